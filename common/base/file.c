@@ -173,14 +173,20 @@ int file_sync_dir(const char *dir, struct err *err)
     return rc;
 }
 
+/* Makes the path's name durable. */
+static int sync_parent(const char *path, struct err *err)
+{
+    char *dir = dir_of(path);
+    int rc = file_sync_dir(dir, err);
+    mem_free(dir);
+    return rc;
+}
+
 int file_rename(const char *from, const char *to, struct err *err)
 {
     if (rename(from, to) < 0)
         return err_errno(err, "cannot rename %s to %s", from, to);
-    char *dir = dir_of(to);
-    int rc = file_sync_dir(dir, err);
-    mem_free(dir);
-    return rc;
+    return sync_parent(to, err);
 }
 
 int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err)
@@ -299,7 +305,9 @@ int file_mkdirs(const char *path, mode_t mode, struct err *err)
             continue;
         }
         *p = '\0';
-        if (mkdir(part, mode) < 0 && !(errno == EEXIST && file_is_dir(part)))
+        if (mkdir(part, mode) == 0)
+            rc = sync_parent(part, err);
+        else if (!(errno == EEXIST && file_is_dir(part)))
             rc = errno == EEXIST
                      ? err_set(err, -ENOTDIR, "%s is a file, expected a directory", part)
                      : err_errno(err, "cannot make the directory %s", part);

@@ -306,15 +306,13 @@ static int publish(struct dir *d, const char *from, uint64_t size, const struct 
                    struct err *err)
 {
     char *path = file_of(d, id), *dir = str_ndup(path, strlen(path) - BLOB_HEX_MAX);
-    int rc = file_mkdirs(dir, 0700, err);
-    if (rc == 0 && link(from, path) < 0) {
-        if (errno == EEXIST)
-            credit(d, size); /* somebody was first: same bytes */
-        else
-            rc = err_errno(err, "cannot make %s", path);
-    } else if (rc == 0) {
+    int rc = 0;
+    if (link(from, path) == 0)
         atomic_fetch_add(&d->base.count, 1);
-    }
+    else if (errno == EEXIST)
+        credit(d, size); /* somebody was first: same bytes */
+    else
+        rc = err_errno(err, "cannot make %s", path);
     if (rc == 0) {
         (void)unlink(from); /* a leftover is swept at the next open */
         rc = file_sync_dir(dir, err);
@@ -444,6 +442,22 @@ static int dir_tidy(struct blobstore *s, int64_t before_s, struct err *err)
     return each_tmp(dir_of(s), tidy_tmp, before_s, err);
 }
 
+/* All parts at once: what is published into one must not wait for its name to be durable. */
+static int make_parts(const struct dir *d, struct err *err)
+{
+    bool made = false;
+    int rc = 0;
+    for (unsigned i = 0; i < 256 && rc == 0; i++) {
+        char *part = str_printf("%s/%02x", d->path, i);
+        if (mkdir(part, 0700) == 0)
+            made = true;
+        else if (errno != EEXIST)
+            rc = err_errno(err, "cannot make %s", part);
+        mem_free(part);
+    }
+    return rc == 0 && made ? file_sync_dir(d->path, err) : rc;
+}
+
 static void dir_close(struct blobstore *s)
 {
     struct dir *d = dir_of(s);
@@ -476,6 +490,8 @@ int blob_dir_open(const char *path, uint64_t quota_bytes, struct blobstore **ret
     char *tmp = file_join(path, "tmp");
     int rc = file_mkdirs(tmp, 0700, err);
     mem_free(tmp);
+    if (rc == 0)
+        rc = make_parts(d, err);
     if (rc == 0)
         rc = each_tmp(d, count_tmp, 0, err);
     if (rc == 0)

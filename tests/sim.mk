@@ -1,0 +1,15 @@
+# The coordinator in worlds of chance: tests/sim/sim.h.
+##@ Simulate
+EVENTS ?= 100000
+SEED ?= 1
+SIM := $(O)/tests/sim/sim
+SIM_OBJ := $(patsubst %.c,$(O)/%.o,$(wildcard tests/sim/*.c))
+SIM_WRAP := fsync link rename unlink blob_dir_open
+
+# What tests/sim defines comes first, so that the archives' own files of that are left out.
+$(SIM): $(SIM_OBJ) $(LIBS_coordinator)
+	$(call say,LD)$(CC) $(ALL_LDFLAGS) $(SIM_WRAP:%=-Wl,--wrap=%) -o $@ $^ $(LINK_coordinator) $(ALL_LDLIBS)
+
+.PHONY: sim
+sim: $(SIM) ## the coordinator through EVENTS events of chance from SEED on (SIMFLAGS=-v: tell all)
+	$(SIM) -e $(EVENTS) -s $(SEED) $(SIMFLAGS)

@@ -1,0 +1,40 @@
+/* The coordinator's disk: what a program has written stays only if it was flushed.
+ *
+ *   disk_begin(root)          an empty data directory
+ *   disk_crash(loss)          now, or amid the n-th operation to come (disk_arm()): an image is made
+ *                             of what is left.  The program goes on without knowing, and nothing
+ *                             that it does from there on counts
+ *   disk_recover()            the image becomes the data directory
+ *
+ * Under SQLite lies a VFS of ours over the usual one, which notes each write until the next xSync.
+ * Other files are known by their calls of fsync(): at a loss of power those that have changed since
+ * are whole, cut or empty, and names that their directory was not flushed with may be gone.  A
+ * program that is killed loses nothing, but what was not flushed is still that. */
+#ifndef TESTS_SIM_DISK_H
+#define TESTS_SIM_DISK_H
+
+#include "common/base/base.h"
+
+struct blob_id;
+
+enum disk_loss { DISK_KILLED, DISK_POWER };
+
+void disk_begin(const char *root); /* a directory that exists; what is in it goes at the end */
+void disk_end(void);
+const char *disk_dir(void);
+
+void disk_crash(enum disk_loss loss);
+/* Amid the n-th operation from now on, 1 the next; 0: not any more. */
+void disk_arm(unsigned n, enum disk_loss loss);
+bool disk_crashed(void); /* since the last disk_recover() */
+void disk_recover(void);
+
+/* While it is full no write of the database goes through. */
+void disk_fill(bool full);
+/* Of a thousand flushes of the database this many take seconds. */
+void disk_slow(unsigned in_thousand);
+
+/* The world's wall clock is when a blob was stored, not the machine's. */
+void disk_stored(const struct blob_id *id);
+
+#endif

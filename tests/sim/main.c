@@ -1,0 +1,68 @@
+/* sim [-v] [-e EVENTS] [-s SEED]: worlds from this seed on until so many events have happened.  The
+ * first ones are run twice: a seed must repeat them. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/sim.h"
+#include "tests/sim/world.h"
+
+#define TWICE 2
+
+static uint64_t number(const char *text)
+{
+    char *end;
+    const uint64_t n = strtoull(text, &end, 10);
+    if (*text != '\0' && *end == '\0')
+        return n;
+    fprintf(stderr, "sim: '%s' is no whole number\n", text);
+    exit(2);
+}
+
+static void report(const struct world_figures *f, uint64_t worlds)
+{
+    const struct oracle_figures o = oracle_figures();
+    printf("%llu events in %llu worlds of %.1f h: %llu jobs, %llu power losses, %llu kills and "
+           "%llu stops of the coordinator; %llu results accepted, %llu versions, %llu verdicts "
+           "(%llu refused), looked %llu times: all holds\n",
+           (unsigned long long)f->events, (unsigned long long)worlds, (double)f->ms / 3.6e6,
+           (unsigned long long)f->jobs, (unsigned long long)f->power_losses,
+           (unsigned long long)f->kills, (unsigned long long)f->stops,
+           (unsigned long long)o.results, (unsigned long long)o.versions,
+           (unsigned long long)o.verdicts, (unsigned long long)o.refused,
+           (unsigned long long)o.looks);
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t events = 100000, first = 1, seed;
+    char root[64] = "/dev/shm/skerry-sim.XXXXXX";
+    struct world_figures sum = {0};
+    struct err err = {0};
+    for (int c; (c = getopt(argc, argv, "ve:s:")) != -1;) {
+        if (c == 'v')
+            sim_verbose = true;
+        else if (c == 'e')
+            events = number(optarg);
+        else if (c == 's')
+            first = number(optarg);
+        else
+            return 2;
+    }
+    log_set_level(sim_verbose ? LOG_LEVEL_INFO : LOG_LEVEL_ERROR + 1);
+    if (mkdtemp(root) == NULL) {
+        (void)str_copy(root, sizeof(root), "/tmp/skerry-sim.XXXXXX");
+        if (mkdtemp(root) == NULL)
+            return 2;
+    }
+    for (seed = first; sum.events < events; seed++) {
+        const uint64_t digest = world_run(seed, root, &sum);
+        if (seed < first + TWICE && !sim_verbose && world_run(seed, root, &sum) != digest)
+            sim_fail("the seed does not repeat its world");
+    }
+    report(&sum, seed - first);
+    return file_remove_tree(root, &err) < 0;
+}

@@ -1,0 +1,458 @@
+#include "tests/sim/oracle.h"
+
+#include <jansson.h>
+
+#include "common/base/hash.h"
+#include "coordinator/job/query.h"
+#include "coordinator/state/blobs.h"
+#include "coordinator/state/core.h"
+#include "tests/sim/sim.h"
+
+#define NO_ATTEMPT UINT32_MAX
+
+/* A result that was acknowledged. */
+struct result {
+    uint64_t task, worker, job;
+    uint32_t attempt;
+};
+
+/* A version that a commit has: its bits, and the phases in it. */
+struct version {
+    uint64_t module, version;
+    uint8_t sha256[32];
+    uint64_t *tasks;
+    size_t n;
+};
+
+/* What a worker was told of a phase. */
+struct told {
+    uint64_t worker, task;
+    bool accepted;
+};
+
+struct promise {
+    uint64_t job;
+    bool cancelled; /* that it is, was acknowledged */
+    enum job_state ended; /* as it was committed; UNSPECIFIED: not */
+};
+
+/* A growing array of any of them. */
+struct table {
+    void *list;
+    size_t n, cap;
+};
+
+static struct {
+    struct table results, versions, told, promises;
+} oracle;
+
+static struct oracle_figures figures;
+
+static void *add(struct table *t, size_t size)
+{
+    if (t->n == t->cap) {
+        t->cap = t->cap ? t->cap * 2 : 64;
+        t->list = mem_realloc(t->list, t->cap * size);
+    }
+    return memset((char *)t->list + t->n++ * size, 0, size);
+}
+
+#define EACH(type, x, table)                                                                       \
+    for (struct type *x = (table).list; x != NULL && x < (struct type *)(table).list + (table).n; x++)
+
+void oracle_begin(void)
+{
+    memset(&oracle, 0, sizeof(oracle));
+}
+
+void oracle_end(void)
+{
+    EACH(version, v, oracle.versions)
+    mem_free(v->tasks);
+    mem_free(oracle.results.list);
+    mem_free(oracle.versions.list);
+    mem_free(oracle.told.list);
+    mem_free(oracle.promises.list);
+}
+
+struct oracle_figures oracle_figures(void)
+{
+    return figures;
+}
+
+/* ---- what the outside was told --------------------------------------------- */
+
+void oracle_accepted(uint64_t worker, const Skerry__V1__ReportRequest *r, unsigned kind,
+                     uint64_t job)
+{
+    if (r->failed || r->snapshot)
+        return;
+    figures.results++;
+    EACH(result, x, oracle.results)
+    {
+        if (x->task != r->task_id)
+            continue;
+        if (x->attempt == r->attempt && x->worker == worker)
+            return;
+        if (x->attempt != NO_ATTEMPT)
+            sim_fail("the result of task %llu is accepted from worker %llu (attempt %u) and from "
+                     "worker %llu (attempt %u)",
+                     (unsigned long long)x->task, (unsigned long long)x->worker, x->attempt,
+                     (unsigned long long)worker, r->attempt);
+        x->attempt = r->attempt;
+        x->worker = worker;
+        return;
+    }
+    struct result *x = add(&oracle.results, sizeof(*x));
+    *x = (struct result){r->task_id, worker, job, r->attempt};
+}
+
+static struct version *find_version(uint64_t module, uint64_t version)
+{
+    EACH(version, v, oracle.versions)
+    if (v->module == module && v->version == version)
+        return v;
+    return NULL;
+}
+
+void oracle_task(uint64_t worker, const Skerry__V1__Task *t)
+{
+    for (size_t i = 0; i < t->n_modules; i++) {
+        const Skerry__V1__ModuleRef *r = t->modules[i];
+        const struct version *v = find_version(r->module_id, r->version);
+        const bool ema = r->sha256.len != 32 || (t->eval != NULL && t->eval->ema) ||
+                         (t->sample != NULL && t->sample->ema);
+        if (t->train == NULL || ema)
+            continue;
+        if (v == NULL)
+            sim_fail("worker %llu is told of version %llu of module %llu, which no commit has",
+                     (unsigned long long)worker, (unsigned long long)r->version,
+                     (unsigned long long)r->module_id);
+        if (memcmp(v->sha256, r->sha256.data, 32) != 0)
+            sim_fail("worker %llu is told of another version %llu of module %llu than is on record",
+                     (unsigned long long)worker, (unsigned long long)r->version,
+                     (unsigned long long)r->module_id);
+    }
+}
+
+void oracle_verdict(uint64_t worker, const Skerry__V1__Applied *a)
+{
+    figures.verdicts++;
+    figures.refused += !a->accepted;
+    EACH(told, x, oracle.told)
+    {
+        if (x->worker != worker || x->task != a->task_id)
+            continue;
+        if (x->accepted && !a->accepted)
+            sim_fail("worker %llu is told that its part of task %llu is applied, then that it is "
+                     "not: %s",
+                     (unsigned long long)worker, (unsigned long long)a->task_id, a->reason);
+        x->accepted = a->accepted;
+        return;
+    }
+    struct told *x = add(&oracle.told, sizeof(*x));
+    *x = (struct told){worker, a->task_id, a->accepted};
+}
+
+void oracle_submitted(uint64_t job)
+{
+    ((struct promise *)add(&oracle.promises, sizeof(struct promise)))->job = job;
+}
+
+void oracle_cancelled(uint64_t job)
+{
+    EACH(promise, p, oracle.promises)
+    p->cancelled |= p->job == job;
+}
+
+/* ---- results ----------------------------------------------------------------- */
+
+/* Was its sender told, or is it about to be, that it was not applied? */
+static bool was_refused(const struct coordinator *co, const struct result *r)
+{
+    const struct worker *w = state_worker(&co->state, r->worker);
+    for (unsigned i = 0; w != NULL && i < w->n_verdicts; i++)
+        if (w->verdicts[i].task_id == r->task && !w->verdicts[i].accepted)
+            return true;
+    EACH(told, x, oracle.told)
+    if (x->worker == r->worker && x->task == r->task && !x->accepted)
+        return true;
+    return w == NULL;
+}
+
+static void look_at_results(const struct coordinator *co)
+{
+    EACH(result, r, oracle.results)
+    {
+        const struct task *t = state_task(&co->state, r->task);
+        if (r->attempt == NO_ATTEMPT)
+            continue;
+        if (t == NULL)
+            sim_fail("task %llu, whose result was accepted, is not on record",
+                     (unsigned long long)r->task);
+        if (t->state == TASK_DONE && t->attempt == r->attempt && t->worker_id == r->worker)
+            continue;
+        if (t->kind == TASK_TRAIN && t->attempt > r->attempt && was_refused(co, r)) {
+            r->attempt = NO_ATTEMPT; /* the check of the outer step has refused it: it is redone */
+            continue;
+        }
+        sim_fail("the result of task %llu was accepted from worker %llu (attempt %u), and now it "
+                 "is %s, attempt %u, of worker %llu: %s",
+                 (unsigned long long)r->task, (unsigned long long)r->worker, r->attempt,
+                 task_state_name(t->state), t->attempt, (unsigned long long)t->worker_id,
+                 t->reason);
+    }
+}
+
+/* What was told to be applied is in a version. */
+static void look_at_told(const struct coordinator *co)
+{
+    EACH(told, x, oracle.told)
+    {
+        const struct task *t = x->accepted ? state_task(&co->state, x->task) : NULL;
+        for (size_t i = 0; t != NULL && i < t->train.n_contributions; i++)
+            if (t->train.contributions[i].worker_id == x->worker &&
+                t->train.contributions[i].version == 0)
+                sim_fail("worker %llu was told that its part of task %llu is applied, and it is in "
+                         "no version",
+                         (unsigned long long)x->worker, (unsigned long long)x->task);
+    }
+}
+
+/* ---- jobs -------------------------------------------------------------------- */
+
+static void look_at_jobs(const struct coordinator *co)
+{
+    EACH(promise, p, oracle.promises)
+    {
+        const struct job *j = state_job(&co->state, p->job);
+        if (j == NULL)
+            sim_fail("job %llu was accepted and is not on record", (unsigned long long)p->job);
+        if (j->state == JOB_FAILED || j->doom != NULL)
+            sim_fail("job %llu has failed: %s", (unsigned long long)p->job,
+                     j->doom ? j->doom : j->reason);
+        if (p->cancelled && !job_is_ended(j))
+            sim_fail("job %llu was cancelled and is %s", (unsigned long long)p->job,
+                     job_state_name(j->state));
+        if (p->ended != JOB_UNSPECIFIED && j->state != p->ended)
+            sim_fail("job %llu was %s and is %s", (unsigned long long)p->job,
+                     job_state_name(p->ended), job_state_name(j->state));
+        if (job_is_ended(j) && co->store_ok && store_queued(co->store) == 0)
+            p->ended = j->state;
+    }
+}
+
+/* ---- versions ---------------------------------------------------------------- */
+
+static bool holds_task(const struct version *v, uint64_t task)
+{
+    for (size_t i = 0; i < v->n; i++)
+        if (v->tasks[i] == task)
+            return true;
+    return false;
+}
+
+static void note_phases(const struct coordinator *co, struct version *v, const char *provenance)
+{
+    json_t *doc = provenance ? json_loads(provenance, 0, NULL) : NULL;
+    const json_t *list = json_object_get(doc, "contributions"), *c;
+    size_t i;
+    v->tasks = mem_alloc_array(json_array_size(list) + 1, sizeof(*v->tasks));
+    json_array_foreach(list, i, c)
+    {
+        const uint64_t task = (uint64_t)json_integer_value(json_object_get(c, "task"));
+        if (json_is_true(json_object_get(c, "refused")))
+            continue;
+        if (holds_task(v, task))
+            sim_fail("version %llu of module %llu has task %llu twice",
+                     (unsigned long long)v->version, (unsigned long long)v->module,
+                     (unsigned long long)task);
+        EACH(version, old, oracle.versions)
+        if (old->module == v->module && old != v && holds_task(old, task))
+            sim_fail("task %llu is in versions %llu and %llu of module %llu",
+                     (unsigned long long)task, (unsigned long long)old->version,
+                     (unsigned long long)v->version, (unsigned long long)v->module);
+        v->tasks[v->n++] = task;
+    }
+    json_decref(doc);
+}
+
+static void look_at_version(const struct coordinator *co, const struct module_rec *m,
+                            const struct version_rec *r)
+{
+    struct version *v = find_version(m->id, r->version);
+    if (v != NULL) {
+        if (memcmp(v->sha256, r->full.sha256, 32) != 0)
+            sim_fail("version %llu of module %llu has changed", (unsigned long long)v->version,
+                     (unsigned long long)m->id);
+        return;
+    }
+    figures.versions++;
+    v = add(&oracle.versions, sizeof(*v));
+    v->module = m->id;
+    v->version = r->version;
+    memcpy(v->sha256, r->full.sha256, 32);
+    note_phases(co, v, r->provenance);
+}
+
+static void look_at_modules(const struct coordinator *co)
+{
+    for (size_t i = 0; i < co->state.n_jobs; i++)
+        for (uint32_t k = 0; k < co->state.jobs[i]->comp.n_modules; k++) {
+            const struct module_rec *m = &co->state.jobs[i]->modules[k];
+            const unsigned told = module_told(m);
+            for (unsigned n = 0; n < told; n++)
+                look_at_version(co, m, &m->versions[n]);
+            if (find_version(m->id, m->version + 1) != NULL)
+                sim_fail("module %llu is at version %llu and has been further",
+                         (unsigned long long)m->id, (unsigned long long)m->version);
+        }
+}
+
+/* ---- ledgers ----------------------------------------------------------------- */
+
+static void look_at_ledger(const struct coordinator *co, const struct job *j, uint32_t n)
+{
+    const struct ledger *l = j->ledgers[n];
+    uint64_t done = 0, leased = 0, used = 0, lent = 0;
+    bool again = j->resharded > 0;
+    for (uint32_t e = 0; e < ledger_first_open(l) + ledger_open(l); e++) {
+        struct ledger_epoch x;
+        ledger_figures(l, e, &x);
+        if (x.done + x.leased + x.pending != x.total)
+            sim_fail("epoch %u of job %llu has %llu samples: %llu done, %llu leased, %llu pending",
+                     e, (unsigned long long)j->id, (unsigned long long)x.total,
+                     (unsigned long long)x.done, (unsigned long long)x.leased,
+                     (unsigned long long)x.pending);
+        done += x.done;
+        leased += x.leased;
+    }
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        const struct task *t = co->state.tasks[i];
+        if (t->job_id != j->id || t->kind != TASK_TRAIN ||
+            job_ledger(j, j->comp.paths[t->path].partition) != n)
+            continue;
+        used += t->state == TASK_DONE ? t->samples : 0;
+        lent += t->state == TASK_LEASED ? query_held(t) : 0;
+        again |= t->failures > 0;
+    }
+    if (done < used || (!again && done != used) || leased != lent)
+        sim_fail("ledger %u of job %llu: %llu samples are done and %llu leased, phases have used "
+                 "%llu and hold %llu",
+                 n, (unsigned long long)j->id, (unsigned long long)done,
+                 (unsigned long long)leased, (unsigned long long)used, (unsigned long long)lent);
+}
+
+static void look_at_ledgers(const struct coordinator *co)
+{
+    for (size_t i = 0; i < co->state.n_jobs; i++) {
+        const struct job *j = co->state.jobs[i];
+        for (uint32_t n = 0; j->ledgers != NULL && n < job_ledgers(j); n++)
+            if (j->ledgers[n] != NULL && j->resharded == 0)
+                look_at_ledger(co, j, n);
+    }
+}
+
+/* ---- fences ------------------------------------------------------------------ */
+
+static void look_at_leases(const struct coordinator *co)
+{
+    const struct state *s = &co->state;
+    size_t open = 0;
+    for (size_t i = 0; i < s->n_tasks; i++) {
+        const struct task *t = s->tasks[i];
+        const struct worker *w = state_worker(s, t->worker_id);
+        open += task_is_open(t);
+        if (t->state == TASK_LEASED && t->kind != TASK_OUTER && (w == NULL || w->task_id != t->id))
+            sim_fail("task %llu is leased to worker %llu, which holds %llu",
+                     (unsigned long long)t->id, (unsigned long long)t->worker_id,
+                     (unsigned long long)(w ? w->task_id : 0));
+    }
+    if (open != s->n_open)
+        sim_fail("%zu tasks are open, %zu are counted", open, s->n_open);
+    for (size_t i = 0; i < s->n_workers; i++) {
+        const struct worker *w = s->workers[i];
+        const struct task *t = state_task(s, w->task_id);
+        if (t != NULL && t->state == TASK_LEASED && t->worker_id != w->id)
+            sim_fail("worker %llu holds task %llu, which is leased to worker %llu",
+                     (unsigned long long)w->id, (unsigned long long)t->id,
+                     (unsigned long long)t->worker_id);
+    }
+}
+
+/* ---- blobs ------------------------------------------------------------------- */
+
+struct inventory {
+    const struct coordinator *co;
+    struct blob_id *ids;
+    size_t n, cap;
+};
+
+static void check_blob(void *arg, enum blob_role role, const struct blob_ref *b, bool needed)
+{
+    struct inventory *x = arg;
+    struct blob_id id;
+    uint8_t got[HASH_BYTES];
+    char *path = NULL;
+    if (!needed)
+        return;
+    memcpy(id.sha256, b->sha256, sizeof(id.sha256));
+    if (x->co->blobs->ops->local(x->co->blobs, &id, &path, NULL) < 0)
+        sim_fail("a blob is on record as needed (%d) and is gone", (int)role);
+    if (hash_file(path, got, NULL, NULL) < 0 || memcmp(got, id.sha256, sizeof(got)) != 0)
+        sim_fail("a blob (%d) has another content than it must", (int)role);
+    mem_free(path);
+    for (size_t i = 0; i < x->n; i++)
+        if (blob_id_equal(&x->ids[i], &id))
+            return;
+    if (x->n == x->cap) {
+        x->cap = x->cap ? x->cap * 2 : 64;
+        x->ids = mem_realloc(x->ids, x->cap * sizeof(*x->ids));
+    }
+    x->ids[x->n++] = id;
+}
+
+static size_t look_at_blobs(const struct coordinator *co)
+{
+    struct inventory x = {.co = co};
+    each_blob(&co->state, 0, (int64_t)sim_now_ms(), check_blob, &x);
+    mem_free(x.ids);
+    return x.n;
+}
+
+/* ---- all --------------------------------------------------------------------- */
+
+void oracle_look(struct coordinator *co)
+{
+    figures.looks++;
+    look_at_leases(co);
+    if (!co->store_ok)
+        return; /* what is in memory is ahead of what was promised */
+    look_at_modules(co);
+    look_at_results(co);
+    look_at_told(co);
+    look_at_jobs(co);
+    look_at_ledgers(co);
+}
+
+void oracle_look_closely(struct coordinator *co)
+{
+    oracle_look(co);
+    (void)look_at_blobs(co);
+}
+
+void oracle_look_at_end(struct coordinator *co)
+{
+    const size_t needed = look_at_blobs(co);
+    oracle_look(co);
+    if (co->state.n_open > 0)
+        sim_fail("%zu tasks are open, and no job runs", co->state.n_open);
+    for (size_t i = 0; i < co->state.n_workers; i++)
+        if (co->state.workers[i]->task_id != 0)
+            sim_fail("worker %llu holds task %llu, and no job runs",
+                     (unsigned long long)co->state.workers[i]->id,
+                     (unsigned long long)co->state.workers[i]->task_id);
+    if (co->blobs->count != needed)
+        sim_fail("%llu blobs are kept, and %zu are needed", (unsigned long long)co->blobs->count,
+                 needed);
+}

@@ -1,0 +1,46 @@
+/* What must hold, whatever happens.
+ *
+ * The oracle remembers what the coordinator has told the outside: that is what it has promised.
+ * After every event its records must agree with themselves and with that; after every restart the
+ * files must, too.
+ *
+ *   results     one that was acknowledged is on record as done, for good
+ *   jobs        a submission or cancellation that was acknowledged stays; nothing else ends a job
+ *   versions    only grow; one that was told has the same bits for ever, and is made of
+ *               contributions that were acknowledged, each of them once
+ *   ledger      every sample of an epoch is done, leased or pending; as many are done as the done
+ *               phases have used
+ *   fences      a lease has one holder and a holder one lease; a task is done once
+ *   blobs       what is on record as needed is there, whole */
+#ifndef TESTS_SIM_ORACLE_H
+#define TESTS_SIM_ORACLE_H
+
+#include "common/base/base.h"
+#include "proto/skerry.pb-c.h"
+
+struct coordinator;
+
+void oracle_begin(void);
+void oracle_end(void);
+
+/* ---- what the outside was told ---- */
+void oracle_accepted(uint64_t worker, const Skerry__V1__ReportRequest *r, unsigned kind,
+                     uint64_t job);
+void oracle_task(uint64_t worker, const Skerry__V1__Task *t);
+void oracle_verdict(uint64_t worker, const Skerry__V1__Applied *a);
+void oracle_submitted(uint64_t job);
+void oracle_cancelled(uint64_t job);
+
+/* ---- what must hold ---- */
+void oracle_look(struct coordinator *co);
+/* The same, and what the files say. */
+void oracle_look_closely(struct coordinator *co);
+/* Nothing is left to be done: nothing may be left over. */
+void oracle_look_at_end(struct coordinator *co);
+
+struct oracle_figures {
+    uint64_t results, verdicts, refused, versions, looks;
+};
+struct oracle_figures oracle_figures(void); /* of all worlds */
+
+#endif

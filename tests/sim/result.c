@@ -1,0 +1,345 @@
+#include "tests/sim/result.h"
+
+#include <math.h>
+
+#include "common/base/buf.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/rng.h"
+#include "common/outer/contribution.h"
+#include "common/outer/layout.h"
+#include "common/st/st.h"
+#include "coordinator/state/task.h"
+#include "tests/sim/sim.h"
+
+/* A module is one matrix. */
+#define ROWS 5
+#define COLUMNS 8
+#define PARAMS (ROWS * COLUMNS)
+#define SHARDS_MAX 16
+
+/* Under construction: what the report points to. */
+struct making {
+    struct result *r;
+    const Skerry__V1__Task *t;
+    Skerry__V1__ReportRequest m;
+    Skerry__V1__Blob blobs[RESULT_BLOBS_MAX];
+    Skerry__V1__Contribution contributions[RESULT_MODULES_MAX],
+        *contribution_list[RESULT_MODULES_MAX];
+    Skerry__V1__ShardInfo shards[SHARDS_MAX], *shard_list[SHARDS_MAX];
+    Skerry__V1__Row row, *rows[1];
+    Skerry__V1__Snapshot saved;
+    uint64_t sizes[SHARDS_MAX];
+};
+
+static void check(int rc, const struct err *err)
+{
+    if (rc < 0)
+        sim_fail("%s", err->msg);
+}
+
+/* Takes data. */
+static Skerry__V1__Blob *add_blob(struct making *x, void *data, size_t len)
+{
+    struct result_blob *b = &x->r->blobs[x->r->n_blobs];
+    Skerry__V1__Blob *m = &x->blobs[x->r->n_blobs++];
+    if (x->r->n_blobs > RESULT_BLOBS_MAX)
+        sim_fail("a result has too many blobs");
+    b->data = data;
+    b->len = len;
+    hash_sha256(data, len, b->id.sha256);
+    skerry__v1__blob__init(m);
+    m->sha256.data = b->id.sha256;
+    m->sha256.len = 32;
+    m->size = len;
+    return m;
+}
+
+/* Some attempts give the same bytes, some do not: both happen. */
+static Skerry__V1__Blob *add_text(struct making *x, const char *what, uint64_t n)
+{
+    char *text = str_printf("%s of task %llu of job %llu, %llu", what,
+                            (unsigned long long)x->t->id, (unsigned long long)x->t->job_id,
+                            (unsigned long long)n);
+    return add_blob(x, text, strlen(text));
+}
+
+static Skerry__V1__Blob *add_file(struct making *x, const char *path)
+{
+    struct buf b;
+    struct err err = {0};
+    check(file_read(path, 1 << 20, &b, &err), &err);
+    void *data = memcpy(mem_alloc(b.len), b.data, b.len);
+    const size_t len = b.len;
+    buf_release(&b);
+    return add_blob(x, data, len);
+}
+
+static void contribute(struct making *x, uint64_t module, uint64_t base, Skerry__V1__Blob *blob)
+{
+    const size_t n = x->m.n_contributions++;
+    skerry__v1__contribution__init(&x->contributions[n]);
+    x->contributions[n].module_id = module;
+    x->contributions[n].base_version = base;
+    x->contributions[n].blob = blob;
+    x->contribution_list[n] = &x->contributions[n];
+    x->m.contributions = x->contribution_list;
+}
+
+/* ---- weights --------------------------------------------------------------- */
+
+void result_begin(const char *path)
+{
+    static const uint64_t shape[2] = {ROWS, COLUMNS};
+    struct err err = {0};
+    float theta[PARAMS];
+    struct st_writer *w = st_writer_new();
+    rng_fill_normal(1, 99, 0, theta, PARAMS, 0.0f, 0.02f);
+    check(st_writer_add(w, "blocks.0.weight", ST_F32, 2, shape, &err), &err);
+    check(st_writer_open(w, path, &err), &err);
+    check(st_writer_write(w, theta, sizeof(theta), &err), &err);
+    check(st_writer_commit(w, NULL, NULL, &err), &err);
+    st_writer_free(w);
+}
+
+static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t first, size_t n,
+                    float *out, struct err *err)
+{
+    const float *end = arg;
+    memcpy(out, end + layout_first(layout, t) + first, n * sizeof(*out));
+    return 0;
+}
+
+static void read_weights(const char *path, float theta[PARAMS])
+{
+    struct err err = {0};
+    struct st st = {0};
+    struct buf b;
+    check(st_open(path, &st, &err), &err);
+    check(file_read(path, 1 << 20, &b, &err), &err);
+    if (b.len != st.payload + PARAMS * sizeof(*theta))
+        sim_fail("a version has %zu bytes", b.len);
+    memcpy(theta, b.data + st.payload, PARAMS * sizeof(*theta));
+    buf_release(&b);
+    st_release(&st);
+}
+
+static void add_step(struct making *x, const Skerry__V1__ModuleRef *ref, const char *base,
+                     const char *scratch, enum lie lie)
+{
+    float theta[PARAMS], noise[PARAMS];
+    struct contribution_result done;
+    struct err err = {0};
+    read_weights(base, theta);
+    rng_fill_normal(x->t->id, ref->module_id, 0, noise, PARAMS, 0.0f, 0.01f);
+    for (size_t i = 0; i < PARAMS; i++)
+        theta[i] += lie == LIE_HUGE ? 1e6f * noise[i] : noise[i];
+    const struct contribution_job job = {.base_path = base,
+                                         .read = read_end,
+                                         .read_arg = theta,
+                                         .codec = CODEC_E3M0,
+                                         .module_id = ref->module_id,
+                                         .base = ref->version,
+                                         .samples = x->m.samples,
+                                         .out_path = scratch};
+    check(contribution_write(&job, &done, &err), &err);
+    Skerry__V1__Blob *b = add_file(x, scratch);
+    if (lie == LIE_NAN) { /* of the scales, at the end */
+        struct result_blob *rb = &x->r->blobs[x->r->n_blobs - 1];
+        memset((uint8_t *)rb->data + rb->len - 4, 0xff, 4);
+        hash_sha256(rb->data, rb->len, rb->id.sha256);
+    }
+    contribute(x, ref->module_id, ref->version + (lie == LIE_BASE), b);
+}
+
+/* ---- by kind --------------------------------------------------------------- */
+
+static uint64_t samples_of(Skerry__V1__Range *const *ranges, size_t n)
+{
+    uint64_t samples = 0;
+    for (size_t i = 0; i < n; i++)
+        samples += ranges[i]->count;
+    return samples;
+}
+
+static void make_init(struct making *x, const char *scratch)
+{
+    for (size_t i = 0; i < x->t->n_modules; i++) {
+        result_begin(scratch);
+        contribute(x, x->t->modules[i]->module_id, 0, add_file(x, scratch));
+    }
+}
+
+static void make_train(struct making *x, char *const *bases, const char *scratch, enum lie lie)
+{
+    const Skerry__V1__TrainTask *t = x->t->train;
+    x->m.samples = samples_of(t->ranges, t->n_ranges);
+    x->m.steps = t->steps ? t->steps : 2;
+    x->m.seconds = 1;
+    if (lie == LIE_SAMPLES)
+        x->m.samples += 1000;
+    for (size_t i = 0; i < x->t->n_modules && lie != LIE_EMPTY; i++)
+        add_step(x, x->t->modules[i], bases[i], scratch, lie);
+    if (t->send_moments)
+        x->m.moments = add_text(x, "moments", t->round);
+}
+
+static void one_row(struct making *x, const char *name)
+{
+    skerry__v1__row__init(&x->row);
+    x->row.name = (char *)(uintptr_t)name;
+    x->row.value = 1.5;
+    x->rows[0] = &x->row;
+    x->m.rows = x->rows;
+    x->m.n_rows = 1;
+}
+
+static void make_eval(struct making *x)
+{
+    x->m.units = samples_of(x->t->eval->ranges, x->t->eval->n_ranges);
+    x->m.loss_sum = 0.5 * (double)x->m.units;
+    x->m.bytes = x->t->vocab ? x->m.units : 0;
+    if (x->t->mixture != NULL)
+        one_row(x, "loss top1");
+}
+
+static void make_cluster(struct making *x)
+{
+    const Skerry__V1__ClusterTask *c = x->t->cluster;
+    uint64_t samples = 0;
+    one_row(x, c->evaluate ? "bits per byte" : "balance");
+    if (c->evaluate)
+        return;
+    for (size_t i = 0; i < c->n_counts; i++)
+        samples += c->holdout[i] ? 0 : c->counts[i];
+    x->m.output = add_text(x, "partitioner", c->n_scores);
+    x->m.assignment = add_text(x, "assignment", c->n_scores);
+    for (uint32_t k = 0; k < x->t->partitions; k++)
+        x->sizes[k] = samples / x->t->partitions;
+    x->m.sizes = x->sizes;
+    x->m.n_sizes = x->t->partitions;
+}
+
+static void make_split(struct making *x)
+{
+    const uint32_t k = x->t->partitions;
+    const uint64_t in = samples_of(x->t->split->ranges, x->t->split->n_ranges);
+    for (uint32_t p = 0; p < k; p++) {
+        Skerry__V1__ShardInfo *info = &x->shards[p];
+        skerry__v1__shard_info__init(info);
+        info->samples = (uint32_t)(in / k + (p == 0 ? in % k : 0));
+        info->partition = p;
+        info->tokens = info->samples * 10u;
+        info->blob = add_text(x, "shard", p);
+        x->shard_list[p] = info;
+    }
+    x->m.shards = x->shard_list;
+    x->m.n_shards = k;
+}
+
+static void make_kind(struct making *x, char *const *bases, const char *scratch, enum lie lie)
+{
+    x->m.loss_mean = 0.5f;
+    switch ((int)x->t->kind) {
+    case TASK_INIT:
+        make_init(x, scratch);
+        break;
+    case TASK_TRAIN:
+        make_train(x, bases, scratch, lie);
+        break;
+    case TASK_EVAL:
+        make_eval(x);
+        break;
+    case TASK_CLUSTER:
+        make_cluster(x);
+        break;
+    case TASK_SPLIT:
+        make_split(x);
+        break;
+    case TASK_SAMPLE:
+        if (x->t->sample->tokens > 0)
+            x->m.text = (char *)(uintptr_t) "once upon a time";
+        else
+            x->m.output = add_text(x, "picture", 0);
+        break;
+    default: /* FEATURE, SCORE */
+        x->m.output = add_text(x, "output", 0);
+        break;
+    }
+}
+
+static void fail(struct making *x, enum lie lie)
+{
+    x->m.failed = true;
+    x->m.retryable = lie != LIE_LASTING;
+    x->m.failure = lie == LIE_MEMORY ? SKERRY__V1__FAILURE__FAILURE_MEMORY
+                                     : SKERRY__V1__FAILURE__FAILURE_TASK;
+    x->m.reason = (char *)(uintptr_t) "the worker says so";
+}
+
+static void begin(struct making *x, const Skerry__V1__Task *t, struct result *r)
+{
+    memset(r, 0, sizeof(*r));
+    memset(x, 0, sizeof(*x));
+    x->r = r;
+    x->t = t;
+    skerry__v1__report_request__init(&x->m);
+    x->m.task_id = t->id;
+    x->m.attempt = t->attempt;
+}
+
+static void end(struct making *x)
+{
+    x->r->steps = x->m.steps;
+    x->r->report_len = skerry__v1__report_request__get_packed_size(&x->m);
+    x->r->report = mem_alloc(x->r->report_len);
+    (void)skerry__v1__report_request__pack(&x->m, x->r->report);
+}
+
+void result_make(const Skerry__V1__Task *t, char *const *bases, const char *scratch, enum lie lie,
+                 struct result *ret)
+{
+    static struct making x;
+    begin(&x, t, ret);
+    if (lie == LIE_FAILED || lie == LIE_LASTING || lie == LIE_MEMORY)
+        fail(&x, lie);
+    else
+        make_kind(&x, bases, scratch, lie);
+    if (lie == LIE_BAD)
+        x.m.bad_count = 100000;
+    end(&x);
+    if (lie == LIE_MISSING)
+        ret->n_sent = ret->n_blobs; /* none is */
+}
+
+void result_snapshot(const Skerry__V1__Task *t, uint32_t steps, uint32_t total, struct result *ret)
+{
+    static struct making x;
+    begin(&x, t, ret);
+    skerry__v1__snapshot__init(&x.saved);
+    for (size_t i = 0; i < t->n_modules; i++)
+        contribute(&x, t->modules[i]->module_id, t->modules[i]->version,
+                   add_text(&x, "snapshot", steps * 100 + i));
+    x.saved.modules = x.contribution_list;
+    x.saved.n_modules = x.m.n_contributions;
+    x.m.contributions = NULL;
+    x.m.n_contributions = 0;
+    x.saved.steps = steps;
+    x.saved.samples = samples_of(t->train->ranges, t->train->n_ranges) * steps / total;
+    x.saved.samples += x.saved.samples == 0;
+    x.saved.position = x.saved.samples;
+    x.saved.seconds = 1;
+    x.m.saved = &x.saved;
+    x.m.snapshot = true;
+    end(&x);
+    ret->snapshot = true;
+    ret->steps = steps;
+}
+
+void result_release(struct result *r)
+{
+    for (size_t i = 0; i < r->n_blobs; i++)
+        mem_free(r->blobs[i].data);
+    mem_free(r->report);
+    memset(r, 0, sizeof(*r));
+}

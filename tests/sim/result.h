@@ -1,0 +1,52 @@
+/* What a task of any kind comes to, at workers that do not compute: blobs and the report on them. */
+#ifndef TESTS_SIM_RESULT_H
+#define TESTS_SIM_RESULT_H
+
+#include "common/base/base.h"
+#include "common/net/blobstore.h"
+#include "proto/skerry.pb-c.h"
+
+#define RESULT_BLOBS_MAX 64
+#define RESULT_MODULES_MAX 8
+
+/* What is wrong with a result. */
+enum lie {
+    LIE_NONE,
+    LIE_FAILED,  /* the task failed, perhaps at the next try it will not */
+    LIE_LASTING, /* nobody can do it */
+    LIE_BAD,     /* more samples are broken than the job takes */
+    LIE_HUGE,    /* contributions that would throw the model far away */
+    LIE_NAN,
+    LIE_MISSING, /* it names a blob that is not there */
+    LIE_EMPTY,   /* nothing was brought */
+    LIE_SAMPLES, /* more samples than it had */
+    LIE_BASE,    /* of a version that is not there yet */
+    LIE_MEMORY,
+    LIES
+};
+
+struct result {
+    struct result_blob {
+        struct blob_id id;
+        void *data;
+        size_t len;
+    } blobs[RESULT_BLOBS_MAX];
+    size_t n_blobs, n_sent;
+    bool snapshot;
+    uint32_t steps;
+    uint8_t *report; /* ReportRequest, packed */
+    size_t report_len;
+};
+
+/* The weights of a version 0, in a new file. */
+void result_begin(const char *path);
+
+/* bases: local files of the task's modules, in their order (TRAIN); scratch: a file that may be
+ * written. */
+void result_make(const Skerry__V1__Task *t, char *const *bases, const char *scratch, enum lie lie,
+                 struct result *ret);
+/* How far a phase is after `steps` of `total`. */
+void result_snapshot(const Skerry__V1__Task *t, uint32_t steps, uint32_t total, struct result *ret);
+void result_release(struct result *r);
+
+#endif

@@ -1,0 +1,602 @@
+#include "tests/sim/worker.h"
+
+#include <sys/stat.h>
+
+#include "common/base/buf.h"
+#include "common/base/file.h"
+#include "proto/skerry.pb-c.h"
+#include "tests/sim/disk.h"
+#include "tests/sim/net.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/result.h"
+#include "tests/sim/sim.h"
+#include "tests/sim/world.h"
+#include "tests/unit/blobs.h"
+
+#define BEAT_MS 2000
+#define PATIENCE_MS 20000 /* for an answer, then it dials again */
+#define WAIT_MS 15000     /* of ASSIGN */
+#define METHODS 64
+
+enum work {
+    WORK_NONE,
+    WORK_FETCHES,
+    WORK_COMPUTES,
+    WORK_SENDS, /* its result */
+};
+
+struct worker_sim {
+    unsigned number;
+    bool evil, runs, joined, assigning, leaves, notice;
+    char *scratch;
+    uint8_t identity[16], instance[16], key[32];
+    uint64_t id;
+    struct net_conn *conn;
+    uint64_t beat, step, dial, send, go; /* events to come */
+    uint64_t waits_since_ms;             /* for an answer; 0: for none */
+    uint64_t calls, last[METHODS];       /* by method: the one whose answer counts */
+    unsigned step_ms;                    /* how fast it is */
+    /* in hand */
+    enum work work;
+    Skerry__V1__AssignReply *reply;
+    const Skerry__V1__Task *task;
+    uint32_t steps, total;
+    char *bases[RESULT_MODULES_MAX];
+    struct result snapshot, result;
+    bool holds; /* evil: it never ends */
+};
+
+#define METHOD(name) SKERRY__V1__METHOD__METHOD_##name
+
+static void dial(void *arg);
+static void step(void *arg);
+static void ask(struct worker_sim *w);
+static void send_next(struct worker_sim *w);
+
+static void after(uint64_t *event, uint64_t ms, sim_fn fn, struct worker_sim *w)
+{
+    sim_cancel(*event);
+    *event = sim_in(ms, fn, w);
+}
+
+static void call(struct worker_sim *w, uint16_t method, const ProtobufCMessage *msg)
+{
+    if (w->conn == NULL)
+        return;
+    if (w->waits_since_ms == 0)
+        w->waits_since_ms = sim_now_ms();
+    w->last[method] = ++w->calls;
+    net_send(w->conn, method, w->calls, msg);
+}
+
+/* ---- a task in hand -------------------------------------------------------- */
+
+static void drop_bases(struct worker_sim *w)
+{
+    for (size_t i = 0; i < RESULT_MODULES_MAX; i++) {
+        mem_free(w->bases[i]);
+        w->bases[i] = NULL;
+    }
+}
+
+static void drop_task(struct worker_sim *w)
+{
+    result_release(&w->snapshot);
+    result_release(&w->result);
+    drop_bases(w);
+    if (w->reply != NULL)
+        skerry__v1__assign_reply__free_unpacked(w->reply, NULL);
+    w->reply = NULL;
+    w->task = NULL;
+    w->work = WORK_NONE;
+    w->holds = false;
+    sim_cancel(w->step);
+    sim_cancel(w->send);
+    w->step = w->send = 0;
+    w->last[METHOD(TICKET)] = w->last[METHOD(REPORT)] = 0;
+}
+
+/* What goes on the wire next: a snapshot first, then the result. */
+static struct result *in_flight(struct worker_sim *w)
+{
+    return w->snapshot.report != NULL ? &w->snapshot
+           : w->result.report != NULL ? &w->result
+                                      : NULL;
+}
+
+static void again(void *arg)
+{
+    struct worker_sim *w = arg;
+    w->send = 0;
+    send_next(w);
+}
+
+static void sent(void *arg)
+{
+    struct worker_sim *w = arg;
+    struct result *r = in_flight(w);
+    struct blobstore *store = world_blobs();
+    struct blob_id id;
+    struct err err = {0};
+    w->send = 0;
+    if (r == NULL || r->n_sent == r->n_blobs)
+        return;
+    const struct result_blob *b = &r->blobs[r->n_sent];
+    if (store == NULL || blob_put(store, b->data, b->len, &id, &err) < 0 || disk_crashed()) {
+        after(&w->send, 1000, again, w); /* the transfer is tried again */
+        return;
+    }
+    disk_stored(&id);
+    r->n_sent++;
+    send_next(w);
+}
+
+/* Asks whether the next blob is needed, or reports when all are there. */
+static void send_next(struct worker_sim *w)
+{
+    struct result *r = in_flight(w);
+    if (r == NULL || !w->joined || w->conn == NULL)
+        return;
+    if (r->n_sent < r->n_blobs) {
+        struct result_blob *b = &r->blobs[r->n_sent];
+        Skerry__V1__TicketRequest m = SKERRY__V1__TICKET_REQUEST__INIT;
+        m.task_id = w->task->id;
+        m.attempt = w->task->attempt;
+        m.sha256.data = b->id.sha256;
+        m.sha256.len = 32;
+        m.size = b->len;
+        call(w, METHOD(TICKET), &m.base);
+        return;
+    }
+    Skerry__V1__ReportRequest *m =
+        skerry__v1__report_request__unpack(NULL, r->report_len, r->report);
+    call(w, METHOD(REPORT), &m->base);
+    skerry__v1__report_request__free_unpacked(m, NULL);
+}
+
+static void copy_file(const char *from, const char *to)
+{
+    struct buf b;
+    struct err err = {0};
+    if (file_read(from, 1 << 20, &b, &err) < 0 ||
+        file_write_atomic(to, b.data, b.len, 0600, &err) < 0)
+        sim_fail("%s", err.msg);
+    buf_release(&b);
+}
+
+/* 1: all are here; 0: later; negative: something is not there. */
+static int fetch(struct worker_sim *w)
+{
+    struct blobstore *store = world_blobs();
+    if (store == NULL)
+        return 0;
+    for (size_t i = 0; w->task->train != NULL && i < w->task->n_modules; i++) {
+        struct blob_id id;
+        char path[4096], name[32];
+        memcpy(id.sha256, w->task->modules[i]->sha256.data, 32);
+        if (blob_file(store, &id, path, sizeof(path)) < 0)
+            return -ERR_NOTFOUND;
+        (void)snprintf(name, sizeof(name), "base.%zu", i);
+        mem_free(w->bases[i]);
+        w->bases[i] = file_join(w->scratch, name);
+        copy_file(path, w->bases[i]);
+    }
+    return 1;
+}
+
+static enum lie some_lie(struct worker_sim *w)
+{
+    return w->evil && sim_chance(700) ? (enum lie)sim_below(LIES) : LIE_NONE;
+}
+
+static void finish(struct worker_sim *w, enum lie lie)
+{
+    char *scratch = file_join(w->scratch, "out");
+    w->work = WORK_SENDS;
+    result_make(w->task, w->bases, scratch, lie, &w->result);
+    mem_free(scratch);
+    if (w->snapshot.report == NULL)
+        send_next(w);
+}
+
+static void save(struct worker_sim *w)
+{
+    if (w->task->train == NULL || w->task->train->snapshot_ms == 0 || w->snapshot.report != NULL ||
+        w->steps >= w->total || !sim_chance(300))
+        return;
+    result_snapshot(w->task, w->steps, w->total, &w->snapshot);
+    send_next(w);
+}
+
+static void step(void *arg)
+{
+    struct worker_sim *w = arg;
+    w->step = 0;
+    if (w->work == WORK_FETCHES) {
+        const int rc = fetch(w);
+        if (rc < 0) {
+            finish(w, LIE_FAILED);
+            return;
+        }
+        w->work = rc > 0 ? WORK_COMPUTES : WORK_FETCHES;
+    } else if (++w->steps >= w->total) {
+        if (!w->holds)
+            finish(w, some_lie(w));
+        return;
+    } else {
+        save(w);
+    }
+    after(&w->step, sim_below(2 * w->step_ms), step, w);
+}
+
+/* Takes reply. */
+static void begin(struct worker_sim *w, Skerry__V1__AssignReply *reply)
+{
+    drop_task(w);
+    w->reply = reply;
+    w->task = reply->task;
+    const Skerry__V1__TrainTask *t = w->task->train;
+    w->total = t != NULL ? 6 : (uint32_t)sim_between(1, 3);
+    if (t != NULL && t->steps > 0 && t->steps < w->total)
+        w->total = t->steps;
+    w->steps = t != NULL && t->resume != NULL ? t->resume->steps : 0;
+    w->work = WORK_FETCHES;
+    w->holds = w->evil && sim_chance(50);
+    if (w->task->n_modules > RESULT_MODULES_MAX)
+        sim_fail("a task has %zu modules", w->task->n_modules);
+    oracle_task(w->id, w->task);
+    after(&w->step, sim_below(w->step_ms), step, w);
+}
+
+/* ---- answers ---------------------------------------------------------------- */
+
+static void leave(struct worker_sim *w, uint32_t notice_ms)
+{
+    Skerry__V1__LeaveRequest m = SKERRY__V1__LEAVE_REQUEST__INIT;
+    m.reason = (char *)(uintptr_t) "its machine goes";
+    m.notice_ms = notice_ms;
+    call(w, METHOD(LEAVE), &m.base);
+}
+
+static void join(struct worker_sim *w)
+{
+    Skerry__V1__JoinRequest m = SKERRY__V1__JOIN_REQUEST__INIT;
+    char name[16];
+    (void)snprintf(name, sizeof(name), "w%u", w->number);
+    m.name = name;
+    m.device = (char *)(uintptr_t) "none";
+    m.version = (char *)(uintptr_t)SKERRY_VERSION;
+    m.instance.data = w->instance;
+    m.identity.data = w->identity;
+    m.instance.len = m.identity.len = 16;
+    w->joined = false;
+    call(w, METHOD(JOIN), &m.base);
+}
+
+static void ask_again(void *arg)
+{
+    struct worker_sim *w = arg;
+    w->go = 0;
+    ask(w);
+}
+
+static void ask(struct worker_sim *w)
+{
+    Skerry__V1__AssignRequest m = SKERRY__V1__ASSIGN_REQUEST__INIT;
+    if (!w->joined || w->conn == NULL || w->work != WORK_NONE || w->assigning)
+        return;
+    if (w->leaves) {
+        leave(w, 0);
+        return;
+    }
+    m.wait_ms = WAIT_MS;
+    w->assigning = true;
+    call(w, METHOD(ASSIGN), &m.base);
+}
+
+static void take_verdicts(struct worker_sim *w, Skerry__V1__Applied **list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        oracle_verdict(w->id, list[i]);
+}
+
+static void on_join(struct worker_sim *w, const uint8_t *bytes, size_t len)
+{
+    Skerry__V1__JoinReply *m = skerry__v1__join_reply__unpack(NULL, len, bytes);
+    w->id = m->worker_id;
+    w->joined = true;
+    w->assigning = false;
+    skerry__v1__join_reply__free_unpacked(m, NULL);
+    if (w->notice)
+        leave(w, 30000);
+    if (w->work == WORK_NONE)
+        ask(w);
+    else
+        send_next(w);
+}
+
+static void on_assign(struct worker_sim *w, const uint8_t *bytes, size_t len)
+{
+    Skerry__V1__AssignReply *m = skerry__v1__assign_reply__unpack(NULL, len, bytes);
+    w->assigning = false;
+    take_verdicts(w, m->applied, m->n_applied);
+    w->leaves |= m->drain;
+    if (m->task != NULL && w->work == WORK_NONE) {
+        begin(w, m);
+        return;
+    }
+    skerry__v1__assign_reply__free_unpacked(m, NULL);
+    after(&w->go, sim_below(100), ask_again, w);
+}
+
+static void on_heartbeat(struct worker_sim *w, const uint8_t *bytes, size_t len)
+{
+    Skerry__V1__HeartbeatReply *m = skerry__v1__heartbeat_reply__unpack(NULL, len, bytes);
+    take_verdicts(w, m->applied, m->n_applied);
+    w->leaves |= m->drain;
+    if (m->rejoin) {
+        join(w);
+    } else if (w->task != NULL && m->revoked_task_id == w->task->id &&
+               m->revoked_attempt == w->task->attempt) {
+        sim_say("w%u stops task %llu: %s", w->number, (unsigned long long)w->task->id,
+                m->revoked_reason);
+        drop_task(w);
+        ask(w);
+    }
+    skerry__v1__heartbeat_reply__free_unpacked(m, NULL);
+}
+
+static void on_ticket(struct worker_sim *w, const uint8_t *bytes, size_t len)
+{
+    Skerry__V1__TicketReply *m = skerry__v1__ticket_reply__unpack(NULL, len, bytes);
+    struct result *r = in_flight(w);
+    const bool have = m->have;
+    skerry__v1__ticket_reply__free_unpacked(m, NULL);
+    if (r == NULL || r->n_sent == r->n_blobs || w->send != 0)
+        return;
+    if (have) {
+        r->n_sent++;
+        send_next(w);
+    } else {
+        after(&w->send, sim_below(sim_chance(50) ? 30000 : 1000), sent, w);
+    }
+}
+
+static void on_report(struct worker_sim *w, const uint8_t *bytes, size_t len)
+{
+    struct result *r = in_flight(w);
+    if (r == NULL || r->n_sent < r->n_blobs)
+        return;
+    Skerry__V1__ReportReply *m = skerry__v1__report_reply__unpack(NULL, len, bytes);
+    Skerry__V1__ReportRequest *q =
+        skerry__v1__report_request__unpack(NULL, r->report_len, r->report);
+    const bool whole = r == &w->result;
+    sim_say("w%u: task %llu, attempt %u, %s: %s%s", w->number, (unsigned long long)q->task_id,
+            q->attempt, whole ? "result" : "snapshot", m->accepted ? "accepted" : "refused: ",
+            m->reason);
+    if (m->accepted)
+        oracle_accepted(w->id, q, w->task->kind, w->task->job_id);
+    skerry__v1__report_reply__free_unpacked(m, NULL);
+    skerry__v1__report_request__free_unpacked(q, NULL);
+    result_release(r);
+    if (whole) {
+        drop_task(w);
+        ask(w);
+    } else {
+        send_next(w);
+    }
+}
+
+static void on_refused(struct worker_sim *w, uint16_t method, int code, uint32_t retry_ms)
+{
+    const uint64_t ms = retry_ms ? retry_ms : 1000;
+    if (method == METHOD(ASSIGN))
+        w->assigning = false;
+    if (method == METHOD(JOIN)) {
+        net_close(w->conn, false);
+        w->conn = NULL;
+        w->joined = false;
+        after(&w->dial, ms, dial, w);
+    } else if (method == METHOD(TICKET) && code == -ERR_STALE && retry_ms == 0) {
+        drop_task(w); /* the lease is gone */
+        ask(w);
+    } else if (code == -ERR_STALE) {
+        join(w);
+    } else if (method == METHOD(ASSIGN)) {
+        after(&w->go, ms, ask_again, w);
+    } else if (method == METHOD(REPORT) || method == METHOD(TICKET)) {
+        after(&w->send, ms, again, w);
+    }
+}
+
+static void on_reply(void *arg, const struct net_reply *r)
+{
+    struct worker_sim *w = arg;
+    w->waits_since_ms = 0;
+    if (r->call != w->last[r->method])
+        return;
+    if (r->code != 0)
+        on_refused(w, r->method, r->code, r->retry_ms);
+    else if (r->method == METHOD(JOIN))
+        on_join(w, r->bytes, r->len);
+    else if (r->method == METHOD(ASSIGN))
+        on_assign(w, r->bytes, r->len);
+    else if (r->method == METHOD(HEARTBEAT))
+        on_heartbeat(w, r->bytes, r->len);
+    else if (r->method == METHOD(TICKET))
+        on_ticket(w, r->bytes, r->len);
+    else if (r->method == METHOD(REPORT))
+        on_report(w, r->bytes, r->len);
+    else if (r->method == METHOD(LEAVE) && w->leaves)
+        worker_sim_kill(w, false, true);
+}
+
+/* ---- the connection --------------------------------------------------------- */
+
+static void on_open(void *arg)
+{
+    join(arg);
+}
+
+static void on_closed(void *arg)
+{
+    struct worker_sim *w = arg;
+    w->conn = NULL;
+    w->joined = w->assigning = false;
+    w->waits_since_ms = 0;
+    after(&w->dial, sim_below(3000), dial, w);
+}
+
+static void dial(void *arg)
+{
+    struct worker_sim *w = arg;
+    const struct net_client c = {w->key, w, on_open, on_reply, on_closed};
+    w->dial = 0;
+    if (w->conn == NULL && (w->conn = net_dial(&c)) == NULL)
+        after(&w->dial, sim_between(200, 10000), dial, w);
+}
+
+/* Says that it holds what is not its own. */
+static void claim_others(struct worker_sim *w, Skerry__V1__Progress *p)
+{
+    p->task_id = sim_between(1, 60);
+    p->attempt = (uint32_t)sim_between(1, 3);
+    p->steps_done = (uint32_t)sim_below(100);
+    p->samples_done = sim_below(100);
+}
+
+static void beat(void *arg)
+{
+    struct worker_sim *w = arg;
+    Skerry__V1__HeartbeatRequest m = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    Skerry__V1__Progress p = SKERRY__V1__PROGRESS__INIT;
+    if (w->conn != NULL && w->waits_since_ms != 0 &&
+        sim_now_ms() - w->waits_since_ms > WAIT_MS + PATIENCE_MS) {
+        net_close(w->conn, false);
+        on_closed(w);
+    }
+    after(&w->beat, BEAT_MS, beat, w);
+    if (!w->joined || w->conn == NULL)
+        return;
+    if (w->task != NULL) {
+        p.task_id = w->task->id;
+        p.attempt = w->task->attempt;
+        p.steps_done = w->steps;
+        p.steps_total = w->total;
+        p.samples_done = w->steps * 2;
+        p.loss = 0.5f;
+        m.progress = &p;
+    }
+    if (w->evil && sim_chance(200)) {
+        claim_others(w, &p);
+        m.progress = &p;
+    }
+    call(w, METHOD(HEARTBEAT), &m.base);
+}
+
+/* ---- its life --------------------------------------------------------------- */
+
+struct worker_sim *worker_sim_new(unsigned number, bool evil, const char *scratch)
+{
+    struct worker_sim *w = mem_alloc(sizeof(*w));
+    struct err err = {0};
+    w->number = number;
+    w->evil = evil;
+    w->scratch = str_dup(scratch);
+    w->step_ms = (unsigned)sim_between(100, sim_chance(200) ? 20000 : 3000);
+    if (file_mkdirs(scratch, 0700, &err) < 0)
+        sim_fail("%s", err.msg);
+    sim_bytes(w->identity, sizeof(w->identity));
+    sim_bytes(w->key, sizeof(w->key));
+    return w;
+}
+
+void worker_sim_free(struct worker_sim *w)
+{
+    worker_sim_kill(w, true, true);
+    mem_free(w->scratch);
+    mem_free(w);
+}
+
+bool worker_sim_runs(const struct worker_sim *w)
+{
+    return w->runs;
+}
+
+void worker_sim_start(struct worker_sim *w)
+{
+    if (w->runs)
+        return;
+    sim_say("w%u starts", w->number);
+    w->runs = true;
+    w->leaves = w->notice = false;
+    sim_bytes(w->instance, sizeof(w->instance));
+    after(&w->dial, sim_below(500), dial, w);
+    after(&w->beat, sim_below(BEAT_MS), beat, w);
+}
+
+void worker_sim_kill(struct worker_sim *w, bool silently, bool keep)
+{
+    if (!w->runs)
+        return;
+    sim_say("w%u is gone%s", w->number, silently ? " silently" : "");
+    drop_task(w);
+    if (w->conn != NULL)
+        net_close(w->conn, silently);
+    w->conn = NULL;
+    w->runs = w->joined = w->assigning = false;
+    w->waits_since_ms = 0;
+    sim_cancel(w->dial);
+    sim_cancel(w->beat);
+    sim_cancel(w->go);
+    w->dial = w->beat = w->go = 0;
+    if (keep)
+        return;
+    sim_bytes(w->identity, sizeof(w->identity));
+    sim_bytes(w->key, sizeof(w->key));
+}
+
+void worker_sim_pause(struct worker_sim *w, uint64_t ms)
+{
+    if (!w->runs)
+        return;
+    sim_say("w%u stands still for %llu ms", w->number, (unsigned long long)ms);
+    if (w->conn != NULL)
+        net_block(w->conn, true, true, ms);
+    after(&w->beat, ms, beat, w);
+    if (w->step != 0)
+        after(&w->step, ms, step, w);
+}
+
+void worker_sim_cut(struct worker_sim *w)
+{
+    if (w->conn == NULL)
+        return;
+    sim_say("the connection of w%u is cut", w->number);
+    net_cut(w->conn);
+}
+
+void worker_sim_block(struct worker_sim *w, bool up, bool down, uint64_t ms)
+{
+    if (w->conn == NULL)
+        return;
+    sim_say("nothing gets%s%s w%u for %llu ms", up ? " from" : "", down ? " to" : "", w->number,
+            (unsigned long long)ms);
+    net_block(w->conn, up, down, ms);
+}
+
+void worker_sim_notice(struct worker_sim *w, uint64_t ms)
+{
+    if (!w->runs || w->leaves)
+        return;
+    sim_say("the machine of w%u goes", w->number);
+    w->notice = true;
+    if (w->joined && w->conn != NULL)
+        leave(w, (uint32_t)ms);
+    w->leaves = true;
+}
+
+void worker_sim_reform(struct worker_sim *w)
+{
+    w->evil = false;
+}

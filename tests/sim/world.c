@@ -1,0 +1,472 @@
+#include "tests/sim/world.h"
+
+#include <math.h>
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/net/loop.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/state/core.h"
+#include "coordinator/view/view.h"
+#include "tests/sim/disk.h"
+#include "tests/sim/net.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/sim.h"
+#include "tests/sim/worker.h"
+#include "tests/unit/blobs.h"
+
+#define WORKERS_MAX_HERE 6
+#define JOBS_MAX_HERE 4
+#define CHAOS_MS (20 * 60 * 1000)    /* of the world's time, at most */
+#define CHAOS_EVENTS 2500            /* about */
+#define CALM_MS (12ull * 3600 * 1000) /* in which all jobs must end */
+#define DAY_MS (26ull * 3600 * 1000)
+#define HEARTBEAT_MS 2000
+#define LEASE_MS 8000
+
+static const char diloco[] = "name: diloco\nseed: 3\n"
+                             "data: {path: x, image_size: 16}\n"
+                             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                             "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 3}\n"
+                             "outer: {rounds: 3, steps: 4}\n"
+                             "eval: {every: 1, samples: 8}\nsample: {count: 4}\n";
+static const char elastic[] = "name: elastic\nseed: 4\n"
+                              "data: {path: x, image_size: 16}\n"
+                              "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                              "train: {batch: 4, lr: 0.1}\n"
+                              "recipe: {name: diloco, replicas: auto, moments: travel}\n"
+                              "outer: {rounds: 4, steps: 4}\nsample: {count: 4}\n";
+static const char quorum[] = "name: quorum\nseed: 5\n"
+                             "data: {path: x, image_size: 16}\n"
+                             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                             "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 3}\n"
+                             "outer: {rounds: 3, steps: 4, quorum: 0.6, grace: 2}\n"
+                             "sample: {count: 4}\n";
+static const char async[] = "name: async\nseed: 6\n"
+                            "data: {path: x, image_size: 16}\n"
+                            "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                            "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 3}\n"
+                            "outer: {rounds: 3, steps: 4, async: true}\nsample: {count: 4}\n";
+static const char ddm[] = "name: ddm\nseed: 3\n"
+                          "data: {path: x, image_size: 16, holdout: 0.2}\n"
+                          "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                          "router: {patch: 4, dim: 32, depth: 1, heads: 2, batch: 3}\n"
+                          "train: {batch: 4, lr: 0.1}\nrecipe: {name: ddm, experts: 2}\n"
+                          "outer: {rounds: 2, steps: 2}\n"
+                          "eval: {every: 1, samples: 8}\n"
+                          "sample: {count: 4, every: 1, strategy: top1}\n";
+static const char dipaco[] =
+    "name: dipaco\nseed: 3\n"
+    "data: {path: x, holdout: 0.2}\n"
+    "model: {type: llama, dim: 32, depth: 4, heads: 2, context: 32}\n"
+    "train: {batch: 1, lr: 0.1}\n"
+    "recipe: {name: dipaco, levels: [2, 2], private_blocks: [3], reshard: [1],\n"
+    "         early_stop: true, moments: travel}\n"
+    "partition: {chunk: 16, router_fraction: 0.25}\n"
+    "outer: {rounds: 3, steps: 2}\n"
+    "eval: {every: 1, samples: 100}\n"
+    "sample: {tokens: 8, prompt: once}\n";
+
+static const struct {
+    const char *yaml;
+    bool text;
+} specs[] = {{diloco, false}, {elastic, false}, {quorum, false},
+             {async, false},  {ddm, false},     {dipaco, true}};
+
+static struct {
+    char *root;
+    struct loop *loop;
+    struct coordinator *co;
+    struct worker_sim *workers[WORKERS_MAX_HERE];
+    unsigned n_workers, n_jobs;
+    uint64_t gap_ms; /* between two mishaps, about */
+    uint64_t start;  /* the event; 0: it runs */
+    bool calm;
+    struct world_figures figures;
+} world;
+
+struct blobstore *world_blobs(void)
+{
+    return world.co != NULL ? world.co->blobs : NULL;
+}
+
+/* ---- the coordinator --------------------------------------------------------- */
+
+static void start(void *arg)
+{
+    const struct coordinator_options o = {
+        .data_dir = disk_dir(),
+        .listen = "127.0.0.1",
+        .host = "127.0.0.1",
+        .plain_http = true,
+        .heartbeat_ms = HEARTBEAT_MS,
+        .lease_ms = LEASE_MS,
+        .outer_threads = 2,
+    };
+    struct err err = {0};
+    sim_say("the coordinator starts");
+    world.start = 0;
+    if (loop_new(&world.loop, &err) < 0 ||
+        (coordinator_open(world.loop, &o, &world.co, &err) < 0 && !disk_crashed()))
+        sim_fail("the coordinator does not start: %s", err.msg);
+    if (world.co != NULL && !disk_crashed())
+        oracle_look_closely(world.co);
+}
+
+/* It is down for a while. */
+static void down(void)
+{
+    net_down();
+    coordinator_close(world.co);
+    loop_free(world.loop);
+    world.co = NULL;
+    world.loop = NULL;
+    sim_cancel(world.start); /* it was killed while it stopped */
+    world.start = sim_in(sim_chance(300) ? sim_below(30000) : sim_below(2000), start, NULL);
+}
+
+static void stop(void)
+{
+    sim_say("the coordinator is stopped");
+    world.figures.stops++;
+    down();
+}
+
+/* After every event. */
+static void look(void)
+{
+    if (disk_crashed()) {
+        down();
+        disk_recover();
+    } else if (world.co != NULL) {
+        oracle_look(world.co);
+    }
+}
+
+static void crash(enum disk_loss loss)
+{
+    disk_crash(loss);
+}
+
+/* ---- what a person does -------------------------------------------------------- */
+
+static void put_shard(unsigned n, const char *name, struct submit_shard *s)
+{
+    char text[64];
+    struct blob_id id;
+    struct err err = {0};
+    (void)snprintf(text, sizeof(text), "shard %u of %s", n, name);
+    if (blob_put(world.co->blobs, text, strlen(text), &id, &err) < 0)
+        sim_fail("%s", err.msg);
+    disk_stored(&id);
+    memcpy(s->sha256, id.sha256, 32);
+    s->size = strlen(text);
+}
+
+static void submitted(void *arg, int rc)
+{
+    uint64_t *job = arg;
+    if (rc == 0 && !disk_crashed()) {
+        sim_say("job %llu is accepted", (unsigned long long)*job);
+        oracle_submitted(*job);
+        world.figures.jobs++;
+    }
+    mem_free(job);
+}
+
+static void submit(void)
+{
+    static const char *const classes[] = {"cat", "dog"};
+    static const uint64_t counts[] = {20, 20};
+    struct submit_shard shards[6];
+    struct err err = {0};
+    uint64_t id = 0;
+    const unsigned n = (unsigned)sim_below(sizeof(specs) / sizeof(specs[0]));
+    if (world.co == NULL || world.n_jobs == JOBS_MAX_HERE)
+        return;
+    memset(shards, 0, sizeof(shards));
+    for (unsigned i = 0; i < 6; i++) {
+        put_shard(i, specs[n].text ? "text" : "images", &shards[i]);
+        shards[i].holdout = i >= 4;
+        shards[i].samples = shards[i].holdout ? 6 : 20;
+        shards[i].tokens = specs[n].text ? shards[i].samples * 10u : 0;
+    }
+    const struct submit s = {.spec = specs[n].yaml,
+                             .classes = classes,
+                             .counts = counts,
+                             .n_classes = specs[n].text ? 0 : 2,
+                             .shards = shards,
+                             .n_shards = 6,
+                             .vocab = specs[n].text ? 257 : 0};
+    if (view_job_submit(world.co, &s, &id, &err) < 0) {
+        if (err.code != -ENOSPC && err.code != -EAGAIN && !disk_crashed())
+            sim_fail("a job is refused: %s", err.msg);
+        return;
+    }
+    world.n_jobs++;
+    uint64_t *arg = mem_alloc(sizeof(*arg));
+    *arg = id;
+    view_when_durable(world.co, submitted, arg);
+}
+
+static void cancelled(void *arg, int rc)
+{
+    uint64_t *job = arg;
+    if (rc == 0 && !disk_crashed())
+        oracle_cancelled(*job);
+    mem_free(job);
+}
+
+static const struct job *some_job(void)
+{
+    const struct state *s = &world.co->state;
+    return s->n_jobs > 0 ? s->jobs[sim_below(s->n_jobs)] : NULL;
+}
+
+static void cancel(void)
+{
+    const struct job *j = world.co != NULL ? some_job() : NULL;
+    if (j == NULL || view_job_cancel(world.co, j->id, NULL) < 0)
+        return;
+    sim_say("a person cancels job %llu", (unsigned long long)j->id);
+    uint64_t *arg = mem_alloc(sizeof(*arg));
+    *arg = j->id;
+    view_when_durable(world.co, cancelled, arg);
+}
+
+static void draw(void)
+{
+    const struct job *j = world.co != NULL ? some_job() : NULL;
+    const struct draw_request ask = {.guidance = NAN, .temperature = NAN};
+    uint64_t task = 0;
+    if (j != NULL)
+        (void)view_sample_request(world.co, j->id, &ask, &task, NULL);
+}
+
+static void drain(void)
+{
+    if (world.co != NULL && world.co->state.n_workers > 0)
+        (void)view_worker_drain(
+            world.co, world.co->state.workers[sim_below(world.co->state.n_workers)]->id, NULL);
+}
+
+/* ---- what goes wrong ------------------------------------------------------------- */
+
+static void start_worker(void *arg)
+{
+    worker_sim_start(arg);
+}
+
+static void hurt_worker(unsigned what, struct worker_sim *w)
+{
+    const uint64_t ms = sim_chance(200) ? sim_below(100000) : sim_below(5000);
+    switch (what) {
+    case 0:
+        worker_sim_kill(w, sim_chance(300), sim_chance(800));
+        (void)sim_in(sim_below(20000), start_worker, w);
+        break;
+    case 1:
+        worker_sim_pause(w, ms);
+        break;
+    case 2:
+        worker_sim_cut(w);
+        break;
+    case 3:
+        worker_sim_block(w, sim_chance(700), sim_chance(700), ms);
+        break;
+    case 4:
+        worker_sim_notice(w, 30000);
+        (void)sim_in(sim_between(20000, 60000), start_worker, w);
+        break;
+    default:
+        if (!worker_sim_runs(w))
+            worker_sim_start(w);
+        break;
+    }
+}
+
+static void kill_now(void)
+{
+    world.figures.kills++;
+    crash(DISK_KILLED);
+}
+
+static void cut_power(void)
+{
+    world.figures.power_losses++;
+    crash(DISK_POWER);
+}
+
+static void heal_disk(void *arg)
+{
+    disk_fill(false);
+    disk_slow(0);
+}
+
+static void hurt_coordinator(unsigned what)
+{
+    if (world.co == NULL || disk_crashed())
+        return;
+    if (what < 1) {
+        kill_now();
+    } else if (what < 3) {
+        cut_power();
+    } else if (what < 5) {
+        world.figures.kills++;
+        disk_arm((unsigned)sim_between(1, 30), DISK_KILLED);
+    } else if (what < 10) {
+        world.figures.power_losses++;
+        disk_arm((unsigned)sim_between(1, 30), DISK_POWER);
+    } else if (what < 11) {
+        stop();
+    } else if (what < 12) {
+        sim_stall(sim_below(40000));
+    } else if (what < 13) {
+        disk_fill(true);
+        (void)sim_in(sim_below(20000), heal_disk, NULL);
+    } else {
+        disk_slow(300);
+        (void)sim_in(sim_below(20000), heal_disk, NULL);
+    }
+}
+
+static void mishap(void *arg)
+{
+    const unsigned what = (unsigned)sim_below(100);
+    struct worker_sim *w = world.workers[sim_below(world.n_workers)];
+    if (world.calm)
+        return;
+    if (what < 40)
+        hurt_worker((unsigned)sim_below(6), w);
+    else if (what < 85)
+        hurt_coordinator((unsigned)sim_below(14));
+    else if (what < 94)
+        submit();
+    else if (what < 96)
+        drain();
+    else if (what < 99)
+        draw();
+    else
+        cancel();
+    (void)sim_in(sim_below(2 * world.gap_ms), mishap, NULL);
+}
+
+/* ---- a life ------------------------------------------------------------------------ */
+
+static void open_world(uint64_t seed, const char *root)
+{
+    memset(&world, 0, sizeof(world));
+    sim_begin(seed);
+    oracle_begin();
+    world.root = str_printf("%s/%llu", root, (unsigned long long)seed);
+    struct err err = {0};
+    if (file_mkdirs(world.root, 0700, &err) < 0)
+        sim_fail("%s", err.msg);
+    disk_begin(world.root);
+    world.gap_ms = sim_chance(300) ? sim_between(100, 500) : sim_between(500, 8000);
+    world.n_workers = (unsigned)sim_between(2, WORKERS_MAX_HERE);
+    const bool evil = world.n_workers > 2 && sim_chance(500);
+    start(NULL);
+    for (unsigned i = 0; i < world.n_workers; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof(name), "w%u", i);
+        char *dir = file_join(world.root, name);
+        world.workers[i] = worker_sim_new(i, evil && i == world.n_workers - 1, dir);
+        mem_free(dir);
+        worker_sim_start(world.workers[i]);
+    }
+    submit();
+    (void)sim_in(sim_between(1000, 5000), mishap, NULL);
+}
+
+static bool all_ended(void)
+{
+    for (size_t i = 0; world.co != NULL && i < world.co->state.n_jobs; i++)
+        if (!job_is_ended(world.co->state.jobs[i]))
+            return false;
+    return world.co != NULL;
+}
+
+static void say_waiting(void *arg, const struct view_waiting *w)
+{
+    fprintf(stderr, "waiting for %s: %s\n", w->what, w->why);
+}
+
+static void run_until(uint64_t ms)
+{
+    while (sim_now_ms() < ms && sim_step())
+        look();
+}
+
+/* Everybody is well and honest: now all jobs must end. */
+static void calm_down(void)
+{
+    const uint64_t until = sim_now_ms() + CALM_MS;
+    sim_say("all is well from now on");
+    world.calm = true;
+    disk_arm(0, DISK_KILLED);
+    heal_disk(NULL);
+    for (unsigned i = 0; i < world.n_workers; i++) {
+        worker_sim_reform(world.workers[i]);
+        worker_sim_start(world.workers[i]);
+    }
+    while (!all_ended() && sim_step()) {
+        look();
+        for (unsigned i = 0; i < world.n_workers; i++)
+            worker_sim_start(world.workers[i]); /* one that was drained comes back */
+        if (sim_now_ms() < until)
+            continue;
+        view_each_waiting(world.co, 0, say_waiting, NULL);
+        sim_fail("a job does not end");
+    }
+}
+
+/* What nobody needs any more is gone after a day, also from what a restart finds. */
+static void clean_up(void)
+{
+    run_until(sim_now_ms() + 5000);
+    sim_stall(DAY_MS);
+    run_until(sim_now_ms() + 10000);
+    oracle_look_at_end(world.co);
+    stop();
+    while (world.co == NULL && sim_step())
+        look();
+    oracle_look_closely(world.co);
+}
+
+static void close_world(void)
+{
+    struct err err = {0};
+    for (unsigned i = 0; i < world.n_workers; i++)
+        worker_sim_free(world.workers[i]);
+    net_down();
+    coordinator_close(world.co);
+    loop_free(world.loop);
+    while (sim_step())
+        ;
+    net_end();
+    disk_end();
+    oracle_end();
+    if (file_remove_tree(world.root, &err) < 0)
+        sim_fail("%s", err.msg);
+    mem_free(world.root);
+}
+
+uint64_t world_run(uint64_t seed, const char *root, struct world_figures *sum)
+{
+    open_world(seed, root);
+    const uint64_t begin = sim_now_ms(), most = sim_between(CHAOS_EVENTS / 2, CHAOS_EVENTS * 2);
+    while (sim_events() < most && sim_now_ms() < begin + CHAOS_MS && sim_step())
+        look();
+    calm_down();
+    clean_up();
+    const uint64_t digest = sim_digest();
+    sum->events += sim_events();
+    sum->ms += sim_now_ms() - begin;
+    sum->kills += world.figures.kills;
+    sum->power_losses += world.figures.power_losses;
+    sum->stops += world.figures.stops;
+    sum->jobs += world.figures.jobs;
+    close_world();
+    return digest;
+}
