@@ -128,10 +128,14 @@ static int check_database(const struct coordinator *co, const char *path, struct
                    path, co->opt.data_dir);
 }
 
+/* A process that was killed may have left what it had not flushed yet: it is read as if it were on
+ * the disk, and acknowledged again without another commit. */
 static int open_store(struct coordinator *co, struct err *err)
 {
     char *path = in_dir(co, "coordinator.db"), *blobs = in_dir(co, "blobs");
-    int rc = blob_dir_open(blobs, co->opt.blob_quota_bytes, &co->blobs, err);
+    int rc = file_sync_all(co->opt.data_dir, err);
+    if (rc == 0)
+        rc = blob_dir_open(blobs, co->opt.blob_quota_bytes, &co->blobs, err);
     if (rc == 0)
         rc = check_database(co, path, err);
     if (rc == 0)

@@ -173,6 +173,16 @@ int file_sync_dir(const char *dir, struct err *err)
     return rc;
 }
 
+int file_sync_all(const char *dir, struct err *err)
+{
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "cannot open the directory %s", dir);
+    int rc = syncfs(fd) < 0 ? err_errno(err, "cannot flush the disk of %s", dir) : 0;
+    close(fd);
+    return rc;
+}
+
 /* Makes the path's name durable. */
 static int sync_parent(const char *path, struct err *err)
 {

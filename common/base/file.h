@@ -47,6 +47,8 @@ int file_sync(int fd, const char *path, struct err *err);
 /* rename(2) + fsync of the target's directory. */
 int file_rename(const char *from, const char *to, struct err *err);
 int file_sync_dir(const char *dir, struct err *err);
+/* All that was written to the file system of dir, by whomever: syncfs(2). */
+int file_sync_all(const char *dir, struct err *err);
 
 /* Looking and removing; links are followed unless said otherwise. */
 bool file_exists(const char *path);
@@ -54,7 +56,7 @@ bool file_is_dir(const char *path);
 int file_size(const char *path, uint64_t *ret, struct err *err);
 /* An existing directory is fine; those that are made are durable by name. */
 int file_mkdirs(const char *path, mode_t mode, struct err *err);
-int file_remove(const char *path, struct err *err);              /* a missing file is fine */
+int file_remove(const char *path, struct err *err); /* a missing file is fine */
 /* Everything below and the directory itself; follows no links; missing is fine. */
 int file_remove_tree(const char *path, struct err *err);
 /* Bytes free to us on the file system of `path`. */
