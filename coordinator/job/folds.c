@@ -650,7 +650,7 @@ void folds_clean_up(struct coordinator *co, const struct job *j)
         if (j->modules[i].outer_task != 0)
             return; /* the end of the last step comes back here */
     char *dir = str_printf("%s/outer/%llu", co->opt.data_dir, (unsigned long long)j->id);
-    removal_begin(removal_of(co, dir, 0), 0);
+    core_when_durable(co, removal_begin, removal_of(co, dir, 0)); /* its end may not be on record */
 }
 
 static void step_done(struct outer_step *step)

@@ -155,6 +155,42 @@ static void test_failed(void **state)
     assert_string_equal(called, "rrde");
 }
 
+/* The optimiser's state of a job goes when its end is on record: until then a restart goes on with
+ * the job. */
+static void test_end_not_written(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    struct rlimit was, tight;
+    char *outer = fx_path(&r->f, "outer/1");
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    const uint64_t job = submit(r);
+    do_init(r, a);
+    for (int i = 0; i < 2; i++) {
+        assign(r, a, TASK_TRAIN);
+        finish_train(r, a);
+    }
+    while (state_job(&r->co->state, job)->modules[0].version == 0 && clock_now_ms() < until)
+        loop_turn(r->loop, true);
+    settle(r);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+    tight = (struct rlimit){.rlim_cur = 0, .rlim_max = was.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
+    assert_int_equal(view_job_cancel(r->co, job, NULL), 0);
+    settle(r);
+    while (pool_pending(r->co->disk) > 0)
+        loop_turn(r->loop, true);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+    assert_false(r->co->store_ok);
+    assert_true(file_is_dir(outer));
+    while (file_is_dir(outer) && clock_now_ms() < until)
+        loop_turn(r->loop, true);
+    assert_true(r->co->store_ok);
+    assert_false(file_is_dir(outer));
+    mem_free(outer);
+}
+
 static void test_closing(void **state)
 {
     struct rig *r = *state;
@@ -175,7 +211,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         LIVE(test_order),        LIVE(test_next_commit), LIVE(test_one_commit),
-        LIVE(test_not_writable), LIVE(test_failed),      LIVE(test_closing),
+        LIVE(test_not_writable), LIVE(test_failed),      LIVE(test_end_not_written),
+        LIVE(test_closing),
     };
     (void)signal(SIGXFSZ, SIG_IGN);
     log_set_level(LOG_LEVEL_ERROR);
