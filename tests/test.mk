@@ -13,9 +13,9 @@ check-unit: $(UNIT) ## unit tests of this BUILD
 	  fail=0; for t in $(UNIT); do echo "== $$t"; $$t || { fail=1; echo "FAILED: $$t"; }; done; exit $$fail
 
 .PHONY: test check-int check-ref check-sanitizers check-clang
-test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), references, fuzz, integration
+test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), simulation, references, fuzz, integration
 	deploy/install-deps.sh test
-	@set -e; for step in "all lint WERROR=1" "check-unit WERROR=1" check-clang check-sanitizers \
+	@set -e; for step in "all lint WERROR=1" "check-unit WERROR=1" "sim WERROR=1" check-clang check-sanitizers \
 	   check-ref check-latents "fuzz FUZZ_SECONDS=$(FUZZ_QUICK)" check-int; do \
 	  echo "==== make $$step"; start=$$(date +%s); \
 	  $(MAKE) --no-print-directory -j2 $$step; \

@@ -17,6 +17,12 @@
 #define SECTOR 512u   /* is written whole or not at all */
 #define SLOW_MS 20000 /* that a flush takes at most */
 
+static void must(int rc, const char *what, const char *path)
+{
+    if (rc < 0)
+        sim_fail("cannot %s %s: %s", what, path, strerror(errno));
+}
+
 /* ---- what was flushed ---------------------------------------------------- */
 
 /* Numbers of files and names as they were flushed: open addressing, 0: none. */
@@ -131,7 +137,8 @@ static void put(struct kept *k, uint64_t at, const void *data, size_t len)
         memset(k->bytes + k->len, 0, end - k->len);
         k->len = end;
     }
-    memcpy(k->bytes + at, data, len);
+    if (len > 0)
+        memcpy(k->bytes + at, data, len);
 }
 
 static void apply(struct kept *k, const struct change *c, size_t len)
@@ -148,8 +155,8 @@ static void note(struct kept *k, uint64_t at, const void *data, size_t len)
         k->cap_changes = k->cap_changes ? k->cap_changes * 2 : 16;
         k->changes = mem_realloc(k->changes, k->cap_changes * sizeof(*k->changes));
     }
-    k->changes[k->n++] = (struct change){
-        at, len, data != NULL ? memcpy(mem_alloc(len ? len : 1), data, len) : NULL};
+    k->changes[k->n++] =
+        (struct change){at, len, data != NULL ? memcpy(mem_alloc(len ? len : 1), data, len) : NULL};
 }
 
 /* Each of what was not flushed may be lost, or torn. */
@@ -299,7 +306,7 @@ static int f_unmap(sqlite3_file *f, int delete)
 }
 
 static const sqlite3_io_methods methods = {
-    2,        f_close,   f_read,    f_write,  f_truncate, f_sync,     f_size,    f_lock, f_unlock,
+    2,          f_close,   f_read,   f_write,  f_truncate, f_sync,     f_size,    f_lock, f_unlock,
     f_reserved, f_control, f_sector, f_traits, f_map,      f_shm_lock, f_barrier, f_unmap};
 
 static int v_open(sqlite3_vfs *vfs, const char *path, sqlite3_file *file, int flags, int *out)
@@ -343,9 +350,41 @@ static void register_vfs(void)
 
 /* ---- other files: the calls of libc that count ---------------------------- */
 
-int __real_fsync(int fd);
 int __wrap_fsync(int fd);
+int __wrap_syncfs(int fd);
 int __real_link(const char *from, const char *to);
+static void flush_tree(const char *path)
+{
+    struct file_names names = {0};
+    struct err err = {0};
+    struct stat dir, st;
+    must(stat(path, &dir), "look at", path);
+    if (file_list(path, 65536, &names, &err) < 0)
+        sim_fail("%s", err.msg);
+    for (size_t i = 0; i < names.n; i++) {
+        char *inner = file_join(path, names.items[i]);
+        flushed_add(key_of_name(&dir, names.items[i]));
+        must(stat(inner, &st), "look at", inner);
+        if (S_ISDIR(st.st_mode))
+            flush_tree(inner);
+        else
+            flushed_add(key_of_content(&st));
+        mem_free(inner);
+    }
+    file_names_release(&names);
+}
+
+int __wrap_syncfs(int fd)
+{
+    operation();
+    if (disk.crashed)
+        return 0;
+    for (int i = 0; i < FILES_MAX; i++)
+        settle(&disk.files[i], false);
+    flush_tree(disk.dir);
+    return 0;
+}
+
 int __wrap_link(const char *from, const char *to);
 int __real_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to);
@@ -388,12 +427,6 @@ int __wrap_unlink(const char *path)
 static bool is_sqlites(const char *name)
 {
     return str_starts(name, "coordinator.db");
-}
-
-static void must(int rc, const char *what, const char *path)
-{
-    if (rc < 0)
-        sim_fail("cannot %s %s: %s", what, path, strerror(errno));
 }
 
 static void cut(const char *from, const char *to)
@@ -561,7 +594,7 @@ static struct stored *find_stored(const struct blob_id *id)
     return NULL;
 }
 
-void disk_stored(const struct blob_id *id)
+static void stored_now(const struct blob_id *id)
 {
     struct stored *s = find_stored(id);
     if (s == NULL) {
@@ -595,7 +628,7 @@ static int b_touch(struct blobstore *s, const struct blob_id *id, struct err *er
     struct blob_stat st;
     const int rc = blobs.real->stat(s, id, &st, err);
     if (rc == 0)
-        disk_stored(id);
+        stored_now(id);
     return rc;
 }
 
@@ -623,7 +656,7 @@ static int b_adopt(struct blobstore *s, const char *path, const struct blob_id *
 {
     const int rc = blobs.real->adopt(s, path, id, size, err);
     if (rc == 0)
-        disk_stored(id);
+        stored_now(id);
     return rc;
 }
 
@@ -647,6 +680,25 @@ int __wrap_blob_dir_open(const char *path, uint64_t quota_bytes, struct blobstor
     ours.adopt = b_adopt;
     (*ret)->ops = &ours;
     return 0;
+}
+
+int disk_upload(struct blobstore *s, const struct blob_id *id, const void *data, size_t len)
+{
+    struct blob_writer *w;
+    if (blobstore_has(s, id, NULL))
+        return 0;
+    int rc = s->ops->put(s, id, len, &w, NULL);
+    if (rc < 0)
+        return rc;
+    rc = w->ops->write(w, (const char *)data + w->size, len - (size_t)w->size, NULL);
+    if (rc == 0 && !sim_chance(100)) {
+        rc = w->ops->commit(w, len, NULL);
+        if (rc == 0)
+            stored_now(id);
+        return disk.crashed ? -ECONNRESET : rc;
+    }
+    w->ops->abort(w, true);
+    return -ECONNRESET;
 }
 
 void disk_end(void)

@@ -1,10 +1,9 @@
 /* The coordinator's disk: what a program has written stays only if it was flushed.
  *
  *   disk_begin(root)          an empty data directory
- *   disk_crash(loss)          now, or amid the n-th operation to come (disk_arm()): an image is made
- *                             of what is left.  The program goes on without knowing, and nothing
- *                             that it does from there on counts
- *   disk_recover()            the image becomes the data directory
+ *   disk_crash(loss)          now, or amid the n-th operation to come (disk_arm()): an image is
+ * made of what is left.  The program goes on without knowing, and nothing that it does from there
+ * on counts disk_recover()            the image becomes the data directory
  *
  * Under SQLite lies a VFS of ours over the usual one, which notes each write until the next xSync.
  * Other files are known by their calls of fsync(): at a loss of power those that have changed since
@@ -16,6 +15,7 @@
 #include "common/base/base.h"
 
 struct blob_id;
+struct blobstore;
 
 enum disk_loss { DISK_KILLED, DISK_POWER };
 
@@ -34,7 +34,8 @@ void disk_fill(bool full);
 /* Of a thousand flushes of the database this many take seconds. */
 void disk_slow(unsigned in_thousand);
 
-/* The world's wall clock is when a blob was stored, not the machine's. */
-void disk_stored(const struct blob_id *id);
+/* An upload, which goes on where the last one was cut, and may be cut itself: -ECONNRESET.  Blobs
+ * are as old as the world's clock says. */
+int disk_upload(struct blobstore *s, const struct blob_id *id, const void *data, size_t len);
 
 #endif

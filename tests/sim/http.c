@@ -26,9 +26,13 @@ uint16_t http_server_port(const struct http_server *s)
     return 7001;
 }
 
-void http_server_cut(struct http_server *s, uint64_t holder) {}
+void http_server_cut(struct http_server *s, uint64_t holder)
+{
+}
 
-void http_server_close(struct http_server *s) {}
+void http_server_close(struct http_server *s)
+{
+}
 
 int blob_http_open(struct http_server *server, const struct blob_http_options *o,
                    struct blob_http **ret, struct err *err)
@@ -36,7 +40,9 @@ int blob_http_open(struct http_server *server, const struct blob_http_options *o
     return 0;
 }
 
-void blob_http_close(struct blob_http *b) {}
+void blob_http_close(struct blob_http *b)
+{
+}
 
 void blob_http_ticket(const struct blob_http *b, enum ticket_method method,
                       const struct blob_id *id, uint64_t max_bytes, uint64_t holder,
@@ -57,14 +63,18 @@ int http_api_open(const struct http_api_options *o, struct http_api **ret, struc
     return 0;
 }
 
-void http_api_close(struct http_api *api) {}
+void http_api_close(struct http_api *api)
+{
+}
 
 struct http_sessions *http_sessions_new(const char *path)
 {
     return NULL;
 }
 
-void http_sessions_free(struct http_sessions *s) {}
+void http_sessions_free(struct http_sessions *s)
+{
+}
 
 uint64_t http_session_holder(struct http_sessions *s, const char *id)
 {

@@ -4,7 +4,8 @@
 #include "common/base/list.h"
 #include "tests/sim/sim.h"
 
-#define JOB_MS 30 /* that a job of a pool waits, and takes, at most; sometimes a hundred times that */
+#define JOB_MS                                                                                     \
+    30 /* that a job of a pool waits, and takes, at most; sometimes a hundred times that */
 
 struct call {
     struct list link;
@@ -62,7 +63,9 @@ void loop_turn(struct loop *loop, bool wait)
     make_calls(loop);
 }
 
-void loop_assert_thread(const struct loop *loop) {}
+void loop_assert_thread(const struct loop *loop)
+{
+}
 
 uint64_t loop_now_ms(const struct loop *loop)
 {
@@ -194,8 +197,7 @@ int pool_submit(struct pool *pool, pool_work_fn fn, pool_done_fn done, void *arg
     if (pool->n >= pool->max || pool->stopping)
         return -EAGAIN;
     struct job *j = mem_alloc(sizeof(*j));
-    *j = (struct job){
-        .pool = pool, .work = fn, .done = done, .arg = arg, .rc = -ERR_CANCELLED};
+    *j = (struct job){.pool = pool, .work = fn, .done = done, .arg = arg, .rc = -ERR_CANCELLED};
     list_push(&pool->jobs, &j->link);
     pool->n++;
     run_first(pool);

@@ -7,9 +7,9 @@
 #include "tests/sim/disk.h"
 #include "tests/sim/sim.h"
 
-#define WAY_MS 20      /* that a message takes at most */
+#define WAY_MS 20       /* that a message takes at most */
 #define SLOW_WAY_MS 800 /* and now and then */
-#define IDLE_MS 60000  /* that a silent peer is kept */
+#define IDLE_MS 60000   /* that a silent peer is kept */
 
 struct rpc_claim {
     const uint8_t *key;
@@ -131,8 +131,8 @@ static void arrive(void *arg)
         m != NULL ? protobuf_c_message_unpack(m->request, NULL, p->len, p->bytes) : NULL;
     if (msg != NULL) {
         struct rpc_request *r = mem_alloc(sizeof(*r));
-        *r = (struct rpc_request){
-            .conn = c, .method = p->method, .call = p->call, .next = net.open};
+        *r =
+            (struct rpc_request){.conn = c, .method = p->method, .call = p->call, .next = net.open};
         r->prev = &net.open;
         if (r->next != NULL)
             r->next->prev = &r->next;

@@ -32,7 +32,7 @@ struct told {
 
 struct promise {
     uint64_t job;
-    bool cancelled; /* that it is, was acknowledged */
+    bool cancelled;       /* that it is, was acknowledged */
     enum job_state ended; /* as it was committed; UNSPECIFIED: not */
 };
 
@@ -58,7 +58,8 @@ static void *add(struct table *t, size_t size)
 }
 
 #define EACH(type, x, table)                                                                       \
-    for (struct type *x = (table).list; x != NULL && x < (struct type *)(table).list + (table).n; x++)
+    for (struct type *x = (table).list; x != NULL && x < (struct type *)(table).list + (table).n;  \
+         x++)
 
 void oracle_begin(void)
 {
@@ -237,7 +238,7 @@ static void look_at_jobs(const struct coordinator *co)
         if (p->ended != JOB_UNSPECIFIED && j->state != p->ended)
             sim_fail("job %llu was %s and is %s", (unsigned long long)p->job,
                      job_state_name(p->ended), job_state_name(j->state));
-        if (job_is_ended(j) && co->store_ok && store_queued(co->store) == 0)
+        if (job_is_ended(j) && !co->turn_scheduled && store_queued(co->store) == 0)
             p->ended = j->state;
     }
 }
@@ -339,8 +340,8 @@ static void look_at_ledger(const struct coordinator *co, const struct job *j, ui
     if (done < used || (!again && done != used) || leased != lent)
         sim_fail("ledger %u of job %llu: %llu samples are done and %llu leased, phases have used "
                  "%llu and hold %llu",
-                 n, (unsigned long long)j->id, (unsigned long long)done,
-                 (unsigned long long)leased, (unsigned long long)used, (unsigned long long)lent);
+                 n, (unsigned long long)j->id, (unsigned long long)done, (unsigned long long)leased,
+                 (unsigned long long)used, (unsigned long long)lent);
 }
 
 static void look_at_ledgers(const struct coordinator *co)

@@ -58,9 +58,8 @@ static Skerry__V1__Blob *add_blob(struct making *x, void *data, size_t len)
 /* Some attempts give the same bytes, some do not: both happen. */
 static Skerry__V1__Blob *add_text(struct making *x, const char *what, uint64_t n)
 {
-    char *text = str_printf("%s of task %llu of job %llu, %llu", what,
-                            (unsigned long long)x->t->id, (unsigned long long)x->t->job_id,
-                            (unsigned long long)n);
+    char *text = str_printf("%s of task %llu of job %llu, %llu", what, (unsigned long long)x->t->id,
+                            (unsigned long long)x->t->job_id, (unsigned long long)n);
     return add_blob(x, text, strlen(text));
 }
 
@@ -272,8 +271,8 @@ static void fail(struct making *x, enum lie lie)
 {
     x->m.failed = true;
     x->m.retryable = lie != LIE_LASTING;
-    x->m.failure = lie == LIE_MEMORY ? SKERRY__V1__FAILURE__FAILURE_MEMORY
-                                     : SKERRY__V1__FAILURE__FAILURE_TASK;
+    x->m.failure =
+        lie == LIE_MEMORY ? SKERRY__V1__FAILURE__FAILURE_MEMORY : SKERRY__V1__FAILURE__FAILURE_TASK;
     x->m.reason = (char *)(uintptr_t) "the worker says so";
 }
 

@@ -1,4 +1,5 @@
-/* What a task of any kind comes to, at workers that do not compute: blobs and the report on them. */
+/* What a task of any kind comes to, at workers that do not compute: blobs and the report on them.
+ */
 #ifndef TESTS_SIM_RESULT_H
 #define TESTS_SIM_RESULT_H
 

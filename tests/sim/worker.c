@@ -99,9 +99,7 @@ static void drop_task(struct worker_sim *w)
 /* What goes on the wire next: a snapshot first, then the result. */
 static struct result *in_flight(struct worker_sim *w)
 {
-    return w->snapshot.report != NULL ? &w->snapshot
-           : w->result.report != NULL ? &w->result
-                                      : NULL;
+    return w->snapshot.report != NULL ? &w->snapshot : w->result.report != NULL ? &w->result : NULL;
 }
 
 static void again(void *arg)
@@ -116,17 +114,14 @@ static void sent(void *arg)
     struct worker_sim *w = arg;
     struct result *r = in_flight(w);
     struct blobstore *store = world_blobs();
-    struct blob_id id;
-    struct err err = {0};
     w->send = 0;
     if (r == NULL || r->n_sent == r->n_blobs)
         return;
     const struct result_blob *b = &r->blobs[r->n_sent];
-    if (store == NULL || blob_put(store, b->data, b->len, &id, &err) < 0 || disk_crashed()) {
+    if (store == NULL || disk_upload(store, &b->id, b->data, b->len) < 0) {
         after(&w->send, 1000, again, w); /* the transfer is tried again */
         return;
     }
-    disk_stored(&id);
     r->n_sent++;
     send_next(w);
 }
@@ -372,8 +367,8 @@ static void on_report(struct worker_sim *w, const uint8_t *bytes, size_t len)
         skerry__v1__report_request__unpack(NULL, r->report_len, r->report);
     const bool whole = r == &w->result;
     sim_say("w%u: task %llu, attempt %u, %s: %s%s", w->number, (unsigned long long)q->task_id,
-            q->attempt, whole ? "result" : "snapshot", m->accepted ? "accepted" : "refused: ",
-            m->reason);
+            q->attempt, whole ? "result" : "snapshot",
+            m->accepted ? "accepted" : "refused: ", m->reason);
     if (m->accepted)
         oracle_accepted(w->id, q, w->task->kind, w->task->job_id);
     skerry__v1__report_reply__free_unpacked(m, NULL);
