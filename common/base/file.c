@@ -245,18 +245,32 @@ static void out_reset(struct file_out *f)
     *f = (struct file_out){.fd = -1};
 }
 
-int file_out_commit(struct file_out *f, struct err *err)
+int file_out_put(struct file_out *f, struct err *err)
 {
-    int rc = file_sync(f->fd, f->path, err);
-    int fd = f->fd;
+    int rc = 0, fd = f->fd;
     f->fd = -1;
-    if (close(fd) < 0 && rc == 0)
+    if (close(fd) < 0)
         rc = err_errno(err, "cannot close %s", f->path);
-    if (rc == 0)
-        rc = file_rename(f->temp, f->path, err);
+    if (rc == 0 && rename(f->temp, f->path) < 0)
+        rc = err_errno(err, "cannot rename %s to %s", f->temp, f->path);
     if (rc < 0)
         (void)unlink(f->temp); /* already failing */
     out_reset(f);
+    return rc;
+}
+
+int file_out_commit(struct file_out *f, struct err *err)
+{
+    int rc = file_sync(f->fd, f->path, err);
+    if (rc < 0) {
+        file_out_abort(f);
+        return rc;
+    }
+    char *dir = dir_of(f->path);
+    rc = file_out_put(f, err);
+    if (rc == 0)
+        rc = file_sync_dir(dir, err);
+    mem_free(dir);
     return rc;
 }
 

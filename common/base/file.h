@@ -34,6 +34,8 @@ int file_out_write(struct file_out *f, const void *data, size_t len, struct err 
 int file_out_pwrite(struct file_out *f, const void *data, size_t len, uint64_t offset,
                     struct err *err);
 int file_out_commit(struct file_out *f, struct err *err);
+/* As commit, but without waiting for the disk: for what a power cut may take, or cut short. */
+int file_out_put(struct file_out *f, struct err *err);
 void file_out_abort(struct file_out *f);
 
 /* On descriptors; `path` is for the message only.  pread: -ERR_FORMAT when the

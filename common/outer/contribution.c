@@ -205,10 +205,10 @@ static void own_release(struct own *o)
 static int finish(struct maker *m, struct contribution_result *r, struct err *err)
 {
     int rc = hash_file(m->out.temp, r->sha256, &r->bytes, err);
-    if (rc == 0 && feedback(m->job))
-        rc = file_out_commit(&m->pending, err);
-    if (rc == 0)
-        rc = file_out_commit(&m->out, err);
+    if (rc == 0 && feedback(m->job)) /* a residual that was cut short is left out */
+        rc = file_out_put(&m->pending, err);
+    if (rc == 0) /* whoever loses it with the power has lost its lease, too */
+        rc = file_out_put(&m->out, err);
     if (rc < 0 && feedback(m->job))
         (void)file_remove(m->job->residual_pending, NULL); /* it has no blob to belong to */
     return rc;
