@@ -168,16 +168,20 @@ static int compose_ddm(const struct job_spec *spec, struct composition *c, struc
 {
     uint32_t index[COMPOSITION_LEVELS_MAX], k = (uint32_t)spec->recipe.experts;
     int rc;
-    if (!job_family(spec)->mixes)
-        return err_set(err, -ERR_CONFIG, "recipe.name is ddm, which needs model.type dit");
+    const bool mixes = job_family(spec)->mixes; /* else experts without a router */
+    if (!mixes && !job_family(spec)->external)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.name is ddm, which needs model.type dit or external");
     whole_network(&c->networks[0], spec->model.depth, k);
-    whole_network(&c->networks[1], spec->router.depth, 1);
     cut_fragments(&c->networks[0], c->fragments);
-    cut_fragments(&c->networks[1], c->fragments);
-    if ((rc = add_modules(c, err)) < 0 || (rc = add_paths(c, spec, (uint64_t)k + 1, err)) < 0)
+    if (mixes) {
+        whole_network(&c->networks[1], spec->router.depth, 1);
+        cut_fragments(&c->networks[1], c->fragments);
+    }
+    if ((rc = add_modules(c, err)) < 0 || (rc = add_paths(c, spec, (uint64_t)k + mixes, err)) < 0)
         return rc;
     uint32_t batch = (uint32_t)spec->train.batch / (spec->recipe.divide_batch ? k : 1);
-    for (uint32_t p = 0; p <= k; p++) {
+    for (uint32_t p = 0; p < k + mixes; p++) {
         bool router = p == k;
         c->paths[p].network = router;
         c->paths[p].partition = router ? PARTITION_ALL : p;
@@ -188,8 +192,8 @@ static int compose_ddm(const struct job_spec *spec, struct composition *c, struc
     }
     c->n_partitions = c->digits[0] = k;
     c->partitioned = true;
-    c->mixture = true;
-    c->router_path = (int32_t)k;
+    c->mixture = mixes;
+    c->router_path = mixes ? (int32_t)k : -1;
     return 0;
 }
 
@@ -394,6 +398,11 @@ int recipe_limits(const struct job_spec *spec, const struct composition *c, stru
             err, -ERR_CONFIG,
             "recipe.replicas is auto, which goes with whole rounds alone; give a number, "
             "or leave out outer.async, fragments, delay and mix");
+    if (c->partitioned && !job_family(spec)->data)
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.name is %s, whose paths learn from a part of the data each, but "
+                       "data.kind is none; give images or texts",
+                       recipe->name);
     int rc = recipe->limit ? recipe->limit(spec, c, err) : 0;
     return rc < 0 ? rc : limit_folds(spec, c, err);
 }

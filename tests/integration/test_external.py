@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from common import read_safetensors
+from common import make_dataset, read_safetensors
 from swarm import running
 
 BUILD = os.path.abspath(os.environ.get("SKERRY_BUILD", "build"))
@@ -159,3 +159,71 @@ def test_data_of_its_own(tmp_path):
     weights = read_safetensors(tmp_path / "model" / "model.safetensors")
     assert list(weights) == ["mean"]
     assert np.allclose(weights["mean"], [18, 19, 20, 21], atol=3), weights
+
+
+PATHS = """name: paths
+seed: 5
+data: {{kind: texts, path: tales.jsonl, holdout: 0.1, shard_samples: 16}}
+model: {{type: external, context: 64}}
+trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}, LOG={log}], levels: [layers.0.*, layers.1.*]}}
+train: {{batch: 4}}
+recipe: {{name: dipaco, levels: [2, 2]}}
+outer: {{rounds: 2, steps: 3, lr: 1, momentum: 0, ema: 0}}
+wire: {{up: f32, down: f32}}
+eval: {{every: 0, samples: 8}}
+"""
+
+
+def test_paths(tmp_path):
+    """DiPaCo with a trainer: four paths share the modules of two levels, what is in no level is private, and each learns
+    from its part of the texts."""
+    job = write_program(tmp_path, f"{HERE}/trainers/paths.py", PATHS, log=str(tmp_path))
+    weights = []
+    with running(tmp_path / "swarm") as s:
+        for name in ("one", "two"):
+            s.worker(name, "--allow-trainers")
+        told = s.submit(job)
+        s.wait_job(told, "done", 60)
+        for path in range(4):
+            out = tmp_path / f"path-{path}"
+            done = s.skerry("export", told, "--path", path, "--out", out)
+            assert done.returncode == 0, done.stderr
+            weights.append(read_safetensors(out / "model.safetensors"))
+    for p, w in enumerate(weights):
+        assert np.array_equal(w["embed.weight"], np.full(3, 2 * (p + 1), np.float32)), (p, w)
+        assert np.array_equal(w["layers.0.weight"], weights[p ^ 1]["layers.0.weight"])
+        assert np.array_equal(w["layers.1.weight"], weights[p ^ 2]["layers.1.weight"])
+    assert not np.array_equal(weights[0]["layers.0.weight"], weights[2]["layers.0.weight"])
+    assert not np.array_equal(weights[0]["layers.1.weight"], weights[1]["layers.1.weight"])
+    seen = [{tuple(t) for r in range(2) for t in json.load(open(tmp_path / f"{p}-{r}.json"))} for p in range(4)]
+    assert all(seen[a].isdisjoint(seen[b]) for a in range(4) for b in range(a)), "two paths learnt from one text"
+
+
+EXPERTS = """name: experts
+seed: 5
+data: {{kind: images, path: data, holdout: 0, shard_samples: 16}}
+model: {{type: external}}
+trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}, LOG={log}]}}
+train: {{batch: 8}}
+recipe: {{name: ddm, experts: 2}}
+outer: {{rounds: 2, steps: 3, ema: 0}}
+wire: {{up: f32, down: f32}}
+"""
+
+
+def test_experts(tmp_path):
+    """DDM with a trainer: two experts that never exchange a byte, each with its cluster of the pictures; no router."""
+    job = write_program(tmp_path, f"{HERE}/trainers/experts.py", EXPERTS, log=str(tmp_path))
+    make_dataset(tmp_path / "data", images=96)
+    with running(tmp_path / "swarm") as s:
+        for name in ("one", "two"):
+            s.worker(name, "--allow-trainers")
+        told = s.submit(job)
+        s.wait_job(told, "done", 60)
+        for path in range(2):
+            done = s.skerry("export", told, "--path", path, "--out", tmp_path / f"path-{path}")
+            assert done.returncode == 0, done.stderr
+            weights = read_safetensors(tmp_path / f"path-{path}" / "model.safetensors")
+            assert weights["seen"] == 2 * 3 * 4, weights  # rounds, steps, half of train.batch
+    seen = [{h for r in range(2) for h in json.load(open(tmp_path / f"{p}-{r}.json"))} for p in range(2)]
+    assert seen[0] and seen[1] and seen[0].isdisjoint(seen[1])

@@ -105,6 +105,42 @@ static void test_ddm(void **state)
     composition_release(&c);
 }
 
+static int compose_external(const char *data, struct composition *c, struct err *err)
+{
+    char yaml[512];
+    struct job_spec spec;
+    (void)snprintf(yaml, sizeof(yaml),
+                   "name: t\ndata: {kind: %s}\nmodel: {type: external}\ntrainer: {command: x}\n"
+                   "train: {batch: 48}\nouter: {rounds: 10, steps: 4}\n"
+                   "recipe: {name: ddm, experts: 4}\n",
+                   data);
+    int rc = job_parse(yaml, strlen(yaml), "job.yaml", &spec, err);
+    if (rc < 0)
+        return rc;
+    rc = recipe_check(&spec, c, err);
+    job_release(&spec);
+    return rc;
+}
+
+/* A trainer of the user's has experts, too, but no router that mixes them. */
+static void test_ddm_external(void **state)
+{
+    struct composition c;
+    struct err err = {0};
+    if (compose_external("images, path: x", &c, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(c.n_paths, 4);
+    assert_int_equal(c.n_modules, 4);
+    assert_int_equal(c.n_partitions, 4);
+    assert_true(c.partitioned && !c.mixture);
+    assert_int_equal(c.router_path, -1);
+    assert_int_equal(c.networks[1].n_levels, 0);
+    assert_int_equal(c.paths[3].batch, 12);
+    composition_release(&c);
+    assert_true(compose_external("none", &c, &err) < 0);
+    assert_non_null(strstr(err.msg, "data.kind is none"));
+}
+
 static void test_dipaco(void **state)
 {
     struct composition c;
@@ -158,7 +194,7 @@ static void test_refused(void **state)
         {"type: dit", "}\nrecipe: {name: dilucu}", "dilucu"},
         {"type: dit", "}\nrecipe: {name: ddm, experts: 5}", "evenly"},
         {"type: dit", "}\nrecipe: {name: ddm, experts: 4}\nrouter: {classes: 3}", "3 classes"},
-        {"type: llama", "}\nrecipe: {name: ddm, experts: 4}", "type dit"},
+        {"type: llama", "}\nrecipe: {name: ddm, experts: 4}", "type dit or external"},
         {"type: dit", "}\nrecipe: {name: ddm, experts: 4, top: 2}", "recipe.top is given"},
         {"type: dit", "}\nrecipe: {name: ddm, experts: 4, teacher: 1}", "of distill alone"},
         {"type: dit", "}\nrecipe: {name: ddm, experts: 4}\nsample: {strategy: topk, top: 5}",
@@ -245,6 +281,7 @@ int main(void)
         cmocka_unit_test(test_diloco),
         cmocka_unit_test(test_fragments),
         cmocka_unit_test(test_ddm),
+        cmocka_unit_test(test_ddm_external),
         cmocka_unit_test(test_dipaco),
         cmocka_unit_test(test_dipaco_fragments),
         cmocka_unit_test(test_refused),
