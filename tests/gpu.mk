@@ -4,10 +4,11 @@
 GPU := $(O)/gpu
 CHECK_NAMES := $(GPU_TEST_NAMES) comm contribute_card
 GPU_OBJ := $(CHECK_NAMES:%=$(GPU)/test_%.o) $(GPU)/check_ops.o $(GPU)/bench.o \
-           $(if $(filter 1,$(CUDA)),$(GPU)/pinned.o)
+           $(if $(filter 1,$(CUDA)),$(GPU)/guard_card.o)
+GPU_CHOICE := $(if $(filter 1,$(CUDA)),-DGUARD_DEVICE='guard_device()' -DCARD_DEVICE='guard_device()')
 define gpu_test
 $$(GPU)/test_%.o: $(1)/test_%.c $$(STAMP) | $$(PB_H)
-	$$(call say,CC)mkdir -p $$(@D) && $$(CC) $$(ALL_CPPFLAGS) $$(GPU_DEVICE) -Dmain=main_$$* $$(ALL_CFLAGS) \
+	$$(call say,CC)mkdir -p $$(@D) && $$(CC) $$(ALL_CPPFLAGS) $$(GPU_CHOICE) -Dmain=main_$$* $$(ALL_CFLAGS) \
 	  -Wno-missing-prototypes -MMD -MP -c -o $$@ $$<
 endef
 $(foreach d,tests/unit/kernels tests/unit/worker/kinds tests/gpu,$(eval $(call gpu_test,$(d))))

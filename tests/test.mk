@@ -36,7 +36,7 @@ TOOLS := $(patsubst tests/tools/%.c,$(O)/tests/tools/%,$(sort $(shell find tests
 check-ref: all $(TOOLS) ## the model, its training, samples and export against PyTorch
 	SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider tests/reference
 
-check-int: all $(TOOLS) ## real daemons on loopback, the HTTP API, the page in Chromium (T=test_x.py: one)
+check-int: all $(TOOLS) gpu-tests ## real daemons on loopback, the HTTP API, the page in Chromium (T=test_x.py: one)
 	SKERRY_BIN=$(BIN) SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider $(if $(T),tests/integration/$(T),tests/integration)
 
 # A workerd that can fail on purpose, for the tests of what a release never does; its tree is

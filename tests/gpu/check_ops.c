@@ -3,15 +3,19 @@
  *     check_ops                 all tests
  *     check_ops adaln matmul    some of them
  *     check_ops list            their names
- *     check_ops bench FILE      the benchmarks; figures to FILE as JSON */
+ *     check_ops bench           the benchmarks; each figure is a line of JSON
+ *
+ * SKERRY_DEVICE=cpu: with the CPU in the card's place, but for what only a card has. */
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* TESTS: TEST(name) for each test of the kernels in CHECK_NAMES of tests/gpu.mk. */
 #define TEST(name) int main_##name(void);
 TESTS
 #undef TEST
-int bench(const char *path);
+int bench(void);
 
 static const struct {
     const char *name;
@@ -23,6 +27,18 @@ static const struct {
 };
 
 enum { COUNT = sizeof tests / sizeof *tests };
+
+/* Needs it a card? */
+static bool is_cards(const char *name)
+{
+    return HAVE_CUDA && (strcmp(name, "codec") == 0 || strcmp(name, "contribute_card") == 0);
+}
+
+static bool runs_here(const char *name)
+{
+    const char *device = getenv("SKERRY_DEVICE");
+    return !device || strcmp(device, "cpu") != 0 || !is_cards(name);
+}
 
 static int run(const char *name)
 {
@@ -36,15 +52,18 @@ static int run(const char *name)
 int main(int argc, char **argv)
 {
     int failed = 0;
-    if (argc == 3 && strcmp(argv[1], "bench") == 0)
-        return bench(argv[2]);
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what was found stays if the rest fails */
+    if (argc == 2 && strcmp(argv[1], "bench") == 0)
+        return bench();
     if (argc == 2 && strcmp(argv[1], "list") == 0) {
         for (int i = 0; i < COUNT; i++)
-            printf("%s\n", tests[i].name);
+            if (runs_here(tests[i].name))
+                printf("%s\n", tests[i].name);
         return 0;
     }
     for (int i = 0; argc == 1 && i < COUNT; i++)
-        failed += tests[i].run() != 0;
+        if (runs_here(tests[i].name))
+            failed += tests[i].run() != 0;
     for (int i = 1; i < argc; i++)
         failed += run(argv[i]) != 0;
     return failed != 0;

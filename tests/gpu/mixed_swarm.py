@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """A swarm of one worker on the card and two on the CPU, from end to end.
 
-    mixed_swarm.py --build build --device cuda:0 --out swarm.jsonl
+    mixed_swarm.py --build build --device cuda:0
 
 They train one model with e3m0 both ways.  The job must end; each worker must have done a part of it; and
 what the workers hold as a version must be the coordinator's to the bit: a worker on the card and one on the
 CPU compute the next version from the same delta, and find it by its SHA-256.  Then a worker is started
-again on its warm cache to see how long it takes to its first step.  Figures: one JSON object a line.
+again on its warm cache to see how long it takes to its first step.  Figures are lines of JSON.
 """
 import argparse
 import hashlib
@@ -26,7 +26,6 @@ def arguments():
     ap.add_argument("--build", default="build")
     ap.add_argument("--device", default="cuda:0")
     ap.add_argument("--small", action="store_true", help="a toy model: to try this on a CPU")
-    ap.add_argument("--out", required=True)
     return ap.parse_args()
 
 
@@ -126,9 +125,9 @@ def main():
     sys.path.insert(0, os.path.join(HERE, "..", "integration"))
     import common
     from swarm import running
-    with open(args.out, "w", encoding="utf-8") as out, tempfile.TemporaryDirectory() as folder, running(folder) as swarm:
-        print(json.dumps({"shared": mixed(swarm, args, common)}), file=out, flush=True)
-        print(json.dumps({"start_s": starts(swarm, args, common)}), file=out, flush=True)
+    with tempfile.TemporaryDirectory() as folder, running(folder) as swarm:
+        print(json.dumps({"shared": mixed(swarm, args, common)}), flush=True)
+        print(json.dumps({"start_s": starts(swarm, args, common)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,31 @@
 #!/bin/sh
-# Everything that needs a card, in one go and under 8 minutes; safe to run again.
+# Everything that needs a card, in groups; safe to kill at any second, and to run again.
 #
-#   tests/gpu/run.sh                    build, check, sanitise, measure, print one table
-#   tests/gpu/run.sh --no-build         with what `make gpu-tests` left in build/
-#   tests/gpu/run.sh --bundle FILE      with the programs of `make gpu-bundle`, from elsewhere
-#   tests/gpu/run.sh --only "ops train" some groups: ops model memory train bench swarm race, and
-#                                       why: where the time goes (not part of a whole run)
-#   tests/gpu/run.sh --dry-run cpu      the whole script with toy sizes on a CPU: no figures
+#   tests/gpu/run.sh                      build, check, sanitise, measure, print one table
+#   tests/gpu/run.sh --no-build           with what `make gpu-tests` left in build/
+#   tests/gpu/run.sh --bundle FILE        with the programs of `make gpu-bundle`, from elsewhere
+#   tests/gpu/run.sh --only "ops bench"   some groups
+#   tests/gpu/run.sh --dry-run cpu        the whole script with toy sizes on a CPU: no figures
+#
+# On a machine that takes calls of 10 minutes, these calls in this order (each is under 8):
+#   "ops bench", "train", "model swarm memory", "race whole", "why"
+#
+#   ops     operations against the reference      bench   bandwidth and arithmetic of each
+#   train   the training step, beside PyTorch     whole   DiT-XL/2 in PyTorch, compiled as a whole
+#   model   networks against PyTorch              swarm   a card and two CPUs, bit for bit
+#   memory  compute-sanitizer memcheck            race    compute-sanitizer racecheck
+#   why     the time of each operation, and of ways not taken (not part of a whole run)
+#
+# Each group writes a record, GROUP-TIME.log, while it runs: what every step printed, figures as
+# lines of JSON among it.  Records lie in $OUT, or in build/figures/gpu; none is ever overwritten,
+# and the table is of the last result of each step in all that lie there:
+#   tests/gpu/figures.py --records DIR
 #
 # PYTHON=FILE     tried first; needed are PyTorch for the comparisons with it, and pytest, numpy,
 #                 Pillow, requests for the swarm.  What is missing is said, the rest runs.
-# BUILD_DIR, CUDA_ARCHS, SECONDS_MAX (480): steps that would begin later than that do not run.
+# BUILD_DIR, CUDA_ARCHS, SECONDS_MAX (of a call; 480 with --only): what would begin later does not.
 # SLOWER=N        every limit of time is N times as long, for a busy machine.
 #
-# Figures go to build/figures/gpu.json, logs to build/figures/gpu/.
 # Exit 0: every step passed and every bound holds.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
@@ -24,48 +36,56 @@ while [ $# -gt 0 ]; do
     --bundle) bundle=${2:?--bundle needs a file} make='' && shift ;;
     --only) only=" ${2:?--only needs groups} " && shift ;;
     --dry-run) [ "${2:-}" = cpu ] && dry=1 device=cpu torch_device=cpu && shift ;;
-    *) sed -n '2,19s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    *) sed -n '2,29s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
     shift
 done
-slower=${SLOWER:-1}
-end=$((begun + slower * ${SECONDS_MAX:-480}))
+slower=${SLOWER:-1} most=3600
+[ -n "$only" ] && most=480
+end=$((begun + slower * ${SECONDS_MAX:-$most}))
 figures=$build/figures
+records=${OUT:-$figures/gpu${dry:+-dry-run}}
 pythons="${PYTHON:-} python3 /usr/bin/python3 ${XDG_CACHE_HOME:-$HOME/.cache}/skerry/references/bin/python"
 [ -n "$bundle" ] && build=$build/bundle
-parts=$figures/gpu
-rm -rf "$parts" && mkdir -p "$parts" || exit 2
+mkdir -p "$records" "$figures" || exit 2
+export PYTHONUNBUFFERED=1
 
-note() { # NAME RESULT SECONDS: a line of the table
-    printf '%s\t%s\t%s\n' "$1" "$2" "$3" >>"$parts/steps.tsv"
+# Lines of a record that begin with "# step " and "# ended " are read by figures.py.
+open_record() { record=$records/$1-$(date -u +%Y%m%dT%H%M%S).log; }
+tell() { printf '%s\n' "$*" | tee -a "$record"; }
+ended() { # NAME RESULT SECONDS
+    printf '# ended %s s: %s\n' "$3" "$2" >>"$record"
     printf '%-58s %5s s  %s\n' "$1" "$3" "$2"
 }
 
-# step NAME SECONDS COMMAND...: its output goes to a log of its own, whose end is shown on failure.
+# step NAME SECONDS COMMAND...: it prints into the record, whose end is shown on failure.
 step() {
     name=$1 limit=$(($2 * slower)) start=$(date +%s)
     shift 2
+    printf '# step %s\n' "$name" >>"$record"
     left=$((end - start))
     [ $left -lt "$limit" ] && limit=$left
     if [ "$limit" -lt 3 ]; then
-        note "$name" "not run: no time left" 0
+        ended "$name" "not run: no time left" 0
         return 1
     fi
-    log=$parts/$(printf %s "$name" | tr -c 'A-Za-z0-9' _).log
-    timeout -k 5 "$limit" "$@" >"$log" 2>&1
+    before=$(wc -c <"$record")
+    timeout -k 5 "$limit" "$@" >>"$record" 2>&1
     rc=$?
     result=ok
     [ $rc -ne 0 ] && result="FAILED ($rc)"
     [ $rc -eq 124 ] && result="FAILED: over $limit s"
-    note "$name" "$result" $(($(date +%s) - start))
-    [ $rc -ne 0 ] && tail -n 15 "$log" | cut -c1-300 | sed 's/^/    | /'
+    ended "$name" "$result" $(($(date +%s) - start))
+    [ $rc -ne 0 ] && tail -c +$((before + 1)) "$record" | tail -n 16 | cut -c1-300 | sed 's/^/    | /'
     return $rc
 }
 
-skip() { note "$1" "not run: $2" 0; }
-group() { [ -z "$only" ] || [ "${only#* "$1" }" != "$only" ]; }
+skip() { printf '# step %s\n' "$1" >>"$record" && ended "$1" "not run: $2" 0; }
+wants() { [ -z "$only" ] || [ "${only#* "$1" }" != "$only" ]; }
+group() { wants "$1" && open_record "$1"; }
 
 # ---- programs, Python, libraries ----------------------------------------
+open_record start
 if [ -n "$bundle" ]; then
     rm -rf "$build" && mkdir -p "$build"
     # tar needs xz for it, which a small machine may not have; Python has its own.
@@ -77,98 +97,132 @@ elif [ -n "$make" ]; then
     step "build" 400 make -j"$(nproc)" CUDA=$cuda BUILD_DIR="$build" gpu-tests || exit 1
 fi
 gpu=$build/release/gpu tools=$build/release/tests/tools/worker
+# What check_ops and the tests of whole models run on.
+export SKERRY_DEVICE=$device SKERRY_TORCH_DEVICE=$torch_device SKERRY_BUILD="$build"
 
 also() { export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$1"; }
 # Where containers are given the driver's libraries.
 [ -d /usr/local/nvidia/lib64 ] && also /usr/local/nvidia/lib64
 
-# The first Python that runs this; nothing if none does.
-python_with() {
+# The first Python that runs this; nothing if none does.  Why each does not is said.
+python_with() { # WHAT SECONDS CODE
     for p in $pythons; do
-        command -v "$p" >/dev/null && timeout 90 "$p" -c "$1" >/dev/null 2>&1 && echo "$p" && return
+        command -v "$p" >/dev/null || continue
+        said=$(timeout $(($2 * slower)) "$p" -c "$3" 2>&1)
+        rc=$?
+        said=$(printf %s "$said" | tail -n 1 | cut -c1-200)
+        [ $rc -eq 0 ] && tell "# about $1: $p $said" >&2 && echo "$p" && return
+        tell "$1: not $p (exit $rc): $said" >&2
     done
 }
-card='; assert torch.cuda.is_available()' no_torch='no PyTorch that sees the card'
-[ -n "$dry" ] && card='' no_torch='no PyTorch with fused attention'
-python=$(python_with 'import json')
-py_swarm=$(python_with 'import pytest, requests, numpy, PIL')
-py_model=$(python_with "import pytest, torch$card")
-py_torch=$(python_with "import torch; torch.nn.functional.scaled_dot_product_attention$card")
-[ -n "$py_torch" ] && no_torch=''
-[ -n "$python" ] || { echo "run.sh: no python3: the table cannot be made" >&2; exit 2; }
-
-# cuBLASLt, cuDNN (which compiles with NVRTC) and NCCL may be there as Python packages only.
-libraries=$("${py_torch:-$python}" - <<'PY'
+# cuBLASLt, cuDNN (which compiles with NVRTC) and NCCL may be there as packages of a Python only.
+libraries_of() { # PYTHON
+    "$1" - <<'PY'
 import glob, os, sys
 names = ("libcublasLt.so*", "libcudnn.so*", "libnvrtc.so*", "libnccl.so*")
 found = {d for p in sys.path for d in glob.glob(os.path.join(p, "nvidia", "*", "lib")) for n in names if glob.glob(os.path.join(d, n))}
 print(":".join(sorted(found)))
 PY
-)
-[ -n "$libraries" ] && also "$libraries"
+}
 
 commit=$(cat "$build/COMMIT" 2>/dev/null || git rev-parse --short HEAD 2>/dev/null || echo unknown)
-{
-    echo "commit $commit, $(date -u +%Y-%m-%d), $(nproc) cores"
-    command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-    [ -n "$py_torch" ] && "$py_torch" -c 'import torch; print("PyTorch", torch.__version__)'
-} | tee "$parts/about"
+tell "# about commit $commit, $(date -u +%Y-%m-%d), $(nproc) cores"
+command -v nvidia-smi >/dev/null &&
+    tell "# about $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader)"
+python=$(python_with "tables" 60 'import sys; print(sys.version.split()[0])')
+[ -n "$python" ] || { echo "run.sh: no python3: the table cannot be made" >&2; exit 2; }
+for p in $pythons; do
+    libraries=$(libraries_of "$p" 2>/dev/null)
+    [ -n "$libraries" ] && also "$libraries" && break
+done
+
+card='torch.zeros(1, device="cuda")' no_torch='no PyTorch that sees the card'
+[ -n "$dry" ] && card='' no_torch='no PyTorch with fused attention'
+torch="import torch; torch.nn.functional.scaled_dot_product_attention; print(torch.__version__); $card"
+py_torch=''
+# From a cold disk PyTorch and its first context take a minute, which is no failure of theirs.
+if wants train || wants whole; then
+    py_torch=$(python_with "PyTorch" 240 "$torch")
+fi
 
 for program in "$gpu/check_ops" "$gpu/train_bench" "$tools/train_probe" "$tools/llama_probe" "$build/bin/workerd"; do
     [ -x "$program" ] || { echo "run.sh: no $program: make gpu-tests, or --bundle" >&2; exit 1; }
 done
-step "a device that opens" 60 "$gpu/train_bench" --device $device --dim 16 --depth 1 --heads 2 --grid 2 --batch 1 \
-    --seconds 0.1 --out "$parts/open.jsonl" || echo "run.sh: what follows will fail too" >&2
+step "a device that opens" 120 "$gpu/train_bench" --device $device --dim 16 --depth 1 --heads 2 --grid 2 --batch 1 \
+    --seconds 0.1 || echo "run.sh: what follows will fail too" >&2
 
 # ---- sizes ---------------------------------------------------------------
 if [ -n "$dry" ]; then
-    xl='--dim 48 --depth 2 --heads 4 --grid 4 --batch 2 --batch 4 --seconds 0.3'
-    small='--dim 32 --depth 2 --heads 2 --grid 4 --batch 64 --seconds 0.3'
-    sweep=eager sweep_small=eager refine='' graphs='' cases='32-2-2 or 32-2-4' toy=--small
+    xl='--dim 48 --depth 2 --heads 4 --grid 4' xl_batches='--batch 2 --batch 4' time='--seconds 0.3'
+    small='--dim 32 --depth 2 --heads 2 --grid 4' small_batches='--batch 64'
+    blocks=eager whole=eager graphs='' cases='32-2-2 or 32-2-4' toy=--small
 else
-    xl='--dim 1152 --depth 28 --heads 16 --grid 16 --batch 64 --batch 128 --batch 256 --seconds 4'
-    small='--dim 384 --depth 12 --heads 6 --grid 8 --batch 64 --batch 256 --batch 1024 --seconds 3'
-    sweep=block sweep_small=model refine='--refine model' graphs='--refine graphs' cases=test toy=''
+    xl='--dim 1152 --depth 28 --heads 16 --grid 16' xl_batches='--batch 64 --batch 128 --batch 256' time='--seconds 4'
+    small='--dim 384 --depth 12 --heads 6 --grid 8' small_batches='--batch 64 --batch 256 --batch 1024'
+    blocks=block whole=model graphs='--refine graphs' cases=test toy=''
 fi
-torch_train() { # NAME SECONDS SIZES...
-    out=$1 most=$2
+# Sizes and batches are several words each.
+# shellcheck disable=SC2086
+ours() { # NAME SECONDS ARGUMENTS...
+    name=$1 most=$2
     shift 2
-    timeout -k 5 "$most" "$py_torch" tests/gpu/torch_train.py --device $torch_device --limit $((most - 30)) \
-        --out "$parts/$out.jsonl" "$@"
+    step "$name" "$most" "$gpu/train_bench" --device $device $time "$@"
 }
-
-# torch.compile's kernels are made on the processors while the card is checked; the measured runs
-# find them in its cache.
-prepared=''
-if group train && [ -n "$py_torch" ] && [ -z "$dry" ]; then
-    # shellcheck disable=SC2086
-    torch_train prepare-xl 130 ${xl% --seconds *} --seconds 0 --sweep $sweep $refine >"$parts/prepare-xl.log" 2>&1 &
-    prepared=$!
-    # shellcheck disable=SC2086
-    torch_train prepare-small 130 ${small% --seconds *} --seconds 0 --sweep $sweep_small $graphs \
-        >"$parts/prepare-small.log" 2>&1 &
-    prepared="$prepared $!"
-fi
+# shellcheck disable=SC2086
+torchs() { # NAME SECONDS ARGUMENTS...: the last third of the time begins nothing new
+    name=$1 most=$2
+    shift 2
+    [ -z "$py_torch" ] && skip "$name" "$no_torch" && return
+    step "$name" "$most" "$py_torch" tests/gpu/torch_train.py --device $torch_device $time \
+        --limit $((most * slower * 2 / 3)) "$@"
+}
 
 # ---- is it right? ----------------------------------------------------------
 if group ops; then
     for t in $("$gpu/check_ops" list); do
-        # cuDNN compiles for each shape of attention, beside torch.compile.
+        # cuDNN compiles for each shape of attention.
         step "operations against the reference: $t" 120 "$gpu/check_ops" "$t"
     done
     step "operations against the reference: our own attention" 60 env SKERRY_SDPA=own "$gpu/check_ops" attention
     step "operations against the reference: our own convolution" 60 env SKERRY_CONV=own "$gpu/check_ops" frozen_ops
 fi
+
+# ---- how fast? -------------------------------------------------------------
+if group bench; then
+    if [ -n "$dry" ]; then
+        skip "operations: bandwidth and arithmetic" "no card"
+    else
+        step "operations: bandwidth and arithmetic" 150 "$gpu/check_ops" bench
+    fi
+fi
+# shellcheck disable=SC2086
+if group train; then
+    ours "DiT-XL/2, 256 tokens" 120 $xl $xl_batches
+    torchs "DiT-XL/2 in PyTorch" 150 $xl $xl_batches --sweep $blocks
+    ours "DiT 384x12, 64 tokens" 60 $small $small_batches
+    torchs "DiT 384x12 in PyTorch" 140 $small --batch 64 --sweep $whole $graphs
+fi
+
 if group model; then
+    py_model=$(python_with "models in PyTorch" 240 "import pytest, torch; print(torch.__version__); $card")
     for t in dit llama; do
         if [ -n "$py_model" ]; then
-            step "whole model against PyTorch: $t" 150 env SKERRY_BUILD="$build" SKERRY_DEVICE=$device \
-                SKERRY_TORCH_DEVICE=$torch_device "$py_model" -m pytest -q -p no:cacheprovider -k "$cases" \
+            step "whole model against PyTorch: $t" 150 "$py_model" -m pytest -q -p no:cacheprovider -k "$cases" \
                 "tests/reference/test_$t.py"
         else
             skip "whole model against PyTorch: $t" "no PyTorch with pytest that sees the card"
         fi
     done
+fi
+if group swarm; then
+    py_swarm=$(python_with "the swarm" 60 'import pytest, requests, numpy, PIL')
+    if [ -n "$py_swarm" ]; then
+        # shellcheck disable=SC2086
+        step "a swarm of a card and two CPUs; start to first step" 150 "$py_swarm" tests/gpu/mixed_swarm.py \
+            --build "$build" --device $device $toy
+    else
+        skip "a swarm of a card and two CPUs; start to first step" "no Python with pytest, requests, numpy, Pillow"
+    fi
 fi
 sanitizer=$(PATH=$PATH:/usr/local/cuda/bin; command -v compute-sanitizer)
 # What NVIDIA's libraries ask of a driver in vain is no error of ours, which our programs check
@@ -183,90 +237,32 @@ sanitise() { # TOOL
     done
     # shellcheck disable=SC2086
     step "compute-sanitizer $1: training steps" 60 $with \
-        "$tools/train_probe" $device bf16 32 2 2 2 8 3 "$parts/sanitised.safetensors"
+        "$tools/train_probe" $device bf16 32 2 2 2 8 3 "$figures/sanitised.safetensors"
 }
-preparing() {
-    for p in $prepared; do
-        kill -0 "$p" 2>/dev/null && return
-    done
-    return 1
-}
-# While PyTorch's kernels are made there is time for it; else the figures come first.
-memory=''
-group memory && memory=wanted
-if [ -n "$memory" ] && preparing; then
-    sanitise memcheck
-    memory=''
-fi
-
-# ---- how fast? -------------------------------------------------------------
-if [ -n "$prepared" ]; then
-    start=$(date +%s)
-    # shellcheck disable=SC2086
-    wait $prepared
-    echo "waited $(($(date +%s) - start)) s for torch.compile" | tee -a "$parts/about"
-fi
-if group bench; then
-    if [ -n "$dry" ]; then
-        skip "operations: bandwidth and arithmetic" "no card"
-    else
-        step "operations: bandwidth and arithmetic" 120 "$gpu/check_ops" bench "$parts/ops.json"
-    fi
-fi
-if group train; then
-    # shellcheck disable=SC2086
-    step "DiT-XL/2, 256 tokens" 100 "$gpu/train_bench" --device $device $xl --out "$parts/xl.jsonl"
-    # shellcheck disable=SC2086
-    step "DiT 384x12, 64 tokens" 60 "$gpu/train_bench" --device $device $small --out "$parts/small.jsonl"
-    if [ -n "$py_torch" ]; then
-        # shellcheck disable=SC2086
-        step "DiT-XL/2 in PyTorch" 150 "$py_torch" tests/gpu/torch_train.py --device $torch_device --limit 90 \
-            $xl --sweep $sweep $refine --out "$parts/xl-torch.jsonl"
-        # shellcheck disable=SC2086
-        step "DiT 384x12 in PyTorch" 120 "$py_torch" tests/gpu/torch_train.py --device $torch_device --limit 70 \
-            $small --sweep $sweep_small $graphs --out "$parts/small-torch.jsonl"
-    else
-        skip "DiT-XL/2 in PyTorch" "$no_torch"
-        skip "DiT 384x12 in PyTorch" "$no_torch"
-    fi
-fi
-if group swarm; then
-    if [ -n "$py_swarm" ]; then
-        # shellcheck disable=SC2086
-        step "a swarm of a card and two CPUs; start to first step" 150 "$py_swarm" tests/gpu/mixed_swarm.py \
-            --build "$build" --device $device $toy --out "$parts/swarm.jsonl"
-    else
-        skip "a swarm of a card and two CPUs; start to first step" "no Python with pytest, requests, numpy, Pillow"
-    fi
-fi
-[ -n "$memory" ] && sanitise memcheck
+group memory && sanitise memcheck
 group race && sanitise racecheck
+# Minutes of compilation before the first step.
+# shellcheck disable=SC2086
+group whole && torchs "DiT-XL/2 in PyTorch, compiled whole" 300 $xl --batch "${xl_batches##* }" --sweep $whole
 
 # Attention by our own kernels alone, steps without graphs, and the time of each operation.
+# shellcheck disable=SC2086
 if [ -n "$only" ] && group why; then
-    one=${xl%% --batch*}
-    # shellcheck disable=SC2086
-    step "why: DiT-XL/2, each operation" 60 "$gpu/train_bench" --device $device $one --batch 64 --profile 3 \
-        --out "$parts/why-xl.jsonl" && cat "$log"
-    # shellcheck disable=SC2086
-    step "why: DiT-XL/2, our own attention" 60 env SKERRY_SDPA=own "$gpu/train_bench" --device $device $one \
-        --batch 64 --profile 3 --out "$parts/why-own.jsonl" && cat "$log"
-    one=${small%% --batch*}
-    # shellcheck disable=SC2086
-    step "why: DiT 384x12, each operation" 60 "$gpu/train_bench" --device $device $one --batch 64 --profile 20 \
-        --out "$parts/why-small.jsonl" && cat "$log"
-    # shellcheck disable=SC2086
-    step "why: DiT 384x12, no graphs" 60 env SKERRY_CUDA_GRAPHS=0 "$gpu/train_bench" --device $device $one \
-        --batch 64 --out "$parts/why-plain.jsonl" && cat "$log"
+    ours "why: DiT-XL/2, each operation" 90 $xl --batch 64 --profile 3
+    export SKERRY_SDPA=own
+    ours "why: DiT-XL/2, our own attention" 90 $xl --batch 64 --profile 3
+    unset SKERRY_SDPA
+    ours "why: DiT 384x12, each operation" 60 $small --batch 64 --profile 20
+    export SKERRY_CUDA_GRAPHS=0
+    ours "why: DiT 384x12, no graphs" 60 $small --batch 64
+    unset SKERRY_CUDA_GRAPHS
 fi
 
 # ---- one table -------------------------------------------------------------
 echo
-cat "$parts/about"
 out=$figures/gpu.json
 [ -n "$dry" ] && out=$figures/gpu-dry-run.json
-"$python" tests/gpu/figures.py --parts "$parts" --out "$out" --torch "$no_torch" ${dry:+--dry-run} >"$parts/table"
+"$python" tests/gpu/figures.py --records "$records" --out "$out" ${dry:+--dry-run}
 verdict=$?
-cat "$parts/table"
 echo "$(($(date +%s) - begun)) s"
 exit $verdict

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """The same training step in PyTorch over several batch sizes: the other side of train_bench.
 
-    torch_train.py --dim 1152 --depth 28 --heads 16 --grid 16 --batch 64 --batch 128 --out torch.jsonl
+    torch_train.py --dim 1152 --depth 28 --heads 16 --grid 16 --batch 64 --batch 128
 
 torch.compile, fused attention, autocast to bf16 over f32 weights, fused AdamW; images come from pinned
 memory as bytes, as ours do.  `--sweep` compiles that way for each batch size, `--refine` only for the
 best: "block" compiles the block that all blocks share (seconds), "model" the whole model (minutes for a
-deep one), "graphs" the same replayed as CUDA graphs, "eager" nothing.  One JSON object a line, each
+deep one), "graphs" the same replayed as CUDA graphs, "eager" nothing.  Figures are lines of JSON, each
 written as soon as it is known; after --limit seconds nothing new is begun.
 """
 import argparse
@@ -123,12 +123,12 @@ def measure(args, device, batch, mode):
 
 
 class Bench:
-    def __init__(self, args, device, out):
-        self.args, self.device, self.out, self.rows = args, device, out, []
+    def __init__(self, args, device):
+        self.args, self.device, self.rows = args, device, []
         self.begun = time.monotonic()
 
     def write(self, row):
-        print(json.dumps(row), file=self.out, flush=True)
+        print(json.dumps(row), flush=True)
 
     def one(self, batch, mode):
         if time.monotonic() - self.begun > self.args.limit:
@@ -168,7 +168,6 @@ def arguments():
     ap.add_argument("--refine", choices=modes)
     ap.add_argument("--seconds", type=float, default=3, help="for each batch size")
     ap.add_argument("--limit", type=float, default=120)
-    ap.add_argument("--out", required=True)
     return ap.parse_args()
 
 
@@ -176,12 +175,10 @@ def main():
     args = arguments()
     device = torch.device(args.device)
     torch.set_float32_matmul_precision("high")
-    with open(args.out, "w", encoding="utf-8") as out:
-        bench = Bench(args, device, out)
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-        bench.write({"torch": torch.__version__, "device": name, "peak": peak(device)})
-        print(f"PyTorch {torch.__version__} on {name}", flush=True)
-        bench.run()
+    bench = Bench(args, device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    bench.write({"torch": torch.__version__, "device": name, "peak": peak(device)})
+    bench.run()
     return 0 if bench.rows else 1
 
 

@@ -1,10 +1,10 @@
 /* The training step over several batch sizes: images a second, memory, and the host's share.
  *
  *    train_bench --device cuda:0 --dim 1152 --depth 28 --heads 16 --grid 16 \
- *                --batch 64 --batch 128 --out xl.jsonl
+ *                --batch 64 --batch 128
  *
  * The trainer of worker/train/train.h on made-up images that lie in memory: what loading data costs
- * is not in it.  One JSON object a line, each written as soon as it is known:
+ * is not in it.  Figures are lines of JSON, each written as soon as it is known:
  *
  *    {"device": .., "parameters": .., "peak": FLOP/s of large products, measured here}
  *    {"batch": .., "images_per_s": .., "flops": model FLOP/s, "bytes": of the device,
@@ -37,7 +37,7 @@
 enum { WARM_STEPS = 4, GROUPS = 3, GROUP_STEPS_MIN = 2, DRAWN = 65521 };
 
 struct options {
-    const char *device, *dtype, *out;
+    const char *device, *dtype;
     int threads, dim, depth, heads, grid, patch, classes, profile;
     double seconds;
     bool recompute;
@@ -46,7 +46,6 @@ struct options {
 
 struct bench {
     const struct options *o;
-    FILE *out;
     struct device *dev;
     struct model *m;
     float *flat;
@@ -213,11 +212,10 @@ static int one_batch(struct bench *b, int count, struct measured *m, struct err 
     const struct batch batch = {.count = (unsigned)count, .images = images, .labels = labels};
     int rc = with_trainer(b, &batch, m, err);
     if (rc == 0) {
-        (void)fprintf(b->out,
-                      "{\"batch\": %d, \"images_per_s\": %.6g, \"flops\": %.6g, \"bytes\": %llu, "
-                      "\"host_share\": %.4g, \"loss\": %.6g, \"seconds\": %.4g}\n",
-                      count, count / m->seconds, flops_step(b->m, &batch) / m->seconds,
-                      (unsigned long long)m->bytes, m->host, m->loss, m->first);
+        printf("{\"batch\": %d, \"images_per_s\": %.6g, \"flops\": %.6g, \"bytes\": %llu, "
+               "\"host_share\": %.4g, \"loss\": %.6g, \"seconds\": %.4g}\n",
+               count, count / m->seconds, flops_step(b->m, &batch) / m->seconds,
+               (unsigned long long)m->bytes, m->host, m->loss, m->first);
         printf("  batch %-5d %9.1f images/s %8.1f GFLOP/s %8.2f GiB, host %.1f %% of a core\n",
                count, count / m->seconds, flops_step(b->m, &batch) / m->seconds / 1e9,
                (double)m->bytes / (1 << 30), 100 * m->host);
@@ -255,13 +253,11 @@ static int all_batches(struct bench *b, struct err *err)
         int rc = one_batch(b, count, &m, err);
         if (rc < 0) {
             printf("  batch %-5d %s\n", count, err->msg);
-            (void)fprintf(b->out, "{\"batch\": %d, \"error\": \"no result: %s\"}\n", count,
-                          rc == -ENOMEM ? "too little memory" : "see the log");
+            printf("{\"batch\": %d, \"error\": \"no result: %s\"}\n", count,
+                   rc == -ENOMEM ? "too little memory" : "see the record");
         }
         done += rc == 0;
         say_attention(b);
-        (void)fflush(b->out);
-        (void)fflush(stdout);
         if (rc < 0 && rc != -ENOMEM)
             return rc;
     }
@@ -279,9 +275,8 @@ static int run(struct bench *b, struct err *err)
         return rc;
     printf("%s: %s; %.1f M parameters; products at %.1f TFLOP/s\n", b->dev->name, b->dev->about,
            (double)b->m->params / 1e6, peak / 1e12);
-    (void)fprintf(b->out, "{\"device\": \"%s\", \"parameters\": %llu, \"peak\": %.6g}\n",
-                  b->dev->about, (unsigned long long)b->m->params, peak);
-    (void)fflush(b->out);
+    printf("{\"device\": \"%s\", \"parameters\": %llu, \"peak\": %.6g}\n", b->dev->about,
+           (unsigned long long)b->m->params, peak);
     return all_batches(b, err);
 }
 
@@ -312,12 +307,11 @@ int main(int argc, char **argv)
         {"profile", 0, ARGS_INT, &o.profile, "STEPS", "say where the time of a step goes"},
         {"recompute", 0, ARGS_BOOL, &o.recompute, NULL, "keep little, run the forward twice"},
         {"batch", 0, ARGS_LIST, &o.batches, "N", "images a step; several times", .required = true},
-        {"out", 0, ARGS_STR, &o.out, "FILE", "JSON lines", .required = true},
         {0},
     };
     struct args args = {
         .program = "train_bench",
-        .usage = "--out FILE --batch N [--batch N] [--device NAME]",
+        .usage = "--batch N [--batch N] [--device NAME]",
         .about = "times the training step",
         .flags = flags,
     };
@@ -326,14 +320,12 @@ int main(int argc, char **argv)
     int rc = args_parse(&args, argc, argv, &err);
     if (rc != 0)
         return args_exit(&args, rc, &err);
-    b.out = fopen(o.out, "w");
-    rc = b.out ? run(&b, &err) : err_set(&err, -errno, "cannot write %s", o.out);
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what was measured stays if the rest fails */
+    rc = run(&b, &err);
     if (rc < 0)
         (void)fprintf(stderr, "train_bench: %s\n", err.msg);
     mem_free(b.flat);
     model_free(b.m);
     device_close(b.dev);
-    if (b.out && fclose(b.out) != 0)
-        rc = -EIO;
     return rc < 0;
 }

@@ -15,6 +15,7 @@
 #include "worker/kinds/contribute_card.h"
 
 #ifdef CARD_DEVICE
+const char *guard_device(void); /* of check_ops */
 #define card_device(ret, err) device_open(CARD_DEVICE, 0, ret, err)
 #define card_device_close device_close
 #else

@@ -1,0 +1,96 @@
+"""tests/gpu/run.sh on a machine without a card: the calls that a session with one makes, with toy sizes; and that
+nothing is lost of what it found, whenever it is killed."""
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+
+from common import wait_until
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+BUILD = os.path.abspath(os.environ.get("SKERRY_BUILD", "build"))
+CALLS = ["ops bench", "train", "model swarm memory", "race whole", "why"]
+NEED_A_CARD = {"operations: bandwidth and arithmetic", "compute-sanitizer memcheck", "compute-sanitizer racecheck"}
+FILES_MAX = 8  # that come back of a call
+OUTPUT_MAX = 12000  # characters of it
+KILLS = 5
+
+
+def start(out, groups, **kw):
+    env = dict(os.environ, OUT=str(out), BUILD_DIR=BUILD, PYTHON=sys.executable, SLOWER="6")
+    return subprocess.Popen(["tests/gpu/run.sh", "--no-build", "--dry-run", "cpu", "--only", groups], cwd=ROOT, env=env,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, **kw)
+
+
+def kill_all(process):
+    """With all that it started, in whatever groups: they are of its session."""
+    kill = ["pkill", "-KILL", "--runstates", "R,S,D", "--session", str(process.pid)]
+    wait_until(lambda: subprocess.run(kill, check=False).returncode == 1, 60, "all of it to end")
+
+
+def records(out):
+    return {name: (out / name).read_bytes() for name in sorted(os.listdir(out))}
+
+
+def steps(record):
+    """What a record says of its steps: name -> result, None where it was cut off."""
+    found = {}
+    for line in record.decode(errors="replace").splitlines():
+        if line.startswith("# step "):
+            name = line[7:]
+            found[name] = None
+        ended = re.match(r"# ended \d+ s: (.*)", line)
+        if ended:
+            found[name] = ended.group(1)
+    return found
+
+
+@pytest.mark.parametrize("groups", CALLS)
+def test_every_group_runs_without_a_card(groups, tmp_path):
+    process = start(tmp_path, groups)
+    told = process.communicate(timeout=900)[0].decode()
+    assert process.returncode == 0, told
+    found = records(tmp_path)
+    assert len(found) <= FILES_MAX and len(told) <= OUTPUT_MAX
+    for group in ["start", *groups.split()]:
+        (name,) = [n for n in found if re.fullmatch(group + r"-\d{8}T\d{6}\.log", n)]
+        ran = steps(found[name])
+        assert ran, f"{name} has no step"
+        for step, result in ran.items():
+            assert result == "ok" or step in NEED_A_CARD and result == "not run: no card", f"{step}: {result}"
+        if group in ("train", "swarm", "whole"):
+            rows = [json.loads(line) for line in found[name].decode().splitlines() if line.startswith("{")]
+            assert rows, f"{name} has no figure"
+
+
+def test_nothing_is_lost_when_it_is_killed(tmp_path):
+    pick, before, told_ended = random.Random(15), {}, set()
+    for _ in range(KILLS):
+        limit = sum(map(len, before.values())) + pick.randrange(900, 7000)
+        process = start(tmp_path, "ops train")
+        seen = {}
+
+        def long_enough():
+            seen.update(records(tmp_path))
+            return sum(map(len, seen.values())) >= limit or process.poll() is not None
+
+        wait_until(long_enough, 600, "the records to grow")
+        kill_all(process)
+        told = process.communicate()[0].decode()
+        after = records(tmp_path)
+        for name, content in seen.items():  # what was there a moment before
+            assert after[name].startswith(content), f"{name} lost what it had"
+        for name, content in before.items():
+            assert after[name] == content, f"{name} of an earlier run is not as it was"
+        told_ended |= set(re.findall(r"^(\S.*?) +\d+ s  ok$", told, re.M))
+        before = after
+    ended = {name for record in before.values() for name, result in steps(record).items() if result == "ok"}
+    assert told_ended and told_ended <= ended
+    table = subprocess.run([sys.executable, "tests/gpu/figures.py", "--records", str(tmp_path), "--dry-run",
+                            "--out", str(tmp_path / "gpu.json")], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    for name in ended:
+        assert re.search(rf"^{re.escape(name)} +(\d+|\?) s  ", table.stdout, re.M), f"{name} is not in the table"
