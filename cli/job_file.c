@@ -14,7 +14,7 @@
 #include "common/data/captions.h"
 #include "common/data/tokenizer.h"
 
-#define GAIN_MAX 2 /* times that an outer step of one replica may be as long as its training */
+#define GAIN_MAX 2 /* times that an outer step may be as long as what was trained */
 
 /* A path of the job file as the user means it: absolute, beside the job file, or from here. */
 static char *find_path(const char *job_path, const char *given)
@@ -154,15 +154,26 @@ static int open_encoders(const char *job_path, struct job_file *job, struct err 
     return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
 }
 
-/* Momentum adds up what one replica alone finds, as nothing that others found stands against it. */
-static void warn_of_momentum(const char *job_path, const struct job_outer *o)
+/* Momentum adds up what one replica alone finds, as nothing that others found stands against it,
+ * and what all find in the first rounds of a fresh model. */
+static void warn_of_momentum(const char *job_path, const struct job_spec *s, bool alone)
 {
+    const struct job_outer *o = &s->outer;
     const double gain = o->lr / (1 - o->momentum);
-    if (gain > GAIN_MAX && o->warmup == 0)
+    if (gain <= GAIN_MAX || o->warmup > 0)
+        return;
+    if (alone)
         fprintf(stderr,
                 "warning: %s: with one replica of each module, outer.lr %g and outer.momentum %g "
                 "make steps up to %.1f times as long as what was trained, and the loss jumps after "
                 "the first rounds; leave both out to train plainly\n",
+                job_path, o->lr, o->momentum, gain);
+    else if (!s->model.warm_start)
+        fprintf(stderr,
+                "warning: %s: the first differences of a fresh model all point the same way; with "
+                "outer.warmup 0 outer.lr %g and outer.momentum %g make of them steps of up to %.1f "
+                "times their length, and the loss jumps in the first rounds; leave outer.warmup "
+                "out\n",
                 job_path, o->lr, o->momentum, gain);
 }
 
@@ -172,8 +183,7 @@ static int check_recipe(const char *job_path, struct job_file *job, struct err *
     int rc = recipe_check(&job->spec, &comp, err);
     if (rc < 0)
         return err_wrap(err, "%s", job_path);
-    if (!composition_shares(&comp))
-        warn_of_momentum(job_path, &job->spec.outer);
+    warn_of_momentum(job_path, &job->spec, !composition_shares(&comp));
     job->partitions = comp.n_partitions;
     composition_release(&comp);
     return 0;

@@ -2,6 +2,8 @@
 
 #include <jansson.h>
 
+#include "common/job/family.h"
+
 #define CONTEXT 256
 #define ROUNDS 30  /* of a job that is long enough */
 #define PHASE_S 10 /* of a shorter one; what a round costs beyond its steps is small beside it */
@@ -13,11 +15,9 @@
 
 static const struct {
     int dim, depth, heads;
-    double lr;
 } sizes[] = {
-    {64, 3, 4, 2e-3},   {96, 5, 4, 1.5e-3},  {128, 6, 4, 1e-3},
-    {192, 8, 6, 1e-3},  {256, 8, 8, 7e-4},   {384, 12, 6, 5e-4},
-    {512, 12, 8, 3e-4}, {768, 12, 12, 2e-4}, {1024, 24, 16, 1e-4},
+    {64, 3, 4},   {96, 5, 4},   {128, 6, 4},   {192, 8, 6},    {256, 8, 8},
+    {384, 12, 6}, {512, 12, 8}, {768, 12, 12}, {1024, 24, 16},
 };
 
 size_t new_job_sizes(void)
@@ -155,8 +155,8 @@ static void write_train(const struct new_job *job, FILE *out)
     (void)fprintf(out, "\ntrain:\n");
     line(out, job->kind == NEW_TEXT ? "rows of context tokens in a step" : "images in a step",
          "batch: %d", new_job_batch(job));
-    line(out, "peak learning rate of AdamW; lower it if the loss jumps", "lr: %g",
-         sizes[job->size].lr);
+    line(out, "peak learning rate of AdamW; lower it if the loss jumps", "lr: %.1e",
+         job_lr(job->kind == NEW_TEXT, sizes[job->size].dim));
     line(out, "steps until the peak", "warmup: %d", all / 20 < 200 ? all / 20 : 200);
     line(out, "then down to 0 at the end; or constant, decay", "schedule: cosine");
     (void)fprintf(out, "\nrecipe:\n");

@@ -16,6 +16,10 @@ bench-latents: all $(TOOLS) $(BENCH_BINS) $(VENV)/.installed $(ENCODERS)/model_i
 bench-pipeline: $(addprefix $(O)/tests/bench/worker/,pipe/bench_pipeline bench_timed bench_island) ## what pipelines are worth, simulated and on two CPU devices: build/figures/pipeline.json
 	@$(PYTHON) tests/bench/pipeline.py --build $(BUILD_DIR) --out $(BUILD_DIR)/figures/pipeline.json
 
+.PHONY: bench-first
+bench-first: all demo-data $(EXAMPLES)/text/train.jsonl ## whether the defaults train, real daemons on loopback: build/figures/first.json (FIGURE=name: one)
+	@$(PYTHON) tests/bench/first.py --build $(BUILD_DIR) --emoji $(DEMO)/emoji --text $(EXAMPLES)/text $(addprefix --only ,$(FIGURE))
+
 .PHONY: bench-fault
 bench-fault: all ## what machines that vanish cost, real daemons on loopback: build/figures/fault.json (KILLS=50, FIGURE=name: one)
 	@$(PYTHON) tests/bench/fault.py --build $(BUILD_DIR) --kills $(or $(KILLS),50) $(addprefix --only ,$(FIGURE))

@@ -77,6 +77,17 @@ static int check_heads(const struct yaml_doc *doc, const struct job_model *m, st
     return 0;
 }
 
+double job_lr(bool texts, int dim)
+{
+    return fmax((texts ? 0.1 : 0.25) / dim, 1e-4);
+}
+
+static void complete_lr(const struct yaml_doc *doc, struct job_spec *s)
+{
+    if (!conf_find(doc, "train.lr"))
+        s->train.lr = job_lr(job_is_text(s), s->model.dim);
+}
+
 static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     struct job_model *m = &s->model;
@@ -87,6 +98,7 @@ static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct er
     int rc = check_heads(doc, m, err);
     if (rc < 0)
         return rc;
+    complete_lr(doc, s);
     if (m->kv_heads == 0)
         m->kv_heads = m->heads;
     if (m->heads % m->kv_heads)
@@ -263,6 +275,7 @@ static int check_dit(const struct yaml_doc *doc, struct job_spec *s, struct err 
     rc = check_encoders(doc, s, err);
     if (rc == 0)
         rc = check_buckets(doc, s, err);
+    complete_lr(doc, s);
     return rc < 0 ? rc : complete_router(doc, s, err);
 }
 

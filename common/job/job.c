@@ -153,7 +153,7 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
 
 /* Nesterov's momentum averages what several replicas found.  On the contributions of one alone it
  * makes the loss jump after the first rounds: such a job trains plainly unless it says otherwise.
- */
+ * What is no longer fresh needs no warm-up of the momentum. */
 static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     struct composition c;
@@ -167,6 +167,8 @@ static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct
         s->outer.lr = 1;
     if (alone && !conf_find(doc, "outer.momentum"))
         s->outer.momentum = 0;
+    if (s->model.warm_start && !conf_find(doc, "outer.warmup"))
+        s->outer.warmup = 0;
     return 0;
 }
 

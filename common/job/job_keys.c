@@ -178,7 +178,9 @@ static const struct conf_key train_keys[] = {
          .doc = "parts in which a batch is computed, to save memory; divides batch. auto: the "
                 "fewest that fit each worker's device"),
     CONF(struct job_train, lr, DOUBLE, .def = "1e-4", .min = 0, .max = 10,
-         .doc = "peak learning rate of AdamW"),
+         .doc = "peak learning rate of AdamW; without the key 0.25 / model.dim of a dit, 0.1 / "
+                "model.dim of "
+                "a llama, and at least 1e-4"),
     CONF(struct job_train, warmup, INT, .def = "0", .min = 0, .max = 10000000,
          .doc = "steps of linear warm-up"),
     CONF(struct job_train, schedule, ENUM, .names = schedule_names, .def = "constant",
@@ -288,9 +290,9 @@ static const struct conf_key outer_keys[] = {
     CONF(struct job_outer, momentum, DOUBLE, .def = "0.9", .min = 0, .max = 0.9999,
          .doc = "outer Nesterov momentum; without the key 0 where each module has one replica, on "
                 "one path"),
-    CONF(struct job_outer, warmup, INT, .def = "0", .min = 0, .max = 1000000,
+    CONF(struct job_outer, warmup, INT, .def = "10", .min = 0, .max = 1000000,
          .doc = "rounds over which the momentum grows from 0: the first differences of a fresh "
-                "model all point the same way"),
+                "model all point the same way; without the key 0 with model.warm_start"),
     CONF(struct job_outer, ema, DOUBLE, .def = "0.9", .min = 0, .max = 1,
          .doc = "decay per round of the EMA of the outer weights, which samples use"),
     CONF(struct job_outer, quorum, DOUBLE, .def = "0.5", .min = 0, .max = 1,

@@ -40,7 +40,7 @@ JOBS = {
 train: {batch: 4, lr: 2e-3, precision: f32}
 recipe: {name: dipaco, levels: [2, 2], reshard: [2], private_embeddings: true}
 partition: {dims: 8}
-outer: {rounds: 3, steps: 4}
+outer: {rounds: 3, steps: 4, warmup: 0}
 wire: {up: int8, down: int8}
 sample: {prompt: "a = ", tokens: 12}
 eval: {every: 1, samples: 40}

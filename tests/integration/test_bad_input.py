@@ -49,12 +49,17 @@ def test_job_file(tmp_path, change, words):
         assert word in lines[0], lines[0]
 
 
-@pytest.mark.parametrize("replicas, momentum, warns", [(1, 0.9, True), (1, 0.5, False), (2, 0.9, False)])
-def test_momentum_of_a_single_replica_is_warned_of(tmp_path, replicas, momentum, warns):
-    done = skerry("check", write_job(tmp_path, replicas=replicas, momentum=momentum))
+@pytest.mark.parametrize("replicas, momentum, warmup, warns", [
+    (1, 0.9, 0, "one replica"), (1, 0.5, 0, ""), (1, 0.9, 5, ""), (2, 0.9, 0, "fresh model"), (2, 0.6, 0, ""), (2, 0.9, None, "")])
+def test_momentum_that_makes_the_loss_jump_is_warned_of(tmp_path, replicas, momentum, warmup, warns):
+    job = write_job(tmp_path, replicas=replicas, momentum=momentum)
+    if warmup is not None:
+        text = open(job, encoding="utf-8").read().replace("outer: {", f"outer: {{warmup: {warmup}, ")
+        open(job, "w", encoding="utf-8").write(text)
+    done = skerry("check", job)
     assert done.returncode == 0, done.stderr
     if warns:
-        one_sentence(done, "warning: ", "outer.momentum 0.9", "up to 7.0 times")
+        one_sentence(done, "warning: ", warns, "outer.momentum 0.9", "up to 7.0 times")
     else:
         assert done.stderr == ""
 

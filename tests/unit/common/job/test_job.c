@@ -4,6 +4,7 @@
 
 #include "tests/unit/common/base/util.h"
 
+#include "common/job/family.h"
 #include "common/job/job_keys.h"
 
 #define MINIMAL                                                                                    \
@@ -32,7 +33,7 @@ static void fills_the_defaults(void **state)
     assert_int_equal(s.model.patch, 2);
     assert_true(s.model.mlp_ratio == 4 && s.model.label_dropout == 0.1);
     assert_int_equal(s.train.accumulate, 0); /* auto */
-    assert_true(s.train.lr == 1e-4 && s.train.clip == 1 && s.train.beta2 == 0.999);
+    assert_true(s.train.lr == 0.25 / 192 && s.train.clip == 1 && s.train.beta2 == 0.999);
     assert_int_equal(s.train.schedule, JOB_SCHEDULE_CONSTANT);
     assert_int_equal(s.train.precision, JOB_PRECISION_AUTO);
     assert_int_equal(s.train.t, JOB_T_LOGIT_NORMAL);
@@ -308,10 +309,47 @@ static void plain_outer_steps_for_one_replica(void **state)
     }
 }
 
+/* A fresh model's momentum grows over ten rounds, and its learning rate fits its width; what the
+ * file says stands. */
+static void young_models(void **state)
+{
+    static const char head[] = "name: a\ndata: {path: x, image_size: 16}\n";
+    const struct {
+        const char *rest;
+        int warmup;
+        double lr;
+    } cases[] = {
+        {"model: {patch: 4, dim: 64, depth: 4, heads: 2}\ntrain: {batch: 8}\n"
+         "outer: {rounds: 2, steps: 2}\n",
+         10, 0.25 / 64},
+        {"model: {preset: DiT-S/8}\ntrain: {batch: 8, lr: 0}\n"
+         "outer: {rounds: 2, steps: 2, warmup: 0}\n",
+         0, 0},
+        {"model: {preset: DiT-S/8, warm_start: before}\ntrain: {batch: 8}\n"
+         "outer: {rounds: 2, steps: 2}\n",
+         0, 0.25 / 384},
+        {"model: {preset: DiT-S/8, warm_start: before}\ntrain: {batch: 8}\n"
+         "outer: {rounds: 2, steps: 2, warmup: 3}\n",
+         3, 0.25 / 384},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct job_spec s;
+        char *text = str_printf("%s%s", head, cases[i].rest);
+        OK(job_parse(text, strlen(text), "job", &s, err));
+        assert_int_equal(s.outer.warmup, cases[i].warmup);
+        assert_true(s.train.lr == cases[i].lr && s.router.lr == cases[i].lr);
+        job_release(&s);
+        mem_free(text);
+    }
+    assert_true(job_lr(true, 100) == 0.1 / 100);
+    assert_true(job_lr(true, 8192) == 1e-4); /* wide models take what they always took */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_outer_steps_for_one_replica),
+        cmocka_unit_test(young_models),
         cmocka_unit_test(fills_the_defaults),
         cmocka_unit_test(reads_every_kind),
         cmocka_unit_test(refuses_with_a_sentence),

@@ -1,0 +1,155 @@
+"""Whether a job file with little more than its required keys trains well: prints a table, writes build/figures/first.json.
+
+    first.py --build build --emoji DIR --text DIR [--only NAME ...] [--jobs NAME ...]
+
+Real daemons on loopback. The held-out loss is that of fixed noise (or texts): it rises when the model became worse, and
+not because other samples were drawn."""
+import argparse
+import json
+import os
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+from bench import Figures, dataset  # noqa: E402
+
+JOB = """name: first
+seed: 3
+data: {{path: {path}, holdout: {holdout}}}
+model: {{{model}}}
+train: {{batch: {batch}{train}}}
+recipe: {{name: {recipe}}}
+outer: {{rounds: {rounds}, steps: {steps}{outer}}}
+sample: {{{sample}}}
+eval: {{every: {every}, samples: 256}}
+"""
+IMAGES = dict(holdout="0.1, image_size: 16", model="patch: 4, dim: 64, depth: 2, heads: 2", batch=16, sample="count: 1, steps: 1")
+TEXTS = dict(holdout="0.1, shard_samples: 64", model="type: llama, dim: 64, depth: 2, heads: 2, context: 64", batch=8, sample="tokens: 1")
+KINDS = {"code": ("c", "python"), "prose": ("licences", "history"), "all": ("c", "python", "licences", "history")}
+ROUNDS, STEPS = 12, 20
+SWEEP = ("1e-3", "2e-3", "4e-3", "8e-3")  # of learning rates
+# Of every recipe; what is said of outer beyond its length makes it another kind of job.
+JUMPS = {
+    "images": ("emoji", "diloco, replicas: 2", ""),
+    "texts": ("prose", "diloco, replicas: 4", ""),
+    "fragments": ("code", "diloco, replicas: 2", ", fragments: 2, delay: 4"),
+    "async": ("shapes", "diloco, replicas: 2", ", async: true"),
+    "experts": ("emoji", "ddm, experts: 4", ""),
+    "experts twice": ("shapes", "ddm, experts: 2, replicas: 2", ""),
+    "paths": ("all", "dipaco, levels: [2, 2]", ""),
+    "student": ("emoji", "distill, replicas: 2, teacher: {teacher}", ""),
+}
+
+
+def collect(args, folder):
+    """{name: path} of the data sets."""
+    data = {"emoji": os.path.abspath(args.emoji), "shapes": dataset.make(os.path.join(folder, "shapes"), classes=4, images=1000)}
+    with open(os.path.join(args.text, "train.jsonl"), encoding="utf-8") as f:
+        lines = [(json.loads(line)["domain"], line) for line in f]
+    for name, domains in KINDS.items():
+        data[name] = os.path.join(folder, f"{name}.jsonl")
+        with open(data[name], "w", encoding="utf-8") as f:
+            f.writelines(line for domain, line in lines if domain in domains)
+    return data
+
+
+class Lab:
+    """A coordinator and two workers, and jobs one after the other."""
+
+    def __init__(self, swarm, data):
+        self.swarm, self.data = swarm, data
+        swarm.coordinator()
+        for name in ("a", "b"):
+            swarm.worker(name)
+
+    def submit(self, what, **keys):
+        kind = IMAGES if what in ("emoji", "shapes") else TEXTS
+        path = os.path.join(self.swarm.folder, "job.yaml")
+        values = {"path": self.data[what], "train": "", "outer": "", "every": 1, "rounds": ROUNDS, "steps": STEPS, **kind, **keys}
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(JOB.format(**values))
+        return self.swarm.submit(path)
+
+    def train(self, what, **keys):
+        """The job's id and its metrics."""
+        job = self.submit(what, **keys)
+        self.swarm.wait_job(job, "done", 600)
+        lines = self.swarm.get(f"/v1/jobs/{job}/metrics").text.splitlines()
+        return job, [json.loads(line) for line in lines]
+
+
+def largest_rise(rows, routers):
+    """Of the held-out loss between two rounds of a path that is no router's, as a share; with the path and the round."""
+    worst, before = (-1.0, 0, 0), {}
+    for r in rows:
+        if r["kind"] == "eval" and r["path"] not in routers:
+            if r["path"] in before:
+                worst = max(worst, (r["eval_loss"] / before[r["path"]] - 1, r["path"], r["round"]))
+            before[r["path"]] = r["eval_loss"]
+    return worst
+
+
+def jumps(fig, lab, args):
+    """What is judged is what the outer steps make (ema: 0), not their average, which would hide a jump."""
+    found, teacher = {}, None
+    for name, (what, recipe, outer) in JUMPS.items():
+        if args.jobs and name not in args.jobs:
+            continue
+        if teacher is None and "teacher" in recipe:
+            continue
+        job, rows = lab.train(what, recipe=recipe.format(teacher=teacher), outer=", ema: 0" + outer)
+        if name == "experts":
+            teacher = job
+        routers = [p["path"] for p in lab.swarm.job(job)["path_list"] if p["network"] == "router"]
+        rise, path, number = found[name] = largest_rise(rows, routers)
+        curve = " ".join(f"{r['eval_loss']:.2f}" for r in rows if r["kind"] == "eval" and r["path"] == path)
+        print(f"  {name:14} {100 * rise:6.1f} % at round {number} of path {path}: {curve}", flush=True)
+    worst = max(found, key=found.get)
+    fig.add("default_jump", 100 * found[worst][0], "%", "<=5", f"the largest of {len(found)} jobs: {worst}")
+
+
+def gaps(fig, lab, args):
+    """The held-out loss of a job that says nothing of how to train, over the best of those that do."""
+    found = {}
+    for what in ("emoji", "shapes", "code", "prose"):
+        tried = ["", *(f", lr: {lr}{more}" for lr in SWEEP for more in ("", ", schedule: decay"))]
+        jobs = {train: lab.submit(what, recipe="diloco", train=train, steps=100, every=0) for train in tried}
+        loss = {train: lab.swarm.wait_job(job, "done", 600)["eval_loss"] for train, job in jobs.items()}
+        best = min(loss, key=loss.get)
+        found[what] = loss[""] / loss[best] - 1
+        print(f"  {what:14} {100 * found[what]:6.1f} %: {loss['']:.4f}, the best {loss[best]:.4f} with{best[1:] or ' the defaults'}", flush=True)
+    worst = max(found, key=found.get)
+    fig.add("default_gap", 100 * found[worst], "%", "<=3", f"the largest of {len(found)} data sets: {worst}")
+
+
+FIGURES = {"default_jump": jumps, "default_gap": gaps}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--build", default="build")
+    p.add_argument("--emoji", required=True, help="the pictures of make demo-data")
+    p.add_argument("--text", required=True, help="the folder of examples/text-data.py")
+    p.add_argument("--only", action="append", default=[], choices=list(FIGURES))
+    p.add_argument("--jobs", action="append", default=[], choices=list(JUMPS))
+    args = p.parse_args()
+    os.environ["SKERRY_BIN"] = os.path.abspath(f"{args.build}/bin")
+    sys.path.insert(0, os.path.join(HERE, "..", "integration"))
+    from swarm import Swarm
+    fig = Figures()
+    with tempfile.TemporaryDirectory(prefix="skerry-first-") as folder:
+        swarm = Swarm(folder)
+        try:
+            lab = Lab(swarm, collect(args, folder))
+            for name, measure in FIGURES.items():
+                if not args.only or name in args.only:
+                    measure(fig, lab, args)
+                    fig.write(f"{args.build}/figures/first.json")
+        finally:
+            swarm.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
