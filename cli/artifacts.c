@@ -289,14 +289,14 @@ static int write_dit(struct cli *cli, const json_t *job, const struct job_spec *
         return write_captioned(job, spec, dir, ema, err);
     json_t *classes = class_names(job);
     json_t *config = json_pack(
-        "{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:f,s:i,s:o,s:b,s:s,s:s,s:b,s:I}", "model_type", "DiT",
-        "job", spec->name, "image_size",
+        "{s:s,s:s,s:i,s:i,s:i,s:b,s:i,s:i,s:i,s:f,s:i,s:o,s:b,s:s,s:s,s:b,s:I}", "model_type",
+        "DiT", "job", spec->name, "image_size",
         channels ? (int)cli_int(input, "side", 0) : spec->data.image_size, "patch_size",
-        spec->model.patch, "in_channels", channels ? channels : JOB_CHANNELS, "hidden_size",
-        spec->model.dim, "depth", spec->model.depth, "num_heads", spec->model.heads, "mlp_ratio",
-        spec->model.mlp_ratio, "num_classes", (int)json_array_size(classes), "classes", classes,
-        "learn_sigma", 0, "objective", OBJECTIVE, "timestep", "1000 * t", "ema", (int)ema, "round",
-        cli_int(job, "round", 0));
+        spec->model.patch, "in_channels", channels ? channels : JOB_CHANNELS, "self_condition",
+        spec->model.self_condition > 0, "hidden_size", spec->model.dim, "depth", spec->model.depth,
+        "num_heads", spec->model.heads, "mlp_ratio", spec->model.mlp_ratio, "num_classes",
+        (int)json_array_size(classes), "classes", classes, "learn_sigma", 0, "objective", OBJECTIVE,
+        "timestep", "1000 * t", "ema", (int)ema, "round", cli_int(job, "round", 0));
     int rc = write_json(dir, "config.json", config, err);
     json_decref(config);
     return rc;

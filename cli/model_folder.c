@@ -85,6 +85,12 @@ static uint32_t channels_of(const struct model_folder_facts *facts)
     return facts->channels ? facts->channels : JOB_CHANNELS;
 }
 
+/* Channels of the images, and as many of the estimate where the model reads one. */
+static int input_channels(const struct job_model *m, int channels)
+{
+    return m->self_condition > 0 ? 2 * channels : channels;
+}
+
 static uint32_t side_of(const struct job_spec *spec, const struct model_folder_facts *facts)
 {
     return facts->channels ? facts->side : (uint32_t)spec->data.image_size;
@@ -160,8 +166,12 @@ static int check_pixart(const char *dir, const json_t *config, const struct job_
         {"num_layers", "model.depth", m->depth, 28},
         {"norm_eps", "norms' epsilon", 1e-6, 1e-6},
     };
+    /* What the weights are of; from one that reads no estimate a job may begin. */
+    const int theirs = (int)cli_int(config, "in_channels", 4),
+              wide = input_channels(m, (int)channels);
     const struct wanted seen[] = {
-        {"in_channels", "number of channels that the model sees", channels, 4},
+        {"in_channels", "number of channels that the model sees",
+         theirs == (int)channels ? theirs : wide, 4},
         {"sample_size", "side of what the model sees", side, 128},
         {"interpolation_scale", "scale of positions", interpolation(side), interpolation(side)},
         {"caption_channels", "text encoder's width", facts->caption, NAN},
@@ -193,12 +203,12 @@ json_t *model_folder_pixart(const struct job_spec *spec, const struct model_fold
                      "activation_fn", "gelu-approximate", "attention_bias", 1, "attention_head_dim",
                      m->dim / m->heads, "attention_type", "default", "caption_channels",
                      (int)facts->caption, "cross_attention_dim", m->dim, "dropout", 0.0,
-                     "in_channels", channels, "interpolation_scale", interpolation((uint32_t)side),
-                     "norm_elementwise_affine", 0, "norm_eps", 1e-6, "norm_type", "ada_norm_single",
-                     "norm_num_groups", 32, "num_attention_heads", m->heads, "num_embeds_ada_norm",
-                     1000, "num_layers", m->depth, "out_channels", channels, "patch_size", m->patch,
-                     "sample_size", side, "upcast_attention", 0, "use_additional_conditions", 0,
-                     "_skerry", about);
+                     "in_channels", input_channels(m, channels), "interpolation_scale",
+                     interpolation((uint32_t)side), "norm_elementwise_affine", 0, "norm_eps", 1e-6,
+                     "norm_type", "ada_norm_single", "norm_num_groups", 32, "num_attention_heads",
+                     m->heads, "num_embeds_ada_norm", 1000, "num_layers", m->depth, "out_channels",
+                     channels, "patch_size", m->patch, "sample_size", side, "upcast_attention", 0,
+                     "use_additional_conditions", 0, "_skerry", about);
 }
 
 /* ---- LlamaForCausalLM ---- */
@@ -391,13 +401,23 @@ static void expect_llama(struct tensors *t, const struct job_model *m,
         expect(t, "lm_head.weight", 2, (int64_t[4]){vocab, C});
 }
 
+/* The patch embedding: also that of a model without an estimate where the job's reads one. */
+static void expect_patches(struct tensors *t, const struct job_model *m, const char *name,
+                           int64_t channels)
+{
+    const struct st_tensor *found = st_find(t->st, name);
+    const bool narrow = found && found->rank == 4 && found->shape[1] == (uint64_t)channels;
+    const int64_t in = narrow ? channels : input_channels(m, (int)channels);
+    expect(t, name, 4, (int64_t[4]){m->dim, in, m->patch, m->patch});
+}
+
 static void expect_dit(struct tensors *t, const struct job_model *m,
                        const struct model_folder_facts *facts)
 {
     const uint64_t classes = facts->classes;
     const int64_t C = m->dim, M = (int64_t)(m->dim * m->mlp_ratio);
 
-    expect(t, "x_embedder.proj.weight", 4, (int64_t[4]){C, channels_of(facts), m->patch, m->patch});
+    expect_patches(t, m, "x_embedder.proj.weight", channels_of(facts));
     expect(t, "x_embedder.proj.bias", 1, (int64_t[4]){C});
     expect_linear(t, "t_embedder.mlp.", "0", true, C, FREQUENCIES);
     expect_linear(t, "t_embedder.mlp.", "2", true, C, C);
@@ -430,10 +450,13 @@ static void expect_pixart_ends(struct tensors *t, const struct job_model *m,
     int64_t channels = facts->channels, caption = facts->caption;
     if (!channels && patch && patch->rank == 4)
         channels = (int64_t)patch->shape[1];
+    if (!facts->channels && m->self_condition > 0 && out &&
+        2 * out->shape[0] == (uint64_t)(pixels * channels))
+        channels /= 2; /* the other half are the estimate's */
     if (!caption && text && text->rank == 2)
         caption = (int64_t)text->shape[1];
     t->variance = out && out->rank == 2 && out->shape[0] == (uint64_t)(2 * pixels * channels);
-    expect(t, "pos_embed.proj.weight", 4, (int64_t[4]){C, channels, m->patch, m->patch});
+    expect_patches(t, m, "pos_embed.proj.weight", channels);
     expect(t, "pos_embed.proj.bias", 1, (int64_t[4]){C});
     expect_linear(t, "caption_projection.", "linear_1", true, C, caption);
     expect_linear(t, "caption_projection.", "linear_2", true, C, C);

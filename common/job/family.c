@@ -361,6 +361,7 @@ static const char *const dit_keys[] = {
     "model.patch",
     "model.mlp_ratio",
     "model.label_dropout",
+    "model.self_condition",
     "train.t",
     "sample.steps",
     "sample.sampler",

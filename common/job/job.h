@@ -104,6 +104,7 @@ struct job_model {
     int patch, dim, depth, heads;
     double mlp_ratio;
     double label_dropout;
+    double self_condition; /* share of the steps with an estimate; 0: the model reads none */
     /* llama */
     int kv_heads, ffn; /* 0 in the file: heads; 8/3 dim rounded up to 32; always set here */
     int context;       /* tokens of a row */

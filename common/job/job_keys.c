@@ -113,6 +113,10 @@ static const struct conf_key model_keys[] = {
          .doc = "hidden width of the MLP over dim"),
     CONF(struct job_model, label_dropout, DOUBLE, .def = "0.1", .min = 0, .max = 1,
          .doc = "fraction of labels dropped in training, for guidance"),
+    CONF(struct job_model, self_condition, DOUBLE, .def = "0", .min = 0, .max = 1,
+         .doc = "above 0 the model also reads its last estimate of the image, as its samplers do; "
+                "this share of the steps trains with one that it has just made; "
+                "0.5 is usual"),
     CONF(struct job_model, kv_heads, INT, .def = "0", .min = 0, .max = 256,
          .doc = "llama: key and value heads; divides heads; 0: as heads"),
     CONF(struct job_model, ffn, INT, .def = "0", .min = 0, .max = 65536,

@@ -444,6 +444,12 @@ int recipe_check(const struct job_spec *spec, struct composition *ret, struct er
         (uint32_t)spec->sample.top > ret->n_partitions)
         rc = err_set(err, -ERR_CONFIG, "sample.top is %d, more than the %u experts there are",
                      spec->sample.top, ret->n_partitions);
+    if (rc == 0 && spec->model.self_condition > 0 && (ret->mixture || ret->teacher_job))
+        rc =
+            err_set(err, -ERR_CONFIG,
+                    "model.self_condition is %g, but with recipe.name %s velocities are of several "
+                    "networks, and no estimate is any one's own; leave it out",
+                    spec->model.self_condition, spec->recipe.name);
     if (rc < 0)
         composition_release(ret);
     return rc;

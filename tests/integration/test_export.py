@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from common import BIN, HERE, read_safetensors
+from common import BIN, HERE, read_safetensors, write_job
 from swarm import swarm  # noqa: F401  (fixture)
 
 sys.path.insert(0, os.path.join(HERE, "..", "reference"))
@@ -33,10 +33,20 @@ def tiles(path, count, columns):
     return np.stack(cut)
 
 
-@pytest.mark.parametrize("precision, tolerance", [("f32", 1.01), ("bf16", 6.0)])
-def test_pytorch_draws_the_same_pictures(swarm, tmp_path, precision, tolerance):
+def told(path, keys):
+    """The job with more keys of its model."""
+    with open(path, encoding="utf-8") as f:
+        text = f.read().replace("model: {", f"model: {{{keys}, ", 1)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    return path
+
+
+@pytest.mark.parametrize("precision, tolerance, self_condition", [("f32", 1.01, 0), ("bf16", 6.0, 0), ("f32", 1.01, 0.5)])
+def test_pytorch_draws_the_same_pictures(swarm, tmp_path, precision, tolerance, self_condition):
     swarm.worker("a", threads=2)
-    job = swarm.submit(rounds=3, steps=20, replicas=1, precision=precision, ema=0.5)
+    path = write_job(tmp_path / "job", rounds=3, steps=20, replicas=1, precision=precision, ema=0.5)
+    job = swarm.submit(told(path, f"self_condition: {self_condition}"))
     swarm.wait_job(job, "done")
     model = tmp_path / "model"
     assert swarm.skerry("export", job, "--out", model).returncode == 0
@@ -51,6 +61,26 @@ def test_pytorch_draws_the_same_pictures(swarm, tmp_path, precision, tolerance):
     assert theirs.std() > 10, "a picture, not a constant"
     assert np.abs(ours - theirs).mean() < tolerance / 2
     assert np.quantile(np.abs(ours - theirs), 0.99) < tolerance
+
+
+def test_a_model_learns_to_read_its_estimate(swarm, tmp_path):
+    """Begun with weights of a model that reads none, on two devices, and begun again with its own."""
+    swarm.worker("isle", device="cpu,cpu", threads=2)
+    path = write_job(tmp_path / "job", rounds=1, steps=6, replicas=1, eval_every=1)
+    losses = []
+    for n, keys in enumerate(("self_condition: 0", "self_condition: 0.5, warm_start: out-0", "self_condition: 1, warm_start: out-1")):
+        write_job(tmp_path / "job", data=False, rounds=1, steps=6, replicas=1, eval_every=1)
+        job = swarm.submit(told(path, keys))
+        done = swarm.wait_job(job, "done")
+        losses.append(done["eval_loss"])
+        out = tmp_path / "job" / f"out-{n}"
+        assert swarm.skerry("export", job, "--out", out, "--raw").returncode == 0
+        wide = read_safetensors(out / "model.safetensors")["x_embedder.proj.weight"]
+        assert wide.shape == (32, 6 if n else 3, 4, 4)
+        if n:
+            assert np.abs(wide[:, 3:]).max() > 0, "what reads the estimate is learnt"
+            assert done["samples"][-1]["size"] > 0
+    assert losses[0] > losses[1] > losses[2], "each goes on where the one before ended"
 
 
 def test_export_is_plain_safetensors_with_the_names_of_dit(swarm, tmp_path):

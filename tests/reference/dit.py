@@ -74,11 +74,11 @@ class Block(nn.Module):
 
 class DiT(nn.Module):
     def __init__(self, image_size, patch_size, hidden_size, depth, num_heads, num_classes,
-                 mlp_ratio=4.0, in_channels=3, **_):
+                 mlp_ratio=4.0, in_channels=3, self_condition=False, **_):
         super().__init__()
-        self.image, self.patch, self.channels = image_size, patch_size, in_channels
+        self.image, self.patch, self.channels, self.self_condition = image_size, patch_size, in_channels, self_condition
         self.null_label, dim = num_classes, hidden_size
-        self.x_embedder = Embedder(proj=nn.Conv2d(in_channels, dim, patch_size, patch_size))
+        self.x_embedder = Embedder(proj=nn.Conv2d(in_channels * (2 if self_condition else 1), dim, patch_size, patch_size))
         self.t_embedder = Embedder(mlp=nn.Sequential(nn.Linear(256, dim), nn.SiLU(), nn.Linear(dim, dim)))
         self.y_embedder = Embedder(embedding_table=nn.Embedding(num_classes + 1, dim))
         self.blocks = nn.ModuleList(Block(dim, num_heads, int(dim * mlp_ratio)) for _ in range(depth))
@@ -87,8 +87,11 @@ class DiT(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=1e-6, elementwise_affine=False)
         self.register_buffer("positions", positions(dim, image_size // patch_size), persistent=False)
 
-    def forward(self, x, t, labels):
-        """Velocity at x (B,3,S,S), t (B) in [0,1], labels (B); null_label is the empty one."""
+    def forward(self, x, t, labels, estimate=None):
+        """Velocity at x (B,3,S,S), t (B) in [0,1], labels (B); null_label is the empty one.  With self_condition the
+        model also reads an estimate of the image, as x; None stands for zeros."""
+        if self.self_condition:
+            x = torch.cat([x, torch.zeros_like(x) if estimate is None else estimate], 1)
         B, p, side = len(x), self.patch, self.image // self.patch
         h = self.x_embedder.proj(x).flatten(2).transpose(1, 2) + self.positions
         angles = 1000 * t[:, None] * torch.exp(-math.log(10000) * torch.arange(128, device=t.device) / 128)
@@ -111,11 +114,14 @@ def load(folder):
 
 @torch.no_grad()
 def sample(model, labels, steps=30, guidance=1.5, noise=None):
-    """Euler from noise at t = 1 to images at t = 0, with classifier-free guidance."""
+    """Euler from noise at t = 1 to images at t = 0, with classifier-free guidance.  With self_condition each of the
+    two velocities is told what the one before said of the image."""
     x = noise if noise is not None else torch.randn(len(labels), model.channels, model.image, model.image)
     null = torch.full_like(labels, model.null_label)
+    estimate = estimate0 = None
     for i in range(steps):
         t = torch.full((len(labels),), 1 - i / steps)
-        v, v0 = model(x, t, labels), model(x, t, null)
+        v, v0 = model(x, t, labels, estimate), model(x, t, null, estimate0)
+        estimate, estimate0 = x - (1 - i / steps) * v, x - (1 - i / steps) * v0
         x = x - (v0 + guidance * (v - v0)) / steps
     return x

@@ -16,25 +16,28 @@ from dit import DiT, sample
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROBE = pathlib.Path(os.environ.get("SKERRY_BUILD", ROOT / "build")).resolve() / "release/tests/tools/worker/train_probe"
 STEPS = 10
-# device, dtype, dim, depth, heads, patch, image.  The third is as wide as a head of DiT-S; the
+# device, dtype, dim, depth, heads, patch, image, self_condition.  The third is as wide as a head of DiT-S; the
 # fourth has odd sizes.
-CASES = [("cpu-ref", "f32", 32, 2, 2, 2, 8), ("cpu", "f32", 32, 2, 2, 2, 8), ("cpu", "f32", 128, 3, 2, 4, 16),
-         ("cpu", "f32", 36, 2, 3, 3, 9), ("cpu-ref", "bf16", 32, 2, 2, 2, 8), ("cpu", "bf16", 128, 3, 2, 4, 16)]
+CASES = [("cpu-ref", "f32", 32, 2, 2, 2, 8, 0), ("cpu", "f32", 32, 2, 2, 2, 8, 0), ("cpu", "f32", 128, 3, 2, 4, 16, 0),
+         ("cpu", "f32", 36, 2, 3, 3, 9, 0), ("cpu-ref", "bf16", 32, 2, 2, 2, 8, 0), ("cpu", "bf16", 128, 3, 2, 4, 16, 0),
+         ("cpu-ref", "f32", 32, 2, 2, 2, 8, 0.5), ("cpu", "f32", 36, 2, 3, 3, 9, 1), ("cpu", "bf16", 128, 3, 2, 4, 16, 0.5)]
 # Heads of 72 and 256 tokens as in DiT-XL/2, and the width of DiT-S.
-LARGER = [("", "f32", 144, 2, 2, 2, 32), ("", "bf16", 144, 2, 2, 2, 32), ("", "bf16", 384, 4, 6, 4, 32)]
+LARGER = [("", "f32", 144, 2, 2, 2, 32, 0), ("", "bf16", 144, 2, 2, 2, 32, 0), ("", "bf16", 384, 4, 6, 4, 32, 0),
+          ("", "f32", 144, 2, 2, 2, 32, 0.5)]
 
 
 class Run:
     """What the probe wrote, and the same start in PyTorch."""
 
     def __init__(self, case, folder):
-        device, dtype, dim, depth, heads, patch, image = case
+        device, dtype, dim, depth, heads, patch, image, self_condition = case
         path = folder / "probe.safetensors"
-        args = [device, dtype, dim, depth, heads, patch, image, STEPS, path]
+        args = [device, dtype, dim, depth, heads, patch, image, self_condition, STEPS, path]
         subprocess.run([PROBE, *map(str, args)], check=True)
         self.probe = where.read(path)
         self.bf16 = dtype == "bf16"
-        self.model = DiT(image, patch, dim, depth, heads, num_classes=4)
+        self.model = DiT(image, patch, dim, depth, heads, num_classes=4, self_condition=self_condition > 0)
+        self.share = self_condition
         self.model.load_state_dict(self.weights("w0"))
 
     def weights(self, kind):
@@ -47,9 +50,13 @@ class Run:
         return (1 - s) * x0 + s * eps, eps - x0, t, self.probe[f"{step}.labels"].long()
 
     def loss(self, step):
+        """Its loss, with the estimate that the step has; and what is predicted without one."""
         x, target, t, labels = self.batch(step)
-        pred = self.model(x, t, labels)
-        return pred, ((pred - target) ** 2).mean()
+        alone = pred = self.model(x, t, labels)
+        if self.probe["estimates"][step] == 1:
+            estimate = x - t.view(-1, 1, 1, 1) * alone.detach()
+            pred = self.model(x, t, labels, estimate)
+        return alone, ((pred - target) ** 2).mean()
 
 
 @pytest.fixture(scope="module", params=where.cases(CASES, LARGER), ids=lambda c: "-".join(map(str, c)))
@@ -72,6 +79,8 @@ def test_draws(run):
     assert abs(eps.mean()) < 0.03 and abs(eps.std() - 1) < 0.03
     labels = torch.cat([run.probe[f"{k}.labels"] for k in range(STEPS)])
     assert set(labels.tolist()) == {0, 1, 2, 3, 4}
+    drawn = run.probe["estimates"].sum()
+    assert drawn == STEPS * run.share if run.share in (0, 1) else 0 < drawn < STEPS
 
 
 def test_outputs_loss_and_gradients(run):

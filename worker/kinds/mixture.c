@@ -330,7 +330,8 @@ static int weigh(struct mixture *m, float *weights, const float *x, const float 
 {
     struct stream *s = dit_weights(m->router)->stream;
     const int K = m->experts.count;
-    int rc = dit_rows_run(&m->rows, m->d_logits, x, t, NULL, rows, err);
+    const struct dit_rows_in in = {.x = x, .t = t};
+    int rc = dit_rows_run(&m->rows, m->d_logits, &in, rows, err);
     if (rc < 0)
         return rc;
     rc = m->dev->ops->copy(m->dev, m->logits, m->d_logits,

@@ -27,6 +27,7 @@ struct batch {
     const int32_t *captions;   /* (count,L) token ids of the caption drawn for each; or NULL */
     const int32_t *caption_lengths; /* (count) tokens of each, 1..L */
     float t;                        /* above 0: the time of all samples; 0: drawn */
+    bool estimate; /* a model that reads an estimate of the image makes one first */
 
     /* texts */
     unsigned seq;            /* inputs of a row, at most model.context */

@@ -113,7 +113,7 @@ static void plan_slot(struct dit *d, struct dit_slot *s, uint64_t B, uint64_t ro
     struct arena *a = &d->arena;
 
     if (dit_is_first(d)) {
-        arena_add(a, &s->patches, B * (uint64_t)model_patches(&d->m->spec) * (uint64_t)d->P * e);
+        arena_add(a, &s->patches, B * (uint64_t)model_patches(&d->m->spec) * (uint64_t)d->In * e);
         arena_add(a, &s->t1000, B * sizeof(float));
         arena_add(a, &s->freq, B * MODEL_FREQS * e);
         arena_add(a, &s->pre0, B * C * sizeof(float));
@@ -171,6 +171,8 @@ static void plan(struct dit *d)
     for (int i = 0; i < net_slots(&d->opt); i++)
         plan_slot(d, &d->slots[i], B, rows);
     plan_passing(d, rows);
+    if (d->m->spec.self_condition && dit_is_first(d))
+        arena_add(a, &d->both, B * 2 * model_image_values(&d->m->spec) * sizeof(float));
     if (d->L > 0)
         arena_add(a, &d->ones, B * 6 * (uint64_t)d->C * sizeof(float));
     if (!dit_is_router(d) && dit_is_last(d))
@@ -191,6 +193,7 @@ static int init_sizes(struct dit *d, const struct model *m, const struct net_opt
     d->C = m->spec.dim;
     d->M = m->spec.mlp;
     d->P = model_patch_values(&m->spec);
+    d->In = model_input_values(&m->spec);
     d->L = model_captioned(&m->spec) ? m->spec.caption_tokens : 0;
     d->part = net_part_of(m);
     d->mod_ld = (int64_t)d->C * (6 * (d->part.to - d->part.from) + (dit_is_last(d) ? 2 : 0));

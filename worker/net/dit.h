@@ -24,6 +24,7 @@ struct dit_io {
     int B;                  /* at most batch */
     int shape;              /* of all (model_shape): S x S below stands for it */
     const float *x;         /* (B,Ch,S,S); for the backward it need not live on */
+    const float *estimate;  /* as x: of the image, of a model that reads one; NULL: there is none */
     const float *t;         /* (B) times in [0,1] */
     const int32_t *labels;  /* (B) in [0, classes], classes being the null label; NULL: a router,
                              * or there are captions: */
@@ -46,9 +47,10 @@ void dit_free(struct dit *d); /* accepts NULL */
 struct weights *dit_weights(struct dit *d);
 int dit_batch(const struct dit *d);
 
-/* One part (NULL: all that there is) of the micro-batch in a slot.  Only the first part reads x, t
- * and labels and only the last one writes pred.  Backward: labels and dpred, after the same part's
- * forward; first: gradients of matrices =, else += (weights_zero_grads for the others). */
+/* One part (NULL: all that there is) of the micro-batch in a slot.  Only the first part reads x,
+ * estimate, t and labels and only the last one writes pred.  Backward: labels and dpred, after the
+ * same part's forward; first: gradients of matrices =, else += (weights_zero_grads for the others).
+ */
 int dit_forward(struct dit *d, const struct model_part *part, int slot, const struct dit_io *io,
                 struct err *err);
 int dit_backward(struct dit *d, const struct model_part *part, int slot, const struct dit_io *io,

@@ -304,7 +304,7 @@ static void condition_backward(struct dit *d, struct dit_slot *s, int B, bool fi
 static void embed_backward(struct dit *d, struct dit_slot *s, int B, bool first)
 {
     const int64_t n = model_shape_patches(&d->m->spec, s->io.shape), C = d->C;
-    const struct weights_linear patch = {T_PATCH_W, B * n, d->P, C};
+    const struct weights_linear patch = {T_PATCH_W, B * n, d->In, C};
     float *dense = dit_is_router(d) ? s->nf.x : s->dx;
 
     for (int b = 0; b < B && dit_is_router(d); b++) {

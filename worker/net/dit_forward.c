@@ -212,6 +212,21 @@ void dit_block_again(struct dit *d, const struct dit_slot *s, int b, int B)
     block_forward(d, s, b, B, false);
 }
 
+/* x and the estimate of each sample, or zeros in its place, behind each other. */
+static const float *beside(struct dit *d, const struct dit_slot *s, const float *x, int B)
+{
+    const int64_t n = model_shape_values(&d->m->spec, s->io.shape);
+    for (int b = 0; b < B; b++) {
+        float *at = d->both + 2 * n * b;
+        dit_copy_rows(d, at, x + n * b, n);
+        if (s->io.estimate)
+            dit_copy_rows(d, at + n, s->io.estimate + n * b, n);
+        else
+            dit_op(d, d->ops->zero(d->dev, at + n, (size_t)n * sizeof *at, d->stream), "zero");
+    }
+    return d->both;
+}
+
 /* What stands before the first block and after the last differs between a DiT and a router:
  *
  *   DiT      patches ──► (B,T,C) ─ blocks ─► (B,T,P) ──► image
@@ -221,16 +236,17 @@ void dit_block_again(struct dit *d, const struct dit_slot *s, int b, int B)
  * the last block is done, to their places behind the token. */
 static void embed(struct dit *d, struct dit_slot *s, const float *x, int B)
 {
+    x = d->both ? beside(d, s, x, B) : x;
     const struct kernel_ops *k = d->ops;
     const struct model_spec *spec = &d->m->spec;
     const int64_t n = model_shape_patches(spec, s->io.shape), C = d->C;
     float *x1 = s->blocks[0].n1.x, *dense = dit_is_router(d) ? s->nf.x : x1;
 
     dit_op(d,
-           k->patchify(d->dev, s->patches, x, B, spec->channels, s->shape.height, s->shape.width,
-                       spec->patch, PATCH_CPP, d->dt, d->stream),
+           k->patchify(d->dev, s->patches, x, B, model_input_channels(spec), s->shape.height,
+                       s->shape.width, spec->patch, PATCH_CPP, d->dt, d->stream),
            "patchify");
-    weights_forward(&d->w, &(struct weights_linear){T_PATCH_W, B * n, d->P, C}, dense, DT_F32, 0,
+    weights_forward(&d->w, &(struct weights_linear){T_PATCH_W, B * n, d->In, C}, dense, DT_F32, 0,
                     s->patches, 0);
     for (int b = 0; b < B && dit_is_router(d); b++) {
         float *row = x1 + b * s->T * C;

@@ -61,7 +61,7 @@ struct dit_slot {
     struct dit_block *blocks; /* (depth) */
 
     /* Embedders and conditioning. */
-    void *patches;            /* (B,T,P) (dt); a router's T without the token */
+    void *patches;            /* (B,T,In) (dt); a router's T without the token */
     float *t1000;             /* (B) */
     void *freq;               /* (B,256) (dt) */
     float *pre0;              /* (B,C) first layer of the time MLP */
@@ -101,6 +101,7 @@ struct dit {
     struct net_options opt;
     struct model_part part; /* that it is: it has no memory for other blocks */
     int T, C, M, P, L;      /* T: most tokens of a sample; L 0: no captions */
+    int In;                 /* values of a patch that is read: P, with an estimate twice that */
     int64_t mod_ld; /* 6*C for each block, 2*C for the final layer: a sample's modulations */
 
     struct arena arena;
@@ -111,6 +112,7 @@ struct dit {
     float *x2;                /* (B,T,C) of the block at hand; NULL with captions, in NET_FORWARD */
     void *dh;                 /* (B,T,C) (dt) h of the block at hand; in its backward first dh */
     void *dwide;              /* (B,T,max(M,3C)) (dt) act, and the backward's dpre and dqkv */
+    float *both;              /* (B,2Ch,S,S) x and the estimate; NULL: none is read */
     float *ones;              /* (B,6C) with captions: the gate of what has none, */
     float *dones;             /* (B,6C) and its gradient */
 

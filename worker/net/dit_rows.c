@@ -21,6 +21,8 @@ static void plan_rows(struct dit_rows *r, const struct model_spec *spec, int row
     if (model_captioned(spec))
         arena_add(&r->arena, &r->states, batch * caption_bytes(spec, dt));
     arena_add(&r->arena, &r->x, DIT_ROWS_MIN * (uint64_t)r->in * sizeof *r->x);
+    if (spec->self_condition)
+        arena_add(&r->arena, &r->estimate, DIT_ROWS_MIN * (uint64_t)r->in * sizeof *r->estimate);
     arena_add(&r->arena, &r->v, DIT_ROWS_MIN * (uint64_t)r->out * sizeof *r->v);
 }
 
@@ -96,26 +98,27 @@ static int gather(struct dit_rows *r, const int32_t *labels, int B, struct err *
     return rc < 0 ? failed(r, rc, err) : 0;
 }
 
-static int run_batch(struct dit_rows *r, float *v, const float *x, const float *t,
-                     const int32_t *labels, int B, struct err *err)
+static int run_batch(struct dit_rows *r, float *v, const struct dit_rows_in *in, int B,
+                     struct err *err)
 {
     struct device *dev = dit_weights(r->dit)->dev;
     struct stream *s = dit_weights(r->dit)->stream;
     const bool captioned = model_captioned(&dit_weights(r->dit)->m->spec);
-    const int32_t *from = captioned ? r->lengths : labels;
-    int rc = captioned ? gather(r, labels, B, err) : 0;
+    const int32_t *from = captioned ? r->lengths : in->labels;
+    int rc = captioned ? gather(r, in->labels, B, err) : 0;
     if (rc < 0)
         return rc;
-    rc = dev->ops->copy(dev, r->d_t, t, (size_t)B * sizeof *t, COPY_TO_DEVICE, s);
+    rc = dev->ops->copy(dev, r->d_t, in->t, (size_t)B * sizeof *in->t, COPY_TO_DEVICE, s);
     if (rc == 0 && from)
         rc = dev->ops->copy(dev, r->d_labels, from, (size_t)B * sizeof *from, COPY_TO_DEVICE, s);
     if (rc < 0)
         return failed(r, rc, err);
     const struct dit_io io = {.B = B,
                               .shape = r->shape,
-                              .x = x,
+                              .x = in->x,
+                              .estimate = in->estimate,
                               .t = r->d_t,
-                              .labels = labels && !captioned ? r->d_labels : NULL,
+                              .labels = in->labels && !captioned ? r->d_labels : NULL,
                               .states = r->states,
                               .lengths = captioned ? r->d_labels : NULL,
                               .pred = v};
@@ -123,41 +126,54 @@ static int run_batch(struct dit_rows *r, float *v, const float *x, const float *
     return rc < 0 ? rc : weights_sync(dit_weights(r->dit), err);
 }
 
+/* Row `from` of x becomes row `to` of out. */
+static int copy_row(struct dit_rows *r, float *out, int to, const float *x, int from)
+{
+    const struct weights *w = dit_weights(r->dit);
+    return w->ops->copy(w->dev, out + to * r->in, x + from * r->in, (size_t)r->in * sizeof *x,
+                        COPY_DEVICE, w->stream);
+}
+
 /* Fewer than DIT_ROWS_MIN rows: the first one fills up. */
-static int run_few(struct dit_rows *r, float *v, const float *x, const float *t,
-                   const int32_t *labels, int B, struct err *err)
+static int run_few(struct dit_rows *r, float *v, const struct dit_rows_in *in, int B,
+                   struct err *err)
 {
     struct device *dev = dit_weights(r->dit)->dev;
-    struct stream *s = dit_weights(r->dit)->stream;
+    const struct dit_rows_in four = {r->x, in->estimate ? r->estimate : NULL, r->t,
+                                     in->labels ? r->labels : NULL};
     int rc = 0;
     for (int i = 0; i < DIT_ROWS_MIN && rc == 0; i++) {
         const int from = i < B ? i : 0;
-        r->t[i] = t[from];
-        r->labels[i] = labels ? labels[from] : 0;
-        rc = dev->ops->copy(dev, r->x + i * r->in, x + from * r->in, (size_t)r->in * sizeof *x,
-                            COPY_DEVICE, s);
+        r->t[i] = in->t[from];
+        r->labels[i] = in->labels ? in->labels[from] : 0;
+        rc = copy_row(r, r->x, i, in->x, from);
+        if (rc == 0 && in->estimate)
+            rc = copy_row(r, r->estimate, i, in->estimate, from);
     }
     if (rc < 0)
         return failed(r, rc, err);
-    rc = run_batch(r, r->v, r->x, r->t, labels ? r->labels : NULL, DIT_ROWS_MIN, err);
+    rc = run_batch(r, r->v, &four, DIT_ROWS_MIN, err);
     if (rc < 0)
         return rc;
-    rc = dev->ops->copy(dev, v, r->v, (size_t)(B * r->out) * sizeof *v, COPY_DEVICE, s);
+    rc = dev->ops->copy(dev, v, r->v, (size_t)(B * r->out) * sizeof *v, COPY_DEVICE,
+                        dit_weights(r->dit)->stream);
     return rc < 0 ? failed(r, rc, err) : weights_sync(dit_weights(r->dit), err);
 }
 
-int dit_rows_run(struct dit_rows *r, float *v, const float *x, const float *t,
-                 const int32_t *labels, int rows, struct err *err)
+int dit_rows_run(struct dit_rows *r, float *v, const struct dit_rows_in *in, int rows,
+                 struct err *err)
 {
     const int batch = dit_batch(r->dit);
     int rc = 0;
     for (int at = 0; at < rows && rc == 0; at += batch) {
         const int B = rows - at < batch ? rows - at : batch;
-        const int32_t *y = labels ? labels + at : NULL;
+        const struct dit_rows_in some = {in->x + at * r->in,
+                                         in->estimate ? in->estimate + at * r->in : NULL,
+                                         in->t + at, in->labels ? in->labels + at : NULL};
         if (B < DIT_ROWS_MIN && batch >= DIT_ROWS_MIN)
-            rc = run_few(r, v + at * r->out, x + at * r->in, t + at, y, B, err);
+            rc = run_few(r, v + at * r->out, &some, B, err);
         else
-            rc = run_batch(r, v + at * r->out, x + at * r->in, t + at, y, B, err);
+            rc = run_batch(r, v + at * r->out, &some, B, err);
     }
     return rc;
 }

@@ -26,6 +26,7 @@ struct dit_rows {
     int32_t *d_labels; /* (batch), with captions their lengths */
     void *states;      /* (batch,L,D) (dt) with captions */
     float *x, *v;      /* (DIT_ROWS_MIN, in or out) */
+    float *estimate;   /* (DIT_ROWS_MIN, in) of a model that reads one */
     float t[DIT_ROWS_MIN];
     int32_t labels[DIT_ROWS_MIN];
     int32_t *lengths; /* host, (batch) */
@@ -48,9 +49,15 @@ void dit_rows_shape(struct dit_rows *r, int shape);
 /* The number that stands for no label: of what it is told. */
 int32_t dit_rows_null(const struct dit_rows *r);
 
-/* v (rows,out) = of x (rows,Ch,S,S), both on the device; t (rows) and labels (rows; NULL for a
- * router) on the host.  Waits for the device.  -EINVAL for a label that no caption was set for. */
-int dit_rows_run(struct dit_rows *r, float *v, const float *x, const float *t,
-                 const int32_t *labels, int rows, struct err *err);
+/* Rows of x (rows,Ch,S,S) and the estimates of their images, or NULL, on the device; t (rows) and
+ * labels (rows; NULL for a router) on the host. */
+struct dit_rows_in {
+    const float *x, *estimate;
+    const float *t;
+    const int32_t *labels;
+};
+/* v (rows,out) on the device.  Waits for it.  -EINVAL for a label that no caption was set for. */
+int dit_rows_run(struct dit_rows *r, float *v, const struct dit_rows_in *in, int rows,
+                 struct err *err);
 
 #endif

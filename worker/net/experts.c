@@ -165,7 +165,8 @@ static int run_one(struct experts *x, const struct mix_call *c, struct err *err)
     if (rc == 0 && c->captions)
         dit_rows_captions(&x->rows, c->captions);
     dit_rows_shape(&x->rows, c->shape);
-    return rc < 0 ? rc : dit_rows_run(&x->rows, c->v, c->x, c->t, c->labels, c->rows, err);
+    const struct dit_rows_in in = {.x = c->x, .t = c->t, .labels = c->labels};
+    return rc < 0 ? rc : dit_rows_run(&x->rows, c->v, &in, c->rows, err);
 }
 
 static int run(void *arg, const struct mix_call *calls, int n, struct err *err)

@@ -19,6 +19,8 @@ static void plan(struct image_net *n, const struct model *m, const struct net_op
         arena_add(&n->arena, &n->d_targets,
                   (uint64_t)net_slots(opt) * (uint64_t)opt->batch * model_image_values(&m->spec) *
                       sizeof(float));
+    if (m->spec.self_condition)
+        arena_add(&n->arena, &n->d_estimate, bytes);
     arena_add(&n->arena, &n->net.d_losses, net_load_most(opt) * sizeof(float));
 }
 
@@ -123,15 +125,37 @@ static int mix(struct image_net *n, int slot, const struct net_micro *micro, str
                : 0;
 }
 
+/* Tells the network its own estimate of the images, xt - t v, made without one; of it no gradient
+ * is taken.  What the images were mixed of is free by now. */
+static int estimate(struct image_net *n, const struct net_micro *micro, int slot,
+                    const struct model_part *part, struct dit_io *io, struct err *err)
+{
+    const struct flow_matching *f = &n->flow;
+    const struct kernel_ops *k = f->dev->ops;
+    const int64_t each = values_of(n, micro);
+    int rc = dit_forward(n->dit, part, slot, io, err);
+    if (rc < 0)
+        return rc;
+    rc = k->axpby(f->dev, f->d_eps, 1.0f, f->d_xt, -1.0f, n->d_pred, io->B * each, f->stream);
+    if (rc == 0) /* (1 - t) xt + t (xt - v) */
+        rc = k->flow_mix(f->dev, n->d_estimate, f->d_x0, f->d_xt, f->d_eps, io->t, io->B, each,
+                         f->stream);
+    io->estimate = n->d_estimate;
+    return rc < 0 ? err_set(err, rc, "the estimate failed on %s: %s", f->dev->name, err_text(rc))
+                  : 0;
+}
+
 /* The first part noises the samples; the last one has the objective. */
 int image_net_forward(struct net *net, const struct model_part *part, int slot,
                       const struct net_micro *micro, struct err *err)
 {
     struct image_net *n = of(net);
     const bool last = part->to == net_model(net)->spec.depth;
-    const struct dit_io io = io_of(n, slot, micro);
+    struct dit_io io = io_of(n, slot, micro);
     int rc = part->from == 0 ? mix(n, slot, micro, err) : 0;
     n->target = n->d_targets ? targets_of(n, slot) : n->flow.d_target;
+    if (rc == 0 && n->d_estimate && net->loaded.estimate)
+        rc = estimate(n, micro, slot, part, &io, err);
     if (rc == 0)
         rc = dit_forward(n->dit, part, slot, &io, err);
     if (rc == 0 && last)

@@ -21,6 +21,7 @@ struct image_net {
      * to the last part. */
     float *d_targets;
     const float *target; /* (B,3*S*S) of the micro-batch that has its objective now */
+    float *d_estimate;   /* (B,3*S*S) of a model that reads one */
     float *logits;       /* a router: (B,classes) host */
 
     /* NULL, or refuses a batch that the objective cannot use. */

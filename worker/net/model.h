@@ -10,12 +10,13 @@
  *           2023): the states of a frozen text encoder stand where the label was and each
  *           block attends to them, and all blocks share one modulation (adaLN-single).  Names and
  *           shapes are those of diffusers' PixArtTransformer2DModel.
- *   ROUTER  a DiT without labels and with a classification token in front (McAllister et
- *           al., "Decentralized Diffusion Models", 2025): a noisy image and a time to K
- *           logits.  `cls_token` (1,C) stands where a DiT has its label table, `head`
- *           (K,C) where it has `final_layer.linear`.
- *   LLAMA   a decoder (Touvron et al., 2023): tokens to logits.  Names and shapes are
- *           those of Hugging Face's LlamaForCausalLM; the head is absent when tied.
+ *           With self_condition (Chen et al., "Analog Bits", 2023) it reads an estimate of the
+ * image beside the noisy one: twice the input channels, the estimate's behind. ROUTER  a DiT
+ * without labels and with a classification token in front (McAllister et al., "Decentralized
+ * Diffusion Models", 2025): a noisy image and a time to K logits.  `cls_token` (1,C) stands where a
+ * DiT has its label table, `head` (K,C) where it has `final_layer.linear`. LLAMA   a decoder
+ * (Touvron et al., 2023): tokens to logits.  Names and shapes are those of Hugging Face's
+ * LlamaForCausalLM; the head is absent when tied.
  *
  * FLAT VECTOR.  On every device and in every host copy the parameters are one
  * f32 vector of `flat` elements.  Tensor i lies at [offset, offset + count);
@@ -74,9 +75,10 @@ struct model_spec {
     int heads;
     int mlp; /* hidden width of a block's MLP */
     /* images */
-    int channels; /* Ch */
-    int image;    /* S, of what the network reads: pixels, or latents */
-    int patch;    /* divides image */
+    int channels;        /* Ch */
+    int image;           /* S, of what the network reads: pixels, or latents */
+    int patch;           /* divides image */
+    bool self_condition; /* DIT: reads an estimate of the image, too */
     /* Shapes that images may have beside S x S, with no more patches. */
     int n_shapes;
     struct model_shape shapes[MODEL_SHAPES_MAX];
@@ -160,6 +162,16 @@ static inline int model_patch_values(const struct model_spec *s)
     return s->patch * s->patch * s->channels;
 }
 
+/* Channels that the network reads, and values of a patch of them. */
+static inline int model_input_channels(const struct model_spec *s)
+{
+    return s->self_condition ? 2 * s->channels : s->channels;
+}
+static inline int model_input_values(const struct model_spec *s)
+{
+    return s->patch * s->patch * model_input_channels(s);
+}
+
 /* Ch*S*S, the values of an image; 0 for texts. */
 static inline uint64_t model_image_values(const struct model_spec *s)
 {
@@ -233,7 +245,8 @@ int model_load(const struct model *m, int level, const char *const *paths, size_
                struct err *err);
 
 /* Weights from elsewhere, whole, in F32, BF16 or F16.  Of a model with captions that also predicts
- * a variance only the other outputs are read; what else older releases saved is passed over.
+ * a variance only the other outputs are read; what else older releases saved is passed over.  Where
+ * they know of no estimate and this model reads one, its weights are 0.
  * -ERR_CONFIG with one sentence on the first name or shape that is not this model's. */
 int model_load_foreign(const struct model *m, const char *path, float *flat, struct err *err);
 

@@ -112,6 +112,7 @@ static void dit_sizes(const struct job_spec *job, const struct model_facts *f, s
     s->heads = m->heads;
     s->mlp = (int)(m->dim * m->mlp_ratio);
     s->classes = f->classes;
+    s->self_condition = m->self_condition > 0;
 }
 
 static size_t count(const struct model_spec *s)
@@ -141,7 +142,7 @@ static void fill_captioned(struct model *m)
     const struct model_spec *s = &m->spec;
     const int C = s->dim, in = s->cut.embed_level, end = s->cut.head_level;
 
-    model_table_add(m, in, true, 4, (int[4]){C, s->channels, s->patch, s->patch},
+    model_table_add(m, in, true, 4, (int[4]){C, model_input_channels(s), s->patch, s->patch},
                     "pos_embed.proj.weight");
     model_table_add(m, in, false, 1, (int[4]){C}, "pos_embed.proj.bias");
     model_table_linear(m, in, "adaln_single.emb.timestep_embedder.linear_1", C, MODEL_FREQS);
@@ -175,7 +176,7 @@ static void fill(struct model *m)
     const int C = s->dim, in = s->cut.embed_level, end = s->cut.head_level;
     const bool router = s->kind == MODEL_ROUTER;
 
-    model_table_add(m, in, true, 4, (int[4]){C, s->channels, s->patch, s->patch},
+    model_table_add(m, in, true, 4, (int[4]){C, model_input_channels(s), s->patch, s->patch},
                     "x_embedder.proj.weight");
     model_table_add(m, in, false, 1, (int[4]){C}, "x_embedder.proj.bias");
     model_table_linear(m, in, "t_embedder.mlp.0", C, MODEL_FREQS);
@@ -278,7 +279,7 @@ static double macs(const struct model_spec *s, double length)
     const double time = MODEL_FREQS * C + C * C;
     const double block = T * dit_block(C, s->mlp) + 2 * T * T * C;
     const double head = s->kind == MODEL_ROUTER ? C * s->classes : N * C * P;
-    const double ends = N * P * C + time + head;
+    const double ends = N * model_input_values(s) * C + time + head;
     if (model_captioned(s)) {
         const double L = s->caption_tokens, cross = 2 * T * C * C + 2 * L * C * C + 2 * T * L * C;
         return ends + 6 * C * C + L * (s->caption * C + C * C) + s->depth * (block + cross);

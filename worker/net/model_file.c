@@ -116,6 +116,28 @@ static bool has_variance(const struct model *m, const struct model_tensor *t,
            src->rank == t->rank && src->count == 2 * t->count && src->shape[0] == 2 * t->shape[0];
 }
 
+/* The patch embedding of a model that reads no estimate, which this one does: of each of its
+ * outputs the first half of the inputs. */
+static bool has_no_estimate(const struct model *m, const struct model_tensor *t,
+                            const struct st_tensor *src)
+{
+    return m->spec.self_condition && t->rank == 4 && src->rank == 4 &&
+           src->shape[0] == t->shape[0] && 2 * src->shape[1] == t->shape[1] &&
+           src->shape[2] == t->shape[2] && src->shape[3] == t->shape[3];
+}
+
+static int read_without_estimate(int fd, const char *path, const struct st_tensor *src,
+                                 const struct model_tensor *t, float *out, struct err *err)
+{
+    const uint64_t wide = t->count / t->shape[0], run = wide / 2;
+    int rc = st_read_f32(fd, path, src, out, err);
+    for (uint64_t i = t->shape[0]; i-- > 0 && rc == 0;) { /* from the last, in place */
+        memmove(out + i * wide, out + i * run, run * sizeof *out);
+        memset(out + i * wide + run, 0, run * sizeof *out);
+    }
+    return rc;
+}
+
 /* The outputs without the variance. */
 static int read_velocity(int fd, const char *path, const struct st_tensor *src,
                          const struct model *m, const struct model_tensor *t, float *out,
@@ -139,7 +161,7 @@ static int check_tensor(const struct st *st, const struct model *m, const struct
     if (!src)
         return err_set(err, -ERR_CONFIG, "%s has no tensor %s, which this model needs", path,
                        t->name);
-    if (has_variance(m, t, src)) {
+    if (has_variance(m, t, src) || has_no_estimate(m, t, src)) {
         *ret = src;
         return 0;
     }
@@ -174,6 +196,8 @@ int model_load_foreign(const struct model *m, const char *path, float *flat, str
         rc = check_tensor(&st, m, t, path, &src, err);
         if (rc == 0 && has_variance(m, t, src))
             rc = read_velocity(fd, path, src, m, t, flat + t->offset, err);
+        else if (rc == 0 && has_no_estimate(m, t, src))
+            rc = read_without_estimate(fd, path, src, t, flat + t->offset, err);
         else if (rc == 0)
             rc = st_read_f32(fd, path, src, flat + t->offset, err);
     }

@@ -117,7 +117,7 @@ int net_backward(struct net *n, const struct model_part *part, int slot, struct 
 
 bool net_has_parts(const struct model *m, const struct net_options *opt)
 {
-    return kind_of(m, opt)->ops->crossing && !m->spec.tied;
+    return kind_of(m, opt)->ops->crossing && !m->spec.tied && !m->spec.self_condition;
 }
 
 int net_crossing(struct net *n, enum net_way way, int block, int slot,

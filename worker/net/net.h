@@ -40,6 +40,10 @@
  * batch, and what net_crossing names goes from one to the next after a forward, and back after a
  * backward.
  *
+ * SELF-CONDITIONING (Chen et al., "Analog Bits", 2023).  A model that reads an estimate of the
+ * image is told none, or, where a batch says so, the one that a forward without gradients has just
+ * made. Such a model is one part.
+ *
  * RANDOMNESS.  All that is drawn for sample i (time, noise, label dropout) is a
  * function of (batch.seed, batch.keys[i]): of no thread, batch size or order.
  *

@@ -30,6 +30,7 @@ struct sampler {
     float *mid;      /* (B,n) Heun's predictor */
     float *v, *v2;   /* (B,n) velocities */
     float *in, *out; /* (2B,n) of the source */
+    float *estimate; /* (copies*B,n) of the images, where the source reads one */
     uint8_t *u8;     /* (B,S,S,3), of pixels */
 
     float *noise;             /* host, (B,n) */
@@ -76,6 +77,8 @@ static int sampler_init(struct sampler *s, const struct sample_source *src,
         arena_add(&s->arena, &s->in, 2 * values * sizeof(float));
         arena_add(&s->arena, &s->out, 2 * values * sizeof(float));
     }
+    if (src->estimates)
+        arena_add(&s->arena, &s->estimate, (uint64_t)s->copies * values * sizeof(float));
     if (!opt->decode)
         arena_add(&s->arena, &s->u8, values);
     s->noise = mem_arrays_add(&s->memory, values, sizeof *s->noise);
@@ -91,6 +94,17 @@ static int sync(struct sampler *s, struct err *err)
     return s->ops->sync(s->dev, s->stream, err);
 }
 
+/* The source's velocities; and for its next call what they say of the images. */
+static int ask(struct sampler *s, const struct sample_call *call, float t, struct err *err)
+{
+    const int64_t values = call->copies * call->B * s->n;
+    int rc = s->src->velocity(s->src->arg, call, err);
+    if (rc < 0 || !s->estimate)
+        return rc;
+    rc = s->ops->axpby(s->dev, s->estimate, 1.0f, call->x, -t, call->v, values, s->stream);
+    return rc < 0 ? err_set(err, rc, "estimating failed on %s: %s", s->dev->name, err_text(rc)) : 0;
+}
+
 /* v (B,n) = guided velocity at x, t. */
 static int velocity(struct sampler *s, float *v, const float *x, float t, int B, struct err *err)
 {
@@ -100,6 +114,7 @@ static int velocity(struct sampler *s, float *v, const float *x, float t, int B,
     const float g = s->opt->guidance;
     struct sample_call call = {.v = v,
                                .x = x,
+                               .estimate = s->begun ? s->estimate : NULL,
                                .t = s->t,
                                .labels = s->labels,
                                .B = B,
@@ -110,7 +125,7 @@ static int velocity(struct sampler *s, float *v, const float *x, float t, int B,
     for (int i = 0; i < s->copies * B; i++)
         s->t[i] = t;
     if (s->copies == 1)
-        return s->src->velocity(s->src->arg, &call, err);
+        return ask(s, &call, t, err);
 
     int rc = k->copy(s->dev, s->in, x, bytes, COPY_DEVICE, s->stream);
     if (rc == 0)
@@ -119,7 +134,7 @@ static int velocity(struct sampler *s, float *v, const float *x, float t, int B,
         return err_set(err, rc, "sampling failed on %s: %s", s->dev->name, err_text(rc));
     call.x = s->in;
     call.v = s->out;
-    rc = s->src->velocity(s->src->arg, &call, err);
+    rc = ask(s, &call, t, err);
     if (rc < 0)
         return rc;
     rc = k->axpby(s->dev, v, g, s->out, 1.0f - g, s->out + values, values, s->stream);
@@ -248,7 +263,8 @@ int sample_run_f32(const struct sample_source *src, const struct sample_options 
 
 static int dit_velocity(void *arg, const struct sample_call *call, struct err *err)
 {
-    return dit_rows_run(arg, call->v, call->x, call->t, call->labels, call->copies * call->B, err);
+    const struct dit_rows_in in = {call->x, call->estimate, call->t, call->labels};
+    return dit_rows_run(arg, call->v, &in, call->copies * call->B, err);
 }
 
 struct sample_source sample_of_dit(struct dit_rows *r)
@@ -261,6 +277,7 @@ struct sample_source sample_of_dit(struct dit_rows *r)
         .image = spec->image,
         .classes = dit_rows_null(r),
         .rows = dit_batch(r->dit),
+        .estimates = spec->self_condition,
         .arg = r,
         .velocity = dit_velocity,
     };

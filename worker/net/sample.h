@@ -6,6 +6,9 @@
  * Euler takes one evaluation a step, Heun two and is of second order.  The noise of
  * sample i is a function of (seed, i): equal for every batch size and device.
  *
+ * A model that reads an estimate of the image is told, row by row, the one of the evaluation
+ * before, x - t v of its own velocity; at the first one none.
+ *
  * Of a model with captions a label is the number of one of them, and `classes` the null caption's.
  *
  * Where velocities come from is a struct sample_source: one network, or a mixture of
@@ -23,6 +26,7 @@ struct dit_rows;
 struct sample_call {
     float *v;              /* (copies*B,Ch,S,S) = on the device */
     const float *x;        /* (copies*B,Ch,S,S) on the device */
+    const float *estimate; /* as x, of a source that reads one; NULL: there is none yet */
     const float *t;        /* (copies*B) on the host, all equal */
     const int32_t *labels; /* (copies*B) on the host, in [0, classes]; classes is null */
     int B, copies;
@@ -35,7 +39,8 @@ struct sample_source {
     struct stream *stream; /* that velocity() works on */
     int channels, image;   /* Ch, S */
     int classes;
-    int rows; /* largest call; guidance needs 2 */
+    int rows;       /* largest call; guidance needs 2 */
+    bool estimates; /* calls are to have the estimate of the one before */
     void *arg;
     int (*velocity)(void *arg, const struct sample_call *call, struct err *err);
 };

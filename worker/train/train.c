@@ -109,12 +109,19 @@ int trainer_make(struct device *dev, const struct model *m, const struct train_o
     return trainer_new(net, opt, ret, err);
 }
 
+static void forget_graph(const struct trainer *t, struct recording *r)
+{
+    if (r->graph)
+        t->ops->graph_free(t->dev, r->graph);
+    r->graph = NULL;
+}
+
 void trainer_free(struct trainer *t)
 {
     if (!t)
         return;
-    if (t->rec.graph)
-        t->ops->graph_free(t->dev, t->rec.graph);
+    for (int i = 0; i < 2; i++)
+        forget_graph(t, &t->recs[i]);
     t->ops->free(t->dev, t->losses);
     arena_free(&t->arena, t->dev);
     inputs_free(&t->inputs);
@@ -421,25 +428,23 @@ static int queue_step(struct trainer *t, const struct batch *b, struct err *err)
 
 /* ---- the step as a graph ---- */
 
-static void forget_graph(struct trainer *t)
+static struct recording *recording_of(struct trainer *t, const struct batch *b)
 {
-    if (t->rec.graph)
-        t->ops->graph_free(t->dev, t->rec.graph);
-    t->rec.graph = NULL;
+    return &t->recs[b->estimate];
 }
 
 /* Steps of several shapes are all different. */
-static bool can_record(const struct trainer *t)
+static bool can_record(const struct trainer *t, const struct recording *r)
 {
-    return t->dev->graphs && t->net->ops->graphs && !t->dev->profile && !t->rec.off &&
-           !t->tracing && (!t->with_peers || t->peers.graphs) && t->m->spec.n_shapes == 0;
+    return t->dev->graphs && t->net->ops->graphs && !t->dev->profile && !r->off && !t->tracing &&
+           (!t->with_peers || t->peers.graphs) && t->m->spec.n_shapes == 0;
 }
 
 /* Whether this step is the last one over again; remembers it.  The loss's scale is an
  * argument for images, and data for texts. */
 static bool same_step(struct trainer *t, const struct batch *b)
 {
-    struct recording *r = &t->rec;
+    struct recording *r = recording_of(t, b);
     const struct batch *a = &r->last;
     const bool same = r->known && a->count == b->count && a->seq == b->seq &&
                       (b->seq || a->units == b->units) && a->first == b->first &&
@@ -452,19 +457,20 @@ static bool same_step(struct trainer *t, const struct batch *b)
 /* 0 with the graph of the step, which has not run; else this trainer records no more. */
 static int record(struct trainer *t, const struct batch *b)
 {
+    struct recording *r = recording_of(t, b);
     struct err err = {0};
     int rc = t->ops->graph_begin(t->dev, t->w->stream, &err);
     if (rc == 0) {
         const int queued = queue_step(t, b, &err);
-        rc = t->ops->graph_end(t->dev, t->w->stream, &t->rec.graph, queued < 0 ? NULL : &err);
+        rc = t->ops->graph_end(t->dev, t->w->stream, &r->graph, queued < 0 ? NULL : &err);
         if (queued < 0) {
-            forget_graph(t);
+            forget_graph(t, r);
             rc = queued;
         }
     }
     if (rc < 0) {
         (void)weights_check(t->w, NULL);
-        t->rec.off = true;
+        r->off = true;
         log_warn("train", "steps are not recorded device=%s reason=\"%s\"", t->dev->name, err.msg);
     }
     return rc;
@@ -472,17 +478,18 @@ static int record(struct trainer *t, const struct batch *b)
 
 static int run_step(struct trainer *t, const struct batch *b, struct err *err)
 {
-    if (!can_record(t))
+    struct recording *r = recording_of(t, b);
+    if (!can_record(t, r))
         return queue_step(t, b, err);
     if (!same_step(t, b))
-        forget_graph(t);
-    else if (t->rec.graph || record(t, b) == 0) {
-        int rc = t->ops->graph_launch(t->dev, t->rec.graph, t->w->stream);
+        forget_graph(t, r);
+    else if (r->graph || record(t, b) == 0) {
+        int rc = t->ops->graph_launch(t->dev, r->graph, t->w->stream);
         if (rc != -ESTALE)
             return rc < 0 ? err_set(err, rc, "a step cannot be started on %s: %s", t->dev->name,
                                     err_text(rc))
                           : 0;
-        forget_graph(t);
+        forget_graph(t, r);
     }
     return queue_step(t, b, err);
 }
@@ -504,6 +511,7 @@ static int send(struct trainer *t, struct batch *b, double lr, struct err *err)
         t->keys[i] = rng_mix(t->step, b->first + i);
     b->seed = rng_mix(t->opt.seed, t->opt.replica);
     b->keys = t->keys;
+    b->estimate = train_has_estimate(&t->opt, t->step);
     int rc = b->count ? net_load(t->net, b, 1.0f / (float)b->units, err) : 0;
     if (rc < 0)
         return rc;

@@ -3,7 +3,7 @@
  * Master weights, moments and gradients are f32; matrices and activations bf16
  * or f32.  What is drawn for the sample at position i of step s is a function of
  * (seed, replica, s, i): it depends neither on threads nor on the split into
- * micro-batches.
+ * micro-batches.  Whether step s has an estimate is a function of (seed, s): of all replicas alike.
  *
  *     trainer_make(dev, model, &opt, &tr, err);
  *     trainer_set(tr, flat, err);                       // phase start

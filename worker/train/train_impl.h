@@ -52,8 +52,8 @@ struct trainer {
     void *pace_arg;
     uint64_t ready_ns; /* while there is one: what the instruction waited for was there */
 
-    uint64_t *keys; /* (batch) host: of the step's samples */
-    struct recording rec;
+    uint64_t *keys;           /* (batch) host: of the step's samples */
+    struct recording recs[2]; /* of steps without an estimate, and with one */
 
     struct inputs inputs;
     struct adamw_now *now, *d_now;

@@ -1,5 +1,9 @@
 #include "worker/train/train_options.h"
 
+#include "common/base/rng.h"
+
+enum { STREAM_ESTIMATE = 0x65737469 };
+
 void train_options_from_job(const struct job_spec *job, bool router, int batch, uint64_t replica,
                             struct train_options *ret)
 {
@@ -31,6 +35,7 @@ void train_options_from_job(const struct job_spec *job, bool router, int batch, 
         .precision = precisions[t->precision],
         .uniform_t = t->t == JOB_T_UNIFORM,
         .label_dropout = job->model.label_dropout,
+        .self_condition = router ? 0 : job->model.self_condition,
         .recompute = t->recompute,
         .fill = t->fill,
         .parallel = (enum job_parallel)t->parallel,
@@ -40,6 +45,11 @@ void train_options_from_job(const struct job_spec *job, bool router, int batch, 
         .seed = job->seed,
         .replica = replica,
     };
+}
+
+bool train_has_estimate(const struct train_options *o, uint64_t step)
+{
+    return rng_at_uniform(o->seed, STREAM_ESTIMATE, step) < (float)o->self_condition;
 }
 
 double train_lr(const struct train_options *o, uint64_t step, uint64_t total)

@@ -24,6 +24,7 @@ struct train_options {
     enum net_precision precision;
     bool uniform_t; /* else logit-normal */
     double label_dropout;
+    double self_condition; /* share of the steps with an estimate; the model must read one */
     bool recompute;
     bool lean; /* not with recompute: NET_LEAN, as the planner chooses */
     bool fill; /* frozen encoders run in a pipeline's bubbles: of the trainers of one that is */
@@ -53,6 +54,9 @@ int train_micro_batch(const struct train_options *o);
 
 /* How the network must be made: for micro-batches. */
 struct net_options train_net_options(const struct train_options *o);
+
+/* Does step `step` tell the network its own estimate?  Of all replicas alike. */
+bool train_has_estimate(const struct train_options *o, uint64_t step);
 
 /* Learning rate of step `step` (0 is the first) of `total` (0: not known, then
  * constant after the warm-up). */

@@ -1,12 +1,13 @@
 /* Runs the trainer on made-up data and writes down everything that another
  * implementation needs to repeat and judge it (tests/reference/test_dit.py):
  *
- *    train_probe DEVICE DTYPE DIM DEPTH HEADS PATCH IMAGE STEPS OUT.safetensors
+ *    train_probe DEVICE DTYPE DIM DEPTH HEADS PATCH IMAGE SELF_CONDITION STEPS OUT.safetensors
  *
  * Tensors: w0.NAME and wN.NAME (weights before and after), g0.NAME (gradients of the first
- * step, before clipping), p0 (predictions of the first step), and per step K: K.images,
- * K.labels (null labels put in), K.t, K.eps; losses, norms and rates (STEPS); sample
- * (labels 0..3, Euler, 5 steps, guidance 2) and its noise, drawn with the last weights. */
+ * step, before clipping), p0 (predictions of the first step, without an estimate), and per step K:
+ * K.images, K.labels (null labels put in), K.t, K.eps; losses, norms, rates and estimates (STEPS: 1
+ * where the step has one); sample (labels 0..3, Euler, 5 steps, guidance 2) and its noise, drawn
+ * with the last weights. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,8 +59,8 @@ static int declare(struct probe *p, struct err *err)
             rc = st_writer_add(p->out, name, ST_F32, t->rank, t->shape, err);
         }
     }
-    static const char *const series[] = {"losses", "norms", "rates"};
-    for (int s = 0; s < 3 && rc == 0; s++)
+    static const char *const series[] = {"losses", "norms", "rates", "estimates"};
+    for (int s = 0; s < 4 && rc == 0; s++)
         rc = st_writer_add(p->out, series[s], ST_F32, 1, &K, err);
     if (rc == 0)
         rc = st_writer_add(p->out, "p0", ST_F32, 4, planes, err);
@@ -104,9 +105,10 @@ static int open_all(struct probe *p, char **argv, struct err *err)
         .image = atoi(argv[7]),
         .mlp = 4 * atoi(argv[3]),
         .classes = 4,
+        .self_condition = atof(argv[8]) > 0,
         .cut = {.n_levels = 1},
     };
-    p->steps = atoi(argv[8]);
+    p->steps = atoi(argv[9]);
     p->opt = (struct train_options){
         .batch = B,
         .accumulate = 1,
@@ -120,6 +122,7 @@ static int open_all(struct probe *p, char **argv, struct err *err)
         .clip = 0.5,
         .precision = strcmp(argv[2], "bf16") == 0 ? NET_BF16 : NET_F32,
         .label_dropout = 0.3,
+        .self_condition = atof(argv[8]),
         .seed = 5,
         .replica = 2,
     };
@@ -137,7 +140,7 @@ static int open_all(struct probe *p, char **argv, struct err *err)
     p->out = st_writer_new();
     if (rc == 0)
         rc = declare(p, err);
-    return rc == 0 ? st_writer_open(p->out, argv[9], err) : rc;
+    return rc == 0 ? st_writer_open(p->out, argv[10], err) : rc;
 }
 
 /* One step's data, as worker/train/train.h says that it is keyed; what is drawn lands in p->flow.
@@ -226,6 +229,7 @@ static int run(struct probe *p, float *series, struct err *err)
         series[k] = (float)r.loss;
         series[p->steps + k] = (float)r.grad_norm;
         series[2 * p->steps + k] = (float)r.lr;
+        series[3 * p->steps + k] = train_has_estimate(&p->opt, (uint64_t)k);
         if (rc == 0 && k == 0)
             rc = write_gradients(p, err);
     }
@@ -306,17 +310,17 @@ int main(int argc, char **argv)
 {
     struct probe p = {0};
     struct err err = {0};
-    if (argc != 10) {
-        (void)fprintf(stderr, "usage: train_probe DEVICE DTYPE DIM DEPTH HEADS PATCH IMAGE STEPS "
-                              "OUT\n");
+    if (argc != 11) {
+        (void)fprintf(stderr, "usage: train_probe DEVICE DTYPE DIM DEPTH HEADS PATCH IMAGE "
+                              "SELF_CONDITION STEPS OUT\n");
         return 2;
     }
     if (open_all(&p, argv, &err) < 0)
         return fail(&err);
-    float *series = mem_alloc_array((size_t)p.steps * 3, sizeof *series);
+    float *series = mem_alloc_array((size_t)p.steps * 4, sizeof *series);
     int rc = run(&p, series, &err);
     if (rc == 0)
-        rc = st_writer_write(p.out, series, (size_t)p.steps * 3 * sizeof *series, &err);
+        rc = st_writer_write(p.out, series, (size_t)p.steps * 4 * sizeof *series, &err);
     if (rc == 0)
         rc = write_prediction(&p, &err);
     if (rc == 0)

@@ -44,6 +44,9 @@ static const char sound_llama[] =
 static const char sound_dit[] = DIT("dim: 16, depth: 2, heads: 2, patch: 2");
 static const char sound_pixart[] =
     DIT("dim: 16, depth: 2, heads: 2, patch: 2") "encoders: {vae: x, text: y}\n";
+static const char told_pixart[] =
+    DIT("dim: 16, depth: 2, heads: 2, patch: 2, self_condition: 0.5") "encoders: {vae: x, text: "
+                                                                      "y}\n";
 
 struct fixture {
     char llama[64], dit[64], pixart[64], root[48];
@@ -146,14 +149,14 @@ static void write_dit(const char *dir)
     finish(&f, dir, "model");
 }
 
-/* variance: as PixArt was released. */
-static void write_pixart(const char *dir, bool variance)
+/* in: channels that it reads; variance: as PixArt was released. */
+static void write_pixart(const char *dir, uint64_t in, bool variance)
 {
     struct weights f = {.w = st_writer_new()};
     struct err err = {0};
     char name[96];
-    OK(st_writer_add(f.w, "pos_embed.proj.weight", ST_F16, 4, (uint64_t[]){16, 4, 2, 2}, &err));
-    f.bytes += sizeof(uint16_t) * 16 * 16;
+    OK(st_writer_add(f.w, "pos_embed.proj.weight", ST_F16, 4, (uint64_t[]){16, in, 2, 2}, &err));
+    f.bytes += sizeof(uint16_t) * 16 * in * 4;
     put(&f, "pos_embed.proj.bias", ST_F16, 16, 0);
     put(&f, "scale_shift_table", ST_F16, 2, 16);
     const uint64_t out = variance ? 32 : 16;
@@ -206,7 +209,7 @@ static int setup(void **state)
     assert_non_null(drawn);
     OK(artifacts_files(NULL, drawn, f.pixart, true, &err));
     json_decref(drawn);
-    write_pixart(f.pixart, false);
+    write_pixart(f.pixart, 4, false);
     json_t *text =
         json_pack("{s:s,s:i,s:i,s:[]}", "spec", sound_llama, "vocab", 257, "round", 3, "classes");
     json_t *images = json_pack("{s:s,s:i,s:[{s:s},{s:s},{s:s}]}", "spec", sound_dit, "round", 3,
@@ -257,9 +260,9 @@ static void captioned_folders_fit(void **state)
         .channels = 4, .side = 8, .caption = 24, .caption_tokens = 7};
     OK(check_facts(f->pixart, sound_pixart, facts, &err));
     OK(check_facts(f->pixart, sound_pixart, (struct model_folder_facts){0}, &err)); /* unknown */
-    write_pixart(f->pixart, true);
+    write_pixart(f->pixart, 4, true);
     OK(check_facts(f->pixart, sound_pixart, facts, &err));
-    write_pixart(f->pixart, false);
+    write_pixart(f->pixart, 4, false);
     facts.caption = 32;
     assert_int_equal(check_facts(f->pixart, sound_pixart, facts, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "caption_channels 24"));
@@ -268,6 +271,38 @@ static void captioned_folders_fit(void **state)
     assert_int_equal(check_facts(f->pixart, sound_pixart, facts, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "sample_size 8"));
     assert_int_equal(check(f->pixart, sound_dit, 3, &err), -ERR_CONFIG);
+}
+
+/* A job whose model reads its estimate begins with weights of one that does, or of one that does
+ * not. */
+static void folders_with_an_estimate_fit(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    const struct model_folder_facts unknown = {0}, known = {
+                                                       .channels = 4,
+                                                       .side = 8,
+                                                       .caption = 24,
+                                                       .caption_tokens = 7,
+                                                   };
+    char dir[64];
+    OK(check_facts(f->pixart, told_pixart, known, &err));
+    OK(check_facts(f->pixart, told_pixart, unknown, &err));
+    (void)snprintf(dir, sizeof dir, "%s/wide", f->root);
+    OK(file_mkdirs(dir, 0700, &err));
+    json_t *drawn = json_pack("{s:s,s:{s:i,s:i,s:i,s:i}}", "spec", told_pixart, "input", "channels",
+                              4, "side", 8, "caption", 24, "caption_tokens", 7);
+    OK(artifacts_files(NULL, drawn, dir, true, &err));
+    json_decref(drawn);
+    write_pixart(dir, 8, false);
+    OK(check_facts(dir, told_pixart, known, &err));
+    OK(check_facts(dir, told_pixart, unknown, &err));
+    assert_int_equal(check_facts(dir, sound_pixart, known, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "in_channels 8"));
+    write_pixart(dir, 12, false);
+    assert_int_equal(check_facts(dir, told_pixart, known, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "pos_embed.proj.weight is (16, 12, 2, 2), but the job's model "
+                                    "wants (16, 8, 2, 2)"));
 }
 
 static void exported_folders_fit(void **state)
@@ -394,9 +429,10 @@ static void byte_tokens_are_ours(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(captioned_folders_fit), cmocka_unit_test(exported_folders_fit),
-        cmocka_unit_test(other_sizes_are_named), cmocka_unit_test(other_tensors_are_named),
-        cmocka_unit_test(variants_are_refused),  cmocka_unit_test(byte_tokens_are_ours),
+        cmocka_unit_test(captioned_folders_fit),        cmocka_unit_test(exported_folders_fit),
+        cmocka_unit_test(folders_with_an_estimate_fit), cmocka_unit_test(other_sizes_are_named),
+        cmocka_unit_test(other_tensors_are_named),      cmocka_unit_test(variants_are_refused),
+        cmocka_unit_test(byte_tokens_are_ours),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

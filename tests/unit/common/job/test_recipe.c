@@ -211,6 +211,10 @@ static void test_refused(void **state)
         {"type: dit", "}\nrecipe: {name: dipaco, levels: [2], reshard: [2]}", "llama"},
         {"type: llama", ", fragments: 13}", "more than the 12 blocks"},
         {"type: dit", "}\nrecipe: {name: distill}", "recipe.teacher"},
+        {"self_condition: 0.5", "}\nrecipe: {name: ddm, experts: 4}",
+         "model.self_condition is 0.5, but with recipe.name ddm"},
+        {"self_condition: 1", "}\nrecipe: {name: distill, teacher: 1}",
+         "model.self_condition is 1, but with recipe.name distill"},
         {"type: llama", "}\nrecipe: {name: dipaco, levels: [256, 256]}", "more than 1024 paths"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

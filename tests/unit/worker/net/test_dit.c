@@ -16,6 +16,7 @@ struct fixture {
     struct device *dev;
     struct model *m;
     float *flat, *x, *r; /* weights; input and random dpred (B,Ch,S,S) */
+    float *estimate;     /* as x, of a model that reads one */
     float *states;       /* (B,L,D) with captions */
     bf16 *states16;
     int64_t n; /* values of all images */
@@ -37,6 +38,10 @@ static int setup(void **state, struct model_spec spec)
     f.r = mem_alloc_array((size_t)f.n, sizeof(float));
     rng_fill_normal(6, 1, 0, f.x, (size_t)f.n, 0.0f, 1.0f);
     rng_fill_normal(6, 2, 0, f.r, (size_t)f.n, 0.0f, 1.0f);
+    if (spec.self_condition) {
+        f.estimate = mem_alloc_array((size_t)f.n, sizeof(float));
+        rng_fill_normal(6, 4, 0, f.estimate, (size_t)f.n, 0.0f, 1.0f);
+    }
     if (model_captioned(&spec)) {
         const size_t values = (size_t)B * (size_t)spec.caption_tokens * (size_t)spec.caption;
         f.states = mem_alloc_array(values, sizeof *f.states);
@@ -58,12 +63,27 @@ static int setup_captions(void **state)
     return setup(state, tiny_captioned());
 }
 
+static int setup_estimate(void **state)
+{
+    struct model_spec spec = tiny_spec();
+    spec.self_condition = true;
+    return setup(state, spec);
+}
+
+static int setup_captions_estimate(void **state)
+{
+    struct model_spec spec = tiny_captioned();
+    spec.self_condition = true;
+    return setup(state, spec);
+}
+
 static int teardown(void **state)
 {
     struct fixture *f = *state;
     mem_free(f->flat);
     mem_free(f->x);
     mem_free(f->r);
+    mem_free(f->estimate);
     mem_free(f->states);
     mem_free(f->states16);
     model_free(f->m);
@@ -87,6 +107,7 @@ static struct dit_io io_of(const struct fixture *f, struct dit *d, float *pred)
     const bool f32 = dit_weights(d)->dt == DT_F32;
     return (struct dit_io){.B = B,
                            .x = f->x,
+                           .estimate = f->estimate,
                            .t = f->t,
                            .labels = f->labels,
                            .states = f32 ? (const void *)f->states : f->states16,
@@ -228,6 +249,27 @@ static void test_accumulation(void **state)
     dit_free(d);
 }
 
+/* None is zeros, and what is told counts. */
+static void test_estimate(void **state)
+{
+    struct fixture *f = *state;
+    struct dit *d = make(f, NET_FORWARD, NET_F32);
+    const size_t bytes = (size_t)f->n * sizeof(float);
+    float *told = mem_alloc(bytes), *none = mem_alloc(bytes), *zeros = mem_alloc(bytes);
+    (void)loss(f, d, told);
+    float *estimate = f->estimate;
+    f->estimate = NULL;
+    (void)loss(f, d, none);
+    f->estimate = memset(estimate, 0, bytes);
+    (void)loss(f, d, zeros);
+    assert_memory_equal(none, zeros, bytes);
+    assert_memory_not_equal(told, none, bytes);
+    mem_free(told);
+    mem_free(none);
+    mem_free(zeros);
+    dit_free(d);
+}
+
 static void test_memory(void **state)
 {
     struct fixture *f = *state;
@@ -261,6 +303,14 @@ int main(void)
         cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_memory),
     };
+    const struct CMUnitTest estimates[] = {
+        cmocka_unit_test(test_finite_differences), cmocka_unit_test(test_modes_agree),
+        cmocka_unit_test(test_accumulation),       cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_estimate),
+    };
     return cmocka_run_group_tests_name("labels", tests, setup_labels, teardown) +
-           cmocka_run_group_tests_name("captions", tests, setup_captions, teardown);
+           cmocka_run_group_tests_name("captions", tests, setup_captions, teardown) +
+           cmocka_run_group_tests_name("estimate", estimates, setup_estimate, teardown) +
+           cmocka_run_group_tests_name("captions, estimate", estimates, setup_captions_estimate,
+                                       teardown);
 }

@@ -562,6 +562,44 @@ static void test_foreign(void **state)
     model_free(m);
 }
 
+/* Weights of a model that reads no estimate: what reads one begins at 0. */
+static void test_foreign_without_estimate(void **state)
+{
+    struct model *narrow = make(tiny_spec());
+    struct model_spec spec = tiny_spec();
+    spec.self_condition = true;
+    struct model *wide = make(spec);
+    struct err err = {0};
+    const struct model_tensor *t = model_find(wide, "x_embedder.proj.weight");
+    const uint16_t half[] = {0x3f80, 0xc000, 0x0000, 0x3e20, 0x4040};
+    const float want[] = {1.0f, -2.0f, 0.0f, 0.15625f, 3.0f};
+    float *flat = model_flat_new(wide);
+    assert_int_equal(t->shape[1], 6);
+    for (uint64_t i = 0; i < t->count; i++)
+        flat[t->offset + i] = NAN;
+    write_foreign(narrow, ST_BF16, half, 5, NULL, NULL);
+    OK(model_load_foreign(wide, path, flat, &err));
+    for (uint64_t i = 0; i < t->count; i++) {
+        const uint64_t out = i / 24, in = i % 24; /* 6 channels of 2 x 2 */
+        assert_true(flat[t->offset + i] == (in < 12 ? want[(out * 12 + in) % 5] : 0));
+    }
+    t = model_find(wide, "final_layer.linear.weight");
+    assert_int_equal(t->shape[0], 12); /* a velocity has no estimate */
+    for (uint64_t i = 0; i < t->count; i++)
+        assert_true(flat[t->offset + i] == want[i % 5]);
+    write_foreign(wide, ST_BF16, half, 5, NULL, NULL);
+    OK(model_load_foreign(wide, path, flat, &err));
+    t = model_find(wide, "x_embedder.proj.weight");
+    assert_true(flat[t->offset + 12] == want[12 % 5]);
+    float *back = model_flat_new(narrow);
+    assert_int_equal(model_load_foreign(narrow, path, back, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "x_embedder.proj.weight is (12, 6, 2, 2)"));
+    mem_free(back);
+    mem_free(flat);
+    model_free(wide);
+    model_free(narrow);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -572,7 +610,7 @@ int main(void)
         cmocka_unit_test(test_bad_specs),      cmocka_unit_test(test_from_job),
         cmocka_unit_test(test_llama_from_job), cmocka_unit_test(test_router_table),
         cmocka_unit_test(test_llama_table),    cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_foreign),        cmocka_unit_test(test_foreign_without_estimate),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -104,6 +104,56 @@ static void test_order(void **state)
     dit_free(d);
 }
 
+/* A source that writes down what it is told. */
+struct teller {
+    float x[2 * N * VALUES], v[2 * N * VALUES]; /* of the call before */
+    float t;
+    int calls, begun;
+};
+
+static int tell(void *arg, const struct sample_call *c, struct err *err)
+{
+    struct teller *a = arg;
+    const int64_t n = (int64_t)c->copies * c->B * VALUES;
+    assert_int_equal(c->begin, c->estimate == NULL);
+    for (int64_t i = 0; i < n && c->estimate; i++)
+        assert_true(fabsf(c->estimate[i] - (a->x[i] - a->t * a->v[i])) < 1e-5f);
+    for (int64_t i = 0; i < n; i++)
+        c->v[i] = 0.3f * c->x[i] + 0.1f * (float)c->labels[i / VALUES];
+    memcpy(a->x, c->x, (size_t)n * sizeof *a->x);
+    memcpy(a->v, c->v, (size_t)n * sizeof *a->v);
+    a->t = c->t[0];
+    a->calls++;
+    a->begun += c->begin;
+    return 0;
+}
+
+/* Row by row the estimate of the evaluation before, its own one; none at the first of each run. */
+static void test_estimates(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    static float out[N * VALUES];
+    for (int i = 0; i < 4; i++) {
+        static struct teller teller;
+        teller = (struct teller){0};
+        const struct sample_source src = {.dev = f->dev,
+                                          .channels = 3,
+                                          .image = 6,
+                                          .classes = 3,
+                                          .rows = 6,
+                                          .estimates = true,
+                                          .arg = &teller,
+                                          .velocity = tell};
+        const struct sample_options opt = {
+            .steps = 3, .heun = i & 1, .guidance = i & 2 ? 1.5f : 1, .seed = 3};
+        OK(sample_run_f32(&src, &opt, labels, N, out, &err));
+        const int runs = i & 2 ? 2 : 1;
+        assert_int_equal(teller.calls, runs * 3 * (i & 1 ? 2 : 1));
+        assert_int_equal(teller.begun, runs);
+    }
+}
+
 static void test_batches(void **state)
 {
     static float a[N * VALUES], b[N * VALUES];
@@ -116,6 +166,35 @@ static void test_batches(void **state)
     dit_free(d);
     assert_memory_equal(a, b, sizeof a);
     assert_memory_not_equal(a, a + 4 * VALUES, VALUES * sizeof *a); /* same label, other noise */
+}
+
+/* Few rows that are filled up are told theirs, too. */
+static void test_batches_with_estimates(void **state)
+{
+    struct fixture *f = *state, own = *f;
+    struct err err = {0};
+    static float a[N * VALUES], b[N * VALUES], none[N * VALUES];
+    const struct sample_options opt = {.steps = 3, .guidance = 2.0f};
+    struct model_spec spec = tiny_spec();
+    spec.self_condition = true;
+    OK(model_new(&spec, &own.m, &err));
+    own.flat = tiny_weights(own.m, 5);
+    for (int i = 0; i < 3; i++) {
+        float *out = i == 0 ? a : i == 1 ? b : none;
+        struct dit *d = make(&own, i == 1 ? 5 : 2 * N); /* 5: two at a time, and then one */
+        if (i == 2) {
+            const struct model_tensor *t = model_find(own.m, "x_embedder.proj.weight");
+            for (uint64_t j = 0; j < t->count; j++)
+                if (j % 24 >= 12) /* what reads the estimate */
+                    dit_weights(d)->w[t->offset + j] = 0;
+        }
+        draw(d, opt, out);
+        dit_free(d);
+    }
+    assert_memory_equal(a, b, sizeof a);
+    assert_memory_not_equal(a, none, sizeof a);
+    mem_free(own.flat);
+    model_free(own.m);
 }
 
 static void test_guidance(void **state)
@@ -252,6 +331,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_estimates),
+        cmocka_unit_test(test_batches_with_estimates),
         cmocka_unit_test(test_guidance),
         cmocka_unit_test(test_captions),
         cmocka_unit_test(test_progress_and_pixels),

@@ -102,6 +102,14 @@ static void test_curves(void **state)
     assert_true(encoders[0].captions > encoders[2].captions && encoders[2].captions > 0);
     model_free(m);
 
+    struct model_spec conditioned = specs[0];
+    struct train_options estimates = o;
+    conditioned.self_condition = true;
+    estimates.self_condition = 0.5;
+    m = make_model(&conditioned);
+    check_curve("cpu,cpu,cpu", m, &estimates, 4);
+    model_free(m);
+
     struct train_options student = o;
     student.distill = true;
     m = make_model(&specs[0]);

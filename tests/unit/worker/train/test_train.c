@@ -109,6 +109,50 @@ static void test_recompute(void **state)
     model_free(m);
 }
 
+/* Of the steps, in some and of all replicas in the same; a step's cut, and recomputing, leave an
+ * estimate as it is. */
+static void test_estimates(void **state)
+{
+    struct model_spec spec = tiny_spec();
+    struct err err = {0};
+    struct model *m = NULL;
+    struct run r = {.device = "cpu", .threads = 1, .opt = tiny_options(), .steps = 6};
+    struct train_options other = r.opt;
+    unsigned n = 0;
+    double a[6], b[6];
+    spec.self_condition = true;
+    OK(model_new(&spec, &m, &err));
+    r.opt.self_condition = other.self_condition = 0.25;
+    other.replica++;
+    for (uint64_t s = 0; s < 1000; s++) {
+        n += train_has_estimate(&r.opt, s);
+        assert_int_equal(train_has_estimate(&r.opt, s), train_has_estimate(&other, s));
+    }
+    assert_in_range(n, 200, 300);
+    r.opt.self_condition = 1;
+    r.opt.eps = 1e-3; /* keeps Adam from amplifying rounding */
+    float *always = train(m, &r, a);
+    r.opt.recompute = true;
+    float *again = train(m, &r, NULL);
+    assert_memory_equal(always, again, m->flat * sizeof *again);
+    r.opt.accumulate = 3;
+    float *cut = train(m, &r, b);
+    assert_true(distance(m, always, cut) < 1e-5);
+    r.opt.self_condition = 0;
+    float *never = train(m, &r, b);
+    assert_true(a[0] != b[0] && distance(m, always, never) > 1e-4);
+    const struct model_tensor *t = model_find(m, "x_embedder.proj.weight");
+    float *start = tiny_weights(m, 21);
+    for (uint64_t j = 12; j < 24; j++) /* what reads an estimate that is zeros learns nothing */
+        assert_true(never[t->offset + j] == start[t->offset + j]);
+    mem_free(start);
+    mem_free(always);
+    mem_free(again);
+    mem_free(cut);
+    mem_free(never);
+    model_free(m);
+}
+
 static void test_seed_and_replica(void **state)
 {
     struct model *m = make_model();
@@ -307,15 +351,11 @@ static void test_set_keeps_moments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_accumulate),
-        cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_seed_and_replica),
-        cmocka_unit_test(test_learns),
-        cmocka_unit_test(test_divergence),
-        cmocka_unit_test(test_lr),
-        cmocka_unit_test(test_young_moments),
-        cmocka_unit_test(test_set_keeps_moments),
+        cmocka_unit_test(test_threads),          cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_recompute),        cmocka_unit_test(test_estimates),
+        cmocka_unit_test(test_seed_and_replica), cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_divergence),       cmocka_unit_test(test_lr),
+        cmocka_unit_test(test_young_moments),    cmocka_unit_test(test_set_keeps_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
