@@ -24,8 +24,11 @@ static int read_train(const char *path, struct job_train *ret, struct err *err)
 /* train.accumulate, or what may be tried where that is automatic. */
 static struct planner_options options(const struct job_train *t)
 {
+    static const unsigned orders[] = {[JOB_PIPELINE_1F1B] = ~PLANNER_BIT(PIPE_SPLIT),
+                                      [JOB_PIPELINE_SPLIT] =
+                                          PLANNER_BIT(PIPE_DATA) | PLANNER_BIT(PIPE_SPLIT)};
     struct planner_options o = {.samples = t->batch,
-                                .only = PIPE_ORDERS,
+                                .orders = orders[t->pipeline],
                                 .shard = t->shard != JOB_SHARD_NONE,
                                 .fill = t->fill,
                                 .scratch = FILL_UNDERWAY,

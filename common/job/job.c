@@ -109,6 +109,12 @@ static int check_parallel(const struct yaml_doc *doc, const struct job_spec *s, 
             doc, t->stages > 0 ? "train.stages" : "train.parallel", err,
             "asks for a pipeline, but with model.tied the head is the embedding: such "
             "a model is not cut");
+    if (t->pipeline != JOB_PIPELINE_AUTO && t->parallel == JOB_PARALLEL_DATA)
+        return conf_error(doc, "train.pipeline", err,
+                          "is given, but train.parallel is data; leave out one");
+    if (t->pipeline == JOB_PIPELINE_SPLIT && t->recompute)
+        return conf_error(doc, "train.pipeline", err,
+                          "is split, which keeps what train.recompute forgets; leave out one");
     return 0;
 }
 

@@ -67,6 +67,8 @@ struct job_shape {
  * it would not fit otherwise. */
 enum job_shard { JOB_SHARD_AUTO, JOB_SHARD_NONE, JOB_SHARD_OPTIMIZER };
 enum job_parallel { JOB_PARALLEL_AUTO, JOB_PARALLEL_DATA, JOB_PARALLEL_PIPELINE };
+/* In which order a pipeline's devices work. */
+enum job_pipeline { JOB_PIPELINE_AUTO, JOB_PIPELINE_1F1B, JOB_PIPELINE_SPLIT };
 enum job_crop { JOB_CROP_CENTER, JOB_CROP_RANDOM };
 
 struct job_data {
@@ -148,6 +150,7 @@ struct job_train {
     int t;         /* enum job_t */
     bool recompute, fill;
     int parallel; /* enum job_parallel */
+    int pipeline; /* enum job_pipeline */
     int shard;    /* enum job_shard */
     int stages;   /* of a pipeline; 0: the fewest that fit */
 };

@@ -18,6 +18,7 @@ BOUNDS = {
 }
 TIMED = {
     "pipeline_timed_filled": ("x, timed devices", ">=1.30"),
+    "pipeline_timed_split": ("x, timed devices", ">=1.17"),
     "pipeline_largest_model": ("x blocks on 8 devices of 1 GiB, over one", ">=3"),
     "pipeline_timed_predicted": ("x measured over predicted, either way, timed devices", "<=1.05"),
 }

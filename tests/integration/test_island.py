@@ -65,7 +65,8 @@ def test_a_pipeline_has_the_bits_of_one_device(swarm, tmp_path):
     for device in ("cpu", "cpu,cpu"):
         swarm.worker(device, device=device, threads=2)
         for name, more in {"rounds": {}, "fragments": {"outer": "fragments: 2, delay: 2"}}.items():
-            done = swarm.submit(job(train="parallel: pipeline, accumulate: 4", **more))
+            order = {"rounds": "split", "fragments": "1f1b"}[name]
+            done = swarm.submit(job(train=f"parallel: pipeline, accumulate: 4, pipeline: {order}", **more))
             swarm.wait_job(done, "done")
             out = tmp_path / f"{device}-{name}"
             exported = swarm.skerry("export", done, "--out", out, "--raw")
@@ -77,7 +78,8 @@ def test_a_pipeline_has_the_bits_of_one_device(swarm, tmp_path):
         assert one.keys() == two.keys()
         for tensor, values in one.items():
             assert np.array_equal(values, two[tensor]), (name, tensor)
-    assert "over 1 pipeline of 2 stages in 4 micro-batches" in swarm.log("cpu,cpu")
+    for order in ("split", "1f1b"):
+        assert f"over 1 pipeline of 2 stages ({order}) in 4 micro-batches" in swarm.log("cpu,cpu")
     none = swarm.skerry("trace", "1")
     assert none.returncode != 0 and "job 1 has no trace: none of its phases on a worker of several devices" in none.stderr
     trace, picture = tmp_path / "trace.json", tmp_path / "trace.svg"
@@ -102,7 +104,7 @@ def test_stages_that_no_worker_has(swarm, tmp_path):
     wait_until(lambda: "train.stages is 2, which does not divide the 3 devices of this worker" in swarm.log("three"), 20,
                "the worker's refusal")
     swarm.worker("two", "--throttle", "600", device="cpu,cpu", threads=2)
-    told = "training in 2 stages, [0-9]+ micro-batches, idle [0-9]+ %: .* s a step, .* predicted"
+    told = "training in 2 stages( \\(split\\))?, [0-9]+ micro-batches, idle [0-9]+ %: .* s a step, .* predicted"
     wait_until(lambda: re.search(told, swarm.get("/v1/workers").text), 30, "how the devices share a step")
     swarm.wait_job(job, "done")
 
@@ -122,7 +124,7 @@ def test_an_island_beside_a_plain_worker(swarm, tmp_path):
     workers = {w["name"]: w for w in swarm.get("/v1/workers").json()["items"]}
     assert workers["isle"]["device"].startswith("cpu,cpu: 2 x CPU, 1 thread"), workers["isle"]["device"]
     assert workers["plain"]["device"].startswith("cpu: CPU, 1 thread"), workers["plain"]["device"]
-    assert re.search("predicted: 2 stages in [0-9]+ micro-batches .* s a step, data parallelism", swarm.log("isle"))
+    assert re.search("predicted: (1f1b|split) of 2 stages in [0-9]+ micro-batches .* s a step, data parallelism", swarm.log("isle"))
     assert re.search("a step took .* times what was predicted", swarm.log("isle"))
     for name in ("isle", "plain"):
         assert "first step after" in swarm.log(name), f"{name} has not trained"

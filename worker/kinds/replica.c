@@ -176,7 +176,8 @@ struct phase_plan {
     double idle_before,
         idle;            /* shares of the devices' time: without frozen layers in it and with */
     double inside;       /* share of the frozen layers' work that lies in bubbles */
-    struct costs *costs; /* what the pipeline is filled by; NULL: it is not */
+    struct costs *costs; /* what the pipeline's lists are made by; NULL: nothing was measured, or it
+                          * does not matter */
 };
 
 /* Micro-batches of a pipeline, where it is for us to choose: so many that at most a fifth of the
@@ -184,6 +185,11 @@ struct phase_plan {
 #define MICROS_PER_STAGE 4
 /* A profile that is off by more is measured again. */
 #define PREDICTED_OFF 0.1
+
+static bool is_filled(const struct phase_plan *plan)
+{
+    return plan->costs && plan->costs->n_frozen > 0;
+}
 
 /* Can the devices hold their parts of ret->pipe? */
 static int plan_parts(const struct replicas *rs, const struct model *m,
@@ -204,8 +210,9 @@ static int plan_parts(const struct replicas *rs, const struct model *m,
                                 &part, err);
         share.slots = island_slots(rs->is, &ret->pipe, i);
         share.accumulate = ret->accumulate;
-        share.lean = ret->lean;
-        share.fill = ret->costs != NULL;
+        share.split = ret->pipe.order == PIPE_SPLIT;
+        share.lean = ret->lean && !share.split;
+        share.fill = is_filled(ret);
         share.sharers = ret->pipe.shard ? ret->pipe.copies : 1;
         if (rc == 0)
             rc = plan_train(part ? part : m, &share,
@@ -234,6 +241,8 @@ static int plan_stages(const struct replicas *rs, const struct model *m,
     *ret = (struct phase_plan){.accumulate = share.accumulate};
     int rc = island_even_plan(rs->is, m, stages, share.accumulate, &ret->pipe, err);
     ret->pipe.shard = shard && ret->pipe.copies > 1;
+    if (opt->pipeline == JOB_PIPELINE_SPLIT && ret->pipe.order == PIPE_1F1B)
+        pipe_plan_split(&ret->pipe);
     return rc < 0 ? rc : plan_parts(rs, m, opt, ret, err);
 }
 
@@ -300,20 +309,26 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
     return rc;
 }
 
-/* The fastest plan of an order, by what blocks cost here. */
-static int fastest(const struct costs *costs, const struct train_options *opt,
-                   enum pipe_order order, struct planner_candidate *ret, struct err *err)
+/* The fastest plan by what blocks cost here: data parallelism, or a pipeline of an order that the
+ * job allows. */
+static int fastest(const struct costs *costs, const struct train_options *opt, bool pipeline,
+                   struct planner_candidate *ret, struct err *err)
 {
+    static const unsigned orders[] = {[JOB_PIPELINE_AUTO] =
+                                          PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT),
+                                      [JOB_PIPELINE_1F1B] = PLANNER_BIT(PIPE_1F1B),
+                                      [JOB_PIPELINE_SPLIT] = PLANNER_BIT(PIPE_SPLIT)};
+    const enum job_pipeline asked = opt->recompute ? JOB_PIPELINE_1F1B : opt->pipeline;
     struct planner_options o = {.samples = opt->batch,
-                                .stages = order == PIPE_DATA ? 0 : opt->stages,
+                                .stages = pipeline ? opt->stages : 0,
                                 .width = 1,
-                                .only = order,
+                                .orders = pipeline ? orders[asked] : PLANNER_BIT(PIPE_DATA),
                                 .shard = opt->shard != JOB_SHARD_NONE,
                                 .fill = true,
                                 .scratch = FILL_UNDERWAY,
                                 .group = FILL_GROUP};
     struct planner_result found;
-    const bool any = opt->accumulate_auto && order != PIPE_DATA;
+    const bool any = opt->accumulate_auto && pipeline;
     if (!any)
         o.micros[o.n_micros++] = opt->accumulate;
     for (int i = 1; any && i <= opt->batch && o.n_micros < PLANNER_MICROS_MAX; i *= 2)
@@ -322,11 +337,11 @@ static int fastest(const struct costs *costs, const struct train_options *opt,
     int rc = planner_search(costs, &o, &found, err);
     if (rc < 0)
         return rc;
-    *ret = found.of[order];
+    *ret = found.of[found.chosen];
     ret->schedule = (struct pipe_schedule){0};
     planner_release(&found);
     ret->plan.shard |= opt->shard == JOB_SHARD_OPTIMIZER && ret->plan.copies > 1;
-    return ret->possible ? 0 : -ENOMEM;
+    return 0;
 }
 
 static void say_predicted(const struct planner_candidate *pipe,
@@ -339,8 +354,9 @@ static void say_predicted(const struct planner_candidate *pipe,
         (void)snprintf(inside, sizeof inside,
                        ", %.0f %% of the frozen encoders' work in bubbles, %.0f %% idle of %.0f",
                        100 * pipe->inside, 100 * pipe->idle, 100 * pipe->idle_before);
-    log_info("replica", "predicted: %d stages in %d micro-batches %.3g s a step%s%s",
-             pipe->plan.cuts[0].n, pipe->plan.cuts[0].micros, pipe->seconds, inside, alone);
+    log_info("replica", "predicted: %s of %d stages in %d micro-batches %.3g s a step%s%s",
+             pipe_order_name(pipe->plan.order), pipe->plan.cuts[0].n, pipe->plan.cuts[0].micros,
+             pipe->seconds, inside, alone);
 }
 
 static bool are_close(double a, double b)
@@ -392,6 +408,20 @@ static void try_both(struct replicas *rs, const struct work *w, const struct mod
     pipe->seconds = t->pipe;
 }
 
+/* A plan does not fit: is there one that needs less? */
+static bool give_way(struct train_options *opt, const struct phase_plan *plan)
+{
+    if (plan->pipe.order == PIPE_SPLIT && opt->pipeline == JOB_PIPELINE_AUTO) {
+        opt->pipeline = JOB_PIPELINE_1F1B;
+        return true;
+    }
+    if (!plan->costs || !opt->fill)
+        return false;
+    log_info("replica", "frozen encoders do not fit beside each stage: bubbles stay empty");
+    opt->fill = false;
+    return true;
+}
+
 /* With what was measured: a pipeline where it is faster, or cut so that it is as fast as it can be.
  * Whatever fails here leaves the plan that there is. */
 static void plan_by_profile(struct replicas *rs, const struct work *w, const struct model *m,
@@ -414,10 +444,10 @@ static void plan_by_profile(struct replicas *rs, const struct work *w, const str
         mem_free(costs);
         return;
     }
-    if (!asked && ret->pipe.cuts[0].n == 1 && fastest(costs, opt, PIPE_DATA, &data, NULL) == 0)
+    if (!asked && ret->pipe.cuts[0].n == 1 && fastest(costs, opt, false, &data, NULL) == 0)
         ret->seconds = data.seconds;
     struct phase_plan other = {0};
-    rc = fastest(costs, opt, PIPE_1F1B, &pipe, &err);
+    rc = fastest(costs, opt, true, &pipe, &err);
     if (rc == 0) {
         other = (struct phase_plan){.pipe = pipe.plan,
                                     .accumulate = pipe.plan.cuts[0].micros,
@@ -425,7 +455,7 @@ static void plan_by_profile(struct replicas *rs, const struct work *w, const str
                                     .idle_before = pipe.idle_before,
                                     .idle = pipe.idle,
                                     .inside = pipe.inside,
-                                    .costs = costs->n_frozen > 0 ? costs : NULL};
+                                    .costs = costs};
         rc = plan_parts(rs, m, opt, &other, &err);
         say_predicted(&pipe, &data, costs->n_frozen > 0);
     }
@@ -439,11 +469,8 @@ static void plan_by_profile(struct replicas *rs, const struct work *w, const str
     take_plan(opt, ret);
     if (ret->costs != costs)
         costs_free(costs);
-    if (rc == -ENOMEM && opt->fill && other.costs) { /* with frozen networks everywhere, perhaps */
-        log_info("replica", "frozen encoders do not fit beside each stage: bubbles stay empty");
-        opt->fill = false;
+    if (rc == -ENOMEM && give_way(opt, &other))
         plan_by_profile(rs, w, m, opt, ret);
-    }
 }
 
 int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
@@ -503,8 +530,8 @@ static void say(const struct phase_plan *plan, const struct train_options *opt)
     if (copies * stages > 1)
         snprintf(each, sizeof each, " on each of %d devices", copies * stages);
     if (stages > 1)
-        snprintf(over, sizeof over, " over %d pipeline%s of %d stages", copies,
-                 copies == 1 ? "" : "s", stages);
+        snprintf(over, sizeof over, " over %d pipeline%s of %d stages (%s)", copies,
+                 copies == 1 ? "" : "s", stages, pipe_order_name(plan->pipe.order));
     else if (copies > 1)
         snprintf(over, sizeof over, " over %d devices", copies);
     if (plan->pipe.shard)
@@ -518,7 +545,7 @@ static void say(const struct phase_plan *plan, const struct train_options *opt)
              str_human_bytes(p->activations + p->workspace, grows), str_human_bytes(p->room, room),
              opt->batch, over, share.accumulate, share.accumulate == 1 ? "" : "es",
              opt->lean ? ", GELUs made twice" : "");
-    if (wants_pipeline(opt) && stages == 1)
+    if ((wants_pipeline(opt) || opt->pipeline == JOB_PIPELINE_SPLIT) && stages == 1)
         log_warn("replica",
                  "the job asks for a pipeline, but %s: the whole model trains on each device",
                  copies == 1 ? "this worker has one device" : "this network is not cut");
@@ -542,10 +569,11 @@ static void write_way(const struct phase_plan *plan, char *out, size_t size)
     else if (copies > 1)
         n = snprintf(out, size, " on %d devices", copies);
     if (stages > 1)
-        n += snprintf(out + n, size - (size_t)n, ", %d micro-batches", plan->accumulate);
+        n += snprintf(out + n, size - (size_t)n, "%s, %d micro-batches",
+                      plan->pipe.order == PIPE_SPLIT ? " (split)" : "", plan->accumulate);
     if (stages > 1 && plan->seconds > 0)
         n += snprintf(out + n, size - (size_t)n, ", idle %.0f %%", 100 * plan->idle_before);
-    if (stages > 1 && plan->costs)
+    if (stages > 1 && is_filled(plan))
         (void)snprintf(out + n, size - (size_t)n, ", filled %.0f %%", 100 * plan->idle);
 }
 

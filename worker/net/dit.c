@@ -40,6 +40,10 @@ static void plan_scratch(struct dit *d, struct dit_block *b, uint64_t rows)
         arena_add(a, &b->pre, rows * M * e);
     if (d->opt.mode == NET_TRAIN)
         arena_add(a, &b->act, rows * M * e);
+    if (d->opt.split) {
+        arena_add(a, &b->n1.h, rows * C * e);
+        arena_add(a, &b->n2.h, rows * C * e);
+    }
 }
 
 /* What a block computes and no backward reads: it lies where the backward of a block, which runs
@@ -51,14 +55,16 @@ static void plan_passing(struct dit *d, uint64_t rows)
     const bool train = d->opt.mode != NET_FORWARD;
 
     arena_add(&d->arena, &d->dh, rows * C * e);
-    arena_add(&d->arena, &d->dwide, rows * (train ? wide : M) * e);
+    if (!d->opt.split)
+        arena_add(&d->arena, &d->dwide, rows * (train ? wide : M) * e);
     if (train && d->L == 0)
         arena_add(&d->arena, &d->x2, rows * C * sizeof(float));
 }
 
 static void share_passing(const struct dit *d, struct dit_block *b)
 {
-    b->n1.h = b->n2.h = d->dh;
+    if (!d->opt.split)
+        b->n1.h = b->n2.h = d->dh;
     if (d->opt.mode != NET_TRAIN)
         b->act = d->dwide;
     if (d->opt.mode == NET_FORWARD) /* the residual stream is updated in place */
@@ -107,6 +113,21 @@ static void plan_text(struct dit *d, struct dit_slot *s, uint64_t B)
     arena_add(a, &s->dtext, values * sizeof(float));
 }
 
+static void plan_grads(struct dit *d, struct dit_block_grads *g, uint64_t rows)
+{
+    const uint64_t C = (uint64_t)d->C, e = dtype_bytes(d->dt);
+    struct arena *a = &d->arena;
+    arena_add(a, &g->y2, rows * C * e);
+    arena_add(a, &g->pre, rows * (uint64_t)d->M * e);
+    arena_add(a, &g->y1, rows * C * e);
+    arena_add(a, &g->qkv, rows * 3 * C * e);
+    if (d->L == 0)
+        return;
+    arena_add(a, &g->cy, rows * C * e);
+    arena_add(a, &g->q, rows * C * e);
+    arena_add(a, &g->kv, (uint64_t)d->opt.batch * (uint64_t)d->L * 2 * C * e);
+}
+
 static void plan_slot(struct dit *d, struct dit_slot *s, uint64_t B, uint64_t rows)
 {
     const uint64_t C = (uint64_t)d->C, e = dtype_bytes(d->dt), ld = (uint64_t)d->mod_ld;
@@ -133,10 +154,13 @@ static void plan_slot(struct dit *d, struct dit_slot *s, uint64_t B, uint64_t ro
     if (d->opt.mode == NET_FORWARD)
         return;
     arena_add(a, &s->dx, rows * C * sizeof(float));
-    arena_add(a, &s->dy, rows * C * e);
     arena_add(a, &s->dmod, B * ld * sizeof(float));
+    if (d->dt == DT_BF16)
+        arena_add(a, &s->dmod16, B * (d->L > 0 ? 6 * C : ld) * e);
     arena_add(a, &s->dscond, B * C * sizeof(float));
     arena_add(a, &s->dcond, B * C * sizeof(float));
+    if (d->opt.split)
+        plan_grads(d, &s->blocks[d->part.to - 1].d, rows);
 }
 
 static void plan_backward(struct dit *d, uint64_t B, uint64_t rows)
@@ -148,13 +172,14 @@ static void plan_backward(struct dit *d, uint64_t B, uint64_t rows)
         arena_add(
             a, &d->dout,
             e * (dit_is_router(d) ? B * (uint64_t)d->m->spec.classes : rows * (uint64_t)d->P));
+    if (!d->opt.split)
+        arena_add(a, &d->dy, rows * C * e);
     if (d->L > 0) {
         arena_add(a, &d->dkv, B * (uint64_t)d->L * 2 * C * e);
         arena_add(a, &d->dones, B * 6 * C * sizeof(float));
     }
     if (d->dt == DT_BF16) {
         arena_add(a, &d->dx16, rows * C * e);
-        arena_add(a, &d->dmod16, B * (d->L > 0 ? 6 * C : (uint64_t)d->mod_ld) * e);
         arena_add(a, &d->dcond16, B * C * e);
     }
 }
@@ -237,6 +262,31 @@ static int fill_constants(struct dit *d, struct err *err)
     return rc;
 }
 
+/* Those of each block, when all memory has its place. */
+static void place_grads(const struct dit *d, const struct dit_slot *s)
+{
+    for (int i = d->part.from; i < d->part.to; i++) {
+        const struct dit_block *above = &s->blocks[i + 1];
+        struct dit_block_grads *g = &s->blocks[i].d;
+        if (!d->opt.split)
+            *g = (struct dit_block_grads){.y2 = d->dy,
+                                          .pre = d->dwide,
+                                          .cy = d->dy,
+                                          .q = d->dwide,
+                                          .kv = d->dkv,
+                                          .y1 = d->dy,
+                                          .qkv = d->dwide};
+        else if (i + 1 < d->part.to)
+            *g = (struct dit_block_grads){.y2 = above->y2,
+                                          .pre = above->pre,
+                                          .cy = above->cross.y,
+                                          .q = above->cross.q,
+                                          .kv = above->cross.kv,
+                                          .y1 = above->y1,
+                                          .qkv = above->qkv};
+    }
+}
+
 int dit_new(struct device *dev, const struct model *m, const struct net_options *opt,
             struct dit **ret, struct err *err)
 {
@@ -257,6 +307,8 @@ int dit_new(struct device *dev, const struct model *m, const struct net_options 
         rc = arena_alloc(&d->arena, dev, err);
     for (int i = 0; rc == 0 && i < net_slots(opt) * m->spec.depth; i++)
         share_passing(d, &d->blocks[i]);
+    for (int i = 0; i < net_slots(opt) && rc == 0 && d->opt.mode != NET_FORWARD; i++)
+        place_grads(d, &d->slots[i]);
     if (rc == 0)
         rc = fill_constants(d, err);
     if (rc < 0) {

@@ -5,14 +5,19 @@ struct dit_branch {
     const void *y; /* NULL: there is none */
     const float *gate;
     float *dgate;
+    void *dy;  /* its gradient goes here */
     bool open; /* what is normalised was not kept: the sum is made again */
 };
 
-static struct dit_branch branch(const struct dit *d, const struct dit_slot *s, const void *y, int b,
-                                int which)
+/* The attention's (2) or the MLP's (5) of a block. */
+static struct dit_branch branch(const struct dit *d, const struct dit_slot *s, int b, int which)
 {
+    const struct dit_block *p = &s->blocks[b];
     const int64_t at = dit_mod_at(d, b, which);
-    return (struct dit_branch){.y = y, .gate = s->mod + at, .dgate = s->dmod + at};
+    return (struct dit_branch){.y = which == 2 ? p->y1 : p->y2,
+                               .gate = s->mod + at,
+                               .dgate = s->dmod + at,
+                               .dy = which == 2 ? p->d.y1 : p->d.y2};
 }
 
 /* Through the same: from dh = gradient of n->h to dx, and where y is given to dy.  Of a block's
@@ -24,7 +29,7 @@ static void norm_backward(struct dit *d, const struct dit_slot *s, const struct 
         .dx = s->dx,
         .dshift = s->dmod + dit_mod_at(d, m.block, m.which),
         .dscale = s->dmod + dit_mod_at(d, m.block, m.which + 1),
-        .dy = s->dy,
+        .dy = br.dy,
         .dgate = br.dgate,
         .h = n->h == d->dh ? d->dh : NULL,
         .dh = n->h ? d->dh : NULL,
@@ -46,16 +51,15 @@ static void norm_backward(struct dit *d, const struct dit_slot *s, const struct 
 }
 
 /* Through an addition alone. */
-static void sum_backward(struct dit *d, const struct dit_slot *s, const void *y, int b, int which,
-                         int B)
+static void sum_backward(struct dit *d, const struct dit_slot *s, int b, int which, int B)
 {
-    norm_backward(d, s, &(struct dit_norm){0}, (struct dit_mod){b, 0}, branch(d, s, y, b, which),
+    norm_backward(d, s, &(struct dit_norm){0}, (struct dit_mod){b, 0}, branch(d, s, b, which),
                   false, B);
 }
 
 static void end_part_backward(struct dit *d, const struct dit_slot *s, int b, int B)
 {
-    sum_backward(d, s, s->blocks[b - 1].y2, b - 1, 5, B);
+    sum_backward(d, s, b - 1, 5, B);
 }
 
 /* From dh to dx, and with add to dy = gradient of y2 of the block before. */
@@ -63,8 +67,8 @@ static void begin_block_backward(struct dit *d, const struct dit_slot *s, int b,
 {
     const bool apart = dit_is_apart(d, b), fused = add && !apart;
     norm_backward(d, s, dit_norm_of(d, s, b), (struct dit_mod){b, 0},
-                  fused ? branch(d, s, s->blocks[b - 1].y2, b - 1, 5) : (struct dit_branch){0},
-                  b == d->m->spec.depth, B);
+                  fused ? branch(d, s, b - 1, 5) : (struct dit_branch){0}, b == d->m->spec.depth,
+                  B);
     if (add && apart)
         end_part_backward(d, s, b, B);
 }
@@ -80,7 +84,7 @@ static struct weights_linear block_linear(const struct dit *d, const struct dit_
     };
 }
 
-/* From dy = gradient of y2 (in s->dy) to dh = gradient of h of n2. */
+/* From the gradient of y2 to dh = gradient of h of n2. */
 static void mlp_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
 {
     const struct dit_block *p = &s->blocks[b];
@@ -92,9 +96,9 @@ static void mlp_backward(struct dit *d, const struct dit_slot *s, int b, int B, 
     if (d->opt.mode == NET_LEAN)
         dit_op(d, d->ops->gelu_fwd(d->dev, p->act, p->pre, fc2.rows * d->M, d->dt, d->stream),
                "gelu_fwd");
-    weights_grad(&d->w, &fc2, s->dy, 0, p->act, 0, first);
-    weights_input_grad(&d->w, &fc2, d->dwide, d->dt, 0, s->dy, 0, false);
-    weights_input_grad(&d->w, &fc1, d->dh, d->dt, 0, d->dwide, 0, false);
+    weights_grad_later(&d->w, &fc2, p->d.y2, 0, p->act, 0, first);
+    weights_input_grad(&d->w, &fc2, p->d.pre, d->dt, 0, p->d.y2, 0, false);
+    weights_input_grad(&d->w, &fc1, d->dh, d->dt, 0, p->d.pre, 0, false);
 }
 
 /* Then through its norm, to dy = gradient of the branch before. */
@@ -103,17 +107,17 @@ static void mlp_norm_backward(struct dit *d, const struct dit_slot *s, int b, in
     const struct dit_block *p = &s->blocks[b];
     const struct weights_linear fc1 = block_linear(d, s, B, b, T_FC1_W, d->C, d->M);
     struct dit_norm n2 = p->n2;
-    struct dit_branch br = {.y = p->cross.y, .gate = d->ones, .dgate = d->dones};
+    struct dit_branch br = {.y = p->cross.y, .gate = d->ones, .dgate = d->dones, .dy = p->d.cy};
     if (d->L == 0) {
         n2.x = p->n1.x;
-        br = branch(d, s, p->y1, b, 2);
+        br = branch(d, s, b, 2);
         br.open = true;
     }
     norm_backward(d, s, &n2, (struct dit_mod){b, 3}, br, false, B);
-    weights_grad(&d->w, &fc1, d->dwide, 0, n2.h, 0, first);
+    weights_grad_later(&d->w, &fc1, p->d.pre, 0, n2.h, 0, first);
 }
 
-/* From dy = gradient of y1 (in s->dy) to dh = gradient of h of n1. */
+/* From the gradient of y1 to dh = gradient of h of n1. */
 static void attention_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
 {
     const struct model_spec *spec = &d->m->spec;
@@ -122,11 +126,11 @@ static void attention_backward(struct dit *d, const struct dit_slot *s, int b, i
     const struct weights_linear qkv = block_linear(d, s, B, b, T_QKV_W, C, 3 * C);
     const struct weights_linear proj = block_linear(d, s, B, b, T_PROJ_W, C, C);
 
-    weights_grad(&d->w, &proj, s->dy, 0, p->o, 0, first);
+    weights_grad_later(&d->w, &proj, p->d.y1, 0, p->o, 0, first);
     /* dh holds the gradient of o */
-    weights_input_grad(&d->w, &proj, d->dh, d->dt, 0, s->dy, 0, false);
+    weights_input_grad(&d->w, &proj, d->dh, d->dt, 0, p->d.y1, 0, false);
     struct attention_bwd att = {
-        .dqkv = d->dwide,
+        .dqkv = p->d.qkv,
         .d_o = d->dh,
         .o = p->o,
         .lse = p->lse,
@@ -138,10 +142,10 @@ static void attention_backward(struct dit *d, const struct dit_slot *s, int b, i
         .dt = d->dt,
     };
     dit_op(d, d->ops->attention_bwd(d->dev, &att, d->stream), "attention_bwd");
-    weights_input_grad(&d->w, &qkv, d->dh, d->dt, 0, d->dwide, 0, false);
+    weights_input_grad(&d->w, &qkv, d->dh, d->dt, 0, p->d.qkv, 0, false);
 }
 
-/* From dy = gradient of the branch's end (in s->dy) into dx, dtext; then to dy = gradient of y1. */
+/* From the gradient of the branch's end into dx, dtext; then to that of y1. */
 static void cross_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
 {
     const struct dit_block *p = &s->blocks[b];
@@ -152,11 +156,11 @@ static void cross_backward(struct dit *d, const struct dit_slot *s, int b, int B
                                       2 * C};
     const struct weights_linear proj = {model_caption_tensor(b, X_CROSS_PROJ_W), rows, C, C};
 
-    weights_grad(&d->w, &proj, s->dy, 0, c->o, 0, first);
-    weights_input_grad(&d->w, &proj, d->dh, d->dt, 0, s->dy, 0, false);
+    weights_grad_later(&d->w, &proj, p->d.cy, 0, c->o, 0, first);
+    weights_input_grad(&d->w, &proj, d->dh, d->dt, 0, p->d.cy, 0, false);
     const struct attention_bwd att = {
-        .dq = d->dwide,
-        .dkv = d->dkv,
+        .dq = p->d.q,
+        .dkv = p->d.kv,
         .d_o = d->dh,
         .o = c->o,
         .lse = c->lse,
@@ -171,11 +175,11 @@ static void cross_backward(struct dit *d, const struct dit_slot *s, int b, int B
         .dt = d->dt,
     };
     dit_op(d, d->ops->attention_bwd(d->dev, &att, d->stream), "attention_bwd");
-    weights_grad(&d->w, &q, d->dwide, 0, c->x, 0, first);
-    weights_input_grad(&d->w, &q, s->dx, DT_F32, 0, d->dwide, 0, true);
-    weights_grad(&d->w, &kv, d->dkv, 0, s->text, 0, first);
-    weights_input_grad(&d->w, &kv, s->dtext, DT_F32, 0, d->dkv, 0, b < d->m->spec.depth - 1);
-    sum_backward(d, s, p->y1, b, 2, B);
+    weights_grad_later(&d->w, &q, p->d.q, 0, c->x, 0, first);
+    weights_input_grad(&d->w, &q, s->dx, DT_F32, 0, p->d.q, 0, true);
+    weights_grad_later(&d->w, &kv, p->d.kv, 0, s->text, 0, first);
+    weights_input_grad(&d->w, &kv, s->dtext, DT_F32, 0, p->d.kv, 0, b < d->m->spec.depth - 1);
+    sum_backward(d, s, b, 2, B);
 }
 
 static void block_backward(struct dit *d, const struct dit_slot *s, int b, int B, bool first)
@@ -237,7 +241,7 @@ static void condition_captioned_backward(struct dit *d, struct dit_slot *s, int 
     const struct weights_linear text1 = {X_TEXT1_W, rows, spec->caption, C};
     const struct weights_linear text2 = {X_TEXT2_W,         rows, C, C, .epilogue = MM_DGELU,
                                          .aux = s->text_pre};
-    const void *dmod = weights_as_dt(&d->w, s->dshared, d->dmod16, B * 6 * C);
+    const void *dmod = weights_as_dt(&d->w, s->dshared, s->dmod16, B * 6 * C);
     /* dkv has room for two of these. */
     const void *dtext = weights_as_dt(&d->w, s->dtext, d->dkv, n);
     void *dpre = (char *)d->dkv + (size_t)n * dtype_bytes(d->dt);
@@ -259,7 +263,7 @@ static void modulate_backward(struct dit *d, const struct dit_slot *s,
 {
     const struct model_spec *spec = &d->m->spec;
     const int64_t C = d->C, ld = d->mod_ld;
-    const void *dmod = weights_as_dt(&d->w, s->dmod, d->dmod16, B * ld);
+    const void *dmod = weights_as_dt(&d->w, s->dmod, s->dmod16, B * ld);
     const size_t e = dtype_bytes(d->dt);
 
     for (int b = part->to < spec->depth ? part->to - 1 : part->to; b >= part->from; b--) {
@@ -267,7 +271,7 @@ static void modulate_backward(struct dit *d, const struct dit_slot *s,
         if (b == spec->depth)
             l = (struct weights_linear){model_final_tensor(spec, T_FINAL_MOD_W), B, C, 2 * C};
         const void *dy = (const char *)dmod + (size_t)dit_mod_at(d, b, 0) * e;
-        weights_grad(&d->w, &l, dy, ld, s->scond, 0, first);
+        weights_grad_later(&d->w, &l, dy, ld, s->scond, 0, first);
         weights_input_grad(&d->w, &l, s->dscond, DT_F32, 0, dy, ld, b < spec->depth);
         weights_ready_matrices(&d->w, l.w, l.w);
     }
@@ -369,7 +373,7 @@ int dit_backward(struct dit *d, const struct model_part *part, int slot, const s
         const struct weights_linear qkv = block_linear(d, s, B, b, T_QKV_W, d->C, 3 * d->C);
         block_backward(d, s, b, B, first);
         begin_block_backward(d, s, b, b > p->from, B);
-        weights_grad(&d->w, &qkv, d->dwide, 0, s->blocks[b].n1.h, 0, first);
+        weights_grad_later(&d->w, &qkv, s->blocks[b].d.qkv, 0, s->blocks[b].n1.h, 0, first);
         weights_ready_matrices(&d->w, model_block_tensor(spec, b, T_QKV_W),
                                d->L > 0 ? model_caption_tensor(b, X_CROSS_PROJ_B)
                                         : model_block_tensor(spec, b, T_FC2_B));

@@ -32,7 +32,8 @@
 struct dit_norm {
     float *x;     /* (B,T,C) residual stream at a LayerNorm */
     float *stats; /* (B,T,2) */
-    void *h;      /* (B,T,C) (dt); of blocks: dh, until the product that reads it */
+    void *h;      /* (B,T,C) (dt); of blocks, unless the backward is split: dh, until the product
+                   * that reads it */
 };
 
 struct dit_cross {
@@ -44,16 +45,29 @@ struct dit_cross {
     void *y;    /* (B,T,C) (dt) */
 };
 
+/* (dt) Gradients of what a block's products made, from which those of its weights are.  They last
+ * as long as the slot where the backward is split: there they lie in what the block above does not
+ * need any more, and those of the last block of the part by themselves; and h1 and h2 are kept.
+ * Else all blocks share them. */
+struct dit_block_grads {
+    void *y2;       /* (B,T,C) */
+    void *pre;      /* (B,T,M) */
+    void *cy, *q;   /* (B,T,C) each, with captions */
+    void *kv;       /* (B,L,2C) with captions */
+    void *y1, *qkv; /* (B,T,C), (B,T,3C) */
+};
+
 struct dit_block {
     struct dit_norm n1, n2;
-    struct dit_cross cross; /* with captions */
-    void *qkv;              /* (B,T,3C) (dt) */
-    void *o;                /* (B,T,C) (dt) */
-    float *lse;             /* (B,H,T); NULL in NET_FORWARD */
-    void *y1;               /* (B,T,C) (dt) */
-    void *pre;              /* (B,T,M) (dt) before the GELU; NULL in NET_FORWARD */
-    void *act;              /* (B,T,M) (dt); but in NET_TRAIN: dwide, until the product */
-    void *y2;               /* (B,T,C) (dt) */
+    struct dit_cross cross;   /* with captions */
+    void *qkv;                /* (B,T,3C) (dt) */
+    void *o;                  /* (B,T,C) (dt) */
+    float *lse;               /* (B,H,T); NULL in NET_FORWARD */
+    void *y1;                 /* (B,T,C) (dt) */
+    void *pre;                /* (B,T,M) (dt) before the GELU; NULL in NET_FORWARD */
+    void *act;                /* (B,T,M) (dt); but in NET_TRAIN: dwide, until the product */
+    void *y2;                 /* (B,T,C) (dt) */
+    struct dit_block_grads d; /* backward only */
 };
 
 /* Everything that a micro-batch leaves for its backward, and what crosses between parts. */
@@ -83,8 +97,8 @@ struct dit_slot {
 
     /* Backward only. */
     float *dx;      /* (B,T,C) */
-    void *dy;       /* (B,T,C) (dt) */
     float *dmod;    /* as mod */
+    void *dmod16;   /* (B,mod_ld), or with captions (B,6C) (dt), bf16 only */
     float *dscond;  /* (B,C) of what modulates: sums over blocks, from the last to the first */
     float *dcond;   /* (B,C) */
     float *dshared; /* (B,6C) */
@@ -111,7 +125,8 @@ struct dit {
     float *out;               /* (B,T,P) the final layer's; a router has none */
     float *x2;                /* (B,T,C) of the block at hand; NULL with captions, in NET_FORWARD */
     void *dh;                 /* (B,T,C) (dt) h of the block at hand; in its backward first dh */
-    void *dwide;              /* (B,T,max(M,3C)) (dt) act, and the backward's dpre and dqkv */
+    void *dwide;              /* (B,T,max(M,3C)) (dt) act, and the backward's dpre and dqkv; NULL
+                               * where that is split, as dy */
     float *both;              /* (B,2Ch,S,S) x and the estimate; NULL: none is read */
     float *ones;              /* (B,6C) with captions: the gate of what has none, */
     float *dones;             /* (B,6C) and its gradient */
@@ -119,7 +134,7 @@ struct dit {
     /* Backward only. */
     void *dout;    /* (B,T,P) (dt); a router: (B,classes) */
     void *dx16;    /* (B,T,C) (dt), bf16 only */
-    void *dmod16;  /* (B,mod_ld), or with captions (B,6C) (dt), bf16 only */
+    void *dy;      /* (B,T,C) (dt) */
     void *dkv;     /* (B,L,2C) (dt) with captions */
     void *dcond16; /* (B,C) (dt), bf16 only */
 };

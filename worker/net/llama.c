@@ -22,13 +22,21 @@ struct llama_norm {
     void *h;     /* (R,C) (dt) */
 };
 
+/* (dt) As dit_block_grads: what the gradients of a block's weights are made from. */
+struct llama_block_grads {
+    void *down, *o; /* (R,C) of what these products made */
+    void *gu;       /* (R,2M) */
+    void *qkv;      /* (R,(H+2K)D) */
+};
+
 struct llama_block {
     struct llama_norm n1, n2;
-    void *qkv;  /* (R,(H+2K)D) (dt) after rope */
-    void *o;    /* (R,C) (dt) */
-    float *lse; /* (B,H,T); NULL without gradients */
-    void *gu;   /* (R,2M) (dt) gate and up */
-    void *act;  /* (R,M) (dt) */
+    void *qkv;                  /* (R,(H+2K)D) (dt) after rope */
+    void *o;                    /* (R,C) (dt) */
+    float *lse;                 /* (B,H,T); NULL without gradients */
+    void *gu;                   /* (R,2M) (dt) gate and up */
+    void *act;                  /* (R,M) (dt) */
+    struct llama_block_grads d; /* backward only */
 };
 
 /* Arrays of rows, without the last column of the batch's tokens. */
@@ -50,8 +58,8 @@ struct llama_slot {
     struct llama_norm nf;       /* final */
 
     /* Backward only. */
-    float *dx;     /* (R,C) */
-    void *dh, *dy; /* (R,C) (dt) */
+    float *dx; /* (R,C) */
+    void *dh;  /* (R,C) (dt) */
 };
 
 struct llama {
@@ -76,6 +84,7 @@ struct llama {
 
     /* Backward only. */
     void *dlogits; /* (slice,V) (dt); in f32 the logits themselves */
+    void *dy;      /* (R,C) (dt); with a split backward NULL, as dwide */
     void *dwide;   /* (R,max(2M,(H+2K)D)) (dt) */
     void *dact;    /* (R,M) (dt) */
 };
@@ -162,7 +171,13 @@ static void plan_slot(struct llama *l, struct llama_slot *s, uint64_t rows)
         return;
     arena_add(a, &s->dx, rows * C * sizeof(float));
     arena_add(a, &s->dh, rows * C * e);
-    arena_add(a, &s->dy, rows * C * e);
+    if (!l->net.opt.split)
+        return;
+    struct llama_block_grads *g = &s->blocks[l->part.to - 1].d;
+    arena_add(a, &g->down, rows * C * e);
+    arena_add(a, &g->o, rows * C * e);
+    arena_add(a, &g->gu, rows * 2 * (uint64_t)l->M * e);
+    arena_add(a, &g->qkv, rows * (uint64_t)qkv_width(l) * e);
 }
 
 static void plan_backward(struct llama *l, uint64_t rows)
@@ -173,8 +188,24 @@ static void plan_backward(struct llama *l, uint64_t rows)
 
     if (l->dt != DT_F32 && l->part.to == l->depth)
         arena_add(a, &l->dlogits, (uint64_t)l->slice * (uint64_t)l->V * e);
-    arena_add(a, &l->dwide, rows * wide * e);
+    if (!l->net.opt.split) {
+        arena_add(a, &l->dy, rows * (uint64_t)l->C * e);
+        arena_add(a, &l->dwide, rows * wide * e);
+    }
     arena_add(a, &l->dact, rows * M * e);
+}
+
+/* Where the gradients of each block's products are, when all memory has its place. */
+static void place_grads(const struct llama *l, const struct llama_slot *s)
+{
+    for (int i = l->part.from; i < l->part.to; i++) {
+        const struct llama_block *above = &s->blocks[i + 1];
+        struct llama_block_grads *g = &s->blocks[i].d;
+        if (!l->net.opt.split)
+            *g = (struct llama_block_grads){l->dy, l->dy, l->dwide, l->dwide};
+        else if (i + 1 < l->part.to)
+            *g = (struct llama_block_grads){above->n2.x, above->n1.x, above->gu, above->qkv};
+    }
 }
 
 static int64_t slice_rows(int64_t rows, int vocab)
@@ -290,6 +321,8 @@ static int llama_make(struct device *dev, const struct model *m, const struct ne
     }
     for (int i = 0; opt->mode == NET_FORWARD && i < net_slots(opt) * s->depth; i++)
         l->blocks[i].n2.x = l->blocks[i].n1.x;
+    for (int i = 0; opt->mode != NET_FORWARD && i < net_slots(opt); i++)
+        place_grads(l, &l->slots[i]);
     if (l->dt == DT_F32)
         l->dlogits = l->logits;
     *ret = &l->net;
@@ -602,14 +635,14 @@ static struct weights_linear linear(int w, int64_t rows, int64_t in, int64_t out
     return (struct weights_linear){.w = w, .rows = rows, .in = in, .out = out, .no_bias = true};
 }
 
-/* Through a norm and the addition before it: from dh to dx, and to dy unless there is
- * nothing before. */
+/* Through a norm and the addition before it: from dh to dx, and to dy, the gradient of what was
+ * added; NULL: nothing was. */
 static void norm_backward(struct llama *l, const struct llama_slot *s, const struct llama_norm *n,
-                          int w, bool set, bool with_dy)
+                          int w, bool set, void *dy)
 {
     const struct rmsnorm_bwd p = {
         .dx = s->dx,
-        .dy = with_dy ? s->dy : NULL,
+        .dy = dy,
         .dw = weights_g(&l->weights, w),
         .dh = s->dh,
         .x = n->x,
@@ -623,7 +656,7 @@ static void norm_backward(struct llama *l, const struct llama_slot *s, const str
     op(l, l->ops->rmsnorm_bwd(l->dev, &p, l->stream), "rmsnorm_bwd");
 }
 
-/* From dy to dh = gradient of h of n2. */
+/* From the gradient of the block's end to dh = gradient of h of n2. */
 static void mlp_backward(struct llama *l, const struct llama_slot *s, int b, bool first)
 {
     const int64_t rows = s->rows;
@@ -633,15 +666,15 @@ static void mlp_backward(struct llama *l, const struct llama_slot *s, int b, boo
     const struct weights_linear down = linear(model_llama_block(b, L_DOWN), rows, l->M, l->C);
     struct weights *w = &l->weights;
 
-    weights_grad(w, &down, s->dy, 0, p->act, 0, first);
-    weights_input_grad(w, &down, l->dact, l->dt, 0, s->dy, 0, false);
-    op(l, l->ops->swiglu_bwd(l->dev, l->dwide, l->dact, p->gu, rows, l->M, l->dt, l->stream),
+    weights_grad_later(w, &down, p->d.down, 0, p->act, 0, first);
+    weights_input_grad(w, &down, l->dact, l->dt, 0, p->d.down, 0, false);
+    op(l, l->ops->swiglu_bwd(l->dev, p->d.gu, l->dact, p->gu, rows, l->M, l->dt, l->stream),
        "swiglu_bwd");
-    weights_grad(w, &gu, l->dwide, 0, p->n2.h, 0, first);
-    weights_input_grad(w, &gu, s->dh, l->dt, 0, l->dwide, 0, false);
+    weights_grad_later(w, &gu, p->d.gu, 0, p->n2.h, 0, first);
+    weights_input_grad(w, &gu, s->dh, l->dt, 0, p->d.gu, 0, false);
 }
 
-/* From dy to dh = gradient of h of n1. */
+/* From the gradient of the attention's end to dh = gradient of h of n1. */
 static void attention_backward(struct llama *l, const struct llama_slot *s, int b, bool first)
 {
     const struct llama_block *p = &s->blocks[b];
@@ -650,10 +683,10 @@ static void attention_backward(struct llama *l, const struct llama_slot *s, int 
     const struct weights_linear out = linear(model_llama_block(b, L_O), s->rows, l->C, l->C);
     struct weights *w = &l->weights;
 
-    weights_grad(w, &out, s->dy, 0, p->o, 0, first);
-    weights_input_grad(w, &out, s->dh, l->dt, 0, s->dy, 0, false); /* gradient of o */
+    weights_grad_later(w, &out, p->d.o, 0, p->o, 0, first);
+    weights_input_grad(w, &out, s->dh, l->dt, 0, p->d.o, 0, false); /* gradient of o */
     struct attention_bwd att = {
-        .dqkv = l->dwide,
+        .dqkv = p->d.qkv,
         .d_o = s->dh,
         .o = p->o,
         .lse = p->lse,
@@ -668,9 +701,9 @@ static void attention_backward(struct llama *l, const struct llama_slot *s, int 
         .dt = l->dt,
     };
     op(l, l->ops->attention_bwd(l->dev, &att, l->stream), "attention_bwd");
-    turn(l, s, l->dwide, true);
-    weights_grad(w, &qkv, l->dwide, 0, p->n1.h, 0, first);
-    weights_input_grad(w, &qkv, s->dh, l->dt, 0, l->dwide, 0, false);
+    turn(l, s, p->d.qkv, true);
+    weights_grad_later(w, &qkv, p->d.qkv, 0, p->n1.h, 0, first);
+    weights_input_grad(w, &qkv, s->dh, l->dt, 0, p->d.qkv, 0, false);
 }
 
 static void block_backward(struct llama *l, const struct llama_slot *s, int b, bool first)
@@ -681,7 +714,7 @@ static void block_backward(struct llama *l, const struct llama_slot *s, int b, b
         block_forward(l, s, b, false);
     }
     mlp_backward(l, s, b, first);
-    norm_backward(l, s, &p->n2, model_llama_block(b, L_NORM2), false, true);
+    norm_backward(l, s, &p->n2, model_llama_block(b, L_NORM2), false, p->d.o);
     attention_backward(l, s, b, first);
 }
 
@@ -691,18 +724,21 @@ static int llama_backward(struct net *n, const struct model_part *part, int slot
     struct llama *l = of(n);
     const struct model_spec *spec = &l->weights.m->spec;
     const struct llama_slot *s = &l->slots[slot];
+    const struct llama_block *last = &s->blocks[part->to - 1];
     if (part->to == l->depth) {
         if (l->head != L_EMBED)
             weights_ready_matrices(&l->weights, l->head, l->head);
-        norm_backward(l, s, &s->nf, model_llama_final(spec, L_NORM), true, true);
+        norm_backward(l, s, &s->nf, model_llama_final(spec, L_NORM), true, last->d.down);
     } else {
-        op(l, l->ops->cast(l->dev, s->dy, l->dt, s->dx, DT_F32, s->rows * l->C, l->stream), "cast");
+        op(l, l->ops->cast(l->dev, last->d.down, l->dt, s->dx, DT_F32, s->rows * l->C, l->stream),
+           "cast");
     }
     for (int b = part->to - 1; b >= part->from; b--) {
         block_backward(l, s, b, micro->first);
         weights_ready_matrices(&l->weights, model_llama_block(b, L_Q),
                                model_llama_block(b, L_DOWN));
-        norm_backward(l, s, &s->blocks[b].n1, model_llama_block(b, L_NORM1), false, b > part->from);
+        norm_backward(l, s, &s->blocks[b].n1, model_llama_block(b, L_NORM1), false,
+                      b > part->from ? s->blocks[b - 1].d.down : NULL);
     }
     if (part->from == 0)
         op(l,

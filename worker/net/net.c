@@ -28,6 +28,8 @@ int net_new(struct device *dev, const struct model *m, const struct net_options 
                        NET_SLOTS_MAX);
     if (m->part.to > 0 && !net_has_parts(m, opt))
         return err_set(err, -EINVAL, "a %s network cannot be cut", k->name);
+    if (opt->split && (opt->mode != NET_TRAIN || !net_has_parts(m, opt)))
+        return err_set(err, -EINVAL, "the backward of this %s network cannot be split", k->name);
     int rc = k->ops->make(dev, m, opt, ret, err);
     if (rc == 0)
         (*ret)->name = k->name;
@@ -36,6 +38,8 @@ int net_new(struct device *dev, const struct model *m, const struct net_options 
 
 void net_free(struct net *n)
 {
+    for (int i = 0; n && i < NET_SLOTS_MAX; i++)
+        weights_later_release(&n->later[i]);
     if (n)
         n->ops->free(n);
 }
@@ -99,6 +103,8 @@ int net_forward(struct net *n, const struct model_part *part, int slot,
     if (micro->backward && n->opt.mode == NET_FORWARD)
         return err_set(err, -EINVAL, "a backward in a network made for looking only");
     n->micro[slot] = *micro;
+    if (p.from == net_part_of(net_model(n)).from)
+        n->later[slot].n = 0; /* of a step that failed */
     if (micro->backward && micro->first && p.from == net_part_of(net_model(n)).from)
         weights_zero_grads(n->weights);
     return n->ops->forward(n, &p, slot, micro, err);
@@ -112,7 +118,16 @@ int net_backward(struct net *n, const struct model_part *part, int slot, struct 
         return rc;
     if (!n->micro[slot].backward)
         return err_set(err, -EINVAL, "a backward of a micro-batch that was not said to have one");
-    return n->ops->backward(n, &p, slot, &n->micro[slot], err);
+    n->weights->later = n->opt.split ? &n->later[slot] : NULL;
+    rc = n->ops->backward(n, &p, slot, &n->micro[slot], err);
+    n->weights->later = NULL;
+    return rc;
+}
+
+int net_weights(struct net *n, int slot, struct err *err)
+{
+    weights_run_later(n->weights, &n->later[slot]);
+    return weights_check(n->weights, err);
 }
 
 bool net_has_parts(const struct model *m, const struct net_options *opt)

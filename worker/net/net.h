@@ -40,6 +40,10 @@
  * batch, and what net_crossing names goes from one to the next after a forward, and back after a
  * backward.
  *
+ * SPLIT.  A network made with opt.split leaves most gradients of weights out of its backward:
+ * net_weights makes them, from what the slot holds, at any time before the slot is used again.  The
+ * bits are the same if micro-batches come in the same order there, too.
+ *
  * SELF-CONDITIONING (Chen et al., "Analog Bits", 2023).  A model that reads an estimate of the
  * image is told none, or, where a batch says so, the one that a forward without gradients has just
  * made. Such a model is one part.
@@ -127,6 +131,7 @@ struct net_options {
     int batch;                           /* images or rows of text of one micro-batch, at most */
     int load;                            /* those of one net_load, at most; 0: batch */
     int slots;                           /* micro-batches in flight; 0: 1 */
+    bool split;                          /* NET_TRAIN: net_weights follows each net_backward */
     bool uniform_t;                      /* images: else logit-normal */
     double label_dropout;                /* images: share of labels replaced by the null label */
     bool distill;                        /* images: learn from teachers (worker/net/distill.h) */
@@ -212,6 +217,7 @@ struct net {
     struct batch loaded; /* the last net_load's; what it points to may be gone */
     float grad_scale;    /* its */
     struct net_micro micro[NET_SLOTS_MAX];
+    struct weights_later later[NET_SLOTS_MAX]; /* what net_weights is to do */
 };
 
 /* The network of m->spec.kind. */
@@ -241,6 +247,8 @@ int net_forward(struct net *n, const struct model_part *part, int slot,
                 const struct net_micro *micro, struct err *err);
 /* After the same part's forward in this slot, and the later parts' backward. */
 int net_backward(struct net *n, const struct model_part *part, int slot, struct err *err);
+/* With opt.split: what the backward of the slot's micro-batch has left. */
+int net_weights(struct net *n, int slot, struct err *err);
 
 /* Can it be made of parts? */
 bool net_has_parts(const struct model *m, const struct net_options *opt);

@@ -130,6 +130,68 @@ void weights_grad(struct weights *w, const struct weights_linear *l, const void 
     weights_note(w, w->ops->matmul(w->dev, &mm, w->stream), "matmul");
 }
 
+/* ---- what is put off ---- */
+
+struct weights_put_off {
+    struct weights_linear linear;
+    const void *dy, *x; /* NULL: an announcement */
+    int64_t ld_dy, ldx;
+    bool first;
+    uint64_t offset, count; /* that is announced */
+};
+
+/* False: nothing waits, or there is no memory to note it in. */
+static bool put_off(struct weights *w, const struct weights_put_off *p)
+{
+    struct weights_later *l = w->later;
+    if (l && l->n == l->room) {
+        const int room = l->room > 0 ? 2 * l->room : 64;
+        void *more = mem_try_realloc_array(l->items, (size_t)room, sizeof *l->items);
+        if (!more) {
+            weights_note(w, -ENOMEM, "putting gradients off");
+            return false;
+        }
+        l->items = more;
+        l->room = room;
+    }
+    if (l)
+        l->items[l->n++] = *p;
+    return l;
+}
+
+void weights_grad_later(struct weights *w, const struct weights_linear *l, const void *dy,
+                        int64_t ld_dy, const void *x, int64_t ldx, bool first)
+{
+    const struct weights_put_off p = {
+        .linear = *l, .dy = dy, .x = x, .ld_dy = ld_dy, .ldx = ldx, .first = first};
+    if (!put_off(w, &p))
+        weights_grad(w, l, dy, ld_dy, x, ldx, first);
+}
+
+void weights_ready(struct weights *w, uint64_t offset, uint64_t count)
+{
+    if (!put_off(w, &(struct weights_put_off){.offset = offset, .count = count}) && w->watch)
+        w->watch->ready(w->watch->arg, offset, count);
+}
+
+void weights_run_later(struct weights *w, struct weights_later *later)
+{
+    for (int i = 0; i < later->n; i++) {
+        const struct weights_put_off *p = &later->items[i];
+        if (p->dy)
+            weights_grad(w, &p->linear, p->dy, p->ld_dy, p->x, p->ldx, p->first);
+        else
+            weights_ready(w, p->offset, p->count);
+    }
+    later->n = 0;
+}
+
+void weights_later_release(struct weights_later *l)
+{
+    mem_free(l->items);
+    *l = (struct weights_later){0};
+}
+
 void weights_input_grad(struct weights *w, const struct weights_linear *l, void *dx,
                         enum dtype dx_dt, int64_t ldx, const void *dy, int64_t ld_dy,
                         bool accumulate)

@@ -21,6 +21,14 @@ struct weights_watch {
     void *arg;
 };
 
+/* Products that gradients of weights are made by, and announcements of weights_ready, which a
+ * backward has put off.  {0} is empty. */
+struct weights_later {
+    struct weights_put_off *items;
+    int n, room;
+};
+void weights_later_release(struct weights_later *l);
+
 struct weights {
     struct device *dev;
     const struct kernel_ops *ops;
@@ -33,6 +41,7 @@ struct weights {
     int rc;                /* first failure since the last check */
     const char *failed;
     const struct weights_watch *watch; /* during the last micro-batch of a step, or NULL */
+    struct weights_later *later;       /* where what can wait is put; NULL: nothing waits */
 };
 
 /* Values are undefined until weights_set; gradients are zero.  release accepts
@@ -77,11 +86,7 @@ static inline float *weights_g(const struct weights *w, int i)
 
 /* A backward says so, at most once for each value: the gradients [offset, offset+count) of the
  * flat vector will not change any more, once what is queued on the stream by now is done. */
-static inline void weights_ready(struct weights *w, uint64_t offset, uint64_t count)
-{
-    if (w->watch)
-        w->watch->ready(w->watch->arg, offset, count);
-}
+void weights_ready(struct weights *w, uint64_t offset, uint64_t count);
 
 /* The same of the matrices among tensors first..last of the table, which lie together. */
 void weights_ready_matrices(struct weights *w, int first, int last);
@@ -101,6 +106,11 @@ void weights_forward(struct weights *w, const struct weights_linear *l, void *y,
 /* dW = (first) or += dyᵀ x, db += column sums of dy; dy and x (dt). */
 void weights_grad(struct weights *w, const struct weights_linear *l, const void *dy, int64_t ld_dy,
                   const void *x, int64_t ldx, bool first);
+/* The same, put off where w->later says so: dy and x stay as they are until it runs. */
+void weights_grad_later(struct weights *w, const struct weights_linear *l, const void *dy,
+                        int64_t ld_dy, const void *x, int64_t ldx, bool first);
+/* Queues all that was put off, in its order; it is empty then. */
+void weights_run_later(struct weights *w, struct weights_later *later);
 /* dx (rows,in) (dx_dt) ld ldx = or += dy (rows,out) (dt) W. */
 void weights_input_grad(struct weights *w, const struct weights_linear *l, void *dx,
                         enum dtype dx_dt, int64_t ldx, const void *dy, int64_t ld_dy,

@@ -8,7 +8,6 @@
 /* A plan that was timed. */
 struct timed {
     struct pipe_plan plan;
-    int variant;
     double bound, plain;
 };
 
@@ -31,7 +30,7 @@ struct planner {
 
 static bool asked(const struct planner *s, enum pipe_order order)
 {
-    return s->opt->only == PIPE_ORDERS || s->opt->only == order;
+    return s->opt->orders == 0 || (s->opt->orders & PLANNER_BIT(order)) != 0;
 }
 
 /* ---- warm-ups ---- */
@@ -107,7 +106,7 @@ static int time_one(struct planner *s, struct timed *t)
 {
     struct pipe_schedule schedule;
     struct simulation run;
-    int rc = schedule_make(&s->share, &t->plan, t->variant, &schedule, s->err);
+    int rc = schedule_make(&s->share, &t->plan, &schedule, s->err);
     if (rc < 0)
         return rc;
     rc = simulate(&s->share, &t->plan, &schedule, &run, s->err);
@@ -124,10 +123,11 @@ static int time_plan(struct planner *s, const struct pipe_plan *plan, double bou
 {
     const bool sought = plan->order == PIPE_SPLIT || plan->order == PIPE_BIDIRECTIONAL;
     struct timed t = {.plan = *plan, .bound = bound}, best = {.plain = INFINITY};
+    int *variant = &t.plan.variant;
     for (int many = 0; many < (plan->order == PIPE_DATA ? 1 : 2); many++) {
         if (!set_warm(s, &t.plan, many))
             continue;
-        for (t.variant = 0; t.variant < (sought ? SCHEDULE_VARIANTS : 1); t.variant++) {
+        for (*variant = 0; *variant < (sought ? SCHEDULE_VARIANTS : 1); ++*variant) {
             const int rc = time_one(s, &t);
             if (rc < 0)
                 return rc;
@@ -236,7 +236,7 @@ static int try_all(struct planner *s, int copies, int micros, bool shard)
     costs_share(s->p, copies, &s->share);
     if (copies == 1 && samples >= like.devices && asked(s, PIPE_DATA) && s->opt->stages < 2)
         rc = try_data(s, &like, micros, samples);
-    if (like.devices < 2 || rc < 0 || s->opt->only == PIPE_DATA)
+    if (like.devices < 2 || rc < 0 || s->opt->orders == PLANNER_BIT(PIPE_DATA))
         return rc;
     if (s->p->n_chains == 1)
         return try_pipelines(s, &like, micros, samples);
@@ -318,7 +318,7 @@ static int fill_one(struct planner *s, const struct timed *t, struct planner_can
     struct fill_report report;
     struct err why = {0};
     costs_share(s->p, plan->copies, &s->share);
-    int rc = schedule_make(&s->share, plan, t->variant, &schedule, s->err);
+    int rc = schedule_make(&s->share, plan, &schedule, s->err);
     if (rc < 0)
         return rc;
     rc = fill_schedule(&s->share, plan, &opt, &schedule, &report, &why);
@@ -359,8 +359,9 @@ static int split_filled(struct planner *s, const struct planner_candidate *from,
     if (!from->possible || s->p->n_chains > 1 || !asked(s, PIPE_SPLIT))
         return 0;
     t.plan.order = PIPE_SPLIT;
+    t.plan.variant = SCHEDULE_EARLY;
     costs_share(s->p, t.plan.copies, &s->share);
-    int rc = schedule_make(&s->share, &from->plan, 0, &plain, s->err);
+    int rc = schedule_make(&s->share, &t.plan, &plain, s->err);
     if (rc < 0 || (rc = early(s, &t.plan, &plain, &report.before, &report.idle)) < 0)
         return rc;
     schedule_release(&plain);
@@ -487,7 +488,7 @@ static int check_options(const struct planner *s)
 {
     const struct planner_options *o = s->opt;
     const int devices = s->p->n_devices;
-    if (devices == 1 && (o->stages > 1 || (o->only != PIPE_ORDERS && o->only != PIPE_DATA)))
+    if (devices == 1 && (o->stages > 1 || !asked(s, PIPE_DATA)))
         return err_set(s->err, -ERR_CONFIG, "a pipeline needs two devices, and there is one");
     if (o->stages > devices)
         return err_set(s->err, -ERR_CONFIG, "%d stages are more than %d devices: ask for fewer",

@@ -29,12 +29,14 @@
 #define PLANNER_CUTS 64
 #define PLANNER_TIMED 128
 
+#define PLANNER_BIT(order) (1u << (order))
+
 struct planner_options {
     int samples;                              /* of a step, of all copies together */
     int n_micros, micros[PLANNER_MICROS_MAX]; /* of a copy's step: tried, where they divide it */
     int stages;                               /* so many only; 0: any */
     int width;                                /* most devices of a pipeline's stage; 0: any */
-    enum pipe_order only;                     /* PIPE_ORDERS: any */
+    unsigned orders;                          /* bits of those that may be; 0: any */
     bool shard;         /* moments and master weights may be shared out, where they would not fit */
     bool fill;          /* else frozen layers run behind STEP */
     int scratch, group; /* as fill_options */

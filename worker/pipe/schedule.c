@@ -225,7 +225,7 @@ static void send(struct maker *m, const struct unit *u, int rank, const struct c
 static void device_list(struct maker *m, const struct unit *u, int rank)
 {
     const int d = u->device + rank;
-    const bool split = m->plan->order == PIPE_SPLIT;
+    const bool split = m->plan->order == PIPE_SPLIT && m->plan->variant != SCHEDULE_EARLY;
     add(m, d, (struct pipe_instr){.op = PIPE_LOAD});
     for (int c = 0; c < m->plan->chains; c++) {
         if (u->stage[c] < 0)
@@ -329,6 +329,24 @@ static double link_seconds(const struct maker *m, int chain, int stage)
     return costs_transfer(&l, m->p->chains[chain].layers[a->to - 1].out_bytes * (uint64_t)most);
 }
 
+static void stage_seconds(const struct search *s, int chain, int stage, struct progress *at)
+{
+    const struct pipe_cut *cut = &s->m->plan->cuts[chain];
+    const struct pipe_stage *st = &cut->stages[stage];
+    const double layers = st->to - st->from;
+    struct pipe_cost cost = {.f = layers, .b = layers, .w = layers};
+    double speed = 1;
+    if (s->m->p) {
+        cost = pipe_stage_cost(s->m->p, s->m->plan, chain, stage);
+        speed = pipe_speed(s->m->p, st->device, st->devices);
+        at->in = stage > 0 ? link_seconds(s->m, chain, stage - 1) : 0;
+        at->out = stage + 1 < cut->n ? link_seconds(s->m, chain, stage) : 0;
+    }
+    at->seconds[PIPE_F] = cost.f / speed;
+    at->seconds[PIPE_B] = (cost.b + (s->fused ? cost.w : 0)) / speed;
+    at->seconds[PIPE_W] = cost.w / speed;
+}
+
 static int search_open(struct search *s)
 {
     const struct pipe_plan *plan = s->m->plan;
@@ -345,13 +363,7 @@ static int search_open(struct search *s)
         const struct pipe_cut *cut = &plan->cuts[c];
         s->at[c] = at;
         for (int i = 0; i < cut->n; i++, at++) {
-            const struct pipe_cost cost = pipe_stage_cost(s->m->p, plan, c, i);
-            const double speed = pipe_speed(s->m->p, cut->stages[i].device, cut->stages[i].devices);
-            at->seconds[PIPE_F] = cost.f / speed;
-            at->seconds[PIPE_B] = (cost.b + (s->fused ? cost.w : 0)) / speed;
-            at->seconds[PIPE_W] = cost.w / speed;
-            at->in = i > 0 ? link_seconds(s->m, c, i - 1) : 0;
-            at->out = i + 1 < cut->n ? link_seconds(s->m, c, i) : 0;
+            stage_seconds(s, c, i, at);
             at->f_end = end;
             at->b_end = end + cut->micros;
             end += 2 * cut->micros;
@@ -433,8 +445,9 @@ static bool commit(struct search *s)
 }
 
 /* All units at once, by what can begin first. */
-static void order_search(struct maker *m, int variant)
+static void order_search(struct maker *m)
 {
+    const int variant = m->plan->variant;
     struct search s = {.m = m,
                        .fused = m->plan->order != PIPE_SPLIT,
                        .linger = variant % 3 * 0.5,
@@ -477,14 +490,24 @@ static void make_units(struct maker *m)
     }
 }
 
-int schedule_make(const struct costs *p, const struct pipe_plan *plan, int variant,
-                  struct pipe_schedule *ret, struct err *err)
+void pipe_plan_split(struct pipe_plan *plan)
 {
+    struct pipe_cut *cut = &plan->cuts[0];
+    plan->order = PIPE_SPLIT;
+    for (int i = 0; i < cut->n; i++)
+        cut->stages[i].slots = cut->stages[0].warm;
+}
+
+int schedule_make(const struct costs *p, const struct pipe_plan *plan, struct pipe_schedule *ret,
+                  struct err *err)
+{
+    const bool sought = plan->order == PIPE_BIDIRECTIONAL ||
+                        (plan->order == PIPE_SPLIT && plan->variant != SCHEDULE_EARLY);
     struct pipe_schedule out = {.n_devices = plan->devices};
     struct maker m = {.p = p, .plan = plan, .out = &out};
     make_units(&m);
-    if (plan->order == PIPE_SPLIT || plan->order == PIPE_BIDIRECTIONAL)
-        order_search(&m, variant);
+    if (sought)
+        order_search(&m);
     else
         for (int i = 0; i < m.n_units && !m.failed; i++)
             order_1f1b(&m, &m.units[i]);

@@ -60,6 +60,7 @@ struct pipe_cut {
 
 struct pipe_plan {
     enum pipe_order order;
+    int variant;         /* of an order that is found by trying: which list */
     int chains, devices; /* devices: of one copy */
     int copies;
     bool shard; /* the ranks of a stage share its moments and master weights out */
@@ -106,17 +107,23 @@ struct pipe_schedule {
     struct pipe_list lists[COSTS_DEVICES_MAX];
 };
 
-/* p has the devices of one copy (costs_share), and the plan keeps to the limits above.  variant:
- * orders that are found by trying (split, bidirectional) come in SCHEDULE_VARIANTS, of which the
- * caller takes the fastest.  -ENOMEM. */
+/* p has the devices of one copy (costs_share), and the plan keeps to the limits above.  Orders that
+ * are found by trying (split, bidirectional) come in SCHEDULE_VARIANTS, of which the caller takes
+ * the fastest.  Split has one more, SCHEDULE_EARLY: of which 1F1B's lists are made, for
+ * schedule_send_early, once they are filled or will not be.  p may be NULL but for bidirectional:
+ * layers are then alike, their three passes, too, and links free.  -ENOMEM. */
 #define SCHEDULE_VARIANTS 6
-int schedule_make(const struct costs *p, const struct pipe_plan *plan, int variant,
-                  struct pipe_schedule *ret, struct err *err);
+#define SCHEDULE_EARLY SCHEDULE_VARIANTS
+int schedule_make(const struct costs *p, const struct pipe_plan *plan, struct pipe_schedule *ret,
+                  struct err *err);
 void schedule_release(struct pipe_schedule *s);
 int schedule_copy(const struct pipe_schedule *s, struct pipe_schedule *ret); /* -ENOMEM */
 
 /* Has what B made leave before W runs: 1F1B becomes split, and nothing becomes later. */
 void schedule_send_early(struct pipe_schedule *s);
+/* Makes split of 1F1B's plan: W needs slots at the last stages, too, so each has as many as
+ * 1F1B's first one. */
+void pipe_plan_split(struct pipe_plan *plan);
 /* Before item `at` of device d's list.  -ENOMEM. */
 int schedule_insert(struct pipe_schedule *s, int d, int at, const struct pipe_instr *in);
 

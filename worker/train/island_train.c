@@ -389,7 +389,8 @@ struct island_trainer {
     struct model *parts[ISLAND_MAX]; /* of each stage; none where there is one */
     struct train_options opt, share;
     bool fills;
-    struct costs costs; /* of one copy, where it fills */
+    bool measured;
+    struct costs costs; /* of one copy, where that was */
     bool encoded;       /* the next step's samples have been, if they are what was said */
     int n;
     struct trainer *trainers[ISLAND_MAX];
@@ -486,7 +487,7 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
         .graphs = false,
         .plan = &t->plan,
         .device = rank % t->stages,
-        .costs = t->fills ? &t->costs : NULL,
+        .costs = t->measured ? &t->costs : NULL,
     };
     return rc < 0 ? rc : trainer_set_peers(tr, &peers, err);
 }
@@ -517,6 +518,7 @@ static int make_job(void *arg, int rank, struct err *err)
     struct train_options opt = t->share;
     opt.encoders = opt.encoders ? opt.encoders + rank : NULL;
     opt.slots = island_slots(t->is, &t->plan, stage);
+    opt.split = t->plan.order == PIPE_SPLIT;
     opt.sharers = t->plan.shard ? copies_of(t) : 1;
     opt.sharer = t->plan.shard ? rank / t->stages : 0;
     int rc = t->fills ? make_ahead(t, rank, m, &opt, err) : 0;
@@ -553,9 +555,10 @@ int island_trainer_new(struct island *is, const struct model *m, const struct tr
     t->stages = t->plan.cuts[0].n;
     t->plan.shard &= copies_of(t) > 1;
     island_share_options(opt, copies_of(t), &t->share);
-    t->fills = costs && costs->n_frozen > 0 && t->stages > 1 &&
+    t->measured = costs && t->stages > 1;
+    t->fills = t->measured && costs->n_frozen > 0 &&
                ahead_networks(opt->encoders, which) == costs->n_frozen;
-    if (t->fills)
+    if (t->measured)
         costs_share(costs, copies_of(t), &t->costs);
     if (rc == 0)
         rc = make_parts(t, err);

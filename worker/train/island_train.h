@@ -19,6 +19,9 @@
  * SHARED OUT.  With plan.shard each copy has the moments and the average of a share of its stage's
  * values alone, updates that share, and gives it to the others: the same bits.
  *
+ * SPLIT.  A plan of that order has each stage make gradients of weights apart, when nothing better
+ * is to be done: the same bits.
+ *
  * FILLED.  Where costs with frozen networks are given, a pipeline's ranks run those over the
  * samples of the next step in the bubbles of this one; of a phase's first step alone, before it.
  * Results do not depend on it.
@@ -49,9 +52,9 @@ int island_even_plan(const struct island *is, const struct model *m, int stages,
  * comes while another is computed. */
 int island_slots(const struct island *is, const struct pipe_plan *plan, int stage);
 
-/* As trainer_make, on every rank; m is borrowed; plan NULL: one stage.  costs: of the island, read
- * in the call alone but for their layers; NULL: nothing is filled.  follow comes before the first
- * step. */
+/* As trainer_make, on every rank; m is borrowed; plan NULL: one stage.  costs: of the island, by
+ * which the plan was found, read in the call alone but for their layers; NULL: it was not, and
+ * nothing is filled.  follow comes before the first step. */
 int island_trainer_new(struct island *is, const struct model *m, const struct train_options *opt,
                        const struct pipe_plan *plan, const struct costs *costs,
                        struct island_trainer **ret, struct err *err);

@@ -99,7 +99,7 @@ static void choose(const struct model *m, const struct train_options *opt, enum 
     struct train_options o = *opt;
     struct plan lean = {.room = p->room};
     find(m, opt, dt, host, p);
-    if (opt->recompute)
+    if (opt->recompute || opt->split)
         return;
     o.lean = true;
     find(m, &o, dt, host, &lean);

@@ -24,7 +24,7 @@ enum {
 
 /* Of a part of one block, on one device. */
 struct part_times {
-    double f[SIZES], b[SIZES]; /* seconds; b: of both backwards */
+    double f[SIZES], b[SIZES], w[SIZES]; /* seconds; recomputation has no w: it is in b */
 };
 
 enum { FIRST, MIDDLE, LAST, PARTS };
@@ -123,18 +123,35 @@ static int forget_caches(struct net *net, void *cold, struct err *err)
     return weights_sync(w, err);
 }
 
+/* Both backwards, the second right behind the first. */
+static int time_backward(struct net *net, double *b, double *both, struct err *err)
+{
+    const uint64_t begun = clock_now_ns();
+    int rc = net_backward(net, NULL, 0, err);
+    if (rc == 0)
+        rc = weights_sync(net->weights, err);
+    *b = seconds_since(begun);
+    if (rc == 0)
+        rc = net_weights(net, 0, err);
+    if (rc == 0)
+        rc = weights_sync(net->weights, err);
+    *both = net->opt.split ? seconds_since(begun) : *b;
+    return rc;
+}
+
 /* The least of some times, as others may have the machine meanwhile. */
 static int time_size(struct net *net, const struct model *m, int samples, void *cold, double *f,
-                     double *b, struct err *err)
+                     double *b, double *w, struct err *err)
 {
     const struct net_micro micro = {0, (unsigned)samples, true, true};
+    double both = INFINITY, b_now, both_now;
     struct zeros z;
     zeros_make(&z, m, &net->opt, (unsigned)samples);
     *f = *b = INFINITY;
     int rc = net_load(net, &z.batch, 1, err);
     for (int i = 0; i <= REPEATS && rc == 0; i++) { /* the first one warms up */
         rc = forget_caches(net, cold, err);
-        uint64_t begun = clock_now_ns();
+        const uint64_t begun = clock_now_ns();
         if (rc == 0)
             rc = net_forward(net, NULL, 0, &micro, err);
         if (rc == 0)
@@ -142,13 +159,12 @@ static int time_size(struct net *net, const struct model *m, int samples, void *
         *f = i > 0 ? fmin(*f, seconds_since(begun)) : *f;
         if (rc == 0)
             rc = forget_caches(net, cold, err);
-        begun = clock_now_ns();
         if (rc == 0)
-            rc = net_backward(net, NULL, 0, err);
-        if (rc == 0)
-            rc = weights_sync(net->weights, err);
-        *b = i > 0 ? fmin(*b, seconds_since(begun)) : *b;
+            rc = time_backward(net, &b_now, &both_now, err);
+        *b = i > 0 && rc == 0 ? fmin(*b, b_now) : *b;
+        both = i > 0 && rc == 0 ? fmin(both, both_now) : both;
     }
+    *w = fmax(0, both - *b);
     zeros_release(&z);
     return rc;
 }
@@ -166,6 +182,8 @@ static int time_part(const struct measuring *t, int rank, int which, struct err 
     struct net_options opt = train_net_options(t->opt);
     opt.batch = opt.load = t->sizes.samples[t->sizes.n - 1];
     opt.slots = 1;
+    opt.mode = opt.mode == NET_LEAN ? NET_TRAIN : opt.mode; /* one profile for both */
+    opt.split = opt.mode == NET_TRAIN;
     opt.encoders = t->opt->encoders ? &mine->stub : NULL;
     if (rc == 0)
         rc = net_new(dev, part, &opt, &net, err);
@@ -174,7 +192,8 @@ static int time_part(const struct measuring *t, int rank, int which, struct err 
     if (rc == 0)
         rc = dev->ops->alloc(dev, COLD, &cold, err);
     for (int i = 0; i < t->sizes.n && rc == 0; i++)
-        rc = time_size(net, t->m, t->sizes.samples[i], cold, &times->f[i], &times->b[i], err);
+        rc = time_size(net, t->m, t->sizes.samples[i], cold, &times->f[i], &times->b[i],
+                       &times->w[i], err);
     dev->ops->free(dev, cold);
     net_free(net);
     model_free(part);
@@ -488,7 +507,8 @@ static int fill_layers(const struct measuring *t, struct costs_chain *c, struct 
         part_bytes(t, part, l);
         for (int k = 0; k < t->sizes.n; k++) {
             l->f.s[k] = times->f[k];
-            l->b.s[k] = times->b[k]; /* and w: they are one here */
+            l->b.s[k] = times->b[k];
+            l->w.s[k] = times->w[k];
         }
         l->step = t->ranks[0].step * (double)part->flat;
         model_free(part);
@@ -501,7 +521,7 @@ static double speed_of(const struct measuring *t, int rank)
 {
     const int last = t->sizes.n - 1;
     const struct part_times *a = &t->ranks[0].parts[LAST], *b = &t->ranks[rank].parts[LAST];
-    return (a->f[last] + a->b[last]) / (b->f[last] + b->b[last]);
+    return (a->f[last] + a->b[last] + a->w[last]) / (b->f[last] + b->b[last] + b->w[last]);
 }
 
 static int fill(struct measuring *t, uint64_t memory, struct costs *p, struct err *err)
@@ -548,7 +568,8 @@ static char *path_of(const struct island *is, const struct model *m,
 {
     enum net_encoder which[NET_ENCODERS];
     const struct net_encoders *e = opt->encoders;
-    const int numbers[] = {(int)opt->precision,
+    const int numbers[] = {2, /* what is measured: b and w apart */
+                           (int)opt->precision,
                            opt->recompute,
                            opt->ema > 0,
                            e != NULL,
@@ -618,12 +639,11 @@ int profile_get(struct island *is, const struct model *m, const struct train_opt
     rc = measure(t, err);
     if (rc == 0)
         rc = fill(t, memory, ret, err);
-    if (rc == 0)
+    const int at = t->sizes.n - 1;
+    const struct costs_layer *block = rc == 0 ? ret->chains[0].layers : NULL;
+    if (block)
         log_info("profile", "measured in %.1f s what a block costs here: %.3g s for %d samples",
-                 seconds_since(begun),
-                 ret->chains[0].layers[0].f.s[t->sizes.n - 1] +
-                     ret->chains[0].layers[0].b.s[t->sizes.n - 1],
-                 most);
+                 seconds_since(begun), block->f.s[at] + block->b.s[at] + block->w.s[at], most);
     if (rc == 0 &&
         costs_write(path, ret, &why) < 0) /* without it the next process measures again */
         log_warn("profile", "not kept: %s", why.msg);

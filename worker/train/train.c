@@ -151,7 +151,7 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
 /* ---- a step, queued ---- */
 
 /* The lists of a plan of so many micro-batches, filled with the frozen work of so many samples of
- * the next step. */
+ * the next step: those that were planned. */
 static int make_schedule(const struct trainer *t, struct pipe_plan *plan, int micros, unsigned next,
                          struct pipe_schedule *ret, struct err *err)
 {
@@ -160,12 +160,15 @@ static int make_schedule(const struct trainer *t, struct pipe_plan *plan, int mi
         .samples = (int)next, .scratch = FILL_UNDERWAY, .group = FILL_GROUP, .share = 1};
     struct fill_report report;
     plan->cuts[0].micros = micros;
-    int rc = schedule_make(costs, plan, 0, ret, err);
-    if (rc < 0 || !costs || next == 0)
+    int rc = schedule_make(costs, plan, ret, err);
+    if (rc < 0)
         return rc;
-    rc = fill_schedule(costs, plan, &fill, ret, &report, err);
+    if (costs && next > 0)
+        rc = fill_schedule(costs, plan, &fill, ret, &report, err);
     if (rc < 0)
         schedule_release(ret);
+    else if (plan->order == PIPE_SPLIT && plan->variant == SCHEDULE_EARLY)
+        schedule_send_early(ret);
     return rc;
 }
 
@@ -216,6 +219,12 @@ static int forward(struct trainer *t, int micro, struct err *err)
     return rc < 0 ? rc : net_forward(t->net, NULL, slot_of(t, micro), &t->micros[micro], err);
 }
 
+/* In the last micro-batch gradients become final. */
+static const struct weights_watch *watch_of(const struct trainer *t, int micro)
+{
+    return t->with_peers && micro == t->plan.cuts[0].micros - 1 ? &t->peers.watch : NULL;
+}
+
 static int backward(struct trainer *t, int micro, struct err *err)
 {
     int rc = 0;
@@ -225,9 +234,16 @@ static int backward(struct trainer *t, int micro, struct err *err)
     if (rc < 0)
         return rc;
     note_ready(t);
-    if (t->with_peers && micro == t->plan.cuts[0].micros - 1)
-        t->w->watch = &t->peers.watch;
+    t->w->watch = watch_of(t, micro);
     rc = net_backward(t->net, NULL, slot_of(t, micro), err);
+    t->w->watch = NULL;
+    return rc;
+}
+
+static int weights(struct trainer *t, int micro, struct err *err)
+{
+    t->w->watch = watch_of(t, micro);
+    const int rc = net_weights(t->net, slot_of(t, micro), err);
     t->w->watch = NULL;
     return rc;
 }
@@ -356,8 +372,10 @@ static int queue_one(struct trainer *t, const struct batch *b, const struct pipe
     switch (in->op) {
     case PIPE_F:
         return b->count ? forward(t, in->micro, err) : 0;
-    case PIPE_B: /* with W */
+    case PIPE_B: /* with W, unless that is split off */
         return b->count ? backward(t, in->micro, err) : 0;
+    case PIPE_W:
+        return b->count && t->opt.split ? weights(t, in->micro, err) : 0;
     case PIPE_SEND:
     case PIPE_RECV:
         if (in->what == PIPE_ENCODED)
@@ -372,7 +390,6 @@ static int queue_one(struct trainer *t, const struct batch *b, const struct pipe
     case PIPE_STEP:
         return queue_update(t, err);
     case PIPE_LOAD: /* is behind us: it is not recorded */
-    case PIPE_W:    /* is in no list yet */
     case PIPE_OPS:
         break;
     }

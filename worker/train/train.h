@@ -89,8 +89,8 @@ struct train_peers {
     /* The plan, of which the trainer is this device of a copy; NULL: one stage. */
     const struct pipe_plan *plan;
     int device;
-    /* Of one copy, with frozen networks: the plan's bubbles are filled with them
-     * (worker/pipe/fill.h). NULL: they are not. */
+    /* Of one copy: what the plan's lists were made by, and with frozen networks its bubbles are
+     * filled (worker/pipe/fill.h).  NULL: neither. */
     const struct costs *costs;
 };
 /* Before the first step; peers and its plan are copied, costs are borrowed.  -ENOMEM. */

@@ -26,10 +26,12 @@ struct train_options {
     double label_dropout;
     double self_condition; /* share of the steps with an estimate; the model must read one */
     bool recompute;
-    bool lean; /* not with recompute: NET_LEAN, as the planner chooses */
-    bool fill; /* frozen encoders run in a pipeline's bubbles: of the trainers of one that is */
+    bool lean;  /* not with recompute: NET_LEAN, as the planner chooses */
+    bool fill;  /* frozen encoders run in a pipeline's bubbles: of the trainers of one that is */
+    bool split; /* of a pipeline's trainers: gradients of weights are made apart, by W */
     int sharers, sharer; /* trainers that share one state out, and which of them; 0: it is alone */
     enum job_parallel parallel; /* of the devices of an island */
+    enum job_pipeline pipeline;
     enum job_shard shard;
     int stages;   /* of a pipeline; 0: the fewest that fit */
     bool distill; /* images: learn from teachers */

@@ -88,7 +88,7 @@ static void plan(const struct costs *costs, const struct train_options *opt, enu
                  struct way *w)
 {
     struct err err = {0};
-    struct planner_options o = {.samples = opt->batch, .width = 1, .only = order};
+    struct planner_options o = {.samples = opt->batch, .width = 1, .orders = PLANNER_BIT(order)};
     struct planner_result r;
     for (int i = 1; i <= (order == PIPE_DATA ? 1 : opt->batch); i *= 2)
         o.micros[o.n_micros++] = i;

@@ -32,12 +32,12 @@ struct search {
     long cuts;
 };
 
-static double simulated(const struct costs *p, const struct pipe_plan *plan, int variant)
+static double simulated(const struct costs *p, const struct pipe_plan *plan)
 {
     struct pipe_schedule s;
     struct simulation run;
     struct err err = {0};
-    must(schedule_make(p, plan, variant, &s, &err), &err);
+    must(schedule_make(p, plan, &s, &err), &err);
     must(simulate(p, plan, &s, &run, &err), &err);
     const double t = run.seconds;
     simulation_release(&run);
@@ -55,7 +55,7 @@ static void look(void *arg, const struct pipe_cut *cut)
     s->bound = fmin(s->bound, brute_bound(s->p, &s->plan));
     for (int few = 0; few < 2 && s->simulated; few++) {
         (void)brute_warm(s->p, &s->plan, few);
-        s->seconds = fmin(s->seconds, simulated(s->p, &s->plan, 0));
+        s->seconds = fmin(s->seconds, simulated(s->p, &s->plan));
     }
 }
 
@@ -119,10 +119,11 @@ static void plan_vs_best(void)
     for (int i = 0; i < TIMED_CASES; i++) {
         struct costs p = brute_profile(&r, 8, 5);
         const int micros = 1 + (int)rng_below(&r, 16);
-        struct planner_options opt = {.n_micros = 1,
-                                      .micros = {micros},
-                                      .samples = micros * p.n_devices * 2,
-                                      .only = PIPE_ORDERS};
+        struct planner_options opt = {
+            .n_micros = 1,
+            .micros = {micros},
+            .samples = micros * p.n_devices * 2,
+        };
         struct planner_result result;
         const double best = best_of_all(&p, opt.samples, micros);
         if (isfinite(best)) {
@@ -150,13 +151,8 @@ static void planner_time(void)
     struct timespec from, to;
     struct planner_result result;
     struct costs p = pipes_profile(1, 64, 16, 8);
-    const struct planner_options opt = {.samples = 256,
-                                        .n_micros = 1,
-                                        .micros = {32},
-                                        .only = PIPE_ORDERS,
-                                        .fill = true,
-                                        .scratch = 16,
-                                        .group = 8};
+    const struct planner_options opt = {
+        .samples = 256, .n_micros = 1, .micros = {32}, .fill = true, .scratch = 16, .group = 8};
     rng_init(&r, 10, 3);
     for (int i = 0; i < 64; i++) {
         struct costs_layer *l = &p.chains[0].layers[i];
@@ -193,10 +189,11 @@ static double filled(const struct costs *p, int stages, int micros, double share
     struct err err = {0};
     for (int s = 0; s < stages; s++)
         plan.cuts[0].stages[s].slots = plan.cuts[0].stages[0].warm;
-    for (int v = 0; v < (order == PIPE_SPLIT ? SCHEDULE_VARIANTS : 1); v++) {
+    for (plan.variant = 0; plan.variant < (order == PIPE_SPLIT ? SCHEDULE_VARIANTS : 1);
+         plan.variant++) {
         struct pipe_schedule s;
         struct fill_report report;
-        must(schedule_make(p, &plan, v, &s, &err), &err);
+        must(schedule_make(p, &plan, &s, &err), &err);
         must(fill_schedule(p, &plan, &opt, &s, &report, &err), &err);
         must(schedule_check(p, &plan, &s, &err), &err);
         best = fmin(best, report.seconds);
@@ -276,8 +273,8 @@ static double best_order(const struct costs *p, enum pipe_order order, int micro
         plan.cuts[0].stages[s].warm = p->n_devices - s; /* 1F1B's memory, to the slot */
         plan.cuts[0].stages[s].slots = p->n_devices;
     }
-    for (int v = 0; v < SCHEDULE_VARIANTS; v++)
-        best = fmin(best, simulated(p, &plan, v));
+    for (plan.variant = 0; plan.variant < SCHEDULE_VARIANTS; plan.variant++)
+        best = fmin(best, simulated(p, &plan));
     return best;
 }
 

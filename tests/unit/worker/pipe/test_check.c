@@ -11,7 +11,7 @@ static void make(struct bench *b, enum pipe_order order)
 {
     b->p = pipes_profile(1, 3, 3, 8);
     b->plan = pipes_plan(&b->p, order, 3, 4, 8);
-    OK(schedule_make(&b->p, &b->plan, 0, &b->s, err));
+    OK(schedule_make(&b->p, &b->plan, &b->s, err));
     OK(schedule_check(&b->p, &b->plan, &b->s, err));
 }
 

@@ -19,7 +19,7 @@ static void make(struct bench *b, int stages, int micros)
     pipes_frozen(&b->p, RHO * 3 * stages / 8);
     b->plan = pipes_plan(&b->p, PIPE_1F1B, stages, micros, 8);
     b->opt = (struct fill_options){.samples = 8 * micros, .scratch = 16, .group = 8, .share = 1};
-    OK(schedule_make(&b->p, &b->plan, 0, &b->s, err));
+    OK(schedule_make(&b->p, &b->plan, &b->s, err));
 }
 
 static void fill(struct bench *b)
@@ -123,7 +123,7 @@ static void test_devices(void **state)
     b.p.devices[1].speed = 0.5;
     b.p.chains[0].layers[1] = (struct costs_layer){.f = {{0.5}}, .b = {{0.5}}, .w = {{0.5}}};
     schedule_release(&b.s);
-    OK(schedule_make(&b.p, &b.plan, 0, &b.s, err));
+    OK(schedule_make(&b.p, &b.plan, &b.s, err));
     fill(&b);
     assert_true(samples_of(&b, 0) > samples_of(&b, 1) * 3 / 2);
     drop(&b);

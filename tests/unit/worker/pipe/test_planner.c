@@ -7,7 +7,6 @@ static struct planner_options options(int samples, int micros)
     return (struct planner_options){.samples = samples,
                                     .n_micros = 1,
                                     .micros = {micros},
-                                    .only = PIPE_ORDERS,
                                     .shard = true,
                                     .fill = true,
                                     .scratch = 16,
@@ -60,7 +59,7 @@ static void test_links(void **state)
     assert_true(c->idle_before > 0 && c->memory > 0);
     planner_release(&r);
 
-    opt.only = PIPE_1F1B;
+    opt.orders = PLANNER_BIT(PIPE_1F1B);
     opt.stages = 2;
     OK(planner_search(&p, &opt, &r, err));
     assert_true(r.chosen == PIPE_1F1B && r.of[PIPE_1F1B].plan.cuts[0].n == 2);
@@ -120,7 +119,7 @@ static void test_refusals(void **state)
     opt.stages = 2;
     refused(&one, &opt, -ERR_CONFIG, "a pipeline needs two devices, and there is one");
     opt = options(64, 8);
-    opt.only = PIPE_SPLIT;
+    opt.orders = PLANNER_BIT(PIPE_SPLIT);
     refused(&one, &opt, -ERR_CONFIG, "a pipeline needs two devices");
     opt = options(64, 5);
     refused(&p, &opt, -ERR_CONFIG, "64 samples a step cannot be divided");
@@ -172,7 +171,7 @@ static void test_copies(void **state)
     struct planner_options opt = options(32, 4);
     struct planner_result r;
     (void)state;
-    opt.only = PIPE_1F1B;
+    opt.orders = PLANNER_BIT(PIPE_1F1B);
     for (int l = 0; l < 2; l++)
         p.chains[0].layers[l].weight_bytes = UINT64_C(1) << 39;
     OK(planner_search(&p, &opt, &r, err));

@@ -30,7 +30,7 @@ static void test_1f1b(void **state)
     struct pipe_schedule s;
     (void)state;
     plan.cuts[0].stages[0].warm = 2;
-    OK(schedule_make(&p, &plan, 0, &s, err));
+    OK(schedule_make(&p, &plan, &s, err));
     assert_string_equal(text(&s, 0), "LOAD g0<1 F0 s0>1 F1 s1>1 g1<1 B0 W0 F2 s2>1 g2<1 B1 W1 B2 "
                                      "W2 REDUCE CLIP STEP");
     assert_string_equal(text(&s, 1), "LOAD s0<0 s1<0 F0 B0 W0 g0>0 s2<0 F1 B1 W1 g1>0 F2 B2 W2 "
@@ -46,7 +46,7 @@ static void test_data(void **state)
     struct pipe_plan plan = pipes_plan(&p, PIPE_DATA, 1, 2, 8);
     struct pipe_schedule s, copy;
     (void)state;
-    OK(schedule_make(&p, &plan, 0, &s, err));
+    OK(schedule_make(&p, &plan, &s, err));
     assert_string_equal(text(&s, 0), "LOAD F0 B0 W0 F1 B1 W1 REDUCE CLIP STEP");
     OK(schedule_copy(&s, &copy));
     schedule_release(&s);
@@ -64,13 +64,51 @@ static void test_split(void **state)
     (void)state;
     plan.cuts[0].stages[0].warm = plan.cuts[0].stages[0].slots = 2;
     plan.cuts[0].stages[1].slots = 2;
-    OK(schedule_make(&p, &plan, 3, &s, err));
+    plan.variant = 3;
+    OK(schedule_make(&p, &plan, &s, err));
     OK(schedule_check(&p, &plan, &s, err));
     assert_non_null(strstr(text(&s, 1), "B0 g0>0"));
     for (int i = 0; i < s.lists[1].n; i++) /* the last B is not held up by a W before it */
         if (s.lists[1].items[i].op == PIPE_B && s.lists[1].items[i].micro == 2)
             assert_int_not_equal(s.lists[1].items[i - 1].op, PIPE_W);
     schedule_release(&s);
+    costs_release(&p);
+}
+
+/* A list made by no costs is that of layers which are alike; the early one is 1F1B's, whose
+ * gradients leave before W. */
+static void test_split_unmeasured(void **state)
+{
+    struct costs p = pipes_profile(1, 6, 3, 8);
+    struct pipe_plan plan = pipes_plan(&p, PIPE_1F1B, 3, 5, 8), one = plan;
+    struct pipe_schedule s, like;
+    char want[4096];
+    (void)state;
+    pipe_plan_split(&plan);
+    assert_true(plan.order == PIPE_SPLIT);
+    assert_int_equal(plan.cuts[0].stages[2].slots, plan.cuts[0].stages[0].warm);
+    for (plan.variant = 0; plan.variant < SCHEDULE_VARIANTS; plan.variant++) {
+        OK(schedule_make(NULL, &plan, &s, err));
+        OK(schedule_make(&p, &plan, &like, err));
+        OK(schedule_check(&p, &plan, &s, err));
+        for (int d = 0; d < 3; d++) {
+            str_copy(want, sizeof want, text(&like, d));
+            assert_string_equal(text(&s, d), want);
+        }
+        schedule_release(&s);
+        schedule_release(&like);
+    }
+    assert_int_equal(plan.variant, SCHEDULE_EARLY);
+    OK(schedule_make(NULL, &plan, &s, err));
+    OK(schedule_make(NULL, &one, &like, err));
+    str_copy(want, sizeof want, text(&like, 1));
+    assert_string_equal(text(&s, 1), want);
+    schedule_send_early(&s);
+    OK(schedule_check(&p, &plan, &s, err));
+    assert_null(strstr(text(&s, 1), "W0 g0"));
+    assert_non_null(strstr(text(&s, 1), "B0 g0"));
+    schedule_release(&s);
+    schedule_release(&like);
     costs_release(&p);
 }
 
@@ -86,7 +124,7 @@ static void test_ranks(void **state)
     plan.cuts[0].stages[0].devices = 2;
     plan.cuts[0].stages[1].device = 2;
     plan.cuts[0].stages[1].devices = 3;
-    OK(schedule_make(&p, &plan, 0, &s, err));
+    OK(schedule_make(&p, &plan, &s, err));
     OK(schedule_check(&p, &plan, &s, err));
     for (int d = 0; d < 2; d++)
         for (int i = 0; i < s.lists[d].n; i++) {
@@ -109,9 +147,9 @@ static void test_bidirectional(void **state)
     struct costs p = pipes_profile(2, 2, 2, 8);
     struct pipe_plan plan = pipes_plan(&p, PIPE_BIDIRECTIONAL, 2, 1, 8);
     (void)state;
-    for (int v = 0; v < SCHEDULE_VARIANTS; v++) {
+    for (plan.variant = 0; plan.variant < SCHEDULE_VARIANTS; plan.variant++) {
         struct pipe_schedule s;
-        OK(schedule_make(&p, &plan, v, &s, err));
+        OK(schedule_make(&p, &plan, &s, err));
         OK(schedule_check(&p, &plan, &s, err));
         for (int d = 0, f = 0; d < 2; d++, f = 0)
             for (int i = 0; i < s.lists[d].n && !f; i++)
@@ -127,9 +165,9 @@ static void test_bidirectional(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_1f1b),          cmocka_unit_test(test_data),
-        cmocka_unit_test(test_split),         cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_bidirectional),
+        cmocka_unit_test(test_1f1b),  cmocka_unit_test(test_data),
+        cmocka_unit_test(test_split), cmocka_unit_test(test_split_unmeasured),
+        cmocka_unit_test(test_ranks), cmocka_unit_test(test_bidirectional),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,11 @@
 /* The simulator: times that can be worked out by hand, and the bound that planning rests on. */
 #include "tests/unit/worker/pipe/pipes.h"
 
-static double seconds(const struct costs *p, const struct pipe_plan *plan, int variant,
-                      double *idle)
+static double seconds(const struct costs *p, const struct pipe_plan *plan, double *idle)
 {
     struct pipe_schedule s;
     struct simulation run;
-    OK(schedule_make(p, plan, variant, &s, err));
+    OK(schedule_make(p, plan, &s, err));
     OK(schedule_check(p, plan, &s, err));
     OK(simulate(p, plan, &s, &run, err));
     const double t = run.seconds;
@@ -31,7 +30,7 @@ static void test_1f1b(void **state)
             struct costs p = pipes_profile(1, 8, s, 8);
             const struct pipe_plan plan = pipes_plan(&p, PIPE_1F1B, s, m, 8);
             double idle;
-            assert_true(near(seconds(&p, &plan, 0, &idle), 3.0 * 8 / s * (m + s - 1)));
+            assert_true(near(seconds(&p, &plan, &idle), 3.0 * 8 / s * (m + s - 1)));
             assert_true(fabs(idle - (s - 1.0) / (m + s - 1)) < 1e-9);
             costs_release(&p);
         }
@@ -47,21 +46,21 @@ static void test_parts(void **state)
     p.chains[0].layers[0].step = 0.5;
     p.chains[0].layers[1].step = 0.125;
     /* Forward, transfer, forward, backward, transfer, backward; norm of 2 alpha, optimiser. */
-    assert_true(near(seconds(&p, &plan, 0, NULL), 6 + 2.5 + 0.5 + 0.5));
+    assert_true(near(seconds(&p, &plan, NULL), 6 + 2.5 + 0.5 + 0.5));
 
     plan = pipes_plan(&p, PIPE_DATA, 1, 1, 8);
     plan.devices = plan.cuts[0].stages[0].devices = 2;
     p.chains[0].layers[0].gradient_bytes = 4000;
     /* Half the samples each; two messages of half the gradients, half of it beside the backward. */
-    assert_true(near(seconds(&p, &plan, 0, NULL), 3 + (0.25 + 0.25) + 0.5 + 0.625));
+    assert_true(near(seconds(&p, &plan, NULL), 3 + (0.25 + 0.25) + 0.5 + 0.625));
     plan.shard = true;
-    assert_true(near(seconds(&p, &plan, 0, NULL), 3 + (0.25 + 0.25) + 0.5 + 0.3125));
+    assert_true(near(seconds(&p, &plan, NULL), 3 + (0.25 + 0.25) + 0.5 + 0.3125));
     p.chains[0].layers[0].gradient_bytes *= 5; /* more than the backward hides: 1 of 3 seconds */
-    assert_true(near(seconds(&p, &plan, 0, NULL), 3 + 2 * (0.25 + 1.25) - 1 + 0.5 + 0.3125));
+    assert_true(near(seconds(&p, &plan, NULL), 3 + 2 * (0.25 + 1.25) - 1 + 0.5 + 0.3125));
     p.chains[0].layers[0].gradient_bytes /= 5;
     plan.shard = false;
     p.devices[1].speed = 0.5;
-    assert_true(near(seconds(&p, &plan, 0, NULL), 6 + (0.25 + 0.25) + 0.5 + 1.25));
+    assert_true(near(seconds(&p, &plan, NULL), 6 + (0.25 + 0.25) + 0.5 + 1.25));
     costs_release(&p);
 }
 
@@ -73,7 +72,7 @@ static void test_overlap(void **state)
     const struct pipe_plan plan = pipes_plan(&p, PIPE_1F1B, 2, 8, 8);
     (void)state;
     p.links[0] = (struct costs_link){1, INFINITY};
-    assert_true(near(seconds(&p, &plan, 0, NULL), 3 * 9 + 2 + 2));
+    assert_true(near(seconds(&p, &plan, NULL), 3 * 9 + 2 + 2));
     costs_release(&p);
 }
 
@@ -115,7 +114,7 @@ static void test_bound(void **state)
                                  8 * p.chains[0].layers[plan.cuts[0].stages[s].to - 1].out_bytes));
         }
         const struct costs_link way = costs_link(&p, 0, stages - 1);
-        const double t = seconds(&p, &plan, 0, NULL) - 2 * way.alpha;
+        const double t = seconds(&p, &plan, NULL) - 2 * way.alpha;
         assert_true(t <= (micros + 2 * stages - 2) * slowest * (1 + 1e-9));
         costs_release(&p);
     }
@@ -132,8 +131,8 @@ static void test_split(void **state)
         plan.cuts[0].stages[s].warm = 4 - s;
         plan.cuts[0].stages[s].slots = 4;
     }
-    for (int v = 0; v < SCHEDULE_VARIANTS; v++)
-        best = fmin(best, seconds(&p, &plan, v, NULL));
+    for (plan.variant = 0; plan.variant < SCHEDULE_VARIANTS; plan.variant++)
+        best = fmin(best, seconds(&p, &plan, NULL));
     assert_true(near(best, 27));
     costs_release(&p);
 }
@@ -144,10 +143,10 @@ static void test_bidirectional(void **state)
     struct pipe_plan plan = pipes_plan(&p, PIPE_1F1B, 4, 2, 8);
     double best = INFINITY;
     (void)state;
-    assert_true(near(seconds(&p, &plan, 0, NULL), 3 * (4 + 3)));
+    assert_true(near(seconds(&p, &plan, NULL), 3 * (4 + 3)));
     plan = pipes_plan(&p, PIPE_BIDIRECTIONAL, 4, 2, 8);
-    for (int v = 0; v < SCHEDULE_VARIANTS; v++)
-        best = fmin(best, seconds(&p, &plan, v, NULL));
+    for (plan.variant = 0; plan.variant < SCHEDULE_VARIANTS; plan.variant++)
+        best = fmin(best, seconds(&p, &plan, NULL));
     assert_true(near(best, 19));
     costs_release(&p);
 }

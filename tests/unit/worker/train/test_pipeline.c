@@ -48,6 +48,19 @@ static void assert_copies_equal(const struct side *s, int stages)
     }
 }
 
+/* 1F1B; of split, the list of no costs, another one, and 1F1B whose gradients leave early. */
+enum order { ONE_F_ONE_B, SPLIT, SPLIT_LINGERING, SPLIT_EARLY, ORDERS };
+
+static void set_order(struct pipe_plan *plan, enum order order)
+{
+    static const int variants[ORDERS] = {
+        [SPLIT_LINGERING] = SCHEDULE_VARIANTS - 1, [SPLIT_EARLY] = SCHEDULE_EARLY};
+    if (order == ONE_F_ONE_B)
+        return;
+    pipe_plan_split(plan);
+    plan->variant = variants[order];
+}
+
 /* Blocks of the stages are said by where each ends. */
 static struct pipe_plan plan_of(const struct side *shape, const struct model *m, int stages,
                                 int accumulate, const int *ends)
@@ -62,14 +75,15 @@ static struct pipe_plan plan_of(const struct side *shape, const struct model *m,
     return plan;
 }
 
-static void check(const struct model_spec *spec, const struct train_options *o, int stages,
-                  int copies, const int *ends)
+static void check_order(const struct model_spec *spec, const struct train_options *o, int stages,
+                        int copies, const int *ends, enum order order)
 {
     struct err err = {0};
     struct side shape = {0};
     struct model *m = make_model(spec);
     OK(island_open(cpus[stages * copies], stages * copies, &shape.is, &err));
-    const struct pipe_plan plan = plan_of(&shape, m, stages, o->accumulate, ends);
+    struct pipe_plan plan = plan_of(&shape, m, stages, o->accumulate, ends);
+    set_order(&plan, order);
     island_close(shape.is);
     struct side whole = side_open(cpus[copies], m, o, NULL, NULL);
     struct side cut = side_open(cpus[stages * copies], m, o, &plan, NULL);
@@ -78,15 +92,26 @@ static void check(const struct model_spec *spec, const struct train_options *o, 
         OK(step(&whole, m, i, count_of(i), &a, &err));
         OK(step(&cut, m, i, count_of(i), &b, &err));
         if (!(a.loss == b.loss && a.grad_norm == b.grad_norm))
-            fail_msg("kind %d, %d stages, %d copies, step %u: loss %.17g, %.17g; norm %.17g, %.17g",
-                     spec->kind, stages, copies, i, a.loss, b.loss, a.grad_norm, b.grad_norm);
+            fail_msg("kind %d, %d stages, %d copies, order %d, step %u: loss %.17g, %.17g; norm "
+                     "%.17g, %.17g",
+                     spec->kind, stages, copies, order, i, a.loss, b.loss, a.grad_norm,
+                     b.grad_norm);
         assert_true(a.lr == b.lr && a.step == b.step);
     }
     assert_same(&whole, &cut, m);
     assert_copies_equal(&cut, stages);
+    assert_true(trainer_options(island_trainer_rank(cut.t, 1))->split == (order != ONE_F_ONE_B));
     close_side(&whole);
     close_side(&cut);
     model_free(m);
+}
+
+static void check(const struct model_spec *spec, const struct train_options *o, int stages,
+                  int copies, const int *ends)
+{
+    const enum order end = o->recompute ? SPLIT : o->accumulate == 1 ? SPLIT + 1 : ORDERS;
+    for (enum order order = ONE_F_ONE_B; order < end; order++)
+        check_order(spec, o, stages, copies, ends, order);
 }
 
 static void test_bits(void **state)
@@ -190,8 +215,11 @@ static void made_costs(struct costs *p, const struct model *m, const struct real
     p->chains[0].n = m->spec.depth;
     p->chains[0].layers = mem_alloc_array((size_t)m->spec.depth, sizeof *p->chains[0].layers);
     for (int i = 0; i < m->spec.depth; i++)
-        p->chains[0].layers[i] = (struct costs_layer){
-            .f = {{1e-3, 4e-3}}, .b = {{2e-3, 8e-3}}, .step = 1e-4, .out_bytes = 100};
+        p->chains[0].layers[i] = (struct costs_layer){.f = {{1e-3, 4e-3}},
+                                                      .b = {{1e-3, 4e-3}},
+                                                      .w = {{1e-3, 4e-3}},
+                                                      .step = 1e-4,
+                                                      .out_bytes = 100};
     for (int k = 0; k < 2; k++) {
         struct costs_frozen *f = &p->frozen[k];
         f->n = frozen_layers(e->ranks[0].of[which[k]]);
@@ -207,7 +235,8 @@ static bool is_told(unsigned i)
     return i % 7 != 3 && i + 1 < ROUNDS;
 }
 
-static void check_filled(int stages, int copies, int accumulate, double frozen)
+static void check_filled_order(int stages, int copies, int accumulate, double frozen,
+                               enum order order)
 {
     struct err err = {0};
     const int n = stages * copies;
@@ -227,7 +256,8 @@ static void check_filled(int stages, int copies, int accumulate, double frozen)
         o.encoders = encoders[k].tables;
         if (k == 1)
             made_costs(&costs, m, &encoders[1], n, frozen);
-        const struct pipe_plan plan = plan_of(s, m, k ? stages : 1, accumulate, NULL);
+        struct pipe_plan plan = plan_of(s, m, k ? stages : 1, accumulate, NULL);
+        set_order(&plan, k ? order : ONE_F_ONE_B);
         OK(island_trainer_new(s->is, m, &o, &plan, k ? &costs : NULL, &s->t, &err));
         assert_true(island_trainer_fills(s->t) == (k == 1));
         OK(trainer_set(island_trainer_first(s->t), flat, &err));
@@ -241,8 +271,8 @@ static void check_filled(int stages, int copies, int accumulate, double frozen)
         OK(island_trainer_step(sides[0].t, &now, NULL, &a, &err));
         OK(island_trainer_step(sides[1].t, &now, is_told(i) ? &next : NULL, &b, &err));
         if (!(a.loss == b.loss && a.grad_norm == b.grad_norm))
-            fail_msg("%d stages, %d copies, frozen %g, step %u: loss %.17g, %.17g", stages, copies,
-                     frozen, i, a.loss, b.loss);
+            fail_msg("%d stages, %d copies, frozen %g, order %d, step %u: loss %.17g, %.17g",
+                     stages, copies, frozen, order, i, a.loss, b.loss);
         mem_free(x);
     }
     assert_same(&sides[0], &sides[1], m);
@@ -258,6 +288,12 @@ static void check_filled(int stages, int copies, int accumulate, double frozen)
     costs_release(&costs);
     mem_free(flat);
     model_free(m);
+}
+
+static void check_filled(int stages, int copies, int accumulate, double frozen)
+{
+    for (enum order order = ONE_F_ONE_B; order < ORDERS; order++)
+        check_filled_order(stages, copies, accumulate, frozen, order);
 }
 
 static uint64_t moments_of(const struct side *s, int rank)

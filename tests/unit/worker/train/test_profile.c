@@ -17,7 +17,8 @@ static void check_costs(const struct costs *p, const struct model *m, int device
     for (int i = 0; i < p->chains[0].n; i++) {
         const struct costs_layer *l = &p->chains[0].layers[i];
         for (int k = 0; k < p->sizes.n; k++)
-            assert_true(l->f.s[k] > 0 && l->f.s[k] < 10 && l->b.s[k] > 0 && l->b.s[k] < 10);
+            assert_true(l->f.s[k] > 0 && l->f.s[k] < 10 && l->b.s[k] > 0 && l->b.s[k] < 10 &&
+                        l->w.s[k] > 0 && l->w.s[k] < 10);
         assert_true(l->step > 0 && l->out_bytes > 0 && l->slot_bytes > 0 && l->state_bytes > 0);
         gradients += l->gradient_bytes;
     }
@@ -61,8 +62,11 @@ static void check(const struct model_spec *spec, const struct train_options *o, 
     mem_free(path);
     file_names_release(&names);
 
-    const struct planner_options opt = {
-        .samples = 8, .n_micros = 2, .micros = {2, 4}, .width = 1, .only = PIPE_1F1B};
+    const struct planner_options opt = {.samples = 8,
+                                        .n_micros = 2,
+                                        .micros = {2, 4},
+                                        .width = 1,
+                                        .orders = PLANNER_BIT(PIPE_1F1B)};
     struct planner_result r;
     OK(planner_search(&p, &opt, &r, &err));
     const struct pipe_plan *plan = &r.of[PIPE_1F1B].plan;
