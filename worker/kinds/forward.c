@@ -2,8 +2,27 @@
 
 #include "worker/kinds/encoders.h"
 #include "worker/kinds/engine.h"
+#include "common/base/log.h"
+#include "worker/net/net_parts.h"
 #include "worker/order/task_model.h"
+#include "worker/train/island.h"
+#include "worker/train/plan.h"
 #include "worker/train/train.h"
+
+/* encoders: one for each device, or NULL. */
+static int make(struct engine *e, const struct model *m, const struct net_encoders *encoders,
+                struct net_options *opt, struct net **ret, struct err *err)
+{
+    const int n = island_size(e->island);
+    struct plan_room room;
+    plan_room(&e->dev, 1, &room);
+    opt->encoders = encoders;
+    const uint64_t need = net_bytes(m, opt, net_dtype(e->dev, opt->precision));
+    if (n == 1 || need <= plan_room_bytes(&room) || !net_has_parts(m, opt))
+        return net_new(e->dev, m, opt, ret, err);
+    log_info("forward", "the model does not fit %s: its blocks lie on %d devices", e->dev->name, n);
+    return net_parts_new(island_devices(e->island), n, m, opt, ret, err);
+}
 
 int forward_open_modules(struct engine *e, struct work *w, Skerry__V1__Network network,
                          Skerry__V1__ModuleRef *const *refs, size_t n_refs, int batch,
@@ -21,15 +40,14 @@ int forward_open_modules(struct engine *e, struct work *w, Skerry__V1__Network n
         rc = task_load(w, f.model, refs, n_refs, flat, err);
     struct train_options train;
     train_options_from_job(&w->spec, network == SKERRY__V1__NETWORK__NETWORK_ROUTER, 0, 0, &train);
-    const struct net_options opt = {.mode = NET_FORWARD,
-                                    .precision = train.precision,
-                                    .batch = batch,
-                                    .encoders = encoders ? &encoders->tables[0] : NULL,
-                                    .uniform_t = train.uniform_t};
+    struct net_options opt = {.mode = NET_FORWARD,
+                              .precision = train.precision,
+                              .batch = batch,
+                              .uniform_t = train.uniform_t};
     if (rc == 0)
-        rc = net_new(e->dev, f.model, &opt, &f.net, err);
+        rc = make(e, f.model, encoders ? encoders->tables : NULL, &opt, &f.net, err);
     if (rc == 0)
-        rc = weights_set(f.net->weights, flat, err);
+        rc = net_set(f.net, flat, err);
     mem_free(flat);
     if (rc < 0) {
         forward_close(&f);

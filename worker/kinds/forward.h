@@ -1,4 +1,6 @@
-/* A network for looking only: evaluation, sampling, features, scores.  Compute thread. */
+/* A network for looking only: evaluation, sampling, features, scores.  On the island's first
+ * device, or where that has no room for the whole model in parts on all of them
+ * (worker/net/net_parts.h).  Compute thread. */
 #ifndef WORKER_FORWARD_H
 #define WORKER_FORWARD_H
 

@@ -81,7 +81,7 @@ static int draw_path(struct engine *e, struct work *w, const struct drawing *d, 
     struct dit_rows dit = {0};
     int rc = forward_open(e, w, d->rows, &f, err);
     if (rc == 0)
-        rc = dit_rows_open(&dit, net_dit(f.net), err);
+        rc = dit_rows_open_net(&dit, f.net, err);
     if (rc == 0) {
         if (d->prompts.states)
             dit_rows_captions(&dit, &d->prompts.captions);
@@ -238,6 +238,10 @@ static int write_text(struct engine *e, struct work *w, struct err *err)
         rc = forward_open(e, w, 1, &f, err);
     if (rc == 0 && (rc = append(&s.text, t->prompt, strlen(t->prompt))) < 0)
         (void)err_set(err, rc, "no memory for a text");
+    if (rc == 0 && !llama_of(f.net))
+        rc = err_set(err, -ENOMEM,
+                     "a text is written on one device, and none of this worker holds the model "
+                     "whole");
     if (rc == 0)
         rc = generate_text(llama_of(f.net), tokenizer, t->prompt, &opt, on_text, &s, err);
     uplink_free(s.job);

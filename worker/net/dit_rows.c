@@ -1,5 +1,8 @@
 #include "worker/net/dit_rows.h"
 
+#include "worker/net/image_net.h"
+#include "worker/net/net_parts.h"
+
 static size_t caption_bytes(const struct model_spec *spec, enum dtype dt)
 {
     return (size_t)spec->caption_tokens * (size_t)spec->caption * dtype_bytes(dt);
@@ -42,6 +45,14 @@ int dit_rows_open(struct dit_rows *r, struct dit *d, struct err *err)
     if (!r->lengths)
         return err_set(err, -ENOMEM, "no memory for %d rows", dit_batch(d));
     return arena_alloc(&r->arena, w->dev, err);
+}
+
+int dit_rows_open_net(struct dit_rows *r, struct net *net, struct err *err)
+{
+    struct net *first = net_parts_first(net);
+    int rc = dit_rows_open(r, net_dit(first ? first : net), err);
+    r->parts = first ? net : NULL;
+    return rc;
 }
 
 void dit_rows_close(struct dit_rows *r)
@@ -122,6 +133,8 @@ static int run_batch(struct dit_rows *r, float *v, const struct dit_rows_in *in,
                               .states = r->states,
                               .lengths = captioned ? r->d_labels : NULL,
                               .pred = v};
+    if (r->parts)
+        return net_parts_velocity(r->parts, &io, err);
     rc = dit_forward(r->dit, NULL, 0, &io, err);
     return rc < 0 ? rc : weights_sync(dit_weights(r->dit), err);
 }

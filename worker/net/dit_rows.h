@@ -18,8 +18,9 @@
 
 struct dit_rows {
     struct dit *dit;
-    int shape;       /* of the rows (model_shape) */
-    int64_t in, out; /* values of one */
+    struct net *parts; /* of which it is the first; NULL: it is the whole */
+    int shape;         /* of the rows (model_shape) */
+    int64_t in, out;   /* values of one */
     struct net_captions captions;
     struct arena arena;
     float *d_t;        /* (batch) */
@@ -38,6 +39,8 @@ uint64_t dit_rows_bytes(const struct model *m, int batch, enum dtype dt);
 /* d is borrowed; its batch should be DIT_ROWS_MIN at least, else few rows stay few.
  * *r must stay where it is.  close accepts what open left on failure, and { 0 }. */
 int dit_rows_open(struct dit_rows *r, struct dit *d, struct err *err);
+/* The DiT of a network, whole or in parts (net_parts.h); rows are on its first device then. */
+int dit_rows_open_net(struct dit_rows *r, struct net *net, struct err *err);
 void dit_rows_close(struct dit_rows *r);
 
 /* What labels are numbers of from now on; what it points to must live as long. */

@@ -44,6 +44,11 @@ void net_free(struct net *n)
         n->ops->free(n);
 }
 
+int net_set(struct net *n, const float *flat, struct err *err)
+{
+    return n->ops->set ? n->ops->set(n, flat, err) : weights_set(n->weights, flat, err);
+}
+
 uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
     const bool encodes = opt->encoders && net_part_of(m).from == 0;

@@ -204,6 +204,8 @@ struct net_ops {
     bool graphs;
     /* (count) most probable class of what was queued last; waits.  NULL: there are no classes. */
     int (*best)(struct net *n, unsigned count, int32_t *ret, struct err *err);
+    /* NULL: by weights_set. */
+    int (*set)(struct net *n, const float *flat, struct err *err);
     /* NULL: the kind has none. */
     int (*hidden)(struct net *n, const struct batch *b, struct net_hidden *ret, struct err *err);
 };
@@ -224,6 +226,8 @@ struct net {
 int net_new(struct device *dev, const struct model *m, const struct net_options *opt,
             struct net **ret, struct err *err);
 void net_free(struct net *n); /* accepts NULL */
+/* All weights, from a host flat vector of the model. */
+int net_set(struct net *n, const float *flat, struct err *err);
 
 /* bf16 or f32, as NET_AUTO and this device mean it. */
 static inline enum dtype net_dtype(const struct device *dev, enum net_precision p)

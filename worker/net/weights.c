@@ -78,6 +78,16 @@ int weights_set(struct weights *w, const float *flat, struct err *err)
     return weights_changed(w, err);
 }
 
+int weights_set_part(struct weights *w, const struct model *whole, const float *flat,
+                     struct err *err)
+{
+    for (size_t i = 0; i < w->m->n; i++)
+        if (w->m->tensors[i].count > 0)
+            copy(w, w->w + w->m->tensors[i].offset, flat + whole->tensors[i].offset,
+                 w->m->tensors[i].count, COPY_TO_DEVICE);
+    return weights_changed(w, err);
+}
+
 int weights_changed(struct weights *w, struct err *err)
 {
     if (w->w16)

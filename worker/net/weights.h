@@ -55,6 +55,9 @@ uint64_t weights_bytes(const struct model *m, enum dtype dt, bool gradients);
 
 /* All values, from a host flat vector. */
 int weights_set(struct weights *w, const float *flat, struct err *err);
+/* Those of a part, from a flat vector of the whole model. */
+int weights_set_part(struct weights *w, const struct model *whole, const float *flat,
+                     struct err *err);
 /* After writing w->w on the device: refresh the copy that computes. */
 int weights_changed(struct weights *w, struct err *err);
 

@@ -14,6 +14,7 @@
 #include "worker/order/work.h"
 #include "worker/data/data_samples.h"
 #include "worker/kinds/engine.h"
+#include "worker/train/island.h"
 #include "worker/kinds/task_files.h"
 #include "worker/order/modules.h"
 #include "worker/data/ngrams.h"
@@ -29,13 +30,13 @@
     "outer: {rounds: 3, steps: 24}\n"
 #define IMAGES_WITH(x)                                                                             \
     HEAD "data: {path: x, image_size: 8, shard_samples: 16}\n"                                     \
-         "model: {type: dit, patch: 2, dim: 16, depth: 1, heads: 2" x "}\n"                        \
+         "model: {type: dit, patch: 2, dim: 16, depth: 2, heads: 2" x "}\n"                        \
          "train: {batch: 4, lr: 1e-3, precision: f32}\n"
 #define IMAGES IMAGES_WITH("")
 #define WARM IMAGES_WITH(", warm_start: y")
 #define TEXTS                                                                                      \
     HEAD "data: {path: x, shard_samples: 100}\n"                                                   \
-         "model: {type: llama, dim: 16, depth: 1, heads: 2, context: 64, warm_start: y}\n"         \
+         "model: {type: llama, dim: 16, depth: 2, heads: 2, context: 64, warm_start: y}\n"         \
          "train: {batch: 4, lr: 1e-3, precision: f32}\n"
 
 static char *top;
@@ -313,6 +314,48 @@ static inline void make_version(bool text)
     version0_size[text] = out->size;
     to_cache(out->path, out->sha256);
     work_free(w);
+}
+
+/* ---- devices that are too small ----------------------------------------------------- */
+
+static const struct kernel_ops *roomy;
+static struct kernel_ops tight, counting;
+static int on_second; /* allocations */
+
+static inline int no_room(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
+{
+    *ret_free = 1;
+    return 0;
+}
+
+static inline int count_alloc(struct device *dev, size_t bytes, void **ret, struct err *e)
+{
+    on_second++;
+    return roomy->alloc(dev, bytes, ret, e);
+}
+
+/* The engine has two devices, of which the first says that it has no room; was: what it had. */
+static inline void two_tight_devices(struct island **was)
+{
+    *was = engine->island;
+    OK(island_open("cpu,cpu", 2, &engine->island, err));
+    engine->dev = island_device(engine->island, 0);
+    roomy = engine->dev->ops;
+    tight = counting = *roomy;
+    tight.memory = no_room;
+    counting.alloc = count_alloc;
+    engine->dev->ops = &tight;
+    island_device(engine->island, 1)->ops = &counting;
+    on_second = 0;
+}
+
+static inline void enough_room(struct island *was)
+{
+    for (int i = 0; i < 2; i++)
+        island_device(engine->island, i)->ops = roomy;
+    island_close(engine->island);
+    engine->island = was;
+    engine->dev = island_device(was, 0);
 }
 
 static inline int setup(void **state)

@@ -81,6 +81,26 @@ static void images_leave_out_the_bad(void **state)
     work_free(w);
 }
 
+/* A model that the first device cannot hold is judged in parts, and the same. */
+static void parts_judge_alike(void **state)
+{
+    const char *const specs[] = {IMAGES, TEXTS};
+    const struct test_shard *shards[] = {images, texts};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct island *was;
+        struct work *whole = eval(specs[i], shards[i], 1, 0, N, 0, 0);
+        two_tight_devices(&was);
+        struct work *parts = eval(specs[i], shards[i], 1, 0, N, 0, 0);
+        assert_true(on_second > 0);
+        assert_int_equal(parts->result.units, whole->result.units);
+        assert_true(parts->result.loss_sum == whole->result.loss_sum);
+        enough_room(was);
+        work_free(parts);
+        work_free(whole);
+    }
+}
+
 static void no_sample_can_be_read(void **state)
 {
     (void)state;
@@ -99,9 +119,8 @@ static void no_sample_can_be_read(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_count_tokens_and_bytes),
-        cmocka_unit_test(nothing_is_judged),
-        cmocka_unit_test(images_leave_out_the_bad),
+        cmocka_unit_test(texts_count_tokens_and_bytes), cmocka_unit_test(nothing_is_judged),
+        cmocka_unit_test(images_leave_out_the_bad),     cmocka_unit_test(parts_judge_alike),
         cmocka_unit_test(no_sample_can_be_read),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

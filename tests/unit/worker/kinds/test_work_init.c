@@ -35,7 +35,7 @@ static void one_file_for_each_module(void **state)
     struct order o;
     Skerry__V1__Level level[2], *levels[2];
     Skerry__V1__ModuleRef ref[3], *refs[3];
-    uint32_t block = 0;
+    uint32_t blocks[] = {0, 1};
     order_init(&o, INIT, IMAGES, images, 1);
     for (int i = 0; i < 3; i++) {
         ref[i] = o.module;
@@ -47,10 +47,10 @@ static void one_file_for_each_module(void **state)
         skerry__v1__level__init(&level[l]);
         level[l].embedders = l == 0;
         level[l].head = l == 1;
+        level[l].blocks = &blocks[l];
+        level[l].n_blocks = 1;
         levels[l] = &level[l];
     }
-    level[1].blocks = &block;
-    level[1].n_blocks = 1;
     o.task.levels = levels;
     o.task.n_levels = 2;
     o.task.modules = refs;

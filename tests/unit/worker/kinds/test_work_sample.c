@@ -82,6 +82,31 @@ static void texts_go_on_from_the_prompt(void **state)
     work_free(w);
 }
 
+/* A model that the first device cannot hold draws the same; a text is not written so. */
+static void parts_draw_alike(void **state)
+{
+    Skerry__V1__SampleTask t;
+    struct island *was;
+    struct order o;
+    (void)state;
+    sample_of_images(&t, 3);
+    t.guidance = 2;
+    struct work *whole = sample(IMAGES, &t);
+    two_tight_devices(&was);
+    struct work *parts = sample(IMAGES, &t);
+    assert_true(on_second > 0);
+    assert_memory_equal(output_of(parts, WORK_RESULT)->sha256,
+                        output_of(whole, WORK_RESULT)->sha256, 32);
+    sample_of_text(&t, "Once", 3);
+    order_init(&o, SAMPLE, TEXTS, images, 1);
+    o.task.sample = &t;
+    o.task.n_modules = 1;
+    fails(&o, -ENOMEM, "none of this worker holds the model whole");
+    enough_room(was);
+    work_free(parts);
+    work_free(whole);
+}
+
 /* ---- the message ---- */
 
 static int check(Skerry__V1__SampleTask *t, struct err *err)
@@ -144,9 +169,8 @@ static void limits_of_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_grid),
-        cmocka_unit_test(texts_go_on_from_the_prompt),
-        cmocka_unit_test(limits_of_images),
+        cmocka_unit_test(the_grid),         cmocka_unit_test(texts_go_on_from_the_prompt),
+        cmocka_unit_test(parts_draw_alike), cmocka_unit_test(limits_of_images),
         cmocka_unit_test(limits_of_texts),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
