@@ -17,6 +17,7 @@
 #include "worker/link/uplink.h"
 #include "worker/net/generate.h"
 #include "worker/net/llama.h"
+#include "worker/net/net_parts.h"
 
 /* Points of one evaluation, two for a sample with guidance: so many that swapping experts
  * pays, so few that a small device has room. */
@@ -238,12 +239,10 @@ static int write_text(struct engine *e, struct work *w, struct err *err)
         rc = forward_open(e, w, 1, &f, err);
     if (rc == 0 && (rc = append(&s.text, t->prompt, strlen(t->prompt))) < 0)
         (void)err_set(err, rc, "no memory for a text");
-    if (rc == 0 && !llama_of(f.net))
-        rc = err_set(err, -ENOMEM,
-                     "a text is written on one device, and none of this worker holds the model "
-                     "whole");
+    struct net *first = rc == 0 ? net_parts_first(f.net) : NULL;
     if (rc == 0)
-        rc = generate_text(llama_of(f.net), tokenizer, t->prompt, &opt, on_text, &s, err);
+        rc = generate_text(llama_of(first ? first : f.net), tokenizer, t->prompt, &opt, on_text, &s,
+                           err);
     uplink_free(s.job);
     if (rc == 0) {
         mem_free(w->result.text);

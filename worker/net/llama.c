@@ -70,6 +70,7 @@ struct llama {
     struct stream *stream;
     enum dtype dt;
     struct model_part part; /* that it is: it has no memory for other blocks */
+    struct llama *next;     /* part, on another device, where tokens are read; or NULL */
     int depth, C, H, K, D, M, V;
     int64_t slice; /* rows of the head at a time */
     int head;      /* tensor that makes logits */
@@ -89,10 +90,11 @@ struct llama {
     void *dact;    /* (R,M) (dt) */
 };
 
-/* The keys and values of a text so far. */
+/* The keys and values of a text so far: of the blocks that l has, and of the part behind it. */
 struct llama_cache {
     struct llama *l;
-    void *kv; /* device (depth,seq,2K,D) (dt) */
+    struct llama_cache *next;
+    void *kv; /* device (blocks,seq,2K,D) (dt) */
     int used, seq;
 };
 
@@ -339,6 +341,13 @@ const struct model *llama_model(const struct llama *l)
     return l->weights.m;
 }
 
+void llama_link(struct net *part, struct net *next)
+{
+    struct llama *l = llama_of(part);
+    if (l)
+        l->next = llama_of(next);
+}
+
 /* ---- batches ---- */
 
 #define POSITIONS (1 << 20) /* that rotary embeddings take */
@@ -485,7 +494,7 @@ static void attend(struct llama *l, const struct llama_slot *s, int b)
         .dt = l->dt,
     };
     if (s->cache) {
-        char *kv = (char *)s->cache->kv + (size_t)b * cache_block_bytes(s->cache);
+        char *kv = (char *)s->cache->kv + (size_t)(b - l->part.from) * cache_block_bytes(s->cache);
         const int used = s->cache->used;
         remember(l, p, kv, used, s->rows);
         att.kv = kv;
@@ -781,7 +790,10 @@ int llama_cache_new(struct llama *l, struct llama_cache **ret, struct err *err)
         return err_set(err, -ENOMEM, "no memory for a cache of keys");
     c->l = l;
     c->seq = s->context;
-    int rc = l->ops->alloc(l->dev, cache_block_bytes(c) * (size_t)s->depth, &c->kv, err);
+    const size_t blocks = (size_t)(l->part.to - l->part.from);
+    int rc = l->ops->alloc(l->dev, cache_block_bytes(c) * blocks, &c->kv, err);
+    if (rc == 0 && l->next)
+        rc = llama_cache_new(l->next, &c->next, err);
     if (rc < 0) {
         llama_cache_free(c);
         return rc;
@@ -794,13 +806,15 @@ void llama_cache_free(struct llama_cache *c)
 {
     if (!c)
         return;
+    llama_cache_free(c->next);
     c->l->ops->free(c->l->dev, c->kv);
     mem_free(c);
 }
 
 void llama_cache_clear(struct llama_cache *c)
 {
-    c->used = 0;
+    for (; c; c = c->next)
+        c->used = 0;
 }
 
 int llama_cache_room(const struct llama_cache *c)
@@ -808,30 +822,53 @@ int llama_cache_room(const struct llama_cache *c)
     return c->seq - c->used;
 }
 
+/* n ids through the blocks of a part; the first one's are checked. */
+static void read_part(struct llama_cache *c, const uint32_t *ids, int n)
+{
+    struct llama *l = c->l;
+    for (int i = 0; i < n; i++) {
+        l->host.tokens[i] = (int32_t)ids[i];
+        l->host.pos[i] = c->used + i;
+    }
+    op(l, inputs_send(&l->inputs, l->stream), "copying tokens");
+    take(l, l->slots, 0, 1, (unsigned)n);
+    l->slots->cache = c;
+    run(l, l->slots, &l->part);
+}
+
+/* The states after a part to where the next one begins. */
+static int bring_states(struct llama *l, int n, struct err *err)
+{
+    const int at = l->part.to;
+    return weights_bring(&l->next->weights, l->next->slots->blocks[at].n1.x, &l->weights,
+                         l->slots->blocks[at].n1.x, (uint64_t)n * (uint64_t)l->C * sizeof(float),
+                         err);
+}
+
 int llama_read(struct llama_cache *c, const uint32_t *ids, int n, float *logits, struct err *err)
 {
     struct llama *l = c->l;
     if (n < 1 || n > llama_cache_room(c))
         return err_set(err, -EINVAL, "%d tokens after %d in a context of %d", n, c->used, c->seq);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         if (ids[i] >= (uint32_t)l->V)
             return err_set(err, -EINVAL, "token %u is not below the model's vocabulary of %d",
                            ids[i], l->V);
-        l->host.tokens[i] = (int32_t)ids[i];
-        l->host.pos[i] = c->used + i;
+    int rc = 0;
+    for (struct llama_cache *at = c; at && rc == 0; at = at->next) {
+        l = at->l;
+        read_part(at, ids, n);
+        rc = l->next ? bring_states(l, n, err) : 0;
     }
-    op(l, inputs_send(&l->inputs, l->stream), "copying tokens");
-    struct llama_slot *s = l->slots;
-    take(l, s, 0, 1, (unsigned)n);
-    s->cache = c;
-    run(l, s, &(struct model_part){0, l->depth});
-    head_logits(l, s, n - 1, 1);
+    if (rc < 0)
+        return rc;
+    head_logits(l, l->slots, n - 1, 1);
     op(l,
        l->ops->copy(l->dev, logits, l->logits, (size_t)l->V * sizeof *logits, COPY_FROM_DEVICE,
                     l->stream),
        "copying logits");
-    int rc = weights_sync(&l->weights, err);
-    if (rc == 0)
+    rc = weights_sync(&l->weights, err);
+    for (; c && rc == 0; c = c->next)
         c->used += n;
     return rc;
 }

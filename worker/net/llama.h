@@ -32,6 +32,9 @@ extern const struct net_ops llama_net_ops;
 /* The decoder behind a net; NULL: a net of another kind. */
 struct llama *llama_of(struct net *net);
 const struct model *llama_model(const struct llama *l);
+/* Two parts of one model, for looking only: what reads tokens of the first goes on with the second.
+ * Nets of other kinds stay as they are. */
+void llama_link(struct net *part, struct net *next);
 
 /* Losses of a batch are net_loss (log-probabilities with the sign turned), states
  * net_hidden.  For tests and tools: logits (rows, seq, vocab). */

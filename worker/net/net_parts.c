@@ -1,6 +1,7 @@
 #include "worker/net/net_parts.h"
 
 #include "worker/net/image_net.h"
+#include "worker/net/llama.h"
 
 struct net_parts {
     struct net net;         /* first */
@@ -8,8 +9,6 @@ struct net_parts {
     int n;
     struct net *of[NET_PARTS_MAX];
     struct model *models[NET_PARTS_MAX];
-    void *host; /* what crosses */
-    size_t room;
 };
 
 static struct net_parts *parts_of(struct net *net)
@@ -24,7 +23,6 @@ static void parts_free(struct net *net)
         net_free(p->of[i]);
         model_free(p->models[i]);
     }
-    mem_free(p->host);
     mem_free(p);
 }
 
@@ -37,26 +35,10 @@ static int parts_load(struct net *net, const struct batch *b, struct err *err)
     return rc;
 }
 
-/* dst, of one part, = src, of another.  Waits. */
-static int bring(struct net_parts *p, int to, void *dst, int from, const void *src, size_t bytes,
-                 struct err *err)
+static int bring(const struct net_parts *p, int to, void *dst, int from, const void *src,
+                 size_t bytes, struct err *err)
 {
-    struct weights *there = p->of[to]->weights, *here = p->of[from]->weights;
-    if (bytes > p->room) {
-        mem_free(p->host);
-        p->host = mem_try_array(bytes, 1);
-        p->room = p->host ? bytes : 0;
-        if (!p->host)
-            return err_set(err, -ENOMEM, "no memory for what goes between devices");
-    }
-    weights_note(here, here->ops->copy(here->dev, p->host, src, bytes, COPY_FROM_DEVICE,
-                                       here->stream),
-                 "copying states");
-    int rc = weights_sync(here, err);
-    weights_note(there, there->ops->copy(there->dev, dst, p->host, bytes, COPY_TO_DEVICE,
-                                         there->stream),
-                 "copying states");
-    return rc < 0 ? rc : weights_sync(there, err);
+    return weights_bring(p->of[to]->weights, dst, p->of[from]->weights, src, bytes, err);
 }
 
 static int bring_pieces(struct net_parts *p, int to, const struct net_piece *dst,
@@ -138,6 +120,8 @@ int net_parts_new(struct device *const *devs, int n, const struct model *m,
         parts_free(&p->net);
         return err_wrap(err, "in %d parts", n);
     }
+    for (int i = 0; i + 1 < n; i++)
+        llama_link(p->of[i], p->of[i + 1]);
     const struct net *last = p->of[n - 1];
     p->weights = *last->weights;
     p->weights.m = m;
@@ -175,9 +159,9 @@ int net_parts_velocity(struct net *net, const struct dit_io *io, struct err *err
         here.pred = image_of(p, i)->d_pred;
         if (io->lengths) {
             int32_t *lengths = image_of(p, i)->flow.d_lengths;
-            rc = rc < 0 ? rc
-                        : bring(p, i, lengths, 0, io->lengths, (size_t)io->B * sizeof *lengths,
-                                err);
+            rc = rc < 0
+                     ? rc
+                     : bring(p, i, lengths, 0, io->lengths, (size_t)io->B * sizeof *lengths, err);
             here.lengths = lengths;
         }
         if (rc == 0)

@@ -4,7 +4,8 @@
  *     net_parts_new(devices, n, model, &opt, &net, err);
  *     net_set(net, flat, err);
  *     net_loss(net, &batch, ..)                    // as of any other network
- *     dit_rows_open(&rows, net, err);              // velocities, too (dit_rows.h)
+ *     dit_rows_open_net(&rows, net, err);          // velocities, too (dit_rows.h)
+ *     llama_of(net_parts_first(net))               // and texts, token by token
  *     net_free(net);
  *
  * One device computes after the other; what crosses goes by way of the host.  The bits are those

@@ -72,6 +72,30 @@ static void copy(struct weights *w, void *dst, const void *src, uint64_t n, enum
                  "copying weights");
 }
 
+#define BRING_BYTES (UINT64_C(4) << 20) /* that are on the host at a time */
+
+int weights_bring(struct weights *to, void *dst, struct weights *from, const void *src,
+                  uint64_t bytes, struct err *err)
+{
+    const uint64_t most = bytes < BRING_BYTES ? bytes : BRING_BYTES;
+    char *host = mem_try_array(most, 1);
+    int rc = host || bytes == 0 ? 0 : err_set(err, -ENOMEM, "no memory to copy between devices");
+    for (uint64_t at = 0, n; at < bytes && rc == 0; at += n) {
+        n = bytes - at < most ? bytes - at : most;
+        weights_note(from,
+                     from->ops->copy(from->dev, host, (const char *)src + at, n, COPY_FROM_DEVICE,
+                                     from->stream),
+                     "copying to another device");
+        rc = weights_sync(from, err);
+        weights_note(to,
+                     to->ops->copy(to->dev, (char *)dst + at, host, n, COPY_TO_DEVICE, to->stream),
+                     "copying from another device");
+        rc = rc < 0 ? rc : weights_sync(to, err);
+    }
+    mem_free(host);
+    return rc;
+}
+
 int weights_set(struct weights *w, const float *flat, struct err *err)
 {
     copy(w, w->w, flat, w->m->flat, COPY_TO_DEVICE);

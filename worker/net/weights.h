@@ -61,6 +61,10 @@ int weights_set_part(struct weights *w, const struct model *whole, const float *
 /* After writing w->w on the device: refresh the copy that computes. */
 int weights_changed(struct weights *w, struct err *err);
 
+/* dst, of one network's device, = src, of another's, by way of the host.  Waits for both. */
+int weights_bring(struct weights *to, void *dst, struct weights *from, const void *src,
+                  uint64_t bytes, struct err *err);
+
 int weights_check(struct weights *w, struct err *err);
 int weights_sync(struct weights *w, struct err *err);
 static inline void weights_note(struct weights *w, int rc, const char *what)

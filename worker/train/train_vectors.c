@@ -1,7 +1,5 @@
 #include "worker/train/train_impl.h"
 
-#define PIECE_VALUES (UINT64_C(1) << 20) /* that go between devices by way of the host */
-
 void trainer_stand_for(struct trainer *t, const struct model *m, struct trainer *const *parts,
                        int n, int sharers)
 {
@@ -52,23 +50,6 @@ static uint64_t share_values(const struct trainer *t)
     return t->share.to - t->share.from;
 }
 
-/* From another device, by way of the host. */
-static int bring(struct trainer *to, float *dst, struct trainer *from, const float *src, uint64_t n,
-                 struct err *err)
-{
-    const uint64_t most = n < PIECE_VALUES ? n : PIECE_VALUES;
-    float *host = mem_try_array(most, sizeof *host);
-    int rc = host ? 0 : err_set(err, -ENOMEM, "no memory to copy a vector between devices");
-    for (uint64_t at = 0, m; at < n && rc == 0; at += m) {
-        m = n - at < most ? n - at : most;
-        rc = copy(from, host, src + at, m, COPY_FROM_DEVICE, err);
-        if (rc == 0)
-            rc = copy(to, dst + at, host, m, COPY_TO_DEVICE, err);
-    }
-    mem_free(host);
-    return rc;
-}
-
 /* Of part i. */
 static int ema_from_weights(struct trainer *t, int i, struct err *err)
 {
@@ -78,7 +59,7 @@ static int ema_from_weights(struct trainer *t, int i, struct err *err)
         struct trainer *s = sharer(t, i, k);
         const float *w = has->w->w + s->share.from;
         rc = s == has ? copy(s, s->ema, w, share_values(s), COPY_DEVICE, err)
-                      : bring(s, s->ema, has, w, share_values(s), err);
+                      : weights_bring(s->w, s->ema, has->w, w, share_values(s) * sizeof *w, err);
     }
     return rc;
 }
