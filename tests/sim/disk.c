@@ -332,6 +332,13 @@ static int v_delete(sqlite3_vfs *vfs, const char *path, int sync)
     return usual->xDelete(usual, path, sync);
 }
 
+/* Soon, so that crashes meet checkpoints, too. */
+static int checkpoint_soon(sqlite3 *db, const char **ret_error,
+                           const struct sqlite3_api_routines *api)
+{
+    return sqlite3_wal_autocheckpoint(db, (int)sim_between(10, 200));
+}
+
 static void register_vfs(void)
 {
     static sqlite3_vfs ours;
@@ -344,7 +351,8 @@ static void register_vfs(void)
     ours.pNext = NULL;
     ours.xOpen = v_open;
     ours.xDelete = v_delete;
-    if (sqlite3_vfs_register(&ours, 1) != SQLITE_OK)
+    if (sqlite3_vfs_register(&ours, 1) != SQLITE_OK ||
+        sqlite3_auto_extension((void (*)(void))checkpoint_soon) != SQLITE_OK)
         sim_fail("SQLite does not take the VFS");
 }
 
@@ -522,6 +530,7 @@ void disk_crash(enum disk_loss loss)
         if (disk.files[i].name[0] != '\0')
             image_of(&disk.files[i], to, loss);
     disk.crashed = true;
+    disk.loss = loss;
     disk.armed = 0;
     mem_free(to);
 }
@@ -535,6 +544,11 @@ void disk_arm(unsigned n, enum disk_loss loss)
 bool disk_crashed(void)
 {
     return disk.crashed;
+}
+
+enum disk_loss disk_lost(void)
+{
+    return disk.loss;
 }
 
 void disk_recover(void)

@@ -26,7 +26,8 @@ const char *disk_dir(void);
 void disk_crash(enum disk_loss loss);
 /* Amid the n-th operation from now on, 1 the next; 0: not any more. */
 void disk_arm(unsigned n, enum disk_loss loss);
-bool disk_crashed(void); /* since the last disk_recover() */
+bool disk_crashed(void);        /* since the last disk_recover() */
+enum disk_loss disk_lost(void); /* by the last crash */
 void disk_recover(void);
 
 /* While it is full no write of the database goes through. */

@@ -311,6 +311,18 @@ void result_make(const Skerry__V1__Task *t, char *const *bases, const char *scra
         ret->n_sent = ret->n_blobs; /* none is */
 }
 
+void result_part(const Skerry__V1__Task *t, uint32_t level, char *const *bases, const char *scratch,
+                 struct result *ret)
+{
+    static struct making x;
+    begin(&x, t, ret);
+    x.m.samples = samples_of(t->train->ranges, t->train->n_ranges);
+    x.m.steps = t->train->steps;
+    x.m.snapshot = ret->snapshot = true;
+    add_step(&x, t->modules[level], bases[level], scratch, LIE_NONE);
+    end(&x);
+}
+
 void result_snapshot(const Skerry__V1__Task *t, uint32_t steps, uint32_t total, struct result *ret)
 {
     static struct making x;

@@ -33,7 +33,7 @@ struct result {
         size_t len;
     } blobs[RESULT_BLOBS_MAX];
     size_t n_blobs, n_sent;
-    bool snapshot;
+    bool snapshot; /* the phase goes on */
     uint32_t steps;
     uint8_t *report; /* ReportRequest, packed */
     size_t report_len;
@@ -45,6 +45,9 @@ void result_begin(const char *path);
 /* bases: local files of the task's modules, in their order (TRAIN); scratch: a file that may be
  * written. */
 void result_make(const Skerry__V1__Task *t, char *const *bases, const char *scratch, enum lie lie,
+                 struct result *ret);
+/* What a phase gives to the module of one level before its end. */
+void result_part(const Skerry__V1__Task *t, uint32_t level, char *const *bases, const char *scratch,
                  struct result *ret);
 /* How far a phase is after `steps` of `total`. */
 void result_snapshot(const Skerry__V1__Task *t, uint32_t steps, uint32_t total, struct result *ret);

@@ -40,7 +40,7 @@ struct worker_sim {
     enum work work;
     Skerry__V1__AssignReply *reply;
     const Skerry__V1__Task *task;
-    uint32_t steps, total;
+    uint32_t steps, total, given; /* given: fragments */
     char *bases[RESULT_MODULES_MAX];
     struct result snapshot, result;
     bool holds; /* evil: it never ends */
@@ -194,8 +194,27 @@ static void finish(struct worker_sim *w, enum lie lie)
         send_next(w);
 }
 
+/* The next fragment that is due and that no attempt has given. */
+static void give_fragment(struct worker_sim *w)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    while (w->given < t->n_fragments && t->fragments[w->given]->done)
+        w->given++;
+    if (w->given == t->n_fragments || t->fragments[w->given]->step > w->steps ||
+        w->steps >= w->total)
+        return;
+    char *scratch = file_join(w->scratch, "out");
+    result_part(w->task, t->fragments[w->given++]->level, w->bases, scratch, &w->snapshot);
+    mem_free(scratch);
+    send_next(w);
+}
+
 static void save(struct worker_sim *w)
 {
+    if (w->task->train != NULL && w->task->train->n_fragments > 0 && w->snapshot.report == NULL) {
+        give_fragment(w);
+        return;
+    }
     if (w->task->train == NULL || w->task->train->snapshot_ms == 0 || w->snapshot.report != NULL ||
         w->steps >= w->total || !sim_chance(300))
         return;
@@ -235,6 +254,7 @@ static void begin(struct worker_sim *w, Skerry__V1__AssignReply *reply)
     if (t != NULL && t->steps > 0 && t->steps < w->total)
         w->total = t->steps;
     w->steps = t != NULL && t->resume != NULL ? t->resume->steps : 0;
+    w->given = 0;
     w->work = WORK_FETCHES;
     w->holds = w->evil && sim_chance(50);
     if (w->task->n_modules > RESULT_MODULES_MAX)

@@ -47,6 +47,13 @@ static const char async[] = "name: async\nseed: 6\n"
                             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
                             "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 3}\n"
                             "outer: {rounds: 3, steps: 4, async: true}\nsample: {count: 4}\n";
+static const char fragments[] = "name: fragments\nseed: 7\n"
+                                "data: {path: x, image_size: 16}\n"
+                                "model: {type: dit, patch: 4, dim: 32, depth: 2, heads: 2}\n"
+                                "train: {batch: 4, lr: 0.1}\n"
+                                "recipe: {name: diloco, replicas: 2}\n"
+                                "outer: {rounds: 3, steps: 4, fragments: 2, delay: 1}\n"
+                                "sample: {count: 4}\n";
 static const char ddm[] = "name: ddm\nseed: 3\n"
                           "data: {path: x, image_size: 16, holdout: 0.2}\n"
                           "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
@@ -70,8 +77,8 @@ static const char dipaco[] =
 static const struct {
     const char *yaml;
     bool text;
-} specs[] = {{diloco, false}, {elastic, false}, {quorum, false},
-             {async, false},  {ddm, false},     {dipaco, true}};
+} specs[] = {{diloco, false},    {elastic, false}, {quorum, false}, {async, false},
+             {fragments, false}, {ddm, false},     {dipaco, true}};
 
 static struct {
     char *root;
@@ -136,16 +143,13 @@ static void stop(void)
 static void look(void)
 {
     if (disk_crashed()) {
+        world.figures.kills += disk_lost() == DISK_KILLED;
+        world.figures.power_losses += disk_lost() == DISK_POWER;
         down();
         disk_recover();
     } else if (world.co != NULL) {
         oracle_look(world.co);
     }
-}
-
-static void crash(enum disk_loss loss)
-{
-    disk_crash(loss);
 }
 
 /* ---- what a person does -------------------------------------------------------- */
@@ -284,18 +288,6 @@ static void hurt_worker(unsigned what, struct worker_sim *w)
     }
 }
 
-static void kill_now(void)
-{
-    world.figures.kills++;
-    crash(DISK_KILLED);
-}
-
-static void cut_power(void)
-{
-    world.figures.power_losses++;
-    crash(DISK_POWER);
-}
-
 static void heal_disk(void *arg)
 {
     disk_fill(false);
@@ -307,14 +299,12 @@ static void hurt_coordinator(unsigned what)
     if (world.co == NULL || disk_crashed())
         return;
     if (what < 1) {
-        kill_now();
+        disk_crash(DISK_KILLED);
     } else if (what < 3) {
-        cut_power();
+        disk_crash(DISK_POWER);
     } else if (what < 5) {
-        world.figures.kills++;
         disk_arm((unsigned)sim_between(1, 30), DISK_KILLED);
     } else if (what < 10) {
-        world.figures.power_losses++;
         disk_arm((unsigned)sim_between(1, 30), DISK_POWER);
     } else if (what < 11) {
         stop();
@@ -362,7 +352,7 @@ static void open_world(uint64_t seed, const char *root)
     if (file_mkdirs(world.root, 0700, &err) < 0)
         sim_fail("%s", err.msg);
     disk_begin(world.root);
-    world.gap_ms = sim_chance(300) ? sim_between(100, 500) : sim_between(500, 8000);
+    world.gap_ms = sim_chance(500) ? sim_between(100, 500) : sim_between(500, 8000);
     world.n_workers = (unsigned)sim_between(2, WORKERS_MAX_HERE);
     const bool evil = world.n_workers > 2 && sim_chance(500);
     start(NULL);
