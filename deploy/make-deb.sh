@@ -40,6 +40,7 @@ done
 for c in "$here"/cloud-init/*.yaml; do
     put 644 "$c" "$doc/cloud-init/$(basename "$c")"
 done
+put 644 "$here/grafana/skerry.json" "$doc/grafana/skerry.json"
 
 mkdir -p "$root/DEBIAN"
 for s in postinst prerm postrm; do

@@ -16,6 +16,7 @@ from openapi import OpenApi, registered_routes
 from swarm import running, swarm  # noqa: F401 (a fixture)
 
 NOBODY = "0" * 64
+BOARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy", "grafana", "skerry.json")
 
 
 @pytest.fixture
@@ -417,6 +418,42 @@ def test_prometheus_text(trained):
     assert values[("skerry_jobs", '{state="done"}')] == 1
     assert values[("skerry_worker_up", '{worker="1",name="one"}')] in (0, 1)
     assert values[("skerry_resident_memory_bytes", None)] > 1 << 20
+
+
+def asked_for(expression):
+    """(name, labels, {label: value}) of each series that an expression of the board reads."""
+    for name, matchers in re.findall(r"(skerry_[a-z0-9_]+)(?:\{([^}]*)\})?", expression):
+        pairs = re.findall(r'([a-z_]+)(=~?)"([^"]*)"', matchers)
+        yield name, {k for k, _, _ in pairs}, {k: v for k, how, v in pairs if how == "="}
+
+
+def test_the_grafana_board_reads_what_there_is(trained):
+    """Every name of the board is exported with the labels that it is asked by; what a finished job on a CPU has no value of
+    (its speed, a temperature) is known by name alone."""
+    text, exported = trained.swarm.get("/metrics").text, {}
+    for name, labels in re.findall(r"^(skerry_[a-z0-9_]+)(?:\{(.*)\})? ", text, re.M):
+        exported.setdefault(name, []).append(dict(re.findall(r'([a-z_]+)="((?:[^"\\]|\\.)*)"', labels)))
+    families = set(re.findall(r"^# TYPE (\S+)", text, re.M))
+    board = json.load(open(BOARD, encoding="utf-8"))
+    variables = {v["name"]: v["query"] for v in board["templating"]["list"]}
+    assert variables["job"] == "label_values(skerry_job_round, name)"
+    expressions = [t["expr"] for p in board["panels"] for t in p["targets"]]
+    assert len({p["id"] for p in board["panels"]}) == len(board["panels"]) >= 18
+    assert set(re.findall(r"\$(\w+)", " ".join(expressions))) == {"job", "__rate_interval"}
+    seen = 0
+    for name, keys, fixed in (series for e in [*expressions, variables["job"]] for series in asked_for(e)):
+        assert name in families, f"{name} is not exported"
+        for labels in exported.get(name, []):
+            assert keys <= set(labels), f"{name} has no labels {keys - set(labels)}"
+        if name in exported:
+            seen += 1
+            assert any(fixed.items() <= labels.items() for labels in exported[name]), (name, fixed)
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            by = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            of = [labels for name, _, _ in asked_for(target["expr"]) for labels in exported.get(name, [])]
+            assert not of or any(by <= set(labels) for labels in of), f"{panel['title']}: no labels {by}"
+    assert seen >= 15
 
 
 def test_blobs_by_range(trained):
