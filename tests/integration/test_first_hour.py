@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 
+import pytest
+
 from common import BIN, make_dataset, skerry, write_job
 import frozen_models  # tests/tools, where common looks
 
@@ -118,3 +120,20 @@ def test_new_says_what_is_wrong(tmp_path):
         done = new(tmp_path, *args)
         assert done.returncode == status and words in done.stderr, (args, done.stderr)
         assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("prefix", [
+    ["taskset", "-c", str(min(os.sched_getaffinity(0)))],
+    ["prlimit", "--as=2147483648", "--nofile=64"],
+    ["setsid", "-w", "env", "-u", "TERM"],
+    ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o ro none /dev/shm && exec "$@"', "sh"],
+    ["unshare", "--user", "env", "HOME=/nonexistent"],
+], ids=["one core", "2 GiB and 64 files", "no terminal", "no /dev/shm", "nobody"])
+def test_run_in_narrow_places(tmp_path, prefix):
+    """What a container, a small machine or ssh without a terminal leaves; `nobody` is a user without a name, home or rights."""
+    out = tmp_path / "out"
+    done = subprocess.run([*prefix, f"{BIN}/skerry", "run", write_job(tmp_path), "--workers", "2", "--out", out],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert (out / "model" / "model.safetensors").exists()
+    assert "\x1b" not in done.stdout + done.stderr and "\r" not in done.stdout + done.stderr
