@@ -32,7 +32,8 @@ static inline bool matmul_ok(const struct matmul *mm)
         return false;
     if (mm->accumulate && (mm->epilogue != MM_PLAIN || mm->c_dt != DT_F32))
         return false;
-    return (mm->epilogue != MM_DGELU || mm->aux) && (!mm->a_colsum || tn);
+    return (mm->epilogue != MM_DGELU || mm->aux) && (!mm->a_colsum || tn) &&
+           (mm->bias || !mm->bias16);
 }
 
 static inline bool adaln_fwd_ok(const struct adaln_fwd *p)

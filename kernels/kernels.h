@@ -71,12 +71,15 @@ struct matmul {
     const void *a;         /* (m,k) or (k,m) (dt) */
     const void *b;         /* (k,n) or (n,k) (dt) */
     const float *bias;     /* (n) added to each row, or NULL */
+    const bf16 *bias16;    /* (n) the same rounded, with bias; or NULL: where a device rounds it to
+                            * the bf16 of C, it need not do so again */
     void *aux;             /* (m,n) (c_dt), leading dimension ldc: = for GELU, input for DGELU */
     float *a_colsum;       /* (m) +=: sum over k of A, TN only, or NULL */
     int64_t lda, ldb, ldc; /* 0: dense */
     enum dtype dt;         /* of A and B */
     enum dtype c_dt;       /* of C and aux */
     bool accumulate;       /* MM_PLAIN with f32 C only */
+    bool a_colsum_zero;    /* a_colsum holds zeros: the sums may be written over them */
 };
 
 /* ---- adaLN: gated residual, LayerNorm and modulation in one pass -----------

@@ -27,6 +27,13 @@ bench-fault: all ## what machines that vanish cost, real daemons on loopback: bu
 bench-trainers: all $(BUILD_DIR)/python/.made $(BUILD_DIR)/examples/trainer-c $(O)/tests/bench/worker/external/bench_external ## what trainers of the user's cost, and that they are exact: build/figures/trainers.json
 	@$(PYTHON) tests/bench/trainers.py --build $(BUILD_DIR) --out $(BUILD_DIR)/figures/trainers.json
 
+CARD_BENCH := $(O)/tests/bench/worker/bench_card $(if $(filter 1,$(CUDA)),$(addprefix $(O)/emulate/,test_step libcublasLt.so.13 libcudnn.so.9))
+.PHONY: bench-card
+bench-card: gpu-tests $(CARD_BENCH) $(VENV)/.installed ## what a card's steps keep and launch, counted without one: build/figures/card.json
+	$(if $(filter 1,$(CUDA)),@$(MAKE) --no-print-directory gpu-bundle CUDA_ARCHS=90 BUILD_DIR=$(BUILD_DIR)/card)
+	@$(PYTHON) tests/bench/card.py --build $(BUILD_DIR) --torch $(VENV)/bin/python --out $(BUILD_DIR)/figures/card.json \
+	  $(if $(filter 1,$(CUDA)),--emulator $(O)/emulate/test_step --bundle $(BUILD_DIR)/card/gpu-bundle.tar.xz)
+
 # Experiments that hold the papers' claims against us: hours, each resumable (what has
 # ended is not run again), figures in build/figures/quality.json, tables and plots in
 # build/quality/NAME.  SCALE=0.1 makes every run a tenth as long.

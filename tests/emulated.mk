@@ -66,7 +66,7 @@ $(EMU)/test_step: $(EMU)/test_step.o $(EMU_OBJ) $(LIBS_worker)
 
 .PHONY: check-step-emulated
 check-emulated: check-step-emulated
-check-step-emulated: $(EMU)/test_step $(EMU)/libcublasLt.so.13
+check-step-emulated: $(EMU)/test_step $(EMU)/libcublasLt.so.13 $(EMU)/libcudnn.so.9
 	@SKERRY_CUDA_PROBE=1 LD_LIBRARY_PATH=$(EMU) $(EMU)/test_step
 
 # ---- the communicator of cards against a stand-in for NCCL ---------------

@@ -115,12 +115,22 @@ int cuda_epilogue(const struct matmul *mm, const void *from, int64_t from_ld, en
 int cuda_attention_fwd_f32(const struct attention_fwd *p, struct stream *s);
 int cuda_attention_bwd_f32(const struct attention_bwd *p, struct stream *s);
 
-/* sums.cu: out (n) += sum over the rows of x (rows,n); and out (batch,n) of out_ld = or += the
- * sums, in order, of partial (batch,parts,n). */
+/* sums.cu: out (n) = or += sum over the rows of x (rows,n). */
 int cuda_column_sums(float *out, const void *x, int64_t rows, int64_t n, int64_t ld, enum dtype dt,
-                     struct stream *s);
-int cuda_finish_sums(float *out, int64_t out_ld, const float *partial, int64_t batch, int64_t parts,
-                     int64_t n, bool accumulate, struct stream *s);
+                     bool accumulate, struct stream *s);
+
+/* sums.cu, in one launch: each out (batch,n) of out_ld = or += the sums, in order, of its partial
+ * (batch,parts,n); these are dense behind each other, also that of an out that is NULL. */
+enum { FINISH_MAX = 3 };
+struct finish {
+    float *out[FINISH_MAX];
+    int count;
+    int64_t out_ld;
+    const float *partial;
+    int64_t batch, parts, n;
+    bool accumulate;
+};
+int cuda_finish_sums(const struct finish *f, struct stream *s);
 
 #ifdef __cplusplus
 }

@@ -168,7 +168,7 @@ static struct key make_key(const struct matmul *mm)
     k.align_a = alignment(mm->a);
     k.align_b = alignment(mm->b);
     k.align_c = alignment(mm->c);
-    if (k.bias && alignment(mm->bias) < 16)
+    if (k.bias && (alignment(mm->bias) < 16 || alignment(mm->bias16) < 16))
         k.bias = 2;
     if (k.aux && alignment(mm->aux) < 16)
         k.aux = 2;
@@ -380,13 +380,19 @@ static bool timing(const struct plan *p, const struct stream *s)
            trial_bytes(p) <= TRIAL_BYTES;
 }
 
-static int get_room(const struct plan *p, struct stream *s, struct room *r)
+/* May the product write its sums where they belong? */
+static bool sums_in_place(const struct matmul *mm)
+{
+    return mm->a_colsum_zero && alignment(mm->a_colsum) >= 16;
+}
+
+static int get_room(const struct plan *p, const struct matmul *mm, struct stream *s, struct room *r)
 {
     const struct key *k = &p->key;
     const size_t pad = ALIGN - 1, mask = ~pad;
     const size_t wide = p->way >= WAY_WIDE ? ((size_t)(k->m * k->n) * 4 + pad) & mask : 0;
-    const size_t bias = rounds_bias(p->way) ? ((size_t)k->n * 2 + pad) & mask : 0;
-    const size_t colsum = sums_fused(k, p->way) ? (size_t)k->m * 4 : 0;
+    const size_t bias = rounds_bias(p->way) && !mm->bias16 ? ((size_t)k->n * 2 + pad) & mask : 0;
+    const size_t colsum = sums_fused(k, p->way) && !sums_in_place(mm) ? (size_t)k->m * 4 : 0;
     const size_t trial = timing(p, s) ? trial_bytes(p) : 0;
     const size_t sum = wide + bias + ((colsum + pad) & mask);
     void *base = NULL;
@@ -457,8 +463,9 @@ static void tune(struct lt *lt, struct plan *p, const struct matmul *mm, const s
 static cublasStatus_t run_tuned(struct lt *lt, struct plan *p, const struct matmul *mm,
                                 const struct room *r, struct stream *s)
 {
-    const void *bias = rounds_bias(p->way) ? (const void *)r->bias : mm->bias;
-    if (!set_pointers(lt, p, mm, bias, r->colsum))
+    const void *rounded = mm->bias16 ? (const void *)mm->bias16 : r->bias;
+    const void *bias = rounds_bias(p->way) ? rounded : mm->bias;
+    if (!set_pointers(lt, p, mm, bias, sums_in_place(mm) ? (void *)mm->a_colsum : r->colsum))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (timing(p, s))
         tune(lt, p, mm, r, s);
@@ -476,8 +483,8 @@ static int run_plan(struct device *dev, struct lt *lt, struct plan *p, const str
                     struct room *r, struct stream *s)
 {
     for (;;) {
-        int rc = get_room(p, s, r);
-        if (rc == 0 && rounds_bias(p->way))
+        int rc = get_room(p, mm, s, r);
+        if (rc == 0 && rounds_bias(p->way) && !mm->bias16)
             rc = cuda_cast(dev, r->bias, DT_BF16, mm->bias, DT_F32, mm->n, s);
         if (rc < 0)
             return rc;
@@ -512,8 +519,10 @@ int cuda_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
     }
     if (rc < 0 || !mm->a_colsum)
         return rc;
+    if (fused && sums_in_place(mm))
+        return 0;
     if (fused)
         return cuda_axpy(dev, mm->a_colsum, 1, (const float *)r.colsum, mm->m, s);
     return cuda_column_sums(mm->a_colsum, mm->a, mm->k, mm->m, mm->lda ? mm->lda : mm->m, mm->dt,
-                            s);
+                            !mm->a_colsum_zero, s);
 }

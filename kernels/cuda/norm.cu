@@ -346,13 +346,16 @@ extern "C" int cuda_adaln_bwd(struct device *dev, const struct adaln_bwd *p, str
                 aligned16(p->y, p->gate, p->h, p->shift);
     rc = launch(s, PICK(adaln_bwd_kernel, l, wide, p->dt), dim3((unsigned)(p->B * w.parts)),
                 l.threads, 0, *p, w);
-    float *const out[3] = {p->dh ? p->dscale : NULL, p->dh ? p->dshift : NULL,
-                           p->y ? p->dgate : NULL};
-    for (int i = 0; i < 3 && rc == 0; i++)
-        if (out[i])
-            rc = cuda_finish_sums(out[i], p->mod_ld, w.partial + i * region, p->B, w.parts, p->C,
-                                  false, s);
-    return rc;
+    const struct finish f = {
+        {p->dh ? p->dscale : NULL, p->dh ? p->dshift : NULL, p->y ? p->dgate : NULL},
+        p->y ? 3 : 2,
+        p->mod_ld,
+        w.partial,
+        p->B,
+        w.parts,
+        p->C,
+        false};
+    return rc < 0 ? rc : cuda_finish_sums(&f, s);
 }
 
 template <int P, bool WIDE, typename T>
@@ -504,5 +507,6 @@ extern "C" int cuda_rmsnorm_bwd(struct device *dev, const struct rmsnorm_bwd *p,
     bool wide = p->C % l.columns == 0 && aligned16(p->dx, p->dy, p->dh, p->x, p->w);
     rc = launch(s, PICK(rmsnorm_bwd_kernel, l, wide, p->dt), dim3((unsigned)w.parts), l.threads, 0,
                 *p, w);
-    return rc < 0 ? rc : cuda_finish_sums(p->dw, p->C, w.partial, 1, w.parts, p->C, true, s);
+    const struct finish f = {{p->dw}, 1, p->C, w.partial, 1, w.parts, p->C, true};
+    return rc < 0 ? rc : cuda_finish_sums(&f, s);
 }

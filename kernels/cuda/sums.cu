@@ -40,36 +40,37 @@ __global__ void __launch_bounds__(256)
 
 /* 32 columns to a block; LANES rows of them are added at a time. */
 template <int LANES>
-__global__ void __launch_bounds__(LANES * 32)
-    finish_sums(float *out, int64_t out_ld, const float *partial, int64_t parts, int64_t n,
-                bool accumulate)
+__global__ void __launch_bounds__(LANES * 32) finish_sums(struct finish f, int64_t from)
 {
     __shared__ float room[LANES][32];
     const int lane = (int)threadIdx.x % 32, first = (int)threadIdx.x / 32;
-    const int64_t i = (int64_t)blockIdx.x * 32 + lane, b = blockIdx.y;
+    const int64_t i = (int64_t)blockIdx.x * 32 + lane, b = from + blockIdx.y;
+    const float *partial = f.partial + (blockIdx.z * f.batch + b) * f.parts * f.n;
+    float *out = blockIdx.z == 0 ? f.out[0] : blockIdx.z == 1 ? f.out[1] : f.out[2];
     float sum = 0;
-    for (int64_t k = first; i < n && k < parts; k += LANES)
-        sum += partial[(b * parts + k) * n + i];
+    if (!out)
+        return;
+    for (int64_t k = first; i < f.n && k < f.parts; k += LANES)
+        sum += partial[k * f.n + i];
     room[first][lane] = sum;
     __syncthreads();
-    if (first || i >= n)
+    if (first || i >= f.n)
         return;
     for (int k = 1; k < LANES; k++)
         sum += room[k][lane];
-    out += b * out_ld + i;
-    *out = accumulate ? *out + sum : sum;
+    out += b * f.out_ld + i;
+    *out = f.accumulate ? *out + sum : sum;
 }
 
-extern "C" int cuda_finish_sums(float *out, int64_t out_ld, const float *partial, int64_t batch,
-                                int64_t parts, int64_t n, bool accumulate, struct stream *s)
+extern "C" int cuda_finish_sums(const struct finish *f, struct stream *s)
 {
     enum { MAX = 65535, MANY = 32 };
-    const bool many = parts > MANY; /* then few columns wait long for their rows */
-    for (int64_t b = 0; b < batch; b += MAX) {
-        dim3 grid(blocks_of(n, 32), (unsigned)(batch - b < MAX ? batch - b : (int64_t)MAX));
+    const bool many = f->parts > MANY; /* then few columns wait long for their rows */
+    for (int64_t b = 0; b < f->batch; b += MAX) {
+        dim3 grid(blocks_of(f->n, 32), (unsigned)(f->batch - b < MAX ? f->batch - b : (int64_t)MAX),
+                  (unsigned)f->count);
         int rc = launch(s, many ? finish_sums<32> : finish_sums<ROW_LANES>, grid,
-                        many ? 1024 : ROW_LANES * 32, 0, out + b * out_ld, out_ld,
-                        partial + b * parts * n, parts, n, accumulate);
+                        many ? 1024 : ROW_LANES * 32, 0, *f, b);
         if (rc < 0)
             return rc;
     }
@@ -78,7 +79,7 @@ extern "C" int cuda_finish_sums(float *out, int64_t out_ld, const float *partial
 
 template <typename T>
 static int column_sums(float *out, const void *x, int64_t rows, int64_t n, int64_t ld,
-                       struct stream *s)
+                       bool accumulate, struct stream *s)
 {
     int64_t slabs = (rows + SLAB_ROWS - 1) / SLAB_ROWS;
     slabs = slabs < MAX_SLABS ? slabs : (int64_t)MAX_SLABS;
@@ -95,22 +96,23 @@ static int column_sums(float *out, const void *x, int64_t rows, int64_t n, int64
                        n, ld, slab);
     if (rc < 0)
         return rc;
-    return cuda_finish_sums(out, n, (const float *)partial, 1, slabs, n, true, s);
+    const struct finish f = {{out}, 1, n, (const float *)partial, 1, slabs, n, accumulate};
+    return cuda_finish_sums(&f, s);
 }
 
 extern "C" int cuda_column_sums(float *out, const void *x, int64_t rows, int64_t n, int64_t ld,
-                                enum dtype dt, struct stream *s)
+                                enum dtype dt, bool accumulate, struct stream *s)
 {
     if (!rows || !n)
         return 0;
-    return dt == DT_BF16 ? column_sums<bf16>(out, x, rows, n, ld, s)
-                         : column_sums<float>(out, x, rows, n, ld, s);
+    return dt == DT_BF16 ? column_sums<bf16>(out, x, rows, n, ld, accumulate, s)
+                         : column_sums<float>(out, x, rows, n, ld, accumulate, s);
 }
 
 extern "C" int cuda_bias_grad(struct device *dev, float *db, const void *dy, int64_t m, int64_t n,
                               enum dtype dt, struct stream *s)
 {
-    return cuda_column_sums(db, dy, m, n, n, dt, s);
+    return cuda_column_sums(db, dy, m, n, n, dt, true, s);
 }
 
 /* b ascending, as the CPU does. */

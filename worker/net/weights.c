@@ -134,6 +134,7 @@ void weights_forward(struct weights *w, const struct weights_linear *l, void *y,
         .a = x,
         .b = weights_mm(w, l->w),
         .bias = l->no_bias ? NULL : weights_f32(w, l->w + 1),
+        .bias16 = l->no_bias || !w->w16 ? NULL : weights_mm(w, l->w + 1),
         .aux = l->aux,
         .lda = ldx,
         .ldc = ldy,
@@ -160,6 +161,7 @@ void weights_grad(struct weights *w, const struct weights_linear *l, const void 
         .dt = w->dt,
         .c_dt = DT_F32,
         .accumulate = !first,
+        .a_colsum_zero = first,
     };
     weights_note(w, w->ops->matmul(w->dev, &mm, w->stream), "matmul");
 }

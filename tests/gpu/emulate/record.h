@@ -11,8 +11,9 @@ extern "C" {
 /* run(copy of arg), now or at each launch of the graph. */
 void emu_do(void (*run)(void *arg), const void *arg, size_t bytes);
 
-/* Graphs launched so far. */
+/* Graphs launched so far; and kernels, products and copies of the last one. */
 int emu_launches(void);
+int emu_works(void);
 
 #ifdef __cplusplus
 }

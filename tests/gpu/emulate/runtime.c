@@ -19,7 +19,7 @@ struct CUgraph_st {
 };
 
 static struct CUgraph_st *capture; /* in progress */
-static int launches;
+static int launches, works;
 
 void emu_do(void (*run)(void *arg), const void *arg, size_t bytes)
 {
@@ -38,6 +38,10 @@ void emu_do(void (*run)(void *arg), const void *arg, size_t bytes)
 int emu_launches(void)
 {
     return launches;
+}
+int emu_works(void)
+{
+    return works;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
 {
@@ -92,7 +96,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
     launches++;
-    for (struct node *n = ((struct CUgraph_st *)exec)->first; n; n = n->next)
+    works = 0;
+    for (struct node *n = ((struct CUgraph_st *)exec)->first; n; n = n->next, works++)
         n->run(n->arg);
     return cudaSuccess;
 }

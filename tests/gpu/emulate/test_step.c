@@ -113,6 +113,68 @@ static void test_images(void **state)
     compare(tiny_spec(), 2, NET_BF16);
 }
 
+/* Works of the forward and backward of a step's first micro-batch, or of another one, in bf16 and
+ * of sizes that the card's libraries take whole. */
+static int works_of(int depth, bool first)
+{
+    const struct net_options opt = {.mode = NET_TRAIN, .precision = NET_BF16, .batch = 1};
+    static const uint8_t image[3 * 32 * 32];
+    const int32_t label = 0;
+    const uint64_t key = 1;
+    const struct batch b = {.count = 1, .images = image, .labels = &label, .keys = &key};
+    const struct net_micro micro = {.count = 1, .first = first, .backward = true};
+    struct model_spec spec = tiny_spec();
+    struct err err = {0};
+    struct device *dev;
+    struct model *m;
+    struct net *net;
+    struct graph *g = NULL;
+    spec.depth = depth;
+    spec.image = 32;
+    spec.dim = 64;
+    spec.heads = 1;
+    spec.mlp = 4 * spec.dim;
+    OK(device_open("cuda:0", 1, &dev, &err));
+    OK(model_new(&spec, &m, &err));
+    OK(net_new(dev, m, &opt, &net, &err));
+    float *flat = tiny_weights(m, 21);
+    OK(weights_set(net->weights, flat, &err));
+    for (int recorded = 0; recorded < 2; recorded++) { /* first each product settles its way */
+        OK(net_load(net, &b, 1, &err));
+        if (recorded)
+            OK(dev->ops->graph_begin(dev, net->weights->stream, &err));
+        OK(net_forward(net, NULL, 0, &micro, &err));
+        OK(net_backward(net, NULL, 0, &err));
+    }
+    OK(dev->ops->graph_end(dev, net->weights->stream, &g, &err));
+    OK(dev->ops->graph_launch(dev, g, net->weights->stream));
+    OK(weights_sync(net->weights, &err));
+    dev->ops->graph_free(dev, g);
+    net_free(net);
+    mem_free(flat);
+    model_free(m);
+    device_close(dev);
+    return emu_works();
+}
+
+static int works_per_block(bool first)
+{
+    return works_of(3, first) - works_of(2, first);
+}
+
+/* A call of cuDNN counts as one. */
+static void test_works_per_block(void **state)
+{
+    const int once = works_per_block(true), again = works_per_block(false);
+    setenv("SKERRY_SDPA", "own", 1);
+    const int own = works_per_block(true);
+    unsetenv("SKERRY_SDPA");
+    printf("[kernels_per_block] %d, in each other micro-batch %d, with our own attention %d\n",
+           once, again, own);
+    assert_in_range(once, 1, 24);
+    assert_true(own > once); /* else cuDNN was not asked */
+}
+
 static void test_captions(void **state)
 {
     compare(tiny_captioned(), 1, NET_F32);
@@ -161,7 +223,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_new_product), cmocka_unit_test(test_images),
         cmocka_unit_test(test_captions),    cmocka_unit_test(test_router),
-        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_texts),       cmocka_unit_test(test_works_per_block),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

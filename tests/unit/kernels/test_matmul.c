@@ -34,13 +34,21 @@ static void fill_case(struct matmul *mm, const struct shape *s, enum dtype dt, e
     mm->bias = guard_randn((size_t)s->n, DT_F32, 1);
 }
 
+static const bf16 *rounded(const float *x, int64_t n)
+{
+    bf16 *p = guard_new((size_t)n * sizeof *p);
+    for (int64_t i = 0; i < n; i++)
+        dtype_set(p, DT_BF16, (size_t)i, x[i]);
+    return p;
+}
+
 /* Runs the case on both devices with their own copies of what is written. */
 static void compare(struct devices *d, struct matmul mm)
 {
     size_t cn = (size_t)((mm.m - 1) * mm.ldc + mm.n), cb = cn * dtype_bytes(mm.c_dt);
     void *c0 = guard_randn(cn, mm.c_dt, 1), *c1 = guard_copy(c0, cb);
     void *aux0 = guard_randn(cn, mm.c_dt, 1), *aux1 = guard_copy(aux0, cb);
-    float *sum0 = guard_randn((size_t)mm.m, DT_F32, 1);
+    float *sum0 = guard_randn((size_t)mm.m, DT_F32, mm.a_colsum_zero ? 0 : 1);
     float *sum1 = guard_copy(sum0, (size_t)mm.m * sizeof *sum0);
     bool aux = mm.epilogue != MM_PLAIN, sums = mm.layout == MM_TN;
     mm.c = c0;
@@ -73,7 +81,12 @@ static void run_case(struct devices *d, enum mm_layout layout, const struct shap
         struct matmul mm = {.layout = layout, .epilogue = (enum mm_epilogue)e};
         fill_case(&mm, s, (enum dtype)(types & 1), (enum dtype)(types >> 1));
         compare(d, mm);
+        mm.bias16 = rounded(mm.bias, mm.n);
+        compare(d, mm);
         mm.bias = NULL; /* then a card's library may do more by itself */
+        mm.bias16 = NULL;
+        compare(d, mm);
+        mm.a_colsum_zero = true;
         compare(d, mm);
         guard_check_all();
     }
@@ -143,8 +156,8 @@ static void refuses_impossible(void **state)
     struct devices *d = *state;
     float x[4] = {0};
     struct matmul ok = {.layout = MM_NN, .m = 2, .n = 2, .k = 1, .c = x, .a = x, .b = x};
-    struct matmul bad[6];
-    for (int i = 0; i < 6; i++)
+    struct matmul bad[7];
+    for (int i = 0; i < 7; i++)
         bad[i] = ok;
     bad[0].m = -1;
     bad[1].lda = 0, bad[1].ldb = 1;
@@ -152,7 +165,8 @@ static void refuses_impossible(void **state)
     bad[3].a_colsum = x;
     bad[4].accumulate = true, bad[4].c_dt = DT_BF16;
     bad[5].dt = (enum dtype)7;
-    for (int i = 0; i < 6; i++) {
+    bad[6].bias16 = (const bf16 *)x;
+    for (int i = 0; i < 7; i++) {
         assert_int_equal(d->ref->ops->matmul(d->ref, &bad[i], NULL), -22);
         assert_int_equal(d->fast->ops->matmul(d->fast, &bad[i], NULL), -22);
     }
