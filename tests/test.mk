@@ -16,7 +16,7 @@ check-unit: $(UNIT) ## unit tests of this BUILD
 test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), simulation, references, fuzz, integration
 	deploy/install-deps.sh test
 	@set -e; for step in "all lint WERROR=1" "check-unit WERROR=1" "sim WERROR=1" check-clang check-sanitizers \
-	   check-ref check-latents "fuzz FUZZ_SECONDS=$(FUZZ_QUICK)" check-int; do \
+	   check-ref check-latents check-trainers "fuzz FUZZ_SECONDS=$(FUZZ_QUICK)" check-int; do \
 	  echo "==== make $$step"; start=$$(date +%s); \
 	  $(MAKE) --no-print-directory -j2 $$step; \
 	  echo "==== $$step: $$(( $$(date +%s) - start )) s"; done
@@ -75,3 +75,7 @@ check-transformers: all $(TOOLS) $(VENV)/.installed ## exported language models 
 .PHONY: check-latents
 check-latents: all $(TOOLS) $(VENV)/.installed ## frozen networks, tokenizers, text DiT against transformers and diffusers (T=test_x.py: one)
 	SKERRY_BUILD=$(BUILD_DIR) $(VENV)/bin/python -m pytest -q -s -p no:cacheprovider $(if $(T),tests/latents/$(T),tests/latents)
+
+.PHONY: check-trainers
+check-trainers: all $(BUILD_DIR)/python/.made $(VENV)/.installed ## the examples of trainers with transformers, peft and diffusers, on real daemons
+	SKERRY_BIN=$(BIN) SKERRY_BUILD=$(BUILD_DIR) $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/trainers

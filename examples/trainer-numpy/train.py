@@ -1,6 +1,5 @@
 """A logistic regression in NumPy that guesses the next byte of a text from the last one: the protocol needs no
-framework.  By hand: python3 train.py texts.jsonl; on a swarm: as examples/trainer-c.yaml,
-with `command: python3 train.py` and `files: trainer-numpy`."""
+framework.  By hand: python3 train.py texts.jsonl; on a swarm: trainer-numpy.yaml."""
 import sys
 
 import numpy as np

@@ -1,9 +1,10 @@
 """One line for the Trainer of Hugging Face's transformers:
 
+    args = transformers.TrainingArguments(..., max_steps=skerry.hf.FOREVER)
     trainer = transformers.Trainer(model, args, train_dataset=..., callbacks=[skerry.hf.Callback(model)])
     trainer.train()
 
-It reads data of its own (`data: {kind: none}` in the job file).  At the end of each phase the weights are handed
+It reads data of its own (`data: {kind: none}` in the job file); `callback.phase` says which part of it is this island's.  At the end of each phase the weights are handed
 over, and the next ones loaded in place; the Trainer's optimiser goes on.  When the worker wants nothing more, the
 training stops.  Losses are those that the Trainer logs, so it is made to log every step."""
 from __future__ import annotations
@@ -13,6 +14,10 @@ from typing import Any
 import transformers
 
 from ._island import Island, Phase, join
+from ._lib import Error
+
+
+FOREVER = 1 << 40  # steps: the worker says when the training ends
 
 
 class Callback(transformers.TrainerCallback):
@@ -22,6 +27,13 @@ class Callback(transformers.TrainerCallback):
         self.island: Island = join(model)
         self._phases: Any = None
         self._phase: Phase | None = None
+
+    @property
+    def phase(self) -> Phase:
+        """The phase that is under way, from the first batch on."""
+        if self._phase is None:
+            raise Error("there is no phase before Trainer.train() has begun, nor after it has ended")
+        return self._phase
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
         """Waits for the first phase."""

@@ -11,9 +11,10 @@
 #include "common/trainer/channel.h"
 #include "worker/external/process.h"
 
-#define LOOK_MS 50      /* between looks at whether the task is stopped */
-#define ANSWER_MS 10000 /* a frame that has begun is whole, and one of ours is read */
-#define STOP_S 5        /* a trainer has after a stop */
+#define LOOK_MS 50       /* between looks at whether the task is stopped */
+#define ANSWER_MS 10000  /* a frame that has begun is whole, and one of ours is read */
+#define STARTING_MS 5000 /* between two words that a trainer is being started */
+#define STOP_S 5         /* a trainer has after a stop */
 #define MEMORY_EVERY_MS 1000
 #define MESSAGE_MEMORY (128u << 20)
 #define SETUP_MS (30 * 60 * 1000)
@@ -154,7 +155,8 @@ static int start(const struct external_options *opt, const char *command, const 
 static int wait_hello(struct external *x, const struct external_options *opt,
                       const Skerry__Trainer__V1__FromTrainer **ret, struct err *err)
 {
-    const uint64_t until = clock_now_ms() + (uint64_t)opt->hello_ms;
+    const uint64_t begun = clock_now_ms(), until = begun + (uint64_t)opt->hello_ms;
+    uint64_t told = begun;
     int rc = 0, passed = -1;
     while (rc == 0) {
         size_t wrote = 0;
@@ -164,7 +166,10 @@ static int wait_hello(struct external *x, const struct external_options *opt,
             return blame(x->process, -ERR_TRAINER, err, "the trainer said no hello within %d s",
                          opt->hello_ms / 1000);
         rc = look(x, &wrote, err);
-        opt->wrote(opt->arg, wrote);
+        if (wrote > 0 || clock_now_ms() - told > STARTING_MS) {
+            told = clock_now_ms();
+            opt->goes_on(opt->arg);
+        }
         if (rc == 1)
             rc = hear(x, ret, &passed, err);
     }
@@ -288,7 +293,8 @@ int external_setup(const struct external_options *opt, const char *command, stru
     while (rc == 0 && !process_is_over(p, how, sizeof(how))) {
         struct pollfd out = {.fd = process_output_fd(p), .events = POLLIN};
         (void)poll(&out, 1, LOOK_MS);
-        opt->wrote(opt->arg, process_take_output(p));
+        if (process_take_output(p) > 0)
+            opt->goes_on(opt->arg);
         if (opt->stopped(opt->arg))
             rc = err_set(err, -ERR_CANCELLED, "the task was taken back");
         else if (clock_now_ms() > until)

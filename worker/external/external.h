@@ -26,9 +26,10 @@ struct external_options {
     uint64_t memory_bytes;
     int threads;
     int hello_ms; /* to wait for its hello */
-    /* Asked while waiting: is the task to be left?  And what the trainer writes, in bytes. */
+    /* While waiting: is the task to be left?  And the command goes on: it has written something, or
+     * is being started, which may take hello_ms. */
     bool (*stopped)(void *arg);
-    void (*wrote)(void *arg, size_t bytes);
+    void (*goes_on)(void *arg);
     void *arg;
 };
 

@@ -181,11 +181,11 @@ bool trainers_stopped(void *arg)
     return work_stopped(arg, NULL);
 }
 
-/* A trainer that is made ready; what it writes shows that it goes on, as a setup may take its
- * time. */
+/* A trainer that is made ready: signs that it goes on, as a setup may take its time, are the
+ * task's progress. */
 struct making {
     struct work *w;
-    uint32_t wrote;
+    uint32_t signs;
 };
 
 static bool making_stopped(void *arg)
@@ -194,11 +194,10 @@ static bool making_stopped(void *arg)
     return work_stopped(m->w, NULL);
 }
 
-static void making_wrote(void *arg, size_t bytes)
+static void making_goes_on(void *arg)
 {
     struct making *m = arg;
-    if (bytes > 0)
-        progress_units(&m->w->progress, ++m->wrote, 0);
+    progress_units(&m->w->progress, ++m->signs, 0);
 }
 
 static void fill_options(struct engine *e, struct making *m, const char *folder,
@@ -212,7 +211,7 @@ static void fill_options(struct engine *e, struct making *m, const char *folder,
         .threads = e->opt.threads,
         .hello_ms = HELLO_MS,
         .stopped = making_stopped,
-        .wrote = making_wrote,
+        .goes_on = making_goes_on,
         .arg = m,
     };
 }

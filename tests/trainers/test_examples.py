@@ -1,0 +1,84 @@
+"""The examples of trainers that want packages of PyPI, as examples/README.md has them, on real daemons."""
+import pathlib
+import sys
+
+import yaml
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "integration"))
+from common import make_dataset, read_safetensors  # noqa: E402
+from swarm import running  # noqa: E402
+from test_external import PACKAGE, write_tales  # noqa: E402
+
+EXAMPLES = HERE.parents[1] / "examples"
+ENV = [f"PYTHONPATH={PACKAGE}", "OMP_NUM_THREADS=1"]
+
+
+def job_of(name, folder, env=(), **sections):
+    """The example's job file, with its trainer run by this Python and some keys changed."""
+    job = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    for section, keys in sections.items():
+        job[section].update(keys)
+    own = [e for e in job["trainer"].get("env", []) if not e.startswith("TEXTS=")]
+    job["trainer"].update(command=f"{sys.executable} train.py", files=str(EXAMPLES / job["trainer"]["files"]),
+                          env=[*ENV, *own, *env])
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    return folder / "job.yaml"
+
+
+def run(folder, job, during=None):
+    """The job's JSON at its end, and what `during` makes of the swarm."""
+    with running(folder / "swarm") as s:
+        for name in ("one", "two"):
+            s.worker(name, "--allow-trainers")
+        told = s.submit(job)
+        done = s.wait_job(told, "done", 300)
+        return done, during(s, told) if during else None
+
+
+def export(folder, *flags):
+    def weights(s, told):
+        done = s.skerry("export", told, "--out", folder / "model", *flags)
+        assert done.returncode == 0, done.stderr
+        return read_safetensors(folder / "model" / "model.safetensors")
+    return weights
+
+
+def test_llama_of_transformers(tmp_path):
+    """Trainer with the callback, two replicas: the loss falls, and the weights have transformers' names."""
+    import transformers
+    write_tales(tmp_path)
+    job = job_of("trainer-llama", tmp_path, [f"TEXTS={tmp_path}/tales.jsonl"], outer={"rounds": 3, "steps": 20})
+    done, weights = run(tmp_path, job, export(tmp_path))
+    assert done["history"][-1]["loss"] < done["history"][0]["loss"] - 0.5, done["history"]
+    config = transformers.LlamaConfig(vocab_size=257, hidden_size=64, intermediate_size=172, num_hidden_layers=2,
+                                      num_attention_heads=4, max_position_embeddings=64, tie_word_embeddings=True)
+    want = transformers.LlamaForCausalLM(config)
+    assert set(weights) == {name for name, _ in want.named_parameters()}
+
+
+def test_lora_of_it(tmp_path):
+    """Only the LoRA travels: half a byte for each of its parameters."""
+    write_tales(tmp_path)
+    job = job_of("trainer-lora", tmp_path, [f"TEXTS={tmp_path}/tales.jsonl"], outer={"rounds": 3, "steps": 20})
+    done, weights = run(tmp_path, job, export(tmp_path))
+    assert weights and all("lora_" in name for name in weights)
+    parameters = sum(w.size for w in weights.values())
+    overhead = 4096  # names and shapes in a header, which a model of real size does not notice
+    assert done["history"][-1]["bytes_up"] <= 2 * (0.53 * parameters + overhead)
+    assert done["history"][-1]["loss"] < done["history"][0]["loss"], done["history"]
+
+
+def test_unet_of_diffusers(tmp_path):
+    """Two experts, each with its cluster of the pictures; each draws."""
+    make_dataset(tmp_path / "data", images=128)
+    job = job_of("trainer-unet", tmp_path, data={"path": "data", "shard_samples": 32}, train={"batch": 16},
+                 outer={"rounds": 2, "steps": 15}, eval={"every": 1, "samples": 8})
+
+    def draw(s, told):
+        done = s.skerry("sample", told, "--path", 1, "--count", 4, "--out", tmp_path / "drawn.png")
+        assert done.returncode == 0, done.stderr
+        return (tmp_path / "drawn.png").read_bytes()
+    done, drawn = run(tmp_path, job, draw)
+    assert done["history"][-1]["loss"] < done["history"][0]["loss"] - 0.05, done["history"]
+    assert drawn.startswith(b"\x89PNG")
