@@ -86,7 +86,8 @@ static void velocities(struct side *s, const struct model *m, const struct net_c
     OK(dit_rows_open_net(&rows, s->net, &err));
     if (captions)
         dit_rows_captions(&rows, captions);
-    OK(dit_rows_run(&rows, s->v, x, t, labels, ROWS, &err));
+    const struct dit_rows_in in = {.x = x, .t = t, .labels = labels};
+    OK(dit_rows_run(&rows, s->v, &in, ROWS, &err));
     dit_rows_close(&rows);
     assert_true(model_image_values(&m->spec) <= VALUES);
 }
