@@ -5,7 +5,8 @@
 #include "common/job/job.h"
 #include "worker/pipe/planner.h"
 
-static int read_train(const char *path, struct job_train *ret, struct err *err)
+static int read_train(const char *path, struct job_train *ret, double *ret_estimate,
+                      struct err *err)
 {
     struct job_spec spec;
     struct buf text;
@@ -17,6 +18,7 @@ static int read_train(const char *path, struct job_train *ret, struct err *err)
     if (rc < 0)
         return rc;
     *ret = spec.train;
+    *ret_estimate = spec.model.self_condition;
     job_release(&spec);
     return 0;
 }
@@ -83,12 +85,15 @@ static void show(const struct costs *p, const struct planner_options *opt,
 int show_plan(const char *job_path, const char *profile_path, FILE *out, struct err *err)
 {
     struct job_train train = {0};
+    double estimate = 0;
     struct costs p;
     struct planner_result result;
-    int rc = read_train(job_path, &train, err);
+    int rc = read_train(job_path, &train, &estimate, err);
     if (rc < 0 || (rc = costs_read(profile_path, &p, err)) < 0)
         return rc;
-    const struct planner_options opt = options(&train);
+    struct planner_options opt = options(&train);
+    opt.estimate = estimate;
+    opt.fill &= estimate == 0;
     rc = planner_search(&p, &opt, &result, err);
     if (rc == 0) {
         show(&p, &opt, &result, out);

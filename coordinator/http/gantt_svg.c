@@ -21,10 +21,10 @@ enum {
 static const struct kind {
     const char *word, *colour, *ink, *what;
 } kinds[] = {
-    {"F", "#0072b2", "#fff", "forward"},   {"B", "#e69f00", "#000", "backward"},
-    {"W", "#56b4e9", "#000", "weights"},   {"FROZEN", "#009e73", "#000", "encoders"},
-    {"STEP", "#cc79a7", "#000", "update"}, {"REDUCE", "#f0e442", "#000", "sum"},
-    {"CLIP", "#bbbbbb", "#000", "norm"},
+    {"F", "#0072b2", "#fff", "forward"},       {"B", "#e69f00", "#000", "backward"},
+    {"E", "#d55e00", "#000", "estimate"},      {"W", "#56b4e9", "#000", "weights"},
+    {"FROZEN", "#009e73", "#000", "encoders"}, {"STEP", "#cc79a7", "#000", "update"},
+    {"REDUCE", "#f0e442", "#000", "sum"},      {"CLIP", "#bbbbbb", "#000", "norm"},
 };
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 

@@ -237,7 +237,7 @@ sanitise() { # TOOL
     done
     # shellcheck disable=SC2086
     step "compute-sanitizer $1: training steps" 60 $with \
-        "$tools/train_probe" $device bf16 32 2 2 2 8 3 "$figures/sanitised.safetensors"
+        "$tools/train_probe" $device bf16 32 2 2 2 8 0.5 3 "$figures/sanitised.safetensors"
 }
 group memory && sanitise memcheck
 group race && sanitise racecheck

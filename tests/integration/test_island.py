@@ -47,6 +47,9 @@ def test_an_island_trains_as_one_device(swarm, tmp_path):
     assert moved, "sums over two devices have an order of their own"
 
 
+JOBS = {"rounds": {}, "fragments": {"outer": "fragments: 2, delay: 2"}, "estimates": {"model": "self_condition: 0.5"}}
+
+
 def test_a_pipeline_has_the_bits_of_one_device(swarm, tmp_path):
     """Two stages on two devices against one device, with the same micro-batches; in fragments too."""
     make_dataset(os.path.join(tmp_path, "job", "data"), images=JOB["images"])
@@ -64,8 +67,8 @@ def test_a_pipeline_has_the_bits_of_one_device(swarm, tmp_path):
     found = {}
     for device in ("cpu", "cpu,cpu"):
         swarm.worker(device, device=device, threads=2)
-        for name, more in {"rounds": {}, "fragments": {"outer": "fragments: 2, delay: 2"}}.items():
-            order = {"rounds": "split", "fragments": "1f1b"}[name]
+        for name, more in JOBS.items():
+            order = {"fragments": "1f1b"}.get(name, "split")
             done = swarm.submit(job(train=f"parallel: pipeline, accumulate: 4, pipeline: {order}", **more))
             swarm.wait_job(done, "done")
             out = tmp_path / f"{device}-{name}"
@@ -73,7 +76,7 @@ def test_a_pipeline_has_the_bits_of_one_device(swarm, tmp_path):
             assert exported.returncode == 0, exported.stderr
             found[device, name] = read_safetensors(out / "model.safetensors")
         swarm.kill(device)
-    for name in ("rounds", "fragments"):
+    for name in JOBS:
         one, two = found["cpu", name], found["cpu,cpu", name]
         assert one.keys() == two.keys()
         for tensor, values in one.items():

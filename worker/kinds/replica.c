@@ -173,6 +173,7 @@ struct phase_plan {
     int accumulate;
     bool lean;
     double seconds; /* of a step, predicted; 0: nothing was measured */
+    double least;   /* of the fastest: without an estimate, unless all have one */
     double idle_before,
         idle;            /* shares of the devices' time: without frozen layers in it and with */
     double inside;       /* share of the frozen layers' work that lies in bubbles */
@@ -326,7 +327,8 @@ static int fastest(const struct costs *costs, const struct train_options *opt, b
                                 .shard = opt->shard != JOB_SHARD_NONE,
                                 .fill = true,
                                 .scratch = FILL_UNDERWAY,
-                                .group = FILL_GROUP};
+                                .group = FILL_GROUP,
+                                .estimate = opt->self_condition};
     struct planner_result found;
     const bool any = opt->accumulate_auto && pipeline;
     if (!any)
@@ -342,6 +344,11 @@ static int fastest(const struct costs *costs, const struct train_options *opt, b
     planner_release(&found);
     ret->plan.shard |= opt->shard == JOB_SHARD_OPTIMIZER && ret->plan.copies > 1;
     return 0;
+}
+
+static double least_of(const struct planner_candidate *c, const struct train_options *opt)
+{
+    return c->seconds - (opt->self_condition < 1 ? opt->self_condition * c->estimate : 0);
 }
 
 static void say_predicted(const struct planner_candidate *pipe,
@@ -404,8 +411,8 @@ static void try_both(struct replicas *rs, const struct work *w, const struct mod
         t = &rs->tried[rs->n_tried++ % TRIED_MAX];
         *t = new;
     }
-    data->seconds = t->data;
-    pipe->seconds = t->pipe;
+    data->seconds = data->least = t->data;
+    pipe->seconds = pipe->least = t->pipe;
 }
 
 /* A plan does not fit: is there one that needs less? */
@@ -444,14 +451,17 @@ static void plan_by_profile(struct replicas *rs, const struct work *w, const str
         mem_free(costs);
         return;
     }
-    if (!asked && ret->pipe.cuts[0].n == 1 && fastest(costs, opt, false, &data, NULL) == 0)
+    if (!asked && ret->pipe.cuts[0].n == 1 && fastest(costs, opt, false, &data, NULL) == 0) {
         ret->seconds = data.seconds;
+        ret->least = least_of(&data, opt);
+    }
     struct phase_plan other = {0};
     rc = fastest(costs, opt, true, &pipe, &err);
     if (rc == 0) {
         other = (struct phase_plan){.pipe = pipe.plan,
                                     .accumulate = pipe.plan.cuts[0].micros,
                                     .seconds = pipe.seconds,
+                                    .least = least_of(&pipe, opt),
                                     .idle_before = pipe.idle_before,
                                     .idle = pipe.idle,
                                     .inside = pipe.inside,
@@ -595,7 +605,7 @@ static void tell_plan(const struct phase_plan *plan, struct progress_plan *ret)
     ret->told.copies = (uint32_t)p->copies;
     ret->told.stages = (uint32_t)p->cuts[0].n;
     ret->told.micro_batches = (uint32_t)plan->accumulate;
-    ret->told.predicted_s = plan->seconds;
+    ret->told.predicted_s = plan->least;
     ret->told.idle_before = p->cuts[0].n > 1 ? (float)plan->idle_before : -1;
     ret->told.idle = p->cuts[0].n > 1 ? (float)plan->idle : -1;
     ret->told.inside = (float)plan->inside;
@@ -627,7 +637,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     if (rc < 0)
         return rc;
     options_of(rs, w, encoders, &opt);
-    opt.fill &= encoders && model->spec.n_shapes == 0;
+    opt.fill &= encoders && model->spec.n_shapes == 0 && !model->spec.self_condition;
     rc = encoders ? encoders_look(encoders, w, err) : 0;
     if (rc == 0)
         rc = plan_phase(rs, model, &opt, &phase, err);
@@ -650,7 +660,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
         r->room_for_teachers =
             room_for_teachers(rs, model, &plan, net_dtype(island_device(rs->is, 0), opt.precision));
     rc = make_trainer(rs, r, &opt, &phase.pipe, err);
-    r->predicted = phase.seconds;
+    r->predicted = phase.least;
     write_way(&phase, r->way, sizeof r->way);
     tell_plan(&phase, &r->plan);
     r->bytes = bytes;

@@ -19,8 +19,12 @@ static void plan(struct image_net *n, const struct model *m, const struct net_op
         arena_add(&n->arena, &n->d_targets,
                   (uint64_t)net_slots(opt) * (uint64_t)opt->batch * model_image_values(&m->spec) *
                       sizeof(float));
-    if (m->spec.self_condition)
+    const bool first = net_part_of(m).from == 0, parts = m->part.to > 0 || net_slots(opt) > 1;
+    if (m->spec.self_condition && first)
         arena_add(&n->arena, &n->d_estimate, bytes);
+    if (m->spec.self_condition && parts && (first || last))
+        arena_add(&n->arena, &n->d_velocities,
+                  net_load_most(opt) * (uint64_t)n->values * sizeof(float));
     arena_add(&n->arena, &n->net.d_losses, net_load_most(opt) * sizeof(float));
 }
 
@@ -125,24 +129,36 @@ static int mix(struct image_net *n, int slot, const struct net_micro *micro, str
                : 0;
 }
 
-/* Tells the network its own estimate of the images, xt - t v, made without one; of it no gradient
- * is taken.  What the images were mixed of is free by now. */
-static int estimate(struct image_net *n, const struct net_micro *micro, int slot,
-                    const struct model_part *part, struct dit_io *io, struct err *err)
+static float *velocities_of(const struct image_net *n, const struct net_micro *micro)
+{
+    return n->d_velocities + micro->from * n->values;
+}
+
+/* What velocities v, made without an estimate, say of the images: xt - t v.  What the images were
+ * mixed of is free by now. */
+static int estimate(struct image_net *n, const struct net_micro *micro, const float *v,
+                    struct dit_io *io, struct err *err)
 {
     const struct flow_matching *f = &n->flow;
     const struct kernel_ops *k = f->dev->ops;
     const int64_t each = values_of(n, micro);
-    int rc = dit_forward(n->dit, part, slot, io, err);
-    if (rc < 0)
-        return rc;
-    rc = k->axpby(f->dev, f->d_eps, 1.0f, f->d_xt, -1.0f, n->d_pred, io->B * each, f->stream);
+    int rc = k->axpby(f->dev, f->d_eps, 1.0f, f->d_xt, -1.0f, v, io->B * each, f->stream);
     if (rc == 0) /* (1 - t) xt + t (xt - v) */
         rc = k->flow_mix(f->dev, n->d_estimate, f->d_x0, f->d_xt, f->d_eps, io->t, io->B, each,
                          f->stream);
     io->estimate = n->d_estimate;
     return rc < 0 ? err_set(err, rc, "the estimate failed on %s: %s", f->dev->name, err_text(rc))
                   : 0;
+}
+
+/* Tells the first part the estimate; where there is no other, of a forward of its own, of which no
+ * gradient is taken. */
+static int tell(struct image_net *n, const struct model_part *part, int slot,
+                const struct net_micro *micro, struct dit_io *io, struct err *err)
+{
+    const bool whole = part->to == net_model(&n->net)->spec.depth;
+    int rc = whole ? dit_forward(n->dit, part, slot, io, err) : 0;
+    return rc < 0 ? rc : estimate(n, micro, whole ? n->d_pred : velocities_of(n, micro), io, err);
 }
 
 /* The first part noises the samples; the last one has the objective. */
@@ -154,11 +170,13 @@ int image_net_forward(struct net *net, const struct model_part *part, int slot,
     struct dit_io io = io_of(n, slot, micro);
     int rc = part->from == 0 ? mix(n, slot, micro, err) : 0;
     n->target = n->d_targets ? targets_of(n, slot) : n->flow.d_target;
-    if (rc == 0 && n->d_estimate && net->loaded.estimate)
-        rc = estimate(n, micro, slot, part, &io, err);
+    if (rc == 0 && n->d_estimate && part->from == 0 && net->loaded.estimate && !micro->estimates)
+        rc = tell(n, part, slot, micro, &io, err);
+    if (micro->estimates && last)
+        io.pred = velocities_of(n, micro);
     if (rc == 0)
         rc = dit_forward(n->dit, part, slot, &io, err);
-    if (rc == 0 && last)
+    if (rc == 0 && last && !micro->estimates)
         rc = n->objective(n, micro, micro->backward ? dpred_of(n, slot) : NULL, err);
     return rc;
 }
@@ -183,6 +201,13 @@ static int crossing(struct net *net, enum net_way way, int block, int slot,
     ret[pieces] = (struct net_piece){targets_of(n, slot),
                                      micro->count * (size_t)values_of(n, micro) * sizeof(float)};
     return pieces + 1;
+}
+
+static struct net_piece velocities(struct net *net, const struct net_micro *micro)
+{
+    struct image_net *n = of(net);
+    return (struct net_piece){velocities_of(n, micro),
+                              micro->count * (size_t)values_of(n, micro) * sizeof(float)};
 }
 
 int image_net_hidden(struct net *net, const struct batch *b, struct net_hidden *ret,
@@ -244,6 +269,7 @@ const struct net_ops dit_net_ops = {
     .forward = image_net_forward,
     .backward = image_net_backward,
     .crossing = crossing,
+    .velocities = velocities,
     .graphs = true,
     .hidden = image_net_hidden,
 };

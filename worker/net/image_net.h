@@ -22,6 +22,7 @@ struct image_net {
     float *d_targets;
     const float *target; /* (B,3*S*S) of the micro-batch that has its objective now */
     float *d_estimate;   /* (B,3*S*S) of a model that reads one */
+    float *d_velocities; /* (load,3*S*S) that it is made of, where there are several parts */
     float *logits;       /* a router: (B,classes) host */
 
     /* NULL, or refuses a batch that the objective cannot use. */

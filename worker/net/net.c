@@ -137,13 +137,18 @@ int net_weights(struct net *n, int slot, struct err *err)
 
 bool net_has_parts(const struct model *m, const struct net_options *opt)
 {
-    return kind_of(m, opt)->ops->crossing && !m->spec.tied && !m->spec.self_condition;
+    return kind_of(m, opt)->ops->crossing && !m->spec.tied;
 }
 
 int net_crossing(struct net *n, enum net_way way, int block, int slot,
                  const struct net_micro *micro, struct net_piece ret[NET_PIECES_MAX])
 {
     return n->ops->crossing(n, way, block, slot, micro, ret);
+}
+
+struct net_piece net_velocities(struct net *n, const struct net_micro *micro)
+{
+    return n->ops->velocities(n, micro);
 }
 
 int net_loss(struct net *n, const struct batch *b, bool first, float grad_scale, bool backward,

@@ -46,7 +46,8 @@
  *
  * SELF-CONDITIONING (Chen et al., "Analog Bits", 2023).  A model that reads an estimate of the
  * image is told none, or, where a batch says so, the one that a forward without gradients has just
- * made. Such a model is one part.
+ * made.  In several parts the forwards that make them come first (net_micro.estimates), and what
+ * the last part found goes to the first one (net_velocities) before the micro-batch's forward.
  *
  * RANDOMNESS.  All that is drawn for sample i (time, noise, label dropout) is a
  * function of (batch.seed, batch.keys[i]): of no thread, batch size or order.
@@ -158,6 +159,8 @@ struct net_micro {
     unsigned from, count;
     bool first;    /* its step's first: gradients =, else += */
     bool backward; /* a backward follows */
+    /* A forward of parts without loss, which makes the velocities of the estimate. */
+    bool estimates;
 };
 
 /* What crosses between parts: after a forward; gradients, after a backward. */
@@ -199,6 +202,8 @@ struct net_ops {
     /* NULL: the kind cannot be cut. */
     int (*crossing)(struct net *n, enum net_way way, int block, int slot,
                     const struct net_micro *micro, struct net_piece *ret);
+    /* NULL: it is told no estimate. */
+    struct net_piece (*velocities)(struct net *n, const struct net_micro *micro);
     /* The two queue nothing but work whose arguments follow from their own, from the loaded
      * batch's numbers and from device memory: it can be recorded. */
     bool graphs;
@@ -263,6 +268,10 @@ bool net_has_parts(const struct model *m, const struct net_options *opt);
  * sides. */
 int net_crossing(struct net *n, enum net_way way, int block, int slot,
                  const struct net_micro *micro, struct net_piece ret[NET_PIECES_MAX]);
+
+/* Of a network in parts that reads an estimate: the velocities of a micro-batch that was loaded,
+ * which the last part's forward makes and the first one's is told by. */
+struct net_piece net_velocities(struct net *n, const struct net_micro *micro);
 
 /* A batch of one shape.  -ERR_UNIMPLEMENTED where the kind has no states. */
 int net_hidden(struct net *n, const struct batch *b, struct net_hidden *ret, struct err *err);

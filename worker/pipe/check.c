@@ -97,6 +97,10 @@ static int check_stage(const struct checker *c, int d, int chain, int stage)
             continue;
         if (in->op == PIPE_REDUCE && (done[PIPE_W] != cut->micros || done[PIPE_REDUCE]++ > 0))
             return wrong(c, d, i, "expected once, behind the last W");
+        if (in->op == PIPE_E && (in->micro != done[PIPE_E]++ || done[PIPE_F] > 0))
+            return wrong(c, d, i, "expected each once, in ascending order, before the first F");
+        if (in->op == PIPE_F && done[PIPE_F] == 0 && done[PIPE_E] % cut->micros != 0)
+            return wrong(c, d, i, "comes before what it is told");
         if (in->op != PIPE_F && in->op != PIPE_B && in->op != PIPE_W)
             continue;
         if (in->micro != done[in->op]++ || in->micro >= cut->micros)
@@ -123,8 +127,8 @@ static int check_device(const struct checker *c, int d)
             rc = has(&c->plan->cuts[k].stages[s], d) ? check_stage(c, d, k, s) : 0;
     for (int i = 0; i < l->n && rc == 0; i++) {
         const struct pipe_instr *in = &l->items[i];
-        const bool work =
-            in->op == PIPE_F || in->op == PIPE_B || in->op == PIPE_W || in->op == PIPE_REDUCE;
+        const bool work = in->op == PIPE_F || in->op == PIPE_B || in->op == PIPE_W ||
+                          in->op == PIPE_E || in->op == PIPE_REDUCE;
         if (work && (in->chain < 0 || in->chain >= c->plan->chains || in->stage < 0 ||
                      in->stage >= c->plan->cuts[in->chain].n ||
                      !has(&c->plan->cuts[in->chain].stages[in->stage], d)))

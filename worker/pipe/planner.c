@@ -388,6 +388,32 @@ static int idle_before(struct planner *s, struct planner_candidate *c)
     return schedule_check(&s->share, &c->plan, &c->schedule, s->err);
 }
 
+/* Of one stage it is all forwards; else as the simulator has it. */
+static int estimate_seconds(struct planner *s, const struct pipe_plan *plan, double *ret)
+{
+    struct timed t = {.plan = *plan};
+    if (plan->cuts[0].n == 1) {
+        *ret = plan->cuts[0].micros * pipe_stage_cost(&s->share, plan, 0, 0).f /
+               pipe_speed(&s->share, 0, plan->devices);
+        return 0;
+    }
+    int rc = time_one(s, &t);
+    *ret = -t.plain;
+    t.plan.estimate = true;
+    if (rc == 0)
+        rc = time_one(s, &t);
+    *ret += t.plain;
+    return rc;
+}
+
+static int add_estimate(struct planner *s, struct planner_candidate *c)
+{
+    const bool any = s->opt->estimate > 0 && c->plan.chains == 1;
+    int rc = any ? estimate_seconds(s, &c->plan, &c->estimate) : 0;
+    c->seconds += s->opt->estimate * c->estimate;
+    return rc;
+}
+
 static int fill_all(struct planner *s, struct planner_result *r)
 {
     int rc = 0;
@@ -400,6 +426,8 @@ static int fill_all(struct planner *s, struct planner_result *r)
         costs_share(s->p, c->possible ? c->plan.copies : 1, &s->share);
         if (rc == 0 && c->possible)
             rc = idle_before(s, c);
+        if (rc == 0 && c->possible)
+            rc = add_estimate(s, c);
     }
     if (!asked(s, PIPE_1F1B)) { /* was needed for split's */
         schedule_release(&r->of[PIPE_1F1B].schedule);

@@ -40,6 +40,7 @@ struct planner_options {
     bool shard;         /* moments and master weights may be shared out, where they would not fit */
     bool fill;          /* else frozen layers run behind STEP */
     int scratch, group; /* as fill_options */
+    double estimate;    /* share of the steps that begin with one (pipe_plan) */
 };
 
 struct planner_candidate {
@@ -48,7 +49,8 @@ struct planner_candidate {
     struct pipe_plan plan;
     double bound;                  /* (M + 2S - 2) T0 + Y */
     double plain;                  /* seconds of a step without frozen layers */
-    double seconds;                /* with them */
+    double seconds;                /* with them, and with the share of `estimate` */
+    double estimate;               /* seconds that an estimate adds to a step that has one */
     double idle_before, idle;      /* share of all devices' time: without and with them */
     double inside;                 /* share of the frozen work that lies in bubbles */
     uint64_t memory;               /* bytes, of the device that needs most */

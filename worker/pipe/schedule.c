@@ -31,7 +31,7 @@ const char *pipe_order_name(enum pipe_order order)
 
 const char *pipe_op_name(enum pipe_op op)
 {
-    static const char *const names[PIPE_OPS] = {"LOAD", "F",      "B",      "W",    "SEND",
+    static const char *const names[PIPE_OPS] = {"LOAD", "F",      "B",      "W",    "E",   "SEND",
                                                 "RECV", "FROZEN", "REDUCE", "CLIP", "STEP"};
     return names[op];
 }
@@ -222,11 +222,36 @@ static void send(struct maker *m, const struct unit *u, int rank, const struct c
         transfers(m, &in, rank, to);
 }
 
+/* Velocities of a micro-batch, from the last stage of a pipeline to the first. */
+static void velocities(struct maker *m, const struct unit *u, int rank, enum pipe_op op, int micro)
+{
+    const int last = m->plan->cuts[0].n - 1, stage = op == PIPE_SEND ? last : 0;
+    const struct pipe_instr in = {
+        .op = op, .what = PIPE_VELOCITIES, .stage = u->stage[0], .micro = micro};
+    if (m->plan->estimate && last > 0 && u->stage[0] == stage)
+        transfers(m, &in, rank, last - stage);
+}
+
+/* All micro-batches once more, before the step; of one stage an F has it in itself. */
+static void estimates(struct maker *m, const struct unit *u, int rank)
+{
+    const struct pipe_cut *cut = &m->plan->cuts[0];
+    for (int i = 0; i < cut->micros && m->plan->estimate && cut->n > 1; i++) {
+        const struct compute e = {.op = PIPE_F, .micro = i};
+        receive(m, u, rank, 0, PIPE_F, i);
+        add(m, u->device + rank,
+            (struct pipe_instr){.op = PIPE_E, .stage = u->stage[0], .micro = i});
+        send(m, u, rank, &e);
+        velocities(m, u, rank, PIPE_SEND, i);
+    }
+}
+
 static void device_list(struct maker *m, const struct unit *u, int rank)
 {
     const int d = u->device + rank;
     const bool split = m->plan->order == PIPE_SPLIT && m->plan->variant != SCHEDULE_EARLY;
     add(m, d, (struct pipe_instr){.op = PIPE_LOAD});
+    estimates(m, u, rank);
     for (int c = 0; c < m->plan->chains; c++) {
         if (u->stage[c] < 0)
             continue;
@@ -240,6 +265,8 @@ static void device_list(struct maker *m, const struct unit *u, int rank)
         struct compute sent = *o;
         if (o->op != PIPE_W)
             receive(m, u, rank, o->chain, o->op, o->micro + 1);
+        if (o->op == PIPE_F)
+            velocities(m, u, rank, PIPE_RECV, o->micro);
         add(m, d, in);
         /* Where B and W are one, what B made leaves when both are done. */
         sent.op = o->op == PIPE_W ? PIPE_B : o->op;

@@ -12,6 +12,7 @@
  *
  *     LOAD                 inputs of the step, at the list's begin
  *     F, B, W              forward; backward of the input; of the weights
+ *     E                    forward without gradients, of which a model's estimate is made
  *     SEND, RECV           queued on a stream per direction; computing goes on.  The F or B that
  *                          needs what a RECV brings waits for it; a RECV stands in the list where
  *                          its buffer is free, which is before the F or B before
@@ -64,6 +65,10 @@ struct pipe_plan {
     int chains, devices; /* devices: of one copy */
     int copies;
     bool shard; /* the ranks of a stage share its moments and master weights out */
+    /* Self-conditioning, of one chain: all micro-batches run through a pipeline once more, before
+     * the step, without gradients, and what comes out goes back to the first stage, whose F waits
+     * for it. */
+    bool estimate;
     struct pipe_cut cuts[COSTS_CHAINS_MAX];
 };
 
@@ -73,6 +78,7 @@ enum pipe_op {
     PIPE_F,
     PIPE_B,
     PIPE_W,
+    PIPE_E,
     PIPE_SEND,
     PIPE_RECV,
     PIPE_FROZEN,
@@ -84,8 +90,8 @@ enum pipe_op {
 const char *pipe_op_name(enum pipe_op op);
 
 /* What SEND and RECV carry: to the next stage, to the one before, to whoever wants what frozen
- * layers made. */
-enum pipe_what { PIPE_STATES, PIPE_GRADIENTS, PIPE_ENCODED };
+ * layers made, from the last stage to the first. */
+enum pipe_what { PIPE_STATES, PIPE_GRADIENTS, PIPE_ENCODED, PIPE_VELOCITIES };
 
 struct pipe_instr {
     enum pipe_op op;

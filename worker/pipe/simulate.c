@@ -74,6 +74,8 @@ static uint64_t message_bytes(const struct machine *m, const struct pipe_instr *
     const uint64_t n = (uint64_t)in->count;
     if (in->what == PIPE_ENCODED)
         return n * m->p->frozen[in->chain].out_bytes;
+    if (in->what == PIPE_VELOCITIES) /* an image is about as large as what crosses */
+        return n * m->p->chains[in->chain].layers[0].out_bytes;
     /* Of a SEND: gradients go to the stage before, over that one's end. */
     const int below = in->what == PIPE_STATES ? in->stage : in->stage - 1;
     const struct pipe_cut *cut = &m->plan->cuts[in->chain];
@@ -111,16 +113,32 @@ static void queue(struct machine *m, int d, int i)
         transfer(m, in->peer, mate);
 }
 
-/* When all that an F or B needs was received; false: not yet known. */
+/* When the velocities that the first stage's F is told, if any, were received: right before it. */
+static bool told(const struct machine *m, int d, int i, double *ret)
+{
+    const struct pipe_instr *items = m->schedule->lists[d].items;
+    const struct trace_row *rows = m->out->traces[d].rows;
+    for (int k = i - 1; k >= 0 && items[k].op == PIPE_RECV && items[k].what == PIPE_VELOCITIES;
+         k--) {
+        if (rows[k].end < 0)
+            return false;
+        *ret = fmax(*ret, rows[k].end);
+    }
+    return true;
+}
+
+/* When all that an F, E or B needs was received; false: not yet known. */
 static bool arrived(const struct machine *m, int d, int i, double *ret)
 {
     const struct pipe_list *l = &m->schedule->lists[d];
     const struct pipe_instr *in = &l->items[i];
     const struct pipe_cut *cut = &m->plan->cuts[in->chain];
-    const enum pipe_what what = in->op == PIPE_F ? PIPE_STATES : PIPE_GRADIENTS;
+    const enum pipe_what what = in->op == PIPE_B ? PIPE_GRADIENTS : PIPE_STATES;
     int wanted;
     *ret = 0;
-    if (in->op == PIPE_F ? in->stage == 0 : in->stage == cut->n - 1)
+    if (in->op == PIPE_F && in->stage == 0)
+        return told(m, d, i, ret);
+    if (in->op == PIPE_B ? in->stage == cut->n - 1 : in->stage == 0)
         return true;
     int first;
     pipe_share(cut, in->stage, d - cut->stages[in->stage].device, &first, &wanted);
@@ -143,6 +161,8 @@ static double duration(const struct machine *m, int d, const struct pipe_instr *
     const double speed = m->p->devices[d].speed;
     if (in->op == PIPE_FROZEN)
         return frozen_seconds(m->p, d, in->chain, in->from, in->to, in->count);
+    if (in->op == PIPE_E)
+        return m->seconds[in->chain][3 * in->stage] / speed;
     if (in->op == PIPE_F || in->op == PIPE_B || in->op == PIPE_W)
         return m->seconds[in->chain][3 * in->stage + (int)(in->op - PIPE_F)] / speed;
     if (in->op != PIPE_STEP)
@@ -176,7 +196,7 @@ static bool advance(struct machine *m, int d)
         const struct pipe_instr *in = &l->items[i];
         struct trace_row *row = &m->out->traces[d].rows[i];
         double from = 0;
-        if ((in->op == PIPE_F || in->op == PIPE_B) && !arrived(m, d, i, &from))
+        if ((in->op == PIPE_F || in->op == PIPE_E || in->op == PIPE_B) && !arrived(m, d, i, &from))
             break;
         if (!pipe_computes(in->op)) {
             if (in->op == PIPE_REDUCE)

@@ -8,12 +8,14 @@
 
 static void name_bar(const struct pipe_instr *in, char out[NAME_MAX_BYTES])
 {
-    static const char *const what[] = {"states", "gradients"};
+    static const char *const what[] = {
+        [PIPE_STATES] = "states", [PIPE_GRADIENTS] = "gradients", [PIPE_VELOCITIES] = "velocities"};
     const char *op = pipe_op_name(in->op);
     switch (in->op) {
     case PIPE_F:
     case PIPE_B:
     case PIPE_W:
+    case PIPE_E:
         (void)snprintf(out, NAME_MAX_BYTES, "%s %d", op, in->micro);
         break;
     case PIPE_SEND:

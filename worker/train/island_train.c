@@ -109,6 +109,7 @@ struct courier {
     int rank;
     struct weights *w;                   /* the trainer's */
     struct way ways[PIPE_GRADIENTS + 1]; /* states, gradients */
+    struct way back;                     /* velocities, of which none is held */
 };
 
 /* What a trainer calls its peers by. */
@@ -248,16 +249,19 @@ static int courier_init(struct courier *c, struct island *is, int rank, struct w
         if (rc == 0)
             rc = w->ops->stream_new(w->dev, &c->ways[i].out, err);
     }
-    return rc;
+    if (rc == 0)
+        rc = w->ops->stream_new(w->dev, &c->back.in, err);
+    return rc == 0 ? w->ops->stream_new(w->dev, &c->back.out, err) : rc;
 }
 
 static void courier_release(struct courier *c)
 {
-    for (int i = 0; c->w && i <= PIPE_GRADIENTS; i++) {
-        if (c->ways[i].in)
-            c->w->ops->stream_free(c->w->dev, c->ways[i].in);
-        if (c->ways[i].out)
-            c->w->ops->stream_free(c->w->dev, c->ways[i].out);
+    for (int i = 0; c->w && i <= PIPE_GRADIENTS + 1; i++) {
+        struct way *way = i <= PIPE_GRADIENTS ? &c->ways[i] : &c->back;
+        if (way->in)
+            c->w->ops->stream_free(c->w->dev, way->in);
+        if (way->out)
+            c->w->ops->stream_free(c->w->dev, way->out);
     }
     *c = (struct courier){0};
 }
@@ -328,6 +332,22 @@ static int courier_sent(void *arg)
     for (int i = 0; i <= PIPE_GRADIENTS && rc == 0; i++)
         rc = c->w->ops->stream_follow(c->w->dev, c->w->stream, c->ways[i].out);
     return rc;
+}
+
+/* Velocities go over what connects all stages of a copy: its sums come behind. */
+static int courier_feed(void *arg, const struct pipe_instr *in, const struct net_piece *piece)
+{
+    struct courier *c = &((struct peers *)arg)->courier;
+    struct weights *w = c->w;
+    struct comm *pipe = island_pipe(c->is, c->rank);
+    const struct comm_piece p = {piece->x, piece->bytes};
+    const bool send = in->op == PIPE_SEND;
+    struct stream *s = send ? c->back.out : c->back.in;
+    int rc = w->ops->stream_follow(w->dev, s, w->stream);
+    if (rc == 0)
+        rc = send ? pipe->ops->send(pipe, &p, 1, in->peer, s)
+                  : pipe->ops->recv(pipe, &p, 1, in->peer, s);
+    return rc == 0 && !send ? w->ops->stream_follow(w->dev, w->stream, s) : rc;
 }
 
 /* Each copy has updated its share of the weights. */
@@ -476,6 +496,7 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
         .join = reducer_join,
         .cross = courier_cross,
         .arrive = courier_arrive,
+        .feed = courier_feed,
         .sent = courier_sent,
         .gather = courier_gather,
         .spread = spread,

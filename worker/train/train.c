@@ -153,13 +153,14 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
 /* The lists of a plan of so many micro-batches, filled with the frozen work of so many samples of
  * the next step: those that were planned. */
 static int make_schedule(const struct trainer *t, struct pipe_plan *plan, int micros, unsigned next,
-                         struct pipe_schedule *ret, struct err *err)
+                         bool estimate, struct pipe_schedule *ret, struct err *err)
 {
     const struct costs *costs = t->with_peers ? t->peers.costs : NULL;
     const struct fill_options fill = {
         .samples = (int)next, .scratch = FILL_UNDERWAY, .group = FILL_GROUP, .share = 1};
     struct fill_report report;
     plan->cuts[0].micros = micros;
+    plan->estimate = estimate;
     int rc = schedule_make(costs, plan, ret, err);
     if (rc < 0)
         return rc;
@@ -172,6 +173,11 @@ static int make_schedule(const struct trainer *t, struct pipe_plan *plan, int mi
     return rc;
 }
 
+static bool has_estimate(const struct trainer *t)
+{
+    return t->m->spec.self_condition && train_has_estimate(&t->opt, t->step);
+}
+
 /* Cuts the trainer's samples into micro-batches, each of one shape, and makes the list of so many.
  * Without samples the list is that of one, of which nothing is computed. */
 static int make_list(struct trainer *t, const struct batch *b, struct err *err)
@@ -179,13 +185,16 @@ static int make_list(struct trainer *t, const struct batch *b, struct err *err)
     const unsigned most = (unsigned)train_micro_batch(&t->opt);
     int n = 0;
     for (unsigned from = 0; from < b->count; from += t->micros[n++].count)
-        t->micros[n] = (struct net_micro){from, batch_run(b, from, most), from == 0, true};
+        t->micros[n] = (struct net_micro){
+            .from = from, .count = batch_run(b, from, most), .first = from == 0, .backward = true};
     n = n > 0 ? n : 1;
-    if (t->schedule.n_devices > 0 && t->plan.cuts[0].micros == n && t->filled == b->next)
+    const bool estimate = has_estimate(t);
+    if (t->schedule.n_devices > 0 && t->plan.cuts[0].micros == n && t->filled == b->next &&
+        t->plan.estimate == estimate)
         return 0;
     schedule_release(&t->schedule);
     t->filled = b->next;
-    return make_schedule(t, &t->plan, n, b->next, &t->schedule, err);
+    return make_schedule(t, &t->plan, n, b->next, estimate, &t->schedule, err);
 }
 
 static int slot_of(const struct trainer *t, int micro)
@@ -207,16 +216,25 @@ static void note_ready(struct trainer *t)
         t->ready_ns = clock_now_ns();
 }
 
-static int forward(struct trainer *t, int micro, struct err *err)
+/* F, or E: a forward that makes what the estimate is made of. */
+static int forward(struct trainer *t, int micro, bool estimates, struct err *err)
 {
+    struct net_micro m = t->micros[micro];
+    const bool again = micro >= net_slots(&t->net->opt);
+    /* What an E sent may be on its way yet: what arrives must not overwrite it. */
+    const bool early = estimates ? again : t->plan.estimate && micro == 0;
     int rc = 0;
-    if (t->part.from > 0)
+    if (early && t->plan.cuts[0].n > 1)
+        rc = t->peers.sent(t->peers.arg);
+    if (rc == 0 && t->part.from > 0)
         rc = t->peers.arrive(t->peers.arg, PIPE_STATES, micro);
-    if (rc == 0 && t->plan.cuts[0].n > 1 && micro >= net_slots(&t->net->opt))
+    if (rc == 0 && t->plan.cuts[0].n > 1 && again && !early)
         rc = t->peers.sent(t->peers.arg);
     rc = crossing_failed(t, rc, err);
     note_ready(t);
-    return rc < 0 ? rc : net_forward(t->net, NULL, slot_of(t, micro), &t->micros[micro], err);
+    m.estimates = estimates;
+    m.backward = !estimates;
+    return rc < 0 ? rc : net_forward(t->net, NULL, slot_of(t, micro), &m, err);
 }
 
 /* In the last micro-batch gradients become final. */
@@ -257,6 +275,13 @@ static int cross(struct trainer *t, const struct pipe_instr *in, struct err *err
     const int n = net_crossing(t->net, way, upper ? t->part.to : t->part.from,
                                slot_of(t, in->micro), &t->micros[in->micro], pieces);
     return crossing_failed(t, t->peers.cross(t->peers.arg, in, pieces, n), err);
+}
+
+/* What the last stage's E has made, to the first stage. */
+static int feed(struct trainer *t, const struct pipe_instr *in, struct err *err)
+{
+    const struct net_piece piece = net_velocities(t->net, &t->micros[in->micro]);
+    return crossing_failed(t, t->peers.feed(t->peers.arg, in, &piece), err);
 }
 
 static int no_gradients(struct trainer *t, struct err *err)
@@ -371,7 +396,8 @@ static int queue_one(struct trainer *t, const struct batch *b, const struct pipe
 {
     switch (in->op) {
     case PIPE_F:
-        return b->count ? forward(t, in->micro, err) : 0;
+    case PIPE_E:
+        return b->count ? forward(t, in->micro, in->op == PIPE_E, err) : 0;
     case PIPE_B: /* with W, unless that is split off */
         return b->count ? backward(t, in->micro, err) : 0;
     case PIPE_W:
@@ -380,6 +406,8 @@ static int queue_one(struct trainer *t, const struct batch *b, const struct pipe
     case PIPE_RECV:
         if (in->what == PIPE_ENCODED)
             return t->peers.encode(t->peers.arg, in, err);
+        if (in->what == PIPE_VELOCITIES)
+            return b->count ? feed(t, in, err) : 0;
         return b->count ? cross(t, in, err) : 0;
     case PIPE_FROZEN:
         return t->peers.encode(t->peers.arg, in, err);
@@ -528,7 +556,7 @@ static int send(struct trainer *t, struct batch *b, double lr, struct err *err)
         t->keys[i] = rng_mix(t->step, b->first + i);
     b->seed = rng_mix(t->opt.seed, t->opt.replica);
     b->keys = t->keys;
-    b->estimate = train_has_estimate(&t->opt, t->step);
+    b->estimate = has_estimate(t);
     int rc = b->count ? net_load(t->net, b, 1.0f / (float)b->units, err) : 0;
     if (rc < 0)
         return rc;
@@ -616,7 +644,7 @@ int trainer_encode(struct trainer *t, unsigned count, struct err *err)
     const int micros = (int)((count + most - 1) / most);
     struct pipe_plan plan = t->plan;
     struct pipe_schedule filled, alone = {0};
-    int rc = make_schedule(t, &plan, micros, count, &filled, err);
+    int rc = make_schedule(t, &plan, micros, count, false, &filled, err);
     if (rc < 0)
         return rc;
     rc = fill_prologue(&filled, &alone, err);

@@ -71,6 +71,9 @@ struct train_peers {
      * for a micro-batch. */
     int (*cross)(void *arg, const struct pipe_instr *in, const struct net_piece *pieces, int n);
     int (*arrive)(void *arg, enum pipe_what what, int micro);
+    /* SEND and RECV of velocities, from the last stage to the first, queued; what follows on the
+     * trainer's stream sees those that were received. */
+    int (*feed)(void *arg, const struct pipe_instr *in, const struct net_piece *piece);
     /* Before a micro-batch takes a slot again: what was sent from there has gone. */
     int (*sent)(void *arg);
     /* found (n) (device) becomes the sum over the stages. */

@@ -40,6 +40,31 @@ static void test_simplest(void **state)
     costs_release(&p);
 }
 
+/* Of a step with an estimate: a forward more, in the share of the steps that have one. */
+static void test_estimate(void **state)
+{
+    struct costs p = pipes_profile(1, 8, 4, 8);
+    struct planner_options opt = options(64, 8);
+    struct planner_result plain, r;
+    (void)state;
+    OK(planner_search(&p, &opt, &plain, err));
+    opt.estimate = 0.5;
+    OK(planner_search(&p, &opt, &r, err));
+    assert_int_equal(r.chosen, PIPE_DATA);
+    assert_true(fabs(r.of[PIPE_DATA].estimate - 16) < 1e-9); /* a third of the 48 s */
+    assert_true(fabs(r.of[PIPE_DATA].seconds - 56) < 1e-9);
+    for (enum pipe_order o = PIPE_1F1B; o <= PIPE_SPLIT; o++) {
+        const struct planner_candidate *a = &plain.of[o], *b = &r.of[o];
+        const double slowest = 2; /* seconds of the forward of two of eight layers */
+        assert_true(a->estimate == 0);
+        assert_true(fabs(b->seconds - (a->seconds + b->estimate / 2)) < 1e-9);
+        assert_true(b->estimate >= 8 * slowest && b->estimate <= (8 + 3) * slowest);
+    }
+    planner_release(&plain);
+    planner_release(&r);
+    costs_release(&p);
+}
+
 /* Where sums of gradients take long, a pipeline is faster; where little, it is said so. */
 static void test_links(void **state)
 {
@@ -234,10 +259,11 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_simplest), cmocka_unit_test(test_links),
-        cmocka_unit_test(test_memory),   cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_frozen),   cmocka_unit_test(test_cascade),
-        cmocka_unit_test(test_copies),   cmocka_unit_test(test_random),
+        cmocka_unit_test(test_simplest), cmocka_unit_test(test_estimate),
+        cmocka_unit_test(test_links),    cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_cascade),  cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

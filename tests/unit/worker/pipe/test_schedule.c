@@ -1,12 +1,14 @@
 /* Schedules: the lists of small plans to the letter, what ranks exchange, the orders' sums. */
 #include "tests/unit/worker/pipe/pipes.h"
 
+#include "worker/pipe/simulate.h"
+
 /* A device's list as text: "F0 s0>1" is the forward of micro-batch 0, its states sent to device 1.
  */
 static const char *text(const struct pipe_schedule *s, int d)
 {
     static char out[4096];
-    static const char what[] = {'s', 'g', 'e'};
+    static const char what[] = {'s', 'g', 'e', 'v'};
     int n = 0;
     for (int i = 0; i < s->lists[d].n; i++) {
         const struct pipe_instr *in = &s->lists[d].items[i];
@@ -14,7 +16,7 @@ static const char *text(const struct pipe_schedule *s, int d)
         if (in->op == PIPE_SEND || in->op == PIPE_RECV)
             n += snprintf(out + n, sizeof out - (size_t)n, "%s%c%d%c%d", space, what[in->what],
                           in->micro, in->op == PIPE_SEND ? '>' : '<', in->peer);
-        else if (in->op == PIPE_F || in->op == PIPE_B || in->op == PIPE_W)
+        else if (in->op == PIPE_F || in->op == PIPE_B || in->op == PIPE_W || in->op == PIPE_E)
             n += snprintf(out + n, sizeof out - (size_t)n, "%s%s%d", space, pipe_op_name(in->op),
                           in->micro);
         else
@@ -52,6 +54,39 @@ static void test_data(void **state)
     schedule_release(&s);
     assert_string_equal(text(&copy, 0), "LOAD F0 B0 W0 F1 B1 W1 REDUCE CLIP STEP");
     schedule_release(&copy);
+    costs_release(&p);
+}
+
+/* All estimates before the step, each told to the F of its micro-batch. */
+static void test_estimates(void **state)
+{
+    struct costs p = pipes_profile(1, 2, 2, 8);
+    struct pipe_plan plan = pipes_plan(&p, PIPE_1F1B, 2, 2, 8);
+    struct pipe_plan data = pipes_plan(&p, PIPE_DATA, 1, 2, 8);
+    struct pipe_schedule s;
+    struct simulation run;
+    (void)state;
+    plan.estimate = data.estimate = true;
+    OK(schedule_make(&p, &plan, &s, err));
+    assert_string_equal(text(&s, 0), "LOAD E0 s0>1 E1 s1>1 g0<1 v0<1 F0 s0>1 v1<1 F1 s1>1 g1<1 B0 "
+                                     "W0 B1 W1 REDUCE CLIP STEP");
+    assert_string_equal(text(&s, 1), "LOAD s0<0 E0 v0>0 s1<0 E1 v1>0 s0<0 s1<0 F0 B0 W0 g0>0 F1 B1 "
+                                     "W1 g1>0 REDUCE CLIP STEP");
+    OK(schedule_check(&p, &plan, &s, err));
+    OK(simulate(&p, &plan, &s, &run, err));
+    assert_true(run.seconds ==
+                2 + 9); /* two forwards, beside which the second stage is one later */
+    simulation_release(&run);
+    for (int i = 0; i < s.lists[0].n; i++)
+        if (s.lists[0].items[i].op == PIPE_E)
+            s.lists[0].items[i].micro ^= 1;
+    struct err wrong = {0};
+    assert_int_equal(schedule_check(&p, &plan, &s, &wrong), -EINVAL);
+    assert_non_null(strstr(wrong.msg, "E of micro-batch 1"));
+    schedule_release(&s);
+    OK(schedule_make(&p, &data, &s, err)); /* of one stage it is in F */
+    assert_string_equal(text(&s, 0), "LOAD F0 B0 W0 F1 B1 W1 REDUCE CLIP STEP");
+    schedule_release(&s);
     costs_release(&p);
 }
 
@@ -167,6 +202,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_1f1b),  cmocka_unit_test(test_data),
         cmocka_unit_test(test_split), cmocka_unit_test(test_split_unmeasured),
+        cmocka_unit_test(test_estimates),
         cmocka_unit_test(test_ranks), cmocka_unit_test(test_bidirectional),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

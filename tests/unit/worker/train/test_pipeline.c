@@ -136,6 +136,36 @@ static void test_bits(void **state)
     }
 }
 
+/* The estimate of a model that reads one comes back from the last stage to the first. */
+static void test_estimates(void **state)
+{
+    struct model_spec specs[] = {tiny_spec(), tiny_captioned()};
+    struct tiny_encoders encoders[4];
+    struct net_encoders tables[4];
+    for (size_t i = 0; i < 2; i++) {
+        specs[i].depth = 4;
+        specs[i].self_condition = true;
+        for (int accumulate = 1; accumulate <= 7; accumulate += 3) {
+            struct train_options o = options();
+            o.accumulate = accumulate;
+            o.self_condition = accumulate == 4 ? 1 : 0.5;
+            o.recompute = accumulate == 7;
+            for (int k = 0; k < 4 && model_captioned(&specs[i]); k++) {
+                tables[k] = *tiny_encoders(&encoders[k], &specs[i], DT_F32);
+                o.encoders = tables;
+            }
+            for (int stages = 2; stages <= 4; stages++)
+                check(&specs[i], &o, stages, 1, NULL);
+            check(&specs[i], &o, 2, 2, (int[]){1, 4});
+        }
+    }
+    struct train_options o = options();
+    o.self_condition = 0.5;
+    o.precision = NET_BF16;
+    o.accumulate = 3;
+    check(&specs[0], &o, 3, 1, (int[]){1, 2, 4});
+}
+
 static void test_precisions(void **state)
 {
     struct model_spec spec = tiny_spec(), llama = tiny_llama();
@@ -563,11 +593,12 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),    cmocka_unit_test(test_precisions),
-        cmocka_unit_test(test_memory),  cmocka_unit_test(test_encoders),
-        cmocka_unit_test(test_shared),  cmocka_unit_test(test_filled),
-        cmocka_unit_test(test_trace),   cmocka_unit_test(test_reading),
-        cmocka_unit_test(test_failure), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_bits),      cmocka_unit_test(test_precisions),
+        cmocka_unit_test(test_estimates), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_encoders),  cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_filled),    cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_reading),   cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

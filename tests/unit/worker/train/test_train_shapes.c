@@ -181,7 +181,10 @@ static void all_at_once(struct bench *b, struct net *n, bool parts, float losses
     int runs = 0;
     OK(net_load(n, &b->batch, 1.0f, &err));
     for (unsigned from = 0; from < B; from += m[runs++].count)
-        m[runs] = (struct net_micro){from, batch_run(&b->batch, from, B), from == 0, true};
+        m[runs] = (struct net_micro){.from = from,
+                                     .count = batch_run(&b->batch, from, B),
+                                     .first = from == 0,
+                                     .backward = true};
     for (int r = 0; r < runs && parts; r++)
         OK(net_forward(n, &cut[0], r, &m[r], &err));
     for (int r = 0; r < runs; r++) {
