@@ -16,7 +16,7 @@ data: {path: tales.jsonl, holdout: 0.1, shard_samples: 32}
 model: {type: llama, dim: 32, depth: 2, heads: 4, kv_heads: 2, context: 64}
 train: {batch: 8, lr: 3e-3, precision: f32}
 recipe: {name: diloco, replicas: 2}
-outer: {rounds: 3, steps: 10}
+outer: {rounds: 3, steps: 10, warmup: 0}
 sample: {prompt: "the sea", tokens: 30}
 eval: {every: 1, samples: 20}
 """
