@@ -346,11 +346,6 @@ static int fastest(const struct costs *costs, const struct train_options *opt, b
     return 0;
 }
 
-static double least_of(const struct planner_candidate *c, const struct train_options *opt)
-{
-    return c->seconds - (opt->self_condition < 1 ? opt->self_condition * c->estimate : 0);
-}
-
 static void say_predicted(const struct planner_candidate *pipe,
                           const struct planner_candidate *data, bool filled)
 {
@@ -453,7 +448,7 @@ static void plan_by_profile(struct replicas *rs, const struct work *w, const str
     }
     if (!asked && ret->pipe.cuts[0].n == 1 && fastest(costs, opt, false, &data, NULL) == 0) {
         ret->seconds = data.seconds;
-        ret->least = least_of(&data, opt);
+        ret->least = data.least;
     }
     struct phase_plan other = {0};
     rc = fastest(costs, opt, true, &pipe, &err);
@@ -461,7 +456,7 @@ static void plan_by_profile(struct replicas *rs, const struct work *w, const str
         other = (struct phase_plan){.pipe = pipe.plan,
                                     .accumulate = pipe.plan.cuts[0].micros,
                                     .seconds = pipe.seconds,
-                                    .least = least_of(&pipe, opt),
+                                    .least = pipe.least,
                                     .idle_before = pipe.idle_before,
                                     .idle = pipe.idle,
                                     .inside = pipe.inside,

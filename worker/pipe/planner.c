@@ -410,6 +410,7 @@ static int add_estimate(struct planner *s, struct planner_candidate *c)
 {
     const bool any = s->opt->estimate > 0 && c->plan.chains == 1;
     int rc = any ? estimate_seconds(s, &c->plan, &c->estimate) : 0;
+    c->least = c->seconds + (s->opt->estimate < 1 ? 0 : c->estimate);
     c->seconds += s->opt->estimate * c->estimate;
     return rc;
 }

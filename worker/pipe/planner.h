@@ -50,6 +50,7 @@ struct planner_candidate {
     double bound;                  /* (M + 2S - 2) T0 + Y */
     double plain;                  /* seconds of a step without frozen layers */
     double seconds;                /* with them, and with the share of `estimate` */
+    double least;                  /* of the fastest: without an estimate, unless all have one */
     double estimate;               /* seconds that an estimate adds to a step that has one */
     double idle_before, idle;      /* share of all devices' time: without and with them */
     double inside;                 /* share of the frozen work that lies in bubbles */

@@ -200,10 +200,10 @@ static void test_bidirectional(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_1f1b),  cmocka_unit_test(test_data),
-        cmocka_unit_test(test_split), cmocka_unit_test(test_split_unmeasured),
-        cmocka_unit_test(test_estimates),
-        cmocka_unit_test(test_ranks), cmocka_unit_test(test_bidirectional),
+        cmocka_unit_test(test_1f1b),          cmocka_unit_test(test_data),
+        cmocka_unit_test(test_split),         cmocka_unit_test(test_split_unmeasured),
+        cmocka_unit_test(test_estimates),     cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_bidirectional),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
