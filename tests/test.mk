@@ -1,7 +1,7 @@
 # make test: everything that README promises, on a machine with nothing installed.
 # Each step is a target of its own, so that a person can run just one.
 ##@ Test
-FUZZ_QUICK ?= 5
+FUZZ_QUICK ?= 3
 T ?=
 
 # tests/unit mirrors the tree: a test links the layer of its folder, and what lies below it.
