@@ -1,16 +1,24 @@
 # make test: everything that README promises, on a machine with nothing installed.
 # Each step is a target of its own, so that a person can run just one.
 ##@ Test
-FUZZ_QUICK ?= 3
+FUZZ_QUICK ?= 5
 T ?=
 
 # tests/unit mirrors the tree: a test links the layer of its folder, and what lies below it.
 UNIT := $(patsubst tests/unit/%.c,$(O)/tests/unit/%,$(sort $(shell find tests/unit -name "test_*.c")))
 
-.PHONY: check-unit
-check-unit: $(UNIT) ## unit tests of this BUILD
-	@export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp $$TSAN_OPTIONS"; \
-	  fail=0; for t in $(UNIT); do echo "== $$t"; $$t || { fail=1; echo "FAILED: $$t"; }; done; exit $$fail
+# As many at a time as make has jobs; what each prints is shown when it ends, and those that failed
+# are named at the end.
+RAN := $(UNIT:%=%.run)
+.PHONY: check-unit check-unit-begins $(RAN)
+check-unit: $(RAN) ## unit tests of this BUILD
+	@if [ -s $(O)/tests/failed ]; then sed 's/^/FAILED: /' $(O)/tests/failed; exit 1; fi
+$(RAN): %.run: % check-unit-begins
+	@start=$$(date +%s); export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp $$TSAN_OPTIONS"; \
+	  $< >$<.log 2>&1 || echo $< >>$(O)/tests/failed; \
+	  flock $(O)/tests/printing sh -c "echo \"== $< ($$(( $$(date +%s) - start )) s)\"; cat $<.log"
+check-unit-begins:
+	@mkdir -p $(O)/tests && : >$(O)/tests/failed && : >$(O)/tests/printing
 
 .PHONY: test check-int check-ref check-sanitizers check-clang
 test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), simulation, references, fuzz, integration

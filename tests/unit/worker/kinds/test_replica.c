@@ -179,9 +179,9 @@ static void plan_is_allocated(void **state)
 static void parts_are_planned(void **state)
 {
     struct rig r;
-    const uint64_t quarter = bytes_in(JOB("batch: 16, accumulate: 4"));
-    assert_true(quarter + 3 * MIB < bytes_in(JOB("batch: 16, accumulate: 2")));
-    begin(&r, whole, room_for(quarter));
+    const uint64_t quarter = bytes_in(JOB("batch: 32, accumulate: 4"));
+    assert_true(quarter + 4 * MIB < bytes_in(JOB("batch: 32, accumulate: 2")));
+    begin(&r, JOB("batch: 32"), room_for(quarter));
     const int n = parts(&r, 0);
     assert_true(n > 2 && n <= 4);
     assert_int_equal(refusals, 0);

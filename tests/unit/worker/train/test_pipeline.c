@@ -75,43 +75,84 @@ static struct pipe_plan plan_of(const struct side *shape, const struct model *m,
     return plan;
 }
 
-static void check_order(const struct model_spec *spec, const struct train_options *o, int stages,
-                        int copies, const int *ends, enum order order)
+/* What is not cut, after all rounds. */
+struct whole {
+    const struct model_spec *spec;
+    const struct train_options *o;
+    struct model *m;
+    struct side side;
+    int copies;
+    struct step_result results[ROUNDS];
+};
+
+static struct whole whole_run(const struct model_spec *spec, const struct train_options *o,
+                              int copies)
+{
+    struct err err = {0};
+    struct whole w = {.spec = spec, .o = o, .m = make_model(spec), .copies = copies};
+    w.side = side_open(cpus[copies], w.m, o, NULL, NULL);
+    for (unsigned i = 0; i < ROUNDS; i++)
+        OK(step(&w.side, w.m, i, count_of(i), &w.results[i], &err));
+    return w;
+}
+
+static void whole_close(struct whole *w)
+{
+    close_side(&w->side);
+    model_free(w->m);
+}
+
+static void check_order(const struct whole *w, int stages, const int *ends, enum order order)
 {
     struct err err = {0};
     struct side shape = {0};
-    struct model *m = make_model(spec);
-    OK(island_open(cpus[stages * copies], stages * copies, &shape.is, &err));
-    struct pipe_plan plan = plan_of(&shape, m, stages, o->accumulate, ends);
+    const int n = stages * w->copies;
+    OK(island_open(cpus[n], n, &shape.is, &err));
+    struct pipe_plan plan = plan_of(&shape, w->m, stages, w->o->accumulate, ends);
     set_order(&plan, order);
     island_close(shape.is);
-    struct side whole = side_open(cpus[copies], m, o, NULL, NULL);
-    struct side cut = side_open(cpus[stages * copies], m, o, &plan, NULL);
+    struct side cut = side_open(cpus[n], w->m, w->o, &plan, NULL);
     for (unsigned i = 0; i < ROUNDS; i++) {
-        struct step_result a, b;
-        OK(step(&whole, m, i, count_of(i), &a, &err));
-        OK(step(&cut, m, i, count_of(i), &b, &err));
-        if (!(a.loss == b.loss && a.grad_norm == b.grad_norm))
+        const struct step_result *a = &w->results[i];
+        struct step_result b;
+        OK(step(&cut, w->m, i, count_of(i), &b, &err));
+        if (!(a->loss == b.loss && a->grad_norm == b.grad_norm))
             fail_msg("kind %d, %d stages, %d copies, order %d, step %u: loss %.17g, %.17g; norm "
                      "%.17g, %.17g",
-                     spec->kind, stages, copies, order, i, a.loss, b.loss, a.grad_norm,
+                     w->spec->kind, stages, w->copies, order, i, a->loss, b.loss, a->grad_norm,
                      b.grad_norm);
-        assert_true(a.lr == b.lr && a.step == b.step);
+        assert_true(a->lr == b.lr && a->step == b.step);
     }
-    assert_same(&whole, &cut, m);
+    assert_same(&w->side, &cut, w->m);
     assert_copies_equal(&cut, stages);
     assert_true(trainer_options(island_trainer_rank(cut.t, 1))->split == (order != ONE_F_ONE_B));
-    close_side(&whole);
     close_side(&cut);
-    model_free(m);
 }
 
-static void check(const struct model_spec *spec, const struct train_options *o, int stages,
-                  int copies, const int *ends)
+static void check(const struct whole *w, int stages, const int *ends)
 {
-    const enum order end = o->recompute ? SPLIT : o->accumulate == 1 ? SPLIT + 1 : ORDERS;
+    const enum order end = w->o->recompute ? SPLIT : w->o->accumulate == 1 ? SPLIT + 1 : ORDERS;
     for (enum order order = ONE_F_ONE_B; order < end; order++)
-        check_order(spec, o, stages, copies, ends, order);
+        check_order(w, stages, ends, order);
+}
+
+static void check_one(const struct model_spec *spec, const struct train_options *o, int stages,
+                      int copies, const int *ends)
+{
+    struct whole w = whole_run(spec, o, copies);
+    check(&w, stages, ends);
+    whole_close(&w);
+}
+
+/* Two to four stages, one with fewer blocks than the others; copies. */
+static void check_cuts(const struct model_spec *spec, const struct train_options *o)
+{
+    struct whole w = whole_run(spec, o, 1);
+    for (int stages = 2; stages <= 4; stages++)
+        check(&w, stages, NULL);
+    check(&w, 3, (int[]){1, 3, 4});
+    whole_close(&w);
+    check_one(spec, o, 2, 2, (int[]){1, 4});
 }
 
 static void test_bits(void **state)
@@ -128,10 +169,7 @@ static void test_bits(void **state)
                 tables[k] = *tiny_encoders(&encoders[k], &specs[i], DT_F32);
                 o.encoders = tables;
             }
-            for (int stages = 2; stages <= 4; stages++)
-                check(&specs[i], &o, stages, 1, NULL);
-            check(&specs[i], &o, 2, 2, (int[]){1, 4});
-            check(&specs[i], &o, 3, 1, (int[]){1, 3, 4});
+            check_cuts(&specs[i], &o);
         }
     }
 }
@@ -154,16 +192,14 @@ static void test_estimates(void **state)
                 tables[k] = *tiny_encoders(&encoders[k], &specs[i], DT_F32);
                 o.encoders = tables;
             }
-            for (int stages = 2; stages <= 4; stages++)
-                check(&specs[i], &o, stages, 1, NULL);
-            check(&specs[i], &o, 2, 2, (int[]){1, 4});
+            check_cuts(&specs[i], &o);
         }
     }
     struct train_options o = options();
     o.self_condition = 0.5;
     o.precision = NET_BF16;
     o.accumulate = 3;
-    check(&specs[0], &o, 3, 1, (int[]){1, 2, 4});
+    check_one(&specs[0], &o, 3, 1, (int[]){1, 2, 4});
 }
 
 static void test_precisions(void **state)
@@ -173,11 +209,11 @@ static void test_precisions(void **state)
     spec.depth = llama.depth = 4;
     o.precision = NET_BF16;
     o.accumulate = 3;
-    check(&spec, &o, 2, 2, NULL);
-    check(&llama, &o, 3, 1, (int[]){1, 2, 4});
+    check_one(&spec, &o, 2, 2, NULL);
+    check_one(&llama, &o, 3, 1, (int[]){1, 2, 4});
     o.recompute = true;
-    check(&spec, &o, 4, 1, NULL);
-    check(&llama, &o, 2, 2, NULL);
+    check_one(&spec, &o, 4, 1, NULL);
+    check_one(&llama, &o, 2, 2, NULL);
 }
 
 /* The device has its part of the weights only. */
@@ -265,65 +301,96 @@ static bool is_told(unsigned i)
     return i % 7 != 3 && i + 1 < ROUNDS;
 }
 
-static void check_filled_order(int stages, int copies, int accumulate, double frozen,
-                               enum order order)
+/* A captioned model whose encoders are real. */
+struct encoded {
+    struct model *m;
+    struct real_encoders encoders;
+    struct costs costs;
+    struct side side;
+};
+
+/* frozen: costs of the encoders that its bubbles run; 0: it has none. */
+static struct encoded *encoded_open(int stages, int copies, int accumulate, double frozen,
+                                    enum order order)
 {
     struct err err = {0};
     const int n = stages * copies;
     struct model_spec spec = tiny_captioned();
-    struct real_encoders encoders[2] = {0};
-    struct side sides[2] = {0};
-    struct costs costs;
+    struct train_options o = options();
+    struct encoded *e = mem_alloc(sizeof *e);
     spec.depth = 4;
-    struct model *m = make_model(&spec);
-    float *flat = tiny_weights(m, 21);
-    for (int k = 0; k < 2; k++) {
-        struct train_options o = options();
-        struct side *s = &sides[k];
-        o.accumulate = accumulate;
-        OK(island_open(cpus[k ? n : copies], n, &s->is, &err));
-        real_encoders_open(&encoders[k], s->is);
-        o.encoders = encoders[k].tables;
-        if (k == 1)
-            made_costs(&costs, m, &encoders[1], n, frozen);
-        struct pipe_plan plan = plan_of(s, m, k ? stages : 1, accumulate, NULL);
-        set_order(&plan, k ? order : ONE_F_ONE_B);
-        OK(island_trainer_new(s->is, m, &o, &plan, k ? &costs : NULL, &s->t, &err));
-        assert_true(island_trainer_fills(s->t) == (k == 1));
-        OK(trainer_set(island_trainer_first(s->t), flat, &err));
-        OK(island_trainer_follow(s->t, ISLAND_ALL, &err));
-    }
-    for (unsigned i = 0; i < ROUNDS; i++) {
-        struct samples *x = mem_alloc(2 * sizeof *x);
-        struct step_result a, b;
-        const struct batch now = make_batch(&spec, i, count_of(i), x);
-        const struct batch next = make_batch(&spec, i + 1, count_of(i + 1), x + 1);
-        OK(island_trainer_step(sides[0].t, &now, NULL, &a, &err));
-        OK(island_trainer_step(sides[1].t, &now, is_told(i) ? &next : NULL, &b, &err));
-        if (!(a.loss == b.loss && a.grad_norm == b.grad_norm))
-            fail_msg("%d stages, %d copies, frozen %g, order %d, step %u: loss %.17g, %.17g",
-                     stages, copies, frozen, order, i, a.loss, b.loss);
-        mem_free(x);
-    }
-    assert_same(&sides[0], &sides[1], m);
-    assert_copies_equal(&sides[1], stages);
-    /* Of one copy: the empty caption, once. */
-    for (int k = 0; k < n; k++)
-        assert_int_equal(encoders[1].ranks[k].asked, k % stages == 0);
-    for (int k = 0; k < 2; k++) {
-        island_trainer_free(sides[k].t);
-        real_encoders_close(&encoders[k]);
-        island_close(sides[k].is);
-    }
-    costs_release(&costs);
+    o.accumulate = accumulate;
+    e->m = make_model(&spec);
+    float *flat = tiny_weights(e->m, 21);
+    OK(island_open(cpus[n], n, &e->side.is, &err));
+    real_encoders_open(&e->encoders, e->side.is);
+    o.encoders = e->encoders.tables;
+    if (frozen > 0)
+        made_costs(&e->costs, e->m, &e->encoders, n, frozen);
+    struct pipe_plan plan = plan_of(&e->side, e->m, stages, accumulate, NULL);
+    set_order(&plan, order);
+    OK(island_trainer_new(e->side.is, e->m, &o, &plan, frozen > 0 ? &e->costs : NULL, &e->side.t,
+                          &err));
+    assert_true(island_trainer_fills(e->side.t) == (frozen > 0));
+    OK(trainer_set(island_trainer_first(e->side.t), flat, &err));
+    OK(island_trainer_follow(e->side.t, ISLAND_ALL, &err));
     mem_free(flat);
-    model_free(m);
+    return e;
 }
 
-static void check_filled(int stages, int copies, int accumulate, double frozen)
+static void encoded_close(struct encoded *e)
 {
-    for (enum order order = ONE_F_ONE_B; order < ORDERS; order++)
-        check_filled_order(stages, copies, accumulate, frozen, order);
+    island_trainer_free(e->side.t);
+    real_encoders_close(&e->encoders);
+    island_close(e->side.is);
+    costs_release(&e->costs);
+    model_free(e->m);
+    mem_free(e);
+}
+
+/* told: of some steps, what comes next. */
+static struct step_result encoded_step(struct encoded *e, unsigned i, bool told)
+{
+    struct err err = {0};
+    struct step_result r;
+    struct samples *x = mem_alloc(2 * sizeof *x);
+    const struct batch now = make_batch(&e->m->spec, i, count_of(i), x);
+    const struct batch next = make_batch(&e->m->spec, i + 1, count_of(i + 1), x + 1);
+    OK(island_trainer_step(e->side.t, &now, told && is_told(i) ? &next : NULL, &r, &err));
+    mem_free(x);
+    return r;
+}
+
+/* Against one that fills nothing, after its rounds. */
+static void check_filled_order(const struct encoded *plain, const struct step_result *results,
+                               int stages, int copies, int accumulate, double frozen,
+                               enum order order)
+{
+    struct encoded *e = encoded_open(stages, copies, accumulate, frozen, order);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        const struct step_result b = encoded_step(e, i, true);
+        if (!(results[i].loss == b.loss && results[i].grad_norm == b.grad_norm))
+            fail_msg("%d stages, %d copies, frozen %g, order %d, step %u: loss %.17g, %.17g",
+                     stages, copies, frozen, order, i, results[i].loss, b.loss);
+    }
+    assert_same(&plain->side, &e->side, e->m);
+    assert_copies_equal(&e->side, stages);
+    /* Of one copy: the empty caption, once. */
+    for (int k = 0; k < stages * copies; k++)
+        assert_int_equal(e->encoders.ranks[k].asked, k % stages == 0);
+    encoded_close(e);
+}
+
+static void check_filled(int stages, int copies, int accumulate, const double *frozen, size_t n)
+{
+    struct step_result results[ROUNDS];
+    struct encoded *plain = encoded_open(1, copies, accumulate, 0, ONE_F_ONE_B);
+    for (unsigned i = 0; i < ROUNDS; i++)
+        results[i] = encoded_step(plain, i, false);
+    for (size_t i = 0; i < n; i++)
+        for (enum order order = ONE_F_ONE_B; order < ORDERS; order++)
+            check_filled_order(plain, results, stages, copies, accumulate, frozen[i], order);
+    encoded_close(plain);
 }
 
 static uint64_t moments_of(const struct side *s, int rank)
@@ -412,11 +479,9 @@ static void test_shared(void **state)
 static void test_filled(void **state)
 {
     static const double frozen[] = {1e-5, 3e-4, 2e-3, 5e-2};
-    for (size_t i = 0; i < sizeof frozen / sizeof *frozen; i++)
-        check_filled(2, 1, 2, frozen[i]);
-    check_filled(4, 1, 4, frozen[1]);
-    check_filled(4, 1, 4, frozen[2]);
-    check_filled(2, 2, 3, frozen[2]);
+    check_filled(2, 1, 2, frozen, 4);
+    check_filled(4, 1, 4, &frozen[1], 2);
+    check_filled(2, 2, 3, &frozen[2], 1);
 }
 
 /* A step's trace is a file with a bar for each instruction, in their order and within the step. */
