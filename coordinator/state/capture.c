@@ -9,6 +9,7 @@
 #include "coordinator/state/store.h"
 
 #define TRIES 8
+#define TRIES_WANTED 4 /* for what a capture is good without */
 
 /* What the coordinator's first start makes. */
 static const char *const identity[] = {"tls-key.pem",   "tls-cert.pem", "cluster.secret",
@@ -19,7 +20,8 @@ static const uint8_t no_hash[32];
 struct taking {
     struct capture *s;
     const char *data_dir;
-    bool again; /* something was gone: a newer capture */
+    bool again;  /* something was gone: a newer capture */
+    bool missed; /* what the newest step began with was: a newer one has perhaps more luck */
     struct err err;
 };
 
@@ -61,12 +63,12 @@ static int link_file(const char *from, const char *to)
     return rc < 0 || link(from, to) == 0 ? rc : -errno;
 }
 
-/* sha256 NULL: none is on record. */
-static void pin(struct taking *t, const char *path, const uint8_t *sha256, uint64_t size,
+/* sha256 NULL: none is on record.  True: the capture has it. */
+static bool pin(struct taking *t, const char *path, const uint8_t *sha256, uint64_t size,
                 bool optional)
 {
     if (t->err.code != 0)
-        return;
+        return false;
     char *from = file_join(t->data_dir, path), *to = file_join(t->s->dir, path);
     int rc = link_file(from, to);
     if (rc == 0)
@@ -76,6 +78,7 @@ static void pin(struct taking *t, const char *path, const uint8_t *sha256, uint6
     t->again |= rc == -ENOENT && !optional;
     mem_free(from);
     mem_free(to);
+    return rc == 0;
 }
 
 static void pin_blob(void *arg, enum blob_role role, const struct blob_ref *ref, bool needed)
@@ -83,12 +86,13 @@ static void pin_blob(void *arg, enum blob_role role, const struct blob_ref *ref,
     char path[MANIFEST_PATH_MAX];
     capture_blob_path(ref->sha256, path);
     if (needed)
-        pin(arg, path, ref->sha256, ref->size, false);
+        (void)pin(arg, path, ref->sha256, ref->size, false);
 }
 
-/* newest: the state that the next step starts from must be there; an older one may be. */
+/* age 0: the state that the next step starts from must be there.  1: that of the step before it is
+ * there, unless a step ended since the records were read.  Older ones may be. */
 static void pin_outer(struct taking *t, const struct job *j, const struct module_rec *m,
-                      const struct version_rec *v, bool newest)
+                      const struct version_rec *v, unsigned age)
 {
     json_t *doc = v->provenance ? json_loads(v->provenance, 0, NULL) : NULL;
     const json_t *state = json_object_get(doc, "state");
@@ -97,7 +101,8 @@ static void pin_outer(struct taking *t, const struct job *j, const struct module
         struct blob_ref blob;
         const bool known = capture_record(json_object_get(state, outer_files[i]), &blob);
         capture_outer_path(j->id, m->id, outer_files[i], v->version, path);
-        pin(t, path, known ? blob.sha256 : NULL, known ? blob.size : 0, !known || !newest);
+        if (!pin(t, path, known ? blob.sha256 : NULL, known ? blob.size : 0, !known || age > 0))
+            t->missed |= known && age == 1;
     }
     json_decref(doc);
 }
@@ -107,7 +112,7 @@ static void pin_job(struct taking *t, const struct job *j)
     for (uint32_t i = 0; !job_is_ended(j) && i < j->comp.n_modules; i++) {
         const struct module_rec *m = &j->modules[i];
         for (unsigned v = 0; v < m->n_versions; v++)
-            pin_outer(t, j, m, &m->versions[v], v + 1 == m->n_versions);
+            pin_outer(t, j, m, &m->versions[v], m->n_versions - 1 - v);
     }
 }
 
@@ -131,7 +136,7 @@ static int try_once(struct taking *t, uint64_t job_id, struct err *err)
 {
     struct capture *s = t->s;
     char *live = file_join(t->data_dir, CAPTURE_DATABASE);
-    t->again = false;
+    t->again = t->missed = false;
     t->err = (struct err){0};
     manifest_release(&s->manifest);
     state_release(&s->state);
@@ -148,7 +153,7 @@ static int try_once(struct taking *t, uint64_t job_id, struct err *err)
         return rc;
     (void)manifest_add(&s->manifest, no_hash, 0, CAPTURE_DATABASE, &t->err);
     for (size_t i = 0; job_id == 0 && i < sizeof(identity) / sizeof(identity[0]); i++)
-        pin(t, identity[i], NULL, 0, false);
+        (void)pin(t, identity[i], NULL, 0, false);
     each_blob(&s->state, job_id, (int64_t)clock_wall_ms(), pin_blob, t);
     for (size_t i = 0; i < s->state.n_jobs; i++)
         if (job_id == 0 || s->state.jobs[i]->id == job_id)
@@ -169,7 +174,7 @@ int capture_take(const char *data_dir, uint64_t job_id, struct capture *ret, str
         return err_wrap(err, "a capture of %s", data_dir);
     }
     rc = try_once(&t, job_id, err);
-    for (int i = 1; rc < 0 && t.again && i < TRIES; i++)
+    for (int i = 1; rc < 0 ? t.again && i < TRIES : t.missed && i < TRIES_WANTED; i++)
         rc = try_once(&t, job_id, err);
     if (rc < 0)
         capture_release(ret);
