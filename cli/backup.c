@@ -43,7 +43,7 @@ static int run_restore(struct cli *cli, const struct args *args, struct err *err
 static const struct args_flag backup_flags[] = {
     DATA_DIR,
     {"keep", 0, ARGS_U64, &keep, "N", "how many backups stay in the folder, 0: all [7]",
-     .max = 4096},
+     .max = 60000},
     {0},
 };
 

@@ -17,7 +17,7 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
     const int kinds = !!new_images + !!new_text + !!new_captions;
     if (kinds != 1)
         return err_set(err, -EINVAL, "expected one of --images DIR, --text FILE, --captions DIR");
-    if (!new_job_name(args->rest[0]))
+    if (!str_is_name(args->rest[0], 64))
         return err_set(err, -EINVAL,
                        "'%.80s' is no name for a job: expected 1 to 64 of A-Z a-z 0-9 . _ -",
                        args->rest[0]);
@@ -26,6 +26,11 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
                        new_captions ? "--captions needs --encoders DIR: a diffusers pipeline whose "
                                       "text encoder reads the captions"
                                     : "--encoders is for --captions");
+    if (new_images && new_job_patch(new_image_size) == 0)
+        return err_set(err, -EINVAL,
+                       "--image-size is %d, which no patch cuts into few enough tokens: give a "
+                       "multiple of 8, images are scaled to it",
+                       new_image_size);
     *ret = (struct new_job){
         .name = args->rest[0],
         .path = new_images ? new_images

@@ -5,6 +5,7 @@
 #include "common/job/family.h"
 
 #define CONTEXT 256
+#define SIDE_TOKENS_MAX 64
 #define ROUNDS 30  /* of a job that is long enough */
 #define PHASE_S 10 /* of a shorter one; what a round costs beyond its steps is small beside it */
 #define IMAGES_A_PARAMETER 0.1
@@ -67,11 +68,12 @@ void new_job_length(struct new_job *job, double step_s)
     job->seconds = job->rounds * job->steps * step_s / ROOM;
 }
 
-bool new_job_name(const char *name)
+int new_job_patch(int side)
 {
-    const size_t n = strlen(name);
-    return n >= 1 && n <= 64 && name[0] != '.' &&
-           strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-") == n;
+    int patch = side >= 16 ? side / 8 : 1;
+    while (side % patch != 0)
+        patch--;
+    return side / patch <= SIDE_TOKENS_MAX ? patch : 0;
 }
 
 /* A key with its comment. */
@@ -140,7 +142,7 @@ static void write_model(const struct new_job *job, FILE *out)
         line(out, "tokens that it sees at once", "context: %d", CONTEXT);
     } else if (job->kind == NEW_IMAGES) {
         line(out, "pixels of a side of a token; halve it for finer pictures: 4 times as slow",
-             "patch: %d", job->image_size >= 16 ? job->image_size / 8 : 1);
+             "patch: %d", new_job_patch(job->image_size));
     } else {
         line(out, "latents of a side of a token", "patch: 2");
     }

@@ -1,10 +1,10 @@
 /* The job file that `skerry new` writes: how large a model, how long, and every key with a comment.
  *
  *     for (size = 0; size < new_job_sizes(); size++)      // as long as new_job_affords() says so
- *     new_job_length(&job, seconds of a sample)
+ *     new_job_length(&job, seconds of a step)
  *     new_job_write(&job, out)
  *
- * Rules of thumb, of the project's own runs (docs/results.md): a diffusion model of this kind
+ * Rules of thumb, of the project's own runs: a diffusion model of this kind
  * draws something after a tenth of an image for each parameter, and what it has seen a hundred
  * times has no more to teach it; a language model wants twenty tokens for each parameter
  * (Hoffmann et al., "Training Compute-Optimal Large Language Models", 2022), and ten passes at
@@ -41,8 +41,9 @@ bool new_job_affords(const struct new_job *job, double step_s);
 /* Sets rounds, steps and seconds: the time is filled unless the data are seen often enough
  * before. */
 void new_job_length(struct new_job *job, double step_s);
-/* Characters of a job's name alone? */
-bool new_job_name(const char *name);
+/* Pixels of a side of a token: eight tokens a side or more, if it can be.  0: no patch cuts such a
+ * side into few enough; one of 8, 16, 24 pixels and so on always has one. */
+int new_job_patch(int side);
 void new_job_write(const struct new_job *job, FILE *out);
 
 #endif

@@ -301,15 +301,13 @@ const struct command command_drain = {
 static int save_token(const char *text, struct err *err)
 {
     char *path = cli_token_path();
-    char *dir = str_ndup(path, (size_t)(strrchr(path, '/') - path));
     char *line = str_printf("%s\n", text);
-    int rc = file_mkdirs(dir, 0700, err);
+    int rc = file_mkdirs_for(path, 0700, err);
     if (rc == 0)
         rc = file_write_atomic(path, line, strlen(line), 0600, err);
     if (rc == 0)
         printf("saved in %s\n", path);
     mem_free(line);
-    mem_free(dir);
     mem_free(path);
     return rc;
 }

@@ -96,7 +96,7 @@ static const struct args_flag tokens_flags[] = {
      "make a token and print it: worker (joins), viewer (looks), operator (may do everything)"},
     {"name", 0, ARGS_STR, &name, "NAME", "what it is called (default: its role and number)"},
     {"expires", 0, ARGS_DURATION_MS, &life_ms, "TIME",
-     "how long it is good for, such as 24h or 30d (default: for ever)"},
+     "how long it is good for, such as 24h or 30d (default: for ever)", .min = 1000, .max = 3.2e12},
     {"uses", 0, ARGS_U64, &uses, "N", "how many workers may first join with it (default: any)",
      .min = 1, .max = UINT32_MAX},
     {"workers", 0, ARGS_U64, &workers, "N",

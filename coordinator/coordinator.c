@@ -303,8 +303,9 @@ static int write_token(struct coordinator *co, struct token *t, const char *name
     t->rpc_port = rpc_server_port(co->rpc);
     t->http_port = http_server_port(co->http);
     t->http_plain = co->opt.plain_http;
-    int rc = token_format(t, text, err);
-    if (rc < 0 || (rec != NULL && rec->revoked_unix_ms != 0))
+    *text = '\0';
+    int rc = rec != NULL && rec->revoked_unix_ms != 0 ? 0 : token_format(t, text, err);
+    if (*text == '\0')
         return rc;
     char line[TOKEN_STRING_MAX + 1];
     (void)snprintf(line, sizeof(line), "%s\n", text);
@@ -348,6 +349,7 @@ static void start_timers(struct coordinator *co)
     co->sweep = loop_timer_new(co->loop, on_sweep, co);
     loop_timer_start(co->tick, CORE_TICK_MS, CORE_TICK_MS);
     loop_timer_start(co->sweep, SWEEP_MS, SWEEP_MS);
+    co->scrub_part = (uint8_t)(clock_wall_ms() / SWEEP_MS); /* about where the last start left */
 }
 
 int coordinator_open(struct loop *loop, const struct coordinator_options *o,

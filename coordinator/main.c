@@ -50,7 +50,7 @@ struct flags {
     uint64_t rpc_port, http_port, heartbeat_ms, lease_ms, blob_quota;
     int outer_threads;
     bool plain_http;
-    bool has_rpc, has_http, has_plain, has_heartbeat, has_lease, has_quota, has_threads;
+    bool has_rpc, has_http, has_plain, has_heartbeat, has_lease, has_quota, has_threads, has_keep;
     bool die_with_parent;
     const char *backup, *restore, *from;
     uint64_t keep, audit;
@@ -86,7 +86,7 @@ static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, 
         {"backup", 0, ARGS_STR, &f->backup, "FOLDER",
          "back the data dir up to a folder and leave, also while a coordinator runs on it"},
         {"keep", 0, ARGS_U64, &f->keep, "N", "with --backup: how many backups stay, 0: all [0]",
-         .max = 4096},
+         .max = 60000, .given = &f->has_keep},
         {"restore", 0, ARGS_STR, &f->restore, "FOLDER",
          "make the data dir from the newest backup of a folder and leave"},
         {"from", 0, ARGS_STR, &f->from, "NAME", "with --restore: this backup instead"},
@@ -107,6 +107,17 @@ static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, 
     if (rc != 0)
         *ret_status = args_exit(&args, rc, err);
     return rc;
+}
+
+static int check_modes(const struct flags *f, struct err *err)
+{
+    if ((f->audit != 0) + (f->backup != NULL) + (f->restore != NULL) > 1)
+        return err_set(err, -EINVAL, "--audit, --backup and --restore are done one at a time");
+    if (f->has_keep && f->backup == NULL)
+        return err_set(err, -EINVAL, "--keep is of --backup FOLDER");
+    if (f->from != NULL && f->restore == NULL)
+        return err_set(err, -EINVAL, "--from is of --restore FOLDER");
+    return 0;
 }
 
 static int load_config(const char *path, struct settings *s, struct err *err)
@@ -176,7 +187,11 @@ static void on_signal(void *arg, int signo)
  * others may read, only where the tokens are: they are passwords. */
 static void greet(const struct coordinator *co, const char *dir)
 {
-    if (isatty(STDOUT_FILENO))
+    if (isatty(STDOUT_FILENO) && *coordinator_user_token(co) == '\0')
+        (void)printf("coordinatord %s is ready at %s. State: %s\n"
+                     "The first operator's token is revoked: `skerry login` with another.\n",
+                     SKERRY_VERSION, coordinator_http_url(co), dir);
+    else if (isatty(STDOUT_FILENO))
         (void)printf("coordinatord %s is ready. State: %s\n\n"
                      "On each worker, with a copy of %s/worker.token:\n"
                      "    workerd --join @worker.token\n\n"
@@ -287,6 +302,9 @@ static int audit(const struct flags *f, struct err *err)
 
 static int run(const struct flags *f, struct settings *s, struct err *err)
 {
+    int rc = check_modes(f, err);
+    if (rc < 0)
+        return rc;
     if (f->audit)
         return audit(f, err);
     return f->backup || f->restore ? back_up(f, err) : start(f, s, err);

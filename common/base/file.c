@@ -343,6 +343,14 @@ int file_mkdirs(const char *path, mode_t mode, struct err *err)
     return rc;
 }
 
+int file_mkdirs_for(const char *path, mode_t mode, struct err *err)
+{
+    char *dir = dir_of(path);
+    int rc = file_mkdirs(dir, mode, err);
+    mem_free(dir);
+    return rc;
+}
+
 int file_remove(const char *path, struct err *err)
 {
     if (unlink(path) < 0 && errno != ENOENT)

@@ -58,6 +58,8 @@ bool file_is_dir(const char *path);
 int file_size(const char *path, uint64_t *ret, struct err *err);
 /* An existing directory is fine; those that are made are durable by name. */
 int file_mkdirs(const char *path, mode_t mode, struct err *err);
+/* The folder that path lies in. */
+int file_mkdirs_for(const char *path, mode_t mode, struct err *err);
 int file_remove(const char *path, struct err *err); /* a missing file is fine */
 /* Everything below and the directory itself; follows no links; missing is fine. */
 int file_remove_tree(const char *path, struct err *err);

@@ -6,6 +6,7 @@
 #include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
+#include "coordinator/state/blobs.h"
 #include "coordinator/state/outer_exec.h"
 #include "coordinator/decide/quorum.h"
 
@@ -149,12 +150,8 @@ static void look_back(const struct job *j, const struct module_rec *m, struct ou
 
 static struct outer_blob recorded(const json_t *state, const char *name)
 {
-    struct outer_blob o = {0};
-    const json_t *file = json_object_get(state, name);
-    const char *hex = json_string_value(json_object_get(file, "sha256"));
-    if (hex != NULL && hash_unhex(hex, o.sha256, sizeof(o.sha256)) == 0)
-        o.bytes = (uint64_t)json_integer_value(json_object_get(file, "size"));
-    return o;
+    struct blob_ref b;
+    return blob_ref_read(json_object_get(state, name), &b) ? to_outer(&b) : (struct outer_blob){0};
 }
 
 /* What the files that the step reads must be: of versions of older releases the state has no

@@ -1,6 +1,7 @@
 #include "coordinator/job/gc.h"
 
 #include "coordinator/state/blobs.h"
+#include "coordinator/state/capture.h"
 
 #include "common/net/blobstore.h"
 #include "common/base/clock.h"
@@ -116,8 +117,10 @@ static int find_orphan(void *arg, const struct blob_id *id, const struct blob_st
 static int sweep_work(void *arg)
 {
     struct sweep *w = arg;
-    if (w->all)
+    if (w->all) {
+        capture_tidy(w->co->opt.data_dir);
         (void)w->store->ops->list(w->store, find_orphan, w, NULL); /* or the next sweep */
+    }
     return w->store->ops->tidy(w->store, w->now_s - ORPHAN_S, NULL);
 }
 

@@ -24,11 +24,11 @@ static int scrub_one(void *arg, const struct blob_id *id, const struct blob_stat
     if (w->store->ops->local(w->store, id, &path, NULL) < 0)
         return 0; /* it has just been removed */
     const int rc = hash_file(path, got, NULL, NULL);
-    const bool bad = rc == 0 ? !hash_equal(got, id->sha256, sizeof(got)) : file_exists(path);
+    const bool bad = rc == 0 ? !hash_equal(got, id->sha256, sizeof(got)) : rc == -EIO;
     if (bad && w->n < DAMAGED_MAX)
         w->damaged[w->n++] = *id;
     mem_free(path);
-    return w->co->closing;
+    return pool_stopping(w->co->disk);
 }
 
 static int scrub_work(void *arg)

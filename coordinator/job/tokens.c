@@ -11,13 +11,36 @@ static int64_t now_unix_ms(void)
     return (int64_t)clock_wall_ms();
 }
 
+static void name_by_number(const struct coordinator *co, struct token_rec *t)
+{
+    char name[sizeof(t->name)];
+    unsigned long long n = t->id;
+    do {
+        (void)snprintf(name, sizeof(name), "%s-%llu", token_role_name(t->role), n++);
+    } while (access_by_name(&co->state, name) != NULL);
+    (void)str_copy(t->name, sizeof(t->name), name);
+}
+
 /* ---- the first two ------------------------------------------------------- */
+
+/* Its file is gone, and another has its name.  An operator's counts for nothing any more; workers
+ * that joined with one of theirs go on. */
+static void let_go(const struct coordinator *co, struct token_rec *t)
+{
+    if (t->role == TOKEN_ROLE_WORKER)
+        name_by_number(co, t);
+    else
+        t->revoked_unix_ms = now_unix_ms();
+}
 
 static uint64_t of_file(struct coordinator *co, const struct token *file, const char *name)
 {
     const struct token_rec *have = access_by_secret(&co->state, file->role, file->secret);
     if (have != NULL)
         return have->id;
+    const struct token_rec *lost = access_by_name(&co->state, name);
+    if (lost != NULL)
+        let_go(co, access_edit(&co->state, lost->id));
     struct token_rec *t = access_add(&co->state, 0, file->role, file->secret);
     if (t == NULL)
         return 0; /* all places are taken by live ones: those go on */
@@ -30,6 +53,8 @@ void tokens_of_files(struct coordinator *co)
 {
     const uint64_t worker = of_file(co, &co->worker_token, "worker.token");
     (void)of_file(co, &co->user_token, "user.token");
+    for (size_t i = 0; i < co->state.n_tokens; i++) /* those are old news */
+        co->state.tokens[i].told = !access_is_live(&co->state.tokens[i], now_unix_ms());
     for (size_t i = 0; i < co->state.n_workers; i++)
         if (co->state.workers[i]->token_id == 0)
             state_edit_worker(&co->state, co->state.workers[i])->token_id = worker;
@@ -58,8 +83,7 @@ int tokens_make(struct coordinator *co, const struct token_order *o, uint64_t *r
     if (o->name != NULL)
         (void)str_copy(t->name, sizeof(t->name), o->name);
     else
-        (void)snprintf(t->name, sizeof(t->name), "%s-%llu", token_role_name(o->role),
-                       (unsigned long long)t->id);
+        name_by_number(co, t);
     t->made_unix_ms = now_unix_ms();
     t->ends_unix_ms = o->life_ms ? t->made_unix_ms + (int64_t)o->life_ms : 0;
     t->uses_max = o->uses_max;

@@ -25,7 +25,7 @@
 
 static bool may_pass(int code)
 {
-    return code == -ENOSPC || code == -EIO || code == -EBUSY;
+    return code == -ENOSPC || code == -EIO || code == -EAGAIN || code == -EBUSY;
 }
 
 static void refuse(struct rpc_request *req, const struct err *err)
@@ -212,7 +212,7 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
     if (core_writable(co, &err) < 0 || peer == NULL || admit(co, m, w, peer, &err) < 0) {
         log_warn("member", "a worker was not admitted: %s address=%s", err.msg,
                  peer ? rpc_peer_address(peer) : "gone");
-        rpc_fail(req, err.code, err.code == -EAGAIN || may_pass(err.code),
+        rpc_fail(req, err.code, may_pass(err.code),
                  err.code == -EAGAIN ? JOIN_AGAIN_MS : RETRY_AFTER_MS, "%s", err.msg);
         return;
     }

@@ -5,8 +5,9 @@
 #include "common/base/hash.h"
 #include "common/outer/fold.h"
 #include "common/outer/version.h"
-#include "coordinator/state/ledger.h"
+#include "coordinator/state/blobs.h"
 #include "coordinator/state/capture.h"
+#include "coordinator/state/ledger.h"
 
 struct audit {
     struct capture s;
@@ -67,12 +68,12 @@ static void check_chain(struct audit *a, const struct module_rec *m,
 {
     struct blob_ref base, full, delta;
     const unsigned long long id = m->id, n = v->version;
-    if (!capture_record(json_object_get(doc, "full"), &full) || !same(&full, &v->full))
+    if (!blob_ref_read(json_object_get(doc, "full"), &full) || !same(&full, &v->full))
         fault(a, "module %llu version %llu is not what its provenance says", id, n);
-    if (capture_record(json_object_get(doc, "delta"), &delta) && !same(&delta, &v->delta))
+    if (blob_ref_read(json_object_get(doc, "delta"), &delta) && !same(&delta, &v->delta))
         fault(a, "module %llu version %llu has another delta than its provenance says", id, n);
     if (before != NULL &&
-        (!capture_record(json_object_get(doc, "base_full"), &base) || !same(&base, &before->full)))
+        (!blob_ref_read(json_object_get(doc, "base_full"), &base) || !same(&base, &before->full)))
         fault(a, "module %llu version %llu did not come from version %llu, as its provenance says",
               id, n, (unsigned long long)before->version);
 }
@@ -134,7 +135,7 @@ static bool take_inputs(struct audit *a, struct refold *f, const json_t *list)
         struct blob_ref blob;
         if (json_is_true(json_object_get(c, "refused")))
             continue;
-        if (f->n_inputs == FOLD_INPUTS_MAX || !capture_record(c, &blob))
+        if (f->n_inputs == FOLD_INPUTS_MAX || !blob_ref_read(c, &blob))
             return false;
         char *path = blob_path(a, blob.sha256);
         f->inputs[f->n_inputs++] = (struct fold_input){
@@ -227,7 +228,7 @@ static void compare(struct audit *a, const struct module_rec *m, const struct ve
     };
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         struct blob_ref recorded;
-        if (capture_record(all[i].record, &recorded) &&
+        if (blob_ref_read(all[i].record, &recorded) &&
             (recorded.size != all[i].made->bytes ||
              memcmp(recorded.sha256, all[i].made->sha256, 32) != 0))
             fault(a, "module %llu: the outer step to version %llu gives %s other bytes",
@@ -292,12 +293,10 @@ static void print_balance(struct audit *a)
         folded += j->rounds[i].samples;
     for (size_t i = 0; i < a->s.state.n_tasks; i++) {
         const struct task *t = a->s.state.tasks[i];
-        for (size_t c = 0; t->job_id == j->id && t->kind == TASK_TRAIN && t->state == TASK_DONE &&
-                           c < t->train.n_contributions && c < 1;
-             c++)
-            reported += t->train.contributions[c].version == 0 && !t->train.contributions[c].refused
-                            ? t->train.contributions[c].samples
-                            : 0;
+        const struct contribution *c = t->train.contributions;
+        if (t->job_id == j->id && t->kind == TASK_TRAIN && t->state == TASK_DONE &&
+            t->train.n_contributions > 0 && c->version == 0 && !c->refused)
+            reported += c->samples;
     }
     for (uint32_t p = 0; j->ledgers != NULL && p < j->comp.n_partitions; p++) {
         const struct ledger *l = j->ledgers[p];

@@ -76,15 +76,6 @@ static int copy(const char *from, const char *to, const uint8_t sha256[32], uint
     return rc;
 }
 
-static int make_parent(const char *path, struct err *err)
-{
-    char *dir = str_dup(path);
-    *strrchr(dir, '/') = '\0';
-    int rc = file_mkdirs(dir, 0700, err);
-    mem_free(dir);
-    return rc;
-}
-
 static int by_hash(const void *a, const void *b)
 {
     return memcmp(a, b, 32);
@@ -109,7 +100,7 @@ static int keep_file(struct backup *b, size_t i, struct err *err)
         b->result->files++;
         b->result->bytes += f->size;
         if (file_size(to, &have, NULL) < 0 || have != f->size) {
-            rc = make_parent(to, err);
+            rc = file_mkdirs_for(to, 0700, err);
             if (rc == 0)
                 rc = copy(from, to, f->sha256, f->size, err);
             b->result->new_files++;
@@ -198,7 +189,7 @@ static int add_hashes(const char *folder, const char *file, struct hashes *h, st
 /* Removes what no backup names any more from one folder of objects. */
 static int tidy(const char *dir, const struct hashes *keep, struct err *err)
 {
-    struct file_names names;
+    struct file_names names = {0};
     int rc = file_list(dir, MANIFEST_FILES_MAX, &names, err);
     for (size_t i = 0; rc == 0 && i < names.n; i++) {
         uint8_t sha256[32];
@@ -209,8 +200,7 @@ static int tidy(const char *dir, const struct hashes *keep, struct err *err)
         rc = file_remove(path, err);
         mem_free(path);
     }
-    if (rc == 0)
-        file_names_release(&names);
+    file_names_release(&names);
     return rc;
 }
 
@@ -218,10 +208,10 @@ static int drop_older(const char *folder, unsigned keep, unsigned *ret_dropped, 
 {
     struct file_names all;
     struct hashes named = {0};
-    int rc = list_backups(folder, &all, err);
-    if (rc < 0)
+    int rc = keep > 0 ? list_backups(folder, &all, err) : 0;
+    if (rc < 0 || keep == 0)
         return rc;
-    const size_t first = keep && all.n > keep ? all.n - keep : 0;
+    const size_t first = all.n > keep ? all.n - keep : 0;
     for (size_t i = 0; rc == 0 && i < first; i++) {
         char *path = file_join(folder, all.items[i]);
         rc = file_remove(path, err);
@@ -312,7 +302,7 @@ static int put_back(const char *folder, const char *data_dir, const struct manif
     const bool database = strcmp(f->path, CAPTURE_DATABASE) == 0;
     char *from = object_path(folder, f->sha256), *to = file_join(data_dir, f->path);
     char *first = database ? str_printf("%s.restored", to) : str_dup(to);
-    int rc = make_parent(to, err);
+    int rc = file_mkdirs_for(to, 0700, err);
     if (rc == 0)
         rc = copy(from, first, f->sha256, f->size, err);
     if (rc == 0 && database && (rc = skip_ids(first, err)) == 0)
@@ -323,20 +313,31 @@ static int put_back(const char *folder, const char *data_dir, const struct manif
     return rc;
 }
 
-int backup_restore(const char *folder, const char *name, const char *data_dir,
-                   struct backup_result *ret, struct err *err)
+/* Its file's name, mem_free it. */
+static int newest_backup(const char *folder, char **ret, struct err *err)
 {
     struct file_names all;
-    struct manifest m = {0};
-    *ret = (struct backup_result){0};
     int rc = list_backups(folder, &all, err);
     if (rc < 0)
         return rc;
-    if (all.n == 0)
+    if (all.n > 0)
+        *ret = str_dup(all.items[all.n - 1]);
+    else
         rc = err_set(err, -ENOENT, "there is no backup in %s", folder);
-    char *file = name ? str_printf("%s" ENDING, name) : str_dup(all.n ? all.items[all.n - 1] : "");
     file_names_release(&all);
-    if (rc == 0 && (rc = file_mkdirs(data_dir, 0700, err)) == 0)
+    return rc;
+}
+
+int backup_restore(const char *folder, const char *name, const char *data_dir,
+                   struct backup_result *ret, struct err *err)
+{
+    char *file = name ? str_printf("%s" ENDING, name) : NULL;
+    struct manifest m = {0};
+    *ret = (struct backup_result){0};
+    int rc = name ? 0 : newest_backup(folder, &file, err);
+    if (rc < 0)
+        return rc;
+    if ((rc = file_mkdirs(data_dir, 0700, err)) == 0)
         rc = check_empty(data_dir, err);
     if (rc == 0)
         rc = read_manifest(folder, file, &m, err);

@@ -6,8 +6,8 @@
  * What is there already is not copied again.  A backup is a snapshot of the database (SQLite's
  * online backup), the blobs that it needs, the outer optimiser's state, the key and the secrets.
  * They are pinned by hard links first, so that what the coordinator deletes meanwhile is still
- * copied; what it has deleted before calls for another snapshot.  Everything is hashed on its way,
- * so a damaged file is found here.
+ * copied; what it has deleted before calls for another snapshot.  What is copied is
+ * hashed on its way, so a damaged file is found here; a restore hashes everything.
  *
  * A backup holds the coordinator's secrets: its folder is as private as the data directory.
  *
@@ -19,7 +19,7 @@
 #include "common/base/base.h"
 
 #define BACKUP_NAME_MAX 32
-#define BACKUPS_MAX 4096
+#define BACKUPS_MAX 65536 /* of a folder; seven years of hourly ones */
 
 struct backup_result {
     char name[BACKUP_NAME_MAX];    /* "20261122T212400Z" */

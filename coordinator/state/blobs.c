@@ -1,7 +1,17 @@
 /* Walks all records that name a blob: the rules of what is needed stand here, once. */
 #include "coordinator/state/blobs.h"
 
+#include "common/base/hash.h"
+
 #define SHARDS_KEEP_MS (3600ll * 1000) /* after a job's end: perhaps it is submitted again */
+
+bool blob_ref_read(const json_t *record, struct blob_ref *ret)
+{
+    const char *hex = json_string_value(json_object_get(record, "sha256"));
+    const json_int_t size = json_integer_value(json_object_get(record, "size"));
+    *ret = (struct blob_ref){.size = size > 0 ? (uint64_t)size : 0};
+    return hex && size > 0 && strlen(hex) == 64 && hash_unhex(hex, ret->sha256, 32) == 0;
+}
 
 struct walk {
     blob_fn fn;

@@ -6,6 +6,8 @@
 #ifndef COORDINATOR_BLOBS_H
 #define COORDINATOR_BLOBS_H
 
+#include <jansson.h>
+
 #include "coordinator/state/state.h"
 
 enum blob_role {
@@ -33,6 +35,9 @@ enum blob_role {
     BLOB_INPUT,
     BLOB_ROLES
 };
+
+/* A file in a version's provenance, {"sha256": hex, "size": bytes}.  False: it says none. */
+bool blob_ref_read(const json_t *record, struct blob_ref *ret);
 
 /* May it be needed when its job has ended? */
 static inline bool blob_role_stays(enum blob_role role)

@@ -8,6 +8,8 @@
 #include "coordinator/state/persist.h"
 #include "coordinator/state/store.h"
 
+#define FOLDER ".capture"
+#define LOCK "capture.lock"
 #define TRIES 8
 #define TRIES_WANTED 4 /* for what a capture is good without */
 
@@ -40,26 +42,18 @@ void capture_blob_path(const uint8_t sha256[32], char ret[MANIFEST_PATH_MAX])
     (void)snprintf(ret, MANIFEST_PATH_MAX, "blobs/%.2s/%s", hex, hex);
 }
 
-bool capture_record(const json_t *record, struct blob_ref *ret)
-{
-    const char *hex = json_string_value(json_object_get(record, "sha256"));
-    const json_int_t size = json_integer_value(json_object_get(record, "size"));
-    *ret = (struct blob_ref){.size = size > 0 ? (uint64_t)size : 0};
-    return hex && size > 0 && strlen(hex) == 64 && hash_unhex(hex, ret->sha256, 32) == 0;
-}
-
 /* ---- links --------------------------------------------------------------- */
 
+/* 1: it is there already, by another name that the records have for it. */
 static int link_file(const char *from, const char *to)
 {
-    if (link(from, to) == 0 || errno == EEXIST)
+    if (link(from, to) == 0)
         return 0;
+    if (errno == EEXIST)
+        return 1;
     if (errno != ENOENT || !file_exists(from))
         return -errno;
-    char *dir = str_dup(to);
-    *strrchr(dir, '/') = '\0';
-    int rc = file_mkdirs(dir, 0700, NULL);
-    mem_free(dir);
+    int rc = file_mkdirs_for(to, 0700, NULL);
     return rc < 0 || link(from, to) == 0 ? rc : -errno;
 }
 
@@ -73,12 +67,12 @@ static bool pin(struct taking *t, const char *path, const uint8_t *sha256, uint6
     int rc = link_file(from, to);
     if (rc == 0)
         (void)manifest_add(&t->s->manifest, sha256 ? sha256 : no_hash, size, path, &t->err);
-    else if (rc != -ENOENT || !optional)
+    else if (rc < 0 && (rc != -ENOENT || !optional))
         (void)err_set(&t->err, rc, "cannot take %s into the capture: %s", from, strerror(-rc));
     t->again |= rc == -ENOENT && !optional;
     mem_free(from);
     mem_free(to);
-    return rc == 0;
+    return rc >= 0;
 }
 
 static void pin_blob(void *arg, enum blob_role role, const struct blob_ref *ref, bool needed)
@@ -99,7 +93,7 @@ static void pin_outer(struct taking *t, const struct job *j, const struct module
     for (size_t i = 0; i < sizeof(outer_files) / sizeof(outer_files[0]); i++) {
         char path[MANIFEST_PATH_MAX];
         struct blob_ref blob;
-        const bool known = capture_record(json_object_get(state, outer_files[i]), &blob);
+        const bool known = blob_ref_read(json_object_get(state, outer_files[i]), &blob);
         capture_outer_path(j->id, m->id, outer_files[i], v->version, path);
         if (!pin(t, path, known ? blob.sha256 : NULL, known ? blob.size : 0, !known || age > 0))
             t->missed |= known && age == 1;
@@ -163,12 +157,23 @@ static int try_once(struct taking *t, uint64_t job_id, struct err *err)
     return t->err.code;
 }
 
+void capture_tidy(const char *data_dir)
+{
+    struct file_lock lock;
+    char *dir = file_join(data_dir, FOLDER);
+    if (file_is_dir(dir) && file_lock_dir(data_dir, LOCK, &lock, NULL) == 0) {
+        (void)file_remove_tree(dir, NULL); /* or the next time */
+        file_unlock(&lock);
+    }
+    mem_free(dir);
+}
+
 int capture_take(const char *data_dir, uint64_t job_id, struct capture *ret, struct err *err)
 {
     struct taking t = {.s = ret, .data_dir = data_dir};
-    *ret = (struct capture){.dir = file_join(data_dir, ".capture")};
+    *ret = (struct capture){.dir = file_join(data_dir, FOLDER)};
     state_init(&ret->state);
-    int rc = file_lock_dir(data_dir, "capture.lock", &ret->lock, err);
+    int rc = file_lock_dir(data_dir, LOCK, &ret->lock, err);
     if (rc < 0) {
         mem_free(ret->dir);
         return err_wrap(err, "a capture of %s", data_dir);

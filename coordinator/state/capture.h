@@ -6,8 +6,6 @@
 #ifndef COORDINATOR_CAPTURE_H
 #define COORDINATOR_CAPTURE_H
 
-#include <jansson.h>
-
 #include "common/base/file.h"
 #include "coordinator/state/manifest.h"
 #include "coordinator/state/state.h"
@@ -25,14 +23,13 @@ struct capture {
 /* -ERR_NOTFOUND: there is no such job. */
 int capture_take(const char *data_dir, uint64_t job_id, struct capture *ret, struct err *err);
 void capture_release(struct capture *s);
+/* Removes what a capture that was killed has left, unless one is being made. */
+void capture_tidy(const char *data_dir);
 
 /* Path of an outer state file of a module, relative to the data directory: "target", "momentum" or
  * "buffer" of a version. */
 void capture_outer_path(uint64_t job_id, uint64_t module_id, const char *what, uint64_t version,
                         char ret[MANIFEST_PATH_MAX]);
 void capture_blob_path(const uint8_t sha256[32], char ret[MANIFEST_PATH_MAX]);
-
-/* A file in a version's provenance, {"sha256": hex, "size": bytes}.  False: it says none. */
-bool capture_record(const json_t *record, struct blob_ref *ret);
 
 #endif

@@ -3,7 +3,6 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 
-#define REPLIES_MAX 65536
 #define FULL_DISK_BYTES (4u << 20) /* with less than this uploads are bound to fail */
 
 bool core_disk_full(struct coordinator *co)
@@ -17,7 +16,7 @@ int core_writable(struct coordinator *co, struct err *err)
 {
     if (!co->store_ok)
         return err_set(err, -ENOSPC, "the coordinator cannot write its state: %s", co->store_error);
-    if (store_full(co->store) || co->n_replies >= REPLIES_MAX)
+    if (store_full(co->store) || co->n_replies >= CORE_REPLIES_MAX)
         return err_set(err, -EAGAIN, "too much is waiting to be written, ask again");
     return 0;
 }

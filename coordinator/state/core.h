@@ -25,7 +25,8 @@ struct outer_exec;
 
 #define TEXT_SKIP 32 /* tokens that a text is routed by: they do not count in losses */
 #define CORE_COMMIT_RETRY_MS 1000
-#define CORE_TICK_MS 250 /* between looks at the leases */
+#define CORE_TICK_MS 250       /* between looks at the leases */
+#define CORE_REPLIES_MAX 65536 /* that wait for a commit */
 /* After our restart, or when we did not listen: workers dial again after up to 10 s. */
 #define CORE_REDIAL_MS 15000
 
@@ -74,7 +75,7 @@ struct coordinator {
     uint8_t ticket_key[KEYS_SECRET_BYTES];
     struct loop_timer *tick, *retry, *sweep;
     struct list replies, durables, polls;
-    unsigned n_replies;
+    unsigned n_replies;      /* CORE_REPLIES_MAX at most, about */
     void (*turn)(void *arg); /* what core_touch() asks for: coordinator/turn.c */
     bool turn_scheduled, closing;
     bool store_ok;

@@ -148,7 +148,7 @@ def main():
                     fig.write(f"{args.build}/figures/first.json")
         finally:
             swarm.stop()
-    return 0
+    return 0 if all(row["holds"] for row in fig.rows) else 1
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Swarm:
         os.makedirs(self.logs, exist_ok=True)
         self.processes = {}  # name -> Popen; "coordinatord" is one of them
         self.ports = None
-        self.session = None  # with the user's secret
+        self.session = None  # with the operator's token
 
     # ---- daemons ----
 

@@ -88,7 +88,7 @@ def test_revoking_a_token_cuts_its_workers_at_once_and_nobody_else(swarm):
     here(swarm, "stays")
 
 
-def test_a_revoked_worker_is_cut_and_its_urls_with_it(swarm):
+def test_a_revoked_worker_is_cut(swarm):
     cut = swarm.worker("one")
     here(swarm, "one")
     assert swarm.skerry("revoke", "worker:77").returncode == 1
@@ -125,7 +125,7 @@ def test_a_viewer_looks_and_does_nothing_until_it_is_revoked(swarm):
         assert eye.get(swarm.url + path, timeout=20).status_code == 200, path
     picture, weights = done["samples"][0]["blob"], done["modules"][0]["sha256"]
     assert eye.get(f"{swarm.url}/v1/blobs/{picture}", timeout=20).status_code == 200
-    assert eye.get(f"{swarm.url}/v1/blobs/{weights}", timeout=20).status_code in (401, 403)
+    assert eye.get(f"{swarm.url}/v1/blobs/{weights}", timeout=20).status_code == 403
     assert swarm.get(f"/v1/blobs/{weights}").status_code == 200
     for path in (f"/v1/jobs/{job}/sample", "/v1/tokens", "/v1/workers/1/drain", "/v1/uploads", "/v1/tokens/1/revoke"):
         assert eye.post(swarm.url + path, json={}, timeout=20).status_code == 403, path
@@ -194,6 +194,7 @@ def test_tokens_do_not_stay_on_command_lines(swarm, tmp_path):
     (["tokens", "--new", "root"], "expected worker, operator or viewer"),
     (["tokens", "--new", "viewer", "--uses", "3"], "limit a worker's token"),
     (["tokens", "--new", "worker", "--name", "a b"], "expected up to"),
+    (["tokens", "--new", "worker", "--expires", "0"], "--expires"),
     (["revoke", "nobody"], "there is no token 'nobody'"),
     (["revoke", "worker:x"], "not a worker's id"),
 ])

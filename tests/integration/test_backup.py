@@ -4,10 +4,11 @@ import hashlib
 import os
 import shutil
 import signal
+import subprocess
 
 import pytest
 
-from common import skerry, wait_until
+from common import BIN, skerry, wait_until
 from swarm import Swarm, swarm  # noqa: F401  (fixture)
 
 
@@ -146,3 +147,15 @@ def test_ids_of_the_lost_time_are_not_given_out_again(swarm, other, tmp_path):
     other.coordinator()
     assert [j["id"] for j in other.get("/v1/jobs").json()["items"]] == [job]
     assert other.submit(rounds=1) > later + 1000
+
+
+@pytest.mark.parametrize("flags, words", [
+    (["--backup", "x", "--restore", "y"], "one at a time"),
+    (["--audit", "1", "--backup", "x"], "one at a time"),
+    (["--keep", "3"], "--keep is of --backup"),
+    (["--from", "x"], "--from is of --restore"),
+])
+def test_orders_that_contradict_each_other_are_refused(tmp_path, flags, words):
+    done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", tmp_path / "d", *flags], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2 and words in done.stderr, done.stderr
+    assert not (tmp_path / "d").exists()

@@ -121,9 +121,10 @@ void oracle_task(uint64_t worker, const Skerry__V1__Task *t)
     for (size_t i = 0; i < t->n_modules; i++) {
         const Skerry__V1__ModuleRef *r = t->modules[i];
         const struct version *v = find_version(r->module_id, r->version);
-        const bool ema = r->sha256.len != 32 || (t->eval != NULL && t->eval->ema) ||
-                         (t->sample != NULL && t->sample->ema);
-        if (t->train == NULL || ema)
+        const bool mean = t->eval     ? t->eval->ema
+                          : t->sample ? t->sample->ema
+                                      : t->train == NULL; /* a job's averages, perhaps */
+        if (mean || r->sha256.len != 32)
             continue;
         if (v == NULL)
             sim_fail("worker %llu is told of version %llu of module %llu, which no commit has",
@@ -316,7 +317,7 @@ static void look_at_ledger(const struct coordinator *co, const struct job *j, ui
 {
     const struct ledger *l = j->ledgers[n];
     uint64_t done = 0, leased = 0, used = 0, lent = 0;
-    bool again = j->resharded > 0;
+    bool again = false;
     for (uint32_t e = 0; e < ledger_first_open(l) + ledger_open(l); e++) {
         struct ledger_epoch x;
         ledger_figures(l, e, &x);

@@ -10,13 +10,14 @@
  *           2023): the states of a frozen text encoder stand where the label was and each
  *           block attends to them, and all blocks share one modulation (adaLN-single).  Names and
  *           shapes are those of diffusers' PixArtTransformer2DModel.
- *           With self_condition (Chen et al., "Analog Bits", 2023) it reads an estimate of the
- * image beside the noisy one: twice the input channels, the estimate's behind. ROUTER  a DiT
- * without labels and with a classification token in front (McAllister et al., "Decentralized
- * Diffusion Models", 2025): a noisy image and a time to K logits.  `cls_token` (1,C) stands where a
- * DiT has its label table, `head` (K,C) where it has `final_layer.linear`. LLAMA   a decoder
- * (Touvron et al., 2023): tokens to logits.  Names and shapes are those of Hugging Face's
- * LlamaForCausalLM; the head is absent when tied.
+ *           With self_condition (Chen et al., "Analog Bits", 2023) it reads an estimate of
+ *           the image beside the noisy one: twice the input channels, the estimate's behind.
+ *   ROUTER  a DiT without labels and with a classification token in front (McAllister et al.,
+ *           "Decentralized Diffusion Models", 2025): a noisy image and a time to K logits.
+ *           `cls_token` (1,C) stands where a DiT has its label table, `head` (K,C) where it has
+ *           `final_layer.linear`.
+ *   LLAMA   a decoder (Touvron et al., 2023): tokens to logits.  Names and shapes are those of
+ *           Hugging Face's LlamaForCausalLM; the head is absent when tied.
  *
  * FLAT VECTOR.  On every device and in every host copy the parameters are one
  * f32 vector of `flat` elements.  Tensor i lies at [offset, offset + count);

@@ -72,49 +72,56 @@ static void a_batch_is_at_most_half_the_data(void **state)
     assert_int_equal(new_job_batch(&job), 32);
 }
 
-/* Every kind and size is a job file that is accepted. */
-static void what_is_written_is_a_job(void **state)
+/* What is written is accepted. */
+static struct job_spec written(const struct new_job *job)
+{
+    struct job_spec spec;
+    struct err err = {0};
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    new_job_write(job, out);
+    (void)fclose(out);
+    if (job_parse(text, len, "a.yaml", &spec, &err) < 0 ||
+        job_check_scope(text, len, "a.yaml", &spec, &err) < 0)
+        fail_msg("%s\n%s", err.msg, text);
+    free(text);
+    return spec;
+}
+
+static void every_side_has_a_patch(void **state)
+{
+    for (int side = 8; side <= 256; side++) {
+        struct new_job job = images(5000, 40);
+        job.image_size = side;
+        if (new_job_patch(side) == 0) {
+            assert_true(side % 8 != 0 && side % 28 != 0);
+            continue;
+        }
+        new_job_length(&job, 0.1);
+        struct job_spec spec = written(&job);
+        assert_int_equal(side % spec.model.patch, 0);
+        job_release(&spec);
+    }
+}
+
+static void every_kind_and_size_is_a_job(void **state)
 {
     for (int kind = NEW_IMAGES; kind <= NEW_CAPTIONS; kind++)
         for (size_t size = 0; size < new_job_sizes(); size++) {
             struct new_job job = images(5000, 40);
-            struct job_spec spec;
-            struct err err = {0};
-            char *text = NULL;
-            size_t len = 0;
             job.kind = (enum new_kind)kind;
             job.tokens = 1000000;
             job.size = size;
             job.path = "a \"folder\"\\ # of\xc3\xa4";
             job.encoders = "enc";
             new_job_length(&job, 0.1);
-            FILE *out = open_memstream(&text, &len);
-            new_job_write(&job, out);
-            (void)fclose(out);
-            if (job_parse(text, len, "a.yaml", &spec, &err) < 0 ||
-                job_check_scope(text, len, "a.yaml", &spec, &err) < 0)
-                fail_msg("%s\n%s", err.msg, text);
+            struct job_spec spec = written(&job);
             assert_string_equal(spec.data.path, job.path);
             assert_int_equal(spec.outer.rounds, job.rounds);
             assert_int_equal(spec.recipe.replicas, 2);
             job_release(&spec);
-            free(text);
         }
-}
-
-static void a_name_is_a_file_here(void **state)
-{
-    assert_true(new_job_name("a-1_b.C"));
-    static const char *const wrong[] = {"", "a/b", ".hidden", "a b", "..", "\xc3\xa4"};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_false(new_job_name(wrong[i]));
-    char longest[66];
-    memset(longest, 'a', sizeof longest);
-    longest[64] = '\0';
-    assert_true(new_job_name(longest));
-    longest[64] = 'a';
-    longest[65] = '\0';
-    assert_false(new_job_name(longest));
 }
 
 int main(void)
@@ -124,8 +131,8 @@ int main(void)
         cmocka_unit_test(a_model_wants_time),
         cmocka_unit_test(the_time_is_filled_unless_the_data_end_first),
         cmocka_unit_test(a_batch_is_at_most_half_the_data),
-        cmocka_unit_test(what_is_written_is_a_job),
-        cmocka_unit_test(a_name_is_a_file_here),
+        cmocka_unit_test(every_kind_and_size_is_a_job),
+        cmocka_unit_test(every_side_has_a_patch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ struct fake {
     Skerry__V1__Task *task;
     char refused[512]; /* for good, and why */
     /* of the call in flight */
-    bool done;
+    bool done, retryable;
     int code;
     char detail[512];
     uint8_t reply[REPLY_MAX];
@@ -127,6 +127,7 @@ static inline void on_reply(void *arg, const struct rpc_result *res)
     struct fake *w = arg;
     w->done = true;
     w->code = res->code;
+    w->retryable = res->retryable;
     (void)snprintf(w->detail, sizeof(w->detail), "%s", res->detail);
     w->reply_len = 0;
     if (res->code == 0) {

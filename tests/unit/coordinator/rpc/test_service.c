@@ -364,6 +364,26 @@ static void test_refused_jobs(void **state)
     assert_int_equal(r->co->state.n_jobs, 0);
 }
 
+/* What waits for a commit is bounded: whoever comes then keeps what he has and asks again. */
+static void test_backlog(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    struct result x;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    submit(r);
+    do_init(r, a);
+    assign(r, a, TASK_TRAIN);
+    struct blob_ref blob = contribute(r, a->task, 1, 0.01f);
+    begin_result(&x, a->task, &blob);
+    const unsigned before = r->co->n_replies;
+    r->co->n_replies = CORE_REPLIES_MAX;
+    assert_int_equal(CALL(r, a, REPORT, report, &x.m), -EAGAIN);
+    assert_true(a->retryable);
+    r->co->n_replies = before;
+    assert_true(report(r, a, &x));
+}
+
 /* While nothing can be written nothing is acknowledged, and then it goes on. */
 static void test_disk_full(void **state)
 {
@@ -403,6 +423,7 @@ int main(void)
         LIVE(test_refused_results),
         LIVE(test_refused_joins),
         LIVE(test_refused_jobs),
+        LIVE(test_backlog),
         LIVE(test_disk_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
