@@ -33,8 +33,10 @@ static int assign(const struct args_flag *f, const char *text, struct err *err)
         return 0;
     if (f->min == 0 && f->max == 0)
         return err_set(err, -EINVAL, "--%s is '%.100s', expected %s", f->name, text, kind(f->type));
-    return err_set(err, -EINVAL, "--%s is '%.100s', expected %s from %.12g to %.12g", f->name, text,
-                   kind(f->type), f->min, f->max);
+    char min[STR_HUMAN_MAX], max[STR_HUMAN_MAX];
+    return err_set(err, -EINVAL, "--%s is '%.100s', expected %s from %s to %s", f->name, text,
+                   kind(f->type), str_type_bound((enum str_type)f->type, f->min, min),
+                   str_type_bound((enum str_type)f->type, f->max, max));
 }
 
 static const struct args_flag *find(const struct args *a, const char *name, size_t len)

@@ -284,6 +284,23 @@ const char *str_type_words(enum str_type type)
     return words[type];
 }
 
+char *str_type_bound(enum str_type type, double bound, char out[STR_HUMAN_MAX])
+{
+    static const struct {
+        const char *name;
+        double ms;
+    } units[] = {{"d", 8.64e7}, {"h", 3.6e6}, {"m", 6e4}, {"s", 1e3}, {"ms", 1}};
+    size_t u = 0;
+    if (type != STR_DURATION_MS || bound <= 0) {
+        (void)snprintf(out, STR_HUMAN_MAX, "%.12g", bound);
+        return out;
+    }
+    while (u + 1 < sizeof(units) / sizeof(units[0]) && fmod(bound, units[u].ms) != 0)
+        u++;
+    (void)snprintf(out, STR_HUMAN_MAX, "%.12g%s", bound / units[u].ms, units[u].name);
+    return out;
+}
+
 char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX])
 {
     static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

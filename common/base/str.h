@@ -48,6 +48,8 @@ int str_parse(enum str_type type, const char *s, double min, double max, void *r
 const char *str_type_words(enum str_type type); /* "a whole number", "a size such as 64MiB" */
 
 #define STR_HUMAN_MAX 32
+/* A bound as str_parse reads it: "60", "100ms", "10m". */
+char *str_type_bound(enum str_type type, double bound, char out[STR_HUMAN_MAX]);
 char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX]); /* "1.5 MiB" */
 char *str_human_duration(uint64_t ms, char out[STR_HUMAN_MAX]); /* "1m05s" */
 

@@ -43,8 +43,11 @@ static void expected(const struct conf_key *k, char *out, size_t size)
                                         : words[k->type - CONF_STR]);
     for (size_t i = 0; k->type == CONF_ENUM && k->names[i] && (size_t)n < size; i++)
         n += snprintf(out + n, size - (size_t)n, "%s%s", i ? ", " : " ", k->names[i]);
+    char min[STR_HUMAN_MAX], max[STR_HUMAN_MAX];
     if (k->type != CONF_STR && has_range(k) && (size_t)n < size)
-        (void)snprintf(out + n, size - (size_t)n, " from %.12g to %.12g", k->min, k->max);
+        (void)snprintf(out + n, size - (size_t)n, " from %s to %s",
+                       str_type_bound((enum str_type)k->type, k->min, min),
+                       str_type_bound((enum str_type)k->type, k->max, max));
 }
 
 static void *at(const struct conf_key *k, void *out)

@@ -194,10 +194,14 @@ def test_tokens_do_not_stay_on_command_lines(swarm, tmp_path):
     (["tokens", "--new", "root"], "expected worker, operator or viewer"),
     (["tokens", "--new", "viewer", "--uses", "3"], "limit a worker's token"),
     (["tokens", "--new", "worker", "--name", "a b"], "expected up to"),
-    (["tokens", "--new", "worker", "--expires", "0"], "--expires"),
     (["revoke", "nobody"], "there is no token 'nobody'"),
     (["revoke", "worker:x"], "not a worker's id"),
 ])
 def test_wrong_orders_are_explained(swarm, args, words):
     done = swarm.skerry(*args)
     assert done.returncode == 1 and words in done.stderr, done.stderr
+
+
+def test_a_token_that_ends_at_once_is_refused(swarm):
+    done = swarm.skerry("tokens", "--new", "worker", "--expires", "0")
+    assert done.returncode == 2 and "from 1s to 36500d" in done.stderr, done.stderr

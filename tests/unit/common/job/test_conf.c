@@ -87,7 +87,7 @@ static void refuses(void **state)
         {"seed: -1", "f:1: seed is '-1', expected a whole number"},
         {"seed: 1\ncount: 6", "f:2: count is '6', expected auto or a whole number from 1 to 5"},
         {"seed: 1\nbytes: many", "expected a size such as 64MiB"},
-        {"seed: 1\nwait: 2m", "expected a duration such as 2s from 0 to 60000"},
+        {"seed: 1\nwait: 2m", "expected a duration such as 2s from 0 to 1m"},
         {"seed: 1\nrate: 1.5", "expected a number from 0 to 1"},
         {"seed: 1\ncolour: gren", "expected one of red, green; did you mean 'green'?"},
         {"seed: 1\nlevels: [1, 8]", "levels is '8', expected a list of at most 64 whole numbers"},
