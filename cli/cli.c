@@ -18,10 +18,8 @@ char *cli_token_path(void)
     return str_printf("%s/.config/skerry/token", home && home[0] ? home : ".");
 }
 
-int cli_connect(struct cli *cli, struct err *err)
+int cli_find_token(const struct cli *cli, struct token *ret, struct err *err)
 {
-    struct token token;
-    char url[TOKEN_URL_MAX], bearer[TOKEN_BEARER_MAX];
     const char *given = cli->token ? cli->token : getenv("SKERRY_TOKEN");
     char *saved = NULL;
 
@@ -29,18 +27,28 @@ int cli_connect(struct cli *cli, struct err *err)
         saved = cli_token_path();
         if (!file_exists(saved)) {
             mem_free(saved);
-            return err_set(
-                err, -ERR_AUTH,
-                "no coordinator is known here; run `skerry login @FILE` with the user.token "
-                "of a coordinator's data directory, or give --server");
+            return -ERR_NOTFOUND;
         }
         given = saved;
     }
-    int rc = token_source_read(given, &token, err);
+    int rc = token_source_read(given, ret, err);
     mem_free(saved);
+    if (rc == 0)
+        token_source_wipe(cli->token);
+    return rc;
+}
+
+int cli_connect(struct cli *cli, struct err *err)
+{
+    struct token token;
+    char url[TOKEN_URL_MAX], bearer[TOKEN_BEARER_MAX];
+    int rc = cli_find_token(cli, &token, err);
+    if (rc == -ERR_NOTFOUND)
+        return err_set(err, -ERR_AUTH,
+                       "no coordinator is known here; run `skerry login @FILE` with the user.token "
+                       "of a coordinator's data directory, or give --server");
     if (rc < 0)
         return rc;
-    token_source_wipe(cli->token);
     if (token.role == TOKEN_ROLE_WORKER)
         return err_set(
             err, -ERR_AUTH,

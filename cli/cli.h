@@ -11,6 +11,7 @@
 #include "common/base/args.h"
 
 struct http_client;
+struct token;
 
 /* Documented in `skerry --help`. */
 enum cli_exit {
@@ -32,6 +33,9 @@ struct cli {
     struct http_client *http;
 };
 
+/* The token of --server, else of $SKERRY_TOKEN, else the saved one.  -ERR_NOTFOUND, with no
+ * sentence: there is none. */
+int cli_find_token(const struct cli *cli, struct token *ret, struct err *err);
 /* Finds the token and opens a client with the pinned key; no byte is sent yet. */
 int cli_connect(struct cli *cli, struct err *err);
 void cli_close(struct cli *cli);

@@ -32,6 +32,7 @@ extern const struct command command_new;                                    /* n
 extern const struct command command_submit, command_check, command_keys;    /* submit.c */
 extern const struct command command_sample, command_export;                 /* sample.c */
 extern const struct command command_status, command_workers, command_tasks; /* status.c */
+extern const struct command command_doctor;                                 /* doctor.c */
 extern const struct command command_trace;                                  /* trace.c */
 extern const struct command command_watch, command_cancel, command_drain, command_login;
 extern const struct command command_tokens, command_revoke;                 /* tokens.c */

@@ -1,20 +1,13 @@
 #include "cli/predict.h"
 
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <jansson.h>
 
 #include "cli/cli.h"
-#include "common/base/file.h"
+#include "cli/program.h"
 #include "common/job/family.h"
 
-#define ANSWER_MAX 4096
 #define FLAGS_MAX 24
 #define FORWARDS_OF_A_STEP 3 /* a forward, and a backward that is twice as much */
-
-extern char **environ;
 
 /* ---- workerd measure ---- */
 
@@ -37,12 +30,10 @@ static void add_number(struct flags *f, const char *name, long long value)
     f->items[f->n++] = str_printf("%lld", value);
 }
 
-static void flags_make(struct flags *f, const char *program, const struct job_file *job,
-                       uint32_t vocab, bool router)
+static void flags_make(struct flags *f, const struct job_file *job, uint32_t vocab, bool router)
 {
     const struct encoders *e = &job->encoders;
     *f = (struct flags){0};
-    add(f, program);
     add(f, "measure");
     add(f, "/dev/stdin");
     if (router)
@@ -61,35 +52,19 @@ static void flags_release(struct flags *f)
         mem_free(f->items[i]);
 }
 
-/* Runs the program with the job file as its input; its output, at most ANSWER_MAX - 1 bytes. */
-static int ask(const struct flags *f, const struct buf *text, char *answer, struct err *err)
+/* Its answer; what it warns of is passed on. */
+static int ask(const struct flags *f, const struct buf *text, struct program_said *said,
+               struct err *err)
 {
-    FILE *in = tmpfile(), *out = tmpfile();
-    posix_spawn_file_actions_t to;
-    pid_t pid;
-    int rc = 0, status = 0;
-    if (!in || !out || fwrite(buf_str(text), 1, text->len, in) != text->len || fflush(in) != 0)
-        rc = err_errno(err, "a temporary file (set TMPDIR to a folder with space)");
-    if (rc == 0) {
-        posix_spawn_file_actions_init(&to);
-        posix_spawn_file_actions_adddup2(&to, fileno(in), STDIN_FILENO);
-        posix_spawn_file_actions_adddup2(&to, fileno(out), STDOUT_FILENO);
-        const int failed = posix_spawn(&pid, f->items[0], &to, NULL, f->items, environ);
-        posix_spawn_file_actions_destroy(&to);
-        if (failed || waitpid(pid, &status, 0) != pid)
-            rc = err_set(err, -ENOENT, "%s cannot be started", f->items[0]);
-        else if (status != 0)
-            rc = err_set(err, -ECHILD, "`workerd measure` failed");
-    }
-    if (rc == 0) {
-        rewind(out);
-        answer[fread(answer, 1, ANSWER_MAX - 1, out)] = '\0';
-    }
-    if (in)
-        (void)fclose(in);
-    if (out)
-        (void)fclose(out);
-    return rc;
+    char why[512];
+    int rc = program_run("workerd", (const char *const *)f->items, buf_str(text), said, err);
+    if (rc < 0)
+        return rc;
+    if (said->status != 0)
+        return err_set(err, -ECHILD, "`workerd measure` failed: %s",
+                       program_reason(said, "workerd", why, sizeof why));
+    (void)fputs(said->errors, stderr);
+    return 0;
 }
 
 static int read_answer(const char *answer, struct measured_network *network, struct measured *at,
@@ -118,21 +93,19 @@ int predict_measure(const struct job_file *job, const struct composition *c, uin
     if (job_family(&job->spec)->external)
         return err_set(err, -ERR_UNIMPLEMENTED,
                        "what a trainer of the user's takes is not measured");
-    char *folder = cli_own_folder(), *program = file_join(folder, "workerd"), answer[ANSWER_MAX];
+    struct program_said said;
     struct measured at = {0};
     int rc = 0;
     for (int i = 0; i < COMPOSITION_NETWORKS && rc == 0; i++) {
         struct flags f;
         if (c->networks[i].n_levels == 0)
             continue;
-        flags_make(&f, program, job, vocab, i > 0);
-        rc = ask(&f, &job->text, answer, err);
+        flags_make(&f, job, vocab, i > 0);
+        rc = ask(&f, &job->text, &said, err);
         if (rc == 0)
-            rc = read_answer(answer, &at.networks[i], &at, err);
+            rc = read_answer(said.out, &at.networks[i], &at, err);
         flags_release(&f);
     }
-    mem_free(program);
-    mem_free(folder);
     if (rc == 0)
         *ret = at;
     return rc;

@@ -74,6 +74,14 @@ static void prepare(struct http_client *c, const char *url, unsigned idle_s)
     http_curl_tls(c->easy, url, c->has_pin ? c->pin : NULL);
 }
 
+int http_client_connect(struct http_client *c, struct err *err)
+{
+    prepare(c, c->base, 0);
+    curl_easy_setopt(c->easy, CURLOPT_CONNECT_ONLY, 1L);
+    CURLcode cc = curl_easy_perform(c->easy);
+    return cc == CURLE_OK ? 0 : http_curl_error(cc, c->error, c->base, err);
+}
+
 static size_t collect(char *data, size_t one, size_t len, void *arg)
 {
     return buf_append(arg, data, len) < 0 ? 0 : len;

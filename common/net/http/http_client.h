@@ -20,6 +20,8 @@ void http_client_free(struct http_client *c); /* accepts NULL */
 /* Once *flag is set (by a signal's handler), GETs and files end with -ERR_CANCELLED within a
  * second; a command, whose answer must be known, does not. */
 void http_client_heed(struct http_client *c, const volatile sig_atomic_t *flag);
+/* Connects, with the pinned key, and asks for nothing: whether somebody with this key is there. */
+int http_client_connect(struct http_client *c, struct err *err);
 /* path begins with '/'; body NULL: none.  0 for any HTTP status; negative when
  * no answer came (server down, wrong key, more than 64 MiB). */
 int http_call(struct http_client *c, const char *method, const char *path, const void *body,

@@ -1,0 +1,308 @@
+/* skerry doctor: looks at this machine, and at the way to the coordinator if one is known, and says
+ * what is wrong and what to do (diagnosis.h). */
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/timex.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "cli/diagnosis.h"
+#include "cli/program.h"
+#include "cli/upload.h"
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/net/http/http_client.h"
+#include "common/net/token.h"
+
+#define RPC_PORT 7710 /* what coordinatord listens on by default */
+#define HTTP_PORT 7711
+#define PINGS 5
+#define SMALL_BYTES (256u << 10)
+#define LARGE_BYTES (8u << 20)
+#define LARGE_MAX_S 10 /* on a slower link the small file is enough */
+
+/* Small enough for every machine, large enough for every kind of kernel. */
+static const char model[] = "name: doctor\n"
+                            "data: {path: none, image_size: 32}\n"
+                            "model: {patch: 4, dim: 128, depth: 2, heads: 4}\n"
+                            "train: {batch: 4}\n"
+                            "outer: {rounds: 1, steps: 1}\n";
+
+static double now_s(void)
+{
+    return (double)clock_now_ns() / 1e9;
+}
+
+/* ---- this machine -------------------------------------------------------- */
+
+static void look_at_program(struct doctor_program *p, const char *name)
+{
+    static const char *const args[] = {"--version", NULL};
+    struct program_said said;
+    p->name = name;
+    p->here = program_run(name, args, NULL, &said, NULL) == 0;
+    if (!p->here)
+        return;
+    if (said.status != 0)
+        (void)program_reason(&said, name, p->wrong, sizeof p->wrong);
+    if (said.status != 0 && !p->wrong[0])
+        str_copy(p->wrong, sizeof p->wrong, "it ended at once");
+    said.out[strcspn(said.out, "\n")] = '\0';
+    str_copy(p->said, sizeof p->said, said.out);
+}
+
+static void try_device(struct doctor_device *x, const char *name)
+{
+    const char *const args[] = {"measure", "/dev/stdin", "--classes", "1", "--device", name, NULL};
+    struct program_said said;
+    struct err err = {0};
+    json_t *o = NULL;
+    if (program_run("workerd", args, model, &said, &err) < 0)
+        str_copy(x->wrong, sizeof x->wrong, err.msg);
+    else if (said.status != 0)
+        (void)program_reason(&said, "workerd", x->wrong, sizeof x->wrong);
+    else if (!(o = json_loads(said.out, 0, NULL)) || cli_num(o, "step_s", 0) <= 0)
+        str_copy(x->wrong, sizeof x->wrong,
+                 cli_str(o, "refused", "`workerd measure` said nothing"));
+    str_copy(x->text, sizeof x->text, cli_str(o, "device", ""));
+    if (!x->wrong[0])
+        x->images_per_s = cli_num(o, "batch", 0) / cli_num(o, "step_s", 1);
+    x->parameters = cli_num(o, "parameters", 0);
+    x->room_bytes = (uint64_t)cli_int(o, "room_bytes", 0);
+    json_decref(o);
+}
+
+static void look_at_devices(struct doctor_facts *f)
+{
+    struct doctor_device card = {0};
+    f->card = file_exists("/dev/nvidiactl");
+    if (!f->programs[0].here || f->programs[0].wrong[0])
+        return; /* which is said already */
+    try_device(&f->device, "auto");
+    if (str_starts(f->device.text, "cuda")) {
+        try_device(&f->cpu, "cpu");
+    } else if (f->card) {
+        try_device(&card, "cuda:0");
+        str_copy(f->card_wrong, sizeof f->card_wrong, card.wrong);
+    }
+}
+
+/* The folder, or the nearest one above it that there is. */
+static void look_at_place(struct doctor_place *p, const char *what, const char *path)
+{
+    p->what = what;
+    str_copy(p->path, sizeof p->path, path);
+    while (!file_exists(p->path) && strrchr(p->path, '/') > p->path)
+        *strrchr(p->path, '/') = '\0';
+    p->writable = access(p->path, W_OK) == 0 && file_disk_free(p->path, &p->free_bytes, NULL) == 0;
+    str_copy(p->path, sizeof p->path, path);
+}
+
+static void look_at_places(struct doctor_facts *f)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *tmp = getenv("TMPDIR");
+    char *work = cache && cache[0] == '/' ? str_printf("%s/skerry", cache)
+                                          : str_printf("%s/.cache/skerry", home ? home : "");
+    look_at_place(&f->places[0], "work directories", work);
+    look_at_place(&f->places[1], "temporary files", tmp && tmp[0] ? tmp : "/tmp");
+    mem_free(work);
+}
+
+static void look_at_clock(struct doctor_facts *f)
+{
+    struct timex t = {0};
+    f->synchronised = adjtimex(&t) >= 0 && !(t.status & STA_UNSYNC);
+}
+
+/* Whether coordinatord could listen there. */
+static void try_to_bind(struct doctor_port *p)
+{
+    const int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons(p->number)};
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0 ||
+        bind(fd, (const struct sockaddr *)&any, sizeof any) < 0)
+        str_copy(p->wrong, sizeof p->wrong, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+}
+
+/* ---- the way to the coordinator ------------------------------------------ */
+
+/* Whether somebody answers there who has the key of the token. */
+static void try_to_reach(struct doctor_port *p, const struct token *token, bool plain)
+{
+    char url[TOKEN_URL_MAX];
+    struct token at = *token;
+    struct http_client *http = NULL;
+    struct err err = {0};
+    at.http_port = p->number;
+    at.http_plain = plain;
+    token_http_url(&at, url);
+    if (http_client_new(url, token->pin, NULL, &http, &err) < 0 ||
+        http_client_connect(http, &err) < 0)
+        str_copy(p->wrong, sizeof p->wrong, err.msg);
+    http_client_free(http);
+}
+
+/* Milliseconds since 1970 of "2026-11-21T12:53:15.042Z"; 0: it is none. */
+static int64_t wall_ms(const char *iso)
+{
+    struct tm tm = {0};
+    const char *rest = strptime(iso, "%Y-%m-%dT%H:%M:%S", &tm);
+    return rest ? (int64_t)timegm(&tm) * 1000 + (*rest == '.' ? strtol(rest + 1, NULL, 10) : 0) : 0;
+}
+
+static void ask_status(struct cli *cli, struct doctor_coordinator *c)
+{
+    struct err err = {0};
+    json_t *s = NULL;
+    if (cli_call(cli, "GET", NULL, &s, &err, "/v1/status") < 0) {
+        str_copy(c->wrong, sizeof c->wrong, err.msg);
+        return;
+    }
+    str_copy(c->version, sizeof c->version, cli_str(s, "version", "?"));
+    const int64_t there = wall_ms(cli_str(s, "at", ""));
+    c->ahead_ms = there ? (int64_t)clock_wall_ms() - there : 0;
+    json_decref(s);
+}
+
+/* The fastest of some requests that need no secret, on one connection. */
+static void ping(struct cli *cli, struct doctor_coordinator *c)
+{
+    for (int i = 0; i < PINGS; i++) {
+        struct http_response r = {0};
+        const double begun = now_s();
+        if (http_call(cli->http, "GET", "/healthz", NULL, 0, &r, NULL) < 0)
+            return;
+        http_response_release(&r);
+        const double took = now_s() - begun;
+        if (i > 0 && (i == 1 || took < c->round_trip_s)) /* the first one connects */
+            c->round_trip_s = took;
+    }
+}
+
+/* Sends a file of random bytes and fetches it again; ret: seconds up and down. */
+static int there_and_back(struct cli *cli, const char *file, size_t size, double ret[2],
+                          struct err *err)
+{
+    uint8_t sha256[HASH_BYTES], *bytes = mem_alloc(size);
+    char hex[HASH_HEX_MAX], path[HASH_HEX_MAX + 16];
+    hash_random(bytes, size);
+    hash_sha256(bytes, size, sha256);
+    int rc = file_write_atomic(file, bytes, size, 0600, err);
+    mem_free(bytes);
+    const double begun = now_s();
+    if (rc == 0)
+        rc = upload_blob(cli, file, sha256, size, "a file that times the link", NULL, err);
+    const double sent = now_s();
+    (void)snprintf(path, sizeof path, "/v1/blobs/%s", hash_hex(sha256, sizeof sha256, hex));
+    if (rc == 0)
+        rc = file_remove(file, err);
+    if (rc == 0)
+        rc = http_get_file(cli->http, path, file, sha256, NULL, NULL, err);
+    ret[0] = sent - begun;
+    ret[1] = now_s() - sent;
+    (void)file_remove(file, NULL);
+    return rc;
+}
+
+/* What connecting and asking costs is in both files' times, and so not in the difference. */
+static double speed(double small_s, double large_s)
+{
+    return large_s > small_s ? (LARGE_BYTES - SMALL_BYTES) / (large_s - small_s)
+                             : LARGE_BYTES / large_s;
+}
+
+static void time_link(struct cli *cli, const char *tmp, struct doctor_coordinator *c)
+{
+    double small[2], large[2];
+    struct err err = {0};
+    char *file = str_printf("%s/skerry-doctor.%ld", tmp, (long)getpid());
+    int rc = there_and_back(cli, file, SMALL_BYTES, small, &err);
+    c->up = SMALL_BYTES / small[0];
+    c->down = SMALL_BYTES / small[1];
+    if (rc == 0 && LARGE_BYTES / fmin(c->up, c->down) < LARGE_MAX_S) {
+        rc = there_and_back(cli, file, LARGE_BYTES, large, &err);
+        c->up = speed(small[0], large[0]);
+        c->down = speed(small[1], large[1]);
+    }
+    if (rc < 0)
+        str_copy(c->link_wrong, sizeof c->link_wrong, err.msg);
+    mem_free(file);
+}
+
+static void look_at_coordinator(struct cli *cli, const struct token *token, struct doctor_facts *f)
+{
+    struct doctor_coordinator *c = &f->coordinator;
+    struct err err = {0};
+    char url[TOKEN_URL_MAX], bearer[TOKEN_BEARER_MAX];
+    str_copy(c->host, sizeof c->host, token->host);
+    str_copy(c->role, sizeof c->role, token_role_name(token->role));
+    f->ports[0].number = token->rpc_port;
+    f->ports[1].number = token->http_port;
+    try_to_reach(&f->ports[0], token, false);
+    try_to_reach(&f->ports[1], token, token->http_plain);
+    if (f->ports[1].wrong[0])
+        return; /* which is said already */
+    token_http_url(token, url);
+    token_bearer(token->secret, bearer);
+    if (http_client_new(url, token->pin, bearer, &cli->http, &err) < 0) {
+        str_copy(c->wrong, sizeof c->wrong, err.msg);
+        return;
+    }
+    http_client_heed(cli->http, &cli_interrupted);
+    ping(cli, c);
+    if (token->role != TOKEN_ROLE_WORKER)
+        ask_status(cli, c);
+    if (token->role == TOKEN_ROLE_OPERATOR && !c->wrong[0])
+        time_link(cli, f->places[1].path, c);
+}
+
+/* ---- the command --------------------------------------------------------- */
+
+static int run(struct cli *cli, const struct args *args, struct err *err)
+{
+    struct doctor_facts *f = mem_alloc(sizeof *f);
+    struct diagnosis *d = mem_alloc(sizeof *d);
+    struct token token;
+    int rc = cli_find_token(cli, &token, err);
+    if (rc < 0 && rc != -ERR_NOTFOUND)
+        goto out;
+    f->version = SKERRY_VERSION;
+    f->coordinator.known = rc == 0;
+    f->ports[0] = (struct doctor_port){.what = "workers", .number = RPC_PORT};
+    f->ports[1] = (struct doctor_port){.what = "people and files", .number = HTTP_PORT};
+    look_at_program(&f->programs[0], "workerd");
+    look_at_program(&f->programs[1], "coordinatord");
+    look_at_devices(f);
+    look_at_places(f);
+    look_at_clock(f);
+    if (rc == 0)
+        look_at_coordinator(cli, &token, f);
+    for (int i = 0; rc < 0 && i < DOCTOR_PORTS; i++)
+        try_to_bind(&f->ports[i]);
+    diagnose(f, d);
+    if (cli->json)
+        cli_print_taken(diagnosis_json(d));
+    else
+        diagnosis_print(d, stdout);
+    rc = diagnosis_worst(d) == VERDICT_FAIL ? CLI_FAILED : CLI_OK;
+out:
+    mem_free(d);
+    mem_free(f);
+    return rc;
+}
+
+const struct command command_doctor = {
+    .name = "doctor",
+    .what = "look for what is wrong with this machine and the way to the coordinator",
+    .usage = "[--json]",
+    .about = "Tries the programs and the device, looks at instruction set, disk, clock and ports, "
+             "and, where a coordinator is known, whether its ports answer, with the right key, and "
+             "how fast the link to it is: an operator's token sends it 8 MiB and fetches them "
+             "again.  A worker's token does, too, but for the speed.  Each has a verdict: ok, warn "
+             "(it works, but worse than it could) or fail (exit status 1), with what to do.",
+    .needs = COMMAND_SERVER | COMMAND_JSON | COMMAND_SIGNALS,
+    .run = run,
+};
