@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 #include "cli/loss_svg.h"
 #include "cli/merge.h"
+#include "cli/metrics.h"
 #include "cli/model_folder.h"
 #include "common/base/buf.h"
 #include "common/base/file.h"
@@ -45,6 +46,7 @@ static int write_json(const char *dir, const char *name, const json_t *value, st
 struct points {
     struct loss_point *items;
     size_t n, cap;
+    FILE *lines;
     int router; /* path whose points are left out; -1: there is none */
 };
 
@@ -63,8 +65,8 @@ static int points_add(struct points *p, struct loss_point point)
     return 0;
 }
 
-/* One metric record; round records lie at the step that the round ended with. */
-static int take_record(struct points *p, const json_t *record)
+/* Round records lie at the step that the round ended with. */
+static int take_point(struct points *p, const json_t *record)
 {
     struct loss_point point = {.step = (double)cli_int(record, "step", 0), .loss = NAN};
 
@@ -81,55 +83,15 @@ static int take_record(struct points *p, const json_t *record)
     return isnan(point.loss) ? 0 : points_add(p, point);
 }
 
-/* Appends a page of JSON lines to the file and its points to p; *after moves on. */
-static int take_page(const char *text, FILE *f, struct points *p, uint64_t *after,
-                     size_t *ret_lines)
+/* A line of metrics.jsonl, and perhaps a point of the curve. */
+static int take_record(void *arg, const json_t *record, const char *line, size_t len,
+                       struct err *err)
 {
-    *ret_lines = 0;
-    while (*text) {
-        size_t len = strcspn(text, "\n");
-        json_t *record = json_loadb(text, len, 0, NULL);
-        if (record) {
-            *after = (uint64_t)cli_int(record, "n", (json_int_t)*after);
-            int rc = take_record(p, record);
-            json_decref(record);
-            if (rc < 0)
-                return rc;
-            ++*ret_lines;
-        }
-        if (fwrite(text, 1, len, f) != len || fputc('\n', f) == EOF)
-            return -EIO;
-        text += len + (text[len] == '\n');
-    }
-    return 0;
-}
-
-static int download_metrics(struct cli *cli, uint64_t job, FILE *f, struct points *p,
-                            struct err *err)
-{
-    uint64_t after = 0, before;
-    size_t lines;
-
-    do {
-        struct http_response page = {0};
-        char path[96];
-        before = after;
-        snprintf(path, sizeof path, "/v1/jobs/%llu/metrics?after=%llu", (unsigned long long)job,
-                 (unsigned long long)after);
-        int rc = http_call(cli->http, "GET", path, NULL, 0, &page, err);
-        if (rc < 0)
-            return rc;
-        rc = http_response_check(&page, err);
-        if (rc == 0) {
-            rc = take_page(page.body, f, p, &after, &lines);
-            if (rc < 0)
-                err_set(err, rc, "writing metrics.jsonl: %s", err_text(rc));
-        }
-        http_response_release(&page);
-        if (rc < 0)
-            return rc;
-    } while (lines > 0 && after > before);
-    return 0;
+    struct points *p = arg;
+    int rc = take_point(p, record);
+    if (rc == 0 && (fwrite(line, 1, len, p->lines) != len || fputc('\n', p->lines) == EOF))
+        rc = -EIO;
+    return rc == 0 ? 0 : err_set(err, rc, "writing metrics.jsonl: %s", err_text(rc));
 }
 
 /* The path of a mixture's router, -1 in other jobs. */
@@ -155,6 +117,7 @@ static int find_router(struct cli *cli, uint64_t job, int *ret, struct err *err)
 int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err *err)
 {
     struct points p = {0};
+    uint64_t after = 0;
     struct buf svg;
     char *jsonl = file_join(dir, "metrics.jsonl"), *curve = file_join(dir, "loss.svg");
     FILE *f = fopen(jsonl, "w");
@@ -165,9 +128,10 @@ int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err
         rc = err_errno(err, "creating %s", jsonl);
         goto out;
     }
+    p.lines = f;
     rc = find_router(cli, job, &p.router, err);
     if (rc == 0)
-        rc = download_metrics(cli, job, f, &p, err);
+        rc = metrics_each(cli, job, &after, take_record, &p, err);
     if (fclose(f) != 0 && rc == 0)
         rc = err_errno(err, "writing %s", jsonl);
     if (rc == 0)

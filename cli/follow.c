@@ -207,9 +207,9 @@ int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
     return status;
 }
 
-int follow_apart(struct cli *cli, uint64_t id)
+int follow_apart(struct cli *cli, uint64_t id, const struct follow_hook *hook)
 {
-    int status = follow_job(cli, id, NULL);
+    int status = follow_job(cli, id, hook);
     if (status == CLI_INTERRUPTED)
         fprintf(stderr,
                 "skerry: interrupted; job %llu goes on, `skerry cancel %llu` would stop it\n",

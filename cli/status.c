@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/follow.h"
 #include "cli/show.h"
+#include "cli/tensorboard.h"
 #include "common/base/file.h"
 #include "common/net/token_source.h"
 
@@ -209,20 +210,35 @@ const struct command command_tasks = {
     .run = run_tasks,
 };
 
+static const char *watch_tensorboard;
+
 static int run_watch(struct cli *cli, const struct args *args, struct err *err)
 {
+    struct tensorboard *tb = NULL;
     uint64_t id = 0;
     cli_catch_signals();
     int rc = cli_job_id(cli, args, &id, err);
-    return rc < 0 ? rc : follow_apart(cli, id);
+    if (rc == 0 && watch_tensorboard)
+        rc = tensorboard_open(cli, id, watch_tensorboard, &tb, err);
+    if (rc == 0)
+        rc = follow_apart(cli, id, tb ? &(struct follow_hook){tensorboard_poll, tb} : NULL);
+    tensorboard_close(tb);
+    return rc;
 }
 
 const struct command command_watch = {
     .name = "watch",
     .what = "follow a job to its end",
-    .usage = "[JOB]",
+    .usage = "[JOB] [--tensorboard DIR]",
     .about = "Follows a job (the newest by default) to its end; Ctrl-C stops the watching, not the "
              "job.",
+    .flags =
+        (const struct args_flag[]){
+            {"tensorboard", 0, ARGS_STR, &watch_tensorboard, "DIR",
+             "also write losses, held-out losses, rounds and samples, from the job's beginning, as "
+             "event files into DIR/NAME-ID, for `tensorboard --logdir DIR`"},
+            {0},
+        },
     .rest_max = 1,
     .needs = COMMAND_CONNECT | COMMAND_JSON,
     .run = run_watch,

@@ -26,7 +26,7 @@ static int run_submit(struct cli *cli, const struct args *args, struct err *err)
         printf("job %llu (%s) is submitted; follow it with `skerry watch %llu`\n",
                (unsigned long long)id, job.spec.name, (unsigned long long)id);
     job_file_close(&job);
-    return rc == 0 && submit_watch ? follow_apart(cli, id) : rc;
+    return rc == 0 && submit_watch ? follow_apart(cli, id, NULL) : rc;
 }
 
 const struct command command_submit = {

@@ -85,5 +85,5 @@ check-latents: all $(TOOLS) $(VENV)/.installed ## frozen networks, tokenizers, t
 	SKERRY_BUILD=$(BUILD_DIR) $(VENV)/bin/python -m pytest -q -s -p no:cacheprovider $(if $(T),tests/latents/$(T),tests/latents)
 
 .PHONY: check-trainers
-check-trainers: all $(BUILD_DIR)/python/.made $(VENV)/.installed ## the examples of trainers with transformers, peft and diffusers, on real daemons
+check-trainers: all $(BUILD_DIR)/python/.made $(VENV)/.installed ## the examples of trainers with transformers, peft and diffusers, event files with TensorBoard, on real daemons
 	SKERRY_BIN=$(BIN) SKERRY_BUILD=$(BUILD_DIR) $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/trainers

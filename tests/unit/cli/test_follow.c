@@ -100,7 +100,7 @@ static int follow_into(int file, struct cli *cli, const char *const *answers,
     connect_to(&s, cli, answers);
     fflush(stderr);
     assert_true(dup2(file, STDERR_FILENO) >= 0);
-    int status = hook ? follow_job(cli, 7, hook) : follow_apart(cli, 7);
+    int status = hook ? follow_job(cli, 7, hook) : follow_apart(cli, 7, NULL);
     fflush(stderr);
     assert_true(dup2(kept, STDERR_FILENO) >= 0);
     close(kept);
