@@ -41,6 +41,9 @@ for c in "$here"/cloud-init/*.yaml; do
     put 644 "$c" "$doc/cloud-init/$(basename "$c")"
 done
 put 644 "$here/grafana/skerry.json" "$doc/grafana/skerry.json"
+for c in stream page; do
+    put 644 "$here/nginx/$c.conf" "$doc/nginx/$c.conf"
+done
 
 mkdir -p "$root/DEBIAN"
 for s in postinst prerm postrm; do
