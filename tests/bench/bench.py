@@ -3,9 +3,12 @@
     bench.py --build build --torch PYTHON [--only NAME ...]
 
 Each figure is measured in this run; comparisons alternate the two sides, so
-that a noisy machine is noisy for both.  A figure that could not be measured is
-in the table with its reason and does not hold."""
+that a noisy machine is noisy for both.  Each part has a time limit, so that all of
+them end within 25 minutes on any machine: a comparison goes with the alternations
+that it has by then.  A figure that could not be measured is in the table with its
+reason and does not hold."""
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -25,8 +28,28 @@ import dataset  # noqa: E402  (tests/tools/dataset.py: synthetic image folders)
 if os.environ.get("SKERRY_CPU_ISA") == "avx2":
     os.environ.update(ONEDNN_MAX_CPU_ISA="AVX2", ATEN_CPU_CAPABILITY="avx2", MKL_ENABLE_INSTRUCTIONS="AVX2")
 
-ROUNDS = 8  # alternations of a comparison
+ROUNDS, ROUNDS_LEAST = 8, 3  # alternations of a comparison; with fewer it is none
 READY_S, GO_S = 240, 120  # a program that takes longer, until it is ready or for its steps, is ended
+
+
+class OverLimit(TimeoutError):
+    """A part's time is used up.  As an OSError it is a reason like any other why something is not measured."""
+
+
+@contextlib.contextmanager
+def limit(seconds):
+    """What is in the middle of something after so long is interrupted; whoever made processes ends them."""
+    def over(*_):
+        raise OverLimit(f"not measured within its {seconds} s")
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    try:
+        yield
+    except OverLimit as e:
+        print(f"bench: {e}", file=sys.stderr)  # while it cleaned up: what was measured is in the table
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class Figures:
@@ -41,7 +64,7 @@ class Figures:
         else:
             holds = value <= float(bound[2:])
         self.rows = [r for r in self.rows if r["name"] != name]
-        self.rows.append({"name": name, "value": value, "unit": unit, "bound": bound, "holds": holds})
+        self.rows.append({"name": name, "value": value, "unit": unit, "bound": bound, "holds": holds, "note": note})
         shown = "not measured" if value is None else f"{value:.4g}"
         print(f"{name:24} {shown:>14} {unit:14} {bound:>10}  {'holds' if holds else 'MISSED':7} {note}",
               flush=True)
@@ -71,8 +94,14 @@ class Peer:
         """The next line; who does not say it in time is ended."""
         timer = threading.Timer(seconds, self.end)
         timer.start()
-        line = self.p.stdout.readline()
-        timer.cancel()
+        try:
+            line = self.p.stdout.readline()
+        except OverLimit:
+            self.p.kill()
+            self.p.wait()
+            raise
+        finally:
+            timer.cancel()
         if not line:
             raise RuntimeError(f"{self.p.args[0]} was not {what} in {seconds} s" if self.late else
                                f"{self.p.args[0]} ended before it was {what}")
@@ -107,7 +136,7 @@ def has_bf16():
 
 
 def train_vs_torch(fig, args, dtype, what="train", batch=64, model=(), bound=">=1.4"):
-    name, instead = f"{what}_{dtype}_vs_torch", ""
+    name, instead, cut = f"{what}_{dtype}_vs_torch", "", ""
     if dtype == "bf16" and not has_bf16():
         dtype, instead = "f32", "no bf16 here: f32, which precision: auto takes, "
     model = [*model, "--batch", str(batch), "--dtype", dtype, "--threads", "2"]
@@ -116,12 +145,17 @@ def train_vs_torch(fig, args, dtype, what="train", batch=64, model=(), bound=">=
         theirs = Peer([args.torch, os.path.join(HERE, "torch_dit.py"), "--mode", "best", *model])
         ours = Peer([f"{args.build}/release/tests/bench/worker/bench_train", *model])
         ratios, rates = [], []
-        for _ in range(ROUNDS):
-            a, b = ours.go(3), theirs.go(3)
-            ratios.append(b / a)
-            rates.append((3 * batch / a, 3 * batch / b))
+        try:
+            for _ in range(ROUNDS):
+                a, b = ours.go(3), theirs.go(3)
+                ratios.append(b / a)
+                rates.append((3 * batch / a, 3 * batch / b))
+        except OverLimit:
+            if len(ratios) < ROUNDS_LEAST:
+                raise
+            cut = f"{len(ratios)} alternations of {ROUNDS}, as its time was used up, "
         fig.add(name, statistics.median(ratios), "x images/s", bound,
-                f"{instead}{statistics.median(r[0] for r in rates):.1f} against "
+                f"{instead}{cut}{statistics.median(r[0] for r in rates):.1f} against "
                 f"{statistics.median(r[1] for r in rates):.1f} images/s; {theirs.ready[6:]}")
     except (OSError, RuntimeError, ValueError) as e:
         fig.add(name, None, "x images/s", bound, str(e))
@@ -133,14 +167,14 @@ def train_vs_torch(fig, args, dtype, what="train", batch=64, model=(), bound=">=
 
 def measured_by(fig, argv, bounds, timeout=600):
     """Figures that a C program prints as JSON lines itself."""
+    why = "no answer"
     try:
         found = {row["name"]: row for row in json_lines(argv, timeout)}
     except (OSError, subprocess.SubprocessError, ValueError) as e:
-        found = {}
-        print(f"{argv[0]}: {e}", file=sys.stderr)
+        found, why = {}, str(e)
     for name, (unit, bound) in bounds.items():
         row = found.get(name)
-        fig.add(name, row and row["value"], unit, bound, row.get("note", "") if row else "no answer")
+        fig.add(name, row and row["value"], unit, bound, row.get("note", "") if row else why)
 
 
 JOB = """name: bench
@@ -171,9 +205,13 @@ def run_job(args, job, folder, workers, watch):
     with open(said, "w", encoding="utf-8") as out, open(errors, "w", encoding="utf-8") as err:
         p = subprocess.Popen([f"{args.build}/bin/skerry", "run", job, "--workers", str(workers), "--out",
                               os.path.join(folder, "out"), "--json"], stdout=out, stderr=err)
-        while p.poll() is None:
-            watch(p.pid)
-            time.sleep(0.05)
+        try:
+            while p.poll() is None:
+                watch(p.pid)
+                time.sleep(0.05)
+        finally:
+            p.kill()  # the daemons end with it
+            p.wait()
     if p.returncode != 0:
         raise RuntimeError(f"skerry run ended with {p.returncode}: {open(errors, encoding='utf-8').read()[-600:]}")
     return json.loads(open(said, encoding="utf-8").read().splitlines()[-1])
@@ -290,16 +328,18 @@ def start_coordinator(args, folder):
 
 def rss_idle(fig, args):
     with tempfile.TemporaryDirectory() as folder:
+        d = None
         try:
             d = start_coordinator(args, folder)
             subprocess.run([f"{args.build}/bin/skerry", "status", "--json", "--server", d.user],
                            stdout=subprocess.DEVNULL, check=True)
             time.sleep(1)  # let the start settle: idle is what is measured
-            value = status_kib(d.p.pid, "VmRSS") / 1024
-            d.kill()
-            fig.add("rss_idle_mib", value, "MiB", "<=16")
+            fig.add("rss_idle_mib", status_kib(d.p.pid, "VmRSS") / 1024, "MiB", "<=16")
         except (RuntimeError, OSError, subprocess.SubprocessError) as e:
             fig.add("rss_idle_mib", None, "MiB", "<=16", str(e))
+        finally:
+            if d:
+                d.kill()
 
 
 def rss_fold(fig, args):
@@ -362,29 +402,41 @@ def main():
     args = p.parse_args()
     bench = f"{args.build}/release/tests/bench"
     fig = Figures()
-    parts = {
-        "train_bf16_vs_torch": lambda: train_vs_torch(fig, args, "bf16"),
-        "train_f32_vs_torch": lambda: train_vs_torch(fig, args, "f32"),
-        "matmul_share": lambda: measured_by(fig, [f"{bench}/worker/bench_train", "--matmul-share",
-                                                  "--dtype", "bf16", "--threads", "2"],
-                                            {"matmul_share": ("of step time", ">=0.65")}),
-        "wire": lambda: wire_bytes(fig, args),
-        "rss_idle_mib": lambda: rss_idle(fig, args),
-        "rss_fold_mib": lambda: rss_fold(fig, args),
-        "outer_bandwidth_share": lambda: measured_by(fig, [f"{bench}/common/outer/bench_outer"],
-                                                     {"outer_bandwidth_share": ("of copy", ">=0.5")}),
-        "start_to_step_s": lambda: start_to_step(fig, args),
-        "rpc_per_s": lambda: measured_by(fig, [f"{bench}/common/net/bench_rpc"], {"rpc_per_s": ("1/s", ">=30000")}),
+    parts = {  # name: (its limit in seconds, what measures it)
+        "train_bf16_vs_torch": (400, lambda: train_vs_torch(fig, args, "bf16")),
+        "train_f32_vs_torch": (400, lambda: train_vs_torch(fig, args, "f32")),
+        "matmul_share": (120, lambda: measured_by(fig, [f"{bench}/worker/bench_train", "--matmul-share",
+                                                        "--dtype", "bf16", "--threads", "2"],
+                                                  {"matmul_share": ("of step time", ">=0.65")})),
+        "wire": (120, lambda: wire_bytes(fig, args)),
+        "rss_idle_mib": (30, lambda: rss_idle(fig, args)),
+        "rss_fold_mib": (120, lambda: rss_fold(fig, args)),
+        "outer_bandwidth_share": (120, lambda: measured_by(fig, [f"{bench}/common/outer/bench_outer"],
+                                                           {"outer_bandwidth_share": ("of copy", ">=0.5")})),
+        "start_to_step_s": (60, lambda: start_to_step(fig, args)),
+        "rpc_per_s": (60, lambda: measured_by(fig, [f"{bench}/common/net/bench_rpc"], {"rpc_per_s": ("1/s", ">=30000")})),
     }
     unknown = [name for name in args.only if name not in parts]
     if unknown:
         sys.exit(f"bench: no figure '{unknown[0]}'; there are {', '.join(parts)}")
-    for name, measure in parts.items():
+    begun = time.monotonic()
+    for name, (seconds, measure) in parts.items():
         if not args.only or name in args.only:
-            measure()
+            with limit(seconds):
+                measure()
             fig.write(args.out)
+    if not args.only:
+        fig.add("bench_minutes", (time.monotonic() - begun) / 60, "min", "<=25")
+        fig.write(args.out)
+    summary(fig, args.out)
+
+
+def summary(fig, out):
+    for row in fig.rows:
+        if row["value"] is None:
+            print(f"not measured: {row['name']}: {row['note']}")
     missed = [row["name"] for row in fig.rows if not row["holds"]]
-    print(f"\n{len(fig.rows) - len(missed)} of {len(fig.rows)} figures hold; {args.out}")
+    print(f"\n{len(fig.rows) - len(missed)} of {len(fig.rows)} figures hold; {out}")
 
 
 if __name__ == "__main__":

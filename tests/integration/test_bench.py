@@ -1,0 +1,69 @@
+"""What `make bench` does when its time is used up: figures that have no end are given up with the reason, and their processes end."""
+import os
+import signal
+import sys
+import types
+
+import pytest
+
+from common import children_of
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bench"))
+import bench  # noqa: E402
+
+PEER = """#!{python}
+import sys, time
+print("ready fake", flush=True)
+for line in sys.stdin:
+    if {steps} == 0:
+        time.sleep(1000)
+    steps = {steps} - 1
+    print("{seconds}", flush=True)
+"""
+
+
+def program(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def fig(monkeypatch):
+    monkeypatch.setattr(signal, "alarm", lambda s: signal.setitimer(signal.ITIMER_REAL, s / 20))  # limits of seconds, sooner
+    yield bench.Figures()
+    assert not children_of(os.getpid())
+
+
+def race(fig, tmp_path, steps):
+    """A race with a PyTorch that answers so many times and then works for ever; the row."""
+    answers = PEER.format(python=sys.executable, seconds=1.5, steps="steps").replace("for line", f"steps = {steps}\nfor line")
+    theirs = program(tmp_path / "torch", answers)
+    ours = tmp_path / "release" / "tests" / "bench" / "worker" / "bench_train"
+    program(ours, PEER.format(python=sys.executable, seconds=1.0, steps=-1))
+    with bench.limit(10):
+        bench.train_vs_torch(fig, types.SimpleNamespace(torch=theirs, build=str(tmp_path)), "f32")
+    (row,) = fig.rows
+    return row
+
+
+@pytest.mark.parametrize("steps, value, words", [
+    (2, None, "not measured within its 10 s"),
+    (3, 1.5, "3 alternations of 8, as its time was used up"),
+    (8, 1.5, "192.0 against 128.0"),
+])
+def test_a_race_without_an_end(fig, tmp_path, steps, value, words):
+    row = race(fig, tmp_path, steps)
+    assert row["value"] == value and words in row["note"] and (value is not None or not row["holds"])
+
+
+def test_a_program_without_an_end(fig, tmp_path, capsys):
+    slow = program(tmp_path / "slow", "#!/bin/sh\nexec sleep 1000\n")
+    with bench.limit(4):
+        bench.measured_by(fig, [slow], {"a": ("s", "<=1"), "b": ("s", "<=1")})
+    assert [row["value"] for row in fig.rows] == [None, None]
+    bench.summary(fig, "x.json")
+    said = capsys.readouterr().out
+    assert said.count("not measured: ") == 2 and "0 of 2 figures hold" in said
+    assert "not measured: a: not measured within its 4 s" in said
