@@ -40,10 +40,14 @@ static void look_at_program(struct doctor_program *p, const char *name)
 {
     static const char *const args[] = {"--version", NULL};
     struct program_said said;
+    struct err err = {0};
     p->name = name;
-    p->here = program_run(name, args, NULL, &said, NULL) == 0;
-    if (!p->here)
+    int rc = program_run(name, args, NULL, &said, &err);
+    p->here = rc != -ENOENT;
+    if (rc < 0) {
+        str_copy(p->wrong, sizeof p->wrong, err.msg);
         return;
+    }
     if (said.status != 0)
         (void)program_reason(&said, name, p->wrong, sizeof p->wrong);
     if (said.status != 0 && !p->wrong[0])

@@ -22,7 +22,8 @@ struct tensorboard {
     char *dir; /* of the run */
     struct file_lock lock;
     struct event_file file; /* closed until there is news */
-    /* Both are as the events are, also where the state on the disk is not yet. */
+    /* These are as the events are, also where the state on the disk is not yet. */
+    bool job_file;    /* it is written */
     uint64_t records; /* n of the newest one that is written */
     json_t *samples;  /* ids of the tasks of those that are written */
     char file_name[64];
@@ -42,15 +43,17 @@ static char *state_path(const struct tensorboard *tb)
     return file_join(tb->dir, STATE);
 }
 
+/* All that was written up to here counts. */
 static int save(struct tensorboard *tb, struct err *err)
 {
     char *path = state_path(tb);
-    json_t *state = json_pack("{s:O,s:I,s:s,s:I,s:I,s:I,s:O}", "cluster", tb->cluster, "job",
-                              (json_int_t)tb->job, "file", tb->file_name, "opened_s",
-                              (json_int_t)tb->opened_s, "bytes", (json_int_t)tb->file.bytes,
-                              "records", (json_int_t)tb->records, "samples", tb->samples);
+    json_t *state =
+        json_pack("{s:O,s:I,s:b,s:s,s:I,s:I,s:I,s:O}", "cluster", tb->cluster, "job",
+                  (json_int_t)tb->job, "job_file", tb->job_file, "file", tb->file_name, "opened_s",
+                  (json_int_t)tb->opened_s, "bytes", (json_int_t)tb->file.bytes, "records",
+                  (json_int_t)tb->records, "samples", tb->samples);
     char *text = json_dumps(state, JSON_COMPACT);
-    int rc = event_file_sync(&tb->file, err);
+    int rc = tb->file.fd >= 0 ? event_file_sync(&tb->file, err) : 0;
     if (rc == 0)
         rc = file_write_atomic(path, text, strlen(text), 0644, err);
     free(text);
@@ -77,6 +80,10 @@ static int cut(const struct tensorboard *tb, const json_t *state, struct err *er
 static int take_state(struct tensorboard *tb, const json_t *state, struct err *err)
 {
     const json_t *samples = json_object_get(state, "samples");
+    str_copy(tb->file_name, sizeof tb->file_name, cli_str(state, "file", ""));
+    if (!str_is_name(tb->file_name, sizeof tb->file_name - 1) || !json_is_array(samples))
+        return err_set(err, -EINVAL, "%s/" STATE " is damaged; remove %s, and all comes again",
+                       tb->dir, tb->dir);
     if (!json_equal(json_object_get(state, "cluster"), tb->cluster) ||
         cli_int(state, "job", 0) != (long long)tb->job)
         return err_set(err, -EINVAL,
@@ -84,10 +91,7 @@ static int take_state(struct tensorboard *tb, const json_t *state, struct err *e
                        tb->dir);
     tb->records = (uint64_t)cli_int(state, "records", 0);
     tb->opened_s = (uint64_t)cli_int(state, "opened_s", 0);
-    str_copy(tb->file_name, sizeof tb->file_name, cli_str(state, "file", ""));
-    if (!str_is_name(tb->file_name, sizeof tb->file_name - 1) || !json_is_array(samples))
-        return err_set(err, -EINVAL, "%s/" STATE " is damaged; remove %s, and all comes again",
-                       tb->dir, tb->dir);
+    tb->job_file = json_is_true(json_object_get(state, "job_file"));
     json_array_extend(tb->samples, (json_t *)(uintptr_t)samples);
     return cut(tb, state, err);
 }
@@ -121,7 +125,8 @@ static int load(struct tensorboard *tb, struct err *err)
 
 /* ---- events ---- */
 
-/* The file, made with the first event: a job without news leaves none. */
+/* The file, made with the first event: a job without news leaves none.  The state names it before
+ * it is there, so that there is never one of unknown origin. */
 static struct event_file *file_of(struct tensorboard *tb, struct err *err)
 {
     if (tb->file.fd >= 0)
@@ -131,7 +136,9 @@ static struct event_file *file_of(struct tensorboard *tb, struct err *err)
     (void)snprintf(tb->file_name, sizeof tb->file_name, "events.out.tfevents.%010llu.skerry",
                    (unsigned long long)tb->opened_s);
     char *path = file_join(tb->dir, tb->file_name);
-    int rc = event_file_open(&tb->file, path, err);
+    int rc = save(tb, err);
+    if (rc == 0)
+        rc = event_file_open(&tb->file, path, err);
     mem_free(path);
     tb->broken = rc < 0;
     return rc < 0 ? NULL : &tb->file;
@@ -298,6 +305,7 @@ static int write_job(struct tensorboard *tb, const json_t *job, struct err *err)
     char *text = str_printf("```\n%s\n```\n", cli_str(job, "spec", ""));
     int rc = write_text(tb, "job", 0, text, err);
     mem_free(text);
+    tb->job_file = rc == 0;
     return rc;
 }
 
@@ -313,7 +321,7 @@ int tensorboard_poll(void *arg, const json_t *job)
     tb->paths = cli_int(job, "paths", 1) > 1;
     tb->broken = false;
     int rc = 0;
-    if (!tb->file_name[0]) /* of the whole run */
+    if (!tb->job_file)
         rc = write_job(tb, job, &err);
     if (rc == 0)
         rc = metrics_each(tb->cli, tb->job, &tb->seen, take_record, tb, &err);

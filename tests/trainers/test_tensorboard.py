@@ -114,6 +114,14 @@ def test_pictures_through_a_crash(tmp_path):
         assert s.skerry("sample", job, "--out", tmp_path / "more.png").returncode == 0
         assert s.skerry("watch", job, "--tensorboard", out).returncode == 0
         assert len(check_all(s, job, run)[0].Images("samples")) == len(drawn) + 1
+        # a crash between the state that names a new file and its first event
+        told = json.loads(state.read_text())
+        state.write_text(json.dumps({**told, "file": "events.out.tfevents.9999999999.skerry", "opened_s": 9999999999, "bytes": 0}))
+        assert s.skerry("watch", job, "--tensorboard", out).returncode == 0
+        check_all(s, job, run)
+        state.write_text("{")
+        damaged = s.skerry("watch", job, "--tensorboard", out)
+        assert damaged.returncode == 1 and "damaged" in damaged.stderr
         # events whose origin is not known stay as they are
         state.unlink()
         unknown = s.skerry("watch", job, "--tensorboard", out)
