@@ -27,15 +27,15 @@ static int copy_tensor(struct st_writer *w, const struct st *st, const struct st
                        const char *part, void *piece, struct err *err)
 {
     const enum st_dtype to = st_dtype_at_home(st, t);
+    void *out = to != t->dtype ? (char *)piece + PIECE : piece;
     int rc = 0;
     for (uint64_t at = 0; at < t->bytes && rc == 0; at += PIECE) {
         const size_t len = t->bytes - at < PIECE ? (size_t)(t->bytes - at) : PIECE;
         rc = file_pread_all(fd, piece, len, t->offset + at, part, err);
-        if (rc == 0 && to != t->dtype) /* in place: what is written is behind what is read */
-            st_from_f32(to, piece, len / sizeof(float), piece);
+        if (rc == 0 && to != t->dtype)
+            st_from_f32(to, piece, len / sizeof(float), out);
         if (rc == 0)
-            rc =
-                st_writer_write(w, piece, len / st_dtype_bytes(t->dtype) * st_dtype_bytes(to), err);
+            rc = st_writer_write(w, out, len / st_dtype_bytes(t->dtype) * st_dtype_bytes(to), err);
     }
     return rc;
 }
@@ -60,7 +60,7 @@ static int copy_payload(struct st_writer *w, const char *part, void *piece, stru
 int merge_safetensors(char *const *parts, size_t n, const char *path, struct err *err)
 {
     struct st_writer *w = st_writer_new();
-    void *piece = mem_alloc(PIECE);
+    void *piece = mem_alloc(3 * PIECE); /* one that is read, and its values twice as wide */
     int rc = 0;
 
     st_writer_meta(w, "format", "pt");

@@ -57,7 +57,8 @@ struct skerry_tensor {
     enum skerry_dtype dtype;
     unsigned rank; /* 0: a scalar */
     uint64_t shape[SKERRY_RANK_MAX];
-    bool buffer; /* not trained, such as a running mean: never leaves the program */
+    bool buffer; /* not trained, such as a running mean: leaves the program with trainer.buffers
+                    only */
 };
 
 struct skerry_options {

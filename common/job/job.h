@@ -115,6 +115,10 @@ struct job_model {
     char *warm_start; /* a folder with model.safetensors and config.json; NULL: from the seed */
 };
 
+/* What becomes of a trainer's buffers: they are its own, or synchronised as means or as the first
+ * replica's. */
+enum job_buffers { JOB_BUFFERS_OWN, JOB_BUFFERS_MEAN, JOB_BUFFERS_FIRST };
+
 /* A program of the user's that trains in place of our own networks (docs/trainers.md). */
 struct job_trainer {
     char *command; /* as a shell reads it; in the folder of files */
@@ -122,7 +126,8 @@ struct job_trainer {
     struct conf_strs env;
     char *setup;              /* run once per state of files and setup; NULL: nothing */
     struct conf_strs tensors; /* patterns of names; none: all */
-    struct conf_strs levels;  /* of each the patterns, apart by blanks: a block of the model */
+    enum job_buffers buffers;
+    struct conf_strs levels; /* of each the patterns, apart by blanks: a block of the model */
 };
 
 /* The classifier that mixes experts: a small DiT.  Zeros in the file: as the model

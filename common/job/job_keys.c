@@ -9,6 +9,7 @@
 /* In the order of the enums of job.h. */
 static const char *const model_names[] = {"dit", "llama", "external", NULL};
 static const char *const kind_names[] = {"auto", "images", "texts", "none", NULL};
+static const char *const buffers_names[] = {"own", "mean", "first", NULL};
 static const char *const pipeline_names[] = {"auto", "1f1b", "split", NULL};
 static const char *const parallel_names[] = {"auto", "data", "pipeline", NULL};
 static const char *const shard_names[] = {"auto", "none", "optimizer", NULL};
@@ -149,6 +150,12 @@ static const struct conf_key trainer_keys[] = {
     CONF(struct job_trainer, tensors, STRS,
          .doc = "which tensors are synchronised: patterns over their names, such as `*lora_*`; the "
                 "others stay as the trainer begins with them; none: all that are trained"),
+    CONF(struct job_trainer, buffers, ENUM, .names = buffers_names, .def = "own",
+         .doc =
+             "what becomes of the model's buffers, such as BatchNorm's running mean and count: "
+             "own, they stay with each trainer; mean, each round begins with their mean over the "
+             "replicas, integers to the nearest; first, with those of the first replica. "
+             "trainer.tensors chooses among them, too"),
     CONF(struct job_trainer, levels, STRS,
          .doc = "the model's blocks in their order, each as patterns apart by blanks, such as "
                 "`layers.0.* layers.1.*`; recipe.levels divides them, and tensors that are in none "

@@ -71,7 +71,7 @@ static int read_inputs(struct maker *m, struct contribution_chunk *c, struct err
     const size_t bytes = c->n * sizeof(float);
     const uint64_t at = (layout_first(&m->layout, c->t) + c->first) * sizeof(float);
     int rc = 0;
-    if (m->job->codec != CODEC_F32)
+    if (c->codec != CODEC_F32)
         rc = file_pread_all(m->base_fd, c->base, bytes, m->layout.st.payload + at,
                             m->job->base_path, err);
     if (rc == 0 && c->carried)
@@ -91,8 +91,9 @@ static int refused(const struct contribution_chunk *c, int rc, struct err *err)
 static int begin_chunk(struct maker *m, struct contribution_chunk *c, struct err *err)
 {
     c->layout = &m->layout;
-    c->carried = m->residual_fd >= 0;
-    c->feedback = feedback(m->job);
+    c->codec = layout_codec(&m->layout, c->t, m->job->codec);
+    c->carried = m->residual_fd >= 0 && c->codec != CODEC_F32;
+    c->feedback = feedback(m->job) && c->codec != CODEC_F32;
     int rc = read_inputs(m, c, err);
     return rc < 0 ? rc : refused(c, m->coder->begin(m->coder->arg, c, err), err);
 }
@@ -102,8 +103,10 @@ static int end_chunk(struct maker *m, struct contribution_chunk *c, struct err *
     int rc = refused(c, m->coder->end(m->coder->arg, c, err), err);
     if (rc == 0)
         rc = wire_out_write(&m->wire, c->t, c->first, c->n, c->payload, c->scales, err);
-    if (rc < 0 || !c->feedback)
+    if (rc < 0 || !feedback(m->job))
         return rc;
+    if (!c->feedback) /* a buffer leaves nothing over */
+        memset(c->residual, 0, c->n * sizeof(float));
     uint64_t at = (layout_first(&m->layout, c->t) + c->first) * sizeof(float);
     return file_out_pwrite(&m->pending, c->residual, c->n * sizeof(float),
                            m->layout.st.payload + at, err);
@@ -149,7 +152,7 @@ struct own {
 static int own_begin(void *arg, struct contribution_chunk *c, struct err *err)
 {
     struct own *o = arg;
-    const enum codec codec = o->job->codec;
+    const enum codec codec = c->codec;
     int rc = o->job->read(o->job->read_arg, c->layout, c->t, c->first, c->n, o->end, err);
     if (rc < 0)
         return rc;

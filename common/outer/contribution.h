@@ -8,6 +8,7 @@
  * did not send is added to the next contribution.  sent + residual' == u to the
  * bit; over rounds the sum sent plus the residual equals the sum of the deltas
  * up to the one rounding of each `+ residual` (at most half an ulp of u).
+ * Buffers (layout.h) are sent as theta_end is, and leave no residual.
  *
  * residual' is PENDING until the coordinator says the contribution was applied:
  * it is written to a file of its own; residual_commit() renames it over the
@@ -37,8 +38,9 @@ struct contribution_chunk {
     const struct layout *layout;
     size_t t, n;
     uint64_t first;
-    bool carried;  /* `residual` holds that of earlier rounds; else there is none */
-    bool feedback; /* residual' is wanted */
+    enum codec codec; /* of this tensor */
+    bool carried;     /* `residual` holds that of earlier rounds; else there is none */
+    bool feedback;    /* residual' is wanted */
 
     /* The coder's, with room for its `size` elements. */
     float *base;      /* in: theta_start, but for f32 */

@@ -218,8 +218,8 @@ struct fold {
     struct fold_math math;
     struct flat in[INS];
     struct wire inputs[FOLD_INPUTS_MAX];
-    double weight[FOLD_INPUTS_MAX];
-    size_t chunk; /* elements */
+    double weight[FOLD_INPUTS_MAX], plain[FOLD_INPUTS_MAX]; /* plain: not shrunk, for buffers */
+    size_t chunk;                                           /* elements */
     /* buffers of one chunk */
     uint8_t *in_payload[FOLD_INPUTS_MAX]; /* into in_block */
     uint16_t *in_scales[FOLD_INPUTS_MAX];
@@ -302,6 +302,7 @@ static int open_inputs(struct fold *f, struct err *err)
             return rc;
         const double shrink = s->inputs[i].shrink;
         f->weight[i] = s->inputs[i].weight * (shrink > 0 ? shrink : 1);
+        f->plain[i] = s->inputs[i].weight;
         f->math.nesterov.total += s->inputs[i].weight;
     }
     return 0;
@@ -310,10 +311,11 @@ static int open_inputs(struct fold *f, struct err *err)
 static int alloc_inputs(struct fold *f, struct err *err)
 {
     size_t k = f->step->n_inputs;
-    size_t per_strip = codec_payload_bytes(f->step->up, FOLD_STRIP);
+    const enum codec widest = f->layout.buffers ? CODEC_F32 : f->step->up;
+    size_t per_strip = codec_payload_bytes(widest, FOLD_STRIP);
     size_t strips = INPUT_BYTES / (k * per_strip);
     f->chunk = strips * FOLD_STRIP < FOLD_CHUNK ? strips * FOLD_STRIP : FOLD_CHUNK;
-    size_t payload = codec_payload_bytes(f->step->up, f->chunk);
+    size_t payload = codec_payload_bytes(widest, f->chunk);
     size_t scales = codec_scales(f->step->up, f->chunk) * sizeof(uint16_t);
     f->in_block = mem_try_aligned(64, k * (payload + scales));
     if (!f->in_block)
@@ -442,7 +444,11 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
         .delta = f->delta_payload,
         .delta_scales = f->delta_scales,
     };
-    if (!fold_math_span(&f->math, &span, &f->squares))
+    const bool buffer = layout_is_buffer(&f->layout, t);
+    if (buffer)
+        span.in.weight = f->plain;
+    if (buffer ? !fold_math_buffer(&f->math, &span, f->layout.role[t] == LAYOUT_FIRST)
+               : !fold_math_span(&f->math, &span, &f->squares))
         return err_set(err, -ERANGE, "module %llu: tensor %s is not finite after the outer step",
                        (unsigned long long)f->step->module_id, f->layout.st.tensors[t].name);
     rc = write_chunk(f, t, first, n, err);
@@ -456,6 +462,8 @@ static int norm_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
 {
     uint64_t at = layout_first(&f->layout, t) + first;
     const struct flat *start = &f->in[f->buf[FROM] ? FROM : FULL];
+    if (layout_is_buffer(&f->layout, t))
+        return 0;
     int rc = f->step->up == CODEC_F32 ? flat_read(start, at, n, f->buf[FULL], err) : 0;
     for (size_t i = 0; rc == 0 && i < f->step->n_inputs; i++)
         rc = wire_read(&f->inputs[i], t, first, n, f->in_payload[i], f->in_scales[i], err);

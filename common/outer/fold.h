@@ -24,6 +24,9 @@
  * The residual of the way down is target' - theta': it stays in `target` and is
  * part of the next difference.  With down = f32, theta' = target' exactly.
  *
+ * Buffers (layout.h) are not stepped: theta' = target' = ema' = the mean of the values, weighted by
+ * weight_i alone (of a delayed step theta + (mean - theta)/N), or the first input's; mom' = 0.
+ *
  * Arithmetic.  Delta stays a double; mom', target' and ema' are computed in
  * double and each is rounded to f32 once when stored; Q and theta + Q are f32.
  * That makes the identities exact:

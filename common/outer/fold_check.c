@@ -59,7 +59,7 @@ static double square_scaled(const struct check *c, size_t n)
 static int check_chunk(struct check *c, size_t t, uint64_t first, size_t n, struct err *err)
 {
     const struct st_tensor *tensor = &c->layout.st.tensors[t];
-    enum codec codec = c->wire.info.codec;
+    const enum codec codec = c->wire.at[t].codec;
     int rc = wire_read(&c->wire, t, first, n, c->payload, c->scales, err);
     if (rc < 0)
         return rc;
@@ -68,6 +68,8 @@ static int check_chunk(struct check *c, size_t t, uint64_t first, size_t n, stru
                        "tensor %s holds a value that is not finite or out of "
                        "range",
                        tensor->name);
+    if (layout_is_buffer(&c->layout, t))
+        return 0;
     if (codec_has_scale(codec)) {
         c->square += square_scaled(c, n);
         return 0;
@@ -181,7 +183,7 @@ static int dot_all(struct check *a, struct check *b, bool flat, double *ret, str
 {
     double sum = 0;
     for (size_t t = 0; t < a->layout.st.n_tensors; t++) {
-        uint64_t count = a->layout.st.tensors[t].count;
+        const uint64_t count = layout_is_buffer(&a->layout, t) ? 0 : a->layout.st.tensors[t].count;
         for (uint64_t first = 0; first < count; first += FOLD_CHUNK) {
             size_t n = count - first < FOLD_CHUNK ? (size_t)(count - first) : FOLD_CHUNK;
             int rc = dot_read(a, t, first, n, false, err);

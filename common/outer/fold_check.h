@@ -5,7 +5,7 @@
 #include "common/outer/fold.h"
 
 struct fold_norm {
-    double norm; /* of its Delta_i */
+    double norm; /* of its Delta_i, buffers left out */
     uint64_t samples, params;
 };
 /* Streams one contribution: header against the layout of full_path, every scale

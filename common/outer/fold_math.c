@@ -86,3 +86,32 @@ bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
     }
     return true;
 }
+
+/* The mean of value i of the inputs. */
+static double mean_at(const struct fold_math *m, const struct arith_inputs *in, size_t i)
+{
+    double sum = 0;
+    for (size_t c = 0; c < in->k; c++)
+        sum += in->weight[c] * (double)((const float *)in->payload[c])[i];
+    return sum / m->nesterov.total;
+}
+
+bool fold_math_buffer(const struct fold_math *m, const struct fold_span *s, bool first)
+{
+    const float *one = s->in.payload[0];
+    float *values = s->target;
+    for (size_t i = 0; i < s->n; i++) {
+        const double theta = (double)s->theta[i], mean = mean_at(m, &s->in, i);
+        const bool whole = m->nesterov.parts <= 1;
+        values[i] =
+            first ? one[i] : (float)(whole ? mean : theta + (mean - theta) / m->nesterov.parts);
+    }
+    memset(s->mom, 0, s->n * sizeof(*s->mom));
+    if (s->buf)
+        memset(s->buf, 0, s->n * sizeof(*s->buf));
+    if (!m->arith->encode[CODEC_F32](s->n, values, s->delta, NULL, s->theta_new))
+        return false;
+    if (s->ema)
+        memcpy(s->ema, s->theta_new, s->n * sizeof(*s->ema));
+    return true;
+}

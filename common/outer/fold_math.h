@@ -51,4 +51,9 @@ double fold_math_square(const struct fold_math *m, const struct arith_inputs *in
 bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
                     struct fold_squares *squares);
 
+/* A buffer (layout.h), of which inputs and delta are f32: theta_{v+1} is the mean of their values,
+ * of delayed steps so much nearer to it; with `first` the value of the first.  target and ema are
+ * the same; momenta are zero. */
+bool fold_math_buffer(const struct fold_math *m, const struct fold_span *s, bool first);
+
 #endif

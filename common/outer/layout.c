@@ -24,6 +24,68 @@ static int check_tensors(const struct st *st, const char *path, uint64_t *ret_co
     return 0;
 }
 
+/* ---- buffers ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    const struct st_tensor *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+/* One line of the metadata; *at moves behind it. */
+static int take_line(struct layout *l, const struct st_tensor **sorted, const char **at,
+                     enum layout_role role, const char *path, struct err *err)
+{
+    char name[ST_NAME_MAX + 1];
+    const size_t len = strcspn(*at, "\n");
+    const struct st_tensor key = {.name = name}, *k = &key;
+    (void)snprintf(name, sizeof(name), "%.*s", len < ST_NAME_MAX ? (int)len : ST_NAME_MAX, *at);
+    const struct st_tensor **found =
+        len < sizeof(name) ? bsearch(&k, sorted, l->st.n_tensors, sizeof(*sorted), by_name) : NULL;
+    if (!found)
+        return err_set(err, -ERR_FORMAT, "%s names a buffer %.80s, which it does not hold", path,
+                       name);
+    if (l->role[*found - l->st.tensors] != LAYOUT_TRAINED)
+        return err_set(err, -ERR_FORMAT, "%s names the buffer %.80s twice", path, name);
+    l->role[*found - l->st.tensors] = (uint8_t)role;
+    *at += len + ((*at)[len] == '\n');
+    return 0;
+}
+
+static int find_buffers(struct layout *l, const char *path, struct err *err)
+{
+    static const char *const keys[] = {
+        [LAYOUT_MEAN] = LAYOUT_META_MEAN, [LAYOUT_FIRST] = LAYOUT_META_FIRST};
+    const size_t n = l->st.n_tensors;
+    const struct st_tensor **sorted = mem_try_array(n, sizeof(*sorted));
+    l->role = mem_try_array(n, sizeof(*l->role));
+    int rc = sorted && l->role ? 0 : err_set(err, -ENOMEM, "%s: no memory for its tensors", path);
+    for (size_t t = 0; rc == 0 && t < n; t++)
+        sorted[t] = &l->st.tensors[t];
+    if (rc == 0)
+        qsort(sorted, n, sizeof(*sorted), by_name);
+    for (int role = LAYOUT_MEAN; rc == 0 && role <= LAYOUT_FIRST; role++) {
+        const char *at = st_meta_get(&l->st, keys[role]);
+        l->buffers |= at != NULL;
+        while (rc == 0 && at && *at)
+            rc = take_line(l, sorted, &at, (enum layout_role)role, path, err);
+    }
+    mem_free(sorted);
+    return rc;
+}
+
+bool layout_is_buffer(const struct layout *l, size_t t)
+{
+    return l->role[t] != LAYOUT_TRAINED;
+}
+
+enum codec layout_codec(const struct layout *l, size_t t, enum codec c)
+{
+    return layout_is_buffer(l, t) ? CODEC_F32 : c;
+}
+
+/* ---- the file ---- */
+
 int layout_read(int fd, const char *path, struct layout *ret, struct err *err)
 {
     struct layout l = {0};
@@ -31,6 +93,8 @@ int layout_read(int fd, const char *path, struct layout *ret, struct err *err)
     if (rc < 0)
         return rc;
     rc = check_tensors(&l.st, path, &l.count, err);
+    if (rc == 0)
+        rc = find_buffers(&l, path, err);
     if (rc < 0)
         goto out;
     l.header = mem_try((size_t)l.st.payload); /* at most ST_HEADER_MAX and its length */
@@ -63,6 +127,7 @@ void layout_release(struct layout *l)
         return;
     st_release(&l->st);
     mem_free(l->header);
+    mem_free(l->role);
     *l = (struct layout){0};
 }
 

@@ -11,27 +11,44 @@
  * bytes, taken from version 0.  So equal parameters are equal files, and the
  * SHA-256 of a full file names the bits of a version.
  *
+ * BUFFERS.  Tensors that are not trained, such as running means: the metadata "skerry.mean" and
+ * "skerry.first" name them, a line each.  Contributions and deltas carry their values as f32,
+ * whatever the codec; an outer step takes their mean, or that of the first contribution, as it is;
+ * norms and residuals leave them out.
+ *
  * Immutable after opening; may be read by any thread. */
 #ifndef COMMON_OUTER_LAYOUT_H
 #define COMMON_OUTER_LAYOUT_H
 
 #include "common/base/base.h"
+#include "common/base/codec.h"
 #include "common/st/st.h"
+
+enum layout_role { LAYOUT_TRAINED, LAYOUT_MEAN, LAYOUT_FIRST };
+#define LAYOUT_META_MEAN "skerry.mean"
+#define LAYOUT_META_FIRST "skerry.first"
 
 struct layout {
     struct st st;    /* tensors by offset, all F32 */
     uint8_t *header; /* st.payload bytes: length word and JSON */
-    uint64_t count;  /* parameters */
+    uint64_t count;  /* elements, those of buffers included */
+    uint8_t *role;   /* enum layout_role of each tensor */
+    bool buffers;    /* there are some */
 };
 
-/* Reads the header of a full file; a tensor that is not F32 or an empty module
- * is refused.  layout_release it ({ 0 } is fine). */
+/* Reads the header of a full file; a tensor that is not F32, an empty module and a buffer that is
+ * not there are refused.  layout_release it ({ 0 } is fine). */
 int layout_open(const char *path, struct layout *ret, struct err *err);
 int layout_read(int fd, const char *path, struct layout *ret, struct err *err);
 void layout_release(struct layout *l);
 
 /* Index of the first element of tensor t in the flat array. */
 uint64_t layout_first(const struct layout *l, size_t t);
+
+/* Is tensor t not trained? */
+bool layout_is_buffer(const struct layout *l, size_t t);
+/* How tensor t travels in a blob of codec c. */
+enum codec layout_codec(const struct layout *l, size_t t, enum codec c);
 
 /* A sentence that names the first difference in names, shapes or order, else 0. */
 int layout_same(const struct layout *a, const struct layout *b, const char *name, struct err *err);

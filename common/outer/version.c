@@ -51,7 +51,7 @@ static int apply_alloc(struct apply *a, struct err *err)
 static int apply_chunk(struct apply *a, size_t t, uint64_t first, size_t n, struct err *err)
 {
     const struct st_tensor *tensor = &a->layout.st.tensors[t];
-    enum codec codec = a->diff.info.codec;
+    const enum codec codec = a->diff.at[t].codec;
     uint64_t at = tensor->offset + first * sizeof(float);
     int rc = wire_read(&a->diff, t, first, n, a->payload, a->scales, err);
     if (rc < 0)

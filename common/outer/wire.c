@@ -165,37 +165,44 @@ static int tensor_expect(const struct st_tensor *got, const char *name, const ch
     return 0;
 }
 
+/* How many tensors of the layout have scales. */
+static size_t count_scaled(const struct layout *layout, enum codec codec)
+{
+    size_t n = 0;
+    for (size_t t = 0; t < layout->st.n_tensors; t++)
+        n += codec_has_scale(layout_codec(layout, t, codec));
+    return n;
+}
+
+/* The scales of tensors that have some come first. */
 static int match_layout(const struct st *st, const struct layout *layout, struct wire *w,
                         struct err *err)
 {
-    size_t n = layout->st.n_tensors;
-    size_t first = codec_has_scale(w->info.codec) ? n : 0;
+    const size_t n = layout->st.n_tensors, first = count_scaled(layout, w->info.codec);
     if (st->n_tensors != first + n)
         return err_set(err, -ERR_FORMAT, "%s has %zu tensors, expected %zu", w->path, st->n_tensors,
                        first + n);
-    for (size_t t = 0; t < n; t++) {
+    for (size_t t = 0, s = 0; t < n; t++) {
         const struct st_tensor *tensor = &layout->st.tensors[t];
-        struct shape want = payload_shape(w->info.codec, tensor);
+        const enum codec codec = layout_codec(layout, t, w->info.codec);
+        struct shape want = payload_shape(codec, tensor);
         int rc = tensor_expect(&st->tensors[first + t], tensor->name, "", &want, w->path, err);
-        if (rc == 0 && first) {
-            want = scale_shape(w->info.codec, tensor);
-            rc = tensor_expect(&st->tensors[t], tensor->name, SCALE_SUFFIX, &want, w->path, err);
+        w->at[t] = (struct wire_place){.codec = codec, .payload = st->tensors[first + t].offset};
+        if (rc == 0 && codec_has_scale(codec)) {
+            want = scale_shape(codec, tensor);
+            w->at[t].scale = st->tensors[s].offset;
+            rc = tensor_expect(&st->tensors[s++], tensor->name, SCALE_SUFFIX, &want, w->path, err);
         }
         if (rc < 0)
             return rc;
-        w->payload[t] = st->tensors[first + t].offset;
-        w->scale[t] = first ? st->tensors[t].offset : 0;
     }
     return 0;
 }
 
-static int offsets_new(size_t n, uint64_t **ret_payload, uint64_t **ret_scale, struct err *err)
+static int places_new(size_t n, struct wire_place **ret, struct err *err)
 {
-    *ret_payload = mem_try_array(n, sizeof(uint64_t));
-    *ret_scale = mem_try_array(n, sizeof(uint64_t));
-    if (!*ret_payload || !*ret_scale)
-        return err_set(err, -ENOMEM, "no memory for a table of %zu tensors", n);
-    return 0;
+    *ret = mem_try_array(n, sizeof(**ret));
+    return *ret ? 0 : err_set(err, -ENOMEM, "no memory for a table of %zu tensors", n);
 }
 
 int wire_open(const char *path, const struct wire_info *want, const struct layout *layout,
@@ -212,7 +219,7 @@ int wire_open(const char *path, const struct wire_info *want, const struct layou
     if (rc == 0)
         rc = info_same(want, &w.info, path, err);
     if (rc == 0)
-        rc = offsets_new(w.n_tensors, &w.payload, &w.scale, err);
+        rc = places_new(w.n_tensors, &w.at, err);
     if (rc == 0)
         rc = match_layout(&st, layout, &w, err);
     st_release(&st);
@@ -230,20 +237,19 @@ void wire_close(struct wire *w)
     if (w->fd >= 0)
         (void)close(w->fd); /* read only: nothing to lose */
     mem_free(w->path);
-    mem_free(w->payload);
-    mem_free(w->scale);
+    mem_free(w->at);
     *w = (struct wire){.fd = -1};
 }
 
 int wire_read(const struct wire *w, size_t t, uint64_t first, size_t n, void *payload,
               uint16_t *scales, struct err *err)
 {
-    enum codec c = w->info.codec;
-    uint64_t offset = w->payload[t] + codec_payload_bytes(c, (size_t)first);
+    const enum codec c = w->at[t].codec;
+    uint64_t offset = w->at[t].payload + codec_payload_bytes(c, (size_t)first);
     int rc = file_pread_all(w->fd, payload, codec_payload_bytes(c, n), offset, w->path, err);
     if (rc < 0 || !codec_has_scale(c))
         return rc;
-    offset = w->scale[t] + first / CODEC_BLOCK * sizeof *scales;
+    offset = w->at[t].scale + first / CODEC_BLOCK * sizeof *scales;
     return file_pread_all(w->fd, scales, codec_scales(c, n) * sizeof *scales, offset, w->path, err);
 }
 
@@ -266,9 +272,11 @@ static int writer_tensors(struct st_writer *w, enum codec codec, const struct la
                           struct err *err)
 {
     size_t n = layout->st.n_tensors;
-    for (size_t t = 0; codec_has_scale(codec) && t < n; t++) {
+    for (size_t t = 0; t < n; t++) {
         const struct st_tensor *tensor = &layout->st.tensors[t];
         struct shape s = scale_shape(codec, tensor);
+        if (!codec_has_scale(layout_codec(layout, t, codec)))
+            continue;
         char name[ST_NAME_MAX + sizeof SCALE_SUFFIX];
         (void)snprintf(name, sizeof name, "%s" SCALE_SUFFIX, tensor->name); /* fits */
         int rc = st_writer_add(w, name, s.dtype, s.rank, s.dims, err);
@@ -277,7 +285,7 @@ static int writer_tensors(struct st_writer *w, enum codec codec, const struct la
     }
     for (size_t t = 0; t < n; t++) {
         const struct st_tensor *tensor = &layout->st.tensors[t];
-        struct shape s = payload_shape(codec, tensor);
+        struct shape s = payload_shape(layout_codec(layout, t, codec), tensor);
         int rc = st_writer_add(w, tensor->name, s.dtype, s.rank, s.dims, err);
         if (rc < 0)
             return rc;
@@ -286,22 +294,27 @@ static int writer_tensors(struct st_writer *w, enum codec codec, const struct la
 }
 
 /* The tensors follow each other in the order of writer_tensors. */
-static void place(struct wire_out *w, uint64_t offset, const struct layout *layout)
+static void place(struct wire_out *w, uint64_t offset, const struct layout *layout,
+                  enum codec codec)
 {
-    for (size_t t = 0; codec_has_scale(w->codec) && t < w->n_tensors; t++) {
-        w->scale[t] = offset;
-        offset += codec_scales(w->codec, (size_t)layout->st.tensors[t].count) * sizeof(uint16_t);
+    const size_t n = layout->st.n_tensors;
+    for (size_t t = 0; t < n; t++) {
+        w->at[t] = (struct wire_place){.codec = layout_codec(layout, t, codec)};
+        if (!codec_has_scale(w->at[t].codec))
+            continue;
+        w->at[t].scale = offset;
+        offset += codec_scales(codec, (size_t)layout->st.tensors[t].count) * sizeof(uint16_t);
     }
-    for (size_t t = 0; t < w->n_tensors; t++) {
-        w->payload[t] = offset;
-        offset += codec_payload_bytes(w->codec, (size_t)layout->st.tensors[t].count);
+    for (size_t t = 0; t < n; t++) {
+        w->at[t].payload = offset;
+        offset += codec_payload_bytes(w->at[t].codec, (size_t)layout->st.tensors[t].count);
     }
 }
 
 int wire_out_open(struct wire_out *ret, struct file_out *out, const struct wire_info *info,
                   const struct layout *layout, struct err *err)
 {
-    struct wire_out w = {.out = out, .codec = info->codec, .n_tensors = layout->st.n_tensors};
+    struct wire_out w = {.out = out};
     struct st_writer *writer = st_writer_new();
     struct buf header;
     buf_init(&header, ST_HEADER_MAX + 16);
@@ -310,11 +323,11 @@ int wire_out_open(struct wire_out *ret, struct file_out *out, const struct wire_
     if (rc == 0)
         rc = st_writer_header(writer, &header, &w.bytes, err);
     if (rc == 0)
-        rc = offsets_new(w.n_tensors, &w.payload, &w.scale, err);
+        rc = places_new(layout->st.n_tensors, &w.at, err);
     if (rc == 0)
         rc = file_out_pwrite(out, header.data, header.len, 0, err);
     if (rc == 0) {
-        place(&w, header.len, layout);
+        place(&w, header.len, layout, info->codec);
         *ret = w;
     } else {
         wire_out_release(&w);
@@ -327,18 +340,17 @@ int wire_out_open(struct wire_out *ret, struct file_out *out, const struct wire_
 int wire_out_write(struct wire_out *w, size_t t, uint64_t first, size_t n, const void *payload,
                    const uint16_t *scales, struct err *err)
 {
-    enum codec c = w->codec;
+    const enum codec c = w->at[t].codec;
     int rc = file_out_pwrite(w->out, payload, codec_payload_bytes(c, n),
-                             w->payload[t] + codec_payload_bytes(c, (size_t)first), err);
+                             w->at[t].payload + codec_payload_bytes(c, (size_t)first), err);
     if (rc < 0 || !codec_has_scale(c))
         return rc;
     return file_out_pwrite(w->out, scales, codec_scales(c, n) * sizeof *scales,
-                           w->scale[t] + first / CODEC_BLOCK * sizeof *scales, err);
+                           w->at[t].scale + first / CODEC_BLOCK * sizeof *scales, err);
 }
 
 void wire_out_release(struct wire_out *w)
 {
-    mem_free(w->payload);
-    mem_free(w->scale);
-    w->payload = w->scale = NULL;
+    mem_free(w->at);
+    w->at = NULL;
 }

@@ -14,6 +14,7 @@
  * down): the same size, and nothing is lost to a subtraction.  All other codecs
  * carry differences: up theta_start - theta_end + residual, down
  * theta_target - theta_v.  Both are folded by fold.h and applied by version.h.
+ * Buffers (layout.h) travel as f32 values in blobs of every codec.
  *
  * The reader checks everything against the layout that is expected and touches
  * payloads only through wire_read, a piece at a time: memory does not grow with
@@ -39,14 +40,19 @@ struct wire_info {
     uint64_t samples; /* WIRE_CONTRIBUTION */
 };
 
+/* Where a tensor lies in a blob, and how it is coded there. */
+struct wire_place {
+    enum codec codec;
+    uint64_t payload, scale; /* file offsets; scale 0: it has none */
+};
+
 /* An open blob whose header agrees with a layout. */
 struct wire {
     int fd; /* -1 when closed */
     char *path;
     struct wire_info info;
     size_t n_tensors;
-    uint64_t *payload; /* file offset of tensor t's payload (layout order) */
-    uint64_t *scale;   /* and of its scales; 0 where there are none */
+    struct wire_place *at; /* of each tensor, in the layout's order */
 };
 
 /* Opens and checks: kind, codec, module and base version as in `want` (samples
@@ -57,7 +63,7 @@ int wire_open(const char *path, const struct wire_info *want, const struct layou
 void wire_close(struct wire *b); /* { .fd = -1 } and closed ones are fine */
 
 /* Reads n elements of tensor t from element `first` (a multiple of CODEC_BLOCK).
- * payload: codec_payload_bytes(n) bytes; scales: codec_scales(n) values. */
+ * payload: codec_payload_bytes(n) bytes of the tensor's codec; scales: codec_scales(n) values. */
 int wire_read(const struct wire *b, size_t t, uint64_t first, size_t n, void *payload,
               uint16_t *scales, struct err *err);
 
@@ -67,11 +73,9 @@ int wire_info_read(const char *path, struct wire_info *ret, struct err *err);
 /* Writing: open puts the header into the file, write places pieces in any order,
  * the caller commits or aborts `out` (common/base/file.h). */
 struct wire_out {
-    struct file_out *out; /* borrowed */
-    enum codec codec;
-    uint64_t bytes; /* of the whole file */
-    size_t n_tensors;
-    uint64_t *payload, *scale; /* as in struct wire */
+    struct file_out *out;  /* borrowed */
+    uint64_t bytes;        /* of the whole file */
+    struct wire_place *at; /* as in struct wire */
 };
 int wire_out_open(struct wire_out *b, struct file_out *out, const struct wire_info *info,
                   const struct layout *layout, struct err *err);

@@ -391,11 +391,33 @@ static void widen(float *values, uint64_t count, enum st_dtype dtype)
     }
 }
 
+static bool is_integer(enum st_dtype dtype)
+{
+    return dtype == ST_I64 || dtype == ST_I32;
+}
+
+static void integers_to_f32(enum st_dtype dtype, const uint8_t *in, size_t n, float *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        int64_t wide = 0;
+        int32_t narrow = 0;
+        if (dtype == ST_I64)
+            memcpy(&wide, in + 8 * i, sizeof(wide));
+        else
+            memcpy(&narrow, in + 4 * i, sizeof(narrow));
+        out[i] = dtype == ST_I64 ? (float)wide : (float)narrow;
+    }
+}
+
 void st_to_f32(enum st_dtype dtype, const void *in, size_t n, float *out)
 {
     const uint8_t *at = in;
     if (dtype == ST_F32) {
         memcpy(out, in, n * sizeof(*out));
+        return;
+    }
+    if (is_integer(dtype)) {
+        integers_to_f32(dtype, at, n, out);
         return;
     }
     for (size_t i = 0; i < n; i++) {
@@ -430,11 +452,28 @@ static uint16_t to_bf16(float f)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+static void integers_from_f32(enum st_dtype dtype, const float *in, size_t n, uint8_t *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float most = ST_EXACT_MAX, low = in[i] > -most ? in[i] : -most; /* also of a NaN */
+        const int64_t wide = llrintf(low < most ? low : most);
+        const int32_t narrow = (int32_t)wide;
+        if (dtype == ST_I64)
+            memcpy(out + 8 * i, &wide, sizeof(wide));
+        else
+            memcpy(out + 4 * i, &narrow, sizeof(narrow));
+    }
+}
+
 void st_from_f32(enum st_dtype dtype, const float *in, size_t n, void *out)
 {
     uint8_t *at = out;
     if (dtype == ST_F32) {
         memcpy(out, in, n * sizeof(*in));
+        return;
+    }
+    if (is_integer(dtype)) {
+        integers_from_f32(dtype, in, n, at);
         return;
     }
     for (size_t i = 0; i < n; i++) {
@@ -455,7 +494,7 @@ static bool has_line(const char *text, const char *name)
 
 enum st_dtype st_dtype_at_home(const struct st *st, const struct st_tensor *t)
 {
-    static const enum st_dtype others[] = {ST_BF16, ST_F16};
+    static const enum st_dtype others[] = {ST_BF16, ST_F16, ST_I64, ST_I32};
     for (size_t i = 0; t->dtype == ST_F32 && i < sizeof(others) / sizeof(*others); i++) {
         char key[32];
         (void)snprintf(key, sizeof(key), "skerry.%s", st_dtype_name(others[i]));

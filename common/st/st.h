@@ -93,12 +93,14 @@ const char *st_shape_text(unsigned rank, const uint64_t *shape, char out[ST_SHAP
  * and a value that is not finite are -ERR_CONFIG; path is for messages. */
 int st_read_f32(int fd, const char *path, const struct st_tensor *t, float *out, struct err *err);
 
-/* n values of type F32, BF16 or F16 as f32; and back, to the nearest with ties to even. */
+/* n values of type F32, BF16, F16, I64 or I32 as f32, integers to the nearest beyond ST_EXACT_MAX;
+ * and back, to the nearest with ties to even, integers at most ST_EXACT_MAX from 0. */
+#define ST_EXACT_MAX 16777216 /* f32 has every integer up to here */
 void st_to_f32(enum st_dtype dtype, const void *in, size_t n, float *out);
 void st_from_f32(enum st_dtype dtype, const float *in, size_t n, void *out);
 
 /* The type that the tensor has where it is used, if the file keeps it as F32 and says so in its
- * metadata ("skerry.BF16", "skerry.F16": names, a line each); else its own. */
+ * metadata ("skerry.BF16", F16, I64, I32: names, a line each); else its own. */
 enum st_dtype st_dtype_at_home(const struct st *st, const struct st_tensor *t);
 
 /* Writing: new -> meta* -> add* -> open -> write* -> commit -> free.

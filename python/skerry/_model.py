@@ -44,6 +44,8 @@ def _torch_items(model: Any) -> list[Item]:
         trained = isinstance(value, torch.nn.Parameter) and value.requires_grad
         if not isinstance(value, torch.Tensor) or value.numel() == 0:
             continue
+        if isinstance(value, torch.nn.Parameter) and not trained:
+            continue  # frozen: it is the same everywhere
         if value.dtype not in kinds:
             if trained:
                 raise _lib.Error(f"{name} is {value.dtype}, expected float32, bfloat16 or float16")

@@ -227,3 +227,40 @@ def test_experts(tmp_path):
             assert weights["seen"] == 2 * 3 * 4, weights  # rounds, steps, half of train.batch
     seen = [{h for r in range(2) for h in json.load(open(tmp_path / f"{p}-{r}.json"))} for p in range(2)]
     assert seen[0] and seen[1] and seen[0].isdisjoint(seen[1])
+
+
+BUFFERS = """name: buffers
+data: {{kind: none}}
+model: {{type: external}}
+trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}, LOG={log}, OMP_NUM_THREADS=1], buffers: {buffers}}}
+train: {{batch: 1}}
+recipe: {{replicas: 2}}
+outer: {{rounds: 2, steps: 3}}
+"""
+
+
+def test_buffers(tmp_path):
+    """BatchNorm's running mean, variance and count: each round begins with their mean, or those of the first replica, to
+    the bit over 4-bit wires, whatever momentum moves the weights; an export has them with their own types."""
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        for buffers in ("mean", "first"):
+            folder = tmp_path / buffers
+            folder.mkdir()
+            job = write_program(folder, f"{HERE}/trainers/batch_norm.py", BUFFERS, log=str(folder), buffers=buffers)
+            told = s.submit(job)
+            s.wait_job(told, "done", 40)
+            done = s.skerry("export", told, "--out", folder / "model")
+            assert done.returncode == 0, done.stderr
+            phases = {(r, k): json.load(open(folder / f"{r}-{k}.json")) for r in range(2) for k in range(2)}
+            for name in ("0.running_mean", "0.running_var", "0.num_batches_tracked"):
+                ends = [np.array(phases[0, k][1][name], np.float64) for k in range(2)]
+                assert not np.array_equal(*ends), "the replicas ought to differ"
+                want = ends[0] if buffers == "first" else sum(ends) / 2
+                for k in range(2):
+                    assert np.array_equal(phases[1, k][0][name], np.float32(want)), (buffers, name, k)
+            weights = read_safetensors(folder / "model" / "model.safetensors")
+            assert set(weights) == {"0.weight", "0.bias", "0.running_mean", "0.running_var", "0.num_batches_tracked", "1.weight"}
+            counts = [phases[1, k][1]["0.num_batches_tracked"] for k in range(2)]
+            assert weights["0.num_batches_tracked"].dtype == np.int64
+            assert weights["0.num_batches_tracked"] == (counts[0] if buffers == "first" else sum(counts) // 2)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
+#include "common/outer/layout.h"
 
 #define CHUNK 65536 /* elements that are converted at a time */
 #define ELEMENTS_MAX (1ull << 40)
@@ -33,6 +34,11 @@ static enum st_dtype dtype_of(Skerry__Trainer__V1__Dtype d)
 static bool is_real(enum st_dtype d)
 {
     return d == ST_F32 || d == ST_BF16 || d == ST_F16;
+}
+
+static bool is_half(enum st_dtype d)
+{
+    return d == ST_BF16 || d == ST_F16;
 }
 
 static int take_tensor(const Skerry__Trainer__V1__Tensor *from, size_t i, struct tensors_item *to,
@@ -149,7 +155,7 @@ static bool is_wanted(const struct job_trainer *job, const struct tensors_item *
     bool named = false;
     for (size_t i = 0; i < job->tensors.n && !named; i++)
         named = matches(job->tensors.items[i], item->name);
-    return !item->buffer && (named || job->tensors.n == 0);
+    return (!item->buffer || job->buffers != JOB_BUFFERS_OWN) && (named || job->tensors.n == 0);
 }
 
 /* Each pattern is there for something: one that is not was misspelt. */
@@ -193,9 +199,9 @@ static int place(struct tensors *t, struct err *err)
     struct st st = {0};
     int rc = 0;
     st_writer_meta(w, "format", "pt");
-    for (size_t i = 0; i < 2 * t->n && rc == 0; i++) { /* the wide ones first: all are aligned */
+    for (size_t i = 0; i < 3 * t->n && rc == 0; i++) { /* the wide ones first: all are aligned */
         const struct tensors_item *item = &t->items[i % t->n];
-        if (item->level >= 0 && (item->dtype == ST_F32) == (i < t->n))
+        if (item->level >= 0 && st_dtype_bytes(item->dtype) == (size_t)8 >> i / t->n)
             rc = st_writer_add(w, item->name, item->dtype, item->rank, item->shape, err);
     }
     if (rc == 0)
@@ -211,32 +217,55 @@ static int place(struct tensors *t, struct err *err)
     return rc;
 }
 
+/* The level of a tensor that is wanted, if it can be synchronised. */
+static int choose_one(const struct job_trainer *job, const struct tensors_cut *cut,
+                      struct tensors_item *item, struct err *err)
+{
+    if (!is_real(item->dtype) && job->buffers == JOB_BUFFERS_OWN)
+        return err_set(err, -ERR_CONFIG,
+                       "the trainer's tensor %s is %s, which cannot be averaged: declare it as a "
+                       "buffer, leave it out by trainer.tensors, or say what becomes of it by "
+                       "trainer.buffers (mean or first)",
+                       item->name, st_dtype_name(item->dtype));
+    item->buffer |= !is_real(item->dtype);
+    return find_level(job, cut, item, err);
+}
+
+/* Each level learns something, and trainer.buffers is there for something. */
+static int check_choice(const struct tensors *t, struct err *err)
+{
+    size_t trained[TENSORS_BLOCKS_MAX] = {0}, buffers = 0;
+    for (size_t i = 0; i < t->n; i++)
+        if (t->items[i].level >= 0) {
+            trained[t->items[i].level] += !t->items[i].buffer;
+            buffers += t->items[i].buffer;
+        }
+    for (int l = 0; l < t->n_levels; l++)
+        if (l >= TENSORS_BLOCKS_MAX || trained[l] == 0)
+            return err_set(err, -ERR_CONFIG,
+                           "level %d of %d has none of the trainer's tensors: change "
+                           "trainer.tensors, trainer.levels or recipe.private_embeddings",
+                           l, t->n_levels);
+    if (t->buffers != JOB_BUFFERS_OWN && buffers == 0)
+        return err_set(err, -ERR_CONFIG,
+                       "trainer.buffers is given, but none of the trainer's tensors that "
+                       "trainer.tensors chooses is a buffer: leave it out");
+    return 0;
+}
+
 int tensors_choose(struct tensors *t, const struct job_trainer *job, const struct tensors_cut *cut,
                    struct err *err)
 {
+    t->n_levels = cut->n_levels;
+    t->buffers = job->buffers;
     int rc = check_patterns(t, "trainer.tensors", &job->tensors, err);
     if (rc == 0)
         rc = check_patterns(t, "trainer.levels", &job->levels, err);
-    for (size_t i = 0; i < t->n && rc == 0; i++) {
-        struct tensors_item *item = &t->items[i];
-        if (!is_wanted(job, item))
-            continue;
-        if (!is_real(item->dtype))
-            rc = err_set(err, -ERR_CONFIG,
-                         "the trainer's tensor %s is %s, which cannot be averaged: declare it as a "
-                         "buffer, or leave it out by trainer.tensors",
-                         item->name, st_dtype_name(item->dtype));
-        else
-            rc = find_level(job, cut, item, err);
-    }
-    t->n_levels = cut->n_levels;
-    for (int l = 0; l < cut->n_levels && rc == 0; l++)
-        if (tensors_chosen(t, l) == 0)
-            rc =
-                err_set(err, -ERR_CONFIG,
-                        "level %d of %d has none of the trainer's tensors: change trainer.tensors, "
-                        "trainer.levels or recipe.private_embeddings",
-                        l, cut->n_levels);
+    for (size_t i = 0; i < t->n && rc == 0; i++)
+        if (is_wanted(job, &t->items[i]))
+            rc = choose_one(job, cut, &t->items[i], err);
+    if (rc == 0)
+        rc = check_choice(t, err);
     return rc < 0 ? rc : place(t, err);
 }
 
@@ -250,10 +279,33 @@ size_t tensors_chosen(const struct tensors *t, int level)
 
 /* ---- values ---- */
 
-static void read_values(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
-                        size_t n, float *out)
+/* -ERR_FORMAT: an integer that f32 does not have. */
+static int check_integers(const struct tensors_item *item, const uint8_t *from, size_t n,
+                          struct err *err)
 {
-    st_to_f32(item->dtype, shared + item->offset + first * st_dtype_bytes(item->dtype), n, out);
+    for (size_t i = 0; i < n; i++) {
+        int64_t wide = 0;
+        int32_t narrow = 0;
+        if (item->dtype == ST_I64)
+            memcpy(&wide, from + 8 * i, sizeof(wide));
+        else
+            memcpy(&narrow, from + 4 * i, sizeof(narrow));
+        wide += narrow;
+        if (wide > ST_EXACT_MAX || wide < -ST_EXACT_MAX)
+            return err_set(err, -ERR_FORMAT,
+                           "the trainer's buffer %s holds %" PRIi64
+                           ", but versions hold integers up to %d: leave it out by trainer.tensors",
+                           item->name, wide, ST_EXACT_MAX);
+    }
+    return 0;
+}
+
+static int read_values(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
+                       size_t n, float *out, struct err *err)
+{
+    const uint8_t *from = shared + item->offset + first * st_dtype_bytes(item->dtype);
+    st_to_f32(item->dtype, from, n, out);
+    return is_real(item->dtype) ? 0 : check_integers(item, from, n, err);
 }
 
 static void write_values(const struct tensors_item *item, uint8_t *shared, uint64_t first, size_t n,
@@ -267,12 +319,11 @@ int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uin
 {
     float began[1024], rounded[1024];
     uint16_t half[1024];
-    read_values(item, shared, first, n, out);
-    for (size_t at = 0; item->dtype != ST_F32 && at < n; at += 1024) {
+    int rc = read_values(item, shared, first, n, out, err);
+    for (size_t at = 0; rc == 0 && is_half(item->dtype) && at < n; at += 1024) {
         const size_t some = n - at < 1024 ? n - at : 1024;
-        const int rc =
-            file_pread_all(base, began, some * sizeof(*began),
-                           from->offset + (first + at) * sizeof(*began), "a version", err);
+        rc = file_pread_all(base, began, some * sizeof(*began),
+                            from->offset + (first + at) * sizeof(*began), "a version", err);
         if (rc < 0)
             return rc;
         st_from_f32(item->dtype, began, some, half);
@@ -280,7 +331,7 @@ int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uin
         for (size_t i = 0; i < some; i++)
             out[at + i] = began[i] + (out[at + i] - rounded[i]);
     }
-    return 0;
+    return rc;
 }
 
 uint64_t tensors_sum(const struct tensors *t, const uint8_t *shared)
@@ -345,7 +396,10 @@ int tensors_load(const struct tensors *t, const char *path, uint8_t *shared, boo
             continue;
         rc = expect(&st.tensors[i], to, err);
         if (rc == 0)
-            rc = load_one(fd, path, &st.tensors[i], to, shared, chunk, err);
+            rc = users && !is_real(to->dtype) && to->dtype == st.tensors[i].dtype
+                     ? file_pread_all(fd, shared + to->offset, st.tensors[i].bytes,
+                                      st.tensors[i].offset, path, err)
+                     : load_one(fd, path, &st.tensors[i], to, shared, chunk, err);
         ++*count;
     }
     if (fd >= 0)
@@ -355,20 +409,36 @@ int tensors_load(const struct tensors *t, const char *path, uint8_t *shared, boo
     return rc;
 }
 
-/* "skerry.BF16": the names of a dtype, a line each, so that an export can give them back. */
-static int note_dtypes(struct st_writer *w, const struct tensors *t, int level, enum st_dtype dtype)
+/* The names of a level that are of a dtype or, without one, buffers, a line each. */
+static int note_names(struct st_writer *w, const struct tensors *t, int level, enum st_dtype dtype,
+                      const char *key)
 {
     struct buf names;
-    char key[32];
     int rc = 0;
     buf_init(&names, ST_HEADER_MAX);
-    for (size_t i = 0; i < t->n && rc == 0; i++)
-        if (t->items[i].level == level && t->items[i].dtype == dtype)
-            rc = buf_printf(&names, "%s\n", t->items[i].name);
-    (void)snprintf(key, sizeof(key), "skerry.%s", st_dtype_name(dtype));
+    for (size_t i = 0; i < t->n && rc == 0; i++) {
+        const struct tensors_item *item = &t->items[i];
+        const bool named = dtype == ST_UNSPECIFIED ? item->buffer : item->dtype == dtype;
+        if (item->level == level && named)
+            rc = buf_printf(&names, "%s\n", item->name);
+    }
     if (rc == 0 && names.len > 0)
         st_writer_meta(w, key, buf_str(&names));
     buf_release(&names);
+    return rc;
+}
+
+/* "skerry.BF16" and so on, so that an export can give them back; and which are buffers. */
+static int note_tensors(struct st_writer *w, const struct tensors *t, int level)
+{
+    static const enum st_dtype dtypes[] = {ST_BF16, ST_F16, ST_I64, ST_I32};
+    char key[32];
+    int rc = note_names(w, t, level, ST_UNSPECIFIED,
+                        t->buffers == JOB_BUFFERS_FIRST ? LAYOUT_META_FIRST : LAYOUT_META_MEAN);
+    for (size_t i = 0; i < sizeof(dtypes) / sizeof(*dtypes) && rc == 0; i++) {
+        (void)snprintf(key, sizeof(key), "skerry.%s", st_dtype_name(dtypes[i]));
+        rc = note_names(w, t, level, dtypes[i], key);
+    }
     return rc;
 }
 
@@ -379,7 +449,8 @@ static int write_tensor(struct st_writer *w, const struct tensors_item *item, co
     for (uint64_t at = 0; at < item->count && rc == 0; at += CHUNK) {
         const size_t n = item->count - at < CHUNK ? (size_t)(item->count - at) : CHUNK;
         bool finite = true;
-        read_values(item, shared, at, n, chunk);
+        if ((rc = read_values(item, shared, at, n, chunk, err)) < 0)
+            return rc;
         for (size_t i = 0; i < n; i++)
             finite &= isfinite(chunk[i]) != 0;
         rc = finite ? st_writer_write(w, chunk, n * sizeof(*chunk), err)
@@ -398,7 +469,7 @@ int tensors_save(const struct tensors *t, int level, const uint8_t *shared, cons
     float *chunk = mem_try_array(CHUNK, sizeof(*chunk));
     int rc = chunk ? 0 : err_set(err, -ENOMEM, "no memory to write weights");
     st_writer_meta(w, "format", "pt");
-    if (rc == 0 && (note_dtypes(w, t, level, ST_BF16) < 0 || note_dtypes(w, t, level, ST_F16) < 0))
+    if (rc == 0 && note_tensors(w, t, level) < 0)
         rc = err_set(err, -ERR_LIMIT, "the names of the trainer's tensors are too long");
     for (size_t i = 0; i < t->n && rc == 0; i++)
         if (t->items[i].level == level)

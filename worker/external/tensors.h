@@ -6,8 +6,12 @@
  *     | u64 length | JSON header | tensor | tensor | ...       each in the trainer's own dtype
  *
  * The rest of a swarm sees f32: modules are read into the shared memory (tensors_load), and out
- * of it (tensors_read_end, tensors_save), with the values rounded to nearest on their way to bf16
- * and f16.
+ * of it (tensors_read_end, tensors_save), with the values rounded to nearest on their way to bf16,
+ * f16 and integers.
+ *
+ * BUFFERS.  With trainer.buffers those that trainer.tensors names (without it all) are
+ * synchronised, too; version 0 says which they are (common/outer/layout.h).  Integers are always
+ * buffers.
  *
  * BLOCKS.  Entry i of trainer.levels is block i of the model, as a recipe cuts it into levels;
  * what is in no block goes with the embedders.
@@ -42,6 +46,7 @@ struct tensors {
     const struct tensors_item **by_name; /* sorted */
     struct buf header;                   /* of the shared file */
     uint64_t bytes;                      /* of the whole of it */
+    enum job_buffers buffers;
     int n_levels;
 };
 
@@ -56,7 +61,7 @@ struct tensors_cut {
 int tensors_from_hello(const Skerry__Trainer__V1__Hello *hello, struct tensors *ret,
                        struct err *err);
 /* Which are synchronised.  -ERR_CONFIG with a sentence: a pattern that matches nothing, a tensor
- * in two levels or of integers, a level without any. */
+ * in two levels or, without trainer.buffers, of integers, a level without any that is trained. */
 int tensors_choose(struct tensors *t, const struct job_trainer *job, const struct tensors_cut *cut,
                    struct err *err);
 void tensors_release(struct tensors *t); /* { 0 } is fine */
@@ -66,7 +71,7 @@ const struct tensors_item *tensors_find(const struct tensors *t, const char *nam
 /* Elements [first, first+n) of a tensor of the shared memory as f32: what a phase ended with.  Of
  * 16 bits only what has changed counts, since what a value lost on its way into them is not what
  * training found: base + (end - rounded base), where tensor `from` of the file `base` has what the
- * phase began with. */
+ * phase began with.  -ERR_FORMAT: an integer that f32 does not have. */
 int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
                      size_t n, int base, const struct st_tensor *from, float *out, struct err *err);
 
@@ -75,13 +80,14 @@ uint64_t tensors_sum(const struct tensors *t, const uint8_t *shared);
 
 /* A module file, of any level, into the shared memory.  Each tensor of the file must be there with
  * its shape, and finite; *count grows by how many there were.  users: a file of the user's, which
- * may hold others, too. */
+ * may hold others, too, and has integers as they are. */
 int tensors_load(const struct tensors *t, const char *path, uint8_t *shared, bool users,
                  size_t *count, struct err *err);
 /* How many are synchronised, of a level or (-1) of all. */
 size_t tensors_chosen(const struct tensors *t, int level);
 /* The module of a level out of the shared memory: f32, with the trainer's dtypes in the
- * metadata.  -ERR_FORMAT names the first tensor with a value that is not finite. */
+ * metadata.  -ERR_FORMAT names the first tensor with a value that is not finite, or
+ * an integer that f32 does not have. */
 int tensors_save(const struct tensors *t, int level, const uint8_t *shared, const char *path,
                  uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err);
 

@@ -83,6 +83,7 @@ static void digest_of(const struct work *w, const struct tensors_cut *cut, uint8
     hash_update(&h, out, HASH_BYTES);
     hash_text(&h, t->command);
     hash_list(&h, &t->tensors);
+    hash_update(&h, &t->buffers, sizeof(t->buffers));
     hash_list(&h, &t->levels);
     hash_update(&h, cut, sizeof(*cut));
     hash_final(&h, out);

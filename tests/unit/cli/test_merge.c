@@ -61,6 +61,50 @@ static void joins_levels(void **state)
     st_release(&st);
 }
 
+/* What versions hold as f32 becomes what it is at home, also where that is wider. */
+static void gives_types_back(void **state)
+{
+    enum { N = (1 << 18) + 3 }; /* more than is copied at a time */
+    const uint64_t n = N;
+    float *values = malloc(N * sizeof *values);
+    char *parts[] = {a};
+    struct st st;
+    struct buf file;
+
+    assert_non_null(values);
+    for (size_t i = 0; i < N; i++)
+        values[i] = (float)i - 7;
+    values[1] = 2.5f;
+    values[2] = 1e30f;
+    struct st_writer *w = st_writer_new();
+    st_writer_meta(w, "skerry.I64", "count\n");
+    st_writer_meta(w, "skerry.I32", "other\norder\n");
+    assert_int_equal(st_writer_add(w, "count", ST_F32, 1, &n, NULL), 0);
+    assert_int_equal(st_writer_add(w, "order", ST_F32, 1, &n, NULL), 0);
+    assert_int_equal(st_writer_open(w, a, NULL), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(st_writer_write(w, values, N * sizeof *values, NULL), 0);
+    assert_int_equal(st_writer_commit(w, NULL, NULL, NULL), 0);
+    st_writer_free(w);
+    assert_int_equal(merge_safetensors(parts, 1, all, NULL), 0);
+    assert_int_equal(st_open(all, &st, NULL), 0);
+    assert_int_equal(file_read(all, 16 << 20, &file, NULL), 0);
+    const struct st_tensor *count = st_find(&st, "count"), *order = st_find(&st, "order");
+    assert_int_equal(count->dtype, ST_I64);
+    assert_int_equal(order->dtype, ST_I32);
+    for (size_t i = 0; i < N; i++) {
+        int64_t wide;
+        int32_t narrow;
+        memcpy(&wide, file.data + count->offset + 8 * i, sizeof wide);
+        memcpy(&narrow, file.data + order->offset + 4 * i, sizeof narrow);
+        assert_int_equal(wide, i == 1 ? 2 : i == 2 ? ST_EXACT_MAX : (int64_t)i - 7);
+        assert_int_equal(narrow, wide);
+    }
+    buf_release(&file);
+    st_release(&st);
+    free(values);
+}
+
 static void refuses_equal_names_and_damage(void **state)
 {
     const float x[3] = {1, 2, 3};
@@ -82,6 +126,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(joins_levels),
+        cmocka_unit_test(gives_types_back),
         cmocka_unit_test(refuses_equal_names_and_damage),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

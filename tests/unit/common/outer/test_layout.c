@@ -145,12 +145,71 @@ static void the_first_difference_is_named(void **state)
     fx_end(&f);
 }
 
+/* A module of three tensors that says what its buffers are. */
+static int open_with(const char *path, const char *mean, const char *first, struct layout *ret,
+                     struct err *err)
+{
+    static const char *const names[] = {"b", "a", "c"};
+    struct st_writer *w = st_writer_new();
+    struct err none = {0};
+    if (mean)
+        st_writer_meta(w, LAYOUT_META_MEAN, mean);
+    if (first)
+        st_writer_meta(w, LAYOUT_META_FIRST, first);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(st_writer_add(w, names[i], ST_F32, 0, NULL, &none), 0);
+    assert_int_equal(st_writer_open(w, path, &none), 0);
+    assert_int_equal(st_writer_write(w, (float[3]){0}, 3 * sizeof(float), &none), 0);
+    assert_int_equal(st_writer_commit(w, NULL, NULL, &none), 0);
+    st_writer_free(w);
+    return layout_open(path, ret, err);
+}
+
+static void buffers_are_named(void **state)
+{
+    struct fixture f;
+    struct err err = {0};
+    struct layout l = {0};
+    fx_begin(&f);
+    char *path = fx_path(&f, "x"), *longest = mem_alloc(400);
+    assert_int_equal(open_with(path, "c\n", "b\n", &l, &err), 0);
+    assert_true(l.buffers);
+    assert_int_equal(l.role[0], LAYOUT_FIRST);
+    assert_int_equal(l.role[1], LAYOUT_TRAINED);
+    assert_int_equal(l.role[2], LAYOUT_MEAN);
+    assert_int_equal(layout_codec(&l, 1, CODEC_E3M0), CODEC_E3M0);
+    assert_int_equal(layout_codec(&l, 2, CODEC_E3M0), CODEC_F32);
+    layout_release(&l);
+    assert_int_equal(open_with(path, NULL, NULL, &l, &err), 0);
+    assert_false(l.buffers || layout_is_buffer(&l, 0));
+    layout_release(&l);
+    memset(longest, 'n', 399);
+    const struct {
+        const char *mean, *first, *why;
+    } cases[] = {
+        {"d\n", NULL, "names a buffer d, which it does not hold"},
+        {"a\n\nb\n", NULL, "names a buffer , which"},
+        {"a\nb\na\n", NULL, "names the buffer a twice"},
+        {"a\n", "b\na", "names the buffer a twice"},
+        {longest, NULL, "names a buffer nnnn"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(open_with(path, cases[i].mean, cases[i].first, &l, &err), -ERR_FORMAT);
+        if (!strstr(err.msg, cases[i].why))
+            fail_msg("\"%s\" says nothing of \"%s\"", err.msg, cases[i].why);
+    }
+    mem_free(path);
+    mem_free(longest);
+    fx_end(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_module_is_one_flat_array),
         cmocka_unit_test(what_is_no_module_is_refused),
         cmocka_unit_test(the_first_difference_is_named),
+        cmocka_unit_test(buffers_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "common/outer/layout.h"
 #include "tests/unit/common/base/util.h"
 
 typedef Skerry__Trainer__V1__Tensor tensor_message;
@@ -36,7 +37,7 @@ static tensor_message *add(struct greeting *g, const char *name, int dtype, uint
     return &g->items[i];
 }
 
-enum { F32 = SKERRY__TRAINER__V1__DTYPE__DTYPE_F32, BF16, F16, I64 };
+enum { F32 = SKERRY__TRAINER__V1__DTYPE__DTYPE_F32, BF16, F16, I64, I32 };
 
 static const struct tensors_cut one = {.n_levels = 1};
 
@@ -65,6 +66,114 @@ static void places_what_is_synchronised(void **state)
     assert_ptr_equal(tensors_find(&t, "b.bias"), &t.items[2]);
     assert_null(tensors_find(&t, "c"));
     tensors_release(&t);
+}
+
+static void chooses_buffers(void **state)
+{
+    char *patterns[] = {(char *)(uintptr_t) "b.*"}, *weights[] = {(char *)(uintptr_t) "*.weight"};
+    struct job_trainer job = {.buffers = JOB_BUFFERS_MEAN};
+    struct greeting g;
+    struct tensors t;
+    model(&g, &t);
+    OK(tensors_choose(&t, &job, &one, err));
+    assert_int_equal(tensors_chosen(&t, -1), 4);
+    assert_int_equal(t.items[3].offset % 8, 0);
+    assert_true(t.items[3].offset < t.items[1].offset); /* the widest first */
+    tensors_release(&t);
+    job.tensors = (struct conf_strs){patterns, 1};
+    model(&g, &t);
+    OK(tensors_choose(&t, &job, &one, err));
+    assert_int_equal(tensors_chosen(&t, -1), 3);
+    tensors_release(&t);
+    job.tensors = (struct conf_strs){weights, 1};
+    model(&g, &t);
+    FAILS(tensors_choose(&t, &job, &one, err), "trainer.buffers is given, but none of");
+    tensors_release(&t);
+    greet(&g);
+    add(&g, "n", I64, 2, 2)->buffer = true;
+    OK(tensors_from_hello(&g.hello, &t, err)); /* nothing there is trained */
+    FAILS(tensors_choose(&t, &(struct job_trainer){.buffers = JOB_BUFFERS_FIRST}, &one, err),
+          "level 0 of 1 has none");
+    tensors_release(&t);
+}
+
+/* A model of a weight, a mean and two counts, the one of 32 bits without being declared. */
+static void with_buffers(enum job_buffers buffers, struct tensors *ret)
+{
+    struct greeting g;
+    greet(&g);
+    (void)add(&g, "w", F32, 1, 2);
+    add(&g, "mean", BF16, 1, 2)->buffer = true;
+    add(&g, "count", I64, 1, 1)->buffer = true;
+    (void)add(&g, "order", I32, 1, 3);
+    OK(tensors_from_hello(&g.hello, ret, err));
+    OK(tensors_choose(ret, &(struct job_trainer){.buffers = buffers}, &one, err));
+}
+
+/* Buffers are named in version 0, integers come back as they were and means to the nearest. */
+static void keeps_buffers(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "m");
+    struct tensors t;
+    struct layout l = {0};
+    size_t count = 0;
+    with_buffers(JOB_BUFFERS_FIRST, &t);
+    uint8_t *shared = mem_alloc(t.bytes), *again = mem_alloc(t.bytes);
+    int64_t *number = (int64_t *)(void *)(shared + t.items[2].offset);
+    int32_t *order = (int32_t *)(void *)(shared + t.items[3].offset);
+    *number = ST_EXACT_MAX;
+    order[0] = -5;
+    order[2] = -ST_EXACT_MAX;
+    OK(tensors_save(&t, 0, shared, path, NULL, NULL, err));
+    OK(layout_open(path, &l, err));
+    const size_t at = (size_t)(st_find(&l.st, "count") - l.st.tensors);
+    assert_int_equal(l.role[at], LAYOUT_FIRST);
+    assert_false(layout_is_buffer(&l, (size_t)(st_find(&l.st, "w") - l.st.tensors)));
+    assert_int_equal(st_dtype_at_home(&l.st, st_find(&l.st, "count")), ST_I64);
+    assert_int_equal(st_dtype_at_home(&l.st, st_find(&l.st, "order")), ST_I32);
+    OK(tensors_load(&t, path, again, false, &count, err));
+    assert_int_equal(count, 4);
+    assert_memory_equal(shared + t.header.len, again + t.header.len, t.bytes - t.header.len);
+    float end[3];
+    OK(tensors_read_end(&t.items[3], shared, 0, 3, -1, &l.st.tensors[at], end, err));
+    assert_true(end[0] == -5 && end[1] == 0 && end[2] == -ST_EXACT_MAX);
+    *number = ST_EXACT_MAX + 1;
+    FAILS(tensors_save(&t, 0, shared, path, NULL, NULL, err), "count holds 16777217");
+    FAILS(tensors_read_end(&t.items[2], shared, 0, 1, -1, &l.st.tensors[at], end, err),
+          "leave it out by trainer.tensors");
+    layout_release(&l);
+    mem_free(shared);
+    mem_free(again);
+    tensors_release(&t);
+    free(path);
+    scratch_free(dir);
+}
+
+/* A file of the user's has integers of their own type. */
+static void takes_users_integers(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "m");
+    struct tensors t;
+    size_t count = 0;
+    with_buffers(JOB_BUFFERS_MEAN, &t);
+    uint8_t *shared = mem_alloc(t.bytes);
+    for (int same = 0; same < 2; same++) {
+        struct st_writer *w = st_writer_new();
+        const int64_t number = 77;
+        OK(st_writer_add(w, "count", same ? ST_I64 : ST_U64, 2, (uint64_t[]){1, 1}, err));
+        OK(st_writer_open(w, path, err));
+        OK(st_writer_write(w, &number, sizeof(number), err));
+        OK(st_writer_commit(w, NULL, NULL, err));
+        st_writer_free(w);
+        if (!same)
+            FAILS(tensors_load(&t, path, shared, true, &count, err), "count is of type U64");
+    }
+    OK(tensors_load(&t, path, shared, true, &count, err));
+    assert_int_equal(*(int64_t *)(void *)(shared + t.items[2].offset), 77);
+    mem_free(shared);
+    tensors_release(&t);
+    free(path);
+    scratch_free(dir);
 }
 
 static void cuts_levels(void **state)
@@ -130,7 +239,8 @@ static void refuses_hellos(void **state)
     FAILS(tensors_from_hello(&g.hello, &t, err), "0 tensors");
     (void)add(&g, "n", I64, 2, 2);
     OK(tensors_from_hello(&g.hello, &t, err));
-    FAILS(tensors_choose(&t, &(struct job_trainer){0}, &one, err), "cannot be averaged");
+    FAILS(tensors_choose(&t, &(struct job_trainer){0}, &one, err),
+          "or say what becomes of it by trainer.buffers");
     tensors_release(&t);
 }
 
@@ -245,6 +355,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(places_what_is_synchronised),
+        cmocka_unit_test(chooses_buffers),
+        cmocka_unit_test(keeps_buffers),
+        cmocka_unit_test(takes_users_integers),
         cmocka_unit_test(cuts_levels),
         cmocka_unit_test(refuses_choices),
         cmocka_unit_test(refuses_hellos),
