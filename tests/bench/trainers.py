@@ -153,6 +153,27 @@ def first_step(bench, fig):
             "from its start to the end of a phase of one step")
 
 
+def exact(bench, fig):
+    """Three workers, one of which is killed every 10 s and started again at once, for a minute at most."""
+    from swarm import running
+    from test_external import count_samples, miscounted
+    names, killed = ("w0", "w1", "w2"), []
+    with running(bench.scratch / "exact-swarm") as s:
+        for name in names:
+            s.worker(name, "--allow-trainers")
+
+        def kill(told):
+            while len(killed) < 6 and s.job(told)["state"] not in ("done", "failed"):
+                time.sleep(10)
+                name = names[len(killed) % len(names)]
+                s.kill(name)
+                s.worker(name, "--allow-trainers")
+                killed.append(name)
+        seen, epochs = count_samples(s, bench.scratch / "exact", texts=2000, rounds=8, steps=90, step_s=0.04, disturb=kill)
+    fig.add("exact_samples", miscounted(seen, epochs), "samples", "<=0",
+            f"{int(seen.sum())} counted by the trainers, {sum(e['done'] for e in epochs)} by the ledger; {len(killed)} kills")
+
+
 def overhead(bench, fig):
     out = subprocess.run([f"{bench.build}/release/tests/bench/worker/external/bench_external", str(bench.scratch)],
                          capture_output=True, text=True, timeout=600, check=True).stdout
@@ -179,7 +200,7 @@ def main():
     fig = Figures()
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(a.build, scratch)
-        for measure in (plain, diloco, steps, lora, restart, first_step, overhead, lines):
+        for measure in (plain, diloco, steps, lora, restart, first_step, exact, overhead, lines):
             if a.only in (None, measure.__name__):
                 measure(bench, fig)
     fig.write(a.out)

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from common import make_dataset, read_safetensors
+from common import make_dataset, read_safetensors, wait_until
 from swarm import running
 
 BUILD = os.path.abspath(os.environ.get("SKERRY_BUILD", "build"))
@@ -264,3 +264,64 @@ def test_buffers(tmp_path):
             counts = [phases[1, k][1]["0.num_batches_tracked"] for k in range(2)]
             assert weights["0.num_batches_tracked"].dtype == np.int64
             assert weights["0.num_batches_tracked"] == (counts[0] if buffers == "first" else sum(counts) // 2)
+
+
+COUNTED = """name: counted
+seed: 5
+data: {{kind: texts, path: tales.jsonl, holdout: 0, shard_samples: 32}}
+model: {{type: external, context: 64}}
+trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}, TEXTS={texts}, STEP_S={step_s}{kills}]}}
+train: {{batch: 4}}
+recipe: {{replicas: 4}}
+outer: {{rounds: {rounds}, steps: {steps}, lr: 1, momentum: 0, ema: 0}}
+wire: {{up: f32, down: f32}}
+"""
+
+
+def count_samples(s, folder, texts, rounds, steps, step_s, disturb, kills=""):
+    """Trains a job of four replicas whose weights count the samples, while disturb(told) does what it likes: how often
+    each text was seen by the phases that were applied, and the ledger's epochs.  Every round adds a quarter of what its
+    replicas have counted, which f32 has exactly."""
+    folder.mkdir()
+    job = write_program(folder, f"{HERE}/trainers/counted.py", COUNTED, texts=texts, rounds=rounds, steps=steps, step_s=step_s,
+                        kills=kills)
+    with open(folder / "tales.jsonl", "w", encoding="utf-8") as f:
+        for i in range(texts):
+            f.write(json.dumps({"text": f"{i:04} {WORDS[i % len(WORDS)]}"}) + "\n")
+    told = s.submit(job)
+    disturb(told)
+    done = s.wait_job(told, "done", 120)
+    assert s.skerry("export", told, "--out", folder / "model").returncode == 0
+    return 4 * read_safetensors(folder / "model" / "model.safetensors")["seen"], done["epochs"]
+
+
+def miscounted(seen, epochs):
+    """By how many samples the trainers' count and the ledger's differ: each sample once for each epoch that is closed, and
+    as many of the open one as it says."""
+    closed = sum(e["done"] == e["total"] for e in epochs)
+    begun = sum(e["done"] for e in epochs if e["done"] < e["total"])
+    extra = seen - closed
+    return float(np.abs(extra - (extra == 1)).sum() + abs((extra == 1).sum() - begun))
+
+
+def test_exact_samples(tmp_path):
+    """Three workers, of which each round kills one in mid-phase: what the applied phases have seen is what the ledger says,
+    each sample as often as it should be.  make bench-trainers does it for longer."""
+    kills, again = tmp_path / "kills", []
+    kills.mkdir()
+    with running(tmp_path / "swarm") as s:
+        for name in ("one", "two", "three"):
+            s.worker(name, "--allow-trainers")
+
+        def start_again(told):
+            def over():
+                for name in ("one", "two", "three"):
+                    if s.processes[name].poll() is not None:
+                        again.append(name)
+                        s.worker(name, "--allow-trainers")
+                return s.job(told)["state"] == "done"
+            wait_until(over, 40, "the job to be done")
+        seen, epochs = count_samples(s, tmp_path / "job", 300, 4, 25, 0.01, start_again, f", KILLS={kills}")
+    assert len(again) == 4, again
+    assert seen.sum() == 4 * 4 * 25 * 4
+    assert miscounted(seen, epochs) == 0, (seen, epochs)
