@@ -19,7 +19,7 @@ JOB = """name: latents
 seed: 5
 data: {{path: data, image_size: 32, holdout: 0.1{data}}}
 encoders: {{{encoders}}}
-model: {{patch: 4, dim: 32, depth: 2, heads: 2}}
+model: {{patch: 4, dim: 32, depth: 2, heads: 2{model}}}
 train: {{batch: 8, lr: 1e-3, precision: {precision}{train}}}
 recipe: {{name: {recipe}}}
 outer: {{rounds: {rounds}, steps: 4{outer}}}
@@ -52,7 +52,7 @@ def place(tmp_path_factory):
 
 def write(place, name, **keys):
     values = {"data": ", shard_samples: 32", "encoders": "path: pipe", "precision": "f32", "recipe": "diloco, replicas: 2", "outer": "",
-              "sample": PROMPTS, "more": "", "rounds": 2, "train": "", **keys}
+              "sample": PROMPTS, "more": "", "rounds": 2, "train": "", "model": "", **keys}
     path = os.path.join(place, name + ".yaml")
     with open(path, "w", encoding="utf-8") as f:
         f.write(JOB.format(**values))
@@ -255,7 +255,7 @@ def test_kept_latents_are_those_of_the_vae(place, tmp_path):
 def test_encoders_run_in_bubbles(place, tmp_path):
     """In a pipeline's bubbles, or before each step: the same bits; the log and the trace say which."""
     keys = {"recipe": "diloco, replicas: 1", "encoders": "path: pipe, run: fly", "data": ", shard_samples: 32, flip: true",
-            "outer": ", fragments: 2, delay: 1"}
+            "outer": ", fragments: 2, delay: 1", "model": ", self_condition: 0.5"}
     ways = {"one": ("cpu", ""), "filled": ("cpu,cpu", ", stages: 2"), "empty": ("cpu,cpu", ", stages: 2, fill: false")}
     found = {}
     with running(tmp_path) as swarm:

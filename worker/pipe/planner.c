@@ -307,23 +307,43 @@ static void offer(struct planner *s, const struct timed *t, struct pipe_schedule
                                     .schedule = *schedule};
 }
 
-static int fill_one(struct planner *s, const struct timed *t, struct planner_candidate *c)
+/* The lists of a plan, and its frozen work placed; on failure there are none. */
+static int make_filled(struct planner *s, const struct pipe_plan *plan, struct pipe_schedule *ret,
+                       struct fill_report *report, struct err *err)
 {
-    const struct pipe_plan *plan = &t->plan;
     const struct fill_options opt = {.samples = plan->cuts[0].micros * plan->cuts[0].samples,
                                      .scratch = s->opt->scratch,
                                      .group = s->opt->group,
                                      .share = s->opt->fill ? 1 : 0};
+    int rc = schedule_make(&s->share, plan, ret, err);
+    if (rc < 0)
+        return rc;
+    rc = fill_schedule(&s->share, plan, &opt, ret, report, err);
+    if (rc < 0)
+        schedule_release(ret);
+    return rc;
+}
+
+static int filled_seconds(struct planner *s, const struct pipe_plan *plan, double *ret)
+{
+    struct pipe_schedule schedule;
+    struct fill_report report;
+    const int rc = make_filled(s, plan, &schedule, &report, s->err);
+    if (rc < 0)
+        return rc;
+    schedule_release(&schedule);
+    *ret = report.seconds;
+    return 0;
+}
+
+static int fill_one(struct planner *s, const struct timed *t, struct planner_candidate *c)
+{
     struct pipe_schedule schedule;
     struct fill_report report;
     struct err why = {0};
-    costs_share(s->p, plan->copies, &s->share);
-    int rc = schedule_make(&s->share, plan, &schedule, s->err);
-    if (rc < 0)
-        return rc;
-    rc = fill_schedule(&s->share, plan, &opt, &schedule, &report, &why);
+    costs_share(s->p, t->plan.copies, &s->share);
+    const int rc = make_filled(s, &t->plan, &schedule, &report, &why);
     if (rc < 0) {
-        schedule_release(&schedule);
         if (!c->possible)
             str_copy(c->why, sizeof c->why, why.msg);
         return rc == -ENOSPC ? 0 : err_set(s->err, rc, "%s", why.msg);
@@ -388,21 +408,22 @@ static int idle_before(struct planner *s, struct planner_candidate *c)
     return schedule_check(&s->share, &c->plan, &c->schedule, s->err);
 }
 
-/* Of one stage it is all forwards; else as the simulator has it. */
+/* Of one stage it is all forwards; else as the simulator has it, frozen layers in their place. */
 static int estimate_seconds(struct planner *s, const struct pipe_plan *plan, double *ret)
 {
-    struct timed t = {.plan = *plan};
+    struct pipe_plan with = *plan;
+    double seconds, without;
     if (plan->cuts[0].n == 1) {
         *ret = plan->cuts[0].micros * pipe_stage_cost(&s->share, plan, 0, 0).f /
                pipe_speed(&s->share, 0, plan->devices);
         return 0;
     }
-    int rc = time_one(s, &t);
-    *ret = -t.plain;
-    t.plan.estimate = true;
+    with.estimate = true;
+    int rc = filled_seconds(s, plan, &without);
     if (rc == 0)
-        rc = time_one(s, &t);
-    *ret += t.plain;
+        rc = filled_seconds(s, &with, &seconds);
+    if (rc == 0)
+        *ret = seconds - without;
     return rc;
 }
 

@@ -127,7 +127,8 @@ void trainer_free(struct trainer *t)
     inputs_free(&t->inputs);
     t->ops->free_host(t->dev, t->found);
     net_free(t->net);
-    schedule_release(&t->schedule);
+    for (int i = 0; i < 2; i++)
+        schedule_release(&t->lists[i].schedule);
     mem_free(t->trace.rows);
     mem_free(t->micros);
     mem_free(t->keys);
@@ -150,17 +151,15 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
 
 /* ---- a step, queued ---- */
 
-/* The lists of a plan of so many micro-batches, filled with the frozen work of so many samples of
- * the next step: those that were planned. */
-static int make_schedule(const struct trainer *t, struct pipe_plan *plan, int micros, unsigned next,
-                         bool estimate, struct pipe_schedule *ret, struct err *err)
+/* The lists of a plan, filled with the frozen work of so many samples of the next step: those that
+ * were planned. */
+static int make_schedule(const struct trainer *t, const struct pipe_plan *plan, unsigned next,
+                         struct pipe_schedule *ret, struct err *err)
 {
     const struct costs *costs = t->with_peers ? t->peers.costs : NULL;
     const struct fill_options fill = {
         .samples = (int)next, .scratch = FILL_UNDERWAY, .group = FILL_GROUP, .share = 1};
     struct fill_report report;
-    plan->cuts[0].micros = micros;
-    plan->estimate = estimate;
     int rc = schedule_make(costs, plan, ret, err);
     if (rc < 0)
         return rc;
@@ -182,19 +181,30 @@ static bool has_estimate(const struct trainer *t)
  * Without samples the list is that of one, of which nothing is computed. */
 static int make_list(struct trainer *t, const struct batch *b, struct err *err)
 {
+    struct step_lists *l = &t->lists[has_estimate(t)];
     const unsigned most = (unsigned)train_micro_batch(&t->opt);
     int n = 0;
     for (unsigned from = 0; from < b->count; from += t->micros[n++].count)
         t->micros[n] = (struct net_micro){
             .from = from, .count = batch_run(b, from, most), .first = from == 0, .backward = true};
     n = n > 0 ? n : 1;
-    const bool estimate = has_estimate(t);
-    if (t->schedule.n_devices > 0 && t->plan.cuts[0].micros == n && t->filled == b->next &&
-        t->plan.estimate == estimate)
+    t->plan.cuts[0].micros = n;
+    t->plan.estimate = has_estimate(t);
+    if (l->micros == n && l->filled == b->next)
         return 0;
-    schedule_release(&t->schedule);
-    t->filled = b->next;
-    return make_schedule(t, &t->plan, n, b->next, estimate, &t->schedule, err);
+    schedule_release(&l->schedule);
+    l->micros = 0;
+    int rc = make_schedule(t, &t->plan, b->next, &l->schedule, err);
+    if (rc == 0) {
+        l->micros = n;
+        l->filled = b->next;
+    }
+    return rc;
+}
+
+static const struct pipe_list *list_of(const struct trainer *t)
+{
+    return &t->lists[t->plan.estimate].schedule.lists[t->device];
 }
 
 static int slot_of(const struct trainer *t, int micro)
@@ -444,7 +454,7 @@ static int trace_instr(struct trainer *t, const struct batch *b, int i, struct e
 {
     struct trace_row *row = &t->trace.rows[i];
     row->start = since(t);
-    int rc = queue_instr(t, b, &t->schedule.lists[t->device].items[i], err);
+    int rc = queue_instr(t, b, &list_of(t)->items[i], err);
     if (rc == 0 && !t->dev->unified)
         rc = t->with_peers ? t->peers.wait(t->peers.arg, t->w->stream, err)
                            : weights_sync(t->w, err);
@@ -463,7 +473,7 @@ static int begin_trace(struct trainer *t, int n, struct err *err)
 /* All that can be recorded: what varies is in device memory or a number of the batch. */
 static int queue_step(struct trainer *t, const struct batch *b, struct err *err)
 {
-    const struct pipe_list *list = &t->schedule.lists[t->device];
+    const struct pipe_list *list = list_of(t);
     const bool trace = t->tracing;
     int rc = trace ? begin_trace(t, list->n, err) : 0;
     for (int i = 0; i < list->n && rc == 0; i++)
@@ -641,10 +651,11 @@ int trainer_step(struct trainer *t, const struct batch *part, struct step_result
 int trainer_encode(struct trainer *t, unsigned count, struct err *err)
 {
     const unsigned most = (unsigned)train_micro_batch(&t->opt);
-    const int micros = (int)((count + most - 1) / most);
     struct pipe_plan plan = t->plan;
     struct pipe_schedule filled, alone = {0};
-    int rc = make_schedule(t, &plan, micros, count, false, &filled, err);
+    plan.cuts[0].micros = (int)((count + most - 1) / most);
+    plan.estimate = false;
+    int rc = make_schedule(t, &plan, count, &filled, err);
     if (rc < 0)
         return rc;
     rc = fill_prologue(&filled, &alone, err);
@@ -671,7 +682,7 @@ void trainer_traced(const struct trainer *t, const struct trace **ret,
                     const struct pipe_list **list)
 {
     *ret = &t->trace;
-    *list = &t->schedule.lists[t->device];
+    *list = list_of(t);
 }
 
 void trainer_set_pace(struct trainer *t, trainer_pace_fn *pace, void *arg)

@@ -21,6 +21,14 @@ struct recording {
     struct batch last; /* step's; what it points to may be gone */
 };
 
+/* The lists of a step: of so many micro-batches, filled with the frozen work of so many samples of
+ * the next step. */
+struct step_lists {
+    struct pipe_schedule schedule;
+    int micros; /* 0: there are none yet */
+    unsigned filled;
+};
+
 struct trainer {
     struct train_options opt;
     const struct model *m;
@@ -39,10 +47,9 @@ struct trainer {
     const struct model *whole;    /* m, or that of the pipeline */
     struct train_share share;     /* of m's flat vector: adam_m, adam_v, ema */
 
-    struct pipe_plan plan; /* its micro-batches are those that the schedule was made for */
-    struct pipe_schedule schedule;
-    unsigned filled; /* with the frozen work of so many samples of the next step */
-    int device;      /* which of the plan it is */
+    struct pipe_plan plan;      /* micro-batches and estimate: this step's */
+    struct step_lists lists[2]; /* of steps without an estimate, and with one */
+    int device;                 /* which of the plan it is */
     struct model_part part;
     struct net_micro *micros; /* (batch) of the step */
     struct trace trace;       /* of the last step that had one */

@@ -72,6 +72,29 @@ static void test_outside(void **state)
     drop(&b);
 }
 
+/* With fewer micro-batches than stages the first one waits for the estimate: a bubble more. */
+static void test_estimate(void **state)
+{
+    struct bench b;
+    double inside[2], over[2];
+    (void)state;
+    for (int estimate = 0; estimate < 2; estimate++) {
+        make(&b, 4, 2);
+        for (int l = 0; l < b.p.frozen[0].n; l++)
+            b.p.frozen[0].layers[l].t.s[0] *= 2;
+        b.plan.estimate = estimate;
+        schedule_release(&b.s);
+        OK(schedule_make(&b.p, &b.plan, &b.s, err));
+        fill(&b);
+        inside[estimate] = b.report.inside;
+        over[estimate] = b.report.seconds / b.report.before;
+        drop(&b);
+    }
+    /* Each device has 10.7 s of frozen work; 9 are free, and 11 with an estimate. */
+    assert_true(inside[0] < 9 / 10.6 && inside[1] > 0.97);
+    assert_true(over[0] > 1.1 && over[1] < 1.03);
+}
+
 /* Without bubbles allowed, all of it follows the step. */
 static void test_unfilled(void **state)
 {
@@ -188,10 +211,10 @@ static void test_two(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_inside),   cmocka_unit_test(test_outside),
-        cmocka_unit_test(test_unfilled), cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_devices),  cmocka_unit_test(test_handed_over),
-        cmocka_unit_test(test_two),
+        cmocka_unit_test(test_inside),      cmocka_unit_test(test_outside),
+        cmocka_unit_test(test_estimate),    cmocka_unit_test(test_unfilled),
+        cmocka_unit_test(test_groups),      cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_handed_over), cmocka_unit_test(test_two),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -301,6 +301,12 @@ static bool is_told(unsigned i)
     return i % 7 != 3 && i + 1 < ROUNDS;
 }
 
+/* How it is cut, and the share of its steps that have an estimate. */
+struct encoded_case {
+    int stages, copies, accumulate;
+    double estimates;
+};
+
 /* A captioned model whose encoders are real. */
 struct encoded {
     struct model *m;
@@ -310,16 +316,17 @@ struct encoded {
 };
 
 /* frozen: costs of the encoders that its bubbles run; 0: it has none. */
-static struct encoded *encoded_open(int stages, int copies, int accumulate, double frozen,
-                                    enum order order)
+static struct encoded *encoded_open(const struct encoded_case *c, double frozen, enum order order)
 {
     struct err err = {0};
-    const int n = stages * copies;
+    const int n = c->stages * c->copies;
     struct model_spec spec = tiny_captioned();
     struct train_options o = options();
     struct encoded *e = mem_alloc(sizeof *e);
     spec.depth = 4;
-    o.accumulate = accumulate;
+    spec.self_condition = c->estimates > 0;
+    o.accumulate = c->accumulate;
+    o.self_condition = c->estimates;
     e->m = make_model(&spec);
     float *flat = tiny_weights(e->m, 21);
     OK(island_open(cpus[n], n, &e->side.is, &err));
@@ -327,7 +334,7 @@ static struct encoded *encoded_open(int stages, int copies, int accumulate, doub
     o.encoders = e->encoders.tables;
     if (frozen > 0)
         made_costs(&e->costs, e->m, &e->encoders, n, frozen);
-    struct pipe_plan plan = plan_of(&e->side, e->m, stages, accumulate, NULL);
+    struct pipe_plan plan = plan_of(&e->side, e->m, c->stages, c->accumulate, NULL);
     set_order(&plan, order);
     OK(island_trainer_new(e->side.is, e->m, &o, &plan, frozen > 0 ? &e->costs : NULL, &e->side.t,
                           &err));
@@ -363,33 +370,33 @@ static struct step_result encoded_step(struct encoded *e, unsigned i, bool told)
 
 /* Against one that fills nothing, after its rounds. */
 static void check_filled_order(const struct encoded *plain, const struct step_result *results,
-                               int stages, int copies, int accumulate, double frozen,
-                               enum order order)
+                               const struct encoded_case *c, double frozen, enum order order)
 {
-    struct encoded *e = encoded_open(stages, copies, accumulate, frozen, order);
+    struct encoded *e = encoded_open(c, frozen, order);
     for (unsigned i = 0; i < ROUNDS; i++) {
         const struct step_result b = encoded_step(e, i, true);
         if (!(results[i].loss == b.loss && results[i].grad_norm == b.grad_norm))
             fail_msg("%d stages, %d copies, frozen %g, order %d, step %u: loss %.17g, %.17g",
-                     stages, copies, frozen, order, i, results[i].loss, b.loss);
+                     c->stages, c->copies, frozen, order, i, results[i].loss, b.loss);
     }
     assert_same(&plain->side, &e->side, e->m);
-    assert_copies_equal(&e->side, stages);
+    assert_copies_equal(&e->side, c->stages);
     /* Of one copy: the empty caption, once. */
-    for (int k = 0; k < stages * copies; k++)
-        assert_int_equal(e->encoders.ranks[k].asked, k % stages == 0);
+    for (int k = 0; k < c->stages * c->copies; k++)
+        assert_int_equal(e->encoders.ranks[k].asked, k % c->stages == 0);
     encoded_close(e);
 }
 
-static void check_filled(int stages, int copies, int accumulate, const double *frozen, size_t n)
+static void check_filled(struct encoded_case c, const double *frozen, size_t n)
 {
     struct step_result results[ROUNDS];
-    struct encoded *plain = encoded_open(1, copies, accumulate, 0, ONE_F_ONE_B);
+    const struct encoded_case one = {1, c.copies, c.accumulate, c.estimates};
+    struct encoded *plain = encoded_open(&one, 0, ONE_F_ONE_B);
     for (unsigned i = 0; i < ROUNDS; i++)
         results[i] = encoded_step(plain, i, false);
     for (size_t i = 0; i < n; i++)
         for (enum order order = ONE_F_ONE_B; order < ORDERS; order++)
-            check_filled_order(plain, results, stages, copies, accumulate, frozen[i], order);
+            check_filled_order(plain, results, &c, frozen[i], order);
     encoded_close(plain);
 }
 
@@ -479,9 +486,10 @@ static void test_shared(void **state)
 static void test_filled(void **state)
 {
     static const double frozen[] = {1e-5, 3e-4, 2e-3, 5e-2};
-    check_filled(2, 1, 2, frozen, 4);
-    check_filled(4, 1, 4, &frozen[1], 2);
-    check_filled(2, 2, 3, &frozen[2], 1);
+    check_filled((struct encoded_case){2, 1, 2, 0}, frozen, 4);
+    check_filled((struct encoded_case){4, 1, 4, 0}, &frozen[1], 2);
+    check_filled((struct encoded_case){2, 2, 3, 0}, &frozen[2], 1);
+    check_filled((struct encoded_case){3, 1, 4, 0.5}, &frozen[1], 1);
 }
 
 /* A step's trace is a file with a bar for each instruction, in their order and within the step. */
