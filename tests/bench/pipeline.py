@@ -21,6 +21,7 @@ TIMED = {
     "pipeline_timed_split": ("x, timed devices", ">=1.17"),
     "pipeline_largest_model": ("x blocks on 8 devices of 1 GiB, over one", ">=3"),
     "pipeline_timed_predicted": ("x measured over predicted, either way, timed devices", "<=1.05"),
+    "pipeline_timed_refilled": ("x, filled again after a wrong profile, over a right one's prediction, timed devices", "<=1.05"),
 }
 MEASURED = {
     "pipeline_predicted": ("x measured over predicted, either way", "<=1.15"),

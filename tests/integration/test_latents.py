@@ -22,7 +22,7 @@ encoders: {{{encoders}}}
 model: {{patch: 4, dim: 32, depth: 2, heads: 2{model}}}
 train: {{batch: 8, lr: 1e-3, precision: {precision}{train}}}
 recipe: {{name: {recipe}}}
-outer: {{rounds: {rounds}, steps: 4{outer}}}
+outer: {{rounds: {rounds}, steps: {steps}{outer}}}
 sample: {{count: 4, steps: 3, columns: 2{sample}}}
 eval: {{every: 1, samples: 8}}
 {more}"""
@@ -52,7 +52,7 @@ def place(tmp_path_factory):
 
 def write(place, name, **keys):
     values = {"data": ", shard_samples: 32", "encoders": "path: pipe", "precision": "f32", "recipe": "diloco, replicas: 2", "outer": "",
-              "sample": PROMPTS, "more": "", "rounds": 2, "train": "", "model": "", **keys}
+              "sample": PROMPTS, "more": "", "rounds": 2, "train": "", "model": "", "steps": 4, **keys}
     path = os.path.join(place, name + ".yaml")
     with open(path, "w", encoding="utf-8") as f:
         f.write(JOB.format(**values))
@@ -253,9 +253,9 @@ def test_kept_latents_are_those_of_the_vae(place, tmp_path):
 
 
 def test_encoders_run_in_bubbles(place, tmp_path):
-    """In a pipeline's bubbles, or before each step: the same bits; the log and the trace say which."""
+    """In a pipeline's bubbles, filled again by what steps took, or before each step: the same bits; the log and the trace say which."""
     keys = {"recipe": "diloco, replicas: 1", "encoders": "path: pipe, run: fly", "data": ", shard_samples: 32, flip: true",
-            "outer": ", fragments: 2, delay: 1", "model": ", self_condition: 0.5"}
+            "outer": ", fragments: 2, delay: 1", "model": ", self_condition: 1", "steps": 25}
     ways = {"one": ("cpu", ""), "filled": ("cpu,cpu", ", stages: 2"), "empty": ("cpu,cpu", ", stages: 2, fill: false")}
     found = {}
     with running(tmp_path) as swarm:
@@ -269,6 +269,7 @@ def test_encoders_run_in_bubbles(place, tmp_path):
             assert exported.returncode == 0, exported.stderr
             found[name] = only_weights(out)
             assert ("of the frozen encoders' work in bubbles" in swarm.log(name)) == (name == "filled")
+            assert ("which delays the pipeline by" in swarm.log(name)) == (name == "filled")
             if device == "cpu,cpu":
                 trace = re.search("when each device did what in a step: (.*)", swarm.log(name)).group(1)
                 with open(trace, encoding="utf-8") as f:

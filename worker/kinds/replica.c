@@ -62,7 +62,6 @@ static void replica_release(struct replica *r)
     island_trainer_free(r->ranks);
     model_free(r->model);
     encoders_drop(r->encoders);
-    costs_free(r->costs);
     mem_free(r->flat);
     memset(r, 0, sizeof(*r));
 }
@@ -493,12 +492,12 @@ int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
 }
 
 static int try_trainer(struct replicas *rs, struct replica *r, const struct train_options *opt,
-                       const struct pipe_plan *pipe, struct err *err)
+                       const struct phase_plan *plan, struct err *err)
 {
     r->flat = model_flat_new(r->model);
     if (!r->flat)
         return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", r->model->params);
-    int rc = island_trainer_new(rs->is, r->model, opt, pipe, r->costs, &r->ranks, err);
+    int rc = island_trainer_new(rs->is, r->model, opt, &plan->pipe, plan->costs, &r->ranks, err);
     if (rc == 0) {
         r->trainer = island_trainer_first(r->ranks);
         return 0;
@@ -510,10 +509,10 @@ static int try_trainer(struct replicas *rs, struct replica *r, const struct trai
 
 /* What the plan says is tried; memory may be in pieces, or taken by others meanwhile. */
 static int make_trainer(struct replicas *rs, struct replica *r, struct train_options *opt,
-                        const struct pipe_plan *pipe, struct err *err)
+                        const struct phase_plan *plan, struct err *err)
 {
     for (;;) {
-        int rc = try_trainer(rs, r, opt, pipe, err);
+        int rc = try_trainer(rs, r, opt, plan, err);
         struct replica *oldest = rc == -ENOMEM ? longest_unused(rs) : NULL;
         if (oldest)
             replica_release(oldest);
@@ -649,15 +648,15 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
                           .path = task->train->path,
                           .index = task->train->replica,
                           .encoders = encoders_take(encoders),
-                          .model = model,
-                          .costs = phase.costs};
+                          .model = model};
     if (opt.distill)
         r->room_for_teachers =
             room_for_teachers(rs, model, &plan, net_dtype(island_device(rs->is, 0), opt.precision));
-    rc = make_trainer(rs, r, &opt, &phase.pipe, err);
+    rc = make_trainer(rs, r, &opt, &phase, err);
     r->predicted = phase.least;
     write_way(&phase, r->way, sizeof r->way);
     tell_plan(&phase, &r->plan);
+    costs_free(phase.costs);
     r->bytes = bytes;
     if (rc < 0) {
         replica_release(r);

@@ -448,6 +448,32 @@ void costs_release(struct costs *p)
     *p = (struct costs){0};
 }
 
+int costs_copy(const struct costs *p, struct costs *ret)
+{
+    struct costs c = *p;
+    bool good = true;
+    for (int i = 0; i < p->n_chains; i++) {
+        c.chains[i].layers = mem_try_array((size_t)p->chains[i].n, sizeof *c.chains[i].layers);
+        good &= c.chains[i].layers != NULL;
+    }
+    for (int i = 0; i < p->n_frozen; i++) {
+        c.frozen[i].layers = mem_try_array((size_t)p->frozen[i].n, sizeof *c.frozen[i].layers);
+        good &= c.frozen[i].layers != NULL;
+    }
+    if (!good) {
+        costs_release(&c);
+        return -ENOMEM;
+    }
+    for (int i = 0; i < p->n_chains; i++)
+        memcpy(c.chains[i].layers, p->chains[i].layers,
+               (size_t)p->chains[i].n * sizeof *c.chains[i].layers);
+    for (int i = 0; i < p->n_frozen; i++)
+        memcpy(c.frozen[i].layers, p->frozen[i].layers,
+               (size_t)p->frozen[i].n * sizeof *c.frozen[i].layers);
+    *ret = c;
+    return 0;
+}
+
 /* ---- what it says ---- */
 
 double costs_seconds(const struct costs_points *points, const struct costs_time *time, int samples)

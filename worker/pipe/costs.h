@@ -103,6 +103,7 @@ int costs_read(const char *path, struct costs *ret, struct err *err);
 /* A file that costs_read reads. */
 int costs_write(const char *path, const struct costs *p, struct err *err);
 void costs_release(struct costs *p);
+int costs_copy(const struct costs *p, struct costs *ret); /* layers too; -ENOMEM */
 
 /* Seconds of `samples` samples at speed 1: on the line between the points around it; below the
  * first and above the last point in proportion to that point. */

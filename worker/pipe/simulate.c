@@ -104,7 +104,7 @@ static void queue(struct machine *m, int d, int i)
 {
     const struct pipe_instr *in = &m->schedule->lists[d].items[i];
     const int mate = m->ends[d][i];
-    m->out->traces[d].rows[i] = (struct trace_row){m->now[d], UNKNOWN};
+    m->out->traces[d].rows[i] = (struct trace_row){.start = m->now[d], .end = UNKNOWN};
     if (mate < 0 || m->at[in->peer] <= mate)
         return;
     if (in->op == PIPE_SEND)
@@ -200,13 +200,13 @@ static bool advance(struct machine *m, int d)
             break;
         if (!pipe_computes(in->op)) {
             if (in->op == PIPE_REDUCE)
-                *row = (struct trace_row){m->now[d], UNKNOWN};
+                *row = (struct trace_row){.start = m->now[d], .end = UNKNOWN};
             m->at[d]++;
             if (in->op != PIPE_REDUCE)
                 queue(m, d, i);
             continue;
         }
-        row->start = fmax(m->now[d], from);
+        row->start = row->ready = fmax(m->now[d], from);
         m->now[d] = row->end = row->start + duration(m, d, in);
         m->out->traces[d].busy += row->end - row->start;
         m->at[d]++;
@@ -262,7 +262,7 @@ static void clip(struct machine *m)
     for (int d = 0; d < m->schedule->n_devices; d++)
         start = fmax(start, fmax(m->now[d], free[d]));
     for (int d = 0; d < m->schedule->n_devices; d++) {
-        m->out->traces[d].rows[m->at[d]++] = (struct trace_row){start, start + 2 * alpha};
+        m->out->traces[d].rows[m->at[d]++] = (struct trace_row){start, start + 2 * alpha, start};
         m->now[d] = start + 2 * alpha;
     }
 }

@@ -19,9 +19,12 @@
 #include "worker/pipe/schedule.h"
 
 /* Seconds since the step's begin.  Of SEND, RECV and REDUCE: from when it is queued to when it is
- * done, which is beside what the device computes. */
+ * done, which is beside what the device computes.  Of what is computed, ready: when what it waits
+ * for is there.  Here that is its start; of a measured F, E or B the start is when waiting began.
+ */
 struct trace_row {
     double start, end;
+    double ready;
 };
 
 struct trace {

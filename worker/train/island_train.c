@@ -410,8 +410,9 @@ struct island_trainer {
     struct train_options opt, share;
     bool fills;
     bool measured;
-    struct costs costs; /* of one copy, where that was */
-    bool encoded;       /* the next step's samples have been, if they are what was said */
+    struct costs costs; /* of one copy, where that was; its own */
+    struct refill refill;
+    bool encoded; /* the next step's samples have been, if they are what was said */
     int n;
     struct trainer *trainers[ISLAND_MAX];
     struct peers peers[ISLAND_MAX]; /* unused in an island of one */
@@ -558,6 +559,13 @@ static int make_parts(struct island_trainer *t, struct err *err)
     return rc;
 }
 
+static int take_costs(struct island_trainer *t, const struct costs *costs, struct err *err)
+{
+    struct costs share;
+    costs_share(costs, copies_of(t), &share);
+    return costs_copy(&share, &t->costs) < 0 ? err_set(err, -ENOMEM, "no memory for a profile") : 0;
+}
+
 int island_trainer_new(struct island *is, const struct model *m, const struct train_options *opt,
                        const struct pipe_plan *plan, const struct costs *costs,
                        struct island_trainer **ret, struct err *err)
@@ -573,14 +581,15 @@ int island_trainer_new(struct island *is, const struct model *m, const struct tr
         t->plan = *plan;
     else
         rc = island_even_plan(is, m, 1, opt->accumulate, &t->plan, err);
+    t->refill.share = 1;
     t->stages = t->plan.cuts[0].n;
     t->plan.shard &= copies_of(t) > 1;
     island_share_options(opt, copies_of(t), &t->share);
     t->measured = costs && t->stages > 1;
     t->fills = t->measured && costs->n_frozen > 0 &&
                ahead_networks(opt->encoders, which) == costs->n_frozen;
-    if (t->measured)
-        costs_share(costs, copies_of(t), &t->costs);
+    if (rc == 0 && t->measured)
+        rc = take_costs(t, costs, err);
     if (rc == 0)
         rc = make_parts(t, err);
     if (rc == 0)
@@ -610,6 +619,7 @@ void island_trainer_free(struct island_trainer *t)
     }
     for (int i = 0; i < t->stages; i++)
         model_free(t->parts[i]);
+    costs_release(&t->costs);
     mem_free(t->trace);
     mem_free(t);
 }
@@ -622,6 +632,11 @@ const struct train_options *island_trainer_options(const struct island_trainer *
 bool island_trainer_fills(const struct island_trainer *t)
 {
     return t->fills;
+}
+
+const struct refill *island_trainer_refill(const struct island_trainer *t)
+{
+    return &t->refill;
 }
 
 struct trainer *island_trainer_first(const struct island_trainer *t)
@@ -777,6 +792,41 @@ static void write_trace(struct island_trainer *t)
     t->trace = NULL;
 }
 
+/* Whether the step is one that shows how bubbles should be filled: whole, the next one, too,
+ * encoded by the step before, and of the faster kind where there are two. */
+static bool shows_filling(const struct island_trainer *t)
+{
+    const uint64_t step = trainer_next_step(t->trainers[0]);
+    const bool estimate = t->m->spec.self_condition && train_has_estimate(&t->opt, step);
+    return t->fills && t->refill.state != REFILL_DONE && t->encoded &&
+           t->batch.count == (unsigned)t->opt.batch && t->next.count == t->batch.count &&
+           (!estimate || t->opt.self_condition >= 1);
+}
+
+static void refill_bubbles(struct island_trainer *t, double seconds)
+{
+    const struct refill *r = &t->refill;
+    const bool empty = r->state == REFILL_EMPTY;
+    struct refill_times seen = {0};
+    for (int i = 0; i < t->n; i++) {
+        const struct trace *trace;
+        const struct pipe_list *list;
+        trainer_traced(t->trainers[i], &trace, &list);
+        refill_read(&seen, &t->costs, i % t->stages, list, trace);
+    }
+    if (!refill_step(&t->refill, &seen, seconds))
+        return;
+    if (empty)
+        refill_correct(&r->times, &t->plan, &t->costs);
+    for (int i = 0; i < t->n; i++)
+        trainer_refill(t->trainers[i], r->share);
+    if (r->state == REFILL_DONE)
+        log_info("island",
+                 "bubbles are filled to %.0f %%, which delays the pipeline by %.1f %%: %.3g s a "
+                 "step, %.3g s with the frozen encoders behind it",
+                 100 * r->share, 100 * r->delay, r->best, r->empty);
+}
+
 int island_trainer_step(struct island_trainer *t, const struct batch *b, const struct batch *next,
                         struct step_result *ret, struct err *err)
 {
@@ -790,11 +840,13 @@ int island_trainer_step(struct island_trainer *t, const struct batch *b, const s
     t->batch.units = batch_units(b);
     t->next = next ? *next : (struct batch){0};
     const uint64_t begun = clock_now_ns();
-    for (int i = 0; i < t->n && t->trace; i++)
+    const bool shows = shows_filling(t);
+    for (int i = 0; i < t->n && (t->trace || shows); i++)
         trainer_trace(t->trainers[i], begun);
     int rc = island_cut(t->is, t->stages, err);
     if (rc == 0)
         rc = island_run(t->is, step_job, t, err);
+    const double seconds = (double)(clock_now_ns() - begun) / 1e9;
     t->encoded = rc == 0 && t->rcs[0] == 0 && t->next.count > 0;
     if (rc < 0)
         return rc;
@@ -814,6 +866,8 @@ int island_trainer_step(struct island_trainer *t, const struct batch *b, const s
             *err = t->err;
         return t->rcs[0];
     }
+    if (shows)
+        refill_bubbles(t, seconds);
     *ret = t->results[0];
     return 0;
 }

@@ -24,13 +24,15 @@
  *
  * FILLED.  Where costs with frozen networks are given, a pipeline's ranks run those over the
  * samples of the next step in the bubbles of this one; of a phase's first step alone, before it.
- * Results do not depend on it.
+ * After some steps bubbles are filled again, by what those took (worker/pipe/refill.h).  Results do
+ * not depend on it.
  *
  * All calls on the compute thread. */
 #ifndef WORKER_ISLAND_TRAIN_H
 #define WORKER_ISLAND_TRAIN_H
 
 #include "common/base/base.h"
+#include "worker/pipe/refill.h"
 #include "worker/train/island.h"
 #include "worker/train/train.h"
 
@@ -53,8 +55,8 @@ int island_even_plan(const struct island *is, const struct model *m, int stages,
 int island_slots(const struct island *is, const struct pipe_plan *plan, int stage);
 
 /* As trainer_make, on every rank; m is borrowed; plan NULL: one stage.  costs: of the island, by
- * which the plan was found, read in the call alone but for their layers; NULL: it was not, and
- * nothing is filled.  follow comes before the first step. */
+ * which the plan was found, read in the call alone; NULL: it was not, and nothing is filled.
+ * follow comes before the first step. */
 int island_trainer_new(struct island *is, const struct model *m, const struct train_options *opt,
                        const struct pipe_plan *plan, const struct costs *costs,
                        struct island_trainer **ret, struct err *err);
@@ -63,6 +65,8 @@ void island_trainer_free(struct island_trainer *t); /* accepts NULL */
 /* The whole step's. */
 const struct train_options *island_trainer_options(const struct island_trainer *t);
 bool island_trainer_fills(const struct island_trainer *t); /* asks for the next step's batch */
+/* For tests: how much of the bubbles its steps fill. */
+const struct refill *island_trainer_refill(const struct island_trainer *t);
 /* Rank 0's, which stands for the whole model: position, reads and writes go through it. */
 struct trainer *island_trainer_first(const struct island_trainer *t);
 struct trainer *island_trainer_rank(const struct island_trainer *t, int rank);

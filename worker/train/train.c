@@ -142,6 +142,7 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
     t->losses = NULL;
     t->with_peers = true;
     t->peers = *peers;
+    t->fill_share = 1;
     if (peers->plan) {
         t->plan = *peers->plan;
         t->device = peers->device;
@@ -157,8 +158,10 @@ static int make_schedule(const struct trainer *t, const struct pipe_plan *plan, 
                          struct pipe_schedule *ret, struct err *err)
 {
     const struct costs *costs = t->with_peers ? t->peers.costs : NULL;
-    const struct fill_options fill = {
-        .samples = (int)next, .scratch = FILL_UNDERWAY, .group = FILL_GROUP, .share = 1};
+    const struct fill_options fill = {.samples = (int)next,
+                                      .scratch = FILL_UNDERWAY,
+                                      .group = FILL_GROUP,
+                                      .share = t->fill_share};
     struct fill_report report;
     int rc = schedule_make(costs, plan, ret, err);
     if (rc < 0)
@@ -219,11 +222,20 @@ static int crossing_failed(const struct trainer *t, int rc, struct err *err)
                   : 0;
 }
 
-/* What an instruction waited for is there. */
-static void note_ready(struct trainer *t)
+/* What has been queued, on a card. */
+static int wait_queued(struct trainer *t, struct err *err)
 {
-    if (t->pace)
-        t->ready_ns = clock_now_ns();
+    if (t->dev->unified)
+        return 0;
+    return t->with_peers ? t->peers.wait(t->peers.arg, t->w->stream, err) : weights_sync(t->w, err);
+}
+
+/* What an instruction waited for is there. */
+static int note_ready(struct trainer *t, struct err *err)
+{
+    const int rc = t->tracing ? wait_queued(t, err) : 0;
+    t->ready_ns = clock_now_ns();
+    return rc;
 }
 
 /* F, or E: a forward that makes what the estimate is made of. */
@@ -241,7 +253,8 @@ static int forward(struct trainer *t, int micro, bool estimates, struct err *err
     if (rc == 0 && t->plan.cuts[0].n > 1 && again && !early)
         rc = t->peers.sent(t->peers.arg);
     rc = crossing_failed(t, rc, err);
-    note_ready(t);
+    if (rc == 0)
+        rc = note_ready(t, err);
     m.estimates = estimates;
     m.backward = !estimates;
     return rc < 0 ? rc : net_forward(t->net, NULL, slot_of(t, micro), &m, err);
@@ -259,9 +272,10 @@ static int backward(struct trainer *t, int micro, struct err *err)
     if (t->part.to < t->m->spec.depth)
         rc = t->peers.arrive(t->peers.arg, PIPE_GRADIENTS, micro);
     rc = crossing_failed(t, rc, err);
+    if (rc == 0)
+        rc = note_ready(t, err);
     if (rc < 0)
         return rc;
-    note_ready(t);
     t->w->watch = watch_of(t, micro);
     rc = net_backward(t->net, NULL, slot_of(t, micro), err);
     t->w->watch = NULL;
@@ -437,28 +451,28 @@ static int queue_one(struct trainer *t, const struct batch *b, const struct pipe
 static int queue_instr(struct trainer *t, const struct batch *b, const struct pipe_instr *in,
                        struct err *err)
 {
-    note_ready(t);
+    t->ready_ns = clock_now_ns();
     int rc = queue_one(t, b, in, err);
     if (t->pace && rc == 0)
         t->pace(t->pace_arg, in, t->ready_ns);
     return rc;
 }
 
-static double since(const struct trainer *t)
+static double since(const struct trainer *t, uint64_t at_ns)
 {
-    return (double)(clock_now_ns() - t->traced_from) / 1e9;
+    return (double)(at_ns - t->traced_from) / 1e9;
 }
 
 /* One instruction, and when it ran. */
 static int trace_instr(struct trainer *t, const struct batch *b, int i, struct err *err)
 {
     struct trace_row *row = &t->trace.rows[i];
-    row->start = since(t);
+    row->start = since(t, clock_now_ns());
     int rc = queue_instr(t, b, &list_of(t)->items[i], err);
-    if (rc == 0 && !t->dev->unified)
-        rc = t->with_peers ? t->peers.wait(t->peers.arg, t->w->stream, err)
-                           : weights_sync(t->w, err);
-    row->end = since(t);
+    if (rc == 0)
+        rc = wait_queued(t, err);
+    row->ready = since(t, t->ready_ns);
+    row->end = since(t, clock_now_ns());
     return rc;
 }
 
@@ -466,7 +480,6 @@ static int begin_trace(struct trainer *t, int n, struct err *err)
 {
     mem_free(t->trace.rows);
     t->trace = (struct trace){.rows = mem_try_array((size_t)n, sizeof *t->trace.rows), .n = n};
-    t->tracing = false;
     return t->trace.rows ? 0 : err_set(err, -ENOMEM, "no memory to trace a step");
 }
 
@@ -478,6 +491,7 @@ static int queue_step(struct trainer *t, const struct batch *b, struct err *err)
     int rc = trace ? begin_trace(t, list->n, err) : 0;
     for (int i = 0; i < list->n && rc == 0; i++)
         rc = trace ? trace_instr(t, b, i, err) : queue_instr(t, b, &list->items[i], err);
+    t->tracing = false;
     return rc;
 }
 
@@ -670,6 +684,15 @@ int trainer_encode(struct trainer *t, unsigned count, struct err *err)
     schedule_release(&alone);
     schedule_release(&filled);
     return rc;
+}
+
+void trainer_refill(struct trainer *t, double share)
+{
+    t->fill_share = share;
+    for (int i = 0; i < 2; i++) {
+        schedule_release(&t->lists[i].schedule);
+        t->lists[i].micros = 0;
+    }
 }
 
 void trainer_trace(struct trainer *t, uint64_t begun_ns)

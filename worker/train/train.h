@@ -103,6 +103,10 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
  * `count`, before that step, as nobody did in the step before.  Waits. */
 int trainer_encode(struct trainer *t, unsigned count, struct err *err);
 
+/* In a filled pipeline: lists are made anew, by what the costs say now, and of each bubble so large
+ * a share is filled (fill_options); 1 until then.  Between steps, of all trainers alike. */
+void trainer_refill(struct trainer *t, double share);
+
 /* t, the first of an island's trainers, stands for the whole model m from now on: what is read and
  * written below by tensor, level or as a flat vector is that of the trainer which has it: of n
  * parts of a pipeline, and of `sharers` copies of each, which share moments and averages out. parts
@@ -111,7 +115,8 @@ void trainer_stand_for(struct trainer *t, const struct model *m, struct trainer 
                        int n, int sharers);
 
 /* The next step notes when each instruction of its list begins and ends, in seconds since begun_ns;
- * a card is waited for after each.  The row of an F or a B has its waiting for what it receives. */
+ * a card is waited for after each.  The row of an F, E or B has its waiting for what it receives,
+ * and says when that was there. */
 void trainer_trace(struct trainer *t, uint64_t begun_ns);
 /* The last one's, with its list: valid until the next step. */
 void trainer_traced(const struct trainer *t, const struct trace **ret,

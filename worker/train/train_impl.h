@@ -49,6 +49,7 @@ struct trainer {
 
     struct pipe_plan plan;      /* micro-batches and estimate: this step's */
     struct step_lists lists[2]; /* of steps without an estimate, and with one */
+    double fill_share;          /* of bubbles */
     int device;                 /* which of the plan it is */
     struct model_part part;
     struct net_micro *micros; /* (batch) of the step */
@@ -57,7 +58,7 @@ struct trainer {
     uint64_t traced_from;     /* ns */
     trainer_pace_fn *pace;    /* NULL: none */
     void *pace_arg;
-    uint64_t ready_ns; /* while there is one: what the instruction waited for was there */
+    uint64_t ready_ns; /* what the instruction waited for was there */
 
     uint64_t *keys;           /* (batch) host: of the step's samples */
     struct recording recs[2]; /* of steps without an estimate, and with one */

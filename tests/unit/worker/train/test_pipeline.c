@@ -355,17 +355,23 @@ static void encoded_close(struct encoded *e)
     mem_free(e);
 }
 
-/* told: of some steps, what comes next. */
-static struct step_result encoded_step(struct encoded *e, unsigned i, bool told)
+/* On so many samples; next: of the step after it, 0: not known. */
+static struct step_result encoded_batch(struct encoded *e, unsigned i, unsigned n, unsigned n_next)
 {
     struct err err = {0};
     struct step_result r;
     struct samples *x = mem_alloc(2 * sizeof *x);
-    const struct batch now = make_batch(&e->m->spec, i, count_of(i), x);
-    const struct batch next = make_batch(&e->m->spec, i + 1, count_of(i + 1), x + 1);
-    OK(island_trainer_step(e->side.t, &now, told && is_told(i) ? &next : NULL, &r, &err));
+    const struct batch now = make_batch(&e->m->spec, i, n, x);
+    const struct batch next = make_batch(&e->m->spec, i + 1, n_next, x + 1);
+    OK(island_trainer_step(e->side.t, &now, n_next > 0 ? &next : NULL, &r, &err));
     mem_free(x);
     return r;
+}
+
+/* told: of some steps, what comes next. */
+static struct step_result encoded_step(struct encoded *e, unsigned i, bool told)
+{
+    return encoded_batch(e, i, count_of(i), told && is_told(i) ? count_of(i + 1) : 0);
 }
 
 /* Against one that fills nothing, after its rounds. */
@@ -492,6 +498,49 @@ static void test_filled(void **state)
     check_filled((struct encoded_case){3, 1, 4, 0.5}, &frozen[1], 1);
 }
 
+/* Of a rank's list of the last step. */
+static bool fills_bubbles(const struct encoded *e, int rank)
+{
+    const struct trace *trace;
+    const struct pipe_list *list;
+    bool before = false, step = false;
+    trainer_traced(island_trainer_rank(e->side.t, rank), &trace, &list);
+    for (int i = 0; i < list->n; i++) {
+        before |= list->items[i].op == PIPE_FROZEN && !step;
+        step |= list->items[i].op == PIPE_STEP;
+    }
+    return before;
+}
+
+/* Bubbles are filled again by what steps took, and that changes nothing. */
+static void test_refilled(void **state)
+{
+    static const struct encoded_case one = {1, 1, 2, 0}, cut = {2, 1, 2, 0};
+    struct encoded *plain = encoded_open(&one, 0, ONE_F_ONE_B),
+                   *e = encoded_open(&cut, 3e-4, ONE_F_ONE_B);
+    const struct refill *r = island_trainer_refill(e->side.t);
+    const unsigned most = 1 + REFILL_SETTLED + (1 + REFILL_SHARES_MAX) * REFILL_STEPS;
+    unsigned i = 0;
+    for (; r->state != REFILL_DONE; i++) {
+        const bool empty = r->state == REFILL_EMPTY && r->steps == 0;
+        /* One is ragged, and shows nothing, nor does the one before. */
+        const unsigned n = i == 3 ? BATCH - 1 : BATCH, next = i == 2 ? BATCH - 1 : BATCH;
+        assert_true(i < most + 2);
+        const struct step_result a = encoded_batch(plain, i, n, 0);
+        const struct step_result b = encoded_batch(e, i, n, next);
+        assert_true(a.loss == b.loss && a.grad_norm == b.grad_norm);
+        if (empty)
+            assert_false(fills_bubbles(e, 0) || fills_bubbles(e, 1));
+        else if (r->state == REFILL_SETTLES)
+            assert_true(fills_bubbles(e, 0) || fills_bubbles(e, 1));
+    }
+    assert_true(i >= 3 + REFILL_SETTLED + 2 * REFILL_STEPS);
+    assert_true(r->best > 0 && r->best <= r->empty && r->best_share == r->share);
+    assert_same(&plain->side, &e->side, e->m);
+    encoded_close(e);
+    encoded_close(plain);
+}
+
 /* A step's trace is a file with a bar for each instruction, in their order and within the step. */
 static void test_trace(void **state)
 {
@@ -519,7 +568,8 @@ static void test_trace(void **state)
         assert_int_equal(trace->n, list->n);
         for (int i = 0; i < trace->n; i++) {
             assert_true(trace->rows[i].start >= (i > 0 ? trace->rows[i - 1].end : 0));
-            assert_true(trace->rows[i].end >= trace->rows[i].start && trace->rows[i].end < 60);
+            assert_true(trace->rows[i].end >= trace->rows[i].ready && trace->rows[i].end < 60);
+            assert_true(trace->rows[i].ready >= trace->rows[i].start);
         }
     }
     struct buf text;
@@ -669,9 +719,9 @@ int main(void)
         cmocka_unit_test(test_bits),      cmocka_unit_test(test_precisions),
         cmocka_unit_test(test_estimates), cmocka_unit_test(test_memory),
         cmocka_unit_test(test_encoders),  cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_filled),    cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_reading),   cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_filled),    cmocka_unit_test(test_refilled),
+        cmocka_unit_test(test_trace),     cmocka_unit_test(test_reading),
+        cmocka_unit_test(test_failure),   cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
