@@ -6,6 +6,8 @@
 
 #include "common/base/base.h"
 
+#define HTTP_CURL_USER_TIMEOUT_MS 20000 /* bytes that no peer acknowledges end a connection */
+
 /* The options that every request has; pin NULL: the system's authorities. */
 void http_curl_tls(CURL *easy, const char *url, const uint8_t *pin);
 /* libcurl's global part, once per process. */

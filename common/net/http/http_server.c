@@ -193,10 +193,12 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
             MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
         struct http_conn *n = mem_alloc(sizeof(*n));
         int one = 1;
+        unsigned idle_ms = s->o.idle_ms; /* also for bytes that nobody acknowledges */
         n->fd = info->connect_fd;
         n->waiting_since_ms = loop_now_ms(s->loop);
         greet(s, c, n);
-        (void)setsockopt(n->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* only a wish */
+        (void)setsockopt(n->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* only wishes */
+        (void)setsockopt(n->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &idle_ms, sizeof(idle_ms));
         list_push(&s->conns, &n->link);
         s->counters.connections++;
         *socket_context = n;

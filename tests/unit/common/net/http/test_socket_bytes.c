@@ -2,6 +2,11 @@
  * socket once, closed or open. */
 #include "tests/unit/common/net/http/http_test.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include "common/net/http/http_curl.h"
 #include "common/net/http/socket_bytes.h"
 
 #define BODY_BYTES ((size_t)1000000)
@@ -166,13 +171,40 @@ static void test_transfers(void **state)
     stop(w);
 }
 
+/* A peer that is gone without a word is given up, on both sides of a connection. */
+static void test_user_timeout(void **state)
+{
+    struct world *w = start_counted(false);
+    struct socket_bytes b = {.n_open = 0};
+    unsigned ms = 0;
+    socklen_t len = sizeof(ms);
+    serve(w);
+    CURL *easy = handle(&b);
+    http_curl_tls(easy, w->url, NULL);
+    fetch(w, easy, "/t/small");
+    assert_int_equal(b.n_open, 1);
+    assert_int_equal(getsockopt(b.open[0], IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &len), 0);
+    assert_int_equal(ms, HTTP_CURL_USER_TIMEOUT_MS);
+    /* Of this process's sockets two are the connection's: ours, and the server's end of it. */
+    unsigned ends = 0;
+    for (int fd = 0; fd < 256; fd++) {
+        len = sizeof(ms);
+        ms = 0;
+        ends += fd != b.open[0] && getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &len) == 0 &&
+                ms > 0;
+    }
+    assert_int_equal(ends, 1);
+    curl_easy_cleanup(easy);
+    unserve(w);
+    stop(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_tls),
-        cmocka_unit_test(test_many_open),
-        cmocka_unit_test(test_transfers),
+        cmocka_unit_test(test_plain),        cmocka_unit_test(test_tls),
+        cmocka_unit_test(test_many_open),    cmocka_unit_test(test_transfers),
+        cmocka_unit_test(test_user_timeout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
