@@ -347,6 +347,7 @@ static void start_timers(struct coordinator *co)
     co->tick = loop_timer_new(co->loop, on_tick, co);
     co->retry = loop_timer_new(co->loop, on_retry, co);
     co->sweep = loop_timer_new(co->loop, on_sweep, co);
+    co->gather = loop_timer_new(co->loop, turn, co);
     loop_timer_start(co->tick, CORE_TICK_MS, CORE_TICK_MS);
     loop_timer_start(co->sweep, SWEEP_MS, SWEEP_MS);
     co->scrub_part = (uint8_t)(clock_wall_ms() / SWEEP_MS); /* about where the last start left */
@@ -428,6 +429,7 @@ void coordinator_close(struct coordinator *co)
     loop_timer_free(co->tick);
     loop_timer_free(co->retry);
     loop_timer_free(co->sweep);
+    loop_timer_free(co->gather);
     state_release(&co->state);
     http_sessions_free(co->sessions);
     keys_free(co->keys);

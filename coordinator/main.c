@@ -310,7 +310,7 @@ static int run(const struct flags *f, struct settings *s, struct err *err)
     return f->backup || f->restore ? back_up(f, err) : start(f, s, err);
 }
 
-/* A thousand workers are a thousand connections, and an outer step opens a file
+/* Ten thousand workers are as many connections, and an outer step opens a file
  * for each contribution. */
 static void allow_many_files(void)
 {

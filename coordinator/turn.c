@@ -5,7 +5,8 @@
  *   parked workers get tasks -> ONE commit -> replies leave -> long polls are answered
  *
  * Nobody is told what no commit has.  While nothing can be committed nothing advances either: the
- * retry comes back here. */
+ * retry comes back here.  Where heartbeats alone have asked (core_gather()) only the commit is
+ * made. */
 #include "coordinator/turn.h"
 
 #include "common/base/base.h"
@@ -13,6 +14,7 @@
 #include "coordinator/job/flow.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/job/gc.h"
+#include "coordinator/job/metrics.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/rpc/assign.h"
 #include "coordinator/state/poll.h"
@@ -65,9 +67,12 @@ void turn(void *arg)
 {
     struct coordinator *co = arg;
     co->turn_scheduled = false;
+    loop_timer_stop(co->gather);
     if (co->closing)
         return;
-    if (co->store_ok) {
+    metrics_turn(co);
+    if (co->store_ok && co->touched) {
+        co->touched = false;
         flow_advance(co);
         sample_turn(co);
         assign_parked(co);

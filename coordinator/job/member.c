@@ -38,9 +38,9 @@ static bool others_idle(const struct coordinator *co, const struct worker *w, co
 /* How long a phase may take: by what was seen of all, and of the worker itself.  Twice as long each
  * time that it was taken from somebody, so that two who are slow do not take it from each other for
  * ever. */
-static uint64_t limit_ms(const struct job *j, const struct worker *w, const struct task *t)
+static uint64_t limit_ms(struct job *j, const struct worker *w, const struct task *t)
 {
-    const uint64_t seen = lease_limit(j->phase_ms, j->n_phase_ms < 32 ? j->n_phase_ms : 32);
+    const uint64_t seen = job_time_of(&j->phase_ms, lease_limit);
     const uint64_t most = seen != 0 && seen < 2 * w->phase_ms ? 2 * w->phase_ms : seen;
     return most << (t->slow < SLOW_MAX ? t->slow : SLOW_MAX);
 }
@@ -48,21 +48,20 @@ static uint64_t limit_ms(const struct job *j, const struct worker *w, const stru
 void member_lease(const struct coordinator *co, const struct worker *w, struct lease_decision *ret)
 {
     const struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
-    const struct job *j = t ? state_job(&co->state, t->job_id) : NULL;
+    struct job *j = t ? state_job(&co->state, t->job_id) : NULL;
     struct lease_in in = {
         .now_ms = core_now(co),
         .heard_ms = w->heard_ms,
         .closed_ms = w->closed_ms,
         .progress_ms = t ? t->progress_ms : 0,
-        .median_gap_ms =
-            j ? lease_median(j->phase_gaps, j->n_phase_gaps < 32 ? j->n_phase_gaps : 32) : 0,
+        .median_gap_ms = j ? job_time_of(&j->phase_gaps, lease_median) : 0,
     };
     if (t != NULL && t->progress_gap_ms > in.median_gap_ms)
         in.median_gap_ms = t->progress_gap_ms;
     if (t != NULL && t->kind == TASK_TRAIN && j != NULL) {
         in.held_ms = core_now(co) - t->leased_ms;
         in.limit_ms = limit_ms(j, w, t);
-        in.idle = in.limit_ms != 0 && others_idle(co, w, t);
+        in.idle = in.limit_ms != 0 && in.held_ms > in.limit_ms && others_idle(co, w, t);
     }
     const struct lease_options o = {co->opt.heartbeat_ms, co->opt.lease_ms, CLOSED_MS,
                                     PROGRESS_MIN_MS};

@@ -53,7 +53,7 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
         m.loss = (double)points[i]->loss;
         m.lr = (double)points[i]->lr;
         add_metric(co, j, &m);
-        job_edit_replica(j, t->path, t->train.replica)->loss = points[i]->loss;
+        job_replica_memory(j, t->path, t->train.replica)->loss = points[i]->loss;
         taken++;
         core_event(co, &(struct event){.kind = EVENT_LOSS,
                                        .job_id = j->id,
@@ -64,11 +64,21 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
     }
     if (taken == 0)
         return;
-    refresh_loss(j);
+    j->loss_changed = true;
     uint64_t quarter = METRIC_POINTS_MAX / 4, before = j->metric_points / quarter;
     j->metric_points += taken;
     if (j->metric_points / quarter != before)
         save_metrics_thinned(co->store, j);
+}
+
+void metrics_turn(struct coordinator *co)
+{
+    for (size_t i = 0; i < co->state.n_jobs; i++) {
+        struct job *j = co->state.jobs[i];
+        if (j->loss_changed)
+            refresh_loss(j);
+        j->loss_changed = false;
+    }
 }
 
 void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)

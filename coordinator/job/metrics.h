@@ -7,9 +7,11 @@
 
 struct Skerry__V1__LossPoint;
 
-/* Points of a phase's loss curve. */
+/* Points of a phase's loss curve.  The job's own loss follows with the turn. */
 void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
                     struct Skerry__V1__LossPoint *const *points, size_t n);
+/* Before each commit. */
+void metrics_turn(struct coordinator *co);
 /* A held-out loss was measured. */
 void metrics_eval(struct coordinator *co, struct job *j, const struct task *t);
 /* A round of a path is over. */

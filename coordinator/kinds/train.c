@@ -230,7 +230,7 @@ static void note_took(struct coordinator *co, struct job *j, const struct task *
     const uint64_t ms = core_now(co) - t->leased_ms;
     if (t->older || (t->train.snapshot != NULL && t->train.snapshot->worker_id != t->worker_id))
         return;
-    j->phase_ms[j->n_phase_ms++ % 32] = ms;
+    job_note_time(&j->phase_ms, ms);
     if (w != NULL)
         w->phase_ms = ms;
 }

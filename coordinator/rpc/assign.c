@@ -11,12 +11,16 @@
 #define BUSY_PATIENCE_MS 10000 /* and, while that evaluates or draws, half a round: */
 #define BUSY_PATIENCE_MAX_MS 300000
 
-static uint32_t job_leases(const struct state *s, uint64_t job_id)
+static void count_leases(struct state *s)
 {
-    uint32_t n = 0;
-    for (size_t i = 0; i < s->n_tasks; i++)
-        n += s->tasks[i]->job_id == job_id && s->tasks[i]->state == TASK_LEASED;
-    return n;
+    for (size_t i = 0; i < s->n_jobs; i++)
+        s->jobs[i]->leases = 0;
+    for (size_t i = 0; i < s->n_tasks; i++) {
+        struct job *j =
+            s->tasks[i]->state == TASK_LEASED ? state_job(s, s->tasks[i]->job_id) : NULL;
+        if (j != NULL)
+            j->leases++;
+    }
 }
 
 /* An owner that evaluates or draws will be back: a phase without its moments
@@ -55,11 +59,12 @@ static uint32_t last_round(const struct job *j)
 /* Tasks that may be leased to a worker, into a new array. */
 static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
 {
-    const struct state *s = &co->state;
+    struct state *s = &co->state;
     struct schedule_task *list = mem_alloc_array(s->n_open + 1, sizeof(*list));
     size_t n = 0;
     uint64_t job_id = 0;
-    uint32_t leases = 0, last = 0;
+    uint32_t last = 0;
+    count_leases(s);
     for (size_t i = 0; i < s->n_tasks; i++) {
         const struct task *t = s->tasks[i];
         const struct job *j = t->state == TASK_PENDING ? state_job(s, t->job_id) : NULL;
@@ -67,7 +72,6 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
             continue;
         if (t->job_id != job_id) {
             job_id = t->job_id;
-            leases = job_leases(s, job_id);
             last = last_round(j);
         }
         list[n] = (struct schedule_task){
@@ -79,7 +83,7 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
             .ready_ms = t->ready_ms,
             .not_before_ms = t->not_before_ms,
             .network = query_network(j, t),
-            .job_leases = leases,
+            .job_leases = j->leases,
             .lag = t->kind == TASK_TRAIN && t->train.round > last ? t->train.round - last : 0,
             .needs_helper = task_is_remote(t),
             .needs_trainers = query_needs_trainers(j, t),
@@ -90,18 +94,22 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
     return list;
 }
 
-/* Does another worker than w not wait for others itself? */
-static bool has_helper(const struct state *s, const struct worker *w)
+/* Does the worker not wait for others itself? */
+static bool helps(const struct state *s, const struct worker *w)
 {
-    for (size_t i = 0; i < s->n_workers; i++) {
-        const struct worker *o = s->workers[i];
-        if (o == w || o->state != WORKER_HERE || worker_goes(o))
-            continue;
-        const struct task *t = o->task_id ? state_task(s, o->task_id) : NULL;
-        if (t == NULL || !task_is_remote(t))
-            return true;
-    }
-    return false;
+    const struct task *t = w->task_id ? state_task(s, w->task_id) : NULL;
+    return w->state == WORKER_HERE && !worker_goes(w) && (t == NULL || !task_is_remote(t));
+}
+
+/* How many do, where some task takes one. */
+static size_t helpers(const struct state *s, const struct schedule_task *list, size_t n)
+{
+    size_t found = 0, at = 0;
+    while (at < n && !list[at].needs_helper)
+        at++;
+    for (size_t i = 0; at < n && i < s->n_workers; i++)
+        found += helps(s, s->workers[i]);
+    return found;
 }
 
 /* Leases the picked task; the answer follows the commit. */
@@ -119,7 +127,7 @@ static void give(struct coordinator *co, struct worker *w, struct task *t)
 
 /* A worker's turn: true when it got a task. */
 static bool serve(struct coordinator *co, struct worker *w, const struct schedule_task *list,
-                  size_t n, size_t *ret_index)
+                  size_t n, size_t helpers, size_t *ret_index)
 {
     char reason[REASON_MAX];
     uint64_t until;
@@ -128,7 +136,7 @@ static bool serve(struct coordinator *co, struct worker *w, const struct schedul
         return false;
     }
     const struct schedule_options o = {
-        .helper = has_helper(&co->state, w),
+        .helper = helpers > helps(&co->state, w), /* somebody else */
         .trainers = w->allows_trainers,
         .small = w->small,
         .n_small = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX,
@@ -146,17 +154,23 @@ static bool serve(struct coordinator *co, struct worker *w, const struct schedul
 void assign_parked(struct coordinator *co)
 {
     struct state *s = &co->state;
-    size_t n = 0;
+    size_t n = 0, helping = 0;
     struct schedule_task *list = NULL;
+    const bool tell = core_now(co) >= co->told_ms + CORE_TICK_MS;
     for (size_t i = 0; i < s->n_workers; i++) {
         if (s->workers[i]->parked == NULL || s->workers[i]->task_id != 0)
             continue;
         struct worker *w = worker_memory(s->workers[i]);
-        if (list == NULL)
+        if (list == NULL) {
             list = candidates(co, &n);
+            helping = helpers(s, list, n);
+        }
         size_t at;
-        if (serve(co, w, list, n, &at)) {
-            give(co, state_edit_worker(s, w), state_edit_task(s, state_task(s, list[at].id)));
+        /* With nothing to give only the reason could be another one. */
+        if ((n > 0 || tell || w->waiting_for[0] == '\0') && serve(co, w, list, n, helping, &at)) {
+            struct task *t = state_edit_task(s, state_task(s, list[at].id));
+            helping -= task_is_remote(t) && helping > 0;
+            give(co, state_edit_worker(s, w), t);
             memmove(&list[at], &list[at + 1], (n - at - 1) * sizeof(*list));
             n--;
         } else if (core_now(co) >= w->parked_until_ms) {
@@ -166,6 +180,8 @@ void assign_parked(struct coordinator *co)
             core_reply(co, req, assign_send)->worker_id = w->id;
         }
     }
+    if (tell)
+        co->told_ms = core_now(co);
     mem_free(list);
 }
 

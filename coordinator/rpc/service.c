@@ -34,19 +34,18 @@ static void refuse(struct rpc_request *req, const struct err *err)
 }
 
 /* The worker that joined on this connection. */
-static struct worker *worker_of(struct coordinator *co, struct rpc_request *req)
+static const struct worker *worker_of(struct coordinator *co, struct rpc_request *req)
 {
     struct rpc_peer *peer = rpc_request_peer(req);
     uint64_t id = peer ? (uint64_t)(uintptr_t)rpc_peer_user(peer) : 0;
     const struct worker *w = state_worker(&co->state, id);
-    bool here = w != NULL && w->state == WORKER_HERE && w->peer == peer;
-    return here ? state_edit_worker(&co->state, w) : NULL;
+    return w != NULL && w->state == WORKER_HERE && w->peer == peer ? w : NULL;
 }
 
 /* The same, or the request is answered: JOIN first. */
 static struct worker *need_worker(struct coordinator *co, struct rpc_request *req)
 {
-    struct worker *w = worker_of(co, req);
+    struct worker *w = state_edit_worker(&co->state, worker_of(co, req));
     if (w == NULL)
         rpc_fail(req, -ERR_STALE, true, 0, "this worker is not known here (any more): join again");
     else
@@ -261,7 +260,7 @@ static void note_progress(struct coordinator *co, struct task *t, const struct w
     if (!lease_progress(&t->reached, &now))
         return;
     if (!first && j != NULL)
-        j->phase_gaps[j->n_phase_gaps++ % 32] = core_now(co) - t->progress_ms;
+        job_note_time(&j->phase_gaps, core_now(co) - t->progress_ms);
     t->progress_ms = core_now(co);
 }
 
@@ -281,7 +280,7 @@ static void take_progress(struct coordinator *co, struct worker *w, struct task 
     if (isfinite(p->loss) && p->loss != 0.0f) {
         t->loss = w->loss = p->loss;
         if (t->kind == TASK_TRAIN && j != NULL)
-            job_edit_replica(j, t->path, t->train.replica)->loss = p->loss;
+            job_replica_memory(j, t->path, t->train.replica)->loss = p->loss;
     }
     /* On a full disk the points of the curve are let go: they would pile up. */
     if (j != NULL && t->kind == TASK_TRAIN && core_writable(co, NULL) == 0)
@@ -310,11 +309,37 @@ static void heartbeat_send(struct coordinator *co, struct reply *r)
     mem_free(msg.applied);
 }
 
+/* Most say and ask nothing that a commit would have to hold: they are answered at once.  Points of
+ * a curve share one with those of others. */
+static struct reply *answer_heartbeat(struct coordinator *co, struct rpc_request *req,
+                                      const struct worker *w, bool points)
+{
+    if (!co->store_ok || w->row.edited || w->n_verdicts > 0)
+        return core_reply(co, req, heartbeat_send);
+    if (!points) {
+        struct reply r = {.req = req, .worker_id = w->id};
+        heartbeat_send(co, &r);
+        return NULL;
+    }
+    core_gather(co);
+    return core_reply_later(co, req, heartbeat_send);
+}
+
+/* What the worker says of itself.  Its row has the bytes alone of that, which go along with what
+ * else changes. */
+static void take_vitals(struct worker *w, const Skerry__V1__HeartbeatRequest *m)
+{
+    count_bytes(w, m);
+    if (m->throughput > 0 && isfinite(m->throughput))
+        w->throughput = m->throughput;
+    devices_take(&w->devices, m);
+}
+
 static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
 {
     struct coordinator *co = arg;
     const Skerry__V1__HeartbeatRequest *m = (const Skerry__V1__HeartbeatRequest *)(const void *)msg;
-    struct worker *w = worker_of(co, req);
+    struct worker *w = worker_memory(worker_of(co, req));
     if (w == NULL) {
         Skerry__V1__HeartbeatReply reply = SKERRY__V1__HEARTBEAT_REPLY__INIT;
         reply.rejoin = true;
@@ -322,11 +347,9 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
         return;
     }
     member_heard(co, w);
-    worker_confirm_verdicts(w); /* a new heartbeat confirms what the last answer told */
-    count_bytes(w, m);
-    if (m->throughput > 0 && isfinite(m->throughput))
-        w->throughput = m->throughput;
-    devices_take(&w->devices, m);
+    if (w->n_verdicts > 0) /* a new heartbeat confirms what the last answer told */
+        worker_confirm_verdicts(state_edit_worker(&co->state, w));
+    take_vitals(w, m);
     const Skerry__V1__Progress *p = m->progress;
     struct task *t = p ? task_memory(state_task(&co->state, p->task_id)) : NULL;
     if (t != NULL)
@@ -337,11 +360,14 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
         take_progress(co, w, t, p);
     else
         w->activity[0] = '\0';
-    struct reply *r = core_reply(co, req, heartbeat_send);
-    r->worker_id = w->id;
     /* A finished task that is still being tidied up is no reason to stop. */
     bool done = t != NULL && t->state == TASK_DONE && t->worker_id == w->id;
-    if (p != NULL && !mine && !done) {
+    const bool revoked = p != NULL && !mine && !done;
+    struct reply *r = revoked ? core_reply(co, req, heartbeat_send)
+                              : answer_heartbeat(co, req, w, mine && p->n_points > 0);
+    if (r != NULL)
+        r->worker_id = w->id;
+    if (revoked) {
         r->flag = true;
         r->task_id = p->task_id;
         r->attempt = p->attempt;
@@ -356,10 +382,8 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
 
 static void parked_gone(void *arg, struct rpc_request *req)
 {
-    struct coordinator *co = arg;
-    for (size_t i = 0; i < co->state.n_workers; i++)
-        if (co->state.workers[i]->parked == req)
-            worker_memory(co->state.workers[i])->parked = NULL;
+    struct worker *w = arg;
+    w->parked = NULL;
     rpc_fail(req, -ERR_CANCELLED, true, 0, "the connection is gone");
 }
 
@@ -388,7 +412,7 @@ static void on_assign(void *arg, struct rpc_request *req, const ProtobufCMessage
     w->task_id = 0;
     w->parked = req;
     w->parked_until_ms = core_now(co) + (m->wait_ms < WAIT_MAX_MS ? m->wait_ms : WAIT_MAX_MS);
-    rpc_request_on_gone(req, parked_gone, co);
+    rpc_request_on_gone(req, parked_gone, w); /* who is parked is here, and stays on record */
     core_touch(co);
 }
 

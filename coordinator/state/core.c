@@ -23,22 +23,35 @@ int core_writable(struct coordinator *co, struct err *err)
 
 void core_touch(struct coordinator *co)
 {
+    co->touched = true;
     if (co->turn_scheduled || co->closing)
         return;
     co->turn_scheduled = true;
     loop_defer(co->loop, co->turn, co);
 }
 
-struct reply *core_reply(struct coordinator *co, struct rpc_request *req,
-                         void (*send)(struct coordinator *co, struct reply *r))
+void core_gather(struct coordinator *co)
+{
+    if (!co->turn_scheduled && !co->closing && !loop_timer_active(co->gather))
+        loop_timer_start(co->gather, CORE_GATHER_MS, 0);
+}
+
+struct reply *core_reply_later(struct coordinator *co, struct rpc_request *req,
+                               void (*send)(struct coordinator *co, struct reply *r))
 {
     struct reply *r = mem_alloc(sizeof(*r));
     r->req = req;
     r->send = send;
     list_push(&co->replies, &r->link);
     co->n_replies++;
-    core_touch(co);
     return r;
+}
+
+struct reply *core_reply(struct coordinator *co, struct rpc_request *req,
+                         void (*send)(struct coordinator *co, struct reply *r))
+{
+    core_touch(co);
+    return core_reply_later(co, req, send);
 }
 
 void core_when_durable(struct coordinator *co, durable_fn fn, void *arg)

@@ -26,6 +26,7 @@ struct outer_exec;
 #define TEXT_SKIP 32 /* tokens that a text is routed by: they do not count in losses */
 #define CORE_COMMIT_RETRY_MS 1000
 #define CORE_TICK_MS 250       /* between looks at the leases */
+#define CORE_GATHER_MS 20      /* heartbeats that have something to be written share a commit */
 #define CORE_REPLIES_MAX 65536 /* that wait for a commit */
 /* After our restart, or when we did not listen: workers dial again after up to 10 s. */
 #define CORE_REDIAL_MS 15000
@@ -73,11 +74,12 @@ struct coordinator {
     char user_text[TOKEN_STRING_MAX];
     char http_url[TOKEN_URL_MAX], cluster[33];
     uint8_t ticket_key[KEYS_SECRET_BYTES];
-    struct loop_timer *tick, *retry, *sweep;
+    struct loop_timer *tick, *retry, *sweep, *gather;
     struct list replies, durables, polls;
     unsigned n_replies;      /* CORE_REPLIES_MAX at most, about */
     void (*turn)(void *arg); /* what core_touch() asks for: coordinator/turn.c */
     bool turn_scheduled, closing;
+    bool touched; /* since jobs last advanced: the next turn is more than a commit */
     bool store_ok;
     bool disk_full; /* an upload failed on it: no work until a tick finds room */
     char store_error[512];
@@ -85,6 +87,7 @@ struct coordinator {
     int64_t started_unix_ms;
     uint64_t checked_ms; /* when the leases were looked at last */
     uint64_t awaited_ms; /* until then who hung up while we did not listen may dial again */
+    uint64_t told_ms;    /* when all who are parked were last told what they wait for */
     uint64_t held_ms;    /* since when the leases of silent workers are held; 0: they are not */
     struct subscriber subscribers[EVENT_SUBSCRIBERS_MAX];
     int next_handle;
@@ -108,7 +111,14 @@ static inline uint64_t core_now(const struct coordinator *co)
  * given out, rows are committed and replies leave. */
 void core_touch(struct coordinator *co);
 
-/* Queues an answer for after the commit; fill the returned struct at once. */
+/* Something is to be written, by which nothing advances: the next commit, soon. */
+void core_gather(struct coordinator *co);
+
+/* Queues an answer for after the next commit, which the caller has asked for or the next turn
+ * brings; fill the returned struct at once. */
+struct reply *core_reply_later(struct coordinator *co, struct rpc_request *req,
+                               void (*send)(struct coordinator *co, struct reply *r));
+/* The same, and asks for the turn: something has changed. */
 struct reply *core_reply(struct coordinator *co, struct rpc_request *req,
                          void (*send)(struct coordinator *co, struct reply *r));
 

@@ -139,6 +139,15 @@ struct replica_rec *job_edit_replica(struct job *j, uint32_t path, uint32_t repl
     return (struct replica_rec *)&job_edit_path(j, path)->replicas[replica];
 }
 
+uint64_t job_time_of(struct job_times *t, uint64_t (*of)(const uint64_t *ms, size_t n))
+{
+    const unsigned room = sizeof(t->ms) / sizeof(t->ms[0]);
+    if (t->found_of != t->n)
+        t->found = of(t->ms, t->n < room ? t->n : room);
+    t->found_of = t->n;
+    return t->found;
+}
+
 struct shard_rec *job_edit_shard(struct job *j, size_t n)
 {
     marks_add(&j->shards_edited, n);

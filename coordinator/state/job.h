@@ -151,6 +151,14 @@ struct job_trace {
     uint32_t path, replica, round;
 };
 
+/* The last times of something, and what they come to. */
+struct job_times {
+    uint64_t ms[32]; /* ring */
+    unsigned n;      /* ever noted */
+    uint64_t found;  /* of the first found_of of them, as whoever reads them makes it */
+    unsigned found_of;
+};
+
 struct job {
     uint64_t id;
     char *yaml;
@@ -215,11 +223,11 @@ struct job {
     uint64_t trained_ms;  /* they took beside that */
     /* (m) Contributions and deltas of a second: of the one that runs, and at most. */
     uint64_t second, second_bytes, peak_bytes;
-    float loss, eval_loss;   /* newest; NAN */
-    uint64_t phase_gaps[32]; /* (m) ms between progress of phases, ring */
-    unsigned n_phase_gaps;
-    uint64_t phase_ms[32]; /* (m) that phases took, from lease to report, ring */
-    unsigned n_phase_ms;
+    float loss, eval_loss;       /* newest; NAN */
+    uint32_t leases;             /* (m) that it holds, as rpc/assign.c last counted them */
+    bool loss_changed;           /* (m) some replica's did, and the job's own is to be made anew */
+    struct job_times phase_gaps; /* (m) ms between progress of phases */
+    struct job_times phase_ms;   /* (m) that phases took, from lease to report */
     /* (m) What persist_changes() has to look at. */
     struct row_mark row;
     struct marks modules_edited, paths_edited, shards_edited, rows_edited, grids_gone;
@@ -265,11 +273,22 @@ void job_doom(struct job *j, const char *fmt, ...) __attribute__((format(printf,
 struct module_rec *job_edit_module(struct job *j, const struct module_rec *m);
 struct path_rec *job_edit_path(struct job *j, uint32_t path);
 struct replica_rec *job_edit_replica(struct job *j, uint32_t path, uint32_t replica);
+/* For fields marked (m), and no others: nothing is marked as edited. */
+static inline struct replica_rec *job_replica_memory(struct job *j, uint32_t path, uint32_t replica)
+{
+    return (struct replica_rec *)&j->paths[path].replicas[replica];
+}
 struct shard_rec *job_edit_shard(struct job *j, size_t n);
 /* Sorts shards from `first` by their source; those of one source stay in their order. */
 void job_order_shards(struct job *j, size_t first);
 /* A record at the end of j->shards, zeroed; NULL at JOB_SHARDS_MAX. */
 struct shard_rec *job_add_shard(struct job *j);
+static inline void job_note_time(struct job_times *t, uint64_t ms)
+{
+    t->ms[t->n++ % (sizeof(t->ms) / sizeof(t->ms[0]))] = ms;
+}
+/* of(ms, n) of those that are kept, made again only after another one was noted. */
+uint64_t job_time_of(struct job_times *t, uint64_t (*of)(const uint64_t *ms, size_t n));
 /* At the end of j->classes. */
 void job_add_class(struct job *j, const char *name, uint64_t samples);
 void job_add_encoder(struct job *j, const struct encoder_file *f);

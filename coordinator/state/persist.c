@@ -141,8 +141,13 @@ static const char schema_6[] =
     "ALTER TABLE workers ADD COLUMN token INTEGER;"
     "ALTER TABLE workers ADD COLUMN revoked_unix_ms INTEGER;";
 
-static const char *const migrations[] = {schema_1, schema_2, schema_3,
-                                         schema_4, schema_5, schema_6};
+/* A job's row is written with every point of its curve, what it was submitted as once. */
+static const char schema_7[] = "CREATE TABLE specs(job INTEGER PRIMARY KEY, yaml TEXT) STRICT;"
+                               "INSERT INTO specs SELECT id, yaml FROM jobs;"
+                               "UPDATE jobs SET yaml=NULL;";
+
+static const char *const migrations[] = {schema_1, schema_2, schema_3, schema_4,
+                                         schema_5, schema_6, schema_7};
 
 enum statement {
     PUT_COUNTER,
@@ -153,6 +158,7 @@ enum statement {
     DEL_WORKER_VERDICTS,
     PUT_VERDICT,
     NEW_JOB,
+    PUT_SPEC,
     PUT_JOB,
     PUT_CLASS,
     PUT_SHARD,
@@ -178,7 +184,7 @@ enum statement {
     PUT_METRIC,
     THIN_METRICS,
     DEL_JOB_FIRST, /* one statement per table that has a job */
-    DEL_JOB_LAST = DEL_JOB_FIRST + 17,
+    DEL_JOB_LAST = DEL_JOB_FIRST + 18,
     STATEMENTS
 };
 
@@ -194,7 +200,8 @@ static const char *const statements[STATEMENTS] = {
     [DEL_WORKER] = "DELETE FROM workers WHERE id=?",
     [DEL_WORKER_VERDICTS] = "DELETE FROM verdicts WHERE worker=?",
     [PUT_VERDICT] = "INSERT OR REPLACE INTO verdicts VALUES(?,?,?,?)",
-    [NEW_JOB] = "INSERT OR REPLACE INTO jobs(id, yaml) VALUES(?,?)",
+    [NEW_JOB] = "INSERT OR REPLACE INTO jobs(id) VALUES(?)",
+    [PUT_SPEC] = "INSERT OR REPLACE INTO specs VALUES(?,?)",
     [PUT_JOB] =
         "UPDATE jobs SET state=?2, reason=?3, made_unix_ms=?4, started_unix_ms=?5,"
         " ended_unix_ms=?6, bad_count=?7, metric_n=?8, metric_points=?9, steps_done=?10,"
@@ -250,6 +257,7 @@ static const char *const statements[STATEMENTS] = {
     [DEL_JOB_FIRST + 14] = "DELETE FROM scores WHERE job=?",
     [DEL_JOB_FIRST + 15] = "DELETE FROM rows WHERE job=?",
     [DEL_JOB_FIRST + 16] = "DELETE FROM encoder_files WHERE job=?",
+    [DEL_JOB_FIRST + 17] = "DELETE FROM specs WHERE job=?",
     [DEL_JOB_LAST] = "DELETE FROM jobs WHERE id=?",
 };
 
@@ -498,8 +506,10 @@ static void put_job(struct store *s, struct job *j)
     char input[64];
     (void)snprintf(input, sizeof(input), "%u %u %u %u", j->input.channels, j->input.side,
                    j->input.caption, j->input.caption_tokens);
-    if (j->row.seen == 0)
-        store_put(s, NEW_JOB, "it", I(j->id), j->yaml);
+    if (j->row.seen == 0) {
+        store_put(s, NEW_JOB, "i", I(j->id));
+        store_put(s, PUT_SPEC, "it", I(j->id), j->yaml);
+    }
     (void)store_put_changed(
         s, &j->row.seen, PUT_JOB, "iitiiiiiiiiddiiiibibibibibiibi|iiit", I(j->id), I(j->state),
         j->reason, I(j->made_unix_ms), I(j->started_unix_ms), I(j->ended_unix_ms), I(j->bad_count),

@@ -312,7 +312,7 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
     struct job *j = state_add_job(st, u64(q, 0));
     if (j == NULL)
         return bad_row(err, "the number of jobs");
-    j->yaml = str_dup(store_text(q, 1));
+    j->yaml = str_dup(store_text(q, sqlite3_column_count(q) - 1));
     j->state = (enum job_state)u32(q, 2);
     if (j->state <= JOB_UNSPECIFIED || j->state >= JOB_STATES)
         return bad_row(err, "its state");
@@ -743,7 +743,8 @@ static const struct loading {
     {"tokens", "SELECT * FROM tokens ORDER BY id", load_token, -1},
     {"workers", "SELECT * FROM workers ORDER BY id", load_worker, -1},
     {"verdicts", "SELECT * FROM verdicts ORDER BY worker, task", load_verdict, -1},
-    {"jobs", "SELECT * FROM jobs ORDER BY id", load_job, -1},
+    {"jobs", "SELECT jobs.*, specs.yaml FROM jobs LEFT JOIN specs ON job=id ORDER BY id", load_job,
+     -1},
     {"classes", "SELECT * FROM classes ORDER BY job, n", load_class, 0},
     {"shards", "SELECT * FROM shards ORDER BY job, n", load_shard, 0},
     {"scores", "SELECT * FROM scores ORDER BY job, n", load_score, 0},

@@ -22,8 +22,8 @@
 #include "coordinator/state/task.h"
 #include "coordinator/state/worker.h"
 
-#define WORKERS_MAX 1024
-#define WORKERS_KNOWN_MAX 4096 /* with those that left; the longest gone are forgotten */
+#define WORKERS_MAX 10240
+#define WORKERS_KNOWN_MAX 16384 /* with those that left; the longest gone are forgotten */
 #define JOBS_MAX 1024
 #define JOBS_ACTIVE_MAX 64
 #define TASKS_OPEN_MAX 16384

@@ -358,9 +358,21 @@ static void tell_untaken(const struct waiting *ctx, struct untaken *u)
     u->first = NULL;
 }
 
+/* Nothing that why_untaken() asks tells them apart. */
+static bool waits_alike(const struct task *a, const struct task *b)
+{
+    return a->job_id == b->job_id && a->kind == b->kind && a->path == b->path && a->failed.n == 0 &&
+           b->failed.n == 0 && a->not_before_ms == 0 && b->not_before_ms == 0 &&
+           task_is_remote(a) == task_is_remote(b) && strcmp(a->reason, b->reason) == 0;
+}
+
 static void wait_for_taker(const struct waiting *ctx, const struct task *t, struct untaken *u)
 {
     struct untaken now = {.first = t, .n = 1};
+    if (u->first != NULL && waits_alike(u->first, t)) {
+        u->n++;
+        return;
+    }
     why_untaken(ctx, &now);
     if (u->first != NULL && u->first->job_id == t->job_id && u->first->kind == t->kind &&
         u->again == now.again && strcmp(u->why, now.why) == 0) {

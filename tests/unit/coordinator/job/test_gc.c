@@ -115,7 +115,7 @@ static void fill(struct rig *r, const char *text, bool done, struct blob_ref ref
     assert_int_equal(sqlite3_open(db_path, &db), SQLITE_OK);
     for (size_t i = 0; i < COLUMNS; i++)
         run_sql(db, columns[i].sql, &refs[i], NULL);
-    run_sql(db, "UPDATE jobs SET yaml=?1", NULL, text);
+    run_sql(db, "UPDATE specs SET yaml=?1", NULL, text);
     if (done)
         run_sql(db, "UPDATE jobs SET state=6, reason=?1, ended_unix_ms=1000", NULL, "");
     const struct best_module best = {1, *ret_best};

@@ -164,7 +164,7 @@ static void test_crawling(void **state)
     const uint64_t id = assign(r, a, TASK_TRAIN)->id;
     struct task *t = task_memory(state_task(&r->co->state, id));
     for (int i = 0; i < 4; i++)
-        j->phase_ms[j->n_phase_ms++] = 1000;
+        j->phase_ms.ms[j->phase_ms.n++] = 1000;
     t->leased_ms = core_now(r->co) - 2500;
     member_check(r->co);
     assert_int_equal(t->state, TASK_LEASED); /* there is nobody else */
@@ -210,10 +210,10 @@ static void test_older(void **state)
     start(r);
     (void)here(r, 0);
     finish_train(r, a);
-    assert_int_equal(state_job(&r->co->state, job)->n_phase_ms, 0);
+    assert_int_equal(state_job(&r->co->state, job)->phase_ms.n, 0);
     (void)assign(r, a, TASK_TRAIN);
     finish_train(r, a);
-    assert_int_equal(state_job(&r->co->state, job)->n_phase_ms, 1);
+    assert_int_equal(state_job(&r->co->state, job)->phase_ms.n, 1);
 }
 
 int main(void)

@@ -36,8 +36,10 @@ static void test_points(void **state)
     assert_true(isnan(j->loss));
     assert_int_equal(j->metric_points, 0);
     points(r, j, 0, 0, (const float[]){9, 2, NAN}, 3);
+    metrics_turn(r->co);
     assert_true(j->loss == 2.0f);
     points(r, j, 0, 1, (const float[]){4}, 1);
+    metrics_turn(r->co);
     assert_true(j->loss == 3.0f);
     assert_int_equal(j->metric_points, 3);
     assert_int_equal(j->metric_n, 3);
@@ -51,6 +53,7 @@ static void test_router(void **state)
     uint32_t router = (uint32_t)j->comp.router_path;
     points(r, j, 0, 0, (const float[]){2}, 1);
     points(r, j, router, 0, (const float[]){50}, 1);
+    metrics_turn(r->co);
     assert_true(j->loss == 2.0f);
     for (uint32_t p = 0; p < 3; p++) {
         struct eval_rec *e = &job_edit_path(j, p)->eval;

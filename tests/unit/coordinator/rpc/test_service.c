@@ -76,6 +76,42 @@ static void test_fences(void **state)
     wait_state(r, job, JOB_RUNNING);
 }
 
+/* A heartbeat that says nothing new waits for no commit, and its row is not looked at; points of a
+ * curve wait for one, by which nothing advances. */
+static void test_heartbeat_commits(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    submit(r);
+    do_init(r, a);
+    assign(r, a, TASK_TRAIN);
+    Skerry__V1__HeartbeatRequest beat = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    Skerry__V1__Progress p = SKERRY__V1__PROGRESS__INIT;
+    Skerry__V1__LossPoint point = SKERRY__V1__LOSS_POINT__INIT, *points[] = {&point};
+    beat.progress = &p;
+    p.task_id = a->task->id;
+    p.attempt = a->task->attempt;
+    uint64_t commits = store_commits(r->co->store);
+    for (p.steps_done = 1; p.steps_done < 20; p.steps_done++) {
+        r->co->touched = false;
+        begin_call(r, a, SKERRY__V1__METHOD__METHOD_HEARTBEAT, &beat,
+                   &skerry__v1__heartbeat_reply__descriptor);
+        loop_timer_stop(r->co->tick); /* else it asks for turns of its own */
+        wait_for(r, &a->done);
+        assert_false(r->co->touched);
+        assert_int_equal(r->co->state.workers_edited.n, 0);
+    }
+    assert_int_equal(store_commits(r->co->store), commits);
+    p.points = points;
+    p.n_points = 1;
+    point.loss = 0.5f;
+    assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+    assert_int_equal(store_commits(r->co->store), commits + 1);
+    assert_false(r->co->touched);
+    loop_timer_start(r->co->tick, CORE_TICK_MS, CORE_TICK_MS);
+}
+
 static void test_revoked(void **state)
 {
     struct rig *r = *state;
@@ -414,6 +450,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         LIVE(test_life),
         LIVE(test_fences),
+        LIVE(test_heartbeat_commits),
         LIVE(test_revoked),
         LIVE(test_devices),
         LIVE(test_step_plan),

@@ -21,13 +21,14 @@ static struct job *resubmitted(struct rig *r, const char *with)
     loop_turn(r->loop, false);
     stop(r);
     assert_int_equal(sqlite3_open(db_path, &db), SQLITE_OK);
-    assert_int_equal(
-        sqlite3_prepare_v2(db, "UPDATE jobs SET yaml=?, state=4 WHERE id=?", -1, &q, NULL),
-        SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "UPDATE specs SET yaml=?1 WHERE job=?2", -1, &q, NULL),
+                     SQLITE_OK);
     (void)sqlite3_bind_text(q, 1, with, -1, SQLITE_STATIC);
     (void)sqlite3_bind_int64(q, 2, (int64_t)first);
     assert_int_equal(sqlite3_step(q), SQLITE_DONE);
     sqlite3_finalize(q);
+    assert_int_equal(sqlite3_exec(db, "UPDATE jobs SET state=4 WHERE id=1", NULL, NULL, NULL),
+                     SQLITE_OK);
     sqlite3_close(db);
     mem_free(db_path);
     start(r);
