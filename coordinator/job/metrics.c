@@ -68,7 +68,7 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
     uint64_t quarter = METRIC_POINTS_MAX / 4, before = j->metric_points / quarter;
     j->metric_points += taken;
     if (j->metric_points / quarter != before)
-        save_metrics_thinned(co->store, j);
+        save_points_thinned(co->store, j);
 }
 
 void metrics_turn(struct coordinator *co)
@@ -115,6 +115,7 @@ void metrics_round(struct coordinator *co, struct job *j, const struct round_rec
                            .bytes_up = r->bytes_up,
                            .bytes_down = r->bytes_down};
     add_metric(co, j, &m);
+    save_rounds_thinned(co->store, j, r->round + 1);
     char text[160];
     (void)snprintf(text, sizeof(text), "round %u of path %u: %u of %u contributions, loss %.4f",
                    r->round + 1, r->path, r->contributions, r->expected, (double)r->loss);

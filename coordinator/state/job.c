@@ -99,6 +99,7 @@ void job_free(struct job *j)
     mem_free(j->shards_edited.at);
     mem_free(j->rows_edited.at);
     mem_free(j->grids_gone.at);
+    mem_free(j->rounds_gone.at);
     composition_release(&j->comp);
     job_release(&j->spec);
     mem_free(j->yaml);
@@ -244,6 +245,8 @@ void job_keep_rounds(struct job *j, size_t n)
     struct round_rec *rounds = (struct round_rec *)j->rounds;
     if (j->n_rounds <= n)
         return;
+    for (size_t i = 0; i < j->n_rounds - n; i++)
+        marks_add(&j->rounds_gone, (uint64_t)rounds[i].round << 32 | rounds[i].path);
     memmove(&rounds[0], &rounds[j->n_rounds - n], n * sizeof(*rounds));
     j->n_rounds = n;
 }

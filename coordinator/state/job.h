@@ -17,7 +17,7 @@
 #define JOB_CLASSES_MAX 4096
 #define JOB_BAD_MAX 1024     /* bad samples kept by name */
 #define JOB_SAMPLES_MAX 1024 /* grids kept per job */
-#define JOB_ROUNDS_MAX 4096  /* round records kept in memory; all are in the store */
+#define JOB_ROUNDS_MAX 4096  /* round records kept */
 #define JOB_ROWS_MAX 1024
 #define JOB_TRACE_MAX 131072  /* bytes, as in ReportRequest */
 #define ENCODER_FILES_MAX 256 /* as Task.encoders */
@@ -230,7 +230,7 @@ struct job {
     struct job_times phase_ms;   /* (m) that phases took, from lease to report */
     /* (m) What persist_changes() has to look at. */
     struct row_mark row;
-    struct marks modules_edited, paths_edited, shards_edited, rows_edited, grids_gone;
+    struct marks modules_edited, paths_edited, shards_edited, rows_edited, grids_gone, rounds_gone;
     size_t classes_saved, bad_saved, scores_saved,
         encoders_saved; /* rows that are queued: the first ones */
     bool scores_dropped, rounds_edited;
@@ -298,9 +298,9 @@ void job_add_score(struct job *j, const struct score_rec *r);
 void job_drop_scores(struct job *j);
 /* In place of the row of the same kind, path and name; false: JOB_ROWS_MAX others are kept. */
 bool job_put_row(struct job *j, const struct row_rec *r);
-/* The oldest makes room in memory at JOB_ROUNDS_MAX. */
+/* The oldest makes room at JOB_ROUNDS_MAX. */
 void job_add_round(struct job *j, const struct round_rec *r);
-/* Forgets all but the newest n; the store keeps them. */
+/* Forgets all but the newest n. */
 void job_keep_rounds(struct job *j, size_t n);
 struct round_rec *job_edit_round(struct job *j, size_t n);
 /* Takes g->text.  The oldest makes room at JOB_SAMPLES_MAX: its blob is the caller's to let go. */

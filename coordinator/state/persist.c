@@ -167,6 +167,7 @@ enum statement {
     PUT_LEDGER,
     PUT_MODULE,
     PUT_VERSION,
+    DEL_VERSIONS,
     PUT_PATH,
     PUT_REPLICA,
     PUT_TASK,
@@ -176,13 +177,15 @@ enum statement {
     PUT_SNAPSHOT,
     DEL_SNAPSHOT,
     PUT_ROUND,
+    DEL_ROUNDS,
     PUT_GRID,
     DEL_GRID,
     PUT_SCORE,
     DEL_SCORES,
     PUT_ROW,
     PUT_METRIC,
-    THIN_METRICS,
+    THIN_POINTS,
+    THIN_ROUNDS,
     DEL_JOB_FIRST, /* one statement per table that has a job */
     DEL_JOB_LAST = DEL_JOB_FIRST + 18,
     STATEMENTS
@@ -218,6 +221,7 @@ static const char *const statements[STATEMENTS] = {
     [PUT_MODULE] = "INSERT OR REPLACE INTO modules(id, job, n, level, idx, version, params, folded,"
                    " stale_sum, stale_max, bytes_from_others) VALUES(?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_VERSION] = "INSERT OR REPLACE INTO versions VALUES(?,?,?,?,?,?,?,?,?,?)",
+    [DEL_VERSIONS] = "DELETE FROM versions WHERE module=? AND version<=?",
     [PUT_PATH] =
         "INSERT OR REPLACE INTO paths(job, path, round, ready, ready_unix_ms, eval_round,"
         " eval_loss, eval_sum, eval_units, eval_bytes, best_round, best_loss, best, phases,"
@@ -231,13 +235,15 @@ static const char *const statements[STATEMENTS] = {
     [PUT_SNAPSHOT] = "INSERT OR REPLACE INTO snapshots VALUES(?,?,?,?,?,?,?,?)",
     [DEL_SNAPSHOT] = "DELETE FROM snapshots WHERE task=?",
     [PUT_ROUND] = "INSERT OR REPLACE INTO rounds VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [DEL_ROUNDS] = "DELETE FROM rounds WHERE job=? AND path=? AND round<=?",
     [PUT_GRID] = "INSERT OR REPLACE INTO grids VALUES(?,?,?,?,?,?,?,?,?,?)",
     [DEL_GRID] = "DELETE FROM grids WHERE task=?",
     [PUT_SCORE] = "INSERT OR REPLACE INTO scores VALUES(?,?,?,?,?,?)",
     [DEL_SCORES] = "DELETE FROM scores WHERE job=?",
     [PUT_ROW] = "INSERT OR REPLACE INTO rows VALUES(?,?,?,?,?,?,?,?,?)",
     [PUT_METRIC] = "INSERT OR REPLACE INTO metrics VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-    [THIN_METRICS] = "DELETE FROM metrics WHERE job=? AND kind=1 AND n<=? AND (n&?)!=0",
+    [THIN_POINTS] = "DELETE FROM metrics WHERE job=? AND kind=1 AND n<=? AND (n&?)!=0",
+    [THIN_ROUNDS] = "DELETE FROM metrics WHERE job=? AND kind!=1 AND round<=? AND (round&?)!=0",
     /* What hangs on modules and tasks goes before them. */
     [DEL_JOB_FIRST] = "DELETE FROM versions WHERE module IN (SELECT id FROM modules WHERE job=?)",
     [DEL_JOB_FIRST + 1] =
@@ -427,6 +433,7 @@ static void put_found(struct store *s, struct job *j)
 
 static void put_module(struct store *s, const struct job *j, struct module_rec *m)
 {
+    bool fresh = false;
     m->row.edited = false;
     (void)store_put_changed(s, &m->row.seen, PUT_MODULE, "iiiiiiiiii|i", I(m->id), I(j->id),
                             I(m - j->modules), I(m->level), I(m->index),
@@ -434,11 +441,14 @@ static void put_module(struct store *s, const struct job *j, struct module_rec *
                             I(m->stale_sum), I(m->stale_max), I(m->bytes_from_others));
     for (unsigned i = 0; i < m->n_versions; i++) {
         struct version_rec *v = &m->versions[i];
+        fresh |= !v->saved;
         if (!v->saved)
             store_put(s, PUT_VERSION, "iibibibiti", I(m->id), I(v->version), B(&v->full),
                       B(&v->delta), B(&v->ema), v->provenance, I(v->at_unix_ms));
         v->saved = true;
     }
+    if (fresh && m->version >= m->kept)
+        store_put(s, DEL_VERSIONS, "ii", I(m->id), I(m->version - m->kept));
 }
 
 static void put_path(struct store *s, const struct job *j, uint32_t path)
@@ -471,6 +481,10 @@ static void put_rounds(struct store *s, struct job *j)
         r->edited = false;
     }
     j->rounds_edited = false;
+    for (size_t i = 0; i < j->rounds_gone.n; i++)
+        store_put(s, DEL_ROUNDS, "iii", I(j->id), I(j->rounds_gone.at[i] & UINT32_MAX),
+                  I(j->rounds_gone.at[i] >> 32));
+    j->rounds_gone.n = 0;
 }
 
 /* Those that are not saved are the newest. */
@@ -596,14 +610,27 @@ void save_metric(struct store *s, uint64_t job_id, const struct metric_rec *m)
               I(m->bytes_up), I(m->bytes_down), I(m->at_unix_ms));
 }
 
-void save_metrics_thinned(struct store *s, const struct job *j)
+/* Of n all but the newest half a maximum are older; every 2nd, 4th, 8th ... of them is kept as n
+ * grows, so that those fit into the other half. */
+static void thin(struct store *s, int stmt, const struct job *j, uint64_t n, uint64_t half)
 {
-    /* Of all but the newest half a maximum keep every 2nd, 4th, 8th ... as the
-     * job grows, so that the older ones fit into the other half. */
-    uint64_t half = METRIC_POINTS_MAX / 2, mask = 1;
-    if (j->metric_n <= half)
+    uint64_t mask = 1;
+    if (n <= half)
         return;
-    while ((j->metric_n - half) / (mask + 1) > half)
+    while ((n - half) / (mask + 1) > half)
         mask = mask * 2 + 1;
-    store_put(s, THIN_METRICS, "iii", I(j->id), I(j->metric_n - half), I(mask));
+    store_put(s, stmt, "iii", I(j->id), I(n - half), I(mask));
+}
+
+void save_points_thinned(struct store *s, const struct job *j)
+{
+    thin(s, THIN_POINTS, j, j->metric_n, METRIC_POINTS_MAX / 2);
+}
+
+void save_rounds_thinned(struct store *s, const struct job *j, uint32_t rounds)
+{
+    /* Each round of a path has a line, and perhaps one of its evaluation. */
+    const uint32_t half = METRIC_ROUNDS_MAX / 4 / j->comp.n_paths;
+    if (rounds % (half / 2) == 0)
+        thin(s, THIN_ROUNDS, j, rounds, half);
 }

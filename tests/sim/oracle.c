@@ -437,9 +437,44 @@ void oracle_look(struct coordinator *co)
     look_at_ledgers(co);
 }
 
+static uint64_t rows(struct coordinator *co, const char *sql, uint64_t id)
+{
+    sqlite3_stmt *q = NULL;
+    uint64_t n = 0;
+    struct err err = {0};
+    if (store_select(co->store, sql, &q, &err) < 0)
+        sim_fail("%s", err.msg);
+    (void)sqlite3_bind_int64(q, 1, (int64_t)id);
+    if (sqlite3_step(q) == SQLITE_ROW)
+        n = (uint64_t)sqlite3_column_int64(q, 0);
+    sqlite3_finalize(q);
+    return n;
+}
+
+/* A job's history in the database has an end, however many rounds there were. */
+static void look_at_history(struct coordinator *co)
+{
+    for (size_t i = 0; i < co->state.n_jobs; i++) {
+        const struct job *j = co->state.jobs[i];
+        for (uint32_t k = 0; k < j->comp.n_modules; k++) {
+            const struct module_rec *m = &j->modules[k];
+            const uint64_t n = rows(co, "SELECT count(*) FROM versions WHERE module=?", m->id);
+            if (n > m->kept)
+                sim_fail("module %llu has %llu versions on record, and %u are kept",
+                         (unsigned long long)m->id, (unsigned long long)n, m->kept);
+        }
+        if (rows(co, "SELECT count(*) FROM rounds WHERE job=?", j->id) > JOB_ROUNDS_MAX ||
+            rows(co, "SELECT count(*) FROM tasks WHERE job=? AND state>2", j->id) >
+                TASKS_ENDED_MAX + TASKS_OPEN_MAX)
+            sim_fail("job %llu has too many rounds or ended tasks on record",
+                     (unsigned long long)j->id);
+    }
+}
+
 void oracle_look_closely(struct coordinator *co)
 {
     oracle_look(co);
+    look_at_history(co);
     (void)look_at_blobs(co);
 }
 
@@ -447,6 +482,7 @@ void oracle_look_at_end(struct coordinator *co)
 {
     const size_t needed = look_at_blobs(co);
     oracle_look(co);
+    look_at_history(co);
     if (co->state.n_open > 0)
         sim_fail("%zu tasks are open, and no job runs", co->state.n_open);
     for (size_t i = 0; i < co->state.n_workers; i++)

@@ -230,6 +230,16 @@ static void test_state(void **state)
     state_release(&b);
 }
 
+static uint64_t rows(struct store *s, const char *sql)
+{
+    sqlite3_stmt *q = NULL;
+    assert_int_equal(store_select(s, sql, &q, NULL), 0);
+    assert_int_equal(sqlite3_step(q), SQLITE_ROW);
+    const uint64_t n = (uint64_t)sqlite3_column_int64(q, 0);
+    sqlite3_finalize(q);
+    return n;
+}
+
 /* Of a long history the newest rounds come back. */
 static void test_long_history(void **state)
 {
@@ -252,6 +262,7 @@ static void test_long_history(void **state)
     assert_true(j->n_rounds >= JOB_ROUNDS_MAX / 2);
     assert_int_equal(j->rounds[j->n_rounds - 1].round, n - 1);
     assert_int_equal(j->rounds[0].round, n - j->n_rounds);
+    assert_int_equal(rows(s, "SELECT count(*) FROM rounds"), JOB_ROUNDS_MAX);
     store_close(s);
     state_release(&a);
     state_release(&b);
@@ -281,7 +292,7 @@ static void test_metrics_bounded(void **state)
         const struct metric_rec m = {.n = ++j->metric_n, .kind = METRIC_LOSS, .step = i};
         save_metric(s, j->id, &m);
         if (i % (METRIC_POINTS_MAX / 4) == 0)
-            save_metrics_thinned(s, j);
+            save_points_thinned(s, j);
     }
     assert_int_equal(store_commit(s, NULL), 0);
     uint64_t have = persist_metric_points(s, j->id);
@@ -289,6 +300,52 @@ static void test_metrics_bounded(void **state)
     assert_int_equal(persist_metrics(s, j->id, j->metric_n - 10, 4, count_metric, &c, NULL), 0);
     assert_int_equal(c.n, 4);
     assert_int_equal(c.last, j->metric_n - 6);
+    store_close(s);
+    state_release(&a);
+}
+
+/* A round of a job that goes on for ever: its record, its lines, the version that it made. */
+static void live_round(struct store *s, struct state *st, uint32_t round)
+{
+    struct job *j = st->jobs[0];
+    struct module_rec *m = job_edit_module(j, &j->modules[0]);
+    const struct version_rec v = {.version = m->version + 1, .provenance = str_dup("{}")};
+    const enum metric_kind kinds[] = {METRIC_ROUND, METRIC_EVAL};
+    job_add_round(j, &(struct round_rec){.round = round});
+    for (int i = 0; i < 2; i++) {
+        const struct metric_rec line = {.n = ++j->metric_n, .kind = kinds[i], .round = round};
+        save_metric(s, j->id, &line);
+    }
+    save_rounds_thinned(s, j, round + 1);
+    module_add_version(m, &v);
+    persist_changes(s, st);
+}
+
+/* The database of such a job does not grow: the older half of its life has added nothing. */
+static void test_history_bounded(void **state)
+{
+    struct state a;
+    const uint32_t life = METRIC_ROUNDS_MAX;
+    uint64_t pages = 0;
+    fresh();
+    make_state(&a);
+    struct store *s = open_state();
+    persist_changes(s, &a);
+    for (uint32_t i = 0; i < 2 * life; i++) {
+        live_round(s, &a, i);
+        if (i % 100 == 99)
+            assert_int_equal(store_commit(s, NULL), 0);
+        if (i == life)
+            pages = rows(s, "PRAGMA page_count");
+    }
+    assert_in_range(rows(s, "SELECT count(*) FROM metrics WHERE kind!=1"), 1,
+                    METRIC_ROUNDS_MAX * 5 / 4);
+    assert_int_equal(rows(s, "SELECT count(*) FROM rounds"), JOB_ROUNDS_MAX);
+    assert_int_equal(rows(s, "SELECT count(*) FROM versions WHERE module="
+                             "(SELECT min(id) FROM modules)"),
+                     a.jobs[0]->modules[0].kept);
+    assert_int_equal(rows(s, "SELECT count(*) FROM metrics WHERE kind=2 AND round>=39900"), 100);
+    assert_in_range(rows(s, "PRAGMA page_count"), 1, pages + pages / 20);
     store_close(s);
     state_release(&a);
 }
@@ -616,8 +673,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_state),           cmocka_unit_test(test_long_history),
-        cmocka_unit_test(test_metrics_bounded), cmocka_unit_test(test_edits),
-        cmocka_unit_test(test_without_change),
+        cmocka_unit_test(test_metrics_bounded), cmocka_unit_test(test_history_bounded),
+        cmocka_unit_test(test_edits),           cmocka_unit_test(test_without_change),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
