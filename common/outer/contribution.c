@@ -17,6 +17,8 @@ struct maker {
     uint64_t residual_payload;
     struct file_out out, pending; /* pending not open: error feedback off */
     struct wire_out wire;
+    bool in_order;    /* the blob is written from its beginning to its end: it has no scales */
+    struct hash hash; /* of what is written, if in_order */
 };
 
 static bool feedback(const struct contribution_job *job)
@@ -41,6 +43,21 @@ static int open_residual(struct maker *m, struct err *err)
     return rc;
 }
 
+/* Of a blob that is written in order: its header is there. */
+static int begin_hash(struct maker *m, struct err *err)
+{
+    const size_t len = (size_t)m->wire.at[0].payload;
+    uint8_t *header = mem_try(len);
+    int rc = header ? file_pread_all(m->out.fd, header, len, 0, m->out.path, err)
+                    : err_set(err, -ENOMEM, "no memory for a contribution's header");
+    hash_init(&m->hash);
+    if (rc == 0)
+        hash_update(&m->hash, header, len);
+    m->in_order = rc == 0;
+    mem_free(header);
+    return rc;
+}
+
 static int open_files(struct maker *m, struct err *err)
 {
     const struct contribution_job *job = m->job;
@@ -59,6 +76,8 @@ static int open_files(struct maker *m, struct err *err)
         rc = file_out_open(&m->out, job->out_path, 0600, err);
     if (rc == 0)
         rc = wire_out_open(&m->wire, &m->out, &info, &m->layout, err);
+    if (rc == 0 && !codec_has_scale(job->codec))
+        rc = begin_hash(m, err);
     if (rc == 0 && feedback(job))
         rc = file_out_open(&m->pending, job->residual_pending, 0600, err);
     if (rc == 0 && feedback(job))
@@ -103,6 +122,8 @@ static int end_chunk(struct maker *m, struct contribution_chunk *c, struct err *
     int rc = refused(c, m->coder->end(m->coder->arg, c, err), err);
     if (rc == 0)
         rc = wire_out_write(&m->wire, c->t, c->first, c->n, c->payload, c->scales, err);
+    if (rc == 0 && m->in_order)
+        hash_update(&m->hash, c->payload, codec_payload_bytes(c->codec, c->n));
     if (rc < 0 || !feedback(m->job))
         return rc;
     if (!c->feedback) /* a buffer leaves nothing over */
@@ -207,7 +228,13 @@ static void own_release(struct own *o)
 
 static int finish(struct maker *m, struct contribution_result *r, struct err *err)
 {
-    int rc = hash_file(m->out.temp, r->sha256, &r->bytes, err);
+    int rc = 0;
+    if (m->in_order) {
+        hash_final(&m->hash, r->sha256);
+        r->bytes = m->wire.bytes;
+    } else { /* scales are whole after the payload only; it is small, and in the page cache */
+        rc = hash_file(m->out.temp, r->sha256, &r->bytes, err);
+    }
     if (rc == 0 && feedback(m->job)) /* a residual that was cut short is left out */
         rc = file_out_put(&m->pending, err);
     if (rc == 0) /* whoever loses it with the power has lost its lease, too */
@@ -220,6 +247,7 @@ static int finish(struct maker *m, struct contribution_result *r, struct err *er
 static void maker_release(struct maker *m)
 {
     wire_out_release(&m->wire);
+    hash_release(&m->hash);
     file_out_abort(&m->out);
     file_out_abort(&m->pending);
     layout_release(&m->layout);

@@ -8,6 +8,7 @@
 #include "common/outer/layout.h"
 
 #define CHUNK 65536 /* elements that are converted at a time */
+#define SUM_FACTOR 0x9e3779b97f4a7c15ULL
 #define ELEMENTS_MAX (1ull << 40)
 #define PATTERN_MAX 256
 
@@ -279,6 +280,12 @@ size_t tensors_chosen(const struct tensors *t, int level)
 
 /* ---- values ---- */
 
+/* Elements of the chunk that begins there. */
+static size_t chunk_at(const struct tensors_item *item, uint64_t at)
+{
+    return item->count - at < CHUNK ? (size_t)(item->count - at) : CHUNK;
+}
+
 /* -ERR_FORMAT: an integer that f32 does not have. */
 static int check_integers(const struct tensors_item *item, const uint8_t *from, size_t n,
                           struct err *err)
@@ -334,27 +341,47 @@ int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uin
     return rc;
 }
 
-uint64_t tensors_sum(const struct tensors *t, const uint8_t *shared)
+/* Of n elements from `first`, of which a chunk begins there. */
+static uint64_t chunk_sum(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
+                          size_t n)
 {
+    const uint8_t *data = shared + item->offset + first * st_dtype_bytes(item->dtype);
+    const size_t len = n * st_dtype_bytes(item->dtype);
     uint64_t lanes[4] = {1, 2, 3, 4}, word[4];
-    size_t at = t->header.len;
-    for (; at + sizeof(word) <= t->bytes; at += sizeof(word)) {
-        memcpy(word, shared + at, sizeof(word));
+    size_t at = 0;
+    for (; at + sizeof(word) <= len; at += sizeof(word)) {
+        memcpy(word, data + at, sizeof(word));
         for (int i = 0; i < 4; i++)
-            lanes[i] = (lanes[i] ^ word[i]) * 0x9e3779b97f4a7c15ULL;
+            lanes[i] = (lanes[i] ^ word[i]) * SUM_FACTOR;
     }
-    for (; at < t->bytes; at++)
-        lanes[0] = (lanes[0] ^ shared[at]) * 0x9e3779b97f4a7c15ULL;
-    return lanes[0] ^ lanes[1] << 1 ^ lanes[2] << 2 ^ lanes[3] << 3;
+    for (; at < len; at++)
+        lanes[0] = (lanes[0] ^ data[at]) * SUM_FACTOR;
+    const uint64_t place = (item->offset + first) * SUM_FACTOR; /* the same elsewhere counts anew */
+    return ((lanes[0] ^ lanes[1] << 1 ^ lanes[2] << 2 ^ lanes[3] << 3) ^ place) * SUM_FACTOR;
 }
 
-/* One tensor of a file, a chunk at a time; f32 straight to its place. */
+uint64_t tensors_sum(const struct tensors *t, const uint8_t *shared)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        const struct tensors_item *item = &t->items[i];
+        for (uint64_t at = 0; item->level >= 0 && at < item->count; at += CHUNK)
+            sum += chunk_sum(item, shared, at, chunk_at(item, at));
+    }
+    return sum;
+}
+
+/* One tensor of a file, a chunk at a time; f32 straight to its place.  What was there is summed up
+ * just before, which brings it into the cache for what comes. */
 static int load_one(int fd, const char *path, const struct st_tensor *from,
-                    const struct tensors_item *to, uint8_t *shared, float *chunk, struct err *err)
+                    const struct tensors_item *to, uint8_t *shared, float *chunk, uint64_t *was,
+                    struct err *err)
 {
     int rc = 0;
     for (uint64_t at = 0; at < to->count && rc == 0; at += CHUNK) {
-        const uint64_t n = to->count - at < CHUNK ? to->count - at : CHUNK;
+        const size_t n = chunk_at(to, at);
+        if (was)
+            *was += chunk_sum(to, shared, at, n);
         struct st_tensor part = *from;
         part.count = n;
         part.offset = from->offset + at * st_dtype_bytes(from->dtype);
@@ -382,7 +409,7 @@ static int expect(const struct st_tensor *from, const struct tensors_item *to, s
 }
 
 int tensors_load(const struct tensors *t, const char *path, uint8_t *shared, bool users,
-                 size_t *count, struct err *err)
+                 size_t *count, uint64_t *was, struct err *err)
 {
     struct st st = {0};
     float *chunk = mem_try_array(CHUNK, sizeof(*chunk));
@@ -399,7 +426,7 @@ int tensors_load(const struct tensors *t, const char *path, uint8_t *shared, boo
             rc = users && !is_real(to->dtype) && to->dtype == st.tensors[i].dtype
                      ? file_pread_all(fd, shared + to->offset, st.tensors[i].bytes,
                                       st.tensors[i].offset, path, err)
-                     : load_one(fd, path, &st.tensors[i], to, shared, chunk, err);
+                     : load_one(fd, path, &st.tensors[i], to, shared, chunk, was, err);
         ++*count;
     }
     if (fd >= 0)
@@ -447,7 +474,7 @@ static int write_tensor(struct st_writer *w, const struct tensors_item *item, co
 {
     int rc = 0;
     for (uint64_t at = 0; at < item->count && rc == 0; at += CHUNK) {
-        const size_t n = item->count - at < CHUNK ? (size_t)(item->count - at) : CHUNK;
+        const size_t n = chunk_at(item, at);
         bool finite = true;
         if ((rc = read_values(item, shared, at, n, chunk, err)) < 0)
             return rc;

@@ -21,7 +21,7 @@ static int load_users(struct work *w, struct external *x, struct err *err)
     size_t loaded = 0;
     const size_t wanted = tensors_chosen(external_tensors(x), -1);
     work_blob_path(w, w->task->warm_start->sha256.data, path);
-    int rc = tensors_load(external_tensors(x), path, external_shared(x), true, &loaded, err);
+    int rc = tensors_load(external_tensors(x), path, external_shared(x), true, &loaded, NULL, err);
     if (rc == 0 && loaded != wanted)
         rc = err_set(err, -ERR_CONFIG,
                      "it has %zu of the %zu tensors of the trainer that are synchronised", loaded,

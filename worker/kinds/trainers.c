@@ -324,36 +324,30 @@ void trainers_handed(struct engine *e, uint64_t sum)
     e->trainers->handed = sum;
 }
 
-/* From its hand-over to the next order the memory is the worker's alone. */
-static int check_handed(struct engine *e, struct external *x, struct err *err)
-{
-    const uint64_t handed = e->trainers->handed;
-    e->trainers->handed = 0;
-    if (handed == 0 || tensors_sum(external_tensors(x), external_shared(x)) == handed)
-        return 0;
-    trainers_drop(e);
-    return err_set(err, -ERR_TRAINER,
-                   "the trainer wrote its weights after it had handed them over");
-}
-
 int trainers_load(struct engine *e, struct external *x, const struct work *w, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
+    const uint64_t handed = e->trainers->handed;
     size_t loaded = 0;
-    int rc = check_handed(e, x, err);
-    if (rc < 0)
-        return rc;
+    uint64_t was = 0;
+    int rc = 0;
+    e->trainers->handed = 0;
     for (size_t i = 0; i < t->n_modules && rc == 0; i++) {
         char path[CACHE_PATH_MAX];
         work_blob_path(w, t->modules[i]->sha256.data, path);
-        rc = tensors_load(external_tensors(x), path, external_shared(x), false, &loaded, err);
+        rc = tensors_load(external_tensors(x), path, external_shared(x), false, &loaded,
+                          handed ? &was : NULL, err);
     }
     const size_t wanted = tensors_chosen(external_tensors(x), -1);
     if (rc == 0 && loaded != wanted)
         rc = err_set(err, -ERR_CONFIG,
                      "version 0 has %zu tensors, but the trainer has %zu to be synchronised",
                      loaded, wanted);
-    return rc;
+    if (rc < 0 || was == handed)
+        return rc;
+    trainers_drop(e); /* from its hand-over to the next order the memory is the worker's alone */
+    return err_set(err, -ERR_TRAINER,
+                   "the trainer wrote its weights after it had handed them over");
 }
 
 const struct trainer_stand *trainers_stand(const struct engine *e)

@@ -62,8 +62,7 @@ static void make(struct tensors *t)
 }
 
 /* As worker/kinds/external_train.c does it: looked at before, coded with the residual of the round
- * before and that for the next one, looked at after, and before the next order; then the next
- * version. */
+ * before and that for the next one, looked at after, and once more while the next version comes. */
 static double hand_over(const struct tensors *t, uint8_t *shared, const char *base, const char *out,
                         const char *residual, const char *pending, enum codec codec)
 {
@@ -79,12 +78,14 @@ static double hand_over(const struct tensors *t, uint8_t *shared, const char *ba
                                    .out_path = out};
     struct contribution_result result;
     size_t count = 0;
+    uint64_t was = 0;
     const uint64_t begun = clock_now_ns();
     const uint64_t sum = tensors_sum(t, shared);
     must(contribution_write(&job, &result, &err), &err);
-    if (tensors_sum(t, shared) != sum || tensors_sum(t, shared) != sum)
+    const uint64_t after = tensors_sum(t, shared);
+    must(tensors_load(t, base, shared, false, &count, &was, &err), &err);
+    if (after != sum || was != sum)
         exit(1);
-    must(tensors_load(t, base, shared, false, &count, &err), &err);
     (void)close(end.base);
     const double seconds = seconds_since(begun);
     must(residual_commit(pending, residual, &err), &err);

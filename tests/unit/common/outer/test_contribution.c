@@ -375,9 +375,35 @@ static void test_no_memory(void **state)
     fx_end(&f);
 }
 
+/* Whether hashed while it is written or afterwards. */
+static void test_result_names_the_blob(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fx_begin(&f);
+    char *blob = fx_path(&f, "c");
+    float *end = fx_array();
+    fx_normal(3, 1e-3f, end);
+    for (int c = 0; c < CODEC_COUNT; c++) {
+        struct contribution_job job = fx_job(f.full, 0, end, (enum codec)c, 1, blob);
+        struct contribution_result r;
+        struct err err = {0};
+        uint8_t sha256[HASH_BYTES];
+        uint64_t bytes = 0;
+        assert_int_equal(contribution_write(&job, &r, &err), 0);
+        assert_int_equal(hash_file(blob, sha256, &bytes, &err), 0);
+        assert_memory_equal(r.sha256, sha256, HASH_BYTES);
+        assert_int_equal(r.bytes, bytes);
+    }
+    mem_free(blob);
+    free(end);
+    fx_end(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_result_names_the_blob),
         cmocka_unit_test(test_sum_is_conserved),
         cmocka_unit_test(test_sum_is_conserved_to_rounding),
         cmocka_unit_test(test_residual_drop),
