@@ -167,9 +167,10 @@ static void judge_coordinator(const struct doctor_facts *f, struct diagnosis *d)
         add(d, "coordinator", VERDICT_FAIL,
             "see that coordinatord runs there, and that the token is one of its (`skerry login`)",
             "%s", c->wrong);
+    else if (c->only_joins)
+        add(d, "coordinator", VERDICT_OK, "", "not asked, as a worker's token only joins");
     else if (!c->version[0])
-        add(d, "coordinator", VERDICT_OK, "",
-            "not asked, as this is a token of role %s, which only joins", c->role);
+        return; /* out of reach, which is said already */
     else if (same_release(c->version, f->version))
         add(d, "coordinator", VERDICT_OK, "", "version %s; the token is one of role %s", c->version,
             c->role);

@@ -45,6 +45,7 @@ struct doctor_port {
 
 struct doctor_coordinator {
     bool known;       /* there is a token */
+    bool only_joins;  /* it is a worker\'s */
     char host[256];   /* that the token names */
     char role[16];    /* the token's */
     char version[64]; /* empty: it has not told */

@@ -17,6 +17,7 @@
 
 #define RPC_PORT 7710 /* what coordinatord listens on by default */
 #define HTTP_PORT 7711
+#define PROGRAM_MS 120000 /* a program that takes longer hangs, or its device does */
 #define PINGS 5
 #define SMALL_BYTES (256u << 10)
 #define LARGE_BYTES (8u << 20)
@@ -42,7 +43,7 @@ static void look_at_program(struct doctor_program *p, const char *name)
     struct program_said said;
     struct err err = {0};
     p->name = name;
-    int rc = program_run(name, args, NULL, &said, &err);
+    int rc = program_run(name, args, NULL, PROGRAM_MS, &said, &err);
     p->here = rc != -ENOENT;
     if (rc < 0) {
         str_copy(p->wrong, sizeof p->wrong, err.msg);
@@ -62,7 +63,7 @@ static void try_device(struct doctor_device *x, const char *name)
     struct program_said said;
     struct err err = {0};
     json_t *o = NULL;
-    if (program_run("workerd", args, model, &said, &err) < 0)
+    if (program_run("workerd", args, model, PROGRAM_MS, &said, &err) < 0)
         str_copy(x->wrong, sizeof x->wrong, err.msg);
     else if (said.status != 0)
         (void)program_reason(&said, "workerd", x->wrong, sizeof x->wrong);
@@ -243,6 +244,7 @@ static void look_at_coordinator(struct cli *cli, const struct token *token, stru
     char url[TOKEN_URL_MAX], bearer[TOKEN_BEARER_MAX];
     str_copy(c->host, sizeof c->host, token->host);
     str_copy(c->role, sizeof c->role, token_role_name(token->role));
+    c->only_joins = token->role == TOKEN_ROLE_WORKER;
     f->ports[0].number = token->rpc_port;
     f->ports[1].number = token->http_port;
     try_to_reach(&f->ports[0], token, false);
@@ -257,9 +259,9 @@ static void look_at_coordinator(struct cli *cli, const struct token *token, stru
     }
     http_client_heed(cli->http, &cli_interrupted);
     ping(cli, c);
-    if (token->role != TOKEN_ROLE_WORKER)
+    if (!c->only_joins)
         ask_status(cli, c);
-    if (token->role == TOKEN_ROLE_OPERATOR && !c->wrong[0])
+    if (token->role == TOKEN_ROLE_OPERATOR && !c->wrong[0] && f->places[1].free_bytes > LARGE_BYTES)
         time_link(cli, f->places[1].path, c);
 }
 

@@ -57,7 +57,7 @@ static int ask(const struct flags *f, const struct buf *text, struct program_sai
                struct err *err)
 {
     char why[512];
-    int rc = program_run("workerd", (const char *const *)f->items, buf_str(text), said, err);
+    int rc = program_run("workerd", (const char *const *)f->items, buf_str(text), 0, said, err);
     if (rc < 0)
         return rc;
     if (said->status != 0)

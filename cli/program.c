@@ -1,6 +1,9 @@
 #include "cli/program.h"
 
+#include <poll.h>
+#include <signal.h>
 #include <spawn.h>
+#include <sys/pidfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,7 +43,22 @@ static void read_back(FILE *f, char *out, size_t size)
     out[fread(out, 1, size - 1, f)] = '\0';
 }
 
-static int spawn(char *const *argv, const struct files *f, int *ret_status, struct err *err)
+/* Waits for its end; a program that takes longer (limit_ms 0: any time) is killed. */
+static int wait_for(pid_t pid, const char *path, int limit_ms, int *ret_status, struct err *err)
+{
+    struct pollfd end = {.fd = limit_ms ? pidfd_open(pid, 0) : -1, .events = POLLIN};
+    const bool late = end.fd >= 0 && poll(&end, 1, limit_ms) == 0;
+    if (end.fd >= 0)
+        close(end.fd);
+    if (late)
+        (void)kill(pid, SIGKILL);
+    if (waitpid(pid, ret_status, 0) != pid)
+        return err_errno(err, "waiting for %s", path);
+    return late ? err_set(err, -ETIMEDOUT, "%s did not end within %d s", path, limit_ms / 1000) : 0;
+}
+
+static int spawn(char *const *argv, const struct files *f, int limit_ms, int *ret_status,
+                 struct err *err)
 {
     posix_spawn_file_actions_t to;
     pid_t pid;
@@ -50,12 +68,12 @@ static int spawn(char *const *argv, const struct files *f, int *ret_status, stru
     posix_spawn_file_actions_adddup2(&to, fileno(f->errors), STDERR_FILENO);
     const int failed = posix_spawn(&pid, argv[0], &to, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&to);
-    if (failed || waitpid(pid, ret_status, 0) != pid)
+    if (failed)
         return err_set(err, -ENOENT, "%s cannot be started", argv[0]);
-    return 0;
+    return wait_for(pid, argv[0], limit_ms, ret_status, err);
 }
 
-int program_run(const char *name, const char *const *args, const char *input,
+int program_run(const char *name, const char *const *args, const char *input, int limit_ms,
                 struct program_said *ret, struct err *err)
 {
     char *folder = cli_own_folder(), *path = file_join(folder, name);
@@ -65,7 +83,7 @@ int program_run(const char *name, const char *const *args, const char *input,
         argv[i + 1] = (char *)(uintptr_t)args[i];
     int rc = files_open(&f, input, err);
     if (rc == 0)
-        rc = spawn(argv, &f, &ret->status, err);
+        rc = spawn(argv, &f, limit_ms, &ret->status, err);
     if (rc == 0) {
         read_back(f.out, ret->out, sizeof ret->out);
         read_back(f.errors, ret->errors, sizeof ret->errors);

@@ -2,7 +2,7 @@
  *
  *     struct program_said said;
  *     const char *const args[] = {"--version", NULL};
- *     if (program_run("workerd", args, NULL, &said, err) == 0 && said.status == 0) ... */
+ *     if (program_run("workerd", args, NULL, 0, &said, err) == 0 && said.status == 0) ... */
 #ifndef CLI_PROGRAM_H
 #define CLI_PROGRAM_H
 
@@ -14,9 +14,10 @@ struct program_said {
     char errors[2048]; /* of its standard error */
 };
 
-/* args: behind the program's name, with a NULL at the end.  input: NULL for none.  -ENOENT: there
- * is no such program, or it cannot be started. */
-int program_run(const char *name, const char *const *args, const char *input,
+/* args: behind the program's name, with a NULL at the end.  input: NULL for none.  limit_ms: it is
+ * killed then, -ETIMEDOUT; 0: never.  -ENOENT: there is no such program, or it cannot be started.
+ */
+int program_run(const char *name, const char *const *args, const char *input, int limit_ms,
                 struct program_said *ret, struct err *err);
 /* The last line of its errors without "NAME: " before it, which says why it failed; out is
  * returned. */

@@ -47,7 +47,7 @@ def test_the_way_to_a_coordinator(swarm, tmp_path):
     assert all(line.split()[0] in ("ok", "warn", "fail", "->") for line in lines)
     swarm.kill("coordinatord")
     found, status = doctor(tmp_path, SKERRY_TOKEN=swarm.token)
-    assert status == 1 and [f[0] for f in found["ports"]] == ["fail", "fail"] and "link" not in found
+    assert status == 1 and [f[0] for f in found["ports"]] == ["fail", "fail"] and "link" not in found and "coordinator" not in found
     assert "WARN" not in swarm.log("coordinatord") and "ERROR" not in swarm.log("coordinatord")
 
 

@@ -165,7 +165,11 @@ static void ways(void **state)
     str_copy(f.coordinator.version, sizeof f.coordinator.version, "1.2");
     expect(&f, "coordinator", VERDICT_WARN, "version 1.2, and this");
     f.coordinator.version[0] = '\0';
-    expect(&f, "coordinator", VERDICT_OK, "role operator, which only joins");
+    struct diagnosis d;
+    diagnose(&f, &d);
+    assert_null(about(&d, "coordinator"));
+    f.coordinator.only_joins = true;
+    expect(&f, "coordinator", VERDICT_OK, "a worker's token only joins");
 }
 
 static void links(void **state)
