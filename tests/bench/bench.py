@@ -403,9 +403,9 @@ def main():
     bench = f"{args.build}/release/tests/bench"
     fig = Figures()
     parts = {  # name: (its limit in seconds, what measures it)
-        "train_bf16_vs_torch": (400, lambda: train_vs_torch(fig, args, "bf16")),
-        "train_f32_vs_torch": (400, lambda: train_vs_torch(fig, args, "f32")),
-        "matmul_share": (120, lambda: measured_by(fig, [f"{bench}/worker/bench_train", "--matmul-share",
+        "train_bf16_vs_torch": (360, lambda: train_vs_torch(fig, args, "bf16")),
+        "train_f32_vs_torch": (360, lambda: train_vs_torch(fig, args, "f32")),
+        "matmul_share": (200, lambda: measured_by(fig, [f"{bench}/worker/bench_train", "--matmul-share",
                                                         "--dtype", "bf16" if has_bf16() else "f32", "--threads", "2"],
                                                   {"matmul_share": ("of step time", ">=0.65")})),
         "wire": (120, lambda: wire_bytes(fig, args)),
