@@ -410,11 +410,11 @@ def main():
                                                   {"matmul_share": ("of step time", ">=0.65")})),
         "wire": (120, lambda: wire_bytes(fig, args)),
         "rss_idle_mib": (30, lambda: rss_idle(fig, args)),
-        "rss_fold_mib": (120, lambda: rss_fold(fig, args)),
-        "outer_bandwidth_share": (120, lambda: measured_by(fig, [f"{bench}/common/outer/bench_outer"],
+        "rss_fold_mib": (190, lambda: rss_fold(fig, args)),
+        "outer_bandwidth_share": (90, lambda: measured_by(fig, [f"{bench}/common/outer/bench_outer"],
                                                            {"outer_bandwidth_share": ("of copy", ">=0.5")})),
         "start_to_step_s": (60, lambda: start_to_step(fig, args)),
-        "rpc_per_s": (60, lambda: measured_by(fig, [f"{bench}/common/net/bench_rpc"], {"rpc_per_s": ("1/s", ">=30000")})),
+        "rpc_per_s": (30, lambda: measured_by(fig, [f"{bench}/common/net/bench_rpc"], {"rpc_per_s": ("1/s", ">=30000")})),
     }
     unknown = [name for name in args.only if name not in parts]
     if unknown:
