@@ -108,6 +108,7 @@ DIRS_kernels      := kernels kernels/device kernels/cpu $(if $(filter 1,$(CUDA))
 DIRS_common/net   := common/net common/net/http
 DIRS_coordinator   = coordinator $(wildcard coordinator/*/)
 DIRS_worker        = worker $(wildcard worker/*/)
+DIRS_cli           = cli $(wildcard cli/*/)
 dirs = $(patsubst %/,%,$(or $(DIRS_$(1)),$(1)))
 
 sources = $(filter-out %/main.c,$(foreach d,$(dirs),$(wildcard $(d)/*.c)))

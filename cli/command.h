@@ -5,7 +5,7 @@
 #define CLI_COMMAND_H
 
 #include "common/base/base.h"
-#include "cli/cli.h"
+#include "cli/base/cli.h"
 #include "common/base/args.h"
 
 /* What a command needs beside its own flags. */

@@ -8,8 +8,8 @@
 
 #include "cli/command.h"
 #include "cli/diagnosis.h"
-#include "cli/program.h"
-#include "cli/upload.h"
+#include "cli/base/program.h"
+#include "cli/job/upload.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/net/http/http_client.h"

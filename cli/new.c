@@ -2,9 +2,9 @@
 #include <unistd.h>
 
 #include "cli/command.h"
-#include "cli/job_file.h"
-#include "cli/new_job.h"
-#include "cli/predict.h"
+#include "cli/job/job_file.h"
+#include "cli/job/new_job.h"
+#include "cli/job/predict.h"
 #include "common/base/base.h"
 #include "common/base/file.h"
 

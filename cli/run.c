@@ -2,10 +2,10 @@
 #include <unistd.h>
 
 #include "common/base/base.h"
-#include "cli/artifacts.h"
+#include "cli/show/artifacts.h"
 #include "cli/command.h"
-#include "cli/follow.h"
-#include "cli/job_file.h"
+#include "cli/show/follow.h"
+#include "cli/job/job_file.h"
 #include "cli/sample.h"
 #include "cli/swarm.h"
 #include "common/base/clock.h"

@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "common/base/base.h"
-#include "cli/artifacts.h"
+#include "cli/show/artifacts.h"
 #include "cli/command.h"
 #include "cli/sample.h"
 

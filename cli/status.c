@@ -3,9 +3,9 @@
 
 #include "common/base/base.h"
 #include "cli/command.h"
-#include "cli/follow.h"
-#include "cli/show.h"
-#include "cli/tensorboard.h"
+#include "cli/show/follow.h"
+#include "cli/show/show.h"
+#include "cli/show/tensorboard.h"
 #include "common/base/file.h"
 #include "common/net/token_source.h"
 

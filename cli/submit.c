@@ -2,9 +2,9 @@
 
 #include "common/base/base.h"
 #include "cli/command.h"
-#include "cli/follow.h"
-#include "cli/job_file.h"
-#include "cli/predict.h"
+#include "cli/show/follow.h"
+#include "cli/job/job_file.h"
+#include "cli/job/predict.h"
 #include "common/net/http/rate.h"
 
 static bool submit_watch;

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/cli.h"
+#include "cli/base/cli.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 

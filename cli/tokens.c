@@ -1,7 +1,7 @@
 /* skerry tokens, revoke: who may come in. */
 
 #include "cli/command.h"
-#include "cli/table.h"
+#include "cli/base/table.h"
 #include "common/net/token.h"
 
 static const char *role, *name;

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/artifacts.h"
-#include "cli/model_folder.h"
+#include "cli/show/artifacts.h"
+#include "cli/base/model_folder.h"
 #include "common/base/buf.h"
 #include "common/base/file.h"
 

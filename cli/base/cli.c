@@ -1,0 +1,226 @@
+#include "cli/base/cli.h"
+
+#include <time.h>
+
+#include "common/base/file.h"
+#include "common/net/token_source.h"
+#include "common/net/http/http_client.h"
+
+#define PATH_BYTES 256 /* of a call: ours are short */
+
+volatile sig_atomic_t cli_interrupted;
+
+char *cli_token_path(void)
+{
+    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    if (config && config[0])
+        return str_printf("%s/skerry/token", config);
+    return str_printf("%s/.config/skerry/token", home && home[0] ? home : ".");
+}
+
+int cli_find_token(const struct cli *cli, struct token *ret, struct err *err)
+{
+    const char *given = cli->token ? cli->token : getenv("SKERRY_TOKEN");
+    char *saved = NULL;
+
+    if (!given || !given[0]) {
+        saved = cli_token_path();
+        if (!file_exists(saved)) {
+            mem_free(saved);
+            return -ERR_NOTFOUND;
+        }
+        given = saved;
+    }
+    int rc = token_source_read(given, ret, err);
+    mem_free(saved);
+    if (rc == 0)
+        token_source_wipe(cli->token);
+    return rc;
+}
+
+int cli_connect(struct cli *cli, struct err *err)
+{
+    struct token token;
+    char url[TOKEN_URL_MAX], bearer[TOKEN_BEARER_MAX];
+    int rc = cli_find_token(cli, &token, err);
+    if (rc == -ERR_NOTFOUND)
+        return err_set(err, -ERR_AUTH,
+                       "no coordinator is known here; run `skerry login @FILE` with the user.token "
+                       "of a coordinator's data directory, or give --server");
+    if (rc < 0)
+        return rc;
+    if (token.role == TOKEN_ROLE_WORKER)
+        return err_set(
+            err, -ERR_AUTH,
+            "this is a worker's token; `skerry` needs an operator's or a viewer's, such as the "
+            "one that coordinatord writes to user.token in its data directory");
+    token_http_url(&token, url);
+    token_bearer(token.secret, bearer);
+    rc = http_client_new(url, token.pin, bearer, &cli->http, err);
+    if (rc == 0)
+        http_client_heed(cli->http, &cli_interrupted);
+    return rc;
+}
+
+void cli_close(struct cli *cli)
+{
+    http_client_free(cli->http);
+    cli->http = NULL;
+}
+
+int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **ret, struct err *err,
+             const char *format, ...)
+{
+    struct http_response response = {0};
+    json_error_t what;
+    char path[PATH_BYTES], *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    va_list ap;
+
+    va_start(ap, format);
+    (void)vsnprintf(path, sizeof path, format, ap);
+    va_end(ap);
+    int rc = http_call(cli->http, method, path, text, text ? strlen(text) : 0, &response, err);
+    free(text);
+    if (rc < 0)
+        return rc;
+    rc = http_response_check(&response, err);
+    if (rc == 0 && ret) {
+        *ret = json_loadb(response.body, response.len, JSON_REJECT_DUPLICATES, &what);
+        if (!*ret)
+            rc = err_set(err, -ERR_FORMAT, "the coordinator's answer to %s %s is not JSON: %s",
+                         method, path, what.text);
+    }
+    http_response_release(&response);
+    return rc;
+}
+
+int cli_fail(const struct err *err)
+{
+    fprintf(stderr, "skerry: %s\n", err->msg[0] ? err->msg : err_text(err->code));
+    if (cli_interrupted)
+        return CLI_INTERRUPTED; /* whatever it broke off */
+    switch (-err->code) {
+    case ERR_AUTH:
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+        return CLI_UNREACHABLE;
+    case ERR_CONFIG:
+        return CLI_REFUSED;
+    case ERR_CANCELLED:
+        return CLI_INTERRUPTED;
+    default:
+        return CLI_FAILED;
+    }
+}
+
+void cli_print_json(const json_t *value)
+{
+    json_dumpf(value, stdout, JSON_COMPACT);
+    putchar('\n');
+}
+
+void cli_print_taken(json_t *value)
+{
+    cli_print_json(value);
+    json_decref(value);
+}
+
+const char *cli_str(const json_t *object, const char *key, const char *fallback)
+{
+    const char *s = json_string_value(json_object_get(object, key));
+    return s ? s : fallback;
+}
+
+long long cli_int(const json_t *object, const char *key, long long fallback)
+{
+    const json_t *v = json_object_get(object, key);
+    return json_is_integer(v) ? json_integer_value(v) : fallback;
+}
+
+double cli_num(const json_t *object, const char *key, double fallback)
+{
+    const json_t *v = json_object_get(object, key);
+    return json_is_number(v) ? json_number_value(v) : fallback;
+}
+
+bool cli_has(const json_t *object, const char *key)
+{
+    return json_is_number(json_object_get(object, key));
+}
+
+const char *cli_bytes(const json_t *object, const char *key, char out[STR_HUMAN_MAX])
+{
+    return str_human_bytes((uint64_t)cli_int(object, key, 0), out);
+}
+
+const char *cli_duration(const json_t *object, const char *key, char out[STR_HUMAN_MAX])
+{
+    return str_human_duration((uint64_t)cli_int(object, key, 0), out);
+}
+
+bool cli_job_ended(const char *state)
+{
+    return !strcmp(state, "done") || !strcmp(state, "failed") || !strcmp(state, "cancelled");
+}
+
+int cli_job_exit(const char *state)
+{
+    if (!strcmp(state, "done"))
+        return CLI_OK;
+    return !strcmp(state, "cancelled") ? CLI_JOB_CANCELLED : CLI_JOB_FAILED;
+}
+
+static void on_signal(int signo)
+{
+    cli_interrupted = signo;
+}
+
+void cli_catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+}
+
+void cli_sleep_ms(unsigned ms)
+{
+    struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
+    if (!cli_interrupted)
+        nanosleep(&t, NULL);
+}
+
+int cli_job_id(struct cli *cli, const struct args *args, uint64_t *ret, struct err *err)
+{
+    json_t *jobs;
+
+    if (args->n_rest > 0) {
+        if (str_parse_u64(args->rest[0], ret) < 0 || *ret == 0)
+            return err_set(err, -EINVAL, "'%s' is not a job's id; `skerry status` lists the jobs",
+                           args->rest[0]);
+        return 0;
+    }
+    int rc = cli_call(cli, "GET", NULL, &jobs, err, "/v1/jobs");
+    if (rc < 0)
+        return rc;
+    json_t *items = json_object_get(jobs, "items");
+    size_t n = json_array_size(items);
+    if (n > 0)
+        *ret = (uint64_t)cli_int(json_array_get(items, n - 1), "id", 0);
+    json_decref(jobs);
+    return n > 0 ? 0
+                 : err_set(err, -ERR_NOTFOUND, "there is no job yet; `skerry submit` starts one");
+}
+
+char *cli_own_folder(void)
+{
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n <= 0)
+        return str_dup("/usr/local/bin");
+    path[n] = '\0';
+    *strrchr(path, '/') = '\0';
+    return str_dup(path);
+}

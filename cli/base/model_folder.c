@@ -1,0 +1,577 @@
+#include "cli/base/model_folder.h"
+
+#include "cli/base/cli.h"
+#include "common/base/file.h"
+#include "common/st/st.h"
+#include "common/data/tokenizer.h"
+
+#define CONFIG_MAX (1u << 20)
+#define FREQUENCIES 256 /* of a dit's time embedding */
+
+/* The folder that has config.json itself. */
+static char *folder_of(const char *dir, const struct job_spec *spec)
+{
+    char *index = file_join(dir, "model_index.json");
+    char *ret = job_has_captions(spec) && file_exists(index) ? file_join(dir, "transformer")
+                                                             : str_printf("%s", dir);
+    mem_free(index);
+    return ret;
+}
+
+char *model_folder_weights(const char *dir, const struct job_spec *spec)
+{
+    char *folder = folder_of(dir, spec), *path;
+    if (!job_has_captions(spec)) {
+        path = file_join(folder, "model.safetensors");
+    } else {
+        path = file_join(folder, "diffusion_pytorch_model.safetensors");
+        char *half = file_join(folder, "diffusion_pytorch_model.fp16.safetensors");
+        if (!file_exists(path) && file_exists(half)) {
+            mem_free(path);
+            path = half;
+            half = NULL;
+        }
+        mem_free(half);
+    }
+    mem_free(folder);
+    return path;
+}
+
+/* ---- config.json ---- */
+
+/* One number of config.json against the job's. */
+struct wanted {
+    const char *key;  /* in config.json */
+    const char *ours; /* in the job file */
+    double value;
+    double absent; /* what config.json means when it does not say; NAN: must be there */
+};
+
+static int check_number(const char *dir, const json_t *config, const struct wanted *w,
+                        struct err *err)
+{
+    const double got = cli_num(config, w->key, w->absent);
+    if (isnan(got))
+        return err_set(err, -ERR_CONFIG, "%s/config.json has no %s, which %s is compared with", dir,
+                       w->key, w->ours);
+    if (fabs(got - w->value) > 1e-9 * fabs(w->value))
+        return err_set(err, -ERR_CONFIG, "%s/config.json says %s %g, but the job's %s is %g", dir,
+                       w->key, got, w->ours, w->value);
+    return 0;
+}
+
+static int check_numbers(const char *dir, const json_t *config, const struct wanted *w, size_t n,
+                         struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = check_number(dir, config, &w[i], err);
+    return rc;
+}
+
+static int check_kind(const char *dir, const json_t *config, const char *want, struct err *err)
+{
+    const char *kind = cli_str(config, "model_type", "");
+    if (strcmp(kind, want) != 0)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json is of a model of type '%s'; the job's model needs '%s'", dir,
+                       kind, want);
+    return 0;
+}
+
+/* What the network reads: pixels, or latents. */
+static uint32_t channels_of(const struct model_folder_facts *facts)
+{
+    return facts->channels ? facts->channels : JOB_CHANNELS;
+}
+
+/* Channels of the images, and as many of the estimate where the model reads one. */
+static int input_channels(const struct job_model *m, int channels)
+{
+    return m->self_condition > 0 ? 2 * channels : channels;
+}
+
+static uint32_t side_of(const struct job_spec *spec, const struct model_folder_facts *facts)
+{
+    return facts->channels ? facts->side : (uint32_t)spec->data.image_size;
+}
+
+static int check_dit(const char *dir, const json_t *config, const struct job_spec *spec,
+                     const struct model_folder_facts *facts, struct err *err)
+{
+    const uint64_t classes = facts->classes;
+    const struct job_model *m = &spec->model;
+    const struct wanted wanted[] = {
+        {"image_size", "data.image_size", (int)side_of(spec, facts), NAN},
+        {"patch_size", "model.patch", m->patch, NAN},
+        {"hidden_size", "model.dim", m->dim, NAN},
+        {"depth", "model.depth", m->depth, NAN},
+        {"num_heads", "model.heads", m->heads, NAN},
+        {"mlp_ratio", "model.mlp_ratio", m->mlp_ratio, 4},
+        {"num_classes", "number of classes", (double)classes, NAN},
+    };
+    int rc = check_kind(dir, config, "DiT", err);
+    size_t n = sizeof wanted / sizeof *wanted - (classes == 0);
+    return rc == 0 ? check_numbers(dir, config, wanted, n, err) : rc;
+}
+
+/* ---- PixArtTransformer2DModel ---- */
+
+/* What positions are divided by where config.json does not say; as worker/net/model.h. */
+static int interpolation(uint32_t side)
+{
+    return side >= 128 ? (int)(side / 64) : 1;
+}
+
+/* What a PixArtTransformer2DModel may have and our DiT has not. */
+static int check_pixart_variants(const char *dir, const json_t *config, struct err *err)
+{
+    const struct {
+        const char *key, *known;
+    } words[] = {{"norm_type", "ada_norm_single"},
+                 {"activation_fn", "gelu-approximate"},
+                 {"attention_type", "default"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const char *got = cli_str(config, words[i].key, words[i].known);
+        if (strcmp(got, words[i].known) != 0)
+            return err_set(err, -ERR_CONFIG, "%s/config.json has %s '%s'; only %s is known", dir,
+                           words[i].key, got, words[i].known);
+    }
+    const json_t *more = json_object_get(config, "use_additional_conditions");
+    if (json_is_true(more) || (!json_is_false(more) && cli_int(config, "sample_size", 128) == 128))
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json has use_additional_conditions; a model that is told sizes "
+                       "beside the caption is not known",
+                       dir);
+    if (json_is_false(json_object_get(config, "attention_bias")) ||
+        json_is_true(json_object_get(config, "norm_elementwise_affine")))
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json has no attention_bias or has norm_elementwise_affine; only "
+                       "attention with biases and norms without weights are known",
+                       dir);
+    return 0;
+}
+
+static int check_pixart(const char *dir, const json_t *config, const struct job_spec *spec,
+                        const struct model_folder_facts *facts, struct err *err)
+{
+    const struct job_model *m = &spec->model;
+    const uint32_t channels = channels_of(facts), side = side_of(spec, facts);
+    const bool known = facts->channels > 0 || !job_has_latents(spec);
+    const struct wanted wanted[] = {
+        {"patch_size", "model.patch", m->patch, 2},
+        {"num_attention_heads", "model.heads", m->heads, 16},
+        {"attention_head_dim", "model.dim / model.heads", m->dim / m->heads, 72},
+        {"cross_attention_dim", "model.dim", m->dim, 1152},
+        {"num_layers", "model.depth", m->depth, 28},
+        {"norm_eps", "norms' epsilon", 1e-6, 1e-6},
+    };
+    /* What the weights are of; from one that reads no estimate a job may begin. */
+    const int theirs = (int)cli_int(config, "in_channels", 4),
+              wide = input_channels(m, (int)channels);
+    const struct wanted seen[] = {
+        {"in_channels", "number of channels that the model sees",
+         theirs == (int)channels ? theirs : wide, 4},
+        {"sample_size", "side of what the model sees", side, 128},
+        {"interpolation_scale", "scale of positions", interpolation(side), interpolation(side)},
+        {"caption_channels", "text encoder's width", facts->caption, NAN},
+    };
+    const char *kind = cli_str(config, "_class_name", "");
+    if (strcmp(kind, "PixArtTransformer2DModel") != 0 && strcmp(kind, "Transformer2DModel") != 0)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json is of a '%s'; the job's model needs a "
+                       "PixArtTransformer2DModel",
+                       dir, kind);
+    int rc = check_pixart_variants(dir, config, err);
+    if (rc == 0)
+        rc = check_numbers(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
+    if (rc == 0 && known)
+        rc = check_numbers(dir, config, seen, sizeof seen / sizeof *seen - (facts->caption == 0),
+                           err);
+    return rc;
+}
+
+json_t *model_folder_pixart(const struct job_spec *spec, const struct model_folder_facts *facts,
+                            json_t *about)
+{
+    const struct job_model *m = &spec->model;
+    const int channels = (int)channels_of(facts), side = (int)side_of(spec, facts);
+    return json_pack("{s:s,s:s,s:s,s:b,s:i,s:s,s:i,s:i,s:f,s:i,s:i,s:b,s:f,s:s,s:i,s:i,s:i,s:i,s:i,"
+                     "s:i,s:i,s:b,s:b,"
+                     "s:o}",
+                     "_class_name", "PixArtTransformer2DModel", "_diffusers_version", "0.30.0",
+                     "activation_fn", "gelu-approximate", "attention_bias", 1, "attention_head_dim",
+                     m->dim / m->heads, "attention_type", "default", "caption_channels",
+                     (int)facts->caption, "cross_attention_dim", m->dim, "dropout", 0.0,
+                     "in_channels", input_channels(m, channels), "interpolation_scale",
+                     interpolation((uint32_t)side), "norm_elementwise_affine", 0, "norm_eps", 1e-6,
+                     "norm_type", "ada_norm_single", "norm_num_groups", 32, "num_attention_heads",
+                     m->heads, "num_embeds_ada_norm", 1000, "num_layers", m->depth, "out_channels",
+                     channels, "patch_size", m->patch, "sample_size", side, "upcast_attention", 0,
+                     "use_additional_conditions", 0, "_skerry", about);
+}
+
+/* ---- LlamaForCausalLM ---- */
+
+/* The base of the rotary positions, where old and new configurations have it. */
+static double rope_theta(const json_t *config)
+{
+    const json_t *rope = json_object_get(config, "rope_parameters");
+    return cli_num(rope, "rope_theta", cli_num(config, "rope_theta", 10000));
+}
+
+/* What a LlamaForCausalLM may have and our decoder has not. */
+static int check_llama_variants(const char *dir, const json_t *config, struct err *err)
+{
+    const char *act = cli_str(config, "hidden_act", "silu");
+    if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
+        return err_set(err, -ERR_CONFIG, "%s/config.json has hidden_act '%s'; only silu is known",
+                       dir, act);
+    if (json_is_true(json_object_get(config, "attention_bias")) ||
+        json_is_true(json_object_get(config, "mlp_bias")))
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json has attention_bias or mlp_bias; layers with biases are not "
+                       "known",
+                       dir);
+    const json_t *scaling = json_object_get(config, "rope_scaling");
+    if (!json_is_object(scaling))
+        scaling = json_object_get(config, "rope_parameters");
+    const char *type = cli_str(scaling, "rope_type", cli_str(scaling, "type", "default"));
+    if (strcmp(type, "default") != 0)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json scales its rotary positions by '%s'; only plain ones are "
+                       "known",
+                       dir, type);
+    return 0;
+}
+
+static int check_vocabulary(const char *dir, const json_t *config, const struct job_spec *spec,
+                            const struct tokenizer *t, struct err *err)
+{
+    const long long theirs = cli_int(config, "vocab_size", 0);
+    if (theirs != (int64_t)tokenizer_vocab(t))
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json has a vocabulary of %lld, but %s has %u tokens: set "
+                       "data.tokenizer to the tokenizer.json that the model was trained with",
+                       dir, theirs,
+                       spec->data.tokenizer ? spec->data.tokenizer : "the job's byte tokenizer",
+                       tokenizer_vocab(t));
+    return 0;
+}
+
+static bool same_token(const struct tokenizer *a, const struct tokenizer *b, uint32_t id)
+{
+    size_t n, k;
+    const uint8_t *p = tokenizer_piece(a, id, &n), *q = tokenizer_piece(b, id, &k);
+    if (tokenizer_is_special(a, id) && tokenizer_is_special(b, id))
+        return true; /* byte tokens give no text to their end */
+    return n == k && (n == 0 || memcmp(p, q, n) == 0);
+}
+
+/* The folder's own tokenizer, if it has one, must be the job's. */
+static int check_tokenizer(const char *dir, const struct tokenizer *ours, struct err *err)
+{
+    char *path = file_join(dir, "tokenizer.json");
+    struct tokenizer *theirs = NULL;
+    int rc = 0;
+
+    if (file_exists(path)) {
+        rc = tokenizer_open(path, &theirs, err);
+        for (uint32_t id = 0; rc == 0 && id < tokenizer_vocab(ours); id++) {
+            if (!same_token(theirs, ours, id))
+                rc = err_set(err, -ERR_CONFIG,
+                             "token %u of %s is another one than in the job's tokenizer: set "
+                             "data.tokenizer to this file",
+                             id, path);
+        }
+    }
+    tokenizer_free(theirs);
+    mem_free(path);
+    return rc;
+}
+
+static int check_llama(const char *dir, const json_t *config, const struct job_spec *spec,
+                       const struct model_folder_facts *facts, struct err *err)
+{
+    const struct job_model *m = &spec->model;
+    const struct wanted wanted[] = {
+        {"hidden_size", "model.dim", m->dim, NAN},
+        {"num_hidden_layers", "model.depth", m->depth, NAN},
+        {"num_attention_heads", "model.heads", m->heads, NAN},
+        {"num_key_value_heads", "model.kv_heads", m->kv_heads, m->heads},
+        {"head_dim", "model.dim / model.heads", m->dim / m->heads, m->dim / m->heads},
+        {"intermediate_size", "model.ffn", m->ffn, NAN},
+        {"rms_norm_eps", "model.norm_eps", m->norm_eps, 1e-6},
+    };
+    int rc = check_kind(dir, config, "llama", err);
+    if (rc == 0)
+        rc = check_numbers(dir, config, wanted, sizeof wanted / sizeof *wanted, err);
+    if (rc < 0)
+        return rc;
+    const double theta = rope_theta(config);
+    if (fabs(theta - m->rope_theta) > 1e-9 * theta)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json says rope_theta %g, but the job's model.rope_theta is %g",
+                       dir, theta, m->rope_theta);
+    const bool tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
+    if (tied != m->tied)
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json says tie_word_embeddings %s, but the job's model.tied is %s",
+                       dir, tied ? "true" : "false", m->tied ? "true" : "false");
+    rc = check_llama_variants(dir, config, err);
+    if (rc == 0)
+        rc = check_vocabulary(dir, config, spec, facts->tokenizer, err);
+    return rc == 0 ? check_tokenizer(dir, facts->tokenizer, err) : rc;
+}
+
+/* ---- tensors ---- */
+
+struct tensors {
+    const char *path;
+    bool variance; /* PixArt's is predicted too, and passed over */
+    const struct st *st;
+    size_t seen;
+    struct err *err;
+    int rc; /* of the first that does not fit */
+};
+
+static void expect(struct tensors *t, const char *name, unsigned rank, const int64_t shape[4])
+{
+    if (t->rc < 0)
+        return;
+    const struct st_tensor *found = st_find(t->st, name);
+    if (!found) {
+        t->rc = err_set(t->err, -ERR_CONFIG, "%s has no tensor %s", t->path, name);
+        return;
+    }
+    t->seen++;
+    bool fits = found->rank == rank;
+    for (unsigned i = 0; fits && i < rank; i++)
+        fits = found->shape[i] == (uint64_t)shape[i];
+    if (!fits) {
+        char got[ST_SHAPE_TEXT], want[ST_SHAPE_TEXT];
+        uint64_t wanted[ST_RANK_MAX] = {0};
+        for (unsigned i = 0; i < rank; i++)
+            wanted[i] = (uint64_t)shape[i];
+        t->rc = err_set(t->err, -ERR_CONFIG, "%s: %s is %s, but the job's model wants %s", t->path,
+                        name, st_shape_text(found->rank, found->shape, got),
+                        st_shape_text(rank, wanted, want));
+    } else if (found->dtype != ST_F32 && found->dtype != ST_BF16 && found->dtype != ST_F16) {
+        t->rc = err_set(t->err, -ERR_CONFIG, "%s: %s is %s; F32, BF16 and F16 are known", t->path,
+                        name, st_dtype_name(found->dtype));
+    }
+}
+
+static void expect_linear(struct tensors *t, const char *prefix, const char *layer, bool bias,
+                          int64_t out, int64_t in)
+{
+    char name[ST_NAME_MAX];
+    (void)snprintf(name, sizeof name, "%s%s.weight", prefix, layer);
+    expect(t, name, 2, (int64_t[4]){out, in});
+    if (!bias)
+        return;
+    (void)snprintf(name, sizeof name, "%s%s.bias", prefix, layer);
+    expect(t, name, 1, (int64_t[4]){out});
+}
+
+static void expect_llama(struct tensors *t, const struct job_model *m,
+                         const struct model_folder_facts *facts)
+{
+    const int64_t vocab = tokenizer_vocab(facts->tokenizer);
+    const int64_t C = m->dim, kv = (int64_t)(m->dim / m->heads) * m->kv_heads;
+
+    expect(t, "model.embed_tokens.weight", 2, (int64_t[4]){vocab, C});
+    for (int b = 0; b < m->depth; b++) {
+        char prefix[48], name[96];
+        (void)snprintf(prefix, sizeof prefix, "model.layers.%d.", b);
+        (void)snprintf(name, sizeof name, "%sinput_layernorm.weight", prefix);
+        expect(t, name, 1, (int64_t[4]){C});
+        (void)snprintf(name, sizeof name, "%spost_attention_layernorm.weight", prefix);
+        expect(t, name, 1, (int64_t[4]){C});
+        expect_linear(t, prefix, "self_attn.q_proj", false, C, C);
+        expect_linear(t, prefix, "self_attn.k_proj", false, kv, C);
+        expect_linear(t, prefix, "self_attn.v_proj", false, kv, C);
+        expect_linear(t, prefix, "self_attn.o_proj", false, C, C);
+        expect_linear(t, prefix, "mlp.gate_proj", false, m->ffn, C);
+        expect_linear(t, prefix, "mlp.up_proj", false, m->ffn, C);
+        expect_linear(t, prefix, "mlp.down_proj", false, C, m->ffn);
+    }
+    expect(t, "model.norm.weight", 1, (int64_t[4]){C});
+    if (!m->tied)
+        expect(t, "lm_head.weight", 2, (int64_t[4]){vocab, C});
+}
+
+/* The patch embedding: also that of a model without an estimate where the job's reads one. */
+static void expect_patches(struct tensors *t, const struct job_model *m, const char *name,
+                           int64_t channels)
+{
+    const struct st_tensor *found = st_find(t->st, name);
+    const bool narrow = found && found->rank == 4 && found->shape[1] == (uint64_t)channels;
+    const int64_t in = narrow ? channels : input_channels(m, (int)channels);
+    expect(t, name, 4, (int64_t[4]){m->dim, in, m->patch, m->patch});
+}
+
+static void expect_dit(struct tensors *t, const struct job_model *m,
+                       const struct model_folder_facts *facts)
+{
+    const uint64_t classes = facts->classes;
+    const int64_t C = m->dim, M = (int64_t)(m->dim * m->mlp_ratio);
+
+    expect_patches(t, m, "x_embedder.proj.weight", channels_of(facts));
+    expect(t, "x_embedder.proj.bias", 1, (int64_t[4]){C});
+    expect_linear(t, "t_embedder.mlp.", "0", true, C, FREQUENCIES);
+    expect_linear(t, "t_embedder.mlp.", "2", true, C, C);
+    if (classes > 0)
+        expect(t, "y_embedder.embedding_table.weight", 2, (int64_t[4]){(int64_t)classes + 1, C});
+    else
+        t->seen++;
+    for (int b = 0; b < m->depth; b++) {
+        char prefix[32];
+        (void)snprintf(prefix, sizeof prefix, "blocks.%d.", b);
+        expect_linear(t, prefix, "attn.qkv", true, 3 * C, C);
+        expect_linear(t, prefix, "attn.proj", true, C, C);
+        expect_linear(t, prefix, "mlp.fc1", true, M, C);
+        expect_linear(t, prefix, "mlp.fc2", true, C, M);
+        expect_linear(t, prefix, "adaLN_modulation.1", true, 6 * C, C);
+    }
+    expect_linear(t, "final_layer.", "linear", true,
+                  (int64_t)m->patch * m->patch * channels_of(facts), C);
+    expect_linear(t, "final_layer.", "adaLN_modulation.1", true, 2 * C, C);
+}
+
+/* Of channels that are not known yet, those of the file. */
+static void expect_pixart_ends(struct tensors *t, const struct job_model *m,
+                               const struct model_folder_facts *facts)
+{
+    const int64_t C = m->dim, pixels = (int64_t)m->patch * m->patch;
+    const struct st_tensor *patch = st_find(t->st, "pos_embed.proj.weight");
+    const struct st_tensor *text = st_find(t->st, "caption_projection.linear_1.weight");
+    const struct st_tensor *out = st_find(t->st, "proj_out.weight");
+    int64_t channels = facts->channels, caption = facts->caption;
+    if (!channels && patch && patch->rank == 4)
+        channels = (int64_t)patch->shape[1];
+    if (!facts->channels && m->self_condition > 0 && out &&
+        2 * out->shape[0] == (uint64_t)(pixels * channels))
+        channels /= 2; /* the other half are the estimate's */
+    if (!caption && text && text->rank == 2)
+        caption = (int64_t)text->shape[1];
+    t->variance = out && out->rank == 2 && out->shape[0] == (uint64_t)(2 * pixels * channels);
+    expect_patches(t, m, "pos_embed.proj.weight", channels);
+    expect(t, "pos_embed.proj.bias", 1, (int64_t[4]){C});
+    expect_linear(t, "caption_projection.", "linear_1", true, C, caption);
+    expect_linear(t, "caption_projection.", "linear_2", true, C, C);
+    expect_linear(t, "", "proj_out", true, pixels * channels * (t->variance ? 2 : 1), C);
+    expect(t, "scale_shift_table", 2, (int64_t[4]){2, C});
+    /* What older releases saved beside the parameters. */
+    t->seen += st_find(t->st, "caption_projection.y_embedding") != NULL;
+    t->seen += st_find(t->st, "pos_embed.pos_embed") != NULL;
+}
+
+static void expect_pixart(struct tensors *t, const struct job_model *m,
+                          const struct model_folder_facts *facts)
+{
+    static const char *const square[] = {"attn1.to_q",     "attn1.to_k",    "attn1.to_v",
+                                         "attn1.to_out.0", "attn2.to_q",    "attn2.to_k",
+                                         "attn2.to_v",     "attn2.to_out.0"};
+    const int64_t C = m->dim;
+
+    expect_pixart_ends(t, m, facts);
+    expect_linear(t, "adaln_single.emb.timestep_embedder.", "linear_1", true, C, FREQUENCIES);
+    expect_linear(t, "adaln_single.emb.timestep_embedder.", "linear_2", true, C, C);
+    expect_linear(t, "adaln_single.", "linear", true, 6 * C, C);
+    for (int b = 0; b < m->depth; b++) {
+        char prefix[48], name[96];
+        (void)snprintf(prefix, sizeof prefix, "transformer_blocks.%d.", b);
+        (void)snprintf(name, sizeof name, "%sscale_shift_table", prefix);
+        expect(t, name, 2, (int64_t[4]){6, C});
+        for (size_t i = 0; i < sizeof square / sizeof *square; i++)
+            expect_linear(t, prefix, square[i], true, C, C);
+        expect_linear(t, prefix, "ff.net.0.proj", true, 4 * C, C);
+        expect_linear(t, prefix, "ff.net.2", true, C, 4 * C);
+    }
+}
+
+struct folder_family {
+    int (*check)(const char *dir, const json_t *config, const struct job_spec *spec,
+                 const struct model_folder_facts *facts, struct err *err);
+    void (*expect)(struct tensors *t, const struct job_model *m,
+                   const struct model_folder_facts *facts);
+};
+
+static const struct folder_family *family_of(const struct job_spec *spec)
+{
+    static const struct folder_family pixart = {check_pixart, expect_pixart},
+                                      families[] = {
+                                          [JOB_MODEL_DIT] = {check_dit, expect_dit},
+                                          [JOB_MODEL_LLAMA] = {check_llama, expect_llama},
+                                      };
+    return job_has_captions(spec) ? &pixart : &families[spec->model.type];
+}
+
+static int check_tensors(const char *dir, const struct job_spec *spec,
+                         const struct model_folder_facts *facts, struct err *err)
+{
+    char *path = model_folder_weights(dir, spec);
+    char *index = str_printf("%s.index.json", path);
+    struct st st = {0};
+    int rc = 0;
+
+    if (!file_exists(path) && file_exists(index))
+        rc = err_set(err, -ERR_CONFIG,
+                     "%s is in several files; save it as one, with save_pretrained(..., "
+                     "max_shard_size=\"1TB\")",
+                     dir);
+    if (rc == 0)
+        rc = st_open(path, &st, err);
+    struct tensors t = {.path = path, .st = &st, .err = err, .rc = rc};
+    family_of(spec)->expect(&t, &spec->model, facts);
+    if (t.rc == 0 && t.seen != st.n_tensors)
+        t.rc = err_set(err, -ERR_CONFIG, "%s has %zu tensors, but the job's model has %zu", path,
+                       st.n_tensors, t.seen);
+    if (t.rc == 0 && t.variance)
+        fprintf(stderr, "skerry: %s also predicts a variance; that half of proj_out is left\n",
+                path);
+    st_release(&st);
+    mem_free(index);
+    mem_free(path);
+    return t.rc;
+}
+
+/* ---- all of it ---- */
+
+static int read_config(const char *dir, json_t **ret, struct err *err)
+{
+    char *path = file_join(dir, "config.json");
+    struct buf text = {0};
+    json_error_t why;
+    int rc = file_read(path, CONFIG_MAX, &text, err);
+    if (rc == 0) {
+        *ret = json_loads(buf_str(&text), 0, &why);
+        if (!json_is_object(*ret))
+            rc = err_set(err, -ERR_CONFIG, "%s:%d: %s", path, why.line,
+                         *ret ? "not a JSON object" : why.text);
+    }
+    buf_release(&text);
+    mem_free(path);
+    return rc;
+}
+
+int model_folder_check(const char *dir, const struct job_spec *spec,
+                       const struct model_folder_facts *facts, struct err *err)
+{
+    char *folder = folder_of(dir, spec);
+    json_t *config = NULL;
+    int rc = read_config(folder, &config, err);
+    if (rc == 0)
+        rc = family_of(spec)->check(folder, config, spec, facts, err);
+    if (rc == 0)
+        rc = check_tensors(dir, spec, facts, err);
+    json_decref(config);
+    mem_free(folder);
+    if (rc < 0) {
+        (void)err_wrap(err, "model.warm_start");
+        err->code = -ERR_CONFIG;
+        return -ERR_CONFIG;
+    }
+    return 0;
+}

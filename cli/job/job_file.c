@@ -1,0 +1,507 @@
+#include "cli/job/job_file.h"
+
+#include <unistd.h>
+
+#include "cli/base/cli.h"
+#include "cli/base/model_folder.h"
+#include "cli/job/trainer_files.h"
+#include "cli/job/upload.h"
+#include "common/job/family.h"
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/job/recipe.h"
+#include "common/st/st.h"
+#include "common/data/captions.h"
+#include "common/data/tokenizer.h"
+
+#define GAIN_MAX 2 /* times that an outer step may be as long as what was trained */
+
+/* A path of the job file as the user means it: absolute, beside the job file, or from here. */
+static char *find_path(const char *job_path, const char *given)
+{
+    const char *slash = strrchr(job_path, '/');
+    if (given[0] == '/' || !slash)
+        return str_dup(given);
+    char *dir = str_ndup(job_path, (size_t)(slash - job_path));
+    char *beside = file_join(dir, given);
+    mem_free(dir);
+    if (file_exists(beside) || strpbrk(given, "*?{"))
+        return beside;
+    mem_free(beside);
+    return str_dup(given);
+}
+
+static int open_tokenizer(const char *job_path, struct job_file *job, struct err *err)
+{
+    const char *given = job->spec.data.tokenizer;
+    if (!job_is_text(&job->spec))
+        return given ? err_set(err, -ERR_CONFIG,
+                               "%s: data.tokenizer is given, but model.type %s "
+                               "is for %s",
+                               job_path, job_family(&job->spec)->name, job_family(&job->spec)->what)
+                     : 0;
+    if (!given) {
+        job->tokenizer = tokenizer_bytes();
+        return 0;
+    }
+    job->tokenizer_path = find_path(job_path, given);
+    int rc = tokenizer_open(job->tokenizer_path, &job->tokenizer, err);
+    return rc < 0 ? err_wrap(err, "%s: data.tokenizer", job_path) : 0;
+}
+
+static int check_images(const char *job_path, const struct job_file *job, struct err *err)
+{
+    uint64_t n = dataset_samples(job->dataset);
+    if (n < (uint64_t)job->spec.train.batch)
+        return err_set(
+            err, -ERR_CONFIG,
+            "%s: train.batch is %d but the dataset has only %llu images; lower the batch "
+            "or add images",
+            job_path, job->spec.train.batch, (unsigned long long)n);
+    uint64_t shards = n / (uint64_t)job->spec.data.shard_samples + 2;
+    if (shards > DATASET_SHARDS_MAX) /* the last ones, held out or not, may be short */
+        return err_set(err, -ERR_CONFIG,
+                       "%s: %llu images make up to %llu shards of %d, at most %d are possible; "
+                       "raise data.shard_samples",
+                       job_path, (unsigned long long)n, (unsigned long long)shards,
+                       job->spec.data.shard_samples, DATASET_SHARDS_MAX);
+    return 0;
+}
+
+static int open_dataset(const char *job_path, struct job_file *job, struct err *err)
+{
+    const struct job_spec *s = &job->spec;
+    bool text = job_is_text(&job->spec);
+    if (s->data.holdout_path && (!text || !s->data.path))
+        return err_set(err, -ERR_CONFIG,
+                       "%s: data.holdout_path is for texts with a data.path; use data.holdout",
+                       job_path);
+    if (!s->data.path || s->recipe.teacher)
+        return 0;
+    char *path = find_path(job_path, s->data.path);
+    char *holdout = s->data.holdout_path ? find_path(job_path, s->data.holdout_path) : NULL;
+    struct dataset_options opt = {
+        .path = path,
+        .column = s->partition.column,
+        .captions = job_has_captions(s),
+        .text = text,
+        .holdout_path = holdout,
+        .text_field = s->data.text_field,
+        .tokenizer = s->data.tokenizer ? job->tokenizer : NULL,
+        .context = (uint32_t)s->model.context,
+    };
+    int rc = dataset_open(&opt, &job->dataset, err);
+    if (rc < 0)
+        rc = err_wrap(err, "%s: %s", job_path, holdout ? "data" : "data.path");
+    mem_free(holdout);
+    mem_free(path);
+    return rc < 0 || text ? rc : check_images(job_path, job, err);
+}
+
+static int check_trainer(const char *job_path, struct job_file *job, struct err *err)
+{
+    if (!job->spec.trainer.files)
+        return 0;
+    job->trainer_files = find_path(job_path, job->spec.trainer.files);
+    int rc = trainer_files_check(job->trainer_files, err);
+    return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
+}
+
+/* A safetensors file, or a folder with one: what it must hold, the trainer says. */
+static int check_users_weights(const char *job_path, struct job_file *job, struct err *err)
+{
+    if (file_is_dir(job->warm_start)) {
+        char *inside = file_join(job->warm_start, "model.safetensors");
+        mem_free(job->warm_start);
+        job->warm_start = inside;
+    }
+    struct st st = {0};
+    int rc = st_open(job->warm_start, &st, err);
+    st_release(&st);
+    return rc < 0 ? err_wrap(err, "%s: model.warm_start", job_path) : 0;
+}
+
+static int check_warm_start(const char *job_path, struct job_file *job, struct err *err)
+{
+    const char *given = job->spec.model.warm_start;
+    if (!given)
+        return 0;
+    struct model_folder_facts facts = {
+        .tokenizer = job->tokenizer,
+        .classes = job->dataset ? dataset_classes(job->dataset) : 0,
+        .channels = (uint32_t)job->encoders.channels,
+        .side = (uint32_t)job->encoders.side,
+        .caption = (uint32_t)job->encoders.caption,
+        .caption_tokens = (uint32_t)job->encoders.caption_tokens,
+    };
+    job->warm_start = find_path(job_path, given);
+    if (job_family(&job->spec)->external)
+        return check_users_weights(job_path, job, err);
+    int rc = model_folder_check(job->warm_start, &job->spec, &facts, err);
+    return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
+}
+
+static char *find_beside(void *arg, const char *given)
+{
+    return find_path(arg, given);
+}
+
+static int open_encoders(const char *job_path, struct job_file *job, struct err *err)
+{
+    char *path = str_dup(job_path);
+    int rc = encoders_open(&job->spec, find_beside, path, &job->encoders, err);
+    mem_free(path);
+    return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
+}
+
+/* Momentum adds up what one replica alone finds, as nothing that others found stands against it,
+ * and what all find in the first rounds of a fresh model. */
+static void warn_of_momentum(const char *job_path, const struct job_spec *s, bool alone)
+{
+    const struct job_outer *o = &s->outer;
+    const double gain = o->lr / (1 - o->momentum);
+    if (gain <= GAIN_MAX || o->warmup > 0)
+        return;
+    if (alone)
+        fprintf(stderr,
+                "warning: %s: with one replica of each module, outer.lr %g and outer.momentum %g "
+                "make steps up to %.1f times as long as what was trained, and the loss jumps after "
+                "the first rounds; leave both out to train plainly\n",
+                job_path, o->lr, o->momentum, gain);
+    else if (!s->model.warm_start)
+        fprintf(stderr,
+                "warning: %s: the first differences of a fresh model all point the same way; with "
+                "outer.warmup 0 outer.lr %g and outer.momentum %g make of them steps of up to %.1f "
+                "times their length, and the loss jumps in the first rounds; leave outer.warmup "
+                "out\n",
+                job_path, o->lr, o->momentum, gain);
+}
+
+static int check_recipe(const char *job_path, struct job_file *job, struct err *err)
+{
+    struct composition comp;
+    int rc = recipe_check(&job->spec, &comp, err);
+    if (rc < 0)
+        return err_wrap(err, "%s", job_path);
+    warn_of_momentum(job_path, &job->spec, !composition_shares(&comp));
+    job->partitions = comp.n_partitions;
+    composition_release(&comp);
+    return 0;
+}
+
+int job_file_open(const char *path, struct job_file *ret, struct err *err)
+{
+    struct job_file job = {0};
+
+    int rc = file_read(path, JOB_SPEC_MAX, &job.text, err);
+    if (rc < 0) {
+        err_wrap(err, "reading the job file");
+        goto refused;
+    }
+    rc = job_parse(buf_str(&job.text), job.text.len, path, &job.spec, err);
+    if (rc == 0)
+        rc = job_check_scope(buf_str(&job.text), job.text.len, path, &job.spec, err);
+    if (rc == 0)
+        rc = check_recipe(path, &job, err);
+    if (rc == 0)
+        rc = open_tokenizer(path, &job, err);
+    if (rc == 0)
+        rc = open_encoders(path, &job, err);
+    if (rc == 0)
+        rc = open_dataset(path, &job, err);
+    if (rc == 0)
+        rc = check_warm_start(path, &job, err);
+    if (rc == 0)
+        rc = check_trainer(path, &job, err);
+    if (rc < 0)
+        goto refused;
+    *ret = job;
+    return 0;
+refused:
+    job_file_close(&job);
+    err->code = -ERR_CONFIG;
+    return -ERR_CONFIG;
+}
+
+void job_file_close(struct job_file *job)
+{
+    dataset_close(job->dataset);
+    tokenizer_free(job->tokenizer);
+    encoders_close(&job->encoders);
+    mem_free(job->tokenizer_path);
+    mem_free(job->warm_start);
+    mem_free(job->trainer_files);
+    job_release(&job->spec);
+    buf_release(&job->text);
+    memset(job, 0, sizeof *job);
+}
+
+struct upload {
+    struct cli *cli; /* NULL: nothing is sent, the data are only looked at */
+    json_t *shards;
+    bool text;
+    bool failed; /* to send a shard, which is not the data's fault */
+    bool progress;
+    bool to_terminal;
+    uint64_t shown_ms;
+    uint64_t bytes_sent, bytes_there;
+};
+
+/* At most five times a second on a terminal, every five seconds elsewhere. */
+static int show_cut(void *ctx, uint64_t done, uint64_t total)
+{
+    struct upload *up = ctx;
+    char sent[STR_HUMAN_MAX];
+    uint64_t now = clock_now_ms();
+
+    if (cli_interrupted)
+        return -ERR_CANCELLED;
+    bool last = done == total && !up->text; /* texts are all read before the first upload */
+    if (!up->progress || (!last && now - up->shown_ms < (up->to_terminal ? 200 : 5000)))
+        return 0;
+    up->shown_ms = now;
+    const char *begin = up->to_terminal ? "\r\033[K" : "", *end = up->to_terminal ? "" : "\n";
+    str_human_bytes(up->bytes_sent, sent);
+    if (up->text)
+        fprintf(stderr, "%scutting the text into shards: %llu %% read, %s uploaded%s", begin,
+                (unsigned long long)(total ? done * 100 / total : 100), sent, end);
+    else
+        fprintf(stderr, "%scutting the data into shards: %llu of %llu images, %s uploaded%s", begin,
+                (unsigned long long)done, (unsigned long long)total, sent, end);
+    fflush(stderr);
+    return 0;
+}
+
+/* Uploads a finished shard unless it is there, and removes the local file. */
+static int take_shard(void *ctx, const struct dataset_shard *shard, struct err *err)
+{
+    struct upload *up = ctx;
+    char hex[HASH_HEX_MAX];
+    uint64_t sent = 0;
+    int rc = 0;
+
+    if (json_array_size(up->shards) == DATASET_SHARDS_MAX)
+        return err_set(err, -ERR_CONFIG,
+                       "the data make more than %d shards; raise data.shard_samples",
+                       DATASET_SHARDS_MAX);
+    if (up->cli)
+        rc = upload_blob(up->cli, shard->path, shard->sha256, shard->bytes, "a shard", &sent, err);
+    (void)unlink(shard->path); /* in a temporary directory that goes anyway */
+    if (rc < 0) {
+        up->failed = true;
+        return rc;
+    }
+    up->bytes_sent += sent;
+    up->bytes_there += shard->bytes - sent;
+    hash_hex(shard->sha256, HASH_BYTES, hex);
+    json_t *item = json_pack("{s:s,s:I,s:i,s:b}", "sha256", hex, "size", (json_int_t)shard->bytes,
+                             "samples", (int)shard->samples, "holdout", (int)shard->holdout);
+    if (up->text)
+        json_object_set_new(item, "tokens", json_integer((json_int_t)shard->tokens));
+    json_array_append_new(up->shards, item);
+    return 0;
+}
+
+static json_t *describe(const struct job_file *job, const struct dataset_report *report,
+                        json_t *shards)
+{
+    json_t *classes = json_array(), *counts = json_array(), *bad = json_array();
+    for (size_t i = 0; i < report->classes; i++) {
+        json_array_append_new(classes, json_string(dataset_class(job->dataset, i)));
+        json_array_append_new(counts, json_integer((json_int_t)report->counts[i]));
+    }
+    for (size_t i = 0; i < DATASET_BAD_NAMED && report->bad[i]; i++)
+        json_array_append_new(bad, json_pack("{s:s,s:s}", "key", report->bad[i], "reason",
+                                             "not a JPEG, PNG or WebP image"));
+    return json_pack("{s:o,s:o,s:O,s:o}", "classes", classes, "counts", counts, "shards", shards,
+                     "bad", bad);
+}
+
+/* "192 images in 3 classes" */
+static void say_size(FILE *out, const struct job_file *job, const struct dataset_report *report)
+{
+    if (job_is_text(&job->spec))
+        fprintf(out, "%llu documents, %llu pieces, %llu tokens (%llu held out)",
+                (unsigned long long)report->documents, (unsigned long long)report->samples,
+                (unsigned long long)report->tokens, (unsigned long long)report->holdout_tokens);
+    else
+        fprintf(out, "%llu images in %zu classes", (unsigned long long)report->samples,
+                report->classes);
+}
+
+static void say_bad(const struct dataset_report *report)
+{
+    if (report->uncaptioned)
+        fprintf(stderr, "%llu images have no caption\n", (unsigned long long)report->uncaptioned);
+    if (report->captions_cut)
+        fprintf(stderr, "%llu images have captions of more than %u bytes, which were cut\n",
+                (unsigned long long)report->captions_cut, CAPTIONS_MAX);
+    if (report->bad_count)
+        fprintf(stderr, "%u files are no images we read and were left out, the first: %s\n",
+                report->bad_count, report->bad[0]);
+}
+
+static void say_report(const struct job_file *job, const struct upload *up,
+                       const struct dataset_report *report)
+{
+    char sent[STR_HUMAN_MAX], there[STR_HUMAN_MAX];
+    fputs(up->to_terminal ? "\r\033[K" : "", stderr);
+    say_size(stderr, job, report);
+    fprintf(stderr, ", %zu shards: %s uploaded, %s were there\n", json_array_size(up->shards),
+            str_human_bytes(up->bytes_sent, sent), str_human_bytes(up->bytes_there, there));
+    say_bad(report);
+}
+
+/* Every row of a batch is to hold another piece, and every partition something. */
+static int check_report(const struct job_file *job, const struct dataset_report *report,
+                        struct err *err)
+{
+    uint64_t train = report->samples - report->holdout_samples;
+    if (job_is_text(&job->spec) && train < (uint64_t)job->spec.train.batch)
+        return err_set(
+            err, -ERR_CONFIG,
+            "train.batch is %d but the text has only %llu pieces of at most %d tokens; lower "
+            "the batch or add text",
+            job->spec.train.batch, (unsigned long long)train, job->spec.model.context);
+    if (job->partitions > train)
+        return err_set(err, -ERR_CONFIG,
+                       "the recipe has %u partitions, but the dataset has only %llu samples to "
+                       "train on",
+                       job->partitions, (unsigned long long)train);
+    return 0;
+}
+
+/* What went wrong while cutting is the data's fault, or this machine's, or the network's. */
+static int blame(const struct upload *up, int rc, struct err *err)
+{
+    if (cli_interrupted)
+        return err_set(err, -ERR_CANCELLED, "interrupted; nothing was submitted");
+    if (up->failed || rc == -ENOSPC || rc == -ENOMEM || rc == -EIO)
+        return rc;
+    err->code = -ERR_CONFIG;
+    return -ERR_CONFIG;
+}
+
+/* Cuts the data; shards go to the coordinator as they are made. */
+static int cut(struct job_file *job, struct upload *up, struct dataset_report *ret, struct err *err)
+{
+    const char *tmp = getenv("TMPDIR");
+    char *dir = str_printf("%s/skerry-shards-XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
+    int rc;
+
+    if (!mkdtemp(dir)) {
+        rc =
+            err_errno(err, "making the temporary directory %s (set TMPDIR to one with space)", dir);
+        mem_free(dir);
+        return rc;
+    }
+    struct dataset_cut how = {
+        .seed = job->spec.seed,
+        .holdout = job->spec.data.holdout,
+        .shard_samples = (uint32_t)job->spec.data.shard_samples,
+        .max_bad = (uint32_t)job->spec.data.max_bad,
+        .dir = dir,
+        .on_shard = take_shard,
+        .on_progress = show_cut,
+        .ctx = up,
+    };
+    rc = dataset_cut(job->dataset, &how, ret, err);
+    if (rc == 0)
+        rc = check_report(job, ret, err);
+    (void)file_remove_tree(dir, NULL); /* leftovers in a temporary directory */
+    mem_free(dir);
+    return rc < 0 ? blame(up, rc, err) : 0;
+}
+
+/* Cuts and uploads; the dataset and its vocabulary go into the submission. */
+static int upload_dataset(struct cli *cli, struct job_file *job, bool progress, json_t *body,
+                          struct err *err)
+{
+    struct dataset_report report = {0};
+    struct upload up = {.cli = cli,
+                        .shards = json_array(),
+                        .text = job_is_text(&job->spec),
+                        .progress = progress,
+                        .to_terminal = isatty(STDERR_FILENO)};
+    int rc = cut(job, &up, &report, err);
+    if (rc == 0) {
+        if (progress)
+            say_report(job, &up, &report);
+        json_object_set_new(body, "dataset", describe(job, &report, up.shards));
+        if (up.text)
+            json_object_set_new(body, "vocab", json_integer(report.vocab));
+    }
+    dataset_report_release(&report);
+    json_decref(up.shards);
+    return rc;
+}
+
+int job_file_read_all(struct job_file *job, FILE *out, struct job_file_size *ret, struct err *err)
+{
+    struct dataset_report report = {0};
+    struct upload up = {.shards = json_array(), .text = job_is_text(&job->spec)};
+    int rc = job->dataset ? cut(job, &up, &report, err) : 0;
+    if (rc == 0 && job->dataset) {
+        say_size(out, job, &report);
+        say_bad(&report);
+    }
+    *ret = (struct job_file_size){.samples = report.samples - report.holdout_samples,
+                                  .tokens = report.tokens - report.holdout_tokens,
+                                  .vocab = report.vocab};
+    dataset_report_release(&report);
+    json_decref(up.shards);
+    return rc;
+}
+
+/* The tokenizer and the warm start, as blobs. */
+static int upload_files(struct cli *cli, const struct job_file *job, bool progress, json_t *body,
+                        struct err *err)
+{
+    json_t *blob = NULL;
+    int rc = 0;
+    if (job->tokenizer_path) {
+        rc = upload_file(cli, job->tokenizer_path, "the tokenizer", progress, &blob, err);
+        if (rc == 0)
+            json_object_set_new(body, "tokenizer", blob);
+    }
+    if (rc == 0 && job->warm_start) {
+        char *weights = job_family(&job->spec)->external
+                            ? str_dup(job->warm_start)
+                            : model_folder_weights(job->warm_start, &job->spec);
+        rc = upload_file(cli, weights, "the warm start", progress, &blob, err);
+        if (rc == 0)
+            json_object_set_new(body, "warm_start", blob);
+        mem_free(weights);
+    }
+    return rc;
+}
+
+int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64_t *ret_id,
+                    struct err *err)
+{
+    json_t *answer = NULL, *body = json_pack("{s:s}", "spec", buf_str(&job->text));
+
+    if (job->tokenizer)
+        json_object_set_new(body, "vocab", json_integer(tokenizer_vocab(job->tokenizer)));
+    int rc = upload_files(cli, job, progress, body, err);
+    if (rc == 0)
+        rc = encoders_upload(cli, &job->encoders, progress, body, err);
+    if (rc == 0 && job->trainer_files)
+        rc = trainer_files_upload(cli, job->trainer_files, progress, body, err);
+    if (rc == 0 && job->dataset)
+        rc = upload_dataset(cli, job, progress, body, err);
+    if (rc < 0) {
+        json_decref(body);
+        return rc;
+    }
+    rc = cli_call(cli, "POST", body, &answer, err, "/v1/jobs");
+    json_decref(body);
+    /* The coordinator's own word about the job. */
+    if (rc == -EINVAL || rc == -EBUSY || rc == -ERR_LIMIT || rc == -ERR_NOTFOUND)
+        err->code = -ERR_CONFIG;
+    if (rc < 0)
+        return err_wrap(err, "submitting the job");
+    *ret_id = (uint64_t)cli_int(answer, "id", 0);
+    json_decref(answer);
+    return 0;
+}

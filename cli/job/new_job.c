@@ -1,0 +1,201 @@
+#include "cli/job/new_job.h"
+
+#include <jansson.h>
+
+#include "common/job/family.h"
+
+#define CONTEXT 256
+#define SIDE_TOKENS_MAX 64
+#define ROUNDS 30  /* of a job that is long enough */
+#define PHASE_S 10 /* of a shorter one; what a round costs beyond its steps is small beside it */
+#define IMAGES_A_PARAMETER 0.1
+#define TOKENS_A_PARAMETER 20
+#define IMAGE_PASSES 100
+#define TEXT_PASSES 10
+#define ROOM 0.85 /* of the time, for what is not steps */
+
+static const struct {
+    int dim, depth, heads;
+} sizes[] = {
+    {64, 3, 4},   {96, 5, 4},   {128, 6, 4},   {192, 8, 6},    {256, 8, 8},
+    {384, 12, 6}, {512, 12, 8}, {768, 12, 12}, {1024, 24, 16},
+};
+
+size_t new_job_sizes(void)
+{
+    return sizeof sizes / sizeof *sizes;
+}
+
+int new_job_batch(const struct new_job *job)
+{
+    const uint64_t wanted = job->kind == NEW_TEXT ? 8 : 32;
+    const uint64_t there = job->kind == NEW_TEXT ? job->tokens / CONTEXT : job->samples;
+    return (int)(there / 2 > wanted ? wanted : there > 2 ? there / 2 : 1);
+}
+
+/* What a sample counts as: an image, or the tokens of a row. */
+static double units(const struct new_job *job)
+{
+    return job->kind == NEW_TEXT ? CONTEXT : 1;
+}
+
+static double most_units(const struct new_job *job)
+{
+    return job->kind == NEW_TEXT ? TEXT_PASSES * (double)job->tokens
+                                 : IMAGE_PASSES * (double)job->samples;
+}
+
+/* Units that all workers train on in the time. */
+static double units_in_time(const struct new_job *job, double step_s)
+{
+    return ROOM * 60 * job->minutes / step_s * job->workers * new_job_batch(job) * units(job);
+}
+
+bool new_job_affords(const struct new_job *job, double step_s)
+{
+    const double a_parameter = job->kind == NEW_TEXT ? TOKENS_A_PARAMETER : IMAGES_A_PARAMETER;
+    const double wanted = a_parameter * (double)job->parameters;
+    return wanted <= most_units(job) && wanted <= units_in_time(job, step_s);
+}
+
+void new_job_length(struct new_job *job, double step_s)
+{
+    const double all = fmin(most_units(job), units_in_time(job, step_s));
+    const double steps = all / units(job) / new_job_batch(job) / job->workers;
+    const double phases = fmin(steps, steps * step_s / PHASE_S);
+    job->rounds = (int)fmin(fmax(phases, steps < 3 ? 1 : 3), ROUNDS);
+    job->steps = (int)fmax(steps / job->rounds, 1);
+    job->seconds = job->rounds * job->steps * step_s / ROOM;
+}
+
+int new_job_patch(int side)
+{
+    int patch = side >= 16 ? side / 8 : 1;
+    while (side % patch != 0)
+        patch--;
+    return side / patch <= SIDE_TOKENS_MAX ? patch : 0;
+}
+
+/* A key with its comment. */
+__attribute__((format(printf, 3, 4))) static void line(FILE *out, const char *comment,
+                                                       const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    (void)fprintf(out, "  %-24s # %s\n", text, comment);
+}
+
+/* A path as YAML has it in quotes. */
+static void path_line(FILE *out, const char *comment, const char *path)
+{
+    json_t *text = json_string(path);
+    char *quoted = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
+    (void)fprintf(out, "  # %s\n  path: %s\n", comment, quoted ? quoted : "\"?\"");
+    free(quoted);
+    json_decref(text);
+}
+
+static void write_head(const struct new_job *job, FILE *out)
+{
+    char time[STR_HUMAN_MAX];
+    (void)fprintf(out,
+                  "# A job for skerry: a model of %.2g M parameters, for about %s on %d "
+                  "worker%s like the\n# machine it was measured on (%s).\n#\n"
+                  "#   skerry check %s.yaml --workers %d       what it takes\n"
+                  "#   skerry run %s.yaml --out %s       all of it on this machine\n"
+                  "#   skerry submit %s.yaml --watch       on the workers of a coordinator\n#\n"
+                  "# `skerry keys` explains every key, those that are not here, too.\n",
+                  (double)job->parameters / 1e6,
+                  str_human_duration((uint64_t)(job->seconds * 1000), time), job->workers,
+                  job->workers > 1 ? "s" : "", job->device, job->name, job->workers, job->name,
+                  job->name, job->name);
+}
+
+static void write_data(const struct new_job *job, FILE *out)
+{
+    (void)fprintf(out, "\nname: %s\n\ndata:\n", job->name);
+    if (job->kind == NEW_TEXT) {
+        path_line(out, "a .txt, .jsonl or .bin, or a folder of them", job->path);
+    } else {
+        path_line(out, "a folder of class folders, or WebDataset tars", job->path);
+        line(out, "pixels of a side; images are scaled and cropped to this square",
+             "image_size: %d", job->image_size);
+        line(out, "true: mirror each image with probability one half", "flip: false");
+    }
+    line(out, "share of the data that is kept to judge the model by", "holdout: 0.05");
+    if (job->kind == NEW_CAPTIONS) {
+        (void)fprintf(out, "\nencoders:\n");
+        path_line(out, "frozen networks: a diffusers pipeline with vae, text_encoder, tokenizer",
+                  job->encoders);
+    }
+}
+
+static void write_model(const struct new_job *job, FILE *out)
+{
+    const int dim = sizes[job->size].dim;
+    (void)fprintf(out, "\nmodel:\n");
+    if (job->kind == NEW_TEXT) {
+        line(out, "a language model; its tokens are bytes", "type: llama");
+        line(out, "tokens that it sees at once", "context: %d", CONTEXT);
+    } else if (job->kind == NEW_IMAGES) {
+        line(out, "pixels of a side of a token; halve it for finer pictures: 4 times as slow",
+             "patch: %d", new_job_patch(job->image_size));
+    } else {
+        line(out, "latents of a side of a token", "patch: 2");
+    }
+    line(out, "width; a multiple of heads", "dim: %d", dim);
+    line(out, "blocks", "depth: %d", sizes[job->size].depth);
+    line(out, "attention heads", "heads: %d", sizes[job->size].heads);
+}
+
+static void write_train(const struct new_job *job, FILE *out)
+{
+    const int all = job->rounds * job->steps;
+    (void)fprintf(out, "\ntrain:\n");
+    line(out, job->kind == NEW_TEXT ? "rows of context tokens in a step" : "images in a step",
+         "batch: %d", new_job_batch(job));
+    line(out, "peak learning rate of AdamW; lower it if the loss jumps", "lr: %.1e",
+         job_lr(job->kind == NEW_TEXT, sizes[job->size].dim));
+    line(out, "steps until the peak", "warmup: %d", all / 20 < 200 ? all / 20 : 200);
+    line(out, "then down to 0 at the end; or constant, decay", "schedule: cosine");
+    (void)fprintf(out, "\nrecipe:\n");
+    line(out, "of the model, that train at the same time; other recipes: docs/paths.md",
+         "replicas: %d", job->workers);
+    (void)fprintf(out, "\nouter:\n");
+    line(out, "times that the replicas come together", "rounds: %d", job->rounds);
+    line(out, "of each replica between two of them; or seconds: N in its place", "steps: %d",
+         job->steps);
+    (void)fprintf(out, "\nwire:\n");
+    line(out, "bits that contributions travel with: e3m0 4, int8 8, bf16 16, f32 32", "up: e3m0");
+    line(out, "and new versions", "down: e3m0");
+}
+
+static void write_rest(const struct new_job *job, FILE *out)
+{
+    const int every = job->rounds >= 10 ? job->rounds / 5 : 1;
+    (void)fprintf(out, "\nsample:\n");
+    line(out, "rounds between samples", "every: %d", every);
+    if (job->kind == NEW_TEXT) {
+        line(out, "of a sample", "tokens: 200");
+    } else {
+        line(out, "of a grid", "count: %d", 16);
+        line(out, "how much classes or captions are exaggerated; 1: not", "guidance: 2");
+    }
+    if (job->kind == NEW_CAPTIONS)
+        line(out, "what is drawn, in turn", "prompts: [\"a picture\"]");
+    (void)fprintf(out, "\neval:\n");
+    line(out, "rounds between held-out losses", "every: %d", every);
+    line(out, "held-out samples that are judged", "samples: 200");
+}
+
+void new_job_write(const struct new_job *job, FILE *out)
+{
+    write_head(job, out);
+    write_data(job, out);
+    write_model(job, out);
+    write_train(job, out);
+    write_rest(job, out);
+}

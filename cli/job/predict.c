@@ -1,0 +1,247 @@
+#include "cli/job/predict.h"
+
+#include <jansson.h>
+
+#include "cli/base/cli.h"
+#include "cli/base/program.h"
+#include "common/job/family.h"
+
+#define FLAGS_MAX 24
+#define FORWARDS_OF_A_STEP 3 /* a forward, and a backward that is twice as much */
+
+/* ---- workerd measure ---- */
+
+/* Arguments with what the data and encoders say of the model. */
+struct flags {
+    char *items[FLAGS_MAX + 1];
+    size_t n;
+};
+
+static void add(struct flags *f, const char *text)
+{
+    f->items[f->n++] = str_dup(text);
+}
+
+static void add_number(struct flags *f, const char *name, long long value)
+{
+    if (value <= 0)
+        return;
+    add(f, name);
+    f->items[f->n++] = str_printf("%lld", value);
+}
+
+static void flags_make(struct flags *f, const struct job_file *job, uint32_t vocab, bool router)
+{
+    const struct encoders *e = &job->encoders;
+    *f = (struct flags){0};
+    add(f, "measure");
+    add(f, "/dev/stdin");
+    if (router)
+        add(f, "--router");
+    add_number(f, "--classes", job->dataset ? (long long)dataset_classes(job->dataset) : 1);
+    add_number(f, "--vocab", vocab);
+    add_number(f, "--channels", e->channels);
+    add_number(f, "--side", e->side);
+    add_number(f, "--caption", router ? 0 : e->caption);
+    add_number(f, "--caption-tokens", router ? 0 : e->caption_tokens);
+}
+
+static void flags_release(struct flags *f)
+{
+    for (size_t i = 0; i < f->n; i++)
+        mem_free(f->items[i]);
+}
+
+/* Its answer; what it warns of is passed on. */
+static int ask(const struct flags *f, const struct buf *text, struct program_said *said,
+               struct err *err)
+{
+    char why[512];
+    int rc = program_run("workerd", (const char *const *)f->items, buf_str(text), 0, said, err);
+    if (rc < 0)
+        return rc;
+    if (said->status != 0)
+        return err_set(err, -ECHILD, "`workerd measure` failed: %s",
+                       program_reason(said, "workerd", why, sizeof why));
+    (void)fputs(said->errors, stderr);
+    return 0;
+}
+
+static int read_answer(const char *answer, struct measured_network *network, struct measured *at,
+                       struct err *err)
+{
+    json_error_t why;
+    json_t *o = json_loads(answer, 0, &why);
+    if (!o)
+        return err_set(err, -ERR_FORMAT, "`workerd measure` said no JSON: %s", why.text);
+    str_copy(at->device, sizeof at->device, cli_str(o, "device", "?"));
+    str_copy(at->refused, sizeof at->refused, cli_str(o, "refused", at->refused));
+    at->room_bytes = (uint64_t)cli_int(o, "room_bytes", 0);
+    *network = (struct measured_network){
+        .parameters = (uint64_t)cli_int(o, "parameters", 0),
+        .memory_bytes = (uint64_t)cli_int(o, "memory_bytes", 0),
+        .batch = (int)cli_int(o, "batch", 1),
+        .step_s = cli_num(o, "step_s", 0),
+    };
+    json_decref(o);
+    return 0;
+}
+
+int predict_measure(const struct job_file *job, const struct composition *c, uint32_t vocab,
+                    struct measured *ret, struct err *err)
+{
+    if (job_family(&job->spec)->external)
+        return err_set(err, -ERR_UNIMPLEMENTED,
+                       "what a trainer of the user's takes is not measured");
+    struct program_said said;
+    struct measured at = {0};
+    int rc = 0;
+    for (int i = 0; i < COMPOSITION_NETWORKS && rc == 0; i++) {
+        struct flags f;
+        if (c->networks[i].n_levels == 0)
+            continue;
+        flags_make(&f, job, vocab, i > 0);
+        rc = ask(&f, &job->text, &said, err);
+        if (rc == 0)
+            rc = read_answer(said.out, &at.networks[i], &at, err);
+        flags_release(&f);
+    }
+    if (rc == 0)
+        *ret = at;
+    return rc;
+}
+
+/* ---- arithmetic ---- */
+
+static uint64_t coded_bytes(int codec, uint64_t n)
+{
+    return codec_payload_bytes((enum codec)codec, n) +
+           (codec_has_scale((enum codec)codec) ? 2 * codec_scales((enum codec)codec, n) : 0);
+}
+
+/* Phases one after the other to whoever is free first; when the last one ends. */
+static double makespan(const struct job_spec *s, const struct composition *c,
+                       const struct measured *at, int workers)
+{
+    double *busy = mem_alloc_array((size_t)workers, sizeof *busy), last = 0;
+    for (uint32_t p = 0; p < c->n_paths; p++)
+        for (uint32_t r = 0; r < c->paths[p].replicas; r++) {
+            const double step_s = at->networks[c->paths[p].network].step_s;
+            int least = 0;
+            for (int i = 1; i < workers; i++)
+                least = busy[i] < busy[least] ? i : least;
+            busy[least] += s->outer.steps ? s->outer.steps * step_s : s->outer.seconds;
+            last = fmax(last, busy[least]);
+        }
+    mem_free(busy);
+    return last;
+}
+
+/* Rounds of a job after which something is done that is done every so many, and at the end. */
+static int times(const struct job_spec *s, int every)
+{
+    return every ? (s->outer.rounds + every - 1) / every : 1;
+}
+
+static double rest(const struct job_spec *s, const struct measured_network *n)
+{
+    const double forward = n->step_s / n->batch / FORWARDS_OF_A_STEP;
+    const int solver = s->sample.sampler == JOB_SAMPLER_HEUN ? 2 : 1;
+    const int ways = solver * (s->sample.guidance != 1 ? 2 : 1);
+    double seconds = 0;
+    if (s->data.holdout > 0 || s->data.holdout_path)
+        seconds += times(s, s->eval.every) * s->eval.samples * forward;
+    if (!job_is_text(s))
+        seconds += times(s, s->sample.every) * s->sample.count * s->sample.steps * ways * forward;
+    return seconds;
+}
+
+void predict(const struct job_spec *spec, const struct composition *c, const struct measured *at,
+             const struct predict_options *opt, struct prediction *ret)
+{
+    struct prediction p = {0};
+    double through = 0;
+    for (uint32_t i = 0; i < c->n_paths; i++) {
+        const struct composition_path *path = &c->paths[i];
+        const struct measured_network *n = &at->networks[path->network];
+        const uint64_t up = coded_bytes(spec->wire.up, n->parameters);
+        const uint64_t down = coded_bytes(spec->wire.down, n->parameters);
+        const double steps =
+            spec->outer.steps ? spec->outer.steps : spec->outer.seconds / n->step_s;
+        p.phases += (int)path->replicas;
+        p.up_bytes = up > p.up_bytes ? up : p.up_bytes;
+        p.down_bytes = down > p.down_bytes ? down : p.down_bytes;
+        through += (double)path->replicas * (double)(up + down);
+        if (path->network == 0)
+            p.seen += (uint64_t)(path->replicas * path->batch * steps * spec->outer.rounds);
+    }
+    p.train_s = makespan(spec, c, at, opt->workers);
+    p.link_s = opt->bytes_per_s ? through / (double)opt->bytes_per_s : 0;
+    p.rest_s = rest(spec, &at->networks[0]);
+    p.total_s = spec->outer.rounds * (p.train_s + p.link_s) + p.rest_s;
+    *ret = p;
+}
+
+/* ---- for a person ---- */
+
+static const char *seconds(double s, char out[STR_HUMAN_MAX])
+{
+    if (s < 10)
+        (void)snprintf(out, STR_HUMAN_MAX, "%.2g s", s);
+    else
+        str_human_duration((uint64_t)(s * 1000), out);
+    return out;
+}
+
+static void show_model(const struct measured *at, FILE *out)
+{
+    char need[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
+    const struct measured_network *n = at->networks;
+    (void)fprintf(out, "model     %.3g M parameters", (double)n[0].parameters / 1e6);
+    if (n[1].parameters)
+        (void)fprintf(out, ", its router %.3g M", (double)n[1].parameters / 1e6);
+    (void)fprintf(out, "\nmemory    %s of %s that training may take on this machine (%s)\n",
+                  str_human_bytes(n[0].memory_bytes, need), str_human_bytes(at->room_bytes, room),
+                  at->device);
+}
+
+static void show_round(const struct job_spec *s, const struct predict_options *opt,
+                       const struct prediction *p, FILE *out)
+{
+    char train[STR_HUMAN_MAX], link[STR_HUMAN_MAX], up[STR_HUMAN_MAX], down[STR_HUMAN_MAX];
+    (void)fprintf(out, "a round   %d phase%s on %d worker%s like this machine: %s\n", p->phases,
+                  p->phases > 1 ? "s" : "", opt->workers, opt->workers > 1 ? "s" : "",
+                  seconds(p->train_s, train));
+    (void)fprintf(out, "network   %s up (%s) and %s down (%s) for each phase",
+                  str_human_bytes(p->up_bytes, up), codec_name((enum codec)s->wire.up),
+                  str_human_bytes(p->down_bytes, down), codec_name((enum codec)s->wire.down));
+    if (opt->bytes_per_s)
+        (void)fprintf(out,
+                      "; all of a round through the coordinator's link of %.3g Mbit/s takes %s, "
+                      "%.0f %% of the time",
+                      (double)opt->bytes_per_s * 8e-6, seconds(p->link_s, link),
+                      100 * p->link_s / (p->link_s + p->train_s));
+    (void)fputc('\n', out);
+}
+
+void predict_show(const struct job_spec *spec, const struct measured *at,
+                  const struct predict_options *opt, const struct prediction *p, uint64_t samples,
+                  FILE *out)
+{
+    char total[STR_HUMAN_MAX];
+    show_model(at, out);
+    if (at->refused[0]) {
+        (void)fprintf(out, "time      not known, as it does not fit here: %s\n", at->refused);
+        return;
+    }
+    const struct measured_network *n = at->networks;
+    (void)fprintf(out, "a step    %.3g s: %.3g %s/s\n", n->step_s, n->batch / n->step_s,
+                  job_is_text(spec) ? "rows" : "images");
+    show_round(spec, opt, p, out);
+    (void)fprintf(out, "the job   %d rounds, about %s; %llu %s are seen", spec->outer.rounds,
+                  seconds(p->total_s, total), (unsigned long long)p->seen,
+                  job_is_text(spec) ? "rows" : "images");
+    if (samples && !job_is_text(spec))
+        (void)fprintf(out, ", each %.3g times", (double)p->seen / (double)samples);
+    (void)fputc('\n', out);
+}

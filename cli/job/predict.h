@@ -1,0 +1,59 @@
+/* What a job will take, before it is submitted: time, memory, and bytes on the network.
+ *
+ *     predict_measure(&job, vocab, &at, err);      // runs `workerd measure` beside this program
+ *     predict(&job.spec, &comp, &at, &opt, &p);
+ *
+ * A step is measured on this machine, so "a worker" is one like it.  Not counted: encoders, texts
+ * that are generated, what partitions cost to learn, and what others do on the machine. */
+#ifndef CLI_PREDICT_H
+#define CLI_PREDICT_H
+
+#include "cli/job/job_file.h"
+#include "common/base/base.h"
+#include "common/job/recipe.h"
+
+/* A network of the job on this machine. */
+struct measured_network {
+    uint64_t parameters; /* 0: the job has no such network */
+    uint64_t memory_bytes;
+    int batch;
+    double step_s; /* 0: it does not fit */
+};
+
+struct measured {
+    char device[128];
+    uint64_t room_bytes;
+    struct measured_network networks[COMPOSITION_NETWORKS];
+    char refused[sizeof(((struct err *)0)->msg)]; /* why a network does not fit; else empty */
+};
+
+struct predict_options {
+    int workers;          /* at least 1 */
+    uint64_t bytes_per_s; /* of every link, the coordinator's too; 0: they cost nothing */
+};
+
+struct prediction {
+    int phases;                    /* of a round */
+    uint64_t up_bytes, down_bytes; /* of the largest phase's contribution, and new version */
+    double train_s;                /* of a round: steps, on the worker that has most to do */
+    double link_s;                 /* of a round: everything through the coordinator's link */
+    double rest_s;                 /* of the job: held-out losses and grids of samples */
+    double total_s;
+    uint64_t seen; /* samples, by all phases of the main network */
+};
+
+/* Of the composition's networks; vocab: of texts.  Takes seconds.  Negative: there is no workerd
+ * beside this program, or it cannot compute, with a sentence. */
+int predict_measure(const struct job_file *job, const struct composition *c, uint32_t vocab,
+                    struct measured *ret, struct err *err);
+
+/* Pure.  Every network of the composition has a step_s. */
+void predict(const struct job_spec *spec, const struct composition *c, const struct measured *at,
+             const struct predict_options *opt, struct prediction *ret);
+
+/* For a person: a few lines; samples: to train on, 0: not known. */
+void predict_show(const struct job_spec *spec, const struct measured *at,
+                  const struct predict_options *opt, const struct prediction *p, uint64_t samples,
+                  FILE *out);
+
+#endif

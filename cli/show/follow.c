@@ -1,0 +1,218 @@
+#include "cli/show/follow.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "cli/base/cli.h"
+#include "cli/show/show.h"
+#include "common/base/clock.h"
+
+#define POLL_MS 400
+#define GONE_MS 60000 /* a coordinator that is away for longer ends the following */
+#define BAR 20
+#define SPEED_POLLS 32 /* speeds are averaged over about so many looks */
+
+struct follow {
+    struct cli *cli;
+    bool terminal;
+    int64_t round;  /* last one printed where there is no terminal */
+    char state[32]; /* last seen */
+    char late[128]; /* who was late when the last line was printed; "": nobody */
+    double speed;   /* averaged, as workers report theirs one after the other; 0: not known */
+};
+
+/* Progress in words, and how much is done; no bar where that is not known. */
+struct progress {
+    char words[512];
+    double share; /* negative: not known */
+};
+
+/* Who is late, or keeps the job from going on; NULL: nobody. */
+static const json_t *late_one(const json_t *job)
+{
+    const json_t *item;
+    size_t i;
+    json_array_foreach(json_object_get(job, "waiting_for"), i, item)
+    {
+        if (json_is_true(json_object_get(item, "late")))
+            return item;
+    }
+    return NULL;
+}
+
+static void add_late(const json_t *job, struct progress *p)
+{
+    const json_t *late = late_one(job);
+    size_t n = strlen(p->words), room = sizeof p->words - n;
+    if (late && cli_has(late, "worker"))
+        snprintf(p->words + n, room, "  waits for %s: %s", cli_str(late, "what", "?"),
+                 cli_str(late, "why", ""));
+    else if (late)
+        snprintf(p->words + n, room, "  waits: %s", cli_str(late, "why", ""));
+}
+
+static void describe_round(const struct follow *f, const json_t *job, struct progress *p)
+{
+    char eta[STR_HUMAN_MAX], loss[32] = "", speed[48] = "", left[64] = "";
+    long long round = cli_int(job, "round", 0), rounds = cli_int(job, "rounds", 0);
+    long long steps = cli_int(job, "total_steps", 0);
+    if (cli_has(job, "loss"))
+        snprintf(loss, sizeof loss, "  loss %.4f", cli_num(job, "loss", 0.0));
+    if (f->speed > 0)
+        snprintf(speed, sizeof speed, "  %.*f %s/s", f->speed < 10 ? 1 : 0, f->speed,
+                 show_unit(job));
+    if (cli_has(job, "eta_ms"))
+        snprintf(left, sizeof left, "  ETA %s", cli_duration(job, "eta_ms", eta));
+    snprintf(p->words, sizeof p->words, "round %lld/%lld%s%s%s", round, rounds, loss, speed, left);
+    p->share = steps    ? cli_num(job, "step", 0.0) / (double)steps
+               : rounds ? (double)round / (double)rounds
+                        : 0.0;
+}
+
+/* A state before or between the rounds: its tasks are the progress. */
+static void describe_stage(const json_t *job, struct progress *p)
+{
+    const json_t *stage = json_object_get(job, "stage");
+    long long total = cli_int(stage, "total", 0), round = cli_int(job, "round", 0);
+    const char *reason = cli_str(job, "reason", "");
+    char name[96], begun[64] = "";
+    (void)show_stage(job, name, sizeof name);
+    if (round > 0) /* the data are cut anew in mid-run */
+        snprintf(begun, sizeof begun, "  round %lld/%lld", round, cli_int(job, "rounds", 0));
+    if (total > 1) {
+        p->share = (double)cli_int(stage, "done", 0) / (double)total;
+        snprintf(p->words, sizeof p->words, "%s%s", name, begun);
+    } else {
+        snprintf(p->words, sizeof p->words, "%s%s%s%s", cli_str(job, "state", "?"), begun,
+                 *reason ? ": " : "", reason);
+    }
+}
+
+static void describe(const struct follow *f, const json_t *job, struct progress *p)
+{
+    const char *state = cli_str(job, "state", "?"), *reason = cli_str(job, "reason", "");
+    char loss[32] = "";
+    *p = (struct progress){.share = -1};
+    if (cli_job_ended(state)) {
+        if (cli_has(job, "loss"))
+            snprintf(loss, sizeof loss, "  loss %.4f", cli_num(job, "loss", 0.0));
+        snprintf(p->words, sizeof p->words, "%s after round %lld/%lld%s%s%s", state,
+                 cli_int(job, "round", 0), cli_int(job, "rounds", 0), loss, *reason ? ": " : "",
+                 reason);
+        return;
+    }
+    if (!strcmp(state, "running"))
+        describe_round(f, job, p);
+    else
+        describe_stage(job, p);
+    add_late(job, p);
+}
+
+static unsigned columns(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+}
+
+/* Redraws the line in place: the bar where there is room beside the words, which are cut. */
+static void draw(const struct progress *p)
+{
+    const unsigned width = columns() - 1;
+    const size_t full = strlen("[] ") + BAR + strlen(p->words);
+
+    fputs("\r\033[K", stderr);
+    if (p->share >= 0 && full <= width) {
+        char bar[BAR + 1] = "";
+        for (int i = 0; i < BAR; i++)
+            bar[i] = i < p->share * BAR ? '#' : '.';
+        fprintf(stderr, "[%s] ", bar);
+    }
+    fprintf(stderr, "%.*s", (int)width, p->words);
+    fflush(stderr);
+}
+
+/* Without a terminal: a line a round, a change of state, and when somebody else is late. */
+static void print(struct follow *f, const json_t *job, const struct progress *p)
+{
+    const json_t *late = late_one(job);
+    const char *who = late ? cli_str(late, "what", "") : "";
+    long long round = cli_int(job, "round", 0);
+    bool news = round != f->round || strcmp(cli_str(job, "state", ""), f->state) ||
+                (*who && strcmp(who, f->late));
+    if (!news)
+        return;
+    fprintf(stderr, "%s\n", p->words);
+    f->round = round;
+    str_copy(f->late, sizeof f->late, who);
+}
+
+static void show(struct follow *f, const json_t *job)
+{
+    const double speed = cli_num(job, "images_per_s", 0.0);
+    struct progress p;
+    if (speed > 0)
+        f->speed += f->speed > 0 ? (speed - f->speed) / SPEED_POLLS : speed;
+    describe(f, job, &p);
+    if (f->cli->json) {
+        if (cli_int(job, "round", 0) != f->round || strcmp(cli_str(job, "state", ""), f->state)) {
+            cli_print_json(job);
+            fflush(stdout);
+            f->round = cli_int(job, "round", 0);
+        }
+    } else if (f->terminal) {
+        draw(&p);
+    } else {
+        print(f, job, &p);
+    }
+    str_copy(f->state, sizeof f->state, cli_str(job, "state", ""));
+}
+
+int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
+{
+    struct follow f = {.cli = cli, .terminal = isatty(STDERR_FILENO), .round = -1};
+    uint64_t seen_ms = clock_now_ms();
+    int status = -1;
+
+    while (status < 0) {
+        struct err err = {0};
+        json_t *job = NULL;
+        if (cli_interrupted) {
+            status = CLI_INTERRUPTED;
+            break;
+        }
+        int rc = cli_call(cli, "GET", NULL, &job, &err, "/v1/jobs/%llu", (unsigned long long)id);
+        if (rc == -ERR_CANCELLED) {
+            status = CLI_INTERRUPTED;
+        } else if (rc < 0) {
+            /* A restarting coordinator is expected to come back: say so and wait. */
+            if (rc == -ERR_AUTH || rc == -ERR_NOTFOUND || clock_now_ms() - seen_ms > GONE_MS) {
+                status = cli_fail(&err);
+            } else if (!cli->json && f.terminal) {
+                fprintf(stderr, "\r\033[Kno answer from the coordinator: %.60s\r", err.msg);
+            }
+        } else {
+            seen_ms = clock_now_ms();
+            show(&f, job);
+            if (hook && hook->poll)
+                status = hook->poll(hook->arg, job) ? CLI_FAILED : -1;
+            if (status < 0 && cli_job_ended(f.state))
+                status = cli_job_exit(f.state);
+            json_decref(job);
+        }
+        if (status < 0)
+            cli_sleep_ms(POLL_MS);
+    }
+    if (f.terminal && !cli->json)
+        fputs("\n", stderr);
+    return status;
+}
+
+int follow_apart(struct cli *cli, uint64_t id, const struct follow_hook *hook)
+{
+    int status = follow_job(cli, id, hook);
+    if (status == CLI_INTERRUPTED)
+        fprintf(stderr,
+                "skerry: interrupted; job %llu goes on, `skerry cancel %llu` would stop it\n",
+                (unsigned long long)id, (unsigned long long)id);
+    return status;
+}

@@ -1,0 +1,262 @@
+/* What the subcommands share: exit statuses, where the token comes from, fields of answers. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cli/base/cli.h"
+#include "common/base/file.h"
+#include "common/net/token_source.h"
+
+static char dir[64];
+
+static int open_dir(void **state)
+{
+    (void)snprintf(dir, sizeof dir, "/tmp/skerry-cli.XXXXXX");
+    return mkdtemp(dir) && !setenv("XDG_CONFIG_HOME", dir, 1) && !unsetenv("SKERRY_TOKEN") ? 0 : -1;
+}
+
+static int remove_dir(void **state)
+{
+    return file_remove_tree(dir, NULL);
+}
+
+static void make_token(enum token_role role, char text[TOKEN_STRING_MAX])
+{
+    struct token t = {.host = "127.0.0.1", .rpc_port = 7000, .http_port = 7001, .role = role};
+    struct err err = {0};
+    memset(t.secret, 9, sizeof t.secret);
+    if (token_format(&t, text, &err) < 0)
+        fail_msg("%s", err.msg);
+}
+
+/* A file in the directory with this text (mem_free). */
+static char *write_text(const char *name, const char *text)
+{
+    struct err err = {0};
+    char *path = file_join(dir, name);
+    assert_int_equal(file_write_atomic(path, text, strlen(text), 0600, &err), 0);
+    return path;
+}
+
+/* ---- exit statuses ---- */
+
+/* cli_fail prints its sentence: into a file, which must then hold it. */
+static int failed(int code, const char *msg, const char *expected)
+{
+    struct err err = {.code = code};
+    (void)snprintf(err.msg, sizeof err.msg, "%s", msg);
+    char *path = file_join(dir, "stderr");
+    struct buf said;
+    fflush(stderr);
+    int kept = dup(STDERR_FILENO);
+    assert_non_null(freopen(path, "w", stderr));
+    int status = cli_fail(&err);
+    fflush(stderr);
+    assert_true(dup2(kept, STDERR_FILENO) >= 0);
+    close(kept);
+    assert_int_equal(file_read(path, 4096, &said, &err), 0);
+    assert_string_equal(buf_str(&said), expected);
+    buf_release(&said);
+    mem_free(path);
+    return status;
+}
+
+static void a_failure_has_a_status(void **state)
+{
+    static const struct {
+        int code, status;
+    } cases[] = {
+        {-ERR_AUTH, 3},     {-ECONNREFUSED, 3}, {-ECONNRESET, 3},      {-ETIMEDOUT, 3},
+        {-EHOSTUNREACH, 3}, {-ERR_CONFIG, 4},   {-ERR_CANCELLED, 130}, {-ENOENT, 1},
+        {-ERR_FORMAT, 1},   {-EINVAL, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(failed(cases[i].code, "so it is", "skerry: so it is\n"), cases[i].status);
+    char expected[128];
+    (void)snprintf(expected, sizeof expected, "skerry: %s\n", err_text(-ERR_CONFIG));
+    assert_int_equal(failed(-ERR_CONFIG, "", expected), 4);
+    cli_interrupted = SIGINT; /* whatever it broke off */
+    assert_int_equal(failed(-ERR_CONFIG, "x", "skerry: x\n"), 130);
+    cli_interrupted = 0;
+}
+
+static void states_of_a_job(void **state)
+{
+    static const struct {
+        const char *state;
+        bool ended;
+        int status;
+    } cases[] = {
+        {"done", true, CLI_OK},
+        {"failed", true, CLI_JOB_FAILED},
+        {"cancelled", true, CLI_JOB_CANCELLED},
+    };
+    static const char *const going[] = {"pending", "ingesting", "running", "finishing", ""};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(cli_job_ended(cases[i].state), cases[i].ended);
+        assert_int_equal(cli_job_exit(cases[i].state), cases[i].status);
+    }
+    for (size_t i = 0; i < sizeof going / sizeof *going; i++)
+        assert_false(cli_job_ended(going[i]));
+}
+
+/* ---- tokens ---- */
+
+static void the_token_lies_in_the_configuration(void **state)
+{
+    char *home = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
+    char *path = cli_token_path();
+    assert_int_equal(strncmp(path, dir, strlen(dir)), 0);
+    assert_string_equal(path + strlen(dir), "/skerry/token");
+    mem_free(path);
+    setenv("XDG_CONFIG_HOME", "", 1);
+    setenv("HOME", "/h", 1);
+    path = cli_token_path();
+    assert_string_equal(path, "/h/.config/skerry/token");
+    mem_free(path);
+    unsetenv("XDG_CONFIG_HOME");
+    unsetenv("HOME");
+    path = cli_token_path();
+    assert_string_equal(path, "./.config/skerry/token");
+    mem_free(path);
+    setenv("XDG_CONFIG_HOME", dir, 1);
+    if (home)
+        setenv("HOME", home, 1);
+    free(home);
+}
+
+static void a_token_is_a_word_or_a_file(void **state)
+{
+    char text[TOKEN_STRING_MAX], at[TOKEN_STRING_MAX + 1];
+    struct token t;
+    struct err err = {0};
+    make_token(TOKEN_ROLE_OPERATOR, text);
+    assert_int_equal(token_source_read(text, &t, &err), 0);
+    assert_int_equal(t.http_port, 7001);
+    char *path = write_text("mine", text);
+    t = (struct token){0};
+    assert_int_equal(token_source_read(path, &t, &err), 0);
+    assert_int_equal(t.role, TOKEN_ROLE_OPERATOR);
+    (void)snprintf(at, sizeof at, "@%s", path);
+    t = (struct token){0};
+    assert_int_equal(token_source_read(at, &t, &err), 0);
+    assert_int_equal(t.http_port, 7001);
+    mem_free(path);
+
+    path = file_join(dir, "absent");
+    assert_int_equal(token_source_read(path, &t, &err), -ENOENT);
+    assert_non_null(strstr(err.msg, "reading the token"));
+    mem_free(path);
+    path = write_text("bad", "not a token at all");
+    err = (struct err){0};
+    assert_true(token_source_read(path, &t, &err) < 0);
+    assert_int_equal(strncmp(err.msg, path, strlen(path)), 0); /* the file is named */
+    mem_free(path);
+}
+
+static void only_a_users_token_connects(void **state)
+{
+    char text[TOKEN_STRING_MAX];
+    struct err err = {0};
+    struct cli cli = {0};
+    assert_int_equal(cli_connect(&cli, &err), -ERR_AUTH);
+    assert_non_null(strstr(err.msg, "no coordinator is known here; run `skerry login @FILE`"));
+    make_token(TOKEN_ROLE_WORKER, text);
+    cli.token = text;
+    assert_int_equal(cli_connect(&cli, &err), -ERR_AUTH);
+    assert_non_null(strstr(err.msg, "this is a worker's token"));
+    assert_null(cli.http);
+    assert_int_equal(strspn(text, "x"), strlen(text)); /* it stood in argv, where others read it */
+    make_token(TOKEN_ROLE_WORKER, text);
+    /* What is given stands before what the environment says. */
+    setenv("SKERRY_TOKEN", text, 1);
+    char user[TOKEN_STRING_MAX];
+    make_token(TOKEN_ROLE_OPERATOR, user);
+    cli.token = user;
+    assert_int_equal(cli_connect(&cli, &err), 0);
+    cli_close(&cli);
+    assert_null(cli.http);
+    cli.token = NULL;
+    assert_int_equal(cli_connect(&cli, &err), -ERR_AUTH);
+    make_token(TOKEN_ROLE_OPERATOR, user);
+    setenv("SKERRY_TOKEN", user, 1);
+    assert_int_equal(cli_connect(&cli, &err), 0);
+    cli_close(&cli);
+    unsetenv("SKERRY_TOKEN");
+}
+
+/* ---- answers ---- */
+
+static void fields_have_defaults(void **state)
+{
+    json_t *o = json_loads("{\"s\":\"x\",\"i\":7,\"r\":0.5,\"n\":null,\"b\":1536}", 0, NULL);
+    char out[STR_HUMAN_MAX];
+    assert_non_null(o);
+    assert_string_equal(cli_str(o, "s", "?"), "x");
+    assert_string_equal(cli_str(o, "i", "?"), "?");
+    assert_string_equal(cli_str(o, "absent", "?"), "?");
+    assert_int_equal(cli_int(o, "i", -1), 7);
+    assert_int_equal(cli_int(o, "r", -1), -1);
+    assert_int_equal(cli_int(o, "n", -1), -1);
+    assert_true(cli_num(o, "r", 9.0) == 0.5);
+    assert_true(cli_num(o, "i", 9.0) == 7.0);
+    assert_true(cli_num(o, "n", 9.0) == 9.0);
+    assert_true(cli_has(o, "r") && cli_has(o, "i"));
+    assert_false(cli_has(o, "n") || cli_has(o, "s") || cli_has(o, "absent"));
+    assert_string_equal(cli_bytes(o, "b", out), "1.5 KiB");
+    assert_string_equal(cli_duration(o, "b", out), "1.5s");
+    char none[STR_HUMAN_MAX];
+    assert_string_equal(cli_bytes(o, "absent", out), str_human_bytes(0, none));
+    json_decref(o);
+}
+
+static void a_jobs_id_is_a_number_above_zero(void **state)
+{
+    static const char *const bad[] = {"0", "x", "-3", "7x", "", "99999999999999999999"};
+    struct cli cli = {0}; /* nobody is asked */
+    uint64_t id = 0;
+    struct err err = {0};
+    struct args args = {.rest = {"12"}, .n_rest = 1};
+    assert_int_equal(cli_job_id(&cli, &args, &id, &err), 0);
+    assert_int_equal(id, 12);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char expected[128];
+        args.rest[0] = bad[i];
+        assert_int_equal(cli_job_id(&cli, &args, &id, &err), -EINVAL);
+        (void)snprintf(expected, sizeof expected,
+                       "'%s' is not a job's id; `skerry status` lists the jobs", bad[i]);
+        assert_string_equal(err.msg, expected);
+    }
+}
+
+static void a_signal_is_kept(void **state)
+{
+    cli_catch_signals();
+    assert_int_equal(raise(SIGTERM), 0);
+    assert_int_equal(cli_interrupted, SIGTERM);
+    cli_sleep_ms(3600000); /* does not: it was interrupted */
+    cli_interrupted = 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_failure_has_a_status),
+        cmocka_unit_test(states_of_a_job),
+        cmocka_unit_test(the_token_lies_in_the_configuration),
+        cmocka_unit_test(a_token_is_a_word_or_a_file),
+        cmocka_unit_test(only_a_users_token_connects),
+        cmocka_unit_test(fields_have_defaults),
+        cmocka_unit_test(a_jobs_id_is_a_number_above_zero),
+        cmocka_unit_test(a_signal_is_kept),
+    };
+    return cmocka_run_group_tests(tests, open_dir, remove_dir);
+}

@@ -1,0 +1,438 @@
+/* A folder that was exported is one to start from; every way of not fitting has its
+ * sentence; exported byte tokens are our byte tokens. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cli/show/artifacts.h"
+#include "cli/base/model_folder.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/st/st.h"
+#include "common/data/tokenizer.h"
+
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        if ((call) < 0)                                                                            \
+            fail_msg("%s: %s", #call, err.msg);                                                    \
+    } while (0)
+
+#define LLAMA(model)                                                                               \
+    "name: tale\n"                                                                                 \
+    "data: {path: x.txt}\n"                                                                        \
+    "train: {batch: 4}\n"                                                                          \
+    "outer: {rounds: 1, steps: 1}\n"                                                               \
+    "sample: {temperature: 0.5}\n"                                                                 \
+    "model: {type: llama, " model "}\n"
+#define DIT(model)                                                                                 \
+    "name: pictures\n"                                                                             \
+    "data: {path: x, image_size: 8}\n"                                                             \
+    "train: {batch: 4}\n"                                                                          \
+    "outer: {rounds: 1, steps: 1}\n"                                                               \
+    "model: {" model "}\n"
+
+static const char sound_llama[] =
+    LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, context: 64, rope_theta: 5000");
+static const char sound_dit[] = DIT("dim: 16, depth: 2, heads: 2, patch: 2");
+static const char sound_pixart[] =
+    DIT("dim: 16, depth: 2, heads: 2, patch: 2") "encoders: {vae: x, text: y}\n";
+static const char told_pixart[] =
+    DIT("dim: 16, depth: 2, heads: 2, patch: 2, self_condition: 0.5") "encoders: {vae: x, text: "
+                                                                      "y}\n";
+
+struct fixture {
+    char llama[64], dit[64], pixart[64], root[48];
+};
+
+/* Zeros of the shapes that a model of the job has. */
+struct weights {
+    struct st_writer *w;
+    uint64_t bytes;
+};
+
+static void put(struct weights *f, const char *name, enum st_dtype dtype, uint64_t a, uint64_t b)
+{
+    struct err err = {0};
+    OK(st_writer_add(f->w, name, dtype, b ? 2 : 1, (uint64_t[]){a, b}, &err));
+    f->bytes += a * (b ? b : 1) * st_dtype_bytes(dtype);
+}
+
+static void finish(struct weights *f, const char *dir, const char *file)
+{
+    struct err err = {0};
+    char path[96];
+    (void)snprintf(path, sizeof path, "%s/%s.safetensors", dir, file);
+    void *zeros = mem_try_zero(f->bytes);
+    OK(st_writer_open(f->w, path, &err));
+    OK(st_writer_write(f->w, zeros, f->bytes, &err));
+    OK(st_writer_commit(f->w, NULL, NULL, &err));
+    st_writer_free(f->w);
+    mem_free(zeros);
+}
+
+/* fault: 0 none, 1 a tensor is missing, 2 one too many, 3 another shape, 4 another type */
+static void write_llama(const char *dir, int fault)
+{
+    struct weights f = {.w = st_writer_new()};
+    char name[96];
+    put(&f, "model.embed_tokens.weight", fault == 4 ? ST_I8 : ST_F32, 257, 16);
+    put(&f, "lm_head.weight", ST_BF16, 257, 16);
+    if (fault != 1)
+        put(&f, "model.norm.weight", ST_F32, 16, 0);
+    if (fault == 2)
+        put(&f, "model.norm.bias", ST_F32, 16, 0);
+    for (int b = 0; b < 2; b++) {
+        const struct {
+            const char *name;
+            uint64_t out, in;
+        } layers[] = {
+            {"input_layernorm", 16, 0},
+            {"post_attention_layernorm", 16, 0},
+            {"self_attn.q_proj", 16, 16},
+            {"self_attn.k_proj", 8, 16},
+            {"self_attn.v_proj", fault == 3 ? 16 : 8, 16},
+            {"self_attn.o_proj", 16, 16},
+            {"mlp.gate_proj", 32, 16},
+            {"mlp.up_proj", 32, 16},
+            {"mlp.down_proj", 16, 32},
+        };
+        for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+            (void)snprintf(name, sizeof name, "model.layers.%d.%s.weight", b, layers[i].name);
+            put(&f, name, ST_F32, layers[i].out, layers[i].in);
+        }
+    }
+    finish(&f, dir, "model");
+}
+
+static void write_dit(const char *dir)
+{
+    struct weights f = {.w = st_writer_new()};
+    struct err err = {0};
+    OK(st_writer_add(f.w, "x_embedder.proj.weight", ST_F32, 4, (uint64_t[]){16, 3, 2, 2}, &err));
+    f.bytes += sizeof(float) * 16 * 12;
+    put(&f, "x_embedder.proj.bias", ST_F32, 16, 0);
+    put(&f, "y_embedder.embedding_table.weight", ST_F32, 4, 16);
+    const struct {
+        const char *name;
+        uint64_t out, in;
+    } layers[] = {
+        {"t_embedder.mlp.0", 16, 256},
+        {"t_embedder.mlp.2", 16, 16},
+        {"final_layer.linear", 12, 16},
+        {"final_layer.adaLN_modulation.1", 32, 16},
+        {"blocks.0.attn.qkv", 48, 16},
+        {"blocks.0.attn.proj", 16, 16},
+        {"blocks.0.mlp.fc1", 64, 16},
+        {"blocks.0.mlp.fc2", 16, 64},
+        {"blocks.0.adaLN_modulation.1", 96, 16},
+        {"blocks.1.attn.qkv", 48, 16},
+        {"blocks.1.attn.proj", 16, 16},
+        {"blocks.1.mlp.fc1", 64, 16},
+        {"blocks.1.mlp.fc2", 16, 64},
+        {"blocks.1.adaLN_modulation.1", 96, 16},
+    };
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        char name[96];
+        (void)snprintf(name, sizeof name, "%s.weight", layers[i].name);
+        put(&f, name, ST_F32, layers[i].out, layers[i].in);
+        (void)snprintf(name, sizeof name, "%s.bias", layers[i].name);
+        put(&f, name, ST_F32, layers[i].out, 0);
+    }
+    finish(&f, dir, "model");
+}
+
+/* in: channels that it reads; variance: as PixArt was released. */
+static void write_pixart(const char *dir, uint64_t in, bool variance)
+{
+    struct weights f = {.w = st_writer_new()};
+    struct err err = {0};
+    char name[96];
+    OK(st_writer_add(f.w, "pos_embed.proj.weight", ST_F16, 4, (uint64_t[]){16, in, 2, 2}, &err));
+    f.bytes += sizeof(uint16_t) * 16 * in * 4;
+    put(&f, "pos_embed.proj.bias", ST_F16, 16, 0);
+    put(&f, "scale_shift_table", ST_F16, 2, 16);
+    const uint64_t out = variance ? 32 : 16;
+    const struct {
+        const char *name;
+        uint64_t out, in;
+    } ends[] = {{"adaln_single.emb.timestep_embedder.linear_1", 16, 256},
+                {"adaln_single.emb.timestep_embedder.linear_2", 16, 16},
+                {"adaln_single.linear", 96, 16},
+                {"caption_projection.linear_1", 16, 24},
+                {"caption_projection.linear_2", 16, 16},
+                {"proj_out", out, 16}},
+      layers[] = {{"attn1.to_q", 16, 16},     {"attn1.to_k", 16, 16},     {"attn1.to_v", 16, 16},
+                  {"attn1.to_out.0", 16, 16}, {"attn2.to_q", 16, 16},     {"attn2.to_k", 16, 16},
+                  {"attn2.to_v", 16, 16},     {"attn2.to_out.0", 16, 16}, {"ff.net.0.proj", 64, 16},
+                  {"ff.net.2", 16, 64}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        (void)snprintf(name, sizeof name, "%s.weight", ends[i].name);
+        put(&f, name, ST_F16, ends[i].out, ends[i].in);
+        (void)snprintf(name, sizeof name, "%s.bias", ends[i].name);
+        put(&f, name, ST_F16, ends[i].out, 0);
+    }
+    for (int b = 0; b < 2; b++) {
+        (void)snprintf(name, sizeof name, "transformer_blocks.%d.scale_shift_table", b);
+        put(&f, name, ST_F16, 6, 16);
+        for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+            (void)snprintf(name, sizeof name, "transformer_blocks.%d.%s.weight", b, layers[i].name);
+            put(&f, name, ST_F16, layers[i].out, layers[i].in);
+            (void)snprintf(name, sizeof name, "transformer_blocks.%d.%s.bias", b, layers[i].name);
+            put(&f, name, ST_F16, layers[i].out, 0);
+        }
+    }
+    finish(&f, dir, "diffusion_pytorch_model");
+}
+
+static int setup(void **state)
+{
+    static struct fixture f;
+    struct err err = {0};
+    (void)snprintf(f.root, sizeof f.root, "/tmp/skerry-folder-XXXXXX");
+    assert_non_null(mkdtemp(f.root));
+    (void)snprintf(f.llama, sizeof f.llama, "%s/llama", f.root);
+    (void)snprintf(f.dit, sizeof f.dit, "%s/dit", f.root);
+    OK(file_mkdirs(f.llama, 0700, &err));
+    OK(file_mkdirs(f.dit, 0700, &err));
+    (void)snprintf(f.pixart, sizeof f.pixart, "%s/pixart", f.root);
+    OK(file_mkdirs(f.pixart, 0700, &err));
+    json_t *drawn = json_pack("{s:s,s:{s:i,s:i,s:i,s:i}}", "spec", sound_pixart, "input",
+                              "channels", 4, "side", 8, "caption", 24, "caption_tokens", 7);
+    assert_non_null(drawn);
+    OK(artifacts_files(NULL, drawn, f.pixart, true, &err));
+    json_decref(drawn);
+    write_pixart(f.pixart, 4, false);
+    json_t *text =
+        json_pack("{s:s,s:i,s:i,s:[]}", "spec", sound_llama, "vocab", 257, "round", 3, "classes");
+    json_t *images = json_pack("{s:s,s:i,s:[{s:s},{s:s},{s:s}]}", "spec", sound_dit, "round", 3,
+                               "classes", "name", "a", "name", "b", "name", "c");
+    assert_non_null(text);
+    assert_non_null(images);
+    OK(artifacts_files(NULL, text, f.llama, true, &err));
+    OK(artifacts_files(NULL, images, f.dit, true, &err));
+    json_decref(text);
+    json_decref(images);
+    write_llama(f.llama, 0);
+    write_dit(f.dit);
+    *state = &f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    return file_remove_tree(f->root, NULL);
+}
+
+static int check_facts(const char *dir, const char *yaml, struct model_folder_facts facts,
+                       struct err *err)
+{
+    struct job_spec spec;
+    struct tokenizer *t = tokenizer_bytes();
+    facts.tokenizer = t;
+    int rc = job_parse(yaml, strlen(yaml), "job.yaml", &spec, err);
+    if (rc < 0)
+        fail_msg("%s", err->msg);
+    rc = model_folder_check(dir, &spec, &facts, err);
+    tokenizer_free(t);
+    job_release(&spec);
+    return rc;
+}
+
+static int check(const char *dir, const char *yaml, uint64_t classes, struct err *err)
+{
+    return check_facts(dir, yaml, (struct model_folder_facts){.classes = classes}, err);
+}
+
+static void captioned_folders_fit(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    struct model_folder_facts facts = {
+        .channels = 4, .side = 8, .caption = 24, .caption_tokens = 7};
+    OK(check_facts(f->pixart, sound_pixart, facts, &err));
+    OK(check_facts(f->pixart, sound_pixart, (struct model_folder_facts){0}, &err)); /* unknown */
+    write_pixart(f->pixart, 4, true);
+    OK(check_facts(f->pixart, sound_pixart, facts, &err));
+    write_pixart(f->pixart, 4, false);
+    facts.caption = 32;
+    assert_int_equal(check_facts(f->pixart, sound_pixart, facts, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "caption_channels 24"));
+    facts.caption = 24;
+    facts.side = 16;
+    assert_int_equal(check_facts(f->pixart, sound_pixart, facts, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "sample_size 8"));
+    assert_int_equal(check(f->pixart, sound_dit, 3, &err), -ERR_CONFIG);
+}
+
+/* A job whose model reads its estimate begins with weights of one that does, or of one that does
+ * not. */
+static void folders_with_an_estimate_fit(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    const struct model_folder_facts unknown = {0}, known = {
+                                                       .channels = 4,
+                                                       .side = 8,
+                                                       .caption = 24,
+                                                       .caption_tokens = 7,
+                                                   };
+    char dir[64];
+    OK(check_facts(f->pixart, told_pixart, known, &err));
+    OK(check_facts(f->pixart, told_pixart, unknown, &err));
+    (void)snprintf(dir, sizeof dir, "%s/wide", f->root);
+    OK(file_mkdirs(dir, 0700, &err));
+    json_t *drawn = json_pack("{s:s,s:{s:i,s:i,s:i,s:i}}", "spec", told_pixart, "input", "channels",
+                              4, "side", 8, "caption", 24, "caption_tokens", 7);
+    OK(artifacts_files(NULL, drawn, dir, true, &err));
+    json_decref(drawn);
+    write_pixart(dir, 8, false);
+    OK(check_facts(dir, told_pixart, known, &err));
+    OK(check_facts(dir, told_pixart, unknown, &err));
+    assert_int_equal(check_facts(dir, sound_pixart, known, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "in_channels 8"));
+    write_pixart(dir, 12, false);
+    assert_int_equal(check_facts(dir, told_pixart, known, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "pos_embed.proj.weight is (16, 12, 2, 2), but the job's model "
+                                    "wants (16, 8, 2, 2)"));
+}
+
+static void exported_folders_fit(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    OK(check(f->llama, sound_llama, 0, &err));
+    OK(check(f->dit, sound_dit, 3, &err));
+    OK(check(f->dit, sound_dit, 0, &err)); /* classes not known yet */
+}
+
+static void other_sizes_are_named(void **state)
+{
+    struct fixture *f = *state;
+    static const struct {
+        const char *yaml, *sentence;
+    } rows[] = {
+        {LLAMA("dim: 32, depth: 2, heads: 4, kv_heads: 2, ffn: 32, rope_theta: 5000"),
+         "hidden_size 16, but the job's model.dim is 32"},
+        {LLAMA("dim: 16, depth: 3, heads: 4, kv_heads: 2, ffn: 32, rope_theta: 5000"),
+         "num_hidden_layers 2, but the job's model.depth is 3"},
+        {LLAMA("dim: 16, depth: 2, heads: 2, kv_heads: 2, ffn: 32, rope_theta: 5000"),
+         "num_attention_heads 4"},
+        {LLAMA("dim: 16, depth: 2, heads: 4, ffn: 32, rope_theta: 5000"),
+         "num_key_value_heads 2, but the job's model.kv_heads is 4"},
+        {LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 64, rope_theta: 5000"),
+         "intermediate_size 32"},
+        {LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32"),
+         "rope_theta 5000, but the job's model.rope_theta is 10000"},
+        {LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, rope_theta: 5000, norm_eps: "
+               "1e-6"),
+         "rms_norm_eps"},
+        {LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, rope_theta: 5000, tied: true"),
+         "tie_word_embeddings false"},
+        {DIT("dim: 16, depth: 2, heads: 2, patch: 2"), "'llama'; the job's model needs 'DiT'"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct err err = {0};
+        assert_int_equal(check(f->llama, rows[i].yaml, 0, &err), -ERR_CONFIG);
+        if (!strstr(err.msg, rows[i].sentence) || !strstr(err.msg, "model.warm_start"))
+            fail_msg("'%s' lacks '%s'", err.msg, rows[i].sentence);
+    }
+    struct err err = {0};
+    assert_int_equal(check(f->dit, sound_dit, 5, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "num_classes 3, but the job's number of classes is 5"));
+    assert_int_equal(check(f->dit, sound_llama, 0, &err), -ERR_CONFIG);
+    assert_int_equal(check(f->root, sound_llama, 0, &err), -ERR_CONFIG); /* no config.json */
+}
+
+static void other_tensors_are_named(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const sentences[] = {
+        "has no tensor model.norm.weight",
+        "has 22 tensors, but the job's model has 21",
+        "self_attn.v_proj.weight is (16, 16), but the job's model wants (8, 16)",
+        "model.embed_tokens.weight is I8",
+    };
+    for (int fault = 1; fault <= 4; fault++) {
+        struct err err = {0};
+        write_llama(f->llama, fault);
+        assert_int_equal(check(f->llama, sound_llama, 0, &err), -ERR_CONFIG);
+        if (!strstr(err.msg, sentences[fault - 1]))
+            fail_msg("'%s' lacks '%s'", err.msg, sentences[fault - 1]);
+    }
+    write_llama(f->llama, 0);
+}
+
+/* Changes one key of the folder's config.json for the time of a check. */
+static void with_key(struct fixture *f, const char *key, json_t *value, const char *sentence)
+{
+    struct err err = {0};
+    char path[96];
+    (void)snprintf(path, sizeof path, "%s/config.json", f->llama);
+    json_t *config = json_load_file(path, 0, NULL), *changed = json_deep_copy(config);
+    assert_non_null(config);
+    json_object_set_new(changed, key, value);
+    assert_int_equal(json_dump_file(changed, path, 0), 0);
+    assert_int_equal(check(f->llama, sound_llama, 0, &err), -ERR_CONFIG);
+    if (!strstr(err.msg, sentence))
+        fail_msg("'%s' lacks '%s'", err.msg, sentence);
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+    json_decref(changed);
+}
+
+static void variants_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    with_key(f, "hidden_act", json_string("gelu"), "hidden_act 'gelu'");
+    with_key(f, "attention_bias", json_true(), "attention_bias");
+    with_key(f, "rope_scaling", json_pack("{s:s,s:f}", "type", "linear", "factor", 2.0), "linear");
+    with_key(f, "vocab_size", json_integer(32000),
+             "vocabulary of 32000, but the job's byte tokenizer has 257 tokens");
+    with_key(f, "head_dim", json_integer(8), "head_dim 8");
+    with_key(f, "hidden_size", json_null(), "has no hidden_size");
+}
+
+static void byte_tokens_are_ours(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    char path[96];
+    uint8_t text[256];
+    (void)snprintf(path, sizeof path, "%s/tokenizer.json", f->llama);
+    struct tokenizer *theirs, *ours = tokenizer_bytes();
+    OK(tokenizer_open(path, &theirs, &err));
+    assert_int_equal(tokenizer_vocab(theirs), 257);
+    assert_int_equal(tokenizer_bos(theirs), 256);
+    assert_int_equal(tokenizer_eos(theirs), 256);
+    for (int i = 0; i < 256; i++)
+        text[i] = (uint8_t)(i * 7 + i / 16);
+    struct tokens a = {0}, b = {0};
+    OK(tokenizer_encode(theirs, text, sizeof text, TOKENIZER_ENDS, &a, &err));
+    OK(tokenizer_encode(ours, text, sizeof text, TOKENIZER_ENDS, &b, &err));
+    assert_int_equal(a.n, b.n);
+    assert_memory_equal(a.ids, b.ids, a.n * sizeof *a.ids);
+    tokens_release(&a);
+    tokens_release(&b);
+    tokenizer_free(theirs);
+    tokenizer_free(ours);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(captioned_folders_fit),        cmocka_unit_test(exported_folders_fit),
+        cmocka_unit_test(folders_with_an_estimate_fit), cmocka_unit_test(other_sizes_are_named),
+        cmocka_unit_test(other_tensors_are_named),      cmocka_unit_test(variants_are_refused),
+        cmocka_unit_test(byte_tokens_are_ours),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

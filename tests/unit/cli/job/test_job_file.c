@@ -1,0 +1,171 @@
+/* A job file and what it names: found beside it, or refused with a sentence before anything is
+ * sent. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cli/base/cli.h"
+#include "cli/job/job_file.h"
+#include "common/base/file.h"
+#include "common/data/tokenizer.h"
+
+#define TEXT_MODEL "model: {type: llama, dim: 32, depth: 1, heads: 2, context: 16}\n"
+
+static char dir[64];
+
+static int open_dir(void **state)
+{
+    (void)snprintf(dir, sizeof dir, "/tmp/skerry-job.XXXXXX");
+    return mkdtemp(dir) && !setenv("TMPDIR", dir, 1) ? 0 : -1;
+}
+
+static int remove_dir(void **state)
+{
+    return file_remove_tree(dir, NULL);
+}
+
+static char *write_text(const char *name, const char *text)
+{
+    struct err err = {0};
+    char *path = file_join(dir, name);
+    assert_int_equal(file_write_atomic(path, text, strlen(text), 0600, &err), 0);
+    return path;
+}
+
+/* A job of these lines in the directory, opened. */
+static int open_job(const char *yaml, struct job_file *job, struct err *err)
+{
+    char *path = write_text("job.yaml", yaml);
+    *err = (struct err){0};
+    int rc = job_file_open(path, job, err);
+    mem_free(path);
+    return rc;
+}
+
+static void refused(const char *yaml, const char *why)
+{
+    struct job_file job = {0};
+    struct err err;
+    int rc = open_job(yaml, &job, &err);
+    if (rc != -ERR_CONFIG || err.code != -ERR_CONFIG || !strstr(err.msg, why))
+        fail_msg("%d \"%s\", expected \"%s\"", rc, err.msg, why);
+    assert_null(job.dataset);
+    assert_null(job.tokenizer);
+}
+
+/* `n` documents of so many letters. */
+static void write_documents(const char *name, unsigned n, unsigned letters)
+{
+    char text[4096] = "";
+    size_t at = 0;
+    for (unsigned i = 0; i < n; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "{\"text\":\"%.*s\"}\n", (int)letters,
+                               "abcdefghijklmnopqrstuvwxyz");
+    assert_true(at < sizeof text);
+    mem_free(write_text(name, text));
+}
+
+static void a_text_beside_the_job_file_is_read(void **state)
+{
+    struct job_file job;
+    struct err err;
+    write_documents("t.jsonl", 12, 20);
+    if (open_job("name: a\ndata: {path: t.jsonl, holdout: 0}\n" TEXT_MODEL
+                 "train: {batch: 2, lr: 1e-3}\nrecipe: {name: diloco}\n"
+                 "outer: {rounds: 1, steps: 1}\n",
+                 &job, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_non_null(job.dataset);
+    assert_non_null(job.tokenizer); /* bytes, as none is given */
+    assert_null(job.tokenizer_path);
+    assert_int_equal(job.partitions, 1);
+    char *text = NULL;
+    size_t len;
+    struct job_file_size size;
+    FILE *out = open_memstream(&text, &len);
+    assert_int_equal(job_file_read_all(&job, out, &size, &err), 0);
+    fclose(out);
+    assert_int_equal(strncmp(text, "12 documents, ", 14), 0);
+    assert_true(size.samples >= 12 && size.tokens > 12 * 2 && size.vocab == 257);
+    assert_non_null(strstr(text, "(0 held out)"));
+    free(text);
+    job_file_close(&job);
+    assert_null(job.dataset);
+}
+
+static void too_little_text_for_a_batch_is_refused(void **state)
+{
+    struct job_file job;
+    struct job_file_size size;
+    struct err err;
+    write_documents("t.jsonl", 1, 4);
+    assert_int_equal(open_job("name: a\ndata: {path: t.jsonl, holdout: 0}\n" TEXT_MODEL
+                              "train: {batch: 50, lr: 1e-3}\nrecipe: {name: diloco}\n"
+                              "outer: {rounds: 1, steps: 1}\n",
+                              &job, &err),
+                     0);
+    assert_int_equal(job_file_read_all(&job, stderr, &size, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "train.batch is 50 but the text has only "));
+    assert_non_null(strstr(err.msg, "pieces of at most 16 tokens; lower the batch or add text"));
+    job_file_close(&job);
+}
+
+static void an_interrupted_reading_is_no_fault_of_the_data(void **state)
+{
+    struct job_file job;
+    struct job_file_size size;
+    struct err err;
+    write_documents("t.jsonl", 12, 20);
+    assert_int_equal(open_job("name: a\ndata: {path: t.jsonl, holdout: 0}\n" TEXT_MODEL
+                              "train: {batch: 2, lr: 1e-3}\nrecipe: {name: diloco}\n"
+                              "outer: {rounds: 1, steps: 1}\n",
+                              &job, &err),
+                     0);
+    cli_interrupted = SIGINT;
+    int rc = job_file_read_all(&job, stderr, &size, &err);
+    cli_interrupted = 0;
+    assert_int_equal(rc, -ERR_CANCELLED);
+    assert_string_equal(err.msg, "interrupted; nothing was submitted");
+    job_file_close(&job);
+}
+
+static void what_a_job_names_must_be_there_and_fit(void **state)
+{
+#define REST "train: {batch: 2, lr: 1e-3}\nrecipe: {name: diloco}\nouter: {rounds: 1, steps: 1}\n"
+    write_documents("t.jsonl", 12, 20);
+    refused("name: a\ndata: {path: absent.jsonl}\n" TEXT_MODEL REST, "absent.jsonl");
+    refused("name: a\ndata: {path: t.jsonl, image_size: 16, tokenizer: t.json}\n"
+            "model: {dim: 32, depth: 1, heads: 2}\n" REST,
+            "data.tokenizer");
+    refused("name: a\ndata: {path: t.jsonl, tokenizer: absent.json}\n" TEXT_MODEL REST,
+            "data.tokenizer");
+    refused("name: a\ndata: {path: x, image_size: 16, holdout_path: t.jsonl}\n"
+            "model: {dim: 32, depth: 1, heads: 2}\n" REST,
+            "data.holdout");
+    refused("name: a\ndata: {path: t.jsonl}\n" TEXT_MODEL REST "nonsense: 1\n", "nonsense");
+    struct job_file job;
+    struct err err = {0};
+    char *absent = file_join(dir, "absent.yaml");
+    assert_int_equal(job_file_open(absent, &job, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "reading the job file"));
+    mem_free(absent);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_text_beside_the_job_file_is_read),
+        cmocka_unit_test(too_little_text_for_a_batch_is_refused),
+        cmocka_unit_test(an_interrupted_reading_is_no_fault_of_the_data),
+        cmocka_unit_test(what_a_job_names_must_be_there_and_fit),
+    };
+    return cmocka_run_group_tests(tests, open_dir, remove_dir);
+}

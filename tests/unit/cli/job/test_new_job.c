@@ -1,0 +1,138 @@
+/* The job file of `skerry new`: how large, how long, and that it is one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cli/job/new_job.h"
+#include "common/job/job.h"
+
+static struct new_job images(uint64_t samples, double minutes)
+{
+    return (struct new_job){.name = "a",
+                            .path = "x",
+                            .device = "cpu",
+                            .kind = NEW_IMAGES,
+                            .image_size = 32,
+                            .workers = 2,
+                            .minutes = minutes,
+                            .samples = samples,
+                            .parameters = 1000000};
+}
+
+static void a_model_wants_data(void **state)
+{
+    struct new_job job = images(1000, 40); /* 100,000 views of it, a tenth for each parameter */
+    assert_true(new_job_affords(&job, 0.01));
+    job.samples = 999;
+    assert_false(new_job_affords(&job, 0.01));
+    struct new_job text = {.kind = NEW_TEXT, .workers = 1, .minutes = 1e6, .parameters = 1000000};
+    text.tokens = 2000000; /* ten passes */
+    assert_true(new_job_affords(&text, 0.01));
+    text.tokens--;
+    assert_false(new_job_affords(&text, 0.01));
+}
+
+static void a_model_wants_time(void **state)
+{
+    const struct new_job job = images(100000, 40);
+    /* 100,000 images in batches of 32 on two workers, in 0.85 of 2,400 seconds. */
+    assert_true(new_job_affords(&job, 0.85 * 2400 * 64 / 100000 * 0.999));
+    assert_false(new_job_affords(&job, 0.85 * 2400 * 64 / 100000 * 1.001));
+}
+
+static void the_time_is_filled_unless_the_data_end_first(void **state)
+{
+    struct new_job job = images(1000000, 40);
+    new_job_length(&job, 0.5);
+    assert_int_equal(job.rounds, 30);
+    assert_in_range((uint64_t)job.seconds, 2300, 2400);
+    job = images(960, 40);
+    new_job_length(&job, 0.1); /* 96,000 views: 1500 steps of 64, 150 seconds of them */
+    assert_int_equal(job.rounds, 15);
+    assert_int_equal(job.steps, 100);
+    assert_in_range((uint64_t)job.seconds, 170, 180);
+    job = images(3, 40);
+    new_job_length(&job, 0.001);
+    assert_true(job.rounds >= 1 && job.steps >= 1);
+}
+
+static void a_batch_is_at_most_half_the_data(void **state)
+{
+    struct new_job job = images(20, 40);
+    assert_int_equal(new_job_batch(&job), 10);
+    job.samples = 1;
+    assert_int_equal(new_job_batch(&job), 1);
+    job.samples = 1000;
+    assert_int_equal(new_job_batch(&job), 32);
+}
+
+/* What is written is accepted. */
+static struct job_spec written(const struct new_job *job)
+{
+    struct job_spec spec;
+    struct err err = {0};
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    new_job_write(job, out);
+    (void)fclose(out);
+    if (job_parse(text, len, "a.yaml", &spec, &err) < 0 ||
+        job_check_scope(text, len, "a.yaml", &spec, &err) < 0)
+        fail_msg("%s\n%s", err.msg, text);
+    free(text);
+    return spec;
+}
+
+static void every_side_has_a_patch(void **state)
+{
+    for (int side = 8; side <= 256; side++) {
+        struct new_job job = images(5000, 40);
+        job.image_size = side;
+        if (new_job_patch(side) == 0) {
+            assert_true(side % 8 != 0 && side % 28 != 0);
+            continue;
+        }
+        new_job_length(&job, 0.1);
+        struct job_spec spec = written(&job);
+        assert_int_equal(side % spec.model.patch, 0);
+        job_release(&spec);
+    }
+}
+
+static void every_kind_and_size_is_a_job(void **state)
+{
+    for (int kind = NEW_IMAGES; kind <= NEW_CAPTIONS; kind++)
+        for (size_t size = 0; size < new_job_sizes(); size++) {
+            struct new_job job = images(5000, 40);
+            job.kind = (enum new_kind)kind;
+            job.tokens = 1000000;
+            job.size = size;
+            job.path = "a \"folder\"\\ # of\xc3\xa4";
+            job.encoders = "enc";
+            new_job_length(&job, 0.1);
+            struct job_spec spec = written(&job);
+            assert_string_equal(spec.data.path, job.path);
+            assert_int_equal(spec.outer.rounds, job.rounds);
+            assert_int_equal(spec.recipe.replicas, 2);
+            job_release(&spec);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_model_wants_data),
+        cmocka_unit_test(a_model_wants_time),
+        cmocka_unit_test(the_time_is_filled_unless_the_data_end_first),
+        cmocka_unit_test(a_batch_is_at_most_half_the_data),
+        cmocka_unit_test(every_kind_and_size_is_a_job),
+        cmocka_unit_test(every_side_has_a_patch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

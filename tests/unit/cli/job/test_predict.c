@@ -1,0 +1,113 @@
+/* What a job will take: who trains when, what travels, what is drawn and judged. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cli/job/predict.h"
+
+#define BASE                                                                                       \
+    "name: a\ndata: {path: x, image_size: 16, holdout: 0.1}\n"                                     \
+    "model: {patch: 4, dim: 32, depth: 2, heads: 2}\ntrain: {batch: 8}\n"
+
+static void predicted(const char *yaml, const struct measured *at,
+                      const struct predict_options *opt, struct prediction *ret)
+{
+    struct job_spec spec;
+    struct composition c;
+    struct err err = {0};
+    if (job_parse(yaml, strlen(yaml), "job.yaml", &spec, &err) < 0 ||
+        recipe_compose(&spec, &c, &err) < 0)
+        fail_msg("%s", err.msg);
+    predict(&spec, &c, at, opt, ret);
+    composition_release(&c);
+    job_release(&spec);
+}
+
+static struct measured machine(double step_s, double router_s)
+{
+    return (struct measured){
+        .networks = {{.parameters = 1000000, .batch = 8, .step_s = step_s},
+                     {.parameters = router_s > 0 ? 100000 : 0, .batch = 8, .step_s = router_s}}};
+}
+
+static void phases_share_the_workers(void **state)
+{
+    const struct measured at = machine(0.5, 0);
+    struct prediction p;
+    const char *yaml = BASE "recipe: {replicas: 3}\nouter: {rounds: 10, steps: 20}\n"
+                            "sample: {count: 1, steps: 1, guidance: 1}\neval: {samples: 1}\n";
+    predicted(yaml, &at, &(struct predict_options){.workers = 3}, &p);
+    assert_int_equal(p.phases, 3);
+    assert_float_equal(p.train_s, 20 * 0.5, 1e-9);
+    assert_int_equal(p.seen, 3 * 8 * 20 * 10);
+    predicted(yaml, &at, &(struct predict_options){.workers = 2}, &p);
+    assert_float_equal(p.train_s, 2 * 20 * 0.5, 1e-9); /* one of them has two */
+    predicted(yaml, &at, &(struct predict_options){.workers = 8}, &p);
+    assert_float_equal(p.train_s, 20 * 0.5, 1e-9);
+    assert_float_equal(p.link_s, 0, 0);
+}
+
+static void a_link_is_that_of_the_coordinator(void **state)
+{
+    const struct measured at = machine(0.5, 0);
+    struct prediction p;
+    predicted(BASE "recipe: {replicas: 4}\nouter: {rounds: 10, steps: 20}\n"
+                   "wire: {up: e3m0, down: bf16}\n",
+              &at, &(struct predict_options){.workers = 4, .bytes_per_s = 1000000}, &p);
+    /* Half a byte, and a scale of two for each 256; two bytes. */
+    assert_int_equal(p.up_bytes, 500000 + 2 * 3907);
+    assert_int_equal(p.down_bytes, 2000000);
+    assert_float_equal(p.link_s, 4 * (500000 + 2 * 3907 + 2000000) / 1e6, 1e-9);
+    assert_float_equal(p.total_s, 10 * (p.train_s + p.link_s) + p.rest_s, 1e-6);
+}
+
+static void seconds_bound_a_phase_whatever_the_steps_take(void **state)
+{
+    const struct measured at = machine(0.5, 0);
+    struct prediction p;
+    predicted(BASE "outer: {rounds: 3, seconds: 60}\n", &at,
+              &(struct predict_options){.workers = 1}, &p);
+    assert_float_equal(p.train_s, 60, 1e-9);
+    assert_int_equal(p.seen, 3 * 8 * 120);
+}
+
+static void what_is_drawn_and_judged_counts(void **state)
+{
+    const struct measured at = machine(2.4, 0); /* a forward of a sample: 0.1 s */
+    struct prediction p;
+    predicted(BASE "outer: {rounds: 10, steps: 1}\nsample: {every: 5, count: 4, steps: 3, "
+                   "sampler: heun, guidance: 2}\neval: {every: 3, samples: 7}\n",
+              &at, &(struct predict_options){.workers = 1}, &p);
+    assert_float_equal(p.rest_s, (2 * 4 * 3 * 2 * 2 + 4 * 7) * 0.1, 1e-6);
+}
+
+static void a_router_is_one_more_phase_of_its_own_length(void **state)
+{
+    const struct measured at = machine(0.5, 0.1);
+    struct prediction p;
+    predicted(BASE "recipe: {name: ddm, experts: 2, divide_batch: false}\n"
+                   "outer: {rounds: 10, steps: 20}\n",
+              &at, &(struct predict_options){.workers = 1}, &p);
+    assert_int_equal(p.phases, 3);
+    assert_float_equal(p.train_s, 20 * (0.5 + 0.5 + 0.1), 1e-9);
+    assert_int_equal(p.seen, 2 * 8 * 20 * 10); /* the router's are the same ones */
+    assert_int_equal(p.up_bytes, 500000 + 2 * 3907);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(phases_share_the_workers),
+        cmocka_unit_test(a_link_is_that_of_the_coordinator),
+        cmocka_unit_test(seconds_bound_a_phase_whatever_the_steps_take),
+        cmocka_unit_test(what_is_drawn_and_judged_counts),
+        cmocka_unit_test(a_router_is_one_more_phase_of_its_own_length),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,283 @@
+/* Following a job: a line for each round, the exit status of how it ended, and what ends the
+ * following sooner.  A thread answers with one canned answer after the other. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cli/base/cli.h"
+#include "cli/show/follow.h"
+#include "common/base/file.h"
+#include "common/net/token.h"
+
+/* What the coordinator says, one answer for each call; the last one is NULL. */
+struct script {
+    int listener;
+    const char *const *answers;
+    pthread_t thread;
+    char asked[256]; /* the first line of the first request */
+};
+
+static void answer(struct script *s, const char *job)
+{
+    char request[4096], text[4096];
+    size_t len = 0;
+    int fd = accept(s->listener, NULL, NULL);
+    while (fd >= 0 && len < sizeof request - 1) {
+        ssize_t n = recv(fd, request + len, sizeof request - 1 - len, 0);
+        if (n <= 0)
+            break;
+        len += (size_t)n;
+        request[len] = '\0';
+        if (strstr(request, "\r\n\r\n"))
+            break;
+    }
+    request[len] = '\0';
+    if (!s->asked[0])
+        (void)snprintf(s->asked, sizeof s->asked, "%.*s", (int)strcspn(request, "\r"), request);
+    bool error = !strncmp(job, "{\"error\"", 8);
+    int n = snprintf(text, sizeof text,
+                     "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+                     "Connection: close\r\n\r\n%s",
+                     error ? "404 Not Found" : "200 OK", strlen(job), job);
+    (void)send(fd, text, (size_t)n, MSG_NOSIGNAL); /* the test tells when it is not there */
+    close(fd);
+}
+
+static void *play(void *arg)
+{
+    struct script *s = arg;
+    for (size_t i = 0; s->answers[i]; i++)
+        answer(s, s->answers[i]);
+    return NULL;
+}
+
+static void connect_to(struct script *s, struct cli *cli, const char *const *answers)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof a;
+    char text[TOKEN_STRING_MAX];
+    struct err err = {0};
+    *s = (struct script){.listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0),
+                         .answers = answers};
+    assert_int_equal(bind(s->listener, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(listen(s->listener, 8), 0);
+    assert_int_equal(getsockname(s->listener, (struct sockaddr *)&a, &len), 0);
+    struct token t = {.host = "127.0.0.1",
+                      .rpc_port = 1,
+                      .http_port = ntohs(a.sin_port),
+                      .http_plain = true,
+                      .role = TOKEN_ROLE_OPERATOR};
+    if (token_format(&t, text, &err) < 0)
+        fail_msg("%s", err.msg);
+    cli->token = text;
+    if (cli_connect(cli, &err) < 0)
+        fail_msg("%s", err.msg);
+    cli->token = NULL;
+    assert_int_equal(pthread_create(&s->thread, NULL, play, s), 0);
+}
+
+/* Follows job 7 through the answers, with stderr as given. */
+static int follow_into(int file, struct cli *cli, const char *const *answers,
+                       const struct follow_hook *hook, char asked[256])
+{
+    struct script s;
+    int kept = dup(STDERR_FILENO);
+    assert_true(file >= 0 && kept >= 0);
+    connect_to(&s, cli, answers);
+    fflush(stderr);
+    assert_true(dup2(file, STDERR_FILENO) >= 0);
+    int status = hook ? follow_job(cli, 7, hook) : follow_apart(cli, 7, NULL);
+    fflush(stderr);
+    assert_true(dup2(kept, STDERR_FILENO) >= 0);
+    close(kept);
+    cli_close(cli);
+    (void)shutdown(s.listener, SHUT_RDWR); /* ends a thread whose answers nobody asked for */
+    assert_int_equal(pthread_join(s.thread, NULL), 0);
+    close(s.listener);
+    (void)snprintf(asked, 256, "%s", s.asked);
+    return status;
+}
+
+/* The same; what was said comes into `said`. */
+static int follow(struct cli *cli, const char *const *answers, const struct follow_hook *hook,
+                  char said[4096], char asked[256])
+{
+    char path[] = "/tmp/skerry-follow.XXXXXX";
+    int file = mkstemp(path), status = follow_into(file, cli, answers, hook, asked);
+    ssize_t n = pread(file, said, 4095, 0);
+    assert_true(n >= 0);
+    said[n] = '\0';
+    close(file);
+    assert_int_equal(unlink(path), 0);
+    return status;
+}
+
+/* The same on a terminal that is so many columns wide. */
+static void follow_on_terminal(unsigned short width, const char *const *answers, char said[4096])
+{
+    struct winsize size = {.ws_row = 24, .ws_col = width};
+    struct cli cli = {0};
+    char asked[256];
+    int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    int slave = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_int_equal(ioctl(slave, TIOCSWINSZ, &size), 0);
+    (void)follow_into(slave, &cli, answers, NULL, asked);
+    close(slave);
+    size_t len = 0;
+    for (ssize_t n; len < 4095 && (n = read(master, said + len, 4095 - len)) > 0;)
+        len += (size_t)n;
+    said[len] = '\0';
+    close(master);
+}
+
+static void the_end_of_a_job_is_the_status(void **state)
+{
+    static const struct {
+        const char *job;
+        int status;
+        const char *line;
+    } cases[] = {
+        {"{\"state\":\"done\",\"round\":3,\"rounds\":3,\"loss\":0.25}", CLI_OK,
+         "done after round 3/3  loss 0.2500\n"},
+        {"{\"state\":\"failed\",\"round\":1,\"rounds\":3,\"reason\":\"no data\","
+         "\"waiting_for\":[{\"what\":\"x\",\"why\":\"y\"}]}",
+         CLI_JOB_FAILED, "failed after round 1/3: no data\n"},
+        {"{\"state\":\"cancelled\",\"round\":0,\"rounds\":3,\"loss\":null}", CLI_JOB_CANCELLED,
+         "cancelled after round 0/3\n"},
+    };
+    for (size_t i = 0; i < 3; i++) {
+        const char *const answers[] = {cases[i].job, NULL};
+        struct cli cli = {0};
+        char said[4096], asked[256];
+        assert_int_equal(follow(&cli, answers, NULL, said, asked), cases[i].status);
+        assert_string_equal(said, cases[i].line);
+        assert_string_equal(asked, "GET /v1/jobs/7 HTTP/1.1");
+    }
+}
+
+#define RUNNING(round, waiting)                                                                    \
+    "{\"state\":\"running\",\"round\":" round ",\"rounds\":4,\"step\":50,\"total_steps\":200,"     \
+    "\"loss\":0.5,\"images_per_s\":80,\"eta_ms\":61000,\"waiting_for\":[" waiting "]}"
+#define TRAINS(late)                                                                               \
+    "{\"worker\":3,\"what\":\"isle-b\",\"why\":\"training, step 9 of 50\",\"late\":" late "}"
+#define NOBODY                                                                                     \
+    "{\"worker\":null,\"what\":\"TRAIN task 4\",\"why\":\"no worker is here\",\"late\":true}"
+#define DONE "{\"state\":\"done\",\"round\":4,\"rounds\":4}"
+
+static void a_line_is_said_for_each_round(void **state)
+{
+    static const char *const answers[] = {
+        RUNNING("1", TRAINS("false")), /* who does what is expected is not named */
+        RUNNING("1", TRAINS("false")), /* and nothing new is not said */
+        RUNNING("2", TRAINS("false")),
+        RUNNING("2", TRAINS("true")), /* somebody is late: said once */
+        RUNNING("2", TRAINS("true")),
+        RUNNING("2", TRAINS("false") "," NOBODY),
+        RUNNING("3", ""),
+        DONE,
+        NULL,
+    };
+    struct cli cli = {0};
+    char said[4096], asked[256];
+    assert_int_equal(follow(&cli, answers, NULL, said, asked), CLI_OK);
+    assert_string_equal(said, "round 1/4  loss 0.5000  80 images/s  ETA 1m01s\n"
+                              "round 2/4  loss 0.5000  80 images/s  ETA 1m01s\n"
+                              "round 2/4  loss 0.5000  80 images/s  ETA 1m01s"
+                              "  waits for isle-b: training, step 9 of 50\n"
+                              "round 2/4  loss 0.5000  80 images/s  ETA 1m01s"
+                              "  waits: no worker is here\n"
+                              "round 3/4  loss 0.5000  80 images/s  ETA 1m01s\n"
+                              "done after round 4/4\n");
+}
+
+/* The line is redrawn in place and never wider than the terminal: the bar goes first. */
+static void a_terminal_has_one_line(void **state)
+{
+    static const char *const answers[] = {RUNNING("1", ""), RUNNING("1", TRAINS("true")), DONE,
+                                          NULL};
+    char said[4096];
+    follow_on_terminal(80, answers, said);
+    assert_string_equal(said, "\r\033[K[#####...............] round 1/4  loss 0.5000  80 images/s"
+                              "  ETA 1m01s"
+                              "\r\033[Kround 1/4  loss 0.5000  80 images/s  ETA 1m01s"
+                              "  waits for isle-b: training, ste"
+                              "\r\033[Kdone after round 4/4\r\n");
+    follow_on_terminal(160, answers, said);
+    assert_non_null(strstr(said, "[#####...............] round 1/4  loss 0.5000  80 images/s"
+                                 "  ETA 1m01s  waits for isle-b: training, step 9 of 50\r"));
+    follow_on_terminal(30, answers, said);
+    assert_string_equal(said, "\r\033[Kround 1/4  loss 0.5000  80 im"
+                              "\r\033[Kround 1/4  loss 0.5000  80 im"
+                              "\r\033[Kdone after round 4/4\r\n");
+}
+
+static void a_job_that_is_not_there_is_not_waited_for(void **state)
+{
+    static const char *const answers[] = {
+        "{\"error\":{\"code\":\"not_found\",\"message\":\"There is no job 7.\"}}", NULL};
+    struct cli cli = {0};
+    char said[4096], asked[256];
+    assert_int_equal(follow(&cli, answers, NULL, said, asked), CLI_FAILED);
+    assert_int_equal(strncmp(said, "skerry: ", 8), 0);
+    assert_non_null(strstr(said, "There is no job 7."));
+}
+
+static int stop(void *arg, const json_t *job)
+{
+    (*(unsigned *)arg)++;
+    return !strcmp(cli_str(job, "state", ""), "running");
+}
+
+static void a_hook_ends_the_following(void **state)
+{
+    static const char *const answers[] = {"{\"state\":\"running\",\"round\":1,\"rounds\":2}", NULL};
+    unsigned polled = 0;
+    const struct follow_hook hook = {stop, &polled};
+    struct cli cli = {0};
+    char said[4096], asked[256];
+    assert_int_equal(follow(&cli, answers, &hook, said, asked), CLI_FAILED);
+    assert_int_equal(polled, 1);
+    assert_string_equal(said, "round 1/2\n");
+}
+
+static void an_interrupted_job_goes_on(void **state)
+{
+    static const char *const answers[] = {NULL}; /* nobody is asked */
+    struct cli cli = {0};
+    char said[4096], asked[256];
+    cli_interrupted = SIGINT;
+    int status = follow(&cli, answers, NULL, said, asked);
+    cli_interrupted = 0;
+    assert_int_equal(status, CLI_INTERRUPTED);
+    assert_string_equal(said,
+                        "skerry: interrupted; job 7 goes on, `skerry cancel 7` would stop it\n");
+    assert_string_equal(asked, "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_end_of_a_job_is_the_status),
+        cmocka_unit_test(a_line_is_said_for_each_round),
+        cmocka_unit_test(a_terminal_has_one_line),
+        cmocka_unit_test(a_job_that_is_not_there_is_not_waited_for),
+        cmocka_unit_test(a_hook_ends_the_following),
+        cmocka_unit_test(an_interrupted_job_goes_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
