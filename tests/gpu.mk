@@ -11,7 +11,7 @@ $$(GPU)/test_%.o: $(1)/test_%.c $$(STAMP) | $$(PB_H)
 	$$(call say,CC)mkdir -p $$(@D) && $$(CC) $$(ALL_CPPFLAGS) $$(GPU_CHOICE) -Dmain=main_$$* $$(ALL_CFLAGS) \
 	  -Wno-missing-prototypes -MMD -MP -c -o $$@ $$<
 endef
-$(foreach d,tests/unit/kernels tests/unit/worker/kinds tests/gpu,$(eval $(call gpu_test,$(d))))
+$(foreach d,tests/unit/kernels tests/unit/worker/engine tests/gpu,$(eval $(call gpu_test,$(d))))
 $(GPU)/check_ops.o: ALL_CPPFLAGS += -DTESTS='$(foreach t,$(CHECK_NAMES),TEST($(t)))'
 $(GPU)/%.o: tests/gpu/%.c $(STAMP) tests/gpu.mk
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<

@@ -3,7 +3,7 @@
  * timers and the jobs.
  *
  * Everything runs on the loop thread, except what plans, runs and saves a task: jobs of the one
- * compute thread (worker/kinds/engine.h). */
+ * compute thread (worker/engine/engine.h). */
 #ifndef WORKER_AGENT_H
 #define WORKER_AGENT_H
 

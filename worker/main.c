@@ -20,7 +20,7 @@
 #include "common/net/http/transfer.h"
 #include "kernels/kernels.h"
 #include "worker/agent.h"
-#include "worker/kinds/engine.h"
+#include "worker/engine/engine.h"
 #include "worker/measure.h"
 #include "worker/order/cache.h"
 #include "worker/order/modules.h"

@@ -16,7 +16,7 @@
  * over, and no residual is read or written.
  *
  * The arithmetic is done by a coder: the CPU's own, or one that has theta_end elsewhere and
- * writes the same bits (worker/kinds/contribute_card.h).
+ * writes the same bits (worker/engine/contribute_card.h).
  *
  * Memory: a few MiB, whatever the size of the module. */
 #ifndef COMMON_OUTER_CONTRIBUTION_H

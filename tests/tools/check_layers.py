@@ -16,6 +16,7 @@ ROOMS = [
      ["coordinator/decide"]],
     [["worker"],
      ["worker/kinds"],
+     ["worker/engine"],
      ["worker/link"],
      ["worker/order"],
      ["worker/train", "worker/fit", "worker/data"],

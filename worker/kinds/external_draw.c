@@ -6,10 +6,10 @@
 
 #include "common/base/file.h"
 #include "common/base/hash.h"
-#include "worker/kinds/engine.h"
-#include "worker/kinds/external_feed.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/external_feed.h"
 #include "worker/kinds/kinds.h"
-#include "worker/kinds/trainers.h"
+#include "worker/engine/trainers.h"
 #include "worker/order/task_check.h"
 
 #define PICTURE_MAX (64u << 20)

@@ -2,9 +2,9 @@
  * the weights that the job came with, which the trainer must have room for. */
 
 #include "common/base/base.h"
-#include "worker/kinds/engine.h"
+#include "worker/engine/engine.h"
 #include "worker/kinds/kinds.h"
-#include "worker/kinds/trainers.h"
+#include "worker/engine/trainers.h"
 
 static int plan(struct engine *e, struct work *w, struct err *err)
 {

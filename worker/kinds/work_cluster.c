@@ -8,10 +8,10 @@
  * Fitted on samples that are not held out; all are assigned. */
 
 #include "common/base/base.h"
-#include "worker/kinds/engine.h"
-#include "worker/kinds/task_files.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/task_files.h"
 #include "worker/fit/partitioner.h"
-#include "worker/kinds/rows.h"
+#include "worker/engine/rows.h"
 #include "worker/order/task_check.h"
 #include "worker/kinds/kinds.h"
 

@@ -2,13 +2,13 @@
 
 #include "common/base/base.h"
 #include "common/data/tokenizer.h"
-#include "worker/kinds/engine.h"
+#include "worker/engine/engine.h"
 #include "worker/train/eval.h"
-#include "worker/kinds/feed.h"
-#include "worker/kinds/forward.h"
-#include "worker/kinds/rows.h"
+#include "worker/engine/feed.h"
+#include "worker/engine/forward.h"
+#include "worker/engine/rows.h"
 #include "worker/kinds/kinds.h"
-#include "worker/kinds/mixture.h"
+#include "worker/engine/mixture.h"
 #include "worker/order/task_check.h"
 
 #define EVAL_BATCH 64    /* images */

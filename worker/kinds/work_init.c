@@ -5,7 +5,7 @@
 #include "common/base/base.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "worker/kinds/engine.h"
+#include "worker/engine/engine.h"
 #include "worker/order/task_model.h"
 #include "worker/kinds/kinds.h"
 

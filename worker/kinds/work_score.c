@@ -4,10 +4,10 @@
 
 #include "common/base/base.h"
 #include "common/data/tokenizer.h"
-#include "worker/kinds/engine.h"
-#include "worker/kinds/task_files.h"
-#include "worker/kinds/forward.h"
-#include "worker/kinds/rows.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/task_files.h"
+#include "worker/engine/forward.h"
+#include "worker/engine/rows.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/task_check.h"
 

@@ -4,7 +4,7 @@
 #include "common/base/base.h"
 #include "common/data/shard.h"
 #include "worker/data/data_samples.h"
-#include "worker/kinds/task_files.h"
+#include "worker/engine/task_files.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/work.h"
 #include "worker/order/task_check.h"

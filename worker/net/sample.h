@@ -12,7 +12,7 @@
  * Of a model with captions a label is the number of one of them, and `classes` the null caption's.
  *
  * Where velocities come from is a struct sample_source: one network, or a mixture of
- * experts (worker/kinds/mixture.h). */
+ * experts (worker/engine/mixture.h). */
 #ifndef WORKER_SAMPLE_H
 #define WORKER_SAMPLE_H
 

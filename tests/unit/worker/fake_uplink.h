@@ -15,7 +15,7 @@
 #include "common/base/str.h"
 #include "common/outer/fold.h"
 #include "worker/order/cache.h"
-#include "worker/kinds/fragment.h"
+#include "worker/engine/fragment.h"
 #include "worker/net/model.h"
 #include "worker/order/modules.h"
 #include "worker/link/uplink.h"

@@ -8,7 +8,7 @@
 #include "common/base/str.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/work.h"
-#include "worker/kinds/engine.h"
+#include "worker/engine/engine.h"
 
 #define SPEC                                                                                       \
     "name: tiny\nseed: 3\n"                                                                        \

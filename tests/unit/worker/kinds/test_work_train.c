@@ -12,11 +12,11 @@
 #include "kernels/kernels.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/work.h"
-#include "worker/kinds/engine.h"
+#include "worker/engine/engine.h"
 #include "worker/net/model.h"
 #include "worker/order/modules.h"
 #include "worker/kinds/work_train.h"
-#include "worker/kinds/replica.h"
+#include "worker/engine/replica.h"
 #include "worker/order/task_model.h"
 
 #define HEAD                                                                                       \

@@ -15,7 +15,7 @@
 #include "common/base/rng.h"
 #include "kernels/device/device.h"
 #include "worker/net/llama.h"
-#include "worker/net/means.h"
+#include "worker/fit/means.h"
 
 #define OK(call)                                                                                   \
     do {                                                                                           \

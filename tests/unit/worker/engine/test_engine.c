@@ -1,0 +1,521 @@
+/* Every kind of task on the compute thread, without a network: what a phase
+ * leaves behind, and that a cut phase ends as if it had not been cut. */
+#include "tests/unit/worker/shards.h"
+
+#include <pthread.h>
+
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/outer/fold.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/residual.h"
+#include "worker/order/modules.h"
+#include "worker/kinds/kinds.h"
+#include "worker/order/work.h"
+
+#define SPEC                                                                                       \
+    "name: tiny\nseed: 3\n"                                                                        \
+    "data: {path: x, image_size: 8, flip: true, shard_samples: 16}\n"                              \
+    "model: {type: dit, patch: 2, dim: 16, depth: 1, heads: 2}\n"                                  \
+    "train: {batch: 4, lr: 1e-3, precision: f32}\n"                                                \
+    "outer: {rounds: 3, steps: 24}\nwire: {up: e3m0, down: e3m0}\n"
+#define STEPS 24
+
+/* One worker's disk and engine. */
+struct host {
+    char *dir, *state, *tmp;
+    struct cache *cache;
+    struct modules *modules;
+    struct engine *engine;
+};
+
+/* A task under construction: one module, one range over each shard. */
+struct order {
+    Skerry__V1__Task task;
+    Skerry__V1__ModuleRef module, *modules[1];
+    Skerry__V1__Blob full, delta_blob, shard_blob[2];
+    Skerry__V1__Delta delta, *deltas[1];
+    Skerry__V1__Range range[2], *ranges[2];
+    Skerry__V1__TrainTask train;
+    Skerry__V1__EvalTask eval;
+    Skerry__V1__SampleTask sample;
+    Skerry__V1__IngestTask ingest;
+    uint32_t labels[6];
+    char *classes[5];
+};
+
+static char *top;
+static struct test_shard shards[2];
+static uint8_t version0[32];
+static struct buf version0_file;
+
+static void host_start(struct host *h)
+{
+    char *held = in(h->state, "held"), *blobs = in(h->dir, "blobs");
+    OK(cache_open(blobs, 0, &h->cache, err));
+    h->modules = modules_open(held, h->cache);
+    struct engine_options opt = {
+        .device = "cpu",
+        .threads = 2,
+        .decode_threads = 2,
+        .memory_bytes = 1 << 30,
+        .image_cache_bytes = 1 << 20,
+        .state_dir = h->state,
+        .cache = h->cache,
+        .modules = h->modules,
+        .started_ns = clock_now_ns(),
+    };
+    OK(engine_open(&opt, &h->engine, err));
+    mem_free(held);
+    mem_free(blobs);
+}
+
+static void host_stop(struct host *h)
+{
+    engine_close(h->engine);
+    modules_close(h->modules);
+    cache_close(h->cache);
+}
+
+static void host_restart(struct host *h)
+{
+    host_stop(h);
+    host_start(h);
+}
+
+static void host_put(struct host *h, const char *from, const uint8_t sha256[32])
+{
+    struct buf b;
+    char path[CACHE_PATH_MAX];
+    OK(file_read(from, 1 << 24, &b, err));
+    cache_path(h->cache, sha256, path);
+    OK(file_write_atomic(path, b.data, b.len, 0600, err));
+    OK(cache_added(h->cache, sha256, err));
+    buf_release(&b);
+}
+
+static void host_new(struct host *h, const char *name)
+{
+    h->dir = in(top, name);
+    h->state = in(h->dir, "state");
+    h->tmp = in(h->dir, "tmp");
+    OK(file_mkdirs(h->state, 0700, err));
+    OK(file_mkdirs(h->tmp, 0700, err));
+    host_start(h);
+    for (int i = 0; i < 2; i++)
+        host_put(h, shards[i].path, shards[i].sha256);
+    if (version0_file.len > 0) {
+        char path[CACHE_PATH_MAX];
+        cache_path(h->cache, version0, path);
+        OK(file_write_atomic(path, version0_file.data, version0_file.len, 0600, err));
+        OK(cache_added(h->cache, version0, err));
+    }
+}
+
+static void host_free(struct host *h)
+{
+    host_stop(h);
+    mem_free(h->dir);
+    mem_free(h->state);
+    mem_free(h->tmp);
+}
+
+static void blob_of(Skerry__V1__Blob *b, uint8_t sha256[32], const char *path)
+{
+    skerry__v1__blob__init(b);
+    b->sha256 = (ProtobufCBinaryData){32, sha256};
+    b->url = (char *)"/v1/blobs/x";
+    OK(file_size(path, &b->size, err));
+}
+
+static void order_init(struct order *o, int kind)
+{
+    memset(o, 0, sizeof(*o));
+    skerry__v1__task__init(&o->task);
+    skerry__v1__module_ref__init(&o->module);
+    skerry__v1__train_task__init(&o->train);
+    skerry__v1__eval_task__init(&o->eval);
+    skerry__v1__sample_task__init(&o->sample);
+    skerry__v1__ingest_task__init(&o->ingest);
+    skerry__v1__blob__init(&o->full);
+    skerry__v1__delta__init(&o->delta);
+    for (int i = 0; i < 2; i++) {
+        blob_of(&o->shard_blob[i], shards[i].sha256, shards[i].path);
+        skerry__v1__range__init(&o->range[i]);
+        o->range[i].shard = &o->shard_blob[i];
+        o->range[i].count = 20;
+        o->ranges[i] = &o->range[i];
+    }
+    o->full.sha256 = (ProtobufCBinaryData){32, version0};
+    o->full.size = version0_file.len;
+    o->full.url = (char *)"/v1/blobs/x";
+    o->module.module_id = 7;
+    o->module.full = &o->full;
+    o->module.sha256 = o->full.sha256;
+    o->modules[0] = &o->module;
+    for (int i = 0; i < 5; i++)
+        o->classes[i] = (char *)"c";
+    for (uint32_t i = 0; i < 6; i++)
+        o->labels[i] = i % 5;
+    o->train.steps = STEPS;
+    o->train.total_steps = 3 * STEPS;
+    o->train.ranges = o->eval.ranges = o->ranges;
+    o->train.n_ranges = o->eval.n_ranges = 2;
+    o->sample.labels = o->labels;
+    o->sample.n_labels = 6;
+    o->sample.steps = 3;
+    o->sample.guidance = 2;
+    o->sample.columns = 3;
+    o->task.id = 11;
+    o->task.job_id = 1;
+    o->task.kind = (Skerry__V1__TaskKind)kind;
+    o->task.spec = (char *)SPEC;
+    o->task.modules = o->modules;
+    o->task.n_modules = 1;
+    o->task.classes = o->classes;
+    o->task.n_classes = 5;
+    o->task.train = &o->train;
+    o->task.eval = &o->eval;
+    o->task.sample = &o->sample;
+    o->task.ingest = &o->ingest;
+}
+
+static struct work *begin(struct host *h, const struct order *o)
+{
+    struct work *w;
+    OK(work_new(kinds_all, &o->task, h->cache, h->tmp, &w, err));
+    OK(engine_plan(h->engine, w, err));
+    for (size_t i = 0; i < w->n_needs; i++)
+        assert_false(w->needs[i].missing);
+    return w;
+}
+
+static struct work *run(struct host *h, const struct order *o)
+{
+    struct work *w = begin(h, o);
+    OK(engine_run(h->engine, w, err));
+    engine_after(h->engine, w);
+    return w;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    OK(image_init(err));
+    top = scratch_new();
+    for (int i = 0; i < 2; i++)
+        shards[i] = shard_make(top, i, 20, 5, i == 1 ? 3 : -1);
+    /* Version 0 by an INIT task. */
+    struct host h;
+    struct order o;
+    host_new(&h, "init");
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_INIT);
+    struct work *w = run(&h, &o);
+    assert_int_equal(w->result.n_outputs, 1);
+    assert_int_equal(w->result.outputs[0].module_id, 7);
+    memcpy(version0, w->result.outputs[0].sha256, 32);
+    OK(file_read(w->result.outputs[0].path, 1 << 24, &version0_file, err));
+    assert_int_equal(version0_file.len, w->result.outputs[0].size);
+    work_free(w);
+    host_free(&h);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        free(shards[i].path);
+    buf_release(&version0_file);
+    scratch_free(top);
+    return 0;
+}
+
+/* Stops the work once a few steps are done. */
+static void *cutter(void *arg)
+{
+    struct work *w = arg;
+    struct progress_view view;
+    do
+        progress_take(&w->progress, &view);
+    while (view.told.steps_done < 5 && atomic_load(&w->stop) == WORK_GO);
+    atomic_store(&w->stop, WORK_LEAVING);
+    return NULL;
+}
+
+/* Makes a host whose phase was stopped in the middle.  A phase may be over before the
+ * cutter gets a turn; then another host tries. */
+static void cut_a_phase(struct host *h, const struct order *o)
+{
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < 50; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "cut-%d", i);
+        if (i > 0)
+            host_free(h);
+        host_new(h, name);
+        struct work *w = begin(h, o);
+        pthread_t t;
+        assert_int_equal(pthread_create(&t, NULL, cutter, w), 0);
+        rc = engine_run(h->engine, w, NULL);
+        atomic_store(&w->stop, WORK_LEAVING); /* so that the cutter ends in any case */
+        pthread_join(t, NULL);
+        work_free(w);
+    }
+    assert_int_equal(rc, -ERR_CANCELLED);
+}
+
+static void cut_phase_ends_the_same(void **state)
+{
+    (void)state;
+    struct host whole, cut;
+    struct order o;
+    host_new(&whole, "whole");
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
+    struct work *a = run(&whole, &o);
+    assert_int_equal(a->result.steps, STEPS);
+    assert_int_equal(a->result.samples, 40); /* what it was given: the rest was used twice */
+    assert_int_equal(a->result.bad_count, 1);
+    assert_string_equal(a->result.bad[0].key, "s1-0003");
+    assert_int_equal(a->result.outputs[0].base_version, 0);
+
+    cut_a_phase(&cut, &o);
+    host_restart(&cut);
+    o.task.attempt = 2; /* leased again */
+    struct work *b = run(&cut, &o);
+    assert_memory_equal(a->result.outputs[0].sha256, b->result.outputs[0].sha256, 32);
+    assert_int_equal(b->result.steps, STEPS);
+    assert_true(a->result.loss_mean == b->result.loss_mean);
+    work_free(a);
+    work_free(b);
+
+    /* The next phase goes on with the same moments, restarted or not. */
+    OK(residual_settle(whole.state, 11, true, err));
+    OK(residual_settle(cut.state, 11, true, err));
+    host_restart(&cut);
+    o.task.id = 12;
+    o.train.first_step = STEPS;
+    a = run(&whole, &o);
+    b = run(&cut, &o);
+    assert_memory_equal(a->result.outputs[0].sha256, b->result.outputs[0].sha256, 32);
+    work_free(a);
+    work_free(b);
+    host_free(&whole);
+    host_free(&cut);
+}
+
+/* The same task a second time at the same worker starts from the same state. */
+static void repeated_phase_is_the_same(void **state)
+{
+    (void)state;
+    struct host h;
+    struct order o;
+    host_new(&h, "repeat");
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
+    struct work *a = run(&h, &o);
+    OK(residual_settle(h.state, 11, false, err));
+    struct work *b = run(&h, &o);
+    assert_memory_equal(a->result.outputs[0].sha256, b->result.outputs[0].sha256, 32);
+    work_free(a);
+    work_free(b);
+    host_free(&h);
+}
+
+static void time_bounds_a_phase(void **state)
+{
+    (void)state;
+    struct host h;
+    struct order o;
+    host_new(&h, "seconds");
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
+    o.train.steps = 0;
+    o.train.seconds = 3600; /* the samples are used up long before */
+    struct work *w = run(&h, &o);
+    assert_int_equal(w->result.samples, 40); /* the bad one is accounted for too */
+    assert_int_equal(w->result.steps, 10);   /* 39 samples in batches of 4 */
+    work_free(w);
+    host_free(&h);
+}
+
+/* Version 1 of the module and its delta, folded from one phase. */
+struct version1 {
+    char *delta;
+    uint8_t sha256[32], delta_sha256[32];
+};
+
+static void fold_version1(struct host *h, struct version1 *ret)
+{
+    static const char *const names[] = {"v0", "v1", "d1", "target", "mom"};
+    struct order o;
+    char *at[5];
+    for (int i = 0; i < 5; i++)
+        at[i] = in(top, names[i]);
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
+    struct work *w = run(h, &o);
+    OK(file_write_atomic(at[0], version0_file.data, version0_file.len, 0600, err));
+    struct fold_input input = {w->result.outputs[0].path, 1};
+    struct fold_step step = {.module_id = 7,
+                             .base = 0,
+                             .full = at[0],
+                             .inputs = &input,
+                             .n_inputs = 1,
+                             .up = CODEC_E3M0,
+                             .down = CODEC_E3M0,
+                             .lr = 0.7,
+                             .momentum = 0.9,
+                             .scale = 1,
+                             .full_out = at[1],
+                             .delta_out = at[2],
+                             .target_out = at[3],
+                             .mom_out = at[4]};
+    struct fold_result folded;
+    OK(fold_run(&step, &folded, err));
+    work_free(w);
+    memcpy(ret->sha256, folded.full.sha256, 32);
+    memcpy(ret->delta_sha256, folded.delta.sha256, 32);
+    ret->delta = at[2];
+    for (int i = 0; i < 5; i++)
+        if (i != 2)
+            mem_free(at[i]);
+}
+
+/* The next phase, from version 1 as a delta to version 0. */
+static void order_next(struct host *h, struct order *o, struct version1 *v)
+{
+    order_init(o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
+    host_put(h, v->delta, v->delta_sha256);
+    skerry__v1__delta__init(&o->delta);
+    blob_of(&o->delta_blob, v->delta_sha256, v->delta);
+    o->delta.to = 1;
+    o->delta.blob = &o->delta_blob;
+    o->deltas[0] = &o->delta;
+    o->module.full = NULL;
+    o->module.deltas = o->deltas;
+    o->module.n_deltas = 1;
+    o->module.version = 1;
+    o->module.sha256 = (ProtobufCBinaryData){32, v->sha256};
+    o->task.id = 12;
+    o->train.first_step = STEPS;
+}
+
+static void version_is_rebuilt_from_a_delta(void **state)
+{
+    (void)state;
+    struct host h;
+    struct order o;
+    struct version1 v;
+    struct modules_version held[MODULES_MAX];
+    host_new(&h, "delta");
+    fold_version1(&h, &v);
+    order_next(&h, &o, &v);
+    host_restart(&h); /* what is held is remembered */
+    assert_int_equal(modules_held(h.modules, held), 1);
+    assert_int_equal(held[0].version, 0);
+    struct work *w = run(&h, &o);
+    assert_int_equal(w->result.outputs[0].base_version, 1);
+    assert_int_equal(modules_held(h.modules, held), 1);
+    assert_int_equal(held[0].version, 1);
+    work_free(w);
+    mem_free(v.delta);
+    host_free(&h);
+}
+
+/* Another hash than the one announced: told, and the base is forgotten. */
+static void misbuilt_version_is_told(void **state)
+{
+    (void)state;
+    struct host h;
+    struct order o;
+    struct version1 v;
+    struct modules_version held[MODULES_MAX];
+    struct work *w;
+    host_new(&h, "delta-other");
+    fold_version1(&h, &v);
+    order_next(&h, &o, &v);
+    v.sha256[0] ^= 1;
+    OK(work_new(kinds_all, &o.task, h.cache, h.tmp, &w, err));
+    OK(engine_plan(h.engine, w, err));
+    struct err e = {0};
+    assert_int_equal(engine_run(h.engine, w, &e), -ERR_HASH);
+    assert_int_equal(modules_held(h.modules, held), 0);
+    assert_int_equal(engine_plan(h.engine, w, &e), -ERR_NOTFOUND);
+    work_free(w);
+    mem_free(v.delta);
+    host_free(&h);
+}
+
+static void eval_and_sample(void **state)
+{
+    (void)state;
+    struct host h;
+    struct order o;
+    host_new(&h, "look");
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_EVAL);
+    struct work *a = run(&h, &o);
+    assert_int_equal(a->result.samples, 39);
+    assert_true(a->result.loss_mean > 0.1f && a->result.loss_mean < 10.0f);
+    struct work *b = run(&h, &o);
+    assert_true(a->result.loss_mean == b->result.loss_mean);
+    work_free(a);
+    work_free(b);
+    o.eval.samples = 10;
+    a = run(&h, &o);
+    assert_int_equal(a->result.samples, 10);
+    work_free(a);
+
+    o.task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE;
+    a = run(&h, &o);
+    struct buf png;
+    int width, height;
+    OK(file_read(a->result.outputs[0].path, 1 << 20, &png, err));
+    OK(image_info(png.data, png.len, &width, &height, err));
+    assert_in_range(width, 3 * 8, 3 * 8 + 4);
+    assert_in_range(height, 2 * 8, 2 * 8 + 3);
+    buf_release(&png);
+    work_free(a);
+    host_free(&h);
+}
+
+static void ingest_cuts_shards(void **state)
+{
+    (void)state;
+    struct host h;
+    struct order o;
+    host_new(&h, "ingest");
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_INGEST);
+    o.ingest.url = (char *)"http://example.org/x.tar";
+    struct work *w = begin(&h, &o);
+    struct buf b;
+    OK(file_read(shards[0].path, 1 << 24, &b, err));
+    OK(file_write_atomic(w->source_path, b.data, b.len, 0600, err));
+    OK(engine_run(h.engine, w, err));
+    uint32_t samples = 0;
+    for (size_t i = 0; i < w->result.n_outputs; i++) {
+        samples += w->result.outputs[i].samples;
+        assert_true(file_exists(w->result.outputs[i].path));
+    }
+    assert_int_equal(samples, 20);
+    assert_int_equal(w->result.n_classes, 5);
+    work_free(w);
+    /* An archive that was cut short is named. */
+    w = begin(&h, &o);
+    OK(file_write_atomic(w->source_path, b.data, b.len / 2 + 100, 0600, err));
+    FAILS(engine_run(h.engine, w, err), "http://example.org/x.tar");
+    work_free(w);
+    buf_release(&b);
+    host_free(&h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cut_phase_ends_the_same),
+        cmocka_unit_test(repeated_phase_is_the_same),
+        cmocka_unit_test(time_bounds_a_phase),
+        cmocka_unit_test(version_is_rebuilt_from_a_delta),
+        cmocka_unit_test(misbuilt_version_is_told),
+        cmocka_unit_test(eval_and_sample),
+        cmocka_unit_test(ingest_cuts_shards),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

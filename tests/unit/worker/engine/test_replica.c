@@ -1,0 +1,351 @@
+/* Replicas on devices with little memory: a device that counts what it gave, refuses beyond a
+ * limit, and says so. */
+#include "tests/unit/common/base/util.h"
+
+#include <errno.h>
+
+#include "common/job/job.h"
+#include "common/base/log.h"
+#include "kernels/kernels.h"
+#include "worker/net/experts.h"
+#include "worker/train/island.h"
+#include "worker/engine/encoders.h"
+#include "worker/engine/replica.h"
+
+#define JOB(train)                                                                                 \
+    "name: x\nseed: 1\ndata: {path: x, image_size: 32}\n"                                          \
+    "model: {patch: 4, dim: 64, depth: 3, heads: 4}\n"                                             \
+    "train: {" train ", precision: f32}\nouter: {rounds: 2, steps: 2}\n"
+
+#define MIB (UINT64_C(1) << 20)
+#define PLENTY (UINT64_C(1) << 40)
+
+/* ---- the device ---- */
+
+static const struct kernel_ops *cpu;
+static uint64_t says, gives, given; /* free before anything is given; for real; by now */
+static unsigned refusals;
+
+static int small_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
+{
+    *ret_free = says > given ? says - given : 0;
+    return 0;
+}
+
+static int small_alloc(struct device *dev, size_t bytes, void **ret, struct err *err)
+{
+    uint64_t *p = NULL;
+    if (given + bytes > gives) {
+        refusals++;
+        return err_set(err, -ENOMEM, "full");
+    }
+    int rc = cpu->alloc(dev, bytes + 64, (void **)&p, err);
+    if (rc < 0)
+        return rc;
+    given += *p = bytes;
+    *ret = (char *)p + 64;
+    return 0;
+}
+
+static void small_free(struct device *dev, void *p)
+{
+    if (!p)
+        return;
+    uint64_t *head = (uint64_t *)(void *)((char *)p - 64);
+    given -= *head;
+    cpu->free(dev, head);
+}
+
+/* ---- tasks ---- */
+
+struct rig {
+    char *dir;
+    struct island *is;
+    struct replicas *rs;
+    struct kernel_ops ops;
+    Skerry__V1__Task task;
+    Skerry__V1__TrainTask train;
+    char *classes[3];
+    struct work work;
+};
+
+static void begin(struct rig *r, const char *job, uint64_t memory)
+{
+    *r = (struct rig){.dir = scratch_new()};
+    OK(island_open("cpu", 1, &r->is, err));
+    struct device *dev = island_device(r->is, 0);
+    cpu = dev->ops;
+    r->ops = *cpu;
+    r->ops.memory = small_memory;
+    r->ops.alloc = small_alloc;
+    r->ops.free = small_free;
+    dev->ops = &r->ops;
+    says = gives = memory;
+    given = refusals = 0;
+    r->rs = replicas_new(r->is, r->dir, PLENTY);
+    skerry__v1__task__init(&r->task);
+    skerry__v1__train_task__init(&r->train);
+    for (size_t i = 0; i < COUNT(r->classes); i++)
+        r->classes[i] = (char *)"c";
+    r->task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN;
+    r->task.job_id = 3;
+    r->task.spec = (char *)(uintptr_t)job;
+    r->task.classes = r->classes;
+    r->task.n_classes = COUNT(r->classes);
+    r->task.train = &r->train;
+    r->train.steps = r->train.total_steps = 2;
+    r->work.task = &r->task;
+    OK(job_parse(job, strlen(job), "job.yaml", &r->work.spec, err));
+}
+
+static void end(struct rig *r)
+{
+    replicas_free(r->rs);
+    assert_int_equal(given, 0);
+    island_device(r->is, 0)->ops = cpu;
+    island_close(r->is);
+    job_release(&r->work.spec);
+    scratch_free(r->dir);
+}
+
+static int get(struct rig *r, uint32_t path, struct replica **ret, struct err *err)
+{
+    bool resumed;
+    struct replica_cursor at;
+    r->train.path = path;
+    int rc = replica_plan(r->rs, &r->work, err);
+    return rc < 0 ? rc : replica_get(r->rs, &r->work, NULL, ret, &resumed, &at, err);
+}
+
+static int parts(struct rig *r, uint32_t path)
+{
+    struct replica *replica = NULL;
+    OK(get(r, path, &replica, err));
+    return island_trainer_options(replica->ranks)->accumulate;
+}
+
+/* Bytes on the device of a replica in so many parts. */
+static uint64_t bytes_in(const char *job)
+{
+    struct rig r;
+    struct replica *replica = NULL;
+    begin(&r, job, PLENTY);
+    OK(get(&r, 0, &replica, err));
+    const uint64_t bytes = given;
+    end(&r);
+    return bytes;
+}
+
+/* What the planner adds for the host: panels and the flat copy, and its reserve. */
+static uint64_t room_for(uint64_t bytes)
+{
+    return (bytes + 33 * MIB) * 16 / 15 + MIB;
+}
+
+/* ---- tests ---- */
+
+static const char whole[] = JOB("batch: 16");
+
+static void plenty_is_one_part(void **state)
+{
+    struct rig r;
+    begin(&r, whole, PLENTY);
+    assert_int_equal(parts(&r, 0), 1);
+    assert_int_equal(refusals, 0);
+    end(&r);
+}
+
+/* What is planned is what is allocated, but for the workspace that only the device knows. */
+static void plan_is_allocated(void **state)
+{
+    static const char *const jobs[] = {whole, JOB("batch: 16, accumulate: 4"),
+                                       JOB("batch: 16, recompute: true, ema: 0.9")};
+    for (size_t i = 0; i < COUNT(jobs); i++) {
+        struct rig r;
+        struct replica *replica = NULL;
+        begin(&r, jobs[i], PLENTY);
+        OK(get(&r, 0, &replica, err));
+        struct train_options share;
+        island_share_options(island_trainer_options(replica->ranks), island_size(r.is), &share);
+        const uint64_t planned = trainer_bytes(replica->model, &share, DT_F32);
+        if (given > planned || given < planned - planned / 100)
+            fail_msg("%llu bytes planned, %llu allocated", (unsigned long long)planned,
+                     (unsigned long long)given);
+        end(&r);
+    }
+}
+
+/* The device says how little there is: the plan finds the parts, nothing is refused. */
+static void parts_are_planned(void **state)
+{
+    struct rig r;
+    const uint64_t quarter = bytes_in(JOB("batch: 32, accumulate: 4"));
+    assert_true(quarter + 4 * MIB < bytes_in(JOB("batch: 32, accumulate: 2")));
+    begin(&r, JOB("batch: 32"), room_for(quarter));
+    const int n = parts(&r, 0);
+    assert_true(n > 2 && n <= 4);
+    assert_int_equal(refusals, 0);
+    end(&r);
+}
+
+/* It says too much: allocation finds them. */
+static void parts_are_found(void **state)
+{
+    struct rig r;
+    const uint64_t quarter = bytes_in(JOB("batch: 16, accumulate: 4"));
+    begin(&r, whole, PLENTY);
+    gives = quarter + MIB;
+    assert_int_equal(parts(&r, 0), 4);
+    assert_true(refusals > 0);
+    end(&r);
+}
+
+/* What was asked for is refused, before anything is allocated, with what would fit. */
+static void asked_is_refused(void **state)
+{
+    struct rig r;
+    struct replica *replica = NULL;
+    const uint64_t quarter = bytes_in(JOB("batch: 16, accumulate: 4"));
+    begin(&r, JOB("batch: 16, accumulate: 1"), room_for(quarter));
+    FAILS(get(&r, 0, &replica, err), "train.accumulate: auto (");
+    assert_int_equal(get(&r, 0, &replica, &(struct err){0}), -ENOMEM);
+    assert_int_equal(given, 0);
+    says = PLENTY; /* and where it is only found out then */
+    gives = quarter + MIB;
+    FAILS(get(&r, 0, &replica, err), "no device memory for");
+    end(&r);
+}
+
+/* A replica that is kept goes before another is cut into parts; one that is in memory stays. */
+static void kept_replicas_go(void **state)
+{
+    struct rig r;
+    const uint64_t one = bytes_in(whole);
+    begin(&r, whole, room_for(one) + one / 2);
+    assert_int_equal(parts(&r, 0), 1);
+    assert_int_equal(parts(&r, 1), 1);
+    assert_int_equal(given, one);
+    r.train.path = 0;
+    assert_null(replica_peek(r.rs, &r.work));
+    r.train.path = 1;
+    assert_non_null(replica_peek(r.rs, &r.work));
+    says = 0; /* others took it all: what is here goes on */
+    assert_int_equal(parts(&r, 1), 1);
+    end(&r);
+}
+
+/* After a step without memory: made again in twice as many parts, and so are its like. */
+static void smaller_steps(void **state)
+{
+    struct rig r;
+    begin(&r, whole, PLENTY);
+    assert_false(replica_smaller(r.rs, &r.work)); /* there is none yet */
+    assert_int_equal(parts(&r, 0), 1);
+    for (int n = 2; n <= 16; n *= 2) {
+        assert_true(replica_smaller(r.rs, &r.work));
+        assert_null(replica_peek(r.rs, &r.work));
+        assert_int_equal(parts(&r, 0), n);
+    }
+    assert_false(replica_smaller(r.rs, &r.work));
+    assert_int_equal(parts(&r, 1), 16);
+    r.task.job_id = 4;
+    assert_int_equal(parts(&r, 0), 1);
+    end(&r);
+}
+
+static int no_weights(void *arg, int expert, float *flat, struct err *e)
+{
+    (void)arg;
+    return err_set(e, -ENOENT, "expert %d", expert);
+}
+
+/* Loads as many of 50 teachers as the replica leaves room for: how many. */
+static int load_teachers(struct rig *r, const struct replica *replica, uint64_t *ret_least)
+{
+    struct device *dev = island_device(r->is, 0);
+    const int batch = (int)trainer_net(replica->trainer)->opt.batch;
+    const struct experts_options opt = {.count = 50,
+                                        .batch = batch,
+                                        .precision = NET_F32,
+                                        .memory_bytes = replica->room_for_teachers,
+                                        .load = no_weights};
+    struct experts *x = NULL;
+    const uint64_t before = given;
+    OK(experts_new(dev, replica->model, &opt, &x, err));
+    const int room = experts_room(x);
+    *ret_least =
+        given - before - (uint64_t)(room - 1) * weights_bytes(replica->model, DT_F32, false);
+    experts_free(x);
+    return room;
+}
+
+/* A student's plan has room for one teacher; more of them are loaded where there is more. */
+static void teachers_are_planned(void **state)
+{
+    static const char job[] = JOB("batch: 16, accumulate: 1");
+    struct rig r;
+    struct replica *replica = NULL;
+    uint64_t least;
+    begin(&r, job, PLENTY);
+    r.train.n_teachers = 50;
+    OK(get(&r, 0, &replica, err));
+    const uint64_t student = given, planned = experts_bytes(replica->model, 16, DT_F32);
+    const uint64_t one = weights_bytes(replica->model, DT_F32, false);
+    assert_int_equal(load_teachers(&r, replica, &least), 50);
+    if (least > planned || least < planned - planned / 100)
+        fail_msg("%llu bytes planned, %llu allocated", (unsigned long long)planned,
+                 (unsigned long long)least);
+    end(&r);
+
+    begin(&r, job, room_for(student + planned + 3 * one));
+    r.train.n_teachers = 50;
+    OK(get(&r, 0, &replica, err));
+    const int n = load_teachers(&r, replica, &least);
+    assert_in_range(n, 3, 10);
+    assert_int_equal(refusals, 0);
+    end(&r);
+
+    begin(&r, job, room_for(student));
+    r.train.n_teachers = 50;
+    FAILS(get(&r, 0, &replica, err), " of a teacher), ");
+    assert_int_equal(given, 0);
+    r.train.n_teachers = 0;
+    OK(get(&r, 0, &replica, err));
+    end(&r);
+}
+
+/* One whose encoders were let go is made anew: what it was does not go on in it. */
+static void other_encoders(void **state)
+{
+    struct rig r;
+    struct replica *replica = NULL;
+    bool resumed;
+    struct replica_cursor at;
+    struct encoders *first = mem_alloc(sizeof *first), *second = mem_alloc(sizeof *second);
+    first->users = second->users = 1;
+    begin(&r, JOB("batch: 16"), PLENTY);
+    OK(replica_get(r.rs, &r.work, first, &replica, &resumed, &at, err));
+    replica->whole = true;
+    OK(replica_get(r.rs, &r.work, first, &replica, &resumed, &at, err));
+    assert_true(replica->own);
+    replica->whole = true;
+    OK(replica_get(r.rs, &r.work, second, &replica, &resumed, &at, err));
+    assert_false(replica->own);
+    assert_int_equal(first->users, 1);
+    end(&r);
+    encoders_drop(first);
+    encoders_drop(second);
+}
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plenty_is_one_part), cmocka_unit_test(plan_is_allocated),
+        cmocka_unit_test(parts_are_planned),  cmocka_unit_test(parts_are_found),
+        cmocka_unit_test(asked_is_refused),   cmocka_unit_test(kept_replicas_go),
+        cmocka_unit_test(smaller_steps),      cmocka_unit_test(teachers_are_planned),
+        cmocka_unit_test(other_encoders),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,582 @@
+#include "worker/engine/encoders.h"
+
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/component/component.h"
+#include "common/data/caption_tokenizer.h"
+#include "common/data/shard.h"
+#include "worker/data/latents.h"
+#include "worker/frozen/frozen.h"
+#include "worker/engine/engine.h"
+#include "worker/order/local_models.h"
+#include "worker/order/work.h"
+#include "worker/train/train.h"
+
+/* Samples that run at a time: on a card enough to fill it, on a CPU one, whose layers then stay in
+ * the caches. */
+#define CARD_IMAGES 8
+#define CARD_TEXTS 32
+#define HOST_TEXTS 4
+#define MIB (UINT64_C(1) << 20)
+
+/* ---- files ---- */
+
+/* A file that lies in the owner's folder need not be fetched: a link to it goes into the cache. */
+static void take_local(const struct engine *e, struct work *w, const Skerry__V1__EncoderFile *f)
+{
+    char path[CACHE_PATH_MAX];
+    struct err err = {0};
+    const Skerry__V1__Blob *b = f->blob;
+    if (!e->opt.models || cache_has(w->cache, b->sha256.data))
+        return;
+    progress_activity(&w->progress, "looking for %s in %s", f->name, e->opt.models);
+    char *found = local_models_find(e->opt.models, b->size, b->sha256.data);
+    char *whole = found ? realpath(found, NULL) : NULL;
+    work_blob_path(w, b->sha256.data, path);
+    if (whole && (unlink(path) == 0 || errno == ENOENT) && symlink(whole, path) == 0 &&
+        cache_added(w->cache, b->sha256.data, &err) == 0)
+        log_info("encoders", "%s is %s: not fetched", f->name, found);
+    free(whole);
+    mem_free(found);
+}
+
+int encoders_plan(struct engine *e, struct work *w, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < w->task->n_encoders && rc == 0; i++) {
+        rc = work_need_blob(w, w->task->encoders[i]->blob, w->task->encoders[i]->name, err);
+        take_local(e, w, w->task->encoders[i]);
+    }
+    return rc;
+}
+
+/* The files of a part under their names, in a folder of the task: *ret NULL when it has none. */
+static int lay_out(const struct work *w, Skerry__V1__EncoderPart part, const char *name, char **ret,
+                   struct err *err)
+{
+    char folder[CACHE_PATH_MAX], blob[CACHE_PATH_MAX];
+    int rc = 0;
+    *ret = NULL;
+    work_temp_path(w, name, folder);
+    for (size_t i = 0; i < w->task->n_encoders && rc == 0; i++) {
+        const Skerry__V1__EncoderFile *f = w->task->encoders[i];
+        if (f->part != part)
+            continue;
+        if (!*ret) {
+            *ret = str_dup(folder);
+            rc = file_mkdirs(folder, 0700, err);
+        }
+        char *link = file_join(folder, f->name);
+        work_blob_path(w, f->blob->sha256.data, blob);
+        char *whole = realpath(blob, NULL); /* a link is read from where it lies */
+        if (rc == 0 && (!whole || (symlink(whole, link) < 0 && errno != EEXIST)))
+            rc = err_errno(err, "linking %s to %s", link, blob);
+        free(whole);
+        mem_free(link);
+    }
+    return rc;
+}
+
+static void hash_files(struct hash *h, const struct work *w, bool vae)
+{
+    for (size_t i = 0; i < w->task->n_encoders; i++) {
+        const Skerry__V1__EncoderFile *f = w->task->encoders[i];
+        if ((f->part == SKERRY__V1__ENCODER_PART__ENCODER_PART_VAE) != vae)
+            continue;
+        hash_update(h, &(uint32_t){(uint32_t)f->part}, sizeof(uint32_t));
+        hash_update(h, f->name, strlen(f->name) + 1);
+        hash_update(h, f->blob->sha256.data, HASH_BYTES);
+    }
+}
+
+/* Of all that a picture's moments depend on but the picture. */
+static void vae_digest(const struct work *w, enum dtype dt, uint8_t out[HASH_BYTES])
+{
+    const struct job_data *data = &w->spec.data;
+    const int numbers[] = {data->image_size, (int)dt};
+    struct hash h;
+    hash_init(&h);
+    hash_update(&h, numbers, sizeof numbers);
+    for (size_t i = 0; i < data->buckets.n; i++)
+        hash_update(&h, data->buckets.items[i], strlen(data->buckets.items[i]) + 1);
+    hash_files(&h, w, true);
+    hash_final(&h, out);
+}
+
+/* Of all that a set is made of. */
+static void set_digest(const struct work *w, enum dtype dt, uint8_t out[HASH_BYTES])
+{
+    const struct job_spec *s = &w->spec;
+    const int numbers[] = {s->encoders.layer, s->encoders.run, s->encoders.cache, s->data.flip,
+                           w->task->input ? (int)w->task->input->caption_tokens : 0};
+    struct hash h;
+    vae_digest(w, dt, out);
+    hash_init(&h);
+    hash_update(&h, out, HASH_BYTES);
+    hash_update(&h, numbers, sizeof numbers);
+    hash_files(&h, w, false);
+    hash_final(&h, out);
+}
+
+/* ---- networks on devices ---- */
+
+static int open_part(struct encoder_rank *r, const char *folder, enum frozen_part part,
+                     struct frozen **f, struct err *err)
+{
+    const struct encoders *enc = r->set;
+    const bool host = r->dev->unified, text = part == FROZEN_TEXT;
+    const struct frozen_options opt = {
+        .part = part,
+        .dt = enc->tables[0].dt,
+        .moments = DT_BF16,
+        .group = host   ? (text ? HOST_TEXTS : 1)
+                 : text ? CARD_TEXTS
+                        : CARD_IMAGES,
+        .side = enc->pixels,
+        .tokens = enc->caption_tokens,
+        .layer = enc->layer,
+    };
+    struct component *c = NULL;
+    if (*f)
+        return 0;
+    int rc = component_open(folder, text ? COMPONENT_ANY : COMPONENT_VAE, &c, err);
+    if (rc == 0)
+        rc = frozen_open(r->dev, c, &opt, f, err);
+    component_close(c);
+    return work_own_file(rc, err);
+}
+
+static int run_images(void *arg, const uint8_t *images, const uint8_t *shapes, unsigned count,
+                      bf16 *d_moments, struct err *err)
+{
+    struct encoder_rank *r = arg;
+    const size_t values = encoders_moments(r->set), side = (size_t)r->set->pixels;
+    const struct batch b = {.count = count, .shapes = shapes};
+    int rc = open_part(r, r->set->vae_folder, FROZEN_ENCODE, &r->vae, err);
+    for (unsigned i = 0, n; i < count && rc == 0; i += n) {
+        const struct image_shape shape = r->set->shapes[batch_shape(&b, i)];
+        const struct frozen_io io = {.in = images + i * side * side * IMAGES_CHANNELS,
+                                     .in_stride = side * side * IMAGES_CHANNELS,
+                                     .out = d_moments + i * values,
+                                     .height = shape.height,
+                                     .width = shape.width};
+        n = batch_run(&b, i, count);
+        rc = frozen_run(r->vae, &io, (int)n, err);
+    }
+    return rc;
+}
+
+static int run_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
+                        void *d_states, struct err *err)
+{
+    struct encoder_rank *r = arg;
+    const struct frozen_io io = {.in = tokens, .lengths = lengths, .out = d_states};
+    int rc = open_part(r, r->set->text_folder, FROZEN_TEXT, &r->text, err);
+    return rc < 0 ? rc : frozen_run(r->text, &io, (int)count, err);
+}
+
+static int open_network(void *arg, enum net_encoder which, struct frozen **ret, struct err *err)
+{
+    struct encoder_rank *r = arg;
+    const bool text = which == NET_CAPTIONS;
+    struct frozen **f = text ? &r->text : &r->vae;
+    int rc = text ? open_part(r, r->set->text_folder, FROZEN_TEXT, f, err)
+                  : open_part(r, r->set->vae_folder, FROZEN_ENCODE, f, err);
+    if (rc == 0)
+        *ret = *f;
+    return rc;
+}
+
+/* Bytes of both encoders on a device. */
+static int add_bytes(const struct encoders *enc, const struct device *dev, struct net_encoders *ret,
+                     struct err *err)
+{
+    struct frozen_options opt = {.part = FROZEN_ENCODE,
+                                 .dt = enc->tables[0].dt,
+                                 .moments = DT_BF16,
+                                 .group = dev->unified ? 1 : CARD_IMAGES,
+                                 .side = enc->pixels,
+                                 .tokens = enc->caption_tokens,
+                                 .layer = enc->layer};
+    struct frozen_sizes vae = {0}, text = {0};
+    int rc = enc->vae ? frozen_bytes(enc->vae, &opt, &vae, err) : 0;
+    opt.part = FROZEN_TEXT;
+    opt.group = dev->unified ? HOST_TEXTS : CARD_TEXTS;
+    if (rc == 0 && enc->text)
+        rc = frozen_bytes(enc->text, &opt, &text, err);
+    ret->bytes = vae.weights + vae.scratch + text.weights + text.scratch;
+    ret->hold_bytes = vae.hold + text.hold;
+    return rc;
+}
+
+/* ---- a set ---- */
+
+static int check_vae(const struct encoders *enc, const Skerry__V1__NetworkInput *in,
+                     struct err *err)
+{
+    const struct component_vae *v = &enc->vae->vae;
+    if (v->latent == (int)in->channels && enc->pixels >> (v->blocks - 1) == (int)in->side)
+        return 0;
+    return err_set(err, -ERR_CONFIG,
+                   "the job's latents have %u channels of side %u, but its VAE makes %d of side %d",
+                   in->channels, in->side, v->latent, enc->pixels >> (v->blocks - 1));
+}
+
+static int open_vae(struct encoders *enc, const struct work *w, struct err *err)
+{
+    int rc = lay_out(w, SKERRY__V1__ENCODER_PART__ENCODER_PART_VAE, "vae", &enc->vae_folder, err);
+    if (rc == 0 && !enc->vae_folder)
+        return 0;
+    if (rc == 0)
+        rc = component_open(enc->vae_folder, COMPONENT_VAE, &enc->vae, err);
+    return work_own_file(rc < 0 ? rc : check_vae(enc, w->task->input, err), err);
+}
+
+static int open_text(struct encoders *enc, const struct work *w, struct err *err)
+{
+    char *tokenizer = NULL;
+    int len = 0;
+    int rc =
+        lay_out(w, SKERRY__V1__ENCODER_PART__ENCODER_PART_TEXT, "text", &enc->text_folder, err);
+    if (rc == 0 && !enc->text_folder)
+        return 0;
+    if (rc == 0)
+        rc = lay_out(w, SKERRY__V1__ENCODER_PART__ENCODER_PART_TOKENIZER, "tokenizer", &tokenizer,
+                     err);
+    if (rc == 0)
+        rc = component_open(enc->text_folder, COMPONENT_ANY, &enc->text, err);
+    if (rc == 0)
+        rc = caption_tokenizer_open(tokenizer ? tokenizer : enc->text_folder, &enc->tokenizer, err);
+    mem_free(tokenizer);
+    if (rc == 0 && enc->text->text.dim != (int)w->task->input->caption)
+        rc = err_set(err, -ERR_CONFIG,
+                     "the job's captions have states of %u numbers, but its text encoder makes %d",
+                     w->task->input->caption, enc->text->text.dim);
+    if (rc == 0) {
+        enc->null_tokens = mem_alloc_array((size_t)enc->caption_tokens, sizeof *enc->null_tokens);
+        rc = caption_tokenizer_encode(enc->tokenizer, "", 0, enc->caption_tokens, enc->null_tokens,
+                                      &len, err);
+    }
+    enc->tables[0].null_length = len;
+    return work_own_file(rc, err);
+}
+
+/* Those of the job's VAE, on the disk that the engine's other state is on. */
+static int open_kept(struct encoders *enc, struct engine *e, const struct work *w, struct err *err)
+{
+    if (!enc->vae || w->spec.encoders.run != JOB_ENCODE_WORKER ||
+        w->spec.data.crop == JOB_CROP_RANDOM)
+        return 0;
+    char *dir = file_join(e->state_dir, "latents");
+    struct latents_options opt = {.dir = dir,
+                                  .max_bytes = (uint64_t)w->spec.encoders.cache * MIB,
+                                  .values = encoders_moments(enc),
+                                  .mirrored = w->spec.data.flip};
+    vae_digest(w, enc->tables[0].dt, opt.encoder);
+    int rc = latents_open(&opt, &enc->kept, err);
+    mem_free(dir);
+    return rc;
+}
+
+static int fill_tables(struct encoders *enc, struct engine *e, struct err *err)
+{
+    const struct net_encoders first = enc->tables[0];
+    int rc = 0;
+    enc->ranks_n = island_size(e->island);
+    for (int i = 0; i < enc->ranks_n && rc == 0; i++) {
+        struct device *dev = island_device(e->island, i);
+        struct net_encoders *t = &enc->tables[i];
+        enc->ranks[i] = (struct encoder_rank){.set = enc, .dev = dev};
+        *t = (struct net_encoders){
+            .arg = &enc->ranks[i],
+            .images = enc->vae ? run_images : NULL,
+            .captions = enc->text ? run_captions : NULL,
+            .pixels = (unsigned)enc->pixels,
+            .shift = enc->vae ? enc->vae->vae.shift : NULL,
+            .scale = enc->vae ? enc->vae->vae.scale : NULL,
+            .null_tokens = enc->null_tokens,
+            .null_length = first.null_length,
+            .null_pad = enc->text ? caption_tokenizer_pad(enc->tokenizer) : 0,
+            .dt = first.dt,
+            .open = open_network,
+        };
+        rc = add_bytes(enc, dev, t, err);
+    }
+    return rc;
+}
+
+static int open_set(struct engine *e, const struct work *w, const uint8_t hash[HASH_BYTES],
+                    enum dtype dt, struct encoders **ret, struct err *err)
+{
+    struct encoders *enc = mem_alloc(sizeof *enc);
+    enc->users = 1;
+    memcpy(enc->hash, hash, HASH_BYTES);
+    enc->pixels = w->spec.data.image_size;
+    enc->shapes[0] = image_square(enc->pixels);
+    (void)encoders_shapes(&w->spec, enc->shapes + 1);
+    enc->channels = (int)w->task->input->channels;
+    enc->side = (int)w->task->input->side;
+    enc->caption_tokens = (int)w->task->input->caption_tokens;
+    enc->layer = w->spec.encoders.layer;
+    enc->tables[0].dt = dt;
+    int rc = open_vae(enc, w, err);
+    if (rc == 0)
+        rc = open_text(enc, w, err);
+    if (rc == 0)
+        rc = open_kept(enc, e, w, err);
+    if (rc == 0)
+        rc = fill_tables(enc, e, err);
+    if (rc < 0) {
+        encoders_drop(enc);
+        return rc;
+    }
+    *ret = enc;
+    return 0;
+}
+
+/* The folders of an earlier task are gone. */
+static int follow(struct encoders *enc, const struct work *w, struct err *err)
+{
+    mem_free(enc->vae_folder);
+    mem_free(enc->text_folder);
+    enc->text_folder = NULL;
+    int rc = lay_out(w, SKERRY__V1__ENCODER_PART__ENCODER_PART_VAE, "vae", &enc->vae_folder, err);
+    return rc < 0 ? rc
+                  : lay_out(w, SKERRY__V1__ENCODER_PART__ENCODER_PART_TEXT, "text",
+                            &enc->text_folder, err);
+}
+
+static bool is_set(const struct encoders *enc, const uint8_t hash[HASH_BYTES])
+{
+    return enc && memcmp(enc->hash, hash, HASH_BYTES) == 0;
+}
+
+int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct err *err)
+{
+    uint8_t hash[HASH_BYTES];
+    struct train_options train;
+    *ret = NULL;
+    if (w->task->n_encoders == 0 || !w->task->input)
+        return 0;
+    train_options_from_job(&w->spec, false, 0, 0, &train);
+    const enum dtype dt = net_dtype(e->dev, train.precision);
+    set_digest(w, dt, hash);
+    int at = 0, rc;
+    while (at < ENGINE_ENCODERS - 1 && !is_set(e->encoders[at], hash))
+        at++;
+    struct encoders *enc = e->encoders[at]; /* it, or the oldest */
+    if (is_set(enc, hash)) {
+        rc = follow(enc, w, err);
+    } else {
+        progress_activity(&w->progress, "opening the frozen encoders");
+        encoders_drop(enc);
+        e->encoders[at] = enc = NULL;
+        rc = open_set(e, w, hash, dt, &enc, err);
+    }
+    memmove(&e->encoders[1], &e->encoders[0], (size_t)at * sizeof *e->encoders);
+    e->encoders[0] = enc;
+    if (rc == 0)
+        *ret = enc;
+    return rc;
+}
+
+int encoders_look(struct encoders *enc, const struct work *w, struct err *err)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    char path[CACHE_PATH_MAX];
+    struct shard shard = {0};
+    int rc = 0;
+    bool fly = enc->vae && !enc->kept && t->n_ranges > 0;
+    if (fly) {
+        work_blob_path(w, t->ranges[0]->shard->sha256.data, path);
+        rc = shard_open(path, &shard, err);
+        fly = rc == 0 && shard.kind == SHARD_IMAGES;
+        shard_close(&shard);
+    }
+    for (int i = 0; i < enc->ranks_n; i++)
+        enc->tables[i].fly = fly;
+    return rc;
+}
+
+struct encoders *encoders_take(struct encoders *enc)
+{
+    if (enc)
+        enc->users++;
+    return enc;
+}
+
+void encoders_drop(struct encoders *enc)
+{
+    if (!enc || --enc->users > 0)
+        return;
+    for (int i = 0; i < enc->ranks_n; i++) {
+        frozen_close(enc->ranks[i].vae);
+        frozen_close(enc->ranks[i].text);
+        frozen_close(enc->ranks[i].decoder);
+    }
+    latents_close(enc->kept);
+    component_close(enc->vae);
+    component_close(enc->text);
+    caption_tokenizer_free(enc->tokenizer);
+    mem_free(enc->null_tokens);
+    mem_free(enc->vae_folder);
+    mem_free(enc->text_folder);
+    mem_free(enc);
+}
+
+unsigned encoders_shapes(const struct job_spec *job, struct image_shape ret[IMAGES_SHAPES_MAX])
+{
+    const size_t n = job->data.buckets.n;
+    _Static_assert(JOB_BUCKETS_MAX <= IMAGES_SHAPES_MAX, "all shapes of a job");
+    for (size_t i = 0; i < n && i < JOB_BUCKETS_MAX; i++) {
+        const struct job_shape b = job_bucket(job, i);
+        ret[i] = (struct image_shape){b.width, b.height};
+    }
+    return (unsigned)(n < JOB_BUCKETS_MAX ? n : JOB_BUCKETS_MAX);
+}
+
+unsigned encoders_values(const struct encoders *enc, int shape)
+{
+    const uint64_t S = (uint64_t)enc->pixels, width = (uint64_t)enc->shapes[shape].width;
+    const uint64_t height = (uint64_t)enc->shapes[shape].height;
+    return (unsigned)(encoders_moments(enc) * height * width / (S * S));
+}
+
+unsigned encoders_moments(const struct encoders *enc)
+{
+    return enc && enc->vae ? 2u * (unsigned)(enc->channels * enc->side * enc->side) : 0;
+}
+
+/* ---- host to host ---- */
+
+/* Room on the first device for what a part makes of count samples. */
+static int room(struct encoders *enc, size_t bytes, void **ret, struct err *err)
+{
+    struct device *dev = enc->ranks[0].dev;
+    return dev->ops->alloc(dev, bytes, ret, err);
+}
+
+static int bring(struct encoders *enc, void *host, void *d, size_t bytes, struct err *err)
+{
+    struct device *dev = enc->ranks[0].dev;
+    int rc = dev->ops->copy(dev, host, d, bytes, COPY_FROM_DEVICE, NULL);
+    if (rc < 0)
+        return err_set(err, rc, "reading from %s failed: %s", dev->name, err_text(rc));
+    return dev->ops->sync(dev, NULL, err);
+}
+
+/* Moments that lie densely in runs, each to its own place. */
+static void spread(const struct encoders *enc, const struct batch *b, uint16_t *moments)
+{
+    const size_t most = encoders_moments(enc);
+    for (unsigned i = 0, n; i < b->count; i += n) {
+        const size_t values = encoders_values(enc, batch_shape(b, i));
+        n = batch_run(b, i, b->count);
+        for (unsigned k = n - 1; k > 0; k--)
+            memmove(moments + (i + k) * most, moments + i * most + k * values,
+                    values * sizeof *moments);
+    }
+}
+
+int encoders_images(struct encoders *enc, const uint8_t *images, const uint8_t *shapes,
+                    unsigned count, uint16_t *moments, struct err *err)
+{
+    const size_t bytes = (size_t)count * encoders_moments(enc) * sizeof *moments;
+    void *d = NULL;
+    int rc = room(enc, bytes, &d, err);
+    if (rc == 0)
+        rc = run_images(&enc->ranks[0], images, shapes, count, d, err);
+    if (rc == 0)
+        rc = bring(enc, moments, d, bytes, err);
+    if (rc == 0)
+        spread(enc, &(struct batch){.count = count, .shapes = shapes}, moments);
+    enc->ranks[0].dev->ops->free(enc->ranks[0].dev, d);
+    return rc;
+}
+
+int encoders_decode(struct encoders *enc, const float *d_latents, unsigned count, uint8_t *images,
+                    struct err *err)
+{
+    struct encoder_rank *r = &enc->ranks[0];
+    const size_t bytes = (size_t)count * (size_t)enc->pixels * (size_t)enc->pixels * 3;
+    struct frozen_io io = {.in = d_latents};
+    int rc = room(enc, bytes, &io.out, err);
+    if (rc == 0)
+        rc = open_part(r, enc->vae_folder, FROZEN_DECODE, &r->decoder, err);
+    if (rc == 0)
+        rc = frozen_run(r->decoder, &io, (int)count, err);
+    if (rc == 0)
+        rc = bring(enc, images, io.out, bytes, err);
+    r->dev->ops->free(r->dev, io.out);
+    return rc;
+}
+
+static int count_lines(const char *text)
+{
+    int n = 1;
+    for (const char *p = text; (p = strchr(p, '\n')) != NULL; p++)
+        n++;
+    return n;
+}
+
+/* ids (n,L) and lengths (n) of the lines, n - 1 of them, and of the null caption. */
+static int tokenize(struct encoders *enc, const char *lines, int n, int32_t *ids, int32_t *lengths,
+                    struct err *err)
+{
+    const int L = enc->caption_tokens;
+    int rc = 0;
+    for (int i = 0; i < n && rc == 0; i++) {
+        const size_t len = i + 1 < n ? strcspn(lines, "\n") : 0;
+        int used = 0;
+        rc = caption_tokenizer_encode(enc->tokenizer, i + 1 < n ? lines : "", len, L,
+                                      ids + (size_t)i * (size_t)L, &used, err);
+        lengths[i] = used;
+        lines += len + (lines[len] != '\0');
+    }
+    return rc;
+}
+
+int encoders_prompts(struct encoders *enc, const char *lines, int most, struct encoder_prompts *ret,
+                     struct err *err)
+{
+    const int n = count_lines(lines) + 1, L = enc->caption_tokens;
+    struct encoder_prompts p = {.dev = enc->ranks[0].dev};
+    if (n - 1 > most)
+        return err_set(err, -ERR_LIMIT, "%d captions, at most %d are possible", n - 1, most);
+    const size_t states = (size_t)n * (size_t)L * (size_t)enc->text->text.dim;
+    int32_t *ids = mem_try_array((size_t)n * (size_t)L, sizeof *ids);
+    p.lengths = mem_try_array((size_t)n, sizeof *p.lengths);
+    int rc = ids && p.lengths ? tokenize(enc, lines, n, ids, p.lengths, err)
+                              : err_set(err, -ENOMEM, "no memory for %d captions", n);
+    if (rc == 0)
+        rc = room(enc, states * dtype_bytes(enc->tables[0].dt), &p.states, err);
+    if (rc == 0)
+        rc = run_captions(&enc->ranks[0], ids, p.lengths, (unsigned)n, p.states, err);
+    mem_free(ids);
+    if (rc < 0) {
+        encoder_prompts_release(&p);
+        return rc;
+    }
+    p.captions = (struct net_captions){.n = n, .states = p.states, .lengths = p.lengths};
+    *ret = p;
+    return 0;
+}
+
+void encoder_prompts_release(struct encoder_prompts *p)
+{
+    if (p->dev)
+        p->dev->ops->free(p->dev, p->states);
+    mem_free(p->lengths);
+    *p = (struct encoder_prompts){0};
+}
+
+int encoders_caption(void *arg, const char *text, size_t len, int32_t *tokens, int32_t *ret_length)
+{
+    const struct encoders *enc = arg;
+    int n = 0, rc = caption_tokenizer_encode(enc->tokenizer, text, len, enc->caption_tokens, tokens,
+                                             &n, NULL);
+    *ret_length = n;
+    return rc;
+}

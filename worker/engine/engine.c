@@ -1,0 +1,88 @@
+#include "worker/engine/engine.h"
+
+#include "common/base/clock.h"
+#include "worker/data/images.h"
+#include "worker/engine/encoders.h"
+#include "worker/engine/replica.h"
+#include "worker/engine/trainers.h"
+#include "worker/order/modules.h"
+#include "worker/order/work.h"
+#include "worker/train/island.h"
+
+int engine_open(const struct engine_options *opt, struct engine **ret, struct err *err)
+{
+    struct engine *e = mem_alloc(sizeof(*e));
+    e->opt = *opt;
+    e->state_dir = str_dup(opt->state_dir);
+    int rc = (opt->again ? island_reopen : island_open)(opt->device, opt->threads, &e->island, err);
+    if (rc == 0)
+        rc = image_cache_new(opt->image_cache_bytes, &e->images, err);
+    if (rc < 0) {
+        engine_close(e);
+        return rc;
+    }
+    e->dev = island_device(e->island, 0);
+    e->replicas = replicas_new(e->island, e->state_dir, opt->memory_bytes);
+    *ret = e;
+    return 0;
+}
+
+void engine_close(struct engine *e)
+{
+    if (!e)
+        return;
+    engine_keep(e, NULL, NULL);
+    trainers_free(e->trainers);
+    replicas_free(e->replicas);
+    for (int i = 0; i < ENGINE_ENCODERS; i++)
+        encoders_drop(e->encoders[i]);
+    image_cache_free(e->images);
+    island_close(e->island);
+    mem_free(e->state_dir);
+    mem_free(e);
+}
+
+void engine_device_text(const struct engine *e, char *out, size_t size)
+{
+    island_text(e->island, out, size);
+}
+
+void engine_keep(struct engine *e, void *kept, void (*free_kept)(void *kept))
+{
+    if (e->kept)
+        e->free_kept(e->kept);
+    e->kept = kept;
+    e->free_kept = free_kept;
+}
+
+int engine_plan(struct engine *e, struct work *w, struct err *err)
+{
+    const Skerry__V1__Task *t = w->task;
+    int rc = modules_plan(e->opt.modules, w, err);
+    if (rc == 0 && t->tokenizer)
+        rc = work_need_blob(w, t->tokenizer, "the tokenizer", err);
+    if (rc == 0 && w->kind->encoders)
+        rc = encoders_plan(e, w, err);
+    if (rc == 0 && w->kind->plan)
+        rc = w->kind->plan(e, w, err);
+    if (rc == 0)
+        work_check_needs(w);
+    return rc;
+}
+
+int engine_run(struct engine *e, struct work *w, struct err *err)
+{
+    int rc = modules_rebuild(e->opt.modules, w, err);
+    const uint64_t begun = clock_now_ns();
+    if (rc == 0)
+        rc = w->kind->run(e, w, err);
+    if (w->result.seconds == 0) /* a phase says itself what it computed */
+        w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
+    return rc;
+}
+
+void engine_after(struct engine *e, struct work *w)
+{
+    if (w->kind->after)
+        w->kind->after(e, w);
+}

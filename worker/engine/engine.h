@@ -1,0 +1,74 @@
+/* What computes: the device, the replicas whose optimiser state lives here, and what else the
+ * kinds of tasks share.  The agent drives it; what a task does is in the row of its kind
+ * (worker/order/kind.h).
+ *
+ *   engine_plan    which blobs does the task need?
+ *   engine_run     does it, fills w->result
+ *   engine_after   what may wait until the result is on its way: the local checkpoint
+ *
+ * Everything but engine_device_text runs on the compute thread, one task at a time. */
+#ifndef WORKER_ENGINE_H
+#define WORKER_ENGINE_H
+
+#include "common/base/base.h"
+
+#define ENGINE_ENCODERS 2 /* jobs that take turns keep their frozen networks */
+
+struct cache;
+struct image_cache;
+struct device;
+struct encoders;
+struct island;
+struct modules;
+struct replicas;
+struct trainers;
+struct work;
+
+struct engine_options {
+    const char *device;      /* as island_open takes it: "auto", "cpu", "cuda:N", "cuda:0,cuda:1" */
+    int threads;             /* all devices together */
+    bool again;              /* after a restart: devices may be missing */
+    unsigned decode_threads; /* for the image pipeline */
+    uint64_t memory_bytes;   /* most that replicas kept between phases take */
+    size_t image_cache_bytes;
+    double throttle;         /* stretches each training step by this factor; 0 and 1: not */
+    bool allow_trainers;     /* programs of users may be run (docs/trainers.md) */
+    uint64_t trainer_memory; /* most that one takes, bytes; 0: no limit */
+    const char *models;      /* a folder with weights of frozen networks, or NULL; borrowed */
+    const char *state_dir;   /* residuals, checkpoints; copied */
+    struct cache *cache;     /* kept until close */
+    struct modules *modules; /* kept until close */
+    uint64_t started_ns;     /* when the process started, for "first step after" */
+};
+
+struct engine {
+    struct engine_options opt;
+    char *state_dir;
+    struct island *island; /* what trains */
+    struct device *dev;    /* its first: what does everything else */
+    struct image_cache *images;
+    struct replicas *replicas;
+    struct trainers *trainers; /* NULL: none was asked for (worker/engine/trainers.h) */
+    struct encoders *encoders[ENGINE_ENCODERS]; /* newest first (worker/engine/encoders.h) */
+    double peak[2]; /* by enum dtype, worker/train/peak.h; 0: not asked for yet */
+    bool stepped;   /* the first training step of this process is done */
+
+    /* What a kind keeps from one task to its next, such as a loaded model: engine_keep. */
+    void *kept;
+    void (*free_kept)(void *kept); /* tells whose it is */
+};
+
+int engine_open(const struct engine_options *opt, struct engine **ret, struct err *err);
+void engine_close(struct engine *e); /* accepts NULL */
+
+/* "cpu: CPU, 2 threads, ...", "cuda:0,cuda:1: 2 x NVIDIA H200, ..." */
+void engine_device_text(const struct engine *e, char *out, size_t size);
+
+int engine_plan(struct engine *e, struct work *w, struct err *err);
+int engine_run(struct engine *e, struct work *w, struct err *err);
+void engine_after(struct engine *e, struct work *w);
+
+/* Frees what is kept and takes this instead; NULL: nothing, since room is wanted. */
+void engine_keep(struct engine *e, void *kept, void (*free_kept)(void *kept));
+
+#endif

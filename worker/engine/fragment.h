@@ -1,0 +1,68 @@
+/* Fragments: modules that are synchronised while their phase goes on (Streaming
+ * DiLoCo, Douillard et al. 2025, 2501.18512).
+ *
+ *   step s_f of the phase    the contribution is written, sent, reported      ┐ in the
+ *                            the next version is asked for and fetched        ┘ background
+ *   step s_f + delay         theta <- mix theta + (1 - mix) version
+ *
+ * Only the merge waits, when the version is not there by then: that time is counted.
+ * It does not wait where that could take for ever (the version needs a replica that no
+ * worker has: `later`), nor at the end of the phase: then the merge comes at the next
+ * step at which the version is there, or when the replica's next phase begins.
+ *
+ * WEIGHTS.  Between two merges a fragment trains on over the border of phases, so a
+ * replica that stays here goes on from its own weights.  met[l] is the version of
+ * level l that they have last been merged with:
+ *
+ *   phase begins with version v of l:   met[l] == v      its own weights
+ *                                       met[l] == v - 1  merged with v
+ *                                       otherwise        v
+ *
+ * A contribution that could not be sent in time goes with the report at the end.
+ * Compute thread. */
+#ifndef WORKER_FRAGMENT_H
+#define WORKER_FRAGMENT_H
+
+#include "common/base/base.h"
+
+struct fragments;
+struct model;
+struct modules;
+struct weights;
+struct work;
+
+/* All pointers are kept until fragments_close. */
+struct fragments_options {
+    struct work *w; /* a TRAIN task with fragments, and an uplink */
+    struct modules *modules;
+    const char *state_dir; /* residuals */
+    const struct model *model;
+    float *flat; /* host vector, scratch between the calls */
+    struct weights
+        *weights;  /* the replica's, where a card codes them (worker/engine/contribute.h) */
+    uint64_t *met; /* by level; updated */
+    /* The weights of one level, from and to the replica. */
+    int (*get)(void *arg, int level, float *flat, struct err *err);
+    int (*set)(void *arg, int level, const float *flat, struct err *err);
+    void *arg;
+};
+
+struct fragments *fragments_open(const struct fragments_options *opt);
+/* What still travels is dropped.  Accepts NULL. */
+void fragments_close(struct fragments *f);
+
+/* The weights at the beginning of a phase.  own: the replica's, merged with what has come
+ * since; else the caller has set those of the task's modules. */
+int fragments_load(struct fragments *f, bool own, struct err *err);
+
+/* After `steps` steps of the phase with `samples`: contributes and merges what is due. */
+int fragments_step(struct fragments *f, uint32_t steps, uint64_t samples, struct err *err);
+
+/* After the last step: merges what is there, and adds to w's outputs what the
+ * coordinator does not have yet. */
+int fragments_finish(struct fragments *f, uint64_t samples, struct err *err);
+
+/* Time spent waiting for versions, ms. */
+uint64_t fragments_waited_ms(const struct fragments *f);
+
+#endif

@@ -1,0 +1,898 @@
+#include "worker/engine/replica.h"
+
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/rng.h"
+#include "common/st/st.h"
+#include "worker/engine/encoders.h"
+#include "worker/train/checkpoint.h"
+#include "worker/train/moments.h"
+#include "worker/pipe/planner.h"
+#include "worker/train/plan.h"
+#include "worker/train/profile.h"
+#include "worker/order/task_model.h"
+
+#define SMALLER_MAX 16
+#define TRIED_MAX 16
+
+/* Seconds of a step, by plans that were tried since their predictions were close. */
+struct tried {
+    uint64_t job_id; /* 0: none */
+    uint32_t network;
+    double data, pipe;
+};
+
+/* A network whose steps turned out to need more memory than was planned. */
+struct smaller {
+    uint64_t job_id; /* 0: none */
+    uint32_t network;
+    int accumulate;
+};
+
+struct replicas {
+    struct island *is;
+    char *dir;
+    uint64_t max_bytes, tick;
+    struct replica slots[REPLICAS_MAX];  /* trainer NULL: free */
+    struct smaller smaller[SMALLER_MAX]; /* ring */
+    unsigned n_smaller;
+    struct tried tried[TRIED_MAX]; /* ring */
+    unsigned n_tried;
+};
+
+struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_bytes)
+{
+    struct replicas *rs = mem_alloc(sizeof(*rs));
+    rs->is = is;
+    rs->dir = str_dup(dir);
+    rs->max_bytes = max_bytes;
+    return rs;
+}
+
+static void costs_free(struct costs *costs)
+{
+    if (costs)
+        costs_release(costs);
+    mem_free(costs);
+}
+
+static void replica_release(struct replica *r)
+{
+    island_trainer_free(r->ranks);
+    model_free(r->model);
+    encoders_drop(r->encoders);
+    mem_free(r->flat);
+    memset(r, 0, sizeof(*r));
+}
+
+void replicas_free(struct replicas *rs)
+{
+    if (!rs)
+        return;
+    for (size_t i = 0; i < REPLICAS_MAX; i++)
+        replica_release(&rs->slots[i]);
+    mem_free(rs->dir);
+    mem_free(rs);
+}
+
+struct replica *replica_peek(struct replicas *rs, const struct work *w)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    for (size_t i = 0; i < REPLICAS_MAX; i++) {
+        struct replica *r = &rs->slots[i];
+        if (r->trainer && r->job_id == w->task->job_id && r->path == t->path &&
+            r->index == t->replica)
+            return r;
+    }
+    return NULL;
+}
+
+/* ---- memory ---- */
+
+static struct replica *longest_unused(struct replicas *rs)
+{
+    struct replica *oldest = NULL;
+    for (size_t i = 0; i < REPLICAS_MAX; i++) {
+        struct replica *r = &rs->slots[i];
+        if (r->trainer && (!oldest || r->used < oldest->used))
+            oldest = r;
+    }
+    return oldest;
+}
+
+static uint64_t bytes_kept(const struct replicas *rs)
+{
+    uint64_t used = 0;
+    for (size_t i = 0; i < REPLICAS_MAX; i++)
+        used += rs->slots[i].bytes;
+    return used;
+}
+
+/* The ranks that the tightest device's memory is shared by. */
+static uint64_t sharers(const struct replicas *rs)
+{
+    return island_device(rs->is, 0)->unified ? (uint64_t)island_size(rs->is) : 1;
+}
+
+static void room_of(const struct replicas *rs, uint64_t kept, struct plan_room *ret)
+{
+    struct device *devs[ISLAND_MAX];
+    const int n = island_size(rs->is);
+    for (int i = 0; i < n; i++)
+        devs[i] = island_device(rs->is, i);
+    plan_room(devs, (size_t)n, ret);
+    ret->kept = kept / sharers(rs);
+}
+
+/* Is there room for `bytes` more, of which each rank needs `need`? */
+static bool fits(const struct replicas *rs, uint64_t bytes, uint64_t need)
+{
+    struct plan_room room;
+    room_of(rs, 0, &room);
+    return (!room.host || bytes_kept(rs) + bytes <= rs->max_bytes) &&
+           need <= plan_room_bytes(&room);
+}
+
+/* A free slot, after letting go what is longest unused until there is room. */
+static struct replica *make_room(struct replicas *rs, uint64_t bytes, uint64_t need)
+{
+    for (;;) {
+        struct replica *empty = NULL, *oldest = longest_unused(rs);
+        for (size_t i = 0; i < REPLICAS_MAX && !empty; i++)
+            empty = rs->slots[i].trainer ? NULL : &rs->slots[i];
+        if (empty && (!oldest || fits(rs, bytes, need)))
+            return empty;
+        replica_release(oldest);
+    }
+}
+
+/* ---- making ---- */
+
+static void options_of(const struct replicas *rs, const struct work *w,
+                       const struct encoders *encoders, struct train_options *ret)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    train_options_from_job(&w->spec, w->task->network == SKERRY__V1__NETWORK__NETWORK_ROUTER,
+                           (int)t->batch, rng_mix(t->path, t->replica), ret);
+    ret->distill = t->n_teachers > 0;
+    ret->encoders = encoders ? encoders->tables : NULL;
+    for (size_t i = 0; i < SMALLER_MAX && ret->accumulate_auto; i++) {
+        const struct smaller *s = &rs->smaller[i];
+        if (s->job_id == w->task->job_id && s->network == (uint32_t)w->task->network &&
+            s->accumulate > ret->accumulate)
+            ret->accumulate = s->accumulate < ret->batch ? s->accumulate : ret->batch;
+    }
+}
+
+/* How the devices share a phase, and what the one that needs most needs. */
+struct phase_plan {
+    struct pipe_plan pipe;
+    struct plan memory;
+    int accumulate;
+    bool lean;
+    double seconds; /* of a step, predicted; 0: nothing was measured */
+    double least;   /* of the fastest: without an estimate, unless all have one */
+    double idle_before,
+        idle;            /* shares of the devices' time: without frozen layers in it and with */
+    double inside;       /* share of the frozen layers' work that lies in bubbles */
+    struct costs *costs; /* what the pipeline's lists are made by; NULL: nothing was measured, or it
+                          * does not matter */
+};
+
+/* Micro-batches of a pipeline, where it is for us to choose: so many that at most a fifth of the
+ * time is bubbles. */
+#define MICROS_PER_STAGE 4
+/* A profile that is off by more is measured again. */
+#define PREDICTED_OFF 0.1
+
+static bool is_filled(const struct phase_plan *plan)
+{
+    return plan->costs && plan->costs->n_frozen > 0;
+}
+
+/* Can the devices hold their parts of ret->pipe? */
+static int plan_parts(const struct replicas *rs, const struct model *m,
+                      const struct train_options *opt, struct phase_plan *ret, struct err *err)
+{
+    const struct pipe_cut *cut = &ret->pipe.cuts[0];
+    struct train_options share;
+    struct plan_room room;
+    int rc = 0;
+    room_of(rs, bytes_kept(rs), &room);
+    island_share_options(opt, ret->pipe.copies, &share);
+    ret->memory = (struct plan){0};
+    for (int i = 0; i < cut->n && rc == 0; i++) {
+        struct model *part = NULL;
+        struct plan plan;
+        if (cut->n > 1)
+            rc = model_part_new(m, (struct model_part){cut->stages[i].from, cut->stages[i].to},
+                                &part, err);
+        share.slots = island_slots(rs->is, &ret->pipe, i);
+        share.accumulate = ret->accumulate;
+        share.split = ret->pipe.order == PIPE_SPLIT;
+        share.lean = ret->lean && !share.split;
+        share.fill = is_filled(ret);
+        share.sharers = ret->pipe.shard ? ret->pipe.copies : 1;
+        if (rc == 0)
+            rc = plan_train(part ? part : m, &share,
+                            net_dtype(island_device(rs->is, 0), opt->precision), &room, &plan, err);
+        model_free(part);
+        if (rc == 0 && (plan.accumulate > ret->accumulate || plan.lean != ret->lean)) {
+            ret->accumulate = plan.accumulate; /* of all stages alike: once more */
+            ret->lean = plan.lean;
+            i = -1;
+        } else if (rc == 0 && plan.need > ret->memory.need) {
+            ret->memory = plan;
+        }
+    }
+    return rc;
+}
+
+static int plan_stages(const struct replicas *rs, const struct model *m,
+                       const struct train_options *opt, int stages, bool shard,
+                       struct phase_plan *ret, struct err *err)
+{
+    const int n = island_size(rs->is), micros = MICROS_PER_STAGE * stages;
+    struct train_options share;
+    island_share_options(opt, n % stages == 0 ? n / stages : 1, &share);
+    if (stages > 1 && opt->accumulate_auto && share.accumulate < micros)
+        share.accumulate = share.batch < micros ? share.batch : micros;
+    *ret = (struct phase_plan){.accumulate = share.accumulate};
+    int rc = island_even_plan(rs->is, m, stages, share.accumulate, &ret->pipe, err);
+    ret->pipe.shard = shard && ret->pipe.copies > 1;
+    if (opt->pipeline == JOB_PIPELINE_SPLIT && ret->pipe.order == PIPE_1F1B)
+        pipe_plan_split(&ret->pipe);
+    return rc < 0 ? rc : plan_parts(rs, m, opt, ret, err);
+}
+
+/* With the optimiser's state shared out where that is asked for, or nothing fits otherwise. */
+static int plan_shared(const struct replicas *rs, const struct model *m,
+                       const struct train_options *opt, int stages, struct phase_plan *ret,
+                       struct err *err)
+{
+    const bool asked = opt->shard == JOB_SHARD_OPTIMIZER;
+    struct err why = {0};
+    int rc = plan_stages(rs, m, opt, stages, asked, ret, err);
+    if (rc != -ENOMEM || opt->shard != JOB_SHARD_AUTO || ret->pipe.copies < 2)
+        return rc;
+    return plan_stages(rs, m, opt, stages, true, ret, &why) < 0 ? rc : 0;
+}
+
+/* Can its network be cut, and is it to be? */
+static bool may_cut(const struct model *m, const struct train_options *opt)
+{
+    const struct net_options net = train_net_options(opt);
+    return opt->parallel != JOB_PARALLEL_DATA && net_has_parts(m, &net);
+}
+
+static bool wants_pipeline(const struct train_options *opt)
+{
+    return opt->parallel == JOB_PARALLEL_PIPELINE || opt->stages > 0;
+}
+
+static void take_plan(struct train_options *opt, const struct phase_plan *plan)
+{
+    if (!opt->accumulate_auto)
+        return;
+    opt->accumulate = plan->accumulate;
+    opt->lean = plan->lean;
+}
+
+/* Data parallelism where it fits and nothing else is asked for, else the fewest stages that do.
+ * Sets opt->accumulate where that is for us to choose. */
+static int plan_phase(const struct replicas *rs, const struct model *m, struct train_options *opt,
+                      struct phase_plan *ret, struct err *err)
+{
+    const int n = island_size(rs->is);
+    const bool cut = n > 1 && may_cut(m, opt);
+    const bool asked = wants_pipeline(opt);
+    const int from = !cut ? 1 : opt->stages > 0 ? opt->stages : asked ? 2 : 1;
+    const int to = !cut ? 1 : opt->stages > 0 ? opt->stages : n;
+    struct err first = {0};
+    int rc = 0, tried = 0;
+    for (int s = from; s <= to; s++) {
+        struct err why = {0};
+        if (from < to && (n % s != 0 || s > m->spec.depth))
+            continue;
+        rc = plan_shared(rs, m, opt, s, ret, &why);
+        if (tried++ == 0)
+            first = why;
+        if (rc != -ENOMEM)
+            break;
+    }
+    if (tried == 0)
+        return plan_shared(rs, m, opt, 1, ret, err);
+    if (rc < 0 && err)
+        *err = first;
+    take_plan(opt, ret);
+    return rc;
+}
+
+/* The fastest plan by what blocks cost here: data parallelism, or a pipeline of an order that the
+ * job allows. */
+static int fastest(const struct costs *costs, const struct train_options *opt, bool pipeline,
+                   struct planner_candidate *ret, struct err *err)
+{
+    static const unsigned orders[] = {[JOB_PIPELINE_AUTO] =
+                                          PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT),
+                                      [JOB_PIPELINE_1F1B] = PLANNER_BIT(PIPE_1F1B),
+                                      [JOB_PIPELINE_SPLIT] = PLANNER_BIT(PIPE_SPLIT)};
+    const enum job_pipeline asked = opt->recompute ? JOB_PIPELINE_1F1B : opt->pipeline;
+    struct planner_options o = {.samples = opt->batch,
+                                .stages = pipeline ? opt->stages : 0,
+                                .width = 1,
+                                .orders = pipeline ? orders[asked] : PLANNER_BIT(PIPE_DATA),
+                                .shard = opt->shard != JOB_SHARD_NONE,
+                                .fill = true,
+                                .scratch = FILL_UNDERWAY,
+                                .group = FILL_GROUP,
+                                .estimate = opt->self_condition};
+    struct planner_result found;
+    const bool any = opt->accumulate_auto && pipeline;
+    if (!any)
+        o.micros[o.n_micros++] = opt->accumulate;
+    for (int i = 1; any && i <= opt->batch && o.n_micros < PLANNER_MICROS_MAX; i *= 2)
+        if (i >= opt->accumulate)
+            o.micros[o.n_micros++] = i;
+    int rc = planner_search(costs, &o, &found, err);
+    if (rc < 0)
+        return rc;
+    *ret = found.of[found.chosen];
+    ret->schedule = (struct pipe_schedule){0};
+    planner_release(&found);
+    ret->plan.shard |= opt->shard == JOB_SHARD_OPTIMIZER && ret->plan.copies > 1;
+    return 0;
+}
+
+static void say_predicted(const struct planner_candidate *pipe,
+                          const struct planner_candidate *data, bool filled)
+{
+    char alone[64] = "", inside[96] = "";
+    if (isfinite(data->seconds))
+        (void)snprintf(alone, sizeof alone, ", data parallelism %.3g s", data->seconds);
+    if (filled)
+        (void)snprintf(inside, sizeof inside,
+                       ", %.0f %% of the frozen encoders' work in bubbles, %.0f %% idle of %.0f",
+                       100 * pipe->inside, 100 * pipe->idle, 100 * pipe->idle_before);
+    log_info("replica", "predicted: %s of %d stages in %d micro-batches %.3g s a step%s%s",
+             pipe_order_name(pipe->plan.order), pipe->plan.cuts[0].n, pipe->plan.cuts[0].micros,
+             pipe->seconds, inside, alone);
+}
+
+static bool are_close(double a, double b)
+{
+    return isfinite(a) && a < PROFILE_CLOSE * b && b < PROFILE_CLOSE * a;
+}
+
+/* Of all ranks together, that a replica keeps. */
+static uint64_t bytes_of(const struct replicas *rs, const struct model *m, const struct plan *p)
+{
+    const uint64_t flat = island_device(rs->is, 0)->unified ? m->flat * sizeof(float) : 0;
+    return (p->need - p->workspace - p->teachers) * sharers(rs) + flat;
+}
+
+static int try_plan(struct replicas *rs, const struct model *m, const struct train_options *opt,
+                    const struct phase_plan *plan, double *ret)
+{
+    struct train_options o = *opt;
+    struct err err = {0};
+    (void)make_room(rs, bytes_of(rs, m, &plan->memory), plan->memory.need);
+    o.accumulate = plan->accumulate;
+    o.lean = plan->lean;
+    int rc = profile_try(rs->is, m, &o, &plan->pipe, plan->costs, ret, &err);
+    if (rc < 0)
+        log_info("replica", "a plan cannot be tried: %s", err.msg);
+    return rc;
+}
+
+/* Both plans, once a job: their seconds become what is expected. */
+static void try_both(struct replicas *rs, const struct work *w, const struct model *m,
+                     const struct train_options *opt, struct phase_plan *data,
+                     struct phase_plan *pipe)
+{
+    struct tried *t = NULL;
+    for (size_t i = 0; i < TRIED_MAX; i++)
+        if (rs->tried[i].job_id == w->task->job_id &&
+            rs->tried[i].network == (uint32_t)w->task->network)
+            t = &rs->tried[i];
+    if (!t) {
+        struct tried new = {.job_id = w->task->job_id, .network = (uint32_t)w->task->network};
+        if (try_plan(rs, m, opt, data, &new.data) < 0 || try_plan(rs, m, opt, pipe, &new.pipe) < 0)
+            return;
+        log_info("replica", "tried: data parallelism %.3g s a step, %d stages %.3g s", new.data,
+                 pipe->pipe.cuts[0].n, new.pipe);
+        t = &rs->tried[rs->n_tried++ % TRIED_MAX];
+        *t = new;
+    }
+    data->seconds = data->least = t->data;
+    pipe->seconds = pipe->least = t->pipe;
+}
+
+/* A plan does not fit: is there one that needs less? */
+static bool give_way(struct train_options *opt, const struct phase_plan *plan)
+{
+    if (plan->pipe.order == PIPE_SPLIT && opt->pipeline == JOB_PIPELINE_AUTO) {
+        opt->pipeline = JOB_PIPELINE_1F1B;
+        return true;
+    }
+    if (!plan->costs || !opt->fill)
+        return false;
+    log_info("replica", "frozen encoders do not fit beside each stage: bubbles stay empty");
+    opt->fill = false;
+    return true;
+}
+
+/* With what was measured: a pipeline where it is faster, or cut so that it is as fast as it can be.
+ * Whatever fails here leaves the plan that there is. */
+static void plan_by_profile(struct replicas *rs, const struct work *w, const struct model *m,
+                            struct train_options *opt, struct phase_plan *ret)
+{
+    const bool asked = wants_pipeline(opt);
+    struct planner_candidate data = {.seconds = INFINITY}, pipe;
+    struct plan_room room;
+    struct err err = {0};
+    if (island_size(rs->is) == 1 || !may_cut(m, opt) || m->spec.depth < 2)
+        return;
+    /* To be timed, frozen networks are opened on every device, beside what is kept. */
+    room_of(rs, 0, &room);
+    opt->fill &= opt->encoders && opt->encoders->bytes <= plan_room_bytes(&room);
+    room_of(rs, bytes_kept(rs), &room);
+    struct costs *costs = mem_alloc(sizeof *costs);
+    int rc = profile_get(rs->is, m, opt, plan_room_bytes(&room), rs->dir, costs, &err);
+    if (rc < 0) {
+        log_warn("replica", "what a block costs here is not known: %s", err.msg);
+        mem_free(costs);
+        return;
+    }
+    if (!asked && ret->pipe.cuts[0].n == 1 && fastest(costs, opt, false, &data, NULL) == 0) {
+        ret->seconds = data.seconds;
+        ret->least = data.least;
+    }
+    struct phase_plan other = {0};
+    rc = fastest(costs, opt, true, &pipe, &err);
+    if (rc == 0) {
+        other = (struct phase_plan){.pipe = pipe.plan,
+                                    .accumulate = pipe.plan.cuts[0].micros,
+                                    .seconds = pipe.seconds,
+                                    .least = pipe.least,
+                                    .idle_before = pipe.idle_before,
+                                    .idle = pipe.idle,
+                                    .inside = pipe.inside,
+                                    .costs = costs};
+        rc = plan_parts(rs, m, opt, &other, &err);
+        say_predicted(&pipe, &data, costs->n_frozen > 0);
+    }
+    double beaten = data.seconds;
+    if (rc == 0 && are_close(data.seconds, pipe.seconds)) {
+        try_both(rs, w, m, opt, ret, &other);
+        beaten = ret->seconds;
+    }
+    if (rc == 0 && other.seconds < (1 - PLANNER_SAME) * beaten)
+        *ret = other;
+    take_plan(opt, ret);
+    if (ret->costs != costs)
+        costs_free(costs);
+    if (rc == -ENOMEM && give_way(opt, &other))
+        plan_by_profile(rs, w, m, opt, ret);
+}
+
+int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
+{
+    struct train_options opt;
+    struct model *model = NULL;
+    struct phase_plan plan;
+    int rc = replica_peek(rs, w) ? 1 : task_model(w, w->task->network, &model, err);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    options_of(rs, w, NULL, &opt);
+    rc = plan_phase(rs, model, &opt, &plan, err);
+    model_free(model);
+    return rc;
+}
+
+static int try_trainer(struct replicas *rs, struct replica *r, const struct train_options *opt,
+                       const struct phase_plan *plan, struct err *err)
+{
+    r->flat = model_flat_new(r->model);
+    if (!r->flat)
+        return err_set(err, -ENOMEM, "out of memory for %" PRIu64 " parameters", r->model->params);
+    int rc = island_trainer_new(rs->is, r->model, opt, &plan->pipe, plan->costs, &r->ranks, err);
+    if (rc == 0) {
+        r->trainer = island_trainer_first(r->ranks);
+        return 0;
+    }
+    mem_free(r->flat);
+    r->flat = NULL;
+    return rc;
+}
+
+/* What the plan says is tried; memory may be in pieces, or taken by others meanwhile. */
+static int make_trainer(struct replicas *rs, struct replica *r, struct train_options *opt,
+                        const struct phase_plan *plan, struct err *err)
+{
+    for (;;) {
+        int rc = try_trainer(rs, r, opt, plan, err);
+        struct replica *oldest = rc == -ENOMEM ? longest_unused(rs) : NULL;
+        if (oldest)
+            replica_release(oldest);
+        else if (rc != -ENOMEM || !plan_smaller(opt, &opt->accumulate))
+            return rc;
+        log_info("replica", "no memory for a trainer: %s",
+                 oldest ? "one that was kept goes" : "smaller micro-batches");
+    }
+}
+
+static void say(const struct phase_plan *plan, const struct train_options *opt)
+{
+    char need[STR_HUMAN_MAX], fixed[STR_HUMAN_MAX], grows[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
+    char each[40] = "", over[120] = "";
+    const struct plan *p = &plan->memory;
+    const int copies = plan->pipe.copies, stages = plan->pipe.cuts[0].n;
+    struct train_options share;
+    island_share_options(opt, copies, &share);
+    if (copies * stages > 1)
+        snprintf(each, sizeof each, " on each of %d devices", copies * stages);
+    if (stages > 1)
+        snprintf(over, sizeof over, " over %d pipeline%s of %d stages (%s)", copies,
+                 copies == 1 ? "" : "s", stages, pipe_order_name(plan->pipe.order));
+    else if (copies > 1)
+        snprintf(over, sizeof over, " over %d devices", copies);
+    if (plan->pipe.shard)
+        str_copy(over + strlen(over), sizeof over - strlen(over),
+                 ", the optimiser's state shared out,");
+    log_info("replica",
+             "training needs %s%s (%s of model and optimiser, %s of a micro-batch), %s are free; "
+             "batch %d%s in %d micro-batch%s%s",
+             str_human_bytes(p->need, need), each,
+             str_human_bytes(p->weights + p->gradients + p->optimiser, fixed),
+             str_human_bytes(p->activations + p->workspace, grows), str_human_bytes(p->room, room),
+             opt->batch, over, share.accumulate, share.accumulate == 1 ? "" : "es",
+             opt->lean ? ", GELUs made twice" : "");
+    if ((wants_pipeline(opt) || opt->pipeline == JOB_PIPELINE_SPLIT) && stages == 1)
+        log_warn("replica",
+                 "the job asks for a pipeline, but %s: the whole model trains on each device",
+                 copies == 1 ? "this worker has one device" : "this network is not cut");
+    if (share.accumulate < stages)
+        log_warn("replica",
+                 "train.accumulate is %d with %d stages: %d %% of the devices' time is idle; %d "
+                 "would leave a fifth",
+                 share.accumulate, stages, 100 * (stages - 1) / (share.accumulate + stages - 1),
+                 MICROS_PER_STAGE * stages);
+}
+
+/* For the status. */
+static void write_way(const struct phase_plan *plan, char *out, size_t size)
+{
+    const int copies = plan->pipe.copies, stages = plan->pipe.cuts[0].n;
+    int n = 0;
+    if (stages > 1 && copies > 1)
+        n = snprintf(out, size, " in %d x %d stages", copies, stages);
+    else if (stages > 1)
+        n = snprintf(out, size, " in %d stages", stages);
+    else if (copies > 1)
+        n = snprintf(out, size, " on %d devices", copies);
+    if (stages > 1)
+        n += snprintf(out + n, size - (size_t)n, "%s, %d micro-batches",
+                      plan->pipe.order == PIPE_SPLIT ? " (split)" : "", plan->accumulate);
+    if (stages > 1 && plan->seconds > 0)
+        n += snprintf(out + n, size - (size_t)n, ", idle %.0f %%", 100 * plan->idle_before);
+    if (stages > 1 && is_filled(plan))
+        (void)snprintf(out + n, size - (size_t)n, ", filled %.0f %%", 100 * plan->idle);
+}
+
+/* For the coordinator, which shows it. */
+static void tell_plan(const struct phase_plan *plan, struct progress_plan *ret)
+{
+    static const Skerry__V1__Schedule schedules[PIPE_ORDERS] = {
+        [PIPE_DATA] = SKERRY__V1__SCHEDULE__SCHEDULE_DATA,
+        [PIPE_1F1B] = SKERRY__V1__SCHEDULE__SCHEDULE_1F1B,
+        [PIPE_SPLIT] = SKERRY__V1__SCHEDULE__SCHEDULE_SPLIT,
+        [PIPE_BIDIRECTIONAL] = SKERRY__V1__SCHEDULE__SCHEDULE_BIDIRECTIONAL,
+    };
+    const struct pipe_plan *p = &plan->pipe;
+    *ret = (struct progress_plan){.told = SKERRY__V1__STEP_PLAN__INIT};
+    if (p->copies * p->devices == 1)
+        return;
+    ret->told.schedule = schedules[p->order];
+    ret->told.devices = (uint32_t)(p->copies * p->devices);
+    ret->told.copies = (uint32_t)p->copies;
+    ret->told.stages = (uint32_t)p->cuts[0].n;
+    ret->told.micro_batches = (uint32_t)plan->accumulate;
+    ret->told.predicted_s = plan->least;
+    ret->told.idle_before = p->cuts[0].n > 1 ? (float)plan->idle_before : -1;
+    ret->told.idle = p->cuts[0].n > 1 ? (float)plan->idle : -1;
+    ret->told.inside = (float)plan->inside;
+    for (int i = 0; plan->costs && i < plan->costs->n_frozen; i++)
+        (void)snprintf(ret->filled_with + strlen(ret->filled_with),
+                       sizeof ret->filled_with - strlen(ret->filled_with), "%s%s", i ? ", " : "",
+                       plan->costs->frozen[i].name);
+}
+
+/* What the plan leaves free, with the replicas that stay, and the one teacher that it counts. */
+static uint64_t room_for_teachers(const struct replicas *rs, const struct model *m,
+                                  const struct plan *p, enum dtype dt)
+{
+    struct plan_room room;
+    room_of(rs, 0, &room);
+    const uint64_t all = plan_room_bytes(&room), one = weights_bytes(m, dt, false);
+    const uint64_t spare = all > p->need ? all - p->need : 0;
+    return spare < UINT64_MAX - one ? spare + one : UINT64_MAX;
+}
+
+static int create(struct replicas *rs, const struct work *w, struct encoders *encoders,
+                  struct replica **ret, struct err *err)
+{
+    const Skerry__V1__Task *task = w->task;
+    struct train_options opt;
+    struct model *model = NULL;
+    struct phase_plan phase;
+    int rc = task_model(w, task->network, &model, err);
+    if (rc < 0)
+        return rc;
+    options_of(rs, w, encoders, &opt);
+    opt.fill &= encoders && model->spec.n_shapes == 0;
+    rc = encoders ? encoders_look(encoders, w, err) : 0;
+    if (rc == 0)
+        rc = plan_phase(rs, model, &opt, &phase, err);
+    if (rc < 0) {
+        model_free(model);
+        return rc;
+    }
+    plan_by_profile(rs, w, model, &opt, &phase);
+    say(&phase, &opt);
+    const struct plan plan = phase.memory;
+    const uint64_t bytes = bytes_of(rs, model, &plan);
+    struct replica *r = make_room(rs, bytes, plan.need);
+    *r = (struct replica){.job_id = task->job_id,
+                          .path = task->train->path,
+                          .index = task->train->replica,
+                          .encoders = encoders_take(encoders),
+                          .model = model};
+    if (opt.distill)
+        r->room_for_teachers =
+            room_for_teachers(rs, model, &plan, net_dtype(island_device(rs->is, 0), opt.precision));
+    rc = make_trainer(rs, r, &opt, &phase, err);
+    r->predicted = phase.least;
+    write_way(&phase, r->way, sizeof r->way);
+    tell_plan(&phase, &r->plan);
+    costs_free(phase.costs);
+    r->bytes = bytes;
+    if (rc < 0) {
+        replica_release(r);
+        return rc;
+    }
+    *ret = r;
+    return 0;
+}
+
+bool replica_smaller(struct replicas *rs, const struct work *w)
+{
+    struct replica *r = replica_peek(rs, w);
+    int accumulate;
+    if (!r || !plan_smaller(island_trainer_options(r->ranks), &accumulate))
+        return false;
+    log_info("replica", "no memory for a step in %d micro-batches: %d from now on task=%" PRIu64,
+             island_trainer_options(r->ranks)->accumulate, accumulate, w->task->id);
+    rs->smaller[rs->n_smaller++ % SMALLER_MAX] =
+        (struct smaller){w->task->job_id, (uint32_t)w->task->network, accumulate};
+    replica_release(r);
+    return true;
+}
+
+void replica_stepped(struct replicas *rs, struct replica *r, double seconds)
+{
+    if (r->predicted == 0 || r->compared)
+        return;
+    const double off = seconds / r->predicted;
+    r->compared = true;
+    log_info("replica", "a step took %.3g s, %.2f times what was predicted", seconds, off);
+    if (off > 1 + PREDICTED_OFF || off < 1 - PREDICTED_OFF)
+        profile_forget(rs->is, r->model, island_trainer_options(r->ranks), rs->dir);
+}
+
+/* ---- checkpoints ---- */
+
+static void file_of(const struct replicas *rs, const struct replica *r, const char *suffix,
+                    char path[CACHE_PATH_MAX])
+{
+    snprintf(path, CACHE_PATH_MAX, "%s/replica-%" PRIu64 "-%u-%u.%s", rs->dir, r->job_id, r->path,
+             r->index, suffix);
+}
+
+static void digest_modules(struct hash *h, Skerry__V1__ModuleRef *const *refs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        hash_update(h, refs[i]->sha256.data, 32);
+}
+
+/* Names a phase by everything that its numbers depend on, but not by attempt. */
+static void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX])
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    uint8_t sum[HASH_BYTES];
+    uint64_t head[] = {w->task->job_id, t->path,       t->replica,     t->round,     t->steps,
+                       t->seconds > 0,  t->first_step, t->total_steps, t->epoch,     t->n_ranges,
+                       t->batch,        t->delay,      t->n_fragments, t->n_teachers};
+    struct hash h;
+    hash_init(&h);
+    hash_update(&h, head, sizeof(head));
+    hash_update(&h, &t->mix, sizeof(t->mix));
+    hash_update(&h, w->task->spec, strlen(w->task->spec));
+    /* With fragments modules move on within the phase; met[] knows how far. */
+    if (t->n_fragments == 0)
+        digest_modules(&h, w->task->modules, w->task->n_modules);
+    for (size_t i = 0; i < t->n_teachers; i++)
+        digest_modules(&h, t->teachers[i]->modules, t->teachers[i]->n_modules);
+    for (size_t i = 0; i < t->n_fragments; i++) {
+        uint32_t f[] = {t->fragments[i]->level, t->fragments[i]->step};
+        hash_update(&h, f, sizeof(f));
+    }
+    for (size_t i = 0; i < t->n_ranges; i++) {
+        uint32_t run[] = {t->ranges[i]->start, t->ranges[i]->count, t->ranges[i]->partition};
+        hash_update(&h, t->ranges[i]->shard->sha256.data, 32);
+        hash_update(&h, run, sizeof(run));
+    }
+    hash_final(&h, sum);
+    hash_hex(sum, HASH_BYTES, ret_hex);
+}
+
+#define MET_MAX (21 * MODEL_LEVELS_MAX + 1)
+
+static void write_met(const struct replica *r, char out[MET_MAX])
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (int l = 0; l < r->model->spec.cut.n_levels; l++)
+        at += (size_t)snprintf(out + at, MET_MAX - at, "%" PRIu64 " ", r->met[l]);
+}
+
+static void read_met(struct replica *r, const char *text)
+{
+    for (int l = 0; l < MODEL_LEVELS_MAX; l++) {
+        char *end = NULL;
+        uint64_t v = text ? strtoull(text, &end, 10) : 0;
+        bool found = end != NULL && end != text;
+        r->met[l] = found ? v : NO_VERSION;
+        text = found ? end : NULL;
+    }
+}
+
+#define CURSOR_FORMAT "%u %" PRIu64 " %" PRIu64 " %a %a %a %a"
+
+static bool read_cursor(const char *text, struct replica_cursor *c)
+{
+    double sum, first, last, seconds;
+    if (!text || sscanf(text, "%u %" SCNu64 " %" SCNu64 " %la %la %la %la", &c->steps, &c->samples,
+                        &c->position, &sum, &first, &last, &seconds) != 7)
+        return false;
+    c->loss_sum = sum;
+    c->loss_first = (float)first;
+    c->loss_last = (float)last;
+    c->seconds = seconds;
+    return true;
+}
+
+int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *w,
+                     const struct replica_cursor *c, struct err *err)
+{
+    char path[CACHE_PATH_MAX], digest[HASH_HEX_MAX], cursor[256], met[MET_MAX];
+    file_of(rs, r, "mid", path);
+    phase_digest(w, digest);
+    write_met(r, met);
+    snprintf(cursor, sizeof(cursor), CURSOR_FORMAT, c->steps, c->samples, c->position, c->loss_sum,
+             (double)c->loss_first, (double)c->loss_last, c->seconds);
+    struct st_meta pairs[] = {{(char *)(uintptr_t) "phase", digest},
+                              {(char *)(uintptr_t) "cursor", cursor},
+                              {(char *)(uintptr_t) "met", met}};
+    return checkpoint_save(r->trainer, path, pairs, 3, err);
+}
+
+int replica_save_end(struct replicas *rs, struct replica *r, struct err *err)
+{
+    char end[CACHE_PATH_MAX], mid[CACHE_PATH_MAX], met[MET_MAX];
+    struct st_meta pair = {(char *)(uintptr_t) "met", met};
+    file_of(rs, r, "end", end);
+    file_of(rs, r, "mid", mid);
+    write_met(r, met);
+    int rc = checkpoint_save(r->trainer, end, &pair, 1, err);
+    return rc < 0 ? rc : file_remove(mid, err);
+}
+
+static bool load_mid(struct replicas *rs, struct replica *r, const struct work *w,
+                     struct replica_cursor *cursor)
+{
+    char path[CACHE_PATH_MAX], digest[HASH_HEX_MAX];
+    file_of(rs, r, "mid", path);
+    if (!file_exists(path))
+        return false;
+    phase_digest(w, digest);
+    /* The header first: loading what belongs to another phase would be in vain. */
+    struct st meta = {0};
+    struct err err = {0};
+    bool ours = false;
+    if (st_open(path, &meta, &err) == 0) {
+        const char *phase = checkpoint_pair(&meta, "phase");
+        ours = phase && strcmp(phase, digest) == 0 &&
+               read_cursor(checkpoint_pair(&meta, "cursor"), cursor);
+        read_met(r, checkpoint_pair(&meta, "met"));
+        st_release(&meta);
+    }
+    if (ours && checkpoint_load(r->trainer, path, NULL, &err) == 0)
+        return true;
+    if (err.code < 0)
+        log_warn("replica", "a cut phase starts anew: %s", err.msg);
+    *cursor = (struct replica_cursor){0};
+    return false;
+}
+
+static bool load_end(struct replicas *rs, struct replica *r, uint64_t step)
+{
+    char path[CACHE_PATH_MAX];
+    file_of(rs, r, "end", path);
+    struct st meta = {0};
+    struct err err = {0};
+    if (step == 0 || !file_exists(path))
+        return false;
+    if (checkpoint_load(r->trainer, path, &meta, &err) < 0) {
+        log_warn("replica", "fresh moments: %s", err.msg);
+        return false;
+    }
+    read_met(r, checkpoint_pair(&meta, "met"));
+    st_release(&meta);
+    return trainer_next_step(r->trainer) == step;
+}
+
+/* The moments that came with the task, from the worker that had the replica before. */
+static bool load_moments(struct replica *r, const struct work *w)
+{
+    const Skerry__V1__Blob *blob = w->task->train->moments;
+    char path[CACHE_PATH_MAX];
+    struct err err = {0};
+    if (!blob)
+        return false;
+    work_blob_path(w, blob->sha256.data, path);
+    if (moments_load(r->trainer, path, &err) == 0)
+        return true;
+    log_warn("replica", "fresh moments: %s", err.msg);
+    return false;
+}
+
+bool replica_stands(struct replicas *rs, const struct work *w)
+{
+    const struct replica *r = replica_peek(rs, w);
+    return r && r->whole && trainer_next_step(r->trainer) == w->task->train->first_step;
+}
+
+int replica_get(struct replicas *rs, const struct work *w, struct encoders *encoders,
+                struct replica **ret, bool *ret_resumed, struct replica_cursor *cursor,
+                struct err *err)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    struct replica *r = replica_peek(rs, w);
+    if (r && r->encoders != encoders) { /* its own were let go meanwhile: made anew */
+        replica_release(r);
+        r = NULL;
+    }
+    const bool goes_on = replica_stands(rs, w);
+    int rc = r ? 0 : create(rs, w, encoders, &r, err);
+    if (rc < 0)
+        return rc;
+    r->used = ++rs->tick;
+    *cursor = (struct replica_cursor){0};
+    *ret_resumed = false;
+    r->own = goes_on;
+    if (!goes_on) {
+        *ret_resumed = load_mid(rs, r, w, cursor);
+        r->own = !*ret_resumed && load_end(rs, r, t->first_step);
+        if (!*ret_resumed && !r->own && !load_moments(r, w))
+            rc = trainer_reset_moments(r->trainer, err);
+    }
+    r->whole = false;
+    if (rc < 0)
+        return rc;
+    if (!*ret_resumed)
+        trainer_position(r->trainer, t->first_step, t->total_steps);
+    *ret = r;
+    return 0;
+}

@@ -1,0 +1,44 @@
+/* Snapshots of a phase: the weights so far, as their difference to those that the phase began with,
+ * sent to the coordinator while the phase goes on.  When this worker is lost another one goes on
+ * from the newest (docs/spot.md).
+ *
+ *    IDLE ─due─► SENDS (the files, in the background) ─► REPORTS ─► IDLE
+ *
+ * Due is one `TrainTask.snapshot_ms` after the last began, but never so often that making them
+ * takes more than a fiftieth of the time, or sending them more than a quarter.  Failing to save is
+ * no failure of the phase.  Compute thread. */
+#ifndef WORKER_SNAPSHOT_H
+#define WORKER_SNAPSHOT_H
+
+#include "common/base/base.h"
+#include "proto/skerry.pb-c.h"
+#include "worker/engine/replica.h"
+
+struct snapshots;
+struct work;
+
+/* What a snapshot takes at least, by what making and sending the last one took.  Pure. */
+uint64_t snapshots_pause_ns(uint32_t least_ms, uint64_t made_ns, uint64_t sent_ns);
+
+/* Of w, a TRAIN task that wants them, and its replica, whose `flat` is scratch; both are kept.
+ * NULL: none are wanted, or there is no uplink. */
+struct snapshots *snapshots_open(struct work *w, struct replica *r);
+/* What still travels is dropped.  Accepts NULL. */
+void snapshots_close(struct snapshots *s);
+
+/* After a step: begins a snapshot if one is due, and sees how the last one goes.  s may be NULL. */
+void snapshots_step(struct snapshots *s, const struct replica_cursor *at);
+
+/* The task is stopped by WORK_SAVING: what is on its way, and then what has come since, for as long
+ * as it is not stopped otherwise.  s may be NULL. */
+void snapshots_last(struct snapshots *s, const struct replica_cursor *at);
+
+/* Is the message's Snapshot one of this task? */
+int snapshot_check(const Skerry__V1__Task *t, struct err *err);
+/* Its blobs. */
+int snapshot_need(struct work *w, struct err *err);
+/* The weights that TrainTask.resume stands for, and where the phase goes on. */
+int snapshot_load(struct work *w, const struct model *m, float *flat, struct replica_cursor *ret,
+                  struct err *err);
+
+#endif

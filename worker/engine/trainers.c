@@ -1,0 +1,362 @@
+#include "worker/engine/trainers.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/data/tar.h"
+#include "worker/engine/engine.h"
+
+#define HELLO_MS 300000 /* importing a framework on a slow disk */
+#define FILE_MAX (64u << 20)
+#define FOLDERS_MAX 1024
+
+struct trainers {
+    struct external *running;
+    uint8_t digest[HASH_BYTES]; /* of all that it was started with */
+    struct trainer_stand stand;
+    bool stands;
+    uint64_t handed; /* tensors_sum() of the weights that it handed over; 0: none are there */
+};
+
+/* ---- what it is made of ---- */
+
+static const Skerry__V1__EncoderFile *files_of(const struct work *w)
+{
+    for (size_t i = 0; i < w->task->n_encoders; i++)
+        if (w->task->encoders[i]->part == SKERRY__V1__ENCODER_PART__ENCODER_PART_TRAINER)
+            return w->task->encoders[i];
+    return NULL;
+}
+
+int trainers_need(struct work *w, struct err *err)
+{
+    const Skerry__V1__EncoderFile *f = files_of(w);
+    return f ? work_need_blob(w, f->blob, "the trainer's files", err) : 0;
+}
+
+static void hash_text(struct hash *h, const char *text)
+{
+    hash_update(h, text ? text : "", strlen(text ? text : "") + 1);
+}
+
+static void hash_list(struct hash *h, const struct conf_strs *list)
+{
+    for (size_t i = 0; i < list->n; i++)
+        hash_text(h, list->items[i]);
+    hash_text(h, "");
+}
+
+/* Of what the folder holds. */
+static void folder_digest(const struct work *w, uint8_t out[HASH_BYTES])
+{
+    const Skerry__V1__EncoderFile *f = files_of(w);
+    struct hash h;
+    hash_init(&h);
+    hash_text(&h, w->spec.trainer.setup);
+    hash_list(&h, &w->spec.trainer.env);
+    if (f)
+        hash_update(&h, f->blob->sha256.data, HASH_BYTES);
+    hash_final(&h, out);
+}
+
+static void take_cut(const struct work *w, struct tensors_cut *cut)
+{
+    const Skerry__V1__Task *t = w->task;
+    *cut = (struct tensors_cut){.n_levels = t->n_levels ? (int)t->n_levels : 1};
+    for (size_t l = 0; l < t->n_levels; l++) {
+        for (size_t i = 0; i < t->levels[l]->n_blocks; i++)
+            cut->block_level[t->levels[l]->blocks[i] % TENSORS_BLOCKS_MAX] = (uint8_t)l;
+        if (t->levels[l]->embedders)
+            cut->rest_level = (uint8_t)l;
+    }
+}
+
+static void digest_of(const struct work *w, const struct tensors_cut *cut, uint8_t out[HASH_BYTES])
+{
+    const struct job_trainer *t = &w->spec.trainer;
+    struct hash h;
+    folder_digest(w, out);
+    hash_init(&h);
+    hash_update(&h, out, HASH_BYTES);
+    hash_text(&h, t->command);
+    hash_list(&h, &t->tensors);
+    hash_update(&h, &t->buffers, sizeof(t->buffers));
+    hash_list(&h, &t->levels);
+    hash_update(&h, cut, sizeof(*cut));
+    hash_final(&h, out);
+}
+
+/* ---- its folder ---- */
+
+static int unpack_one(const char *folder, const struct tar_entry *entry, const struct buf *bytes,
+                      struct err *err)
+{
+    char *path = file_join(folder, entry->name), *slash = strrchr(path, '/');
+    *slash = '\0';
+    int rc = file_mkdirs(path, 0700, err);
+    *slash = '/';
+    if (rc == 0)
+        rc = file_write_atomic(path, bytes->len ? (const void *)bytes->data : "", bytes->len, 0700,
+                               err);
+    mem_free(path);
+    return rc;
+}
+
+/* A name that stays below its folder. */
+static bool is_below(const char *name)
+{
+    if (name[0] == '/' || name[0] == '\0')
+        return false;
+    for (const char *p = name; p; p = strchr(p, '/')) {
+        p += *p == '/';
+        if (p[0] == '.' && p[1] == '.' && (p[2] == '/' || p[2] == '\0'))
+            return false;
+    }
+    return true;
+}
+
+static int unpack(const struct work *w, const char *folder, struct err *err)
+{
+    const Skerry__V1__EncoderFile *f = files_of(w);
+    struct tar *tar = NULL;
+    struct tar_entry entry;
+    char path[CACHE_PATH_MAX];
+    if (!f)
+        return 0;
+    work_blob_path(w, f->blob->sha256.data, path);
+    int rc = tar_open(path, &tar, err), more = 0;
+    while (rc == 0 && (more = tar_next(tar, &entry, err)) == 1) {
+        struct buf bytes;
+        buf_init(&bytes, FILE_MAX);
+        rc = is_below(entry.name) ? tar_read(tar, &bytes, err)
+                                  : err_set(err, -ERR_FORMAT,
+                                            "the trainer's files hold '%.80s', which is not below "
+                                            "their folder",
+                                            entry.name);
+        if (rc == 0)
+            rc = unpack_one(folder, &entry, &bytes, err);
+        buf_release(&bytes);
+    }
+    tar_close(tar);
+    return work_own_file(rc < 0 ? rc : more, err);
+}
+
+/* Folders that were made longest ago go; `but` stays. */
+static void forget_old(const char *state_dir, const char *but)
+{
+    struct file_names names = {0};
+    size_t others = 0;
+    if (file_list(state_dir, FOLDERS_MAX, &names, NULL) < 0)
+        return;
+    for (size_t i = 0; i < names.n; i++)
+        others += str_starts(names.items[i], "trainer-") && str_ends(names.items[i], ".ready");
+    for (; others > TRAINERS_KEPT; others--) {
+        char *oldest = NULL;
+        struct stat then = {0}, st;
+        for (size_t i = 0; i < names.n; i++) {
+            char *path = file_join(state_dir, names.items[i]);
+            const bool marks = str_starts(names.items[i], "trainer-") && str_ends(path, ".ready") &&
+                               !str_starts(path, but);
+            if (marks && stat(path, &st) == 0 && (!oldest || st.st_mtime < then.st_mtime)) {
+                mem_free(oldest);
+                oldest = str_dup(path);
+                then = st;
+            }
+            mem_free(path);
+        }
+        if (!oldest)
+            break;
+        (void)file_remove(oldest, NULL);
+        oldest[strlen(oldest) - strlen(".ready")] = '\0';
+        (void)file_remove_tree(oldest, NULL);
+        mem_free(oldest);
+    }
+    file_names_release(&names);
+}
+
+bool trainers_stopped(void *arg)
+{
+    return work_stopped(arg, NULL);
+}
+
+/* A trainer that is made ready: signs that it goes on, as a setup may take its time, are the
+ * task's progress. */
+struct making {
+    struct work *w;
+    uint32_t signs;
+};
+
+static bool making_stopped(void *arg)
+{
+    const struct making *m = arg;
+    return work_stopped(m->w, NULL);
+}
+
+static void making_goes_on(void *arg)
+{
+    struct making *m = arg;
+    progress_units(&m->w->progress, ++m->signs, 0);
+}
+
+static void fill_options(struct engine *e, struct making *m, const char *folder,
+                         const struct tensors_cut *cut, struct external_options *opt)
+{
+    *opt = (struct external_options){
+        .job = &m->w->spec.trainer,
+        .cut = cut,
+        .folder = folder,
+        .memory_bytes = e->opt.trainer_memory,
+        .threads = e->opt.threads,
+        .hello_ms = HELLO_MS,
+        .stopped = making_stopped,
+        .goes_on = making_goes_on,
+        .arg = m,
+    };
+}
+
+/* The folder with the files, after the setup. */
+static int prepare(struct engine *e, struct making *m, const char *folder, struct err *err)
+{
+    struct work *w = m->w;
+    char *ready = str_printf("%s.ready", folder);
+    struct external_options opt;
+    int rc = 0;
+    if (!file_exists(ready)) {
+        forget_old(e->state_dir, folder);
+        rc = file_remove_tree(folder, err);
+        if (rc == 0)
+            rc = file_mkdirs(folder, 0700, err);
+        if (rc == 0)
+            rc = unpack(w, folder, err);
+        if (rc == 0 && w->spec.trainer.setup) {
+            progress_activity(&w->progress, "setting the trainer up");
+            fill_options(e, m, folder, NULL, &opt);
+            rc = external_setup(&opt, w->spec.trainer.setup, err);
+        }
+        if (rc == 0)
+            rc = file_write_atomic(ready, "", 0, 0600, err);
+    }
+    mem_free(ready);
+    return rc;
+}
+
+/* ---- the one that runs ---- */
+
+void trainers_drop(struct engine *e)
+{
+    struct trainers *t = e->trainers;
+    if (!t)
+        return;
+    external_close(t->running);
+    *t = (struct trainers){0};
+}
+
+void trainers_free(struct trainers *t)
+{
+    if (t)
+        external_close(t->running);
+    mem_free(t);
+}
+
+static int start(struct engine *e, struct work *w, const struct tensors_cut *cut, struct err *err)
+{
+    uint8_t digest[HASH_BYTES];
+    char hex[HASH_HEX_MAX];
+    struct external_options opt;
+    struct making m = {.w = w};
+    folder_digest(w, digest);
+    hash_hex(digest, 8, hex);
+    char *name = str_printf("trainer-%s", hex), *folder = file_join(e->state_dir, name);
+    int rc = prepare(e, &m, folder, err);
+    if (rc == 0) {
+        progress_activity(&w->progress, "starting the trainer");
+        fill_options(e, &m, folder, cut, &opt);
+        rc = external_open(&opt, &e->trainers->running, err);
+    }
+    mem_free(folder);
+    mem_free(name);
+    return rc;
+}
+
+int trainers_get(struct engine *e, struct work *w, struct external **ret, struct err *err)
+{
+    struct tensors_cut cut;
+    uint8_t digest[HASH_BYTES];
+    if (!e->opt.allow_trainers)
+        return err_set(err, -EPERM,
+                       "this worker runs no trainers: it was started without "
+                       "--allow-trainers");
+    if (!e->trainers)
+        e->trainers = mem_alloc(sizeof(*e->trainers));
+    struct trainers *t = e->trainers;
+    take_cut(w, &cut);
+    digest_of(w, &cut, digest);
+    if (t->running && memcmp(digest, t->digest, sizeof(digest)) == 0) {
+        *ret = t->running;
+        return 0;
+    }
+    trainers_drop(e);
+    int rc = start(e, w, &cut, err);
+    if (rc < 0)
+        return rc;
+    memcpy(t->digest, digest, sizeof(digest));
+    *ret = t->running;
+    return 0;
+}
+
+int trainers_ask(struct engine *e, struct work *w, const Skerry__Trainer__V1__FromWorker *order,
+                 int passed, const struct external_events *ev, struct external_done *ret,
+                 struct err *err)
+{
+    bool alive = false;
+    int rc = external_ask(e->trainers->running, order, passed, ev, ret, &alive, err);
+    e->trainers->stands = false;
+    if (!alive)
+        trainers_drop(e);
+    return rc;
+}
+
+void trainers_handed(struct engine *e, uint64_t sum)
+{
+    e->trainers->handed = sum;
+}
+
+int trainers_load(struct engine *e, struct external *x, const struct work *w, struct err *err)
+{
+    const Skerry__V1__Task *t = w->task;
+    const uint64_t handed = e->trainers->handed;
+    size_t loaded = 0;
+    uint64_t was = 0;
+    int rc = 0;
+    e->trainers->handed = 0;
+    for (size_t i = 0; i < t->n_modules && rc == 0; i++) {
+        char path[CACHE_PATH_MAX];
+        work_blob_path(w, t->modules[i]->sha256.data, path);
+        rc = tensors_load(external_tensors(x), path, external_shared(x), false, &loaded,
+                          handed ? &was : NULL, err);
+    }
+    const size_t wanted = tensors_chosen(external_tensors(x), -1);
+    if (rc == 0 && loaded != wanted)
+        rc = err_set(err, -ERR_CONFIG,
+                     "version 0 has %zu tensors, but the trainer has %zu to be synchronised",
+                     loaded, wanted);
+    if (rc < 0 || was == handed)
+        return rc;
+    trainers_drop(e); /* from its hand-over to the next order the memory is the worker's alone */
+    return err_set(err, -ERR_TRAINER,
+                   "the trainer wrote its weights after it had handed them over");
+}
+
+const struct trainer_stand *trainers_stand(const struct engine *e)
+{
+    return e->trainers && e->trainers->stands ? &e->trainers->stand : NULL;
+}
+
+void trainers_set_stand(struct engine *e, const struct trainer_stand *stand)
+{
+    e->trainers->stand = *stand;
+    e->trainers->stands = true;
+}
