@@ -29,6 +29,10 @@ KINDS = ("score", "split", "velocity")
 FAMILIES = ("llama", "dit")
 # A codec: files with its constant (CODEC_E3M0, JOB_CODEC_E3M0, ENCODE_E3M0) or its name as a string.
 CODECS = ("e3m0", "int8")
+# Where the word of a kind of task is another thing's: texts are split into tokens, and a pipeline's
+# order is "split".
+ANOTHER_THING = {"split": ("common/data/tokenizer_split.c", "common/data/tokenizer_steps.c", "common/job/job_keys.c",
+                           "coordinator/http/http_metrics.c", "worker/pipe/schedule.c")}
 
 
 def code_of(root, path):
@@ -45,7 +49,7 @@ def kind_files(code, kind):
     name = re.compile(rf'\bTASK_(KIND_)?{up}\b|KIND__TASK_KIND_{up}\b|"({kind}|{up})"|{cap}Task\b|'
                       rf"\bwork_{kind}(_\w+)?\b|\b{kind}_(plan|run|check)\b|"
                       rf"\b(add|apply|plan|run|check|task_check)_{kind}\b")
-    return [f for f, text in code.items() if stem_has(f, kind) or name.search(text)]
+    return [f for f, text in code.items() if (stem_has(f, kind) or name.search(text)) and f not in ANOTHER_THING.get(kind, ())]
 
 
 def family_files(code, family):
