@@ -1,8 +1,8 @@
 /* A data directory as it is at one moment, while its coordinator goes on: SQLite's online snapshot
  * of the database, and hard links to the files that it names, under DATA/.capture with the same
  * relative paths.  What the coordinator deletes meanwhile stays; what it has deleted before its
- * link was made calls for another snapshot, as does, a few
- * times, what the newest outer step began with.  One at a time for a data directory.  Blocking. */
+ * link was made calls for another snapshot, as does, a few times, what the newest outer step
+ * began with.  One at a time for a data directory.  Blocking. */
 #ifndef COORDINATOR_CAPTURE_H
 #define COORDINATOR_CAPTURE_H
 
