@@ -11,7 +11,6 @@
 #define FOLDER ".capture"
 #define LOCK "capture.lock"
 #define TRIES 8
-#define TRIES_WANTED 4 /* for what a capture is good without */
 
 /* What the coordinator's first start makes. */
 static const char *const identity[] = {"tls-key.pem",   "tls-cert.pem", "cluster.secret",
@@ -179,7 +178,7 @@ int capture_take(const char *data_dir, uint64_t job_id, struct capture *ret, str
         return err_wrap(err, "a capture of %s", data_dir);
     }
     rc = try_once(&t, job_id, err);
-    for (int i = 1; rc < 0 ? t.again && i < TRIES : t.missed && i < TRIES_WANTED; i++)
+    for (int i = 1; (rc < 0 ? t.again : t.missed) && i < TRIES; i++)
         rc = try_once(&t, job_id, err);
     if (rc < 0)
         capture_release(ret);
