@@ -31,7 +31,7 @@ def test_without_a_coordinator(tmp_path):
     assert "images/s" in found["device"][0][1]
     verdict, text, advice = found["instructions"][0]
     assert verdict == "warn" and "no vector extension" in text and advice
-    assert [f[0] for f in found["disk"]] == ["ok", "ok"] and str(tmp_path) in found["disk"][0][1]
+    assert len(found["disk"]) == 2 and "fail" not in [f[0] for f in found["disk"]] and str(tmp_path) in found["disk"][0][1]
     assert [(f[0], f[1].split(",")[0]) for f in found["ports"]] == [("warn", "port 7711")], "the other one is free"
 
 
