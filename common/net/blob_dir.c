@@ -42,12 +42,16 @@ static struct writer *writer_of(struct blob_writer *w)
     return (struct writer *)(void *)w;
 }
 
-/* Path of a blob's file, mem_free it. */
+char *blob_dir_file(const char *dir, const uint8_t sha256[32])
+{
+    char hex[HASH_HEX_MAX];
+    hash_hex(sha256, HASH_BYTES, hex);
+    return str_printf("%s/%.2s/%s", dir, hex, hex);
+}
+
 static char *file_of(const struct dir *d, const struct blob_id *id)
 {
-    char hex[BLOB_HEX_MAX];
-    blob_id_hex(id, hex);
-    return str_printf("%s/%.2s/%s", d->path, hex, hex);
+    return blob_dir_file(d->path, id->sha256);
 }
 
 /* ---- accounting ---- */

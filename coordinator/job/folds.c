@@ -181,8 +181,9 @@ static struct outer_step *make_step(struct coordinator *co, const struct job *j,
     s->job_id = j->id;
     s->module_id = m->id;
     s->base = s->from = m->version;
-    s->state_dir = str_printf("%s/outer/%llu/%llu", co->opt.data_dir, (unsigned long long)j->id,
-                              (unsigned long long)m->id);
+    char *dir = outer_state_dir(j->id, m->id);
+    s->state_dir = file_join(co->opt.data_dir, dir);
+    mem_free(dir);
     set_inputs(m, v, s);
     s->up = (enum codec)j->spec.wire.up;
     s->down = (enum codec)j->spec.wire.down;
@@ -646,8 +647,10 @@ void folds_clean_up(struct coordinator *co, const struct job *j)
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         if (j->modules[i].outer_task != 0)
             return; /* the end of the last step comes back here */
-    char *dir = str_printf("%s/outer/%llu", co->opt.data_dir, (unsigned long long)j->id);
-    core_when_durable(co, removal_begin, removal_of(co, dir, 0)); /* its end may not be on record */
+    char *dir = outer_state_dir(j->id, 0);
+    core_when_durable(co, removal_begin, /* its end may not be on record */
+                      removal_of(co, file_join(co->opt.data_dir, dir), 0));
+    mem_free(dir);
 }
 
 static void step_done(struct outer_step *step)

@@ -3,11 +3,13 @@
 #include <jansson.h>
 
 #include "common/base/hash.h"
+#include "common/net/blob_dir.h"
 #include "common/outer/fold.h"
 #include "common/outer/version.h"
 #include "coordinator/state/blobs.h"
 #include "coordinator/state/capture.h"
 #include "coordinator/state/ledger.h"
+#include "coordinator/state/outer_exec.h"
 
 struct audit {
     struct capture s;
@@ -31,9 +33,9 @@ __attribute__((format(printf, 2, 3))) static void fault(struct audit *a, const c
 
 static char *blob_path(const struct audit *a, const uint8_t sha256[32])
 {
-    char path[MANIFEST_PATH_MAX];
-    capture_blob_path(sha256, path);
-    return file_join(a->s.dir, path);
+    char *blobs = file_join(a->s.dir, CAPTURE_BLOBS), *path = blob_dir_file(blobs, sha256);
+    mem_free(blobs);
+    return path;
 }
 
 static void check_files(struct audit *a)
@@ -151,14 +153,15 @@ static bool take_state(struct audit *a, const struct module_rec *m, uint64_t bas
                        struct refold *f)
 {
     static const char *const names[] = {"target", "momentum", "buffer"};
+    char *at = outer_state_dir(a->job->id, m->id), *dir = file_join(a->s.dir, at);
+    bool there = true;
     for (int i = 0; base > 0 && i < (delayed ? 3 : 2); i++) {
-        char path[MANIFEST_PATH_MAX];
-        capture_outer_path(a->job->id, m->id, names[i], base, path);
-        f->state[i] = file_join(a->s.dir, path);
-        if (!file_exists(f->state[i]))
-            return false;
+        f->state[i] = outer_state_file(dir, names[i], base);
+        there = there && file_exists(f->state[i]);
     }
-    return true;
+    mem_free(at);
+    mem_free(dir);
+    return there;
 }
 
 static bool take_step(struct audit *a, const struct module_rec *m, const struct version_rec *before,

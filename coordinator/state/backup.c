@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
+#include "common/net/blob_dir.h"
 #include "coordinator/state/persist.h"
 #include "coordinator/state/capture.h"
 #include "coordinator/state/store.h"
@@ -25,9 +26,9 @@ struct backup {
 
 static char *object_path(const char *folder, const uint8_t sha256[32])
 {
-    char hex[HASH_HEX_MAX];
-    hash_hex(sha256, 32, hex);
-    return str_printf("%s/objects/%.2s/%s", folder, hex, hex);
+    char *objects = file_join(folder, "objects"), *path = blob_dir_file(objects, sha256);
+    mem_free(objects);
+    return path;
 }
 
 static int pump(int fd, const char *from, struct file_out *out, struct hash *h, uint64_t *ret_size,

@@ -3,8 +3,9 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/hash.h"
+#include "common/net/blob_dir.h"
 #include "coordinator/state/blobs.h"
+#include "coordinator/state/outer_exec.h"
 #include "coordinator/state/persist.h"
 #include "coordinator/state/store.h"
 
@@ -25,21 +26,6 @@ struct taking {
     bool missed; /* what the newest step began with was: a newer one has perhaps more luck */
     struct err err;
 };
-
-void capture_outer_path(uint64_t job_id, uint64_t module_id, const char *what, uint64_t version,
-                        char ret[MANIFEST_PATH_MAX])
-{
-    (void)snprintf(ret, MANIFEST_PATH_MAX, "outer/%llu/%llu/%s.%llu.safetensors",
-                   (unsigned long long)job_id, (unsigned long long)module_id, what,
-                   (unsigned long long)version);
-}
-
-void capture_blob_path(const uint8_t sha256[32], char ret[MANIFEST_PATH_MAX])
-{
-    char hex[HASH_HEX_MAX];
-    hash_hex(sha256, 32, hex);
-    (void)snprintf(ret, MANIFEST_PATH_MAX, "blobs/%.2s/%s", hex, hex);
-}
 
 /* ---- links --------------------------------------------------------------- */
 
@@ -76,10 +62,10 @@ static bool pin(struct taking *t, const char *path, const uint8_t *sha256, uint6
 
 static void pin_blob(void *arg, enum blob_role role, const struct blob_ref *ref, bool needed)
 {
-    char path[MANIFEST_PATH_MAX];
-    capture_blob_path(ref->sha256, path);
+    char *path = blob_dir_file(CAPTURE_BLOBS, ref->sha256);
     if (needed)
         (void)pin(arg, path, ref->sha256, ref->size, false);
+    mem_free(path);
 }
 
 /* age 0: the state that the next step starts from must be there.  1: that of the step before it is
@@ -89,14 +75,16 @@ static void pin_outer(struct taking *t, const struct job *j, const struct module
 {
     json_t *doc = v->provenance ? json_loads(v->provenance, 0, NULL) : NULL;
     const json_t *state = json_object_get(doc, "state");
+    char *dir = outer_state_dir(j->id, m->id);
     for (size_t i = 0; i < sizeof(outer_files) / sizeof(outer_files[0]); i++) {
-        char path[MANIFEST_PATH_MAX];
+        char *path = outer_state_file(dir, outer_files[i], v->version);
         struct blob_ref blob;
         const bool known = blob_ref_read(json_object_get(state, outer_files[i]), &blob);
-        capture_outer_path(j->id, m->id, outer_files[i], v->version, path);
         if (!pin(t, path, known ? blob.sha256 : NULL, known ? blob.size : 0, !known || age > 0))
             t->missed |= known && age == 1;
+        mem_free(path);
     }
+    mem_free(dir);
     json_decref(doc);
 }
 

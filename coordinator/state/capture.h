@@ -11,6 +11,7 @@
 #include "coordinator/state/state.h"
 
 #define CAPTURE_DATABASE "coordinator.db"
+#define CAPTURE_BLOBS "blobs"
 
 /* Of one job (0: of all, with the key and the secrets). */
 struct capture {
@@ -25,11 +26,5 @@ int capture_take(const char *data_dir, uint64_t job_id, struct capture *ret, str
 void capture_release(struct capture *s);
 /* Removes what a capture that was killed has left, unless one is being made. */
 void capture_tidy(const char *data_dir);
-
-/* Path of an outer state file of a module, relative to the data directory: "target", "momentum" or
- * "buffer" of a version. */
-void capture_outer_path(uint64_t job_id, uint64_t module_id, const char *what, uint64_t version,
-                        char ret[MANIFEST_PATH_MAX]);
-void capture_blob_path(const uint8_t sha256[32], char ret[MANIFEST_PATH_MAX]);
 
 #endif

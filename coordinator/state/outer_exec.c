@@ -31,11 +31,6 @@ struct run {
 
 /* ---- paths ---- */
 
-static char *state_path(const struct outer_step *s, const char *what, uint64_t version)
-{
-    return str_printf("%s/%s.%llu.safetensors", s->state_dir, what, (unsigned long long)version);
-}
-
 /* The local file of a blob, or NULL. */
 static char *blob_path(const struct outer_exec *e, const struct outer_blob *blob)
 {
@@ -66,16 +61,16 @@ static int make_paths(struct run *r, struct err *err)
     if (s->from != s->base && !(r->from = blob_path(r->exec, &s->from_full)) && s->up == CODEC_F32)
         return missing(err, "the version that the contribution starts from", &s->from_full);
     if (s->base > 0) {
-        r->target = state_path(s, "target", s->base);
-        r->mom = state_path(s, "momentum", s->base);
-        r->buf = s->delay > 1 ? state_path(s, "buffer", s->base) : NULL;
+        r->target = outer_state_file(s->state_dir, "target", s->base);
+        r->mom = outer_state_file(s->state_dir, "momentum", s->base);
+        r->buf = s->delay > 1 ? outer_state_file(s->state_dir, "buffer", s->base) : NULL;
     }
-    r->target_out = state_path(s, "target", next);
-    r->mom_out = state_path(s, "momentum", next);
-    r->buf_out = state_path(s, "buffer", next);
-    r->full_out = state_path(s, "full", next);
-    r->delta_out = state_path(s, "delta", next);
-    r->ema_out = state_path(s, "ema", next);
+    r->target_out = outer_state_file(s->state_dir, "target", next);
+    r->mom_out = outer_state_file(s->state_dir, "momentum", next);
+    r->buf_out = outer_state_file(s->state_dir, "buffer", next);
+    r->full_out = outer_state_file(s->state_dir, "full", next);
+    r->delta_out = outer_state_file(s->state_dir, "delta", next);
+    r->ema_out = outer_state_file(s->state_dir, "ema", next);
     return file_mkdirs(s->state_dir, 0700, err);
 }
 

@@ -121,6 +121,20 @@ int outer_submit(struct outer_exec *exec, struct outer_step *step, outer_done_fn
 /* Steps submitted and not yet done, those running included. [loop] */
 unsigned outer_pending(const struct outer_exec *exec);
 
+/* Where a module's state is, under the data directory; module_id 0: that of all of a job.  And a
+ * file of it: "target", "momentum", "buffer".  mem_free them. */
+static inline char *outer_state_dir(uint64_t job_id, uint64_t module_id)
+{
+    return module_id ? str_printf("outer/%llu/%llu", (unsigned long long)job_id,
+                                  (unsigned long long)module_id)
+                     : str_printf("outer/%llu", (unsigned long long)job_id);
+}
+
+static inline char *outer_state_file(const char *state_dir, const char *what, uint64_t version)
+{
+    return str_printf("%s/%s.%llu.safetensors", state_dir, what, (unsigned long long)version);
+}
+
 /* Removes state files of versions below `keep` (after v+1 has been recorded).
  * Any thread. */
 int outer_state_prune(const char *state_dir, uint64_t keep, struct err *err);

@@ -35,7 +35,7 @@ static int make_again(struct blobstore *store, const struct outer_step *s, struc
 {
     struct blob_id id;
     char *before = NULL, *delta = NULL;
-    char *made = str_printf("%s/full.%llu.safetensors", s->state_dir, (unsigned long long)s->base);
+    char *made = outer_state_file(s->state_dir, "full", s->base);
     memcpy(id.sha256, s->full.sha256, sizeof id.sha256);
     int rc = local(store, &s->before, &before, err);
     if (rc == 0)
