@@ -10,15 +10,17 @@ fuzz: ## run every fuzzer for FUZZ_SECONDS (default 60); FUZZ=st runs only that 
 	@$(MAKE) --no-print-directory fuzz-run CC=clang BUILD=asan CUDA=0 \
 	  BUILD_DIR=$(BUILD_DIR)/fuzz CFLAGS='$(CFLAGS) -fsanitize=fuzzer-no-link'
 
-fuzz-run: $(FUZZ_BINS)
+# As many at a time as make has jobs.
+FUZZED = $(FUZZ_BINS:%=%.run)
+.PHONY: $(FUZZED)
+fuzz-run: $(FUZZED)
 	@[ -n '$(FUZZ_BINS)' ] || { echo 'no tests/fuzz/*/fuzz_$(FUZZ).c'; exit 1; }
-	@for f in $(FUZZ_BINS); do \
-	  name=$${f#$(O)/fuzz/}; found=$(O)/found/$$name; mkdir -p $$found; \
+$(FUZZED): %.run: %
+	@name=$(<:$(O)/fuzz/%=%); found=$(O)/found/$$name; mkdir -p $$found; \
 	  seeds=tests/fuzz/$$(dirname $$name)/seeds/$$(basename $$name); \
 	  [ -d $$seeds ] || seeds=; \
-	  echo "== $$name, $(FUZZ_SECONDS) s"; \
-	  $$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
+	  $< -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
 	    -verbosity=0 -print_final_stats=1 -artifact_prefix=$(O)/found/crash- $$found $$seeds \
 	    >$$found.log 2>&1 || { tail -40 $$found.log; echo "FAILED: $$name"; exit 1; }; \
-	  grep -E 'number_of_executed_units|peak_rss' $$found.log; \
-	done
+	  printf '== %s, %s s\n%s\n' $$name $(FUZZ_SECONDS) \
+	    "$$(grep -E 'number_of_executed_units|peak_rss' $$found.log)"
