@@ -225,7 +225,7 @@ def chart(page):
 def test_a_step_of_an_island(page):
     path = write_job(page.swarm.folder, rounds=2, steps=6, replicas=1)
     with open(path, encoding="utf-8") as f:
-        text = f.read().replace("train: {", "train: {parallel: pipeline, accumulate: 4, ", 1)
+        text = f.read().replace("train: {", "train: {parallel: pipeline, pipeline: 1f1b, accumulate: 4, ", 1)
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
     page.swarm.worker("isle", device="cpu,cpu", threads=2)
@@ -264,10 +264,10 @@ def test_a_step_of_an_island(page):
 
 
 def test_a_stopped_worker_is_waited_for(page):
-    # Phases of seconds: of shorter ones the other worker takes over long before this one is lost.
+    # Phases longer than half a lease: of shorter ones the other worker takes over before this one is lost.
     page.swarm.worker("isle-a", "--throttle", "300")
     page.swarm.worker("isle-b", "--throttle", "300")
-    job = page.swarm.submit(rounds=100000, steps=10)
+    job = page.swarm.submit(rounds=100000, steps=25)
     page.swarm.wait_round(job, 1)
     page.open()
     page.wait(lambda: page.count("#workers tr") == 2, "two workers")
