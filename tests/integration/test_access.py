@@ -205,3 +205,22 @@ def test_wrong_orders_are_explained(swarm, args, words):
 def test_a_token_that_ends_at_once_is_refused(swarm):
     done = swarm.skerry("tokens", "--new", "worker", "--expires", "0")
     assert done.returncode == 2 and "from 1s to 36500d" in done.stderr, done.stderr
+
+
+def test_who_lost_every_operator_token_gets_a_new_one_and_the_lost_one_counts_for_nothing(swarm):
+    swarm.worker("stays")
+    here(swarm, "stays")
+    lost = swarm.token
+    swarm.kill("coordinatord")
+    for name in ("user.secret", "worker.secret"):
+        os.remove(os.path.join(swarm.data, name))
+    swarm.coordinator()
+    assert swarm.token != lost and swarm.get("/v1/status").status_code == 200
+    assert viewer(swarm, lost).get(swarm.url + "/v1/status", timeout=20).status_code == 401
+    tokens = swarm.get("/v1/tokens").json()["items"]
+    names = [t["name"] for t in tokens if t["state"] != "revoked"]
+    assert len(set(names)) == len(names) == 3 and {"user.token", "worker.token"} < set(names), tokens
+    here(swarm, "stays")  # who joined by a token whose file is lost goes on by its own key
+    swarm.kill("coordinatord")
+    swarm.coordinator()
+    assert "has ended" not in swarm.log("coordinatord"), "what is revoked has not ended, and old ends are no news"
