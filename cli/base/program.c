@@ -69,7 +69,7 @@ static int spawn(char *const *argv, const struct files *f, int limit_ms, int *re
     const int failed = posix_spawn(&pid, argv[0], &to, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&to);
     if (failed)
-        return err_set(err, -ENOENT, "%s cannot be started", argv[0]);
+        return err_set(err, -failed, "%s cannot be started: %s", argv[0], strerror(failed));
     return wait_for(pid, argv[0], limit_ms, ret_status, err);
 }
 

@@ -7,7 +7,8 @@
 static void test_left_behind(void **state)
 {
     struct file_lock lock;
-    char *data = scratch_new(), *dir = file_join(data, ".capture"), *blobs = file_join(dir, "blobs");
+    char *data = scratch_new(), *dir = file_join(data, ".capture"),
+         *blobs = file_join(dir, "blobs");
     capture_tidy(data); /* there is nothing yet, and nothing is made */
     assert_false(file_exists(dir));
     OK(file_mkdirs(blobs, 0700, err));
