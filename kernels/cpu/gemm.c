@@ -6,7 +6,6 @@
 enum {
     ROWS = 96,     /* rows of a task: eight tiles share a panel of B in the first cache */
     TN_COLS = 384, /* columns of a task in TN, at most: A's panels are read again for each panel */
-    CHUNK = 1024,  /* units of k of a packed chunk in TN, so that both panels stay in cache */
     SLAB = 32,     /* units of k that one packing task takes: whole rows of memory */
     LINE = 16,     /* floats; added to the strides of panels */
     FEW_ROWS = 3   /* of A: B is not worth packing, in NT */
@@ -246,7 +245,7 @@ static int multiply(struct device *dev, const struct matmul *mm)
     /* Only a plain f32 sum can be continued in C by a later chunk. */
     bool chunked = mm->layout == MM_TN && mm->epilogue == MM_PLAIN && mm->c_dt == DT_F32;
     int64_t per_unit = mm->dt == DT_BF16 ? 2 : 1;
-    int64_t chunk = chunked ? min64(mm->k, CHUNK * per_unit) : mm->k;
+    int64_t chunk = chunked ? min64(mm->k, job.kern->chunk * per_unit) : mm->k;
     if (!plan_memory(&job, st, gemm_units(mm->dt, chunk)))
         return -ENOMEM;
     plan_columns(&job, dev->threads);

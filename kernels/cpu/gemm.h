@@ -11,8 +11,8 @@
  * Panels follow each other at a stride that is no multiple of a page, so that
  * writing one unit of all panels does not fall on one set of the first cache.
  *
- * Every sum runs over k in ascending order in chunks fixed by the shapes, so the
- * result depends on neither the number of threads nor the blocking. */
+ * Every sum runs over k in ascending order in chunks fixed by the shapes and the instruction
+ * set, so the result depends on neither the number of threads nor the blocking. */
 #ifndef KERNELS_CPU_GEMM_H
 #define KERNELS_CPU_GEMM_H
 
@@ -74,6 +74,7 @@ typedef void gemm_store_fn(const struct matmul *mm, const struct gemm_tile *tile
 
 struct gemm_kernel {
     int nr;                        /* columns of a panel of B, and of a tile */
+    int chunk;                     /* units of k packed at once in TN: both panels stay in cache */
     gemm_micro_fn *const *packed;  /* [rows], 1..MR */
     gemm_micro_fn *const *inplace; /* [rows] */
     gemm_pack_b_fn *pack_b_nn, *pack_b_nt;

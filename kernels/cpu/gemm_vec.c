@@ -32,7 +32,7 @@ static inline __attribute__((always_inline)) void put_row(const struct gemm_out 
     }
 }
 
-/* Each gives micro and the packing of panels. */
+/* Each gives micro, the packing of panels and CHUNK. */
 #if ISA_BITS == 512
 #include "kernels/cpu/gemm_avx512.inc"
 #else
@@ -120,40 +120,67 @@ static void direct(float *tile, const struct gemm_rows *a, const struct gemm_row
 /* ---- the epilogue ---- */
 
 /* One vector of columns of one row; at is the element in C and aux. */
-static inline void store_vec(const struct matmul *mm, vf v, int64_t at, vmask m, bool add)
+static inline __attribute__((always_inline)) void store_vec(const struct matmul *mm, vf v,
+                                                            int64_t at, vmask m, bool add,
+                                                            enum mm_epilogue epilogue,
+                                                            enum dtype dt)
 {
-    switch (mm->epilogue) {
+    switch (epilogue) {
     case MM_PLAIN:
         if (add)
             v = v_add(v, v_load((const float *)mm->c + at, m));
         break;
     case MM_GELU:
         if (mm->aux)
-            v_store_dt(mm->aux, mm->c_dt, at, m, v);
+            v_store_dt(mm->aux, dt, at, m, v);
         v = v_gelu(v);
         break;
     case MM_DGELU:
-        v = v_mul(v, v_gelu_grad(v_load_dt(mm->aux, mm->c_dt, at, m)));
+        v = v_mul(v, v_gelu_grad(v_load_dt(mm->aux, dt, at, m)));
         break;
     }
-    v_store_dt(mm->c, mm->c_dt, at, m, v);
+    v_store_dt(mm->c, dt, at, m, v);
+}
+
+/* epilogue and dt are constants where this is inlined. */
+static inline __attribute__((always_inline)) void store_as(const struct matmul *mm,
+                                                           const struct gemm_tile *t,
+                                                           enum mm_epilogue epilogue, enum dtype dt)
+{
+    const int64_t ldc = mm->ldc ? mm->ldc : mm->n;
+    for (int c = 0; c < t->cols; c += VL) {
+        const vmask m = v_mask(t->cols - c);
+        const vf bias = t->bias && mm->bias ? v_load(mm->bias + t->j + c, m) : v_zero();
+        const int64_t at = t->i * ldc + t->j + c;
+        for (int r = 0; r < t->rows; r++) {
+            const vf v = v_add(v_load(t->v + r * GEMM_NR + c, v_mask(VL)), bias);
+            if (m == v_mask(VL))
+                store_vec(mm, v, at + r * ldc, v_mask(VL), t->add, epilogue, dt);
+            else
+                store_vec(mm, v, at + r * ldc, m, t->add, epilogue, dt);
+        }
+    }
 }
 
 static void store_tile(const struct matmul *mm, const struct gemm_tile *t)
 {
-    int64_t ldc = mm->ldc ? mm->ldc : mm->n;
-    for (int c = 0; c < t->cols; c += VL) {
-        vmask m = v_mask(t->cols - c);
-        vf bias = t->bias && mm->bias ? v_load(mm->bias + t->j + c, m) : v_zero();
-        for (int r = 0; r < t->rows; r++) {
-            vf v = v_add(v_load(t->v + r * GEMM_NR + c, v_mask(VL)), bias);
-            store_vec(mm, v, (t->i + r) * ldc + t->j + c, m, t->add);
-        }
+    const bool half = mm->c_dt == DT_BF16;
+    switch (mm->epilogue) {
+    case MM_PLAIN:
+        half ? store_as(mm, t, MM_PLAIN, DT_BF16) : store_as(mm, t, MM_PLAIN, DT_F32);
+        break;
+    case MM_GELU:
+        half ? store_as(mm, t, MM_GELU, DT_BF16) : store_as(mm, t, MM_GELU, DT_F32);
+        break;
+    case MM_DGELU:
+        half ? store_as(mm, t, MM_DGELU, DT_BF16) : store_as(mm, t, MM_DGELU, DT_F32);
+        break;
     }
 }
 
 const struct gemm_kernel FOR_ISA(gemm_kernel) = {
     .nr = GEMM_NR,
+    .chunk = CHUNK,
     .packed = packed_table,
     .inplace = inplace_table,
     .pack_b_nn = pack_b_nn,
