@@ -233,8 +233,9 @@ static const struct conf_key train_keys[] = {
          .doc = "optimizer: each of a worker's devices has the moments and averages of a share of "
                 "the weights alone. auto: where they would not fit otherwise"),
     CONF(struct job_train, stages, INT, .def = "auto", .zero = "auto", .min = 2, .max = 16,
-         .doc = "of a pipeline; divides a worker's devices, which are several pipelines where "
-                "there are more. auto: as many as are predicted to be fastest"),
+         .doc = "of a pipeline; where they divide a worker's devices these are as many pipelines "
+                "as there is room for, else some stages have several devices. auto: as many as "
+                "are predicted to be fastest"),
     CONF_END,
 };
 

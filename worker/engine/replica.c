@@ -183,8 +183,7 @@ struct phase_plan {
 /* Micro-batches of a pipeline, where it is for us to choose: so many that at most a fifth of the
  * time is bubbles. */
 #define MICROS_PER_STAGE 4
-/* A profile that is off by more is measured again. */
-#define PREDICTED_OFF 0.1
+#define PREDICTED_OFF 0.1 /* a profile that is off by more is measured again */
 
 static bool is_filled(const struct phase_plan *plan)
 {
@@ -213,7 +212,8 @@ static int plan_parts(const struct replicas *rs, const struct model *m,
         share.split = ret->pipe.order == PIPE_SPLIT;
         share.lean = ret->lean && !share.split;
         share.fill = is_filled(ret);
-        share.sharers = ret->pipe.shard ? ret->pipe.copies : 1;
+        share.width = cut->stages[i].devices;
+        share.sharers = ret->pipe.shard ? share.width * ret->pipe.copies : 1;
         if (rc == 0)
             rc = plan_train(part ? part : m, &share,
                             net_dtype(island_device(rs->is, 0), opt->precision), &room, &plan, err);
@@ -234,13 +234,15 @@ static int plan_stages(const struct replicas *rs, const struct model *m,
                        struct phase_plan *ret, struct err *err)
 {
     const int n = island_size(rs->is), micros = MICROS_PER_STAGE * stages;
+    const int width = n % stages == 0 ? 1 : n / stages + 1;
     struct train_options share;
     island_share_options(opt, n % stages == 0 ? n / stages : 1, &share);
     if (stages > 1 && opt->accumulate_auto && share.accumulate < micros)
-        share.accumulate = share.batch < micros ? share.batch : micros;
+        share.accumulate =
+            share.batch < width * micros ? (share.batch + width - 1) / width : micros;
     *ret = (struct phase_plan){.accumulate = share.accumulate};
     int rc = island_even_plan(rs->is, m, stages, share.accumulate, &ret->pipe, err);
-    ret->pipe.shard = shard && ret->pipe.copies > 1;
+    ret->pipe.shard = shard && pipe_shares(&ret->pipe);
     if (opt->pipeline == JOB_PIPELINE_SPLIT && ret->pipe.order == PIPE_1F1B)
         pipe_plan_split(&ret->pipe);
     return rc < 0 ? rc : plan_parts(rs, m, opt, ret, err);
@@ -254,7 +256,7 @@ static int plan_shared(const struct replicas *rs, const struct model *m,
     const bool asked = opt->shard == JOB_SHARD_OPTIMIZER;
     struct err why = {0};
     int rc = plan_stages(rs, m, opt, stages, asked, ret, err);
-    if (rc != -ENOMEM || opt->shard != JOB_SHARD_AUTO || ret->pipe.copies < 2)
+    if (rc != -ENOMEM || opt->shard != JOB_SHARD_AUTO || !pipe_shares(&ret->pipe))
         return rc;
     return plan_stages(rs, m, opt, stages, true, ret, &why) < 0 ? rc : 0;
 }
@@ -296,8 +298,7 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
         if (from < to && (n % s != 0 || s > m->spec.depth))
             continue;
         rc = plan_shared(rs, m, opt, s, ret, &why);
-        if (tried++ == 0)
-            first = why;
+        first = tried++ == 0 ? why : first;
         if (rc != -ENOMEM)
             break;
     }
@@ -314,6 +315,8 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
 static int fastest(const struct costs *costs, const struct train_options *opt, bool pipeline,
                    struct planner_candidate *ret, struct err *err)
 {
+    /* Copies of so many stages as are asked for have one order of sums, whatever was measured. */
+    const bool repeats = opt->stages > 0 && costs->n_devices % opt->stages == 0;
     static const unsigned orders[] = {[JOB_PIPELINE_AUTO] =
                                           PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT),
                                       [JOB_PIPELINE_1F1B] = PLANNER_BIT(PIPE_1F1B),
@@ -321,7 +324,7 @@ static int fastest(const struct costs *costs, const struct train_options *opt, b
     const enum job_pipeline asked = opt->recompute ? JOB_PIPELINE_1F1B : opt->pipeline;
     struct planner_options o = {.samples = opt->batch,
                                 .stages = pipeline ? opt->stages : 0,
-                                .width = 1,
+                                .width = repeats ? 1 : 0,
                                 .orders = pipeline ? orders[asked] : PLANNER_BIT(PIPE_DATA),
                                 .shard = opt->shard != JOB_SHARD_NONE,
                                 .fill = true,
@@ -341,7 +344,7 @@ static int fastest(const struct costs *costs, const struct train_options *opt, b
     *ret = found.of[found.chosen];
     ret->schedule = (struct pipe_schedule){0};
     planner_release(&found);
-    ret->plan.shard |= opt->shard == JOB_SHARD_OPTIMIZER && ret->plan.copies > 1;
+    ret->plan.shard |= opt->shard == JOB_SHARD_OPTIMIZER && pipe_shares(&ret->plan);
     return 0;
 }
 
@@ -531,8 +534,8 @@ static void say(const struct phase_plan *plan, const struct train_options *opt)
     const int copies = plan->pipe.copies, stages = plan->pipe.cuts[0].n;
     struct train_options share;
     island_share_options(opt, copies, &share);
-    if (copies * stages > 1)
-        snprintf(each, sizeof each, " on each of %d devices", copies * stages);
+    if (copies * plan->pipe.devices > 1)
+        snprintf(each, sizeof each, " on each of %d devices", copies * plan->pipe.devices);
     if (stages > 1)
         snprintf(over, sizeof over, " over %d pipeline%s of %d stages (%s)", copies,
                  copies == 1 ? "" : "s", stages, pipe_order_name(plan->pipe.order));
@@ -566,12 +569,11 @@ static void write_way(const struct phase_plan *plan, char *out, size_t size)
 {
     const int copies = plan->pipe.copies, stages = plan->pipe.cuts[0].n;
     int n = 0;
-    if (stages > 1 && copies > 1)
-        n = snprintf(out, size, " in %d x %d stages", copies, stages);
-    else if (stages > 1)
-        n = snprintf(out, size, " in %d stages", stages);
-    else if (copies > 1)
-        n = snprintf(out, size, " on %d devices", copies);
+    if (stages > 1)
+        n = copies > 1 ? snprintf(out, size, " in %d x %d stages", copies, stages)
+                       : snprintf(out, size, " in %d stages", stages);
+    if (pipe_width(&plan->pipe) > 1 || (stages == 1 && copies > 1))
+        n += snprintf(out + n, size - (size_t)n, " on %d devices", copies * plan->pipe.devices);
     if (stages > 1)
         n += snprintf(out + n, size - (size_t)n, "%s, %d micro-batches",
                       plan->pipe.order == PIPE_SPLIT ? " (split)" : "", plan->accumulate);
@@ -889,10 +891,9 @@ int replica_get(struct replicas *rs, const struct work *w, struct encoders *enco
             rc = trainer_reset_moments(r->trainer, err);
     }
     r->whole = false;
-    if (rc < 0)
-        return rc;
-    if (!*ret_resumed)
+    if (rc == 0 && !*ret_resumed)
         trainer_position(r->trainer, t->first_step, t->total_steps);
-    *ret = r;
-    return 0;
+    if (rc == 0)
+        *ret = r;
+    return rc;
 }

@@ -45,49 +45,81 @@ void batch_slice(const struct batch *b, unsigned from, unsigned count,
     }
 }
 
-/* What a sample has in each array of a batch of images. */
+/* What a sample has in each array of a batch. */
 struct column {
     size_t field, bytes;
 };
 
-int batch_hold(struct batch_held *held, const struct batch *b, const struct batch_sizes *sizes,
-               struct err *err)
+/* Wide values first: all of them are aligned behind each other. */
+enum { COLUMNS = 14 };
+static void columns_of(const struct batch *b, const struct batch_sizes *sizes,
+                       struct column ret[COLUMNS])
 {
-    const struct column columns[] = {
+    const bool text = b->tokens != NULL;
+    const size_t row = (text ? b->seq : 0) * sizeof *b->tokens;
+    const struct column columns[COLUMNS] = {
         {offsetof(struct batch, ids), sizeof *b->ids},
         {offsetof(struct batch, keys), sizeof *b->keys},
         {offsetof(struct batch, labels), sizeof *b->labels},
         {offsetof(struct batch, partitions), sizeof *b->partitions},
         {offsetof(struct batch, caption_lengths), sizeof *b->caption_lengths},
-        {offsetof(struct batch, captions), sizes->caption_tokens * sizeof *b->captions},
-        {offsetof(struct batch, moments), sizes->moments * sizeof *b->moments},
-        {offsetof(struct batch, images), sizes->image},
+        {offsetof(struct batch, tokens), row + sizeof *b->tokens},
+        {offsetof(struct batch, start), row},
+        {offsetof(struct batch, target), row},
+        {offsetof(struct batch, pos), row},
+        {offsetof(struct batch, lengths), sizeof *b->lengths},
+        {offsetof(struct batch, captions), text ? 0 : sizes->caption_tokens * sizeof *b->captions},
+        {offsetof(struct batch, moments), text ? 0 : sizes->moments * sizeof *b->moments},
+        {offsetof(struct batch, images), text ? 0 : sizes->image},
         {offsetof(struct batch, shapes), sizeof *b->shapes},
     };
-    const size_t n = sizeof columns / sizeof *columns;
+    memcpy(ret, columns, sizeof columns);
+}
+
+/* at NULL: all samples as they are. */
+static void copy_samples(char *to, const char *from, const unsigned *at, unsigned n, size_t bytes)
+{
+    if (!at)
+        memcpy(to, from, n * bytes);
+    for (unsigned i = 0; at && i < n; i++)
+        memcpy(to + i * bytes, from + at[i] * bytes, bytes);
+}
+
+int batch_pick(struct batch_held *held, const struct batch *b, const unsigned *at, unsigned n,
+               const struct batch_sizes *sizes, struct err *err)
+{
+    struct column columns[COLUMNS];
     struct batch out = *b;
     size_t bytes = 0;
-    for (size_t i = 0; i < n; i++)
-        bytes += b->count * columns[i].bytes;
+    columns_of(b, sizes, columns);
+    for (size_t i = 0; i < COLUMNS; i++)
+        bytes += n * columns[i].bytes;
     if (bytes > held->bytes) {
         mem_free(held->memory);
         held->memory = mem_try(bytes);
         held->bytes = held->memory ? bytes : 0;
         if (!held->memory)
-            return err_set(err, -ENOMEM, "no memory to keep a batch of %u images", b->count);
+            return err_set(err, -ENOMEM, "no memory to keep a batch of %u samples", n);
     }
     char *to = held->memory;
-    for (size_t i = 0; i < n; i++) { /* wide values first: all of them are aligned */
+    for (size_t i = 0; i < COLUMNS; i++) {
         const void *from;
         memcpy(&from, (const char *)b + columns[i].field, sizeof from);
         if (!from)
             continue;
-        memcpy(to, from, b->count * columns[i].bytes);
+        copy_samples(to, from, at, n, columns[i].bytes);
         memcpy((char *)&out + columns[i].field, &to, sizeof to);
-        to += b->count * columns[i].bytes;
+        to += n * columns[i].bytes;
     }
+    out.count = n;
     held->batch = out;
     return 0;
+}
+
+int batch_hold(struct batch_held *held, const struct batch *b, const struct batch_sizes *sizes,
+               struct err *err)
+{
+    return batch_pick(held, b, NULL, b->count, sizes, err);
 }
 
 void batch_release(struct batch_held *held)

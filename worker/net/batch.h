@@ -69,15 +69,18 @@ static inline int batch_shape(const struct batch *b, unsigned i)
 }
 unsigned batch_run(const struct batch *b, unsigned from, unsigned most);
 
-/* A batch of images in memory of its own, while its pipeline makes the next one. */
+/* A batch in memory of its own, while its pipeline makes the next one. */
 struct batch_held {
     struct batch batch;
     void *memory;
     size_t bytes;
 };
-/* Copies b, which is not held's own.  -ENOMEM.  release accepts { 0 }. */
+/* Copies b, which is not held's own; of it samples at[0..n) alone.  sizes is not read for texts.
+ * -ENOMEM.  release accepts { 0 }. */
 int batch_hold(struct batch_held *held, const struct batch *b, const struct batch_sizes *sizes,
                struct err *err);
+int batch_pick(struct batch_held *held, const struct batch *b, const unsigned *at, unsigned n,
+               const struct batch_sizes *sizes, struct err *err);
 void batch_release(struct batch_held *held);
 
 /* Samples [from, from+count); sizes is not read for texts. */

@@ -247,7 +247,7 @@ static int try_all(struct planner *s, int copies, int micros, bool shard)
 static int search(struct planner *s, bool shard)
 {
     int rc = 0;
-    for (int copies = 1; copies <= s->p->n_devices && rc == 0; copies++) {
+    for (int copies = s->p->n_devices; copies >= 1 && rc == 0; copies--) {
         if (s->p->n_devices % copies != 0 || s->opt->samples % copies != 0)
             continue;
         for (int i = 0; i < s->opt->n_micros && rc == 0; i++) {

@@ -38,11 +38,29 @@ const char *pipe_op_name(enum pipe_op op)
 
 /* ---- costs ---- */
 
-void pipe_share(const struct pipe_cut *cut, int stage, int rank, int *first, int *count)
+int pipe_width(const struct pipe_plan *plan)
 {
-    const int r = cut->stages[stage].devices;
-    *first = (int)((int64_t)cut->samples * rank / r);
-    *count = (int)((int64_t)cut->samples * (rank + 1) / r) - *first;
+    int most = 0;
+    for (int i = 0; i < plan->cuts[0].n; i++)
+        if (plan->cuts[0].stages[i].devices > most)
+            most = plan->cuts[0].stages[i].devices;
+    return most;
+}
+
+int pipe_stage_of(const struct pipe_cut *cut, int device)
+{
+    int stage = 0;
+    while (device >= cut->stages[stage].device + cut->stages[stage].devices)
+        stage++;
+    return stage;
+}
+
+void pipe_share(const struct pipe_cut *cut, int stage, int rank, int micro, int *first, int *count)
+{
+    const int64_t r = cut->stages[stage].devices;
+    const int64_t samples = cut->sizes ? cut->sizes[micro] : cut->samples;
+    *first = (int)(samples * rank / r);
+    *count = (int)(samples * (rank + 1) / r) - *first;
 }
 
 struct pipe_cost pipe_layer_cost(const struct costs *p, int chain, int layer, int samples)
@@ -185,10 +203,10 @@ static void transfers(struct maker *m, const struct pipe_instr *like, int rank, 
     const struct pipe_cut *cut = &m->plan->cuts[like->chain];
     const struct pipe_stage *there = &cut->stages[other];
     int first, count, from, n;
-    pipe_share(cut, like->stage, rank, &first, &count);
+    pipe_share(cut, like->stage, rank, like->micro, &first, &count);
     for (int q = 0; q < there->devices; q++) {
         struct pipe_instr in = *like;
-        pipe_share(cut, other, q, &from, &n);
+        pipe_share(cut, other, q, like->micro, &from, &n);
         in.peer = there->device + q;
         in.first = first > from ? first : from;
         in.count = (first + count < from + n ? first + count : from + n) - in.first;

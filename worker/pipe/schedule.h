@@ -56,7 +56,8 @@ struct pipe_cut {
     int n; /* stages, from the input to the loss */
     struct pipe_stage stages[PIPE_STAGES_MAX];
     int micros;
-    int samples; /* of a micro-batch */
+    int samples;      /* of a micro-batch */
+    const int *sizes; /* (micros) those of each, borrowed, where they are unlike; NULL: `samples` */
 };
 
 struct pipe_plan {
@@ -133,9 +134,19 @@ void pipe_plan_split(struct pipe_plan *plan);
 /* Before item `at` of device d's list.  -ENOMEM. */
 int schedule_insert(struct pipe_schedule *s, int d, int at, const struct pipe_instr *in);
 
+/* The most devices that a stage of a copy has, of the first chain. */
+int pipe_width(const struct pipe_plan *plan);
+/* Do several devices hold the same layers? */
+static inline bool pipe_shares(const struct pipe_plan *plan)
+{
+    return pipe_width(plan) * plan->copies > 1;
+}
+/* The stage that a device of a copy is of. */
+int pipe_stage_of(const struct pipe_cut *cut, int device);
+
 /* Samples [first, first+count) of a micro-batch that rank `rank` of a stage has, and the most that
  * any rank of r has. */
-void pipe_share(const struct pipe_cut *cut, int stage, int rank, int *first, int *count);
+void pipe_share(const struct pipe_cut *cut, int stage, int rank, int micro, int *first, int *count);
 static inline int pipe_most(int samples, int r)
 {
     return (samples + r - 1) / r;

@@ -141,7 +141,7 @@ static bool arrived(const struct machine *m, int d, int i, double *ret)
     if (in->op == PIPE_B ? in->stage == cut->n - 1 : in->stage == 0)
         return true;
     int first;
-    pipe_share(cut, in->stage, d - cut->stages[in->stage].device, &first, &wanted);
+    pipe_share(cut, in->stage, d - cut->stages[in->stage].device, in->micro, &first, &wanted);
     for (int k = i - 1; k >= 0 && wanted > 0; k--) {
         const struct pipe_instr *r = &l->items[k];
         if (r->op != PIPE_RECV || r->what != what || r->chain != in->chain || r->micro != in->micro)

@@ -21,6 +21,7 @@ struct ahead {
     int n;
     struct network networks[NET_ENCODERS]; /* by number */
     unsigned begun, ready;                 /* samples that are being encoded, that were */
+    const unsigned *at;                    /* ahead_rows */
 
     /* First stage: the inputs of what was encoded, on the host. */
     uint8_t *images;           /* (batch,S,S,3) */
@@ -95,13 +96,29 @@ static const struct network *network_of(const struct ahead *a, enum net_encoder 
     return NULL;
 }
 
-/* Samples from i on, of which all were encoded ahead, or none. */
-static unsigned run_of(const bool *known, unsigned i, unsigned count)
+/* Which of the copy's samples the network loads as its i-th. */
+static unsigned row_of(const struct ahead *a, unsigned i)
+{
+    return a->at ? a->at[i] : i;
+}
+
+/* Samples from i on that lie behind each other, of which all were encoded ahead, or none; known
+ * NULL: all were. */
+static unsigned run_of(const struct ahead *a, const bool *known, unsigned i, unsigned count)
 {
     unsigned n = 1;
-    while (i + n < count && known[i + n] == known[i])
+    while (i + n < count && (!known || known[i + n] == known[i]) &&
+           row_of(a, i + n) == row_of(a, i) + n)
         n++;
     return n;
+}
+
+/* Those of a network from row_of(i) on, to where the i-th goes. */
+static int take_run(struct ahead *a, const struct network *n, void *to, unsigned i, unsigned count,
+                    struct err *err)
+{
+    return copied(a, (char *)to + i * n->bytes, n->out + row_of(a, i) * n->bytes, count * n->bytes,
+                  err);
 }
 
 static int take_images(void *arg, const uint8_t *images, const uint8_t *shapes, unsigned count,
@@ -110,9 +127,18 @@ static int take_images(void *arg, const uint8_t *images, const uint8_t *shapes, 
     struct ahead *a = arg;
     const struct network *n = network_of(a, NET_IMAGES);
     const uint64_t bytes = image_bytes(&a->opt);
-    if (!n || shapes || count > a->ready || memcmp(images, a->images, count * bytes) != 0)
+    bool same = n && !shapes;
+    for (unsigned i = 0; i < count && same; i++)
+        same = row_of(a, i) < a->ready &&
+               memcmp(images + i * bytes, a->images + row_of(a, i) * bytes, bytes) == 0;
+    if (!same)
         return a->e->images(a->e->arg, images, shapes, count, d_moments, err);
-    return copied(a, d_moments, n->out, count * n->bytes, err);
+    int rc = 0;
+    for (unsigned i = 0, m; i < count && rc == 0; i += m) {
+        m = run_of(a, NULL, i, count);
+        rc = take_run(a, n, d_moments, i, m, err);
+    }
+    return rc;
 }
 
 /* The states of the empty caption. */
@@ -135,14 +161,14 @@ static int take_captions(void *arg, const int32_t *tokens, const int32_t *length
     bool *known = mem_try_array(count, sizeof *known);
     int rc = known ? 0 : err_set(err, -ENOMEM, "no memory for %u captions", count);
     for (unsigned i = 0; i < count && rc == 0; i++)
-        known[i] = n && i < a->ready && a->lengths[i] == lengths[i] &&
-                   memcmp(a->tokens + i * L, tokens + i * L, row) == 0;
+        known[i] = n && row_of(a, i) < a->ready && a->lengths[row_of(a, i)] == lengths[i] &&
+                   memcmp(a->tokens + row_of(a, i) * L, tokens + i * L, row) == 0;
     for (unsigned i = 0, m; i < count && rc == 0; i += m) {
         const uint64_t bytes = ahead_out_bytes(&a->opt, NET_CAPTIONS);
         char *to = (char *)d_states + i * bytes;
-        m = run_of(known, i, count);
+        m = run_of(a, known, i, count);
         if (known[i]) {
-            rc = copied(a, to, n->out + i * bytes, m * bytes, err);
+            rc = take_run(a, n, d_states, i, m, err);
             continue;
         }
         m = 1;
@@ -274,6 +300,11 @@ struct comm_piece ahead_piece(const struct ahead *a, const struct pipe_instr *in
     const struct network *n = &a->networks[in->chain];
     return (struct comm_piece){n->out + (uint64_t)in->first * n->bytes,
                                (uint64_t)in->count * n->bytes};
+}
+
+void ahead_rows(struct ahead *a, const unsigned *at)
+{
+    a->at = at;
 }
 
 void ahead_end(struct ahead *a)

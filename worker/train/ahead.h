@@ -55,6 +55,10 @@ int ahead_run(struct ahead *a, const struct pipe_instr *in, struct stream *s, st
 struct comm_piece ahead_piece(const struct ahead *a, const struct pipe_instr *in);
 void ahead_end(struct ahead *a);
 
+/* Of what the network loads until the next call, sample i is sample at[i] of the copy's; borrowed.
+ * NULL, as at first: they are all of the copy's. */
+void ahead_rows(struct ahead *a, const unsigned *at);
+
 const struct net_encoders *ahead_table(const struct ahead *a);
 
 #endif

@@ -12,7 +12,8 @@ enum { NOBODY = -1, NAMES_MAX = 256 };
 struct rank {
     struct island *is;
     int index;
-    struct comm *stage, *pipe, *links[ISLAND_WAYS]; /* in the island's circles, or NULL */
+    struct comm *stage, *pipe;                   /* in the island's circles, or NULL */
+    struct comm *links[ISLAND_MAX][ISLAND_WAYS]; /* to each other rank */
     pthread_t thread;
     int rc; /* the last job's */
     struct err err;
@@ -24,11 +25,13 @@ struct circle {
     struct comm *comms[ISLAND_MAX];
 };
 
-/* Those of all stages, of all copies, and two for each pair of neighbours. */
-enum { CIRCLES_MAX = 4 * ISLAND_MAX };
+/* Those of all stages, of all copies, and two for each pair of neighbours: of stages of r and q
+ * ranks at most r + q - 1 pairs. */
+enum { CIRCLES_MAX = 6 * ISLAND_MAX };
 
 struct island {
-    int n, stages;
+    int n;
+    struct island_shape shape;
     struct device *devs[ISLAND_MAX];
     struct circle circles[CIRCLES_MAX];
     int n_circles;
@@ -101,14 +104,13 @@ static void close_circles(struct island *is)
     }
 }
 
-/* n ranks, `step` apart. */
-static int open_circle(struct island *is, int first, int step, int n, struct comm *const **ret,
+static int open_circle(struct island *is, const int *ranks, int n, struct comm *const **ret,
                        struct err *err)
 {
     struct circle *c = &is->circles[is->n_circles];
     struct device *devs[ISLAND_MAX];
     for (int i = 0; i < n; i++)
-        devs[i] = is->devs[first + i * step];
+        devs[i] = is->devs[ranks[i]];
     int rc = comm_open(devs, n, c->comms, err);
     if (rc < 0)
         return rc;
@@ -118,39 +120,79 @@ static int open_circle(struct island *is, int first, int step, int n, struct com
     return 0;
 }
 
-static int open_links(struct island *is, int lower, struct err *err)
+/* Ranks of a copy. */
+static int depth_of(const struct island_shape *shape)
 {
-    struct rank *r = &is->ranks[lower];
-    struct comm *const *up = NULL, *const *down = NULL;
-    int rc = open_circle(is, lower, 1, 2, &up, err);
-    if (rc == 0)
-        rc = open_circle(is, lower, 1, 2, &down, err);
-    if (rc < 0)
-        return rc;
-    r[0].links[ISLAND_TO_ABOVE] = up[0];
-    r[1].links[ISLAND_FROM_BELOW] = up[1];
-    r[0].links[ISLAND_FROM_ABOVE] = down[0];
-    r[1].links[ISLAND_TO_BELOW] = down[1];
-    return 0;
+    int n = 0;
+    for (int s = 0; s < shape->stages; s++)
+        n += shape->width[s];
+    return n;
+}
+
+static int open_pair(struct island *is, int lower, int upper, struct err *err)
+{
+    int rc = 0;
+    for (int way = 0; way < ISLAND_WAYS && rc == 0; way++) {
+        struct comm *const *c = NULL;
+        rc = open_circle(is, (int[]){lower, upper}, 2, &c, err);
+        if (rc == 0) {
+            is->ranks[lower].links[upper][way] = c[0];
+            is->ranks[upper].links[lower][way] = c[1];
+        }
+    }
+    return rc;
+}
+
+/* A stage's r ranks from rank `first` on and the q of the next one: shares of k/r and of m/q of a
+ * micro-batch. */
+static int open_links(struct island *is, int first, int r, int q, struct err *err)
+{
+    int rc = 0;
+    for (int k = 0; k < r; k++)
+        for (int m = 0; m < q && rc == 0; m++)
+            if (k * q < (m + 1) * r && m * r < (k + 1) * q)
+                rc = open_pair(is, first + k, first + r + m, err);
+    return rc;
+}
+
+/* Of a stage that begins with rank `first` of each copy. */
+static int open_stage(struct island *is, int first, int width, int copies, struct err *err)
+{
+    const int n = width * copies, depth = is->n / copies;
+    struct comm *const *c = NULL;
+    int ranks[ISLAND_MAX];
+    for (int i = 0; i < n; i++)
+        ranks[i] = i / width * depth + first + i % width;
+    int rc = n > 1 ? open_circle(is, ranks, n, &c, err) : 0;
+    for (int i = 0; i < n && c; i++)
+        is->ranks[ranks[i]].stage = c[i];
+    return rc;
+}
+
+static int open_copy(struct island *is, int first, int depth, struct err *err)
+{
+    const struct island_shape *shape = &is->shape;
+    struct comm *const *c = NULL;
+    int ranks[ISLAND_MAX], at = first;
+    for (int i = 0; i < depth; i++)
+        ranks[i] = first + i;
+    int rc = open_circle(is, ranks, depth, &c, err);
+    for (int i = 0; i < depth && rc == 0; i++)
+        is->ranks[first + i].pipe = c[i];
+    for (int s = 0; s + 1 < shape->stages && rc == 0; at += shape->width[s++])
+        rc = open_links(is, at, shape->width[s], shape->width[s + 1], err);
+    return rc;
 }
 
 static int open_circles(struct island *is, struct err *err)
 {
-    const int stages = is->stages, copies = is->n / stages;
-    struct comm *const *c = NULL;
+    const struct island_shape *shape = &is->shape;
+    const int depth = depth_of(shape), copies = is->n / depth;
     int rc = 0;
-    for (int s = 0; s < stages && copies > 1 && rc == 0; s++) {
-        rc = open_circle(is, s, stages, copies, &c, err);
-        for (int k = 0; k < copies && rc == 0; k++)
-            is->ranks[k * stages + s].stage = c[k];
-    }
-    for (int k = 0; k < copies && stages > 1 && rc == 0; k++) {
-        rc = open_circle(is, k * stages, 1, stages, &c, err);
-        for (int s = 0; s < stages && rc == 0; s++)
-            is->ranks[k * stages + s].pipe = c[s];
-        for (int s = 0; s + 1 < stages && rc == 0; s++)
-            rc = open_links(is, k * stages + s, err);
-    }
+    for (int s = 0, at = 0; s < shape->stages && rc == 0; at += shape->width[s++])
+        rc = open_stage(is, at, shape->width[s], copies, err);
+    for (int k = 0; k < copies && shape->stages > 1 && rc == 0; k++)
+        rc = open_copy(is, k * depth, depth, err);
     return rc;
 }
 
@@ -169,14 +211,18 @@ static int renew_comms(struct island *is, struct err *err)
     return rc < 0 ? err_wrap(err, "joining the devices of this worker") : 0;
 }
 
-int island_cut(struct island *is, int stages, struct err *err)
+int island_cut(struct island *is, const struct island_shape *shape, struct err *err)
 {
-    if (stages < 1 || is->n % stages != 0)
-        return err_set(err, -EINVAL, "%d devices in pipelines of %d", is->n, stages);
-    if (stages == is->stages)
+    const int depth = depth_of(shape);
+    bool same = shape->stages == is->shape.stages;
+    for (int s = 0; s < shape->stages; s++)
+        same &= shape->width[s] == is->shape.width[s];
+    if (depth < 1 || is->n % depth != 0)
+        return err_set(err, -EINVAL, "%d devices in pipelines of %d", is->n, depth);
+    if (same)
         return 0;
     close_circles(is);
-    is->stages = stages;
+    is->shape = *shape;
     return 0;
 }
 
@@ -359,7 +405,7 @@ static int open_island(const char *names, int threads, bool again, struct island
 {
     struct island *is = mem_alloc(sizeof *is);
     pthread_mutex_init(&is->lock, NULL);
-    is->stages = 1;
+    is->shape = (struct island_shape){.stages = 1, .width = {1}};
     pthread_cond_init(&is->begin, NULL);
     pthread_cond_init(&is->end, NULL);
     pthread_cond_init(&is->met, NULL);
@@ -433,9 +479,9 @@ struct comm *island_pipe(const struct island *is, int rank)
     return is->ranks[rank].pipe;
 }
 
-struct comm *island_link(const struct island *is, int rank, enum island_way way)
+struct comm *island_link(const struct island *is, int rank, int peer, enum island_way way)
 {
-    return is->ranks[rank].links[way];
+    return is->ranks[rank].links[peer][way];
 }
 
 static bool all_alike(const struct island *is)

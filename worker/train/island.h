@@ -38,26 +38,25 @@ int island_size(const struct island *is);
 struct device *island_device(const struct island *is, int rank);
 struct device *const *island_devices(const struct island *is);
 
-/* PIPELINES.  Ranks [k*stages, (k+1)*stages) are copy k of a pipeline, each of them a stage; with
- * one stage every rank is a copy, which is how an island is opened.  stages divides the size.
- * Whoever trains says before each island_run how the island is cut; a cut that it has costs
- * nothing. */
-int island_cut(struct island *is, int stages, struct err *err);
+/* PIPELINES.  A copy of a pipeline has d ranks, which divide the size: ranks [k*d, (k+1)*d) are
+ * copy k.  Each stage has a run of them, of which width[stage] says how many.  With one stage of
+ * one rank every rank is a copy, which is how an island is opened.  Whoever trains says before each
+ * island_run how the island is cut; a cut that it has costs nothing. */
+struct island_shape {
+    int stages;
+    int width[ISLAND_MAX];
+};
+int island_cut(struct island *is, const struct island_shape *shape, struct err *err);
 
-/* A rank's communicators, NULL where it would be alone: the ranks of its stage, and those of its
- * copy.  Others after a failure, or a cut: ask again in each job. */
+/* A rank's communicators, NULL where it would be alone: the ranks of its stage, copy by copy, and
+ * those of its copy.  Others after a failure, or a cut: ask again in each job. */
 struct comm *island_comm(const struct island *is, int rank);
 struct comm *island_pipe(const struct island *is, int rank);
-/* Those of a stage and the next one, which are rank 0 and 1 there: one for what it gets and one
- * for what it sends, each way.  NULL at the ends. */
-enum island_way {
-    ISLAND_FROM_BELOW,
-    ISLAND_TO_ABOVE,
-    ISLAND_FROM_ABOVE,
-    ISLAND_TO_BELOW,
-    ISLAND_WAYS
-};
-struct comm *island_link(const struct island *is, int rank, enum island_way way);
+/* Those of a rank and one of a neighbouring stage of its copy, each way: the lower one is rank 0
+ * there, the other rank 1.  NULL for any others, and where shares of a micro-batch that is divided
+ * by position (pipe_share) have no sample in common. */
+enum island_way { ISLAND_UP, ISLAND_DOWN, ISLAND_WAYS };
+struct comm *island_link(const struct island *is, int rank, int peer, enum island_way way);
 
 /* "cuda:0: NVIDIA H200, ...", "cuda:0,cuda:1: 2 x NVIDIA H200, ..." */
 void island_text(const struct island *is, char *out, size_t size);

@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "worker/pipe/trace.h"
 #include "worker/train/ahead.h"
+#include "worker/train/courier.h"
 
 /* ---- the sum of the gradients ----
  *
@@ -91,31 +92,10 @@ static bool add(struct ranges *rs, uint64_t at, uint64_t n)
     return true;
 }
 
-enum { HELD_MAX = 4 };
-
-struct held {
-    struct comm_piece pieces[NET_PIECES_MAX];
-    int n, micro;
-};
-
-struct way {
-    struct stream *in, *out;
-    struct held held[HELD_MAX];
-    int n_held;
-};
-
-struct courier {
-    struct island *is;
-    int rank;
-    struct weights *w;                   /* the trainer's */
-    struct way ways[PIPE_GRADIENTS + 1]; /* states, gradients */
-    struct way back;                     /* velocities, of which none is held */
-};
-
 /* What a trainer calls its peers by. */
 struct peers {
+    struct courier courier; /* first: its functions are called with this */
     struct reducer reducer;
-    struct courier courier;
     struct ahead *ahead; /* NULL: nothing is filled */
     struct batch next;   /* what it looks ahead to: this copy's part */
 };
@@ -232,124 +212,6 @@ static int reducer_join(void *arg, float *losses, int64_t n, struct err *err)
     return 0;
 }
 
-/* ---- what crosses between stages ----
- *
- * SEND is queued on a stream behind what is queued on the trainer's.  A RECV waits in a list: of
- * the micro-batch that is computed next it is queued when that one asks for it, which makes the
- * trainer's stream follow; those of later ones then, so that they come while it is computed.  Where
- * a recv is over when it returns they stay in the list. */
-
-static int courier_init(struct courier *c, struct island *is, int rank, struct weights *w,
-                        struct err *err)
-{
-    int rc = 0;
-    *c = (struct courier){.is = is, .rank = rank, .w = w};
-    for (int i = 0; i <= PIPE_GRADIENTS && rc == 0; i++) {
-        rc = w->ops->stream_new(w->dev, &c->ways[i].in, err);
-        if (rc == 0)
-            rc = w->ops->stream_new(w->dev, &c->ways[i].out, err);
-    }
-    if (rc == 0)
-        rc = w->ops->stream_new(w->dev, &c->back.in, err);
-    return rc == 0 ? w->ops->stream_new(w->dev, &c->back.out, err) : rc;
-}
-
-static void courier_release(struct courier *c)
-{
-    for (int i = 0; c->w && i <= PIPE_GRADIENTS + 1; i++) {
-        struct way *way = i <= PIPE_GRADIENTS ? &c->ways[i] : &c->back;
-        if (way->in)
-            c->w->ops->stream_free(c->w->dev, way->in);
-        if (way->out)
-            c->w->ops->stream_free(c->w->dev, way->out);
-    }
-    *c = (struct courier){0};
-}
-
-/* Forgets what a failed step has left. */
-static void courier_begin(struct courier *c)
-{
-    for (int i = 0; i <= PIPE_GRADIENTS; i++)
-        c->ways[i].n_held = 0;
-}
-
-/* Queues the oldest that is held. */
-static int take_one(struct courier *c, enum pipe_what what)
-{
-    struct way *way = &c->ways[what];
-    struct weights *w = c->w;
-    struct comm *comm =
-        island_link(c->is, c->rank, what == PIPE_STATES ? ISLAND_FROM_BELOW : ISLAND_FROM_ABOVE);
-    int rc = w->ops->stream_follow(w->dev, way->in, w->stream);
-    if (rc == 0)
-        rc = comm->ops->recv(comm, way->held[0].pieces, (size_t)way->held[0].n, 1 - comm->rank,
-                             way->in);
-    way->n_held--;
-    memmove(way->held, way->held + 1, (size_t)way->n_held * sizeof *way->held);
-    return rc;
-}
-
-static int courier_cross(void *arg, const struct pipe_instr *in, const struct net_piece *pieces,
-                         int n)
-{
-    struct courier *c = &((struct peers *)arg)->courier;
-    struct weights *w = c->w;
-    struct way *way = &c->ways[in->what];
-    struct held h = {.n = n, .micro = in->micro};
-    for (int i = 0; i < n; i++)
-        h.pieces[i] = (struct comm_piece){pieces[i].x, pieces[i].bytes};
-    if (in->op == PIPE_RECV) {
-        if (way->n_held == HELD_MAX)
-            return -EINVAL;
-        way->held[way->n_held++] = h;
-        return 0;
-    }
-    struct comm *comm =
-        island_link(c->is, c->rank, in->what == PIPE_STATES ? ISLAND_TO_ABOVE : ISLAND_TO_BELOW);
-    int rc = w->ops->stream_follow(w->dev, way->out, w->stream);
-    return rc < 0 ? rc : comm->ops->send(comm, h.pieces, (size_t)n, 1 - comm->rank, way->out);
-}
-
-static int courier_arrive(void *arg, enum pipe_what what, int micro)
-{
-    struct courier *c = &((struct peers *)arg)->courier;
-    struct way *way = &c->ways[what];
-    const bool ahead = !c->w->dev->unified;
-    int rc = 0;
-    while (way->n_held > 0 && way->held[0].micro <= micro && rc == 0)
-        rc = take_one(c, what);
-    if (rc == 0)
-        rc = c->w->ops->stream_follow(c->w->dev, c->w->stream, way->in);
-    while (ahead && way->n_held > 0 && rc == 0)
-        rc = take_one(c, what);
-    return rc;
-}
-
-static int courier_sent(void *arg)
-{
-    struct courier *c = &((struct peers *)arg)->courier;
-    int rc = 0;
-    for (int i = 0; i <= PIPE_GRADIENTS && rc == 0; i++)
-        rc = c->w->ops->stream_follow(c->w->dev, c->w->stream, c->ways[i].out);
-    return rc;
-}
-
-/* Velocities go over what connects all stages of a copy: its sums come behind. */
-static int courier_feed(void *arg, const struct pipe_instr *in, const struct net_piece *piece)
-{
-    struct courier *c = &((struct peers *)arg)->courier;
-    struct weights *w = c->w;
-    struct comm *pipe = island_pipe(c->is, c->rank);
-    const struct comm_piece p = {piece->x, piece->bytes};
-    const bool send = in->op == PIPE_SEND;
-    struct stream *s = send ? c->back.out : c->back.in;
-    int rc = w->ops->stream_follow(w->dev, s, w->stream);
-    if (rc == 0)
-        rc = send ? pipe->ops->send(pipe, &p, 1, in->peer, s)
-                  : pipe->ops->recv(pipe, &p, 1, in->peer, s);
-    return rc == 0 && !send ? w->ops->stream_follow(w->dev, w->stream, s) : rc;
-}
-
 /* Each copy has updated its share of the weights. */
 static int spread(void *arg)
 {
@@ -366,21 +228,19 @@ static int spread(void *arg)
     return rc;
 }
 
-/* Each value is one stage's; the others have 0. */
-static int courier_gather(void *arg, double *found, int64_t n)
-{
-    struct courier *c = &((struct peers *)arg)->courier;
-    struct comm *pipe = island_pipe(c->is, c->rank);
-    const struct comm_piece piece = {found, (uint64_t)n};
-    return pipe->ops->all_reduce(pipe, &piece, 1, COMM_F64, c->w->stream);
-}
-
 /* ---- what is encoded ahead ---- */
 
 static int look_ahead(void *arg, struct err *err)
 {
     struct peers *p = arg;
     return ahead_begin(p->ahead, &p->next, err);
+}
+
+static void takes(void *arg, const unsigned *at)
+{
+    struct peers *p = arg;
+    if (p->ahead)
+        ahead_rows(p->ahead, at);
 }
 
 /* FROZEN; and what it left, over what connects all stages of a copy: on every rank in one order. */
@@ -407,6 +267,7 @@ struct island_trainer {
     struct pipe_plan plan;
     int stages;
     struct model *parts[ISLAND_MAX]; /* of each stage; none where there is one */
+    struct train_part owners[ISLAND_MAX];
     struct train_options opt, share;
     bool fills;
     bool measured;
@@ -452,35 +313,54 @@ int island_even_plan(const struct island *is, const struct model *m, int stages,
                      struct pipe_plan *ret, struct err *err)
 {
     const int n = island_size(is), depth = m->spec.depth;
-    if (stages < 1 || stages > n || n % stages != 0)
-        return err_set(err, -ENOMEM,
-                       "train.stages is %d, which does not divide the %d device%s of this worker",
-                       stages, n, n == 1 ? "" : "s");
+    if (stages < 1 || stages > n)
+        return err_set(err, -ENOMEM, "train.stages is %d, but this worker has %d device%s", stages,
+                       n, n == 1 ? "" : "s");
     if (stages > depth)
         return err_set(err, -ENOMEM, "train.stages is %d, but the model has %d block%s", stages,
                        depth, depth == 1 ? "" : "s");
     *ret = (struct pipe_plan){.order = stages > 1 ? PIPE_1F1B : PIPE_DATA,
                               .chains = 1,
-                              .devices = stages,
-                              .copies = n / stages};
+                              .copies = n % stages == 0 ? n / stages : 1};
+    const int devices = ret->devices = n / ret->copies;
     struct pipe_cut *cut = &ret->cuts[0];
     cut->n = stages;
     cut->samples = 1; /* what a stage has of a micro-batch is all of it */
     for (int i = 0; i < stages; i++) {
         const int left = stages - i, warm = left < micros ? left : micros;
-        cut->stages[i] = (struct pipe_stage){.from = depth * i / stages,
-                                             .to = depth * (i + 1) / stages,
-                                             .device = i,
-                                             .devices = 1,
+        const int device = devices * i / stages, next = devices * (i + 1) / stages;
+        cut->stages[i] = (struct pipe_stage){.from = i + (depth - stages) * device / devices,
+                                             .to = i + 1 + (depth - stages) * next / devices,
+                                             .device = device,
+                                             .devices = next - device,
                                              .warm = warm,
                                              .slots = warm};
     }
     return 0;
 }
 
-static int copies_of(const struct island_trainer *t)
+/* A rank is a device of a copy, which has a stage. */
+static int copy_of(const struct island_trainer *t, int rank)
 {
-    return t->n / t->stages;
+    return rank / t->plan.devices;
+}
+
+static int device_of(const struct island_trainer *t, int rank)
+{
+    return rank % t->plan.devices;
+}
+
+static int stage_of(const struct island_trainer *t, int rank)
+{
+    return pipe_stage_of(&t->plan.cuts[0], device_of(t, rank));
+}
+
+/* The rank's place among those of its stage in all copies, and how many there are. */
+static int sharer_of(const struct island_trainer *t, int rank, int *ret_n)
+{
+    const struct pipe_stage *s = &t->plan.cuts[0].stages[stage_of(t, rank)];
+    *ret_n = s->devices * t->plan.copies;
+    return copy_of(t, rank) * s->devices + device_of(t, rank) - s->device;
 }
 
 static int join_peers(struct island_trainer *t, int rank, struct err *err)
@@ -490,7 +370,7 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
     struct weights *w = trainer_net(tr)->weights;
     int rc = reducer_init(&p->reducer, t->is, rank, w, ISLAND_BUCKET_BYTES, err);
     if (rc == 0 && t->stages > 1)
-        rc = courier_init(&p->courier, t->is, rank, w, err);
+        rc = courier_init(&p->courier, t->is, rank, rank - device_of(t, rank), w, err);
     const struct train_peers peers = {
         .batch = (unsigned)t->opt.batch,
         .watch = {reducer_ready, &p->reducer},
@@ -503,12 +383,13 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
         .spread = spread,
         .wait = wait_peers,
         .look_ahead = look_ahead,
+        .takes = takes,
         .encode = encode,
         .arg = p,
         /* NCCL: several cards of one process that launch graphs with its calls may lock. */
         .graphs = false,
         .plan = &t->plan,
-        .device = rank % t->stages,
+        .device = device_of(t, rank),
         .costs = t->measured ? &t->costs : NULL,
     };
     return rc < 0 ? rc : trainer_set_peers(tr, &peers, err);
@@ -525,7 +406,7 @@ static int make_ahead(struct island_trainer *t, int rank, const struct model *m,
                       struct train_options *opt, struct err *err)
 {
     const struct ahead_options o = {
-        .encoders = opt->encoders, .m = m, .batch = opt->batch, .first = rank % t->stages == 0};
+        .encoders = opt->encoders, .m = m, .batch = opt->batch, .first = stage_of(t, rank) == 0};
     int rc = ahead_new(island_device(t->is, rank), &o, &t->peers[rank].ahead, err);
     if (rc == 0 && o.first)
         opt->encoders = ahead_table(t->peers[rank].ahead);
@@ -535,14 +416,16 @@ static int make_ahead(struct island_trainer *t, int rank, const struct model *m,
 static int make_job(void *arg, int rank, struct err *err)
 {
     struct island_trainer *t = arg;
-    const int stage = rank % t->stages;
+    const int stage = stage_of(t, rank);
     const struct model *m = t->stages > 1 ? t->parts[stage] : t->m;
     struct train_options opt = t->share;
     opt.encoders = opt.encoders ? opt.encoders + rank : NULL;
     opt.slots = island_slots(t->is, &t->plan, stage);
     opt.split = t->plan.order == PIPE_SPLIT;
-    opt.sharers = t->plan.shard ? copies_of(t) : 1;
-    opt.sharer = t->plan.shard ? rank / t->stages : 0;
+    opt.width = t->plan.cuts[0].stages[stage].devices;
+    opt.sharer = sharer_of(t, rank, &opt.sharers);
+    if (!t->plan.shard)
+        opt.sharer = opt.sharers = 0;
     int rc = t->fills ? make_ahead(t, rank, m, &opt, err) : 0;
     if (rc == 0)
         rc = trainer_make(island_device(t->is, rank), m, &opt, &t->trainers[rank], err);
@@ -562,8 +445,26 @@ static int make_parts(struct island_trainer *t, struct err *err)
 static int take_costs(struct island_trainer *t, const struct costs *costs, struct err *err)
 {
     struct costs share;
-    costs_share(costs, copies_of(t), &share);
+    costs_share(costs, t->plan.copies, &share);
     return costs_copy(&share, &t->costs) < 0 ? err_set(err, -ENOMEM, "no memory for a profile") : 0;
+}
+
+static int cut(struct island_trainer *t, struct err *err)
+{
+    struct island_shape shape = {.stages = t->stages};
+    for (int i = 0; i < t->stages; i++)
+        shape.width[i] = t->plan.cuts[0].stages[i].devices;
+    return island_cut(t->is, &shape, err);
+}
+
+static void stand_for_all(struct island_trainer *t)
+{
+    for (int rank = 0; rank < t->n; rank++) {
+        struct train_part *p = &t->owners[stage_of(t, rank)];
+        if (p->n == 0 || t->plan.shard)
+            p->of[p->n++] = t->trainers[rank];
+    }
+    trainer_stand_for(t->trainers[0], t->m, t->owners, t->stages);
 }
 
 int island_trainer_new(struct island *is, const struct model *m, const struct train_options *opt,
@@ -583,8 +484,7 @@ int island_trainer_new(struct island *is, const struct model *m, const struct tr
         rc = island_even_plan(is, m, 1, opt->accumulate, &t->plan, err);
     t->refill.share = 1;
     t->stages = t->plan.cuts[0].n;
-    t->plan.shard &= copies_of(t) > 1;
-    island_share_options(opt, copies_of(t), &t->share);
+    island_share_options(opt, t->plan.copies, &t->share);
     t->measured = costs && t->stages > 1;
     t->fills = t->measured && costs->n_frozen > 0 &&
                ahead_networks(opt->encoders, which) == costs->n_frozen;
@@ -593,16 +493,15 @@ int island_trainer_new(struct island *is, const struct model *m, const struct tr
     if (rc == 0)
         rc = make_parts(t, err);
     if (rc == 0)
-        rc = island_cut(is, t->stages, err);
+        rc = cut(t, err);
     if (rc == 0)
         rc = island_run(is, make_job, t, err);
     if (rc < 0) {
         island_trainer_free(t);
         return rc;
     }
-    if (t->stages > 1 || t->plan.shard)
-        trainer_stand_for(t->trainers[0], m, t->trainers, t->stages,
-                          t->plan.shard ? copies_of(t) : 1);
+    if (t->n > 1)
+        stand_for_all(t);
     *ret = t;
     return 0;
 }
@@ -686,7 +585,8 @@ static int follow_job(void *arg, int rank, struct err *err)
         trainer_set_adam_step(tr, trainer_adam_step(first));
         trainer_position(tr, trainer_next_step(first), trainer_total_steps(first));
     }
-    return rank < t->stages ? 0 : trainer_written(tr, err);
+    int sharers;
+    return sharer_of(t, rank, &sharers) == 0 ? 0 : trainer_written(tr, err);
 }
 
 int island_trainer_follow(struct island_trainer *t, enum island_what what, struct err *err)
@@ -694,7 +594,7 @@ int island_trainer_follow(struct island_trainer *t, enum island_what what, struc
     if (t->n == 1)
         return 0;
     t->what = what;
-    int rc = island_cut(t->is, t->stages, err);
+    int rc = cut(t, err);
     return rc < 0 ? rc : island_run(t->is, follow_job, t, err);
 }
 
@@ -706,21 +606,33 @@ static unsigned part_at(unsigned count, int copy, int n)
     return (unsigned)((uint64_t)count * (uint64_t)copy / (uint64_t)n);
 }
 
-/* A copy without samples names no gradients on the way: then none does. */
+/* Has every rank samples of its copy's last micro-batch? */
+static bool all_end_alike(const struct island_trainer *t)
+{
+    const unsigned most = (unsigned)train_micro_batch(&t->share);
+    const unsigned copies = (unsigned)t->plan.copies;
+    const unsigned width = (unsigned)pipe_width(&t->plan);
+    for (unsigned n = t->batch.count / copies; n <= (t->batch.count + copies - 1) / copies; n++)
+        if (n == 0 || (n - 1) % most + 1 < width)
+            return false;
+    return true;
+}
+
+/* A rank that has no samples of the last micro-batch names no gradients in it: then none does. */
 static enum reducer_how how_to_reduce(const struct island_trainer *t)
 {
     const struct batch *b = &t->batch;
     if (t->opt.distill || t->m->spec.n_shapes > 0 || t->settled_count != b->count ||
         t->settled_seq != b->seq)
         return REDUCER_MEETS;
-    return b->count >= (unsigned)copies_of(t) ? REDUCER_OVERLAPS : REDUCER_WAITS;
+    return all_end_alike(t) ? REDUCER_OVERLAPS : REDUCER_WAITS;
 }
 
 /* What a rank's copy has of a batch. */
 static void slice(const struct island_trainer *t, int rank, const struct batch *b,
                   struct batch *ret)
 {
-    const int copy = rank / t->stages, copies = copies_of(t);
+    const int copy = copy_of(t, rank), copies = t->plan.copies;
     const unsigned from = part_at(b->count, copy, copies);
     const struct net *net = trainer_net(t->trainers[rank]);
     const struct batch_sizes sizes = net_batch_sizes(t->m, &net->opt);
@@ -780,7 +692,7 @@ static void write_trace(struct island_trainer *t)
     struct err err = {0};
     for (int i = 0; i < t->n; i++) {
         (void)snprintf(names[i], sizeof names[i], "%s, copy %d, stage %d",
-                       island_device(t->is, i)->name, i / t->stages, i % t->stages);
+                       island_device(t->is, i)->name, copy_of(t, i), stage_of(t, i));
         devices[i].name = names[i];
         trainer_traced(t->trainers[i], &devices[i].trace, &devices[i].list);
     }
@@ -812,7 +724,7 @@ static void refill_bubbles(struct island_trainer *t, double seconds)
         const struct trace *trace;
         const struct pipe_list *list;
         trainer_traced(t->trainers[i], &trace, &list);
-        refill_read(&seen, &t->costs, i % t->stages, list, trace);
+        refill_read(&seen, &t->costs, device_of(t, i), list, trace);
     }
     if (!refill_step(&t->refill, &seen, seconds))
         return;
@@ -843,7 +755,7 @@ int island_trainer_step(struct island_trainer *t, const struct batch *b, const s
     const bool shows = shows_filling(t);
     for (int i = 0; i < t->n && (t->trace || shows); i++)
         trainer_trace(t->trainers[i], begun);
-    int rc = island_cut(t->is, t->stages, err);
+    int rc = cut(t, err);
     if (rc == 0)
         rc = island_run(t->is, step_job, t, err);
     const double seconds = (double)(clock_now_ns() - begun) / 1e9;

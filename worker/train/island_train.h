@@ -6,18 +6,20 @@
  *     island_trainer_step(t, &batch, &r, err);
  *     trainer_get(island_trainer_first(t), flat, err);
  *
- * A plan (worker/pipe/schedule.h) says which rank has what: copies of a pipeline of stages, each
- * stage a trainer of its part of the model, with its weights, moments, EMA and gradients.  Data
- * parallelism is the plan of one stage: every rank is a copy.  A step cuts the batch over the
- * copies by position; the sample at position i draws what it draws on one device.  The gradients of
- * a stage's ranks are summed in buckets while the backward still runs, then all of them make
- * the same update, so their weights stay equal to the bit.
+ * A plan (worker/pipe/schedule.h) says which rank has what: copies of a pipeline of stages, on each
+ * device of a stage a trainer of its part of the model, with its weights, moments, EMA and
+ * gradients, which takes its share of every micro-batch.  Data parallelism is the plan of one stage
+ * on one device: every rank is a copy.  A step cuts the batch over the copies by position; the
+ * sample at position i draws what it draws on one device.  The gradients of a stage's ranks are
+ * summed in buckets while the backward still runs, then all of them make the same update, so their
+ * weights stay equal to the bit.
  *
- * On CPUs a pipeline has the bits of one device with the same micro-batches, and copies of it
- * those of as many ranks of data parallelism.  On an island of one this is the trainer itself.
+ * On CPUs a pipeline has the bits of one device with the same micro-batches, and copies of it, or
+ * stages of several devices, those of as many ranks of data parallelism.  On an island of one this
+ * is the trainer itself.
  *
- * SHARED OUT.  With plan.shard each copy has the moments and the average of a share of its stage's
- * values alone, updates that share, and gives it to the others: the same bits.
+ * SHARED OUT.  With plan.shard each device that holds a stage has the moments and the average of a
+ * share of its values alone, updates that share, and gives it to the others: the same bits.
  *
  * SPLIT.  A plan of that order has each stage make gradients of weights apart, when nothing better
  * is to be done: the same bits.
@@ -44,9 +46,10 @@ struct island_trainer;
 /* What a rank's trainer is made with: its copy's share of the batch, in as many micro-batches. */
 void island_share_options(const struct train_options *opt, int copies, struct train_options *ret);
 
-/* R = size / stages copies of a pipeline whose stages have about as many blocks each; the warm-ups
- * and slots of 1F1B for `micros` micro-batches.  -ENOMEM: it cannot have so many
- * stages, with the reason. */
+/* R = size / stages copies of a pipeline whose stages have about as many blocks each; where stages
+ * do not divide the size one copy, whose stages have a device more or less, and blocks in
+ * proportion.  With the warm-ups and slots of 1F1B for `micros` micro-batches.  -ENOMEM: it cannot
+ * have so many stages, with the reason. */
 int island_even_plan(const struct island *is, const struct model *m, int stages, int micros,
                      struct pipe_plan *ret, struct err *err);
 

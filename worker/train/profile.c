@@ -329,8 +329,8 @@ static int time_update(const struct measuring *t, struct device *dev, double *re
 static int bounce(struct measuring *t, int rank, void *x, uint64_t bytes, double *ret,
                   struct err *err)
 {
-    struct comm *up = island_link(t->is, rank, ISLAND_TO_ABOVE);
-    struct comm *down = island_link(t->is, rank, ISLAND_FROM_ABOVE);
+    struct comm *up = island_link(t->is, rank, rank + 1, ISLAND_UP);
+    struct comm *down = island_link(t->is, rank, rank + 1, ISLAND_DOWN);
     const struct comm_piece piece = {x, bytes};
     int rc = 0;
     *ret = INFINITY;
@@ -348,8 +348,8 @@ static int bounce(struct measuring *t, int rank, void *x, uint64_t bytes, double
 
 static int give_back(struct measuring *t, int rank, void *x, uint64_t bytes)
 {
-    struct comm *up = island_link(t->is, rank, ISLAND_FROM_BELOW);
-    struct comm *down = island_link(t->is, rank, ISLAND_TO_BELOW);
+    struct comm *up = island_link(t->is, rank, rank - 1, ISLAND_UP);
+    struct comm *down = island_link(t->is, rank, rank - 1, ISLAND_DOWN);
     const struct comm_piece piece = {x, bytes};
     int rc = 0;
     for (int i = 0; i < MESSAGES && rc == 0; i++) {
@@ -553,11 +553,15 @@ static int fill(struct measuring *t, uint64_t memory, struct costs *p, struct er
 
 static int measure(struct measuring *t, struct err *err)
 {
-    int rc = island_cut(t->is, 1, err);
+    struct island_shape shape = {.stages = 1, .width = {1}};
+    int rc = island_cut(t->is, &shape, err);
     if (rc == 0)
         rc = island_run(t->is, time_rank, t, err);
+    shape.stages = island_size(t->is);
+    for (int i = 0; i < shape.stages; i++)
+        shape.width[i] = 1;
     if (rc == 0)
-        rc = island_cut(t->is, island_size(t->is), err);
+        rc = island_cut(t->is, &shape, err);
     return rc < 0 ? rc : island_run(t->is, time_links, t, err);
 }
 

@@ -40,9 +40,9 @@ static int check_options(const struct train_options *opt, const struct net *net,
     if (opt->batch < 1 || opt->accumulate < 1 || opt->accumulate > opt->batch)
         return err_set(err, -EINVAL, "a batch of %d in %d micro-batches", opt->batch,
                        opt->accumulate);
-    if (net->opt.batch < train_micro_batch(opt))
+    if (net->opt.batch < train_micro_share(opt))
         return err_set(err, -EINVAL, "micro-batches of %d in a network made for %d",
-                       train_micro_batch(opt), net->opt.batch);
+                       train_micro_share(opt), net->opt.batch);
     if (net_load_most(&net->opt) < (unsigned)opt->batch)
         return err_set(err, -EINVAL, "steps of %d samples in a network made to load %u", opt->batch,
                        net_load_most(&net->opt));
@@ -53,7 +53,14 @@ static int alloc_step(struct trainer *t, struct err *err)
 {
     t->keys = mem_try_array((size_t)t->opt.batch, sizeof *t->keys);
     t->micros = mem_try_array((size_t)t->opt.batch, sizeof *t->micros);
-    if (!t->keys || !t->micros)
+    t->sizes = mem_try_array((size_t)t->opt.batch, sizeof *t->sizes);
+    t->at = mem_try_array((size_t)t->opt.batch, sizeof *t->at);
+    bool good = t->keys && t->micros && t->sizes && t->at;
+    for (int i = 0; i < 2; i++) {
+        t->lists[i].sizes = mem_try_array((size_t)t->opt.batch, sizeof *t->sizes);
+        good &= t->lists[i].sizes != NULL;
+    }
+    if (!good)
         return err_set(err, -ENOMEM, "no memory for a batch of %d samples", t->opt.batch);
     plan(t);
     int rc = inputs_alloc(&t->inputs, t->dev, err);
@@ -127,10 +134,15 @@ void trainer_free(struct trainer *t)
     inputs_free(&t->inputs);
     t->ops->free_host(t->dev, t->found);
     net_free(t->net);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         schedule_release(&t->lists[i].schedule);
+        mem_free(t->lists[i].sizes);
+    }
+    batch_release(&t->own);
     mem_free(t->trace.rows);
     mem_free(t->micros);
+    mem_free(t->sizes);
+    mem_free(t->at);
     mem_free(t->keys);
     mem_free(t);
 }
@@ -180,20 +192,51 @@ static bool has_estimate(const struct trainer *t)
     return t->m->spec.self_condition && train_has_estimate(&t->opt, t->step);
 }
 
-/* Cuts the trainer's samples into micro-batches, each of one shape, and makes the list of so many.
- * Without samples the list is that of one, of which nothing is computed. */
+/* Which rank of its stage the trainer is. */
+static int rank_of(const struct trainer *t, int stage)
+{
+    return t->device - t->plan.cuts[0].stages[stage].device;
+}
+
+static int stage_of(const struct trainer *t)
+{
+    return pipe_stage_of(&t->plan.cuts[0], t->device);
+}
+
+/* Cuts the copy's samples into micro-batches, each of one shape, and takes the trainer's share of
+ * each.  Without samples there is one, of none. */
+static void cut_samples(struct trainer *t, const struct batch *b)
+{
+    const unsigned most = (unsigned)train_micro_batch(&t->opt);
+    const int stage = stage_of(t), rank = rank_of(t, stage);
+    struct pipe_cut *cut = &t->plan.cuts[0];
+    unsigned from = 0;
+    t->count = 0;
+    t->sizes[0] = 0;
+    cut->sizes = t->sizes;
+    cut->micros = 0;
+    do {
+        int first, count;
+        const int i = cut->micros++;
+        t->sizes[i] = (int)batch_run(b, from, most);
+        pipe_share(cut, stage, rank, i, &first, &count);
+        t->micros[i] = (struct net_micro){
+            .from = t->count, .count = (unsigned)count, .first = t->count == 0, .backward = true};
+        for (int k = 0; k < count; k++)
+            t->at[t->count++] = from + (unsigned)(first + k);
+        from += (unsigned)t->sizes[i];
+    } while (from < b->count);
+}
+
+/* The lists of the step; all ranks of a copy make the same. */
 static int make_list(struct trainer *t, const struct batch *b, struct err *err)
 {
     struct step_lists *l = &t->lists[has_estimate(t)];
-    const unsigned most = (unsigned)train_micro_batch(&t->opt);
-    int n = 0;
-    for (unsigned from = 0; from < b->count; from += t->micros[n++].count)
-        t->micros[n] = (struct net_micro){
-            .from = from, .count = batch_run(b, from, most), .first = from == 0, .backward = true};
-    n = n > 0 ? n : 1;
-    t->plan.cuts[0].micros = n;
+    cut_samples(t, b);
+    const int n = t->plan.cuts[0].micros;
+    const size_t bytes = (size_t)n * sizeof *t->sizes;
     t->plan.estimate = has_estimate(t);
-    if (l->micros == n && l->filled == b->next)
+    if (l->micros == n && l->filled == b->next && memcmp(l->sizes, t->sizes, bytes) == 0)
         return 0;
     schedule_release(&l->schedule);
     l->micros = 0;
@@ -201,7 +244,20 @@ static int make_list(struct trainer *t, const struct batch *b, struct err *err)
     if (rc == 0) {
         l->micros = n;
         l->filled = b->next;
+        memcpy(l->sizes, t->sizes, bytes);
     }
+    return rc;
+}
+
+/* b becomes the trainer's share of it. */
+static int take_share(struct trainer *t, struct batch *b, struct err *err)
+{
+    const struct batch_sizes sizes = net_batch_sizes(t->m, &t->net->opt);
+    if (t->opt.width < 2)
+        return 0;
+    t->peers.takes(t->peers.arg, t->at);
+    int rc = batch_pick(&t->own, b, t->at, t->count, &sizes, err);
+    *b = t->own.batch;
     return rc;
 }
 
@@ -290,6 +346,19 @@ static int weights(struct trainer *t, int micro, struct err *err)
     return rc;
 }
 
+/* Of what the trainer has of a micro-batch, the samples of an instruction. */
+static void narrow(const struct trainer *t, const struct pipe_instr *in, struct net_piece *pieces,
+                   int n)
+{
+    int first, count;
+    pipe_share(&t->plan.cuts[0], in->stage, rank_of(t, in->stage), in->micro, &first, &count);
+    for (int i = 0; i < n; i++) {
+        const size_t each = pieces[i].bytes / (size_t)count;
+        pieces[i].x = (char *)pieces[i].x + (size_t)(in->first - first) * each;
+        pieces[i].bytes = (size_t)in->count * each;
+    }
+}
+
 /* States go over a part's upper end and come over its lower one, gradients the other way. */
 static int cross(struct trainer *t, const struct pipe_instr *in, struct err *err)
 {
@@ -298,13 +367,15 @@ static int cross(struct trainer *t, const struct pipe_instr *in, struct err *err
     const bool upper = (way == NET_UP) == (in->op == PIPE_SEND);
     const int n = net_crossing(t->net, way, upper ? t->part.to : t->part.from,
                                slot_of(t, in->micro), &t->micros[in->micro], pieces);
+    narrow(t, in, pieces, n);
     return crossing_failed(t, t->peers.cross(t->peers.arg, in, pieces, n), err);
 }
 
 /* What the last stage's E has made, to the first stage. */
 static int feed(struct trainer *t, const struct pipe_instr *in, struct err *err)
 {
-    const struct net_piece piece = net_velocities(t->net, &t->micros[in->micro]);
+    struct net_piece piece = net_velocities(t->net, &t->micros[in->micro]);
+    narrow(t, in, &piece, 1);
     return crossing_failed(t, t->peers.feed(t->peers.arg, in, &piece), err);
 }
 
@@ -318,6 +389,19 @@ static int no_gradients(struct trainer *t, struct err *err)
     return weights_check(w, err);
 }
 
+/* Losses of the trainer's samples to their places in the whole step's; runs of them at once. */
+static int place_losses(struct trainer *t, const struct batch *b, size_t each, float *all)
+{
+    int rc = 0;
+    for (unsigned i = 0, n; i < b->count && rc == 0; i += n) {
+        for (n = 1; i + n < b->count && t->at[i + n] == t->at[i] + n;)
+            n++;
+        rc = t->ops->copy(t->dev, all + (b->first + t->at[i]) * each, t->net->d_losses + i * each,
+                          n * each * sizeof *all, COPY_DEVICE, t->w->stream);
+    }
+    return rc;
+}
+
 /* The losses of the whole step, in its order; gradients and losses are summed over the peers. */
 static int queue_losses(struct trainer *t, const struct batch *b, struct err *err)
 {
@@ -328,9 +412,8 @@ static int queue_losses(struct trainer *t, const struct batch *b, struct err *er
     if (t->with_peers) {
         float *all = t->losses;
         rc = t->ops->zero(t->dev, all, (size_t)n * sizeof *all, t->w->stream);
-        if (rc == 0 && b->count && t->part.to == t->m->spec.depth)
-            rc = t->ops->copy(t->dev, all + b->first * each, losses, b->count * each * sizeof *all,
-                              COPY_DEVICE, t->w->stream);
+        if (rc == 0 && t->part.to == t->m->spec.depth)
+            rc = place_losses(t, b, each, all);
         losses = all;
     }
     if (rc == 0 && b->count == 0)
@@ -352,13 +435,17 @@ static int queue_norm(struct trainer *t, struct err *err)
     const struct kernel_ops *k = t->ops;
     const struct model *m = t->m;
     struct stream *s = t->w->stream;
+    const bool cut = t->plan.cuts[0].n > 1;
     double *f = t->d_found;
     int rc = 0;
     for (size_t i = 0; i < m->n && rc == 0; i++)
         if (m->tensors[i].count > 0)
             rc = k->sumsq(t->dev, f + FOUND_TENSORS + i, weights_g(t->w, (int)i),
                           (int64_t)m->tensors[i].count, s);
-    if (rc == 0 && t->plan.cuts[0].n > 1)
+    /* Ranks of a stage have found the same: it counts once. */
+    if (rc == 0 && cut && rank_of(t, stage_of(t)) > 0)
+        rc = k->zero(t->dev, f + FOUND_LOSS, (m->n + 1) * sizeof *f, s);
+    if (rc == 0 && cut)
         rc = t->peers.gather(t->peers.arg, f + FOUND_LOSS, (int64_t)(m->n + 1));
     if (rc == 0)
         rc = k->sum_f64(t->dev, f + FOUND_SQUARES, f + FOUND_TENSORS, (int64_t)m->n, s);
@@ -418,21 +505,20 @@ static int queue_update(struct trainer *t, struct err *err)
 static int queue_one(struct trainer *t, const struct batch *b, const struct pipe_instr *in,
                      struct err *err)
 {
+    const bool any = t->micros[in->micro].count > 0;
     switch (in->op) {
     case PIPE_F:
     case PIPE_E:
-        return b->count ? forward(t, in->micro, in->op == PIPE_E, err) : 0;
+        return any ? forward(t, in->micro, in->op == PIPE_E, err) : 0;
     case PIPE_B: /* with W, unless that is split off */
-        return b->count ? backward(t, in->micro, err) : 0;
+        return any ? backward(t, in->micro, err) : 0;
     case PIPE_W:
-        return b->count && t->opt.split ? weights(t, in->micro, err) : 0;
+        return any && t->opt.split ? weights(t, in->micro, err) : 0;
     case PIPE_SEND:
     case PIPE_RECV:
         if (in->what == PIPE_ENCODED)
             return t->peers.encode(t->peers.arg, in, err);
-        if (in->what == PIPE_VELOCITIES)
-            return b->count ? feed(t, in, err) : 0;
-        return b->count ? cross(t, in, err) : 0;
+        return in->what == PIPE_VELOCITIES ? feed(t, in, err) : cross(t, in, err);
     case PIPE_FROZEN:
         return t->peers.encode(t->peers.arg, in, err);
     case PIPE_REDUCE:
@@ -577,7 +663,7 @@ static double young(const struct trainer *t)
 static int send(struct trainer *t, struct batch *b, double lr, struct err *err)
 {
     for (unsigned i = 0; i < b->count; i++)
-        t->keys[i] = rng_mix(t->step, b->first + i);
+        t->keys[i] = rng_mix(t->step, b->first + t->at[i]);
     b->seed = rng_mix(t->opt.seed, t->opt.replica);
     b->keys = t->keys;
     b->estimate = has_estimate(t);
@@ -640,6 +726,8 @@ int trainer_step(struct trainer *t, const struct batch *part, struct step_result
     if (rc == 0)
         rc = make_list(t, &b, err);
     if (rc == 0)
+        rc = take_share(t, &b, err);
+    if (rc == 0)
         rc = send(t, &b, r.lr, err);
     if (rc == 0 && b.next > 0)
         rc = t->peers.look_ahead(t->peers.arg, err);
@@ -668,6 +756,7 @@ int trainer_encode(struct trainer *t, unsigned count, struct err *err)
     struct pipe_plan plan = t->plan;
     struct pipe_schedule filled, alone = {0};
     plan.cuts[0].micros = (int)((count + most - 1) / most);
+    plan.cuts[0].sizes = NULL;
     plan.estimate = false;
     int rc = make_schedule(t, &plan, count, &filled, err);
     if (rc < 0)

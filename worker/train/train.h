@@ -18,6 +18,7 @@
 #define WORKER_TRAIN_H
 
 #include "common/base/base.h"
+#include "kernels/comm.h"
 #include "worker/net/model.h"
 #include "worker/net/net.h"
 #include "worker/net/weights.h"
@@ -46,7 +47,8 @@ struct step_result {
 };
 
 /* One optimiser step on b->count (1..batch) samples; seed and keys are the trainer's.  With
- * peers b->whole is set and count may be 0; ret is then of the whole step.
+ * peers b->whole is set and count may be 0; ret is then of the whole step.  A trainer of a stage of
+ * several takes its share of each micro-batch out of b, as the plan says (pipe_share).
  * -EDOM when loss or gradient is not finite: weights, moments and the step
  * number are then as they were before. */
 int trainer_step(struct trainer *t, const struct batch *b, struct step_result *ret,
@@ -85,6 +87,8 @@ struct train_peers {
     int (*wait)(void *arg, struct stream *s, struct err *err);
     /* A filled pipeline's.  The step's samples are loaded: what the next ones are may be taken. */
     int (*look_ahead)(void *arg, struct err *err);
+    /* Of its copy's samples the trainer loads those at[], which stay until the next step. */
+    void (*takes)(void *arg, const unsigned *at);
     /* FROZEN, and SEND and RECV of what was encoded, queued on the trainer's stream. */
     int (*encode)(void *arg, const struct pipe_instr *in, struct err *err);
     void *arg;   /* goes to all of these */
@@ -107,12 +111,17 @@ int trainer_encode(struct trainer *t, unsigned count, struct err *err);
  * a share is filled (fill_options); 1 until then.  Between steps, of all trainers alike. */
 void trainer_refill(struct trainer *t, double share);
 
+/* A part of a pipeline: the trainers that share its moments and averages out, one or several, of
+ * which the first has the weights that are read and written. */
+struct train_part {
+    struct trainer *of[COMM_RANKS_MAX];
+    int n;
+};
 /* t, the first of an island's trainers, stands for the whole model m from now on: what is read and
- * written below by tensor, level or as a flat vector is that of the trainer which has it: of n
- * parts of a pipeline, and of `sharers` copies of each, which share moments and averages out. parts
- * (sharers,n).  All are borrowed. */
-void trainer_stand_for(struct trainer *t, const struct model *m, struct trainer *const *parts,
-                       int n, int sharers);
+ * written below by tensor, level or as a flat vector is that of the trainer which has it, of n
+ * parts.  All are borrowed. */
+void trainer_stand_for(struct trainer *t, const struct model *m, const struct train_part *parts,
+                       int n);
 
 /* The next step notes when each instruction of its list begins and ends, in seconds since begun_ns;
  * a card is waited for after each.  The row of an F, E or B has its waiting for what it receives,

@@ -26,6 +26,7 @@ struct recording {
 struct step_lists {
     struct pipe_schedule schedule;
     int micros; /* 0: there are none yet */
+    int *sizes; /* (batch) of each micro-batch */
     unsigned filled;
 };
 
@@ -41,18 +42,22 @@ struct trainer {
 
     bool with_peers;
     struct train_peers peers;
-    void *losses;                 /* (peers.batch, losses of a sample) device: of the whole step */
-    struct trainer *const *parts; /* that it stands for: (n_sharers,n_parts) */
-    int n_parts, n_sharers;       /* 0: itself alone */
-    const struct model *whole;    /* m, or that of the pipeline */
-    struct train_share share;     /* of m's flat vector: adam_m, adam_v, ema */
+    void *losses; /* (peers.batch, losses of a sample) device: of the whole step */
+    const struct train_part *parts; /* that it stands for: (n_parts) */
+    int n_parts;                    /* 0: itself alone */
+    const struct model *whole;      /* m, or that of the pipeline */
+    struct train_share share;       /* of m's flat vector: adam_m, adam_v, ema */
 
     struct pipe_plan plan;      /* micro-batches and estimate: this step's */
     struct step_lists lists[2]; /* of steps without an estimate, and with one */
     double fill_share;          /* of bubbles */
     int device;                 /* which of the plan it is */
     struct model_part part;
-    struct net_micro *micros; /* (batch) of the step */
+    struct net_micro *micros; /* (batch) of the step: this trainer's share of each micro-batch */
+    int *sizes;               /* (batch) samples of each micro-batch */
+    unsigned *at;             /* (batch) where each of the trainer's samples stands in its copy's */
+    unsigned count;           /* of them */
+    struct batch_held own;    /* they, where others have the rest */
     struct trace trace;       /* of the last step that had one */
     bool tracing;             /* the next step has one */
     uint64_t traced_from;     /* ns */

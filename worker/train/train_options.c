@@ -91,6 +91,12 @@ int train_micro_batch(const struct train_options *o)
     return (o->batch + o->accumulate - 1) / o->accumulate;
 }
 
+int train_micro_share(const struct train_options *o)
+{
+    const int r = o->width > 1 ? o->width : 1;
+    return (train_micro_batch(o) + r - 1) / r;
+}
+
 struct net_options train_net_options(const struct train_options *o)
 {
     return (struct net_options){
@@ -98,7 +104,7 @@ struct net_options train_net_options(const struct train_options *o)
                 : o->lean    ? NET_LEAN
                              : NET_TRAIN,
         .precision = o->precision,
-        .batch = train_micro_batch(o),
+        .batch = train_micro_share(o),
         .load = o->batch,
         .slots = o->slots,
         .split = o->split,

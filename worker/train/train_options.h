@@ -30,6 +30,8 @@ struct train_options {
     bool fill;  /* frozen encoders run in a pipeline's bubbles: of the trainers of one that is */
     bool split; /* of a pipeline's trainers: gradients of weights are made apart, by W */
     int sharers, sharer; /* trainers that share one state out, and which of them; 0: it is alone */
+    int width; /* trainers of a stage, of which each has a share of each micro-batch; 0: it has all
+                */
     enum job_parallel parallel; /* of the devices of an island */
     enum job_pipeline pipeline;
     enum job_shard shard;
@@ -51,8 +53,9 @@ struct train_share {
 };
 struct train_share train_share_of(uint64_t flat, int sharers, int sharer);
 
-/* Samples of a micro-batch, at most. */
+/* Samples of a micro-batch, at most; and of a trainer's share of it. */
 int train_micro_batch(const struct train_options *o);
+int train_micro_share(const struct train_options *o);
 
 /* How the network must be made: for micro-batches. */
 struct net_options train_net_options(const struct train_options *o);

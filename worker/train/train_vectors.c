@@ -1,13 +1,13 @@
 #include "worker/train/train_impl.h"
 
-void trainer_stand_for(struct trainer *t, const struct model *m, struct trainer *const *parts,
-                       int n, int sharers)
+void trainer_stand_for(struct trainer *t, const struct model *m, const struct train_part *parts,
+                       int n)
 {
-    for (int i = 0; i < n * sharers; i++)
-        parts[i]->whole = m;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < parts[i].n; k++)
+            parts[i].of[k]->whole = m;
     t->parts = parts;
     t->n_parts = n;
-    t->n_sharers = sharers;
 }
 
 static int n_parts(const struct trainer *t)
@@ -15,15 +15,16 @@ static int n_parts(const struct trainer *t)
     return t->n_parts > 0 ? t->n_parts : 1;
 }
 
-static int n_sharers(const struct trainer *t)
+/* Of part i. */
+static int n_sharers(const struct trainer *t, int i)
 {
-    return t->n_sharers > 0 ? t->n_sharers : 1;
+    return t->n_parts > 0 ? t->parts[i].n : 1;
 }
 
 /* Sharer k of part i; the first one's weights are those that are read and written. */
 static struct trainer *sharer(struct trainer *t, int i, int k)
 {
-    return t->n_parts > 0 ? t->parts[k * t->n_parts + i] : t;
+    return t->n_parts > 0 ? t->parts[i].of[k] : t;
 }
 
 static struct trainer *part(struct trainer *t, int i)
@@ -55,7 +56,7 @@ static int ema_from_weights(struct trainer *t, int i, struct err *err)
 {
     struct trainer *has = part(t, i);
     int rc = 0;
-    for (int k = 0; k < n_sharers(t) && has->ema && rc == 0; k++) {
+    for (int k = 0; k < n_sharers(t, i) && has->ema && rc == 0; k++) {
         struct trainer *s = sharer(t, i, k);
         const float *w = has->w->w + s->share.from;
         rc = s == has ? copy(s, s->ema, w, share_values(s), COPY_DEVICE, err)
@@ -133,7 +134,7 @@ int trainer_reset_moments(struct trainer *t, struct err *err)
 {
     int rc = 0;
     for (int i = 0; i < n_parts(t) && rc == 0; i++) {
-        for (int k = 0; k < n_sharers(t) && rc == 0; k++)
+        for (int k = 0; k < n_sharers(t, i) && rc == 0; k++)
             rc = zero_moments(sharer(t, i, k), err);
         if (rc == 0 && part(t, i)->has_weights)
             rc = ema_from_weights(t, i, err);
@@ -192,7 +193,7 @@ static int move_tensor(struct trainer *t, enum trainer_vector which,
 {
     const size_t at = (size_t)(tensor - t->whole->tensors);
     const bool whole = which == TRAINER_WEIGHTS || which == TRAINER_GRADIENT;
-    const int i = owner(t, at), n = whole ? 1 : n_sharers(t);
+    const int i = owner(t, at), n = whole ? 1 : n_sharers(t, i);
     int rc = 0;
     for (int k = 0; k < n && rc == 0; k++)
         rc = move_share(sharer(t, i, k), which, at, values, in, err);

@@ -93,6 +93,15 @@ static void test_texts(void **state)
     assert_int_equal(batch_units(&part), 3);
     batch_slice(&all, 1, 1, NULL, &part);
     assert_int_equal(batch_units(&part), 0);
+    struct batch_held held = {0};
+    struct err err = {0};
+    assert_int_equal(batch_pick(&held, &all, (unsigned[]){0, 2}, 2, NULL, &err), 0);
+    assert_int_equal(held.batch.count, 2);
+    assert_int_equal(batch_units(&held.batch), 6);
+    assert_memory_equal(held.batch.target + SEQ, target + 2 * SEQ, SEQ * sizeof *target);
+    assert_int_equal(held.batch.lengths[1], 4);
+    assert_null(held.batch.ids);
+    batch_release(&held);
 }
 
 int main(void)

@@ -13,7 +13,16 @@
 
 enum { ROUNDS = 20 };
 
-static const char *const cpus[] = {NULL, "cpu", "cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu"};
+static const char *const cpus[] = {
+    NULL, "cpu", "cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu", "cpu,cpu,cpu,cpu,cpu"};
+
+/* A tensor of a trainer is one of its own model's. */
+static int read_tensor(const struct side *s, enum trainer_vector which, size_t i, float *values,
+                       struct err *err)
+{
+    struct trainer *t = island_trainer_first(s->t);
+    return trainer_read(t, which, &trainer_model(t)->tensors[i], values, err);
+}
 
 static void assert_same(const struct side *a, const struct side *b, const struct model *m)
 {
@@ -26,8 +35,8 @@ static void assert_same(const struct side *a, const struct side *b, const struct
             const struct model_tensor *t = &m->tensors[i];
             if (all[v] == TRAINER_EMA && island_trainer_options(a->t)->ema == 0)
                 continue;
-            OK(trainer_read(island_trainer_first(a->t), all[v], t, x, &err));
-            OK(trainer_read(island_trainer_first(b->t), all[v], t, y, &err));
+            OK(read_tensor(a, all[v], i, x, &err));
+            OK(read_tensor(b, all[v], i, y, &err));
             if (memcmp(x, y, t->count * sizeof *x) != 0)
                 fail_msg("vector %zu differs at %s", v, t->name);
         }
@@ -305,7 +314,13 @@ static bool is_told(unsigned i)
 struct encoded_case {
     int stages, copies, accumulate;
     double estimates;
+    int devices; /* of a copy, of which stages have some more than others; 0: as many as stages */
 };
+
+static int ranks_of(const struct encoded_case *c)
+{
+    return c->copies * (c->devices > 0 ? c->devices : c->stages);
+}
 
 /* A captioned model whose encoders are real. */
 struct encoded {
@@ -319,7 +334,7 @@ struct encoded {
 static struct encoded *encoded_open(const struct encoded_case *c, double frozen, enum order order)
 {
     struct err err = {0};
-    const int n = c->stages * c->copies;
+    const int n = ranks_of(c);
     struct model_spec spec = tiny_captioned();
     struct train_options o = options();
     struct encoded *e = mem_alloc(sizeof *e);
@@ -386,9 +401,10 @@ static void check_filled_order(const struct encoded *plain, const struct step_re
                      c->stages, c->copies, frozen, order, i, results[i].loss, b.loss);
     }
     assert_same(&plain->side, &e->side, e->m);
-    assert_copies_equal(&e->side, c->stages);
+    if (c->devices == 0)
+        assert_copies_equal(&e->side, c->stages);
     /* Of one copy: the empty caption, once. */
-    for (int k = 0; k < c->stages * c->copies; k++)
+    for (int k = 0; k < ranks_of(c) && c->devices == 0; k++)
         assert_int_equal(e->encoders.ranks[k].asked, k % c->stages == 0);
     encoded_close(e);
 }
@@ -396,8 +412,8 @@ static void check_filled_order(const struct encoded *plain, const struct step_re
 static void check_filled(struct encoded_case c, const double *frozen, size_t n)
 {
     struct step_result results[ROUNDS];
-    const struct encoded_case one = {1, c.copies, c.accumulate, c.estimates};
-    struct encoded *plain = encoded_open(&one, 0, ONE_F_ONE_B);
+    const struct encoded_case one = {1, c.copies, c.accumulate, c.estimates, 0};
+    struct encoded *plain = encoded_open(c.devices > 0 ? &c : &one, 0, ONE_F_ONE_B);
     for (unsigned i = 0; i < ROUNDS; i++)
         results[i] = encoded_step(plain, i, false);
     for (size_t i = 0; i < n; i++)
@@ -492,10 +508,12 @@ static void test_shared(void **state)
 static void test_filled(void **state)
 {
     static const double frozen[] = {1e-5, 3e-4, 2e-3, 5e-2};
-    check_filled((struct encoded_case){2, 1, 2, 0}, frozen, 4);
-    check_filled((struct encoded_case){4, 1, 4, 0}, &frozen[1], 2);
-    check_filled((struct encoded_case){2, 2, 3, 0}, &frozen[2], 1);
-    check_filled((struct encoded_case){3, 1, 4, 0.5}, &frozen[1], 1);
+    check_filled((struct encoded_case){2, 1, 2, 0, 0}, frozen, 4);
+    check_filled((struct encoded_case){4, 1, 4, 0, 0}, &frozen[1], 2);
+    check_filled((struct encoded_case){2, 2, 3, 0, 0}, &frozen[2], 1);
+    check_filled((struct encoded_case){3, 1, 4, 0.5, 0}, &frozen[1], 1);
+    check_filled((struct encoded_case){2, 1, 2, 0.5, 3}, &frozen[1], 2);
+    check_filled((struct encoded_case){3, 1, 2, 0, 5}, &frozen[1], 1);
 }
 
 /* Of a rank's list of the last step. */
@@ -515,7 +533,7 @@ static bool fills_bubbles(const struct encoded *e, int rank)
 /* Bubbles are filled again by what steps took, and that changes nothing. */
 static void test_refilled(void **state)
 {
-    static const struct encoded_case one = {1, 1, 2, 0}, cut = {2, 1, 2, 0};
+    static const struct encoded_case one = {1, 1, 2, 0, 0}, cut = {2, 1, 2, 0, 0};
     struct encoded *plain = encoded_open(&one, 0, ONE_F_ONE_B),
                    *e = encoded_open(&cut, 3e-4, ONE_F_ONE_B);
     const struct refill *r = island_trainer_refill(e->side.t);
@@ -702,8 +720,14 @@ static void test_refused(void **state)
     OK(island_open("cpu,cpu,cpu,cpu", 4, &is, &err));
     llama.tied = true;
     struct model *m = make_model(&spec), *tied = make_model(&llama);
-    assert_int_equal(island_even_plan(is, m, 3, 4, &plan, &err), -ENOMEM);
-    assert_non_null(strstr(err.msg, "train.stages is 3, which does not divide the 4 devices"));
+    assert_int_equal(island_even_plan(is, m, 5, 4, &plan, &err), -ENOMEM);
+    assert_non_null(strstr(err.msg, "train.stages is 5, but this worker has 4 devices"));
+    OK(island_even_plan(is, m, 3, 4, &plan, &err)); /* one of them has two, and each a block */
+    assert_int_equal(plan.devices, 4);
+    assert_int_equal(plan.copies, 1);
+    assert_int_equal(plan.cuts[0].stages[2].devices, 2);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(plan.cuts[0].stages[i].to - plan.cuts[0].stages[i].from, 1);
     assert_int_equal(island_even_plan(is, m, 4, 4, &plan, &err), -ENOMEM);
     assert_non_null(strstr(err.msg, "train.stages is 4, but the model has 3 blocks"));
     OK(island_even_plan(is, tied, 2, 4, &plan, &err));

@@ -1,0 +1,124 @@
+#include "worker/train/courier.h"
+
+int courier_init(struct courier *c, struct island *is, int rank, int first, struct weights *w,
+                 struct err *err)
+{
+    int rc = 0;
+    *c = (struct courier){.is = is, .rank = rank, .first = first, .w = w};
+    for (int i = 0; i <= PIPE_GRADIENTS && rc == 0; i++) {
+        rc = w->ops->stream_new(w->dev, &c->ways[i].in, err);
+        if (rc == 0)
+            rc = w->ops->stream_new(w->dev, &c->ways[i].out, err);
+    }
+    if (rc == 0)
+        rc = w->ops->stream_new(w->dev, &c->back.in, err);
+    return rc == 0 ? w->ops->stream_new(w->dev, &c->back.out, err) : rc;
+}
+
+void courier_release(struct courier *c)
+{
+    for (int i = 0; c->w && i <= PIPE_GRADIENTS + 1; i++) {
+        struct courier_way *way = i <= PIPE_GRADIENTS ? &c->ways[i] : &c->back;
+        if (way->in)
+            c->w->ops->stream_free(c->w->dev, way->in);
+        if (way->out)
+            c->w->ops->stream_free(c->w->dev, way->out);
+    }
+    *c = (struct courier){0};
+}
+
+void courier_begin(struct courier *c)
+{
+    for (int i = 0; i <= PIPE_GRADIENTS; i++)
+        c->ways[i].n_held = 0;
+}
+
+/* To or from a device of the copy. */
+static struct comm *link_of(const struct courier *c, int peer, enum pipe_what what)
+{
+    return island_link(c->is, c->rank, c->first + peer,
+                       what == PIPE_STATES ? ISLAND_UP : ISLAND_DOWN);
+}
+
+/* Queues the oldest that is held. */
+static int take_one(struct courier *c, enum pipe_what what)
+{
+    struct courier_way *way = &c->ways[what];
+    const struct courier_held *h = &way->held[0];
+    struct weights *w = c->w;
+    struct comm *comm = link_of(c, h->peer, what);
+    int rc = w->ops->stream_follow(w->dev, way->in, w->stream);
+    if (rc == 0)
+        rc = comm->ops->recv(comm, h->pieces, (size_t)h->n, 1 - comm->rank, way->in);
+    way->n_held--;
+    memmove(way->held, way->held + 1, (size_t)way->n_held * sizeof *way->held);
+    return rc;
+}
+
+int courier_cross(void *arg, const struct pipe_instr *in, const struct net_piece *pieces, int n)
+{
+    struct courier *c = arg;
+    struct weights *w = c->w;
+    struct courier_way *way = &c->ways[in->what];
+    struct courier_held h = {.n = n, .micro = in->micro, .peer = in->peer};
+    for (int i = 0; i < n; i++)
+        h.pieces[i] = (struct comm_piece){pieces[i].x, pieces[i].bytes};
+    if (in->op == PIPE_RECV) {
+        if (way->n_held == COURIER_HELD_MAX)
+            return -EINVAL;
+        way->held[way->n_held++] = h;
+        return 0;
+    }
+    struct comm *comm = link_of(c, in->peer, in->what);
+    int rc = w->ops->stream_follow(w->dev, way->out, w->stream);
+    return rc < 0 ? rc : comm->ops->send(comm, h.pieces, (size_t)n, 1 - comm->rank, way->out);
+}
+
+int courier_arrive(void *arg, enum pipe_what what, int micro)
+{
+    struct courier *c = arg;
+    struct courier_way *way = &c->ways[what];
+    const bool ahead = !c->w->dev->unified;
+    int rc = 0;
+    while (way->n_held > 0 && way->held[0].micro <= micro && rc == 0)
+        rc = take_one(c, what);
+    if (rc == 0)
+        rc = c->w->ops->stream_follow(c->w->dev, c->w->stream, way->in);
+    while (ahead && way->n_held > 0 && rc == 0)
+        rc = take_one(c, what);
+    return rc;
+}
+
+int courier_sent(void *arg)
+{
+    struct courier *c = arg;
+    int rc = 0;
+    for (int i = 0; i <= PIPE_GRADIENTS && rc == 0; i++)
+        rc = c->w->ops->stream_follow(c->w->dev, c->w->stream, c->ways[i].out);
+    return rc;
+}
+
+/* Velocities go over what connects all stages of a copy: its sums come behind. */
+int courier_feed(void *arg, const struct pipe_instr *in, const struct net_piece *piece)
+{
+    struct courier *c = arg;
+    struct weights *w = c->w;
+    struct comm *pipe = island_pipe(c->is, c->rank);
+    const struct comm_piece p = {piece->x, piece->bytes};
+    const bool send = in->op == PIPE_SEND;
+    struct stream *s = send ? c->back.out : c->back.in;
+    int rc = w->ops->stream_follow(w->dev, s, w->stream);
+    if (rc == 0)
+        rc = send ? pipe->ops->send(pipe, &p, 1, in->peer, s)
+                  : pipe->ops->recv(pipe, &p, 1, in->peer, s);
+    return rc == 0 && !send ? w->ops->stream_follow(w->dev, w->stream, s) : rc;
+}
+
+/* Each value is one stage's; the others have 0. */
+int courier_gather(void *arg, double *found, int64_t n)
+{
+    struct courier *c = arg;
+    struct comm *pipe = island_pipe(c->is, c->rank);
+    const struct comm_piece piece = {found, (uint64_t)n};
+    return pipe->ops->all_reduce(pipe, &piece, 1, COMM_F64, c->w->stream);
+}

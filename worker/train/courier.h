@@ -1,0 +1,61 @@
+/* What crosses between the stages of a pipeline, for one rank: the SENDs and RECVs of its list
+ * (worker/pipe/schedule.h), over the communicators of its island.
+ *
+ *     courier_init(&c, is, rank, first, w, err);
+ *     courier_begin(&c);                         each step: forgets what a failed one has left
+ *     courier_cross(&c, &instr, pieces, n);      states and gradients
+ *     courier_arrive(&c, PIPE_STATES, micro);    before they are read
+ *     courier_release(&c);
+ *
+ * SEND is queued on a stream behind what is queued on the trainer's.  A RECV waits in a list: of
+ * the micro-batch that is computed next it is queued when that one asks for it, which makes the
+ * trainer's stream follow; those of later ones then, so that they come while it is computed.  Where
+ * a recv is over when it returns they stay in the list.
+ *
+ * `arg` is the courier, so that struct train_peers may name the functions.  On the rank's thread.
+ */
+#ifndef WORKER_COURIER_H
+#define WORKER_COURIER_H
+
+#include "common/base/base.h"
+#include "worker/train/island.h"
+#include "worker/train/train.h"
+
+/* RECVs that wait: of two micro-batches, from each rank of a stage. */
+enum { COURIER_HELD_MAX = 2 * ISLAND_MAX };
+
+/* A RECV that waits: where it goes, and from which device of the copy it comes. */
+struct courier_held {
+    struct comm_piece pieces[NET_PIECES_MAX];
+    int n, micro, peer;
+};
+
+/* What crosses of one kind. */
+struct courier_way {
+    struct stream *in, *out;
+    struct courier_held held[COURIER_HELD_MAX];
+    int n_held;
+};
+
+struct courier {
+    struct island *is;
+    int rank, first;                             /* first: the rank of its copy's device 0 */
+    struct weights *w;                           /* the trainer's */
+    struct courier_way ways[PIPE_GRADIENTS + 1]; /* states, gradients */
+    struct courier_way back;                     /* velocities, of which none is held */
+};
+
+/* release accepts {0}, and after a failure. */
+int courier_init(struct courier *c, struct island *is, int rank, int first, struct weights *w,
+                 struct err *err);
+void courier_release(struct courier *c);
+void courier_begin(struct courier *c);
+
+/* As struct train_peers says of them. */
+int courier_cross(void *arg, const struct pipe_instr *in, const struct net_piece *pieces, int n);
+int courier_arrive(void *arg, enum pipe_what what, int micro);
+int courier_sent(void *arg);
+int courier_feed(void *arg, const struct pipe_instr *in, const struct net_piece *piece);
+int courier_gather(void *arg, double *found, int64_t n);
+
+#endif
