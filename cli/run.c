@@ -1,6 +1,4 @@
 /* skerry run: a private swarm from start to results. */
-#include <unistd.h>
-
 #include "common/base/base.h"
 #include "cli/show/artifacts.h"
 #include "cli/command.h"
@@ -126,13 +124,6 @@ static int collect(struct run *run, uint64_t id, const char *out, struct err *er
     return rc;
 }
 
-/* Threads of a worker: the cores that are there, shared evenly. */
-static int threads_each(int workers)
-{
-    long each = sysconf(_SC_NPROCESSORS_ONLN) / workers;
-    return each > 0 ? (int)each : 1;
-}
-
 static int run_job(struct run *run, struct job_file *job, int workers, const char *out,
                    struct err *err)
 {
@@ -164,7 +155,7 @@ static void print_results(const struct job_spec *spec, const char *out)
 }
 
 static struct run options;
-static int n_workers = 2, n_threads;
+static int n_workers = SWARM_WORKERS, n_threads;
 
 static int run_run(struct cli *cli, const struct args *args, struct err *err)
 {
@@ -172,7 +163,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
     struct job_file job;
 
     run->cli = cli;
-    run->swarm.threads = n_threads ? n_threads : threads_each(n_workers);
+    run->swarm.threads = n_threads ? n_threads : cli_threads_each(n_workers);
     int rc = job_file_open(args->rest[0], &job, err);
     if (rc < 0)
         return rc;

@@ -5,6 +5,8 @@
 #include "cli/show/follow.h"
 #include "cli/job/job_file.h"
 #include "cli/job/predict.h"
+#include "cli/swarm.h"
+#include "common/base/clock.h"
 #include "common/net/http/rate.h"
 
 static bool submit_watch;
@@ -49,6 +51,7 @@ const struct command command_submit = {
 
 static const char *check_link;
 static int check_workers;
+static bool check_here;
 
 static json_t *prediction_json(const struct measured *at, const struct prediction *p)
 {
@@ -61,17 +64,17 @@ static json_t *prediction_json(const struct measured *at, const struct predictio
     else
         json_object_update_new(
             o, json_pack("{s:f,s:f,s:f,s:f,s:I,s:I,s:I}", "step_s", at->networks[0].step_s,
-                         "round_s", p->train_s + p->link_s, "link_s", p->link_s, "seconds",
-                         p->total_s, "up_bytes", (json_int_t)p->up_bytes, "down_bytes",
+                         "round_s", p->train_s + p->fold_s + p->link_s, "link_s", p->link_s,
+                         "seconds", p->total_s, "up_bytes", (json_int_t)p->up_bytes, "down_bytes",
                          (json_int_t)p->down_bytes, "seen", (json_int_t)p->seen));
     return o;
 }
 
 /* A job that is fine stays so when nothing can be predicted here. */
 static int say_prediction(const struct cli *cli, const struct job_file *job,
-                          const struct job_file_size *size, uint64_t bytes_per_s, struct err *err)
+                          const struct job_file_size *size, struct predict_options opt,
+                          struct err *err)
 {
-    struct predict_options opt = {.workers = check_workers, .bytes_per_s = bytes_per_s};
     struct composition c;
     struct measured at;
     struct prediction p = {0};
@@ -79,9 +82,9 @@ static int say_prediction(const struct cli *cli, const struct job_file *job,
     int rc = recipe_compose(&job->spec, &c, err);
     if (rc < 0)
         return rc;
-    for (uint32_t i = 0; check_workers == 0 && i < c.n_paths; i++)
+    for (uint32_t i = 0; check_workers == 0 && !opt.here && i < c.n_paths; i++)
         opt.workers += (int)c.paths[i].replicas;
-    if (predict_measure(job, &c, size->vocab, &at, &why) < 0) {
+    if (predict_measure(job, &c, size->vocab, opt.here ? opt.workers : 1, &at, &why) < 0) {
         (void)fprintf(stderr, "nothing is predicted: %s\n", why.msg);
     } else {
         if (!at.refused[0])
@@ -99,15 +102,23 @@ static int run_check(struct cli *cli, const struct args *args, struct err *err)
 {
     struct job_file job;
     struct job_file_size size = {0};
-    uint64_t bytes_per_s = 0;
+    struct predict_options opt = {.workers = check_workers, .here = check_here};
     char *text = NULL;
     size_t len = 0;
 
-    if (check_link && rate_parse(check_link, &bytes_per_s, err) < 0)
+    if (check_here && !check_workers)
+        opt.workers = SWARM_WORKERS;
+    if (check_here && opt.workers > SWARM_WORKERS_MAX)
+        return args_exit(args,
+                         err_set(err, -EINVAL, "--here with %d workers: expected at most %d",
+                                 opt.workers, SWARM_WORKERS_MAX),
+                         err);
+    if (check_link && rate_parse(check_link, &opt.bytes_per_s, err) < 0)
         return args_exit(args, err_wrap(err, "--link"), err);
     int rc = job_file_open(args->rest[0], &job, err);
     if (rc < 0)
         return rc;
+    const uint64_t begun = clock_now_ns();
     FILE *out = open_memstream(&text, &len);
     rc = out ? job_file_read_all(&job, out, &size, err) : err_errno(err, "no memory");
     if (out)
@@ -115,8 +126,10 @@ static int run_check(struct cli *cli, const struct args *args, struct err *err)
     if (rc == 0 && !cli->json)
         printf("%s: fine%s%s\n", args->rest[0], len ? "; " : "", text);
     free(text);
+    opt.data_s = (double)(clock_now_ns() - begun) / 1e9;
+    opt.holdout = size.holdout;
     if (rc == 0)
-        rc = say_prediction(cli, &job, &size, bytes_per_s, err);
+        rc = say_prediction(cli, &job, &size, opt, err);
     job_file_close(&job);
     return rc;
 }
@@ -124,7 +137,7 @@ static int run_check(struct cli *cli, const struct args *args, struct err *err)
 const struct command command_check = {
     .name = "check",
     .what = "check a job file and its data, and predict what the job takes",
-    .usage = "job.yaml [--workers N] [--link RATE]",
+    .usage = "job.yaml [--workers N] [--here] [--link RATE]",
     .about = "Says whether `skerry submit` would accept this job file and its data: reads all of "
              "them and sends nothing.  Then it measures some steps on this machine and predicts "
              "time, memory, and bytes up and down.  Not counted are frozen encoders, generated "
@@ -134,6 +147,8 @@ const struct command command_check = {
             {"workers", 'w', ARGS_INT, &check_workers, "N",
              "as many machines like this one (default: one for each phase of a round)", .min = 1,
              .max = 1024},
+            {"here", 0, ARGS_BOOL, &check_here, NULL,
+             "the workers share this machine, as those of `skerry run` do (default then: 2)"},
             {"link", 0, ARGS_STR, &check_link, "RATE",
              "of every link, the coordinator's too, such as 20Mbit (default: links cost nothing)"},
             {0},

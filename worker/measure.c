@@ -1,6 +1,9 @@
 #include "worker/measure.h"
 
 #include <jansson.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include "common/base/args.h"
 #include "common/base/base.h"
@@ -11,9 +14,15 @@
 #include "worker/train/plan.h"
 #include "worker/train/profile.h"
 
+/* A device, and bytes of a caption's states on it. */
+struct stub {
+    struct device *dev;
+    size_t state_bytes;
+};
+
 struct measure {
     const char *device;
-    int threads, classes, vocab, channels, side, caption, caption_tokens;
+    int threads, together, classes, vocab, channels, side, caption, caption_tokens;
     bool router;
 
     struct job_spec spec;
@@ -21,11 +30,13 @@ struct measure {
     struct model *model;
     struct train_options opt;
     struct net_encoders encoders[ISLAND_MAX]; /* stubs */
+    struct stub stubs[ISLAND_MAX];            /* theirs */
     float *zeros;                             /* shift and scale of latents */
     int32_t null_tokens[MODEL_CAPTION_TOKENS_MAX];
     struct plan plan;
     bool refused;
-    double step_s;
+    struct profile_time step;
+    double forward_s; /* of a batch */
 };
 
 static int read_job(const char *path, struct job_spec *ret, struct err *err)
@@ -80,10 +91,13 @@ static int make_model(struct measure *m, struct err *err)
 
 /* ---- what stands for encoders ---- */
 
+/* Zeros: what lies there may be no number, and no step is taken from that. */
 static int no_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
                        void *d_states, struct err *err)
 {
-    return 0; /* what lies there does for timing */
+    const struct stub *s = arg;
+    int rc = s->dev->ops->zero(s->dev, d_states, count * s->state_bytes, NULL);
+    return rc < 0 ? err_set(err, rc, "clearing captions on %s failed", s->dev->name) : 0;
 }
 
 static void stub_encoders(struct measure *m)
@@ -92,15 +106,21 @@ static void stub_encoders(struct measure *m)
     if (!m->channels && !model_captioned(s))
         return;
     m->zeros = mem_alloc_array((size_t)(m->channels + 1), sizeof *m->zeros);
-    for (int i = 0; i < island_size(m->island); i++)
+    for (int i = 0; i < island_size(m->island); i++) {
+        struct device *dev = island_device(m->island, i);
+        const enum dtype dt = net_dtype(dev, m->opt.precision);
+        m->stubs[i] = (struct stub){dev, (size_t)s->caption_tokens * (size_t)s->caption *
+                                             (size_t)dtype_bytes(dt)};
         m->encoders[i] = (struct net_encoders){
+            .arg = &m->stubs[i],
             .captions = model_captioned(s) ? no_captions : NULL,
             .shift = m->channels ? m->zeros : NULL,
             .scale = m->channels ? m->zeros : NULL,
             .null_tokens = m->null_tokens,
             .null_length = s->caption_tokens,
-            .dt = net_dtype(island_device(m->island, i), m->opt.precision),
+            .dt = dt,
         };
+    }
     m->opt.encoders = m->encoders;
 }
 
@@ -119,11 +139,10 @@ static int plan(struct measure *m, struct err *err)
     return rc;
 }
 
-static int measure(struct measure *m, const char *path, struct err *err)
+/* Of m->spec, with an island to train it on. */
+static int open_model(struct measure *m, struct err *err)
 {
-    int batch = 0, rc = read_job(path, &m->spec, err);
-    if (rc == 0)
-        rc = batch_of(m, &batch, err);
+    int batch = 0, rc = batch_of(m, &batch, err);
     if (rc == 0)
         rc = make_model(m, err);
     if (rc == 0)
@@ -132,11 +151,36 @@ static int measure(struct measure *m, const char *path, struct err *err)
         return rc;
     train_options_from_job(&m->spec, m->router, batch, 0, &m->opt);
     stub_encoders(m);
-    rc = plan(m, err);
+    return plan(m, err);
+}
+
+static int measure(struct measure *m, struct err *err)
+{
+    int rc = open_model(m, err);
     if (rc == 0)
-        rc = profile_try(m->island, m->model, &m->opt, NULL, NULL, &m->step_s, err);
+        rc = profile_try(m->island, m->model, &m->opt, NULL, NULL, &m->step, err);
+    if (rc == 0)
+        rc = profile_forward(m->island, m->model, &m->opt, &m->forward_s, err);
     m->refused = rc == -ENOMEM;
     return m->refused ? 0 : rc;
+}
+
+/* More workers that train on this machine until this one has measured: each a process, made before
+ * anything has threads.  Who of them cannot train leaves the machine to the others. */
+static void join_others(const struct measure *m)
+{
+    const pid_t parent = getpid();
+    for (int i = 1; i < m->together; i++) {
+        if (fork() != 0)
+            continue;
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        struct measure mine = *m;
+        struct err err = {0};
+        int rc = getppid() == parent ? open_model(&mine, &err) : -ESRCH;
+        while (rc == 0)
+            rc = profile_try(mine.island, mine.model, &mine.opt, NULL, NULL, &mine.step, &err);
+        _exit(0);
+    }
 }
 
 static void say(const struct measure *m, const struct err *err)
@@ -150,7 +194,8 @@ static void say(const struct measure *m, const struct err *err)
     if (m->refused)
         json_object_set_new(o, "refused", json_string(err->msg));
     else
-        json_object_set_new(o, "step_s", json_real(m->step_s));
+        json_object_update_new(o, json_pack("{s:f,s:f}", "step_s", m->step.mean, "forward_s",
+                                            m->forward_s / m->opt.batch));
     (void)json_dumpf(o, stdout, JSON_COMPACT);
     (void)putchar('\n');
     json_decref(o);
@@ -166,10 +211,12 @@ static void release(struct measure *m)
 
 int measure_main(int argc, char **argv)
 {
-    static struct measure m = {.device = "auto", .vocab = 257};
+    static struct measure m = {.device = "auto", .vocab = 257, .together = 1};
     const struct args_flag flags[] = {
         {"device", 'd', ARGS_STR, &m.device, "auto|cpu|cuda:N,...", "where to compute"},
         {"threads", 't', ARGS_INT, &m.threads, "N", "CPU threads (0: all)", .max = 1024},
+        {"together", 0, ARGS_INT, &m.together, "N", "as many compute here at the same time",
+         .min = 1, .max = 64},
         {"router", 0, ARGS_BOOL, &m.router, NULL, "the job's router, in place of its model"},
         {"classes", 0, ARGS_INT, &m.classes, "N", "of the data", .max = MODEL_CLASSES_MAX},
         {"vocab", 0, ARGS_INT, &m.vocab, "N", "of the data", .min = 2, .max = MODEL_VOCAB_MAX},
@@ -196,7 +243,11 @@ int measure_main(int argc, char **argv)
     int rc = args_parse(&args, argc, argv, &err);
     if (rc)
         return args_exit(&args, rc, &err);
-    rc = measure(&m, args.rest[0], &err);
+    rc = read_job(args.rest[0], &m.spec, &err);
+    if (rc == 0) {
+        join_others(&m);
+        rc = measure(&m, &err);
+    }
     if (rc == 0)
         say(&m, &err);
     else

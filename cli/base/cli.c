@@ -214,6 +214,12 @@ int cli_job_id(struct cli *cli, const struct args *args, uint64_t *ret, struct e
                  : err_set(err, -ERR_NOTFOUND, "there is no job yet; `skerry submit` starts one");
 }
 
+int cli_threads_each(int workers)
+{
+    long each = sysconf(_SC_NPROCESSORS_ONLN) / workers;
+    return each > 0 ? (int)each : 1;
+}
+
 char *cli_own_folder(void)
 {
     char path[4096];

@@ -41,6 +41,8 @@ int cli_connect(struct cli *cli, struct err *err);
 void cli_close(struct cli *cli);
 /* The folder of this program, where the others are, too (mem_free). */
 char *cli_own_folder(void);
+/* Of each of some workers on this machine: the cores that are there, shared evenly. */
+int cli_threads_each(int workers);
 /* Where `skerry login` saves the token (mem_free). */
 char *cli_token_path(void);
 

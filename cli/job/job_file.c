@@ -446,6 +446,7 @@ int job_file_read_all(struct job_file *job, FILE *out, struct job_file_size *ret
         say_bad(&report);
     }
     *ret = (struct job_file_size){.samples = report.samples - report.holdout_samples,
+                                  .holdout = report.holdout_samples,
                                   .tokens = report.tokens - report.holdout_tokens,
                                   .vocab = report.vocab};
     dataset_report_release(&report);

@@ -7,7 +7,12 @@
 #include "common/job/family.h"
 
 #define FLAGS_MAX 24
-#define FORWARDS_OF_A_STEP 3 /* a forward, and a backward that is twice as much */
+/* What no step of a job takes, as measured on one machine of two cores: programs that start, the
+ * first step and the end; and between two phases what is coded, sent, folded and fetched, with
+ * what a parameter adds to that. */
+#define START_S 1.8
+#define FOLD_S 0.15
+#define FOLD_PARAMETER_S 2e-8
 
 /* ---- workerd measure ---- */
 
@@ -30,7 +35,8 @@ static void add_number(struct flags *f, const char *name, long long value)
     f->items[f->n++] = str_printf("%lld", value);
 }
 
-static void flags_make(struct flags *f, const struct job_file *job, uint32_t vocab, bool router)
+static void flags_make(struct flags *f, const struct job_file *job, uint32_t vocab, int together,
+                       bool router)
 {
     const struct encoders *e = &job->encoders;
     *f = (struct flags){0};
@@ -38,6 +44,10 @@ static void flags_make(struct flags *f, const struct job_file *job, uint32_t voc
     add(f, "/dev/stdin");
     if (router)
         add(f, "--router");
+    if (together > 1) {
+        add_number(f, "--together", together);
+        add_number(f, "--threads", cli_threads_each(together));
+    }
     add_number(f, "--classes", job->dataset ? (long long)dataset_classes(job->dataset) : 1);
     add_number(f, "--vocab", vocab);
     add_number(f, "--channels", e->channels);
@@ -82,13 +92,14 @@ static int read_answer(const char *answer, struct measured_network *network, str
         .memory_bytes = (uint64_t)cli_int(o, "memory_bytes", 0),
         .batch = (int)cli_int(o, "batch", 1),
         .step_s = cli_num(o, "step_s", 0),
+        .forward_s = cli_num(o, "forward_s", 0),
     };
     json_decref(o);
     return 0;
 }
 
 int predict_measure(const struct job_file *job, const struct composition *c, uint32_t vocab,
-                    struct measured *ret, struct err *err)
+                    int together, struct measured *ret, struct err *err)
 {
     if (job_family(&job->spec)->external)
         return err_set(err, -ERR_UNIMPLEMENTED,
@@ -100,7 +111,7 @@ int predict_measure(const struct job_file *job, const struct composition *c, uin
         struct flags f;
         if (c->networks[i].n_levels == 0)
             continue;
-        flags_make(&f, job, vocab, i > 0);
+        flags_make(&f, job, vocab, together, i > 0);
         rc = ask(&f, &job->text, &said, err);
         if (rc == 0)
             rc = read_answer(said.out, &at.networks[i], &at, err);
@@ -143,16 +154,18 @@ static int times(const struct job_spec *s, int every)
     return every ? (s->outer.rounds + every - 1) / every : 1;
 }
 
-static double rest(const struct job_spec *s, const struct measured_network *n)
+static double rest(const struct job_spec *s, const struct measured_network *n, uint64_t holdout)
 {
-    const double forward = n->step_s / n->batch / FORWARDS_OF_A_STEP;
+    const uint64_t most = (uint64_t)s->eval.samples;
+    const double judged = (double)(holdout && holdout < most ? holdout : most);
     const int solver = s->sample.sampler == JOB_SAMPLER_HEUN ? 2 : 1;
     const int ways = solver * (s->sample.guidance != 1 ? 2 : 1);
     double seconds = 0;
     if (s->data.holdout > 0 || s->data.holdout_path)
-        seconds += times(s, s->eval.every) * s->eval.samples * forward;
+        seconds += times(s, s->eval.every) * judged * n->forward_s;
     if (!job_is_text(s))
-        seconds += times(s, s->sample.every) * s->sample.count * s->sample.steps * ways * forward;
+        seconds +=
+            times(s, s->sample.every) * s->sample.count * s->sample.steps * ways * n->forward_s;
     return seconds;
 }
 
@@ -177,8 +190,10 @@ void predict(const struct job_spec *spec, const struct composition *c, const str
     }
     p.train_s = makespan(spec, c, at, opt->workers);
     p.link_s = opt->bytes_per_s ? through / (double)opt->bytes_per_s : 0;
-    p.rest_s = rest(spec, &at->networks[0]);
-    p.total_s = spec->outer.rounds * (p.train_s + p.link_s) + p.rest_s;
+    p.fold_s = FOLD_S + FOLD_PARAMETER_S * p.phases * (double)at->networks[0].parameters;
+    p.rest_s = rest(spec, &at->networks[0], opt->holdout);
+    p.start_s = START_S + opt->data_s;
+    p.total_s = p.start_s + spec->outer.rounds * (p.train_s + p.fold_s + p.link_s) + p.rest_s;
     *ret = p;
 }
 
@@ -209,9 +224,9 @@ static void show_round(const struct job_spec *s, const struct predict_options *o
                        const struct prediction *p, FILE *out)
 {
     char train[STR_HUMAN_MAX], link[STR_HUMAN_MAX], up[STR_HUMAN_MAX], down[STR_HUMAN_MAX];
-    (void)fprintf(out, "a round   %d phase%s on %d worker%s like this machine: %s\n", p->phases,
+    (void)fprintf(out, "a round   %d phase%s on %d worker%s %s this machine: %s\n", p->phases,
                   p->phases > 1 ? "s" : "", opt->workers, opt->workers > 1 ? "s" : "",
-                  seconds(p->train_s, train));
+                  opt->here ? "on" : "like", seconds(p->train_s + p->fold_s, train));
     (void)fprintf(out, "network   %s up (%s) and %s down (%s) for each phase",
                   str_human_bytes(p->up_bytes, up), codec_name((enum codec)s->wire.up),
                   str_human_bytes(p->down_bytes, down), codec_name((enum codec)s->wire.down));
@@ -220,7 +235,7 @@ static void show_round(const struct job_spec *s, const struct predict_options *o
                       "; all of a round through the coordinator's link of %.3g Mbit/s takes %s, "
                       "%.0f %% of the time",
                       (double)opt->bytes_per_s * 8e-6, seconds(p->link_s, link),
-                      100 * p->link_s / (p->link_s + p->train_s));
+                      100 * p->link_s / (p->link_s + p->fold_s + p->train_s));
     (void)fputc('\n', out);
 }
 

@@ -1,10 +1,11 @@
 /* What a job will take, before it is submitted: time, memory, and bytes on the network.
  *
- *     predict_measure(&job, vocab, &at, err);      // runs `workerd measure` beside this program
+ *     predict_measure(&job, &comp, vocab, together, &at, err);   // runs `workerd measure`
  *     predict(&job.spec, &comp, &at, &opt, &p);
  *
- * A step is measured on this machine, so "a worker" is one like it.  Not counted: encoders, texts
- * that are generated, what partitions cost to learn, and what others do on the machine. */
+ * A step is measured on this machine, so "a worker" is one like it, or a part of it where all of
+ * them share it.  Not counted: encoders, texts that are generated, and what partitions cost to
+ * learn. */
 #ifndef CLI_PREDICT_H
 #define CLI_PREDICT_H
 
@@ -17,7 +18,8 @@ struct measured_network {
     uint64_t parameters; /* 0: the job has no such network */
     uint64_t memory_bytes;
     int batch;
-    double step_s; /* 0: it does not fit */
+    double step_s;    /* 0: it does not fit */
+    double forward_s; /* of a sample */
 };
 
 struct measured {
@@ -29,23 +31,29 @@ struct measured {
 
 struct predict_options {
     int workers;          /* at least 1 */
+    bool here;            /* they share this machine */
     uint64_t bytes_per_s; /* of every link, the coordinator's too; 0: they cost nothing */
+    uint64_t holdout;     /* held-out samples; 0: not known, then as many as are asked for */
+    double data_s;        /* that reading and cutting the data takes */
 };
 
 struct prediction {
     int phases;                    /* of a round */
     uint64_t up_bytes, down_bytes; /* of the largest phase's contribution, and new version */
     double train_s;                /* of a round: steps, on the worker that has most to do */
+    double fold_s;                 /* of a round: from its last step to the next one's first */
     double link_s;                 /* of a round: everything through the coordinator's link */
     double rest_s;                 /* of the job: held-out losses and grids of samples */
+    double start_s;                /* of the job: its data, and programs that come and go */
     double total_s;
     uint64_t seen; /* samples, by all phases of the main network */
 };
 
-/* Of the composition's networks; vocab: of texts.  Takes seconds.  Negative: there is no workerd
- * beside this program, or it cannot compute, with a sentence. */
+/* Of the composition's networks; vocab: of texts; together: workers that share this machine, each
+ * with its part of the cores.  Takes seconds.  Negative: there is no workerd beside this program,
+ * or it cannot compute, with a sentence. */
 int predict_measure(const struct job_file *job, const struct composition *c, uint32_t vocab,
-                    struct measured *ret, struct err *err);
+                    int together, struct measured *ret, struct err *err);
 
 /* Pure.  Every network of the composition has a step_s. */
 void predict(const struct job_spec *spec, const struct composition *c, const struct measured *at,

@@ -7,12 +7,15 @@ not because other samples were drawn."""
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-from bench import Figures, dataset  # noqa: E402
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "tools")]
+from bench import Figures, dataset, limit  # noqa: E402
+import frozen_models  # noqa: E402  (tests/tools)
 
 JOB = """name: first
 seed: 3
@@ -28,6 +31,13 @@ IMAGES = dict(holdout="0.1, image_size: 16", model="patch: 4, dim: 64, depth: 2,
 TEXTS = dict(holdout="0.1, shard_samples: 64", model="type: llama, dim: 64, depth: 2, heads: 2, context: 64", batch=8, sample="tokens: 1")
 KINDS = {"code": ("c", "python"), "prose": ("licences", "history"), "all": ("c", "python", "licences", "history")}
 ROUNDS, STEPS = 12, 20
+# Of whose time is foretold: some seconds each.
+TIMED = {
+    "images": ("emoji", "model: {{patch: 2, dim: 96, depth: 4, heads: 4}}\ntrain: {{batch: 32}}\n"),
+    "texts": ("prose", "model: {{type: llama, dim: 128, depth: 4, heads: 4, context: 128}}\ntrain: {{batch: 16}}\n"),
+    "captions": ("emoji", "encoders: {{path: {encoders}}}\nmodel: {{patch: 1, dim: 96, depth: 3, heads: 4}}\ntrain: {{batch: 16}}\n"),
+}
+TIMED_JOB = "name: timed\nseed: 3\ndata: {{path: {path}, holdout: 0.05{size}}}\nouter: {{rounds: 8, steps: 30}}\nrecipe: {{replicas: 2}}\n"
 SWEEP = ("1e-3", "2e-3", "4e-3", "8e-3")  # of learning rates
 # Of every recipe; what is said of outer beyond its length makes it another kind of job.
 JUMPS = {
@@ -123,7 +133,35 @@ def gaps(fig, lab, args):
     fig.add("default_gap", 100 * found[worst], "%", "<=3", f"the largest of {len(found)} data sets: {worst}")
 
 
-FIGURES = {"default_jump": jumps, "default_gap": gaps}
+def timed(argv, seconds=300):
+    begun = time.monotonic()
+    said = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=seconds, check=False)
+    if said.returncode != 0:
+        raise RuntimeError(f"{' '.join(argv)}: {said.stderr[-600:]}")
+    return time.monotonic() - begun, said.stdout
+
+
+def predictions(fig, lab, args):
+    """`skerry check` before `skerry run`, which has two workers of its own on this machine."""
+    folder, found = os.path.join(lab.swarm.folder, "timed"), {}
+    os.makedirs(folder)
+    encoders = frozen_models.pipeline(os.path.join(folder, "encoders"), ["face", "flag"])
+    skerry = os.path.join(os.environ["SKERRY_BIN"], "skerry")
+    for name, (what, keys) in TIMED.items():
+        job = os.path.join(folder, f"{name}.yaml")
+        with open(job, "w", encoding="utf-8") as f:
+            f.write(TIMED_JOB.format(path=lab.data[what], size=", image_size: 16" if what == "emoji" else "") + keys.format(encoders=encoders))
+        said = json.loads(timed([skerry, "check", job, "--here", "--json"])[1])
+        real = timed([skerry, "run", job, "--out", os.path.join(folder, name)])[0]
+        found[name] = said["seconds"] / real
+        print(f"  {name:14} {found[name]:6.2f}: predicted {said['seconds']:.1f} s, took {real:.1f} s", flush=True)
+    worst = max(found, key=lambda name: max(found[name], 1 / found[name]))
+    fig.add("check_prediction", max(found[worst], 1 / found[worst]), "x", "<=1.4",
+            f"too much or too little, the worst of {len(found)} jobs: {worst}, {found[worst]:.2f} of its time predicted")
+
+
+FIGURES = {"default_jump": jumps, "default_gap": gaps, "check_prediction": predictions}
+LIMITS = {"default_jump": 1500, "default_gap": 3000, "check_prediction": 420}
 
 
 def main():
@@ -144,7 +182,10 @@ def main():
             lab = Lab(swarm, collect(args, folder))
             for name, measure in FIGURES.items():
                 if not args.only or name in args.only:
-                    measure(fig, lab, args)
+                    with limit(LIMITS[name]):
+                        measure(fig, lab, args)
+                    if not any(row["name"] == name for row in fig.rows):
+                        fig.add(name, None, "", "", f"not measured within its {LIMITS[name]} s")
                     fig.write(f"{args.build}/figures/first.json")
         finally:
             swarm.stop()

@@ -24,6 +24,8 @@ def test_check_predicts(tmp_path):
     # three phases, both ways, a million bytes a second
     assert abs(said["link_s"] - 6 * said["up_bytes"] / 1e6) < 1e-6
     assert said["seen"] == 3 * 8 * 4 * 2 and 0 < said["step_s"] < said["seconds"]
+    here = skerry("check", job, "--here")
+    assert "3 phases on 2 workers on this machine" in here.stdout and "1 thread" in here.stdout, here.stdout + here.stderr
 
 
 def test_check_measures_texts_and_routers(tmp_path):
@@ -106,7 +108,8 @@ def test_new_for_captions(tmp_path):
         image.with_suffix(".txt").write_text("a red", encoding="utf-8")
     done = new(tmp_path, "told", "--captions", "pics", "--encoders", words, "--minutes", "1")
     assert done.returncode == 0, done.stderr
-    assert skerry("check", tmp_path / "told.yaml").returncode == 0
+    checked = skerry("check", tmp_path / "told.yaml", "--here", "--json")
+    assert checked.returncode == 0 and json.loads(checked.stdout)["step_s"] > 0, checked.stderr
 
 
 def test_new_says_what_is_wrong(tmp_path):

@@ -20,7 +20,7 @@
 struct tried {
     uint64_t job_id; /* 0: none */
     uint32_t network;
-    double data, pipe;
+    struct profile_time data, pipe;
 };
 
 /* A network whose steps turned out to need more memory than was planned. */
@@ -376,7 +376,7 @@ static uint64_t bytes_of(const struct replicas *rs, const struct model *m, const
 }
 
 static int try_plan(struct replicas *rs, const struct model *m, const struct train_options *opt,
-                    const struct phase_plan *plan, double *ret)
+                    const struct phase_plan *plan, struct profile_time *ret)
 {
     struct train_options o = *opt;
     struct err err = {0};
@@ -403,13 +403,13 @@ static void try_both(struct replicas *rs, const struct work *w, const struct mod
         struct tried new = {.job_id = w->task->job_id, .network = (uint32_t)w->task->network};
         if (try_plan(rs, m, opt, data, &new.data) < 0 || try_plan(rs, m, opt, pipe, &new.pipe) < 0)
             return;
-        log_info("replica", "tried: data parallelism %.3g s a step, %d stages %.3g s", new.data,
-                 pipe->pipe.cuts[0].n, new.pipe);
+        log_info("replica", "tried: data parallelism %.3g s a step, %d stages %.3g s",
+                 new.data.least, pipe->pipe.cuts[0].n, new.pipe.least);
         t = &rs->tried[rs->n_tried++ % TRIED_MAX];
         *t = new;
     }
-    data->seconds = data->least = t->data;
-    pipe->seconds = pipe->least = t->pipe;
+    data->seconds = data->least = t->data.least;
+    pipe->seconds = pipe->least = t->pipe.least;
 }
 
 /* A plan does not fit: is there one that needs less? */

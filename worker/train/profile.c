@@ -17,6 +17,7 @@ enum {
     FROZEN_REPEATS = 2
 };
 #define TRIED_S 1.0             /* of steps that are quick: more of them are taken */
+#define FORWARD_S 0.3           /* the same of forwards */
 #define ELEMENTS_MAX (8u << 20) /* of a vector that is updated or summed: more than caches hold */
 #define COLD (64u << 20)        /* bytes that are written between timings */
 #define LARGE (4u << 20)        /* bytes of a large message */
@@ -422,24 +423,27 @@ static int time_rank(void *arg, int rank, struct err *err)
 
 /* ---- a plan, tried ---- */
 
-static int take_steps(struct island_trainer *t, const struct batch *b, double *ret, struct err *err)
+static int take_steps(struct island_trainer *t, const struct batch *b, struct profile_time *ret,
+                      struct err *err)
 {
     struct step_result r;
-    int rc = 0;
-    *ret = INFINITY;
+    double least = INFINITY, sum = 0;
+    int n = -1; /* the first one warms up */
     const uint64_t first = clock_now_ns();
-    for (int i = 0; i <= TRIES || (i <= TRIES_MAX && seconds_since(first) < TRIED_S); i++) {
+    for (; n < TRIES || (n < TRIES_MAX && seconds_since(first) < TRIED_S); n++) {
         const uint64_t begun = clock_now_ns();
-        rc = island_trainer_step(t, b, b, &r, err);
+        int rc = island_trainer_step(t, b, b, &r, err);
         if (rc < 0)
             return rc;
-        *ret = i > 0 ? fmin(*ret, seconds_since(begun)) : *ret; /* the first one warms up */
+        least = n >= 0 ? fmin(least, seconds_since(begun)) : least;
+        sum += n >= 0 ? seconds_since(begun) : 0;
     }
-    return rc;
+    *ret = (struct profile_time){least, sum / n};
+    return 0;
 }
 
 int profile_try(struct island *is, const struct model *m, const struct train_options *opt,
-                const struct pipe_plan *plan, const struct costs *costs, double *ret,
+                const struct pipe_plan *plan, const struct costs *costs, struct profile_time *ret,
                 struct err *err)
 {
     const struct net_options net = train_net_options(opt);
@@ -457,6 +461,38 @@ int profile_try(struct island *is, const struct model *m, const struct train_opt
         rc = take_steps(t, &z.batch, ret, err);
     zeros_release(&z);
     island_trainer_free(t);
+    mem_free(flat);
+    return rc;
+}
+
+int profile_forward(struct island *is, const struct model *m, const struct train_options *opt,
+                    double *ret, struct err *err)
+{
+    struct train_options whole = *opt;
+    struct net *net = NULL;
+    struct zeros z;
+    float *flat = model_flat_new(m);
+    whole.accumulate = 1;
+    struct net_options o = train_net_options(&whole);
+    o.mode = NET_FORWARD;
+    int rc = flat ? net_new(island_device(is, 0), m, &o, &net, err)
+                  : err_set(err, -ENOMEM, "no memory to try a forward");
+    zeros_make(&z, m, &o, (unsigned)opt->batch);
+    float *losses = mem_alloc_array((size_t)opt->batch * batch_losses(&z.batch), sizeof *losses);
+    struct net_result r = {.losses = losses};
+    if (rc == 0)
+        rc = net_set(net, flat, err);
+    uint64_t begun = 0;
+    int n = -1; /* the first one warms up */
+    for (; rc == 0 && (n < 1 || (n < TRIES && seconds_since(begun) < FORWARD_S)); n++) {
+        begun = n <= 0 ? clock_now_ns() : begun;
+        rc = net_loss(net, &z.batch, false, 0.0f, false, &r, err);
+    }
+    if (rc == 0)
+        *ret = seconds_since(begun) / n;
+    net_free(net);
+    zeros_release(&z);
+    mem_free(losses);
     mem_free(flat);
     return rc;
 }

@@ -27,11 +27,19 @@ int profile_get(struct island *is, const struct model *m, const struct train_opt
                 uint64_t memory, const char *state_dir, struct costs *ret, struct err *err);
 /* Plans whose predictions lie closer than this are tried. */
 #define PROFILE_CLOSE 1.35
-/* Seconds of a step of a plan, tried: a trainer is made, takes a few steps on zeros, and is freed.
+/* Seconds of a step: of the quickest, which tells plans apart, and of all, which others on the
+ * machine make longer as they will make the steps of a job. */
+struct profile_time {
+    double least, mean;
+};
+/* A step of a plan, tried: a trainer is made, takes a few steps on zeros, and is freed.
  * opt, plan and costs as island_trainer_new takes them.  -ENOMEM where it does not fit just now. */
 int profile_try(struct island *is, const struct model *m, const struct train_options *opt,
-                const struct pipe_plan *plan, const struct costs *costs, double *ret,
+                const struct pipe_plan *plan, const struct costs *costs, struct profile_time *ret,
                 struct err *err);
+/* Seconds of a forward of opt->batch samples without gradients, on the first device. */
+int profile_forward(struct island *is, const struct model *m, const struct train_options *opt,
+                    double *ret, struct err *err);
 /* The next profile_get measures again. */
 void profile_forget(const struct island *is, const struct model *m, const struct train_options *opt,
                     const char *state_dir);

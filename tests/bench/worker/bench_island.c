@@ -132,8 +132,11 @@ static bool chooses_pipeline(struct island *is, const struct model *m, const str
     double s[WAYS] = {ways[0].plan.seconds, ways[1].plan.seconds};
     struct err err = {0};
     const double off = s[0] > s[1] ? s[0] / s[1] : s[1] / s[0];
-    for (int k = 0; k < WAYS && off < PROFILE_CLOSE; k++)
-        OK(profile_try(is, m, &ways[k].opt, &ways[k].plan.plan, NULL, &s[k], &err));
+    for (int k = 0; k < WAYS && off < PROFILE_CLOSE; k++) {
+        struct profile_time time;
+        OK(profile_try(is, m, &ways[k].opt, &ways[k].plan.plan, NULL, &time, &err));
+        s[k] = time.least;
+    }
     return s[1] < (1 - PLANNER_SAME) * s[0];
 }
 

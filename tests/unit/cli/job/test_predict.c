@@ -32,8 +32,9 @@ static void predicted(const char *yaml, const struct measured *at,
 static struct measured machine(double step_s, double router_s)
 {
     return (struct measured){
-        .networks = {{.parameters = 1000000, .batch = 8, .step_s = step_s},
-                     {.parameters = router_s > 0 ? 100000 : 0, .batch = 8, .step_s = router_s}}};
+        .networks = {
+            {.parameters = 1000000, .batch = 8, .step_s = step_s, .forward_s = step_s / 24},
+            {.parameters = router_s > 0 ? 100000 : 0, .batch = 8, .step_s = router_s}}};
 }
 
 static void phases_share_the_workers(void **state)
@@ -64,7 +65,9 @@ static void a_link_is_that_of_the_coordinator(void **state)
     assert_int_equal(p.up_bytes, 500000 + 2 * 3907);
     assert_int_equal(p.down_bytes, 2000000);
     assert_float_equal(p.link_s, 4 * (500000 + 2 * 3907 + 2000000) / 1e6, 1e-9);
-    assert_float_equal(p.total_s, 10 * (p.train_s + p.link_s) + p.rest_s, 1e-6);
+    assert_true(p.fold_s > 0 && p.start_s > 0);
+    assert_float_equal(p.total_s, p.start_s + 10 * (p.train_s + p.fold_s + p.link_s) + p.rest_s,
+                       1e-6);
 }
 
 static void seconds_bound_a_phase_whatever_the_steps_take(void **state)
@@ -87,6 +90,20 @@ static void what_is_drawn_and_judged_counts(void **state)
     assert_float_equal(p.rest_s, (2 * 4 * 3 * 2 * 2 + 4 * 7) * 0.1, 1e-6);
 }
 
+static void no_more_is_judged_than_is_held_out(void **state)
+{
+    const struct measured at = machine(2.4, 0);
+    const struct predict_options opt = {.workers = 1, .holdout = 5, .data_s = 7};
+    struct prediction p, q;
+    const char *yaml = BASE "outer: {rounds: 10, steps: 1}\n"
+                            "sample: {count: 1, steps: 1, guidance: 1}\neval: {samples: 20}\n";
+    predicted(yaml, &at, &opt, &p);
+    assert_float_equal(p.rest_s, (1 + 5) * 0.1, 1e-6);
+    predicted(yaml, &at, &(struct predict_options){.workers = 1}, &q);
+    assert_float_equal(q.rest_s, (1 + 20) * 0.1, 1e-6);
+    assert_float_equal(p.start_s, q.start_s + 7, 1e-9);
+}
+
 static void a_router_is_one_more_phase_of_its_own_length(void **state)
 {
     const struct measured at = machine(0.5, 0.1);
@@ -107,6 +124,7 @@ int main(void)
         cmocka_unit_test(a_link_is_that_of_the_coordinator),
         cmocka_unit_test(seconds_bound_a_phase_whatever_the_steps_take),
         cmocka_unit_test(what_is_drawn_and_judged_counts),
+        cmocka_unit_test(no_more_is_judged_than_is_held_out),
         cmocka_unit_test(a_router_is_one_more_phase_of_its_own_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
