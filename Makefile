@@ -105,7 +105,7 @@ DEPS_worker       := common/outer common/trainer common/net proto kernels common
 DEPS_cli          := common/net proto common/data common/job common/component common/st common/base
 
 DIRS_kernels      := kernels kernels/device kernels/cpu $(if $(filter 1,$(CUDA)),kernels/cuda)
-DIRS_common/net   := common/net common/net/http
+DIRS_common/net   := common/net common/net/http common/net/s3
 DIRS_coordinator   = coordinator $(wildcard coordinator/*/)
 DIRS_worker        = worker $(wildcard worker/*/)
 DIRS_cli           = cli $(wildcard cli/*/)
