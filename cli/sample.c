@@ -293,7 +293,8 @@ const struct command command_export = {
     .usage = "[JOB] [--path N] [--out DIR]",
     .about = "Downloads a job's model: model.safetensors and config.json with the names of the "
              "original DiT code; of one with captions a folder that diffusers opens; of a "
-             "language model with those of transformers, and its tokenizer.",
+             "language model with those of transformers, and its tokenizer; of a trainer's own "
+             "model with its names and types, and the files that lay beside its warm start.",
     .flags =
         (const struct args_flag[]){
             {"out", 'o', ARGS_STR, &export_dir, "DIR", "the folder"},

@@ -10,6 +10,20 @@
 
 volatile sig_atomic_t cli_interrupted;
 
+int cli_temporary(char **ret, struct err *err)
+{
+    const char *tmp = getenv("TMPDIR");
+    char *dir = str_printf("%s/skerry-XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
+    if (mkdtemp(dir)) {
+        *ret = dir;
+        return 0;
+    }
+    const int rc =
+        err_errno(err, "making the temporary directory %s (set TMPDIR to one with space)", dir);
+    mem_free(dir);
+    return rc;
+}
+
 char *cli_token_path(void)
 {
     const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");

@@ -43,6 +43,8 @@ void cli_close(struct cli *cli);
 char *cli_own_folder(void);
 /* Of each of some workers on this machine: the cores that are there, shared evenly. */
 int cli_threads_each(int workers);
+/* A folder of one's own in TMPDIR; *ret is the caller's to remove (file_remove_tree, mem_free). */
+int cli_temporary(char **ret, struct err *err);
 /* Where `skerry login` saves the token (mem_free). */
 char *cli_token_path(void);
 

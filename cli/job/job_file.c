@@ -4,13 +4,13 @@
 
 #include "cli/base/cli.h"
 #include "cli/base/model_folder.h"
-#include "cli/job/trainer_files.h"
+#include "cli/job/folders.h"
 #include "cli/job/upload.h"
+#include "cli/job/users_weights.h"
 #include "common/job/family.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/job/recipe.h"
-#include "common/st/st.h"
 #include "common/data/captions.h"
 #include "common/data/tokenizer.h"
 
@@ -103,22 +103,12 @@ static int check_trainer(const char *job_path, struct job_file *job, struct err 
     if (!job->spec.trainer.files)
         return 0;
     job->trainer_files = find_path(job_path, job->spec.trainer.files);
-    int rc = trainer_files_check(job->trainer_files, err);
+    size_t files = 0;
+    int rc = folder_check(FOLDER_TRAINER, job->trainer_files, &files, err);
+    if (rc == 0 && files == 0)
+        rc = err_set(err, -ERR_CONFIG, "trainer.files is %s, which has no files",
+                     job->trainer_files);
     return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
-}
-
-/* A safetensors file, or a folder with one: what it must hold, the trainer says. */
-static int check_users_weights(const char *job_path, struct job_file *job, struct err *err)
-{
-    if (file_is_dir(job->warm_start)) {
-        char *inside = file_join(job->warm_start, "model.safetensors");
-        mem_free(job->warm_start);
-        job->warm_start = inside;
-    }
-    struct st st = {0};
-    int rc = st_open(job->warm_start, &st, err);
-    st_release(&st);
-    return rc < 0 ? err_wrap(err, "%s: model.warm_start", job_path) : 0;
 }
 
 static int check_warm_start(const char *job_path, struct job_file *job, struct err *err)
@@ -136,7 +126,9 @@ static int check_warm_start(const char *job_path, struct job_file *job, struct e
     };
     job->warm_start = find_path(job_path, given);
     if (job_family(&job->spec)->external)
-        return check_users_weights(job_path, job, err);
+        return users_weights_check(job->warm_start, err) < 0
+                   ? err_wrap(err, "%s: model.warm_start", job_path)
+                   : 0;
     int rc = model_folder_check(job->warm_start, &job->spec, &facts, err);
     return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
 }
@@ -385,16 +377,10 @@ static int blame(const struct upload *up, int rc, struct err *err)
 /* Cuts the data; shards go to the coordinator as they are made. */
 static int cut(struct job_file *job, struct upload *up, struct dataset_report *ret, struct err *err)
 {
-    const char *tmp = getenv("TMPDIR");
-    char *dir = str_printf("%s/skerry-shards-XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
-    int rc;
-
-    if (!mkdtemp(dir)) {
-        rc =
-            err_errno(err, "making the temporary directory %s (set TMPDIR to one with space)", dir);
-        mem_free(dir);
+    char *dir = NULL;
+    int rc = cli_temporary(&dir, err);
+    if (rc < 0)
         return rc;
-    }
     struct dataset_cut how = {
         .seed = job->spec.seed,
         .holdout = job->spec.data.holdout,
@@ -465,10 +451,8 @@ static int upload_files(struct cli *cli, const struct job_file *job, bool progre
         if (rc == 0)
             json_object_set_new(body, "tokenizer", blob);
     }
-    if (rc == 0 && job->warm_start) {
-        char *weights = job_family(&job->spec)->external
-                            ? str_dup(job->warm_start)
-                            : model_folder_weights(job->warm_start, &job->spec);
+    if (rc == 0 && job->warm_start && !job_family(&job->spec)->external) {
+        char *weights = model_folder_weights(job->warm_start, &job->spec);
         rc = upload_file(cli, weights, "the warm start", progress, &blob, err);
         if (rc == 0)
             json_object_set_new(body, "warm_start", blob);
@@ -487,8 +471,10 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
     int rc = upload_files(cli, job, progress, body, err);
     if (rc == 0)
         rc = encoders_upload(cli, &job->encoders, progress, body, err);
+    if (rc == 0 && job->warm_start && job_family(&job->spec)->external)
+        rc = users_weights_upload(cli, job->warm_start, progress, body, err);
     if (rc == 0 && job->trainer_files)
-        rc = trainer_files_upload(cli, job->trainer_files, progress, body, err);
+        rc = folder_upload(cli, FOLDER_TRAINER, job->trainer_files, progress, body, err);
     if (rc == 0 && job->dataset)
         rc = upload_dataset(cli, job, progress, body, err);
     if (rc < 0) {

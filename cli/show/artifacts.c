@@ -2,12 +2,13 @@
 
 #include "cli/base/cli.h"
 #include "cli/show/loss_svg.h"
-#include "cli/show/merge.h"
+#include "cli/base/merge.h"
 #include "cli/show/metrics.h"
 #include "cli/base/model_folder.h"
 #include "common/base/buf.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
+#include "common/data/tar.h"
 #include "common/data/tokenizer.h"
 #include "common/job/job.h"
 #include "common/net/http/http_client.h"
@@ -15,6 +16,7 @@
 #define POINTS_MAX (4u << 20)
 #define SVG_MAX (8u << 20)
 #define LEVELS_MAX 64
+#define COMPANION_MAX (64u << 20)
 #define END_OF_TEXT "<|endoftext|>"
 #define OBJECTIVE "rectified flow: the model predicts velocity eps - x0 at x_t = (1 - t) x0 + t eps"
 
@@ -443,18 +445,27 @@ static int write_llama(struct cli *cli, const json_t *job, const struct job_spec
     return rc;
 }
 
-/* What goes with the weights is the user's. */
-static int write_nothing(struct cli *cli, const json_t *job, const struct job_spec *spec,
-                         const char *dir, bool ema, struct err *err)
+/* What lay beside the weights that the job began with, such as config.json. */
+static int write_companions(struct cli *cli, const json_t *job, const struct job_spec *spec,
+                            const char *dir, bool ema, struct err *err)
 {
-    return 0;
+    const json_t *blob = json_object_get(job, "companions");
+    if (!json_is_object(blob))
+        return 0;
+    char *path = file_join(dir, "companions.tar");
+    int rc = artifacts_blob(cli, cli_str(blob, "sha256", ""), path, err);
+    if (rc == 0)
+        rc = tar_unpack(path, dir, 0644, COMPANION_MAX, err);
+    (void)file_remove(path, NULL); /* what stays is in the folder that was asked for */
+    mem_free(path);
+    return rc;
 }
 
 static int (*const writers[])(struct cli *cli, const json_t *job, const struct job_spec *spec,
                               const char *dir, bool ema, struct err *err) = {
     [JOB_MODEL_DIT] = write_dit,
     [JOB_MODEL_LLAMA] = write_llama,
-    [JOB_MODEL_EXTERNAL] = write_nothing,
+    [JOB_MODEL_EXTERNAL] = write_companions,
 };
 
 int artifacts_files(struct cli *cli, const json_t *job, const char *dir, bool ema, struct err *err)

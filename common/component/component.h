@@ -20,6 +20,7 @@
 #define COMMON_COMPONENT_COMPONENT_H
 
 #include "common/base/base.h"
+#include "common/base/file.h"
 #include "common/st/st.h"
 
 #define COMPONENT_BLOCKS_MAX 8  /* of a VAE: it shrinks pictures by up to 2^7 */
@@ -111,6 +112,11 @@ const struct component_tensor *component_find(const struct component *c, const c
 /* Its values (count) as f32.  One that is not finite is refused. */
 int component_read(const struct component *c, const struct component_tensor *t, float *out,
                    struct err *err);
+
+/* The file of weights in a folder, or the index of their pieces; *ret is static. */
+int component_find_weights(const char *folder, const char **ret, struct err *err);
+/* The files in its folder that an index names, each once; appended. */
+int component_index(const char *path, struct file_names *ret, struct err *err);
 
 /* Where a part ("vae", "text_encoder", "tokenizer") of a pipeline is: below its folder, which has a
  * model_index.json that lists the part.  mem_free. */

@@ -47,10 +47,10 @@ static const char *const names[] = {
     "model.fp16.safetensors.index.json",
 };
 
-static int find_weights(const struct component *c, const char **ret, struct err *err)
+int component_find_weights(const char *folder, const char **ret, struct err *err)
 {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char *path = file_join(c->folder, names[i]);
+        char *path = file_join(folder, names[i]);
         const bool there = file_exists(path);
         mem_free(path);
         if (there) {
@@ -62,59 +62,66 @@ static int find_weights(const struct component *c, const char **ret, struct err 
         err, -ERR_CONFIG,
         "%s has no model.safetensors or diffusion_pytorch_model.safetensors, whole or in "
         "pieces: save it again with save_pretrained(..., safe_serialization=True)",
-        c->folder);
+        folder);
 }
 
 /* A file that an index names lies in the same folder. */
-static int add_piece(struct search *s, const char *path, const char *name)
+static int add_piece(struct file_names *pieces, const char *path, const char *name, struct err *err)
 {
-    struct component *c = s->c;
-    for (size_t i = s->first; i < c->n_files; i++)
-        if (strcmp(c->files[i], name) == 0)
+    for (size_t i = 0; i < pieces->n; i++)
+        if (strcmp(pieces->items[i], name) == 0)
             return 0;
     if (!str_is_name(name, 200) || !str_ends(name, ".safetensors"))
-        return err_set(s->err, -ERR_CONFIG,
+        return err_set(err, -ERR_CONFIG,
                        "%s names the file '%s', expected a .safetensors in the same folder", path,
                        name);
-    if (c->n_files - s->first == COMPONENT_FILES_MAX)
-        return err_set(s->err, -ERR_LIMIT, "%s names more than %d files", path,
-                       COMPONENT_FILES_MAX);
-    add_file(c, name);
-    return 0;
+    if (pieces->n == COMPONENT_FILES_MAX)
+        return err_set(err, -ERR_LIMIT, "%s names more than %d files", path, COMPONENT_FILES_MAX);
+    return file_names_add(pieces, COMPONENT_FILES_MAX, str_dup(name), err);
 }
 
-static int read_map(struct search *s, const char *path, const json_t *index)
+static int read_map(const char *path, const json_t *index, struct file_names *ret, struct err *err)
 {
     json_t *map = json_object_get(index, "weight_map"), *value;
     const char *key;
     int rc = 0;
     if (json_object_size(map) == 0)
-        return err_set(s->err, -ERR_CONFIG, "%s has no weight_map", path);
+        return err_set(err, -ERR_CONFIG, "%s has no weight_map", path);
     json_object_foreach(map, key, value)
     {
         if (rc == 0 && !json_is_string(value))
-            rc = err_set(s->err, -ERR_CONFIG, "%s: %s is in no file", path, key);
+            rc = err_set(err, -ERR_CONFIG, "%s: %s is in no file", path, key);
         else if (rc == 0)
-            rc = add_piece(s, path, json_string_value(value));
+            rc = add_piece(ret, path, json_string_value(value), err);
     }
     return rc;
 }
 
-static int read_index(struct search *s, const char *name)
+int component_index(const char *path, struct file_names *ret, struct err *err)
 {
-    char *path = file_join(s->c->folder, name);
     struct buf text = {0};
     json_error_t why = {0};
     json_t *index = NULL;
-    int rc = file_read(path, INDEX_MAX, &text, s->err);
+    int rc = file_read(path, INDEX_MAX, &text, err);
     if (rc == 0) {
         index = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, &why);
-        rc = json_is_object(index) ? read_map(s, path, index)
-                                   : err_set(s->err, -ERR_CONFIG, "%s:%d: %s", path, why.line,
+        rc = json_is_object(index) ? read_map(path, index, ret, err)
+                                   : err_set(err, -ERR_CONFIG, "%s:%d: %s", path, why.line,
                                              index ? "not a JSON object" : why.text);
     }
     json_decref(index);
     buf_release(&text);
+    return rc;
+}
+
+static int add_pieces(struct search *s, const char *index)
+{
+    struct file_names pieces = {0};
+    char *path = file_join(s->c->folder, index);
+    const int rc = component_index(path, &pieces, s->err);
+    for (size_t i = 0; i < pieces.n && rc == 0; i++)
+        add_file(s->c, pieces.items[i]);
+    file_names_release(&pieces);
     mem_free(path);
     return rc;
 }
@@ -122,7 +129,7 @@ static int read_index(struct search *s, const char *name)
 static int list_files(struct search *s)
 {
     const char *name = NULL;
-    int rc = find_weights(s->c, &name, s->err);
+    int rc = component_find_weights(s->c->folder, &name, s->err);
     if (rc < 0)
         return rc;
     const bool whole = str_ends(name, ".safetensors");
@@ -131,7 +138,7 @@ static int list_files(struct search *s)
         add_file(s->c, name);
     s->first = s->c->n_files;
     if (!whole)
-        return read_index(s, name);
+        return add_pieces(s, name);
     add_file(s->c, name);
     return 0;
 }

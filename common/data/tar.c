@@ -79,6 +79,53 @@ int tar_open_memory(const void *data, size_t len, const char *name, struct tar *
     return finish_open(t, archive_read_open_memory(t->archive, data, len), ret, err);
 }
 
+static int unpack_one(const char *folder, const struct tar_entry *entry, const struct buf *bytes,
+                      unsigned mode, struct err *err)
+{
+    char *path = file_join(folder, entry->name), *slash = strrchr(path, '/');
+    *slash = '\0';
+    int rc = file_mkdirs(path, 0700, err);
+    *slash = '/';
+    if (rc == 0)
+        rc = file_write_atomic(path, bytes->len ? (const void *)bytes->data : "", bytes->len, mode,
+                               err);
+    mem_free(path);
+    return rc;
+}
+
+/* A name that stays below its folder. */
+static bool is_below(const char *name)
+{
+    if (name[0] == '/' || name[0] == '\0')
+        return false;
+    for (const char *p = name; p; p = strchr(p, '/')) {
+        p += *p == '/';
+        if (p[0] == '.' && p[1] == '.' && (p[2] == '/' || p[2] == '\0'))
+            return false;
+    }
+    return true;
+}
+
+int tar_unpack(const char *path, const char *folder, unsigned mode, size_t max, struct err *err)
+{
+    struct tar *tar = NULL;
+    struct tar_entry entry;
+    int rc = tar_open(path, &tar, err), more = 0;
+    while (rc == 0 && (more = tar_next(tar, &entry, err)) == 1) {
+        struct buf bytes;
+        buf_init(&bytes, max);
+        rc = is_below(entry.name)
+                 ? tar_read(tar, &bytes, err)
+                 : err_set(err, -ERR_FORMAT, "%s holds '%.80s', which is not below its folder",
+                           path, entry.name);
+        if (rc == 0)
+            rc = unpack_one(folder, &entry, &bytes, mode, err);
+        buf_release(&bytes);
+    }
+    tar_close(tar);
+    return rc < 0 ? rc : more;
+}
+
 void tar_close(struct tar *t)
 {
     if (!t)

@@ -27,6 +27,9 @@ int tar_open_memory(const void *data, size_t len, const char *name, struct tar *
 int tar_next(struct tar *t, struct tar_entry *ret, struct err *err);
 /* The current entry's bytes, appended to out; -ERR_LIMIT when beyond out->max. */
 int tar_read(struct tar *t, struct buf *out, struct err *err);
+/* All files of an archive below a folder, made where it is not there; a file has at most max bytes.
+ * -ERR_FORMAT: a name that is not below it. */
+int tar_unpack(const char *path, const char *folder, unsigned mode, size_t max, struct err *err);
 void tar_close(struct tar *t); /* NULL is fine */
 
 struct tar_writer;

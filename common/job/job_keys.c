@@ -133,7 +133,8 @@ static const struct conf_key model_keys[] = {
          .doc = "llama: the head shares the weights of the embedding"),
     CONF(struct job_model, warm_start, STR,
          .doc = "a folder with model.safetensors and config.json, as `skerry export` writes it: "
-                "version 0 of every module comes from there"),
+                "version 0 of every module comes from there; external: a safetensors file, or a "
+                "folder as save_pretrained leaves it, in pieces, too"),
     CONF_END,
 };
 

@@ -186,7 +186,7 @@ static int take_file(const json_t *body, const char *name, struct blob_ref *room
 static int take_encoders(const json_t *list, struct dataset *d, struct submit *s, struct err *err)
 {
     static const struct http_field fields[] = {
-        {"part", HTTP_INT, .required = true, .min = 0, .max = 3},
+        {"part", HTTP_INT, .required = true, .min = 0, .max = 4},
         {"name", HTTP_STRING, .required = true, .min = 1, .max = ENCODER_NAME_MAX - 1},
         {"sha256", HTTP_SHA256, .required = true},
         {"size", HTTP_INT, .required = true, .min = 1, .max = UPLOAD_MAX_BYTES},

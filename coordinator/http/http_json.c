@@ -427,13 +427,13 @@ static json_t *job_bytes(const struct view_job *j)
     return o;
 }
 
-static json_t *tokenizer_of(const struct view_job *j)
+static json_t *file_of(const struct blob_ref *b)
 {
-    if (!j->tokenizer)
+    if (!b)
         return json_null();
     json_t *o = must(json_object());
-    put(o, "sha256", sha256_or_null(j->tokenizer));
-    put(o, "size", count(j->tokenizer_size));
+    put(o, "sha256", sha256_or_null(b->sha256));
+    put(o, "size", count(b->size));
     return o;
 }
 
@@ -471,7 +471,8 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
             : json_pack("{s:I,s:I,s:I,s:I}", "channels", (json_int_t)j.input.channels, "side",
                         (json_int_t)j.input.side, "caption", (json_int_t)j.input.caption,
                         "caption_tokens", (json_int_t)j.input.caption_tokens));
-    put(o, "tokenizer", tokenizer_of(&j));
+    put(o, "tokenizer", file_of(j.tokenizer));
+    put(o, "companions", file_of(j.companions));
     put(o, "mixture", json_boolean(j.mixture));
     put(o, "bits_per_byte", http_json_real(j.eval_bits_per_byte));
     put(o, "generation", count(j.generation));

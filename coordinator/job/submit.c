@@ -43,9 +43,11 @@ static int check_file(struct coordinator *co, const struct blob_ref *b, bool wan
 static int check_encoders(struct coordinator *co, const struct job_spec *spec,
                           const struct submit *s, struct err *err)
 {
-    static const char *const parts[] = {"VAE", "text encoder", "tokenizer", "trainer"};
+    static const char *const parts[] = {"VAE", "text encoder", "tokenizer", "trainer",
+                                        NULL}; /* companions: there may be none */
     const bool wanted[] = {job_has_latents(spec), job_has_captions(spec), job_has_captions(spec),
-                           spec->trainer.files != NULL};
+                           spec->trainer.files != NULL,
+                           spec->model.warm_start != NULL && job_family(spec)->external};
     bool there[N(parts)] = {false};
     int rc = 0;
     for (size_t i = 0; i < s->n_encoders && rc == 0; i++) {
@@ -66,7 +68,7 @@ static int check_encoders(struct coordinator *co, const struct job_spec *spec,
                        "which is not what its section encoders names",
                        in->channels, in->side, in->caption_tokens);
     for (size_t p = 0; p < N(parts) && rc == 0; p++)
-        if (wanted[p] && !there[p])
+        if (parts[p] && wanted[p] && !there[p])
             rc = err_set(err, -EINVAL,
                          "the job names a %s, but its files were not uploaded with it", parts[p]);
     return rc;

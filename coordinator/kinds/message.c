@@ -296,13 +296,17 @@ static Skerry__V1__EncoderFile **encoders(struct message *b, size_t *ret_n)
 {
     const struct job *j = b->job;
     Skerry__V1__EncoderFile **list = message_need(b, j->n_encoders * sizeof(*list));
-    *ret_n = j->n_encoders;
+    size_t n = 0;
     for (size_t i = 0; i < j->n_encoders && !b->failed; i++) {
-        list[i] = message_new(b, &skerry__v1__encoder_file__descriptor);
-        list[i]->part = (Skerry__V1__EncoderPart)j->encoders[i].part;
-        list[i]->name = j->encoders[i].name;
-        list[i]->blob = message_blob(b, &j->encoders[i].blob);
+        if (j->encoders[i].part == ENCODER_COMPANIONS)
+            continue;
+        Skerry__V1__EncoderFile *f = message_new(b, &skerry__v1__encoder_file__descriptor);
+        f->part = (Skerry__V1__EncoderPart)j->encoders[i].part;
+        f->name = j->encoders[i].name;
+        f->blob = message_blob(b, &j->encoders[i].blob);
+        list[n++] = f;
     }
+    *ret_n = n;
     return list;
 }
 

@@ -66,7 +66,8 @@ struct network_input {
     uint32_t caption, caption_tokens;
 };
 
-/* A file of a frozen network's folder. */
+/* A file of a frozen network's folder, or one that goes along as they do. */
+#define ENCODER_COMPANIONS 4 /* a part that no worker gets: an export does */
 struct encoder_file {
     uint32_t part; /* EncoderPart of skerry.proto */
     char name[ENCODER_NAME_MAX];

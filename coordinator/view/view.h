@@ -118,8 +118,9 @@ struct view_job {
     uint64_t tokens_total;                   /* texts: to train on */
     uint32_t vocab;
     struct network_input input;
-    const uint8_t *tokenizer; /* texts: sha256 of the tokenizer.json; NULL: bytes */
-    uint64_t tokenizer_size;
+    const struct blob_ref *tokenizer; /* texts: the tokenizer.json; NULL: bytes */
+    const struct blob_ref
+        *companions;              /* a tar of what an export puts beside the weights, or NULL */
     uint32_t modules, partitions; /* all networks; 1 partition: the data are in one piece */
     uint32_t generation;          /* how often the data were partitioned */
     uint32_t reshards_done, reshards;

@@ -113,8 +113,10 @@ static void fill_grid(struct coordinator *co, const struct job *j, struct view_j
     v->eval_bits_per_byte = view_job_bits_per_byte(j);
     v->vocab = j->vocab;
     v->input = j->input;
-    v->tokenizer = blob_ref_is_set(&j->tokenizer) ? j->tokenizer.sha256 : NULL;
-    v->tokenizer_size = j->tokenizer.size;
+    v->tokenizer = blob_ref_is_set(&j->tokenizer) ? &j->tokenizer : NULL;
+    for (size_t i = 0; i < j->n_encoders; i++)
+        if (j->encoders[i].part == ENCODER_COMPANIONS)
+            v->companions = &j->encoders[i].blob;
     v->modules = j->comp.n_modules;
     v->partitions = j->comp.n_partitions;
     v->generation = j->generation;

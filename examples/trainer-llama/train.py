@@ -1,5 +1,6 @@
 """A small Llama of Hugging Face's transformers, trained by their Trainer on a swarm.  TEXTS is a file of texts
-(.jsonl or .txt); with LORA=8 only a LoRA of that rank (peft) is trained, and travels.  By hand it trains alone."""
+(.jsonl or .txt); with LORA=8 only a LoRA of that rank (peft) is trained, and travels; with BEGIN=FOLDER it is the model
+of a folder of save_pretrained's, which the job names as model.warm_start.  By hand it trains alone."""
 import os
 
 import torch
@@ -10,9 +11,12 @@ import skerry.hf
 
 CONTEXT, BATCH = 64, 8
 torch.manual_seed(0)  # what does not travel must be the same everywhere
-model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
-    vocab_size=257, hidden_size=64, intermediate_size=172, num_hidden_layers=2, num_attention_heads=4,
-    max_position_embeddings=CONTEXT, tie_word_embeddings=True))
+if "BEGIN" in os.environ:
+    model = transformers.LlamaForCausalLM.from_pretrained(os.environ["BEGIN"])
+else:
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=257, hidden_size=64, intermediate_size=172, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=CONTEXT, tie_word_embeddings=True))
 if "LORA" in os.environ:
     import peft
     model = peft.get_peft_model(model, peft.LoraConfig(r=int(os.environ["LORA"]), lora_alpha=16, task_type="CAUSAL_LM"))

@@ -134,7 +134,7 @@ def test_pytorch_trainer(tmp_path):
 
 OWN = """name: own
 data: {{kind: none}}
-model: {{type: external, warm_start: begin.safetensors}}
+model: {{type: external, warm_start: begin}}
 trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}]}}
 train: {{batch: 1}}
 recipe: {{replicas: 2}}
@@ -143,11 +143,24 @@ wire: {{up: f32, down: f32}}
 """
 
 
+def write_pieces(folder):
+    """Weights in two files with an index, as save_pretrained leaves them, and what lies beside them."""
+    (folder / "tokens").mkdir(parents=True)
+    pieces = {"mean": "model-00001-of-00002.safetensors", "other": "model-00002-of-00002.safetensors"}
+    values = {"mean": np.full(4, 7, np.float32), "other": np.ones(2, np.float32)}
+    for name, file in pieces.items():
+        write_safetensors(folder / file, {name: values[name]})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": pieces}))
+    (folder / "config.json").write_text('{"model_type": "own"}')
+    (folder / "tokens" / "tokenizer.json").write_text("{}")
+    (folder / "training_args.bin").write_text("weights of another form stay")
+
+
 def test_data_of_its_own(tmp_path):
-    """Without shards: each replica reads its part; version 0 is the user's file, buffers stay; the coordinator may end
-    in the middle."""
+    """Without shards: each replica reads its part; version 0 is the user's folder, whose other files come back with the
+    export; buffers stay; the coordinator may end in the middle."""
     job = write_program(tmp_path, f"{HERE}/trainers/own_data.py", OWN)
-    write_safetensors(tmp_path / "begin.safetensors", {"mean": np.full(4, 7, np.float32), "other": np.ones(2, np.float32)})
+    write_pieces(tmp_path / "begin")
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
         told = s.submit(job)
@@ -158,6 +171,9 @@ def test_data_of_its_own(tmp_path):
         assert s.skerry("export", told, "--out", str(tmp_path / "model")).returncode == 0
     weights = read_safetensors(tmp_path / "model" / "model.safetensors")
     assert list(weights) == ["mean"]
+    there = {str(p.relative_to(tmp_path / "model")) for p in (tmp_path / "model").rglob("*") if p.is_file()}
+    assert there == {"model.safetensors", "config.json", "tokens/tokenizer.json"}
+    assert (tmp_path / "model" / "config.json").read_text() == '{"model_type": "own"}'
     assert np.allclose(weights["mean"], [18, 19, 20, 21], atol=3), weights
 
 

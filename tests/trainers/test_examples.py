@@ -46,15 +46,39 @@ def export(folder, *flags):
 
 def test_llama_of_transformers(tmp_path):
     """Trainer with the callback, two replicas: the loss falls, and the weights have transformers' names."""
-    import transformers
     write_tales(tmp_path)
     job = job_of("trainer-llama", tmp_path, [f"TEXTS={tmp_path}/tales.jsonl"], outer={"rounds": 3, "steps": 20})
     done, weights = run(tmp_path, job, export(tmp_path))
     assert done["history"][-1]["loss"] < done["history"][0]["loss"] - 0.5, done["history"]
-    config = transformers.LlamaConfig(vocab_size=257, hidden_size=64, intermediate_size=172, num_hidden_layers=2,
-                                      num_attention_heads=4, max_position_embeddings=64, tie_word_embeddings=True)
-    want = transformers.LlamaForCausalLM(config)
-    assert set(weights) == {name for name, _ in want.named_parameters()}
+    assert set(weights) == {name for name, _ in small_llama().named_parameters()}
+
+
+def small_llama():
+    import transformers
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=257, hidden_size=64, intermediate_size=172, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=64, tie_word_embeddings=True))
+
+
+def test_from_pretrained_and_back(tmp_path):
+    """A folder of save_pretrained, in pieces, is version 0; what an export makes of it is such a folder again: the same
+    names, shapes and types, and from_pretrained opens it without a word.  An outer rate of 0 leaves the values as they were."""
+    import torch
+    import transformers
+    write_tales(tmp_path)
+    begin = small_llama().to(torch.bfloat16)
+    begin.save_pretrained(tmp_path / "begin", max_shard_size="100KB")
+    transformers.GenerationConfig(max_new_tokens=7).save_pretrained(tmp_path / "begin")
+    assert len(list((tmp_path / "begin").glob("*.safetensors"))) > 2
+    job = job_of("trainer-llama", tmp_path, [f"TEXTS={tmp_path}/tales.jsonl", f"BEGIN={tmp_path}/begin"],
+                 model={"warm_start": str(tmp_path / "begin")}, outer={"rounds": 1, "steps": 2, "lr": 0, "momentum": 0})
+    run(tmp_path, job, export(tmp_path))
+    end, told = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
+    assert not any(told.values()), told
+    want, got = begin.state_dict(), end.state_dict()
+    assert {n: (t.dtype, t.shape) for n, t in got.items()} == {n: (t.dtype, t.shape) for n, t in want.items()}
+    assert all(torch.equal(want[name], got[name]) for name in want)
+    assert end.config.hidden_size == 64 and end.generation_config.max_new_tokens == 7
 
 
 def test_lora_of_it(tmp_path):

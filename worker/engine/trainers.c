@@ -91,57 +91,14 @@ static void digest_of(const struct work *w, const struct tensors_cut *cut, uint8
 
 /* ---- its folder ---- */
 
-static int unpack_one(const char *folder, const struct tar_entry *entry, const struct buf *bytes,
-                      struct err *err)
-{
-    char *path = file_join(folder, entry->name), *slash = strrchr(path, '/');
-    *slash = '\0';
-    int rc = file_mkdirs(path, 0700, err);
-    *slash = '/';
-    if (rc == 0)
-        rc = file_write_atomic(path, bytes->len ? (const void *)bytes->data : "", bytes->len, 0700,
-                               err);
-    mem_free(path);
-    return rc;
-}
-
-/* A name that stays below its folder. */
-static bool is_below(const char *name)
-{
-    if (name[0] == '/' || name[0] == '\0')
-        return false;
-    for (const char *p = name; p; p = strchr(p, '/')) {
-        p += *p == '/';
-        if (p[0] == '.' && p[1] == '.' && (p[2] == '/' || p[2] == '\0'))
-            return false;
-    }
-    return true;
-}
-
 static int unpack(const struct work *w, const char *folder, struct err *err)
 {
     const Skerry__V1__EncoderFile *f = files_of(w);
-    struct tar *tar = NULL;
-    struct tar_entry entry;
     char path[CACHE_PATH_MAX];
     if (!f)
         return 0;
     work_blob_path(w, f->blob->sha256.data, path);
-    int rc = tar_open(path, &tar, err), more = 0;
-    while (rc == 0 && (more = tar_next(tar, &entry, err)) == 1) {
-        struct buf bytes;
-        buf_init(&bytes, FILE_MAX);
-        rc = is_below(entry.name) ? tar_read(tar, &bytes, err)
-                                  : err_set(err, -ERR_FORMAT,
-                                            "the trainer's files hold '%.80s', which is not below "
-                                            "their folder",
-                                            entry.name);
-        if (rc == 0)
-            rc = unpack_one(folder, &entry, &bytes, err);
-        buf_release(&bytes);
-    }
-    tar_close(tar);
-    return work_own_file(rc < 0 ? rc : more, err);
+    return work_own_file(tar_unpack(path, folder, 0700, FILE_MAX, err), err);
 }
 
 /* Folders that were made longest ago go; `but` stays. */

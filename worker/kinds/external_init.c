@@ -14,18 +14,33 @@ static int plan(struct engine *e, struct work *w, struct err *err)
     return rc == 0 && warm ? work_need_blob(w, warm, "the weights to start from", err) : rc;
 }
 
+/* -ERR_CONFIG, with the first tensor that is synchronised and is not there. */
+static int say_missing(const struct tensors *t, const char *path, size_t loaded, struct err *err)
+{
+    struct st st;
+    size_t i = 0;
+    int rc = st_open(path, &st, err);
+    if (rc < 0)
+        return rc;
+    while (i + 1 < t->n && (t->items[i].level < 0 || st_find(&st, t->items[i].name)))
+        i++;
+    rc = err_set(err, -ERR_CONFIG,
+                 "it has %zu of the %zu tensors of the trainer that are synchronised, and not %s",
+                 loaded, tensors_chosen(t, -1), t->items[i].name);
+    st_release(&st);
+    return rc;
+}
+
 /* Every tensor that is synchronised is in the user's file. */
 static int load_users(struct work *w, struct external *x, struct err *err)
 {
     char path[CACHE_PATH_MAX];
     size_t loaded = 0;
-    const size_t wanted = tensors_chosen(external_tensors(x), -1);
+    const struct tensors *t = external_tensors(x);
     work_blob_path(w, w->task->warm_start->sha256.data, path);
-    int rc = tensors_load(external_tensors(x), path, external_shared(x), true, &loaded, NULL, err);
-    if (rc == 0 && loaded != wanted)
-        rc = err_set(err, -ERR_CONFIG,
-                     "it has %zu of the %zu tensors of the trainer that are synchronised", loaded,
-                     wanted);
+    int rc = tensors_load(t, path, external_shared(x), true, &loaded, NULL, err);
+    if (rc == 0 && loaded != tensors_chosen(t, -1))
+        rc = say_missing(t, path, loaded, err);
     return rc < 0 ? err_wrap(err, "the warm start %s", w->spec.model.warm_start) : 0;
 }
 

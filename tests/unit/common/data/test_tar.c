@@ -93,6 +93,35 @@ static int read_all(const void *data, size_t len, struct err *err)
     return rc < 0 ? rc : n;
 }
 
+static void unpacks_below_a_folder(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "a.tar"), *to = in(dir, "to");
+    static const char *const bad[] = {"../x", "/x", "a/../../x"};
+    struct tar_writer *w;
+    struct buf b;
+    OK(tar_writer_open(path, &w, err));
+    OK(tar_writer_add(w, "a/b.txt", "hello", 5, err));
+    OK(tar_writer_commit(w, NULL, NULL, err));
+    tar_writer_free(w);
+    FAILS(tar_unpack(path, to, 0644, 4, err), "'a/b.txt' has 5 bytes, at most 4");
+    OK(tar_unpack(path, to, 0644, 5, err));
+    char *file = in(to, "a/b.txt");
+    OK(file_read(file, 100, &b, err));
+    assert_string_equal(buf_str(&b), "hello");
+    buf_release(&b);
+    for (size_t i = 0; i < 3; i++) {
+        OK(tar_writer_open(path, &w, err));
+        OK(tar_writer_add(w, bad[i], "x", 1, err));
+        OK(tar_writer_commit(w, NULL, NULL, err));
+        tar_writer_free(w);
+        FAILS(tar_unpack(path, to, 0644, 5, err), "which is not below its folder");
+    }
+    mem_free(file);
+    mem_free(to);
+    mem_free(path);
+    scratch_free(dir);
+}
+
 static void names_the_cut(void **state)
 {
     char *dir = scratch_new(), *path = make(dir, "a.tar", NULL, NULL);
@@ -203,6 +232,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_the_same_bytes_twice),
         cmocka_unit_test(reads_back),
+        cmocka_unit_test(unpacks_below_a_folder),
         cmocka_unit_test(names_the_cut),
         cmocka_unit_test(opens_shards),
         cmocka_unit_test(refuses_other_shards),

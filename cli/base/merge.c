@@ -1,4 +1,4 @@
-#include "cli/show/merge.h"
+#include "cli/base/merge.h"
 
 #include <fcntl.h>
 #include <unistd.h>

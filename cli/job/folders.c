@@ -1,18 +1,31 @@
-#include "cli/job/trainer_files.h"
+#include "cli/job/folders.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/base/cli.h"
 #include "cli/job/upload.h"
 #include "common/base/file.h"
 #include "common/data/tar.h"
 
 #define NAME_MAX_BYTES 200 /* of a path in the folder, for ustar */
 #define DEPTH_MAX 16
-#define PART_TRAINER 3 /* EncoderPart of skerry.proto */
+
+struct row {
+    int part; /* EncoderPart of skerry.proto */
+    const char *name, *what, *key, *advice;
+};
+
+static const struct row rows[] = {
+    [FOLDER_TRAINER] = {3, "trainer.tar", "the trainer's files", "trainer.files",
+                        "data belong under data, and packages into trainer.setup"},
+    [FOLDER_COMPANIONS] = {4, "companions.tar", "the files beside the weights", "model.warm_start",
+                           "name the file of weights itself to leave the others out"},
+};
 
 /* A walk over the folder; with tar the files are added to it. */
 struct walk {
+    enum folder_kind kind;
     const char *folder;
     struct tar_writer *tar;
     size_t files;
@@ -24,7 +37,7 @@ static int add(struct walk *w, const char *path, const char *name, const struct 
 {
     struct buf bytes;
     struct stat after;
-    int rc = file_read(path, TRAINER_BYTES_MAX, &bytes, err);
+    int rc = file_read(path, FOLDER_BYTES_MAX, &bytes, err);
     if (rc < 0)
         return rc;
     if (stat(path, &after) < 0 || after.st_size != before->st_size ||
@@ -45,15 +58,29 @@ static int take_file(struct walk *w, const char *path, const char *name, const s
 {
     w->files++;
     w->bytes += (uint64_t)st->st_size;
-    if (w->files > TRAINER_FILES_MAX || w->bytes > TRAINER_BYTES_MAX)
-        return err_set(err, -ERR_CONFIG,
-                       "%s has more than %d files or %u MiB; data belong under data, and packages "
-                       "into trainer.setup",
-                       w->folder, TRAINER_FILES_MAX, TRAINER_BYTES_MAX >> 20);
+    if (w->files > FOLDER_FILES_MAX || w->bytes > FOLDER_BYTES_MAX)
+        return err_set(err, -ERR_CONFIG, "%s has more than %d files or %u MiB; %s", w->folder,
+                       FOLDER_FILES_MAX, FOLDER_BYTES_MAX >> 20, rows[w->kind].advice);
     if (strlen(name) > NAME_MAX_BYTES || !str_is_utf8(name, strlen(name)))
         return err_set(err, -ERR_CONFIG, "%s: the name has more than %d bytes, or is no UTF-8",
                        path, NAME_MAX_BYTES);
     return w->tar ? add(w, path, name, st, err) : 0;
+}
+
+/* Weights, and the lists of their pieces: an export has its own. */
+static bool is_weights(const char *name)
+{
+    static const char *const ends[] = {".safetensors", ".index.json", ".bin", ".pt",   ".pth",
+                                       ".ckpt",        ".msgpack",    ".h5",  ".gguf", ".onnx"};
+    for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++)
+        if (str_ends(name, ends[i]))
+            return true;
+    return false;
+}
+
+static bool is_wanted(const struct walk *w, const char *name)
+{
+    return w->kind != FOLDER_COMPANIONS || !is_weights(name);
 }
 
 static int walk(struct walk *w, const char *dir, const char *prefix, int depth, struct err *err)
@@ -61,7 +88,7 @@ static int walk(struct walk *w, const char *dir, const char *prefix, int depth, 
     struct file_names names = {0};
     if (depth > DEPTH_MAX)
         return err_set(err, -ERR_CONFIG, "%s is more than %d folders deep", dir, DEPTH_MAX);
-    int rc = file_list(dir, TRAINER_FILES_MAX, &names, err);
+    int rc = file_list(dir, FOLDER_FILES_MAX, &names, err);
     for (size_t i = 0; i < names.n && rc == 0; i++) {
         struct stat st;
         char *path = file_join(dir, names.items[i]);
@@ -70,7 +97,7 @@ static int walk(struct walk *w, const char *dir, const char *prefix, int depth, 
             rc = err_errno(err, "looking at %s", path);
         else if (S_ISDIR(st.st_mode) && strcmp(names.items[i], "__pycache__") != 0)
             rc = walk(w, path, name, depth + 1, err);
-        else if (S_ISREG(st.st_mode))
+        else if (S_ISREG(st.st_mode) && is_wanted(w, names.items[i]))
             rc = take_file(w, path, name, &st, err);
         mem_free(name);
         mem_free(path);
@@ -79,20 +106,20 @@ static int walk(struct walk *w, const char *dir, const char *prefix, int depth, 
     return rc;
 }
 
-int trainer_files_check(const char *folder, struct err *err)
+int folder_check(enum folder_kind kind, const char *folder, size_t *ret_files, struct err *err)
 {
-    struct walk w = {.folder = folder};
+    struct walk w = {.kind = kind, .folder = folder};
     if (!file_is_dir(folder))
-        return err_set(err, -ERR_CONFIG, "trainer.files is %s, expected a folder", folder);
-    int rc = walk(&w, folder, "", 0, err);
-    if (rc == 0 && w.files == 0)
-        rc = err_set(err, -ERR_CONFIG, "trainer.files is %s, which has no files", folder);
+        return err_set(err, -ERR_CONFIG, "%s is %s, expected a folder", rows[kind].key, folder);
+    const int rc = walk(&w, folder, "", 0, err);
+    if (rc == 0 && ret_files)
+        *ret_files = w.files;
     return rc;
 }
 
-static int pack(const char *folder, const char *path, struct err *err)
+static int pack(enum folder_kind kind, const char *folder, const char *path, struct err *err)
 {
-    struct walk w = {.folder = folder};
+    struct walk w = {.kind = kind, .folder = folder};
     int rc = tar_writer_open(path, &w.tar, err);
     if (rc == 0)
         rc = walk(&w, folder, "", 0, err);
@@ -102,25 +129,25 @@ static int pack(const char *folder, const char *path, struct err *err)
     return rc;
 }
 
-int trainer_files_upload(struct cli *cli, const char *folder, bool progress, json_t *body,
-                         struct err *err)
+int folder_upload(struct cli *cli, enum folder_kind kind, const char *folder, bool progress,
+                  json_t *body, struct err *err)
 {
-    const char *tmp = getenv("TMPDIR");
-    char *dir = str_printf("%s/skerry-trainer-XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
-    json_t *blob = NULL;
-    if (!mkdtemp(dir)) {
-        const int rc = err_errno(err, "making the temporary directory %s", dir);
-        mem_free(dir);
+    const struct row *row = &rows[kind];
+    char *dir = NULL;
+    json_t *blob = NULL, *list = json_object_get(body, "encoders");
+    int rc = cli_temporary(&dir, err);
+    if (rc < 0)
         return rc;
-    }
-    char *path = file_join(dir, "trainer.tar");
-    int rc = pack(folder, path, err);
+    char *path = file_join(dir, row->name);
+    rc = pack(kind, folder, path, err);
     if (rc == 0)
-        rc = upload_file(cli, path, "the trainer's files", progress, &blob, err);
+        rc = upload_file(cli, path, row->what, progress, &blob, err);
     if (rc == 0) {
-        json_object_set_new(blob, "part", json_integer(PART_TRAINER));
-        json_object_set_new(blob, "name", json_string("trainer.tar"));
-        json_object_set_new(body, "encoders", json_pack("[o]", blob));
+        json_object_set_new(blob, "part", json_integer(row->part));
+        json_object_set_new(blob, "name", json_string(row->name));
+        if (!list)
+            json_object_set_new(body, "encoders", list = json_array());
+        json_array_append_new(list, blob);
     }
     (void)file_remove_tree(dir, NULL); /* in the temporary directory */
     mem_free(path);

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "cli/show/merge.h"
+#include "cli/base/merge.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/st/st.h"

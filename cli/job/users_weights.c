@@ -1,0 +1,95 @@
+#include "cli/job/users_weights.h"
+
+#include "cli/base/cli.h"
+#include "cli/base/merge.h"
+#include "cli/job/folders.h"
+#include "cli/job/upload.h"
+#include "common/base/file.h"
+#include "common/component/component.h"
+#include "common/st/st.h"
+
+/* The files that the weights are in. */
+static int find_files(const char *given, struct file_names *ret, struct err *err)
+{
+    const char *name = NULL;
+    if (!file_is_dir(given))
+        return file_names_add(ret, 1, str_dup(given), err);
+    int rc = component_find_weights(given, &name, err);
+    if (rc < 0)
+        return rc;
+    char *path = file_join(given, name);
+    if (str_ends(name, ".safetensors"))
+        return file_names_add(ret, 1, path, err);
+    rc = component_index(path, ret, err);
+    for (size_t i = 0; i < ret->n; i++) {
+        char *piece = file_join(given, ret->items[i]);
+        mem_free(ret->items[i]);
+        ret->items[i] = piece;
+    }
+    mem_free(path);
+    return rc;
+}
+
+static int check_file(const char *path, struct err *err)
+{
+    struct st st = {0};
+    const int rc = st_open(path, &st, err);
+    st_release(&st);
+    return rc;
+}
+
+int users_weights_check(const char *given, struct err *err)
+{
+    struct file_names files = {0};
+    int rc = find_files(given, &files, err);
+    for (size_t i = 0; i < files.n && rc == 0; i++)
+        rc = check_file(files.items[i], err);
+    file_names_release(&files);
+    if (rc == 0 && file_is_dir(given))
+        rc = folder_check(FOLDER_COMPANIONS, given, NULL, err);
+    return rc;
+}
+
+static int send_weights(struct cli *cli, const char *path, bool progress, json_t *body,
+                        struct err *err)
+{
+    json_t *blob = NULL;
+    const int rc = upload_file(cli, path, "the warm start", progress, &blob, err);
+    if (rc == 0)
+        json_object_set_new(body, "warm_start", blob);
+    return rc;
+}
+
+static int send_pieces(struct cli *cli, const struct file_names *files, bool progress, json_t *body,
+                       struct err *err)
+{
+    char *dir = NULL;
+    int rc = cli_temporary(&dir, err);
+    if (rc < 0)
+        return rc;
+    char *path = file_join(dir, "model.safetensors");
+    rc = merge_safetensors(files->items, files->n, path, err);
+    if (rc == 0)
+        rc = send_weights(cli, path, progress, body, err);
+    (void)file_remove_tree(dir, NULL); /* in the temporary directory */
+    mem_free(path);
+    mem_free(dir);
+    return rc;
+}
+
+int users_weights_upload(struct cli *cli, const char *given, bool progress, json_t *body,
+                         struct err *err)
+{
+    struct file_names files = {0};
+    size_t companions = 0;
+    int rc = find_files(given, &files, err);
+    if (rc == 0)
+        rc = files.n == 1 ? send_weights(cli, files.items[0], progress, body, err)
+                          : send_pieces(cli, &files, progress, body, err);
+    file_names_release(&files);
+    if (rc == 0 && file_is_dir(given))
+        rc = folder_check(FOLDER_COMPANIONS, given, &companions, err);
+    return rc == 0 && companions > 0
+               ? folder_upload(cli, FOLDER_COMPANIONS, given, progress, body, err)
+               : rc;
+}

@@ -1,0 +1,79 @@
+#include "cli/job/users_weights.h"
+
+#include <unistd.h>
+
+#include "tests/unit/common/base/util.h"
+
+#include "common/st/st.h"
+
+static void write_weights(const char *folder, const char *name)
+{
+    const uint64_t n = 1;
+    const float value = 1;
+    char *path = in(folder, name);
+    struct st_writer *w = st_writer_new();
+    OK(st_writer_add(w, "w", ST_F32, 1, &n, err));
+    OK(st_writer_open(w, path, err));
+    OK(st_writer_write(w, &value, sizeof(value), err));
+    OK(st_writer_commit(w, NULL, NULL, err));
+    st_writer_free(w);
+    mem_free(path);
+}
+
+static void write_text(const char *folder, const char *name, const char *text)
+{
+    char *path = in(folder, name);
+    OK(file_write_atomic(path, text, strlen(text), 0600, err));
+    mem_free(path);
+}
+
+static void takes_a_file_or_a_folder(void **state)
+{
+    char *dir = scratch_new(), *file = in(dir, "model.safetensors");
+    write_weights(dir, "model.safetensors");
+    OK(users_weights_check(file, err));
+    OK(users_weights_check(dir, err));
+    mem_free(file);
+    scratch_free(dir);
+}
+
+static void every_piece_must_be_there(void **state)
+{
+    char *dir = scratch_new();
+    FAILS(users_weights_check(dir, err), "has no model.safetensors");
+    write_text(dir, "model.safetensors.index.json",
+               "{\"weight_map\": {\"w\": \"../a.safetensors\"}}");
+    FAILS(users_weights_check(dir, err), "names the file '../a.safetensors', expected");
+    write_text(dir, "model.safetensors.index.json",
+               "{\"weight_map\": {\"w\": \"a.safetensors\", \"v\": \"b.safetensors\"}}");
+    write_weights(dir, "a.safetensors");
+    FAILS(users_weights_check(dir, err), "b.safetensors");
+    write_weights(dir, "b.safetensors");
+    OK(users_weights_check(dir, err));
+    scratch_free(dir);
+}
+
+static void what_lies_beside_them_is_bounded(void **state)
+{
+    char *dir = scratch_new(), *large = in(dir, "notes.txt"), *other = in(dir, "pytorch_model.bin");
+    write_weights(dir, "model.safetensors");
+    write_text(dir, "pytorch_model.bin", "");
+    assert_int_equal(truncate(other, 65 << 20), 0); /* weights of another form do not travel */
+    OK(users_weights_check(dir, err));
+    write_text(dir, "notes.txt", "");
+    assert_int_equal(truncate(large, 65 << 20), 0);
+    FAILS(users_weights_check(dir, err), "or 64 MiB; name the file of weights itself");
+    mem_free(other);
+    mem_free(large);
+    scratch_free(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_a_file_or_a_folder),
+        cmocka_unit_test(every_piece_must_be_there),
+        cmocka_unit_test(what_lies_beside_them_is_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
