@@ -18,6 +18,17 @@ static char *folder_of(const char *dir, const struct job_spec *spec)
     return ret;
 }
 
+bool model_folder_is_weights(const char *name)
+{
+    static const char *const ends[] = {".safetensors", ".index.json", ".bin",   ".pt", ".pth",
+                                       ".ckpt",        ".msgpack",    ".h5",    ".ot", ".gguf",
+                                       ".onnx",        ".onnx_data",  ".tflite"};
+    for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++)
+        if (str_ends(name, ends[i]))
+            return true;
+    return false;
+}
+
 char *model_folder_weights(const char *dir, const struct job_spec *spec)
 {
     char *folder = folder_of(dir, spec), *path;

@@ -29,6 +29,9 @@ int model_folder_check(const char *dir, const struct job_spec *spec,
  * stands for its transformer/. */
 char *model_folder_weights(const char *dir, const struct job_spec *spec);
 
+/* Is it a file of weights by its name, of whatever form, or a list of their pieces? */
+bool model_folder_is_weights(const char *name);
+
 /* config.json of a model with captions: of diffusers' PixArtTransformer2DModel, and under _skerry
  * `about` (taken over), which is nobody's.  A new reference. */
 json_t *model_folder_pixart(const struct job_spec *spec, const struct model_folder_facts *facts,

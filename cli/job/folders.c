@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "cli/base/cli.h"
+#include "cli/base/model_folder.h"
 #include "cli/job/upload.h"
 #include "common/base/file.h"
 #include "common/data/tar.h"
@@ -19,8 +20,9 @@ struct row {
 static const struct row rows[] = {
     [FOLDER_TRAINER] = {3, "trainer.tar", "the trainer's files", "trainer.files",
                         "data belong under data, and packages into trainer.setup"},
-    [FOLDER_COMPANIONS] = {4, "companions.tar", "the files beside the weights", "model.warm_start",
-                           "name the file of weights itself to leave the others out"},
+    [FOLDER_COMPANIONS] =
+        {4, "companions.tar", "the files beside the weights", "model.warm_start",
+         "name the file of weights, or the index of its pieces, to leave the others out"},
 };
 
 /* A walk over the folder; with tar the files are added to it. */
@@ -67,20 +69,21 @@ static int take_file(struct walk *w, const char *path, const char *name, const s
     return w->tar ? add(w, path, name, st, err) : 0;
 }
 
-/* Weights, and the lists of their pieces: an export has its own. */
-static bool is_weights(const char *name)
-{
-    static const char *const ends[] = {".safetensors", ".index.json", ".bin", ".pt",   ".pth",
-                                       ".ckpt",        ".msgpack",    ".h5",  ".gguf", ".onnx"};
-    for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++)
-        if (str_ends(name, ends[i]))
-            return true;
-    return false;
-}
-
 static bool is_wanted(const struct walk *w, const char *name)
 {
-    return w->kind != FOLDER_COMPANIONS || !is_weights(name);
+    return w->kind != FOLDER_COMPANIONS || !model_folder_is_weights(name);
+}
+
+/* A link to a file is that file beside weights, as in the cache of Hugging Face's hub; other links
+ * are left out. */
+static int look_at(const struct walk *w, const char *path, struct stat *ret)
+{
+    struct stat behind;
+    const int rc = lstat(path, ret);
+    if (rc == 0 && S_ISLNK(ret->st_mode) && w->kind == FOLDER_COMPANIONS &&
+        stat(path, &behind) == 0 && S_ISREG(behind.st_mode))
+        *ret = behind;
+    return rc;
 }
 
 static int walk(struct walk *w, const char *dir, const char *prefix, int depth, struct err *err)
@@ -93,7 +96,7 @@ static int walk(struct walk *w, const char *dir, const char *prefix, int depth, 
         struct stat st;
         char *path = file_join(dir, names.items[i]);
         char *name = str_printf("%s%s%s", prefix, *prefix ? "/" : "", names.items[i]);
-        if (lstat(path, &st) < 0)
+        if (look_at(w, path, &st) < 0)
             rc = err_errno(err, "looking at %s", path);
         else if (S_ISDIR(st.st_mode) && strcmp(names.items[i], "__pycache__") != 0)
             rc = walk(w, path, name, depth + 1, err);

@@ -22,7 +22,8 @@ enum folder_kind {
  * (may be NULL) is how many there are. */
 int folder_check(enum folder_kind kind, const char *folder, size_t *ret_files, struct err *err);
 /* Packs and sends it; the blob goes into the submission.  -ERR_CONFIG when a file changes
- * meanwhile.  Hidden files, __pycache__ and links are left out. */
+ * meanwhile.  Hidden files, __pycache__ and links are left out, but for links to files beside
+ * weights. */
 int folder_upload(struct cli *cli, enum folder_kind kind, const char *folder, bool progress,
                   json_t *body, struct err *err);
 

@@ -12,17 +12,19 @@
 static int find_files(const char *given, struct file_names *ret, struct err *err)
 {
     const char *name = NULL;
-    if (!file_is_dir(given))
-        return file_names_add(ret, 1, str_dup(given), err);
-    int rc = component_find_weights(given, &name, err);
+    char *path = NULL;
+    int rc = file_is_dir(given) ? component_find_weights(given, &name, err) : 0;
     if (rc < 0)
         return rc;
-    char *path = file_join(given, name);
-    if (str_ends(name, ".safetensors"))
+    path = name ? file_join(given, name) : str_dup(given);
+    if (!str_ends(path, ".index.json"))
         return file_names_add(ret, 1, path, err);
     rc = component_index(path, ret, err);
+    char *slash = strrchr(path, '/');
+    if (slash)
+        *slash = '\0';
     for (size_t i = 0; i < ret->n; i++) {
-        char *piece = file_join(given, ret->items[i]);
+        char *piece = slash ? file_join(path, ret->items[i]) : str_dup(ret->items[i]);
         mem_free(ret->items[i]);
         ret->items[i] = piece;
     }

@@ -16,7 +16,7 @@
 #define POINTS_MAX (4u << 20)
 #define SVG_MAX (8u << 20)
 #define LEVELS_MAX 64
-#define COMPANION_MAX (64u << 20)
+#define COMPANIONS_MAX (64u << 20) /* bytes, of all */
 #define END_OF_TEXT "<|endoftext|>"
 #define OBJECTIVE "rectified flow: the model predicts velocity eps - x0 at x_t = (1 - t) x0 + t eps"
 
@@ -445,6 +445,12 @@ static int write_llama(struct cli *cli, const json_t *job, const struct job_spec
     return rc;
 }
 
+/* Of the job's, whoever submitted it: neither weights, nor in place of anything. */
+static bool is_companion(const char *name, const char *path)
+{
+    return !model_folder_is_weights(name) && !file_exists(path);
+}
+
 /* What lay beside the weights that the job began with, such as config.json. */
 static int write_companions(struct cli *cli, const json_t *job, const struct job_spec *spec,
                             const char *dir, bool ema, struct err *err)
@@ -452,12 +458,18 @@ static int write_companions(struct cli *cli, const json_t *job, const struct job
     const json_t *blob = json_object_get(job, "companions");
     if (!json_is_object(blob))
         return 0;
-    char *path = file_join(dir, "companions.tar");
-    int rc = artifacts_blob(cli, cli_str(blob, "sha256", ""), path, err);
+    const struct tar_unpack how = {.mode = 0644, .max = COMPANIONS_MAX, .wanted = is_companion};
+    char *temporary = NULL;
+    int rc = cli_temporary(&temporary, err);
+    if (rc < 0)
+        return rc;
+    char *path = file_join(temporary, "companions.tar");
+    rc = artifacts_blob(cli, cli_str(blob, "sha256", ""), path, err);
     if (rc == 0)
-        rc = tar_unpack(path, dir, 0644, COMPANION_MAX, err);
-    (void)file_remove(path, NULL); /* what stays is in the folder that was asked for */
+        rc = tar_unpack(path, dir, &how, err);
+    (void)file_remove_tree(temporary, NULL); /* in the temporary directory */
     mem_free(path);
+    mem_free(temporary);
     return rc;
 }
 

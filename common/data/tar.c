@@ -79,18 +79,12 @@ int tar_open_memory(const void *data, size_t len, const char *name, struct tar *
     return finish_open(t, archive_read_open_memory(t->archive, data, len), ret, err);
 }
 
-static int unpack_one(const char *folder, const struct tar_entry *entry, const struct buf *bytes,
-                      unsigned mode, struct err *err)
+static int write_below(const char *path, const struct buf *bytes, unsigned mode, struct err *err)
 {
-    char *path = file_join(folder, entry->name), *slash = strrchr(path, '/');
-    *slash = '\0';
-    int rc = file_mkdirs(path, 0700, err);
-    *slash = '/';
-    if (rc == 0)
-        rc = file_write_atomic(path, bytes->len ? (const void *)bytes->data : "", bytes->len, mode,
-                               err);
-    mem_free(path);
-    return rc;
+    int rc = file_mkdirs_for(path, 0700, err);
+    return rc < 0 ? rc
+                  : file_write_atomic(path, bytes->len ? (const void *)bytes->data : "", bytes->len,
+                                      mode, err);
 }
 
 /* A name that stays below its folder. */
@@ -106,21 +100,38 @@ static bool is_below(const char *name)
     return true;
 }
 
-int tar_unpack(const char *path, const char *folder, unsigned mode, size_t max, struct err *err)
+/* One file; *left is what all may still have. */
+static int unpack_one(struct tar *tar, const char *path, unsigned mode, size_t *left,
+                      struct err *err)
+{
+    struct buf bytes;
+    buf_init(&bytes, *left);
+    int rc = tar_read(tar, &bytes, err);
+    if (rc == 0)
+        rc = write_below(path, &bytes, mode, err);
+    *left -= bytes.len;
+    buf_release(&bytes);
+    return rc;
+}
+
+int tar_unpack(const char *path, const char *folder, const struct tar_unpack *how, struct err *err)
 {
     struct tar *tar = NULL;
     struct tar_entry entry;
-    int rc = tar_open(path, &tar, err), more = 0;
+    size_t left = how->max;
+    int files = 0, rc = tar_open(path, &tar, err), more = 0;
     while (rc == 0 && (more = tar_next(tar, &entry, err)) == 1) {
-        struct buf bytes;
-        buf_init(&bytes, max);
-        rc = is_below(entry.name)
-                 ? tar_read(tar, &bytes, err)
-                 : err_set(err, -ERR_FORMAT, "%s holds '%.80s', which is not below its folder",
-                           path, entry.name);
-        if (rc == 0)
-            rc = unpack_one(folder, &entry, &bytes, mode, err);
-        buf_release(&bytes);
+        if (!is_below(entry.name))
+            rc = err_set(err, -ERR_FORMAT, "%s holds '%.80s', which is not below its folder", path,
+                         entry.name);
+        else if (++files > TAR_UNPACK_FILES)
+            rc = err_set(err, -ERR_LIMIT, "%s holds more than %d files", path, TAR_UNPACK_FILES);
+        if (rc < 0)
+            break;
+        char *to = file_join(folder, entry.name);
+        if (!how->wanted || how->wanted(entry.name, to))
+            rc = unpack_one(tar, to, how->mode, &left, err);
+        mem_free(to);
     }
     tar_close(tar);
     return rc < 0 ? rc : more;

@@ -27,9 +27,18 @@ int tar_open_memory(const void *data, size_t len, const char *name, struct tar *
 int tar_next(struct tar *t, struct tar_entry *ret, struct err *err);
 /* The current entry's bytes, appended to out; -ERR_LIMIT when beyond out->max. */
 int tar_read(struct tar *t, struct buf *out, struct err *err);
-/* All files of an archive below a folder, made where it is not there; a file has at most max bytes.
- * -ERR_FORMAT: a name that is not below it. */
-int tar_unpack(const char *path, const char *folder, unsigned mode, size_t max, struct err *err);
+#define TAR_UNPACK_FILES 4096
+/* What is unpacked: of the files of which wanted() (NULL: all) is true, with this mode, up to
+ * TAR_UNPACK_FILES and `max` bytes together. */
+struct tar_unpack {
+    unsigned mode;
+    size_t max;
+    bool (*wanted)(const char *name, const char *path); /* in the archive; where it would go */
+};
+
+/* The files of an archive below a folder, which is made where it is not there.  -ERR_FORMAT: a name
+ * that is not below it; -ERR_LIMIT: too many or too large files. */
+int tar_unpack(const char *path, const char *folder, const struct tar_unpack *how, struct err *err);
 void tar_close(struct tar *t); /* NULL is fine */
 
 struct tar_writer;

@@ -151,7 +151,8 @@ def write_pieces(folder):
     for name, file in pieces.items():
         write_safetensors(folder / file, {name: values[name]})
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": pieces}))
-    (folder / "config.json").write_text('{"model_type": "own"}')
+    (folder.parent / "kept.json").write_text('{"model_type": "own"}')
+    (folder / "config.json").symlink_to("../kept.json")  # as in the cache of a hub
     (folder / "tokens" / "tokenizer.json").write_text("{}")
     (folder / "training_args.bin").write_text("weights of another form stay")
 
@@ -168,9 +169,13 @@ def test_data_of_its_own(tmp_path):
         s.kill("coordinatord")
         s.coordinator()
         s.wait_job(told, "done", 60)
+        (tmp_path / "model" / "tokens").mkdir(parents=True)
+        (tmp_path / "model" / "tokens" / "tokenizer.json").write_text("the user's own")
         assert s.skerry("export", told, "--out", str(tmp_path / "model")).returncode == 0
     weights = read_safetensors(tmp_path / "model" / "model.safetensors")
     assert list(weights) == ["mean"]
+    assert (tmp_path / "model" / "config.json").read_text() == '{"model_type": "own"}'
+    assert (tmp_path / "model" / "tokens" / "tokenizer.json").read_text() == "the user's own"
     there = {str(p.relative_to(tmp_path / "model")) for p in (tmp_path / "model").rglob("*") if p.is_file()}
     assert there == {"model.safetensors", "config.json", "tokens/tokenizer.json"}
     assert (tmp_path / "model" / "config.json").read_text() == '{"model_type": "own"}'

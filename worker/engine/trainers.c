@@ -9,8 +9,8 @@
 #include "common/data/tar.h"
 #include "worker/engine/engine.h"
 
-#define HELLO_MS 300000 /* importing a framework on a slow disk */
-#define FILE_MAX (64u << 20)
+#define HELLO_MS 300000       /* importing a framework on a slow disk */
+#define FILES_MAX (64u << 20) /* bytes of all files of a trainer */
 #define FOLDERS_MAX 1024
 
 struct trainers {
@@ -98,7 +98,8 @@ static int unpack(const struct work *w, const char *folder, struct err *err)
     if (!f)
         return 0;
     work_blob_path(w, f->blob->sha256.data, path);
-    return work_own_file(tar_unpack(path, folder, 0700, FILE_MAX, err), err);
+    const struct tar_unpack how = {.mode = 0700, .max = FILES_MAX};
+    return work_own_file(tar_unpack(path, folder, &how, err), err);
 }
 
 /* Folders that were made longest ago go; `but` stays. */

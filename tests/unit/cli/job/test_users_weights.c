@@ -50,19 +50,25 @@ static void every_piece_must_be_there(void **state)
     FAILS(users_weights_check(dir, err), "b.safetensors");
     write_weights(dir, "b.safetensors");
     OK(users_weights_check(dir, err));
+    char *index = in(dir, "model.safetensors.index.json");
+    OK(users_weights_check(index, err)); /* the weights alone */
+    mem_free(index);
     scratch_free(dir);
 }
 
 static void what_lies_beside_them_is_bounded(void **state)
 {
-    char *dir = scratch_new(), *large = in(dir, "notes.txt"), *other = in(dir, "pytorch_model.bin");
+    char *dir = scratch_new(), *large = in(dir, "notes.txt"), *other = in(dir, "pytorch_model.bin"),
+         *weights = in(dir, "model.safetensors");
     write_weights(dir, "model.safetensors");
     write_text(dir, "pytorch_model.bin", "");
     assert_int_equal(truncate(other, 65 << 20), 0); /* weights of another form do not travel */
     OK(users_weights_check(dir, err));
     write_text(dir, "notes.txt", "");
     assert_int_equal(truncate(large, 65 << 20), 0);
-    FAILS(users_weights_check(dir, err), "or 64 MiB; name the file of weights itself");
+    FAILS(users_weights_check(dir, err), "or 64 MiB; name the file of weights, or the index");
+    OK(users_weights_check(weights, err));
+    mem_free(weights);
     mem_free(other);
     mem_free(large);
     scratch_free(dir);

@@ -93,6 +93,11 @@ static int read_all(const void *data, size_t len, struct err *err)
     return rc < 0 ? rc : n;
 }
 
+static bool is_a(const char *name, const char *path)
+{
+    return str_starts(name, "a/") && str_ends(path, "/to/a/b.txt");
+}
+
 static void unpacks_below_a_folder(void **state)
 {
     char *dir = scratch_new(), *path = in(dir, "a.tar"), *to = in(dir, "to");
@@ -101,10 +106,13 @@ static void unpacks_below_a_folder(void **state)
     struct buf b;
     OK(tar_writer_open(path, &w, err));
     OK(tar_writer_add(w, "a/b.txt", "hello", 5, err));
+    OK(tar_writer_add(w, "c.txt", "hello!", 6, err));
     OK(tar_writer_commit(w, NULL, NULL, err));
     tar_writer_free(w);
-    FAILS(tar_unpack(path, to, 0644, 4, err), "'a/b.txt' has 5 bytes, at most 4");
-    OK(tar_unpack(path, to, 0644, 5, err));
+    FAILS(tar_unpack(path, to, &(struct tar_unpack){.mode = 0644, .max = 10}, err),
+          "'c.txt' has 6 bytes, at most 5");
+    OK(tar_unpack(path, to, &(struct tar_unpack){.mode = 0644, .max = 11}, err));
+    OK(tar_unpack(path, to, &(struct tar_unpack){.mode = 0644, .max = 5, .wanted = is_a}, err));
     char *file = in(to, "a/b.txt");
     OK(file_read(file, 100, &b, err));
     assert_string_equal(buf_str(&b), "hello");
@@ -114,7 +122,8 @@ static void unpacks_below_a_folder(void **state)
         OK(tar_writer_add(w, bad[i], "x", 1, err));
         OK(tar_writer_commit(w, NULL, NULL, err));
         tar_writer_free(w);
-        FAILS(tar_unpack(path, to, 0644, 5, err), "which is not below its folder");
+        FAILS(tar_unpack(path, to, &(struct tar_unpack){.mode = 0644, .max = 5}, err),
+              "which is not below its folder");
     }
     mem_free(file);
     mem_free(to);
