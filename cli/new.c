@@ -101,7 +101,7 @@ static int measure(struct new_job *job, const char *path, struct measured *at, s
     if (rc == 0)
         rc = recipe_compose(&file.spec, &c, err);
     if (rc == 0) {
-        rc = predict_measure(&file, &c, 0, 1, at, err);
+        rc = predict_measure(&file, &c, 0, 1, 0, at, err);
         composition_release(&c);
     }
     job_file_close(&file);

@@ -82,9 +82,14 @@ static int say_prediction(const struct cli *cli, const struct job_file *job,
     int rc = recipe_compose(&job->spec, &c, err);
     if (rc < 0)
         return rc;
-    for (uint32_t i = 0; check_workers == 0 && !opt.here && i < c.n_paths; i++)
-        opt.workers += (int)c.paths[i].replicas;
-    if (predict_measure(job, &c, size->vocab, opt.here ? opt.workers : 1, &at, &why) < 0) {
+    int phases = 0; /* of a round: no more workers train at a time */
+    for (uint32_t i = 0; i < c.n_paths; i++)
+        phases += (int)c.paths[i].replicas;
+    if (check_workers == 0 && !opt.here)
+        opt.workers = phases;
+    const int together = !opt.here ? 1 : opt.workers < phases ? opt.workers : phases;
+    const int threads = opt.here ? cli_threads_each(opt.workers) : 0;
+    if (predict_measure(job, &c, size->vocab, together, threads, &at, &why) < 0) {
         (void)fprintf(stderr, "nothing is predicted: %s\n", why.msg);
     } else {
         if (!at.refused[0])

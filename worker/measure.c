@@ -1,5 +1,6 @@
 #include "worker/measure.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -22,7 +23,7 @@ struct stub {
 
 struct measure {
     const char *device;
-    int threads, together, classes, vocab, channels, side, caption, caption_tokens;
+    int threads, together, joined, classes, vocab, channels, side, caption, caption_tokens;
     bool router;
 
     struct job_spec spec;
@@ -159,38 +160,59 @@ static int measure(struct measure *m, struct err *err)
     int rc = open_model(m, err);
     if (rc == 0)
         rc = profile_try(m->island, m->model, &m->opt, NULL, NULL, &m->step, err);
-    if (rc == 0)
-        rc = profile_forward(m->island, m->model, &m->opt, &m->forward_s, err);
     m->refused = rc == -ENOMEM;
+    if (rc == 0 && profile_forward(m->island, m->model, &m->opt, &m->forward_s, err) < 0)
+        m->forward_s = m->step.mean / 3; /* such as the whole batch at once, which does not fit */
     return m->refused ? 0 : rc;
 }
 
+static void train_beside(struct measure *m, pid_t parent, int began)
+{
+    struct err err = {0};
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int rc = getppid() == parent ? open_model(m, &err) : -ESRCH;
+    while (rc == 0) {
+        rc = profile_try(m->island, m->model, &m->opt, NULL, NULL, &m->step, &err);
+        if (rc == 0 && began >= 0)
+            rc = write(began, "", 1) == 1 ? close(began) : -EIO;
+        began = -1;
+    }
+    _exit(0);
+}
+
 /* More workers that train on this machine until this one has measured: each a process, made before
- * anything has threads.  Who of them cannot train leaves the machine to the others. */
-static void join_others(const struct measure *m)
+ * anything has threads.  Returns when all of them train; who cannot leaves the machine to the
+ * others. */
+static int join_others(struct measure *m, struct err *err)
 {
     const pid_t parent = getpid();
-    for (int i = 1; i < m->together; i++) {
-        if (fork() != 0)
-            continue;
-        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        struct measure mine = *m;
-        struct err err = {0};
-        int rc = getppid() == parent ? open_model(&mine, &err) : -ESRCH;
-        while (rc == 0)
-            rc = profile_try(mine.island, mine.model, &mine.opt, NULL, NULL, &mine.step, &err);
-        _exit(0);
+    int began[2], rc = 0;
+    if (pipe2(began, O_CLOEXEC) < 0)
+        return err_errno(err, "making a pipe");
+    for (int i = 1; i < m->together && rc == 0; i++) {
+        const pid_t child = fork();
+        if (child == 0) {
+            struct measure mine = *m;
+            close(began[0]);
+            train_beside(&mine, parent, began[1]);
+        }
+        rc = child < 0 ? err_errno(err, "starting %d processes", m->together) : 0;
     }
+    close(began[1]);
+    for (char byte; rc == 0 && read(began[0], &byte, 1) == 1; m->joined++)
+        ;
+    close(began[0]);
+    return rc;
 }
 
 static void say(const struct measure *m, const struct err *err)
 {
     char device[256];
     island_text(m->island, device, sizeof device);
-    json_t *o = json_pack("{s:s,s:I,s:i,s:i,s:I,s:I}", "device", device, "parameters",
-                          (json_int_t)m->model->params, "batch", m->opt.batch, "micro_batches",
-                          m->opt.accumulate, "memory_bytes", (json_int_t)m->plan.need, "room_bytes",
-                          (json_int_t)m->plan.room);
+    json_t *o = json_pack("{s:s,s:i,s:I,s:i,s:i,s:I,s:I}", "device", device, "together",
+                          m->joined + 1, "parameters", (json_int_t)m->model->params, "batch",
+                          m->opt.batch, "micro_batches", m->opt.accumulate, "memory_bytes",
+                          (json_int_t)m->plan.need, "room_bytes", (json_int_t)m->plan.room);
     if (m->refused)
         json_object_set_new(o, "refused", json_string(err->msg));
     else
@@ -244,10 +266,10 @@ int measure_main(int argc, char **argv)
     if (rc)
         return args_exit(&args, rc, &err);
     rc = read_job(args.rest[0], &m.spec, &err);
-    if (rc == 0) {
-        join_others(&m);
+    if (rc == 0)
+        rc = join_others(&m, &err);
+    if (rc == 0)
         rc = measure(&m, &err);
-    }
     if (rc == 0)
         say(&m, &err);
     else

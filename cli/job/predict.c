@@ -36,7 +36,7 @@ static void add_number(struct flags *f, const char *name, long long value)
 }
 
 static void flags_make(struct flags *f, const struct job_file *job, uint32_t vocab, int together,
-                       bool router)
+                       int threads, bool router)
 {
     const struct encoders *e = &job->encoders;
     *f = (struct flags){0};
@@ -44,10 +44,8 @@ static void flags_make(struct flags *f, const struct job_file *job, uint32_t voc
     add(f, "/dev/stdin");
     if (router)
         add(f, "--router");
-    if (together > 1) {
-        add_number(f, "--together", together);
-        add_number(f, "--threads", cli_threads_each(together));
-    }
+    add_number(f, "--together", together);
+    add_number(f, "--threads", threads);
     add_number(f, "--classes", job->dataset ? (long long)dataset_classes(job->dataset) : 1);
     add_number(f, "--vocab", vocab);
     add_number(f, "--channels", e->channels);
@@ -99,7 +97,7 @@ static int read_answer(const char *answer, struct measured_network *network, str
 }
 
 int predict_measure(const struct job_file *job, const struct composition *c, uint32_t vocab,
-                    int together, struct measured *ret, struct err *err)
+                    int together, int threads, struct measured *ret, struct err *err)
 {
     if (job_family(&job->spec)->external)
         return err_set(err, -ERR_UNIMPLEMENTED,
@@ -111,7 +109,7 @@ int predict_measure(const struct job_file *job, const struct composition *c, uin
         struct flags f;
         if (c->networks[i].n_levels == 0)
             continue;
-        flags_make(&f, job, vocab, together, i > 0);
+        flags_make(&f, job, vocab, together, threads, i > 0);
         rc = ask(&f, &job->text, &said, err);
         if (rc == 0)
             rc = read_answer(said.out, &at.networks[i], &at, err);

@@ -49,11 +49,11 @@ struct prediction {
     uint64_t seen; /* samples, by all phases of the main network */
 };
 
-/* Of the composition's networks; vocab: of texts; together: workers that share this machine, each
- * with its part of the cores.  Takes seconds.  Negative: there is no workerd beside this program,
- * or it cannot compute, with a sentence. */
+/* Of the composition's networks; vocab: of texts; together: workers that train on this machine
+ * at the same time, each with so many threads (0: all).  Takes seconds.  Negative: there is no
+ * workerd beside this program, or it cannot compute, with a sentence. */
 int predict_measure(const struct job_file *job, const struct composition *c, uint32_t vocab,
-                    int together, struct measured *ret, struct err *err);
+                    int together, int threads, struct measured *ret, struct err *err);
 
 /* Pure.  Every network of the composition has a step_s. */
 void predict(const struct job_spec *spec, const struct composition *c, const struct measured *at,

@@ -36,6 +36,9 @@ def test_check_measures_texts_and_routers(tmp_path):
                    "train: {batch: 4}\nouter: {rounds: 2, steps: 3}\n", encoding="utf-8")
     said = json.loads(skerry("check", job, "--json").stdout)
     assert said["seen"] == 4 * 3 * 2 and said["step_s"] > 0
+    done = subprocess.run([os.path.join(BIN, "workerd"), "measure", job, "--together", "3", "--threads", "1"], capture_output=True, text=True,
+                          check=False, timeout=60)
+    assert json.loads(done.stdout)["together"] == 3, done.stderr
     path = write_job(tmp_path)
     with open(path, encoding="utf-8") as f:
         changed = f.read().replace("recipe: {name: diloco, replicas: 2}", "recipe: {name: ddm, experts: 2}")
