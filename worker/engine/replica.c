@@ -237,9 +237,9 @@ static int plan_stages(const struct replicas *rs, const struct model *m,
     const int width = n % stages == 0 ? 1 : n / stages + 1;
     struct train_options share;
     island_share_options(opt, n % stages == 0 ? n / stages : 1, &share);
-    if (stages > 1 && opt->accumulate_auto && share.accumulate < micros)
-        share.accumulate =
-            share.batch < width * micros ? (share.batch + width - 1) / width : micros;
+    const int most = pipe_most(share.batch, width), wanted = most < micros ? most : micros;
+    if (stages > 1 && opt->accumulate_auto && share.accumulate < wanted)
+        share.accumulate = wanted;
     *ret = (struct phase_plan){.accumulate = share.accumulate};
     int rc = island_even_plan(rs->is, m, stages, share.accumulate, &ret->pipe, err);
     ret->pipe.shard = shard && pipe_shares(&ret->pipe);

@@ -69,10 +69,10 @@ struct rig {
     struct work work;
 };
 
-static void begin(struct rig *r, const char *job, uint64_t memory)
+static void begin_on(struct rig *r, const char *devices, const char *job, uint64_t memory)
 {
     *r = (struct rig){.dir = scratch_new()};
-    OK(island_open("cpu", 1, &r->is, err));
+    OK(island_open(devices, 0, &r->is, err));
     struct device *dev = island_device(r->is, 0);
     cpu = dev->ops;
     r->ops = *cpu;
@@ -96,6 +96,11 @@ static void begin(struct rig *r, const char *job, uint64_t memory)
     r->train.steps = r->train.total_steps = 2;
     r->work.task = &r->task;
     OK(job_parse(job, strlen(job), "job.yaml", &r->work.spec, err));
+}
+
+static void begin(struct rig *r, const char *job, uint64_t memory)
+{
+    begin_on(r, "cpu", job, memory);
 }
 
 static void end(struct rig *r)
@@ -253,6 +258,17 @@ static void smaller_steps(void **state)
     end(&r);
 }
 
+/* Nor does a plan whose stages have several devices go back to fewer. */
+static void smaller_steps_of_wide_stages(void **state)
+{
+    struct rig r;
+    begin_on(&r, "cpu,cpu,cpu", JOB("batch: 6, stages: 2"), PLENTY);
+    assert_int_equal(parts(&r, 0), 3);
+    assert_true(replica_smaller(r.rs, &r.work));
+    assert_int_equal(parts(&r, 0), 6);
+    end(&r);
+}
+
 static int no_weights(void *arg, int expert, float *flat, struct err *e)
 {
     (void)arg;
@@ -341,11 +357,11 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plenty_is_one_part), cmocka_unit_test(plan_is_allocated),
-        cmocka_unit_test(parts_are_planned),  cmocka_unit_test(parts_are_found),
-        cmocka_unit_test(asked_is_refused),   cmocka_unit_test(kept_replicas_go),
-        cmocka_unit_test(smaller_steps),      cmocka_unit_test(teachers_are_planned),
-        cmocka_unit_test(other_encoders),
+        cmocka_unit_test(plenty_is_one_part),   cmocka_unit_test(plan_is_allocated),
+        cmocka_unit_test(parts_are_planned),    cmocka_unit_test(parts_are_found),
+        cmocka_unit_test(asked_is_refused),     cmocka_unit_test(kept_replicas_go),
+        cmocka_unit_test(smaller_steps),        cmocka_unit_test(smaller_steps_of_wide_stages),
+        cmocka_unit_test(teachers_are_planned), cmocka_unit_test(other_encoders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
