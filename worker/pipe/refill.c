@@ -13,7 +13,7 @@ void refill_read(struct refill_times *t, const struct costs *p, int device,
         const struct pipe_instr *in = &list->items[i];
         const struct trace_row *row = &trace->rows[i];
         const double took = row->end - row->ready;
-        if (in->op == PIPE_F || in->op == PIPE_B || in->op == PIPE_W) {
+        if ((in->op == PIPE_F || in->op == PIPE_B || in->op == PIPE_W) && in->count > 0) {
             sums[in->op - PIPE_F] += took;
             n[in->op - PIPE_F]++;
         } else if (in->op == PIPE_FROZEN) {
@@ -110,16 +110,29 @@ static void scale(struct costs_time *t, const struct costs_points *points, doubl
         t->s[i] *= by;
 }
 
+/* A stage takes as long as the slowest of its devices. */
+static void stage_seen(const struct refill_times *t, const struct pipe_stage *st,
+                       double ret[PASSES], double *ret_both)
+{
+    for (int d = st->device; d < st->device + st->devices; d++) {
+        for (int k = 0; k < PASSES; k++)
+            ret[k] = fmax(ret[k], t->passes[d][k]);
+        *ret_both = fmax(*ret_both, t->passes[d][B] + t->passes[d][W]);
+    }
+}
+
 void refill_correct(const struct refill_times *t, const struct pipe_plan *plan, struct costs *p)
 {
     const struct pipe_cut *cut = &plan->cuts[0];
     for (int s = 0; s < cut->n; s++) {
+        const struct pipe_stage *st = &cut->stages[s];
         const struct pipe_cost cost = pipe_stage_cost(p, plan, 0, s);
-        const double speed = p->devices[cut->stages[s].device].speed;
-        const double *seen = t->passes[cut->stages[s].device];
-        const double both = ratio((seen[B] + seen[W]) * speed, cost.b + cost.w);
+        const double speed = pipe_speed(p, st->device, st->devices);
+        double seen[PASSES] = {0}, seen_both = 0;
+        stage_seen(t, st, seen, &seen_both);
+        const double both = ratio(seen_both * speed, cost.b + cost.w);
         const bool split = plan->order == PIPE_SPLIT;
-        for (int i = cut->stages[s].from; i < cut->stages[s].to; i++) {
+        for (int i = st->from; i < st->to; i++) {
             struct costs_layer *l = &p->chains[0].layers[i];
             scale(&l->f, &p->sizes, ratio(seen[F] * speed, cost.f));
             scale(&l->b, &p->sizes, split ? ratio(seen[B] * speed, cost.b) : both);

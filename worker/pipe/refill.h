@@ -30,7 +30,8 @@
 /* What a step took.  Zeros: nothing was seen. */
 struct refill_times {
     double pipeline;                     /* seconds until the last STEP is over */
-    double passes[COSTS_DEVICES_MAX][3]; /* of an F, a B and a W, on the slowest copy's device */
+    double passes[COSTS_DEVICES_MAX][3]; /* of an F, a B and a W that has samples, on the slowest
+                                          * copy's device */
     double frozen[COSTS_FROZEN_MAX];     /* over what the costs say, of the device where most */
 };
 
@@ -54,8 +55,8 @@ void refill_read(struct refill_times *t, const struct costs *p, int device,
 /* After a step that was filled so and took so many seconds; true: share or state are others now. */
 bool refill_step(struct refill *r, const struct refill_times *seen, double seconds);
 
-/* p (of one copy) becomes what was seen: the layers of each stage in proportion, and those of each
- * frozen network.  A plan that is not split has B and W as one. */
+/* p (of one copy) becomes what was seen: the layers of each stage in proportion, by the slowest of
+ * its devices, and those of each frozen network.  A plan that is not split has B and W as one. */
 void refill_correct(const struct refill_times *t, const struct pipe_plan *plan, struct costs *p);
 
 #endif

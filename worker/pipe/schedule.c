@@ -250,6 +250,16 @@ static void velocities(struct maker *m, const struct unit *u, int rank, enum pip
         transfers(m, &in, rank, last - stage);
 }
 
+/* An F, B, W or E over what the rank has of a micro-batch. */
+static void add_pass(struct maker *m, const struct unit *u, int rank, const struct compute *c,
+                     enum pipe_op op)
+{
+    struct pipe_instr in = {
+        .op = op, .chain = c->chain, .stage = u->stage[c->chain], .micro = c->micro};
+    pipe_share(&m->plan->cuts[c->chain], in.stage, rank, in.micro, &in.first, &in.count);
+    add(m, u->device + rank, in);
+}
+
 /* All micro-batches once more, before the step; of one stage an F has it in itself. */
 static void estimates(struct maker *m, const struct unit *u, int rank)
 {
@@ -257,8 +267,7 @@ static void estimates(struct maker *m, const struct unit *u, int rank)
     for (int i = 0; i < cut->micros && m->plan->estimate && cut->n > 1; i++) {
         const struct compute e = {.op = PIPE_F, .micro = i};
         receive(m, u, rank, 0, PIPE_F, i);
-        add(m, u->device + rank,
-            (struct pipe_instr){.op = PIPE_E, .stage = u->stage[0], .micro = i});
+        add_pass(m, u, rank, &e, PIPE_E);
         send(m, u, rank, &e);
         velocities(m, u, rank, PIPE_SEND, i);
     }
@@ -278,22 +287,20 @@ static void device_list(struct maker *m, const struct unit *u, int rank)
     }
     for (int i = 0; i < u->n; i++) {
         const struct compute *o = &u->order[i];
-        struct pipe_instr in = {
-            .op = o->op, .chain = o->chain, .stage = u->stage[o->chain], .micro = o->micro};
         struct compute sent = *o;
         if (o->op != PIPE_W)
             receive(m, u, rank, o->chain, o->op, o->micro + 1);
         if (o->op == PIPE_F)
             velocities(m, u, rank, PIPE_RECV, o->micro);
-        add(m, d, in);
+        add_pass(m, u, rank, o, o->op);
         /* Where B and W are one, what B made leaves when both are done. */
         sent.op = o->op == PIPE_W ? PIPE_B : o->op;
         if (o->op == PIPE_F || (split ? o->op == PIPE_B : o->op == PIPE_W))
             send(m, u, rank, &sent);
-        in.op = PIPE_REDUCE;
-        in.micro = 0;
         if (o->op == PIPE_W && o->micro == m->plan->cuts[o->chain].micros - 1)
-            add(m, d, in);
+            add(m, d,
+                (struct pipe_instr){
+                    .op = PIPE_REDUCE, .chain = o->chain, .stage = u->stage[o->chain]});
     }
     add(m, d, (struct pipe_instr){.op = PIPE_CLIP});
     add(m, d, (struct pipe_instr){.op = PIPE_STEP});

@@ -100,7 +100,8 @@ struct pipe_instr {
     int chain;           /* FROZEN and ENCODED: the frozen network */
     int stage, micro;
     int peer;         /* SEND, RECV: the other device */
-    int first, count; /* samples: SEND, RECV of the micro-batch; FROZEN and ENCODED of the step */
+    int first, count; /* samples: F, B, W, E, SEND, RECV of the micro-batch (F, B, W, E: may be
+                       * none); FROZEN and ENCODED of the step */
     int from, to;     /* FROZEN: layers */
 };
 

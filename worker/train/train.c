@@ -505,7 +505,7 @@ static int queue_update(struct trainer *t, struct err *err)
 static int queue_one(struct trainer *t, const struct batch *b, const struct pipe_instr *in,
                      struct err *err)
 {
-    const bool any = t->micros[in->micro].count > 0;
+    const bool any = in->count > 0;
     switch (in->op) {
     case PIPE_F:
     case PIPE_E:

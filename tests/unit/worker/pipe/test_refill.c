@@ -94,12 +94,49 @@ static void test_costs(void **state)
     }
 }
 
+/* Of a stage of two devices the one that takes longer says what its layers cost; a device has no
+ * sample of a micro-batch of one. */
+static void test_wide(void **state)
+{
+    const struct refill_times seen = {.passes = {{3, 4, 5}, {6, 5, 6}, {2, 2, 2}}};
+    static const int sizes[] = {3, 1};
+    (void)state;
+    for (int split = 0; split < 2; split++) {
+        struct costs p = pipes_profile(1, 3, 3, 2);
+        struct pipe_schedule s;
+        struct pipe_plan plan = pipes_plan(&p, PIPE_1F1B, 2, 2, 3);
+        struct pipe_cut *cut = &plan.cuts[0];
+        plan.devices = 3;
+        cut->stages[0].devices = cut->stages[1].device = 2;
+        p.devices[1].speed = 0.5;
+        if (split)
+            pipe_plan_split(&plan);
+        refill_correct(&seen, &plan, &p);
+        const struct pipe_cost wide = pipe_stage_cost(&p, &plan, 0, 0);
+        check_same(wide.f, 6 * 0.5);
+        check_same(wide.b + wide.w, 11 * 0.5);
+        check_same(pipe_stage_cost(&p, &plan, 0, 1).f, 2);
+        cut->sizes = sizes;
+        OK(schedule_make(&p, &plan, &s, err));
+        for (int d = 0; d < 3; d++)
+            for (int i = 0; i < s.lists[d].n; i++) {
+                static const int counts[3][2] = {{1, 0}, {2, 1}, {3, 1}};
+                const struct pipe_instr *in = &s.lists[d].items[i];
+                if (in->op == PIPE_F || in->op == PIPE_B || in->op == PIPE_W)
+                    assert_int_equal(in->count, counts[d][in->micro]);
+            }
+        schedule_release(&s);
+        costs_release(&p);
+    }
+}
+
 /* Copies: the slowest counts; steps: the fastest. */
 static void test_seen(void **state)
 {
     struct refill r = {.share = 1};
-    struct pipe_instr items[] = {{.op = PIPE_F}, {.op = PIPE_F}, {.op = PIPE_STEP}};
-    const struct pipe_list list = {items, 3, 3};
+    struct pipe_instr items[] = {
+        {.op = PIPE_F, .count = 2}, {.op = PIPE_F, .count = 2}, {.op = PIPE_STEP}, {.op = PIPE_F}};
+    const struct pipe_list list = {items, 4, 4};
     const struct costs p = {0};
     (void)state;
     for (int i = 0; i < REFILL_SETTLED + REFILL_STEPS; i++) {
@@ -107,8 +144,10 @@ static void test_seen(void **state)
         struct refill_times seen = {0};
         for (int copy = 0; copy < 2; copy++) {
             /* waiting for what is received is no work */
-            struct trace_row rows[] = {{0, 5 + more, 4}, {6, 9 + more, 6 - copy}, {9, 10 + copy}};
-            refill_read(&seen, &p, 1, &list, &(struct trace){rows, 3, 0});
+            /* nor is a micro-batch of which the device has no sample */
+            struct trace_row rows[] = {
+                {0, 5 + more, 4}, {6, 9 + more, 6 - copy}, {9, 10 + copy}, {10, 10, 10}};
+            refill_read(&seen, &p, 1, &list, &(struct trace){rows, 4, 0});
         }
         (void)refill_step(&r, &seen, 1);
     }
@@ -199,9 +238,8 @@ static void test_wrong_profile(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_costs),
-        cmocka_unit_test(test_seen),
-        cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_costs),         cmocka_unit_test(test_wide),
+        cmocka_unit_test(test_seen),          cmocka_unit_test(test_shares),
         cmocka_unit_test(test_wrong_profile),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
