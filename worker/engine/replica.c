@@ -1,11 +1,11 @@
 #include "worker/engine/replica.h"
 
 #include "common/base/file.h"
-#include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/rng.h"
 #include "common/st/st.h"
 #include "worker/engine/encoders.h"
+#include "worker/engine/phase_digest.h"
 #include "worker/train/checkpoint.h"
 #include "worker/train/moments.h"
 #include "worker/pipe/planner.h"
@@ -281,8 +281,9 @@ static void take_plan(struct train_options *opt, const struct phase_plan *plan)
     opt->lean = plan->lean;
 }
 
-/* Data parallelism where it fits and nothing else is asked for, else the fewest stages that do.
- * Sets opt->accumulate where that is for us to choose. */
+/* Data parallelism where it fits and nothing else is asked for, else the fewest stages that do;
+ * such that do not divide the devices where none that does will do.  Sets opt->accumulate where
+ * that is for us to choose. */
 static int plan_phase(const struct replicas *rs, const struct model *m, struct train_options *opt,
                       struct phase_plan *ret, struct err *err)
 {
@@ -293,9 +294,11 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
     const int to = !cut ? 1 : opt->stages > 0 ? opt->stages : n;
     struct err first = {0};
     int rc = 0, tried = 0;
-    for (int s = from; s <= to; s++) {
+    for (int i = 0; i < (from < to ? 2 * (to - from + 1) : 1); i++) {
+        const int s = from + i % (to - from + 1);
+        const bool divides = i <= to - from;
         struct err why = {0};
-        if (from < to && (n % s != 0 || s > m->spec.depth))
+        if (from < to && ((n % s == 0) != divides || s > m->spec.depth))
             continue;
         rc = plan_shared(rs, m, opt, s, ret, &why);
         first = tried++ == 0 ? why : first;
@@ -700,43 +703,6 @@ static void file_of(const struct replicas *rs, const struct replica *r, const ch
 {
     snprintf(path, CACHE_PATH_MAX, "%s/replica-%" PRIu64 "-%u-%u.%s", rs->dir, r->job_id, r->path,
              r->index, suffix);
-}
-
-static void digest_modules(struct hash *h, Skerry__V1__ModuleRef *const *refs, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        hash_update(h, refs[i]->sha256.data, 32);
-}
-
-/* Names a phase by everything that its numbers depend on, but not by attempt. */
-static void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX])
-{
-    const Skerry__V1__TrainTask *t = w->task->train;
-    uint8_t sum[HASH_BYTES];
-    uint64_t head[] = {w->task->job_id, t->path,       t->replica,     t->round,     t->steps,
-                       t->seconds > 0,  t->first_step, t->total_steps, t->epoch,     t->n_ranges,
-                       t->batch,        t->delay,      t->n_fragments, t->n_teachers};
-    struct hash h;
-    hash_init(&h);
-    hash_update(&h, head, sizeof(head));
-    hash_update(&h, &t->mix, sizeof(t->mix));
-    hash_update(&h, w->task->spec, strlen(w->task->spec));
-    /* With fragments modules move on within the phase; met[] knows how far. */
-    if (t->n_fragments == 0)
-        digest_modules(&h, w->task->modules, w->task->n_modules);
-    for (size_t i = 0; i < t->n_teachers; i++)
-        digest_modules(&h, t->teachers[i]->modules, t->teachers[i]->n_modules);
-    for (size_t i = 0; i < t->n_fragments; i++) {
-        uint32_t f[] = {t->fragments[i]->level, t->fragments[i]->step};
-        hash_update(&h, f, sizeof(f));
-    }
-    for (size_t i = 0; i < t->n_ranges; i++) {
-        uint32_t run[] = {t->ranges[i]->start, t->ranges[i]->count, t->ranges[i]->partition};
-        hash_update(&h, t->ranges[i]->shard->sha256.data, 32);
-        hash_update(&h, run, sizeof(run));
-    }
-    hash_final(&h, sum);
-    hash_hex(sum, HASH_BYTES, ret_hex);
 }
 
 #define MET_MAX (21 * MODEL_LEVELS_MAX + 1)

@@ -269,6 +269,31 @@ static void smaller_steps_of_wide_stages(void **state)
     end(&r);
 }
 
+/* Three devices, none of which holds the whole of two blocks: two stages do, which do not divide
+ * them. */
+static void stages_that_do_not_divide(void **state)
+{
+    static const char head[] = "name: x\nseed: 1\ndata: {path: x, image_size: 32}\n"
+                               "model: {patch: 4, dim: 256, depth: 2, heads: 4}\n"
+                               "outer: {rounds: 2, steps: 2}\ntrain: {batch: 6";
+    char asked[sizeof head + 32], data[sizeof head + 32], any[sizeof head + 32];
+    struct rig r;
+    uint64_t memory = 64 * MIB;
+    (void)snprintf(asked, sizeof asked, "%s, stages: 2}\n", head);
+    (void)snprintf(data, sizeof data, "%s, parallel: data}\n", head);
+    (void)snprintf(any, sizeof any, "%s}\n", head);
+    begin_on(&r, "cpu,cpu,cpu", asked, memory);
+    while (replica_plan(r.rs, &r.work, &(struct err){0}) == -ENOMEM)
+        says = memory += MIB;
+    end(&r);
+    begin_on(&r, "cpu,cpu,cpu", data, memory);
+    assert_int_equal(replica_plan(r.rs, &r.work, &(struct err){0}), -ENOMEM);
+    end(&r);
+    begin_on(&r, "cpu,cpu,cpu", any, memory);
+    OK(replica_plan(r.rs, &r.work, err));
+    end(&r);
+}
+
 static int no_weights(void *arg, int expert, float *flat, struct err *e)
 {
     (void)arg;
@@ -357,11 +382,17 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plenty_is_one_part),   cmocka_unit_test(plan_is_allocated),
-        cmocka_unit_test(parts_are_planned),    cmocka_unit_test(parts_are_found),
-        cmocka_unit_test(asked_is_refused),     cmocka_unit_test(kept_replicas_go),
-        cmocka_unit_test(smaller_steps),        cmocka_unit_test(smaller_steps_of_wide_stages),
-        cmocka_unit_test(teachers_are_planned), cmocka_unit_test(other_encoders),
+        cmocka_unit_test(plenty_is_one_part),
+        cmocka_unit_test(plan_is_allocated),
+        cmocka_unit_test(parts_are_planned),
+        cmocka_unit_test(parts_are_found),
+        cmocka_unit_test(asked_is_refused),
+        cmocka_unit_test(kept_replicas_go),
+        cmocka_unit_test(smaller_steps),
+        cmocka_unit_test(smaller_steps_of_wide_stages),
+        cmocka_unit_test(stages_that_do_not_divide),
+        cmocka_unit_test(teachers_are_planned),
+        cmocka_unit_test(other_encoders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
