@@ -44,17 +44,22 @@ static void assert_same(const struct side *a, const struct side *b, const struct
     mem_free(y);
 }
 
+/* Two ranks of a stage have the same. */
+static void assert_ranks_equal(const struct side *s, int a, int b)
+{
+    struct trainer *x = island_trainer_rank(s->t, a), *y = island_trainer_rank(s->t, b);
+    const size_t bytes = trainer_net(x)->weights->m->flat * sizeof(float);
+    assert_memory_equal(trainer_device(x, TRAINER_WEIGHTS), trainer_device(y, TRAINER_WEIGHTS),
+                        bytes);
+    assert_memory_equal(trainer_device(x, TRAINER_EMA), trainer_device(y, TRAINER_EMA), bytes);
+    assert_int_equal(trainer_next_step(x), trainer_next_step(y));
+}
+
 /* Every rank of a stage has what the first copy's has. */
 static void assert_copies_equal(const struct side *s, int stages)
 {
-    for (int r = stages; r < island_size(s->is); r++) {
-        struct trainer *first = island_trainer_rank(s->t, r % stages);
-        struct trainer *t = island_trainer_rank(s->t, r);
-        const size_t bytes = trainer_net(t)->weights->m->flat * sizeof(float);
-        assert_memory_equal(trainer_device(first, TRAINER_EMA), trainer_device(t, TRAINER_EMA),
-                            bytes);
-        assert_int_equal(trainer_next_step(t), trainer_next_step(first));
-    }
+    for (int r = stages; r < island_size(s->is); r++)
+        assert_ranks_equal(s, r, r % stages);
 }
 
 /* 1F1B; of split, the list of no costs, another one, and 1F1B whose gradients leave early. */
@@ -314,12 +319,39 @@ static bool is_told(unsigned i)
 struct encoded_case {
     int stages, copies, accumulate;
     double estimates;
-    int devices; /* of a copy, of which stages have some more than others; 0: as many as stages */
+    int widths[4]; /* devices of each stage, where one has several; zeros: one each */
 };
+
+static bool is_wide(const struct encoded_case *c)
+{
+    return c->widths[0] > 0;
+}
+
+static int devices_of(const struct encoded_case *c)
+{
+    int n = 0;
+    for (int i = 0; i < c->stages; i++)
+        n += is_wide(c) ? c->widths[i] : 1;
+    return n;
+}
 
 static int ranks_of(const struct encoded_case *c)
 {
-    return c->copies * (c->devices > 0 ? c->devices : c->stages);
+    return c->copies * devices_of(c);
+}
+
+static struct pipe_plan plan_of_case(const struct encoded_case *c, const struct side *shape,
+                                     const struct model *m)
+{
+    struct pipe_plan plan = plan_of(shape, m, c->stages, c->accumulate, NULL);
+    struct pipe_stage *stages = plan.cuts[0].stages;
+    for (int i = 0; i < c->stages && is_wide(c); i++) {
+        stages[i].device = i > 0 ? stages[i - 1].device + stages[i - 1].devices : 0;
+        stages[i].devices = c->widths[i];
+    }
+    plan.copies = c->copies;
+    plan.devices = devices_of(c);
+    return plan;
 }
 
 /* A captioned model whose encoders are real. */
@@ -349,7 +381,7 @@ static struct encoded *encoded_open(const struct encoded_case *c, double frozen,
     o.encoders = e->encoders.tables;
     if (frozen > 0)
         made_costs(&e->costs, e->m, &e->encoders, n, frozen);
-    struct pipe_plan plan = plan_of(&e->side, e->m, c->stages, c->accumulate, NULL);
+    struct pipe_plan plan = plan_of_case(c, &e->side, e->m);
     set_order(&plan, order);
     OK(island_trainer_new(e->side.is, e->m, &o, &plan, frozen > 0 ? &e->costs : NULL, &e->side.t,
                           &err));
@@ -401,19 +433,21 @@ static void check_filled_order(const struct encoded *plain, const struct step_re
                      c->stages, c->copies, frozen, order, i, results[i].loss, b.loss);
     }
     assert_same(&plain->side, &e->side, e->m);
-    if (c->devices == 0)
-        assert_copies_equal(&e->side, c->stages);
-    /* Of one copy: the empty caption, once. */
-    for (int k = 0; k < ranks_of(c) && c->devices == 0; k++)
-        assert_int_equal(e->encoders.ranks[k].asked, k % c->stages == 0);
+    const struct pipe_plan plan = plan_of_case(c, &e->side, e->m);
+    for (int k = 0; k < ranks_of(c); k++) {
+        const int stage = pipe_stage_of(&plan.cuts[0], k % plan.devices);
+        assert_ranks_equal(&e->side, k, plan.cuts[0].stages[stage].device);
+        /* The first stage's: the empty caption, once. */
+        assert_int_equal(e->encoders.ranks[k].asked, stage == 0);
+    }
     encoded_close(e);
 }
 
 static void check_filled(struct encoded_case c, const double *frozen, size_t n)
 {
     struct step_result results[ROUNDS];
-    const struct encoded_case one = {1, c.copies, c.accumulate, c.estimates, 0};
-    struct encoded *plain = encoded_open(c.devices > 0 ? &c : &one, 0, ONE_F_ONE_B);
+    const struct encoded_case one = {1, c.copies, c.accumulate, c.estimates, {0}};
+    struct encoded *plain = encoded_open(is_wide(&c) ? &c : &one, 0, ONE_F_ONE_B);
     for (unsigned i = 0; i < ROUNDS; i++)
         results[i] = encoded_step(plain, i, false);
     for (size_t i = 0; i < n; i++)
@@ -508,12 +542,13 @@ static void test_shared(void **state)
 static void test_filled(void **state)
 {
     static const double frozen[] = {1e-5, 3e-4, 2e-3, 5e-2};
-    check_filled((struct encoded_case){2, 1, 2, 0, 0}, frozen, 4);
-    check_filled((struct encoded_case){4, 1, 4, 0, 0}, &frozen[1], 2);
-    check_filled((struct encoded_case){2, 2, 3, 0, 0}, &frozen[2], 1);
-    check_filled((struct encoded_case){3, 1, 4, 0.5, 0}, &frozen[1], 1);
-    check_filled((struct encoded_case){2, 1, 2, 0.5, 3}, &frozen[1], 2);
-    check_filled((struct encoded_case){3, 1, 2, 0, 5}, &frozen[1], 1);
+    check_filled((struct encoded_case){2, 1, 2, 0, {0}}, frozen, 4);
+    check_filled((struct encoded_case){4, 1, 4, 0, {0}}, &frozen[1], 2);
+    check_filled((struct encoded_case){2, 2, 3, 0, {0}}, &frozen[2], 1);
+    check_filled((struct encoded_case){3, 1, 4, 0.5, {0}}, &frozen[1], 1);
+    check_filled((struct encoded_case){2, 1, 2, 0.5, {1, 2}}, &frozen[1], 1);
+    check_filled((struct encoded_case){2, 1, 2, 0.5, {2, 1}}, &frozen[1], 2);
+    check_filled((struct encoded_case){3, 1, 2, 0, {2, 1, 2}}, &frozen[1], 1);
 }
 
 /* Of a rank's list of the last step. */
@@ -533,7 +568,7 @@ static bool fills_bubbles(const struct encoded *e, int rank)
 /* Bubbles are filled again by what steps took, and that changes nothing. */
 static void test_refilled(void **state)
 {
-    static const struct encoded_case one = {1, 1, 2, 0, 0}, cut = {2, 1, 2, 0, 0};
+    static const struct encoded_case one = {1, 1, 2, 0, {0}}, cut = {2, 1, 2, 0, {0}};
     struct encoded *plain = encoded_open(&one, 0, ONE_F_ONE_B),
                    *e = encoded_open(&cut, 3e-4, ONE_F_ONE_B);
     const struct refill *r = island_trainer_refill(e->side.t);
