@@ -115,6 +115,21 @@ def test_stages_that_do_not_divide(swarm, tmp_path):
     assert "train.stages is 3, but the model has 2 blocks" in refused.stderr
 
 
+def test_stages_that_no_worker_has(swarm, tmp_path):
+    """A worker with fewer devices than stages says so; one that has enough takes the job."""
+    path = write_job(tmp_path / "job", depth=3, **JOB)
+    with open(path, encoding="utf-8") as f:
+        text = f.read().replace("train: {", "train: {stages: 3, ", 1)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    swarm.worker("two", device="cpu,cpu", threads=2)
+    job = swarm.submit(path)
+    wait_until(lambda: "train.stages is 3, but this worker has 2 devices" in swarm.log("two"), 20, "the worker's refusal")
+    swarm.worker("three", device="cpu,cpu,cpu", threads=3)
+    swarm.wait_job(job, "done")
+    assert "over 1 pipeline of 3 stages" in swarm.log("three")
+
+
 def test_an_island_beside_a_plain_worker(swarm, tmp_path):
     swarm.worker("plain")
     swarm.worker("isle", device="cpu,cpu", threads=2)
