@@ -66,7 +66,7 @@ class Job:
             "round": round, "rounds": rounds, "step": round * 50, "total_steps": rounds * 50, "loss": 0.412, "eval_loss": 0.436,
             "images_per_s": 812.5, "eta_ms": 1130000, "paths": len(paths), "replicas": 1, "parameters": 4200000, "text": text,
             "spec": f"name: {name}\n", "classes": [], "dataset": {"samples": total, "holdout": total // 10, "shards": 40},
-            "vocab": 257 if text else None, "input": None, "tokenizer": None, "mixture": router, "bits_per_byte": 2.913 if text else None,
+            "vocab": 257 if text else None, "input": None, "tokenizer": None, "companions": None, "mixture": router, "bits_per_byte": 2.913 if text else None,
             "generation": 1, "resharded": 0, "reshards": 2 if text else 0, "teacher": None, "trace": None, "network": {"waited_ms": 4200, "waited_share": 0.011, "peak_bytes_per_s": 2345678},
             "stage": {"done": 0, "total": 0},
             "bytes": {"up": 81234567, "down": 71234567, "data_down": 34567890, "per_param_up": 0.51, "per_param_down": 0.52, "ratio": 0.004},
