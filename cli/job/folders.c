@@ -39,7 +39,7 @@ static int add(struct walk *w, const char *path, const char *name, const struct 
 {
     struct buf bytes;
     struct stat after;
-    int rc = file_read(path, FOLDER_BYTES_MAX, &bytes, err);
+    int rc = file_read(path, TAR_FOLDER_BYTES, &bytes, err);
     if (rc < 0)
         return rc;
     if (stat(path, &after) < 0 || after.st_size != before->st_size ||
@@ -60,9 +60,9 @@ static int take_file(struct walk *w, const char *path, const char *name, const s
 {
     w->files++;
     w->bytes += (uint64_t)st->st_size;
-    if (w->files > FOLDER_FILES_MAX || w->bytes > FOLDER_BYTES_MAX)
+    if (w->files > TAR_FOLDER_FILES || w->bytes > TAR_FOLDER_BYTES)
         return err_set(err, -ERR_CONFIG, "%s has more than %d files or %u MiB; %s", w->folder,
-                       FOLDER_FILES_MAX, FOLDER_BYTES_MAX >> 20, rows[w->kind].advice);
+                       TAR_FOLDER_FILES, TAR_FOLDER_BYTES >> 20, rows[w->kind].advice);
     if (strlen(name) > NAME_MAX_BYTES || !str_is_utf8(name, strlen(name)))
         return err_set(err, -ERR_CONFIG, "%s: the name has more than %d bytes, or is no UTF-8",
                        path, NAME_MAX_BYTES);
@@ -91,7 +91,7 @@ static int walk(struct walk *w, const char *dir, const char *prefix, int depth, 
     struct file_names names = {0};
     if (depth > DEPTH_MAX)
         return err_set(err, -ERR_CONFIG, "%s is more than %d folders deep", dir, DEPTH_MAX);
-    int rc = file_list(dir, FOLDER_FILES_MAX, &names, err);
+    int rc = file_list(dir, TAR_FOLDER_FILES, &names, err);
     for (size_t i = 0; i < names.n && rc == 0; i++) {
         struct stat st;
         char *path = file_join(dir, names.items[i]);

@@ -10,16 +10,13 @@
 
 struct cli;
 
-#define FOLDER_FILES_MAX 4096
-#define FOLDER_BYTES_MAX (64u << 20)
-
 enum folder_kind {
     FOLDER_TRAINER,
     FOLDER_COMPANIONS, /* without weights, of whatever form */
 };
 
-/* Can it be sent?  -ERR_CONFIG with a sentence: no folder, too many or too large files.  *ret_files
- * (may be NULL) is how many there are. */
+/* Can it be sent?  -ERR_CONFIG with a sentence: no folder, more files or bytes than the tar of one
+ * may have (common/data/tar.h).  *ret_files (may be NULL) is how many there are. */
 int folder_check(enum folder_kind kind, const char *folder, size_t *ret_files, struct err *err);
 /* Packs and sends it; the blob goes into the submission.  -ERR_CONFIG when a file changes
  * meanwhile.  Hidden files, __pycache__ and links are left out, but for links to files beside

@@ -16,7 +16,6 @@
 #define POINTS_MAX (4u << 20)
 #define SVG_MAX (8u << 20)
 #define LEVELS_MAX 64
-#define COMPANIONS_MAX (64u << 20) /* bytes, of all */
 #define END_OF_TEXT "<|endoftext|>"
 #define OBJECTIVE "rectified flow: the model predicts velocity eps - x0 at x_t = (1 - t) x0 + t eps"
 
@@ -458,7 +457,7 @@ static int write_companions(struct cli *cli, const json_t *job, const struct job
     const json_t *blob = json_object_get(job, "companions");
     if (!json_is_object(blob))
         return 0;
-    const struct tar_unpack how = {.mode = 0644, .max = COMPANIONS_MAX, .wanted = is_companion};
+    const struct tar_unpack how = {.mode = 0644, .max = TAR_FOLDER_BYTES, .wanted = is_companion};
     char *temporary = NULL;
     int rc = cli_temporary(&temporary, err);
     if (rc < 0)

@@ -124,8 +124,8 @@ int tar_unpack(const char *path, const char *folder, const struct tar_unpack *ho
         if (!is_below(entry.name))
             rc = err_set(err, -ERR_FORMAT, "%s holds '%.80s', which is not below its folder", path,
                          entry.name);
-        else if (++files > TAR_UNPACK_FILES)
-            rc = err_set(err, -ERR_LIMIT, "%s holds more than %d files", path, TAR_UNPACK_FILES);
+        else if (++files > TAR_FOLDER_FILES)
+            rc = err_set(err, -ERR_LIMIT, "%s holds more than %d files", path, TAR_FOLDER_FILES);
         if (rc < 0)
             break;
         char *to = file_join(folder, entry.name);

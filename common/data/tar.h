@@ -27,9 +27,11 @@ int tar_open_memory(const void *data, size_t len, const char *name, struct tar *
 int tar_next(struct tar *t, struct tar_entry *ret, struct err *err);
 /* The current entry's bytes, appended to out; -ERR_LIMIT when beyond out->max. */
 int tar_read(struct tar *t, struct buf *out, struct err *err);
-#define TAR_UNPACK_FILES 4096
-/* What is unpacked: of the files of which wanted() (NULL: all) is true, with this mode, up to
- * TAR_UNPACK_FILES and `max` bytes together. */
+/* Of a folder that travels as one tar. */
+#define TAR_FOLDER_FILES 4096
+#define TAR_FOLDER_BYTES (64u << 20)
+/* What is unpacked: the files of which wanted() (NULL: all) is true, with this mode, up to
+ * TAR_FOLDER_FILES and `max` bytes together. */
 struct tar_unpack {
     unsigned mode;
     size_t max;

@@ -301,7 +301,8 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
         if (from < to && ((n % s == 0) != divides || s > m->spec.depth))
             continue;
         rc = plan_shared(rs, m, opt, s, ret, &why);
-        first = tried++ == 0 ? why : first;
+        if (tried++ == 0)
+            first = why;
         if (rc != -ENOMEM)
             break;
     }

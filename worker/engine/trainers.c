@@ -9,8 +9,7 @@
 #include "common/data/tar.h"
 #include "worker/engine/engine.h"
 
-#define HELLO_MS 300000       /* importing a framework on a slow disk */
-#define FILES_MAX (64u << 20) /* bytes of all files of a trainer */
+#define HELLO_MS 300000 /* importing a framework on a slow disk */
 #define FOLDERS_MAX 1024
 
 struct trainers {
@@ -98,7 +97,7 @@ static int unpack(const struct work *w, const char *folder, struct err *err)
     if (!f)
         return 0;
     work_blob_path(w, f->blob->sha256.data, path);
-    const struct tar_unpack how = {.mode = 0700, .max = FILES_MAX};
+    const struct tar_unpack how = {.mode = 0700, .max = TAR_FOLDER_BYTES};
     return work_own_file(tar_unpack(path, folder, &how, err), err);
 }
 
