@@ -137,14 +137,11 @@ static inline vf v_round(vf x)
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* y * 2^n for integral n in [-126, 128], in two steps so that 128 does not overflow. */
+/* y * 2^n for integral n, where y and the result are normal; a NaN stays one. */
 static inline vf v_scale2(vf y, vf n)
 {
-    __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1);
-    __m256i bias = _mm256_set1_epi32(127);
-    __m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
-    __m256i b = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, half), bias), 23);
-    return _mm256_mul_ps(_mm256_mul_ps(y, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
+    __m256i up = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), up));
 }
 
 static inline double v_sumsq_f64(const float *x, int64_t n)
