@@ -9,6 +9,8 @@
 #include "common/net/keys.h"
 
 #define STATE_FILES_MAX 65536
+#define BOOT_ID "/proc/sys/kernel/random/boot_id"
+#define BOOT_MAX 64
 
 static int lock(const char *dir, struct workdir *w, struct err *err)
 {
@@ -82,6 +84,74 @@ static void prune_state(const struct workdir *w)
     file_names_release(&names);
 }
 
+/* ---- what was not flushed ---- */
+
+/* A short file's text, without its end of line; "" where there is none. */
+static void read_line(const char *path, char out[BOOT_MAX])
+{
+    struct buf text;
+    out[0] = '\0';
+    if (!file_exists(path) || file_read(path, BOOT_MAX - 1, &text, NULL) < 0)
+        return;
+    (void)snprintf(out, BOOT_MAX, "%.*s", (int)strcspn(buf_str(&text), "\n"), buf_str(&text));
+    buf_release(&text);
+}
+
+static bool is_unflushed(const char *name)
+{
+    return str_starts(name, "residual-") || str_ends(name, ".end");
+}
+
+static int drop_unflushed(const struct workdir *w, struct err *err)
+{
+    struct file_names names;
+    size_t dropped = 0;
+    int rc = file_list(w->state, STATE_FILES_MAX, &names, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < names.n && rc == 0; i++) {
+        if (!is_unflushed(names.items[i]))
+            continue;
+        char *path = file_join(w->state, names.items[i]);
+        rc = file_remove(path, err);
+        mem_free(path);
+        dropped++;
+    }
+    file_names_release(&names);
+    if (dropped > 0)
+        log_warn("workdir",
+                 "the machine stopped while %s was in use: %zu residuals and checkpoints that may "
+                 "not have reached the disk are removed",
+                 w->dir, dropped);
+    return rc;
+}
+
+/* From here to settle() files may lie in the state that a loss of power takes. */
+static int begin_boot(const struct workdir *w, struct err *err)
+{
+    char *path = file_join(w->state, "boot"), now[BOOT_MAX], before[BOOT_MAX];
+    read_line(BOOT_ID, now);
+    read_line(path, before);
+    int rc = before[0] && strcmp(before, now) != 0 ? drop_unflushed(w, err) : 0;
+    if (rc == 0)
+        rc = file_write_atomic(path, now, strlen(now), 0600, err);
+    mem_free(path);
+    return rc;
+}
+
+/* All is on the disk, so the next boot trusts it. */
+static void settle(const struct workdir *w)
+{
+    struct err err = {0};
+    char *path = file_join(w->state, "boot");
+    int rc = file_sync_all(w->state, &err);
+    if (rc == 0)
+        rc = file_remove(path, &err);
+    if (rc < 0)
+        log_warn("workdir", "%s; after a restart of the machine residuals begin afresh", err.msg);
+    mem_free(path);
+}
+
 int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *ret,
                  struct err *err)
 {
@@ -97,10 +167,11 @@ int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *
     (void)file_remove_tree(w.tmp, NULL); /* what is left makes the next line fail, with a reason */
     if ((rc = file_mkdirs(w.tmp, 0700, err)) < 0 || (rc = file_mkdirs(w.state, 0700, err)) < 0 ||
         (rc = file_mkdirs(w.blobs, 0700, err)) < 0 || (rc = read_identity(&w, err)) < 0 ||
-        (rc = keys_open(w.dir, &w.keys, err)) < 0) {
+        (rc = keys_open(w.dir, &w.keys, err)) < 0 || (rc = begin_boot(&w, err)) < 0) {
         workdir_close(&w);
         return rc;
     }
+    w.opened = true;
     prune_state(&w);
     *ret = w;
     return 0;
@@ -110,6 +181,8 @@ void workdir_close(struct workdir *w)
 {
     if (!w->dir)
         return;
+    if (w->opened)
+        settle(w);
     file_unlock(&w->lock);
     keys_free(w->keys);
     mem_free(w->dir);

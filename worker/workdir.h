@@ -7,6 +7,11 @@
  *   DIR/state-CLUSTER/    residuals, local checkpoints, held versions, per coordinator
  *   DIR/tmp/              of running tasks; emptied at start
  *
+ * Residuals and checkpoints of a phase's end are not flushed as they are written: each round would
+ * wait for the disk.  A killed process loses none of them, a loss of power may cut or garble them.
+ * So state-CLUSTER/boot names the boot that they are of, until the work dir is closed and all is on
+ * the disk; after another boot than that they are removed.
+ *
  * Without a name the first free of ~/.cache/skerry/worker-0, worker-1, ... is taken, so
  * that several workers of one machine do not meet and each finds its own again. */
 #ifndef WORKER_WORKDIR_H
@@ -24,6 +29,7 @@ struct workdir {
     uint8_t identity[16];
     struct keys *keys;
     struct file_lock lock;
+    bool opened; /* workdir_open came to its end */
 };
 
 /* dir: NULL for the default.  -EBUSY: another process has it. */

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "common/base/buf.h"
 #include "worker/workdir.h"
 
 static char *top;
@@ -92,6 +93,63 @@ static void old_state_is_pruned(void **state)
     mem_free(dir);
 }
 
+/* Opens it as the boot `before` left it: NULL closed it, another one stopped in the middle. */
+static void open_after(const char *dir, const char *before, struct workdir *w)
+{
+    OK(workdir_open(dir, cluster, w, err));
+    static const char *const files[] = {"residual-1-2-0-0", "residual-1-2-0-0.pending-7",
+                                        "replica-1-0-0.end", "replica-1-0-0.mid", "held"};
+    for (size_t i = 0; i < COUNT(files); i++)
+        put(w->state, files[i], "x", 1);
+    char *boot = in(w->state, "boot");
+    assert_true(file_exists(boot));
+    mem_free(boot);
+    char *state = strdup(w->state);
+    workdir_close(w);
+    if (before)
+        put(state, "boot", before, strlen(before));
+    free(state);
+    OK(workdir_open(dir, cluster, w, err));
+}
+
+static bool has(const struct workdir *w, const char *name)
+{
+    char *path = in(w->state, name);
+    const bool there = file_exists(path);
+    mem_free(path);
+    return there;
+}
+
+static void a_loss_of_power_takes_what_was_not_flushed(void **state)
+{
+    (void)state;
+    struct workdir w;
+    char *dir = in(top, "power");
+    open_after(dir, NULL, &w);
+    assert_true(has(&w, "residual-1-2-0-0") && has(&w, "replica-1-0-0.end"));
+    workdir_close(&w);
+    open_after(dir, "another boot\n", &w);
+    assert_false(has(&w, "residual-1-2-0-0") || has(&w, "residual-1-2-0-0.pending-7") ||
+                 has(&w, "replica-1-0-0.end"));
+    assert_true(has(&w, "replica-1-0-0.mid") && has(&w, "held"));
+    workdir_close(&w);
+    mem_free(dir);
+}
+
+static void a_killed_process_loses_nothing(void **state)
+{
+    (void)state;
+    struct workdir w;
+    struct buf boot;
+    char *dir = in(top, "killed");
+    OK(file_read("/proc/sys/kernel/random/boot_id", 64, &boot, err));
+    open_after(dir, buf_str(&boot), &w);
+    assert_true(has(&w, "residual-1-2-0-0") && has(&w, "replica-1-0-0.end"));
+    buf_release(&boot);
+    workdir_close(&w);
+    mem_free(dir);
+}
+
 /* Workers of one machine do not meet, and each finds its own again. */
 static void the_first_free_default(void **state)
 {
@@ -130,8 +188,12 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_identity_after_a_restart),  cmocka_unit_test(a_state_per_coordinator),
-        cmocka_unit_test(a_broken_identity_is_made_anew), cmocka_unit_test(old_state_is_pruned),
+        cmocka_unit_test(same_identity_after_a_restart),
+        cmocka_unit_test(a_state_per_coordinator),
+        cmocka_unit_test(a_broken_identity_is_made_anew),
+        cmocka_unit_test(old_state_is_pruned),
+        cmocka_unit_test(a_loss_of_power_takes_what_was_not_flushed),
+        cmocka_unit_test(a_killed_process_loses_nothing),
         cmocka_unit_test(the_first_free_default),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
