@@ -104,7 +104,31 @@ static int input_channels(const struct job_model *m, int channels)
 
 static uint32_t side_of(const struct job_spec *spec, const struct model_folder_facts *facts)
 {
+    if (job_has_upscaler(spec))
+        return (uint32_t)spec->upscaler.low_side;
     return facts->channels ? facts->side : (uint32_t)spec->data.image_size;
+}
+
+/* What config.json says of the second chain. */
+static int check_upscaler(const char *dir, const json_t *config, const struct job_spec *spec,
+                          struct err *err)
+{
+    const json_t *theirs = json_object_get(config, "upscaler");
+    const struct job_upscaler *u = &spec->upscaler;
+    const struct wanted wanted[] = {
+        {"image_size", "data.image_size", spec->data.image_size, NAN},
+        {"patch_size", "upscaler.patch", u->patch, NAN},
+        {"hidden_size", "upscaler.dim", u->dim, NAN},
+        {"depth", "upscaler.depth", u->depth, NAN},
+        {"num_heads", "upscaler.heads", u->heads, NAN},
+    };
+    if (!job_has_upscaler(spec) && !json_is_object(theirs))
+        return 0;
+    if (!job_has_upscaler(spec) || !json_is_object(theirs))
+        return err_set(err, -ERR_CONFIG, "%s/config.json is of a model %s, but the job's has %s",
+                       dir, theirs ? "with an upscaler" : "without an upscaler",
+                       theirs ? "none" : "one");
+    return check_numbers(dir, theirs, wanted, sizeof wanted / sizeof *wanted, err);
 }
 
 static int check_dit(const char *dir, const json_t *config, const struct job_spec *spec,
@@ -113,7 +137,8 @@ static int check_dit(const char *dir, const json_t *config, const struct job_spe
     const uint64_t classes = facts->classes;
     const struct job_model *m = &spec->model;
     const struct wanted wanted[] = {
-        {"image_size", "data.image_size", (int)side_of(spec, facts), NAN},
+        {"image_size", job_has_upscaler(spec) ? "upscaler.low_side" : "data.image_size",
+         (int)side_of(spec, facts), NAN},
         {"patch_size", "model.patch", m->patch, NAN},
         {"hidden_size", "model.dim", m->dim, NAN},
         {"depth", "model.depth", m->depth, NAN},
@@ -123,6 +148,8 @@ static int check_dit(const char *dir, const json_t *config, const struct job_spe
     };
     int rc = check_kind(dir, config, "DiT", err);
     size_t n = sizeof wanted / sizeof *wanted - (classes == 0);
+    if (rc == 0)
+        rc = check_upscaler(dir, config, spec, err);
     return rc == 0 ? check_numbers(dir, config, wanted, n, err) : rc;
 }
 
@@ -339,17 +366,20 @@ static int check_llama(const char *dir, const json_t *config, const struct job_s
 
 struct tensors {
     const char *path;
-    bool variance; /* PixArt's is predicted too, and passed over */
+    bool variance;     /* PixArt's is predicted too, and passed over */
+    const char *chain; /* begins the names of the chain that is looked at; NULL: of the first */
     const struct st *st;
     size_t seen;
     struct err *err;
     int rc; /* of the first that does not fit */
 };
 
-static void expect(struct tensors *t, const char *name, unsigned rank, const int64_t shape[4])
+static void expect(struct tensors *t, const char *tensor, unsigned rank, const int64_t shape[4])
 {
+    char name[ST_NAME_MAX];
     if (t->rc < 0)
         return;
+    (void)snprintf(name, sizeof name, "%s%s", t->chain ? t->chain : "", tensor);
     const struct st_tensor *found = st_find(t->st, name);
     if (!found) {
         t->rc = err_set(t->err, -ERR_CONFIG, "%s has no tensor %s", t->path, name);
@@ -385,9 +415,10 @@ static void expect_linear(struct tensors *t, const char *prefix, const char *lay
     expect(t, name, 1, (int64_t[4]){out});
 }
 
-static void expect_llama(struct tensors *t, const struct job_model *m,
+static void expect_llama(struct tensors *t, const struct job_spec *spec,
                          const struct model_folder_facts *facts)
 {
+    const struct job_model *m = &spec->model;
     const int64_t vocab = tokenizer_vocab(facts->tokenizer);
     const int64_t C = m->dim, kv = (int64_t)(m->dim / m->heads) * m->kv_heads;
 
@@ -417,13 +448,14 @@ static void expect_patches(struct tensors *t, const struct job_model *m, const c
                            int64_t channels)
 {
     const struct st_tensor *found = st_find(t->st, name);
-    const bool narrow = found && found->rank == 4 && found->shape[1] == (uint64_t)channels;
+    const bool narrow =
+        !t->chain && found && found->rank == 4 && found->shape[1] == (uint64_t)channels;
     const int64_t in = narrow ? channels : input_channels(m, (int)channels);
     expect(t, name, 4, (int64_t[4]){m->dim, in, m->patch, m->patch});
 }
 
-static void expect_dit(struct tensors *t, const struct job_model *m,
-                       const struct model_folder_facts *facts)
+static void expect_chain(struct tensors *t, const struct job_model *m,
+                         const struct model_folder_facts *facts)
 {
     const uint64_t classes = facts->classes;
     const int64_t C = m->dim, M = (int64_t)(m->dim * m->mlp_ratio);
@@ -448,6 +480,24 @@ static void expect_dit(struct tensors *t, const struct job_model *m,
     expect_linear(t, "final_layer.", "linear", true,
                   (int64_t)m->patch * m->patch * channels_of(facts), C);
     expect_linear(t, "final_layer.", "adaLN_modulation.1", true, 2 * C, C);
+}
+
+static void expect_dit(struct tensors *t, const struct job_spec *spec,
+                       const struct model_folder_facts *facts)
+{
+    const struct job_upscaler *u = &spec->upscaler;
+    struct job_model second = spec->model;
+    expect_chain(t, &spec->model, facts);
+    if (!job_has_upscaler(spec))
+        return;
+    second.patch = u->patch;
+    second.dim = u->dim;
+    second.depth = u->depth;
+    second.heads = u->heads;
+    second.self_condition = 1; /* it reads as many channels beside the image */
+    t->chain = "upscaler.";
+    expect_chain(t, &second, facts);
+    t->chain = NULL;
 }
 
 /* Of channels that are not known yet, those of the file. */
@@ -478,9 +528,10 @@ static void expect_pixart_ends(struct tensors *t, const struct job_model *m,
     t->seen += st_find(t->st, "pos_embed.pos_embed") != NULL;
 }
 
-static void expect_pixart(struct tensors *t, const struct job_model *m,
+static void expect_pixart(struct tensors *t, const struct job_spec *spec,
                           const struct model_folder_facts *facts)
 {
+    const struct job_model *m = &spec->model;
     static const char *const square[] = {"attn1.to_q",     "attn1.to_k",    "attn1.to_v",
                                          "attn1.to_out.0", "attn2.to_q",    "attn2.to_k",
                                          "attn2.to_v",     "attn2.to_out.0"};
@@ -505,7 +556,7 @@ static void expect_pixart(struct tensors *t, const struct job_model *m,
 struct folder_family {
     int (*check)(const char *dir, const json_t *config, const struct job_spec *spec,
                  const struct model_folder_facts *facts, struct err *err);
-    void (*expect)(struct tensors *t, const struct job_model *m,
+    void (*expect)(struct tensors *t, const struct job_spec *spec,
                    const struct model_folder_facts *facts);
 };
 
@@ -535,7 +586,7 @@ static int check_tensors(const char *dir, const struct job_spec *spec,
     if (rc == 0)
         rc = st_open(path, &st, err);
     struct tensors t = {.path = path, .st = &st, .err = err, .rc = rc};
-    family_of(spec)->expect(&t, &spec->model, facts);
+    family_of(spec)->expect(&t, spec, facts);
     if (t.rc == 0 && t.seen != st.n_tensors)
         t.rc = err_set(err, -ERR_CONFIG, "%s has %zu tensors, but the job's model has %zu", path,
                        st.n_tensors, t.seen);

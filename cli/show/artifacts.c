@@ -244,6 +244,23 @@ static int write_captioned(const json_t *job, const struct job_spec *spec, const
     return rc;
 }
 
+static json_t *upscaler_config(const struct job_spec *spec)
+{
+    const struct job_upscaler *u = &spec->upscaler;
+    return json_pack("{s:i,s:i,s:i,s:b,s:i,s:i,s:i,s:f,s:f}", "image_size", spec->data.image_size,
+                     "patch_size", u->patch, "in_channels", JOB_CHANNELS, "self_condition", 1,
+                     "hidden_size", u->dim, "depth", u->depth, "num_heads", u->heads, "mlp_ratio",
+                     spec->model.mlp_ratio, "noise", u->noise);
+}
+
+/* Of what the model draws; with an upscaler, what its own weights draw. */
+static int drawn_side(const json_t *input, const struct job_spec *spec)
+{
+    if (job_has_upscaler(spec))
+        return spec->upscaler.low_side;
+    return cli_int(input, "channels", 0) ? (int)cli_int(input, "side", 0) : spec->data.image_size;
+}
+
 static int write_dit(struct cli *cli, const json_t *job, const struct job_spec *spec,
                      const char *dir, bool ema, struct err *err)
 {
@@ -255,13 +272,14 @@ static int write_dit(struct cli *cli, const json_t *job, const struct job_spec *
     json_t *classes = class_names(job);
     json_t *config = json_pack(
         "{s:s,s:s,s:i,s:i,s:i,s:b,s:i,s:i,s:i,s:f,s:i,s:o,s:b,s:s,s:s,s:b,s:I}", "model_type",
-        "DiT", "job", spec->name, "image_size",
-        channels ? (int)cli_int(input, "side", 0) : spec->data.image_size, "patch_size",
+        "DiT", "job", spec->name, "image_size", drawn_side(input, spec), "patch_size",
         spec->model.patch, "in_channels", channels ? channels : JOB_CHANNELS, "self_condition",
         spec->model.self_condition > 0, "hidden_size", spec->model.dim, "depth", spec->model.depth,
         "num_heads", spec->model.heads, "mlp_ratio", spec->model.mlp_ratio, "num_classes",
         (int)json_array_size(classes), "classes", classes, "learn_sigma", 0, "objective", OBJECTIVE,
         "timestep", "1000 * t", "ema", (int)ema, "round", cli_int(job, "round", 0));
+    if (job_has_upscaler(spec))
+        json_object_set_new(config, "upscaler", upscaler_config(spec));
     int rc = write_json(dir, "config.json", config, err);
     json_decref(config);
     return rc;

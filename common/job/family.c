@@ -237,10 +237,89 @@ static int check_buckets(const struct yaml_doc *doc, const struct job_spec *s, s
     return 0;
 }
 
+/* Pixels of a side that the model sees. */
+static int side_of(const struct job_spec *s)
+{
+    return job_has_upscaler(s) ? s->upscaler.low_side : s->data.image_size;
+}
+
 static int patches(const struct job_spec *s)
 {
-    const int side = s->data.image_size / s->model.patch;
+    const int side = side_of(s) / s->model.patch;
     return job_has_latents(s) ? 0 : side * side;
+}
+
+/* What an upscaler cannot stand beside. */
+static int check_beside_upscaler(const struct yaml_doc *doc, const struct job_spec *s,
+                                 struct err *err)
+{
+    if (job_has_latents(s) || job_has_captions(s))
+        return conf_error(doc, "upscaler.low_side", err,
+                          "is given with encoders, but both chains read pixels and labels; leave "
+                          "out one");
+    if (s->data.buckets.n > 0)
+        return conf_error(doc, "upscaler.low_side", err,
+                          "is given with data.buckets, but an upscaler knows squares alone; leave "
+                          "out one");
+    if (s->model.self_condition > 0)
+        return conf_error(doc, "upscaler.low_side", err,
+                          "is given with model.self_condition; leave out one");
+    return 0;
+}
+
+static int check_upscaler_sizes(const struct yaml_doc *doc, const struct job_spec *s,
+                                struct err *err)
+{
+    const struct job_upscaler *u = &s->upscaler;
+    const int size = s->data.image_size;
+    if (u->dim % u->heads || u->dim % 4)
+        return conf_error(doc, "upscaler.dim", err,
+                          "is %d, expected a multiple of 4 and of upscaler.heads (%d)", u->dim,
+                          u->heads);
+    const double hidden = u->dim * s->model.mlp_ratio;
+    if (hidden != floor(hidden))
+        return conf_error(doc, "model.mlp_ratio", err,
+                          "is %g, but %g x upscaler.dim (%d) is not a whole number",
+                          s->model.mlp_ratio, s->model.mlp_ratio, u->dim);
+    if (size % u->patch)
+        return conf_error(doc, "upscaler.patch", err,
+                          "is %d, which does not divide data.image_size (%d)", u->patch, size);
+    if (size / u->patch * (size / u->patch) > TOKENS_MAX)
+        return conf_error(doc, "upscaler.patch", err,
+                          "is %d, which cuts %d x %d pixels into more than %d tokens; use a "
+                          "larger patch",
+                          u->patch, size, size, TOKENS_MAX);
+    if (job_blocks(s) > COMPOSITION_BLOCKS_MAX)
+        return conf_error(doc, "upscaler.depth", err,
+                          "is %d, which makes %d blocks with those of the model; at most %d are "
+                          "possible",
+                          u->depth, job_blocks(s), COMPOSITION_BLOCKS_MAX);
+    return 0;
+}
+
+/* The upscaler is as the model where the file does not say otherwise. */
+static int complete_upscaler(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
+{
+    const struct job_model *m = &s->model;
+    struct job_upscaler *u = &s->upscaler;
+    const int size = s->data.image_size;
+    if (!job_has_upscaler(s))
+        return !conf_find(doc, "upscaler")
+                   ? 0
+                   : conf_error(doc, "upscaler.low_side", err,
+                                "is missing; give the side in pixels that the model draws");
+    if (u->low_side >= size || size % u->low_side)
+        return conf_error(doc, "upscaler.low_side", err,
+                          "is %d, which does not divide data.image_size (%d) into parts",
+                          u->low_side, size);
+    const struct {
+        int *field, as;
+    } sets[] = {
+        {&u->patch, m->patch}, {&u->dim, m->dim}, {&u->depth, m->depth}, {&u->heads, m->heads}};
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
+        *sets[i].field = *sets[i].field ? *sets[i].field : sets[i].as;
+    int rc = check_beside_upscaler(doc, s, err);
+    return rc < 0 ? rc : check_upscaler_sizes(doc, s, err);
 }
 
 static int check_dit(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
@@ -263,16 +342,18 @@ static int check_dit(const struct yaml_doc *doc, struct job_spec *s, struct err 
         return conf_error(doc, "model.mlp_ratio", err,
                           "is %g, but %g x model.dim (%d) is not a whole number", m->mlp_ratio,
                           m->mlp_ratio, m->dim);
-    if (!job_has_latents(s) && s->data.image_size % m->patch)
-        return conf_error(doc, "model.patch", err,
-                          "is %d, which does not divide data.image_size (%d)", m->patch,
-                          s->data.image_size);
+    if (!job_has_latents(s) && side_of(s) % m->patch)
+        return conf_error(doc, "model.patch", err, "is %d, which does not divide %s (%d)", m->patch,
+                          job_has_upscaler(s) ? "upscaler.low_side" : "data.image_size",
+                          side_of(s));
     if (patches(s) > TOKENS_MAX)
         return conf_error(doc, "model.patch", err,
                           "is %d, which cuts %d x %d pixels into %d tokens, at most %d are "
                           "possible; use a larger patch",
-                          m->patch, s->data.image_size, s->data.image_size, patches(s), TOKENS_MAX);
-    rc = check_encoders(doc, s, err);
+                          m->patch, side_of(s), side_of(s), patches(s), TOKENS_MAX);
+    rc = complete_upscaler(doc, s, err);
+    if (rc == 0)
+        rc = check_encoders(doc, s, err);
     if (rc == 0)
         rc = check_buckets(doc, s, err);
     complete_lr(doc, s);
@@ -353,6 +434,7 @@ static const char *const llama_keys[] = {
 };
 static const char *const dit_keys[] = {
     "encoders",
+    "upscaler",
     "sample.prompts",
     "data.image_size",
     "data.crop",

@@ -109,6 +109,9 @@ static int check_parallel(const struct yaml_doc *doc, const struct job_spec *s, 
             doc, t->stages > 0 ? "train.stages" : "train.parallel", err,
             "asks for a pipeline, but with model.tied the head is the embedding: such "
             "a model is not cut");
+    if ((t->stages > 0 || t->parallel == JOB_PARALLEL_PIPELINE) && job_has_upscaler(s))
+        return conf_error(doc, t->stages > 0 ? "train.stages" : "train.parallel", err,
+                          "asks for a pipeline, but a model with an upscaler is not cut");
     if (t->pipeline != JOB_PIPELINE_AUTO && t->parallel == JOB_PARALLEL_DATA)
         return conf_error(doc, "train.pipeline", err,
                           "is given, but train.parallel is data; leave out one");
@@ -179,11 +182,12 @@ static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct
 }
 
 /* What says which model it is, and how it is composed. */
-static const char *const shape_keys[] = {"name",           "model",           "router",
-                                         "recipe",         "data.path",       "data.url",
-                                         "data.tokenizer", "data.image_size", "train.batch",
-                                         "outer.rounds",   "outer.fragments", "outer.async",
-                                         "data.kind",      "trainer",         NULL};
+static const char *const shape_keys[] = {"name",        "model",          "upscaler",
+                                         "router",      "recipe",         "data.path",
+                                         "data.url",    "data.tokenizer", "data.image_size",
+                                         "train.batch", "outer.rounds",   "outer.fragments",
+                                         "outer.async", "data.kind",      "trainer",
+                                         NULL};
 
 static const struct {
     int (*check)(const struct yaml_doc *doc, struct job_spec *s, struct err *err);

@@ -115,6 +115,15 @@ struct job_model {
     char *warm_start; /* a folder with model.safetensors and config.json; NULL: from the seed */
 };
 
+/* A second chain of blocks, which draws the images in full from those of the model
+ * (docs/cascades.md).  Zeros in the file: as the model has it; always set here where low_side is.
+ */
+struct job_upscaler {
+    int low_side; /* pixels of a side that the model draws; 0: there is none */
+    int patch, dim, depth, heads;
+    double noise; /* of what it is told, in [0,1) */
+};
+
 /* What becomes of a trainer's buffers: they are its own, or synchronised as means or as the first
  * replica's. */
 enum job_buffers { JOB_BUFFERS_OWN, JOB_BUFFERS_MEAN, JOB_BUFFERS_FIRST };
@@ -242,6 +251,7 @@ struct job_spec {
     struct job_data data;
     struct job_encoders encoders;
     struct job_model model;
+    struct job_upscaler upscaler;
     struct job_trainer trainer;
     struct job_router router;
     struct job_train train;
@@ -276,6 +286,16 @@ static inline bool job_has_latents(const struct job_spec *s)
 static inline bool job_has_captions(const struct job_spec *s)
 {
     return s->encoders.path != NULL || s->encoders.text != NULL;
+}
+
+/* Is the model two chains?  Its blocks then are the model's and after them the upscaler's. */
+static inline bool job_has_upscaler(const struct job_spec *s)
+{
+    return s->upscaler.low_side > 0;
+}
+static inline int job_blocks(const struct job_spec *s)
+{
+    return s->model.depth + (job_has_upscaler(s) ? s->upscaler.depth : 0);
 }
 
 /* Shape i of data.buckets; width 0: it is not written as one. */

@@ -138,6 +138,24 @@ static const struct conf_key model_keys[] = {
     CONF_END,
 };
 
+static const struct conf_key upscaler_keys[] = {
+    CONF(struct job_upscaler, low_side, INT, .def = "0", .min = 0, .max = 2048,
+         .doc = "pixels of a side that the model draws, a multiple of model.patch that divides "
+                "data.image_size; 0: there is no upscaler"),
+    CONF(struct job_upscaler, patch, INT, .def = "0", .min = 0, .max = 64,
+         .doc = "pixels of a side of a token; divides data.image_size; 0: as model.patch"),
+    CONF(struct job_upscaler, dim, INT, .def = "0", .min = 0, .max = 8192,
+         .doc = "width, a multiple of 4 and of heads; 0: as model.dim"),
+    CONF(struct job_upscaler, depth, INT, .def = "0", .min = 0, .max = 255,
+         .doc = "blocks; 0: as model.depth"),
+    CONF(struct job_upscaler, heads, INT, .def = "0", .min = 0, .max = 256,
+         .doc = "attention heads; 0: as model.heads"),
+    CONF(struct job_upscaler, noise, DOUBLE, .def = "0.1", .min = 0, .max = 0.9,
+         .doc = "share of noise in the low image that the upscaler is told, in training and in "
+                "sampling: more forgives the model more and says less"),
+    CONF_END,
+};
+
 static const struct conf_key trainer_keys[] = {
     CONF(struct job_trainer, command, STR,
          .doc = "what a worker starts, as a shell reads it, in a copy of the folder of files; "
@@ -397,6 +415,8 @@ const struct conf_key job_spec_keys[] = {
          .doc = "Frozen networks in front of the model, in the folders of diffusers and "
                 "transformers."),
     CONF(struct job_spec, model, SECTION, .sub = model_keys, .doc = "What to train."),
+    CONF(struct job_spec, upscaler, SECTION, .sub = upscaler_keys,
+         .doc = "A second chain that draws images in full from those of the model: a cascade."),
     CONF(struct job_spec, trainer, SECTION, .sub = trainer_keys,
          .doc = "The program that trains (model.type external)."),
     CONF(struct job_spec, router, SECTION, .sub = router_keys,

@@ -28,6 +28,24 @@ static void whole_network(struct composition_network *n, int depth, uint32_t mod
     l->embedders = l->head = true;
 }
 
+/* With an upscaler a level of each chain: what stands before the first block and behind the last
+ * goes with them, and so does what lies between the chains. */
+static void chains(struct composition_network *n, const struct job_spec *spec)
+{
+    if (!job_has_upscaler(spec)) {
+        whole_network(n, spec->model.depth, 1);
+        return;
+    }
+    struct composition_level *base = add_level(n, 1);
+    for (int b = 0; b < spec->model.depth; b++)
+        add_block(base, b);
+    base->embedders = true;
+    struct composition_level *upscaler = add_level(n, 1);
+    for (int b = spec->model.depth; b < job_blocks(spec); b++)
+        add_block(upscaler, b);
+    upscaler->head = true;
+}
+
 /* Every level becomes `fragments` levels with strided blocks; embedders go with the
  * first, the head with the last.  Fragments without anything are left out. */
 static void cut_fragments(struct composition_network *n, uint32_t fragments)
@@ -121,7 +139,7 @@ static int add_paths(struct composition *c, const struct job_spec *spec, uint64_
 static int compose_one(const struct job_spec *spec, struct composition *c, struct err *err)
 {
     static const uint32_t zeros[COMPOSITION_LEVELS_MAX];
-    whole_network(&c->networks[0], spec->model.depth, 1);
+    chains(&c->networks[0], spec);
     cut_fragments(&c->networks[0], c->fragments);
     int rc = add_modules(c, err);
     if (rc == 0)
@@ -336,11 +354,12 @@ static const struct recipe {
     /* What does not decide how it is composed; NULL: nothing. */
     int (*limit)(const struct job_spec *spec, const struct composition *c, struct err *err);
     bool experts, levels, teacher; /* it has the keys that only some have */
+    bool chains;                   /* a model with an upscaler can be trained so */
 } recipes[] = {
-    {"diloco", compose_one, NULL, false, false, false},
-    {"ddm", compose_ddm, limit_ddm, true, false, false},
-    {"dipaco", compose_dipaco, limit_dipaco, false, true, false},
-    {"distill", compose_distill, NULL, false, false, true},
+    {"diloco", compose_one, NULL, false, false, false, true},
+    {"ddm", compose_ddm, limit_ddm, true, false, false, false},
+    {"dipaco", compose_dipaco, limit_dipaco, false, true, false, false},
+    {"distill", compose_distill, NULL, false, false, true, false},
 };
 
 static const struct recipe *find_recipe(const char *name)
@@ -444,6 +463,11 @@ int recipe_check(const struct job_spec *spec, struct composition *ret, struct er
         (uint32_t)spec->sample.top > ret->n_partitions)
         rc = err_set(err, -ERR_CONFIG, "sample.top is %d, more than the %u experts there are",
                      spec->sample.top, ret->n_partitions);
+    if (rc == 0 && job_has_upscaler(spec) && !find_recipe(spec->recipe.name)->chains)
+        rc = err_set(err, -ERR_CONFIG,
+                     "upscaler.low_side is given, but recipe.name is %s: a model with an upscaler "
+                     "is trained by diloco alone",
+                     spec->recipe.name);
     if (rc == 0 && spec->model.self_condition > 0 && (ret->mixture || ret->teacher_job))
         rc =
             err_set(err, -ERR_CONFIG,

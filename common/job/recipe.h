@@ -3,7 +3,8 @@
  * knows nothing but those (docs/architecture.md, section 1).
  *
  *   diloco   DiLoCo (Douillard et al., 2023): one level with one module, one
- *            path, k replicas of it, one i.i.d. partition
+ *            path, k replicas of it, one i.i.d. partition; with an upscaler a
+ *            level for each of the two chains
  *   ddm      Decentralized Diffusion Models (McAllister et al., 2025): K paths
  *            that share nothing, each with a partition of its own, and a router:
  *            one more path, of a second network, that learns from all of the data

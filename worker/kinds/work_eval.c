@@ -73,6 +73,10 @@ static void report(const struct evaluation *ev)
     r->loss_mean = s->units ? (float)(s->loss / (double)s->units) : NAN;
     if (s->units && net_model(ev->forward.net)->spec.kind == MODEL_ROUTER)
         work_row(ev->w, (double)s->hits / (double)s->units, "", "accuracy");
+    if (s->units && ev->forward.net->d_base) {
+        work_row(ev->w, s->base / (double)s->units, "", "base's loss");
+        work_row(ev->w, (s->loss - s->base) / (double)s->units, "", "upscaler's loss");
+    }
 }
 
 static int run_path(struct engine *e, struct work *w, struct err *err)

@@ -5,6 +5,7 @@
 #include "common/base/base.h"
 #include "common/base/hash.h"
 #include "common/data/image.h"
+#include "worker/net/cascade_sample.h"
 #include "worker/net/dit_rows.h"
 #include "worker/engine/encoders.h"
 #include "worker/engine/engine.h"
@@ -57,23 +58,25 @@ struct drawing {
     uint8_t *images; /* (n_labels,S,S,3) */
 };
 
+/* From a source, or from a network of two chains. */
 static int draw(struct work *w, const struct drawing *d, const struct sample_source *src,
-                struct err *err)
+                struct net *cascade, struct err *err)
 {
     const Skerry__V1__SampleTask *t = w->task->sample;
-    struct sample_options opt = {.steps = (int)t->steps,
-                                 .heun = t->heun,
-                                 .guidance = t->guidance,
-                                 .seed = t->seed,
-                                 .decode = encoders_moments(d->enc) ? decode : NULL,
-                                 .decoder = d->enc,
-                                 .pixels = w->spec.data.image_size,
-                                 .progress = on_progress,
-                                 .arg = w};
+    const struct sample_options opt = {.steps = (int)t->steps,
+                                       .heun = t->heun,
+                                       .guidance = t->guidance,
+                                       .seed = t->seed,
+                                       .decode = encoders_moments(d->enc) ? decode : NULL,
+                                       .decoder = d->enc,
+                                       .pixels = w->spec.data.image_size,
+                                       .progress = on_progress,
+                                       .arg = w};
     int32_t labels[TASK_LABELS_MAX];
     for (size_t i = 0; i < t->n_labels; i++)
         labels[i] = (int32_t)t->labels[i];
-    return sample_run(src, &opt, labels, (int)t->n_labels, d->images, err);
+    return cascade ? cascade_sample(cascade, &opt, labels, (int)t->n_labels, d->images, NULL, err)
+                   : sample_run(src, &opt, labels, (int)t->n_labels, d->images, err);
 }
 
 static int draw_path(struct engine *e, struct work *w, const struct drawing *d, struct err *err)
@@ -81,13 +84,14 @@ static int draw_path(struct engine *e, struct work *w, const struct drawing *d, 
     struct forward f = {0};
     struct dit_rows dit = {0};
     int rc = forward_open(e, w, d->rows, &f, err);
+    const bool cascade = rc == 0 && model_has_upscaler(&f.model->spec);
     if (rc == 0)
-        rc = dit_rows_open_net(&dit, f.net, err);
-    if (rc == 0) {
+        rc = cascade ? draw(w, d, NULL, f.net, err) : dit_rows_open_net(&dit, f.net, err);
+    if (rc == 0 && !cascade) {
         if (d->prompts.states)
             dit_rows_captions(&dit, &d->prompts.captions);
         const struct sample_source src = sample_of_dit(&dit);
-        rc = draw(w, d, &src, err);
+        rc = draw(w, d, &src, NULL, err);
     }
     dit_rows_close(&dit);
     forward_close(&f);
@@ -105,7 +109,7 @@ static int draw_mixture(struct engine *e, struct work *w, const struct drawing *
         if (d->prompts.states)
             mixture_captions(m, &d->prompts.captions);
         const struct sample_source src = mixture_source(m);
-        rc = draw(w, d, &src, err);
+        rc = draw(w, d, &src, NULL, err);
     }
     mixture_close(m);
     return rc;

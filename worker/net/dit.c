@@ -287,8 +287,19 @@ static void place_grads(const struct dit *d, const struct dit_slot *s)
     }
 }
 
-int dit_new(struct device *dev, const struct model *m, const struct net_options *opt,
-            struct dit **ret, struct err *err)
+/* Its weights: of its own, or those of a whole that it is a chain of. */
+static int init_weights(struct dit *d, const struct weights *whole, struct err *err)
+{
+    if (!whole)
+        return weights_init(&d->w, d->dev, d->m, d->dt, d->opt.mode != NET_FORWARD, err);
+    d->w = *whole;
+    d->w.m = d->m;
+    d->borrowed = true;
+    return 0;
+}
+
+static int make(struct device *dev, const struct weights *whole, const struct model *m,
+                const struct net_options *opt, struct dit **ret, struct err *err)
 {
     if (opt->batch < 1)
         return err_set(err, -EINVAL, "a batch of %d samples", opt->batch);
@@ -301,7 +312,7 @@ int dit_new(struct device *dev, const struct model *m, const struct net_options 
     if (rc < 0)
         (void)err_set(err, rc, "no memory for a model of %d blocks", m->spec.depth);
     if (rc == 0)
-        rc = weights_init(&d->w, dev, m, d->dt, opt->mode != NET_FORWARD, err);
+        rc = init_weights(d, whole, err);
     d->stream = d->w.stream;
     if (rc == 0)
         rc = arena_alloc(&d->arena, dev, err);
@@ -319,12 +330,25 @@ int dit_new(struct device *dev, const struct model *m, const struct net_options 
     return 0;
 }
 
+int dit_new(struct device *dev, const struct model *m, const struct net_options *opt,
+            struct dit **ret, struct err *err)
+{
+    return make(dev, NULL, m, opt, ret, err);
+}
+
+int dit_new_within(const struct weights *whole, const struct model *chain,
+                   const struct net_options *opt, struct dit **ret, struct err *err)
+{
+    return make(whole->dev, whole, chain, opt, ret, err);
+}
+
 void dit_free(struct dit *d)
 {
     if (!d)
         return;
     arena_free(&d->arena, d->dev);
-    weights_release(&d->w);
+    if (!d->borrowed)
+        weights_release(&d->w);
     mem_free(d->slots);
     mem_free(d->blocks);
     mem_free(d);

@@ -41,6 +41,9 @@ uint64_t dit_bytes(const struct model *m, const struct net_options *opt, enum dt
 /* m is borrowed until dit_free.  Weights are undefined until weights_set. */
 int dit_new(struct device *dev, const struct model *m, const struct net_options *opt,
             struct dit **ret, struct err *err);
+/* One of the chains of a model, on the weights of the whole, which stay the caller's. */
+int dit_new_within(const struct weights *whole, const struct model *chain,
+                   const struct net_options *opt, struct dit **ret, struct err *err);
 void dit_free(struct dit *d); /* accepts NULL */
 
 /* Its weights, with the device and stream that it works on; largest B. */

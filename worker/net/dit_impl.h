@@ -107,6 +107,7 @@ struct dit_slot {
 
 struct dit {
     struct weights w;
+    bool borrowed;                /* they are another's */
     const struct kernel_ops *ops; /* these four as in w */
     struct device *dev;
     struct stream *stream;

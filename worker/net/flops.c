@@ -5,6 +5,9 @@
 
 double flops_forward(const struct model *m, uint64_t samples, uint64_t tokens)
 {
+    if (model_has_upscaler(&m->spec))
+        return flops_forward(m->chains[0], samples, tokens) +
+               flops_forward(m->chains[1], samples, tokens);
     return 2 * model_family(&m->spec)->macs(&m->spec, (double)tokens) * (double)samples;
 }
 

@@ -32,7 +32,8 @@ int image_net_make(struct image_net *n, struct device *dev, const struct model *
                    const struct net_options *opt, struct net **ret, struct err *err)
 {
     n->net.opt = *opt;
-    int rc = dit_new(dev, m, opt, &n->dit, err);
+    int rc = n->whole ? dit_new_within(n->whole, m, opt, &n->dit, err)
+                      : dit_new(dev, m, opt, &n->dit, err);
     if (rc == 0) {
         n->net.weights = dit_weights(n->dit);
         rc = flow_matching_init(&n->flow, n->net.weights, opt, err);
@@ -170,8 +171,13 @@ int image_net_forward(struct net *net, const struct model_part *part, int slot,
     struct dit_io io = io_of(n, slot, micro);
     int rc = part->from == 0 ? mix(n, slot, micro, err) : 0;
     n->target = n->d_targets ? targets_of(n, slot) : n->flow.d_target;
-    if (rc == 0 && n->d_estimate && part->from == 0 && net->loaded.estimate && !micro->estimates)
+    if (rc == 0 && n->beside) {
+        rc = n->beside(n, micro, err);
+        io.estimate = n->d_estimate;
+    } else if (rc == 0 && n->d_estimate && part->from == 0 && net->loaded.estimate &&
+               !micro->estimates) {
         rc = tell(n, part, slot, micro, &io, err);
+    }
     if (micro->estimates && last)
         io.pred = velocities_of(n, micro);
     if (rc == 0)
@@ -230,7 +236,8 @@ int image_net_hidden(struct net *net, const struct batch *b, struct net_hidden *
 
 struct dit *net_dit(struct net *n)
 {
-    return model_is_text(&net_model(n)->spec) ? NULL : of(n)->dit;
+    const struct model_spec *s = &net_model(n)->spec;
+    return model_is_text(s) || model_has_upscaler(s) ? NULL : of(n)->dit;
 }
 
 static int check_loss(const struct image_net *n, int rc, struct err *err)

@@ -25,6 +25,11 @@ struct image_net {
     float *d_velocities; /* (load,3*S*S) that it is made of, where there are several parts */
     float *logits;       /* a router: (B,classes) host */
 
+    /* A chain of a model: the weights of the whole that it works on; else NULL. */
+    const struct weights *whole;
+    /* NULL, or makes what the network reads beside the noised samples of a micro-batch, in place
+     * of an estimate, in d_estimate.  d_x0 and d_eps of flow are free. */
+    int (*beside)(struct image_net *n, const struct net_micro *micro, struct err *err);
     /* NULL, or refuses a batch that the objective cannot use. */
     int (*admit)(const struct image_net *n, const struct batch *b, struct err *err);
     /* From d_pred of a micro-batch to its losses and, unless dpred is NULL, to dpred =
@@ -33,7 +38,7 @@ struct image_net {
                      struct err *err);
 };
 
-/* Makes the rest of n, which is zeroed but for net.ops and the two functions, and takes it over,
+/* Makes the rest of n, which is zeroed but for net.ops, whole and the functions, and takes it over,
  * also on failure. */
 int image_net_make(struct image_net *n, struct device *dev, const struct model *m,
                    const struct net_options *opt, struct net **ret, struct err *err);
@@ -53,7 +58,7 @@ void image_net_free(struct net *net);
 int image_net_error(struct image_net *n, const struct net_micro *micro, float *dpred,
                     struct err *err);
 
-/* The DiT or router behind a net of images; NULL: a net of texts. */
+/* The DiT or router behind a net of images; NULL: a net of texts, or of two chains. */
 struct dit *net_dit(struct net *n);
 
 #endif

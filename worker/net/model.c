@@ -34,6 +34,24 @@ bool model_teaches(const struct model_spec *s)
     return model_family(s)->teaches;
 }
 
+void model_chain_specs(const struct model_spec *s, struct model_spec ret[MODEL_CHAINS])
+{
+    const struct model_upscaler *u = &s->upscaler;
+    struct model_spec *base = &ret[0], *up = &ret[1];
+    *base = *up = *s;
+    base->upscaler = up->upscaler = (struct model_upscaler){0};
+    base->cut.head_level = s->cut.block_level[s->depth - 1];
+    up->dim = u->dim;
+    up->depth = u->depth;
+    up->heads = u->heads;
+    up->mlp = u->mlp;
+    up->image = u->image;
+    up->patch = u->patch;
+    up->self_condition = true; /* it reads as many channels beside the image */
+    memmove(up->cut.block_level, s->cut.block_level + s->depth, (size_t)u->depth);
+    up->cut.embed_level = up->cut.block_level[0];
+}
+
 /* ---- sizes ---- */
 
 /* Every block, the embedders and the head in a level that exists, no level empty. */
@@ -50,7 +68,7 @@ static int cut_check(const struct model_spec *s, struct err *err)
                        "there are %d levels",
                        c->embed_level, c->head_level, c->n_levels);
     used[c->embed_level] = used[c->head_level] = true;
-    for (int i = 0; i < s->depth; i++) {
+    for (int i = 0; i < model_blocks(s); i++) {
         if (c->block_level[i] >= c->n_levels)
             return err_set(err, -ERR_CONFIG, "block %d is in level %d, but there are %d levels", i,
                            c->block_level[i], c->n_levels);
@@ -63,7 +81,7 @@ static int cut_check(const struct model_spec *s, struct err *err)
     return 0;
 }
 
-static int spec_check(const struct model_spec *s, struct err *err)
+static int chain_check(const struct model_spec *s, struct err *err)
 {
     if (s->dim < 4 || s->dim > MODEL_DIM_MAX)
         return err_set(err, -ERR_CONFIG, "model.dim %d must be from 4 to %d", s->dim,
@@ -80,7 +98,37 @@ static int spec_check(const struct model_spec *s, struct err *err)
                        MODEL_BLOCKS_MAX);
     if (s->mlp < 1 || s->mlp > 8 * MODEL_DIM_MAX)
         return err_set(err, -ERR_CONFIG, "an MLP of width %d is out of range", s->mlp);
-    int rc = model_family(s)->check(s, err);
+    return model_family(s)->check(s, err);
+}
+
+static int upscaler_check(const struct model_spec *s, struct err *err)
+{
+    const struct model_upscaler *u = &s->upscaler;
+    struct model_spec chains[MODEL_CHAINS];
+    if (s->kind != MODEL_DIT || s->channels != MODEL_PIXEL_CHANNELS || model_captioned(s) ||
+        s->self_condition || s->n_shapes > 0)
+        return err_set(err, -ERR_CONFIG,
+                       "an upscaler needs a model of pixels and labels, of one shape and without "
+                       "an estimate");
+    if (u->depth < 0 || model_blocks(s) > MODEL_BLOCKS_MAX)
+        return err_set(err, -ERR_CONFIG, "%d and %d blocks of two chains; at most %d are possible",
+                       s->depth, u->depth, MODEL_BLOCKS_MAX);
+    if (u->image <= s->image || u->image % s->image != 0)
+        return err_set(err, -ERR_CONFIG,
+                       "upscaler.low_side %d must divide data.image_size %d into parts", s->image,
+                       u->image);
+    if (!(u->noise >= 0 && u->noise < 1))
+        return err_set(err, -ERR_CONFIG, "upscaler.noise %g must be from 0 to below 1",
+                       (double)u->noise);
+    model_chain_specs(s, chains);
+    return chain_check(&chains[1], err);
+}
+
+static int spec_check(const struct model_spec *s, struct err *err)
+{
+    int rc = chain_check(s, err);
+    if (rc == 0 && s->upscaler.depth != 0)
+        rc = upscaler_check(s, err);
     return rc < 0 ? rc : cut_check(s, err);
 }
 
@@ -124,11 +172,8 @@ static void place(struct model *m)
     }
 }
 
-int model_new(const struct model_spec *spec, struct model **ret, struct err *err)
+static int one_chain(const struct model_spec *spec, struct model **ret, struct err *err)
 {
-    int rc = spec_check(spec, err);
-    if (rc < 0)
-        return rc;
     struct model *m = mem_try_zero(sizeof *m);
     if (!m)
         return err_set(err, -ENOMEM, "no memory for the model's table");
@@ -141,6 +186,72 @@ int model_new(const struct model_spec *spec, struct model **ret, struct err *err
     }
     model_family(spec)->fill(m);
     place(m);
+    *ret = m;
+    return 0;
+}
+
+/* A chain's table, its tensors copied to those of m from `at` on. */
+static int add_chain(struct model *m, int which, const struct model_spec *spec, size_t at,
+                     struct err *err)
+{
+    struct model *c = NULL;
+    int rc = one_chain(spec, &c, err);
+    if (rc < 0)
+        return rc;
+    m->chains[which] = c;
+    for (size_t i = 0; i < c->n; i++) {
+        struct model_tensor *t = &m->tensors[at + i];
+        *t = c->tensors[i];
+        if (which > 0)
+            (void)snprintf(t->name, sizeof t->name, MODEL_UPSCALER "%.*s",
+                           (int)(sizeof t->name - sizeof MODEL_UPSCALER), c->tensors[i].name);
+    }
+    m->n += c->n;
+    m->params += c->params;
+    return 0;
+}
+
+/* Both chains in one flat vector; what each is made of is then said by the whole. */
+static int two_chains(struct model *m, struct err *err)
+{
+    struct model_spec specs[MODEL_CHAINS];
+    size_t n = 0;
+    int rc = 0;
+    model_chain_specs(&m->spec, specs);
+    for (int i = 0; i < MODEL_CHAINS; i++)
+        n += model_family(&specs[i])->tensors(&specs[i]);
+    m->tensors = mem_try_array(n, sizeof *m->tensors);
+    if (!m->tensors)
+        return err_set(err, -ENOMEM, "no memory for the model's table of %zu tensors", n);
+    for (int i = 0; i < MODEL_CHAINS && rc == 0; i++)
+        rc = add_chain(m, i, &specs[i], m->n, err);
+    if (rc < 0)
+        return rc;
+    m->flat = 0;
+    place(m);
+    for (size_t i = 0, at = 0; i < MODEL_CHAINS; at += m->chains[i++]->n) {
+        struct model *c = m->chains[i];
+        memcpy(c->tensors, m->tensors + at, c->n * sizeof *c->tensors);
+        c->flat = m->flat;
+        c->decayed = m->decayed;
+    }
+    return 0;
+}
+
+int model_new(const struct model_spec *spec, struct model **ret, struct err *err)
+{
+    int rc = spec_check(spec, err);
+    if (rc < 0 || !model_has_upscaler(spec))
+        return rc < 0 ? rc : one_chain(spec, ret, err);
+    struct model *m = mem_try_zero(sizeof *m);
+    if (!m)
+        return err_set(err, -ENOMEM, "no memory for the model's table");
+    m->spec = *spec;
+    rc = two_chains(m, err);
+    if (rc < 0) {
+        model_free(m);
+        return rc;
+    }
     *ret = m;
     return 0;
 }
@@ -167,6 +278,8 @@ int model_part_new(const struct model *m, struct model_part part, struct model *
 {
     if (part.from < 0 || part.from >= part.to || part.to > m->spec.depth)
         return err_set(err, -EINVAL, "blocks %d to %d of %d", part.from, part.to, m->spec.depth);
+    if (model_has_upscaler(&m->spec))
+        return err_set(err, -EINVAL, "a network with an upscaler cannot be cut");
     if (m->spec.tied && (part.from > 0 || part.to < m->spec.depth))
         return err_set(err, -EINVAL, "a network whose head is its embedding cannot be cut");
     struct model *p = mem_try_zero(sizeof *p);
@@ -194,6 +307,8 @@ void model_free(struct model *m)
 {
     if (!m)
         return;
+    for (int i = 0; i < MODEL_CHAINS; i++)
+        model_free(m->chains[i]);
     mem_free(m->tensors);
     mem_free(m);
 }
@@ -231,11 +346,19 @@ static uint64_t name_stream(const char *name)
     return h;
 }
 
-void model_init(const struct model *m, uint64_t seed, float *flat)
+static void init_tensors(const struct model *m, uint64_t seed, float *flat)
 {
-    memset(flat, 0, m->flat * sizeof *flat);
     for (size_t i = 0; i < m->n; i++) {
         const struct model_tensor *t = &m->tensors[i];
         model_family(&m->spec)->init(t, &m->spec, seed, name_stream(t->name), flat + t->offset);
     }
+}
+
+void model_init(const struct model *m, uint64_t seed, float *flat)
+{
+    memset(flat, 0, m->flat * sizeof *flat);
+    if (!model_has_upscaler(&m->spec))
+        init_tensors(m, seed, flat);
+    for (int i = 0; i < MODEL_CHAINS && m->chains[i]; i++)
+        init_tensors(m->chains[i], seed, flat);
 }

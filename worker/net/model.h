@@ -12,6 +12,10 @@
  *           shapes are those of diffusers' PixArtTransformer2DModel.
  *           With self_condition (Chen et al., "Analog Bits", 2023) it reads an estimate of
  *           the image beside the noisy one: twice the input channels, the estimate's behind.
+ *           With an upscaler (docs/cascades.md; Ho et al., "Cascaded Diffusion Models", 2021) it is
+ *           two DiTs behind each other, `chains`: the base, of small images, and the upscaler,
+ * which reads a small image beside the noisy one as another reads an estimate.  The upscaler's
+ *           tensors stand behind the base's, their names begin with "upscaler.".
  *   ROUTER  a DiT without labels and with a classification token in front (McAllister et al.,
  *           "Decentralized Diffusion Models", 2025): a noisy image and a time to K logits.
  *           `cls_token` (1,C) stands where a DiT has its label table, `head` (K,C) where it has
@@ -29,7 +33,9 @@
  *
  * LEVELS.  A network is cut into levels: each block belongs to one, and so do the
  * embedders (everything before the first block) and the head (everything after the
- * last).  One level of a model is one file, one module.
+ * last).  One level of a model is one file, one module.  With an upscaler its blocks follow the
+ * base's, and what lies between the chains is in the level of the block beside it: the base's head
+ * in that of its last block, the upscaler's embedders in that of its first.
  *
  * Plain data, read-only after model_new: any thread. */
 #ifndef WORKER_MODEL_H
@@ -53,6 +59,8 @@ struct job_spec;
 #define MODEL_VOCAB_MAX (1 << 20)
 #define MODEL_CONTEXT_MAX 4096
 #define MODEL_SHAPES_MAX 16
+#define MODEL_CHAINS 2
+#define MODEL_UPSCALER "upscaler." /* begins the names of its tensors */
 
 /* In the header above; numbers of checkpoints. */
 enum model_kind { MODEL_DIT, MODEL_ROUTER, MODEL_LLAMA };
@@ -67,6 +75,13 @@ struct model_cut {
 /* Sides of an image, of what the network reads. */
 struct model_shape {
     int height, width;
+};
+
+/* The upscaler of a DiT. */
+struct model_upscaler {
+    int dim, depth, heads, mlp; /* as in model_spec; depth 0: there is none */
+    int image, patch;           /* pixels: a multiple of the base's image */
+    float noise;                /* of the small image that it reads */
 };
 
 struct model_spec {
@@ -85,6 +100,7 @@ struct model_spec {
     struct model_shape shapes[MODEL_SHAPES_MAX];
     int classes; /* DIT: labels 0..classes-1; `classes` itself is the null label.
                   * ROUTER: partitions.  Captions: not read */
+    struct model_upscaler upscaler;
     /* captions; a ROUTER has none */
     int caption;        /* D: channels of the text encoder's states; 0: no captions */
     int caption_tokens; /* L: most tokens of a caption */
@@ -125,6 +141,9 @@ struct model {
     uint64_t params;  /* sum of the counts */
     uint64_t flat;    /* elements of the flat vector */
     uint64_t decayed; /* flat[0..decayed) has weight decay */
+    /* With an upscaler base and upscaler, each a model by itself whose tensors are those of this
+     * one, in this one's flat vector; else NULL. */
+    struct model *chains[MODEL_CHAINS];
 };
 
 /* What its family can: reads rows of tokens, else images; learns from others of its kind. */
@@ -178,6 +197,23 @@ static inline uint64_t model_image_values(const struct model_spec *s)
 {
     return (uint64_t)s->channels * (uint64_t)s->image * (uint64_t)s->image;
 }
+
+static inline bool model_has_upscaler(const struct model_spec *s)
+{
+    return s->upscaler.depth > 0;
+}
+/* Of all chains. */
+static inline int model_blocks(const struct model_spec *s)
+{
+    return s->depth + s->upscaler.depth;
+}
+/* Side of what is drawn. */
+static inline int model_drawn_side(const struct model_spec *s)
+{
+    return model_has_upscaler(s) ? s->upscaler.image : s->image;
+}
+/* The two chains as models by themselves. */
+void model_chain_specs(const struct model_spec *s, struct model_spec ret[MODEL_CHAINS]);
 
 /* Is it told by captions what to draw, in place of labels? */
 static inline bool model_captioned(const struct model_spec *s)

@@ -113,6 +113,17 @@ static void dit_sizes(const struct job_spec *job, const struct model_facts *f, s
     s->mlp = (int)(m->dim * m->mlp_ratio);
     s->classes = f->classes;
     s->self_condition = m->self_condition > 0;
+    if (!job_has_upscaler(job))
+        return;
+    const struct job_upscaler *u = &job->upscaler;
+    s->upscaler = (struct model_upscaler){.dim = u->dim,
+                                          .depth = u->depth,
+                                          .heads = u->heads,
+                                          .mlp = (int)(u->dim * m->mlp_ratio),
+                                          .image = s->image,
+                                          .patch = u->patch,
+                                          .noise = (float)u->noise};
+    s->image = u->low_side;
 }
 
 static size_t count(const struct model_spec *s)
@@ -215,17 +226,19 @@ static bool begins_with(const char *s, const char *head)
 static void init(const struct model_tensor *t, const struct model_spec *s, uint64_t seed,
                  uint64_t stream, float *p)
 {
-    if (ends_with(t->name, ".bias") || strstr(t->name, "adaLN_modulation") ||
-        begins_with(t->name, "final_layer.") || begins_with(t->name, "proj_out.") ||
-        strstr(t->name, ".attn2.to_out."))
+    const char *name =
+        t->name + (begins_with(t->name, MODEL_UPSCALER) ? sizeof MODEL_UPSCALER - 1 : 0);
+    if (ends_with(name, ".bias") || strstr(name, "adaLN_modulation") ||
+        begins_with(name, "final_layer.") || begins_with(name, "proj_out.") ||
+        strstr(name, ".attn2.to_out."))
         return;
-    if (ends_with(t->name, "scale_shift_table")) {
+    if (ends_with(name, "scale_shift_table")) {
         rng_fill_normal(seed, stream, 0, p, t->count, 0.0f, 1.0f / sqrtf((float)s->dim));
         return;
     }
-    if (begins_with(t->name, "t_embedder.") || begins_with(t->name, "y_embedder.") ||
-        begins_with(t->name, "head.") || begins_with(t->name, "cls_token") ||
-        begins_with(t->name, "adaln_single.") || begins_with(t->name, "caption_projection.")) {
+    if (begins_with(name, "t_embedder.") || begins_with(name, "y_embedder.") ||
+        begins_with(name, "head.") || begins_with(name, "cls_token") ||
+        begins_with(name, "adaln_single.") || begins_with(name, "caption_projection.")) {
         rng_fill_normal(seed, stream, 0, p, t->count, 0.0f, 0.02f);
         return;
     }

@@ -1,5 +1,6 @@
 #include "worker/net/net.h"
 
+#include "worker/net/cascade.h"
 #include "worker/net/distill.h"
 #include "worker/net/llama.h"
 
@@ -11,11 +12,14 @@ struct kind {
 static const struct kind *kind_of(const struct model *m, const struct net_options *opt)
 {
     static const struct kind student = {"student", &distill_net_ops},
+                             cascade = {"cascade", &cascade_net_ops},
                              kinds[] = {
                                  [MODEL_DIT] = {"dit", &dit_net_ops},
                                  [MODEL_ROUTER] = {"router", &router_net_ops},
                                  [MODEL_LLAMA] = {"llama", &llama_net_ops},
                              };
+    if (model_has_upscaler(&m->spec))
+        return &cascade;
     return opt->distill ? &student : &kinds[m->spec.kind];
 }
 
@@ -59,7 +63,7 @@ uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dt
 struct batch_sizes net_batch_sizes(const struct model *m, const struct net_options *opt)
 {
     const struct net_encoders *e = opt->encoders;
-    const uint64_t side = e && e->shift ? e->pixels : (uint64_t)m->spec.image;
+    const uint64_t side = e && e->shift ? e->pixels : (uint64_t)model_drawn_side(&m->spec);
     return (struct batch_sizes){.image = MODEL_PIXEL_CHANNELS * side * side,
                                 .moments = 2 * model_image_values(&m->spec),
                                 .caption_tokens = (unsigned)m->spec.caption_tokens};
@@ -151,6 +155,17 @@ struct net_piece net_velocities(struct net *n, const struct net_micro *micro)
     return n->ops->velocities(n, micro);
 }
 
+static void bring_losses(struct net *n, float *to, const float *d_from, const struct batch *b)
+{
+    struct weights *w = n->weights;
+    if (to && d_from)
+        weights_note(w,
+                     w->ops->copy(w->dev, to, d_from,
+                                  (size_t)b->count * batch_losses(b) * sizeof(float),
+                                  COPY_FROM_DEVICE, w->stream),
+                     "copying losses");
+}
+
 int net_loss(struct net *n, const struct batch *b, bool first, float grad_scale, bool backward,
              struct net_result *ret, struct err *err)
 {
@@ -163,12 +178,8 @@ int net_loss(struct net *n, const struct batch *b, bool first, float grad_scale,
         rc = net_backward(n, NULL, 0, err);
     if (rc < 0)
         return rc;
-    if (ret->losses)
-        weights_note(w,
-                     w->ops->copy(w->dev, ret->losses, n->d_losses,
-                                  (size_t)b->count * batch_losses(b) * sizeof(float),
-                                  COPY_FROM_DEVICE, w->stream),
-                     "copying losses");
+    bring_losses(n, ret->losses, n->d_losses, b);
+    bring_losses(n, ret->base, n->d_base, b);
     rc = weights_sync(w, err);
     return rc == 0 && ret->best && n->ops->best ? n->ops->best(n, b->count, ret->best, err) : rc;
 }

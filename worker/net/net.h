@@ -4,6 +4,8 @@
  *   dit      flow matching of images (MODEL_DIT)                    worker/net/image_net.c
  *   router   which partition a noised image is from (MODEL_ROUTER)  worker/net/image_net.c
  *   llama    next token of texts (MODEL_LLAMA)                      worker/net/llama.c
+ *   cascade  two dits, of which one draws small images and the other enlarges them
+ *                                                                   worker/net/cascade.c
  *   student  a dit that learns from other dits                      worker/net/distill.c
  *
  *     net_new(dev, model, &opt, &net, err);
@@ -177,6 +179,7 @@ struct net_piece {
 struct net_result {
     float *losses; /* (count), texts (count,seq): 0 where there is no target */
     int32_t *best; /* (count) most probable class; routers only */
+    float *base;   /* (count) the base's part of them; a network with an upscaler only */
 };
 
 /* Mean states: device memory, valid until the net's next call. */
@@ -220,6 +223,7 @@ struct net {
     const char *name;        /* "dit", "student" */
     struct weights *weights; /* belongs to the net */
     struct net_options opt;
+    const float *d_base; /* of d_losses the base's part; NULL: there is no upscaler */
     float *d_losses;     /* (load) or (load,seq) device: of what was loaded and queued */
     struct batch loaded; /* the last net_load's; what it points to may be gone */
     float grad_scale;    /* its */

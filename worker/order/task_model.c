@@ -62,7 +62,7 @@ static int spec_of(const struct work *w, Skerry__V1__Network network, struct mod
         n = t->mixture->n_router_levels;
     }
     struct model_cut cut;
-    const int depth = router ? w->spec.router.depth : w->spec.model.depth;
+    const int depth = router ? w->spec.router.depth : job_blocks(&w->spec);
     int rc = depth > MODEL_BLOCKS_MAX
                  ? err_set(err, -ERR_CONFIG, "model.depth %d is above %d", depth, MODEL_BLOCKS_MAX)
                  : cut_of(levels, n, depth, &cut, err);

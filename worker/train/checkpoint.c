@@ -44,6 +44,11 @@ static void config_digest(struct trainer *t, char hex[HASH_HEX_MAX])
                      o->decay_fraction, o->final_lr, o->weight_decay, o->beta1, o->beta2, o->eps,
                      o->clip, o->ema, (int)(trainer_net(t)->weights->dt == DT_BF16),
                      (int)o->uniform_t, o->label_dropout, o->moments_warmup, o->seed, o->replica);
+    if (model_has_upscaler(s)) {
+        const struct model_upscaler *u = &s->upscaler;
+        n += snprintf(text + n, sizeof text - (size_t)n, "|%d %d %d %d %d %d %a", u->image,
+                      u->patch, u->dim, u->depth, u->heads, u->mlp, (double)u->noise);
+    }
     uint8_t hash[HASH_BYTES];
     hash_sha256(text, (size_t)n, hash);
     (void)hash_hex(hash, sizeof hash, hex);

@@ -16,6 +16,7 @@ uint64_t eval_seed(uint64_t job_seed);
 /* What evaluated batches add up to. */
 struct eval_sum {
     double loss;      /* sum over units: images; texts: nats */
+    double base;      /* the base's part of it, where there is an upscaler */
     uint64_t units;   /* images, or tokens that were predicted */
     uint64_t samples; /* images or rows */
     uint64_t hits;    /* routers: the most probable class was right */

@@ -36,6 +36,22 @@ static inline struct model_spec tiny_spec(void)
     };
 }
 
+/* Of two chains: the base of small images, and the upscaler of images as those of the others. */
+static inline struct model_spec tiny_base(void)
+{
+    struct model_spec s = tiny_spec();
+    s.image = 3;
+    s.patch = 1;
+    return s;
+}
+static inline struct model_spec tiny_cascade(void)
+{
+    struct model_spec s = tiny_base();
+    s.upscaler = (struct model_upscaler){
+        .dim = 8, .depth = 2, .heads = 2, .mlp = 12, .image = 6, .patch = 3, .noise = 0.25f};
+    return s;
+}
+
 /* Of latents, told by captions. */
 static inline struct model_spec tiny_captioned(void)
 {
@@ -110,7 +126,7 @@ static inline float *tiny_weights(const struct model *m, uint64_t seed)
 static inline void tiny_batch(const struct model_spec *s, uint64_t first, unsigned n,
                               uint8_t *images, int32_t *labels)
 {
-    const size_t values = (size_t)(3 * s->image * s->image);
+    const size_t values = (size_t)(3 * model_drawn_side(s) * model_drawn_side(s));
     for (unsigned i = 0; i < n; i++) {
         labels[i] = (int32_t)((first + i) % (uint64_t)s->classes);
         for (size_t j = 0; j < values; j++)

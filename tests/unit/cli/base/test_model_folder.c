@@ -42,6 +42,9 @@
 static const char sound_llama[] =
     LLAMA("dim: 16, depth: 2, heads: 4, kv_heads: 2, ffn: 32, context: 64, rope_theta: 5000");
 static const char sound_dit[] = DIT("dim: 16, depth: 2, heads: 2, patch: 2");
+#define SHRUNK_TO(side)                                                                            \
+    DIT("dim: 16, depth: 2, heads: 2, patch: 2") "upscaler: {low_side: " side "}\n"
+static const char sound_cascade[] = SHRUNK_TO("4");
 static const char sound_pixart[] =
     DIT("dim: 16, depth: 2, heads: 2, patch: 2") "encoders: {vae: x, text: y}\n";
 static const char told_pixart[] =
@@ -112,14 +115,18 @@ static void write_llama(const char *dir, int fault)
     finish(&f, dir, "model");
 }
 
-static void write_dit(const char *dir)
+/* The tensors of a chain; in: channels that it reads. */
+static void put_dit(struct weights *f, const char *chain, uint64_t in)
 {
-    struct weights f = {.w = st_writer_new()};
     struct err err = {0};
-    OK(st_writer_add(f.w, "x_embedder.proj.weight", ST_F32, 4, (uint64_t[]){16, 3, 2, 2}, &err));
-    f.bytes += sizeof(float) * 16 * 12;
-    put(&f, "x_embedder.proj.bias", ST_F32, 16, 0);
-    put(&f, "y_embedder.embedding_table.weight", ST_F32, 4, 16);
+    char name[96];
+    (void)snprintf(name, sizeof name, "%sx_embedder.proj.weight", chain);
+    OK(st_writer_add(f->w, name, ST_F32, 4, (uint64_t[]){16, in, 2, 2}, &err));
+    f->bytes += sizeof(float) * 16 * in * 4;
+    (void)snprintf(name, sizeof name, "%sx_embedder.proj.bias", chain);
+    put(f, name, ST_F32, 16, 0);
+    (void)snprintf(name, sizeof name, "%sy_embedder.embedding_table.weight", chain);
+    put(f, name, ST_F32, 4, 16);
     const struct {
         const char *name;
         uint64_t out, in;
@@ -140,12 +147,20 @@ static void write_dit(const char *dir)
         {"blocks.1.adaLN_modulation.1", 96, 16},
     };
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
-        char name[96];
-        (void)snprintf(name, sizeof name, "%s.weight", layers[i].name);
-        put(&f, name, ST_F32, layers[i].out, layers[i].in);
-        (void)snprintf(name, sizeof name, "%s.bias", layers[i].name);
-        put(&f, name, ST_F32, layers[i].out, 0);
+        (void)snprintf(name, sizeof name, "%s%s.weight", chain, layers[i].name);
+        put(f, name, ST_F32, layers[i].out, layers[i].in);
+        (void)snprintf(name, sizeof name, "%s%s.bias", chain, layers[i].name);
+        put(f, name, ST_F32, layers[i].out, 0);
     }
+}
+
+/* upscaler: channels that it reads; 0: there is none. */
+static void write_dit(const char *dir, uint64_t upscaler)
+{
+    struct weights f = {.w = st_writer_new()};
+    put_dit(&f, "", 3);
+    if (upscaler > 0)
+        put_dit(&f, "upscaler.", upscaler);
     finish(&f, dir, "model");
 }
 
@@ -221,7 +236,7 @@ static int setup(void **state)
     json_decref(text);
     json_decref(images);
     write_llama(f.llama, 0);
-    write_dit(f.dit);
+    write_dit(f.dit, 0);
     *state = &f;
     return 0;
 }
@@ -312,6 +327,35 @@ static void exported_folders_fit(void **state)
     OK(check(f->llama, sound_llama, 0, &err));
     OK(check(f->dit, sound_dit, 3, &err));
     OK(check(f->dit, sound_dit, 0, &err)); /* classes not known yet */
+}
+
+/* Both chains, by their own sizes and tensors. */
+static void folders_with_an_upscaler_fit(void **state)
+{
+    struct fixture *f = *state;
+    struct err err = {0};
+    char dir[64];
+    (void)snprintf(dir, sizeof dir, "%s/cascade", f->root);
+    OK(file_mkdirs(dir, 0700, &err));
+    json_t *drawn = json_pack("{s:s,s:i,s:[{s:s},{s:s},{s:s}]}", "spec", sound_cascade, "round", 3,
+                              "classes", "name", "a", "name", "b", "name", "c");
+    OK(artifacts_files(NULL, drawn, dir, true, &err));
+    json_decref(drawn);
+    write_dit(dir, 6);
+    OK(check(dir, sound_cascade, 3, &err));
+    write_dit(dir, 3); /* one that is told nothing */
+    assert_int_equal(check(dir, sound_cascade, 3, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "upscaler.x_embedder.proj.weight is (16, 3, 2, 2), but the "
+                                    "job's model wants (16, 6, 2, 2)"));
+    assert_int_equal(check(dir, SHRUNK_TO("2"), 3, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "image_size 4, but the job's upscaler.low_side is 2"));
+    assert_int_equal(check(dir, sound_dit, 3, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "a model with an upscaler, but the job's has none"));
+    assert_int_equal(check(f->dit, sound_cascade, 3, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "a model without an upscaler, but the job's has one"));
+    write_dit(dir, 0);
+    assert_int_equal(check(dir, sound_cascade, 3, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "has no tensor upscaler.x_embedder.proj.weight"));
 }
 
 static void other_sizes_are_named(void **state)
@@ -429,9 +473,13 @@ static void byte_tokens_are_ours(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(captioned_folders_fit),        cmocka_unit_test(exported_folders_fit),
-        cmocka_unit_test(folders_with_an_estimate_fit), cmocka_unit_test(other_sizes_are_named),
-        cmocka_unit_test(other_tensors_are_named),      cmocka_unit_test(variants_are_refused),
+        cmocka_unit_test(captioned_folders_fit),
+        cmocka_unit_test(exported_folders_fit),
+        cmocka_unit_test(folders_with_an_upscaler_fit),
+        cmocka_unit_test(folders_with_an_estimate_fit),
+        cmocka_unit_test(other_sizes_are_named),
+        cmocka_unit_test(other_tensors_are_named),
+        cmocka_unit_test(variants_are_refused),
         cmocka_unit_test(byte_tokens_are_ours),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -67,6 +67,29 @@ static void test_diloco(void **state)
     composition_release(&c);
 }
 
+/* A level of each chain, and with fragments those of each chain. */
+static void test_upscaler(void **state)
+{
+    static const char *const more[] = {"}\nupscaler: {low_side: 8, depth: 3}",
+                                       ", fragments: 3}\nupscaler: {low_side: 8, depth: 3}"};
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t each = i ? 3 : 1;
+        struct composition c;
+        assert_int_equal(compose("type: dit", more[i], &c, NULL), 0);
+        assert_int_equal(c.networks[0].n_levels, 2 * each);
+        assert_int_equal(c.n_modules, 2 * each);
+        assert_int_equal(c.n_paths, 1);
+        assert_cut(&c.networks[0], 15);
+        for (uint32_t l = 0; l < 2 * each; l++)
+            for (uint32_t b = 0; b < c.networks[0].levels[l].n_blocks; b++)
+                assert_int_equal(l < each, c.networks[0].levels[l].blocks[b] < 12);
+        assert_true(c.networks[0].levels[0].embedders);
+        assert_true(c.networks[0].levels[2 * each - 1].head);
+        composition_release(&c);
+    }
+}
+
 static void test_fragments(void **state)
 {
     struct composition c;
@@ -215,6 +238,12 @@ static void test_refused(void **state)
          "model.self_condition is 0.5, but with recipe.name ddm"},
         {"self_condition: 1", "}\nrecipe: {name: distill, teacher: 1}",
          "model.self_condition is 1, but with recipe.name distill"},
+        {"type: dit", "}\nrecipe: {name: ddm, experts: 4}\nupscaler: {low_side: 8}",
+         "upscaler.low_side is given, but recipe.name is ddm"},
+        {"type: dit", "}\nrecipe: {name: dipaco, levels: [2]}\nupscaler: {low_side: 8}",
+         "recipe.name is dipaco"},
+        {"type: dit", "}\nrecipe: {name: distill, teacher: 1}\nupscaler: {low_side: 8}",
+         "recipe.name is distill"},
         {"type: llama", "}\nrecipe: {name: dipaco, levels: [256, 256]}", "more than 1024 paths"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -282,15 +311,11 @@ static void test_too_many_levels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_diloco),
-        cmocka_unit_test(test_fragments),
-        cmocka_unit_test(test_ddm),
-        cmocka_unit_test(test_ddm_external),
-        cmocka_unit_test(test_dipaco),
-        cmocka_unit_test(test_dipaco_fragments),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_on_record),
-        cmocka_unit_test(test_too_many_levels),
+        cmocka_unit_test(test_diloco),           cmocka_unit_test(test_upscaler),
+        cmocka_unit_test(test_fragments),        cmocka_unit_test(test_ddm),
+        cmocka_unit_test(test_ddm_external),     cmocka_unit_test(test_dipaco),
+        cmocka_unit_test(test_dipaco_fragments), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_on_record),        cmocka_unit_test(test_too_many_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

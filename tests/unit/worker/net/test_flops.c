@@ -130,6 +130,18 @@ static void dit(void **state)
     as_computed(&s, 2.0 * COUNT * s.dim * (model_patches(&s) * model_patch_values(&s) + 256));
 }
 
+/* Both chains, of which the upscaler reads twice the channels. */
+static void cascade(void **state)
+{
+    const struct model_spec s = tiny_cascade();
+    struct model_spec c[MODEL_CHAINS];
+    double inputs = 0;
+    model_chain_specs(&s, c);
+    for (int i = 0; i < MODEL_CHAINS; i++)
+        inputs += c[i].dim * (model_patches(&c[i]) * model_input_values(&c[i]) + 256);
+    as_computed(&s, 2.0 * COUNT * inputs);
+}
+
 /* Nobody asks for the gradient of states either. */
 static void captions(void **state)
 {
@@ -202,8 +214,9 @@ static void in_print(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dit),   cmocka_unit_test(captions), cmocka_unit_test(router),
-        cmocka_unit_test(llama), cmocka_unit_test(packed),   cmocka_unit_test(in_print),
+        cmocka_unit_test(dit),      cmocka_unit_test(cascade), cmocka_unit_test(captions),
+        cmocka_unit_test(router),   cmocka_unit_test(llama),   cmocka_unit_test(packed),
+        cmocka_unit_test(in_print),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

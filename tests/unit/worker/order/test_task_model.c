@@ -102,6 +102,30 @@ static void cut_as_the_levels_say(void **state)
     model_free(m);
 }
 
+/* A level of each chain, over the blocks of both. */
+static void levels_of_two_chains(void **state)
+{
+    (void)state;
+    static const char spec[] = "name: tiny\ndata: {path: x, image_size: 8}\n"
+                               "model: {patch: 2, dim: 16, depth: 2, heads: 2}\n"
+                               "upscaler: {low_side: 4, depth: 1, noise: 0.3}\n"
+                               "train: {batch: 4, lr: 1e-3}\nouter: {rounds: 3, steps: 6}\n";
+    job_release(&o.w.spec);
+    OK(job_parse(spec, strlen(spec), "the job", &o.w.spec, err));
+    o.blocks[0][1] = 1;
+    o.blocks[1][0] = 2;
+    struct model *m = model_of(MAIN);
+    assert_int_equal(m->spec.image, 4);
+    assert_int_equal(m->spec.upscaler.image, 8);
+    assert_int_equal(m->spec.upscaler.depth, 1);
+    assert_true(m->spec.upscaler.noise == 0.3f);
+    for (size_t i = 0; i < m->n; i++)
+        assert_int_equal(m->tensors[i].level, strncmp(m->tensors[i].name, "upscaler.", 9) == 0);
+    model_free(m);
+    o.task.n_levels = 1;
+    refused(MAIN, "the head in 0");
+}
+
 /* Each network is cut by its own levels only. */
 static void levels_of_the_router(void **state)
 {
@@ -226,11 +250,9 @@ static void files_of_all_levels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(cut_as_the_levels_say),
-        TEST(levels_of_the_router),
-        TEST(each_block_once),
-        TEST(one_embedding_and_one_head),
-        TEST(more_blocks_than_a_model_has),
+        TEST(cut_as_the_levels_say),      TEST(levels_of_two_chains),
+        TEST(levels_of_the_router),       TEST(each_block_once),
+        TEST(one_embedding_and_one_head), TEST(more_blocks_than_a_model_has),
         TEST(files_of_all_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

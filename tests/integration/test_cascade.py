@@ -1,0 +1,112 @@
+"""A model of two chains through the whole system: the example learns in both chains, runs repeat to the bit, what it
+exports is a start, and what does not fit is refused."""
+import json
+import os
+import re
+
+import pytest
+
+from common import HERE, dataset, read_safetensors, skerry
+
+EXAMPLE = os.path.join(HERE, "..", "..", "examples", "cascade-emoji.yaml")
+CHAINS = ["base's loss", "upscaler's loss"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("cascade"))
+    dataset.make(os.path.join(folder, "data"), classes=2, images=256, size=16)
+    return folder
+
+
+def write(place, name, *changes):
+    """The example on small pictures, with each (pattern, text) of changes replaced once."""
+    with open(EXAMPLE, encoding="utf-8") as f:
+        text = f.read()
+    for old, new in ((r"\.\./build/demo/emoji", "data"), (r"holdout: 0\.05", "holdout: 0.2"), (r"count: 72, columns: 9, steps: 30",
+                     "count: 4, columns: 2, steps: 5"), (r"warmup: 60", "warmup: 5"), (r"every: 5", "every: 1"), *changes):
+        text, n = re.subn(old, new, text)
+        assert n == 1, old
+    path = os.path.join(place, name + ".yaml")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    return path
+
+
+def run(place, name, *changes, workers=1, more=()):
+    out = os.path.join(place, "out-" + name)
+    done = skerry("run", write(place, name, *changes), "--workers", workers, "--out", out, *more)
+    assert done.returncode == 0, done.stderr
+    with open(os.path.join(out, "report.json"), encoding="utf-8") as f:
+        return json.load(f), out
+
+
+def losses(report):
+    """Of each chain, on the held-out pictures."""
+    found = {f["name"]: f["value"] for f in report["job"]["figures"]}
+    assert sum(found[c] for c in CHAINS) == pytest.approx(report["job"]["eval_loss"], rel=1e-5)
+    return [found[c] for c in CHAINS]
+
+
+def model(out):
+    with open(os.path.join(out, "model", "model.safetensors"), "rb") as f:
+        return f.read()
+
+
+def rounds(n, steps):
+    return r"rounds: 15, steps: 40", f"rounds: {n}, steps: {steps}"
+
+
+def test_both_chains_learn(place):
+    first, _ = run(place, "first", rounds(1, 2), workers=2)
+    last, out = run(place, "last", rounds(4, 25), workers=2)
+    for before, after in zip(losses(first), losses(last)):
+        assert after < 0.5 * before
+    modules = {(m["network"], m["level"]): m for m in last["modules"]}
+    assert sorted(modules) == [("main", 0), ("main", 1)], "a level of each chain, one module each"
+    assert all(m["version"] == 4 for m in modules.values())
+    tensors = read_safetensors(os.path.join(out, "model", "model.safetensors"))
+    assert tensors["x_embedder.proj.weight"].shape == (96, 3, 1, 1)
+    assert tensors["upscaler.x_embedder.proj.weight"].shape == (96, 6, 2, 2)
+    for level, prefix in ((0, False), (1, True)):
+        mine = sum(t.size for name, t in tensors.items() if name.startswith("upscaler.") == prefix)
+        assert modules["main", level]["parameters"] == mine
+    with open(os.path.join(out, "model", "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    assert config["image_size"] == 8 and config["upscaler"]["image_size"] == 16
+    # What it exported is a start: with hardly a step its losses are those that it had.
+    start = (r"depth: 3, heads: 4\}\nups", f"depth: 3, heads: 4, warm_start: {out}/model}}\nups")
+    again, _ = run(place, "again", start, rounds(1, 1), (r"lr: 1\.5e-3", "lr: 1e-7"))
+    assert losses(again) == pytest.approx(losses(last), rel=0.05)
+
+
+def test_runs_repeat_to_the_bit(place):
+    small = (r"precision|beta2: 0\.95", "beta2: 0.95, precision: f32")
+    runs = [run(place, name, rounds(2, 3), small, (r"replicas: 2", "replicas: 1"), more=("--threads", threads))[1]
+            for name, threads in (("a", "1"), ("b", "2"))]
+    assert model(runs[0]) == model(runs[1])
+    drawn = [open(os.path.join(out, "samples.png"), "rb").read() for out in runs]
+    assert drawn[0] == drawn[1]
+
+
+def test_two_devices_train_it(place):
+    """By data parallelism, whatever the island would do with a model that can be cut; fragments cut each chain."""
+    report, out = run(place, "two", rounds(2, 4), (r"momentum: 0\.6", "momentum: 0.6, fragments: 3"),
+                      more=("--device", "cpu,cpu"))
+    assert len(report["modules"]) == 6
+    assert all(m["version"] == 2 for m in report["modules"])
+    assert all(loss > 0 for loss in losses(report))
+    del out
+
+
+@pytest.mark.parametrize("change, words", [
+    ((r"low_side: 8", "low_side: 6"), "upscaler.low_side is 6, which does not divide data.image_size (16)"),
+    ((r"low_side: 8, ", ""), "upscaler.low_side is missing"),
+    ((r"name: diloco,", "name: ddm, experts: 2,"), "upscaler.low_side is given, but recipe.name is ddm"),
+    ((r"batch: 32,", "batch: 32, parallel: pipeline,"), "a model with an upscaler is not cut"),
+    ((r"patch: 1, dim: 96, depth: 3, heads: 4\}", "type: llama, dim: 96, depth: 3, heads: 4}"), "upscaler"),
+])
+def test_what_does_not_fit_is_refused(place, change, words):
+    done = skerry("check", write(place, "refused", change))
+    assert done.returncode != 0
+    assert words in done.stderr and done.stderr.strip().count("\n") == 0

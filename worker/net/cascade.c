@@ -1,0 +1,271 @@
+#include "worker/net/cascade.h"
+
+#include "common/base/rng.h"
+#include "worker/net/image_net.h"
+#include "worker/net/resize.h"
+
+enum {
+    STREAM_UPSCALER = 0x757073,
+    STREAM_TOLD = 0x746f6c64,
+};
+
+/* The second chain. */
+struct upscaler {
+    struct image_net image; /* first */
+    int side, factor;       /* of the small images, and how much larger its own are */
+    float noise;
+    uint64_t seed;
+    struct inputs inputs;     /* of what was loaded: */
+    uint8_t *large, *d_large; /* (load,S,S,3) small images made large */
+    uint64_t *told, *d_told;  /* (load) random streams */
+};
+
+struct cascade {
+    struct net net;   /* first */
+    struct weights w; /* of both */
+    struct image_net *base;
+    struct upscaler *up;
+    uint8_t *low; /* host, (load,s,s,3) */
+    struct arena arena;
+};
+
+static struct cascade *of(struct net *net)
+{
+    return (struct cascade *)net;
+}
+
+static size_t low_bytes(const struct model *m)
+{
+    return (size_t)model_image_values(&m->chains[0]->spec);
+}
+static size_t large_bytes(const struct model *m)
+{
+    return (size_t)model_image_values(&m->chains[1]->spec);
+}
+
+/* ---- what the upscaler is told ---- */
+
+static void plan_told(struct upscaler *u, size_t bytes, unsigned load)
+{
+    inputs_add(&u->inputs, &u->large, &u->d_large, load * bytes);
+    inputs_add(&u->inputs, &u->told, &u->d_told, load * sizeof *u->told);
+}
+
+int cascade_tell(struct device *dev, struct stream *s, const struct model_spec *spec,
+                 const struct cascade_telling *t, int B, struct err *err)
+{
+    const struct kernel_ops *k = dev->ops;
+    const int64_t n = (int64_t)model_image_values(spec);
+    int rc = k->image_from_u8(dev, t->d_told, t->d_large, B, spec->channels, spec->image,
+                              spec->image, s);
+    if (rc == 0)
+        rc = k->normal(dev, t->d_eps, t->seed, t->d_streams, B, n, s);
+    if (rc == 0)
+        rc = k->axpby(dev, t->d_told, 1.0f - t->noise, t->d_told, t->noise, t->d_eps, B * n, s);
+    return rc < 0 ? err_set(err, rc, "%d small images cannot be noised on %s: %s", B, dev->name,
+                            err_text(rc))
+                  : 0;
+}
+
+static int beside(struct image_net *n, const struct net_micro *micro, struct err *err)
+{
+    const struct upscaler *u = (const struct upscaler *)n;
+    const struct flow_matching *f = &n->flow;
+    const struct cascade_telling t = {.d_large = u->d_large + micro->from * f->most,
+                                      .d_streams = u->d_told + micro->from,
+                                      .d_eps = f->d_eps,
+                                      .d_told = n->d_estimate,
+                                      .seed = u->seed,
+                                      .noise = u->noise};
+    return cascade_tell(f->dev, f->stream, f->spec, &t, (int)micro->count, err);
+}
+
+/* ---- making ---- */
+
+static void upscaler_free(struct net *net)
+{
+    inputs_free(&((struct upscaler *)net)->inputs);
+    image_net_free(net);
+}
+
+static const struct net_ops upscaler_ops = {.free = upscaler_free};
+
+static void cascade_free(struct net *net)
+{
+    struct cascade *c = of(net);
+    if (c->up)
+        upscaler_free(&c->up->image.net);
+    if (c->base)
+        image_net_free(&c->base->net);
+    if (c->w.dev)
+        arena_free(&c->arena, c->w.dev);
+    weights_release(&c->w);
+    mem_free(c->low);
+    mem_free(c);
+}
+
+static int make_base(struct cascade *c, const struct model *m, struct err *err)
+{
+    struct image_net *n = mem_alloc(sizeof *n);
+    struct net *made = NULL;
+    n->net.ops = &dit_net_ops;
+    n->objective = image_net_error;
+    n->whole = &c->w;
+    int rc = image_net_make(n, c->w.dev, m->chains[0], &c->net.opt, &made, err);
+    c->base = rc == 0 ? n : NULL;
+    return rc;
+}
+
+static int make_upscaler(struct cascade *c, const struct model *m, struct err *err)
+{
+    struct upscaler *u = mem_alloc(sizeof *u);
+    struct net *made = NULL;
+    u->image.net.ops = &upscaler_ops;
+    u->image.objective = image_net_error;
+    u->image.beside = beside;
+    u->image.whole = &c->w;
+    u->side = m->spec.image;
+    u->factor = m->spec.upscaler.image / m->spec.image;
+    u->noise = m->spec.upscaler.noise;
+    int rc = image_net_make(&u->image, c->w.dev, m->chains[1], &c->net.opt, &made, err);
+    if (rc < 0)
+        return rc;
+    c->up = u;
+    plan_told(u, large_bytes(m), net_load_most(&c->net.opt));
+    return inputs_alloc(&u->inputs, c->w.dev, err);
+}
+
+static int cascade_make(struct device *dev, const struct model *m, const struct net_options *opt,
+                        struct net **ret, struct err *err)
+{
+    struct cascade *c = mem_alloc(sizeof *c);
+    const unsigned load = net_load_most(opt);
+    c->net.ops = &cascade_net_ops;
+    c->net.weights = &c->w;
+    c->net.opt = *opt;
+    int rc =
+        weights_init(&c->w, dev, m, net_dtype(dev, opt->precision), opt->mode != NET_FORWARD, err);
+    if (rc == 0)
+        rc = make_base(c, m, err);
+    if (rc == 0)
+        rc = make_upscaler(c, m, err);
+    c->low = mem_try_array(load, low_bytes(m));
+    if (rc == 0 && !c->low)
+        rc = err_set(err, -ENOMEM, "no memory for %u small images", load);
+    arena_add(&c->arena, &c->net.d_losses, load * sizeof(float));
+    if (rc == 0)
+        rc = arena_alloc(&c->arena, dev, err);
+    if (rc < 0) {
+        cascade_free(&c->net);
+        return rc;
+    }
+    c->net.d_base = c->base->net.d_losses;
+    *ret = &c->net;
+    return 0;
+}
+
+static uint64_t cascade_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
+{
+    struct upscaler u = {0};
+    plan_told(&u, large_bytes(m), net_load_most(opt));
+    return image_net_bytes(m->chains[0], opt, dt) + image_net_bytes(m->chains[1], opt, dt) +
+           inputs_measure(&u.inputs) + net_load_most(opt) * sizeof(float);
+}
+
+/* ---- passes ---- */
+
+static int load_upscaler(struct upscaler *u, const struct batch *b, const uint8_t *low,
+                         struct err *err)
+{
+    const size_t small = (size_t)u->side * (size_t)u->side * MODEL_PIXEL_CHANNELS;
+    struct net *net = &u->image.net;
+    net->loaded = *b;
+    net->loaded.seed = rng_mix(b->seed, STREAM_UPSCALER);
+    u->seed = net->loaded.seed;
+    for (unsigned i = 0; i < b->count; i++) {
+        resize_up(low + i * small, u->side, u->factor, u->large + i * u->image.flow.most);
+        u->told[i] = rng_mix(b->keys[i], STREAM_TOLD);
+    }
+    int rc = image_net_load(net, &net->loaded, err);
+    if (rc < 0)
+        return rc;
+    rc = inputs_send(&u->inputs, u->image.flow.stream);
+    return rc < 0 ? err_set(err, rc, "%u small images cannot be loaded on %s: %s", b->count,
+                            u->image.flow.dev->name, err_text(rc))
+                  : 0;
+}
+
+static int load(struct net *net, const struct batch *b, struct err *err)
+{
+    struct cascade *c = of(net);
+    const struct upscaler *u = c->up;
+    const int side = u->side * u->factor;
+    const size_t small = low_bytes(c->w.m), large = large_bytes(c->w.m);
+    if (!b->images)
+        return err_set(err, -EINVAL, "a batch of images without pixels");
+    for (unsigned i = 0; i < b->count; i++)
+        resize_down(b->images + i * large, side, u->factor, c->low + i * small);
+    struct batch low = *b;
+    low.images = c->low;
+    c->base->net.grad_scale = c->up->image.net.grad_scale = net->grad_scale;
+    int rc = image_net_load(&c->base->net, &low, err);
+    return rc < 0 ? rc : load_upscaler(c->up, b, c->low, err);
+}
+
+static struct model_part whole_of(const struct image_net *n)
+{
+    return net_part_of(net_model(&n->net));
+}
+
+static int forward(struct net *net, const struct model_part *part, int slot,
+                   const struct net_micro *micro, struct err *err)
+{
+    struct cascade *c = of(net);
+    const struct kernel_ops *k = c->w.ops;
+    const struct model_part base = whole_of(c->base), up = whole_of(&c->up->image);
+    const float *d_up = c->up->image.net.d_losses;
+    (void)part; /* it is not cut */
+    int rc = image_net_forward(&c->base->net, &base, slot, micro, err);
+    if (rc == 0)
+        rc = image_net_forward(&c->up->image.net, &up, slot, micro, err);
+    if (rc < 0)
+        return rc;
+    rc = k->axpby(c->w.dev, net->d_losses + micro->from, 1.0f, net->d_base + micro->from, 1.0f,
+                  d_up + micro->from, micro->count, c->w.stream);
+    return rc < 0 ? err_set(err, rc, "the loss failed on %s: %s", c->w.dev->name, err_text(rc)) : 0;
+}
+
+/* Each chain's gradients are announced to whoever waits for those of the whole. */
+static int chain_backward(const struct cascade *c, struct image_net *n, int slot,
+                          const struct net_micro *micro, struct err *err)
+{
+    const struct model_part part = whole_of(n);
+    n->net.weights->watch = c->w.watch;
+    int rc = image_net_backward(&n->net, &part, slot, micro, err);
+    n->net.weights->watch = NULL;
+    return rc;
+}
+
+static int backward(struct net *net, const struct model_part *part, int slot,
+                    const struct net_micro *micro, struct err *err)
+{
+    struct cascade *c = of(net);
+    (void)part;
+    int rc = chain_backward(c, c->base, slot, micro, err);
+    return rc < 0 ? rc : chain_backward(c, &c->up->image, slot, micro, err);
+}
+
+const struct net_ops cascade_net_ops = {
+    .bytes = cascade_bytes,
+    .make = cascade_make,
+    .free = cascade_free,
+    .load = load,
+    .forward = forward,
+    .backward = backward,
+    .graphs = true,
+};
+
+struct dit *cascade_chain(struct net *net, int chain)
+{
+    return chain == 0 ? of(net)->base->dit : of(net)->up->image.dit;
+}
