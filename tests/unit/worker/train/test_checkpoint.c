@@ -48,15 +48,20 @@ static struct train_options options(void)
     return o;
 }
 
-static struct bench open_bench(const struct train_options *opt)
+static struct bench open_spec(const struct model_spec *spec, const struct train_options *opt)
 {
     struct err err = {0};
     struct bench b = {0};
-    struct model_spec spec = tiny_spec();
     OK(device_open("cpu", 1, &b.dev, &err));
-    OK(model_new(&spec, &b.m, &err));
+    OK(model_new(spec, &b.m, &err));
     OK(trainer_make(b.dev, b.m, opt, &b.t, &err));
     return b;
+}
+
+static struct bench open_bench(const struct train_options *opt)
+{
+    const struct model_spec spec = tiny_spec();
+    return open_spec(&spec, opt);
 }
 
 static void close_bench(struct bench *b)
@@ -247,12 +252,33 @@ static void test_refused(void **state)
     close_bench(&a);
 }
 
+/* Of two chains: it goes on with the same upscaler, and with no other. */
+static void test_upscaler(void **state)
+{
+    const struct train_options opt = options();
+    struct model_spec spec = tiny_cascade();
+    struct err err = {0};
+    struct bench a = open_spec(&spec, &opt);
+    start(&a);
+    OK(checkpoint_save(a.t, path, NULL, 0, &err));
+    struct bench b = open_spec(&spec, &opt);
+    OK(checkpoint_load(b.t, path, NULL, &err));
+    assert_int_equal(trainer_next_step(b.t), 0);
+    close_bench(&b);
+    spec.upscaler.noise = 0.5f; /* which no tensor tells */
+    b = open_spec(&spec, &opt);
+    expect_refused(b.t, -ERR_CONFIG, "another noise");
+    close_bench(&b);
+    close_bench(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resume),
         cmocka_unit_test(test_killed),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_upscaler),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
