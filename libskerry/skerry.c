@@ -480,11 +480,13 @@ double skerry_lr_scale(const struct skerry *s)
 int skerry_number(struct skerry *s, const char *name, double value)
 {
     if (s->n_numbers == NUMBERS_MAX)
-        return err_set(&last, -ENOSPC, "a step can have %d numbers of its own", NUMBERS_MAX);
+        return err_set(&last, -ENOSPC,
+                       "'%.80s' is one number more than the %d that a step can have", name,
+                       NUMBERS_MAX);
     if (!str_is_name(name, NUMBER_NAME_MAX - 1))
         return err_set(&last, -EINVAL,
                        "'%.80s' is no name of a number: expected 1 to 64 of "
-                       "A-Z a-z 0-9 . _ -",
+                       "A-Z a-z 0-9 . _ -, and neither . nor - first",
                        name);
     str_copy(s->numbers[s->n_numbers].name, NUMBER_NAME_MAX, name);
     s->numbers[s->n_numbers++].value = value;

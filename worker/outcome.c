@@ -165,6 +165,8 @@ Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struc
     progress_take(&w->progress, view);
     r->points = view->told.points;
     r->n_points = view->told.n_points;
+    r->number_names = view->told.number_names;
+    r->n_number_names = view->told.n_number_names;
     return r;
 }
 

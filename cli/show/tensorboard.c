@@ -14,7 +14,7 @@
 #define STATE_MAX ((size_t)1 << 20)
 #define PICTURE_MAX EVENT_BYTES_MAX
 #define FILES_MAX 4096 /* of a run: one for each start that had news */
-#define TAG_MAX 96
+#define TAG_MAX 160
 
 struct tensorboard {
     struct cli *cli;
@@ -177,6 +177,16 @@ static int write_loss(struct tensorboard *tb, const json_t *record, struct err *
         scalar(tb, tag_of(tb, "loss", path, replica, tag), step, cli_num(record, "loss", NAN), err);
     if (rc == 0 && r == 0)
         rc = scalar(tb, tag_of(tb, "lr", path, NULL, tag), step, cli_num(record, "lr", NAN), err);
+    const json_t *value, *numbers = json_object_get(record, "numbers");
+    const char *name;
+    json_object_foreach((json_t *)(uintptr_t)numbers, name, value)
+    {
+        char rest[TAG_MAX / 2 + sizeof replica];
+        (void)snprintf(rest, sizeof rest, "%.64s/%s", name, replica);
+        if (rc == 0)
+            rc = scalar(tb, tag_of(tb, "numbers", path, rest, tag), step, json_number_value(value),
+                        err);
+    }
     return rc;
 }
 

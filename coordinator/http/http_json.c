@@ -515,6 +515,14 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
 
 /* ---- metrics ------------------------------------------------------------- */
 
+static json_t *named_numbers(const struct metric_rec *m)
+{
+    json_t *o = must(json_object());
+    for (size_t i = 0; i < m->n_numbers; i++)
+        put(o, m->numbers[i].name, http_json_real(m->numbers[i].value));
+    return o;
+}
+
 json_t *http_json_metric(const struct metric_rec *m)
 {
     json_t *o = must(json_object());
@@ -535,6 +543,8 @@ json_t *http_json_metric(const struct metric_rec *m)
         put(o, "replica", count(m->replica));
         put(o, "step", count(m->step));
         put(o, "lr", must(json_real(isfinite(m->lr) ? m->lr : 0)));
+        if (m->n_numbers > 0)
+            put(o, "numbers", named_numbers(m));
     } else {
         put(o, "seconds", must(json_real(isfinite(m->seconds) ? m->seconds : 0)));
         put(o, "samples", count(m->samples));

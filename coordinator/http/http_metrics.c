@@ -13,6 +13,7 @@ struct writer {
     struct buf *out;
     int rc;                       /* the first append that failed */
     const struct job_family *job; /* the family of the walk that runs */
+    const struct view_job *of;    /* the job whose numbers are walked */
     const struct worker_family *worker;
     const struct device_family *device;
     const char *state;
@@ -256,6 +257,25 @@ static void job_state_line(void *arg, const struct view_job *j)
     value(w, 1);
 }
 
+static void number_line(void *arg, const struct metric_number *n)
+{
+    struct writer *w = arg;
+    char more[METRIC_NAME_MAX + 16];
+    if (isnan(n->value))
+        return;
+    (void)snprintf(more, sizeof more, "number=\"%s\"", n->name);
+    text(w, "skerry_job_number");
+    job_labels(w, w->of, more);
+    value(w, n->value);
+}
+
+static void number_lines(void *arg, const struct view_job *j)
+{
+    struct writer *w = arg;
+    w->of = j;
+    view_each_number(w->co, j->id, number_line, w);
+}
+
 static void jobs(struct writer *w)
 {
     for (size_t i = 0; i < sizeof job_families / sizeof job_families[0]; i++) {
@@ -266,6 +286,8 @@ static void jobs(struct writer *w)
     }
     family(w, "job_state", "gauge", "1 for the state that the job is in.");
     view_each_job(w->co, job_state_line, w);
+    family(w, "job_number", "gauge", "Newest of a number that the job's trainer names.");
+    view_each_job(w->co, number_lines, w);
 }
 
 /* ---- workers ------------------------------------------------------------- */

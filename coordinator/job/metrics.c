@@ -40,18 +40,56 @@ static void add_metric(struct coordinator *co, struct job *j, struct metric_rec 
     save_metric(co->store, j->id, m);
 }
 
-void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
-                    Skerry__V1__LossPoint *const *points, size_t n)
+/* Where the job keeps each of the names; NULL: it does not. */
+static size_t find_numbers(struct coordinator *co, struct job *j, const struct metrics_heard *heard,
+                           struct metric_number *out[METRIC_NUMBERS_MAX])
 {
-    struct metric_rec m = {
-        .kind = METRIC_LOSS, .path = t->path, .replica = t->train.replica, .round = t->train.round};
+    size_t n = 0;
+    for (; n < heard->n_names && n < METRIC_NUMBERS_MAX; n++) {
+        out[n] = job_number(j, heard->names[n]);
+        if (out[n] != NULL || j->numbers_refused)
+            continue;
+        j->numbers_refused = true;
+        core_say(co, j->id, 0,
+                 "the trainer's number '%.80s' is left out, as a name has 1 to %d of A-Z a-z 0-9 . "
+                 "_ - and a job at most %d names; so are further ones",
+                 heard->names[n], METRIC_NAME_MAX - 1, JOB_NUMBERS_MAX);
+    }
+    return n;
+}
+
+/* What a point has of them. */
+static size_t take_numbers(struct metric_number *const *kept, size_t n,
+                           const Skerry__V1__LossPoint *p, struct metric_number *out)
+{
     size_t taken = 0;
-    for (size_t i = 0; i < n && i < 1024; i++) {
+    for (size_t i = 0; i < n && i < p->n_numbers; i++)
+        if (kept[i] != NULL && isfinite(p->numbers[i])) {
+            kept[i]->value = p->numbers[i];
+            out[taken++] = *kept[i];
+        }
+    return taken;
+}
+
+void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
+                    const struct metrics_heard *heard)
+{
+    struct metric_number *kept[METRIC_NUMBERS_MAX], numbers[METRIC_NUMBERS_MAX];
+    struct metric_rec m = {.kind = METRIC_LOSS,
+                           .path = t->path,
+                           .replica = t->train.replica,
+                           .round = t->train.round,
+                           .numbers = numbers};
+    Skerry__V1__LossPoint *const *points = heard->points;
+    const size_t n_kept = find_numbers(co, j, heard, kept);
+    size_t taken = 0;
+    for (size_t i = 0; i < heard->n && i < 1024; i++) {
         if (!isfinite(points[i]->loss) || !isfinite(points[i]->lr))
             continue;
         m.step = points[i]->step;
         m.loss = (double)points[i]->loss;
         m.lr = (double)points[i]->lr;
+        m.n_numbers = take_numbers(kept, n_kept, points[i], numbers);
         add_metric(co, j, &m);
         job_replica_memory(j, t->path, t->train.replica)->loss = points[i]->loss;
         taken++;

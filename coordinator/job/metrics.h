@@ -7,9 +7,19 @@
 
 struct Skerry__V1__LossPoint;
 
-/* Points of a phase's loss curve.  The job's own loss follows with the turn. */
+/* Points as a worker sent them, with the names of what is in their numbers. */
+struct metrics_heard {
+    struct Skerry__V1__LossPoint *const *points;
+    size_t n;
+    char *const *names;
+    size_t n_names;
+};
+
+/* Points of a phase's loss curve, and of the numbers that its trainer names, of which a job can
+ * have JOB_NUMBERS_MAX: what is beyond is left out, which is said once.  The job's own loss follows
+ * with the turn. */
 void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
-                    struct Skerry__V1__LossPoint *const *points, size_t n);
+                    const struct metrics_heard *heard);
 /* Before each commit. */
 void metrics_turn(struct coordinator *co);
 /* A held-out loss was measured. */

@@ -263,7 +263,9 @@ static int train_apply(struct coordinator *co, struct job *j, struct task *t,
         (rc = result_blob(co, r->moments, "the file of moments", &t->train.moments, err)) < 0)
         return rc;
     t->train.waited_ms = r->waited_ms;
-    metrics_points(co, j, t, r->points, r->n_points);
+    metrics_points(
+        co, j, t,
+        &(struct metrics_heard){r->points, r->n_points, r->number_names, r->n_number_names});
     if (!r->snapshot) {
         note_took(co, j, t);
         task_settle(co, t, r->samples);

@@ -284,7 +284,9 @@ static void take_progress(struct coordinator *co, struct worker *w, struct task 
     }
     /* On a full disk the points of the curve are let go: they would pile up. */
     if (j != NULL && t->kind == TASK_TRAIN && core_writable(co, NULL) == 0)
-        metrics_points(co, j, t, p->points, p->n_points);
+        metrics_points(
+            co, j, t,
+            &(struct metrics_heard){p->points, p->n_points, p->number_names, p->n_number_names});
 }
 
 static void heartbeat_send(struct coordinator *co, struct reply *r)

@@ -89,6 +89,7 @@ void job_free(struct job *j)
     mem_free((void *)j->grids);
     mem_free(j->sizes);
     mem_free(j->trace.text);
+    mem_free(j->numbers);
     mem_free((void *)j->scores);
     mem_free((void *)j->rows);
     mem_free(j->refused);
@@ -249,6 +250,21 @@ void job_keep_rounds(struct job *j, size_t n)
         marks_add(&j->rounds_gone, (uint64_t)rounds[i].round << 32 | rounds[i].path);
     memmove(&rounds[0], &rounds[j->n_rounds - n], n * sizeof(*rounds));
     j->n_rounds = n;
+}
+
+struct metric_number *job_number(struct job *j, const char *name)
+{
+    for (size_t i = 0; i < j->n_numbers; i++)
+        if (strcmp(j->numbers[i].name, name) == 0)
+            return &j->numbers[i];
+    if (!str_is_name(name, METRIC_NAME_MAX - 1) || j->n_numbers == JOB_NUMBERS_MAX)
+        return NULL;
+    if (j->numbers == NULL)
+        j->numbers = mem_alloc_array(JOB_NUMBERS_MAX, sizeof(*j->numbers));
+    struct metric_number *n = &j->numbers[j->n_numbers++];
+    (void)str_copy(n->name, sizeof(n->name), name);
+    n->value = (double)NAN;
+    return n;
 }
 
 void job_add_round(struct job *j, const struct round_rec *r)

@@ -19,6 +19,7 @@
 #define JOB_SAMPLES_MAX 1024 /* grids kept per job */
 #define JOB_ROUNDS_MAX 4096  /* round records kept */
 #define JOB_ROWS_MAX 1024
+#define JOB_NUMBERS_MAX 64    /* names of trainers' numbers */
 #define JOB_TRACE_MAX 131072  /* bytes, as in ReportRequest */
 #define ENCODER_FILES_MAX 256 /* as Task.encoders */
 #define ENCODER_NAME_MAX 129
@@ -217,6 +218,10 @@ struct job {
     struct job_trace trace; /* (m) */
     uint64_t metric_n;      /* last n of the metrics */
     uint64_t metric_points; /* loss points in the store */
+    /* Those that trainers name, JOB_NUMBERS_MAX at most; values (m): the newest of any replica. */
+    struct metric_number *numbers;
+    size_t n_numbers;
+    bool numbers_refused; /* (m) there was one more, which was said */
     uint64_t bytes_up, bytes_down, shard_bytes_down;
     uint64_t steps_done;  /* inner steps of all accepted phases */
     uint64_t phases_done; /* accepted phases */
@@ -299,6 +304,9 @@ void job_add_score(struct job *j, const struct score_rec *r);
 void job_drop_scores(struct job *j);
 /* In place of the row of the same kind, path and name; false: JOB_ROWS_MAX others are kept. */
 bool job_put_row(struct job *j, const struct row_rec *r);
+/* The number that a trainer calls so; NULL: it is none of A-Z a-z 0-9 . _ -, or JOB_NUMBERS_MAX
+ * others are kept. */
+struct metric_number *job_number(struct job *j, const char *name);
 /* The oldest makes room at JOB_ROUNDS_MAX. */
 void job_add_round(struct job *j, const struct round_rec *r);
 /* Forgets all but the newest n. */

@@ -146,8 +146,12 @@ static const char schema_7[] = "CREATE TABLE specs(job INTEGER PRIMARY KEY, yaml
                                "INSERT INTO specs SELECT id, yaml FROM jobs;"
                                "UPDATE jobs SET yaml=NULL;";
 
+/* Numbers that trainers name: "NAME VALUE NAME VALUE" of a point, the names of a job. */
+static const char schema_8[] = "ALTER TABLE metrics ADD COLUMN numbers TEXT;"
+                               "ALTER TABLE jobs ADD COLUMN numbers TEXT;";
+
 static const char *const migrations[] = {schema_1, schema_2, schema_3, schema_4,
-                                         schema_5, schema_6, schema_7};
+                                         schema_5, schema_6, schema_7, schema_8};
 
 enum statement {
     PUT_COUNTER,
@@ -212,7 +216,7 @@ static const char *const statements[STATEMENTS] = {
         " vocab=?17, tokenizer=?18, tokenizer_size=?19, warm_start=?20, warm_start_size=?21,"
         " partitioner=?22, partitioner_size=?23, assignment=?24, assignment_size=?25, sizes=?26,"
         " waited_ms=?27, trained_ms=?28, partitioner_before=?29, partitioner_before_size=?30,"
-        " bytes_up=?31, bytes_down=?32, shard_bytes_down=?33, input=?34 WHERE id=?1",
+        " bytes_up=?31, bytes_down=?32, shard_bytes_down=?33, input=?34, numbers=?35 WHERE id=?1",
     [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
     [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
@@ -241,7 +245,7 @@ static const char *const statements[STATEMENTS] = {
     [PUT_SCORE] = "INSERT OR REPLACE INTO scores VALUES(?,?,?,?,?,?)",
     [DEL_SCORES] = "DELETE FROM scores WHERE job=?",
     [PUT_ROW] = "INSERT OR REPLACE INTO rows VALUES(?,?,?,?,?,?,?,?,?)",
-    [PUT_METRIC] = "INSERT OR REPLACE INTO metrics VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_METRIC] = "INSERT OR REPLACE INTO metrics VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [THIN_POINTS] = "DELETE FROM metrics WHERE job=? AND kind=1 AND n<=? AND (n&?)!=0",
     [THIN_ROUNDS] = "DELETE FROM metrics WHERE job=? AND kind!=1 AND round<=? AND (round&?)!=0",
     /* What hangs on modules and tasks goes before them. */
@@ -517,7 +521,10 @@ static void put_ledger(struct store *s, const struct job *j, uint32_t partition)
 /* The bytes go along: they change with every file that is served. */
 static void put_job(struct store *s, struct job *j)
 {
-    char input[64];
+    char input[64], names[JOB_NUMBERS_MAX * METRIC_NAME_MAX + 1] = "";
+    size_t len = 0;
+    for (size_t i = 0; i < j->n_numbers; i++)
+        len += (size_t)snprintf(names + len, sizeof(names) - len, "%s ", j->numbers[i].name);
     (void)snprintf(input, sizeof(input), "%u %u %u %u", j->input.channels, j->input.side,
                    j->input.caption, j->input.caption_tokens);
     if (j->row.seen == 0) {
@@ -525,13 +532,14 @@ static void put_job(struct store *s, struct job *j)
         store_put(s, PUT_SPEC, "it", I(j->id), j->yaml);
     }
     (void)store_put_changed(
-        s, &j->row.seen, PUT_JOB, "iitiiiiiiiiddiiiibibibibibiibi|iiit", I(j->id), I(j->state),
+        s, &j->row.seen, PUT_JOB, "iitiiiiiiiiddiiiibibibibibiibi|iiitt", I(j->id), I(j->state),
         j->reason, I(j->made_unix_ms), I(j->started_unix_ms), I(j->ended_unix_ms), I(j->bad_count),
         I(j->metric_n), I(j->metric_points), I(j->steps_done), I(j->phases_done), (double)j->loss,
         (double)j->eval_loss, I(j->generation), I(j->resharded), I(j->finishing), I(j->vocab),
         B(&j->tokenizer), B(&j->warm_start), B(&j->partitioner), B(&j->assignment), j->sizes,
         j->comp.n_partitions * sizeof(*j->sizes), I(j->waited_ms), I(j->trained_ms),
-        B(&j->partitioner_before), I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down), input);
+        B(&j->partitioner_before), I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down), input,
+        names);
 }
 
 static void put_all_of_job(struct store *s, struct job *j)
@@ -605,9 +613,14 @@ void persist_changes(struct store *s, struct state *st)
 
 void save_metric(struct store *s, uint64_t job_id, const struct metric_rec *m)
 {
-    store_put(s, PUT_METRIC, "iiiiiiidddiiii", I(job_id), I(m->n), I(m->kind), I(m->path),
+    char numbers[METRIC_NUMBERS_MAX * (METRIC_NAME_MAX + 32)] = "";
+    size_t len = 0;
+    for (size_t i = 0; i < m->n_numbers; i++)
+        len += (size_t)snprintf(numbers + len, sizeof(numbers) - len, "%s %.17g ",
+                                m->numbers[i].name, m->numbers[i].value);
+    store_put(s, PUT_METRIC, "iiiiiiidddiiiit", I(job_id), I(m->n), I(m->kind), I(m->path),
               I(m->replica), I(m->round), I(m->step), m->loss, m->lr, m->seconds, I(m->samples),
-              I(m->bytes_up), I(m->bytes_down), I(m->at_unix_ms));
+              I(m->bytes_up), I(m->bytes_down), I(m->at_unix_ms), len > 0 ? numbers : NULL);
 }
 
 /* Of n all but the newest half a maximum are older; every 2nd, 4th, 8th ... of them is kept as n

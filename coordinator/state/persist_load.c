@@ -307,6 +307,13 @@ static void stand_in(struct job *j)
     (void)str_copy(j->reason, sizeof(j->reason), j->refused);
 }
 
+static void load_numbers(struct job *j, const char *names)
+{
+    char name[METRIC_NAME_MAX];
+    for (int len; sscanf(names, "%64s%n", name, &len) == 1; names += len)
+        (void)job_number(j, name);
+}
+
 static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = state_add_job(st, u64(q, 0));
@@ -350,7 +357,8 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
     j->trained_ms = u64(q, 31);
     (void)sscanf(store_text(q, 34), "%u %u %u %u", &j->input.channels, &j->input.side,
                  &j->input.caption, &j->input.caption_tokens); /* else zeros: there was none */
-    j->old_shards = true;                                      /* looked through once */
+    load_numbers(j, store_text(q, 35));
+    j->old_shards = true; /* looked through once */
     if (j->unread)
         stand_in(j);
     return 0;
@@ -790,6 +798,16 @@ int persist_load(struct store *s, struct state *st, struct err *err)
     return 0;
 }
 
+static size_t read_numbers(const char *text, struct metric_number out[METRIC_NUMBERS_MAX])
+{
+    size_t n = 0;
+    for (int len; n < METRIC_NUMBERS_MAX &&
+                  sscanf(text, "%64s %lg%n", out[n].name, &out[n].value, &len) == 2;
+         text += len)
+        n++;
+    return n;
+}
+
 int persist_metrics(struct store *s, uint64_t job_id, uint64_t after, size_t limit, metric_fn fn,
                     void *arg, struct err *err)
 {
@@ -801,6 +819,7 @@ int persist_metrics(struct store *s, uint64_t job_id, uint64_t after, size_t lim
     (void)sqlite3_bind_int64(q, 1, (int64_t)job_id);
     (void)sqlite3_bind_int64(q, 2, (int64_t)after);
     (void)sqlite3_bind_int64(q, 3, (int64_t)limit);
+    struct metric_number numbers[METRIC_NUMBERS_MAX];
     while (sqlite3_step(q) == SQLITE_ROW) {
         struct metric_rec m = {
             .n = u64(q, 1),
@@ -816,6 +835,8 @@ int persist_metrics(struct store *s, uint64_t job_id, uint64_t after, size_t lim
             .bytes_up = u64(q, 11),
             .bytes_down = u64(q, 12),
             .at_unix_ms = (int64_t)u64(q, 13),
+            .numbers = numbers,
+            .n_numbers = read_numbers(store_text(q, 14), numbers),
         };
         fn(arg, &m);
     }

@@ -239,6 +239,10 @@ typedef void (*view_class_fn)(void *arg, const struct view_class *c);
 /* In the order of the dataset. */
 void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, void *arg);
 
+typedef void (*view_number_fn)(void *arg, const struct metric_number *n);
+/* What the job's trainers have named; the value is the newest of any replica, NAN: not known. */
+void view_each_number(struct coordinator *co, uint64_t job_id, view_number_fn fn, void *arg);
+
 typedef void (*view_bad_sample_fn)(void *arg, const struct bad_sample *b);
 /* Those that are kept by name. */
 void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn,

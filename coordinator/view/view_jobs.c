@@ -277,6 +277,13 @@ void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, 
         fn(arg, &(struct view_class){(uint32_t)i, j->classes[i], j->counts[i]});
 }
 
+void view_each_number(struct coordinator *co, uint64_t job_id, view_number_fn fn, void *arg)
+{
+    const struct job *j = state_job(&co->state, job_id);
+    for (size_t i = 0; j != NULL && i < j->n_numbers; i++)
+        fn(arg, &j->numbers[i]);
+}
+
 void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn, void *arg)
 {
     const struct job *j = state_job(&co->state, job_id);

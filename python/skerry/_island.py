@@ -136,7 +136,7 @@ class Phase(_Order):
                 raise _lib.Error("the loader has no batches")
 
     def step(self, loss: Any, samples: int, lr: float = 0.0, grad_norm: float = 0.0, **numbers: float) -> None:
-        """One step is done.  numbers: figures of one's own, by name."""
+        """One step is done.  numbers: up to 16 figures of one's own, which become series of the job by these names."""
         handle = self._island._handle
         for name, value in numbers.items():
             check(lib.skerry_number(handle, name.encode(), float(value)))

@@ -51,7 +51,8 @@ def sha(n):
 class Job:
     """The answer to GET /v1/jobs/1 and what belongs to it, in self.job, .workers, .metrics."""
 
-    def __init__(self, name, recipe, sizes, levels, router=False, text=False, round=4, rounds=10, workers=5, private=False):
+    def __init__(self, name, recipe, sizes, levels, router=False, text=False, round=4, rounds=10, workers=5, private=False, numbers=False):
+        self.numbers = numbers
         self.rng = random.Random(7)
         self.text, self.router, self.round, self.rounds = text, router, round, rounds
         self.n, self.blobs, self.metrics = len(sizes), {}, []
@@ -142,7 +143,8 @@ class Job:
             base = 2.0 if p["network"] == "router" else 0.38 + 0.015 * p["path"]
             for step in range(0, self.round * 50 + 12, 2):
                 loss = base + 0.9 * math.exp(-step / 60) + 0.02 * self.rng.random()
-                self.record("loss", p, step // 50 + 1, replica=0, step=step, loss=loss, lr=1e-3)
+                named = {"numbers": {"accuracy": 1 - loss / 3}} if self.numbers else {}
+                self.record("loss", p, step // 50 + 1, replica=0, step=step, loss=loss, lr=1e-3, **named)
             for r in range(1, self.round + 1):
                 self.job["history"].append({
                     "path": p["path"], "round": r, "loss": base + 0.5 / r, "eval_loss": base + 0.02 + 0.5 / r, "seconds": 61.0,
@@ -214,8 +216,8 @@ def dense():
     return Job("dense grid", "dipaco", [300] * 64, [8, 8], workers=20)
 
 
-def plain():
-    return Job("plain", "diloco", [1000], [1], workers=1)
+def plain(numbers=False):
+    return Job("plain", "diloco", [1000], [1], workers=1, numbers=numbers)
 
 
 class Server:

@@ -529,6 +529,21 @@ def test_one_path_needs_no_grid(show):
     assert not page.visible("#stage") and not page.visible("#loss-of")
 
 
+def test_numbers_of_a_trainer(show):
+    """Another series in place of the loss; a job without any has no choice."""
+    page = show(canned.plain())
+    page.wait(lambda: page.count("#chart .mean"), "the curves")
+    assert not page.visible("#shown")
+    page = show(canned.plain(numbers=True))
+    page.wait(lambda: page.visible("#shown"), "the choice")
+    curve = page.js("return document.querySelector('#chart .mean').getAttribute('d')")
+    page.driver.find_element(By.ID, "shown-series").send_keys("a")
+    page.wait(lambda: page.js("return document.querySelector('#chart .mean').getAttribute('d')") != curve, "its curve")
+    page.wait_text("#readout", "accuracy")
+    assert "accuracy over steps" in page.js("return document.querySelector('#chart').getAttribute('aria-label')").lower()
+    assert page.count("#chart .eval-dot") == 0 and page.js(UNNAMED) == []
+
+
 def test_real_experts(page):
     for name in ("isle-a", "isle-b"):
         page.swarm.worker(name)

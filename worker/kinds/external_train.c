@@ -55,18 +55,37 @@ static int plan(struct engine *e, struct work *w, struct err *err)
 
 /* ---- while it trains ---- */
 
+static int take_numbers(struct phase *p, const Skerry__Trainer__V1__Progress *m,
+                        double out[PROGRESS_NUMBERS_MAX], struct err *err)
+{
+    for (size_t i = 0; i < PROGRESS_NUMBERS_MAX; i++)
+        out[i] = (double)NAN;
+    for (size_t i = 0; i < m->n_numbers; i++) {
+        const int at = progress_number(&p->w->progress, m->numbers[i]->name, err);
+        if (at < 0)
+            return at;
+        out[at] = m->numbers[i]->value;
+    }
+    return 0;
+}
+
 static int on_progress(void *arg, const Skerry__Trainer__V1__Progress *m, struct err *err)
 {
     struct phase *p = arg;
+    double numbers[PROGRESS_NUMBERS_MAX];
     if (!isfinite(m->loss))
         return err_set(err, -ERR_TRAINER, "the trainer's loss is no finite number after %u steps",
                        p->steps + 1);
+    const int rc = take_numbers(p, m, numbers, err);
+    if (rc < 0)
+        return rc;
     p->loss_first = p->steps == 0 ? m->loss : p->loss_first;
     p->loss_last = m->loss;
     p->loss_sum += (double)m->loss;
     p->steps++;
     p->samples += m->samples;
-    const struct progress_point point = {p->t->first_step + p->steps, m->loss, m->lr};
+    const struct progress_point point = {
+        .step = p->t->first_step + p->steps, .loss = m->loss, .lr = m->lr, .numbers = numbers};
     progress_step(&p->w->progress, &point, m->grad_norm, p->samples);
     prefetch_step(&p->ahead);
     return 0;

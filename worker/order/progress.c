@@ -45,6 +45,12 @@ void progress_units(struct progress *p, uint32_t done, uint32_t total)
     pthread_mutex_unlock(&p->lock);
 }
 
+/* Of those that are numbers. */
+static double mean_of(double a, double b)
+{
+    return isnan(a) ? b : isnan(b) ? a : (a + b) / 2;
+}
+
 /* Averages pairs of points, so that half of the places are free again. */
 static void thin(struct progress_view *v)
 {
@@ -54,6 +60,8 @@ static void thin(struct progress_view *v)
         const float loss = (a->loss + b->loss) / 2;
         v->points[i] = *b;
         v->points[i].loss = loss;
+        for (size_t k = 0; k < PROGRESS_NUMBERS_MAX; k++)
+            v->numbers[i][k] = mean_of(v->numbers[2 * i][k], v->numbers[2 * i + 1][k]);
     }
 }
 
@@ -84,13 +92,41 @@ void progress_step(struct progress *p, const struct progress_point *point, float
     p->loss_n++;
     if (told->n_points == PROGRESS_POINTS_MAX)
         thin(&p->view);
+    double *numbers = p->view.numbers[told->n_points];
     Skerry__V1__LossPoint *to = &p->view.points[told->n_points++];
     skerry__v1__loss_point__init(to);
     to->step = point->step;
     to->loss = point->loss;
     to->lr = point->lr;
+    for (size_t i = 0; i < PROGRESS_NUMBERS_MAX; i++)
+        numbers[i] = point->numbers && i < told->n_number_names ? point->numbers[i] : (double)NAN;
     measure(p, samples);
     pthread_mutex_unlock(&p->lock);
+}
+
+int progress_number(struct progress *p, const char *name, struct err *err)
+{
+    size_t i = 0, n = p->view.told.n_number_names;
+    while (i < n && strcmp(p->view.number_names[i], name) != 0)
+        i++;
+    if (i < n)
+        return (int)i;
+    if (!str_is_name(name, PROGRESS_NUMBER_NAME_MAX - 1))
+        return err_set(
+            err, -ERR_TRAINER,
+            "the trainer calls a number '%.80s', expected 1 to %d of A-Z a-z 0-9 . _ -, and "
+            "neither . nor - first",
+            name, PROGRESS_NUMBER_NAME_MAX - 1);
+    if (n == PROGRESS_NUMBERS_MAX)
+        return err_set(err, -ERR_TRAINER,
+                       "the trainer tells a number '%s' beside %d others, which is one more than a "
+                       "phase can have",
+                       name, PROGRESS_NUMBERS_MAX);
+    pthread_mutex_lock(&p->lock);
+    (void)str_copy(p->view.number_names[n], PROGRESS_NUMBER_NAME_MAX, name);
+    p->view.told.n_number_names = n + 1;
+    pthread_mutex_unlock(&p->lock);
+    return (int)n;
 }
 
 void progress_rates(struct progress *p, double flops, double peak_flops)
@@ -118,8 +154,14 @@ void progress_take(struct progress *p, struct progress_view *ret)
     *ret = p->view;
     p->view.told.n_points = 0;
     pthread_mutex_unlock(&p->lock);
-    for (size_t i = 0; i < ret->told.n_points; i++)
+    for (size_t i = 0; i < ret->told.n_points; i++) {
         ret->list[i] = &ret->points[i];
+        ret->points[i].numbers = ret->numbers[i];
+        ret->points[i].n_numbers = ret->told.n_number_names;
+    }
+    for (size_t i = 0; i < ret->told.n_number_names; i++)
+        ret->names[i] = ret->number_names[i];
     ret->told.points = ret->list;
+    ret->told.number_names = ret->names;
     ret->told.activity = ret->activity;
 }

@@ -11,11 +11,14 @@
 
 #define PROGRESS_POINTS_MAX 256
 #define PROGRESS_ACTIVITY_MAX 129
+#define PROGRESS_NUMBERS_MAX 16
+#define PROGRESS_NUMBER_NAME_MAX 65
 
 /* One inner step. */
 struct progress_point {
     uint64_t step;
     float loss, lr;
+    const double *numbers; /* by progress_number, NAN: none; NULL: the step has none at all */
 };
 
 /* How several devices share a step; devices 0: it is not known, or there is one.  The message is
@@ -33,6 +36,8 @@ struct progress_view {
     struct progress_plan plan;
     char activity[PROGRESS_ACTIVITY_MAX];
     Skerry__V1__LossPoint points[PROGRESS_POINTS_MAX], *list[PROGRESS_POINTS_MAX];
+    double numbers[PROGRESS_POINTS_MAX][PROGRESS_NUMBERS_MAX];
+    char number_names[PROGRESS_NUMBERS_MAX][PROGRESS_NUMBER_NAME_MAX], *names[PROGRESS_NUMBERS_MAX];
 };
 
 struct progress {
@@ -55,6 +60,10 @@ void progress_total(struct progress *p, uint32_t steps_total);
 /* One inner step is done; samples is the sum so far. */
 void progress_step(struct progress *p, const struct progress_point *point, float grad_norm,
                    uint64_t samples);
+
+/* The place of a number of the trainer's in progress_point.numbers: the same for a name as long as
+ * the task lasts.  -ERR_TRAINER with a sentence: no name, or a 17th.  One thread. */
+int progress_number(struct progress *p, const char *name, struct err *err);
 
 /* Other units: done of total.  A task in several parts begins each at 0; the samples that are told
  * are the units of all parts, which only grow: the coordinator takes that for progress. */

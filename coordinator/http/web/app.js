@@ -305,6 +305,7 @@ $('job').addEventListener('change', () => {
 addEventListener('hashchange', () => read());
 document.addEventListener('visibilitychange', () => !document.hidden && read());
 $('log-y').addEventListener('change', () => chart.setLog($('log-y').checked));
+$('shown-series').addEventListener('change', () => chart.setSeries($('shown-series').value));
 $('loss-network').addEventListener('change', () => chart.setNetwork($('loss-network').value));
 $('draw').addEventListener('click', drawNow);
 samples.start();

@@ -1,5 +1,6 @@
 // The loss chart: every replica faint (of many paths: every path), their mean bold, held-out loss as
-// points.  A router has a loss of its own kind, so it is drawn alone.
+// points.  A router has a loss of its own kind, so it is drawn alone.  In place of the loss a number that a trainer
+// names can be shown.
 import {$, el, svg, loss, number, lane} from './util.js';
 
 const BINS = 320;        // points drawn per line
@@ -84,7 +85,10 @@ export class LossChart {
   }
 
   clear() {
-    this.lines = new Map(); // "path/replica" -> [{x, y, lr}]
+    this.lines = new Map(); // "path/replica" -> [{x, y, lr, numbers}]
+    this.series = '';       // the number that is shown; '': the loss
+    $('shown-series').replaceChildren(el('option', {value: ''}, 'loss'));
+    $('shown').hidden = true;
     this.marks = [];        // [{path, x, y, round}]: held-out
     this.paths = [];        // as path_list has them
     this.network = 'main';
@@ -98,8 +102,23 @@ export class LossChart {
     const key = `${p.path}/${p.replica}`;
     let line = this.lines.get(key);
     if (!line) this.lines.set(key, (line = []));
-    line.push({x: p.step, y: p.loss, lr: p.lr});
+    line.push({x: p.step, y: p.loss, lr: p.lr, numbers: p.numbers});
+    for (const name of Object.keys(p.numbers || {})) this.offer(name);
     if (line.length > KEEP) this.lines.set(key, line.filter((_, i) => i % 2 === 1));
+    this.later();
+  }
+
+  // A number that can be shown.
+  offer(name) {
+    const choice = $('shown-series');
+    if ([...choice.options].some((o) => o.value === name)) return;
+    choice.append(el('option', {value: name}, name));
+    $('shown').hidden = false;
+  }
+
+  setSeries(name) {
+    this.series = name;
+    this.at = null;
     this.later();
   }
 
@@ -143,14 +162,20 @@ export class LossChart {
     for (const [key, points] of this.lines) {
       const [path, replica] = key.split('/').map(Number);
       if (!known.has(path)) continue;
-      const name = this.byPath ? path : replica;
-      groups.set(name, groups.has(name) ? groups.get(name).concat(points) : points);
+      const name = this.byPath ? path : replica, own = this.valuesOf(points);
+      if (own.length) groups.set(name, groups.has(name) ? groups.get(name).concat(own) : own);
     }
     return new Map([...groups].sort((a, b) => a[0] - b[0]));
   }
 
+  valuesOf(points) {
+    if (!this.series) return points;
+    return points.filter((p) => p.numbers && this.series in p.numbers).map((p) => ({x: p.x, y: p.numbers[this.series]}));
+  }
+
   // Held-out points: of the path that is looked at, else the mean of all, weighed by what each is judged by.
   get evals() {
+    if (this.series) return [];
     const known = new Map(this.shown.map((p) => [p.path, p.holdout || 1]));
     if (this.byPath && known.has(this.looked)) return this.marks.filter((m) => m.path === this.looked);
     const rounds = new Map();
@@ -268,7 +293,7 @@ export class LossChart {
     this.box.replaceChildren(root);
     this.hover(this.at !== null && this.at < this.bins.length ? this.at : null);
     const last = data.bins[data.bins.length - 1];
-    this.box.setAttribute('aria-label', `Loss over steps: ${last ? `${loss(last.mean)} at step ${number(last.x)}` : 'held-out points only'}. `
+    this.box.setAttribute('aria-label', `${this.series || 'Loss'} over steps: ${last ? `${loss(last.mean)} at step ${number(last.x)}` : 'held-out points only'}. `
       + 'Left and right arrow keys read values.');
   }
 
@@ -335,7 +360,7 @@ export class LossChart {
 
   legend() {
     const many = this.names.length > 1, parts = [];
-    if (this.bins.length) parts.push(el('span', {}, el('i', {class: 'key'}), many ? 'mean' : 'training loss'));
+    if (this.bins.length) parts.push(el('span', {}, el('i', {class: 'key'}), many ? 'mean' : this.series || 'training loss'));
     if (this.crowded) {
       parts.push(el('span', {}, el('i', {class: 'key wide'}), `lowest to highest of ${this.names.length} ${this.byPath ? (this.mixture ? 'experts' : 'paths') : 'replicas'}`));
       if (this.byPath && this.names.includes(this.looked)) parts.push(el('span', {}, this.key(this.looked), this.name(this.looked)));

@@ -163,6 +163,12 @@ void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, 
     fn(arg, &c);
 }
 
+void view_each_number(struct coordinator *co, uint64_t job_id, view_number_fn fn, void *arg)
+{
+    fn(arg, &(struct metric_number){"top-1", 0.75});
+    fn(arg, &(struct metric_number){"not.known", NAN});
+}
+
 void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn, void *arg)
 {
     struct bad_sample b = {.shard = "", .key = "k", .reason = "cut short"};

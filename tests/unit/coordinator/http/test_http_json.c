@@ -200,6 +200,12 @@ static void test_metric_records(void **state)
     assert_string_equal(json_string_value(at(o, "kind")), "loss");
     assert_true(json_is_null(at(o, "loss")));
     assert_int_equal(json_integer_value(at(o, "round")), 1);
+    assert_null(json_object_get(o, "numbers"));
+    json_decref(o);
+    m.numbers = (const struct metric_number[]){{"top-1", 0.75}};
+    m.n_numbers = 1;
+    o = http_json_metric(&m);
+    assert_true(json_real_value(at(at(o, "numbers"), "top-1")) == 0.75);
     json_decref(o);
     m.kind = METRIC_EVAL;
     m.round = 4;

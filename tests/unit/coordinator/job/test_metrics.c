@@ -24,7 +24,43 @@ static void points(struct rig *r, struct job *j, uint32_t path, uint32_t replica
         p[i].loss = losses[i];
         list[i] = &p[i];
     }
-    metrics_points(r->co, j, &t, list, n);
+    metrics_points(r->co, j, &t, &(struct metrics_heard){list, n, NULL, 0});
+}
+
+/* A point with these numbers. */
+static void numbers(struct rig *r, struct job *j, const char *const *names, size_t n_names,
+                    double *values, size_t n)
+{
+    Skerry__V1__LossPoint p = SKERRY__V1__LOSS_POINT__INIT, *list[] = {&p};
+    const struct task t = {.kind = TASK_TRAIN};
+    p.numbers = values;
+    p.n_numbers = n;
+    metrics_points(r->co, j, &t,
+                   &(struct metrics_heard){list, 1, (char *const *)(uintptr_t)names, n_names});
+}
+
+/* What trainers name is kept by name, up to a bound; what is no name, no number or one too many is
+ * left out, and a worker's lists need not be of one length. */
+static void test_numbers(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = put(r, yaml);
+    static const char *const names[] = {"accuracy", "two words", "top-5"};
+    numbers(r, j, names, 3, (double[]){0.5, 1, NAN}, 3);
+    assert_int_equal(j->n_numbers, 2);
+    assert_true(j->numbers[0].value == 0.5 && isnan(j->numbers[1].value));
+    assert_true(j->numbers_refused);
+    numbers(r, j, names, 3, (double[]){0.25}, 1);
+    numbers(r, j, names, 1, (double[]){0.125, 9, 9}, 3);
+    assert_true(j->numbers[0].value == 0.125 && isnan(j->numbers[1].value));
+    for (int i = 0; i < JOB_NUMBERS_MAX + 3; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof(name), "n%d", i);
+        numbers(r, j, (const char *const[]){name}, 1, (double[]){i}, 1);
+    }
+    assert_int_equal(j->n_numbers, JOB_NUMBERS_MAX);
+    assert_string_equal(j->numbers[JOB_NUMBERS_MAX - 1].name, "n61");
+    assert_true(j->numbers[JOB_NUMBERS_MAX - 1].value == 61);
 }
 
 /* The mean of the replicas' newest; what is not a number is not taken. */
@@ -139,8 +175,8 @@ static void test_uploaded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_points), LIVE(test_router),   LIVE(test_rounds),
-        LIVE(test_served), LIVE(test_uploaded),
+        LIVE(test_points), LIVE(test_numbers), LIVE(test_router),
+        LIVE(test_rounds), LIVE(test_served),  LIVE(test_uploaded),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

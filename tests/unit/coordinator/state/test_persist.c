@@ -278,6 +278,53 @@ static void count_metric(void *arg, const struct metric_rec *m)
     c->last = m->n;
 }
 
+static void check_numbers(void *arg, const struct metric_rec *m)
+{
+    unsigned *seen = arg;
+    if (m->step == 2) {
+        assert_int_equal(m->n_numbers, 0);
+    } else {
+        assert_int_equal(m->n_numbers, 2);
+        assert_string_equal(m->numbers[1].name, "top-5");
+        assert_true(m->numbers[0].value == 0.1 && m->numbers[1].value == -1e300);
+    }
+    ++*seen;
+}
+
+/* Numbers that a trainer names come back with their points, to the bit, and a job's names. */
+static void test_numbers(void **state)
+{
+    struct state a, b;
+    unsigned seen = 0;
+    static const struct metric_number numbers[] = {{"accuracy", 0.1}, {"top-5", -1e300}};
+    fresh();
+    make_state(&a);
+    struct store *s = open_state();
+    struct job *j = a.jobs[0];
+    for (size_t i = 1; i < 3; i++) {
+        const struct metric_rec m = {.n = ++j->metric_n,
+                                     .kind = METRIC_LOSS,
+                                     .step = i,
+                                     .numbers = numbers,
+                                     .n_numbers = i == 1 ? 2 : 0};
+        save_metric(s, j->id, &m);
+    }
+    assert_non_null(job_number(j, "accuracy"));
+    assert_non_null(job_number(j, "top-5"));
+    persist_changes(s, &a);
+    assert_int_equal(store_commit(s, NULL), 0);
+    assert_int_equal(persist_metrics(s, j->id, 0, 9, check_numbers, &seen, NULL), 0);
+    assert_int_equal(seen, 2);
+    state_init(&b);
+    assert_int_equal(persist_load(s, &b, NULL), 0);
+    assert_int_equal(b.jobs[0]->n_numbers, 2);
+    assert_string_equal(b.jobs[0]->numbers[1].name, "top-5");
+    assert_true(isnan(b.jobs[0]->numbers[1].value));
+    store_close(s);
+    state_release(&a);
+    state_release(&b);
+}
+
 static void test_metrics_bounded(void **state)
 {
     struct state a;
@@ -673,8 +720,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_state),           cmocka_unit_test(test_long_history),
-        cmocka_unit_test(test_metrics_bounded), cmocka_unit_test(test_history_bounded),
-        cmocka_unit_test(test_edits),           cmocka_unit_test(test_without_change),
+        cmocka_unit_test(test_metrics_bounded), cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_history_bounded), cmocka_unit_test(test_edits),
+        cmocka_unit_test(test_without_change),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -8,7 +8,7 @@ static struct progress_view view;
 
 static void step(uint64_t n, float loss)
 {
-    const struct progress_point point = {n, loss, 0.5f / (float)n};
+    const struct progress_point point = {.step = n, .loss = loss, .lr = 0.5f / (float)n};
     progress_step(&p, &point, 2.0f, n * 10);
 }
 
@@ -73,6 +73,60 @@ static void points_are_thinned(void **state)
     assert_true(view.told.loss == (float)((n + 1) / 2.0));
 }
 
+/* Numbers by name: a step that does not tell one has no value, and what is averaged is what was
+ * told. */
+static void numbers_have_names(void **state)
+{
+    (void)state;
+    double values[PROGRESS_NUMBERS_MAX] = {0.25};
+    const struct progress_point point = {.step = 1, .loss = 1, .numbers = values};
+    assert_int_equal(progress_number(&p, "accuracy", NULL), 0);
+    progress_step(&p, &point, 0, 1);
+    assert_int_equal(progress_number(&p, "top-5", NULL), 1);
+    assert_int_equal(progress_number(&p, "accuracy", NULL), 0);
+    values[0] = NAN;
+    values[1] = 7;
+    progress_step(&p, &point, 0, 2);
+    progress_take(&p, &view);
+    assert_int_equal(view.told.n_number_names, 2);
+    assert_string_equal(view.told.number_names[1], "top-5");
+    assert_int_equal(view.told.points[1]->n_numbers, 2);
+    assert_true(view.told.points[0]->numbers[0] == 0.25 && isnan(view.told.points[0]->numbers[1]));
+    assert_true(isnan(view.told.points[1]->numbers[0]) && view.told.points[1]->numbers[1] == 7);
+    for (unsigned i = 0; i <= PROGRESS_POINTS_MAX; i++) {
+        values[0] = i;
+        values[1] = i % 2 ? (double)NAN : i;
+        progress_step(&p, &point, 0, i);
+    }
+    progress_take(&p, &view);
+    assert_true(view.told.points[1]->numbers[0] == 2.5 && view.told.points[1]->numbers[1] == 2);
+}
+
+static void names_of_numbers_are_bounded(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    char name[PROGRESS_NUMBER_NAME_MAX + 1];
+    static const char *const bad[] = {"", "two words", "brace}", ".hidden"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        assert_int_equal(progress_number(&p, bad[i], &err), -ERR_TRAINER);
+    assert_string_equal(err.msg,
+                        "the trainer calls a number '.hidden', expected 1 to 64 of A-Z a-z 0-9 "
+                        ". _ -, and neither . nor - first");
+    memset(name, 'x', sizeof(name) - 1);
+    name[sizeof(name) - 1] = 0;
+    assert_int_equal(progress_number(&p, name, &err), -ERR_TRAINER);
+    for (int i = 0; i < PROGRESS_NUMBERS_MAX; i++) {
+        (void)snprintf(name, sizeof(name), "n%d", i);
+        assert_int_equal(progress_number(&p, name, &err), i);
+    }
+    assert_int_equal(progress_number(&p, "more", &err), -ERR_TRAINER);
+    assert_string_equal(err.msg,
+                        "the trainer tells a number 'more' beside 16 others, which is one more "
+                        "than a phase can have");
+    assert_int_equal(progress_number(&p, "n3", &err), 3);
+}
+
 /* How devices share a step is told until there is another way. */
 static void plan_stays(void **state)
 {
@@ -108,10 +162,8 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(what_was_told),
-        TEST(units_are_not_steps_of_training),
-        TEST(points_are_thinned),
-        TEST(plan_stays),
+        TEST(what_was_told),      TEST(units_are_not_steps_of_training), TEST(points_are_thinned),
+        TEST(numbers_have_names), TEST(names_of_numbers_are_bounded),    TEST(plan_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
