@@ -1,5 +1,6 @@
 #include "worker/agent.h"
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/net/loop.h"
@@ -41,6 +42,7 @@ struct agent {
     struct upload *upload;
     struct outcome_failure failure;
     uint64_t moving_ms; /* since when the task has waited for its blobs to travel */
+    uint64_t free_ns;   /* since when there was no task; 0: there was none yet */
 
     uint64_t call; /* ASSIGN or REPORT in flight; 0: none */
     uint64_t asked_ms;
@@ -285,6 +287,8 @@ static void do_start(struct agent *a)
         return;
     }
     a->w->uplink = a->uplink;
+    times_begin(&a->w->times, a->free_ns ? a->free_ns : clock_now_ns());
+    times_take(&a->w->times, TIMES_ASKED);
     do_plan(a);
 }
 
@@ -319,12 +323,14 @@ static void do_fetch(struct agent *a)
         .source_path = a->w->source_path,
         .progress = &a->w->progress,
     };
+    times_take(&a->w->times, TIMES_PLANNED);
     moves(a);
     a->fetch = fetch_start(&a->opt.env, &what, on_fetched, a);
 }
 
 static void do_run(struct agent *a)
 {
+    times_take(&a->w->times, TIMES_FETCHED);
     moved(a);
     submit_step(a, run_work, run_done);
 }
@@ -346,6 +352,7 @@ static void on_uploaded(void *arg, int code, const char *detail)
     struct agent *a = arg;
     a->upload = NULL;
     a->sending = true;
+    times_take(&a->w->times, TIMES_SENT);
     if (code == 0) {
         moved(a);
         progress_activity(&a->w->progress, "reporting");
@@ -426,6 +433,8 @@ static void on_report_reply(void *arg, const struct rpc_result *r)
         return;
     }
     const Skerry__V1__ReportReply *reply = (const Skerry__V1__ReportReply *)(const void *)r->reply;
+    if (a->w)
+        times_take(&a->w->times, TIMES_TOLD);
     if (r->code < 0)
         log_warn("agent", "the report of task=%" PRIu64 " was refused: %s", a->task_id, r->detail);
     else if (!reply->accepted)
@@ -493,10 +502,21 @@ static void take_progress(struct agent *a)
         a->plan = v->plan;
 }
 
+/* A trace of the task: where each moment went. */
+static void say_times(struct agent *a)
+{
+    char text[TIMES_TEXT_MAX];
+    times_take(&a->w->times, TIMES_SAVED);
+    a->free_ns = a->w->times.at_ns;
+    log_info("agent", "times of task=%" PRIu64 ": %s", a->task_id, times_text(&a->w->times, text));
+}
+
 static void do_finish(struct agent *a)
 {
-    if (a->w) /* a phase may be over before any heartbeat has told of it */
-        take_progress(a);
+    if (a->w) {
+        take_progress(a); /* a phase may be over before any heartbeat has told of it */
+        say_times(a);
+    }
     work_free(a->w);
     a->w = NULL;
     a->task_id = 0;

@@ -73,9 +73,11 @@ int engine_plan(struct engine *e, struct work *w, struct err *err)
 int engine_run(struct engine *e, struct work *w, struct err *err)
 {
     int rc = modules_rebuild(e->opt.modules, w, err);
+    times_take(&w->times, TIMES_BUILT);
     const uint64_t begun = clock_now_ns();
     if (rc == 0)
         rc = w->kind->run(e, w, err);
+    times_take(&w->times, TIMES_MADE);
     if (w->result.seconds == 0) /* a phase says itself what it computed */
         w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
     return rc;

@@ -412,6 +412,7 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
     if (p->at.steps == p->first + SETTLED_STEPS)
         say_training(p);
     slow_down(p, took);
+    times_take(&p->w->times, TIMES_STEPS);
     note_step(p, &s, b.samples);
     note_rate(p, &b);
     uint64_t all = data_total(p->feed); /* some may have been used twice */
@@ -425,6 +426,7 @@ static int train(struct phase *p, struct err *err)
     p->saved_ns = p->counted_ns = clock_now_ns();
     bool ended = false;
     p->ahead.w = p->w;
+    times_take(&p->w->times, TIMES_LOADED);
     while (!ended && (!p->t->steps || p->at.steps < p->t->steps)) {
         prefetch_step(&p->ahead);
         int rc = work_stopped(p->w, err) ? -ERR_CANCELLED : step(p, &ended, err);
@@ -438,6 +440,7 @@ static int train(struct phase *p, struct err *err)
         snapshots_step(p->snapshots, &p->at);
         if (save_is_due(p))
             save_mid(p);
+        times_take(&p->w->times, TIMES_BETWEEN);
     }
     if (p->at.steps == 0)
         return err_set(err, -ERR_FORMAT, "no sample of the phase can be read");

@@ -19,6 +19,7 @@
 #include "worker/data/data.h"
 #include "worker/order/kind.h"
 #include "worker/order/progress.h"
+#include "worker/order/times.h"
 
 struct tokenizer;
 struct uplink;
@@ -113,6 +114,7 @@ struct work {
     atomic_int stop;  /* enum work_stop */
     atomic_bool save; /* send what others can go on with, soon */
     struct progress progress;
+    struct times times;
     struct work_result result;
 };
 
