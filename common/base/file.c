@@ -183,8 +183,7 @@ int file_sync_all(const char *dir, struct err *err)
     return rc;
 }
 
-/* Makes the path's name durable. */
-static int sync_parent(const char *path, struct err *err)
+int file_sync_parent(const char *path, struct err *err)
 {
     char *dir = dir_of(path);
     int rc = file_sync_dir(dir, err);
@@ -192,11 +191,15 @@ static int sync_parent(const char *path, struct err *err)
     return rc;
 }
 
+int file_move(const char *from, const char *to, struct err *err)
+{
+    return rename(from, to) < 0 ? err_errno(err, "cannot rename %s to %s", from, to) : 0;
+}
+
 int file_rename(const char *from, const char *to, struct err *err)
 {
-    if (rename(from, to) < 0)
-        return err_errno(err, "cannot rename %s to %s", from, to);
-    return sync_parent(to, err);
+    int rc = file_move(from, to, err);
+    return rc < 0 ? rc : file_sync_parent(to, err);
 }
 
 int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err)
@@ -243,6 +246,11 @@ static void out_reset(struct file_out *f)
     mem_free(f->path);
     mem_free(f->temp);
     *f = (struct file_out){.fd = -1};
+}
+
+void file_out_begin_sync(struct file_out *f)
+{
+    (void)sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE); /* no more than a hint */
 }
 
 int file_out_put(struct file_out *f, struct err *err)
@@ -330,7 +338,7 @@ int file_mkdirs(const char *path, mode_t mode, struct err *err)
         }
         *p = '\0';
         if (mkdir(part, mode) == 0)
-            rc = sync_parent(part, err);
+            rc = file_sync_parent(part, err);
         else if (!(errno == EEXIST && file_is_dir(part)))
             rc = errno == EEXIST
                      ? err_set(err, -ENOTDIR, "%s is a file, expected a directory", part)

@@ -33,6 +33,8 @@ int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err 
 int file_out_write(struct file_out *f, const void *data, size_t len, struct err *err);
 int file_out_pwrite(struct file_out *f, const void *data, size_t len, uint64_t offset,
                     struct err *err);
+/* The disk may begin with what was written so far; nothing is waited for or promised. */
+void file_out_begin_sync(struct file_out *f);
 int file_out_commit(struct file_out *f, struct err *err);
 /* As commit, but without waiting for the disk: for what a power cut may take, or cut short. */
 int file_out_put(struct file_out *f, struct err *err);
@@ -46,9 +48,11 @@ int file_pwrite_all(int fd, const void *data, size_t len, uint64_t offset, const
 int file_pread_all(int fd, void *data, size_t len, uint64_t offset, const char *path,
                    struct err *err);
 int file_sync(int fd, const char *path, struct err *err);
-/* rename(2) + fsync of the target's directory. */
+/* rename(2); file_rename: + fsync of the target's directory. */
+int file_move(const char *from, const char *to, struct err *err);
 int file_rename(const char *from, const char *to, struct err *err);
 int file_sync_dir(const char *dir, struct err *err);
+int file_sync_parent(const char *path, struct err *err); /* its name is durable */
 /* All that was written to the file system of dir, by whomever: syncfs(2). */
 int file_sync_all(const char *dir, struct err *err);
 

@@ -284,7 +284,7 @@ int contribution_write(const struct contribution_job *job, struct contribution_r
 
 int residual_commit(const char *pending, const char *current, struct err *err)
 {
-    return file_exists(pending) ? file_rename(pending, current, err) : 0;
+    return file_exists(pending) ? file_move(pending, current, err) : 0;
 }
 
 int residual_drop(const char *pending, struct err *err)

@@ -68,7 +68,9 @@ static int file_put(struct sink_file *f, size_t slot, size_t n, uint64_t offset,
     if (!f->out)
         return 0;
     hash_update(&f->hash, f->data[slot], n * sizeof(float));
-    return file_out_pwrite(f->out, f->data[slot], n * sizeof(float), offset, err);
+    int rc = file_out_pwrite(f->out, f->data[slot], n * sizeof(float), offset, err);
+    file_out_begin_sync(f->out);
+    return rc;
 }
 
 static void *sink_main(void *arg)
@@ -351,7 +353,9 @@ static int write_state(struct fold *f, int out, const void *data, size_t bytes, 
                        struct err *err)
 {
     hash_update(&f->hash[out], data, bytes);
-    return file_out_pwrite(&f->out[out], data, bytes, at, err);
+    int rc = file_out_pwrite(&f->out[out], data, bytes, at, err);
+    file_out_begin_sync(&f->out[out]);
+    return rc;
 }
 
 static int open_outputs(struct fold *f, struct err *err)
@@ -513,6 +517,25 @@ static int keep_norm(struct fold *f, struct err *err)
 
 /* ---- the end ---- */
 
+/* Each file is on the disk before any takes its name; they are written beside each other. */
+static int commit_all(struct fold *f, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < OUTS; i++)
+        if (f->out_path[i])
+            file_out_begin_sync(&f->out[i]);
+    for (int i = 0; rc == 0 && i < OUTS; i++)
+        if (f->out_path[i])
+            rc = file_sync(f->out[i].fd, f->out[i].path, err);
+    for (int i = 0; rc == 0 && i < OUTS; i++)
+        if (f->out_path[i])
+            rc = file_out_put(&f->out[i], err);
+    for (int i = 0; rc == 0 && i < OUTS; i++) /* mostly one folder: then one flush does it */
+        if (f->out_path[i])
+            rc = file_sync_parent(f->out_path[i], err);
+    return rc;
+}
+
 static int finish(struct fold *f, struct fold_result *r, struct err *err)
 {
     /* The scales of a tensor are complete after its payload only, so the delta
@@ -520,9 +543,8 @@ static int finish(struct fold *f, struct fold_result *r, struct err *err)
     int rc = hash_file(f->out[DELTA_OUT].temp, r->delta.sha256, &r->delta.bytes, err);
     if (rc == 0)
         rc = sink_finish(f->sink, r->full.sha256, r->ema.sha256, err);
-    for (int i = 0; rc == 0 && i < OUTS; i++)
-        if (f->out_path[i])
-            rc = file_out_commit(&f->out[i], err);
+    if (rc == 0)
+        rc = commit_all(f, err);
     if (rc < 0)
         return rc;
     r->params = f->layout.count;

@@ -130,7 +130,7 @@ static int apply(const char *full_path, const char *path, struct wire_info want,
                          full_path, path, (unsigned long long)want.base + 1);
     }
     if (rc == 0)
-        rc = file_out_commit(&a.out, err);
+        rc = file_out_put(&a.out, err);
     if (rc == 0 && ret_sha256)
         memcpy(ret_sha256, got, HASH_BYTES);
     apply_release(&a);

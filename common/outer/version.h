@@ -15,7 +15,7 @@
 #include "common/base/hash.h"
 #include "common/outer/coding.h"
 
-/* full file of `from` + delta blob -> full file of from+1 at out_path (atomic).
+/* full file of `from` + delta blob -> full file of from+1 at out_path (atomic, not flushed).
  * The delta's codec is taken from the blob, its module and versions are checked.
  * sha256 (may be NULL): what the result must hash to; -ERR_HASH when it does
  * not, and then out_path is not made.  ret_sha256 may be NULL.  Streams; blocking. */

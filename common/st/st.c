@@ -546,7 +546,8 @@ struct st_writer {
     uint64_t written; /* payload bytes written */
     int sticky;       /* first failure of st_writer_meta */
     struct file_out out;
-    struct hash hash;
+    bool local;
+    struct hash hash; /* unless local */
 };
 
 struct st_writer *st_writer_new(void)
@@ -704,6 +705,11 @@ int st_writer_header(struct st_writer *w, struct buf *out, uint64_t *ret_file_by
     return rc;
 }
 
+void st_writer_local(struct st_writer *w)
+{
+    w->local = true;
+}
+
 int st_writer_open(struct st_writer *w, const char *path, struct err *err)
 {
     struct buf head;
@@ -730,7 +736,8 @@ int st_writer_write(struct st_writer *w, const void *data, size_t len, struct er
     int rc = file_out_write(&w->out, data, len, err);
     if (rc < 0)
         return rc;
-    hash_update(&w->hash, data, len);
+    if (!w->local)
+        hash_update(&w->hash, data, len);
     w->written += len;
     return 0;
 }
@@ -742,13 +749,11 @@ int st_writer_commit(struct st_writer *w, uint8_t sha256[HASH_BYTES], uint64_t *
         return err_set(err, -EINVAL, "%s: %llu of %llu payload bytes were written", w->out.path,
                        (unsigned long long)w->written, (unsigned long long)w->payload);
     uint64_t size = w->out.written;
-    int rc = file_out_commit(&w->out, err);
+    int rc = w->local ? file_out_put(&w->out, err) : file_out_commit(&w->out, err);
     if (rc < 0)
         return rc;
-    uint8_t digest[HASH_BYTES];
-    hash_final(&w->hash, digest);
     if (sha256)
-        memcpy(sha256, digest, HASH_BYTES);
+        hash_final(&w->hash, sha256);
     if (ret_bytes)
         *ret_bytes = size;
     return 0;

@@ -103,7 +103,7 @@ void st_from_f32(enum st_dtype dtype, const float *in, size_t n, void *out);
  * metadata ("skerry.BF16", F16, I64, I32: names, a line each); else its own. */
 enum st_dtype st_dtype_at_home(const struct st *st, const struct st_tensor *t);
 
-/* Writing: new -> meta* -> add* -> open -> write* -> commit -> free.
+/* Writing: new -> meta* -> add* -> [local] -> open -> write* -> commit -> free.
  * Payload bytes come in order of the tensors, in pieces of any size.  Pieces may
  * cross tensors.  free before commit leaves no file.  Mixed element sizes are
  * legal; add wide types first if the payload is to stay aligned. */
@@ -120,6 +120,9 @@ int st_writer_add(struct st_writer *w, const char *name, enum st_dtype dtype, un
  * callers that write the file themselves.  out is appended to. */
 int st_writer_header(struct st_writer *w, struct buf *out, uint64_t *ret_file_bytes,
                      struct err *err);
+/* The file is for this machine alone, which may lose it with the power: it is neither hashed nor
+ * flushed, and commit's sha256 must be NULL. */
+void st_writer_local(struct st_writer *w);
 int st_writer_open(struct st_writer *w, const char *path, struct err *err);
 int st_writer_write(struct st_writer *w, const void *data, size_t len, struct err *err);
 /* Fails unless every payload byte came.  fsync + rename.  sha256 (may be NULL)

@@ -13,6 +13,7 @@ struct outer_exec {
     struct loop *loop;
     struct blobstore *store; /* any thread */
     struct pool *pool;
+    struct seen *seen;   /* any thread */
     struct list running; /* struct run; loop thread */
 };
 
@@ -122,9 +123,9 @@ static int check_intact(struct run *r, size_t i, struct err *err)
     struct blob_id id;
     int rc = -ERR_HASH;
     if (r->blobs[i])
-        rc = outer_verify(r->blobs[i], &c->blob, "it", err);
+        rc = outer_verify(r->exec->seen, r->blobs[i], &c->blob, "it", err);
     if (rc == 0 && r->from && s->up == CODEC_F32)
-        rc = outer_verify(r->from, &s->from_full, "it", err);
+        rc = outer_verify(r->exec->seen, r->from, &s->from_full, "it", err);
     if (rc != -ERR_HASH)
         return rc;
     memcpy(id.sha256, c->blob.sha256, sizeof id.sha256);
@@ -239,15 +240,16 @@ static int check_ours(const struct run *r, struct err *err)
 {
     const struct outer_step *s = r->step;
     struct layout layout = {0};
-    int rc = outer_verify_base(r->exec->store, s, r->full, err);
+    int rc = outer_verify_base(r->exec->seen, r->exec->store, s, r->full, err);
     if (rc == 0 && r->ema)
-        rc = outer_verify(r->ema, &s->ema, "the EMA to start from", err);
+        rc = outer_verify(r->exec->seen, r->ema, &s->ema, "the EMA to start from", err);
     if (rc == 0 && r->target)
-        rc = outer_verify(r->target, &s->target, "the outer optimiser's target", err);
+        rc =
+            outer_verify(r->exec->seen, r->target, &s->target, "the outer optimiser's target", err);
     if (rc == 0 && r->mom)
-        rc = outer_verify(r->mom, &s->mom, "the outer optimiser's momentum", err);
+        rc = outer_verify(r->exec->seen, r->mom, &s->mom, "the outer optimiser's momentum", err);
     if (rc == 0 && r->buf)
-        rc = outer_verify(r->buf, &s->buf, "the outer optimiser's buffer", err);
+        rc = outer_verify(r->exec->seen, r->buf, &s->buf, "the outer optimiser's buffer", err);
     if (rc < 0)
         return rc;
     rc = layout_open(r->full, &layout, err);
@@ -386,6 +388,18 @@ static int fold_finite(struct run *r, struct fold_result *result, struct err *er
     return rc;
 }
 
+/* They were hashed as they were written; the next step reads them. */
+static void note_written(const struct run *r, const struct fold_result *f)
+{
+    struct seen *seen = r->exec->seen;
+    seen_note(seen, r->full_out, f->full.sha256);
+    seen_note(seen, r->ema_out, f->ema.sha256);
+    seen_note(seen, r->target_out, f->target.sha256);
+    seen_note(seen, r->mom_out, f->mom.sha256);
+    if (f->buf.bytes > 0)
+        seen_note(seen, r->buf_out, f->buf.sha256);
+}
+
 static struct outer_blob on_record(const struct fold_file *f)
 {
     struct outer_blob b = {.bytes = f->bytes};
@@ -404,6 +418,8 @@ static int run_step(struct run *r, struct err *err)
     if (rc < 0)
         return rc;
     rc = fold_finite(r, &f, err);
+    if (rc == 0)
+        note_written(r, &f);
     if (rc == 0)
         rc = adopt(r, r->ema_out, &f.ema, &ema, err);
     if (rc == 0)
@@ -467,12 +483,15 @@ int outer_exec_new(struct loop *loop, struct blobstore *store, unsigned threads,
     struct outer_exec *e = mem_alloc(sizeof *e);
     e->loop = loop;
     e->store = store;
+    e->seen = seen_new();
     list_init(&e->running);
     int rc = pool_new(loop, "outer", threads ? threads : 1, OUTER_QUEUE_MAX, &e->pool, err);
-    if (rc < 0)
+    if (rc < 0) {
+        seen_free(e->seen);
         mem_free(e);
-    else
+    } else {
         *ret = e;
+    }
     return rc;
 }
 
@@ -481,6 +500,7 @@ void outer_exec_free(struct outer_exec *exec)
     if (!exec)
         return;
     pool_free(exec->pool);
+    seen_free(exec->seen);
     mem_free(exec);
 }
 

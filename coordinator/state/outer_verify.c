@@ -6,17 +6,20 @@
 #include "common/net/blobstore.h"
 #include "common/outer/version.h"
 
-int outer_verify(const char *path, const struct outer_blob *want, const char *what, struct err *err)
+int outer_verify(struct seen *seen, const char *path, const struct outer_blob *want,
+                 const char *what, struct err *err)
 {
     uint8_t got[HASH_BYTES];
     uint64_t bytes = 0;
-    if (want->bytes == 0)
+    if (want->bytes == 0 || seen_lately(seen, path, want->sha256))
         return 0;
     int rc = hash_file(path, got, &bytes, err);
     if (rc < 0 && rc != -ENOENT)
         return rc;
-    if (rc == 0 && bytes == want->bytes && hash_equal(got, want->sha256, HASH_BYTES))
+    if (rc == 0 && bytes == want->bytes && hash_equal(got, want->sha256, HASH_BYTES)) {
+        seen_note(seen, path, got);
         return 0;
+    }
     return err_set(err, -ERR_HASH,
                    "%s is %s on the coordinator's disk, put it back from a copy: %s", what,
                    rc == 0 ? "damaged" : "gone", path);
@@ -44,6 +47,8 @@ static int make_again(struct blobstore *store, const struct outer_step *s, struc
         rc = version_apply_delta(before, delta, s->module_id, s->base - 1, made, s->full.sha256,
                                  NULL, err);
     if (rc == 0)
+        rc = file_sync_all(s->state_dir, err);
+    if (rc == 0)
         rc = store->ops->remove(store, &id, err);
     if (rc == 0)
         rc = store->ops->adopt(store, made, &id, s->full.bytes, err);
@@ -53,11 +58,11 @@ static int make_again(struct blobstore *store, const struct outer_step *s, struc
     return rc;
 }
 
-int outer_verify_base(struct blobstore *store, const struct outer_step *s, const char *path,
-                      struct err *err)
+int outer_verify_base(struct seen *seen, struct blobstore *store, const struct outer_step *s,
+                      const char *path, struct err *err)
 {
     struct err why = {0};
-    int rc = outer_verify(path, &s->full, "the version to start from", err);
+    int rc = outer_verify(seen, path, &s->full, "the version to start from", err);
     if (rc != -ERR_HASH || s->before.bytes == 0 || s->delta.bytes == 0)
         return rc;
     if (make_again(store, s, &why) < 0)

@@ -754,7 +754,7 @@ int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *
     struct st_meta pairs[] = {{(char *)(uintptr_t) "phase", digest},
                               {(char *)(uintptr_t) "cursor", cursor},
                               {(char *)(uintptr_t) "met", met}};
-    return checkpoint_save(r->trainer, path, pairs, 3, err);
+    return checkpoint_save(r->trainer, path, pairs, 3, false, err);
 }
 
 int replica_save_end(struct replicas *rs, struct replica *r, struct err *err)
@@ -764,7 +764,8 @@ int replica_save_end(struct replicas *rs, struct replica *r, struct err *err)
     file_of(rs, r, "end", end);
     file_of(rs, r, "mid", mid);
     write_met(r, met);
-    int rc = checkpoint_save(r->trainer, end, &pair, 1, err);
+    /* Each phase makes one, and others wait for the next: it is not worth the disk's time. */
+    int rc = checkpoint_save(r->trainer, end, &pair, 1, true, err);
     return rc < 0 ? rc : file_remove(mid, err);
 }
 

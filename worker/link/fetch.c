@@ -165,6 +165,7 @@ static int launch(struct fetch *f, struct item *it, struct err *err)
         cache_path(f->env.cache, n->sha256, path);
         get.sha256 = n->sha256;
         get.size = n->size;
+        get.cached = true;
     }
     int rc = fetch_resolve(f->env.token, source, url, &get.pin, err);
     if (rc == 0)

@@ -96,7 +96,7 @@ static int write_all(struct trainer *t, struct st_writer *w, float *buf, struct 
 }
 
 int checkpoint_save(struct trainer *t, const char *path, const struct st_meta *pairs, size_t n,
-                    struct err *err)
+                    bool local, struct err *err)
 {
     if (n > CHECKPOINT_PAIRS_MAX)
         return err_set(err, -ERR_LIMIT, "%zu pairs for a checkpoint; at most %d", n,
@@ -106,6 +106,8 @@ int checkpoint_save(struct trainer *t, const char *path, const struct st_meta *p
         return err_set(err, -ENOMEM, "no memory to write the checkpoint %s", path);
     struct st_writer *w = st_writer_new();
     int rc = declare(t, w, pairs, n, err);
+    if (local)
+        st_writer_local(w);
     if (rc == 0)
         rc = st_writer_open(w, path, err);
     if (rc == 0)

@@ -17,9 +17,10 @@
 
 #define CHECKPOINT_PAIRS_MAX 64
 
-/* pairs are borrowed. */
+/* pairs are borrowed.  local: not flushed; a loss of power may take it, a killed process does not.
+ */
 int checkpoint_save(struct trainer *t, const char *path, const struct st_meta *pairs, size_t n,
-                    struct err *err);
+                    bool local, struct err *err);
 
 /* The trainer must have been made with the same model and options; batch and accumulate may
  * differ.  -ENOENT when there

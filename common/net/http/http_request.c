@@ -9,6 +9,7 @@
 
 #define COOKIE "skerry" /* also in coordinator/http/http_api.c */
 #define STREAM_BLOCK_BYTES 8192
+#define FILE_BLOCK_BYTES (64 * 1024)
 
 struct http_request *http_request_new(struct http_server *s, struct MHD_Connection *c,
                                       const char *path, const char *method)
@@ -460,6 +461,46 @@ static bool etag_matches(const char *h, const char *etag)
     return p && p > h && p[-1] == '"' && p[n] == '"';
 }
 
+/* A part of a file that goes out through TLS. */
+struct file_part {
+    int fd;
+    uint64_t from;
+};
+
+static ssize_t read_part(void *cls, uint64_t pos, char *out, size_t max)
+{
+    const struct file_part *p = cls;
+    ssize_t n = pread(p->fd, out, max, (off_t)(p->from + pos));
+    return n > 0 ? n : MHD_CONTENT_READER_END_WITH_ERROR;
+}
+
+static void free_part(void *cls)
+{
+    struct file_part *p = cls;
+    (void)close(p->fd); /* read only: nothing to lose */
+    mem_free(p);
+}
+
+/* Takes fd.  libmicrohttpd sends with sendfile where there is no TLS; through TLS it would read a
+ * file in pieces of 4 KiB and send each by itself. */
+static struct MHD_Response *file_response(const struct http_request *r, int fd, uint64_t from,
+                                          uint64_t len)
+{
+    struct MHD_Response *response;
+    if (!r->server || !r->server->o.keys) {
+        response = MHD_create_response_from_fd_at_offset64(len, fd, from);
+        if (!response)
+            (void)close(fd);
+        return response;
+    }
+    struct file_part *p = mem_alloc(sizeof(*p));
+    *p = (struct file_part){fd, from};
+    response = MHD_create_response_from_callback(len, FILE_BLOCK_BYTES, read_part, p, free_part);
+    if (!response)
+        free_part(p);
+    return response;
+}
+
 void http_reply_file(struct http_request *r, int fd, uint64_t size, const char *content_type,
                      const char *etag)
 {
@@ -499,10 +540,7 @@ void http_reply_file(struct http_request *r, int fd, uint64_t size, const char *
     }
     if (r->server && strcmp(r->method, "HEAD") != 0)
         r->server->counters.body_bytes_out += len;
-    /* Takes fd; sends with sendfile where there is no TLS. */
-    struct MHD_Response *response = MHD_create_response_from_fd_at_offset64(len, fd, from);
-    if (!response)
-        close(fd);
+    struct MHD_Response *response = file_response(r, fd, from, len);
     reply_response(r, status, response, content_type);
 }
 

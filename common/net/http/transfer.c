@@ -38,7 +38,7 @@ struct transfer_verify {
     struct transfer *transfer; /* NULL: cancelled meanwhile */
     char *part, *path;
     uint8_t sha256[32];
-    bool has_sha256;
+    bool has_sha256, cached;
     struct err err;
 };
 
@@ -271,7 +271,7 @@ static int verify(void *arg)
         (void)unlink(v->part); /* it is useless; the next attempt begins afresh */
     }
     if (rc == 0)
-        rc = file_rename(v->part, v->path, &v->err);
+        rc = (v->cached ? file_move : file_rename)(v->part, v->path, &v->err);
     return rc;
 }
 
@@ -303,7 +303,7 @@ static void start_verify(struct transfer *t)
     struct xfer *x = t->owner;
     struct err err = {0};
     end_attempt(t);
-    int rc = file_sync(t->fd, t->part, &err);
+    int rc = t->cached ? 0 : file_sync(t->fd, t->part, &err);
     transfer_close_file(t);
     if (rc == 0 && !x->pool)
         rc = pool_new(x->loop, "xfer", 1, x->o.max_queued, &x->pool, &err);
@@ -316,6 +316,7 @@ static void start_verify(struct transfer *t)
     v->part = str_dup(t->part);
     v->path = str_dup(t->path);
     v->has_sha256 = t->has_sha256;
+    v->cached = t->cached;
     memcpy(v->sha256, t->sha256, sizeof(v->sha256));
     t->verifying = v;
     t->state = TRANSFER_VERIFYING;
@@ -543,6 +544,7 @@ int xfer_get(struct xfer *x, const struct xfer_get *g, uint64_t *ret_id, struct 
     t->size = g->size;
     t->max_bytes = g->max_bytes ? g->max_bytes : g->size ? g->size : SIZE_MAX_DEFAULT;
     t->public_only = g->public_only;
+    t->cached = g->cached;
     t->progress = g->progress;
     t->has_sha256 = g->sha256 != NULL;
     if (g->sha256)

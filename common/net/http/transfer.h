@@ -68,6 +68,8 @@ struct xfer_get {
     /* Connect to public addresses only (address.h), whatever the name resolves to and wherever a
      * redirect leads; -EACCES names the one that was refused. */
     bool public_only;
+    /* Whoever reads it after a loss of power looks at its hash first: nothing is flushed. */
+    bool cached;
     xfer_progress_fn progress; /* may be NULL */
     xfer_done_fn done;
     void *arg;

@@ -60,7 +60,7 @@ struct transfer {
     int fd;             /* of part or path; -1: closed */
     uint64_t offset;    /* get: of the file, so far; put: next byte to send */
     uint64_t sent_from; /* put: start of this attempt */
-    bool public_only;
+    bool public_only, cached;
     char refused[64]; /* the address that public_only kept us from; "": none */
     bool asking, existed, resumed, refetched, over_limit;
     bool paused;       /* until the link has room again; transfer.c goes on then */

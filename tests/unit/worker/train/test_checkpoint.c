@@ -126,7 +126,7 @@ static void test_resume(void **state)
         one_step(&a);
     char names[2][8] = {"cursor", "task"}, values[2][8] = {"17", "3.1"};
     struct st_meta pairs[] = {{names[0], values[0]}, {names[1], values[1]}};
-    OK(checkpoint_save(a.t, path, pairs, 2, &err));
+    OK(checkpoint_save(a.t, path, pairs, 2, false, &err));
     close_bench(&a);
 
     struct bench b = open_bench(&opt);
@@ -158,7 +158,7 @@ static void child(int fd)
         OK(rc);
     while (trainer_next_step(b.t) < STEPS) {
         one_step(&b);
-        OK(checkpoint_save(b.t, path, NULL, 0, &err));
+        OK(checkpoint_save(b.t, path, NULL, 0, false, &err));
         if (write(fd, "s", 1) != 1)
             _exit(2);
     }
@@ -220,7 +220,7 @@ static void test_refused(void **state)
     struct bench a = open_bench(&opt);
     expect_refused(a.t, -ENOENT, "no file");
     start(&a);
-    OK(checkpoint_save(a.t, path, NULL, 0, &err));
+    OK(checkpoint_save(a.t, path, NULL, 0, false, &err));
 
     opt.replica++;
     struct bench b = open_bench(&opt);
@@ -235,7 +235,7 @@ static void test_refused(void **state)
     expect_refused(a.t, -ERR_FORMAT, "only five bytes");
 
     /* A bit flipped into a NaN. */
-    OK(checkpoint_save(a.t, path, NULL, 0, &err));
+    OK(checkpoint_save(a.t, path, NULL, 0, false, &err));
     FILE *f = fopen(path, "r+b");
     assert_non_null(f);
     uint32_t nan = 0x7fc00000;

@@ -341,7 +341,7 @@ static void test_checkpoint(void **state)
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     (void)close(fd);
-    OK(checkpoint_save(island_trainer_first(sides[0].t), path, NULL, 0, &err));
+    OK(checkpoint_save(island_trainer_first(sides[0].t), path, NULL, 0, false, &err));
     for (int k = 1; k < 3; k++) {
         OK(checkpoint_load(island_trainer_first(sides[k].t), path, NULL, &err));
         OK(island_trainer_follow(sides[k].t, ISLAND_ALL, &err));

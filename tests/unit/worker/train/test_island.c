@@ -399,7 +399,7 @@ static void test_resume(void **state)
     struct side s = open_side("cpu,cpu", m, &o);
     for (unsigned i = 0; i < 3; i++)
         OK(step(&s, m, i, count_of(i), &want, &err));
-    OK(checkpoint_save(island_trainer_first(s.t), path, NULL, 0, &err));
+    OK(checkpoint_save(island_trainer_first(s.t), path, NULL, 0, false, &err));
     for (unsigned i = 3; i < STEPS; i++)
         OK(step(&s, m, i, count_of(i), &want, &err));
 
@@ -435,7 +435,7 @@ static void test_resume_on_others(void **state)
     struct side s = open_side("cpu,cpu", m, &o);
     for (unsigned i = 0; i < 3; i++)
         OK(step(&s, m, i, count_of(i), &want, &err));
-    OK(checkpoint_save(island_trainer_first(s.t), path, NULL, 0, &err));
+    OK(checkpoint_save(island_trainer_first(s.t), path, NULL, 0, false, &err));
     OK(step(&s, m, 3, count_of(3), &want, &err));
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         struct side later = open_side(names[k], m, &o);

@@ -500,7 +500,7 @@ static void check_shared(const struct model_spec *spec, const struct train_optio
             const int fd = mkstemp(path);
             assert_true(fd >= 0);
             (void)close(fd);
-            OK(checkpoint_save(island_trainer_first(sides[1].t), path, NULL, 0, &err));
+            OK(checkpoint_save(island_trainer_first(sides[1].t), path, NULL, 0, false, &err));
             for (int k = 0; k < 2; k++) {
                 OK(trainer_reset_moments(island_trainer_first(sides[k].t), &err));
                 OK(checkpoint_load(island_trainer_first(sides[k].t), path, NULL, &err));
@@ -677,7 +677,7 @@ static void test_reading(void **state)
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     (void)close(fd);
-    OK(checkpoint_save(first, path, NULL, 0, &err));
+    OK(checkpoint_save(first, path, NULL, 0, false, &err));
     OK(checkpoint_load(island_trainer_first(one.t), path, NULL, &err));
     OK(island_trainer_follow(one.t, ISLAND_ALL, &err));
     assert_same(&s, &one, m);
