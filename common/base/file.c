@@ -202,11 +202,10 @@ int file_rename(const char *from, const char *to, struct err *err)
     return rc < 0 ? rc : file_sync_parent(to, err);
 }
 
-int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err)
+/* Takes temp. */
+static int out_open(struct file_out *f, const char *path, char *temp, int fd, mode_t mode,
+                    struct err *err)
 {
-    *f = (struct file_out){.fd = -1};
-    char *temp = str_printf("%s.tmp.XXXXXX", path);
-    int fd = mkostemp(temp, O_CLOEXEC);
     if (fd < 0) {
         int rc = err_errno(err, "cannot create %s", path);
         mem_free(temp);
@@ -221,6 +220,22 @@ int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err 
         return rc;
     }
     return 0;
+}
+
+int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err)
+{
+    *f = (struct file_out){.fd = -1};
+    char *temp = str_printf("%s.tmp.XXXXXX", path);
+    int fd = mkostemp(temp, O_CLOEXEC);
+    return out_open(f, path, temp, fd, mode, err);
+}
+
+int file_out_open_again(struct file_out *f, const char *path, mode_t mode, struct err *err)
+{
+    *f = (struct file_out){.fd = -1, .again = true};
+    char *temp = str_printf("%s.spare", path);
+    int fd = open(temp, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, mode);
+    return out_open(f, path, temp, fd, mode, err);
 }
 
 int file_out_write(struct file_out *f, const void *data, size_t len, struct err *err)
@@ -253,13 +268,23 @@ void file_out_begin_sync(struct file_out *f)
     (void)sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE); /* no more than a hint */
 }
 
+/* The finished file gets its name, and where it is made again, the one that had it the spare's. */
+static int take_name(const struct file_out *f)
+{
+    if (f->again && renameat2(AT_FDCWD, f->temp, AT_FDCWD, f->path, RENAME_EXCHANGE) == 0)
+        return 0;
+    return rename(f->temp, f->path); /* the first one, or a file system that cannot */
+}
+
 int file_out_put(struct file_out *f, struct err *err)
 {
     int rc = 0, fd = f->fd;
     f->fd = -1;
-    if (close(fd) < 0)
+    if (f->again && ftruncate(fd, (off_t)f->written) < 0)
+        rc = err_errno(err, "cannot cut %s", f->path);
+    if (close(fd) < 0 && rc == 0)
         rc = err_errno(err, "cannot close %s", f->path);
-    if (rc == 0 && rename(f->temp, f->path) < 0)
+    if (rc == 0 && take_name(f) < 0)
         rc = err_errno(err, "cannot rename %s to %s", f->temp, f->path);
     if (rc < 0)
         (void)unlink(f->temp); /* already failing */

@@ -120,8 +120,8 @@ int st_writer_add(struct st_writer *w, const char *name, enum st_dtype dtype, un
  * callers that write the file themselves.  out is appended to. */
 int st_writer_header(struct st_writer *w, struct buf *out, uint64_t *ret_file_bytes,
                      struct err *err);
-/* The file is for this machine alone, which may lose it with the power: it is neither hashed nor
- * flushed, and commit's sha256 must be NULL. */
+/* The file is for this machine alone, which may lose it with the power, and made again and again
+ * (file_out_open_again): it is neither hashed nor flushed, and commit's sha256 must be NULL. */
 void st_writer_local(struct st_writer *w);
 int st_writer_open(struct st_writer *w, const char *path, struct err *err);
 int st_writer_write(struct st_writer *w, const void *data, size_t len, struct err *err);

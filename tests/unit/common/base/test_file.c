@@ -66,6 +66,45 @@ static void aborts_leave_nothing(void **state)
 
 /* A disk that fills up after n bytes: each n fails cleanly, the old content
  * stays, until all of it fits. */
+static void holds(const char *path, const char *text)
+{
+    struct buf b;
+    OK(file_read(path, 100, &b, err));
+    assert_string_equal(buf_str(&b), text);
+    buf_release(&b);
+}
+
+/* What was there stays until all of the next is; two files take turns. */
+static void made_again(void **state)
+{
+    static const char *const texts[] = {"first", "the second one", "3rd", "four"};
+    char *dir = scratch_new(), *path = in(dir, "again"), *spare = in(dir, "again.spare");
+    struct stat before = {0}, now;
+    struct file_out f;
+    for (int i = 0; i < 4; i++) {
+        OK(file_out_open_again(&f, path, 0600, err));
+        OK(file_out_write(&f, texts[i], strlen(texts[i]), err));
+        if (i > 0)
+            holds(path, texts[i - 1]);
+        OK(file_out_put(&f, err));
+        holds(path, texts[i]);
+        assert_int_equal(stat(path, &now), 0);
+        if (i % 2 == 1) /* of the last but one */
+            assert_true(i == 1 || now.st_ino == before.st_ino);
+        if (i % 2 == 1)
+            before = now;
+        assert_true(file_exists(spare) == (i > 0));
+    }
+    OK(file_out_open_again(&f, path, 0600, err));
+    OK(file_out_write(&f, "half", 4, err));
+    file_out_abort(&f);
+    holds(path, "four");
+    assert_false(file_exists(spare));
+    free(path);
+    free(spare);
+    scratch_free(dir);
+}
+
 static void full_disk(void **state)
 {
     char *dir = scratch_new(), *path = in(dir, "f");
@@ -170,9 +209,13 @@ static void maps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_and_writes), cmocka_unit_test(aborts_leave_nothing),
-        cmocka_unit_test(full_disk),        cmocka_unit_test(trees),
-        cmocka_unit_test(locks_exclude),    cmocka_unit_test(maps),
+        cmocka_unit_test(reads_and_writes),
+        cmocka_unit_test(aborts_leave_nothing),
+        cmocka_unit_test(made_again),
+        cmocka_unit_test(full_disk),
+        cmocka_unit_test(trees),
+        cmocka_unit_test(locks_exclude),
+        cmocka_unit_test(maps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
