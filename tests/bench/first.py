@@ -7,6 +7,7 @@ not because other samples were drawn."""
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "tools")]
 from bench import Figures, dataset, limit  # noqa: E402
 import frozen_models  # noqa: E402  (tests/tools)
+import rounds  # noqa: E402
 
 JOB = """name: first
 seed: 3
@@ -160,8 +162,13 @@ def predictions(fig, lab, args):
             f"too much or too little, the worst of {len(found)} jobs: {worst}, {found[worst]:.2f} of its time predicted")
 
 
-FIGURES = {"default_jump": jumps, "default_gap": gaps, "check_prediction": predictions}
-LIMITS = {"default_jump": 1500, "default_gap": 3000, "check_prediction": 420}
+def overheads(fig, lab, args):
+    """In swarms of their own, so that nobody else has work."""
+    rounds.measure(fig, lambda name: type(lab.swarm)(os.path.join(lab.swarm.folder, name)))
+
+
+FIGURES = {"round_overhead_s": overheads, "default_jump": jumps, "default_gap": gaps, "check_prediction": predictions}
+LIMITS = {"round_overhead_s": 540, "default_jump": 1500, "default_gap": 3000, "check_prediction": 420}
 
 
 def main():
@@ -172,6 +179,7 @@ def main():
     p.add_argument("--only", action="append", default=[], choices=list(FIGURES))
     p.add_argument("--jobs", action="append", default=[], choices=list(JUMPS))
     args = p.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made goes: processes, namespaces
     os.environ["SKERRY_BIN"] = os.path.abspath(f"{args.build}/bin")
     sys.path.insert(0, os.path.join(HERE, "..", "integration"))
     from swarm import Swarm
