@@ -42,7 +42,7 @@ static bool anything_to_do(const struct coordinator *co)
     for (size_t i = 0; i < s->n_workers; i++)
         if (s->workers[i]->parked != NULL)
             return true;
-    return !list_empty(&co->polls);
+    return !list_empty(&co->next.polls);
 }
 
 static void on_tick(void *arg)
@@ -50,6 +50,8 @@ static void on_tick(void *arg)
     struct coordinator *co = arg;
     member_check(co);
     tokens_check(co);
+    if (core_writing_ms(co) >= CORE_SLOW_MS)
+        http_api_slow(co->api);
     if (co->disk_full)
         (void)core_disk_full(co);
     if (anything_to_do(co))
@@ -363,15 +365,14 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
     co->store_ok = true;
     co->started_ms = co->checked_ms = loop_now_ms(loop);
     co->started_unix_ms = (int64_t)clock_wall_ms();
-    list_init(&co->replies);
-    list_init(&co->durables);
-    list_init(&co->polls);
+    core_init(co);
     state_init(&co->state);
     start_timers(co);
     int rc = open_keys(co, err);
     if (rc == 0 && (rc = open_store(co, err)) == 0)
         tokens_of_files(co);
-    if (rc < 0 || (rc = outer_exec_new(loop, co->blobs, o->outer_threads, &co->outer, err)) < 0 ||
+    if (rc < 0 || (rc = pool_new(loop, "writer", 1, 1, &co->writer, err)) < 0 ||
+        (rc = outer_exec_new(loop, co->blobs, o->outer_threads, &co->outer, err)) < 0 ||
         (rc = open_rpc(co, err)) < 0 || (rc = open_http(co, err)) < 0 ||
         (rc = write_files(co, err)) < 0 || (rc = open_api(co, err)) < 0) {
         coordinator_close(co);
@@ -388,12 +389,12 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
 static void drop_replies(struct coordinator *co)
 {
     struct list *l;
-    while ((l = list_pop(&co->replies)) != NULL) {
+    while ((l = list_pop(&co->next.replies)) != NULL) {
         struct reply *r = list_entry(l, struct reply, link);
         rpc_fail(r->req, -ERR_CANCELLED, true, 0, "the coordinator stops");
         mem_free(r);
     }
-    while ((l = list_pop(&co->durables)) != NULL) {
+    while ((l = list_pop(&co->next.durables)) != NULL) {
         struct durable *d = list_entry(l, struct durable, link);
         d->fn(d->arg, -ERR_CANCELLED);
         mem_free(d);
@@ -406,6 +407,7 @@ void coordinator_close(struct coordinator *co)
     if (co == NULL)
         return;
     co->closing = true;
+    pool_free(co->writer); /* waits for the commit that is under way */
     outer_exec_free(co->outer);
     for (size_t i = 0; i < co->state.n_workers; i++)
         member_unpark(co, state_edit_worker(&co->state, co->state.workers[i]),
@@ -434,6 +436,7 @@ void coordinator_close(struct coordinator *co)
     http_sessions_free(co->sessions);
     keys_free(co->keys);
     mem_free(co->garbage);
+    mem_free(co->doomed);
     mem_free(co);
 }
 

@@ -2,11 +2,13 @@
  * order, and committed once.
  *
  *   jobs advance (and those that are doomed end) -> what samplers left behind goes ->
- *   parked workers get tasks -> ONE commit -> replies leave -> long polls are answered
+ *   parked workers get tasks -> ONE commit is handed over -> replies and long polls are made
  *
- * Nobody is told what no commit has.  While nothing can be committed nothing advances either: the
- * retry comes back here.  Where heartbeats alone have asked (core_gather()) only the commit is
- * made. */
+ *   ... the writer has written it -> they leave, and what changed meanwhile is the next turn
+ *
+ * Nobody is told what no commit has.  While one is under way, or none can be made, nothing
+ * advances: its end, or the retry, comes back here.  Where heartbeats alone have asked
+ * (core_gather()) only the commit is made. */
 #include "coordinator/turn.h"
 
 #include "common/base/base.h"
@@ -20,47 +22,132 @@
 #include "coordinator/state/poll.h"
 #include "coordinator/state/core.h"
 
-static void release_replies(struct coordinator *co)
+/* What waits for this commit is made of what it has: the state as it is now. */
+static void make_answers(struct coordinator *co)
 {
     struct list *l;
-    while ((l = list_pop(&co->replies)) != NULL) {
+    while ((l = list_pop(&co->next.replies)) != NULL) {
+        struct reply *r = list_entry(l, struct reply, link);
+        list_push(&co->group.replies, l);
+        if (r->req != NULL)
+            rpc_request_hold(r->req);
+        r->send(co, r);
+    }
+    list_append(&co->group.durables, &co->next.durables);
+    poll_hand(co);
+}
+
+static void release(struct coordinator *co)
+{
+    struct list *l;
+    while ((l = list_pop(&co->group.replies)) != NULL) {
         struct reply *r = list_entry(l, struct reply, link);
         co->n_replies--;
-        r->send(co, r);
+        if (r->req != NULL)
+            rpc_request_send(r->req);
         mem_free(r);
     }
+    poll_release(co);
     /* Callbacks may add durables: those are for the next commit. */
-    struct list ready;
-    list_init(&ready);
-    while ((l = list_pop(&co->durables)) != NULL)
-        list_push(&ready, l);
-    while ((l = list_pop(&ready)) != NULL) {
+    while ((l = list_pop(&co->group.durables)) != NULL) {
         struct durable *d = list_entry(l, struct durable, link);
-        d->fn(d->arg, co->closing ? -ERR_CANCELLED : 0);
+        d->fn(d->arg, 0);
         mem_free(d);
     }
 }
 
-static void commit(struct coordinator *co)
+/* What was made for a commit that has failed is made anew for the next; whoever was to be shown
+ * something hears of it. */
+static void take_back(struct coordinator *co)
 {
-    struct err err = {0};
-    persist_changes(co->store, &co->state);
-    if (store_commit(co->store, &err) < 0) {
-        if (co->store_ok || strcmp(co->store_error, err.msg) != 0)
-            log_error("store", "%s; nothing is acknowledged until it can be written", err.msg);
-        co->store_ok = false;
-        (void)str_copy(co->store_error, sizeof(co->store_error), err.msg);
-        loop_timer_start(co->retry, CORE_COMMIT_RETRY_MS, 0);
-        return;
+    struct list *l, shown;
+    list_init(&shown);
+    for (l = co->group.replies.next; l != &co->group.replies; l = l->next)
+        if (list_entry(l, struct reply, link)->req != NULL)
+            rpc_request_again(list_entry(l, struct reply, link)->req);
+    list_append(&co->group.replies, &co->next.replies);
+    list_append(&co->next.replies, &co->group.replies);
+    list_append(&co->group.durables, &co->next.durables);
+    while ((l = list_pop(&co->group.durables)) != NULL) {
+        const bool shows = list_entry(l, struct durable, link)->shows && !co->closing;
+        list_push(shows ? &shown : &co->next.durables, l);
     }
+    poll_take_back(co);
+    gc_take_back(co);
+    folds_take_back(co);
+    while ((l = list_pop(&shown)) != NULL) {
+        struct durable *d = list_entry(l, struct durable, link);
+        d->fn(d->arg, -EAGAIN);
+        mem_free(d);
+    }
+}
+
+static void failed(struct coordinator *co)
+{
+    const char *why = co->write_err.msg;
+    if (co->store_ok || strcmp(co->store_error, why) != 0)
+        log_error("store", "%s; nothing is acknowledged until it can be written", why);
+    co->store_ok = false;
+    (void)str_copy(co->store_error, sizeof(co->store_error), why);
+    take_back(co);
+    loop_timer_start(co->retry, CORE_COMMIT_RETRY_MS, 0);
+}
+
+static void succeeded(struct coordinator *co)
+{
     if (!co->store_ok)
         log_info("store", "the state can be written again, going on");
     co->store_ok = true;
     co->store_error[0] = '\0';
     folds_told(co);
     gc_after_commit(co); /* before the replies: they may drop what only the next commit drops */
-    release_replies(co);
-    poll_turn(co);
+    release(co);
+}
+
+/* The commit is done, or not. */
+static void written(void *arg, int rc)
+{
+    struct coordinator *co = arg;
+    co->writing = false;
+    store_written(co->store, rc);
+    if (co->closing) {
+        take_back(co); /* all is committed once more, and then answered */
+        return;
+    }
+    if (core_now(co) - co->writing_ms > CORE_SLOW_MS)
+        log_warn("store", "a commit took %.1f s: the disk of the data dir is slow",
+                 (double)(core_now(co) - co->writing_ms) / 1e3);
+    if (rc < 0)
+        failed(co);
+    else
+        succeeded(co);
+    if (co->owed && !co->turn_scheduled) {
+        co->turn_scheduled = true;
+        loop_defer(co->loop, co->turn, co);
+    }
+    co->owed = false;
+}
+
+static int write_rows(void *arg)
+{
+    struct coordinator *co = arg;
+    return store_write(co->store, &co->write_err);
+}
+
+static void commit(struct coordinator *co)
+{
+    persist_changes(co->store, &co->state);
+    folds_hand(co);
+    gc_hand(co);
+    make_answers(co);
+    if (!store_hand(co->store)) {
+        succeeded(co);
+        return;
+    }
+    co->writing = true;
+    co->writing_ms = core_now(co);
+    co->write_err = (struct err){0};
+    (void)pool_submit(co->writer, write_rows, written, co); /* it has none else to do */
 }
 
 void turn(void *arg)
@@ -70,6 +157,10 @@ void turn(void *arg)
     loop_timer_stop(co->gather);
     if (co->closing)
         return;
+    if (co->writing) {
+        co->owed = true;
+        return;
+    }
     metrics_turn(co);
     if (co->store_ok && co->touched) {
         co->touched = false;

@@ -47,11 +47,11 @@ check-ref: all $(TOOLS) ## the model, its training, samples and export against P
 check-int: all $(TOOLS) gpu-tests ## real daemons on loopback, the HTTP API, the page in Chromium (T=test_x.py: one)
 	SKERRY_BIN=$(BIN) SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider $(if $(T),tests/integration/$(T),tests/integration)
 
-# A workerd that can fail on purpose, for the tests of what a release never does; its tree is
+# Daemons that can fail on purpose, for the tests of what a release never does; their tree is
 # that of check-clang.
-FAULTY := $(BUILD_DIR)/clang/debug/bin/workerd
+FAULTY := $(addprefix $(BUILD_DIR)/clang/debug/bin/,coordinatord workerd)
 .PHONY: faulty
-faulty: ## workerd that can fail on purpose, for the integration tests
+faulty: ## daemons that can fail on purpose, for the integration tests
 	@$(MAKE) --no-print-directory CC=clang CUDA=0 BUILD=debug BUILD_DIR=$(BUILD_DIR)/clang $(FAULTY)
 check-int: faulty $(BUILD_DIR)/python/.made $(BUILD_DIR)/examples/trainer-c
 

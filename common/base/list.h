@@ -61,4 +61,16 @@ static inline struct list *list_pop(struct list *head)
     return first;
 }
 
+/* All nodes of `from`, in order, behind those of `to`. */
+static inline void list_append(struct list *to, struct list *from)
+{
+    if (list_empty(from))
+        return;
+    to->prev->next = from->next;
+    from->next->prev = to->prev;
+    to->prev = from->prev;
+    from->prev->next = to;
+    list_init(from);
+}
+
 #endif

@@ -117,6 +117,12 @@ void rpc_reply(struct rpc_request *req, const ProtobufCMessage *msg);
 void rpc_fail(struct rpc_request *req, int code, bool retryable, uint32_t retry_after_ms,
               const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
+/* From now on an answer is made and kept: the request goes on until rpc_request_send() sends what
+ * was kept, or rpc_request_again() throws it away and the request is as it was before. */
+void rpc_request_hold(struct rpc_request *req);
+void rpc_request_send(struct rpc_request *req);
+void rpc_request_again(struct rpc_request *req);
+
 /* NULL when the connection is gone. */
 struct rpc_peer *rpc_request_peer(const struct rpc_request *req);
 /* Calls fn once if the connection goes before the answer; the request must

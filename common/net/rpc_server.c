@@ -57,6 +57,9 @@ struct rpc_request {
     uint16_t method;
     void (*on_gone)(void *arg, struct rpc_request *req);
     void *gone_arg;
+    bool held;      /* an answer is kept */
+    uint8_t *frame; /* that answer; NULL: none yet, or the connection was gone */
+    size_t frame_len;
 };
 
 struct rpc_claim {
@@ -73,6 +76,7 @@ static void request_end(struct rpc_request *r)
         r->peer->in_flight--;
         list_remove(&r->link);
     }
+    mem_free(r->frame);
     mem_free(r);
 }
 
@@ -83,26 +87,44 @@ static void send_error(struct rpc_peer *p, uint16_t method, uint64_t id, const E
                    true); /* fails only with the connection */
 }
 
-static void fail(struct rpc_peer *p, uint16_t method, uint64_t id, int code, const char *detail)
+static Error error_of(int code, char *detail)
 {
     Error e = SKERRY__ENVELOPE__V1__ERROR__INIT;
     e.code = rpc_code_to_wire(code);
-    e.detail = (char *)detail;
+    e.detail = detail;
     e.retryable = rpc_code_is_retryable(code);
+    return e;
+}
+
+static void fail(struct rpc_peer *p, uint16_t method, uint64_t id, int code, const char *detail)
+{
+    const Error e = error_of(code, (char *)detail);
     send_error(p, method, id, &e);
+}
+
+/* Sends the answer, or keeps it. */
+static int answer(struct rpc_request *r, uint8_t flags, const ProtobufCMessage *msg, uint32_t max)
+{
+    if (r->held)
+        return rpc_pack(flags, r->method, r->id, msg, max, &r->frame, &r->frame_len);
+    int rc = rpc_send(r->peer->conn, flags, r->method, r->id, msg, max, true);
+    r->peer->frames_out++;
+    return rc;
+}
+
+static void answer_error(struct rpc_request *r, const Error *e)
+{
+    (void)answer(r, FRAME_REPLY | FRAME_ERROR, &e->base, FRAME_BODY_MAX_DEFAULT);
 }
 
 void rpc_reply(struct rpc_request *r, const ProtobufCMessage *msg)
 {
-    struct rpc_peer *p = r->peer;
-    if (p) {
-        int rc = rpc_send(p->conn, FRAME_REPLY, r->method, r->id, msg, p->server->o.max_body_bytes,
-                          true);
-        p->frames_out++;
-        if (rc == -ERR_LIMIT)
-            fail(p, r->method, r->id, -ERR_LIMIT, "the answer is larger than a message may be");
+    if (r->peer && answer(r, FRAME_REPLY, msg, r->peer->server->o.max_body_bytes) == -ERR_LIMIT) {
+        const Error e = error_of(-ERR_LIMIT, (char *)"the answer is larger than a message may be");
+        answer_error(r, &e);
     }
-    request_end(r);
+    if (!r->held)
+        request_end(r);
 }
 
 void rpc_fail(struct rpc_request *r, int code, bool retryable, uint32_t retry_after_ms,
@@ -114,14 +136,35 @@ void rpc_fail(struct rpc_request *r, int code, bool retryable, uint32_t retry_af
         va_start(ap, fmt);
         (void)vsnprintf(detail, sizeof(detail), fmt, ap); /* cut is fine */
         va_end(ap);
-        Error e = SKERRY__ENVELOPE__V1__ERROR__INIT;
-        e.code = rpc_code_to_wire(code);
-        e.detail = detail;
+        Error e = error_of(code, detail);
         e.retryable = retryable;
         e.retry_after_ms = retry_after_ms;
-        send_error(r->peer, r->method, r->id, &e);
+        answer_error(r, &e);
+    }
+    if (!r->held)
+        request_end(r);
+}
+
+void rpc_request_hold(struct rpc_request *r)
+{
+    r->held = true;
+}
+
+void rpc_request_send(struct rpc_request *r)
+{
+    uint8_t *to;
+    if (r->peer && r->frame && conn_reserve(r->peer->conn, r->frame_len, true, &to) == 0) {
+        memcpy(to, r->frame, r->frame_len);
+        r->peer->frames_out++;
     }
     request_end(r);
+}
+
+void rpc_request_again(struct rpc_request *r)
+{
+    mem_free(r->frame);
+    r->frame = NULL;
+    r->held = false;
 }
 
 struct rpc_peer *rpc_request_peer(const struct rpc_request *r)

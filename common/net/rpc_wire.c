@@ -72,6 +72,19 @@ int rpc_proof(struct conn *c, const uint8_t secret[KEYS_SECRET_BYTES], uint8_t r
     return 0;
 }
 
+static void write_frame(uint8_t *to, uint8_t flags, uint16_t method, uint64_t id,
+                        const ProtobufCMessage *msg, size_t size)
+{
+    struct frame f = {
+        .flags = flags,
+        .method = method,
+        .body_len = (uint32_t)size,
+        .request_id = id,
+    };
+    frame_write_header(&f, to);
+    (void)protobuf_c_message_pack(msg, to + FRAME_HEADER_BYTES); /* writes `size` bytes */
+}
+
 int rpc_send(struct conn *c, uint8_t flags, uint16_t method, uint64_t id,
              const ProtobufCMessage *msg, uint32_t max_body, bool force)
 {
@@ -82,13 +95,18 @@ int rpc_send(struct conn *c, uint8_t flags, uint16_t method, uint64_t id,
     int rc = conn_reserve(c, FRAME_HEADER_BYTES + size, force, &p);
     if (rc < 0)
         return rc;
-    struct frame f = {
-        .flags = flags,
-        .method = method,
-        .body_len = (uint32_t)size,
-        .request_id = id,
-    };
-    frame_write_header(&f, p);
-    (void)protobuf_c_message_pack(msg, p + FRAME_HEADER_BYTES); /* writes `size` bytes */
+    write_frame(p, flags, method, id, msg, size);
+    return 0;
+}
+
+int rpc_pack(uint8_t flags, uint16_t method, uint64_t id, const ProtobufCMessage *msg,
+             uint32_t max_body, uint8_t **ret, size_t *ret_len)
+{
+    size_t size = protobuf_c_message_get_packed_size(msg);
+    if (size > max_body)
+        return -ERR_LIMIT;
+    *ret_len = FRAME_HEADER_BYTES + size;
+    *ret = mem_alloc(*ret_len);
+    write_frame(*ret, flags, method, id, msg, size);
     return 0;
 }

@@ -31,6 +31,10 @@ int rpc_proof(struct conn *c, const uint8_t secret[KEYS_SECRET_BYTES], uint8_t r
 int rpc_send(struct conn *c, uint8_t flags, uint16_t method, uint64_t id,
              const ProtobufCMessage *msg, uint32_t max_body, bool force);
 
+/* The same frame in a new buffer (mem_free); -ERR_LIMIT above max_body. */
+int rpc_pack(uint8_t flags, uint16_t method, uint64_t id, const ProtobufCMessage *msg,
+             uint32_t max_body, uint8_t **ret, size_t *ret_len);
+
 /* How long to wait before dialling again after so long without a server: a sixteenth of that,
  * within the bounds, and by `random` somewhere between half and whole.  So whoever was away for
  * seconds is found again in a fraction of one, and a swarm that lost its server does not come back

@@ -36,7 +36,7 @@ void http_get_tokens(void *arg, struct http_request *r)
     struct http_api *api = arg;
     json_t *list = json_array();
     view_each_token(api->o.co, add_token, list);
-    http_reply_json(r, 200, http_json_items(list));
+    http_answer_shown(api, r, 0, http_json_items(list), http_get_tokens);
 }
 
 static int take_order(const json_t *body, struct token_order *o, struct err *err)
@@ -78,7 +78,7 @@ void http_post_token(void *arg, struct http_request *r)
         return;
     if (take_order(body, &order, &err) < 0 ||
         view_token_make(api->o.co, &order, &id, text, &err) < 0) {
-        http_answer_fail(r, &err);
+        http_answer_refused(api, r, &err);
     } else {
         json_t *o = json_object();
         http_json_put(o, "id", http_json_id(id));
@@ -93,7 +93,7 @@ static void answer_revoked(struct http_api *api, struct http_request *r, int rc,
                            const struct err *err)
 {
     if (rc < 0) {
-        http_answer_fail(r, err);
+        http_answer_refused(api, r, err);
         return;
     }
     json_t *o = json_object();

@@ -1,38 +1,155 @@
-/* How the API answers: errors by their code, and changes when they are on the disk. */
+/* How the API answers: errors by their code, and whatever tells of the state when that is on the
+ * disk. */
 #include "coordinator/http/http_api_impl.h"
 
 #include "common/base/base.h"
+#include "coordinator/http/http_json.h"
 #include "coordinator/view/view.h"
+
+#define KEPT_BYTES_MAX (4u << 20)
 
 /* ---- answers that wait for the disk -------------------------------------- */
 
 struct pending {
-    struct list link;         /* in api->pending; alone once it was answered */
-    struct http_request *req; /* NULL: answered by close, the callback only frees */
+    struct list link; /* in api->pending; alone once it was answered */
+    struct http_api *api;
+    struct http_request *req; /* NULL: answered by another, the callback only frees */
     unsigned status;
-    json_t *body;
+    const char *type;
+    char *text;
+    size_t len;
+    http_handler again; /* makes the answer anew when the commit has failed; NULL: 503 */
+    bool keep;          /* it is the status */
 };
+
+static void pending_free(struct pending *p)
+{
+    list_remove(&p->link);
+    mem_free(p->text);
+    mem_free(p);
+}
+
+static void send_pending(struct pending *p)
+{
+    http_reply_header(p->req, "Cache-Control", "no-store");
+    http_reply_bytes(p->req, p->status, p->type, p->text, p->len);
+    if (!p->keep || p->len > KEPT_BYTES_MAX)
+        return;
+    mem_free(p->api->kept);
+    p->api->kept = p->text;
+    p->text = NULL;
+}
 
 static void durable(void *arg, int rc)
 {
     struct pending *p = arg;
-    list_remove(&p->link);
     if (p->req != NULL && rc == 0)
-        http_reply_json(p->req, p->status, json_incref(p->body));
+        send_pending(p);
+    else if (p->req != NULL && rc == -EAGAIN && p->again != NULL)
+        p->again(p->api, p->req);
+    else if (p->req != NULL && rc == -EAGAIN)
+        http_reply_error(p->req, 503, "unavailable",
+                         "The coordinator cannot write its state: ask again later.");
     else if (p->req != NULL)
         http_reply_error(p->req, 503, "stopping",
                          "The coordinator stops before this is on the disk: ask again later.");
-    json_decref(p->body);
-    mem_free(p);
+    pending_free(p);
+}
+
+/* Takes text. */
+static struct pending *pending_new(struct http_api *api, struct http_request *r, unsigned status,
+                                   const char *type, char *text, size_t len)
+{
+    struct pending *p = mem_alloc(sizeof *p);
+    *p = (struct pending){
+        .api = api, .req = r, .status = status, .type = type, .text = text, .len = len};
+    list_push(&api->pending, &p->link);
+    return p;
+}
+
+/* NULL: it is answered. */
+static struct pending *pending_json(struct http_api *api, struct http_request *r, unsigned status,
+                                    json_t *takes)
+{
+    char *text = takes ? json_dumps(takes, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(takes);
+    if (text == NULL) {
+        http_reply_error(r, 500, "internal", "the answer could not be written as JSON");
+        return NULL;
+    }
+    return pending_new(api, r, status, "application/json", text, strlen(text));
 }
 
 void http_answer_when_durable(struct http_api *api, struct http_request *r, unsigned status,
                               json_t *body)
 {
-    struct pending *p = mem_alloc(sizeof *p);
-    *p = (struct pending){.req = r, .status = status, .body = body};
-    list_push(&api->pending, &p->link);
-    view_when_durable(api->o.co, durable, p);
+    struct pending *p = pending_json(api, r, status, body);
+    if (p != NULL)
+        view_when_durable(api->o.co, durable, p);
+}
+
+/* Answers once what it shows is durable. */
+static void show(struct pending *p, uint64_t job, http_handler again)
+{
+    p->again = again;
+    if (!view_when_shown(p->api->o.co, job, durable, p))
+        durable(p, 0);
+}
+
+void http_answer_shown(struct http_api *api, struct http_request *r, uint64_t job, json_t *body,
+                       http_handler again)
+{
+    struct pending *p = pending_json(api, r, 200, body);
+    if (p != NULL)
+        show(p, job, again);
+}
+
+void http_answer_lines(struct http_api *api, struct http_request *r, uint64_t job,
+                       const struct buf *lines, http_handler again)
+{
+    char *text = memcpy(mem_alloc(lines->len + 1), buf_str((struct buf *)lines), lines->len + 1);
+    show(pending_new(api, r, 200, "application/x-ndjson", text, lines->len), job, again);
+}
+
+/* The status as it was before the commit that takes so long, but for what says that. */
+static void answer_kept(struct http_api *api, struct http_request *r)
+{
+    json_t *o = api->kept ? json_loads(api->kept, 0, NULL) : NULL;
+    if (o != NULL) {
+        http_json_status_slow(api->o.co, o);
+        http_reply_json(r, 200, o);
+        return;
+    }
+    http_reply_error(r, 503, "unavailable",
+                     "A commit to the coordinator's database has been under way for %" PRIu64
+                     " s: the disk of the data dir is slow; ask again when it is done.",
+                     view_writing_ms(api->o.co) / 1000);
+}
+
+void http_answer_status(struct http_api *api, struct http_request *r, http_handler again)
+{
+    if (view_is_slow(api->o.co)) {
+        answer_kept(api, r);
+        return;
+    }
+    struct pending *p = pending_json(api, r, 200, http_json_status(api->o.co));
+    if (p == NULL)
+        return;
+    p->keep = true;
+    show(p, 0, again);
+}
+
+void http_answer_slow(struct http_api *api)
+{
+    for (struct list *l = api->pending.next, *next; l != &api->pending; l = next) {
+        struct pending *p = list_entry(l, struct pending, link);
+        next = l->next;
+        if (!p->keep)
+            continue;
+        answer_kept(api, p->req);
+        p->req = NULL;
+        list_remove(&p->link);
+    }
 }
 
 void http_answer_stop(struct http_api *api)
@@ -48,28 +165,46 @@ void http_answer_stop(struct http_api *api)
 
 /* ---- errors -------------------------------------------------------------- */
 
+static const struct answer {
+    int code;
+    unsigned status;
+    const char *word;
+} answers[] = {
+    {-ERR_NOTFOUND, 404, "not_found"}, {-ENOENT, 404, "not_found"},
+    {-EEXIST, 409, "conflict"},        {-EBUSY, 409, "conflict"},
+    {-ERR_STALE, 409, "conflict"},     {-ERR_LIMIT, 429, "limit"},
+    {-ENOSPC, 507, "no_space"},        {-EIO, 503, "unavailable"},
+    {-EAGAIN, 503, "unavailable"},     {-ERR_CANCELLED, 503, "unavailable"},
+    {-EINVAL, 400, "invalid"},         {-ERR_CONFIG, 400, "invalid"},
+    {-ERR_FORMAT, 400, "invalid"},     {-ERR_HASH, 422, "hash_mismatch"},
+    {-ERANGE, 400, "invalid"},         {-ERR_UNIMPLEMENTED, 400, "invalid"},
+    {-ERR_VERSION, 400, "invalid"},    {-ENOMEM, 503, "unavailable"},
+};
+
+static struct answer answer_of(int code)
+{
+    for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++)
+        if (answers[i].code == code)
+            return answers[i];
+    return (struct answer){code, 500, "internal"};
+}
+
 void http_answer_fail(struct http_request *r, const struct err *err)
 {
-    static const struct {
-        int code;
-        unsigned status;
-        const char *word;
-    } map[] = {
-        {-ERR_NOTFOUND, 404, "not_found"}, {-ENOENT, 404, "not_found"},
-        {-EEXIST, 409, "conflict"},        {-EBUSY, 409, "conflict"},
-        {-ERR_STALE, 409, "conflict"},     {-ERR_LIMIT, 429, "limit"},
-        {-ENOSPC, 507, "no_space"},        {-EIO, 503, "unavailable"},
-        {-EAGAIN, 503, "unavailable"},     {-ERR_CANCELLED, 503, "unavailable"},
-        {-EINVAL, 400, "invalid"},         {-ERR_CONFIG, 400, "invalid"},
-        {-ERR_FORMAT, 400, "invalid"},     {-ERR_HASH, 422, "hash_mismatch"},
-        {-ERANGE, 400, "invalid"},         {-ERR_UNIMPLEMENTED, 400, "invalid"},
-        {-ERR_VERSION, 400, "invalid"},    {-ENOMEM, 503, "unavailable"},
-    };
-    for (size_t i = 0; i < sizeof map / sizeof map[0]; i++) {
-        if (map[i].code == err->code) {
-            http_reply_error(r, map[i].status, map[i].word, "%s", err->msg);
-            return;
-        }
+    const struct answer a = answer_of(err->code);
+    http_reply_error(r, a.status, a.word, "%s", err->msg);
+}
+
+void http_answer_refused(struct http_api *api, struct http_request *r, const struct err *err)
+{
+    const struct answer a = answer_of(err->code);
+    if (a.status == 404 || a.status == 409 || a.status == 429) {
+        struct pending *p = pending_json(api, r, a.status,
+                                         json_pack("{s:{s:s, s:s%}}", "error", "code", a.word,
+                                                   "message", err->msg, strlen(err->msg)));
+        if (p != NULL)
+            show(p, 0, NULL);
+    } else {
+        http_answer_fail(r, err);
     }
-    http_reply_error(r, 500, "internal", "%s", err->msg);
 }

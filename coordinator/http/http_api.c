@@ -27,11 +27,6 @@
 
 /* ---- reading -------------------------------------------------------------- */
 
-static void reply(struct http_request *r, json_t *takes)
-{
-    http_reply_json(r, 200, takes);
-}
-
 static void get_health(void *arg, struct http_request *r)
 {
     http_reply_text(r, 200, "text/plain; charset=utf-8", "ok\n");
@@ -40,13 +35,13 @@ static void get_health(void *arg, struct http_request *r)
 static void get_status(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
-    reply(r, http_json_status(api->o.co));
+    http_answer_status(api, r, get_status);
 }
 
 static void get_jobs(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
-    reply(r, http_json_items(http_json_jobs(api->o.co)));
+    http_answer_shown(api, r, 0, http_json_items(http_json_jobs(api->o.co)), get_jobs);
 }
 
 static void get_job(void *arg, struct http_request *r)
@@ -58,9 +53,9 @@ static void get_job(void *arg, struct http_request *r)
         return;
     json_t *job = http_json_job(api->o.co, id, &err);
     if (job == NULL)
-        http_answer_fail(r, &err);
+        http_answer_refused(api, r, &err);
     else
-        reply(r, job);
+        http_answer_shown(api, r, id, job, get_job);
 }
 
 /* What is known of the rounds by now: an evaluation ends after its round was
@@ -136,10 +131,9 @@ static void get_job_metrics(void *arg, struct http_request *r)
     buf_init(&l.out, LINES_BYTES_MAX);
     view_each_round(api->o.co, id, add_known_round, &l.rounds);
     if (view_metrics(api->o.co, id, after, METRICS_MAX, add_line, &l, &err) < 0) {
-        http_answer_fail(r, &err);
+        http_answer_refused(api, r, &err);
     } else {
-        http_reply_header(r, "Cache-Control", "no-store");
-        http_reply_bytes(r, 200, "application/x-ndjson", buf_str(&l.out), l.out.len);
+        http_answer_lines(api, r, id, &l.out, get_job_metrics);
     }
     buf_release(&l.out);
     mem_free(l.rounds.items);
@@ -164,7 +158,7 @@ static json_t *read_trace(struct http_api *api, struct http_request *r, struct v
     if (http_request_param_u64(r, "id", &id) < 0)
         return NULL;
     if (view_trace(api->o.co, id, ret, &err) < 0) {
-        http_answer_fail(r, &err);
+        http_answer_refused(api, r, &err);
         return NULL;
     }
     json_t *json = json_loadb(ret->trace->text, ret->trace->len, 0, NULL); /* anything may come */
@@ -220,7 +214,8 @@ static void get_tasks(void *arg, struct http_request *r)
                          "state must be pending, leased, done, failed or cancelled.");
         return;
     }
-    reply(r, http_json_items(http_json_tasks(api->o.co, job, state, TASKS_MAX)));
+    http_answer_shown(api, r, 0, http_json_items(http_json_tasks(api->o.co, job, state, TASKS_MAX)),
+                      get_tasks);
 }
 
 static void get_task(void *arg, struct http_request *r)
@@ -232,15 +227,15 @@ static void get_task(void *arg, struct http_request *r)
     if (http_request_param_u64(r, "id", &id) < 0)
         return;
     if (view_task(api->o.co, id, &t, &err) < 0)
-        http_answer_fail(r, &err);
+        http_answer_refused(api, r, &err);
     else
-        reply(r, http_json_task(&t));
+        http_answer_shown(api, r, t.task->job_id, http_json_task(&t), get_task);
 }
 
 static void get_workers(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
-    reply(r, http_json_items(http_json_workers(api->o.co)));
+    http_answer_shown(api, r, 0, http_json_items(http_json_workers(api->o.co)), get_workers);
 }
 
 static void get_modules(void *arg, struct http_request *r)
@@ -252,15 +247,16 @@ static void get_modules(void *arg, struct http_request *r)
     if (http_request_query_u64(r, "job", 0, INT64_MAX, &job) < 0)
         return;
     if (job != 0 && view_job(api->o.co, job, &j, &err) < 0)
-        http_answer_fail(r, &err);
+        http_answer_refused(api, r, &err);
     else
-        reply(r, http_json_items(http_json_modules(api->o.co, job)));
+        http_answer_shown(api, r, job, http_json_items(http_json_modules(api->o.co, job)),
+                          get_modules);
 }
 
 static void get_log(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
-    reply(r, http_json_items(http_events_log(api->events)));
+    http_reply_json(r, 200, http_json_items(http_events_log(api->events))); /* told already */
 }
 
 static void get_events(void *arg, struct http_request *r)
@@ -470,12 +466,18 @@ int http_api_open(const struct http_api_options *o, struct http_api **ret, struc
     return 0;
 }
 
+void http_api_slow(struct http_api *api)
+{
+    http_answer_slow(api);
+}
+
 void http_api_close(struct http_api *api)
 {
     if (api == NULL)
         return;
     http_answer_stop(api);
     http_events_free(api->events);
+    mem_free(api->kept);
     mem_free(api->routes);
     mem_free(api);
 }

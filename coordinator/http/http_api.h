@@ -9,8 +9,10 @@
  *     http_server_close(server);
  *
  * It keeps no state of the cluster: every answer is made from coordinator/view/view.h
- * at that moment, and every change goes through its commands and is answered
- * when it is durable.  Everything runs on the loop thread. */
+ * at that moment, and leaves when what it shows is durable; every change goes through its commands
+ * and is answered when it is durable.  /v1/status is answered also while a commit takes long: as it
+ * was when it was last asked for, with the commit in `store`.  /metrics are figures of the moment,
+ * and wait for nothing.  Everything runs on the loop thread. */
 #ifndef COORDINATOR_HTTP_API_H
 #define COORDINATOR_HTTP_API_H
 
@@ -38,6 +40,9 @@ struct http_api_options {
 
 /* Registers the routes and subscribes to the coordinator's events. */
 int http_api_open(const struct http_api_options *o, struct http_api **ret, struct err *err);
+
+/* A commit is slow: whoever waits for the status gets it as it was before. */
+void http_api_slow(struct http_api *api);
 
 /* Answers what still waits with 503 and ends the event streams.  Call it while
  * the coordinator still lives and before http_server_close(). */

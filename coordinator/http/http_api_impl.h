@@ -3,6 +3,7 @@
 #ifndef COORDINATOR_HTTP_API_IMPL_H
 #define COORDINATOR_HTTP_API_IMPL_H
 
+#include "common/base/buf.h"
 #include "common/base/list.h"
 #include "common/net/http/http_server.h"
 #include "coordinator/http/http_api.h"
@@ -11,7 +12,8 @@
 struct http_api {
     struct http_api_options o;
     struct http_route *routes; /* the table with arg = this */
-    struct list pending;       /* answers that wait until their change is durable */
+    struct list pending;       /* answers that wait until what they tell is durable */
+    char *kept;                /* the newest status that was answered; NULL: none */
     struct http_events *events;
 };
 
@@ -22,6 +24,18 @@ void http_answer_fail(struct http_request *r, const struct err *err);
 /* Answers (status, takes body) once all changes made so far are durable. */
 void http_answer_when_durable(struct http_api *api, struct http_request *r, unsigned status,
                               json_t *body);
+/* The same for a command that was refused: at once, unless it was for what the state says. */
+void http_answer_refused(struct http_api *api, struct http_request *r, const struct err *err);
+/* Answers with takes body, which shows this job (0: anything) as it is now, once that is durable;
+ * if the commit fails, again(api, r) is called. */
+void http_answer_shown(struct http_api *api, struct http_request *r, uint64_t job, json_t *body,
+                       http_handler again);
+void http_answer_lines(struct http_api *api, struct http_request *r, uint64_t job,
+                       const struct buf *lines, http_handler again);
+/* Answers with the status.  In a slow commit: as it was before that. */
+void http_answer_status(struct http_api *api, struct http_request *r, http_handler again);
+/* Whoever waits for the status waits in a slow commit. */
+void http_answer_slow(struct http_api *api);
 /* Answers all that wait, with 503. */
 void http_answer_stop(struct http_api *api);
 

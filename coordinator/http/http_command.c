@@ -268,7 +268,7 @@ void http_post_job(void *arg, struct http_request *r)
         take_input(json_object_get(body, "input"), &d, &submit, &err) < 0 ||
         take_dataset(json_object_get(body, "dataset"), &d, &submit, &err) < 0 ||
         view_job_submit(api->o.co, &submit, &id, &err) < 0) {
-        http_answer_fail(r, &err);
+        http_answer_refused(api, r, &err);
     } else {
         char location[40];
         (void)snprintf(location, sizeof location, "/v1/jobs/%" PRIu64, id);
@@ -310,7 +310,7 @@ void http_post_cancel(void *arg, struct http_request *r)
     if (!http_take_id(r, &id))
         return;
     if (view_job_cancel(api->o.co, id, &err) < 0 || view_job(api->o.co, id, &j, &err) < 0)
-        http_answer_fail(r, &err);
+        http_answer_refused(api, r, &err);
     else
         http_answer_when_durable(api, r, 200, id_state(id, j.state));
 }
@@ -323,7 +323,7 @@ void http_post_task_cancel(void *arg, struct http_request *r)
     if (!http_take_id(r, &id))
         return;
     if (view_task_cancel(api->o.co, id, &err) < 0)
-        http_answer_fail(r, &err);
+        http_answer_refused(api, r, &err);
     else
         http_answer_when_durable(api, r, 200, id_state(id, "cancelled"));
 }
@@ -337,7 +337,7 @@ void http_post_drain(void *arg, struct http_request *r)
     if (!http_take_id(r, &id))
         return;
     if (view_worker_drain(api->o.co, id, &err) < 0 || view_worker(api->o.co, id, &w, &err) < 0)
-        http_answer_fail(r, &err);
+        http_answer_refused(api, r, &err);
     else
         http_answer_when_durable(api, r, 200, id_state(id, w.state));
 }
@@ -439,7 +439,7 @@ void http_post_sample(void *arg, struct http_request *r)
     if (take_sampler(b, &s, &err) < 0 ||
         take_labels(json_object_get(b, "labels"), labels, &s, &err) < 0 ||
         view_sample_request(api->o.co, id, &s, &task, &err) < 0) {
-        http_answer_fail(r, &err);
+        http_answer_refused(api, r, &err);
     } else {
         json_t *o = json_object();
         http_json_put(o, "task", http_json_id(task));
@@ -472,7 +472,7 @@ void http_post_upload(void *arg, struct http_request *r)
     }
     /* Also when it is here: it must stay until the job names it. */
     if (view_upload_expect(api->o.co, id.sha256, size, &err) < 0) {
-        http_answer_fail(r, &err);
+        http_answer_refused(api, r, &err);
         return;
     }
     char url[TICKET_PATH_MAX] = "";

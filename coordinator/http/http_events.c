@@ -11,9 +11,10 @@ struct listener {
     struct http_stream *stream;
 };
 
-/* What the next commit has and is told after it. */
+/* What a commit has and is told after it. */
 struct news {
     struct list link;
+    uint64_t commit;
     const char *event;
     json_t *json;
 };
@@ -39,6 +40,11 @@ static void send_all(struct http_events *ev, const char *event, json_t *takes)
     json_decref(takes);
 }
 
+static struct news *first(const struct http_events *ev)
+{
+    return list_empty(&ev->waiting) ? NULL : list_entry(ev->waiting.next, struct news, link);
+}
+
 static struct news *take_first(struct http_events *ev)
 {
     struct list *l = list_pop(&ev->waiting);
@@ -60,18 +66,27 @@ static void keep(struct http_events *ev, json_t *sentence)
     *slot = json_incref(sentence);
 }
 
+static void tell(struct http_events *ev, const struct news *n)
+{
+    if (strcmp(n->event, "log") == 0)
+        keep(ev, n->json);
+    if (!list_empty(&ev->listeners))
+        send_all(ev, n->event, json_incref(n->json));
+}
+
+/* What came while that commit was under way is of the next one. */
 static void tell_news(void *arg, int rc)
 {
     struct http_events *ev = arg;
-    struct news *n;
-    ev->asked = false;
-    while ((n = take_first(ev)) != NULL) {
-        if (rc == 0 && strcmp(n->event, "log") == 0)
-            keep(ev, n->json);
-        if (rc == 0 && !list_empty(&ev->listeners))
-            send_all(ev, n->event, json_incref(n->json));
+    while (first(ev) != NULL && (rc < 0 || view_has_commit(ev->co, first(ev)->commit))) {
+        struct news *n = take_first(ev);
+        if (rc == 0)
+            tell(ev, n);
         news_free(n);
     }
+    ev->asked = first(ev) != NULL;
+    if (ev->asked)
+        view_when_durable(ev->co, tell_news, ev);
 }
 
 /* Tells it after the next commit: nobody hears of what a crash could take back. */
@@ -80,7 +95,7 @@ static void tell_later(struct http_events *ev, const char *event, json_t *takes)
     struct news *n = mem_alloc(sizeof *n);
     if (ev->n_waiting == HTTP_EVENTS_WAITING_MAX)
         news_free(take_first(ev));
-    *n = (struct news){.event = event, .json = takes};
+    *n = (struct news){.commit = view_next_commit(ev->co), .event = event, .json = takes};
     list_push(&ev->waiting, &n->link);
     ev->n_waiting++;
     if (!ev->asked)

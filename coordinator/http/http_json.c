@@ -155,7 +155,26 @@ static json_t *status_store(const struct view_status *s)
     put(o, "commits", count(s->store_commits));
     put(o, "queue", count(s->store_queue));
     put(o, "queue_max", count(s->store_queue_max));
+    put(o, "writing_ms", count(s->store_writing_ms));
     return o;
+}
+
+void http_json_status_slow(struct coordinator *co, json_t *status)
+{
+    struct view_status s;
+    char why[128];
+    json_t *lines = must(json_array());
+    view_status(co, &s);
+    put(status, "store", status_store(&s));
+    (void)snprintf(why, sizeof why,
+                   "a commit to the database has been under way for %" PRIu64
+                   " s, and what is shown is as it was before",
+                   s.store_writing_ms / 1000);
+    add_waiting(lines,
+                &(struct view_waiting){
+                    .what = "the disk of the data dir", .why = why, .until_ms = -1, .late = true});
+    (void)json_array_extend(lines, json_object_get(status, "waiting_for"));
+    put(status, "waiting_for", lines);
 }
 
 json_t *http_json_status(struct coordinator *co)

@@ -28,7 +28,9 @@ void http_json_push(json_t *array, json_t *value);
 json_t *http_json_items(json_t *array);
 
 /* Schemas by name. */
-json_t *http_json_status(struct coordinator *co);                            /* Status */
+json_t *http_json_status(struct coordinator *co); /* Status */
+/* Brings an older Status up to date in what a slow commit is about. */
+void http_json_status_slow(struct coordinator *co, json_t *status);
 json_t *http_json_jobs(struct coordinator *co);                              /* [JobSummary] */
 json_t *http_json_job_summary(const struct view_job *j);                     /* JobSummary */
 json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err); /* Job or NULL */

@@ -140,6 +140,9 @@ static void whole(struct writer *w, const struct view_status *s)
     single(w, "damaged_blobs", "gauge",
            "Blobs whose bytes the disk has lost, as the scrubber found.", s->blobs_damaged);
     single(w, "store_ok", "gauge", "Whether the state database can be written.", s->store_ok);
+    single(w, "store_writing_seconds", "gauge",
+           "For how long the commit has been under way that is.",
+           (double)s->store_writing_ms / 1e3);
     single(w, "store_commits_total", "counter", "Commits to the state database.",
            (double)s->store_commits);
     single(w, "store_queue", "gauge", "Changes that wait for a commit.", (double)s->store_queue);

@@ -392,12 +392,44 @@ void folds_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
     core_touch(co);
 }
 
+/* Calls fn with each module. */
+static void each_module(struct coordinator *co, void (*fn)(struct module_rec *m))
+{
+    for (size_t i = 0; i < co->state.n_jobs; i++)
+        for (uint32_t m = 0; m < co->state.jobs[i]->comp.n_modules; m++)
+            fn(module_memory(&co->state.jobs[i]->modules[m]));
+}
+
+static void hand(struct module_rec *m)
+{
+    m->handed = m->untold;
+}
+
+static void told(struct module_rec *m)
+{
+    m->untold -= m->handed;
+    m->handed = 0;
+}
+
+void folds_hand(struct coordinator *co)
+{
+    if (co->untold)
+        each_module(co, hand);
+    co->told_next = co->untold;
+    co->untold = false;
+}
+
 void folds_told(struct coordinator *co)
 {
-    for (size_t i = 0; co->untold && i < co->state.n_jobs; i++)
-        for (uint32_t m = 0; m < co->state.jobs[i]->comp.n_modules; m++)
-            module_memory(&co->state.jobs[i]->modules[m])->untold = 0;
-    co->untold = false;
+    if (co->told_next)
+        each_module(co, told);
+    co->told_next = false;
+}
+
+void folds_take_back(struct coordinator *co)
+{
+    co->untold |= co->told_next;
+    co->told_next = false;
 }
 
 static void put_blob(struct buf *b, const char *name, const struct outer_blob *o)

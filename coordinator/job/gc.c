@@ -76,11 +76,17 @@ void gc_drop(struct coordinator *co, const struct blob_ref *b)
     co->garbage[co->n_garbage++] = *b;
 }
 
+static void forget(struct blob_ref *list, size_t *n, const uint8_t sha256[32])
+{
+    for (size_t i = *n; i-- > 0;)
+        if (memcmp(list[i].sha256, sha256, 32) == 0)
+            list[i] = list[--*n];
+}
+
 void gc_keep(struct coordinator *co, const uint8_t sha256[32])
 {
-    for (size_t i = co->n_garbage; i-- > 0;)
-        if (memcmp(co->garbage[i].sha256, sha256, 32) == 0)
-            co->garbage[i] = co->garbage[--co->n_garbage];
+    forget(co->garbage, &co->n_garbage, sha256);
+    forget(co->doomed, &co->n_doomed, sha256);
 }
 
 static void drop_unneeded(void *arg, enum blob_role role, const struct blob_ref *b, bool needed)
@@ -158,25 +164,72 @@ static void submit(struct coordinator *co, const struct names *keep, bool all)
         sweep_done(w, 0); /* later */
 }
 
+/* ---- with a commit ---- */
+
+static int order_refs(const void *a, const void *b)
+{
+    return memcmp(((const struct blob_ref *)a)->sha256, ((const struct blob_ref *)b)->sha256, 32);
+}
+
+static void spare(void *arg, enum blob_role role, const struct blob_ref *b, bool needed)
+{
+    const struct coordinator *co = arg;
+    struct blob_ref *at = needed && blob_ref_is_set(b) ? bsearch(b, co->doomed, co->n_doomed,
+                                                                 sizeof(*co->doomed), order_refs)
+                                                       : NULL;
+    if (at != NULL)
+        at->size = 0;
+}
+
+/* Those that the state names are spared. */
+static void spare_named(struct coordinator *co)
+{
+    size_t n = 0;
+    qsort(co->doomed, co->n_doomed, sizeof(*co->doomed), order_refs);
+    for (size_t i = 0; i < co->n_doomed; i++) /* each once */
+        if (n == 0 || order_refs(&co->doomed[n - 1], &co->doomed[i]) != 0)
+            co->doomed[n++] = co->doomed[i];
+    co->n_doomed = n;
+    each_blob(&co->state, 0, now_ms(co), spare, co);
+    n = 0;
+    for (size_t i = 0; i < co->n_doomed; i++)
+        if (co->doomed[i].size > 0)
+            co->doomed[n++] = co->doomed[i];
+    co->n_doomed = n;
+}
+
+void gc_hand(struct coordinator *co)
+{
+    if (co->n_garbage == 0)
+        return;
+    if (co->doomed == NULL)
+        co->doomed = mem_alloc_array(GARBAGE_TURN, sizeof(*co->doomed));
+    while (co->n_garbage > 0 && co->n_doomed < GARBAGE_TURN)
+        co->doomed[co->n_doomed++] = co->garbage[--co->n_garbage];
+    spare_named(co);
+}
+
 /* The decision and its effect are one: what is hidden here nobody can be told to be here. */
 void gc_after_commit(struct coordinator *co)
 {
-    struct names keep;
     size_t hidden = 0;
-    if (co->n_garbage == 0)
-        return;
-    collect(co, &keep);
-    for (int n = 0; n < GARBAGE_TURN && co->n_garbage > 0; n++) {
+    if (co->n_doomed > 0)
+        spare_named(co);
+    for (; co->n_doomed > 0; co->n_doomed--) {
         struct blob_id id;
-        memcpy(id.sha256, co->garbage[--co->n_garbage].sha256, 32);
-        if (!named(&keep, &id))
-            hidden += co->blobs->ops->hide(co->blobs, &id, NULL) == 0; /* or the next sweep */
+        memcpy(id.sha256, co->doomed[co->n_doomed - 1].sha256, 32);
+        hidden += co->blobs->ops->hide(co->blobs, &id, NULL) == 0; /* or the next sweep */
     }
-    mem_free(keep.ids);
     if (hidden > 0)
         submit(co, &(struct names){0}, false);
     if (co->n_garbage > 0)
         core_touch(co);
+}
+
+void gc_take_back(struct coordinator *co)
+{
+    while (co->n_doomed > 0)
+        gc_drop(co, &co->doomed[--co->n_doomed]);
 }
 
 void gc_sweep(struct coordinator *co)

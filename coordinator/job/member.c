@@ -132,14 +132,14 @@ static void forward(uint64_t *then_ms, uint64_t by_ms, uint64_t now_ms)
 }
 
 /* The clocks of the leases and of the grace of rounds stand still while nobody is listened to:
- * between two looks that are further apart than a tick the loop was stopped, or in a slow commit,
- * and while nothing can be written no heartbeat is answered and no worker can join.  The silence is
+ * between two looks that are further apart than a tick the loop was stopped, and while nothing can
+ * be written, or a commit takes long, no worker can join and no report is answered.  The silence is
  * ours. */
 static void stand_still(struct coordinator *co)
 {
     uint64_t now = core_now(co), ms = now - co->checked_ms;
     co->checked_ms = now;
-    if (co->store_ok)
+    if (co->store_ok && !core_stalls(co))
         ms = ms > CORE_TICK_MS ? ms - CORE_TICK_MS : 0;
     if (ms > CLOSED_MS) /* they may have hung up meanwhile, and dial again when they do */
         co->awaited_ms = now + CORE_REDIAL_MS;

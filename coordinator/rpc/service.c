@@ -33,6 +33,27 @@ static void refuse(struct rpc_request *req, const struct err *err)
     rpc_fail(req, err->code, may_pass(err->code), RETRY_AFTER_MS, "%s", err->msg);
 }
 
+static void refuse_send(struct coordinator *co, struct reply *r)
+{
+    rpc_fail(r->req, r->code, false, r->attempt, "%s", r->text);
+}
+
+/* Refuses for good for what the state says, once that is durable; for now, or while nothing can be
+ * made durable, at once. */
+static void refuse_later(struct coordinator *co, struct rpc_request *req, const struct err *err,
+                         uint32_t retry_after_ms)
+{
+    if (may_pass(err->code) || core_writable(co, NULL) < 0) {
+        rpc_fail(req, err->code, may_pass(err->code), retry_after_ms, "%s", err->msg);
+        return;
+    }
+    struct reply *r = core_reply_later(co, req, refuse_send);
+    r->code = err->code;
+    r->attempt = retry_after_ms;
+    (void)str_copy(r->text, sizeof(r->text), err->msg);
+    core_gather(co);
+}
+
 /* The worker that joined on this connection. */
 static const struct worker *worker_of(struct coordinator *co, struct rpc_request *req)
 {
@@ -211,8 +232,7 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
     if (core_writable(co, &err) < 0 || peer == NULL || admit(co, m, w, peer, &err) < 0) {
         log_warn("member", "a worker was not admitted: %s address=%s", err.msg,
                  peer ? rpc_peer_address(peer) : "gone");
-        rpc_fail(req, err.code, may_pass(err.code),
-                 err.code == -EAGAIN ? JOIN_AGAIN_MS : RETRY_AFTER_MS, "%s", err.msg);
+        refuse_later(co, req, &err, err.code == -EAGAIN ? JOIN_AGAIN_MS : RETRY_AFTER_MS);
         return;
     }
     if (w == NULL && co->state.n_workers >= WORKERS_KNOWN_MAX)
@@ -289,42 +309,41 @@ static void take_progress(struct coordinator *co, struct worker *w, struct task 
             &(struct metrics_heard){p->points, p->n_points, p->number_names, p->n_number_names});
 }
 
-static void heartbeat_send(struct coordinator *co, struct reply *r)
+/* Is it durable that the worker has to stop what it says that it is doing? */
+static bool revoked(const struct coordinator *co, const struct worker *w, const struct task *t,
+                    const Skerry__V1__Progress *p)
 {
-    Skerry__V1__HeartbeatReply msg = SKERRY__V1__HEARTBEAT_REPLY__INIT;
-    struct worker *w = worker_memory(state_worker(&co->state, r->worker_id));
-    if (w == NULL) {
-        msg.rejoin = true;
-        rpc_reply(r->req, &msg.base);
-        return;
-    }
-    msg.drain = worker_goes(w);
-    if (r->flag) {
-        msg.revoked_task_id = r->task_id;
-        msg.revoked_attempt = r->attempt;
-        msg.revoked_reason = r->text;
-    }
-    msg.applied = assign_verdicts(w, &msg.n_applied);
-    rpc_reply(r->req, &msg.base);
-    for (unsigned i = 0; i < w->n_verdicts; i++)
-        w->verdicts[i].told = true;
-    mem_free(msg.applied);
+    if (p == NULL)
+        return false;
+    if (t == NULL)
+        return true;
+    const bool mine = t->state == TASK_LEASED && t->worker_id == w->id && t->attempt == p->attempt;
+    /* A finished task that is still being tidied up is no reason to stop. */
+    const bool done = t->state == TASK_DONE && t->worker_id == w->id;
+    return !mine && !done && core_row_durable(co, &t->row);
 }
 
-/* Most say and ask nothing that a commit would have to hold: they are answered at once.  Points of
- * a curve share one with those of others. */
-static struct reply *answer_heartbeat(struct coordinator *co, struct rpc_request *req,
-                                      const struct worker *w, bool points)
+/* Answers at once, whatever the disk does, with what is durable: the rest comes with the next one.
+ * A heartbeat is lost like a datagram, so nothing that it brings is acknowledged. */
+static void heartbeat_answer(const struct coordinator *co, struct rpc_request *req,
+                             struct worker *w, const struct task *t, const Skerry__V1__Progress *p)
 {
-    if (!co->store_ok || w->row.edited || w->n_verdicts > 0)
-        return core_reply(co, req, heartbeat_send);
-    if (!points) {
-        struct reply r = {.req = req, .worker_id = w->id};
-        heartbeat_send(co, &r);
-        return NULL;
+    Skerry__V1__HeartbeatReply msg = SKERRY__V1__HEARTBEAT_REPLY__INIT;
+    const bool durable = core_row_durable(co, &w->row);
+    msg.drain = durable && worker_goes(w);
+    if (revoked(co, w, t, p)) {
+        msg.revoked_task_id = p->task_id;
+        msg.revoked_attempt = p->attempt;
+        msg.revoked_reason = t == NULL      ? (char *)"the task is not known any more"
+                             : t->reason[0] ? (char *)t->reason
+                                            : (char *)"the task was given to another worker";
     }
-    core_gather(co);
-    return core_reply_later(co, req, heartbeat_send);
+    if (durable)
+        msg.applied = assign_verdicts(w, &msg.n_applied);
+    rpc_reply(req, &msg.base);
+    for (unsigned i = 0; i < msg.n_applied; i++)
+        w->verdicts[i].told = true; /* its connection is the one that this went to */
+    mem_free(msg.applied);
 }
 
 /* What the worker says of itself.  Its row has the bytes alone of that, which go along with what
@@ -349,8 +368,10 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
         return;
     }
     member_heard(co, w);
-    if (w->n_verdicts > 0) /* a new heartbeat confirms what the last answer told */
+    if (worker_was_told(w)) { /* a new heartbeat confirms what the last answer told */
         worker_confirm_verdicts(state_edit_worker(&co->state, w));
+        core_gather(co);
+    }
     take_vitals(w, m);
     const Skerry__V1__Progress *p = m->progress;
     struct task *t = p ? task_memory(state_task(&co->state, p->task_id)) : NULL;
@@ -362,22 +383,9 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
         take_progress(co, w, t, p);
     else
         w->activity[0] = '\0';
-    /* A finished task that is still being tidied up is no reason to stop. */
-    bool done = t != NULL && t->state == TASK_DONE && t->worker_id == w->id;
-    const bool revoked = p != NULL && !mine && !done;
-    struct reply *r = revoked ? core_reply(co, req, heartbeat_send)
-                              : answer_heartbeat(co, req, w, mine && p->n_points > 0);
-    if (r != NULL)
-        r->worker_id = w->id;
-    if (revoked) {
-        r->flag = true;
-        r->task_id = p->task_id;
-        r->attempt = p->attempt;
-        (void)snprintf(r->text, REASON_MAX, "%s",
-                       t == NULL      ? "the task is not known any more"
-                       : t->reason[0] ? t->reason
-                                      : "the task was given to another worker");
-    }
+    if (mine && p->n_points > 0) /* points of a curve share a commit with those of others */
+        core_gather(co);
+    heartbeat_answer(co, req, w, t, p);
 }
 
 /* ---- ASSIGN -------------------------------------------------------------- */
@@ -432,8 +440,10 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
     if (t != NULL)
         task_lease_again(co, t, w, m->attempt);
     if (t == NULL || t->state != TASK_LEASED || t->worker_id != w->id || t->attempt != m->attempt) {
-        rpc_fail(req, -ERR_STALE, false, 0, "attempt %u of task %llu is not leased to this worker",
-                 m->attempt, (unsigned long long)m->task_id);
+        struct err err = {0};
+        (void)err_set(&err, -ERR_STALE, "attempt %u of task %llu is not leased to this worker",
+                      m->attempt, (unsigned long long)m->task_id);
+        refuse_later(co, req, &err, 0);
         return;
     }
     if (m->sha256.len != 32 || m->size == 0 || m->size > BLOB_MAX_BYTES) {

@@ -5,6 +5,16 @@
 
 #define FULL_DISK_BYTES (4u << 20) /* with less than this uploads are bound to fail */
 
+void core_init(struct coordinator *co)
+{
+    struct held *const all[] = {&co->next, &co->group};
+    for (int i = 0; i < 2; i++) {
+        list_init(&all[i]->replies);
+        list_init(&all[i]->durables);
+        list_init(&all[i]->polls);
+    }
+}
+
 bool core_disk_full(struct coordinator *co)
 {
     uint64_t room = 0;
@@ -42,7 +52,7 @@ struct reply *core_reply_later(struct coordinator *co, struct rpc_request *req,
     struct reply *r = mem_alloc(sizeof(*r));
     r->req = req;
     r->send = send;
-    list_push(&co->replies, &r->link);
+    list_push(&co->next.replies, &r->link);
     co->n_replies++;
     return r;
 }
@@ -54,13 +64,49 @@ struct reply *core_reply(struct coordinator *co, struct rpc_request *req,
     return core_reply_later(co, req, send);
 }
 
-void core_when_durable(struct coordinator *co, durable_fn fn, void *arg)
+static struct durable *wait_in(struct held *w, durable_fn fn, void *arg)
 {
     struct durable *d = mem_alloc(sizeof(*d));
     d->fn = fn;
     d->arg = arg;
-    list_push(&co->durables, &d->link);
+    list_push(&w->durables, &d->link);
+    return d;
+}
+
+void core_when_durable(struct coordinator *co, durable_fn fn, void *arg)
+{
+    (void)wait_in(&co->next, fn, arg);
     core_touch(co);
+}
+
+uint64_t core_writing_ms(const struct coordinator *co)
+{
+    return co->writing ? core_now(co) - co->writing_ms : 0;
+}
+
+bool core_stalls(const struct coordinator *co)
+{
+    return core_writing_ms(co) > CORE_TICK_MS;
+}
+
+bool core_row_durable(const struct coordinator *co, const struct row_mark *row)
+{
+    return !row->edited && store_has(co->store, row->commit);
+}
+
+bool core_when_shown(struct coordinator *co, const struct job *j, durable_fn fn, void *arg)
+{
+    if (!co->store_ok)
+        return false;
+    persist_changes(co->store, &co->state); /* now every record knows its commit */
+    const uint64_t commit = j ? j->row.commit : store_newest(co->store);
+    if (store_has(co->store, commit))
+        return false;
+    const bool next = commit == store_next(co->store);
+    wait_in(next ? &co->next : &co->group, fn, arg)->shows = true;
+    if (next)
+        core_gather(co);
+    return true;
 }
 
 void core_event(struct coordinator *co, const struct event *e)

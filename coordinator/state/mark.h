@@ -13,7 +13,8 @@
 
 /* (m) What a record's row was when it was last queued, and whether it may have changed. */
 struct row_mark {
-    uint64_t seen; /* hash; 0: no row yet */
+    uint64_t seen;   /* hash; 0: no row yet */
+    uint64_t commit; /* that has what was queued last; a job's: of all that belongs to it */
     bool edited;
 };
 

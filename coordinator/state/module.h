@@ -28,6 +28,7 @@ struct module_rec {
     unsigned n_versions;
     unsigned kept;   /* at most: from the composition */
     unsigned untold; /* (m) of the newest versions: no commit has them yet, nobody is shown them */
+    unsigned handed; /* (m) the older ones of those: the commit that is under way has them */
     /* Contributions folded, and how many versions older than the newest they began. */
     uint64_t folded, stale_sum, stale_max;
     uint64_t bytes_from_others; /* contributions of other paths than the first that crosses it */

@@ -583,6 +583,21 @@ static void put_gone(struct store *s, struct state *st)
     st->workers_gone.n = st->tasks_gone.n = st->jobs_gone.n = 0;
 }
 
+/* What was queued since there were so many rows is of this record, and of its job. */
+static void note_commit(struct store *s, size_t before, struct row_mark *row, struct job *j)
+{
+    if (s == NULL || store_queued(s) == before)
+        return;
+    row->commit = store_next(s);
+    if (j != NULL)
+        j->row.commit = store_next(s);
+}
+
+static size_t queued(const struct store *s)
+{
+    return s ? store_queued(s) : 0;
+}
+
 void persist_changes(struct store *s, struct state *st)
 {
     put_gone(s, st);
@@ -592,21 +607,28 @@ void persist_changes(struct store *s, struct state *st)
     for (size_t i = 0; i < st->workers_edited.n; i++) {
         struct worker *w = (struct worker *)state_worker(st, st->workers_edited.at[i]);
         if (w != NULL) {
+            const size_t before = queued(s);
             w->row.edited = false;
             put_worker(s, w);
+            note_commit(s, before, &w->row, NULL);
         }
     }
     for (size_t i = 0; i < st->tasks_edited.n; i++) {
         struct task *t = (struct task *)state_task(st, st->tasks_edited.at[i]);
         if (t != NULL) {
+            const size_t before = queued(s);
             t->row.edited = false;
             put_task(s, t);
+            note_commit(s, before, &t->row, state_job(st, t->job_id));
         }
     }
     st->workers_edited.n = st->tasks_edited.n = 0;
-    for (size_t i = 0; i < st->n_jobs; i++)
+    for (size_t i = 0; i < st->n_jobs; i++) {
+        const size_t before = queued(s);
         if (!st->jobs[i]->unread)
             put_all_of_job(s, st->jobs[i]);
+        note_commit(s, before, &st->jobs[i]->row, NULL);
+    }
 }
 
 /* ---- metrics ------------------------------------------------------------- */

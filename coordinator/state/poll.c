@@ -13,7 +13,7 @@ static void drop(struct poll *p)
 static void poll_gone(void *arg, struct rpc_request *req)
 {
     struct coordinator *co = arg;
-    for (struct list *l = co->polls.next; l != &co->polls; l = l->next) {
+    for (struct list *l = co->next.polls.next; l != &co->next.polls; l = l->next) {
         struct poll *p = list_entry(l, struct poll, link);
         if (p->req == req) {
             drop(p);
@@ -30,7 +30,7 @@ struct poll *poll_add(struct coordinator *co, struct rpc_request *req, uint32_t 
     p->req = req;
     p->answer = answer;
     p->until_ms = core_now(co) + (wait_ms < POLL_MAX_MS ? wait_ms : POLL_MAX_MS);
-    list_push(&co->polls, &p->link);
+    list_push(&co->next.polls, &p->link);
     rpc_request_on_gone(req, poll_gone, co);
     core_touch(co);
     return p;
@@ -54,23 +54,47 @@ static bool answered(struct coordinator *co, struct poll *p)
     return p->answer(co, p, core_now(co) >= p->until_ms);
 }
 
-void poll_turn(struct coordinator *co)
+void poll_hand(struct coordinator *co)
 {
-    for (struct list *l = co->polls.next, *next; l != &co->polls; l = next) {
+    for (struct list *l = co->next.polls.next, *next; l != &co->next.polls; l = next) {
         struct poll *p = list_entry(l, struct poll, link);
         next = l->next;
         rpc_request_on_gone(p->req, NULL, NULL);
-        if (answered(co, p))
-            drop(p);
-        else
+        rpc_request_hold(p->req);
+        if (answered(co, p)) {
+            list_remove(&p->link);
+            list_push(&co->group.polls, &p->link);
+        } else {
+            rpc_request_again(p->req);
             rpc_request_on_gone(p->req, poll_gone, co);
+        }
     }
+}
+
+void poll_release(struct coordinator *co)
+{
+    struct list *l;
+    while ((l = list_pop(&co->group.polls)) != NULL) {
+        struct poll *p = list_entry(l, struct poll, link);
+        rpc_request_send(p->req);
+        mem_free(p);
+    }
+}
+
+void poll_take_back(struct coordinator *co)
+{
+    for (struct list *l = co->group.polls.next; l != &co->group.polls; l = l->next) {
+        struct poll *p = list_entry(l, struct poll, link);
+        rpc_request_again(p->req);
+        rpc_request_on_gone(p->req, poll_gone, co);
+    }
+    list_append(&co->next.polls, &co->group.polls);
 }
 
 void poll_stop(struct coordinator *co)
 {
     struct list *l;
-    while ((l = list_pop(&co->polls)) != NULL) {
+    while ((l = list_pop(&co->next.polls)) != NULL) {
         struct poll *p = list_entry(l, struct poll, link);
         rpc_request_on_gone(p->req, NULL, NULL);
         rpc_fail(p->req, -ERR_CANCELLED, true, 0, "the coordinator stops");

@@ -1,4 +1,4 @@
-/* Requests of workers that wait within a task: looked at after the commit of every turn, answered
+/* Requests of workers that wait within a task: looked at in every turn, answered after its commit
  * when there is something, when the lease is gone, or when the time is up. */
 #ifndef COORDINATOR_POLL_H
 #define COORDINATOR_POLL_H
@@ -28,8 +28,11 @@ struct poll {
 /* Parks req for at most wait_ms (30 s): answer is called at every turn. */
 struct poll *poll_add(struct coordinator *co, struct rpc_request *req, uint32_t wait_ms,
                       poll_fn answer);
-/* Answers what can be answered.  After each commit, so that nothing is told before it. */
-void poll_turn(struct coordinator *co);
+/* Makes the answers that can be made of what the next commit has.  They leave when it is done, and
+ * the requests wait on after a failure. */
+void poll_hand(struct coordinator *co);
+void poll_release(struct coordinator *co);
+void poll_take_back(struct coordinator *co);
 void poll_stop(struct coordinator *co); /* answers all */
 /* The task's lease as (worker, attempt) still stands. */
 const struct task *poll_task(const struct coordinator *co, const struct poll *p);

@@ -5,6 +5,10 @@
 
 #include <sys/stat.h>
 
+#ifdef SKERRY_FAULTS
+#include <unistd.h>
+#endif
+
 #define PARAMS_MAX 40
 
 struct value {
@@ -29,24 +33,31 @@ static const char *const file_ends[] = {"", "-wal", "-shm"};
 
 #define FILES ((int)(sizeof(file_ends) / sizeof(file_ends[0])))
 
+/* Rows in order. */
+struct rows {
+    struct list list;
+    size_t n, bytes;
+};
+
 struct store {
-    sqlite3 *db;
+    sqlite3 *db;     /* of whoever writes */
+    sqlite3 *reader; /* of the loop thread; NULL while opening */
     char *paths[FILES];
     struct stat files[FILES]; /* as they were opened */
     const struct store_schema *schema;
     sqlite3_stmt **prepared;
-    struct list queue;
-    size_t rows, bytes;
+    struct rows queue, group; /* group: of the commit that is under way */
     uint64_t commits;
+    uint64_t handed, done; /* numbers of the newest commits */
 };
 
 /* SQLite's code as ours: the disk's faults keep their meaning. */
-static int store_error(struct store *s, struct err *err, const char *what)
+static int db_error(sqlite3 *db, struct err *err, const char *what)
 {
-    int code = sqlite3_errcode(s->db), rc = -EIO;
+    int code = sqlite3_errcode(db), rc = -EIO;
     const char *hint = "";
     bool disk = code == SQLITE_IOERR || code == SQLITE_CANTOPEN;
-    int cause = disk ? sqlite3_system_errno(s->db) : 0;
+    int cause = disk ? sqlite3_system_errno(db) : 0;
     if (code == SQLITE_FULL || cause == ENOSPC || cause == EDQUOT || cause == EFBIG) {
         rc = -ENOSPC;
         hint = "; make room on the disk of the data dir";
@@ -60,8 +71,13 @@ static int store_error(struct store *s, struct err *err, const char *what)
         rc = -EACCES;
         hint = "; it must be writable for the user who runs coordinatord";
     }
-    return err_set(err, rc, "%s: %s%s%s%s", what, sqlite3_errmsg(s->db), cause ? ": " : "",
+    return err_set(err, rc, "%s: %s%s%s%s", what, sqlite3_errmsg(db), cause ? ": " : "",
                    cause ? strerror(cause) : "", hint);
+}
+
+static int store_error(struct store *s, struct err *err, const char *what)
+{
+    return db_error(s->db, err, what);
 }
 
 static int run(struct store *s, const char *sql, struct err *err)
@@ -129,12 +145,34 @@ static int find_files(struct store *s, const char *path, struct err *err)
     return 0;
 }
 
+static int open_reader(struct store *s, const char *path, struct err *err)
+{
+    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX;
+    sqlite3 *db = NULL;
+    int rc = 0;
+    if (sqlite3_open_v2(path, &db, flags, NULL) != SQLITE_OK ||
+        sqlite3_exec(db, "PRAGMA query_only=ON", NULL, NULL, NULL) != SQLITE_OK ||
+        sqlite3_exec(db, "PRAGMA cache_size=-256", NULL, NULL, NULL) != SQLITE_OK) {
+        rc = db ? db_error(db, err, "opening the database for reading") : -ENOMEM;
+        sqlite3_close_v2(db);
+        return rc;
+    }
+    s->reader = db;
+    return 0;
+}
+
 int store_open(const char *path, const struct store_schema *schema, struct store **ret,
                struct err *err)
 {
+    if (sqlite3_threadsafe() == 0)
+        return err_set(err, -ERR_UNIMPLEMENTED,
+                       "this SQLite (%s) was built for programs of one thread: install one that "
+                       "was built with SQLITE_THREADSAFE=1 or 2",
+                       sqlite3_libversion());
     struct store *s = mem_alloc(sizeof(*s));
     s->schema = schema;
-    list_init(&s->queue);
+    list_init(&s->queue.list);
+    list_init(&s->group.list);
     int rc = 0;
     if (sqlite3_open_v2(path, &s->db,
                         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
@@ -147,7 +185,7 @@ int store_open(const char *path, const struct store_schema *schema, struct store
         (rc = run(s, "PRAGMA foreign_keys=OFF", err)) < 0 ||
         (rc = run(s, "PRAGMA cache_size=-1024", err)) < 0 ||
         (rc = run(s, "PRAGMA journal_size_limit=4194304", err)) < 0 || (rc = migrate(s, err)) < 0 ||
-        (rc = prepare_all(s, err)) < 0) {
+        (rc = prepare_all(s, err)) < 0 || (rc = open_reader(s, path, err)) < 0) {
         store_close(s);
         return err_wrap(err, "%s", path);
     }
@@ -159,22 +197,33 @@ int store_open(const char *path, const struct store_schema *schema, struct store
     return 0;
 }
 
-static void clear_queue(struct store *s)
+static void rows_clear(struct rows *r)
 {
     struct list *l;
-    while ((l = list_pop(&s->queue)) != NULL)
+    while ((l = list_pop(&r->list)) != NULL)
         mem_free(list_entry(l, struct row, link));
-    s->rows = s->bytes = 0;
+    r->n = r->bytes = 0;
+}
+
+/* What `from` has goes behind what `to` has. */
+static void rows_move(struct rows *to, struct rows *from)
+{
+    list_append(&to->list, &from->list);
+    to->n += from->n;
+    to->bytes += from->bytes;
+    from->n = from->bytes = 0;
 }
 
 void store_close(struct store *s)
 {
     if (s == NULL)
         return;
-    clear_queue(s);
+    rows_clear(&s->queue);
+    rows_clear(&s->group);
     for (int i = 0; s->prepared != NULL && i < s->schema->n_statements; i++)
         sqlite3_finalize(s->prepared[i]);
     mem_free(s->prepared);
+    sqlite3_close_v2(s->reader);
     sqlite3_close_v2(s->db);
     for (int i = 0; i < FILES; i++)
         mem_free(s->paths[i]);
@@ -256,9 +305,9 @@ static void queue(struct store *s, int stmt, const struct params *p)
         r->values[i].u.offset = offset;
         offset += p->v[i].len;
     }
-    list_push(&s->queue, &r->link);
-    s->rows++;
-    s->bytes += r->bytes;
+    list_push(&s->queue.list, &r->link);
+    s->queue.n++;
+    s->queue.bytes += r->bytes;
 }
 
 void store_put(struct store *s, int stmt, const char *types, ...)
@@ -287,17 +336,33 @@ bool store_put_changed(struct store *s, uint64_t *seen, int stmt, const char *ty
 
 bool store_full(const struct store *s)
 {
-    return s->rows >= STORE_QUEUE_ROWS_MAX || s->bytes >= STORE_QUEUE_BYTES_MAX;
+    return store_queued(s) >= STORE_QUEUE_ROWS_MAX ||
+           s->queue.bytes + s->group.bytes >= STORE_QUEUE_BYTES_MAX;
 }
 
 size_t store_queued(const struct store *s)
 {
-    return s->rows;
+    return s->queue.n + s->group.n;
 }
 
 uint64_t store_commits(const struct store *s)
 {
     return s->commits;
+}
+
+uint64_t store_next(const struct store *s)
+{
+    return s->handed + 1;
+}
+
+uint64_t store_newest(const struct store *s)
+{
+    return s->queue.n > 0 ? s->handed + 1 : s->handed;
+}
+
+bool store_has(const struct store *s, uint64_t commit)
+{
+    return commit <= s->done;
 }
 
 static int bind(sqlite3_stmt *q, int at, const struct row *r, const struct value *v)
@@ -332,6 +397,16 @@ static int write_row(struct store *s, const struct row *r, struct err *err)
     return rc;
 }
 
+/* Builds with SKERRY_FAULTS: a commit takes as long as the file SKERRY_FAULT_COMMIT is there. */
+static void fault_stalls(void)
+{
+#ifdef SKERRY_FAULTS
+    const char *path = getenv("SKERRY_FAULT_COMMIT");
+    while (path != NULL && access(path, F_OK) == 0)
+        (void)usleep(10000);
+#endif
+}
+
 /* SQLite would go on writing to a file that nobody will ever find.  What was acknowledged may
  * stand in a -wal that is gone: it goes into the database while that is where it was. */
 static int check_place(struct store *s, struct err *err)
@@ -351,34 +426,58 @@ static int check_place(struct store *s, struct err *err)
     return 0;
 }
 
-int store_commit(struct store *s, struct err *err)
+bool store_hand(struct store *s)
 {
-    if (s->rows == 0)
-        return 0;
+    s->handed++;
+    rows_move(&s->group, &s->queue);
+    if (s->group.n > 0)
+        return true;
+    s->done = s->handed;
+    return false;
+}
+
+int store_write(struct store *s, struct err *err)
+{
     int rc = check_place(s, err);
     if (rc < 0)
         return rc;
+    fault_stalls();
     rc = run(s, "BEGIN IMMEDIATE", err);
-    for (struct list *l = s->queue.next; rc == 0 && l != &s->queue; l = l->next)
+    for (struct list *l = s->group.list.next; rc == 0 && l != &s->group.list; l = l->next)
         rc = write_row(s, list_entry(l, struct row, link), err);
     if (rc == 0)
         rc = run(s, "COMMIT", err);
+    /* Some faults have rolled back already; then this one fails, rightly. */
+    if (rc < 0 && !sqlite3_get_autocommit(s->db))
+        (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+    return rc;
+}
+
+void store_written(struct store *s, int rc)
+{
     if (rc < 0) {
-        /* Some faults have rolled back already; then this one fails, rightly. */
-        if (!sqlite3_get_autocommit(s->db))
-            (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
-        return rc;
+        rows_move(&s->group, &s->queue);
+        rows_move(&s->queue, &s->group);
+        return;
     }
-    clear_queue(s);
+    rows_clear(&s->group);
+    s->done = s->handed;
     s->commits++;
-    return 0;
+}
+
+int store_commit(struct store *s, struct err *err)
+{
+    if (!store_hand(s))
+        return 0;
+    int rc = store_write(s, err);
+    store_written(s, rc);
+    return rc;
 }
 
 int store_select(struct store *s, const char *sql, sqlite3_stmt **ret, struct err *err)
 {
-    if (sqlite3_prepare_v2(s->db, sql, -1, ret, NULL) != SQLITE_OK)
-        return store_error(s, err, sql);
-    return 0;
+    sqlite3 *db = s->reader ? s->reader : s->db;
+    return sqlite3_prepare_v2(db, sql, -1, ret, NULL) == SQLITE_OK ? 0 : db_error(db, err, sql);
 }
 
 int store_snapshot(const char *path, const char *to, struct err *err)

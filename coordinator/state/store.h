@@ -1,15 +1,19 @@
 /* Durable rows: one SQLite file (WAL, synchronous=FULL), written in batches.
  *
- *   persist_changes() store_put()s the rows that have changed in memory
- *   store_commit()   one transaction with all of them, in order, and an fsync
- *   replies go out   after a commit that returned 0 (invariant 3)
+ *   loop thread                                       writer thread
+ *   persist_changes() store_put()s rows that changed
+ *   store_hand()     they become the next commit ───► store_write()  one transaction with all of
+ *   store_put()      rows of the commit after that                   them, in order, and an fsync
+ *   store_written()  what waited for it may leave ◄── rc             (invariant 3)
  *
- * A commit that fails (disk full, I/O) changes nothing: the rows stay queued and
- * the next try writes them all.  The queue is bounded; its owner must stop
- * taking changes while store_full() or while commits fail.
+ * One commit is under way at a time.  Commits have numbers, in the order in which they were handed
+ * over.  One that fails (disk full, I/O) changes nothing: its rows are queued again before the
+ * others, and the next one has them all.  The queue is bounded, with what is under way; its owner
+ * must stop taking changes while store_full() or while commits fail.
  *
  * The schema has a number (table `migrations`): an older file is migrated, a
- * newer one is refused.  One thread. */
+ * newer one is refused.  Loop thread, but for store_write(); store_select() has a connection of
+ * its own, which sees what is durable and never waits for a commit. */
 #ifndef COORDINATOR_STORE_H
 #define COORDINATOR_STORE_H
 
@@ -45,11 +49,25 @@ void store_put(struct store *s, int stmt, const char *types, ...);
 bool store_put_changed(struct store *s, uint64_t *seen, int stmt, const char *types, ...);
 
 bool store_full(const struct store *s);
-size_t store_queued(const struct store *s); /* rows */
+size_t store_queued(const struct store *s); /* rows that no commit has yet */
 uint64_t store_commits(const struct store *s);
 
-/* Writes all that is queued.  0 also when nothing was.  -EIO while the file, its -wal or its -shm
- * is not where it was opened: what was written then nobody would find. */
+/* The commit that is gathering: what is put now is durable once store_has() it. */
+uint64_t store_next(const struct store *s);
+/* The one after which all that was put so far is durable. */
+uint64_t store_newest(const struct store *s);
+bool store_has(const struct store *s, uint64_t commit);
+
+/* Makes what is queued the commit that is under way; there must be none.  false: nothing was
+ * queued, and it is done. */
+bool store_hand(struct store *s);
+/* Writes it.  -EIO while the file, its -wal or its -shm is not where it was opened: what was
+ * written then nobody would find.  On any thread, between store_hand() and store_written(). */
+int store_write(struct store *s, struct err *err);
+/* What store_write() has returned, or another reason why it was not written. */
+void store_written(struct store *s, int rc);
+
+/* All three at once, on a thread that may wait. */
 int store_commit(struct store *s, struct err *err);
 
 /* A statement for reading what is committed, to be finalised by the caller. */

@@ -24,6 +24,14 @@ void worker_add_verdict(struct worker *w, uint64_t task_id, bool accepted, const
     w->verdicts_edited = true;
 }
 
+bool worker_was_told(const struct worker *w)
+{
+    for (unsigned i = 0; i < w->n_verdicts; i++)
+        if (w->verdicts[i].told)
+            return true;
+    return false;
+}
+
 void worker_confirm_verdicts(struct worker *w)
 {
     unsigned kept = 0;

@@ -127,6 +127,8 @@ void worker_free(struct worker *w);
 
 /* The oldest makes room at APPLIED_MAX. */
 void worker_add_verdict(struct worker *w, uint64_t task_id, bool accepted, const char *reason);
+/* Were any told? */
+bool worker_was_told(const struct worker *w);
 /* Forgets those that were told. */
 void worker_confirm_verdicts(struct worker *w);
 

@@ -52,6 +52,7 @@ struct view_status {
     bool store_ok;           /* false: nothing is acknowledged until it is writable */
     const char *store_error; /* why not */
     uint64_t store_commits, store_queue, store_queue_max;
+    uint64_t store_writing_ms;        /* the commit that is under way; 0: none is */
     unsigned blobs_damaged;           /* that the scrubber has found, in its newest look at each */
     unsigned outer_busy, outer_queue; /* outer steps running and waiting */
     unsigned parked;                  /* long polls of idle workers */
@@ -366,6 +367,15 @@ int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_
 
 /* Calls fn once all changes made until now are durable; see durable_fn. */
 void view_when_durable(struct coordinator *co, durable_fn fn, void *arg);
+/* false: what can be read of this job (0: of all) now is durable, or nothing can be made durable
+ * and that is to be seen.  Else fn(arg, rc) is called when it is: see core_when_shown(). */
+bool view_when_shown(struct coordinator *co, uint64_t job_id, durable_fn fn, void *arg);
+/* The commit that what happens now will be in, by number; and is it done? */
+uint64_t view_next_commit(const struct coordinator *co);
+bool view_has_commit(const struct coordinator *co, uint64_t commit);
+/* For how long the commit has been under way that is, 0: none; and is that unusual? */
+uint64_t view_writing_ms(const struct coordinator *co);
+bool view_is_slow(const struct coordinator *co);
 
 /* ---- events -------------------------------------------------------------- */
 

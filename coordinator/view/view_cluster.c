@@ -85,6 +85,7 @@ void view_status(struct coordinator *co, struct view_status *ret)
     ret->store_commits = store_commits(co->store);
     for (int i = 0; i < 256; i++)
         ret->blobs_damaged += co->damaged[i];
+    ret->store_writing_ms = core_writing_ms(co);
     ret->store_queue = store_queued(co->store);
     ret->store_queue_max = STORE_QUEUE_ROWS_MAX;
     ret->outer_queue = outer_pending(co->outer);
@@ -413,9 +414,19 @@ static void wait_for_stage(const struct waiting *ctx, const struct job *j)
     tell(ctx, j->id, 0, 0, what, why, -1, false);
 }
 
+static void wait_for_disk(const struct waiting *ctx)
+{
+    char why[REASON_MAX];
+    (void)snprintf(why, sizeof(why), "a commit to the database has been under way for %llu s",
+                   (unsigned long long)(core_writing_ms(ctx->co) / 1000));
+    tell(ctx, 0, 0, 0, "the disk of the data dir", why, -1, true);
+}
+
 void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg)
 {
     const struct waiting ctx = {co, fn, arg};
+    if (view_is_slow(co))
+        wait_for_disk(&ctx);
     if (!co->store_ok)
         tell(&ctx, 0, 0, 0, "the disk of the data dir", co->store_error, CORE_COMMIT_RETRY_MS,
              true);

@@ -218,6 +218,31 @@ void view_when_durable(struct coordinator *co, durable_fn fn, void *arg)
     core_when_durable(co, fn, arg);
 }
 
+bool view_when_shown(struct coordinator *co, uint64_t job_id, durable_fn fn, void *arg)
+{
+    return core_when_shown(co, job_id ? state_job(&co->state, job_id) : NULL, fn, arg);
+}
+
+uint64_t view_next_commit(const struct coordinator *co)
+{
+    return store_next(co->store);
+}
+
+bool view_has_commit(const struct coordinator *co, uint64_t commit)
+{
+    return store_has(co->store, commit);
+}
+
+uint64_t view_writing_ms(const struct coordinator *co)
+{
+    return core_writing_ms(co);
+}
+
+bool view_is_slow(const struct coordinator *co)
+{
+    return core_writing_ms(co) >= CORE_SLOW_MS;
+}
+
 int view_subscribe(struct coordinator *co, event_fn fn, void *arg)
 {
     for (int i = 0; i < EVENT_SUBSCRIBERS_MAX; i++) {

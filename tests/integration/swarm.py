@@ -193,11 +193,11 @@ class Events(threading.Thread):
 
 
 @contextlib.contextmanager
-def running(folder, *flags):
+def running(folder, *flags, **how):
     """A swarm with a coordinator, ended whatever happens."""
     s = Swarm(folder)
     try:
-        s.coordinator(*flags)
+        s.coordinator(*flags, **how)
         yield s
     finally:
         s.stop()

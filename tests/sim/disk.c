@@ -244,7 +244,7 @@ static int f_sync(sqlite3_file *f, int flags)
         return SQLITE_IOERR_FSYNC;
     operation();
     if (sim_chance(disk.slow))
-        sim_stall(sim_below(SLOW_MS));
+        sim_slow(sim_below(SLOW_MS));
     if (KEPT(f) != NULL && !disk.crashed)
         settle(KEPT(f), false);
     return SQLITE_OK; /* the machine's own flush is of no use here */

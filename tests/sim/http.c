@@ -63,6 +63,10 @@ int http_api_open(const struct http_api_options *o, struct http_api **ret, struc
     return 0;
 }
 
+void http_api_slow(struct http_api *api)
+{
+}
+
 void http_api_close(struct http_api *api)
 {
 }

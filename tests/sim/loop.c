@@ -174,11 +174,27 @@ static uint64_t some_ms(void)
     return sim_below(sim_chance(20) ? 100 * JOB_MS : JOB_MS);
 }
 
+static bool in_pool;
+static uint64_t slow_ms; /* what the job that runs takes besides */
+
+void sim_slow(uint64_t ms)
+{
+    if (in_pool)
+        slow_ms += ms;
+    else
+        sim_stall(ms);
+}
+
+/* All that a job does happens at its beginning: a crash within it is one amid its writes, and until
+ * its answer the loop does not know. */
 static void work(void *arg)
 {
     struct job *j = arg;
+    in_pool = true;
+    slow_ms = 0;
     j->rc = j->work(j->arg);
-    j->event = sim_in(some_ms(), answer, j);
+    in_pool = false;
+    j->event = sim_in(some_ms() + slow_ms, answer, j);
 }
 
 static void run_first(struct pool *p)

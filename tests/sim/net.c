@@ -35,12 +35,16 @@ struct net_conn {
     struct way up, down;
 };
 
+struct packet;
+
 struct rpc_request {
     struct net_conn *conn;
     uint16_t method;
     uint64_t call;
     void (*gone)(void *arg, struct rpc_request *req);
     void *gone_arg;
+    bool held;
+    struct packet *kept;
     struct rpc_request *next, **prev; /* of those that are not answered */
 };
 
@@ -184,7 +188,13 @@ static void come_back(void *arg)
 static void answer(struct rpc_request *req, struct packet *p)
 {
     struct net_conn *c = req->conn;
+    if (req->held) {
+        req->kept = p;
+        return;
+    }
     forget(req);
+    if (p == NULL)
+        return;
     if (c->there && c->here && net.server != NULL && !disk_crashed())
         (void)sim_in(arrival(&c->down), come_back, p);
     else
@@ -203,6 +213,24 @@ void rpc_fail(struct rpc_request *req, int code, bool retryable, uint32_t retry_
     p->code = code;
     p->retry_ms = retryable && retry_after_ms == 0 ? 100 : retry_after_ms;
     answer(req, p);
+}
+
+void rpc_request_hold(struct rpc_request *req)
+{
+    req->held = true;
+}
+
+void rpc_request_send(struct rpc_request *req)
+{
+    req->held = false;
+    answer(req, req->kept);
+}
+
+void rpc_request_again(struct rpc_request *req)
+{
+    mem_free(req->kept);
+    req->kept = NULL;
+    req->held = false;
 }
 
 struct rpc_peer *rpc_request_peer(const struct rpc_request *req)

@@ -29,6 +29,8 @@ uint64_t sim_in(uint64_t ms, sim_fn fn, void *arg);
 void sim_cancel(uint64_t event); /* one that has passed, or 0, is fine */
 /* What happens now takes that long: what was to come meanwhile comes late. */
 void sim_stall(uint64_t ms);
+/* The same of a disk: what a pool's thread does takes that long, and the loop goes on. */
+void sim_slow(uint64_t ms);
 bool sim_step(void); /* the next event; false: there is none */
 uint64_t sim_events(void);
 

@@ -197,7 +197,8 @@ function back() {
 function banner() {
   const box = $('banner');
   const store = state.status && !state.status.store.ok ? state.status.store.error : '';
-  box.hidden = !state.gone && !store;
+  const slow = state.status && state.status.store.writing_ms >= 1000 ? state.status.store.writing_ms : 0;
+  box.hidden = !state.gone && !store && !slow;
   box.classList.toggle('warn', !state.gone);
   if (state.gone) {
     const s = Math.max(0, Math.ceil((state.retryAt - performance.now()) / 1000));
@@ -205,6 +206,8 @@ function banner() {
       + (s ? `trying again in ${s} s.` : 'trying again …'));
   } else if (store) {
     setText(box, `The coordinator cannot write its state, so nothing moves on until it can: ${store}`);
+  } else if (slow) {
+    setText(box, `The coordinator's disk is slow: a commit has been under way for ${duration(slow)}. What you see is as it was before.`);
   }
 }
 

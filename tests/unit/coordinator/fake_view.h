@@ -16,6 +16,11 @@ static unsigned n_tasks = 3;
 static struct {
     durable_fn durable; /* the callback that waits, with its argument */
     void *durable_arg;
+    bool behind; /* what is shown is not durable: the callback that waits for that */
+    durable_fn shown;
+    void *shown_arg;
+    uint64_t next, done; /* commits */
+    uint64_t writing_ms;
     event_fn subscriber;
     void *subscriber_arg;
     unsigned submits, cancels;
@@ -105,6 +110,7 @@ void view_status(struct coordinator *co, struct view_status *ret)
                                 .ratio = NAN,
                                 .store_error = "",
                                 .store_ok = true,
+                                .store_writing_ms = fake.writing_ms,
                                 .uptime_ms = 2500};
 }
 
@@ -384,6 +390,35 @@ void view_when_durable(struct coordinator *co, durable_fn fn, void *arg)
 {
     fake.durable = fn;
     fake.durable_arg = arg;
+}
+
+bool view_when_shown(struct coordinator *co, uint64_t job_id, durable_fn fn, void *arg)
+{
+    if (!fake.behind)
+        return false;
+    fake.shown = fn;
+    fake.shown_arg = arg;
+    return true;
+}
+
+uint64_t view_next_commit(const struct coordinator *co)
+{
+    return fake.next;
+}
+
+bool view_has_commit(const struct coordinator *co, uint64_t commit)
+{
+    return commit <= fake.done;
+}
+
+uint64_t view_writing_ms(const struct coordinator *co)
+{
+    return fake.writing_ms;
+}
+
+bool view_is_slow(const struct coordinator *co)
+{
+    return fake.writing_ms >= 1000;
 }
 
 int view_subscribe(struct coordinator *co, event_fn fn, void *arg)

@@ -66,6 +66,16 @@ static inline void start(struct rig *r)
         fail_msg("%s", err.msg);
 }
 
+/* Until no turn is due and no commit is under way. */
+static inline void settle(struct rig *r)
+{
+    uint64_t until = clock_now_ms() + DEADLINE_MS;
+    do {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, r->co->writing);
+    } while (r->co->turn_scheduled || r->co->writing);
+}
+
 static inline void stop(struct rig *r)
 {
     for (size_t i = 0; i < 3; i++) {

@@ -1,13 +1,15 @@
-/* A turn: what waits for a commit leaves after it, in order, and not at all while it fails.  A
- * whole coordinator (rig.h). */
+/* A turn: what waits for a commit leaves after it, in order, and not at all while it fails; while
+ * the commit is under way the loop goes on.  A whole coordinator (rig.h). */
 #include "coordinator/turn.h"
+#include "coordinator/job/member.h"
 #include "tests/unit/coordinator/rig.h"
+#include "tests/unit/coordinator/slow_disk.h"
 
 #include <signal.h>
 #include <sys/resource.h>
 
-/* What was called, in order: r a reply, d a durable. */
-static char called[16];
+/* What was called, in order: r a reply was made, d a durable. */
+static char called[64];
 static int said; /* the rc that the last durable was told */
 
 static void note(char what)
@@ -51,12 +53,12 @@ static void queue(struct coordinator *co)
     (void)core_reply(co, NULL, send_reply);
 }
 
-/* Takes the turns that were asked for. */
-static void settle(struct rig *r)
+/* A turn to the end of its commit. */
+static void turn_over(struct coordinator *co)
 {
-    do
-        loop_turn(r->loop, false);
-    while (r->co->turn_scheduled);
+    turn(co);
+    while (co->writing)
+        loop_turn(co->loop, true);
 }
 
 /* The tests take turns themselves; those that the loop still has come before the end. */
@@ -74,11 +76,11 @@ static void test_order(void **state)
     assert_true(r->co->turn_scheduled);
     assert_int_equal(r->co->n_replies, 2);
     assert_string_equal(called, "");
-    turn(r->co);
+    turn_over(r->co);
     assert_string_equal(called, "rrde");
     assert_int_equal(said, 0);
     assert_int_equal(r->co->n_replies, 0);
-    turn(r->co); /* once each */
+    turn_over(r->co); /* once each */
     assert_string_equal(called, "rrde");
 }
 
@@ -88,10 +90,10 @@ static void test_next_commit(void **state)
     struct rig *r = *state;
     memset(called, 0, sizeof(called));
     core_when_durable(r->co, ask_again, r->co);
-    turn(r->co);
+    turn_over(r->co);
     assert_string_equal(called, "a");
     assert_true(r->co->turn_scheduled);
-    turn(r->co);
+    turn_over(r->co);
     assert_string_equal(called, "ad");
 }
 
@@ -99,13 +101,13 @@ static void test_next_commit(void **state)
 static void test_one_commit(void **state)
 {
     struct rig *r = *state;
-    turn(r->co);
+    turn_over(r->co);
     uint64_t before = store_commits(r->co->store);
-    turn(r->co);
+    turn_over(r->co);
     assert_int_equal(store_commits(r->co->store), before);
     submit(r);
     submit(r);
-    turn(r->co);
+    turn_over(r->co);
     assert_int_equal(store_commits(r->co->store), before + 1);
 }
 
@@ -118,12 +120,12 @@ static void test_not_writable(void **state)
     (void)str_copy(r->co->store_error, sizeof(r->co->store_error), "no room");
     queue(r->co);
     assert_int_equal(j->state, JOB_PENDING);
-    turn(r->co); /* the commit itself goes well */
+    turn_over(r->co); /* the commit itself goes well */
     assert_int_equal(j->state, JOB_PENDING);
     assert_true(r->co->store_ok);
     assert_string_equal(r->co->store_error, "");
     assert_string_equal(called, "rrde");
-    turn(r->co);
+    turn_over(r->co);
     assert_int_equal(j->state, JOB_INITIALISING);
 }
 
@@ -143,7 +145,7 @@ static void test_failed(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
     assert_false(co->store_ok);
     assert_true(co->store_error[0] != '\0');
-    assert_string_equal(called, "");
+    assert_null(strpbrk(called, "de")); /* the replies were made, and thrown away */
     assert_int_equal(co->n_replies, 2);
     enum job_state then = state_job(&co->state, job)->state;
     uint64_t until = clock_now_ms() + DEADLINE_MS;
@@ -152,7 +154,7 @@ static void test_failed(void **state)
         assert_int_equal(state_job(&co->state, job)->state, then);
         loop_turn(r->loop, true);
     }
-    assert_string_equal(called, "rrde");
+    assert_string_equal(called + strlen(called) - 4, "rrde"); /* and made anew */
 }
 
 /* The optimiser's state of a job goes when its end is on record: until then a restart goes on with
@@ -191,6 +193,195 @@ static void test_end_not_written(void **state)
     mem_free(outer);
 }
 
+/* ---- while a commit is under way ------------------------------------------- */
+
+/* A commit that does not end before let_go(). */
+static void stall(struct rig *r)
+{
+    settle(r);
+    slow_disk_stand(true);
+    (void)submit(r);
+    turn(r->co);
+    assert_true(r->co->writing);
+    slow_disk_wait();
+}
+
+static void let_go(struct rig *r)
+{
+    slow_disk_stand(false);
+    settle(r);
+}
+
+/* What comes meanwhile is the next commit's, and does not leave with this one. */
+static void test_under_way(void **state)
+{
+    struct rig *r = *state;
+    stall(r);
+    const uint64_t commits = store_commits(r->co->store);
+    queue(r->co);
+    for (int i = 0; i < 20; i++)
+        loop_turn(r->loop, false);
+    turn(r->co);
+    assert_string_equal(called, "");
+    assert_true(r->co->writing);
+    (void)submit(r);
+    slow_disk_stand(false);
+    while (store_commits(r->co->store) == commits)
+        loop_turn(r->loop, true);
+    assert_string_equal(called, "");
+    settle(r);
+    assert_string_equal(called, "rrde");
+    assert_int_equal(said, 0);
+}
+
+static void beat(struct rig *r, struct fake *a, const Skerry__V1__Progress *p)
+{
+    Skerry__V1__HeartbeatRequest m = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    m.progress = (Skerry__V1__Progress *)p;
+    assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &m), 0);
+}
+
+/* A heartbeat is answered, also one with points; a report and a join are not, and then they are. */
+static void test_workers_wait(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    struct result x;
+    Skerry__V1__JoinRequest j = SKERRY__V1__JOIN_REQUEST__INIT;
+    Skerry__V1__Progress p = SKERRY__V1__PROGRESS__INIT;
+    Skerry__V1__LossPoint point = SKERRY__V1__LOSS_POINT__INIT, *points[] = {&point};
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    dial(r, b);
+    submit(r);
+    do_init(r, a);
+    assign(r, a, TASK_TRAIN);
+    p.task_id = a->task->id;
+    p.attempt = a->task->attempt;
+    p.points = points;
+    p.n_points = 1;
+    struct blob_ref blob = contribute(r, a->task, 1, 0.01f);
+    stall(r);
+    beat(r, a, NULL);
+    beat(r, a, &p);
+    begin_result(&x, a->task, &blob);
+    begin_call(r, a, SKERRY__V1__METHOD__METHOD_REPORT, &x.m,
+               &skerry__v1__report_reply__descriptor);
+    j.name = j.device = (char *)"late";
+    j.version = (char *)SKERRY_VERSION;
+    j.instance.data = j.identity.data = b->identity;
+    j.instance.len = j.identity.len = 16;
+    begin_call(r, b, SKERRY__V1__METHOD__METHOD_JOIN, &j, &skerry__v1__join_reply__descriptor);
+    while (r->co->n_replies < 2)
+        loop_turn(r->loop, true);
+    assert_false(a->done || b->done);
+    const struct task *t = state_task(&r->co->state, x.m.task_id);
+    assert_int_equal(t->state, TASK_DONE); /* in memory, and nobody was told */
+    assert_false(core_row_durable(r->co, &t->row));
+    let_go(r);
+    wait_for(r, &a->done);
+    wait_for(r, &b->done);
+    assert_int_equal(a->code, 0);
+    assert_int_equal(b->code, 0);
+    assert_true(core_row_durable(r->co, &t->row));
+}
+
+/* A heartbeat does not tell of a lease that was taken away before that is durable. */
+static void test_revoked_when_durable(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    Skerry__V1__Progress p = SKERRY__V1__PROGRESS__INIT;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    const uint64_t job = submit(r);
+    p.task_id = assign(r, a, TASK_INIT)->id;
+    p.attempt = a->task->attempt;
+    stall(r);
+    assert_int_equal(view_job_cancel(r->co, job, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        beat(r, a, &p);
+        Skerry__V1__HeartbeatReply *reply =
+            skerry__v1__heartbeat_reply__unpack(NULL, a->reply_len, a->reply);
+        assert_int_equal(reply->revoked_task_id, i == 0 ? 0 : p.task_id);
+        skerry__v1__heartbeat_reply__free_unpacked(reply, NULL);
+        let_go(r);
+    }
+}
+
+/* Leases stand still, however long it takes. */
+static void test_leases_stand(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    submit(r);
+    assign(r, a, TASK_INIT);
+    stall(r);
+    loop_timer_stop(r->co->tick);
+    struct worker *w = worker_memory(state_worker(&r->co->state, a->id));
+    const uint64_t now = core_now(r->co);
+    assert_true(now > 30000); /* since the machine started */
+    for (unsigned ms = 20000; ms > 0; ms -= CORE_TICK_MS) {
+        w->heard_ms = now - 1000;
+        r->co->writing_ms = now - ms;
+        r->co->checked_ms = now - CORE_TICK_MS;
+        r->co->awaited_ms = 0;
+        member_check(r->co);
+        assert_int_equal(now - w->heard_ms, ms > CORE_TICK_MS ? 1000 - CORE_TICK_MS : 1000);
+        assert_int_equal(r->co->awaited_ms, 0); /* we listened */
+    }
+    assert_int_equal(w->state, WORKER_HERE);
+    loop_timer_start(r->co->tick, CORE_TICK_MS, CORE_TICK_MS);
+    let_go(r);
+}
+
+static void note_shown(void *arg, int rc)
+{
+    *(int *)arg = rc;
+}
+
+/* What is shown of a job waits for the commit that has it, not for any other. */
+static void test_shown(void **state)
+{
+    struct rig *r = *state;
+    struct coordinator *co = r->co;
+    int first = 1, second = 1, third = 1;
+    struct job *j = state_job(&co->state, submit(r));
+    stall(r);
+    struct job *k = co->state.jobs[1];
+    assert_false(core_when_shown(co, j, note_shown, &first)); /* durable since before */
+    assert_true(core_when_shown(co, k, note_shown, &first));
+    assert_true(core_when_shown(co, NULL, note_shown, &second));
+    assert_int_equal(view_job_cancel(co, j->id, NULL), 0);
+    assert_true(core_when_shown(co, j, note_shown, &third));
+    const uint64_t commits = store_commits(co->store);
+    slow_disk_stand(false);
+    while (store_commits(co->store) == commits)
+        loop_turn(r->loop, true);
+    assert_int_equal(first, 0);
+    assert_int_equal(second, 0);
+    assert_int_equal(third, 1);
+    settle(r);
+    assert_int_equal(third, 0);
+    assert_false(core_when_shown(co, NULL, note_shown, &first));
+}
+
+/* The commit that is under way ends before the coordinator does, and what waits is refused. */
+static void test_close_under_way(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    stall(r);
+    said = 1;
+    core_when_durable(r->co, on_durable, NULL);
+    slow_disk_stand(false);
+    stop(r);
+    assert_int_equal(said, -ERR_CANCELLED);
+    start(r);
+    assert_int_equal(r->co->state.n_jobs, 1);
+    settle(r);
+}
+
 static void test_closing(void **state)
 {
     struct rig *r = *state;
@@ -201,7 +392,7 @@ static void test_closing(void **state)
     assert_string_equal(called, "");
     assert_int_equal(j->state, JOB_PENDING);
     r->co->closing = false;
-    turn(r->co);
+    turn_over(r->co);
     assert_string_equal(called, "rrde");
 }
 
@@ -210,9 +401,11 @@ static void test_closing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_order),        LIVE(test_next_commit), LIVE(test_one_commit),
-        LIVE(test_not_writable), LIVE(test_failed),      LIVE(test_end_not_written),
-        LIVE(test_closing),
+        LIVE(test_order),           LIVE(test_next_commit), LIVE(test_one_commit),
+        LIVE(test_not_writable),    LIVE(test_failed),      LIVE(test_end_not_written),
+        LIVE(test_closing),         LIVE(test_under_way),   LIVE(test_workers_wait),
+        LIVE(test_leases_stand),    LIVE(test_shown),       LIVE(test_revoked_when_durable),
+        LIVE(test_close_under_way),
     };
     (void)signal(SIGXFSZ, SIG_IGN);
     log_set_level(LOG_LEVEL_ERROR);

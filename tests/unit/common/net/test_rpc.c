@@ -480,6 +480,35 @@ static void test_deferred(void **state)
     stop(w);
 }
 
+/* An answer that is kept leaves when it is told to, or never; also when nobody is there any more.
+ */
+static void test_kept(void **state)
+{
+    struct world *w = start(true);
+    assert_int_equal(call(w, METHOD_LATER, 1, 0, NULL), 0);
+    assert_int_equal(call(w, METHOD_LATER, 2, 0, NULL), 0);
+    WAIT_FOR(&w->t, w->held_count == 2);
+    for (int i = 0; i < 2; i++) {
+        rpc_request_hold(w->held[i]);
+        rpc_fail(w->held[i], -EBUSY, true, 0, "the first answer");
+    }
+    rpc_request_again(w->held[0]);
+    rpc_request_hold(w->held[0]);
+    rpc_fail(w->held[0], -EBUSY, true, 0, "the second answer");
+    assert_int_equal(call(w, METHOD_ECHO, 3, 0, NULL), 0);
+    WAIT_FOR(&w->t, w->replies == 1);
+    assert_int_equal(w->errors, 0);
+    rpc_request_send(w->held[0]);
+    WAIT_FOR(&w->t, w->errors == 1);
+    assert_string_equal(w->last_detail, "the second answer");
+    rpc_client_close(w->client);
+    w->client = NULL;
+    WAIT_FOR(&w->t, rpc_request_peer(w->held[1]) == NULL);
+    rpc_request_send(w->held[1]);
+    w->held_count = 0;
+    stop(w);
+}
+
 static void test_pipelined(void **state)
 {
     struct world *w = start(true);
@@ -653,6 +682,7 @@ int main(void)
         cmocka_unit_test(test_deadline_and_late_reply),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_deferred),
+        cmocka_unit_test(test_kept),
         cmocka_unit_test(test_pipelined),
         cmocka_unit_test(test_backpressure),
         cmocka_unit_test(test_large_replies),

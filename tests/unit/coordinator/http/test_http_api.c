@@ -370,6 +370,139 @@ static void test_events(void **state)
     close(one.fd);
 }
 
+/* What was raised while a commit was under way is the next one's. */
+static void test_events_of_the_next_commit(void **state)
+{
+    static struct answer log;
+    fake.next = 1;
+    fire(EVENT_LOG, "the first", NULL);
+    fake.next = 2; /* handed over */
+    fire(EVENT_LOG, "the second", NULL);
+    fake.done = 1;
+    commit();
+    ask(&log, "GET", "/v1/log", BEARER, "");
+    expect(&log, 200, "the first");
+    assert_null(strstr(log.text, "the second"));
+    fake.done = 2;
+    commit();
+    ask(&log, "GET", "/v1/log", BEARER, "");
+    expect(&log, 200, "the second");
+    assert_null(fake.durable);
+}
+
+/* ---- what is shown, while a commit is under way ----------------------------- */
+
+static void shown(int rc)
+{
+    durable_fn fn = fake.shown;
+    fake.shown = NULL;
+    fake.behind = false;
+    assert_non_null(fn);
+    fn(fake.shown_arg, rc);
+}
+
+static void until_shown(struct answer *a)
+{
+    uint64_t deadline = clock_now_ms() + DEADLINE_MS;
+    while (fake.shown == NULL && clock_now_ms() < deadline)
+        pump(a);
+    for (int i = 0; i < 50; i++)
+        pump(a);
+    assert_int_equal(a->len, 0);
+}
+
+static void test_reading_waits(void **state)
+{
+    static const struct {
+        const char *path, *text;
+        int status;
+    } reads[] = {
+        {"/v1/status", "\"cluster\":\"c0\"", 200},
+        {"/v1/jobs", "\"id\":7", 200},
+        {"/v1/jobs/7", "\"id\":7", 200},
+        {"/v1/jobs/9", "no such job", 404},
+        {"/v1/jobs/7/metrics", "{\"n\":4,", 200},
+        {"/v1/tasks", "items", 200},
+        {"/v1/tasks/1", "\"id\"", 200},
+        {"/v1/workers", "items", 200},
+        {"/v1/modules?job=9", "no such job", 404},
+        {"/v1/tokens", "items", 200},
+    };
+    static struct answer a;
+    for (size_t i = 0; i < sizeof reads / sizeof reads[0]; i++) {
+        fake.behind = true;
+        send_request(&a, "GET", reads[i].path, BEARER, "");
+        until_shown(&a);
+        shown(0);
+        wait_for(&a, NULL);
+        close(a.fd);
+        expect(&a, reads[i].status, reads[i].text);
+    }
+}
+
+/* A commit that has failed: the answer is made anew, a refused command is to be sent again. */
+static void test_reading_after_a_failure(void **state)
+{
+    static struct answer a;
+    fake.behind = true;
+    send_request(&a, "GET", "/v1/jobs/7", BEARER, "");
+    until_shown(&a);
+    shown(-EAGAIN);
+    wait_for(&a, NULL);
+    close(a.fd);
+    expect(&a, 200, "\"id\":7");
+    fake.behind = true;
+    fake.fail = -ERR_STALE;
+    send_request(&a, "POST", "/v1/jobs/7/cancel", BEARER, "");
+    until_shown(&a);
+    shown(-EAGAIN);
+    wait_for(&a, NULL);
+    close(a.fd);
+    expect(&a, 503, "cannot write its state");
+}
+
+/* A refusal for what was asked, not for what the state says, does not wait. */
+static void test_refusals_at_once(void **state)
+{
+    static struct answer a;
+    fake.behind = true;
+    fake.fail = -EINVAL;
+    ask(&a, "POST", "/v1/jobs", BEARER, submission);
+    expect(&a, 400, "the fake refuses");
+    ask(&a, "GET", "/healthz", "", "");
+    expect(&a, 200, "ok");
+    ask(&a, "GET", "/metrics", BEARER, "");
+    expect(&a, 200, "store_writing_seconds");
+}
+
+/* A slow commit: the status is as it was, and says so, also to whom it kept waiting. */
+static void test_status_of_a_slow_commit(void **state)
+{
+    static struct answer a;
+    fake.behind = true;
+    fake.writing_ms = 3000;
+    ask(&a, "GET", "/v1/status", BEARER, "");
+    expect(&a, 503, "has been under way for 3 s"); /* nobody has asked before */
+    fake.behind = false;
+    fake.writing_ms = 0;
+    ask(&a, "GET", "/v1/status", BEARER, "");
+    expect(&a, 200, "\"writing_ms\":0");
+    fake.behind = true;
+    send_request(&a, "GET", "/v1/status", BEARER, "");
+    until_shown(&a);
+    fake.writing_ms = 4000;
+    http_api_slow(api);
+    wait_for(&a, NULL);
+    close(a.fd);
+    expect(&a, 200, "\"writing_ms\":4000");
+    expect(&a, 200, "\"cluster\":\"c0\"");
+    expect(&a, 200, "the disk of the data dir");
+    shown(0); /* asan: it is answered already */
+    fake.behind = true;
+    ask(&a, "GET", "/v1/status", BEARER, "");
+    expect(&a, 200, "\"writing_ms\":4000");
+}
+
 static void test_metrics_after(void **state)
 {
     static struct answer a;
@@ -398,6 +531,11 @@ int main(void)
         TEST(test_stopping_coordinator_says_so),
         TEST(test_codes_of_refusals),
         TEST(test_sample_request),
+        TEST(test_events_of_the_next_commit),
+        TEST(test_reading_waits),
+        TEST(test_reading_after_a_failure),
+        TEST(test_refusals_at_once),
+        TEST(test_status_of_a_slow_commit),
         TEST(test_events),
         TEST(test_metrics_after),
     };

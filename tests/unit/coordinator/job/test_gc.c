@@ -3,6 +3,7 @@
 #include "coordinator/job/gc.h"
 #include "tests/unit/blobs.h"
 #include "tests/unit/coordinator/rig.h"
+#include "tests/unit/coordinator/slow_disk.h"
 
 #include <fcntl.h>
 #include <sqlite3.h>
@@ -278,6 +279,47 @@ static void test_uploads_given_up(void **state)
 
 #define LIVE(test) cmocka_unit_test_setup_teardown(test, begin, end)
 
+static bool here(struct rig *r, const struct blob_ref *b)
+{
+    struct blob_id id;
+    uint64_t size;
+    memcpy(id.sha256, b->sha256, 32);
+    return blobstore_has(r->co->blobs, &id, &size);
+}
+
+/* What the commit that is under way names stays, also when the state has gone on; what is promised
+ * meanwhile, too. */
+static void test_under_way(void **state)
+{
+    struct rig *r = *state;
+    struct coordinator *co = r->co;
+    struct job *j = state_job(&co->state, submit(r));
+    settle(r);
+    struct blob_ref named = put_text(r, "named"), promised = put_text(r, "promised"),
+                    garbage = put_text(r, "garbage");
+    job_edit_replica(j, 0, 1)->moments = named;
+    gc_drop(co, &named);
+    gc_drop(co, &promised);
+    gc_drop(co, &garbage);
+    gc_drop(co, &garbage);
+    slow_disk_stand(true);
+    core_touch(co);
+    while (!co->writing)
+        loop_turn(r->loop, false);
+    slow_disk_wait();
+    job_edit_replica(j, 0, 1)->moments = (struct blob_ref){0};
+    gc_keep(co, promised.sha256);
+    assert_true(here(r, &garbage));
+    slow_disk_stand(false);
+    settle(r);
+    assert_false(here(r, &garbage));
+    assert_true(here(r, &named) && here(r, &promised));
+    gc_drop(co, &named); /* now no commit names it */
+    core_touch(co);
+    settle(r);
+    assert_false(here(r, &named));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -285,6 +327,7 @@ int main(void)
         LIVE(test_running_unread), LIVE(test_ended_unread),
         LIVE(test_cancelled),      LIVE(test_looks_again),
         LIVE(test_clock_steps),    LIVE(test_uploads_given_up),
+        LIVE(test_under_way),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

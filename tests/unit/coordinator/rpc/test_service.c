@@ -107,6 +107,10 @@ static void test_heartbeat_commits(void **state)
     p.n_points = 1;
     point.loss = 0.5f;
     assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+    assert_false(r->co->touched);
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (store_commits(r->co->store) == commits && clock_now_ms() < until)
+        loop_turn(r->loop, true);
     assert_int_equal(store_commits(r->co->store), commits + 1);
     assert_false(r->co->touched);
     loop_timer_start(r->co->tick, CORE_TICK_MS, CORE_TICK_MS);
@@ -137,6 +141,7 @@ static void test_revoked(void **state)
     assert_int_equal(state_worker(&r->co->state, a->id)->bytes[2], 1000);
     assert_int_equal(state_job(&r->co->state, job)->metric_n, 1);
     assert_int_equal(view_job_cancel(r->co, job, NULL), 0);
+    settle(r);
     assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
     Skerry__V1__HeartbeatReply *reply =
         skerry__v1__heartbeat_reply__unpack(NULL, a->reply_len, a->reply);
@@ -437,7 +442,7 @@ static void test_disk_full(void **state)
     wait_for(r, &a->done);
     assert_int_equal(a->code, -ENOSPC);
     core_touch(r->co); /* the retry's timer does this */
-    loop_turn(r->loop, false);
+    settle(r);
     assert_true(r->co->store_ok);
     submit(r);
     do_init(r, a);

@@ -218,6 +218,60 @@ static void test_full_disk(void **state)
     store_close(s);
 }
 
+static void put_row(struct store *s, int64_t id)
+{
+    store_put(s, 0, "idtb", id, 1.0, "row", NULL, (size_t)0);
+}
+
+/* What is put while a commit is under way is the next one's; what is read is what is durable. */
+static void test_under_way(void **state)
+{
+    fresh();
+    struct store *s = open_schema(1);
+    assert_false(store_hand(s)); /* nothing was queued: it is done */
+    const uint64_t first = store_next(s);
+    put_row(s, 1);
+    assert_int_equal(store_newest(s), first);
+    assert_true(store_hand(s));
+    assert_int_equal(store_newest(s), first);
+    put_row(s, 2);
+    assert_int_equal(store_newest(s), first + 1);
+    assert_int_equal(store_queued(s), 2);
+    assert_int_equal(count(s), 0);
+    assert_int_equal(store_write(s, NULL), 0);
+    assert_false(store_has(s, first));
+    store_written(s, 0);
+    assert_true(store_has(s, first));
+    assert_false(store_has(s, first + 1));
+    assert_int_equal(store_queued(s), 1);
+    assert_int_equal(count(s), 1);
+    assert_int_equal(store_commit(s, NULL), 0);
+    assert_int_equal(count(s), 2);
+    store_close(s);
+}
+
+/* The rows of a commit that was not written come before those that were put meanwhile. */
+static void test_not_written(void **state)
+{
+    fresh();
+    struct store *s = open_schema(1);
+    sqlite3_stmt *q = NULL;
+    const uint64_t first = store_next(s);
+    put_row(s, 1);
+    assert_true(store_hand(s));
+    store_put(s, 0, "idtb", (int64_t)1, 2.0, "newer", NULL, (size_t)0);
+    store_written(s, -ENOSPC);
+    assert_int_equal(store_queued(s), 2);
+    assert_false(store_has(s, first));
+    assert_int_equal(store_commit(s, NULL), 0);
+    assert_true(store_has(s, first));
+    assert_int_equal(store_select(s, "SELECT s FROM t", &q, NULL), 0);
+    assert_int_equal(sqlite3_step(q), SQLITE_ROW);
+    assert_string_equal(store_text(q, 0), "newer");
+    sqlite3_finalize(q);
+    store_close(s);
+}
+
 /* The child commits batches and acknowledges each through a pipe. */
 static void child(int fd)
 {
@@ -303,6 +357,7 @@ int main(void)
         cmocka_unit_test(test_not_a_database), cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_moved_away),     cmocka_unit_test(test_wal_removed),
         cmocka_unit_test(test_kill),           cmocka_unit_test(test_changed),
+        cmocka_unit_test(test_under_way),      cmocka_unit_test(test_not_written),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

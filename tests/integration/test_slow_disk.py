@@ -1,0 +1,118 @@
+"""A disk that takes seconds for a commit: who has nothing to commit goes on, and nobody is told what is not durable.
+
+coordinatord of these tests can stall on purpose (a debug build, `make faulty`): a commit ends when the file SKERRY_FAULT_COMMIT is gone."""
+import os
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+
+from common import wait_until
+from swarm import running
+
+FAULTY = os.path.abspath(os.path.join(os.environ.get("SKERRY_BUILD", "build"), "clang/debug/bin"))
+LONG = dict(dim=128, depth=6, batch=8, steps=100, images=1600, replicas=1, rounds=3)
+STALL_S = 4  # several leases
+
+
+class Gate:
+    """The disk: commits wait while it is shut."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def shut(self):
+        with open(self.path, "w", encoding="utf-8"):
+            pass
+
+    def open(self):
+        if os.path.exists(self.path):
+            os.remove(self.path)
+
+
+@pytest.fixture
+def stalling(tmp_path):
+    """A swarm with short leases, and its disk."""
+    gate = Gate(tmp_path / "no-commits")
+    with running(tmp_path, "--heartbeat", "200ms", "--lease", "1s", bin=FAULTY, env={"SKERRY_FAULT_COMMIT": gate.path}) as s:
+        yield s, gate
+        gate.open()
+
+
+def fast(swarm, path):
+    """What is read must not wait for the disk."""
+    begun = time.monotonic()
+    answer = swarm.get(path)
+    assert time.monotonic() - begun < 2, path
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def slow_status(swarm, seconds):
+    """The status, once it says that a commit has been under way for so long."""
+    def says():
+        status = fast(swarm, "/v1/status").json()
+        return status if status["store"]["writing_ms"] >= 1000 * seconds else None
+    return wait_until(says, seconds + 20, f"a commit of {seconds} s in the status")
+
+
+def heartbeat_ages(swarm):
+    return [float(x) for x in re.findall(r"^skerry_worker_heartbeat_age_seconds\{.*\} (\S+)$", fast(swarm, "/metrics").text, re.M)]
+
+
+def test_a_commit_of_seconds_costs_no_lease(stalling):
+    swarm, gate = stalling
+    swarm.worker("a")
+    done = swarm.submit(rounds=1, steps=2, replicas=1)
+    swarm.wait_job(done, "done")
+    job = swarm.submit(**LONG)
+    wait_until(lambda: any(w["task"] for w in swarm.get("/v1/workers").json()["items"]), 30, "a lease")
+    fast(swarm, "/v1/status")
+    with ThreadPoolExecutor() as others:
+        gate.shut()
+        try:
+            made = others.submit(swarm.post, "/v1/tokens", {"role": "viewer", "name": "late"})
+            listed = others.submit(swarm.get, "/v1/tokens")
+            status = slow_status(swarm, STALL_S)
+            assert status["store"]["ok"]
+            assert "has been under way for" in status["waiting_for"][0]["why"]
+            assert fast(swarm, f"/v1/jobs/{done}").json()["state"] == "done"
+            assert fast(swarm, f"/v1/jobs/{done}/metrics").text
+            assert fast(swarm, "/v1/log").json()["items"]
+            assert fast(swarm, "/healthz").text == "ok\n"
+            ages = heartbeat_ages(swarm)
+            assert len(ages) == 1 and ages[0] < 1, "the worker was heard in the midst of it"
+            assert not made.done(), "what is not durable is not acknowledged"
+        finally:
+            gate.open()
+        assert made.result().status_code == 201
+        assert listed.result().status_code == 200
+    swarm.wait_job(job, "done")
+    told = [x["text"] for x in swarm.get("/v1/log").json()["items"]]
+    assert not [x for x in told if "lost" in x], told
+    attempts = [t["attempt"] for t in swarm.get(f"/v1/tasks?job={job}").json()["items"]]
+    assert attempts and set(attempts) <= {0, 1}, "no phase was taken from its worker"
+
+
+def test_what_was_read_in_a_stall_is_there_after_a_kill(stalling):
+    swarm, gate = stalling
+    swarm.worker("a")
+    job = swarm.submit(**{**LONG, "rounds": 20, "steps": 4})
+    swarm.wait_round(job, 2)
+    seen = [swarm.job(job)["round"]]
+    fast(swarm, "/v1/status")
+    with ThreadPoolExecutor() as others:
+        gate.shut()
+        asked = others.submit(swarm.get, f"/v1/jobs/{job}")  # shows what the stalled commit has, or what is durable
+        status = slow_status(swarm, 2)
+        seen += [j["round"] for j in status["jobs"]]
+        swarm.kill("coordinatord")
+        gate.open()
+        try:
+            seen.append(asked.result().json()["round"])
+        except requests.RequestException:
+            pass  # it waited for a commit that never was
+    swarm.coordinator()
+    assert swarm.job(job)["round"] >= max(seen), "a round that was shown is never lost"
