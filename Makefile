@@ -47,7 +47,7 @@ VERSION := $(shell cat VERSION 2>/dev/null || echo 0.0.0)
 # CFLAGS, CPPFLAGS, LDFLAGS, LDLIBS belong to the user; ours are ALL_*.
 # -ffp-contract=off: elementwise outer arithmetic gives the same bits everywhere.
 PKGS := libuv libprotobuf-c libcurl gnutls libmicrohttpd sqlite3 jansson \
-        yaml-0.1 vips libarchive libzstd libutf8proc
+        yaml-0.1 vips libarchive libzstd libutf8proc expat
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
 ALL_CPPFLAGS := -I. -I$(GEN) -D_GNU_SOURCE -DHAVE_CUDA=$(CUDA) $(PKG_CFLAGS) \
                 $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include) $(CPPFLAGS)
@@ -66,7 +66,7 @@ LINK_common/data  := $(LINK_common/base) $(call pkg,jansson vips libarchive libz
 LINK_proto        := $(call pkg,libprotobuf-c)
 LINK_kernels      := -ldnnl -lgomp
 LINK_common/outer := $(LINK_common/st)
-LINK_common/net   := $(call pkg,libuv libprotobuf-c libcurl gnutls libmicrohttpd jansson) $(LINK_common/base)
+LINK_common/net   := $(call pkg,libuv libprotobuf-c libcurl gnutls libmicrohttpd jansson expat) $(LINK_common/base)
 LINK_common/trainer := $(call pkg,libprotobuf-c) $(LINK_common/base)
 LINK_coordinator  := $(LINK_common/net) $(LINK_common/job) $(call pkg,sqlite3)
 LINK_worker        = $(LINK_common/net) $(LINK_common/data) $(LINK_common/job) $(LINK_kernels)

@@ -4,7 +4,6 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
-#include "common/net/blob_dir.h"
 #include "common/net/http/blob_http.h"
 #include "common/net/blobstore.h"
 #include "common/net/http/http_server.h"
@@ -23,12 +22,14 @@
 #include "coordinator/http/http_api.h"
 #include "coordinator/http/http_session.h"
 #include "coordinator/state/outer_exec.h"
+#include "coordinator/state/place.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define SWEEP_MS (10 * 60 * 1000)
 #define DISK_THREADS 2
+#define STORE_THREADS 16 /* of the same pool, where some wait for a store far away */
 #define DISK_JOBS 1024
 
 /* ---- timers -------------------------------------------------------------- */
@@ -125,19 +126,20 @@ static int check_database(const struct coordinator *co, const char *path, struct
     if (co->blobs->count == 0 || (stat(path, &st) == 0 && st.st_size > 0))
         return 0;
     return err_set(err, -ERR_FORMAT,
-                   "%s is gone or empty, but %s/blobs has files of its jobs: put the database "
+                   "%s is gone or empty, but %s%s has files of its jobs: put the database "
                    "back, or begin anew with another --data-dir",
-                   path, co->opt.data_dir);
+                   path, co->opt.store ? co->opt.store : co->opt.data_dir,
+                   co->opt.store ? "" : "/blobs");
 }
 
 /* A process that was killed may have left what it had not flushed yet: it is read as if it were on
  * the disk, and acknowledged again without another commit. */
 static int open_store(struct coordinator *co, struct err *err)
 {
-    char *path = in_dir(co, "coordinator.db"), *blobs = in_dir(co, "blobs");
+    char *path = in_dir(co, "coordinator.db");
     int rc = file_sync_all(co->opt.data_dir, err);
     if (rc == 0)
-        rc = blob_dir_open(blobs, co->opt.blob_quota_bytes, &co->blobs, err);
+        rc = place_open(&co->opt, co->cluster, &co->blobs, err);
     if (rc == 0)
         rc = check_database(co, path, err);
     if (rc == 0)
@@ -145,7 +147,6 @@ static int open_store(struct coordinator *co, struct err *err)
     if (rc == 0)
         rc = persist_load(co->store, &co->state, err);
     mem_free(path);
-    mem_free(blobs);
     return rc;
 }
 
@@ -261,7 +262,8 @@ static int open_http(struct coordinator *co, struct err *err)
                        "port %u (HTTP) of %s is in use by another program; choose another "
                        "with --http-port, or 0 for any free one",
                        co->opt.http_port, co->opt.listen);
-    if (rc < 0 || (rc = pool_new(co->loop, "disk", DISK_THREADS, DISK_JOBS, &co->disk, err)) < 0)
+    const unsigned threads = co->opt.store ? STORE_THREADS : DISK_THREADS;
+    if (rc < 0 || (rc = pool_new(co->loop, "disk", threads, DISK_JOBS, &co->disk, err)) < 0)
         return rc;
     struct blob_http_options b = {.store = co->blobs,
                                   .pool = co->disk,
@@ -408,6 +410,8 @@ void coordinator_close(struct coordinator *co)
         return;
     co->closing = true;
     pool_free(co->writer); /* waits for the commit that is under way */
+    if (co->blobs)
+        co->blobs->ops->stop(co->blobs);
     outer_exec_free(co->outer);
     for (size_t i = 0; i < co->state.n_workers; i++)
         member_unpark(co, state_edit_worker(&co->state, co->state.workers[i]),

@@ -23,6 +23,9 @@ struct settings {
     uint64_t rpc_port, http_port, heartbeat_ms, lease_ms, blob_quota;
     int outer_threads;
     bool plain_http;
+    char *store, *store_endpoint;
+    bool store_plain, store_virtual_host;
+    uint64_t store_cache;
 };
 
 static const struct conf_key keys[] = {
@@ -39,6 +42,14 @@ static const struct conf_key keys[] = {
     CONF(struct settings, lease_ms, DURATION_MS, .def = "8s", .min = 500, .max = 600000,
          .doc = "silence that loses a lease"),
     CONF(struct settings, blob_quota, BYTES, .def = "0", .doc = "limit on blobs (0: the disk)"),
+    CONF(struct settings, store, STR,
+         .doc = "object store of the blobs, s3://BUCKET/PREFIX (none: in the data dir)"),
+    CONF(struct settings, store_endpoint, STR, .doc = "https://HOST of the store (none: Amazon's)"),
+    CONF(struct settings, store_plain, BOOL, .def = "false", .doc = "the endpoint may be http://"),
+    CONF(struct settings, store_virtual_host, BOOL, .def = "false",
+         .doc = "the bucket is part of the endpoint's name"),
+    CONF(struct settings, store_cache, BYTES, .def = "20GB", .min = 1e6, .max = 1e18,
+         .doc = "disk for blobs of the store that are in use or were used last"),
     CONF(struct settings, outer_threads, INT, .def = "2", .min = 1, .max = 64,
          .doc = "outer steps that run at once"),
     CONF(struct settings, log, STR, .def = "info", .doc = "debug, info, warn or error"),
@@ -52,8 +63,10 @@ struct flags {
     bool plain_http;
     bool has_rpc, has_http, has_plain, has_heartbeat, has_lease, has_quota, has_threads, has_keep;
     bool die_with_parent;
+    const char *store, *store_endpoint;
+    bool store_plain, store_virtual_host, has_store_plain, has_store_host, has_store_cache;
     const char *backup, *restore, *from;
-    uint64_t keep, audit;
+    uint64_t keep, audit, store_cache;
 };
 
 static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, int *ret_status)
@@ -78,6 +91,17 @@ static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, 
          .min = 500, .max = 600000, .given = &f->has_lease},
         {"blob-quota", 0, ARGS_BYTES, &f->blob_quota, "BYTES", "limit on blobs, 0: the disk [0]",
          .given = &f->has_quota},
+        {"store", 0, ARGS_STR, &f->store, "URL",
+         "keep blobs in an object store, s3://BUCKET/PREFIX [in the data dir]"},
+        {"store-endpoint", 0, ARGS_STR, &f->store_endpoint, "URL",
+         "https://HOST of the store [AWS_ENDPOINT_URL, or Amazon's of AWS_REGION]"},
+        {"store-plain", 0, ARGS_BOOL, &f->store_plain, NULL, "the store's endpoint may be http://",
+         .given = &f->has_store_plain},
+        {"store-virtual-host", 0, ARGS_BOOL, &f->store_virtual_host, NULL,
+         "the bucket is part of the endpoint's name, as at Amazon", .given = &f->has_store_host},
+        {"store-cache", 0, ARGS_BYTES, &f->store_cache, "BYTES",
+         "disk for the store's blobs that are in use or were used last [20GB]", .min = 1e6,
+         .max = 1e18, .given = &f->has_store_cache},
         {"outer-threads", 0, ARGS_INT, &f->outer_threads, "N", "outer steps at once [2]", .min = 1,
          .max = 64, .given = &f->has_threads},
         {"log", 0, ARGS_STR, &f->log, "LEVEL", "debug, info, warn or error [info]"},
@@ -153,6 +177,11 @@ static void apply_flags(struct settings *s, const struct flags *f)
     override_text(&s->listen, f->listen);
     override_text(&s->host, f->host);
     override_text(&s->log, f->log);
+    override_text(&s->store, f->store);
+    override_text(&s->store_endpoint, f->store_endpoint);
+    s->store_plain = f->has_store_plain ? f->store_plain : s->store_plain;
+    s->store_virtual_host = f->has_store_host ? f->store_virtual_host : s->store_virtual_host;
+    s->store_cache = f->has_store_cache ? f->store_cache : s->store_cache;
     s->rpc_port = f->has_rpc ? f->rpc_port : s->rpc_port;
     s->http_port = f->has_http ? f->http_port : s->http_port;
     s->plain_http = f->has_plain ? f->plain_http : s->plain_http;
@@ -232,6 +261,11 @@ static int serve(const struct flags *f, const struct settings *s, struct err *er
         .heartbeat_ms = (uint32_t)s->heartbeat_ms,
         .lease_ms = (uint32_t)s->lease_ms,
         .blob_quota_bytes = s->blob_quota,
+        .store = s->store,
+        .store_endpoint = s->store_endpoint,
+        .store_plain = s->store_plain,
+        .store_virtual_host = s->store_virtual_host,
+        .store_cache_bytes = s->store_cache,
         .outer_threads = (unsigned)s->outer_threads,
     };
     rc = loop_on_signals(loop, on_signal, loop, err);

@@ -125,7 +125,7 @@ static int dir_get(struct blobstore *s, const struct blob_id *id, int *ret_fd, u
     return 0;
 }
 
-static int dir_local(struct blobstore *s, const struct blob_id *id, char **ret_path,
+static int dir_local(struct blobstore *s, const struct blob_id *id, bool wait, char **ret_path,
                      struct err *err)
 {
     struct blob_stat st;
@@ -133,6 +133,14 @@ static int dir_local(struct blobstore *s, const struct blob_id *id, char **ret_p
     if (rc == 0)
         *ret_path = file_of(dir_of(s), id);
     return rc;
+}
+
+static void dir_let_go(struct blobstore *s, const struct blob_id *id)
+{
+}
+
+static void dir_stop(struct blobstore *s)
+{
 }
 
 static int dir_remove(struct blobstore *s, const struct blob_id *id, struct err *err)
@@ -477,12 +485,14 @@ int blob_dir_open(const char *path, uint64_t quota_bytes, struct blobstore **ret
         .touch = dir_touch,
         .get = dir_get,
         .local = dir_local,
+        .let_go = dir_let_go,
         .remove = dir_remove,
         .hide = dir_hide,
         .tidy = dir_tidy,
         .list = dir_list,
         .put = dir_put,
         .adopt = dir_adopt,
+        .stop = dir_stop,
         .close = dir_close,
     };
     struct dir *d = mem_alloc(sizeof(*d));

@@ -5,9 +5,12 @@
  *     s->ops->get(s, &id, &fd, &size, err);
  *     s->ops->close(s);
  *
+ * A directory is one row (blob_dir.h), an object store the other (s3/blob_s3.h).
+ *
  * A blob is there only when it is complete, verified and durable.  Operations may be called
  * on any thread and wait for the store.  Two writers of the same blob are harmless: the
- * first that commits wins, the second finds it there. */
+ * first that commits wins, the second finds it there.  On a loop's thread only what says that it
+ * never waits, and stat, touch, hide, put, write and abort, which wait for a disk at most. */
 #ifndef COMMON_NET_BLOBSTORE_H
 #define COMMON_NET_BLOBSTORE_H
 
@@ -36,6 +39,17 @@ struct blob_stat {
     int64_t touched_s; /* wall clock: when it was stored, or last touched */
 };
 
+/* A store far away, and the directory before it. */
+struct blob_health {
+    char where[256];                 /* its URL */
+    uint64_t requests, repeats;      /* repeats: tries after the first */
+    uint64_t bytes_in, bytes_out;    /* between us and the store */
+    uint64_t waiting, waiting_bytes; /* blobs that it has yet to take */
+    uint64_t cache_bytes, cache_max_bytes;
+    int64_t failing_since_unix_ms; /* 0: its last answer was good */
+    char error[256];               /* what it said, or why it said nothing */
+};
+
 /* Called for each blob until it returns non-zero. */
 typedef int blob_list_fn(void *arg, const struct blob_id *id, const struct blob_stat *stat);
 
@@ -45,13 +59,18 @@ struct blobstore_ops {
                 struct err *err);
     /* Makes the blob young again for those that remove old ones.  -ERR_NOTFOUND. */
     int (*touch)(struct blobstore *s, const struct blob_id *id, struct err *err);
-    /* A descriptor to read any range from, also after a removal; the caller closes it.
+    /* A descriptor to read any range from, also after a removal; the caller closes it.  Never
+     * waits: -EAGAIN where the bytes are far away, and `local` is to bring them.
      * -ERR_NOTFOUND. */
     int (*get)(struct blobstore *s, const struct blob_id *id, int *ret_fd, uint64_t *ret_size,
                struct err *err);
-    /* Path of a local file with these bytes, mem_free it; for users that cannot do with get.
-     * -ERR_NOTFOUND; -ENOTSUP: this store has none. */
-    int (*local)(struct blobstore *s, const struct blob_id *id, char **ret_path, struct err *err);
+    /* Path of a local file with these bytes, mem_free it; it stays until let_go is called as often
+     * (a directory keeps it anyway).  -ERR_NOTFOUND: nobody has the blob.  -ERR_HASH: what the
+     * store has are other bytes.  -EAGAIN and others: it is there, and cannot be had now; with
+     * wait false: not without waiting. */
+    int (*local)(struct blobstore *s, const struct blob_id *id, bool wait, char **ret_path,
+                 struct err *err);
+    void (*let_go)(struct blobstore *s, const struct blob_id *id);
     /* Absent is fine.  Readers that hold a descriptor keep reading. */
     int (*remove)(struct blobstore *s, const struct blob_id *id, struct err *err);
     /* The same at once, whatever its size: its bytes are freed by the next tidy. -ERR_NOTFOUND. */
@@ -73,6 +92,10 @@ struct blobstore_ops {
      * left alone. */
     int (*adopt)(struct blobstore *s, const char *path, const struct blob_id *id, uint64_t size,
                  struct err *err);
+    /* How a store far away is; NULL: this one is a directory. */
+    void (*health)(struct blobstore *s, struct blob_health *ret);
+    /* Ends what waits for a store far away, on any thread: -ERR_CANCELLED. */
+    void (*stop)(struct blobstore *s);
     void (*close)(struct blobstore *s);
 };
 

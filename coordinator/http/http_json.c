@@ -177,6 +177,30 @@ void http_json_status_slow(struct coordinator *co, json_t *status)
     put(status, "waiting_for", lines);
 }
 
+/* null: they are in a folder of the data dir. */
+static json_t *status_blobs(const struct view_status *s)
+{
+    const struct blob_health *h = &s->blobs;
+    const int64_t now = (int64_t)clock_wall_ms();
+    if (!s->far)
+        return json_null();
+    json_t *o = must(json_object());
+    put(o, "where", http_json_text(h->where));
+    put(o, "error", http_json_text(h->error));
+    put(o, "failing_ms",
+        count(h->failing_since_unix_ms && now > h->failing_since_unix_ms
+                  ? (uint64_t)(now - h->failing_since_unix_ms)
+                  : 0));
+    put(o, "waiting", count(h->waiting));
+    put(o, "waiting_bytes", count(h->waiting_bytes));
+    put(o, "cache_bytes", count(h->cache_bytes));
+    put(o, "cache_max_bytes", count(h->cache_max_bytes));
+    put(o, "requests", count(h->requests));
+    put(o, "repeats", count(h->repeats));
+    put(o, "bytes", up_down(h->bytes_out, h->bytes_in));
+    return o;
+}
+
 json_t *http_json_status(struct coordinator *co)
 {
     struct view_status s;
@@ -202,6 +226,7 @@ json_t *http_json_status(struct coordinator *co)
     put(outer, "queue", count(s.outer_queue));
     put(o, "outer", outer);
     put(o, "store", status_store(&s));
+    put(o, "blob_store", status_blobs(&s));
     return o;
 }
 

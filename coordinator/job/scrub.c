@@ -21,13 +21,14 @@ static int scrub_one(void *arg, const struct blob_id *id, const struct blob_stat
     char *path = NULL;
     if (id->sha256[0] != w->part)
         return id->sha256[0] > w->part; /* they come in the order of their parts */
-    if (w->store->ops->local(w->store, id, &path, NULL) < 0)
+    if (w->store->ops->local(w->store, id, false, &path, NULL) < 0)
         return 0; /* it has just been removed */
     const int rc = hash_file(path, got, NULL, NULL);
     const bool bad = rc == 0 ? !hash_equal(got, id->sha256, sizeof(got)) : rc == -EIO;
     if (bad && w->n < DAMAGED_MAX)
         w->damaged[w->n++] = *id;
     mem_free(path);
+    w->store->ops->let_go(w->store, id);
     return pool_stopping(w->co->disk);
 }
 
@@ -60,7 +61,7 @@ static void scrub_done(void *arg, int rc)
 
 void scrub_next(struct coordinator *co)
 {
-    if (co->scrubbing)
+    if (co->scrubbing || co->blobs->ops->health != NULL)
         return;
     struct scrub *w = mem_alloc(sizeof(*w));
     w->co = co;

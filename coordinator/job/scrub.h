@@ -4,8 +4,8 @@
  * is started again goes on at the part of the clock.
  *
  * What is damaged is told in the log and counted in /metrics, and stays where it is: folds, workers
- * and backups check what they read, and make again what can be made again.  Loop thread; the
- * reading is done on the disk pool. */
+ * and backups check what they read, and make again what can be made again.  A store far away guards
+ * its own bytes and is not read.  Loop thread; the reading is done on the disk pool. */
 #ifndef COORDINATOR_SCRUB_H
 #define COORDINATOR_SCRUB_H
 

@@ -29,9 +29,12 @@ static int check_full(struct coordinator *co, const struct blob_ref *ref, uint64
     struct st st;
     uint64_t params = 0;
     memcpy(id.sha256, ref->sha256, 32);
-    int rc = co->blobs->ops->local(co->blobs, &id, &path, err);
+    int rc = co->blobs->ops->local(co->blobs, &id, false, &path, err);
+    if (rc == -EAGAIN)
+        core_bring(co, &id);
     if (rc == 0) {
         rc = st_open(path, &st, err);
+        co->blobs->ops->let_go(co->blobs, &id); /* its header is read */
         mem_free(path);
     }
     if (rc < 0)

@@ -489,6 +489,10 @@ static void on_report(void *arg, struct rpc_request *req, const ProtobufCMessage
     if (w == NULL)
         return;
     int rc = report_apply(co, w, m, &err);
+    if (rc == -EAGAIN) {
+        rpc_fail(req, rc, true, RETRY_AFTER_MS, "%s", err.msg);
+        return;
+    }
     struct reply *r = core_reply(co, req, report_send);
     r->flag = rc == 0;
     if (rc < 0) {

@@ -7,6 +7,7 @@
 #include "coordinator/state/blobs.h"
 #include "coordinator/state/outer_exec.h"
 #include "coordinator/state/persist.h"
+#include "coordinator/state/place.h"
 #include "coordinator/state/store.h"
 
 #define FOLDER ".capture"
@@ -160,6 +161,16 @@ int capture_take(const char *data_dir, uint64_t job_id, struct capture *ret, str
     struct taking t = {.s = ret, .data_dir = data_dir};
     *ret = (struct capture){.dir = file_join(data_dir, FOLDER)};
     state_init(&ret->state);
+    char *url = place_url(data_dir);
+    if (url) {
+        (void)err_set(err, -ENOTSUP,
+                      "the blobs of %s are in %s, and only those of a folder can be copied or "
+                      "looked over: back that bucket up by its own means",
+                      data_dir, url);
+        mem_free(url);
+        mem_free(ret->dir);
+        return -ENOTSUP;
+    }
     int rc = file_lock_dir(data_dir, LOCK, &ret->lock, err);
     if (rc < 0) {
         mem_free(ret->dir);

@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/net/pool.h"
 
 #define FULL_DISK_BYTES (4u << 20) /* with less than this uploads are bound to fail */
 
@@ -29,6 +30,35 @@ int core_writable(struct coordinator *co, struct err *err)
     if (store_full(co->store) || co->n_replies >= CORE_REPLIES_MAX)
         return err_set(err, -EAGAIN, "too much is waiting to be written, ask again");
     return 0;
+}
+
+struct bringing {
+    struct blobstore *store;
+    struct blob_id id;
+};
+
+static int bring(void *arg)
+{
+    const struct bringing *b = arg;
+    char *path = NULL;
+    const int rc = b->store->ops->local(b->store, &b->id, true, &path, NULL);
+    if (rc == 0)
+        b->store->ops->let_go(b->store, &b->id);
+    mem_free(path);
+    return rc;
+}
+
+static void brought(void *arg, int rc)
+{
+    mem_free(arg);
+}
+
+void core_bring(struct coordinator *co, const struct blob_id *id)
+{
+    struct bringing *b = mem_alloc(sizeof(*b));
+    *b = (struct bringing){co->blobs, *id};
+    if (pool_submit(co->disk, bring, brought, b) < 0)
+        mem_free(b); /* whoever asks again brings it */
 }
 
 void core_touch(struct coordinator *co)

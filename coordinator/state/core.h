@@ -156,6 +156,9 @@ int core_writable(struct coordinator *co, struct err *err);
 /* Looks at the disk of the data dir, and remembers in disk_full. */
 bool core_disk_full(struct coordinator *co);
 
+/* Brings a blob that is far away here, on a thread; a failure shows when it is asked for again. */
+void core_bring(struct coordinator *co, const struct blob_id *id);
+
 /* Calls fn(arg, rc) after the next commit: see durable_fn. */
 void core_when_durable(struct coordinator *co, durable_fn fn, void *arg);
 

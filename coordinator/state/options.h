@@ -12,6 +12,10 @@ struct coordinator_options {
     bool plain_http;              /* loopback only */
     uint32_t heartbeat_ms, lease_ms;
     uint64_t blob_quota_bytes; /* 0: the disk's */
+    const char *store;         /* s3://BUCKET/PREFIX of the blobs; NULL: a folder of the data dir */
+    const char *store_endpoint; /* NULL: the environment's, or Amazon's */
+    bool store_plain, store_virtual_host;
+    uint64_t store_cache_bytes; /* of the folder before a store */
     unsigned outer_threads;
 };
 

@@ -32,13 +32,29 @@ struct run {
 
 /* ---- paths ---- */
 
-/* The local file of a blob, or NULL. */
-static char *blob_path(const struct outer_exec *e, const struct outer_blob *blob)
+/* The local file of a blob, held until run_free; NULL: nobody has it, or other bytes.  Negative:
+ * the store cannot say now, which is no fault of the blob's. */
+static int blob_path(const struct outer_exec *e, const struct outer_blob *blob, char **ret_path,
+                     struct err *err)
 {
     struct blob_id id;
-    char *path;
+    char *path = NULL;
     memcpy(id.sha256, blob->sha256, sizeof id.sha256);
-    return blob->bytes && e->store->ops->local(e->store, &id, &path, NULL) == 0 ? path : NULL;
+    int rc = blob->bytes ? e->store->ops->local(e->store, &id, true, &path, err) : 0;
+    if (rc == -ERR_NOTFOUND || rc == -ERR_HASH)
+        rc = 0;
+    if (rc == 0)
+        *ret_path = path;
+    return rc;
+}
+
+static void let_go(const struct outer_exec *e, const struct outer_blob *blob, char *path)
+{
+    struct blob_id id;
+    memcpy(id.sha256, blob->sha256, sizeof id.sha256);
+    if (path)
+        e->store->ops->let_go(e->store, &id);
+    mem_free(path);
 }
 
 static int missing(struct err *err, const char *what, const struct outer_blob *blob)
@@ -48,19 +64,32 @@ static int missing(struct err *err, const char *what, const struct outer_blob *b
                    hash_hex(blob->sha256, sizeof blob->sha256, hex));
 }
 
+static int find_blobs(struct run *r, struct err *err)
+{
+    const struct outer_step *s = r->step;
+    int rc = blob_path(r->exec, &s->full, &r->full, err);
+    if (rc == 0 && !r->full)
+        rc = missing(err, "the version to start from", &s->full);
+    if (rc == 0)
+        rc = blob_path(r->exec, &s->ema, &r->ema, err);
+    if (rc == 0 && s->ema.bytes && !r->ema)
+        rc = missing(err, "the EMA to start from", &s->ema);
+    for (size_t i = 0; rc == 0 && i < s->n_contributions; i++)
+        rc = blob_path(r->exec, &s->contributions[i].blob, &r->blobs[i], err);
+    if (rc == 0 && s->from != s->base)
+        rc = blob_path(r->exec, &s->from_full, &r->from, err);
+    if (rc == 0 && s->from != s->base && !r->from && s->up == CODEC_F32)
+        rc = missing(err, "the version that the contribution starts from", &s->from_full);
+    return rc;
+}
+
 static int make_paths(struct run *r, struct err *err)
 {
-    struct outer_step *s = r->step;
-    uint64_t next = s->base + 1;
-    r->full = blob_path(r->exec, &s->full);
-    if (!r->full)
-        return missing(err, "the version to start from", &s->full);
-    if (s->ema.bytes && !(r->ema = blob_path(r->exec, &s->ema)))
-        return missing(err, "the EMA to start from", &s->ema);
-    for (size_t i = 0; i < s->n_contributions; i++)
-        r->blobs[i] = blob_path(r->exec, &s->contributions[i].blob);
-    if (s->from != s->base && !(r->from = blob_path(r->exec, &s->from_full)) && s->up == CODEC_F32)
-        return missing(err, "the version that the contribution starts from", &s->from_full);
+    const struct outer_step *s = r->step;
+    const uint64_t next = s->base + 1;
+    int rc = find_blobs(r, err);
+    if (rc < 0)
+        return rc;
     if (s->base > 0) {
         r->target = outer_state_file(s->state_dir, "target", s->base);
         r->mom = outer_state_file(s->state_dir, "momentum", s->base);
@@ -75,14 +104,19 @@ static int make_paths(struct run *r, struct err *err)
     return file_mkdirs(s->state_dir, 0700, err);
 }
 
+/* Before the step is answered, which is the caller's after that. */
 static void run_free(struct run *r)
 {
-    char *paths[] = {r->full,     r->ema,       r->target,  r->mom,        r->buf,     r->from,
-                     r->full_out, r->delta_out, r->ema_out, r->target_out, r->mom_out, r->buf_out};
+    const struct outer_step *s = r->step;
+    char *paths[] = {r->target,  r->mom,        r->buf,     r->full_out, r->delta_out,
+                     r->ema_out, r->target_out, r->mom_out, r->buf_out};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
         mem_free(paths[i]);
-    for (size_t i = 0; i < OUTER_CONTRIBUTIONS_MAX; i++)
-        mem_free(r->blobs[i]);
+    let_go(r->exec, &s->full, r->full);
+    let_go(r->exec, &s->ema, r->ema);
+    let_go(r->exec, &s->from_full, r->from);
+    for (size_t i = 0; i < s->n_contributions; i++)
+        let_go(r->exec, &s->contributions[i].blob, r->blobs[i]);
     mem_free(r);
 }
 

@@ -30,7 +30,16 @@ static int local(struct blobstore *store, const struct outer_blob *blob, char **
 {
     struct blob_id id;
     memcpy(id.sha256, blob->sha256, sizeof id.sha256);
-    return store->ops->local(store, &id, ret, err);
+    return store->ops->local(store, &id, true, ret, err);
+}
+
+static void let_go(struct blobstore *store, const struct outer_blob *blob, char *path)
+{
+    struct blob_id id;
+    memcpy(id.sha256, blob->sha256, sizeof id.sha256);
+    if (path)
+        store->ops->let_go(store, &id);
+    mem_free(path);
 }
 
 /* Version v once more, from v - 1 and the delta; the hash says whether they are what they were. */
@@ -52,8 +61,8 @@ static int make_again(struct blobstore *store, const struct outer_step *s, struc
         rc = store->ops->remove(store, &id, err);
     if (rc == 0)
         rc = store->ops->adopt(store, made, &id, s->full.bytes, err);
-    mem_free(before);
-    mem_free(delta);
+    let_go(store, &s->before, before);
+    let_go(store, &s->delta, delta);
     mem_free(made);
     return rc;
 }

@@ -56,6 +56,8 @@ struct view_status {
     unsigned blobs_damaged;           /* that the scrubber has found, in its newest look at each */
     unsigned outer_busy, outer_queue; /* outer steps running and waiting */
     unsigned parked;                  /* long polls of idle workers */
+    bool far;                         /* blobs are in an object store: */
+    struct blob_health blobs;
 };
 
 /* Fills ret. */

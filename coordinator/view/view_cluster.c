@@ -86,6 +86,9 @@ void view_status(struct coordinator *co, struct view_status *ret)
     for (int i = 0; i < 256; i++)
         ret->blobs_damaged += co->damaged[i];
     ret->store_writing_ms = core_writing_ms(co);
+    ret->far = co->blobs->ops->health != NULL;
+    if (ret->far)
+        co->blobs->ops->health(co->blobs, &ret->blobs);
     ret->store_queue = store_queued(co->store);
     ret->store_queue_max = STORE_QUEUE_ROWS_MAX;
     ret->outer_queue = outer_pending(co->outer);
@@ -387,7 +390,7 @@ static void wait_for_taker(const struct waiting *ctx, const struct task *t, stru
 static void wait_for_module(const struct waiting *ctx, const struct job *j,
                             const struct module_rec *m)
 {
-    char what[128];
+    char what[128], why[REASON_MAX];
     if (j->state != JOB_RUNNING || m->version >= (uint64_t)j->spec.outer.rounds)
         return;
     (void)snprintf(what, sizeof(what), "version %llu of module %llu (%s)",
@@ -395,9 +398,11 @@ static void wait_for_module(const struct waiting *ctx, const struct job *j,
     uint64_t until = m->retry_ms;
     if (until == 0 && m->quorum_ms != 0 && j->spec.outer.grace > 0)
         until = m->quorum_ms + (uint64_t)(j->spec.outer.grace * 1e3);
-    tell(ctx, j->id, m->outer_task, 0, what,
-         m->outer_task != 0 ? "the outer step is running" : m->outer_reason,
-         from_now(ctx->co, until), m->retry_ms != 0);
+    (void)str_copy(why, sizeof(why),
+                   m->outer_task != 0 ? "the outer step is running" : m->outer_reason);
+    if (m->outer_task == 0 && m->retry_ms > core_now(ctx->co))
+        (void)snprintf(why, sizeof(why), "%.60s: %.190s", m->outer_reason, m->outer_error);
+    tell(ctx, j->id, m->outer_task, 0, what, why, from_now(ctx->co, until), m->retry_ms != 0);
 }
 
 /* "k of n done" of a stage whose tasks the job waits for. */
@@ -422,6 +427,21 @@ static void wait_for_disk(const struct waiting *ctx)
     tell(ctx, 0, 0, 0, "the disk of the data dir", why, -1, true);
 }
 
+static void wait_for_store(const struct waiting *ctx)
+{
+    struct blob_health h;
+    char what[128], why[REASON_MAX];
+    if (ctx->co->blobs->ops->health == NULL)
+        return;
+    ctx->co->blobs->ops->health(ctx->co->blobs, &h);
+    if (h.failing_since_unix_ms == 0)
+        return;
+    (void)snprintf(what, sizeof(what), "the object store (%llu blobs wait to be sent)",
+                   (unsigned long long)h.waiting);
+    (void)snprintf(why, sizeof(why), "%.250s", h.error);
+    tell(ctx, 0, 0, 0, what, why, -1, true);
+}
+
 void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg)
 {
     const struct waiting ctx = {co, fn, arg};
@@ -430,6 +450,7 @@ void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn 
     if (!co->store_ok)
         tell(&ctx, 0, 0, 0, "the disk of the data dir", co->store_error, CORE_COMMIT_RETRY_MS,
              true);
+    wait_for_store(&ctx);
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         const struct job *j = co->state.jobs[i];
         if ((job_id == 0 || j->id == job_id) && !job_is_ended(j))

@@ -232,7 +232,7 @@ class Server:
         return {"version": "0.3", "uptime_ms": 999000, "at": AT, "cluster": "ab" * 16, "waiting_for": [], "workers": self.made.workers,
                 "jobs": [{k: self.job[k] for k in keys}], "bytes": planes, "bytes_here": planes, "ratio_to_fp32_data_parallel": 0.004,
                 "rss_bytes": 64 << 20, "tasks": {"pending": 4, "leased": 5}, "outer": {"busy": 1, "queue": 0},
-                "store": {"ok": True, "error": "", "commits": 77, "queue": 0, "queue_max": 2, "writing_ms": 0}}
+                "store": {"ok": True, "error": "", "commits": 77, "queue": 0, "queue_max": 2, "writing_ms": 0}, "blob_store": None}
 
     def answer(self, path, query):
         """(type, bytes) or None."""

@@ -399,7 +399,7 @@ static void check_blob(void *arg, enum blob_role role, const struct blob_ref *b,
     if (!needed)
         return;
     memcpy(id.sha256, b->sha256, sizeof(id.sha256));
-    if (x->co->blobs->ops->local(x->co->blobs, &id, &path, NULL) < 0)
+    if (x->co->blobs->ops->local(x->co->blobs, &id, false, &path, NULL) < 0)
         sim_fail("a blob is on record as needed (%d) and is gone", (int)role);
     if (hash_file(path, got, NULL, NULL) < 0 || memcmp(got, id.sha256, sizeof(got)) != 0)
         sim_fail("a blob (%d) has another content than it must", (int)role);

@@ -32,8 +32,8 @@ ROOMS = [
      ["kernels/cpu", "kernels/cuda"],
      ["kernels"]],
 ]
-BASE, ST, COMPONENT, JOB, DATA, NET, HTTP, OUTER, TRAINER = (
-    f"common/{name}" for name in "base st component job data net net/http outer trainer".split())
+BASE, ST, COMPONENT, JOB, DATA, NET, HTTP, S3, OUTER, TRAINER = (
+    f"common/{name}" for name in "base st component job data net net/http net/s3 outer trainer".split())
 PROGRAMS = {  # a folder, with its rooms: the folders beside its own that it may include from
     BASE: set(),
     ST: {BASE},
@@ -45,7 +45,7 @@ PROGRAMS = {  # a folder, with its rooms: the folders beside its own that it may
     TRAINER: {"proto", BASE},
     "libskerry": {TRAINER, "proto", BASE},
     "kernels": {BASE},
-    "coordinator": {HTTP, NET, OUTER, "proto", JOB, ST, BASE},
+    "coordinator": {S3, HTTP, NET, OUTER, "proto", JOB, ST, BASE},
     "worker": {HTTP, NET, OUTER, TRAINER, "kernels/device", "kernels", "proto", DATA, JOB, COMPONENT, ST, BASE},
     "cli": {HTTP, NET, "proto", DATA, JOB, COMPONENT, ST, BASE},
 }

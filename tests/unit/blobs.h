@@ -31,7 +31,7 @@ static inline int blob_put(struct blobstore *s, const void *data, size_t len, st
 static inline int blob_file(struct blobstore *s, const struct blob_id *id, char *ret, size_t cap)
 {
     char *path;
-    int rc = s->ops->local(s, id, &path, NULL);
+    int rc = s->ops->local(s, id, false, &path, NULL);
     if (rc < 0)
         return rc;
     rc = (size_t)snprintf(ret, cap, "%s", path) < cap ? 0 : -ENOSPC;

@@ -32,6 +32,14 @@ static void reject(struct blob_http *b, struct http_request *r, const struct err
     http_reply_err(r, err);
 }
 
+/* One GET of a blob that is far away. */
+struct bringing {
+    struct blob_http *owner;
+    struct http_request *req;
+    struct blob_id id;
+    struct err err;
+};
+
 /* ---- tickets ---- */
 
 static uint64_t now_s(void)
@@ -86,34 +94,86 @@ static int read_id(struct http_request *r, struct blob_id *ret, struct err *err)
 
 /* ---- GET ---- */
 
+static int serve(struct blob_http *b, struct http_request *r, const struct blob_id *id,
+                 struct err *err)
+{
+    char hex[BLOB_HEX_MAX];
+    int fd;
+    uint64_t size;
+    int rc = b->o.store->ops->get(b->o.store, id, &fd, &size, err);
+    if (rc < 0)
+        return rc;
+    blob_id_hex(id, hex);
+    b->counters.gets++;
+    if (strcmp(http_request_method(r), "HEAD") != 0) {
+        b->counters.bytes_out += size;
+        if (b->o.on_served)
+            b->o.on_served(b->o.arg, id, size);
+    }
+    http_reply_header(r, "Cache-Control", "private, max-age=31536000, immutable");
+    http_reply_file(r, fd, size, "application/octet-stream", hex);
+    return 0;
+}
+
+static int bring(void *arg)
+{
+    struct bringing *g = arg;
+    struct blobstore *store = g->owner->o.store;
+    char *path = NULL;
+    const int rc = store->ops->local(store, &g->id, true, &path, &g->err);
+    mem_free(path);
+    return rc;
+}
+
+static void brought(void *arg, int rc)
+{
+    struct bringing *g = arg;
+    struct blobstore *store = g->owner->o.store;
+    const bool held = rc == 0;
+    if (rc == 0)
+        rc = serve(g->owner, g->req, &g->id, &g->err);
+    else if (!g->err.code)
+        (void)err_set(&g->err, rc, "the server is stopping");
+    /* To a client all is one: it can be had, or not now. */
+    if (rc == -ECONNRESET || rc == -ECONNREFUSED || rc == -ETIMEDOUT || rc == -ENOENT)
+        g->err.code = -EAGAIN;
+    if (rc < 0)
+        reject(g->owner, g->req, &g->err);
+    if (held)
+        store->ops->let_go(store, &g->id);
+    mem_free(g);
+}
+
+static void get_far(struct blob_http *b, struct http_request *r, const struct blob_id *id)
+{
+    struct bringing *g = mem_alloc(sizeof(*g));
+    *g = (struct bringing){.owner = b, .req = r, .id = *id};
+    if (pool_submit(b->o.pool, bring, brought, g) == 0)
+        return;
+    (void)err_set(&g->err, -EAGAIN, "too many blobs are being fetched from the store");
+    reject(b, r, &g->err);
+    mem_free(g);
+}
+
 static void get(void *arg, struct http_request *r)
 {
     struct blob_http *b = arg;
     struct blob_id id;
     struct ticket t;
     struct err err = {0};
-    char hex[BLOB_HEX_MAX];
-    int fd;
-    uint64_t size;
     int rc = read_id(r, &id, &err);
     const unsigned role = http_request_role(r);
     if (rc == 0 && !(role && b->o.may_get && b->o.may_get(b->o.arg, role, &id)))
         rc = check_ticket(b, r, TICKET_GET, &id, &t, &err);
-    if (rc == 0)
-        rc = b->o.store->ops->get(b->o.store, &id, &fd, &size, &err);
     if (rc < 0) {
         reject(b, r, &err);
         return;
     }
-    blob_id_hex(&id, hex);
-    b->counters.gets++;
-    if (strcmp(http_request_method(r), "HEAD") != 0) {
-        b->counters.bytes_out += size;
-        if (b->o.on_served)
-            b->o.on_served(b->o.arg, &id, size);
-    }
-    http_reply_header(r, "Cache-Control", "private, max-age=31536000, immutable");
-    http_reply_file(r, fd, size, "application/octet-stream", hex);
+    rc = serve(b, r, &id, &err);
+    if (rc == -EAGAIN)
+        get_far(b, r, &id);
+    else if (rc < 0)
+        reject(b, r, &err);
 }
 
 /* ---- PUT ---- */

@@ -9,7 +9,9 @@
  * * /2000` (no space) asks, and is answered 308 with `Range: bytes=0-999` or
  * none.  A piece that does not start where the last ended is refused with 409;
  * content that does not match its name with 422 `hash_mismatch`, and
- * what had arrived is dropped. */
+ * what had arrived is dropped.
+ *
+ * A blob that is far away is brought here before it is sent: 503 where that cannot be done now. */
 #ifndef COMMON_NET_HTTP_BLOB_HTTP_H
 #define COMMON_NET_HTTP_BLOB_HTTP_H
 
@@ -24,8 +26,8 @@ struct loop;
 struct pool;
 
 struct blob_http_options {
-    struct blobstore *store;       /* kept until close */
-    struct pool *pool;             /* commits run here; kept until close */
+    struct blobstore *store; /* kept until close */
+    struct pool *pool;       /* commits, and what fetches from afar, run here; kept until close */
     uint8_t key[TICKET_KEY_BYTES]; /* signs tickets */
     /* May this role GET this blob without a ticket?  NULL: nobody. */
     bool (*may_get)(void *arg, unsigned role, const struct blob_id *id);

@@ -19,7 +19,7 @@ void http_curl_init(void)
     pthread_once(&once, global_init);
 }
 
-static void base64(const uint8_t in[32], char out[45])
+void http_curl_base64(const uint8_t in[32], char out[45])
 {
     hash_b64url(in, 32, out);
     for (char *p = out; *p; p++) {
@@ -51,7 +51,7 @@ void http_curl_tls(CURL *easy, const char *url, const uint8_t *pin)
     if (!pin)
         return;
     /* The pin replaces authorities, names and dates. */
-    base64(pin, text + strlen(text));
+    http_curl_base64(pin, text + strlen(text));
     curl_easy_setopt(easy, CURLOPT_PINNEDPUBLICKEY, text);
     curl_easy_setopt(easy, CURLOPT_CAINFO, NULL); /* or all authorities are read each time */
     curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);

@@ -10,6 +10,8 @@
 
 /* The options that every request has; pin NULL: the system's authorities. */
 void http_curl_tls(CURL *easy, const char *url, const uint8_t *pin);
+/* A SHA-256 as base64 with its padding. */
+void http_curl_base64(const uint8_t in[32], char out[45]);
 /* libcurl's global part, once per process. */
 void http_curl_init(void);
 /* "Authorization: Bearer ..." and "Expect:" appended; may return NULL. */

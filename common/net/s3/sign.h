@@ -2,7 +2,7 @@
  * and that anybody may use, for one method, one object and a while.
  * https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
  *
- * Also requests of our own are to be made this way: what libcurl signs by itself stands in headers,
+ * Also requests of our own are made this way: what libcurl signs by itself stands in headers,
  * which cannot be given away, and libcurl 7.88 does not sort a query.  Pure functions, any thread.
  */
 #ifndef COMMON_NET_S3_SIGN_H
@@ -40,8 +40,7 @@ struct s3_ask {
 };
 
 /* Writes the URL behind what url has; the headers of the ask must be sent with it.  -ERR_LIMIT:
- * longer than url may become.  So far only tests call it: the store of docs/store.md is not built.
- */
+ * longer than url may become. */
 int s3_sign(const struct s3_signer *by, const struct s3_ask *ask, struct buf *url);
 
 #endif

@@ -35,7 +35,7 @@ static void test_damage_is_found(void **state)
         assert_int_equal(blob_put(r->co->blobs, &i, sizeof(i), &ids[i], &err), 0);
     scrub_all(r);
     assert_int_equal(damaged(r), 0);
-    assert_int_equal(r->co->blobs->ops->local(r->co->blobs, &ids[7], &path, &err), 0);
+    assert_int_equal(r->co->blobs->ops->local(r->co->blobs, &ids[7], false, &path, &err), 0);
     (void)file_remove(path, NULL);
     assert_int_equal(file_write_atomic(path, "lost", 4, 0600, &err), 0);
     scrub_all(r);

@@ -74,7 +74,7 @@ static char *file_of(struct rig *r, const struct blob_ref *b)
     struct blob_id id;
     char *path = NULL;
     memcpy(id.sha256, b->sha256, 32);
-    assert_int_equal(r->co->blobs->ops->local(r->co->blobs, &id, &path, NULL), 0);
+    assert_int_equal(r->co->blobs->ops->local(r->co->blobs, &id, false, &path, NULL), 0);
     return path;
 }
 
@@ -85,6 +85,48 @@ static void until_round(struct rig *r, const struct job *j, uint32_t n)
         assert_true(clock_now_ms() < until);
         loop_turn(r->loop, true);
     }
+}
+
+/* Version 0 is in a store far away: it is brought on a thread, and its worker reports again without
+ * having failed. */
+static struct blobstore_ops far_ops;
+static const struct blobstore_ops *near_ops;
+static _Atomic bool is_near;
+
+static int far_local(struct blobstore *s, const struct blob_id *id, bool wait, char **ret_path,
+                     struct err *err)
+{
+    is_near |= wait;
+    return is_near ? near_ops->local(s, id, wait, ret_path, err)
+                   : err_set(err, -EAGAIN, "it is far away");
+}
+
+static void test_far_init(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    struct result x;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    const struct job *j = state_job(&r->co->state, submit(r));
+    struct blob_ref full = put_file(r, r->f.full);
+    near_ops = r->co->blobs->ops;
+    far_ops = *near_ops;
+    far_ops.local = far_local;
+    r->co->blobs->ops = &far_ops;
+    is_near = false;
+    begin_result(&x, assign(r, a, TASK_INIT), &full);
+    assert_int_equal(CALL(r, a, REPORT, report, &x.m), -EAGAIN);
+    assert_true(a->retryable);
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (!is_near) {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, true);
+    }
+    if (!report(r, a, &x))
+        fail_msg("%s", a->detail);
+    assert_int_equal(state_worker(&r->co->state, a->id)->tasks_failed, 0);
+    assert_int_equal(j->modules[0].n_versions, 1);
+    r->co->blobs->ops = near_ops;
 }
 
 /* Our disk loses a bit of what was acknowledged: of a contribution, whose phase is done again, and
@@ -359,10 +401,18 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_late_contribution),           LIVE(test_fault_of_ours), LIVE(test_lost_bits),
-        LIVE(test_cancelled_in_a_step),         LIVE(test_bad_samples),   LIVE(test_seconds),
-        LIVE(test_two_workers_on_a_connection), LIVE(test_excused),       LIVE(test_standstill),
-        LIVE(test_words_keep_no_lease),         LIVE(test_back_in_time),
+        LIVE(test_late_contribution),
+        LIVE(test_fault_of_ours),
+        LIVE(test_lost_bits),
+        LIVE(test_far_init),
+        LIVE(test_cancelled_in_a_step),
+        LIVE(test_bad_samples),
+        LIVE(test_seconds),
+        LIVE(test_two_workers_on_a_connection),
+        LIVE(test_excused),
+        LIVE(test_standstill),
+        LIVE(test_words_keep_no_lease),
+        LIVE(test_back_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -364,6 +364,63 @@ static void test_damaged_contribution(void **state)
     rig_end(&r);
 }
 
+/* A store that cannot say now is nobody's failure: nothing is refused or removed, and the same step
+ * goes well when it can. */
+static struct blobstore_ops far_ops;
+static int (*near_local)(struct blobstore *s, const struct blob_id *id, bool wait, char **ret_path,
+                         struct err *err);
+static void (*near_let_go)(struct blobstore *s, const struct blob_id *id);
+static _Atomic int asked, held, fail_at;
+
+static int far_local(struct blobstore *s, const struct blob_id *id, bool wait, char **ret_path,
+                     struct err *err)
+{
+    assert_true(wait);
+    if (asked++ == fail_at)
+        return err_set(err, -EAGAIN, "the store is busy");
+    const int rc = near_local(s, id, wait, ret_path, err);
+    held += rc == 0;
+    return rc;
+}
+
+static void far_let_go(struct blobstore *s, const struct blob_id *id)
+{
+    held--;
+    near_let_go(s, id);
+}
+
+static void test_store_out_of_reach(void **state)
+{
+    struct rig r;
+    rig_begin(&r);
+    far_ops = *r.store->ops;
+    near_local = far_ops.local;
+    near_let_go = far_ops.let_go;
+    far_ops.local = far_local;
+    far_ops.let_go = far_let_go;
+    struct outer_step *s = make_step(&r, alike);
+    r.store->ops = &far_ops;
+    for (fail_at = 0; fail_at <= K; fail_at++) { /* the version, and each contribution */
+        asked = 0;
+        run(&r, s);
+        assert_int_equal(s->rc, -EAGAIN);
+        assert_non_null(strstr(s->reason, "the store is busy"));
+        for (size_t c = 0; c < K; c++) {
+            struct blob_id id;
+            memcpy(id.sha256, s->contributions[c].blob.sha256, 32);
+            assert_false(s->contributions[c].refused || s->contributions[c].damaged);
+            assert_true(blobstore_has(r.store, &id, NULL));
+        }
+        assert_int_equal(held, 0);
+    }
+    fail_at = -1;
+    run(&r, s);
+    assert_int_equal(held, 0);
+    record(&r, s);
+    step_free(s);
+    rig_end(&r);
+}
+
 /* Nothing is folded into an optimiser that has lost a bit, and it goes on with a copy. */
 static void test_damaged_state(void **state)
 {
@@ -526,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_missing),
         cmocka_unit_test(test_bad_base),
         cmocka_unit_test(test_damaged_contribution),
+        cmocka_unit_test(test_store_out_of_reach),
         cmocka_unit_test(test_damaged_state),
         cmocka_unit_test(test_damaged_base),
         cmocka_unit_test(test_bad_steps),

@@ -56,6 +56,61 @@ static void test_round_trips(void **state)
     round_trip(true, 0);
 }
 
+/* A blob that is far away is brought on a thread of the pool and then sent; where that fails, the
+ * client is told to come back. */
+static struct blobstore_ops far_ops;
+static struct blobstore_ops near_ops;
+static _Atomic bool is_near, is_down;
+static _Atomic unsigned let_go;
+
+static int far_get(struct blobstore *s, const struct blob_id *id, int *ret_fd, uint64_t *ret_size,
+                   struct err *err)
+{
+    return is_near ? near_ops.get(s, id, ret_fd, ret_size, err)
+                   : err_set(err, -EAGAIN, "it is far away");
+}
+
+static int far_local(struct blobstore *s, const struct blob_id *id, bool wait, char **ret_path,
+                     struct err *err)
+{
+    assert_true(wait);
+    if (is_down)
+        return err_set(err, -ECONNREFUSED, "nobody answers");
+    is_near = true;
+    return near_ops.local(s, id, wait, ret_path, err);
+}
+
+static void far_let_go(struct blobstore *s, const struct blob_id *id)
+{
+    let_go++;
+}
+
+static void test_far(void **state)
+{
+    struct world *w = start(true);
+    struct blob_id id = make_file(w, "a", 3000), other = make_file(w, "c", 1000);
+    put_file(w, "a", &id, 3000);
+    near_ops = far_ops = *w->store->ops;
+    far_ops.get = far_get;
+    far_ops.local = far_local;
+    far_ops.let_go = far_let_go;
+    w->store->ops = &far_ops;
+    is_down = true;
+    get_file(w, "b", &id, 3000, id.sha256);
+    assert_int_equal(w->code, -EAGAIN);
+    assert_non_null(strstr(w->detail, "nobody answers"));
+    assert_int_equal(let_go, 0);
+    is_down = false;
+    get_file(w, "b", &id, 3000, id.sha256);
+    if (w->code < 0)
+        fail_msg("%s", w->detail);
+    assert_int_equal(let_go, 1);
+    is_near = false;
+    get_file(w, "d", &other, 1000, other.sha256);
+    assert_int_equal(w->code, -ERR_NOTFOUND);
+    stop(w);
+}
+
 static void test_put_resumes(void **state)
 {
     struct world *w = start(true);
@@ -547,13 +602,21 @@ static void test_nobody_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_put_resumes),
-        cmocka_unit_test(test_put_cut),     cmocka_unit_test(test_put_refused),
-        cmocka_unit_test(test_quota),       cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_get_resumes), cmocka_unit_test(test_get_wrong_hash),
-        cmocka_unit_test(test_scripted),    cmocka_unit_test(test_slow_floor),
-        cmocka_unit_test(test_cancel),      cmocka_unit_test(test_nobody_there),
-        cmocka_unit_test(test_limited),     cmocka_unit_test(test_public_only),
+        cmocka_unit_test(test_far),
+        cmocka_unit_test(test_round_trips),
+        cmocka_unit_test(test_put_resumes),
+        cmocka_unit_test(test_put_cut),
+        cmocka_unit_test(test_put_refused),
+        cmocka_unit_test(test_quota),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_get_resumes),
+        cmocka_unit_test(test_get_wrong_hash),
+        cmocka_unit_test(test_scripted),
+        cmocka_unit_test(test_slow_floor),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_nobody_there),
+        cmocka_unit_test(test_limited),
+        cmocka_unit_test(test_public_only),
         cmocka_unit_test(test_hurry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,819 @@
+#include "common/net/s3/blob_s3.h"
+
+#include <pthread.h>
+#include <search.h>
+#include <time.h>
+
+#include "common/base/clock.h"
+#include "common/base/list.h"
+#include "common/base/log.h"
+#include "common/net/blob_dir.h"
+#include "common/net/blobstore.h"
+
+#define THREADS 4 /* that send and delete */
+#define PAUSE_MS 1000u
+#define PAUSE_MAX_MS 30000u
+#define IN_PREFIX "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
+
+/* A blob that the store has, is to have, or is to lose. */
+struct object {
+    struct blob_id id; /* first: what the tree compares */
+    uint64_t size;
+    int64_t touched_s;
+    bool here;           /* for everybody else: stat finds it */
+    bool stored;         /* the store has it, or may have */
+    bool stale;          /* what the store has is not to be believed: it is sent again */
+    bool cached;         /* the directory has it */
+    bool busy, fetching; /* a thread is at it */
+    unsigned pins;
+    struct list used;  /* in store->used while cached, the longest unused first */
+    struct list waits; /* in store->work */
+};
+
+struct store {
+    struct blobstore base; /* first */
+    struct s3 *c;
+    struct blobstore *cache;
+    char *prefix; /* of names: "PREFIX/blobs/" */
+    uint64_t quota, cache_max;
+    pthread_t threads[THREADS];
+    unsigned n_threads;
+    pthread_mutex_t lock; /* guards all below, and all objects */
+    pthread_cond_t changed;
+    void *tree; /* struct object, by id */
+    struct list used, work;
+    bool stopping;
+    unsigned failures; /* in a row */
+    uint64_t paused_until_ms;
+};
+
+struct writer {
+    struct blob_writer base; /* first */
+    struct blob_writer *to;
+    struct store *s;
+    struct blob_id id;
+};
+
+static struct store *store_of(struct blobstore *s)
+{
+    return (struct store *)(void *)s;
+}
+
+static void lock(struct store *s)
+{
+    pthread_mutex_lock(&s->lock);
+}
+
+static void unlock(struct store *s)
+{
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- objects; under the lock ---- */
+
+static int order(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(struct blob_id));
+}
+
+static struct object *find(struct store *s, const struct blob_id *id)
+{
+    struct object *const *found = (struct object *const *)tfind(id, &s->tree, order);
+    return found ? *found : NULL;
+}
+
+/* The same, or NULL where nobody is to see it. */
+static struct object *find_here(struct store *s, const struct blob_id *id)
+{
+    struct object *e = find(s, id);
+    return e && e->here ? e : NULL;
+}
+
+static struct object *find_or_make(struct store *s, const struct blob_id *id)
+{
+    struct object *e = find(s, id);
+    if (e)
+        return e;
+    e = mem_alloc(sizeof(*e));
+    e->id = *id;
+    list_init(&e->used);
+    list_init(&e->waits);
+    if (!tsearch(e, &s->tree, order))
+        abort(); /* as mem_alloc does */
+    return e;
+}
+
+static bool is_to_be_sent(const struct object *e)
+{
+    return e->here && (!e->stored || e->stale);
+}
+
+/* Somebody's work, or nobody's object any more. */
+static void settle(struct store *s, struct object *e)
+{
+    const bool open = is_to_be_sent(e) || (!e->here && e->stored);
+    if (open && !e->busy && list_empty(&e->waits)) {
+        list_push(&s->work, &e->waits);
+        pthread_cond_broadcast(&s->changed);
+    }
+    if (open || e->here || e->busy || e->fetching || e->pins > 0)
+        return;
+    list_remove(&e->used);
+    list_remove(&e->waits);
+    (void)tdelete(e, &s->tree, order);
+    mem_free(e);
+}
+
+static void used_now(struct store *s, struct object *e)
+{
+    list_remove(&e->used);
+    list_push(&s->used, &e->used);
+}
+
+static void uncache(struct store *s, struct object *e)
+{
+    if (e->cached)
+        (void)s->cache->ops->hide(s->cache, &e->id, NULL); /* a leftover is found at the start */
+    e->cached = false;
+    list_remove(&e->used);
+}
+
+static void appear(struct store *s, struct object *e, uint64_t size)
+{
+    e->touched_s = (int64_t)(clock_wall_ms() / 1000);
+    if (e->here)
+        return;
+    e->here = true;
+    e->size = size;
+    atomic_fetch_add(&s->base.used_bytes, size);
+    atomic_fetch_add(&s->base.count, 1);
+}
+
+static void vanish(struct store *s, struct object *e)
+{
+    if (!e->here)
+        return;
+    e->here = false;
+    atomic_fetch_sub(&s->base.used_bytes, e->size);
+    atomic_fetch_sub(&s->base.count, 1);
+}
+
+static int nothing(const struct blob_id *id, struct err *err)
+{
+    char hex[BLOB_HEX_MAX];
+    blob_id_hex(id, hex);
+    return err_set(err, -ERR_NOTFOUND, "there is no blob %s", hex);
+}
+
+/* The directory has it. */
+static void take_in(struct store *s, const struct blob_id *id, uint64_t size)
+{
+    lock(s);
+    struct object *e = find_or_make(s, id);
+    appear(s, e, size);
+    e->cached = true;
+    used_now(s, e);
+    settle(s, e);
+    unlock(s);
+}
+
+/* ---- room in the directory ---- */
+
+static int make_room(struct store *s, uint64_t need, struct err *err)
+{
+    struct list *l = s->used.next;
+    while (l != &s->used && s->cache->used_bytes + need > s->cache_max) {
+        struct object *e = list_entry(l, struct object, used);
+        l = l->next;
+        if (e->pins > 0 || e->busy || e->fetching || is_to_be_sent(e))
+            continue;
+        (void)s->cache->ops->remove(s->cache, &e->id, NULL); /* it shows in used_bytes */
+        e->cached = false;
+        list_remove(&e->used);
+    }
+    if (s->cache->used_bytes + need <= s->cache_max)
+        return 0;
+    return err_set(
+        err, -EAGAIN,
+        "the store's cache of %llu bytes is full of what is in use or not sent yet: raise "
+        "--store-cache, or see what the store says",
+        (unsigned long long)s->cache_max);
+}
+
+static int make_room_locking(struct store *s, uint64_t need, struct err *err)
+{
+    lock(s);
+    const int rc = make_room(s, need, err);
+    unlock(s);
+    return rc;
+}
+
+static int check_quota(const struct store *s, uint64_t size, struct err *err)
+{
+    if (s->quota == 0 || s->base.used_bytes + size <= s->quota)
+        return 0;
+    return err_set(err, -ENOSPC,
+                   "the blob quota is used up: %llu of %llu bytes (raise it or remove old jobs)",
+                   (unsigned long long)s->base.used_bytes, (unsigned long long)s->quota);
+}
+
+/* ---- up and away: the store's own threads ---- */
+
+static char *key_of(const struct store *s, const struct blob_id *id)
+{
+    char hex[BLOB_HEX_MAX];
+    blob_id_hex(id, hex);
+    return str_printf("%s%s", s->prefix, hex);
+}
+
+/* The lock is given up meanwhile. */
+static int send_up(struct store *s, const struct blob_id *id, uint64_t size, struct err *err)
+{
+    char *key = key_of(s, id), *path = NULL;
+    unlock(s);
+    int rc = s->cache->ops->local(s->cache, id, false, &path, err);
+    if (rc == 0)
+        rc = s3_put(s->c, key, path, size, id->sha256, err);
+    mem_free(key);
+    mem_free(path);
+    lock(s);
+    return rc;
+}
+
+static int take_away(struct store *s, const struct blob_id *id, struct err *err)
+{
+    char *key = key_of(s, id);
+    unlock(s);
+    const int rc = s3_delete(s->c, key, err);
+    mem_free(key);
+    lock(s);
+    return rc;
+}
+
+/* After a failure all threads wait, each time longer: the store's client has tried several times.
+ */
+static void note(struct store *s, int rc, const struct err *err)
+{
+    if (rc == 0) {
+        if (s->failures > 0)
+            log_info("store", "%s takes blobs again", s3_where(s->c));
+        s->failures = 0;
+        return;
+    }
+    if (rc == -ERR_CANCELLED || rc == -ERR_NOTFOUND)
+        return;
+    if (s->failures == 0)
+        log_warn("store", "%s; blobs wait in the cache", err->msg);
+    const uint64_t wait = (uint64_t)PAUSE_MS << (s->failures < 5 ? s->failures : 5);
+    s->failures++;
+    s->paused_until_ms = clock_now_ms() + (wait < PAUSE_MAX_MS ? wait : PAUSE_MAX_MS);
+}
+
+static void do_one(struct store *s, struct object *e)
+{
+    struct err err = {0};
+    int rc = -ERR_CANCELLED; /* there was nothing to do */
+    e->busy = true;
+    if (is_to_be_sent(e)) {
+        e->stale = false;
+        rc = send_up(s, &e->id, e->size, &err);
+        if (rc == -ERR_NOTFOUND) { /* somebody has emptied the directory: nobody has it */
+            log_warn("store", "a blob that waited to be sent is gone from the cache: %s", err.msg);
+            vanish(s, e);
+        }
+        e->stale |= rc < 0 && e->stored;
+        e->stored |= rc == 0;
+    } else if (!e->here && e->stored) {
+        rc = take_away(s, &e->id, &err);
+        e->stored = rc < 0;
+        e->stale &= rc < 0;
+    }
+    e->busy = false;
+    note(s, rc, &err);
+    settle(s, e);
+}
+
+static void wait_for_work(struct store *s)
+{
+    struct timespec until;
+    const uint64_t now = clock_now_ms();
+    if (now >= s->paused_until_ms) {
+        pthread_cond_wait(&s->changed, &s->lock);
+        return;
+    }
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    const int64_t ns = until.tv_nsec + (int64_t)(s->paused_until_ms - now) * 1000000;
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
+}
+
+static void *run(void *arg)
+{
+    struct store *s = arg;
+    lock(s);
+    while (!s->stopping) {
+        if (list_empty(&s->work) || clock_now_ms() < s->paused_until_ms)
+            wait_for_work(s);
+        else
+            do_one(s, list_entry(list_pop(&s->work), struct object, waits));
+    }
+    unlock(s);
+    return NULL;
+}
+
+/* ---- reading ---- */
+
+static int s3_stat(struct blobstore *base, const struct blob_id *id, struct blob_stat *ret,
+                   struct err *err)
+{
+    struct store *s = store_of(base);
+    lock(s);
+    const struct object *e = find_here(s, id);
+    if (e)
+        *ret = (struct blob_stat){e->size, e->touched_s};
+    unlock(s);
+    return e ? 0 : nothing(id, err);
+}
+
+static int s3_touch(struct blobstore *base, const struct blob_id *id, struct err *err)
+{
+    struct store *s = store_of(base);
+    lock(s);
+    struct object *e = find_here(s, id);
+    if (e)
+        e->touched_s = (int64_t)(clock_wall_ms() / 1000);
+    unlock(s);
+    return e ? 0 : nothing(id, err);
+}
+
+/* Whether the directory still has what it is thought to have. */
+static bool is_cached(struct store *s, struct object *e)
+{
+    if (e->cached && !blobstore_has(s->cache, &e->id, NULL)) {
+        e->cached = false;
+        list_remove(&e->used);
+        if (!e->stored)
+            vanish(s, e);
+    }
+    return e->cached;
+}
+
+static int elsewhere(struct err *err)
+{
+    return err_set(err, -EAGAIN, "the blob is in the store, and not here yet: ask again");
+}
+
+static int s3_open_blob(struct blobstore *base, const struct blob_id *id, int *ret_fd,
+                        uint64_t *ret_size, struct err *err)
+{
+    struct store *s = store_of(base);
+    lock(s);
+    struct object *e = find_here(s, id);
+    int rc;
+    if (e && is_cached(s, e)) {
+        rc = s->cache->ops->get(s->cache, id, ret_fd, ret_size, err);
+        used_now(s, e);
+    } else {
+        rc = e && e->here ? elsewhere(err) : nothing(id, err);
+    }
+    unlock(s);
+    return rc;
+}
+
+struct pouring {
+    struct blob_writer *to;
+    struct err *err;
+};
+
+static int pour(void *arg, const void *data, size_t len)
+{
+    const struct pouring *p = arg;
+    return p->to->ops->write(p->to, data, len, p->err);
+}
+
+static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64_t max_bytes,
+                    struct blob_writer **ret, struct err *err);
+
+/* Into the directory; without the lock. */
+static int download(struct store *s, const struct blob_id *id, uint64_t size, struct err *err)
+{
+    struct blob_writer *w;
+    char *key = key_of(s, id);
+    int rc = s3_begin(&s->base, id, size, &w, err);
+    if (rc == 0) {
+        rc = s3_get(s->c, key, w->size, size, pour, &(struct pouring){w, err}, err);
+        struct blob_writer *to = ((struct writer *)(void *)w)->to;
+        mem_free(w);
+        if (rc == 0)
+            rc = to->ops->commit(to, size, err);
+        else
+            to->ops->abort(to, s3_may_pass(rc) || rc == -ERR_CANCELLED);
+    }
+    mem_free(key);
+    return rc;
+}
+
+/* The lock is given up meanwhile. */
+static int bring(struct store *s, struct object *e, struct err *err)
+{
+    const uint64_t size = e->size;
+    e->fetching = true;
+    unlock(s);
+    int rc = download(s, &e->id, size, err);
+    if (rc == -ERR_HASH) /* on its way, or there? */
+        rc = download(s, &e->id, size, err);
+    if (rc == -ERR_FORMAT)
+        rc = -ERR_HASH;
+    lock(s);
+    e->fetching = false;
+    if (rc == 0) {
+        e->cached = true;
+        used_now(s, e);
+        if (!e->here) /* it was hidden meanwhile */
+            uncache(s, e);
+    } else if (rc == -ERR_NOTFOUND && e->stored && !e->busy) {
+        e->stored = false; /* it was taken out of the bucket by others */
+        vanish(s, e);
+    }
+    pthread_cond_broadcast(&s->changed);
+    return rc;
+}
+
+static int s3_local(struct blobstore *base, const struct blob_id *id, bool wait, char **ret_path,
+                    struct err *err)
+{
+    struct store *s = store_of(base);
+    struct object *e;
+    int rc = 0;
+    lock(s);
+    while (rc == 0 && (e = find_here(s, id)) && !is_cached(s, e) && e->here) {
+        if (!wait)
+            rc = elsewhere(err);
+        else if (s->stopping)
+            rc = err_set(err, -ERR_CANCELLED, "the coordinator is stopping");
+        else if (e->fetching)
+            pthread_cond_wait(&s->changed, &s->lock);
+        else if ((rc = bring(s, e, err)) < 0 || !e->here)
+            settle(s, e);
+    }
+    if (rc == 0)
+        e = find_here(s, id);
+    if (rc == 0 && !e)
+        rc = nothing(id, err);
+    if (rc == 0)
+        rc = s->cache->ops->local(s->cache, id, false, ret_path, err);
+    if (rc == 0) {
+        e->pins++;
+        used_now(s, e);
+    }
+    unlock(s);
+    return rc;
+}
+
+static void s3_let_go(struct blobstore *base, const struct blob_id *id)
+{
+    struct store *s = store_of(base);
+    lock(s);
+    struct object *e = find(s, id);
+    if (e && e->pins > 0 && --e->pins == 0 && !e->here)
+        uncache(s, e);
+    if (e)
+        settle(s, e);
+    unlock(s);
+}
+
+/* ---- leaving ---- */
+
+static int s3_hide(struct blobstore *base, const struct blob_id *id, struct err *err)
+{
+    struct store *s = store_of(base);
+    lock(s);
+    struct object *e = find_here(s, id);
+    if (e) {
+        vanish(s, e);
+        if (e->pins == 0)
+            uncache(s, e);
+        settle(s, e);
+    }
+    unlock(s);
+    return e ? 0 : nothing(id, err);
+}
+
+/* Also what the store has of it is not believed any more. */
+static int s3_remove(struct blobstore *base, const struct blob_id *id, struct err *err)
+{
+    struct store *s = store_of(base);
+    lock(s);
+    struct object *e = find(s, id);
+    if (e) {
+        vanish(s, e);
+        uncache(s, e);
+        e->stale = e->stored || e->busy;
+        settle(s, e);
+    }
+    unlock(s);
+    return 0;
+}
+
+static int s3_tidy(struct blobstore *base, int64_t before_s, struct err *err)
+{
+    const struct store *s = store_of(base);
+    return s->cache->ops->tidy(s->cache, before_s, err);
+}
+
+struct seen {
+    struct blob_id id;
+    struct blob_stat stat;
+};
+
+struct copy {
+    struct seen *all;
+    size_t n, cap;
+};
+
+static void copy_one(const void *node, VISIT which, void *arg)
+{
+    const struct object *e = *(struct object *const *)node;
+    struct copy *c = arg;
+    if ((which == postorder || which == leaf) && e->here && c->n < c->cap)
+        c->all[c->n++] = (struct seen){e->id, {e->size, e->touched_s}};
+}
+
+static int s3_each(struct blobstore *base, blob_list_fn *fn, void *arg, struct err *err)
+{
+    struct store *s = store_of(base);
+    int rc = 0;
+    lock(s);
+    struct copy c = {.cap = s->base.count};
+    c.all = mem_alloc_array(c.cap + 1, sizeof(*c.all));
+    twalk_r(s->tree, copy_one, &c);
+    unlock(s);
+    for (size_t i = 0; i < c.n && rc == 0; i++)
+        rc = fn(arg, &c.all[i].id, &c.all[i].stat);
+    mem_free(c.all);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+static struct writer *writer_of(struct blob_writer *w)
+{
+    return (struct writer *)(void *)w;
+}
+
+static int writer_write(struct blob_writer *base, const void *data, size_t len, struct err *err)
+{
+    struct writer *w = writer_of(base);
+    int rc = w->to->ops->write(w->to, data, len, err);
+    if (rc == -ENOSPC && w->s->cache->used_bytes + len > w->s->cache_max) {
+        rc = make_room_locking(w->s, len, err);
+        if (rc == 0)
+            rc = w->to->ops->write(w->to, data, len, err);
+    }
+    base->size = w->to->size;
+    return rc;
+}
+
+static int writer_commit(struct blob_writer *base, uint64_t expect_size, struct err *err)
+{
+    struct writer *w = writer_of(base);
+    struct store *s = w->s;
+    const struct blob_id id = w->id;
+    const uint64_t size = w->to->size;
+    int rc = check_quota(s, size, err);
+    if (rc < 0)
+        w->to->ops->abort(w->to, true);
+    else
+        rc = w->to->ops->commit(w->to, expect_size, err);
+    if (rc == 0)
+        take_in(s, &id, size);
+    mem_free(w);
+    return rc;
+}
+
+static void writer_abort(struct blob_writer *base, bool keep)
+{
+    struct writer *w = writer_of(base);
+    w->to->ops->abort(w->to, keep);
+    mem_free(w);
+}
+
+static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64_t max_bytes,
+                    struct blob_writer **ret, struct err *err)
+{
+    static const struct blob_writer_ops ops = {writer_write, writer_commit, writer_abort};
+    struct store *s = store_of(base);
+    struct blob_writer *to;
+    int rc = make_room_locking(s, max_bytes, err);
+    if (rc == 0)
+        rc = s->cache->ops->put(s->cache, expect, max_bytes, &to, err);
+    if (rc < 0)
+        return rc;
+    struct writer *w = mem_alloc(sizeof(*w));
+    *w = (struct writer){.base = {&ops, to->size}, .to = to, .s = s, .id = *expect};
+    *ret = &w->base;
+    return 0;
+}
+
+static int s3_adopt(struct blobstore *base, const char *path, const struct blob_id *id,
+                    uint64_t size, struct err *err)
+{
+    struct store *s = store_of(base);
+    int rc = check_quota(s, size, err);
+    if (rc == 0)
+        rc = make_room_locking(s, size, err);
+    if (rc == 0)
+        rc = s->cache->ops->adopt(s->cache, path, id, size, err);
+    if (rc == 0)
+        take_in(s, id, size);
+    return rc;
+}
+
+/* ---- the whole ---- */
+
+static void s3_health_of(struct blobstore *base, struct blob_health *ret)
+{
+    struct store *s = store_of(base);
+    const struct s3_health h = s3_health(s->c);
+    memset(ret, 0, sizeof(*ret));
+    (void)snprintf(ret->where, sizeof(ret->where), "%.255s", s3_where(s->c));
+    ret->requests = h.requests;
+    ret->repeats = h.repeats;
+    ret->bytes_in = h.bytes_in;
+    ret->bytes_out = h.bytes_out;
+    ret->failing_since_unix_ms = h.failing_since_unix_ms;
+    memcpy(ret->error, h.error, sizeof(ret->error));
+    ret->cache_bytes = s->cache->used_bytes;
+    ret->cache_max_bytes = s->cache_max;
+    lock(s);
+    for (struct list *l = s->used.next; l != &s->used; l = l->next) {
+        const struct object *e = list_entry(l, struct object, used);
+        ret->waiting += is_to_be_sent(e);
+        ret->waiting_bytes += is_to_be_sent(e) ? e->size : 0;
+    }
+    unlock(s);
+}
+
+static void s3_halt(struct blobstore *base)
+{
+    struct store *s = store_of(base);
+    s3_stop(s->c);
+    lock(s);
+    s->stopping = true;
+    pthread_cond_broadcast(&s->changed);
+    unlock(s);
+}
+
+static void free_object(void *object)
+{
+    mem_free(object);
+}
+
+static void s3_shut(struct blobstore *base)
+{
+    struct store *s = store_of(base);
+    if (s->c)
+        s3_halt(base);
+    for (unsigned i = 0; i < s->n_threads; i++)
+        pthread_join(s->threads[i], NULL);
+    if (s->cache)
+        s->cache->ops->close(s->cache);
+    s3_close(s->c);
+    tdestroy(s->tree, free_object);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    mem_free(s->prefix);
+    mem_free(s);
+}
+
+/* ---- opening ---- */
+
+/* "s3://BUCKET/PREFIX" in two; the prefix without slashes at its ends, perhaps "". */
+static int split(const char *url, char bucket[64], char **ret_prefix, struct err *err)
+{
+    const char *name = str_starts(url, "s3://") ? url + 5 : "";
+    const size_t n = strcspn(name, "/");
+    const char *prefix = name[n] ? name + n + 1 : "";
+    size_t len = strlen(prefix);
+    while (len > 0 && prefix[len - 1] == '/')
+        len--;
+    if (n == 0 || n > 63 || len > 512 || *prefix == '/' || strspn(prefix, IN_PREFIX) < len)
+        return err_set(err, -ERR_CONFIG,
+                       "the store '%.200s' is none: it is s3://BUCKET or s3://BUCKET/PREFIX, the "
+                       "prefix of letters, digits and ._-/",
+                       url);
+    (void)snprintf(bucket, 64, "%.*s", (int)n, name);
+    *ret_prefix = str_ndup(prefix, len);
+    return 0;
+}
+
+/* Says whose the prefix is, or finds it said. */
+static int claim(const struct store *s, const char *prefix, const char *cluster, struct err *err)
+{
+    char had[128] = "", *key = str_printf("%s%scluster", prefix, *prefix ? "/" : "");
+    int rc = s3_get_text(s->c, key, had, sizeof(had), err);
+    if (rc == 0 && strcmp(had, cluster) != 0)
+        rc = err_set(err, -ERR_CONFIG,
+                     "%s/%s has the blobs of another cluster (%.32s): give this one a prefix of "
+                     "its own in --store",
+                     s3_where(s->c), prefix, had);
+    else if (rc == 0 || rc == -ERR_NOTFOUND)
+        rc = s3_put_text(s->c, key, cluster, err);
+    mem_free(key);
+    return rc;
+}
+
+static int add_stored(void *arg, const char *key, uint64_t size)
+{
+    struct store *s = arg;
+    struct blob_id id;
+    if (!str_starts(key, s->prefix) || blob_id_parse(key + strlen(s->prefix), &id) < 0)
+        return 0; /* somebody else's */
+    struct object *e = find_or_make(s, &id);
+    appear(s, e, size);
+    e->stored = true;
+    return 0;
+}
+
+static int add_cached(void *arg, const struct blob_id *id, const struct blob_stat *st)
+{
+    struct store *s = arg;
+    struct object *e = find_or_make(s, id);
+    appear(s, e, st->size);
+    e->cached = true;
+    used_now(s, e);
+    if (e->size != st->size) {
+        e->size = st->size;
+        e->stale = true; /* the directory's was verified */
+    }
+    settle(s, e);
+    return 0;
+}
+
+static int start(struct store *s, struct err *err)
+{
+    for (; s->n_threads < THREADS; s->n_threads++)
+        if (pthread_create(&s->threads[s->n_threads], NULL, run, s) != 0)
+            return err_set(err, -EAGAIN, "cannot start a thread for the store");
+    return 0;
+}
+
+static int open_all(struct store *s, const struct blob_s3_options *o, struct err *err)
+{
+    struct s3_options c = o->s3;
+    char bucket[64], *prefix = NULL;
+    int rc = split(o->url, bucket, &prefix, err);
+    if (rc < 0)
+        return rc;
+    c.bucket = bucket;
+    s->prefix = str_printf("%s%sblobs/", prefix, *prefix ? "/" : "");
+    rc = s3_open(&c, &s->c, err);
+    if (rc == 0)
+        rc = claim(s, prefix, o->cluster, err);
+    if (rc == 0)
+        rc = s3_list(s->c, s->prefix, add_stored, s, err);
+    if (rc == 0)
+        rc = blob_dir_open(o->cache_dir, o->cache_bytes, &s->cache, err);
+    if (rc == 0)
+        rc = s->cache->ops->list(s->cache, add_cached, s, err);
+    if (rc == 0)
+        rc = start(s, err);
+    mem_free(prefix);
+    return rc;
+}
+
+int blob_s3_open(const struct blob_s3_options *o, struct blobstore **ret, struct err *err)
+{
+    static const struct blobstore_ops ops = {
+        .stat = s3_stat,
+        .touch = s3_touch,
+        .get = s3_open_blob,
+        .local = s3_local,
+        .let_go = s3_let_go,
+        .remove = s3_remove,
+        .hide = s3_hide,
+        .tidy = s3_tidy,
+        .list = s3_each,
+        .put = s3_begin,
+        .adopt = s3_adopt,
+        .health = s3_health_of,
+        .stop = s3_halt,
+        .close = s3_shut,
+    };
+    struct store *s = mem_alloc(sizeof(*s));
+    s->base.ops = &ops;
+    s->quota = o->quota_bytes;
+    s->cache_max = o->cache_bytes;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    list_init(&s->used);
+    list_init(&s->work);
+    int rc = open_all(s, o, err);
+    if (rc < 0) {
+        s3_shut(&s->base);
+        return rc < 0 && err ? err_wrap(err, "--store %s", o->url) : rc;
+    }
+    *ret = &s->base;
+    return 0;
+}

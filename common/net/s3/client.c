@@ -1,0 +1,279 @@
+#include "common/net/s3/client.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "common/base/hash.h"
+#include "common/net/http/http_curl.h"
+#include "common/net/s3/client_impl.h"
+#include "common/net/s3/xml.h"
+
+#define TRIES 6
+#define FIRST_WAIT_MS 200
+#define STALL_S 30
+
+/* ---- opening ---- */
+
+static int set_bucket(struct s3 *c, const char *bucket, struct err *err)
+{
+    const size_t n = strlen(bucket);
+    if (n < 3 || n > 63 || strspn(bucket, "abcdefghijklmnopqrstuvwxyz0123456789.-") != n)
+        return err_set(err, -ERR_CONFIG,
+                       "'%.80s' is no name of a bucket: 3 to 63 of a-z, 0-9, '.' and '-'", bucket);
+    (void)str_copy(c->bucket, sizeof(c->bucket), bucket);
+    return 0;
+}
+
+static int set_endpoint(struct s3 *c, const struct s3_options *o, struct err *err)
+{
+    char amazon[128];
+    (void)snprintf(amazon, sizeof(amazon), "https://s3.%s.amazonaws.com", c->region);
+    const char *url = o->endpoint ? o->endpoint : amazon;
+    const char *host = strstr(url, "://");
+    size_t n = host ? strlen(host + 3) : 0;
+    n -= n > 0 && url[strlen(url) - 1] == '/';
+    if (n == 0 || n > 180 || strcspn(host + 3, "/?#@ ") < n ||
+        (!str_starts(url, "https://") && !str_starts(url, "http://")))
+        return err_set(err, -ERR_CONFIG,
+                       "'%.200s' is no endpoint of a store: it is https://HOST or "
+                       "https://HOST:PORT",
+                       url);
+    if (str_starts(url, "http://") && !o->plain)
+        return err_set(err, -ERR_CONFIG,
+                       "the endpoint %.200s is without TLS: who listens can read and change all "
+                       "blobs (--store-plain says that this is meant)",
+                       url);
+    (void)snprintf(c->scheme, sizeof(c->scheme), "%.*s", (int)(host - url), url);
+    /* A name with dots matches no certificate of Amazon's as a part of a host. */
+    c->virtual_host = o->virtual_host || (!o->endpoint && !strchr(c->bucket, '.'));
+    (void)snprintf(c->host, sizeof(c->host), "%s%s%.*s", c->virtual_host ? c->bucket : "",
+                   c->virtual_host ? "." : "", (int)n, host + 3);
+    (void)snprintf(c->where, sizeof(c->where), "%s://%s%s%s", c->scheme, c->host,
+                   c->virtual_host ? "" : "/", c->virtual_host ? "" : c->bucket);
+    return 0;
+}
+
+int s3_open(const struct s3_options *o, struct s3 **ret, struct err *err)
+{
+    struct s3 *c = mem_alloc(sizeof(*c));
+    *c = (struct s3){
+        .part_bytes = o->part_bytes ? o->part_bytes : S3_PART_BYTES,
+        .tries = o->tries ? o->tries : TRIES,
+        .first_wait_ms = o->first_wait_ms ? o->first_wait_ms : FIRST_WAIT_MS,
+        .stall_s = o->stall_s ? o->stall_s : STALL_S,
+    };
+    const char *region = o->region && *o->region ? o->region : "us-east-1";
+    int rc = 0;
+    if (!str_copy(c->region, sizeof(c->region), region) || !str_is_name(region, 63))
+        rc = err_set(err, -ERR_CONFIG, "'%.80s' is no name of a region", region);
+    if (rc == 0)
+        rc = set_bucket(c, o->bucket, err);
+    if (rc == 0)
+        rc = set_endpoint(c, o, err);
+    if (rc == 0)
+        rc = s3_credentials_read(&c->who, err);
+    if (rc < 0) {
+        mem_free(c);
+        return rc;
+    }
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->wake, NULL);
+    *ret = c;
+    return 0;
+}
+
+void s3_stop(struct s3 *c)
+{
+    pthread_mutex_lock(&c->lock);
+    c->stopping = true;
+    pthread_cond_broadcast(&c->wake);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void s3_close(struct s3 *c)
+{
+    if (!c)
+        return;
+    while (c->n_idle > 0)
+        curl_easy_cleanup(c->idle[--c->n_idle]);
+    pthread_cond_destroy(&c->wake);
+    pthread_mutex_destroy(&c->lock);
+    mem_free(c);
+}
+
+const char *s3_where(const struct s3 *c)
+{
+    return c->where;
+}
+
+struct s3_health s3_health(struct s3 *c)
+{
+    struct s3_health h = {.requests = c->requests,
+                          .repeats = c->repeats,
+                          .bytes_in = c->bytes_in,
+                          .bytes_out = c->bytes_out};
+    pthread_mutex_lock(&c->lock);
+    h.failing_since_unix_ms = c->failing_since_unix_ms;
+    memcpy(h.error, c->error, sizeof(h.error));
+    pthread_mutex_unlock(&c->lock);
+    return h;
+}
+
+/* ---- operations ---- */
+
+static int put_whole(struct s3 *c, const char *key, int fd, uint64_t size, const uint8_t sha256[32],
+                     struct err *err)
+{
+    struct s3_request r;
+    char sum[45];
+    http_curl_base64(sha256, sum);
+    s3_request_init(&r, "PUT", key);
+    r.headers[0] = (struct s3_pair){"x-amz-checksum-sha256", sum};
+    r.fd = fd;
+    r.size = size;
+    const int rc = s3_request_run(c, &r, err);
+    s3_request_release(&r);
+    return rc;
+}
+
+int s3_put(struct s3 *c, const char *key, const char *path, uint64_t size, const uint8_t sha256[32],
+           struct err *err)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "cannot open %s", path);
+    const int rc = size > c->part_bytes ? s3_put_parts(c, key, fd, size, err)
+                                        : put_whole(c, key, fd, size, sha256, err);
+    close(fd);
+    return rc;
+}
+
+int s3_put_text(struct s3 *c, const char *key, const char *text, struct err *err)
+{
+    struct s3_request r;
+    s3_request_init(&r, "PUT", key);
+    r.text = text;
+    r.size = strlen(text);
+    const int rc = s3_request_run(c, &r, err);
+    s3_request_release(&r);
+    return rc;
+}
+
+int s3_get(struct s3 *c, const char *key, uint64_t from, uint64_t size, s3_sink_fn *sink, void *arg,
+           struct err *err)
+{
+    struct s3_request r;
+    int rc = 0;
+    s3_request_init(&r, "GET", key);
+    r.sink = sink;
+    r.arg = arg;
+    r.from = from;
+    r.whole = size;
+    if (from < size)
+        rc = s3_request_run(c, &r, err);
+    if (rc == 0 && from + r.got != size)
+        rc = err_set(err, -ERR_FORMAT, "the store has %llu bytes of %s, expected %llu",
+                     (unsigned long long)(from + r.got), key, (unsigned long long)size);
+    s3_request_release(&r);
+    return rc;
+}
+
+int s3_get_text(struct s3 *c, const char *key, char *ret, size_t cap, struct err *err)
+{
+    struct s3_request r;
+    s3_request_init(&r, "GET", key);
+    int rc = s3_request_run(c, &r, err);
+    if (rc == 0 && !str_copy(ret, cap, buf_str(&r.answer)))
+        rc = err_set(err, -ERR_LIMIT, "%s in the store is longer than %zu bytes", key, cap - 1);
+    s3_request_release(&r);
+    return rc;
+}
+
+int s3_head(struct s3 *c, const char *key, uint64_t *ret_size, struct err *err)
+{
+    struct s3_request r;
+    s3_request_init(&r, "HEAD", key);
+    const int rc = s3_request_run(c, &r, err);
+    if (rc == 0)
+        *ret_size = r.length;
+    s3_request_release(&r);
+    return rc;
+}
+
+int s3_delete(struct s3 *c, const char *key, struct err *err)
+{
+    struct s3_request r;
+    s3_request_init(&r, "DELETE", key);
+    const int rc = s3_request_run(c, &r, err);
+    s3_request_release(&r);
+    return rc == -ERR_NOTFOUND ? 0 : rc;
+}
+
+/* ---- listing ---- */
+
+struct page {
+    s3_list_fn *fn;
+    void *arg;
+    char key[S3_KEY_MAX + 1], next[S3_XML_TEXT_MAX];
+    uint64_t size;
+    bool sized, more;
+};
+
+static int on_listed(void *arg, const char *parent, const char *name, const char *text)
+{
+    struct page *p = arg;
+    if (strcmp(parent, "Contents") == 0 && text) {
+        if (strcmp(name, "Key") == 0 && !str_copy(p->key, sizeof(p->key), text))
+            return -ERR_FORMAT;
+        if (strcmp(name, "Size") == 0)
+            p->sized = str_parse_u64(text, &p->size) == 0;
+    } else if (strcmp(name, "Contents") == 0) {
+        if (!*p->key || !p->sized)
+            return -ERR_FORMAT;
+        const int rc = p->fn(p->arg, p->key, p->size);
+        p->key[0] = '\0';
+        p->sized = false;
+        return rc;
+    } else if (strcmp(name, "IsTruncated") == 0 && text) {
+        p->more = strcmp(text, "true") == 0;
+    } else if (strcmp(name, "NextContinuationToken") == 0 && text) {
+        (void)str_copy(p->next, sizeof(p->next), text); /* as long as a text can be */
+    }
+    return 0;
+}
+
+static int list_page(struct s3 *c, const char *prefix, const char *token, struct page *p,
+                     struct err *err)
+{
+    struct s3_request r;
+    s3_request_init(&r, "GET", "");
+    r.query[0] = (struct s3_pair){"list-type", "2"};
+    r.query[1] = (struct s3_pair){"prefix", prefix};
+    if (*token)
+        r.query[2] = (struct s3_pair){"continuation-token", token};
+    int rc = s3_request_run(c, &r, err);
+    if (rc == 0) {
+        rc = s3_xml_read(buf_str(&r.answer), r.answer.len, on_listed, p);
+        if (rc == -ERR_FORMAT || (rc == 0 && p->more && !*p->next))
+            rc = err_set(err, -ERR_REMOTE, "%s lists its objects in a form that is not S3's",
+                         c->where);
+    }
+    s3_request_release(&r);
+    return rc;
+}
+
+int s3_list(struct s3 *c, const char *prefix, s3_list_fn *fn, void *arg, struct err *err)
+{
+    struct page *p = mem_alloc(sizeof(*p));
+    char *token = str_dup("");
+    int rc;
+    do {
+        *p = (struct page){.fn = fn, .arg = arg};
+        rc = list_page(c, prefix, token, p, err);
+        mem_free(token);
+        token = str_dup(p->next);
+    } while (rc == 0 && p->more);
+    mem_free(token);
+    mem_free(p);
+    return rc;
+}

@@ -1,0 +1,82 @@
+/* A client of an S3-compatible object store: puts files, gets objects piece by piece, lists.
+ *
+ *     struct s3 *c;
+ *     if (s3_open(&(struct s3_options){.bucket = "b"}, &c, err) < 0) ...
+ *     s3_put(c, "key", path, size, sha256, err);
+ *     s3_close(c);
+ *
+ * Calls may be made on any thread and wait for the store; s3_stop() ends them.  What may pass
+ * (HTTP 500, 503, 429, a cut, silence) is tried again, each time after about twice as long; what
+ * had come by then is not asked for twice.  Errors are sentences (answer.h): -ERR_NOTFOUND means
+ * that the store said so of this object, -ERR_CANCELLED s3_stop(), and codes that s3_may_pass()
+ * says that another try, later, may go well.
+ *
+ * Requests are signed in their URLs (sign.h).  Large files go in parts, and an upload that was cut
+ * goes on with the parts that the store has. */
+#ifndef COMMON_NET_S3_CLIENT_H
+#define COMMON_NET_S3_CLIENT_H
+
+#include "common/base/base.h"
+
+struct s3;
+
+#define S3_KEY_MAX 1024
+
+/* Zero means the default in brackets. */
+struct s3_options {
+    const char *bucket;
+    const char *endpoint;   /* "https://host[:port]" [Amazon's of the region] */
+    const char *region;     /* ["us-east-1"] */
+    bool plain;             /* the endpoint may be http:// */
+    bool virtual_host;      /* the bucket is part of the host's name [only at Amazon's] */
+    uint64_t part_bytes;    /* larger files go in parts of this [64 MiB] */
+    unsigned tries;         /* of a request that brings nothing new [6] */
+    uint32_t first_wait_ms; /* before the second try [200] */
+    uint32_t stall_s;       /* silence that ends a try [30] */
+};
+
+/* Reads the key (credentials.h) and asks the store for nothing yet.  -ERR_CONFIG: what is given
+ * cannot be. */
+int s3_open(const struct s3_options *o, struct s3 **ret, struct err *err);
+/* Ends what is under way and what begins later: -ERR_CANCELLED. */
+void s3_stop(struct s3 *c);
+void s3_close(struct s3 *c); /* accepts NULL; no call may be under way */
+
+/* A file as an object; sha256 is that of its bytes, which a store that can compares. */
+int s3_put(struct s3 *c, const char *key, const char *path, uint64_t size, const uint8_t sha256[32],
+           struct err *err);
+/* A few bytes. */
+int s3_put_text(struct s3 *c, const char *key, const char *text, struct err *err);
+
+/* Gets each piece in order; negative ends the transfer with that code. */
+typedef int s3_sink_fn(void *arg, const void *data, size_t len);
+/* Bytes from `from` to the end of an object of `size` bytes.  -ERR_FORMAT: it has another size. */
+int s3_get(struct s3 *c, const char *key, uint64_t from, uint64_t size, s3_sink_fn *sink, void *arg,
+           struct err *err);
+/* A small object as text; -ERR_LIMIT beyond cap. */
+int s3_get_text(struct s3 *c, const char *key, char *ret, size_t cap, struct err *err);
+
+/* An object's size; so far for tests. */
+int s3_head(struct s3 *c, const char *key, uint64_t *ret_size, struct err *err);
+int s3_delete(struct s3 *c, const char *key, struct err *err); /* absent is fine */
+
+/* Called for each object until it returns non-zero. */
+typedef int s3_list_fn(void *arg, const char *key, uint64_t size);
+/* All objects below a prefix, a page of at most 1000 at a time. */
+int s3_list(struct s3 *c, const char *prefix, s3_list_fn *fn, void *arg, struct err *err);
+
+/* May it go well later, without a person? */
+bool s3_may_pass(int code);
+
+struct s3_health {
+    uint64_t requests, repeats;    /* repeats: tries after the first */
+    uint64_t bytes_in, bytes_out;  /* of bodies */
+    int64_t failing_since_unix_ms; /* the first of the failures since the last success; 0: none */
+    char error[256];               /* the newest of them */
+};
+struct s3_health s3_health(struct s3 *c);
+
+/* "https://host/bucket", of this client. */
+const char *s3_where(const struct s3 *c);
+
+#endif

@@ -1,0 +1,75 @@
+/* Inside the client: one request with its tries (request.c), used by the operations (client.c) and
+ * by uploads in parts (multipart.c). */
+#ifndef COMMON_NET_S3_CLIENT_IMPL_H
+#define COMMON_NET_S3_CLIENT_IMPL_H
+
+#include <curl/curl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "common/base/buf.h"
+#include "common/net/s3/client.h"
+#include "common/net/s3/credentials.h"
+#include "common/net/s3/sign.h"
+
+#define S3_IDLE_MAX 16           /* connections that are kept */
+#define S3_ANSWER_MAX (4u << 20) /* of XML */
+#define S3_PART_BYTES (64ull << 20)
+#define S3_PARTS_MAX 10000u
+
+struct s3 {
+    char bucket[64], region[64], scheme[8], host[256], where[400];
+    bool virtual_host;
+    uint64_t part_bytes;
+    unsigned tries;
+    uint32_t first_wait_ms, stall_s;
+    _Atomic bool stopping;
+    _Atomic uint64_t requests, repeats, bytes_in, bytes_out;
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t wake;  /* s3_stop() */
+    struct s3_credentials who;
+    CURL *idle[S3_IDLE_MAX];
+    unsigned n_idle;
+    int64_t failing_since_unix_ms;
+    char error[256];
+};
+
+struct s3_request {
+    const char *method;
+    const char *key; /* "": of the bucket */
+    struct s3_pair query[S3_QUERY_MAX], headers[S3_HEADERS_MAX];
+    /* What is sent: text, or bytes of an open file. */
+    const char *text; /* NULL: none */
+    int fd;           /* where size > 0 */
+    uint64_t offset, size;
+    /* Where a good answer goes. */
+    s3_sink_fn *sink; /* NULL: into answer */
+    void *arg;
+    uint64_t from;  /* the first byte that is wanted */
+    uint64_t whole; /* bytes of the object; 0: not known, and nothing but all of it is wanted */
+    /* Results. */
+    long status;
+    struct buf answer;
+    uint64_t got;    /* bytes that the sink took */
+    uint64_t length; /* Content-Length of the last answer */
+    char etag[128];
+    /* of a try */
+    CURL *easy;
+    struct s3 *c;
+    uint64_t sent, skip;
+    int sink_rc;
+    bool of_role; /* signed with a role's key */
+    char its_region[64];
+    int64_t date_s;
+};
+
+/* Sends it until it is answered well, fails for good or has used its tries up.  The caller releases
+ * the request, also then. */
+int s3_request_run(struct s3 *c, struct s3_request *r, struct err *err);
+void s3_request_init(struct s3_request *r, const char *method, const char *key);
+void s3_request_release(struct s3_request *r);
+
+/* A file as several parts; the store puts them together. */
+int s3_put_parts(struct s3 *c, const char *key, int fd, uint64_t size, struct err *err);
+
+#endif

@@ -1,0 +1,203 @@
+/* Uploads in parts: what is larger than one PUT may be, and what a cut must not begin anew. */
+#include "common/net/s3/client_impl.h"
+
+#include "common/net/s3/xml.h"
+
+#define ID_MAX 1024
+#define PAGE "1000"
+
+struct upload {
+    struct s3 *c;
+    const char *key;
+    char id[ID_MAX];
+    uint64_t size, part_bytes;
+    unsigned n;         /* parts */
+    char (*etags)[128]; /* of the parts that the store has; "": it has not */
+    /* of a listing */
+    char found[ID_MAX], name[S3_KEY_MAX + 1], etag[128], next[32];
+    uint64_t number, bytes;
+    bool more;
+};
+
+static uint64_t size_of(const struct upload *u, unsigned part)
+{
+    const uint64_t from = (uint64_t)part * u->part_bytes;
+    return u->size - from < u->part_bytes ? u->size - from : u->part_bytes;
+}
+
+/* ---- an upload that was cut ---- */
+
+static int on_upload(void *arg, const char *parent, const char *name, const char *text)
+{
+    struct upload *u = arg;
+    if (strcmp(parent, "Upload") == 0 && text && strcmp(name, "Key") == 0)
+        (void)str_copy(u->name, sizeof(u->name), text);
+    else if (strcmp(parent, "Upload") == 0 && text && strcmp(name, "UploadId") == 0)
+        (void)str_copy(u->found, sizeof(u->found), text);
+    else if (strcmp(name, "Upload") == 0 && strcmp(u->name, u->key) == 0)
+        return str_copy(u->id, sizeof(u->id), u->found) ? 1 : 0;
+    return 0;
+}
+
+static int on_part(void *arg, const char *parent, const char *name, const char *text)
+{
+    struct upload *u = arg;
+    if (strcmp(parent, "Part") == 0 && text) {
+        if (strcmp(name, "PartNumber") == 0)
+            (void)str_parse_u64(text, &u->number); /* 0 stays: no part of ours */
+        else if (strcmp(name, "Size") == 0)
+            (void)str_parse_u64(text, &u->bytes);
+        else if (strcmp(name, "ETag") == 0)
+            (void)str_copy(u->etag, sizeof(u->etag), text);
+    } else if (strcmp(name, "Part") == 0) {
+        if (u->number >= 1 && u->number <= u->n && u->bytes == size_of(u, (unsigned)u->number - 1))
+            memcpy(u->etags[u->number - 1], u->etag, sizeof(u->etag));
+        u->number = u->bytes = 0;
+    } else if (strcmp(name, "IsTruncated") == 0 && text) {
+        u->more = strcmp(text, "true") == 0;
+    } else if (strcmp(name, "NextPartNumberMarker") == 0 && text) {
+        (void)str_copy(u->next, sizeof(u->next), text);
+    }
+    return 0;
+}
+
+/* The parts of u->id that the store has. */
+static int list_parts(struct upload *u, struct err *err)
+{
+    int rc = 0;
+    u->next[0] = '\0';
+    do {
+        char marker[32];
+        struct s3_request r;
+        memcpy(marker, u->next, sizeof(marker));
+        s3_request_init(&r, "GET", u->key);
+        r.query[0] = (struct s3_pair){"uploadId", u->id};
+        r.query[1] = (struct s3_pair){"max-parts", PAGE};
+        if (*marker)
+            r.query[2] = (struct s3_pair){"part-number-marker", marker};
+        u->more = false;
+        rc = s3_request_run(u->c, &r, err);
+        if (rc == 0)
+            rc = s3_xml_read(buf_str(&r.answer), r.answer.len, on_part, u);
+        if (rc == -ERR_FORMAT)
+            rc = err_set(err, -ERR_REMOTE,
+                         "%s lists the parts of an upload in a form that is not "
+                         "S3's",
+                         u->c->where);
+        s3_request_release(&r);
+        if (u->more && strcmp(marker, u->next) == 0)
+            u->more = false; /* it would never end */
+    } while (rc == 0 && u->more);
+    return rc;
+}
+
+static int find(struct upload *u, struct err *err)
+{
+    struct s3_request r;
+    s3_request_init(&r, "GET", "");
+    r.query[0] = (struct s3_pair){"uploads", ""};
+    r.query[1] = (struct s3_pair){"prefix", u->key};
+    int rc = s3_request_run(u->c, &r, err);
+    if (rc == 0)
+        (void)s3_xml_read(buf_str(&r.answer), r.answer.len, on_upload, u); /* or a new one */
+    s3_request_release(&r);
+    if (rc == 0 && *u->id && (rc = list_parts(u, err)) == -ERR_NOTFOUND) {
+        u->id[0] = '\0'; /* it has just ended */
+        rc = 0;
+    }
+    return rc;
+}
+
+/* ---- a new one ---- */
+
+static int begin(struct upload *u, struct err *err)
+{
+    struct s3_request r;
+    s3_request_init(&r, "POST", u->key);
+    r.query[0] = (struct s3_pair){"uploads", ""};
+    int rc = s3_request_run(u->c, &r, err);
+    if (rc == 0 && !s3_xml_find(buf_str(&r.answer), r.answer.len, "UploadId", u->id, sizeof(u->id)))
+        rc = err_set(err, -ERR_REMOTE, "%s begins an upload in parts in a form that is not S3's",
+                     u->c->where);
+    s3_request_release(&r);
+    return rc;
+}
+
+static int send_part(struct upload *u, int fd, unsigned part, struct err *err)
+{
+    struct s3_request r;
+    char number[16];
+    (void)snprintf(number, sizeof(number), "%u", part + 1);
+    s3_request_init(&r, "PUT", u->key);
+    r.query[0] = (struct s3_pair){"partNumber", number};
+    r.query[1] = (struct s3_pair){"uploadId", u->id};
+    r.fd = fd;
+    r.offset = (uint64_t)part * u->part_bytes;
+    r.size = size_of(u, part);
+    int rc = s3_request_run(u->c, &r, err);
+    if (rc == 0 && !*r.etag)
+        rc = err_set(err, -ERR_REMOTE, "%s took a part of an upload without an ETag", u->c->where);
+    memcpy(u->etags[part], r.etag, sizeof(r.etag));
+    s3_request_release(&r);
+    return rc;
+}
+
+/* XML of our own: ETags are hexadecimal in quotes; what is not is no ETag. */
+static int write_end(const struct upload *u, struct buf *text)
+{
+    int rc = buf_append_str(text, "<CompleteMultipartUpload>");
+    for (unsigned i = 0; i < u->n && rc == 0; i++) {
+        if (strpbrk(u->etags[i], "<>&"))
+            return -ERR_FORMAT;
+        rc = buf_printf(text, "<Part><PartNumber>%u</PartNumber><ETag>%s</ETag></Part>", i + 1,
+                        u->etags[i]);
+    }
+    return rc < 0 ? rc : buf_append_str(text, "</CompleteMultipartUpload>");
+}
+
+static int finish(struct upload *u, struct err *err)
+{
+    struct s3_request r;
+    struct buf text;
+    char code[64];
+    buf_init(&text, S3_ANSWER_MAX);
+    s3_request_init(&r, "POST", u->key);
+    r.query[0] = (struct s3_pair){"uploadId", u->id};
+    int rc = write_end(u, &text);
+    if (rc < 0)
+        rc = err_set(err, -ERR_REMOTE, "%s names parts by ETags that are none", u->c->where);
+    r.text = buf_str(&text);
+    r.size = text.len;
+    if (rc == 0)
+        rc = s3_request_run(u->c, &r, err);
+    /* The status was sent before the work was done. */
+    if (rc == 0 && s3_xml_find(buf_str(&r.answer), r.answer.len, "Code", code, sizeof(code)))
+        rc = err_set(err, -EAGAIN, "%s could not put an upload together: %s", u->c->where, code);
+    s3_request_release(&r);
+    buf_release(&text);
+    return rc;
+}
+
+int s3_put_parts(struct s3 *c, const char *key, int fd, uint64_t size, struct err *err)
+{
+    struct upload *u = mem_alloc(sizeof(*u));
+    *u = (struct upload){.c = c, .key = key, .size = size, .part_bytes = c->part_bytes};
+    while (size / u->part_bytes >= S3_PARTS_MAX)
+        u->part_bytes *= 2;
+    u->n = (unsigned)((size + u->part_bytes - 1) / u->part_bytes);
+    u->etags = mem_alloc_array(u->n, sizeof(*u->etags));
+    int rc = find(u, err);
+    if (rc == 0 && !*u->id)
+        rc = begin(u, err);
+    for (unsigned i = 0; i < u->n && rc == 0; i++)
+        if (!*u->etags[i])
+            rc = send_part(u, fd, i, err);
+    if (rc == 0)
+        rc = finish(u, err);
+    if (rc == -ERR_NOTFOUND)
+        rc = err_set(err, -EAGAIN, "%s has ended an upload in parts while it was under way",
+                     c->where);
+    mem_free(u->etags);
+    mem_free(u);
+    return rc;
+}

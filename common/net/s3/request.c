@@ -1,0 +1,369 @@
+#include "common/net/s3/client_impl.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/net/http/http_curl.h"
+#include "common/net/s3/answer.h"
+
+#define URL_MAX 16384
+#define LIFE_S 3600
+#define CONNECT_MS 15000L
+#define WAIT_MAX_MS 10000u
+#define EARLY_S 300 /* before a role's credentials end, new ones are asked for */
+#define BUFFER_BYTES (256L * 1024)
+
+void s3_request_init(struct s3_request *r, const char *method, const char *key)
+{
+    *r = (struct s3_request){.method = method, .key = key, .fd = -1};
+    buf_init(&r->answer, S3_ANSWER_MAX);
+}
+
+void s3_request_release(struct s3_request *r)
+{
+    buf_release(&r->answer);
+}
+
+/* ---- bytes ---- */
+
+static size_t on_body(char *data, size_t one, size_t len, void *arg)
+{
+    struct s3_request *r = arg;
+    curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &r->status);
+    atomic_fetch_add(&r->c->bytes_in, len);
+    if (!r->sink || r->status >= 300)
+        return buf_append(&r->answer, data, len) < 0 ? 0 : len;
+    const size_t drop = r->skip < len ? (size_t)r->skip : len; /* the store sends it all again */
+    r->skip -= drop;
+    if (len > drop) {
+        r->sink_rc = r->sink(r->arg, data + drop, len - drop);
+        if (r->sink_rc < 0)
+            return 0;
+        r->got += len - drop;
+    }
+    return len;
+}
+
+static bool header_is(const char *line, const char *name, char *ret, size_t cap)
+{
+    const size_t n = strlen(name);
+    if (strncasecmp(line, name, n) != 0 || line[n] != ':')
+        return false;
+    const char *from = line + n + 1;
+    from += strspn(from, " \t");
+    char *value = str_ndup(from, strcspn(from, "\r\n"));
+    (void)str_copy(ret, cap, value); /* cut: what is longer is none of ours */
+    mem_free(value);
+    return true;
+}
+
+static size_t on_header(char *data, size_t one, size_t len, void *arg)
+{
+    struct s3_request *r = arg;
+    char line[512], value[160];
+    const size_t n = len < sizeof(line) - 1 ? len : sizeof(line) - 1;
+    memcpy(line, data, n);
+    line[n] = '\0';
+    if (header_is(line, "Date", value, sizeof(value)))
+        r->date_s = s3_answer_date(value);
+    else if (header_is(line, "Content-Length", value, sizeof(value)))
+        (void)str_parse_u64(value, &r->length);
+    else if (!header_is(line, "ETag", r->etag, sizeof(r->etag)))
+        (void)header_is(line, "x-amz-bucket-region", r->its_region, sizeof(r->its_region));
+    long status = 0;
+    curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &status);
+    if (status == 206)
+        r->skip = 0; /* it begins where we asked it to */
+    return len;
+}
+
+static size_t on_read(char *out, size_t one, size_t len, void *arg)
+{
+    struct s3_request *r = arg;
+    if (len > r->size - r->sent)
+        len = (size_t)(r->size - r->sent);
+    if (len == 0)
+        return 0;
+    if (r->text) {
+        memcpy(out, r->text + r->sent, len);
+    } else {
+        const ssize_t n = pread(r->fd, out, len, (off_t)(r->offset + r->sent));
+        if (n <= 0)
+            return CURL_READFUNC_ABORT;
+        len = (size_t)n;
+    }
+    r->sent += len;
+    atomic_fetch_add(&r->c->bytes_out, len);
+    return len;
+}
+
+static int on_seek(void *arg, curl_off_t offset, int origin)
+{
+    struct s3_request *r = arg;
+    if (origin != SEEK_SET)
+        return CURL_SEEKFUNC_CANTSEEK;
+    r->sent = (uint64_t)offset;
+    return CURL_SEEKFUNC_OK;
+}
+
+static int on_progress(void *arg, curl_off_t a, curl_off_t b, curl_off_t x, curl_off_t y)
+{
+    const struct s3_request *r = arg;
+    return r->c->stopping;
+}
+
+/* ---- one try ---- */
+
+static CURL *take_handle(struct s3 *c)
+{
+    pthread_mutex_lock(&c->lock);
+    CURL *easy = c->n_idle > 0 ? c->idle[--c->n_idle] : NULL;
+    pthread_mutex_unlock(&c->lock);
+    return easy ? easy : curl_easy_init();
+}
+
+static void give_handle(struct s3 *c, CURL *easy)
+{
+    curl_easy_reset(easy); /* its connection stays */
+    pthread_mutex_lock(&c->lock);
+    if (c->n_idle < S3_IDLE_MAX) {
+        c->idle[c->n_idle++] = easy;
+        easy = NULL;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (easy)
+        curl_easy_cleanup(easy);
+}
+
+/* A copy of who we are; a role's credentials are asked for again before they end. */
+static int sign_in(struct s3 *c, bool again, struct s3_credentials *ret, struct err *err)
+{
+    const int64_t now_s = (int64_t)(clock_wall_ms() / 1000);
+    pthread_mutex_lock(&c->lock);
+    *ret = c->who;
+    pthread_mutex_unlock(&c->lock);
+    if (!ret->of_role || (!again && (ret->ends_s == 0 || now_s < ret->ends_s - EARLY_S)))
+        return 0;
+    struct s3_credentials fresh;
+    int rc = s3_credentials_read(&fresh, err);
+    if (rc < 0)
+        return !again && now_s < ret->ends_s ? 0 : rc;
+    pthread_mutex_lock(&c->lock);
+    *ret = c->who = fresh;
+    pthread_mutex_unlock(&c->lock);
+    return 0;
+}
+
+static int write_url(struct s3 *c, const struct s3_request *r, const struct s3_credentials *who,
+                     struct buf *url)
+{
+    const struct s3_signer by = {.access_key = who->access_key,
+                                 .secret_key = who->secret_key,
+                                 .token = *who->token ? who->token : NULL,
+                                 .region = c->region,
+                                 .service = "s3"};
+    char *path = c->virtual_host ? str_printf("/%s", r->key)
+                 : *r->key       ? str_printf("/%s/%s", c->bucket, r->key)
+                                 : str_printf("/%s", c->bucket);
+    struct s3_ask ask = {.method = r->method,
+                         .scheme = c->scheme,
+                         .host = c->host,
+                         .path = path,
+                         .now_s = (int64_t)(clock_wall_ms() / 1000),
+                         .life_s = LIFE_S};
+    memcpy(ask.query, r->query, sizeof(ask.query));
+    memcpy(ask.headers, r->headers, sizeof(ask.headers));
+    const int rc = s3_sign(&by, &ask, url);
+    mem_free(path);
+    return rc;
+}
+
+static struct curl_slist *headers_of(const struct s3_request *r)
+{
+    struct curl_slist *list = http_curl_headers(NULL, NULL);
+    for (size_t i = 0; i < S3_HEADERS_MAX && r->headers[i].name; i++) {
+        char *line = str_printf("%s: %s", r->headers[i].name, r->headers[i].value);
+        list = curl_slist_append(list, line);
+        mem_free(line);
+    }
+    return list;
+}
+
+static void set_method(CURL *easy, struct s3_request *r)
+{
+    char range[64];
+    if (r->size > 0 || strcmp(r->method, "PUT") == 0 || strcmp(r->method, "POST") == 0) {
+        curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
+        curl_easy_setopt(easy, CURLOPT_READFUNCTION, on_read);
+        curl_easy_setopt(easy, CURLOPT_READDATA, r);
+        curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, on_seek);
+        curl_easy_setopt(easy, CURLOPT_SEEKDATA, r);
+        curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)r->size);
+        curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_BYTES);
+    }
+    if (strcmp(r->method, "HEAD") == 0)
+        curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
+    else
+        curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, r->method);
+    r->skip = r->from + r->got;
+    if (r->whole && r->skip > 0) {
+        (void)snprintf(range, sizeof(range), "%llu-", (unsigned long long)r->skip);
+        curl_easy_setopt(easy, CURLOPT_RANGE, range);
+    }
+}
+
+static void set_options(struct s3 *c, CURL *easy, struct s3_request *r, const char *url, char *text)
+{
+    curl_easy_setopt(easy, CURLOPT_URL, url);
+    curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, text);
+    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(easy, CURLOPT_WRITEDATA, r);
+    curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(easy, CURLOPT_HEADERDATA, r);
+    curl_easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(easy, CURLOPT_XFERINFODATA, r);
+    curl_easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
+    curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, (long)c->stall_s);
+    curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
+    curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
+    http_curl_tls(easy, url, NULL);
+}
+
+static int refused(struct s3 *c, const struct s3_request *r, struct err *err)
+{
+    const bool head = strcmp(r->method, "HEAD") == 0;
+    const struct s3_answer a = {
+        .bucket = c->bucket,
+        .endpoint = c->host,
+        .region = c->region,
+        .writes = !head && strcmp(r->method, "GET") != 0,
+        .of_role = r->of_role,
+        .status = r->status,
+        .body = head ? NULL : buf_str(&r->answer),
+        .len = r->answer.len,
+        .its_region = r->its_region,
+        .date_s = r->date_s,
+        .now_s = (int64_t)(clock_wall_ms() / 1000),
+    };
+    return s3_answer_error(&a, err);
+}
+
+static int judge(struct s3 *c, const struct s3_request *r, CURLcode rc, const char *text,
+                 struct err *err)
+{
+    if (c->stopping)
+        return err_set(err, -ERR_CANCELLED, "the coordinator is stopping");
+    if (r->sink_rc < 0) /* the sink has said why */
+        return r->sink_rc;
+    if (r->status >= 300) /* also where it was refused before all was sent */
+        return refused(c, r, err);
+    if (rc == CURLE_OK || (r->whole && r->from + r->got == r->whole)) /* all came, then a cut */
+        return 0;
+    return http_curl_error(rc, text, c->where, err);
+}
+
+static int try_once(struct s3 *c, struct s3_request *r, bool sign_again, struct err *err)
+{
+    struct s3_credentials who;
+    struct buf url;
+    char text[CURL_ERROR_SIZE] = "";
+    int rc = sign_in(c, sign_again, &who, err);
+    if (rc < 0)
+        return rc;
+    buf_init(&url, URL_MAX);
+    if (write_url(c, r, &who, &url) < 0) {
+        buf_release(&url);
+        return err_set(err, -ERR_LIMIT, "the URL of an object is longer than %d bytes", URL_MAX);
+    }
+    r->c = c;
+    r->status = 0;
+    r->sent = r->length = 0;
+    r->date_s = 0;
+    r->sink_rc = 0;
+    r->of_role = who.of_role;
+    r->etag[0] = r->its_region[0] = '\0';
+    buf_clear(&r->answer);
+    CURL *easy = r->easy = take_handle(c);
+    struct curl_slist *headers = headers_of(r);
+    set_options(c, easy, r, buf_str(&url), text);
+    set_method(easy, r);
+    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
+    atomic_fetch_add(&c->requests, 1);
+    const CURLcode done = curl_easy_perform(easy);
+    curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &r->status);
+    rc = judge(c, r, done, text, err);
+    curl_slist_free_all(headers);
+    give_handle(c, easy);
+    buf_release(&url);
+    return rc;
+}
+
+/* ---- tries ---- */
+
+bool s3_may_pass(int code)
+{
+    return code == -ERR_STALE || http_curl_is_retryable(code, 0);
+}
+
+/* -ERR_NOTFOUND is an answer like others. */
+static void remember(struct s3 *c, int rc, const struct err *err)
+{
+    if (rc == -ERR_CANCELLED)
+        return;
+    pthread_mutex_lock(&c->lock);
+    if (rc == 0 || rc == -ERR_NOTFOUND) {
+        c->failing_since_unix_ms = 0;
+        c->error[0] = '\0';
+    } else {
+        if (c->failing_since_unix_ms == 0)
+            c->failing_since_unix_ms = (int64_t)clock_wall_ms();
+        (void)snprintf(c->error, sizeof(c->error), "%.250s", err->msg);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Half to one and a half of what is said, so that many do not come back together. */
+static void wait_ms(struct s3 *c, uint32_t ms)
+{
+    struct timespec until;
+    uint16_t chance;
+    hash_random(&chance, sizeof(chance));
+    ms = ms / 2 + (uint32_t)((uint64_t)ms * chance / UINT16_MAX);
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    const int64_t ns = until.tv_nsec + (int64_t)ms * 1000000;
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    pthread_mutex_lock(&c->lock);
+    while (!c->stopping && pthread_cond_timedwait(&c->wake, &c->lock, &until) == 0)
+        ;
+    pthread_mutex_unlock(&c->lock);
+}
+
+int s3_request_run(struct s3 *c, struct s3_request *r, struct err *err)
+{
+    struct err why = {0};
+    unsigned tried = 0;
+    bool renewed = false;
+    for (;;) {
+        const uint64_t before = r->got;
+        int rc = try_once(c, r, renewed, &why);
+        if (rc != r->sink_rc || rc == 0)
+            remember(c, rc, &why);
+        const bool stale = rc == -ERR_STALE && (renewed || !r->of_role);
+        renewed = rc == -ERR_STALE;
+        tried = r->got > before ? 0 : tried + 1;
+        if (rc == 0 || stale || !s3_may_pass(rc) || tried >= c->tries || r->sink_rc < 0) {
+            if (rc < 0 && r->sink_rc == 0)
+                (void)err_set(err, rc, "%s", why.msg);
+            return rc;
+        }
+        const unsigned n = tried > 0 ? tried - 1 : 0;
+        const uint64_t wait = (uint64_t)c->first_wait_ms << (n < 8 ? n : 8);
+        wait_ms(c, wait < WAIT_MAX_MS ? (uint32_t)wait : WAIT_MAX_MS);
+        atomic_fetch_add(&c->repeats, 1);
+    }
+}

@@ -1,0 +1,106 @@
+#include "coordinator/state/place.h"
+
+#include "common/base/buf.h"
+#include "common/base/file.h"
+#include "common/net/blob_dir.h"
+#include "common/net/blobstore.h"
+#include "common/net/s3/blob_s3.h"
+#include "coordinator/state/options.h"
+
+#define FILE_NAME "blob-store"
+#define URL_BYTES_MAX 1024
+
+char *place_url(const char *data_dir)
+{
+    struct buf text;
+    char *path = file_join(data_dir, FILE_NAME), *url = NULL;
+    if (file_read(path, URL_BYTES_MAX, &text, NULL) == 0) {
+        url = str_ndup(buf_str(&text), strcspn(buf_str(&text), "\n"));
+        buf_release(&text);
+    }
+    mem_free(path);
+    return url;
+}
+
+static const char *environment(const char *first, const char *second)
+{
+    const char *value = getenv(first);
+    if (!value || !*value)
+        value = getenv(second);
+    return value && *value ? value : NULL;
+}
+
+/* Blobs that the folder has would be lost from sight. */
+static int check_folder(const struct coordinator_options *o, const char *folder, struct err *err)
+{
+    struct blobstore *dir;
+    if (!file_is_dir(folder))
+        return 0;
+    int rc = blob_dir_open(folder, 0, &dir, err);
+    if (rc < 0)
+        return rc;
+    const uint64_t n = dir->count;
+    dir->ops->close(dir);
+    if (n == 0)
+        return 0;
+    return err_set(err, -ERR_CONFIG,
+                   "%s has %llu blobs in its folder: start without --store, or with another "
+                   "--data-dir (blobs are not moved into a store)",
+                   o->data_dir, (unsigned long long)n);
+}
+
+static int remember(const struct coordinator_options *o, struct err *err)
+{
+    char *path = file_join(o->data_dir, FILE_NAME), *line = str_printf("%s\n", o->store);
+    const int rc = file_write_atomic(path, line, strlen(line), 0644, err);
+    mem_free(path);
+    mem_free(line);
+    return rc;
+}
+
+static int open_store(const struct coordinator_options *o, const char *cluster, const char *folder,
+                      struct blobstore **ret, struct err *err)
+{
+    char *cache = file_join(o->data_dir, "cache");
+    const char *endpoint = o->store_endpoint;
+    if (!endpoint)
+        endpoint = environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
+    const struct blob_s3_options s3 = {
+        .url = o->store,
+        .s3 = {.endpoint = endpoint,
+               .region = environment("AWS_REGION", "AWS_DEFAULT_REGION"),
+               .plain = o->store_plain,
+               .virtual_host = o->store_virtual_host},
+        .cache_dir = cache,
+        .cache_bytes = o->store_cache_bytes,
+        .quota_bytes = o->blob_quota_bytes,
+        .cluster = cluster,
+    };
+    struct blobstore *store;
+    int rc = check_folder(o, folder, err);
+    if (rc == 0)
+        rc = blob_s3_open(&s3, &store, err);
+    mem_free(cache);
+    if (rc == 0 && (rc = remember(o, err)) < 0)
+        store->ops->close(store);
+    if (rc == 0)
+        *ret = store;
+    return rc;
+}
+
+int place_open(const struct coordinator_options *o, const char *cluster, struct blobstore **ret,
+               struct err *err)
+{
+    char *had = place_url(o->data_dir), *folder = file_join(o->data_dir, "blobs");
+    int rc;
+    if (had && (!o->store || strcmp(had, o->store) != 0))
+        rc = err_set(err, -ERR_CONFIG, "the blobs of %s are in %s: start with --store %s",
+                     o->data_dir, had, had);
+    else if (o->store)
+        rc = open_store(o, cluster, folder, ret, err);
+    else
+        rc = blob_dir_open(folder, o->blob_quota_bytes, ret, err);
+    mem_free(had);
+    mem_free(folder);
+    return rc;
+}

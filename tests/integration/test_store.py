@@ -1,0 +1,323 @@
+"""Blobs in an object store: a real one (Swift, which verifies signatures) behind a relay that can misbehave."""
+import contextlib
+import http.server
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+import requests
+
+from common import BIN, HERE, wait_until
+from object_store import ACCESS, SECRET
+from swarm import Swarm, die_with_us
+from test_faults import epochs_add_up
+
+KEY = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": "", "AWS_REGION": "us-east-1"}
+BUSY = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+
+
+class Relay(http.server.ThreadingHTTPServer):
+    """Hands requests on as they are, or not: `mode` is ok, busy, denied, cut or silent."""
+    daemon_threads = True
+
+    def __init__(self, port):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.port, self.mode, self.asked, self.over = port, "ok", 0, threading.Event()
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request, address):
+        if not isinstance(sys.exc_info()[1], OSError):  # a client that went away is no news
+            super().handle_error(request, address)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def answer(self, status, headers, body):
+        cut = self.server.mode == "cut" and self.command == "GET" and len(body) > 1
+        self.wfile.write(f"HTTP/1.1 {status} -\r\n".encode())
+        for name, value in headers:
+            self.wfile.write(f"{name}: {value}\r\n".encode())
+        self.wfile.write(b"\r\n" + (body[:(len(body) + 1) // 2] if cut else body))
+        self.close_connection |= cut
+
+    def relay(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.asked += 1
+        mode = self.server.mode
+        if mode == "silent":
+            self.server.over.wait(60)
+            self.close_connection = True
+        elif mode in ("busy", "denied"):
+            text = BUSY if mode == "busy" else b"<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>"
+            self.answer(503 if mode == "busy" else 403, [("Content-Length", len(text)), ("Content-Type", "application/xml")], text)
+        else:
+            got = requests.request(self.command, f"http://127.0.0.1:{self.server.port}{self.path}", data=body,
+                                   headers=dict(self.headers), stream=True, timeout=60)
+            content = got.raw.read()
+            headers = [(k, v) for k, v in got.headers.items() if k.lower() not in ("connection", "transfer-encoding", "content-length")]
+            length = got.headers["Content-Length"] if self.command == "HEAD" else len(content)
+            self.answer(got.status_code, [*headers, ("Content-Length", length)], content)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = relay
+
+
+class Store:
+    def __init__(self, folder):
+        os.makedirs(folder)
+        self.process = subprocess.Popen([sys.executable, os.path.join(HERE, "object_store.py"), folder], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=open(os.path.join(folder, "log"), "wb"), preexec_fn=die_with_us)
+        self.port = int(self.process.stdout.readline())
+        self.session = requests.Session()
+        self.session.trust_env = False
+        self.native = f"http://127.0.0.1:{self.port}"
+        who = self.session.get(self.native + "/auth/v1.0", headers={"X-Storage-User": ACCESS, "X-Storage-Pass": SECRET}, timeout=20)
+        self.session.headers["X-Auth-Token"] = who.headers["X-Auth-Token"]
+        assert self.session.put(self.native + "/v1/AUTH_test/blobs", timeout=20).status_code in (201, 202)
+        self.relay = Relay(self.port)
+        threading.Thread(target=self.relay.serve_forever, daemon=True).start()
+
+    def names(self):
+        """Of all objects, through Swift's own interface."""
+        return self.session.get(self.native + "/v1/AUTH_test/blobs", timeout=20).text.split()
+
+    def blobs(self, prefix):
+        return {name.rpartition("/")[2] for name in self.names() if name.startswith(prefix + "/blobs/")}
+
+    def flags(self, prefix="run", bucket="blobs"):
+        return ["--store", f"s3://{bucket}/{prefix}", "--store-endpoint", self.relay.url, "--store-plain"]
+
+    def stop(self):
+        self.relay.over.set()
+        self.relay.shutdown()
+        self.relay.server_close()
+        self.process.kill()
+        self.process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    made = Store(str(tmp_path_factory.mktemp("swift") / "store"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def store(one):
+    one.relay.mode = "ok"
+    yield one
+    one.relay.mode = "ok"
+
+
+@contextlib.contextmanager
+def running(folder, store, prefix, *more):
+    s = Swarm(folder)
+    try:
+        s.coordinator(*store.flags(prefix), *more, env=KEY)
+        yield s
+    finally:
+        s.stop()
+
+
+def health(swarm):
+    return swarm.get("/v1/status").json()["blob_store"]
+
+
+def all_sent(swarm):
+    return wait_until(lambda: health(swarm)["waiting"] == 0, 60, "the store to have all blobs")
+
+
+def nobody_failed(swarm):
+    workers = swarm.get("/v1/workers").json()["items"]
+    assert all(w["tasks_failed"] == 0 and w["state"] != "quarantined" for w in workers), workers
+
+
+def test_a_job(tmp_path, store):
+    """It trains as ever; what is on record is in the bucket, and goes on from there on a coordinator without a cache."""
+    with running(tmp_path, store, "job") as swarm:
+        for name in "ab":
+            swarm.worker(name)
+        job = swarm.submit(rounds=6, eval_every=2, sample_every=3)
+        swarm.wait_round(job, 2)
+        all_sent(swarm)
+        swarm.kill("coordinatord")
+        shutil.rmtree(os.path.join(swarm.data, "cache"))
+        swarm.coordinator(*store.flags("job"), env=KEY)
+        swarm.wait_job(job, "done")
+        epochs_add_up(swarm.job(job))
+        nobody_failed(swarm)
+        all_sent(swarm)
+        assert os.path.exists(os.path.join(swarm.data, "blob-store"))
+        assert not os.path.exists(os.path.join(swarm.data, "blobs"))
+        version = swarm.job(job)["modules"][0]["sha256"]
+        assert version in store.blobs("job")
+        swarm.kill("coordinatord", signal.SIGTERM)
+        shutil.rmtree(os.path.join(swarm.data, "cache"))
+        swarm.coordinator(*store.flags("job"), env=KEY)
+        out = os.path.join(swarm.folder, "model.safetensors")
+        done = swarm.skerry("export", job, "-o", out)
+        assert done.returncode == 0, done.stderr
+        assert health(swarm)["bytes"]["down"] > 0
+        swarm.get("/metrics").text.index("skerry_blob_store_got_bytes_total")
+
+
+@pytest.mark.parametrize("mode", ["busy", "denied", "silent"])
+def test_out_of_reach(tmp_path, store, mode):
+    """While the store takes nothing the job goes on, nobody is blamed, and the status says it; then all is sent."""
+    with running(tmp_path, store, mode) as swarm:
+        for name in "ab":
+            swarm.worker(name)
+        job = swarm.submit(rounds=8, steps=2)
+        swarm.wait_round(job, 1)
+        store.relay.mode = mode
+        swarm.wait_job(job, "done")
+        nobody_failed(swarm)
+        assert health(swarm)["waiting"] > 0
+        if mode != "silent":  # that takes half a minute to be told from slowness
+            def told():
+                waits = swarm.get("/v1/status").json()["waiting_for"]
+                return [w for w in waits if w["what"].startswith("the object store (")]
+            waits = wait_until(told, 30, "the status to say it")
+            assert ("SlowDown" if mode == "busy" else "may not write into the bucket blobs") in waits[0]["why"]
+            assert health(swarm)["failing_ms"] >= 0 and health(swarm)["error"]
+        store.relay.mode = "ok"
+        store.relay.over.set()
+        all_sent(swarm)
+        store.relay.over.clear()
+        version = swarm.job(job)["modules"][0]["sha256"]
+        assert version in store.blobs(mode)
+        assert not health(swarm)["error"]
+
+
+def test_reading_is_cut_and_refused(tmp_path, store):
+    """A coordinator without a cache reads from a store that cuts, and then from none: the job waits, and ends well."""
+    with running(tmp_path, store, "cut", "--lease", "2s", "--heartbeat", "500ms") as swarm:
+        swarm.worker("a")
+        job = swarm.submit(rounds=30, steps=2, replicas=1)
+        swarm.wait_round(job, 1)
+        swarm.kill("a")
+        assert swarm.job(job)["state"] == "running"
+        all_sent(swarm)
+        swarm.kill("coordinatord")
+        shutil.rmtree(os.path.join(swarm.data, "cache"))
+        swarm.coordinator(*store.flags("cut"), "--lease", "2s", "--heartbeat", "500ms", env=KEY)
+        store.relay.mode = "busy"
+        asked = store.relay.asked
+        swarm.worker("b")
+        wait_until(lambda: store.relay.asked > asked, 60, "a blob to be asked for")
+        wait_until(lambda: health(swarm)["error"], 30, "the status to say it")
+        store.relay.mode = "cut"
+        swarm.wait_job(job, "done")
+        nobody_failed(swarm)
+        assert health(swarm)["repeats"] > 0
+        epochs_add_up(swarm.job(job))
+
+
+def test_small_cache(tmp_path, store):
+    """The coordinator's disk holds less than the blobs of a job."""
+    with running(tmp_path, store, "small", "--store-cache", "1MB") as swarm:
+        for name in "ab":
+            swarm.worker(name)
+        job = swarm.submit(rounds=4, images=1200)
+
+        def within():
+            h = health(swarm)
+            assert h["cache_bytes"] <= h["cache_max_bytes"] == 1000000
+            return swarm.job(job)["state"] == "done"
+        wait_until(within, 180, "the job to be done")
+        nobody_failed(swarm)
+        all_sent(swarm)
+        assert len(store.blobs("small")) > 10
+        assert health(swarm)["bytes"]["down"] > 0, "something came back"
+
+
+def test_too_small_a_cache(tmp_path, store):
+    """An outer step whose files do not fit is tried again, and the status says what to do; with more it goes on."""
+    with running(tmp_path, store, "toosmall", "--store-cache", "1MB") as swarm:
+        swarm.worker("a")
+        job = swarm.submit(rounds=2, replicas=1, dim=64)
+        wait_until(lambda: [w for w in swarm.get("/v1/status").json()["waiting_for"] if "raise --store-cache" in w["why"]], 60,
+                   "the status to say it")
+        swarm.kill("coordinatord")
+        swarm.coordinator(*store.flags("toosmall"), env=KEY)
+        swarm.wait_job(job, "done")
+        nobody_failed(swarm)
+
+
+def test_what_is_deleted_goes(tmp_path, store):
+    with running(tmp_path, store, "gone") as swarm:
+        swarm.worker("a")
+        job = swarm.submit(rounds=6, steps=2, replicas=1)
+        swarm.wait_job(job, "done")
+        all_sent(swarm)
+
+        def same():
+            status = swarm.get("/metrics").text
+            count = int(float(status.split("\nskerry_blobs ")[1].split("\n")[0]))
+            return count == len(store.blobs("gone"))
+        wait_until(same, 30, "the bucket to have what is on record and no more")
+
+
+# ---- starting ----
+
+
+def start(folder, *flags, env=None):
+    done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", str(folder), "--listen", "127.0.0.1", "--rpc-port", "0", "--http-port", "0", *flags],
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,
+                          env={**os.environ, **KEY, **(env or {})})
+    assert done.returncode != 0
+    return done.stderr
+
+
+def test_refused_at_the_start(tmp_path, store):
+    flags = store.flags("start")
+    assert "there is no bucket nothere" in start(tmp_path / "a", *store.flags("start", "nothere"))
+    assert "AWS_SECRET_ACCESS_KEY is not that of" in start(tmp_path / "a", *flags, env={"AWS_SECRET_ACCESS_KEY": "wrong"})
+    assert "AWS_SECRET_ACCESS_KEY is not: set both" in start(tmp_path / "a", *flags, env={"AWS_SECRET_ACCESS_KEY": ""})
+    assert "--store-plain says that this is meant" in start(tmp_path / "a", *flags[:-1])
+    assert "it is s3://BUCKET" in start(tmp_path / "a", "--store", "blobs", *flags[2:])
+    closed = socket.socket()
+    closed.bind(("127.0.0.1", 0))
+    assert "onnect" in start(tmp_path / "a", *flags[:2], "--store-plain", "--store-endpoint", f"http://127.0.0.1:{closed.getsockname()[1]}")
+    store.relay.mode = "denied"
+    assert "may not read the bucket blobs (HTTP 403, Access Denied.)" in start(tmp_path / "a", *flags)
+
+
+def test_one_place(tmp_path, store):
+    """A data dir and a prefix belong to each other."""
+    with running(tmp_path, store, "mine") as swarm:
+        swarm.worker("a")
+        swarm.wait_job(swarm.submit(rounds=1), "done")
+        for flag in ("--backup", "--audit"):
+            done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", swarm.data, flag, "1" if flag == "--audit" else str(tmp_path / "b")],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+            assert done.returncode != 0 and "are in s3://blobs/mine, and only those of a folder" in done.stderr
+        swarm.kill("coordinatord", signal.SIGTERM)
+        assert "start with --store s3://blobs/mine" in start(swarm.data)
+        assert "start with --store s3://blobs/mine" in start(swarm.data, *store.flags("other"))
+        assert "has the blobs of another cluster" in start(tmp_path / "c", *store.flags("mine"))
+        os.remove(os.path.join(swarm.data, "coordinator.db"))
+        assert "is gone or empty, but s3://blobs/mine has files" in start(swarm.data, *store.flags("mine"))
+
+
+def test_a_folder_is_not_left(tmp_path, store):
+    swarm = Swarm(tmp_path)
+    try:
+        swarm.coordinator()
+        assert swarm.get("/v1/status").json()["blob_store"] is None
+        swarm.worker("a")
+        swarm.wait_job(swarm.submit(rounds=1), "done")
+        swarm.kill("coordinatord", signal.SIGTERM)
+        assert "blobs in its folder: start without --store" in start(swarm.data, *store.flags("moved"))
+    finally:
+        swarm.stop()
+
+

@@ -1,0 +1,404 @@
+/* Blobs in a store that misbehaves: whoever writes does not notice, whoever reads is told whether a
+ * blob is gone or only out of reach. */
+#include "common/net/s3/blob_s3.h"
+
+#include "common/net/blobstore.h"
+#include "tests/unit/blobs.h"
+#include "tests/unit/common/net/s3/fake_store.h"
+
+#define LEN 100000
+#define CACHE 250000
+
+struct rig {
+    struct fake_store f;
+    char dir[64];
+    struct blobstore *s;
+    struct err err;
+    uint8_t data[LEN];
+};
+
+static int open_as(struct rig *r, const char *url, const char *cluster, uint64_t quota)
+{
+    char *cache = file_join(r->dir, "cache");
+    const struct blob_s3_options o = {
+        .url = url,
+        .s3 = {.endpoint = r->f.url, .plain = true, .tries = 2, .first_wait_ms = 1, .stall_s = 5},
+        .cache_dir = cache,
+        .cache_bytes = CACHE,
+        .quota_bytes = quota,
+        .cluster = cluster,
+    };
+    const int rc = blob_s3_open(&o, &r->s, &r->err);
+    mem_free(cache);
+    return rc;
+}
+
+static void reopen(struct rig *r)
+{
+    if (r->s)
+        r->s->ops->close(r->s);
+    r->s = NULL;
+    if (open_as(r, "s3://blobs/p/q/", "me", 0) < 0)
+        fail_msg("%s", r->err.msg);
+}
+
+static int begin(void **state)
+{
+    static struct rig r;
+    memset(&r, 0, sizeof(r));
+    fake_store_open(&r.f);
+    (void)str_copy(r.dir, sizeof(r.dir), "/tmp/skerry-s3-XXXXXX");
+    assert_non_null(mkdtemp(r.dir));
+    reopen(&r);
+    *state = &r;
+    return 0;
+}
+
+static int end(void **state)
+{
+    struct rig *r = *state;
+    if (r->s)
+        r->s->ops->close(r->s);
+    fake_store_close(&r->f);
+    assert_int_equal(file_remove_tree(r->dir, NULL), 0);
+    return 0;
+}
+
+/* Until the condition holds; other threads make it. */
+#define UNTIL(cond)                                                                                \
+    do {                                                                                           \
+        const uint64_t until_ = clock_now_ms() + TEST_DEADLINE_MS;                                 \
+        while (!(cond)) {                                                                          \
+            (void)poll(NULL, 0, 1);                                                                \
+            if (clock_now_ms() > until_)                                                           \
+                fail_msg("still waiting for: %s", #cond);                                          \
+        }                                                                                          \
+    } while (0)
+
+static const char *key_of(const struct blob_id *id)
+{
+    static char key[128];
+    char hex[BLOB_HEX_MAX];
+    blob_id_hex(id, hex);
+    (void)snprintf(key, sizeof(key), "p/q/blobs/%s", hex);
+    return key;
+}
+
+static bool stored(struct rig *r, const struct blob_id *id)
+{
+    return fake_store_has(&r->f, key_of(id), NULL);
+}
+
+static struct blob_health health(struct rig *r)
+{
+    struct blob_health h;
+    r->s->ops->health(r->s, &h);
+    return h;
+}
+
+/* A blob of its own for each number. */
+static int try_put(struct rig *r, uint8_t n, struct blob_id *ret)
+{
+    memset(r->data, n, LEN);
+    return blob_put(r->s, r->data, LEN, ret, &r->err);
+}
+
+static struct blob_id put(struct rig *r, uint8_t n)
+{
+    struct blob_id id;
+    if (try_put(r, n, &id) < 0)
+        fail_msg("%s", r->err.msg);
+    return id;
+}
+
+static struct blob_id put_and_send(struct rig *r, uint8_t n)
+{
+    const struct blob_id id = put(r, n);
+    UNTIL(health(r).waiting == 0);
+    assert_true(stored(r, &id));
+    return id;
+}
+
+static int local(struct rig *r, const struct blob_id *id, bool wait)
+{
+    char *path = NULL;
+    const int rc = r->s->ops->local(r->s, id, wait, &path, &r->err);
+    uint8_t got[HASH_BYTES];
+    if (rc == 0) {
+        assert_int_equal(hash_file(path, got, NULL, NULL), 0);
+        assert_memory_equal(got, id->sha256, HASH_BYTES);
+    }
+    mem_free(path);
+    return rc;
+}
+
+static void let_go(struct rig *r, const struct blob_id *id)
+{
+    r->s->ops->let_go(r->s, id);
+}
+
+static bool is_far(struct rig *r, const struct blob_id *id)
+{
+    uint64_t size;
+    int fd;
+    const int rc = r->s->ops->get(r->s, id, &fd, &size, &r->err);
+    if (rc == 0) {
+        assert_int_equal(size, LEN);
+        close(fd);
+    }
+    assert_true(rc == 0 || rc == -EAGAIN);
+    return rc != 0;
+}
+
+static int count(void *arg, const struct blob_id *id, const struct blob_stat *st)
+{
+    assert_int_equal(st->size, LEN);
+    ++*(unsigned *)arg;
+    return 0;
+}
+
+/* ---- */
+
+static void test_whole(void **state)
+{
+    struct rig *r = *state;
+    struct blob_stat st;
+    unsigned n = 0;
+    const struct blob_id id = put_and_send(r, 1);
+    assert_true(fake_store_has(&r->f, "p/q/cluster", NULL));
+    assert_int_equal(r->s->ops->stat(r->s, &id, &st, &r->err), 0);
+    assert_int_equal(st.size, LEN);
+    assert_int_equal(r->s->count, 1);
+    assert_int_equal(r->s->used_bytes, LEN);
+    assert_false(is_far(r, &id));
+    assert_int_equal(local(r, &id, false), 0);
+    let_go(r, &id);
+    assert_int_equal(r->s->ops->list(r->s, count, &n, &r->err), 0);
+    assert_int_equal(n, 1);
+    assert_int_equal(r->s->ops->hide(r->s, &id, &r->err), 0);
+    assert_int_equal(r->s->ops->stat(r->s, &id, &st, &r->err), -ERR_NOTFOUND);
+    assert_int_equal(local(r, &id, true), -ERR_NOTFOUND);
+    UNTIL(!stored(r, &id));
+    assert_int_equal(r->s->count, 0);
+    assert_int_equal(r->s->used_bytes, 0);
+    assert_int_equal(r->s->ops->tidy(r->s, 0, &r->err), 0);
+    assert_int_equal(health(r).cache_bytes, 0);
+}
+
+/* What is written while the store is out of reach is there, is read, and is sent when it is back.
+ */
+static void test_down(void **state)
+{
+    struct rig *r = *state;
+    r->f.down = true;
+    const struct blob_id a = put(r, 1), b = put(r, 2);
+    assert_true(blobstore_has(r->s, &a, NULL));
+    assert_false(is_far(r, &b));
+    UNTIL(health(r).failing_since_unix_ms != 0);
+    assert_non_null(strstr(health(r).error, "SlowDown"));
+    assert_int_equal(health(r).waiting, 2);
+    assert_int_equal(health(r).waiting_bytes, 2 * LEN);
+    /* The cache is full of what nobody else has: no more is taken, and nothing is lost. */
+    struct blob_id c;
+    assert_int_equal(try_put(r, 3, &c), -EAGAIN);
+    assert_non_null(strstr(r->err.msg, "raise --store-cache"));
+    r->f.down = false;
+    UNTIL(stored(r, &a) && stored(r, &b) && health(r).waiting == 0);
+    assert_int_equal(health(r).failing_since_unix_ms, 0);
+    assert_int_equal(try_put(r, 3, &c), 0);
+}
+
+static void test_outlives_us(void **state)
+{
+    struct rig *r = *state;
+    const struct blob_id a = put_and_send(r, 1);
+    r->f.down = true;
+    const struct blob_id b = put(r, 2);
+    r->s->ops->close(r->s);
+    r->s = NULL;
+    assert_int_equal(open_as(r, "s3://blobs/p/q", "me", 0), -EAGAIN); /* says why, and ends */
+    r->f.down = false;
+    reopen(r);
+    assert_int_equal(r->s->count, 2);
+    assert_true(blobstore_has(r->s, &a, NULL));
+    UNTIL(stored(r, &b));
+}
+
+/* The longest unused makes room, and comes back when it is asked for. */
+static void test_cache(void **state)
+{
+    struct rig *r = *state;
+    const struct blob_id a = put_and_send(r, 1), b = put_and_send(r, 2);
+    assert_false(is_far(r, &a)); /* used now */
+    const struct blob_id c = put_and_send(r, 3);
+    assert_true(is_far(r, &b));
+    assert_false(is_far(r, &a));
+    assert_int_equal(local(r, &b, false), -EAGAIN);
+    assert_int_equal(local(r, &b, true), 0);
+    assert_int_equal(local(r, &c, true), 0); /* two are held */
+    assert_int_equal(local(r, &a, true), -EAGAIN);
+    assert_non_null(strstr(r->err.msg, "is full of what is in use"));
+    let_go(r, &b);
+    assert_int_equal(local(r, &a, true), 0);
+    assert_true(is_far(r, &b));
+    assert_true(health(r).cache_bytes <= CACHE);
+    /* A blob that is held outlives its name. */
+    assert_int_equal(r->s->ops->hide(r->s, &a, &r->err), 0);
+    UNTIL(!stored(r, &a));
+    assert_false(is_far(r, &c));
+    let_go(r, &a);
+    let_go(r, &c);
+    assert_int_equal(r->s->ops->tidy(r->s, 0, &r->err), 0);
+    assert_int_equal(health(r).cache_bytes, LEN);
+}
+
+static struct blob_id far_blob(struct rig *r)
+{
+    const struct blob_id a = put_and_send(r, 1);
+    (void)put_and_send(r, 2);
+    (void)put_and_send(r, 3);
+    assert_true(is_far(r, &a));
+    return a;
+}
+
+/* Only the store's word means that a blob is gone. */
+static void test_out_of_reach(void **state)
+{
+    struct rig *r = *state;
+    const struct blob_id a = far_blob(r);
+    r->f.down = true;
+    assert_int_equal(local(r, &a, true), -EAGAIN);
+    assert_true(blobstore_has(r->s, &a, NULL));
+    r->f.down = false;
+    fake_store_next(&r->f, "GET", FAKE_REPLY,
+                    "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
+    assert_int_equal(local(r, &a, true), -ERR_AUTH);
+    fake_store_next(&r->f, "GET", FAKE_REPLY,
+                    "HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot here\n");
+    assert_int_equal(local(r, &a, true), -ERR_REMOTE);
+    assert_true(blobstore_has(r->s, &a, NULL));
+    pthread_mutex_lock(&r->f.lock);
+    fake_drop(fake_find(r->f.objects, key_of(&a), false));
+    pthread_mutex_unlock(&r->f.lock);
+    assert_int_equal(local(r, &a, true), -ERR_NOTFOUND);
+    assert_false(blobstore_has(r->s, &a, NULL));
+    assert_int_equal(put_and_send(r, 1).sha256[0], a.sha256[0]);
+}
+
+static void test_damaged(void **state)
+{
+    struct rig *r = *state;
+    const struct blob_id a = far_blob(r);
+    fake_store_next(&r->f, "GET", FAKE_CUT, NULL);
+    fake_store_next(&r->f, "GET", FAKE_FLIP, NULL);
+    assert_int_equal(local(r, &a, true), 0); /* on its way: it is asked for again */
+    let_go(r, &a);
+    pthread_mutex_lock(&r->f.lock);
+    fake_find(r->f.objects, key_of(&a), false)->data[7] ^= 1;
+    pthread_mutex_unlock(&r->f.lock);
+    const struct blob_id b = put_and_send(r, 4), c = put_and_send(r, 5);
+    assert_true(is_far(r, &a) && !is_far(r, &b) && !is_far(r, &c));
+    assert_int_equal(local(r, &a, true), -ERR_HASH);
+    /* It is removed, and the same bytes come again. */
+    assert_int_equal(r->s->ops->remove(r->s, &a, &r->err), 0);
+    assert_false(blobstore_has(r->s, &a, NULL));
+    (void)put_and_send(r, 1);
+    (void)put_and_send(r, 4);
+    (void)put_and_send(r, 6);
+    (void)put_and_send(r, 7);
+    assert_true(is_far(r, &a));
+    assert_int_equal(local(r, &a, true), 0);
+    let_go(r, &a);
+}
+
+/* Hidden and put again at once: whatever the store's threads were at, it stays. */
+static void test_again(void **state)
+{
+    struct rig *r = *state;
+    for (uint8_t i = 0; i < 20; i++) {
+        const struct blob_id a = put(r, 1);
+        assert_int_equal(r->s->ops->hide(r->s, &a, &r->err), 0);
+        (void)put(r, 1);
+        UNTIL(health(r).waiting == 0);
+    }
+    const struct blob_id a = put(r, 1);
+    UNTIL(stored(r, &a));
+    reopen(r);
+    assert_true(blobstore_has(r->s, &a, NULL));
+    assert_true(stored(r, &a));
+}
+
+static void test_adopt(void **state)
+{
+    struct rig *r = *state;
+    struct blob_id id;
+    char *path = file_join(r->dir, "made");
+    memset(r->data, 9, LEN);
+    hash_sha256(r->data, LEN, id.sha256);
+    assert_int_equal(file_write_atomic(path, r->data, LEN, 0600, &r->err), 0);
+    assert_int_equal(r->s->ops->adopt(r->s, path, &id, LEN, &r->err), 0);
+    assert_false(file_exists(path));
+    mem_free(path);
+    UNTIL(stored(r, &id));
+    assert_false(is_far(r, &id));
+}
+
+static void test_stop(void **state)
+{
+    struct rig *r = *state;
+    const struct blob_id a = far_blob(r);
+    r->s->ops->stop(r->s);
+    assert_int_equal(local(r, &a, true), -ERR_CANCELLED);
+}
+
+static void expect(struct rig *r, const char *url, const char *cluster, int code, const char *why)
+{
+    r->s->ops->close(r->s);
+    r->s = NULL;
+    const int rc = open_as(r, url, cluster, 0);
+    assert_int_equal(rc, code);
+    if (!strstr(r->err.msg, why))
+        fail_msg("'%s' is not in: %s", why, r->err.msg);
+    reopen(r);
+}
+
+static void test_refused(void **state)
+{
+    struct rig *r = *state;
+    expect(r, "s3://blobs/p/q", "other", -ERR_CONFIG, "has the blobs of another cluster (me)");
+    expect(r, "blobs/p", "me", -ERR_CONFIG, "it is s3://BUCKET or s3://BUCKET/PREFIX");
+    expect(r, "s3://blobs/a b", "me", -ERR_CONFIG, "it is s3://BUCKET");
+    expect(r, "s3://", "me", -ERR_CONFIG, "it is s3://BUCKET");
+    fake_store_next(&r->f, "PUT", FAKE_REPLY,
+                    "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
+    expect(r, "s3://blobs/p/q", "me", -ERR_AUTH, "may not write into the bucket blobs");
+}
+
+static void test_quota(void **state)
+{
+    struct rig *r = *state;
+    struct blob_id id;
+    r->s->ops->close(r->s);
+    assert_int_equal(open_as(r, "s3://blobs/p/q", "me", LEN), 0);
+    (void)put(r, 1);
+    assert_int_equal(try_put(r, 2, &id), -ENOSPC);
+    assert_non_null(strstr(r->err.msg, "quota is used up"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_whole, begin, end),
+        cmocka_unit_test_setup_teardown(test_down, begin, end),
+        cmocka_unit_test_setup_teardown(test_outlives_us, begin, end),
+        cmocka_unit_test_setup_teardown(test_cache, begin, end),
+        cmocka_unit_test_setup_teardown(test_out_of_reach, begin, end),
+        cmocka_unit_test_setup_teardown(test_damaged, begin, end),
+        cmocka_unit_test_setup_teardown(test_again, begin, end),
+        cmocka_unit_test_setup_teardown(test_adopt, begin, end),
+        cmocka_unit_test_setup_teardown(test_stop, begin, end),
+        cmocka_unit_test_setup_teardown(test_refused, begin, end),
+        cmocka_unit_test_setup_teardown(test_quota, begin, end),
+    };
+    return cmocka_run_group_tests_name("blob_s3", tests, NULL, NULL);
+}

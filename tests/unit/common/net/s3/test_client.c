@@ -1,0 +1,279 @@
+/* The client against a store that misbehaves: what passes is tried again, what does not is one
+ * sentence. */
+#include "common/net/s3/client.h"
+
+#include "common/base/buf.h"
+#include "tests/unit/common/net/s3/fake_store.h"
+
+#define LEN 100000
+
+struct rig {
+    struct fake_store f;
+    struct s3 *c;
+    struct err err;
+    char path[64];
+    uint8_t data[LEN], sha256[32];
+    struct buf got;
+};
+
+static struct s3 *client(struct rig *r, struct s3_options o)
+{
+    struct s3 *c = NULL;
+    o.bucket = "blobs";
+    o.endpoint = r->f.url;
+    o.plain = true;
+    o.first_wait_ms = 1;
+    if (s3_open(&o, &c, &r->err) < 0)
+        fail_msg("%s", r->err.msg);
+    return c;
+}
+
+static int begin(void **state)
+{
+    static struct rig r;
+    memset(&r, 0, sizeof(r));
+    fake_store_open(&r.f);
+    r.c = client(&r, (struct s3_options){.tries = 3, .stall_s = 1, .part_bytes = 40000});
+    for (size_t i = 0; i < LEN; i++)
+        r.data[i] = (uint8_t)(i * 7 + i / 251);
+    hash_sha256(r.data, LEN, r.sha256);
+    (void)str_copy(r.path, sizeof(r.path), "/tmp/skerry-s3-XXXXXX");
+    const int fd = mkstemp(r.path);
+    assert_true(fd >= 0);
+    assert_int_equal(file_write_all(fd, r.data, LEN, r.path, NULL), 0);
+    close(fd);
+    buf_init(&r.got, 2 * LEN);
+    *state = &r;
+    return 0;
+}
+
+static int end(void **state)
+{
+    struct rig *r = *state;
+    s3_close(r->c);
+    fake_store_close(&r->f);
+    buf_release(&r->got);
+    unlink(r->path);
+    return 0;
+}
+
+static int keep(void *arg, const void *data, size_t len)
+{
+    return buf_append(arg, data, len);
+}
+
+static void expect_all(struct rig *r, const char *key)
+{
+    buf_clear(&r->got);
+    if (s3_get(r->c, key, 0, LEN, keep, &r->got, &r->err) < 0)
+        fail_msg("%s", r->err.msg);
+    assert_int_equal(r->got.len, LEN);
+    assert_memory_equal(r->got.data, r->data, LEN);
+}
+
+static void put(struct rig *r, const char *key)
+{
+    fake_set(r->f.objects, key, r->data, LEN);
+}
+
+/* ---- */
+
+static void test_whole(void **state)
+{
+    struct rig *r = *state;
+    struct s3 *c = client(r, (struct s3_options){0});
+    uint64_t size = 0;
+    char text[16];
+    assert_int_equal(s3_put(c, "p/a", r->path, LEN, r->sha256, &r->err), 0);
+    assert_non_null(strstr(r->f.last, "x-amz-checksum-sha256: "));
+    assert_non_null(strstr(r->f.last, "X-Amz-SignedHeaders=host%3Bx-amz-checksum-sha256"));
+    assert_int_equal(s3_head(c, "p/a", &size, &r->err), 0);
+    assert_int_equal(size, LEN);
+    expect_all(r, "p/a");
+    assert_int_equal(s3_get(c, "p/a", LEN - 10, LEN, keep, &r->got, &r->err), 0);
+    assert_memory_equal(r->got.data + LEN, r->data + LEN - 10, 10);
+    assert_int_equal(s3_delete(c, "p/a", &r->err), 0);
+    assert_int_equal(s3_delete(c, "p/a", &r->err), 0);
+    assert_int_equal(s3_head(c, "p/a", &size, &r->err), -ERR_NOTFOUND);
+    assert_int_equal(s3_put_text(c, "t", "hello", &r->err), 0);
+    assert_int_equal(s3_get_text(c, "t", text, sizeof(text), &r->err), 0);
+    assert_string_equal(text, "hello");
+    assert_int_equal(s3_get_text(c, "t", text, 5, &r->err), -ERR_LIMIT);
+    s3_close(c);
+}
+
+static int count(void *arg, const char *key, uint64_t size)
+{
+    unsigned *n = arg;
+    assert_true(str_starts(key, "p/"));
+    assert_int_equal(size, LEN);
+    return ++*n == 4;
+}
+
+static void test_pages(void **state)
+{
+    struct rig *r = *state;
+    unsigned n = 0;
+    put(r, "p/a");
+    put(r, "q");
+    put(r, "p/b");
+    put(r, "p/c");
+    assert_int_equal(s3_list(r->c, "p/", count, &n, &r->err), 0);
+    assert_int_equal(n, 3);
+    assert_true(r->f.gets >= 2);
+    put(r, "p/d");
+    n = 0;
+    assert_int_equal(s3_list(r->c, "p/", count, &n, &r->err), 1);
+}
+
+static void test_busy(void **state)
+{
+    struct rig *r = *state;
+    put(r, "a");
+    for (int i = 0; i < 2; i++)
+        fake_store_next(&r->f, "GET", FAKE_REPLY,
+                        "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n");
+    expect_all(r, "a");
+    struct s3_health h = s3_health(r->c);
+    assert_int_equal(h.repeats, 2);
+    assert_int_equal(h.requests, 3);
+    assert_int_equal(h.failing_since_unix_ms, 0);
+    r->f.down = true;
+    assert_int_equal(s3_get(r->c, "a", 0, LEN, keep, &r->got, &r->err), -EAGAIN);
+    assert_non_null(strstr(r->err.msg, "is busy or broken: HTTP 503 SlowDown"));
+    h = s3_health(r->c);
+    assert_true(h.failing_since_unix_ms > 0);
+    assert_non_null(strstr(h.error, "HTTP 503 SlowDown"));
+    r->f.down = false;
+    expect_all(r, "a");
+    assert_int_equal(s3_health(r->c).failing_since_unix_ms, 0);
+}
+
+/* What came before a cut or a stall is not asked for again, and progress is no failure. */
+static void test_cut(void **state)
+{
+    struct rig *r = *state;
+    put(r, "a");
+    for (int i = 0; i < 5; i++) /* more than there are tries */
+        fake_store_next(&r->f, "GET", FAKE_CUT, NULL);
+    expect_all(r, "a");
+    assert_int_equal(r->f.gets, 6);
+    assert_int_equal(s3_health(r->c).bytes_in, LEN);
+    fake_store_next(&r->f, "GET", FAKE_STALL, NULL);
+    expect_all(r, "a");
+    assert_int_equal(s3_health(r->c).bytes_in, 2 * LEN);
+}
+
+static void test_other_size(void **state)
+{
+    struct rig *r = *state;
+    fake_set(r->f.objects, "a", r->data, LEN - 1);
+    assert_int_equal(s3_get(r->c, "a", 0, LEN, keep, &r->got, &r->err), -ERR_FORMAT);
+    assert_non_null(strstr(r->err.msg, "has 99999 bytes of a, expected 100000"));
+}
+
+static void test_nobody_there(void **state)
+{
+    struct rig *r = *state;
+    const struct s3_options o = {.bucket = "blobs",
+                                 .endpoint = "http://127.0.0.1:1",
+                                 .plain = true,
+                                 .tries = 2,
+                                 .first_wait_ms = 1};
+    struct s3 *c = NULL;
+    uint64_t size;
+    assert_int_equal(s3_open(&o, &c, &r->err), 0);
+    assert_int_equal(s3_head(c, "a", &size, &r->err), -ECONNREFUSED);
+    assert_true(s3_may_pass(-ECONNREFUSED));
+    assert_int_equal(s3_health(c).repeats, 1);
+    s3_close(c);
+}
+
+static void test_stop(void **state)
+{
+    struct rig *r = *state;
+    uint64_t size;
+    s3_stop(r->c);
+    assert_int_equal(s3_head(r->c, "a", &size, &r->err), -ERR_CANCELLED);
+    assert_int_equal(s3_health(r->c).failing_since_unix_ms, 0);
+}
+
+/* ---- parts ---- */
+
+static void test_parts(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), 0);
+    assert_int_equal(r->f.puts, 3);
+    expect_all(r, "big");
+}
+
+/* The second part is lost for good: the next call goes on with it. */
+static void test_parts_resumed(void **state)
+{
+    struct rig *r = *state;
+    static const char busy[] = "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n";
+    fake_store_next(&r->f, "PUT", FAKE_REPLY, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), -ERR_REMOTE);
+    assert_non_null(strstr(r->err.msg, "without an ETag"));
+    assert_int_equal(s3_put(r->c, "small", r->path, 40000, r->sha256, &r->err), 0);
+    r->f.puts = 0;
+    fake_set(r->f.parts, "1", r->data, 40000);
+    fake_set(r->f.parts, "2", r->data, 39999); /* of another division: sent again */
+    for (int i = 0; i < 3; i++)
+        fake_store_next(&r->f, "PUT", FAKE_REPLY, busy);
+    assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), -EAGAIN);
+    assert_int_equal(r->f.puts, 3);
+    assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), 0);
+    assert_int_equal(r->f.puts, 5);
+    expect_all(r, "big");
+}
+
+/* ---- what is given ---- */
+
+static void expect_refused(const struct s3_options *o, const char *why)
+{
+    struct s3 *c = NULL;
+    struct err err = {0};
+    assert_int_equal(s3_open(o, &c, &err), -ERR_CONFIG);
+    if (!strstr(err.msg, why))
+        fail_msg("'%s' is not in: %s", why, err.msg);
+}
+
+static void test_options(void **state)
+{
+    struct rig *r = *state;
+    struct s3 *c = NULL;
+    expect_refused(&(struct s3_options){.bucket = "A"}, "is no name of a bucket");
+    expect_refused(&(struct s3_options){.bucket = "abc", .region = "a b"}, "no name of a region");
+    expect_refused(&(struct s3_options){.bucket = "abc", .endpoint = "ftp://x"}, "no endpoint");
+    expect_refused(&(struct s3_options){.bucket = "abc", .endpoint = "https://x/y"}, "no endpoint");
+    expect_refused(&(struct s3_options){.bucket = "abc", .endpoint = "http://x"}, "--store-plain");
+    assert_int_equal(
+        s3_open(&(struct s3_options){.bucket = "abc", .region = "eu-west-1"}, &c, &r->err), 0);
+    assert_string_equal(s3_where(c), "https://abc.s3.eu-west-1.amazonaws.com");
+    s3_close(c);
+    assert_int_equal(
+        s3_open(&(struct s3_options){.bucket = "a.c", .region = "eu-west-1"}, &c, &r->err), 0);
+    assert_string_equal(s3_where(c), "https://s3.eu-west-1.amazonaws.com/a.c");
+    s3_close(c);
+    unsetenv("AWS_SECRET_ACCESS_KEY");
+    expect_refused(&(struct s3_options){.bucket = "abc"}, "AWS_SECRET_ACCESS_KEY is not");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_whole, begin, end),
+        cmocka_unit_test_setup_teardown(test_pages, begin, end),
+        cmocka_unit_test_setup_teardown(test_busy, begin, end),
+        cmocka_unit_test_setup_teardown(test_cut, begin, end),
+        cmocka_unit_test_setup_teardown(test_other_size, begin, end),
+        cmocka_unit_test_setup_teardown(test_nobody_there, begin, end),
+        cmocka_unit_test_setup_teardown(test_stop, begin, end),
+        cmocka_unit_test_setup_teardown(test_parts, begin, end),
+        cmocka_unit_test_setup_teardown(test_parts_resumed, begin, end),
+        cmocka_unit_test_setup_teardown(test_options, begin, end),
+    };
+    return cmocka_run_group_tests_name("s3_client", tests, NULL, NULL);
+}
