@@ -16,14 +16,23 @@ sys.path.insert(0, os.path.join(HERE, "..", "reference"))
 import dit  # noqa: E402
 
 NOISE = os.path.join(os.path.abspath(os.environ.get("SKERRY_BUILD", "build")), "release/tests/tools/common/data/noise")
-STREAM_SAMPLE, GAP, SIZE = 0x736D706C, 1, 16
+STREAM_SAMPLE, STREAM_UPSCALER, STREAM_TOLD, GAP, SIZE, LOW = 0x736D706C, 0x757073, 0x746F6C64, 1, 16, 8
 
 
-def noise(seed, count):
+def noise(seed, count, side=SIZE, stream=STREAM_SAMPLE):
     """What worker/net/sample.h starts from: image i is a stream of its own."""
-    one = [subprocess.run([NOISE, str(seed), str(STREAM_SAMPLE), str(i), str(3 * SIZE * SIZE)],
+    one = [subprocess.run([NOISE, str(seed), str(stream), str(i), str(3 * side * side)],
                           stdout=subprocess.PIPE, check=True).stdout for i in range(count)]
-    return torch.from_numpy(np.stack([np.frombuffer(raw, np.float32) for raw in one]).reshape(count, 3, SIZE, SIZE))
+    return torch.from_numpy(np.stack([np.frombuffer(raw, np.float32) for raw in one]).reshape(count, 3, side, side))
+
+
+def mix(a, b):
+    """rng_mix of common/base/rng.h."""
+    def finalise(z):
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2 ** 64
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % 2 ** 64
+        return z ^ z >> 31
+    return finalise(finalise((a + 0x9E3779B97F4A7C15) % 2 ** 64) ^ (b + 0xD1B54A32D192ED03) % 2 ** 64)
 
 
 def tiles(path, count, columns):
@@ -61,6 +70,35 @@ def test_pytorch_draws_the_same_pictures(swarm, tmp_path, precision, tolerance, 
     assert theirs.std() > 10, "a picture, not a constant"
     assert np.abs(ours - theirs).mean() < tolerance / 2
     assert np.quantile(np.abs(ours - theirs), 0.99) < tolerance
+
+
+def pixels(x):
+    return (x.clamp(-1, 1) + 1) * 127.5
+
+
+def test_pytorch_draws_the_same_pictures_with_two_chains(swarm, tmp_path):
+    """The base's small ones, in whole numbers, then the upscaler's, told these."""
+    swarm.worker("a", threads=2)
+    path = write_job(tmp_path / "job", rounds=3, steps=20, replicas=1, ema=0.5)
+    with open(path, "a", encoding="utf-8") as f:
+        f.write(f"upscaler: {{low_side: {LOW}, patch: 2, dim: 24, depth: 3, noise: 0.2}}\n")
+    job = swarm.submit(path)
+    swarm.wait_job(job, "done")
+    model = tmp_path / "model"
+    assert swarm.skerry("export", job, "--out", model).returncode == 0
+    drawn = swarm.skerry("sample", job, "--seed", 11, "--count", 4, "--labels", "0,1,1,0", "--steps", 8, "--guidance",
+                         2.0, "--columns", 2, "--out", tmp_path / "s.png")
+    assert drawn.returncode == 0, drawn.stderr
+    ours, labels = tiles(tmp_path / "s.png", 4, 2), torch.tensor([0, 1, 1, 0])
+    upscaler, seed = dit.load_upscaler(str(model)), mix(11, STREAM_UPSCALER)
+    low = dit.sample(dit.load(str(model)), labels, steps=8, guidance=2.0, noise=noise(11, 4, side=LOW))
+    large = dit.enlarge((pixels(low) + 0.5).floor(), SIZE) / 127.5 - 1
+    told = (1 - upscaler.noise) * large + upscaler.noise * noise(seed, 4, stream=STREAM_TOLD)
+    theirs = pixels(dit.sample(upscaler, labels, steps=8, guidance=2.0, noise=noise(seed, 4), told=told))
+    theirs = theirs.permute(0, 2, 3, 1).numpy()
+    assert theirs.std() > 10, "a picture, not a constant"
+    assert np.abs(ours - theirs).mean() < 0.6
+    assert np.quantile(np.abs(ours - theirs), 0.99) < 1.1
 
 
 def test_a_model_learns_to_read_its_estimate(swarm, tmp_path):

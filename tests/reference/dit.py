@@ -13,6 +13,7 @@ from torch import nn
 
 DTYPES = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "U8": torch.uint8,
           "I8": torch.int8, "I32": torch.int32, "I64": torch.int64}
+UPSCALER = "upscaler."  # begins the names of a cascade's second chain
 
 
 def read_safetensors(path):
@@ -108,20 +109,36 @@ def load(folder):
     model = DiT(**json.load(open(f"{folder}/config.json")))
     tensors, _ = read_safetensors(f"{folder}/model.safetensors")
     tensors.pop("pos_embed", None)  # fixed; computed here
-    model.load_state_dict(tensors)
+    model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith(UPSCALER)})
     return model.eval()
 
 
+def load_upscaler(folder):
+    """The second chain of a cascade: what it is told is read as an estimate."""
+    config = json.load(open(f"{folder}/config.json"))
+    model = DiT(num_classes=config["num_classes"], **config["upscaler"])
+    tensors, _ = read_safetensors(f"{folder}/model.safetensors")
+    model.load_state_dict({k[len(UPSCALER):]: v for k, v in tensors.items() if k.startswith(UPSCALER)})
+    model.noise = config["upscaler"]["noise"]
+    return model.eval()
+
+
+def enlarge(low, side):
+    """(B,3,side,side) of whole numbers 0..255, bilinear, of small ones."""
+    return (nn.functional.interpolate(low.float(), (side, side), mode="bilinear") + 0.5).floor()
+
+
 @torch.no_grad()
-def sample(model, labels, steps=30, guidance=1.5, noise=None):
+def sample(model, labels, steps=30, guidance=1.5, noise=None, told=None):
     """Euler from noise at t = 1 to images at t = 0, with classifier-free guidance.  With self_condition each of the
-    two velocities is told what the one before said of the image."""
+    two velocities is told what the one before said of the image; an upscaler is told the same each time."""
     x = noise if noise is not None else torch.randn(len(labels), model.channels, model.image, model.image)
     null = torch.full_like(labels, model.null_label)
-    estimate = estimate0 = None
+    estimate = estimate0 = told
     for i in range(steps):
         t = torch.full((len(labels),), 1 - i / steps)
         v, v0 = model(x, t, labels, estimate), model(x, t, null, estimate0)
-        estimate, estimate0 = x - (1 - i / steps) * v, x - (1 - i / steps) * v0
+        if told is None:
+            estimate, estimate0 = x - (1 - i / steps) * v, x - (1 - i / steps) * v0
         x = x - (v0 + guidance * (v - v0)) / steps
     return x
