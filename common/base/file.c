@@ -250,8 +250,9 @@ int file_out_pwrite(struct file_out *f, const void *data, size_t len, uint64_t o
                     struct err *err)
 {
     int rc = file_pwrite_all(f->fd, data, len, offset, f->path, err);
-    if (rc == 0 && offset + len > f->written)
-        f->written = offset + len;
+    uint64_t end = offset + len, before = f->written;
+    while (rc == 0 && end > before && !atomic_compare_exchange_weak(&f->written, &before, end))
+        ;
     return rc;
 }
 

@@ -27,8 +27,8 @@ struct file_out {
     int fd; /* -1 when closed */
     char *path;
     char *temp;
-    uint64_t written;
-    bool again; /* opened by file_out_open_again */
+    _Atomic uint64_t written; /* threads may file_out_pwrite() at a time */
+    bool again;               /* opened by file_out_open_again */
 };
 int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err);
 /* For a file that is made again and again, and put: it is written over the one before the last,

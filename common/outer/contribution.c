@@ -1,23 +1,27 @@
 #include "common/outer/contribution.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 
+#include "common/base/crew.h"
 #include "common/base/file.h"
 #include "common/outer/fold.h"
 #include "common/outer/arith.h"
 #include "common/outer/layout.h"
 #include "common/outer/wire.h"
 
+#define STRIP 2048 /* elements that stay in the first cache from step to step */
+_Static_assert(STRIP % CODEC_BLOCK == 0 && FOLD_CHUNK % STRIP == 0, "strips begin at a block");
+
 struct maker {
     const struct contribution_job *job;
-    const struct contribution_coder *coder;
     struct layout layout;
     int base_fd, residual_fd; /* residual -1: zero */
     uint64_t residual_payload;
     struct file_out out, pending; /* pending not open: error feedback off */
     struct wire_out wire;
-    bool in_order;    /* the blob is written from its beginning to its end: it has no scales */
+    bool in_order;    /* the blob is hashed as it is made: it has no scales */
     struct hash hash; /* of what is written, if in_order */
 };
 
@@ -107,23 +111,20 @@ static int refused(const struct contribution_chunk *c, int rc, struct err *err)
                                  c->layout->st.tensors[c->t].name);
 }
 
-static int begin_chunk(struct maker *m, struct contribution_chunk *c, struct err *err)
+static int begin_chunk(struct maker *m, const struct contribution_coder *coder,
+                       struct contribution_chunk *c, struct err *err)
 {
     c->layout = &m->layout;
     c->codec = layout_codec(&m->layout, c->t, m->job->codec);
     c->carried = m->residual_fd >= 0 && c->codec != CODEC_F32;
     c->feedback = feedback(m->job) && c->codec != CODEC_F32;
     int rc = read_inputs(m, c, err);
-    return rc < 0 ? rc : refused(c, m->coder->begin(m->coder->arg, c, err), err);
+    return rc < 0 ? rc : refused(c, coder->begin(coder->arg, c, err), err);
 }
 
-static int end_chunk(struct maker *m, struct contribution_chunk *c, struct err *err)
+static int write_chunk(struct maker *m, struct contribution_chunk *c, struct err *err)
 {
-    int rc = refused(c, m->coder->end(m->coder->arg, c, err), err);
-    if (rc == 0)
-        rc = wire_out_write(&m->wire, c->t, c->first, c->n, c->payload, c->scales, err);
-    if (rc == 0 && m->in_order)
-        hash_update(&m->hash, c->payload, codec_payload_bytes(c->codec, c->n));
+    int rc = wire_out_write(&m->wire, c->t, c->first, c->n, c->payload, c->scales, err);
     if (rc < 0 || !feedback(m->job))
         return rc;
     if (!c->feedback) /* a buffer leaves nothing over */
@@ -133,10 +134,28 @@ static int end_chunk(struct maker *m, struct contribution_chunk *c, struct err *
                            m->layout.st.payload + at, err);
 }
 
-/* While one chunk is written others are coded. */
-static int make_all(struct maker *m, struct err *err)
+static void hash_chunk(struct maker *m, const struct contribution_chunk *c)
 {
-    const struct contribution_coder *coder = m->coder;
+    if (m->in_order)
+        hash_update(&m->hash, c->payload, codec_payload_bytes(c->codec, c->n));
+}
+
+/* ---- by the coder of the job: while one chunk is written others are coded ---- */
+
+static int end_chunk(struct maker *m, struct contribution_chunk *c, struct err *err)
+{
+    const struct contribution_coder *coder = m->job->coder;
+    int rc = refused(c, coder->end(coder->arg, c, err), err);
+    if (rc == 0)
+        rc = write_chunk(m, c, err);
+    if (rc == 0)
+        hash_chunk(m, c);
+    return rc;
+}
+
+static int make_by_coder(struct maker *m, struct err *err)
+{
+    const struct contribution_coder *coder = m->job->coder;
     uint64_t begun = 0, ended = 0;
     int rc = 0;
     for (size_t t = 0; t < m->layout.st.n_tensors; t++) {
@@ -149,7 +168,7 @@ static int make_all(struct maker *m, struct err *err)
             c->first = first;
             c->n = count - first < coder->size ? (size_t)(count - first) : coder->size;
             if (rc == 0)
-                rc = begin_chunk(m, c, err);
+                rc = begin_chunk(m, coder, c, err);
             begun += rc == 0;
         }
     }
@@ -160,15 +179,30 @@ static int make_all(struct maker *m, struct err *err)
     return rc;
 }
 
-/* ---- the coder of this CPU: one chunk, coded when it is begun ---- */
+/* ---- by this CPU: a thread takes chunks, each from its end to its place in the blob ---- */
 
 struct own {
     const struct contribution_job *job;
     const struct arith *arith;
-    struct contribution_coder coder;
     struct contribution_chunk chunk;
     float *end;
 };
+
+/* Of a chunk of differences; payload and scales of elements before `at` lie before theirs. */
+static int code_strip(const struct own *o, const struct contribution_chunk *c, size_t at, size_t n)
+{
+    float *u = c->base + at, *q = c->residual + at;
+    uint8_t *payload = (uint8_t *)c->payload + codec_payload_bytes(c->codec, at);
+    uint16_t *scales = c->scales + at / CODEC_BLOCK;
+    o->arith->sub(n, u, o->end + at, u);
+    if (c->carried)
+        o->arith->add(n, u, q, u);
+    if (coding_encode(c->codec, n, u, payload, scales, q) < 0)
+        return -EDOM;
+    if (c->feedback)
+        o->arith->sub(n, u, q, q);
+    return 0;
+}
 
 static int own_begin(void *arg, struct contribution_chunk *c, struct err *err)
 {
@@ -179,32 +213,15 @@ static int own_begin(void *arg, struct contribution_chunk *c, struct err *err)
         return rc;
     if (codec == CODEC_F32)
         return coding_encode(codec, c->n, o->end, c->payload, NULL, o->end) < 0 ? -EDOM : 0;
-    float *u = c->base, *q = c->residual;
-    o->arith->sub(c->n, u, o->end, u);
-    if (c->carried)
-        o->arith->add(c->n, u, c->residual, u);
-    if (coding_encode(codec, c->n, u, c->payload, c->scales, q) < 0)
-        return -EDOM;
-    if (c->feedback)
-        o->arith->sub(c->n, u, q, c->residual);
-    return 0;
-}
-
-static int own_end(void *arg, struct contribution_chunk *c, struct err *err)
-{
-    return 0;
+    for (size_t at = 0; at < c->n && rc == 0; at += STRIP)
+        rc = code_strip(o, c, at, c->n - at < STRIP ? c->n - at : STRIP);
+    return rc;
 }
 
 static int own_open(struct own *o, const struct contribution_job *job, struct err *err)
 {
     const size_t bytes = FOLD_CHUNK * sizeof(float);
     *o = (struct own){.job = job, .arith = arith_best()};
-    o->coder = (struct contribution_coder){.size = FOLD_CHUNK,
-                                           .n = 1,
-                                           .chunks = &o->chunk,
-                                           .begin = own_begin,
-                                           .end = own_end,
-                                           .arg = o};
     o->chunk.payload = mem_try_aligned(64, bytes); /* of the widest codec */
     o->chunk.scales = mem_try_array(FOLD_CHUNK / CODEC_BLOCK, sizeof *o->chunk.scales);
     o->chunk.base = mem_try_aligned(64, bytes);
@@ -222,6 +239,97 @@ static void own_release(struct own *o)
     mem_free(o->chunk.base);
     mem_free(o->chunk.residual);
     mem_free(o->end);
+}
+
+struct here {
+    struct maker *m;
+    struct own own[CREW_MAX];
+    size_t *first;        /* chunk of each tensor, and at the end how many there are */
+    pthread_mutex_t lock; /* over what follows: the hash goes through the chunks in their order */
+    pthread_cond_t hashed;
+    size_t next;
+    bool failed;
+};
+
+/* The tensor of a chunk. */
+static size_t tensor_of(const struct here *h, size_t piece)
+{
+    size_t low = 0, high = h->m->layout.st.n_tensors;
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+        if (h->first[middle] <= piece)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Waits for the chunks before; a failure of one of them lets all others go. */
+static void hash_in_turn(struct here *h, size_t piece, const struct contribution_chunk *c, int rc)
+{
+    (void)pthread_mutex_lock(&h->lock); /* a default mutex, never held twice: cannot fail */
+    while (rc == 0 && h->next != piece && !h->failed)
+        (void)pthread_cond_wait(&h->hashed, &h->lock);
+    if (rc == 0 && !h->failed) {
+        (void)pthread_mutex_unlock(&h->lock); /* it is nobody else's turn */
+        hash_chunk(h->m, c);
+        (void)pthread_mutex_lock(&h->lock);
+    }
+    h->failed |= rc < 0;
+    h->next++;
+    (void)pthread_cond_broadcast(&h->hashed);
+    (void)pthread_mutex_unlock(&h->lock);
+}
+
+static int make_chunk(void *arg, size_t piece, unsigned thread, struct err *err)
+{
+    struct here *h = arg;
+    struct own *o = &h->own[thread];
+    struct contribution_chunk *c = &o->chunk;
+    const struct contribution_coder coder = {.begin = own_begin, .arg = o};
+    c->t = tensor_of(h, piece);
+    c->first = (piece - h->first[c->t]) * FOLD_CHUNK;
+    const uint64_t left = h->m->layout.st.tensors[c->t].count - c->first;
+    c->n = left < FOLD_CHUNK ? (size_t)left : FOLD_CHUNK;
+    int rc = begin_chunk(h->m, &coder, c, err);
+    if (rc == 0)
+        rc = write_chunk(h->m, c, err);
+    if (h->m->in_order)
+        hash_in_turn(h, piece, c, rc);
+    return rc;
+}
+
+static int make_here(struct maker *m, struct err *err)
+{
+    const struct st *st = &m->layout.st;
+    struct here *h = mem_try(sizeof *h);
+    size_t n = 0;
+    if (h)
+        *h = (struct here){.m = m, .first = mem_try_array(st->n_tensors + 1, sizeof *h->first)};
+    if (!h || !h->first) {
+        mem_free(h);
+        return err_set(err, -ENOMEM, "no memory for a contribution");
+    }
+    for (size_t t = 0; t < st->n_tensors; t++) {
+        h->first[t] = n;
+        n += (size_t)((st->tensors[t].count + FOLD_CHUNK - 1) / FOLD_CHUNK);
+    }
+    const unsigned threads = crew_size(m->job->threads, n);
+    (void)pthread_mutex_init(&h->lock, NULL); /* default attributes: cannot fail on Linux */
+    (void)pthread_cond_init(&h->hashed, NULL);
+    int rc = 0;
+    for (unsigned i = 0; i < threads && rc == 0; i++)
+        rc = own_open(&h->own[i], m->job, err);
+    if (rc == 0)
+        rc = crew_run(threads, n, make_chunk, h, err);
+    for (unsigned i = 0; i < threads; i++)
+        own_release(&h->own[i]);
+    (void)pthread_cond_destroy(&h->hashed);
+    (void)pthread_mutex_destroy(&h->lock);
+    mem_free(h->first);
+    mem_free(h);
+    return rc;
 }
 
 /* ---- all of it ---- */
@@ -260,22 +368,14 @@ static void maker_release(struct maker *m)
 int contribution_write(const struct contribution_job *job, struct contribution_result *ret,
                        struct err *err)
 {
-    struct own own = {0};
-    struct maker m = {.job = job,
-                      .coder = job->coder ? job->coder : &own.coder,
-                      .base_fd = -1,
-                      .residual_fd = -1,
-                      .out = {.fd = -1},
-                      .pending = {.fd = -1}};
+    struct maker m = {
+        .job = job, .base_fd = -1, .residual_fd = -1, .out = {.fd = -1}, .pending = {.fd = -1}};
     struct contribution_result result = {0};
     int rc = open_files(&m, err);
-    if (rc == 0 && !job->coder)
-        rc = own_open(&own, job, err);
     if (rc == 0)
-        rc = make_all(&m, err);
+        rc = job->coder ? make_by_coder(&m, err) : make_here(&m, err);
     if (rc == 0)
         rc = finish(&m, &result, err);
-    own_release(&own);
     maker_release(&m);
     if (rc == 0)
         *ret = result;

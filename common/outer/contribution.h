@@ -65,6 +65,7 @@ struct contribution_job {
     const char *base_path;     /* full file of the base version: theta_start */
     contribution_read_fn read; /* theta_end, where there is no coder */
     void *read_arg;
+    int threads; /* where there is no coder: read() is called by so many at a time; 0: by one */
     const struct contribution_coder *coder; /* NULL: this CPU */
     enum codec codec;
     uint64_t module_id, base, samples;

@@ -73,6 +73,7 @@ int contribute(const struct contribute *c, struct work_output *ret, struct err *
         .base_path = base,
         .read = c->read ? c->read : read_end,
         .read_arg = c->read ? c->read_arg : (void *)(uintptr_t)c, /* only read */
+        .threads = c->threads,
         .codec = codec_of(c),
         .module_id = c->base->module_id,
         .base = c->base->version,

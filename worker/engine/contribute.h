@@ -23,6 +23,7 @@ struct contribute {
     const float *flat;         /* its weights; those of the module's level are read */
     contribution_read_fn read; /* in place of model and flat, of weights that lie elsewhere */
     void *read_arg;
+    int threads;      /* of the CPU, for those that are not on a card; read is called by them */
     uint64_t samples; /* behind them */
     bool snapshot;    /* of a phase that goes on: finer, and without the residual */
 };

@@ -292,8 +292,8 @@ int trainers_load(struct engine *e, struct external *x, const struct work *w, st
     for (size_t i = 0; i < t->n_modules && rc == 0; i++) {
         char path[CACHE_PATH_MAX];
         work_blob_path(w, t->modules[i]->sha256.data, path);
-        rc = tensors_load(external_tensors(x), path, external_shared(x), false, &loaded,
-                          handed ? &was : NULL, err);
+        rc = tensors_load(external_tensors(x), path, external_shared(x), false, e->opt.threads,
+                          &loaded, handed ? &was : NULL, err);
     }
     const size_t wanted = tensors_chosen(external_tensors(x), -1);
     if (rc == 0 && loaded != wanted)

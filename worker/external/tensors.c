@@ -4,11 +4,14 @@
 #include <fnmatch.h>
 #include <unistd.h>
 
+#include "common/base/crew.h"
 #include "common/base/file.h"
 #include "common/outer/layout.h"
 
-#define CHUNK 65536 /* elements that are converted at a time */
+#define CHUNK 65536  /* elements that are converted at a time */
+#define PIECES_MIN 4 /* chunks */
 #define SUM_FACTOR 0x9e3779b97f4a7c15ULL
+#define SUM_LANES 8 /* products that do not wait for each other */
 #define ELEMENTS_MAX (1ull << 40)
 #define PATTERN_MAX 256
 
@@ -341,57 +344,96 @@ int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uin
     return rc;
 }
 
+static size_t pieces_of(const struct tensors_item *item)
+{
+    return (size_t)((item->count + CHUNK - 1) / CHUNK);
+}
+
+/* A thread has at least so many pieces, or it is not worth its start. */
+static unsigned crew_for(int threads, size_t pieces)
+{
+    return crew_size(threads, pieces / PIECES_MIN);
+}
+
 /* Of n elements from `first`, of which a chunk begins there. */
 static uint64_t chunk_sum(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
                           size_t n)
 {
     const uint8_t *data = shared + item->offset + first * st_dtype_bytes(item->dtype);
     const size_t len = n * st_dtype_bytes(item->dtype);
-    uint64_t lanes[4] = {1, 2, 3, 4}, word[4];
+    uint64_t lanes[SUM_LANES] = {1, 2, 3, 4, 5, 6, 7, 8}, word[SUM_LANES];
     size_t at = 0;
     for (; at + sizeof(word) <= len; at += sizeof(word)) {
         memcpy(word, data + at, sizeof(word));
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < SUM_LANES; i++)
             lanes[i] = (lanes[i] ^ word[i]) * SUM_FACTOR;
     }
     for (; at < len; at++)
         lanes[0] = (lanes[0] ^ data[at]) * SUM_FACTOR;
     const uint64_t place = (item->offset + first) * SUM_FACTOR; /* the same elsewhere counts anew */
-    return ((lanes[0] ^ lanes[1] << 1 ^ lanes[2] << 2 ^ lanes[3] << 3) ^ place) * SUM_FACTOR;
-}
-
-uint64_t tensors_sum(const struct tensors *t, const uint8_t *shared)
-{
-    uint64_t sum = 0;
-    for (size_t i = 0; i < t->n; i++) {
-        const struct tensors_item *item = &t->items[i];
-        for (uint64_t at = 0; item->level >= 0 && at < item->count; at += CHUNK)
-            sum += chunk_sum(item, shared, at, chunk_at(item, at));
-    }
+    uint64_t sum = place;
+    for (int i = 0; i < SUM_LANES; i++)
+        sum = (sum ^ lanes[i] << i) * SUM_FACTOR;
     return sum;
 }
 
-/* One tensor of a file, a chunk at a time; f32 straight to its place.  What was there is summed up
- * just before, which brings it into the cache for what comes. */
-static int load_one(int fd, const char *path, const struct st_tensor *from,
-                    const struct tensors_item *to, uint8_t *shared, float *chunk, uint64_t *was,
-                    struct err *err)
+struct summing {
+    const struct tensors_item *item;
+    const uint8_t *shared;
+    _Atomic uint64_t sum;
+};
+
+static int sum_piece(void *arg, size_t piece, unsigned thread, struct err *err)
 {
-    int rc = 0;
-    for (uint64_t at = 0; at < to->count && rc == 0; at += CHUNK) {
-        const size_t n = chunk_at(to, at);
-        if (was)
-            *was += chunk_sum(to, shared, at, n);
-        struct st_tensor part = *from;
-        part.count = n;
-        part.offset = from->offset + at * st_dtype_bytes(from->dtype);
-        part.bytes = n * st_dtype_bytes(from->dtype);
-        const bool straight = to->dtype == ST_F32;
-        float *place = (float *)(void *)(shared + to->offset) + at; /* aligned: they come first */
-        rc = st_read_f32(fd, path, &part, straight ? place : chunk, err);
-        if (rc == 0 && !straight)
-            write_values(to, shared, at, n, chunk);
+    struct summing *s = arg;
+    const uint64_t at = (uint64_t)piece * CHUNK;
+    s->sum += chunk_sum(s->item, s->shared, at, chunk_at(s->item, at));
+    return 0;
+}
+
+uint64_t tensors_sum(const struct tensors *t, const uint8_t *shared, int threads)
+{
+    struct summing s = {.shared = shared};
+    for (size_t i = 0; i < t->n; i++) {
+        const size_t pieces = pieces_of(s.item = &t->items[i]);
+        if (s.item->level >= 0)
+            (void)crew_run(crew_for(threads, pieces), pieces, sum_piece, &s, NULL);
     }
+    return s.sum;
+}
+
+/* A tensor of a file on its way into the shared memory; f32 straight to its place. */
+struct loading {
+    int fd;
+    const char *path;
+    const struct st_tensor *from;
+    const struct tensors_item *to;
+    uint8_t *shared;
+    float *chunks; /* one for each thread */
+    bool sums;
+    _Atomic uint64_t was;
+};
+
+/* What was there is summed up just before, which brings it into the cache for what comes. */
+static int load_piece(void *arg, size_t piece, unsigned thread, struct err *err)
+{
+    struct loading *l = arg;
+    const struct tensors_item *to = l->to;
+    const uint64_t at = (uint64_t)piece * CHUNK;
+    const size_t n = chunk_at(to, at);
+    if (l->sums)
+        l->was += chunk_sum(to, l->shared, at, n);
+    struct st_tensor part = *l->from;
+    part.count = n;
+    part.offset = l->from->offset + at * st_dtype_bytes(l->from->dtype);
+    part.bytes = n * st_dtype_bytes(l->from->dtype);
+    const bool straight = to->dtype == ST_F32;
+    float *place =
+        straight ? (float *)(void *)(l->shared + to->offset) + at /* aligned: they come first */
+                 : l->chunks + (size_t)thread * CHUNK;
+    const int rc = st_read_f32(l->fd, l->path, &part, place, err);
+    if (rc == 0 && !straight)
+        write_values(to, l->shared, at, n, place);
     return rc;
 }
 
@@ -408,14 +450,26 @@ static int expect(const struct st_tensor *from, const struct tensors_item *to, s
     return 0;
 }
 
+static int load_one(struct loading *l, const struct st_tensor *from, const struct tensors_item *to,
+                    int threads, struct err *err)
+{
+    l->from = from;
+    l->to = to;
+    return crew_run(crew_for(threads, pieces_of(to)), pieces_of(to), load_piece, l, err);
+}
+
 int tensors_load(const struct tensors *t, const char *path, uint8_t *shared, bool users,
-                 size_t *count, uint64_t *was, struct err *err)
+                 int threads, size_t *count, uint64_t *was, struct err *err)
 {
     struct st st = {0};
-    float *chunk = mem_try_array(CHUNK, sizeof(*chunk));
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    int rc = fd < 0 ? err_errno(err, "opening %s", path) : st_read(fd, path, &st, err);
-    if (rc == 0 && !chunk)
+    struct loading l = {.fd = open(path, O_RDONLY | O_CLOEXEC),
+                        .path = path,
+                        .shared = shared,
+                        .chunks =
+                            mem_try_array(crew_size(threads, CREW_MAX), CHUNK * sizeof(float)),
+                        .sums = was != NULL};
+    int rc = l.fd < 0 ? err_errno(err, "opening %s", path) : st_read(l.fd, path, &st, err);
+    if (rc == 0 && !l.chunks)
         rc = err_set(err, -ENOMEM, "no memory to read weights");
     for (size_t i = 0; i < st.n_tensors && rc == 0; i++) {
         const struct tensors_item *to = tensors_find(t, st.tensors[i].name);
@@ -424,15 +478,17 @@ int tensors_load(const struct tensors *t, const char *path, uint8_t *shared, boo
         rc = expect(&st.tensors[i], to, err);
         if (rc == 0)
             rc = users && !is_real(to->dtype) && to->dtype == st.tensors[i].dtype
-                     ? file_pread_all(fd, shared + to->offset, st.tensors[i].bytes,
+                     ? file_pread_all(l.fd, shared + to->offset, st.tensors[i].bytes,
                                       st.tensors[i].offset, path, err)
-                     : load_one(fd, path, &st.tensors[i], to, shared, chunk, was, err);
+                     : load_one(&l, &st.tensors[i], to, threads, err);
         ++*count;
     }
-    if (fd >= 0)
-        (void)close(fd);
+    if (was)
+        *was += l.was;
+    if (l.fd >= 0)
+        (void)close(l.fd);
     st_release(&st);
-    mem_free(chunk);
+    mem_free(l.chunks);
     return rc;
 }
 

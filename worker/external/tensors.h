@@ -76,15 +76,15 @@ int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uin
                      size_t n, int base, const struct st_tensor *from, float *out, struct err *err);
 
 /* A number for all that is synchronised: another one when a bit of it changes.  A sum over parts,
- * in any order. */
-uint64_t tensors_sum(const struct tensors *t, const uint8_t *shared);
+ * in any order.  threads: of the CPU. */
+uint64_t tensors_sum(const struct tensors *t, const uint8_t *shared, int threads);
 
 /* A module file, of any level, into the shared memory.  Each tensor of the file must be there with
  * its shape, and finite; *count grows by how many there were.  users: a file of the user's, which
  * may hold others, too, and has integers as they are. *was, unless NULL, grows by the sum of what
  * was there before: after all modules it is tensors_sum() of it. */
 int tensors_load(const struct tensors *t, const char *path, uint8_t *shared, bool users,
-                 size_t *count, uint64_t *was, struct err *err);
+                 int threads, size_t *count, uint64_t *was, struct err *err);
 /* How many are synchronised, of a level or (-1) of all. */
 size_t tensors_chosen(const struct tensors *t, int level);
 /* The module of a level out of the shared memory: f32, with the trainer's dtypes in the

@@ -32,13 +32,13 @@ static int say_missing(const struct tensors *t, const char *path, size_t loaded,
 }
 
 /* Every tensor that is synchronised is in the user's file. */
-static int load_users(struct work *w, struct external *x, struct err *err)
+static int load_users(const struct engine *e, struct work *w, struct external *x, struct err *err)
 {
     char path[CACHE_PATH_MAX];
     size_t loaded = 0;
     const struct tensors *t = external_tensors(x);
     work_blob_path(w, w->task->warm_start->sha256.data, path);
-    int rc = tensors_load(t, path, external_shared(x), true, &loaded, NULL, err);
+    int rc = tensors_load(t, path, external_shared(x), true, e->opt.threads, &loaded, NULL, err);
     if (rc == 0 && loaded != tensors_chosen(t, -1))
         rc = say_missing(t, path, loaded, err);
     return rc < 0 ? err_wrap(err, "the warm start %s", w->spec.model.warm_start) : 0;
@@ -79,7 +79,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
     struct external *x = NULL;
     int rc = trainers_get(e, w, &x, err);
     if (rc == 0)
-        rc = t->warm_start ? load_users(w, x, err) : ask_begin(e, w, err);
+        rc = t->warm_start ? load_users(e, w, x, err) : ask_begin(e, w, err);
     if (rc == 0) { /* the coordinator asks it for nothing else */
         work_row(w, external_evaluates(x), "", "trainer evaluates");
         work_row(w, external_draws(x), "", "trainer draws");

@@ -217,6 +217,7 @@ static int contribute_one(struct phase *p, const Skerry__V1__ModuleRef *base, st
                                  .base = base,
                                  .read = read_end,
                                  .read_arg = &end,
+                                 .threads = p->e->opt.threads,
                                  .samples = p->samples};
     struct work_output *o = work_output(p->w);
     if (!o)
@@ -232,12 +233,13 @@ static int contribute_one(struct phase *p, const Skerry__V1__ModuleRef *base, st
 static int contribute_all(struct phase *p, struct err *err)
 {
     const Skerry__V1__Task *task = p->w->task;
-    const uint64_t sum = tensors_sum(external_tensors(p->x), external_shared(p->x));
+    const int threads = p->e->opt.threads;
+    const uint64_t sum = tensors_sum(external_tensors(p->x), external_shared(p->x), threads);
     int rc = 0;
     progress_activity(&p->w->progress, "encoding the contribution");
     for (size_t i = 0; rc == 0 && i < task->n_modules; i++)
         rc = contribute_one(p, task->modules[i], err);
-    if (rc == 0 && tensors_sum(external_tensors(p->x), external_shared(p->x)) != sum)
+    if (rc == 0 && tensors_sum(external_tensors(p->x), external_shared(p->x), threads) != sum)
         rc = err_set(err, -ERR_TRAINER,
                      "the trainer wrote its weights after it had handed them over");
     trainers_handed(p->e, sum);

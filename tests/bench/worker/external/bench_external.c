@@ -1,5 +1,6 @@
-/* What a hand-over takes beside copying as many bytes: 100 M parameters of f32 out of the shared
- * memory into a contribution, and the next version into it.  Prints "NAME VALUE" a line. */
+/* What a hand-over takes on two cores beside copying as many bytes: 100 M parameters of f32 out of
+ * the shared memory into a contribution, and the next version into it.  Prints "NAME VALUE" a line.
+ */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 
 #define COUNT 100000000ull
 #define RUNS 3
+#define THREADS 2
 
 struct end {
     const struct tensors *tensors;
@@ -71,6 +73,7 @@ static double hand_over(const struct tensors *t, uint8_t *shared, const char *ba
     struct contribution_job job = {.base_path = base,
                                    .read = read_end,
                                    .read_arg = &end,
+                                   .threads = THREADS,
                                    .codec = codec,
                                    .samples = 1,
                                    .residual_path = residual,
@@ -80,10 +83,10 @@ static double hand_over(const struct tensors *t, uint8_t *shared, const char *ba
     size_t count = 0;
     uint64_t was = 0;
     const uint64_t begun = clock_now_ns();
-    const uint64_t sum = tensors_sum(t, shared);
+    const uint64_t sum = tensors_sum(t, shared, THREADS);
     must(contribution_write(&job, &result, &err), &err);
-    const uint64_t after = tensors_sum(t, shared);
-    must(tensors_load(t, base, shared, false, &count, &was, &err), &err);
+    const uint64_t after = tensors_sum(t, shared, THREADS);
+    must(tensors_load(t, base, shared, false, THREADS, &count, &was, &err), &err);
     if (after != sum || was != sum)
         exit(1);
     (void)close(end.base);

@@ -400,10 +400,92 @@ static void test_result_names_the_blob(void **state)
     fx_end(&f);
 }
 
+/* A module of several chunks and of tensors that are none: whatever threads there are, the blob,
+ * its hash and what is left over are the same bytes; and so is what is said of the first bad value.
+ */
+#define WIDE_TENSORS 3
+static const uint64_t wide_shape[WIDE_TENSORS] = {5, 200001, 65536};
+
+static int read_wide(void *arg, const struct layout *layout, size_t t, uint64_t first, size_t n,
+                     float *out, struct err *err)
+{
+    const size_t *bad = arg;
+    for (size_t i = 0; i < n; i++)
+        out[i] = (float)sin((double)(t * 1000000 + first + i));
+    if (t == 1 && bad[0] >= first && bad[0] < first + n)
+        out[bad[0] - first] = NAN;
+    if (t == 2 && bad[1] >= first && bad[1] < first + n)
+        return err_set(err, -EIO, "cannot read it");
+    return 0;
+}
+
+static void write_wide(const char *path)
+{
+    struct st_writer *w = st_writer_new();
+    struct err err = {0};
+    static float zeros[200001];
+    static const char *const names[WIDE_TENSORS] = {"a", "b", "c"};
+    for (size_t t = 0; t < WIDE_TENSORS; t++)
+        assert_int_equal(st_writer_add(w, names[t], ST_F32, 1, &wide_shape[t], &err), 0);
+    assert_int_equal(st_writer_open(w, path, &err), 0);
+    for (size_t t = 0; t < WIDE_TENSORS; t++)
+        assert_int_equal(st_writer_write(w, zeros, (size_t)wide_shape[t] * sizeof(*zeros), &err),
+                         0);
+    assert_int_equal(st_writer_commit(w, NULL, NULL, &err), 0);
+    st_writer_free(w);
+}
+
+static void test_threads_change_nothing(void **state)
+{
+    (void)state;
+    struct fixture f;
+    size_t bad[2] = {SIZE_MAX, SIZE_MAX};
+    struct contribution_result r, first = {0};
+    fx_begin(&f);
+    char *base = fx_path(&f, "base"), *blob = fx_path(&f, "c"), *pending = fx_path(&f, "p");
+    write_wide(base);
+    for (int c = 0; c < CODEC_COUNT; c++) {
+        uint8_t left[2][HASH_BYTES];
+        for (int threads = 0; threads < 5; threads++) {
+            struct err err = {0};
+            struct contribution_job job = {.base_path = base,
+                                           .read = read_wide,
+                                           .read_arg = bad,
+                                           .threads = threads,
+                                           .codec = (enum codec)c,
+                                           .samples = 1,
+                                           .residual_pending = pending,
+                                           .out_path = blob};
+            uint8_t sha256[HASH_BYTES];
+            assert_int_equal(contribution_write(&job, &r, &err), 0);
+            first = threads ? first : r;
+            assert_memory_equal(&r, &first, sizeof(r));
+            assert_int_equal(hash_file(blob, sha256, NULL, &err), 0);
+            assert_memory_equal(sha256, r.sha256, HASH_BYTES);
+            if (c != CODEC_F32) {
+                assert_int_equal(hash_file(pending, left[threads > 0], NULL, &err), 0);
+                assert_memory_equal(left[0], left[threads > 0], HASH_BYTES);
+            }
+            assert_int_equal(residual_drop(pending, &err), 0);
+            bad[0] = 100000;
+            bad[1] = 0; /* behind it */
+            assert_int_equal(contribution_write(&job, &r, &err), -ERR_FORMAT);
+            assert_non_null(strstr(err.msg, "tensor b holds a value that is not finite"));
+            assert_false(file_exists(pending));
+            bad[0] = bad[1] = SIZE_MAX;
+        }
+    }
+    mem_free(base);
+    mem_free(blob);
+    mem_free(pending);
+    fx_end(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_result_names_the_blob),
+        cmocka_unit_test(test_threads_change_nothing),
         cmocka_unit_test(test_sum_is_conserved),
         cmocka_unit_test(test_sum_is_conserved_to_rounding),
         cmocka_unit_test(test_residual_drop),

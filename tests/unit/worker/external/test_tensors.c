@@ -131,7 +131,7 @@ static void keeps_buffers(void **state)
     assert_false(layout_is_buffer(&l, (size_t)(st_find(&l.st, "w") - l.st.tensors)));
     assert_int_equal(st_dtype_at_home(&l.st, st_find(&l.st, "count")), ST_I64);
     assert_int_equal(st_dtype_at_home(&l.st, st_find(&l.st, "order")), ST_I32);
-    OK(tensors_load(&t, path, again, false, &count, NULL, err));
+    OK(tensors_load(&t, path, again, false, 2, &count, NULL, err));
     assert_int_equal(count, 4);
     assert_memory_equal(shared + t.header.len, again + t.header.len, t.bytes - t.header.len);
     float end[3];
@@ -166,9 +166,10 @@ static void takes_users_integers(void **state)
         OK(st_writer_commit(w, NULL, NULL, err));
         st_writer_free(w);
         if (!same)
-            FAILS(tensors_load(&t, path, shared, true, &count, NULL, err), "count is of type U64");
+            FAILS(tensors_load(&t, path, shared, true, 2, &count, NULL, err),
+                  "count is of type U64");
     }
-    OK(tensors_load(&t, path, shared, true, &count, NULL, err));
+    OK(tensors_load(&t, path, shared, true, 2, &count, NULL, err));
     assert_int_equal(*(int64_t *)(void *)(shared + t.items[2].offset), 77);
     mem_free(shared);
     tensors_release(&t);
@@ -264,21 +265,21 @@ static void keeps_values(void **state)
     size_t count = 0;
     OK(tensors_save(&t, 0, shared, path, sha256, &bytes, err));
     uint64_t was = 0;
-    OK(tensors_load(&t, path, again, false, &count, &was, err));
-    assert_true(was != tensors_sum(&t, again)); /* of the zeros that were there */
+    OK(tensors_load(&t, path, again, false, 2, &count, &was, err));
+    assert_true(was != tensors_sum(&t, again, 2)); /* of the zeros that were there */
     was = 0;
-    OK(tensors_load(&t, path, again, false, &count, &was, err));
-    assert_true(was == tensors_sum(&t, again));
+    OK(tensors_load(&t, path, again, false, 2, &count, &was, err));
+    assert_true(was == tensors_sum(&t, again, 2));
     again[t.items[1].offset] ^= 1;
     was = 0;
-    OK(tensors_load(&t, path, again, false, &count, &was, err));
-    assert_true(was != tensors_sum(&t, again));
+    OK(tensors_load(&t, path, again, false, 2, &count, &was, err));
+    assert_true(was != tensors_sum(&t, again, 2));
     assert_int_equal(count, 6);
     assert_memory_equal(shared + t.header.len, again + t.header.len, t.bytes - t.header.len);
-    const uint64_t sum = tensors_sum(&t, shared);
-    assert_true(sum == tensors_sum(&t, again));
+    const uint64_t sum = tensors_sum(&t, shared, 2);
+    assert_true(sum == tensors_sum(&t, again, 2));
     again[t.bytes - 1] ^= 1;
-    assert_true(sum != tensors_sum(&t, again));
+    assert_true(sum != tensors_sum(&t, again, 2));
     h[5] = 0x7e00;
     FAILS(tensors_save(&t, 0, shared, path, sha256, &bytes, err), "no finite number");
     mem_free(shared);
@@ -308,7 +309,7 @@ static void only_changes_count(void **state)
     size_t count = 0;
     struct st st;
     float end[3];
-    OK(tensors_load(&t, path, shared, false, &count, NULL, err));
+    OK(tensors_load(&t, path, shared, false, 2, &count, NULL, err));
     OK(st_open(path, &st, err));
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     OK(tensors_read_end(&t.items[0], shared, 0, 3, fd, &st.tensors[0], end, err));
@@ -343,13 +344,13 @@ static void refuses_files(void **state)
     uint8_t *shared = mem_alloc(wider.bytes), *ours = mem_alloc(t.bytes);
     size_t count = 0;
     OK(tensors_save(&wider, 0, shared, path, NULL, NULL, err));
-    FAILS(tensors_load(&t, path, ours, false, &count, NULL, err),
+    FAILS(tensors_load(&t, path, ours, false, 2, &count, NULL, err),
           "a.weight is (3, 1), but in version 0 it");
-    FAILS(tensors_load(&t, path, ours, true, &count, NULL, err), "a.weight is (3, 1)");
+    FAILS(tensors_load(&t, path, ours, true, 2, &count, NULL, err), "a.weight is (3, 1)");
     OK(tensors_save(&foreign, 0, shared, path, NULL, NULL, err));
-    FAILS(tensors_load(&t, path, ours, false, &count, NULL, err), "does not have");
+    FAILS(tensors_load(&t, path, ours, false, 2, &count, NULL, err), "does not have");
     count = 0;
-    OK(tensors_load(&t, path, ours, true, &count, NULL, err)); /* a user's file may hold more */
+    OK(tensors_load(&t, path, ours, true, 2, &count, NULL, err)); /* a user's file may hold more */
     assert_int_equal(count, 0);
     mem_free(shared);
     mem_free(ours);
