@@ -15,14 +15,17 @@
 struct row {
     int part; /* EncoderPart of skerry.proto */
     const char *name, *what, *key, *advice;
+    const char *otherwise; /* what else an older coordinator takes; NULL: nothing */
 };
 
 static const struct row rows[] = {
     [FOLDER_TRAINER] = {3, "trainer.tar", "the trainer's files", "trainer.files",
-                        "data belong under data, and packages into trainer.setup"},
+                        "data belong under data, and packages into trainer.setup", NULL},
     [FOLDER_COMPANIONS] =
         {4, "companions.tar", "the files beside the weights", "model.warm_start",
-         "name the file of weights, or the index of its pieces, to leave the others out"},
+         "name the file of weights, or the index of its pieces, to leave the others out",
+         "name the file of weights, or the index of its pieces, as model.warm_start to leave the "
+         "others out"},
 };
 
 /* A walk over the folder; with tar the files are added to it. */
@@ -155,5 +158,20 @@ int folder_upload(struct cli *cli, enum folder_kind kind, const char *folder, bo
     (void)file_remove_tree(dir, NULL); /* in the temporary directory */
     mem_free(path);
     mem_free(dir);
+    return rc;
+}
+
+int folder_refused(int rc, struct err *err)
+{
+    for (size_t i = 0; rc < 0 && i < sizeof(rows) / sizeof(*rows); i++) {
+        char said[64];
+        (void)snprintf(said, sizeof(said), "].part is %d, expected", rows[i].part);
+        if (strstr(err->msg, said))
+            return err_set(err, rc,
+                           "the coordinator is older than this command and takes no such part of a "
+                           "job as %s: upgrade the coordinator%s%s",
+                           rows[i].what, rows[i].otherwise ? ", or " : "",
+                           rows[i].otherwise ? rows[i].otherwise : "");
+    }
     return rc;
 }

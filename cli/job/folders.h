@@ -24,4 +24,8 @@ int folder_check(enum folder_kind kind, const char *folder, size_t *ret_files, s
 int folder_upload(struct cli *cli, enum folder_kind kind, const char *folder, bool progress,
                   json_t *body, struct err *err);
 
+/* What a job with folders was refused with: rc, and where a coordinator of an older release does
+ * not know of such folders, a sentence that says so in place of its own. */
+int folder_refused(int rc, struct err *err);
+
 #endif

@@ -481,7 +481,7 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
         json_decref(body);
         return rc;
     }
-    rc = cli_call(cli, "POST", body, &answer, err, "/v1/jobs");
+    rc = folder_refused(cli_call(cli, "POST", body, &answer, err, "/v1/jobs"), err);
     json_decref(body);
     /* The coordinator's own word about the job. */
     if (rc == -EINVAL || rc == -EBUSY || rc == -ERR_LIMIT || rc == -ERR_NOTFOUND)
