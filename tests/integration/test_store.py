@@ -17,6 +17,7 @@ from object_store import ACCESS, SECRET
 from swarm import Swarm, die_with_us
 from test_faults import epochs_add_up
 
+TOOLS = os.path.join(os.environ.get("SKERRY_BUILD", "build"), "release", "tests", "tools")
 KEY = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": "", "AWS_REGION": "us-east-1"}
 BUSY = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
@@ -28,6 +29,7 @@ class Relay(http.server.ThreadingHTTPServer):
     def __init__(self, port):
         super().__init__(("127.0.0.1", 0), Handler)
         self.port, self.mode, self.asked, self.over = port, "ok", 0, threading.Event()
+        self.refuse = None  # requests with this in their URL are busy
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request, address):
@@ -53,6 +55,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.asked += 1
         mode = self.server.mode
+        if self.server.refuse and self.server.refuse in self.path:
+            mode = "busy"
         if mode == "silent":
             self.server.over.wait(60)
             self.close_connection = True
@@ -264,6 +268,25 @@ def test_what_is_deleted_goes(tmp_path, store):
             count = int(float(status.split("\nskerry_blobs ")[1].split("\n")[0]))
             return count == len(store.blobs("gone"))
         wait_until(same, 30, "the bucket to have what is on record and no more")
+
+
+def test_parts(tmp_path, store):
+    """A file in parts, at the real store; when one part was refused, the next try sends what is missing."""
+    path = str(tmp_path / "file")
+    with open(path, "wb") as f:
+        f.write(os.urandom(1000000))
+
+    def put():
+        return subprocess.run([f"{TOOLS}/common/net/s3_parts", store.relay.url, "blobs", "parts/one", path, "300000"], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=60, env={**os.environ, **KEY})
+    store.relay.refuse = "partNumber=3"
+    done = put()
+    assert done.returncode == 1 and "SlowDown" in done.stderr
+    store.relay.refuse = None
+    done = put()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "7\n"  # uploads, parts of this one, two parts, the end, HEAD and GET
+    assert "parts/one" in store.names()
 
 
 # ---- starting ----

@@ -376,6 +376,8 @@ static int s3_open_blob(struct blobstore *base, const struct blob_id *id, int *r
         used_now(s, e);
     } else {
         rc = e && e->here ? elsewhere(err) : nothing(id, err);
+        if (e)
+            settle(s, e);
     }
     unlock(s);
     return rc;

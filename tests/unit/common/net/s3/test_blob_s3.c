@@ -343,6 +343,31 @@ static void test_adopt(void **state)
     assert_false(is_far(r, &id));
 }
 
+/* Somebody empties the directory: what the store has comes back, and what it has not is gone. */
+static void test_emptied(void **state)
+{
+    struct rig *r = *state;
+    const struct blob_id a = put_and_send(r, 1);
+    r->f.down = true;
+    const struct blob_id b = put(r, 2);
+    char *cache = file_join(r->dir, "cache"), *one = blob_dir_file(cache, a.sha256),
+         *two = blob_dir_file(cache, b.sha256);
+    uint64_t size;
+    int fd;
+    UNTIL(health(r).failing_since_unix_ms != 0);
+    assert_int_equal(unlink(one) | unlink(two), 0);
+    assert_true(is_far(r, &a));
+    assert_int_equal(r->s->ops->get(r->s, &b, &fd, &size, &r->err), -ERR_NOTFOUND);
+    assert_false(blobstore_has(r->s, &b, NULL));
+    r->f.down = false;
+    reopen(r); /* the directory is counted anew */
+    assert_int_equal(local(r, &a, true), 0);
+    let_go(r, &a);
+    mem_free(cache);
+    mem_free(one);
+    mem_free(two);
+}
+
 static void test_stop(void **state)
 {
     struct rig *r = *state;
@@ -396,6 +421,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_damaged, begin, end),
         cmocka_unit_test_setup_teardown(test_again, begin, end),
         cmocka_unit_test_setup_teardown(test_adopt, begin, end),
+        cmocka_unit_test_setup_teardown(test_emptied, begin, end),
         cmocka_unit_test_setup_teardown(test_stop, begin, end),
         cmocka_unit_test_setup_teardown(test_refused, begin, end),
         cmocka_unit_test_setup_teardown(test_quota, begin, end),
