@@ -5,10 +5,12 @@
  *   outer step done, timer ────────────────────────────────────────────────────┤
  *                                            once per turn of the loop:        ▼
  *                 jobs advance ──► parked workers get tasks ──► ONE commit ──► replies
+ *                                                             (writer thread)
  *
- * Nothing is answered before the commit (invariant 3).  When a commit fails
- * (disk full) replies and rows wait, new changes are refused with -ENOSPC, and
- * the commit is tried again every second.  Loop thread. */
+ * The loop goes on while a commit is under way, and what comes meanwhile is the next turn.  Nothing
+ * is answered before the commit that has it (invariant 3).  When a commit fails (disk full) replies
+ * and rows wait, new changes are refused with -ENOSPC, and the commit is tried again every second.
+ * Loop thread. */
 #ifndef COORDINATOR_COORDINATOR_H
 #define COORDINATOR_COORDINATOR_H
 
