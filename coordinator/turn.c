@@ -22,10 +22,12 @@
 #include "coordinator/state/poll.h"
 #include "coordinator/state/core.h"
 
-/* What waits for this commit is made of what it has: the state as it is now. */
+/* What waits for the commit that is handed over is made of what it has: the state as it is now.
+ * What making it changes or waits for is of the next one. */
 static void make_answers(struct coordinator *co)
 {
     struct list *l;
+    list_append(&co->group.durables, &co->next.durables);
     while ((l = list_pop(&co->next.replies)) != NULL) {
         struct reply *r = list_entry(l, struct reply, link);
         list_push(&co->group.replies, l);
@@ -33,7 +35,6 @@ static void make_answers(struct coordinator *co)
             rpc_request_hold(r->req);
         r->send(co, r);
     }
-    list_append(&co->group.durables, &co->next.durables);
     poll_hand(co);
 }
 
@@ -93,15 +94,21 @@ static void failed(struct coordinator *co)
     loop_timer_start(co->retry, CORE_COMMIT_RETRY_MS, 0);
 }
 
+/* What the commit has may be known. */
+static void tell(struct coordinator *co)
+{
+    folds_told(co);
+    gc_after_commit(co); /* before the replies: they may drop what only the next commit drops */
+    release(co);
+}
+
 static void succeeded(struct coordinator *co)
 {
     if (!co->store_ok)
         log_info("store", "the state can be written again, going on");
     co->store_ok = true;
     co->store_error[0] = '\0';
-    folds_told(co);
-    gc_after_commit(co); /* before the replies: they may drop what only the next commit drops */
-    release(co);
+    tell(co);
 }
 
 /* The commit is done, or not. */
@@ -111,7 +118,10 @@ static void written(void *arg, int rc)
     co->writing = false;
     store_written(co->store, rc);
     if (co->closing) {
-        take_back(co); /* all is committed once more, and then answered */
+        if (rc == 0)
+            tell(co);
+        else
+            take_back(co); /* it is committed once more, and what waits is refused */
         return;
     }
     if (core_now(co) - co->writing_ms > CORE_SLOW_MS)
@@ -139,8 +149,9 @@ static void commit(struct coordinator *co)
     persist_changes(co->store, &co->state);
     folds_hand(co);
     gc_hand(co);
+    const bool rows = store_hand(co->store);
     make_answers(co);
-    if (!store_hand(co->store)) {
+    if (!rows) {
         succeeded(co);
         return;
     }

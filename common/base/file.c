@@ -318,16 +318,27 @@ void file_out_abort(struct file_out *f)
     out_reset(f);
 }
 
-int file_write_atomic(const char *path, const void *data, size_t len, mode_t mode, struct err *err)
+static int write_whole(const char *path, const void *data, size_t len, mode_t mode,
+                       int (*end)(struct file_out *, struct err *), struct err *err)
 {
     struct file_out f;
     int rc = file_out_open(&f, path, mode, err);
     if (rc == 0)
         rc = file_out_write(&f, data, len, err);
     if (rc == 0)
-        rc = file_out_commit(&f, err);
+        rc = end(&f, err);
     file_out_abort(&f);
     return rc;
+}
+
+int file_write_atomic(const char *path, const void *data, size_t len, mode_t mode, struct err *err)
+{
+    return write_whole(path, data, len, mode, file_out_commit, err);
+}
+
+int file_write_put(const char *path, const void *data, size_t len, mode_t mode, struct err *err)
+{
+    return write_whole(path, data, len, mode, file_out_put, err);
 }
 
 bool file_exists(const char *path)

@@ -19,6 +19,8 @@ int file_read(const char *path, size_t max, struct buf *out, struct err *err);
 
 /* temp + write + fsync + rename + fsync of the directory. */
 int file_write_atomic(const char *path, const void *data, size_t len, mode_t mode, struct err *err);
+/* The same without waiting for the disk: for what a power cut may take. */
+int file_write_put(const char *path, const void *data, size_t len, mode_t mode, struct err *err);
 
 /* The same, in pieces.  open -> write* -> commit, or abort (after commit it is a
  * no-op, so `out:` labels may always call it).  Pieces may also be placed with

@@ -6,7 +6,7 @@
 #include "coordinator/http/http_json.h"
 #include "coordinator/view/view.h"
 
-#define KEPT_BYTES_MAX (4u << 20)
+#define KEPT_BYTES_MAX (16u << 20)
 
 /* ---- answers that wait for the disk -------------------------------------- */
 
@@ -33,9 +33,12 @@ static void send_pending(struct pending *p)
 {
     http_reply_header(p->req, "Cache-Control", "no-store");
     http_reply_bytes(p->req, p->status, p->type, p->text, p->len);
-    if (!p->keep || p->len > KEPT_BYTES_MAX)
+    if (!p->keep)
         return;
-    mem_free(p->api->kept);
+    mem_free(p->api->kept); /* an old one would be shown as if it were of now */
+    p->api->kept = NULL;
+    if (p->len > KEPT_BYTES_MAX)
+        return;
     p->api->kept = p->text;
     p->text = NULL;
 }
@@ -200,8 +203,8 @@ void http_answer_refused(struct http_api *api, struct http_request *r, const str
     const struct answer a = answer_of(err->code);
     if (a.status == 404 || a.status == 409 || a.status == 429) {
         struct pending *p = pending_json(api, r, a.status,
-                                         json_pack("{s:{s:s, s:s%}}", "error", "code", a.word,
-                                                   "message", err->msg, strlen(err->msg)));
+                                         json_pack("{s:{s:s, s:o}}", "error", "code", a.word,
+                                                   "message", http_json_text(err->msg)));
         if (p != NULL)
             show(p, 0, NULL);
     } else {

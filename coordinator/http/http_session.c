@@ -55,7 +55,8 @@ static void save(const struct http_sessions *s)
             (void)buf_printf(&text, "%s t%llu %llu\n", hash_hex(e->hash, HASH_BYTES, hex),
                              (unsigned long long)e->holder, (unsigned long long)(opened_ms / 1000));
     }
-    if (file_write_atomic(s->path, buf_str(&text), text.len, 0600, &err) < 0)
+    /* Not flushed, as the loop waits for no disk: a loss of power ends logins. */
+    if (file_write_put(s->path, buf_str(&text), text.len, 0600, &err) < 0)
         log_warn("http", "logins of browsers end with this process: %s", err.msg);
     buf_release(&text);
 }

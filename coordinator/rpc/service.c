@@ -315,8 +315,8 @@ static bool revoked(const struct coordinator *co, const struct worker *w, const 
 {
     if (p == NULL)
         return false;
-    if (t == NULL)
-        return true;
+    if (t == NULL) /* or its end is on its way to the disk */
+        return co->state.tasks_gone.n == 0 && !co->writing;
     const bool mine = t->state == TASK_LEASED && t->worker_id == w->id && t->attempt == p->attempt;
     /* A finished task that is still being tidied up is no reason to stop. */
     const bool done = t->state == TASK_DONE && t->worker_id == w->id;

@@ -92,14 +92,8 @@ static void store(struct modules *m)
     }
     pthread_mutex_unlock(&m->lock);
     struct err err = {0};
-    struct file_out f; /* not flushed: after a loss of power versions are fetched */
-    int rc = file_out_open(&f, m->path, 0600, &err);
-    if (rc == 0)
-        rc = file_out_write(&f, buf_str(&text), text.len, &err);
-    if (rc == 0)
-        rc = file_out_put(&f, &err);
-    file_out_abort(&f);
-    if (rc < 0)
+    /* Not flushed: after a loss of power versions are fetched. */
+    if (file_write_put(m->path, buf_str(&text), text.len, 0600, &err) < 0)
         log_warn("modules", "what is held is not remembered: %s", err.msg);
     buf_release(&text);
 }

@@ -196,14 +196,19 @@ static void test_end_not_written(void **state)
 /* ---- while a commit is under way ------------------------------------------- */
 
 /* A commit that does not end before let_go(). */
-static void stall(struct rig *r)
+static void stall_now(struct rig *r)
 {
-    settle(r);
     slow_disk_stand(true);
     (void)submit(r);
     turn(r->co);
     assert_true(r->co->writing);
     slow_disk_wait();
+}
+
+static void stall(struct rig *r)
+{
+    settle(r);
+    stall_now(r);
 }
 
 static void let_go(struct rig *r)
@@ -365,17 +370,28 @@ static void test_shown(void **state)
     assert_false(core_when_shown(co, NULL, note_shown, &first));
 }
 
-/* The commit that is under way ends before the coordinator does, and what waits is refused. */
+static int said_of_first;
+
+static void on_first(void *arg, int rc)
+{
+    said_of_first = rc;
+}
+
+/* The commit that is under way ends before the coordinator does; who waits for it is told, who
+ * waits for the next one is refused. */
 static void test_close_under_way(void **state)
 {
     struct rig *r = *state;
     struct fake *a = &r->workers[0];
     assert_int_equal(join(r, a, SKERRY_VERSION), 0);
-    stall(r);
-    said = 1;
+    settle(r);
+    said = said_of_first = 1;
+    core_when_durable(r->co, on_first, NULL);
+    stall_now(r);
     core_when_durable(r->co, on_durable, NULL);
     slow_disk_stand(false);
     stop(r);
+    assert_int_equal(said_of_first, 0);
     assert_int_equal(said, -ERR_CANCELLED);
     start(r);
     assert_int_equal(r->co->state.n_jobs, 1);
