@@ -1,5 +1,5 @@
-/* Puts a file into an object store in parts, and reads it back:  s3_parts ENDPOINT BUCKET KEY FILE
- * PART_BYTES Prints the requests that it took. */
+/* Puts a file into an object store in parts, and reads it back.  Its words: the endpoint, the
+ * bucket, the key, the file, and the bytes of a part.  Prints the requests that it took. */
 #include "common/base/base.h"
 #include "common/base/hash.h"
 #include "common/net/s3/client.h"
