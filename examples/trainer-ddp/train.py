@@ -1,0 +1,85 @@
+"""An island of several devices with DistributedDataParallel: rank 0 joins the swarm and tells the others.
+
+    trainer: {command: python3 -m skerry.torchrun --standalone --nproc-per-node 8 train.py, files: .}"""
+import contextlib
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import skerry
+
+
+def tell(what=None):
+    """What rank 0 says, to all of them."""
+    box = [what]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def share(model, optimizer, goes_on):
+    """Weights, and an optimiser's state that is not the one of the phase before, from rank 0 to the others."""
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, src=0)
+    if not goes_on:
+        state = tell(optimizer.state_dict()["state"] if dist.get_rank() == 0 else None)
+        optimizer.state.clear()
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def step(ddp, optimizer, batch):
+    """One step of all: each has its part of the batch; the mean loss."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    x, y = (t.to(next(ddp.parameters()).device)[rank::world] for t in batch)
+    loss = nn.functional.mse_loss(ddp(x), y)
+    optimizer.zero_grad()
+    loss.backward()  # DDP takes the mean of the gradients: parts of one size make it that of the batch
+    optimizer.step()
+    mean = loss.detach().clone()
+    dist.all_reduce(mean)
+    return mean.item() / world
+
+
+def data(phase):
+    """Batches of one's own (data: {kind: none}), of a size that divides among the ranks."""
+    g = torch.Generator().manual_seed(phase.first_step)
+    while phase.more:
+        x = torch.randn(phase.batch, 8, generator=g)
+        yield x, x @ torch.arange(16.0).view(8, 2) / 16
+
+
+def follow(ddp, optimizer):
+    """What the other ranks do."""
+    while (goes_on := tell()) is not None:
+        share(ddp.module, optimizer, goes_on)
+        while (batch := tell()) is not None:
+            step(ddp, optimizer, batch)
+
+
+def lead(ddp, optimizer):
+    with skerry.join(ddp.module, optimizer=optimizer) as island:
+        for phase in island.phases():
+            tell(phase.goes_on)
+            share(ddp.module, optimizer, phase.goes_on)
+            for batch in data(phase):
+                tell(batch)
+                phase.step(loss=step(ddp, optimizer, batch), samples=phase.batch)
+            tell(None)
+    tell(None)
+
+
+if __name__ == "__main__":
+    cuda = torch.cuda.is_available()
+    dist.init_process_group("nccl" if cuda else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    ddp = DistributedDataParallel(model)
+    with contextlib.suppress(RuntimeError):  # the group is gone when rank 0 is
+        (lead if dist.get_rank() == 0 else follow)(ddp, optimizer)
+    dist.destroy_process_group()
