@@ -294,18 +294,18 @@ model: {{type: external, context: 64}}
 trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}, TEXTS={texts}, STEP_S={step_s}{kills}]}}
 train: {{batch: 4}}
 recipe: {{replicas: 4}}
-outer: {{rounds: {rounds}, steps: {steps}, lr: 1, momentum: 0, ema: 0}}
+outer: {{rounds: {rounds}, steps: {steps}, lr: 1, momentum: 0, ema: 0{outer}}}
 wire: {{up: f32, down: f32}}
 """
 
 
-def count_samples(s, folder, texts, rounds, steps, step_s, disturb, kills=""):
+def count_samples(s, folder, texts, rounds, steps, step_s, disturb, kills="", outer=""):
     """Trains a job of four replicas whose weights count the samples, while disturb(told) does what it likes: how often
     each text was seen by the phases that were applied, and the ledger's epochs.  Every round adds a quarter of what its
     replicas have counted, which f32 has exactly."""
     folder.mkdir()
     job = write_program(folder, f"{HERE}/trainers/counted.py", COUNTED, texts=texts, rounds=rounds, steps=steps, step_s=step_s,
-                        kills=kills)
+                        kills=kills, outer=outer)
     with open(folder / "tales.jsonl", "w", encoding="utf-8") as f:
         for i in range(texts):
             f.write(json.dumps({"text": f"{i:04} {WORDS[i % len(WORDS)]}"}) + "\n")
@@ -344,5 +344,15 @@ def test_exact_samples(tmp_path):
             wait_until(over, 40, "the job to be done")
         seen, epochs = count_samples(s, tmp_path / "job", 300, 4, 25, 0.01, start_again, f", KILLS={kills}")
     assert len(again) == 4, again
+    assert seen.sum() == 4 * 4 * 25 * 4
+    assert miscounted(seen, epochs) == 0, (seen, epochs)
+
+
+def test_async(tmp_path):
+    """Without rounds: a worker does the phases of four replicas one after the other, each is applied by itself, a quarter of
+    what it has counted, and every sample counts as often as the ledger says."""
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        seen, epochs = count_samples(s, tmp_path / "job", 300, 4, 25, 0, lambda told: None, outer=", async: true")
     assert seen.sum() == 4 * 4 * 25 * 4
     assert miscounted(seen, epochs) == 0, (seen, epochs)
