@@ -1,6 +1,7 @@
 """Blobs in an object store: a real one (Swift, which verifies signatures) behind a relay that can misbehave."""
 import contextlib
 import http.server
+import json
 import os
 import shutil
 import signal
@@ -287,6 +288,42 @@ def test_parts(tmp_path, store):
     assert done.returncode == 0, done.stderr
     assert done.stdout == "7\n"  # uploads, parts of this one, two parts, the end, HEAD and GET
     assert "parts/one" in store.names()
+
+
+class Metadata(http.server.BaseHTTPRequestHandler):
+    """Amazon's metadata service, as far as it tells a role's key to who has asked for a token first."""
+
+    def log_message(self, *args):
+        pass
+
+    def answer(self):
+        if self.command == "PUT":
+            text = "word" if self.path == "/latest/api/token" and self.headers["X-aws-ec2-metadata-token-ttl-seconds"] else None
+        elif self.headers["X-aws-ec2-metadata-token"] != "word":
+            text = None
+        else:
+            role = {"AccessKeyId": ACCESS, "SecretAccessKey": SECRET, "Token": "of/a+session==", "Expiration": "2099-01-01T00:00:00Z"}
+            text = {"/latest/meta-data/iam/security-credentials/": "role\n",
+                    "/latest/meta-data/iam/security-credentials/role": json.dumps(role)}.get(self.path)
+        self.send_response(200 if text else 401)
+        self.send_header("Content-Length", len(text or ""))
+        self.end_headers()
+        self.wfile.write((text or "").encode())
+
+    do_GET = do_PUT = answer
+
+
+def test_the_role_of_a_machine(tmp_path, store):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as metadata:
+        threading.Thread(target=metadata.serve_forever, daemon=True).start()
+        env = {"AWS_ACCESS_KEY_ID": "", "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{metadata.server_address[1]}"}
+        swarm = Swarm(tmp_path)
+        try:
+            swarm.coordinator(*store.flags("role"), env=env)
+            assert not health(swarm)["error"] and "role/cluster" in store.names()
+        finally:
+            swarm.stop()
+            metadata.shutdown()
 
 
 # ---- starting ----
