@@ -27,7 +27,7 @@ model: {{type: external, context: 64}}
 trainer: {{command: "{command}", files: program, env: [PYTHONPATH={package}, LOG={log}{env}]{more}}}
 train: {{batch: 4}}
 recipe: {{replicas: {replicas}}}
-outer: {{rounds: {rounds}, steps: {steps}, lr: {lr}, momentum: {momentum}, ema: 0}}
+outer: {{rounds: {rounds}, steps: {steps}, lr: {lr}, momentum: {momentum}, warmup: 0, ema: 0}}
 wire: {{up: {wire}, down: {wire}}}
 """
 
