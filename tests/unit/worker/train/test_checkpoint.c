@@ -260,7 +260,7 @@ static void test_upscaler(void **state)
     struct err err = {0};
     struct bench a = open_spec(&spec, &opt);
     start(&a);
-    OK(checkpoint_save(a.t, path, NULL, 0, &err));
+    OK(checkpoint_save(a.t, path, NULL, 0, false, &err));
     struct bench b = open_spec(&spec, &opt);
     OK(checkpoint_load(b.t, path, NULL, &err));
     assert_int_equal(trainer_next_step(b.t), 0);
