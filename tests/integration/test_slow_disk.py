@@ -101,18 +101,23 @@ def test_what_was_read_in_a_stall_is_there_after_a_kill(stalling):
     swarm.worker("a")
     job = swarm.submit(**{**LONG, "rounds": 20, "steps": 4})
     swarm.wait_round(job, 2)
-    seen = [swarm.job(job)["round"]]
+    before = swarm.job(job)
     fast(swarm, "/v1/status")
     with ThreadPoolExecutor() as others:
         gate.shut()
-        asked = others.submit(swarm.get, f"/v1/jobs/{job}")  # shows what the stalled commit has, or what is durable
-        status = slow_status(swarm, 2)
-        seen += [j["round"] for j in status["jobs"]]
+        made = others.submit(swarm.post, "/v1/tokens", {"role": "viewer", "name": "late"})
+        slow_status(swarm, 1.5)
+        cancelled = others.submit(swarm.post, f"/v1/jobs/{job}/cancel", {})  # in memory it is, the disk has not heard of it
+        asked = others.submit(swarm.get, f"/v1/jobs/{job}")
+        status = slow_status(swarm, STALL_S)
+        assert status["jobs"][0]["state"] == "running", "what is shown is what was"
+        assert not made.done() and not cancelled.done() and not asked.done(), "what is not durable is not told"
         swarm.kill("coordinatord")
         gate.open()
-        try:
-            seen.append(asked.result().json()["round"])
-        except requests.RequestException:
-            pass  # it waited for a commit that never was
+        for answer in (made, cancelled, asked):
+            with pytest.raises(requests.RequestException):
+                answer.result()
     swarm.coordinator()
-    assert swarm.job(job)["round"] >= max(seen), "a round that was shown is never lost"
+    after = swarm.job(job)
+    assert after["state"] == "running", "nobody was told that it is cancelled"
+    assert after["round"] >= max(before["round"], status["jobs"][0]["round"]), "a round that was shown is never lost"
