@@ -140,7 +140,7 @@ static bool has(struct rig *r, const struct blob_ref *b)
 static void swept(struct rig *r)
 {
     uint64_t until = clock_now_ms() + DEADLINE_MS;
-    for (; r->co->sweeping || r->co->turn_scheduled; loop_turn(r->loop, true))
+    for (; r->co->sweeping || r->co->turn_scheduled || r->co->writing; loop_turn(r->loop, true))
         assert_true(clock_now_ms() < until);
 }
 
