@@ -26,6 +26,15 @@ uint64_t clock_now_ms(void)
     return clock_now_ns() / CLOCK_NS_PER_MS;
 }
 
+void clock_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr); /* on Linux none of these can fail */
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(cond, &attr);
+    (void)pthread_condattr_destroy(&attr);
+}
+
 uint64_t clock_wall_ms(void)
 {
     uint64_t fake = atomic_load(&fake_ns);

@@ -3,6 +3,8 @@
 #ifndef COMMON_BASE_CLOCK_H
 #define COMMON_BASE_CLOCK_H
 
+#include <pthread.h>
+
 #include "common/base/base.h"
 
 #define CLOCK_NS_PER_US 1000ULL
@@ -15,6 +17,9 @@ uint64_t clock_now_ms(void);
 
 /* Milliseconds since 1970, for display. */
 uint64_t clock_wall_ms(void);
+
+/* A condition whose timed waits go by CLOCK_MONOTONIC: a clock that is set back prolongs none. */
+void clock_cond_init(pthread_cond_t *cond);
 
 #define CLOCK_ISO_MAX 32
 /* "2026-11-21T12:53:15.042Z" of wall milliseconds into out; returns out. */

@@ -59,7 +59,7 @@ static int remember(const struct coordinator_options *o, struct err *err)
 }
 
 static int open_store(const struct coordinator_options *o, const char *cluster, const char *folder,
-                      struct blobstore **ret, struct err *err)
+                      bool known, struct blobstore **ret, struct err *err)
 {
     char *cache = file_join(o->data_dir, "cache");
     const char *endpoint = o->store_endpoint;
@@ -75,6 +75,7 @@ static int open_store(const struct coordinator_options *o, const char *cluster, 
         .cache_bytes = o->store_cache_bytes,
         .quota_bytes = o->blob_quota_bytes,
         .cluster = cluster,
+        .known = known,
     };
     struct blobstore *store;
     int rc = check_folder(o, folder, err);
@@ -97,7 +98,7 @@ int place_open(const struct coordinator_options *o, const char *cluster, struct 
         rc = err_set(err, -ERR_CONFIG, "the blobs of %s are in %s: start with --store %s",
                      o->data_dir, had, had);
     else if (o->store)
-        rc = open_store(o, cluster, folder, ret, err);
+        rc = open_store(o, cluster, folder, had != NULL, ret, err);
     else
         rc = blob_dir_open(folder, o->blob_quota_bytes, ret, err);
     mem_free(had);

@@ -135,7 +135,7 @@ static void brought(void *arg, int rc)
     else if (!g->err.code)
         (void)err_set(&g->err, rc, "the server is stopping");
     /* To a client all is one: it can be had, or not now. */
-    if (rc == -ECONNRESET || rc == -ECONNREFUSED || rc == -ETIMEDOUT || rc == -ENOENT)
+    if (rc < 0 && rc != -ERR_NOTFOUND && rc != -ERR_CANCELLED)
         g->err.code = -EAGAIN;
     if (rc < 0)
         reject(g->owner, g->req, &g->err);

@@ -13,6 +13,7 @@
 #define THREADS 4 /* that send and delete */
 #define PAUSE_MS 1000u
 #define PAUSE_MAX_MS 30000u
+#define GIVEN_UP_S 900 /* a piece of an upload that nobody wrote to for so long */
 #define IN_PREFIX "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
 
 /* A blob that the store has, is to have, or is to lose. */
@@ -191,6 +192,8 @@ static int make_room(struct store *s, uint64_t need, struct err *err)
         e->cached = false;
         list_remove(&e->used);
     }
+    if (s->cache->used_bytes + need > s->cache_max) /* what is left of uploads that were given up */
+        (void)s->cache->ops->tidy(s->cache, (int64_t)(clock_wall_ms() / 1000) - GIVEN_UP_S, NULL);
     if (s->cache->used_bytes + need <= s->cache_max)
         return 0;
     return err_set(
@@ -232,8 +235,8 @@ static int send_up(struct store *s, const struct blob_id *id, uint64_t size, str
     char *key = key_of(s, id), *path = NULL;
     unlock(s);
     int rc = s->cache->ops->local(s->cache, id, false, &path, err);
-    if (rc == 0)
-        rc = s3_put(s->c, key, path, size, id->sha256, err);
+    if (rc == 0 && (rc = s3_put(s->c, key, path, size, id->sha256, err)) == -ERR_NOTFOUND)
+        rc = err_set(err, -EAGAIN, "%s answers an upload as if it were not found", s3_where(s->c));
     mem_free(key);
     mem_free(path);
     lock(s);
@@ -277,7 +280,8 @@ static void do_one(struct store *s, struct object *e)
     if (is_to_be_sent(e)) {
         e->stale = false;
         rc = send_up(s, &e->id, e->size, &err);
-        if (rc == -ERR_NOTFOUND) { /* somebody has emptied the directory: nobody has it */
+        if (rc == -ERR_NOTFOUND && !blobstore_has(s->cache, &e->id, NULL)) {
+            /* Somebody has emptied the directory: nobody has it. */
             log_warn("store", "a blob that waited to be sent is gone from the cache: %s", err.msg);
             vanish(s, e);
         }
@@ -285,8 +289,7 @@ static void do_one(struct store *s, struct object *e)
         e->stored |= rc == 0;
     } else if (!e->here && e->stored) {
         rc = take_away(s, &e->id, &err);
-        e->stored = rc < 0;
-        e->stale &= rc < 0;
+        e->stored = e->stale = rc < 0; /* it may be done all the same: who comes again is sent */
     }
     e->busy = false;
     note(s, rc, &err);
@@ -301,7 +304,7 @@ static void wait_for_work(struct store *s)
         pthread_cond_wait(&s->changed, &s->lock);
         return;
     }
-    (void)clock_gettime(CLOCK_REALTIME, &until);
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
     const int64_t ns = until.tv_nsec + (int64_t)(s->paused_until_ms - now) * 1000000;
     until.tv_sec += ns / 1000000000;
     until.tv_nsec = ns % 1000000000;
@@ -423,9 +426,9 @@ static int bring(struct store *s, struct object *e, struct err *err)
     e->fetching = true;
     unlock(s);
     int rc = download(s, &e->id, size, err);
-    if (rc == -ERR_HASH) /* on its way, or there? */
+    if (rc == -ERR_HASH || rc == -ERR_FORMAT || rc == -ERR_LIMIT) /* on its way, or there? */
         rc = download(s, &e->id, size, err);
-    if (rc == -ERR_FORMAT)
+    if (rc == -ERR_FORMAT || rc == -ERR_LIMIT) /* shorter, longer: other bytes */
         rc = -ERR_HASH;
     lock(s);
     e->fetching = false;
@@ -434,12 +437,22 @@ static int bring(struct store *s, struct object *e, struct err *err)
         used_now(s, e);
         if (!e->here) /* it was hidden meanwhile */
             uncache(s, e);
-    } else if (rc == -ERR_NOTFOUND && e->stored && !e->busy) {
+    } else if (rc == -ERR_NOTFOUND && e->stored && !e->busy && !e->cached) {
         e->stored = false; /* it was taken out of the bucket by others */
         vanish(s, e);
     }
     pthread_cond_broadcast(&s->changed);
     return rc;
+}
+
+/* Somebody else brings the blob: its failure is the failure of all who wait. */
+static int wait_for_fetch(struct store *s, const struct blob_id *id, struct err *err)
+{
+    pthread_cond_wait(&s->changed, &s->lock);
+    const struct object *e = find_here(s, id);
+    return e && !e->fetching && !e->cached
+               ? err_set(err, -EAGAIN, "the blob could not be brought from the store just now")
+               : 0;
 }
 
 static int s3_local(struct blobstore *base, const struct blob_id *id, bool wait, char **ret_path,
@@ -455,7 +468,7 @@ static int s3_local(struct blobstore *base, const struct blob_id *id, bool wait,
         else if (s->stopping)
             rc = err_set(err, -ERR_CANCELLED, "the coordinator is stopping");
         else if (e->fetching)
-            pthread_cond_wait(&s->changed, &s->lock);
+            rc = wait_for_fetch(s, id, err);
         else if ((rc = bring(s, e, err)) < 0 || !e->here)
             settle(s, e);
     }
@@ -711,8 +724,10 @@ static int split(const char *url, char bucket[64], char **ret_prefix, struct err
 }
 
 /* Says whose the prefix is, or finds it said. */
-static int claim(const struct store *s, const char *prefix, const char *cluster, struct err *err)
+static int claim(const struct store *s, const struct blob_s3_options *o, const char *prefix,
+                 struct err *err)
 {
+    const char *cluster = o->cluster;
     char had[128] = "", *key = str_printf("%s%scluster", prefix, *prefix ? "/" : "");
     int rc = s3_get_text(s->c, key, had, sizeof(had), err);
     if (rc == 0 && strcmp(had, cluster) != 0)
@@ -720,6 +735,11 @@ static int claim(const struct store *s, const char *prefix, const char *cluster,
                      "%s/%s has the blobs of another cluster (%.32s): give this one a prefix of "
                      "its own in --store",
                      s3_where(s->c), prefix, had);
+    else if (rc == -ERR_NOTFOUND && o->known)
+        rc = err_set(err, -ERR_CONFIG,
+                     "%s/%s does not know this cluster: the endpoint is another one than before, "
+                     "or the prefix was emptied",
+                     s3_where(s->c), prefix);
     else if (rc == 0 || rc == -ERR_NOTFOUND)
         rc = s3_put_text(s->c, key, cluster, err);
     mem_free(key);
@@ -772,7 +792,7 @@ static int open_all(struct store *s, const struct blob_s3_options *o, struct err
     s->prefix = str_printf("%s%sblobs/", prefix, *prefix ? "/" : "");
     rc = s3_open(&c, &s->c, err);
     if (rc == 0)
-        rc = claim(s, prefix, o->cluster, err);
+        rc = claim(s, o, prefix, err);
     if (rc == 0)
         rc = s3_list(s->c, s->prefix, add_stored, s, err);
     if (rc == 0)
@@ -808,7 +828,7 @@ int blob_s3_open(const struct blob_s3_options *o, struct blobstore **ret, struct
     s->quota = o->quota_bytes;
     s->cache_max = o->cache_bytes;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->changed, NULL);
+    clock_cond_init(&s->changed);
     list_init(&s->used);
     list_init(&s->work);
     int rc = open_all(s, o, err);

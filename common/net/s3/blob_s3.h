@@ -30,6 +30,7 @@ struct blob_s3_options {
     uint64_t cache_bytes;
     uint64_t quota_bytes; /* of all blobs; 0: none */
     const char *cluster;  /* whose blobs these are */
+    bool known;           /* they have been there before: the prefix must say so */
 };
 
 /* Opens the store: writes the cluster's id (so that a key that may not write shows now), lists what

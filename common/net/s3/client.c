@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/net/http/http_curl.h"
 #include "common/net/s3/client_impl.h"
@@ -46,6 +47,10 @@ static int set_endpoint(struct s3 *c, const struct s3_options *o, struct err *er
     (void)snprintf(c->scheme, sizeof(c->scheme), "%.*s", (int)(host - url), url);
     /* A name with dots matches no certificate of Amazon's as a part of a host. */
     c->virtual_host = o->virtual_host || (!o->endpoint && !strchr(c->bucket, '.'));
+    const char *usual = str_starts(url, "https://") ? ":443" : ":80"; /* no client names it */
+    const size_t tail = strlen(usual);
+    if (n > tail && strncmp(host + 3 + n - tail, usual, tail) == 0)
+        n -= tail;
     (void)snprintf(c->host, sizeof(c->host), "%s%s%.*s", c->virtual_host ? c->bucket : "",
                    c->virtual_host ? "." : "", (int)n, host + 3);
     (void)snprintf(c->where, sizeof(c->where), "%s://%s%s%s", c->scheme, c->host,
@@ -77,7 +82,7 @@ int s3_open(const struct s3_options *o, struct s3 **ret, struct err *err)
         return rc;
     }
     pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->wake, NULL);
+    clock_cond_init(&c->wake);
     *ret = c;
     return 0;
 }
@@ -131,7 +136,9 @@ static int put_whole(struct s3 *c, const char *key, int fd, uint64_t size, const
     r.headers[0] = (struct s3_pair){"x-amz-checksum-sha256", sum};
     r.fd = fd;
     r.size = size;
-    const int rc = s3_request_run(c, &r, err);
+    int rc = s3_request_run(c, &r, err);
+    if (rc == 0 && !*r.etag) /* a proxy says 200 to anything */
+        rc = err_set(err, -ERR_REMOTE, "%s took a blob without an ETag", c->where);
     s3_request_release(&r);
     return rc;
 }

@@ -148,8 +148,10 @@ static int sign_in(struct s3 *c, bool again, struct s3_credentials *ret, struct 
         return 0;
     struct s3_credentials fresh;
     int rc = s3_credentials_read(&fresh, err);
-    if (rc < 0)
-        return !again && now_s < ret->ends_s ? 0 : rc;
+    if (rc < 0 && !again && now_s < ret->ends_s)
+        return 0;
+    if (rc < 0) /* it had one: the service is busy, the settings are right */
+        return err_set(err, -EAGAIN, "the machine's role gives no new key of the store just now");
     pthread_mutex_lock(&c->lock);
     *ret = c->who = fresh;
     pthread_mutex_unlock(&c->lock);
@@ -333,7 +335,7 @@ static void wait_ms(struct s3 *c, uint32_t ms)
     uint16_t chance;
     hash_random(&chance, sizeof(chance));
     ms = ms / 2 + (uint32_t)((uint64_t)ms * chance / UINT16_MAX);
-    (void)clock_gettime(CLOCK_REALTIME, &until);
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
     const int64_t ns = until.tv_nsec + (int64_t)ms * 1000000;
     until.tv_sec += ns / 1000000000;
     until.tv_nsec = ns % 1000000000;

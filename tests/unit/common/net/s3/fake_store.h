@@ -304,7 +304,8 @@ static inline bool fake_do(struct fake_store *f, int fd, char *head, const uint8
     else if (!*key && strcmp(method, "GET") == 0)
         fake_list(f, fd, query);
     else if (strcmp(method, "PUT") == 0)
-        fake_set(f->objects, key, body, len), fake_text(fd, "200 OK", "");
+        fake_set(f->objects, key, body, len),
+            fake_answer(fd, "200 OK", "ETag: \"e\"\r\n", "", 0, false);
     else if (!o)
         fake_answer(fd, "404 Not Found", "", "<Error><Code>NoSuchKey</Code></Error>", 37, is_head);
     else if (strcmp(method, "DELETE") == 0)

@@ -15,6 +15,7 @@ struct rig {
     struct blobstore *s;
     struct err err;
     uint8_t data[LEN];
+    bool known;
 };
 
 static int open_as(struct rig *r, const char *url, const char *cluster, uint64_t quota)
@@ -27,6 +28,7 @@ static int open_as(struct rig *r, const char *url, const char *cluster, uint64_t
         .cache_bytes = CACHE,
         .quota_bytes = quota,
         .cluster = cluster,
+        .known = r->known,
     };
     const int rc = blob_s3_open(&o, &r->s, &r->err);
     mem_free(cache);
@@ -328,6 +330,22 @@ static void test_again(void **state)
     assert_true(stored(r, &a));
 }
 
+/* The store deletes a blob, nobody hears of it, and the same bytes come again. */
+static void test_deleted_unheard(void **state)
+{
+    struct rig *r = *state;
+    const struct blob_id a = put_and_send(r, 1);
+    r->f.down = true;
+    assert_int_equal(r->s->ops->hide(r->s, &a, &r->err), 0);
+    UNTIL(health(r).failing_since_unix_ms > 0);
+    pthread_mutex_lock(&r->f.lock);
+    fake_drop(fake_find(r->f.objects, key_of(&a), false));
+    pthread_mutex_unlock(&r->f.lock);
+    (void)put(r, 1);
+    r->f.down = false;
+    UNTIL(stored(r, &a));
+}
+
 static void test_adopt(void **state)
 {
     struct rig *r = *state;
@@ -391,6 +409,9 @@ static void test_refused(void **state)
 {
     struct rig *r = *state;
     expect(r, "s3://blobs/p/q", "other", -ERR_CONFIG, "has the blobs of another cluster (me)");
+    r->known = true;
+    expect(r, "s3://blobs/x", "me", -ERR_CONFIG, "does not know this cluster");
+    r->known = false;
     expect(r, "blobs/p", "me", -ERR_CONFIG, "it is s3://BUCKET or s3://BUCKET/PREFIX");
     expect(r, "s3://blobs/a b", "me", -ERR_CONFIG, "it is s3://BUCKET");
     expect(r, "s3://", "me", -ERR_CONFIG, "it is s3://BUCKET");
@@ -420,6 +441,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_out_of_reach, begin, end),
         cmocka_unit_test_setup_teardown(test_damaged, begin, end),
         cmocka_unit_test_setup_teardown(test_again, begin, end),
+        cmocka_unit_test_setup_teardown(test_deleted_unheard, begin, end),
         cmocka_unit_test_setup_teardown(test_adopt, begin, end),
         cmocka_unit_test_setup_teardown(test_emptied, begin, end),
         cmocka_unit_test_setup_teardown(test_stop, begin, end),
