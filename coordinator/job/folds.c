@@ -316,6 +316,20 @@ static double relative_weight(const struct state *s, const struct job *j,
     return weight_of(s, j, t->path, c) * replicas_through(j, m) / total;
 }
 
+/* Whole values whose version went while they waited: others wait behind them. */
+static void leave_out(struct coordinator *co, const struct job *j, struct task *t,
+                      const struct contribution *c)
+{
+    const uint64_t base = c->base_version;
+    task_edit_contribution(t, c)->refused = true;
+    (void)snprintf(t->reason, sizeof(t->reason),
+                   "version %llu, which it began with, is not kept any more",
+                   (unsigned long long)base);
+    core_say(co, j->id, t->worker_id, "task %llu is left out: %s", (unsigned long long)t->id,
+             t->reason);
+    core_touch(co);
+}
+
 /* Each contribution is folded when it comes, by itself (Liu et al. 2024). */
 static void consider_async(struct coordinator *co, struct job *j, struct module_rec *m)
 {
@@ -328,8 +342,12 @@ static void consider_async(struct coordinator *co, struct job *j, struct module_
     }
     if (m->retry_ms > core_now(co))
         return;
-    struct outer_step *step = make_step(co, j, m);
     const struct version_rec *from = module_version(m, c->base_version);
+    if (from == NULL && j->spec.wire.up == CODEC_F32) {
+        leave_out(co, j, state_edit_task(&co->state, t), c);
+        return;
+    }
+    struct outer_step *step = make_step(co, j, m);
     step->contributions = mem_alloc_array(1, sizeof(*step->contributions));
     add_contribution(&co->state, step, j, t, c);
     step->from = c->base_version;

@@ -303,3 +303,17 @@ bool query_coming(const struct state *s, const struct job *j, const struct modul
     }
     return true;
 }
+
+uint64_t query_waiting(const struct state *s, const struct job *j, const struct module_rec *m)
+{
+    uint64_t n = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        for (uint32_t r = 0; query_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
+            const struct task *t = query_phase(s, j, p, r);
+            for (size_t i = 0; t != NULL && i < t->train.n_contributions; i++) {
+                const struct contribution *c = &t->train.contributions[i];
+                n += c->module_id == m->id && !c->refused && c->version == 0;
+            }
+        }
+    return n;
+}

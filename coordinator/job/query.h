@@ -85,4 +85,7 @@ void query_outer_count(const struct state *s, const struct job *j, const struct 
  * be kept from other tasks by waiting for it. */
 bool query_coming(const struct state *s, const struct job *j, const struct module_rec *m);
 
+/* Contributions to m that are not in a version yet, also those that a running step folds. */
+uint64_t query_waiting(const struct state *s, const struct job *j, const struct module_rec *m);
+
 #endif

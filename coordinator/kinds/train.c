@@ -149,7 +149,7 @@ static void train_message(struct message *b, Skerry__V1__Task *msg)
 /* ---- report --------------------------------------------------------------- */
 
 /* Does the contribution fit the task?  *ret_late: it does, but too late to be folded. */
-static int check_contribution(const struct job *j, const struct task *t,
+static int check_contribution(const struct state *s, const struct job *j, const struct task *t,
                               const Skerry__V1__Contribution *c, bool *ret_late, struct err *err)
 {
     const struct module_rec *m = job_module(j, c->module_id);
@@ -163,8 +163,10 @@ static int check_contribution(const struct job *j, const struct task *t,
                        "is at %llu",
                        (unsigned long long)c->base_version, (unsigned long long)c->module_id,
                        (unsigned long long)m->version);
-    /* Whole values can only be compared with the version that they began with. */
-    *ret_late = async ? j->spec.wire.up == CODEC_F32 && !module_version(m, c->base_version)
+    /* Whole values can only be compared with the version that they began with, which must be kept
+     * still when all that waits before them has become versions. */
+    const uint64_t then = m->version + (async ? query_waiting(s, j, m) : 0);
+    *ret_late = async ? j->spec.wire.up == CODEC_F32 && then - c->base_version >= m->kept
                       : m->version != c->base_version;
     return 0;
 }
@@ -181,7 +183,7 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
         const Skerry__V1__Contribution *c = r->contributions[i];
         struct contribution *new = &made[n];
         bool late = false;
-        int rc = check_contribution(j, t, c, &late, err);
+        int rc = check_contribution(&co->state, j, t, c, &late, err);
         for (size_t k = 0; rc == 0 && k < i; k++)
             if (r->contributions[k]->module_id == c->module_id)
                 rc = err_set(err, -EINVAL, "module %llu came twice",
@@ -242,6 +244,22 @@ static uint64_t most_samples(const struct job *j, const struct task *t)
     return job_family(&j->spec)->data ? query_held(t) : steps * j->comp.paths[t->path].batch;
 }
 
+/* Without rounds a phase of which nothing is folded is not repeated: its samples go back. */
+static uint64_t samples_of(struct coordinator *co, const struct job *j, const struct task *t,
+                           uint64_t samples)
+{
+    bool lost = j->spec.outer.async;
+    for (size_t i = 0; i < t->train.n_contributions; i++)
+        lost &= t->train.contributions[i].refused;
+    if (!lost)
+        return samples;
+    core_say(co, j->id, t->worker_id,
+             "task %llu came too late: the version that it began with is not kept any more; its "
+             "samples are trained again",
+             (unsigned long long)t->id);
+    return 0;
+}
+
 static int train_apply(struct coordinator *co, struct job *j, struct task *t,
                        const Skerry__V1__ReportRequest *r, struct err *err)
 {
@@ -268,7 +286,7 @@ static int train_apply(struct coordinator *co, struct job *j, struct task *t,
         &(struct metrics_heard){r->points, r->n_points, r->number_names, r->n_number_names});
     if (!r->snapshot) {
         note_took(co, j, t);
-        task_settle(co, t, r->samples);
+        task_settle(co, t, samples_of(co, j, t, r->samples));
     }
     return 0;
 }

@@ -349,10 +349,11 @@ def test_exact_samples(tmp_path):
 
 
 def test_async(tmp_path):
-    """Without rounds: a worker does the phases of four replicas one after the other, each is applied by itself, a quarter of
-    what it has counted, and every sample counts as often as the ledger says."""
+    """Without rounds: three workers do the phases of four replicas, each is applied by itself, a quarter of what it has
+    counted, or came too late and is repeated, and every sample counts as often as the ledger says."""
     with running(tmp_path / "swarm") as s:
-        s.worker("one", "--allow-trainers")
+        for name in ("one", "two", "three"):
+            s.worker(name, "--allow-trainers")
         seen, epochs = count_samples(s, tmp_path / "job", 300, 4, 25, 0, lambda told: None, outer=", async: true")
     assert seen.sum() == 4 * 4 * 25 * 4
     assert miscounted(seen, epochs) == 0, (seen, epochs)
