@@ -50,9 +50,15 @@ def data(phase):
         yield x, x @ torch.arange(16.0).view(8, 2) / 16
 
 
+def wait():
+    """For a phase; None: there are no more, or rank 0 is gone."""
+    with contextlib.suppress(RuntimeError):
+        return tell()
+
+
 def follow(ddp, optimizer):
     """What the other ranks do."""
-    while (goes_on := tell()) is not None:
+    while (goes_on := wait()) is not None:
         share(ddp.module, optimizer, goes_on)
         while (batch := tell()) is not None:
             step(ddp, optimizer, batch)
@@ -80,6 +86,5 @@ if __name__ == "__main__":
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     ddp = DistributedDataParallel(model)
-    with contextlib.suppress(RuntimeError):  # the group is gone when rank 0 is
-        (lead if dist.get_rank() == 0 else follow)(ddp, optimizer)
+    (lead if dist.get_rank() == 0 else follow)(ddp, optimizer)
     dist.destroy_process_group()

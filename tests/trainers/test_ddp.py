@@ -80,6 +80,7 @@ def test_all_ranks_end(tmp_path):
             lambda: any(t["kind"] == "train" and t["steps_done"] > 3 for t in s.get(f"/v1/tasks?job={told}").json()["items"]), 60, "steps")
         family = set(children_of(worker.pid))
         ranks = {p for child in family for p in children_of(child)}
+        assert {os.getsid(p) for p in ranks} <= {os.getsid(p) for p in family}, "the worker counts the memory of a session"
         assert s.skerry("cancel", told).returncode == 0
         assert len(ranks) >= 2
         wait_until(lambda: "was taken back" in s.log("one"), 20, "the phase to be left")
