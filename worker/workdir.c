@@ -130,9 +130,10 @@ static int drop_unflushed(const struct workdir *w, struct err *err)
 static int begin_boot(const struct workdir *w, struct err *err)
 {
     char *path = file_join(w->state, "boot"), now[BOOT_MAX], before[BOOT_MAX];
+    const bool left = file_exists(path); /* nobody closed it */
     read_line(BOOT_ID, now);
     read_line(path, before);
-    int rc = before[0] && strcmp(before, now) != 0 ? drop_unflushed(w, err) : 0;
+    int rc = left && (!now[0] || strcmp(before, now) != 0) ? drop_unflushed(w, err) : 0;
     if (rc == 0)
         rc = file_write_atomic(path, now, strlen(now), 0600, err);
     mem_free(path);

@@ -112,7 +112,8 @@ static void add_line(void *arg, const struct metric_rec *m)
         http_json_put(o, "step", json_integer(r ? (json_int_t)(r->step + 0.5) : 0));
         http_json_put(o, "eval_loss", r ? http_json_real(r->eval_loss) : json_null());
     }
-    char *line = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9)); /* they were floats */
+    const size_t digits = m->n_numbers > 0 ? 17 : 9; /* ours were floats */
+    char *line = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(digits));
     /* Whole lines only: the reader asks again from the last one it got. */
     l->full = l->full || line == NULL || buf_printf(&l->out, "%s\n", line) < 0;
     mem_free(line);

@@ -192,6 +192,8 @@ static int prepare(struct engine *e, struct making *m, const char *folder, struc
             progress_activity(&w->progress, "setting the trainer up");
             fill_options(e, m, folder, NULL, &opt);
             rc = external_setup(&opt, w->spec.trainer.setup, err);
+            if (rc == 0) /* what it wrote is there whenever `ready` is */
+                rc = file_sync_all(folder, err);
         }
         if (rc == 0)
             rc = file_write_atomic(ready, "", 0, 0600, err);

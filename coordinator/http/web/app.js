@@ -58,7 +58,7 @@ async function readMetrics(id) {
     const lines = text.split('\n').filter((l) => l);
     if (state.chosen !== id) return;
     for (const line of lines) takeMetric(JSON.parse(line));
-    if (lines.length < 10000) return;
+    if (!lines.length) return; // an answer is bounded in bytes, too
   }
 }
 

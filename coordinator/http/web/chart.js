@@ -87,6 +87,7 @@ export class LossChart {
   clear() {
     this.lines = new Map(); // "path/replica" -> [{x, y, lr, numbers}]
     this.series = '';       // the number that is shown; '': the loss
+    this.offered = new Set(); // the numbers that there are
     $('shown-series').replaceChildren(el('option', {value: ''}, 'loss'));
     $('shown').hidden = true;
     this.marks = [];        // [{path, x, y, round}]: held-out
@@ -110,9 +111,9 @@ export class LossChart {
 
   // A number that can be shown.
   offer(name) {
-    const choice = $('shown-series');
-    if ([...choice.options].some((o) => o.value === name)) return;
-    choice.append(el('option', {value: name}, name));
+    if (this.offered.has(name)) return;
+    this.offered.add(name);
+    $('shown-series').append(el('option', {value: name}, name));
     $('shown').hidden = false;
   }
 
@@ -170,7 +171,7 @@ export class LossChart {
 
   valuesOf(points) {
     if (!this.series) return points;
-    return points.filter((p) => p.numbers && this.series in p.numbers).map((p) => ({x: p.x, y: p.numbers[this.series]}));
+    return points.filter((p) => p.numbers && Object.hasOwn(p.numbers, this.series)).map((p) => ({x: p.x, y: p.numbers[this.series]}));
   }
 
   // Held-out points: of the path that is looked at, else the mean of all, weighed by what each is judged by.
