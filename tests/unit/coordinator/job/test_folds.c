@@ -1,5 +1,6 @@
 /* Outer steps: when one is not taken, and what a new version lets go. */
 #include "coordinator/job/folds.h"
+#include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
 #include "tests/unit/coordinator/bare.h"
 
@@ -88,6 +89,27 @@ static void test_grace_of_those_away(void **state)
     w->peer = NULL;
 }
 
+/* Without rounds: whole values whose version went while others were folded before them are left
+ * out, and hold nobody up. */
+static void test_went_meanwhile(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = begun(co, async);
+    struct module_rec *m = module_memory(&j->modules[0]);
+    struct task *t = state_add_task(&co->state, 0, j->id, TASK_TRAIN);
+    j->spec.wire.up = CODEC_F32;
+    job_edit_replica(j, 0, 0)->task_id = t->id;
+    task_add_contribution(t, &(struct contribution){.module_id = m->id});
+    assert_int_equal(query_waiting(&co->state, j, m), 1);
+    for (uint64_t v = 1; v <= m->kept; v++)
+        folds_adopt(co, j, m, &(struct version_rec){.version = v, .full = {{1}, 10 + v}});
+    folds_consider(co, j, m);
+    assert_true(t->train.contributions[0].refused);
+    assert_string_equal(t->reason, "version 0, which it began with, is not kept any more");
+    assert_int_equal(query_waiting(&co->state, j, m), 0);
+    expect(co, j, "no contribution waits");
+}
+
 static void test_adopt(void **state)
 {
     struct coordinator *co = *state;
@@ -112,7 +134,8 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
     const struct CMUnitTest tests[] = {CASE(test_not_asked), CASE(test_quorum),
-                                       CASE(test_grace_of_those_away), CASE(test_adopt)};
+                                       CASE(test_grace_of_those_away), CASE(test_went_meanwhile),
+                                       CASE(test_adopt)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
