@@ -18,6 +18,13 @@ static const char async[] = "name: fake\nseed: 3\n"
                             "outer: {rounds: 2, steps: 2, async: true, warmup: 2}\n"
                             "sample: {count: 4}\n";
 
+static const char async_long[] = "name: fake\nseed: 3\n"
+                                 "data: {path: x, image_size: 16}\n"
+                                 "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                                 "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
+                                 "outer: {rounds: 20, steps: 2, async: true}\n"
+                                 "sample: {count: 4}\n";
+
 static const char timed[] = "name: fake\nseed: 3\n"
                             "data: {path: x, image_size: 16}\n"
                             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
@@ -383,6 +390,36 @@ static void test_async(void **state)
     assert_int_equal(j->n_rounds, 2);
 }
 
+/* Whole values that come when their version is gone: the phase is done, its samples are not. */
+static void test_async_late(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    struct job *j = begin_job(r, async_long, 2);
+    const struct module_rec *m = &j->modules[0];
+    struct ledger_epoch before, after;
+    for (uint64_t v = 1; v <= m->kept; v++) {
+        finish_phase(r, a);
+        wait_version(r, m, v);
+        assign(r, a, TASK_TRAIN);
+    }
+    ledger_figures(j->ledgers[0], 0, &before);
+    const enum codec up = j->spec.wire.up;
+    j->spec.wire.up = CODEC_F32;
+    finish_phase(r, b); /* it began with version 0 */
+    j->spec.wire.up = up;
+    assert_int_equal(state_task(&r->co->state, b->task->id)->state, TASK_DONE);
+    ledger_figures(j->ledgers[0], 0, &after);
+    assert_int_equal(after.done, before.done);
+    loop_turn(r->loop, false);
+    assert_int_equal(m->version, m->kept);
+    assign(r, b, TASK_TRAIN);
+    finish_phase(r, b);
+    wait_version(r, m, m->kept + 1);
+    ledger_figures(j->ledgers[0], 0, &after);
+    assert_true(after.done > before.done);
+}
+
 /* Phases that end together begin together: no contribution is older than the ones beside
  * it. */
 static void test_async_together(void **state)
@@ -454,8 +491,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_told_after_the_commit), TEST(test_within_a_phase), TEST(test_new_attempt),
         TEST(test_lost_at_the_end),       TEST(test_later),          TEST(test_refused_parts),
-        TEST(test_nothing_contributed),   TEST(test_async),          TEST(test_async_together),
-        TEST(test_async_apart),           TEST(test_async_aligned),
+        TEST(test_nothing_contributed),   TEST(test_async),          TEST(test_async_late),
+        TEST(test_async_together),        TEST(test_async_apart),    TEST(test_async_aligned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
