@@ -4,11 +4,6 @@
 #include "worker/net/image_net.h"
 #include "worker/net/resize.h"
 
-enum {
-    STREAM_UPSCALER = 0x757073,
-    STREAM_TOLD = 0x746f6c64,
-};
-
 /* The second chain. */
 struct upscaler {
     struct image_net image; /* first */
@@ -180,11 +175,11 @@ static int load_upscaler(struct upscaler *u, const struct batch *b, const uint8_
     const size_t small = (size_t)u->side * (size_t)u->side * MODEL_PIXEL_CHANNELS;
     struct net *net = &u->image.net;
     net->loaded = *b;
-    net->loaded.seed = rng_mix(b->seed, STREAM_UPSCALER);
+    net->loaded.seed = rng_mix(b->seed, CASCADE_STREAM_UPSCALER);
     u->seed = net->loaded.seed;
     for (unsigned i = 0; i < b->count; i++) {
         resize_up(low + i * small, u->side, u->factor, u->large + i * u->image.flow.most);
-        u->told[i] = rng_mix(b->keys[i], STREAM_TOLD);
+        u->told[i] = rng_mix(b->keys[i], CASCADE_STREAM_TOLD);
     }
     int rc = image_net_load(net, &net->loaded, err);
     if (rc < 0)

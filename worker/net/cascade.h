@@ -20,6 +20,9 @@
 
 extern const struct net_ops cascade_net_ops;
 
+/* Random streams: of the upscaler's own draws, and of the noise in what it is told. */
+enum { CASCADE_STREAM_UPSCALER = 0x757073, CASCADE_STREAM_TOLD = 0x746f6c64 };
+
 /* For whoever draws (cascade_sample.h): the DiT of the base (0) or of the upscaler (1). */
 struct dit *cascade_chain(struct net *net, int chain);
 

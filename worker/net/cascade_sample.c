@@ -5,11 +5,6 @@
 #include "worker/net/dit_rows.h"
 #include "worker/net/resize.h"
 
-enum {
-    STREAM_UPSCALER = 0x757073,
-    STREAM_TOLD = 0x746f6c64,
-};
-
 /* The upscaler as a source of velocities: what it is told follows from the small images. */
 struct enlarger {
     const struct model_upscaler *up;
@@ -67,7 +62,7 @@ static int tell(struct enlarger *e, const struct sample_call *call, struct err *
     for (int i = 0; i < rows; i++) {
         const size_t sample = (size_t)(call->first + i % call->B);
         resize_up(e->low + sample * small, e->side, e->factor, e->large + (size_t)i * n);
-        e->streams[i] = rng_mix(STREAM_TOLD, sample);
+        e->streams[i] = rng_mix(CASCADE_STREAM_TOLD, sample);
     }
     int rc =
         w->ops->copy(w->dev, e->d_large, e->large, (size_t)rows * n, COPY_TO_DEVICE, w->stream);
@@ -124,7 +119,7 @@ static int sample_upscaler(struct net *net, const struct sample_options *opt, co
                            int count, const uint8_t *low, uint8_t *images, struct err *err)
 {
     struct sample_options o = *opt;
-    struct enlarger e = {.low = low, .seed = rng_mix(opt->seed, STREAM_UPSCALER)};
+    struct enlarger e = {.low = low, .seed = rng_mix(opt->seed, CASCADE_STREAM_UPSCALER)};
     o.seed = e.seed;
     int rc = enlarger_open(&e, net, err);
     if (rc == 0) {

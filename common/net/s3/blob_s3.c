@@ -13,6 +13,7 @@
 #define THREADS 4 /* that send and delete */
 #define PAUSE_MS 1000u
 #define PAUSE_MAX_MS 30000u
+#define TIDY_EACH_MS 60000u
 #define GIVEN_UP_S 900 /* a piece of an upload that nobody wrote to for so long */
 #define IN_PREFIX "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
 
@@ -46,6 +47,7 @@ struct store {
     bool stopping;
     unsigned failures; /* in a row */
     uint64_t paused_until_ms;
+    uint64_t tidied_ms; /* when given up uploads were looked for; 0: not yet */
 };
 
 struct writer {
@@ -180,6 +182,17 @@ static void take_in(struct store *s, const struct blob_id *id, uint64_t size)
 
 /* ---- room in the directory ---- */
 
+/* What is left of uploads that were given up.  Whoever is refused asks again and again: it is
+ * looked for once in a while. */
+static void drop_given_up(struct store *s)
+{
+    const uint64_t now = clock_now_ms();
+    if (s->tidied_ms > 0 && now - s->tidied_ms < TIDY_EACH_MS)
+        return;
+    s->tidied_ms = now;
+    (void)s->cache->ops->tidy(s->cache, (int64_t)(clock_wall_ms() / 1000) - GIVEN_UP_S, NULL);
+}
+
 static int make_room(struct store *s, uint64_t need, struct err *err)
 {
     struct list *l = s->used.next;
@@ -192,8 +205,8 @@ static int make_room(struct store *s, uint64_t need, struct err *err)
         e->cached = false;
         list_remove(&e->used);
     }
-    if (s->cache->used_bytes + need > s->cache_max) /* what is left of uploads that were given up */
-        (void)s->cache->ops->tidy(s->cache, (int64_t)(clock_wall_ms() / 1000) - GIVEN_UP_S, NULL);
+    if (s->cache->used_bytes + need > s->cache_max)
+        drop_given_up(s);
     if (s->cache->used_bytes + need <= s->cache_max)
         return 0;
     return err_set(
@@ -537,13 +550,13 @@ static int s3_tidy(struct blobstore *base, int64_t before_s, struct err *err)
     return s->cache->ops->tidy(s->cache, before_s, err);
 }
 
-struct seen {
+struct listed {
     struct blob_id id;
     struct blob_stat stat;
 };
 
 struct copy {
-    struct seen *all;
+    struct listed *all;
     size_t n, cap;
 };
 
@@ -552,7 +565,7 @@ static void copy_one(const void *node, VISIT which, void *arg)
     const struct object *e = *(struct object *const *)node;
     struct copy *c = arg;
     if ((which == postorder || which == leaf) && e->here && c->n < c->cap)
-        c->all[c->n++] = (struct seen){e->id, {e->size, e->touched_s}};
+        c->all[c->n++] = (struct listed){e->id, {e->size, e->touched_s}};
 }
 
 static int s3_each(struct blobstore *base, blob_list_fn *fn, void *arg, struct err *err)
