@@ -1,0 +1,187 @@
+"""A job in Weights & Biases or MLflow, while it is followed: `python3 -m skerry.track JOB DIR --wandb PROJECT`.
+
+Starts `skerry watch JOB --tensorboard DIR`, reads the events that it writes with TensorBoard's own reader (which has to be
+installed, as W&B or MLflow has), and hands them on under the same names (docs/deploy.md).  It ends as the watching ends.  A file
+beside the events says how many of them were handed on, so that a second start goes on where the first one was."""
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import Any, Callable, Iterator, Optional, Tuple
+
+POLL_S = 5
+Value = Tuple[str, str, int, float, Any]  # kind, tag, step, when (seconds), what
+
+
+def _values(event: Any) -> Iterator[Value]:
+    from tensorboard.util import tensor_util
+    for v in event.summary.value:
+        kind, what = v.metadata.plugin_data.plugin_name, tensor_util.make_ndarray(v.tensor)
+        if kind == "scalars":
+            yield kind, v.tag, event.step, event.wall_time, float(what)
+        elif kind == "images":  # width, height, then the files
+            for file in what[2:]:
+                yield kind, v.tag, event.step, event.wall_time, bytes(file)
+        elif kind == "text":
+            yield kind, v.tag, event.step, event.wall_time, "\n".join(t.decode() for t in what.reshape(-1))
+
+
+class _Run:
+    """The events of one job, each once."""
+
+    def __init__(self, folder: str, tracker: str) -> None:
+        from tensorboard.backend.event_processing.directory_watcher import DirectoryWatcher
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        self.state = os.path.join(folder, f".{tracker}.json")
+        self.seen, self.done = 0, 0
+        if os.path.exists(self.state):
+            with open(self.state, encoding="utf-8") as f:
+                self.done = int(json.load(f)["events"])
+        self.watcher = DirectoryWatcher(folder, EventFileLoader, lambda path: "tfevents" in os.path.basename(path))
+
+    def new(self) -> Iterator[Value]:
+        for event in self.watcher.Load():
+            self.seen += 1
+            if self.seen > self.done:
+                yield from _values(event)
+
+    def handed_on(self) -> None:
+        self.done = max(self.done, self.seen)
+        with open(self.state + ".new", "w", encoding="utf-8") as f:
+            json.dump({"events": self.done}, f)
+        os.replace(self.state + ".new", self.state)
+
+
+class _Wandb:
+    def __init__(self, project: str, name: str) -> None:
+        import wandb
+        self.wandb = wandb
+        self.run = wandb.init(project=project, name=name, id=re.sub(r"[^\w-]", "-", name), resume="allow")
+        self.known: set = set()
+
+    def take(self, values: Iterator[Value]) -> None:
+        import io
+        from PIL import Image
+        for kind, tag, step, _, what in values:
+            if tag == "job":
+                self.run.config.update({"job": what}, allow_val_change=True)
+                continue
+            if tag not in self.known:  # Each series has steps of its own; W&B's would have to rise over all of them.
+                self.known.add(tag)
+                self.run.define_metric(tag, step_metric=f"{tag}/step")
+            if kind == "images":
+                what = self.wandb.Image(Image.open(io.BytesIO(what)))
+            elif kind == "text":
+                what = self.wandb.Html(what.replace("&", "&amp;").replace("<", "&lt;"))
+            self.run.log({tag: what, f"{tag}/step": step})
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+class _Mlflow:
+    BATCH = 1000  # of a request, by MLflow's API
+
+    def __init__(self, experiment: str, name: str) -> None:
+        from mlflow.tracking import MlflowClient
+        self.client = MlflowClient()
+        found = self.client.get_experiment_by_name(experiment)
+        where = found.experiment_id if found else self.client.create_experiment(experiment)
+        known = self.client.search_runs([where], f"tags.`skerry.job` = '{name}'", max_results=1)
+        self.id = known[0].info.run_id if known else self.client.create_run(where, tags={"skerry.job": name}, run_name=name).info.run_id
+
+    def take(self, values: Iterator[Value]) -> None:
+        from mlflow.entities import Metric
+        batch = []
+        for kind, tag, step, when, what in values:
+            if kind == "scalars":
+                batch.append(Metric(tag, what, int(when * 1000), step))
+                if len(batch) == self.BATCH:
+                    self.client.log_batch(self.id, metrics=batch)
+                    batch = []
+            elif kind == "images":
+                self._file(f"{tag}/{step}.png", what)
+            else:
+                self._file("job.md" if tag == "job" else f"{tag}/{step}.txt", what.encode())
+        if batch:
+            self.client.log_batch(self.id, metrics=batch)
+
+    def _file(self, path: str, data: bytes) -> None:
+        import tempfile
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, os.path.basename(path))
+            with open(file, "wb") as f:
+                f.write(data)
+            self.client.log_artifact(self.id, file, os.path.dirname(path))
+
+    def close(self) -> None:
+        self.client.set_terminated(self.id)
+
+
+def track(job: int, folder: str, tracker: str, start: Callable[[str], Any], skerry: str) -> int:
+    """Follows the job to its end, or until the watching ends; its exit code."""
+    try:
+        watching = subprocess.Popen([skerry, "watch", str(job), "--tensorboard", folder])
+    except OSError as e:
+        print(f"skerry.track: {skerry}: {e.strerror}; name the command with --skerry PATH", file=sys.stderr)
+        return 1
+    run: Optional[_Run] = None
+    there = None
+    try:
+        while True:
+            try:
+                code: Optional[int] = watching.wait(POLL_S)
+            except subprocess.TimeoutExpired:
+                code = None
+            if run is None:
+                found = glob.glob(os.path.join(glob.escape(folder), f"*-{job}", "*tfevents*"))
+                if found:
+                    run = _Run(os.path.dirname(found[0]), tracker)
+                    there = start(os.path.basename(os.path.dirname(found[0])))
+            if run is not None:
+                there.take(run.new())
+                run.handed_on()
+            if code is not None:
+                return code
+    finally:
+        if watching.poll() is None:
+            watching.terminate()
+            watching.wait()
+        if there is not None:
+            there.close()
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(prog="python3 -m skerry.track", description=__doc__.split("\n")[0])
+    p.add_argument("job", type=int, help="the job's number")
+    p.add_argument("folder", help="where `skerry watch --tensorboard` keeps the events")
+    to = p.add_mutually_exclusive_group(required=True)
+    to.add_argument("--wandb", metavar="PROJECT", help="a project of Weights & Biases; WANDB_MODE=offline needs no account")
+    to.add_argument("--mlflow", metavar="EXPERIMENT", help="an experiment of MLflow, at MLFLOW_TRACKING_URI")
+    p.add_argument("--skerry", default="skerry", metavar="PATH", help="the command")
+    a = p.parse_args()
+    need = "wandb" if a.wandb else "mlflow"
+    try:
+        import tensorboard  # noqa: F401
+        __import__(need)
+    except ImportError as e:
+        print(f"skerry.track: Python package {e.name} is missing; install it: pip install {need} tensorboard", file=sys.stderr)
+        return 1
+    try:
+        if a.wandb:
+            return track(a.job, a.folder, "wandb", lambda name: _Wandb(a.wandb, name), a.skerry)
+        return track(a.job, a.folder, "mlflow", lambda name: _Mlflow(a.mlflow, name), a.skerry)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as e:  # The tracker's: a wrong address, no account, a folder that cannot be written.
+        print(f"skerry.track: {need}: {e}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""python -m skerry.track: what MLflow and Weights & Biases have on record in the end is what the coordinator has, each point once."""
+import glob
+import io
+import json
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
+from common import BIN, wait_until  # noqa: E402
+from swarm import running  # noqa: E402
+
+PACKAGE = pathlib.Path(os.environ.get("SKERRY_BUILD", "build")).resolve() / "python"
+
+
+def track(s, job, *args, **env):
+    return subprocess.Popen([sys.executable, "-m", "skerry.track", str(job), *map(str, args), "--skerry", f"{BIN}/skerry"],
+                            env={**os.environ, "PYTHONPATH": str(PACKAGE), "SKERRY_TOKEN": s.token, **env}, stdout=subprocess.DEVNULL)
+
+
+def losses(s, job):
+    told = [json.loads(line) for line in s.get(f"/v1/jobs/{job}/metrics").text.splitlines()]
+    return sorted((r["step"], pytest.approx(r["loss"], rel=1e-6)) for r in told if r["kind"] == "loss" and r["replica"] == 0)
+
+
+def records_of(raw):
+    """The records of W&B's file: LevelDB's log format (blocks of 32 KiB; checksum, length, type) behind seven bytes of its own."""
+    whole, at = b"", 7
+    while at + 7 <= len(raw):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        size, kind = struct.unpack_from("<HB", raw, at + 4)
+        whole += raw[at + 7:at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, last
+            yield whole
+            whole = b""
+
+
+def test_mlflow_over_two_starts(tmp_path):
+    from mlflow.tracking import MlflowClient
+    uri = f"file:{tmp_path}/mlflow"
+    here = {"MLFLOW_TRACKING_URI": uri, "MLFLOW_ALLOW_FILE_STORE": "true"}
+    board = tmp_path / "board"
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--throttle", "12")
+        job = s.submit(rounds=14, steps=60, sample_every=5, eval_every=1)
+        first = track(s, job, board, "--mlflow", "islands", **here)
+        wait_until(lambda: glob.glob(f"{board}/*/.mlflow.json"), 90, "the first points")
+        first.send_signal(signal.SIGINT)
+        assert first.wait(60) == 130
+        assert s.job(job)["state"] == "running"
+        assert track(s, job, board, "--mlflow", "islands", **here).wait(180) == 0
+        os.environ.update(here)
+        client = MlflowClient(uri)
+        (run,) = client.search_runs([client.get_experiment_by_name("islands").experiment_id])
+        assert run.data.tags["skerry.job"] == f"tiny-{job}" and run.info.status == "FINISHED"
+        told = client.get_metric_history(run.info.run_id, "loss/replica-0")
+        assert sorted((m.step, m.value) for m in told) == losses(s, job)
+        assert len(client.get_metric_history(run.info.run_id, "held_out")) == 14
+        drawn = client.list_artifacts(run.info.run_id, "samples")
+        assert len(drawn) == len(s.job(job)["samples"]) > 0
+        assert [f.path for f in client.list_artifacts(run.info.run_id) if not f.is_dir] == ["job.md"]
+
+
+def test_wandb_without_an_account(tmp_path):
+    from wandb.proto import wandb_internal_pb2
+    with running(tmp_path / "swarm") as s:
+        s.worker("one")
+        job = s.submit(rounds=2, steps=20, sample_every=2, eval_every=1)
+        assert track(s, job, tmp_path / "board", "--wandb", "islands", WANDB_MODE="offline", WANDB_DIR=str(tmp_path),
+                     WANDB_SILENT="true").wait(180) == 0
+        (file,) = glob.glob(f"{tmp_path}/wandb/offline-run-*/run-*.wandb")
+        rows = []
+        for raw in records_of(pathlib.Path(file).read_bytes()):
+            record = wandb_internal_pb2.Record.FromString(raw)
+            if record.HasField("history"):
+                rows.append({i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item})
+        told = sorted((r["loss/replica-0/step"], r["loss/replica-0"]) for r in rows if "loss/replica-0" in r)
+        assert told == losses(s, job) and told
+        assert any("held_out" in r for r in rows)
+        (picture,) = glob.glob(f"{tmp_path}/wandb/offline-run-*/files/media/images/**/*.png", recursive=True)
+        assert Image.open(io.BytesIO(pathlib.Path(picture).read_bytes())).width > 0
+
+
+def test_what_is_missing_is_said(tmp_path):
+    run = subprocess.run([sys.executable, "-m", "skerry.track", "1", str(tmp_path), "--mlflow", "x", "--skerry", "/none"],
+                         env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True)
+    assert run.returncode == 1 and "/none: No such file or directory; name the command with --skerry PATH" in run.stderr
+    bare = subprocess.run(["/usr/bin/python3", "-m", "skerry.track", "1", str(tmp_path), "--wandb", "x"],
+                          env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True)
+    assert bare.returncode == 1 and "pip install wandb tensorboard" in bare.stderr
