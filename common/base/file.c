@@ -230,10 +230,11 @@ int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err 
     return out_open(f, path, temp, fd, mode, err);
 }
 
-int file_out_open_again(struct file_out *f, const char *path, mode_t mode, struct err *err)
+int file_out_open_again(struct file_out *f, const char *path, const char *spare, mode_t mode,
+                        struct err *err)
 {
     *f = (struct file_out){.fd = -1, .again = true};
-    char *temp = str_printf("%s.spare", path);
+    char *temp = spare ? str_dup(spare) : str_printf("%s.spare", path);
     int fd = open(temp, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, mode);
     return out_open(f, path, temp, fd, mode, err);
 }

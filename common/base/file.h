@@ -33,10 +33,11 @@ struct file_out {
     bool again;               /* opened by file_out_open_again */
 };
 int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err);
-/* For a file that is made again and again, and put: it is written over the one before the last,
- * whose place in memory and on the disk is there already, and the two change names.  Takes twice
- * the room: the other is path.spare. */
-int file_out_open_again(struct file_out *f, const char *path, mode_t mode, struct err *err);
+/* For a file that is made again and again, and put: it is written over `spare` (NULL: path.spare),
+ * whose place in memory and on the disk is there already, and where `path` is there the two change
+ * names.  Takes twice the room. */
+int file_out_open_again(struct file_out *f, const char *path, const char *spare, mode_t mode,
+                        struct err *err);
 int file_out_write(struct file_out *f, const void *data, size_t len, struct err *err);
 int file_out_pwrite(struct file_out *f, const void *data, size_t len, uint64_t offset,
                     struct err *err);

@@ -25,6 +25,11 @@ struct maker {
     struct hash hash; /* of what is written, if in_order */
 };
 
+static char *spare_of(const char *residual)
+{
+    return str_printf("%s.spare", residual);
+}
+
 static bool feedback(const struct contribution_job *job)
 {
     return job->codec != CODEC_F32 && job->residual_pending;
@@ -45,6 +50,20 @@ static int open_residual(struct maker *m, struct err *err)
     m->residual_payload = l.st.payload;
     layout_release(&l);
     return rc;
+}
+
+/* Over the residual before the current one, which residual_commit() has left for this. */
+static int open_pending(struct maker *m, struct err *err)
+{
+    const struct contribution_job *job = m->job;
+    if (!feedback(job))
+        return 0;
+    char *spare = job->residual_path ? spare_of(job->residual_path) : NULL;
+    int rc = file_out_open_again(&m->pending, job->residual_pending, spare, 0600, err);
+    mem_free(spare);
+    return rc < 0 ? rc
+                  : file_out_pwrite(&m->pending, m->layout.header, (size_t)m->layout.st.payload, 0,
+                                    err);
 }
 
 /* Of a blob that is written in order: its header is there. */
@@ -82,11 +101,7 @@ static int open_files(struct maker *m, struct err *err)
         rc = wire_out_open(&m->wire, &m->out, &info, &m->layout, err);
     if (rc == 0 && !codec_has_scale(job->codec))
         rc = begin_hash(m, err);
-    if (rc == 0 && feedback(job))
-        rc = file_out_open(&m->pending, job->residual_pending, 0600, err);
-    if (rc == 0 && feedback(job))
-        rc = file_out_pwrite(&m->pending, m->layout.header, (size_t)m->layout.st.payload, 0, err);
-    return rc;
+    return rc < 0 ? rc : open_pending(m, err);
 }
 
 static int read_inputs(struct maker *m, struct contribution_chunk *c, struct err *err)
@@ -384,7 +399,12 @@ int contribution_write(const struct contribution_job *job, struct contribution_r
 
 int residual_commit(const char *pending, const char *current, struct err *err)
 {
-    return file_exists(pending) ? file_move(pending, current, err) : 0;
+    char *spare = spare_of(current);
+    int rc = file_exists(pending) && file_exists(current) ? file_move(current, spare, err) : 0;
+    if (rc == 0 && file_exists(pending))
+        rc = file_move(pending, current, err);
+    mem_free(spare);
+    return rc;
 }
 
 int residual_drop(const char *pending, struct err *err)

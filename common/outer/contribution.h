@@ -11,8 +11,10 @@
  * Buffers (layout.h) are sent as theta_end is, and leave no residual.
  *
  * residual' is PENDING until the coordinator says the contribution was applied:
- * it is written to a file of its own; residual_commit() renames it over the
- * current one, residual_drop() removes it.  With codec f32 there is nothing left
+ * it is written to a file of its own; residual_commit() makes it the current
+ * one, residual_drop() removes it.  The one that was current stays as CURRENT.spare,
+ * over which the next pending one is written: pages that are there already cost a
+ * fraction of new ones.  With codec f32 there is nothing left
  * over, and no residual is read or written.
  *
  * The arithmetic is done by a coder: the CPU's own, or one that has theta_end elsewhere and

@@ -716,7 +716,8 @@ int st_writer_open(struct st_writer *w, const char *path, struct err *err)
     buf_init(&head, ST_HEADER_MAX + 8);
     int rc = st_writer_header(w, &head, NULL, err);
     if (rc == 0)
-        rc = (w->local ? file_out_open_again : file_out_open)(&w->out, path, 0644, err);
+        rc = w->local ? file_out_open_again(&w->out, path, NULL, 0644, err)
+                      : file_out_open(&w->out, path, 0644, err);
     if (rc == 0)
         rc = file_out_write(&w->out, head.data, head.len, err);
     if (rc == 0) {

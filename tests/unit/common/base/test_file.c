@@ -82,7 +82,7 @@ static void made_again(void **state)
     struct stat before = {0}, now;
     struct file_out f;
     for (int i = 0; i < 4; i++) {
-        OK(file_out_open_again(&f, path, 0600, err));
+        OK(file_out_open_again(&f, path, NULL, 0600, err));
         OK(file_out_write(&f, texts[i], strlen(texts[i]), err));
         if (i > 0)
             holds(path, texts[i - 1]);
@@ -95,7 +95,7 @@ static void made_again(void **state)
             before = now;
         assert_true(file_exists(spare) == (i > 0));
     }
-    OK(file_out_open_again(&f, path, 0600, err));
+    OK(file_out_open_again(&f, path, NULL, 0600, err));
     OK(file_out_write(&f, "half", 4, err));
     file_out_abort(&f);
     holds(path, "four");

@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/outer/wire.h"
 
@@ -143,6 +145,29 @@ static void test_sum_is_conserved_to_rounding(void **state)
         }
         feedback_end(&b);
     }
+}
+
+/* A residual is written over the one before the last, whole, whatever lay there. */
+static void test_residual_over_the_spare(void **state)
+{
+    (void)state;
+    struct feedback b;
+    struct stat made[4];
+    feedback_begin(&b);
+    char *spare = fx_path(&b.f, "residual.spare");
+    for (uint64_t round = 0; round < 4; round++) {
+        fx_normal(400 + round, 1e-3f, b.delta);
+        feedback_round(&b, CODEC_E3M0); /* compares all of it */
+        assert_int_equal(stat(b.current, &made[round]), 0);
+        assert_true(file_exists(spare) == (round > 0));
+        if (round == 1) /* longer than it will be */
+            assert_int_equal(truncate(spare, made[0].st_size + 100), 0);
+    }
+    assert_true(made[2].st_ino == made[0].st_ino && made[3].st_ino == made[1].st_ino);
+    assert_true(made[0].st_ino != made[1].st_ino);
+    assert_int_equal(made[2].st_size, made[0].st_size);
+    mem_free(spare);
+    feedback_end(&b);
 }
 
 static void test_residual_drop(void **state)
@@ -488,6 +513,7 @@ int main(void)
         cmocka_unit_test(test_threads_change_nothing),
         cmocka_unit_test(test_sum_is_conserved),
         cmocka_unit_test(test_sum_is_conserved_to_rounding),
+        cmocka_unit_test(test_residual_over_the_spare),
         cmocka_unit_test(test_residual_drop),
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_reader_refuses),
