@@ -151,6 +151,8 @@ Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struc
     r->loss_sum = res->loss_sum;
     r->units = res->units;
     r->bytes = res->bytes;
+    r->numbers = (double *)(uintptr_t)res->numbers; /* only read */
+    r->n_numbers = res->n_numbers;
     r->sizes = res->sizes;
     r->n_sizes = res->n_sizes;
     if (res->text)

@@ -166,6 +166,33 @@ static int scalar(struct tensorboard *tb, const char *tag, int64_t step, double 
     return rc;
 }
 
+/* What a trainer names, of whom: a replica, or "held_out". */
+static int write_numbers(struct tensorboard *tb, const json_t *record, const char *whose,
+                         int64_t step, struct err *err)
+{
+    const json_t *value, *numbers = json_object_get(record, "numbers");
+    const json_t *path = json_object_get(record, "path");
+    const char *name;
+    int rc = 0;
+    json_object_foreach((json_t *)(uintptr_t)numbers, name, value)
+    {
+        char tag[TAG_MAX], rest[TAG_MAX / 2 + 32];
+        (void)snprintf(rest, sizeof rest, "%.64s/%.31s", name, whose);
+        if (rc == 0)
+            rc = scalar(tb, tag_of(tb, "numbers", path, rest, tag), step, json_number_value(value),
+                        err);
+    }
+    return rc;
+}
+
+static int write_eval(struct tensorboard *tb, const json_t *record, int64_t step, struct err *err)
+{
+    char tag[TAG_MAX];
+    int rc = scalar(tb, tag_of(tb, "held_out", json_object_get(record, "path"), NULL, tag), step,
+                    cli_num(record, "eval_loss", NAN), err);
+    return rc < 0 ? rc : write_numbers(tb, record, "held_out", step, err);
+}
+
 static int write_loss(struct tensorboard *tb, const json_t *record, struct err *err)
 {
     char tag[TAG_MAX], replica[32];
@@ -177,17 +204,7 @@ static int write_loss(struct tensorboard *tb, const json_t *record, struct err *
         scalar(tb, tag_of(tb, "loss", path, replica, tag), step, cli_num(record, "loss", NAN), err);
     if (rc == 0 && r == 0)
         rc = scalar(tb, tag_of(tb, "lr", path, NULL, tag), step, cli_num(record, "lr", NAN), err);
-    const json_t *value, *numbers = json_object_get(record, "numbers");
-    const char *name;
-    json_object_foreach((json_t *)(uintptr_t)numbers, name, value)
-    {
-        char rest[TAG_MAX / 2 + sizeof replica];
-        (void)snprintf(rest, sizeof rest, "%.64s/%s", name, replica);
-        if (rc == 0)
-            rc = scalar(tb, tag_of(tb, "numbers", path, rest, tag), step, json_number_value(value),
-                        err);
-    }
-    return rc;
+    return rc < 0 ? rc : write_numbers(tb, record, replica, step, err);
 }
 
 static int write_round(struct tensorboard *tb, const json_t *record, struct err *err)
@@ -218,7 +235,7 @@ static int take_record(void *arg, const json_t *record, const char *line, size_t
                        struct err *err)
 {
     struct tensorboard *tb = arg;
-    char tag[TAG_MAX], key[64];
+    char key[64];
     const char *kind = cli_str(record, "kind", "");
     const json_t *path = json_object_get(record, "path");
     const long long round = cli_int(record, "round", 0);
@@ -235,8 +252,7 @@ static int take_record(void *arg, const json_t *record, const char *line, size_t
     else if (!strcmp(kind, "round"))
         rc = write_round(tb, record, err);
     else if (!strcmp(kind, "eval"))
-        rc = scalar(tb, tag_of(tb, "held_out", path, NULL, tag), step_of(tb, path, round),
-                    cli_num(record, "eval_loss", NAN), err);
+        rc = write_eval(tb, record, step_of(tb, path, round), err);
     if (rc == 0)
         tb->records = n;
     return rc;

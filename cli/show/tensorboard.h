@@ -7,6 +7,7 @@
  * | tag | step | |
  * | loss/replica-R | inner step | training loss of a replica |
  * | numbers/NAME/replica-R | inner step | what a trainer calls NAME |
+ * | numbers/NAME/held_out | at the round's end | the same of an evaluation |
  * | loss/round | at its end | the mean of a round |
  * | held_out | at the round's end | held-out loss |
  * | lr | inner step | of replica 0 |

@@ -580,6 +580,8 @@ json_t *http_json_metric(const struct metric_rec *m)
     put(o, "round", count(m->kind == METRIC_EVAL ? m->round : m->round + 1u));
     if (m->kind == METRIC_EVAL) {
         put(o, "eval_loss", http_json_real(m->loss));
+        if (m->n_numbers > 0)
+            put(o, "numbers", named_numbers(m));
         return o;
     }
     put(o, "loss", http_json_real(m->loss));

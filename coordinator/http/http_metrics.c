@@ -14,6 +14,7 @@ struct writer {
     int rc;                       /* the first append that failed */
     const struct job_family *job; /* the family of the walk that runs */
     const struct view_job *of;    /* the job whose numbers are walked */
+    bool held_out;                /* those of evaluations */
     const struct worker_family *worker;
     const struct device_family *device;
     const char *state;
@@ -283,12 +284,13 @@ static void number_line(void *arg, const struct metric_number *n)
 {
     struct writer *w = arg;
     char more[METRIC_NAME_MAX + 16];
-    if (isnan(n->value))
+    const double newest = w->held_out ? n->held_out : n->value;
+    if (isnan(newest))
         return;
     (void)snprintf(more, sizeof more, "number=\"%s\"", n->name);
-    text(w, "skerry_job_number");
+    text(w, w->held_out ? "skerry_job_held_out_number" : "skerry_job_number");
     job_labels(w, w->of, more);
-    value(w, n->value);
+    value(w, newest);
 }
 
 static void number_lines(void *arg, const struct view_job *j)
@@ -309,6 +311,11 @@ static void jobs(struct writer *w)
     family(w, "job_state", "gauge", "1 for the state that the job is in.");
     view_each_job(w->co, job_state_line, w);
     family(w, "job_number", "gauge", "Newest of a number that the job's trainer names.");
+    w->held_out = false;
+    view_each_job(w->co, number_lines, w);
+    family(w, "job_held_out_number", "gauge",
+           "Newest of a number that the job's trainer names in an evaluation.");
+    w->held_out = true;
     view_each_job(w->co, number_lines, w);
 }
 

@@ -58,15 +58,16 @@ static size_t find_numbers(struct coordinator *co, struct job *j, const struct m
     return n;
 }
 
-/* What a point has of them. */
-static size_t take_numbers(struct metric_number *const *kept, size_t n,
-                           const Skerry__V1__LossPoint *p, struct metric_number *out)
+/* Those that have a finite value; each becomes the newest of its name. */
+static size_t take_numbers(struct metric_number *const *kept, size_t n, const double *values,
+                           size_t n_values, bool held_out, struct metric_number *out)
 {
     size_t taken = 0;
-    for (size_t i = 0; i < n && i < p->n_numbers; i++)
-        if (kept[i] != NULL && isfinite(p->numbers[i])) {
-            kept[i]->value = p->numbers[i];
-            out[taken++] = *kept[i];
+    for (size_t i = 0; i < n && i < n_values; i++)
+        if (kept[i] != NULL && isfinite(values[i])) {
+            *(held_out ? &kept[i]->held_out : &kept[i]->value) = values[i];
+            out[taken] = *kept[i];
+            out[taken++].value = values[i];
         }
     return taken;
 }
@@ -89,7 +90,8 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
         m.step = points[i]->step;
         m.loss = (double)points[i]->loss;
         m.lr = (double)points[i]->lr;
-        m.n_numbers = take_numbers(kept, n_kept, points[i], numbers);
+        m.n_numbers =
+            take_numbers(kept, n_kept, points[i]->numbers, points[i]->n_numbers, false, numbers);
         add_metric(co, j, &m);
         job_replica_memory(j, t->path, t->train.replica)->loss = points[i]->loss;
         taken++;
@@ -119,13 +121,18 @@ void metrics_turn(struct coordinator *co)
     }
 }
 
-void metrics_eval(struct coordinator *co, struct job *j, const struct task *t)
+void metrics_eval(struct coordinator *co, struct job *j, const struct task *t,
+                  const struct metrics_heard *heard)
 {
+    struct metric_number *kept[METRIC_NUMBERS_MAX], numbers[METRIC_NUMBERS_MAX];
+    const size_t n_kept = find_numbers(co, j, heard, kept);
     struct metric_rec m = {.kind = METRIC_EVAL,
                            .path = t->path,
                            .round = t->draw.version,
                            .loss = (double)t->loss_mean,
-                           .lr = NAN};
+                           .lr = NAN,
+                           .numbers = numbers};
+    m.n_numbers = take_numbers(kept, n_kept, heard->numbers, heard->n_numbers, true, numbers);
     refresh_eval(j);
     add_metric(co, j, &m);
     /* Round r made version r + 1, which is what was looked at. */

@@ -7,12 +7,15 @@
 
 struct Skerry__V1__LossPoint;
 
-/* Points as a worker sent them, with the names of what is in their numbers. */
+/* Points as a worker sent them, or the numbers of an evaluation; with the names of what those are.
+ */
 struct metrics_heard {
     struct Skerry__V1__LossPoint *const *points;
     size_t n;
     char *const *names;
     size_t n_names;
+    const double *numbers;
+    size_t n_numbers;
 };
 
 /* Points of a phase's loss curve, and of the numbers that its trainer names, of which a job can
@@ -22,8 +25,9 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
                     const struct metrics_heard *heard);
 /* Before each commit. */
 void metrics_turn(struct coordinator *co);
-/* A held-out loss was measured. */
-void metrics_eval(struct coordinator *co, struct job *j, const struct task *t);
+/* A held-out loss was measured, and what the trainer has numbers for beside it. */
+void metrics_eval(struct coordinator *co, struct job *j, const struct task *t,
+                  const struct metrics_heard *heard);
 /* A round of a path is over. */
 void metrics_round(struct coordinator *co, struct job *j, const struct round_rec *r);
 /* A blob of ours was served. */

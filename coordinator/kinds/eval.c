@@ -78,7 +78,11 @@ static int eval_apply(struct coordinator *co, struct job *j, struct task *t,
         .bytes = r->bytes,
     };
     keep_best(co, j, t);
-    metrics_eval(co, j, t);
+    metrics_eval(co, j, t,
+                 &(struct metrics_heard){.names = r->number_names,
+                                         .n_names = r->n_number_names,
+                                         .numbers = r->numbers,
+                                         .n_numbers = r->n_numbers});
     return 0;
 }
 

@@ -263,7 +263,7 @@ struct metric_number *job_number(struct job *j, const char *name)
         j->numbers = mem_alloc_array(JOB_NUMBERS_MAX, sizeof(*j->numbers));
     struct metric_number *n = &j->numbers[j->n_numbers++];
     (void)str_copy(n->name, sizeof(n->name), name);
-    n->value = (double)NAN;
+    n->value = n->held_out = (double)NAN;
     return n;
 }
 

@@ -54,17 +54,18 @@ struct metric_rec {
     double seconds;                         /* ROUND */
     uint64_t samples, bytes_up, bytes_down; /* ROUND */
     int64_t at_unix_ms;
-    const struct metric_number *numbers; /* LOSS: of a trainer's own */
+    const struct metric_number *numbers; /* LOSS, EVAL: of a trainer's own */
     size_t n_numbers;
 };
 
 #define METRIC_NUMBERS_MAX 16
 #define METRIC_NAME_MAX 65
 
-/* What a trainer calls a number of a step; names are made of A-Z a-z 0-9 . _ -. */
+/* What a trainer calls a number of a step or an evaluation; names are made of A-Z a-z 0-9 . _ -. */
 struct metric_number {
     char name[METRIC_NAME_MAX];
     double value;
+    double held_out; /* the newest of an evaluation, beside the newest of a step: in a job only */
 };
 
 typedef void (*metric_fn)(void *arg, const struct metric_rec *m);

@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import io
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -153,13 +154,22 @@ class Evaluation(_Order):
     def __init__(self, island: "Island", order: _lib.Order):
         super().__init__(island, order)
         self._loss, self._units = 0.0, 0
+        self._numbers: dict[str, tuple[float, int]] = {}  # the sum over samples, and how many
 
-    def add(self, loss: Any, units: int, samples: int) -> None:
-        """The sum of the losses of a batch, over so many units: samples, or tokens."""
+    def add(self, loss: Any, units: int, samples: int, **numbers: float) -> None:
+        """The sum of the losses of a batch, over so many units: samples, or tokens.  numbers: up to 16 figures of one's own,
+        each the mean over the batch; their means over all samples become series of the job by these names."""
         self._loss += float(loss)
         self._units += units
+        for name, value in numbers.items():
+            total, n = self._numbers.get(name, (0.0, 0))
+            self._numbers[name] = total + float(value) * samples, n + samples
         progress = _lib.Progress(float(loss) / max(units, 1), samples, 0, 0)
         check(lib.skerry_step(self._island._handle, ctypes.byref(progress)))
+
+    def _tell(self) -> None:
+        for name, (total, n) in self._numbers.items():
+            check(lib.skerry_number(self._island._handle, name.encode(), total / n if n else math.nan))
 
 
 class Drawing:
@@ -288,6 +298,7 @@ class Island:
         if order.kind == _lib.EVALUATE and self._evaluate:
             evaluation = Evaluation(self, order)
             self._evaluate(evaluation)
+            evaluation._tell()
             self._done(loss_sum=evaluation._loss, units=evaluation._units)
         elif order.kind == _lib.DRAW and self._sample:
             drawn = self._sample(Drawing(order))

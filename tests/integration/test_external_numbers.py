@@ -27,6 +27,8 @@ def series(s, told):
     out = {}
     for line in s.get(f"/v1/jobs/{told}/metrics").text.splitlines():
         record = json.loads(line)
+        if record["kind"] != "loss":
+            continue
         for name, value in record.get("numbers", {}).items():
             out.setdefault((name, record["replica"]), {})[record["step"]] = value
     return out
@@ -73,10 +75,40 @@ def test_numbers_become_series(tmp_path):
         assert event_values(run, f"numbers/{name}/replica-{replica}") == [(n, pytest.approx(v if isinstance(v, float) else v.expected)) for n, v in values.items()]
 
 
+def test_numbers_of_evaluations(tmp_path):
+    """They are means over the held-out samples, one for each evaluation, and apart from those of steps by the same name."""
+    job = write_program(tmp_path, PROGRAM, JOB.replace("holdout: 0,", "holdout: 0.1,") + "eval: {{every: 1, samples: 10}}\n", env="")
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        told = s.submit(job)
+        s.wait_job(told, "done", 40)
+        records = [json.loads(line) for line in s.get(f"/v1/jobs/{told}/metrics").text.splitlines()]
+        held_out = {r["round"]: r["numbers"] for r in records if r["kind"] == "eval"}
+        want = {"accuracy": (7 * 7 + 3 * 10) / 10}  # batches of 7 and 3; 'own' is no number in the first of them
+        assert held_out and all(numbers == want for numbers in held_out.values()), held_out
+        assert series(s, told)["accuracy", 0] == {n: n / 64 for n in range(1, 13)}
+        lines = s.get("/metrics").text.splitlines()
+        assert [float(line.split()[-1]) for line in lines if line.startswith("skerry_job_held_out_number{")] == [want["accuracy"]]
+        assert s.skerry("watch", told, "--tensorboard", tmp_path / "events").returncode == 0
+    events = event_values(tmp_path / "events" / f"numbers-{told}", "numbers/accuracy/held_out")
+    assert events == [(6 * round, pytest.approx(want["accuracy"])) for round in sorted(held_out)]
+
+
+def test_an_evaluation_of_too_many(tmp_path):
+    """Its task says which number was one too many."""
+    extra = ":".join(f"n{i}" for i in range(15))
+    job = write_program(tmp_path, PROGRAM, JOB.replace("holdout: 0,", "holdout: 0.1,").replace("steps: 6", "steps: 1") + "eval: {{every: 1, samples: 10}}\n", env=f", 'EXTRA={extra}'")
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        told = s.submit(job)
+        said = "'n14' is one number more than the 16 that a step can have"
+        wait_until(lambda: any(said in t["reason"] for t in s.get(f"/v1/tasks?job={told}").json()["items"]), 20, said)
+
+
 @pytest.mark.parametrize("extra, said", [
     ("two words", "'two words' is no name of a number: expected 1 to 64 of A-Z a-z 0-9 . _ -, and neither . nor - first"),
     (":".join(f"n{i}" for i in range(15)), "'n14' is one number more than the 16 that a step can have"),
-    (":".join(f"n{i}" for i in range(14)), "a number 'once.only' beside 16 others, which is one more than a phase can have"),
+    (":".join(f"n{i}" for i in range(14)), "a number 'once.only' beside 16 others, which is one more than a task can have"),
 ])
 def test_what_is_no_name(tmp_path, extra, said):
     """The task says which name it was."""

@@ -354,6 +354,18 @@ static int send_samples(struct external *x, const struct external_events *ev, st
     return rc;
 }
 
+static void take_done(const Skerry__Trainer__V1__Done *m, int passed, struct external_done *ret)
+{
+    *ret = (struct external_done){
+        .loss_sum = m->loss_sum, .units = m->units, .text = str_dup(m->text), .passed = passed};
+    for (; ret->n_numbers < m->n_numbers && ret->n_numbers < EXTERNAL_NUMBERS_MAX;
+         ret->n_numbers++) {
+        struct external_number *to = &ret->numbers[ret->n_numbers];
+        (void)str_copy(to->name, sizeof(to->name), m->numbers[ret->n_numbers]->name);
+        to->value = m->numbers[ret->n_numbers]->value;
+    }
+}
+
 /* One message while an order runs; *ret_over: it is done. */
 static int serve(struct external *x, const struct external_events *ev, bool stopping,
                  struct external_done *ret, bool *ret_over, struct err *err)
@@ -373,10 +385,7 @@ static int serve(struct external *x, const struct external_events *ev, bool stop
     case SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_SAMPLES_WANTED:
         return stopping ? 0 : send_samples(x, ev, err); /* it has, or gets, the stop */
     case SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_DONE:
-        *ret = (struct external_done){.loss_sum = m->done->loss_sum,
-                                      .units = m->done->units,
-                                      .text = str_dup(m->done->text),
-                                      .passed = passed};
+        take_done(m->done, passed, ret);
         *ret_over = true;
         return 0;
     case SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_FAILED:

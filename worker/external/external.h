@@ -56,11 +56,20 @@ struct external_events {
     void *arg;
 };
 
+#define EXTERNAL_NUMBERS_MAX 17 /* one more than a task takes, which is to be told */
+
+struct external_number {
+    char name[72]; /* a longer one is cut, and still no name */
+    double value;
+};
+
 /* What it is done with: the figures of Done, and the descriptor that came along (-1: none; the
  * caller's). */
 struct external_done {
     double loss_sum;
     uint64_t units;
+    struct external_number numbers[EXTERNAL_NUMBERS_MAX]; /* of an evaluation */
+    size_t n_numbers;
     char *text; /* mem_free */
     int passed;
 };

@@ -89,6 +89,20 @@ static int take_loss(struct evaluation *ev, const struct external_done *done, st
     return 0;
 }
 
+static int take_numbers(struct work *w, const struct external_done *done, struct err *err)
+{
+    struct work_result *r = &w->result;
+    for (size_t i = 0; i < done->n_numbers; i++) {
+        const int at = progress_number(&w->progress, done->numbers[i].name, err);
+        if (at < 0)
+            return at;
+        for (; r->n_numbers <= (size_t)at; r->n_numbers++)
+            r->numbers[r->n_numbers] = (double)NAN;
+        r->numbers[at] = done->numbers[i].value;
+    }
+    return 0;
+}
+
 static int run_eval(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__EvalTask *t = w->task->eval;
@@ -106,6 +120,8 @@ static int run_eval(struct engine *e, struct work *w, struct err *err)
         rc = ask_evaluate(e, &ev, &done, err);
     if (rc == 0)
         rc = take_loss(&ev, &done, err);
+    if (rc == 0)
+        rc = take_numbers(w, &done, err);
     external_done_release(&done);
     external_feed_close(ev.feed);
     return rc;

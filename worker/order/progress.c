@@ -120,7 +120,7 @@ int progress_number(struct progress *p, const char *name, struct err *err)
     if (n == PROGRESS_NUMBERS_MAX)
         return err_set(err, -ERR_TRAINER,
                        "the trainer tells a number '%s' beside %d others, which is one more than a "
-                       "phase can have",
+                       "task can have",
                        name, PROGRESS_NUMBERS_MAX);
     pthread_mutex_lock(&p->lock);
     (void)str_copy(p->view.number_names[n], PROGRESS_NUMBER_NAME_MAX, name);

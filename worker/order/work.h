@@ -83,6 +83,8 @@ struct work_result {
     float seconds;   /* computed: waited_ms is not among them */
     double loss_sum; /* EVAL: over units; bytes: what the tokens stand for */
     uint64_t units, bytes;
+    double numbers[PROGRESS_NUMBERS_MAX]; /* EVAL: by progress_number, NAN: none */
+    size_t n_numbers;
     struct work_row *rows; /* EVAL, CLUSTER */
     size_t n_rows;
     struct data_bad bad[DATA_BAD_MAX];

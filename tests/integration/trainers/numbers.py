@@ -9,6 +9,14 @@ import skerry
 model = {"weight": np.zeros(4, np.float32)}
 extra = {name: 1.0 for name in os.environ.get("EXTRA", "").split(":") if name}
 with skerry.join(model) as island:
+    @island.evaluate
+    def evaluate(evaluation):
+        seen = 0
+        for batch in evaluation.batches(batch=7):
+            seen += len(batch)
+            numbers = {"accuracy": float(seen), "own": math.nan if seen == 7 else 0.5}
+            evaluation.add(1.0, units=len(batch), samples=len(batch), **numbers, **extra)
+
     for phase in island.phases():
         for batch in phase.batches():
             step = phase.first_step + phase.done_steps + 1

@@ -171,7 +171,7 @@ void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, 
 
 void view_each_number(struct coordinator *co, uint64_t job_id, view_number_fn fn, void *arg)
 {
-    fn(arg, &(struct metric_number){"top-1", 0.75});
+    fn(arg, &(struct metric_number){"top-1", 0.75, 0.5});
     fn(arg, &(struct metric_number){"not.known", NAN});
 }
 

@@ -36,6 +36,7 @@ static void test_metrics_escape_labels(void **state)
         "\nskerry_http_errors_total{class=\"4xx\"} 1\n",
         "\nskerry_job_state{job=\"7\",name=\"a\\\"b\\\\c\\nd\",state=\"running\"} 1\n",
         "\nskerry_job_number{job=\"7\",name=\"a\\\"b\\\\c\\nd\",number=\"top-1\"} 0.75\n",
+        "\nskerry_job_held_out_number{job=\"7\",name=\"a\\\"b\\\\c\\nd\",number=\"top-1\"} 0.5\n",
         "\nskerry_worker_heartbeat_age_seconds{worker=\"3\",name=\"isle ?\"} 1.5\n",
         "\nskerry_worker_mfu{worker=\"3\",name=\"isle ?\"} 0.75\n",
         "\nskerry_worker_step_devices{worker=\"3\",name=\"isle ?\"} 4\n",

@@ -53,6 +53,14 @@ static void test_numbers(void **state)
     numbers(r, j, names, 3, (double[]){0.25}, 1);
     numbers(r, j, names, 1, (double[]){0.125, 9, 9}, 3);
     assert_true(j->numbers[0].value == 0.125 && isnan(j->numbers[1].value));
+    const struct task t = {.kind = TASK_EVAL, .draw = {.version = 1}, .loss_mean = 1};
+    metrics_eval(r->co, j, &t,
+                 &(struct metrics_heard){.names = (char *const *)(uintptr_t)names,
+                                         .n_names = 3,
+                                         .numbers = (double[]){0.75, 1, NAN, 5},
+                                         .n_numbers = 4});
+    assert_true(j->numbers[0].value == 0.125 && j->numbers[0].held_out == 0.75);
+    assert_true(isnan(j->numbers[1].held_out));
     for (int i = 0; i < JOB_NUMBERS_MAX + 3; i++) {
         char name[16];
         (void)snprintf(name, sizeof(name), "n%d", i);
@@ -97,10 +105,10 @@ static void test_router(void **state)
         e->units = 10 + 20 * p;
     }
     const struct task t = {.kind = TASK_EVAL, .draw = {.version = 1}, .loss_mean = 1};
-    metrics_eval(r->co, j, &t);
+    metrics_eval(r->co, j, &t, &(struct metrics_heard){0});
     assert_true(j->eval_loss == 30.0f / 40.0f); /* weighed by what was looked at */
     job_edit_path(j, 1)->eval.loss = NAN;       /* never evaluated */
-    metrics_eval(r->co, j, &t);
+    metrics_eval(r->co, j, &t, &(struct metrics_heard){0});
     assert_true(j->eval_loss == 1.0f);
 }
 
@@ -113,11 +121,11 @@ static void test_rounds(void **state)
         metrics_round(r->co, j,
                       &(struct round_rec){.path = i % 2, .round = i / 2, .eval_loss = NAN});
     struct task t = {.kind = TASK_EVAL, .path = 1, .draw = {.version = 1}, .loss_mean = 0.5f};
-    metrics_eval(r->co, j, &t);
+    metrics_eval(r->co, j, &t, &(struct metrics_heard){0});
     for (size_t i = 0; i < 4; i++)
         assert_true(i == 1 ? j->rounds[i].eval_loss == 0.5f : isnan(j->rounds[i].eval_loss));
     t.draw.version = 0; /* no round made it */
-    metrics_eval(r->co, j, &t);
+    metrics_eval(r->co, j, &t, &(struct metrics_heard){0});
     assert_true(isnan(j->rounds[0].eval_loss));
     assert_int_equal(j->metric_n, 6);
 }
