@@ -1,10 +1,11 @@
-"""An island of two processes: torchrun with DistributedDataParallel, of which rank 0 speaks with the worker."""
+"""An island of two processes: torchrun with DistributedDataParallel or FSDP, of which rank 0 speaks with the worker."""
 import importlib.util
 import os
 import pathlib
 import sys
 
 import numpy as np
+import pytest
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -14,6 +15,7 @@ from swarm import running  # noqa: E402
 from test_external import write_program  # noqa: E402
 
 EXAMPLE = ROOT / "examples" / "trainer-ddp" / "train.py"
+EXAMPLES = [EXAMPLE, ROOT / "examples" / "trainer-fsdp" / "train.py"]
 JOB = """name: ddp
 data: {{kind: none}}
 model: {{type: external}}
@@ -37,9 +39,13 @@ class Alone:
         return self.left >= 0
 
 
-def one_process(rounds, steps):
+def name_of(example):
+    return example.parent.name
+
+
+def one_process(source, rounds, steps):
     """What a single process makes of the same batches."""
-    spec = importlib.util.spec_from_file_location("ddp_example", EXAMPLE)
+    spec = importlib.util.spec_from_file_location("example", source)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     torch.manual_seed(0)
@@ -54,25 +60,27 @@ def one_process(rounds, steps):
     return {name: t.detach().numpy() for name, t in model.state_dict().items()}
 
 
-def test_torchrun(tmp_path, monkeypatch):
+@pytest.mark.parametrize("source", EXAMPLES, ids=name_of)
+def test_torchrun(tmp_path, monkeypatch, source):
     """Two processes of half a batch each are one of a whole batch, over rounds, with the optimiser's state."""
     monkeypatch.syspath_prepend(os.path.abspath(os.environ.get("SKERRY_BUILD", "build")) + "/python")
-    job = write_program(tmp_path, EXAMPLE, JOB, steps="5")
+    job = write_program(tmp_path, source, JOB, steps="5")
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
         told = s.submit(job)
         s.wait_job(told, "done", 60)
         assert s.skerry("export", told, "--out", tmp_path / "model").returncode == 0
         assert s.log("one").count("a trainer is here") == 1
-    weights, want = read_safetensors(tmp_path / "model" / "model.safetensors"), one_process(3, 5)
+    weights, want = read_safetensors(tmp_path / "model" / "model.safetensors"), one_process(source, 3, 5)
     assert weights.keys() == want.keys()
     for name, value in want.items():
         assert np.allclose(weights[name], value, rtol=1e-4, atol=1e-6), name
 
 
-def test_all_ranks_end(tmp_path):
+@pytest.mark.parametrize("source", EXAMPLES, ids=name_of)
+def test_all_ranks_end(tmp_path, source):
     """Rank 0 hears in mid-phase that nobody wants it any more, and the others with it; with the worker all of them go."""
-    job = write_program(tmp_path, EXAMPLE, JOB, steps="100000")
+    job = write_program(tmp_path, source, JOB, steps="100000")
     with running(tmp_path / "swarm") as s:
         worker = s.worker("one", "--allow-trainers")
         told = s.submit(job)
