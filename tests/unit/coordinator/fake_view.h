@@ -172,7 +172,7 @@ void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, 
 void view_each_number(struct coordinator *co, uint64_t job_id, view_number_fn fn, void *arg)
 {
     fn(arg, &(struct metric_number){"top-1", 0.75, 0.5});
-    fn(arg, &(struct metric_number){"not.known", NAN});
+    fn(arg, &(struct metric_number){"not.known", NAN, NAN});
 }
 
 void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn, void *arg)
