@@ -40,10 +40,7 @@ static bool anything_to_do(const struct coordinator *co)
     for (size_t i = 0; i < s->n_jobs; i++)
         if (!job_is_ended(s->jobs[i]))
             return true;
-    for (size_t i = 0; i < s->n_workers; i++)
-        if (s->workers[i]->parked != NULL)
-            return true;
-    return !list_empty(&co->next.polls);
+    return !list_empty(&s->parked) || !list_empty(&co->next.polls);
 }
 
 static void on_tick(void *arg)

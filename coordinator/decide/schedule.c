@@ -63,34 +63,166 @@ static bool before(uint64_t worker, const struct schedule_task *a, const struct 
     return a->id < b->id;
 }
 
-void schedule_pick(uint64_t now_ms, uint64_t worker, const struct schedule_task *tasks, size_t n,
-                   const struct schedule_options *o, struct schedule_decision *ret)
+/* ---- groups --------------------------------------------------------------- */
+
+#define GROUPS_BACK 64 /* groups that are asked whether a task is like them: others are rare */
+#define NONE UINT32_MAX
+
+struct schedule_group {
+    uint32_t first, last; /* first: may have been taken */
+    uint64_t kept_ms;     /* for their owners until then; 0: for nobody */
+    bool alone;           /* by a failure that only some may have had */
+};
+
+struct schedule_owned {
+    uint64_t owner;
+    uint32_t at;
+};
+
+static uint64_t kept_until(uint64_t now, const struct schedule_task *t)
 {
-    *ret = (struct schedule_decision){.index = -1};
-    const char *why = NULL;
-    uint64_t waiting = 0;
-    for (size_t i = 0; i < n; i++) {
-        const char *this_why = NULL;
-        uint64_t until = held_back(now_ms, worker, &tasks[i], o, &this_why);
-        if (until != 0) {
-            if (ret->until_ms == 0 || until < ret->until_ms) {
-                ret->until_ms = until;
-                why = this_why;
-                waiting = tasks[i].id;
-            }
-            continue;
+    const uint64_t until = t->ready_ms + t->patience_ms;
+    return t->owner != 0 && t->owner_here && !t->owner_training && now < until ? until : 0;
+}
+
+/* Can no worker tell them apart, but the last owner of one? */
+static bool alike(const struct schedule_task *a, const struct schedule_task *b)
+{
+    return a->job_id == b->job_id && a->kind == b->kind && a->rank == b->rank &&
+           a->network == b->network && a->lag == b->lag && a->job_leases == b->job_leases &&
+           a->needs_trainers == b->needs_trainers && a->needs_helper == b->needs_helper &&
+           (a->owner == 0) == (b->owner == 0);
+}
+
+static void add(struct schedule *s, uint32_t at)
+{
+    const struct schedule_task *t = &s->tasks[at];
+    const struct schedule_group want = {
+        .first = at,
+        .last = at,
+        .kept_ms = kept_until(s->now_ms, t),
+        .alone = t->not_before_ms > s->now_ms || (t->failed != NULL && t->failed->n > 0),
+    };
+    s->next[at] = NONE;
+    for (size_t back = 1; !want.alone && back <= GROUPS_BACK && back <= s->n_groups; back++) {
+        struct schedule_group *g = &s->groups[s->n_groups - back];
+        if (!g->alone && g->kept_ms == want.kept_ms && alike(&s->tasks[g->last], t)) {
+            s->next[g->last] = at;
+            g->last = at;
+            return;
         }
-        if (ret->index < 0 || before(worker, &tasks[i], &tasks[ret->index]))
-            ret->index = (long)i;
     }
+    s->groups[s->n_groups++] = want;
+}
+
+static int by_owner(const void *a, const void *b)
+{
+    const struct schedule_owned *x = a, *y = b;
+    if (x->owner != y->owner)
+        return x->owner < y->owner ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+void schedule_init(struct schedule *s, uint64_t now_ms, const struct schedule_task *tasks, size_t n)
+{
+    *s = (struct schedule){
+        .now_ms = now_ms,
+        .tasks = tasks,
+        .n = n,
+        .n_left = n,
+        .groups = mem_alloc_array(n + 1, sizeof(*s->groups)),
+        .next = mem_alloc_array(n + 1, sizeof(*s->next)),
+        .taken = mem_alloc_array(n + 1, sizeof(*s->taken)),
+        .owned = mem_alloc_array(n + 1, sizeof(*s->owned)),
+    };
+    for (size_t i = 0; i < n; i++) {
+        add(s, (uint32_t)i);
+        if (tasks[i].owner != 0)
+            s->owned[s->n_owned++] = (struct schedule_owned){tasks[i].owner, (uint32_t)i};
+    }
+    qsort(s->owned, s->n_owned, sizeof(s->owned[0]), by_owner);
+}
+
+void schedule_release(struct schedule *s)
+{
+    mem_free(s->groups);
+    mem_free(s->next);
+    mem_free(s->taken);
+    mem_free(s->owned);
+    *s = (struct schedule){0};
+}
+
+void schedule_take(struct schedule *s, size_t index)
+{
+    s->taken[index] = true;
+    s->n_left--;
+}
+
+/* ---- a worker's turn ------------------------------------------------------ */
+
+struct look {
+    const struct schedule *s;
+    uint64_t worker;
+    const struct schedule_options *o;
+    struct schedule_decision *d;
+    const char *why;
+    uint64_t waiting;
+};
+
+static void consider(struct look *l, uint32_t at)
+{
+    const struct schedule_task *t = &l->s->tasks[at];
+    struct schedule_decision *d = l->d;
+    const char *why = NULL;
+    const uint64_t until = held_back(l->s->now_ms, l->worker, t, l->o, &why);
+    if (until == 0) {
+        if (d->index < 0 || before(l->worker, t, &l->s->tasks[d->index]))
+            d->index = (long)at;
+    } else if (d->until_ms == 0 || until < d->until_ms ||
+               (until == d->until_ms && t->id < l->waiting)) {
+        d->until_ms = until;
+        l->why = why;
+        l->waiting = t->id;
+    }
+}
+
+static void consider_own(struct look *l)
+{
+    const struct schedule *s = l->s;
+    size_t lo = 0, hi = s->n_owned;
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (s->owned[mid].owner < l->worker)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    for (; lo < s->n_owned && s->owned[lo].owner == l->worker; lo++)
+        if (!s->taken[s->owned[lo].at])
+            consider(l, s->owned[lo].at);
+}
+
+void schedule_pick(struct schedule *s, uint64_t worker, const struct schedule_options *o,
+                   struct schedule_decision *ret)
+{
+    struct look l = {s, worker, o, ret, NULL, 0};
+    *ret = (struct schedule_decision){.index = -1};
+    for (size_t i = 0; i < s->n_groups; i++) {
+        struct schedule_group *g = &s->groups[i];
+        while (g->first != NONE && s->taken[g->first])
+            g->first = s->next[g->first];
+        if (g->first != NONE)
+            consider(&l, g->first);
+    }
+    consider_own(&l);
     if (ret->index >= 0) {
-        const struct schedule_task *t = &tasks[ret->index];
+        const struct schedule_task *t = &s->tasks[ret->index];
         ret->until_ms = 0;
         (void)snprintf(ret->reason, sizeof(ret->reason), "task %llu%s", (unsigned long long)t->id,
                        t->owner == worker ? ", whose last phase it did" : "");
-    } else if (why != NULL) {
+    } else if (l.why != NULL) {
         (void)snprintf(ret->reason, sizeof(ret->reason), "task %llu %s",
-                       (unsigned long long)waiting, why);
+                       (unsigned long long)l.waiting, l.why);
     } else {
         (void)snprintf(ret->reason, sizeof(ret->reason), "no task is ready");
     }

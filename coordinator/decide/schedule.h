@@ -58,8 +58,29 @@ struct schedule_decision {
     char reason[SCHEDULE_REASON_MAX];
 };
 
-/* The best of the n tasks for the worker, at now_ms. */
-void schedule_pick(uint64_t now_ms, uint64_t worker, const struct schedule_task *tasks, size_t n,
-                   const struct schedule_options *o, struct schedule_decision *ret);
+/* Tasks of one moment, grouped: those of a group are alike to whoever is none's last owner, so that
+ * a look for one of many workers is a look at each group's first and at the worker's own. */
+struct schedule {
+    uint64_t now_ms;
+    const struct schedule_task *tasks;
+    size_t n, n_left; /* n_left: not taken */
+    struct schedule_group *groups;
+    size_t n_groups;
+    uint32_t *next; /* in the group; UINT32_MAX: the last */
+    bool *taken;
+    struct schedule_owned *owned; /* by owner */
+    size_t n_owned;
+};
+
+/* keeps tasks, which are in order of id. */
+void schedule_init(struct schedule *s, uint64_t now_ms, const struct schedule_task *tasks,
+                   size_t n);
+/* Zeroed is fine. */
+void schedule_release(struct schedule *s);
+/* The best for the worker of those that were not taken. */
+void schedule_pick(struct schedule *s, uint64_t worker, const struct schedule_options *o,
+                   struct schedule_decision *ret);
+/* It is the one that was picked. */
+void schedule_take(struct schedule *s, size_t index);
 
 #endif

@@ -26,10 +26,10 @@ void member_heard(struct coordinator *co, struct worker *w)
 /* Could another worker have it at once? */
 static bool others_idle(const struct coordinator *co, const struct worker *w, const struct task *t)
 {
-    for (size_t i = 0; i < co->state.n_workers; i++) {
-        const struct worker *o = co->state.workers[i];
-        if (o != w && o->parked != NULL && o->task_id == 0 && !worker_goes(o) &&
-            !member_is_small(co, o, t))
+    const struct list *parked = &co->state.parked;
+    for (const struct list *l = parked->next; l != parked; l = l->next) {
+        const struct worker *o = list_entry(l, struct worker, parked_at);
+        if (o != w && o->task_id == 0 && !worker_goes(o) && !member_is_small(co, o, t))
             return true;
     }
     return false;
@@ -70,10 +70,9 @@ void member_lease(const struct coordinator *co, const struct worker *w, struct l
 
 void member_unpark(struct coordinator *co, struct worker *w, const char *why)
 {
-    struct rpc_request *req = w->parked;
+    struct rpc_request *req = state_unpark(w);
     if (req == NULL)
         return;
-    w->parked = NULL;
     rpc_request_on_gone(req, NULL, NULL);
     rpc_fail(req, -ERR_CANCELLED, true, 0, "%s", why);
 }

@@ -288,9 +288,7 @@ void query_outer_count(const struct state *s, const struct job *j, const struct 
 
 bool query_coming(const struct state *s, const struct job *j, const struct module_rec *m)
 {
-    bool idle = false;
-    for (size_t i = 0; i < s->n_workers && !idle; i++)
-        idle = s->workers[i]->parked != NULL;
+    const bool idle = !list_empty(&s->parked);
     for (uint32_t p = 0; p < j->comp.n_paths; p++) {
         if (!query_crosses(j, p, m) || j->paths[p].round > m->version)
             continue;

@@ -11,18 +11,6 @@
 #define BUSY_PATIENCE_MS 10000 /* and, while that evaluates or draws, half a round: */
 #define BUSY_PATIENCE_MAX_MS 300000
 
-static void count_leases(struct state *s)
-{
-    for (size_t i = 0; i < s->n_jobs; i++)
-        s->jobs[i]->leases = 0;
-    for (size_t i = 0; i < s->n_tasks; i++) {
-        struct job *j =
-            s->tasks[i]->state == TASK_LEASED ? state_job(s, s->tasks[i]->job_id) : NULL;
-        if (j != NULL)
-            j->leases++;
-    }
-}
-
 /* An owner that evaluates or draws will be back: a phase without its moments
  * costs more than a wait of a part of a phase. */
 static uint32_t patience_ms(const struct job *j)
@@ -56,25 +44,20 @@ static uint32_t last_round(const struct job *j)
     return last;
 }
 
-/* Tasks that may be leased to a worker, into a new array. */
-static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
+/* The tasks that a worker may be given, into a new array. */
+static struct schedule_task *candidates(struct coordinator *co)
 {
-    struct state *s = &co->state;
-    struct schedule_task *list = mem_alloc_array(s->n_open + 1, sizeof(*list));
-    size_t n = 0;
-    uint64_t job_id = 0;
+    const struct state *s = &co->state;
+    struct schedule_task *list = mem_alloc_array(s->n_ready + 1, sizeof(*list));
+    const struct job *j = NULL;
     uint32_t last = 0;
-    count_leases(s);
-    for (size_t i = 0; i < s->n_tasks; i++) {
-        const struct task *t = s->tasks[i];
-        const struct job *j = t->state == TASK_PENDING ? state_job(s, t->job_id) : NULL;
-        if (j == NULL || t->kind == TASK_OUTER)
-            continue;
-        if (t->job_id != job_id) {
-            job_id = t->job_id;
+    for (size_t i = 0; i < s->n_ready; i++) {
+        const struct task *t = s->ready[i];
+        if (j == NULL || t->job_id != j->id) {
+            j = state_job(s, t->job_id);
             last = last_round(j);
         }
-        list[n] = (struct schedule_task){
+        list[i] = (struct schedule_task){
             .id = t->id,
             .job_id = t->job_id,
             .kind = (int)t->kind,
@@ -88,9 +71,8 @@ static struct schedule_task *candidates(struct coordinator *co, size_t *ret_n)
             .needs_helper = task_is_remote(t),
             .needs_trainers = query_needs_trainers(j, t),
         };
-        fill_owner(co, j, t, &list[n++]);
+        fill_owner(co, j, t, &list[i]);
     }
-    *ret_n = n;
     return list;
 }
 
@@ -115,8 +97,7 @@ static size_t helpers(const struct state *s, const struct schedule_task *list, s
 /* Leases the picked task; the answer follows the commit. */
 static void give(struct coordinator *co, struct worker *w, struct task *t)
 {
-    struct rpc_request *req = w->parked;
-    w->parked = NULL;
+    struct rpc_request *req = state_unpark(w);
     rpc_request_on_gone(req, NULL, NULL);
     task_lease(co, t, w);
     struct reply *r = core_reply(co, req, assign_send);
@@ -125,9 +106,9 @@ static void give(struct coordinator *co, struct worker *w, struct task *t)
     r->attempt = t->attempt;
 }
 
-/* A worker's turn: true when it got a task. */
-static bool serve(struct coordinator *co, struct worker *w, const struct schedule_task *list,
-                  size_t n, size_t helpers, size_t *ret_index)
+/* A worker's turn: true when it got a task, by its place in the schedule. */
+static bool serve(struct coordinator *co, struct worker *w, struct schedule *list, size_t helpers,
+                  size_t *ret_index)
 {
     char reason[REASON_MAX];
     uint64_t until;
@@ -142,7 +123,7 @@ static bool serve(struct coordinator *co, struct worker *w, const struct schedul
         .n_small = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX,
     };
     struct schedule_decision d;
-    schedule_pick(core_now(co), w->id, list, n, &o, &d);
+    schedule_pick(list, w->id, &o, &d);
     if (d.index < 0) {
         (void)str_copy(w->waiting_for, sizeof(w->waiting_for), d.reason);
         return false;
@@ -151,38 +132,43 @@ static bool serve(struct coordinator *co, struct worker *w, const struct schedul
     return true;
 }
 
-void assign_parked(struct coordinator *co)
+/* To the workers that wait, in the order in which they came. */
+static void offer(struct coordinator *co, struct schedule *list, bool tell)
 {
     struct state *s = &co->state;
-    size_t n = 0, helping = 0;
-    struct schedule_task *list = NULL;
-    const bool tell = core_now(co) >= co->told_ms + CORE_TICK_MS;
-    for (size_t i = 0; i < s->n_workers; i++) {
-        if (s->workers[i]->parked == NULL || s->workers[i]->task_id != 0)
+    size_t helping = helpers(s, list->tasks, list->n), at;
+    for (struct list *l = s->parked.next, *next; l != &s->parked; l = next) {
+        struct worker *w = list_entry(l, struct worker, parked_at);
+        next = l->next;
+        if (w->task_id != 0)
             continue;
-        struct worker *w = worker_memory(s->workers[i]);
-        if (list == NULL) {
-            list = candidates(co, &n);
-            helping = helpers(s, list, n);
-        }
-        size_t at;
         /* With nothing to give only the reason could be another one. */
-        if ((n > 0 || tell || w->waiting_for[0] == '\0') && serve(co, w, list, n, helping, &at)) {
-            struct task *t = state_edit_task(s, state_task(s, list[at].id));
+        if ((list->n_left > 0 || tell) && serve(co, w, list, helping, &at)) {
+            struct task *t = state_edit_task(s, state_task(s, list->tasks[at].id));
             helping -= task_is_remote(t) && helping > 0;
+            schedule_take(list, at);
             give(co, state_edit_worker(s, w), t);
-            memmove(&list[at], &list[at + 1], (n - at - 1) * sizeof(*list));
-            n--;
         } else if (core_now(co) >= w->parked_until_ms) {
-            struct rpc_request *req = w->parked;
-            w->parked = NULL;
+            struct rpc_request *req = state_unpark(w);
             rpc_request_on_gone(req, NULL, NULL);
             core_reply(co, req, assign_send)->worker_id = w->id;
         }
     }
+}
+
+void assign_parked(struct coordinator *co)
+{
+    const bool tell = core_now(co) >= co->told_ms + CORE_TICK_MS;
+    if (list_empty(&co->state.parked) || (co->state.n_ready == 0 && !tell))
+        return;
+    struct schedule_task *tasks = candidates(co);
+    struct schedule list;
+    schedule_init(&list, core_now(co), tasks, co->state.n_ready);
+    offer(co, &list, tell);
+    schedule_release(&list);
+    mem_free(tasks);
     if (tell)
         co->told_ms = core_now(co);
-    mem_free(list);
 }
 
 Skerry__V1__Applied **assign_verdicts(const struct worker *w, size_t *ret_n)

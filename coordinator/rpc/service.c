@@ -392,8 +392,7 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
 
 static void parked_gone(void *arg, struct rpc_request *req)
 {
-    struct worker *w = arg;
-    w->parked = NULL;
+    (void)state_unpark(arg);
     rpc_fail(req, -ERR_CANCELLED, true, 0, "the connection is gone");
 }
 
@@ -420,8 +419,8 @@ static void on_assign(void *arg, struct rpc_request *req, const ProtobufCMessage
         return;
     }
     w->task_id = 0;
-    w->parked = req;
-    w->parked_until_ms = core_now(co) + (m->wait_ms < WAIT_MAX_MS ? m->wait_ms : WAIT_MAX_MS);
+    state_park(&co->state, w, req,
+               core_now(co) + (m->wait_ms < WAIT_MAX_MS ? m->wait_ms : WAIT_MAX_MS));
     rpc_request_on_gone(req, parked_gone, w); /* who is parked is here, and stays on record */
     core_touch(co);
 }

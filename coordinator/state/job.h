@@ -230,7 +230,7 @@ struct job {
     /* (m) Contributions and deltas of a second: of the one that runs, and at most. */
     uint64_t second, second_bytes, peak_bytes;
     float loss, eval_loss;       /* newest; NAN */
-    uint32_t leases;             /* (m) that it holds, as rpc/assign.c last counted them */
+    uint32_t leases;             /* (m) that it holds: state_set_task_state() counts */
     bool loss_changed;           /* (m) some replica's did, and the job's own is to be made anew */
     struct job_times phase_gaps; /* (m) ms between progress of phases */
     struct job_times phase_ms;   /* (m) that phases took, from lease to report */

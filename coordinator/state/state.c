@@ -3,6 +3,7 @@
 void state_init(struct state *s)
 {
     memset(s, 0, sizeof(*s));
+    list_init(&s->parked);
     s->next_worker = s->next_job = s->next_task = s->next_module = s->next_token = 1;
 }
 
@@ -16,6 +17,7 @@ void state_release(struct state *s)
         job_free(s->jobs[i]);
     mem_free((void *)s->workers);
     mem_free((void *)s->tasks);
+    mem_free((void *)s->ready);
     mem_free(s->jobs);
     mem_free(s->tokens);
     mem_free(s->tokens_gone.at);
@@ -145,6 +147,31 @@ struct job *state_add_job(struct state *s, uint64_t id)
     return j;
 }
 
+static void drop(void **items, size_t *n, uint64_t id)
+{
+    size_t at = lower_bound(items, *n, id);
+    memmove(&items[at], &items[at + 1], (*n - at - 1) * sizeof(void *));
+    --*n;
+}
+
+static bool is_ready(const struct task *t)
+{
+    return t->state == TASK_PENDING && t->kind != TASK_OUTER;
+}
+
+/* What is given back is older than others that wait. */
+static void add_ready(struct state *s, const struct task *t)
+{
+    if (!is_ready(t))
+        return;
+    s->ready = grow((void *)s->ready, s->n_ready, &s->cap_ready);
+    const size_t at = lower_bound((void *const *)s->ready, s->n_ready, t->id);
+    memmove((void *)&s->ready[at + 1], (void *)&s->ready[at],
+            (s->n_ready - at) * sizeof(s->ready[0]));
+    s->ready[at] = t;
+    s->n_ready++;
+}
+
 struct task *state_add_task(struct state *s, uint64_t id, uint64_t job_id, enum task_kind kind)
 {
     if (s->n_open >= TASKS_OPEN_MAX)
@@ -158,19 +185,14 @@ struct task *state_add_task(struct state *s, uint64_t id, uint64_t job_id, enum 
     t->loss = t->loss_first = t->loss_last = t->loss_mean = NAN;
     s->n_open++;
     s->tasks[s->n_tasks++] = t;
+    add_ready(s, t);
     return state_edit_task(s, t);
-}
-
-static void drop(void **items, size_t *n, uint64_t id)
-{
-    size_t at = lower_bound(items, *n, id);
-    memmove(&items[at], &items[at + 1], (*n - at - 1) * sizeof(void *));
-    --*n;
 }
 
 void state_drop_worker(struct state *s, const struct worker *w)
 {
     marks_add(&s->workers_gone, w->id);
+    (void)state_unpark((struct worker *)w);
     drop((void **)s->workers, &s->n_workers, w->id);
     worker_free((struct worker *)w);
 }
@@ -178,8 +200,7 @@ void state_drop_worker(struct state *s, const struct worker *w)
 void state_drop_task(struct state *s, const struct task *t)
 {
     marks_add(&s->tasks_gone, t->id);
-    if (task_is_open(t))
-        s->n_open--;
+    state_set_task_state(s, (struct task *)t, TASK_CANCELLED);
     drop((void **)s->tasks, &s->n_tasks, t->id);
     task_free((struct task *)t);
 }
@@ -191,13 +212,40 @@ void state_drop_job(struct state *s, struct job *j)
     job_free(j);
 }
 
+/* In all counts and indexes, or out of them. */
+static void count_task(struct state *s, const struct task *t, bool in)
+{
+    struct job *j = t->state == TASK_LEASED ? state_job(s, t->job_id) : NULL;
+    if (task_is_open(t))
+        s->n_open += in ? 1 : (size_t)-1;
+    if (j != NULL)
+        j->leases += in ? 1 : (uint32_t)-1;
+    if (in)
+        add_ready(s, t);
+    else if (is_ready(t))
+        drop((void **)s->ready, &s->n_ready, t->id);
+}
+
 void state_set_task_state(struct state *s, struct task *t, enum task_state to)
 {
-    bool was = task_is_open(t);
+    count_task(s, t, false);
     t->state = to;
-    bool is = task_is_open(t);
-    if (was && !is)
-        s->n_open--;
-    else if (!was && is)
-        s->n_open++;
+    count_task(s, t, true);
+}
+
+void state_park(struct state *s, struct worker *w, struct rpc_request *req, uint64_t until_ms)
+{
+    w->parked = req;
+    w->parked_until_ms = until_ms;
+    list_push(&s->parked, &w->parked_at);
+}
+
+struct rpc_request *state_unpark(struct worker *w)
+{
+    struct rpc_request *req = w->parked;
+    if (req == NULL)
+        return NULL;
+    w->parked = NULL;
+    list_remove(&w->parked_at);
+    return req;
 }

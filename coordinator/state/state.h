@@ -17,6 +17,7 @@
 #ifndef COORDINATOR_STATE_H
 #define COORDINATOR_STATE_H
 
+#include "common/base/list.h"
 #include "coordinator/state/access.h"
 #include "coordinator/state/job.h"
 #include "coordinator/state/task.h"
@@ -40,6 +41,10 @@ struct state {
     struct token_rec *tokens;
     size_t n_tokens;
     size_t n_open; /* tasks that are open */
+    /* (m) Indexes, kept by the functions below alone. */
+    const struct task **ready; /* those that are pending and for workers, in order of id */
+    size_t n_ready, cap_ready;
+    struct list parked; /* workers that wait for a task, by parked_at; the longest first */
     /* Saved with the rows. */
     uint64_t next_worker, next_job, next_task, next_module, next_token;
     /* (m) What persist_changes() has to look at. */
@@ -72,7 +77,13 @@ void state_drop_worker(struct state *s, const struct worker *w);
 void state_drop_task(struct state *s, const struct task *t);
 void state_drop_job(struct state *s, struct job *j);
 
-/* Every change of a task's state goes through here: it keeps n_open. */
+/* Every change of a task's state goes through here: it keeps n_open, the ready ones, and the leases
+ * of its job. */
 void state_set_task_state(struct state *s, struct task *t, enum task_state to);
+
+/* The worker's ASSIGN waits until then; it had none that does. */
+void state_park(struct state *s, struct worker *w, struct rpc_request *req, uint64_t until_ms);
+/* It waits no more: what it asked with, for the caller to answer; NULL: it did not wait. */
+struct rpc_request *state_unpark(struct worker *w);
 
 #endif

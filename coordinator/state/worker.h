@@ -3,6 +3,7 @@
 #ifndef COORDINATOR_WORKER_H
 #define COORDINATOR_WORKER_H
 
+#include "common/base/list.h"
 #include "coordinator/decide/schedule.h"
 #include "coordinator/state/mark.h"
 #include "coordinator/state/record.h"
@@ -91,6 +92,7 @@ struct worker {
     uint64_t closed_ms;         /* connection gone since; 0: open */
     struct rpc_peer *peer;      /* NULL: no connection */
     struct rpc_request *parked; /* its ASSIGN that waits */
+    struct list parked_at;      /* in state.parked */
     uint64_t parked_until_ms;
     char activity[129];
     float throughput, loss, grad_norm;

@@ -382,6 +382,34 @@ static void look_at_leases(const struct coordinator *co)
     }
 }
 
+/* What the state finds without looking at all its records. */
+static void look_at_indexes(const struct coordinator *co)
+{
+    const struct state *s = &co->state;
+    size_t ready = 0, parked = 0;
+    for (size_t i = 0; i < s->n_tasks; i++) {
+        const struct task *t = s->tasks[i];
+        if (t->state == TASK_PENDING && t->kind != TASK_OUTER &&
+            (ready >= s->n_ready || s->ready[ready++] != t))
+            sim_fail("task %llu is ready and not found", (unsigned long long)t->id);
+    }
+    for (const struct list *l = s->parked.next; l != &s->parked; l = l->next)
+        parked++;
+    for (size_t i = 0; i < s->n_workers; i++)
+        parked -= s->workers[i]->parked != NULL;
+    if (ready != s->n_ready || parked != 0)
+        sim_fail("%zu tasks are ready of %zu found; %zd workers more are found than wait", ready,
+                 s->n_ready, (ssize_t)parked);
+    for (size_t i = 0; i < s->n_jobs; i++) {
+        uint32_t leases = 0;
+        for (size_t k = 0; k < s->n_tasks; k++)
+            leases += s->tasks[k]->job_id == s->jobs[i]->id && s->tasks[k]->state == TASK_LEASED;
+        if (leases != s->jobs[i]->leases)
+            sim_fail("job %llu has %u leases, %u are counted", (unsigned long long)s->jobs[i]->id,
+                     leases, s->jobs[i]->leases);
+    }
+}
+
 /* ---- blobs ------------------------------------------------------------------- */
 
 struct inventory {
@@ -428,6 +456,7 @@ void oracle_look(struct coordinator *co)
 {
     figures.looks++;
     look_at_leases(co);
+    look_at_indexes(co);
     if (!co->store_ok)
         return; /* what is in memory is ahead of what was promised */
     look_at_modules(co);

@@ -11,6 +11,7 @@
  *   ledger      every sample of an epoch is done, leased or pending; as many are done as the done
  *               phases have used
  *   fences      a lease has one holder and a holder one lease; a task is done once
+ *   indexes     find what a look at all tasks and workers finds
  *   blobs       what is on record as needed is there, whole
  *   history     versions, rounds and ended tasks on record are as many as are kept, however many
  *               there were */

@@ -31,11 +31,20 @@ static void become(struct schedule_task *t, enum task_kind kind)
     t->rank = task_traits[kind].rank;
 }
 
+static void pick_for(uint64_t now, uint64_t worker, const struct schedule_task *tasks, size_t n,
+                     const struct schedule_options *o, struct schedule_decision *d)
+{
+    struct schedule s;
+    schedule_init(&s, now, tasks, n);
+    schedule_pick(&s, worker, o, d);
+    schedule_release(&s);
+}
+
 static long pick(uint64_t now, const struct schedule_task *tasks, size_t n, bool others,
                  struct schedule_decision *d)
 {
     const struct schedule_options o = {.helper = others};
-    schedule_pick(now, 7, tasks, n, &o, d);
+    pick_for(now, 7, tasks, n, &o, d);
     return d->index;
 }
 
@@ -81,18 +90,18 @@ static void test_schedule_small(void **state)
     const struct schedule_small small[2] = {{.job_id = 9, .kind = TASK_TRAIN, .until_ms = 9000},
                                             {.job_id = 1, .kind = TASK_TRAIN, .until_ms = 5000}};
     const struct schedule_options o = {.small = small, .n_small = 2};
-    schedule_pick(4999, 7, list, 2, &o, &d);
+    pick_for(4999, 7, list, 2, &o, &d);
     assert_int_equal(d.index, -1);
     assert_int_equal(d.until_ms, 5000);
     expect_text("small", d.reason, "needs more memory than this worker has");
     list[1].network = 1;
-    schedule_pick(4999, 7, list, 2, &o, &d);
+    pick_for(4999, 7, list, 2, &o, &d);
     assert_int_equal(d.index, 1);
     list[1].network = 0;
     become(&list[1], TASK_FEATURE);
-    schedule_pick(4999, 7, list, 2, &o, &d);
+    pick_for(4999, 7, list, 2, &o, &d);
     assert_int_equal(d.index, 1);
-    schedule_pick(5000, 7, list, 1, &o, &d); /* it is asked again */
+    pick_for(5000, 7, list, 1, &o, &d); /* it is asked again */
     assert_int_equal(d.index, 0);
 }
 
@@ -136,7 +145,7 @@ static void test_schedule_paths(void **state)
         size_t at[2];
         for (uint64_t w = 0; w < 2; w++) {
             const struct schedule_options o = {.helper = true};
-            schedule_pick(1000, 7 + w, list, PATHS, &o, &d);
+            pick_for(1000, 7 + w, list, PATHS, &o, &d);
             at[w] = (size_t)d.index;
             list[at[w]].not_before_ms = 9999; /* taken */
         }
@@ -168,12 +177,96 @@ static void test_schedule_velocity(void **state)
     expect_text("alone", d.reason, "needs another worker");
 }
 
+/* The best of two, or of one, is found without groups. */
+static long best_of_pairs(uint64_t now, uint64_t worker, const struct schedule_task *tasks,
+                          const bool *taken, size_t n, const struct schedule_options *o,
+                          struct schedule_decision *ret)
+{
+    struct schedule_decision d;
+    long best = -1;
+    *ret = (struct schedule_decision){0};
+    for (size_t i = 0; i < n; i++) {
+        if (taken[i])
+            continue;
+        pick_for(now, worker, &tasks[i], 1, o, &d);
+        if (d.index < 0 && (ret->until_ms == 0 || d.until_ms < ret->until_ms))
+            *ret = d;
+        if (d.index < 0)
+            continue;
+        if (best >= 0) {
+            const struct schedule_task two[2] = {tasks[best], tasks[i]};
+            pick_for(now, worker, two, 2, o, &d);
+        }
+        best = best < 0 || d.index == 1 ? (long)i : best;
+    }
+    return best;
+}
+
+static void fill(struct schedule_task *t, uint64_t id, const struct failure_list *failed)
+{
+    *t = train(id, (uint64_t)(rand() % 3 == 0 ? 0 : 1 + rand() % 12));
+    t->job_id = 1 + (uint64_t)(rand() % 3);
+    t->job_leases = (uint32_t)t->job_id % 2;
+    t->lag = (uint32_t)(rand() % 3 == 0);
+    t->network = (uint32_t)(rand() % 2);
+    t->owner_here = t->owner != 0 && rand() % 4 > 0;
+    t->owner_training = rand() % 4 == 0;
+    t->ready_ms += (uint64_t)(500 * (rand() % 4));
+    t->not_before_ms = rand() % 9 == 0 ? 5000 : 0;
+    t->needs_helper = rand() % 9 == 0;
+    t->needs_trainers = rand() % 9 == 0;
+    t->failed = rand() % 5 == 0 ? failed : NULL;
+    if (rand() % 8 == 0)
+        become(t, TASK_EVAL);
+}
+
+/* As they are taken one after another: each worker gets what a look at every task finds. */
+static void test_schedule_groups(void **state)
+{
+    enum { N = 60, WORKERS = 16 };
+    const struct failure_list failed = {.at = {{.worker = 5, .until_ms = 9000}}, .n = 1};
+    const struct schedule_small small = {.job_id = 2, .kind = TASK_TRAIN, .until_ms = 4000};
+    unsigned given = 0, refused = 0;
+    srand(11);
+    for (int round = 0; round < 60; round++) {
+        struct schedule_task tasks[N];
+        bool taken[N] = {0};
+        struct schedule s;
+        for (size_t i = 0; i < N; i++)
+            fill(&tasks[i], 1 + i, &failed);
+        schedule_init(&s, 2600, tasks, N);
+        for (int turn = 0; turn < 2 * WORKERS + N; turn++) {
+            const uint64_t worker = 1 + (uint64_t)(rand() % WORKERS);
+            const struct schedule_options o = {.helper = rand() % 2 == 0,
+                                               .trainers = rand() % 2 == 0,
+                                               .small = &small,
+                                               .n_small = worker % 2};
+            struct schedule_decision d, want;
+            const long best = best_of_pairs(2600, worker, tasks, taken, N, &o, &want);
+            schedule_pick(&s, worker, &o, &d);
+            assert_int_equal(d.index, best);
+            if (best < 0) {
+                assert_int_equal(d.until_ms, want.until_ms);
+                assert_string_equal(d.reason, want.until_ms ? want.reason : "no task is ready");
+                refused++;
+                continue;
+            }
+            given++;
+            taken[best] = true;
+            schedule_take(&s, (size_t)best);
+        }
+        schedule_release(&s);
+    }
+    assert_true(given > 1000 && refused > 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_schedule_order), cmocka_unit_test(test_schedule_patience),
-        cmocka_unit_test(test_schedule_small), cmocka_unit_test(test_schedule_failures),
-        cmocka_unit_test(test_schedule_paths), cmocka_unit_test(test_schedule_velocity),
+        cmocka_unit_test(test_schedule_order),  cmocka_unit_test(test_schedule_patience),
+        cmocka_unit_test(test_schedule_small),  cmocka_unit_test(test_schedule_failures),
+        cmocka_unit_test(test_schedule_paths),  cmocka_unit_test(test_schedule_velocity),
+        cmocka_unit_test(test_schedule_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

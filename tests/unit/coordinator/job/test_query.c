@@ -145,10 +145,10 @@ static void test_contributions(void **state)
     query_outer_count(s, j, m, &count);
     assert_int_equal(count.leased, 1);
     assert_false(query_coming(s, j, m)); /* nobody is there for b */
-    state_add_worker(s, 0)->parked = (struct rpc_request *)(void *)s;
+    state_park(s, state_add_worker(s, 0), (struct rpc_request *)(void *)s, 0);
     assert_true(query_coming(s, j, m));
     give(b, m->id, 0);
-    worker_memory(s->workers[0])->parked = NULL;
+    assert_non_null(state_unpark(worker_memory(s->workers[0])));
     assert_true(query_coming(s, j, m));
     query_outer_count(s, j, m, &count);
     assert_int_equal(count.arrived, 1);
