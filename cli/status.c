@@ -95,6 +95,10 @@ static void print_all(const json_t *s)
     print_list(json_object_get(s, "workers"), "workers",
                "none; run `workerd --join @FILE` with a worker token of the coordinator",
                print_worker);
+    const long long more = cli_int(json_object_get(s, "workers_count"), "known", 0) -
+                           (long long)json_array_size(json_object_get(s, "workers"));
+    if (more > 0)
+        printf("      and %lld more; `skerry workers` lists them\n", more);
     print_list(json_object_get(s, "waiting_for"), "waiting for", "nothing", print_waiting);
 }
 
@@ -130,7 +134,12 @@ static void print_workers(const json_t *answer)
 
 static int run_workers(struct cli *cli, const struct args *args, struct err *err)
 {
-    return get(cli, print_workers, err, "/v1/workers");
+    json_t *answer = NULL;
+    int rc = cli_pages(cli, "/v1/workers", &answer, err);
+    if (rc == 0)
+        (cli->json ? cli_print_json : print_workers)(answer);
+    json_decref(answer);
+    return rc;
 }
 
 const struct command command_workers = {

@@ -657,6 +657,16 @@ static int add(struct cli *cli, json_t *report, const char *name, const char *pa
     return 0;
 }
 
+static int add_workers(struct cli *cli, json_t *report, struct err *err)
+{
+    json_t *answer = NULL;
+    int rc = cli_pages(cli, "/v1/workers", &answer, err);
+    if (rc == 0)
+        json_object_set(report, "workers", json_object_get(answer, "items"));
+    json_decref(answer);
+    return rc;
+}
+
 int artifacts_report(struct cli *cli, uint64_t job, const char *dir, struct err *err)
 {
     char path[64];
@@ -667,7 +677,7 @@ int artifacts_report(struct cli *cli, uint64_t job, const char *dir, struct err 
     if (rc == 0)
         rc = add(cli, report, "modules", path, err);
     if (rc == 0)
-        rc = add(cli, report, "workers", "/v1/workers", err);
+        rc = add_workers(cli, report, err);
     if (rc == 0)
         rc = write_json(dir, "report.json", report, err);
     json_decref(report);

@@ -17,7 +17,7 @@
 
 #define BODY_SMALL (16u << 10)
 #define BODY_SUBMIT (8u << 20)
-#define TASKS_MAX 1000
+#define PAGE_MAX 1000     /* items */
 #define METRICS_MAX 10000 /* records in one answer */
 #define LINES_BYTES_MAX (4u << 20)
 #define PROMETHEUS_BYTES_MAX (8u << 20)
@@ -199,12 +199,24 @@ static void get_job_trace_svg(void *arg, struct http_request *r)
     json_decref(json);
 }
 
+/* The cursor and size of a page; false: answered. */
+static bool take_page(struct http_request *r, const char *cursor, uint64_t *ret_cursor,
+                      uint64_t *ret_limit)
+{
+    if (http_request_query_u64(r, cursor, 0, INT64_MAX - 1, ret_cursor) < 0 ||
+        http_request_query_u64(r, "limit", PAGE_MAX, PAGE_MAX, ret_limit) < 0)
+        return false;
+    *ret_limit = *ret_limit > 0 ? *ret_limit : PAGE_MAX;
+    return true;
+}
+
 static void get_tasks(void *arg, struct http_request *r)
 {
     static const char *const states[] = {"pending", "leased", "done", "failed", "cancelled"};
     struct http_api *api = arg;
-    uint64_t job;
-    if (http_request_query_u64(r, "job", 0, INT64_MAX, &job) < 0)
+    uint64_t job, before, limit;
+    if (http_request_query_u64(r, "job", 0, INT64_MAX, &job) < 0 ||
+        !take_page(r, "before", &before, &limit))
         return;
     const char *state = http_request_query(r, "state");
     bool known = state == NULL;
@@ -215,8 +227,7 @@ static void get_tasks(void *arg, struct http_request *r)
                          "state must be pending, leased, done, failed or cancelled.");
         return;
     }
-    http_answer_shown(api, r, 0, http_json_items(http_json_tasks(api->o.co, job, state, TASKS_MAX)),
-                      get_tasks);
+    http_answer_shown(api, r, 0, http_json_tasks(api->o.co, job, state, before, limit), get_tasks);
 }
 
 static void get_task(void *arg, struct http_request *r)
@@ -236,7 +247,10 @@ static void get_task(void *arg, struct http_request *r)
 static void get_workers(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
-    http_answer_shown(api, r, 0, http_json_items(http_json_workers(api->o.co)), get_workers);
+    uint64_t after, limit;
+    if (!take_page(r, "after", &after, &limit))
+        return;
+    http_answer_shown(api, r, 0, http_json_workers(api->o.co, after, limit), get_workers);
 }
 
 static void get_modules(void *arg, struct http_request *r)

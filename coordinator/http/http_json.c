@@ -8,6 +8,7 @@
 
 #define HISTORY_MAX 2000 /* rounds in a job's answer, the newest */
 #define BAD_MAX 64
+#define STATUS_WORKERS_MAX 100
 
 /* ---- building blocks ----------------------------------------------------- */
 
@@ -201,6 +202,22 @@ static json_t *status_blobs(const struct view_status *s)
     return o;
 }
 
+static void add_worker(void *arg, const struct view_worker *w)
+{
+    http_json_push(arg, http_json_worker(w));
+}
+
+/* Of how many they are; speed: all together. */
+static json_t *status_workers_count(const struct view_status *s)
+{
+    json_t *o = must(json_object());
+    put(o, "known", count(s->workers));
+    put(o, "here", count(s->workers_alive));
+    put(o, "busy", count(s->workers_busy));
+    put(o, "images_per_s", http_json_real(s->images_per_s));
+    return o;
+}
+
 json_t *http_json_status(struct coordinator *co)
 {
     struct view_status s;
@@ -212,7 +229,10 @@ json_t *http_json_status(struct coordinator *co)
     put(o, "cluster", http_json_text(s.cluster));
     put(o, "waiting_for", waiting(co, 0));
     put(o, "jobs", http_json_jobs(co));
-    put(o, "workers", http_json_workers(co));
+    json_t *workers = must(json_array());
+    view_some_workers(co, STATUS_WORKERS_MAX, add_worker, workers);
+    put(o, "workers", workers);
+    put(o, "workers_count", status_workers_count(&s));
     put(o, "bytes", planes(&s.bytes));
     put(o, "bytes_here", planes(&s.bytes_here));
     put(o, "ratio_to_fp32_data_parallel", http_json_real(s.ratio));
@@ -633,31 +653,25 @@ json_t *http_json_task(const struct view_task *v)
     return o;
 }
 
-/* The view goes from the oldest to the newest: the ids of the newest `max` are
- * kept in a ring, then read backwards. */
-struct newest {
-    uint64_t *ids;
-    size_t max, seen;
-};
-
-static void note_task(void *arg, const struct view_task *t)
+/* {"items": takes list, "next": the id that its last one has, or null} */
+static json_t *page(json_t *list, bool more)
 {
-    struct newest *n = arg;
-    n->ids[n->seen++ % n->max] = t->task->id;
+    json_t *o = http_json_items(list);
+    json_t *last = json_array_get(list, json_array_size(list) - 1);
+    put(o, "next", more ? json_incref(json_object_get(last, "id")) : json_null());
+    return o;
 }
 
-json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *state, size_t max)
+static void add_task(void *arg, const struct view_task *t)
 {
-    struct newest n = {mem_alloc_array(max, sizeof(uint64_t)), max, 0};
-    view_each_task(co, job_id, state, note_task, &n);
+    http_json_push(arg, http_json_task(t));
+}
+
+json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *state, uint64_t before,
+                        size_t max)
+{
     json_t *a = must(json_array());
-    for (size_t i = 0; i < max && i < n.seen; i++) {
-        struct view_task t;
-        if (view_task(co, n.ids[(n.seen - 1 - i) % max], &t, NULL) == 0)
-            http_json_push(a, http_json_task(&t));
-    }
-    mem_free(n.ids);
-    return a;
+    return page(a, view_tasks(co, job_id, state, before, max, add_task, a));
 }
 
 static json_t *device(const struct device_state *d)
@@ -746,16 +760,10 @@ json_t *http_json_worker(const struct view_worker *v)
     return o;
 }
 
-static void add_worker(void *arg, const struct view_worker *w)
-{
-    http_json_push(arg, http_json_worker(w));
-}
-
-json_t *http_json_workers(struct coordinator *co)
+json_t *http_json_workers(struct coordinator *co, uint64_t after, size_t max)
 {
     json_t *a = must(json_array());
-    view_each_worker(co, add_worker, a);
-    return a;
+    return page(a, view_workers(co, after, max, add_worker, a));
 }
 
 static json_t *blob(const struct blob_ref *b)

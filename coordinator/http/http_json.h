@@ -34,11 +34,14 @@ void http_json_status_slow(struct coordinator *co, json_t *status);
 json_t *http_json_jobs(struct coordinator *co);                              /* [JobSummary] */
 json_t *http_json_job_summary(const struct view_job *j);                     /* JobSummary */
 json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err); /* Job or NULL */
-json_t *http_json_workers(struct coordinator *co);                           /* [Worker] */
 json_t *http_json_worker(const struct view_worker *w);                       /* Worker */
 json_t *http_json_task(const struct view_task *t);                           /* Task */
-/* Newest `max` tasks first. */
-json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *state, size_t max);
+/* Pages: {"items", "next"}, where next is the cursor of the page after this one, or null.  Workers
+ * with larger ids than `after`, in their order; tasks with smaller ones than `before` (0: all),
+ * newest first. */
+json_t *http_json_workers(struct coordinator *co, uint64_t after, size_t max);
+json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *state, uint64_t before,
+                        size_t max);
 json_t *http_json_modules(struct coordinator *co, uint64_t job_id); /* [ModuleVersions] */
 json_t *http_json_round(const struct round_rec *r);                 /* Round */
 json_t *http_json_sample(const struct grid_rec *s);                 /* Sample */

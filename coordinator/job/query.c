@@ -147,9 +147,9 @@ bool query_stalled(const struct state *s, const struct job *j, char ret_reason[R
     ret_reason[0] = '\0';
     if (job_is_ended(j))
         return false;
-    for (size_t i = 0; i < s->n_tasks; i++) {
-        const struct task *t = s->tasks[i];
-        if (t->job_id != j->id || t->state != TASK_PENDING || task_is_aside(t) ||
+    for (size_t i = 0; i < s->n_ready; i++) {
+        const struct task *t = s->ready[i];
+        if (t->job_id != j->id || task_is_aside(t) ||
             (t->failures < TASK_FAILURES_MAX && !failure_doubted(&t->failed)))
             continue;
         (void)snprintf(ret_reason, REASON_MAX, "%s task %llu failed %u times, at last: %.180s",

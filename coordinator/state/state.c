@@ -70,6 +70,11 @@ const struct task *state_task(const struct state *s, uint64_t id)
     return find((void *const *)s->tasks, s->n_tasks, id);
 }
 
+size_t state_workers_after(const struct state *s, uint64_t id)
+{
+    return lower_bound((void *const *)s->workers, s->n_workers, id + 1);
+}
+
 const struct worker *state_worker_by_identity(const struct state *s, const uint8_t identity[16])
 {
     for (size_t i = 0; i < s->n_workers; i++)

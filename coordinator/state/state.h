@@ -57,6 +57,8 @@ void state_release(struct state *s);
 
 /* NULL when there is none. */
 const struct worker *state_worker(const struct state *s, uint64_t id);
+/* Where in workers those with larger ids begin. */
+size_t state_workers_after(const struct state *s, uint64_t id);
 const struct worker *state_worker_by_identity(const struct state *s, const uint8_t identity[16]);
 struct job *state_job(const struct state *s, uint64_t id);
 const struct task *state_task(const struct state *s, uint64_t id);

@@ -55,6 +55,7 @@ struct view_status {
     uint64_t store_writing_ms;        /* the commit that is under way; 0: none is */
     unsigned blobs_damaged;           /* that the scrubber has found, in its newest look at each */
     unsigned outer_busy, outer_queue; /* outer steps running and waiting */
+    double images_per_s;              /* of all that are at work */
     unsigned parked;                  /* long polls of idle workers */
     bool far;                         /* blobs are in an object store: */
     struct blob_health blobs;
@@ -81,8 +82,12 @@ struct view_trace {
 int view_trace(struct coordinator *co, uint64_t job_id, struct view_trace *ret, struct err *err);
 
 typedef void (*view_waiting_fn)(void *arg, const struct view_waiting *w);
-/* Everything that something waits for; job_id 0: of all jobs.  Tasks that nobody has taken for one
- * reason are one, the first, whose `what` tells how many more there are. */
+#define VIEW_WAITING_MAX 100
+
+/* What something waits for; job_id 0: of all jobs.  Whoever is late comes before the tasks that
+ * nobody has taken, and those before the rest.  Tasks that nobody has taken for one reason are one,
+ * the first, whose `what` tells how many more there are; of more than VIEW_WAITING_MAX the last one
+ * tells how many. */
 void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg);
 
 /* ---- jobs ---------------------------------------------------------------- */
@@ -297,10 +302,11 @@ struct view_task {
 
 typedef void (*view_task_fn)(void *arg, const struct view_task *t);
 
-/* job_id 0: all jobs; state NULL: all states.  Open tasks and the newest ended
- * ones of each job (TASKS_ENDED_MAX) are kept. */
-void view_each_task(struct coordinator *co, uint64_t job_id, const char *state, view_task_fn fn,
-                    void *arg);
+/* A page, newest first: those with smaller ids than `before` (0: from the newest), at most max;
+ * true: there are more.  job_id 0: all jobs; state NULL: all states.  Open tasks and the newest
+ * ended ones of each job (TASKS_ENDED_MAX) are kept. */
+bool view_tasks(struct coordinator *co, uint64_t job_id, const char *state, uint64_t before,
+                size_t max, view_task_fn fn, void *arg);
 /* One task; -ERR_NOTFOUND. */
 int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, struct err *err);
 
@@ -320,6 +326,11 @@ struct view_worker {
 typedef void (*view_worker_fn)(void *arg, const struct view_worker *w);
 /* All that are known, gone ones too. */
 void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg);
+/* A page of them, in order of id: those with larger ids than `after`, at most max; true: there are
+ * more. */
+bool view_workers(struct coordinator *co, uint64_t after, size_t max, view_worker_fn fn, void *arg);
+/* At most max of them: gone ones only where there is room. */
+void view_some_workers(struct coordinator *co, size_t max, view_worker_fn fn, void *arg);
 /* One worker; -ERR_NOTFOUND. */
 int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *ret,
                 struct err *err);

@@ -39,6 +39,7 @@ static void count_workers(struct coordinator *co, struct view_status *v)
         v->workers++;
         v->workers_alive += w->state == WORKER_HERE;
         v->workers_busy += w->state == WORKER_HERE && w->task_id != 0;
+        v->images_per_s += w->state == WORKER_HERE ? (double)w->throughput : 0;
         v->parked += w->parked != NULL;
         v->bytes.control_up += w->bytes[0];
         v->bytes.control_down += w->bytes[1];
@@ -149,6 +150,39 @@ void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg)
     }
 }
 
+bool view_workers(struct coordinator *co, uint64_t after, size_t max, view_worker_fn fn, void *arg)
+{
+    const struct state *s = &co->state;
+    struct view_worker v;
+    size_t n = 0;
+    for (size_t i = state_workers_after(s, after); i < s->n_workers; i++) {
+        if (n++ == max)
+            return true;
+        fill_worker(co, s->workers[i], &v);
+        fn(arg, &v);
+    }
+    return false;
+}
+
+void view_some_workers(struct coordinator *co, size_t max, view_worker_fn fn, void *arg)
+{
+    const struct state *s = &co->state;
+    struct view_worker v;
+    size_t here = 0, gone = 0;
+    for (size_t i = 0; i < s->n_workers; i++)
+        here += s->workers[i]->state == WORKER_HERE;
+    here = here < max ? here : max;
+    gone = max - here;
+    for (size_t i = 0; i < s->n_workers && here + gone > 0; i++) {
+        size_t *room = s->workers[i]->state == WORKER_HERE ? &here : &gone;
+        if (*room == 0)
+            continue;
+        --*room;
+        fill_worker(co, s->workers[i], &v);
+        fn(arg, &v);
+    }
+}
+
 int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *ret,
                 struct err *err)
 {
@@ -187,18 +221,22 @@ static void fill_task(struct coordinator *co, const struct task *t, struct view_
     };
 }
 
-void view_each_task(struct coordinator *co, uint64_t job_id, const char *state, view_task_fn fn,
-                    void *arg)
+bool view_tasks(struct coordinator *co, uint64_t job_id, const char *state, uint64_t before,
+                size_t max, view_task_fn fn, void *arg)
 {
     struct view_task v;
-    for (size_t i = 0; i < co->state.n_tasks; i++) {
+    size_t n = 0;
+    for (size_t i = co->state.n_tasks; i-- > 0;) {
         const struct task *t = co->state.tasks[i];
-        if ((job_id != 0 && t->job_id != job_id) ||
+        if ((before != 0 && t->id >= before) || (job_id != 0 && t->job_id != job_id) ||
             (state != NULL && strcmp(state, task_state_name(t->state)) != 0))
             continue;
+        if (n++ == max)
+            return true;
         fill_task(co, t, &v);
         fn(arg, &v);
     }
+    return false;
 }
 
 int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, struct err *err)
@@ -217,7 +255,16 @@ struct waiting {
     struct coordinator *co;
     view_waiting_fn fn;
     void *arg;
+    unsigned told, untold; /* untold: no room was left for them */
+    unsigned looks;        /* at all workers, for one task */
+    const struct path_rec *path;
+    bool path_late; /* its round */
 };
+
+static bool is_full(const struct waiting *w)
+{
+    return w->told >= VIEW_WAITING_MAX - 1; /* room for how many more there are */
+}
 
 static int64_t from_now(const struct coordinator *co, uint64_t until_ms)
 {
@@ -227,30 +274,47 @@ static int64_t from_now(const struct coordinator *co, uint64_t until_ms)
     return until_ms > now ? (int64_t)(until_ms - now) : 0;
 }
 
-static void tell(const struct waiting *w, uint64_t job, uint64_t task, uint64_t worker,
-                 const char *what, const char *why, int64_t until_ms, bool late)
+static void tell(struct waiting *w, uint64_t job, uint64_t task, uint64_t worker, const char *what,
+                 const char *why, int64_t until_ms, bool late)
 {
+    if (is_full(w)) {
+        w->untold++;
+        return;
+    }
+    w->told++;
     w->fn(w->arg, &(struct view_waiting){job, task, worker, what, why, until_ms, late});
 }
 
-/* Does the phase's round last much longer than the last ones did? */
-static bool round_is_late(const struct coordinator *co, const struct task *t)
+/* Does the path's round last much longer than the last ones did? */
+static bool path_is_late(const struct coordinator *co, const struct job *j, uint32_t path)
 {
-    const struct job *j = state_job(&co->state, t->job_id);
     double seconds = 0;
     unsigned n = 0;
-    if (t->kind != TASK_TRAIN || j == NULL || !j->paths[t->path].ready)
+    if (!j->paths[path].ready)
         return false;
     for (size_t i = j->n_rounds; i-- > 0 && n < LATE_ROUNDS;)
-        if (j->rounds[i].path == t->path) {
+        if (j->rounds[i].path == path) {
             seconds += (double)j->rounds[i].seconds;
             n++;
         }
-    const double passed = (double)(core_now(co) - j->paths[t->path].ready_ms) / 1e3;
+    const double passed = (double)(core_now(co) - j->paths[path].ready_ms) / 1e3;
     return n > 0 && passed > LATE_FACTOR * seconds / n + LATE_LEAST_S;
 }
 
-static void wait_for_worker(const struct waiting *ctx, const struct task *t)
+/* The phases of a round are neighbours: they are asked once. */
+static bool round_is_late(struct waiting *ctx, const struct task *t)
+{
+    const struct job *j = t->kind == TASK_TRAIN ? state_job(&ctx->co->state, t->job_id) : NULL;
+    if (j == NULL)
+        return false;
+    if (ctx->path != &j->paths[t->path])
+        ctx->path_late = path_is_late(ctx->co, j, t->path);
+    ctx->path = &j->paths[t->path];
+    return ctx->path_late;
+}
+
+/* The holder of a leased task, if it is as late as is asked for. */
+static void wait_for_worker(struct waiting *ctx, const struct task *t, bool late)
 {
     const struct worker *w = state_worker(&ctx->co->state, t->worker_id);
     struct lease_decision d;
@@ -258,6 +322,8 @@ static void wait_for_worker(const struct waiting *ctx, const struct task *t)
     if (w == NULL)
         return;
     member_lease(ctx->co, w, &d);
+    if ((d.verdict != LEASE_ALIVE || round_is_late(ctx, t)) != late)
+        return;
     (void)snprintf(what, sizeof(what), "worker %llu (%s)", (unsigned long long)w->id, w->name);
     const char *doing = t->activity[0] ? t->activity : "working";
     if (d.verdict == LEASE_ALIVE && t->steps_total > 0)
@@ -269,8 +335,7 @@ static void wait_for_worker(const struct waiting *ctx, const struct task *t)
     uint64_t spent = core_now(ctx->co) - t->leased_ms;
     if (d.verdict == LEASE_ALIVE && t->steps_done > 0 && t->steps_total >= t->steps_done)
         until = (int64_t)(spent * (t->steps_total - t->steps_done) / t->steps_done);
-    tell(ctx, t->job_id, t->id, w->id, what, why, until,
-         d.verdict != LEASE_ALIVE || round_is_late(ctx->co, t));
+    tell(ctx, t->job_id, t->id, w->id, what, why, until, late);
 }
 
 /* A grid whose experts are elsewhere takes a worker that draws and one that evaluates. */
@@ -289,7 +354,7 @@ struct untaken {
 };
 
 /* Why nobody has taken u->first. */
-static void why_untaken(const struct waiting *ctx, struct untaken *u)
+static void why_untaken(struct waiting *ctx, struct untaken *u)
 {
     const struct task *t = u->first;
     char *why = u->why;
@@ -348,7 +413,7 @@ static void why_untaken(const struct waiting *ctx, struct untaken *u)
     u->late = blocked;
 }
 
-static void tell_untaken(const struct waiting *ctx, struct untaken *u)
+static void tell_untaken(struct waiting *ctx, struct untaken *u)
 {
     char what[128], more[32] = "";
     if (u->first == NULL)
@@ -370,11 +435,15 @@ static bool waits_alike(const struct task *a, const struct task *b)
            task_is_remote(a) == task_is_remote(b) && strcmp(a->reason, b->reason) == 0;
 }
 
-static void wait_for_taker(const struct waiting *ctx, const struct task *t, struct untaken *u)
+static void wait_for_taker(struct waiting *ctx, const struct task *t, struct untaken *u)
 {
     struct untaken now = {.first = t, .n = 1};
     if (u->first != NULL && waits_alike(u->first, t)) {
         u->n++;
+        return;
+    }
+    if (is_full(ctx) || ctx->looks++ >= VIEW_WAITING_MAX) {
+        ctx->untold++;
         return;
     }
     why_untaken(ctx, &now);
@@ -387,8 +456,7 @@ static void wait_for_taker(const struct waiting *ctx, const struct task *t, stru
     *u = now;
 }
 
-static void wait_for_module(const struct waiting *ctx, const struct job *j,
-                            const struct module_rec *m)
+static void wait_for_module(struct waiting *ctx, const struct job *j, const struct module_rec *m)
 {
     char what[128], why[REASON_MAX];
     if (j->state != JOB_RUNNING || m->version >= (uint64_t)j->spec.outer.rounds)
@@ -406,7 +474,7 @@ static void wait_for_module(const struct waiting *ctx, const struct job *j,
 }
 
 /* "k of n done" of a stage whose tasks the job waits for. */
-static void wait_for_stage(const struct waiting *ctx, const struct job *j)
+static void wait_for_stage(struct waiting *ctx, const struct job *j)
 {
     struct view_job v;
     char what[128], why[REASON_MAX];
@@ -419,7 +487,7 @@ static void wait_for_stage(const struct waiting *ctx, const struct job *j)
     tell(ctx, j->id, 0, 0, what, why, -1, false);
 }
 
-static void wait_for_disk(const struct waiting *ctx)
+static void wait_for_disk(struct waiting *ctx)
 {
     char why[REASON_MAX];
     (void)snprintf(why, sizeof(why), "a commit to the database has been under way for %llu s",
@@ -427,7 +495,7 @@ static void wait_for_disk(const struct waiting *ctx)
     tell(ctx, 0, 0, 0, "the disk of the data dir", why, -1, true);
 }
 
-static void wait_for_store(const struct waiting *ctx)
+static void wait_for_store(struct waiting *ctx)
 {
     struct blob_health h;
     char what[128], why[REASON_MAX];
@@ -442,32 +510,57 @@ static void wait_for_store(const struct waiting *ctx)
     tell(ctx, 0, 0, 0, what, why, -1, true);
 }
 
+static void wait_for_jobs(struct waiting *ctx, uint64_t job_id)
+{
+    for (size_t i = 0; i < ctx->co->state.n_jobs; i++) {
+        const struct job *j = ctx->co->state.jobs[i];
+        if ((job_id != 0 && j->id != job_id) || job_is_ended(j))
+            continue;
+        wait_for_stage(ctx, j);
+        for (uint32_t m = 0; m < j->comp.n_modules; m++)
+            wait_for_module(ctx, j, &j->modules[m]);
+    }
+}
+
+/* Those that a worker has and that are as late as is asked for, or those that nobody has. */
+static void wait_for_tasks(struct waiting *ctx, uint64_t job_id, enum task_state state, bool late)
+{
+    const struct state *s = &ctx->co->state;
+    struct untaken untaken = {0};
+    for (size_t i = 0; i < s->n_tasks; i++) {
+        const struct task *t = s->tasks[i];
+        if ((job_id != 0 && t->job_id != job_id) || t->kind == TASK_OUTER || t->state != state)
+            continue;
+        if (state == TASK_PENDING)
+            wait_for_taker(ctx, t, &untaken);
+        else
+            wait_for_worker(ctx, t, late);
+    }
+    tell_untaken(ctx, &untaken);
+}
+
+static void tell_untold(struct waiting *ctx)
+{
+    char what[64];
+    if (ctx->untold == 0)
+        return;
+    (void)snprintf(what, sizeof(what), "%u more", ctx->untold);
+    ctx->told--;
+    tell(ctx, 0, 0, 0, what, "they are listed by `skerry tasks` and `skerry workers`", -1, false);
+}
+
 void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg)
 {
-    const struct waiting ctx = {co, fn, arg};
+    struct waiting ctx = {.co = co, .fn = fn, .arg = arg};
     if (view_is_slow(co))
         wait_for_disk(&ctx);
     if (!co->store_ok)
         tell(&ctx, 0, 0, 0, "the disk of the data dir", co->store_error, CORE_COMMIT_RETRY_MS,
              true);
     wait_for_store(&ctx);
-    for (size_t i = 0; i < co->state.n_jobs; i++) {
-        const struct job *j = co->state.jobs[i];
-        if ((job_id == 0 || j->id == job_id) && !job_is_ended(j))
-            wait_for_stage(&ctx, j);
-        for (uint32_t m = 0; m < j->comp.n_modules; m++)
-            if ((job_id == 0 || j->id == job_id) && !job_is_ended(j))
-                wait_for_module(&ctx, j, &j->modules[m]);
-    }
-    struct untaken untaken = {0};
-    for (size_t i = 0; i < co->state.n_tasks; i++) {
-        const struct task *t = co->state.tasks[i];
-        if ((job_id != 0 && t->job_id != job_id) || t->kind == TASK_OUTER)
-            continue;
-        if (t->state == TASK_LEASED)
-            wait_for_worker(&ctx, t);
-        else if (t->state == TASK_PENDING)
-            wait_for_taker(&ctx, t, &untaken);
-    }
-    tell_untaken(&ctx, &untaken);
+    wait_for_jobs(&ctx, job_id);
+    wait_for_tasks(&ctx, job_id, TASK_LEASED, true);
+    wait_for_tasks(&ctx, job_id, TASK_PENDING, false);
+    wait_for_tasks(&ctx, job_id, TASK_LEASED, false);
+    tell_untold(&ctx);
 }

@@ -51,12 +51,13 @@ static uint64_t steps_now(struct coordinator *co, const struct job *j)
 static double images_per_s(const struct coordinator *co, const struct job *j)
 {
     double sum = 0;
-    for (size_t i = 0; i < co->state.n_workers; i++) {
-        const struct worker *w = co->state.workers[i];
-        const struct task *t = w->task_id ? state_task(&co->state, w->task_id) : NULL;
-        if (t != NULL && t->job_id == j->id && t->kind == TASK_TRAIN)
-            sum += (double)w->throughput;
-    }
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+            const struct task *t = query_phase(&co->state, j, p, r);
+            const struct worker *w = t != NULL ? state_worker(&co->state, t->worker_id) : NULL;
+            if (w != NULL && w->task_id == t->id)
+                sum += (double)w->throughput;
+        }
     return sum;
 }
 

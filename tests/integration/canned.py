@@ -230,6 +230,7 @@ class Server:
         both = {"up": 123456, "down": 654321}
         planes = {"control": both, "data": both}
         return {"version": "0.3", "uptime_ms": 999000, "at": AT, "cluster": "ab" * 16, "waiting_for": [], "workers": self.made.workers,
+                "workers_count": {"known": len(self.made.workers), "here": len(self.made.workers), "busy": 2, "images_per_s": 321.0},
                 "jobs": [{k: self.job[k] for k in keys}], "bytes": planes, "bytes_here": planes, "ratio_to_fp32_data_parallel": 0.004,
                 "rss_bytes": 64 << 20, "tasks": {"pending": 4, "leased": 5}, "outer": {"busy": 1, "queue": 0},
                 "store": {"ok": True, "error": "", "commits": 77, "queue": 0, "queue_max": 2, "writing_ms": 0}, "blob_store": None}
@@ -247,7 +248,7 @@ class Server:
             after = int(query.partition("after=")[2] or 0)
             return "application/x-ndjson", "".join(json.dumps(m) + "\n" for m in self.made.metrics if m["n"] > after).encode()
         if path in ("/v1/tasks", "/v1/log", "/v1/workers"):
-            return text({"items": self.made.workers if path == "/v1/workers" else []})
+            return text({"items": self.made.workers if path == "/v1/workers" else [], **({} if path == "/v1/log" else {"next": None})})
         if path.startswith("/v1/blobs/") and path[10:] in self.made.blobs:
             return "image/png", self.made.blobs[path[10:]]
         name = "index.html" if path == "/" else path[5:] if path.startswith("/web/") else None

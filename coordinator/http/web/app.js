@@ -160,7 +160,7 @@ function takeWorker(worker) {
   if (!state.status) return;
   const list = state.status.workers, i = list.findIndex((w) => w.id === worker.id);
   if (i < 0) {
-    wanted = true;
+    if (list.length === state.status.workers_count.known) wanted = true; // a newcomer; else one of those that are not shown
     return;
   }
   // Ages count from the last read: put the fresh one on the same footing.
@@ -245,7 +245,7 @@ function tick() {
   banner();
   if (!state.status) return;
   const passed = performance.now() - state.freshAt;
-  panels.workers(state.status.workers, passed, joinCommand, state.job && state.job.text ? 'rows' : 'images');
+  panels.workers(state.status, passed, joinCommand, state.job && state.job.text ? 'rows' : 'images');
   const job = state.job;
   if (!job) return;
   panels.waiting(panels.OVER.has(job.state) ? [] : job.waiting_for, waitingText(), passed);

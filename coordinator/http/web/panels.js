@@ -229,15 +229,14 @@ function workerUpdate(row, w, passed) {
   strikes.classList.toggle('hot-text', w.strikes > 0);
 }
 
-export function workers(list, passed, joinCommand, unit) {
+export function workers({workers: list, workers_count: all}, passed, joinCommand, unit) {
   setText($('workers-rate'), unit === 'rows' ? 'Rows/s' : 'Images/s');
   const order = {busy: 0, idle: 1, late: 2, draining: 3, quarantined: 4, lost: 5, left: 6};
-  const sorted = [...list].sort((a, b) => (order[a.state] > 4) - (order[b.state] > 4) || a.id - b.id).slice(0, 500);
+  const sorted = [...list].sort((a, b) => (order[a.state] > 4) - (order[b.state] > 4) || a.id - b.id);
   sync($('workers'), sorted, (w) => w.id, workerRow, (row, w) => workerUpdate(row, w, passed));
-  const alive = list.filter((w) => w.state !== 'lost' && w.state !== 'left');
-  const speed = alive.reduce((s, w) => s + (w.images_per_s || 0), 0);
-  setText($('workers-sum'), list.length ? `${alive.length} here, ${alive.filter((w) => w.task).length} at work`
-    + (speed ? `, ${rate(speed)} ${unit}/s` : '') : '');
+  const more = all.known - list.length;
+  setText($('workers-sum'), list.length ? `${number(all.here)} here, ${number(all.busy)} at work`
+    + (all.images_per_s ? `, ${rate(all.images_per_s)} ${unit}/s` : '') + (more > 0 ? `; ${number(more)} more are not shown` : '') : '');
   $('workers').closest('.scroll').hidden = !list.length;
   const empty = $('workers-empty');
   empty.hidden = list.length > 0;

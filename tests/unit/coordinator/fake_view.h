@@ -248,14 +248,18 @@ static void fill_task(struct view_task *v, uint64_t id)
     *v = (struct view_task){.task = &t, .worker_name = "", .text = "", .loss = NAN};
 }
 
-void view_each_task(struct coordinator *co, uint64_t job_id, const char *state, view_task_fn fn,
-                    void *arg)
+bool view_tasks(struct coordinator *co, uint64_t job_id, const char *state, uint64_t before,
+                size_t max, view_task_fn fn, void *arg)
 {
-    for (uint64_t id = 1; id <= n_tasks; id++) {
+    uint64_t id = before != 0 && before <= n_tasks ? before - 1 : n_tasks;
+    for (; id > 0; id--) {
         struct view_task t;
+        if (max-- == 0)
+            return true;
         fill_task(&t, id);
         fn(arg, &t);
     }
+    return false;
 }
 
 int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, struct err *err)
@@ -265,6 +269,17 @@ int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, s
 }
 
 void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg)
+{
+    fn(arg, &worker);
+}
+
+bool view_workers(struct coordinator *co, uint64_t after, size_t max, view_worker_fn fn, void *arg)
+{
+    fn(arg, &worker);
+    return false;
+}
+
+void view_some_workers(struct coordinator *co, size_t max, view_worker_fn fn, void *arg)
 {
     fn(arg, &worker);
 }

@@ -113,23 +113,31 @@ static void test_lists_are_bounded(void **state)
 static void test_tasks_newest_first(void **state)
 {
     n_tasks = 3;
-    json_t *a = http_json_tasks(NULL, 0, NULL, 1000);
+    json_t *o = http_json_tasks(NULL, 0, NULL, 0, 1000), *a = at(o, "items");
     assert_int_equal(json_array_size(a), 3);
     assert_int_equal(json_integer_value(at(json_array_get(a, 0), "id")), 3);
     assert_int_equal(json_integer_value(at(json_array_get(a, 0), "round")), 5); /* train */
     assert_int_equal(json_integer_value(at(json_array_get(a, 1), "round")), 4); /* eval */
     assert_string_equal(json_string_value(at(json_array_get(a, 0), "kind")), "train");
-    json_decref(a);
+    assert_true(json_is_null(at(o, "next")));
+    json_decref(o);
     n_tasks = 25;
-    a = http_json_tasks(NULL, 0, NULL, 10);
+    o = http_json_tasks(NULL, 0, NULL, 0, 10);
+    a = at(o, "items");
     assert_int_equal(json_array_size(a), 10);
     assert_int_equal(json_integer_value(at(json_array_get(a, 0), "id")), 25);
     assert_int_equal(json_integer_value(at(json_array_get(a, 9), "id")), 16);
-    json_decref(a);
+    assert_int_equal(json_integer_value(at(o, "next")), 16);
+    json_decref(o);
+    o = http_json_tasks(NULL, 0, NULL, 16, 20);
+    assert_int_equal(json_array_size(at(o, "items")), 15);
+    assert_true(json_is_null(at(o, "next")));
+    json_decref(o);
     n_tasks = 0;
-    a = http_json_tasks(NULL, 0, NULL, 10);
-    assert_int_equal(json_array_size(a), 0);
-    json_decref(a);
+    o = http_json_tasks(NULL, 0, NULL, 0, 10);
+    assert_int_equal(json_array_size(at(o, "items")), 0);
+    assert_true(json_is_null(at(o, "next")));
+    json_decref(o);
 }
 
 static void test_versions_newest_first(void **state)
@@ -146,7 +154,8 @@ static void test_versions_newest_first(void **state)
 
 static void test_devices(void **state)
 {
-    json_t *a = http_json_workers(NULL), *w = json_array_get(a, 0), *list = at(w, "devices");
+    json_t *a = http_json_workers(NULL, 0, 9), *w = json_array_get(at(a, "items"), 0),
+           *list = at(w, "devices");
     assert_true(json_real_value(at(w, "flops")) == 3e12);
     assert_true(json_real_value(at(w, "peak_flops")) == 4e12);
     assert_true(json_real_value(at(w, "mfu")) == 0.75);
@@ -171,7 +180,8 @@ static void test_devices(void **state)
 static void test_step_on_several_devices(void **state)
 {
     struct err err = {0};
-    json_t *a = http_json_workers(NULL), *plan = at(json_array_get(a, 0), "plan");
+    json_t *a = http_json_workers(NULL, 0, 9),
+           *plan = at(json_array_get(at(a, "items"), 0), "plan");
     assert_string_equal(json_string_value(at(plan, "schedule")), "1f1b");
     assert_int_equal(json_integer_value(at(plan, "stages")), 2);
     assert_true(json_real_value(at(plan, "idle")) == 0.0625);

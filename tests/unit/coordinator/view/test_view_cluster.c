@@ -63,10 +63,101 @@ static void test_late(void **state)
     assert_string_equal(look(r, j->id).why, "not heard of for 5.0 s");
 }
 
+/* Some more than fit, the first of them silent for too long. */
+static void crowd(struct rig *r, uint64_t job, unsigned n, const struct worker **ret_late)
+{
+    struct state *s = &r->co->state;
+    for (unsigned i = 0; i < n; i++) {
+        struct worker *w = state_add_worker(s, 0);
+        struct task *t = state_add_task(s, 0, job, TASK_FEATURE);
+        w->state = i % 2 == 0 ? WORKER_HERE : WORKER_LEFT;
+        w->heard_ms = core_now(r->co);
+        w->task_id = t->id;
+        t->worker_id = w->id;
+        t->progress_ms = t->leased_ms = core_now(r->co);
+        state_set_task_state(s, t, TASK_LEASED);
+        if (i == n - 2) {
+            w->heard_ms -= 5000;
+            *ret_late = w;
+        }
+    }
+}
+
+struct listed {
+    uint64_t first, last;
+    unsigned n, here;
+};
+
+static void list_worker(void *arg, const struct view_worker *v)
+{
+    struct listed *l = arg;
+    l->first = l->n++ == 0 ? v->worker->id : l->first;
+    assert_true(v->worker->id > l->last);
+    l->last = v->worker->id;
+    l->here += v->worker->state == WORKER_HERE;
+}
+
+static void list_task(void *arg, const struct view_task *v)
+{
+    struct listed *l = arg;
+    assert_true(l->n++ == 0 || v->task->id < l->last);
+    l->last = v->task->id;
+}
+
+static void last_line(void *arg, const struct view_waiting *v)
+{
+    (void)str_copy(arg, 128, v->what);
+}
+
+/* Of more than there is room for: the late one first, and how many more there are; pages have
+ * all. */
+static void test_crowd(void **state)
+{
+    enum { N = 3 * VIEW_WAITING_MAX };
+    struct rig *r = *state;
+    const uint64_t job = submit(r);
+    const struct worker *late = NULL;
+    char what[128];
+    loop_turn(r->loop, true);
+    struct seen s = look(r, job);
+    const unsigned before = s.n;
+    crowd(r, job, N, &late);
+    s = look(r, job);
+    assert_int_equal(s.n, VIEW_WAITING_MAX);
+    (void)snprintf(what, sizeof(what), "worker %llu ()", (unsigned long long)late->id);
+    assert_string_equal(s.who, what);
+    view_each_waiting(r->co, job, last_line, what);
+    char more[32];
+    (void)snprintf(more, sizeof(more), "%u more", before + N - (VIEW_WAITING_MAX - 1));
+    assert_string_equal(what, more);
+
+    struct listed l = {0};
+    assert_true(view_workers(r->co, 0, 70, list_worker, &l));
+    assert_int_equal(l.n, 70);
+    while (view_workers(r->co, l.last, 70, list_worker, &l))
+        ;
+    assert_int_equal(l.n, r->co->state.n_workers);
+    l = (struct listed){0};
+    view_some_workers(r->co, N / 2 + 10, list_worker, &l);
+    assert_int_equal(l.here, N / 2);
+    assert_int_equal(l.n, N / 2 + 10);
+    l = (struct listed){0};
+    view_some_workers(r->co, 10, list_worker, &l);
+    assert_int_equal(l.here, 10);
+
+    l = (struct listed){0};
+    assert_true(view_tasks(r->co, job, "leased", 0, N - 1, list_task, &l));
+    assert_false(view_tasks(r->co, job, "leased", l.last, N, list_task, &l));
+    assert_int_equal(l.n, N);
+    for (size_t i = 0; i < r->co->state.n_workers; i++) /* their connections are none */
+        edit_worker(r, r->co->state.workers[i]->id)->state = WORKER_LEFT;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_late, begin, end),
+        cmocka_unit_test_setup_teardown(test_crowd, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
