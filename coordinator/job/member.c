@@ -96,7 +96,7 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
     if (t != NULL && t->state == TASK_PENDING)
         t->lost_by = to == WORKER_LOST ? w->id : 0;
     member_unpark(co, w, "this worker was taken for lost");
-    w->state = to;
+    state_set_worker_state(&co->state, w, to);
     w->drain = w->drain && to != WORKER_LEFT;
     (void)str_copy(w->state_reason, sizeof(w->state_reason), reason);
     w->activity[0] = w->waiting_for[0] = '\0';

@@ -16,7 +16,7 @@ static int check_token(const struct state *s, const struct token_rec *t, const s
         .is_new = is_new,
         .uses = t->uses,
         .uses_max = t->uses_max,
-        .workers_here = access_workers_here(s, t->id, w),
+        .workers_here = workers_max > 0 ? access_workers_here(s, t->id, w) : 0,
         .workers_max = workers_max,
     };
     int rc = admit_token(&in, reason);

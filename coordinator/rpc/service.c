@@ -87,14 +87,6 @@ static struct worker *need_writer(struct coordinator *co, struct rpc_request *re
 
 /* ---- JOIN ---------------------------------------------------------------- */
 
-static size_t workers_here(const struct state *s)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < s->n_workers; i++)
-        n += s->workers[i]->state == WORKER_HERE;
-    return n;
-}
-
 /* The worker that has been gone for longest makes room. */
 static void forget_one(struct coordinator *co)
 {
@@ -114,7 +106,7 @@ static int admit(struct coordinator *co, const Skerry__V1__JoinRequest *m,
     bool same = known != NULL && m->instance.len == 16 &&
                 memcmp(known->instance, m->instance.data, 16) == 0;
     const struct admit_join in = {
-        .workers = workers_here(&co->state),
+        .workers = co->state.n_here,
         .workers_max = WORKERS_MAX,
         .known = known != NULL && known->state == WORKER_HERE,
         .same_instance = same,
@@ -140,7 +132,7 @@ static const struct worker *find_worker(const struct coordinator *co, const stru
     const uint8_t *key = peer ? rpc_peer_key(peer) : NULL;
     const struct worker *w = key ? access_worker_by_key(&co->state, key) : NULL;
     if (w == NULL && m->identity.len == 16)
-        w = state_worker_by_identity(&co->state, m->identity.data);
+        w = access_worker_by_identity(&co->state, m->identity.data);
     return w;
 }
 
@@ -187,7 +179,7 @@ static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__
     w->threads = m->threads;
     w->allows_trainers = m->allows_trainers;
     w->state_reason[0] = '\0';
-    w->state = WORKER_HERE;
+    state_set_worker_state(&co->state, w, WORKER_HERE);
     w->closed_ms = 0;
     w->heard_ms = w->joined_ms = core_now(co);
     if (w->joined_unix_ms == 0)
@@ -248,6 +240,7 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
     if (!again)
         new_instance(co, w, m);
     fill_worker(co, w, m, peer);
+    access_know(&co->state, w);
     attach(co, w, peer);
     if (!again)
         core_say(co, 0, w->id, "worker %llu (%s) has joined from %s: %s", (unsigned long long)w->id,

@@ -106,13 +106,89 @@ uint32_t access_workers_here(const struct state *s, uint64_t id, const struct wo
     return n;
 }
 
-const struct worker *access_worker_by_key(const struct state *s, const uint8_t key[KEYS_PIN_BYTES])
+/* ---- workers by their faces ----------------------------------------------- */
+
+typedef bool (*is_face_fn)(const struct worker *w, const uint8_t *face);
+
+static bool is_key(const struct worker *w, const uint8_t *face)
 {
-    for (size_t i = 0; i < s->n_workers; i++)
-        if (s->workers[i]->has_key && memcmp(s->workers[i]->key, key, KEYS_PIN_BYTES) == 0)
-            return s->workers[i];
+    return w->has_key && memcmp(w->key, face, sizeof(w->key)) == 0;
+}
+
+static bool is_identity(const struct worker *w, const uint8_t *face)
+{
+    return memcmp(w->identity, face, sizeof(w->identity)) == 0;
+}
+
+/* Keys are hashes, identities are drawn at random. */
+static size_t place_of(const struct access_faces *f, const uint8_t *face)
+{
+    uint64_t h;
+    memcpy(&h, face, sizeof(h));
+    return (size_t)(h ^ h >> 32) & (f->cap - 1);
+}
+
+/* The worker, or NULL; *ret_at: where it is, or belongs. */
+static const struct worker *find_face(const struct state *s, const uint8_t *face, is_face_fn is,
+                                      size_t *ret_at)
+{
+    const struct access_faces *f = &s->faces;
+    size_t at = f->cap > 0 ? place_of(f, face) : 0;
+    for (; f->cap > 0 && f->ids[at] != 0; at = (at + 1) & (f->cap - 1)) {
+        const struct worker *w = state_worker(s, f->ids[at]);
+        if (w != NULL && is(w, face))
+            return w;
+    }
+    *ret_at = at;
     return NULL;
 }
+
+static void add_face(struct state *s, const struct worker *w, const uint8_t *face, is_face_fn is)
+{
+    size_t at;
+    if (find_face(s, face, is, &at) != NULL)
+        return;
+    s->faces.ids[at] = w->id;
+    s->faces.n++;
+}
+
+static void add_faces(struct state *s, const struct worker *w)
+{
+    add_face(s, w, w->identity, is_identity);
+    if (w->has_key)
+        add_face(s, w, w->key, is_key);
+}
+
+/* At most half of the places are taken. */
+void access_know(struct state *s, const struct worker *w)
+{
+    struct access_faces *f = &s->faces;
+    if (2 * (f->n + 2) > f->cap) {
+        mem_free(f->ids);
+        f->n = 0;
+        f->cap = 64;
+        while (f->cap < 8 * s->n_workers) /* two each, and as many that are old */
+            f->cap *= 2;
+        f->ids = mem_alloc_array(f->cap, sizeof(f->ids[0]));
+        for (size_t i = 0; i < s->n_workers; i++)
+            add_faces(s, s->workers[i]);
+    }
+    add_faces(s, w);
+}
+
+const struct worker *access_worker_by_identity(const struct state *s, const uint8_t identity[16])
+{
+    size_t at;
+    return find_face(s, identity, is_identity, &at);
+}
+
+const struct worker *access_worker_by_key(const struct state *s, const uint8_t key[KEYS_PIN_BYTES])
+{
+    size_t at;
+    return find_face(s, key, is_key, &at);
+}
+
+/* ---- holders -------------------------------------------------------------- */
 
 uint64_t access_holder_worker(uint64_t worker_id)
 {

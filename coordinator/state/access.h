@@ -46,6 +46,16 @@ bool access_is_live(const struct token_rec *t, int64_t now_unix_ms);
 /* How many of its workers are here, `but` not counted (NULL: all). */
 uint32_t access_workers_here(const struct state *s, uint64_t id, const struct worker *but);
 /* NULL: no worker is known by this key. */
+/* Finds workers by what they are known by.  Entries that are not so any more stay until there is no
+ * room: each that is found is looked at. */
+struct access_faces {
+    uint64_t *ids; /* 0: empty */
+    size_t cap, n;
+};
+
+/* w's identity or key has been filled in. */
+void access_know(struct state *s, const struct worker *w);
+const struct worker *access_worker_by_identity(const struct state *s, const uint8_t identity[16]);
 const struct worker *access_worker_by_key(const struct state *s, const uint8_t key[KEYS_PIN_BYTES]);
 
 /* Holders of tickets and connections: one number for a worker or for a token. */

@@ -95,7 +95,7 @@ static int load_worker(struct state *st, sqlite3_stmt *q, struct err *err)
     (void)str_copy(w->address, sizeof(w->address), store_text(q, 6));
     w->memory_bytes = u64(q, 7);
     w->threads = u32(q, 8);
-    w->state = (enum worker_state)u32(q, 9);
+    state_set_worker_state(st, w, (enum worker_state)u32(q, 9));
     if (w->state < WORKER_HERE || w->state > WORKER_LEFT)
         return bad_row(err, "its state");
     (void)str_copy(w->state_reason, sizeof(w->state_reason), store_text(q, 10));
@@ -111,6 +111,7 @@ static int load_worker(struct state *st, sqlite3_stmt *q, struct err *err)
     w->has_key = fixed(q, 22, w->key, sizeof(w->key));
     w->token_id = u64(q, 23);
     w->revoked_unix_ms = (int64_t)u64(q, 24);
+    access_know(st, w);
     return 0;
 }
 

@@ -18,6 +18,7 @@ void state_release(struct state *s)
     mem_free((void *)s->workers);
     mem_free((void *)s->tasks);
     mem_free((void *)s->ready);
+    mem_free(s->faces.ids);
     mem_free(s->jobs);
     mem_free(s->tokens);
     mem_free(s->tokens_gone.at);
@@ -73,14 +74,6 @@ const struct task *state_task(const struct state *s, uint64_t id)
 size_t state_workers_after(const struct state *s, uint64_t id)
 {
     return lower_bound((void *const *)s->workers, s->n_workers, id + 1);
-}
-
-const struct worker *state_worker_by_identity(const struct state *s, const uint8_t identity[16])
-{
-    for (size_t i = 0; i < s->n_workers; i++)
-        if (memcmp(s->workers[i]->identity, identity, 16) == 0)
-            return s->workers[i];
-    return NULL;
 }
 
 const struct module_rec *state_module(const struct state *s, uint64_t id, struct job **ret_job)
@@ -198,6 +191,7 @@ void state_drop_worker(struct state *s, const struct worker *w)
 {
     marks_add(&s->workers_gone, w->id);
     (void)state_unpark((struct worker *)w);
+    state_set_worker_state(s, (struct worker *)w, WORKER_LEFT);
     drop((void **)s->workers, &s->n_workers, w->id);
     worker_free((struct worker *)w);
 }
@@ -236,6 +230,13 @@ void state_set_task_state(struct state *s, struct task *t, enum task_state to)
     count_task(s, t, false);
     t->state = to;
     count_task(s, t, true);
+}
+
+void state_set_worker_state(struct state *s, struct worker *w, enum worker_state to)
+{
+    s->n_here -= w->state == WORKER_HERE;
+    w->state = to;
+    s->n_here += to == WORKER_HERE;
 }
 
 void state_park(struct state *s, struct worker *w, struct rpc_request *req, uint64_t until_ms)

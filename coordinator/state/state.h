@@ -44,7 +44,9 @@ struct state {
     /* (m) Indexes, kept by the functions below alone. */
     const struct task **ready; /* those that are pending and for workers, in order of id */
     size_t n_ready, cap_ready;
-    struct list parked; /* workers that wait for a task, by parked_at; the longest first */
+    struct list parked;        /* workers that wait for a task, by parked_at; the longest first */
+    size_t n_here;             /* workers that are WORKER_HERE */
+    struct access_faces faces; /* access.h */
     /* Saved with the rows. */
     uint64_t next_worker, next_job, next_task, next_module, next_token;
     /* (m) What persist_changes() has to look at. */
@@ -59,7 +61,6 @@ void state_release(struct state *s);
 const struct worker *state_worker(const struct state *s, uint64_t id);
 /* Where in workers those with larger ids begin. */
 size_t state_workers_after(const struct state *s, uint64_t id);
-const struct worker *state_worker_by_identity(const struct state *s, const uint8_t identity[16]);
 struct job *state_job(const struct state *s, uint64_t id);
 const struct task *state_task(const struct state *s, uint64_t id);
 const struct module_rec *state_module(const struct state *s, uint64_t id, struct job **ret_job);
@@ -82,6 +83,8 @@ void state_drop_job(struct state *s, struct job *j);
 /* Every change of a task's state goes through here: it keeps n_open, the ready ones, and the leases
  * of its job. */
 void state_set_task_state(struct state *s, struct task *t, enum task_state to);
+/* And every change of a worker's: it keeps n_here. */
+void state_set_worker_state(struct state *s, struct worker *w, enum worker_state to);
 
 /* The worker's ASSIGN waits until then; it had none that does. */
 void state_park(struct state *s, struct worker *w, struct rpc_request *req, uint64_t until_ms);

@@ -168,10 +168,8 @@ void view_some_workers(struct coordinator *co, size_t max, view_worker_fn fn, vo
 {
     const struct state *s = &co->state;
     struct view_worker v;
-    size_t here = 0, gone = 0;
-    for (size_t i = 0; i < s->n_workers; i++)
-        here += s->workers[i]->state == WORKER_HERE;
-    here = here < max ? here : max;
+    size_t here, gone;
+    here = s->n_here < max ? s->n_here : max;
     gone = max - here;
     for (size_t i = 0; i < s->n_workers && here + gone > 0; i++) {
         size_t *room = s->workers[i]->state == WORKER_HERE ? &here : &gone;

@@ -395,8 +395,17 @@ static void look_at_indexes(const struct coordinator *co)
     }
     for (const struct list *l = s->parked.next; l != &s->parked; l = l->next)
         parked++;
-    for (size_t i = 0; i < s->n_workers; i++)
-        parked -= s->workers[i]->parked != NULL;
+    size_t here = 0;
+    for (size_t i = 0; i < s->n_workers; i++) {
+        const struct worker *w = s->workers[i];
+        parked -= w->parked != NULL;
+        here += w->state == WORKER_HERE;
+        if (access_worker_by_identity(s, w->identity) != w ||
+            (w->has_key && access_worker_by_key(s, w->key) != w))
+            sim_fail("worker %llu is not found by its identity or key", (unsigned long long)w->id);
+    }
+    if (here != s->n_here)
+        sim_fail("%zu workers are here, %zu are counted", here, s->n_here);
     if (ready != s->n_ready || parked != 0)
         sim_fail("%zu tasks are ready of %zu found; %zd workers more are found than wait", ready,
                  s->n_ready, (ssize_t)parked);

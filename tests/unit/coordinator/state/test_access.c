@@ -100,13 +100,53 @@ static void test_room(void **state)
     state_release(&s);
 }
 
+/* Faces that begin alike, one in four of them without a key. */
+static void face_of(struct worker *w, unsigned n)
+{
+    memset(w->identity, (int)(n % 7), sizeof(w->identity));
+    memcpy(&w->identity[8], &n, sizeof(n));
+    w->has_key = n % 4 != 0;
+    memset(w->key, (int)(n % 5), sizeof(w->key));
+    memcpy(&w->key[12], &n, sizeof(n));
+}
+
+static void test_faces(void **state)
+{
+    enum { N = 600 };
+    struct state s;
+    struct worker w = {0};
+    state_init(&s);
+    face_of(&w, 1);
+    assert_null(access_worker_by_identity(&s, w.identity));
+    for (unsigned i = 1; i <= N; i++) {
+        struct worker *new = state_add_worker(&s, 0);
+        face_of(new, i);
+        access_know(&s, new);
+        if (i % 3 == 0) /* the one before is forgotten, or has another identity now */
+            state_drop_worker(&s, state_worker(&s, i - 1));
+        else if (i % 3 == 1 && i > 1) {
+            struct worker *old = state_edit_worker(&s, state_worker(&s, i - 1));
+            face_of(old, N + i);
+            access_know(&s, old);
+        }
+    }
+    for (unsigned i = 1; i <= N; i++) {
+        const struct worker *have = state_worker(&s, i);
+        face_of(&w, i % 3 == 0 && i < N ? N + i + 1 : i);
+        assert_ptr_equal(access_worker_by_identity(&s, w.identity), have);
+        assert_ptr_equal(access_worker_by_key(&s, w.key), w.has_key ? have : NULL);
+    }
+    face_of(&w, 3); /* as it was before */
+    assert_null(access_worker_by_identity(&s, w.identity));
+    state_release(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_secrets),
-        cmocka_unit_test(test_holders),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_secrets), cmocka_unit_test(test_holders),
+        cmocka_unit_test(test_names),   cmocka_unit_test(test_room),
+        cmocka_unit_test(test_faces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,7 +70,7 @@ static void crowd(struct rig *r, uint64_t job, unsigned n, const struct worker *
     for (unsigned i = 0; i < n; i++) {
         struct worker *w = state_add_worker(s, 0);
         struct task *t = state_add_task(s, 0, job, TASK_FEATURE);
-        w->state = i % 2 == 0 ? WORKER_HERE : WORKER_LEFT;
+        state_set_worker_state(s, w, i % 2 == 0 ? WORKER_HERE : WORKER_LEFT);
         w->heard_ms = core_now(r->co);
         w->task_id = t->id;
         t->worker_id = w->id;
@@ -150,7 +150,8 @@ static void test_crowd(void **state)
     assert_false(view_tasks(r->co, job, "leased", l.last, N, list_task, &l));
     assert_int_equal(l.n, N);
     for (size_t i = 0; i < r->co->state.n_workers; i++) /* their connections are none */
-        edit_worker(r, r->co->state.workers[i]->id)->state = WORKER_LEFT;
+        state_set_worker_state(&r->co->state, edit_worker(r, r->co->state.workers[i]->id),
+                               WORKER_LEFT);
 }
 
 int main(void)
