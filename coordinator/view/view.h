@@ -84,8 +84,9 @@ int view_trace(struct coordinator *co, uint64_t job_id, struct view_trace *ret, 
 typedef void (*view_waiting_fn)(void *arg, const struct view_waiting *w);
 #define VIEW_WAITING_MAX 100
 
-/* What something waits for; job_id 0: of all jobs.  Whoever is late comes before the tasks that
- * nobody has taken, and those before the rest.  Tasks that nobody has taken for one reason are one,
+/* What something waits for; job_id 0: of all jobs.  First the stages of jobs and what is late:
+ * modules, then workers; then the tasks that nobody has taken, then the other modules and the other
+ * workers.  Tasks that nobody has taken for one reason are one,
  * the first, whose `what` tells how many more there are; of more than VIEW_WAITING_MAX the last one
  * tells how many. */
 void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg);

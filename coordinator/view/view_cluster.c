@@ -254,7 +254,6 @@ struct waiting {
     view_waiting_fn fn;
     void *arg;
     unsigned told, untold; /* untold: no room was left for them */
-    unsigned looks;        /* at all workers, for one task */
     const struct path_rec *path;
     bool path_late; /* its round */
 };
@@ -346,6 +345,7 @@ static bool lacks_helper(const struct task *t, unsigned helpers)
 struct untaken {
     const struct task *first; /* NULL: none */
     unsigned n;
+    unsigned looks; /* at all workers, for neighbours of one job and kind */
     char why[REASON_MAX];
     uint64_t again; /* when it is tried again; 0: it did not fail */
     bool late;
@@ -435,18 +435,20 @@ static bool waits_alike(const struct task *a, const struct task *b)
 
 static void wait_for_taker(struct waiting *ctx, const struct task *t, struct untaken *u)
 {
-    struct untaken now = {.first = t, .n = 1};
+    const bool near =
+        u->first != NULL && u->first->job_id == t->job_id && u->first->kind == t->kind;
+    struct untaken now = {.first = t, .n = 1, .looks = near ? u->looks + 1 : 1};
     if (u->first != NULL && waits_alike(u->first, t)) {
         u->n++;
         return;
     }
-    if (is_full(ctx) || ctx->looks++ >= VIEW_WAITING_MAX) {
+    if (is_full(ctx) || now.looks > VIEW_WAITING_MAX) {
         ctx->untold++;
         return;
     }
     why_untaken(ctx, &now);
-    if (u->first != NULL && u->first->job_id == t->job_id && u->first->kind == t->kind &&
-        u->again == now.again && strcmp(u->why, now.why) == 0) {
+    if (near && u->again == now.again && strcmp(u->why, now.why) == 0) {
+        u->looks = now.looks;
         u->n++;
         return;
     }
@@ -454,10 +456,13 @@ static void wait_for_taker(struct waiting *ctx, const struct task *t, struct unt
     *u = now;
 }
 
-static void wait_for_module(struct waiting *ctx, const struct job *j, const struct module_rec *m)
+/* If its outer step is as late as is asked for: one that failed is. */
+static void wait_for_module(struct waiting *ctx, const struct job *j, const struct module_rec *m,
+                            bool late)
 {
     char what[128], why[REASON_MAX];
-    if (j->state != JOB_RUNNING || m->version >= (uint64_t)j->spec.outer.rounds)
+    if (j->state != JOB_RUNNING || m->version >= (uint64_t)j->spec.outer.rounds ||
+        (m->retry_ms != 0) != late)
         return;
     (void)snprintf(what, sizeof(what), "version %llu of module %llu (%s)",
                    (unsigned long long)m->version + 1, (unsigned long long)m->id, j->spec.name);
@@ -468,7 +473,7 @@ static void wait_for_module(struct waiting *ctx, const struct job *j, const stru
                    m->outer_task != 0 ? "the outer step is running" : m->outer_reason);
     if (m->outer_task == 0 && m->retry_ms > core_now(ctx->co))
         (void)snprintf(why, sizeof(why), "%.60s: %.190s", m->outer_reason, m->outer_error);
-    tell(ctx, j->id, m->outer_task, 0, what, why, from_now(ctx->co, until), m->retry_ms != 0);
+    tell(ctx, j->id, m->outer_task, 0, what, why, from_now(ctx->co, until), late);
 }
 
 /* "k of n done" of a stage whose tasks the job waits for. */
@@ -508,15 +513,17 @@ static void wait_for_store(struct waiting *ctx)
     tell(ctx, 0, 0, 0, what, why, -1, true);
 }
 
-static void wait_for_jobs(struct waiting *ctx, uint64_t job_id)
+/* Their modules that are as late as is asked for; before the late ones, each job's stage. */
+static void wait_for_jobs(struct waiting *ctx, uint64_t job_id, bool late)
 {
     for (size_t i = 0; i < ctx->co->state.n_jobs; i++) {
         const struct job *j = ctx->co->state.jobs[i];
         if ((job_id != 0 && j->id != job_id) || job_is_ended(j))
             continue;
-        wait_for_stage(ctx, j);
+        if (late)
+            wait_for_stage(ctx, j);
         for (uint32_t m = 0; m < j->comp.n_modules; m++)
-            wait_for_module(ctx, j, &j->modules[m]);
+            wait_for_module(ctx, j, &j->modules[m], late);
     }
 }
 
@@ -556,9 +563,10 @@ void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn 
         tell(&ctx, 0, 0, 0, "the disk of the data dir", co->store_error, CORE_COMMIT_RETRY_MS,
              true);
     wait_for_store(&ctx);
-    wait_for_jobs(&ctx, job_id);
+    wait_for_jobs(&ctx, job_id, true);
     wait_for_tasks(&ctx, job_id, TASK_LEASED, true);
     wait_for_tasks(&ctx, job_id, TASK_PENDING, false);
+    wait_for_jobs(&ctx, job_id, false); /* before workers: a module's line tells of all of its */
     wait_for_tasks(&ctx, job_id, TASK_LEASED, false);
     tell_untold(&ctx);
 }

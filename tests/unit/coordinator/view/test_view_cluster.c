@@ -154,11 +154,76 @@ static void test_crowd(void **state)
                                WORKER_LEFT);
 }
 
+struct place {
+    uint64_t task;
+    unsigned n, at; /* at: its line, from 1; 0: none */
+};
+
+static void place_line(void *arg, const struct view_waiting *v)
+{
+    struct place *p = arg;
+    p->n++;
+    if (v->task_id == p->task)
+        p->at = p->n;
+}
+
+static unsigned place_of(struct rig *r, uint64_t task)
+{
+    struct place p = {.task = task};
+    view_each_waiting(r->co, 0, place_line, &p);
+    assert_int_equal(p.n, VIEW_WAITING_MAX);
+    return p.at;
+}
+
+static const char many[] = "name: many\ndata: {path: x, image_size: 16}\n"
+                           "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                           "train: {batch: 30, lr: 0.1}\nrecipe: {name: ddm, experts: 30}\n"
+                           "outer: {rounds: 2, steps: 2}\n";
+
+/* Neither more modules than there are lines nor more paths hide who is late and what is blocked. */
+static void test_crowd_of_modules(void **state)
+{
+    enum { JOBS = 4, PATHS = VIEW_WAITING_MAX + 20 };
+    struct rig *r = *state;
+    struct state *s = &r->co->state;
+    const struct worker *late = NULL;
+    struct job *jobs[JOBS];
+    for (int i = 0; i < JOBS; i++)
+        jobs[i] = state_job(s, submit_spec(r, many));
+    const uint64_t other = submit(r);
+    loop_turn(r->loop, true);
+    const enum job_state was = jobs[0]->state;
+    for (int i = 0; i < JOBS; i++)
+        jobs[i]->state = JOB_RUNNING;
+    struct job *j = jobs[JOBS - 1];
+    assert_true(JOBS * j->comp.n_modules > VIEW_WAITING_MAX);
+    crowd(r, j->id, 2, &late);
+    for (uint32_t i = 0; i < PATHS; i++) {
+        struct task *t = state_add_task(s, 0, j->id, TASK_FEATURE);
+        t->path = i;
+        state_set_task_state(s, t, TASK_PENDING);
+    }
+    struct task *blocked = state_add_task(s, 0, other, TASK_FEATURE);
+    blocked->not_before_ms = core_now(r->co) + 60000;
+    state_set_task_state(s, blocked, TASK_PENDING);
+    assert_int_equal(place_of(r, late->task_id), 1);
+    /* After the first task of each job, and all paths' of the last one in one line. */
+    assert_int_equal(place_of(r, blocked->id), 1 + (JOBS + 1) + 1 + 1);
+    struct module_rec *m = job_edit_module(j, &j->modules[j->comp.n_modules - 1]);
+    m->retry_ms = core_now(r->co) + 60000; /* it is late, too */
+    assert_int_equal(place_of(r, late->task_id), 2);
+    m->retry_ms = 0;
+    for (int i = 0; i < JOBS; i++)
+        jobs[i]->state = was;
+    state_set_worker_state(s, edit_worker(r, late->id), WORKER_LEFT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_late, begin, end),
         cmocka_unit_test_setup_teardown(test_crowd, begin, end),
+        cmocka_unit_test_setup_teardown(test_crowd_of_modules, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
