@@ -2,6 +2,7 @@
 
     trainer: {command: python3 -m skerry.torchrun --standalone --nproc-per-node 8 train.py, files: .}"""
 import contextlib
+import datetime
 import os
 
 import torch
@@ -78,7 +79,8 @@ def lead(ddp, optimizer):
 
 if __name__ == "__main__":
     cuda = torch.cuda.is_available()
-    dist.init_process_group("nccl" if cuda else "gloo")
+    # Ranks wait for rank 0 between phases, for as long as a round lasts: that is no failure.
+    dist.init_process_group("nccl" if cuda else "gloo", timeout=datetime.timedelta(days=365))
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)

@@ -3,6 +3,7 @@ the CPU, which is never trained, and tells the others.
 
     trainer: {command: python3 -m skerry.torchrun --standalone --nproc-per-node 8 train.py, files: .}"""
 import contextlib
+import datetime
 import os
 
 import torch
@@ -98,7 +99,8 @@ def lead(model, optimizer):
 
 if __name__ == "__main__":
     kind = "cuda" if torch.cuda.is_available() else "cpu"
-    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    # Ranks wait for rank 0 between phases, for as long as a round lasts: that is no failure.
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=datetime.timedelta(days=365))
     if kind == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     mesh = init_device_mesh(kind, (dist.get_world_size(),))
