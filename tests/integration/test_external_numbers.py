@@ -97,12 +97,26 @@ def test_numbers_of_evaluations(tmp_path):
 def test_an_evaluation_of_too_many(tmp_path):
     """Its task says which number was one too many."""
     extra = ":".join(f"n{i}" for i in range(15))
-    job = write_program(tmp_path, PROGRAM, JOB.replace("holdout: 0,", "holdout: 0.1,").replace("steps: 6", "steps: 1") + "eval: {{every: 1, samples: 10}}\n", env=f", 'EXTRA={extra}'")
+    job = write_program(tmp_path, PROGRAM, JOB.replace("holdout: 0,", "holdout: 0.1,").replace("rounds: 2, steps: 6", "rounds: 1, steps: 1") + "eval: {{every: 1, samples: 10}}\n", env=f", 'EXTRA={extra}'")
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
         told = s.submit(job)
         said = "'n14' is one number more than the 16 that a step can have"
-        wait_until(lambda: any(said in t["reason"] for t in s.get(f"/v1/tasks?job={told}").json()["items"]), 20, said)
+        wait_until(lambda: any(t["kind"] == "eval" and said in t["reason"] for t in s.get(f"/v1/tasks?job={told}").json()["items"]), 20, said)
+
+
+def test_an_evaluation_by_a_library_that_checks_nothing(tmp_path):
+    """Numbers that no task can have are left out, with one warning: the loss counts."""
+    text = JOB.replace("holdout: 0,", "holdout: 0.1,").replace("rounds: 2, steps: 6", "rounds: 1, steps: 1")
+    job = write_program(tmp_path, PROGRAM, text + "eval: {{every: 1, samples: 10}}\n", env=", RAW=1")
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        told = s.submit(job)
+        s.wait_job(told, "done", 40)
+        records = [json.loads(line) for line in s.get(f"/v1/jobs/{told}/metrics").text.splitlines()]
+        held_out, = [r for r in records if r["kind"] == "eval"]
+        assert held_out["eval_loss"] == 2 and held_out["numbers"] == dict.fromkeys(["first", *(f"more{i}" for i in range(15))], 0.25)
+        assert s.log("one").count("it is left out") == 1
 
 
 @pytest.mark.parametrize("extra, said", [

@@ -6,6 +6,7 @@
 
 #include "common/base/file.h"
 #include "common/base/hash.h"
+#include "common/base/log.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/external_feed.h"
 #include "worker/kinds/kinds.h"
@@ -89,18 +90,22 @@ static int take_loss(struct evaluation *ev, const struct external_done *done, st
     return 0;
 }
 
-static int take_numbers(struct work *w, const struct external_done *done, struct err *err)
+/* A number that no task can have is left out, which is said once: the loss is good without it. */
+static void take_numbers(struct work *w, const struct external_done *done)
 {
     struct work_result *r = &w->result;
+    struct err err = {0};
     for (size_t i = 0; i < done->n_numbers; i++) {
-        const int at = progress_number(&w->progress, done->numbers[i].name, err);
+        const bool said = err.msg[0] != '\0';
+        const int at = progress_number(&w->progress, done->numbers[i].name, &err);
+        if (at < 0 && !said)
+            log_warn("eval", "%s; it is left out", err.msg);
         if (at < 0)
-            return at;
+            continue;
         for (; r->n_numbers <= (size_t)at; r->n_numbers++)
             r->numbers[r->n_numbers] = (double)NAN;
         r->numbers[at] = done->numbers[i].value;
     }
-    return 0;
 }
 
 static int run_eval(struct engine *e, struct work *w, struct err *err)
@@ -121,7 +126,7 @@ static int run_eval(struct engine *e, struct work *w, struct err *err)
     if (rc == 0)
         rc = take_loss(&ev, &done, err);
     if (rc == 0)
-        rc = take_numbers(w, &done, err);
+        take_numbers(w, &done);
     external_done_release(&done);
     external_feed_close(ev.feed);
     return rc;
