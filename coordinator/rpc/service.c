@@ -287,7 +287,8 @@ static void take_progress(struct coordinator *co, struct worker *w, struct task 
     t->samples_done = p->samples_done;
     (void)str_copy(t->activity, sizeof(t->activity), p->activity);
     (void)str_copy(w->activity, sizeof(w->activity), p->activity);
-    w->throughput = p->samples_per_second;
+    w->throughput =
+        p->samples_per_second > 0 && isfinite(p->samples_per_second) ? p->samples_per_second : 0;
     w->grad_norm = p->grad_norm;
     /* 0 stands for "no step since the last one" on the wire. */
     if (isfinite(p->loss) && p->loss != 0.0f) {

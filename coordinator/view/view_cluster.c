@@ -38,8 +38,9 @@ static void count_workers(struct coordinator *co, struct view_status *v)
         const struct worker *w = co->state.workers[i];
         v->workers++;
         v->workers_alive += w->state == WORKER_HERE;
-        v->workers_busy += w->state == WORKER_HERE && w->task_id != 0;
-        v->images_per_s += w->state == WORKER_HERE ? (double)w->throughput : 0;
+        const bool busy = w->state == WORKER_HERE && w->task_id != 0;
+        v->workers_busy += busy;
+        v->images_per_s += busy ? (double)w->throughput : 0;
         v->parked += w->parked != NULL;
         v->bytes.control_up += w->bytes[0];
         v->bytes.control_down += w->bytes[1];

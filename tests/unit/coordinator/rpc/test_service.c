@@ -152,6 +152,38 @@ static void test_revoked(void **state)
     assert_int_equal(waiting(r), 0);
 }
 
+/* A speed that makes no sense counts as unknown, and one of who is not at work adds to no sum. */
+static void test_speed(void **state)
+{
+    const float none[] = {NAN, INFINITY, -3};
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    struct view_status v;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    submit(r);
+    do_init(r, a);
+    assign(r, a, TASK_TRAIN);
+    Skerry__V1__HeartbeatRequest beat = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    Skerry__V1__Progress p = SKERRY__V1__PROGRESS__INIT;
+    p.task_id = a->task->id;
+    p.attempt = a->task->attempt;
+    beat.progress = &p;
+    for (size_t i = 0; i < 3; i++) {
+        p.samples_per_second = none[i];
+        assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+        view_status(r->co, &v);
+        assert_true(v.images_per_s == 0);
+    }
+    p.samples_per_second = 40;
+    assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+    view_status(r->co, &v);
+    assert_true(v.images_per_s == 40);
+    finish_train(r, a);
+    assert_int_equal(state_worker(&r->co->state, a->id)->task_id, 0);
+    view_status(r->co, &v);
+    assert_true(v.images_per_s == 0);
+}
+
 /* What a heartbeat says of devices is kept as it was until another one says more, and what
  * makes no sense counts as unknown. */
 static void test_devices(void **state)
@@ -453,20 +485,11 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_life),
-        LIVE(test_fences),
-        LIVE(test_heartbeat_commits),
-        LIVE(test_revoked),
-        LIVE(test_devices),
-        LIVE(test_step_plan),
-        LIVE(test_restart),
-        LIVE(test_bad_contribution),
-        LIVE(test_all_bad),
-        LIVE(test_refused_results),
-        LIVE(test_refused_joins),
-        LIVE(test_refused_jobs),
-        LIVE(test_backlog),
-        LIVE(test_disk_full),
+        LIVE(test_life),         LIVE(test_fences),          LIVE(test_heartbeat_commits),
+        LIVE(test_speed),        LIVE(test_revoked),         LIVE(test_devices),
+        LIVE(test_step_plan),    LIVE(test_restart),         LIVE(test_bad_contribution),
+        LIVE(test_all_bad),      LIVE(test_refused_results), LIVE(test_refused_joins),
+        LIVE(test_refused_jobs), LIVE(test_backlog),         LIVE(test_disk_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
