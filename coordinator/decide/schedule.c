@@ -94,14 +94,29 @@ static bool alike(const struct schedule_task *a, const struct schedule_task *b)
            (a->owner == 0) == (b->owner == 0);
 }
 
+/* Does it keep some worker from the task now? */
+static bool is_held(const struct failure_list *l, uint64_t now)
+{
+    for (unsigned i = 0; l != NULL && i < l->n && i < FAILURES_MAX; i++)
+        if (l->at[i].until_ms > now)
+            return true;
+    return false;
+}
+
 static void add(struct schedule *s, uint32_t at)
 {
     const struct schedule_task *t = &s->tasks[at];
+    /* Of those that all workers wait for, the first to be ready stands for them. */
+    if (t->not_before_ms > s->now_ms) {
+        if (s->later == NONE || t->not_before_ms < s->tasks[s->later].not_before_ms)
+            s->later = at;
+        return;
+    }
     const struct schedule_group want = {
         .first = at,
         .last = at,
         .kept_ms = kept_until(s->now_ms, t),
-        .alone = t->not_before_ms > s->now_ms || (t->failed != NULL && t->failed->n > 0),
+        .alone = is_held(t->failed, s->now_ms),
     };
     s->next[at] = NONE;
     for (size_t back = 1; !want.alone && back <= GROUPS_BACK && back <= s->n_groups; back++) {
@@ -130,6 +145,7 @@ void schedule_init(struct schedule *s, uint64_t now_ms, const struct schedule_ta
         .tasks = tasks,
         .n = n,
         .n_left = n,
+        .later = NONE,
         .groups = mem_alloc_array(n + 1, sizeof(*s->groups)),
         .next = mem_alloc_array(n + 1, sizeof(*s->next)),
         .taken = mem_alloc_array(n + 1, sizeof(*s->taken)),
@@ -214,6 +230,8 @@ void schedule_pick(struct schedule *s, uint64_t worker, const struct schedule_op
         if (g->first != NONE)
             consider(&l, g->first);
     }
+    if (s->later != NONE)
+        consider(&l, s->later);
     consider_own(&l);
     if (ret->index >= 0) {
         const struct schedule_task *t = &s->tasks[ret->index];

@@ -66,6 +66,8 @@ struct schedule {
     size_t n, n_left; /* n_left: not taken */
     struct schedule_group *groups;
     size_t n_groups;
+    uint32_t
+        later; /* of the tasks that nobody may take yet, the first to be ready; or UINT32_MAX */
     uint32_t *next; /* in the group; UINT32_MAX: the last */
     bool *taken;
     struct schedule_owned *owned; /* by owner */

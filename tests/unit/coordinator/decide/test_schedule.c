@@ -260,13 +260,45 @@ static void test_schedule_groups(void **state)
     assert_true(given > 1000 && refused > 100);
 }
 
+/* Failures that keep nobody away any more cost no look of their own, and neither do tasks that all
+ * wait for. */
+static void test_schedule_looks(void **state)
+{
+    enum { N = 50 };
+    struct failure_list failed[N];
+    struct schedule_task tasks[N];
+    struct schedule_decision d;
+    const struct schedule_options o = {0};
+    struct schedule s;
+    for (size_t i = 0; i < N; i++) {
+        failed[i] = (struct failure_list){.at = {{.worker = i, .until_ms = 2000}}, .n = 1};
+        tasks[i] = train(1 + i, 0);
+        tasks[i].failed = &failed[i];
+    }
+    schedule_init(&s, 1999, tasks, N);
+    assert_int_equal(s.n_groups, N);
+    schedule_release(&s);
+    schedule_init(&s, 2000, tasks, N);
+    assert_int_equal(s.n_groups, 1);
+    schedule_release(&s);
+    for (size_t i = 0; i < N; i++)
+        tasks[i].not_before_ms = i == 30 ? 5000 : 6000;
+    schedule_init(&s, 2000, tasks, N);
+    assert_int_equal(s.n_groups, 0);
+    schedule_pick(&s, 7, &o, &d);
+    assert_int_equal(d.index, -1);
+    assert_int_equal(d.until_ms, 5000);
+    assert_string_equal(d.reason, "task 31 waits after a failure");
+    schedule_release(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schedule_order),  cmocka_unit_test(test_schedule_patience),
         cmocka_unit_test(test_schedule_small),  cmocka_unit_test(test_schedule_failures),
         cmocka_unit_test(test_schedule_paths),  cmocka_unit_test(test_schedule_velocity),
-        cmocka_unit_test(test_schedule_groups),
+        cmocka_unit_test(test_schedule_groups), cmocka_unit_test(test_schedule_looks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
