@@ -135,7 +135,7 @@ static void print_workers(const json_t *answer)
 static int run_workers(struct cli *cli, const struct args *args, struct err *err)
 {
     json_t *answer = NULL;
-    int rc = cli_pages(cli, "/v1/workers", &answer, err);
+    int rc = cli_pages(cli, "/v1/workers", "after", &answer, err);
     if (rc == 0)
         (cli->json ? cli_print_json : print_workers)(answer);
     json_decref(answer);
@@ -195,12 +195,18 @@ static const char *tasks_state;
 
 static int run_tasks(struct cli *cli, const struct args *args, struct err *err)
 {
-    char job[32] = "", state[48] = "";
+    char job[32] = "", state[48] = "", path[128];
+    json_t *answer = NULL;
     if (tasks_job)
         (void)snprintf(job, sizeof job, "?job=%llu", ID(tasks_job));
     if (tasks_state && strlen(tasks_state) < 32 && str_is_name(tasks_state, 31))
         (void)snprintf(state, sizeof state, "%cstate=%s", tasks_job ? '&' : '?', tasks_state);
-    return get(cli, print_tasks, err, "/v1/tasks%s%s", job, state);
+    (void)snprintf(path, sizeof path, "/v1/tasks%s%s", job, state);
+    int rc = cli_pages(cli, path, "before", &answer, err);
+    if (rc == 0)
+        (cli->json ? cli_print_json : print_tasks)(answer);
+    json_decref(answer);
+    return rc;
 }
 
 const struct command command_tasks = {

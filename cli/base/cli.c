@@ -245,18 +245,20 @@ char *cli_own_folder(void)
     return str_dup(path);
 }
 
-int cli_pages(struct cli *cli, const char *path, json_t **ret, struct err *err)
+int cli_pages(struct cli *cli, const char *path, const char *cursor, json_t **ret, struct err *err)
 {
+    const char join = strchr(path, '?') ? '&' : '?';
     json_t *items = json_array();
-    json_int_t after = 0;
+    json_int_t at = 0;
     int rc;
     do {
         json_t *page = NULL;
-        rc = cli_call(cli, "GET", NULL, &page, err, "%s?after=%lld", path, (long long)after);
+        rc = cli_call(cli, "GET", NULL, &page, err, "%s%c%s=%lld", path, join, cursor,
+                      (long long)at);
         json_array_extend(items, json_object_get(page, "items"));
-        after = json_integer_value(json_object_get(page, "next"));
+        at = json_integer_value(json_object_get(page, "next"));
         json_decref(page);
-    } while (rc == 0 && after > 0);
+    } while (rc == 0 && at > 0);
     if (rc == 0)
         *ret = json_pack("{s:O}", "items", items);
     json_decref(items);

@@ -53,8 +53,8 @@ char *cli_token_path(void);
 __attribute__((format(printf, 6, 7))) int cli_call(struct cli *cli, const char *method,
                                                    const json_t *body, json_t **ret,
                                                    struct err *err, const char *path, ...);
-/* GET of a list that comes in pages by `after`: *ret is {"items": of all of them}. */
-int cli_pages(struct cli *cli, const char *path, json_t **ret, struct err *err);
+/* GET of a list that comes in pages by this parameter: *ret is {"items": of all of them}. */
+int cli_pages(struct cli *cli, const char *path, const char *cursor, json_t **ret, struct err *err);
 
 /* Prints "skerry: <sentence>" and returns the exit status that fits the code. */
 int cli_fail(const struct err *err);

@@ -660,7 +660,7 @@ static int add(struct cli *cli, json_t *report, const char *name, const char *pa
 static int add_workers(struct cli *cli, json_t *report, struct err *err)
 {
     json_t *answer = NULL;
-    int rc = cli_pages(cli, "/v1/workers", &answer, err);
+    int rc = cli_pages(cli, "/v1/workers", "after", &answer, err);
     if (rc == 0)
         json_object_set(report, "workers", json_object_get(answer, "items"));
     json_decref(answer);
