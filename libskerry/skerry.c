@@ -515,8 +515,10 @@ int skerry_step(struct skerry *s, const struct skerry_progress *p)
     if (!s->busy || s->kind == SKERRY_BEGIN)
         return err_set(&last, -EINVAL, "skerry_step is called outside of a phase");
     s->steps++;
-    m.numbers = list;
-    m.n_numbers = put_numbers(s, items, list);
+    if (s->kind != SKERRY_EVALUATE) { /* whose numbers go with skerry_done() */
+        m.numbers = list;
+        m.n_numbers = put_numbers(s, items, list);
+    }
     if (s->fd < 0)
         return 0;
     m.loss = p->loss;
