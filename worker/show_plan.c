@@ -26,9 +26,10 @@ static int read_train(const char *path, struct job_train *ret, double *ret_estim
 /* train.accumulate, or what may be tried where that is automatic. */
 static struct planner_options options(const struct job_train *t)
 {
-    static const unsigned orders[] = {[JOB_PIPELINE_1F1B] = ~PLANNER_BIT(PIPE_SPLIT),
-                                      [JOB_PIPELINE_SPLIT] =
-                                          PLANNER_BIT(PIPE_DATA) | PLANNER_BIT(PIPE_SPLIT)};
+    static const unsigned orders[] = {
+        [JOB_PIPELINE_1F1B] = PLANNER_BIT(PIPE_DATA) | PLANNER_BIT(PIPE_1F1B),
+        [JOB_PIPELINE_SPLIT] = PLANNER_BIT(PIPE_DATA) | PLANNER_BIT(PIPE_SPLIT),
+        [JOB_PIPELINE_BIDIRECTIONAL] = PLANNER_BIT(PIPE_DATA) | PLANNER_BIT(PIPE_BIDIRECTIONAL)};
     struct planner_options o = {.samples = t->batch,
                                 .orders = orders[t->pipeline],
                                 .shard = t->shard != JOB_SHARD_NONE,

@@ -109,9 +109,17 @@ static int check_parallel(const struct yaml_doc *doc, const struct job_spec *s, 
             doc, t->stages > 0 ? "train.stages" : "train.parallel", err,
             "asks for a pipeline, but with model.tied the head is the embedding: such "
             "a model is not cut");
-    if ((t->stages > 0 || t->parallel == JOB_PARALLEL_PIPELINE) && job_has_upscaler(s))
-        return conf_error(doc, t->stages > 0 ? "train.stages" : "train.parallel", err,
-                          "asks for a pipeline, but a model with an upscaler is not cut");
+    if (job_has_upscaler(s) && t->stages > s->upscaler.depth)
+        return conf_error(doc, "train.stages", err, "is %d, but the upscaler has %d block%s",
+                          t->stages, s->upscaler.depth, s->upscaler.depth == 1 ? "" : "s");
+    if (job_has_upscaler(s) && t->pipeline == JOB_PIPELINE_SPLIT)
+        return conf_error(doc, "train.pipeline", err,
+                          "is split, which a model with an upscaler is not; take 1f1b or "
+                          "bidirectional");
+    if (!job_has_upscaler(s) && t->pipeline == JOB_PIPELINE_BIDIRECTIONAL)
+        return conf_error(doc, "train.pipeline", err,
+                          "is bidirectional, which is for two chains, and there is no upscaler; "
+                          "take 1f1b or split");
     if (t->pipeline != JOB_PIPELINE_AUTO && t->parallel == JOB_PARALLEL_DATA)
         return conf_error(doc, "train.pipeline", err,
                           "is given, but train.parallel is data; leave out one");

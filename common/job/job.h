@@ -68,7 +68,12 @@ struct job_shape {
 enum job_shard { JOB_SHARD_AUTO, JOB_SHARD_NONE, JOB_SHARD_OPTIMIZER };
 enum job_parallel { JOB_PARALLEL_AUTO, JOB_PARALLEL_DATA, JOB_PARALLEL_PIPELINE };
 /* In which order a pipeline's devices work. */
-enum job_pipeline { JOB_PIPELINE_AUTO, JOB_PIPELINE_1F1B, JOB_PIPELINE_SPLIT };
+enum job_pipeline {
+    JOB_PIPELINE_AUTO,
+    JOB_PIPELINE_1F1B, /* of two chains: joined, one after the other */
+    JOB_PIPELINE_SPLIT,
+    JOB_PIPELINE_BIDIRECTIONAL, /* of two chains */
+};
 enum job_crop { JOB_CROP_CENTER, JOB_CROP_RANDOM };
 
 struct job_data {

@@ -90,7 +90,7 @@ def test_runs_repeat_to_the_bit(place):
 
 
 def test_two_devices_train_it(place):
-    """By data parallelism, whatever the island would do with a model that can be cut; fragments cut each chain."""
+    """By data parallelism or as a pipeline, whichever is faster there; fragments cut each chain."""
     report, out = run(place, "two", rounds(2, 4), (r"momentum: 0\.6", "momentum: 0.6, fragments: 3"),
                       more=("--device", "cpu,cpu"))
     assert len(report["modules"]) == 6
@@ -103,7 +103,7 @@ def test_two_devices_train_it(place):
     ((r"low_side: 8", "low_side: 6"), "upscaler.low_side is 6, which does not divide data.image_size (16)"),
     ((r"low_side: 8, ", ""), "upscaler.low_side is missing"),
     ((r"name: diloco,", "name: ddm, experts: 2,"), "upscaler.low_side is given, but recipe.name is ddm"),
-    ((r"batch: 32,", "batch: 32, parallel: pipeline,"), "a model with an upscaler is not cut"),
+    ((r"batch: 32,", "batch: 32, pipeline: split,"), "train.pipeline is split, which a model with an upscaler is not"),
     ((r"patch: 1, dim: 96, depth: 3, heads: 4\}", "type: llama, dim: 96, depth: 3, heads: 4}"), "upscaler"),
 ])
 def test_what_does_not_fit_is_refused(place, change, words):

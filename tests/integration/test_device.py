@@ -5,7 +5,7 @@ the 30th wait for it, and that of the process that takes its place at the 5th; S
 import os
 import re
 
-from common import wait_until
+from common import wait_until, write_job
 from swarm import swarm  # noqa: F401  (fixture)
 
 FAULTY = os.path.abspath(os.path.join(os.environ.get("SKERRY_BUILD", "build"), "clang/debug/bin"))
@@ -66,6 +66,23 @@ def test_a_device_that_does_not_come_back_is_left_out(swarm):
     wait_until(lambda: swarm.log("a").count("first step after") == 2, 15, "the next step on what is left")
     assert samples_seen(swarm.wait_job(job, "done")) == SAMPLES / 2
     assert worker_of(swarm, "a")["device"].startswith("cpu: CPU, "), "one device, as the coordinator sees it"
+
+
+def test_a_pipeline_of_two_chains_goes_on_without_a_device(swarm, tmp_path):
+    """Both chains lay on both devices: the checkpoint has all of them, and one device goes on."""
+    path = write_job(tmp_path / "job", **{**JOB, "replicas": 1})
+    with open(path, encoding="utf-8") as f:
+        text = f.read().replace("train: {", "upscaler: {low_side: 8}\n"
+                                "train: {parallel: pipeline, pipeline: bidirectional, accumulate: 4, ", 1)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    broken(swarm, "a", "700,lost", "--device", "cpu,cpu")
+    job = swarm.submit(path)
+    wait_until(lambda: "cpu did not come back and is left out" in swarm.log("a"), 60, "the second device to be missed")
+    wait_until(lambda: swarm.log("a").count("first step after") == 2, 15, "the next step on what is left")
+    assert samples_seen(swarm.wait_job(job, "done")) == SAMPLES / 2
+    assert "of 2 stages (bidirectional)" in swarm.log("a")
+    assert "the job asks for a pipeline, but this worker has one device" in swarm.log("a")
 
 
 def test_a_device_that_stays_broken_ends_the_worker(swarm):

@@ -95,6 +95,41 @@ def test_a_pipeline_has_the_bits_of_one_device(swarm, tmp_path):
     assert "the job asks for a pipeline, but this worker has one device" in swarm.log("cpu")
 
 
+def test_two_chains_have_the_bits_of_one_device(swarm, tmp_path):
+    """A stage of each chain on both devices, joined and bidirectional, against one device with the same micro-batches."""
+    path = write_job(tmp_path / "job", **JOB)
+    with open(path, encoding="utf-8") as f:
+        plain = f.read()
+    found = {}
+    for device in ("cpu", "cpu,cpu"):
+        swarm.worker(device, device=device, threads=2)
+        for order in ("1f1b", "bidirectional"):
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(plain.replace("train: {", "upscaler: {low_side: 8, depth: 3}\n"
+                                      f"train: {{parallel: pipeline, accumulate: 4, pipeline: {order}, ", 1))
+            done = swarm.submit(path)
+            swarm.wait_job(done, "done")
+            out = tmp_path / f"{device}-{order}"
+            exported = swarm.skerry("export", done, "--out", out, "--raw")
+            assert exported.returncode == 0, exported.stderr
+            found[device, order] = read_safetensors(out / "model.safetensors")
+        swarm.kill(device)
+    for (device, order), tensors in found.items():
+        assert tensors.keys() == found["cpu", "1f1b"].keys()
+        for name, values in tensors.items():
+            assert np.array_equal(values, found["cpu", "1f1b"][name]), (device, order, name)
+    for order in ("joined", "bidirectional"):
+        assert f"over 1 pipeline of 2 stages ({order}) in 4 micro-batches" in swarm.log("cpu,cpu")
+        assert re.search(f"predicted: {order} of 2 stages in 4 micro-batches .* s a step", swarm.log("cpu,cpu"))
+    trace, picture = tmp_path / "trace.json", tmp_path / "trace.svg"
+    drawn = swarm.skerry("trace", "--out", trace, "--svg", picture)
+    assert drawn.returncode == 0, drawn.stderr
+    assert "<title>F 3 upscaler: " in picture.read_text()
+    with open(trace, encoding="utf-8") as f:
+        bars = [(e["tid"], e["name"]) for e in json.load(f)["traceEvents"] if e["ph"] == "X"]
+    assert {(0, "F 3 base"), (1, "B 0 base"), (0, "B 0 upscaler"), (1, "SEND states 2 upscaler")} <= set(bars)
+
+
 def test_stages_that_do_not_divide(swarm, tmp_path):
     """Two stages on three devices: one of them has two."""
     path = write_job(tmp_path / "job", **JOB)

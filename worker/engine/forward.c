@@ -19,7 +19,7 @@ static int make(struct engine *e, const struct model *m, const struct net_encode
     opt->encoders = encoders;
     const uint64_t need = net_bytes(m, opt, net_dtype(e->dev, opt->precision));
     if (n == 1 || need <= plan_room_bytes(&room) || !net_has_parts(m, opt) ||
-        m->spec.self_condition)
+        m->spec.self_condition || model_has_upscaler(&m->spec))
         return net_new(e->dev, m, opt, ret, err);
     log_info("forward", "the model does not fit %s: its blocks lie on %d devices", e->dev->name, n);
     return net_parts_new(island_devices(e->island), n, m, opt, ret, err);

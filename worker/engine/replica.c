@@ -204,16 +204,14 @@ static int plan_parts(const struct replicas *rs, const struct model *m,
     for (int i = 0; i < cut->n && rc == 0; i++) {
         struct model *part = NULL;
         struct plan plan;
+        struct model_part parts[MODEL_CHAINS];
+        island_stage_parts(&ret->pipe, i, parts);
         if (cut->n > 1)
-            rc = model_part_new(m, (struct model_part){cut->stages[i].from, cut->stages[i].to},
-                                &part, err);
-        share.slots = island_slots(rs->is, &ret->pipe, i);
+            rc = model_part_new(m, parts, &part, err);
+        island_stage_options(rs->is, &ret->pipe, i, &share);
         share.accumulate = ret->accumulate;
-        share.split = ret->pipe.order == PIPE_SPLIT;
         share.lean = ret->lean && !share.split;
         share.fill = is_filled(ret);
-        share.width = cut->stages[i].devices;
-        share.sharers = ret->pipe.shard ? share.width * ret->pipe.copies : 1;
         if (rc == 0)
             rc = plan_train(part ? part : m, &share,
                             net_dtype(island_device(rs->is, 0), opt->precision), &room, &plan, err);
@@ -241,7 +239,7 @@ static int plan_stages(const struct replicas *rs, const struct model *m,
     if (stages > 1 && opt->accumulate_auto && share.accumulate < wanted)
         share.accumulate = wanted;
     *ret = (struct phase_plan){.accumulate = share.accumulate};
-    int rc = island_even_plan(rs->is, m, stages, share.accumulate, &ret->pipe, err);
+    int rc = island_even_plan(rs->is, m, stages, share.accumulate, opt->pipeline, &ret->pipe, err);
     ret->pipe.shard = shard && pipe_shares(&ret->pipe);
     if (opt->pipeline == JOB_PIPELINE_SPLIT && ret->pipe.order == PIPE_1F1B)
         pipe_plan_split(&ret->pipe);
@@ -298,7 +296,7 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
         const int s = from + i % (to - from + 1);
         const bool divides = i <= to - from;
         struct err why = {0};
-        if (from < to && ((n % s == 0) != divides || s > m->spec.depth))
+        if (from < to && ((n % s == 0) != divides || s > model_least_blocks(&m->spec)))
             continue;
         rc = plan_shared(rs, m, opt, s, ret, &why);
         if (tried++ == 0)
@@ -321,15 +319,18 @@ static int fastest(const struct costs *costs, const struct train_options *opt, b
 {
     /* Copies of so many stages as are asked for have one order of sums, whatever was measured. */
     const bool repeats = opt->stages > 0 && costs->n_devices % opt->stages == 0;
-    static const unsigned orders[] = {[JOB_PIPELINE_AUTO] =
-                                          PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT),
-                                      [JOB_PIPELINE_1F1B] = PLANNER_BIT(PIPE_1F1B),
-                                      [JOB_PIPELINE_SPLIT] = PLANNER_BIT(PIPE_SPLIT)};
-    const enum job_pipeline asked = opt->recompute ? JOB_PIPELINE_1F1B : opt->pipeline;
+    static const unsigned orders[] = {
+        [JOB_PIPELINE_AUTO] =
+            PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT) | PLANNER_BIT(PIPE_BIDIRECTIONAL),
+        [JOB_PIPELINE_1F1B] = PLANNER_BIT(PIPE_1F1B),
+        [JOB_PIPELINE_SPLIT] = PLANNER_BIT(PIPE_SPLIT),
+        [JOB_PIPELINE_BIDIRECTIONAL] = PLANNER_BIT(PIPE_BIDIRECTIONAL)};
+    const unsigned split = opt->recompute ? PLANNER_BIT(PIPE_SPLIT) : 0;
     struct planner_options o = {.samples = opt->batch,
                                 .stages = pipeline ? opt->stages : 0,
                                 .width = repeats ? 1 : 0,
-                                .orders = pipeline ? orders[asked] : PLANNER_BIT(PIPE_DATA),
+                                .orders = pipeline ? orders[opt->pipeline] & ~split
+                                                   : PLANNER_BIT(PIPE_DATA),
                                 .shard = opt->shard != JOB_SHARD_NONE,
                                 .fill = true,
                                 .scratch = FILL_UNDERWAY,
@@ -363,7 +364,7 @@ static void say_predicted(const struct planner_candidate *pipe,
                        ", %.0f %% of the frozen encoders' work in bubbles, %.0f %% idle of %.0f",
                        100 * pipe->inside, 100 * pipe->idle, 100 * pipe->idle_before);
     log_info("replica", "predicted: %s of %d stages in %d micro-batches %.3g s a step%s%s",
-             pipe_order_name(pipe->plan.order), pipe->plan.cuts[0].n, pipe->plan.cuts[0].micros,
+             pipe_plan_name(&pipe->plan), pipe->plan.cuts[0].n, pipe->plan.cuts[0].micros,
              pipe->seconds, inside, alone);
 }
 
@@ -439,7 +440,7 @@ static void plan_by_profile(struct replicas *rs, const struct work *w, const str
     struct planner_candidate data = {.seconds = INFINITY}, pipe;
     struct plan_room room;
     struct err err = {0};
-    if (island_size(rs->is) == 1 || !may_cut(m, opt) || m->spec.depth < 2)
+    if (island_size(rs->is) == 1 || !may_cut(m, opt) || model_least_blocks(&m->spec) < 2)
         return;
     /* To be timed, frozen networks are opened on every device, beside what is kept. */
     room_of(rs, 0, &room);
@@ -542,7 +543,7 @@ static void say(const struct phase_plan *plan, const struct train_options *opt)
         snprintf(each, sizeof each, " on each of %d devices", copies * plan->pipe.devices);
     if (stages > 1)
         snprintf(over, sizeof over, " over %d pipeline%s of %d stages (%s)", copies,
-                 copies == 1 ? "" : "s", stages, pipe_order_name(plan->pipe.order));
+                 copies == 1 ? "" : "s", stages, pipe_plan_name(&plan->pipe));
     else if (copies > 1)
         snprintf(over, sizeof over, " over %d devices", copies);
     if (plan->pipe.shard)
@@ -560,12 +561,13 @@ static void say(const struct phase_plan *plan, const struct train_options *opt)
         log_warn("replica",
                  "the job asks for a pipeline, but %s: the whole model trains on each device",
                  copies == 1 ? "this worker has one device" : "this network is not cut");
-    if (share.accumulate < stages)
+    const int chains = plan->pipe.chains, micros = share.accumulate * chains;
+    if (micros < stages)
         log_warn("replica",
                  "train.accumulate is %d with %d stages: %d %% of the devices' time is idle; %d "
                  "would leave a fifth",
-                 share.accumulate, stages, 100 * (stages - 1) / (share.accumulate + stages - 1),
-                 MICROS_PER_STAGE * stages);
+                 share.accumulate, stages, 100 * (stages - 1) / (micros + stages - 1),
+                 MICROS_PER_STAGE * stages / chains);
 }
 
 /* For the status. */
@@ -578,9 +580,10 @@ static void write_way(const struct phase_plan *plan, char *out, size_t size)
                        : snprintf(out, size, " in %d stages", stages);
     if (pipe_width(&plan->pipe) > 1 || (stages == 1 && copies > 1))
         n += snprintf(out + n, size - (size_t)n, " on %d devices", copies * plan->pipe.devices);
+    if (stages > 1 && (plan->pipe.order != PIPE_1F1B || plan->pipe.chains > 1))
+        n += snprintf(out + n, size - (size_t)n, " (%s)", pipe_plan_name(&plan->pipe));
     if (stages > 1)
-        n += snprintf(out + n, size - (size_t)n, "%s, %d micro-batches",
-                      plan->pipe.order == PIPE_SPLIT ? " (split)" : "", plan->accumulate);
+        n += snprintf(out + n, size - (size_t)n, ", %d micro-batches", plan->accumulate);
     if (stages > 1 && plan->seconds > 0)
         n += snprintf(out + n, size - (size_t)n, ", idle %.0f %%", 100 * plan->idle_before);
     if (stages > 1 && is_filled(plan))

@@ -83,7 +83,25 @@ static void upscaler_free(struct net *net)
     image_net_free(net);
 }
 
-static const struct net_ops upscaler_ops = {.free = upscaler_free};
+static const struct net_ops upscaler_ops = {
+    .free = upscaler_free,
+    .forward = image_net_forward,
+    .backward = image_net_backward,
+    .crossing = image_net_crossing,
+};
+
+/* Does it begin in this part? */
+static bool begins(const struct model *chain)
+{
+    return net_part_of(chain).from == 0;
+}
+
+static struct net_options upscaler_options(const struct net_options *opt)
+{
+    struct net_options o = *opt;
+    o.slots = o.slots_upscaler > 0 ? o.slots_upscaler : o.slots;
+    return o;
+}
 
 static void cascade_free(struct net *net)
 {
@@ -104,6 +122,7 @@ static int make_base(struct cascade *c, const struct model *m, struct err *err)
     struct image_net *n = mem_alloc(sizeof *n);
     struct net *made = NULL;
     n->net.ops = &dit_net_ops;
+    n->net.name = "base";
     n->objective = image_net_error;
     n->whole = &c->w;
     int rc = image_net_make(n, c->w.dev, m->chains[0], &c->net.opt, &made, err);
@@ -116,16 +135,20 @@ static int make_upscaler(struct cascade *c, const struct model *m, struct err *e
     struct upscaler *u = mem_alloc(sizeof *u);
     struct net *made = NULL;
     u->image.net.ops = &upscaler_ops;
+    u->image.net.name = "upscaler";
     u->image.objective = image_net_error;
     u->image.beside = beside;
     u->image.whole = &c->w;
     u->side = m->spec.image;
     u->factor = m->spec.upscaler.image / m->spec.image;
     u->noise = m->spec.upscaler.noise;
-    int rc = image_net_make(&u->image, c->w.dev, m->chains[1], &c->net.opt, &made, err);
+    const struct net_options opt = upscaler_options(&c->net.opt);
+    int rc = image_net_make(&u->image, c->w.dev, m->chains[1], &opt, &made, err);
     if (rc < 0)
         return rc;
     c->up = u;
+    if (!begins(m->chains[1]))
+        return 0;
     plan_told(u, large_bytes(m), net_load_most(&c->net.opt));
     return inputs_alloc(&u->inputs, c->w.dev, err);
 }
@@ -162,21 +185,26 @@ static int cascade_make(struct device *dev, const struct model *m, const struct 
 static uint64_t cascade_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
     struct upscaler u = {0};
-    plan_told(&u, large_bytes(m), net_load_most(opt));
-    return image_net_bytes(m->chains[0], opt, dt) + image_net_bytes(m->chains[1], opt, dt) +
+    const struct net_options up = upscaler_options(opt);
+    if (begins(m->chains[1]))
+        plan_told(&u, large_bytes(m), net_load_most(opt));
+    return image_net_bytes(m->chains[0], opt, dt) + image_net_bytes_beside(m->chains[1], &up, dt) +
            inputs_measure(&u.inputs) + net_load_most(opt) * sizeof(float);
 }
 
 /* ---- passes ---- */
 
-static int load_upscaler(struct upscaler *u, const struct batch *b, const uint8_t *low,
+static int load_upscaler(struct upscaler *u, const struct batch *b, float scale, const uint8_t *low,
                          struct err *err)
 {
     const size_t small = (size_t)u->side * (size_t)u->side * MODEL_PIXEL_CHANNELS;
     struct net *net = &u->image.net;
     net->loaded = *b;
     net->loaded.seed = rng_mix(b->seed, CASCADE_STREAM_UPSCALER);
+    net->grad_scale = scale;
     u->seed = net->loaded.seed;
+    if (!begins(net_model(net)))
+        return image_net_load(net, &net->loaded, err);
     for (unsigned i = 0; i < b->count; i++) {
         resize_up(low + i * small, u->side, u->factor, u->large + i * u->image.flow.most);
         u->told[i] = rng_mix(b->keys[i], CASCADE_STREAM_TOLD);
@@ -198,13 +226,15 @@ static int load(struct net *net, const struct batch *b, struct err *err)
     const size_t small = low_bytes(c->w.m), large = large_bytes(c->w.m);
     if (!b->images)
         return err_set(err, -EINVAL, "a batch of images without pixels");
-    for (unsigned i = 0; i < b->count; i++)
+    const bool read = begins(c->w.m->chains[0]) || begins(c->w.m->chains[1]);
+    for (unsigned i = 0; i < b->count && read; i++)
         resize_down(b->images + i * large, side, u->factor, c->low + i * small);
-    struct batch low = *b;
-    low.images = c->low;
-    c->base->net.grad_scale = c->up->image.net.grad_scale = net->grad_scale;
-    int rc = image_net_load(&c->base->net, &low, err);
-    return rc < 0 ? rc : load_upscaler(c->up, b, c->low, err);
+    struct net *base = &c->base->net;
+    base->loaded = *b;
+    base->loaded.images = c->low;
+    base->grad_scale = net->grad_scale;
+    int rc = image_net_load(base, &base->loaded, err);
+    return rc < 0 ? rc : load_upscaler(c->up, b, net->grad_scale, c->low, err);
 }
 
 static struct model_part whole_of(const struct image_net *n)
@@ -219,7 +249,7 @@ static int forward(struct net *net, const struct model_part *part, int slot,
     const struct kernel_ops *k = c->w.ops;
     const struct model_part base = whole_of(c->base), up = whole_of(&c->up->image);
     const float *d_up = c->up->image.net.d_losses;
-    (void)part; /* it is not cut */
+    (void)part; /* what is cut is used chain by chain */
     int rc = image_net_forward(&c->base->net, &base, slot, micro, err);
     if (rc == 0)
         rc = image_net_forward(&c->up->image.net, &up, slot, micro, err);
@@ -250,6 +280,12 @@ static int backward(struct net *net, const struct model_part *part, int slot,
     return rc < 0 ? rc : chain_backward(c, &c->up->image, slot, micro, err);
 }
 
+static struct net *chain(struct net *net, int which)
+{
+    struct cascade *c = of(net);
+    return which == 0 ? &c->base->net : &c->up->image.net;
+}
+
 const struct net_ops cascade_net_ops = {
     .bytes = cascade_bytes,
     .make = cascade_make,
@@ -257,6 +293,7 @@ const struct net_ops cascade_net_ops = {
     .load = load,
     .forward = forward,
     .backward = backward,
+    .chain = chain,
     .graphs = true,
 };
 

@@ -5,24 +5,25 @@ static struct image_net *of(struct net *net)
     return (struct image_net *)net;
 }
 
-static void plan(struct image_net *n, const struct model *m, const struct net_options *opt)
+static void plan(struct image_net *n, const struct model *m, const struct net_options *opt,
+                 bool beside)
 {
     const bool router = m->spec.kind == MODEL_ROUTER;
     n->values = router ? m->spec.classes : (int64_t)model_image_values(&m->spec);
-    const uint64_t bytes = (uint64_t)opt->batch * (uint64_t)n->values * sizeof(float);
+    const uint64_t each = (uint64_t)opt->batch * (uint64_t)n->values * sizeof(float);
     const bool last = net_part_of(m).to == m->spec.depth;
     if (last)
-        arena_add(&n->arena, &n->d_pred, bytes);
+        arena_add(&n->arena, &n->d_pred, each);
     if (last && opt->mode != NET_FORWARD)
-        arena_add(&n->arena, &n->d_dpred, (uint64_t)net_slots(opt) * bytes);
+        arena_add(&n->arena, &n->d_dpred, (uint64_t)net_slots(opt) * each);
     if (m->part.to > 0 || net_slots(opt) > 1)
         arena_add(&n->arena, &n->d_targets,
                   (uint64_t)net_slots(opt) * (uint64_t)opt->batch * model_image_values(&m->spec) *
                       sizeof(float));
     const bool first = net_part_of(m).from == 0, parts = m->part.to > 0 || net_slots(opt) > 1;
     if (m->spec.self_condition && first)
-        arena_add(&n->arena, &n->d_estimate, bytes);
-    if (m->spec.self_condition && parts && (first || last))
+        arena_add(&n->arena, &n->d_estimate, each);
+    if (m->spec.self_condition && !beside && parts && (first || last))
         arena_add(&n->arena, &n->d_velocities,
                   net_load_most(opt) * (uint64_t)n->values * sizeof(float));
     arena_add(&n->arena, &n->net.d_losses, net_load_most(opt) * sizeof(float));
@@ -39,7 +40,7 @@ int image_net_make(struct image_net *n, struct device *dev, const struct model *
         rc = flow_matching_init(&n->flow, n->net.weights, opt, err);
     }
     if (rc == 0) {
-        plan(n, m, opt);
+        plan(n, m, opt, n->beside != NULL);
         rc = arena_alloc(&n->arena, dev, err);
     }
     if (rc == 0 && m->spec.kind == MODEL_ROUTER) {
@@ -67,11 +68,22 @@ void image_net_free(struct net *net)
     mem_free(n);
 }
 
-uint64_t image_net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
+static uint64_t bytes(const struct model *m, const struct net_options *opt, enum dtype dt,
+                      bool beside)
 {
     struct image_net n = {0};
-    plan(&n, m, opt);
+    plan(&n, m, opt, beside);
     return arena_measure(&n.arena) + dit_bytes(m, opt, dt) + flow_matching_bytes(m, opt, dt);
+}
+
+uint64_t image_net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
+{
+    return bytes(m, opt, dt, false);
+}
+
+uint64_t image_net_bytes_beside(const struct model *m, const struct net_options *opt, enum dtype dt)
+{
+    return bytes(m, opt, dt, true);
 }
 
 /* ---- passes ---- */
@@ -171,7 +183,7 @@ int image_net_forward(struct net *net, const struct model_part *part, int slot,
     struct dit_io io = io_of(n, slot, micro);
     int rc = part->from == 0 ? mix(n, slot, micro, err) : 0;
     n->target = n->d_targets ? targets_of(n, slot) : n->flow.d_target;
-    if (rc == 0 && n->beside) {
+    if (rc == 0 && n->beside && part->from == 0) {
         rc = n->beside(n, micro, err);
         io.estimate = n->d_estimate;
     } else if (rc == 0 && n->d_estimate && part->from == 0 && net->loaded.estimate &&
@@ -195,8 +207,8 @@ int image_net_backward(struct net *net, const struct model_part *part, int slot,
     return dit_backward(n->dit, part, slot, &io, micro->first, err);
 }
 
-static int crossing(struct net *net, enum net_way way, int block, int slot,
-                    const struct net_micro *micro, struct net_piece *ret)
+int image_net_crossing(struct net *net, enum net_way way, int block, int slot,
+                       const struct net_micro *micro, struct net_piece *ret)
 {
     struct image_net *n = of(net);
     const struct dit_io io = io_of(n, slot, micro);
@@ -275,7 +287,7 @@ const struct net_ops dit_net_ops = {
     .load = image_net_load,
     .forward = image_net_forward,
     .backward = image_net_backward,
-    .crossing = crossing,
+    .crossing = image_net_crossing,
     .velocities = velocities,
     .graphs = true,
     .hidden = image_net_hidden,

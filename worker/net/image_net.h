@@ -28,7 +28,7 @@ struct image_net {
     /* A chain of a model: the weights of the whole that it works on; else NULL. */
     const struct weights *whole;
     /* NULL, or makes what the network reads beside the noised samples of a micro-batch, in place
-     * of an estimate, in d_estimate.  d_x0 and d_eps of flow are free. */
+     * of an estimate, in d_estimate, on the first part.  d_x0 and d_eps of flow are free. */
     int (*beside)(struct image_net *n, const struct net_micro *micro, struct err *err);
     /* NULL, or refuses a batch that the objective cannot use. */
     int (*admit)(const struct image_net *n, const struct batch *b, struct err *err);
@@ -45,11 +45,16 @@ int image_net_make(struct image_net *n, struct device *dev, const struct model *
 
 /* For tables of net_ops. */
 uint64_t image_net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt);
+/* Of one with `beside`. */
+uint64_t image_net_bytes_beside(const struct model *m, const struct net_options *opt,
+                                enum dtype dt);
 int image_net_load(struct net *net, const struct batch *b, struct err *err);
 int image_net_forward(struct net *net, const struct model_part *part, int slot,
                       const struct net_micro *micro, struct err *err);
 int image_net_backward(struct net *net, const struct model_part *part, int slot,
                        const struct net_micro *micro, struct err *err);
+int image_net_crossing(struct net *net, enum net_way way, int block, int slot,
+                       const struct net_micro *micro, struct net_piece *ret);
 int image_net_hidden(struct net *net, const struct batch *b, struct net_hidden *ret,
                      struct err *err);
 void image_net_free(struct net *net);

@@ -190,44 +190,19 @@ static int one_chain(const struct model_spec *spec, struct model **ret, struct e
     return 0;
 }
 
-/* A chain's table, its tensors copied to those of m from `at` on. */
-static int add_chain(struct model *m, int which, const struct model_spec *spec, size_t at,
-                     struct err *err)
+/* The tensors of m's chains in one flat vector; what each chain is made of is then said by the
+ * whole. */
+static int join_chains(struct model *m, struct err *err)
 {
-    struct model *c = NULL;
-    int rc = one_chain(spec, &c, err);
-    if (rc < 0)
-        return rc;
-    m->chains[which] = c;
-    for (size_t i = 0; i < c->n; i++) {
-        struct model_tensor *t = &m->tensors[at + i];
-        *t = c->tensors[i];
-        if (which > 0)
-            (void)snprintf(t->name, sizeof t->name, MODEL_UPSCALER "%.*s",
-                           (int)(sizeof t->name - sizeof MODEL_UPSCALER), c->tensors[i].name);
+    for (int i = 0; i < MODEL_CHAINS; i++) {
+        m->n += m->chains[i]->n;
+        m->params += m->chains[i]->params;
     }
-    m->n += c->n;
-    m->params += c->params;
-    return 0;
-}
-
-/* Both chains in one flat vector; what each is made of is then said by the whole. */
-static int two_chains(struct model *m, struct err *err)
-{
-    struct model_spec specs[MODEL_CHAINS];
-    size_t n = 0;
-    int rc = 0;
-    model_chain_specs(&m->spec, specs);
-    for (int i = 0; i < MODEL_CHAINS; i++)
-        n += model_family(&specs[i])->tensors(&specs[i]);
-    m->tensors = mem_try_array(n, sizeof *m->tensors);
+    m->tensors = mem_try_array(m->n, sizeof *m->tensors);
     if (!m->tensors)
-        return err_set(err, -ENOMEM, "no memory for the model's table of %zu tensors", n);
-    for (int i = 0; i < MODEL_CHAINS && rc == 0; i++)
-        rc = add_chain(m, i, &specs[i], m->n, err);
-    if (rc < 0)
-        return rc;
-    m->flat = 0;
+        return err_set(err, -ENOMEM, "no memory for the model's table of %zu tensors", m->n);
+    for (size_t i = 0, at = 0; i < MODEL_CHAINS; at += m->chains[i++]->n)
+        memcpy(m->tensors + at, m->chains[i]->tensors, m->chains[i]->n * sizeof *m->tensors);
     place(m);
     for (size_t i = 0, at = 0; i < MODEL_CHAINS; at += m->chains[i++]->n) {
         struct model *c = m->chains[i];
@@ -236,6 +211,24 @@ static int two_chains(struct model *m, struct err *err)
         c->decayed = m->decayed;
     }
     return 0;
+}
+
+static int two_chains(struct model *m, struct err *err)
+{
+    struct model_spec specs[MODEL_CHAINS];
+    int rc = 0;
+    model_chain_specs(&m->spec, specs);
+    for (int i = 0; i < MODEL_CHAINS && rc == 0; i++)
+        rc = one_chain(&specs[i], &m->chains[i], err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < m->chains[1]->n; i++) {
+        struct model_tensor *t = &m->chains[1]->tensors[i];
+        const struct model_tensor plain = *t;
+        (void)snprintf(t->name, sizeof t->name, MODEL_UPSCALER "%.*s",
+                       (int)(sizeof t->name - sizeof MODEL_UPSCALER), plain.name);
+    }
+    return join_chains(m, err);
 }
 
 int model_new(const struct model_spec *spec, struct model **ret, struct err *err)
@@ -273,24 +266,16 @@ static bool in_part(const struct model *m, struct model_part part, size_t i)
     return block >= part.from && block < part.to;
 }
 
-int model_part_new(const struct model *m, struct model_part part, struct model **ret,
-                   struct err *err)
+static int chain_part(const struct model *m, struct model_part part, struct model *p,
+                      struct err *err)
 {
     if (part.from < 0 || part.from >= part.to || part.to > m->spec.depth)
         return err_set(err, -EINVAL, "blocks %d to %d of %d", part.from, part.to, m->spec.depth);
-    if (model_has_upscaler(&m->spec))
-        return err_set(err, -EINVAL, "a network with an upscaler cannot be cut");
     if (m->spec.tied && (part.from > 0 || part.to < m->spec.depth))
         return err_set(err, -EINVAL, "a network whose head is its embedding cannot be cut");
-    struct model *p = mem_try_zero(sizeof *p);
-    if (p)
-        p->tensors = mem_try_array(m->n, sizeof *p->tensors);
-    if (!p || !p->tensors) {
-        model_free(p);
+    p->tensors = mem_try_array(m->n, sizeof *p->tensors);
+    if (!p->tensors)
         return err_set(err, -ENOMEM, "no memory for the table of a part");
-    }
-    p->spec = m->spec;
-    p->part = part;
     p->n = m->n;
     memcpy(p->tensors, m->tensors, m->n * sizeof *p->tensors);
     for (size_t i = 0; i < p->n; i++) {
@@ -299,6 +284,28 @@ int model_part_new(const struct model *m, struct model_part part, struct model *
         p->params += p->tensors[i].count;
     }
     place(p);
+    return 0;
+}
+
+int model_part_new(const struct model *m, const struct model_part *parts, struct model **ret,
+                   struct err *err)
+{
+    struct model *p = mem_try_zero(sizeof *p);
+    int rc = p ? 0 : err_set(err, -ENOMEM, "no memory for the table of a part");
+    if (rc < 0)
+        return rc;
+    p->spec = m->spec;
+    p->part = parts[0];
+    if (!model_has_upscaler(&m->spec))
+        rc = chain_part(m, parts[0], p, err);
+    for (int i = 0; i < MODEL_CHAINS && m->chains[i] && rc == 0; i++)
+        rc = model_part_new(m->chains[i], &parts[i], &p->chains[i], err);
+    if (rc == 0 && model_has_upscaler(&m->spec))
+        rc = join_chains(p, err);
+    if (rc < 0) {
+        model_free(p);
+        return rc;
+    }
     *ret = p;
     return 0;
 }

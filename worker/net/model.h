@@ -135,7 +135,7 @@ uint64_t model_tensor_end(const struct model_tensor *t);
 
 struct model {
     struct model_spec spec;
-    struct model_part part;       /* that the flat vector has */
+    struct model_part part;       /* that the flat vector has; of two chains: the base's */
     struct model_tensor *tensors; /* in the order of the files, see model_index.h */
     size_t n;
     uint64_t params;  /* sum of the counts */
@@ -202,6 +202,10 @@ static inline bool model_has_upscaler(const struct model_spec *s)
 {
     return s->upscaler.depth > 0;
 }
+static inline int model_n_chains(const struct model_spec *s)
+{
+    return model_has_upscaler(s) ? MODEL_CHAINS : 1;
+}
 /* Of all chains. */
 static inline int model_blocks(const struct model_spec *s)
 {
@@ -238,11 +242,23 @@ int model_spec_from_job(const struct job_spec *job, const struct model_facts *fa
 
 /* The tensor table. */
 int model_new(const struct model_spec *spec, struct model **ret, struct err *err);
-/* The same table for what one device of a pipeline has of m: tensors of other parts have no
- * elements.  -EINVAL: there is no such part, or the head is the embedding. */
-int model_part_new(const struct model *m, struct model_part part, struct model **ret,
+/* The same table for what one device of a pipeline has of m, a part of each chain: tensors of other
+ * parts have no elements.  -EINVAL: there is no such part, or the head is the embedding. */
+int model_part_new(const struct model *m, const struct model_part *parts, struct model **ret,
                    struct err *err);
 void model_free(struct model *m); /* accepts NULL */
+
+/* A chain of m; of a model of one chain m itself. */
+static inline const struct model *model_chain(const struct model *m, int chain)
+{
+    return m->chains[chain] ? m->chains[chain] : m;
+}
+/* Of the chain that has the fewest: a pipeline has no more stages. */
+static inline int model_least_blocks(const struct model_spec *s)
+{
+    const int up = s->upscaler.depth;
+    return up > 0 && up < s->depth ? up : s->depth;
+}
 
 const struct model_tensor *model_find(const struct model *m, const char *name); /* or NULL */
 

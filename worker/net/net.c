@@ -32,7 +32,7 @@ int net_new(struct device *dev, const struct model *m, const struct net_options 
                        NET_SLOTS_MAX);
     if (m->part.to > 0 && !net_has_parts(m, opt))
         return err_set(err, -EINVAL, "a %s network cannot be cut", k->name);
-    if (opt->split && (opt->mode != NET_TRAIN || !net_has_parts(m, opt)))
+    if (opt->split && (opt->mode != NET_TRAIN || !net_has_parts(m, opt) || k->ops->chain))
         return err_set(err, -EINVAL, "the backward of this %s network cannot be split", k->name);
     int rc = k->ops->make(dev, m, opt, ret, err);
     if (rc == 0)
@@ -139,9 +139,15 @@ int net_weights(struct net *n, int slot, struct err *err)
     return weights_check(n->weights, err);
 }
 
+struct net *net_chain(struct net *n, int chain)
+{
+    return n->ops->chain ? n->ops->chain(n, chain) : n;
+}
+
 bool net_has_parts(const struct model *m, const struct net_options *opt)
 {
-    return kind_of(m, opt)->ops->crossing && !m->spec.tied;
+    const struct net_ops *ops = kind_of(m, opt)->ops;
+    return (ops->crossing || ops->chain) && !m->spec.tied;
 }
 
 int net_crossing(struct net *n, enum net_way way, int block, int slot,

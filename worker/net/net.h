@@ -134,6 +134,7 @@ struct net_options {
     int batch;                           /* images or rows of text of one micro-batch, at most */
     int load;                            /* those of one net_load, at most; 0: batch */
     int slots;                           /* micro-batches in flight; 0: 1 */
+    int slots_upscaler;                  /* the same of an upscaler's chain; 0: as slots */
     bool split;                          /* NET_TRAIN: net_weights follows each net_backward */
     bool uniform_t;                      /* images: else logit-normal */
     double label_dropout;                /* images: share of labels replaced by the null label */
@@ -202,7 +203,9 @@ struct net_ops {
                    const struct net_micro *micro, struct err *err);
     int (*backward)(struct net *n, const struct model_part *part, int slot,
                     const struct net_micro *micro, struct err *err);
-    /* NULL: the kind cannot be cut. */
+    /* NULL: there is one chain. */
+    struct net *(*chain)(struct net *n, int chain);
+    /* NULL: the kind cannot be cut, but for its chains. */
     int (*crossing)(struct net *n, enum net_way way, int block, int slot,
                     const struct net_micro *micro, struct net_piece *ret);
     /* NULL: it is told no estimate. */
@@ -262,6 +265,10 @@ int net_forward(struct net *n, const struct model_part *part, int slot,
 int net_backward(struct net *n, const struct model_part *part, int slot, struct err *err);
 /* With opt.split: what the backward of the slot's micro-batch has left. */
 int net_weights(struct net *n, int slot, struct err *err);
+
+/* Of a network of two chains (worker/net/cascade.h) one of them, with its part, slots and losses:
+ * it goes forward and back by itself once the whole is loaded.  Of any other the network. */
+struct net *net_chain(struct net *n, int chain);
 
 /* Can it be made of parts? */
 bool net_has_parts(const struct model *m, const struct net_options *opt);

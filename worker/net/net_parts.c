@@ -112,7 +112,7 @@ int net_parts_new(struct device *const *devs, int n, const struct model *m,
         struct net_options own = *opt;
         own.encoders = opt->encoders ? opt->encoders + i : NULL;
         p->n++;
-        rc = model_part_new(m, part, &p->models[i], err);
+        rc = model_part_new(m, &part, &p->models[i], err);
         if (rc == 0)
             rc = net_new(devs[i], p->models[i], &own, &p->of[i], err);
     }

@@ -254,10 +254,17 @@ void weights_input_grad(struct weights *w, const struct weights_linear *l, void 
 void weights_zero_grads(struct weights *w)
 {
     const struct model *m = w->m;
-    weights_note(
-        w,
-        w->ops->zero(w->dev, w->g + m->decayed, (m->flat - m->decayed) * sizeof *w->g, w->stream),
-        "zero");
+    uint64_t from = m->flat, to = m->decayed; /* a chain's lie together */
+    for (size_t i = 0; i < m->n; i++) {
+        const struct model_tensor *t = &m->tensors[i];
+        if (t->decay)
+            continue;
+        from = t->offset < from ? t->offset : from;
+        to = model_tensor_end(t) > to ? model_tensor_end(t) : to;
+    }
+    if (from < to)
+        weights_note(w, w->ops->zero(w->dev, w->g + from, (to - from) * sizeof *w->g, w->stream),
+                     "zero");
 }
 
 void weights_ready_matrices(struct weights *w, int first, int last)

@@ -185,10 +185,10 @@ static int try_pair(struct planner *s, const struct pipe_plan *like, int micros,
                                            .samples = samples,
                                            .copies = like->copies,
                                            .shard = like->shard};
-    if (s->opt->stages > 0 && s->opt->stages != s->share.n_devices)
+    plan.order = reversed ? PIPE_BIDIRECTIONAL : PIPE_1F1B;
+    if (!asked(s, plan.order) || (s->opt->stages > 0 && s->opt->stages != s->share.n_devices))
         return 0;
     const int rc = cuts_pair(problem, reversed, plan.cuts, &t0, &found, s->err);
-    plan.order = reversed ? PIPE_BIDIRECTIONAL : PIPE_1F1B;
     if (rc < 0 || !found)
         return rc;
     return time_plan(s, &plan, (2 * micros + 2 * s->share.n_devices - 2) * t0 / 2);

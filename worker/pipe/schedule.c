@@ -29,6 +29,11 @@ const char *pipe_order_name(enum pipe_order order)
     return names[order];
 }
 
+const char *pipe_plan_name(const struct pipe_plan *plan)
+{
+    return plan->order == PIPE_1F1B && plan->chains > 1 ? "joined" : pipe_order_name(plan->order);
+}
+
 const char *pipe_op_name(enum pipe_op op)
 {
     static const char *const names[PIPE_OPS] = {"LOAD", "F",      "B",      "W",    "E",   "SEND",
@@ -50,7 +55,8 @@ int pipe_width(const struct pipe_plan *plan)
 int pipe_stage_of(const struct pipe_cut *cut, int device)
 {
     int stage = 0;
-    while (device >= cut->stages[stage].device + cut->stages[stage].devices)
+    while (device < cut->stages[stage].device ||
+           device >= cut->stages[stage].device + cut->stages[stage].devices)
         stage++;
     return stage;
 }

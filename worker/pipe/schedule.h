@@ -73,6 +73,9 @@ struct pipe_plan {
     struct pipe_cut cuts[COSTS_CHAINS_MAX];
 };
 
+/* Of its order; that of two chains one after the other is "joined". */
+const char *pipe_plan_name(const struct pipe_plan *plan);
+
 /* Instructions, as above. */
 enum pipe_op {
     PIPE_LOAD,

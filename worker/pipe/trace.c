@@ -6,7 +6,15 @@
 
 #define NAME_MAX_BYTES 64
 
-static void name_bar(const struct pipe_instr *in, char out[NAME_MAX_BYTES])
+/* Of two chains a pass is of one of them. */
+static const char *chain_of(const struct trace_device *d, const struct pipe_instr *in)
+{
+    static const char *const names[COSTS_CHAINS_MAX] = {" base", " upscaler"};
+    return d->chains > 1 ? names[in->chain] : "";
+}
+
+static void name_bar(const struct trace_device *d, const struct pipe_instr *in,
+                     char out[NAME_MAX_BYTES])
 {
     static const char *const what[] = {
         [PIPE_STATES] = "states", [PIPE_GRADIENTS] = "gradients", [PIPE_VELOCITIES] = "velocities"};
@@ -16,7 +24,7 @@ static void name_bar(const struct pipe_instr *in, char out[NAME_MAX_BYTES])
     case PIPE_B:
     case PIPE_W:
     case PIPE_E:
-        (void)snprintf(out, NAME_MAX_BYTES, "%s %d", op, in->micro);
+        (void)snprintf(out, NAME_MAX_BYTES, "%s %d%s", op, in->micro, chain_of(d, in));
         break;
     case PIPE_SEND:
     case PIPE_RECV:
@@ -24,7 +32,8 @@ static void name_bar(const struct pipe_instr *in, char out[NAME_MAX_BYTES])
             (void)snprintf(out, NAME_MAX_BYTES, "%s encoded, samples %d-%d", op, in->first,
                            in->first + in->count - 1);
         else
-            (void)snprintf(out, NAME_MAX_BYTES, "%s %s %d", op, what[in->what], in->micro);
+            (void)snprintf(out, NAME_MAX_BYTES, "%s %s %d%s", op, what[in->what], in->micro,
+                           chain_of(d, in));
         break;
     case PIPE_FROZEN:
         (void)snprintf(out, NAME_MAX_BYTES, "%s %d, layers %d-%d, samples %d-%d", op, in->chain,
@@ -48,7 +57,7 @@ static void put_device(json_t *events, int number, const struct trace_device *d)
                                                   "args", "name", d->name));
     for (int i = 0; i < d->list->n && i < d->trace->n; i++) {
         const struct trace_row *row = &d->trace->rows[i];
-        name_bar(&d->list->items[i], name);
+        name_bar(d, &d->list->items[i], name);
         (void)json_array_append_new(events,
                                     json_pack("{s:s, s:s, s:i, s:i, s:f, s:f}", "name", name, "ph",
                                               "X", "pid", 0, "tid", number, "ts", 1e6 * row->start,

@@ -10,11 +10,12 @@
 /* A device's list, and when each instruction of it ran. */
 struct trace_device {
     const char *name;
+    int chains; /* of the model: bars of two say which they are of */
     const struct pipe_list *list;
     const struct trace *trace;
 };
 
-/* Bars are named "F 3", "SEND states 3", "FROZEN 0, layers 2-4, samples
+/* Bars are named "F 3", of two chains "F 3 base", "SEND states 3", "FROZEN 0, layers 2-4, samples
  * 0-3", "STEP".  An error leaves no file, or the old one. */
 int trace_write(const char *path, const struct trace_device *devices, int n, struct err *err);
 

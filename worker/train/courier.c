@@ -1,24 +1,31 @@
 #include "worker/train/courier.h"
 
+/* States and gradients of each chain, then velocities. */
+enum { KINDS = PIPE_GRADIENTS + 1, WAYS = COSTS_CHAINS_MAX * KINDS + 1 };
+
+static struct courier_way *way_at(struct courier *c, int i)
+{
+    return i + 1 < WAYS ? &c->ways[i / KINDS][i % KINDS] : &c->back;
+}
+
 int courier_init(struct courier *c, struct island *is, int rank, int first, struct weights *w,
                  struct err *err)
 {
     int rc = 0;
     *c = (struct courier){.is = is, .rank = rank, .first = first, .w = w};
-    for (int i = 0; i <= PIPE_GRADIENTS && rc == 0; i++) {
-        rc = w->ops->stream_new(w->dev, &c->ways[i].in, err);
+    for (int i = 0; i < WAYS && rc == 0; i++) {
+        struct courier_way *way = way_at(c, i);
+        rc = w->ops->stream_new(w->dev, &way->in, err);
         if (rc == 0)
-            rc = w->ops->stream_new(w->dev, &c->ways[i].out, err);
+            rc = w->ops->stream_new(w->dev, &way->out, err);
     }
-    if (rc == 0)
-        rc = w->ops->stream_new(w->dev, &c->back.in, err);
-    return rc == 0 ? w->ops->stream_new(w->dev, &c->back.out, err) : rc;
+    return rc;
 }
 
 void courier_release(struct courier *c)
 {
-    for (int i = 0; c->w && i <= PIPE_GRADIENTS + 1; i++) {
-        struct courier_way *way = i <= PIPE_GRADIENTS ? &c->ways[i] : &c->back;
+    for (int i = 0; c->w && i < WAYS; i++) {
+        const struct courier_way *way = way_at(c, i);
         if (way->in)
             c->w->ops->stream_free(c->w->dev, way->in);
         if (way->out)
@@ -29,24 +36,24 @@ void courier_release(struct courier *c)
 
 void courier_begin(struct courier *c)
 {
-    for (int i = 0; i <= PIPE_GRADIENTS; i++)
-        c->ways[i].n_held = 0;
+    for (int i = 0; i < WAYS; i++)
+        way_at(c, i)->n_held = 0;
 }
 
 /* To or from a device of the copy. */
-static struct comm *link_of(const struct courier *c, int peer, enum pipe_what what)
+static struct comm *link_of(const struct courier *c, int peer, int chain, enum pipe_what what)
 {
-    return island_link(c->is, c->rank, c->first + peer,
+    return island_link(c->is, c->rank, c->first + peer, chain,
                        what == PIPE_STATES ? ISLAND_UP : ISLAND_DOWN);
 }
 
 /* Queues the oldest that is held. */
-static int take_one(struct courier *c, enum pipe_what what)
+static int take_one(struct courier *c, int chain, enum pipe_what what)
 {
-    struct courier_way *way = &c->ways[what];
+    struct courier_way *way = &c->ways[chain][what];
     const struct courier_held *h = &way->held[0];
     struct weights *w = c->w;
-    struct comm *comm = link_of(c, h->peer, what);
+    struct comm *comm = link_of(c, h->peer, chain, what);
     int rc = w->ops->stream_follow(w->dev, way->in, w->stream);
     if (rc == 0)
         rc = comm->ops->recv(comm, h->pieces, (size_t)h->n, 1 - comm->rank, way->in);
@@ -59,7 +66,7 @@ int courier_cross(void *arg, const struct pipe_instr *in, const struct net_piece
 {
     struct courier *c = arg;
     struct weights *w = c->w;
-    struct courier_way *way = &c->ways[in->what];
+    struct courier_way *way = &c->ways[in->chain][in->what];
     struct courier_held h = {.n = n, .micro = in->micro, .peer = in->peer};
     for (int i = 0; i < n; i++)
         h.pieces[i] = (struct comm_piece){pieces[i].x, pieces[i].bytes};
@@ -69,32 +76,32 @@ int courier_cross(void *arg, const struct pipe_instr *in, const struct net_piece
         way->held[way->n_held++] = h;
         return 0;
     }
-    struct comm *comm = link_of(c, in->peer, in->what);
+    struct comm *comm = link_of(c, in->peer, in->chain, in->what);
     int rc = w->ops->stream_follow(w->dev, way->out, w->stream);
     return rc < 0 ? rc : comm->ops->send(comm, h.pieces, (size_t)n, 1 - comm->rank, way->out);
 }
 
-int courier_arrive(void *arg, enum pipe_what what, int micro)
+int courier_arrive(void *arg, int chain, enum pipe_what what, int micro)
 {
     struct courier *c = arg;
-    struct courier_way *way = &c->ways[what];
+    struct courier_way *way = &c->ways[chain][what];
     const bool ahead = !c->w->dev->unified;
     int rc = 0;
     while (way->n_held > 0 && way->held[0].micro <= micro && rc == 0)
-        rc = take_one(c, what);
+        rc = take_one(c, chain, what);
     if (rc == 0)
         rc = c->w->ops->stream_follow(c->w->dev, c->w->stream, way->in);
     while (ahead && way->n_held > 0 && rc == 0)
-        rc = take_one(c, what);
+        rc = take_one(c, chain, what);
     return rc;
 }
 
-int courier_sent(void *arg)
+int courier_sent(void *arg, int chain)
 {
     struct courier *c = arg;
     int rc = 0;
     for (int i = 0; i <= PIPE_GRADIENTS && rc == 0; i++)
-        rc = c->w->ops->stream_follow(c->w->dev, c->w->stream, c->ways[i].out);
+        rc = c->w->ops->stream_follow(c->w->dev, c->w->stream, c->ways[chain][i].out);
     return rc;
 }
 
@@ -114,11 +121,10 @@ int courier_feed(void *arg, const struct pipe_instr *in, const struct net_piece 
     return rc == 0 && !send ? w->ops->stream_follow(w->dev, w->stream, s) : rc;
 }
 
-/* Each value is one stage's; the others have 0. */
-int courier_gather(void *arg, double *found, int64_t n)
+int courier_gather(void *arg, void *x, int64_t n, enum comm_type type)
 {
     struct courier *c = arg;
     struct comm *pipe = island_pipe(c->is, c->rank);
-    const struct comm_piece piece = {found, (uint64_t)n};
-    return pipe->ops->all_reduce(pipe, &piece, 1, COMM_F64, c->w->stream);
+    const struct comm_piece piece = {x, (uint64_t)n};
+    return pipe->ops->all_reduce(pipe, &piece, 1, type, c->w->stream);
 }

@@ -4,7 +4,7 @@
  *     courier_init(&c, is, rank, first, w, err);
  *     courier_begin(&c);                         each step: forgets what a failed one has left
  *     courier_cross(&c, &instr, pieces, n);      states and gradients
- *     courier_arrive(&c, PIPE_STATES, micro);    before they are read
+ *     courier_arrive(&c, 0, PIPE_STATES, micro);   before they are read
  *     courier_release(&c);
  *
  * SEND is queued on a stream behind what is queued on the trainer's.  A RECV waits in a list: of
@@ -39,10 +39,11 @@ struct courier_way {
 
 struct courier {
     struct island *is;
-    int rank, first;                             /* first: the rank of its copy's device 0 */
-    struct weights *w;                           /* the trainer's */
-    struct courier_way ways[PIPE_GRADIENTS + 1]; /* states, gradients */
-    struct courier_way back;                     /* velocities, of which none is held */
+    int rank, first;   /* first: the rank of its copy's device 0 */
+    struct weights *w; /* the trainer's */
+    /* states, gradients, of each chain */
+    struct courier_way ways[COSTS_CHAINS_MAX][PIPE_GRADIENTS + 1];
+    struct courier_way back; /* velocities, of which none is held */
 };
 
 /* release accepts {0}, and after a failure. */
@@ -53,9 +54,9 @@ void courier_begin(struct courier *c);
 
 /* As struct train_peers says of them. */
 int courier_cross(void *arg, const struct pipe_instr *in, const struct net_piece *pieces, int n);
-int courier_arrive(void *arg, enum pipe_what what, int micro);
-int courier_sent(void *arg);
+int courier_arrive(void *arg, int chain, enum pipe_what what, int micro);
+int courier_sent(void *arg, int chain);
 int courier_feed(void *arg, const struct pipe_instr *in, const struct net_piece *piece);
-int courier_gather(void *arg, double *found, int64_t n);
+int courier_gather(void *arg, void *x, int64_t n, enum comm_type type);
 
 #endif

@@ -6,14 +6,16 @@
 #include "common/base/log.h"
 #include "kernels/device/comm_open.h"
 #include "kernels/device/device.h"
+#include "worker/pipe/costs.h"
 
 enum { NOBODY = -1, NAMES_MAX = 256 };
 
 struct rank {
     struct island *is;
     int index;
-    struct comm *stage, *pipe;                   /* in the island's circles, or NULL */
-    struct comm *links[ISLAND_MAX][ISLAND_WAYS]; /* to each other rank */
+    struct comm *stage, *pipe; /* in the island's circles, or NULL */
+    /* to each other rank */
+    struct comm *links[ISLAND_MAX][COSTS_CHAINS_MAX][ISLAND_WAYS];
     pthread_t thread;
     int rc; /* the last job's */
     struct err err;
@@ -25,8 +27,8 @@ struct circle {
     struct comm *comms[ISLAND_MAX];
 };
 
-/* Those of all stages, of all copies, and two for each pair of neighbours: of stages of r and q
- * ranks at most r + q - 1 pairs. */
+/* Those of all stages, of all copies, and two for each pair of neighbours and each chain: of stages
+ * of r and q ranks at most r + q - 1 pairs, and one pair where there are two chains. */
 enum { CIRCLES_MAX = 6 * ISLAND_MAX };
 
 struct island {
@@ -132,12 +134,13 @@ static int depth_of(const struct island_shape *shape)
 static int open_pair(struct island *is, int lower, int upper, struct err *err)
 {
     int rc = 0;
-    for (int way = 0; way < ISLAND_WAYS && rc == 0; way++) {
+    for (int i = 0; i < is->shape.chains * ISLAND_WAYS && rc == 0; i++) {
+        const int chain = i / ISLAND_WAYS, way = i % ISLAND_WAYS;
         struct comm *const *c = NULL;
         rc = open_circle(is, (int[]){lower, upper}, 2, &c, err);
         if (rc == 0) {
-            is->ranks[lower].links[upper][way] = c[0];
-            is->ranks[upper].links[lower][way] = c[1];
+            is->ranks[lower].links[upper][chain][way] = c[0];
+            is->ranks[upper].links[lower][chain][way] = c[1];
         }
     }
     return rc;
@@ -214,7 +217,7 @@ static int renew_comms(struct island *is, struct err *err)
 int island_cut(struct island *is, const struct island_shape *shape, struct err *err)
 {
     const int depth = depth_of(shape);
-    bool same = shape->stages == is->shape.stages;
+    bool same = shape->stages == is->shape.stages && shape->chains == is->shape.chains;
     for (int s = 0; s < shape->stages; s++)
         same &= shape->width[s] == is->shape.width[s];
     if (depth < 1 || is->n % depth != 0)
@@ -405,7 +408,7 @@ static int open_island(const char *names, int threads, bool again, struct island
 {
     struct island *is = mem_alloc(sizeof *is);
     pthread_mutex_init(&is->lock, NULL);
-    is->shape = (struct island_shape){.stages = 1, .width = {1}};
+    is->shape = (struct island_shape){.stages = 1, .chains = 1, .width = {1}};
     pthread_cond_init(&is->begin, NULL);
     pthread_cond_init(&is->end, NULL);
     pthread_cond_init(&is->met, NULL);
@@ -479,9 +482,10 @@ struct comm *island_pipe(const struct island *is, int rank)
     return is->ranks[rank].pipe;
 }
 
-struct comm *island_link(const struct island *is, int rank, int peer, enum island_way way)
+struct comm *island_link(const struct island *is, int rank, int peer, int chain,
+                         enum island_way way)
 {
-    return is->ranks[rank].links[peer][way];
+    return is->ranks[rank].links[peer][chain][way];
 }
 
 static bool all_alike(const struct island *is)

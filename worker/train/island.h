@@ -43,7 +43,7 @@ struct device *const *island_devices(const struct island *is);
  * one rank every rank is a copy, which is how an island is opened.  Whoever trains says before each
  * island_run how the island is cut; a cut that it has costs nothing. */
 struct island_shape {
-    int stages;
+    int stages, chains; /* chains: two of a model with an upscaler, each on all of these devices */
     int width[ISLAND_MAX];
 };
 int island_cut(struct island *is, const struct island_shape *shape, struct err *err);
@@ -54,9 +54,11 @@ struct comm *island_comm(const struct island *is, int rank);
 struct comm *island_pipe(const struct island *is, int rank);
 /* Those of a rank and one of a neighbouring stage of its copy, each way: the lower one is rank 0
  * there, the other rank 1.  NULL for any others, and where shares of a micro-batch that is divided
- * by position (pipe_share) have no sample in common. */
+ * by position (pipe_share) have no sample in common.  Each chain has its own, so that what crosses
+ * of one waits for nothing of the other. */
 enum island_way { ISLAND_UP, ISLAND_DOWN, ISLAND_WAYS };
-struct comm *island_link(const struct island *is, int rank, int peer, enum island_way way);
+struct comm *island_link(const struct island *is, int rank, int peer, int chain,
+                         enum island_way way);
 
 /* "cuda:0: NVIDIA H200, ...", "cuda:0,cuda:1: 2 x NVIDIA H200, ..." */
 void island_text(const struct island *is, char *out, size_t size);

@@ -266,7 +266,7 @@ struct island_trainer {
     const struct model *m;
     struct pipe_plan plan;
     int stages;
-    struct model *parts[ISLAND_MAX]; /* of each stage; none where there is one */
+    struct model *parts[ISLAND_MAX]; /* of each stage's devices; none where there is one */
     struct train_part owners[ISLAND_MAX];
     struct train_options opt, share;
     bool fills;
@@ -309,25 +309,12 @@ void island_share_options(const struct train_options *opt, int copies, struct tr
         ret->accumulate = ret->batch;
 }
 
-int island_even_plan(const struct island *is, const struct model *m, int stages, int micros,
-                     struct pipe_plan *ret, struct err *err)
+/* Where blocks lie of a chain: its stages are of about as many, or as many a device. */
+static void even_cut(struct pipe_cut *cut, int depth, int stages, int devices, int most)
 {
-    const int n = island_size(is), depth = m->spec.depth;
-    if (stages < 1 || stages > n)
-        return err_set(err, -ENOMEM, "train.stages is %d, but this worker has %d device%s", stages,
-                       n, n == 1 ? "" : "s");
-    if (stages > depth)
-        return err_set(err, -ENOMEM, "train.stages is %d, but the model has %d block%s", stages,
-                       depth, depth == 1 ? "" : "s");
-    *ret = (struct pipe_plan){.order = stages > 1 ? PIPE_1F1B : PIPE_DATA,
-                              .chains = 1,
-                              .copies = n % stages == 0 ? n / stages : 1};
-    const int devices = ret->devices = n / ret->copies;
-    struct pipe_cut *cut = &ret->cuts[0];
-    cut->n = stages;
-    cut->samples = 1; /* what a stage has of a micro-batch is all of it */
+    *cut = (struct pipe_cut){.n = stages, .samples = 1}; /* a stage has all of a micro-batch */
     for (int i = 0; i < stages; i++) {
-        const int left = stages - i, warm = left < micros ? left : micros;
+        const int left = stages - i, warm = left < most ? left : most;
         const int device = devices * i / stages, next = devices * (i + 1) / stages;
         cut->stages[i] = (struct pipe_stage){.from = i + (depth - stages) * device / devices,
                                              .to = i + 1 + (depth - stages) * next / devices,
@@ -336,6 +323,50 @@ int island_even_plan(const struct island *is, const struct model *m, int stages,
                                              .warm = warm,
                                              .slots = warm};
     }
+}
+
+/* The second chain's stages lie on the devices the other way round. */
+static void reverse(struct pipe_plan *plan)
+{
+    struct pipe_cut *cut = &plan->cuts[1];
+    plan->order = PIPE_BIDIRECTIONAL;
+    for (int i = 0; i < cut->n; i++)
+        cut->stages[i].device = cut->n - 1 - i;
+}
+
+int island_even_plan(const struct island *is, const struct model *m, int stages, int micros,
+                     enum job_pipeline order, struct pipe_plan *ret, struct err *err)
+{
+    const int n = island_size(is), depth = model_least_blocks(&m->spec);
+    const int chains = stages > 1 ? model_n_chains(&m->spec) : 1;
+    if (stages < 1 || stages > n)
+        return err_set(err, -ENOMEM, "train.stages is %d, but this worker has %d device%s", stages,
+                       n, n == 1 ? "" : "s");
+    if (stages > depth)
+        return err_set(err, -ENOMEM, "train.stages is %d, but the %s has %d block%s", stages,
+                       chains == 1              ? "model"
+                       : depth == m->spec.depth ? "base"
+                                                : "upscaler",
+                       depth, depth == 1 ? "" : "s");
+    if (chains > 1 && n % stages != 0)
+        return err_set(err, -ENOMEM,
+                       "train.stages is %d, but this worker has %d devices, each of which has a "
+                       "stage of both chains: take a number that divides them",
+                       stages, n);
+    *ret = (struct pipe_plan){.order = stages > 1 ? PIPE_1F1B : PIPE_DATA,
+                              .chains = chains,
+                              .copies = n % stages == 0 ? n / stages : 1};
+    ret->devices = n / ret->copies;
+    const bool joined = chains > 1 && order != JOB_PIPELINE_BIDIRECTIONAL;
+    for (int i = 0; i < chains; i++)
+        even_cut(&ret->cuts[i], model_chain(m, i)->spec.depth, stages, ret->devices,
+                 joined ? chains * micros : micros);
+    for (int i = 0; joined && i < chains * stages; i++) {
+        struct pipe_stage *s = &ret->cuts[i / stages].stages[i % stages];
+        s->slots = s->slots < micros ? s->slots : micros;
+    }
+    if (chains > 1 && !joined)
+        reverse(ret);
     return 0;
 }
 
@@ -395,10 +426,31 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
     return rc < 0 ? rc : trainer_set_peers(tr, &peers, err);
 }
 
-int island_slots(const struct island *is, const struct pipe_plan *plan, int stage)
+/* Stage `stage` of the first chain lies on the device of this one. */
+static const struct pipe_stage *stage_beside(const struct pipe_plan *plan, int chain, int stage)
 {
-    const bool ahead = plan->cuts[0].n > 1 && !island_device(is, 0)->unified;
-    return plan->cuts[0].stages[stage].slots + ahead;
+    const struct pipe_cut *cut = &plan->cuts[chain];
+    return &cut->stages[pipe_stage_of(cut, plan->cuts[0].stages[stage].device)];
+}
+
+void island_stage_parts(const struct pipe_plan *plan, int stage,
+                        struct model_part ret[MODEL_CHAINS])
+{
+    for (int i = 0; i < plan->chains; i++) {
+        const struct pipe_stage *s = stage_beside(plan, i, stage);
+        ret[i] = (struct model_part){s->from, s->to};
+    }
+}
+
+void island_stage_options(const struct island *is, const struct pipe_plan *plan, int stage,
+                          struct train_options *opt)
+{
+    const int ahead = plan->cuts[0].n > 1 && !island_device(is, 0)->unified;
+    opt->slots = plan->cuts[0].stages[stage].slots + ahead;
+    opt->slots_upscaler = plan->chains > 1 ? stage_beside(plan, 1, stage)->slots + ahead : 0;
+    opt->split = plan->order == PIPE_SPLIT;
+    opt->width = plan->cuts[0].stages[stage].devices;
+    opt->sharers = plan->shard ? opt->width * plan->copies : 0;
 }
 
 /* On the first stage it stands before the network. */
@@ -420,12 +472,9 @@ static int make_job(void *arg, int rank, struct err *err)
     const struct model *m = t->stages > 1 ? t->parts[stage] : t->m;
     struct train_options opt = t->share;
     opt.encoders = opt.encoders ? opt.encoders + rank : NULL;
-    opt.slots = island_slots(t->is, &t->plan, stage);
-    opt.split = t->plan.order == PIPE_SPLIT;
-    opt.width = t->plan.cuts[0].stages[stage].devices;
-    opt.sharer = sharer_of(t, rank, &opt.sharers);
-    if (!t->plan.shard)
-        opt.sharer = opt.sharers = 0;
+    int sharers;
+    island_stage_options(t->is, &t->plan, stage, &opt);
+    opt.sharer = t->plan.shard ? sharer_of(t, rank, &sharers) : 0;
     int rc = t->fills ? make_ahead(t, rank, m, &opt, err) : 0;
     if (rc == 0)
         rc = trainer_make(island_device(t->is, rank), m, &opt, &t->trainers[rank], err);
@@ -436,8 +485,9 @@ static int make_parts(struct island_trainer *t, struct err *err)
 {
     int rc = 0;
     for (int i = 0; i < t->stages && t->stages > 1 && rc == 0; i++) {
-        const struct pipe_stage *s = &t->plan.cuts[0].stages[i];
-        rc = model_part_new(t->m, (struct model_part){s->from, s->to}, &t->parts[i], err);
+        struct model_part parts[MODEL_CHAINS];
+        island_stage_parts(&t->plan, i, parts);
+        rc = model_part_new(t->m, parts, &t->parts[i], err);
     }
     return rc;
 }
@@ -451,7 +501,7 @@ static int take_costs(struct island_trainer *t, const struct costs *costs, struc
 
 static int cut(struct island_trainer *t, struct err *err)
 {
-    struct island_shape shape = {.stages = t->stages};
+    struct island_shape shape = {.stages = t->stages, .chains = t->plan.chains};
     for (int i = 0; i < t->stages; i++)
         shape.width[i] = t->plan.cuts[0].stages[i].devices;
     return island_cut(t->is, &shape, err);
@@ -481,7 +531,7 @@ int island_trainer_new(struct island *is, const struct model *m, const struct tr
     if (plan)
         t->plan = *plan;
     else
-        rc = island_even_plan(is, m, 1, opt->accumulate, &t->plan, err);
+        rc = island_even_plan(is, m, 1, opt->accumulate, opt->pipeline, &t->plan, err);
     t->refill.share = 1;
     t->stages = t->plan.cuts[0].n;
     island_share_options(opt, t->plan.copies, &t->share);
@@ -688,11 +738,15 @@ void island_trainer_trace(struct island_trainer *t, const char *path)
 static void write_trace(struct island_trainer *t)
 {
     struct trace_device devices[ISLAND_MAX];
-    char names[ISLAND_MAX][80];
+    char names[ISLAND_MAX][112], up[32] = "";
     struct err err = {0};
     for (int i = 0; i < t->n; i++) {
-        (void)snprintf(names[i], sizeof names[i], "%s, copy %d, stage %d",
-                       island_device(t->is, i)->name, copy_of(t, i), stage_of(t, i));
+        if (t->plan.chains > 1)
+            (void)snprintf(up, sizeof up, ", upscaler's stage %d",
+                           pipe_stage_of(&t->plan.cuts[1], device_of(t, i)));
+        (void)snprintf(names[i], sizeof names[i], "%s, copy %d, stage %d%s",
+                       island_device(t->is, i)->name, copy_of(t, i), stage_of(t, i), up);
+        devices[i].chains = t->plan.chains;
         devices[i].name = names[i];
         trainer_traced(t->trainers[i], &devices[i].trace, &devices[i].list);
     }

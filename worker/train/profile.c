@@ -31,7 +31,7 @@ struct part_times {
 enum { FIRST, MIDDLE, LAST, PARTS };
 
 struct rank_times {
-    struct part_times parts[PARTS];
+    struct part_times parts[COSTS_CHAINS_MAX][PARTS];
     double step;              /* seconds of an element's norm and update */
     double small, large;      /* seconds of a message to the next rank */
     double sum;               /* seconds of an element's sum over all ranks */
@@ -170,16 +170,17 @@ static int time_size(struct net *net, const struct model *m, int samples, void *
     return rc;
 }
 
-static int time_part(const struct measuring *t, int rank, int which, struct err *err)
+static int time_part(const struct measuring *t, int rank, int chain, int which, struct err *err)
 {
     struct rank_times *mine = (struct rank_times *)(uintptr_t)&t->ranks[rank];
-    const int depth = t->m->spec.depth, from = which == FIRST ? 0 : which == LAST ? depth - 1 : 1;
-    struct part_times *times = &mine->parts[which];
+    const struct model *m = model_chain(t->m, chain);
+    const int depth = m->spec.depth, from = which == FIRST ? 0 : which == LAST ? depth - 1 : 1;
+    struct part_times *times = &mine->parts[chain][which];
     struct device *dev = island_device(t->is, rank);
     struct model *part = NULL;
     struct net *net = NULL;
     void *cold = NULL;
-    int rc = model_part_new(t->m, (struct model_part){from, from + 1}, &part, err);
+    int rc = model_part_new(m, &(struct model_part){from, from + 1}, &part, err);
     struct net_options opt = train_net_options(t->opt);
     opt.batch = opt.load = t->sizes.samples[t->sizes.n - 1];
     opt.slots = 1;
@@ -193,8 +194,8 @@ static int time_part(const struct measuring *t, int rank, int which, struct err 
     if (rc == 0)
         rc = dev->ops->alloc(dev, COLD, &cold, err);
     for (int i = 0; i < t->sizes.n && rc == 0; i++)
-        rc = time_size(net, t->m, t->sizes.samples[i], cold, &times->f[i], &times->b[i],
-                       &times->w[i], err);
+        rc = time_size(net, m, t->sizes.samples[i], cold, &times->f[i], &times->b[i], &times->w[i],
+                       err);
     dev->ops->free(dev, cold);
     net_free(net);
     model_free(part);
@@ -330,8 +331,8 @@ static int time_update(const struct measuring *t, struct device *dev, double *re
 static int bounce(struct measuring *t, int rank, void *x, uint64_t bytes, double *ret,
                   struct err *err)
 {
-    struct comm *up = island_link(t->is, rank, rank + 1, ISLAND_UP);
-    struct comm *down = island_link(t->is, rank, rank + 1, ISLAND_DOWN);
+    struct comm *up = island_link(t->is, rank, rank + 1, 0, ISLAND_UP);
+    struct comm *down = island_link(t->is, rank, rank + 1, 0, ISLAND_DOWN);
     const struct comm_piece piece = {x, bytes};
     int rc = 0;
     *ret = INFINITY;
@@ -349,8 +350,8 @@ static int bounce(struct measuring *t, int rank, void *x, uint64_t bytes, double
 
 static int give_back(struct measuring *t, int rank, void *x, uint64_t bytes)
 {
-    struct comm *up = island_link(t->is, rank, rank - 1, ISLAND_UP);
-    struct comm *down = island_link(t->is, rank, rank - 1, ISLAND_DOWN);
+    struct comm *up = island_link(t->is, rank, rank - 1, 0, ISLAND_UP);
+    struct comm *down = island_link(t->is, rank, rank - 1, 0, ISLAND_DOWN);
     const struct comm_piece piece = {x, bytes};
     int rc = 0;
     for (int i = 0; i < MESSAGES && rc == 0; i++) {
@@ -411,11 +412,11 @@ static int time_links(void *arg, int rank, struct err *err)
 static int time_rank(void *arg, int rank, struct err *err)
 {
     struct measuring *t = arg;
-    const int parts = t->m->spec.depth > 2 ? PARTS : 0;
     int rc = 0;
-    for (int i = 0; i < PARTS && rc == 0; i++)
-        if (i != MIDDLE || parts)
-            rc = time_part(t, rank, i, err);
+    for (int c = 0; c < model_n_chains(&t->m->spec); c++)
+        for (int i = 0; i < PARTS && rc == 0; i++)
+            if (i != MIDDLE || model_chain(t->m, c)->spec.depth > 2)
+                rc = time_part(t, rank, c, i, err);
     if (rc == 0 && t->n_frozen > 0)
         rc = time_frozen(t, rank, err);
     return rc < 0 ? rc : time_update(t, island_device(t->is, rank), &t->ranks[rank].step, err);
@@ -525,19 +526,20 @@ static void part_bytes(const struct measuring *t, const struct model *part, stru
                                             : C * dtype_bytes(dt));
 }
 
-static int fill_layers(const struct measuring *t, struct costs_chain *c, struct err *err)
+static int fill_layers(const struct measuring *t, int chain, struct costs_chain *c, struct err *err)
 {
-    const int depth = t->m->spec.depth;
+    const struct model *m = model_chain(t->m, chain);
+    const int depth = m->spec.depth;
     c->layers = mem_try_array((size_t)depth, sizeof *c->layers);
     if (!c->layers)
         return err_set(err, -ENOMEM, "no memory for a profile of %d layers", depth);
     c->n = depth;
     for (int i = 0; i < depth; i++) {
         const int which = i == 0 ? FIRST : i == depth - 1 ? LAST : MIDDLE;
-        const struct part_times *times = &t->ranks[0].parts[which];
+        const struct part_times *times = &t->ranks[0].parts[chain][which];
         struct costs_layer *l = &c->layers[i];
         struct model *part = NULL;
-        int rc = model_part_new(t->m, (struct model_part){i, i + 1}, &part, err);
+        int rc = model_part_new(m, &(struct model_part){i, i + 1}, &part, err);
         if (rc < 0)
             return rc;
         part_bytes(t, part, l);
@@ -556,20 +558,25 @@ static int fill_layers(const struct measuring *t, struct costs_chain *c, struct 
 static double speed_of(const struct measuring *t, int rank)
 {
     const int last = t->sizes.n - 1;
-    const struct part_times *a = &t->ranks[0].parts[LAST], *b = &t->ranks[rank].parts[LAST];
-    return (a->f[last] + a->b[last] + a->w[last]) / (b->f[last] + b->b[last] + b->w[last]);
+    double first = 0, own = 0;
+    for (int c = 0; c < model_n_chains(&t->m->spec); c++) {
+        const struct part_times *a = &t->ranks[0].parts[c][LAST];
+        const struct part_times *b = &t->ranks[rank].parts[c][LAST];
+        first += a->f[last] + a->b[last] + a->w[last];
+        own += b->f[last] + b->b[last] + b->w[last];
+    }
+    return first / own;
 }
 
 static int fill(struct measuring *t, uint64_t memory, struct costs *p, struct err *err)
 {
-    *p = (struct costs){.sizes = t->sizes, .n_chains = 1, .n_devices = island_size(t->is)};
+    *p = (struct costs){.sizes = t->sizes, .n_devices = island_size(t->is)};
     p->groups = t->groups;
     for (; p->n_frozen < t->n_frozen; p->n_frozen++) { /* the first rank's are moved */
         p->frozen[p->n_frozen] = t->ranks[0].frozen[p->n_frozen];
         t->ranks[0].frozen[p->n_frozen].layers = NULL;
     }
     (void)snprintf(p->model, sizeof p->model, "%.1f M parameters", (double)t->m->params / 1e6);
-    (void)snprintf(p->chains[0].name, sizeof p->chains[0].name, "model");
     for (int i = 0; i < p->n_devices; i++) {
         struct costs_device *d = &p->devices[i];
         (void)snprintf(d->name, sizeof d->name, "%s", island_device(t->is, i)->name);
@@ -584,12 +591,20 @@ static int fill(struct measuring *t, uint64_t memory, struct costs *p, struct er
         p->links[i].bytes_per_s = fmin((double)LARGE / fmax(r->large - r->small, 1e-9),
                                        2.0 * (n - 1) / n * sizeof(float) / fmax(r->sum, 1e-15));
     }
-    return fill_layers(t, &p->chains[0], err);
+    static const char *const names[] = {"base", "upscaler"};
+    const int chains = model_n_chains(&t->m->spec);
+    int rc = 0;
+    for (int i = 0; i < chains && rc == 0; i++) {
+        struct costs_chain *c = &p->chains[p->n_chains++];
+        (void)snprintf(c->name, sizeof c->name, "%s", chains == 1 ? "model" : names[i]);
+        rc = fill_layers(t, i, c, err);
+    }
+    return rc;
 }
 
 static int measure(struct measuring *t, struct err *err)
 {
-    struct island_shape shape = {.stages = 1, .width = {1}};
+    struct island_shape shape = {.stages = 1, .chains = 1, .width = {1}};
     int rc = island_cut(t->is, &shape, err);
     if (rc == 0)
         rc = island_run(t->is, time_rank, t, err);
@@ -647,15 +662,17 @@ int profile_get(struct island *is, const struct model *m, const struct train_opt
     const int most = opt->batch < SIZE_MOST ? opt->batch : SIZE_MOST;
     struct err why = {0};
     memory = memory < (uint64_t)MEMORY_MAX ? memory : (uint64_t)MEMORY_MAX;
-    if (m->spec.depth < 2)
+    if (model_least_blocks(&m->spec) < 2)
         return err_set(err, -EINVAL, "a model of one block is not cut");
     char *path = path_of(is, m, opt, state_dir);
     int rc = file_exists(path) ? costs_read(path, ret, &why) : -ENOENT;
     struct measuring *t = mem_alloc(sizeof *t);
     *t = (struct measuring){.is = is, .m = m, .opt = opt};
     t->n_frozen = opt->fill ? ahead_networks(opt->encoders, t->frozen) : 0;
-    const bool ours = rc == 0 && ret->n_chains == 1 && ret->chains[0].n == m->spec.depth &&
-                      ret->n_devices == island_size(is) && ret->n_frozen == t->n_frozen;
+    bool ours = rc == 0 && ret->n_chains == model_n_chains(&m->spec) &&
+                ret->n_devices == island_size(is) && ret->n_frozen == t->n_frozen;
+    for (int i = 0; ours && i < ret->n_chains; i++)
+        ours = ret->chains[i].n == model_chain(m, i)->spec.depth;
     if (rc == 0 && !ours)
         costs_release(ret);
     if (ours) {

@@ -5,10 +5,11 @@
  *     planner_search(&costs, ...);
  *     costs_release(&costs);
  *
- * Three parts of one block each are made on every device at once: the first with the embedders,
- * one from the middle, the last with the head; their forward and backward are timed at two sizes of
- * micro-batch, on inputs of zeros and without encoders.  Blocks between have the middle one's
- * times. The optimiser's update is timed by the element, a link by messages there and back.
+ * Of each chain three parts of one block each are made on every device at once: the first with the
+ * embedders, one from the middle, the last with the head; their forward and backward are timed at
+ * two sizes of micro-batch, on inputs of zeros and without encoders.  Blocks between have the
+ * middle one's times. The optimiser's update is timed by the element, a link by messages there and
+ * back.
  *
  * Kept as a file of the state directory, by model, options and devices; people may read it, and
  * `workerd --plan` does.  All calls on the compute thread; the island is cut anew. */

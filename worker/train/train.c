@@ -69,6 +69,16 @@ static int alloc_step(struct trainer *t, struct err *err)
     return rc < 0 ? rc : arena_alloc(&t->arena, t->dev, err);
 }
 
+/* Of one stage the network is all of the model, whatever that is made of. */
+static void set_chains(struct trainer *t)
+{
+    for (int i = 0; i < t->plan.chains; i++) {
+        struct net *net = t->plan.chains > 1 ? net_chain(t->net, i) : t->net;
+        t->chains[i] = (struct trainer_chain){
+            .net = net, .part = net_part_of(net_model(net)), .depth = net_model(net)->spec.depth};
+    }
+}
+
 int trainer_new(struct net *net, const struct train_options *opt, struct trainer **ret,
                 struct err *err)
 {
@@ -77,7 +87,6 @@ int trainer_new(struct net *net, const struct train_options *opt, struct trainer
     t->net = net;
     t->w = net->weights;
     t->m = t->whole = net_model(net);
-    t->part = net_part_of(t->m);
     t->plan = (struct pipe_plan){
         .order = PIPE_DATA,
         .chains = 1,
@@ -87,6 +96,7 @@ int trainer_new(struct net *net, const struct train_options *opt, struct trainer
                     .samples = 1,
                     .stages[0] = {.to = t->m->spec.depth, .devices = 1, .warm = 1, .slots = 1}},
     };
+    set_chains(t);
     t->dev = net_device(net);
     t->ops = t->dev->ops;
     int rc = check_options(opt, net, err);
@@ -158,6 +168,7 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
     if (peers->plan) {
         t->plan = *peers->plan;
         t->device = peers->device;
+        set_chains(t);
     }
     return t->ops->alloc(t->dev, bytes, &t->losses, err);
 }
@@ -193,22 +204,24 @@ static bool has_estimate(const struct trainer *t)
 }
 
 /* Which rank of its stage the trainer is. */
-static int rank_of(const struct trainer *t, int stage)
+static int rank_of(const struct trainer *t, int chain, int stage)
 {
-    return t->device - t->plan.cuts[0].stages[stage].device;
+    return t->device - t->plan.cuts[chain].stages[stage].device;
 }
 
+/* Of the first chain. */
 static int stage_of(const struct trainer *t)
 {
     return pipe_stage_of(&t->plan.cuts[0], t->device);
 }
 
 /* Cuts the copy's samples into micro-batches, each of one shape, and takes the trainer's share of
- * each.  Without samples there is one, of none. */
+ * each.  Without samples there is one, of none.  Chains have the same ones: where there are two, a
+ * stage is one device, whose share is all. */
 static void cut_samples(struct trainer *t, const struct batch *b)
 {
     const unsigned most = (unsigned)train_micro_batch(&t->opt);
-    const int stage = stage_of(t), rank = rank_of(t, stage);
+    const int stage = stage_of(t), rank = rank_of(t, 0, stage);
     struct pipe_cut *cut = &t->plan.cuts[0];
     unsigned from = 0;
     t->count = 0;
@@ -226,6 +239,10 @@ static void cut_samples(struct trainer *t, const struct batch *b)
             t->at[t->count++] = from + (unsigned)(first + k);
         from += (unsigned)t->sizes[i];
     } while (from < b->count);
+    for (int i = 1; i < t->plan.chains; i++) {
+        t->plan.cuts[i].sizes = cut->sizes;
+        t->plan.cuts[i].micros = cut->micros;
+    }
 }
 
 /* The lists of the step; all ranks of a copy make the same. */
@@ -266,9 +283,15 @@ static const struct pipe_list *list_of(const struct trainer *t)
     return &t->lists[t->plan.estimate].schedule.lists[t->device];
 }
 
-static int slot_of(const struct trainer *t, int micro)
+static int slot_of(const struct trainer *t, int chain, int micro)
 {
-    return micro % net_slots(&t->net->opt);
+    return micro % net_slots(&t->chains[chain].net->opt);
+}
+
+/* Was another micro-batch in its slot before? */
+static bool takes_again(const struct trainer *t, int chain, int micro)
+{
+    return micro >= net_slots(&t->chains[chain].net->opt);
 }
 
 static int crossing_failed(const struct trainer *t, int rc, struct err *err)
@@ -295,25 +318,26 @@ static int note_ready(struct trainer *t, struct err *err)
 }
 
 /* F, or E: a forward that makes what the estimate is made of. */
-static int forward(struct trainer *t, int micro, bool estimates, struct err *err)
+static int forward(struct trainer *t, int chain, int micro, bool estimates, struct err *err)
 {
+    const struct trainer_chain *c = &t->chains[chain];
     struct net_micro m = t->micros[micro];
-    const bool again = micro >= net_slots(&t->net->opt);
+    const bool again = takes_again(t, chain, micro);
     /* What an E sent may be on its way yet: what arrives must not overwrite it. */
     const bool early = estimates ? again : t->plan.estimate && micro == 0;
     int rc = 0;
     if (early && t->plan.cuts[0].n > 1)
-        rc = t->peers.sent(t->peers.arg);
-    if (rc == 0 && t->part.from > 0)
-        rc = t->peers.arrive(t->peers.arg, PIPE_STATES, micro);
+        rc = t->peers.sent(t->peers.arg, chain);
+    if (rc == 0 && c->part.from > 0)
+        rc = t->peers.arrive(t->peers.arg, chain, PIPE_STATES, micro);
     if (rc == 0 && t->plan.cuts[0].n > 1 && again && !early)
-        rc = t->peers.sent(t->peers.arg);
+        rc = t->peers.sent(t->peers.arg, chain);
     rc = crossing_failed(t, rc, err);
     if (rc == 0)
         rc = note_ready(t, err);
     m.estimates = estimates;
     m.backward = !estimates;
-    return rc < 0 ? rc : net_forward(t->net, NULL, slot_of(t, micro), &m, err);
+    return rc < 0 ? rc : net_forward(c->net, NULL, slot_of(t, chain, micro), &m, err);
 }
 
 /* In the last micro-batch gradients become final. */
@@ -322,27 +346,29 @@ static const struct weights_watch *watch_of(const struct trainer *t, int micro)
     return t->with_peers && micro == t->plan.cuts[0].micros - 1 ? &t->peers.watch : NULL;
 }
 
-static int backward(struct trainer *t, int micro, struct err *err)
+static int backward(struct trainer *t, int chain, int micro, struct err *err)
 {
+    const struct trainer_chain *c = &t->chains[chain];
     int rc = 0;
-    if (t->part.to < t->m->spec.depth)
-        rc = t->peers.arrive(t->peers.arg, PIPE_GRADIENTS, micro);
+    if (c->part.to < c->depth)
+        rc = t->peers.arrive(t->peers.arg, chain, PIPE_GRADIENTS, micro);
     rc = crossing_failed(t, rc, err);
     if (rc == 0)
         rc = note_ready(t, err);
     if (rc < 0)
         return rc;
-    t->w->watch = watch_of(t, micro);
-    rc = net_backward(t->net, NULL, slot_of(t, micro), err);
-    t->w->watch = NULL;
+    c->net->weights->watch = watch_of(t, micro);
+    rc = net_backward(c->net, NULL, slot_of(t, chain, micro), err);
+    c->net->weights->watch = NULL;
     return rc;
 }
 
-static int weights(struct trainer *t, int micro, struct err *err)
+static int weights(struct trainer *t, int chain, int micro, struct err *err)
 {
-    t->w->watch = watch_of(t, micro);
-    const int rc = net_weights(t->net, slot_of(t, micro), err);
-    t->w->watch = NULL;
+    const struct trainer_chain *c = &t->chains[chain];
+    c->net->weights->watch = watch_of(t, micro);
+    const int rc = net_weights(c->net, slot_of(t, chain, micro), err);
+    c->net->weights->watch = NULL;
     return rc;
 }
 
@@ -351,7 +377,8 @@ static void narrow(const struct trainer *t, const struct pipe_instr *in, struct 
                    int n)
 {
     int first, count;
-    pipe_share(&t->plan.cuts[0], in->stage, rank_of(t, in->stage), in->micro, &first, &count);
+    pipe_share(&t->plan.cuts[in->chain], in->stage, rank_of(t, in->chain, in->stage), in->micro,
+               &first, &count);
     for (int i = 0; i < n; i++) {
         const size_t each = pieces[i].bytes / (size_t)count;
         pieces[i].x = (char *)pieces[i].x + (size_t)(in->first - first) * each;
@@ -365,8 +392,9 @@ static int cross(struct trainer *t, const struct pipe_instr *in, struct err *err
     struct net_piece pieces[NET_PIECES_MAX];
     const enum net_way way = in->what == PIPE_STATES ? NET_UP : NET_DOWN;
     const bool upper = (way == NET_UP) == (in->op == PIPE_SEND);
-    const int n = net_crossing(t->net, way, upper ? t->part.to : t->part.from,
-                               slot_of(t, in->micro), &t->micros[in->micro], pieces);
+    const struct trainer_chain *c = &t->chains[in->chain];
+    const int n = net_crossing(c->net, way, upper ? c->part.to : c->part.from,
+                               slot_of(t, in->chain, in->micro), &t->micros[in->micro], pieces);
     narrow(t, in, pieces, n);
     return crossing_failed(t, t->peers.cross(t->peers.arg, in, pieces, n), err);
 }
@@ -389,15 +417,19 @@ static int no_gradients(struct trainer *t, struct err *err)
     return weights_check(w, err);
 }
 
-/* Losses of the trainer's samples to their places in the whole step's; runs of them at once. */
-static int place_losses(struct trainer *t, const struct batch *b, size_t each, float *all)
+/* Adds a chain's losses of the trainer's samples at their places in the whole step's; runs of them
+ * at once. */
+static int place_losses(struct trainer *t, int chain, const struct batch *b, size_t each,
+                        float *all)
 {
+    const float *own = t->chains[chain].net->d_losses;
     int rc = 0;
     for (unsigned i = 0, n; i < b->count && rc == 0; i += n) {
         for (n = 1; i + n < b->count && t->at[i + n] == t->at[i] + n;)
             n++;
-        rc = t->ops->copy(t->dev, all + (b->first + t->at[i]) * each, t->net->d_losses + i * each,
-                          n * each * sizeof *all, COPY_DEVICE, t->w->stream);
+        float *place = all + (b->first + t->at[i]) * each;
+        rc = t->ops->axpby(t->dev, place, 1.0f, place, 1.0f, own + i * each, (int64_t)(n * each),
+                           t->w->stream);
     }
     return rc;
 }
@@ -412,14 +444,18 @@ static int queue_losses(struct trainer *t, const struct batch *b, struct err *er
     if (t->with_peers) {
         float *all = t->losses;
         rc = t->ops->zero(t->dev, all, (size_t)n * sizeof *all, t->w->stream);
-        if (rc == 0 && t->part.to == t->m->spec.depth)
-            rc = place_losses(t, b, each, all);
+        for (int i = 0; i < t->plan.chains && rc == 0; i++)
+            if (t->chains[i].part.to == t->chains[i].depth)
+                rc = place_losses(t, i, b, each, all);
         losses = all;
     }
     if (rc == 0 && b->count == 0)
         rc = no_gradients(t, err);
     if (rc == 0 && t->with_peers)
         rc = t->peers.join(t->peers.arg, t->losses, n, err);
+    /* A sample's loss is the sum of two chains', whose last stages may lie on two devices. */
+    if (rc == 0 && t->plan.chains > 1)
+        rc = t->peers.gather(t->peers.arg, t->losses, n, COMM_F32);
     if (rc == 0)
         rc = t->ops->zero(t->dev, t->d_found, (FOUND_TENSORS + t->m->n) * sizeof(double),
                           t->w->stream);
@@ -442,11 +478,14 @@ static int queue_norm(struct trainer *t, struct err *err)
         if (m->tensors[i].count > 0)
             rc = k->sumsq(t->dev, f + FOUND_TENSORS + i, weights_g(t->w, (int)i),
                           (int64_t)m->tensors[i].count, s);
-    /* Ranks of a stage have found the same: it counts once. */
-    if (rc == 0 && cut && rank_of(t, stage_of(t)) > 0)
+    /* Ranks of a stage have found the same: it counts once.  So does the loss of two chains, which
+     * all devices know. */
+    if (rc == 0 && cut && t->plan.chains > 1 && t->device > 0)
+        rc = k->zero(t->dev, f + FOUND_LOSS, sizeof *f, s);
+    if (rc == 0 && cut && rank_of(t, 0, stage_of(t)) > 0)
         rc = k->zero(t->dev, f + FOUND_LOSS, (m->n + 1) * sizeof *f, s);
     if (rc == 0 && cut)
-        rc = t->peers.gather(t->peers.arg, f + FOUND_LOSS, (int64_t)(m->n + 1));
+        rc = t->peers.gather(t->peers.arg, f + FOUND_LOSS, (int64_t)(m->n + 1), COMM_F64);
     if (rc == 0)
         rc = k->sum_f64(t->dev, f + FOUND_SQUARES, f + FOUND_TENSORS, (int64_t)m->n, s);
     if (rc == 0)
@@ -509,11 +548,11 @@ static int queue_one(struct trainer *t, const struct batch *b, const struct pipe
     switch (in->op) {
     case PIPE_F:
     case PIPE_E:
-        return any ? forward(t, in->micro, in->op == PIPE_E, err) : 0;
+        return any ? forward(t, in->chain, in->micro, in->op == PIPE_E, err) : 0;
     case PIPE_B: /* with W, unless that is split off */
-        return any ? backward(t, in->micro, err) : 0;
+        return any ? backward(t, in->chain, in->micro, err) : 0;
     case PIPE_W:
-        return any && t->opt.split ? weights(t, in->micro, err) : 0;
+        return any && t->opt.split ? weights(t, in->chain, in->micro, err) : 0;
     case PIPE_SEND:
     case PIPE_RECV:
         if (in->what == PIPE_ENCODED)
@@ -521,8 +560,8 @@ static int queue_one(struct trainer *t, const struct batch *b, const struct pipe
         return in->what == PIPE_VELOCITIES ? feed(t, in, err) : cross(t, in, err);
     case PIPE_FROZEN:
         return t->peers.encode(t->peers.arg, in, err);
-    case PIPE_REDUCE:
-        return queue_losses(t, b, err);
+    case PIPE_REDUCE: /* of all chains at once, with the last one's */
+        return ++t->reduced == t->plan.chains ? queue_losses(t, b, err) : 0;
     case PIPE_CLIP:
         return queue_norm(t, err);
     case PIPE_STEP:
@@ -574,6 +613,7 @@ static int queue_step(struct trainer *t, const struct batch *b, struct err *err)
 {
     const struct pipe_list *list = list_of(t);
     const bool trace = t->tracing;
+    t->reduced = 0;
     int rc = trace ? begin_trace(t, list->n, err) : 0;
     for (int i = 0; i < list->n && rc == 0; i++)
         rc = trace ? trace_instr(t, b, i, err) : queue_instr(t, b, &list->items[i], err);

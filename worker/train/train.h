@@ -56,7 +56,8 @@ int trainer_step(struct trainer *t, const struct batch *b, struct step_result *r
 
 /* THE STEP is a static list of instructions (worker/pipe/schedule.h) for the device of a plan that
  * the trainer is; by itself it is the one stage of a plan of one device.  In a pipeline its model
- * is a part (model_part_new), and F and B of a micro-batch wait for what a neighbour sends.
+ * is a part (model_part_new), and F and B of a micro-batch wait for what a neighbour sends.  Of two
+ * chains a trainer in a pipeline has a part of each, and F and B are of one of them.
  *
  * A trainer that is one of several, each with its part of every step (worker/train/island.h). */
 struct train_peers {
@@ -72,14 +73,15 @@ struct train_peers {
      * the trainer's work; and that what follows on the trainer's stream sees what was received
      * for a micro-batch. */
     int (*cross)(void *arg, const struct pipe_instr *in, const struct net_piece *pieces, int n);
-    int (*arrive)(void *arg, enum pipe_what what, int micro);
+    int (*arrive)(void *arg, int chain, enum pipe_what what, int micro);
     /* SEND and RECV of velocities, from the last stage to the first, queued; what follows on the
      * trainer's stream sees those that were received. */
     int (*feed)(void *arg, const struct pipe_instr *in, const struct net_piece *piece);
     /* Before a micro-batch takes a slot again: what was sent from there has gone. */
-    int (*sent)(void *arg);
-    /* found (n) (device) becomes the sum over the stages. */
-    int (*gather)(void *arg, double *found, int64_t n);
+    int (*sent)(void *arg, int chain);
+    /* x (n) of a type (device) becomes the sum over the devices of the copy; of each value one or
+     * two of them have something, the others 0. */
+    int (*gather)(void *arg, void *x, int64_t n, enum comm_type type);
     /* Of trainers that share their state out: each one's share of the updated weights goes to the
      * others. */
     int (*spread)(void *arg);

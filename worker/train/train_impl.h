@@ -30,6 +30,13 @@ struct step_lists {
     unsigned filled;
 };
 
+/* What F, B and W of a chain work on. */
+struct trainer_chain {
+    struct net *net;
+    struct model_part part;
+    int depth; /* blocks of the whole chain */
+};
+
 struct trainer {
     struct train_options opt;
     const struct model *m;
@@ -48,11 +55,12 @@ struct trainer {
     const struct model *whole;      /* m, or that of the pipeline */
     struct train_share share;       /* of m's flat vector: adam_m, adam_v, ema */
 
-    struct pipe_plan plan;      /* micro-batches and estimate: this step's */
-    struct step_lists lists[2]; /* of steps without an estimate, and with one */
-    double fill_share;          /* of bubbles */
-    int device;                 /* which of the plan it is */
-    struct model_part part;
+    struct pipe_plan plan;                         /* micro-batches and estimate: this step's */
+    struct step_lists lists[2];                    /* of steps without an estimate, and with one */
+    double fill_share;                             /* of bubbles */
+    int device;                                    /* which of the plan it is */
+    struct trainer_chain chains[COSTS_CHAINS_MAX]; /* as many as the plan has */
+    int reduced;              /* chains of which this step's gradients are there */
     struct net_micro *micros; /* (batch) of the step: this trainer's share of each micro-batch */
     int *sizes;               /* (batch) samples of each micro-batch */
     unsigned *at;             /* (batch) where each of the trainer's samples stands in its copy's */

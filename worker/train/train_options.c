@@ -107,6 +107,7 @@ struct net_options train_net_options(const struct train_options *o)
         .batch = train_micro_share(o),
         .load = o->batch,
         .slots = o->slots,
+        .slots_upscaler = o->slots_upscaler,
         .split = o->split,
         .uniform_t = o->uniform_t,
         .label_dropout = o->label_dropout,

@@ -11,6 +11,7 @@ struct train_options {
     int batch;            /* images or rows of a step, at most */
     int accumulate;       /* micro-batches that a step is cut into, those of several shapes apart */
     int slots;            /* micro-batches in flight, where a pipeline's plan says so; 0: 1 */
+    int slots_upscaler;   /* those of its chain; 0: as many */
     bool accumulate_auto; /* more may be made of it (worker/train/plan.h); results are then those of
                            * `accumulate` but for the order of sums */
     double lr;

@@ -210,7 +210,7 @@ static void measure(const struct timed_case *c, double ret[4])
     make_costs(c, e, &costs);
     say_costs(c, &costs, &said);
     costs_share(&costs, c->copies, &share);
-    OK(island_even_plan(is, m, c->stages, c->micros, &plan, &err));
+    OK(island_even_plan(is, m, c->stages, c->micros, JOB_PIPELINE_AUTO, &plan, &err));
     plan.cuts[0].micros = c->micros;
     plan.cuts[0].samples = SAMPLES / c->copies / c->micros;
     if (c->order == PIPE_SPLIT)
@@ -260,7 +260,7 @@ static uint64_t need(int depth, int stages, int copies)
     for (int s = 0; s < stages; s++) {
         const struct model_part run = {depth * s / stages, depth * (s + 1) / stages};
         struct model *part;
-        OK(model_part_new(m, run, &part, &err));
+        OK(model_part_new(m, &run, &part, &err));
         o.slots = stages - s;
         const uint64_t bytes = trainer_bytes(part, &o, DT_F32);
         most = bytes > most ? bytes : most;

@@ -21,6 +21,15 @@ static const char profile[] =
     " \"devices\": [{\"name\": \"card\", \"memory\": 1000, \"count\": 2}],"
     " \"links\": [{\"alpha\": 0, \"bytes_per_s\": 20000}]}";
 
+/* Of two chains, on devices that both have a stage of each. */
+static const char cascade[] =
+    "{\"format\": \"skerry-pipeline-profile\", \"version\": 1, \"model\": \"toy\","
+    " \"sizes\": [8], \"chains\": [{\"name\": \"base\", \"layers\": [{\"f\": [1], \"b\": [1],"
+    " \"w\": [1], \"gradient_bytes\": 1000000, \"count\": 4}]}, {\"name\": \"upscaler\","
+    " \"layers\": [{\"f\": [1], \"b\": [1], \"w\": [1], \"gradient_bytes\": 1000000,"
+    " \"count\": 4}]}], \"devices\": [{\"name\": \"card\", \"memory\": 1000, \"count\": 2}],"
+    " \"links\": [{\"alpha\": 0, \"bytes_per_s\": 20000}]}";
+
 struct folder {
     char dir[64], *job, *profile;
 };
@@ -48,9 +57,8 @@ static int close_folder(void **state)
     return 0;
 }
 
-static void test_text(void **state)
+static char *shown(const struct folder *f)
 {
-    const struct folder *f = *state;
     struct err err = {0};
     char *text = NULL;
     size_t len = 0;
@@ -58,6 +66,12 @@ static void test_text(void **state)
     if (show_plan(f->job, f->profile, out, &err) < 0)
         fail_msg("%s", err.msg);
     assert_int_equal(fclose(out), 0);
+    return text;
+}
+
+static void test_text(void **state)
+{
+    char *text = shown(*state);
     assert_non_null(strstr(text, "toy: 32 samples a step on 2 devices; simulated"));
     assert_non_null(strstr(text, "\ndata                1      1      4 "));
     assert_non_null(strstr(text, "\n1f1b                2      1      4         30         30"));
@@ -65,6 +79,32 @@ static void test_text(void **state)
     assert_non_null(strstr(text, "split with 2 stages takes"));
     assert_non_null(strstr(text, "  dit layers 2 to 3 on card: 4 micro-batches of 8,"));
     free(text);
+}
+
+/* Both chains' stages are said, and one order alone where the job asks for it. */
+static void test_chains(void **state)
+{
+    const struct folder *f = *state;
+    char asked[512];
+    assert_int_equal(file_write_atomic(f->profile, cascade, strlen(cascade), 0600, NULL), 0);
+    char *text = shown(f);
+    assert_non_null(strstr(text, "\n1f1b                2      1      4 "));
+    assert_non_null(strstr(text, "\nbidirectional       2      1      4         48 "));
+    assert_non_null(strstr(text, "  base layers "));
+    assert_non_null(strstr(text, "  upscaler layers "));
+    free(text);
+    (void)snprintf(asked, sizeof asked, "%s", job);
+    char *at = strstr(asked, "lr: 1e-3");
+    (void)snprintf(at, sizeof asked - (size_t)(at - asked),
+                   "lr: 1e-3, pipeline: bidirectional}\nupscaler: {low_side: 8}\n%s",
+                   strstr(job, "recipe:"));
+    assert_int_equal(file_write_atomic(f->job, asked, strlen(asked), 0600, NULL), 0);
+    text = shown(f);
+    assert_non_null(strstr(text, "\n1f1b           not asked for\n"));
+    assert_non_null(strstr(text, "\nbidirectional       2      1      4         48 "));
+    free(text);
+    assert_int_equal(file_write_atomic(f->job, job, strlen(job), 0600, NULL), 0);
+    assert_int_equal(file_write_atomic(f->profile, profile, strlen(profile), 0600, NULL), 0);
 }
 
 static void refused(const char *job_path, const char *profile_path, const char *sentence)
@@ -88,6 +128,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_chains),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);

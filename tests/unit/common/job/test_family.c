@@ -95,54 +95,61 @@ static void test_encoders(void **state)
 /* A grid has room for so many captions. */
 /* A model of two chains: what the file leaves out is as the model has it, and what fits not is
  * refused in one sentence. */
+static const struct {
+    const char *rest, *error, *model, *train; /* more keys of these */
+} with_upscaler[] = {
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, patch: 4}\n", NULL},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8}\n",
+     "upscaler.low_side is given with model.self_condition", ", self_condition: 0.5"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, patch: 4}\n", NULL, "",
+     ", parallel: pipeline, pipeline: bidirectional, stages: 3"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, depth: 2}\n",
+     "train.stages is 3, but the upscaler has 2 blocks", "", ", stages: 3"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8}\n",
+     "train.pipeline is split, which a model with an upscaler is not; take 1f1b or "
+     "bidirectional",
+     "", ", pipeline: split"},
+    {"data: {path: x, image_size: 32}\n",
+     "train.pipeline is bidirectional, which is for two chains, and there is no upscaler; take "
+     "1f1b or split",
+     "", ", pipeline: bidirectional"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 12}\n",
+     "upscaler.low_side is 12, which does not divide data.image_size (32)"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 32}\n",
+     "upscaler.low_side is 32, which does not divide data.image_size (32) into parts"},
+    {"data: {path: x, image_size: 32}\nupscaler: {dim: 32}\n", "upscaler.low_side is missing"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, patch: 5}\n",
+     "upscaler.patch is 5, which does not divide data.image_size (32)"},
+    {"data: {path: x, image_size: 512}\nupscaler: {low_side: 64}\n", "more than 4096 tokens"},
+    {"data: {path: x, image_size: 30}\nupscaler: {low_side: 15}\n",
+     "model.patch is 2, which does not divide upscaler.low_side (15)"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, heads: 3}\n",
+     "upscaler.dim is 16, expected a multiple of 4 and of upscaler.heads (3)"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, noise: 0.95}\n", "upscaler.noise"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, depth: 254}\n",
+     "upscaler.depth is 254, which makes 257 blocks"},
+    {"data: {path: x, image_size: 32}\nencoders: {vae: v}\nupscaler: {low_side: 8}\n",
+     "both chains read pixels and labels"},
+    {"data: {path: x, image_size: 32, buckets: [16x32]}\nupscaler: {low_side: 8}\n",
+     "squares alone"},
+};
+
 static void test_upscaler(void **state)
 {
-    const struct {
-        const char *rest, *error, *model, *train; /* more keys of these */
-    } cases[] = {
-        {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, patch: 4}\n", NULL},
-        {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8}\n",
-         "upscaler.low_side is given with model.self_condition", ", self_condition: 0.5"},
-        {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8}\n",
-         "train.parallel asks for a pipeline, but a model with an upscaler is not cut", "",
-         ", parallel: pipeline"},
-        {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8}\n",
-         "train.stages asks for a pipeline", "", ", stages: 2"},
-        {"data: {path: x, image_size: 32}\nupscaler: {low_side: 12}\n",
-         "upscaler.low_side is 12, which does not divide data.image_size (32)"},
-        {"data: {path: x, image_size: 32}\nupscaler: {low_side: 32}\n",
-         "upscaler.low_side is 32, which does not divide data.image_size (32) into parts"},
-        {"data: {path: x, image_size: 32}\nupscaler: {dim: 32}\n", "upscaler.low_side is missing"},
-        {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, patch: 5}\n",
-         "upscaler.patch is 5, which does not divide data.image_size (32)"},
-        {"data: {path: x, image_size: 512}\nupscaler: {low_side: 64}\n", "more than 4096 tokens"},
-        {"data: {path: x, image_size: 30}\nupscaler: {low_side: 15}\n",
-         "model.patch is 2, which does not divide upscaler.low_side (15)"},
-        {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, heads: 3}\n",
-         "upscaler.dim is 16, expected a multiple of 4 and of upscaler.heads (3)"},
-        {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, noise: 0.95}\n",
-         "upscaler.noise"},
-        {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, depth: 254}\n",
-         "upscaler.depth is 254, which makes 257 blocks"},
-        {"data: {path: x, image_size: 32}\nencoders: {vae: v}\nupscaler: {low_side: 8}\n",
-         "both chains read pixels and labels"},
-        {"data: {path: x, image_size: 32, buckets: [16x32]}\nupscaler: {low_side: 8}\n",
-         "squares alone"},
-    };
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof with_upscaler / sizeof *with_upscaler; i++) {
         char text[512];
         struct err err = {0};
         struct job_spec s;
         (void)snprintf(text, sizeof text,
                        "name: a\nouter: {rounds: 1, steps: 2}\ntrain: {batch: 4%s}\n"
                        "model: {dim: 16, depth: 3, heads: 2%s}\n%s",
-                       cases[i].train ? cases[i].train : "", cases[i].model ? cases[i].model : "",
-                       cases[i].rest);
+                       with_upscaler[i].train ? with_upscaler[i].train : "",
+                       with_upscaler[i].model ? with_upscaler[i].model : "", with_upscaler[i].rest);
         const int rc = job_parse(text, strlen(text), "job", &s, &err);
-        if (cases[i].error && !strstr(err.msg, cases[i].error))
-            fail_msg("'%s' does not say '%s'", err.msg, cases[i].error);
-        assert_int_equal(rc, cases[i].error ? -ERR_CONFIG : 0);
+        if (with_upscaler[i].error && !strstr(err.msg, with_upscaler[i].error))
+            fail_msg("'%s' does not say '%s'", err.msg, with_upscaler[i].error);
+        assert_int_equal(rc, with_upscaler[i].error ? -ERR_CONFIG : 0);
         if (rc == 0) {
             assert_true(job_has_upscaler(&s));
             assert_int_equal(job_tokens(&s), 4 * 4); /* of what the model sees */

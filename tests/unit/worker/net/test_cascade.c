@@ -337,10 +337,11 @@ static void test_refused(void **state)
     struct err err = {0};
     struct net *n = NULL;
     struct model *part = NULL;
-    const struct model_part first = {0, 2};
+    const struct model_part parts[] = {{0, 2}, {1, 3}}; /* the upscaler has two blocks */
     const struct net_options split = {NET_TRAIN, NET_F32, B, .split = true};
-    assert_int_equal(model_part_new(f->m, first, &part, &err), -EINVAL);
-    assert_false(net_has_parts(f->m, &split));
+    assert_int_equal(model_part_new(f->m, parts, &part, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "blocks 1 to 3 of 2"));
+    assert_true(net_has_parts(f->m, &split));
     assert_int_equal(net_new(f->dev, f->m, &split, &n, &err), -EINVAL);
     n = make(f, (struct net_options){NET_FORWARD, NET_F32});
     struct batch latents = f->batch;

@@ -81,7 +81,7 @@ static struct pipe_plan plan_of(const struct side *shape, const struct model *m,
 {
     struct err err = {0};
     struct pipe_plan plan;
-    OK(island_even_plan(shape->is, m, stages, accumulate, &plan, &err));
+    OK(island_even_plan(shape->is, m, stages, accumulate, JOB_PIPELINE_AUTO, &plan, &err));
     for (int i = 0; i < stages && ends; i++) {
         plan.cuts[0].stages[i].from = i > 0 ? ends[i - 1] : 0;
         plan.cuts[0].stages[i].to = ends[i];
@@ -755,17 +755,18 @@ static void test_refused(void **state)
     OK(island_open("cpu,cpu,cpu,cpu", 4, &is, &err));
     llama.tied = true;
     struct model *m = make_model(&spec), *tied = make_model(&llama);
-    assert_int_equal(island_even_plan(is, m, 5, 4, &plan, &err), -ENOMEM);
+    assert_int_equal(island_even_plan(is, m, 5, 4, JOB_PIPELINE_AUTO, &plan, &err), -ENOMEM);
     assert_non_null(strstr(err.msg, "train.stages is 5, but this worker has 4 devices"));
-    OK(island_even_plan(is, m, 3, 4, &plan, &err)); /* one of them has two, and each a block */
+    OK(island_even_plan(is, m, 3, 4, JOB_PIPELINE_AUTO, &plan,
+                        &err)); /* one of them has two, and each a block */
     assert_int_equal(plan.devices, 4);
     assert_int_equal(plan.copies, 1);
     assert_int_equal(plan.cuts[0].stages[2].devices, 2);
     for (int i = 0; i < 3; i++)
         assert_int_equal(plan.cuts[0].stages[i].to - plan.cuts[0].stages[i].from, 1);
-    assert_int_equal(island_even_plan(is, m, 4, 4, &plan, &err), -ENOMEM);
+    assert_int_equal(island_even_plan(is, m, 4, 4, JOB_PIPELINE_AUTO, &plan, &err), -ENOMEM);
     assert_non_null(strstr(err.msg, "train.stages is 4, but the model has 3 blocks"));
-    OK(island_even_plan(is, tied, 2, 4, &plan, &err));
+    OK(island_even_plan(is, tied, 2, 4, JOB_PIPELINE_AUTO, &plan, &err));
     assert_int_equal(island_trainer_new(is, tied, &o, &plan, NULL, &t, &err), -EINVAL);
     model_free(m);
     model_free(tied);

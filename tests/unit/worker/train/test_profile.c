@@ -9,19 +9,30 @@
 #include "worker/pipe/planner.h"
 #include "worker/train/profile.h"
 
-static void check_costs(const struct costs *p, const struct model *m, int devices)
+/* Returns the bytes of its gradients. */
+static uint64_t check_chain(const struct costs *p, int chain, int depth)
 {
+    const struct costs_chain *c = &p->chains[chain];
     uint64_t gradients = 0;
-    assert_int_equal(p->n_devices, devices);
-    assert_int_equal(p->chains[0].n, m->spec.depth);
-    for (int i = 0; i < p->chains[0].n; i++) {
-        const struct costs_layer *l = &p->chains[0].layers[i];
+    assert_int_equal(c->n, depth);
+    for (int i = 0; i < c->n; i++) {
+        const struct costs_layer *l = &c->layers[i];
         for (int k = 0; k < p->sizes.n; k++)
             assert_true(l->f.s[k] > 0 && l->f.s[k] < 10 && l->b.s[k] > 0 && l->b.s[k] < 10 &&
                         l->w.s[k] > 0 && l->w.s[k] < 10);
         assert_true(l->step > 0 && l->out_bytes > 0 && l->slot_bytes > 0 && l->state_bytes > 0);
         gradients += l->gradient_bytes;
     }
+    return gradients;
+}
+
+static void check_costs(const struct costs *p, const struct model *m, int devices)
+{
+    uint64_t gradients = 0;
+    assert_int_equal(p->n_devices, devices);
+    assert_int_equal(p->n_chains, model_n_chains(&m->spec));
+    for (int c = 0; c < p->n_chains; c++)
+        gradients += check_chain(p, c, model_chain(m, c)->spec.depth);
     assert_true(gradients >= m->params * sizeof(float));
     for (int i = 0; i < devices; i++)
         assert_true(p->devices[i].speed > 0.01 && p->devices[i].speed < 100);
@@ -105,6 +116,16 @@ static void test_measured(void **state)
     assert_int_equal(encoders[0].captions, 0); /* none of its own was asked */
 }
 
+/* Of two chains both are measured, each as itself. */
+static void test_chains(void **state)
+{
+    struct model_spec spec = tiny_cascade();
+    const struct train_options o = options();
+    spec.depth = 4;
+    check(&spec, &o, "cpu,cpu", 2);
+    check(&spec, &o, "cpu,cpu,cpu,cpu", 4);
+}
+
 /* Frozen networks that could fill bubbles are timed layer by layer, and come back from the file. */
 static void test_frozen(void **state)
 {
@@ -169,6 +190,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_chains),
         cmocka_unit_test(test_frozen),
         cmocka_unit_test(test_refused),
     };

@@ -1,0 +1,308 @@
+/* Two chains on a pipeline's devices, a stage of each on every one, have the bits of one device:
+ * weights, moments, averages, losses and norms, joined and bidirectional, in every cut, alone and
+ * in copies. */
+#include "tests/unit/worker/train/sides.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "common/base/buf.h"
+#include "common/base/file.h"
+#include "kernels/device/device.h"
+#include "worker/train/checkpoint.h"
+
+enum { ROUNDS = 16 };
+
+static const char *const cpus[] = {NULL, "cpu", "cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu"};
+
+/* Blocks of stages, said by where each ends; NULL: about as many. */
+struct cut {
+    int stages, copies;
+    const int *base, *upscaler;
+    enum job_pipeline order;
+    int variant;
+    bool shard;
+};
+
+static struct model_spec deep_cascade(void)
+{
+    struct model_spec s = tiny_cascade();
+    s.depth = 5;
+    s.upscaler.depth = 3;
+    return s;
+}
+
+static void set_ends(struct pipe_cut *cut, const int *ends)
+{
+    for (int i = 0; i < cut->n && ends; i++) {
+        cut->stages[i].from = i > 0 ? ends[i - 1] : 0;
+        cut->stages[i].to = ends[i];
+    }
+}
+
+static struct side cut_open(const struct model *m, const struct train_options *o,
+                            const struct cut *c, struct pipe_plan *ret)
+{
+    struct err err = {0};
+    struct island *is = NULL;
+    const int n = c->stages * c->copies;
+    struct train_options share;
+    island_share_options(o, c->copies, &share);
+    OK(island_open(cpus[n], n, &is, &err));
+    OK(island_even_plan(is, m, c->stages, share.accumulate, c->order, ret, &err));
+    island_close(is);
+    set_ends(&ret->cuts[0], c->base);
+    set_ends(&ret->cuts[1], c->upscaler);
+    ret->variant = c->variant;
+    ret->shard = c->shard;
+    return side_open(cpus[n], m, o, ret, NULL);
+}
+
+static void assert_same(const struct side *a, const struct side *b, const struct model *m)
+{
+    static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V,
+                                              TRAINER_EMA, TRAINER_GRADIENT};
+    struct err err = {0};
+    float *x = model_flat_new(m), *y = model_flat_new(m);
+    for (size_t v = 0; v < sizeof all / sizeof *all; v++)
+        for (size_t i = 0; i < m->n; i++) {
+            const struct model_tensor *t = &m->tensors[i];
+            struct trainer *p = island_trainer_first(a->t), *q = island_trainer_first(b->t);
+            OK(trainer_read(p, all[v], &trainer_model(p)->tensors[i], x, &err));
+            OK(trainer_read(q, all[v], &trainer_model(q)->tensors[i], y, &err));
+            if (memcmp(x, y, t->count * sizeof *x) != 0)
+                fail_msg("vector %zu differs at %s", v, t->name);
+        }
+    mem_free(x);
+    mem_free(y);
+}
+
+static void check(const struct model_spec *spec, const struct train_options *o, const struct cut *c)
+{
+    struct err err = {0};
+    struct model *m = make_model(spec);
+    struct pipe_plan plan;
+    struct side whole = side_open(cpus[c->copies], m, o, NULL, NULL);
+    struct side cut = cut_open(m, o, c, &plan);
+    assert_int_equal(plan.chains, 2);
+    assert_int_equal(plan.order, c->order == JOB_PIPELINE_BIDIRECTIONAL ? PIPE_BIDIRECTIONAL
+                                                                        : PIPE_1F1B);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        struct step_result a, b;
+        OK(step(&whole, m, i, count_of(i), &a, &err));
+        OK(step(&cut, m, i, count_of(i), &b, &err));
+        if (!(a.loss == b.loss && a.grad_norm == b.grad_norm && a.lr == b.lr && a.step == b.step))
+            fail_msg("%d stages, %d copies, order %d.%d, step %u: loss %.17g, %.17g; norm %.17g, "
+                     "%.17g",
+                     c->stages, c->copies, c->order, c->variant, i, a.loss, b.loss, a.grad_norm,
+                     b.grad_norm);
+    }
+    assert_same(&whole, &cut, m);
+    for (int r = c->stages; r < c->stages * c->copies; r++) {
+        struct trainer *x = island_trainer_rank(cut.t, r);
+        struct trainer *y = island_trainer_rank(cut.t, r % c->stages);
+        assert_memory_equal(trainer_device(x, TRAINER_WEIGHTS), trainer_device(y, TRAINER_WEIGHTS),
+                            trainer_net(x)->weights->m->flat * sizeof(float));
+    }
+    close_side(&whole);
+    close_side(&cut);
+    model_free(m);
+}
+
+static void check_cuts(enum job_pipeline order, int variants)
+{
+    const struct model_spec spec = deep_cascade();
+    for (int accumulate = 1; accumulate <= 7; accumulate += 3)
+        for (int variant = 0; variant < variants; variant++) {
+            const struct cut cuts[] = {
+                {2, 1, NULL, NULL, order, variant, false},
+                {2, 1, (int[]){1, 5}, (int[]){2, 3}, order, variant, false},
+                {3, 1, (int[]){1, 2, 5}, NULL, order, variant, false},
+                {2, 2, (int[]){4, 5}, (int[]){1, 3}, order, variant, accumulate > 1},
+            };
+            struct train_options o = options();
+            o.accumulate = accumulate;
+            for (size_t k = 0; k < sizeof cuts / sizeof *cuts; k++)
+                check(&spec, &o, &cuts[k]);
+        }
+}
+
+static void test_joined(void **state)
+{
+    check_cuts(JOB_PIPELINE_1F1B, 1);
+}
+
+static void test_bidirectional(void **state)
+{
+    check_cuts(JOB_PIPELINE_BIDIRECTIONAL, SCHEDULE_VARIANTS);
+}
+
+static void test_precisions(void **state)
+{
+    const struct model_spec spec = deep_cascade();
+    for (int k = 0; k < 6; k++) {
+        const struct cut c = {.stages = 3,
+                              .copies = 1,
+                              .order = k % 2 ? JOB_PIPELINE_BIDIRECTIONAL : JOB_PIPELINE_1F1B};
+        struct train_options o = options();
+        o.accumulate = 3;
+        o.precision = k < 2 ? NET_BF16 : NET_F32;
+        o.recompute = k / 2 == 1;
+        o.lean = k / 2 == 2;
+        check(&spec, &o, &c);
+    }
+}
+
+/* A device has its stages' blocks alone: less memory, and each chain its own slots. */
+static void test_memory(void **state)
+{
+    const struct model_spec spec = deep_cascade();
+    struct model *m = make_model(&spec);
+    const struct cut c = {.stages = 3, .copies = 1, .order = JOB_PIPELINE_BIDIRECTIONAL};
+    struct train_options o = options();
+    struct pipe_plan plan;
+    o.accumulate = 7;
+    struct side s = cut_open(m, &o, &c, &plan);
+    uint64_t params = 0;
+    for (int r = 0; r < 3; r++) {
+        struct trainer *t = island_trainer_rank(s.t, r);
+        struct net *net = trainer_net(t);
+        const struct model *part = net->weights->m;
+        params += part->params;
+        assert_int_equal(net_slots(&net_chain(net, 0)->opt), 3 - r);
+        assert_int_equal(net_slots(&net_chain(net, 1)->opt), r + 1);
+        assert_int_equal(part->chains[1]->part.from, 2 - r); /* one block on each, descending */
+        assert_true(trainer_bytes(part, trainer_options(t), DT_F32) <
+                    trainer_bytes(m, &o, DT_F32));
+    }
+    assert_int_equal(params, m->params);
+    close_side(&s);
+    model_free(m);
+}
+
+/* A checkpoint goes on with any plan; a level is one chain's, whoever has its blocks. */
+static void test_checkpoint(void **state)
+{
+    struct err err = {0};
+    struct model_spec spec = deep_cascade();
+    spec.cut = (struct model_cut){.n_levels = 2, .block_level = {0, 0, 0, 0, 0, 1, 1, 1},
+                                  .head_level = 1};
+    struct model *m = make_model(&spec);
+    const struct train_options o = options();
+    const struct cut joined = {.stages = 2, .copies = 1, .order = JOB_PIPELINE_1F1B},
+                     both = {.stages = 3, .copies = 1, .order = JOB_PIPELINE_BIDIRECTIONAL};
+    struct pipe_plan plans[2];
+    struct step_result r[3];
+    struct side sides[] = {cut_open(m, &o, &joined, &plans[0]), cut_open(m, &o, &both, &plans[1]),
+                           side_open("cpu", m, &o, NULL, NULL)};
+    char path[] = "/tmp/skerry-chains-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    for (unsigned i = 0; i < 3; i++)
+        OK(step(&sides[0], m, i, BATCH, &r[0], &err));
+    OK(checkpoint_save(island_trainer_first(sides[0].t), path, NULL, 0, false, &err));
+    float *new = tiny_weights(m, 5), *got = model_flat_new(m);
+    for (int k = 0; k < 3; k++) {
+        if (k > 0)
+            OK(checkpoint_load(island_trainer_first(sides[k].t), path, NULL, &err));
+        OK(trainer_set_level(island_trainer_first(sides[k].t), 1, new, &err));
+        OK(island_trainer_follow(sides[k].t, ISLAND_ALL, &err));
+        OK(trainer_get_level(island_trainer_first(sides[k].t), 1, got, &err));
+        for (size_t i = 0; i < m->n; i++) {
+            const struct model_tensor *t = &m->tensors[i];
+            if (t->level == 1)
+                assert_memory_equal(got + t->offset, new + t->offset, t->count * sizeof *got);
+        }
+        OK(step(&sides[k], m, 9, BATCH, &r[k], &err));
+        assert_true(r[k].loss == r[0].loss && r[k].grad_norm == r[0].grad_norm);
+        assert_same(&sides[0], &sides[k], m);
+    }
+    (void)unlink(path);
+    mem_free(new);
+    mem_free(got);
+    for (int k = 0; k < 3; k++)
+        close_side(&sides[k]);
+    model_free(m);
+}
+
+/* A trace says which chain each pass is of. */
+static void test_trace(void **state)
+{
+    static const char *const words[] = {"cpu, copy 0, stage 1, upscaler's stage 0", "\"F 1 base\"",
+                                        "\"B 0 upscaler\"", "\"SEND states 1 upscaler\"",
+                                        "\"RECV gradients 0 base\""};
+    struct err err = {0};
+    const struct model_spec spec = deep_cascade();
+    struct model *m = make_model(&spec);
+    const struct train_options o = options();
+    const struct cut c = {.stages = 2, .copies = 1, .order = JOB_PIPELINE_BIDIRECTIONAL};
+    struct pipe_plan plan;
+    struct step_result r;
+    struct buf text;
+    char path[] = "/tmp/skerry-trace-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    struct side s = cut_open(m, &o, &c, &plan);
+    island_trainer_trace(s.t, path);
+    OK(step(&s, m, 0, BATCH, &r, &err));
+    OK(file_read(path, 1 << 20, &text, &err));
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strstr(buf_str(&text), words[i]))
+            fail_msg("no %s in %s", words[i], buf_str(&text));
+    buf_release(&text);
+    (void)unlink(path);
+    close_side(&s);
+    model_free(m);
+}
+
+/* Divergence is seen by all devices, and leaves them as they were. */
+static void test_diverged(void **state)
+{
+    struct err err = {0};
+    const struct model_spec spec = deep_cascade();
+    struct model *m = make_model(&spec);
+    const struct train_options o = options();
+    const struct cut c = {.stages = 2, .copies = 1, .order = JOB_PIPELINE_BIDIRECTIONAL};
+    struct pipe_plan plan;
+    struct step_result r;
+    struct side s = cut_open(m, &o, &c, &plan);
+    float *flat = tiny_weights(m, 21), *got = model_flat_new(m);
+    flat[model_find(m, "upscaler.final_layer.linear.bias")->offset] = 1e30f;
+    OK(trainer_set(island_trainer_first(s.t), flat, &err));
+    assert_int_equal(step(&s, m, 0, BATCH, &r, &err), -EDOM);
+    OK(trainer_get(island_trainer_first(s.t), got, &err));
+    assert_memory_equal(flat, got, m->flat * sizeof *got);
+    mem_free(flat);
+    mem_free(got);
+    close_side(&s);
+    model_free(m);
+}
+
+static void test_refused(void **state)
+{
+    struct err err = {0};
+    const struct model_spec spec = deep_cascade();
+    struct model *m = make_model(&spec);
+    struct island *is = NULL;
+    struct pipe_plan plan;
+    OK(island_open("cpu,cpu,cpu,cpu", 4, &is, &err));
+    assert_int_equal(island_even_plan(is, m, 4, 4, JOB_PIPELINE_AUTO, &plan, &err), -ENOMEM);
+    assert_non_null(strstr(err.msg, "train.stages is 4, but the upscaler has 3 blocks"));
+    assert_int_equal(island_even_plan(is, m, 3, 4, JOB_PIPELINE_AUTO, &plan, &err), -ENOMEM);
+    assert_non_null(strstr(err.msg, "take a number that divides them"));
+    island_close(is);
+    model_free(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_joined),     cmocka_unit_test(test_bidirectional),
+        cmocka_unit_test(test_precisions), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_diverged),   cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
