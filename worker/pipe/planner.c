@@ -171,6 +171,25 @@ static int try_pipelines(struct planner *s, const struct pipe_plan *like, int mi
     return rc;
 }
 
+/* Joined, each chain is cut as it would be alone: one runs behind the other, so what counts is how
+ * even the stages of each are, not the sum of both on a device. */
+static int try_apart(struct planner *s, const struct cuts_problem problem[2],
+                     const struct pipe_plan *like, double bound)
+{
+    struct pipe_plan plan = *like;
+    for (int c = 0; c < 2; c++) {
+        struct cuts_problem alone = problem[c];
+        int n;
+        alone.stages = s->share.n_devices;
+        alone.width = 1;
+        const int rc = cuts_best(&alone, 1, s->cuts, &n, s->err);
+        if (rc < 0 || n == 0)
+            return rc;
+        plan.cuts[c] = s->cuts[0].cut;
+    }
+    return time_plan(s, &plan, bound);
+}
+
 static int try_pair(struct planner *s, const struct pipe_plan *like, int micros, int samples,
                     bool reversed)
 {
@@ -191,7 +210,9 @@ static int try_pair(struct planner *s, const struct pipe_plan *like, int micros,
     const int rc = cuts_pair(problem, reversed, plan.cuts, &t0, &found, s->err);
     if (rc < 0 || !found)
         return rc;
-    return time_plan(s, &plan, (2 * micros + 2 * s->share.n_devices - 2) * t0 / 2);
+    const double bound = (2 * micros + 2 * s->share.n_devices - 2) * t0 / 2;
+    const int apart = reversed ? 0 : try_apart(s, problem, &plan, bound);
+    return apart < 0 ? apart : time_plan(s, &plan, bound);
 }
 
 static int try_data(struct planner *s, const struct pipe_plan *like, int micros, int samples)
