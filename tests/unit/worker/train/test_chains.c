@@ -85,8 +85,8 @@ static void check(const struct model_spec *spec, const struct train_options *o, 
     struct side whole = side_open(cpus[c->copies], m, o, NULL, NULL);
     struct side cut = cut_open(m, o, c, &plan);
     assert_int_equal(plan.chains, 2);
-    assert_int_equal(plan.order, c->order == JOB_PIPELINE_BIDIRECTIONAL ? PIPE_BIDIRECTIONAL
-                                                                        : PIPE_1F1B);
+    assert_int_equal(plan.order,
+                     c->order == JOB_PIPELINE_BIDIRECTIONAL ? PIPE_BIDIRECTIONAL : PIPE_1F1B);
     for (unsigned i = 0; i < ROUNDS; i++) {
         struct step_result a, b;
         OK(step(&whole, m, i, count_of(i), &a, &err));
@@ -172,8 +172,7 @@ static void test_memory(void **state)
         assert_int_equal(net_slots(&net_chain(net, 0)->opt), 3 - r);
         assert_int_equal(net_slots(&net_chain(net, 1)->opt), r + 1);
         assert_int_equal(part->chains[1]->part.from, 2 - r); /* one block on each, descending */
-        assert_true(trainer_bytes(part, trainer_options(t), DT_F32) <
-                    trainer_bytes(m, &o, DT_F32));
+        assert_true(trainer_bytes(part, trainer_options(t), DT_F32) < trainer_bytes(m, &o, DT_F32));
     }
     assert_int_equal(params, m->params);
     close_side(&s);
@@ -185,8 +184,8 @@ static void test_checkpoint(void **state)
 {
     struct err err = {0};
     struct model_spec spec = deep_cascade();
-    spec.cut = (struct model_cut){.n_levels = 2, .block_level = {0, 0, 0, 0, 0, 1, 1, 1},
-                                  .head_level = 1};
+    spec.cut =
+        (struct model_cut){.n_levels = 2, .block_level = {0, 0, 0, 0, 0, 1, 1, 1}, .head_level = 1};
     struct model *m = make_model(&spec);
     const struct train_options o = options();
     const struct cut joined = {.stages = 2, .copies = 1, .order = JOB_PIPELINE_1F1B},
