@@ -656,19 +656,23 @@ static unsigned part_at(unsigned count, int copy, int n)
     return (unsigned)((uint64_t)count * (uint64_t)copy / (uint64_t)n);
 }
 
-/* Has every rank samples of its copy's last micro-batch? */
+/* Has every rank samples of its copy's last micro-batch, and of two chains each copy as many
+ * micro-batches? */
 static bool all_end_alike(const struct island_trainer *t)
 {
-    const unsigned most = (unsigned)train_micro_batch(&t->share);
+    const unsigned micro = (unsigned)train_micro_batch(&t->share);
     const unsigned copies = (unsigned)t->plan.copies;
     const unsigned width = (unsigned)pipe_width(&t->plan);
-    for (unsigned n = t->batch.count / copies; n <= (t->batch.count + copies - 1) / copies; n++)
-        if (n == 0 || (n - 1) % most + 1 < width)
+    const unsigned least = t->batch.count / copies, most = (t->batch.count + copies - 1) / copies;
+    for (unsigned n = least; n <= most; n++)
+        if (n == 0 || (n - 1) % micro + 1 < width)
             return false;
-    return true;
+    return t->plan.chains == 1 || (least - 1) / micro == (most - 1) / micro;
 }
 
-/* A rank that has no samples of the last micro-batch names no gradients in it: then none does. */
+/* A rank that has no samples of the last micro-batch names no gradients in it: then none does.
+ * Which of two chains that go opposite ways ends first at a device depends on how many
+ * micro-batches there are: copies of unlike numbers would name gradients in unlike orders. */
 static enum reducer_how how_to_reduce(const struct island_trainer *t)
 {
     const struct batch *b = &t->batch;
