@@ -294,6 +294,35 @@ static void stages_that_do_not_divide(void **state)
     end(&r);
 }
 
+#define CASCADE(train)                                                                             \
+    "name: x\nseed: 1\ndata: {path: x, image_size: 32}\n"                                          \
+    "model: {patch: 4, dim: 32, depth: 3, heads: 2}\n"                                             \
+    "upscaler: {low_side: 8, patch: 8, dim: 32, depth: 2}\n"                                       \
+    "train: {batch: 12, accumulate: 4, parallel: pipeline" train "}\n"                             \
+    "outer: {rounds: 2, steps: 2}\n"
+
+static void shared(const char *devices, bool cards, const char *job, const char *way)
+{
+    struct rig r;
+    struct replica *replica = NULL;
+    begin_on(&r, devices, job, PLENTY);
+    for (int i = 0; i < island_size(r.is); i++)
+        island_device(r.is, i)->unified = !cards;
+    OK(get(&r, 0, &replica, err));
+    if (!strstr(replica->way, way))
+        fail_msg("'%s' does not say '%s'", replica->way, way);
+    end(&r);
+}
+
+/* Cards, of which these have the memory, run two chains one behind the other, whatever is asked. */
+static void two_chains_on_cards(void **state)
+{
+    static const char both[] = CASCADE(", pipeline: bidirectional"), any[] = CASCADE("");
+    shared("cpu,cpu", false, both, " in 2 stages (bidirectional)");
+    shared("cpu,cpu", true, both, " in 2 stages (joined)");
+    shared("cpu,cpu", true, any, " in 2 stages (joined)");
+}
+
 static int no_weights(void *arg, int expert, float *flat, struct err *e)
 {
     (void)arg;
@@ -391,6 +420,7 @@ int main(void)
         cmocka_unit_test(smaller_steps),
         cmocka_unit_test(smaller_steps_of_wide_stages),
         cmocka_unit_test(stages_that_do_not_divide),
+        cmocka_unit_test(two_chains_on_cards),
         cmocka_unit_test(teachers_are_planned),
         cmocka_unit_test(other_encoders),
     };
