@@ -641,8 +641,10 @@ static char *path_of(const struct island *is, const struct model *m,
         hash_update(&h, m->tensors[i].name, strlen(m->tensors[i].name) + 1);
         hash_update(&h, m->tensors[i].shape, sizeof m->tensors[i].shape);
     }
-    const int tokens = model_tokens(&m->spec);
-    hash_update(&h, &tokens, sizeof tokens);
+    for (int c = 0; c < model_n_chains(&m->spec); c++) {
+        const int tokens = model_tokens(&model_chain(m, c)->spec);
+        hash_update(&h, &tokens, sizeof tokens);
+    }
     hash_final(&h, sum);
     hash_hex(sum, 8, hex);
     return str_printf("%s/profile-%s.json", state_dir, hex);

@@ -116,7 +116,49 @@ static void test_measured(void **state)
     assert_int_equal(encoders[0].captions, 0); /* none of its own was asked */
 }
 
-/* Of two chains both are measured, each as itself. */
+/* Seconds of the second block, at the most samples. */
+static double second_block(const struct costs *p, int chain)
+{
+    const struct costs_layer *l = &p->chains[chain].layers[1];
+    const int at = p->sizes.n - 1;
+    return l->f.s[at] + l->b.s[at] + l->w.s[at];
+}
+
+/* Each of two chains is measured as itself; larger pictures for the same weights are another
+ * model. */
+static void test_larger_upscaler(void **state)
+{
+    char folder[] = "/tmp/skerry-profile-XXXXXX";
+    struct model_spec spec = tiny_cascade();
+    const struct train_options o = options();
+    struct island *is = NULL;
+    struct err err = {0};
+    assert_non_null(mkdtemp(folder));
+    OK(island_open("cpu,cpu", 2, &is, &err));
+    spec.depth = 3;
+    spec.upscaler.depth = 3;
+    spec.upscaler.dim = 64;
+    spec.upscaler.mlp = 256;
+    for (int k = 0; k < 2; k++) {
+        struct file_names names;
+        struct costs p;
+        spec.upscaler.image = k == 0 ? 48 : 24;
+        struct model *m = make_model(&spec);
+        OK(profile_get(is, m, &o, UINT64_MAX, folder, &p, &err));
+        if (second_block(&p, 1) < 4 * second_block(&p, 0))
+            fail_msg("%g s of the upscaler, %g s of the base", second_block(&p, 1),
+                     second_block(&p, 0));
+        OK(file_list(folder, 8, &names, &err));
+        assert_int_equal(names.n, k + 1);
+        file_names_release(&names);
+        costs_release(&p);
+        model_free(m);
+    }
+    OK(file_remove_tree(folder, &err));
+    island_close(is);
+}
+
+/* Of two chains both are measured. */
 static void test_chains(void **state)
 {
     struct model_spec spec = tiny_cascade();
@@ -189,9 +231,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_measured),
-        cmocka_unit_test(test_chains),
-        cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_measured),        cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_larger_upscaler), cmocka_unit_test(test_frozen),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
