@@ -284,14 +284,14 @@ static void take_plan(struct train_options *opt, const struct phase_plan *plan)
 }
 
 /* Data parallelism where it fits and nothing else is asked for, else the fewest stages that do;
- * such that do not divide the devices where none that does will do.  Sets opt->accumulate where
- * that is for us to choose. */
+ * such that do not divide the devices where none that does will do, of one chain.  Sets
+ * opt->accumulate where that is for us to choose. */
 static int plan_phase(const struct replicas *rs, const struct model *m, struct train_options *opt,
                       struct phase_plan *ret, struct err *err)
 {
     const int n = island_size(rs->is);
     const bool cut = n > 1 && may_cut(m, opt);
-    const bool asked = wants_pipeline(opt);
+    const bool asked = wants_pipeline(opt), joins = model_n_chains(&m->spec) > 1;
     const int from = !cut ? 1 : opt->stages > 0 ? opt->stages : asked ? 2 : 1;
     const int to = !cut ? 1 : opt->stages > 0 ? opt->stages : n;
     struct err first = {0};
@@ -300,7 +300,8 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
         const int s = from + i % (to - from + 1);
         const bool divides = i <= to - from;
         struct err why = {0};
-        if (from < to && ((n % s == 0) != divides || s > model_least_blocks(&m->spec)))
+        if (from < to &&
+            ((n % s == 0) != divides || (joins && !divides) || s > model_least_blocks(&m->spec)))
             continue;
         rc = plan_shared(rs, m, opt, s, ret, &why);
         if (tried++ == 0)

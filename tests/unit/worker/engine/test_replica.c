@@ -323,6 +323,13 @@ static void two_chains_on_cards(void **state)
     shared("cpu,cpu", true, any, " in 2 stages (joined)");
 }
 
+/* Three devices and an upscaler of two blocks: no number of stages will do, and none was asked
+ * for. */
+static void two_chains_that_do_not_divide(void **state)
+{
+    shared("cpu,cpu,cpu", false, CASCADE(""), " on 3 devices");
+}
+
 static int no_weights(void *arg, int expert, float *flat, struct err *e)
 {
     (void)arg;
@@ -421,6 +428,7 @@ int main(void)
         cmocka_unit_test(smaller_steps_of_wide_stages),
         cmocka_unit_test(stages_that_do_not_divide),
         cmocka_unit_test(two_chains_on_cards),
+        cmocka_unit_test(two_chains_that_do_not_divide),
         cmocka_unit_test(teachers_are_planned),
         cmocka_unit_test(other_encoders),
     };
