@@ -103,10 +103,11 @@ def test_two_chains_have_the_bits_of_one_device(swarm, tmp_path):
     found = {}
     for device in ("cpu", "cpu,cpu"):
         swarm.worker(device, device=device, threads=2)
+        parallel = "pipeline" if "," in device else "auto"
         for order in ("1f1b", "bidirectional"):
             with open(path, "w", encoding="utf-8") as f:
                 f.write(plain.replace("train: {", "upscaler: {low_side: 8, depth: 3}\n"
-                                      f"train: {{parallel: pipeline, accumulate: 4, pipeline: {order}, ", 1))
+                                      f"train: {{parallel: {parallel}, accumulate: 4, pipeline: {order}, ", 1))
             done = swarm.submit(path)
             swarm.wait_job(done, "done")
             out = tmp_path / f"{device}-{order}"
@@ -118,6 +119,7 @@ def test_two_chains_have_the_bits_of_one_device(swarm, tmp_path):
         assert tensors.keys() == found["cpu", "1f1b"].keys()
         for name, values in tensors.items():
             assert np.array_equal(values, found["cpu", "1f1b"][name]), (device, order, name)
+    assert "the job asks for a pipeline, but this worker has one device" in swarm.log("cpu"), "bidirectional asks"
     for order in ("joined", "bidirectional"):
         assert f"over 1 pipeline of 2 stages ({order}) in 4 micro-batches" in swarm.log("cpu,cpu")
         assert re.search(f"predicted: {order} of 2 stages in 4 micro-batches .* s a step", swarm.log("cpu,cpu"))

@@ -423,9 +423,13 @@ static void try_both(struct replicas *rs, const struct work *w, const struct mod
 }
 
 /* A plan does not fit: is there one that needs less? */
-static bool give_way(struct train_options *opt, const struct phase_plan *plan)
+static bool give_way(struct train_options *opt, const struct phase_plan *plan,
+                     const struct err *why)
 {
-    if (plan->pipe.order == PIPE_SPLIT && opt->pipeline == JOB_PIPELINE_AUTO) {
+    const enum pipe_order order = plan->pipe.order;
+    if ((order == PIPE_SPLIT || order == PIPE_BIDIRECTIONAL) &&
+        opt->pipeline == JOB_PIPELINE_AUTO) {
+        log_info("replica", "%s does not fit: %s", pipe_plan_name(&plan->pipe), why->msg);
         opt->pipeline = JOB_PIPELINE_1F1B;
         return true;
     }
@@ -486,7 +490,7 @@ static void plan_by_profile(struct replicas *rs, const struct work *w, const str
     take_plan(opt, ret);
     if (ret->costs != costs)
         costs_free(costs);
-    if (rc == -ENOMEM && give_way(opt, &other))
+    if (rc == -ENOMEM && give_way(opt, &other, &err))
         plan_by_profile(rs, w, m, opt, ret);
 }
 
@@ -562,7 +566,9 @@ static void say(const struct phase_plan *plan, const struct train_options *opt)
              str_human_bytes(p->activations + p->workspace, grows), str_human_bytes(p->room, room),
              opt->batch, over, share.accumulate, share.accumulate == 1 ? "" : "es",
              opt->lean ? ", GELUs made twice" : "");
-    if ((wants_pipeline(opt) || opt->pipeline == JOB_PIPELINE_SPLIT) && stages == 1)
+    if ((wants_pipeline(opt) || opt->pipeline == JOB_PIPELINE_SPLIT ||
+         opt->pipeline == JOB_PIPELINE_BIDIRECTIONAL) &&
+        stages == 1)
         log_warn("replica",
                  "the job asks for a pipeline, but %s: the whole model trains on each device",
                  copies == 1 ? "this worker has one device" : "this network is not cut");

@@ -511,11 +511,11 @@ static void describe(const struct planner_candidate *c, char out[64])
     if (c->plan.order == PIPE_DATA)
         snprintf(out, 64, "data parallelism");
     else
-        snprintf(out, 64, "%s with %d stages%s", pipe_order_name(c->plan.order), n,
+        snprintf(out, 64, "%s with %d stages%s", pipe_plan_name(&c->plan), n,
                  c->plan.copies > 1 ? " in copies" : "");
 }
 
-static int choose(struct planner_result *r, struct err *err)
+static int choose(const struct planner *s, struct planner_result *r)
 {
     double least = INFINITY;
     int fastest = 0, chosen = -1;
@@ -528,8 +528,11 @@ static int choose(struct planner_result *r, struct err *err)
         if (r->of[o].possible && r->of[o].seconds <= least * (1 + PLANNER_SAME))
             chosen = o;
     if (chosen < 0) {
-        const struct planner_candidate *data = &r->of[PIPE_DATA], *pipe = &r->of[PIPE_1F1B];
-        return err_set(err, -ENOMEM, "no plan: %s; as a pipeline: %s", data->why, pipe->why);
+        int pipe = PIPE_1F1B; /* the simplest that was asked for */
+        while (pipe + 1 < PIPE_ORDERS && !asked(s, (enum pipe_order)pipe))
+            pipe++;
+        return err_set(s->err, -ENOMEM, "no plan: %s; as a pipeline: %s", r->of[PIPE_DATA].why,
+                       r->of[pipe].why);
     }
     char name[64], other[64];
     const struct planner_candidate *c = &r->of[chosen], *f = &r->of[fastest];
@@ -591,7 +594,7 @@ static int plan_all(struct planner *s, struct planner_result *r)
         rc = fill_all(s, r);
     for (enum pipe_order o = 0; o < PIPE_ORDERS; o++)
         why_not(s, o, &r->of[o]);
-    return rc < 0 ? rc : choose(r, s->err);
+    return rc < 0 ? rc : choose(s, r);
 }
 
 int planner_search(const struct costs *p, const struct planner_options *opt,

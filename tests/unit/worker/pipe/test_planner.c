@@ -186,6 +186,13 @@ static void test_cascade(void **state)
     assert_string_equal(r.of[PIPE_SPLIT].why, "it is for one chain");
     assert_string_equal(r.of[PIPE_DATA].why, "it has one stage");
     planner_release(&r);
+    /* One order alone, which does not fit: the reason is that order's. */
+    struct err err = {0};
+    opt.orders = PLANNER_BIT(PIPE_BIDIRECTIONAL);
+    for (int l = 0; l < p.chains[0].n; l++)
+        p.chains[0].layers[l].weight_bytes = UINT64_C(1) << 45;
+    assert_int_equal(planner_search(&p, &opt, &r, &err), -ENOMEM);
+    assert_non_null(strstr(err.msg, "as a pipeline: no cut into stages fits on these devices"));
     costs_release(&p);
 }
 
