@@ -43,16 +43,18 @@ static struct planner_options options(const struct job_train *t)
     return o;
 }
 
-static void show_candidate(const struct planner_candidate *c, enum pipe_order o, FILE *out)
+static void show_candidate(const struct costs *p, const struct planner_candidate *c,
+                           enum pipe_order o, FILE *out)
 {
     char memory[STR_HUMAN_MAX];
+    const char *name = pipe_plan_name(&(struct pipe_plan){.order = o, .chains = p->n_chains});
     if (!c->possible) {
-        (void)fprintf(out, "%-14s %s\n", pipe_order_name(o), c->why);
+        (void)fprintf(out, "%-14s %s\n", name, c->why);
         return;
     }
-    (void)fprintf(out, "%-14s %6d %6d %6d %10.4g %10.4g %6.1f %% %6.1f %% %6.0f %% %10s%s\n",
-                  pipe_order_name(o), c->plan.cuts[0].n, c->plan.copies, c->plan.cuts[0].micros,
-                  c->plain, c->seconds, 100 * c->idle_before, 100 * c->idle, 100 * c->inside,
+    (void)fprintf(out, "%-14s %6d %6d %6d %10.4g %10.4g %6.1f %% %6.1f %% %6.0f %% %10s%s\n", name,
+                  c->plan.cuts[0].n, c->plan.copies, c->plan.cuts[0].micros, c->plain, c->seconds,
+                  100 * c->idle_before, 100 * c->idle, 100 * c->inside,
                   str_human_bytes(c->memory, memory), c->plan.shard ? "  shared state" : "");
 }
 
@@ -78,7 +80,7 @@ static void show(const struct costs *p, const struct planner_options *opt,
     (void)fprintf(out, "%-14s %6s %6s %6s %10s %10s %8s %8s %8s %10s\n", "", "stages", "copies",
                   "micro", "s trained", "s a step", "bubbles", "left", "filled", "memory");
     for (enum pipe_order o = 0; o < PIPE_ORDERS; o++)
-        show_candidate(&r->of[o], o, out);
+        show_candidate(p, &r->of[o], o, out);
     (void)fprintf(out, "\n%s\n", r->why);
     show_stages(p, &r->of[r->chosen], out);
 }

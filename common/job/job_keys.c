@@ -254,8 +254,8 @@ static const struct conf_key train_keys[] = {
                 "the weights alone. auto: where they would not fit otherwise"),
     CONF(struct job_train, stages, INT, .def = "auto", .zero = "auto", .min = 2, .max = 16,
          .doc = "of a pipeline; where they divide a worker's devices these are as many pipelines "
-                "as there is room for, else some stages have several devices. auto: as many as "
-                "are predicted to be fastest"),
+                "as there is room for; where they do not, some stages have several devices, and a "
+                "model with an upscaler is refused. auto: as many as are predicted to be fastest"),
     CONF_END,
 };
 

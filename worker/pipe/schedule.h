@@ -121,8 +121,8 @@ struct pipe_schedule {
 /* p has the devices of one copy (costs_share), and the plan keeps to the limits above.  Orders that
  * are found by trying (split, bidirectional) come in SCHEDULE_VARIANTS, of which the caller takes
  * the fastest.  Split has one more, SCHEDULE_EARLY: of which 1F1B's lists are made, for
- * schedule_send_early, once they are filled or will not be.  p may be NULL but for bidirectional:
- * layers are then alike, their three passes, too, and links free.  -ENOMEM. */
+ * schedule_send_early, once they are filled or will not be.  p may be NULL: layers are then alike,
+ * their three passes, too, and links free.  -ENOMEM. */
 #define SCHEDULE_VARIANTS 6
 #define SCHEDULE_EARLY SCHEDULE_VARIANTS
 int schedule_make(const struct costs *p, const struct pipe_plan *plan, struct pipe_schedule *ret,

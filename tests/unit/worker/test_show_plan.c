@@ -88,7 +88,7 @@ static void test_chains(void **state)
     char asked[512];
     assert_int_equal(file_write_atomic(f->profile, cascade, strlen(cascade), 0600, NULL), 0);
     char *text = shown(f);
-    assert_non_null(strstr(text, "\n1f1b                2      1      4         54         54"));
+    assert_non_null(strstr(text, "\njoined              2      1      4         54         54"));
     assert_non_null(strstr(text, "\nbidirectional       2      1      4         48 "));
     assert_non_null(strstr(text, "  base layers "));
     assert_non_null(strstr(text, "  upscaler layers "));
@@ -100,7 +100,7 @@ static void test_chains(void **state)
                    strstr(job, "recipe:"));
     assert_int_equal(file_write_atomic(f->job, asked, strlen(asked), 0600, NULL), 0);
     text = shown(f);
-    assert_non_null(strstr(text, "\n1f1b           not asked for\n"));
+    assert_non_null(strstr(text, "\njoined         not asked for\n"));
     assert_non_null(strstr(text, "\nbidirectional       2      1      4         48 "));
     free(text);
     assert_int_equal(file_write_atomic(f->job, job, strlen(job), 0600, NULL), 0);
