@@ -650,6 +650,22 @@ static char *path_of(const struct island *is, const struct model *m,
     return str_printf("%s/profile-%s.json", state_dir, hex);
 }
 
+/* Of the first block of each chain, at the most samples. */
+static void say_measured(const struct costs *p, double seconds, int samples)
+{
+    char blocks[96] = "";
+    for (int c = 0; c < p->n_chains; c++) {
+        const struct costs_layer *l = p->chains[c].layers;
+        const int at = p->sizes.n - 1;
+        const size_t n = strlen(blocks);
+        (void)snprintf(blocks + n, sizeof blocks - n, "%s%.3g s", c > 0 ? " and " : "",
+                       l->f.s[at] + l->b.s[at] + l->w.s[at]);
+    }
+    log_info("profile", "measured in %.1f s what a block%s here: %s for %d samples", seconds,
+             p->n_chains > 1 ? " of the base and one of the upscaler cost" : " costs", blocks,
+             samples);
+}
+
 void profile_forget(const struct island *is, const struct model *m, const struct train_options *opt,
                     const char *state_dir)
 {
@@ -698,11 +714,8 @@ int profile_get(struct island *is, const struct model *m, const struct train_opt
     rc = measure(t, err);
     if (rc == 0)
         rc = fill(t, memory, ret, err);
-    const int at = t->sizes.n - 1;
-    const struct costs_layer *block = rc == 0 ? ret->chains[0].layers : NULL;
-    if (block)
-        log_info("profile", "measured in %.1f s what a block costs here: %.3g s for %d samples",
-                 seconds_since(begun), block->f.s[at] + block->b.s[at] + block->w.s[at], most);
+    if (rc == 0)
+        say_measured(ret, seconds_since(begun), most);
     if (rc == 0 &&
         costs_write(path, ret, &why) < 0) /* without it the next process measures again */
         log_warn("profile", "not kept: %s", why.msg);
