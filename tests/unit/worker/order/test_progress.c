@@ -123,7 +123,7 @@ static void names_of_numbers_are_bounded(void **state)
     assert_int_equal(progress_number(&p, "more", &err), -ERR_TRAINER);
     assert_string_equal(err.msg,
                         "the trainer tells a number 'more' beside 16 others, which is one more "
-                        "than a phase can have");
+                        "than a task can have");
     assert_int_equal(progress_number(&p, "n3", &err), 3);
 }
 
