@@ -98,15 +98,17 @@ static bool holds(void *arg, uint64_t holder)
     return access_holds(&co->state, holder, (int64_t)clock_wall_ms());
 }
 
-static void on_stored(void *arg, const struct blob_id *id, uint64_t size)
+static void on_stored(void *arg, const struct blob_id *id, uint64_t size, bool here)
 {
     struct coordinator *co = arg;
-    co->bytes_here.data_up += size;
+    co->bytes_here.data_up += here ? size : 0;
 }
 
-static void on_served(void *arg, const struct blob_id *id, uint64_t size)
+static void on_served(void *arg, const struct blob_id *id, uint64_t size, bool here)
 {
-    metrics_served(arg, id, size);
+    struct coordinator *co = arg;
+    co->bytes_here.data_down += here ? size : 0;
+    metrics_served(co, id, size);
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -262,7 +264,8 @@ static int open_http(struct coordinator *co, struct err *err)
     const unsigned threads = co->opt.store ? STORE_THREADS : DISK_THREADS;
     if (rc < 0 || (rc = pool_new(co->loop, "disk", threads, DISK_JOBS, &co->disk, err)) < 0)
         return rc;
-    struct blob_http_options b = {.store = co->blobs,
+    struct blob_http_options b = {.loop = co->loop,
+                                  .store = co->blobs,
                                   .pool = co->disk,
                                   .may_get = may_get,
                                   .holds = holds,

@@ -92,6 +92,16 @@ struct blobstore_ops {
      * left alone. */
     int (*adopt)(struct blobstore *s, const char *path, const struct blob_id *id, uint64_t size,
                  struct err *err);
+    /* Where somebody without a key of the store gets the blob himself, or puts one of `size` bytes:
+     * a URL for this method and name and a few minutes, mem_free it.  A PUT must send the headers
+     * content-length and x-amz-checksum-sha256 of this very blob.  Never waits.  -EAGAIN: the store
+     * is about to have it.  -ERR_UNIMPLEMENTED: it goes through us.  NULL: this one is a
+     * directory. */
+    int (*away)(struct blobstore *s, const struct blob_id *id, bool put, uint64_t size,
+                char **ret_url);
+    /* Somebody says to have put the blob there: looks, and has it if so.  Waits for the store.
+     * -ERR_NOTFOUND: the store has no such blob, or another.  NULL with away. */
+    int (*found)(struct blobstore *s, const struct blob_id *id, uint64_t size, struct err *err);
     /* How a store far away is; NULL: this one is a directory. */
     void (*health)(struct blobstore *s, struct blob_health *ret);
     /* Ends what waits for a store far away, on any thread: -ERR_CANCELLED. */

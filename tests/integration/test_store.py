@@ -24,13 +24,15 @@ BUSY = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce
 
 
 class Relay(http.server.ThreadingHTTPServer):
-    """Hands requests on as they are, or not: `mode` is ok, busy, denied, cut or silent."""
+    """Hands requests on as they are, or not: `mode` is ok, busy, denied, cut or silent.  `seen` has (who, method, status, bytes)."""
     daemon_threads = True
 
     def __init__(self, port):
         super().__init__(("127.0.0.1", 0), Handler)
         self.port, self.mode, self.asked, self.over = port, "ok", 0, threading.Event()
         self.refuse = None  # requests with this in their URL are busy
+        self.of_workers = "ok"  # the mode of what a worker asks itself
+        self.seen = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request, address):
@@ -44,8 +46,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *args):
         pass
 
+    def by(self):
+        return "worker" if (self.headers["User-Agent"] or "").startswith("workerd") else "coordinator"
+
     def answer(self, status, headers, body):
-        cut = self.server.mode == "cut" and self.command == "GET" and len(body) > 1
+        self.server.seen.append((self.by(), self.command, status, len(body) + int(self.headers.get("Content-Length", 0))))
+        cut = "cut" in (self.server.mode, self.by() == "worker" and self.server.of_workers) and self.command == "GET" and len(body) > 1
         self.wfile.write(f"HTTP/1.1 {status} -\r\n".encode())
         for name, value in headers:
             self.wfile.write(f"{name}: {value}\r\n".encode())
@@ -55,7 +61,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def relay(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.asked += 1
-        mode = self.server.mode
+        mode = self.server.of_workers if self.server.mode == "ok" and self.by() == "worker" else self.server.mode
         if self.server.refuse and self.server.refuse in self.path:
             mode = "busy"
         if mode == "silent":
@@ -69,7 +75,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                                    headers=dict(self.headers), stream=True, timeout=60)
             content = got.raw.read()
             headers = [(k, v) for k, v in got.headers.items() if k.lower() not in ("connection", "transfer-encoding", "content-length")]
-            length = got.headers["Content-Length"] if self.command == "HEAD" else len(content)
+            length = got.headers.get("Content-Length", 0) if self.command == "HEAD" else len(content)
             self.answer(got.status_code, [*headers, ("Content-Length", length)], content)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = relay
@@ -117,9 +123,10 @@ def one(tmp_path_factory):
 
 @pytest.fixture
 def store(one):
-    one.relay.mode = "ok"
+    one.relay.mode = one.relay.of_workers = "ok"
+    one.relay.seen.clear()
     yield one
-    one.relay.mode = "ok"
+    one.relay.mode = one.relay.of_workers = "ok"
 
 
 @contextlib.contextmanager
@@ -172,6 +179,44 @@ def test_a_job(tmp_path, store):
         assert done.returncode == 0, done.stderr
         assert health(swarm)["bytes"]["down"] > 0
         swarm.get("/metrics").text.index("skerry_blob_store_got_bytes_total")
+
+
+def data_bytes(swarm):
+    """Of blobs, between the coordinator and its clients."""
+    here = swarm.get("/v1/status").json()["bytes_here"]
+    return here["data"]
+
+
+def test_past_the_coordinator(tmp_path, store):
+    """Workers put and get blobs at the store themselves, by URLs that sign length and hash; the coordinator sends and gets none."""
+    with running(tmp_path, store, "past") as swarm:
+        for name in "ab":
+            swarm.worker(name)
+        job = swarm.submit(rounds=6, eval_every=2, sample_every=3)
+        before = data_bytes(swarm)
+        swarm.wait_job(job, "done")
+        epochs_add_up(swarm.job(job))
+        nobody_failed(swarm)
+        assert data_bytes(swarm) == before
+        seen = [(method, status) for who, method, status, _ in store.relay.seen if who == "worker"]
+        assert {m for m, _ in seen} == {"GET", "PUT"} and {s for _, s in seen} <= {200, 206}, seen
+        assert sum(m == "PUT" for m, _ in seen) >= 12, "contributions"
+        all_sent(swarm)
+        assert swarm.job(job)["modules"][0]["sha256"] in store.blobs("past")
+
+
+@pytest.mark.parametrize("mode", ["busy", "denied", "cut"])
+def test_the_store_fails_workers(tmp_path, store, mode):
+    """A store that refuses workers (an URL that has ended), is busy or cuts: they ask again, then go through the coordinator."""
+    with running(tmp_path, store, "of" + mode) as swarm:
+        for name in "ab":
+            swarm.worker(name)
+        store.relay.of_workers = mode
+        job = swarm.submit(rounds=3, steps=2)
+        swarm.wait_job(job, "done")
+        epochs_add_up(swarm.job(job))
+        nobody_failed(swarm)
+        assert [s for who, _, s, _ in store.relay.seen if who == "worker" and s in (503, 403, 206)]
 
 
 @pytest.mark.parametrize("mode", ["busy", "denied", "silent"])

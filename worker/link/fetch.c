@@ -166,6 +166,7 @@ static int launch(struct fetch *f, struct item *it, struct err *err)
         get.sha256 = n->sha256;
         get.size = n->size;
         get.cached = true;
+        get.follow = true;
     }
     int rc = fetch_resolve(f->env.token, source, url, &get.pin, err);
     if (rc == 0)

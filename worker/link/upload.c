@@ -93,6 +93,7 @@ static void put(struct upload *u, const char *ticket)
     struct err err = {0};
     struct xfer_put p = {.url = url,
                          .path = u->what.outputs[u->at].path,
+                         .sha256 = u->what.outputs[u->at].sha256,
                          .progress = on_put_progress,
                          .done = on_put,
                          .arg = u};

@@ -1,17 +1,22 @@
 #include "common/net/http/blob_http.h"
 
 #include "common/base/clock.h"
-#include "common/base/log.h"
+#include "common/base/list.h"
 #include "common/net/blobstore.h"
 #include "common/net/http/http_server.h"
+#include "common/net/loop.h"
 #include "common/net/pool.h"
 
+#define AWAY_WAIT_MS 10000u /* until the store has what it is about to have */
+#define AWAY_LOOK_MS 20u
 #define BODY_MAX ((size_t)1 << 40) /* the ticket sets the real limit */
 
 struct blob_http {
     struct blob_http_options o;
     struct http_route routes[2];
     struct blob_http_counters counters;
+    struct list waiting; /* struct waiting */
+    struct loop_timer *look;
 };
 
 /* One PUT, from its headers to its answer. */
@@ -22,7 +27,8 @@ struct upload {
     struct blob_writer *writer; /* NULL: nothing to store */
     uint64_t total;             /* of the blob; UINT64_MAX: unknown */
     uint64_t expect_end;        /* where this piece must end; UINT64_MAX: unknown */
-    bool exists, asks;
+    bool exists, asks, follows,
+        done; /* follows: may go to the store; done: says that it was there */
     struct err err;
 };
 
@@ -38,6 +44,14 @@ struct bringing {
     struct http_request *req;
     struct blob_id id;
     struct err err;
+};
+
+/* One GET of a blob that the store is about to have. */
+struct waiting {
+    struct list link;
+    struct http_request *req;
+    struct blob_id id;
+    uint64_t until_ms;
 };
 
 /* ---- tickets ---- */
@@ -108,7 +122,7 @@ static int serve(struct blob_http *b, struct http_request *r, const struct blob_
     if (strcmp(http_request_method(r), "HEAD") != 0) {
         b->counters.bytes_out += size;
         if (b->o.on_served)
-            b->o.on_served(b->o.arg, id, size);
+            b->o.on_served(b->o.arg, id, size, true);
     }
     http_reply_header(r, "Cache-Control", "private, max-age=31536000, immutable");
     http_reply_file(r, fd, size, "application/octet-stream", hex);
@@ -155,6 +169,80 @@ static void get_far(struct blob_http *b, struct http_request *r, const struct bl
     mem_free(g);
 }
 
+/* From here: out of the directory, or brought first. */
+static void get_here(struct blob_http *b, struct http_request *r, const struct blob_id *id)
+{
+    struct err err = {0};
+    const int rc = serve(b, r, id, &err);
+    if (rc == -EAGAIN)
+        get_far(b, r, id);
+    else if (rc < 0)
+        reject(b, r, &err);
+}
+
+static int send_away(struct blob_http *b, struct http_request *r, const struct blob_id *id,
+                     bool put, uint64_t size)
+{
+    struct blobstore *store = b->o.store;
+    char *url = NULL;
+    const int rc = store->ops->away(store, id, put, size, &url);
+    if (rc < 0)
+        return rc;
+    b->counters.sent_away++;
+    http_reply_header(r, "Location", url);
+    http_reply_header(r, "Cache-Control", "no-store");
+    http_reply_empty(r, 307);
+    mem_free(url);
+    return 0;
+}
+
+static int get_away(struct blob_http *b, struct http_request *r, const struct blob_id *id)
+{
+    uint64_t size = 0;
+    if (!blobstore_has(b->o.store, id, &size))
+        return -ERR_NOTFOUND;
+    const int rc = send_away(b, r, id, false, 0);
+    if (rc == 0 && b->o.on_served)
+        b->o.on_served(b->o.arg, id, size, false);
+    return rc;
+}
+
+static void on_look(void *arg)
+{
+    struct blob_http *b = arg;
+    for (struct list *l = b->waiting.next; l != &b->waiting;) {
+        struct waiting *w = list_entry(l, struct waiting, link);
+        l = l->next;
+        const int rc = get_away(b, w->req, &w->id);
+        if (rc == -EAGAIN && clock_now_ms() < w->until_ms)
+            continue;
+        if (rc < 0)
+            get_here(b, w->req, &w->id);
+        list_remove(&w->link);
+        mem_free(w);
+    }
+    if (list_empty(&b->waiting))
+        loop_timer_stop(b->look);
+}
+
+static void wait_for_store(struct blob_http *b, struct http_request *r, const struct blob_id *id)
+{
+    struct waiting *w = mem_alloc(sizeof(*w));
+    *w = (struct waiting){.req = r, .id = *id, .until_ms = clock_now_ms() + AWAY_WAIT_MS};
+    list_init(&w->link);
+    list_push(&b->waiting, &w->link);
+    if (!loop_timer_active(b->look))
+        loop_timer_start(b->look, AWAY_LOOK_MS, AWAY_LOOK_MS);
+}
+
+/* May this client be sent to the store?  done: and has it been there? */
+static bool follows(const struct blob_http *b, const struct http_request *r, bool *ret_done)
+{
+    const char *h = b->o.store->ops->away ? http_request_header(r, "Skerry-Store") : NULL;
+    *ret_done = h && strcmp(h, "done") == 0;
+    return h && (*ret_done || strcmp(h, "follow") == 0);
+}
+
 static void get(void *arg, struct http_request *r)
 {
     struct blob_http *b = arg;
@@ -169,11 +257,14 @@ static void get(void *arg, struct http_request *r)
         reject(b, r, &err);
         return;
     }
-    rc = serve(b, r, &id, &err);
+    bool done;
+    rc = -ERR_UNIMPLEMENTED;
+    if (follows(b, r, &done) && strcmp(http_request_method(r), "GET") == 0)
+        rc = get_away(b, r, &id);
     if (rc == -EAGAIN)
-        get_far(b, r, &id);
+        wait_for_store(b, r, &id);
     else if (rc < 0)
-        reject(b, r, &err);
+        get_here(b, r, &id);
 }
 
 /* ---- PUT ---- */
@@ -265,7 +356,8 @@ static int put_begin(void *arg, struct http_request *r, void **ret_sink)
                      (unsigned long long)t.max_bytes, (unsigned long long)u->total);
     if (rc == 0) {
         u->exists = blobstore_has(b->o.store, &u->id, &u->total);
-        if (!u->exists)
+        u->follows = u->asks && follows(b, r, &u->done);
+        if (!u->exists && !u->follows)
             rc = open_writer(u, t.max_bytes, from, &err);
     }
     if (rc < 0) {
@@ -317,9 +409,65 @@ static void committed(void *arg, int rc)
         b->counters.puts++;
         answer_stored(u->req, 201, &u->id, size);
         if (b->o.on_stored)
-            b->o.on_stored(b->o.arg, &u->id, size);
+            b->o.on_stored(b->o.arg, &u->id, size, true);
     }
     mem_free(u);
+}
+
+/* Nothing is at the store: to there, or as others do. */
+static void offer(struct upload *u)
+{
+    struct blob_http *b = u->owner;
+    struct err err = {0};
+    int rc = send_away(b, u->req, &u->id, true, u->total);
+    if (rc < 0 && (rc = open_writer(u, u->total, 0, &err)) == 0) {
+        answer_have(u->req, u->writer->size);
+        drop_writer(u, true);
+    } else if (rc < 0) {
+        reject(b, u->req, &err);
+    }
+    mem_free(u);
+}
+
+static int look(void *arg)
+{
+    struct upload *u = arg;
+    struct blobstore *store = u->owner->o.store;
+    return store->ops->found(store, &u->id, u->total, &u->err);
+}
+
+static void looked(void *arg, int rc)
+{
+    struct upload *u = arg;
+    struct blob_http *b = u->owner;
+    if (rc == -ERR_NOTFOUND) {
+        offer(u);
+        return;
+    }
+    if (rc < 0) { /* that the store does not say it is nobody's failure */
+        if (!u->err.code)
+            (void)err_set(&u->err, rc, "the server is stopping");
+        if (rc != -ERR_CANCELLED)
+            u->err.code = -EAGAIN;
+        reject(b, u->req, &u->err);
+    } else {
+        b->counters.puts++;
+        answer_stored(u->req, 200, &u->id, u->total);
+        if (b->o.on_stored)
+            b->o.on_stored(b->o.arg, &u->id, u->total, false);
+    }
+    mem_free(u);
+}
+
+static void put_away(struct upload *u)
+{
+    if (!u->done) {
+        offer(u);
+    } else if (pool_submit(u->owner->o.pool, look, looked, u) < 0) {
+        (void)err_set(&u->err, -EAGAIN, "too many uploads are being looked for in the store");
+        reject(u->owner, u->req, &u->err);
+        mem_free(u);
+    }
 }
 
 static void put_done(void *arg, struct http_request *r)
@@ -329,6 +477,10 @@ static void put_done(void *arg, struct http_request *r)
     if (u->exists) {
         answer_stored(r, 200, &u->id, u->total);
         mem_free(u);
+        return;
+    }
+    if (u->follows) {
+        put_away(u);
         return;
     }
     uint64_t have = u->writer->size;
@@ -358,6 +510,8 @@ int blob_http_open(struct http_server *server, const struct blob_http_options *o
     static const struct http_upload upload = {put_begin, put_data, put_abort};
     struct blob_http *b = mem_alloc(sizeof(*b));
     b->o = *o;
+    list_init(&b->waiting);
+    b->look = loop_timer_new(o->loop, on_look, b);
     b->routes[0] = (struct http_route){"GET", "/v1/blobs/{sha256}", 0, 0, get, NULL, b};
     b->routes[1] =
         (struct http_route){"PUT", "/v1/blobs/{sha256}", 0, BODY_MAX, put_done, &upload, b};
@@ -368,6 +522,15 @@ int blob_http_open(struct http_server *server, const struct blob_http_options *o
 
 void blob_http_close(struct blob_http *b)
 {
+    struct list *l;
+    if (!b)
+        return;
+    while ((l = list_pop(&b->waiting)) != NULL) {
+        struct waiting *w = list_entry(l, struct waiting, link);
+        http_reply_error(w->req, 503, "unavailable", "the server is stopping");
+        mem_free(w);
+    }
+    loop_timer_free(b->look);
     mem_free(b);
 }
 

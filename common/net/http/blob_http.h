@@ -11,7 +11,13 @@
  * content that does not match its name with 422 `hash_mismatch`, and
  * what had arrived is dropped.
  *
- * A blob that is far away is brought here before it is sent: 503 where that cannot be done now. */
+ * A blob that is far away is brought here before it is sent: 503 where that cannot be done now.
+ *
+ * A client that sends `Skerry-Store: follow` moves bytes between itself and the store where it can
+ * (docs/store.md): its GET, and its PUT that asks, are then answered 307 with a `Location` there,
+ * which is good for one request and a few minutes.  A GET of what the store is about to have waits
+ * for that, at most 10 s.  After its PUT there it asks here again, with `Skerry-Store: done`: the
+ * store is looked at, and the answer is that of any PUT that asks. */
 #ifndef COMMON_NET_HTTP_BLOB_HTTP_H
 #define COMMON_NET_HTTP_BLOB_HTTP_H
 
@@ -26,6 +32,7 @@ struct loop;
 struct pool;
 
 struct blob_http_options {
+    struct loop *loop;       /* of the server */
     struct blobstore *store; /* kept until close */
     struct pool *pool;       /* commits, and what fetches from afar, run here; kept until close */
     uint8_t key[TICKET_KEY_BYTES]; /* signs tickets */
@@ -33,10 +40,11 @@ struct blob_http_options {
     bool (*may_get)(void *arg, unsigned role, const struct blob_id *id);
     /* Does the holder of a ticket still count?  NULL: for as long as the ticket. */
     bool (*holds)(void *arg, uint64_t holder);
-    /* After a PUT became durable (may be NULL). */
-    void (*on_stored)(void *arg, const struct blob_id *id, uint64_t size);
-    /* When a GET begins to be answered, ranges count whole (may be NULL). */
-    void (*on_served)(void *arg, const struct blob_id *id, uint64_t size);
+    /* After a PUT became durable (may be NULL); here: its bytes came this way. */
+    void (*on_stored)(void *arg, const struct blob_id *id, uint64_t size, bool here);
+    /* When a GET begins to be answered, ranges count whole (may be NULL); here: its bytes go this
+     * way, else the store sends them. */
+    void (*on_served)(void *arg, const struct blob_id *id, uint64_t size, bool here);
     void *arg;
 };
 
@@ -55,6 +63,7 @@ void blob_http_ticket(const struct blob_http *b, enum ticket_method method,
 struct blob_http_counters {
     uint64_t bytes_in, bytes_out; /* blob bytes; requests served for GET count whole */
     uint64_t gets, puts, rejected;
+    uint64_t sent_away; /* answers that lead to the store */
 };
 struct blob_http_counters blob_http_counters(const struct blob_http *b);
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #define TICK_MS 200
+#define AWAY_FLOOR_S 5u
 #define ERROR_BODY_MAX 4096
 #define SIZE_MAX_DEFAULT ((uint64_t)1 << 40)
 
@@ -164,6 +165,8 @@ static void transfer_free(struct transfer *t)
     curl_slist_free_all(t->call_headers);
     buf_release(&t->answer);
     mem_free(t->url);
+    mem_free(t->away);
+    mem_free(t->location);
     mem_free(t->path);
     mem_free(t->part);
     mem_free(t->bearer);
@@ -290,6 +293,7 @@ static void verified(void *arg, int rc)
     if (rc == -ERR_HASH && !t->refetched) {
         /* Once more from the start: an old piece may have been damaged here. */
         t->refetched = true;
+        t->follow = false; /* the server looks at what its store has */
         t->tries = 0;
         retry_later(t, &err);
     } else {
@@ -326,6 +330,13 @@ static void start_verify(struct transfer *t)
 
 /* ---- running ---- */
 
+/* A store has many machines: what is silent there for long is asked for elsewhere sooner. */
+static long floor_of(const struct transfer *t)
+{
+    const uint32_t s = AWAY_FLOOR_S << (t->away_failures < 8 ? t->away_failures : 8);
+    return (long)(t->away && s < t->owner->o.floor_s ? s : t->owner->o.floor_s);
+}
+
 static void run(struct transfer *t)
 {
     struct xfer *x = t->owner;
@@ -348,7 +359,7 @@ static void run(struct transfer *t)
     curl_easy_setopt(t->easy, CURLOPT_USERAGENT, x->o.user_agent);
     curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS, (long)x->o.connect_ms);
     curl_easy_setopt(t->easy, CURLOPT_LOW_SPEED_LIMIT, (long)x->o.min_bytes_per_s);
-    curl_easy_setopt(t->easy, CURLOPT_LOW_SPEED_TIME, (long)x->o.floor_s);
+    curl_easy_setopt(t->easy, CURLOPT_LOW_SPEED_TIME, floor_of(t));
     CURLMcode mc = curl_multi_add_handle(x->multi, t->easy);
     if (mc != CURLM_OK) {
         finish(t, -ENOMEM, curl_multi_strerror(mc));
@@ -544,6 +555,7 @@ int xfer_get(struct xfer *x, const struct xfer_get *g, uint64_t *ret_id, struct 
     t->size = g->size;
     t->max_bytes = g->max_bytes ? g->max_bytes : g->size ? g->size : SIZE_MAX_DEFAULT;
     t->public_only = g->public_only;
+    t->follow = g->follow;
     t->cached = g->cached;
     t->progress = g->progress;
     t->has_sha256 = g->sha256 != NULL;
@@ -558,6 +570,9 @@ int xfer_put(struct xfer *x, const struct xfer_put *p, uint64_t *ret_id, struct 
     t->path = str_dup(p->path);
     t->progress = p->progress;
     t->asking = true;
+    t->follow = t->has_sha256 = p->sha256 != NULL;
+    if (p->sha256)
+        memcpy(t->sha256, p->sha256, sizeof(t->sha256));
     return enqueue(x, t, p->url, ret_id, err);
 }
 

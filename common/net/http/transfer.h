@@ -10,6 +10,11 @@
  * There is no total timeout: a transfer is cut when it moves less than
  * min_bytes_per_s over floor_s, and tried again.
  *
+ * A blob's server may lead to its object store (blob_http.h) where `follow` allows it: the transfer
+ * then goes there for one attempt, with the system's authorities and to no further place, and asks
+ * the server anew before the next, whatever went wrong: an URL that has ended, 503, a cut.  What
+ * came before stays.  After three failures in a row at the store it goes through the server.
+ *
  * Servers are trusted by `pin` (SHA-256 of the public key, 32 bytes; no
  * authority, no names) or, with pin NULL, by the system's authorities.
  *
@@ -68,6 +73,7 @@ struct xfer_get {
     /* Connect to public addresses only (address.h), whatever the name resolves to and wherever a
      * redirect leads; -EACCES names the one that was refused. */
     bool public_only;
+    bool follow; /* to the object store of its server */
     /* Whoever reads it after a loss of power looks at its hash first: nothing is flushed. */
     bool cached;
     xfer_progress_fn progress; /* may be NULL */
@@ -78,6 +84,8 @@ struct xfer_put {
     const char *url;
     const uint8_t *pin;
     const char *path; /* must not change until done */
+    /* 32 bytes that it hashes to: it may follow to the object store, which is told.  Or NULL. */
+    const uint8_t *sha256;
     xfer_progress_fn progress;
     xfer_done_fn done;
     void *arg;

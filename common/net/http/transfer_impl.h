@@ -69,8 +69,13 @@ struct transfer {
     uint64_t have;     /* put: what the server said it has */
     long status;
     uint64_t moved, progress_shown;
-    uint64_t best;  /* how far any attempt came */
-    unsigned tries; /* in a row without progress */
+    bool follow;            /* where the server leads */
+    char *away;             /* the store's URL for the next attempt; NULL: the server is asked */
+    char *location;         /* where the answer in hand leads */
+    bool was_away;          /* put: the store may have it by now */
+    unsigned away_failures; /* in a row */
+    uint64_t best;          /* how far any attempt came */
+    unsigned tries;         /* in a row without progress */
     struct loop_timer *retry;
     struct transfer_verify *verifying;
 };

@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 #define BUFFER_BYTES (128L * 1024)
+#define AWAY_FAILURES_MAX 3
+#define LOCATION_MAX 16384
 #define PACE_MS 5 /* between looks at a link that is full */
 
 void transfer_close_file(struct transfer *t)
@@ -97,6 +99,11 @@ static size_t on_header(char *data, size_t one, size_t len, void *arg)
     struct transfer *t = arg;
     unsigned long long to;
     char line[64];
+    if (t->follow && !t->away && len > 10 && len < LOCATION_MAX &&
+        strncasecmp(data, "Location: ", 10) == 0) {
+        mem_free(t->location);
+        t->location = str_ndup(data + 10, strcspn(data + 10, "\r\n"));
+    }
     if (t->kind == TRANSFER_PUT && len < sizeof(line)) {
         memcpy(line, data, len);
         line[len] = '\0';
@@ -199,11 +206,19 @@ static int prepare_get(struct transfer *t, struct err *err)
     curl_easy_setopt(t->easy, CURLOPT_MAXFILESIZE_LARGE, (curl_off_t)t->max_bytes);
     if (t->public_only)
         stay_public(t);
-    if (!t->has_pin) {
+    if (!t->has_pin && !t->follow) {
         curl_easy_setopt(t->easy, CURLOPT_FOLLOWLOCATION, 1L);
         curl_easy_setopt(t->easy, CURLOPT_MAXREDIRS, 5L);
     }
     return 0;
+}
+
+/* What the store wants to know of a blob that comes to it. */
+static void add_sum(struct transfer *t)
+{
+    char line[80] = "x-amz-checksum-sha256: ";
+    http_curl_base64(t->sha256, line + strlen(line));
+    t->headers = curl_slist_append(t->headers, line);
 }
 
 static int prepare_put(struct transfer *t, struct err *err)
@@ -215,6 +230,10 @@ static int prepare_put(struct transfer *t, struct err *err)
     if (t->fd < 0 || fstat(t->fd, &st) < 0)
         return err_errno(err, "cannot open %s", t->path);
     t->size = (uint64_t)st.st_size;
+    if (t->away) {
+        t->asking = false;
+        t->sent_from = 0;
+    }
     t->offset = t->asking ? t->size : t->sent_from;
     unsigned long long size = t->size;
     if (t->asking)
@@ -222,7 +241,9 @@ static int prepare_put(struct transfer *t, struct err *err)
     else
         snprintf(range, sizeof(range), "Content-Range: bytes %llu-%llu/%llu",
                  (unsigned long long)t->offset, size - 1, size);
-    if (t->size) /* an empty file has no range: its PUT says all */
+    if (t->away)
+        add_sum(t);
+    else if (t->size) /* an empty file has no range: its PUT says all */
         t->headers = curl_slist_append(t->headers, range);
     t->have = 0;
     curl_easy_setopt(t->easy, CURLOPT_UPLOAD, 1L);
@@ -255,12 +276,16 @@ int transfer_prepare(struct transfer *t, struct err *err)
     t->easy = curl_easy_init();
     if (!t->easy)
         return err_set(err, -ENOMEM, "libcurl gives no handle");
-    t->headers = http_curl_headers(NULL, t->bearer);
+    t->headers = http_curl_headers(NULL, t->away ? NULL : t->bearer);
+    if (t->follow && !t->away && t->away_failures < AWAY_FAILURES_MAX)
+        t->headers = curl_slist_append(t->headers,
+                                       t->was_away ? "Skerry-Store: done" : "Skerry-Store: follow");
     t->io_error = 0;
     t->status = 0;
     t->curl_error[0] = '\0';
     buf_clear(&t->answer);
-    curl_easy_setopt(t->easy, CURLOPT_URL, t->url);
+    const char *url = t->away ? t->away : t->url;
+    curl_easy_setopt(t->easy, CURLOPT_URL, url);
     curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t);
     curl_easy_setopt(t->easy, CURLOPT_ERRORBUFFER, t->curl_error);
     curl_easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, on_body);
@@ -269,7 +294,7 @@ int transfer_prepare(struct transfer *t, struct err *err)
     curl_easy_setopt(t->easy, CURLOPT_HEADERDATA, t);
     curl_easy_setopt(t->easy, CURLOPT_TCP_KEEPALIVE, 1L);
     socket_bytes_attach(&t->shared->bytes, t->easy);
-    http_curl_tls(t->easy, t->url, t->has_pin ? t->pin : NULL);
+    http_curl_tls(t->easy, url, t->has_pin && !t->away ? t->pin : NULL);
     int rc = 0;
     if (t->kind == TRANSFER_GET) {
         curl_easy_setopt(t->easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
@@ -290,6 +315,11 @@ static enum transfer_next failed(struct transfer *t, int code)
     return http_curl_is_retryable(code, t->status) ? TRANSFER_RETRY : TRANSFER_FAILED;
 }
 
+static const char *asked(const struct transfer *t)
+{
+    return t->away ? t->away : t->url;
+}
+
 static enum transfer_next judge_get(struct transfer *t, struct err *err)
 {
     if (t->status == 416 && t->offset > 0 && ftruncate(t->fd, 0) == 0) {
@@ -297,7 +327,7 @@ static enum transfer_next judge_get(struct transfer *t, struct err *err)
         return TRANSFER_RETRY;
     }
     if (t->status != 200 && t->status != 206)
-        return failed(t, http_curl_status_error(t->status, buf_str(&t->answer), t->url, err));
+        return failed(t, http_curl_status_error(t->status, buf_str(&t->answer), asked(t), err));
     if (t->size && t->offset != t->size) {
         (void)err_set(err, -ECONNRESET, "%llu of %llu bytes came", (unsigned long long)t->offset,
                       (unsigned long long)t->size);
@@ -319,12 +349,11 @@ static enum transfer_next judge_put(struct transfer *t, struct err *err)
         (void)err_set(err, -ECONNRESET, "the server took nothing");
         return news ? TRANSFER_AGAIN : TRANSFER_RETRY;
     }
-    return failed(t, http_curl_status_error(t->status, buf_str(&t->answer), t->url, err));
+    return failed(t, http_curl_status_error(t->status, buf_str(&t->answer), asked(t), err));
 }
 
-enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *err)
+static enum transfer_next judge(struct transfer *t, CURLcode rc, struct err *err)
 {
-    t->status = status_of(t);
     if (t->io_error) {
         (void)err_set(err, -t->io_error, "%s: %s", t->part ? t->part : t->path,
                       strerror(t->io_error));
@@ -345,10 +374,39 @@ enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *e
     /* A server may refuse an upload before it has read it all. */
     bool refused = t->kind == TRANSFER_PUT && t->status >= 400;
     if (rc != CURLE_OK && !refused)
-        return failed(t, http_curl_error(rc, t->curl_error, t->url, err));
+        return failed(t, http_curl_error(rc, t->curl_error, asked(t), err));
     if (t->kind == TRANSFER_GET)
         return judge_get(t, err);
     if (t->kind == TRANSFER_PUT)
         return judge_put(t, err);
     return TRANSFER_DONE;
+}
+
+/* The next attempt asks the server again: for another URL, or whether the blob is there now. */
+static enum transfer_next judge_away(struct transfer *t, CURLcode rc, struct err *err)
+{
+    const enum transfer_next next = judge(t, rc, err);
+    mem_free(t->away);
+    t->away = NULL;
+    t->was_away = t->kind == TRANSFER_PUT;
+    if (next == TRANSFER_VERIFY || t->io_error || t->over_limit)
+        return next;
+    /* Also a store that takes a blob, and then has it not, is not gone to for ever. */
+    t->away_failures = t->kind == TRANSFER_GET && t->offset > t->best ? 0 : t->away_failures + 1;
+    if (next != TRANSFER_DONE)
+        return TRANSFER_RETRY;
+    t->asking = true;
+    return TRANSFER_AGAIN;
+}
+
+enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *err)
+{
+    t->status = status_of(t);
+    if (t->away)
+        return judge_away(t, rc, err);
+    if (t->status != 307 || !t->location || rc != CURLE_OK)
+        return judge(t, rc, err);
+    t->away = t->location;
+    t->location = NULL;
+    return TRANSFER_AGAIN;
 }

@@ -1,21 +1,18 @@
-#include "common/net/s3/blob_s3.h"
+#include "common/net/s3/blob_s3_impl.h"
 
-#include <pthread.h>
 #include <search.h>
 #include <time.h>
 
 #include "common/base/clock.h"
-#include "common/base/list.h"
 #include "common/base/log.h"
-#include "common/net/blob_dir.h"
-#include "common/net/blobstore.h"
+#include "common/net/http/http_curl.h"
 
-#define THREADS 4 /* that send and delete */
 #define PAUSE_MS 1000u
 #define PAUSE_MAX_MS 30000u
 #define TIDY_EACH_MS 60000u
-#define GIVEN_UP_S 900 /* a piece of an upload that nobody wrote to for so long */
-#define IN_PREFIX "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
+#define AWAY_MAX (5ull << 30) /* of one PUT, by the manual of S3 */
+#define AWAY_LIFE_S 900       /* a request that has begun goes on */
+#define GIVEN_UP_S 900        /* a piece of an upload that nobody wrote to for so long */
 
 /* A blob that the store has, is to have, or is to lose. */
 struct object {
@@ -28,46 +25,28 @@ struct object {
     bool cached;         /* the directory has it */
     bool busy, fetching; /* a thread is at it */
     unsigned pins;
-    struct list used;  /* in store->used while cached, the longest unused first */
-    struct list waits; /* in store->work */
-};
-
-struct store {
-    struct blobstore base; /* first */
-    struct s3 *c;
-    struct blobstore *cache;
-    char *prefix; /* of names: "PREFIX/blobs/" */
-    uint64_t quota, cache_max;
-    pthread_t threads[THREADS];
-    unsigned n_threads;
-    pthread_mutex_t lock; /* guards all below, and all objects */
-    pthread_cond_t changed;
-    void *tree; /* struct object, by id */
-    struct list used, work;
-    bool stopping;
-    unsigned failures; /* in a row */
-    uint64_t paused_until_ms;
-    uint64_t tidied_ms; /* when given up uploads were looked for; 0: not yet */
+    struct list used;  /* in blob_s3->used while cached, the longest unused first */
+    struct list waits; /* in blob_s3->work */
 };
 
 struct writer {
     struct blob_writer base; /* first */
     struct blob_writer *to;
-    struct store *s;
+    struct blob_s3 *s;
     struct blob_id id;
 };
 
-static struct store *store_of(struct blobstore *s)
+static struct blob_s3 *store_of(struct blobstore *s)
 {
-    return (struct store *)(void *)s;
+    return (struct blob_s3 *)(void *)s;
 }
 
-static void lock(struct store *s)
+static void lock(struct blob_s3 *s)
 {
     pthread_mutex_lock(&s->lock);
 }
 
-static void unlock(struct store *s)
+static void unlock(struct blob_s3 *s)
 {
     pthread_mutex_unlock(&s->lock);
 }
@@ -79,20 +58,20 @@ static int order(const void *a, const void *b)
     return memcmp(a, b, sizeof(struct blob_id));
 }
 
-static struct object *find(struct store *s, const struct blob_id *id)
+static struct object *find(struct blob_s3 *s, const struct blob_id *id)
 {
     struct object *const *found = (struct object *const *)tfind(id, &s->tree, order);
     return found ? *found : NULL;
 }
 
 /* The same, or NULL where nobody is to see it. */
-static struct object *find_here(struct store *s, const struct blob_id *id)
+static struct object *find_here(struct blob_s3 *s, const struct blob_id *id)
 {
     struct object *e = find(s, id);
     return e && e->here ? e : NULL;
 }
 
-static struct object *find_or_make(struct store *s, const struct blob_id *id)
+static struct object *find_or_make(struct blob_s3 *s, const struct blob_id *id)
 {
     struct object *e = find(s, id);
     if (e)
@@ -112,7 +91,7 @@ static bool is_to_be_sent(const struct object *e)
 }
 
 /* Somebody's work, or nobody's object any more. */
-static void settle(struct store *s, struct object *e)
+static void settle(struct blob_s3 *s, struct object *e)
 {
     const bool open = is_to_be_sent(e) || (!e->here && e->stored);
     if (open && !e->busy && list_empty(&e->waits)) {
@@ -127,13 +106,13 @@ static void settle(struct store *s, struct object *e)
     mem_free(e);
 }
 
-static void used_now(struct store *s, struct object *e)
+static void used_now(struct blob_s3 *s, struct object *e)
 {
     list_remove(&e->used);
     list_push(&s->used, &e->used);
 }
 
-static void uncache(struct store *s, struct object *e)
+static void uncache(struct blob_s3 *s, struct object *e)
 {
     if (e->cached)
         (void)s->cache->ops->hide(s->cache, &e->id, NULL); /* a leftover is found at the start */
@@ -141,7 +120,7 @@ static void uncache(struct store *s, struct object *e)
     list_remove(&e->used);
 }
 
-static void appear(struct store *s, struct object *e, uint64_t size)
+static void appear(struct blob_s3 *s, struct object *e, uint64_t size)
 {
     e->touched_s = (int64_t)(clock_wall_ms() / 1000);
     if (e->here)
@@ -152,7 +131,7 @@ static void appear(struct store *s, struct object *e, uint64_t size)
     atomic_fetch_add(&s->base.count, 1);
 }
 
-static void vanish(struct store *s, struct object *e)
+static void vanish(struct blob_s3 *s, struct object *e)
 {
     if (!e->here)
         return;
@@ -169,7 +148,7 @@ static int nothing(const struct blob_id *id, struct err *err)
 }
 
 /* The directory has it. */
-static void take_in(struct store *s, const struct blob_id *id, uint64_t size)
+static void take_in(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
 {
     lock(s);
     struct object *e = find_or_make(s, id);
@@ -184,7 +163,7 @@ static void take_in(struct store *s, const struct blob_id *id, uint64_t size)
 
 /* What is left of uploads that were given up.  Whoever is refused asks again and again: it is
  * looked for once in a while. */
-static void drop_given_up(struct store *s)
+static void drop_given_up(struct blob_s3 *s)
 {
     const uint64_t now = clock_now_ms();
     if (s->tidied_ms > 0 && now - s->tidied_ms < TIDY_EACH_MS)
@@ -193,7 +172,7 @@ static void drop_given_up(struct store *s)
     (void)s->cache->ops->tidy(s->cache, (int64_t)(clock_wall_ms() / 1000) - GIVEN_UP_S, NULL);
 }
 
-static int make_room(struct store *s, uint64_t need, struct err *err)
+static int make_room(struct blob_s3 *s, uint64_t need, struct err *err)
 {
     struct list *l = s->used.next;
     while (l != &s->used && s->cache->used_bytes + need > s->cache_max) {
@@ -216,7 +195,7 @@ static int make_room(struct store *s, uint64_t need, struct err *err)
         (unsigned long long)s->cache_max);
 }
 
-static int make_room_locking(struct store *s, uint64_t need, struct err *err)
+static int make_room_locking(struct blob_s3 *s, uint64_t need, struct err *err)
 {
     lock(s);
     const int rc = make_room(s, need, err);
@@ -224,7 +203,7 @@ static int make_room_locking(struct store *s, uint64_t need, struct err *err)
     return rc;
 }
 
-static int check_quota(const struct store *s, uint64_t size, struct err *err)
+static int check_quota(const struct blob_s3 *s, uint64_t size, struct err *err)
 {
     if (s->quota == 0 || s->base.used_bytes + size <= s->quota)
         return 0;
@@ -235,7 +214,7 @@ static int check_quota(const struct store *s, uint64_t size, struct err *err)
 
 /* ---- up and away: the store's own threads ---- */
 
-static char *key_of(const struct store *s, const struct blob_id *id)
+static char *key_of(const struct blob_s3 *s, const struct blob_id *id)
 {
     char hex[BLOB_HEX_MAX];
     blob_id_hex(id, hex);
@@ -243,7 +222,7 @@ static char *key_of(const struct store *s, const struct blob_id *id)
 }
 
 /* The lock is given up meanwhile. */
-static int send_up(struct store *s, const struct blob_id *id, uint64_t size, struct err *err)
+static int send_up(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
 {
     char *key = key_of(s, id), *path = NULL;
     unlock(s);
@@ -256,7 +235,7 @@ static int send_up(struct store *s, const struct blob_id *id, uint64_t size, str
     return rc;
 }
 
-static int take_away(struct store *s, const struct blob_id *id, struct err *err)
+static int take_away(struct blob_s3 *s, const struct blob_id *id, struct err *err)
 {
     char *key = key_of(s, id);
     unlock(s);
@@ -268,7 +247,7 @@ static int take_away(struct store *s, const struct blob_id *id, struct err *err)
 
 /* After a failure all threads wait, each time longer: the store's client has tried several times.
  */
-static void note(struct store *s, int rc, const struct err *err)
+static void note(struct blob_s3 *s, int rc, const struct err *err)
 {
     if (rc == 0) {
         if (s->failures > 0)
@@ -285,7 +264,7 @@ static void note(struct store *s, int rc, const struct err *err)
     s->paused_until_ms = clock_now_ms() + (wait < PAUSE_MAX_MS ? wait : PAUSE_MAX_MS);
 }
 
-static void do_one(struct store *s, struct object *e)
+static void do_one(struct blob_s3 *s, struct object *e)
 {
     struct err err = {0};
     int rc = -ERR_CANCELLED; /* there was nothing to do */
@@ -309,7 +288,7 @@ static void do_one(struct store *s, struct object *e)
     settle(s, e);
 }
 
-static void wait_for_work(struct store *s)
+static void wait_for_work(struct blob_s3 *s)
 {
     struct timespec until;
     const uint64_t now = clock_now_ms();
@@ -326,7 +305,7 @@ static void wait_for_work(struct store *s)
 
 static void *run(void *arg)
 {
-    struct store *s = arg;
+    struct blob_s3 *s = arg;
     lock(s);
     while (!s->stopping) {
         if (list_empty(&s->work) || clock_now_ms() < s->paused_until_ms)
@@ -343,7 +322,7 @@ static void *run(void *arg)
 static int s3_stat(struct blobstore *base, const struct blob_id *id, struct blob_stat *ret,
                    struct err *err)
 {
-    struct store *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
     lock(s);
     const struct object *e = find_here(s, id);
     if (e)
@@ -354,7 +333,7 @@ static int s3_stat(struct blobstore *base, const struct blob_id *id, struct blob
 
 static int s3_touch(struct blobstore *base, const struct blob_id *id, struct err *err)
 {
-    struct store *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
     lock(s);
     struct object *e = find_here(s, id);
     if (e)
@@ -364,7 +343,7 @@ static int s3_touch(struct blobstore *base, const struct blob_id *id, struct err
 }
 
 /* Whether the directory still has what it is thought to have. */
-static bool is_cached(struct store *s, struct object *e)
+static bool is_cached(struct blob_s3 *s, struct object *e)
 {
     if (e->cached && !blobstore_has(s->cache, &e->id, NULL)) {
         e->cached = false;
@@ -383,7 +362,7 @@ static int elsewhere(struct err *err)
 static int s3_open_blob(struct blobstore *base, const struct blob_id *id, int *ret_fd,
                         uint64_t *ret_size, struct err *err)
 {
-    struct store *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
     lock(s);
     struct object *e = find_here(s, id);
     int rc;
@@ -414,7 +393,7 @@ static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64
                     struct blob_writer **ret, struct err *err);
 
 /* Into the directory; without the lock. */
-static int download(struct store *s, const struct blob_id *id, uint64_t size, struct err *err)
+static int download(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
 {
     struct blob_writer *w;
     char *key = key_of(s, id);
@@ -433,7 +412,7 @@ static int download(struct store *s, const struct blob_id *id, uint64_t size, st
 }
 
 /* The lock is given up meanwhile. */
-static int bring(struct store *s, struct object *e, struct err *err)
+static int bring(struct blob_s3 *s, struct object *e, struct err *err)
 {
     const uint64_t size = e->size;
     e->fetching = true;
@@ -459,7 +438,7 @@ static int bring(struct store *s, struct object *e, struct err *err)
 }
 
 /* Somebody else brings the blob: its failure is the failure of all who wait. */
-static int wait_for_fetch(struct store *s, const struct blob_id *id, struct err *err)
+static int wait_for_fetch(struct blob_s3 *s, const struct blob_id *id, struct err *err)
 {
     pthread_cond_wait(&s->changed, &s->lock);
     const struct object *e = find_here(s, id);
@@ -471,7 +450,7 @@ static int wait_for_fetch(struct store *s, const struct blob_id *id, struct err 
 static int s3_local(struct blobstore *base, const struct blob_id *id, bool wait, char **ret_path,
                     struct err *err)
 {
-    struct store *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
     struct object *e;
     int rc = 0;
     lock(s);
@@ -501,7 +480,7 @@ static int s3_local(struct blobstore *base, const struct blob_id *id, bool wait,
 
 static void s3_let_go(struct blobstore *base, const struct blob_id *id)
 {
-    struct store *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
     lock(s);
     struct object *e = find(s, id);
     if (e && e->pins > 0 && --e->pins == 0 && !e->here)
@@ -511,11 +490,62 @@ static void s3_let_go(struct blobstore *base, const struct blob_id *id)
     unlock(s);
 }
 
+/* ---- by others, past us ---- */
+
+static int s3_away(struct blobstore *base, const struct blob_id *id, bool put, uint64_t size,
+                   char **ret_url)
+{
+    struct blob_s3 *s = store_of(base);
+    int rc = 0;
+    lock(s);
+    const struct object *e = find(s, id);
+    if (put &&
+        (e || size == 0 || size > AWAY_MAX || s->failures > 0 || check_quota(s, size, NULL) < 0))
+        rc = -ERR_UNIMPLEMENTED; /* also while its DELETE is under way */
+    else if (!put && (!e || !e->here || e->stale || (!e->stored && s->failures > 0)))
+        rc = -ERR_UNIMPLEMENTED;
+    else if (!put && !e->stored)
+        rc = -EAGAIN;
+    unlock(s);
+    if (rc < 0)
+        return rc;
+    char *key = key_of(s, id);
+    rc = s3_presign(s->c, key, put ? size : 0, id->sha256, AWAY_LIFE_S, ret_url);
+    mem_free(key);
+    return rc < 0 ? -ERR_UNIMPLEMENTED : 0;
+}
+
+static int s3_found(struct blobstore *base, const struct blob_id *id, uint64_t size,
+                    struct err *err)
+{
+    struct blob_s3 *s = store_of(base);
+    char *key = key_of(s, id), sum[S3_SUM_MAX], want[S3_SUM_MAX];
+    uint64_t got = 0;
+    int rc = s3_head(s->c, key, &got, sum, err);
+    mem_free(key);
+    http_curl_base64(id->sha256, want);
+    if (rc == 0 && (got != size || (*sum && strcmp(sum, want) != 0)))
+        rc = err_set(err, -ERR_NOTFOUND, "the store has other bytes under the blob's name");
+    if (rc < 0)
+        return rc;
+    lock(s);
+    struct object *e = find_or_make(s, id);
+    if (e->here || (!e->stored && !e->busy)) {
+        appear(s, e, size);
+        e->stored = true;
+    } else {
+        rc = nothing(id, err); /* it is about to be deleted there */
+    }
+    settle(s, e);
+    unlock(s);
+    return rc;
+}
+
 /* ---- leaving ---- */
 
 static int s3_hide(struct blobstore *base, const struct blob_id *id, struct err *err)
 {
-    struct store *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
     lock(s);
     struct object *e = find_here(s, id);
     if (e) {
@@ -531,7 +561,7 @@ static int s3_hide(struct blobstore *base, const struct blob_id *id, struct err 
 /* Also what the store has of it is not believed any more. */
 static int s3_remove(struct blobstore *base, const struct blob_id *id, struct err *err)
 {
-    struct store *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
     lock(s);
     struct object *e = find(s, id);
     if (e) {
@@ -546,7 +576,7 @@ static int s3_remove(struct blobstore *base, const struct blob_id *id, struct er
 
 static int s3_tidy(struct blobstore *base, int64_t before_s, struct err *err)
 {
-    const struct store *s = store_of(base);
+    const struct blob_s3 *s = store_of(base);
     return s->cache->ops->tidy(s->cache, before_s, err);
 }
 
@@ -570,7 +600,7 @@ static void copy_one(const void *node, VISIT which, void *arg)
 
 static int s3_each(struct blobstore *base, blob_list_fn *fn, void *arg, struct err *err)
 {
-    struct store *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
     int rc = 0;
     lock(s);
     struct copy c = {.cap = s->base.count};
@@ -606,7 +636,7 @@ static int writer_write(struct blob_writer *base, const void *data, size_t len, 
 static int writer_commit(struct blob_writer *base, uint64_t expect_size, struct err *err)
 {
     struct writer *w = writer_of(base);
-    struct store *s = w->s;
+    struct blob_s3 *s = w->s;
     const struct blob_id id = w->id;
     const uint64_t size = w->to->size;
     int rc = check_quota(s, size, err);
@@ -631,7 +661,7 @@ static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64
                     struct blob_writer **ret, struct err *err)
 {
     static const struct blob_writer_ops ops = {writer_write, writer_commit, writer_abort};
-    struct store *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
     struct blob_writer *to;
     int rc = make_room_locking(s, max_bytes, err);
     if (rc == 0)
@@ -647,7 +677,7 @@ static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64
 static int s3_adopt(struct blobstore *base, const char *path, const struct blob_id *id,
                     uint64_t size, struct err *err)
 {
-    struct store *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
     int rc = check_quota(s, size, err);
     if (rc == 0)
         rc = make_room_locking(s, size, err);
@@ -662,7 +692,7 @@ static int s3_adopt(struct blobstore *base, const char *path, const struct blob_
 
 static void s3_health_of(struct blobstore *base, struct blob_health *ret)
 {
-    struct store *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
     const struct s3_health h = s3_health(s->c);
     memset(ret, 0, sizeof(*ret));
     (void)snprintf(ret->where, sizeof(ret->where), "%.255s", s3_where(s->c));
@@ -685,7 +715,7 @@ static void s3_health_of(struct blobstore *base, struct blob_health *ret)
 
 static void s3_halt(struct blobstore *base)
 {
-    struct store *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
     s3_stop(s->c);
     lock(s);
     s->stopping = true;
@@ -700,7 +730,7 @@ static void free_object(void *object)
 
 static void s3_shut(struct blobstore *base)
 {
-    struct store *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
     if (s->c)
         s3_halt(base);
     for (unsigned i = 0; i < s->n_threads; i++)
@@ -717,108 +747,35 @@ static void s3_shut(struct blobstore *base)
 
 /* ---- opening ---- */
 
-/* "s3://BUCKET/PREFIX" in two; the prefix without slashes at its ends, perhaps "". */
-static int split(const char *url, char bucket[64], char **ret_prefix, struct err *err)
+void blob_s3_add_stored(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
 {
-    const char *name = str_starts(url, "s3://") ? url + 5 : "";
-    const size_t n = strcspn(name, "/");
-    const char *prefix = name[n] ? name + n + 1 : "";
-    size_t len = strlen(prefix);
-    while (len > 0 && prefix[len - 1] == '/')
-        len--;
-    if (n == 0 || n > 63 || len > 512 || *prefix == '/' || strspn(prefix, IN_PREFIX) < len)
-        return err_set(err, -ERR_CONFIG,
-                       "the store '%.200s' is none: it is s3://BUCKET or s3://BUCKET/PREFIX, the "
-                       "prefix of letters, digits and ._-/",
-                       url);
-    (void)snprintf(bucket, 64, "%.*s", (int)n, name);
-    *ret_prefix = str_ndup(prefix, len);
-    return 0;
-}
-
-/* Says whose the prefix is, or finds it said. */
-static int claim(const struct store *s, const struct blob_s3_options *o, const char *prefix,
-                 struct err *err)
-{
-    const char *cluster = o->cluster;
-    char had[128] = "", *key = str_printf("%s%scluster", prefix, *prefix ? "/" : "");
-    int rc = s3_get_text(s->c, key, had, sizeof(had), err);
-    if (rc == 0 && strcmp(had, cluster) != 0)
-        rc = err_set(err, -ERR_CONFIG,
-                     "%s/%s has the blobs of another cluster (%.32s): give this one a prefix of "
-                     "its own in --store",
-                     s3_where(s->c), prefix, had);
-    else if (rc == -ERR_NOTFOUND && o->known)
-        rc = err_set(err, -ERR_CONFIG,
-                     "%s/%s does not know this cluster: the endpoint is another one than before, "
-                     "or the prefix was emptied",
-                     s3_where(s->c), prefix);
-    else if (rc == 0 || rc == -ERR_NOTFOUND)
-        rc = s3_put_text(s->c, key, cluster, err);
-    mem_free(key);
-    return rc;
-}
-
-static int add_stored(void *arg, const char *key, uint64_t size)
-{
-    struct store *s = arg;
-    struct blob_id id;
-    if (!str_starts(key, s->prefix) || blob_id_parse(key + strlen(s->prefix), &id) < 0)
-        return 0; /* somebody else's */
-    struct object *e = find_or_make(s, &id);
+    struct object *e = find_or_make(s, id);
     appear(s, e, size);
     e->stored = true;
-    return 0;
 }
 
-static int add_cached(void *arg, const struct blob_id *id, const struct blob_stat *st)
+void blob_s3_add_cached(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
 {
-    struct store *s = arg;
     struct object *e = find_or_make(s, id);
-    appear(s, e, st->size);
+    appear(s, e, size);
     e->cached = true;
     used_now(s, e);
-    if (e->size != st->size) {
-        e->size = st->size;
+    if (e->size != size) {
+        e->size = size;
         e->stale = true; /* the directory's was verified */
     }
     settle(s, e);
-    return 0;
 }
 
-static int start(struct store *s, struct err *err)
+int blob_s3_begin(struct blob_s3 *s, struct err *err)
 {
-    for (; s->n_threads < THREADS; s->n_threads++)
+    for (; s->n_threads < BLOB_S3_THREADS; s->n_threads++)
         if (pthread_create(&s->threads[s->n_threads], NULL, run, s) != 0)
             return err_set(err, -EAGAIN, "cannot start a thread for the store");
     return 0;
 }
 
-static int open_all(struct store *s, const struct blob_s3_options *o, struct err *err)
-{
-    struct s3_options c = o->s3;
-    char bucket[64], *prefix = NULL;
-    int rc = split(o->url, bucket, &prefix, err);
-    if (rc < 0)
-        return rc;
-    c.bucket = bucket;
-    s->prefix = str_printf("%s%sblobs/", prefix, *prefix ? "/" : "");
-    rc = s3_open(&c, &s->c, err);
-    if (rc == 0)
-        rc = claim(s, o, prefix, err);
-    if (rc == 0)
-        rc = s3_list(s->c, s->prefix, add_stored, s, err);
-    if (rc == 0)
-        rc = blob_dir_open(o->cache_dir, o->cache_bytes, &s->cache, err);
-    if (rc == 0)
-        rc = s->cache->ops->list(s->cache, add_cached, s, err);
-    if (rc == 0)
-        rc = start(s, err);
-    mem_free(prefix);
-    return rc;
-}
-
-int blob_s3_open(const struct blob_s3_options *o, struct blobstore **ret, struct err *err)
+struct blob_s3 *blob_s3_new(void)
 {
     static const struct blobstore_ops ops = {
         .stat = s3_stat,
@@ -832,23 +789,17 @@ int blob_s3_open(const struct blob_s3_options *o, struct blobstore **ret, struct
         .list = s3_each,
         .put = s3_begin,
         .adopt = s3_adopt,
+        .away = s3_away,
+        .found = s3_found,
         .health = s3_health_of,
         .stop = s3_halt,
         .close = s3_shut,
     };
-    struct store *s = mem_alloc(sizeof(*s));
+    struct blob_s3 *s = mem_alloc(sizeof(*s));
     s->base.ops = &ops;
-    s->quota = o->quota_bytes;
-    s->cache_max = o->cache_bytes;
     pthread_mutex_init(&s->lock, NULL);
     clock_cond_init(&s->changed);
     list_init(&s->used);
     list_init(&s->work);
-    int rc = open_all(s, o, err);
-    if (rc < 0) {
-        s3_shut(&s->base);
-        return rc < 0 && err ? err_wrap(err, "--store %s", o->url) : rc;
-    }
-    *ret = &s->base;
-    return 0;
+    return s;
 }

@@ -196,13 +196,45 @@ int s3_get_text(struct s3 *c, const char *key, char *ret, size_t cap, struct err
     return rc;
 }
 
-int s3_head(struct s3 *c, const char *key, uint64_t *ret_size, struct err *err)
+int s3_head(struct s3 *c, const char *key, uint64_t *ret_size, char ret_sum[S3_SUM_MAX],
+            struct err *err)
 {
     struct s3_request r;
     s3_request_init(&r, "HEAD", key);
+    r.headers[0] = (struct s3_pair){"x-amz-checksum-mode", "ENABLED"};
     const int rc = s3_request_run(c, &r, err);
-    if (rc == 0)
+    if (rc == 0) {
         *ret_size = r.length;
+        memcpy(ret_sum, r.sum, S3_SUM_MAX);
+    }
+    s3_request_release(&r);
+    return rc;
+}
+
+int s3_presign(struct s3 *c, const char *key, uint64_t size, const uint8_t sha256[32],
+               uint32_t life_s, char **ret_url)
+{
+    struct s3_request r;
+    struct s3_credentials who;
+    struct buf url;
+    char sum[S3_SUM_MAX], length[24];
+    pthread_mutex_lock(&c->lock);
+    who = c->who;
+    pthread_mutex_unlock(&c->lock);
+    if (who.ends_s != 0 && (int64_t)(clock_wall_ms() / 1000) + (int64_t)life_s >= who.ends_s)
+        return -EAGAIN;
+    s3_request_init(&r, size > 0 ? "PUT" : "GET", key);
+    if (size > 0) {
+        http_curl_base64(sha256, sum);
+        (void)snprintf(length, sizeof(length), "%llu", (unsigned long long)size);
+        r.headers[0] = (struct s3_pair){"content-length", length};
+        r.headers[1] = (struct s3_pair){"x-amz-checksum-sha256", sum};
+    }
+    buf_init(&url, S3_URL_MAX);
+    const int rc = s3_request_sign(c, &r, &who, life_s, &url);
+    if (rc == 0)
+        *ret_url = str_dup(buf_str(&url));
+    buf_release(&url);
     s3_request_release(&r);
     return rc;
 }

@@ -56,8 +56,16 @@ int s3_get(struct s3 *c, const char *key, uint64_t from, uint64_t size, s3_sink_
 /* A small object as text; -ERR_LIMIT beyond cap. */
 int s3_get_text(struct s3 *c, const char *key, char *ret, size_t cap, struct err *err);
 
-/* An object's size; so far for tests. */
-int s3_head(struct s3 *c, const char *key, uint64_t *ret_size, struct err *err);
+#define S3_SUM_MAX 45 /* a SHA-256 as base64, with the terminator */
+
+/* An object's size, and the SHA-256 of its bytes as base64 where the store knows it (else ""). */
+int s3_head(struct s3 *c, const char *key, uint64_t *ret_size, char ret_sum[S3_SUM_MAX],
+            struct err *err);
+/* A URL by which anybody gets the object within life_s, or (size > 0) puts one of these bytes, with
+ * the headers content-length and x-amz-checksum-sha256.  mem_free it.  Asks nobody: -EAGAIN where
+ * the key's session is about to end, and the next request brings a new one. */
+int s3_presign(struct s3 *c, const char *key, uint64_t size, const uint8_t sha256[32],
+               uint32_t life_s, char **ret_url);
 int s3_delete(struct s3 *c, const char *key, struct err *err); /* absent is fine */
 
 /* Called for each object until it returns non-zero. */

@@ -16,6 +16,7 @@
 #define S3_ANSWER_MAX (4u << 20) /* of XML */
 #define S3_PART_BYTES (64ull << 20)
 #define S3_PARTS_MAX 10000u
+#define S3_URL_MAX 16384
 
 struct s3 {
     char bucket[64], region[64], scheme[8], host[256], where[400];
@@ -53,6 +54,7 @@ struct s3_request {
     uint64_t got;    /* bytes that the sink took */
     uint64_t length; /* Content-Length of the last answer */
     char etag[128];
+    char sum[S3_SUM_MAX]; /* x-amz-checksum-sha256; "": not told */
     /* of a try */
     CURL *easy;
     struct s3 *c;
@@ -66,6 +68,9 @@ struct s3_request {
 /* Sends it until it is answered well, fails for good or has used its tries up.  The caller releases
  * the request, also then. */
 int s3_request_run(struct s3 *c, struct s3_request *r, struct err *err);
+/* The URL of a request that is good for life_s, behind what url has. */
+int s3_request_sign(struct s3 *c, const struct s3_request *r, const struct s3_credentials *who,
+                    uint32_t life_s, struct buf *url);
 void s3_request_init(struct s3_request *r, const char *method, const char *key);
 void s3_request_release(struct s3_request *r);
 

@@ -8,7 +8,6 @@
 #include "common/net/http/http_curl.h"
 #include "common/net/s3/answer.h"
 
-#define URL_MAX 16384
 #define LIFE_S 3600
 #define CONNECT_MS 15000L
 #define WAIT_MAX_MS 10000u
@@ -70,7 +69,8 @@ static size_t on_header(char *data, size_t one, size_t len, void *arg)
         r->date_s = s3_answer_date(value);
     else if (header_is(line, "Content-Length", value, sizeof(value)))
         (void)str_parse_u64(value, &r->length);
-    else if (!header_is(line, "ETag", r->etag, sizeof(r->etag)))
+    else if (!header_is(line, "ETag", r->etag, sizeof(r->etag)) &&
+             !header_is(line, "x-amz-checksum-sha256", r->sum, sizeof(r->sum)))
         (void)header_is(line, "x-amz-bucket-region", r->its_region, sizeof(r->its_region));
     long status = 0;
     curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &status);
@@ -158,8 +158,8 @@ static int sign_in(struct s3 *c, bool again, struct s3_credentials *ret, struct 
     return 0;
 }
 
-static int write_url(struct s3 *c, const struct s3_request *r, const struct s3_credentials *who,
-                     struct buf *url)
+int s3_request_sign(struct s3 *c, const struct s3_request *r, const struct s3_credentials *who,
+                    uint32_t life_s, struct buf *url)
 {
     const struct s3_signer by = {.access_key = who->access_key,
                                  .secret_key = who->secret_key,
@@ -174,7 +174,7 @@ static int write_url(struct s3 *c, const struct s3_request *r, const struct s3_c
                          .host = c->host,
                          .path = path,
                          .now_s = (int64_t)(clock_wall_ms() / 1000),
-                         .life_s = LIFE_S};
+                         .life_s = life_s};
     memcpy(ask.query, r->query, sizeof(ask.query));
     memcpy(ask.headers, r->headers, sizeof(ask.headers));
     const int rc = s3_sign(&by, &ask, url);
@@ -276,10 +276,10 @@ static int try_once(struct s3 *c, struct s3_request *r, bool sign_again, struct 
     int rc = sign_in(c, sign_again, &who, err);
     if (rc < 0)
         return rc;
-    buf_init(&url, URL_MAX);
-    if (write_url(c, r, &who, &url) < 0) {
+    buf_init(&url, S3_URL_MAX);
+    if (s3_request_sign(c, r, &who, LIFE_S, &url) < 0) {
         buf_release(&url);
-        return err_set(err, -ERR_LIMIT, "the URL of an object is longer than %d bytes", URL_MAX);
+        return err_set(err, -ERR_LIMIT, "the URL of an object is longer than %d bytes", S3_URL_MAX);
     }
     r->c = c;
     r->status = 0;
@@ -287,7 +287,7 @@ static int try_once(struct s3 *c, struct s3_request *r, bool sign_again, struct 
     r->date_s = 0;
     r->sink_rc = 0;
     r->of_role = who.of_role;
-    r->etag[0] = r->its_region[0] = '\0';
+    r->etag[0] = r->sum[0] = r->its_region[0] = '\0';
     buf_clear(&r->answer);
     CURL *easy = r->easy = take_handle(c);
     struct curl_slist *headers = headers_of(r);

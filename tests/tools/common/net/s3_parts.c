@@ -17,6 +17,7 @@ int main(int argc, char **argv)
     struct hash h;
     uint8_t want[HASH_BYTES], got[HASH_BYTES];
     uint64_t size = 0, part = 0, found = 0;
+    char sum[S3_SUM_MAX];
     if (argc != 6 || str_parse_u64(argv[5], &part) < 0)
         return 2;
     const struct s3_options o = {
@@ -28,7 +29,7 @@ int main(int argc, char **argv)
     if (rc == 0)
         rc = s3_put(c, argv[3], argv[4], size, want, &err);
     if (rc == 0)
-        rc = s3_head(c, argv[3], &found, &err);
+        rc = s3_head(c, argv[3], &found, sum, &err);
     if (rc == 0)
         rc = s3_get(c, argv[3], 0, found, add, &h, &err);
     hash_final(&h, got);

@@ -143,7 +143,6 @@ static void test_served(void **state)
     struct version_rec v = {.full = {{1}, 9}, .delta = {{2}, 9}, .ema = {{3}, 9}};
     module_add_version(job_edit_module(j, &j->modules[0]), &v);
     job_edit_shard(j, 0)->blob = (struct blob_ref){{4}, 9};
-    uint64_t before = r->co->bytes_here.data_down;
     serve(r, 1, 100);
     assert_int_equal(j->peak_bytes, 0); /* whole ones go to workers that join */
     serve(r, 2, 10);
@@ -156,7 +155,6 @@ static void test_served(void **state)
     j->state = JOB_CANCELLED;
     serve(r, 1, 100);
     assert_int_equal(j->bytes_down, 110);
-    assert_int_equal(r->co->bytes_here.data_down - before, 1215); /* all of it went out */
     j->state = JOB_PENDING;
 }
 

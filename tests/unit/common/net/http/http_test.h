@@ -123,7 +123,7 @@ static inline bool holds(void *arg, uint64_t holder)
     return holder != ((struct world *)arg)->revoked;
 }
 
-static inline void on_stored(void *arg, const struct blob_id *id, uint64_t size)
+static inline void on_stored(void *arg, const struct blob_id *id, uint64_t size, bool here)
 {
     ((struct world *)arg)->stored++;
 }
@@ -151,7 +151,8 @@ static inline struct world *start(bool tls)
     assert_int_equal(blob_dir_open(dir, 50 << 20, &w->store, &err), 0);
     mem_free(dir);
     assert_int_equal(pool_new(w->t.loop, "disk", 1, 16, &w->pool, &err), 0);
-    struct blob_http_options bo = {.store = w->store,
+    struct blob_http_options bo = {.loop = w->t.loop,
+                                   .store = w->store,
                                    .pool = w->pool,
                                    .may_get = may_get,
                                    .holds = holds,

@@ -187,6 +187,83 @@ static void test_whole(void **state)
     assert_int_equal(health(r).cache_bytes, 0);
 }
 
+/* URLs for others: of what the store has, and for what nobody has; and what they have put is found.
+ */
+static void test_away(void **state)
+{
+    struct rig *r = *state;
+    char *url = NULL, hex[BLOB_HEX_MAX];
+    struct blob_id id, none;
+    const struct blob_id a = put_and_send(r, 1);
+    assert_int_equal(r->s->ops->away(r->s, &a, false, 0, &url), 0);
+    blob_id_hex(&a, hex);
+    assert_non_null(strstr(url, hex));
+    assert_non_null(strstr(url, "X-Amz-SignedHeaders=host&"));
+    assert_non_null(strstr(url, "X-Amz-Expires=900"));
+    assert_null(strstr(url, "secret"));
+    mem_free(url);
+    assert_int_equal(r->s->ops->away(r->s, &a, true, LEN, &url),
+                     -ERR_UNIMPLEMENTED); /* it is there */
+    memset(r->data, 7, LEN);
+    hash_sha256(r->data, LEN, id.sha256);
+    assert_int_equal(r->s->ops->away(r->s, &id, false, 0, &url), -ERR_UNIMPLEMENTED);
+    assert_int_equal(r->s->ops->away(r->s, &id, true, 6ull << 30, &url), -ERR_UNIMPLEMENTED);
+    assert_int_equal(r->s->ops->away(r->s, &id, true, LEN, &url), 0);
+    assert_non_null(
+        strstr(url, "X-Amz-SignedHeaders=content-length%3Bhost%3Bx-amz-checksum-sha256"));
+    mem_free(url);
+    assert_int_equal(r->s->ops->found(r->s, &id, LEN, &r->err), -ERR_NOTFOUND);
+    pthread_mutex_lock(&r->f.lock);
+    fake_set(r->f.objects, key_of(&id), r->data, LEN);
+    pthread_mutex_unlock(&r->f.lock);
+    assert_int_equal(r->s->ops->found(r->s, &id, LEN + 1, &r->err), -ERR_NOTFOUND);
+    assert_false(blobstore_has(r->s, &id, NULL));
+    assert_int_equal(r->s->ops->found(r->s, &id, LEN, &r->err), 0);
+    assert_int_equal(r->s->ops->found(r->s, &id, LEN, &r->err), 0); /* twice is harmless */
+    assert_true(blobstore_has(r->s, &id, NULL));
+    assert_int_equal(r->s->count, 2);
+    assert_int_equal(local(r, &id, true), 0);
+    let_go(r, &id);
+    /* While the store is down all goes through us. */
+    r->f.down = true;
+    none = put(r, 9);
+    UNTIL(health(r).failing_since_unix_ms != 0);
+    UNTIL(r->s->ops->away(r->s, &none, false, 0, &url) == -ERR_UNIMPLEMENTED);
+    memset(&none, 5, sizeof(none));
+    assert_int_equal(r->s->ops->away(r->s, &none, true, LEN, &url), -ERR_UNIMPLEMENTED);
+}
+
+/* A blob that is being deleted in the store is not taken for one that is there. */
+static void test_away_and_deleted(void **state)
+{
+    struct rig *r = *state;
+    char *url;
+    const struct blob_id id = put_and_send(r, 1);
+    r->f.down = true;
+    assert_int_equal(r->s->ops->hide(r->s, &id, &r->err), 0);
+    UNTIL(health(r).failing_since_unix_ms != 0);
+    assert_int_equal(r->s->ops->away(r->s, &id, true, LEN, &url), -ERR_UNIMPLEMENTED);
+    r->f.down = false;
+    const int rc = r->s->ops->found(r->s, &id, LEN, &r->err);
+    assert_int_equal(rc, -ERR_NOTFOUND);
+    UNTIL(!stored(r, &id));
+}
+
+/* The store tells another hash than that of the name. */
+static void test_away_other_bytes(void **state)
+{
+    struct rig *r = *state;
+    struct blob_id id;
+    memset(&id, 3, sizeof(id));
+    fake_store_next(&r->f, "HEAD", FAKE_REPLY,
+                    "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\nConnection: close\r\n"
+                    "x-amz-checksum-sha256: "
+                    "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\r\n\r\n");
+    assert_int_equal(r->s->ops->found(r->s, &id, LEN, &r->err), -ERR_NOTFOUND);
+    assert_non_null(strstr(r->f.last, "x-amz-checksum-mode: ENABLED"));
+    assert_non_null(strstr(r->err.msg, "other bytes"));
+}
+
 /* What is written while the store is out of reach is there, is read, and is sent when it is back.
  */
 static void test_down(void **state)
@@ -435,6 +512,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_whole, begin, end),
+        cmocka_unit_test_setup_teardown(test_away, begin, end),
+        cmocka_unit_test_setup_teardown(test_away_and_deleted, begin, end),
+        cmocka_unit_test_setup_teardown(test_away_other_bytes, begin, end),
         cmocka_unit_test_setup_teardown(test_down, begin, end),
         cmocka_unit_test_setup_teardown(test_outlives_us, begin, end),
         cmocka_unit_test_setup_teardown(test_cache, begin, end),

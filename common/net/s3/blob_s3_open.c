@@ -1,0 +1,99 @@
+#include "common/net/blob_dir.h"
+#include "common/net/s3/blob_s3_impl.h"
+
+#define IN_PREFIX "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
+
+/* "s3://BUCKET/PREFIX" in two; the prefix without slashes at its ends, perhaps "". */
+static int split(const char *url, char bucket[64], char **ret_prefix, struct err *err)
+{
+    const char *name = str_starts(url, "s3://") ? url + 5 : "";
+    const size_t n = strcspn(name, "/");
+    const char *prefix = name[n] ? name + n + 1 : "";
+    size_t len = strlen(prefix);
+    while (len > 0 && prefix[len - 1] == '/')
+        len--;
+    if (n == 0 || n > 63 || len > 512 || *prefix == '/' || strspn(prefix, IN_PREFIX) < len)
+        return err_set(err, -ERR_CONFIG,
+                       "the store '%.200s' is none: it is s3://BUCKET or s3://BUCKET/PREFIX, the "
+                       "prefix of letters, digits and ._-/",
+                       url);
+    (void)snprintf(bucket, 64, "%.*s", (int)n, name);
+    *ret_prefix = str_ndup(prefix, len);
+    return 0;
+}
+
+/* Says whose the prefix is, or finds it said. */
+static int claim(const struct blob_s3 *s, const struct blob_s3_options *o, const char *prefix,
+                 struct err *err)
+{
+    const char *cluster = o->cluster;
+    char had[128] = "", *key = str_printf("%s%scluster", prefix, *prefix ? "/" : "");
+    int rc = s3_get_text(s->c, key, had, sizeof(had), err);
+    if (rc == 0 && strcmp(had, cluster) != 0)
+        rc = err_set(err, -ERR_CONFIG,
+                     "%s/%s has the blobs of another cluster (%.32s): give this one a prefix of "
+                     "its own in --store",
+                     s3_where(s->c), prefix, had);
+    else if (rc == -ERR_NOTFOUND && o->known)
+        rc = err_set(err, -ERR_CONFIG,
+                     "%s/%s does not know this cluster: the endpoint is another one than before, "
+                     "or the prefix was emptied",
+                     s3_where(s->c), prefix);
+    else if (rc == 0 || rc == -ERR_NOTFOUND)
+        rc = s3_put_text(s->c, key, cluster, err);
+    mem_free(key);
+    return rc;
+}
+
+static int add_stored(void *arg, const char *key, uint64_t size)
+{
+    struct blob_s3 *s = arg;
+    struct blob_id id;
+    if (str_starts(key, s->prefix) && blob_id_parse(key + strlen(s->prefix), &id) == 0)
+        blob_s3_add_stored(s, &id, size); /* else it is somebody else's */
+    return 0;
+}
+
+static int add_cached(void *arg, const struct blob_id *id, const struct blob_stat *st)
+{
+    blob_s3_add_cached(arg, id, st->size);
+    return 0;
+}
+
+static int open_all(struct blob_s3 *s, const struct blob_s3_options *o, struct err *err)
+{
+    struct s3_options c = o->s3;
+    char bucket[64], *prefix = NULL;
+    int rc = split(o->url, bucket, &prefix, err);
+    if (rc < 0)
+        return rc;
+    c.bucket = bucket;
+    s->prefix = str_printf("%s%sblobs/", prefix, *prefix ? "/" : "");
+    rc = s3_open(&c, &s->c, err);
+    if (rc == 0)
+        rc = claim(s, o, prefix, err);
+    if (rc == 0)
+        rc = s3_list(s->c, s->prefix, add_stored, s, err);
+    if (rc == 0)
+        rc = blob_dir_open(o->cache_dir, o->cache_bytes, &s->cache, err);
+    if (rc == 0)
+        rc = s->cache->ops->list(s->cache, add_cached, s, err);
+    if (rc == 0)
+        rc = blob_s3_begin(s, err);
+    mem_free(prefix);
+    return rc;
+}
+
+int blob_s3_open(const struct blob_s3_options *o, struct blobstore **ret, struct err *err)
+{
+    struct blob_s3 *s = blob_s3_new();
+    s->quota = o->quota_bytes;
+    s->cache_max = o->cache_bytes;
+    const int rc = open_all(s, o, err);
+    if (rc < 0) {
+        s->base.ops->close(&s->base);
+        return err ? err_wrap(err, "--store %s", o->url) : rc;
+    }
+    *ret = &s->base;
+    return 0;
+}
