@@ -23,6 +23,9 @@ bench-first: all demo-data $(EXAMPLES)/text/train.jsonl ## whether the defaults 
 .PHONY: bench-fault
 bench-fault: all ## what machines that vanish cost, real daemons on loopback: build/figures/fault.json (KILLS=50, FIGURE=name: one)
 	@$(PYTHON) tests/bench/fault.py --build $(BUILD_DIR) --kills $(or $(KILLS),50) $(addprefix --only ,$(FIGURE))
+.PHONY: bench-beyond
+bench-beyond: all ## what an object store takes off the coordinator, and what its faults cost: build/figures/beyond.json (FIGURE=name: one)
+	@$(PYTHON) tests/bench/beyond.py --build $(BUILD_DIR) $(addprefix --only ,$(FIGURE))
 .PHONY: bench-trainers
 bench-trainers: all $(BUILD_DIR)/python/.made $(BUILD_DIR)/examples/trainer-c $(O)/tests/bench/worker/external/bench_external ## what trainers of the user's cost, and that they are exact: build/figures/trainers.json
 	@$(PYTHON) tests/bench/trainers.py --build $(BUILD_DIR) --out $(BUILD_DIR)/figures/trainers.json

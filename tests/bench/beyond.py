@@ -1,0 +1,130 @@
+"""What an object store takes off the coordinator, and what its faults cost: prints a table, writes build/figures/beyond.json.
+
+    beyond.py --build build [--only NAME ...]
+
+The store is OpenStack Swift in one process (tests/integration/object_store.py), behind a relay in this one; daemons are real."""
+import argparse
+import os
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "integration")]
+from bench import Figures  # noqa: E402
+import rounds  # noqa: E402
+
+BEYOND, YOUNG = 8, 2  # workers; rounds that make files and learn what steps take
+SIZES = {"7.4 M": dict(dim=256, depth=6), "1.3 M": dict(dim=128, depth=4)}  # parameters
+FAULTY = dict(dim=64, depth=2, batch=8, images=4000, replicas=4, rounds=12, steps=100)  # a round is some seconds
+ONE_S = 280
+
+
+def counted():
+    """Bytes that have passed the network interface `out` of this thread's namespace, both ways."""
+    with open("/proc/thread-self/net/dev", encoding="utf-8") as f:
+        (line,) = [x for x in f if x.strip().startswith("out:")]
+    fields = line.split(":")[1].split()
+    return int(fields[0]) + int(fields[8])
+
+
+def own_link(net, rate_less=("c", "s")):
+    """A cable between coordinator and store alone, so that what passes between those two is not counted as the workers'."""
+    c, s = (f"{net.tag}-{n}" for n in rate_less)
+    net._in(c, f"ip link add name store type veth peer name hub netns {s}")
+    for space, dev, address in ((c, "store", "10.213.78.1/30"), (s, "hub", "10.213.78.2/30")):
+        net._in(space, f"ip addr add {address} dev {dev}")
+        net._in(space, f"ip link set dev {dev} up")
+    net._in(c, f"ip route add {net.address['s']}/32 via 10.213.78.2")
+
+
+def bytes_of_rounds(common, folder, size):
+    """(bytes a round and worker at the coordinator's ports, the same between it and the store)."""
+    import relay
+    from swarm import Swarm
+    names = [f"w{i}" for i in range(BEYOND)]
+    net = rounds.Net(["c", "s", *names], None)
+    swarm, store = Swarm(folder), None
+    try:
+        own_link(net)
+        with net.inside("s"):
+            store = relay.Store(os.path.join(folder, "store"), net.address["s"])
+        with net.inside("c"):
+            swarm.coordinator(*store.flags("bench"), "--listen", "0.0.0.0", "--host", net.address["c"], env=relay.KEY)
+            for n in names:
+                with net.inside(n):
+                    swarm.worker(n, env={"no_proxy": "*"})
+            job = swarm.submit(common.write_job(folder, **SIZES[size], batch=1, images=1000, replicas=BEYOND, steps=2, rounds=8))
+            swarm.wait_round(job, YOUNG, ONE_S)
+            first, before, at_store = swarm.job(job)["round"], counted(), swarm.get("/v1/status").json()["blob_store"]["bytes"]
+            done = swarm.wait_job(job, "done", ONE_S)
+            passed, after = counted() - before, swarm.get("/v1/status").json()["blob_store"]["bytes"]
+        n = (done["round"] - first) * BEYOND
+        return passed / n, sum(after[k] - at_store[k] for k in after) / n
+    finally:
+        swarm.stop()
+        if store:
+            store.stop()
+        net.close()
+
+
+def coordinator_bytes(fig, common, folder):
+    what = {size: bytes_of_rounds(common, os.path.join(folder, size.split()[0]), size) for size in SIZES}
+    here, store = what["7.4 M"]
+    fig.add("coordinator_bytes_per_round", here / 1024, "KiB", "<=64",
+            f"a worker, of {BEYOND}, 7.4 M parameters, at the ports that workers dial (frames of the link); with 1.3 M parameters "
+            f"{what['1.3 M'][0] / 1024:.1f}; between coordinator and store {store / 1024:.0f}")
+
+
+def job_seconds(common, folder, mode):
+    """(seconds of a job's rounds but the first ones, requests that went wrong, tasks that failed)."""
+    import relay
+    from swarm import Swarm
+    store, swarm = relay.Store(os.path.join(folder, "store")), Swarm(folder)
+    store.relay.silence_s = 30
+    try:
+        swarm.coordinator(*store.flags("bench"), env=relay.KEY)
+        for n in "abcd":
+            swarm.worker(n, "--throttle", "12")
+        job = swarm.submit(common.write_job(folder, **FAULTY))
+        swarm.wait_round(job, YOUNG, ONE_S)
+        store.relay.mode, begun, first = mode, time.monotonic(), swarm.job(job)["round"]
+        swarm.wait_job(job, "done", ONE_S)
+        took = (time.monotonic() - begun) / (FAULTY["rounds"] - first)
+        return took, store.relay.mishaps, sum(w["tasks_failed"] for w in swarm.get("/v1/workers").json()["items"])
+    finally:
+        swarm.stop()
+        store.stop()
+
+
+def store_faults(fig, common, folder):
+    calm, _, _ = job_seconds(common, os.path.join(folder, "calm"), "ok")
+    took, mishaps, failed = job_seconds(common, os.path.join(folder, "faulty"), "chance")
+    fig.add("store_faults", took / calm, "x", "<=1.3",
+            f"503, 403, cuts, lost answers and 30 s of silence at {mishaps} requests, 5 % of all; rounds of {took:.2f} against {calm:.2f} s")
+    fig.add("store_faults_charged", failed, "tasks", "<=0", "failures charged to workers meanwhile")
+
+
+PARTS = {"coordinator_bytes_per_round": coordinator_bytes, "store_faults": store_faults}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--only", action="append", choices=PARTS)
+    args = parser.parse_args()
+    os.environ.update(SKERRY_BIN=os.path.join(args.build, "bin"), SKERRY_BUILD=args.build)
+    import common
+    fig = Figures()
+    for name in args.only or PARTS:
+        with tempfile.TemporaryDirectory(prefix="skerry-beyond-") as folder:
+            try:
+                PARTS[name](fig, common, folder)
+            except (OSError, AssertionError, RuntimeError) as e:
+                fig.add(name, None, "", "<=0", f"not measured: {e}")
+    fig.write(os.path.join(args.build, "figures", "beyond.json"))
+    return 0 if all(r["holds"] for r in fig.rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

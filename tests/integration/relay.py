@@ -1,0 +1,123 @@
+"""A store for tests that can misbehave: Swift (object_store.py) behind a relay, in a process and threads of their own."""
+import http.server
+import os
+import random
+import subprocess
+import sys
+import threading
+
+import requests
+
+from common import HERE
+from object_store import ACCESS, SECRET
+from swarm import die_with_us
+
+KEY = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": "", "AWS_REGION": "us-east-1"}
+BUSY = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+
+
+class Relay(http.server.ThreadingHTTPServer):
+    """Hands requests on as they are, or not: `mode` is ok, busy, denied, cut, silent or chance.  `seen` has (who, method, status, bytes)."""
+    daemon_threads = True
+
+    def __init__(self, port, host):
+        super().__init__((host, 0), Handler)
+        self.port, self.mode, self.asked, self.over = port, "ok", 0, threading.Event()
+        self.silence_s = 60
+        self.refuse = None  # requests with this in their URL are busy
+        self.of_workers = "ok"  # the mode of what a worker asks itself
+        self.seen = []
+        self.chance, self.mishaps = random.Random(1), 0  # of mode "chance": one request in 20 goes wrong, in one of four ways
+        self.url = f"http://{host}:{self.server_address[1]}"
+
+    def handle_error(self, request, address):
+        if not isinstance(sys.exc_info()[1], OSError):  # a client that went away is no news
+            super().handle_error(request, address)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def by(self):
+        return "worker" if (self.headers["User-Agent"] or "").startswith("workerd") else "coordinator"
+
+    def answer(self, status, headers, body):
+        self.server.seen.append((self.by(), self.command, status, len(body) + int(self.headers.get("Content-Length", 0))))
+        if self.lost:
+            self.close_connection = True
+            return
+        cut = self.cut and self.command == "GET" and len(body) > 1
+        self.wfile.write(f"HTTP/1.1 {status} -\r\n".encode())
+        for name, value in headers:
+            self.wfile.write(f"{name}: {value}\r\n".encode())
+        self.wfile.write(b"\r\n" + (body[:(len(body) + 1) // 2] if cut else body))
+        self.close_connection |= cut
+
+    def by_chance(self):
+        server = self.server
+        if server.chance.random() >= 0.05:
+            return "ok"
+        server.mishaps += 1
+        return server.chance.choice(["busy", "denied", "silent", "cut"])
+
+    def relay(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.asked += 1
+        mode = self.server.of_workers if self.server.mode == "ok" and self.by() == "worker" else self.server.mode
+        if self.server.refuse and self.server.refuse in self.path:
+            mode = "busy"
+        by_chance = mode == "chance"
+        if by_chance:
+            mode = self.by_chance()
+        self.cut, self.lost = mode == "cut", by_chance and mode == "cut" and self.command == "PUT"  # lost: done, and not answered
+        if mode == "silent":
+            self.server.over.wait(self.server.silence_s)
+            self.close_connection = True
+        elif mode in ("busy", "denied"):
+            text = BUSY if mode == "busy" else b"<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>"
+            self.answer(503 if mode == "busy" else 403, [("Content-Length", len(text)), ("Content-Type", "application/xml")], text)
+        else:
+            got = requests.request(self.command, f"http://127.0.0.1:{self.server.port}{self.path}", data=body,
+                                   headers=dict(self.headers), stream=True, timeout=60)
+            content = got.raw.read()
+            headers = [(k, v) for k, v in got.headers.items() if k.lower() not in ("connection", "transfer-encoding", "content-length")]
+            length = got.headers.get("Content-Length", 0) if self.command == "HEAD" else len(content)
+            self.answer(got.status_code, [*headers, ("Content-Length", length)], content)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = relay
+
+
+class Store:
+    def __init__(self, folder, host="127.0.0.1"):
+        os.makedirs(folder)
+        self.process = subprocess.Popen([sys.executable, os.path.join(HERE, "object_store.py"), folder], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=open(os.path.join(folder, "log"), "wb"), preexec_fn=die_with_us)
+        self.port = int(self.process.stdout.readline())
+        self.session = requests.Session()
+        self.session.trust_env = False
+        self.native = f"http://127.0.0.1:{self.port}"
+        who = self.session.get(self.native + "/auth/v1.0", headers={"X-Storage-User": ACCESS, "X-Storage-Pass": SECRET}, timeout=20)
+        self.session.headers["X-Auth-Token"] = who.headers["X-Auth-Token"]
+        assert self.session.put(self.native + "/v1/AUTH_test/blobs", timeout=20).status_code in (201, 202)
+        self.relay = Relay(self.port, host)
+        threading.Thread(target=self.relay.serve_forever, daemon=True).start()
+
+    def names(self):
+        """Of all objects, through Swift's own interface."""
+        return self.session.get(self.native + "/v1/AUTH_test/blobs", timeout=20).text.split()
+
+    def blobs(self, prefix):
+        return {name.rpartition("/")[2] for name in self.names() if name.startswith(prefix + "/blobs/")}
+
+    def flags(self, prefix="run", bucket="blobs"):
+        return ["--store", f"s3://{bucket}/{prefix}", "--store-endpoint", self.relay.url, "--store-plain"]
+
+    def stop(self):
+        self.relay.over.set()
+        self.relay.shutdown()
+        self.relay.server_close()
+        self.process.kill()
+        self.process.wait(20)
