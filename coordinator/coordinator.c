@@ -29,7 +29,7 @@
 
 #define SWEEP_MS (10 * 60 * 1000)
 #define DISK_THREADS 2
-#define STORE_THREADS 16 /* of the same pool, where some wait for a store far away */
+#define FAR_THREADS 16 /* that wait for a store far away; of a pool of their own */
 #define DISK_JOBS 1024
 
 /* ---- timers -------------------------------------------------------------- */
@@ -261,12 +261,14 @@ static int open_http(struct coordinator *co, struct err *err)
                        "port %u (HTTP) of %s is in use by another program; choose another "
                        "with --http-port, or 0 for any free one",
                        co->opt.http_port, co->opt.listen);
-    const unsigned threads = co->opt.store ? STORE_THREADS : DISK_THREADS;
-    if (rc < 0 || (rc = pool_new(co->loop, "disk", threads, DISK_JOBS, &co->disk, err)) < 0)
+    if (rc < 0 || (rc = pool_new(co->loop, "disk", DISK_THREADS, DISK_JOBS, &co->disk, err)) < 0 ||
+        (rc = pool_new(co->loop, "far", co->opt.store ? FAR_THREADS : 1, DISK_JOBS, &co->far,
+                       err)) < 0)
         return rc;
     struct blob_http_options b = {.loop = co->loop,
                                   .store = co->blobs,
                                   .pool = co->disk,
+                                  .far = co->far,
                                   .may_get = may_get,
                                   .holds = holds,
                                   .on_stored = on_stored,
@@ -425,6 +427,7 @@ void coordinator_close(struct coordinator *co)
     http_api_close(co->api);
     rpc_server_close(co->rpc);
     http_server_close(co->http);
+    pool_free(co->far);
     pool_free(co->disk);
     blob_http_close(co->blob_http);
     if (co->blobs)

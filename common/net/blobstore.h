@@ -70,6 +70,9 @@ struct blobstore_ops {
      * wait false: not without waiting. */
     int (*local)(struct blobstore *s, const struct blob_id *id, bool wait, char **ret_path,
                  struct err *err);
+    /* The local file has other bytes: brings it again, to the same path, also while it is held.
+     * Waits.  -ERR_NOTFOUND: there is no other copy.  NULL: nor can there be. */
+    int (*renew)(struct blobstore *s, const struct blob_id *id, struct err *err);
     void (*let_go)(struct blobstore *s, const struct blob_id *id);
     /* Absent is fine.  Readers that hold a descriptor keep reading. */
     int (*remove)(struct blobstore *s, const struct blob_id *id, struct err *err);

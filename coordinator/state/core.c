@@ -57,7 +57,7 @@ void core_bring(struct coordinator *co, const struct blob_id *id)
 {
     struct bringing *b = mem_alloc(sizeof(*b));
     *b = (struct bringing){co->blobs, *id};
-    if (pool_submit(co->disk, bring, brought, b) < 0)
+    if (pool_submit(co->far, bring, brought, b) < 0)
         mem_free(b); /* whoever asks again brings it */
 }
 

@@ -86,6 +86,7 @@ struct coordinator {
     struct rpc_server *rpc;
     struct outer_exec *outer;
     struct pool *disk;
+    struct pool *far;    /* what waits for a store far away */
     struct pool *writer; /* one thread, for commits */
     struct keys *keys;
     struct token worker_token, user_token;

@@ -157,9 +157,9 @@ static int check_intact(struct run *r, size_t i, struct err *err)
     struct blob_id id;
     int rc = -ERR_HASH;
     if (r->blobs[i])
-        rc = outer_verify(r->exec->seen, r->blobs[i], &c->blob, "it", err);
+        rc = outer_verify_blob(r->exec->seen, r->exec->store, r->blobs[i], &c->blob, "it", err);
     if (rc == 0 && r->from && s->up == CODEC_F32)
-        rc = outer_verify(r->exec->seen, r->from, &s->from_full, "it", err);
+        rc = outer_verify_blob(r->exec->seen, r->exec->store, r->from, &s->from_full, "it", err);
     if (rc != -ERR_HASH)
         return rc;
     memcpy(id.sha256, c->blob.sha256, sizeof id.sha256);
@@ -276,7 +276,8 @@ static int check_ours(const struct run *r, struct err *err)
     struct layout layout = {0};
     int rc = outer_verify_base(r->exec->seen, r->exec->store, s, r->full, err);
     if (rc == 0 && r->ema)
-        rc = outer_verify(r->exec->seen, r->ema, &s->ema, "the EMA to start from", err);
+        rc = outer_verify_blob(r->exec->seen, r->exec->store, r->ema, &s->ema,
+                               "the EMA to start from", err);
     if (rc == 0 && r->target)
         rc =
             outer_verify(r->exec->seen, r->target, &s->target, "the outer optimiser's target", err);

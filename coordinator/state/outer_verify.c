@@ -25,6 +25,23 @@ int outer_verify(struct seen *seen, const char *path, const struct outer_blob *w
                    rc == 0 ? "damaged" : "gone", path);
 }
 
+int outer_verify_blob(struct seen *seen, struct blobstore *store, const char *path,
+                      const struct outer_blob *want, const char *what, struct err *err)
+{
+    struct blob_id id;
+    const int rc = outer_verify(seen, path, want, what, err);
+    if (rc != -ERR_HASH || !store->ops->renew)
+        return rc;
+    memcpy(id.sha256, want->sha256, sizeof id.sha256);
+    const int renewed = store->ops->renew(store, &id, err);
+    if (renewed == -ERR_NOTFOUND || renewed == -ERR_HASH)
+        return outer_verify(seen, path, want, what, err); /* which says where the file is */
+    if (renewed < 0)
+        return renewed;
+    log_warn("outer", "%s was damaged on the coordinator's disk and is fetched again", what);
+    return outer_verify(seen, path, want, what, err);
+}
+
 static int local(struct blobstore *store, const struct outer_blob *blob, char **ret,
                  struct err *err)
 {
@@ -71,7 +88,7 @@ int outer_verify_base(struct seen *seen, struct blobstore *store, const struct o
                       const char *path, struct err *err)
 {
     struct err why = {0};
-    int rc = outer_verify(seen, path, &s->full, "the version to start from", err);
+    int rc = outer_verify_blob(seen, store, path, &s->full, "the version to start from", err);
     if (rc != -ERR_HASH || s->before.bytes == 0 || s->delta.bytes == 0)
         return rc;
     if (make_again(store, s, &why) < 0)

@@ -12,6 +12,11 @@
 int outer_verify(struct seen *seen, const char *path, const struct outer_blob *want,
                  const char *what, struct err *err);
 
+/* The same for a blob, which whoever asks holds: one that is damaged here is fetched again where
+ * the store has another copy. */
+int outer_verify_blob(struct seen *seen, struct blobstore *store, const char *path,
+                      const struct outer_blob *want, const char *what, struct err *err);
+
 /* The same for the version that the step starts from.  A damaged one is made again from the version
  * before it and the delta, where both are kept. */
 int outer_verify_base(struct seen *seen, struct blobstore *store, const struct outer_step *s,

@@ -162,7 +162,7 @@ static void get_far(struct blob_http *b, struct http_request *r, const struct bl
 {
     struct bringing *g = mem_alloc(sizeof(*g));
     *g = (struct bringing){.owner = b, .req = r, .id = *id};
-    if (pool_submit(b->o.pool, bring, brought, g) == 0)
+    if (pool_submit(b->o.far, bring, brought, g) == 0)
         return;
     (void)err_set(&g->err, -EAGAIN, "too many blobs are being fetched from the store");
     reject(b, r, &g->err);
@@ -414,17 +414,16 @@ static void committed(void *arg, int rc)
     mem_free(u);
 }
 
-/* Nothing is at the store: to there, or as others do. */
-static void offer(struct upload *u)
+/* To the store, or (through_us, or where it must not be led there) as others do. */
+static void offer(struct upload *u, bool through_us)
 {
-    struct blob_http *b = u->owner;
     struct err err = {0};
-    int rc = send_away(b, u->req, &u->id, true, u->total);
-    if (rc < 0 && (rc = open_writer(u, u->total, 0, &err)) == 0) {
-        answer_have(u->req, u->writer->size);
+    if (through_us || send_away(u->owner, u->req, &u->id, true, u->total) < 0) {
+        if (open_writer(u, u->total, 0, &err) < 0)
+            reject(u->owner, u->req, &err);
+        else
+            answer_have(u->req, u->writer->size);
         drop_writer(u, true);
-    } else if (rc < 0) {
-        reject(b, u->req, &err);
     }
     mem_free(u);
 }
@@ -440,16 +439,12 @@ static void looked(void *arg, int rc)
 {
     struct upload *u = arg;
     struct blob_http *b = u->owner;
-    if (rc == -ERR_NOTFOUND) {
-        offer(u);
-        return;
-    }
-    if (rc < 0) { /* that the store does not say it is nobody's failure */
-        if (!u->err.code)
-            (void)err_set(&u->err, rc, "the server is stopping");
-        if (rc != -ERR_CANCELLED)
-            u->err.code = -EAGAIN;
+    if (rc == -ERR_CANCELLED) {
+        (void)err_set(&u->err, rc, "the server is stopping");
         reject(b, u->req, &u->err);
+    } else if (rc < 0) { /* that the store does not say it is nobody's failure */
+        offer(u, rc != -ERR_NOTFOUND);
+        return;
     } else {
         b->counters.puts++;
         answer_stored(u->req, 200, &u->id, u->total);
@@ -462,8 +457,8 @@ static void looked(void *arg, int rc)
 static void put_away(struct upload *u)
 {
     if (!u->done) {
-        offer(u);
-    } else if (pool_submit(u->owner->o.pool, look, looked, u) < 0) {
+        offer(u, false);
+    } else if (pool_submit(u->owner->o.far, look, looked, u) < 0) {
         (void)err_set(&u->err, -EAGAIN, "too many uploads are being looked for in the store");
         reject(u->owner, u->req, &u->err);
         mem_free(u);

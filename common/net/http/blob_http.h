@@ -34,7 +34,8 @@ struct pool;
 struct blob_http_options {
     struct loop *loop;       /* of the server */
     struct blobstore *store; /* kept until close */
-    struct pool *pool;       /* commits, and what fetches from afar, run here; kept until close */
+    struct pool *pool;       /* commits run here; kept until close */
+    struct pool *far;        /* and what waits for a store far away; not asked of a directory */
     uint8_t key[TICKET_KEY_BYTES]; /* signs tickets */
     /* May this role GET this blob without a ticket?  NULL: nobody. */
     bool (*may_get)(void *arg, unsigned role, const struct blob_id *id);

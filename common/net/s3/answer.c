@@ -91,7 +91,8 @@ int s3_answer_error(const struct s3_answer *a, struct err *err)
         return err_set(err, -EAGAIN, "the store %s is busy or broken: HTTP %ld %s", a->endpoint,
                        a->status, code);
     if (is(code, "BadDigest") || is(code, "InvalidDigest") || is(code, "XAmzContentSHA256Mismatch"))
-        return err_set(err, -EAGAIN, "an upload was damaged on its way to the store %s",
+        return err_set(err, -ERR_HASH,
+                       "the store %s got other bytes than the hash that was sent with them",
                        a->endpoint);
     return err_set(err, -ERR_REMOTE,
                    "%s answered HTTP %ld %s%s%.200s, which is not what a store "

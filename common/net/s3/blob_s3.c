@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "common/base/clock.h"
+#include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/net/http/http_curl.h"
 
@@ -112,10 +113,21 @@ static void used_now(struct blob_s3 *s, struct object *e)
     list_push(&s->used, &e->used);
 }
 
+/* One of the threads frees what was hidden, and uploads that nobody wrote to since before_s. */
+static void tidy_soon(struct blob_s3 *s, int64_t before_s)
+{
+    s->to_tidy = true;
+    if (before_s > s->tidy_before_s)
+        s->tidy_before_s = before_s;
+    pthread_cond_broadcast(&s->changed);
+}
+
 static void uncache(struct blob_s3 *s, struct object *e)
 {
-    if (e->cached)
+    if (e->cached) {
         (void)s->cache->ops->hide(s->cache, &e->id, NULL); /* a leftover is found at the start */
+        tidy_soon(s, 0);
+    }
     e->cached = false;
     list_remove(&e->used);
 }
@@ -169,7 +181,7 @@ static void drop_given_up(struct blob_s3 *s)
     if (s->tidied_ms > 0 && now - s->tidied_ms < TIDY_EACH_MS)
         return;
     s->tidied_ms = now;
-    (void)s->cache->ops->tidy(s->cache, (int64_t)(clock_wall_ms() / 1000) - GIVEN_UP_S, NULL);
+    tidy_soon(s, (int64_t)(clock_wall_ms() / 1000) - GIVEN_UP_S);
 }
 
 static int make_room(struct blob_s3 *s, uint64_t need, struct err *err)
@@ -180,9 +192,7 @@ static int make_room(struct blob_s3 *s, uint64_t need, struct err *err)
         l = l->next;
         if (e->pins > 0 || e->busy || e->fetching || is_to_be_sent(e))
             continue;
-        (void)s->cache->ops->remove(s->cache, &e->id, NULL); /* it shows in used_bytes */
-        e->cached = false;
-        list_remove(&e->used);
+        uncache(s, e); /* it counts no more, and its bytes are freed on another thread */
     }
     if (s->cache->used_bytes + need > s->cache_max)
         drop_given_up(s);
@@ -222,17 +232,35 @@ static char *key_of(const struct blob_s3 *s, const struct blob_id *id)
 }
 
 /* The lock is given up meanwhile. */
-static int send_up(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
+static int send_up(struct blob_s3 *s, const struct blob_id *id, uint64_t size, bool stale,
+                   struct err *err)
 {
     char *key = key_of(s, id), *path = NULL;
     unlock(s);
     int rc = s->cache->ops->local(s->cache, id, false, &path, err);
+    if (rc == 0 && stale) /* it is not to be taken for what is sent now */
+        rc = s3_delete(s->c, key, err);
     if (rc == 0 && (rc = s3_put(s->c, key, path, size, id->sha256, err)) == -ERR_NOTFOUND)
         rc = err_set(err, -EAGAIN, "%s answers an upload as if it were not found", s3_where(s->c));
     mem_free(key);
     mem_free(path);
     lock(s);
     return rc;
+}
+
+/* The store says that what it got is not what its name says.  Is it so here, too?  Then nobody has
+ * the blob; else it was damaged on its way.  The lock is given up meanwhile. */
+static bool is_damaged(struct blob_s3 *s, const struct blob_id *id)
+{
+    uint8_t got[HASH_BYTES];
+    char *path = NULL;
+    unlock(s);
+    const bool damaged = s->cache->ops->local(s->cache, id, false, &path, NULL) == 0 &&
+                         hash_file(path, got, NULL, NULL) == 0 &&
+                         !hash_equal(got, id->sha256, sizeof(got));
+    mem_free(path);
+    lock(s);
+    return damaged;
 }
 
 static int take_away(struct blob_s3 *s, const struct blob_id *id, struct err *err)
@@ -270,12 +298,18 @@ static void do_one(struct blob_s3 *s, struct object *e)
     int rc = -ERR_CANCELLED; /* there was nothing to do */
     e->busy = true;
     if (is_to_be_sent(e)) {
+        const bool stale = e->stale;
         e->stale = false;
-        rc = send_up(s, &e->id, e->size, &err);
+        rc = send_up(s, &e->id, e->size, stale, &err);
         if (rc == -ERR_NOTFOUND && !blobstore_has(s->cache, &e->id, NULL)) {
             /* Somebody has emptied the directory: nobody has it. */
             log_warn("store", "a blob that waited to be sent is gone from the cache: %s", err.msg);
             vanish(s, e);
+        }
+        if (rc == -ERR_HASH && is_damaged(s, &e->id)) {
+            log_warn("store", "a blob that waited to be sent is damaged in the cache, and lost");
+            vanish(s, e);
+            uncache(s, e);
         }
         e->stale |= rc < 0 && e->stored;
         e->stored |= rc == 0;
@@ -303,12 +337,25 @@ static void wait_for_work(struct blob_s3 *s)
     (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
 }
 
+/* The lock is given up meanwhile. */
+static void tidy_now(struct blob_s3 *s)
+{
+    const int64_t before_s = s->tidy_before_s;
+    s->to_tidy = false;
+    s->tidy_before_s = 0;
+    unlock(s);
+    (void)s->cache->ops->tidy(s->cache, before_s, NULL); /* or the next time */
+    lock(s);
+}
+
 static void *run(void *arg)
 {
     struct blob_s3 *s = arg;
     lock(s);
     while (!s->stopping) {
-        if (list_empty(&s->work) || clock_now_ms() < s->paused_until_ms)
+        if (s->to_tidy)
+            tidy_now(s);
+        else if (list_empty(&s->work) || clock_now_ms() < s->paused_until_ms)
             wait_for_work(s);
         else
             do_one(s, list_entry(list_pop(&s->work), struct object, waits));
@@ -478,6 +525,28 @@ static int s3_local(struct blobstore *base, const struct blob_id *id, bool wait,
     return rc;
 }
 
+/* Who holds it keeps holding it. */
+static int s3_renew(struct blobstore *base, const struct blob_id *id, struct err *err)
+{
+    struct blob_s3 *s = store_of(base);
+    lock(s);
+    struct object *e = find_here(s, id);
+    int rc = 0;
+    while (e && e->fetching) {
+        (void)wait_for_fetch(s, id, NULL);
+        e = find_here(s, id);
+    }
+    if (!e || !e->stored || e->stale)
+        rc = nothing(id, err);
+    if (rc == 0) {
+        uncache(s, e);
+        rc = bring(s, e, err);
+        settle(s, e);
+    }
+    unlock(s);
+    return rc;
+}
+
 static void s3_let_go(struct blobstore *base, const struct blob_id *id)
 {
     struct blob_s3 *s = store_of(base);
@@ -502,7 +571,7 @@ static int s3_away(struct blobstore *base, const struct blob_id *id, bool put, u
     if (put &&
         (e || size == 0 || size > AWAY_MAX || s->failures > 0 || check_quota(s, size, NULL) < 0))
         rc = -ERR_UNIMPLEMENTED; /* also while its DELETE is under way */
-    else if (!put && (!e || !e->here || e->stale || (!e->stored && s->failures > 0)))
+    else if (!put && (!e || !e->here || e->stale || (s->failures > 0 && (e->cached || !e->stored))))
         rc = -ERR_UNIMPLEMENTED;
     else if (!put && !e->stored)
         rc = -EAGAIN;
@@ -526,9 +595,12 @@ static int s3_found(struct blobstore *base, const struct blob_id *id, uint64_t s
     http_curl_base64(id->sha256, want);
     if (rc == 0 && (got != size || (*sum && strcmp(sum, want) != 0)))
         rc = err_set(err, -ERR_NOTFOUND, "the store has other bytes under the blob's name");
-    if (rc < 0)
-        return rc;
     lock(s);
+    if (rc < 0) {
+        note(s, rc, err); /* where it does not answer, nobody is led there until it takes blobs */
+        unlock(s);
+        return rc;
+    }
     struct object *e = find_or_make(s, id);
     if (e->here || (!e->stored && !e->busy)) {
         appear(s, e, size);
@@ -782,6 +854,7 @@ struct blob_s3 *blob_s3_new(void)
         .touch = s3_touch,
         .get = s3_open_blob,
         .local = s3_local,
+        .renew = s3_renew,
         .let_go = s3_let_go,
         .remove = s3_remove,
         .hide = s3_hide,

@@ -25,6 +25,8 @@ struct blob_s3 {
     bool stopping;
     unsigned failures; /* in a row */
     uint64_t paused_until_ms;
+    bool to_tidy; /* a thread is to, with tidy_before_s */
+    int64_t tidy_before_s;
     uint64_t tidied_ms; /* when given up uploads were looked for; 0: not yet */
 };
 

@@ -202,6 +202,7 @@ int s3_head(struct s3 *c, const char *key, uint64_t *ret_size, char ret_sum[S3_S
     struct s3_request r;
     s3_request_init(&r, "HEAD", key);
     r.headers[0] = (struct s3_pair){"x-amz-checksum-mode", "ENABLED"};
+    r.once = true;
     const int rc = s3_request_run(c, &r, err);
     if (rc == 0) {
         *ret_size = r.length;

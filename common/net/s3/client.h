@@ -32,7 +32,7 @@ struct s3_options {
     uint64_t part_bytes;    /* larger files go in parts of this [64 MiB] */
     unsigned tries;         /* of a request that brings nothing new [6] */
     uint32_t first_wait_ms; /* before the second try [200] */
-    uint32_t stall_s;       /* silence that ends a try [30] */
+    uint32_t stall_s;       /* silence that ends a try [30]; 5 s end the first one */
 };
 
 /* Reads the key (credentials.h) and asks the store for nothing yet.  -ERR_CONFIG: what is given
@@ -42,7 +42,8 @@ int s3_open(const struct s3_options *o, struct s3 **ret, struct err *err);
 void s3_stop(struct s3 *c);
 void s3_close(struct s3 *c); /* accepts NULL; no call may be under way */
 
-/* A file as an object; sha256 is that of its bytes, which a store that can compares. */
+/* A file as an object; sha256 is that of its bytes, which a store that can compares (-ERR_HASH).
+ * One that goes in parts is there where an object of its size is: remove other bytes first. */
 int s3_put(struct s3 *c, const char *key, const char *path, uint64_t size, const uint8_t sha256[32],
            struct err *err);
 /* A few bytes. */
@@ -60,7 +61,7 @@ int s3_get_text(struct s3 *c, const char *key, char *ret, size_t cap, struct err
 
 /* An object's size, and the SHA-256 of its bytes as base64 where the store knows it (else ""). */
 int s3_head(struct s3 *c, const char *key, uint64_t *ret_size, char ret_sum[S3_SUM_MAX],
-            struct err *err);
+            struct err *err); /* one try */
 /* A URL by which anybody gets the object within life_s, or (size > 0) puts one of these bytes, with
  * the headers content-length and x-amz-checksum-sha256.  mem_free it.  Asks nobody: -EAGAIN where
  * the key's session is about to end, and the next request brings a new one. */

@@ -44,6 +44,7 @@ struct s3_request {
     int fd;           /* where size > 0 */
     uint64_t offset, size;
     /* Where a good answer goes. */
+    bool once;        /* whoever asks has another way: no second try */
     s3_sink_fn *sink; /* NULL: into answer */
     void *arg;
     uint64_t from;  /* the first byte that is wanted */
@@ -58,6 +59,7 @@ struct s3_request {
     /* of a try */
     CURL *easy;
     struct s3 *c;
+    unsigned tried; /* in a row without news */
     uint64_t sent, skip;
     int sink_rc;
     bool of_role; /* signed with a role's key */

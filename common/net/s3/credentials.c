@@ -2,12 +2,15 @@
 
 #include <jansson.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "common/base/buf.h"
 #include "common/net/http/http_curl.h"
 
 #define ANSWER_MAX 16384
 #define WAIT_MS 3000L
+#define TRIES 3
+#define WAIT_US 100000u /* before the second try; then twice as long */
 #define ROLES "/latest/meta-data/iam/security-credentials/"
 
 static int from_environment(struct s3_credentials *ret, struct err *err)
@@ -32,14 +35,16 @@ static size_t on_body(char *data, size_t one, size_t len, void *arg)
     return buf_append(arg, data, len) < 0 ? 0 : len;
 }
 
-/* One request to the metadata service; the answer without white space at its ends. */
-static int ask(const char *path, const char *header, bool put, struct buf *answer)
+/* One request to the metadata service.  -ERR_NOTFOUND: nobody is there, or there is nothing by that
+ * name; -EAGAIN: it is there, and does not answer now. */
+static int ask_once(const char *path, const char *header, bool put, struct buf *answer)
 {
     const char *base = getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT");
     char *url = str_printf("%s%s", base ? base : "http://169.254.169.254", path);
     CURL *easy = curl_easy_init();
     struct curl_slist *list = curl_slist_append(NULL, header);
     long status = 0;
+    curl_off_t connected_us = 0;
     buf_clear(answer);
     http_curl_tls(easy, url, NULL);
     curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
@@ -52,10 +57,25 @@ static int ask(const char *path, const char *header, bool put, struct buf *answe
         curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "PUT");
     const CURLcode rc = curl_easy_perform(easy);
     curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_getinfo(easy, CURLINFO_CONNECT_TIME_T, &connected_us);
     curl_slist_free_all(list);
     curl_easy_cleanup(easy);
     mem_free(url);
-    return rc == CURLE_OK && status == 200 && answer->len > 0 ? 0 : -ERR_NOTFOUND;
+    if (rc == CURLE_OK && status == 200 && answer->len > 0)
+        return 0;
+    const bool broke_off = rc != CURLE_OK && connected_us > 0; /* else there is no such service */
+    return broke_off || status >= 500 || status == 429 ? -EAGAIN : -ERR_NOTFOUND;
+}
+
+static int ask(const char *path, const char *header, bool put, struct buf *answer)
+{
+    int rc = -EAGAIN;
+    for (unsigned i = 0; i < TRIES && rc == -EAGAIN; i++) {
+        if (i > 0)
+            (void)usleep(WAIT_US << i);
+        rc = ask_once(path, header, put, answer);
+    }
+    return rc;
 }
 
 static int text_of(const json_t *doc, const char *name, char *ret, size_t cap, struct err *err)
@@ -101,6 +121,10 @@ static int from_role(struct s3_credentials *ret, struct err *err)
     }
     if (rc == 0)
         rc = s3_credentials_parse(buf_str(&answer), ret, err);
+    else if (rc == -EAGAIN)
+        rc = err_set(err, rc,
+                     "there is no key of the object store: AWS_ACCESS_KEY_ID is not set, and this "
+                     "machine's metadata service does not answer just now");
     else
         rc = err_set(err, -ERR_CONFIG,
                      "there is no key of the object store: set AWS_ACCESS_KEY_ID and "

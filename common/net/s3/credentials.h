@@ -14,7 +14,8 @@ struct s3_credentials {
     bool of_role;     /* a role's: they can be asked for again */
 };
 
-/* -ERR_CONFIG with a sentence that says what to set: there are none. */
+/* -ERR_CONFIG with a sentence that says what to set: there are none.  -EAGAIN: the machine's
+ * metadata service is there, and did not answer in three tries. */
 int s3_credentials_read(struct s3_credentials *ret, struct err *err);
 
 /* What the metadata service says of a role (its JSON); -ERR_FORMAT. */

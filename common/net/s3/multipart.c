@@ -178,6 +178,17 @@ static int finish(struct upload *u, struct err *err)
     return rc;
 }
 
+/* Does the store have it whole?  An end whose answer was lost leaves no upload behind. */
+static bool is_there(const struct upload *u)
+{
+    struct s3_request r;
+    s3_request_init(&r, "HEAD", u->key);
+    r.once = true;
+    const bool there = s3_request_run(u->c, &r, NULL) == 0 && r.length == u->size;
+    s3_request_release(&r);
+    return there;
+}
+
 int s3_put_parts(struct s3 *c, const char *key, int fd, uint64_t size, struct err *err)
 {
     struct upload *u = mem_alloc(sizeof(*u));
@@ -187,13 +198,14 @@ int s3_put_parts(struct s3 *c, const char *key, int fd, uint64_t size, struct er
     u->n = (unsigned)((size + u->part_bytes - 1) / u->part_bytes);
     u->etags = mem_alloc_array(u->n, sizeof(*u->etags));
     int rc = find(u, err);
-    if (rc == 0 && !*u->id)
+    const bool there = rc == 0 && !*u->id && is_there(u);
+    if (rc == 0 && !*u->id && !there)
         rc = begin(u, err);
-    for (unsigned i = 0; i < u->n && rc == 0; i++)
+    for (unsigned i = 0; i < u->n && rc == 0 && !there; i++)
         if (!*u->etags[i])
             rc = send_part(u, fd, i, err);
-    if (rc == 0)
-        rc = finish(u, err);
+    if (rc == 0 && !there && (rc = finish(u, err)) == -ERR_NOTFOUND && is_there(u))
+        rc = 0;
     if (rc == -ERR_NOTFOUND)
         rc = err_set(err, -EAGAIN, "%s has ended an upload in parts while it was under way",
                      c->where);

@@ -11,6 +11,7 @@
 #define LIFE_S 3600
 #define CONNECT_MS 15000L
 #define WAIT_MAX_MS 10000u
+#define STALL_FIRST_S 5u
 #define EARLY_S 300 /* before a role's credentials end, new ones are asked for */
 #define BUFFER_BYTES (256L * 1024)
 
@@ -216,6 +217,14 @@ static void set_method(CURL *easy, struct s3_request *r)
     }
 }
 
+/* A store has many machines: what is silent is soon asked for again, and then with more patience.
+ */
+static long stall_of(const struct s3 *c, const struct s3_request *r)
+{
+    const uint32_t s = STALL_FIRST_S << (r->tried < 8 ? r->tried : 8);
+    return (long)(s < c->stall_s ? s : c->stall_s);
+}
+
 static void set_options(struct s3 *c, CURL *easy, struct s3_request *r, const char *url, char *text)
 {
     curl_easy_setopt(easy, CURLOPT_URL, url);
@@ -229,7 +238,7 @@ static void set_options(struct s3 *c, CURL *easy, struct s3_request *r, const ch
     curl_easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
     curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, (long)c->stall_s);
+    curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, stall_of(c, r));
     curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
     curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
     http_curl_tls(easy, url, NULL);
@@ -348,7 +357,6 @@ static void wait_ms(struct s3 *c, uint32_t ms)
 int s3_request_run(struct s3 *c, struct s3_request *r, struct err *err)
 {
     struct err why = {0};
-    unsigned tried = 0;
     bool renewed = false;
     for (;;) {
         const uint64_t before = r->got;
@@ -357,13 +365,14 @@ int s3_request_run(struct s3 *c, struct s3_request *r, struct err *err)
             remember(c, rc, &why);
         const bool stale = rc == -ERR_STALE && (renewed || !r->of_role);
         renewed = rc == -ERR_STALE;
-        tried = r->got > before ? 0 : tried + 1;
-        if (rc == 0 || stale || !s3_may_pass(rc) || tried >= c->tries || r->sink_rc < 0) {
+        r->tried = r->got > before ? 0 : r->tried + 1;
+        if (rc == 0 || stale || !s3_may_pass(rc) || r->once || r->tried >= c->tries ||
+            r->sink_rc < 0) {
             if (rc < 0 && r->sink_rc == 0)
                 (void)err_set(err, rc, "%s", why.msg);
             return rc;
         }
-        const unsigned n = tried > 0 ? tried - 1 : 0;
+        const unsigned n = r->tried > 0 ? r->tried - 1 : 0;
         const uint64_t wait = (uint64_t)c->first_wait_ms << (n < 8 ? n : 8);
         wait_ms(c, wait < WAIT_MAX_MS ? (uint32_t)wait : WAIT_MAX_MS);
         atomic_fetch_add(&c->repeats, 1);

@@ -185,7 +185,7 @@ static void open_coordinator(struct world *w)
     OK(blob_dir_open(dir, 0, &w->store, err));
     mem_free(dir);
     OK(pool_new(w->t.loop, "disk", 1, 64, &w->disk, err));
-    const struct blob_http_options bo = {.store = w->store, .pool = w->disk};
+    const struct blob_http_options bo = {.loop = w->t.loop, .store = w->store, .pool = w->disk};
     OK(blob_http_open(w->http, &bo, &w->blobs, err));
     w->token = (struct token){.host = "127.0.0.1",
                               .role = TOKEN_ROLE_WORKER,

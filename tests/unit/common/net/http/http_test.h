@@ -154,6 +154,7 @@ static inline struct world *start(bool tls)
     struct blob_http_options bo = {.loop = w->t.loop,
                                    .store = w->store,
                                    .pool = w->pool,
+                                   .far = w->pool,
                                    .may_get = may_get,
                                    .holds = holds,
                                    .on_stored = on_stored,

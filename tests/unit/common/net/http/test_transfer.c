@@ -119,7 +119,8 @@ static struct away {
     unsigned soon, asked, gets, puts, looked; /* soon: it is about to have the blob, so often */
     long fails;                               /* the next requests are answered with this status */
     unsigned n_fails;
-    bool lies; /* it takes blobs and has them not */
+    bool lies;   /* it takes blobs and has them not */
+    bool silent; /* it does not say whether it has one */
     bool has;
     char sum[64];
     uint8_t bytes[3000];
@@ -142,6 +143,8 @@ static int away_found(struct blobstore *s, const struct blob_id *id, uint64_t si
 {
     away.looked++;
     assert_int_equal(size, sizeof(away.bytes));
+    if (away.silent)
+        return err_set(err, -ETIMEDOUT, "nobody answers");
     return away.has && !away.lies ? 0 : err_set(err, -ERR_NOTFOUND, "it is not there");
 }
 
@@ -271,6 +274,19 @@ static void test_put_away_in_vain(void **state)
     assert_int_equal(w->code, 0);
     assert_int_equal(away.puts, 3);
     assert_true(blobstore_has(w->store, &id, &size));
+    assert_int_equal(blob_http_counters(w->blobs).bytes_in, sizeof(away.bytes));
+    stop(w);
+}
+
+/* The same, at once, where the store does not say whether it has it. */
+static void test_put_away_silent(void **state)
+{
+    struct world *w = start_away();
+    const struct blob_id id = make_file(w, "a", sizeof(away.bytes));
+    away.silent = true;
+    follow_put(w, &id);
+    assert_int_equal(w->code, 0);
+    assert_int_equal(away.puts, 1);
     assert_int_equal(blob_http_counters(w->blobs).bytes_in, sizeof(away.bytes));
     stop(w);
 }
@@ -804,6 +820,7 @@ int main(void)
         cmocka_unit_test(test_far),
         cmocka_unit_test(test_put_away),
         cmocka_unit_test(test_put_away_in_vain),
+        cmocka_unit_test(test_put_away_silent),
         cmocka_unit_test(test_get_away),
         cmocka_unit_test(test_round_trips),
         cmocka_unit_test(test_put_resumes),

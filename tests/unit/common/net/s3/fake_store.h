@@ -30,6 +30,8 @@ enum fake_how {
     FAKE_CUT,   /* half of the body, then the connection is cut */
     FAKE_STALL, /* half of the body, then nothing */
     FAKE_FLIP,  /* a bit of the body is wrong */
+    FAKE_LOST,  /* it is done, and its answer is lost */
+    FAKE_LATER, /* nothing yet */
 };
 
 struct fake_object {
@@ -205,6 +207,10 @@ static inline bool fake_parts(struct fake_store *f, int fd, const char *method, 
     }
     if (!named)
         return false;
+    if (!*f->upload) {
+        fake_text(fd, "404 Not Found", "<Error><Code>NoSuchUpload</Code></Error>");
+        return true;
+    }
     assert_string_equal(id, "up&1");
     if (strcmp(method, "PUT") == 0) {
         assert_true(fake_param(query, "partNumber", number, sizeof(number)));
@@ -293,6 +299,8 @@ static inline bool fake_do(struct fake_store *f, int fd, char *head, const uint8
                     (f->n_mishaps - i - 1) * sizeof(f->mishaps[0]));
             f->n_mishaps--;
         }
+    if (now.method && now.how == FAKE_LOST)
+        fd = -1; /* what is sent there goes nowhere */
     struct fake_object *o = fake_find(f->objects, key, false);
     const bool is_head = strcmp(method, "HEAD") == 0;
     if (f->down)

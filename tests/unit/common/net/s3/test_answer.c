@@ -59,7 +59,7 @@ static void test_sentences(void **state)
         {500, "", -EAGAIN, "busy or broken: HTTP 500"},
         {429, "", -EAGAIN, "busy or broken: HTTP 429"},
         {501, ERROR("NotImplemented", ""), -ERR_REMOTE, "HTTP 501 NotImplemented"},
-        {400, ERROR("BadDigest", ""), -EAGAIN, "damaged on its way"},
+        {400, ERROR("BadDigest", ""), -ERR_HASH, "other bytes than the hash"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const struct s3_answer a = asked(cases[i].status, cases[i].body);

@@ -2,6 +2,9 @@
  * blob is gone or only out of reach. */
 #include "common/net/s3/blob_s3.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include "common/net/blobstore.h"
 #include "tests/unit/blobs.h"
 #include "tests/unit/common/net/s3/fake_store.h"
@@ -247,6 +250,89 @@ static void test_away_and_deleted(void **state)
     const int rc = r->s->ops->found(r->s, &id, LEN, &r->err);
     assert_int_equal(rc, -ERR_NOTFOUND);
     UNTIL(!stored(r, &id));
+}
+
+static char *cached_path(struct rig *r, const struct blob_id *id)
+{
+    char *path = NULL;
+    assert_int_equal(r->s->ops->local(r->s, id, false, &path, &r->err), 0);
+    return path;
+}
+
+static void damage(const char *path)
+{
+    const int fd = open(path, O_WRONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, "?", 1, 5), 1);
+    close(fd);
+}
+
+#define BAD_DIGEST                                                                                 \
+    "HTTP/1.1 400 Bad\r\nContent-Length: 41\r\nConnection: close\r\n\r\n"                          \
+    "<Error><Code>BadDigest</Code></Error>    "
+
+/* The store says that what came is not what its name says: damaged on its way it is sent again, and
+ * damaged here it is lost, and not sent for ever. */
+static void test_bad_digest(void **state)
+{
+    struct rig *r = *state;
+    fake_store_next(&r->f, "PUT", FAKE_REPLY, BAD_DIGEST);
+    (void)put_and_send(r, 1);
+    r->f.down = true;
+    const struct blob_id id = put(r, 2);
+    char *path = cached_path(r, &id);
+    damage(path);
+    let_go(r, &id);
+    fake_store_next(&r->f, "PUT", FAKE_REPLY, BAD_DIGEST);
+    r->f.down = false;
+    UNTIL(!blobstore_has(r->s, &id, NULL));
+    assert_int_equal(health(r).waiting, 0);
+    assert_false(stored(r, &id));
+    mem_free(path);
+}
+
+/* A file that the disk has damaged is had from the store again, while it is held. */
+static void test_renew(void **state)
+{
+    struct rig *r = *state;
+    uint8_t got[HASH_BYTES];
+    const struct blob_id id = put_and_send(r, 1);
+    char *path = cached_path(r, &id);
+    damage(path);
+    assert_int_equal(r->s->ops->renew(r->s, &id, &r->err), 0);
+    assert_int_equal(hash_file(path, got, NULL, NULL), 0);
+    assert_memory_equal(got, id.sha256, HASH_BYTES);
+    let_go(r, &id);
+    mem_free(path);
+    r->f.down = true;
+    const struct blob_id only = put(r, 2);
+    path = cached_path(r, &only);
+    assert_int_equal(r->s->ops->renew(r->s, &only, &r->err), -ERR_NOTFOUND);
+    assert_true(blobstore_has(r->s, &only, NULL));
+    let_go(r, &only);
+    mem_free(path);
+}
+
+/* What is left of uploads that nobody goes on with makes room. */
+static void test_given_up(void **state)
+{
+    struct rig *r = *state;
+    struct blob_id ids[2], id;
+    const struct timespec old[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    char name[BLOB_HEX_MAX];
+    for (uint8_t i = 0; i < 2; i++) {
+        struct blob_writer *w;
+        memset(&ids[i], 20 + i, sizeof(ids[i]));
+        assert_int_equal(r->s->ops->put(r->s, &ids[i], LEN, &w, &r->err), 0);
+        assert_int_equal(w->ops->write(w, r->data, LEN - 1, &r->err), 0);
+        w->ops->abort(w, true);
+        blob_id_hex(&ids[i], name);
+        char *path = str_printf("%s/cache/tmp/%s.part", r->dir, name);
+        assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+        mem_free(path);
+    }
+    UNTIL(try_put(r, 1, &id) == 0);
+    assert_true(health(r).cache_bytes <= LEN + 1);
 }
 
 /* The store tells another hash than that of the name. */
@@ -515,6 +601,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_away, begin, end),
         cmocka_unit_test_setup_teardown(test_away_and_deleted, begin, end),
         cmocka_unit_test_setup_teardown(test_away_other_bytes, begin, end),
+        cmocka_unit_test_setup_teardown(test_bad_digest, begin, end),
+        cmocka_unit_test_setup_teardown(test_renew, begin, end),
+        cmocka_unit_test_setup_teardown(test_given_up, begin, end),
         cmocka_unit_test_setup_teardown(test_down, begin, end),
         cmocka_unit_test_setup_teardown(test_outlives_us, begin, end),
         cmocka_unit_test_setup_teardown(test_cache, begin, end),

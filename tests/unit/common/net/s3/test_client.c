@@ -172,6 +172,49 @@ static void test_other_size(void **state)
     assert_non_null(strstr(r->err.msg, "has 99999 bytes of a, expected 100000"));
 }
 
+static void test_longer(void **state)
+{
+    struct rig *r = *state;
+    fake_set(r->f.objects, "a", r->data, LEN);
+    assert_int_equal(s3_get(r->c, "a", 0, LEN - 1, keep, &r->got, &r->err), -ERR_FORMAT);
+    assert_non_null(strstr(r->err.msg, "has 100000 bytes of a, expected 99999"));
+}
+
+/* No client names the usual port in its Host, which is signed. */
+static void test_usual_ports(void **state)
+{
+    struct rig *r = *state;
+    static const char *const pairs[][2] = {
+        {"https://store.example:443", "https://store.example/blobs"},
+        {"https://store.example:443/", "https://store.example/blobs"},
+        {"http://store.example:80", "http://store.example/blobs"},
+        {"https://store.example:80", "https://store.example:80/blobs"},
+        {"http://store.example:9000", "http://store.example:9000/blobs"},
+        {"https://store.example:8443", "https://store.example:8443/blobs"},
+    };
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+        const struct s3_options o = {.bucket = "blobs", .endpoint = pairs[i][0], .plain = true};
+        struct s3 *c = NULL;
+        assert_int_equal(s3_open(&o, &c, &r->err), 0);
+        assert_string_equal(s3_where(c), pairs[i][1]);
+        s3_close(c);
+    }
+}
+
+/* The store has put the parts together, and its answer is lost: nothing is sent again. */
+static void test_lost_end(void **state)
+{
+    struct rig *r = *state;
+    struct s3 *c = client(r, (struct s3_options){.part_bytes = 30000});
+    fake_store_next(&r->f, "POST", FAKE_LATER, NULL); /* the beginning */
+    fake_store_next(&r->f, "POST", FAKE_LOST, NULL);
+    assert_int_equal(s3_put(c, "big", r->path, LEN, r->sha256, &r->err), 0);
+    assert_int_equal(r->f.puts, 4);
+    expect_all(r, "big");
+    assert_int_equal(s3_put(c, "big", r->path, LEN, r->sha256, &r->err), 0); /* it is there */
+    assert_int_equal(r->f.puts, 4);
+}
+
 static void test_nobody_there(void **state)
 {
     struct rig *r = *state;
@@ -186,6 +229,8 @@ static void test_nobody_there(void **state)
     assert_int_equal(s3_open(&o, &c, &r->err), 0);
     assert_int_equal(s3_head(c, "a", &size, sum, &r->err), -ECONNREFUSED);
     assert_true(s3_may_pass(-ECONNREFUSED));
+    assert_int_equal(s3_health(c).repeats, 0); /* whoever looks has another way */
+    assert_int_equal(s3_delete(c, "a", &r->err), -ECONNREFUSED);
     assert_int_equal(s3_health(c).repeats, 1);
     s3_close(c);
 }
@@ -271,6 +316,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_busy, begin, end),
         cmocka_unit_test_setup_teardown(test_cut, begin, end),
         cmocka_unit_test_setup_teardown(test_other_size, begin, end),
+        cmocka_unit_test_setup_teardown(test_longer, begin, end),
+        cmocka_unit_test_setup_teardown(test_usual_ports, begin, end),
+        cmocka_unit_test_setup_teardown(test_lost_end, begin, end),
         cmocka_unit_test_setup_teardown(test_nobody_there, begin, end),
         cmocka_unit_test_setup_teardown(test_stop, begin, end),
         cmocka_unit_test_setup_teardown(test_parts, begin, end),
