@@ -180,6 +180,29 @@ def test_reading_is_cut_and_refused(tmp_path, store):
         epochs_add_up(swarm.job(job))
 
 
+def test_a_damaged_copy(tmp_path, store):
+    """The version to fold into is damaged on the coordinator's disk: it is fetched again, and the job goes on."""
+    with running(tmp_path, store, "damaged") as swarm:
+        swarm.worker("a")
+        job = swarm.submit(rounds=12, steps=2, replicas=1)
+        swarm.wait_round(job, 2)
+        swarm.kill("a", signal.SIGSTOP)
+        all_sent(swarm)
+        version = swarm.job(job)["modules"][0]["sha256"]
+        swarm.kill("coordinatord")
+        (path,) = [os.path.join(where, name) for where, _, names in os.walk(os.path.join(swarm.data, "cache")) for name in names if version.startswith(name) or name.startswith(version)]
+        with open(path, "r+b") as f:
+            f.seek(-1, os.SEEK_END)
+            last = f.read(1)
+            f.seek(-1, os.SEEK_END)
+            f.write(bytes([last[0] ^ 1]))
+        swarm.coordinator(*store.flags("damaged"), env=KEY)
+        swarm.kill("a", signal.SIGCONT)
+        swarm.wait_job(job, "done")
+        nobody_failed(swarm)
+        assert "was damaged on the coordinator's disk and is fetched again" in swarm.log("coordinatord")
+
+
 def test_small_cache(tmp_path, store):
     """The coordinator's disk holds less than the blobs of a job."""
     with running(tmp_path, store, "small", "--store-cache", "1MB") as swarm:
