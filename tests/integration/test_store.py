@@ -172,7 +172,7 @@ def test_reading_is_cut_and_refused(tmp_path, store):
         wait_until(lambda: store.relay.asked > asked, 60, "a blob to be asked for")
         wait_until(lambda: health(swarm)["error"], 30, "the status to say it")
         store.relay.mode = "cut"
-        swarm.wait_round(job, swarm.job(job)["round"] + 2)
+        swarm.wait_round(job, swarm.job(job)["round"] + 1)
         assert health(swarm)["repeats"] > 0
         store.relay.mode = "ok"  # each blob takes seconds in halves of halves
         swarm.wait_job(job, "done")
