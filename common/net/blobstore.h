@@ -66,8 +66,8 @@ struct blobstore_ops {
                struct err *err);
     /* Path of a local file with these bytes, mem_free it; it stays until let_go is called as often
      * (a directory keeps it anyway).  -ERR_NOTFOUND: nobody has the blob.  -ERR_HASH: what the
-     * store has are other bytes.  -EAGAIN and others: it is there, and cannot be had now; with
-     * wait false: not without waiting. */
+     * store has are other bytes, and from now on nobody has it.  -EAGAIN and others: it is there,
+     * and cannot be had now; with wait false: not without waiting. */
     int (*local)(struct blobstore *s, const struct blob_id *id, bool wait, char **ret_path,
                  struct err *err);
     /* The local file has other bytes: brings it again, to the same path, also while it is held.
@@ -103,7 +103,8 @@ struct blobstore_ops {
     int (*away)(struct blobstore *s, const struct blob_id *id, bool put, uint64_t size,
                 char **ret_url);
     /* Somebody says to have put the blob there: looks, and has it if so.  Waits for the store.
-     * -ERR_NOTFOUND: the store has no such blob, or another.  NULL with away. */
+     * -ERR_NOTFOUND: the store has no such blob, or another.  -ERR_HASH: the same, and it was
+     * removed there.  -EBUSY: somebody else is looking.  -ENOSPC: quota.  NULL with away. */
     int (*found)(struct blobstore *s, const struct blob_id *id, uint64_t size, struct err *err);
     /* How a store far away is; NULL: this one is a directory. */
     void (*health)(struct blobstore *s, struct blob_health *ret);

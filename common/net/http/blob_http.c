@@ -38,6 +38,14 @@ static void reject(struct blob_http *b, struct http_request *r, const struct err
     http_reply_err(r, err);
 }
 
+/* What is asked for comes: it is asked for again, and not given up. */
+static void ask_again(struct blob_http *b, struct http_request *r, struct err *err)
+{
+    err->code = -EAGAIN;
+    http_reply_header(r, "Skerry-Store", "wait");
+    reject(b, r, err);
+}
+
 /* One GET of a blob that is far away. */
 struct bringing {
     struct blob_http *owner;
@@ -441,6 +449,10 @@ static void looked(void *arg, int rc)
     struct blob_http *b = u->owner;
     if (rc == -ERR_CANCELLED) {
         (void)err_set(&u->err, rc, "the server is stopping");
+        reject(b, u->req, &u->err);
+    } else if (rc == -EBUSY) {
+        ask_again(b, u->req, &u->err);
+    } else if (rc == -ERR_HASH || rc == -ENOSPC) {
         reject(b, u->req, &u->err);
     } else if (rc < 0) { /* that the store does not say it is nobody's failure */
         offer(u, rc != -ERR_NOTFOUND);

@@ -17,7 +17,10 @@
  * (docs/store.md): its GET, and its PUT that asks, are then answered 307 with a `Location` there,
  * which is good for one request and a few minutes.  A GET of what the store is about to have waits
  * for that, at most 10 s.  After its PUT there it asks here again, with `Skerry-Store: done`: the
- * store is looked at, and the answer is that of any PUT that asks. */
+ * store is looked at, and the answer is that of any PUT that asks, or 422 where other bytes are
+ * there.  An answer of 503 with `Skerry-Store: wait` is no failure: what was asked for is under
+ * way.
+ */
 #ifndef COMMON_NET_HTTP_BLOB_HTTP_H
 #define COMMON_NET_HTTP_BLOB_HTTP_H
 

@@ -10,6 +10,7 @@
 
 #define TICK_MS 200
 #define AWAY_FLOOR_S 5u
+#define WAIT_TRIES 3u /* as if so many had failed: how long to wait where the server says so */
 #define ERROR_BODY_MAX 4096
 #define SIZE_MAX_DEFAULT ((uint64_t)1 << 40)
 
@@ -234,10 +235,10 @@ static void retry_later(struct transfer *t, const struct err *err)
     struct xfer *x = t->owner;
     end_attempt(t);
     uint64_t reached = t->kind == TRANSFER_GET ? t->offset : t->sent_from;
-    t->tries = reached > t->best ? 1 : t->tries + 1;
+    t->tries = reached > t->best ? 1 : t->told_to_wait ? WAIT_TRIES : t->tries + 1;
     if (reached > t->best)
         t->best = reached;
-    if (t->kind == TRANSFER_CALL || t->tries >= x->o.max_tries) {
+    if (t->kind == TRANSFER_CALL || (t->tries >= x->o.max_tries && !t->told_to_wait)) {
         finish(t, err->code, err->msg);
         return;
     }
@@ -334,7 +335,10 @@ static void start_verify(struct transfer *t)
 static long floor_of(const struct transfer *t)
 {
     const uint32_t s = AWAY_FLOOR_S << (t->away_failures < 8 ? t->away_failures : 8);
-    return (long)(t->away && s < t->owner->o.floor_s ? s : t->owner->o.floor_s);
+    /* Of a PUT much is in the kernel's buffers, and moves unseen. */
+    return (long)(t->away && t->kind == TRANSFER_GET && s < t->owner->o.floor_s
+                      ? s
+                      : t->owner->o.floor_s);
 }
 
 static void run(struct transfer *t)

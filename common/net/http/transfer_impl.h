@@ -72,6 +72,7 @@ struct transfer {
     bool follow;            /* where the server leads */
     char *away;             /* the store's URL for the next attempt; NULL: the server is asked */
     char *location;         /* where the answer in hand leads */
+    bool told_to_wait;      /* the server is at it: this try does not count */
     bool was_away;          /* put: the store may have it by now */
     unsigned away_failures; /* in a row */
     uint64_t best;          /* how far any attempt came */

@@ -104,6 +104,11 @@ static size_t on_header(char *data, size_t one, size_t len, void *arg)
         mem_free(t->location);
         t->location = str_ndup(data + 10, strcspn(data + 10, "\r\n"));
     }
+    if (t->follow && !t->away && len < sizeof(line)) {
+        memcpy(line, data, len);
+        line[len] = '\0';
+        t->told_to_wait |= strncasecmp(line, "Skerry-Store: wait", 18) == 0;
+    }
     if (t->kind == TRANSFER_PUT && len < sizeof(line)) {
         memcpy(line, data, len);
         line[len] = '\0';
@@ -282,6 +287,7 @@ int transfer_prepare(struct transfer *t, struct err *err)
                                        t->was_away ? "Skerry-Store: done" : "Skerry-Store: follow");
     t->io_error = 0;
     t->status = 0;
+    t->told_to_wait = false;
     t->curl_error[0] = '\0';
     buf_clear(&t->answer);
     const char *url = t->away ? t->away : t->url;
@@ -393,6 +399,7 @@ static enum transfer_next judge_away(struct transfer *t, CURLcode rc, struct err
         return next;
     /* Also a store that takes a blob, and then has it not, is not gone to for ever. */
     t->away_failures = t->kind == TRANSFER_GET && t->offset > t->best ? 0 : t->away_failures + 1;
+    t->tries = 0; /* what was tried there is none of the server's tries */
     if (next != TRANSFER_DONE)
         return TRANSFER_RETRY;
     t->asking = true;

@@ -6,29 +6,11 @@
 #include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
-#include "common/net/http/http_curl.h"
 
 #define PAUSE_MS 1000u
 #define PAUSE_MAX_MS 30000u
 #define TIDY_EACH_MS 60000u
-#define AWAY_MAX (5ull << 30) /* of one PUT, by the manual of S3 */
-#define AWAY_LIFE_S 900       /* a request that has begun goes on */
-#define GIVEN_UP_S 900        /* a piece of an upload that nobody wrote to for so long */
-
-/* A blob that the store has, is to have, or is to lose. */
-struct object {
-    struct blob_id id; /* first: what the tree compares */
-    uint64_t size;
-    int64_t touched_s;
-    bool here;           /* for everybody else: stat finds it */
-    bool stored;         /* the store has it, or may have */
-    bool stale;          /* what the store has is not to be believed: it is sent again */
-    bool cached;         /* the directory has it */
-    bool busy, fetching; /* a thread is at it */
-    unsigned pins;
-    struct list used;  /* in blob_s3->used while cached, the longest unused first */
-    struct list waits; /* in blob_s3->work */
-};
+#define GIVEN_UP_S 900 /* a piece of an upload that nobody wrote to for so long */
 
 struct writer {
     struct blob_writer base; /* first */
@@ -59,22 +41,23 @@ static int order(const void *a, const void *b)
     return memcmp(a, b, sizeof(struct blob_id));
 }
 
-static struct object *find(struct blob_s3 *s, const struct blob_id *id)
+struct blob_s3_object *blob_s3_find(struct blob_s3 *s, const struct blob_id *id)
 {
-    struct object *const *found = (struct object *const *)tfind(id, &s->tree, order);
+    struct blob_s3_object *const *found =
+        (struct blob_s3_object *const *)tfind(id, &s->tree, order);
     return found ? *found : NULL;
 }
 
 /* The same, or NULL where nobody is to see it. */
-static struct object *find_here(struct blob_s3 *s, const struct blob_id *id)
+static struct blob_s3_object *find_here(struct blob_s3 *s, const struct blob_id *id)
 {
-    struct object *e = find(s, id);
+    struct blob_s3_object *e = blob_s3_find(s, id);
     return e && e->here ? e : NULL;
 }
 
-static struct object *find_or_make(struct blob_s3 *s, const struct blob_id *id)
+struct blob_s3_object *blob_s3_make(struct blob_s3 *s, const struct blob_id *id)
 {
-    struct object *e = find(s, id);
+    struct blob_s3_object *e = blob_s3_find(s, id);
     if (e)
         return e;
     e = mem_alloc(sizeof(*e));
@@ -86,13 +69,12 @@ static struct object *find_or_make(struct blob_s3 *s, const struct blob_id *id)
     return e;
 }
 
-static bool is_to_be_sent(const struct object *e)
+static bool is_to_be_sent(const struct blob_s3_object *e)
 {
     return e->here && (!e->stored || e->stale);
 }
 
-/* Somebody's work, or nobody's object any more. */
-static void settle(struct blob_s3 *s, struct object *e)
+void blob_s3_settle(struct blob_s3 *s, struct blob_s3_object *e)
 {
     const bool open = is_to_be_sent(e) || (!e->here && e->stored);
     if (open && !e->busy && list_empty(&e->waits)) {
@@ -107,7 +89,7 @@ static void settle(struct blob_s3 *s, struct object *e)
     mem_free(e);
 }
 
-static void used_now(struct blob_s3 *s, struct object *e)
+void blob_s3_used_now(struct blob_s3 *s, struct blob_s3_object *e)
 {
     list_remove(&e->used);
     list_push(&s->used, &e->used);
@@ -122,7 +104,7 @@ static void tidy_soon(struct blob_s3 *s, int64_t before_s)
     pthread_cond_broadcast(&s->changed);
 }
 
-static void uncache(struct blob_s3 *s, struct object *e)
+void blob_s3_uncache(struct blob_s3 *s, struct blob_s3_object *e)
 {
     if (e->cached) {
         (void)s->cache->ops->hide(s->cache, &e->id, NULL); /* a leftover is found at the start */
@@ -132,7 +114,7 @@ static void uncache(struct blob_s3 *s, struct object *e)
     list_remove(&e->used);
 }
 
-static void appear(struct blob_s3 *s, struct object *e, uint64_t size)
+void blob_s3_appear(struct blob_s3 *s, struct blob_s3_object *e, uint64_t size)
 {
     e->touched_s = (int64_t)(clock_wall_ms() / 1000);
     if (e->here)
@@ -143,7 +125,7 @@ static void appear(struct blob_s3 *s, struct object *e, uint64_t size)
     atomic_fetch_add(&s->base.count, 1);
 }
 
-static void vanish(struct blob_s3 *s, struct object *e)
+static void vanish(struct blob_s3 *s, struct blob_s3_object *e)
 {
     if (!e->here)
         return;
@@ -152,7 +134,7 @@ static void vanish(struct blob_s3 *s, struct object *e)
     atomic_fetch_sub(&s->base.count, 1);
 }
 
-static int nothing(const struct blob_id *id, struct err *err)
+int blob_s3_nothing(const struct blob_id *id, struct err *err)
 {
     char hex[BLOB_HEX_MAX];
     blob_id_hex(id, hex);
@@ -163,11 +145,11 @@ static int nothing(const struct blob_id *id, struct err *err)
 static void take_in(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
 {
     lock(s);
-    struct object *e = find_or_make(s, id);
-    appear(s, e, size);
+    struct blob_s3_object *e = blob_s3_make(s, id);
+    blob_s3_appear(s, e, size);
     e->cached = true;
-    used_now(s, e);
-    settle(s, e);
+    blob_s3_used_now(s, e);
+    blob_s3_settle(s, e);
     unlock(s);
 }
 
@@ -188,11 +170,11 @@ static int make_room(struct blob_s3 *s, uint64_t need, struct err *err)
 {
     struct list *l = s->used.next;
     while (l != &s->used && s->cache->used_bytes + need > s->cache_max) {
-        struct object *e = list_entry(l, struct object, used);
+        struct blob_s3_object *e = list_entry(l, struct blob_s3_object, used);
         l = l->next;
         if (e->pins > 0 || e->busy || e->fetching || is_to_be_sent(e))
             continue;
-        uncache(s, e); /* it counts no more, and its bytes are freed on another thread */
+        blob_s3_uncache(s, e); /* it counts no more, and its bytes are freed on another thread */
     }
     if (s->cache->used_bytes + need > s->cache_max)
         drop_given_up(s);
@@ -213,7 +195,7 @@ static int make_room_locking(struct blob_s3 *s, uint64_t need, struct err *err)
     return rc;
 }
 
-static int check_quota(const struct blob_s3 *s, uint64_t size, struct err *err)
+int blob_s3_check_quota(const struct blob_s3 *s, uint64_t size, struct err *err)
 {
     if (s->quota == 0 || s->base.used_bytes + size <= s->quota)
         return 0;
@@ -224,7 +206,7 @@ static int check_quota(const struct blob_s3 *s, uint64_t size, struct err *err)
 
 /* ---- up and away: the store's own threads ---- */
 
-static char *key_of(const struct blob_s3 *s, const struct blob_id *id)
+char *blob_s3_key(const struct blob_s3 *s, const struct blob_id *id)
 {
     char hex[BLOB_HEX_MAX];
     blob_id_hex(id, hex);
@@ -235,7 +217,7 @@ static char *key_of(const struct blob_s3 *s, const struct blob_id *id)
 static int send_up(struct blob_s3 *s, const struct blob_id *id, uint64_t size, bool stale,
                    struct err *err)
 {
-    char *key = key_of(s, id), *path = NULL;
+    char *key = blob_s3_key(s, id), *path = NULL;
     unlock(s);
     int rc = s->cache->ops->local(s->cache, id, false, &path, err);
     if (rc == 0 && stale) /* it is not to be taken for what is sent now */
@@ -265,7 +247,7 @@ static bool is_damaged(struct blob_s3 *s, const struct blob_id *id)
 
 static int take_away(struct blob_s3 *s, const struct blob_id *id, struct err *err)
 {
-    char *key = key_of(s, id);
+    char *key = blob_s3_key(s, id);
     unlock(s);
     const int rc = s3_delete(s->c, key, err);
     mem_free(key);
@@ -275,7 +257,7 @@ static int take_away(struct blob_s3 *s, const struct blob_id *id, struct err *er
 
 /* After a failure all threads wait, each time longer: the store's client has tried several times.
  */
-static void note(struct blob_s3 *s, int rc, const struct err *err)
+void blob_s3_note(struct blob_s3 *s, int rc, const struct err *err)
 {
     if (rc == 0) {
         if (s->failures > 0)
@@ -292,7 +274,7 @@ static void note(struct blob_s3 *s, int rc, const struct err *err)
     s->paused_until_ms = clock_now_ms() + (wait < PAUSE_MAX_MS ? wait : PAUSE_MAX_MS);
 }
 
-static void do_one(struct blob_s3 *s, struct object *e)
+static void do_one(struct blob_s3 *s, struct blob_s3_object *e)
 {
     struct err err = {0};
     int rc = -ERR_CANCELLED; /* there was nothing to do */
@@ -309,7 +291,7 @@ static void do_one(struct blob_s3 *s, struct object *e)
         if (rc == -ERR_HASH && is_damaged(s, &e->id)) {
             log_warn("store", "a blob that waited to be sent is damaged in the cache, and lost");
             vanish(s, e);
-            uncache(s, e);
+            blob_s3_uncache(s, e);
         }
         e->stale |= rc < 0 && e->stored;
         e->stored |= rc == 0;
@@ -318,8 +300,8 @@ static void do_one(struct blob_s3 *s, struct object *e)
         e->stored = e->stale = rc < 0; /* it may be done all the same: who comes again is sent */
     }
     e->busy = false;
-    note(s, rc, &err);
-    settle(s, e);
+    blob_s3_note(s, rc, &err);
+    blob_s3_settle(s, e);
 }
 
 static void wait_for_work(struct blob_s3 *s)
@@ -358,7 +340,7 @@ static void *run(void *arg)
         else if (list_empty(&s->work) || clock_now_ms() < s->paused_until_ms)
             wait_for_work(s);
         else
-            do_one(s, list_entry(list_pop(&s->work), struct object, waits));
+            do_one(s, list_entry(list_pop(&s->work), struct blob_s3_object, waits));
     }
     unlock(s);
     return NULL;
@@ -371,26 +353,26 @@ static int s3_stat(struct blobstore *base, const struct blob_id *id, struct blob
 {
     struct blob_s3 *s = store_of(base);
     lock(s);
-    const struct object *e = find_here(s, id);
+    const struct blob_s3_object *e = find_here(s, id);
     if (e)
         *ret = (struct blob_stat){e->size, e->touched_s};
     unlock(s);
-    return e ? 0 : nothing(id, err);
+    return e ? 0 : blob_s3_nothing(id, err);
 }
 
 static int s3_touch(struct blobstore *base, const struct blob_id *id, struct err *err)
 {
     struct blob_s3 *s = store_of(base);
     lock(s);
-    struct object *e = find_here(s, id);
+    struct blob_s3_object *e = find_here(s, id);
     if (e)
         e->touched_s = (int64_t)(clock_wall_ms() / 1000);
     unlock(s);
-    return e ? 0 : nothing(id, err);
+    return e ? 0 : blob_s3_nothing(id, err);
 }
 
 /* Whether the directory still has what it is thought to have. */
-static bool is_cached(struct blob_s3 *s, struct object *e)
+static bool is_cached(struct blob_s3 *s, struct blob_s3_object *e)
 {
     if (e->cached && !blobstore_has(s->cache, &e->id, NULL)) {
         e->cached = false;
@@ -411,15 +393,15 @@ static int s3_open_blob(struct blobstore *base, const struct blob_id *id, int *r
 {
     struct blob_s3 *s = store_of(base);
     lock(s);
-    struct object *e = find_here(s, id);
+    struct blob_s3_object *e = find_here(s, id);
     int rc;
     if (e && is_cached(s, e)) {
         rc = s->cache->ops->get(s->cache, id, ret_fd, ret_size, err);
-        used_now(s, e);
+        blob_s3_used_now(s, e);
     } else {
-        rc = e && e->here ? elsewhere(err) : nothing(id, err);
+        rc = e && e->here ? elsewhere(err) : blob_s3_nothing(id, err);
         if (e)
-            settle(s, e);
+            blob_s3_settle(s, e);
     }
     unlock(s);
     return rc;
@@ -439,11 +421,10 @@ static int pour(void *arg, const void *data, size_t len)
 static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64_t max_bytes,
                     struct blob_writer **ret, struct err *err);
 
-/* Into the directory; without the lock. */
 static int download(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
 {
     struct blob_writer *w;
-    char *key = key_of(s, id);
+    char *key = blob_s3_key(s, id);
     int rc = s3_begin(&s->base, id, size, &w, err);
     if (rc == 0) {
         rc = s3_get(s->c, key, w->size, size, pour, &(struct pouring){w, err}, err);
@@ -458,26 +439,30 @@ static int download(struct blob_s3 *s, const struct blob_id *id, uint64_t size, 
     return rc;
 }
 
+int blob_s3_download(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
+{
+    int rc = download(s, id, size, err);
+    if (rc == -ERR_HASH || rc == -ERR_FORMAT || rc == -ERR_LIMIT) /* on its way, or there? */
+        rc = download(s, id, size, err);
+    return rc == -ERR_FORMAT || rc == -ERR_LIMIT ? -ERR_HASH : rc; /* shorter, longer: others */
+}
+
 /* The lock is given up meanwhile. */
-static int bring(struct blob_s3 *s, struct object *e, struct err *err)
+static int bring(struct blob_s3 *s, struct blob_s3_object *e, struct err *err)
 {
     const uint64_t size = e->size;
     e->fetching = true;
     unlock(s);
-    int rc = download(s, &e->id, size, err);
-    if (rc == -ERR_HASH || rc == -ERR_FORMAT || rc == -ERR_LIMIT) /* on its way, or there? */
-        rc = download(s, &e->id, size, err);
-    if (rc == -ERR_FORMAT || rc == -ERR_LIMIT) /* shorter, longer: other bytes */
-        rc = -ERR_HASH;
+    const int rc = blob_s3_download(s, &e->id, size, err);
     lock(s);
     e->fetching = false;
     if (rc == 0) {
         e->cached = true;
-        used_now(s, e);
+        blob_s3_used_now(s, e);
         if (!e->here) /* it was hidden meanwhile */
-            uncache(s, e);
-    } else if (rc == -ERR_NOTFOUND && e->stored && !e->busy && !e->cached) {
-        e->stored = false; /* it was taken out of the bucket by others */
+            blob_s3_uncache(s, e);
+    } else if ((rc == -ERR_NOTFOUND || rc == -ERR_HASH) && e->stored && !e->busy && !e->cached) {
+        e->stored = e->stale = rc == -ERR_HASH; /* others took it out of the bucket, or wrote it */
         vanish(s, e);
     }
     pthread_cond_broadcast(&s->changed);
@@ -488,7 +473,7 @@ static int bring(struct blob_s3 *s, struct object *e, struct err *err)
 static int wait_for_fetch(struct blob_s3 *s, const struct blob_id *id, struct err *err)
 {
     pthread_cond_wait(&s->changed, &s->lock);
-    const struct object *e = find_here(s, id);
+    const struct blob_s3_object *e = find_here(s, id);
     return e && !e->fetching && !e->cached
                ? err_set(err, -EAGAIN, "the blob could not be brought from the store just now")
                : 0;
@@ -498,7 +483,7 @@ static int s3_local(struct blobstore *base, const struct blob_id *id, bool wait,
                     struct err *err)
 {
     struct blob_s3 *s = store_of(base);
-    struct object *e;
+    struct blob_s3_object *e;
     int rc = 0;
     lock(s);
     while (rc == 0 && (e = find_here(s, id)) && !is_cached(s, e) && e->here) {
@@ -509,17 +494,17 @@ static int s3_local(struct blobstore *base, const struct blob_id *id, bool wait,
         else if (e->fetching)
             rc = wait_for_fetch(s, id, err);
         else if ((rc = bring(s, e, err)) < 0 || !e->here)
-            settle(s, e);
+            blob_s3_settle(s, e);
     }
     if (rc == 0)
         e = find_here(s, id);
     if (rc == 0 && !e)
-        rc = nothing(id, err);
+        rc = blob_s3_nothing(id, err);
     if (rc == 0)
         rc = s->cache->ops->local(s->cache, id, false, ret_path, err);
     if (rc == 0) {
         e->pins++;
-        used_now(s, e);
+        blob_s3_used_now(s, e);
     }
     unlock(s);
     return rc;
@@ -530,18 +515,18 @@ static int s3_renew(struct blobstore *base, const struct blob_id *id, struct err
 {
     struct blob_s3 *s = store_of(base);
     lock(s);
-    struct object *e = find_here(s, id);
+    struct blob_s3_object *e = find_here(s, id);
     int rc = 0;
     while (e && e->fetching) {
         (void)wait_for_fetch(s, id, NULL);
         e = find_here(s, id);
     }
     if (!e || !e->stored || e->stale)
-        rc = nothing(id, err);
+        rc = blob_s3_nothing(id, err);
     if (rc == 0) {
-        uncache(s, e);
+        blob_s3_uncache(s, e);
         rc = bring(s, e, err);
-        settle(s, e);
+        blob_s3_settle(s, e);
     }
     unlock(s);
     return rc;
@@ -551,66 +536,12 @@ static void s3_let_go(struct blobstore *base, const struct blob_id *id)
 {
     struct blob_s3 *s = store_of(base);
     lock(s);
-    struct object *e = find(s, id);
+    struct blob_s3_object *e = blob_s3_find(s, id);
     if (e && e->pins > 0 && --e->pins == 0 && !e->here)
-        uncache(s, e);
+        blob_s3_uncache(s, e);
     if (e)
-        settle(s, e);
+        blob_s3_settle(s, e);
     unlock(s);
-}
-
-/* ---- by others, past us ---- */
-
-static int s3_away(struct blobstore *base, const struct blob_id *id, bool put, uint64_t size,
-                   char **ret_url)
-{
-    struct blob_s3 *s = store_of(base);
-    int rc = 0;
-    lock(s);
-    const struct object *e = find(s, id);
-    if (put &&
-        (e || size == 0 || size > AWAY_MAX || s->failures > 0 || check_quota(s, size, NULL) < 0))
-        rc = -ERR_UNIMPLEMENTED; /* also while its DELETE is under way */
-    else if (!put && (!e || !e->here || e->stale || (s->failures > 0 && (e->cached || !e->stored))))
-        rc = -ERR_UNIMPLEMENTED;
-    else if (!put && !e->stored)
-        rc = -EAGAIN;
-    unlock(s);
-    if (rc < 0)
-        return rc;
-    char *key = key_of(s, id);
-    rc = s3_presign(s->c, key, put ? size : 0, id->sha256, AWAY_LIFE_S, ret_url);
-    mem_free(key);
-    return rc < 0 ? -ERR_UNIMPLEMENTED : 0;
-}
-
-static int s3_found(struct blobstore *base, const struct blob_id *id, uint64_t size,
-                    struct err *err)
-{
-    struct blob_s3 *s = store_of(base);
-    char *key = key_of(s, id), sum[S3_SUM_MAX], want[S3_SUM_MAX];
-    uint64_t got = 0;
-    int rc = s3_head(s->c, key, &got, sum, err);
-    mem_free(key);
-    http_curl_base64(id->sha256, want);
-    if (rc == 0 && (got != size || (*sum && strcmp(sum, want) != 0)))
-        rc = err_set(err, -ERR_NOTFOUND, "the store has other bytes under the blob's name");
-    lock(s);
-    if (rc < 0) {
-        note(s, rc, err); /* where it does not answer, nobody is led there until it takes blobs */
-        unlock(s);
-        return rc;
-    }
-    struct object *e = find_or_make(s, id);
-    if (e->here || (!e->stored && !e->busy)) {
-        appear(s, e, size);
-        e->stored = true;
-    } else {
-        rc = nothing(id, err); /* it is about to be deleted there */
-    }
-    settle(s, e);
-    unlock(s);
-    return rc;
 }
 
 /* ---- leaving ---- */
@@ -619,15 +550,15 @@ static int s3_hide(struct blobstore *base, const struct blob_id *id, struct err 
 {
     struct blob_s3 *s = store_of(base);
     lock(s);
-    struct object *e = find_here(s, id);
+    struct blob_s3_object *e = find_here(s, id);
     if (e) {
         vanish(s, e);
         if (e->pins == 0)
-            uncache(s, e);
-        settle(s, e);
+            blob_s3_uncache(s, e);
+        blob_s3_settle(s, e);
     }
     unlock(s);
-    return e ? 0 : nothing(id, err);
+    return e ? 0 : blob_s3_nothing(id, err);
 }
 
 /* Also what the store has of it is not believed any more. */
@@ -635,12 +566,12 @@ static int s3_remove(struct blobstore *base, const struct blob_id *id, struct er
 {
     struct blob_s3 *s = store_of(base);
     lock(s);
-    struct object *e = find(s, id);
+    struct blob_s3_object *e = blob_s3_find(s, id);
     if (e) {
         vanish(s, e);
-        uncache(s, e);
+        blob_s3_uncache(s, e);
         e->stale = e->stored || e->busy;
-        settle(s, e);
+        blob_s3_settle(s, e);
     }
     unlock(s);
     return 0;
@@ -664,7 +595,7 @@ struct copy {
 
 static void copy_one(const void *node, VISIT which, void *arg)
 {
-    const struct object *e = *(struct object *const *)node;
+    const struct blob_s3_object *e = *(struct blob_s3_object *const *)node;
     struct copy *c = arg;
     if ((which == postorder || which == leaf) && e->here && c->n < c->cap)
         c->all[c->n++] = (struct listed){e->id, {e->size, e->touched_s}};
@@ -711,7 +642,7 @@ static int writer_commit(struct blob_writer *base, uint64_t expect_size, struct 
     struct blob_s3 *s = w->s;
     const struct blob_id id = w->id;
     const uint64_t size = w->to->size;
-    int rc = check_quota(s, size, err);
+    int rc = blob_s3_check_quota(s, size, err);
     if (rc < 0)
         w->to->ops->abort(w->to, true);
     else
@@ -750,7 +681,7 @@ static int s3_adopt(struct blobstore *base, const char *path, const struct blob_
                     uint64_t size, struct err *err)
 {
     struct blob_s3 *s = store_of(base);
-    int rc = check_quota(s, size, err);
+    int rc = blob_s3_check_quota(s, size, err);
     if (rc == 0)
         rc = make_room_locking(s, size, err);
     if (rc == 0)
@@ -778,7 +709,7 @@ static void s3_health_of(struct blobstore *base, struct blob_health *ret)
     ret->cache_max_bytes = s->cache_max;
     lock(s);
     for (struct list *l = s->used.next; l != &s->used; l = l->next) {
-        const struct object *e = list_entry(l, struct object, used);
+        const struct blob_s3_object *e = list_entry(l, struct blob_s3_object, used);
         ret->waiting += is_to_be_sent(e);
         ret->waiting_bytes += is_to_be_sent(e) ? e->size : 0;
     }
@@ -821,22 +752,22 @@ static void s3_shut(struct blobstore *base)
 
 void blob_s3_add_stored(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
 {
-    struct object *e = find_or_make(s, id);
-    appear(s, e, size);
+    struct blob_s3_object *e = blob_s3_make(s, id);
+    blob_s3_appear(s, e, size);
     e->stored = true;
 }
 
 void blob_s3_add_cached(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
 {
-    struct object *e = find_or_make(s, id);
-    appear(s, e, size);
+    struct blob_s3_object *e = blob_s3_make(s, id);
+    blob_s3_appear(s, e, size);
     e->cached = true;
-    used_now(s, e);
+    blob_s3_used_now(s, e);
     if (e->size != size) {
         e->size = size;
         e->stale = true; /* the directory's was verified */
     }
-    settle(s, e);
+    blob_s3_settle(s, e);
 }
 
 int blob_s3_begin(struct blob_s3 *s, struct err *err)
@@ -862,14 +793,13 @@ struct blob_s3 *blob_s3_new(void)
         .list = s3_each,
         .put = s3_begin,
         .adopt = s3_adopt,
-        .away = s3_away,
-        .found = s3_found,
         .health = s3_health_of,
         .stop = s3_halt,
         .close = s3_shut,
     };
     struct blob_s3 *s = mem_alloc(sizeof(*s));
-    s->base.ops = &ops;
+    s->ops = ops;
+    s->base.ops = &s->ops;
     pthread_mutex_init(&s->lock, NULL);
     clock_cond_init(&s->changed);
     list_init(&s->used);

@@ -87,6 +87,8 @@ static int open_all(struct blob_s3 *s, const struct blob_s3_options *o, struct e
 int blob_s3_open(const struct blob_s3_options *o, struct blobstore **ret, struct err *err)
 {
     struct blob_s3 *s = blob_s3_new();
+    s->ops.away = blob_s3_away;
+    s->ops.found = blob_s3_found;
     s->quota = o->quota_bytes;
     s->cache_max = o->cache_bytes;
     const int rc = open_all(s, o, err);

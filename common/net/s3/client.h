@@ -43,7 +43,7 @@ void s3_stop(struct s3 *c);
 void s3_close(struct s3 *c); /* accepts NULL; no call may be under way */
 
 /* A file as an object; sha256 is that of its bytes, which a store that can compares (-ERR_HASH).
- * One that goes in parts is there where an object of its size is: remove other bytes first. */
+ */
 int s3_put(struct s3 *c, const char *key, const char *path, uint64_t size, const uint8_t sha256[32],
            struct err *err);
 /* A few bytes. */

@@ -198,13 +198,12 @@ int s3_put_parts(struct s3 *c, const char *key, int fd, uint64_t size, struct er
     u->n = (unsigned)((size + u->part_bytes - 1) / u->part_bytes);
     u->etags = mem_alloc_array(u->n, sizeof(*u->etags));
     int rc = find(u, err);
-    const bool there = rc == 0 && !*u->id && is_there(u);
-    if (rc == 0 && !*u->id && !there)
+    if (rc == 0 && !*u->id)
         rc = begin(u, err);
-    for (unsigned i = 0; i < u->n && rc == 0 && !there; i++)
+    for (unsigned i = 0; i < u->n && rc == 0; i++)
         if (!*u->etags[i])
             rc = send_part(u, fd, i, err);
-    if (rc == 0 && !there && (rc = finish(u, err)) == -ERR_NOTFOUND && is_there(u))
+    if (rc == 0 && (rc = finish(u, err)) == -ERR_NOTFOUND && is_there(u))
         rc = 0;
     if (rc == -ERR_NOTFOUND)
         rc = err_set(err, -EAGAIN, "%s has ended an upload in parts while it was under way",

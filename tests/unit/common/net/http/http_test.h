@@ -18,6 +18,8 @@
 
 #define TICKET_HOLDER 9
 
+#define TRIES 2 /* of a transfer */
+
 struct world {
     struct net_test t;
     struct http_server *server;
@@ -162,7 +164,7 @@ static inline struct world *start(bool tls)
     assert_int_equal(blob_http_open(w->server, &bo, &w->blobs, &err), 0);
     struct xfer_options xo = {.backoff_min_ms = 1,
                               .backoff_max_ms = 20,
-                              .max_tries = 2,
+                              .max_tries = TRIES,
                               .floor_s = 1,
                               .min_bytes_per_s = 1000};
     assert_int_equal(xfer_new(w->t.loop, &xo, &w->xfer, &err), 0);

@@ -119,8 +119,10 @@ static struct away {
     unsigned soon, asked, gets, puts, looked; /* soon: it is about to have the blob, so often */
     long fails;                               /* the next requests are answered with this status */
     unsigned n_fails;
-    bool lies;   /* it takes blobs and has them not */
-    bool silent; /* it does not say whether it has one */
+    bool lies;        /* it takes blobs and has them not */
+    unsigned looking; /* so often it is being looked at */
+    bool other;       /* it has other bytes */
+    bool silent;      /* it does not say whether it has one */
     bool has;
     char sum[64];
     uint8_t bytes[3000];
@@ -145,6 +147,12 @@ static int away_found(struct blobstore *s, const struct blob_id *id, uint64_t si
     assert_int_equal(size, sizeof(away.bytes));
     if (away.silent)
         return err_set(err, -ETIMEDOUT, "nobody answers");
+    if (away.looking > 0) {
+        away.looking--;
+        return err_set(err, -EBUSY, "it is being looked at");
+    }
+    if (away.other)
+        return err_set(err, -ERR_HASH, "other bytes");
     return away.has && !away.lies ? 0 : err_set(err, -ERR_NOTFOUND, "it is not there");
 }
 
@@ -275,6 +283,36 @@ static void test_put_away_in_vain(void **state)
     assert_int_equal(away.puts, 3);
     assert_true(blobstore_has(w->store, &id, &size));
     assert_int_equal(blob_http_counters(w->blobs).bytes_in, sizeof(away.bytes));
+    stop(w);
+}
+
+/* What failed at the store is none of the server's tries. */
+static void test_put_away_then_busy(void **state)
+{
+    struct world *w = start_away();
+    const struct blob_id id = make_file(w, "a", sizeof(away.bytes));
+    away.fails = 503;
+    away.n_fails = 3; /* more than TRIES */
+    follow_put(w, &id);
+    assert_int_equal(w->code, 0);
+    assert_int_equal(blob_http_counters(w->blobs).bytes_in, sizeof(away.bytes));
+    stop(w);
+}
+
+/* The server looks at what came to the store for as long as it takes, and says what it saw. */
+static void test_put_away_looked_at(void **state)
+{
+    struct world *w = start_away();
+    const struct blob_id id = make_file(w, "a", sizeof(away.bytes));
+    away.looking = 2 * TRIES;
+    follow_put(w, &id);
+    assert_int_equal(w->code, 0);
+    assert_int_equal(away.looking, 0);
+    assert_int_equal(away.puts, 1);
+    away.other = true;
+    follow_put(w, &id);
+    assert_int_equal(w->code, -ERR_HASH);
+    assert_int_equal(away.puts, 2);
     stop(w);
 }
 
@@ -821,6 +859,8 @@ int main(void)
         cmocka_unit_test(test_put_away),
         cmocka_unit_test(test_put_away_in_vain),
         cmocka_unit_test(test_put_away_silent),
+        cmocka_unit_test(test_put_away_then_busy),
+        cmocka_unit_test(test_put_away_looked_at),
         cmocka_unit_test(test_get_away),
         cmocka_unit_test(test_round_trips),
         cmocka_unit_test(test_put_resumes),

@@ -246,10 +246,57 @@ static void test_away_and_deleted(void **state)
     assert_int_equal(r->s->ops->hide(r->s, &id, &r->err), 0);
     UNTIL(health(r).failing_since_unix_ms != 0);
     assert_int_equal(r->s->ops->away(r->s, &id, true, LEN, &url), -ERR_UNIMPLEMENTED);
+    /* Without a look at the store, which would not answer. */
+    assert_int_equal(r->s->ops->found(r->s, &id, LEN, &r->err), -ERR_NOTFOUND);
     r->f.down = false;
-    const int rc = r->s->ops->found(r->s, &id, LEN, &r->err);
-    assert_int_equal(rc, -ERR_NOTFOUND);
     UNTIL(!stored(r, &id));
+}
+
+static void set(struct rig *r, const struct blob_id *id, uint8_t fill)
+{
+    uint8_t *data = mem_alloc(LEN);
+    memset(data, fill, LEN);
+    pthread_mutex_lock(&r->f.lock);
+    fake_set(r->f.objects, key_of(id), data, LEN);
+    pthread_mutex_unlock(&r->f.lock);
+    mem_free(data);
+}
+
+/* A store that tells no hash: other bytes of the same length are found out before anybody is told
+ * that the blob is there, and are deleted. */
+static void test_away_same_length(void **state)
+{
+    struct rig *r = *state;
+    struct blob_id id;
+    memset(r->data, 7, LEN);
+    hash_sha256(r->data, LEN, id.sha256);
+    set(r, &id, 8);
+    assert_int_equal(r->s->ops->found(r->s, &id, LEN, &r->err), -ERR_HASH);
+    assert_false(blobstore_has(r->s, &id, NULL));
+    UNTIL(!stored(r, &id));
+    assert_int_equal(r->s->count, 0);
+    assert_int_equal(health(r).cache_bytes, 0);
+    set(r, &id, 7);
+    UNTIL(r->s->ops->found(r->s, &id, LEN, &r->err) == 0);
+    assert_false(is_far(r, &id)); /* it was brought to be looked at, and stays */
+    assert_int_equal(local(r, &id, false), 0);
+    let_go(r, &id);
+}
+
+/* What is at the store never takes the place of what came through us and was not sent yet. */
+static void test_away_not_ours(void **state)
+{
+    struct rig *r = *state;
+    r->f.down = true;
+    const struct blob_id id = put(r, 1);
+    UNTIL(health(r).failing_since_unix_ms != 0);
+    set(r, &id, 9);
+    r->f.down = false;
+    assert_int_equal(r->s->ops->found(r->s, &id, LEN, &r->err), 0);
+    UNTIL(health(r).waiting == 0);
+    pthread_mutex_lock(&r->f.lock);
+    assert_memory_equal(fake_find(r->f.objects, key_of(&id), false)->data, r->data, LEN);
+    pthread_mutex_unlock(&r->f.lock);
 }
 
 static char *cached_path(struct rig *r, const struct blob_id *id)
@@ -464,6 +511,7 @@ static void test_damaged(void **state)
     const struct blob_id b = put_and_send(r, 4), c = put_and_send(r, 5);
     assert_true(is_far(r, &a) && !is_far(r, &b) && !is_far(r, &c));
     assert_int_equal(local(r, &a, true), -ERR_HASH);
+    assert_false(blobstore_has(r->s, &a, NULL)); /* nobody has it, then */
     /* It is removed, and the same bytes come again. */
     assert_int_equal(r->s->ops->remove(r->s, &a, &r->err), 0);
     assert_false(blobstore_has(r->s, &a, NULL));
@@ -601,6 +649,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_away, begin, end),
         cmocka_unit_test_setup_teardown(test_away_and_deleted, begin, end),
         cmocka_unit_test_setup_teardown(test_away_other_bytes, begin, end),
+        cmocka_unit_test_setup_teardown(test_away_same_length, begin, end),
+        cmocka_unit_test_setup_teardown(test_away_not_ours, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_digest, begin, end),
         cmocka_unit_test_setup_teardown(test_renew, begin, end),
         cmocka_unit_test_setup_teardown(test_given_up, begin, end),
