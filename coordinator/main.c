@@ -23,7 +23,7 @@ struct settings {
     uint64_t rpc_port, http_port, heartbeat_ms, lease_ms, blob_quota;
     int outer_threads;
     bool plain_http;
-    char *store, *store_endpoint;
+    char *store, *store_endpoint, *store_workers;
     bool store_plain, store_virtual_host;
     uint64_t store_cache;
 };
@@ -45,6 +45,8 @@ static const struct conf_key keys[] = {
     CONF(struct settings, store, STR,
          .doc = "object store of the blobs, s3://BUCKET/PREFIX (none: in the data dir)"),
     CONF(struct settings, store_endpoint, STR, .doc = "https://HOST of the store (none: Amazon's)"),
+    CONF(struct settings, store_workers, STR,
+         .doc = "yes, no: workers go to the store themselves (none: unless it is on this machine)"),
     CONF(struct settings, store_plain, BOOL, .def = "false", .doc = "the endpoint may be http://"),
     CONF(struct settings, store_virtual_host, BOOL, .def = "false",
          .doc = "the bucket is part of the endpoint's name"),
@@ -63,7 +65,7 @@ struct flags {
     bool plain_http;
     bool has_rpc, has_http, has_plain, has_heartbeat, has_lease, has_quota, has_threads, has_keep;
     bool die_with_parent;
-    const char *store, *store_endpoint;
+    const char *store, *store_endpoint, *store_workers;
     bool store_plain, store_virtual_host, has_store_plain, has_store_host, has_store_cache;
     const char *backup, *restore, *from;
     uint64_t keep, audit, store_cache;
@@ -95,6 +97,8 @@ static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, 
          "keep blobs in an object store, s3://BUCKET/PREFIX [in the data dir]"},
         {"store-endpoint", 0, ARGS_STR, &f->store_endpoint, "URL",
          "https://HOST of the store [AWS_ENDPOINT_URL, or Amazon's of AWS_REGION]"},
+        {"store-workers", 0, ARGS_STR, &f->store_workers, "yes|no",
+         "workers go to the store themselves [yes, unless its endpoint is this machine]"},
         {"store-plain", 0, ARGS_BOOL, &f->store_plain, NULL, "the store's endpoint may be http://",
          .given = &f->has_store_plain},
         {"store-virtual-host", 0, ARGS_BOOL, &f->store_virtual_host, NULL,
@@ -105,8 +109,7 @@ static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, 
         {"outer-threads", 0, ARGS_INT, &f->outer_threads, "N", "outer steps at once [2]", .min = 1,
          .max = 64, .given = &f->has_threads},
         {"log", 0, ARGS_STR, &f->log, "LEVEL", "debug, info, warn or error [info]"},
-        {"die-with-parent", 0, ARGS_BOOL, &f->die_with_parent, NULL,
-         "stop when the process that started this one ends"},
+        {"die-with-parent", 0, ARGS_BOOL, &f->die_with_parent, NULL, "stop when the parent ends"},
         {"backup", 0, ARGS_STR, &f->backup, "FOLDER",
          "back the data dir up to a folder and leave, also while a coordinator runs on it"},
         {"keep", 0, ARGS_U64, &f->keep, "N", "with --backup: how many backups stay, 0: all [0]",
@@ -115,8 +118,7 @@ static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, 
          "make the data dir from the newest backup of a folder and leave"},
         {"from", 0, ARGS_STR, &f->from, "NAME", "with --restore: this backup instead"},
         {"audit", 0, ARGS_U64, &f->audit, "JOB",
-         "look a job's versions over and leave, also while a coordinator runs on the data dir",
-         .min = 1, .max = 9e15},
+         "look a job's versions over, also while a coordinator runs", .min = 1, .max = 9e15},
         {0},
     };
     struct args args = {
@@ -179,6 +181,7 @@ static void apply_flags(struct settings *s, const struct flags *f)
     override_text(&s->log, f->log);
     override_text(&s->store, f->store);
     override_text(&s->store_endpoint, f->store_endpoint);
+    override_text(&s->store_workers, f->store_workers);
     s->store_plain = f->has_store_plain ? f->store_plain : s->store_plain;
     s->store_virtual_host = f->has_store_host ? f->store_virtual_host : s->store_virtual_host;
     s->store_cache = f->has_store_cache ? f->store_cache : s->store_cache;
@@ -263,6 +266,7 @@ static int serve(const struct flags *f, const struct settings *s, struct err *er
         .blob_quota_bytes = s->blob_quota,
         .store = s->store,
         .store_endpoint = s->store_endpoint,
+        .store_workers = s->store_workers,
         .store_plain = s->store_plain,
         .store_virtual_host = s->store_virtual_host,
         .store_cache_bytes = s->store_cache,

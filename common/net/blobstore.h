@@ -98,8 +98,7 @@ struct blobstore_ops {
     /* Where somebody without a key of the store gets the blob himself, or puts one of `size` bytes:
      * a URL for this method and name and a few minutes, mem_free it.  A PUT must send the headers
      * content-length and x-amz-checksum-sha256 of this very blob.  Never waits.  -EAGAIN: the store
-     * is about to have it.  -ERR_UNIMPLEMENTED: it goes through us.  NULL: this one is a
-     * directory. */
+     * is about to have it.  -ERR_UNIMPLEMENTED: it goes through us.  NULL: all does. */
     int (*away)(struct blobstore *s, const struct blob_id *id, bool put, uint64_t size,
                 char **ret_url);
     /* Somebody says to have put the blob there: looks, and has it if so.  Waits for the store.

@@ -14,6 +14,7 @@ struct coordinator_options {
     uint64_t blob_quota_bytes; /* 0: the disk's */
     const char *store;         /* s3://BUCKET/PREFIX of the blobs; NULL: a folder of the data dir */
     const char *store_endpoint; /* NULL: the environment's, or Amazon's */
+    const char *store_workers;  /* "yes", "no" or NULL: blob_s3.h */
     bool store_plain, store_virtual_host;
     uint64_t store_cache_bytes; /* of the folder before a store */
     unsigned outer_threads;

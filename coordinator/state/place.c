@@ -74,6 +74,7 @@ static int open_store(const struct coordinator_options *o, const char *cluster, 
         .cache_dir = cache,
         .cache_bytes = o->store_cache_bytes,
         .quota_bytes = o->blob_quota_bytes,
+        .lead = o->store_workers,
         .cluster = cluster,
         .known = known,
     };

@@ -113,7 +113,7 @@ class Store:
         return {name.rpartition("/")[2] for name in self.names() if name.startswith(prefix + "/blobs/")}
 
     def flags(self, prefix="run", bucket="blobs"):
-        return ["--store", f"s3://{bucket}/{prefix}", "--store-endpoint", self.relay.url, "--store-plain"]
+        return ["--store", f"s3://{bucket}/{prefix}", "--store-endpoint", self.relay.url, "--store-workers", "yes", "--store-plain"]
 
     def stop(self):
         self.relay.over.set()

@@ -33,6 +33,8 @@ struct transfer_link {
     struct rate up, down;
     struct socket_bytes bytes;
     struct loop_timer *pace; /* runs while one is paused */
+    /* The object store could not be dialled: nobody asks to be led there until then. */
+    uint64_t home_until_ms;
 };
 
 struct transfer {

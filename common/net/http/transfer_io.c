@@ -16,7 +16,8 @@
 #define BUFFER_BYTES (128L * 1024)
 #define AWAY_FAILURES_MAX 3
 #define LOCATION_MAX 16384
-#define PACE_MS 5 /* between looks at a link that is full */
+#define HOME_MS 300000u /* where the store could not be dialled */
+#define PACE_MS 5       /* between looks at a link that is full */
 
 void transfer_close_file(struct transfer *t)
 {
@@ -276,13 +277,28 @@ static void prepare_call(struct transfer *t)
     curl_easy_setopt(t->easy, CURLOPT_TIMEOUT_MS, (long)t->deadline_ms);
 }
 
+/* May it be led to the store, or has it been there? */
+static bool asks_away(const struct transfer *t)
+{
+    return t->follow && !t->away && t->away_failures < AWAY_FAILURES_MAX &&
+           (t->was_away || loop_now_ms(t->shared->loop) >= t->shared->home_until_ms);
+}
+
+/* The attempt at the store did not come as far as a request. */
+static bool was_shut_out(const struct transfer *t, CURLcode rc)
+{
+    curl_off_t us = 0;
+    curl_easy_getinfo(t->easy, CURLINFO_PRETRANSFER_TIME_T, &us);
+    return rc != CURLE_OK && us == 0;
+}
+
 int transfer_prepare(struct transfer *t, struct err *err)
 {
     t->easy = curl_easy_init();
     if (!t->easy)
         return err_set(err, -ENOMEM, "libcurl gives no handle");
     t->headers = http_curl_headers(NULL, t->away ? NULL : t->bearer);
-    if (t->follow && !t->away && t->away_failures < AWAY_FAILURES_MAX)
+    if (asks_away(t))
         t->headers = curl_slist_append(t->headers,
                                        t->was_away ? "Skerry-Store: done" : "Skerry-Store: follow");
     t->io_error = 0;
@@ -399,6 +415,8 @@ static enum transfer_next judge_away(struct transfer *t, CURLcode rc, struct err
         return next;
     /* Also a store that takes a blob, and then has it not, is not gone to for ever. */
     t->away_failures = t->kind == TRANSFER_GET && t->offset > t->best ? 0 : t->away_failures + 1;
+    if (t->away_failures >= AWAY_FAILURES_MAX && was_shut_out(t, rc))
+        t->shared->home_until_ms = loop_now_ms(t->shared->loop) + HOME_MS;
     t->tries = 0; /* what was tried there is none of the server's tries */
     if (next != TRANSFER_DONE)
         return TRANSFER_RETRY;

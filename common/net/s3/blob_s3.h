@@ -29,8 +29,11 @@ struct blob_s3_options {
     const char *cache_dir;
     uint64_t cache_bytes;
     uint64_t quota_bytes; /* of all blobs; 0: none */
-    const char *cluster;  /* whose blobs these are */
-    bool known;           /* they have been there before: the prefix must say so */
+    /* Are others led to the store (away)?  "yes", "no", or NULL: unless its endpoint is this
+     * machine, which to others is theirs. */
+    const char *lead;
+    const char *cluster; /* whose blobs these are */
+    bool known;          /* they have been there before: the prefix must say so */
 };
 
 /* Opens the store: writes the cluster's id (so that a key that may not write shows now), lists what

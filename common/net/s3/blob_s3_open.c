@@ -22,6 +22,27 @@ static int split(const char *url, char bucket[64], char **ret_prefix, struct err
     return 0;
 }
 
+static bool is_loopback(const char *endpoint)
+{
+    const char *host = endpoint ? strstr(endpoint, "://") : NULL;
+    host = host ? host + 3 : "";
+    const size_t n = strcspn(host, ":/");
+    return str_starts(host, "127.") || str_starts(host, "[::1]") ||
+           (n == 9 && strncasecmp(host, "localhost", n) == 0);
+}
+
+static int set_lead(struct blob_s3 *s, const struct blob_s3_options *o, struct err *err)
+{
+    const char *lead = o->lead ? o->lead : is_loopback(o->s3.endpoint) ? "no" : "yes";
+    if (strcmp(lead, "no") == 0)
+        return 0;
+    if (strcmp(lead, "yes") != 0)
+        return err_set(err, -ERR_CONFIG, "--store-workers is yes or no, not '%.40s'", lead);
+    s->ops.away = blob_s3_away;
+    s->ops.found = blob_s3_found;
+    return 0;
+}
+
 /* Says whose the prefix is, or finds it said. */
 static int claim(const struct blob_s3 *s, const struct blob_s3_options *o, const char *prefix,
                  struct err *err)
@@ -87,11 +108,11 @@ static int open_all(struct blob_s3 *s, const struct blob_s3_options *o, struct e
 int blob_s3_open(const struct blob_s3_options *o, struct blobstore **ret, struct err *err)
 {
     struct blob_s3 *s = blob_s3_new();
-    s->ops.away = blob_s3_away;
-    s->ops.found = blob_s3_found;
     s->quota = o->quota_bytes;
     s->cache_max = o->cache_bytes;
-    const int rc = open_all(s, o, err);
+    int rc = set_lead(s, o, err);
+    if (rc == 0)
+        rc = open_all(s, o, err);
     if (rc < 0) {
         s->base.ops->close(&s->base);
         return err ? err_wrap(err, "--store %s", o->url) : rc;

@@ -19,6 +19,7 @@ struct rig {
     struct err err;
     uint8_t data[LEN];
     bool known;
+    const char *lead; /* whether others are led there */
 };
 
 static int open_as(struct rig *r, const char *url, const char *cluster, uint64_t quota)
@@ -32,6 +33,7 @@ static int open_as(struct rig *r, const char *url, const char *cluster, uint64_t
         .quota_bytes = quota,
         .cluster = cluster,
         .known = r->known,
+        .lead = r->lead,
     };
     const int rc = blob_s3_open(&o, &r->s, &r->err);
     mem_free(cache);
@@ -51,6 +53,7 @@ static int begin(void **state)
 {
     static struct rig r;
     memset(&r, 0, sizeof(r));
+    r.lead = "yes";
     fake_store_open(&r.f);
     (void)str_copy(r.dir, sizeof(r.dir), "/tmp/skerry-s3-XXXXXX");
     assert_non_null(mkdtemp(r.dir));
@@ -234,6 +237,24 @@ static void test_away(void **state)
     UNTIL(r->s->ops->away(r->s, &none, false, 0, &url) == -ERR_UNIMPLEMENTED);
     memset(&none, 5, sizeof(none));
     assert_int_equal(r->s->ops->away(r->s, &none, true, LEN, &url), -ERR_UNIMPLEMENTED);
+}
+
+/* What is on this machine to us is on its own to each worker. */
+static void test_not_led(void **state)
+{
+    struct rig *r = *state;
+    r->lead = NULL;
+    reopen(r);
+    assert_null(r->s->ops->away);
+    (void)put_and_send(r, 1);
+    r->lead = "no";
+    reopen(r);
+    assert_null(r->s->ops->away);
+    r->lead = "maybe";
+    r->s->ops->close(r->s);
+    r->s = NULL;
+    assert_int_equal(open_as(r, "s3://blobs/p/q", "me", 0), -ERR_CONFIG);
+    assert_non_null(strstr(r->err.msg, "is yes or no, not 'maybe'"));
 }
 
 /* A blob that is being deleted in the store is not taken for one that is there. */
@@ -648,6 +669,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_whole, begin, end),
         cmocka_unit_test_setup_teardown(test_away, begin, end),
         cmocka_unit_test_setup_teardown(test_away_and_deleted, begin, end),
+        cmocka_unit_test_setup_teardown(test_not_led, begin, end),
         cmocka_unit_test_setup_teardown(test_away_other_bytes, begin, end),
         cmocka_unit_test_setup_teardown(test_away_same_length, begin, end),
         cmocka_unit_test_setup_teardown(test_away_not_ours, begin, end),
