@@ -9,6 +9,7 @@
 
 #define AWAY_WAIT_MS 10000u /* until the store has what it is about to have */
 #define AWAY_LOOK_MS 20u
+#define AWAY_WAITERS_MAX 64u       /* others are told to ask again: places for requests are few */
 #define BODY_MAX ((size_t)1 << 40) /* the ticket sets the real limit */
 
 struct blob_http {
@@ -16,6 +17,7 @@ struct blob_http {
     struct http_route routes[2];
     struct blob_http_counters counters;
     struct list waiting; /* struct waiting */
+    unsigned n_waiting;
     struct loop_timer *look;
 };
 
@@ -215,6 +217,13 @@ static int get_away(struct blob_http *b, struct http_request *r, const struct bl
     return rc;
 }
 
+static void not_there_yet(struct blob_http *b, struct http_request *r)
+{
+    struct err err = {0};
+    (void)err_set(&err, -EAGAIN, "the blob is on its way to the store: ask again");
+    ask_again(b, r, &err);
+}
+
 static void on_look(void *arg)
 {
     struct blob_http *b = arg;
@@ -224,9 +233,12 @@ static void on_look(void *arg)
         const int rc = get_away(b, w->req, &w->id);
         if (rc == -EAGAIN && clock_now_ms() < w->until_ms)
             continue;
-        if (rc < 0)
+        if (rc == -EAGAIN)
+            not_there_yet(b, w->req);
+        else if (rc < 0)
             get_here(b, w->req, &w->id);
         list_remove(&w->link);
+        b->n_waiting--;
         mem_free(w);
     }
     if (list_empty(&b->waiting))
@@ -235,8 +247,14 @@ static void on_look(void *arg)
 
 static void wait_for_store(struct blob_http *b, struct http_request *r, const struct blob_id *id)
 {
+    const uint32_t ms = b->o.away_wait_ms ? b->o.away_wait_ms : AWAY_WAIT_MS;
+    if (b->n_waiting >= AWAY_WAITERS_MAX) {
+        not_there_yet(b, r);
+        return;
+    }
+    b->n_waiting++;
     struct waiting *w = mem_alloc(sizeof(*w));
-    *w = (struct waiting){.req = r, .id = *id, .until_ms = clock_now_ms() + AWAY_WAIT_MS};
+    *w = (struct waiting){.req = r, .id = *id, .until_ms = clock_now_ms() + ms};
     list_init(&w->link);
     list_push(&b->waiting, &w->link);
     if (!loop_timer_active(b->look))

@@ -16,10 +16,10 @@
  * A client that sends `Skerry-Store: follow` moves bytes between itself and the store where it can
  * (docs/store.md): its GET, and its PUT that asks, are then answered 307 with a `Location` there,
  * which is good for one request and a few minutes.  A GET of what the store is about to have waits
- * for that, at most 10 s.  After its PUT there it asks here again, with `Skerry-Store: done`: the
- * store is looked at, and the answer is that of any PUT that asks, or 422 where other bytes are
- * there.  An answer of 503 with `Skerry-Store: wait` is no failure: what was asked for is under
- * way.
+ * for that, at most 10 s, and is then told to ask again.  After its PUT there it asks here again,
+ * with `Skerry-Store: done`: the store is looked at, and the answer is that of any PUT that asks,
+ * or 422 where other bytes are there.  An answer of 503 with `Skerry-Store: wait` is no failure:
+ * what was asked for is under way.
  */
 #ifndef COMMON_NET_HTTP_BLOB_HTTP_H
 #define COMMON_NET_HTTP_BLOB_HTTP_H
@@ -39,6 +39,7 @@ struct blob_http_options {
     struct blobstore *store; /* kept until close */
     struct pool *pool;       /* commits run here; kept until close */
     struct pool *far;        /* and what waits for a store far away; not asked of a directory */
+    uint32_t away_wait_ms;   /* until the store has what it is about to have [10 s] */
     uint8_t key[TICKET_KEY_BYTES]; /* signs tickets */
     /* May this role GET this blob without a ticket?  NULL: nobody. */
     bool (*may_get)(void *arg, unsigned role, const struct blob_id *id);

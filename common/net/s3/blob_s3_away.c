@@ -19,8 +19,8 @@ int blob_s3_away(struct blobstore *base, const struct blob_id *id, bool put, uin
         rc = -ERR_UNIMPLEMENTED; /* also while its DELETE is under way */
     else if (!put && (!e || !e->here || e->stale || (s->failures > 0 && (e->cached || !e->stored))))
         rc = -ERR_UNIMPLEMENTED;
-    else if (!put && !e->stored)
-        rc = -EAGAIN;
+    else if (!put && !e->stored) /* soon, if the store answers */
+        rc = s3_health(s->c).failing_since_unix_ms != 0 ? -ERR_UNIMPLEMENTED : -EAGAIN;
     pthread_mutex_unlock(&s->lock);
     if (rc < 0)
         return rc;

@@ -160,6 +160,7 @@ static inline struct world *start(bool tls)
                                    .may_get = may_get,
                                    .holds = holds,
                                    .on_stored = on_stored,
+                                   .away_wait_ms = 30,
                                    .arg = w};
     assert_int_equal(blob_http_open(w->server, &bo, &w->blobs, &err), 0);
     struct xfer_options xo = {.backoff_min_ms = 1,

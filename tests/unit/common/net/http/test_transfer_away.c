@@ -256,6 +256,13 @@ static void test_get_away(void **state)
     assert_int_equal(w->code, 0);
     assert_int_equal(away.asked, 4);
     assert_int_equal(away.gets, 1);
+    away.soon = 20; /* for longer than the server waits: it is asked again, and sends nothing */
+    follow_get(w, &id);
+    assert_int_equal(w->code, 0);
+    assert_int_equal(away.soon, 0);
+    assert_int_equal(away.gets, 2);
+    assert_int_equal(blob_http_counters(w->blobs).bytes_out, 0);
+    away.gets = 1;
     away.fails = 403; /* its URL has ended: a new one */
     away.n_fails = 1;
     follow_get(w, &id);
@@ -279,12 +286,9 @@ static void test_get_away(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put_away),
-        cmocka_unit_test(test_put_away_in_vain),
-        cmocka_unit_test(test_put_away_shut),
-        cmocka_unit_test(test_put_away_then_busy),
-        cmocka_unit_test(test_put_away_looked_at),
-        cmocka_unit_test(test_put_away_silent),
+        cmocka_unit_test(test_put_away),           cmocka_unit_test(test_put_away_in_vain),
+        cmocka_unit_test(test_put_away_shut),      cmocka_unit_test(test_put_away_then_busy),
+        cmocka_unit_test(test_put_away_looked_at), cmocka_unit_test(test_put_away_silent),
         cmocka_unit_test(test_get_away),
     };
     return cmocka_run_group_tests_name("transfer_away", tests, NULL, NULL);
