@@ -411,8 +411,13 @@ static enum transfer_next judge_away(struct transfer *t, CURLcode rc, struct err
     mem_free(t->away);
     t->away = NULL;
     t->was_away = t->kind == TRANSFER_PUT;
-    if (next == TRANSFER_VERIFY || t->io_error || t->over_limit)
+    if (next == TRANSFER_VERIFY || t->io_error)
         return next;
+    if (t->over_limit || rc == CURLE_FILESIZE_EXCEEDED) { /* other bytes: the server has the word */
+        t->over_limit = t->follow = false;
+        t->tries = 0;
+        return ftruncate(t->fd, 0) < 0 ? TRANSFER_FAILED : TRANSFER_RETRY;
+    }
     /* Also a store that takes a blob, and then has it not, is not gone to for ever. */
     t->away_failures = t->kind == TRANSFER_GET && t->offset > t->best ? 0 : t->away_failures + 1;
     if (t->away_failures >= AWAY_FAILURES_MAX && was_shut_out(t, rc))

@@ -20,7 +20,7 @@ static struct away {
     bool silent;      /* it does not say whether it has one */
     bool has;
     char sum[64];
-    uint8_t bytes[3000];
+    uint8_t bytes[3000], more[8];
     size_t len;
 } away;
 
@@ -274,10 +274,15 @@ static void test_get_away(void **state)
     assert_int_equal(w->code, 0);
     assert_int_equal(away.gets, 4);
     assert_int_equal(blob_http_counters(w->blobs).bytes_out, sizeof(away.bytes));
+    away.len++; /* the same for a longer answer */
+    follow_get(w, &id);
+    assert_int_equal(w->code, 0);
+    assert_int_equal(away.gets, 5);
+    assert_int_equal(blob_http_counters(w->blobs).bytes_out, 2 * sizeof(away.bytes));
     /* Who does not follow is not led away. */
     get_file(w, "c", &id, sizeof(away.bytes), id.sha256);
     assert_int_equal(w->code, 0);
-    assert_int_equal(away.gets, 4);
+    assert_int_equal(away.gets, 5);
     buf_release(&content);
     mem_free(path);
     stop(w);
