@@ -479,6 +479,12 @@ double skerry_lr_scale(const struct skerry *s)
 
 int skerry_number(struct skerry *s, const char *name, double value)
 {
+    for (size_t i = 0; i < s->n_numbers; i++) {
+        if (strcmp(s->numbers[i].name, name) == 0) {
+            s->numbers[i].value = value;
+            return 0;
+        }
+    }
     if (s->n_numbers == NUMBERS_MAX)
         return err_set(&last, -ENOSPC,
                        "'%.80s' is one number more than the %d that a step can have", name,

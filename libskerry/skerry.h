@@ -146,7 +146,7 @@ struct skerry_progress {
 SKERRY_API int skerry_step(struct skerry *s, const struct skerry_progress *p);
 /* A figure that goes with the next skerry_step(), or with the skerry_done() of an evaluation, up to
  * 16 of them: a series of the job, where the name has 1 to 64 of A-Z a-z 0-9 . _ - and begins with
- * neither . nor -. */
+ * neither . nor -.  Of one that is given twice the newer value counts. */
 SKERRY_API int skerry_number(struct skerry *s, const char *name, double value);
 
 struct skerry_result {

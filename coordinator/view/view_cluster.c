@@ -255,6 +255,7 @@ struct waiting {
     view_waiting_fn fn;
     void *arg;
     unsigned told, untold; /* untold: no room was left for them */
+    unsigned looks;        /* at all workers */
     const struct path_rec *path;
     bool path_late; /* its round */
 };
@@ -341,6 +342,10 @@ static bool lacks_helper(const struct task *t, unsigned helpers)
 {
     return (t->kind == TASK_VELOCITY && helpers == 0) || (task_is_remote(t) && helpers < 2);
 }
+
+/* A look at all workers is dear: so many for neighbours of one job and kind, so that they leave
+ * some to others, of VIEW_WAITING_MAX for all. */
+enum { LOOKS_OF_RUN = 12 };
 
 /* Tasks of one job and kind that wait for the same are one line: a stage may have thousands. */
 struct untaken {
@@ -443,10 +448,11 @@ static void wait_for_taker(struct waiting *ctx, const struct task *t, struct unt
         u->n++;
         return;
     }
-    if (is_full(ctx) || now.looks > VIEW_WAITING_MAX) {
+    if (is_full(ctx) || now.looks > LOOKS_OF_RUN || ctx->looks == VIEW_WAITING_MAX) {
         ctx->untold++;
         return;
     }
+    ctx->looks++;
     why_untaken(ctx, &now);
     if (near && u->again == now.again && strcmp(u->why, now.why) == 0) {
         u->looks = now.looks;

@@ -300,7 +300,7 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
         const int s = from + i % (to - from + 1);
         const bool divides = i <= to - from;
         struct err why = {0};
-        if (from < to &&
+        if (cut && opt->stages == 0 &&
             ((n % s == 0) != divides || (joins && !divides) || s > model_least_blocks(&m->spec)))
             continue;
         rc = plan_shared(rs, m, opt, s, ret, &why);
@@ -310,7 +310,7 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
             break;
     }
     if (tried == 0)
-        return plan_shared(rs, m, opt, 1, ret, err);
+        rc = plan_shared(rs, m, opt, 1, ret, &first);
     if (rc < 0 && err)
         *err = first;
     take_plan(opt, ret);

@@ -294,10 +294,11 @@ static void stages_that_do_not_divide(void **state)
     end(&r);
 }
 
-#define CASCADE(train)                                                                             \
+#define CASCADE(train) CASCADE_OF("2", train)
+#define CASCADE_OF(depth, train)                                                                   \
     "name: x\nseed: 1\ndata: {path: x, image_size: 32}\n"                                          \
     "model: {patch: 4, dim: 32, depth: 3, heads: 2}\n"                                             \
-    "upscaler: {low_side: 8, patch: 8, dim: 32, depth: 2}\n"                                       \
+    "upscaler: {low_side: 8, patch: 8, dim: 32, depth: " depth "}\n"                               \
     "train: {batch: 12, accumulate: 4, parallel: pipeline" train "}\n"                             \
     "outer: {rounds: 2, steps: 2}\n"
 
@@ -323,11 +324,12 @@ static void two_chains_on_cards(void **state)
     shared("cpu,cpu", true, any, " in 2 stages (joined)");
 }
 
-/* Three devices and an upscaler of two blocks: no number of stages will do, and none was asked
- * for. */
+/* No number of stages will do, and none was asked for: three devices and an upscaler of two blocks,
+ * two devices and one of one block. */
 static void two_chains_that_do_not_divide(void **state)
 {
     shared("cpu,cpu,cpu", false, CASCADE(""), " on 3 devices");
+    shared("cpu,cpu", false, CASCADE_OF("1", ""), " on 2 devices");
 }
 
 static int no_weights(void *arg, int expert, float *flat, struct err *e)
