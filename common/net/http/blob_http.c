@@ -9,7 +9,8 @@
 
 #define AWAY_WAIT_MS 10000u /* until the store has what it is about to have */
 #define AWAY_LOOK_MS 20u
-#define AWAY_WAITERS_MAX 64u       /* others are told to ask again: places for requests are few */
+#define AWAY_WAITERS_MAX 64u /* others are told to ask again: places for requests are few */
+#define LOOKS_MAX 8u /* fewer than the pool has threads: whoever waits in its queue is silent */
 #define BODY_MAX ((size_t)1 << 40) /* the ticket sets the real limit */
 
 struct blob_http {
@@ -18,6 +19,7 @@ struct blob_http {
     struct blob_http_counters counters;
     struct list waiting; /* struct waiting */
     unsigned n_waiting;
+    unsigned n_looks; /* at the store, for blobs that were put there */
     struct loop_timer *look;
 };
 
@@ -445,7 +447,10 @@ static void offer(struct upload *u, bool through_us)
 {
     struct err err = {0};
     if (through_us || send_away(u->owner, u->req, &u->id, true, u->total) < 0) {
-        if (open_writer(u, u->total, 0, &err) < 0)
+        const int rc = open_writer(u, u->total, 0, &err);
+        if (rc == -EBUSY && u->follows)
+            ask_again(u->owner, u->req, &err);
+        else if (rc < 0)
             reject(u->owner, u->req, &err);
         else
             answer_have(u->req, u->writer->size);
@@ -465,6 +470,7 @@ static void looked(void *arg, int rc)
 {
     struct upload *u = arg;
     struct blob_http *b = u->owner;
+    b->n_looks--;
     if (rc == -ERR_CANCELLED) {
         (void)err_set(&u->err, rc, "the server is stopping");
         reject(b, u->req, &u->err);
@@ -486,12 +492,15 @@ static void looked(void *arg, int rc)
 
 static void put_away(struct upload *u)
 {
+    struct blob_http *b = u->owner;
     if (!u->done) {
         offer(u, false);
-    } else if (pool_submit(u->owner->o.far, look, looked, u) < 0) {
+    } else if (b->n_looks >= LOOKS_MAX || pool_submit(b->o.far, look, looked, u) < 0) {
         (void)err_set(&u->err, -EAGAIN, "too many uploads are being looked for in the store");
-        reject(u->owner, u->req, &u->err);
+        ask_again(b, u->req, &u->err);
         mem_free(u);
+    } else {
+        b->n_looks++;
     }
 }
 

@@ -235,15 +235,16 @@ static void retry_later(struct transfer *t, const struct err *err)
     struct xfer *x = t->owner;
     end_attempt(t);
     uint64_t reached = t->kind == TRANSFER_GET ? t->offset : t->sent_from;
-    t->tries = reached > t->best ? 1 : t->told_to_wait ? WAIT_TRIES : t->tries + 1;
+    t->tries = reached > t->best ? 1 : t->told_to_wait ? t->tries : t->tries + 1;
     if (reached > t->best)
         t->best = reached;
     if (t->kind == TRANSFER_CALL || (t->tries >= x->o.max_tries && !t->told_to_wait)) {
         finish(t, err->code, err->msg);
         return;
     }
+    const unsigned failed = t->told_to_wait ? WAIT_TRIES : t->tries;
     uint64_t ms = x->o.backoff_min_ms;
-    for (unsigned i = 1; i < t->tries && ms < x->o.backoff_max_ms; i++)
+    for (unsigned i = 1; i < failed && ms < x->o.backoff_max_ms; i++)
         ms *= 2;
     if (ms > x->o.backoff_max_ms)
         ms = x->o.backoff_max_ms;

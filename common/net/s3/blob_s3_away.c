@@ -83,8 +83,8 @@ int blob_s3_found(struct blobstore *base, const struct blob_id *id, uint64_t siz
     if (rc == 0)
         blob_s3_appear(s, e, size);
     e->stored |= rc == 0 || rc == -ERR_HASH;
-    e->stale |= rc == -ERR_HASH; /* and so it is deleted there */
-    if (!e->here)
+    e->stale |= rc == -ERR_HASH;  /* and so it is deleted there */
+    if (!e->here && e->pins == 0) /* else whoever lets it go does */
         blob_s3_uncache(s, e);
     blob_s3_settle(s, e);
     pthread_mutex_unlock(&s->lock);
