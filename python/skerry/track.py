@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import glob
+import io
 import json
 import os
 import re
@@ -34,14 +35,16 @@ def _values(event: Any) -> Iterator[Value]:
 class _Run:
     """The events of one job, each once."""
 
-    def __init__(self, folder: str, tracker: str) -> None:
+    def __init__(self, folder: str, tracker: str, to: str) -> None:
         from tensorboard.backend.event_processing.directory_watcher import DirectoryWatcher
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         self.state = os.path.join(folder, f".{tracker}.json")
+        self.to = to  # another project or experiment gets all of them
         self.seen, self.done = 0, 0
         if os.path.exists(self.state):
             with open(self.state, encoding="utf-8") as f:
-                self.done = int(json.load(f)["events"])
+                told = json.load(f)
+            self.done = int(told["events"]) if told["to"] == to else 0
         self.watcher = DirectoryWatcher(folder, EventFileLoader, lambda path: "tfevents" in os.path.basename(path))
 
     def new(self) -> Iterator[Value]:
@@ -53,7 +56,7 @@ class _Run:
     def handed_on(self) -> None:
         self.done = max(self.done, self.seen)
         with open(self.state + ".new", "w", encoding="utf-8") as f:
-            json.dump({"events": self.done}, f)
+            json.dump({"to": self.to, "events": self.done}, f)
         os.replace(self.state + ".new", self.state)
 
 
@@ -65,7 +68,6 @@ class _Wandb:
         self.known: set = set()
 
     def take(self, values: Iterator[Value]) -> None:
-        import io
         from PIL import Image
         for kind, tag, step, _, what in values:
             if tag == "job":
@@ -96,6 +98,7 @@ class _Mlflow:
         self.id = known[0].info.run_id if known else self.client.create_run(where, tags={"skerry.job": name}, run_name=name).info.run_id
 
     def take(self, values: Iterator[Value]) -> None:
+        from PIL import Image
         from mlflow.entities import Metric
         batch = []
         for kind, tag, step, when, what in values:
@@ -105,25 +108,17 @@ class _Mlflow:
                     self.client.log_batch(self.id, metrics=batch)
                     batch = []
             elif kind == "images":
-                self._file(f"{tag}/{step}.png", what)
+                self.client.log_image(self.id, Image.open(io.BytesIO(what)), artifact_file=f"{tag}/{step}.png")
             else:
-                self._file("job.md" if tag == "job" else f"{tag}/{step}.txt", what.encode())
+                self.client.log_text(self.id, what, "job.md" if tag == "job" else f"{tag}/{step}.txt")
         if batch:
             self.client.log_batch(self.id, metrics=batch)
-
-    def _file(self, path: str, data: bytes) -> None:
-        import tempfile
-        with tempfile.TemporaryDirectory() as folder:
-            file = os.path.join(folder, os.path.basename(path))
-            with open(file, "wb") as f:
-                f.write(data)
-            self.client.log_artifact(self.id, file, os.path.dirname(path))
 
     def close(self) -> None:
         self.client.set_terminated(self.id)
 
 
-def track(job: int, folder: str, tracker: str, start: Callable[[str], Any], skerry: str) -> int:
+def track(job: int, folder: str, tracker: str, to: str, start: Callable[[str], Any], skerry: str) -> int:
     """Follows the job to its end, or until the watching ends; its exit code."""
     try:
         watching = subprocess.Popen([skerry, "watch", str(job), "--tensorboard", folder])
@@ -141,7 +136,7 @@ def track(job: int, folder: str, tracker: str, start: Callable[[str], Any], sker
             if run is None:
                 found = glob.glob(os.path.join(glob.escape(folder), f"*-{job}", "*tfevents*"))
                 if found:
-                    run = _Run(os.path.dirname(found[0]), tracker)
+                    run = _Run(os.path.dirname(found[0]), tracker, to)
                     there = start(os.path.basename(os.path.dirname(found[0])))
             if run is not None:
                 there.take(run.new())
@@ -174,8 +169,8 @@ def main() -> int:
         return 1
     try:
         if a.wandb:
-            return track(a.job, a.folder, "wandb", lambda name: _Wandb(a.wandb, name), a.skerry)
-        return track(a.job, a.folder, "mlflow", lambda name: _Mlflow(a.mlflow, name), a.skerry)
+            return track(a.job, a.folder, "wandb", a.wandb, lambda name: _Wandb(a.wandb, name), a.skerry)
+        return track(a.job, a.folder, "mlflow", f"{a.mlflow} {os.environ.get('MLFLOW_TRACKING_URI', '')}", lambda name: _Mlflow(a.mlflow, name), a.skerry)
     except KeyboardInterrupt:
         return 130
     except Exception as e:  # The tracker's: a wrong address, no account, a folder that cannot be written.

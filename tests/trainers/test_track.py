@@ -67,6 +67,9 @@ def test_mlflow_over_two_starts(tmp_path):
         assert len(client.get_metric_history(run.info.run_id, "held_out")) == 14
         drawn = client.list_artifacts(run.info.run_id, "samples")
         assert len(drawn) == len(s.job(job)["samples"]) > 0
+        assert track(s, job, board, "--mlflow", "other", **here).wait(60) == 0  # another experiment has all of it, too
+        (other,) = client.search_runs([client.get_experiment_by_name("other").experiment_id])
+        assert len(client.get_metric_history(other.info.run_id, "loss/replica-0")) == len(told)
         assert [f.path for f in client.list_artifacts(run.info.run_id) if not f.is_dir] == ["job.md"]
 
 
