@@ -164,22 +164,18 @@ static bool grow(const struct object *o, void *items, size_t size, int n, int co
 static void get_layers(const struct object *o, const struct costs_points *sizes,
                        struct costs_chain *c)
 {
-    static const char *const known[] = {"f",
-                                        "b",
-                                        "w",
-                                        "step",
-                                        "out_bytes",
-                                        "slot_bytes",
-                                        "weight_bytes",
-                                        "state_bytes",
-                                        "gradient_bytes",
-                                        "count",
-                                        NULL};
+    static const char *const known[] = {"f",           "b",
+                                        "w",           "add",
+                                        "step",        "out_bytes",
+                                        "slot_bytes",  "weight_bytes",
+                                        "state_bytes", "gradient_bytes",
+                                        "count",       NULL};
     const json_t *list;
     const int n = get_list(o, "layers", 1, COSTS_LAYERS_MAX, &list);
     for (int i = 0; i < n && o->r->rc == 0; i++) {
         const struct object it = item(o, "layers", list, i, known);
-        struct costs_layer l = {.step = get_number(&it, "step", 0, SECONDS_MAX, 0),
+        struct costs_layer l = {.add = get_number(&it, "add", 0, SECONDS_MAX, 0),
+                                .step = get_number(&it, "step", 0, SECONDS_MAX, 0),
                                 .out_bytes = get_bytes(&it, "out_bytes"),
                                 .slot_bytes = get_bytes(&it, "slot_bytes"),
                                 .weight_bytes = get_bytes(&it, "weight_bytes"),
@@ -258,13 +254,14 @@ static void get_frozen(const struct object *o, struct costs *p)
 
 static void get_devices(const struct object *o, struct costs *p)
 {
-    static const char *const known[] = {"name", "speed", "memory", "count", NULL};
+    static const char *const known[] = {"name", "speed", "memory", "sums_apart", "count", NULL};
     const json_t *list;
     const int n = get_list(o, "devices", 1, COSTS_DEVICES_MAX, &list);
     for (int i = 0; i < n && o->r->rc == 0; i++) {
         const struct object it = item(o, "devices", list, i, known);
         struct costs_device d = {.speed = get_number(&it, "speed", 1e-3, 1e6, 1),
-                                 .memory = (uint64_t)get_number(&it, "memory", 0, BYTES_MAX, -1)};
+                                 .memory = (uint64_t)get_number(&it, "memory", 0, BYTES_MAX, -1),
+                                 .sums_apart = get_int(&it, "sums_apart", 0, 1, 0)};
         int count = get_int(&it, "count", 1, COSTS_DEVICES_MAX - p->n_devices, 1);
         get_text(&it, "name", d.name);
         while (o->r->rc == 0 && count-- > 0 && p->n_devices < COSTS_DEVICES_MAX)
@@ -361,11 +358,11 @@ static json_t *put_numbers(const double *values, int n)
 static json_t *put_layer(const struct costs_layer *l, int points, int count)
 {
     return json_pack(
-        "{s:o, s:o, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:i}", "f", put_numbers(l->f.s, points), "b",
-        put_numbers(l->b.s, points), "w", put_numbers(l->w.s, points), "step", l->step, "out_bytes",
-        (json_int_t)l->out_bytes, "slot_bytes", (json_int_t)l->slot_bytes, "weight_bytes",
-        (json_int_t)l->weight_bytes, "state_bytes", (json_int_t)l->state_bytes, "gradient_bytes",
-        (json_int_t)l->gradient_bytes, "count", count);
+        "{s:o, s:o, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:i}", "f", put_numbers(l->f.s, points),
+        "b", put_numbers(l->b.s, points), "w", put_numbers(l->w.s, points), "add", l->add, "step",
+        l->step, "out_bytes", (json_int_t)l->out_bytes, "slot_bytes", (json_int_t)l->slot_bytes,
+        "weight_bytes", (json_int_t)l->weight_bytes, "state_bytes", (json_int_t)l->state_bytes,
+        "gradient_bytes", (json_int_t)l->gradient_bytes, "count", count);
 }
 
 static json_t *put_chains(const struct costs *p)
@@ -421,8 +418,9 @@ int costs_write(const char *path, const struct costs *p, struct err *err)
     json_t *devices = json_array(), *links = json_array();
     for (int i = 0; i < p->n_devices; i++) {
         const struct costs_device *d = &p->devices[i];
-        (void)json_array_append_new(devices, json_pack("{s:s, s:f, s:f}", "name", d->name, "speed",
-                                                       d->speed, "memory", (double)d->memory));
+        (void)json_array_append_new(
+            devices, json_pack("{s:s, s:f, s:f, s:i}", "name", d->name, "speed", d->speed, "memory",
+                               (double)d->memory, "sums_apart", d->sums_apart));
         if (i + 1 < p->n_devices)
             (void)json_array_append_new(links, json_pack("{s:f, s:f}", "alpha", p->links[i].alpha,
                                                          "bytes_per_s", p->links[i].bytes_per_s));

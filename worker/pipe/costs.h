@@ -5,6 +5,7 @@
  *      "chains": [{"name": "dit", "layers": [    trained layers, from the input to the loss
  *        {"f": [1e-3, 3e-3, 9e-3],               seconds of the forward at each size
  *         "b": [...], "w": [...],                of the backward: of its input, of its weights
+ *         "add": 1e-5,                           more of a W that adds to earlier gradients (0)
  *         "step": 1e-4,                          of the optimiser's update (0)
  *         "out_bytes": 524288,                   of a sample: what the next layer gets (0)
  *         "slot_bytes": 4194304,                 of a sample: kept from its forward to W (0)
@@ -14,7 +15,8 @@
  *      "groups": [1, 8],                         samples at which frozen layers were measured
  *      "frozen": [{"name": "vae", "out_bytes": 16384, "wanted": "first", "layers": [
  *        {"t": [1e-3, 7e-3], "weight_bytes": 0, "scratch_bytes": 0, "count": 1}]}],
- *      "devices": [{"name": "cuda:0", "speed": 1, "memory": 85899345920, "count": 8}],
+ *      "devices": [{"name": "cuda:0", "speed": 1, "memory": 85899345920,
+ *                   "sums_apart": 0, "count": 8}],  1: sums take time that its passes cannot use
  *      "links": [{"alpha": 1e-5, "bytes_per_s": 2e10, "count": 7}]}
  *
  * Seconds are those of a device of speed 1.  Link i lies between devices i and i+1, both ways at
@@ -48,6 +50,7 @@ struct costs_time {
 /* A trained layer. */
 struct costs_layer {
     struct costs_time f, b, w;
+    double add; /* seconds, of a micro-batch that is not its step's first */
     double step;
     uint64_t out_bytes, slot_bytes; /* of a sample */
     uint64_t weight_bytes, state_bytes, gradient_bytes;
@@ -79,6 +82,7 @@ struct costs_device {
     char name[COSTS_NAME_MAX + 1];
     double speed;
     uint64_t memory;
+    bool sums_apart; /* gradients are not summed beside its passes: a CPU has one core for both */
 };
 
 struct costs_link {

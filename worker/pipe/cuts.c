@@ -81,7 +81,7 @@ static bool table_open(struct table *t, const struct cuts_problem *c)
         for (int l = 0; l < n; l++) {
             struct pipe_cost *s = t->sums + (size_t)(r - 1) * row + l;
             const struct pipe_cost one =
-                pipe_layer_cost(c->p, c->chain, l, pipe_most(c->samples, r));
+                pipe_layer_cost(c->p, c->chain, l, c->micros, pipe_most(c->samples, r));
             s[1] = s[0];
             pipe_cost_add(&s[1], &one);
         }

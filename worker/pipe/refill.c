@@ -137,6 +137,7 @@ void refill_correct(const struct refill_times *t, const struct pipe_plan *plan, 
             scale(&l->f, &p->sizes, ratio(seen[F] * speed, cost.f));
             scale(&l->b, &p->sizes, split ? ratio(seen[B] * speed, cost.b) : both);
             scale(&l->w, &p->sizes, split ? ratio(seen[W] * speed, cost.w) : both);
+            l->add *= split ? ratio(seen[W] * speed, cost.w) : both;
         }
     }
     for (int k = 0; k < p->n_frozen; k++)

@@ -69,12 +69,14 @@ void pipe_share(const struct pipe_cut *cut, int stage, int rank, int micro, int 
     *count = (int)(samples * (rank + 1) / r) - *first;
 }
 
-struct pipe_cost pipe_layer_cost(const struct costs *p, int chain, int layer, int samples)
+struct pipe_cost pipe_layer_cost(const struct costs *p, int chain, int layer, int micros,
+                                 int samples)
 {
     const struct costs_layer *l = &p->chains[chain].layers[layer];
     return (struct pipe_cost){.f = costs_seconds(&p->sizes, &l->f, samples),
                               .b = costs_seconds(&p->sizes, &l->b, samples),
-                              .w = costs_seconds(&p->sizes, &l->w, samples),
+                              .w = costs_seconds(&p->sizes, &l->w, samples) +
+                                   l->add * (micros - 1) / micros,
                               .step = l->step,
                               .slot = l->slot_bytes * (uint64_t)samples,
                               .weights = l->weight_bytes,
@@ -102,7 +104,7 @@ struct pipe_cost pipe_stage_cost(const struct costs *p, const struct pipe_plan *
     struct pipe_cost sum = {0};
     for (int l = s->from; l < s->to; l++) {
         const struct pipe_cost one =
-            pipe_layer_cost(p, chain, l, pipe_most(cut->samples, s->devices));
+            pipe_layer_cost(p, chain, l, cut->micros, pipe_most(cut->samples, s->devices));
         pipe_cost_add(&sum, &one);
     }
     return sum;

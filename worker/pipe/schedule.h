@@ -156,12 +156,14 @@ static inline int pipe_most(int samples, int r)
     return (samples + r - 1) / r;
 }
 
-/* Seconds at speed 1 and bytes of a run of layers, whose micro-batch has so many samples. */
+/* Seconds at speed 1 and bytes of a run of layers, whose step has so many micro-batches of so many
+ * samples; w is their mean, as all but the first add to gradients that are there. */
 struct pipe_cost {
     double f, b, w, step;
     uint64_t slot, weights, state, gradients;
 };
-struct pipe_cost pipe_layer_cost(const struct costs *p, int chain, int layer, int samples);
+struct pipe_cost pipe_layer_cost(const struct costs *p, int chain, int layer, int micros,
+                                 int samples);
 void pipe_cost_add(struct pipe_cost *sum, const struct pipe_cost *one);
 struct pipe_cost pipe_stage_cost(const struct costs *p, const struct pipe_plan *plan, int chain,
                                  int stage);

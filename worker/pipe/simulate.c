@@ -226,7 +226,8 @@ static struct trace_row *reduce_row(struct machine *m, int d, int chain, int sta
 }
 
 /* The sums of a stage, behind those that its devices make before.  A layer's gradient is final when
- * its last W is over: those of all layers but one are summed beside the last backward. */
+ * its last W is over: those of all layers but one are summed beside the last backward, where that
+ * can be. */
 static void reduce(struct machine *m, int chain, int stage, double free[])
 {
     const struct pipe_stage *s = &m->plan->cuts[chain].stages[stage];
@@ -238,7 +239,8 @@ static void reduce(struct machine *m, int chain, int stage, double free[])
     for (int d = s->device; d < s->device + s->devices; d++) {
         const struct trace_row *row = reduce_row(m, d, chain, stage);
         const double final = row ? row->start : 0;
-        const double beside = last / m->p->devices[d].speed * (s->to - s->from - 1);
+        const int early = m->p->devices[d].sums_apart ? 0 : s->to - s->from - 1;
+        const double beside = last / m->p->devices[d].speed * early;
         start = fmax(start, fmax(free[d], final - beside / (s->to - s->from)));
         end = fmax(end, fmax(free[d], final) + all / (s->to - s->from));
     }

@@ -26,6 +26,7 @@ enum {
 /* Of a part of one block, on one device. */
 struct part_times {
     double f[SIZES], b[SIZES], w[SIZES]; /* seconds; recomputation has no w: it is in b */
+    double add;                          /* to gradients that are there, beyond b and w */
 };
 
 enum { FIRST, MIDDLE, LAST, PARTS };
@@ -141,10 +142,10 @@ static int time_backward(struct net *net, double *b, double *both, struct err *e
 }
 
 /* The least of some times, as others may have the machine meanwhile. */
-static int time_size(struct net *net, const struct model *m, int samples, void *cold, double *f,
-                     double *b, double *w, struct err *err)
+static int time_size(struct net *net, const struct model *m, int samples, bool first, void *cold,
+                     double *f, double *b, double *w, struct err *err)
 {
-    const struct net_micro micro = {0, (unsigned)samples, true, true};
+    const struct net_micro micro = {0, (unsigned)samples, first, true};
     double both = INFINITY, b_now, both_now;
     struct zeros z;
     zeros_make(&z, m, &net->opt, (unsigned)samples);
@@ -194,8 +195,12 @@ static int time_part(const struct measuring *t, int rank, int chain, int which, 
     if (rc == 0)
         rc = dev->ops->alloc(dev, COLD, &cold, err);
     for (int i = 0; i < t->sizes.n && rc == 0; i++)
-        rc = time_size(net, m, t->sizes.samples[i], cold, &times->f[i], &times->b[i], &times->w[i],
-                       err);
+        rc = time_size(net, m, t->sizes.samples[i], true, cold, &times->f[i], &times->b[i],
+                       &times->w[i], err);
+    double f, b = 0, w = 0;
+    if (rc == 0)
+        rc = time_size(net, m, t->sizes.samples[0], false, cold, &f, &b, &w, err);
+    times->add = fmax(0, b + w - times->b[0] - times->w[0]);
     dev->ops->free(dev, cold);
     net_free(net);
     model_free(part);
@@ -284,6 +289,7 @@ static uint64_t elements_of(const struct measuring *t)
     return t->m->flat < ELEMENTS_MAX ? t->m->flat : ELEMENTS_MAX;
 }
 
+/* All ranks at once, as in a step: devices may share a memory. */
 static int time_update(const struct measuring *t, struct device *dev, double *ret, struct err *err)
 {
     const struct kernel_ops *k = dev->ops;
@@ -313,8 +319,10 @@ static int time_update(const struct measuring *t, struct device *dev, double *re
                             .n = (int64_t)n};
     *ret = INFINITY;
     for (int i = 0; i < REPEATS && rc == 0; i++) {
+        rc = island_meet(t->is);
         const uint64_t begun = clock_now_ns();
-        rc = k->sumsq(dev, &scalars->sum, p.grad, p.n, NULL);
+        if (rc == 0)
+            rc = k->sumsq(dev, &scalars->sum, p.grad, p.n, NULL);
         if (rc == 0)
             rc = k->adamw(dev, &p, NULL);
         if (rc == 0)
@@ -548,6 +556,7 @@ static int fill_layers(const struct measuring *t, int chain, struct costs_chain 
             l->b.s[k] = times->b[k];
             l->w.s[k] = times->w[k];
         }
+        l->add = times->add;
         l->step = t->ranks[0].step * (double)part->flat;
         model_free(part);
     }
@@ -582,6 +591,7 @@ static int fill(struct measuring *t, uint64_t memory, struct costs *p, struct er
         (void)snprintf(d->name, sizeof d->name, "%s", island_device(t->is, i)->name);
         d->speed = speed_of(t, i);
         d->memory = memory;
+        d->sums_apart = island_device(t->is, i)->threads > 0;
         if (i + 1 == p->n_devices)
             break;
         const struct rank_times *r = &t->ranks[i];
@@ -623,7 +633,7 @@ static char *path_of(const struct island *is, const struct model *m,
 {
     enum net_encoder which[NET_ENCODERS];
     const struct net_encoders *e = opt->encoders;
-    const int numbers[] = {2, /* what is measured: b and w apart */
+    const int numbers[] = {3, /* what is measured: b, w and add apart */
                            (int)opt->precision,
                            opt->recompute,
                            opt->ema > 0,

@@ -85,7 +85,8 @@ static double seconds_of(const struct pacer *p, const struct pipe_instr *in)
     if (in->op == PIPE_FROZEN)
         return frozen_seconds(p->costs, p->device, in->chain, in->from, in->to, in->count);
     for (int i = s->from; i < s->to; i++) {
-        const struct pipe_cost c = pipe_layer_cost(p->costs, 0, i, p->plan->cuts[0].samples);
+        const struct pipe_cost c =
+            pipe_layer_cost(p->costs, 0, i, p->plan->cuts[0].micros, p->plan->cuts[0].samples);
         sum += in->op == PIPE_F   ? c.f
                : in->op == PIPE_B ? c.b + (split ? 0 : c.w)
                : in->op == PIPE_W ? (split ? c.w : 0)

@@ -4,12 +4,14 @@
 static const char whole[] =
     "{\"format\": \"skerry-pipeline-profile\", \"version\": 1, \"model\": \"toy\","
     " \"sizes\": [2, 4], \"chains\": [{\"name\": \"dit\", \"layers\": ["
-    "  {\"f\": [2, 3], \"b\": [3, 5], \"w\": [1, 2], \"step\": 0.5, \"out_bytes\": 10,"
+    "  {\"f\": [2, 3], \"b\": [3, 5], \"w\": [1, 2], \"add\": 0.25, \"step\": 0.5, \"out_bytes\": "
+    "10,"
     "   \"slot_bytes\": 20, \"weight_bytes\": 30, \"state_bytes\": 40, \"gradient_bytes\": 15},"
     "  {\"f\": [1, 1], \"b\": [1, 1], \"w\": [1, 1], \"count\": 3}]}],"
     " \"groups\": [1], \"frozen\": [{\"name\": \"vae\", \"out_bytes\": 7, \"wanted\": \"all\","
     "  \"layers\": [{\"t\": [0.25], \"weight_bytes\": 5, \"scratch_bytes\": 6, \"count\": 2}]}],"
-    " \"devices\": [{\"name\": \"a\", \"speed\": 2, \"memory\": 1000, \"count\": 2},"
+    " \"devices\": [{\"name\": \"a\", \"speed\": 2, \"memory\": 1000, \"sums_apart\": 1, "
+    "\"count\": 2},"
     "  {\"name\": \"b\", \"memory\": 500, \"count\": 2}],"
     " \"links\": [{\"alpha\": 0.1, \"bytes_per_s\": 100, \"count\": 2},"
     "  {\"alpha\": 0.5, \"bytes_per_s\": 50}]}";
@@ -23,6 +25,8 @@ static void test_whole(void **state)
     assert_int_equal(p.n_chains, 1);
     assert_int_equal(p.chains[0].n, 4);
     assert_int_equal(p.chains[0].layers[0].state_bytes, 40);
+    assert_true(p.chains[0].layers[0].add == 0.25 && p.chains[0].layers[1].add == 0);
+    assert_true(p.devices[1].sums_apart && !p.devices[2].sums_apart);
     assert_true(p.chains[0].layers[3].f.s[1] == 1);
     assert_int_equal(p.frozen[0].n, 2);
     assert_true(p.frozen[0].all && p.frozen[0].layers[1].scratch_bytes == 6);

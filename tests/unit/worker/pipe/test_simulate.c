@@ -36,6 +36,19 @@ static void test_1f1b(void **state)
         }
 }
 
+/* All micro-batches but the first add to gradients that are there. */
+static void test_add(void **state)
+{
+    struct costs p = pipes_profile(1, 2, 2, 8);
+    (void)state;
+    p.chains[0].layers[0].add = 1;
+    struct pipe_plan plan = pipes_plan(&p, PIPE_DATA, 1, 1, 8);
+    assert_true(near(seconds(&p, &plan, NULL), 6));
+    plan = pipes_plan(&p, PIPE_DATA, 1, 4, 8);
+    assert_true(near(seconds(&p, &plan, NULL), 4 * 6 + 3));
+    costs_release(&p);
+}
+
 /* What is beside the pipeline: transfers, the sum of gradients, the norm, the optimiser. */
 static void test_parts(void **state)
 {
@@ -57,6 +70,9 @@ static void test_parts(void **state)
     assert_true(near(seconds(&p, &plan, NULL), 3 + (0.25 + 0.25) + 0.5 + 0.3125));
     p.chains[0].layers[0].gradient_bytes *= 5; /* more than the backward hides: 1 of 3 seconds */
     assert_true(near(seconds(&p, &plan, NULL), 3 + 2 * (0.25 + 1.25) - 1 + 0.5 + 0.3125));
+    p.devices[0].sums_apart = true; /* nothing is hidden */
+    assert_true(near(seconds(&p, &plan, NULL), 3 + 2 * (0.25 + 1.25) + 0.5 + 0.3125));
+    p.devices[0].sums_apart = false;
     p.chains[0].layers[0].gradient_bytes /= 5;
     plan.shard = false;
     p.devices[1].speed = 0.5;
@@ -154,9 +170,10 @@ static void test_bidirectional(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_1f1b),    cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_overlap), cmocka_unit_test(test_bound),
-        cmocka_unit_test(test_split),   cmocka_unit_test(test_bidirectional),
+        cmocka_unit_test(test_1f1b),          cmocka_unit_test(test_add),
+        cmocka_unit_test(test_parts),         cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_bound),         cmocka_unit_test(test_split),
+        cmocka_unit_test(test_bidirectional),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
