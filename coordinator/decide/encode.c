@@ -42,6 +42,11 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
             "pictures are encoded in each step: their latents would take %s of the "
             "coordinator's disk, of which %s are free",
             str_human_bytes(in->latents_bytes, need), str_human_bytes(in->disk_free, room));
+    else if (in->micros > 0 && in->micros < in->stages)
+        say(ret, false,
+            "pictures are encoded in each step: with train.stages %d and train.accumulate %d a "
+            "pipeline's bubbles are as long as its work or longer, and run the encoder",
+            in->stages, in->micros);
     else if (in->seen == 0)
         say(ret, true,
             "pictures are encoded before the training: phases are bounded by time, so "

@@ -4,7 +4,11 @@
  * travel in place of pictures, which are larger.  In each step costs a pass over every picture
  * that is seen.  A pass takes as long in either way, whatever the encoder's speed: what is left
  * to compare is how often a picture is seen, and whether the coordinator's disk holds the latents.
- * Pure. */
+ *
+ * But a pipeline's bubbles run the encoder for nothing.  With fewer micro-batches than stages they
+ * are at least as long as the training (docs/pipeline.md: rho M <= S - 1), so they hold an encoder
+ * that takes as long as that.  Of a job that does not ask for both as numbers it is the worker that
+ * knows, and later; then it counts for nothing.  Pure. */
 #ifndef COORDINATOR_DECIDE_ENCODE_H
 #define COORDINATOR_DECIDE_ENCODE_H
 
@@ -21,6 +25,7 @@ struct encode_in {
     uint64_t latents_bytes;      /* of all pictures, at most; 0: not known */
     uint64_t disk_free;          /* bytes, where blobs are kept */
     bool random_crop;            /* no two passes see the same picture */
+    int stages, micros;          /* of pipelines whose bubbles are filled; 0: not known */
 };
 
 /* Where, with a sentence for the job's log. */
@@ -30,7 +35,7 @@ struct encode_decision {
     char reason[ENCODE_REASON_MAX];
 };
 
-/* Decides as the job file asks; else by how often a picture is seen. */
+/* Decides as the job file asks; else by bubbles, and by how often a picture is seen. */
 void encode_decide(const struct encode_in *in, struct encode_decision *ret);
 
 #endif

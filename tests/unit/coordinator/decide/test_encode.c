@@ -19,6 +19,7 @@ static const struct {
     const char *name;
     uint64_t seen, latents_mib, disk_mib, shards;
     bool asked_once, asked_step, flip, random_crop;
+    int stages, micros;
     bool once, impossible;
     const char *reason;
 } cases[] = {
@@ -38,6 +39,12 @@ static const struct {
     {"not too many", 1000, .shards = 8192, .once = true, .reason = "seen 10.0 times"},
     {"asked once, many", 1000, .shards = 8193, .asked_once = true, .impossible = true,
      .reason = "raise data.shard_samples"},
+    {"bubbles", 1000, .stages = 4, .micros = 3,
+     .reason = "train.stages 4 and train.accumulate 3 a pipeline's bubbles"},
+    {"bubbles of any length", 1000, .stages = 4, .once = true, .reason = "seen 10.0 times"},
+    {"short bubbles", 1000, .stages = 4, .micros = 4, .once = true, .reason = "seen 10.0 times"},
+    {"asked once, bubbles", 1, .asked_once = true, .stages = 4, .micros = 1, .once = true,
+     .reason = "as encoders.run says"},
     {"disk", 1000, 5, 10, .once = true, .reason = "each is seen 10.0 times"},
 };
 
@@ -53,7 +60,9 @@ static void test_encode(void **state)
                                      .flip = cases[i].flip,
                                      .latents_bytes = cases[i].latents_mib * MIB,
                                      .disk_free = cases[i].disk_mib * MIB,
-                                     .random_crop = cases[i].random_crop};
+                                     .random_crop = cases[i].random_crop,
+                                     .stages = cases[i].stages,
+                                     .micros = cases[i].micros};
         encode_decide(&in, &d);
         if (d.once != cases[i].once || d.impossible != cases[i].impossible)
             fail_msg("%s: once %d, impossible %d, '%s'", cases[i].name, d.once, d.impossible,
