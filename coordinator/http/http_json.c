@@ -697,6 +697,7 @@ static json_t *step_plan(const struct step_plan *p)
     put(o, "devices", count(p->devices));
     put(o, "copies", count(p->copies));
     put(o, "stages", count(p->stages));
+    put(o, "widest_stage", count(p->widest_stage));
     put(o, "micro_batches", count(p->micro_batches));
     put(o, "predicted_s", p->predicted_s > 0 ? http_json_real(p->predicted_s) : json_null());
     put(o, "measured_s", p->measured_s > 0 ? http_json_real(p->measured_s) : json_null());

@@ -369,6 +369,7 @@ GET_WORKER(worker_mfu, while_there(v, devices_mfu(&v->worker->devices)))
 GET_PLAN(plan_devices, p->devices)
 GET_PLAN(plan_copies, p->copies)
 GET_PLAN(plan_stages, p->stages)
+GET_PLAN(plan_widest, p->widest_stage)
 GET_PLAN(plan_micros, p->micro_batches)
 GET_PLAN(plan_idle_before, p->idle_before)
 GET_PLAN(plan_idle, p->idle)
@@ -385,6 +386,7 @@ GET_PLAN(plan_data, is_schedule(v, "data"))
 GET_PLAN(plan_1f1b, is_schedule(v, "1f1b"))
 GET_PLAN(plan_split, is_schedule(v, "split"))
 GET_PLAN(plan_bidirectional, is_schedule(v, "bidirectional"))
+GET_PLAN(plan_joined, is_schedule(v, "joined"))
 GET_PLAN(fills_images, strstr(p->filled_with, "images") != NULL)
 GET_PLAN(fills_captions, strstr(p->filled_with, "captions") != NULL)
 
@@ -413,12 +415,15 @@ static const struct worker_family worker_families[] = {
     {"worker_pipeline_copies", "gauge", "Copies of the pipeline, or of the whole model.",
      plan_copies, NULL},
     {"worker_pipeline_stages", "gauge", "Stages of each; 1: data parallelism.", plan_stages, NULL},
+    {"worker_pipeline_widest_stage", "gauge", "Devices of the stage that has most.", plan_widest,
+     NULL},
     {"worker_pipeline_micro_batches", "gauge", "Of each copy, in a step.", plan_micros, NULL},
     {"worker_pipeline_schedule", "gauge", "1 for the schedule of its steps.", plan_data,
      "schedule=\"data\""},
     {"worker_pipeline_schedule", NULL, NULL, plan_1f1b, "schedule=\"1f1b\""},
     {"worker_pipeline_schedule", NULL, NULL, plan_split, "schedule=\"split\""},
     {"worker_pipeline_schedule", NULL, NULL, plan_bidirectional, "schedule=\"bidirectional\""},
+    {"worker_pipeline_schedule", NULL, NULL, plan_joined, "schedule=\"joined\""},
     {"worker_step_idle_ratio", "gauge",
      "Predicted share of the devices' time in bubbles, without and with frozen networks in them.",
      plan_idle_before, "filled=\"no\""},

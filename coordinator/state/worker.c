@@ -82,6 +82,7 @@ static void take_plan(struct step_plan *p, const Skerry__V1__StepPlan *m)
         [SKERRY__V1__SCHEDULE__SCHEDULE_1F1B] = "1f1b",
         [SKERRY__V1__SCHEDULE__SCHEDULE_SPLIT] = "split",
         [SKERRY__V1__SCHEDULE__SCHEDULE_BIDIRECTIONAL] = "bidirectional",
+        [SKERRY__V1__SCHEDULE__SCHEDULE_JOINED] = "joined",
     };
     const bool known =
         m->schedule >= 0 && (size_t)m->schedule < sizeof schedules / sizeof *schedules;
@@ -90,6 +91,7 @@ static void take_plan(struct step_plan *p, const Skerry__V1__StepPlan *m)
         .devices = m->devices,
         .copies = m->copies,
         .stages = m->stages,
+        .widest_stage = m->widest_stage > 0 ? m->widest_stage : 1,
         .micro_batches = m->micro_batches,
         .idle_before = share_of(m, m->idle_before),
         .idle = share_of(m, m->idle),

@@ -12,7 +12,7 @@ const row = (bar) => Number(bar.getAttribute('y'));
 const left = (bar) => Number(bar.getAttribute('x'));
 const lane = (y) => [...$('step-chart').querySelectorAll('.device')].find((t) => Number(t.dataset.row) === y);
 
-const SCHEDULES = {data: 'data parallelism', '1f1b': '1F1B', split: 'split backward', bidirectional: 'bidirectional'};
+const SCHEDULES = {data: 'data parallelism', '1f1b': '1F1B', split: 'split backward', bidirectional: 'bidirectional', joined: 'joined'};
 
 function facts(plan) {
   if (!plan) return [];
@@ -20,6 +20,7 @@ function facts(plan) {
   return [
     ['Schedule', SCHEDULES[plan.schedule] || DASH],
     ['Stages × copies', pipeline ? `${plan.stages} × ${plan.copies}` : `1 × ${plan.copies}`],
+    ...(plan.widest_stage > 1 ? [['Devices', `${number(plan.devices)}, up to ${plan.widest_stage} a stage`]] : []),
     ...(pipeline ? [['Micro-batches', number(plan.micro_batches)],
       ['Bubbles', plan.filled_with ? `${percent(plan.idle_before)}, filled ${percent(plan.idle)}` : percent(plan.idle_before)]] : []),
     ...(plan.filled_with ? [['Filled with', `encoders of ${plan.filled_with}`], ['Of their work inside', percent(plan.inside)]] : []),

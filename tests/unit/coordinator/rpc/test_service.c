@@ -257,6 +257,7 @@ static void test_step_plan(void **state)
     beat.plan = &m;
     assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
     assert_string_equal(p->schedule, "split");
+    assert_int_equal(p->widest_stage, 1); /* an older worker does not tell */
     assert_int_equal(p->stages, 2);
     assert_true(p->predicted_s == 0.5 && p->measured_s == 0 && p->idle_before == 0.25);
     assert_true(isnan(p->idle) && isnan(p->inside));
@@ -264,6 +265,12 @@ static void test_step_plan(void **state)
     beat.plan = NULL;
     assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
     assert_int_equal(p->devices, 4);
+    m.schedule = SKERRY__V1__SCHEDULE__SCHEDULE_JOINED;
+    m.widest_stage = 3;
+    beat.plan = &m;
+    assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+    assert_string_equal(p->schedule, "joined");
+    assert_int_equal(p->widest_stage, 3);
     m.schedule = (Skerry__V1__Schedule)77;
     m.predicted_s = 0; /* of which no share is known */
     beat.plan = &m;
