@@ -23,15 +23,44 @@ static int read_train(const char *path, struct job_train *ret, double *ret_estim
     return 0;
 }
 
-/* train.accumulate, or what may be tried where that is automatic. */
-static struct planner_options options(const struct job_train *t)
+/* Which run two chains joined. */
+static bool has_cards(const struct costs *p)
 {
-    static const unsigned orders[] = {
-        [JOB_PIPELINE_1F1B] = PLANNER_BIT(PIPE_DATA) | PLANNER_BIT(PIPE_1F1B),
-        [JOB_PIPELINE_SPLIT] = PLANNER_BIT(PIPE_DATA) | PLANNER_BIT(PIPE_SPLIT),
-        [JOB_PIPELINE_BIDIRECTIONAL] = PLANNER_BIT(PIPE_DATA) | PLANNER_BIT(PIPE_BIDIRECTIONAL)};
+    bool any = false;
+    for (int d = 0; d < p->n_devices; d++)
+        any |= str_starts(p->devices[d].name, "cuda");
+    return any;
+}
+
+/* Orders that a worker would choose from (worker/engine/replica.c). */
+static unsigned orders_of(const struct costs *p, const struct job_train *t)
+{
+    static const unsigned pipelines[] = {
+        [JOB_PIPELINE_AUTO] =
+            PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT) | PLANNER_BIT(PIPE_BIDIRECTIONAL),
+        [JOB_PIPELINE_1F1B] = PLANNER_BIT(PIPE_1F1B),
+        [JOB_PIPELINE_SPLIT] = PLANNER_BIT(PIPE_SPLIT),
+        [JOB_PIPELINE_BIDIRECTIONAL] = PLANNER_BIT(PIPE_BIDIRECTIONAL)};
+    unsigned orders = pipelines[t->pipeline];
+    if (t->parallel == JOB_PARALLEL_DATA)
+        return PLANNER_BIT(PIPE_DATA);
+    if (t->recompute)
+        orders &= ~PLANNER_BIT(PIPE_SPLIT);
+    if (has_cards(p) && (orders & PLANNER_BIT(PIPE_BIDIRECTIONAL)))
+        orders = (orders & ~PLANNER_BIT(PIPE_BIDIRECTIONAL)) | PLANNER_BIT(PIPE_1F1B);
+    if (t->parallel == JOB_PARALLEL_AUTO && t->stages == 0)
+        orders |= PLANNER_BIT(PIPE_DATA);
+    return orders;
+}
+
+/* train.accumulate, or what may be tried where that is automatic. */
+static struct planner_options options(const struct costs *p, const struct job_train *t)
+{
+    const bool repeats = t->stages > 0 && p->n_devices % t->stages == 0;
     struct planner_options o = {.samples = t->batch,
-                                .orders = orders[t->pipeline],
+                                .orders = orders_of(p, t),
+                                .stages = t->stages,
+                                .width = repeats ? 1 : 0,
                                 .shard = t->shard != JOB_SHARD_NONE,
                                 .fill = t->fill,
                                 .scratch = FILL_UNDERWAY,
@@ -49,7 +78,9 @@ static void show_candidate(const struct costs *p, const struct planner_candidate
     char memory[STR_HUMAN_MAX];
     const char *name = pipe_plan_name(&(struct pipe_plan){.order = o, .chains = p->n_chains});
     if (!c->possible) {
-        (void)fprintf(out, "%-14s %s\n", name, c->why);
+        const bool kept = o == PIPE_BIDIRECTIONAL && p->n_chains > 1 && has_cards(p);
+        (void)fprintf(out, "%-14s %s\n", name,
+                      kept ? "cards run two chains one behind the other" : c->why);
         return;
     }
     (void)fprintf(out, "%-14s %6d %6d %6d %10.4g %10.4g %6.1f %% %6.1f %% %6.0f %% %10s%s\n", name,
@@ -72,6 +103,36 @@ static void show_stages(const struct costs *p, const struct planner_candidate *c
         }
 }
 
+/* What a device of the first copy holds. */
+static void show_device(const struct costs *share, const struct planner_candidate *c, int d,
+                        FILE *out)
+{
+    char all[STR_HUMAN_MAX], slots[STR_HUMAN_MAX], weights[STR_HUMAN_MAX], scratch[STR_HUMAN_MAX];
+    char model[STR_HUMAN_MAX], buffers[STR_HUMAN_MAX];
+    const struct schedule_memory m = schedule_memory(share, &c->plan, &c->schedule, d);
+    (void)fprintf(out, "  %s: %s, of which %s model and optimiser, %s slots, %s buffers",
+                  share->devices[d].name,
+                  str_human_bytes(schedule_bytes(share, &c->plan, &c->schedule, d), all),
+                  str_human_bytes(m.model, model), str_human_bytes(m.slots, slots),
+                  str_human_bytes(m.buffers, buffers));
+    if (share->n_frozen > 0 && c->plan.bare[d])
+        (void)fprintf(out, "; no room for the frozen networks: others encode");
+    else if (share->n_frozen > 0)
+        (void)fprintf(out, ", %s frozen weights, %s scratch", str_human_bytes(m.frozen, weights),
+                      str_human_bytes(m.scratch, scratch));
+    (void)fputc('\n', out);
+}
+
+static void show_devices(const struct costs *p, const struct planner_candidate *c, FILE *out)
+{
+    struct costs share;
+    costs_share(p, c->plan.copies, &share);
+    if (c->plan.copies > 1)
+        (void)fprintf(out, "  each of %d copies:\n", c->plan.copies);
+    for (int d = 0; d < c->plan.devices; d++)
+        show_device(&share, c, d, out);
+}
+
 static void show(const struct costs *p, const struct planner_options *opt,
                  const struct planner_result *r, FILE *out)
 {
@@ -83,6 +144,7 @@ static void show(const struct costs *p, const struct planner_options *opt,
         show_candidate(p, &r->of[o], o, out);
     (void)fprintf(out, "\n%s\n", r->why);
     show_stages(p, &r->of[r->chosen], out);
+    show_devices(p, &r->of[r->chosen], out);
 }
 
 int show_plan(const char *job_path, const char *profile_path, FILE *out, struct err *err)
@@ -94,9 +156,8 @@ int show_plan(const char *job_path, const char *profile_path, FILE *out, struct 
     int rc = read_train(job_path, &train, &estimate, err);
     if (rc < 0 || (rc = costs_read(profile_path, &p, err)) < 0)
         return rc;
-    struct planner_options opt = options(&train);
+    struct planner_options opt = options(&p, &train);
     opt.estimate = estimate;
-    opt.fill &= estimate == 0;
     rc = planner_search(&p, &opt, &result, err);
     if (rc == 0) {
         show(&p, &opt, &result, out);

@@ -6,9 +6,10 @@
 #include "common/base/base.h"
 
 /* Prints a line per order of the planner (planner.h): its time, its bubbles before and after, what
- * fills them, memory, or why not; then the chosen one's stages and the reason.  Of the job counts
- * train.batch, and train.accumulate where it is a number.  Negative: a file cannot be read, or
- * there is no plan. */
+ * fills them, memory, or why not; then the chosen one's stages, the reason, and what each device
+ * holds.  What a worker of such devices reads of the job counts: train.batch, accumulate, parallel,
+ * stages, pipeline, fill, shard, recompute, and model.self_condition.  Devices named cuda:N are
+ * cards.  Negative: a file cannot be read, or there is no plan. */
 int show_plan(const char *job_path, const char *profile_path, FILE *out, struct err *err);
 
 #endif

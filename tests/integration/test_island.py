@@ -141,9 +141,15 @@ def test_stages_that_do_not_divide(swarm, tmp_path):
         f.write(text)
     swarm.worker("three", "--throttle", "600", device="cpu,cpu,cpu", threads=3)
     job = swarm.submit(path)
-    told = "training in 2 stages on 3 devices( \\(split\\))?, [0-9]+ micro-batches, idle [0-9]+ %: .* s a step, .* predicted"
+    told = "training in 2 stages on [12] \\+ [12] devices( \\(split\\))?, [0-9]+ micro-batches, idle [0-9]+ %: .* s a step, .* predicted"
     wait_until(lambda: re.search(told, swarm.get("/v1/workers").text), 30, "how the devices share a step")
+    plan = swarm.workers()[0]["plan"]
+    assert (plan["devices"], plan["stages"], plan["widest_stage"]) == (3, 2, 2)
+    assert 'skerry_worker_pipeline_widest_stage{worker="1",name="three"} 2' in swarm.get("/metrics").text
     swarm.wait_job(job, "done")
+    trace = tmp_path / "trace.json"
+    assert swarm.skerry("trace", "--out", trace).returncode == 0
+    assert re.search(r"copy 0, stage [01], device 1 of 2", trace.read_text())
 
     with open(path, "w", encoding="utf-8") as f:
         f.write(text.replace("stages: 2", "stages: 3"))

@@ -155,6 +155,7 @@ static int run_images(void *arg, const uint8_t *images, const uint8_t *shapes, u
     const size_t values = encoders_moments(r->set), side = (size_t)r->set->pixels;
     const struct batch b = {.count = count, .shapes = shapes};
     int rc = open_part(r, r->set->vae_folder, FROZEN_ENCODE, &r->vae, err);
+    r->stays[NET_IMAGES] = true;
     for (unsigned i = 0, n; i < count && rc == 0; i += n) {
         const struct image_shape shape = r->set->shapes[batch_shape(&b, i)];
         const struct frozen_io io = {.in = images + i * side * side * IMAGES_CHANNELS,
@@ -174,6 +175,7 @@ static int run_captions(void *arg, const int32_t *tokens, const int32_t *lengths
     struct encoder_rank *r = arg;
     const struct frozen_io io = {.in = tokens, .lengths = lengths, .out = d_states};
     int rc = open_part(r, r->set->text_folder, FROZEN_TEXT, &r->text, err);
+    r->stays[NET_CAPTIONS] = true;
     return rc < 0 ? rc : frozen_run(r->text, &io, (int)count, err);
 }
 
@@ -184,9 +186,21 @@ static int open_network(void *arg, enum net_encoder which, struct frozen **ret, 
     struct frozen **f = text ? &r->text : &r->vae;
     int rc = text ? open_part(r, r->set->text_folder, FROZEN_TEXT, f, err)
                   : open_part(r, r->set->vae_folder, FROZEN_ENCODE, f, err);
-    if (rc == 0)
-        *ret = *f;
-    return rc;
+    if (rc < 0)
+        return rc;
+    r->opened[which]++;
+    *ret = *f;
+    return 0;
+}
+
+static void close_network(void *arg, enum net_encoder which)
+{
+    struct encoder_rank *r = arg;
+    struct frozen **f = which == NET_CAPTIONS ? &r->text : &r->vae;
+    if (--r->opened[which] > 0 || r->stays[which])
+        return;
+    frozen_close(*f);
+    *f = NULL;
 }
 
 /* Bytes of both encoders on a device. */
@@ -301,6 +315,7 @@ static int fill_tables(struct encoders *enc, struct engine *e, struct err *err)
             .null_pad = enc->text ? caption_tokenizer_pad(enc->tokenizer) : 0,
             .dt = first.dt,
             .open = open_network,
+            .close = close_network,
         };
         rc = add_bytes(enc, dev, t, err);
     }

@@ -28,6 +28,8 @@ struct encoder_rank {
     struct encoders *set;
     struct device *dev;
     struct frozen *vae, *text, *decoder; /* NULL: not loaded */
+    unsigned opened[NET_ENCODERS];       /* by those who run them in pieces */
+    bool stays[NET_ENCODERS];            /* somebody runs them whole */
 };
 
 struct encoders {

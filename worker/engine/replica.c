@@ -6,7 +6,9 @@
 #include "common/st/st.h"
 #include "worker/engine/encoders.h"
 #include "worker/engine/phase_digest.h"
+#include "worker/engine/phase_plan.h"
 #include "worker/train/checkpoint.h"
+#include "worker/train/ahead.h"
 #include "worker/train/moments.h"
 #include "worker/pipe/planner.h"
 #include "worker/train/plan.h"
@@ -169,56 +171,65 @@ static void options_of(const struct replicas *rs, const struct work *w,
     }
 }
 
-/* How the devices share a phase, and what the one that needs most needs. */
-struct phase_plan {
-    struct pipe_plan pipe;
-    struct plan memory;
-    int accumulate;
-    bool lean;
-    double seconds; /* of a step, predicted; 0: nothing was measured */
-    double least;   /* of the fastest: without an estimate, unless all have one */
-    double idle_before,
-        idle;            /* shares of the devices' time: without frozen layers in it and with */
-    double inside;       /* share of the frozen layers' work that lies in bubbles */
-    struct costs *costs; /* what the pipeline's lists are made by; NULL: nothing was measured, or it
-                          * does not matter */
-};
-
-/* Micro-batches of a pipeline, where it is for us to choose: so many that at most a fifth of the
- * time is bubbles. */
-#define MICROS_PER_STAGE 4
 #define PREDICTED_OFF 0.1 /* a profile that is off by more is measured again */
 
-static bool is_filled(const struct phase_plan *plan)
+/* A stage of a plan.  Its devices have the frozen networks, unless these are *far, or *far becomes
+ * true since there is no room for them. */
+static int plan_stage(const struct replicas *rs, const struct model *part,
+                      const struct train_options *opt, bool *far, struct plan *ret, struct err *err)
 {
-    return plan->costs && plan->costs->n_frozen > 0;
+    const enum dtype dt = net_dtype(island_device(rs->is, 0), opt->precision);
+    struct train_options o = *opt;
+    struct net_encoders none;
+    struct plan_room room;
+    room_of(rs, bytes_kept(rs), &room);
+    if (!far)
+        return plan_train(part, opt, dt, &room, ret, err);
+    o.accumulate_auto = false; /* rather than smaller micro-batches of all stages */
+    if (!*far && plan_train(part, &o, dt, &room, ret, NULL) == 0)
+        return 0;
+    *far = true;
+    none = ahead_far(opt->encoders);
+    o = *opt;
+    o.encoders = &none;
+    return plan_train(part, &o, dt, &room, ret, err);
 }
 
-/* Can the devices hold their parts of ret->pipe? */
-static int plan_parts(const struct replicas *rs, const struct model *m,
-                      const struct train_options *opt, struct phase_plan *ret, struct err *err)
+static void set_bare(struct pipe_plan *plan, int stage, bool bare)
+{
+    const struct pipe_stage *s = &plan->cuts[0].stages[stage];
+    for (int d = s->device; d < s->device + s->devices; d++)
+        plan->bare[d] = bare;
+}
+
+/* Can the devices hold their parts of ret->pipe?  spread: the frozen networks lie where there is
+ * room for them, on the devices of one stage at least; else on all where bubbles are filled, else
+ * on the first stage's. */
+static int plan_parts_so(const struct replicas *rs, const struct model *m,
+                         const struct train_options *opt, bool spread, struct phase_plan *ret,
+                         struct err *err)
 {
     const struct pipe_cut *cut = &ret->pipe.cuts[0];
     struct train_options share;
-    struct plan_room room;
-    int rc = 0;
-    room_of(rs, bytes_kept(rs), &room);
+    int rc = 0, have = 0;
     island_share_options(opt, ret->pipe.copies, &share);
     ret->memory = (struct plan){0};
     for (int i = 0; i < cut->n && rc == 0; i++) {
         struct model *part = NULL;
         struct plan plan;
         struct model_part parts[MODEL_CHAINS];
+        bool far = false;
         island_stage_parts(&ret->pipe, i, parts);
         if (cut->n > 1)
             rc = model_part_new(m, parts, &part, err);
         island_stage_options(rs->is, &ret->pipe, i, &share);
         share.accumulate = ret->accumulate;
         share.lean = ret->lean && !share.split;
-        share.fill = is_filled(ret);
+        share.fill = phase_plan_fills(ret) || spread;
         if (rc == 0)
-            rc = plan_train(part ? part : m, &share,
-                            net_dtype(island_device(rs->is, 0), opt->precision), &room, &plan, err);
+            rc = plan_stage(rs, part ? part : m, &share, spread ? &far : NULL, &plan, err);
+        set_bare(&ret->pipe, i, far);
+        have = i == 0 ? !far : have + !far;
         model_free(part);
         if (rc == 0 && (plan.accumulate > ret->accumulate || plan.lean != ret->lean)) {
             ret->accumulate = plan.accumulate; /* of all stages alike: once more */
@@ -228,21 +239,33 @@ static int plan_parts(const struct replicas *rs, const struct model *m,
             ret->memory = plan;
         }
     }
-    return rc;
+    return rc == 0 && spread && have == 0
+               ? err_set(err, -ENOMEM, "the frozen encoders fit beside no stage")
+               : rc;
+}
+
+static int plan_parts(const struct replicas *rs, const struct model *m,
+                      const struct train_options *opt, struct phase_plan *ret, struct err *err)
+{
+    if (ret->spread)
+        return plan_parts_so(rs, m, opt, true, ret, err);
+    if (phase_plan_fills(ret) && plan_parts_so(rs, m, opt, true, ret, NULL) == 0)
+        return 0;
+    return plan_parts_so(rs, m, opt, false, ret, err);
 }
 
 static int plan_stages(const struct replicas *rs, const struct model *m,
-                       const struct train_options *opt, int stages, bool shard,
+                       const struct train_options *opt, int stages, bool shard, bool spread,
                        struct phase_plan *ret, struct err *err)
 {
-    const int n = island_size(rs->is), micros = MICROS_PER_STAGE * stages;
+    const int n = island_size(rs->is), micros = PHASE_MICROS_PER_STAGE * stages;
     const int width = n % stages == 0 ? 1 : n / stages + 1;
     struct train_options share;
     island_share_options(opt, n % stages == 0 ? n / stages : 1, &share);
     const int most = pipe_most(share.batch, width), wanted = most < micros ? most : micros;
     if (stages > 1 && opt->accumulate_auto && share.accumulate < wanted)
         share.accumulate = wanted;
-    *ret = (struct phase_plan){.accumulate = share.accumulate};
+    *ret = (struct phase_plan){.accumulate = share.accumulate, .spread = spread};
     int rc = island_even_plan(rs->is, m, stages, share.accumulate, opt->pipeline, &ret->pipe, err);
     ret->pipe.shard = shard && pipe_shares(&ret->pipe);
     if (opt->pipeline == JOB_PIPELINE_SPLIT && ret->pipe.order == PIPE_1F1B)
@@ -252,15 +275,15 @@ static int plan_stages(const struct replicas *rs, const struct model *m,
 
 /* With the optimiser's state shared out where that is asked for, or nothing fits otherwise. */
 static int plan_shared(const struct replicas *rs, const struct model *m,
-                       const struct train_options *opt, int stages, struct phase_plan *ret,
-                       struct err *err)
+                       const struct train_options *opt, int stages, bool spread,
+                       struct phase_plan *ret, struct err *err)
 {
     const bool asked = opt->shard == JOB_SHARD_OPTIMIZER;
     struct err why = {0};
-    int rc = plan_stages(rs, m, opt, stages, asked, ret, err);
+    int rc = plan_stages(rs, m, opt, stages, asked, spread, ret, err);
     if (rc != -ENOMEM || opt->shard != JOB_SHARD_AUTO || !pipe_shares(&ret->pipe))
         return rc;
-    return plan_stages(rs, m, opt, stages, true, ret, &why) < 0 ? rc : 0;
+    return plan_stages(rs, m, opt, stages, true, spread, ret, &why) < 0 ? rc : 0;
 }
 
 /* Can its network be cut, and is it to be? */
@@ -268,11 +291,6 @@ static bool may_cut(const struct model *m, const struct train_options *opt)
 {
     const struct net_options net = train_net_options(opt);
     return opt->parallel != JOB_PARALLEL_DATA && net_has_parts(m, &net);
-}
-
-static bool wants_pipeline(const struct train_options *opt)
-{
-    return opt->parallel == JOB_PARALLEL_PIPELINE || opt->stages > 0;
 }
 
 static void take_plan(struct train_options *opt, const struct phase_plan *plan)
@@ -286,12 +304,12 @@ static void take_plan(struct train_options *opt, const struct phase_plan *plan)
 /* Data parallelism where it fits and nothing else is asked for, else the fewest stages that do;
  * such that do not divide the devices where none that does will do, of one chain.  Sets
  * opt->accumulate where that is for us to choose. */
-static int plan_phase(const struct replicas *rs, const struct model *m, struct train_options *opt,
-                      struct phase_plan *ret, struct err *err)
+static int plan_so(const struct replicas *rs, const struct model *m, struct train_options *opt,
+                   bool spread, struct phase_plan *ret, struct err *err)
 {
     const int n = island_size(rs->is);
     const bool cut = n > 1 && may_cut(m, opt);
-    const bool asked = wants_pipeline(opt), joins = model_n_chains(&m->spec) > 1;
+    const bool asked = train_wants_pipeline(opt), joins = model_n_chains(&m->spec) > 1;
     const int from = !cut ? 1 : opt->stages > 0 ? opt->stages : asked ? 2 : 1;
     const int to = !cut ? 1 : opt->stages > 0 ? opt->stages : n;
     struct err first = {0};
@@ -303,18 +321,32 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
         if (cut && opt->stages == 0 &&
             ((n % s == 0) != divides || (joins && !divides) || s > model_least_blocks(&m->spec)))
             continue;
-        rc = plan_shared(rs, m, opt, s, ret, &why);
+        rc = plan_shared(rs, m, opt, s, spread, ret, &why);
         if (tried++ == 0)
             first = why;
         if (rc != -ENOMEM)
             break;
     }
     if (tried == 0)
-        rc = plan_shared(rs, m, opt, 1, ret, &first);
+        rc = plan_shared(rs, m, opt, 1, spread, ret, &first);
     if (rc < 0 && err)
         *err = first;
     take_plan(opt, ret);
     return rc;
+}
+
+/* Also such that the first stage has no room for the frozen encoders, where nothing else is. */
+static int plan_phase(const struct replicas *rs, const struct model *m, struct train_options *opt,
+                      struct phase_plan *ret, struct err *err)
+{
+    struct train_options spread = *opt;
+    const int rc = plan_so(rs, m, opt, false, ret, err);
+    if (rc != -ENOMEM || !opt->fill || !opt->encoders || !may_cut(m, opt))
+        return rc;
+    if (plan_so(rs, m, &spread, true, ret, NULL) < 0)
+        return rc;
+    *opt = spread;
+    return 0;
 }
 
 /* The fastest plan by what blocks cost here: data parallelism, or a pipeline of an order that the
@@ -445,7 +477,7 @@ static bool give_way(struct train_options *opt, const struct phase_plan *plan,
 static void plan_by_profile(struct replicas *rs, const struct work *w, const struct model *m,
                             struct train_options *opt, struct phase_plan *ret)
 {
-    const bool asked = wants_pipeline(opt);
+    const bool asked = train_wants_pipeline(opt);
     struct planner_candidate data = {.seconds = INFINITY}, pipe;
     struct plan_room room;
     struct err err = {0};
@@ -487,11 +519,25 @@ static void plan_by_profile(struct replicas *rs, const struct work *w, const str
     }
     if (rc == 0 && other.seconds < (1 - PLANNER_SAME) * beaten)
         *ret = other;
+    if (ret->spread && costs->n_frozen > 0)
+        ret->costs = costs; /* such as it is, with bubbles filled */
     take_plan(opt, ret);
     if (ret->costs != costs)
         costs_free(costs);
-    if (rc == -ENOMEM && give_way(opt, &other, &err))
+    if (rc == -ENOMEM && !ret->spread && give_way(opt, &other, &err))
         plan_by_profile(rs, w, m, opt, ret);
+}
+
+static int plan_all(struct replicas *rs, const struct work *w, const struct model *m,
+                    struct train_options *opt, struct phase_plan *ret, struct err *err)
+{
+    struct err tight = {0};
+    int rc = plan_phase(rs, m, opt, ret, &tight);
+    if (rc == 0)
+        plan_by_profile(rs, w, m, opt, ret);
+    if (rc == 0 && ret->spread && !phase_plan_fills(ret))
+        rc = -ENOMEM;
+    return rc < 0 ? err_set(err, rc, "%s", tight.msg) : 0;
 }
 
 int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
@@ -540,95 +586,6 @@ static int make_trainer(struct replicas *rs, struct replica *r, struct train_opt
     }
 }
 
-static void say(const struct phase_plan *plan, const struct train_options *opt)
-{
-    char need[STR_HUMAN_MAX], fixed[STR_HUMAN_MAX], grows[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
-    char each[40] = "", over[120] = "";
-    const struct plan *p = &plan->memory;
-    const int copies = plan->pipe.copies, stages = plan->pipe.cuts[0].n;
-    struct train_options share;
-    island_share_options(opt, copies, &share);
-    if (copies * plan->pipe.devices > 1)
-        snprintf(each, sizeof each, " on each of %d devices", copies * plan->pipe.devices);
-    if (stages > 1)
-        snprintf(over, sizeof over, " over %d pipeline%s of %d stages (%s)", copies,
-                 copies == 1 ? "" : "s", stages, pipe_plan_name(&plan->pipe));
-    else if (copies > 1)
-        snprintf(over, sizeof over, " over %d devices", copies);
-    if (plan->pipe.shard)
-        str_copy(over + strlen(over), sizeof over - strlen(over),
-                 ", the optimiser's state shared out,");
-    log_info("replica",
-             "training needs %s%s (%s of model and optimiser, %s of a micro-batch), %s are free; "
-             "batch %d%s in %d micro-batch%s%s",
-             str_human_bytes(p->need, need), each,
-             str_human_bytes(p->weights + p->gradients + p->optimiser, fixed),
-             str_human_bytes(p->activations + p->workspace, grows), str_human_bytes(p->room, room),
-             opt->batch, over, share.accumulate, share.accumulate == 1 ? "" : "es",
-             opt->lean ? ", GELUs made twice" : "");
-    if ((wants_pipeline(opt) || opt->pipeline == JOB_PIPELINE_SPLIT ||
-         opt->pipeline == JOB_PIPELINE_BIDIRECTIONAL) &&
-        stages == 1)
-        log_warn("replica",
-                 "the job asks for a pipeline, but %s: the whole model trains on each device",
-                 copies == 1 ? "this worker has one device" : "this network is not cut");
-    const int chains = plan->pipe.chains, micros = share.accumulate * chains;
-    if (micros < stages)
-        log_warn("replica",
-                 "train.accumulate is %d with %d stages: %d %% of the devices' time is idle; %d "
-                 "would leave a fifth",
-                 share.accumulate, stages, 100 * (stages - 1) / (micros + stages - 1),
-                 MICROS_PER_STAGE * stages / chains);
-}
-
-/* For the status. */
-static void write_way(const struct phase_plan *plan, char *out, size_t size)
-{
-    const int copies = plan->pipe.copies, stages = plan->pipe.cuts[0].n;
-    int n = 0;
-    if (stages > 1)
-        n = copies > 1 ? snprintf(out, size, " in %d x %d stages", copies, stages)
-                       : snprintf(out, size, " in %d stages", stages);
-    if (pipe_width(&plan->pipe) > 1 || (stages == 1 && copies > 1))
-        n += snprintf(out + n, size - (size_t)n, " on %d devices", copies * plan->pipe.devices);
-    if (stages > 1 && (plan->pipe.order != PIPE_1F1B || plan->pipe.chains > 1))
-        n += snprintf(out + n, size - (size_t)n, " (%s)", pipe_plan_name(&plan->pipe));
-    if (stages > 1)
-        n += snprintf(out + n, size - (size_t)n, ", %d micro-batches", plan->accumulate);
-    if (stages > 1 && plan->seconds > 0)
-        n += snprintf(out + n, size - (size_t)n, ", idle %.0f %%", 100 * plan->idle_before);
-    if (stages > 1 && is_filled(plan))
-        (void)snprintf(out + n, size - (size_t)n, ", filled %.0f %%", 100 * plan->idle);
-}
-
-/* For the coordinator, which shows it. */
-static void tell_plan(const struct phase_plan *plan, struct progress_plan *ret)
-{
-    static const Skerry__V1__Schedule schedules[PIPE_ORDERS] = {
-        [PIPE_DATA] = SKERRY__V1__SCHEDULE__SCHEDULE_DATA,
-        [PIPE_1F1B] = SKERRY__V1__SCHEDULE__SCHEDULE_1F1B,
-        [PIPE_SPLIT] = SKERRY__V1__SCHEDULE__SCHEDULE_SPLIT,
-        [PIPE_BIDIRECTIONAL] = SKERRY__V1__SCHEDULE__SCHEDULE_BIDIRECTIONAL,
-    };
-    const struct pipe_plan *p = &plan->pipe;
-    *ret = (struct progress_plan){.told = SKERRY__V1__STEP_PLAN__INIT};
-    if (p->copies * p->devices == 1)
-        return;
-    ret->told.schedule = schedules[p->order];
-    ret->told.devices = (uint32_t)(p->copies * p->devices);
-    ret->told.copies = (uint32_t)p->copies;
-    ret->told.stages = (uint32_t)p->cuts[0].n;
-    ret->told.micro_batches = (uint32_t)plan->accumulate;
-    ret->told.predicted_s = plan->least;
-    ret->told.idle_before = p->cuts[0].n > 1 ? (float)plan->idle_before : -1;
-    ret->told.idle = p->cuts[0].n > 1 ? (float)plan->idle : -1;
-    ret->told.inside = (float)plan->inside;
-    for (int i = 0; plan->costs && i < plan->costs->n_frozen; i++)
-        (void)snprintf(ret->filled_with + strlen(ret->filled_with),
-                       sizeof ret->filled_with - strlen(ret->filled_with), "%s%s", i ? ", " : "",
-                       plan->costs->frozen[i].name);
-}
-
 /* What the plan leaves free, with the replicas that stay, and the one teacher that it counts. */
 static uint64_t room_for_teachers(const struct replicas *rs, const struct model *m,
                                   const struct plan *p, enum dtype dt)
@@ -657,13 +614,12 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     opt.fill &= encoders && model->spec.n_shapes == 0;
     rc = encoders ? encoders_look(encoders, w, err) : 0;
     if (rc == 0)
-        rc = plan_phase(rs, model, &opt, &phase, err);
+        rc = plan_all(rs, w, model, &opt, &phase, err);
     if (rc < 0) {
         model_free(model);
         return rc;
     }
-    plan_by_profile(rs, w, model, &opt, &phase);
-    say(&phase, &opt);
+    phase_plan_say(&phase, &opt, may_cut(model, &opt));
     const struct plan plan = phase.memory;
     const uint64_t bytes = bytes_of(rs, model, &plan);
     struct replica *r = make_room(rs, bytes, plan.need);
@@ -677,8 +633,8 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
             room_for_teachers(rs, model, &plan, net_dtype(island_device(rs->is, 0), opt.precision));
     rc = make_trainer(rs, r, &opt, &phase, err);
     r->predicted = phase.least;
-    write_way(&phase, r->way, sizeof r->way);
-    tell_plan(&phase, &r->plan);
+    phase_plan_way(&phase, r->way, sizeof r->way);
+    phase_plan_tell(&phase, &r->plan);
     costs_free(phase.costs);
     r->bytes = bytes;
     if (rc < 0) {

@@ -39,7 +39,7 @@ struct replica {
     uint64_t room_for_teachers;
     uint64_t used; /* tick */
     uint64_t bytes;
-    char way[96];     /* how several devices share a step: " in 2 stages, 4 micro-batches" */
+    char way[128];    /* how several devices share a step: " in 2 stages, 4 micro-batches" */
     double predicted; /* seconds of a step; 0: nothing was measured */
     struct progress_plan plan; /* the same for the coordinator; devices 0: there is one */
     bool compared;             /* with what a step took */

@@ -113,9 +113,11 @@ struct net_encoders {
     int32_t null_length, null_pad;
     enum dtype dt;  /* of the states: that of the network */
     uint64_t bytes; /* that they take on the device */
-    /* For whoever runs them in pieces (worker/frozen/frozen_walk.h): the network itself, for as
-     * long as the table is there; NULL: nobody does. */
+    /* For whoever runs them in pieces (worker/frozen/frozen_walk.h): the network itself, until
+     * close; NULL: nobody does. */
     int (*open)(void *arg, enum net_encoder which, struct frozen **ret, struct err *err);
+    /* Once for each open: the device's memory is free where nobody else has the network. */
+    void (*close)(void *arg, enum net_encoder which);
     bool fly;            /* images come as pixels, and are encoded in each step */
     uint64_t hold_bytes; /* that a sample takes between two layers of both */
 };

@@ -26,27 +26,41 @@ static bool has(const struct pipe_stage *s, int d)
     return d >= s->device && d < s->device + s->devices;
 }
 
-uint64_t plan_bytes(const struct costs *p, const struct pipe_plan *plan, int d)
+static void add_plan(const struct costs *p, const struct pipe_plan *plan, int d,
+                     struct schedule_memory *m)
 {
-    uint64_t sum = 0;
     for (int c = 0; c < plan->chains; c++)
         for (int i = 0; i < plan->cuts[c].n; i++) {
             const struct pipe_stage *s = &plan->cuts[c].stages[i];
             if (!has(s, d))
                 continue;
             const struct pipe_cost cost = pipe_stage_cost(p, plan, c, i);
-            sum +=
-                pipe_fixed_bytes(p, c, s->from, s->to, pipe_most(plan->cuts[c].samples, s->devices),
-                                 &cost, plan->shard ? s->devices * plan->copies : 1) +
-                cost.slot * (uint64_t)s->slots;
+            const int sharers = plan->shard ? s->devices * plan->copies : 1;
+            const int samples = pipe_most(plan->cuts[c].samples, s->devices);
+            const uint64_t model = pipe_fixed_bytes(p, c, s->from, s->to, 0, &cost, sharers);
+            m->model += model;
+            m->buffers += pipe_fixed_bytes(p, c, s->from, s->to, samples, &cost, sharers) - model;
+            m->slots += cost.slot * (uint64_t)s->slots;
         }
-    return sum;
 }
 
-uint64_t schedule_bytes(const struct costs *p, const struct pipe_plan *plan,
-                        const struct pipe_schedule *schedule, int d)
+static uint64_t sum_of(const struct schedule_memory *m)
 {
-    uint64_t sum = plan_bytes(p, plan, d);
+    return m->model + m->slots + m->buffers + m->frozen + m->scratch;
+}
+
+uint64_t plan_bytes(const struct costs *p, const struct pipe_plan *plan, int d)
+{
+    struct schedule_memory m = {0};
+    add_plan(p, plan, d, &m);
+    return sum_of(&m);
+}
+
+struct schedule_memory schedule_memory(const struct costs *p, const struct pipe_plan *plan,
+                                       const struct pipe_schedule *schedule, int d)
+{
+    struct schedule_memory m = {0};
+    add_plan(p, plan, d, &m);
     for (int f = 0; f < p->n_frozen; f++) {
         int now = 0, most = 0;
         for (int i = 0; i < schedule->lists[d].n; i++) {
@@ -57,9 +71,19 @@ uint64_t schedule_bytes(const struct costs *p, const struct pipe_plan *plan,
             most = now > most ? now : most;
             now -= in->to == p->frozen[f].n ? in->count : 0;
         }
-        sum += most > 0 ? frozen_network_bytes(p, f, most) : 0;
+        if (most == 0)
+            continue;
+        m.frozen += frozen_network_bytes(p, f, 0);
+        m.scratch += frozen_network_bytes(p, f, most) - frozen_network_bytes(p, f, 0);
     }
-    return sum;
+    return m;
+}
+
+uint64_t schedule_bytes(const struct costs *p, const struct pipe_plan *plan,
+                        const struct pipe_schedule *schedule, int d)
+{
+    const struct schedule_memory m = schedule_memory(p, plan, schedule, d);
+    return sum_of(&m);
 }
 
 static int check_memory(const struct checker *c)

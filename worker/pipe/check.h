@@ -19,6 +19,16 @@ int schedule_check(const struct costs *p, const struct pipe_plan *plan,
  * runs, and the most samples that are on their way through those. */
 uint64_t schedule_bytes(const struct costs *p, const struct pipe_plan *plan,
                         const struct pipe_schedule *schedule, int d);
+/* The same in parts. */
+struct schedule_memory {
+    uint64_t model;   /* weights, gradients, the optimiser's state */
+    uint64_t slots;   /* of micro-batches in flight */
+    uint64_t buffers; /* of what crosses */
+    uint64_t frozen;  /* weights of the frozen networks that it runs */
+    uint64_t scratch; /* samples on their way through them */
+};
+struct schedule_memory schedule_memory(const struct costs *p, const struct pipe_plan *plan,
+                                       const struct pipe_schedule *schedule, int d);
 /* Without the frozen part. */
 uint64_t plan_bytes(const struct costs *p, const struct pipe_plan *plan, int d);
 /* Weights of a frozen network, and its scratch for `samples` on their way. */

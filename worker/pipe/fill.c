@@ -207,27 +207,34 @@ static void hand_over(struct filler *f, int d, int frozen)
 
 /* ---- the whole ---- */
 
-/* How many samples may be on their way on device d. */
-static int scratch_of(const struct filler *f, int d)
+/* How many samples may be on their way on device d, at most `scratch`. */
+static int room_of(const struct costs *p, const struct pipe_plan *plan, int d, int scratch)
 {
-    uint64_t weights = plan_bytes(f->p, f->plan, d), each = 0;
-    for (int k = 0; k < f->p->n_frozen; k++) {
-        const uint64_t none = frozen_network_bytes(f->p, k, 0);
-        weights += none;
-        each += frozen_network_bytes(f->p, k, 1) - none;
-    }
-    if (weights > f->p->devices[d].memory)
+    uint64_t weights = plan_bytes(p, plan, d), each = 0;
+    if (plan->bare[d])
         return 0;
-    const uint64_t room = f->p->devices[d].memory - weights;
-    const uint64_t most = each > 0 ? room / each : (uint64_t)f->opt->scratch;
-    return most < (uint64_t)f->opt->scratch ? (int)most : f->opt->scratch;
+    for (int k = 0; k < p->n_frozen; k++) {
+        const uint64_t none = frozen_network_bytes(p, k, 0);
+        weights += none;
+        each += frozen_network_bytes(p, k, 1) - none;
+    }
+    if (weights > p->devices[d].memory)
+        return 0;
+    const uint64_t room = p->devices[d].memory - weights;
+    const uint64_t most = each > 0 ? room / each : (uint64_t)scratch;
+    return most < (uint64_t)scratch ? (int)most : scratch;
+}
+
+bool fill_has_room(const struct costs *p, const struct pipe_plan *plan, int d)
+{
+    return room_of(p, plan, d, 1) > 0;
 }
 
 static bool open_device(struct filler *f, int d, const struct pipe_list *l, const struct trace *t)
 {
     struct frozen_device *dev = &f->devices[d];
     double end = 0;
-    dev->scratch = scratch_of(f, d);
+    dev->scratch = room_of(f->p, f->plan, d, f->opt->scratch);
     dev->bubbles = mem_try_array((size_t)l->n + 1, sizeof *dev->bubbles);
     if (!dev->bubbles)
         return false;
@@ -293,7 +300,8 @@ static int no_room(const struct filler *f, struct err *err)
         bytes += frozen_network_bytes(f->p, k, 1);
     for (int d = 0; d < f->n_devices; d++) {
         const uint64_t all = f->p->devices[d].memory, own = plan_bytes(f->p, f->plan, d);
-        most = all > own && all - own > most ? all - own : most;
+        if (!f->plan->bare[d])
+            most = all > own && all - own > most ? all - own : most;
     }
     return err_set(err, -ENOSPC,
                    "the frozen networks need %s on a device, and no device has more than %s left",

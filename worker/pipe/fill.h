@@ -16,7 +16,8 @@
  *
  * All of it fits in the bubbles if rho M <= S - 1, where rho is the frozen over the trained time;
  * with more the devices are never idle but for what is left of bubbles.  A device without the
- * memory for the frozen weights takes no samples.  Pure. */
+ * memory for the frozen weights takes no samples, nor does one that the plan says has none of them.
+ * Pure. */
 #ifndef WORKER_FILL_H
 #define WORKER_FILL_H
 
@@ -50,6 +51,9 @@ struct fill_report {
 int fill_schedule(const struct costs *p, const struct pipe_plan *plan,
                   const struct fill_options *opt, struct pipe_schedule *schedule,
                   struct fill_report *ret, struct err *err);
+
+/* Could one sample at least be on its way on device d? */
+bool fill_has_room(const struct costs *p, const struct pipe_plan *plan, int d);
 
 /* The frozen work of a filled schedule alone: encodes the first step's samples.  -ENOMEM. */
 int fill_prologue(const struct pipe_schedule *filled, struct pipe_schedule *ret, struct err *err);

@@ -24,7 +24,8 @@ struct planner {
     struct costs share; /* of one copy */
     struct best best[PIPE_ORDERS];
     struct cuts_found *cuts;
-    int fits; /* numbers of copies and micro-batches that divide the samples */
+    bool apart; /* cuts leave the frozen networks room on a copy's last device */
+    int fits;   /* numbers of copies and micro-batches that divide the samples */
     char data_why[PLANNER_WHY_MAX];
 };
 
@@ -245,6 +246,16 @@ static int try_data(struct planner *s, const struct pipe_plan *like, int micros,
     return time_plan(s, &plan, bound);
 }
 
+/* The last stage has the fewest slots. */
+static void leave_room(struct planner *s)
+{
+    uint64_t *memory = &s->share.devices[s->share.n_devices - 1].memory;
+    for (int k = 0; k < s->p->n_frozen && s->apart; k++) {
+        const uint64_t need = frozen_network_bytes(s->p, k, 1);
+        *memory -= need < *memory ? need : *memory;
+    }
+}
+
 /* All plans of so many copies and micro-batches. */
 static int try_all(struct planner *s, int copies, int micros, bool shard)
 {
@@ -255,6 +266,7 @@ static int try_all(struct planner *s, int copies, int micros, bool shard)
                                    .shard = shard};
     int rc = 0;
     costs_share(s->p, copies, &s->share);
+    leave_room(s);
     if (copies == 1 && samples >= like.devices && asked(s, PIPE_DATA) && s->opt->stages < 2)
         rc = try_data(s, &like, micros, samples);
     if (like.devices < 2 || rc < 0 || s->opt->orders == PLANNER_BIT(PIPE_DATA))
@@ -290,6 +302,7 @@ static int search_split(struct planner *s)
         struct pipe_plan plan = from->items[i].plan;
         plan.order = PIPE_SPLIT;
         costs_share(s->p, plan.copies, &s->share);
+        leave_room(s);
         rc = time_plan(s, &plan, from->items[i].bound);
     }
     return rc;
@@ -326,6 +339,8 @@ static void offer(struct planner *s, const struct timed *t, struct pipe_schedule
                                     .inside = report->inside,
                                     .memory = most_bytes(s, &t->plan, schedule),
                                     .schedule = *schedule};
+    for (int d = 0; d < c->plan.devices && s->p->n_frozen > 0; d++)
+        c->plan.bare[d] = !fill_has_room(&s->share, &t->plan, d);
 }
 
 /* The lists of a plan, and its frozen work placed; on failure there are none. */
@@ -574,6 +589,35 @@ static int check_options(const struct planner *s)
     return 0;
 }
 
+static bool nothing_found(const struct planner *s)
+{
+    bool none = true;
+    for (enum pipe_order o = 0; o < PIPE_ORDERS; o++)
+        none &= s->best[o].n == 0;
+    return none;
+}
+
+static bool none_possible(const struct planner_result *r)
+{
+    bool none = true;
+    for (enum pipe_order o = 0; o < PIPE_ORDERS; o++)
+        none &= !r->of[o].possible;
+    return none;
+}
+
+/* Beside no stage of the fastest cuts there is room for the frozen networks: cuts that leave it. */
+static int search_apart(struct planner *s, struct planner_result *r)
+{
+    int rc = 0;
+    s->apart = true;
+    memset(s->best, 0, sizeof s->best);
+    for (int shard = 0; shard < (s->opt->shard ? 2 : 1) && rc == 0 && nothing_found(s); shard++)
+        rc = search(s, shard);
+    if (rc == 0)
+        rc = search_split(s);
+    return rc < 0 ? rc : fill_all(s, r);
+}
+
 static int plan_all(struct planner *s, struct planner_result *r)
 {
     int rc = check_options(s);
@@ -583,15 +627,15 @@ static int plan_all(struct planner *s, struct planner_result *r)
         rc = err_set(s->err, -ERR_CONFIG,
                      "%d samples a step cannot be divided into any of the numbers of micro-batches",
                      s->opt->samples);
-    bool none = true;
-    for (enum pipe_order o = 0; o < PIPE_ORDERS; o++)
-        none &= s->best[o].n == 0;
-    if (rc == 0 && s->opt->shard && (none || (s->best[PIPE_DATA].n == 0 && asked(s, PIPE_DATA))))
+    if (rc == 0 && s->opt->shard &&
+        (nothing_found(s) || (s->best[PIPE_DATA].n == 0 && asked(s, PIPE_DATA))))
         rc = search(s, true);
     if (rc == 0)
         rc = search_split(s);
     if (rc == 0)
         rc = fill_all(s, r);
+    if (rc == 0 && s->p->n_frozen > 0 && none_possible(r))
+        rc = search_apart(s, r);
     for (enum pipe_order o = 0; o < PIPE_ORDERS; o++)
         why_not(s, o, &r->of[o]);
     return rc < 0 ? rc : choose(s, r);

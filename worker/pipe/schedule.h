@@ -70,6 +70,7 @@ struct pipe_plan {
      * the step, without gradients, and what comes out goes back to the first stage, whose F waits
      * for it. */
     bool estimate;
+    bool bare[COSTS_DEVICES_MAX]; /* no frozen network lies on the device: others run them */
     struct pipe_cut cuts[COSTS_CHAINS_MAX];
 };
 

@@ -20,6 +20,7 @@ struct ahead {
     enum net_encoder which[NET_ENCODERS]; /* of each number */
     int n;
     struct network networks[NET_ENCODERS]; /* by number */
+    int opened;                            /* of them */
     unsigned begun, ready;                 /* samples that are being encoded, that were */
     const unsigned *at;                    /* ahead_rows */
 
@@ -28,7 +29,6 @@ struct ahead {
     int32_t *tokens, *lengths; /* (batch,L), (batch) */
     char *null_states;         /* of the empty caption, on the device */
     int32_t *null_tokens;      /* (L) */
-    bool has_null;
 };
 
 int ahead_networks(const struct net_encoders *e, enum net_encoder ret[NET_ENCODERS])
@@ -67,6 +67,13 @@ static void plan(struct ahead *a)
         if (a->opt.first && a->which[k] == NET_CAPTIONS)
             arena_add(&a->arena, &a->null_states, n->bytes);
     }
+}
+
+struct net_encoders ahead_far(const struct net_encoders *e)
+{
+    struct net_encoders far = *e;
+    far.bytes = far.hold_bytes = 0;
+    return far;
 }
 
 uint64_t ahead_bytes(const struct ahead_options *opt)
@@ -121,19 +128,46 @@ static int take_run(struct ahead *a, const struct network *n, void *to, unsigned
                   err);
 }
 
+static int not_there(const struct ahead *a, unsigned i, struct err *err)
+{
+    return err_set(err, -EINVAL, "sample %u of a step on %s was not encoded before it", i,
+                   a->dev->name);
+}
+
+/* Is sample i of these the one that was encoded as the copy's row_of(i)? */
+static bool is_image(const struct ahead *a, const uint8_t *images, unsigned i)
+{
+    const uint64_t bytes = image_bytes(&a->opt);
+    const unsigned row = row_of(a, i);
+    return row < a->ready && memcmp(images + i * bytes, a->images + row * bytes, bytes) == 0;
+}
+
+static bool is_caption(const struct ahead *a, const int32_t *tokens, const int32_t *lengths,
+                       unsigned i)
+{
+    const size_t L = (size_t)a->opt.m->spec.caption_tokens;
+    const unsigned row = row_of(a, i);
+    return row < a->ready && a->lengths[row] == lengths[i] &&
+           memcmp(a->tokens + row * L, tokens + i * L, L * sizeof *tokens) == 0;
+}
+
+static bool is_empty(const struct ahead *a, const int32_t *tokens, const int32_t *lengths,
+                     unsigned i)
+{
+    const size_t L = (size_t)a->opt.m->spec.caption_tokens;
+    return lengths[i] == a->e->null_length &&
+           memcmp(tokens + i * L, a->null_tokens, L * sizeof *tokens) == 0;
+}
+
 static int take_images(void *arg, const uint8_t *images, const uint8_t *shapes, unsigned count,
                        bf16 *d_moments, struct err *err)
 {
     struct ahead *a = arg;
     const struct network *n = network_of(a, NET_IMAGES);
-    const uint64_t bytes = image_bytes(&a->opt);
-    bool same = n && !shapes;
-    for (unsigned i = 0; i < count && same; i++)
-        same = row_of(a, i) < a->ready &&
-               memcmp(images + i * bytes, a->images + row_of(a, i) * bytes, bytes) == 0;
-    if (!same)
-        return a->e->images(a->e->arg, images, shapes, count, d_moments, err);
     int rc = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (!n || shapes || !is_image(a, images, i))
+            return not_there(a, i, err);
     for (unsigned i = 0, m; i < count && rc == 0; i += m) {
         m = run_of(a, NULL, i, count);
         rc = take_run(a, n, d_moments, i, m, err);
@@ -141,40 +175,23 @@ static int take_images(void *arg, const uint8_t *images, const uint8_t *shapes, 
     return rc;
 }
 
-/* The states of the empty caption. */
-static int take_null(struct ahead *a, void *to, uint64_t bytes, struct err *err)
-{
-    int rc = 0;
-    if (!a->has_null)
-        rc = a->e->captions(a->e->arg, a->null_tokens, &a->e->null_length, 1, a->null_states, err);
-    a->has_null = rc == 0;
-    return rc < 0 ? rc : copied(a, to, a->null_states, bytes, err);
-}
-
 static int take_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
                          void *d_states, struct err *err)
 {
     struct ahead *a = arg;
     const struct network *n = network_of(a, NET_CAPTIONS);
-    const size_t L = (size_t)a->opt.m->spec.caption_tokens, row = L * sizeof *tokens;
-    const int32_t null_length = a->e->null_length;
+    const uint64_t bytes = ahead_out_bytes(&a->opt, NET_CAPTIONS);
     bool *known = mem_try_array(count, sizeof *known);
     int rc = known ? 0 : err_set(err, -ENOMEM, "no memory for %u captions", count);
-    for (unsigned i = 0; i < count && rc == 0; i++)
-        known[i] = n && row_of(a, i) < a->ready && a->lengths[row_of(a, i)] == lengths[i] &&
-                   memcmp(a->tokens + row_of(a, i) * L, tokens + i * L, row) == 0;
+    for (unsigned i = 0; i < count && rc == 0; i++) {
+        known[i] = n && is_caption(a, tokens, lengths, i);
+        if (!known[i] && !is_empty(a, tokens, lengths, i))
+            rc = not_there(a, i, err);
+    }
     for (unsigned i = 0, m; i < count && rc == 0; i += m) {
-        const uint64_t bytes = ahead_out_bytes(&a->opt, NET_CAPTIONS);
-        char *to = (char *)d_states + i * bytes;
-        m = run_of(a, known, i, count);
-        if (known[i]) {
-            rc = take_run(a, n, d_states, i, m, err);
-            continue;
-        }
-        m = 1;
-        rc = lengths[i] == null_length && memcmp(tokens + i * L, a->null_tokens, row) == 0
-                 ? take_null(a, to, bytes, err)
-                 : a->e->captions(a->e->arg, tokens + i * L, lengths + i, 1, to, err);
+        m = known[i] ? run_of(a, known, i, count) : 1;
+        rc = known[i] ? take_run(a, n, d_states, i, m, err)
+                      : copied(a, (char *)d_states + i * bytes, a->null_states, bytes, err);
     }
     mem_free(known);
     return rc;
@@ -193,19 +210,30 @@ static int keep_inputs(struct ahead *a, struct err *err)
     const bool images = a->e->images && a->e->fly, captions = a->e->captions != NULL;
     a->table = *a->e;
     a->table.arg = a;
-    a->table.images = a->e->images ? take_images : NULL;
+    a->table.images = images ? take_images : NULL; /* else they come as moments */
     a->table.captions = captions ? take_captions : NULL;
     if (images)
         a->images = mem_try_array(B, image_bytes(&a->opt));
     if (captions) {
         a->tokens = mem_try_array(B * L, sizeof *a->tokens);
         a->lengths = mem_try_array(B, sizeof *a->lengths);
-        a->null_tokens = mem_try_array(L, sizeof *a->null_tokens);
     }
-    if ((images && !a->images) || (captions && (!a->tokens || !a->lengths || !a->null_tokens)))
+    if ((images && !a->images) || (captions && (!a->tokens || !a->lengths)))
         return err_set(err, -ENOMEM, "no memory for the inputs of %zu samples", B);
-    for (size_t i = 0; i < L && captions; i++)
-        a->null_tokens[i] = i < (size_t)a->e->null_length ? a->e->null_tokens[i] : a->e->null_pad;
+    return 0;
+}
+
+/* The tokens of the empty caption. */
+static int keep_empty(struct ahead *a, struct err *err)
+{
+    const size_t L = (size_t)a->opt.m->spec.caption_tokens, n = (size_t)a->e->null_length;
+    if (!a->e->captions)
+        return 0;
+    a->null_tokens = mem_try_array(L, sizeof *a->null_tokens);
+    if (!a->null_tokens)
+        return err_set(err, -ENOMEM, "no memory for a caption of %zu tokens", L);
+    for (size_t i = 0; i < L; i++)
+        a->null_tokens[i] = i < n ? a->e->null_tokens[i] : a->e->null_pad;
     return 0;
 }
 
@@ -215,6 +243,7 @@ static int open_networks(struct ahead *a, struct err *err)
     for (int k = 0; k < a->n && rc == 0; k++) {
         struct frozen *f = NULL;
         rc = a->e->open(a->e->arg, a->which[k], &f, err);
+        a->opened += rc == 0;
         if (rc == 0)
             rc = frozen_walk_new(f, FILL_UNDERWAY, &a->networks[k].walk, err);
     }
@@ -231,6 +260,8 @@ int ahead_new(struct device *dev, const struct ahead_options *opt, struct ahead 
     if (rc == 0 && opt->first)
         rc = keep_inputs(a, err);
     if (rc == 0)
+        rc = keep_empty(a, err);
+    if (rc == 0 && !opt->far)
         rc = open_networks(a, err);
     if (rc < 0) {
         ahead_free(a);
@@ -246,6 +277,8 @@ void ahead_free(struct ahead *a)
         return;
     for (int k = 0; k < a->n; k++)
         frozen_walk_free(a->networks[k].walk);
+    for (int k = 0; k < a->opened; k++)
+        a->e->close(a->e->arg, a->which[k]);
     arena_free(&a->arena, a->dev);
     mem_free(a->images);
     mem_free(a->tokens);
@@ -255,6 +288,32 @@ void ahead_free(struct ahead *a)
 }
 
 /* ---- ahead ---- */
+
+int ahead_empty(struct ahead *a, struct comm_piece *ret, struct err *err)
+{
+    const struct network *n = NULL;
+    for (int k = 0; k < a->n; k++)
+        n = a->which[k] == NET_CAPTIONS ? &a->networks[k] : n;
+    *ret = (struct comm_piece){0};
+    if (!n)
+        return 0;
+    /* Who is not of the first stage hands it on: until the first step nothing else lies there. */
+    *ret = (struct comm_piece){a->opt.first ? a->null_states : n->out, n->bytes};
+    return a->opt.far
+               ? 0
+               : a->e->captions(a->e->arg, a->null_tokens, &a->e->null_length, 1, ret->x, err);
+}
+
+bool ahead_has(const struct ahead *a, const struct batch *b)
+{
+    const bool images = a->images && b->images, captions = a->tokens && b->captions;
+    bool same = b->count == a->ready && (!images || network_of(a, NET_IMAGES)) &&
+                (!captions || network_of(a, NET_CAPTIONS));
+    for (unsigned i = 0; i < b->count && same; i++)
+        same = (!images || is_image(a, b->images, i)) &&
+               (!captions || is_caption(a, b->captions, b->caption_lengths, i));
+    return same;
+}
 
 static void take_inputs(struct ahead *a, const struct batch *b)
 {
@@ -281,7 +340,7 @@ int ahead_begin(struct ahead *a, const struct batch *b, struct err *err)
                                      .lengths = images ? NULL : b->caption_lengths,
                                      .out = n->out};
         n->runs = io.in && !(images && b->shapes);
-        if (n->runs)
+        if (n->runs && n->walk)
             rc = frozen_walk_begin(n->walk, &io, (int)b->count, err);
     }
     if (rc == 0)

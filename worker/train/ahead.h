@@ -3,6 +3,7 @@
  * (worker/pipe/fill.h).
  *
  *     ahead_new(dev, &opt, &a, err);
+ *     ahead_empty(a, &piece, err);     the states of the empty caption, once
  *     ahead_begin(a, &next, err);      the next step's samples of this copy, on each of its ranks
  *     ahead_run(a, &instr, s, err);    FROZEN: queued
  *     ahead_piece(a, &instr)           of SEND and RECV: where the samples lie
@@ -11,9 +12,12 @@
  * The frozen networks are numbered as instructions number them: ahead_networks().
  *
  * On the first stage ahead_table() stands in front of the network in place of the encoders.  It
- * gives what was encoded ahead where the inputs are the same bytes; where a caption was dropped the
- * states of the empty one, which are encoded once; and asks the encoders for anything else.  So
- * results do not depend on what was encoded ahead.
+ * gives what was encoded ahead, and where a caption was dropped the states of the empty one, which
+ * are encoded once.  A step begins once ahead_has() all of its samples; else they are encoded
+ * before it.  So results do not depend on what was encoded ahead, nor on which device did.
+ *
+ * The networks need not lie on every device (`far`), nor on those of the first stage: who has none
+ * gets what others made.
  *
  * All calls on the device's thread. */
 #ifndef WORKER_AHEAD_H
@@ -31,6 +35,7 @@ struct ahead_options {
     const struct model *m;               /* the whole model or a part of it; borrowed */
     int batch;                           /* samples of a copy's step, at most */
     bool first;                          /* the first stage */
+    bool far;                            /* the networks lie on other devices */
 };
 
 /* Which frozen networks run in each step, by number; how many.  0: none can be run in pieces. */
@@ -39,14 +44,24 @@ int ahead_networks(const struct net_encoders *e, enum net_encoder ret[NET_ENCODE
 /* Bytes of what one makes of a sample. */
 uint64_t ahead_out_bytes(const struct ahead_options *opt, enum net_encoder which);
 
+/* The encoders of a device on which the networks do not lie, for whoever counts bytes. */
+struct net_encoders ahead_far(const struct net_encoders *e);
+
 /* Bytes on the device, those of the networks included (but on the first stage, where net_bytes has
  * them). */
 uint64_t ahead_bytes(const struct ahead_options *opt);
 
-/* Opens the networks.  free accepts NULL. */
+/* Opens the networks, unless they are far.  free accepts NULL. */
 int ahead_new(struct device *dev, const struct ahead_options *opt, struct ahead **ret,
               struct err *err);
 void ahead_free(struct ahead *a);
+
+/* Where the states of the empty caption lie, of no bytes where there are no captions: encoded where
+ * the networks lie; else whoever asks brings them there before the first step. */
+int ahead_empty(struct ahead *a, struct comm_piece *ret, struct err *err);
+
+/* First stage: are these the samples, all of them, that were encoded ahead? */
+bool ahead_has(const struct ahead *a, const struct batch *b);
 
 /* next stays valid until ahead_end; what was encoded before is gone.  A network whose inputs the
  * batch does not bring runs on nothing. */

@@ -457,8 +457,11 @@ void island_stage_options(const struct island *is, const struct pipe_plan *plan,
 static int make_ahead(struct island_trainer *t, int rank, const struct model *m,
                       struct train_options *opt, struct err *err)
 {
-    const struct ahead_options o = {
-        .encoders = opt->encoders, .m = m, .batch = opt->batch, .first = stage_of(t, rank) == 0};
+    const struct ahead_options o = {.encoders = opt->encoders,
+                                    .m = m,
+                                    .batch = opt->batch,
+                                    .first = stage_of(t, rank) == 0,
+                                    .far = t->plan.bare[device_of(t, rank)]};
     int rc = ahead_new(island_device(t->is, rank), &o, &t->peers[rank].ahead, err);
     if (rc == 0 && o.first)
         opt->encoders = ahead_table(t->peers[rank].ahead);
@@ -481,6 +484,33 @@ static int make_job(void *arg, int rank, struct err *err)
     return rc < 0 || t->n == 1 ? rc : join_peers(t, rank, err);
 }
 
+/* The empty caption's states, from the first device that has the networks to those of the first
+ * stage that have none. */
+static int empty_job(void *arg, int rank, struct err *err)
+{
+    struct island_trainer *t = arg;
+    const struct pipe_stage *first = &t->plan.cuts[0].stages[0];
+    const int d = device_of(t, rank);
+    struct comm *pipe = island_pipe(t->is, rank);
+    struct peers *p = &t->peers[rank];
+    struct stream *s = p->reducer.w->stream;
+    struct comm_piece x = {0};
+    int giver = 0;
+    while (t->plan.bare[giver])
+        giver++;
+    int rc = d == giver || d < first->devices ? ahead_empty(p->ahead, &x, err) : 0;
+    if (rc < 0 || x.n == 0)
+        return rc;
+    for (int k = 0; k < first->devices && rc == 0; k++) {
+        if (t->plan.bare[k] && d == giver)
+            rc = pipe->ops->send(pipe, &x, 1, k, s);
+        else if (t->plan.bare[k] && d == k)
+            rc = pipe->ops->recv(pipe, &x, 1, giver, s);
+    }
+    return rc < 0 ? err_set(err, rc, "the empty caption did not cross: %s", err_text(rc))
+                  : wait_peers(p, s, err);
+}
+
 static int make_parts(struct island_trainer *t, struct err *err)
 {
     int rc = 0;
@@ -496,6 +526,8 @@ static int take_costs(struct island_trainer *t, const struct costs *costs, struc
 {
     struct costs share;
     costs_share(costs, t->plan.copies, &share);
+    for (int d = 0; d < share.n_devices; d++)
+        share.devices[d].memory = UINT64_MAX; /* the plan says where the networks lie */
     return costs_copy(&share, &t->costs) < 0 ? err_set(err, -ENOMEM, "no memory for a profile") : 0;
 }
 
@@ -546,6 +578,8 @@ int island_trainer_new(struct island *is, const struct model *m, const struct tr
         rc = cut(t, err);
     if (rc == 0)
         rc = island_run(is, make_job, t, err);
+    if (rc == 0 && t->fills)
+        rc = island_run(is, empty_job, t, err);
     if (rc < 0) {
         island_trainer_free(t);
         return rc;
@@ -656,8 +690,8 @@ static unsigned part_at(unsigned count, int copy, int n)
     return (unsigned)((uint64_t)count * (uint64_t)copy / (uint64_t)n);
 }
 
-/* Has every rank samples of its copy's last micro-batch, and of two chains each copy as many
- * micro-batches? */
+/* Has every rank samples of its copy's last micro-batch, and of two chains that go opposite ways
+ * each copy as many micro-batches? */
 static bool all_end_alike(const struct island_trainer *t)
 {
     const unsigned micro = (unsigned)train_micro_batch(&t->share);
@@ -667,7 +701,7 @@ static bool all_end_alike(const struct island_trainer *t)
     for (unsigned n = least; n <= most; n++)
         if (n == 0 || (n - 1) % micro + 1 < width)
             return false;
-    return t->plan.chains == 1 || (least - 1) / micro == (most - 1) / micro;
+    return t->plan.order != PIPE_BIDIRECTIONAL || (least - 1) / micro == (most - 1) / micro;
 }
 
 /* A rank that has no samples of the last micro-batch names no gradients in it: then none does.
@@ -692,6 +726,18 @@ static void slice(const struct island_trainer *t, int rank, const struct batch *
     const struct batch_sizes sizes = net_batch_sizes(t->m, &net->opt);
     batch_slice(b, from, part_at(b->count, copy + 1, copies) - from, &sizes, ret);
     ret->first = from;
+}
+
+/* Did the step before encode the samples of this one? */
+static bool is_encoded(const struct island_trainer *t)
+{
+    bool has = t->encoded;
+    for (int rank = 0; rank < t->n && has; rank += t->plan.devices) {
+        struct batch mine;
+        slice(t, rank, &t->batch, &mine);
+        has = mine.count == 0 || ahead_has(t->peers[rank].ahead, &mine);
+    }
+    return has;
 }
 
 /* Of a step of which nobody knew in the one before. */
@@ -742,12 +788,17 @@ void island_trainer_trace(struct island_trainer *t, const char *path)
 static void write_trace(struct island_trainer *t)
 {
     struct trace_device devices[ISLAND_MAX];
-    char names[ISLAND_MAX][112], up[32] = "";
+    char names[ISLAND_MAX][144], up[64];
     struct err err = {0};
     for (int i = 0; i < t->n; i++) {
+        const struct pipe_stage *s = &t->plan.cuts[0].stages[stage_of(t, i)];
+        up[0] = '\0';
         if (t->plan.chains > 1)
             (void)snprintf(up, sizeof up, ", upscaler's stage %d",
                            pipe_stage_of(&t->plan.cuts[1], device_of(t, i)));
+        else if (t->stages > 1 && s->devices > 1)
+            (void)snprintf(up, sizeof up, ", device %d of %d", device_of(t, i) - s->device,
+                           s->devices);
         (void)snprintf(names[i], sizeof names[i], "%s, copy %d, stage %d%s",
                        island_device(t->is, i)->name, copy_of(t, i), stage_of(t, i), up);
         devices[i].chains = t->plan.chains;
@@ -810,6 +861,7 @@ int island_trainer_step(struct island_trainer *t, const struct batch *b, const s
     t->batch.units = batch_units(b);
     t->next = next ? *next : (struct batch){0};
     const uint64_t begun = clock_now_ns();
+    t->encoded = t->fills && is_encoded(t);
     const bool shows = shows_filling(t);
     for (int i = 0; i < t->n && (t->trace || shows); i++)
         trainer_trace(t->trainers[i], begun);

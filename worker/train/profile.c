@@ -276,6 +276,7 @@ static int time_frozen(const struct measuring *t, int rank, struct err *err)
             rest -= bytes < rest ? bytes : rest;
         }
         rc = time_network(t, island_device(t->is, rank), f, c->out_bytes, c, err);
+        e->close(e->arg, t->frozen[k]);
     }
     if (rc == 0) /* working buffers */
         mine->frozen[0].layers[0].weight_bytes += rest;

@@ -86,6 +86,11 @@ struct train_share train_share_of(uint64_t flat, int sharers, int sharer)
     return (struct train_share){from, flat - from < each ? flat : from + each};
 }
 
+bool train_wants_pipeline(const struct train_options *o)
+{
+    return o->parallel == JOB_PARALLEL_PIPELINE || o->stages > 0;
+}
+
 int train_micro_batch(const struct train_options *o)
 {
     return (o->batch + o->accumulate - 1) / o->accumulate;

@@ -54,6 +54,9 @@ struct train_share {
 };
 struct train_share train_share_of(uint64_t flat, int sharers, int sharer);
 
+/* Does the job ask for stages? */
+bool train_wants_pipeline(const struct train_options *o);
+
 /* Samples of a micro-batch, at most; and of a trainer's share of it. */
 int train_micro_batch(const struct train_options *o);
 int train_micro_share(const struct train_options *o);

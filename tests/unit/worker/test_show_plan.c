@@ -69,6 +69,65 @@ static char *shown(const struct folder *f)
     return text;
 }
 
+static char *shown_with(const struct folder *f, const char *train, const char *costs)
+{
+    char asked[512];
+    (void)snprintf(asked, sizeof asked, "%s", job);
+    char *at = strstr(asked, "lr: 1e-3");
+    (void)snprintf(at, sizeof asked - (size_t)(at - asked), "lr: 1e-3, %s}\n%s%s", train,
+                   strstr(costs, "upscaler") ? "upscaler: {low_side: 8}\n" : "",
+                   strstr(job, "recipe:"));
+    assert_int_equal(file_write_atomic(f->job, asked, strlen(asked), 0600, NULL), 0);
+    assert_int_equal(file_write_atomic(f->profile, costs, strlen(costs), 0600, NULL), 0);
+    char *text = shown(f);
+    assert_int_equal(file_write_atomic(f->job, job, strlen(job), 0600, NULL), 0);
+    assert_int_equal(file_write_atomic(f->profile, profile, strlen(profile), 0600, NULL), 0);
+    return text;
+}
+
+static void says(char *text, const char *sentence)
+{
+    if (!strstr(text, sentence))
+        fail_msg("'%s' does not say '%s'", text, sentence);
+    free(text);
+}
+
+/* As a worker of these devices would have it. */
+static void test_keys(void **state)
+{
+    const struct folder *f = *state;
+    says(shown_with(f, "parallel: data", profile), "\n1f1b           not asked for\n");
+    says(shown_with(f, "parallel: pipeline", profile), "\ndata           not asked for\n");
+    says(shown_with(f, "stages: 2", profile), "\ndata           not asked for\n");
+    says(shown_with(f, "recompute: true", profile), "\nsplit          not asked for\n");
+    says(shown_with(f, "pipeline: bidirectional", cascade), "\njoined         not asked for\n");
+    char *cards = str_dup(cascade), *at = strstr(cards, "\"card\"");
+    memcpy(at, "\"cuda\"", strlen("\"cuda\""));
+    char *text = shown_with(f, "pipeline: bidirectional", cards);
+    assert_non_null(strstr(text, "\njoined              2      1      4         54         54"));
+    says(text, "\nbidirectional  cards run two chains one behind the other\n");
+    mem_free(cards);
+}
+
+/* The frozen network fits beside the last stage alone, of cuts that leave it room there. */
+static void test_devices(void **state)
+{
+    static const char tight[] =
+        "{\"format\": \"skerry-pipeline-profile\", \"version\": 1, \"model\": \"toy\","
+        " \"sizes\": [8], \"chains\": [{\"name\": \"dit\", \"layers\": [{\"f\": [1], \"b\": [1],"
+        " \"w\": [1], \"weight_bytes\": 25, \"count\": 32}]}], \"groups\": [1],"
+        " \"frozen\": [{\"name\": \"text\", \"layers\": [{\"t\": [0.01], \"weight_bytes\": 700,"
+        " \"scratch_bytes\": 1}]}],"
+        " \"devices\": [{\"name\": \"card\", \"memory\": 1000, \"count\": 2}]}";
+    char *text = shown_with(*state, "parallel: pipeline, pipeline: 1f1b", tight);
+    assert_non_null(strstr(text, "  dit layers 21 to 31 on card: "));
+    assert_non_null(strstr(text,
+                           "  card: 525 B, of which 525 B model and optimiser, 0 B slots, 0 B "
+                           "buffers; no room for the frozen networks: others encode\n"));
+    says(text, "  card: 983 B, of which 275 B model and optimiser, 0 B slots, 0 B buffers, 700 B "
+               "frozen weights, 8 B scratch\n");
+}
+
 static void test_text(void **state)
 {
     char *text = shown(*state);
@@ -85,7 +144,6 @@ static void test_text(void **state)
 static void test_chains(void **state)
 {
     const struct folder *f = *state;
-    char asked[512];
     assert_int_equal(file_write_atomic(f->profile, cascade, strlen(cascade), 0600, NULL), 0);
     char *text = shown(f);
     assert_non_null(strstr(text, "\njoined              2      1      4         54         54"));
@@ -93,17 +151,8 @@ static void test_chains(void **state)
     assert_non_null(strstr(text, "  base layers "));
     assert_non_null(strstr(text, "  upscaler layers "));
     free(text);
-    (void)snprintf(asked, sizeof asked, "%s", job);
-    char *at = strstr(asked, "lr: 1e-3");
-    (void)snprintf(at, sizeof asked - (size_t)(at - asked),
-                   "lr: 1e-3, pipeline: bidirectional}\nupscaler: {low_side: 8}\n%s",
-                   strstr(job, "recipe:"));
-    assert_int_equal(file_write_atomic(f->job, asked, strlen(asked), 0600, NULL), 0);
-    text = shown(f);
-    assert_non_null(strstr(text, "\njoined         not asked for\n"));
-    assert_non_null(strstr(text, "\nbidirectional       2      1      4         48 "));
-    free(text);
-    assert_int_equal(file_write_atomic(f->job, job, strlen(job), 0600, NULL), 0);
+    says(shown_with(f, "pipeline: bidirectional", cascade),
+         "\nbidirectional       2      1      4         48 ");
     assert_int_equal(file_write_atomic(f->profile, profile, strlen(profile), 0600, NULL), 0);
 }
 
@@ -127,8 +176,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_text),     cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_devices),  cmocka_unit_test(test_chains),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);

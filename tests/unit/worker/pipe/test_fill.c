@@ -142,6 +142,12 @@ static void test_devices(void **state)
     assert_int_equal(samples_of(&b, 0) + samples_of(&b, 1) + samples_of(&b, 3), 64);
     drop(&b);
 
+    make(&b, 4, 8);
+    b.plan.bare[0] = b.plan.bare[1] = b.plan.bare[3] = true;
+    fill(&b);
+    assert_int_equal(samples_of(&b, 2), 64);
+    drop(&b);
+
     make(&b, 2, 8);
     b.p.devices[1].speed = 0.5;
     b.p.chains[0].layers[1] = (struct costs_layer){.f = {{0.5}}, .b = {{0.5}}, .w = {{0.5}}};

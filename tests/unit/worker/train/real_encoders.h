@@ -24,7 +24,8 @@ enum { REAL_RANKS = 8 };
 struct real_rank {
     struct device *dev;
     struct frozen *of[NET_ENCODERS];
-    unsigned asked; /* samples that were not encoded ahead */
+    unsigned asked;  /* samples that were not encoded ahead */
+    unsigned opened; /* networks, now */
 };
 
 struct real_encoders {
@@ -37,8 +38,16 @@ static inline int real_open(void *arg, enum net_encoder which, struct frozen **r
 {
     struct real_rank *r = arg;
     (void)err;
+    r->opened++;
     *ret = r->of[which];
     return 0;
+}
+
+static inline void real_close(void *arg, enum net_encoder which)
+{
+    struct real_rank *r = arg;
+    (void)which;
+    r->opened--;
 }
 
 static inline int real_images(void *arg, const uint8_t *images, const uint8_t *shapes,
@@ -94,6 +103,7 @@ static inline void real_encoders_open(struct real_encoders *e, const struct isla
         e->tables[k].images = real_images;
         e->tables[k].captions = real_captions;
         e->tables[k].open = real_open;
+        e->tables[k].close = real_close;
         e->tables[k].fly = true;
         e->tables[k].bytes = 1 << 20;
         e->tables[k].hold_bytes = 1 << 10;

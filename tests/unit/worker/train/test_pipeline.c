@@ -320,6 +320,7 @@ struct encoded_case {
     int stages, copies, accumulate;
     double estimates;
     int widths[4]; /* devices of each stage, where one has several; zeros: one each */
+    unsigned bare; /* bits of the devices of a copy without the encoders */
 };
 
 static bool is_wide(const struct encoded_case *c)
@@ -351,6 +352,8 @@ static struct pipe_plan plan_of_case(const struct encoded_case *c, const struct 
     }
     plan.copies = c->copies;
     plan.devices = devices_of(c);
+    for (int d = 0; d < plan.devices; d++)
+        plan.bare[d] = c->bare >> d & 1;
     return plan;
 }
 
@@ -421,6 +424,19 @@ static struct step_result encoded_step(struct encoded *e, unsigned i, bool told)
     return encoded_batch(e, i, count_of(i), told && is_told(i) ? count_of(i + 1) : 0);
 }
 
+/* The first device of a copy that has the encoders: those of a first stage without ask it. */
+static int first_with(const struct pipe_plan *plan)
+{
+    const int first = plan->cuts[0].stages[0].devices;
+    bool asks = false;
+    int d = 0;
+    for (int k = 0; k < first; k++)
+        asks |= plan->bare[k];
+    while (plan->bare[d])
+        d++;
+    return asks ? d : -1;
+}
+
 /* Against one that fills nothing, after its rounds. */
 static void check_filled_order(const struct encoded *plain, const struct step_result *results,
                                const struct encoded_case *c, double frozen, enum order order)
@@ -435,10 +451,12 @@ static void check_filled_order(const struct encoded *plain, const struct step_re
     assert_same(&plain->side, &e->side, e->m);
     const struct pipe_plan plan = plan_of_case(c, &e->side, e->m);
     for (int k = 0; k < ranks_of(c); k++) {
-        const int stage = pipe_stage_of(&plan.cuts[0], k % plan.devices);
+        const int d = k % plan.devices, stage = pipe_stage_of(&plan.cuts[0], d);
+        const bool first = stage == 0 || d == first_with(&plan);
         assert_ranks_equal(&e->side, k, plan.cuts[0].stages[stage].device);
         /* The first stage's: the empty caption, once. */
-        assert_int_equal(e->encoders.ranks[k].asked, stage == 0);
+        assert_int_equal(e->encoders.ranks[k].asked, first && !plan.bare[d]);
+        assert_int_equal(e->encoders.ranks[k].opened, plan.bare[d] ? 0 : NET_ENCODERS);
     }
     encoded_close(e);
 }
@@ -549,6 +567,35 @@ static void test_filled(void **state)
     check_filled((struct encoded_case){2, 1, 2, 0.5, {1, 2}}, &frozen[1], 1);
     check_filled((struct encoded_case){2, 1, 2, 0.5, {2, 1}}, &frozen[1], 2);
     check_filled((struct encoded_case){3, 1, 2, 0, {2, 1, 2}}, &frozen[1], 1);
+}
+
+/* Nor does it matter on which devices the encoders lie. */
+static void test_far(void **state)
+{
+    static const double frozen[] = {3e-4, 2e-3};
+    check_filled((struct encoded_case){2, 1, 2, 0, {0}, .bare = 1}, frozen, 2);
+    check_filled((struct encoded_case){4, 1, 4, 0.5, {0}, .bare = 7}, frozen, 1);
+    check_filled((struct encoded_case){4, 1, 4, 0, {0}, .bare = 10}, frozen, 1);
+    check_filled((struct encoded_case){2, 2, 3, 0, {0}, .bare = 1}, frozen, 1);
+    check_filled((struct encoded_case){2, 1, 2, 0, {2, 1}, .bare = 3}, frozen, 1);
+    check_filled((struct encoded_case){2, 1, 2, 0, {2, 1}, .bare = 1}, frozen, 1);
+}
+
+/* A step that is not the one that was said to come is encoded before it. */
+static void test_lies(void **state)
+{
+    static const struct encoded_case one = {1, 1, 2, 0, {0}}, cut = {2, 1, 2, 0, {0}, .bare = 1};
+    struct encoded *plain = encoded_open(&one, 0, ONE_F_ONE_B),
+                   *e = encoded_open(&cut, 3e-4, ONE_F_ONE_B);
+    for (unsigned i = 0; i < 6; i++) { /* every second step is another one */
+        const unsigned at = i % 2 ? i + 10 : i;
+        const struct step_result a = encoded_batch(plain, at, BATCH, 0);
+        const struct step_result b = encoded_batch(e, at, BATCH, BATCH);
+        assert_true(a.loss == b.loss && a.grad_norm == b.grad_norm);
+    }
+    assert_same(&plain->side, &e->side, e->m);
+    encoded_close(e);
+    encoded_close(plain);
 }
 
 /* Of a rank's list of the last step. */
@@ -779,6 +826,7 @@ int main(void)
         cmocka_unit_test(test_bits),      cmocka_unit_test(test_precisions),
         cmocka_unit_test(test_estimates), cmocka_unit_test(test_memory),
         cmocka_unit_test(test_encoders),  cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_far),       cmocka_unit_test(test_lies),
         cmocka_unit_test(test_filled),    cmocka_unit_test(test_refilled),
         cmocka_unit_test(test_trace),     cmocka_unit_test(test_reading),
         cmocka_unit_test(test_failure),   cmocka_unit_test(test_refused),

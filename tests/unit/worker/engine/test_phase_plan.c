@@ -1,0 +1,96 @@
+/* How a plan is told: in words, and to the coordinator. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "worker/engine/phase_plan.h"
+
+static struct phase_plan plan_of(enum pipe_order order, int chains, int stages, const int *widths)
+{
+    struct phase_plan p = {.pipe = {.order = order, .chains = chains, .copies = 1},
+                           .accumulate = 4};
+    for (int c = 0; c < chains; c++) {
+        struct pipe_cut *cut = &p.pipe.cuts[c];
+        cut->n = stages;
+        for (int i = 0, at = 0; i < stages; at += widths[i++])
+            cut->stages[i] = (struct pipe_stage){.device = at, .devices = widths[i]};
+    }
+    for (int i = 0; i < stages; i++)
+        p.pipe.devices += widths[i];
+    return p;
+}
+
+static void told(const struct phase_plan *p, const char *way, Skerry__V1__Schedule schedule,
+                 unsigned widest)
+{
+    char out[96] = "";
+    struct progress_plan t;
+    phase_plan_way(p, out, sizeof out);
+    assert_string_equal(out, way);
+    phase_plan_tell(p, &t);
+    assert_int_equal(t.told.schedule, schedule);
+    assert_int_equal(t.told.widest_stage, widest);
+}
+
+static void test_told(void **state)
+{
+    static const int ones[] = {1, 1}, wide[] = {1, 2}, all[] = {3}, one[] = {1};
+    struct phase_plan p = plan_of(PIPE_1F1B, 1, 2, wide);
+    (void)state;
+    told(&p, " in 2 stages on 1 + 2 devices, 4 micro-batches", SKERRY__V1__SCHEDULE__SCHEDULE_1F1B,
+         2);
+    p = plan_of(PIPE_1F1B, 2, 2, ones);
+    told(&p, " in 2 stages (joined), 4 micro-batches", SKERRY__V1__SCHEDULE__SCHEDULE_JOINED, 1);
+    p = plan_of(PIPE_BIDIRECTIONAL, 2, 2, ones);
+    told(&p, " in 2 stages (bidirectional), 4 micro-batches",
+         SKERRY__V1__SCHEDULE__SCHEDULE_BIDIRECTIONAL, 1);
+    p = plan_of(PIPE_DATA, 1, 1, one);
+    p.pipe.copies = 3;
+    told(&p, " on 3 devices", SKERRY__V1__SCHEDULE__SCHEDULE_DATA, 1);
+    p = plan_of(PIPE_DATA, 1, 1, all);
+    p.pipe.copies = 1;
+    told(&p, "", SKERRY__V1__SCHEDULE__SCHEDULE_DATA, 3);
+}
+
+/* Of many stages what does not fit is left out. */
+static void test_long(void **state)
+{
+    int widths[PIPE_STAGES_MAX];
+    char out[32] = "";
+    (void)state;
+    for (int i = 0; i < 30; i++)
+        widths[i] = 2;
+    const struct phase_plan p = plan_of(PIPE_1F1B, 1, 30, widths);
+    phase_plan_way(&p, out, sizeof out);
+    assert_int_equal(strlen(out), sizeof out - 1);
+}
+
+static void test_asked(void **state)
+{
+    static const int one[] = {1};
+    const struct phase_plan data = plan_of(PIPE_DATA, 1, 1, one);
+    struct phase_plan copies = data;
+    struct train_options o = {.pipeline = JOB_PIPELINE_SPLIT};
+    (void)state;
+    copies.pipe.copies = 2;
+    assert_string_equal(phase_plan_why_whole(&data, &o, true), "this worker has one device");
+    assert_null(phase_plan_why_whole(&copies, &o, true)); /* it is faster */
+    assert_string_equal(phase_plan_why_whole(&copies, &o, false), "this network is not cut");
+    o.parallel = JOB_PARALLEL_PIPELINE;
+    assert_non_null(strstr(phase_plan_why_whole(&copies, &o, true), "no number of stages"));
+    o = (struct train_options){.pipeline = JOB_PIPELINE_AUTO};
+    assert_null(phase_plan_why_whole(&data, &o, true));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_told),
+        cmocka_unit_test(test_long),
+        cmocka_unit_test(test_asked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,133 @@
+/* Replicas behind frozen encoders on devices that say how little memory they have. */
+#include "tests/unit/worker/train/real_encoders.h"
+
+#include "common/base/log.h"
+#include "common/job/job.h"
+#include "worker/engine/encoders.h"
+#include "worker/engine/replica.h"
+
+#define MIB (UINT64_C(1) << 20)
+#define JOB(train)                                                                                 \
+    "name: x\nseed: 1\ndata: {path: x, image_size: 12}\nencoders: {path: x}\n"                     \
+    "model: {patch: 2, dim: 192, depth: 2, heads: 2}\n"                                            \
+    "train: {" train ", batch: 8, accumulate: 8, precision: f32, parallel: pipeline, stages: 2}\n" \
+    "outer: {rounds: 2, steps: 2}\n"
+
+enum { DEVICES = 2 };
+
+static uint64_t says; /* free, on both devices together */
+
+static int small_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
+{
+    (void)dev;
+    (void)ret_total;
+    *ret_free = says;
+    return 0;
+}
+
+/* Of a replica that was asked for, and let go. */
+struct tried {
+    int rc;
+    struct err err;
+    unsigned opened[DEVICES]; /* networks, on each device */
+};
+
+static void fill_task(struct work *w, Skerry__V1__Task *task, Skerry__V1__TrainTask *train,
+                      Skerry__V1__NetworkInput *input, const char *job)
+{
+    struct err err = {0};
+    input->channels = 4;
+    input->side = 6;
+    input->caption = 10;
+    input->caption_tokens = 5;
+    train->steps = train->total_steps = 2;
+    task->kind = SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN;
+    task->job_id = 3;
+    task->spec = (char *)(uintptr_t)job;
+    task->train = train;
+    task->input = input;
+    w->task = task;
+    OK(job_parse(job, strlen(job), "job.yaml", &w->spec, &err));
+}
+
+/* bytes: said to be those of the encoders on a device. */
+static struct encoders *encoders_of(const struct real_encoders *real, uint64_t bytes)
+{
+    struct encoders *enc = mem_alloc(sizeof *enc);
+    enc->users = 1;
+    enc->ranks_n = DEVICES;
+    for (int k = 0; k < DEVICES; k++) {
+        enc->tables[k] = real->tables[k];
+        enc->tables[k].bytes = bytes;
+    }
+    return enc;
+}
+
+static struct tried try_replica(const char *job, uint64_t memory, uint64_t bytes)
+{
+    struct tried t = {0};
+    struct work w = {0};
+    Skerry__V1__Task task = SKERRY__V1__TASK__INIT;
+    Skerry__V1__TrainTask train = SKERRY__V1__TRAIN_TASK__INIT;
+    Skerry__V1__NetworkInput input = SKERRY__V1__NETWORK_INPUT__INIT;
+    struct real_encoders *real = mem_alloc(sizeof *real);
+    struct replica *replica = NULL;
+    struct replica_cursor at;
+    struct island *is;
+    struct kernel_ops ops;
+    const struct kernel_ops *cpu;
+    struct err err = {0};
+    bool resumed;
+    char *dir = scratch_new();
+    says = memory;
+    fill_task(&w, &task, &train, &input, job);
+    OK(island_open("cpu,cpu", DEVICES, &is, &err));
+    ops = *(cpu = island_device(is, 0)->ops);
+    ops.memory = small_memory;
+    island_device(is, 0)->ops = &ops;
+    real_encoders_open(real, is);
+    struct encoders *enc = encoders_of(real, bytes);
+    struct replicas *rs = replicas_new(is, dir, UINT64_C(1) << 40);
+    t.rc = replica_get(rs, &w, enc, &replica, &resumed, &at, &t.err);
+    for (int k = 0; k < DEVICES; k++)
+        t.opened[k] = real->ranks[k].opened;
+    replicas_free(rs);
+    for (int k = 0; k < DEVICES; k++)
+        assert_int_equal(real->ranks[k].opened, 0);
+    real_encoders_close(real);
+    encoders_drop(enc);
+    island_device(is, 0)->ops = cpu;
+    island_close(is);
+    job_release(&w.spec);
+    mem_free(real);
+    scratch_free(dir);
+    return t;
+}
+
+/* With plenty of memory both devices have the encoders, with little one of them, which encodes for
+ * both, also where the first stage has no room for them; with less the job is refused. */
+static void test_little(void **state)
+{
+    const uint64_t bytes = 24 * MIB;
+    uint64_t memory = 400 * MIB;
+    bool one = false, second = false;
+    (void)state;
+    struct tried t = try_replica(JOB("pipeline: 1f1b"), memory, bytes);
+    assert_int_equal(t.rc, 0);
+    assert_true(t.opened[0] == 1 && t.opened[1] == 1);
+    for (memory = 160 * MIB; t.rc == 0; memory -= 2 * MIB) {
+        t = try_replica(JOB("pipeline: 1f1b"), memory, bytes);
+        one |= t.opened[0] + t.opened[1] == 1;
+        second |= t.opened[0] == 0 && t.opened[1] == 1;
+    }
+    assert_true(one && second);
+    assert_int_equal(t.rc, -ENOMEM);
+    assert_non_null(strstr(t.err.msg, "training "));
+}
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_little)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
