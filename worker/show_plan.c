@@ -5,8 +5,14 @@
 #include "common/job/job.h"
 #include "worker/pipe/planner.h"
 
-static int read_train(const char *path, struct job_train *ret, double *ret_estimate,
-                      struct err *err)
+/* What of a job counts. */
+struct asked {
+    struct job_train train;
+    double estimate;
+    int chains, blocks[COSTS_CHAINS_MAX];
+};
+
+static int read_asked(const char *path, struct asked *ret, struct err *err)
 {
     struct job_spec spec;
     struct buf text;
@@ -14,12 +20,35 @@ static int read_train(const char *path, struct job_train *ret, double *ret_estim
     if (rc < 0)
         return err_wrap(err, "reading the job file");
     rc = job_parse(buf_str(&text), text.len, path, &spec, err);
+    if (rc == 0 && (rc = job_check_scope(buf_str(&text), text.len, path, &spec, err)) < 0)
+        job_release(&spec);
     buf_release(&text);
     if (rc < 0)
         return rc;
-    *ret = spec.train;
-    *ret_estimate = spec.model.self_condition;
+    *ret = (struct asked){.train = spec.train,
+                          .estimate = spec.model.self_condition,
+                          .chains = job_has_upscaler(&spec) ? 2 : 1,
+                          .blocks = {spec.model.depth, spec.upscaler.depth}};
     job_release(&spec);
+    return 0;
+}
+
+/* A profile has a layer for each block. */
+static int check_model(const struct asked *a, const struct costs *p, const char *path,
+                       struct err *err)
+{
+    if (p->n_chains != a->chains)
+        return err_set(err, -ERR_CONFIG,
+                       "%s is of another model: it has %d chain%s, but the job's model has %d",
+                       path, p->n_chains, p->n_chains == 1 ? "" : "s", a->chains);
+    for (int c = 0; c < a->chains; c++)
+        if (p->chains[c].n != a->blocks[c])
+            return err_set(
+                err, -ERR_CONFIG,
+                "%s is of another model: it has %d layers of %s, but the job's %s has %d "
+                "blocks",
+                path, p->chains[c].n, p->chains[c].name, c == 0 ? "model" : "upscaler",
+                a->blocks[c]);
     return 0;
 }
 
@@ -149,16 +178,17 @@ static void show(const struct costs *p, const struct planner_options *opt,
 
 int show_plan(const char *job_path, const char *profile_path, FILE *out, struct err *err)
 {
-    struct job_train train = {0};
-    double estimate = 0;
+    struct asked asked = {0};
     struct costs p;
     struct planner_result result;
-    int rc = read_train(job_path, &train, &estimate, err);
+    int rc = read_asked(job_path, &asked, err);
     if (rc < 0 || (rc = costs_read(profile_path, &p, err)) < 0)
         return rc;
-    struct planner_options opt = options(&p, &train);
-    opt.estimate = estimate;
-    rc = planner_search(&p, &opt, &result, err);
+    struct planner_options opt = options(&p, &asked.train);
+    opt.estimate = asked.estimate;
+    rc = check_model(&asked, &p, profile_path, err);
+    if (rc == 0)
+        rc = planner_search(&p, &opt, &result, err);
     if (rc == 0) {
         show(&p, &opt, &result, out);
         planner_release(&result);

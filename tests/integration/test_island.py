@@ -143,7 +143,7 @@ def test_stages_that_do_not_divide(swarm, tmp_path):
     job = swarm.submit(path)
     told = "training in 2 stages on [12] \\+ [12] devices( \\(split\\))?, [0-9]+ micro-batches, idle [0-9]+ %: .* s a step, .* predicted"
     wait_until(lambda: re.search(told, swarm.get("/v1/workers").text), 30, "how the devices share a step")
-    plan = swarm.workers()[0]["plan"]
+    plan = swarm.get("/v1/workers").json()["items"][0]["plan"]
     assert (plan["devices"], plan["stages"], plan["widest_stage"]) == (3, 2, 2)
     assert 'skerry_worker_pipeline_widest_stage{worker="1",name="three"} 2' in swarm.get("/metrics").text
     swarm.wait_job(job, "done")

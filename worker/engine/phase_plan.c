@@ -144,4 +144,3 @@ void phase_plan_tell(const struct phase_plan *plan, struct progress_plan *ret)
                        sizeof ret->filled_with - strlen(ret->filled_with), "%s%s", i ? ", " : "",
                        plan->costs->frozen[i].name);
 }
-

@@ -218,16 +218,21 @@ static int plan_parts_so(const struct replicas *rs, const struct model *m,
         struct model *part = NULL;
         struct plan plan;
         struct model_part parts[MODEL_CHAINS];
+        struct err why = {0};
         bool far = false;
         island_stage_parts(&ret->pipe, i, parts);
         if (cut->n > 1)
-            rc = model_part_new(m, parts, &part, err);
+            rc = model_part_new(m, parts, &part, &why);
         island_stage_options(rs->is, &ret->pipe, i, &share);
         share.accumulate = ret->accumulate;
         share.lean = ret->lean && !share.split;
         share.fill = phase_plan_fills(ret) || spread;
         if (rc == 0)
-            rc = plan_stage(rs, part ? part : m, &share, spread ? &far : NULL, &plan, err);
+            rc = plan_stage(rs, part ? part : m, &share, spread ? &far : NULL, &plan, &why);
+        if (rc < 0 && cut->n > 1)
+            (void)err_set(err, rc, "stage %d of %d: %s", i + 1, cut->n, why.msg);
+        else if (rc < 0)
+            (void)err_set(err, rc, "%s", why.msg);
         set_bare(&ret->pipe, i, far);
         have = i == 0 ? !far : have + !far;
         model_free(part);

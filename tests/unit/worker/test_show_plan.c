@@ -11,7 +11,7 @@
 #include "worker/show_plan.h"
 
 static const char job[] = "name: t\nseed: 1\ndata: {path: /nowhere, image_size: 16}\n"
-                          "model: {patch: 4, dim: 64, depth: 2, heads: 2}\n"
+                          "model: {patch: 4, dim: 64, depth: 4, heads: 2}\n"
                           "train: {batch: 32, accumulate: 4, lr: 1e-3}\n"
                           "recipe: {name: diloco, replicas: 1}\nouter: {rounds: 1, steps: 1}\n";
 static const char profile[] =
@@ -69,10 +69,13 @@ static char *shown(const struct folder *f)
     return text;
 }
 
-static char *shown_with(const struct folder *f, const char *train, const char *costs)
+/* costs: of a model of so many blocks a chain. */
+static char *shown_deep(const struct folder *f, const char *train, const char *costs, int depth)
 {
     char asked[512];
-    (void)snprintf(asked, sizeof asked, "%s", job);
+    const char *at_depth = strstr(job, "depth: 4");
+    (void)snprintf(asked, sizeof asked, "%.*sdepth: %d%s", (int)(at_depth - job), job, depth,
+                   at_depth + strlen("depth: 4"));
     char *at = strstr(asked, "lr: 1e-3");
     (void)snprintf(at, sizeof asked - (size_t)(at - asked), "lr: 1e-3, %s}\n%s%s", train,
                    strstr(costs, "upscaler") ? "upscaler: {low_side: 8}\n" : "",
@@ -83,6 +86,11 @@ static char *shown_with(const struct folder *f, const char *train, const char *c
     assert_int_equal(file_write_atomic(f->job, job, strlen(job), 0600, NULL), 0);
     assert_int_equal(file_write_atomic(f->profile, profile, strlen(profile), 0600, NULL), 0);
     return text;
+}
+
+static char *shown_with(const struct folder *f, const char *train, const char *costs)
+{
+    return shown_deep(f, train, costs, 4);
 }
 
 static void says(char *text, const char *sentence)
@@ -119,7 +127,7 @@ static void test_devices(void **state)
         " \"frozen\": [{\"name\": \"text\", \"layers\": [{\"t\": [0.01], \"weight_bytes\": 700,"
         " \"scratch_bytes\": 1}]}],"
         " \"devices\": [{\"name\": \"card\", \"memory\": 1000, \"count\": 2}]}";
-    char *text = shown_with(*state, "parallel: pipeline, pipeline: 1f1b", tight);
+    char *text = shown_deep(*state, "parallel: pipeline, pipeline: 1f1b", tight, 32);
     assert_non_null(strstr(text, "  dit layers 21 to 31 on card: "));
     assert_non_null(strstr(text,
                            "  card: 525 B, of which 525 B model and optimiser, 0 B slots, 0 B "
@@ -144,8 +152,7 @@ static void test_text(void **state)
 static void test_chains(void **state)
 {
     const struct folder *f = *state;
-    assert_int_equal(file_write_atomic(f->profile, cascade, strlen(cascade), 0600, NULL), 0);
-    char *text = shown(f);
+    char *text = shown_with(f, "parallel: auto", cascade);
     assert_non_null(strstr(text, "\njoined              2      1      4         54         54"));
     assert_non_null(strstr(text, "\nbidirectional       2      1      4         48 "));
     assert_non_null(strstr(text, "  base layers "));
@@ -171,6 +178,14 @@ static void test_refusals(void **state)
     refused(f->job, "/nowhere/profile.json", "/nowhere/profile.json");
     refused(f->job, f->job, "job.yaml:1: ");
     refused(f->profile, f->profile, "profile.json");
+    assert_int_equal(file_write_atomic(f->profile, cascade, strlen(cascade), 0600, NULL), 0);
+    refused(f->job, f->profile, "is of another model: it has 2 chains, but the job's model has 1");
+    char *more = str_dup(profile);
+    memcpy(strstr(more, "\"count\": 4"), "\"count\": 3", strlen("\"count\": 3"));
+    assert_int_equal(file_write_atomic(f->profile, more, strlen(more), 0600, NULL), 0);
+    refused(f->job, f->profile, "it has 3 layers of dit, but the job's model has 4 blocks");
+    mem_free(more);
+    assert_int_equal(file_write_atomic(f->profile, profile, strlen(profile), 0600, NULL), 0);
 }
 
 int main(void)

@@ -162,6 +162,23 @@ static void test_upscaler(void **state)
     }
 }
 
+/* A language model has no estimate. */
+static void test_no_estimate(void **state)
+{
+    static const char text[] = "name: a\ndata: {path: x}\nouter: {rounds: 1, steps: 2}\n"
+                               "train: {batch: 4}\n"
+                               "model: {type: llama, dim: 16, depth: 2, heads: 2, "
+                               "self_condition: 0.5}\n";
+    struct err err = {0};
+    struct job_spec s;
+    (void)state;
+    assert_int_equal(job_parse(text, strlen(text), "job", &s, &err), 0);
+    assert_int_equal(job_check_scope(text, strlen(text), "job", &s, &err), -ERR_CONFIG);
+    assert_string_equal(err.msg, "job:5: model.self_condition is of images alone, but model.type "
+                                 "is llama: it would do nothing; leave it out");
+    job_release(&s);
+}
+
 static void test_prompts(void **state)
 {
     struct err err = {0};
@@ -289,10 +306,11 @@ static void test_complete(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),     cmocka_unit_test(test_encoders),
-        cmocka_unit_test(test_upscaler), cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_prompts),  cmocka_unit_test(test_crop),
-        cmocka_unit_test(test_external), cmocka_unit_test(test_complete),
+        cmocka_unit_test(test_rows),        cmocka_unit_test(test_encoders),
+        cmocka_unit_test(test_no_estimate), cmocka_unit_test(test_upscaler),
+        cmocka_unit_test(test_prompts),     cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_crop),        cmocka_unit_test(test_external),
+        cmocka_unit_test(test_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
