@@ -78,9 +78,8 @@ static int check_options(struct options *o, struct err *err)
     if (!o->join && !o->plan)
         return err_set(err, -EINVAL,
                        "--join is missing: @FILE with a worker token of the coordinator");
-    if (o->plan && !o->profile)
-        return err_set(err, -EINVAL,
-                       "--plan needs --profile: what the layers cost is not measured");
+    if (o->profile && !o->plan)
+        return err_set(err, -EINVAL, "--profile is for --plan: a worker measures its own");
     if (log_level_parse(o->log_level, &level) < 0)
         return err_set(err, -EINVAL, "--log-level %s: expected debug, info, warn or error",
                        o->log_level);
@@ -145,7 +144,8 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
          .min = 1, .max = 1000},
         {"name", 'n', ARGS_STR, &o->name, "NAME", "shown to people (default: the host's name)"},
         {"plan", 0, ARGS_STR, &o->plan, "JOB",
-         "print how an island would train this job file, and leave; needs --profile"},
+         "print how an island would train this job file, and leave: that of --device, measured "
+         "now, or of --profile"},
         {"profile", 0, ARGS_STR, &o->profile, "FILE",
          "with --plan: what the model's layers cost on the island's devices"},
         {"log-level", 0, ARGS_STR, &o->log_level, "LEVEL", "debug, info, warn or error"},
@@ -153,7 +153,7 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
     };
     struct args args = {
         .program = "workerd",
-        .usage = "--join @FILE | measure JOB | --plan JOB --profile FILE [FLAGS]",
+        .usage = "--join @FILE | measure JOB | --plan JOB [--profile FILE] [FLAGS]",
         .about = "Joins a coordinator and trains what it is given, until it is stopped.",
         .after = exit_codes,
         .flags = flags,
@@ -433,6 +433,19 @@ static char **hide_secrets(int argc, char **argv)
     return copy;
 }
 
+static int plan_job(const struct options *o, struct err *err)
+{
+    struct costs costs;
+    if (o->profile)
+        return show_plan(o->plan, o->profile, stdout, err);
+    int rc = measure_costs(o->plan, o->device, (int)o->threads, &costs, err);
+    if (rc < 0)
+        return rc;
+    rc = show_plan_of(o->plan, o->device, &costs, stdout, err);
+    costs_release(&costs);
+    return rc;
+}
+
 int main(int argc, char **argv)
 {
     static struct daemon d;
@@ -445,7 +458,7 @@ int main(int argc, char **argv)
     if (code >= 0)
         return code;
     if (d.opt.plan) {
-        if (show_plan(d.opt.plan, d.opt.profile, stdout, &err) == 0)
+        if (plan_job(&d.opt, &err) == 0)
             return EXIT_LEFT;
         log_error("workerd", "%s", err.msg);
         return EXIT_HERE;

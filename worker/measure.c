@@ -231,6 +231,48 @@ static void release(struct measure *m)
     job_release(&m->spec);
 }
 
+/* In a folder that is gone afterwards. */
+static int profile(struct measure *m, struct costs *ret, struct err *err)
+{
+    char dir[] = "/tmp/skerry-plan-XXXXXX";
+    struct plan_room room;
+    plan_room(island_devices(m->island), (size_t)island_size(m->island), &room);
+    if (!mkdtemp(dir))
+        return err_errno(err, "making a folder in /tmp");
+    m->opt.fill = false;
+    const int rc = profile_get(m->island, m->model, &m->opt, plan_room_bytes(&room), dir, ret, err);
+    (void)file_remove_tree(dir, NULL);
+    return rc;
+}
+
+int measure_costs(const char *job, const char *device, int threads, struct costs *ret,
+                  struct err *err)
+{
+    struct measure *m = mem_alloc(sizeof *m);
+    *m = (struct measure){
+        .device = device, .threads = threads, .classes = 1, .vocab = 257, .together = 1};
+    int rc = read_job(job, &m->spec, err);
+    if (rc == 0 && (job_has_latents(&m->spec) || job_has_captions(&m->spec)))
+        rc =
+            err_set(err, -ERR_CONFIG,
+                    "%s: what its encoders make and cost is not known here: give --profile, which "
+                    "a worker that trains it leaves in its work directory (state-*/profile-*.json)",
+                    job);
+    if (rc == 0)
+        rc = open_model(m, err);
+    rc = rc == -ENOMEM ? 0 : rc; /* as a whole on each device: that is for the plan to find */
+    if (rc == 0 && island_size(m->island) == 1)
+        rc = err_set(err, -ERR_CONFIG,
+                     "--device %s is one device, and there is nothing to plan: give several, as in "
+                     "cpu,cpu or cuda:all, or --profile",
+                     device);
+    if (rc == 0)
+        rc = profile(m, ret, err);
+    release(m);
+    mem_free(m);
+    return rc;
+}
+
 int measure_main(int argc, char **argv)
 {
     static struct measure m = {.device = "auto", .vocab = 257, .together = 1};

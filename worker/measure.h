@@ -15,4 +15,13 @@
  * as workers do that share a machine, and "together" is how many could.  The exit status. */
 int measure_main(int argc, char **argv);
 
+struct costs;
+struct err;
+
+/* workerd --plan JOB --device A,B: what the job's model costs on these devices, without encoders;
+ * with one class, or a vocabulary of bytes, as the data is not here.  threads as island_open's.
+ * -ERR_CONFIG: one device, or a job whose encoders say what its model is. */
+int measure_costs(const char *job, const char *device, int threads, struct costs *ret,
+                  struct err *err);
+
 #endif

@@ -176,23 +176,33 @@ static void show(const struct costs *p, const struct planner_options *opt,
     show_devices(p, &r->of[r->chosen], out);
 }
 
-int show_plan(const char *job_path, const char *profile_path, FILE *out, struct err *err)
+int show_plan_of(const char *job_path, const char *name, const struct costs *p, FILE *out,
+                 struct err *err)
 {
     struct asked asked = {0};
-    struct costs p;
     struct planner_result result;
     int rc = read_asked(job_path, &asked, err);
-    if (rc < 0 || (rc = costs_read(profile_path, &p, err)) < 0)
-        return rc;
-    struct planner_options opt = options(&p, &asked.train);
-    opt.estimate = asked.estimate;
-    rc = check_model(&asked, &p, profile_path, err);
     if (rc == 0)
-        rc = planner_search(&p, &opt, &result, err);
-    if (rc == 0) {
-        show(&p, &opt, &result, out);
-        planner_release(&result);
-    }
+        rc = check_model(&asked, p, name, err);
+    if (rc < 0)
+        return rc;
+    struct planner_options opt = options(p, &asked.train);
+    opt.estimate = asked.estimate;
+    rc = planner_search(p, &opt, &result, err);
+    if (rc < 0)
+        return rc;
+    show(p, &opt, &result, out);
+    planner_release(&result);
+    return 0;
+}
+
+int show_plan(const char *job_path, const char *profile_path, FILE *out, struct err *err)
+{
+    struct costs p;
+    int rc = costs_read(profile_path, &p, err);
+    if (rc < 0)
+        return rc;
+    rc = show_plan_of(job_path, profile_path, &p, out, err);
     costs_release(&p);
     return rc;
 }

@@ -1,9 +1,11 @@
-/* workerd --plan JOB --profile FILE: what an island of the profile's devices would do with a job's
- * batch, for a person.  Needs neither a coordinator nor the devices. */
+/* workerd --plan JOB: what an island would do with a job's batch, for a person: one of the devices
+ * of --profile FILE, which need not be here, or of --device, which are measured.  Needs no
+ * coordinator. */
 #ifndef WORKER_SHOW_PLAN_H
 #define WORKER_SHOW_PLAN_H
 
 #include "common/base/base.h"
+#include "worker/pipe/costs.h"
 
 /* Prints a line per order of the planner (planner.h): its time, its bubbles before and after, what
  * fills them, memory, or why not; then the chosen one's stages, the reason, and what each device
@@ -11,5 +13,8 @@
  * stages, pipeline, fill, shard, recompute, and model.self_condition.  Devices named cuda:N are
  * cards.  Negative: a file cannot be read, the profile is of another model, or there is no plan. */
 int show_plan(const char *job_path, const char *profile_path, FILE *out, struct err *err);
+/* Of costs that name says where they are from. */
+int show_plan_of(const char *job_path, const char *name, const struct costs *p, FILE *out,
+                 struct err *err);
 
 #endif

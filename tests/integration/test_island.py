@@ -2,10 +2,11 @@
 import json
 import os
 import re
+import subprocess
 
 import numpy as np
 from common import make_dataset, read_safetensors, wait_until, write_job
-from swarm import swarm  # noqa: F401  (fixture)
+from swarm import BIN, swarm  # noqa: F401  (fixture)
 
 JOB = dict(rounds=2, steps=6, replicas=1, lr=1, momentum=0, ema=0, up="f32", down="f32", holdout=0, images=48)
 
@@ -156,6 +157,22 @@ def test_stages_that_do_not_divide(swarm, tmp_path):
     refused = swarm.skerry("check", path)
     assert refused.returncode != 0
     assert "train.stages is 3, but the model has 2 blocks" in refused.stderr
+
+
+def test_a_plan_of_what_is_here(tmp_path):
+    """--plan measures the devices that it is given, or says why it cannot."""
+    path = write_job(tmp_path / "job", depth=3, **JOB)
+
+    def plan(*args):
+        return subprocess.run([os.path.join(BIN, "workerd"), "--plan", path, *args], capture_output=True, text=True, timeout=60)
+
+    told = plan("--device", "cpu,cpu", "--threads", "2")
+    assert told.returncode == 0, told.stderr
+    assert "samples a step on 2 devices" in told.stdout
+    assert re.search(r"^1f1b +2 +1 ", told.stdout, re.M), told.stdout
+    assert re.search(r"^  cpu: .* of which .* model and optimiser, .* slots, .* buffers$", told.stdout, re.M), told.stdout
+    one = plan("--device", "cpu")
+    assert one.returncode == 1 and "--device cpu is one device, and there is nothing to plan" in one.stderr
 
 
 def test_stages_that_no_worker_has(swarm, tmp_path):
