@@ -106,12 +106,16 @@ static void finish(struct uplink_job *j, int code, const char *detail)
         discard(j);
 }
 
+static void pump(struct uplink *u);
+
 static void on_moved(void *arg, int code, const char *detail)
 {
     struct uplink_job *j = arg;
+    struct uplink *u = j->u;
     j->upload = NULL;
     j->fetch = NULL;
     finish(j, code, detail);
+    pump(u); /* the next one has the line */
 }
 
 /* The answer belongs to the connection: pack it and unpack it into ours. */
@@ -206,14 +210,18 @@ static struct uplink_job *job_at(struct uplink *u, size_t i, bool *ret_abandoned
 static void pump(struct uplink *u)
 {
     struct uplink_job *j;
-    bool abandoned;
+    bool abandoned, busy[] = {[CALL] = false, [PUT] = false, [GET] = false};
     for (size_t i = 0; (j = job_at(u, i, &abandoned)) != NULL;) {
         if (abandoned) {
             cancel_job(j); /* the next one moves up */
             continue;
         }
-        start_job(j);
-        i += job_at(u, i, &abandoned) == j; /* it may be done already */
+        if (!busy[j->kind])
+            start_job(j);
+        if (job_at(u, i, &abandoned) != j)
+            continue; /* it is done already */
+        busy[j->kind] = j->kind != CALL;
+        i++;
     }
 }
 

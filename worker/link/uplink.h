@@ -8,8 +8,9 @@
  *    rc = uplink_wait(j, err)                 ◄────── done
  *    uplink_free(j)
  *
- * While the connection is down jobs wait.  When the task is stopped (work_stopped) every
- * wait returns -ERR_CANCELLED. */
+ * Files go one after another each way, in the order in which they were asked for: sharing the line
+ * would make each as late as the last.  While the connection is down jobs wait.  When the task is
+ * stopped (work_stopped) every wait returns -ERR_CANCELLED. */
 #ifndef WORKER_UPLINK_H
 #define WORKER_UPLINK_H
 

@@ -30,6 +30,8 @@ struct world {
     struct rpc_request *held;        /* an EVALUATE that is not answered */
     struct blob_id asked[ASKED_MAX]; /* inputs seen: answered when they come again */
     unsigned n_asked, joins, evaluations, kick_at;
+    struct blob_id tickets[ASKED_MAX]; /* of uploads */
+    unsigned n_tickets;
     bool hold;
 
     /* The worker. */
@@ -66,6 +68,11 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
     struct blob_id id;
     assert_int_equal(m->task_id, 11);
     memcpy(id.sha256, m->sha256.data, 32);
+    for (unsigned i = 0; i < w->n_tickets; i++) /* one after another: those before are through */
+        assert_true(blob_id_equal(&w->tickets[i], &id) ||
+                    blobstore_has(w->store, &w->tickets[i], NULL));
+    assert_true(w->n_tickets < ASKED_MAX);
+    w->tickets[w->n_tickets++] = id;
     reply.have = blobstore_has(w->store, &id, NULL);
     blob_http_ticket(w->blobs, TICKET_PUT, &id, m->size, 1, path);
     if (!reply.have)
@@ -339,6 +346,47 @@ static void test_remote_is_local(void **state)
     world_free(w);
 }
 
+static int send_all(void *arg)
+{
+    enum { FILES = 4, BYTES = 1 << 20 };
+    struct world *w = arg;
+    struct uplink_job *jobs[FILES];
+    struct err why = {0};
+    int rc = 0;
+    uint8_t *bytes = mem_alloc(BYTES), sha256[32];
+    for (int i = 0; i < FILES; i++) {
+        char *path = str_printf("%s/sent.%d", w->t.dir, i);
+        memset(bytes, i, BYTES);
+        hash_sha256(bytes, BYTES, sha256);
+        OK(file_write_atomic(path, bytes, BYTES, 0600, err));
+        jobs[i] = uplink_put(w->uplink, w->w, path, sha256, BYTES);
+        mem_free(path);
+    }
+    uplink_free(jobs[FILES - 1]); /* given up */
+    for (int i = 0; i < FILES - 1 && rc == 0; i++)
+        rc = uplink_wait(jobs[i], &why);
+    for (int i = 0; i < FILES - 1; i++)
+        uplink_free(jobs[i]);
+    mem_free(bytes);
+    return rc;
+}
+
+/* What is asked for first is there first. */
+static void test_in_order(void **state)
+{
+    struct world *w = world_new("far-3", "near-3");
+    struct order o;
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE);
+    w->w = plan(&w->near, &o);
+    w->w->uplink = w->uplink;
+    assert_int_equal(pool_submit(w->compute, send_all, draw_done, w), 0);
+    WAIT_FOR(&w->t, w->done);
+    assert_int_equal(w->rc, 0);
+    assert_true(w->n_tickets >= 3);
+    work_free(w->w);
+    world_free(w);
+}
+
 static void test_stopped(void **state)
 {
     (void)state;
@@ -359,6 +407,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_remote_is_local),
+        cmocka_unit_test(test_in_order),
         cmocka_unit_test(test_stopped),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
