@@ -1,8 +1,8 @@
 /* The loops behind coding.h and fold.h, in one variant per instruction set.
  *
  * arith_impl.h is the specification: plain loops.  It is compiled three times (arith.c,
- * arith_avx2.c, arith_avx512.c); two decoders are written by hand in the wide ones.  All
- * variants give the same bits, which the tests hold them to; arith_best() picks by what the
+ * arith_avx2.c, arith_avx512.c); two decoders and encoders are written by hand in the wide ones.
+ * All variants give the same bits, which the tests hold them to; arith_best() picks by what the
  * CPU can do.
  *
  * n is any number; arrays of a codec start at a block.  Payload arrays are
@@ -56,6 +56,11 @@ struct arith {
      * diff = target - theta. */
     void (*delayed)(size_t n, const struct arith_nesterov *p, const double *acc, const float *theta,
                     float *mom, float *buf, float *target, float *diff);
+
+    /* out = theta + q, which may be theta; adds the square of q to *step and that of diff - q to
+     * *residual, as square_f32 does. */
+    void (*settle)(size_t n, const float *theta, const float *diff, const float *q, float *out,
+                   double *step, double *residual);
 
     /* out = theta + q; out may be theta. */
     void (*add)(size_t n, const float *theta, const float *q, float *out);

@@ -10,6 +10,7 @@
 
 /* 16 bytes hold 32 elements: even ones in the low nibbles, odd ones in the high. */
 #define GROUP 32
+#define WHOLE 64 /* elements of two groups: four vectors of sums of either kind */
 
 /* The values of the codes 0..7 times w s, as doubles cut into their halves: a look-up of 32-bit
  * lanes reads the low three bits of a code.  The fourth is the sign, and comes to the top with all
@@ -72,17 +73,94 @@ static inline void accumulate_e3m0_group(const struct arith_inputs *in, const st
         store_sixteen(even[j], odd[j], acc + i + 16 * j);
 }
 
+/* What the lowest bit of x stands for; x is positive and normal, far from both ends. */
+static inline double lowest_bit(double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    u = ((u >> 52) - 52 + (uint64_t)__builtin_ctzll(u | 1ull << 52)) << 52;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* A number that all values of a block's inputs (ws: their weights times scales) are multiples of,
+ * if the magnitudes add up to less than 2^31 of it: then no addition of doubles rounds, and sums of
+ * 32-bit integers have the same bits.  Else 0. */
+static inline double e3m0_unit(size_t k, const double *ws)
+{
+    double all = 0.0, least = 0x1p900;
+    for (size_t c = 0; c < k; c++) {
+        if (ws[c] == 0.0)
+            continue;
+        if (!(ws[c] > 0x1p-900 && ws[c] < 0x1p900))
+            return 0.0;
+        const double bit = lowest_bit(ws[c]);
+        least = bit < least ? bit : least;
+        all += ws[c];
+    }
+    return all < least * 0x1p25 ? least * 0x1p-6 : 0.0; /* the least value is ws / 64 */
+}
+
+/* The same in whole units (e3m0_unit): table has the values of the codes 0..7.  What a sign turns
+ * of code 8 is 0. */
+static inline void accumulate_whole_group(const struct arith_inputs *in, const __m256i *table,
+                                          double unit, size_t i, double *acc)
+{
+    __m256i even[WHOLE / 16], odd[WHOLE / 16];
+    for (int j = 0; j < WHOLE / 16; j++)
+        even[j] = odd[j] = _mm256_setzero_si256();
+    for (size_t c = 0; c < in->k; c++) {
+        const uint8_t *p = (const uint8_t *)in->payload[c] + i / 2;
+        const __m256i values = table[c];
+        for (int j = 0; j < WHOLE / 16; j++) {
+            const __m256i t = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8 * j)));
+            const __m256i low = _mm256_permutevar8x32_epi32(values, t);
+            const __m256i high = _mm256_permutevar8x32_epi32(values, _mm256_srli_epi32(t, 4));
+            even[j] = _mm256_add_epi32(even[j], _mm256_sign_epi32(low, _mm256_slli_epi32(t, 28)));
+            odd[j] = _mm256_add_epi32(odd[j], _mm256_sign_epi32(high, _mm256_slli_epi32(t, 24)));
+        }
+    }
+    const __m256d u = _mm256_set1_pd(unit);
+    for (int j = 0; j < WHOLE / 16; j++) {
+        const __m256i a = _mm256_unpacklo_epi32(even[j], odd[j]);
+        const __m256i b = _mm256_unpackhi_epi32(even[j], odd[j]);
+        const __m128i four[4] = {_mm256_castsi256_si128(a), _mm256_castsi256_si128(b),
+                                 _mm256_extracti128_si256(a, 1), _mm256_extracti128_si256(b, 1)};
+        for (int f = 0; f < 4; f++)
+            _mm256_storeu_pd(acc + i + 16 * j + 4 * f,
+                             _mm256_mul_pd(_mm256_cvtepi32_pd(four[f]), u));
+    }
+}
+
+static inline __m256i whole_values(double ws, double unit)
+{
+    const __m256i lowest = _mm256_set1_epi32((int)(ws * 0x1p-6 / unit));
+    return _mm256_sllv_epi32(lowest, _mm256_setr_epi32(32, 0, 1, 2, 3, 4, 5, 6)); /* 32: to 0 */
+}
+
 static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float *theta,
                             double *acc)
 {
-    struct values values[ARITH_INPUTS_MAX];
+    double ws[ARITH_INPUTS_MAX];
+    union {
+        struct values of[ARITH_INPUTS_MAX];
+        __m256i whole[ARITH_INPUTS_MAX];
+    } values;
     (void)theta;
     for (size_t b = 0; b < n; b += CODEC_BLOCK) {
         size_t block = b / CODEC_BLOCK, end = b + block_len(n, b), i = b;
         for (size_t c = 0; c < in->k; c++)
-            values[c] = values_of(e3m0_weight(in, c, block));
-        for (; i + GROUP <= end; i += GROUP)
-            accumulate_e3m0_group(in, values, i, acc);
+            ws[c] = e3m0_weight(in, c, block);
+        const double unit = e3m0_unit(in->k, ws);
+        for (size_t c = 0; c < in->k; c++)
+            if (unit > 0.0)
+                values.whole[c] = whole_values(ws[c], unit);
+            else
+                values.of[c] = values_of(ws[c]);
+        for (; unit > 0.0 && i + WHOLE <= end; i += WHOLE)
+            accumulate_whole_group(in, values.whole, unit, i, acc);
+        for (; unit == 0.0 && i + GROUP <= end; i += GROUP)
+            accumulate_e3m0_group(in, values.of, i, acc);
         accumulate_e3m0_block(in, block, i, end, acc);
     }
 }

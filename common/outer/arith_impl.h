@@ -386,14 +386,37 @@ static double square_f64(size_t n, const double *x)
     return sum_lanes(s);
 }
 
+static inline void settle_few(size_t n, const float *theta, const float *diff, const float *q,
+                              float *out, double *step, double *residual)
+{
+    for (size_t j = 0; j < n; j++) {
+        const float left = diff[j] - q[j];
+        step[j] += (double)q[j] * (double)q[j];
+        residual[j] += (double)left * (double)left;
+        out[j] = theta[j] + q[j];
+    }
+}
+
+static void settle(size_t n, const float *theta, const float *diff, const float *q, float *out,
+                   double *step, double *residual)
+{
+    double a[SQUARE_LANES] = {0}, b[SQUARE_LANES] = {0};
+    size_t i = 0;
+    for (; i + SQUARE_LANES <= n; i += SQUARE_LANES)
+        settle_few(SQUARE_LANES, theta + i, diff + i, q + i, out + i, a, b);
+    settle_few(n - i, theta + i, diff + i, q + i, out + i, a, b);
+    *step += sum_lanes(a);
+    *residual += sum_lanes(b);
+}
+
 /* The table of the including file. */
 #define ARITH_TABLE(table_name)                                                                    \
     {                                                                                              \
         .name = table_name, .encode = {encode_f32, encode_bf16, encode_int8, encode_e3m0},         \
         .decode = {decode_f32, decode_bf16, decode_int8, decode_e3m0},                             \
         .accumulate = {accumulate_f32, accumulate_bf16, accumulate_int8, accumulate_e3m0},         \
-        .nesterov = nesterov, .delayed = delayed, .add = add, .sub = sub, .ema = ema_update,       \
-        .square_f32 = square_f32, .square_f64 = square_f64,                                        \
+        .nesterov = nesterov, .delayed = delayed, .settle = settle, .add = add, .sub = sub,        \
+        .ema = ema_update, .square_f32 = square_f32, .square_f64 = square_f64,                     \
     }
 
 #endif

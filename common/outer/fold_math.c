@@ -62,10 +62,8 @@ static bool encode(const struct fold_math *m, const struct fold_span *s, size_t 
     uint16_t *scales = codec_has_scale(m->down) ? s->delta_scales + first / CODEC_BLOCK : NULL;
     if (!k->encode[m->down](n, strip->diff, payload, scales, strip->q))
         return false;
-    k->add(n, s->theta + first, strip->q, s->theta_new + first);
-    squares->step += k->square_f32(n, strip->q);
-    k->sub(n, strip->diff, strip->q, strip->diff);
-    squares->residual += k->square_f32(n, strip->diff);
+    k->settle(n, s->theta + first, strip->diff, strip->q, s->theta_new + first, &squares->step,
+              &squares->residual);
     return true;
 }
 
