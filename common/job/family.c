@@ -79,13 +79,18 @@ static int check_heads(const struct yaml_doc *doc, const struct job_model *m, st
 
 double job_lr(bool texts, int dim)
 {
-    return fmax((texts ? 0.1 : 0.25) / dim, 1e-4);
+    return fmax((texts ? 0.1 : 0.5) / dim, 1e-4);
 }
 
-static void complete_lr(const struct yaml_doc *doc, struct job_spec *s)
+/* Jobs that were taken before defaults were written into them had half of the rate of a dit, and
+ * no decay. */
+static void complete_train(const struct yaml_doc *doc, struct job_spec *s)
 {
+    const bool texts = job_is_text(s);
     if (!conf_find(doc, "train.lr"))
-        s->train.lr = job_lr(job_is_text(s), s->model.dim);
+        s->train.lr = job_lr(texts, texts || !s->taken ? s->model.dim : 2 * s->model.dim);
+    if (!conf_find(doc, "train.schedule") && !texts && !s->taken)
+        s->train.schedule = JOB_SCHEDULE_DECAY;
 }
 
 static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
@@ -98,7 +103,7 @@ static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct er
     int rc = check_heads(doc, m, err);
     if (rc < 0)
         return rc;
-    complete_lr(doc, s);
+    complete_train(doc, s);
     if (m->kv_heads == 0)
         m->kv_heads = m->heads;
     if (m->heads % m->kv_heads)
@@ -356,7 +361,7 @@ static int check_dit(const struct yaml_doc *doc, struct job_spec *s, struct err 
         rc = check_encoders(doc, s, err);
     if (rc == 0)
         rc = check_buckets(doc, s, err);
-    complete_lr(doc, s);
+    complete_train(doc, s);
     return rc < 0 ? rc : complete_router(doc, s, err);
 }
 

@@ -205,12 +205,16 @@ static const struct {
     {check_training, false}, {check_partition, false}, {complete_outer, false},
 };
 
-static int parse(const char *text, size_t len, const char *file, bool saved, struct job_spec *ret,
-                 struct err *err)
+/* Of now; as a coordinator has it; and as it was accepted once. */
+enum origin { FRESH, TAKEN, SAVED };
+
+static int parse(const char *text, size_t len, const char *file, enum origin origin,
+                 struct job_spec *ret, struct err *err)
 {
-    struct job_spec spec = {0};
+    const bool saved = origin == SAVED;
+    struct job_spec spec = {.taken = origin != FRESH};
     struct yaml_doc doc;
-    *ret = spec;
+    *ret = (struct job_spec){0};
     if (len > JOB_SPEC_MAX)
         return err_set(err, -ERR_LIMIT, "%s has %zu bytes; a job file has at most %d", file, len,
                        JOB_SPEC_MAX);
@@ -233,13 +237,81 @@ static int parse(const char *text, size_t len, const char *file, bool saved, str
 
 int job_parse(const char *text, size_t len, const char *file, struct job_spec *ret, struct err *err)
 {
-    return parse(text, len, file, false, ret, err);
+    return parse(text, len, file, FRESH, ret, err);
+}
+
+int job_parse_taken(const char *text, size_t len, const char *file, struct job_spec *ret,
+                    struct err *err)
+{
+    return parse(text, len, file, TAKEN, ret, err);
 }
 
 int job_parse_saved(const char *text, size_t len, const char *file, struct job_spec *ret,
                     struct err *err)
 {
-    return parse(text, len, file, true, ret, err);
+    return parse(text, len, file, SAVED, ret, err);
+}
+
+/* ---- defaults that a job keeps ---- */
+
+/* Of a node; columns count characters. */
+static size_t place_of(const char *text, int line, int column)
+{
+    size_t at = 0;
+    for (; line > 1 && text[at]; at++)
+        line -= text[at] == '\n';
+    for (; column > 1 && text[at]; at++)
+        column -= ((unsigned char)text[at + 1] & 0xc0) != 0x80;
+    return at;
+}
+
+/* The text with the key at the beginning of its section, if it is not there; takes text. */
+static char *write_in(char *text, const char *section, const char *key, const char *value)
+{
+    struct yaml_doc doc;
+    char *whole = NULL;
+    if (yaml_parse(text, strlen(text), "job.yaml", &doc, NULL) < 0)
+        return text;
+    const struct yaml_node *map = yaml_get(doc.root, section);
+    if (map && map->kind == YAML_MAP && !yaml_get(map, key)) {
+        const size_t at = place_of(text, map->line, map->column);
+        const char *rest = text + at;
+        whole = *rest == '{' ? str_printf("%.*s{%s: %s, %s", (int)at, text, key, value, rest + 1)
+                             : str_printf("%.*s%s: %s\n%*s%s", (int)at, text, key, value,
+                                          map->column - 1, "", rest);
+        mem_free(text);
+    }
+    yaml_release(&doc);
+    return whole ? whole : text;
+}
+
+static bool keeps(const char *text, const struct job_spec *spec)
+{
+    struct job_spec got;
+    if (job_parse(text, strlen(text), "job.yaml", &got, NULL) < 0)
+        return false;
+    const bool same = got.train.lr == spec->train.lr &&
+                      got.train.schedule == spec->train.schedule &&
+                      got.outer.warmup == spec->outer.warmup;
+    job_release(&got);
+    return same;
+}
+
+char *job_keep_defaults(const char *text, const struct job_spec *spec)
+{
+    char lr[32], warmup[32], *whole = str_dup(text);
+    (void)snprintf(lr, sizeof lr, "%.17g", spec->train.lr);
+    (void)snprintf(warmup, sizeof warmup, "%d", spec->outer.warmup);
+    whole = write_in(whole, "outer", "warmup", warmup);
+    if (!job_family(spec)->external) { /* a trainer of the user's has its own */
+        const bool decay = spec->train.schedule == JOB_SCHEDULE_DECAY;
+        whole = write_in(whole, "train", "schedule", decay ? "decay" : "constant");
+        whole = write_in(whole, "train", "lr", lr);
+    }
+    if (strlen(whole) <= JOB_SPEC_MAX && keeps(whole, spec))
+        return whole;
+    mem_free(whole);
+    return str_dup(text);
 }
 
 void job_release(struct job_spec *spec)

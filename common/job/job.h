@@ -251,6 +251,7 @@ struct job_eval {
 
 /* A job file, read and checked. */
 struct job_spec {
+    bool taken; /* by a coordinator: it was not read from a file of now (job_parse_taken) */
     char *name;
     uint64_t seed;
     struct job_data data;
@@ -272,8 +273,13 @@ struct job_spec {
  * zeroed and the sentence says file:line, key, what was expected. */
 int job_parse(const char *text, size_t len, const char *file, struct job_spec *ret,
               struct err *err);
-/* As job_parse, of a job that was accepted once.  1: a rule that came since refuses it, which err
- * says; *ret is complete where it tells the model and its composition, and no more than that is
+/* As job_parse, of the text that a coordinator has of a job.  Defaults that may change from release
+ * to release are written into it (job_keep_defaults); where one is not, the job was taken by a
+ * release that did not write it, and has that one's. */
+int job_parse_taken(const char *text, size_t len, const char *file, struct job_spec *ret,
+                    struct err *err);
+/* As job_parse_taken, of a job that was accepted once.  1: a rule that came since refuses it, which
+ * err says; *ret is complete where it tells the model and its composition, and no more than that is
  * to be relied on.  Negative: not even that can be read. */
 int job_parse_saved(const char *text, size_t len, const char *file, struct job_spec *ret,
                     struct err *err);
@@ -282,6 +288,11 @@ void job_release(struct job_spec *spec); /* { 0 } is fine */
  * a job of this kind, such as model.tied of a dit.  Saved jobs are not asked. */
 int job_check_scope(const char *text, size_t len, const char *file, const struct job_spec *spec,
                     struct err *err);
+
+/* The text of a job file with the keys whose defaults are a release's choice (train.lr,
+ * train.schedule, outer.warmup) as spec has them, where it leaves them out: another release reads
+ * the same job.  Allocated.  What has no room for them stays as it is. */
+char *job_keep_defaults(const char *text, const struct job_spec *spec);
 
 /* Does the model see latents; is it told captions?  Else pixels; classes, or none. */
 static inline bool job_has_latents(const struct job_spec *s)

@@ -210,14 +210,13 @@ static const struct conf_key train_keys[] = {
          .doc = "parts in which a batch is computed, to save memory; divides batch. auto: the "
                 "fewest that fit each worker's device"),
     CONF(struct job_train, lr, DOUBLE, .def = "1e-4", .min = 0, .max = 10,
-         .doc = "peak learning rate of AdamW; without the key 0.25 / model.dim of a dit, 0.1 / "
-                "model.dim of "
-                "a llama, and at least 1e-4"),
+         .doc = "peak learning rate of AdamW; without the key 0.5 / model.dim of a dit, 0.1 / "
+                "model.dim of a llama, and at least 1e-4"),
     CONF(struct job_train, warmup, INT, .def = "0", .min = 0, .max = 10000000,
          .doc = "steps of linear warm-up"),
     CONF(struct job_train, schedule, ENUM, .names = schedule_names, .def = "constant",
          .doc = "constant; cosine down to final_lr; or constant with a linear decay to 0 over the "
-                "last decay_fraction"),
+                "last decay_fraction. Without the key decay of a dit"),
     CONF(struct job_train, decay_fraction, DOUBLE, .def = "0.2", .min = 0, .max = 1,
          .doc = "fraction of all steps that decay (schedule decay)"),
     CONF(struct job_train, final_lr, DOUBLE, .def = "0", .min = 0, .max = 1,

@@ -303,7 +303,7 @@ static int make_job(struct coordinator *co, const struct submit *s, struct job_s
         job_release(spec);
         return rc < 0 ? rc : err_set(err, -ERR_LIMIT, "all %d places for jobs are taken", JOBS_MAX);
     }
-    j->yaml = str_dup(s->spec);
+    j->yaml = job_keep_defaults(s->spec, spec);
     j->spec = *spec;
     j->comp = comp;
     j->state = JOB_PENDING;

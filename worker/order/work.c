@@ -44,7 +44,7 @@ int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, stru
     atomic_init(&w->stop, WORK_GO);
     rc = copy_task(w, task, err);
     if (rc == 0)
-        rc = job_parse(w->task->spec, strlen(w->task->spec), "the job", &w->spec, err);
+        rc = job_parse_taken(w->task->spec, strlen(w->task->spec), "the job", &w->spec, err);
     if (rc == 0 && job_family(&w->spec)->external)
         w->kind = kind_external(kinds, kind);
     if (rc == 0)

@@ -33,8 +33,8 @@ static void fills_the_defaults(void **state)
     assert_int_equal(s.model.patch, 2);
     assert_true(s.model.mlp_ratio == 4 && s.model.label_dropout == 0.1);
     assert_int_equal(s.train.accumulate, 0); /* auto */
-    assert_true(s.train.lr == 0.25 / 192 && s.train.clip == 1 && s.train.beta2 == 0.999);
-    assert_int_equal(s.train.schedule, JOB_SCHEDULE_CONSTANT);
+    assert_true(s.train.lr == 0.5 / 192 && s.train.clip == 1 && s.train.beta2 == 0.999);
+    assert_int_equal(s.train.schedule, JOB_SCHEDULE_DECAY);
     assert_int_equal(s.train.precision, JOB_PRECISION_AUTO);
     assert_int_equal(s.train.t, JOB_T_LOGIT_NORMAL);
     assert_string_equal(s.recipe.name, "diloco");
@@ -249,7 +249,8 @@ static void keys_without_effect(void **state)
         {"partition: {dims: 8}", NULL},
         {"train: {batch: 64, schedule: decay, final_lr: 0.1}", "job.yaml:4: train.final_lr is of"},
         {"train: {batch: 64, final_lr: 0}", "job.yaml:4: train.final_lr is of"},
-        {"train: {batch: 64, decay_fraction: 0.3}", "job.yaml:4: train.decay_fraction is of"},
+        {"train: {batch: 64, schedule: constant, decay_fraction: 0.3}",
+         "job.yaml:4: train.decay_fraction is of"},
         {"recipe: {divide_batch: true}",
          "job.yaml:6: recipe.divide_batch is of mixtures of experts alone"},
         {"sample: {strategy: top1}", "job.yaml:6: sample.strategy is of mixtures of experts alone"},
@@ -324,16 +325,16 @@ static void young_models(void **state)
     } cases[] = {
         {"model: {patch: 4, dim: 64, depth: 4, heads: 2}\ntrain: {batch: 8}\n"
          "outer: {rounds: 2, steps: 2}\n",
-         10, 0.25 / 64},
+         10, 0.5 / 64},
         {"model: {preset: DiT-S/8}\ntrain: {batch: 8, lr: 0}\n"
          "outer: {rounds: 2, steps: 2, warmup: 0}\n",
          0, 0},
         {"model: {preset: DiT-S/8, warm_start: before}\ntrain: {batch: 8}\n"
          "outer: {rounds: 2, steps: 2}\n",
-         0, 0.25 / 384},
+         0, 0.5 / 384},
         {"model: {preset: DiT-S/8, warm_start: before}\ntrain: {batch: 8}\n"
          "outer: {rounds: 2, steps: 2, warmup: 3}\n",
-         3, 0.25 / 384},
+         3, 0.5 / 384},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct job_spec s;
@@ -348,11 +349,75 @@ static void young_models(void **state)
     assert_true(job_lr(true, 8192) == 1e-4); /* wide models take what they always took */
 }
 
+/* What a job file leaves out is written into the text that is kept, in any style. */
+static void defaults_are_written_into_a_job(void **state)
+{
+    static const char *const texts[] = {
+        "name: a\ndata: {path: x, image_size: 16}\nmodel: {preset: DiT-S/8}\n"
+        "train: {batch: 8}\nouter: {rounds: 2, steps: 2}\n",
+        "name: a # über\ndata: {path: x, image_size: 16}\nmodel: {preset: DiT-S/8}\ntrain:\n\n"
+        "    # a comment\n    batch: 8 # more\n    beta2: 0.9\nouter:\n steps: 2\n rounds: 2",
+        "{name: a, data: {path: ü/x, image_size: 16}, model: {preset: DiT-S/8}, train: {\n"
+        "batch: 8}, outer: { \"steps\": 2, rounds: 2}}",
+        "name: a\r\ndata: {path: x}\r\nmodel: {type: llama, dim: 384, depth: 2, heads: 2}\r\n"
+        "train:\r\n  ? batch\r\n  : 8\r\nouter: {rounds: 2, steps: 2}\r\n",
+    };
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        for (int taken = 0; taken < 2; taken++) {
+            const bool dit = i < 3;
+            struct job_spec s, kept;
+            OK((taken ? job_parse_taken : job_parse)(texts[i], strlen(texts[i]), "job", &s, err));
+            assert_true(s.train.lr == (!dit ? 0.1 : taken ? 0.25 : 0.5) / 384);
+            assert_int_equal(s.train.schedule,
+                             dit && !taken ? JOB_SCHEDULE_DECAY : JOB_SCHEDULE_CONSTANT);
+            char *text = job_keep_defaults(texts[i], &s), *again;
+            assert_non_null(strstr(text, "lr: 0.00"));
+            assert_non_null(strstr(text, dit && !taken ? "schedule: decay" : "schedule: constant"));
+            assert_non_null(strstr(text, "warmup: 10"));
+            OK((taken ? job_parse : job_parse_taken)(text, strlen(text), "job", &kept, err));
+            assert_true(kept.train.lr == s.train.lr && kept.router.lr == s.router.lr);
+            assert_int_equal(kept.train.schedule, s.train.schedule);
+            assert_int_equal(kept.outer.warmup, s.outer.warmup);
+            again = job_keep_defaults(text, &s);
+            assert_string_equal(again, text);
+            mem_free(again);
+            mem_free(text);
+            job_release(&kept);
+            job_release(&s);
+        }
+    }
+}
+
+/* A file that is as long as one may be has no room; a trainer of the user's has rates of its own.
+ */
+static void what_has_no_room_stays(void **state)
+{
+    static const char head[] = "name: a\ndata: {kind: none}\nmodel: {type: external}\n"
+                               "trainer: {command: ./t}\ntrain: {batch: 8}\n"
+                               "outer: {rounds: 2, steps: 2}\n#";
+    struct job_spec s;
+    OK(job_parse(head, strlen(head), "job", &s, err));
+    char *text = job_keep_defaults(head, &s);
+    assert_non_null(strstr(text, "outer: {warmup: 10, rounds"));
+    assert_null(strstr(text, "lr:"));
+    mem_free(text);
+    char *full = mem_alloc(JOB_SPEC_MAX + 1);
+    memset(full, '#', JOB_SPEC_MAX);
+    memcpy(full, head, sizeof(head) - 1);
+    text = job_keep_defaults(full, &s);
+    assert_string_equal(text, full);
+    mem_free(text);
+    mem_free(full);
+    job_release(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_outer_steps_for_one_replica),
         cmocka_unit_test(young_models),
+        cmocka_unit_test(defaults_are_written_into_a_job),
+        cmocka_unit_test(what_has_no_room_stays),
         cmocka_unit_test(fills_the_defaults),
         cmocka_unit_test(reads_every_kind),
         cmocka_unit_test(refuses_with_a_sentence),

@@ -349,7 +349,7 @@ static void test_from_job(void **state)
     assert_int_equal(opt.schedule, JOB_SCHEDULE_COSINE);
     assert_int_equal(opt.precision, NET_F32);
     assert_int_equal(opt.replica, 42);
-    assert_true(opt.lr == 0.25 / 64 && opt.label_dropout == 0.1 && !opt.uniform_t);
+    assert_true(opt.lr == 0.5 / 64 && opt.label_dropout == 0.1 && !opt.uniform_t);
     train_options_from_job(&job, true, 3, 42, &opt);
     assert_int_equal(opt.batch, 3);
     assert_true(opt.lr == job.router.lr);
