@@ -104,11 +104,14 @@ static void tell(struct coordinator *co)
 
 static void succeeded(struct coordinator *co)
 {
-    if (!co->store_ok)
-        log_info("store", "the state can be written again, going on");
+    const bool again = !co->store_ok;
     co->store_ok = true;
     co->store_error[0] = '\0';
     tell(co);
+    if (!again)
+        return;
+    log_info("store", "the state can be written again, going on");
+    core_touch(co); /* who has waited is answered with the next commit */
 }
 
 /* The commit is done, or not. */
@@ -150,7 +153,8 @@ static void commit(struct coordinator *co)
     folds_hand(co);
     gc_hand(co);
     const bool rows = store_hand(co->store);
-    make_answers(co);
+    if (co->store_ok) /* else it is a trial, for which nobody's answer is made */
+        make_answers(co);
     if (!rows) {
         succeeded(co);
         return;

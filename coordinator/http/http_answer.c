@@ -7,6 +7,7 @@
 #include "coordinator/view/view.h"
 
 #define KEPT_BYTES_MAX (16u << 20)
+#define SHOWN_MAX 64 /* that wait for the disk: places for connections are few */
 
 /* ---- answers that wait for the disk -------------------------------------- */
 
@@ -20,10 +21,20 @@ struct pending {
     size_t len;
     http_handler again; /* makes the answer anew when the commit has failed; NULL: 503 */
     bool keep;          /* it is the status */
+    bool shows;         /* it acknowledges nothing: counted */
 };
+
+/* It holds no place of those that are shown something any more. */
+static void give_place_back(struct pending *p)
+{
+    p->api->n_shown -= p->shows;
+    p->shows = false;
+}
 
 static void pending_free(struct pending *p)
 {
+    if (p->shows)
+        give_place_back(p);
     list_remove(&p->link);
     mem_free(p->text);
     mem_free(p);
@@ -94,9 +105,20 @@ void http_answer_when_durable(struct http_api *api, struct http_request *r, unsi
 /* Answers once what it shows is durable. */
 static void show(struct pending *p, uint64_t job, http_handler again)
 {
+    struct http_api *api = p->api;
     p->again = again;
-    if (!view_when_shown(p->api->o.co, job, durable, p))
-        durable(p, 0);
+    p->shows = true;
+    if (++api->n_shown <= SHOWN_MAX) {
+        if (!view_when_shown(api->o.co, job, durable, p))
+            durable(p, 0);
+        return;
+    }
+    http_reply_header(p->req, "Retry-After", "1");
+    http_reply_error(p->req, 503, "unavailable",
+                     "%d requests wait for a commit to the coordinator's database already: the "
+                     "disk of the data dir is slow; ask again when it is done.",
+                     SHOWN_MAX);
+    pending_free(p);
 }
 
 void http_answer_shown(struct http_api *api, struct http_request *r, uint64_t job, json_t *body,
@@ -150,6 +172,7 @@ void http_answer_slow(struct http_api *api)
         if (!p->keep)
             continue;
         answer_kept(api, p->req);
+        give_place_back(p);
         p->req = NULL;
         list_remove(&p->link);
     }
@@ -162,6 +185,7 @@ void http_answer_stop(struct http_api *api)
         struct pending *p = list_entry(l, struct pending, link);
         http_reply_error(p->req, 503, "stopping",
                          "The coordinator stops before this is on the disk: ask again later.");
+        give_place_back(p);
         p->req = NULL;
     }
 }

@@ -25,6 +25,7 @@ struct http_events {
     struct list listeners;
     struct list waiting; /* news; the oldest make room */
     size_t n_waiting;
+    uint64_t n_let_go;                /* of those, since others were told */
     bool asked;                       /* the commit comes back here */
     uint64_t n;                       /* sentences so far */
     json_t *log[HTTP_EVENTS_LOG_MAX]; /* ring: sentence n lies at (n - 1) % max */
@@ -74,6 +75,33 @@ static void tell(struct http_events *ev, const struct news *n)
         send_all(ev, n->event, json_incref(n->json));
 }
 
+static json_t *said(const char *text, const struct event *e)
+{
+    json_t *o = json_object();
+    http_json_put(o, "at", http_json_at((int64_t)clock_wall_ms()));
+    http_json_put(o, "job", http_json_id(e->job_id));
+    http_json_put(o, "task", http_json_id(e->task_id));
+    http_json_put(o, "worker", http_json_id(e->worker_id));
+    http_json_put(o, "text", http_json_text(text));
+    return o;
+}
+
+/* How many made room for those that were told now; last, for the log keeps the newest. */
+static void tell_let_go(struct http_events *ev)
+{
+    char text[160];
+    if (ev->n_let_go == 0)
+        return;
+    (void)snprintf(text, sizeof text,
+                   "%llu events before these are not told: more came than are kept while they "
+                   "waited for the disk of the data dir",
+                   (unsigned long long)ev->n_let_go);
+    const struct news n = {.event = "log", .json = said(text, &(struct event){.kind = EVENT_LOG})};
+    ev->n_let_go = 0;
+    tell(ev, &n);
+    json_decref(n.json);
+}
+
 /* What came while that commit was under way is of the next one. */
 static void tell_news(void *arg, int rc)
 {
@@ -84,6 +112,8 @@ static void tell_news(void *arg, int rc)
             tell(ev, n);
         news_free(n);
     }
+    if (rc == 0)
+        tell_let_go(ev);
     ev->asked = first(ev) != NULL;
     if (ev->asked)
         view_when_durable(ev->co, tell_news, ev);
@@ -93,8 +123,10 @@ static void tell_news(void *arg, int rc)
 static void tell_later(struct http_events *ev, const char *event, json_t *takes)
 {
     struct news *n = mem_alloc(sizeof *n);
-    if (ev->n_waiting == HTTP_EVENTS_WAITING_MAX)
+    if (ev->n_waiting == HTTP_EVENTS_WAITING_MAX) {
         news_free(take_first(ev));
+        ev->n_let_go++;
+    }
     *n = (struct news){.commit = view_next_commit(ev->co), .event = event, .json = takes};
     list_push(&ev->waiting, &n->link);
     ev->n_waiting++;
@@ -159,13 +191,7 @@ static void keep_sentence(struct http_events *ev, const struct event *e)
     char text[512];
     if (!sentence(ev, e, text, sizeof text))
         return;
-    json_t *o = json_object();
-    http_json_put(o, "at", http_json_at((int64_t)clock_wall_ms()));
-    http_json_put(o, "job", http_json_id(e->job_id));
-    http_json_put(o, "task", http_json_id(e->task_id));
-    http_json_put(o, "worker", http_json_id(e->worker_id));
-    http_json_put(o, "text", http_json_text(text));
-    tell_later(ev, "log", o);
+    tell_later(ev, "log", said(text, e));
 }
 
 static json_t *with_job(json_t *o, uint64_t job_id)

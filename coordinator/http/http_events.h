@@ -14,8 +14,10 @@ struct coordinator;
 struct http_events;
 struct http_request;
 
-#define HTTP_EVENTS_LOG_MAX 200      /* sentences kept */
-#define HTTP_EVENTS_WAITING_MAX 1024 /* told after the next commit; the oldest make room */
+#define HTTP_EVENTS_LOG_MAX 200 /* sentences kept */
+#define HTTP_EVENTS_WAITING_MAX                                                                    \
+    1024 /* told after the next commit; the oldest make                                            \
+          * room, and a sentence says how many */
 
 int http_events_new(struct coordinator *co, struct http_events **ret, struct err *err);
 /* Ends the streams. */

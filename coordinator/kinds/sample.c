@@ -210,35 +210,32 @@ static bool answer_velocity(struct coordinator *co, struct poll *p, bool last)
     return true;
 }
 
-void sample_evaluate(struct coordinator *co, struct worker *w, struct rpc_request *req,
-                     const Skerry__V1__EvaluateRequest *m)
+int sample_evaluate(struct coordinator *co, struct worker *w, struct rpc_request *req,
+                    const Skerry__V1__EvaluateRequest *m, struct err *err)
 {
-    struct err err = {0};
     struct blob_ref input = {0};
-    const struct task *parent = leased(co, w, m->task_id, m->attempt, &err), *t = NULL;
+    const struct task *parent = leased(co, w, m->task_id, m->attempt, err), *t = NULL;
     struct job *j = parent ? state_job(&co->state, parent->job_id) : NULL;
-    int rc = j == NULL ? err.code : 0;
+    int rc = j == NULL ? -ERR_STALE : 0;
     if (rc == 0 &&
         (m->path >= j->comp.n_paths || j->comp.paths[m->path].network != 0 || !parent->draw.remote))
-        rc =
-            err_set(&err, -EINVAL, "path %u is not of a mixture that is sampled remotely", m->path);
+        rc = err_set(err, -EINVAL, "path %u is not of a mixture that is sampled remotely", m->path);
     if (rc == 0)
-        rc = result_blob(co, m->input, "the input", &input, &err);
+        rc = result_blob(co, m->input, "the input", &input, err);
     if (rc == 0) {
         t = find(co, parent->id, m->path, &input);
         if (t == NULL && (t = make(co, j, parent, m->path, &input)) == NULL)
-            rc = err_set(&err, -EAGAIN, "too many tasks are open");
+            rc = err_set(err, -EAGAIN, "too many tasks are open");
     }
-    if (rc < 0) {
-        rpc_fail(req, rc, rc == -EAGAIN, 1000, "%s", err.msg);
-        return;
-    }
+    if (rc < 0)
+        return rc;
     task_memory(parent)->progress_ms = core_now(co);
     struct poll *p = poll_add(co, req, m->wait_ms, answer_velocity);
     p->worker_id = w->id;
     p->task_id = parent->id;
     p->attempt = parent->attempt;
     p->velocity = t->id;
+    return 0;
 }
 
 void sample_turn(struct coordinator *co)

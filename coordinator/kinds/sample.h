@@ -9,9 +9,9 @@ extern const struct kind kind_sample, kind_velocity;
 /* Text as it is generated. */
 int sample_stream(struct coordinator *co, struct worker *w, const Skerry__V1__StreamRequest *m,
                   struct err *err);
-/* Has x_t evaluated by a path elsewhere: answers req, now or later. */
-void sample_evaluate(struct coordinator *co, struct worker *w, struct rpc_request *req,
-                     const Skerry__V1__EvaluateRequest *m);
+/* Has x_t evaluated by a path elsewhere: answers req later, or (negative) the caller does. */
+int sample_evaluate(struct coordinator *co, struct worker *w, struct rpc_request *req,
+                    const Skerry__V1__EvaluateRequest *m, struct err *err);
 /* VELOCITY tasks whose sampler has ended are cancelled and forgotten.  Once in each turn. */
 void sample_turn(struct coordinator *co);
 

@@ -351,17 +351,15 @@ static bool answer_version(struct coordinator *co, struct poll *p, bool last)
     return true;
 }
 
-void train_version(struct coordinator *co, struct worker *w, struct rpc_request *req,
-                   const Skerry__V1__VersionRequest *m)
+int train_version(struct coordinator *co, struct worker *w, struct rpc_request *req,
+                  const Skerry__V1__VersionRequest *m, struct err *err)
 {
     const struct task *t = state_task(&co->state, m->task_id);
     struct job *j = t ? state_job(&co->state, t->job_id) : NULL;
     const struct module_rec *module = j ? job_module(j, m->module_id) : NULL;
-    if (module == NULL || t->kind != TASK_TRAIN || !query_crosses(j, t->path, module)) {
-        rpc_fail(req, -EINVAL, false, 0, "module %llu is not on the path of task %llu",
-                 (unsigned long long)m->module_id, (unsigned long long)m->task_id);
-        return;
-    }
+    if (module == NULL || t->kind != TASK_TRAIN || !query_crosses(j, t->path, module))
+        return err_set(err, -EINVAL, "module %llu is not on the path of task %llu",
+                       (unsigned long long)m->module_id, (unsigned long long)m->task_id);
     struct poll *p = poll_add(co, req, m->wait_ms, answer_version);
     p->worker_id = w->id;
     p->task_id = m->task_id;
@@ -369,6 +367,7 @@ void train_version(struct coordinator *co, struct worker *w, struct rpc_request 
     p->module_id = m->module_id;
     p->version = m->version;
     p->held = m->held;
+    return 0;
 }
 
 /* The replica's last worker has its moments and error feedback. */

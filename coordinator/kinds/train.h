@@ -7,8 +7,8 @@
 extern const struct kind kind_train;
 
 /* The next version of a module, for a phase that goes on: answers req when it is there, when
- * nobody works on it, or in the end. */
-void train_version(struct coordinator *co, struct worker *w, struct rpc_request *req,
-                   const Skerry__V1__VersionRequest *m);
+ * nobody works on it, or in the end; negative: the caller answers. */
+int train_version(struct coordinator *co, struct worker *w, struct rpc_request *req,
+                  const Skerry__V1__VersionRequest *m, struct err *err);
 
 #endif

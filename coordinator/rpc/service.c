@@ -35,42 +35,71 @@ static void refuse(struct rpc_request *req, const struct err *err)
 
 static void refuse_send(struct coordinator *co, struct reply *r)
 {
-    rpc_fail(r->req, r->code, false, r->attempt, "%s", r->text);
+    rpc_fail(r->req, r->code, r->flag, r->attempt, "%s", r->text);
 }
 
-/* Refuses for good for what the state says, once that is durable; for now, or while nothing can be
- * made durable, at once. */
-static void refuse_later(struct coordinator *co, struct rpc_request *req, const struct err *err,
-                         uint32_t retry_after_ms)
+/* Refuses for what the state says, once that is durable; while nothing can be made durable, at
+ * once. */
+static void refuse_durably(struct coordinator *co, struct rpc_request *req, int code,
+                           bool retryable, uint32_t retry_after_ms, const char *why)
 {
-    if (may_pass(err->code) || core_writable(co, NULL) < 0) {
-        rpc_fail(req, err->code, may_pass(err->code), retry_after_ms, "%s", err->msg);
+    if (core_writable(co, NULL) < 0) {
+        rpc_fail(req, code, retryable, retry_after_ms, "%s", why);
         return;
     }
     struct reply *r = core_reply_later(co, req, refuse_send);
-    r->code = err->code;
+    r->code = code;
+    r->flag = retryable;
     r->attempt = retry_after_ms;
-    (void)str_copy(r->text, sizeof(r->text), err->msg);
+    (void)str_copy(r->text, sizeof(r->text), why);
     core_gather(co);
+}
+
+/* The same for good; for now at once. */
+static void refuse_later(struct coordinator *co, struct rpc_request *req, const struct err *err,
+                         uint32_t retry_after_ms)
+{
+    if (may_pass(err->code))
+        rpc_fail(req, err->code, true, retry_after_ms, "%s", err->msg);
+    else
+        refuse_durably(co, req, err->code, false, retry_after_ms, err->msg);
+}
+
+/* Who has joined on this connection, by number; 0: nobody. */
+static uint64_t joined_on(struct rpc_request *req)
+{
+    struct rpc_peer *peer = rpc_request_peer(req);
+    return peer ? (uint64_t)(uintptr_t)rpc_peer_user(peer) : 0;
 }
 
 /* The worker that joined on this connection. */
 static const struct worker *worker_of(struct coordinator *co, struct rpc_request *req)
 {
-    struct rpc_peer *peer = rpc_request_peer(req);
-    uint64_t id = peer ? (uint64_t)(uintptr_t)rpc_peer_user(peer) : 0;
+    const struct worker *w = state_worker(&co->state, joined_on(req));
+    return w != NULL && w->state == WORKER_HERE && w->peer == rpc_request_peer(req) ? w : NULL;
+}
+
+/* Is it durable that the worker of this connection, which worker_of() does not find, is gone? */
+static bool gone_durably(const struct coordinator *co, struct rpc_request *req)
+{
+    const uint64_t id = joined_on(req);
     const struct worker *w = state_worker(&co->state, id);
-    return w != NULL && w->state == WORKER_HERE && w->peer == peer ? w : NULL;
+    if (w != NULL)
+        return core_row_durable(co, &w->row);
+    return id == 0 || (co->state.workers_gone.n == 0 && !co->writing);
 }
 
 /* The same, or the request is answered: JOIN first. */
 static struct worker *need_worker(struct coordinator *co, struct rpc_request *req)
 {
+    static const char why[] = "this worker is not known here (any more): join again";
     struct worker *w = state_edit_worker(&co->state, worker_of(co, req));
-    if (w == NULL)
-        rpc_fail(req, -ERR_STALE, true, 0, "this worker is not known here (any more): join again");
-    else
+    if (w != NULL)
         member_heard(co, w);
+    else if (gone_durably(co, req))
+        rpc_fail(req, -ERR_STALE, true, 0, "%s", why);
+    else
+        refuse_durably(co, req, -ERR_STALE, true, 0, why);
     return w;
 }
 
@@ -357,7 +386,7 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
     struct worker *w = worker_memory(worker_of(co, req));
     if (w == NULL) {
         Skerry__V1__HeartbeatReply reply = SKERRY__V1__HEARTBEAT_REPLY__INIT;
-        reply.rejoin = true;
+        reply.rejoin = gone_durably(co, req);
         rpc_reply(req, &reply.base);
         return;
     }
@@ -540,7 +569,7 @@ static void on_stream(void *arg, struct rpc_request *req, const ProtobufCMessage
         return;
     int rc = sample_stream(co, w, (const Skerry__V1__StreamRequest *)(const void *)msg, &err);
     if (rc < 0)
-        rpc_fail(req, rc, false, 0, "%s", err.msg);
+        refuse_later(co, req, &err, 0);
     else
         rpc_reply(req, &reply.base);
 }
@@ -548,17 +577,22 @@ static void on_stream(void *arg, struct rpc_request *req, const ProtobufCMessage
 static void on_evaluate(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
 {
     struct coordinator *co = arg;
+    struct err err = {0};
     struct worker *w = need_writer(co, req);
-    if (w != NULL)
-        sample_evaluate(co, w, req, (const Skerry__V1__EvaluateRequest *)(const void *)msg);
+    if (w != NULL &&
+        sample_evaluate(co, w, req, (const Skerry__V1__EvaluateRequest *)(const void *)msg, &err) <
+            0)
+        refuse_later(co, req, &err, RETRY_AFTER_MS);
 }
 
 static void on_version(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
 {
     struct coordinator *co = arg;
+    struct err err = {0};
     struct worker *w = need_worker(co, req);
-    if (w != NULL)
-        train_version(co, w, req, (const Skerry__V1__VersionRequest *)(const void *)msg);
+    if (w != NULL &&
+        train_version(co, w, req, (const Skerry__V1__VersionRequest *)(const void *)msg, &err) < 0)
+        refuse_later(co, req, &err, 0);
 }
 
 #define METHOD(name_, handler_, type_)                                                             \

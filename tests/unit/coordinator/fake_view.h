@@ -18,6 +18,11 @@ static struct {
     void *durable_arg;
     bool behind; /* what is shown is not durable: the callback that waits for that */
     durable_fn shown;
+    struct {
+        durable_fn fn;
+        void *arg;
+    } shown_before[128]; /* others that wait for the same */
+    size_t n_shown_before;
     void *shown_arg;
     uint64_t next, done; /* commits */
     uint64_t writing_ms;
@@ -411,6 +416,10 @@ bool view_when_shown(struct coordinator *co, uint64_t job_id, durable_fn fn, voi
 {
     if (!fake.behind)
         return false;
+    if (fake.shown != NULL) {
+        fake.shown_before[fake.n_shown_before].fn = fake.shown;
+        fake.shown_before[fake.n_shown_before++].arg = fake.shown_arg;
+    }
     fake.shown = fn;
     fake.shown_arg = arg;
     return true;

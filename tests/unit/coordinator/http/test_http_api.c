@@ -14,6 +14,7 @@
 #include "common/data/dataset.h"
 #include "common/net/token.h"
 #include "coordinator/http/http_api.h"
+#include "coordinator/http/http_events.h"
 #include "coordinator/http/http_session.h"
 #include "tests/unit/coordinator/fake_view.h"
 #include "tests/unit/coordinator/http/client.h"
@@ -390,6 +391,23 @@ static void test_events_of_the_next_commit(void **state)
     assert_null(fake.durable);
 }
 
+/* Those that made room for newer ones while nothing could be written are counted, once. */
+static void test_events_that_made_room(void **state)
+{
+    static struct answer log;
+    fake.next = fake.done = 1;
+    for (int i = 0; i < HTTP_EVENTS_WAITING_MAX + 7; i++)
+        fire(EVENT_LOG, "something", NULL);
+    commit();
+    ask(&log, "GET", "/v1/log", BEARER, "");
+    expect(&log, 200, "\"7 events before these are not told");
+    for (int i = 0; i < HTTP_EVENTS_LOG_MAX; i++)
+        fire(EVENT_LOG, "something", NULL);
+    commit();
+    ask(&log, "GET", "/v1/log", BEARER, "");
+    assert_null(strstr(log.text, "are not told"));
+}
+
 /* ---- what is shown, while a commit is under way ----------------------------- */
 
 static void shown(int rc)
@@ -398,6 +416,9 @@ static void shown(int rc)
     fake.shown = NULL;
     fake.behind = false;
     assert_non_null(fn);
+    for (; fake.n_shown_before > 0; fake.n_shown_before--)
+        fake.shown_before[fake.n_shown_before - 1].fn(
+            fake.shown_before[fake.n_shown_before - 1].arg, rc);
     fn(fake.shown_arg, rc);
 }
 
@@ -459,6 +480,42 @@ static void test_reading_after_a_failure(void **state)
     wait_for(&a, NULL);
     close(a.fd);
     expect(&a, 503, "cannot write its state");
+}
+
+/* As many as wait have places; the others are told to come again, and a command still waits. */
+static void test_places_for_reading(void **state)
+{
+    enum { PLACES = 64 };
+    static struct answer a[PLACES], more, command;
+    for (int i = 0; i < PLACES; i++) {
+        fake.behind = true;
+        const size_t before = fake.n_shown_before;
+        send_request(&a[i], "GET", i % 2 ? "/v1/jobs/7" : "/v1/tasks", BEARER, "");
+        for (uint64_t until = clock_now_ms() + DEADLINE_MS; clock_now_ms() < until;) {
+            pump(&a[i]);
+            if (i == 0 ? fake.shown != NULL : fake.n_shown_before > before)
+                break;
+        }
+    }
+    ask(&more, "GET", "/v1/jobs", BEARER, "");
+    expect(&more, 503, "wait for a commit");
+    expect(&more, 503, "Retry-After: 1");
+    send_request(&command, "POST", "/v1/jobs/7/cancel", BEARER, "{}");
+    for (uint64_t until = clock_now_ms() + DEADLINE_MS; fake.durable == NULL;) {
+        assert_true(clock_now_ms() < until);
+        pump(&command);
+    }
+    shown(0);
+    for (int i = 0; i < PLACES; i++) {
+        wait_for(&a[i], NULL);
+        close(a[i].fd);
+        expect(&a[i], 200, "\"id\"");
+    }
+    commit();
+    wait_for(&command, NULL);
+    close(command.fd);
+    ask(&more, "GET", "/v1/jobs", BEARER, ""); /* the places are free again */
+    expect(&more, 200, "\"id\":7");
 }
 
 /* A refusal for what was asked, not for what the state says, does not wait. */
@@ -536,6 +593,8 @@ int main(void)
         TEST(test_reading_after_a_failure),
         TEST(test_refusals_at_once),
         TEST(test_status_of_a_slow_commit),
+        TEST(test_events_that_made_room),
+        TEST(test_places_for_reading),
         TEST(test_events),
         TEST(test_metrics_after),
     };
