@@ -622,10 +622,12 @@ static void stored_now(const struct blob_id *id)
     s->at_s = (int64_t)(sim_now_ms() / 1000);
 }
 
+/* What came over HTTP is as old as the first look at it. */
 static void set_time(const struct blob_id *id, struct blob_stat *st)
 {
-    const struct stored *s = find_stored(id);
-    st->touched_s = s != NULL ? s->at_s : 0;
+    if (find_stored(id) == NULL)
+        stored_now(id);
+    st->touched_s = find_stored(id)->at_s;
 }
 
 static int b_stat(struct blobstore *s, const struct blob_id *id, struct blob_stat *ret,

@@ -1,24 +1,411 @@
-/* Nobody asks over HTTP: in place of common/net/http and coordinator/http. */
-#include "common/base/base.h"
-#include "common/net/http/blob_http.h"
-#include "common/net/http/http_server.h"
-#include "coordinator/http/http_api.h"
-#include "coordinator/http/http_session.h"
+#include "tests/sim/http.h"
 
-struct http_server {
-    int unused;
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/net/http/http_impl.h"
+#include "tests/sim/disk.h"
+#include "tests/sim/sim.h"
+#include "tests/sim/world.h"
+
+#define WAY_MS 30
+#define PAIRS_MAX 8
+#define PIECES 3 /* of a body, about */
+
+struct pair {
+    char *name, *value;
 };
 
-struct http_api {
-    int unused;
+/* libmicrohttpd's connection, with the one who asks. */
+struct MHD_Connection {
+    struct list link; /* of those that the server has */
+    struct http_request *req;
+    struct http_conn conn;
+    union MHD_ConnectionInfo info;
+    char *method, *path, *body;
+    struct pair query[PAIRS_MAX], headers[2];
+    size_t n_query, n_headers, len, at;
+    bool suspended;
+    struct http_call *call;
 };
+
+/* The one who asks: outlives the connection. */
+struct http_call {
+    struct http_call *next;
+    struct MHD_Connection *c; /* NULL: it is closed */
+    http_said_fn said;
+    void *arg;
+    bool here;
+};
+
+struct MHD_Response {
+    char *body;
+    size_t len;
+    uint64_t have;
+    MHD_ContentReaderCallback read; /* of a stream */
+    void *arg;
+    unsigned held;
+};
+
+static struct {
+    struct http_server *server;
+    struct list conns;
+    struct http_call *calls;
+} http;
+
+/* ---- what libmicrohttpd gives to http_request.c ------------------------------ */
+
+const union MHD_ConnectionInfo *MHD_get_connection_info(struct MHD_Connection *c,
+                                                        enum MHD_ConnectionInfoType type, ...)
+{
+    c->info.socket_context = &c->conn;
+    return &c->info;
+}
+
+static const char *find(const struct pair *list, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcasecmp(list[i].name, name) == 0)
+            return list[i].value;
+    return NULL;
+}
+
+const char *MHD_lookup_connection_value(struct MHD_Connection *c, enum MHD_ValueKind kind,
+                                        const char *key)
+{
+    if (kind == MHD_GET_ARGUMENT_KIND)
+        return find(c->query, c->n_query, key);
+    return kind == MHD_HEADER_KIND ? find(c->headers, c->n_headers, key) : NULL;
+}
+
+static struct MHD_Response *response_new(const void *data, size_t len)
+{
+    struct MHD_Response *r = mem_alloc(sizeof(*r));
+    r->body = memcpy(mem_alloc(len + 1), data != NULL ? data : "", len);
+    r->len = len;
+    r->held = 1;
+    return r;
+}
+
+struct MHD_Response *MHD_create_response_from_buffer(size_t size, void *buffer,
+                                                     enum MHD_ResponseMemoryMode mode)
+{
+    struct MHD_Response *r = response_new(buffer, size);
+    if (mode == MHD_RESPMEM_MUST_FREE)
+        free(buffer);
+    return r;
+}
+
+struct MHD_Response *MHD_create_response_from_fd_at_offset64(uint64_t size, int fd, uint64_t offset)
+{
+    char *data = mem_alloc(size + 1);
+    if (pread(fd, data, size, (off_t)offset) != (ssize_t)size)
+        sim_fail("a blob cannot be read as it is sent");
+    struct MHD_Response *r = response_new(data, size);
+    mem_free(data);
+    (void)close(fd);
+    return r;
+}
+
+struct MHD_Response *MHD_create_response_from_callback(uint64_t size, size_t block_size,
+                                                       MHD_ContentReaderCallback crc, void *crc_cls,
+                                                       MHD_ContentReaderFreeCallback crfc)
+{
+    struct MHD_Response *r = response_new(NULL, 0);
+    r->read = crc;
+    r->arg = crc_cls;
+    return r;
+}
+
+enum MHD_Result MHD_add_response_header(struct MHD_Response *response, const char *header,
+                                        const char *content)
+{
+    unsigned long long last;
+    if (strcmp(header, "Range") == 0 && sscanf(content, "bytes=0-%llu", &last) == 1)
+        response->have = last + 1;
+    return MHD_YES;
+}
+
+void MHD_destroy_response(struct MHD_Response *response)
+{
+    if (--response->held > 0)
+        return;
+    mem_free(response->body);
+    mem_free(response);
+}
+
+void MHD_suspend_connection(struct MHD_Connection *c)
+{
+    c->suspended = true;
+}
+
+void MHD_resume_connection(struct MHD_Connection *c)
+{
+    c->suspended = false;
+}
+
+/* ---- the way back -------------------------------------------------------------- */
+
+struct packet {
+    struct http_call *call;
+    struct http_said said;
+    char body[];
+};
+
+static void come_back(void *arg)
+{
+    struct packet *p = arg;
+    if (p->call->here) {
+        p->call->here = p->call->c != NULL && p->said.status != 0; /* a stream goes on */
+        p->call->said(p->call->arg, &p->said);
+    }
+    mem_free(p);
+}
+
+static void say(struct http_call *call, unsigned status, const char *body, size_t len,
+                uint64_t have)
+{
+    struct packet *p = mem_alloc(sizeof(*p) + len + 1);
+    p->call = call;
+    memcpy(p->body, body, len);
+    p->said = (struct http_said){status, p->body, len, have, world_writes()};
+    (void)sim_in(sim_below(WAY_MS), come_back, p);
+}
+
+static void cut(struct http_call *call)
+{
+    say(call, 0, "", 0, 0);
+}
+
+static void drop_pairs(struct pair *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        mem_free(list[i].name);
+        mem_free(list[i].value);
+    }
+}
+
+/* The server is through with it. */
+static void complete(struct MHD_Connection *c)
+{
+    struct http_request *r = c->req;
+    list_remove(&c->link);
+    c->call->c = NULL;
+    if (r != NULL) {
+        r->connection = NULL;
+        r->conn = NULL;
+        if (r->sink_open)
+            r->route->upload->abort(r->route->arg, r, r->sink);
+        r->sink_open = false;
+        if (r->stream != NULL)
+            http_stream_gone(r->stream);
+        http_request_maybe_free(r);
+    }
+    drop_pairs(c->query, c->n_query);
+    drop_pairs(c->headers, c->n_headers);
+    mem_free(c->method);
+    mem_free(c->path);
+    mem_free(c->body);
+    mem_free(c);
+}
+
+static void send_stream(struct MHD_Connection *c)
+{
+    const struct MHD_Response *r = c->req->response;
+    char text[4096];
+    for (ssize_t n; (n = r->read(r->arg, 0, text, sizeof(text))) != 0;) {
+        if (n < 0) {
+            cut(c->call);
+            MHD_destroy_response(c->req->response);
+            c->req->response = NULL;
+            complete(c);
+            return;
+        }
+        if (!disk_crashed())
+            say(c->call, 200, text, (size_t)n, 0);
+    }
+}
+
+/* Whoever has an answer gets it. */
+static void settle(struct MHD_Connection *c)
+{
+    struct http_request *r = c->req;
+    struct MHD_Response *response = r->response;
+    if (response == NULL || c->suspended)
+        return;
+    if (r->stream != NULL) {
+        send_stream(c);
+        return;
+    }
+    r->response = NULL;
+    const unsigned status = r->status;
+    struct http_call *call = c->call;
+    complete(c);
+    if (!disk_crashed())
+        say(call, status, response->body, response->len, response->have);
+    MHD_destroy_response(response);
+}
+
+static void settle_all(void *arg)
+{
+    for (struct list *l = http.conns.next, *next; http.server != NULL && l != &http.conns;
+         l = next) {
+        struct MHD_Connection *c = list_entry(l, struct MHD_Connection, link);
+        next = l->next;
+        if (c->req != NULL)
+            settle(c);
+    }
+}
+
+static void kick(struct http_server *s)
+{
+    (void)sim_in(0, settle_all, NULL);
+}
+
+/* ---- the way there --------------------------------------------------------------- */
+
+static void handle(struct MHD_Connection *c)
+{
+    struct http_request *r = c->req;
+    const struct http_route *t = r->route;
+    r->sink_open = false;
+    r->in_callback = r->held = true;
+    t->handle(t->arg != NULL ? t->arg : r->server->o.arg, r);
+    r->in_callback = false;
+    if (r->response != NULL) {
+        settle(c);
+        return;
+    }
+    r->suspended = true;
+    MHD_suspend_connection(c);
+}
+
+static void take_piece(void *arg)
+{
+    struct http_call *call = arg;
+    struct MHD_Connection *c = call->c;
+    if (c == NULL || c->req == NULL)
+        return;
+    struct http_request *r = c->req;
+    const struct http_upload *u = r->route->upload;
+    if (u != NULL && sim_chance(30)) {
+        complete(c);
+        cut(call);
+        return;
+    }
+    size_t n = 1 + sim_below(c->len / PIECES + 1);
+    n = n < c->len - c->at ? n : c->len - c->at;
+    if (n == 0) {
+        handle(c);
+        return;
+    }
+    const int rc = u != NULL ? u->data(r->route->arg, r, r->sink, c->body + c->at, n)
+                             : buf_append(&r->body, c->body + c->at, n);
+    c->at = rc < 0 ? c->len : c->at + n; /* a body that is not wanted is not read */
+    (void)sim_in(sim_below(WAY_MS), take_piece, call);
+}
+
+static void arrive(void *arg)
+{
+    struct http_call *call = arg;
+    struct MHD_Connection *c = call->c;
+    if (c == NULL)
+        return;
+    struct http_server *s = http.server;
+    struct http_request *r = c->req = http_request_new(s, c, c->path, c->method);
+    r->in_callback = r->held = true;
+    if (http_request_route(r) == 0) {
+        const struct http_upload *u = r->route->upload;
+        if (u == NULL || u->begin(r->route->arg, r, &r->sink) == 0)
+            r->held = false;
+        r->sink_open = u != NULL && !r->held;
+    }
+    r->in_callback = false;
+    if (r->response != NULL)
+        settle(c);
+    else
+        (void)sim_in(0, take_piece, call);
+}
+
+/* "a=b&c=d" */
+static void take_query(struct MHD_Connection *c, const char *text)
+{
+    while (text != NULL && *text != '\0' && c->n_query < PAIRS_MAX) {
+        const size_t n = strcspn(text, "&"), eq = strcspn(text, "=&");
+        struct pair *p = &c->query[c->n_query++];
+        p->name = str_printf("%.*s", (int)eq, text);
+        p->value = str_printf("%.*s", (int)(n > eq ? n - eq - 1 : 0), text + eq + (n > eq));
+        text += n + (text[n] == '&');
+    }
+}
+
+struct http_call *http_ask(const struct http_ask *a, http_said_fn said, void *arg)
+{
+    if (http.server == NULL || disk_crashed())
+        return NULL;
+    struct http_call *call = mem_alloc(sizeof(*call));
+    struct MHD_Connection *c = mem_alloc(sizeof(*c));
+    const size_t path = strcspn(a->target, "?");
+    *call = (struct http_call){http.calls, c, said, arg, true};
+    http.calls = call;
+    c->call = call;
+    c->method = str_dup(a->method);
+    c->path = str_printf("%.*s", (int)path, a->target);
+    take_query(c, a->target[path] == '?' ? a->target + path + 1 : NULL);
+    if (a->bearer != NULL)
+        c->headers[c->n_headers++] =
+            (struct pair){str_dup("Authorization"), str_printf("Bearer %s", a->bearer)};
+    if (a->range != NULL)
+        c->headers[c->n_headers++] = (struct pair){str_dup("Content-Range"), str_dup(a->range)};
+    c->body = memcpy(mem_alloc(a->len + 1), a->len > 0 ? a->body : "", a->len);
+    c->len = a->len;
+    c->conn.fd = -1;
+    list_init(&c->conn.stranger.link);
+    list_init(&c->link);
+    list_push(&http.conns, &c->link);
+    (void)sim_in(sim_below(WAY_MS), arrive, call);
+    return call;
+}
+
+/* libmicrohttpd does not look at a connection that waits for its answer. */
+static void close_conn(struct MHD_Connection *c)
+{
+    if (c->req == NULL || !c->suspended || c->req->stream != NULL)
+        complete(c);
+}
+
+void http_hang_up(struct http_call *c)
+{
+    if (c == NULL)
+        return;
+    c->here = false;
+    if (c->c != NULL)
+        close_conn(c->c);
+}
+
+/* ---- the server -------------------------------------------------------------------- */
 
 int http_server_open(struct loop *loop, const struct http_server_options *o,
                      struct http_server **ret, struct err *err)
 {
-    static struct http_server s;
-    *ret = &s;
+    struct http_server *s = mem_alloc(sizeof(*s));
+    s->loop = loop;
+    s->o = *o;
+    s->o.max_streams = 4;
+    s->o.max_stream_bytes = 256 * 1024;
+    s->kick = kick;
+    list_init(&s->requests);
+    list_init(&s->streams);
+    list_init(&http.conns);
+    strangers_init(&s->strangers, 8, 8);
+    *ret = http.server = s;
     return 0;
+}
+
+void http_server_routes(struct http_server *s, const struct http_route *routes, unsigned count)
+{
+    s->groups[s->group_count].routes = routes;
+    s->groups[s->group_count++].count = count;
 }
 
 uint16_t http_server_port(const struct http_server *s)
@@ -26,61 +413,43 @@ uint16_t http_server_port(const struct http_server *s)
     return 7001;
 }
 
+struct http_counters http_server_counters(const struct http_server *s)
+{
+    return s->counters;
+}
+
 void http_server_cut(struct http_server *s, uint64_t holder)
 {
+    for (struct list *l = http.conns.next, *next; l != &http.conns; l = next) {
+        struct MHD_Connection *c = list_entry(l, struct MHD_Connection, link);
+        next = l->next;
+        if (c->conn.holder != holder || c->req == NULL || c->req->in_callback)
+            continue;
+        cut(c->call);
+        close_conn(c);
+    }
 }
 
 void http_server_close(struct http_server *s)
 {
+    if (s == NULL)
+        return;
+    while (!list_empty(&http.conns)) {
+        struct MHD_Connection *c = list_entry(http.conns.next, struct MHD_Connection, link);
+        cut(c->call);
+        complete(c);
+    }
+    for (struct list *l; (l = list_pop(&s->requests)) != NULL;)
+        list_entry(l, struct http_request, link)->server = NULL; /* handlers hold them */
+    http.server = NULL;
+    mem_free(s);
 }
 
-int blob_http_open(struct http_server *server, const struct blob_http_options *o,
-                   struct blob_http **ret, struct err *err)
+void http_end(void)
 {
-    return 0;
-}
-
-void blob_http_close(struct blob_http *b)
-{
-}
-
-void blob_http_ticket(const struct blob_http *b, enum ticket_method method,
-                      const struct blob_id *id, uint64_t max_bytes, uint64_t holder,
-                      char ret_path[TICKET_PATH_MAX])
-{
-    (void)snprintf(ret_path, TICKET_PATH_MAX, "/");
-}
-
-struct blob_http_counters blob_http_counters(const struct blob_http *b)
-{
-    return (struct blob_http_counters){0};
-}
-
-int http_api_open(const struct http_api_options *o, struct http_api **ret, struct err *err)
-{
-    static struct http_api api;
-    *ret = &api;
-    return 0;
-}
-
-void http_api_slow(struct http_api *api)
-{
-}
-
-void http_api_close(struct http_api *api)
-{
-}
-
-struct http_sessions *http_sessions_new(const char *path)
-{
-    return NULL;
-}
-
-void http_sessions_free(struct http_sessions *s)
-{
-}
-
-uint64_t http_session_holder(struct http_sessions *s, const char *id)
-{
-    return 0;
+    for (struct http_call *c = http.calls, *next; c != NULL; c = next) {
+        next = c->next;
+        mem_free(c);
+    }
+    http.calls = NULL;
 }

@@ -6,13 +6,14 @@
 #include "common/net/token.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/sim.h"
+#include "tests/sim/world.h"
 
 #define WAY_MS 20       /* that a message takes at most */
 #define SLOW_WAY_MS 800 /* and now and then */
 #define IDLE_MS 60000   /* that a silent peer is kept */
 
 struct rpc_claim {
-    const uint8_t *key;
+    const uint8_t *key, *verifier;
 };
 
 struct rpc_peer {
@@ -275,10 +276,9 @@ const uint8_t *rpc_claim_key(const struct rpc_claim *c)
     return c->key;
 }
 
-/* Whoever dials knows the token. */
 bool rpc_claim_proves(const struct rpc_claim *c, const uint8_t secret[KEYS_SECRET_BYTES])
 {
-    return true;
+    return memcmp(c->verifier, secret, KEYS_SECRET_BYTES) == 0;
 }
 
 /* ---- cuts ------------------------------------------------------------------ */
@@ -339,13 +339,16 @@ static void opened(void *arg)
         c->client.on_open(c->client.arg);
 }
 
-struct net_conn *net_dial(const struct net_client *client)
+struct net_conn *net_dial(const struct net_client *client, bool *ret_refused)
 {
-    const struct rpc_claim claim = {client->key};
+    const struct rpc_claim claim = {client->key, world_token()}; /* whoever dials knows it */
     struct err err = {0};
     uint64_t token = 0;
-    if (net.server == NULL || disk_crashed() ||
-        net.server->o.authenticate(net.server->o.arg, &claim, &token, &err) != TOKEN_ROLE_WORKER)
+    if (net.server == NULL || disk_crashed())
+        return NULL;
+    *ret_refused =
+        net.server->o.authenticate(net.server->o.arg, &claim, &token, &err) != TOKEN_ROLE_WORKER;
+    if (*ret_refused)
         return NULL;
     struct net_conn *c = mem_alloc(sizeof(*c));
     c->client = *client;

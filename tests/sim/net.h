@@ -31,8 +31,8 @@ struct net_client {
     void (*on_closed)(void *arg); /* the connection is gone; net_close() does not call it */
 };
 
-/* NULL: nobody listens, or lets it in. */
-struct net_conn *net_dial(const struct net_client *c);
+/* NULL: nobody listens, or (*ret_refused) lets it in. */
+struct net_conn *net_dial(const struct net_client *c, bool *ret_refused);
 void net_send(struct net_conn *c, uint16_t method, uint64_t call, const ProtobufCMessage *msg);
 /* Its process has ended, or its machine is gone: then the coordinator does not hear of it. */
 void net_close(struct net_conn *c, bool silently);

@@ -4,8 +4,10 @@
 
 #include "common/base/hash.h"
 #include "coordinator/job/query.h"
+#include "coordinator/state/access.h"
 #include "coordinator/state/blobs.h"
 #include "coordinator/state/core.h"
+#include "coordinator/view/view.h"
 #include "tests/sim/sim.h"
 
 #define NO_ATTEMPT UINT32_MAX
@@ -36,6 +38,14 @@ struct promise {
     enum job_state ended; /* as it was committed; UNSPECIFIED: not */
 };
 
+/* What was read of something that has a number: the figure does not fall. */
+enum shown_as { SHOWN_JOB, SHOWN_TASK, SHOWN_MODULE, SHOWN_REVOKED_WORKER, SHOWN_REVOKED_TOKEN };
+
+struct shown {
+    enum shown_as as;
+    uint64_t id, figure;
+};
+
 /* A growing array of any of them. */
 struct table {
     void *list;
@@ -43,7 +53,7 @@ struct table {
 };
 
 static struct {
-    struct table results, versions, told, promises;
+    struct table results, versions, told, promises, shown;
 } oracle;
 
 static struct oracle_figures figures;
@@ -74,6 +84,7 @@ void oracle_end(void)
     mem_free(oracle.versions.list);
     mem_free(oracle.told.list);
     mem_free(oracle.promises.list);
+    mem_free(oracle.shown.list);
 }
 
 struct oracle_figures oracle_figures(void)
@@ -167,6 +178,67 @@ void oracle_cancelled(uint64_t job)
     p->cancelled |= p->job == job;
 }
 
+static const struct shown *find_shown(enum shown_as as, uint64_t id)
+{
+    EACH(shown, x, oracle.shown)
+    if (x->as == as && x->id == id)
+        return x;
+    return NULL;
+}
+
+static void note_shown(enum shown_as as, uint64_t id, uint64_t figure)
+{
+    struct shown *x = (struct shown *)find_shown(as, id);
+    figures.shown++;
+    if (x == NULL) {
+        x = add(&oracle.shown, sizeof(*x));
+        *x = (struct shown){as, id, 0};
+    }
+    x->figure = figure > x->figure ? figure : x->figure;
+}
+
+void oracle_revoked(bool worker, uint64_t id)
+{
+    figures.revoked++;
+    note_shown(worker ? SHOWN_REVOKED_WORKER : SHOWN_REVOKED_TOKEN, id, 1);
+}
+
+/* What an object is stands in its keys. */
+static void note_object(const json_t *o)
+{
+    const uint64_t id = (uint64_t)json_integer_value(json_object_get(o, "id"));
+    const char *state = json_string_value(json_object_get(o, "state"));
+    const json_t *n;
+    if (id == 0)
+        return;
+    if (json_object_get(o, "recipe") != NULL && (n = json_object_get(o, "round")) != NULL) {
+        note_shown(SHOWN_JOB, id, (uint64_t)json_integer_value(n));
+        EACH(promise, p, oracle.promises)
+        if (p->job == id && p->ended == JOB_UNSPECIFIED)
+            p->ended = strcmp(state, "done") == 0        ? JOB_DONE
+                       : strcmp(state, "cancelled") == 0 ? JOB_CANCELLED
+                                                         : JOB_UNSPECIFIED;
+    } else if ((n = json_object_get(o, "attempt")) != NULL) {
+        note_shown(SHOWN_TASK, id, (uint64_t)json_integer_value(n));
+    } else if ((n = json_object_get(o, "versions")) != NULL && json_is_array(n)) {
+        note_shown(SHOWN_MODULE, id, (uint64_t)json_integer_value(json_object_get(o, "version")));
+    } else if (json_object_get(o, "uses_max") != NULL && strcmp(state, "revoked") == 0) {
+        note_shown(SHOWN_REVOKED_TOKEN, id, 1);
+    }
+}
+
+void oracle_shown(const char *json, size_t len)
+{
+    json_t *doc = json_loadb(json, len, 0, NULL);
+    static const char *const lists[] = {"items", "jobs"};
+    const json_t *o;
+    size_t i;
+    note_object(doc);
+    for (size_t k = 0; k < sizeof(lists) / sizeof(lists[0]); k++)
+        json_array_foreach(json_object_get(doc, lists[k]), i, o) note_object(o);
+    json_decref(doc);
+}
+
 /* ---- results ----------------------------------------------------------------- */
 
 /* Was its sender told, or is it about to be, that it was not applied? */
@@ -241,6 +313,64 @@ static void look_at_jobs(const struct coordinator *co)
                      job_state_name(p->ended), job_state_name(j->state));
         if (job_is_ended(j) && !co->turn_scheduled && store_queued(co->store) == 0)
             p->ended = j->state;
+    }
+}
+
+/* ---- what was read ---------------------------------------------------------------- */
+
+/* As it is now; UINT64_MAX: it has been forgotten since, as old things are. */
+static bool shown_now(const struct coordinator *co, const struct shown *x, uint64_t *ret)
+{
+    const struct state *s = &co->state;
+    struct view_job j;
+    const struct task *t = x->as == SHOWN_TASK ? state_task(s, x->id) : NULL;
+    const struct worker *w = x->as == SHOWN_REVOKED_WORKER ? state_worker(s, x->id) : NULL;
+    const struct token_rec *k = x->as == SHOWN_REVOKED_TOKEN ? access_token(s, x->id) : NULL;
+    struct job *of;
+    const struct module_rec *m = x->as == SHOWN_MODULE ? state_module(s, x->id, &of) : NULL;
+    *ret = UINT64_MAX;
+    if (x->as == SHOWN_JOB && view_job((struct coordinator *)co, x->id, &j, NULL) == 0)
+        *ret = j.round;
+    if (t != NULL)
+        *ret = t->attempt;
+    if (m != NULL)
+        *ret = m->version;
+    if (w != NULL)
+        *ret = w->revoked_unix_ms != 0;
+    if (k != NULL)
+        *ret = k->revoked_unix_ms != 0;
+    const uint64_t next[] = {s->next_job, s->next_task, s->next_module, s->next_worker,
+                             s->next_token};
+    return x->id < next[x->as];
+}
+
+static void look_at_shown(const struct coordinator *co)
+{
+    static const char *const what[] = {"job", "task", "module", "revoked worker", "revoked token"};
+    uint64_t now;
+    EACH(shown, x, oracle.shown)
+    if (!shown_now(co, x, &now) || now < x->figure)
+        sim_fail("%s %llu was shown at %llu, and now it is at %llu", what[x->as],
+                 (unsigned long long)x->id, (unsigned long long)x->figure, (unsigned long long)now);
+}
+
+/* Who was revoked, or came in by a token that was, is not here. */
+static void look_at_revoked(const struct coordinator *co)
+{
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *w = co->state.workers[i];
+        const struct token_rec *t = access_token(&co->state, w->token_id);
+        const bool revoked = w->revoked_unix_ms != 0 || (t != NULL && t->revoked_unix_ms != 0);
+        if (revoked && (w->state == WORKER_HERE || w->peer != NULL))
+            sim_fail("worker %llu was revoked and is here", (unsigned long long)w->id);
+    }
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        const struct task *t = co->state.tasks[i];
+        const struct worker *w =
+            t->state == TASK_LEASED ? state_worker(&co->state, t->worker_id) : NULL;
+        if (w != NULL && w->revoked_unix_ms != 0)
+            sim_fail("task %llu is leased to worker %llu, who was revoked",
+                     (unsigned long long)t->id, (unsigned long long)w->id);
     }
 }
 
@@ -466,12 +596,14 @@ void oracle_look(struct coordinator *co)
     figures.looks++;
     look_at_leases(co);
     look_at_indexes(co);
+    look_at_revoked(co);
     if (!co->store_ok)
         return; /* what is in memory is ahead of what was promised */
     look_at_modules(co);
     look_at_results(co);
     look_at_told(co);
     look_at_jobs(co);
+    look_at_shown(co);
     look_at_ledgers(co);
 }
 

@@ -13,6 +13,10 @@
  *   fences      a lease has one holder and a holder one lease; a task is done once
  *   indexes     find what a look at all tasks and workers finds
  *   blobs       what is on record as needed is there, whole
+ *   shown       what was read over HTTP is never taken back: rounds and versions do not fall,
+ *               attempts neither, what has ended or was revoked stays that, and no number that was
+ *               told is given to something else
+ *   revoked     who was has no place, no lease, and no use of his tickets
  *   history     versions, rounds and ended tasks on record are as many as are kept, however many
  *               there were */
 #ifndef TESTS_SIM_ORACLE_H
@@ -33,6 +37,9 @@ void oracle_task(uint64_t worker, const Skerry__V1__Task *t);
 void oracle_verdict(uint64_t worker, const Skerry__V1__Applied *a);
 void oracle_submitted(uint64_t job);
 void oracle_cancelled(uint64_t job);
+void oracle_revoked(bool worker, uint64_t id); /* else a token */
+/* A document of the API, or the data of an event, by what it tells of jobs, tasks, modules ... */
+void oracle_shown(const char *json, size_t len);
 
 /* ---- what must hold ---- */
 void oracle_look(struct coordinator *co);
@@ -42,7 +49,7 @@ void oracle_look_closely(struct coordinator *co);
 void oracle_look_at_end(struct coordinator *co);
 
 struct oracle_figures {
-    uint64_t results, verdicts, refused, versions, looks;
+    uint64_t results, verdicts, refused, versions, looks, shown, revoked;
 };
 struct oracle_figures oracle_figures(void); /* of all worlds */
 

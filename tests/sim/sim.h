@@ -4,7 +4,7 @@
  *   main.c ── world.c ─┬─ coordinator, common/outer, blob_dir ...   as they are
  *                      ├─ loop.c   in place of common/net/loop.c, pool.c
  *                      ├─ net.c    in place of common/net/rpc_server.c
- *                      ├─ http.c   in place of common/net/http
+ *                      ├─ http.c   in place of http_server.c and libmicrohttpd
  *                      ├─ disk.c   under SQLite, and behind fsync()
  *                      ├─ worker.c, result.c   the other side of the protocol
  *                      └─ oracle.c   what must hold after every event

@@ -4,8 +4,9 @@
 
 #include "common/base/buf.h"
 #include "common/base/file.h"
+#include "common/base/hash.h"
 #include "proto/skerry.pb-c.h"
-#include "tests/sim/disk.h"
+#include "tests/sim/http.h"
 #include "tests/sim/net.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/result.h"
@@ -42,8 +43,12 @@ struct worker_sim {
     const Skerry__V1__Task *task;
     uint32_t steps, total, given; /* given: fragments */
     char *bases[RESULT_MODULES_MAX];
+    size_t fetched;
     struct result snapshot, result;
-    bool holds; /* evil: it never ends */
+    struct http_call *get, *put; /* under way */
+    char *url;                   /* of its last ticket for an upload */
+    bool was_cut, lies;          /* that upload; lies: sends other bytes */
+    bool holds;                  /* evil: it never ends */
 };
 
 #define METHOD(name) SKERRY__V1__METHOD__METHOD_##name
@@ -84,6 +89,10 @@ static void drop_task(struct worker_sim *w)
     result_release(&w->snapshot);
     result_release(&w->result);
     drop_bases(w);
+    http_hang_up(w->get);
+    http_hang_up(w->put);
+    w->get = w->put = NULL;
+    w->fetched = 0;
     if (w->reply != NULL)
         skerry__v1__assign_reply__free_unpacked(w->reply, NULL);
     w->reply = NULL;
@@ -109,28 +118,63 @@ static void again(void *arg)
     send_next(w);
 }
 
-static void sent(void *arg)
+static void put(struct worker_sim *w, bool asks, uint64_t from);
+
+static void on_put(void *arg, const struct http_said *s)
 {
     struct worker_sim *w = arg;
     struct result *r = in_flight(w);
-    struct blobstore *store = world_blobs();
-    w->send = 0;
-    if (r == NULL || r->n_sent == r->n_blobs)
-        return;
-    const struct result_blob *b = &r->blobs[r->n_sent];
-    if (store == NULL || disk_upload(store, &b->id, b->data, b->len) < 0) {
+    w->put = NULL;
+    if (w->lies && s->status == 201)
+        sim_fail("other bytes were taken for a blob");
+    w->was_cut = s->status == 0;
+    if (s->status == 200 || s->status == 201) {
+        r->n_sent++;
+        send_next(w);
+    } else if (s->status == 308) {
+        put(w, false, s->have < r->blobs[r->n_sent].len ? s->have : 0);
+    } else {
+        sim_say("w%u: an upload is answered with %u", w->number, s->status);
         after(&w->send, 1000, again, w); /* the transfer is tried again */
-        return;
     }
-    r->n_sent++;
-    send_next(w);
+}
+
+/* The rest of the blob, or the question how much of it is there. */
+static void put(struct worker_sim *w, bool asks, uint64_t from)
+{
+    const struct result *r = in_flight(w);
+    const struct result_blob *b = &r->blobs[r->n_sent];
+    char range[96] = "", *bytes = memcpy(mem_alloc(b->len + 1), b->data, b->len);
+    if (asks)
+        (void)snprintf(range, sizeof(range), "bytes */%zu", b->len);
+    else if (from > 0)
+        (void)snprintf(range, sizeof(range), "bytes %llu-%zu/%zu", (unsigned long long)from,
+                       b->len - 1, b->len);
+    w->lies = w->evil && !asks && sim_chance(100);
+    bytes[from] ^= w->lies;
+    const struct http_ask a = {"PUT",        w->url,
+                               NULL,         range[0] != '\0' ? range : NULL,
+                               bytes + from, asks ? 0 : b->len - (size_t)from};
+    w->put = http_ask(&a, on_put, w);
+    mem_free(bytes);
+    if (w->put == NULL)
+        after(&w->send, 1000, again, w);
+}
+
+static void sent(void *arg)
+{
+    struct worker_sim *w = arg;
+    const struct result *r = in_flight(w);
+    w->send = 0;
+    if (r != NULL && r->n_sent < r->n_blobs && w->put == NULL)
+        put(w, w->was_cut, 0);
 }
 
 /* Asks whether the next blob is needed, or reports when all are there. */
 static void send_next(struct worker_sim *w)
 {
     struct result *r = in_flight(w);
-    if (r == NULL || !w->joined || w->conn == NULL)
+    if (r == NULL || !w->joined || w->conn == NULL || w->put != NULL)
         return;
     if (r->n_sent < r->n_blobs) {
         struct result_blob *b = &r->blobs[r->n_sent];
@@ -149,34 +193,54 @@ static void send_next(struct worker_sim *w)
     skerry__v1__report_request__free_unpacked(m, NULL);
 }
 
-static void copy_file(const char *from, const char *to)
+static void finish(struct worker_sim *w, enum lie lie);
+
+static void keep_base(struct worker_sim *w, const void *data, size_t len)
 {
-    struct buf b;
+    const Skerry__V1__ModuleRef *m = w->task->modules[w->fetched];
+    uint8_t got[HASH_BYTES];
+    char name[32];
     struct err err = {0};
-    if (file_read(from, 1 << 20, &b, &err) < 0 ||
-        file_write_atomic(to, b.data, b.len, 0600, &err) < 0)
+    hash_sha256(data, len, got);
+    if (memcmp(got, m->sha256.data, sizeof(got)) != 0)
+        sim_fail("w%u is sent other bytes than version %llu of module %llu has", w->number,
+                 (unsigned long long)m->version, (unsigned long long)m->module_id);
+    (void)snprintf(name, sizeof(name), "base.%zu", w->fetched);
+    mem_free(w->bases[w->fetched]);
+    w->bases[w->fetched] = file_join(w->scratch, name);
+    if (file_write_atomic(w->bases[w->fetched++], data, len, 0600, &err) < 0)
         sim_fail("%s", err.msg);
-    buf_release(&b);
 }
 
-/* 1: all are here; 0: later; negative: something is not there. */
-static int fetch(struct worker_sim *w)
+static void on_get(void *arg, const struct http_said *s)
 {
-    struct blobstore *store = world_blobs();
-    if (store == NULL)
-        return 0;
-    for (size_t i = 0; w->task->train != NULL && i < w->task->n_modules; i++) {
-        struct blob_id id;
-        char path[4096], name[32];
-        memcpy(id.sha256, w->task->modules[i]->sha256.data, 32);
-        if (blob_file(store, &id, path, sizeof(path)) < 0)
-            return -ERR_NOTFOUND;
-        (void)snprintf(name, sizeof(name), "base.%zu", i);
-        mem_free(w->bases[i]);
-        w->bases[i] = file_join(w->scratch, name);
-        copy_file(path, w->bases[i]);
+    struct worker_sim *w = arg;
+    w->get = NULL;
+    if (s->status == 200)
+        keep_base(w, s->body, s->len);
+    else if (s->status != 0 && s->status != 503) {
+        sim_say("w%u: a blob is answered with %u", w->number, s->status);
+        finish(w, LIE_FAILED);
+        return;
     }
-    return 1;
+    after(&w->step, sim_below(s->status == 200 ? 50 : 1000), step, w);
+}
+
+/* The next module that a phase begins with; false: all are here. */
+static bool fetch(struct worker_sim *w)
+{
+    if (w->task->train == NULL || w->fetched == w->task->n_modules)
+        return false;
+    const Skerry__V1__Blob *full = w->task->modules[w->fetched]->full;
+    const char *at = full != NULL ? strstr(full->url, "/v1/") : NULL;
+    if (at == NULL)
+        sim_fail("w%u cannot fetch version %llu of module %llu", w->number,
+                 (unsigned long long)w->task->modules[w->fetched]->version,
+                 (unsigned long long)w->task->modules[w->fetched]->module_id);
+    w->get = http_ask(&(struct http_ask){.method = "GET", .target = at}, on_get, w);
+    if (w->get == NULL)
+        after(&w->step, 1000, step, w);
+    return true;
 }
 
 static enum lie some_lie(struct worker_sim *w)
@@ -227,12 +291,9 @@ static void step(void *arg)
     struct worker_sim *w = arg;
     w->step = 0;
     if (w->work == WORK_FETCHES) {
-        const int rc = fetch(w);
-        if (rc < 0) {
-            finish(w, LIE_FAILED);
+        if (fetch(w))
             return;
-        }
-        w->work = rc > 0 ? WORK_COMPUTES : WORK_FETCHES;
+        w->work = WORK_COMPUTES;
     } else if (++w->steps >= w->total) {
         if (!w->holds)
             finish(w, some_lie(w));
@@ -366,8 +427,13 @@ static void on_ticket(struct worker_sim *w, const uint8_t *bytes, size_t len)
     Skerry__V1__TicketReply *m = skerry__v1__ticket_reply__unpack(NULL, len, bytes);
     struct result *r = in_flight(w);
     const bool have = m->have;
+    const char *at = strstr(m->url, "/v1/");
+    if (at != NULL) {
+        mem_free(w->url);
+        w->url = str_dup(at);
+    }
     skerry__v1__ticket_reply__free_unpacked(m, NULL);
-    if (r == NULL || r->n_sent == r->n_blobs || w->send != 0)
+    if (r == NULL || r->n_sent == r->n_blobs || w->send != 0 || w->put != NULL)
         return;
     if (have) {
         r->n_sent++;
@@ -462,13 +528,28 @@ static void on_closed(void *arg)
     after(&w->dial, sim_below(3000), dial, w);
 }
 
+static void new_machine(struct worker_sim *w)
+{
+    sim_bytes(w->identity, sizeof(w->identity));
+    sim_bytes(w->key, sizeof(w->key));
+    mem_free(w->url);
+    w->url = NULL;
+    w->id = 0;
+}
+
 static void dial(void *arg)
 {
     struct worker_sim *w = arg;
     const struct net_client c = {w->key, w, on_open, on_reply, on_closed};
+    bool refused = false;
     w->dial = 0;
-    if (w->conn == NULL && (w->conn = net_dial(&c)) == NULL)
-        after(&w->dial, sim_between(200, 10000), dial, w);
+    if (w->conn != NULL || (w->conn = net_dial(&c, &refused)) != NULL)
+        return;
+    if (refused) { /* it was revoked: its machine is set up anew */
+        drop_task(w);
+        new_machine(w);
+    }
+    after(&w->dial, sim_between(200, 10000), dial, w);
 }
 
 /* Says that it holds what is not its own. */
@@ -521,8 +602,7 @@ struct worker_sim *worker_sim_new(unsigned number, bool evil, const char *scratc
     w->step_ms = (unsigned)sim_between(100, sim_chance(200) ? 20000 : 3000);
     if (file_mkdirs(scratch, 0700, &err) < 0)
         sim_fail("%s", err.msg);
-    sim_bytes(w->identity, sizeof(w->identity));
-    sim_bytes(w->key, sizeof(w->key));
+    new_machine(w);
     return w;
 }
 
@@ -530,6 +610,7 @@ void worker_sim_free(struct worker_sim *w)
 {
     worker_sim_kill(w, true, true);
     mem_free(w->scratch);
+    mem_free(w->url);
     mem_free(w);
 }
 
@@ -565,10 +646,8 @@ void worker_sim_kill(struct worker_sim *w, bool silently, bool keep)
     sim_cancel(w->beat);
     sim_cancel(w->go);
     w->dial = w->beat = w->go = 0;
-    if (keep)
-        return;
-    sim_bytes(w->identity, sizeof(w->identity));
-    sim_bytes(w->key, sizeof(w->key));
+    if (!keep)
+        new_machine(w);
 }
 
 void worker_sim_pause(struct worker_sim *w, uint64_t ms)
@@ -614,4 +693,19 @@ void worker_sim_notice(struct worker_sim *w, uint64_t ms)
 void worker_sim_reform(struct worker_sim *w)
 {
     w->evil = false;
+}
+
+static void on_intrusion(void *arg, const struct http_said *s)
+{
+    if (s->status == 200 || s->status == 201 || s->status == 308)
+        sim_fail("an upload with a ticket of a worker that was revoked is answered with %u",
+                 s->status);
+}
+
+void worker_sim_intrude(struct worker_sim *w, uint64_t id)
+{
+    if (w->id != id || w->url == NULL)
+        return;
+    sim_say("w%u tries its ticket once more", w->number);
+    (void)http_ask(&(struct http_ask){"PUT", w->url, NULL, NULL, "x", 1}, on_intrusion, NULL);
 }

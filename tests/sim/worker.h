@@ -26,6 +26,8 @@ void worker_sim_cut(struct worker_sim *w);
 void worker_sim_block(struct worker_sim *w, bool up, bool down, uint64_t ms);
 /* It is told that its machine goes: it says so, then leaves. */
 void worker_sim_notice(struct worker_sim *w, uint64_t ms);
+/* If it is this worker, which was revoked: what it has may not be good for anything. */
+void worker_sim_intrude(struct worker_sim *w, uint64_t id);
 /* From now on it is honest. */
 void worker_sim_reform(struct worker_sim *w);
 

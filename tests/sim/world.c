@@ -9,7 +9,9 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
+#include "coordinator/state/access.h"
 #include "tests/sim/disk.h"
+#include "tests/sim/http.h"
 #include "tests/sim/net.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/sim.h"
@@ -89,12 +91,31 @@ static struct {
     uint64_t gap_ms; /* between two mishaps, about */
     uint64_t start;  /* the event; 0: it runs */
     bool calm;
+    uint8_t token[32]; /* the verifier of the one that workers join by */
+    uint64_t token_id;
+    bool listens; /* to events */
     struct world_figures figures;
 } world;
 
-struct blobstore *world_blobs(void)
+bool world_writes(void)
 {
-    return world.co != NULL ? world.co->blobs : NULL;
+    return world.co != NULL && world.co->store_ok;
+}
+
+const uint8_t *world_token(void)
+{
+    return world.token;
+}
+
+/* The newest token of workers that counts is the one that they have. */
+static void hand_out_token(void)
+{
+    const struct state *s = &world.co->state;
+    for (size_t i = 0; i < s->n_tokens; i++)
+        if (s->tokens[i].role == TOKEN_ROLE_WORKER && s->tokens[i].revoked_unix_ms == 0) {
+            memcpy(world.token, s->tokens[i].verifier, sizeof(world.token));
+            world.token_id = s->tokens[i].id;
+        }
 }
 
 /* ---- the coordinator --------------------------------------------------------- */
@@ -116,7 +137,10 @@ static void start(void *arg)
     if (loop_new(&world.loop, &err) < 0 ||
         (coordinator_open(world.loop, &o, &world.co, &err) < 0 && !disk_crashed()))
         sim_fail("the coordinator does not start: %s", err.msg);
-    if (world.co != NULL && !disk_crashed())
+    if (world.co == NULL)
+        return;
+    hand_out_token();
+    if (!disk_crashed())
         oracle_look_closely(world.co);
 }
 
@@ -212,12 +236,93 @@ static void submit(void)
     view_when_durable(world.co, submitted, arg);
 }
 
-static void cancelled(void *arg, int rc)
+/* ---- what a person does over HTTP -------------------------------------------------- */
+
+/* What is asked of a thing by its number. */
+struct errand {
+    uint64_t id;
+    enum { CANCEL, REVOKE_WORKER, REVOKE_TOKEN, MAKE_TOKEN } what;
+};
+
+static void ask(const char *method, const char *target, const char *body, http_said_fn said,
+                void *arg)
 {
-    uint64_t *job = arg;
-    if (rc == 0 && !disk_crashed())
-        oracle_cancelled(*job);
-    mem_free(job);
+    const struct http_ask a = {method, target, world.co != NULL ? world.co->user_text : "",
+                               NULL,   body,   strlen(body)};
+    if (http_ask(&a, said, arg) == NULL)
+        said(arg, &(struct http_said){0});
+}
+
+static void send_errand(int what, uint64_t id);
+
+static void done(void *arg, const struct http_said *s)
+{
+    struct errand *e = arg;
+    const bool acknowledged = s->status == 200 || s->status == 201;
+    sim_say("errand %d of %llu: %u", (int)e->what, (unsigned long long)e->id, s->status);
+    if (acknowledged && e->what == CANCEL)
+        oracle_cancelled(e->id);
+    if (acknowledged && (e->what == REVOKE_WORKER || e->what == REVOKE_TOKEN))
+        oracle_revoked(e->what == REVOKE_WORKER, e->id);
+    for (unsigned i = 0; i < world.n_workers && acknowledged && e->what == REVOKE_WORKER; i++)
+        worker_sim_intrude(world.workers[i], e->id);
+    const uint64_t old = world.token_id;
+    if (acknowledged && e->what == MAKE_TOKEN && world.co != NULL) {
+        hand_out_token();
+        send_errand(REVOKE_TOKEN, old);
+    }
+    mem_free(e);
+}
+
+static void send_errand(int what, uint64_t id)
+{
+    static const struct {
+        const char *of, *verb;
+    } targets[] = {{"jobs", "cancel"}, {"workers", "revoke"}, {"tokens", "revoke"}};
+    struct errand *e = mem_alloc(sizeof(*e));
+    char *target = what == MAKE_TOKEN ? str_dup("/v1/tokens")
+                                      : str_printf("/v1/%s/%llu/%s", targets[what].of,
+                                                   (unsigned long long)id, targets[what].verb);
+    e->id = id;
+    e->what = what;
+    ask("POST", target, what == MAKE_TOKEN ? "{\"role\": \"worker\"}" : "", done, e);
+    mem_free(target);
+}
+
+static void shown(void *arg, const struct http_said *s)
+{
+    if (s->status == 200 && s->promises)
+        oracle_shown(s->body, s->len);
+}
+
+/* Somebody looks. */
+static void read_something(void)
+{
+    static const char *const targets[] = {"/v1/status",  "/v1/jobs",   "/v1/tasks",
+                                          "/v1/modules", "/v1/tokens", "/v1/workers"};
+    ask("GET", targets[sim_below(sizeof(targets) / sizeof(targets[0]))], "", shown, NULL);
+}
+
+/* What events tell counts like what is read. */
+static void heard(void *arg, const struct http_said *s)
+{
+    world.listens = s->status != 0;
+    const char *at = s->status == 200 ? strstr(s->body, "\ndata: ") : NULL;
+    for (; at != NULL && s->promises; at = strstr(at, "\ndata: ")) {
+        at += strlen("\ndata: ");
+        oracle_shown(at, strcspn(at, "\n"));
+    }
+}
+
+static void look_on(void *arg)
+{
+    if (!world.listens) {
+        world.listens = true;
+        ask("GET", "/v1/events", "", heard, NULL);
+    }
+    read_something();
+    if (!world.calm)
+        (void)sim_in(sim_below(3000), look_on, NULL);
 }
 
 static const struct job *some_job(void)
@@ -229,12 +334,19 @@ static const struct job *some_job(void)
 static void cancel(void)
 {
     const struct job *j = world.co != NULL ? some_job() : NULL;
-    if (j == NULL || view_job_cancel(world.co, j->id, NULL) < 0)
+    if (j != NULL)
+        send_errand(CANCEL, j->id);
+}
+
+static void revoke_something(void)
+{
+    if (world.co == NULL || world.co->state.n_workers == 0)
         return;
-    sim_say("a person cancels job %llu", (unsigned long long)j->id);
-    uint64_t *arg = mem_alloc(sizeof(*arg));
-    *arg = j->id;
-    view_when_durable(world.co, cancelled, arg);
+    const struct state *s = &world.co->state;
+    if (sim_chance(700))
+        send_errand(REVOKE_WORKER, s->workers[sim_below(s->n_workers)]->id);
+    else
+        send_errand(MAKE_TOKEN, 0); /* and then the old one goes */
 }
 
 static void draw(void)
@@ -333,8 +445,10 @@ static void mishap(void *arg)
         submit();
     else if (what < 96)
         drain();
-    else if (what < 99)
+    else if (what < 97)
         draw();
+    else if (what < 99)
+        revoke_something();
     else
         cancel();
     (void)sim_in(sim_below(2 * world.gap_ms), mishap, NULL);
@@ -366,6 +480,7 @@ static void open_world(uint64_t seed, const char *root)
     }
     submit();
     (void)sim_in(sim_between(1000, 5000), mishap, NULL);
+    (void)sim_in(sim_below(3000), look_on, NULL);
 }
 
 static bool all_ended(void)
@@ -434,6 +549,7 @@ static void close_world(void)
     while (sim_step())
         ;
     net_end();
+    http_end();
     disk_end();
     oracle_end();
     if (file_remove_tree(world.root, &err) < 0)

@@ -4,8 +4,6 @@
 
 #include "common/base/base.h"
 
-struct blobstore;
-
 struct world_figures {
     uint64_t events, kills, power_losses, stops, jobs;
     uint64_t ms; /* of the world's time */
@@ -15,7 +13,9 @@ struct world_figures {
  * happened in it.  root: a directory for its files. */
 uint64_t world_run(uint64_t seed, const char *root, struct world_figures *sum);
 
-/* The coordinator's blobs for its workers; NULL: it does not run. */
-struct blobstore *world_blobs(void);
+/* Can the coordinator write its state? */
+bool world_writes(void);
+/* The verifier of the token that workers join by. */
+const uint8_t *world_token(void);
 
 #endif
