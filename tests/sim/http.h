@@ -25,8 +25,8 @@ struct http_said {
     unsigned status; /* 0: the connection is gone */
     const char *body;
     size_t len;
-    uint64_t have;  /* bytes of a blob that are there, by `Range` */
-    bool promises;  /* the state could be written when it was made */
+    uint64_t have; /* bytes of a blob that are there, by `Range` */
+    bool promises; /* the state could be written when it was made */
 };
 
 /* said() is called once, and for a stream until a status of 0. */
