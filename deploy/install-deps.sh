@@ -19,7 +19,8 @@ TEST="libcmocka-dev clang clang-format libclang-rt-14-dev python3
  python3-venv python3-pytest python3-numpy python3-torch python3-yaml
  python3-jsonschema python3-pil python3-requests
  chromium chromium-driver python3-selenium curl zstd systemd dpkg-dev
- nginx-light libnginx-mod-stream openssl python3-swift"
+ nginx-light libnginx-mod-stream openssl python3-swift
+ slurmctld slurmd slurm-client munge"
 
 check=0
 set_name=build

@@ -309,8 +309,9 @@ static void on_signal(void *arg, int signo)
     struct daemon *d = arg;
     if (signo == SIGHUP)
         return;
-    if (d->asked) { /* asked twice: at once */
-        loop_stop(d->loop);
+    if (d->asked) { /* schedulers say SIGTERM more than once */
+        if (signo == SIGINT)
+            loop_stop(d->loop);
         return;
     }
     d->asked = true;
