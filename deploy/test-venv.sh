@@ -9,7 +9,7 @@ set -eu
 
 WANT="torch==2.15.0 transformers==5.23.0 diffusers==0.42.1 tokenizers==0.23.3 sentencepiece==0.2.3
  peft==0.21.2 protobuf numpy safetensors pillow pytest requests accelerate tensorboard==2.21.0
- wandb==0.31.0 mlflow-skinny==3.17.2"
+ wandb==0.31.0 mlflow-skinny==3.17.2 kubernetes-validate==1.37.0 dockerfile-parse==2.0.1"
 # Of open-clip-torch only the file of CLIP's merges is read: without what it depends on.
 BARE="open-clip-torch==3.3.0"
 

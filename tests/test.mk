@@ -24,7 +24,7 @@ check-unit-begins:
 test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), simulation, references, fuzz, integration
 	deploy/install-deps.sh test
 	@set -e; for step in "all lint WERROR=1" "check-unit WERROR=1" "sim WERROR=1" check-clang check-sanitizers \
-	   check-ref check-latents check-trainers "fuzz FUZZ_SECONDS=$(FUZZ_QUICK)" check-int; do \
+	   check-ref check-latents check-trainers check-deploy "fuzz FUZZ_SECONDS=$(FUZZ_QUICK)" check-int; do \
 	  echo "==== make $$step"; start=$$(date +%s); \
 	  $(MAKE) --no-print-directory -j2 $$step; \
 	  echo "==== $$step: $$(( $$(date +%s) - start )) s"; done
@@ -87,3 +87,7 @@ check-latents: all $(TOOLS) $(VENV)/.installed ## frozen networks, tokenizers, t
 .PHONY: check-trainers
 check-trainers: all $(BUILD_DIR)/python/.made $(VENV)/.installed ## the examples of trainers with transformers, peft and diffusers, event files with TensorBoard, on real daemons
 	SKERRY_BIN=$(BIN) SKERRY_BUILD=$(BUILD_DIR) $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/trainers
+
+.PHONY: check-deploy
+check-deploy: all $(VENV)/.installed ## files for clouds and clusters against their schemas and our programs
+	SKERRY_BIN=$(BIN) $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/deploy

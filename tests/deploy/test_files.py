@@ -1,0 +1,129 @@
+"""Files for machines that are not here, held to their schemas and to the programs that they start."""
+import copy
+import glob
+import os
+import re
+import subprocess
+
+import dockerfile_parse
+import kubernetes_validate
+import pytest
+import yaml
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+DEPLOY = os.path.join(ROOT, "deploy")
+BIN = os.path.abspath(os.environ.get("SKERRY_BIN", os.path.join(ROOT, "build", "bin")))
+KUBERNETES = "1.33"
+LEAVE_S = 8  # that a worker may take (docs/spot.md)
+
+
+def read(*path):
+    return open(os.path.join(DEPLOY, *path), encoding="utf-8").read()
+
+
+def flags_of(program):
+    told = subprocess.run([f"{BIN}/{program}", "--help"], stdout=subprocess.PIPE, text=True, timeout=20, check=True).stdout
+    return set(re.findall(r"--[a-z-]+", told))
+
+
+def starts(argv):
+    """A command line of one of our programs has its flags."""
+    assert argv[0] in ("coordinatord", "workerd")
+    wrong = {a for a in argv[1:] if a.startswith("--")} - flags_of(argv[0])
+    assert not wrong, f"{argv[0]} has no {wrong}"
+
+
+# ---- Kubernetes ----
+
+MANIFESTS = sorted(os.path.basename(p) for p in glob.glob(f"{DEPLOY}/kubernetes/*.yaml"))
+
+
+def documents(name):
+    return list(yaml.safe_load_all(read("kubernetes", name)))
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_manifests_are_of_the_schema(name):
+    for document in documents(name):
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+        wrong = copy.deepcopy(document)
+        (wrong["spec"] if "spec" in wrong else wrong["metadata"])["replica"] = 1
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("name, kind", [("coordinator.yaml", "StatefulSet"), ("worker.yaml", "Deployment")])
+def test_pods_start_our_programs_without_root(name, kind):
+    by_kind = {d["kind"]: d for d in documents(name)}
+    template = by_kind[kind]["spec"]["template"]
+    pod, labels = template["spec"], template["metadata"]["labels"]
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"]
+    assert pod["terminationGracePeriodSeconds"] >= 2 * LEAVE_S
+    ports = set()
+    for container in pod["containers"]:
+        starts(container["command"])
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        mounted = {m["name"] for m in container["volumeMounts"]}
+        there = {v["name"] for v in pod["volumes"]} | {c["metadata"]["name"] for c in by_kind[kind]["spec"].get("volumeClaimTemplates", [])}
+        assert mounted == there
+        ports |= {p["name"] for p in container.get("ports", [])}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            action = container.get(probe, {})
+            if "httpGet" in action:
+                assert f"\n  {action['httpGet']['path']}:\n" in open(f"{ROOT}/docs/openapi.yaml", encoding="utf-8").read()
+            for way in ("httpGet", "tcpSocket"):
+                assert way not in action or action[way]["port"] in ports
+    assert by_kind[kind]["spec"]["selector"]["matchLabels"] == labels
+    assert by_kind["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    if "Service" in by_kind:
+        assert by_kind["Service"]["spec"]["selector"] == labels
+        assert {p["targetPort"] for p in by_kind["Service"]["spec"]["ports"]} == ports
+        assert {p["port"] for p in by_kind["Service"]["spec"]["ports"]} == {7710, 7711}
+
+
+# ---- the container ----
+
+
+def stages(text, tmp_path):
+    """[(base, name, [instruction])] of a container file."""
+    (tmp_path / "Dockerfile").write_text(text)
+    found = []
+    for i in dockerfile_parse.DockerfileParser(path=str(tmp_path)).structure:
+        if i["instruction"] == "FROM":
+            base, _, name = i["value"].partition(" AS ")
+            found.append((base, name, []))
+        elif found:
+            found[-1][2].append(i)
+    return found
+
+
+def test_the_image_is_made_in_stages_and_runs_without_root(tmp_path):
+    found = stages(read("container", "Containerfile"), tmp_path)
+    names = [name for _, name, _ in found]
+    assert names[-1] == "cpu", "what is built when nothing is said"
+    for at, (base, name, instructions) in enumerate(found):
+        assert base == "${DEBIAN}" or base in names[:at], f"{name}: {base} is no earlier stage"
+        for i in instructions:
+            if i["instruction"] != "COPY":
+                continue
+            words = i["value"].split()
+            if words[0].startswith("--from="):
+                assert words[0][len("--from="):] in names[:at]
+            else:
+                assert all(os.path.exists(f"{ROOT}/{w}") for w in words[:-1]), i["value"]
+    for name in ("cpu", "cuda"):
+        user = [i["value"] for i in found[names.index(name)][2] if i["instruction"] == "USER"]
+        assert user and user[-1].split(":")[0] not in ("0", "root"), name
+
+
+def test_the_image_leaves_out_what_is_built_here():
+    ignored = open(f"{ROOT}/.dockerignore", encoding="utf-8").read().split()
+    assert {"build", ".git"} <= set(ignored)
+
+
+def test_what_its_head_starts_has_these_flags():
+    lines = [line for line in read("container", "Containerfile").splitlines() if line.startswith("#     podman run")]
+    assert len(lines) == 2
+    for line in lines:
+        words = line.split()
+        starts(words[[i for i, w in enumerate(words) if w in ("coordinatord", "workerd")][0]:])
