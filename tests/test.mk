@@ -21,7 +21,7 @@ check-unit-begins:
 	@mkdir -p $(O)/tests && : >$(O)/tests/failed && : >$(O)/tests/printing
 
 .PHONY: test check-int check-ref check-sanitizers check-clang
-test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), simulation, references, fuzz, integration
+test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), simulation, references, deploy, fuzz, integration
 	deploy/install-deps.sh test
 	@set -e; for step in "all lint WERROR=1" "check-unit WERROR=1" "sim WERROR=1" check-clang check-sanitizers \
 	   check-ref check-latents check-trainers check-deploy "fuzz FUZZ_SECONDS=$(FUZZ_QUICK)" check-int; do \
