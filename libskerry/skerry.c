@@ -27,12 +27,15 @@ struct skerry {
     uint8_t *shared;
     uint64_t shared_bytes;
     uint64_t *offset; /* of each tensor in shared; 0: it is not there */
+    uint32_t *level;  /* of each tensor that is there */
     size_t n;
+    struct skerry_options opt; /* its callbacks */
 
     from_worker *order; /* that is done, or NULL */
     enum skerry_order_kind kind;
     bool busy, stopping, ended, ran_alone;
     uint32_t steps; /* done in this phase */
+    uint32_t pause; /* after which the worker is waited for; 0: none */
     uint64_t begun_ms;
     int state_fd;
     struct portion portion;
@@ -161,6 +164,7 @@ static int say_hello(struct skerry *s, const struct skerry_options *opt,
     hello.evaluates = opt->evaluates;
     hello.draws = opt->draws;
     hello.keeps_state = opt->keeps_state;
+    hello.exchanges = opt->give && opt->take;
     hello.tensors = list;
     hello.n_tensors = s->n;
     if (rc == 0)
@@ -182,6 +186,7 @@ static int take_weights(struct skerry *s, const from_worker *m, int passed,
         return err_set(&last, -EPROTO, "the worker did not answer with the place of the weights");
     for (size_t i = 0; i < s->n; i++) {
         s->offset[i] = w->places[i]->offset;
+        s->level[i] = w->places[i]->level;
         if (s->offset[i] > w->bytes ||
             (s->offset[i] > 0 && bytes_of(&tensors[i]) > w->bytes - s->offset[i]))
             return err_set(&last, -EPROTO, "the worker has no room for tensor %s", tensors[i].name);
@@ -220,7 +225,9 @@ int skerry_join(const struct skerry_options *opt, const struct skerry_tensor *te
     s->fd = inherited ? atoi(inherited) : -1;
     s->state_fd = -1;
     s->n = n;
+    s->opt = *opt;
     s->offset = mem_alloc_array(n, sizeof(*s->offset));
+    s->level = mem_alloc_array(n, sizeof(*s->level));
     rc = s->fd < 0 ? join_alone(s, tensors) : join_worker(s, opt, tensors);
     if (rc < 0) {
         skerry_leave(s);
@@ -253,6 +260,7 @@ void skerry_leave(struct skerry *s)
     if (s->fd >= 0)
         (void)close(s->fd);
     mem_free(s->offset);
+    mem_free(s->level);
     mem_free(s);
 }
 
@@ -294,7 +302,7 @@ static int fetch(struct skerry *s)
     Skerry__Trainer__V1__SamplesWanted wanted = SKERRY__TRAINER__V1__SAMPLES_WANTED__INIT;
     drop_portion(s);
     int rc = tell(s, SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_SAMPLES_WANTED, &wanted, -1);
-    while (rc == 0 && !s->portion.message) {
+    while (rc == 0 && !s->portion.message && !s->stopping) { /* after a stop nothing comes */
         from_worker *m = NULL;
         int passed = -1;
         rc = hear(s, CHANNEL_FOREVER, &m, &passed);
@@ -379,7 +387,7 @@ static int begin(struct skerry *s, from_worker *m, int passed, struct skerry_ord
     s->state_fd = passed;
     s->busy = true;
     s->stopping = s->no_more = false;
-    s->steps = 0;
+    s->steps = s->pause = 0;
     s->begun_ms = now_ms();
     o->state_fd = passed;
     switch (m->what_case) {
@@ -388,6 +396,7 @@ static int begin(struct skerry *s, from_worker *m, int passed, struct skerry_ord
         break;
     case SKERRY__TRAINER__V1__FROM_WORKER__WHAT_PHASE:
         s->kind = SKERRY_PHASE;
+        s->pause = m->phase->pause;
         fill_phase(m->phase, o);
         break;
     case SKERRY__TRAINER__V1__FROM_WORKER__WHAT_EVALUATE:
@@ -514,6 +523,59 @@ static size_t put_numbers(struct skerry *s, Skerry__Trainer__V1__Number *items,
     return n;
 }
 
+/* The tensors of a level by the program's callback. */
+static int exchange(struct skerry *s, int (*one)(void *arg, size_t i), uint32_t level)
+{
+    if (!one)
+        return err_set(&last, -EPROTO, "the worker exchanges weights, which this program cannot");
+    for (size_t i = 0; i < s->n; i++)
+        if (s->offset[i] > 0 && s->level[i] == level && one(s->opt.arg, i) < 0)
+            return err_set(&last, -ECANCELED, "the program did not exchange tensor %zu", i);
+    return 0;
+}
+
+/* What the worker says at the end of a step. */
+static int obey(struct skerry *s, const from_worker *m)
+{
+    Skerry__Trainer__V1__Given given = SKERRY__TRAINER__V1__GIVEN__INIT;
+    int rc = 0;
+    switch (m->what_case) {
+    case SKERRY__TRAINER__V1__FROM_WORKER__WHAT_STOP:
+        take_stop(s, m);
+        return 0;
+    case SKERRY__TRAINER__V1__FROM_WORKER__WHAT_GIVE:
+        rc = exchange(s, s->opt.give, m->give->level);
+        return rc < 0 ? rc : tell(s, SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_GIVEN, &given, -1);
+    case SKERRY__TRAINER__V1__FROM_WORKER__WHAT_TAKE:
+        return exchange(s, s->opt.take, m->take->level);
+    case SKERRY__TRAINER__V1__FROM_WORKER__WHAT_GO_ON:
+        s->pause = m->go_on->pause;
+        return 0;
+    default:
+        return err_set(&last, -EPROTO, "the worker sent message %d in mid-phase",
+                       (int)m->what_case);
+    }
+}
+
+/* Listens to the worker, and waits for it where it wants that. */
+static int listen_to(struct skerry *s)
+{
+    const bool waits = s->pause > 0 && s->steps == s->pause;
+    int rc;
+    do {
+        from_worker *m = NULL;
+        int passed = -1;
+        rc = hear(s, waits ? CHANNEL_FOREVER : 0, &m, &passed);
+        if (rc != 1)
+            break;
+        rc = obey(s, m);
+        if (passed >= 0)
+            (void)close(passed);
+        forget(m);
+    } while (rc == 0 && waits && s->pause == s->steps && !s->stopping);
+    return rc;
+}
+
 int skerry_step(struct skerry *s, const struct skerry_progress *p)
 {
     Skerry__Trainer__V1__Progress m = SKERRY__TRAINER__V1__PROGRESS__INIT;
@@ -531,18 +593,8 @@ int skerry_step(struct skerry *s, const struct skerry_progress *p)
     m.samples = p->samples;
     m.lr = p->lr;
     m.grad_norm = p->grad_norm;
-    int rc = tell(s, SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_PROGRESS, &m, -1);
-    from_worker *heard = NULL;
-    int passed = -1;
-    if (rc == 0 && (rc = hear(s, 0, &heard, &passed)) == 1) {
-        if (heard->what_case == SKERRY__TRAINER__V1__FROM_WORKER__WHAT_STOP)
-            take_stop(s, heard);
-        if (passed >= 0)
-            (void)close(passed);
-        forget(heard);
-        rc = 0;
-    }
-    return rc;
+    const int rc = tell(s, SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_PROGRESS, &m, -1);
+    return rc < 0 ? rc : listen_to(s);
 }
 
 int skerry_done(struct skerry *s, const struct skerry_result *r)

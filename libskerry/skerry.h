@@ -27,6 +27,11 @@
  * program's: they hold the version that the order is about, and what lies there at skerry_done()
  * is taken.  At other times they are the worker's; a program that writes then loses its lease.
  *
+ * FRAGMENTS.  A job may want some of the weights in mid-phase, and give newer ones
+ * (outer.fragments, outer.delay, outer.mix).  skerry_step() then calls skerry_options.give or .take
+ * for each tensor in question, and the phase trains on with what is there then.  A program without
+ * the two gets no such job.
+ *
  * STATE.  What an optimiser keeps stays in the program.  Where order.goes_on is set, the last phase
  * of the same replica was this program's; otherwise it starts afresh, or from the state at
  * order.state_fd, which holds what skerry_done() was once given.
@@ -66,6 +71,11 @@ struct skerry_options {
     bool evaluates;      /* it can compute losses: SKERRY_EVALUATE */
     bool draws;          /* SKERRY_DRAW */
     bool keeps_state;    /* it gives and takes its optimiser's state */
+    /* From within skerry_step(): copies tensor i of the program's to skerry_weights(i), or from
+     * there; negative: it cannot, and skerry_step() fails.  Both or none. */
+    int (*give)(void *arg, size_t i);
+    int (*take)(void *arg, size_t i);
+    void *arg;
 };
 
 /* Joins the worker that started this program, or trains alone.  tensors are copied.  Waits for
@@ -142,7 +152,7 @@ struct skerry_progress {
     float lr, grad_norm;
 };
 
-/* One step is done.  Also the place where the worker is listened to. */
+/* One step is done.  Also the place where the worker is listened to, and weights are exchanged. */
 SKERRY_API int skerry_step(struct skerry *s, const struct skerry_progress *p);
 /* A figure that goes with the next skerry_step(), or with the skerry_done() of an evaluation, up to
  * 16 of them: a series of the job, where the name has 1 to 64 of A-Z a-z 0-9 . _ - and begins with

@@ -399,7 +399,8 @@ static int check_patterns(const struct yaml_doc *doc, const char *key, const str
     return 0;
 }
 
-/* The blocks are those of trainer.levels, or one without a name. */
+/* The blocks are those of trainer.levels; without it the tensors are cut into as many as there are
+ * fragments. */
 static int check_external(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     const struct job_trainer *t = &s->trainer;
@@ -423,7 +424,7 @@ static int check_external(const struct yaml_doc *doc, struct job_spec *s, struct
         rc = check_patterns(doc, "trainer.tensors", &t->tensors, err);
     if (rc == 0)
         rc = check_patterns(doc, "trainer.levels", &t->levels, err);
-    s->model.depth = t->levels.n > 0 ? (int)t->levels.n : 1;
+    s->model.depth = t->levels.n > 0 ? (int)t->levels.n : s->outer.fragments;
     s->model.tied = false;
     if (t->levels.n > 0 && !conf_find(doc, "recipe.private_embeddings") && s->recipe.levels.n > 0)
         s->recipe.private_embeddings = true; /* what is in no block */
@@ -480,9 +481,6 @@ static const char *const external_without[] = {
     "partition.features",
     "recipe.reshard",
     "recipe.private_blocks",
-    "outer.fragments",
-    "outer.delay",
-    "outer.mix",
     NULL,
 };
 #define EXTERNAL_KEYS "data.kind", "trainer"

@@ -43,7 +43,7 @@ static int check_partition(const struct yaml_doc *doc, struct job_spec *s, struc
         return conf_error(doc, "outer.delay", err,
                           "is %d, expected fewer than the %d steps of a phase", s->outer.delay,
                           s->outer.steps);
-    bool parts = s->outer.fragments > 1 || s->outer.delay > 0 || s->outer.mix > 0;
+    const bool parts = job_streams(s);
     if (parts && !s->outer.steps)
         return conf_error(doc, "outer.fragments", err,
                           "or outer.delay or outer.mix needs phases bounded by outer.steps");

@@ -304,6 +304,12 @@ static inline bool job_has_captions(const struct job_spec *s)
     return s->encoders.path != NULL || s->encoders.text != NULL;
 }
 
+/* Do modules, or parts of them, travel while their phase goes on? */
+static inline bool job_streams(const struct job_spec *s)
+{
+    return s->outer.fragments > 1 || s->outer.delay > 0 || s->outer.mix > 0;
+}
+
 /* Is the model two chains?  Its blocks then are the model's and after them the upscaler's. */
 static inline bool job_has_upscaler(const struct job_spec *s)
 {

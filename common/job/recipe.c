@@ -411,8 +411,7 @@ int recipe_limits(const struct job_spec *spec, const struct composition *c, stru
         return err_set(err, -ERR_CONFIG,
                        "outer.fragments is %d, more than the %d blocks of model.depth",
                        spec->outer.fragments, spec->model.depth);
-    if (c->elastic && (spec->outer.async || spec->outer.fragments > 1 || spec->outer.delay > 0 ||
-                       spec->outer.mix > 0))
+    if (c->elastic && (spec->outer.async || job_streams(spec)))
         return err_set(
             err, -ERR_CONFIG,
             "recipe.replicas is auto, which goes with whole rounds alone; give a number, "

@@ -56,7 +56,7 @@ bool query_share_module(const struct job *j, uint32_t p, uint32_t q)
 
 bool query_streams(const struct job *j)
 {
-    return j->comp.fragments > 1 || j->spec.outer.delay > 0 || j->spec.outer.mix > 0;
+    return job_streams(&j->spec);
 }
 
 /* ---- how far ------------------------------------------------------------- */

@@ -20,10 +20,15 @@ def tell(what=None):
     return box[0]
 
 
-def share(model, optimizer, goes_on):
-    """Weights, and an optimiser's state that is not the one of the phase before, from rank 0 to the others."""
+def share(model):
+    """Weights from rank 0 to the others."""
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, src=0)
+
+
+def begin(model, optimizer, goes_on):
+    """Weights, and an optimiser's state that is not the one of the phase before."""
+    share(model)
     if not goes_on:
         state = tell(optimizer.state_dict()["state"] if dist.get_rank() == 0 else None)
         optimizer.state.clear()
@@ -60,19 +65,22 @@ def wait():
 def follow(ddp, optimizer):
     """What the other ranks do."""
     while (goes_on := wait()) is not None:
-        share(ddp.module, optimizer, goes_on)
+        begin(ddp.module, optimizer, goes_on)
         while (batch := tell()) is not None:
             step(ddp, optimizer, batch)
+            if tell():
+                share(ddp.module)
 
 
 def lead(ddp, optimizer):
-    with skerry.join(ddp.module, optimizer=optimizer) as island:
+    with skerry.join(ddp.module, optimizer=optimizer, exchanges=True) as island:
         for phase in island.phases():
             tell(phase.goes_on)
-            share(ddp.module, optimizer, phase.goes_on)
+            begin(ddp.module, optimizer, phase.goes_on)
             for batch in data(phase):
                 tell(batch)
-                phase.step(loss=step(ddp, optimizer, batch), samples=phase.batch)
+                if tell(phase.step(loss=step(ddp, optimizer, batch), samples=phase.batch)):
+                    share(ddp.module)  # newer weights have come (outer.fragments)
             tell(None)
     tell(None)
 

@@ -136,16 +136,23 @@ class Phase(_Order):
             if empty:
                 raise _lib.Error("the loader has no batches")
 
-    def step(self, loss: Any, samples: int, lr: float = 0.0, grad_norm: float = 0.0, **numbers: float) -> None:
-        """One step is done.  numbers: up to 16 figures of one's own, which become series of the job by these names."""
+    def step(self, loss: Any, samples: int, lr: float = 0.0, grad_norm: float = 0.0, **numbers: float) -> bool:
+        """One step is done.  numbers: up to 16 figures of one's own, which become series of the job by these names.
+        True: newer weights have come into the model (outer.fragments), which other processes of the script do not have."""
         handle = self._island._handle
         for name, value in numbers.items():
             check(lib.skerry_number(handle, name.encode(), float(value)))
         progress = _lib.Progress(float(loss), samples, lr, grad_norm)
-        check(lib.skerry_step(handle, ctypes.byref(progress)))
+        exchange = self._island._exchange
+        exchange.taken = False
+        code = lib.skerry_step(handle, ctypes.byref(progress))
+        if exchange.error is not None:
+            raise exchange.error
+        check(code)
         self.done_steps += 1
         if self.alone and (self.done_steps % 10 == 0 or self.done_steps == self.steps):
             print(f"step {self.done_steps} of {self.steps}: loss {float(loss):.4f}", file=sys.stderr)
+        return exchange.taken
 
 
 class Evaluation(_Order):
@@ -200,11 +207,38 @@ def _png(picture: Any) -> bytes:
     return out.getvalue()
 
 
+class _Exchange:
+    """Weights that come and go in mid-phase, from within skerry_step()."""
+
+    def __init__(self, items: list[_model.Item]):
+        self.items = items
+        self.taken = False
+        self.error: BaseException | None = None
+        self.give, self.take = _lib.Exchange(self._give), _lib.Exchange(self._take)
+
+    def _copy(self, copy: Callable[[list[_model.Item]], None], i: int) -> int:
+        try:
+            copy([self.items[i]])
+        except BaseException as e:  # for phase.step() to raise: nothing passes through C
+            self.error = e
+            return -1
+        return 0
+
+    def _give(self, _: Any, i: int) -> int:
+        return self._copy(_model.store, i)
+
+    def _take(self, _: Any, i: int) -> int:
+        self.taken = True
+        return self._copy(_model.load, i)
+
+
 class Island:
     """Made by join()."""
 
-    def __init__(self, model: Any, optimizer: Any, alone: Alone | None):
+    def __init__(self, model: Any, optimizer: Any, alone: Alone | None, exchanges: bool | None):
         self._items = _model.items_of(model)
+        self._exchange = _Exchange(self._items)
+        self._exchanges = int(os.environ.get("WORLD_SIZE", "1")) == 1 if exchanges is None else exchanges
         self._handle = ctypes.c_void_p()
         self._solo = alone or Alone()
         self._evaluate: Callable[[Evaluation], Any] | None = None
@@ -259,6 +293,8 @@ class Island:
             tensor.shape[:len(shape)] = shape
         options = _lib.Options(b"skerry-python 0.1.0", self._evaluate is not None, self._sample is not None,
                                self._save is not None and self._load is not None)
+        if self._exchanges:
+            options.give, options.take = self._exchange.give, self._exchange.take
         check(lib.skerry_join(ctypes.byref(options), tensors, len(tensors), ctypes.byref(self._handle)))
         if self.alone:
             return
@@ -343,7 +379,8 @@ class Island:
         self._handle = ctypes.c_void_p()
 
 
-def join(model: Any, optimizer: Any = None, alone: Alone | None = None) -> Island:
+def join(model: Any, optimizer: Any = None, alone: Alone | None = None, exchanges: bool | None = None) -> Island:
     """An island of this model: a PyTorch module, or a dict of NumPy arrays.  With an optimizer of PyTorch's its state
-    is kept from phase to phase, and travels where the job says so.  alone: for a run without a worker."""
-    return Island(model, optimizer, alone)
+    is kept from phase to phase, and travels where the job says so.  alone: for a run without a worker.  exchanges: may
+    weights come and go in phase.step() (outer.fragments); None: if the script is one process, by WORLD_SIZE."""
+    return Island(model, optimizer, alone, exchanges)

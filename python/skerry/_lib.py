@@ -15,9 +15,12 @@ class Tensor(ctypes.Structure):
                 ("shape", ctypes.c_uint64 * RANK_MAX), ("buffer", ctypes.c_bool)]
 
 
+Exchange = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
+
+
 class Options(ctypes.Structure):
     _fields_ = [("library", ctypes.c_char_p), ("evaluates", ctypes.c_bool), ("draws", ctypes.c_bool),
-                ("keeps_state", ctypes.c_bool)]
+                ("keeps_state", ctypes.c_bool), ("give", Exchange), ("take", Exchange), ("arg", ctypes.c_void_p)]
 
 
 class Order(ctypes.Structure):

@@ -22,7 +22,7 @@ model: {{type: external}}
 trainer: {{command: {python} -m skerry.torchrun --standalone --nproc_per_node 2 train.py, files: program, env: [PYTHONPATH={package}, OMP_NUM_THREADS=1]}}
 train: {{batch: 8}}
 recipe: {{replicas: 1}}
-outer: {{rounds: 3, steps: {steps}, lr: 1, momentum: 0, ema: 0}}
+outer: {{rounds: 3, steps: {steps}, lr: 1, momentum: 0, ema: 0{outer}}}
 wire: {{up: f32, down: f32}}
 """
 
@@ -43,8 +43,8 @@ def name_of(example):
     return example.parent.name
 
 
-def one_process(source, rounds, steps):
-    """What a single process makes of the same batches."""
+def one_process(source, rounds, steps, after=lambda at, weights: None):
+    """What a single process makes of the same batches; `after` sees the weights behind each step."""
     spec = importlib.util.spec_from_file_location("example", source)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
@@ -53,18 +53,35 @@ def one_process(source, rounds, steps):
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for r in range(rounds):
-        for x, y in example.data(Alone(r * steps, steps)):
+        for at, (x, y) in enumerate(example.data(Alone(r * steps, steps)), 1):
             optimizer.zero_grad()
             nn.functional.mse_loss(model(x), y).backward()
             optimizer.step()
+            after(at, model.state_dict())
     return {name: t.detach().numpy() for name, t in model.state_dict().items()}
+
+
+def in_fragments(rounds, steps):
+    """The same with the first layer's weight (128 of 178 parameters) given at step 2 of 6 and the others at step 4; two steps
+    later each keeps half of what it is, and takes half of what it was."""
+    given = {}
+
+    def after(at, weights):
+        for name, value in weights.items():
+            step = 2 if name == "0.weight" else 4
+            if at == step:
+                given[name] = value.clone()
+            elif at == step + 2:
+                value.copy_(0.5 * value + 0.5 * given[name])
+    one_process(EXAMPLE, rounds, steps, after)
+    return {name: value.numpy() for name, value in given.items()}
 
 
 @pytest.mark.parametrize("source", EXAMPLES, ids=name_of)
 def test_torchrun(tmp_path, monkeypatch, source):
     """Two processes of half a batch each are one of a whole batch, over rounds, with the optimiser's state."""
     monkeypatch.syspath_prepend(os.path.abspath(os.environ.get("SKERRY_BUILD", "build")) + "/python")
-    job = write_program(tmp_path, source, JOB, steps="5")
+    job = write_program(tmp_path, source, JOB, steps="5", outer="")
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
         told = s.submit(job)
@@ -77,10 +94,34 @@ def test_torchrun(tmp_path, monkeypatch, source):
         assert np.allclose(weights[name], value, rtol=1e-4, atol=1e-6), name
 
 
+def test_fragments_of_ranks(tmp_path):
+    """With DistributedDataParallel what comes in mid-phase comes to all ranks: of one replica, which gets back what it sent
+    and begins a phase with half of it, a loop in one process."""
+    job = write_program(tmp_path, EXAMPLE, JOB, steps="6", outer=", fragments: 2, delay: 2, mix: 0.5")
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        told = s.submit(job)
+        s.wait_job(told, "done", 60)
+        assert s.skerry("export", told, "--out", tmp_path / "model").returncode == 0
+    weights, want = read_safetensors(tmp_path / "model" / "model.safetensors"), in_fragments(3, 6)
+    for name, value in want.items():
+        assert np.allclose(weights[name], value, rtol=1e-4, atol=1e-6), name
+
+
+def test_fsdp_refuses_fragments(tmp_path):
+    """No rank has the whole model: nothing can be exchanged in mid-phase."""
+    job = write_program(tmp_path, EXAMPLES[1], JOB, steps="6", outer=", fragments: 2")
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        told = s.submit(job)
+        said = "the trainer cannot exchange weights in mid-phase"
+        wait_until(lambda: any(said in t["reason"] for t in s.get(f"/v1/tasks?job={told}").json()["items"]), 60, said)
+
+
 @pytest.mark.parametrize("source", EXAMPLES, ids=name_of)
 def test_all_ranks_end(tmp_path, source):
     """Rank 0 hears in mid-phase that nobody wants it any more, and the others with it; with the worker all of them go."""
-    job = write_program(tmp_path, source, JOB, steps="100000")
+    job = write_program(tmp_path, source, JOB, steps="100000", outer="")
     with running(tmp_path / "swarm") as s:
         worker = s.worker("one", "--allow-trainers")
         told = s.submit(job)

@@ -1,16 +1,8 @@
 #include "worker/engine/fragment.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include "common/base/clock.h"
-#include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/outer/layout.h"
-#include "worker/engine/contribute.h"
-#include "worker/net/model.h"
 #include "worker/order/modules.h"
-#include "worker/engine/replica.h"
 #include "worker/order/task_check.h"
 #include "worker/link/uplink.h"
 #include "worker/order/work.h"
@@ -20,7 +12,6 @@
 #define ASK_DEADLINE_MS (ASK_WAIT_MS + 10000)
 #define ASK_AGAIN_NS CLOCK_NS_PER_S /* where nobody works on the version */
 #define BLOBS_MAX 17                /* an older version, its deltas */
-#define CHUNK 16384                 /* elements */
 
 enum stage {
     PART_TRAINS,  /* not contributed yet */
@@ -114,64 +105,12 @@ uint64_t fragments_waited_ms(const struct fragments *f)
 
 /* ---- weights ---- */
 
-static void mix_values(size_t n, double mix, const float *x, float *theta)
-{
-    if (mix <= 0) {
-        memcpy(theta, x, n * sizeof(*x));
-        return;
-    }
-    for (size_t i = 0; i < n; i++)
-        theta[i] = (float)(mix * (double)theta[i] + (1 - mix) * (double)x[i]);
-}
-
-static int mix_tensor(int fd, const char *path, const struct st_tensor *t, double mix, float *chunk,
-                      float *theta, struct err *err)
-{
-    for (uint64_t first = 0; first < t->count; first += CHUNK) {
-        size_t n = t->count - first < CHUNK ? (size_t)(t->count - first) : CHUNK;
-        int rc = file_pread_all(fd, chunk, n * sizeof(*chunk), t->offset + first * sizeof(*chunk),
-                                path, err);
-        if (rc < 0)
-            return rc;
-        mix_values(n, mix, chunk, theta + first);
-    }
-    return 0;
-}
-
-/* theta <- mix theta + (1 - mix) file, for every tensor of the version's file: in double, rounded
- * once; with mix 0 the file's bits. */
-static int mix_file(const struct model *m, const char *path, double mix, float *flat,
-                    struct err *err)
-{
-    struct layout layout = {0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return err_errno(err, "opening %s", path);
-    float *chunk = mem_alloc_array(CHUNK, sizeof(*chunk));
-    int rc = layout_read(fd, path, &layout, err);
-    for (size_t i = 0; rc == 0 && i < layout.st.n_tensors; i++) {
-        const struct st_tensor *t = &layout.st.tensors[i];
-        const struct model_tensor *own = model_find(m, t->name);
-        if (!own || own->count != t->count)
-            rc = err_set(err, -ERR_FORMAT, "the model has no tensor %s of this size", t->name);
-        else
-            rc = mix_tensor(fd, path, t, mix, chunk, flat + own->offset, err);
-    }
-    layout_release(&layout);
-    mem_free(chunk);
-    (void)close(fd); /* read only: nothing to lose */
-    return rc;
-}
-
 static int merge_file(struct fragments *f, uint32_t level, const uint8_t sha256[32], double mix,
                       struct err *err)
 {
     char path[CACHE_PATH_MAX];
     work_blob_path(f->opt.w, sha256, path);
-    int rc = mix > 0 ? f->opt.get(f->opt.arg, (int)level, f->opt.flat, err) : 0;
-    if (rc == 0)
-        rc = mix_file(f->opt.model, path, mix, f->opt.flat, err);
-    return rc < 0 ? rc : f->opt.set(f->opt.arg, (int)level, f->opt.flat, err);
+    return f->opt.merge(f->opt.arg, level, path, mix, err);
 }
 
 int fragments_load(struct fragments *f, bool own, struct err *err)
@@ -193,16 +132,7 @@ int fragments_load(struct fragments *f, bool own, struct err *err)
 static int make(struct fragments *f, uint32_t level, struct err *err)
 {
     struct part *p = &f->parts[level];
-    const struct contribute c = {.w = f->opt.w,
-                                 .state_dir = f->opt.state_dir,
-                                 .base = p->base,
-                                 .model = f->opt.model,
-                                 .weights = f->opt.weights,
-                                 .flat = f->opt.flat,
-                                 .samples = f->samples};
-    int rc = c.weights ? 0 : f->opt.get(f->opt.arg, (int)level, f->opt.flat, err);
-    if (rc == 0)
-        rc = contribute(&c, &p->out, err);
+    const int rc = f->opt.contribute(f->opt.arg, p->base, f->samples, &p->out, err);
     p->made = rc == 0;
     return rc;
 }
@@ -470,6 +400,28 @@ int fragments_step(struct fragments *f, uint32_t steps, uint64_t samples, struct
             rc = begin_sending(f, l, err);
     for (uint32_t l = 0; l < f->n && rc == 0; l++)
         rc = step_part(f, l, err);
+    return rc;
+}
+
+uint32_t fragments_next(const struct fragments *f)
+{
+    uint32_t next = 0;
+    for (uint32_t l = 0; l < f->n; l++) {
+        const struct part *p = &f->parts[l];
+        const uint32_t due = p->stage == PART_TRAINS ? p->step : p->merge;
+        const uint32_t at = due > f->steps ? due : f->steps + 1;
+        if (p->stage < PART_MERGED && at < f->t->steps && (next == 0 || at < next))
+            next = at;
+    }
+    return next;
+}
+
+int fragments_travel(struct fragments *f, uint32_t steps, struct err *err)
+{
+    int rc = 0;
+    f->steps = steps;
+    for (uint32_t l = 0; l < f->n && rc == 0; l++)
+        rc = advance(f, &f->parts[l], err);
     return rc;
 }
 

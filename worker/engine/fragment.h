@@ -19,31 +19,34 @@
  *                                       otherwise        v
  *
  * A contribution that could not be sent in time goes with the report at the end.
+ *
+ * Where the weights lie is the caller's: those of our networks, see fragment_net.h.
  * Compute thread. */
 #ifndef WORKER_FRAGMENT_H
 #define WORKER_FRAGMENT_H
 
 #include "common/base/base.h"
+#include "proto/skerry.pb-c.h"
 
 struct fragments;
-struct model;
 struct modules;
-struct weights;
 struct work;
+struct work_output;
+
+/* The version of a level that it has last been merged with; none yet. */
+#define NO_VERSION UINT64_MAX
 
 /* All pointers are kept until fragments_close. */
 struct fragments_options {
     struct work *w; /* a TRAIN task with fragments, and an uplink */
     struct modules *modules;
-    const char *state_dir; /* residuals */
-    const struct model *model;
-    float *flat; /* host vector, scratch between the calls */
-    struct weights
-        *weights;  /* the replica's, where a card codes them (worker/engine/contribute.h) */
     uint64_t *met; /* by level; updated */
-    /* The weights of one level, from and to the replica. */
-    int (*get)(void *arg, int level, float *flat, struct err *err);
-    int (*set)(void *arg, int level, const float *flat, struct err *err);
+    /* The contribution of a level's weights as they are now (worker/engine/contribute.h). */
+    int (*contribute)(void *arg, const Skerry__V1__ModuleRef *base, uint64_t samples,
+                      struct work_output *ret, struct err *err);
+    /* theta <- mix theta + (1 - mix) version, for the tensors of the version's file, those of the
+     * level: in double, rounded once; with mix 0 the file's bits. */
+    int (*merge)(void *arg, uint32_t level, const char *path, double mix, struct err *err);
     void *arg;
 };
 
@@ -57,6 +60,12 @@ int fragments_load(struct fragments *f, bool own, struct err *err);
 
 /* After `steps` steps of the phase with `samples`: contributes and merges what is due. */
 int fragments_step(struct fragments *f, uint32_t steps, uint64_t samples, struct err *err);
+
+/* For weights that are not at hand at every step: the next one after which fragments_step() has
+ * something to do with them, 0: none before the last one.  At others fragments_travel() is enough,
+ * which has what travels go on. */
+uint32_t fragments_next(const struct fragments *f);
+int fragments_travel(struct fragments *f, uint32_t steps, struct err *err);
 
 /* After the last step: merges what is there, and adds to w's outputs what the
  * coordinator does not have yet. */

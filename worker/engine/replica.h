@@ -13,6 +13,7 @@
 #define WORKER_REPLICA_H
 
 #include "common/base/base.h"
+#include "worker/engine/fragment.h"
 #include "worker/train/island_train.h"
 #include "worker/order/work.h"
 
@@ -20,7 +21,6 @@ struct replica;
 struct replicas;
 
 #define REPLICAS_MAX 64
-#define NO_VERSION UINT64_MAX
 
 struct replica {
     uint64_t job_id;

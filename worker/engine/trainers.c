@@ -64,7 +64,8 @@ static void folder_digest(const struct work *w, uint8_t out[HASH_BYTES])
 static void take_cut(const struct work *w, struct tensors_cut *cut)
 {
     const Skerry__V1__Task *t = w->task;
-    *cut = (struct tensors_cut){.n_levels = t->n_levels ? (int)t->n_levels : 1};
+    *cut = (struct tensors_cut){.n_levels = t->n_levels ? (int)t->n_levels : 1,
+                                .n_blocks = w->spec.model.depth};
     for (size_t l = 0; l < t->n_levels; l++) {
         for (size_t i = 0; i < t->levels[l]->n_blocks; i++)
             cut->block_level[t->levels[l]->blocks[i] % TENSORS_BLOCKS_MAX] = (uint8_t)l;
@@ -253,15 +254,18 @@ int trainers_get(struct engine *e, struct work *w, struct external **ret, struct
     struct trainers *t = e->trainers;
     take_cut(w, &cut);
     digest_of(w, &cut, digest);
-    if (t->running && memcmp(digest, t->digest, sizeof(digest)) == 0) {
-        *ret = t->running;
-        return 0;
+    if (!t->running || memcmp(digest, t->digest, sizeof(digest)) != 0) {
+        trainers_drop(e);
+        int rc = start(e, w, &cut, err);
+        if (rc < 0)
+            return rc;
+        memcpy(t->digest, digest, sizeof(digest));
     }
-    trainers_drop(e);
-    int rc = start(e, w, &cut, err);
-    if (rc < 0)
-        return rc;
-    memcpy(t->digest, digest, sizeof(digest));
+    if (job_streams(&w->spec) && !external_exchanges(t->running))
+        return err_set(err, -ERR_CONFIG,
+                       "the trainer cannot exchange weights in mid-phase, which outer.fragments, "
+                       "outer.delay and outer.mix ask for: leave them out, or see "
+                       "docs/trainers.md");
     *ret = t->running;
     return 0;
 }
@@ -272,7 +276,8 @@ int trainers_ask(struct engine *e, struct work *w, const Skerry__Trainer__V1__Fr
 {
     bool alive = false;
     int rc = external_ask(e->trainers->running, order, passed, ev, ret, &alive, err);
-    e->trainers->stands = false;
+    if (order->what_case == SKERRY__TRAINER__V1__FROM_WORKER__WHAT_PHASE)
+        e->trainers->stands = false; /* what else it does leaves its optimiser alone */
     if (!alive)
         trainers_drop(e);
     return rc;
@@ -283,30 +288,62 @@ void trainers_handed(struct engine *e, uint64_t sum)
     e->trainers->handed = sum;
 }
 
+/* Files on their way into the memory that the trainer shares. */
+struct loading {
+    struct engine *e;
+    struct external *x;
+    size_t loaded;
+    uint64_t handed, was;
+};
+
+static struct loading begin_loading(struct engine *e, struct external *x)
+{
+    const struct loading l = {.e = e, .x = x, .handed = e->trainers->handed};
+    e->trainers->handed = 0;
+    return l;
+}
+
+static int load_file(struct loading *l, const char *path, bool kept, struct err *err)
+{
+    const struct tensors_source from = {
+        .path = path, .users = kept, .was = l->handed ? &l->was : NULL};
+    return tensors_load(external_tensors(l->x), &from, external_shared(l->x), l->e->opt.threads,
+                        &l->loaded, err);
+}
+
+/* All is there, and nobody has written meanwhile. */
+static int end_loading(const struct loading *l, const char *what, struct err *err)
+{
+    const size_t wanted = tensors_chosen(external_tensors(l->x), -1);
+    if (l->loaded != wanted)
+        return err_set(err, -ERR_CONFIG,
+                       "%s has %zu tensors, but the trainer has %zu to be synchronised", what,
+                       l->loaded, wanted);
+    if (l->was == l->handed)
+        return 0;
+    trainers_drop(l->e); /* from its hand-over to the next order the memory is the worker's alone */
+    return err_set(err, -ERR_TRAINER,
+                   "the trainer wrote its weights after it had handed them over");
+}
+
 int trainers_load(struct engine *e, struct external *x, const struct work *w, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
-    const uint64_t handed = e->trainers->handed;
-    size_t loaded = 0;
-    uint64_t was = 0;
+    struct loading l = begin_loading(e, x);
     int rc = 0;
-    e->trainers->handed = 0;
     for (size_t i = 0; i < t->n_modules && rc == 0; i++) {
         char path[CACHE_PATH_MAX];
         work_blob_path(w, t->modules[i]->sha256.data, path);
-        rc = tensors_load(external_tensors(x), path, external_shared(x), false, e->opt.threads,
-                          &loaded, handed ? &was : NULL, err);
+        rc = load_file(&l, path, false, err);
     }
-    const size_t wanted = tensors_chosen(external_tensors(x), -1);
-    if (rc == 0 && loaded != wanted)
-        rc = err_set(err, -ERR_CONFIG,
-                     "version 0 has %zu tensors, but the trainer has %zu to be synchronised",
-                     loaded, wanted);
-    if (rc < 0 || was == handed)
-        return rc;
-    trainers_drop(e); /* from its hand-over to the next order the memory is the worker's alone */
-    return err_set(err, -ERR_TRAINER,
-                   "the trainer wrote its weights after it had handed them over");
+    return rc < 0 ? rc : end_loading(&l, "version 0", err);
+}
+
+int trainers_load_kept(struct engine *e, struct external *x, const char *path, struct err *err)
+{
+    struct loading l = begin_loading(e, x);
+    const int rc = load_file(&l, path, true, err);
+    return rc < 0 ? rc : end_loading(&l, "what the last phase left", err);
 }
 
 const struct trainer_stand *trainers_stand(const struct engine *e)

@@ -4,6 +4,7 @@
  *    STATE/trainer-HASH/         a copy of trainer.files, where it runs; HASH is of files and setup
  *    STATE/trainer-HASH.ready    they are whole, and trainer.setup has been run
  *    STATE/external-J-P-R.state  what the optimiser of a replica kept at its last phase
+ *    STATE/external-J-P-R.end    with fragments: the weights that its last phase ended with
  *
  * One runs at a time; folders of TRAINERS_KEPT others stay.  Compute thread. */
 #ifndef WORKER_TRAINERS_H
@@ -46,6 +47,9 @@ void trainers_handed(struct engine *e, uint64_t sum);
 /* Loads the task's modules into the memory that the trainer shares, which it must not have written
  * since then. */
 int trainers_load(struct engine *e, struct external *x, const struct work *w, struct err *err);
+
+/* The same with a file of tensors_keep(). */
+int trainers_load_kept(struct engine *e, struct external *x, const char *path, struct err *err);
 
 /* Where the running trainer's optimiser stands; NULL: nowhere. */
 const struct trainer_stand *trainers_stand(const struct engine *e);

@@ -15,6 +15,7 @@
 #define ANSWER_MS 10000  /* a frame that has begun is whole, and one of ours is read */
 #define STARTING_MS 5000 /* between two words that a trainer is being started */
 #define STOP_S 5         /* a trainer has after a stop */
+#define GIVE_MS 60000    /* it copies weights that are asked for in mid-phase */
 #define MEMORY_EVERY_MS 1000
 #define MESSAGE_MEMORY (128u << 20)
 #define SETUP_MS (30 * 60 * 1000)
@@ -25,7 +26,7 @@ struct external {
     int fd;
     struct tensors tensors;
     uint8_t *shared;
-    bool evaluates, draws, keeps_state;
+    bool evaluates, draws, keeps_state, exchanges;
     char library[65];
     uint64_t memory_bytes, memory_ms;
     struct pbmem mem; /* of the message at hand */
@@ -194,6 +195,7 @@ static int take_hello(struct external *x, const struct external_options *opt,
     x->evaluates = h->evaluates;
     x->draws = h->draws;
     x->keeps_state = h->keeps_state;
+    x->exchanges = h->exchanges;
     str_copy(x->library, sizeof(x->library), h->library);
     int rc = tensors_from_hello(h, &x->tensors, err);
     return rc < 0 ? rc : tensors_choose(&x->tensors, opt->job, opt->cut, err);
@@ -210,7 +212,10 @@ static int send_places(struct external *x, int memory, struct err *err)
     for (size_t i = 0; i < t->n && rc == 0; i++) {
         list[i] = &items[i];
         skerry__trainer__v1__place__init(&items[i]);
-        items[i].offset = t->items[i].level >= 0 ? t->items[i].offset : 0;
+        if (t->items[i].level < 0)
+            continue;
+        items[i].offset = t->items[i].offset;
+        items[i].level = (uint32_t)t->items[i].level;
     }
     w.bytes = t->bytes;
     w.places = list;
@@ -329,6 +334,11 @@ bool external_keeps_state(const struct external *x)
     return x->keeps_state;
 }
 
+bool external_exchanges(const struct external *x)
+{
+    return x->exchanges;
+}
+
 uint8_t *external_shared(struct external *x)
 {
     return x->shared;
@@ -395,6 +405,67 @@ static int serve(struct external *x, const struct external_events *ev, bool stop
         return blame(x->process, -ERR_TRAINER, err,
                      "the trainer sent message %d, which has no place here", (int)m->what_case);
     }
+}
+
+/* ---- in mid-phase ---- */
+
+/* The answer to Give. */
+static int wait_given(struct external *x, struct err *err)
+{
+    const Skerry__Trainer__V1__FromTrainer *m = NULL;
+    const uint64_t until = clock_now_ms() + GIVE_MS;
+    size_t wrote;
+    int passed = -1, rc = 0;
+    while (rc == 0) {
+        if (clock_now_ms() > until)
+            return blame(x->process, -ERR_TRAINER, err,
+                         "the trainer did not give its weights within %d s", GIVE_MS / 1000);
+        rc = look(x, &wrote, err);
+        if (rc == 1)
+            rc = hear(x, &m, &passed, err);
+    }
+    if (passed >= 0)
+        (void)close(passed);
+    if (rc < 0)
+        return rc;
+    if (m->what_case == SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_FAILED)
+        return blame(x->process, -ERR_TRAINER, err, "the trainer gave up: %.300s",
+                     m->failed->reason);
+    if (m->what_case != SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_GIVEN)
+        return blame(x->process, -ERR_TRAINER, err,
+                     "the trainer sent message %d in place of its weights", (int)m->what_case);
+    return 0;
+}
+
+int external_give(struct external *x, uint32_t level, struct err *err)
+{
+    Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
+    Skerry__Trainer__V1__Give give = SKERRY__TRAINER__V1__GIVE__INIT;
+    give.level = level;
+    m.what_case = SKERRY__TRAINER__V1__FROM_WORKER__WHAT_GIVE;
+    m.give = &give;
+    const int rc = tell(x, &m, -1, err);
+    return rc < 0 ? rc : wait_given(x, err);
+}
+
+int external_take(struct external *x, uint32_t level, struct err *err)
+{
+    Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
+    Skerry__Trainer__V1__Take take = SKERRY__TRAINER__V1__TAKE__INIT;
+    take.level = level;
+    m.what_case = SKERRY__TRAINER__V1__FROM_WORKER__WHAT_TAKE;
+    m.take = &take;
+    return tell(x, &m, -1, err);
+}
+
+int external_go_on(struct external *x, uint32_t pause, struct err *err)
+{
+    Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
+    Skerry__Trainer__V1__GoOn go_on = SKERRY__TRAINER__V1__GO_ON__INIT;
+    go_on.pause = pause;
+    m.what_case = SKERRY__TRAINER__V1__FROM_WORKER__WHAT_GO_ON;
+    m.go_on = &go_on;
+    return tell(x, &m, -1, err);
 }
 
 static int send_stop(struct external *x, struct err *err)

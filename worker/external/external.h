@@ -44,6 +44,7 @@ const struct tensors *external_tensors(const struct external *x);
 bool external_evaluates(const struct external *x);
 bool external_draws(const struct external *x);
 bool external_keeps_state(const struct external *x);
+bool external_exchanges(const struct external *x);
 /* The shared memory, a safetensors file of external_tensors()->bytes. */
 uint8_t *external_shared(struct external *x);
 
@@ -73,6 +74,13 @@ struct external_done {
     char *text; /* mem_free */
     int passed;
 };
+
+/* From within events.progress, of a step after which the trainer waits (Phase.pause): it writes a
+ * level's weights into the shared memory, has written them on return; it loads them; it goes on,
+ * until the step `pause` (0: to the end). */
+int external_give(struct external *x, uint32_t level, struct err *err);
+int external_take(struct external *x, uint32_t level, struct err *err);
+int external_go_on(struct external *x, uint32_t pause, struct err *err);
 
 void external_done_release(struct external_done *d); /* { .passed = -1 } is fine */
 

@@ -6,6 +6,7 @@
 
 #include "common/base/crew.h"
 #include "common/base/file.h"
+#include "common/outer/arith.h"
 #include "common/outer/layout.h"
 
 #define CHUNK 65536  /* elements that are converted at a time */
@@ -179,10 +180,9 @@ static int check_patterns(const struct tensors *t, const char *key, const struct
     return 0;
 }
 
-static int find_level(const struct job_trainer *job, const struct tensors_cut *cut,
+static int find_level(const struct job_trainer *job, const struct tensors_cut *cut, int block,
                       struct tensors_item *item, struct err *err)
 {
-    int block = -1;
     for (size_t i = 0; i < job->levels.n && i < TENSORS_BLOCKS_MAX; i++) {
         if (!matches(job->levels.items[i], item->name))
             continue;
@@ -222,7 +222,7 @@ static int place(struct tensors *t, struct err *err)
 }
 
 /* The level of a tensor that is wanted, if it can be synchronised. */
-static int choose_one(const struct job_trainer *job, const struct tensors_cut *cut,
+static int choose_one(const struct job_trainer *job, const struct tensors_cut *cut, int block,
                       struct tensors_item *item, struct err *err)
 {
     if (!is_real(item->dtype) && job->buffers == JOB_BUFFERS_OWN)
@@ -232,7 +232,52 @@ static int choose_one(const struct job_trainer *job, const struct tensors_cut *c
                        "trainer.buffers (mean or first)",
                        item->name, st_dtype_name(item->dtype));
     item->buffer |= !is_real(item->dtype);
-    return find_level(job, cut, item, err);
+    return find_level(job, cut, block, item, err);
+}
+
+/* Tensors that are cut into blocks themselves, in their order. */
+struct portions {
+    int n, now; /* blocks; of the last tensor, -1: there was none */
+    uint64_t all, before;
+    size_t left; /* that are trained and have no block yet */
+};
+
+static bool is_trained(const struct tensors_item *item)
+{
+    return !item->buffer && is_real(item->dtype);
+}
+
+/* The block in which the middle of the tensor lies, but none is left out while there are tensors
+ * enough. */
+static int portion_of(struct portions *p, const struct tensors_item *item)
+{
+    const double middle = (double)p->before + (double)item->count / 2;
+    int block = (int)(middle / (double)p->all * p->n);
+    const int least = p->n - (int)p->left > p->now ? p->n - (int)p->left : p->now;
+    p->before += item->count;
+    if (!is_trained(item))
+        return p->now > 0 ? p->now : 0;
+    p->left--;
+    block = block < least ? least : block;
+    return p->now = block > p->now + 1 ? p->now + 1 : block;
+}
+
+/* Of all that are wanted. */
+static int choose_levels(struct tensors *t, const struct job_trainer *job,
+                         const struct tensors_cut *cut, struct err *err)
+{
+    const bool cuts = job->levels.n == 0 && cut->n_blocks > 1;
+    struct portions p = {.n = cut->n_blocks, .now = -1};
+    int rc = 0;
+    for (size_t i = 0; i < t->n; i++)
+        if (is_wanted(job, &t->items[i])) {
+            p.all += t->items[i].count;
+            p.left += is_trained(&t->items[i]);
+        }
+    for (size_t i = 0; i < t->n && rc == 0; i++)
+        if (is_wanted(job, &t->items[i]))
+            rc = choose_one(job, cut, cuts ? portion_of(&p, &t->items[i]) : -1, &t->items[i], err);
+    return rc;
 }
 
 /* Each level learns something, and trainer.buffers is there for something. */
@@ -248,7 +293,8 @@ static int check_choice(const struct tensors *t, struct err *err)
         if (l >= TENSORS_BLOCKS_MAX || trained[l] == 0)
             return err_set(err, -ERR_CONFIG,
                            "level %d of %d has none of the trainer's tensors: change "
-                           "trainer.tensors, trainer.levels or recipe.private_embeddings",
+                           "trainer.tensors, trainer.levels, outer.fragments or "
+                           "recipe.private_embeddings",
                            l, t->n_levels);
     if (t->buffers != JOB_BUFFERS_OWN && buffers == 0)
         return err_set(err, -ERR_CONFIG,
@@ -265,9 +311,8 @@ int tensors_choose(struct tensors *t, const struct job_trainer *job, const struc
     int rc = check_patterns(t, "trainer.tensors", &job->tensors, err);
     if (rc == 0)
         rc = check_patterns(t, "trainer.levels", &job->levels, err);
-    for (size_t i = 0; i < t->n && rc == 0; i++)
-        if (is_wanted(job, &t->items[i]))
-            rc = choose_one(job, cut, &t->items[i], err);
+    if (rc == 0)
+        rc = choose_levels(t, job, cut, err);
     if (rc == 0)
         rc = check_choice(t, err);
     return rc < 0 ? rc : place(t, err);
@@ -391,12 +436,12 @@ static int sum_piece(void *arg, size_t piece, unsigned thread, struct err *err)
     return 0;
 }
 
-uint64_t tensors_sum(const struct tensors *t, const uint8_t *shared, int threads)
+uint64_t tensors_sum(const struct tensors *t, int level, const uint8_t *shared, int threads)
 {
     struct summing s = {.shared = shared};
     for (size_t i = 0; i < t->n; i++) {
         const size_t pieces = pieces_of(s.item = &t->items[i]);
-        if (s.item->level >= 0)
+        if (level < 0 ? s.item->level >= 0 : s.item->level == level)
             (void)crew_run(crew_for(threads, pieces), pieces, sum_piece, &s, NULL);
     }
     return s.sum;
@@ -404,15 +449,37 @@ uint64_t tensors_sum(const struct tensors *t, const uint8_t *shared, int threads
 
 /* A tensor of a file on its way into the shared memory; f32 straight to its place. */
 struct loading {
+    const struct tensors_source *how;
     int fd;
-    const char *path;
     const struct st_tensor *from;
     const struct tensors_item *to;
     uint8_t *shared;
-    float *chunks; /* one for each thread */
-    bool sums;
+    float *chunks; /* two for each thread */
     _Atomic uint64_t was;
 };
+
+/* Values of the file, mixed with those that are there. */
+static int load_values(struct loading *l, uint64_t at, size_t n, float *chunk, struct err *err)
+{
+    const struct tensors_item *to = l->to;
+    struct st_tensor part = *l->from;
+    part.count = n;
+    part.offset = l->from->offset + at * st_dtype_bytes(l->from->dtype);
+    part.bytes = n * st_dtype_bytes(l->from->dtype);
+    const bool mixes = l->how->mix > 0, straight = to->dtype == ST_F32 && !mixes;
+    float *place =
+        straight ? (float *)(void *)(l->shared + to->offset) + at /* aligned: they come first */
+                 : chunk;
+    int rc = st_read_f32(l->fd, l->how->path, &part, place, err);
+    if (rc == 0 && mixes) {
+        rc = read_values(to, l->shared, at, n, chunk + CHUNK, err);
+        arith_best()->ema(n, l->how->mix, chunk, chunk + CHUNK);
+        place = chunk + CHUNK;
+    }
+    if (rc == 0 && !straight)
+        write_values(to, l->shared, at, n, place);
+    return rc;
+}
 
 /* What was there is summed up just before, which brings it into the cache for what comes. */
 static int load_piece(void *arg, size_t piece, unsigned thread, struct err *err)
@@ -420,21 +487,13 @@ static int load_piece(void *arg, size_t piece, unsigned thread, struct err *err)
     struct loading *l = arg;
     const struct tensors_item *to = l->to;
     const uint64_t at = (uint64_t)piece * CHUNK;
-    const size_t n = chunk_at(to, at);
-    if (l->sums)
+    const size_t n = chunk_at(to, at), each = st_dtype_bytes(to->dtype);
+    if (l->how->was)
         l->was += chunk_sum(to, l->shared, at, n);
-    struct st_tensor part = *l->from;
-    part.count = n;
-    part.offset = l->from->offset + at * st_dtype_bytes(l->from->dtype);
-    part.bytes = n * st_dtype_bytes(l->from->dtype);
-    const bool straight = to->dtype == ST_F32;
-    float *place =
-        straight ? (float *)(void *)(l->shared + to->offset) + at /* aligned: they come first */
-                 : l->chunks + (size_t)thread * CHUNK;
-    const int rc = st_read_f32(l->fd, l->path, &part, place, err);
-    if (rc == 0 && !straight)
-        write_values(to, l->shared, at, n, place);
-    return rc;
+    if (l->how->users && !is_real(to->dtype) && to->dtype == l->from->dtype)
+        return file_pread_all(l->fd, l->shared + to->offset + at * each, n * each,
+                              l->from->offset + at * each, l->how->path, err);
+    return load_values(l, at, n, l->chunks + (size_t)thread * 2 * CHUNK, err);
 }
 
 static int expect(const struct st_tensor *from, const struct tensors_item *to, struct err *err)
@@ -458,37 +517,58 @@ static int load_one(struct loading *l, const struct st_tensor *from, const struc
     return crew_run(crew_for(threads, pieces_of(to)), pieces_of(to), load_piece, l, err);
 }
 
-int tensors_load(const struct tensors *t, const char *path, uint8_t *shared, bool users,
-                 int threads, size_t *count, uint64_t *was, struct err *err)
+int tensors_load(const struct tensors *t, const struct tensors_source *from, uint8_t *shared,
+                 int threads, size_t *count, struct err *err)
 {
     struct st st = {0};
-    struct loading l = {.fd = open(path, O_RDONLY | O_CLOEXEC),
-                        .path = path,
+    struct loading l = {.how = from,
+                        .fd = open(from->path, O_RDONLY | O_CLOEXEC),
                         .shared = shared,
                         .chunks =
-                            mem_try_array(crew_size(threads, CREW_MAX), CHUNK * sizeof(float)),
-                        .sums = was != NULL};
-    int rc = l.fd < 0 ? err_errno(err, "opening %s", path) : st_read(l.fd, path, &st, err);
+                            mem_try_array(crew_size(threads, CREW_MAX), 2 * CHUNK * sizeof(float))};
+    int rc =
+        l.fd < 0 ? err_errno(err, "opening %s", from->path) : st_read(l.fd, from->path, &st, err);
     if (rc == 0 && !l.chunks)
         rc = err_set(err, -ENOMEM, "no memory to read weights");
     for (size_t i = 0; i < st.n_tensors && rc == 0; i++) {
         const struct tensors_item *to = tensors_find(t, st.tensors[i].name);
-        if (users && (!to || to->level < 0))
+        if (from->users && (!to || to->level < 0))
             continue;
         rc = expect(&st.tensors[i], to, err);
         if (rc == 0)
-            rc = users && !is_real(to->dtype) && to->dtype == st.tensors[i].dtype
-                     ? file_pread_all(l.fd, shared + to->offset, st.tensors[i].bytes,
-                                      st.tensors[i].offset, path, err)
-                     : load_one(&l, &st.tensors[i], to, threads, err);
+            rc = load_one(&l, &st.tensors[i], to, threads, err);
         ++*count;
     }
-    if (was)
-        *was += l.was;
+    if (from->was)
+        *from->was += l.was;
     if (l.fd >= 0)
         (void)close(l.fd);
     st_release(&st);
     mem_free(l.chunks);
+    return rc;
+}
+
+int tensors_keep(const struct tensors *t, const uint8_t *shared, const struct st_meta *pairs,
+                 size_t n_pairs, const char *path, struct err *err)
+{
+    struct st_writer *w = st_writer_new();
+    int rc = 0;
+    for (size_t i = 0; i < n_pairs; i++)
+        st_writer_meta(w, pairs[i].key, pairs[i].value);
+    for (size_t i = 0; i < t->n && rc == 0; i++)
+        if (t->items[i].level >= 0)
+            rc = st_writer_add(w, t->items[i].name, t->items[i].dtype, t->items[i].rank,
+                               t->items[i].shape, err);
+    st_writer_local(w);
+    if (rc == 0)
+        rc = st_writer_open(w, path, err);
+    for (size_t i = 0; i < t->n && rc == 0; i++)
+        if (t->items[i].level >= 0)
+            rc = st_writer_write(w, shared + t->items[i].offset,
+                                 t->items[i].count * st_dtype_bytes(t->items[i].dtype), err);
+    if (rc == 0)
+        rc = st_writer_commit(w, NULL, NULL, err);
+    st_writer_free(w);
     return rc;
 }
 

@@ -14,7 +14,8 @@
  * buffers.
  *
  * BLOCKS.  Entry i of trainer.levels is block i of the model, as a recipe cuts it into levels;
- * what is in no block goes with the embedders.
+ * what is in no block goes with the embedders.  Without trainer.levels the tensors, in their order,
+ * are cut into as many blocks of about one size as the cut wants.
  *
  * Read-only after tensors_choose; any thread. */
 #ifndef WORKER_EXTERNAL_TENSORS_H
@@ -54,6 +55,7 @@ struct tensors {
 struct tensors_cut {
     int n_levels;
     uint8_t block_level[TENSORS_BLOCKS_MAX], rest_level;
+    int n_blocks; /* where there is no trainer.levels; fewer than 2: nothing is cut */
 };
 
 /* What a trainer says.  -ERR_FORMAT with a sentence: a name that is no UTF-8, that is there twice
@@ -75,16 +77,28 @@ const struct tensors_item *tensors_find(const struct tensors *t, const char *nam
 int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
                      size_t n, int base, const struct st_tensor *from, float *out, struct err *err);
 
-/* A number for all that is synchronised: another one when a bit of it changes.  A sum over parts,
- * in any order.  threads: of the CPU. */
-uint64_t tensors_sum(const struct tensors *t, const uint8_t *shared, int threads);
+/* A number for all that is synchronised (level -1) or for a level: another one when a bit of it
+ * changes.  A sum over parts, in any order.  threads: of the CPU. */
+uint64_t tensors_sum(const struct tensors *t, int level, const uint8_t *shared, int threads);
 
-/* A module file, of any level, into the shared memory.  Each tensor of the file must be there with
- * its shape, and finite; *count grows by how many there were.  users: a file of the user's, which
- * may hold others, too, and has integers as they are. *was, unless NULL, grows by the sum of what
- * was there before: after all modules it is tensors_sum() of it. */
-int tensors_load(const struct tensors *t, const char *path, uint8_t *shared, bool users,
-                 int threads, size_t *count, uint64_t *was, struct err *err);
+/* What is loaded, and how. */
+struct tensors_source {
+    const char *path; /* a module file, of any level */
+    bool users;       /* one of the user's: it may hold others, too, and integers as they are */
+    double mix;       /* the share that what is there keeps */
+    uint64_t *was;    /* unless NULL: grows by the sum of what was there, see tensors_load */
+};
+
+/* A file into the shared memory.  Each tensor of it must be there with its shape, and finite;
+ * *count grows by how many there were, and *was by the sum of what was there before: after all
+ * modules it is tensors_sum() of it. */
+int tensors_load(const struct tensors *t, const struct tensors_source *from, uint8_t *shared,
+                 int threads, size_t *count, struct err *err);
+
+/* All that is synchronised, as it lies there, for tensors_load as a user's file: for this machine
+ * alone (st_writer_local).  pairs: metadata. */
+int tensors_keep(const struct tensors *t, const uint8_t *shared, const struct st_meta *pairs,
+                 size_t n_pairs, const char *path, struct err *err);
 /* How many are synchronised, of a level or (-1) of all. */
 size_t tensors_chosen(const struct tensors *t, int level);
 /* The module of a level out of the shared memory: f32, with the trainer's dtypes in the

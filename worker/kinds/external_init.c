@@ -38,7 +38,8 @@ static int load_users(const struct engine *e, struct work *w, struct external *x
     size_t loaded = 0;
     const struct tensors *t = external_tensors(x);
     work_blob_path(w, w->task->warm_start->sha256.data, path);
-    int rc = tensors_load(t, path, external_shared(x), true, e->opt.threads, &loaded, NULL, err);
+    const struct tensors_source from = {.path = path, .users = true};
+    int rc = tensors_load(t, &from, external_shared(x), e->opt.threads, &loaded, err);
     if (rc == 0 && loaded != tensors_chosen(t, -1))
         rc = say_missing(t, path, loaded, err);
     return rc < 0 ? err_wrap(err, "the warm start %s", w->spec.model.warm_start) : 0;

@@ -3,7 +3,10 @@
  *
  *    start    the trainer ─► the modules into the memory that it shares ─► its samples
  *    train    it works; what it tells is progress
- *    finish   every module's contribution out of the shared memory, the optimiser's state */
+ *    finish   every module's contribution out of the shared memory, the optimiser's state
+ *
+ * With fragments the trainer waits after some steps, hands the weights of a level over, or takes
+ * newer ones (worker/engine/fragment.h). */
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,11 +15,13 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
+#include "common/base/log.h"
 #include "common/base/rng.h"
 #include "common/outer/layout.h"
 #include "worker/engine/contribute.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/external_feed.h"
+#include "worker/engine/fragment.h"
 #include "worker/kinds/kinds.h"
 #include "worker/engine/prefetch.h"
 #include "worker/engine/trainers.h"
@@ -39,6 +44,10 @@ struct phase {
     uint64_t samples;
     double loss_sum, seconds;
     float loss_first, loss_last;
+    struct fragments *fragments; /* NULL: all is contributed at the end */
+    uint64_t met[TENSORS_LEVELS_MAX];
+    uint32_t pause; /* after this step the trainer waits; 0: never */
+    bool trains;    /* the weights are the trainer's */
 };
 
 static int plan(struct engine *e, struct work *w, struct err *err)
@@ -54,6 +63,33 @@ static int plan(struct engine *e, struct work *w, struct err *err)
 }
 
 /* ---- while it trains ---- */
+
+static int check_samples(const struct phase *p, struct err *err)
+{
+    if (!p->feed || p->samples <= external_feed_position(p->feed))
+        return 0;
+    return err_set(err, -ERR_TRAINER,
+                   "the trainer counts %" PRIu64 " samples, but was given %" PRIu64, p->samples,
+                   external_feed_position(p->feed));
+}
+
+/* What is due after a step but the last, behind which all weights are here. */
+static int exchange(struct phase *p, struct err *err)
+{
+    const bool paused = p->steps == p->pause;
+    if (!p->fragments || p->steps >= p->t->steps)
+        return 0;
+    int rc = check_samples(p, err);
+    if (rc == 0)
+        rc = paused ? fragments_step(p->fragments, p->steps, p->samples, err)
+                    : fragments_travel(p->fragments, p->steps, err);
+    if (rc == -ERR_CANCELLED)
+        return 0; /* the trainer is told to stop */
+    if (rc < 0 || !paused)
+        return rc;
+    p->pause = fragments_next(p->fragments);
+    return external_go_on(p->x, p->pause, err);
+}
 
 static int take_numbers(struct phase *p, const Skerry__Trainer__V1__Progress *m,
                         double out[PROGRESS_NUMBERS_MAX], struct err *err)
@@ -88,7 +124,7 @@ static int on_progress(void *arg, const Skerry__Trainer__V1__Progress *m, struct
         .step = p->t->first_step + p->steps, .loss = m->loss, .lr = m->lr, .numbers = numbers};
     progress_step(&p->w->progress, &point, m->grad_norm, p->samples);
     prefetch_step(&p->ahead);
-    return 0;
+    return exchange(p, err);
 }
 
 static int on_samples(void *arg, Skerry__Trainer__V1__Samples *m, int *ret_fd, struct err *err)
@@ -131,11 +167,11 @@ static int open_feed(struct phase *p, struct err *err)
                               &p->feed, err);
 }
 
-/* The optimiser's state of this replica at the phase's first step; empty name: none was kept. */
-static void state_path(const struct phase *p, char out[CACHE_PATH_MAX])
+/* What is kept here of this replica: its optimiser's state, the weights of its last phase. */
+static void state_path(const struct phase *p, const char *what, char out[CACHE_PATH_MAX])
 {
-    (void)snprintf(out, CACHE_PATH_MAX, "%s/external-%" PRIu64 "-%u-%u.state", p->e->state_dir,
-                   p->w->task->job_id, p->t->path, p->t->replica);
+    (void)snprintf(out, CACHE_PATH_MAX, "%s/external-%" PRIu64 "-%u-%u.%s", p->e->state_dir,
+                   p->w->task->job_id, p->t->path, p->t->replica, what);
 }
 
 static bool stands(const struct phase *p, const struct trainer_stand *s)
@@ -153,7 +189,7 @@ static int open_state(const struct phase *p)
     if (p->t->moments)
         work_blob_path(p->w, p->t->moments->sha256.data, path);
     else
-        state_path(p, path);
+        state_path(p, "state", path);
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
@@ -185,6 +221,7 @@ static void fill_order(const struct phase *p, Skerry__Trainer__V1__Phase *m)
     m->lr_first = (float)lr_scale(p, t->first_step);
     m->lr_last = (float)lr_scale(p, t->first_step + (t->steps ? t->steps - 1 : 0));
     m->precision = (char *)(uintptr_t)precisions[p->w->spec.train.precision];
+    m->pause = p->pause;
 }
 
 /* ---- contributions ---- */
@@ -207,7 +244,8 @@ static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t f
     return tensors_read_end(item, e->shared, first, n, e->base, from, out, err);
 }
 
-static int contribute_one(struct phase *p, const Skerry__V1__ModuleRef *base, struct err *err)
+static int encode(struct phase *p, const Skerry__V1__ModuleRef *base, uint64_t samples,
+                  struct work_output *ret, struct err *err)
 {
     char path[CACHE_PATH_MAX];
     work_blob_path(p->w, base->sha256.data, path);
@@ -218,32 +256,151 @@ static int contribute_one(struct phase *p, const Skerry__V1__ModuleRef *base, st
                                  .read = read_end,
                                  .read_arg = &end,
                                  .threads = p->e->opt.threads,
-                                 .samples = p->samples};
-    struct work_output *o = work_output(p->w);
-    if (!o)
-        return err_set(err, -ENOMEM, "out of memory");
+                                 .samples = samples};
     if ((end.base = open(path, O_RDONLY | O_CLOEXEC)) < 0)
         return err_errno(err, "opening %s", path);
-    const int rc = contribute(&c, o, err);
+    const int rc = contribute(&c, ret, err);
     (void)close(end.base);
     return rc;
 }
 
-/* Every module's; what is taken must be what was handed over. */
+static uint64_t sum_of(const struct phase *p, int level)
+{
+    return tensors_sum(external_tensors(p->x), level, external_shared(p->x), p->e->opt.threads);
+}
+
+/* What is taken must be what was handed over. */
+static int check_sum(const struct phase *p, int level, uint64_t sum, struct err *err)
+{
+    return sum_of(p, level) == sum
+               ? 0
+               : err_set(err, -ERR_TRAINER,
+                         "the trainer wrote its weights after it had handed them over");
+}
+
+/* Every module's. */
 static int contribute_all(struct phase *p, struct err *err)
 {
     const Skerry__V1__Task *task = p->w->task;
-    const int threads = p->e->opt.threads;
-    const uint64_t sum = tensors_sum(external_tensors(p->x), external_shared(p->x), threads);
+    const uint64_t sum = sum_of(p, -1);
     int rc = 0;
-    progress_activity(&p->w->progress, "encoding the contribution");
-    for (size_t i = 0; rc == 0 && i < task->n_modules; i++)
-        rc = contribute_one(p, task->modules[i], err);
-    if (rc == 0 && tensors_sum(external_tensors(p->x), external_shared(p->x), threads) != sum)
-        rc = err_set(err, -ERR_TRAINER,
-                     "the trainer wrote its weights after it had handed them over");
+    for (size_t i = 0; rc == 0 && i < task->n_modules; i++) {
+        struct work_output *o = work_output(p->w);
+        rc = o ? encode(p, task->modules[i], p->samples, o, err)
+               : err_set(err, -ENOMEM, "out of memory");
+    }
+    if (rc == 0)
+        rc = check_sum(p, -1, sum, err);
     trainers_handed(p->e, sum);
     return rc;
+}
+
+/* ---- fragments ---- */
+
+static int contribute_level(void *arg, const Skerry__V1__ModuleRef *base, uint64_t samples,
+                            struct work_output *ret, struct err *err)
+{
+    struct phase *p = arg;
+    const int level = (int)base->level;
+    int rc = p->trains ? external_give(p->x, base->level, err) : 0;
+    if (rc < 0)
+        return rc;
+    const uint64_t sum = sum_of(p, level);
+    rc = encode(p, base, samples, ret, err);
+    return rc < 0 ? rc : check_sum(p, level, sum, err);
+}
+
+static int merge_level(void *arg, uint32_t level, const char *path, double mix, struct err *err)
+{
+    struct phase *p = arg;
+    const struct tensors_source from = {.path = path, .mix = mix};
+    size_t loaded = 0;
+    int rc = p->trains && mix > 0 ? external_give(p->x, level, err) : 0;
+    if (rc == 0)
+        rc = tensors_load(external_tensors(p->x), &from, external_shared(p->x), p->e->opt.threads,
+                          &loaded, err);
+    return rc < 0 || !p->trains ? rc : external_take(p->x, level, err);
+}
+
+static int open_fragments(struct phase *p, struct err *err)
+{
+    if (p->t->n_fragments == 0)
+        return 0;
+    if (p->w->task->n_modules > TENSORS_LEVELS_MAX)
+        return err_set(err, -ERR_LIMIT, "task: %zu modules, at most %d are possible",
+                       p->w->task->n_modules, TENSORS_LEVELS_MAX);
+    const struct fragments_options opt = {.w = p->w,
+                                          .modules = p->e->opt.modules,
+                                          .met = p->met,
+                                          .contribute = contribute_level,
+                                          .merge = merge_level,
+                                          .arg = p};
+    p->fragments = fragments_open(&opt);
+    return 0;
+}
+
+/* The weights that the replica's last phase ended with, if that was here, and what each level was
+ * last merged with.  What cannot be used costs what was trained since then. */
+static bool load_own(struct phase *p)
+{
+    char path[CACHE_PATH_MAX], key[32];
+    struct st st = {0};
+    struct err err = {0};
+    uint64_t step = 0;
+    state_path(p, "end", path);
+    if (p->t->first_step == 0 || !file_exists(path))
+        return false;
+    int rc = st_open(path, &st, &err);
+    if (rc == 0)
+        rc = st_meta_number(&st, path, "skerry.step", &step, &err);
+    const bool stands = rc == 0 && step == p->t->first_step;
+    for (size_t l = 0; stands && rc == 0 && l < p->w->task->n_modules; l++) {
+        (void)snprintf(key, sizeof(key), "skerry.met.%zu", l);
+        rc = st_meta_number(&st, path, key, &p->met[l], &err);
+    }
+    st_release(&st);
+    if (stands && rc == 0)
+        rc = trainers_load_kept(p->e, p->x, path, &err);
+    if (rc < 0)
+        log_warn("phase", "%s; the phase begins with the newest versions", err.msg);
+    return stands && rc == 0;
+}
+
+static void keep_own(const struct phase *p)
+{
+    struct st_meta pairs[1 + TENSORS_LEVELS_MAX];
+    char path[CACHE_PATH_MAX], text[1 + TENSORS_LEVELS_MAX][2][32];
+    struct err err = {0};
+    size_t n = 0;
+    for (; n <= p->w->task->n_modules; n++) {
+        const uint64_t value = n > 0 ? p->met[n - 1] : p->t->first_step + p->steps;
+        (void)snprintf(text[n][0], 32, n > 0 ? "skerry.met.%zu" : "skerry.step", n - 1);
+        (void)snprintf(text[n][1], 32, "%" PRIu64, value);
+        pairs[n] = (struct st_meta){text[n][0], text[n][1]};
+    }
+    state_path(p, "end", path);
+    if (tensors_keep(external_tensors(p->x), external_shared(p->x), pairs, n, path, &err) < 0)
+        log_warn("phase", "no local checkpoint: %s", err.msg);
+}
+
+/* After the last step: all weights are in the shared memory. */
+static int finish_fragments(struct phase *p, struct err *err)
+{
+    int rc = fragments_step(p->fragments, p->t->steps, p->samples, err);
+    if (rc == 0)
+        rc = fragments_finish(p->fragments, p->samples, err);
+    if (rc < 0)
+        return rc;
+    keep_own(p);
+    trainers_handed(p->e, sum_of(p, -1));
+    return 0;
+}
+
+static int load_weights(struct phase *p, struct err *err)
+{
+    const bool own = p->fragments && load_own(p);
+    const int rc = own ? 0 : trainers_load(p->e, p->x, p->w, err);
+    return rc < 0 || !p->fragments ? rc : fragments_load(p->fragments, own, err);
 }
 
 /* ---- the optimiser's state ---- */
@@ -288,7 +445,7 @@ static int take_state(struct phase *p, int fd, struct err *err)
         rc = copy_state(fd, o->path, (uint64_t)st.st_size, err);
     if (rc == 0)
         rc = hash_file(o->path, o->sha256, &o->size, err);
-    state_path(p, path);
+    state_path(p, "state", path);
     return rc < 0 ? rc : copy_state(fd, path, (uint64_t)st.st_size, err);
 }
 
@@ -308,17 +465,19 @@ static int finish(struct phase *p, const struct external_done *done, struct err 
     struct work_result *res = &p->w->result;
     if (p->steps == 0 || p->samples == 0)
         return err_set(err, -ERR_TRAINER, "the trainer ended a phase without a step");
-    if (p->feed && p->samples > external_feed_position(p->feed))
-        return err_set(err, -ERR_TRAINER,
-                       "the trainer counts %" PRIu64 " samples, but was given %" PRIu64, p->samples,
-                       external_feed_position(p->feed));
-    res->seconds = (float)p->seconds;
+    const uint64_t waited_ms = p->fragments ? fragments_waited_ms(p->fragments) : 0;
+    int rc = check_samples(p, err);
+    if (rc < 0)
+        return rc;
+    res->waited_ms += waited_ms;
+    res->seconds = phase_computed(p->seconds, waited_ms);
     res->steps = p->steps;
     res->samples = samples_used(p);
     res->loss_first = p->loss_first;
     res->loss_last = p->loss_last;
     res->loss_mean = (float)(p->loss_sum / p->steps);
-    int rc = contribute_all(p, err);
+    progress_activity(&p->w->progress, "encoding the contribution");
+    rc = p->fragments ? finish_fragments(p, err) : contribute_all(p, err);
     if (rc == 0)
         rc = take_state(p, done->passed, err);
     if (rc < 0)
@@ -335,6 +494,7 @@ static int train(struct phase *p, struct external_done *done, struct err *err)
         .progress = on_progress, .samples = on_samples, .stopped = stopped, .arg = p};
     Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
     Skerry__Trainer__V1__Phase order = SKERRY__TRAINER__V1__PHASE__INIT;
+    p->pause = p->fragments ? fragments_next(p->fragments) : 0;
     fill_order(p, &order);
     m.what_case = SKERRY__TRAINER__V1__FROM_WORKER__WHAT_PHASE;
     m.phase = &order;
@@ -343,7 +503,9 @@ static int train(struct phase *p, struct external_done *done, struct err *err)
     progress_total(&p->w->progress, p->t->steps);
     progress_activity(&p->w->progress, "training");
     p->begun_ns = clock_now_ns();
+    p->trains = true;
     const int rc = trainers_ask(p->e, p->w, &m, state, &ev, done, err);
+    p->trains = false;
     p->seconds = (double)(clock_now_ns() - p->begun_ns) / 1e9;
     if (state >= 0)
         (void)close(state);
@@ -356,7 +518,9 @@ static int run(struct engine *e, struct work *w, struct err *err)
     struct external_done done = {.passed = -1};
     int rc = trainers_get(e, w, &p.x, err);
     if (rc == 0)
-        rc = trainers_load(e, p.x, w, err);
+        rc = open_fragments(&p, err);
+    if (rc == 0)
+        rc = load_weights(&p, err);
     if (rc == 0)
         rc = open_feed(&p, err);
     if (rc == 0)
@@ -364,6 +528,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
     if (rc == 0 && (rc = finish(&p, &done, err)) < 0)
         trainers_drop(e); /* what it gave cannot be trusted */
     prefetch_end(&p.ahead);
+    fragments_close(p.fragments);
     external_done_release(&done);
     external_feed_close(p.feed);
     return rc;

@@ -26,6 +26,7 @@
 #include "worker/net/distill.h"
 #include "worker/net/flops.h"
 #include "worker/engine/fragment.h"
+#include "worker/engine/fragment_net.h"
 #include "worker/train/moments.h"
 #include "worker/train/peak.h"
 #include "worker/order/task_model.h"
@@ -72,6 +73,7 @@ struct phase {
     double peak_flops; /* the devices'; 0: not known */
     struct prefetch ahead;
     struct fragments *fragments; /* NULL: all is contributed at the end */
+    struct fragment_net parts;
     struct snapshots *snapshots; /* NULL: none are wanted */
 };
 
@@ -197,17 +199,23 @@ static int set_level(void *arg, int level, const float *flat, struct err *err)
 
 static void open_fragments(struct phase *p)
 {
-    const struct fragments_options opt = {
+    p->parts = (struct fragment_net){
         .w = p->w,
-        .modules = p->e->opt.modules,
         .state_dir = p->e->state_dir,
         .model = p->r->model,
         .flat = p->r->flat,
         .weights = contribute_there(trainer_net(p->r->trainer)),
-        .met = p->r->met,
         .get = get_level,
         .set = set_level,
         .arg = p->r,
+    };
+    const struct fragments_options opt = {
+        .w = p->w,
+        .modules = p->e->opt.modules,
+        .met = p->r->met,
+        .contribute = fragment_net_contribute,
+        .merge = fragment_net_merge,
+        .arg = &p->parts,
     };
     p->fragments = fragments_open(&opt);
 }

@@ -16,6 +16,7 @@
 #include "common/outer/fold.h"
 #include "worker/order/cache.h"
 #include "worker/engine/fragment.h"
+#include "worker/engine/fragment_net.h"
 #include "worker/net/model.h"
 #include "worker/order/modules.h"
 #include "worker/link/uplink.h"

@@ -83,10 +83,11 @@ static double hand_over(const struct tensors *t, uint8_t *shared, const char *ba
     size_t count = 0;
     uint64_t was = 0;
     const uint64_t begun = clock_now_ns();
-    const uint64_t sum = tensors_sum(t, shared, THREADS);
+    const uint64_t sum = tensors_sum(t, -1, shared, THREADS);
     must(contribution_write(&job, &result, &err), &err);
-    const uint64_t after = tensors_sum(t, shared, THREADS);
-    must(tensors_load(t, base, shared, false, THREADS, &count, &was, &err), &err);
+    const uint64_t after = tensors_sum(t, -1, shared, THREADS);
+    const struct tensors_source next = {.path = base, .was = &was};
+    must(tensors_load(t, &next, shared, THREADS, &count, &err), &err);
     if (after != sum || was != sum)
         exit(1);
     (void)close(end.base);

@@ -15,6 +15,7 @@ struct replica {
     struct cache *cache;
     struct modules *modules;
     float *weights, *flat;
+    struct fragment_net net;
     uint64_t met[LEVELS];
     uint32_t delay;
     float mix;
@@ -206,15 +207,19 @@ static struct work *phase_open(struct replica *r, unsigned round, struct fragmen
         pull(r, l, (unsigned)w->task->modules[l]->version);
     OK(modules_plan(r->modules, w, err));
     OK(modules_rebuild(r->modules, w, err));
+    r->net = (struct fragment_net){.w = w,
+                                   .state_dir = r->state,
+                                   .model = co.model,
+                                   .flat = r->flat,
+                                   .get = get_level,
+                                   .set = set_level,
+                                   .arg = r};
     struct fragments_options opt = {.w = w,
                                     .modules = r->modules,
-                                    .state_dir = r->state,
-                                    .model = co.model,
-                                    .flat = r->flat,
                                     .met = r->met,
-                                    .get = get_level,
-                                    .set = set_level,
-                                    .arg = r};
+                                    .contribute = fragment_net_contribute,
+                                    .merge = fragment_net_merge,
+                                    .arg = &r->net};
     *ret = fragments_open(&opt);
     return w;
 }

@@ -41,6 +41,13 @@ enum { F32 = SKERRY__TRAINER__V1__DTYPE__DTYPE_F32, BF16, F16, I64, I32 };
 
 static const struct tensors_cut one = {.n_levels = 1};
 
+static int load(const struct tensors *t, const char *path, uint8_t *shared, bool users,
+                size_t *count, uint64_t *was, struct err *err)
+{
+    const struct tensors_source from = {.path = path, .users = users, .was = was};
+    return tensors_load(t, &from, shared, 2, count, err);
+}
+
 /* Two blocks of 16 bits and 32, a buffer. */
 static void model(struct greeting *g, struct tensors *ret)
 {
@@ -131,7 +138,7 @@ static void keeps_buffers(void **state)
     assert_false(layout_is_buffer(&l, (size_t)(st_find(&l.st, "w") - l.st.tensors)));
     assert_int_equal(st_dtype_at_home(&l.st, st_find(&l.st, "count")), ST_I64);
     assert_int_equal(st_dtype_at_home(&l.st, st_find(&l.st, "order")), ST_I32);
-    OK(tensors_load(&t, path, again, false, 2, &count, NULL, err));
+    OK(load(&t, path, again, false, &count, NULL, err));
     assert_int_equal(count, 4);
     assert_memory_equal(shared + t.header.len, again + t.header.len, t.bytes - t.header.len);
     float end[3];
@@ -166,10 +173,9 @@ static void takes_users_integers(void **state)
         OK(st_writer_commit(w, NULL, NULL, err));
         st_writer_free(w);
         if (!same)
-            FAILS(tensors_load(&t, path, shared, true, 2, &count, NULL, err),
-                  "count is of type U64");
+            FAILS(load(&t, path, shared, true, &count, NULL, err), "count is of type U64");
     }
-    OK(tensors_load(&t, path, shared, true, 2, &count, NULL, err));
+    OK(load(&t, path, shared, true, &count, NULL, err));
     assert_int_equal(*(int64_t *)(void *)(shared + t.items[2].offset), 77);
     mem_free(shared);
     tensors_release(&t);
@@ -190,6 +196,96 @@ static void cuts_levels(void **state)
     assert_int_equal(tensors_find(&t, "b.weight")->level, 1);
     assert_int_equal(tensors_find(&t, "b.bias")->level, 2);
     tensors_release(&t);
+}
+
+/* Without trainer.levels: portions of about one size, in order, none of them empty. */
+static void cuts_tensors(void **state)
+{
+    static const struct {
+        uint64_t sizes[5];
+        int n, levels[5];
+    } cases[] = {
+        {{10, 10, 10, 10, 10}, 2, {0, 0, 1, 1, 1}},
+        {{90, 1, 1, 1, 1}, 3, {0, 1, 2, 2, 2}},
+        {{1, 1, 1, 1, 90}, 3, {0, 0, 0, 1, 2}},
+        {{1, 1, 1, 1, 1}, 5, {0, 1, 2, 3, 4}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        static const char *const names[] = {"a", "b", "c", "d", "e"};
+        const struct tensors_cut cut = {
+            .n_levels = cases[i].n, .n_blocks = cases[i].n, .block_level = {0, 1, 2, 3, 4}};
+        struct greeting g;
+        struct tensors t;
+        greet(&g);
+        for (int k = 0; k < 5; k++)
+            (void)add(&g, names[k], F32, 1, cases[i].sizes[k]);
+        OK(tensors_from_hello(&g.hello, &t, err));
+        OK(tensors_choose(&t, &(struct job_trainer){0}, &cut, err));
+        for (int k = 0; k < 5; k++)
+            assert_int_equal(t.items[k].level, cases[i].levels[k]);
+        tensors_release(&t);
+    }
+    const struct tensors_cut many = {.n_levels = 4, .n_blocks = 4, .block_level = {0, 1, 2, 3}};
+    struct greeting g;
+    struct tensors t;
+    model(&g, &t);
+    FAILS(tensors_choose(&t, &(struct job_trainer){0}, &many, err), "level 3 of 4 has none");
+    tensors_release(&t);
+}
+
+/* What is there keeps its share, in double; bits that are kept on this machine come back. */
+static void mixes_and_keeps(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "m"), *kept = in(dir, "kept");
+    struct greeting g;
+    struct tensors t;
+    model(&g, &t);
+    OK(tensors_choose(&t, &(struct job_trainer){.buffers = JOB_BUFFERS_MEAN}, &one, err));
+    uint8_t *shared = mem_alloc(t.bytes), *again = mem_alloc(t.bytes);
+    float *w = (float *)(void *)(shared + t.items[1].offset);
+    uint16_t *half = (uint16_t *)(void *)(shared + t.items[0].offset);
+    int64_t *number = (int64_t *)(void *)(shared + t.items[3].offset);
+    for (int i = 0; i < 10; i++)
+        w[i] = (float)i / 3;
+    half[0] = 0x3f80; /* 1 */
+    *number = 4;
+    OK(tensors_save(&t, 0, shared, path, NULL, NULL, err));
+    for (int i = 0; i < 10; i++)
+        w[i] = (float)i * 0.7f;
+    half[0] = 0x4040; /* 3 */
+    *number = 8;
+    const struct tensors_source from = {.path = path, .mix = 0.25};
+    size_t count = 0;
+    OK(tensors_load(&t, &from, shared, 2, &count, err));
+    assert_int_equal(count, 4);
+    for (int i = 0; i < 10; i++)
+        assert_true(w[i] ==
+                    (float)(0.25 * (double)((float)i * 0.7f) + 0.75 * (double)((float)i / 3)));
+    assert_int_equal(half[0], 0x3fc0); /* 1.5 */
+    assert_int_equal(*number, 5);
+    *number = (1ll << 40) + 1; /* which no version has */
+    const struct st_meta pair = {(char *)(uintptr_t) "skerry.step", (char *)(uintptr_t) "12"};
+    struct st st;
+    uint64_t step = 0, was = 0;
+    OK(tensors_keep(&t, shared, &pair, 1, kept, err));
+    OK(st_open(kept, &st, err));
+    OK(st_meta_number(&st, kept, "skerry.step", &step, err));
+    assert_int_equal(step, 12);
+    st_release(&st);
+    count = 0;
+    OK(load(&t, kept, again, true, &count, &was, err));
+    assert_int_equal(count, 4);
+    assert_memory_equal(shared + t.header.len, again + t.header.len, t.bytes - t.header.len);
+    was = 0;
+    OK(load(&t, kept, again, true, &count, &was, err));
+    assert_true(was == tensors_sum(&t, -1, again, 2));
+    assert_true(was != tensors_sum(&t, 1, again, 2));
+    mem_free(shared);
+    mem_free(again);
+    tensors_release(&t);
+    free(path);
+    free(kept);
+    scratch_free(dir);
 }
 
 static void refuse(const struct job_trainer *job, const struct tensors_cut *cut, const char *said)
@@ -265,21 +361,21 @@ static void keeps_values(void **state)
     size_t count = 0;
     OK(tensors_save(&t, 0, shared, path, sha256, &bytes, err));
     uint64_t was = 0;
-    OK(tensors_load(&t, path, again, false, 2, &count, &was, err));
-    assert_true(was != tensors_sum(&t, again, 2)); /* of the zeros that were there */
+    OK(load(&t, path, again, false, &count, &was, err));
+    assert_true(was != tensors_sum(&t, -1, again, 2)); /* of the zeros that were there */
     was = 0;
-    OK(tensors_load(&t, path, again, false, 2, &count, &was, err));
-    assert_true(was == tensors_sum(&t, again, 2));
+    OK(load(&t, path, again, false, &count, &was, err));
+    assert_true(was == tensors_sum(&t, -1, again, 2));
     again[t.items[1].offset] ^= 1;
     was = 0;
-    OK(tensors_load(&t, path, again, false, 2, &count, &was, err));
-    assert_true(was != tensors_sum(&t, again, 2));
+    OK(load(&t, path, again, false, &count, &was, err));
+    assert_true(was != tensors_sum(&t, -1, again, 2));
     assert_int_equal(count, 6);
     assert_memory_equal(shared + t.header.len, again + t.header.len, t.bytes - t.header.len);
-    const uint64_t sum = tensors_sum(&t, shared, 2);
-    assert_true(sum == tensors_sum(&t, again, 2));
+    const uint64_t sum = tensors_sum(&t, -1, shared, 2);
+    assert_true(sum == tensors_sum(&t, -1, again, 2));
     again[t.bytes - 1] ^= 1;
-    assert_true(sum != tensors_sum(&t, again, 2));
+    assert_true(sum != tensors_sum(&t, -1, again, 2));
     h[5] = 0x7e00;
     FAILS(tensors_save(&t, 0, shared, path, sha256, &bytes, err), "no finite number");
     mem_free(shared);
@@ -309,7 +405,7 @@ static void only_changes_count(void **state)
     size_t count = 0;
     struct st st;
     float end[3];
-    OK(tensors_load(&t, path, shared, false, 2, &count, NULL, err));
+    OK(load(&t, path, shared, false, &count, NULL, err));
     OK(st_open(path, &st, err));
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     OK(tensors_read_end(&t.items[0], shared, 0, 3, fd, &st.tensors[0], end, err));
@@ -344,13 +440,13 @@ static void refuses_files(void **state)
     uint8_t *shared = mem_alloc(wider.bytes), *ours = mem_alloc(t.bytes);
     size_t count = 0;
     OK(tensors_save(&wider, 0, shared, path, NULL, NULL, err));
-    FAILS(tensors_load(&t, path, ours, false, 2, &count, NULL, err),
+    FAILS(load(&t, path, ours, false, &count, NULL, err),
           "a.weight is (3, 1), but in version 0 it");
-    FAILS(tensors_load(&t, path, ours, true, 2, &count, NULL, err), "a.weight is (3, 1)");
+    FAILS(load(&t, path, ours, true, &count, NULL, err), "a.weight is (3, 1)");
     OK(tensors_save(&foreign, 0, shared, path, NULL, NULL, err));
-    FAILS(tensors_load(&t, path, ours, false, 2, &count, NULL, err), "does not have");
+    FAILS(load(&t, path, ours, false, &count, NULL, err), "does not have");
     count = 0;
-    OK(tensors_load(&t, path, ours, true, 2, &count, NULL, err)); /* a user's file may hold more */
+    OK(load(&t, path, ours, true, &count, NULL, err)); /* a user's file may hold more */
     assert_int_equal(count, 0);
     mem_free(shared);
     mem_free(ours);
@@ -369,6 +465,8 @@ int main(void)
         cmocka_unit_test(keeps_buffers),
         cmocka_unit_test(takes_users_integers),
         cmocka_unit_test(cuts_levels),
+        cmocka_unit_test(cuts_tensors),
+        cmocka_unit_test(mixes_and_keeps),
         cmocka_unit_test(refuses_choices),
         cmocka_unit_test(refuses_hellos),
         cmocka_unit_test(keeps_values),

@@ -1,0 +1,46 @@
+"""A trainer whose weights are exchanged in mid-phase.  MODE says what a step is: `count` adds one, `noise` is a function of the
+weights, so that it matters when newer ones come.  LOG, a folder, gets the weights that each phase begins with and those behind
+each step.  KILL, `trainer` or `worker`, ends that one once, behind step 7 of replica 0."""
+import os
+import signal
+
+import numpy as np
+
+import skerry
+
+mode, log = os.environ["MODE"], os.environ["LOG"]
+kill = {"trainer": os.getpid(), "worker": os.getppid()}.get(os.environ.get("KILL"))
+model = {name: np.zeros(8, np.float32) for name in "abcd"}
+
+
+def step(replica, n):
+    noise = np.random.default_rng([replica, n])
+    for value in model.values():
+        value += np.float32(1) if mode == "count" else noise.normal(size=8).astype(np.float32) - np.float32(0.25) * value
+
+
+def note(replica, n, kind, **more):
+    np.savez(os.path.join(log, f"{replica}-{n}-{kind}.npz"), **model, **more)
+
+
+with skerry.join(model, exchanges="ALONE" not in os.environ) as island:
+    @island.evaluate
+    def evaluate(evaluation):
+        for batch in evaluation.batches():
+            evaluation.add(float(len(batch)), units=len(batch), samples=len(batch))
+
+    for phase in island.phases():
+        note(phase.replica, phase.first_step, "begin", goes_on=phase.goes_on)
+        while phase.more:
+            if phase.kind != "none":
+                next(phase.batches(batch=1))
+            n = phase.first_step + phase.done_steps + 1
+            step(phase.replica, n)
+            phase.step(loss=1.0, samples=1)
+            note(phase.replica, n, "step")
+            if kill and n == 7 and phase.replica == 0:
+                try:
+                    open(os.path.join(log, "killed"), "x").close()
+                    os.kill(kill, signal.SIGKILL)
+                except FileExistsError:
+                    pass
