@@ -62,6 +62,8 @@ def test_c_trainer(tmp_path):
         assert done["eval_loss"] < 2.5, done["eval_loss"]
         workers = s.get("/v1/status").json()["workers"]
         assert all(w["tasks_failed"] == 0 for w in workers), workers
+        drawn = s.skerry("sample", told, "-p", "the", "--remote", "--out", tmp_path / "drawn.txt")
+        assert drawn.returncode != 0 and "has not said that it can draw" in drawn.stderr, drawn.stderr
 
 
 PACKAGE = f"{BUILD}/python"
