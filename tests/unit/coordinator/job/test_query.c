@@ -54,7 +54,7 @@ static void test_streams(void **state)
     j->spec.outer.mix = 0.5;
     assert_true(query_streams(j));
     j->spec.outer.mix = 0;
-    j->comp.fragments = 2;
+    j->spec.outer.fragments = 2;
     assert_true(query_streams(j));
 }
 
