@@ -166,7 +166,7 @@ static int begin_sending(struct fragments *f, uint32_t level, struct err *err)
     int rc = make(f, level, err);
     if (rc < 0)
         return rc;
-    p->job = uplink_put(f->opt.w->uplink, f->opt.w, p->out.path, p->out.sha256, p->out.size);
+    p->job = uplink_put(f->opt.w->uplink, f->opt.w, p->out.path, p->out.sha256, p->out.size, true);
     p->stage = PART_SENDS;
     return 0;
 }
@@ -205,7 +205,7 @@ static int fetch_blob(void *arg, const uint8_t sha256[32], uint64_t size, const 
     if (g->p->n_blobs == BLOBS_MAX)
         return err_set(err, -ERR_LIMIT, "a version is made of more than %d blobs", BLOBS_MAX);
     g->p->blobs[g->p->n_blobs++] =
-        uplink_get(g->f->opt.w->uplink, g->f->opt.w, sha256, size, url, what);
+        uplink_get(g->f->opt.w->uplink, g->f->opt.w, sha256, size, url, what, true);
     return 0;
 }
 

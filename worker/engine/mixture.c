@@ -87,7 +87,7 @@ static int send(struct mixture *m, struct trip *t, struct err *err)
         rc = velocity_write(t->path, &p, t->sha256, &t->size, err);
     mem_free(x);
     if (rc == 0)
-        t->job = uplink_put(m->w->uplink, m->w, t->path, t->sha256, t->size);
+        t->job = uplink_put(m->w->uplink, m->w, t->path, t->sha256, t->size, false);
     return rc;
 }
 
@@ -120,7 +120,7 @@ static int await_result(struct mixture *m, struct trip *t, struct err *err)
         if (r->output && r->output->sha256.len == 32) {
             memcpy(t->result, r->output->sha256.data, 32);
             struct uplink_job *get = uplink_get(m->w->uplink, m->w, t->result, r->output->size,
-                                                r->output->url, "velocities of an expert");
+                                                r->output->url, "velocities of an expert", false);
             uplink_free(t->job);
             t->job = get;
             return 0;

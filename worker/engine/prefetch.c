@@ -27,7 +27,7 @@ void prefetch_step(struct prefetch *p)
         log_debug("prefetch", "shard %zu of %zu for the next phase: %" PRIu64 " bytes", p->next,
                   t->n_ahead, b->size);
         p->job = uplink_get(p->w->uplink, p->w, b->sha256.data, b->size, b->url,
-                            "a shard of the next phase");
+                            "a shard of the next phase", false);
     }
 }
 

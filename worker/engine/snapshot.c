@@ -109,8 +109,8 @@ static void begin(struct snapshots *s, const struct replica_cursor *at)
         return;
     }
     for (size_t i = 0; i < s->n; i++)
-        s->puts[i] =
-            uplink_put(s->w->uplink, s->w, s->outs[i].path, s->outs[i].sha256, s->outs[i].size);
+        s->puts[i] = uplink_put(s->w->uplink, s->w, s->outs[i].path, s->outs[i].sha256,
+                                s->outs[i].size, false);
     s->stage = SENDS;
 }
 

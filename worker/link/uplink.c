@@ -27,6 +27,7 @@ struct uplink_job {
     const ProtobufCMessage *request;              /* in mem */
     struct work_output out;
     struct work_need need;
+    bool in_order;
     struct pbmem mem; /* the loop thread's until done */
 
     /* The loop thread's. */
@@ -216,11 +217,11 @@ static void pump(struct uplink *u)
             cancel_job(j); /* the next one moves up */
             continue;
         }
-        if (!busy[j->kind])
+        if (!j->in_order || !busy[j->kind])
             start_job(j);
         if (job_at(u, i, &abandoned) != j)
             continue; /* it is done already */
-        busy[j->kind] = j->kind != CALL;
+        busy[j->kind] |= j->in_order;
         i++;
     }
 }
@@ -345,21 +346,23 @@ struct uplink_job *uplink_call(struct uplink *u, struct work *w, uint16_t method
 }
 
 struct uplink_job *uplink_put(struct uplink *u, struct work *w, const char *path,
-                              const uint8_t sha256[32], uint64_t size)
+                              const uint8_t sha256[32], uint64_t size, bool in_order)
 {
     struct uplink_job *j = job_new(u, w, PUT);
     str_copy(j->out.path, sizeof(j->out.path), path);
     memcpy(j->out.sha256, sha256, 32);
     j->out.size = size;
+    j->in_order = in_order;
     return submit(j);
 }
 
 struct uplink_job *uplink_get(struct uplink *u, struct work *w, const uint8_t sha256[32],
-                              uint64_t size, const char *url, const char *what)
+                              uint64_t size, const char *url, const char *what, bool in_order)
 {
     struct uplink_job *j = job_new(u, w, GET);
     memcpy(j->need.sha256, sha256, 32);
     j->need.size = size;
+    j->in_order = in_order;
     str_copy(j->need.what, sizeof(j->need.what), what);
     char *kept = pbmem_allocator(&j->mem)->alloc(&j->mem, strlen(url) + 1);
     if (kept)

@@ -8,9 +8,9 @@
  *    rc = uplink_wait(j, err)                 ◄────── done
  *    uplink_free(j)
  *
- * Files go one after another each way, in the order in which they were asked for: sharing the line
- * would make each as late as the last.  While the connection is down jobs wait.  When the task is
- * stopped (work_stopped) every wait returns -ERR_CANCELLED. */
+ * Files that training waits for go `in_order`, one after another each way: sharing the line would
+ * make each as late as the last.  Others go beside them.  While the connection is down jobs wait.
+ * When the task is stopped (work_stopped) every wait returns -ERR_CANCELLED. */
 #ifndef WORKER_UPLINK_H
 #define WORKER_UPLINK_H
 
@@ -46,10 +46,10 @@ struct uplink_job *uplink_call(struct uplink *u, struct work *w, uint16_t method
                                uint32_t deadline_ms);
 /* Sends a file, which must stay as it is until the job is done. */
 struct uplink_job *uplink_put(struct uplink *u, struct work *w, const char *path,
-                              const uint8_t sha256[32], uint64_t size);
+                              const uint8_t sha256[32], uint64_t size, bool in_order);
 /* Gets a blob into the cache, pinned until uplink_free. */
 struct uplink_job *uplink_get(struct uplink *u, struct work *w, const uint8_t sha256[32],
-                              uint64_t size, const char *url, const char *what);
+                              uint64_t size, const char *url, const char *what, bool in_order);
 
 /* Has it ended, well or not?  Does not wait. */
 bool uplink_done(struct uplink_job *j);

@@ -246,7 +246,7 @@ struct uplink_job *uplink_call(struct uplink *u, struct work *w, uint16_t method
 }
 
 struct uplink_job *uplink_put(struct uplink *u, struct work *w, const char *path,
-                              const uint8_t sha256[32], uint64_t size)
+                              const uint8_t sha256[32], uint64_t size, bool in_order)
 {
     uint8_t got[32];
     uint64_t bytes = 0;
@@ -261,7 +261,7 @@ struct uplink_job *uplink_put(struct uplink *u, struct work *w, const char *path
 }
 
 struct uplink_job *uplink_get(struct uplink *u, struct work *w, const uint8_t sha256[32],
-                              uint64_t size, const char *url, const char *what)
+                              uint64_t size, const char *url, const char *what, bool in_order)
 {
     struct uplink_job *j = job_new(u);
     char to[CACHE_PATH_MAX];

@@ -29,7 +29,7 @@ struct replica {
 static void pull(struct replica *r, unsigned level, unsigned version)
 {
     struct uplink_job *j = uplink_get(&r->uplink, NULL, co.versions[level][version].full,
-                                      co.versions[level][version].full_bytes, "", "version");
+                                      co.versions[level][version].full_bytes, "", "version", true);
     uplink_free(j);
 }
 
@@ -231,7 +231,7 @@ static void phase_close(struct replica *r, struct work *w, unsigned round)
     r->n_outputs = w->result.n_outputs;
     for (size_t i = 0; i < w->result.n_outputs; i++) {
         const struct work_output *o = &w->result.outputs[i];
-        uplink_free(uplink_put(&r->uplink, w, o->path, o->sha256, o->size));
+        uplink_free(uplink_put(&r->uplink, w, o->path, o->sha256, o->size, true));
         pthread_mutex_lock(&co.lock);
         give(r->uplink.replica, o->module_id, o->base_version, o->sha256);
         pthread_mutex_unlock(&co.lock);

@@ -19,7 +19,7 @@ static struct uplink_job jobs[N];
 static unsigned n_jobs;
 
 struct uplink_job *uplink_get(struct uplink *u, struct work *w, const uint8_t sha256[32],
-                              uint64_t size, const char *url, const char *what)
+                              uint64_t size, const char *url, const char *what, bool in_order)
 {
     assert_int_equal(size, 10u + sha256[0]);
     assert_string_equal(url, "/v1/blobs/x");

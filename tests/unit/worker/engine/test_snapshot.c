@@ -42,7 +42,7 @@ static struct uplink_job *job_new(bool call)
 }
 
 struct uplink_job *uplink_put(struct uplink *u, struct work *w, const char *path,
-                              const uint8_t sha256[32], uint64_t size)
+                              const uint8_t sha256[32], uint64_t size, bool in_order)
 {
     char to[CACHE_PATH_MAX];
     struct buf b;
