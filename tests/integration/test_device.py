@@ -60,7 +60,7 @@ def test_a_phase_goes_on_where_it_was_when_the_device_broke(swarm):
 
 def test_a_device_that_does_not_come_back_is_left_out(swarm):
     """One of two: the worker goes on with the other, in the middle of its phase, and counts every sample once."""
-    broken(swarm, "a", "700,lost", "--device", "cpu,cpu")
+    broken(swarm, "a", "900,lost", "--device", "cpu,cpu")
     job = swarm.submit(**{**JOB, "replicas": 1})
     wait_until(lambda: "cpu did not come back and is left out" in swarm.log("a"), 60, "the second device to be missed")
     wait_until(lambda: swarm.log("a").count("first step after") == 2, 15, "the next step on what is left")
@@ -76,7 +76,7 @@ def test_a_pipeline_of_two_chains_goes_on_without_a_device(swarm, tmp_path):
                                 "train: {parallel: pipeline, pipeline: bidirectional, accumulate: 4, ", 1)
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
-    broken(swarm, "a", "700,lost", "--device", "cpu,cpu")
+    broken(swarm, "a", "900,lost", "--device", "cpu,cpu")
     job = swarm.submit(path)
     wait_until(lambda: "cpu did not come back and is left out" in swarm.log("a"), 60, "the second device to be missed")
     wait_until(lambda: swarm.log("a").count("first step after") == 2, 15, "the next step on what is left")

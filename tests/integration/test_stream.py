@@ -28,6 +28,7 @@ def stream_job(folder, outer="", **keys):
     """A job file with more keys in its outer section."""
     path = write_job(folder, **keys)
     text = open(path, encoding="utf-8").read().replace("outer: {", f"outer: {{{outer}", 1)
+    text = text.replace("train: {", "train: {schedule: constant, ", 1)  # jobs of unlike lengths are compared
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
     return path
