@@ -286,12 +286,8 @@ static int read_job(sqlite3 *db, struct job *j, struct err *err)
     int rc = refused < 0 ? refused : recipe_compose(&j->spec, &j->comp, refused ? NULL : &why);
     if (rc == 0 && !refused)
         refused = recipe_limits(&j->spec, &j->comp, &why) < 0;
-    if (rc == 0 && !refused) { /* workers read the text, too */
-        char *kept = job_keep_defaults(j->yaml, &j->spec);
-        mem_free(j->yaml);
-        j->yaml = kept;
+    if (rc == 0 && !refused)
         return 0;
-    }
     if (rc == 0 && (rc = fits(db, j, &whole, err)) < 0)
         return rc;
     j->refused =
