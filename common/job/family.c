@@ -82,13 +82,13 @@ double job_lr(bool texts, int dim)
     return fmax((texts ? 0.1 : 0.5) / dim, 1e-4);
 }
 
-/* Jobs that were taken before defaults were written into them had half of the rate of a dit, and
- * no decay. */
+/* A dit that is no longer fresh takes half of the rate.  So did all jobs that were taken before
+ * defaults were written into them, and without decay. */
 static void complete_train(const struct yaml_doc *doc, struct job_spec *s)
 {
-    const bool texts = job_is_text(s);
+    const bool texts = job_is_text(s), half = !texts && (s->taken || s->model.warm_start);
     if (!conf_find(doc, "train.lr"))
-        s->train.lr = job_lr(texts, texts || !s->taken ? s->model.dim : 2 * s->model.dim);
+        s->train.lr = job_lr(texts, half ? 2 * s->model.dim : s->model.dim);
     if (!conf_find(doc, "train.schedule") && !texts && !s->taken)
         s->train.schedule = JOB_SCHEDULE_DECAY;
 }

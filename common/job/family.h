@@ -43,7 +43,8 @@ const struct job_family *job_family_at(int i);
 /* The learning rate of AdamW that suits a fresh model of this width: what train.lr is without the
  * key.  The best rate of matrices goes with 1 / width (Yang et al., "Tensor Programs V", 2022);
  * measured at widths 64, 128 and 256, depths 2 and 8, 180 to 1200 steps of small batches, two data
- * sets each (docs/figures.md). */
+ * sets each (docs/figures.md).  Half of it for a dit with model.warm_start, of which nothing is
+ * measured. */
 double job_lr(bool texts, int dim);
 
 /* Are the samples texts?  Else images. */

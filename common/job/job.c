@@ -285,10 +285,11 @@ static char *write_in(char *text, const char *section, const char *key, const ch
     return whole ? whole : text;
 }
 
+/* Is the text that of spec to those who read it? */
 static bool keeps(const char *text, const struct job_spec *spec)
 {
     struct job_spec got;
-    if (job_parse(text, strlen(text), "job.yaml", &got, NULL) < 0)
+    if (job_parse_taken(text, strlen(text), "job.yaml", &got, NULL) < 0)
         return false;
     const bool same = got.train.lr == spec->train.lr &&
                       got.train.schedule == spec->train.schedule &&
@@ -297,7 +298,7 @@ static bool keeps(const char *text, const struct job_spec *spec)
     return same;
 }
 
-char *job_keep_defaults(const char *text, const struct job_spec *spec)
+int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret, struct err *err)
 {
     char lr[32], warmup[32], *whole = str_dup(text);
     (void)snprintf(lr, sizeof lr, "%.17g", spec->train.lr);
@@ -308,10 +309,15 @@ char *job_keep_defaults(const char *text, const struct job_spec *spec)
         whole = write_in(whole, "train", "schedule", decay ? "decay" : "constant");
         whole = write_in(whole, "train", "lr", lr);
     }
-    if (strlen(whole) <= JOB_SPEC_MAX && keeps(whole, spec))
-        return whole;
+    if (keeps(whole, spec)) {
+        *ret = whole;
+        return 0;
+    }
     mem_free(whole);
-    return str_dup(text);
+    return err_set(err, -ERR_CONFIG,
+                   "train.lr, train.schedule and outer.warmup, which the job file leaves out, "
+                   "cannot be written into it: give them, or shorten it (%zu bytes of at most %d)",
+                   strlen(text), JOB_SPEC_MAX);
 }
 
 void job_release(struct job_spec *spec)

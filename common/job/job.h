@@ -291,8 +291,8 @@ int job_check_scope(const char *text, size_t len, const char *file, const struct
 
 /* The text of a job file with the keys whose defaults are a release's choice (train.lr,
  * train.schedule, outer.warmup) as spec has them, where it leaves them out: another release reads
- * the same job.  Allocated.  What has no room for them stays as it is. */
-char *job_keep_defaults(const char *text, const struct job_spec *spec);
+ * the same job.  *ret is allocated.  -ERR_CONFIG: there is no room for them, or no place. */
+int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret, struct err *err);
 
 /* Does the model see latents; is it told captions?  Else pixels; classes, or none. */
 static inline bool job_has_latents(const struct job_spec *s)

@@ -210,8 +210,8 @@ static const struct conf_key train_keys[] = {
          .doc = "parts in which a batch is computed, to save memory; divides batch. auto: the "
                 "fewest that fit each worker's device"),
     CONF(struct job_train, lr, DOUBLE, .def = "1e-4", .min = 0, .max = 10,
-         .doc = "peak learning rate of AdamW; without the key 0.5 / model.dim of a dit, 0.1 / "
-                "model.dim of a llama, and at least 1e-4"),
+         .doc = "peak learning rate of AdamW; without the key 0.5 / model.dim of a dit (0.25 "
+                "with model.warm_start), 0.1 / model.dim of a llama, and at least 1e-4"),
     CONF(struct job_train, warmup, INT, .def = "0", .min = 0, .max = 10000000,
          .doc = "steps of linear warm-up"),
     CONF(struct job_train, schedule, ENUM, .names = schedule_names, .def = "constant",

@@ -67,13 +67,32 @@ static int scalar_text(struct loader *l, const yaml_event_t *event, char **ret)
     return 0;
 }
 
+/* Of a scalar, list or map: nothing stands before it. */
+static int check_bare(const struct loader *l, const yaml_event_t *event)
+{
+    const int line = (int)event->start_mark.line + 1;
+    const bool scalar = event->type == YAML_SCALAR_EVENT;
+    const bool list = event->type == YAML_SEQUENCE_START_EVENT;
+    if (scalar ? event->data.scalar.anchor
+        : list ? event->data.sequence_start.anchor
+               : event->data.mapping_start.anchor)
+        return fail(l, line, "anchors (&name) are not used here; leave it out");
+    if (scalar ? event->data.scalar.tag
+        : list ? event->data.sequence_start.tag
+               : event->data.mapping_start.tag)
+        return fail(l, line, "tags (!name) are not used here");
+    return 0;
+}
+
 static int load_key(struct loader *l, const yaml_event_t *event, const struct yaml_node *map,
                     char **ret)
 {
     int line = (int)event->start_mark.line + 1;
     if (event->type != YAML_SCALAR_EVENT)
         return fail(l, line, "a key must be plain text");
-    int rc = scalar_text(l, event, ret);
+    int rc = check_bare(l, event);
+    if (rc == 0)
+        rc = scalar_text(l, event, ret);
     if (rc < 0)
         return rc;
     const struct yaml_node *twin = yaml_get(map, *ret);
@@ -135,15 +154,12 @@ static int load_node(struct loader *l, const yaml_event_t *event, int depth, str
         return fail(l, line, "nested too deeply");
     if (++l->nodes > YAML_NODES_MAX)
         return fail(l, line, "too many values");
-    bool tagged = (event->type == YAML_SCALAR_EVENT && event->data.scalar.tag) ||
-                  (event->type == YAML_SEQUENCE_START_EVENT && event->data.sequence_start.tag) ||
-                  (event->type == YAML_MAPPING_START_EVENT && event->data.mapping_start.tag);
-    if (tagged)
-        return fail(l, line, "tags (!name) are not used here");
+    int rc = check_bare(l, event);
+    if (rc < 0)
+        return rc;
     struct yaml_node *node = mem_alloc(sizeof(*node));
     node->line = line;
     node->column = (int)event->start_mark.column + 1;
-    int rc = 0;
     if (event->type == YAML_SCALAR_EVENT) {
         node->kind = YAML_SCALAR;
         node->quoted = event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;

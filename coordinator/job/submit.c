@@ -292,18 +292,22 @@ static int make_job(struct coordinator *co, const struct submit *s, struct job_s
                     struct job **ret, struct err *err)
 {
     struct composition comp;
+    char *yaml = NULL;
     int rc = recipe_check(spec, &comp, err);
     if (rc == 0 && (rc = check_dataset(co, spec, s, err)) == 0 && spec->recipe.teacher != 0)
         rc = check_teacher(co, spec, s, err);
     if (rc == 0)
+        rc = job_keep_defaults(s->spec, spec, &yaml, err);
+    if (rc == 0)
         make_room(co, (uint64_t)spec->recipe.teacher);
     struct job *j = rc == 0 ? state_add_job(&co->state, 0) : NULL;
     if (j == NULL) {
+        mem_free(yaml);
         composition_release(&comp);
         job_release(spec);
         return rc < 0 ? rc : err_set(err, -ERR_LIMIT, "all %d places for jobs are taken", JOBS_MAX);
     }
-    j->yaml = job_keep_defaults(s->spec, spec);
+    j->yaml = yaml;
     j->spec = *spec;
     j->comp = comp;
     j->state = JOB_PENDING;

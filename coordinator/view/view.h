@@ -102,7 +102,7 @@ struct view_job {
     const char *state;
     const char *reason;
     char stalled[256]; /* why it does not go on although workers try; "": it does */
-    const char *spec;  /* YAML as submitted */
+    const char *spec;  /* YAML as submitted, with what job_keep_defaults writes in */
     const char *recipe;
     int64_t created_unix_ms, ended_unix_ms; /* ended 0: not yet */
     uint64_t age_ms, elapsed_ms; /* since submit; since it began running, until its end */

@@ -400,7 +400,7 @@ static void why_untaken(struct waiting *ctx, struct untaken *u)
                        "sampling with remote experts takes one more worker than the %u that %s "
                        "here; start it, or sample without --remote",
                        here, here == 1 ? "is" : "are");
-    else if (small == here)
+    else if (small == here) /* `skerry run` looks for these words */
         (void)snprintf(why, REASON_MAX, "no worker here has the memory: %.220s", t->reason);
     else if (quarantined == here)
         (void)snprintf(why, REASON_MAX, "%s in quarantine after failures%s%.190s",

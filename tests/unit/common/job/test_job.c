@@ -331,10 +331,10 @@ static void young_models(void **state)
          0, 0},
         {"model: {preset: DiT-S/8, warm_start: before}\ntrain: {batch: 8}\n"
          "outer: {rounds: 2, steps: 2}\n",
-         0, 0.5 / 384},
+         0, 0.25 / 384},
         {"model: {preset: DiT-S/8, warm_start: before}\ntrain: {batch: 8}\n"
          "outer: {rounds: 2, steps: 2, warmup: 3}\n",
-         3, 0.5 / 384},
+         3, 0.25 / 384},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct job_spec s;
@@ -370,7 +370,8 @@ static void defaults_are_written_into_a_job(void **state)
             assert_true(s.train.lr == (!dit ? 0.1 : taken ? 0.25 : 0.5) / 384);
             assert_int_equal(s.train.schedule,
                              dit && !taken ? JOB_SCHEDULE_DECAY : JOB_SCHEDULE_CONSTANT);
-            char *text = job_keep_defaults(texts[i], &s), *again;
+            char *text, *again;
+            OK(job_keep_defaults(texts[i], &s, &text, err));
             assert_non_null(strstr(text, "lr: 0.00"));
             assert_non_null(strstr(text, dit && !taken ? "schedule: decay" : "schedule: constant"));
             assert_non_null(strstr(text, "warmup: 10"));
@@ -378,7 +379,7 @@ static void defaults_are_written_into_a_job(void **state)
             assert_true(kept.train.lr == s.train.lr && kept.router.lr == s.router.lr);
             assert_int_equal(kept.train.schedule, s.train.schedule);
             assert_int_equal(kept.outer.warmup, s.outer.warmup);
-            again = job_keep_defaults(text, &s);
+            OK(job_keep_defaults(text, &s, &again, err));
             assert_string_equal(again, text);
             mem_free(again);
             mem_free(text);
@@ -388,27 +389,53 @@ static void defaults_are_written_into_a_job(void **state)
     }
 }
 
-/* A file that is as long as one may be has no room; a trainer of the user's has rates of its own.
- */
-static void what_has_no_room_stays(void **state)
+/* A trainer of the user's has rates of its own. */
+static void a_trainer_keeps_its_rate(void **state)
 {
-    static const char head[] = "name: a\ndata: {kind: none}\nmodel: {type: external}\n"
+    static const char text[] = "name: a\ndata: {kind: none}\nmodel: {type: external}\n"
                                "trainer: {command: ./t}\ntrain: {batch: 8}\n"
-                               "outer: {rounds: 2, steps: 2}\n#";
+                               "outer: {rounds: 2, steps: 2}\n";
     struct job_spec s;
-    OK(job_parse(head, strlen(head), "job", &s, err));
-    char *text = job_keep_defaults(head, &s);
-    assert_non_null(strstr(text, "outer: {warmup: 10, rounds"));
-    assert_null(strstr(text, "lr:"));
-    mem_free(text);
-    char *full = mem_alloc(JOB_SPEC_MAX + 1);
-    memset(full, '#', JOB_SPEC_MAX);
-    memcpy(full, head, sizeof(head) - 1);
-    text = job_keep_defaults(full, &s);
-    assert_string_equal(text, full);
-    mem_free(text);
-    mem_free(full);
+    char *kept;
+    OK(job_parse(text, strlen(text), "job", &s, err));
+    OK(job_keep_defaults(text, &s, &kept, err));
+    assert_non_null(strstr(kept, "outer: {warmup: 10, rounds"));
+    assert_null(strstr(kept, "lr:"));
+    mem_free(kept);
     job_release(&s);
+}
+
+/* Where defaults cannot be written in, others would read another job: it is refused.  A file that
+ * leaves none out needs no room. */
+static void what_has_no_room_is_refused(void **state)
+{
+    static const char *const heads[] = {
+        "name: a\ndata: {path: x, image_size: 16}\nmodel: {preset: DiT-S/8}\n"
+        "train: {batch: 8}\nouter: {rounds: 2, steps: 2}\n",
+        /* a line end to libyaml alone */
+        "name: a # \xe2\x80\xa8"
+        "data: {path: x, image_size: 16}\nmodel: {preset: DiT-S/8}\n"
+        "train: {batch: 8}\nouter: {rounds: 2, steps: 2}\n",
+        "name: a\ndata: {path: x, image_size: 16}\nmodel: {preset: DiT-S/8}\n"
+        "train: {batch: 8, lr: 1e-3, schedule: decay}\nouter: {rounds: 2, steps: 2, warmup: 1}\n",
+    };
+    for (size_t i = 0; i < COUNT(heads); i++) {
+        struct job_spec s;
+        char *full = mem_alloc(JOB_SPEC_MAX + 1), *kept = NULL;
+        struct err why = {0};
+        memset(full, '#', JOB_SPEC_MAX);
+        memcpy(full, heads[i], strlen(heads[i]));
+        full[i == 1 ? strlen(heads[1]) : JOB_SPEC_MAX] = '\0';
+        OK(job_parse(full, strlen(full), "job", &s, err));
+        assert_int_equal(job_keep_defaults(full, &s, &kept, &why), i < 2 ? -ERR_CONFIG : 0);
+        if (i < 2)
+            assert_non_null(strstr(why.msg, "give them, or shorten it"));
+        else
+            assert_string_equal(kept, full);
+        mem_free(kept);
+        mem_free(full);
+        job_release(&s);
+    }
 }
 
 int main(void)
@@ -417,7 +444,8 @@ int main(void)
         cmocka_unit_test(plain_outer_steps_for_one_replica),
         cmocka_unit_test(young_models),
         cmocka_unit_test(defaults_are_written_into_a_job),
-        cmocka_unit_test(what_has_no_room_stays),
+        cmocka_unit_test(a_trainer_keeps_its_rate),
+        cmocka_unit_test(what_has_no_room_is_refused),
         cmocka_unit_test(fills_the_defaults),
         cmocka_unit_test(reads_every_kind),
         cmocka_unit_test(refuses_with_a_sentence),

@@ -45,7 +45,12 @@ static void refuses(void **state)
         const char *text, *says;
     } cases[] = {
         {"a: 1\na: 2\n", "f.yaml:2: key 'a' is there twice (first on line 1)"},
-        {"a: &x 1\nb: *x\n", "f.yaml:2: aliases"},
+        {"a: 1\nb: *x\n", "f.yaml:2: aliases"},
+        {"a: &x 1\n", "f.yaml:1: anchors"},
+        {"a: 1\nb: &x [1]\n", "f.yaml:2: anchors"},
+        {"a: 1\nb: &x\n  c: 1\n", "f.yaml:2: anchors"},
+        {"&x a: 1\n", "f.yaml:1: anchors"},
+        {"!!str a: 1\n", "f.yaml:1: tags"},
         {"a: !!int 1\n", "f.yaml:1: tags"},
         {"a: 1\n---\nb: 2\n", "more than one document"},
         {"- a\n", "expected keys with values"},
