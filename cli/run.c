@@ -38,7 +38,30 @@ static void take_new_samples(struct run *run, const json_t *job)
     run->drawn = newest;
 }
 
-/* Every poll: new samples?  Children alive?  The drill's moment? */
+/* A job that could not begin yet and for which no worker has the memory: others never come. */
+static int check_fits(const struct run *run, const json_t *job, struct err *err)
+{
+    static const char small[] = "no worker here has the memory";
+    const json_t *item, *misfit = NULL;
+    json_t *workers = NULL;
+    size_t i;
+    json_array_foreach(json_object_get(job, "waiting_for"), i, item)
+    {
+        if (!strncmp(cli_str(item, "why", ""), small, strlen(small)))
+            misfit = item;
+    }
+    if (!misfit || cli_int(job, "round", 0) > 0)
+        return 0;
+    if (cli_pages(run->cli, "/v1/workers", "after", &workers, NULL) < 0)
+        return 0; /* whoever follows sees that, too */
+    const size_t n = json_array_size(json_object_get(workers, "items"));
+    json_decref(workers);
+    return n < (size_t)run->swarm.n_workers /* some are still to come */
+               ? 0
+               : err_set(err, -ENOMEM, "the job cannot begin: %s", cli_str(misfit, "why", ""));
+}
+
+/* Every poll: new samples?  Does it fit?  Children alive?  The drill's moment? */
 static int on_poll(void *arg, const json_t *job)
 {
     struct run *run = arg;
@@ -58,6 +81,8 @@ static int on_poll(void *arg, const json_t *job)
         run->drilled_ms = now;
         rc = swarm_kill_worker(&run->swarm, (unsigned)rng_mix(DRILL_SEED, run->drills++), &err);
     }
+    if (rc == 0)
+        rc = check_fits(run, job, &err);
     if (rc < 0 || swarm_check(&run->swarm, &err) < 0) {
         fputc('\n', stderr);
         (void)cli_fail(&err);

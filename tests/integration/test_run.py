@@ -150,3 +150,18 @@ def test_the_same_seed_gives_the_same_model(tmp_path):
         assert done.returncode == 0, done.stderr
         models.append(open(tmp_path / name / "out" / "model" / "model.safetensors", "rb").read())
     assert models[0] == models[1], "one worker, one seed: equal bits, whatever the threads"
+
+
+def test_a_job_too_large_for_this_machine_ends(tmp_path):
+    job = write_job(tmp_path, dim=64, depth=256, batch=64)
+    text = open(job, encoding="utf-8").read()
+    for was, now in (("image_size: 16", "image_size: 512"), ("patch: 4", "patch: 8"), ("batch: 64", "batch: 64, accumulate: 1")):
+        assert was in text
+        text = text.replace(was, now)
+    open(job, "w", encoding="utf-8").write(text)
+    done = skerry("run", job, "--workers", "2", "--out", tmp_path / "out", "--threads", "1")
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("skerry: the job cannot begin: no worker here has the memory: "), done.stderr
+    assert "TiB" in last or "GiB" in last
+    assert os.listdir(tmp_path / "out") == ["logs"]
