@@ -160,7 +160,7 @@ static void write_train(const struct new_job *job, FILE *out)
     line(out, "peak learning rate of AdamW; lower it if the loss jumps", "lr: %.1e",
          job_lr(job->kind == NEW_TEXT, sizes[job->size].dim));
     line(out, "steps until the peak", "warmup: %d", all / 20 < 200 ? all / 20 : 200);
-    line(out, "then down to 0 at the end; or constant, decay", "schedule: cosine");
+    line(out, "then down to 0 over the last fifth; or constant, cosine", "schedule: decay");
     (void)fprintf(out, "\nrecipe:\n");
     line(out, "of the model, that train at the same time; other recipes: docs/paths.md",
          "replicas: %d", job->workers);
