@@ -93,7 +93,8 @@ static int check_options(struct options *o, struct err *err)
 
 static const char exit_codes[] =
     "Exit codes:\n"
-    "  0  left on request (SIGTERM, SIGINT, drained, a notice of --spot)\n"
+    "  0  left on request (SIGTERM, SIGINT, drained, a notice of --spot); a\n"
+    "     SIGINT after that ends it at once, without a last snapshot\n"
     "  1  cannot run here (work dir, disk, memory)\n"
     "  2  wrong command line\n"
     "  3  refused by the coordinator (wrong or revoked token or key)\n"

@@ -38,6 +38,9 @@ def test_another_worker_goes_on(swarm, signo):
     saved = wait_until(lambda: (phase(swarm) or {}).get("saved_steps"), 60, "a first snapshot")
     wait_until(lambda: phase(swarm)["saved_steps"] > saved, 60, "a second one")
     done = phase(swarm)["steps_done"]
+    if signo == signal.SIGTERM:  # schedulers say it more than once
+        swarm.processes["a"].send_signal(signo)
+        wait_until(lambda: "leaving: terminated" in swarm.log("a"), 20, "the first signal to be heard")
     swarm.kill("a", signo)
     kept = phase(swarm)["saved_steps"]
     swarm.worker("b")
