@@ -133,6 +133,9 @@ def test_two_of_three_are_preempted_in_mid_round(swarm, slurm, tmp_path):
     assert len(workers) == WORKERS, "they come back as who they were"
     epochs_add_up(ended)
     assert samples_seen(ended) == WORKERS * STEPS * 8, "each sample is counted once"
+    assert len(os.listdir(tmp_path / "work")) == WORKERS
+    swarm.post(f"/v1/workers/{workers[0]['id']}/drain", {})
+    wait_until(lambda: len(os.listdir(tmp_path / "work")) == WORKERS - 1, 60, "the work directory of the drained one to be gone")
     slurm("scancel", array)
     wait_until(lambda: not slurm("squeue", "-h").strip(), 60, "cancelled workers to be gone, and not queued again")
     assert all(w["state"] == "left" for w in swarm.get("/v1/workers").json()["items"])
