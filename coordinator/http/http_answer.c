@@ -21,20 +21,20 @@ struct pending {
     size_t len;
     http_handler again; /* makes the answer anew when the commit has failed; NULL: 503 */
     bool keep;          /* it is the status */
-    bool shows;         /* it acknowledges nothing: counted */
+    bool shows;         /* it waits and acknowledges nothing: counted */
 };
 
 /* It holds no place of those that are shown something any more. */
 static void give_place_back(struct pending *p)
 {
-    p->api->n_shown -= p->shows;
+    if (p->shows)
+        p->api->n_shown--;
     p->shows = false;
 }
 
 static void pending_free(struct pending *p)
 {
-    if (p->shows)
-        give_place_back(p);
+    give_place_back(p);
     list_remove(&p->link);
     mem_free(p->text);
     mem_free(p);
@@ -57,6 +57,7 @@ static void send_pending(struct pending *p)
 static void durable(void *arg, int rc)
 {
     struct pending *p = arg;
+    give_place_back(p);
     if (p->req != NULL && rc == 0)
         send_pending(p);
     else if (p->req != NULL && rc == -EAGAIN && p->again != NULL)
@@ -102,23 +103,48 @@ void http_answer_when_durable(struct http_api *api, struct http_request *r, unsi
         view_when_durable(api->o.co, durable, p);
 }
 
+/* The status as it was before the commit that takes so long, but for what says that. */
+static void answer_kept(struct http_api *api, struct http_request *r)
+{
+    json_t *o = api->kept ? json_loads(api->kept, 0, NULL) : NULL;
+    if (o != NULL) {
+        http_json_status_slow(api->o.co, o);
+        http_reply_json(r, 200, o);
+        return;
+    }
+    http_reply_error(r, 503, "unavailable",
+                     "A commit to the coordinator's database has been under way for %" PRIu64
+                     " s: the disk of the data dir is slow; ask again when it is done.",
+                     view_writing_ms(api->o.co) / 1000);
+}
+
+static void refuse_to_wait(struct pending *p)
+{
+    if (p->keep && p->api->kept != NULL) {
+        answer_kept(p->api, p->req);
+    } else {
+        http_reply_header(p->req, "Retry-After", "1");
+        http_reply_error(p->req, 503, "unavailable",
+                         "%d requests wait for a commit to the coordinator's database already: "
+                         "the disk of the data dir is slow; ask again when it is done.",
+                         SHOWN_MAX);
+    }
+    pending_free(p);
+}
+
 /* Answers once what it shows is durable. */
 static void show(struct pending *p, uint64_t job, http_handler again)
 {
     struct http_api *api = p->api;
     p->again = again;
-    p->shows = true;
-    if (++api->n_shown <= SHOWN_MAX) {
-        if (!view_when_shown(api->o.co, job, durable, p))
-            durable(p, 0);
-        return;
+    if (api->n_shown >= SHOWN_MAX && !view_is_shown(api->o.co, job)) {
+        refuse_to_wait(p);
+    } else if (view_when_shown(api->o.co, job, durable, p)) {
+        p->shows = true;
+        api->n_shown++;
+    } else {
+        durable(p, 0);
     }
-    http_reply_header(p->req, "Retry-After", "1");
-    http_reply_error(p->req, 503, "unavailable",
-                     "%d requests wait for a commit to the coordinator's database already: the "
-                     "disk of the data dir is slow; ask again when it is done.",
-                     SHOWN_MAX);
-    pending_free(p);
 }
 
 void http_answer_shown(struct http_api *api, struct http_request *r, uint64_t job, json_t *body,
@@ -134,21 +160,6 @@ void http_answer_lines(struct http_api *api, struct http_request *r, uint64_t jo
 {
     char *text = memcpy(mem_alloc(lines->len + 1), buf_str((struct buf *)lines), lines->len + 1);
     show(pending_new(api, r, 200, "application/x-ndjson", text, lines->len), job, again);
-}
-
-/* The status as it was before the commit that takes so long, but for what says that. */
-static void answer_kept(struct http_api *api, struct http_request *r)
-{
-    json_t *o = api->kept ? json_loads(api->kept, 0, NULL) : NULL;
-    if (o != NULL) {
-        http_json_status_slow(api->o.co, o);
-        http_reply_json(r, 200, o);
-        return;
-    }
-    http_reply_error(r, 503, "unavailable",
-                     "A commit to the coordinator's database has been under way for %" PRIu64
-                     " s: the disk of the data dir is slow; ask again when it is done.",
-                     view_writing_ms(api->o.co) / 1000);
 }
 
 void http_answer_status(struct http_api *api, struct http_request *r, http_handler again)

@@ -13,7 +13,7 @@ struct http_api {
     struct http_api_options o;
     struct http_route *routes; /* the table with arg = this */
     struct list pending;       /* answers that wait until what they tell is durable */
-    unsigned n_shown;          /* of those: that acknowledge nothing */
+    unsigned n_shown;          /* of those: that wait and acknowledge nothing */
     char *kept;                /* the newest status that was answered; NULL: none */
     struct http_events *events;
 };

@@ -216,7 +216,9 @@ int sample_evaluate(struct coordinator *co, struct worker *w, struct rpc_request
     struct blob_ref input = {0};
     const struct task *parent = leased(co, w, m->task_id, m->attempt, err), *t = NULL;
     struct job *j = parent ? state_job(&co->state, parent->job_id) : NULL;
-    int rc = j == NULL ? -ERR_STALE : 0;
+    int rc = parent == NULL ? -ERR_STALE : 0;
+    if (rc == 0 && j == NULL)
+        rc = err_set(err, -ERR_STALE, "the job of this task is not known any more");
     if (rc == 0 &&
         (m->path >= j->comp.n_paths || j->comp.paths[m->path].network != 0 || !parent->draw.remote))
         rc = err_set(err, -EINVAL, "path %u is not of a mixture that is sampled remotely", m->path);

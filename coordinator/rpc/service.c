@@ -39,11 +39,17 @@ static void refuse_send(struct coordinator *co, struct reply *r)
 }
 
 /* Refuses for what the state says, once that is durable; while nothing can be made durable, at
- * once. */
+ * once.  While too much waits it is to be asked again. */
 static void refuse_durably(struct coordinator *co, struct rpc_request *req, int code,
                            bool retryable, uint32_t retry_after_ms, const char *why)
 {
-    if (core_writable(co, NULL) < 0) {
+    struct err err = {0};
+    const int rc = core_writable(co, &err);
+    if (rc == -EAGAIN) {
+        refuse(req, &err);
+        return;
+    }
+    if (rc < 0) {
         rpc_fail(req, code, retryable, retry_after_ms, "%s", why);
         return;
     }
@@ -86,7 +92,7 @@ static bool gone_durably(const struct coordinator *co, struct rpc_request *req)
     const struct worker *w = state_worker(&co->state, id);
     if (w != NULL)
         return core_row_durable(co, &w->row);
-    return id == 0 || (co->state.workers_gone.n == 0 && !co->writing);
+    return id == 0 || core_gone_durable(co);
 }
 
 /* The same, or the request is answered: JOIN first. */
@@ -339,7 +345,7 @@ static bool revoked(const struct coordinator *co, const struct worker *w, const 
     if (p == NULL)
         return false;
     if (t == NULL) /* or its end is on its way to the disk */
-        return co->state.tasks_gone.n == 0 && !co->writing;
+        return core_gone_durable(co);
     const bool mine = t->state == TASK_LEASED && t->worker_id == w->id && t->attempt == p->attempt;
     /* A finished task that is still being tidied up is no reason to stop. */
     const bool done = t->state == TASK_DONE && t->worker_id == w->id;

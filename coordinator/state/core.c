@@ -124,15 +124,31 @@ bool core_row_durable(const struct coordinator *co, const struct row_mark *row)
     return !row->edited && store_has(co->store, row->commit);
 }
 
-bool core_when_shown(struct coordinator *co, const struct job *j, durable_fn fn, void *arg)
+bool core_gone_durable(const struct coordinator *co)
+{
+    const struct state *s = &co->state;
+    return s->workers_gone.n == 0 && s->tasks_gone.n == 0 && store_has(co->store, s->gone_commit);
+}
+
+/* The commit that has what the state says of this job, or of all. */
+static uint64_t commit_of(const struct coordinator *co, const struct job *j)
+{
+    return j ? j->row.commit : store_newest(co->store);
+}
+
+bool core_is_shown(struct coordinator *co, const struct job *j)
 {
     if (!co->store_ok)
-        return false;
+        return true;
     persist_changes(co->store, &co->state); /* now every record knows its commit */
-    const uint64_t commit = j ? j->row.commit : store_newest(co->store);
-    if (store_has(co->store, commit))
+    return store_has(co->store, commit_of(co, j));
+}
+
+bool core_when_shown(struct coordinator *co, const struct job *j, durable_fn fn, void *arg)
+{
+    if (core_is_shown(co, j))
         return false;
-    const bool next = commit == store_next(co->store);
+    const bool next = commit_of(co, j) == store_next(co->store);
     wait_in(next ? &co->next : &co->group, fn, arg)->shows = true;
     if (next)
         core_gather(co);

@@ -169,9 +169,13 @@ uint64_t core_writing_ms(const struct coordinator *co);
 bool core_stalls(const struct coordinator *co);
 /* Is the record as it is durable? */
 bool core_row_durable(const struct coordinator *co, const struct row_mark *row);
-/* false: what the state says of this job (NULL: all) is durable, or no commit can be made and that
- * is what is to be shown.  Else fn(arg, rc) is called: 0 when it is, -EAGAIN when the commit has
- * failed, -ERR_CANCELLED when the daemon stops first. */
+/* Is it durable that the workers and tasks which are not known any more are not? */
+bool core_gone_durable(const struct coordinator *co);
+/* Is what the state says of this job (NULL: all) durable?  Or no commit can be made, and that is
+ * what is to be shown. */
+bool core_is_shown(struct coordinator *co, const struct job *j);
+/* false: it is.  Else fn(arg, rc) is called: 0 when it is, -EAGAIN when the commit has failed,
+ * -ERR_CANCELLED when the daemon stops first. */
 bool core_when_shown(struct coordinator *co, const struct job *j, durable_fn fn, void *arg);
 
 /* Tells subscribers; e is borrowed. */

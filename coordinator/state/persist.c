@@ -565,6 +565,8 @@ static void put_all_of_job(struct store *s, struct job *j)
 
 static void put_gone(struct store *s, struct state *st)
 {
+    if (s != NULL && st->workers_gone.n + st->tasks_gone.n > 0)
+        st->gone_commit = store_next(s);
     for (size_t i = 0; i < st->tokens_gone.n; i++)
         store_put(s, DEL_TOKEN, "i", I(st->tokens_gone.at[i]));
     st->tokens_gone.n = 0;

@@ -51,6 +51,7 @@ struct state {
     uint64_t next_worker, next_job, next_task, next_module, next_token;
     /* (m) What persist_changes() has to look at. */
     struct marks workers_edited, tasks_edited, workers_gone, tasks_gone, jobs_gone, tokens_gone;
+    uint64_t gone_commit; /* that has the newest of those */
     struct row_mark counters;
 };
 

@@ -381,8 +381,10 @@ int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_
 
 /* Calls fn once all changes made until now are durable; see durable_fn. */
 void view_when_durable(struct coordinator *co, durable_fn fn, void *arg);
-/* false: what can be read of this job (0: of all) now is durable, or nothing can be made durable
- * and that is to be seen.  Else fn(arg, rc) is called when it is: see core_when_shown(). */
+/* Is what can be read of this job (0: of all) now durable, or can nothing be made durable and that
+ * is to be seen? */
+bool view_is_shown(struct coordinator *co, uint64_t job_id);
+/* false: it is.  Else fn(arg, rc) is called when it is: see core_when_shown(). */
 bool view_when_shown(struct coordinator *co, uint64_t job_id, durable_fn fn, void *arg);
 /* The commit that what happens now will be in, by number; and is it done? */
 uint64_t view_next_commit(const struct coordinator *co);

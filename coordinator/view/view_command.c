@@ -218,6 +218,11 @@ void view_when_durable(struct coordinator *co, durable_fn fn, void *arg)
     core_when_durable(co, fn, arg);
 }
 
+bool view_is_shown(struct coordinator *co, uint64_t job_id)
+{
+    return core_is_shown(co, job_id ? state_job(&co->state, job_id) : NULL);
+}
+
 bool view_when_shown(struct coordinator *co, uint64_t job_id, durable_fn fn, void *arg)
 {
     return core_when_shown(co, job_id ? state_job(&co->state, job_id) : NULL, fn, arg);

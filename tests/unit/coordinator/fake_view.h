@@ -412,6 +412,11 @@ void view_when_durable(struct coordinator *co, durable_fn fn, void *arg)
     fake.durable_arg = arg;
 }
 
+bool view_is_shown(struct coordinator *co, uint64_t job_id)
+{
+    return !fake.behind;
+}
+
 bool view_when_shown(struct coordinator *co, uint64_t job_id, durable_fn fn, void *arg)
 {
     if (!fake.behind)

@@ -351,14 +351,49 @@ static void test_gone_when_durable(void **state)
                        &skerry__v1__stream_reply__descriptor);
         }
         const unsigned before = r->co->n_replies;
-        while (r->co->n_replies == before && !a->done)
+        for (uint64_t until = clock_now_ms() + DEADLINE_MS; r->co->n_replies == before;) {
+            assert_true(!a->done && clock_now_ms() < until);
             loop_turn(r->loop, true);
+        }
         assert_false(a->done);
         let_go(r);
         wait_for(r, &a->done);
         assert_int_equal(a->code, -ERR_STALE);
         assert_int_equal(a->retryable, gone); /* it joins again, and its text is given up */
     }
+}
+
+/* That somebody is not known any more is not durable when it is queued. */
+static void test_gone_is_queued(void **state)
+{
+    struct coordinator *co = ((struct rig *)*state)->co;
+    state_drop_worker(&co->state, state_add_worker(&co->state, 0));
+    assert_false(core_gone_durable(co));
+    assert_false(core_is_shown(co, NULL));
+    assert_false(co->writing);
+    assert_int_equal(co->state.workers_gone.n, 0);
+    assert_false(core_gone_durable(co));
+    core_touch(co);
+    settle(*state);
+    assert_true(core_gone_durable(co));
+}
+
+/* What cannot be queued now is nobody's final answer. */
+static void test_refused_when_full(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    Skerry__V1__StreamRequest s = SKERRY__V1__STREAM_REQUEST__INIT;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    settle(r);
+    s.task_id = 7;
+    s.text = (char *)"";
+    r->co->n_replies += CORE_REPLIES_MAX;
+    begin_call(r, a, SKERRY__V1__METHOD__METHOD_STREAM, &s, &skerry__v1__stream_reply__descriptor);
+    wait_for(r, &a->done);
+    r->co->n_replies -= CORE_REPLIES_MAX;
+    assert_int_equal(a->code, -EAGAIN);
+    assert_true(a->retryable);
 }
 
 /* Leases stand still, however long it takes. */
@@ -473,6 +508,7 @@ int main(void)
         LIVE(test_workers_wait),    LIVE(test_leases_stand),
         LIVE(test_shown),           LIVE(test_revoked_when_durable),
         LIVE(test_close_under_way), LIVE(test_gone_when_durable),
+        LIVE(test_gone_is_queued),  LIVE(test_refused_when_full),
     };
     (void)signal(SIGXFSZ, SIG_IGN);
     log_set_level(LOG_LEVEL_ERROR);

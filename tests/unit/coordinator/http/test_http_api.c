@@ -482,40 +482,68 @@ static void test_reading_after_a_failure(void **state)
     expect(&a, 503, "cannot write its state");
 }
 
-/* As many as wait have places; the others are told to come again, and a command still waits. */
-static void test_places_for_reading(void **state)
+#define PLACES 64
+
+static struct answer waiting[PLACES];
+
+static void take_all_places(void)
 {
-    enum { PLACES = 64 };
-    static struct answer a[PLACES], more, command;
     for (int i = 0; i < PLACES; i++) {
         fake.behind = true;
         const size_t before = fake.n_shown_before;
-        send_request(&a[i], "GET", i % 2 ? "/v1/jobs/7" : "/v1/tasks", BEARER, "");
+        send_request(&waiting[i], "GET", i % 2 ? "/v1/jobs/7" : "/v1/tasks", BEARER, "");
         for (uint64_t until = clock_now_ms() + DEADLINE_MS; clock_now_ms() < until;) {
-            pump(&a[i]);
+            pump(&waiting[i]);
             if (i == 0 ? fake.shown != NULL : fake.n_shown_before > before)
                 break;
         }
     }
+}
+
+static void expect_all_places(void)
+{
+    for (int i = 0; i < PLACES; i++) {
+        wait_for(&waiting[i], NULL);
+        close(waiting[i].fd);
+        expect(&waiting[i], 200, "\"id\"");
+    }
+}
+
+/* As many as wait have places; the others are told to come again, and a command still waits. */
+static void test_places_for_reading(void **state)
+{
+    static struct answer more, command;
+    fake.behind = false;
+    ask(&more, "GET", "/v1/status", BEARER, "");
+    take_all_places();
     ask(&more, "GET", "/v1/jobs", BEARER, "");
     expect(&more, 503, "wait for a commit");
     expect(&more, 503, "Retry-After: 1");
+    ask(&more, "GET", "/v1/status", BEARER, ""); /* as it was */
+    expect(&more, 200, "\"cluster\":\"c0\"");
+    fake.behind = false; /* what does not wait needs no place */
+    ask(&more, "GET", "/v1/jobs", BEARER, "");
+    expect(&more, 200, "\"id\":7");
     send_request(&command, "POST", "/v1/jobs/7/cancel", BEARER, "{}");
     for (uint64_t until = clock_now_ms() + DEADLINE_MS; fake.durable == NULL;) {
         assert_true(clock_now_ms() < until);
         pump(&command);
     }
     shown(0);
-    for (int i = 0; i < PLACES; i++) {
-        wait_for(&a[i], NULL);
-        close(a[i].fd);
-        expect(&a[i], 200, "\"id\"");
-    }
+    expect_all_places();
     commit();
     wait_for(&command, NULL);
     close(command.fd);
     ask(&more, "GET", "/v1/jobs", BEARER, ""); /* the places are free again */
     expect(&more, 200, "\"id\":7");
+}
+
+/* Whoever had a place is answered after a failure. */
+static void test_places_after_a_failure(void **state)
+{
+    take_all_places();
+    shown(-EAGAIN);
+    expect_all_places();
 }
 
 /* A refusal for what was asked, not for what the state says, does not wait. */
@@ -595,6 +623,7 @@ int main(void)
         TEST(test_status_of_a_slow_commit),
         TEST(test_events_that_made_room),
         TEST(test_places_for_reading),
+        TEST(test_places_after_a_failure),
         TEST(test_events),
         TEST(test_metrics_after),
     };
