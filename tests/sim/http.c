@@ -35,6 +35,7 @@ struct http_call {
     struct MHD_Connection *c; /* NULL: it is closed */
     http_said_fn said;
     void *arg;
+    struct list back; /* packets on their way, in order: none overtakes another */
     bool here;
 };
 
@@ -147,34 +148,37 @@ void MHD_resume_connection(struct MHD_Connection *c)
 /* ---- the way back -------------------------------------------------------------- */
 
 struct packet {
-    struct http_call *call;
+    struct list link;
     struct http_said said;
+    bool last; /* else a stream goes on */
     char body[];
 };
 
 static void come_back(void *arg)
 {
-    struct packet *p = arg;
-    if (p->call->here) {
-        p->call->here = p->call->c != NULL && p->said.status != 0; /* a stream goes on */
-        p->call->said(p->call->arg, &p->said);
+    struct http_call *call = arg;
+    struct packet *p = list_entry(list_pop(&call->back), struct packet, link);
+    if (call->here) {
+        call->here = !p->last;
+        call->said(call->arg, &p->said);
     }
     mem_free(p);
 }
 
 static void say(struct http_call *call, unsigned status, const char *body, size_t len,
-                uint64_t have)
+                uint64_t have, bool last)
 {
     struct packet *p = mem_alloc(sizeof(*p) + len + 1);
-    p->call = call;
     memcpy(p->body, body, len);
     p->said = (struct http_said){status, p->body, len, have, world_writes()};
-    (void)sim_in(sim_below(WAY_MS), come_back, p);
+    p->last = last;
+    list_push(&call->back, &p->link);
+    (void)sim_in(sim_below(WAY_MS), come_back, call);
 }
 
 static void cut(struct http_call *call)
 {
-    say(call, 0, "", 0, 0);
+    say(call, 0, "", 0, 0, true);
 }
 
 static void drop_pairs(struct pair *list, size_t n)
@@ -222,7 +226,7 @@ static void send_stream(struct MHD_Connection *c)
             return;
         }
         if (!disk_crashed())
-            say(c->call, 200, text, (size_t)n, 0);
+            say(c->call, 200, text, (size_t)n, 0, false);
     }
 }
 
@@ -242,7 +246,7 @@ static void settle(struct MHD_Connection *c)
     struct http_call *call = c->call;
     complete(c);
     if (!disk_crashed())
-        say(call, status, response->body, response->len, response->have);
+        say(call, status, response->body, response->len, response->have, true);
     MHD_destroy_response(response);
 }
 
@@ -346,7 +350,8 @@ struct http_call *http_ask(const struct http_ask *a, http_said_fn said, void *ar
     struct http_call *call = mem_alloc(sizeof(*call));
     struct MHD_Connection *c = mem_alloc(sizeof(*c));
     const size_t path = strcspn(a->target, "?");
-    *call = (struct http_call){http.calls, c, said, arg, true};
+    *call = (struct http_call){.next = http.calls, .c = c, .said = said, .arg = arg, .here = true};
+    list_init(&call->back);
     http.calls = call;
     c->call = call;
     c->method = str_dup(a->method);

@@ -38,8 +38,9 @@ struct promise {
     enum job_state ended; /* as it was committed; UNSPECIFIED: not */
 };
 
-/* What was read of something that has a number: the figure does not fall. */
-enum shown_as { SHOWN_JOB, SHOWN_TASK, SHOWN_MODULE, SHOWN_REVOKED_WORKER, SHOWN_REVOKED_TOKEN };
+/* What was read of something that has a number: the figure (1: a worker or token was revoked) does
+ * not fall. */
+enum shown_as { SHOWN_JOB, SHOWN_TASK, SHOWN_MODULE, SHOWN_WORKER, SHOWN_TOKEN };
 
 struct shown {
     enum shown_as as;
@@ -200,7 +201,7 @@ static void note_shown(enum shown_as as, uint64_t id, uint64_t figure)
 void oracle_revoked(bool worker, uint64_t id)
 {
     figures.revoked++;
-    note_shown(worker ? SHOWN_REVOKED_WORKER : SHOWN_REVOKED_TOKEN, id, 1);
+    note_shown(worker ? SHOWN_WORKER : SHOWN_TOKEN, id, 1);
 }
 
 /* What an object is stands in its keys. */
@@ -222,8 +223,10 @@ static void note_object(const json_t *o)
         note_shown(SHOWN_TASK, id, (uint64_t)json_integer_value(n));
     } else if ((n = json_object_get(o, "versions")) != NULL && json_is_array(n)) {
         note_shown(SHOWN_MODULE, id, (uint64_t)json_integer_value(json_object_get(o, "version")));
-    } else if (json_object_get(o, "uses_max") != NULL && strcmp(state, "revoked") == 0) {
-        note_shown(SHOWN_REVOKED_TOKEN, id, 1);
+    } else if (json_object_get(o, "uses_max") != NULL) {
+        note_shown(SHOWN_TOKEN, id, strcmp(state, "revoked") == 0);
+    } else if ((n = json_object_get(o, "revoked")) != NULL) {
+        note_shown(SHOWN_WORKER, id, json_is_true(n));
     }
 }
 
@@ -233,6 +236,8 @@ void oracle_shown(const char *json, size_t len)
     static const char *const lists[] = {"items", "jobs"};
     const json_t *o;
     size_t i;
+    if (doc == NULL)
+        sim_fail("what is shown is not JSON: %.200s", json);
     note_object(doc);
     for (size_t k = 0; k < sizeof(lists) / sizeof(lists[0]); k++)
         json_array_foreach(json_object_get(doc, lists[k]), i, o) note_object(o);
@@ -324,8 +329,8 @@ static bool shown_now(const struct coordinator *co, const struct shown *x, uint6
     const struct state *s = &co->state;
     struct view_job j;
     const struct task *t = x->as == SHOWN_TASK ? state_task(s, x->id) : NULL;
-    const struct worker *w = x->as == SHOWN_REVOKED_WORKER ? state_worker(s, x->id) : NULL;
-    const struct token_rec *k = x->as == SHOWN_REVOKED_TOKEN ? access_token(s, x->id) : NULL;
+    const struct worker *w = x->as == SHOWN_WORKER ? state_worker(s, x->id) : NULL;
+    const struct token_rec *k = x->as == SHOWN_TOKEN ? access_token(s, x->id) : NULL;
     struct job *of;
     const struct module_rec *m = x->as == SHOWN_MODULE ? state_module(s, x->id, &of) : NULL;
     *ret = UINT64_MAX;
@@ -346,7 +351,7 @@ static bool shown_now(const struct coordinator *co, const struct shown *x, uint6
 
 static void look_at_shown(const struct coordinator *co)
 {
-    static const char *const what[] = {"job", "task", "module", "revoked worker", "revoked token"};
+    static const char *const what[] = {"job", "task", "module", "worker", "token"};
     uint64_t now;
     EACH(shown, x, oracle.shown)
     if (!shown_now(co, x, &now) || now < x->figure)

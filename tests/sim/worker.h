@@ -26,8 +26,10 @@ void worker_sim_cut(struct worker_sim *w);
 void worker_sim_block(struct worker_sim *w, bool up, bool down, uint64_t ms);
 /* It is told that its machine goes: it says so, then leaves. */
 void worker_sim_notice(struct worker_sim *w, uint64_t ms);
-/* If it is this worker, which was revoked: what it has may not be good for anything. */
-void worker_sim_intrude(struct worker_sim *w, uint64_t id);
+/* Its number; 0: it has none. */
+uint64_t worker_sim_id(const struct worker_sim *w);
+/* It was revoked: what it has may not be good for anything. */
+void worker_sim_intrude(struct worker_sim *w);
 /* From now on it is honest. */
 void worker_sim_reform(struct worker_sim *w);
 

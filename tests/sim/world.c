@@ -255,6 +255,13 @@ static void ask(const char *method, const char *target, const char *body, http_s
 
 static void send_errand(int what, uint64_t id);
 
+static bool is_revoked_by(const struct errand *e, uint64_t worker)
+{
+    const struct worker *w = world.co != NULL ? state_worker(&world.co->state, worker) : NULL;
+    return (e->what == REVOKE_WORKER && worker == e->id) ||
+           (e->what == REVOKE_TOKEN && w != NULL && w->token_id == e->id);
+}
+
 static void done(void *arg, const struct http_said *s)
 {
     struct errand *e = arg;
@@ -264,13 +271,14 @@ static void done(void *arg, const struct http_said *s)
         oracle_cancelled(e->id);
     if (acknowledged && (e->what == REVOKE_WORKER || e->what == REVOKE_TOKEN))
         oracle_revoked(e->what == REVOKE_WORKER, e->id);
-    for (unsigned i = 0; i < world.n_workers && acknowledged && e->what == REVOKE_WORKER; i++)
-        worker_sim_intrude(world.workers[i], e->id);
+    for (unsigned i = 0; i < world.n_workers && acknowledged; i++)
+        if (is_revoked_by(e, worker_sim_id(world.workers[i])))
+            worker_sim_intrude(world.workers[i]);
     const uint64_t old = world.token_id;
-    if (acknowledged && e->what == MAKE_TOKEN && world.co != NULL) {
+    if (acknowledged && world.co != NULL && (e->what == MAKE_TOKEN || e->what == REVOKE_TOKEN))
         hand_out_token();
+    if (acknowledged && e->what == MAKE_TOKEN && world.token_id != old)
         send_errand(REVOKE_TOKEN, old);
-    }
     mem_free(e);
 }
 
@@ -306,11 +314,12 @@ static void read_something(void)
 /* What events tell counts like what is read. */
 static void heard(void *arg, const struct http_said *s)
 {
-    world.listens = s->status != 0;
+    world.listens = s->status == 200;
     const char *at = s->status == 200 ? strstr(s->body, "\ndata: ") : NULL;
     for (; at != NULL && s->promises; at = strstr(at, "\ndata: ")) {
         at += strlen("\ndata: ");
-        oracle_shown(at, strcspn(at, "\n"));
+        if (strchr(at, '\n') != NULL) /* else it was cut within the piece */
+            oracle_shown(at, strcspn(at, "\n"));
     }
 }
 
