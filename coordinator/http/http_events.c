@@ -93,7 +93,7 @@ static void tell_let_go(struct http_events *ev)
     if (ev->n_let_go == 0)
         return;
     (void)snprintf(text, sizeof text,
-                   "%llu events before these are not told: more came than are kept while they "
+                   "%llu events are not told: more came than are kept while they "
                    "waited for the disk of the data dir",
                    (unsigned long long)ev->n_let_go);
     const struct news n = {.event = "log", .json = said(text, &(struct event){.kind = EVENT_LOG})};

@@ -400,7 +400,7 @@ static void test_events_that_made_room(void **state)
         fire(EVENT_LOG, "something", NULL);
     commit();
     ask(&log, "GET", "/v1/log", BEARER, "");
-    expect(&log, 200, "\"7 events before these are not told");
+    expect(&log, 200, "\"7 events are not told");
     for (int i = 0; i < HTTP_EVENTS_LOG_MAX; i++)
         fire(EVENT_LOG, "something", NULL);
     commit();
