@@ -99,3 +99,15 @@ def test_who_cannot_is_refused(tmp_path):
         said = "the trainer cannot exchange weights in mid-phase, which outer.fragments"
         wait_until(lambda: any(said in t["reason"] for t in s.get(f"/v1/tasks?job={told}").json()["items"]), 20, said)
     assert not list(tmp_path.glob("*.npz"))
+
+
+def test_writes_what_was_handed_over(tmp_path):
+    """A trainer that does so between phases costs the attempt, with the reason, and neither the worker nor the job."""
+    job = write_program(tmp_path, PROGRAM, JOB, data=NONE, context="", log=str(tmp_path), mode="count", env=", WRITES=1", replicas=1, steps=4, delay=0, mix=0, lr=1, momentum=0)
+    with running(tmp_path / "swarm") as s:
+        worker = s.worker("one", "--allow-trainers")
+        told = s.submit(job)
+        said = "wrote its weights after it had handed them over"
+        wait_until(lambda: any(said in t["reason"] for t in s.get(f"/v1/tasks?job={told}").json()["items"]), 20, said)
+        s.wait_job(told, "done", 40)
+        assert worker.poll() is None

@@ -44,8 +44,8 @@ bool trainers_stopped(void *arg);
 
 /* The trainer has handed weights over, of which this is tensors_sum(). */
 void trainers_handed(struct engine *e, uint64_t sum);
-/* Loads the task's modules into the memory that the trainer shares, which it must not have written
- * since then. */
+/* Loads the task's modules into the memory that the trainer shares.  -ERR_TRAINER: it has written
+ * there since then, and was dropped. */
 int trainers_load(struct engine *e, struct external *x, const struct work *w, struct err *err);
 
 /* The same with a file of tensors_keep(). */

@@ -340,30 +340,35 @@ static int open_fragments(struct phase *p, struct err *err)
 }
 
 /* The weights that the replica's last phase ended with, if that was here, and what each level was
- * last merged with.  What cannot be used costs what was trained since then. */
-static bool load_own(struct phase *p)
+ * last merged with.  A file that cannot be used costs what was trained since then; -ERR_TRAINER:
+ * the trainer was dropped. */
+static int load_own(struct phase *p, bool *ret, struct err *err)
 {
     char path[CACHE_PATH_MAX], key[32];
     struct st st = {0};
-    struct err err = {0};
+    struct err why = {0};
     uint64_t step = 0;
+    *ret = false;
     state_path(p, "end", path);
     if (p->t->first_step == 0 || !file_exists(path))
-        return false;
-    int rc = st_open(path, &st, &err);
+        return 0;
+    int rc = st_open(path, &st, &why);
     if (rc == 0)
-        rc = st_meta_number(&st, path, "skerry.step", &step, &err);
+        rc = st_meta_number(&st, path, "skerry.step", &step, &why);
     const bool stands = rc == 0 && step == p->t->first_step;
     for (size_t l = 0; stands && rc == 0 && l < p->w->task->n_modules; l++) {
         (void)snprintf(key, sizeof(key), "skerry.met.%zu", l);
-        rc = st_meta_number(&st, path, key, &p->met[l], &err);
+        rc = st_meta_number(&st, path, key, &p->met[l], &why);
     }
     st_release(&st);
     if (stands && rc == 0)
-        rc = trainers_load_kept(p->e, p->x, path, &err);
+        rc = trainers_load_kept(p->e, p->x, path, &why);
+    if (rc == -ERR_TRAINER)
+        return err_set(err, rc, "%s", why.msg);
     if (rc < 0)
-        log_warn("phase", "%s; the phase begins with the newest versions", err.msg);
-    return stands && rc == 0;
+        log_warn("phase", "%s; the phase begins with the newest versions", why.msg);
+    *ret = stands && rc == 0;
+    return 0;
 }
 
 static void keep_own(const struct phase *p)
@@ -398,8 +403,10 @@ static int finish_fragments(struct phase *p, struct err *err)
 
 static int load_weights(struct phase *p, struct err *err)
 {
-    const bool own = p->fragments && load_own(p);
-    const int rc = own ? 0 : trainers_load(p->e, p->x, p->w, err);
+    bool own = false;
+    int rc = p->fragments ? load_own(p, &own, err) : 0;
+    if (rc == 0 && !own)
+        rc = trainers_load(p->e, p->x, p->w, err);
     return rc < 0 || !p->fragments ? rc : fragments_load(p->fragments, own, err);
 }
 
