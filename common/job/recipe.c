@@ -47,15 +47,18 @@ static void chains(struct composition_network *n, const struct job_spec *spec)
 }
 
 /* Every level becomes `fragments` levels with strided blocks; embedders go with the
- * first, the head with the last.  Fragments without anything are left out. */
-static void cut_fragments(struct composition_network *n, uint32_t fragments)
+ * first, the head with the last; a trainer's model has no head.  Fragments without anything are
+ * left out. */
+static void cut_fragments(struct composition_network *n, const struct job_spec *spec,
+                          uint32_t fragments)
 {
+    const bool has_head = !job_family(spec)->external;
     struct composition_network cut = {0};
     for (uint32_t l = 0; l < n->n_levels; l++) {
         const struct composition_level *whole = &n->levels[l];
         for (uint32_t f = 0; f < fragments; f++) {
             bool embedders = whole->embedders && f == 0;
-            bool head = whole->head && f == fragments - 1;
+            bool head = has_head && whole->head && f == fragments - 1;
             if (f >= whole->n_blocks && !embedders && !head)
                 continue;
             struct composition_level *part = add_level(&cut, whole->modules);
@@ -140,7 +143,7 @@ static int compose_one(const struct job_spec *spec, struct composition *c, struc
 {
     static const uint32_t zeros[COMPOSITION_LEVELS_MAX];
     chains(&c->networks[0], spec);
-    cut_fragments(&c->networks[0], c->fragments);
+    cut_fragments(&c->networks[0], spec, c->fragments);
     int rc = add_modules(c, err);
     if (rc == 0)
         rc = add_paths(c, spec, 1, err);
@@ -191,10 +194,10 @@ static int compose_ddm(const struct job_spec *spec, struct composition *c, struc
         return err_set(err, -ERR_CONFIG,
                        "recipe.name is ddm, which needs model.type dit or external");
     whole_network(&c->networks[0], spec->model.depth, k);
-    cut_fragments(&c->networks[0], c->fragments);
+    cut_fragments(&c->networks[0], spec, c->fragments);
     if (mixes) {
         whole_network(&c->networks[1], spec->router.depth, 1);
-        cut_fragments(&c->networks[1], c->fragments);
+        cut_fragments(&c->networks[1], spec, c->fragments);
     }
     if ((rc = add_modules(c, err)) < 0 || (rc = add_paths(c, spec, (uint64_t)k + mixes, err)) < 0)
         return rc;
@@ -325,7 +328,7 @@ static int compose_dipaco(const struct job_spec *spec, struct composition *c, st
     size_t shared = spec->recipe.levels.n;
     dipaco_levels(spec, n, (uint32_t)paths);
     bool own_level = n->n_levels > shared;
-    cut_fragments(n, c->fragments);
+    cut_fragments(n, spec, c->fragments);
     if ((rc = add_modules(c, err)) < 0 || (rc = add_paths(c, spec, paths, err)) < 0)
         return rc;
     for (uint32_t p = 0; p < paths; p++) {

@@ -7,6 +7,7 @@ import struct
 import sys
 
 import numpy as np
+import pytest
 
 from common import make_dataset, read_safetensors, wait_until
 from swarm import running
@@ -191,16 +192,17 @@ model: {{type: external, context: 64}}
 trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}, LOG={log}], levels: [layers.0.*, layers.1.*]}}
 train: {{batch: 4}}
 recipe: {{name: dipaco, levels: [2, 2]}}
-outer: {{rounds: 2, steps: 3, lr: 1, momentum: 0, ema: 0}}
+outer: {{rounds: 2, steps: 3, lr: 1, momentum: 0, ema: 0{more}}}
 wire: {{up: f32, down: f32}}
 eval: {{every: 0, samples: 8}}
 """
 
 
-def test_paths(tmp_path):
+@pytest.mark.parametrize("more, phases", [("", 2), (", fragments: 2", 1)])  # that versions know the end of
+def test_paths(tmp_path, more, phases):
     """DiPaCo with a trainer: four paths share the modules of two levels, what is in no level is private, and each learns
     from its part of the texts."""
-    job = write_program(tmp_path, f"{HERE}/trainers/paths.py", PATHS, log=str(tmp_path))
+    job = write_program(tmp_path, f"{HERE}/trainers/paths.py", PATHS, log=str(tmp_path), more=more)
     weights = []
     with running(tmp_path / "swarm") as s:
         for name in ("one", "two"):
@@ -213,7 +215,7 @@ def test_paths(tmp_path):
             assert done.returncode == 0, done.stderr
             weights.append(read_safetensors(out / "model.safetensors"))
     for p, w in enumerate(weights):
-        assert np.array_equal(w["embed.weight"], np.full(3, 2 * (p + 1), np.float32)), (p, w)
+        assert np.array_equal(w["embed.weight"], np.full(3, phases * (p + 1), np.float32)), (p, w)
         assert np.array_equal(w["layers.0.weight"], weights[p ^ 1]["layers.0.weight"])
         assert np.array_equal(w["layers.1.weight"], weights[p ^ 2]["layers.1.weight"])
     assert not np.array_equal(weights[0]["layers.0.weight"], weights[2]["layers.0.weight"])

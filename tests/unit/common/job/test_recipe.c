@@ -209,6 +209,45 @@ static void test_dipaco_fragments(void **state)
     composition_release(&c);
 }
 
+/* A trainer's model has no head, so no level is of that alone: each has blocks, or what is in none.
+ */
+static void test_external_fragments(void **state)
+{
+    static const struct {
+        const char *trainer;
+        int fragments;
+        uint32_t levels; /* that are to come of it */
+    } cases[] = {
+        {", levels: [a, b]", 2, 3},       /* a block each, and what is private */
+        {", levels: [a, b, c, d]", 2, 5}, /* two blocks each */
+        {", levels: [a, b, c, d]", 3, 5},
+        {"", 2, 2},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct job_spec spec;
+        struct composition c;
+        char yaml[512];
+        (void)snprintf(yaml, sizeof(yaml),
+                       "name: t\ndata: {kind: texts, path: d}\nmodel: {type: external}\n"
+                       "trainer: {command: x%s}\ntrain: {batch: 4}\n"
+                       "recipe: {name: dipaco, levels: [2, 2]}\n"
+                       "outer: {rounds: 2, steps: 4, fragments: %d}\n",
+                       cases[i].trainer, cases[i].fragments);
+        struct err err = {0};
+        if (job_parse(yaml, strlen(yaml), "job.yaml", &spec, &err) < 0 ||
+            recipe_check(&spec, &c, &err) < 0)
+            fail_msg("%s", err.msg);
+        const struct composition_network *n = &c.networks[0];
+        assert_int_equal(n->n_levels, cases[i].levels);
+        for (uint32_t l = 0; l < n->n_levels; l++) {
+            assert_true(n->levels[l].n_blocks > 0 || n->levels[l].embedders);
+            assert_false(n->levels[l].head);
+        }
+        composition_release(&c);
+        job_release(&spec);
+    }
+}
+
 static void test_refused(void **state)
 {
     static const struct {
@@ -314,8 +353,9 @@ int main(void)
         cmocka_unit_test(test_diloco),           cmocka_unit_test(test_upscaler),
         cmocka_unit_test(test_fragments),        cmocka_unit_test(test_ddm),
         cmocka_unit_test(test_ddm_external),     cmocka_unit_test(test_dipaco),
-        cmocka_unit_test(test_dipaco_fragments), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_on_record),        cmocka_unit_test(test_too_many_levels),
+        cmocka_unit_test(test_dipaco_fragments), cmocka_unit_test(test_external_fragments),
+        cmocka_unit_test(test_refused),          cmocka_unit_test(test_on_record),
+        cmocka_unit_test(test_too_many_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
