@@ -212,10 +212,12 @@ endef
 $(foreach p,$(PROGRAMS),$(eval $(call program,$(p))))
 
 # ---- libskerry: what a trainer links, without anything else of ours -----
-# Position-independent objects of a tree of their own; only what skerry.h names is to be seen.
+# Position-independent objects of a tree of their own; only what skerry.h names is to be seen.  What
+# was built with an older skerry.h whose structs are others finds another name (as in _lib.py).
 SKERRY_SRC := libskerry/skerry.c common/trainer/channel.c common/base/err.c common/base/mem.c common/base/str.c
 SKERRY_OBJ := $(SKERRY_SRC:%.c=$(O)/pic/%.o) $(O)/pic/gen/proto/trainer.pb-c.o
 SKERRY_LIBS := $(O)/libskerry.a $(O)/libskerry.so
+SKERRY_SONAME := libskerry.so.2
 PIC := -fPIC -fvisibility=hidden
 
 $(O)/pic/%.o: %.c $(STAMP) | $(PB_H)
@@ -225,7 +227,7 @@ $(O)/pic/gen/%.o: $(GEN)/%.c $(STAMP)
 $(O)/libskerry.a: $(SKERRY_OBJ)
 	$(call say,AR)rm -f $@ && $(AR) rcsD $@ $^
 $(O)/libskerry.so: $(SKERRY_OBJ)
-	$(call say,LD)$(CC) -shared $(filter-out -pie,$(ALL_LDFLAGS)) -Wl,-soname,libskerry.so.1 -o $@ $^ \
+	$(call say,LD)$(CC) -shared $(filter-out -pie,$(ALL_LDFLAGS)) -Wl,-soname,$(SKERRY_SONAME) -o $@ $^ \
 	  -Wl,-Bstatic $(LINK_proto) -Wl,-Bdynamic -Wl,--exclude-libs,ALL $(ALL_LDLIBS)
 
 # The example of a trainer in C, as a user would build it.
@@ -253,7 +255,7 @@ install: $(BINS) $(SKERRY_LIBS) ## install programs, libskerry and its header un
 	install -D -t $(DESTDIR)$(PREFIX)/bin $(BINS)
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include/libskerry libskerry/skerry.h
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(SKERRY_LIBS)
-	ln -sf libskerry.so $(DESTDIR)$(PREFIX)/lib/libskerry.so.1
+	ln -sf libskerry.so $(DESTDIR)$(PREFIX)/lib/$(SKERRY_SONAME)
 
 deb: $(BINS) ## a Debian package of the three programs and their units, in build/
 	deploy/make-deb.sh $(BIN) $(BUILD_DIR)

@@ -55,7 +55,7 @@ class Error(RuntimeError):
 
 def _load() -> ctypes.CDLL:
     beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libskerry.so")
-    return ctypes.CDLL(beside if os.path.exists(beside) else "libskerry.so.1")
+    return ctypes.CDLL(beside if os.path.exists(beside) else "libskerry.so.2")
 
 
 lib = _load()
