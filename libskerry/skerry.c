@@ -560,7 +560,7 @@ static int obey(struct skerry *s, const from_worker *m)
 /* Listens to the worker, and waits for it where it wants that. */
 static int listen_to(struct skerry *s)
 {
-    const bool waits = s->pause > 0 && s->steps == s->pause;
+    const bool waits = s->pause > 0 && s->steps == s->pause && !s->stopping;
     int rc;
     do {
         from_worker *m = NULL;

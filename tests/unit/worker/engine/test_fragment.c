@@ -581,6 +581,30 @@ static void test_broken_delta(void **state)
     world_end();
 }
 
+/* A contribution counts for the steps that it is of, however long its upload takes. */
+static void test_slow_upload(void **state)
+{
+    (void)state;
+    struct replica r;
+    struct fragments *f;
+    float *theta = model_flat_new(co.model);
+    model_init(co.model, 5, theta);
+    world_begin(theta);
+    co.slow_puts = co.nobody = true;
+    replica_begin(&r, top, 0, 2, 0);
+    struct work *w = phase_open(&r, 0, &f);
+    load(&r, w, f, false);
+    steps_of(&r, f, 1, STEPS - 1);
+    assert_int_equal(co.snapshots, LEVELS);
+    for (unsigned l = 0; l < LEVELS; l++)
+        assert_int_equal(co.reported[l], r.steps[l]);
+    fragments_close(f);
+    work_free(w);
+    replica_end(&r);
+    mem_free(theta);
+    world_end();
+}
+
 /* A delta that cannot be had: the whole version, when it is asked for again.  The last
  * level asks too, though it is merged with the last step only. */
 static void test_lost_delta(void **state)
@@ -652,7 +676,8 @@ int main(void)
         cmocka_unit_test(test_no_delay),    cmocka_unit_test(test_mix),
         cmocka_unit_test(test_delay),       cmocka_unit_test(test_later),
         cmocka_unit_test(test_new_attempt), cmocka_unit_test(test_broken_delta),
-        cmocka_unit_test(test_lost_delta),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_slow_upload), cmocka_unit_test(test_lost_delta),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
