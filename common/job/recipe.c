@@ -226,6 +226,14 @@ static bool is_private(const struct job_recipe *r, int block)
     return false;
 }
 
+/* The key that says how many blocks there are. */
+static const char *depth_key(const struct job_spec *spec)
+{
+    if (!job_family(spec)->external)
+        return "model.depth";
+    return spec->trainer.levels.n > 0 ? "trainer.levels" : "outer.fragments";
+}
+
 static int count_paths(const struct job_spec *spec, uint64_t *ret_paths, struct err *err)
 {
     const struct job_recipe *r = &spec->recipe;
@@ -239,8 +247,8 @@ static int count_paths(const struct job_spec *spec, uint64_t *ret_paths, struct 
     if (depth % (int)r->levels.n)
         return err_set(err, -ERR_CONFIG,
                        "recipe.levels has %zu levels, which do not divide the %d blocks of "
-                       "model.depth evenly",
-                       r->levels.n, depth);
+                       "%s evenly",
+                       r->levels.n, depth, depth_key(spec));
     *ret_paths = 1;
     for (size_t l = 0; l < r->levels.n; l++) {
         *ret_paths *= (uint64_t)r->levels.items[l];
@@ -411,9 +419,8 @@ int recipe_limits(const struct job_spec *spec, const struct composition *c, stru
 {
     const struct recipe *recipe = find_recipe(spec->recipe.name);
     if (spec->outer.fragments > spec->model.depth)
-        return err_set(err, -ERR_CONFIG,
-                       "outer.fragments is %d, more than the %d blocks of model.depth",
-                       spec->outer.fragments, spec->model.depth);
+        return err_set(err, -ERR_CONFIG, "outer.fragments is %d, more than the %d blocks of %s",
+                       spec->outer.fragments, spec->model.depth, depth_key(spec));
     if (c->elastic && (spec->outer.async || job_streams(spec)))
         return err_set(
             err, -ERR_CONFIG,

@@ -216,12 +216,16 @@ static void test_external_fragments(void **state)
     static const struct {
         const char *trainer;
         int fragments;
-        uint32_t levels; /* that are to come of it */
+        uint32_t levels; /* that are to come of it; 0: what is said */
+        const char *says;
     } cases[] = {
-        {", levels: [a, b]", 2, 3},       /* a block each, and what is private */
-        {", levels: [a, b, c, d]", 2, 5}, /* two blocks each */
-        {", levels: [a, b, c, d]", 3, 5},
-        {"", 2, 2},
+        {", levels: [a, b]", 2, 3, ""},       /* a block each, and what is private */
+        {", levels: [a, b, c, d]", 2, 5, ""}, /* two blocks each */
+        {", levels: [a, b, c, d]", 3, 5, ""},
+        {"", 2, 2, ""},
+        {", levels: [a, b]", 3, 0,
+         "outer.fragments is 3, more than the 2 blocks of trainer.levels"},
+        {"", 3, 0, "which do not divide the 3 blocks of outer.fragments"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct job_spec spec;
@@ -234,9 +238,14 @@ static void test_external_fragments(void **state)
                        "outer: {rounds: 2, steps: 4, fragments: %d}\n",
                        cases[i].trainer, cases[i].fragments);
         struct err err = {0};
-        if (job_parse(yaml, strlen(yaml), "job.yaml", &spec, &err) < 0 ||
-            recipe_check(&spec, &c, &err) < 0)
+        if (job_parse(yaml, strlen(yaml), "job.yaml", &spec, &err) < 0)
             fail_msg("%s", err.msg);
+        const int rc = recipe_check(&spec, &c, &err);
+        job_release(&spec);
+        if ((rc < 0) != (cases[i].levels == 0) || strstr(err.msg, cases[i].says) == NULL)
+            fail_msg("'%s' does not say '%s'", err.msg, cases[i].says);
+        if (rc < 0)
+            continue;
         const struct composition_network *n = &c.networks[0];
         assert_int_equal(n->n_levels, cases[i].levels);
         for (uint32_t l = 0; l < n->n_levels; l++) {
@@ -244,7 +253,6 @@ static void test_external_fragments(void **state)
             assert_false(n->levels[l].head);
         }
         composition_release(&c);
-        job_release(&spec);
     }
 }
 
