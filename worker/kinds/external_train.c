@@ -386,6 +386,7 @@ static void keep_own(const struct phase *p)
     state_path(p, "end", path);
     if (tensors_keep(external_tensors(p->x), external_shared(p->x), pairs, n, path, &err) < 0)
         log_warn("phase", "no local checkpoint: %s", err.msg);
+    trainers_handed(p->e, sum_of(p, -1));
 }
 
 /* After the last step: all weights are in the shared memory. */
@@ -394,11 +395,7 @@ static int finish_fragments(struct phase *p, struct err *err)
     int rc = fragments_step(p->fragments, p->t->steps, p->samples, err);
     if (rc == 0)
         rc = fragments_finish(p->fragments, p->samples, err);
-    if (rc < 0)
-        return rc;
-    keep_own(p);
-    trainers_handed(p->e, sum_of(p, -1));
-    return 0;
+    return rc;
 }
 
 static int load_weights(struct phase *p, struct err *err)
@@ -489,6 +486,8 @@ static int finish(struct phase *p, const struct external_done *done, struct err 
         rc = take_state(p, done->passed, err);
     if (rc < 0)
         return rc;
+    if (p->fragments)
+        keep_own(p);
     const struct trainer_stand stand = {p->w->task->job_id, p->t->path, p->t->replica,
                                         p->t->first_step + p->steps};
     trainers_set_stand(p->e, &stand);
