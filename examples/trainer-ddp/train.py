@@ -66,10 +66,11 @@ def follow(ddp, optimizer):
     """What the other ranks do."""
     while (goes_on := wait()) is not None:
         begin(ddp.module, optimizer, goes_on)
-        while (batch := tell()) is not None:
-            step(ddp, optimizer, batch)
-            if tell():
+        while (told := tell()) is not None:
+            batch, came = told
+            if came:
                 share(ddp.module)
+            step(ddp, optimizer, batch)
 
 
 def lead(ddp, optimizer):
@@ -77,10 +78,12 @@ def lead(ddp, optimizer):
         for phase in island.phases():
             tell(phase.goes_on)
             begin(ddp.module, optimizer, phase.goes_on)
+            came = False
             for batch in data(phase):
-                tell(batch)
-                if tell(phase.step(loss=step(ddp, optimizer, batch), samples=phase.batch)):
+                tell((batch, came))
+                if came:
                     share(ddp.module)  # newer weights have come (outer.fragments)
+                came = phase.step(loss=step(ddp, optimizer, batch), samples=phase.batch)
             tell(None)
     tell(None)
 
