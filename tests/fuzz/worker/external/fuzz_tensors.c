@@ -9,10 +9,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void use(struct tensors *t)
 {
     char *patterns[] = {(char *)(uintptr_t) "a* b*", (char *)(uintptr_t) "[c-z]*"};
-    const struct job_trainer jobs[] = {{0}, {.levels = {patterns, 2}}};
-    const struct tensors_cut cuts[] = {{.n_levels = 1}, {.n_levels = 2, .block_level = {0, 1}}};
+    const struct job_trainer jobs[] = {{0}, {.levels = {patterns, 2}}, {0}};
+    const struct tensors_cut cuts[] = {
+        {.n_levels = 1},
+        {.n_levels = 2, .block_level = {0, 1}},
+        {.n_levels = 3, .block_level = {0, 1, 2}, .n_blocks = 3},
+    };
     struct err err = {0};
-    const int which = t->n > 1;
+    const size_t which = t->n % 3;
     if (tensors_choose(t, &jobs[which], &cuts[which], &err) < 0) {
         if (err.msg[0] == '\0')
             abort();
@@ -20,6 +24,8 @@ static void use(struct tensors *t)
     }
     for (size_t i = 0; i < t->n; i++) {
         const struct tensors_item *item = &t->items[i];
+        if (item->level >= cuts[which].n_levels)
+            abort();
         if (item->level >= 0 &&
             (item->offset < t->header.len ||
              item->offset + item->count * st_dtype_bytes(item->dtype) > t->bytes ||
