@@ -134,19 +134,17 @@ static int not_there(const struct ahead *a, unsigned i, struct err *err)
                    a->dev->name);
 }
 
-/* Is sample i of these the one that was encoded as the copy's row_of(i)? */
-static bool is_image(const struct ahead *a, const uint8_t *images, unsigned i)
+/* Is sample i of these the one that was encoded as the copy's `row`? */
+static bool is_image(const struct ahead *a, const uint8_t *images, unsigned i, unsigned row)
 {
     const uint64_t bytes = image_bytes(&a->opt);
-    const unsigned row = row_of(a, i);
     return row < a->ready && memcmp(images + i * bytes, a->images + row * bytes, bytes) == 0;
 }
 
 static bool is_caption(const struct ahead *a, const int32_t *tokens, const int32_t *lengths,
-                       unsigned i)
+                       unsigned i, unsigned row)
 {
     const size_t L = (size_t)a->opt.m->spec.caption_tokens;
-    const unsigned row = row_of(a, i);
     return row < a->ready && a->lengths[row] == lengths[i] &&
            memcmp(a->tokens + row * L, tokens + i * L, L * sizeof *tokens) == 0;
 }
@@ -166,7 +164,7 @@ static int take_images(void *arg, const uint8_t *images, const uint8_t *shapes, 
     const struct network *n = network_of(a, NET_IMAGES);
     int rc = 0;
     for (unsigned i = 0; i < count; i++)
-        if (!n || shapes || !is_image(a, images, i))
+        if (!n || shapes || !is_image(a, images, i, row_of(a, i)))
             return not_there(a, i, err);
     for (unsigned i = 0, m; i < count && rc == 0; i += m) {
         m = run_of(a, NULL, i, count);
@@ -184,7 +182,7 @@ static int take_captions(void *arg, const int32_t *tokens, const int32_t *length
     bool *known = mem_try_array(count, sizeof *known);
     int rc = known ? 0 : err_set(err, -ENOMEM, "no memory for %u captions", count);
     for (unsigned i = 0; i < count && rc == 0; i++) {
-        known[i] = n && is_caption(a, tokens, lengths, i);
+        known[i] = n && is_caption(a, tokens, lengths, i, row_of(a, i));
         if (!known[i] && !is_empty(a, tokens, lengths, i))
             rc = not_there(a, i, err);
     }
@@ -310,8 +308,8 @@ bool ahead_has(const struct ahead *a, const struct batch *b)
     bool same = b->count == a->ready && (!images || network_of(a, NET_IMAGES)) &&
                 (!captions || network_of(a, NET_CAPTIONS));
     for (unsigned i = 0; i < b->count && same; i++)
-        same = (!images || is_image(a, b->images, i)) &&
-               (!captions || is_caption(a, b->captions, b->caption_lengths, i));
+        same = (!images || is_image(a, b->images, i, i)) &&
+               (!captions || is_caption(a, b->captions, b->caption_lengths, i, i));
     return same;
 }
 

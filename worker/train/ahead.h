@@ -19,7 +19,7 @@
  * The networks need not lie on every device (`far`), nor on those of the first stage: who has none
  * gets what others made.
  *
- * All calls on the device's thread. */
+ * All calls on the device's thread; ahead_has() on any while that is idle. */
 #ifndef WORKER_AHEAD_H
 #define WORKER_AHEAD_H
 

@@ -641,6 +641,23 @@ static void test_refilled(void **state)
     encoded_close(plain);
 }
 
+/* Samples that the step before encoded are not encoded again, also where several devices share the
+ * first stage: else no step would show how bubbles should be filled. */
+static void test_known(void **state)
+{
+    static const struct encoded_case cases[] = {{2, 1, 2, 0, {0}},
+                                                {2, 1, 2, 0, {2, 1}},
+                                                {2, 1, 2, 0, {2, 1}, .bare = 1},
+                                                {3, 1, 2, 0, {2, 1, 2}}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        struct encoded *e = encoded_open(&cases[k], 3e-4, ONE_F_ONE_B);
+        for (unsigned i = 0; i < 3; i++)
+            (void)encoded_batch(e, i, BATCH, BATCH);
+        assert_int_equal(island_trainer_refill(e->side.t)->steps, 2);
+        encoded_close(e);
+    }
+}
+
 /* A step's trace is a file with a bar for each instruction, in their order and within the step. */
 static void test_trace(void **state)
 {
@@ -828,8 +845,9 @@ int main(void)
         cmocka_unit_test(test_encoders),  cmocka_unit_test(test_shared),
         cmocka_unit_test(test_far),       cmocka_unit_test(test_lies),
         cmocka_unit_test(test_filled),    cmocka_unit_test(test_refilled),
-        cmocka_unit_test(test_trace),     cmocka_unit_test(test_reading),
-        cmocka_unit_test(test_failure),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_known),     cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_reading),   cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
