@@ -155,7 +155,7 @@ static int run_images(void *arg, const uint8_t *images, const uint8_t *shapes, u
     const size_t values = encoders_moments(r->set), side = (size_t)r->set->pixels;
     const struct batch b = {.count = count, .shapes = shapes};
     int rc = open_part(r, r->set->vae_folder, FROZEN_ENCODE, &r->vae, err);
-    r->stays[NET_IMAGES] = true;
+    r->stays[NET_IMAGES] |= rc == 0 && r->opened[NET_IMAGES] == 0;
     for (unsigned i = 0, n; i < count && rc == 0; i += n) {
         const struct image_shape shape = r->set->shapes[batch_shape(&b, i)];
         const struct frozen_io io = {.in = images + i * side * side * IMAGES_CHANNELS,
@@ -175,7 +175,7 @@ static int run_captions(void *arg, const int32_t *tokens, const int32_t *lengths
     struct encoder_rank *r = arg;
     const struct frozen_io io = {.in = tokens, .lengths = lengths, .out = d_states};
     int rc = open_part(r, r->set->text_folder, FROZEN_TEXT, &r->text, err);
-    r->stays[NET_CAPTIONS] = true;
+    r->stays[NET_CAPTIONS] |= rc == 0 && r->opened[NET_CAPTIONS] == 0;
     return rc < 0 ? rc : frozen_run(r->text, &io, (int)count, err);
 }
 
