@@ -477,27 +477,39 @@ static bool give_way(struct train_options *opt, const struct phase_plan *plan,
     return true;
 }
 
+/* To be timed, frozen networks are opened on every device, beside what is kept; which goes where
+ * the plan depends on them. */
+static bool may_time_frozen(struct replicas *rs, const struct train_options *opt, bool spread)
+{
+    struct plan_room room;
+    if (!opt->fill || !opt->encoders)
+        return false;
+    if (spread)
+        (void)make_room(rs, 0, opt->encoders->bytes);
+    room_of(rs, 0, &room);
+    return opt->encoders->bytes <= plan_room_bytes(&room);
+}
+
 /* With what was measured: a pipeline where it is faster, or cut so that it is as fast as it can be.
- * Whatever fails here leaves the plan that there is. */
-static void plan_by_profile(struct replicas *rs, const struct work *w, const struct model *m,
-                            struct train_options *opt, struct phase_plan *ret)
+ * Whatever fails here leaves the plan that there is.  Returns < 0 and says why where nothing could
+ * be measured. */
+static int plan_by_profile(struct replicas *rs, const struct work *w, const struct model *m,
+                           struct train_options *opt, struct phase_plan *ret, struct err *why)
 {
     const bool asked = train_wants_pipeline(opt);
     struct planner_candidate data = {.seconds = INFINITY}, pipe;
     struct plan_room room;
     struct err err = {0};
     if (island_size(rs->is) == 1 || !may_cut(m, opt) || model_least_blocks(&m->spec) < 2)
-        return;
-    /* To be timed, frozen networks are opened on every device, beside what is kept. */
-    room_of(rs, 0, &room);
-    opt->fill &= opt->encoders && opt->encoders->bytes <= plan_room_bytes(&room);
+        return 0;
+    opt->fill = may_time_frozen(rs, opt, ret->spread);
     room_of(rs, bytes_kept(rs), &room);
     struct costs *costs = mem_alloc(sizeof *costs);
-    int rc = profile_get(rs->is, m, opt, plan_room_bytes(&room), rs->dir, costs, &err);
+    int rc = profile_get(rs->is, m, opt, plan_room_bytes(&room), rs->dir, costs, why);
     if (rc < 0) {
-        log_warn("replica", "what a block costs here is not known: %s", err.msg);
+        log_warn("replica", "what a block costs here is not known: %s", why->msg);
         mem_free(costs);
-        return;
+        return rc;
     }
     if (!asked && ret->pipe.cuts[0].n == 1 && fastest(costs, opt, false, &data, NULL) == 0) {
         ret->seconds = data.seconds;
@@ -530,18 +542,23 @@ static void plan_by_profile(struct replicas *rs, const struct work *w, const str
     if (ret->costs != costs)
         costs_free(costs);
     if (rc == -ENOMEM && !ret->spread && give_way(opt, &other, &err))
-        plan_by_profile(rs, w, m, opt, ret);
+        return plan_by_profile(rs, w, m, opt, ret, why);
+    return 0;
 }
 
 static int plan_all(struct replicas *rs, const struct work *w, const struct model *m,
                     struct train_options *opt, struct phase_plan *ret, struct err *err)
 {
-    struct err tight = {0};
+    struct err tight = {0}, why = {0};
     int rc = plan_phase(rs, m, opt, ret, &tight);
-    if (rc == 0)
-        plan_by_profile(rs, w, m, opt, ret);
-    if (rc == 0 && ret->spread && !phase_plan_fills(ret))
-        rc = -ENOMEM;
+    const int known = rc == 0 ? plan_by_profile(rs, w, m, opt, ret, &why) : 0;
+    const bool lacks = rc == 0 && ret->spread && !phase_plan_fills(ret);
+    if (lacks && known < 0)
+        return err_set(err, known,
+                       "the frozen encoders have no room beside the first stage, and what they "
+                       "cost elsewhere is not known: %s",
+                       why.msg);
+    rc = lacks ? -ENOMEM : rc;
     return rc < 0 ? err_set(err, rc, "%s", tight.msg) : 0;
 }
 

@@ -15,19 +15,24 @@
 
 enum { DEVICES = 2 };
 
-static uint64_t says; /* free, on both devices together */
+static uint64_t says;              /* free where no replica is, on both devices together */
+static uint64_t takes;             /* a replica, of that */
+static const struct real_rank *of; /* a replica is kept that has its networks open */
 
 static int small_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
 {
+    bool kept = false;
     (void)dev;
     (void)ret_total;
-    *ret_free = says;
+    for (int k = 0; k < DEVICES; k++)
+        kept |= of[k].opened > 0;
+    *ret_free = !kept ? says : says > takes ? says - takes : 0;
     return 0;
 }
 
-/* Of a replica that was asked for, and let go. */
+/* Of a replica that was asked for, and another one while it was kept. */
 struct tried {
-    int rc;
+    int rc, other;
     struct err err;
     unsigned opened[DEVICES]; /* networks, on each device */
 };
@@ -80,6 +85,8 @@ static struct tried try_replica(const char *job, uint64_t memory, uint64_t bytes
     bool resumed;
     char *dir = scratch_new();
     says = memory;
+    takes = 0;
+    of = real->ranks;
     fill_task(&w, &task, &train, &input, job);
     OK(island_open("cpu,cpu", DEVICES, &is, &err));
     ops = *(cpu = island_device(is, 0)->ops);
@@ -91,6 +98,11 @@ static struct tried try_replica(const char *job, uint64_t memory, uint64_t bytes
     t.rc = replica_get(rs, &w, enc, &replica, &resumed, &at, &t.err);
     for (int k = 0; k < DEVICES; k++)
         t.opened[k] = real->ranks[k].opened;
+    if (t.rc == 0) {
+        takes = replica->bytes;
+        train.replica = 1;
+        t.other = replica_get(rs, &w, enc, &replica, &resumed, &at, &t.err);
+    }
     replicas_free(rs);
     for (int k = 0; k < DEVICES; k++)
         assert_int_equal(real->ranks[k].opened, 0);
@@ -105,20 +117,22 @@ static struct tried try_replica(const char *job, uint64_t memory, uint64_t bytes
 }
 
 /* With plenty of memory both devices have the encoders, with little one of them, which encodes for
- * both, also where the first stage has no room for them; with less the job is refused. */
+ * both, also where the first stage has no room for them; with less the job is refused.  Who
+ * is kept goes where another one needs its memory. */
 static void test_little(void **state)
 {
-    const uint64_t bytes = 24 * MIB;
-    uint64_t memory = 400 * MIB;
+    const uint64_t bytes = 96 * MIB;
+    uint64_t memory = 600 * MIB;
     bool one = false, second = false;
     (void)state;
     struct tried t = try_replica(JOB("pipeline: 1f1b"), memory, bytes);
     assert_int_equal(t.rc, 0);
     assert_true(t.opened[0] == 1 && t.opened[1] == 1);
-    for (memory = 160 * MIB; t.rc == 0; memory -= 2 * MIB) {
+    for (memory = 320 * MIB; t.rc == 0; memory -= 8 * MIB) {
         t = try_replica(JOB("pipeline: 1f1b"), memory, bytes);
         one |= t.opened[0] + t.opened[1] == 1;
         second |= t.opened[0] == 0 && t.opened[1] == 1;
+        assert_int_equal(t.other, 0);
     }
     assert_true(one && second);
     assert_int_equal(t.rc, -ENOMEM);
