@@ -440,7 +440,9 @@ static int plan_job(const struct options *o, struct err *err)
     struct costs costs;
     if (o->profile)
         return show_plan(o->plan, o->profile, stdout, err);
-    int rc = measure_costs(o->plan, o->device, (int)o->threads, &costs, err);
+    int rc = show_plan_check(o->plan, err);
+    if (rc == 0)
+        rc = measure_costs(o->plan, o->device, (int)o->threads, &costs, err);
     if (rc < 0)
         return rc;
     rc = show_plan_of(o->plan, o->device, &costs, stdout, err);

@@ -10,6 +10,7 @@
 #include "common/base/base.h"
 #include "common/base/buf.h"
 #include "common/base/file.h"
+#include "common/job/family.h"
 #include "common/job/job.h"
 #include "common/job/recipe.h"
 #include "worker/train/plan.h"
@@ -48,7 +49,11 @@ static int read_job(const char *path, struct job_spec *ret, struct err *err)
         return err_wrap(err, "reading the job file");
     rc = job_parse(buf_str(&text), text.len, path, ret, err);
     buf_release(&text);
-    return rc;
+    if (rc < 0 || !job_family(ret)->external)
+        return rc;
+    job_release(ret);
+    return err_set(err, -ERR_CONFIG, "%s: what its own trainer does with a step is not known here",
+                   path);
 }
 
 /* Samples of a step of the first path of this network. */
@@ -260,7 +265,8 @@ int measure_costs(const char *job, const char *device, int threads, struct costs
                     job);
     if (rc == 0)
         rc = open_model(m, err);
-    rc = rc == -ENOMEM ? 0 : rc; /* as a whole on each device: that is for the plan to find */
+    if (rc == -ENOMEM && m->island)
+        rc = 0; /* as a whole on each device: that is for the plan to find */
     if (rc == 0 && island_size(m->island) == 1)
         rc = err_set(err, -ERR_CONFIG,
                      "--device %s is one device, and there is nothing to plan: give several, as in "

@@ -23,6 +23,13 @@ static int read_asked(const char *path, struct asked *ret, struct err *err)
     if (rc == 0 && (rc = job_check_scope(buf_str(&text), text.len, path, &spec, err)) < 0)
         job_release(&spec);
     buf_release(&text);
+    if (rc == 0 && spec.model.tied) {
+        rc = err_set(err, -ERR_CONFIG,
+                     "%s: with model.tied the head is the embedding: such a model is not cut, and "
+                     "there is nothing to plan",
+                     path);
+        job_release(&spec);
+    }
     if (rc < 0)
         return rc;
     *ret = (struct asked){.train = spec.train,
@@ -176,22 +183,34 @@ static void show(const struct costs *p, const struct planner_options *opt,
     show_devices(p, &r->of[r->chosen], out);
 }
 
+int show_plan_check(const char *job_path, struct err *err)
+{
+    struct asked asked;
+    return read_asked(job_path, &asked, err);
+}
+
 int show_plan_of(const char *job_path, const char *name, const struct costs *p, FILE *out,
                  struct err *err)
 {
     struct asked asked = {0};
     struct planner_result result;
+    struct costs costs = *p;
     int rc = read_asked(job_path, &asked, err);
     if (rc == 0)
         rc = check_model(&asked, p, name, err);
     if (rc < 0)
         return rc;
-    struct planner_options opt = options(p, &asked.train);
+    if (!asked.train.fill)
+        costs.n_frozen = 0; /* the first stage encodes before the step */
+    struct planner_options opt = options(&costs, &asked.train);
     opt.estimate = asked.estimate;
-    rc = planner_search(p, &opt, &result, err);
+    rc = planner_search(&costs, &opt, &result, err);
     if (rc < 0)
         return rc;
-    show(p, &opt, &result, out);
+    show(&costs, &opt, &result, out);
+    if (costs.n_frozen < p->n_frozen)
+        (void)fprintf(out, "The first stage runs the frozen networks before each step "
+                           "(train.fill: false); what they take is not counted here.\n");
     planner_release(&result);
     return 0;
 }

@@ -11,8 +11,11 @@
  * fills them, memory, or why not; then the chosen one's stages, the reason, and what each device
  * holds.  What a worker of such devices reads of the job counts: train.batch, accumulate, parallel,
  * stages, pipeline, fill, shard, recompute, and model.self_condition.  Devices named cuda:N are
- * cards.  Negative: a file cannot be read, the profile is of another model, or there is no plan. */
+ * cards.  Negative: a file cannot be read, the profile is of another model, the model is one that
+ * is not cut, or there is no plan. */
 int show_plan(const char *job_path, const char *profile_path, FILE *out, struct err *err);
+/* Is that a job that can be planned?  Before its costs are measured. */
+int show_plan_check(const char *job_path, struct err *err);
 /* Of costs that name says where they are from. */
 int show_plan_of(const char *job_path, const char *name, const struct costs *p, FILE *out,
                  struct err *err);

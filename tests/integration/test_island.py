@@ -163,8 +163,8 @@ def test_a_plan_of_what_is_here(tmp_path):
     """--plan measures the devices that it is given, or says why it cannot."""
     path = write_job(tmp_path / "job", depth=3, **JOB)
 
-    def plan(*args):
-        return subprocess.run([os.path.join(BIN, "workerd"), "--plan", path, *args], capture_output=True, text=True, timeout=60)
+    def plan(*args, job=path):
+        return subprocess.run([os.path.join(BIN, "workerd"), "--plan", job, *args], capture_output=True, text=True, timeout=60)
 
     told = plan("--device", "cpu,cpu", "--threads", "2")
     assert told.returncode == 0, told.stderr
@@ -173,6 +173,8 @@ def test_a_plan_of_what_is_here(tmp_path):
     assert re.search(r"^  cpu: .* of which .* model and optimiser, .* slots, .* buffers$", told.stdout, re.M), told.stdout
     one = plan("--device", "cpu")
     assert one.returncode == 1 and "--device cpu is one device, and there is nothing to plan" in one.stderr
+    own = plan("--device", "cpu,cpu", job=os.path.join(os.path.dirname(__file__), "..", "..", "examples", "trainer-c.yaml"))
+    assert own.returncode == 1 and "what its own trainer does with a step is not known here" in own.stderr
 
 
 def test_stages_that_no_worker_has(swarm, tmp_path):

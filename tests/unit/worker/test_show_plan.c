@@ -14,6 +14,10 @@ static const char job[] = "name: t\nseed: 1\ndata: {path: /nowhere, image_size: 
                           "model: {patch: 4, dim: 64, depth: 4, heads: 2}\n"
                           "train: {batch: 32, accumulate: 4, lr: 1e-3}\n"
                           "recipe: {name: diloco, replicas: 1}\nouter: {rounds: 1, steps: 1}\n";
+static const char tied[] = "name: t\nseed: 1\ndata: {path: /nowhere}\n"
+                           "model: {type: llama, dim: 64, depth: 4, heads: 2, tied: true}\n"
+                           "train: {batch: 32, accumulate: 4, lr: 1e-3}\n"
+                           "recipe: {name: diloco, replicas: 1}\nouter: {rounds: 1, steps: 1}\n";
 static const char profile[] =
     "{\"format\": \"skerry-pipeline-profile\", \"version\": 1, \"model\": \"toy\","
     " \"sizes\": [8], \"chains\": [{\"name\": \"dit\", \"layers\": [{\"f\": [1], \"b\": [1],"
@@ -117,16 +121,18 @@ static void test_keys(void **state)
     mem_free(cards);
 }
 
+/* A frozen network that has room beside the last stage alone. */
+static const char tight[] =
+    "{\"format\": \"skerry-pipeline-profile\", \"version\": 1, \"model\": \"toy\","
+    " \"sizes\": [8], \"chains\": [{\"name\": \"dit\", \"layers\": [{\"f\": [1], \"b\": [1],"
+    " \"w\": [1], \"weight_bytes\": 25, \"count\": 32}]}], \"groups\": [1],"
+    " \"frozen\": [{\"name\": \"text\", \"layers\": [{\"t\": [0.01], \"weight_bytes\": 700,"
+    " \"scratch_bytes\": 1}]}],"
+    " \"devices\": [{\"name\": \"card\", \"memory\": 1000, \"count\": 2}]}";
+
 /* The frozen network fits beside the last stage alone, of cuts that leave it room there. */
 static void test_devices(void **state)
 {
-    static const char tight[] =
-        "{\"format\": \"skerry-pipeline-profile\", \"version\": 1, \"model\": \"toy\","
-        " \"sizes\": [8], \"chains\": [{\"name\": \"dit\", \"layers\": [{\"f\": [1], \"b\": [1],"
-        " \"w\": [1], \"weight_bytes\": 25, \"count\": 32}]}], \"groups\": [1],"
-        " \"frozen\": [{\"name\": \"text\", \"layers\": [{\"t\": [0.01], \"weight_bytes\": 700,"
-        " \"scratch_bytes\": 1}]}],"
-        " \"devices\": [{\"name\": \"card\", \"memory\": 1000, \"count\": 2}]}";
     char *text = shown_deep(*state, "parallel: pipeline, pipeline: 1f1b", tight, 32);
     assert_non_null(strstr(text, "  dit layers 21 to 31 on card: "));
     assert_non_null(strstr(text,
@@ -134,6 +140,14 @@ static void test_devices(void **state)
                            "buffers; no room for the frozen networks: others encode\n"));
     says(text, "  card: 983 B, of which 275 B model and optimiser, 0 B slots, 0 B buffers, 700 B "
                "frozen weights, 8 B scratch\n");
+}
+
+/* The first stage has it, and nothing is known of that. */
+static void test_unfilled(void **state)
+{
+    char *text = shown_deep(*state, "parallel: pipeline, pipeline: 1f1b, fill: false", tight, 32);
+    assert_null(strstr(text, "others encode"));
+    says(text, "\nThe first stage runs the frozen networks before each step (train.fill: false);");
 }
 
 static void test_text(void **state)
@@ -178,6 +192,9 @@ static void test_refusals(void **state)
     refused(f->job, "/nowhere/profile.json", "/nowhere/profile.json");
     refused(f->job, f->job, "job.yaml:1: ");
     refused(f->profile, f->profile, "profile.json");
+    assert_int_equal(file_write_atomic(f->job, tied, strlen(tied), 0600, NULL), 0);
+    refused(f->job, f->profile, "with model.tied the head is the embedding");
+    assert_int_equal(file_write_atomic(f->job, job, strlen(job), 0600, NULL), 0);
     assert_int_equal(file_write_atomic(f->profile, cascade, strlen(cascade), 0600, NULL), 0);
     refused(f->job, f->profile, "is of another model: it has 2 chains, but the job's model has 1");
     char *more = str_dup(profile);
@@ -193,7 +210,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),     cmocka_unit_test(test_keys),
         cmocka_unit_test(test_devices),  cmocka_unit_test(test_chains),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_unfilled),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }
