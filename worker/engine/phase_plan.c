@@ -111,7 +111,7 @@ void phase_plan_way(const struct phase_plan *plan, char *out, size_t size)
     put(out, size, ", %d micro-batches", plan->accumulate);
     if (plan->seconds > 0)
         put(out, size, ", idle %.0f %%", 100 * plan->idle_before);
-    if (phase_plan_fills(plan))
+    if (plan->seconds > 0 && phase_plan_fills(plan))
         put(out, size, ", filled %.0f %%", 100 * plan->idle);
 }
 
