@@ -336,8 +336,8 @@ static bool shown_now(const struct coordinator *co, const struct shown *x, uint6
     *ret = UINT64_MAX;
     if (x->as == SHOWN_JOB && view_job((struct coordinator *)co, x->id, &j, NULL) == 0)
         *ret = j.round;
-    if (t != NULL)
-        *ret = t->attempt;
+    if (t != NULL) /* a worker that is back goes on with its own: the next was nobody's */
+        *ret = t->attempt + (t->state != TASK_PENDING);
     if (m != NULL)
         *ret = m->version;
     if (w != NULL)
