@@ -29,6 +29,12 @@ def losses(s, job):
     return sorted((r["step"], pytest.approx(r["loss"], rel=1e-6)) for r in told if r["kind"] == "loss" and r["replica"] == 0)
 
 
+def handed_on(board):
+    (state,) = glob.glob(f"{board}/*/.mlflow.json")
+    with open(state, encoding="utf-8") as f:
+        return json.load(f)["events"]
+
+
 def records_of(raw):
     """The records of W&B's file: LevelDB's log format (blocks of 32 KiB; checksum, length, type) behind seven bytes of its own."""
     whole, at = b"", 7
@@ -50,10 +56,12 @@ def test_mlflow_over_two_starts(tmp_path):
     here = {"MLFLOW_TRACKING_URI": uri, "MLFLOW_ALLOW_FILE_STORE": "true"}
     board = tmp_path / "board"
     with running(tmp_path / "swarm") as s:
-        s.worker("one", "--throttle", "12")
         job = s.submit(rounds=14, steps=60, sample_every=5, eval_every=1)
-        first = track(s, job, board, "--mlflow", "islands", **here)
-        wait_until(lambda: glob.glob(f"{board}/*/.mlflow.json"), 90, "the first points")
+        first = track(s, job, board, "--mlflow", "islands", **here)  # its start may take longer than the job
+        wait_until(lambda: glob.glob(f"{board}/*/.mlflow.json"), 90, "the job's text")
+        told = handed_on(board)
+        s.worker("one", "--throttle", "12")
+        wait_until(lambda: handed_on(board) > told, 60, "the first points")
         first.send_signal(signal.SIGINT)
         assert first.wait(60) == 130
         assert s.job(job)["state"] == "running"
