@@ -13,8 +13,9 @@ bench-latents: all $(TOOLS) $(BENCH_BINS) $(VENV)/.installed $(ENCODERS)/model_i
 	  $(addprefix --only ,$(FIGURE))
 
 .PHONY: bench-pipeline
-bench-pipeline: $(addprefix $(O)/tests/bench/worker/,pipe/bench_pipeline bench_timed bench_island) ## what pipelines are worth, simulated and on two CPU devices: build/figures/pipeline.json
-	@$(PYTHON) tests/bench/pipeline.py --build $(BUILD_DIR) --out $(BUILD_DIR)/figures/pipeline.json
+bench-pipeline: all faulty $(addprefix $(O)/tests/bench/worker/,pipe/bench_pipeline bench_timed bench_island bench_train bench_llama) \
+  $(addprefix $(O)/tests/unit/worker/train/,test_pipeline test_hybrid test_chains) ## what pipelines are worth, simulated and on CPU devices: build/figures/pipeline.json (PART=name: one)
+	@$(PYTHON) tests/bench/pipeline.py --build $(BUILD_DIR) --out $(BUILD_DIR)/figures/pipeline.json $(addprefix --only ,$(PART))
 
 .PHONY: bench-first
 bench-first: all demo-data $(EXAMPLES)/text/train.jsonl ## whether the defaults train, real daemons on loopback: build/figures/first.json (FIGURE=name: one)

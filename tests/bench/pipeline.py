@@ -1,11 +1,26 @@
-"""Figures of pipelines, simulated, on timed devices and on two CPU devices: print a table, write build/figures/pipeline.json.
+"""Figures of pipelines, simulated, on timed devices, on two CPU devices and in a whole job: print a table, write
+build/figures/pipeline.json.
 
-    pipeline.py --build build --out build/figures/pipeline.json"""
+    pipeline.py --build build --out build/figures/pipeline.json [--only NAME ...]
+
+NAME is a part: planned, bits, timed, measured, lost, one_stage.  one_stage builds the commit before there were lists of
+instructions, under build/house/, and compares the two programs in turns."""
 import argparse
+import contextlib
+import os
+import subprocess
 import sys
+import tempfile
+import time
 
-from bench import Figures, measured_by
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "house"))
+from bench import Figures, measured_by  # noqa: E402
+import speed  # noqa: E402  (tests/house/speed.py: two builds in turns)
 
+BEFORE = "90ae421^"  # the last commit whose island had a step of its own
+WAITS = 2000  # for a device until it fails: more than the ten seconds that a checkpoint takes to be written
+EXACT = ("test_pipeline", "test_hybrid", "test_chains")
 BOUNDS = {
     "pipeline_planner_wrong": ("instances", "<=0"),
     "pipeline_plan_vs_best": ("x, simulated", "<=1.02"),
@@ -29,16 +44,103 @@ MEASURED = {
 }
 
 
+def exact(fig, build):
+    """The tests that compare every bit of weights, moments, averages, losses and norms."""
+    wrong, why = 0, []
+    for name in EXACT:
+        done = subprocess.run([f"{build}/release/tests/unit/worker/train/{name}"], capture_output=True, text=True, timeout=600)
+        wrong += done.returncode != 0
+        why += [line for line in (done.stdout + done.stderr).splitlines() if "FAILED" in line][:2]
+    fig.add("pipeline_bits", wrong, "programs that find a bit that differs", "<=0",
+            "; ".join(why) or f"{', '.join(EXACT)}: 2 to 4 stages, every schedule, filled, wide, shared, two chains, 20 steps")
+
+
+def weights_after(swarm, common, workerd, device_fails):
+    """What a job of a two-stage pipeline ends with, and how long its lost device kept it from the next step."""
+    swarm.worker("a", "--throttle", "9", device="cpu,cpu", bin=workerd,
+                 env={"SKERRY_FAULT_DEVICE": f"{WAITS},lost"} if device_fails else None)
+    path = common.write_job(swarm.folder, steps=500, rounds=1, replicas=1, images=800)
+    with open(path, encoding="utf-8") as f:
+        text = f.read().replace("train: {", "train: {parallel: pipeline, stages: 2, accumulate: 4, ", 1)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    job, took = swarm.submit(path), None
+    if device_fails:
+        common.wait_until(lambda: "failed on purpose" in swarm.log("a"), 120, "the device to fail")
+        since = time.monotonic()
+        common.wait_until(lambda: swarm.log("a").count("first step after") == 2, 60, "the next step")
+        took = time.monotonic() - since
+        if not ("going on at step" in swarm.log("a") and "is left out" in swarm.log("a")):
+            raise RuntimeError(f"the device was not lost in the middle of a phase: {swarm.tail('a')}")
+    swarm.wait_job(job, "done")
+    out = os.path.join(swarm.folder, "out")
+    done = swarm.skerry("export", job, "--out", out, "--raw")
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    return took, common.read_safetensors(os.path.join(out, "model.safetensors"))
+
+
+def lost(fig, swarm_of, common, workerd):
+    """One of two devices does not come back, in the middle of a phase; the other has the bits of a calm run."""
+    import numpy as np
+    ended = []
+    for device_fails in (True, False):
+        with swarm_of() as swarm:
+            ended.append(weights_after(swarm, common, workerd, device_fails))
+    (took, a), (_, b) = ended
+    bits = sum(int(np.unpackbits((a[k].view(np.uint8) ^ b[k].view(np.uint8)).reshape(-1)).sum()) for k in b)
+    fig.add("pipeline_lost_s", took, "s to the next step, a debug build", "<=15", "a worker of two stages goes on with one device")
+    fig.add("pipeline_lost_bits", bits, "bits", "<=0", f"of {sum(v.nbytes for v in b.values()) * 8} in the exported weights")
+
+
+def one_stage(fig, build):
+    """A step of one device over that of before there were lists."""
+    old, worst = speed.build_commit(BEFORE, bench=True), 0
+    for name in ("train_step_f32", "llama_step_f32"):
+        wall, cpu = speed.compare(speed.program(old, name), speed.program(build, name))
+        worst = max(worst, speed.report(name, wall, cpu)["value"])
+    fig.add("pipeline_one_stage", worst, "x, new over old", "<=1.02", f"{BEFORE}, {speed.TURNS} alternations, DiT and Llama")
+
+
 def main():
-    args = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--build", default="build")
     args.add_argument("--out", default="build/figures/pipeline.json")
+    args.add_argument("--only", action="append", default=[], choices=["planned", "bits", "timed", "measured", "lost", "one_stage"])
     a = args.parse_args()
-    fig = Figures()
-    measured_by(fig, [f"{a.build}/release/tests/bench/worker/pipe/bench_pipeline"], BOUNDS)
-    measured_by(fig, [f"{a.build}/release/tests/bench/worker/bench_timed"], TIMED)
-    measured_by(fig, [f"{a.build}/release/tests/bench/worker/bench_island"], MEASURED)
-    fig.write(a.out)
+    os.environ["SKERRY_BIN"] = os.path.abspath(f"{a.build}/bin")
+    sys.path.insert(0, os.path.join(HERE, "..", "integration"))
+    import common
+    from swarm import Swarm
+
+    @contextlib.contextmanager
+    def swarm_of():
+        with tempfile.TemporaryDirectory(prefix="skerry-pipeline-") as folder:
+            s = Swarm(folder)
+            try:
+                s.coordinator()
+                yield s
+            finally:
+                s.stop()
+
+    fig, programs = Figures(), f"{a.build}/release/tests/bench/worker"
+    parts = {
+        "planned": lambda: measured_by(fig, [f"{programs}/pipe/bench_pipeline"], BOUNDS),
+        "bits": lambda: exact(fig, a.build),
+        "timed": lambda: measured_by(fig, [f"{programs}/bench_timed"], TIMED),
+        "measured": lambda: measured_by(fig, [f"{programs}/bench_island"], MEASURED),
+        "lost": lambda: lost(fig, swarm_of, common, os.path.abspath(f"{a.build}/clang/debug/bin")),
+        "one_stage": lambda: one_stage(fig, a.build),
+    }
+    for name, measure in parts.items():
+        if a.only and name not in a.only:
+            continue
+        try:
+            measure()
+        except Exception as e:  # pylint: disable=broad-except
+            fig.add(f"pipeline_{name}", None, "", "<=0", f"{type(e).__name__}: {e}"[-300:])
+    if not a.only:
+        fig.write(a.out)
     return 0 if all(row["holds"] for row in fig.rows) else 1
 
 

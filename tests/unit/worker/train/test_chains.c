@@ -11,7 +11,7 @@
 #include "kernels/device/device.h"
 #include "worker/train/checkpoint.h"
 
-enum { ROUNDS = 16 };
+enum { ROUNDS = 20 };
 
 static const char *const cpus[] = {
     NULL, "cpu", "cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu", NULL, "cpu,cpu,cpu,cpu,cpu,cpu"};
