@@ -105,8 +105,6 @@ static int fast_ops(struct cpu_state *st, const struct isa *isa, int threads)
 
 /* ---- the device ---- */
 
-enum { MAX_THREADS = 256 };
-
 /* Cores this process may use. */
 static int cores(void)
 {
@@ -147,8 +145,8 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
     dev->ops = &cpu_front_ops;
     dev->unified = true;
     dev->threads = reference ? 1 : threads ? threads : cores();
-    if (dev->threads > MAX_THREADS)
-        dev->threads = MAX_THREADS;
+    if (dev->threads > CPU_THREADS_MAX)
+        dev->threads = CPU_THREADS_MAX;
     st->inner = cpu_ref_ops;
     if (!reference) {
         dev->fast_bf16 = isa.avx512_bf16;

@@ -7,6 +7,9 @@
 struct device;
 struct err;
 
+/* Of a device; more are not made. */
+enum { CPU_THREADS_MAX = 256 };
+
 /* Opens "cpu" (fast) or "cpu-ref". */
 int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct err *err);
 void cpu_device_close(struct device *dev);

@@ -7,6 +7,18 @@
 #include "kernels/cuda/cuda.h"
 #endif
 
+/* cpu:N, of so many threads. */
+static int open_cpu(const char *name, struct device **ret_dev, struct err *err)
+{
+    char *end;
+    const long threads = strtol(name + 4, &end, 10);
+    if (name[4] < '1' || name[4] > '9' || *end || threads > CPU_THREADS_MAX)
+        return err_set(err, -EINVAL,
+                       "device \"%s\": expected cpu:N with N threads, a number from 1 to %d", name,
+                       CPU_THREADS_MAX);
+    return cpu_device_open(false, (int)threads, ret_dev, err);
+}
+
 static int open_cuda(const char *name, struct device **ret_dev, struct err *err)
 {
     char *end;
@@ -58,10 +70,12 @@ int device_open(const char *name, int threads, struct device **ret_dev, struct e
         return cpu_device_open(false, threads, ret_dev, err);
     if (strcmp(name, "cpu-ref") == 0)
         return cpu_device_open(true, threads, ret_dev, err);
+    if (strncmp(name, "cpu:", 4) == 0)
+        return open_cpu(name, ret_dev, err);
     if (strncmp(name, "cuda:", 5) == 0)
         return open_cuda(name, ret_dev, err);
-    return err_set(err, -EINVAL, "device \"%s\" is unknown: expected auto, cpu, cpu-ref or cuda:N",
-                   name);
+    return err_set(err, -EINVAL,
+                   "device \"%s\" is unknown: expected auto, cpu, cpu:N, cpu-ref or cuda:N", name);
 }
 
 void device_close(struct device *dev)

@@ -9,8 +9,8 @@
 
 #include "kernels/kernels.h"
 
-/* Opens a device.  name: "auto" (the best there is), "cpu", "cpu-ref" or "cuda:N".
- * threads: 0 for one per available core, at most 256; ignored by CUDA and cpu-ref.  A device asked
+/* Opens a device.  name: "auto" (the best there is), "cpu", "cpu:N" (of N threads), "cpu-ref" or
+ * "cuda:N".  threads, of auto and cpu: 0 for one per available core, at most 256.  A device asked
  * for by name that is not there is an error whose sentence says what there is. */
 int device_open(const char *name, int threads, struct device **ret_dev, struct err *err);
 

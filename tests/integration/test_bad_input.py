@@ -162,7 +162,7 @@ def test_bad_join_token(tmp_path, token):
 
 
 @pytest.mark.parametrize("device, status, words", [
-    ("nonsense", USAGE, "expected auto, cpu, cpu-ref or cuda:N"),
+    ("nonsense", USAGE, "expected auto, cpu, cpu:N, cpu-ref or cuda:N"),
     ("cpu,", USAGE, "between the commas"),
     ("cuda:x", USAGE, "N a number"),
     ("cuda:all,cuda:0", USAGE, "stands alone"),

@@ -27,7 +27,7 @@ enum { ISLAND_MAX = COMM_RANKS_MAX };
 /* names: one of device_open's, or several with commas between ("cpu,cpu",
  * "cuda:0, cuda:1"; spaces beside them are fine), or "cuda:all".  Several must be of one kind, and
  * cards different ones. threads: of all CPU ranks together, 0 for one per core; each gets its
- * share, at least one. */
+ * share, at least one, but for a cpu:N. */
 int island_open(const char *names, int threads, struct island **ret, struct err *err);
 /* The same after a restart: what does not come back is left out, if anything does. */
 int island_reopen(const char *names, int threads, struct island **ret, struct err *err);

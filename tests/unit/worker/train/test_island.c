@@ -488,6 +488,9 @@ static void test_devices(void **state)
     check_text("cpu,cpu,cpu", 1, "cpu,cpu,cpu: 3 x CPU, 1 thread", (int[]){1, 1, 1});
     check_text(" cpu , cpu\t,cpu", 3, "cpu,cpu,cpu: 3 x CPU, 1 thread", (int[]){1, 1, 1});
     check_text("cpu ", 1, "cpu: CPU, 1 thread", (int[]){1});
+    check_text("cpu:3,cpu:1", 1, "cpu,cpu: CPU, 3 threads", (int[]){3, 1});
+    refused("cpu:3,cpu:0", -EINVAL, "device \"cpu:0\": expected cpu:N with N threads");
+    refused("cpu:2x", -EINVAL, "a number from 1 to 256");
     refused("cpu,cpu-ref", -EINVAL, "cpu and cpu-ref are of two kinds");
     refused("cpu, ,cpu", -EINVAL, "between the commas");
     refused("", -EINVAL, "device \"\"");
