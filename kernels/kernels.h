@@ -42,6 +42,7 @@ struct err;
 struct graph;
 struct profile;
 struct stream;
+struct mark;
 
 /* ---- matmul: C = epilogue(op(A) op(B) + bias) ------------------------------
  *
@@ -419,6 +420,13 @@ struct kernel_ops {
     int (*sync)(struct device *dev, struct stream *s, struct err *err);
     /* What is queued on s from now on starts after what is queued on `after` by now. */
     int (*stream_follow)(struct device *dev, struct stream *s, struct stream *after);
+    /* A place in a stream's work, which the stream may have gone past when it is waited for.  The
+     * CPU gives NULL.  mark: it is what is queued on s by now; stream_pass: what is queued on s
+     * from now on starts after it, at once where it was never set. */
+    int (*mark_new)(struct device *dev, struct mark **ret, struct err *err);
+    void (*mark_free)(struct device *dev, struct mark *m); /* accepts NULL */
+    int (*mark)(struct device *dev, struct mark *m, struct stream *s);
+    int (*stream_pass)(struct device *dev, struct stream *s, struct mark *m);
 
     /* Host memory that copies to and from the device need not stage, 64-byte aligned;
      * not cleared.  On a device whose memory is the host's (device.unified) it is also

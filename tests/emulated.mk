@@ -72,18 +72,21 @@ check-step-emulated: $(EMU)/test_step $(EMU)/libcublasLt.so.13 $(EMU)/libcudnn.s
 # ---- the communicator of cards against a stand-in for NCCL ---------------
 NCCL_TEST := $(O)/emulate-nccl
 NCCL_SRC := kernels/device/comm_open.c kernels/cpu/comm_local.c kernels/cuda/comm_nccl.c kernels/cuda/lib.c \
-            tests/gpu/emulate/fake_cards.c tests/unit/kernels/test_comm.c
+            tests/gpu/emulate/fake_cards.c
+NCCL_TESTS := $(addprefix $(NCCL_TEST)/,test_comm test_island)
 
 $(NCCL_TEST)/libnccl.so.2: tests/gpu/emulate/nccl.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -fPIC -shared -o $@ $<
-$(NCCL_TEST)/test_comm: $(NCCL_SRC) $(wildcard kernels/*.h kernels/*/*.h) $(LIBS_common/base)
+$(NCCL_TEST)/test_comm: tests/unit/kernels/test_comm.c
+$(NCCL_TEST)/test_island: tests/gpu/emulate/test_island.c worker/train/island.c worker/train/island.h
+$(NCCL_TESTS): $(NCCL_SRC) $(wildcard kernels/*.h kernels/*/*.h) $(LIBS_common/base)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -DCOMM_CARDS=1 \
 	  -Ddevice_open=fake_card_open -Ddevice_close=fake_card_close -Ddevice_cards=fake_cards \
 	  $(ALL_LDFLAGS) -o $@ \
-	  $(NCCL_SRC) $(filter %.a,$^) $(LINK_common/base) $(TESTLINK) $(ALL_LDLIBS) -ldl
+	  $(filter %.c,$^) $(filter %.a,$^) $(LINK_common/base) $(TESTLINK) $(ALL_LDLIBS) -ldl
 
-check-nccl: $(NCCL_TEST)/test_comm $(NCCL_TEST)/libnccl.so.2 ## NCCL's host logic against a stand-in (needs nvcc, no card)
-	@LD_LIBRARY_PATH=$(NCCL_TEST) $(NCCL_TEST)/test_comm
+check-nccl: $(NCCL_TESTS) $(NCCL_TEST)/libnccl.so.2 ## NCCL's host logic against a stand-in (needs nvcc, no card)
+	@for t in $(NCCL_TESTS); do LD_LIBRARY_PATH=$(NCCL_TEST) $$t || exit 1; done
 check-emulated: check-nccl
 
 # ---- cuDNN's attention without a card --------------------------------------

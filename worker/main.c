@@ -113,7 +113,8 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
     const struct args_flag flags[] = {
         {"join", 'j', ARGS_STR, &o->join, "@FILE|-|TOKEN", "a worker token, in a file or on stdin"},
         {"device", 'd', ARGS_STR, &o->device, "auto|cpu|cuda:N,...",
-         "where to compute; several cards: cuda:0,cuda:1 or cuda:all"},
+         "where to compute; several: cuda:0,cuda:1, cuda:all, or CPUs of so many threads, "
+         "cpu:3,cpu:1"},
         {"threads", 't', ARGS_U64, &o->threads, "N",
          "CPU threads (0: all that this process may use)", .max = THREADS_MAX},
         {"work-dir", 'w', ARGS_STR, &o->work_dir, "DIR",
@@ -458,6 +459,9 @@ int main(int argc, char **argv)
         return measure_main(argc - 1, argv + 1);
     d.started_ns = clock_now_ns();
     (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails, as on a full disk */
+    /* A card's streams that share one of its queues wait for each other: it has 8, unless more are
+     * asked for, and a pipeline's courier has up to 10. */
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     int code = parse(&d.opt, argc, argv, &err);
     if (code >= 0)
         return code;

@@ -59,17 +59,8 @@ static int check_model(const struct asked *a, const struct costs *p, const char 
     return 0;
 }
 
-/* Which run two chains joined. */
-static bool has_cards(const struct costs *p)
-{
-    bool any = false;
-    for (int d = 0; d < p->n_devices; d++)
-        any |= str_starts(p->devices[d].name, "cuda");
-    return any;
-}
-
 /* Orders that a worker would choose from (worker/engine/replica.c). */
-static unsigned orders_of(const struct costs *p, const struct job_train *t)
+static unsigned orders_of(const struct job_train *t)
 {
     static const unsigned pipelines[] = {
         [JOB_PIPELINE_AUTO] =
@@ -82,8 +73,6 @@ static unsigned orders_of(const struct costs *p, const struct job_train *t)
         return PLANNER_BIT(PIPE_DATA);
     if (t->recompute)
         orders &= ~PLANNER_BIT(PIPE_SPLIT);
-    if (has_cards(p) && (orders & PLANNER_BIT(PIPE_BIDIRECTIONAL)))
-        orders = (orders & ~PLANNER_BIT(PIPE_BIDIRECTIONAL)) | PLANNER_BIT(PIPE_1F1B);
     if (t->parallel == JOB_PARALLEL_AUTO && t->stages == 0)
         orders |= PLANNER_BIT(PIPE_DATA);
     return orders;
@@ -94,7 +83,7 @@ static struct planner_options options(const struct costs *p, const struct job_tr
 {
     const bool repeats = t->stages > 0 && p->n_devices % t->stages == 0;
     struct planner_options o = {.samples = t->batch,
-                                .orders = orders_of(p, t),
+                                .orders = orders_of(t),
                                 .stages = t->stages,
                                 .width = repeats ? 1 : 0,
                                 .shard = t->shard != JOB_SHARD_NONE,
@@ -114,9 +103,7 @@ static void show_candidate(const struct costs *p, const struct planner_candidate
     char memory[STR_HUMAN_MAX];
     const char *name = pipe_plan_name(&(struct pipe_plan){.order = o, .chains = p->n_chains});
     if (!c->possible) {
-        const bool kept = o == PIPE_BIDIRECTIONAL && p->n_chains > 1 && has_cards(p);
-        (void)fprintf(out, "%-14s %s\n", name,
-                      kept ? "cards run two chains one behind the other" : c->why);
+        (void)fprintf(out, "%-14s %s\n", name, c->why);
         return;
     }
     (void)fprintf(out, "%-14s %6d %6d %6d %10.4g %10.4g %6.1f %% %6.1f %% %6.0f %% %10s%s\n", name,

@@ -44,6 +44,26 @@ static int stream_follow(struct device *dev, struct stream *s, struct stream *af
     return 0;
 }
 
+static int mark_new(struct device *dev, struct mark **ret, struct err *err)
+{
+    *ret = NULL;
+    return 0;
+}
+
+static void mark_free(struct device *dev, struct mark *m)
+{
+}
+
+static int set_mark(struct device *dev, struct mark *m, struct stream *s)
+{
+    return 0;
+}
+
+static int stream_pass(struct device *dev, struct stream *s, struct mark *m)
+{
+    return 0;
+}
+
 /* What runs has finished when it returns. */
 static int front_begin(struct device *dev, struct stream **s)
 {
@@ -68,6 +88,10 @@ const struct kernel_ops cpu_front_ops = {
     .stream_free = stream_free,
     .sync = sync_stream,
     .stream_follow = stream_follow,
+    .mark_new = mark_new,
+    .mark_free = mark_free,
+    .mark = set_mark,
+    .stream_pass = stream_pass,
     .alloc_host = mem_alloc_aligned,
     .free_host = mem_release,
 #define OP(name, ...) .name = name,

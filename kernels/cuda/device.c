@@ -233,6 +233,51 @@ static int stream_follow(struct device *dev, struct stream *s, struct stream *af
     return cuda_check(cuda_state(dev), e);
 }
 
+struct mark {
+    cudaEvent_t event;
+};
+
+static int mark_new(struct device *dev, struct mark **ret, struct err *err)
+{
+    enter(dev, NULL);
+    struct mark *m = calloc(1, sizeof *m);
+    if (!m)
+        return err_set(err, -ENOMEM, "no memory for a mark");
+    cudaError_t e = cudaEventCreateWithFlags(&m->event, cudaEventDisableTiming);
+    if (e != cudaSuccess) {
+        free(m);
+        cuda_check(cuda_state(dev), e);
+        return refuse(dev, err, "cannot make an event", e);
+    }
+    *ret = m;
+    return 0;
+}
+
+static void mark_free(struct device *dev, struct mark *m)
+{
+    if (!m)
+        return;
+    enter(dev, NULL);
+    cudaEventDestroy(m->event);
+    free(m);
+}
+
+static int set_mark(struct device *dev, struct mark *m, struct stream *s)
+{
+    if (cuda_state(dev)->broken)
+        return -ERR_DEVICE;
+    s = enter(dev, s);
+    return cuda_check(cuda_state(dev), cudaEventRecord(m->event, s->handle));
+}
+
+static int stream_pass(struct device *dev, struct stream *s, struct mark *m)
+{
+    if (cuda_state(dev)->broken)
+        return -ERR_DEVICE;
+    s = enter(dev, s);
+    return cuda_check(cuda_state(dev), cudaStreamWaitEvent(s->handle, m->event, 0));
+}
+
 static const char *fault_text(int fault)
 {
     static const char *const text[] = {
@@ -381,6 +426,10 @@ const struct kernel_ops cuda_ops = {
     .graph_launch = graph_launch,
     .graph_free = graph_free,
     .stream_follow = stream_follow,
+    .mark_new = mark_new,
+    .mark_free = mark_free,
+    .mark = set_mark,
+    .stream_pass = stream_pass,
     .encode = encode,
 #define OP(name, ...) .name = name,
 #include "kernels/ops.inc"

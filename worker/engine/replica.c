@@ -157,10 +157,6 @@ static void options_of(const struct replicas *rs, const struct work *w,
     const Skerry__V1__TrainTask *t = w->task->train;
     train_options_from_job(&w->spec, w->task->network == SKERRY__V1__NETWORK__NETWORK_ROUTER,
                            (int)t->batch, rng_mix(t->path, t->replica), ret);
-    /* From both ends: on cards a send ends only once its recv is queued, and it is not proven that
-     * the devices of two chains never wait for each other in a circle. */
-    if (job_has_upscaler(&w->spec) && !island_device(rs->is, 0)->unified && island_size(rs->is) > 1)
-        ret->pipeline = JOB_PIPELINE_1F1B;
     ret->distill = t->n_teachers > 0;
     ret->encoders = encoders ? encoders->tables : NULL;
     for (size_t i = 0; i < SMALLER_MAX && ret->accumulate_auto; i++) {
@@ -630,9 +626,6 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     if (rc < 0)
         return rc;
     options_of(rs, w, encoders, &opt);
-    if (opt.pipeline == JOB_PIPELINE_1F1B && w->spec.train.pipeline == JOB_PIPELINE_BIDIRECTIONAL)
-        log_warn("replica", "train.pipeline is bidirectional, which cards cannot do yet: one chain "
-                            "runs behind the other");
     opt.fill &= encoders && model->spec.n_shapes == 0;
     rc = encoders ? encoders_look(encoders, w, err) : 0;
     if (rc == 0)

@@ -8,18 +8,50 @@ static struct courier_way *way_at(struct courier *c, int i)
     return i + 1 < WAYS ? &c->ways[i / KINDS][i % KINDS] : &c->back;
 }
 
-int courier_init(struct courier *c, struct island *is, int rank, int first, struct weights *w,
-                 struct err *err)
+static int make_marks(struct courier *c, int chain, int slots, struct err *err)
 {
     int rc = 0;
-    *c = (struct courier){.is = is, .rank = rank, .first = first, .w = w};
+    c->slots[chain] = slots;
+    for (int k = 0; k < KINDS; k++) {
+        c->gone[chain][k] = mem_alloc_array((size_t)slots, sizeof *c->gone[chain][k]);
+        for (int i = 0; i < slots && rc == 0; i++)
+            rc = c->w->ops->mark_new(c->w->dev, &c->gone[chain][k][i], err);
+    }
+    return rc;
+}
+
+int courier_init(struct courier *c, struct island *is, int rank, int first, struct net *net,
+                 const struct pipe_plan *plan, struct err *err)
+{
+    struct weights *w = net->weights;
+    const bool ahead = !w->dev->unified;
+    int rc = 0;
+    *c = (struct courier){.is = is,
+                          .rank = rank,
+                          .first = first,
+                          .w = w,
+                          .ahead = ahead,
+                          .at_once = ahead && !plan->estimate};
     for (int i = 0; i < WAYS && rc == 0; i++) {
         struct courier_way *way = way_at(c, i);
         rc = w->ops->stream_new(w->dev, &way->in, err);
         if (rc == 0)
             rc = w->ops->stream_new(w->dev, &way->out, err);
     }
+    for (int i = 0; i < plan->chains && rc == 0; i++) {
+        const struct net *chain = plan->chains > 1 ? net_chain(net, i) : net;
+        rc = make_marks(c, i, net_slots(&chain->opt), err);
+    }
     return rc;
+}
+
+static void free_marks(struct courier *c, int chain)
+{
+    for (int k = 0; k < KINDS; k++) {
+        for (int i = 0; i < c->slots[chain] && c->gone[chain][k]; i++)
+            c->w->ops->mark_free(c->w->dev, c->gone[chain][k][i]);
+        mem_free(c->gone[chain][k]);
+    }
 }
 
 void courier_release(struct courier *c)
@@ -31,6 +63,8 @@ void courier_release(struct courier *c)
         if (way->out)
             c->w->ops->stream_free(c->w->dev, way->out);
     }
+    for (int i = 0; c->w && i < COSTS_CHAINS_MAX; i++)
+        free_marks(c, i);
     *c = (struct courier){0};
 }
 
@@ -62,46 +96,57 @@ static int take_one(struct courier *c, int chain, enum pipe_what what)
     return rc;
 }
 
+static int hold(struct courier *c, const struct pipe_instr *in, const struct courier_held *h)
+{
+    struct courier_way *way = &c->ways[in->chain][in->what];
+    if (way->n_held == COURIER_HELD_MAX)
+        return -EINVAL;
+    way->held[way->n_held++] = *h;
+    return c->at_once && in->micro == 0 ? take_one(c, in->chain, in->what) : 0;
+}
+
+static int send(struct courier *c, const struct pipe_instr *in, const struct courier_held *h)
+{
+    const struct weights *w = c->w;
+    struct stream *out = c->ways[in->chain][in->what].out;
+    struct mark *gone = c->gone[in->chain][in->what][in->micro % c->slots[in->chain]];
+    struct comm *comm = link_of(c, h->peer, in->chain, in->what);
+    int rc = w->ops->stream_follow(w->dev, out, w->stream);
+    if (rc == 0)
+        rc = comm->ops->send(comm, h->pieces, (size_t)h->n, 1 - comm->rank, out);
+    return rc < 0 ? rc : w->ops->mark(w->dev, gone, out);
+}
+
 int courier_cross(void *arg, const struct pipe_instr *in, const struct net_piece *pieces, int n)
 {
-    struct courier *c = arg;
-    struct weights *w = c->w;
-    struct courier_way *way = &c->ways[in->chain][in->what];
     struct courier_held h = {.n = n, .micro = in->micro, .peer = in->peer};
     for (int i = 0; i < n; i++)
         h.pieces[i] = (struct comm_piece){pieces[i].x, pieces[i].bytes};
-    if (in->op == PIPE_RECV) {
-        if (way->n_held == COURIER_HELD_MAX)
-            return -EINVAL;
-        way->held[way->n_held++] = h;
-        return 0;
-    }
-    struct comm *comm = link_of(c, in->peer, in->chain, in->what);
-    int rc = w->ops->stream_follow(w->dev, way->out, w->stream);
-    return rc < 0 ? rc : comm->ops->send(comm, h.pieces, (size_t)n, 1 - comm->rank, way->out);
+    return in->op == PIPE_RECV ? hold(arg, in, &h) : send(arg, in, &h);
 }
 
 int courier_arrive(void *arg, int chain, enum pipe_what what, int micro)
 {
     struct courier *c = arg;
     struct courier_way *way = &c->ways[chain][what];
-    const bool ahead = !c->w->dev->unified;
     int rc = 0;
     while (way->n_held > 0 && way->held[0].micro <= micro && rc == 0)
         rc = take_one(c, chain, what);
     if (rc == 0)
         rc = c->w->ops->stream_follow(c->w->dev, c->w->stream, way->in);
-    while (ahead && way->n_held > 0 && rc == 0)
+    while (c->ahead && way->n_held > 0 && rc == 0)
         rc = take_one(c, chain, what);
     return rc;
 }
 
-int courier_sent(void *arg, int chain)
+int courier_sent(void *arg, int chain, int micro)
 {
     struct courier *c = arg;
+    const int n = c->slots[chain], from = micro < 0 ? 0 : micro % n, to = micro < 0 ? n : from + 1;
     int rc = 0;
-    for (int i = 0; i <= PIPE_GRADIENTS && rc == 0; i++)
-        rc = c->w->ops->stream_follow(c->w->dev, c->w->stream, c->ways[chain][i].out);
+    for (int k = 0; k < KINDS; k++)
+        for (int i = from; i < to && rc == 0; i++)
+            rc = c->w->ops->stream_pass(c->w->dev, c->w->stream, c->gone[chain][k][i]);
     return rc;
 }
 

@@ -24,6 +24,7 @@ struct rank {
 /* Ranks that speak to each other. */
 struct circle {
     int n;
+    int to; /* of two: the rank that receives; NOBODY: they sum */
     struct comm *comms[ISLAND_MAX];
 };
 
@@ -37,6 +38,7 @@ struct island {
     struct device *devs[ISLAND_MAX];
     struct circle circles[CIRCLES_MAX];
     int n_circles;
+    bool greeted; /* each circle has been used once */
     struct rank ranks[ISLAND_MAX];
     int threads; /* ranks that have a thread; rank 0 is the caller */
 
@@ -99,6 +101,7 @@ static void close_circles(struct island *is)
     for (int i = 0; i < is->n_circles; i++)
         comm_close(is->circles[i].comms, is->circles[i].n);
     is->n_circles = 0;
+    is->greeted = false;
     for (int i = 0; i < is->n; i++) {
         struct rank *r = &is->ranks[i];
         r->stage = r->pipe = NULL;
@@ -106,7 +109,7 @@ static void close_circles(struct island *is)
     }
 }
 
-static int open_circle(struct island *is, const int *ranks, int n, struct comm *const **ret,
+static int open_circle(struct island *is, const int *ranks, int n, int to, struct comm *const **ret,
                        struct err *err)
 {
     struct circle *c = &is->circles[is->n_circles];
@@ -117,6 +120,7 @@ static int open_circle(struct island *is, const int *ranks, int n, struct comm *
     if (rc < 0)
         return rc;
     c->n = n;
+    c->to = to;
     is->n_circles++;
     *ret = c->comms;
     return 0;
@@ -137,7 +141,7 @@ static int open_pair(struct island *is, int lower, int upper, struct err *err)
     for (int i = 0; i < is->shape.chains * ISLAND_WAYS && rc == 0; i++) {
         const int chain = i / ISLAND_WAYS, way = i % ISLAND_WAYS;
         struct comm *const *c = NULL;
-        rc = open_circle(is, (int[]){lower, upper}, 2, &c, err);
+        rc = open_circle(is, (int[]){lower, upper}, 2, way == ISLAND_UP, &c, err);
         if (rc == 0) {
             is->ranks[lower].links[upper][chain][way] = c[0];
             is->ranks[upper].links[lower][chain][way] = c[1];
@@ -166,7 +170,7 @@ static int open_stage(struct island *is, int first, int width, int copies, struc
     int ranks[ISLAND_MAX];
     for (int i = 0; i < n; i++)
         ranks[i] = i / width * depth + first + i % width;
-    int rc = n > 1 ? open_circle(is, ranks, n, &c, err) : 0;
+    int rc = n > 1 ? open_circle(is, ranks, n, NOBODY, &c, err) : 0;
     for (int i = 0; i < n && c; i++)
         is->ranks[ranks[i]].stage = c[i];
     return rc;
@@ -179,7 +183,7 @@ static int open_copy(struct island *is, int first, int depth, struct err *err)
     int ranks[ISLAND_MAX], at = first;
     for (int i = 0; i < depth; i++)
         ranks[i] = first + i;
-    int rc = open_circle(is, ranks, depth, &c, err);
+    int rc = open_circle(is, ranks, depth, NOBODY, &c, err);
     for (int i = 0; i < depth && rc == 0; i++)
         is->ranks[first + i].pipe = c[i];
     for (int s = 0; s + 1 < shape->stages && rc == 0; at += shape->width[s++])
@@ -244,13 +248,43 @@ static int verdict(struct island *is, struct err *err)
                    r->err.msg[0] ? r->err.msg : err_text(rc));
 }
 
-int island_run(struct island *is, island_job *job, void *arg, struct err *err)
+/* The rank's own of a circle; NULL: it is not of it. */
+static struct comm *comm_in(const struct island *is, const struct circle *c, int rank)
 {
-    if (is->n == 1)
-        return job(arg, 0, err);
-    int rc = renew_comms(is, err);
-    if (rc < 0)
-        return rc;
+    for (int i = 0; i < c->n; i++)
+        if (c->comms[i]->dev == is->devs[rank])
+            return c->comms[i];
+    return NULL;
+}
+
+/* Uses each circle once, all ranks in one order: NCCL connects two cards in the first call of both,
+ * and a rank that waits there for one that waits elsewhere would wait for ever. */
+static int greet(void *arg, int rank, struct err *err)
+{
+    struct island *is = arg;
+    struct device *dev = is->devs[rank];
+    void *x = NULL;
+    int rc = dev->ops->alloc(dev, sizeof(float), &x, err);
+    if (rc == 0)
+        rc = dev->ops->zero(dev, x, sizeof(float), NULL);
+    for (int i = 0; i < is->n_circles && rc == 0; i++) {
+        const int to = is->circles[i].to;
+        struct comm *c = comm_in(is, &is->circles[i], rank);
+        const struct comm_piece one = {x, to == NOBODY ? 1 : sizeof(float)};
+        if (!c)
+            continue;
+        rc = to == NOBODY    ? c->ops->all_reduce(c, &one, 1, COMM_F32, NULL)
+             : c->rank == to ? c->ops->recv(c, &one, 1, 1 - to, NULL)
+                             : c->ops->send(c, &one, 1, to, NULL);
+        if (rc == 0)
+            rc = c->ops->wait(c, NULL, err);
+    }
+    dev->ops->free(dev, x);
+    return rc;
+}
+
+static int run_all(struct island *is, island_job *job, void *arg, struct err *err)
+{
     pthread_mutex_lock(&is->lock);
     is->job = job;
     is->arg = arg;
@@ -266,6 +300,18 @@ int island_run(struct island *is, island_job *job, void *arg, struct err *err)
         pthread_cond_wait(&is->end, &is->lock);
     pthread_mutex_unlock(&is->lock);
     return verdict(is, err);
+}
+
+int island_run(struct island *is, island_job *job, void *arg, struct err *err)
+{
+    if (is->n == 1)
+        return job(arg, 0, err);
+    int rc = renew_comms(is, err);
+    if (rc == 0 && !is->greeted) {
+        rc = run_all(is, greet, is, err);
+        is->greeted = rc == 0;
+    }
+    return rc < 0 ? rc : run_all(is, job, arg, err);
 }
 
 int island_meet(struct island *is)
@@ -314,8 +360,8 @@ static int split(char *names, const char *all, char *ret[ISLAND_MAX], int *ret_n
                            all);
         if (!*at || (several && strcmp(at, "auto") == 0))
             return err_set(err, -EINVAL,
-                           "device \"%s\": between the commas go cpu or cuda:N, as in "
-                           "cuda:0,cuda:1 or cpu,cpu",
+                           "device \"%s\": between the commas go cpu, cpu:N or cuda:N, as in "
+                           "cuda:0,cuda:1, cpu,cpu or cpu:3,cpu:1",
                            all);
         ret[(*ret_n)++] = at;
     }

@@ -401,7 +401,8 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
     struct weights *w = trainer_net(tr)->weights;
     int rc = reducer_init(&p->reducer, t->is, rank, w, ISLAND_BUCKET_BYTES, err);
     if (rc == 0 && t->stages > 1)
-        rc = courier_init(&p->courier, t->is, rank, rank - device_of(t, rank), w, err);
+        rc = courier_init(&p->courier, t->is, rank, rank - device_of(t, rank), trainer_net(tr),
+                          &t->plan, err);
     const struct train_peers peers = {
         .batch = (unsigned)t->opt.batch,
         .watch = {reducer_ready, &p->reducer},

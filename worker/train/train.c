@@ -327,11 +327,11 @@ static int forward(struct trainer *t, int chain, int micro, bool estimates, stru
     const bool early = estimates ? again : t->plan.estimate && micro == 0;
     int rc = 0;
     if (early && t->plan.cuts[0].n > 1)
-        rc = t->peers.sent(t->peers.arg, chain);
+        rc = t->peers.sent(t->peers.arg, chain, -1);
     if (rc == 0 && c->part.from > 0)
         rc = t->peers.arrive(t->peers.arg, chain, PIPE_STATES, micro);
     if (rc == 0 && t->plan.cuts[0].n > 1 && again && !early)
-        rc = t->peers.sent(t->peers.arg, chain);
+        rc = t->peers.sent(t->peers.arg, chain, micro);
     rc = crossing_failed(t, rc, err);
     if (rc == 0)
         rc = note_ready(t, err);

@@ -77,8 +77,8 @@ struct train_peers {
     /* SEND and RECV of velocities, from the last stage to the first, queued; what follows on the
      * trainer's stream sees those that were received. */
     int (*feed)(void *arg, const struct pipe_instr *in, const struct net_piece *piece);
-    /* Before a micro-batch takes a slot again: what was sent from there has gone. */
-    int (*sent)(void *arg, int chain);
+    /* Before a micro-batch takes a slot again: what was sent from there has gone; -1: from all. */
+    int (*sent)(void *arg, int chain, int micro);
     /* x (n) of a type (device) becomes the sum over the devices of the copy; of each value one or
      * two of them have something, the others 0. */
     int (*gather)(void *arg, void *x, int64_t n, enum comm_type type);

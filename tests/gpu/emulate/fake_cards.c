@@ -22,9 +22,9 @@ int fake_cards(void)
     return COMM_RANKS_MAX;
 }
 
-static atomic_int *count_of(struct stream *s)
+static atomic_int *count_of(struct device *dev, struct stream *s)
 {
-    return (atomic_int *)(void *)s->handle;
+    return (atomic_int *)(void *)(s ? s : &cuda_state(dev)->main)->handle;
 }
 
 static int alloc(struct device *dev, size_t bytes, void **ret, struct err *err)
@@ -40,7 +40,7 @@ static void release(struct device *dev, void *p)
 
 static int sync_stream(struct device *dev, struct stream *s, struct err *err)
 {
-    while (atomic_load(count_of(s)) > 0)
+    while (atomic_load(count_of(dev, s)) > 0)
         sched_yield();
     return last == cudaSuccess ? 0 : -ERR_DEVICE;
 }
@@ -50,6 +50,13 @@ static int copy(struct device *dev, void *dst, const void *src, size_t bytes, en
 {
     sync_stream(dev, s, NULL);
     memcpy(dst, src, bytes);
+    return 0;
+}
+
+static int zero(struct device *dev, void *dst, size_t bytes, struct stream *s)
+{
+    sync_stream(dev, s, NULL);
+    memset(dst, 0, bytes);
     return 0;
 }
 
@@ -92,6 +99,7 @@ int fake_card_open(const char *name, int threads, struct device **ret, struct er
         .alloc = alloc,
         .free = release,
         .copy = copy,
+        .zero = zero,
         .sync = sync_stream,
         .stream_new = stream_new,
         .stream_free = stream_free,
@@ -99,6 +107,7 @@ int fake_card_open(const char *name, int threads, struct device **ret, struct er
     struct device *dev = calloc(1, sizeof *dev);
     struct cuda_state *st = calloc(1, sizeof *st);
     st->index = next++;
+    st->main.handle = calloc(1, sizeof(atomic_int));
     dev->ops = &ops;
     dev->impl = st;
     snprintf(dev->name, sizeof dev->name, "cuda:%d", st->index);
@@ -108,6 +117,7 @@ int fake_card_open(const char *name, int threads, struct device **ret, struct er
 
 void fake_card_close(struct device *dev)
 {
+    free(cuda_state(dev)->main.handle);
     free(dev->impl);
     free(dev);
 }

@@ -1,6 +1,8 @@
 /* libnccl.so.2 as kernels/cuda/comm_nccl.c knows it, over host memory: the calls of a
  * nonblocking communicator return at once, a thread per communicator does them in order,
  * together with the other ranks, and an abort ends what waits for a rank that will not come.
+ * Two ranks connect in the first send and recv between them: until both have made it, the calls of
+ * the one that has are on their way.
  *
  * A stream (fake_cards.c) is a count of what is queued on it. */
 #include <pthread.h>
@@ -13,6 +15,7 @@
 enum { OK = 0, INVALID = 4, IN_PROGRESS = 7, F32 = 7, F64 = 8, RANKS = 16, QUEUE = 64, SLOW = 3 };
 
 enum { SUM = -1, SEND = -2, RECV = -3 }; /* instead of a root */
+enum { SENDER = 1, RECEIVER = 2 };
 
 struct op {
     void *x;
@@ -29,6 +32,7 @@ struct world {
     bool over;
     struct op *ops[RANKS];
     struct op *sent[RANKS][RANKS]; /* from, to: waits to be taken */
+    unsigned asked[RANKS][RANKS];  /* from, to: bits of who has asked for the connection */
 };
 
 struct ncclComm {
@@ -217,10 +221,20 @@ int ncclCommAbort(struct ncclComm *c)
     return OK;
 }
 
+/* With the lock. */
+static bool connects(const struct ncclComm *c)
+{
+    const struct world *w = c->world;
+    bool any = false;
+    for (int r = 0; r < w->ranks && !w->over; r++)
+        any |= w->asked[c->rank][r] == SENDER || w->asked[r][c->rank] == RECEIVER;
+    return any;
+}
+
 int ncclCommGetAsyncError(struct ncclComm *c, int *ret)
 {
     pthread_mutex_lock(&c->world->lock);
-    bool all = c->world->started == c->world->ranks;
+    bool all = c->world->started == c->world->ranks && !connects(c);
     *ret = c->wrong ? INVALID : !all || c->slow-- > 0 ? IN_PROGRESS : OK;
     pthread_mutex_unlock(&c->world->lock);
     return OK;
@@ -236,6 +250,10 @@ static int queue(struct ncclComm *c, struct op op)
     pthread_mutex_lock(&c->world->lock);
     c->queue[c->tail++ % QUEUE] = op;
     c->slow = SLOW;
+    if (op.root == SEND)
+        c->world->asked[c->rank][op.peer] |= SENDER;
+    if (op.root == RECV)
+        c->world->asked[op.peer][c->rank] |= RECEIVER;
     atomic_fetch_add(op.stream, 1);
     pthread_cond_broadcast(&c->world->changed);
     pthread_mutex_unlock(&c->world->lock);

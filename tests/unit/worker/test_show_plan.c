@@ -113,12 +113,6 @@ static void test_keys(void **state)
     says(shown_with(f, "stages: 2", profile), "\ndata           not asked for\n");
     says(shown_with(f, "recompute: true", profile), "\nsplit          not asked for\n");
     says(shown_with(f, "pipeline: bidirectional", cascade), "\njoined         not asked for\n");
-    char *cards = str_dup(cascade), *at = strstr(cards, "\"card\"");
-    memcpy(at, "\"cuda\"", strlen("\"cuda\""));
-    char *text = shown_with(f, "pipeline: bidirectional", cards);
-    assert_non_null(strstr(text, "\njoined              2      1      4         54         54"));
-    says(text, "\nbidirectional  cards run two chains one behind the other\n");
-    mem_free(cards);
 }
 
 /* A frozen network that has room beside the last stage alone. */
