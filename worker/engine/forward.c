@@ -3,6 +3,7 @@
 #include "worker/engine/encoders.h"
 #include "worker/engine/engine.h"
 #include "common/base/log.h"
+#include "worker/engine/replica.h"
 #include "worker/net/net_parts.h"
 #include "worker/order/task_model.h"
 #include "worker/train/island.h"
@@ -15,9 +16,10 @@ static int make(struct engine *e, const struct model *m, const struct net_encode
 {
     const int n = island_size(e->island);
     struct plan_room room;
-    plan_room(&e->dev, 1, &room);
     opt->encoders = encoders;
     const uint64_t need = net_bytes(m, opt, net_dtype(e->dev, opt->precision));
+    replicas_yield(e->replicas, need);
+    plan_room(&e->dev, 1, &room);
     if (n == 1 || need <= plan_room_bytes(&room) || !net_has_parts(m, opt) ||
         m->spec.self_condition || model_has_upscaler(&m->spec))
         return net_new(e->dev, m, opt, ret, err);

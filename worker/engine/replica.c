@@ -149,6 +149,13 @@ static struct replica *make_room(struct replicas *rs, uint64_t bytes, uint64_t n
     }
 }
 
+void replicas_yield(struct replicas *rs, uint64_t need)
+{
+    struct replica *oldest;
+    while ((oldest = longest_unused(rs)) && !fits(rs, 0, need))
+        replica_release(oldest);
+}
+
 /* ---- making ---- */
 
 static void options_of(const struct replicas *rs, const struct work *w,
@@ -350,10 +357,9 @@ static int plan_phase(const struct replicas *rs, const struct model *m, struct t
     return 0;
 }
 
-/* The fastest plan by what blocks cost here: data parallelism, or a pipeline of an order that the
- * job allows. */
-static int fastest(const struct costs *costs, const struct train_options *opt, bool pipeline,
-                   struct planner_candidate *ret, struct err *err)
+/* What the job asks of a plan, but for the numbers of micro-batches. */
+static struct planner_options planner_asked(const struct costs *costs,
+                                            const struct train_options *opt, bool pipeline)
 {
     /* Copies of so many stages as are asked for have one order of sums, whatever was measured. */
     const bool repeats = opt->stages > 0 && costs->n_devices % opt->stages == 0;
@@ -364,16 +370,24 @@ static int fastest(const struct costs *costs, const struct train_options *opt, b
         [JOB_PIPELINE_SPLIT] = PLANNER_BIT(PIPE_SPLIT),
         [JOB_PIPELINE_BIDIRECTIONAL] = PLANNER_BIT(PIPE_BIDIRECTIONAL)};
     const unsigned split = opt->recompute ? PLANNER_BIT(PIPE_SPLIT) : 0;
-    struct planner_options o = {.samples = opt->batch,
-                                .stages = pipeline ? opt->stages : 0,
-                                .width = repeats ? 1 : 0,
-                                .orders = pipeline ? orders[opt->pipeline] & ~split
-                                                   : PLANNER_BIT(PIPE_DATA),
-                                .shard = opt->shard != JOB_SHARD_NONE,
-                                .fill = true,
-                                .scratch = FILL_UNDERWAY,
-                                .group = FILL_GROUP,
-                                .estimate = opt->self_condition};
+    return (struct planner_options){.samples = opt->batch,
+                                    .stages = pipeline ? opt->stages : 0,
+                                    .width = repeats ? 1 : 0,
+                                    .orders = pipeline ? orders[opt->pipeline] & ~split
+                                                       : PLANNER_BIT(PIPE_DATA),
+                                    .shard = opt->shard != JOB_SHARD_NONE,
+                                    .fill = true,
+                                    .scratch = FILL_UNDERWAY,
+                                    .group = FILL_GROUP,
+                                    .estimate = opt->self_condition};
+}
+
+/* The fastest plan by what blocks cost here: data parallelism, or a pipeline of an order that the
+ * job allows. */
+static int fastest(const struct costs *costs, const struct train_options *opt, bool pipeline,
+                   struct planner_candidate *ret, struct err *err)
+{
+    struct planner_options o = planner_asked(costs, opt, pipeline);
     struct planner_result found;
     const bool any = opt->accumulate_auto && pipeline;
     if (!any)
@@ -389,6 +403,27 @@ static int fastest(const struct costs *costs, const struct train_options *opt, b
     planner_release(&found);
     ret->plan.shard |= opt->shard == JOB_SHARD_OPTIMIZER && pipe_shares(&ret->plan);
     return 0;
+}
+
+static void take_figures(struct phase_plan *plan, const struct planner_candidate *c)
+{
+    plan->seconds = c->seconds;
+    plan->least = c->least;
+    plan->idle_before = c->idle_before;
+    plan->idle = c->idle;
+    plan->inside = c->inside;
+}
+
+/* Memory may have put the frozen networks elsewhere than the planner had: what that costs. */
+static int predict_again(const struct train_options *opt, struct planner_candidate *pipe,
+                         struct phase_plan *plan, struct err *err)
+{
+    const struct planner_options o = planner_asked(plan->costs, opt, true);
+    int rc = 0;
+    if (memcmp(plan->pipe.bare, pipe->plan.bare, sizeof pipe->plan.bare) != 0)
+        rc = planner_time(plan->costs, &o, &plan->pipe, pipe, err);
+    take_figures(plan, pipe);
+    return rc;
 }
 
 static void say_predicted(const struct planner_candidate *pipe,
@@ -514,15 +549,11 @@ static int plan_by_profile(struct replicas *rs, const struct work *w, const stru
     struct phase_plan other = {0};
     rc = fastest(costs, opt, true, &pipe, &err);
     if (rc == 0) {
-        other = (struct phase_plan){.pipe = pipe.plan,
-                                    .accumulate = pipe.plan.cuts[0].micros,
-                                    .seconds = pipe.seconds,
-                                    .least = pipe.least,
-                                    .idle_before = pipe.idle_before,
-                                    .idle = pipe.idle,
-                                    .inside = pipe.inside,
-                                    .costs = costs};
+        other = (struct phase_plan){
+            .pipe = pipe.plan, .accumulate = pipe.plan.cuts[0].micros, .costs = costs};
         rc = plan_parts(rs, m, opt, &other, &err);
+        if (rc == 0)
+            rc = predict_again(opt, &pipe, &other, &err);
         say_predicted(&pipe, &data, costs->n_frozen > 0);
     }
     double beaten = data.seconds;

@@ -57,6 +57,10 @@ struct replica_cursor {
 struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_bytes);
 void replicas_free(struct replicas *rs); /* accepts NULL */
 
+/* Lets go of what is kept between phases, the longest unused first, until other work has room for
+ * `need` bytes on the first device, or nothing is left. */
+void replicas_yield(struct replicas *rs, uint64_t need);
+
 /* The replica of a TRAIN task, made if need be (with the encoders, or NULL), standing at the task's
  * first step; its weights are undefined unless they are its own.  With *ret_resumed it stands in
  * the middle of this very phase, weights and all, and *cursor says where. */

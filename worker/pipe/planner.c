@@ -666,6 +666,38 @@ int planner_search(const struct costs *p, const struct planner_options *opt,
     return rc;
 }
 
+int planner_time(const struct costs *p, const struct planner_options *opt,
+                 const struct pipe_plan *plan, struct planner_candidate *ret, struct err *err)
+{
+    struct planner *s = mem_try_zero(sizeof *s);
+    struct planner_result *r = mem_try_zero(sizeof *r);
+    struct planner_options own = *opt;
+    struct timed t = {.plan = *plan};
+    int rc = s && r ? 0 : err_set(err, -ENOMEM, "no memory to time a plan");
+    own.orders = PLANNER_BIT(plan->order);
+    if (t.plan.order == PIPE_SPLIT && t.plan.variant == SCHEDULE_EARLY) { /* is made of 1F1B */
+        t.plan.order = PIPE_1F1B;
+        t.plan.variant = 0;
+    }
+    if (rc == 0) {
+        *s = (struct planner){.p = p, .opt = &own, .err = err};
+        s->best[t.plan.order].items[0] = t;
+        s->best[t.plan.order].n = 1;
+        rc = fill_all(s, r);
+    }
+    if (rc == 0 && !r->of[plan->order].possible)
+        rc = err_set(err, -ENOMEM, "%s", r->of[plan->order].why);
+    if (rc == 0) {
+        *ret = r->of[plan->order];
+        ret->schedule = (struct pipe_schedule){0};
+    }
+    if (r)
+        planner_release(r);
+    mem_free(s);
+    mem_free(r);
+    return rc;
+}
+
 void planner_release(struct planner_result *r)
 {
     for (int o = 0; o < PIPE_ORDERS; o++)

@@ -70,4 +70,10 @@ int planner_search(const struct costs *p, const struct planner_options *opt,
                    struct planner_result *ret, struct err *err);
 void planner_release(struct planner_result *r);
 
+/* The figures of one plan, such as one whose frozen networks lie elsewhere than the planner had put
+ * them (pipe_plan.bare); of `opt` what is asked of frozen work and estimates counts.  The plan is
+ * as given, the schedule left out.  -ENOMEM. */
+int planner_time(const struct costs *p, const struct planner_options *opt,
+                 const struct pipe_plan *plan, struct planner_candidate *ret, struct err *err);
+
 #endif

@@ -236,6 +236,12 @@ static void kept_replicas_go(void **state)
     assert_non_null(replica_peek(r.rs, &r.work));
     says = 0; /* others took it all: what is here goes on */
     assert_int_equal(parts(&r, 1), 1);
+    says = one + 64 * MIB;
+    replicas_yield(r.rs, 32 * MIB); /* an evaluation has room beside it */
+    assert_non_null(replica_peek(r.rs, &r.work));
+    replicas_yield(r.rs, 64 * MIB);
+    assert_null(replica_peek(r.rs, &r.work));
+    replicas_yield(r.rs, PLENTY);
     end(&r);
 }
 

@@ -215,6 +215,42 @@ static void test_copies(void **state)
     costs_release(&p);
 }
 
+/* Of a plan by itself the figures are those that the search gave it. */
+static void same_by_itself(const struct costs *p, const struct planner_options *opt,
+                           const struct planner_candidate *c)
+{
+    struct planner_candidate again;
+    OK(planner_time(p, opt, &c->plan, &again, err));
+    assert_true(again.seconds == c->seconds && again.least == c->least && again.plain == c->plain);
+    assert_true(again.idle == c->idle && again.idle_before == c->idle_before);
+    assert_true(again.inside == c->inside);
+}
+
+/* A device that has none of the frozen networks leaves its bubbles empty. */
+static void test_bare(void **state)
+{
+    struct costs p = pipes_profile(1, 8, 4, 8);
+    struct planner_options opt = options(32, 4);
+    struct planner_result r;
+    struct planner_candidate bare;
+    (void)state;
+    opt.orders = PLANNER_BIT(PIPE_1F1B);
+    opt.stages = 4;
+    pipes_frozen(&p, 8);
+    OK(planner_search(&p, &opt, &r, err));
+    struct planner_candidate *c = &r.of[PIPE_1F1B];
+    same_by_itself(&p, &opt, c);
+    for (int d = 0; d < 3; d++)
+        c->plan.bare[d] = true;
+    OK(planner_time(&p, &opt, &c->plan, &bare, err));
+    assert_true(bare.plain == c->plain && bare.inside < c->inside && bare.seconds > c->seconds);
+    c->plan.bare[3] = true;
+    struct err err = {0};
+    assert_int_equal(planner_time(&p, &opt, &c->plan, &bare, &err), -ENOMEM);
+    planner_release(&r);
+    costs_release(&p);
+}
+
 /* Random islands, one chain or two, with frozen layers and memory that decides: whatever is found
  * passes the checker (the planner asks it), keeps to the devices' memory, and is as fast as it
  * says. */
@@ -251,6 +287,8 @@ static void test_random(void **state)
             found[o]++;
             assert_true(c->seconds >= c->plain * (1 - 1e-9) && c->idle >= 0 && c->idle < 1);
             assert_true(c->seconds >= got.of[got.chosen].seconds / (1 + PLANNER_SAME) - 1e-9);
+            if (i % 10 == 0)
+                same_by_itself(&p, &opt, c);
             if (p.n_chains == 1 && c->plan.copies == 1 && o == PIPE_DATA)
                 assert_true(c->plain <= c->bound + 1);
         }
@@ -270,7 +308,7 @@ int main(void)
         cmocka_unit_test(test_links),    cmocka_unit_test(test_memory),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_frozen),
         cmocka_unit_test(test_cascade),  cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_bare),     cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
