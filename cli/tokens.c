@@ -5,7 +5,8 @@
 #include "common/net/token.h"
 
 static const char *role, *name;
-static uint64_t life_ms, uses, workers;
+static uint64_t life_ms, uses, workers, jobs;
+static double budget;
 
 static void put_limit(struct table *t, const json_t *token, const char *used, const char *max)
 {
@@ -70,6 +71,9 @@ static int make(struct cli *cli, struct err *err)
     put_count(order, "life_s", (life_ms + 999) / 1000);
     put_count(order, "uses", uses);
     put_count(order, "workers", workers);
+    put_count(order, "jobs", jobs);
+    if (budget > 0)
+        json_object_set_new(order, "budget", json_real(budget));
     int rc = cli_call(cli, "POST", order, &answer, err, "/v1/tokens");
     json_decref(order);
     if (rc == 0 && cli->json)
@@ -84,10 +88,10 @@ static int run_tokens(struct cli *cli, const struct args *args, struct err *err)
 {
     if (role)
         return make(cli, err);
-    if (name || life_ms || uses || workers)
+    if (name || life_ms || uses || workers || jobs || budget > 0)
         return err_set(err, -EINVAL,
-                       "--name, --expires, --uses and --workers are of a new token: give --new "
-                       "worker, operator or viewer");
+                       "--name, --expires, --uses, --workers, --jobs and --budget are of a new "
+                       "token: give --new worker, operator or viewer");
     return list(cli, err);
 }
 
@@ -102,6 +106,12 @@ static const struct args_flag tokens_flags[] = {
      .min = 1, .max = UINT32_MAX},
     {"workers", 0, ARGS_U64, &workers, "N",
      "how many of its workers may be here at once (default: any)", .min = 1, .max = UINT32_MAX},
+    {"jobs", 0, ARGS_U64, &jobs, "N",
+     "an operator's: how many jobs that are submitted with it may go on at once (default: any)",
+     .min = 1, .max = UINT32_MAX},
+    {"budget", 0, ARGS_DOUBLE, &budget, "DOLLARS",
+     "an operator's: what all its jobs together may cost, then they wait (default: any)",
+     .min = 0.01, .max = 1e9},
     {0},
 };
 

@@ -18,6 +18,8 @@
 
 enum { EXIT_OK = 0, EXIT_FAULT = 1, EXIT_CONFIG = 2, EXIT_BUSY = 3 };
 
+#define PRICE_MAX 1e6
+
 struct settings {
     char *listen, *host, *log;
     uint64_t rpc_port, http_port, heartbeat_ms, lease_ms, blob_quota;
@@ -26,6 +28,7 @@ struct settings {
     char *store, *store_endpoint, *store_workers;
     bool store_plain, store_virtual_host;
     uint64_t store_cache;
+    double egress_price, request_price;
 };
 
 static const struct conf_key keys[] = {
@@ -52,6 +55,10 @@ static const struct conf_key keys[] = {
          .doc = "the bucket is part of the endpoint's name"),
     CONF(struct settings, store_cache, BYTES, .def = "20GB", .min = 1e6, .max = 1e18,
          .doc = "disk for blobs of the store that are in use or were used last"),
+    CONF(struct settings, egress_price, DOUBLE, .def = "0", .max = PRICE_MAX,
+         .doc = "dollars a GB that workers download, for `skerry cost`"),
+    CONF(struct settings, request_price, DOUBLE, .def = "0", .max = PRICE_MAX,
+         .doc = "dollars a million requests to the store, for `skerry cost`"),
     CONF(struct settings, outer_threads, INT, .def = "2", .min = 1, .max = 64,
          .doc = "outer steps that run at once"),
     CONF(struct settings, log, STR, .def = "info", .doc = "debug, info, warn or error"),
@@ -69,65 +76,77 @@ struct flags {
     bool store_plain, store_virtual_host, has_store_plain, has_store_host, has_store_cache;
     const char *backup, *restore, *from;
     uint64_t keep, audit, store_cache;
+    double egress_price, request_price;
+    bool has_egress, has_request;
 };
 
-static int parse_flags(int argc, char **argv, struct flags *f, struct err *err, int *ret_status)
+/* Filled by the table below. */
+static struct flags given;
+
+static const struct args_flag flag_table[] = {
+    {"data-dir", 'd', ARGS_STR, &given.data_dir, "DIR", "where state, keys and blobs live",
+     .required = true},
+    {"config", 'c', ARGS_STR, &given.config, "FILE",
+     "YAML file with the same keys (rpc_port: 7710); flags win"},
+    {"listen", 0, ARGS_STR, &given.listen, "ADDR", "address to listen on [0.0.0.0]"},
+    {"host", 0, ARGS_STR, &given.host, "NAME",
+     "name or address that workers and people reach this machine by [its host name]"},
+    {"rpc-port", 0, ARGS_U64, &given.rpc_port, "N", "port for workers, 0: any free [7710]",
+     .max = 65535, .given = &given.has_rpc},
+    {"http-port", 0, ARGS_U64, &given.http_port, "N",
+     "port for people and blobs, 0: any free [7711]", .max = 65535, .given = &given.has_http},
+    {"plain-http", 0, ARGS_BOOL, &given.plain_http, NULL,
+     "HTTP without TLS; only with --listen on a loopback address", .given = &given.has_plain},
+    {"heartbeat", 0, ARGS_DURATION_MS, &given.heartbeat_ms, "TIME", "how often workers report [2s]",
+     .min = 100, .max = 60000, .given = &given.has_heartbeat},
+    {"lease", 0, ARGS_DURATION_MS, &given.lease_ms, "TIME", "silence that loses a lease [8s]",
+     .min = 500, .max = 600000, .given = &given.has_lease},
+    {"blob-quota", 0, ARGS_BYTES, &given.blob_quota, "BYTES", "limit on blobs, 0: the disk [0]",
+     .given = &given.has_quota},
+    {"store", 0, ARGS_STR, &given.store, "URL",
+     "keep blobs in an object store, s3://BUCKET/PREFIX [in the data dir]"},
+    {"store-endpoint", 0, ARGS_STR, &given.store_endpoint, "URL",
+     "https://HOST of the store [AWS_ENDPOINT_URL, or Amazon's of AWS_REGION]"},
+    {"store-workers", 0, ARGS_STR, &given.store_workers, "yes|no",
+     "workers go to the store themselves [yes, unless its endpoint is this machine]"},
+    {"store-plain", 0, ARGS_BOOL, &given.store_plain, NULL, "the store's endpoint may be http://",
+     .given = &given.has_store_plain},
+    {"store-virtual-host", 0, ARGS_BOOL, &given.store_virtual_host, NULL,
+     "the bucket is part of the endpoint's name, as at Amazon", .given = &given.has_store_host},
+    {"store-cache", 0, ARGS_BYTES, &given.store_cache, "BYTES",
+     "disk for the store's blobs that are in use or were used last [20GB]", .min = 1e6, .max = 1e18,
+     .given = &given.has_store_cache},
+    {"egress-price", 0, ARGS_DOUBLE, &given.egress_price, "DOLLARS",
+     "what a GB costs that workers download, for `skerry cost` [0]", .max = PRICE_MAX,
+     .given = &given.has_egress},
+    {"request-price", 0, ARGS_DOUBLE, &given.request_price, "DOLLARS",
+     "what a million requests to the store cost [0]", .max = PRICE_MAX,
+     .given = &given.has_request},
+    {"outer-threads", 0, ARGS_INT, &given.outer_threads, "N", "outer steps at once [2]", .min = 1,
+     .max = 64, .given = &given.has_threads},
+    {"log", 0, ARGS_STR, &given.log, "LEVEL", "debug, info, warn or error [info]"},
+    {"die-with-parent", 0, ARGS_BOOL, &given.die_with_parent, NULL, "stop when the parent ends"},
+    {"backup", 0, ARGS_STR, &given.backup, "FOLDER",
+     "back the data dir up to a folder and leave, also while a coordinator runs on it"},
+    {"keep", 0, ARGS_U64, &given.keep, "N", "with --backup: how many backups stay, 0: all [0]",
+     .max = 60000, .given = &given.has_keep},
+    {"restore", 0, ARGS_STR, &given.restore, "FOLDER",
+     "make the data dir from the newest backup of a folder and leave"},
+    {"from", 0, ARGS_STR, &given.from, "NAME", "with --restore: this backup instead"},
+    {"audit", 0, ARGS_U64, &given.audit, "JOB",
+     "look a job's versions over, also while a coordinator runs", .min = 1, .max = 9e15},
+    {0},
+};
+
+static int parse_flags(int argc, char **argv, struct err *err, int *ret_status)
 {
-    const struct args_flag table[] = {
-        {"data-dir", 'd', ARGS_STR, &f->data_dir, "DIR", "where state, keys and blobs live",
-         .required = true},
-        {"config", 'c', ARGS_STR, &f->config, "FILE",
-         "YAML file with the same keys (rpc_port: 7710); flags win"},
-        {"listen", 0, ARGS_STR, &f->listen, "ADDR", "address to listen on [0.0.0.0]"},
-        {"host", 0, ARGS_STR, &f->host, "NAME",
-         "name or address that workers and people reach this machine by [its host name]"},
-        {"rpc-port", 0, ARGS_U64, &f->rpc_port, "N", "port for workers, 0: any free [7710]",
-         .max = 65535, .given = &f->has_rpc},
-        {"http-port", 0, ARGS_U64, &f->http_port, "N",
-         "port for people and blobs, 0: any free [7711]", .max = 65535, .given = &f->has_http},
-        {"plain-http", 0, ARGS_BOOL, &f->plain_http, NULL,
-         "HTTP without TLS; only with --listen on a loopback address", .given = &f->has_plain},
-        {"heartbeat", 0, ARGS_DURATION_MS, &f->heartbeat_ms, "TIME",
-         "how often workers report [2s]", .min = 100, .max = 60000, .given = &f->has_heartbeat},
-        {"lease", 0, ARGS_DURATION_MS, &f->lease_ms, "TIME", "silence that loses a lease [8s]",
-         .min = 500, .max = 600000, .given = &f->has_lease},
-        {"blob-quota", 0, ARGS_BYTES, &f->blob_quota, "BYTES", "limit on blobs, 0: the disk [0]",
-         .given = &f->has_quota},
-        {"store", 0, ARGS_STR, &f->store, "URL",
-         "keep blobs in an object store, s3://BUCKET/PREFIX [in the data dir]"},
-        {"store-endpoint", 0, ARGS_STR, &f->store_endpoint, "URL",
-         "https://HOST of the store [AWS_ENDPOINT_URL, or Amazon's of AWS_REGION]"},
-        {"store-workers", 0, ARGS_STR, &f->store_workers, "yes|no",
-         "workers go to the store themselves [yes, unless its endpoint is this machine]"},
-        {"store-plain", 0, ARGS_BOOL, &f->store_plain, NULL, "the store's endpoint may be http://",
-         .given = &f->has_store_plain},
-        {"store-virtual-host", 0, ARGS_BOOL, &f->store_virtual_host, NULL,
-         "the bucket is part of the endpoint's name, as at Amazon", .given = &f->has_store_host},
-        {"store-cache", 0, ARGS_BYTES, &f->store_cache, "BYTES",
-         "disk for the store's blobs that are in use or were used last [20GB]", .min = 1e6,
-         .max = 1e18, .given = &f->has_store_cache},
-        {"outer-threads", 0, ARGS_INT, &f->outer_threads, "N", "outer steps at once [2]", .min = 1,
-         .max = 64, .given = &f->has_threads},
-        {"log", 0, ARGS_STR, &f->log, "LEVEL", "debug, info, warn or error [info]"},
-        {"die-with-parent", 0, ARGS_BOOL, &f->die_with_parent, NULL, "stop when the parent ends"},
-        {"backup", 0, ARGS_STR, &f->backup, "FOLDER",
-         "back the data dir up to a folder and leave, also while a coordinator runs on it"},
-        {"keep", 0, ARGS_U64, &f->keep, "N", "with --backup: how many backups stay, 0: all [0]",
-         .max = 60000, .given = &f->has_keep},
-        {"restore", 0, ARGS_STR, &f->restore, "FOLDER",
-         "make the data dir from the newest backup of a folder and leave"},
-        {"from", 0, ARGS_STR, &f->from, "NAME", "with --restore: this backup instead"},
-        {"audit", 0, ARGS_U64, &f->audit, "JOB",
-         "look a job's versions over, also while a coordinator runs", .min = 1, .max = 9e15},
-        {0},
-    };
     struct args args = {
         .program = "coordinatord",
         .usage = "--data-dir DIR [--config FILE] [--host NAME]",
         .about = "Decides what the workers of a Skerry cluster do, and keeps their results.",
         .after = "Exit status: 0 stopped by a signal, 1 fault, 2 wrong flags or configuration,\n"
                  "3 the data dir or a port is in use.",
-        .flags = table,
+        .flags = flag_table,
     };
     int rc = args_parse(&args, argc, argv, err);
     if (rc != 0)
@@ -191,6 +210,8 @@ static void apply_flags(struct settings *s, const struct flags *f)
     s->heartbeat_ms = f->has_heartbeat ? f->heartbeat_ms : s->heartbeat_ms;
     s->lease_ms = f->has_lease ? f->lease_ms : s->lease_ms;
     s->blob_quota = f->has_quota ? f->blob_quota : s->blob_quota;
+    s->egress_price = f->has_egress ? f->egress_price : s->egress_price;
+    s->request_price = f->has_request ? f->request_price : s->request_price;
     s->outer_threads = f->has_threads ? f->outer_threads : s->outer_threads;
 }
 
@@ -271,6 +292,8 @@ static int serve(const struct flags *f, const struct settings *s, struct err *er
         .store_virtual_host = s->store_virtual_host,
         .store_cache_bytes = s->store_cache,
         .outer_threads = (unsigned)s->outer_threads,
+        .egress_price = s->egress_price,
+        .request_price = s->request_price,
     };
     rc = loop_on_signals(loop, on_signal, loop, err);
     if (rc == 0)
@@ -361,20 +384,19 @@ static void allow_many_files(void)
 
 int main(int argc, char **argv)
 {
-    struct flags f = {0};
     struct settings s = {0};
     struct err err = {0};
     int status = 0;
-    if (parse_flags(argc, argv, &f, &err, &status) != 0)
+    if (parse_flags(argc, argv, &err, &status) != 0)
         return status;
     /* Few threads share few arenas: the coordinator must stay small. */
     (void)mallopt(M_ARENA_MAX, 2);
     allow_many_files();
     (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails, as on a full disk */
     pid_t parent = getppid();
-    if (f.die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent))
+    if (given.die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent))
         return EXIT_FAULT;
-    int rc = run(&f, &s, &err);
+    int rc = run(&given, &s, &err);
     conf_release(keys, &s);
     if (rc < 0) {
         (void)fprintf(stderr, "coordinatord: %s\n", err.msg);

@@ -32,6 +32,7 @@
 #define THREADS_MAX 1024
 #define IMAGE_CACHE_BYTES (256u << 20)
 #define CACHE_MIN_BYTES (256u << 20)
+#define PRICE_MAX 1e6      /* as JoinRequest.price_per_hour */
 #define LEAVE_SEND_MS 8000 /* before others lose their patience with us and kill */
 
 enum exit_code { EXIT_LEFT = 0, EXIT_HERE = 1, EXIT_REFUSED = 3, EXIT_DEVICE = 4 };
@@ -46,6 +47,8 @@ struct options {
     const char *plan, *profile;
     const char *spot, *spot_at;
     uint64_t max_source;
+    const char *price;
+    double dollars; /* an hour */
     bool private_sources;
 };
 
@@ -72,6 +75,19 @@ struct daemon {
 
 /* ---- command line ---- */
 
+/* "0.9", "0.9/h", "$0.9/h" */
+static int price_parse(const char *text, double *ret)
+{
+    char *end;
+    errno = 0;
+    const double x = strtod(text + (text[0] == '$'), &end);
+    if (end == text || errno != 0 || (*end != '\0' && strcmp(end, "/h") != 0) || !(x > 0) ||
+        x > PRICE_MAX)
+        return -EINVAL;
+    *ret = x;
+    return 0;
+}
+
 static int check_options(struct options *o, struct err *err)
 {
     enum log_level level;
@@ -85,6 +101,9 @@ static int check_options(struct options *o, struct err *err)
                        o->log_level);
     if (o->bandwidth && rate_parse(o->bandwidth, &o->bytes_per_s, err) < 0)
         return err_wrap(err, "--max-bandwidth");
+    if (o->price && price_parse(o->price, &o->dollars) < 0)
+        return err_set(err, -EINVAL, "--price %s: expected dollars an hour, such as 0.9/h",
+                       o->price);
     if (o->models && !file_is_dir(o->models))
         return err_set(err, -EINVAL, "--models %s: expected a folder", o->models);
     log_set_level(level);
@@ -144,6 +163,8 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
          "make each training step take N times as long, for others on the machine or to "
          "try a swarm of unlike workers",
          .min = 1, .max = 1000},
+        {"price", 0, ARGS_STR, &o->price, "DOLLARS/h",
+         "what this machine costs, such as 0.9/h, for `skerry cost` and budgets"},
         {"name", 'n', ARGS_STR, &o->name, "NAME", "shown to people (default: the host's name)"},
         {"plan", 0, ARGS_STR, &o->plan, "JOB",
          "print how an island would train this job file, and leave: that of --device, measured "
@@ -359,6 +380,7 @@ static int open_agent(struct daemon *d, struct err *err)
                     .device = d->device,
                     .memory_bytes = d->memory_bytes,
                     .allows_trainers = d->opt.allow_trainers,
+                    .price = d->opt.dollars,
                     .threads = d->threads},
         .arg = d,
         .on_end = on_end,

@@ -76,6 +76,27 @@ static void print_wire(const json_t *job, FILE *out)
     fputc('\n', out);
 }
 
+const char *show_dollars(double x, char out[STR_HUMAN_MAX])
+{
+    (void)snprintf(out, STR_HUMAN_MAX, x > 0 && x < 0.095 ? "$%.2g" : "$%.2f", x);
+    return out;
+}
+
+/* Nothing where no worker has a price. */
+static void print_cost(const json_t *job, FILE *out)
+{
+    const json_t *cost = json_object_get(job, "cost");
+    char total[STR_HUMAN_MAX], waiting[STR_HUMAN_MAX], rest[STR_HUMAN_MAX];
+    if (!(real(cost, "total") > 0))
+        return;
+    fprintf(out, "  cost: %s so far", show_dollars(real(cost, "total"), total));
+    if (real(cost, "waiting") > 0)
+        fprintf(out, ", %s of it waiting", show_dollars(real(cost, "waiting"), waiting));
+    if (real(cost, "until_end") > 0)
+        fprintf(out, "; about %s more", show_dollars(real(cost, "until_end"), rest));
+    fputc('\n', out);
+}
+
 /* ---- paths --------------------------------------------------------------- */
 
 /* Who trains the path now, "isle-a 12/50, isle-b 9/50"; else what it waits for. */
@@ -278,6 +299,7 @@ void show_job(const json_t *job, FILE *out)
     print_numbers(job, out);
     print_data(job, out);
     print_wire(job, out);
+    print_cost(job, out);
     print_paths(job, out);
     print_partitions(job, out);
     print_figures(job, out);

@@ -16,4 +16,7 @@ void show_job(const json_t *job, FILE *out);
 /* A worker: its state, speed and bytes, what it reaches of its devices, and how they are. */
 void show_worker(const json_t *worker, FILE *out);
 
+/* An amount, for people: small ones keep two digits that count.  Returns out. */
+const char *show_dollars(double x, char out[STR_HUMAN_MAX]);
+
 #endif

@@ -11,6 +11,11 @@
 #include "common/job/conf.h"
 
 #define JOB_SPEC_MAX 32768 /* bytes of YAML; also the limit on the wire */
+#define JOB_PRIORITY_MIN (-100)
+#define JOB_PRIORITY_MAX 100
+#define JOB_SHARE_MIN 0.01
+#define JOB_SHARE_MAX 100
+#define JOB_BUDGET_MAX 1e9 /* dollars */
 #define JOB_CHANNELS 3     /* pixels scaled to [-1, 1] */
 
 enum job_model_type { JOB_MODEL_DIT, JOB_MODEL_LLAMA, JOB_MODEL_EXTERNAL };
@@ -250,6 +255,13 @@ struct job_eval {
 };
 
 /* A job file, read and checked. */
+/* What the job may have of the workers, and of money (docs/sharing.md). */
+struct job_swarm {
+    int priority;  /* among the jobs of a coordinator; the higher goes first */
+    double share;  /* of the workers, among jobs of its priority */
+    double budget; /* dollars; 0: any */
+};
+
 struct job_spec {
     bool taken; /* by a coordinator: it was not read from a file of now (job_parse_taken) */
     char *name;
@@ -267,6 +279,7 @@ struct job_spec {
     struct job_wire wire;
     struct job_sample sample;
     struct job_eval eval;
+    struct job_swarm swarm;
 };
 
 /* text need not be terminated; `file` names it in messages.  On failure *ret is

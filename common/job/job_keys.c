@@ -407,6 +407,20 @@ static const struct conf_key eval_keys[] = {
     CONF_END,
 };
 
+static const struct conf_key swarm_keys[] = {
+    CONF(struct job_swarm, priority, INT, .def = "0", .min = JOB_PRIORITY_MIN,
+         .max = JOB_PRIORITY_MAX,
+         .doc = "a worker works for the job with the highest priority that has something to do; "
+                "jobs take over from each other between phases"),
+    CONF(struct job_swarm, share, DOUBLE, .def = "1", .min = JOB_SHARE_MIN, .max = JOB_SHARE_MAX,
+         .doc = "the job's part of the workers beside other jobs of its priority: twice the share, "
+                "twice the workers"),
+    CONF(struct job_swarm, budget, DOUBLE, .def = "0", .min = 0, .max = JOB_BUDGET_MAX,
+         .doc = "dollars of workers' time (`workerd --price`) after which the job waits; 0: no "
+                "bound"),
+    CONF_END,
+};
+
 const struct conf_key job_spec_keys[] = {
     CONF(struct job_spec, name, STR, .required = true,
          .doc = "name of the job: 1 to 64 of A-Z a-z 0-9 . _ -"),
@@ -434,6 +448,8 @@ const struct conf_key job_spec_keys[] = {
          .doc = "How many bits travel: `f32` 32, `bf16` 16, `int8` 8, `e3m0` 4 per parameter."),
     CONF(struct job_spec, sample, SECTION, .sub = sample_keys, .doc = "Pictures on the way."),
     CONF(struct job_spec, eval, SECTION, .sub = eval_keys, .doc = "The held-out loss."),
+    CONF(struct job_spec, swarm, SECTION, .sub = swarm_keys,
+         .doc = "What the job may have of the swarm beside others (docs/sharing.md)."),
     CONF_END,
 };
 

@@ -13,9 +13,14 @@ uint64_t schedule_small_until(uint64_t now_ms, const struct schedule_task *t,
 }
 
 /* 0: may be taken now; else when, and *ret_why says what it waits for. */
-static uint64_t held_back(uint64_t now, uint64_t worker, const struct schedule_task *t,
+static uint64_t held_back(const struct schedule *s, uint64_t worker, const struct schedule_task *t,
                           const struct schedule_options *o, const char **ret_why)
 {
+    const uint64_t now = s->now_ms;
+    if (s->jobs[t->job].held != NULL) {
+        *ret_why = s->jobs[t->job].held;
+        return UINT64_MAX;
+    }
     if (t->not_before_ms > now) {
         *ret_why = "waits after a failure";
         return t->not_before_ms;
@@ -46,8 +51,27 @@ static uint64_t held_back(uint64_t now, uint64_t worker, const struct schedule_t
     return 0;
 }
 
-static bool before(uint64_t worker, const struct schedule_task *a, const struct schedule_task *b)
+/* Of tasks of two jobs: -1 the first, 1 the second, 0: their jobs do not matter. */
+static int by_job(const struct schedule *s, const struct schedule_task *a,
+                  const struct schedule_task *b)
 {
+    const struct schedule_job *x = &s->jobs[a->job], *y = &s->jobs[b->job];
+    if (x->priority != y->priority)
+        return x->priority > y->priority ? -1 : 1;
+    const unsigned ra = a->rank < SCHEDULE_RANK_SHARED ? a->rank : SCHEDULE_RANK_SHARED;
+    const unsigned rb = b->rank < SCHEDULE_RANK_SHARED ? b->rank : SCHEDULE_RANK_SHARED;
+    if (ra != rb)
+        return ra < rb ? -1 : 1;
+    const double fx = (x->leases + 1) / x->share, fy = (y->leases + 1) / y->share;
+    return fx < fy ? -1 : fx > fy ? 1 : 0;
+}
+
+static bool before(const struct schedule *s, uint64_t worker, const struct schedule_task *a,
+                   const struct schedule_task *b)
+{
+    const int jobs = a->job != b->job ? by_job(s, a, b) : 0;
+    if (jobs != 0)
+        return jobs < 0;
     if (a->rank != b->rank)
         return a->rank < b->rank;
     if (a->lag != b->lag)
@@ -58,8 +82,6 @@ static bool before(uint64_t worker, const struct schedule_task *a, const struct 
     /* A replica without an owner costs no worker its moments. */
     if ((a->owner == 0) != (b->owner == 0))
         return a->owner == 0;
-    if (a->job_leases != b->job_leases)
-        return a->job_leases < b->job_leases;
     return a->id < b->id;
 }
 
@@ -89,9 +111,8 @@ static uint64_t kept_until(uint64_t now, const struct schedule_task *t)
 static bool alike(const struct schedule_task *a, const struct schedule_task *b)
 {
     return a->job_id == b->job_id && a->kind == b->kind && a->rank == b->rank &&
-           a->network == b->network && a->lag == b->lag && a->job_leases == b->job_leases &&
-           a->needs_trainers == b->needs_trainers && a->needs_helper == b->needs_helper &&
-           (a->owner == 0) == (b->owner == 0);
+           a->network == b->network && a->lag == b->lag && a->needs_trainers == b->needs_trainers &&
+           a->needs_helper == b->needs_helper && (a->owner == 0) == (b->owner == 0);
 }
 
 /* Does it keep some worker from the task now? */
@@ -107,7 +128,7 @@ static void add(struct schedule *s, uint32_t at)
 {
     const struct schedule_task *t = &s->tasks[at];
     /* Of those that all workers wait for, the first to be ready stands for them. */
-    if (t->not_before_ms > s->now_ms) {
+    if (t->not_before_ms > s->now_ms && s->jobs[t->job].held == NULL) {
         if (s->later == NONE || t->not_before_ms < s->tasks[s->later].not_before_ms)
             s->later = at;
         return;
@@ -138,10 +159,12 @@ static int by_owner(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-void schedule_init(struct schedule *s, uint64_t now_ms, const struct schedule_task *tasks, size_t n)
+void schedule_init(struct schedule *s, uint64_t now_ms, struct schedule_job *jobs,
+                   const struct schedule_task *tasks, size_t n)
 {
     *s = (struct schedule){
         .now_ms = now_ms,
+        .jobs = jobs,
         .tasks = tasks,
         .n = n,
         .n_left = n,
@@ -172,6 +195,7 @@ void schedule_take(struct schedule *s, size_t index)
 {
     s->taken[index] = true;
     s->n_left--;
+    s->jobs[s->tasks[index].job].leases++;
 }
 
 /* ---- a worker's turn ------------------------------------------------------ */
@@ -190,9 +214,9 @@ static void consider(struct look *l, uint32_t at)
     const struct schedule_task *t = &l->s->tasks[at];
     struct schedule_decision *d = l->d;
     const char *why = NULL;
-    const uint64_t until = held_back(l->s->now_ms, l->worker, t, l->o, &why);
+    const uint64_t until = held_back(l->s, l->worker, t, l->o, &why);
     if (until == 0) {
-        if (d->index < 0 || before(l->worker, t, &l->s->tasks[d->index]))
+        if (d->index < 0 || before(l->s, l->worker, t, &l->s->tasks[d->index]))
             d->index = (long)at;
     } else if (d->until_ms == 0 || until < d->until_ms ||
                (until == d->until_ms && t->id < l->waiting)) {
@@ -244,4 +268,20 @@ void schedule_pick(struct schedule *s, uint64_t worker, const struct schedule_op
     } else {
         (void)snprintf(ret->reason, sizeof(ret->reason), "no task is ready");
     }
+}
+
+/* ---- what a job may expect ------------------------------------------------ */
+
+uint32_t schedule_part(uint32_t workers, const struct schedule_claim *claims, size_t n, size_t mine)
+{
+    double shares = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct schedule_claim *c = &claims[i];
+        if (c->priority > claims[mine].priority)
+            workers -= c->most < workers ? c->most : workers;
+        else if (c->priority == claims[mine].priority)
+            shares += c->share;
+    }
+    /* As many as there are where the shares say so, whatever their sum is rounded to. */
+    return (uint32_t)(workers * (claims[mine].share / shares) + 1e-9);
 }

@@ -1,11 +1,12 @@
 /* Which task a worker that asks for work gets.
  *
- * Order: the rank of its kind; then the paths that are furthest behind, so that more paths than
- * workers advance together; then warm before cold (the replica's last owner has its moments and
- * error feedback at hand); then the job with the fewest leases; then age.  A replica whose last
- * owner is here is kept for it for a while.  A task that this worker failed waits for another
- * one, or for its back-off (failure.h).  What the worker has no memory for is not offered to it for
- * a while. Pure; the reason says what the worker waits for. */
+ * Order: the job's priority; then what somebody waits for; then the job that is furthest below its
+ * share; then the rank of its kind; then the paths that are furthest behind, so that more paths
+ * than workers advance together; then warm before cold (the replica's last owner has its moments
+ * and error feedback at hand); then age.  A replica whose last owner is here is kept for it for a
+ * while.  A task that this worker failed waits for another one, or for its back-off (failure.h).
+ * What the worker has no memory for is not offered to it for a while. Pure; the reason says what
+ * the worker waits for. */
 #ifndef COORDINATOR_SCHEDULE_H
 #define COORDINATOR_SCHEDULE_H
 
@@ -13,6 +14,7 @@
 #include "coordinator/decide/failure.h"
 
 #define SCHEDULE_REASON_MAX 256
+#define SCHEDULE_RANK_SHARED 2 /* somebody waits for tasks of lower ranks: no share counts */
 
 /* What a worker has said that it has no memory for. */
 struct schedule_small {
@@ -23,10 +25,21 @@ struct schedule_small {
     uint32_t times;    /* that it said so */
 };
 
+/* A job that has tasks in the list. */
+struct schedule_job {
+    uint64_t id;
+    int priority;     /* the higher goes first */
+    double share;     /* above 0: its part of the leases, beside those of the others */
+    uint32_t leases;  /* that it holds now; schedule_take() counts on */
+    const char *held; /* why none of its tasks is given out; NULL: they are */
+};
+
 struct schedule_task {
     uint64_t id, job_id;
-    int kind;      /* only compared */
-    unsigned rank; /* its kind's: the lower goes first */
+    uint32_t job; /* its place in the schedule's jobs */
+    int kind;     /* only compared */
+    unsigned
+        rank; /* its kind's: the lower goes first, below SCHEDULE_RANK_SHARED whatever its job */
     uint32_t network;
     uint64_t owner;                    /* last owner of the replica; 0: none */
     bool owner_here;                   /* it is here and may be given work */
@@ -35,7 +48,6 @@ struct schedule_task {
     const struct failure_list *failed; /* who failed it; NULL: nobody */
     uint64_t ready_ms;                 /* since when it may run */
     uint64_t not_before_ms;            /* back-off of all workers; 0: none */
-    uint32_t job_leases;               /* leases the job holds now */
     uint32_t lag;        /* TRAIN: rounds that its path is ahead of the job's last one */
     bool needs_trainers; /* a program of the user's computes it */
     bool needs_helper;   /* another worker must have time for what it asks */
@@ -62,6 +74,7 @@ struct schedule_decision {
  * a look for one of many workers is a look at each group's first and at the worker's own. */
 struct schedule {
     uint64_t now_ms;
+    struct schedule_job *jobs;
     const struct schedule_task *tasks;
     size_t n, n_left; /* n_left: not taken */
     struct schedule_group *groups;
@@ -74,9 +87,9 @@ struct schedule {
     size_t n_owned;
 };
 
-/* keeps tasks, which are in order of id. */
-void schedule_init(struct schedule *s, uint64_t now_ms, const struct schedule_task *tasks,
-                   size_t n);
+/* keeps jobs, and tasks, which are in order of id. */
+void schedule_init(struct schedule *s, uint64_t now_ms, struct schedule_job *jobs,
+                   const struct schedule_task *tasks, size_t n);
 /* Zeroed is fine. */
 void schedule_release(struct schedule *s);
 /* The best for the worker of those that were not taken. */
@@ -84,5 +97,17 @@ void schedule_pick(struct schedule *s, uint64_t worker, const struct schedule_op
                    struct schedule_decision *ret);
 /* It is the one that was picked. */
 void schedule_take(struct schedule *s, size_t index);
+
+/* A job that wants workers: how many it can use at once. */
+struct schedule_claim {
+    int priority;
+    double share;
+    uint32_t most;
+};
+
+/* How many of so many workers the claim at `mine` may expect: those that jobs of higher priorities
+ * cannot use, divided among its equals by their shares. */
+uint32_t schedule_part(uint32_t workers, const struct schedule_claim *claims, size_t n,
+                       size_t mine);
 
 #endif

@@ -28,6 +28,8 @@ static void add_token(void *arg, const struct view_token *v)
     http_json_put(o, "uses_max", limit(t->uses_max));
     http_json_put(o, "workers_here", json_integer(v->workers_here));
     http_json_put(o, "workers_max", limit(t->workers_max));
+    http_json_put(o, "jobs_max", limit(t->jobs_max));
+    http_json_put(o, "budget", t->budget > 0 ? http_json_real(t->budget) : json_null());
     http_json_push(arg, o);
 }
 
@@ -47,11 +49,15 @@ static int take_order(const json_t *body, struct token_order *o, struct err *err
     o->life_ms = 1000 * (uint64_t)json_integer_value(json_object_get(body, "life_s"));
     o->uses_max = (uint32_t)json_integer_value(json_object_get(body, "uses"));
     o->workers_max = (uint32_t)json_integer_value(json_object_get(body, "workers"));
+    o->jobs_max = (uint32_t)json_integer_value(json_object_get(body, "jobs"));
+    o->budget = json_number_value(json_object_get(body, "budget"));
     if (o->role == TOKEN_ROLE_NONE)
         return err_set(err, -EINVAL, "role is '%.20s', expected worker, operator or viewer", role);
     if (o->role != TOKEN_ROLE_WORKER && (o->uses_max || o->workers_max))
         return err_set(err, -EINVAL, "uses and workers limit a worker's token, not %s %s",
                        o->role == TOKEN_ROLE_OPERATOR ? "an" : "a", role);
+    if (o->role != TOKEN_ROLE_OPERATOR && (o->jobs_max || o->budget > 0))
+        return err_set(err, -EINVAL, "jobs and budget limit an operator's token, not a %s", role);
     if (o->name != NULL && !str_is_name(o->name, NAME_MAX_BYTES - 1))
         return err_set(err, -EINVAL,
                        "name is '%.80s', expected up to %d letters, digits, '.', '_' or '-'",
@@ -67,6 +73,8 @@ void http_post_token(void *arg, struct http_request *r)
         {"life_s", HTTP_INT, .min = 1, .max = LIFE_MAX_S},
         {"uses", HTTP_INT, .min = 1, .max = COUNT_MAX},
         {"workers", HTTP_INT, .min = 1, .max = COUNT_MAX},
+        {"jobs", HTTP_INT, .min = 1, .max = COUNT_MAX},
+        {"budget", HTTP_REAL, .min = 0.01, .max = JOB_BUDGET_MAX},
     };
     struct http_api *api = arg;
     struct err err = {0};

@@ -44,6 +44,7 @@ void http_answer_stop(struct http_api *api);
 
 void http_post_job(void *arg, struct http_request *r);
 void http_post_cancel(void *arg, struct http_request *r);
+void http_post_adjust(void *arg, struct http_request *r);
 void http_post_task_cancel(void *arg, struct http_request *r);
 void http_post_sample(void *arg, struct http_request *r);
 void http_post_drain(void *arg, struct http_request *r);

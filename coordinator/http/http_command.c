@@ -260,6 +260,7 @@ void http_post_job(void *arg, struct http_request *r)
     struct submit submit = {
         .spec = json_string_value(json_object_get(body, "spec")),
         .vocab = (uint32_t)json_integer_value(json_object_get(body, "vocab")),
+        .holder = http_request_holder(r),
     };
     uint64_t id;
     if (take_file(body, "tokenizer", &d.tokenizer, &submit.tokenizer, &err) < 0 ||
@@ -282,6 +283,12 @@ void http_post_job(void *arg, struct http_request *r)
 }
 
 /* ---- smaller commands ---------------------------------------------------- */
+
+static double real_or(const json_t *body, const char *name, double other)
+{
+    const json_t *v = json_object_get(body, name);
+    return v != NULL ? json_number_value(v) : other;
+}
 
 /* {"id", "state"} with the state after the command. */
 static json_t *id_state(uint64_t id, const char *state)
@@ -313,6 +320,31 @@ void http_post_cancel(void *arg, struct http_request *r)
         http_answer_refused(api, r, &err);
     else
         http_answer_when_durable(api, r, 200, id_state(id, j.state));
+}
+
+void http_post_adjust(void *arg, struct http_request *r)
+{
+    static const struct http_field fields[] = {
+        {"priority", HTTP_INT, .min = JOB_PRIORITY_MIN, .max = JOB_PRIORITY_MAX},
+        {"share", HTTP_REAL, .min = JOB_SHARE_MIN, .max = JOB_SHARE_MAX},
+        {"budget", HTTP_REAL, .min = 0, .max = JOB_BUDGET_MAX},
+    };
+    struct http_api *api = arg;
+    struct err err = {0};
+    struct job_swarm now;
+    uint64_t id;
+    if (http_request_param_u64(r, "id", &id) < 0)
+        return;
+    json_t *body = http_take_body(r, fields, N(fields));
+    if (body == NULL)
+        return;
+    const struct view_adjust a = {real_or(body, "priority", NAN), real_or(body, "share", NAN),
+                                  real_or(body, "budget", NAN)};
+    json_decref(body);
+    if (view_job_adjust(api->o.co, id, &a, &now, &err) < 0)
+        http_answer_refused(api, r, &err);
+    else
+        http_answer_when_durable(api, r, 200, http_json_quota(&now));
 }
 
 void http_post_task_cancel(void *arg, struct http_request *r)
@@ -364,12 +396,6 @@ static int take_sampler(const json_t *body, struct draw_request *s, struct err *
         return 0;
     return err_set(err, -EINVAL,
                    "\"sampler\" of the body must be \"euler\" or \"heun\", not \"%s\"", s->sampler);
-}
-
-static double real_or(const json_t *body, const char *name, double other)
-{
-    const json_t *v = json_object_get(body, name);
-    return v != NULL ? json_number_value(v) : other;
 }
 
 static void take_mixture(const json_t *body, struct draw_request *s)

@@ -199,6 +199,7 @@ static json_t *status_blobs(const struct view_status *s)
     put(o, "requests", count(h->requests));
     put(o, "repeats", count(h->repeats));
     put(o, "bytes", up_down(h->bytes_out, h->bytes_in));
+    put(o, "request_dollars", http_json_real(s->request_dollars));
     return o;
 }
 
@@ -275,6 +276,7 @@ json_t *http_json_job_summary(const struct view_job *j)
     put(o, "replicas", count(j->replicas));
     put(o, "parameters", count(j->params));
     put(o, "text", json_boolean(j->text));
+    put(o, "dollars", http_json_real(j->dollars + j->egress));
     return o;
 }
 
@@ -516,6 +518,34 @@ static json_t *trace_of(struct coordinator *co, uint64_t id)
     return o;
 }
 
+json_t *http_json_quota(const struct job_swarm *q)
+{
+    json_t *o = must(json_object());
+    put(o, "priority", must(json_integer(q->priority)));
+    put(o, "share", http_json_real(q->share));
+    put(o, "budget", q->budget > 0 ? http_json_real(q->budget) : json_null());
+    return o;
+}
+
+static void put_cost(struct coordinator *co, uint64_t id, json_t *job)
+{
+    struct view_cost v;
+    if (view_job_cost(co, id, &v, NULL) < 0)
+        return;
+    json_t *o = must(json_object());
+    put(o, "work", http_json_real(v.time.work));
+    put(o, "waiting", http_json_real(v.time.waiting));
+    put(o, "egress", http_json_real(v.egress));
+    put(o, "total", http_json_real(v.total));
+    put(o, "per_million_samples", http_json_real(v.per_million));
+    put(o, "per_hour", http_json_real(v.time.per_hour));
+    put(o, "until_end", http_json_real(v.until_end));
+    put(o, "workers", count(v.time.workers));
+    put(o, "workers_without_price", count(v.time.unpriced));
+    put(job, "cost", o);
+    put(job, "swarm", http_json_quota(v.quota));
+}
+
 json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
 {
     struct view_job j;
@@ -544,6 +574,7 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
     put(o, "reshards", count(j.reshards));
     put(o, "teacher", http_json_id(j.teacher));
     put(o, "trace", trace_of(co, id));
+    put_cost(co, id, o);
     json_t *network = must(json_object());
     put(network, "waited_ms", count(j.waited_ms));
     put(network, "waited_share", http_json_real(j.waited_share));

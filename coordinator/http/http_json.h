@@ -34,6 +34,7 @@ void http_json_status_slow(struct coordinator *co, json_t *status);
 json_t *http_json_jobs(struct coordinator *co);                              /* [JobSummary] */
 json_t *http_json_job_summary(const struct view_job *j);                     /* JobSummary */
 json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err); /* Job or NULL */
+json_t *http_json_quota(const struct job_swarm *q);                          /* Quota */
 json_t *http_json_worker(const struct view_worker *w);                       /* Worker */
 json_t *http_json_task(const struct view_task *t);                           /* Task */
 /* Pages: {"items", "next"}, where next is the cursor of the page after this one, or null.  Workers

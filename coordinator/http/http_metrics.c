@@ -214,6 +214,8 @@ GET_JOB(job_param_up, per_param_up)
 GET_JOB(job_param_down, per_param_down)
 GET_JOB(job_ratio, ratio)
 GET_JOB(job_bad, bad_samples)
+GET_JOB(job_dollars, dollars)
+GET_JOB(job_egress, egress)
 
 static double job_eta(const struct view_job *j)
 {
@@ -240,6 +242,9 @@ static const struct job_family job_families[] = {
     {"job_fp32_data_parallel_ratio", "gauge",
      "Parameter bytes that moved, over those that fp32 data-parallel would have moved.", job_ratio,
      NULL},
+    {"job_cost_dollars_total", "counter", "What it has cost, up to the ends of leases.",
+     job_dollars, "what=\"workers\""},
+    {"job_cost_dollars_total", NULL, NULL, job_egress, "what=\"egress\""},
     {"job_bad_samples", "gauge", "Images that were skipped.", job_bad, NULL},
 };
 

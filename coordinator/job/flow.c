@@ -23,6 +23,7 @@
 #include "coordinator/job/flow.h"
 
 #include "coordinator/decide/encode.h"
+#include "coordinator/job/cost.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/job/gc.h"
@@ -62,6 +63,7 @@ void flow_end(struct coordinator *co, struct job *j, enum job_state state, const
     (void)vsnprintf(reason, sizeof(reason), fmt, ap);
     va_end(ap);
     j->ended_unix_ms = (int64_t)clock_wall_ms();
+    cost_job_ends(co, j);
     enter(co, j, state, reason);
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         const struct task *t = co->state.tasks[i];

@@ -1,6 +1,7 @@
 #include "coordinator/job/member.h"
 
 #include "coordinator/decide/admit.h"
+#include "coordinator/job/cost.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/decide/lease.h"
@@ -96,6 +97,7 @@ void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
     if (t != NULL && t->state == TASK_PENDING)
         t->lost_by = to == WORKER_LOST ? w->id : 0;
     member_unpark(co, w, "this worker was taken for lost");
+    cost_reckon(co, w, 0);
     state_set_worker_state(&co->state, w, to);
     w->drain = w->drain && to != WORKER_LEFT;
     (void)str_copy(w->state_reason, sizeof(w->state_reason), reason);

@@ -142,11 +142,36 @@ uint32_t query_barrier(const struct job *j)
                : UINT32_MAX;
 }
 
+/* What all jobs of a token have cost. */
+static double token_cost(const struct state *s, uint64_t token)
+{
+    double sum = 0;
+    for (size_t i = 0; i < s->n_jobs; i++)
+        if (s->jobs[i]->token_id == token)
+            sum += s->jobs[i]->cost.work + s->jobs[i]->cost.waiting;
+    return sum;
+}
+
+const char *query_spent(const struct state *s, const struct job *j)
+{
+    const struct token_rec *t = j->token_id ? access_token(s, j->token_id) : NULL;
+    if (j->quota.budget > 0 && j->cost.work + j->cost.waiting >= j->quota.budget)
+        return "is of a job whose budget is spent: `skerry adjust JOB --budget` raises it";
+    if (t != NULL && t->budget > 0 && token_cost(s, t->id) >= t->budget)
+        return "is of a job of a token whose budget is spent";
+    return NULL;
+}
+
 bool query_stalled(const struct state *s, const struct job *j, char ret_reason[REASON_MAX])
 {
     ret_reason[0] = '\0';
     if (job_is_ended(j))
         return false;
+    const char *held = query_spent(s, j);
+    if (held != NULL) {
+        (void)snprintf(ret_reason, REASON_MAX, "what is to be done %s", held);
+        return true;
+    }
     for (size_t i = 0; i < s->n_ready; i++) {
         const struct task *t = s->ready[i];
         if (t->job_id != j->id || task_is_aside(t) ||
@@ -216,6 +241,14 @@ uint32_t query_replicas(const struct state *s, const struct job *j, uint32_t pat
     for (uint32_t r = 0; r < most && j->comp.elastic; r++)
         n += query_phase(s, j, path, r) != NULL;
     return !j->comp.elastic ? most : n > 0 ? n : 1;
+}
+
+uint32_t query_phases_at_once(const struct job *j)
+{
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        n += j->comp.paths[p].replicas;
+    return n;
 }
 
 bool query_rests(const struct state *s, const struct job *j, uint32_t path, uint32_t replica)

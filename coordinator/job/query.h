@@ -42,6 +42,10 @@ uint32_t query_barrier(const struct job *j);
  * ret_reason says which.  It goes on by itself when somebody can do them. */
 bool query_stalled(const struct state *s, const struct job *j, char ret_reason[REASON_MAX]);
 
+/* Why none of the job's tasks is given out, as what a task is: the budget of the job or of the
+ * token that it was submitted with is spent; NULL: it is not. */
+const char *query_spent(const struct state *s, const struct job *j);
+
 /* ---- partitioning -------------------------------------------------------- */
 
 /* How many of the shards [first, n) one SPLIT task reads: neighbours, so that their rows of the
@@ -60,6 +64,8 @@ const struct task *query_phase(const struct state *s, const struct job *j, uint3
                                uint32_t replica);
 /* Replicas of the path's round: those that have a phase where workers decide, at least one. */
 uint32_t query_replicas(const struct state *s, const struct job *j, uint32_t path);
+/* Phases that the job can have at once, whoever does them. */
+uint32_t query_phases_at_once(const struct job *j);
 /* Is the replica out of the path's round, for want of a worker when it began? */
 bool query_rests(const struct state *s, const struct job *j, uint32_t path, uint32_t replica);
 /* How long a phase bounded by time is that begins now, in s: outer.seconds.  Asynchronous ones

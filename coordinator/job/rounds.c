@@ -1,5 +1,6 @@
 #include "coordinator/job/rounds.h"
 
+#include "coordinator/decide/schedule.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/job/gc.h"
@@ -52,20 +53,29 @@ static bool owner_here(const struct coordinator *co, const struct job *j, uint32
     return w != NULL && w->state == WORKER_HERE && !worker_goes(w);
 }
 
-/* Jobs and paths share the workers that are here; what is left over goes to the first paths. */
+/* Jobs share the workers that are here, and so do a job's paths; what is left over goes to the
+ * first paths. */
 static uint32_t workers_for(const struct coordinator *co, const struct job *j, uint32_t p)
 {
-    uint32_t workers = 0, jobs = 0;
+    struct schedule_claim claims[JOBS_ACTIVE_MAX];
+    uint32_t workers = 0;
+    size_t n = 0, mine = 0;
     for (size_t i = 0; i < co->state.n_workers; i++)
         workers += co->state.workers[i]->state == WORKER_HERE &&
                    !worker_goes(co->state.workers[i]) &&
                    co->state.workers[i]->quarantined_until_ms <= core_now(co);
-    for (size_t i = 0; i < co->state.n_jobs; i++)
-        jobs += co->state.jobs[i]->state == JOB_RUNNING;
-    workers = jobs > 0 ? workers / jobs : workers;
-    const uint32_t n = (workers + j->comp.n_paths - 1 - p) / j->comp.n_paths;
+    for (size_t i = 0; i < co->state.n_jobs && n < JOBS_ACTIVE_MAX; i++) {
+        const struct job *o = co->state.jobs[i];
+        if (o->state != JOB_RUNNING || (o != j && query_spent(&co->state, o) != NULL))
+            continue;
+        mine = o == j ? n : mine;
+        claims[n++] =
+            (struct schedule_claim){o->quota.priority, o->quota.share, query_phases_at_once(o)};
+    }
+    workers = n > 0 ? schedule_part(workers, claims, n, mine) : workers;
+    const uint32_t k = (workers + j->comp.n_paths - 1 - p) / j->comp.n_paths;
     const uint32_t most = j->comp.paths[p].replicas;
-    return n < 1 ? 1 : n < most ? n : most;
+    return k < 1 ? 1 : k < most ? k : most;
 }
 
 /* Which replicas have a phase in the round that begins?  Where workers decide: as many as there are
@@ -254,6 +264,7 @@ static void end_round(struct coordinator *co, struct job *j, uint32_t p,
     };
     j->steps_done += sum->steps;
     j->phases_done += sum->phases;
+    j->samples_done += sum->samples;
     j->waited_ms += sum->waited_ms;
     j->trained_ms += sum->trained_ms;
     path->round++;

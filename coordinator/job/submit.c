@@ -287,6 +287,26 @@ static size_t active_jobs(const struct state *s)
     return n;
 }
 
+static uint64_t token_of(const struct coordinator *co, const struct submit *s)
+{
+    const struct token_rec *t = access_token_of(&co->state, s->holder);
+    return t != NULL ? t->id : 0;
+}
+
+static int check_quota(const struct coordinator *co, const struct submit *s, struct err *err)
+{
+    const struct token_rec *t = access_token_of(&co->state, s->holder);
+    size_t n = 0;
+    for (size_t i = 0; t != NULL && i < co->state.n_jobs; i++)
+        n += co->state.jobs[i]->token_id == t->id && !job_is_ended(co->state.jobs[i]);
+    if (t == NULL || t->jobs_max == 0 || n < t->jobs_max)
+        return 0;
+    return err_set(err, -ERR_LIMIT,
+                   "%zu jobs of the token '%s' go on, and it may have %u: wait for one to end, or "
+                   "cancel one",
+                   n, t->name, t->jobs_max);
+}
+
 /* A job that is complete in memory and nowhere else; takes spec. */
 static int make_job(struct coordinator *co, const struct submit *s, struct job_spec *spec,
                     struct job **ret, struct err *err)
@@ -312,6 +332,7 @@ static int make_job(struct coordinator *co, const struct submit *s, struct job_s
     j->comp = comp;
     j->state = JOB_PENDING;
     j->made_unix_ms = (int64_t)clock_wall_ms();
+    j->token_id = token_of(co, s);
     job_build(j, &co->state.next_module);
     take_dataset(j, s);
     if (comp.teacher_job != 0)
@@ -331,9 +352,11 @@ int submit_job(struct coordinator *co, const struct submit *s, uint64_t *ret_id,
         job_release(&spec);
         return rc;
     }
-    if (active_jobs(&co->state) >= JOBS_ACTIVE_MAX) {
+    if (active_jobs(&co->state) >= JOBS_ACTIVE_MAX)
+        rc = err_set(err, -ERR_LIMIT, "%d jobs are active, no more are taken", JOBS_ACTIVE_MAX);
+    if (rc < 0 || (rc = check_quota(co, s, err)) < 0) {
         job_release(&spec);
-        return err_set(err, -ERR_LIMIT, "%d jobs are active, no more are taken", JOBS_ACTIVE_MAX);
+        return rc;
     }
     uint64_t next_job = co->state.next_job, next_module = co->state.next_module;
     if ((rc = make_job(co, s, &spec, &j, err)) < 0)

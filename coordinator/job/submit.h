@@ -37,6 +37,7 @@ struct submit {
     const struct encoder_file *encoders; /* files of the frozen networks, uploaded */
     size_t n_encoders;
     const struct network_input *input; /* what those make; NULL: pixels and classes */
+    uint64_t holder;                   /* who submits, as in access.h; 0: not known */
 };
 
 /* 0 and its id: the job is complete in memory, and its rows are queued. */

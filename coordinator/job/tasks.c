@@ -1,5 +1,6 @@
 #include "coordinator/job/tasks.h"
 
+#include "coordinator/job/cost.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
@@ -60,6 +61,7 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
     struct ledger *l = ledger_of(co, t, &part);
     if (l != NULL)
         ledger_set_leased(l, t->id, true);
+    cost_reckon(co, w, t->job_id);
     state_set_task_state(&co->state, t, TASK_LEASED);
     t->worker_id = w->id;
     t->lost_by = 0;
@@ -103,6 +105,7 @@ static void release_holder(struct coordinator *co, const struct task *t)
 {
     struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, t->worker_id));
     if (w != NULL && w->task_id == t->id) {
+        cost_reckon(co, w, 0);
         w->task_id = 0;
         w->activity[0] = '\0';
     }

@@ -88,6 +88,8 @@ int tokens_make(struct coordinator *co, const struct token_order *o, uint64_t *r
     t->ends_unix_ms = o->life_ms ? t->made_unix_ms + (int64_t)o->life_ms : 0;
     t->uses_max = o->uses_max;
     t->workers_max = o->workers_max;
+    t->jobs_max = o->jobs_max;
+    t->budget = o->budget;
     *ret_id = t->id;
     core_say(co, 0, 0, "the %s token '%s' was made", token_role_name(t->role), t->name);
     core_touch(co);

@@ -9,7 +9,8 @@ struct token_order {
     const char *name; /* NULL: its role and number */
     enum token_role role;
     uint64_t life_ms;
-    uint32_t uses_max, workers_max;
+    uint32_t uses_max, workers_max, jobs_max;
+    double budget; /* dollars of its jobs */
 };
 
 /* The two of the first start: those whose secrets are in files of the data dir.  Workers of older

@@ -44,29 +44,62 @@ static uint32_t last_round(const struct job *j)
     return last;
 }
 
+/* All jobs, as the schedule wants them, into a new array. */
+static struct schedule_job *contenders(const struct coordinator *co)
+{
+    const struct state *s = &co->state;
+    struct schedule_job *list = mem_alloc_array(s->n_jobs + 1, sizeof(*list));
+    for (size_t i = 0; i < s->n_jobs; i++) {
+        const struct job *j = s->jobs[i];
+        list[i] = (struct schedule_job){
+            .id = j->id,
+            .priority = j->quota.priority,
+            .share = j->quota.share,
+            .leases = j->leases,
+            .held = job_is_ended(j) ? NULL : query_spent(s, j),
+        };
+    }
+    return list;
+}
+
+/* Where the job is among contenders(). */
+static uint32_t place_of(const struct state *s, const struct job *j)
+{
+    size_t lo = 0, hi = s->n_jobs;
+    while (hi - lo > 1) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (s->jobs[mid]->id <= j->id)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return (uint32_t)lo;
+}
+
 /* The tasks that a worker may be given, into a new array. */
 static struct schedule_task *candidates(struct coordinator *co)
 {
     const struct state *s = &co->state;
     struct schedule_task *list = mem_alloc_array(s->n_ready + 1, sizeof(*list));
     const struct job *j = NULL;
-    uint32_t last = 0;
+    uint32_t last = 0, at = 0;
     for (size_t i = 0; i < s->n_ready; i++) {
         const struct task *t = s->ready[i];
         if (j == NULL || t->job_id != j->id) {
             j = state_job(s, t->job_id);
             last = last_round(j);
+            at = place_of(s, j);
         }
         list[i] = (struct schedule_task){
             .id = t->id,
             .job_id = t->job_id,
+            .job = at,
             .kind = (int)t->kind,
             .rank = task_traits[t->kind].rank,
             .failed = &t->failed,
             .ready_ms = t->ready_ms,
             .not_before_ms = t->not_before_ms,
             .network = query_network(j, t),
-            .job_leases = j->leases,
             .lag = t->kind == TASK_TRAIN && t->train.round > last ? t->train.round - last : 0,
             .needs_helper = task_is_remote(t),
             .needs_trainers = query_needs_trainers(j, t),
@@ -161,12 +194,14 @@ void assign_parked(struct coordinator *co)
     const bool tell = core_now(co) >= co->told_ms + CORE_TICK_MS;
     if (list_empty(&co->state.parked) || (co->state.n_ready == 0 && !tell))
         return;
+    struct schedule_job *jobs = contenders(co);
     struct schedule_task *tasks = candidates(co);
     struct schedule list;
-    schedule_init(&list, core_now(co), tasks, co->state.n_ready);
+    schedule_init(&list, core_now(co), jobs, tasks, co->state.n_ready);
     offer(co, &list, tell);
     schedule_release(&list);
     mem_free(tasks);
+    mem_free(jobs);
     if (tell)
         co->told_ms = core_now(co);
 }

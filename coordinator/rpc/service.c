@@ -7,6 +7,7 @@
 #include "common/net/http/blob_http.h"
 #include "common/net/token.h"
 #include "coordinator/decide/admit.h"
+#include "coordinator/job/cost.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
@@ -213,6 +214,7 @@ static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__
     w->memory_bytes = m->memory_bytes;
     w->threads = m->threads;
     w->allows_trainers = m->allows_trainers;
+    cost_join(co, w, m->price_per_hour);
     w->state_reason[0] = '\0';
     state_set_worker_state(&co->state, w, WORKER_HERE);
     w->closed_ms = 0;

@@ -25,6 +25,8 @@ struct token_rec {
     int64_t made_unix_ms, ends_unix_ms;   /* ends: 0: never */
     int64_t revoked_unix_ms;              /* 0: not */
     uint32_t uses, uses_max, workers_max; /* of a worker's; max 0: any number */
+    uint32_t jobs_max;                    /* of an operator's: that go on at once; 0: any number */
+    double budget;                        /* dollars of all its jobs; 0: any */
     bool edited, told;                    /* (m) its row is to be queued; its end was acted upon */
 };
 

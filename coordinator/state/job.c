@@ -27,6 +27,7 @@ static unsigned versions_kept(const struct job *j, uint32_t module)
 
 void job_build(struct job *j, uint64_t *next_module)
 {
+    j->quota = j->spec.swarm;
     const struct composition *c = &j->comp;
     struct module_rec *modules = mem_alloc_array(c->n_modules, sizeof(*modules));
     struct path_rec *paths = mem_alloc_array(c->n_paths, sizeof(*paths));

@@ -161,6 +161,12 @@ struct job_times {
     unsigned found_of;
 };
 
+/* Dollars that its workers' time has cost, up to the ends of leases (job/cost.h). */
+struct job_cost {
+    double work;    /* under leases */
+    double waiting; /* between them */
+};
+
 struct job {
     uint64_t id;
     char *yaml;
@@ -169,7 +175,10 @@ struct job {
     enum job_state state;
     char reason[1024];
     int64_t made_unix_ms, started_unix_ms, ended_unix_ms;
-    uint64_t started_ms; /* (m) */
+    uint64_t started_ms;    /* (m) */
+    uint64_t token_id;      /* that it was submitted with; 0: not known */
+    struct job_swarm quota; /* the spec's, as a person has adjusted it */
+    struct job_cost cost;
     char **classes;
     uint64_t *counts; /* per class, or zeros */
     size_t n_classes;
@@ -223,10 +232,11 @@ struct job {
     size_t n_numbers;
     bool numbers_refused; /* (m) there was one more, which was said */
     uint64_t bytes_up, bytes_down, shard_bytes_down;
-    uint64_t steps_done;  /* inner steps of all accepted phases */
-    uint64_t phases_done; /* accepted phases */
-    uint64_t waited_ms;   /* for the network, by those */
-    uint64_t trained_ms;  /* they took beside that */
+    uint64_t steps_done;   /* inner steps of all accepted phases */
+    uint64_t phases_done;  /* accepted phases */
+    uint64_t samples_done; /* that those trained on */
+    uint64_t waited_ms;    /* for the network, by those */
+    uint64_t trained_ms;   /* they took beside that */
     /* (m) Contributions and deltas of a second: of the one that runs, and at most. */
     uint64_t second, second_bytes, peak_bytes;
     float loss, eval_loss;       /* newest; NAN */
@@ -266,7 +276,8 @@ static inline bool job_is_ended(const struct job *j)
     return j->state == JOB_DONE || j->state == JOB_FAILED || j->state == JOB_CANCELLED;
 }
 
-/* Modules, paths and replicas from j->comp; *next_module is the id of the first. */
+/* Modules, paths and replicas from j->comp, the quota from j->spec; *next_module is the id of the
+ * first module. */
 void job_build(struct job *j, uint64_t *next_module);
 void job_free(struct job *j);
 

@@ -18,6 +18,8 @@ struct coordinator_options {
     bool store_plain, store_virtual_host;
     uint64_t store_cache_bytes; /* of the folder before a store */
     unsigned outer_threads;
+    double egress_price;  /* dollars a GB (1e9 bytes) that workers download */
+    double request_price; /* dollars a million requests to the store */
 };
 
 #endif

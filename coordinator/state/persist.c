@@ -150,8 +150,22 @@ static const char schema_7[] = "CREATE TABLE specs(job INTEGER PRIMARY KEY, yaml
 static const char schema_8[] = "ALTER TABLE metrics ADD COLUMN numbers TEXT;"
                                "ALTER TABLE jobs ADD COLUMN numbers TEXT;";
 
-static const char *const migrations[] = {schema_1, schema_2, schema_3, schema_4,
-                                         schema_5, schema_6, schema_7, schema_8};
+/* What jobs may have beside others, and what they cost. */
+static const char schema_9[] = "ALTER TABLE jobs ADD COLUMN token INTEGER;"
+                               "ALTER TABLE jobs ADD COLUMN priority INTEGER;"
+                               "ALTER TABLE jobs ADD COLUMN share REAL;"
+                               "ALTER TABLE jobs ADD COLUMN budget REAL;"
+                               "ALTER TABLE jobs ADD COLUMN cost_work REAL;"
+                               "ALTER TABLE jobs ADD COLUMN cost_waiting REAL;"
+                               "ALTER TABLE jobs ADD COLUMN samples_done INTEGER;"
+                               "ALTER TABLE workers ADD COLUMN price REAL;"
+                               "ALTER TABLE workers ADD COLUMN served INTEGER;"
+                               "ALTER TABLE workers ADD COLUMN since_unix_ms INTEGER;"
+                               "ALTER TABLE tokens ADD COLUMN jobs_max INTEGER;"
+                               "ALTER TABLE tokens ADD COLUMN budget REAL;";
+
+static const char *const migrations[] = {schema_1, schema_2, schema_3, schema_4, schema_5,
+                                         schema_6, schema_7, schema_8, schema_9};
 
 enum statement {
     PUT_COUNTER,
@@ -197,13 +211,14 @@ enum statement {
 
 static const char *const statements[STATEMENTS] = {
     [PUT_COUNTER] = "INSERT OR REPLACE INTO counters VALUES(?,?)",
-    [PUT_TOKEN] = "INSERT OR REPLACE INTO tokens VALUES(?,?,?,?,?,?,?,?,?,?)",
+    [PUT_TOKEN] = "INSERT OR REPLACE INTO tokens VALUES(?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_TOKEN] = "DELETE FROM tokens WHERE id=?",
     [PUT_WORKER] =
         "INSERT OR REPLACE INTO workers(id, identity, instance, name, device, version, address,"
         " memory, threads, state, reason, drain, strikes, failures_row, done, failed,"
-        " joined_unix_ms, task, key, token, revoked_unix_ms, control_up, control_down, data_up,"
-        " data_down) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        " joined_unix_ms, task, key, token, revoked_unix_ms, price, served, since_unix_ms,"
+        " control_up, control_down, data_up, data_down)"
+        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_WORKER] = "DELETE FROM workers WHERE id=?",
     [DEL_WORKER_VERDICTS] = "DELETE FROM verdicts WHERE worker=?",
     [PUT_VERDICT] = "INSERT OR REPLACE INTO verdicts VALUES(?,?,?,?)",
@@ -216,7 +231,9 @@ static const char *const statements[STATEMENTS] = {
         " vocab=?17, tokenizer=?18, tokenizer_size=?19, warm_start=?20, warm_start_size=?21,"
         " partitioner=?22, partitioner_size=?23, assignment=?24, assignment_size=?25, sizes=?26,"
         " waited_ms=?27, trained_ms=?28, partitioner_before=?29, partitioner_before_size=?30,"
-        " bytes_up=?31, bytes_down=?32, shard_bytes_down=?33, input=?34, numbers=?35 WHERE id=?1",
+        " token=?31, priority=?32, share=?33, budget=?34, cost_work=?35, cost_waiting=?36,"
+        " samples_done=?37, bytes_up=?38, bytes_down=?39, shard_bytes_down=?40, input=?41,"
+        " numbers=?42 WHERE id=?1",
     [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
     [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
@@ -301,9 +318,10 @@ static void put_counters(struct store *s, struct state *st)
 static void put_token(struct store *s, struct token_rec *t)
 {
     if (t->edited)
-        store_put(s, PUT_TOKEN, "itibiiiiii", I(t->id), t->name, I(t->role), t->verifier,
+        store_put(s, PUT_TOKEN, "itibiiiiiiid", I(t->id), t->name, I(t->role), t->verifier,
                   sizeof(t->verifier), I(t->made_unix_ms), I(t->ends_unix_ms),
-                  I(t->revoked_unix_ms), I(t->uses), I(t->uses_max), I(t->workers_max));
+                  I(t->revoked_unix_ms), I(t->uses), I(t->uses_max), I(t->workers_max),
+                  I(t->jobs_max), t->budget);
     t->edited = false;
 }
 
@@ -311,13 +329,13 @@ static void put_token(struct store *s, struct token_rec *t)
 static void put_worker(struct store *s, struct worker *w)
 {
     (void)store_put_changed(
-        s, &w->row.seen, PUT_WORKER, "ibbttttiiitiiiiiiibii|iiii", I(w->id), w->identity,
+        s, &w->row.seen, PUT_WORKER, "ibbttttiiitiiiiiiibiidii|iiii", I(w->id), w->identity,
         (size_t)16, w->instance, (size_t)16, w->name, w->device, w->version, w->address,
         I(w->memory_bytes), I(w->threads), I(w->state), w->state_reason, I(w->drain), I(w->strikes),
         I(w->failures_row), I(w->tasks_done), I(w->tasks_failed), I(w->joined_unix_ms),
         I(w->task_id), w->has_key ? w->key : NULL, w->has_key ? sizeof(w->key) : (size_t)0,
-        I(w->token_id), I(w->revoked_unix_ms), I(w->bytes[0]), I(w->bytes[1]), I(w->bytes[2]),
-        I(w->bytes[3]));
+        I(w->token_id), I(w->revoked_unix_ms), w->price, I(w->served), I(w->since_unix_ms),
+        I(w->bytes[0]), I(w->bytes[1]), I(w->bytes[2]), I(w->bytes[3]));
     if (!w->verdicts_edited)
         return;
     store_put(s, DEL_WORKER_VERDICTS, "i", I(w->id));
@@ -532,14 +550,15 @@ static void put_job(struct store *s, struct job *j)
         store_put(s, PUT_SPEC, "it", I(j->id), j->yaml);
     }
     (void)store_put_changed(
-        s, &j->row.seen, PUT_JOB, "iitiiiiiiiiddiiiibibibibibiibi|iiitt", I(j->id), I(j->state),
-        j->reason, I(j->made_unix_ms), I(j->started_unix_ms), I(j->ended_unix_ms), I(j->bad_count),
-        I(j->metric_n), I(j->metric_points), I(j->steps_done), I(j->phases_done), (double)j->loss,
-        (double)j->eval_loss, I(j->generation), I(j->resharded), I(j->finishing), I(j->vocab),
-        B(&j->tokenizer), B(&j->warm_start), B(&j->partitioner), B(&j->assignment), j->sizes,
-        j->comp.n_partitions * sizeof(*j->sizes), I(j->waited_ms), I(j->trained_ms),
-        B(&j->partitioner_before), I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down), input,
-        names);
+        s, &j->row.seen, PUT_JOB, "iitiiiiiiiiddiiiibibibibibiibiiiddddi|iiitt", I(j->id),
+        I(j->state), j->reason, I(j->made_unix_ms), I(j->started_unix_ms), I(j->ended_unix_ms),
+        I(j->bad_count), I(j->metric_n), I(j->metric_points), I(j->steps_done), I(j->phases_done),
+        (double)j->loss, (double)j->eval_loss, I(j->generation), I(j->resharded), I(j->finishing),
+        I(j->vocab), B(&j->tokenizer), B(&j->warm_start), B(&j->partitioner), B(&j->assignment),
+        j->sizes, j->comp.n_partitions * sizeof(*j->sizes), I(j->waited_ms), I(j->trained_ms),
+        B(&j->partitioner_before), I(j->token_id), I(j->quota.priority), j->quota.share,
+        j->quota.budget, j->cost.work, j->cost.waiting, I(j->samples_done), I(j->bytes_up),
+        I(j->bytes_down), I(j->shard_bytes_down), input, names);
 }
 
 static void put_all_of_job(struct store *s, struct job *j)

@@ -81,6 +81,8 @@ static int load_token(struct state *st, sqlite3_stmt *q, struct err *err)
     t->uses = u32(q, 7);
     t->uses_max = u32(q, 8);
     t->workers_max = u32(q, 9);
+    t->jobs_max = u32(q, 10);
+    t->budget = sqlite3_column_double(q, 11);
     return 0;
 }
 
@@ -111,6 +113,9 @@ static int load_worker(struct state *st, sqlite3_stmt *q, struct err *err)
     w->has_key = fixed(q, 22, w->key, sizeof(w->key));
     w->token_id = u64(q, 23);
     w->revoked_unix_ms = (int64_t)u64(q, 24);
+    w->price = sqlite3_column_double(q, 25);
+    w->served = u64(q, 26);
+    w->since_unix_ms = (int64_t)u64(q, 27);
     access_know(st, w);
     return 0;
 }
@@ -315,6 +320,21 @@ static void load_numbers(struct job *j, const char *names)
         (void)job_number(j, name);
 }
 
+/* A job of a release before quotas has what its spec says. */
+static int load_quota(struct job *j, sqlite3_stmt *q, struct err *err)
+{
+    j->token_id = u64(q, 36);
+    j->cost.work = sqlite3_column_double(q, 40);
+    j->cost.waiting = sqlite3_column_double(q, 41);
+    j->samples_done = u64(q, 42);
+    if (sqlite3_column_type(q, 38) == SQLITE_NULL)
+        return 0;
+    j->quota.priority = sqlite3_column_int(q, 37);
+    j->quota.share = sqlite3_column_double(q, 38);
+    j->quota.budget = sqlite3_column_double(q, 39);
+    return j->quota.share > 0 ? 0 : bad_row(err, "its share");
+}
+
 static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = state_add_job(st, u64(q, 0));
@@ -359,6 +379,8 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
     (void)sscanf(store_text(q, 34), "%u %u %u %u", &j->input.channels, &j->input.side,
                  &j->input.caption, &j->input.caption_tokens); /* else zeros: there was none */
     load_numbers(j, store_text(q, 35));
+    if ((rc = load_quota(j, q, err)) < 0)
+        return rc;
     j->old_shards = true; /* looked through once */
     if (j->unread)
         stand_in(j);

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #endif
 
-#define PARAMS_MAX 40
+#define PARAMS_MAX 48
 
 struct value {
     char type;

@@ -77,6 +77,10 @@ struct worker {
     uint8_t key[32];          /* fingerprint of its own */
     uint64_t token_id;        /* that it first came with */
     int64_t revoked_unix_ms;  /* 0: not */
+    double price;             /* dollars an hour of its machine; 0: it told none */
+    uint64_t served;          /* job of its newest lease; 0: none */
+    int64_t since_unix_ms;    /* up to when its time is reckoned with (job/cost.h) */
+    uint64_t since_ms;        /* (m) the same; 0: it was loaded */
     uint64_t task_id;         /* the lease it holds; 0: none */
     struct verdict *verdicts; /* to be told; up to APPLIED_MAX */
     unsigned n_verdicts;

@@ -22,6 +22,7 @@
 #define COORDINATOR_VIEW_H
 
 #include "common/base/base.h"
+#include "coordinator/job/cost.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/submit.h"
 #include "coordinator/job/tokens.h"
@@ -59,6 +60,7 @@ struct view_status {
     unsigned parked;                  /* long polls of idle workers */
     bool far;                         /* blobs are in an object store: */
     struct blob_health blobs;
+    double request_dollars; /* that requests to it have cost since the start */
 };
 
 /* Fills ret. */
@@ -138,6 +140,7 @@ struct view_job {
     uint64_t peak_bytes_per_s;  /* contributions and deltas, all workers, in one second since the
                                    start of the coordinator */
     uint32_t teacher;           /* job that it learns from; 0: none */
+    double dollars, egress;     /* of workers' time, up to the ends of leases; of downloads */
     const uint8_t *partitioner; /* sha256 of the router of samples, or NULL */
 };
 
@@ -146,6 +149,18 @@ typedef void (*view_job_fn)(void *arg, const struct view_job *j);
 void view_each_job(struct coordinator *co, view_job_fn fn, void *arg);
 /* One job; -ERR_NOTFOUND. */
 int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, struct err *err);
+
+/* What a job costs, in dollars, with the leases that go on (docs/sharing.md). */
+struct view_cost {
+    struct cost time; /* of workers */
+    double egress, total;
+    double per_million; /* samples that count; NAN before there are any */
+    double until_end;   /* more, at the pace of the last rounds; NAN: not known */
+    const struct job_swarm *quota;
+};
+
+/* -ERR_NOTFOUND. */
+int view_job_cost(struct coordinator *co, uint64_t job_id, struct view_cost *ret, struct err *err);
 
 struct job;
 /* Held-out loss of a text job in bits per byte; NAN: no texts, or not evaluated. */
@@ -363,6 +378,13 @@ int view_job_submit(struct coordinator *co, const struct submit *s, uint64_t *re
                     struct err *err);
 /* Ends a job; -ERR_STALE: it has ended. */
 int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err);
+/* What a job may have beside others, from the next task on; NAN: as it is.  *ret: as it is then.
+ * -ERR_STALE: it has ended. */
+struct view_adjust {
+    double priority, share, budget;
+};
+int view_job_adjust(struct coordinator *co, uint64_t job_id, const struct view_adjust *a,
+                    struct job_swarm *ret, struct err *err);
 /* Ends a task that view_sample_request() made, and no other: -EINVAL for a task that a job needs,
  * -ERR_STALE for one that has ended. */
 int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err);

@@ -91,6 +91,7 @@ void view_status(struct coordinator *co, struct view_status *ret)
     ret->far = co->blobs->ops->health != NULL;
     if (ret->far)
         co->blobs->ops->health(co->blobs, &ret->blobs);
+    ret->request_dollars = (double)ret->blobs.requests / 1e6 * co->opt.request_price;
     ret->store_queue = store_queued(co->store);
     ret->store_queue_max = STORE_QUEUE_ROWS_MAX;
     ret->outer_queue = outer_pending(co->outer);
@@ -366,6 +367,7 @@ static void why_untaken(struct waiting *ctx, struct untaken *u)
     unsigned here = 0, idle = 0, helpers = 0, small = 0, failed = 0, quarantined = 0, able = 0;
     const struct job *j = state_job(&ctx->co->state, t->job_id);
     const bool external = j != NULL && query_needs_trainers(j, t);
+    const char *spent = j != NULL ? query_spent(&ctx->co->state, j) : NULL;
     const uint64_t present = core_now(ctx->co);
     uint64_t again = 0; /* when the first of those that failed it tries again */
     for (size_t i = 0; i < ctx->co->state.n_workers; i++) {
@@ -388,7 +390,9 @@ static void why_untaken(struct waiting *ctx, struct untaken *u)
         again = again > t->not_before_ms ? again : t->not_before_ms;
     else if (failed == 0 || failed < here)
         again = 0;
-    if (again != 0)
+    if (spent != NULL)
+        (void)snprintf(why, REASON_MAX, "it %s", spent);
+    else if (again != 0)
         (void)snprintf(why, REASON_MAX, "it failed and is tried again: %.225s", t->reason);
     else if (here == 0)
         (void)snprintf(why, REASON_MAX, "no worker is here; start one with workerd --join");

@@ -36,6 +36,31 @@ int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err)
     return 0;
 }
 
+int view_job_adjust(struct coordinator *co, uint64_t job_id, const struct view_adjust *a,
+                    struct job_swarm *ret, struct err *err)
+{
+    int rc = core_writable(co, err);
+    struct job *j = state_job(&co->state, job_id);
+    if (rc < 0)
+        return rc;
+    if (j == NULL)
+        return err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)job_id);
+    if (job_is_ended(j))
+        return err_set(err, -ERR_STALE, "job %llu has ended, it is %s", (unsigned long long)job_id,
+                       job_state_name(j->state));
+    if (!isnan(a->priority))
+        j->quota.priority = (int)a->priority;
+    if (!isnan(a->share))
+        j->quota.share = a->share;
+    if (!isnan(a->budget))
+        j->quota.budget = a->budget;
+    core_say(co, j->id, 0, "job %llu has priority %d, share %g, budget %g now",
+             (unsigned long long)j->id, j->quota.priority, j->quota.share, j->quota.budget);
+    core_touch(co);
+    *ret = j->quota;
+    return 0;
+}
+
 int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err)
 {
     int rc = core_writable(co, err);

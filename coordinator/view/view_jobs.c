@@ -143,6 +143,12 @@ static void fill_dataset(const struct job *j, struct view_job *v)
     }
 }
 
+/* What its downloads have cost. */
+static double egress(const struct coordinator *co, const struct job *j)
+{
+    return (double)(j->bytes_down + j->shard_bytes_down) / 1e9 * co->opt.egress_price;
+}
+
 static void fill_job(struct coordinator *co, const struct job *j, struct view_job *v)
 {
     int64_t wall = (int64_t)clock_wall_ms();
@@ -176,6 +182,8 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->data_bytes_down = j->shard_bytes_down;
     v->bad_samples = j->bad_count;
     v->max_bad = (uint32_t)j->spec.data.max_bad;
+    v->dollars = j->cost.work + j->cost.waiting;
+    v->egress = egress(co, j);
     v->sample_grids = (uint32_t)j->n_grids;
     wire_figures(j, v);
     fill_dataset(j, v);
@@ -198,6 +206,21 @@ int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, stru
     if (rc == 0)
         fill_job(co, j, ret);
     return rc;
+}
+
+int view_job_cost(struct coordinator *co, uint64_t job_id, struct view_cost *ret, struct err *err)
+{
+    struct job *j;
+    int rc = need_job(co, job_id, &j, err);
+    if (rc < 0)
+        return rc;
+    const int64_t eta = eta_ms(co, j, rounds_done(j));
+    *ret = (struct view_cost){.egress = egress(co, j), .quota = &j->quota};
+    cost_of(co, j, &ret->time);
+    ret->total = ret->time.work + ret->time.waiting + ret->egress;
+    ret->per_million = j->samples_done ? ret->total / (double)j->samples_done * 1e6 : (double)NAN;
+    ret->until_end = eta < 0 ? (double)NAN : (double)eta / 3.6e6 * ret->time.per_hour;
+    return 0;
 }
 
 static const char *replica_state(const struct task *t)

@@ -65,7 +65,9 @@ class Job:
         self.job = {
             "id": 1, "name": name, "state": "running", "reason": "", "stalled": "", "recipe": recipe, "created_at": AT, "elapsed_ms": 754000,
             "round": round, "rounds": rounds, "step": round * 50, "total_steps": rounds * 50, "loss": 0.412, "eval_loss": 0.436,
-            "images_per_s": 812.5, "eta_ms": 1130000, "paths": len(paths), "replicas": 1, "parameters": 4200000, "text": text,
+            "images_per_s": 812.5, "eta_ms": 1130000, "paths": len(paths), "replicas": 1, "parameters": 4200000, "text": text, "dollars": 3.2,
+            "cost": {"work": 2.9, "waiting": 0.3, "egress": 0.0, "total": 3.2, "per_million_samples": 1.4, "per_hour": 1.8, "until_end": 0.6, "workers": 3,
+                     "workers_without_price": 0}, "swarm": {"priority": 0, "share": 1.0, "budget": None},
             "spec": f"name: {name}\n", "classes": [], "dataset": {"samples": total, "holdout": total // 10, "shards": 40},
             "vocab": 257 if text else None, "input": None, "tokenizer": None, "companions": None, "mixture": router, "bits_per_byte": 2.913 if text else None,
             "generation": 1, "resharded": 0, "reshards": 2 if text else 0, "teacher": None, "trace": None, "network": {"waited_ms": 4200, "waited_share": 0.011, "peak_bytes_per_s": 2345678},

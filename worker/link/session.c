@@ -75,6 +75,7 @@ static void join(struct session *s)
     req.memory_bytes = s->opt.memory_bytes;
     req.threads = s->opt.threads;
     req.allows_trainers = s->opt.allows_trainers;
+    req.price_per_hour = s->opt.price;
     req.version = (char *)(uintptr_t)SKERRY_VERSION;
     int rc = rpc_client_call(s->rpc, SKERRY__V1__METHOD__METHOD_JOIN, &req.base,
                              &skerry__v1__join_reply__descriptor, CALL_MS, on_join_reply, s, NULL);

@@ -30,6 +30,7 @@ struct session_options {
     const char *device;
     uint64_t memory_bytes;
     bool allows_trainers;
+    double price; /* dollars an hour of this machine; 0: not told */
     uint32_t threads;
     uint8_t instance[16], identity[16];
 

@@ -1,5 +1,5 @@
 // The panels of the page: each function draws one from plain data.
-import {$, el, svg, setText, sync, bar, bytes, compact, number, duration, age, loss, rate, plural, clock, command, DASH} from './util.js';
+import {$, el, svg, setText, sync, bar, bytes, compact, number, dollars, duration, age, loss, rate, plural, clock, command, DASH} from './util.js';
 import {spark} from './chart.js';
 
 export const OVER = new Set(['done', 'failed', 'cancelled']);
@@ -87,6 +87,8 @@ export function hero(job, etaLeft) {
     stat('Running for', duration(job.elapsed_ms)),
     stat(job.paths > 1 ? 'Parameters of a path' : 'Parameters', compact(job.parameters || null)),
     stat(job.paths > 1 ? 'Paths × replicas' : 'Replicas', job.paths > 1 ? `${job.paths} × ${job.replicas}` : number(job.replicas)),
+    ...(job.cost.total > 0 ? [stat('Cost so far', dollars(job.cost.total))] : []),
+    ...(job.cost.until_end > 0 ? [stat('Cost until the end', dollars(job.cost.until_end))] : []),
     ...(job.network.waited_ms >= 1000 ? [stat('Waited for network', duration(job.network.waited_ms))] : []),
   ];
   sync($('stats'), stats, (s) => s.name,

@@ -87,6 +87,10 @@ export function number(n) {
   return n === null || n === undefined ? DASH : Math.round(n).toLocaleString('en');
 }
 
+export function dollars(x) {
+  return x > 0 && x < 0.095 ? `$${x.toPrecision(2)}` : `$${x.toFixed(2)}`;
+}
+
 export function duration(ms) {
   if (ms === null || ms === undefined) return DASH;
   const s = Math.round(ms / 1000);

@@ -35,6 +35,7 @@ static struct {
     int ema;
     struct token_order order; /* its name is gone by now */
     uint64_t revoked, holder;
+    struct view_adjust adjust;
     int fail; /* commands return this, if negative */
 } fake;
 
@@ -330,6 +331,26 @@ int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err)
 {
     fake.cancels++;
     return command(err);
+}
+
+int view_job_adjust(struct coordinator *co, uint64_t job_id, const struct view_adjust *a,
+                    struct job_swarm *ret, struct err *err)
+{
+    fake.adjust = *a;
+    *ret = (struct job_swarm){.priority = 3, .share = 0.5, .budget = 20};
+    return command(err);
+}
+
+int view_job_cost(struct coordinator *co, uint64_t job_id, struct view_cost *ret, struct err *err)
+{
+    static const struct job_swarm quota = {.share = 1};
+    *ret = (struct view_cost){.time = {.work = 1.5, .waiting = 0.25, .workers = 2, .unpriced = 1},
+                              .egress = 0.5,
+                              .total = 2.25,
+                              .per_million = NAN,
+                              .until_end = 3,
+                              .quota = &quota};
+    return 0;
 }
 
 int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err)

@@ -13,6 +13,22 @@
 #include "coordinator/state/state.h"
 #include "tests/unit/coordinator/decide/expect.h"
 
+/* By the number of the job, 1 to 4. */
+static struct schedule_job jobs[4];
+
+static void of_job(struct schedule_task *t, uint32_t id)
+{
+    t->job_id = id;
+    t->job = id - 1;
+}
+
+static int equal_jobs(void **state)
+{
+    for (uint32_t i = 0; i < 4; i++)
+        jobs[i] = (struct schedule_job){.id = 1 + i, .share = 1};
+    return 0;
+}
+
 static struct schedule_task train(uint64_t id, uint64_t owner)
 {
     return (struct schedule_task){.id = id,
@@ -35,7 +51,7 @@ static void pick_for(uint64_t now, uint64_t worker, const struct schedule_task *
                      const struct schedule_options *o, struct schedule_decision *d)
 {
     struct schedule s;
-    schedule_init(&s, now, tasks, n);
+    schedule_init(&s, now, jobs, tasks, n);
     schedule_pick(&s, worker, o, d);
     schedule_release(&s);
 }
@@ -62,8 +78,8 @@ static void test_schedule_order(void **state)
     assert_int_equal(pick(1000, list, 4, true, &d), 3);
     become(&list[3], TASK_TRAIN);
     list[1].owner = 0;
-    list[0].job_leases = 2; /* other jobs are served first */
-    list[0].job_id = 9;
+    of_job(&list[0], 2); /* other jobs are served first */
+    jobs[1].leases = 2;
     assert_int_equal(pick(1000, list, 4, true, &d), 1);
 }
 
@@ -205,8 +221,7 @@ static long best_of_pairs(uint64_t now, uint64_t worker, const struct schedule_t
 static void fill(struct schedule_task *t, uint64_t id, const struct failure_list *failed)
 {
     *t = train(id, (uint64_t)(rand() % 3 == 0 ? 0 : 1 + rand() % 12));
-    t->job_id = 1 + (uint64_t)(rand() % 3);
-    t->job_leases = (uint32_t)t->job_id % 2;
+    of_job(t, 1 + (uint32_t)(rand() % 4));
     t->lag = (uint32_t)(rand() % 3 == 0);
     t->network = (uint32_t)(rand() % 2);
     t->owner_here = t->owner != 0 && rand() % 4 > 0;
@@ -234,7 +249,13 @@ static void test_schedule_groups(void **state)
         struct schedule s;
         for (size_t i = 0; i < N; i++)
             fill(&tasks[i], 1 + i, &failed);
-        schedule_init(&s, 2600, tasks, N);
+        for (uint32_t i = 0; i < 4; i++)
+            jobs[i] = (struct schedule_job){.id = 1 + i,
+                                            .priority = rand() % 2,
+                                            .share = 1 + rand() % 2,
+                                            .leases = (uint32_t)(rand() % 3),
+                                            .held = rand() % 5 ? NULL : "is held"};
+        schedule_init(&s, 2600, jobs, tasks, N);
         for (int turn = 0; turn < 2 * WORKERS + N; turn++) {
             const uint64_t worker = 1 + (uint64_t)(rand() % WORKERS);
             const struct schedule_options o = {.helper = rand() % 2 == 0,
@@ -275,15 +296,15 @@ static void test_schedule_looks(void **state)
         tasks[i] = train(1 + i, 0);
         tasks[i].failed = &failed[i];
     }
-    schedule_init(&s, 1999, tasks, N);
+    schedule_init(&s, 1999, jobs, tasks, N);
     assert_int_equal(s.n_groups, N);
     schedule_release(&s);
-    schedule_init(&s, 2000, tasks, N);
+    schedule_init(&s, 2000, jobs, tasks, N);
     assert_int_equal(s.n_groups, 1);
     schedule_release(&s);
     for (size_t i = 0; i < N; i++)
         tasks[i].not_before_ms = i == 30 ? 5000 : 6000;
-    schedule_init(&s, 2000, tasks, N);
+    schedule_init(&s, 2000, jobs, tasks, N);
     assert_int_equal(s.n_groups, 0);
     schedule_pick(&s, 7, &o, &d);
     assert_int_equal(d.index, -1);
@@ -292,13 +313,94 @@ static void test_schedule_looks(void **state)
     schedule_release(&s);
 }
 
+/* Gives n workers a task each, of two jobs that always have some, and counts the second's. */
+static unsigned given_to_second(unsigned n)
+{
+    enum { N = 48 };
+    struct schedule_task list[N];
+    struct schedule s;
+    unsigned second = 0;
+    for (uint32_t i = 0; i < N; i++) {
+        list[i] = train(1 + i, 0);
+        of_job(&list[i], 1 + i % 2);
+    }
+    schedule_init(&s, 1000, jobs, list, N);
+    for (unsigned w = 0; w < n; w++) {
+        struct schedule_decision d;
+        const struct schedule_options o = {0};
+        schedule_pick(&s, 7 + w, &o, &d);
+        assert_true(d.index >= 0);
+        second += list[d.index].job_id == 2;
+        schedule_take(&s, (size_t)d.index);
+    }
+    schedule_release(&s);
+    return second;
+}
+
+/* In one look at many workers, too: those that are given out count. */
+static void test_schedule_shares(void **state)
+{
+    assert_int_equal(given_to_second(12), 6);
+    (void)equal_jobs(NULL);
+    jobs[1].share = 2;
+    assert_int_equal(given_to_second(12), 8);
+    (void)equal_jobs(NULL);
+    jobs[0].leases = 6; /* before the second came */
+    assert_int_equal(given_to_second(6), 6);
+    (void)equal_jobs(NULL);
+    jobs[1].priority = 1;
+    assert_int_equal(given_to_second(12), 12);
+    (void)equal_jobs(NULL);
+    jobs[1].held = "is held";
+    assert_int_equal(given_to_second(12), 0);
+}
+
+/* A worker stays with the job whose moments it has, while shares allow it. */
+static void test_schedule_stays(void **state)
+{
+    struct schedule_decision d;
+    struct schedule_task list[2] = {train(1, 0), train(2, 7)};
+    of_job(&list[1], 2);
+    jobs[0].leases = jobs[1].leases = 2;
+    assert_int_equal(pick(1000, list, 2, true, &d), 1);
+    jobs[1].leases = 3;
+    assert_int_equal(pick(1000, list, 2, true, &d), 0);
+    become(&list[1], TASK_SAMPLE); /* somebody waits for it */
+    assert_int_equal(pick(1000, list, 2, true, &d), 1);
+    jobs[0].priority = 1;
+    assert_int_equal(pick(1000, list, 2, true, &d), 0);
+    jobs[0].held = jobs[1].held = "is of a job whose budget is spent";
+    assert_int_equal(pick(1000, list, 2, true, &d), -1);
+    assert_string_equal(d.reason, "task 1 is of a job whose budget is spent");
+}
+
+static void test_schedule_part(void **state)
+{
+    const struct schedule_claim alone[] = {{0, 0.01, 4}};
+    const struct schedule_claim three[] = {{0, 1, 99}, {0, 2, 99}, {1, 1, 4}};
+    assert_int_equal(schedule_part(10, alone, 1, 0), 10);
+    assert_int_equal(schedule_part(10, three, 2, 0), 3);
+    assert_int_equal(schedule_part(9, three, 2, 1), 6);
+    assert_int_equal(schedule_part(10, three, 3, 0), 2);
+    assert_int_equal(schedule_part(10, three, 3, 1), 4);
+    assert_int_equal(schedule_part(10, three, 3, 2), 10);
+    assert_int_equal(schedule_part(3, three, 3, 1), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_schedule_order),  cmocka_unit_test(test_schedule_patience),
-        cmocka_unit_test(test_schedule_small),  cmocka_unit_test(test_schedule_failures),
-        cmocka_unit_test(test_schedule_paths),  cmocka_unit_test(test_schedule_velocity),
-        cmocka_unit_test(test_schedule_groups), cmocka_unit_test(test_schedule_looks),
+        cmocka_unit_test_setup(test_schedule_order, equal_jobs),
+        cmocka_unit_test_setup(test_schedule_patience, equal_jobs),
+        cmocka_unit_test_setup(test_schedule_small, equal_jobs),
+        cmocka_unit_test_setup(test_schedule_failures, equal_jobs),
+        cmocka_unit_test_setup(test_schedule_paths, equal_jobs),
+        cmocka_unit_test_setup(test_schedule_velocity, equal_jobs),
+        cmocka_unit_test_setup(test_schedule_groups, equal_jobs),
+        cmocka_unit_test_setup(test_schedule_looks, equal_jobs),
+        cmocka_unit_test_setup(test_schedule_shares, equal_jobs),
+        cmocka_unit_test_setup(test_schedule_stays, equal_jobs),
+        cmocka_unit_test(test_schedule_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

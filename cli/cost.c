@@ -1,0 +1,151 @@
+/* skerry cost, adjust: what jobs cost, and what they may have of the workers beside each other. */
+#include "cli/command.h"
+#include "cli/base/table.h"
+#include "cli/show/show.h"
+
+static double real(const json_t *o, const char *key)
+{
+    return cli_num(o, key, NAN);
+}
+
+static void line(const char *what, double x, const char *more)
+{
+    char text[STR_HUMAN_MAX];
+    if (!isnan(x))
+        printf("  %-18s %10s%s\n", what, show_dollars(x, text), more);
+}
+
+static void print_job(const json_t *job)
+{
+    const json_t *cost = json_object_get(job, "cost"), *quota = json_object_get(job, "swarm");
+    const long long workers = cli_int(cost, "workers", 0);
+    const long long free_ones = cli_int(cost, "workers_without_price", 0);
+    char total[STR_HUMAN_MAX], more[96], eta[STR_HUMAN_MAX];
+    printf("job %lld, %s: %s so far\n", cli_int(job, "id", 0), cli_str(job, "name", "?"),
+           show_dollars(real(cost, "total"), total));
+    line("work", real(cost, "work"), "");
+    line("waiting", real(cost, "waiting"), "");
+    line("egress", real(cost, "egress"), "");
+    line("a million samples", real(cost, "per_million_samples"), "");
+    (void)snprintf(more, sizeof more, " an hour, %lld workers", workers);
+    if (workers > 0)
+        line("now", real(cost, "per_hour"), more);
+    (void)snprintf(more, sizeof more, " more, in %s",
+                   cli_has(job, "eta_ms") ? cli_duration(job, "eta_ms", eta) : "?");
+    line("until the end", real(cost, "until_end"), more);
+    line("budget", real(quota, "budget"), "");
+    if (free_ones > 0)
+        printf("%lld of the %lld workers told no price (workerd --price) and count as free\n",
+               free_ones, workers);
+}
+
+static void print_all(const json_t *status)
+{
+    static const char *const names[] = {">job", "name", "state", ">cost"};
+    const json_t *job, *blobs = json_object_get(status, "blob_store");
+    char text[STR_HUMAN_MAX];
+    struct table t;
+    size_t i;
+    table_init(&t, names, sizeof names / sizeof names[0]);
+    json_array_foreach(json_object_get(status, "jobs"), i, job)
+    {
+        table_cell(&t, "%lld", cli_int(job, "id", 0));
+        table_cell(&t, "%s", cli_str(job, "name", ""));
+        table_cell(&t, "%s", cli_str(job, "state", ""));
+        table_cell(&t, "%s", show_dollars(cli_num(job, "dollars", 0), text));
+    }
+    table_print(&t, stdout);
+    table_release(&t);
+    if (cli_num(blobs, "request_dollars", 0) > 0)
+        printf("requests to the store since the coordinator's start: %s\n",
+               show_dollars(cli_num(blobs, "request_dollars", 0), text));
+}
+
+static int run_cost(struct cli *cli, const struct args *args, struct err *err)
+{
+    json_t *answer = NULL;
+    uint64_t id = 0;
+    int rc = args->n_rest > 0 ? cli_job_id(cli, args, &id, err) : 0;
+    if (rc == 0)
+        rc = id ? cli_call(cli, "GET", NULL, &answer, err, "/v1/jobs/%" PRIu64, id)
+                : cli_call(cli, "GET", NULL, &answer, err, "/v1/status");
+    if (rc == 0 && cli->json)
+        cli_print_json(id ? json_object_get(answer, "cost") : answer);
+    else if (rc == 0 && id)
+        print_job(answer);
+    else if (rc == 0)
+        print_all(answer);
+    json_decref(answer);
+    return rc;
+}
+
+const struct command command_cost = {
+    .name = "cost",
+    .what = "what jobs have cost, and will",
+    .usage = "[JOB]",
+    .about = "Prints what the workers' time and downloads of a job have cost, from the prices that "
+             "workers tell (workerd --price) and coordinatord's --egress-price; without a job the "
+             "sums of all.",
+    .rest_max = 1,
+    .needs = COMMAND_CONNECT | COMMAND_JSON,
+    .run = run_cost,
+};
+
+/* ---- adjust -------------------------------------------------------------- */
+
+static int priority;
+static double share, budget;
+static bool has_priority, has_share, has_budget;
+
+static int run_adjust(struct cli *cli, const struct args *args, struct err *err)
+{
+    json_t *order, *answer = NULL;
+    char text[STR_HUMAN_MAX];
+    uint64_t id = 0;
+    int rc = cli_job_id(cli, args, &id, err);
+    if (rc < 0)
+        return rc;
+    if (!has_priority && !has_share && !has_budget)
+        return err_set(err, -EINVAL, "say what is to be adjusted: --priority, --share or --budget");
+    order = json_object();
+    if (has_priority)
+        json_object_set_new(order, "priority", json_integer(priority));
+    if (has_share)
+        json_object_set_new(order, "share", json_real(share));
+    if (has_budget)
+        json_object_set_new(order, "budget", json_real(budget));
+    rc = cli_call(cli, "POST", order, &answer, err, "/v1/jobs/%" PRIu64 "/adjust", id);
+    json_decref(order);
+    if (rc == 0 && cli->json)
+        cli_print_json(answer);
+    else if (rc == 0)
+        printf("job %" PRIu64 " has priority %lld, share %g and %s%s now\n", id,
+               cli_int(answer, "priority", 0), real(answer, "share"),
+               cli_has(answer, "budget") ? "a budget of " : "no budget",
+               cli_has(answer, "budget") ? show_dollars(real(answer, "budget"), text) : "");
+    json_decref(answer);
+    return rc;
+}
+
+const struct command command_adjust = {
+    .name = "adjust",
+    .what = "change a job's priority, share of the workers or budget",
+    .usage = "JOB [--priority N] [--share X] [--budget DOLLARS]",
+    .about = "Changes what a job may have of the swarm beside others, from the next task on.",
+    .flags =
+        (const struct args_flag[]){
+            {"priority", 0, ARGS_INT, &priority, "N",
+             "the job with the highest priority that has something to do goes first", .min = -100,
+             .max = 100, .given = &has_priority},
+            {"share", 0, ARGS_DOUBLE, &share, "X",
+             "its part of the workers beside jobs of its priority", .min = 0.01, .max = 100,
+             .given = &has_share},
+            {"budget", 0, ARGS_DOUBLE, &budget, "DOLLARS",
+             "what its workers' time may cost, 0: any", .max = 1e9, .given = &has_budget},
+            {0},
+        },
+    .rest_min = 1,
+    .rest_max = 1,
+    .needs = COMMAND_CONNECT | COMMAND_JSON,
+    .run = run_adjust,
+};

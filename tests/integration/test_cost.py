@@ -1,0 +1,82 @@
+"""What a job costs, held against the coordinator's log, and what its budget and a token's quota do."""
+import datetime
+import json
+import re
+
+from common import wait_until
+from swarm import swarm  # noqa: F401
+
+PRICES = {"dear": 36.0, "cheap": 9.0}  # dollars an hour: a cent, a quarter of one, a second
+
+
+def at(log, what):
+    """When the log says so first, in s."""
+    for line in log.splitlines():
+        if re.search(what, line):
+            return datetime.datetime.fromisoformat(line[:23]).timestamp()
+    raise AssertionError(f"'{what}' is not in the log")
+
+
+def cost(swarm, job):
+    return swarm.job(job)["cost"]
+
+
+def test_a_job_pays_for_the_time_of_its_workers(swarm):
+    for name, price in PRICES.items():
+        swarm.worker(name, "--price", f"{price}/h")
+    job = swarm.submit(rounds=3, steps=20)
+    wait_until(lambda: cost(swarm, job)["workers"] == 2, 60, "both workers to work for the job")
+    assert cost(swarm, job)["per_hour"] == sum(PRICES.values())
+    swarm.wait_job(job, "done")
+    # Both have worked for nobody else: all their time since they joined is its.
+    log = swarm.log("coordinatord")
+    end = at(log, f"job {job} .* is done")
+    want = sum((end - at(log, rf"worker \d+ \({name}\) has joined")) * price / 3600 for name, price in PRICES.items())
+    got = cost(swarm, job)
+    assert got["workers"] == 0 and got["work"] > 0 and got["waiting"] > 0
+    assert abs(got["total"] - want) <= 0.01 * want, (got, want)
+    assert got["per_million_samples"] > 0
+    text = swarm.skerry("cost", job).stdout
+    assert f"job {job}, " in text and "work" in text and "waiting" in text, text
+    assert json.loads(swarm.skerry("cost", job, "--json").stdout)["total"] == got["total"]
+    assert "$" in swarm.skerry("cost").stdout
+
+
+def test_a_spent_budget_waits_for_more(swarm):
+    swarm.worker("a", "--price", "$3600")  # a dollar a second
+    job = swarm.submit(rounds=4, steps=10)
+    wait_until(lambda: cost(swarm, job)["work"] > 0, 60, "the job to cost something")
+    assert swarm.skerry("adjust", job, "--budget", "0.01").stdout == f"job {job} has priority 0, share 1 and a budget of $0.01 now\n"
+    stalled = wait_until(lambda: swarm.job(job)["stalled"], 60, "the budget to be spent")
+    assert "budget is spent" in stalled
+    wait_until(lambda: any("budget is spent" in w["why"] for w in swarm.get("/v1/status").json()["waiting_for"]), 20, "the status to say so")
+    assert swarm.job(job)["round"] < 4
+    swarm.skerry("adjust", job, "--budget", "0")
+    swarm.wait_job(job, "done")
+    refused = swarm.skerry("adjust", job, "--share", "2")
+    assert refused.returncode == 1 and "has ended, it is done" in refused.stderr
+
+
+def test_a_token_has_so_many_jobs(swarm):
+    token = swarm.skerry("tokens", "--new", "operator", "--name", "ann", "--jobs", "1", "--budget", "5").stdout.strip()
+    swarm.token = token
+    swarm.session.headers["Authorization"] = f"Bearer {token}"
+    first = swarm.submit(rounds=1)
+    folder = swarm.folder + "/job"
+    refused = swarm.skerry("submit", f"{folder}/job.yaml")
+    assert refused.returncode == 1 and "1 jobs of the token 'ann' go on, and it may have 1" in refused.stderr, refused.stderr
+    assert swarm.skerry("cancel", first).returncode == 0
+    swarm.submit(rounds=1)
+    listed = next(t for t in swarm.get("/v1/tokens").json()["items"] if t["name"] == "ann")
+    assert (listed["jobs_max"], listed["budget"]) == (1, 5.0)
+
+
+def test_bad_prices_and_adjustments(swarm):
+    swarm.worker("a", "--price", "cheap")
+    wait_until(lambda: "--price cheap: expected dollars an hour, such as 0.9/h" in swarm.log("a"), 20, "the price to be refused")
+    job = swarm.submit(rounds=1)
+    for flags, why in ((["--share", "0"], "--share"), (["--priority", "101"], "--priority"), ([], "say what is to be adjusted")):
+        refused = swarm.skerry("adjust", job, *flags)
+        assert refused.returncode != 0 and why in refused.stderr, (flags, refused.stderr)
+    assert swarm.post(f"/v1/jobs/{job}/adjust", {"share": "2"}).status_code == 400
+    assert swarm.post("/v1/jobs/99/adjust", {"share": 2}).status_code == 404

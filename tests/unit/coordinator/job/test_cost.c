@@ -1,0 +1,128 @@
+/* Which job pays for which piece of a worker's time.  A state without a coordinator (bare.h). */
+#include "coordinator/job/cost.h"
+#include "coordinator/job/tasks.h"
+#include "tests/unit/coordinator/bare.h"
+
+#include "common/base/clock.h"
+
+#define HOUR_MS 3600000u
+
+static struct job *add_job(struct coordinator *co)
+{
+    struct job *j = add(&co->state, diloco);
+    j->state = JOB_RUNNING;
+    return j;
+}
+
+/* Joins at this price. */
+static struct worker *add_worker(struct coordinator *co, double price)
+{
+    struct worker *w = state_add_worker(&co->state, 0);
+    cost_join(co, w, price);
+    state_set_worker_state(&co->state, w, WORKER_HERE);
+    return w;
+}
+
+/* So many hours have passed since its time was reckoned with. */
+static void pass(struct worker *w, double hours)
+{
+    w->since_ms -= (uint64_t)(hours * HOUR_MS);
+}
+
+/* Up to the time that the test itself takes. */
+static void near(double have, double want)
+{
+    if (!(have >= want - 1e-9 && have < want + 0.01))
+        fail_msg("%g dollars, not %g", have, want);
+}
+
+static struct task *lease(struct coordinator *co, const struct job *j, struct worker *w)
+{
+    struct task *t = state_add_task(&co->state, 0, j->id, TASK_INIT);
+    task_lease(co, t, w);
+    return t;
+}
+
+static void pieces(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *a = add_job(co), *b = add_job(co);
+    struct worker *w = add_worker(co, 2);
+    struct cost now;
+    pass(w, 0.5); /* before its first lease: of that one's job */
+    struct task *t = lease(co, a, w);
+    near(a->cost.waiting, 1);
+    pass(w, 3);
+    cost_of(co, a, &now);
+    near(now.work, 6);
+    near(now.per_hour, 2);
+    near(a->cost.work, 0);
+    task_requeue(co, t, "it failed"); /* is paid all the same */
+    near(a->cost.work, 6);
+    pass(w, 1); /* for what goes on */
+    cost_of(co, a, &now);
+    near(now.waiting, 3);
+    assert_int_equal(now.workers, 1);
+    t = lease(co, b, w);
+    near(a->cost.waiting, 3);
+    near(b->cost.waiting, 0);
+    pass(w, 1);
+    task_end(co, t, TASK_DONE, "");
+    near(b->cost.work, 2);
+    pass(w, 1);
+    cost_job_ends(co, b); /* it has waited for b until now */
+    b->state = JOB_DONE;
+    near(b->cost.waiting, 2);
+    pass(w, 1); /* nobody's, and then a's, which begins */
+    (void)lease(co, a, w);
+    near(a->cost.waiting, 5);
+    near(b->cost.waiting, 2);
+}
+
+static void prices(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = add_job(co);
+    struct worker *w = add_worker(co, -1), *other = add_worker(co, NAN);
+    struct cost now;
+    assert_true(w->price == 0 && other->price == 0);
+    cost_join(co, other, COST_PRICE_MAX * 2);
+    assert_true(other->price == 0);
+    (void)lease(co, j, w);
+    pass(w, 5);
+    cost_of(co, j, &now);
+    near(now.work, 0);
+    assert_int_equal(now.unpriced, 1);
+    cost_join(co, w, 3); /* it is back with a price: what went before was free */
+    pass(w, 1);
+    cost_of(co, j, &now);
+    near(now.work, 3);
+    assert_int_equal(now.unpriced, 0);
+}
+
+/* After a start the wall clock tells; one that was set back tells nothing. */
+static void loaded(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = add_job(co);
+    struct worker *w = add_worker(co, 1);
+    struct task *t = lease(co, j, w);
+    w->since_ms = 0;
+    w->since_unix_ms = (int64_t)clock_wall_ms() - 2 * (int64_t)HOUR_MS;
+    task_requeue(co, t, "");
+    near(j->cost.work, 2);
+    w->since_ms = 0;
+    w->since_unix_ms = (int64_t)clock_wall_ms() + HOUR_MS;
+    task_lease(co, t, w);
+    near(j->cost.waiting, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(pieces, bare_begin, bare_end),
+        cmocka_unit_test_setup_teardown(prices, bare_begin, bare_end),
+        cmocka_unit_test_setup_teardown(loaded, bare_begin, bare_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
