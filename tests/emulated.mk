@@ -17,16 +17,8 @@ GPU_DEVICE := $(if $(filter 1,$(CUDA)),-DGUARD_DEVICE='"cuda:0"' -DCARD_DEVICE='
 ifeq ($(CUDA),1)
 
 # ---- what ptxas and the machine code say --------------------------------
-CUBINS := $(foreach a,$(CUDA_ARCHS),$(CU:kernels/cuda/%.cu=$(CUO)/cubin/sm_$(a)/%.cubin))
-define cubin
-$(CUO)/cubin/sm_$(1)/%.cubin: kernels/cuda/%.cu $(CUO)/.flags $(wildcard kernels/cuda/*.cuh kernels/cuda/*.h)
-	$$(call say,PTXAS)mkdir -p $$(@D) && $$(NVCC) $$(CU_CPPFLAGS) -std=c++17 -O3 \
-	  -arch=sm_$(1) -cubin -Xptxas -v -o $$@ $$< 2>$$(@:.cubin=.log) || { cat $$(@:.cubin=.log); exit 1; }
-endef
-$(foreach a,$(CUDA_ARCHS),$(eval $(call cubin,$(a))))
-
-check-cuda: $(CUBINS) ## CUDA kernels: no spills, 128-bit accesses, tensor cores (needs nvcc, no card)
-	@CUDA_HOME=$(CUDA_HOME) $(PYTHON) tests/gpu/check_ptxas.py $(CUO)/cubin
+check-cuda: $(OBJ_kernels_cuda) ## CUDA kernels: no spills, 128-bit accesses, tensor cores (needs nvcc, no card)
+	@CUDA_HOME=$(CUDA_HOME) $(PYTHON) tests/gpu/check_ptxas.py $(CUO)
 
 # ---- the kernels thread by thread on the CPU ----------------------------
 EMU_OBJ := $(CU:kernels/cuda/%.cu=$(EMU)/%.o) $(addprefix $(EMU)/,fibers.o runtime.o memory.o)

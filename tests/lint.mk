@@ -27,8 +27,8 @@ headers: $(PB_H)
 
 C_FILES = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.inc' 2>/dev/null)
 format:
-	@clang-format --dry-run -Werror $(C_FILES) 2>&1 | head -20; \
-	 clang-format --dry-run -Werror $(C_FILES) >/dev/null 2>&1 || { echo 'run `make format-fix`'; exit 1; }
+	@mkdir -p $(O); clang-format --dry-run -Werror $(C_FILES) >$(O)/format.log 2>&1 || \
+	  { head -20 $(O)/format.log; echo 'run `make format-fix`'; exit 1; }
 format-fix: ## clang-format every C file in place
 	@clang-format -i $(C_FILES)
 

@@ -1,11 +1,13 @@
 # make test: everything that README promises, on a machine with nothing installed.
-# Each step is a target of its own, so that a person can run just one.
+# Each step is a target of its own, so that a person can run just one.  Tests that wait for disks and
+# daemons run more at a time than there are cores; the fuzzers, which are given seconds, do not.
 ##@ Test
 FUZZ_QUICK ?= 5
 T ?=
 
 # tests/unit mirrors the tree: a test links the layer of its folder, and what lies below it.
-UNIT := $(patsubst tests/unit/%.c,$(O)/tests/unit/%,$(sort $(shell find tests/unit -name "test_*.c")))
+# Those of the worker, which take longest, come first.
+UNIT := $(patsubst tests/unit/%.c,$(O)/tests/unit/%,$(shell find tests/unit -name "test_*.c" | sort -r))
 
 # As many at a time as make has jobs; what each prints is shown when it ends, and those that failed
 # are named at the end.
@@ -23,17 +25,24 @@ check-unit-begins:
 .PHONY: test check-int check-ref check-sanitizers check-clang
 test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), simulation, references, deploy, fuzz, integration
 	deploy/install-deps.sh test
-	@set -e; for step in "all lint WERROR=1" "check-unit WERROR=1" "sim WERROR=1" check-clang check-sanitizers \
-	   check-ref check-latents check-trainers check-deploy "fuzz FUZZ_SECONDS=$(FUZZ_QUICK)" check-int; do \
-	  echo "==== make $$step"; start=$$(date +%s); \
-	  $(MAKE) --no-print-directory -j2 $$step; \
-	  echo "==== $$step: $$(( $$(date +%s) - start )) s"; done
+	@set -e; cores=$$(nproc); export OMP_WAIT_POLICY=passive; \
+	  step() { jobs=$$1; shift; echo "==== make $$*"; start=$$(date +%s); \
+	    $(MAKE) --no-print-directory -j$$jobs "$$@"; echo "==== $$*: $$(( $$(date +%s) - start )) s"; }; \
+	  step $$((2 * cores)) all lint WERROR=1; \
+	  step $$((2 * cores)) check-unit sim WERROR=1; \
+	  step $$((2 * cores)) check-clang check-sanitizers; \
+	  step $$cores -Otarget check-ref check-latents check-trainers check-deploy; \
+	  step $$cores fuzz FUZZ_SECONDS=$(FUZZ_QUICK); \
+	  step $$cores check-int
 	@echo 'all tests passed'
 
-# Without CUDA: its kernels take minutes to compile, and no sanitizer sees them.
-check-sanitizers: ## unit tests under asan+ubsan and tsan
-	@$(MAKE) --no-print-directory check-unit BUILD=asan CUDA=0 WERROR=1
-	@$(MAKE) --no-print-directory check-unit BUILD=tsan CUDA=0 WERROR=1
+# Without CUDA: its kernels take minutes to compile, and no sanitizer sees them.  Both trees read
+# what is generated, so that is made before.
+SANITIZED := check-unit-asan check-unit-tsan
+.PHONY: $(SANITIZED)
+check-sanitizers: $(SANITIZED) ## unit tests under asan+ubsan and tsan
+$(SANITIZED): check-unit-%: $(PB_H) $(GEN)/web_assets.c
+	@$(MAKE) --no-print-directory check-unit BUILD=$* CUDA=0 WERROR=1
 
 check-clang: ## everything compiles with clang without a warning
 	@$(MAKE) --no-print-directory all CC=clang CUDA=0 WERROR=1 BUILD=debug BUILD_DIR=$(BUILD_DIR)/clang
@@ -44,8 +53,11 @@ TOOLS := $(patsubst tests/tools/%.c,$(O)/tests/tools/%,$(sort $(shell find tests
 check-ref: all $(TOOLS) ## the model, its training, samples and export against PyTorch
 	SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider tests/reference
 
+# Daemons wait as much as they compute, so more files run at a time than there are cores.
+INT_PROCESSES ?= $(shell expr 1 + $$(nproc))
 check-int: all $(TOOLS) gpu-tests ## real daemons on loopback, the HTTP API, the page in Chromium (T=test_x.py: one)
-	SKERRY_BIN=$(BIN) SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider $(if $(T),tests/integration/$(T),tests/integration)
+	SKERRY_BIN=$(BIN) SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider \
+	  $(if $(T),tests/integration/$(T),-n $(INT_PROCESSES) --dist loadfile tests/integration)
 
 # Daemons that can fail on purpose, for the tests of what a release never does; their tree is
 # that of check-clang.

@@ -1,6 +1,6 @@
 """Fail when a CUDA kernel spills registers, keeps a stack, or moves memory in small pieces.
 
-    check_ptxas.py FOLDER      with FOLDER/sm_90/x.cubin and x.log, the report of ptxas -v
+    check_ptxas.py FOLDER      with FOLDER/x.cu.o and FOLDER/x.cu.log, the report of ptxas -v, for one or more architectures
 
 Spills and stacks: any kernel that reads whole vectors (its template says WIDE) must have
 none; the narrow ones, which serve odd sizes, may.  Small pieces: the SASS of each kernel of
@@ -45,13 +45,13 @@ def complain(text):
 
 
 def kernels(log):
-    """(name, stack bytes, spilled bytes, registers) of each kernel of one report."""
+    """(architecture, name, stack bytes, spilled bytes, registers) of each kernel of one report."""
     text = open(log, encoding="utf-8").read()
-    for part in text.split("Compiling entry function '")[1:]:
-        name = part.split("'")[0]
+    for part in re.split(r"Compiling entry function ", text)[1:]:
+        name, arch = re.match(r"'(\w+)' for '(sm_\w+)'", part).groups()
         stack = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+)", part)
         used = re.search(r"Used (\d+) registers", part)
-        yield name, int(stack[1]), int(stack[2]) + int(stack[3]), int(used[1])
+        yield arch, name, int(stack[1]), int(stack[2]) + int(stack[3]), int(used[1])
 
 
 def narrow(name):
@@ -59,16 +59,19 @@ def narrow(name):
 
 
 def check_reports(folder):
-    count, most = 0, (0, "")
-    for log in sorted(glob.glob(f"{folder}/sm_*/*.log")):
-        for name, stack, spilled, registers in kernels(log):
+    """The architectures that were compiled for."""
+    count, most, archs = 0, (0, ""), set()
+    for log in sorted(glob.glob(f"{folder}/*.cu.log")):
+        for arch, name, stack, spilled, registers in kernels(log):
             count += 1
+            archs.add(arch)
             most = max(most, (registers, name))
             if (stack or spilled) and not narrow(name):
-                complain(f"{log}: {name}: {stack} bytes of stack, {spilled} of them spilled")
+                complain(f"{log}: {arch}: {name}: {stack} bytes of stack, {spilled} of them spilled")
     if not count:
         complain(f"{folder}: no report of ptxas; run `make check-cuda`")
     print(f"check-cuda: {count} kernels, no spills where it matters; most registers: {most[0]} in {most[1]}")
+    return archs
 
 
 def disassembler():
@@ -81,36 +84,35 @@ def disassembler():
     return shutil.which("cuobjdump")
 
 
-def functions(cubin, tool):
-    """SASS of each function."""
-    text = subprocess.run([tool, "-sass", cubin], check=True, capture_output=True, text=True).stdout
-    for part in text.split("Function : ")[1:]:
-        name, _, body = part.partition("\n")
-        yield name.strip(), body
+def functions(made, tool):
+    """Architecture, name and SASS of each function of an object."""
+    text = subprocess.run([tool, "-sass", made], check=True, capture_output=True, text=True).stdout
+    for code in re.split(r"^arch = ", text, flags=re.M)[1:]:
+        for part in code.split("Function : ")[1:]:
+            name, _, body = part.partition("\n")
+            yield code.split()[0], name.strip(), body
 
 
-def check_sass(folder):
+def check_sass(folder, archs):
     tool = disassembler()
     if not tool:
         print("check-cuda: no cuobjdump in CUDA_HOME/bin or PATH: 128-bit accesses not checked")
         return
-    left = {(arch, hot) for arch in os.listdir(folder) for hot in HOT}
-    for cubin in sorted(glob.glob(f"{folder}/sm_*/*.cubin")):
-        arch = cubin.split("/")[-2]
-        for name, body in functions(cubin, tool):
+    left = {(arch, hot) for arch in archs for hot in HOT}
+    for made in sorted(glob.glob(f"{folder}/*.cu.o")):
+        for arch, name, body in functions(made, tool):
             for hot in [h for h in HOT if h in name]:
                 left.discard((arch, hot))
                 if not re.search(r"LDG\.E[.\w]*\.128", body):
-                    complain(f"{cubin}: {name}: no 128-bit load")
+                    complain(f"{made}: {arch}: {name}: no 128-bit load")
                 if HOT[hot] and not re.search(r"STG\.E[.\w]*\.128", body):
-                    complain(f"{cubin}: {name}: no 128-bit store")
+                    complain(f"{made}: {arch}: {name}: no 128-bit store")
             if "attention_" in name and "f32" not in name and "HMMA.16816.F32.BF16" not in body:
-                complain(f"{cubin}: {name}: no tensor cores")
+                complain(f"{made}: {arch}: {name}: no tensor cores")
     for arch, hot in sorted(left):
-        complain(f"{folder}/{arch}: no kernel {hot}")
+        complain(f"{folder}: {arch}: no kernel {hot}")
     print(f"check-cuda: 128-bit accesses in {len(HOT)} hot kernels")
 
 
-check_reports(sys.argv[1])
-check_sass(sys.argv[1])
+check_sass(sys.argv[1], check_reports(sys.argv[1]))
 sys.exit(bad)
