@@ -13,20 +13,19 @@
  * wide codec the chunk gets shorter, not the memory larger. */
 #define INPUT_BYTES (2u << 20)
 
-/* ---- the sink: a thread that hashes and writes the new full and EMA files ----
+/* ---- sinks: threads that hash and write files of one float per parameter ----
  *
- *   folding thread                          helper
+ *   folding thread                          helper of the sink
  *   sink_slot()  waits for a free slot <--  frees it
- *   fills slot->theta, slot->ema
+ *   fills the slot's arrays
  *   sink_push(n) -------------------------> hash + pwrite, in order
  *   sink_finish() joins
  *
- * One lock, SINK_SLOTS slots, nothing else is shared. */
+ * One lock, SINK_SLOTS slots, nothing else is shared.  One sink has what everybody is sent, another
+ * one the optimiser's state: hashing is most of a fold, and no file waits for the other half. */
 #define SINK_SLOTS 2
-
-struct sink_slot {
-    float *theta, *ema; /* FOLD_CHUNK each; ema NULL when none is kept */
-};
+#define SINK_FILES 3
+#define SINK_SYNC 4 /* slots between two requests to begin writing to the disk */
 
 struct sink_file {
     struct file_out *out; /* NULL: not kept */
@@ -35,8 +34,8 @@ struct sink_file {
 };
 
 struct sink {
-    struct sink_file full, ema; /* the helper's, but for data[] of a slot being filled */
-    uint64_t offset;            /* of the next byte in both files; the helper's */
+    struct sink_file files[SINK_FILES]; /* the helper's, but for data[] of a slot being filled */
+    uint64_t offset;                    /* of the next byte in all files; the helper's */
     pthread_t thread;
     bool started;
     pthread_mutex_t lock;
@@ -63,13 +62,21 @@ static int file_begin(struct sink_file *f, const struct layout *layout, struct e
     return file_out_pwrite(f->out, layout->header, (size_t)layout->st.payload, 0, err);
 }
 
-static int file_put(struct sink_file *f, size_t slot, size_t n, uint64_t offset, struct err *err)
+/* The slot of all files; on the helper. */
+static int slot_put(struct sink *s, uint64_t number, size_t n, struct err *err)
 {
-    if (!f->out)
-        return 0;
-    hash_update(&f->hash, f->data[slot], n * sizeof(float));
-    int rc = file_out_pwrite(f->out, f->data[slot], n * sizeof(float), offset, err);
-    file_out_begin_sync(f->out);
+    const size_t slot = number % SINK_SLOTS, bytes = n * sizeof(float);
+    int rc = 0;
+    for (size_t i = 0; i < SINK_FILES && rc == 0; i++) {
+        struct sink_file *f = &s->files[i];
+        if (!f->out)
+            continue;
+        hash_update(&f->hash, f->data[slot], bytes);
+        rc = file_out_pwrite(f->out, f->data[slot], bytes, s->offset, err);
+        if (number % SINK_SYNC == SINK_SYNC - 1)
+            file_out_begin_sync(f->out);
+    }
+    s->offset += bytes;
     return rc;
 }
 
@@ -82,13 +89,11 @@ static void *sink_main(void *arg)
             (void)pthread_cond_wait(&s->changed, &s->lock);
         if (s->done == s->pushed || s->rc < 0)
             break;
-        size_t slot = s->done % SINK_SLOTS, n = s->n[slot];
+        const uint64_t number = s->done;
+        const size_t n = s->n[number % SINK_SLOTS];
         (void)pthread_mutex_unlock(&s->lock);
         struct err err = {0};
-        int rc = file_put(&s->full, slot, n, s->offset, &err);
-        if (rc == 0)
-            rc = file_put(&s->ema, slot, n, s->offset, &err);
-        s->offset += n * sizeof(float);
+        int rc = slot_put(s, number, n, &err);
         (void)pthread_mutex_lock(&s->lock);
         if (rc < 0) {
             s->rc = rc;
@@ -113,38 +118,34 @@ static void sink_join(struct sink *s)
     s->started = false;
 }
 
-static void file_end(struct sink_file *f)
-{
-    for (size_t i = 0; i < SINK_SLOTS; i++)
-        mem_free(f->data[i]);
-    hash_release(&f->hash);
-}
-
 static void sink_free(struct sink *s)
 {
     if (!s)
         return;
     sink_join(s);
-    file_end(&s->full);
-    file_end(&s->ema);
+    for (size_t i = 0; i < SINK_FILES; i++) {
+        for (size_t slot = 0; slot < SINK_SLOTS; slot++)
+            mem_free(s->files[i].data[slot]);
+        hash_release(&s->files[i].hash);
+    }
     (void)pthread_cond_destroy(&s->changed);
     (void)pthread_mutex_destroy(&s->lock);
     mem_free(s);
 }
 
-/* Writes the header into both files and starts the thread; ema_out NULL: no EMA. */
-static int sink_new(const struct layout *layout, struct file_out *full_out,
-                    struct file_out *ema_out, struct sink **ret, struct err *err)
+/* Writes the header into the files (NULL: not kept) and starts the thread. */
+static int sink_new(const struct layout *layout, struct file_out *const outs[SINK_FILES],
+                    struct sink **ret, struct err *err)
 {
     struct sink *s = mem_alloc(sizeof *s);
-    s->full.out = full_out;
-    s->ema.out = ema_out;
     s->offset = layout->st.payload;
     (void)pthread_mutex_init(&s->lock, NULL); /* default attributes: cannot fail on Linux */
     (void)pthread_cond_init(&s->changed, NULL);
-    int rc = file_begin(&s->full, layout, err);
-    if (rc == 0)
-        rc = file_begin(&s->ema, layout, err);
+    int rc = 0;
+    for (size_t i = 0; i < SINK_FILES && rc == 0; i++) {
+        s->files[i].out = outs[i];
+        rc = file_begin(&s->files[i], layout, err);
+    }
     if (rc == 0) {
         int e = pthread_create(&s->thread, NULL, sink_main, s);
         s->started = e == 0;
@@ -162,8 +163,9 @@ static int take_error(const struct sink *s, struct err *err)
     return s->rc < 0 ? err_set(err, s->rc, "%s", s->err.msg) : 0;
 }
 
-/* A slot to fill, or the failure of an earlier write. */
-static int sink_slot(struct sink *s, struct sink_slot *ret, struct err *err)
+/* Arrays of FOLD_CHUNK to fill, NULL of files that are not kept; or the failure of an earlier
+ * write. */
+static int sink_slot(struct sink *s, float *ret[SINK_FILES], struct err *err)
 {
     (void)pthread_mutex_lock(&s->lock);
     while (s->pushed - s->done == SINK_SLOTS && s->rc == 0)
@@ -171,8 +173,8 @@ static int sink_slot(struct sink *s, struct sink_slot *ret, struct err *err)
     int rc = take_error(s, err);
     size_t slot = s->pushed % SINK_SLOTS;
     (void)pthread_mutex_unlock(&s->lock);
-    if (rc == 0)
-        *ret = (struct sink_slot){.theta = s->full.data[slot], .ema = s->ema.data[slot]};
+    for (size_t i = 0; i < SINK_FILES && rc == 0; i++)
+        ret[i] = s->files[i].data[slot];
     return rc;
 }
 
@@ -186,18 +188,17 @@ static void sink_push(struct sink *s, size_t n)
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-/* Waits for all writes; hashes of the whole files (ema untouched if none). */
-static int sink_finish(struct sink *s, uint8_t full[HASH_BYTES], uint8_t ema[HASH_BYTES],
-                       struct err *err)
+/* Waits for all writes; hash and size of the whole files (untouched where there is none). */
+static int sink_finish(struct sink *s, struct fold_file *const ret[SINK_FILES], struct err *err)
 {
     sink_join(s);
     int rc = take_error(s, err);
-    if (rc < 0)
-        return rc;
-    hash_final(&s->full.hash, full);
-    if (s->ema.out)
-        hash_final(&s->ema.hash, ema);
-    return 0;
+    for (size_t i = 0; i < SINK_FILES && rc == 0; i++)
+        if (s->files[i].out) {
+            hash_final(&s->files[i].hash, ret[i]->sha256);
+            ret[i]->bytes = s->offset;
+        }
+    return rc;
 }
 
 /* ---- the step ---- */
@@ -227,13 +228,12 @@ struct fold {
     uint16_t *in_scales[FOLD_INPUTS_MAX];
     uint8_t *in_block, *delta_payload;
     uint16_t *delta_scales;
-    float *buf[INS]; /* NULL where there is none; EMA: a slot's */
+    float *buf[INS]; /* FULL and FROM; NULL where there is none.  The others': a slot of a sink */
     /* outputs */
     const char *out_path[OUTS]; /* NULL: not made */
     struct file_out out[OUTS];
-    struct hash hash[OUTS]; /* of the state's files */
     struct wire_out delta;
-    struct sink *sink;
+    struct sink *version, *state;
     struct fold_squares squares;
 };
 
@@ -334,11 +334,7 @@ static int alloc_buffers(struct fold *f, struct err *err)
     int rc = alloc_inputs(f, err);
     if (rc < 0)
         return rc;
-    const bool used[INS] = {[FULL] = true,
-                            [TARGET] = true,
-                            [MOM] = true,
-                            [BUF] = is_delayed(f->step),
-                            [FROM] = reads_from(f->step)};
+    const bool used[INS] = {[FULL] = true, [FROM] = reads_from(f->step)};
     size_t bytes = f->chunk * sizeof(float);
     f->delta_payload = mem_try_aligned(64, bytes); /* of the widest codec */
     f->delta_scales = mem_try_array(f->chunk / CODEC_BLOCK, sizeof(uint16_t));
@@ -348,14 +344,9 @@ static int alloc_buffers(struct fold *f, struct err *err)
     return all ? 0 : err_set(err, -ENOMEM, "no memory for the outer step");
 }
 
-/* Appends to a file of the state. */
-static int write_state(struct fold *f, int out, const void *data, size_t bytes, uint64_t at,
-                       struct err *err)
+static struct file_out *out_of(struct fold *f, int out)
 {
-    hash_update(&f->hash[out], data, bytes);
-    int rc = file_out_pwrite(&f->out[out], data, bytes, at, err);
-    file_out_begin_sync(&f->out[out]);
-    return rc;
+    return f->out_path[out] ? &f->out[out] : NULL;
 }
 
 static int open_outputs(struct fold *f, struct err *err)
@@ -367,20 +358,19 @@ static int open_outputs(struct fold *f, struct err *err)
                              .module_id = s->module_id,
                              .base = s->base,
                              .version = s->base + 1};
+    struct file_out *const version[SINK_FILES] = {out_of(f, FULL_OUT), out_of(f, EMA_OUT)};
+    struct file_out *const state[SINK_FILES] = {out_of(f, TARGET_OUT), out_of(f, MOM_OUT),
+                                                out_of(f, BUF_OUT)};
     int rc = 0;
-    for (int i = 0; rc == 0 && i < OUTS; i++) {
-        const bool state = i == MOM_OUT || i == BUF_OUT || i == TARGET_OUT;
+    for (int i = 0; rc == 0 && i < OUTS; i++)
         if (f->out_path[i])
             rc = file_out_open(&f->out[i], f->out_path[i], 0600, err);
-        if (rc < 0 || f->out_path[i] == NULL || !state)
-            continue;
-        hash_init(&f->hash[i]); /* begins with the module's header */
-        rc = write_state(f, i, l->header, (size_t)l->st.payload, 0, err);
-    }
     if (rc == 0)
         rc = wire_out_open(&f->delta, &f->out[DELTA_OUT], &info, l, err);
     if (rc == 0)
-        rc = sink_new(l, &f->out[FULL_OUT], s->ema_out ? &f->out[EMA_OUT] : NULL, &f->sink, err);
+        rc = sink_new(l, version, &f->version, err);
+    if (rc == 0)
+        rc = sink_new(l, state, &f->state, err);
     return rc;
 }
 
@@ -396,40 +386,30 @@ static int flat_read(const struct flat *flat, uint64_t first, size_t n, float *o
                           flat->path, err);
 }
 
-static int read_chunk(struct fold *f, size_t t, uint64_t first, size_t n, float *ema,
+static int read_chunk(struct fold *f, size_t t, uint64_t first, size_t n, float *const to[INS],
                       struct err *err)
 {
     uint64_t at = layout_first(&f->layout, t) + first;
     int rc = 0;
-    for (int i = 0; rc == 0 && i < INS; i++) {
-        float *to = i == EMA ? ema : f->buf[i];
-        if (to)
-            rc = flat_read(&f->in[i], at, n, to, err);
-    }
+    for (int i = 0; rc == 0 && i < INS; i++)
+        if (to[i])
+            rc = flat_read(&f->in[i], at, n, to[i], err);
     for (size_t i = 0; rc == 0 && i < f->step->n_inputs; i++)
         rc = wire_read(&f->inputs[i], t, first, n, f->in_payload[i], f->in_scales[i], err);
     return rc;
 }
 
-static int write_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
-{
-    uint64_t at = f->layout.st.payload + (layout_first(&f->layout, t) + first) * sizeof(float);
-    int rc = write_state(f, TARGET_OUT, f->buf[TARGET], n * sizeof(float), at, err);
-    if (rc == 0)
-        rc = write_state(f, MOM_OUT, f->buf[MOM], n * sizeof(float), at, err);
-    if (rc == 0 && f->buf[BUF])
-        rc = write_state(f, BUF_OUT, f->buf[BUF], n * sizeof(float), at, err);
-    if (rc == 0)
-        rc = wire_out_write(&f->delta, t, first, n, f->delta_payload, f->delta_scales, err);
-    return rc;
-}
-
 static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
 {
-    struct sink_slot slot = {0};
-    int rc = sink_slot(f->sink, &slot, err);
+    float *made[SINK_FILES], *state[SINK_FILES];
+    int rc = sink_slot(f->version, made, err);
     if (rc == 0)
-        rc = read_chunk(f, t, first, n, slot.ema, err);
+        rc = sink_slot(f->state, state, err);
+    if (rc < 0)
+        return rc;
+    float *const at[INS] = {[FULL] = f->buf[FULL], [FROM] = f->buf[FROM], [EMA] = made[1],
+                            [TARGET] = state[0],   [MOM] = state[1],      [BUF] = state[2]};
+    rc = read_chunk(f, t, first, n, at, err);
     if (rc < 0)
         return rc;
     struct fold_span span = {
@@ -438,13 +418,13 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
                .payload = (const void *const *)f->in_payload,
                .scales = (const uint16_t *const *)f->in_scales,
                .weight = f->weight},
-        .start = f->buf[FROM] ? f->buf[FROM] : f->buf[FULL],
-        .theta = f->buf[FULL],
-        .theta_new = slot.theta,
-        .mom = f->buf[MOM],
-        .target = f->buf[TARGET],
-        .buf = f->buf[BUF],
-        .ema = slot.ema,
+        .start = at[FROM] ? at[FROM] : at[FULL],
+        .theta = at[FULL],
+        .theta_new = made[0],
+        .mom = at[MOM],
+        .target = at[TARGET],
+        .buf = at[BUF],
+        .ema = at[EMA],
         .delta = f->delta_payload,
         .delta_scales = f->delta_scales,
     };
@@ -455,10 +435,9 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
                : !fold_math_span(&f->math, &span, &f->squares))
         return err_set(err, -ERANGE, "module %llu: tensor %s is not finite after the outer step",
                        (unsigned long long)f->step->module_id, f->layout.st.tensors[t].name);
-    rc = write_chunk(f, t, first, n, err);
-    if (rc == 0)
-        sink_push(f->sink, n);
-    return rc;
+    sink_push(f->version, n);
+    sink_push(f->state, n);
+    return wire_out_write(&f->delta, t, first, n, f->delta_payload, f->delta_scales, err);
 }
 
 /* Adds the square of total * (weighted mean) of a chunk. */
@@ -541,21 +520,17 @@ static int finish(struct fold *f, struct fold_result *r, struct err *err)
     /* The scales of a tensor are complete after its payload only, so the delta
      * is hashed when it is whole; it is small and still in the page cache. */
     int rc = hash_file(f->out[DELTA_OUT].temp, r->delta.sha256, &r->delta.bytes, err);
+    struct fold_file *const version[SINK_FILES] = {&r->full, &r->ema};
+    struct fold_file *const state[SINK_FILES] = {&r->target, &r->mom, &r->buf};
     if (rc == 0)
-        rc = sink_finish(f->sink, r->full.sha256, r->ema.sha256, err);
+        rc = sink_finish(f->version, version, err);
+    if (rc == 0)
+        rc = sink_finish(f->state, state, err);
     if (rc == 0)
         rc = commit_all(f, err);
     if (rc < 0)
         return rc;
     r->params = f->layout.count;
-    r->full.bytes = f->layout.st.payload + f->layout.count * sizeof(float);
-    r->ema.bytes = f->step->ema_out ? r->full.bytes : 0;
-    r->target.bytes = r->mom.bytes = r->full.bytes;
-    r->buf.bytes = f->out_path[BUF_OUT] ? r->full.bytes : 0;
-    hash_final(&f->hash[TARGET_OUT], r->target.sha256);
-    hash_final(&f->hash[MOM_OUT], r->mom.sha256);
-    if (f->out_path[BUF_OUT])
-        hash_final(&f->hash[BUF_OUT], r->buf.sha256);
     r->delta_norm = sqrt(f->squares.delta) / f->math.nesterov.total * f->math.nesterov.scale;
     r->scale = f->math.nesterov.scale;
     r->step_norm = sqrt(f->squares.step);
@@ -594,12 +569,11 @@ static struct fold *fold_new(const struct fold_step *step)
 
 static void fold_free(struct fold *f)
 {
-    sink_free(f->sink); /* before the files it writes */
+    sink_free(f->version); /* before the files they write */
+    sink_free(f->state);
     wire_out_release(&f->delta);
-    for (int i = 0; i < OUTS; i++) {
+    for (int i = 0; i < OUTS; i++)
         file_out_abort(&f->out[i]);
-        hash_release(&f->hash[i]);
-    }
     for (size_t i = 0; i < FOLD_INPUTS_MAX; i++)
         wire_close(&f->inputs[i]);
     for (int i = 0; i < INS; i++) {

@@ -45,7 +45,7 @@
  *   full, ema         blobs
  *   target, mom, buf  the executor's state; buf only where the momentum is delayed
  *
- * Memory: fixed (FOLD_CHUNK elements in about fourteen arrays, under 8 MiB)
+ * Memory: fixed (FOLD_CHUNK elements in about fifteen arrays, under 8 MiB)
  * plus names and shapes; files are read and written with pread and pwrite. */
 #ifndef COMMON_OUTER_FOLD_H
 #define COMMON_OUTER_FOLD_H
@@ -110,7 +110,7 @@ struct fold_result {
 };
 
 /* -ERANGE: the inputs are finite, and what they add up to is not.
- * Blocking, two threads: the caller folds, a helper hashes and writes.  On any
+ * Blocking, three threads: the caller folds, two helpers hash and write.  On any
  * failure nothing under the _out names has changed, except that a failure of the
  * last renames may leave some of them: all belong to v+1, a redo replaces them
  * by the same bytes, and the files of v are never touched. */
