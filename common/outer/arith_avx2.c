@@ -6,6 +6,7 @@
 
 #define ARITH_OWN_E3M0
 #define ARITH_OWN_ENCODE
+#define ARITH_OWN_DECODE
 #include "common/outer/arith_impl.h"
 
 /* 16 bytes hold 32 elements: even ones in the low nibbles, odd ones in the high. */
@@ -202,6 +203,33 @@ static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t
     }
     if (i < n)
         encode_e3m0_block(n - i, x + i, s, out + i / 2, q + i);
+}
+
+/* Eight floats of a table. */
+static inline __m256 values_at(const double *table)
+{
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps(_mm256_loadu_pd(table))),
+                                _mm256_cvtpd_ps(_mm256_loadu_pd(table + 4)), 1);
+}
+
+/* Eight at a time, as many as that goes: each byte goes to a 64-bit lane, whose halves have one
+ * code each in their low four bits.  Three pick one of eight floats, the fourth of which eight. */
+static inline size_t decode_e3m0_own(size_t n, const uint8_t *in, float s, float *x)
+{
+    const __m256 plus = values_at(e3m0_value), minus = values_at(e3m0_value + 8);
+    const __m256 scale = _mm256_set1_ps(s);
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        int32_t four;
+        memcpy(&four, in + i / 2, sizeof four);
+        __m256i code = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four));
+        code = _mm256_or_si256(code, _mm256_slli_epi64(code, 28));
+        const __m256 value = _mm256_blendv_ps(_mm256_permutevar8x32_ps(plus, code),
+                                              _mm256_permutevar8x32_ps(minus, code),
+                                              _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));
+        _mm256_storeu_ps(x + i, _mm256_mul_ps(scale, value));
+    }
+    return i;
 }
 
 const struct arith arith_avx2 = ARITH_TABLE("avx2");

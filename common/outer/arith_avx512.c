@@ -6,6 +6,7 @@
 
 #define ARITH_OWN_E3M0
 #define ARITH_OWN_ENCODE
+#define ARITH_OWN_DECODE
 #include "common/outer/arith_impl.h"
 
 /* 32 bytes hold 64 elements: even ones in the low nibbles, odd ones in the high.
@@ -79,6 +80,24 @@ static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t
     }
     if (i < n)
         encode_e3m0_block(n - i, x + i, s, out + i / 2, q + i);
+}
+
+/* Sixteen at a time, as many as that goes: each byte goes to a 64-bit lane, whose halves have one
+ * code each in their low four bits, which pick one of 16 floats. */
+static inline size_t decode_e3m0_own(size_t n, const uint8_t *in, float s, float *x)
+{
+    const __m512 values = _mm512_insertf32x8(
+        _mm512_castps256_ps512(_mm512_cvtpd_ps(_mm512_loadu_pd(e3m0_value))),
+        _mm512_cvtpd_ps(_mm512_loadu_pd(e3m0_value + 8)), 1);
+    const __m512 scale = _mm512_set1_ps(s);
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m512i code =
+            _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)(const void *)(in + i / 2)));
+        code = _mm512_or_si512(code, _mm512_slli_epi64(code, 28));
+        _mm512_storeu_ps(x + i, _mm512_mul_ps(scale, _mm512_permutexvar_ps(code, values)));
+    }
+    return i;
 }
 
 const struct arith arith_avx512 = ARITH_TABLE("avx512");

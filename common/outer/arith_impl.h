@@ -253,12 +253,21 @@ static inline uint8_t e3m0_code(const uint8_t *in, size_t i)
     return in[i / 2] >> (i % 2 * 4) & 15;
 }
 
+#ifdef ARITH_OWN_DECODE
+static inline size_t decode_e3m0_own(size_t n, const uint8_t *in, float s, float *x);
+#endif
+
 /* What the codes stand for. */
 static void decode_e3m0(size_t n, const void *payload, const uint16_t *scales, float *x)
 {
     for (size_t b = 0; b < n; b += CODEC_BLOCK) {
-        float s = bf16_value(scales[b / CODEC_BLOCK]);
-        for (size_t i = b, end = b + block_len(n, b); i < end; i++)
+        const float s = bf16_value(scales[b / CODEC_BLOCK]);
+        const size_t end = b + block_len(n, b);
+        size_t i = b;
+#ifdef ARITH_OWN_DECODE
+        i += decode_e3m0_own(end - b, (const uint8_t *)payload + b / 2, s, x + b);
+#endif
+        for (; i < end; i++)
             x[i] = s * (float)e3m0_value[e3m0_code(payload, i)];
     }
 }
