@@ -59,7 +59,7 @@ static void look_at_program(struct doctor_program *p, const char *name)
 
 static void try_device(struct doctor_device *x, const char *name)
 {
-    const char *const args[] = {"measure", "/dev/stdin", "--classes", "1", "--device", name, NULL};
+    const char *const args[] = {"measure", "-", "--classes", "1", "--device", name, NULL};
     struct program_said said;
     struct err err = {0};
     json_t *o = NULL;

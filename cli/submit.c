@@ -67,6 +67,10 @@ static json_t *prediction_json(const struct measured *at, const struct predictio
                          "round_s", p->train_s + p->fold_s + p->link_s, "link_s", p->link_s,
                          "seconds", p->total_s, "up_bytes", (json_int_t)p->up_bytes, "down_bytes",
                          (json_int_t)p->down_bytes, "seen", (json_int_t)p->seen));
+    if (p->fragments)
+        json_object_set_new(o, "fragments",
+                            json_pack("{s:i,s:i,s:f}", "fragments", p->fragments, "delay", p->delay,
+                                      "left_s", p->left_s));
     return o;
 }
 

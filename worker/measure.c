@@ -41,10 +41,15 @@ struct measure {
     double forward_s; /* of a batch */
 };
 
+/* -: standard input, which has a name in few containers' /dev. */
 static int read_job(const char *path, struct job_spec *ret, struct err *err)
 {
     struct buf text;
-    int rc = file_read(path, JOB_SPEC_MAX, &text, err);
+    const bool piped = strcmp(path, "-") == 0;
+    if (piped)
+        path = "standard input";
+    int rc = piped ? file_read_fd(STDIN_FILENO, path, JOB_SPEC_MAX, &text, err)
+                   : file_read(path, JOB_SPEC_MAX, &text, err);
     if (rc < 0)
         return err_wrap(err, "reading the job file");
     rc = job_parse(buf_str(&text), text.len, path, ret, err);
@@ -301,7 +306,7 @@ int measure_main(int argc, char **argv)
     };
     struct args args = {
         .program = "workerd measure",
-        .usage = "JOB [--device auto|cpu|cuda:N,...] [--threads N]",
+        .usage = "JOB|- [--device auto|cpu|cuda:N,...] [--threads N]",
         .about = "Prints what this machine does with a job file, as JSON: parameters, memory, and "
                  "the seconds of a step, measured without the job's data and encoders, whose "
                  "figures the flags give.",

@@ -5,7 +5,11 @@
  *
  * A step is measured on this machine, so "a worker" is one like it, or a part of it where all of
  * them share it.  Not counted: encoders, texts that are generated, and what partitions cost to
- * learn. */
+ * learn.
+ *
+ * Bytes of a round cross the coordinator's link up and then down, and nobody trains meanwhile. With
+ * fragments each has outer.delay steps for its way: what that does not hide is a wait, and a round
+ * is never shorter than its bytes one way. */
 #ifndef CLI_PREDICT_H
 #define CLI_PREDICT_H
 
@@ -42,11 +46,15 @@ struct prediction {
     uint64_t up_bytes, down_bytes; /* of the largest phase's contribution, and new version */
     double train_s;                /* of a round: steps, on the worker that has most to do */
     double fold_s;                 /* of a round: from its last step to the next one's first */
-    double link_s;                 /* of a round: everything through the coordinator's link */
-    double rest_s;                 /* of the job: held-out losses and grids of samples */
-    double start_s;                /* of the job: its data, and programs that come and go */
+    double link_s;  /* of a round: what its bytes through the coordinator's link make all wait */
+    double rest_s;  /* of the job: held-out losses and grids of samples */
+    double start_s; /* of the job: its data, and programs that come and go */
     double total_s;
     uint64_t seen; /* samples, by all phases of the main network */
+    /* Fragments that would hide the most of link_s and fold_s, where that is much; 0: none would,
+     * or the job has some, or its links are not known. */
+    int fragments, delay;
+    double left_s; /* of link_s and fold_s, with them */
 };
 
 /* Of the composition's networks; vocab: of texts; together: workers that train on this machine

@@ -123,31 +123,38 @@ int file_sync(int fd, const char *path, struct err *err)
     return fsync(fd) < 0 ? err_errno(err, "cannot flush %s to disk", path) : 0;
 }
 
-int file_read(const char *path, size_t max, struct buf *out, struct err *err)
+int file_read_fd(int fd, const char *name, size_t max, struct buf *out, struct err *err)
 {
-    buf_init(out, max);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return err_errno(err, "cannot open %s", path);
     int rc = 0;
+    buf_init(out, max);
     for (;;) {
         uint8_t piece[16384];
         ssize_t n = read(fd, piece, sizeof(piece));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            rc = err_errno(err, "cannot read %s", path);
+            rc = err_errno(err, "cannot read %s", name);
         if (n <= 0)
             break;
         rc = buf_append(out, piece, (size_t)n);
         if (rc < 0) {
-            (void)err_set(err, rc, "%s is larger than the %zu bytes allowed", path, max);
+            (void)err_set(err, rc, "%s is larger than the %zu bytes allowed", name, max);
             break;
         }
     }
-    close(fd);
     if (rc < 0)
         buf_release(out);
+    return rc;
+}
+
+int file_read(const char *path, size_t max, struct buf *out, struct err *err)
+{
+    buf_init(out, max);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "cannot open %s", path);
+    int rc = file_read_fd(fd, path, max, out, err);
+    (void)close(fd); /* read only: nothing to lose */
     return rc;
 }
 

@@ -16,6 +16,8 @@
 /* Whole file into out (which file_read inits with this max; release it).
  * -ERR_LIMIT when larger; out is then empty. */
 int file_read(const char *path, size_t max, struct buf *out, struct err *err);
+/* The same of what is open already, to its end; name: for errors. */
+int file_read_fd(int fd, const char *name, size_t max, struct buf *out, struct err *err);
 
 /* temp + write + fsync + rename + fsync of the directory. */
 int file_write_atomic(const char *path, const void *data, size_t len, mode_t mode, struct err *err);

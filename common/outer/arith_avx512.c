@@ -86,9 +86,9 @@ static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t
  * code each in their low four bits, which pick one of 16 floats. */
 static inline size_t decode_e3m0_own(size_t n, const uint8_t *in, float s, float *x)
 {
-    const __m512 values = _mm512_insertf32x8(
-        _mm512_castps256_ps512(_mm512_cvtpd_ps(_mm512_loadu_pd(e3m0_value))),
-        _mm512_cvtpd_ps(_mm512_loadu_pd(e3m0_value + 8)), 1);
+    const __m512 values =
+        _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(_mm512_loadu_pd(e3m0_value))),
+                           _mm512_cvtpd_ps(_mm512_loadu_pd(e3m0_value + 8)), 1);
     const __m512 scale = _mm512_set1_ps(s);
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {

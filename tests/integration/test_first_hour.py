@@ -48,6 +48,14 @@ def test_check_measures_texts_and_routers(tmp_path):
     assert done.returncode == 0 and "its router" in done.stdout and "3 phases on 3 workers" in done.stdout, done.stdout
 
 
+def test_measure_reads_a_pipe_that_has_no_name(tmp_path):
+    with open(write_job(tmp_path), encoding="utf-8") as f:
+        done = subprocess.run([os.path.join(BIN, "workerd"), "measure", "-", "--classes", "2"], stdin=f, capture_output=True, text=True, check=False, timeout=60)
+    assert json.loads(done.stdout)["step_s"] > 0, done.stderr
+    done = subprocess.run([os.path.join(BIN, "workerd"), "measure", "-", "--classes", "2"], input="nonsense", capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0 and "standard input" in done.stderr, done.stderr
+
+
 def test_check_without_workerd_still_checks(tmp_path):
     alone = tmp_path / "bin"
     alone.mkdir()

@@ -70,6 +70,49 @@ static void a_link_is_that_of_the_coordinator(void **state)
                        1e-6);
 }
 
+/* 4 workers, 10 M parameters, 100 Mbit/s: 3.3 s of bytes beside 200 steps of 0.1 s. */
+static void fragments_are_proposed_where_they_hide_the_link(void **state)
+{
+    struct measured at = machine(0.1, 0);
+    const struct predict_options far = {.workers = 4, .bytes_per_s = 12500000},
+                                 near = {.workers = 4};
+    struct prediction p, q;
+    const char *yaml = BASE "recipe: {replicas: 4}\nouter: {rounds: 10, steps: 200}\n";
+    at.networks[0].parameters = 10000000;
+    predicted(yaml, &at, &far, &p);
+    assert_int_equal(p.fragments, 2); /* as many as there are blocks */
+    assert_true(p.delay > 0 && p.delay <= 200 / 8);
+    assert_true(p.left_s < 0.1 * (p.link_s + p.fold_s));
+    predicted(BASE "recipe: {replicas: 4}\n"
+                   "outer: {rounds: 10, steps: 200, fragments: 2, delay: 22, mix: 0.5}\n",
+              &at, &far, &q);
+    assert_int_equal(q.fragments, 0); /* it has them */
+    assert_float_equal(q.link_s, 0, 1e-9);
+    assert_true(q.total_s < p.total_s - 10 * 3);
+    predicted(yaml, &at, &near, &q); /* nothing is known of the links */
+    assert_int_equal(q.fragments, 0);
+    at.networks[0].step_s = 10; /* the link is nothing beside such steps */
+    predicted(yaml, &at, &far, &q);
+    assert_int_equal(q.fragments, 0);
+}
+
+/* A delay too short is waited for, once a fragment; and no round is shorter than its bytes. */
+static void what_a_delay_does_not_hide_is_waited_for(void **state)
+{
+    struct measured at = machine(0.1, 0);
+    const struct predict_options far = {.workers = 4, .bytes_per_s = 12500000};
+    struct prediction p, q;
+    at.networks[0].parameters = 10000000;
+    predicted(BASE "recipe: {replicas: 4}\nouter: {rounds: 10, steps: 200}\n", &at, &far, &p);
+    predicted(BASE
+              "recipe: {replicas: 4}\nouter: {rounds: 10, steps: 200, fragments: 2, delay: 5}\n",
+              &at, &far, &q);
+    assert_float_equal(q.link_s, p.link_s + p.fold_s - 2 * 5 * 0.1, 1e-9);
+    predicted(BASE "recipe: {replicas: 4}\nouter: {rounds: 10, steps: 2, fragments: 2, delay: 1}\n",
+              &at, &(struct predict_options){.workers = 4, .bytes_per_s = 125000}, &q);
+    assert_true(q.link_s + q.train_s > 100 * p.link_s / 2);
+}
+
 static void seconds_bound_a_phase_whatever_the_steps_take(void **state)
 {
     const struct measured at = machine(0.5, 0);
@@ -122,6 +165,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(phases_share_the_workers),
         cmocka_unit_test(a_link_is_that_of_the_coordinator),
+        cmocka_unit_test(fragments_are_proposed_where_they_hide_the_link),
+        cmocka_unit_test(what_a_delay_does_not_hide_is_waited_for),
         cmocka_unit_test(seconds_bound_a_phase_whatever_the_steps_take),
         cmocka_unit_test(what_is_drawn_and_judged_counts),
         cmocka_unit_test(no_more_is_judged_than_is_held_out),

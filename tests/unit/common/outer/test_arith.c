@@ -296,10 +296,9 @@ int main(void)
     for (size_t i = 0; arith_variant(i); i++)
         printf("variant %zu: %s\n", i, arith_variant(i)->name);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_encode), cmocka_unit_test(test_encode_refuses),
-        cmocka_unit_test(test_decode), cmocka_unit_test(test_decode_any),
-        cmocka_unit_test(test_accumulate),
-        cmocka_unit_test(test_step),
+        cmocka_unit_test(test_encode),     cmocka_unit_test(test_encode_refuses),
+        cmocka_unit_test(test_decode),     cmocka_unit_test(test_decode_any),
+        cmocka_unit_test(test_accumulate), cmocka_unit_test(test_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
