@@ -504,15 +504,23 @@ enum st_dtype st_dtype_at_home(const struct st *st, const struct st_tensor *t)
     return t->dtype;
 }
 
-/* Without a branch a value: this is read for every weight. */
+/* Without a branch a value, and in lanes: this is read for every weight. */
 static bool all_finite(const float *values, uint64_t n)
 {
-    uint32_t odd = 0, bits;
-    for (uint64_t i = 0; i < n; i++) {
-        memcpy(&bits, &values[i], sizeof(bits));
-        odd |= (bits & 0x7fffffffu) + 0x00800000u; /* the sign bit, with an exponent of ones */
+    uint32_t odd[16] = {0}, bits[16], any = 0;
+    uint64_t at = 0;
+    for (; at + 16 <= n; at += 16) {
+        memcpy(bits, values + at, sizeof(bits));
+        for (int i = 0; i < 16; i++)
+            odd[i] |= (bits[i] & 0x7fffffffu) + 0x00800000u; /* the sign bit: all exponent bits */
     }
-    return !(odd & 0x80000000u);
+    for (; at < n; at++) {
+        memcpy(bits, values + at, sizeof(*bits));
+        any |= (bits[0] & 0x7fffffffu) + 0x00800000u;
+    }
+    for (int i = 0; i < 16; i++)
+        any |= odd[i];
+    return !(any & 0x80000000u);
 }
 
 int st_read_f32(int fd, const char *path, const struct st_tensor *t, float *out, struct err *err)

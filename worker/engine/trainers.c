@@ -17,7 +17,7 @@ struct trainers {
     uint8_t digest[HASH_BYTES]; /* of all that it was started with */
     struct trainer_stand stand;
     bool stands;
-    uint64_t handed; /* tensors_sum() of the weights that it handed over; 0: none are there */
+    bool handed; /* the weights are those that it handed over, and sealed */
 };
 
 /* ---- what it is made of ---- */
@@ -283,9 +283,9 @@ int trainers_ask(struct engine *e, struct work *w, const Skerry__Trainer__V1__Fr
     return rc;
 }
 
-void trainers_handed(struct engine *e, uint64_t sum)
+void trainers_handed(struct engine *e)
 {
-    e->trainers->handed = sum;
+    e->trainers->handed = true;
 }
 
 /* Files on their way into the memory that the trainer shares. */
@@ -293,37 +293,37 @@ struct loading {
     struct engine *e;
     struct external *x;
     size_t loaded;
-    uint64_t handed, was;
+    bool handed;
 };
 
 static struct loading begin_loading(struct engine *e, struct external *x)
 {
     const struct loading l = {.e = e, .x = x, .handed = e->trainers->handed};
-    e->trainers->handed = 0;
+    e->trainers->handed = false;
     return l;
 }
 
 static int load_file(struct loading *l, const char *path, bool kept, struct err *err)
 {
     const struct tensors_source from = {
-        .path = path, .users = kept, .was = l->handed ? &l->was : NULL};
+        .path = path, .users = kept, .seal = l->handed ? external_seal(l->x) : NULL};
     return tensors_load(external_tensors(l->x), &from, external_shared(l->x), l->e->opt.threads,
                         &l->loaded, err);
 }
 
 /* All is there, and nobody has written meanwhile. */
-static int end_loading(const struct loading *l, const char *what, struct err *err)
+static int end_loading(const struct loading *l, int rc, const char *what, struct err *err)
 {
+    if (rc == -ERR_TRAINER) /* from its hand-over to the next order it is the worker's memory */
+        trainers_drop(l->e);
+    if (rc < 0)
+        return rc;
     const size_t wanted = tensors_chosen(external_tensors(l->x), -1);
     if (l->loaded != wanted)
         return err_set(err, -ERR_CONFIG,
                        "%s has %zu tensors, but the trainer has %zu to be synchronised", what,
                        l->loaded, wanted);
-    if (l->was == l->handed)
-        return 0;
-    trainers_drop(l->e); /* from its hand-over to the next order the memory is the worker's alone */
-    return err_set(err, -ERR_TRAINER,
-                   "the trainer wrote its weights after it had handed them over");
+    return 0;
 }
 
 int trainers_load(struct engine *e, struct external *x, const struct work *w, struct err *err)
@@ -336,14 +336,14 @@ int trainers_load(struct engine *e, struct external *x, const struct work *w, st
         work_blob_path(w, t->modules[i]->sha256.data, path);
         rc = load_file(&l, path, false, err);
     }
-    return rc < 0 ? rc : end_loading(&l, "version 0", err);
+    return end_loading(&l, rc, "version 0", err);
 }
 
 int trainers_load_kept(struct engine *e, struct external *x, const char *path, struct err *err)
 {
     struct loading l = begin_loading(e, x);
     const int rc = load_file(&l, path, true, err);
-    return rc < 0 ? rc : end_loading(&l, "what the last phase left", err);
+    return end_loading(&l, rc, "what the last phase left", err);
 }
 
 const struct trainer_stand *trainers_stand(const struct engine *e)

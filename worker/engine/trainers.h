@@ -42,8 +42,8 @@ int trainers_ask(struct engine *e, struct work *w, const Skerry__Trainer__V1__Fr
 /* Is the task to be left?  arg: the work; for events. */
 bool trainers_stopped(void *arg);
 
-/* The trainer has handed weights over, of which this is tensors_sum(). */
-void trainers_handed(struct engine *e, uint64_t sum);
+/* The trainer has handed weights over, and external_seal() is of all of them. */
+void trainers_handed(struct engine *e);
 /* Loads the task's modules into the memory that the trainer shares.  -ERR_TRAINER: it has written
  * there since then, and was dropped. */
 int trainers_load(struct engine *e, struct external *x, const struct work *w, struct err *err);

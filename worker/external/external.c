@@ -26,6 +26,7 @@ struct external {
     int fd;
     struct tensors tensors;
     uint8_t *shared;
+    uint64_t *seal;
     bool evaluates, draws, keeps_state, exchanges;
     char library[65];
     uint64_t memory_bytes, memory_ms;
@@ -240,6 +241,7 @@ static int share(struct external *x, struct err *err)
         x->shared = NULL;
         rc = err_errno(err, "mapping %" PRIu64 " bytes of weights", x->tensors.bytes);
     } else {
+        (void)madvise(x->shared, x->tensors.bytes, MADV_HUGEPAGE); /* where the machine has some */
         memcpy(x->shared, x->tensors.header.data, x->tensors.header.len);
         rc = send_places(x, memory, err);
     }
@@ -263,6 +265,8 @@ int external_open(const struct external_options *opt, struct external **ret, str
         rc = wait_hello(x, opt, &m, err);
     if (rc == 0)
         rc = take_hello(x, opt, m, err);
+    if (rc == 0 && !(x->seal = mem_try_array(x->tensors.n_pieces, sizeof(*x->seal))))
+        rc = err_set(err, -ENOMEM, "no memory to watch over the trainer's weights");
     if (rc == 0)
         rc = share(x, err);
     if (rc < 0) {
@@ -283,6 +287,7 @@ void external_close(struct external *x)
     (void)close(x->fd);
     if (x->shared)
         (void)munmap(x->shared, x->tensors.bytes);
+    mem_free(x->seal);
     tensors_release(&x->tensors);
     pbmem_release(&x->mem);
     mem_free(x);
@@ -342,6 +347,11 @@ bool external_exchanges(const struct external *x)
 uint8_t *external_shared(struct external *x)
 {
     return x->shared;
+}
+
+uint64_t *external_seal(struct external *x)
+{
+    return x->seal;
 }
 
 /* ---- orders ---- */

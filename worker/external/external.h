@@ -47,6 +47,8 @@ bool external_keeps_state(const struct external *x);
 bool external_exchanges(const struct external *x);
 /* The shared memory, a safetensors file of external_tensors()->bytes. */
 uint8_t *external_shared(struct external *x);
+/* Room for what tensors_seal() makes of it. */
+uint64_t *external_seal(struct external *x);
 
 /* What the trainer asks for and tells while it works; a negative return ends the order. */
 struct external_events {

@@ -9,10 +9,10 @@
 #include "common/outer/arith.h"
 #include "common/outer/layout.h"
 
-#define CHUNK 65536  /* elements that are converted at a time */
-#define PIECES_MIN 4 /* chunks */
+#define PIECES_MIN 4
 #define SUM_FACTOR 0x9e3779b97f4a7c15ULL
-#define SUM_LANES 8 /* products that do not wait for each other */
+#define SUM_LANES 8      /* products that do not wait for each other */
+#define SUM_AHEAD 8192   /* bytes, on pages that the CPU would not fetch by itself yet */
 #define ELEMENTS_MAX (1ull << 40)
 #define PATTERN_MAX 256
 
@@ -196,6 +196,11 @@ static int find_level(const struct job_trainer *job, const struct tensors_cut *c
     return 0;
 }
 
+static size_t pieces_of(const struct tensors_item *item)
+{
+    return (size_t)((item->count + TENSORS_PIECE - 1) / TENSORS_PIECE);
+}
+
 /* The header of the shared file, and with it where everything lies. */
 static int place(struct tensors *t, struct err *err)
 {
@@ -215,6 +220,10 @@ static int place(struct tensors *t, struct err *err)
     for (size_t i = 0; i < st.n_tensors && rc == 0; i++) {
         const struct tensors_item *found = tensors_find(t, st.tensors[i].name);
         t->items[found - t->items].offset = st.tensors[i].offset;
+    }
+    for (size_t i = 0; i < t->n; i++) {
+        t->items[i].piece = t->n_pieces;
+        t->n_pieces += t->items[i].level >= 0 ? pieces_of(&t->items[i]) : 0;
     }
     st_release(&st);
     st_writer_free(w);
@@ -331,7 +340,7 @@ size_t tensors_chosen(const struct tensors *t, int level)
 /* Elements of the chunk that begins there. */
 static size_t chunk_at(const struct tensors_item *item, uint64_t at)
 {
-    return item->count - at < CHUNK ? (size_t)(item->count - at) : CHUNK;
+    return item->count - at < TENSORS_PIECE ? (size_t)(item->count - at) : TENSORS_PIECE;
 }
 
 /* -ERR_FORMAT: an integer that f32 does not have. */
@@ -369,16 +378,54 @@ static void write_values(const struct tensors_item *item, uint8_t *shared, uint6
     st_from_f32(item->dtype, in, n, shared + item->offset + first * st_dtype_bytes(item->dtype));
 }
 
-int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
-                     size_t n, int base, const struct st_tensor *from, float *out, struct err *err)
+/* A thread has at least so many pieces, or it is not worth its start. */
+static unsigned crew_for(int threads, size_t pieces)
 {
+    return crew_size(threads, pieces / PIECES_MIN);
+}
+
+/* Of the piece that begins there. */
+static uint64_t piece_sum(const struct tensors_item *item, const uint8_t *shared, uint64_t first)
+{
+    const uint8_t *data = shared + item->offset + first * st_dtype_bytes(item->dtype);
+    const size_t len = chunk_at(item, first) * st_dtype_bytes(item->dtype);
+    uint64_t lanes[SUM_LANES] = {1, 2, 3, 4, 5, 6, 7, 8}, word[SUM_LANES];
+    size_t at = 0;
+    for (; at + sizeof(word) <= len; at += sizeof(word)) {
+        __builtin_prefetch(data + at + SUM_AHEAD);
+        memcpy(word, data + at, sizeof(word));
+        for (int i = 0; i < SUM_LANES; i++)
+            lanes[i] = (lanes[i] ^ word[i]) * SUM_FACTOR;
+    }
+    for (; at < len; at++)
+        lanes[0] = (lanes[0] ^ data[at]) * SUM_FACTOR;
+    uint64_t sum = 0;
+    for (int i = 0; i < SUM_LANES; i++)
+        sum = (sum ^ lanes[i] << i) * SUM_FACTOR;
+    return sum;
+}
+
+static int check_seal(const struct tensors_item *item, const uint8_t *shared, const uint64_t *seal,
+                      uint64_t first, struct err *err)
+{
+    if (!seal || piece_sum(item, shared, first) == seal[item->piece + first / TENSORS_PIECE])
+        return 0;
+    return err_set(err, -ERR_TRAINER,
+                   "the trainer wrote its weights after it had handed them over (%s)", item->name);
+}
+
+/* out: the values of a tensor of 16 bits; adds what it lost of those that it began with. */
+static int count_changes(const struct tensors_end *end, uint64_t first, size_t n, float *out,
+                         struct err *err)
+{
+    const struct tensors_item *item = end->item;
     float began[1024], rounded[1024];
     uint16_t half[1024];
-    int rc = read_values(item, shared, first, n, out, err);
-    for (size_t at = 0; rc == 0 && is_half(item->dtype) && at < n; at += 1024) {
+    for (size_t at = 0; at < n; at += 1024) {
         const size_t some = n - at < 1024 ? n - at : 1024;
-        rc = file_pread_all(base, began, some * sizeof(*began),
-                            from->offset + (first + at) * sizeof(*began), "a version", err);
+        const int rc =
+            file_pread_all(end->base, began, some * sizeof(*began),
+                           end->from->offset + (first + at) * sizeof(*began), "a version", err);
         if (rc < 0)
             return rc;
         st_from_f32(item->dtype, began, some, half);
@@ -386,65 +433,42 @@ int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uin
         for (size_t i = 0; i < some; i++)
             out[at + i] = began[i] + (out[at + i] - rounded[i]);
     }
-    return rc;
-}
-
-static size_t pieces_of(const struct tensors_item *item)
-{
-    return (size_t)((item->count + CHUNK - 1) / CHUNK);
-}
-
-/* A thread has at least so many pieces, or it is not worth its start. */
-static unsigned crew_for(int threads, size_t pieces)
-{
-    return crew_size(threads, pieces / PIECES_MIN);
-}
-
-/* Of n elements from `first`, of which a chunk begins there. */
-static uint64_t chunk_sum(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
-                          size_t n)
-{
-    const uint8_t *data = shared + item->offset + first * st_dtype_bytes(item->dtype);
-    const size_t len = n * st_dtype_bytes(item->dtype);
-    uint64_t lanes[SUM_LANES] = {1, 2, 3, 4, 5, 6, 7, 8}, word[SUM_LANES];
-    size_t at = 0;
-    for (; at + sizeof(word) <= len; at += sizeof(word)) {
-        memcpy(word, data + at, sizeof(word));
-        for (int i = 0; i < SUM_LANES; i++)
-            lanes[i] = (lanes[i] ^ word[i]) * SUM_FACTOR;
-    }
-    for (; at < len; at++)
-        lanes[0] = (lanes[0] ^ data[at]) * SUM_FACTOR;
-    const uint64_t place = (item->offset + first) * SUM_FACTOR; /* the same elsewhere counts anew */
-    uint64_t sum = place;
-    for (int i = 0; i < SUM_LANES; i++)
-        sum = (sum ^ lanes[i] << i) * SUM_FACTOR;
-    return sum;
-}
-
-struct summing {
-    const struct tensors_item *item;
-    const uint8_t *shared;
-    _Atomic uint64_t sum;
-};
-
-static int sum_piece(void *arg, size_t piece, unsigned thread, struct err *err)
-{
-    struct summing *s = arg;
-    const uint64_t at = (uint64_t)piece * CHUNK;
-    s->sum += chunk_sum(s->item, s->shared, at, chunk_at(s->item, at));
     return 0;
 }
 
-uint64_t tensors_sum(const struct tensors *t, int level, const uint8_t *shared, int threads)
+int tensors_read_end(const struct tensors_end *end, uint64_t first, size_t n, float *out,
+                     struct err *err)
 {
-    struct summing s = {.shared = shared};
+    const struct tensors_item *item = end->item;
+    int rc = read_values(item, end->shared, first, n, out, err);
+    if (rc == 0) /* what is written while it is read is found, too */
+        rc = check_seal(item, end->shared, end->seal, first, err);
+    return rc < 0 || !is_half(item->dtype) ? rc : count_changes(end, first, n, out, err);
+}
+
+struct sealing {
+    const struct tensors_item *item;
+    const uint8_t *shared;
+    uint64_t *seal;
+};
+
+static int seal_piece(void *arg, size_t piece, unsigned thread, struct err *err)
+{
+    const struct sealing *s = arg;
+    s->seal[s->item->piece + piece] =
+        piece_sum(s->item, s->shared, (uint64_t)piece * TENSORS_PIECE);
+    return 0;
+}
+
+void tensors_seal(const struct tensors *t, int level, const uint8_t *shared, int threads,
+                  uint64_t *seal)
+{
+    struct sealing s = {.shared = shared, .seal = seal};
     for (size_t i = 0; i < t->n; i++) {
         const size_t pieces = pieces_of(s.item = &t->items[i]);
         if (level < 0 ? s.item->level >= 0 : s.item->level == level)
-            (void)crew_run(crew_for(threads, pieces), pieces, sum_piece, &s, NULL);
+            (void)crew_run(crew_for(threads, pieces), pieces, seal_piece, &s, NULL);
     }
-    return s.sum;
 }
 
 /* A tensor of a file on its way into the shared memory; f32 straight to its place. */
@@ -455,7 +479,6 @@ struct loading {
     const struct tensors_item *to;
     uint8_t *shared;
     float *chunks; /* two for each thread */
-    _Atomic uint64_t was;
 };
 
 /* Values of the file, mixed with those that are there. */
@@ -472,28 +495,29 @@ static int load_values(struct loading *l, uint64_t at, size_t n, float *chunk, s
                  : chunk;
     int rc = st_read_f32(l->fd, l->how->path, &part, place, err);
     if (rc == 0 && mixes) {
-        rc = read_values(to, l->shared, at, n, chunk + CHUNK, err);
-        arith_best()->ema(n, l->how->mix, chunk, chunk + CHUNK);
-        place = chunk + CHUNK;
+        rc = read_values(to, l->shared, at, n, chunk + TENSORS_PIECE, err);
+        arith_best()->ema(n, l->how->mix, chunk, chunk + TENSORS_PIECE);
+        place = chunk + TENSORS_PIECE;
     }
     if (rc == 0 && !straight)
         write_values(to, l->shared, at, n, place);
     return rc;
 }
 
-/* What was there is summed up just before, which brings it into the cache for what comes. */
+/* What was there is looked at just before, which brings it into the cache for what comes. */
 static int load_piece(void *arg, size_t piece, unsigned thread, struct err *err)
 {
     struct loading *l = arg;
     const struct tensors_item *to = l->to;
-    const uint64_t at = (uint64_t)piece * CHUNK;
+    const uint64_t at = (uint64_t)piece * TENSORS_PIECE;
     const size_t n = chunk_at(to, at), each = st_dtype_bytes(to->dtype);
-    if (l->how->was)
-        l->was += chunk_sum(to, l->shared, at, n);
+    int rc = check_seal(to, l->shared, l->how->seal, at, err);
+    if (rc < 0)
+        return rc;
     if (l->how->users && !is_real(to->dtype) && to->dtype == l->from->dtype)
         return file_pread_all(l->fd, l->shared + to->offset + at * each, n * each,
                               l->from->offset + at * each, l->how->path, err);
-    return load_values(l, at, n, l->chunks + (size_t)thread * 2 * CHUNK, err);
+    return load_values(l, at, n, l->chunks + (size_t)thread * 2 * TENSORS_PIECE, err);
 }
 
 static int expect(const struct st_tensor *from, const struct tensors_item *to, struct err *err)
@@ -525,7 +549,7 @@ int tensors_load(const struct tensors *t, const struct tensors_source *from, uin
                         .fd = open(from->path, O_RDONLY | O_CLOEXEC),
                         .shared = shared,
                         .chunks =
-                            mem_try_array(crew_size(threads, CREW_MAX), 2 * CHUNK * sizeof(float))};
+                            mem_try_array(crew_size(threads, CREW_MAX), 2 * TENSORS_PIECE * sizeof(float))};
     int rc =
         l.fd < 0 ? err_errno(err, "opening %s", from->path) : st_read(l.fd, from->path, &st, err);
     if (rc == 0 && !l.chunks)
@@ -539,8 +563,6 @@ int tensors_load(const struct tensors *t, const struct tensors_source *from, uin
             rc = load_one(&l, &st.tensors[i], to, threads, err);
         ++*count;
     }
-    if (from->was)
-        *from->was += l.was;
     if (l.fd >= 0)
         (void)close(l.fd);
     st_release(&st);
@@ -609,7 +631,7 @@ static int write_tensor(struct st_writer *w, const struct tensors_item *item, co
                         float *chunk, struct err *err)
 {
     int rc = 0;
-    for (uint64_t at = 0; at < item->count && rc == 0; at += CHUNK) {
+    for (uint64_t at = 0; at < item->count && rc == 0; at += TENSORS_PIECE) {
         const size_t n = chunk_at(item, at);
         bool finite = true;
         if ((rc = read_values(item, shared, at, n, chunk, err)) < 0)
@@ -629,7 +651,7 @@ int tensors_save(const struct tensors *t, int level, const uint8_t *shared, cons
                  uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes, struct err *err)
 {
     struct st_writer *w = st_writer_new();
-    float *chunk = mem_try_array(CHUNK, sizeof(*chunk));
+    float *chunk = mem_try_array(TENSORS_PIECE, sizeof(*chunk));
     int rc = chunk ? 0 : err_set(err, -ENOMEM, "no memory to write weights");
     st_writer_meta(w, "format", "pt");
     if (rc == 0 && note_tensors(w, t, level) < 0)

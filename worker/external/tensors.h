@@ -28,6 +28,7 @@
 #include "common/st/st.h"
 #include "proto/trainer.pb-c.h"
 
+#define TENSORS_PIECE 65536 /* elements that are looked at and converted at a time */
 #define TENSORS_LEVELS_MAX 64
 #define TENSORS_BLOCKS_MAX 256
 
@@ -37,6 +38,7 @@ struct tensors_item {
     unsigned rank;
     uint64_t shape[ST_RANK_MAX];
     uint64_t count, offset; /* elements; in the shared file */
+    size_t piece;           /* its first one: they are numbered through all tensors */
     bool buffer;
     int level; /* -1: not synchronised */
 };
@@ -47,6 +49,7 @@ struct tensors {
     const struct tensors_item **by_name; /* sorted */
     struct buf header;                   /* of the shared file */
     uint64_t bytes;                      /* of the whole of it */
+    size_t n_pieces;
     enum job_buffers buffers;
     int n_levels;
 };
@@ -70,28 +73,37 @@ void tensors_release(struct tensors *t); /* { 0 } is fine */
 
 const struct tensors_item *tensors_find(const struct tensors *t, const char *name); /* or NULL */
 
-/* Elements [first, first+n) of a tensor of the shared memory as f32: what a phase ended with.  Of
- * 16 bits only what has changed counts, since what a value lost on its way into them is not what
- * training found: base + (end - rounded base), where tensor `from` of the file `base` has what the
- * phase began with.  -ERR_FORMAT: an integer that f32 does not have. */
-int tensors_read_end(const struct tensors_item *item, const uint8_t *shared, uint64_t first,
-                     size_t n, int base, const struct st_tensor *from, float *out, struct err *err);
+/* What is there now, of a level (-1: of all that is synchronised): a number for each piece, another
+ * one when a bit of it changes.  seal: t->n_pieces.  threads: of the CPU. */
+void tensors_seal(const struct tensors *t, int level, const uint8_t *shared, int threads,
+                  uint64_t *seal);
 
-/* A number for all that is synchronised (level -1) or for a level: another one when a bit of it
- * changes.  A sum over parts, in any order.  threads: of the CPU. */
-uint64_t tensors_sum(const struct tensors *t, int level, const uint8_t *shared, int threads);
+/* What a phase ended with, of one tensor. */
+struct tensors_end {
+    const struct tensors_item *item;
+    const uint8_t *shared;
+    const uint64_t *seal; /* it is as it was then; NULL: nobody knows */
+    int base;             /* what the phase began with: tensor `from` of this file */
+    const struct st_tensor *from;
+};
+
+/* Elements [first, first+n) of it as f32; with a seal, a piece.  Of 16 bits only what has changed
+ * counts, since what a value lost on its way into them is not what training found: base + (end -
+ * rounded base).  -ERR_FORMAT: an integer that f32 does not have.  -ERR_TRAINER: what was read is
+ * not what was sealed. */
+int tensors_read_end(const struct tensors_end *end, uint64_t first, size_t n, float *out,
+                     struct err *err);
 
 /* What is loaded, and how. */
 struct tensors_source {
     const char *path; /* a module file, of any level */
     bool users;       /* one of the user's: it may hold others, too, and integers as they are */
     double mix;       /* the share that what is there keeps */
-    uint64_t *was;    /* unless NULL: grows by the sum of what was there, see tensors_load */
+    const uint64_t *seal; /* of what is there until then; NULL: nobody knows */
 };
 
 /* A file into the shared memory.  Each tensor of it must be there with its shape, and finite;
- * *count grows by how many there were, and *was by the sum of what was there before: after all
- * modules it is tensors_sum() of it. */
+ * *count grows by how many there were.  -ERR_TRAINER: what was there is not what was sealed. */
 int tensors_load(const struct tensors *t, const struct tensors_source *from, uint8_t *shared,
                  int threads, size_t *count, struct err *err);
 

@@ -17,6 +17,7 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/rng.h"
+#include "common/outer/fold.h"
 #include "common/outer/layout.h"
 #include "worker/engine/contribute.h"
 #include "worker/engine/engine.h"
@@ -226,22 +227,28 @@ static void fill_order(const struct phase *p, Skerry__Trainer__V1__Phase *m)
 
 /* ---- contributions ---- */
 
-/* theta_end of a module, out of the shared memory. */
+/* theta_end of a module, out of the shared memory: what is taken is what was handed over. */
 struct end {
-    const struct external *x;
-    const uint8_t *shared;
+    struct external *x;
     int base; /* the version's file */
 };
 
 static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t first, size_t n,
                     float *out, struct err *err)
 {
+    _Static_assert(FOLD_CHUNK == TENSORS_PIECE, "a contribution reads pieces");
     const struct end *e = arg;
-    const struct st_tensor *from = &layout->st.tensors[t];
-    const struct tensors_item *item = tensors_find(external_tensors(e->x), from->name);
-    if (!item || item->level < 0 || first > item->count || n > item->count - first)
-        return err_set(err, -ERR_FORMAT, "the trainer has no tensor %s of this size", from->name);
-    return tensors_read_end(item, e->shared, first, n, e->base, from, out, err);
+    const struct tensors_end end = {
+        .item = tensors_find(external_tensors(e->x), layout->st.tensors[t].name),
+        .shared = external_shared(e->x),
+        .seal = external_seal(e->x),
+        .base = e->base,
+        .from = &layout->st.tensors[t]};
+    const struct tensors_item *item = end.item;
+    if (!item || item->level < 0 || item->count != end.from->count)
+        return err_set(err, -ERR_FORMAT, "the trainer has no tensor %s of this size",
+                       end.from->name);
+    return tensors_read_end(&end, first, n, out, err);
 }
 
 static int encode(struct phase *p, const Skerry__V1__ModuleRef *base, uint64_t samples,
@@ -249,7 +256,7 @@ static int encode(struct phase *p, const Skerry__V1__ModuleRef *base, uint64_t s
 {
     char path[CACHE_PATH_MAX];
     work_blob_path(p->w, base->sha256.data, path);
-    struct end end = {.x = p->x, .shared = external_shared(p->x)};
+    struct end end = {.x = p->x};
     const struct contribute c = {.w = p->w,
                                  .state_dir = p->e->state_dir,
                                  .base = base,
@@ -264,34 +271,25 @@ static int encode(struct phase *p, const Skerry__V1__ModuleRef *base, uint64_t s
     return rc;
 }
 
-static uint64_t sum_of(const struct phase *p, int level)
+/* What is there is what was handed over: of a level, or of all (-1). */
+static void seal(const struct phase *p, int level)
 {
-    return tensors_sum(external_tensors(p->x), level, external_shared(p->x), p->e->opt.threads);
-}
-
-/* What is taken must be what was handed over. */
-static int check_sum(const struct phase *p, int level, uint64_t sum, struct err *err)
-{
-    return sum_of(p, level) == sum
-               ? 0
-               : err_set(err, -ERR_TRAINER,
-                         "the trainer wrote its weights after it had handed them over");
+    tensors_seal(external_tensors(p->x), level, external_shared(p->x), p->e->opt.threads,
+                 external_seal(p->x));
 }
 
 /* Every module's. */
 static int contribute_all(struct phase *p, struct err *err)
 {
     const Skerry__V1__Task *task = p->w->task;
-    const uint64_t sum = sum_of(p, -1);
     int rc = 0;
+    seal(p, -1);
     for (size_t i = 0; rc == 0 && i < task->n_modules; i++) {
         struct work_output *o = work_output(p->w);
         rc = o ? encode(p, task->modules[i], p->samples, o, err)
                : err_set(err, -ENOMEM, "out of memory");
     }
-    if (rc == 0)
-        rc = check_sum(p, -1, sum, err);
-    trainers_handed(p->e, sum);
+    trainers_handed(p->e);
     return rc;
 }
 
@@ -301,13 +299,11 @@ static int contribute_level(void *arg, const Skerry__V1__ModuleRef *base, uint64
                             struct work_output *ret, struct err *err)
 {
     struct phase *p = arg;
-    const int level = (int)base->level;
-    int rc = p->trains ? external_give(p->x, base->level, err) : 0;
+    const int rc = p->trains ? external_give(p->x, base->level, err) : 0;
     if (rc < 0)
         return rc;
-    const uint64_t sum = sum_of(p, level);
-    rc = encode(p, base, samples, ret, err);
-    return rc < 0 ? rc : check_sum(p, level, sum, err);
+    seal(p, (int)base->level);
+    return encode(p, base, samples, ret, err);
 }
 
 static int merge_level(void *arg, uint32_t level, const char *path, double mix, struct err *err)
@@ -386,7 +382,8 @@ static void keep_own(const struct phase *p)
     state_path(p, "end", path);
     if (tensors_keep(external_tensors(p->x), external_shared(p->x), pairs, n, path, &err) < 0)
         log_warn("phase", "no local checkpoint: %s", err.msg);
-    trainers_handed(p->e, sum_of(p, -1));
+    seal(p, -1);
+    trainers_handed(p->e);
 }
 
 /* After the last step: all weights are in the shared memory. */

@@ -42,10 +42,25 @@ enum { F32 = SKERRY__TRAINER__V1__DTYPE__DTYPE_F32, BF16, F16, I64, I32 };
 static const struct tensors_cut one = {.n_levels = 1};
 
 static int load(const struct tensors *t, const char *path, uint8_t *shared, bool users,
-                size_t *count, uint64_t *was, struct err *err)
+                size_t *count, const uint64_t *seal, struct err *err)
 {
-    const struct tensors_source from = {.path = path, .users = users, .was = was};
+    const struct tensors_source from = {.path = path, .users = users, .seal = seal};
     return tensors_load(t, &from, shared, 2, count, err);
+}
+
+/* mem_free it. */
+static uint64_t *sealed(const struct tensors *t, const uint8_t *shared)
+{
+    uint64_t *seal = mem_alloc(t->n_pieces * sizeof(*seal));
+    tensors_seal(t, -1, shared, 2, seal);
+    return seal;
+}
+
+static int read_end(const struct tensors_item *item, const uint8_t *shared, const uint64_t *seal,
+                    uint64_t first, size_t n, float *out, struct err *err)
+{
+    const struct tensors_end end = {.item = item, .shared = shared, .seal = seal, .base = -1};
+    return tensors_read_end(&end, first, n, out, err);
 }
 
 /* Two blocks of 16 bits and 32, a buffer. */
@@ -142,12 +157,11 @@ static void keeps_buffers(void **state)
     assert_int_equal(count, 4);
     assert_memory_equal(shared + t.header.len, again + t.header.len, t.bytes - t.header.len);
     float end[3];
-    OK(tensors_read_end(&t.items[3], shared, 0, 3, -1, &l.st.tensors[at], end, err));
+    OK(read_end(&t.items[3], shared, NULL, 0, 3, end, err));
     assert_true(end[0] == -5 && end[1] == 0 && end[2] == -ST_EXACT_MAX);
     *number = ST_EXACT_MAX + 1;
     FAILS(tensors_save(&t, 0, shared, path, NULL, NULL, err), "count holds 16777217");
-    FAILS(tensors_read_end(&t.items[2], shared, 0, 1, -1, &l.st.tensors[at], end, err),
-          "leave it out by trainer.tensors");
+    FAILS(read_end(&t.items[2], shared, NULL, 0, 1, end, err), "leave it out by trainer.tensors");
     layout_release(&l);
     mem_free(shared);
     mem_free(again);
@@ -266,20 +280,21 @@ static void mixes_and_keeps(void **state)
     *number = (1ll << 40) + 1; /* which no version has */
     const struct st_meta pair = {(char *)(uintptr_t) "skerry.step", (char *)(uintptr_t) "12"};
     struct st st;
-    uint64_t step = 0, was = 0;
+    uint64_t step = 0;
     OK(tensors_keep(&t, shared, &pair, 1, kept, err));
     OK(st_open(kept, &st, err));
     OK(st_meta_number(&st, kept, "skerry.step", &step, err));
     assert_int_equal(step, 12);
     st_release(&st);
     count = 0;
-    OK(load(&t, kept, again, true, &count, &was, err));
+    OK(load(&t, kept, again, true, &count, NULL, err));
     assert_int_equal(count, 4);
     assert_memory_equal(shared + t.header.len, again + t.header.len, t.bytes - t.header.len);
-    was = 0;
-    OK(load(&t, kept, again, true, &count, &was, err));
-    assert_true(was == tensors_sum(&t, -1, again, 2));
-    assert_true(was != tensors_sum(&t, 1, again, 2));
+    uint64_t *seal = sealed(&t, again);
+    OK(load(&t, kept, again, true, &count, seal, err));
+    again[t.items[3].offset] ^= 1;
+    FAILS(load(&t, kept, again, true, &count, seal, err), "handed them over (b.count)");
+    mem_free(seal);
     mem_free(shared);
     mem_free(again);
     tensors_release(&t);
@@ -360,22 +375,14 @@ static void keeps_values(void **state)
     uint64_t bytes = 0;
     size_t count = 0;
     OK(tensors_save(&t, 0, shared, path, sha256, &bytes, err));
-    uint64_t was = 0;
-    OK(load(&t, path, again, false, &count, &was, err));
-    assert_true(was != tensors_sum(&t, -1, again, 2)); /* of the zeros that were there */
-    was = 0;
-    OK(load(&t, path, again, false, &count, &was, err));
-    assert_true(was == tensors_sum(&t, -1, again, 2));
-    again[t.items[1].offset] ^= 1;
-    was = 0;
-    OK(load(&t, path, again, false, &count, &was, err));
-    assert_true(was != tensors_sum(&t, -1, again, 2));
-    assert_int_equal(count, 6);
+    OK(load(&t, path, again, false, &count, NULL, err));
+    uint64_t *seal = sealed(&t, again);
+    OK(load(&t, path, again, false, &count, seal, err));
+    assert_int_equal(count, 4);
     assert_memory_equal(shared + t.header.len, again + t.header.len, t.bytes - t.header.len);
-    const uint64_t sum = tensors_sum(&t, -1, shared, 2);
-    assert_true(sum == tensors_sum(&t, -1, again, 2));
-    again[t.bytes - 1] ^= 1;
-    assert_true(sum != tensors_sum(&t, -1, again, 2));
+    again[t.items[1].offset] ^= 1;
+    FAILS(load(&t, path, again, false, &count, seal, err), "after it had handed them over (b)");
+    mem_free(seal);
     h[5] = 0x7e00;
     FAILS(tensors_save(&t, 0, shared, path, sha256, &bytes, err), "no finite number");
     mem_free(shared);
@@ -383,6 +390,43 @@ static void keeps_values(void **state)
     tensors_release(&t);
     free(path);
     scratch_free(dir);
+}
+
+/* A bit of any piece, the last byte among them; a level of which nothing is sealed has no say. */
+static void notices_every_bit(void **state)
+{
+    struct greeting g;
+    struct tensors t;
+    float *out = mem_alloc(TENSORS_PIECE * sizeof(*out));
+    greet(&g);
+    (void)add(&g, "a", F32, 2 * TENSORS_PIECE / 4 + 1, 4);
+    (void)add(&g, "b", F32, 1, 3);
+    OK(tensors_from_hello(&g.hello, &t, err));
+    OK(tensors_choose(&t, &(struct job_trainer){0}, &one, err));
+    assert_int_equal(t.n_pieces, 4);
+    uint8_t *shared = mem_alloc(t.bytes);
+    uint64_t *seal = sealed(&t, shared);
+    const struct tensors_item *a = &t.items[0], *b = &t.items[1];
+    const uint64_t at[] = {0, 4ull * TENSORS_PIECE + 9, a->count * 4 - 1};
+    for (size_t i = 0; i < COUNT(at); i++) {
+        const size_t n = i < 2 ? TENSORS_PIECE : 4;
+        OK(read_end(a, shared, seal, i * TENSORS_PIECE, n, out, err));
+        for (int bit = 0; bit < 8; bit++) {
+            shared[a->offset + at[i]] ^= (uint8_t)(1 << bit);
+            FAILS(read_end(a, shared, seal, i * TENSORS_PIECE, n, out, err), "handed them over (a)");
+            OK(read_end(b, shared, seal, 0, 3, out, err));
+            shared[a->offset + at[i]] ^= (uint8_t)(1 << bit);
+        }
+    }
+    memset(shared + a->offset, 1, 8); /* of another level: what was sealed of this one stands */
+    tensors_seal(&t, 1, shared, 2, seal);
+    FAILS(read_end(a, shared, seal, 0, TENSORS_PIECE, out, err), "handed them over (a)");
+    tensors_seal(&t, 0, shared, 2, seal);
+    OK(read_end(a, shared, seal, 0, TENSORS_PIECE, out, err));
+    mem_free(seal);
+    mem_free(shared);
+    mem_free(out);
+    tensors_release(&t);
 }
 
 static void only_changes_count(void **state)
@@ -408,10 +452,12 @@ static void only_changes_count(void **state)
     OK(load(&t, path, shared, false, &count, NULL, err));
     OK(st_open(path, &st, err));
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    OK(tensors_read_end(&t.items[0], shared, 0, 3, fd, &st.tensors[0], end, err));
+    const struct tensors_end from = {
+        .item = &t.items[0], .shared = shared, .base = fd, .from = &st.tensors[0]};
+    OK(tensors_read_end(&from, 0, 3, end, err));
     assert_memory_equal(end, began, sizeof(began));
     shared[t.items[0].offset + 2] += 1; /* the next number after -2: -2.015625 */
-    OK(tensors_read_end(&t.items[0], shared, 1, 1, fd, &st.tensors[0], end, err));
+    OK(tensors_read_end(&from, 1, 1, end, err));
     assert_true(end[0] == -2.015625f);
     (void)close(fd);
     st_release(&st);
@@ -470,6 +516,7 @@ int main(void)
         cmocka_unit_test(refuses_choices),
         cmocka_unit_test(refuses_hellos),
         cmocka_unit_test(keeps_values),
+        cmocka_unit_test(notices_every_bit),
         cmocka_unit_test(only_changes_count),
         cmocka_unit_test(refuses_files),
     };
