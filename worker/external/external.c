@@ -30,7 +30,8 @@ struct external {
     bool evaluates, draws, keeps_state, exchanges;
     char library[65];
     uint64_t memory_bytes, memory_ms;
-    struct pbmem mem; /* of the message at hand */
+    const struct external_events *events; /* of the order that runs */
+    struct pbmem mem;                     /* of the message at hand */
 };
 
 /* ---- what goes wrong ---- */
@@ -399,6 +400,8 @@ static int serve(struct external *x, const struct external_events *ev, bool stop
         (void)close(passed);
         passed = -1;
     }
+    if (stopping && m->what_case == SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_GIVEN)
+        return 0; /* it was asked before the stop */
     switch (m->what_case) {
     case SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_PROGRESS:
         return ev->progress && !stopping ? ev->progress(ev->arg, m->progress, err) : 0;
@@ -419,7 +422,7 @@ static int serve(struct external *x, const struct external_events *ev, bool stop
 
 /* ---- in mid-phase ---- */
 
-/* The answer to Give. */
+/* The answer to Give; a task that is taken back does not wait for it. */
 static int wait_given(struct external *x, struct err *err)
 {
     const Skerry__Trainer__V1__FromTrainer *m = NULL;
@@ -427,6 +430,8 @@ static int wait_given(struct external *x, struct err *err)
     size_t wrote;
     int passed = -1, rc = 0;
     while (rc == 0) {
+        if (x->events->stopped(x->events->arg))
+            return err_set(err, -ERR_CANCELLED, "the task was taken back");
         if (clock_now_ms() > until)
             return blame(x->process, -ERR_TRAINER, err,
                          "the trainer did not give its weights within %d s", GIVE_MS / 1000);
@@ -503,6 +508,7 @@ int external_ask(struct external *x, const Skerry__Trainer__V1__FromWorker *orde
     uint64_t stopped_ms = 0;
     bool over = false;
     struct external_done done = {.passed = -1};
+    x->events = ev;
     int rc = tell(x, order, passed, err);
     while (rc == 0 && !over) {
         size_t wrote;

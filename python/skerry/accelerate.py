@@ -1,0 +1,67 @@
+"""One line for a loop of Hugging Face's accelerate: `for batch in loader:` becomes
+
+    for batch in skerry.accelerate.Loop(accelerator, model, optimizer, loader):
+
+The rest of the loop stays, `accelerator.backward(loss)` and `accelerator.accumulate(model)` among it.  A loader reads
+data of its own (`data: {kind: none}` in the job file); with `collate=` in its place the batches are made of the samples
+that the phase was given, each once.  `Loop.phase` says which part is this island's."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import accelerate.utils
+
+from ._island import Alone, Island, Phase, Sample, join
+from ._lib import Error
+
+
+class Loop:
+    """The batches of one phase after the other.  A step is done when the gradients have been synchronised; its loss is
+    what accelerator.backward() was given, the mean where it was called several times."""
+
+    def __init__(self, accelerator: Any, model: Any, optimizer: Any = None, loader: Iterable[Any] | None = None,
+                 collate: Callable[[list[Sample]], Any] | None = None, alone: Alone | None = None):
+        if accelerator.num_processes > 1:
+            raise Error(f"accelerate runs {accelerator.num_processes} processes, but an island of this kind is one: see "
+                        "examples/trainer-ddp for several")
+        if (loader is None) == (collate is None):
+            raise Error("a Loop takes either a loader of its own data, or collate, which makes batches of the job's samples")
+        self.phase: Phase | None = None
+        self.island: Island = join(accelerator.unwrap_model(model), getattr(optimizer, "optimizer", optimizer), alone)
+        self._accelerator, self._loader, self._collate = accelerator, loader, collate
+        self._losses: list[float] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        backward = self._accelerator.backward
+
+        def noted(loss: Any, **kw: Any) -> None:
+            self._losses.append(float(loss))
+            backward(loss, **kw)
+        self._accelerator.backward = noted
+        try:
+            for self.phase in self.island.phases():
+                yield from self._steps(self.phase)
+        finally:
+            self._accelerator.backward = backward
+            self.island.__exit__(None, None, None)
+
+    def _batches(self, phase: Phase) -> Iterator[Any]:
+        if self._loader is not None:
+            yield from phase.limit(self._loader)
+            return
+        part = max(1, phase.batch // self._accelerator.gradient_accumulation_steps)
+        for batch in phase.batches(self._collate, part):
+            yield accelerate.utils.send_to_device(batch, self._accelerator.device)
+
+    def _steps(self, phase: Phase) -> Iterator[Any]:
+        samples = 0
+        for batch in self._batches(phase):
+            yield batch
+            samples += accelerate.utils.find_batch_size(batch) or 0
+            if not self._accelerator.sync_gradients:
+                continue
+            if not self._losses:
+                raise Error("accelerator.backward() was not called in this step, so its loss is not known")
+            phase.step(loss=sum(self._losses) / len(self._losses), samples=samples)
+            samples, self._losses = 0, []

@@ -1,0 +1,190 @@
+/* What a worker makes of a trainer that says nothing, something else, or nothing in time. */
+#include "worker/external/external.h"
+
+#include "common/base/clock.h"
+#include "common/trainer/channel.h"
+#include "tests/unit/common/base/util.h"
+#include "tests/unit/worker/external/puppet.h"
+
+#define HELLO_MS 1000
+
+typedef Skerry__Trainer__V1__FromTrainer from_trainer;
+
+static bool taken_back; /* the task */
+static int signs;
+
+static bool stopped(void *arg)
+{
+    return taken_back;
+}
+
+static void goes_on(void *arg)
+{
+    signs++;
+}
+
+static void say(int fd, from_trainer *m)
+{
+    OK(channel_send(fd, &m->base, -1, 0, err));
+}
+
+static void say_hello(int fd)
+{
+    uint64_t shape[] = {4};
+    Skerry__Trainer__V1__Tensor one = SKERRY__TRAINER__V1__TENSOR__INIT, *list[] = {&one};
+    Skerry__Trainer__V1__Hello hello = SKERRY__TRAINER__V1__HELLO__INIT;
+    from_trainer m = SKERRY__TRAINER__V1__FROM_TRAINER__INIT;
+    one.name = (char *)(uintptr_t) "w";
+    one.dtype = SKERRY__TRAINER__V1__DTYPE__DTYPE_F32;
+    one.shape = shape;
+    one.n_shape = 1;
+    hello.protocol = CHANNEL_PROTOCOL;
+    hello.tensors = list;
+    hello.n_tensors = 1;
+    hello.exchanges = true;
+    m.what_case = SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_HELLO;
+    m.hello = &hello;
+    say(fd, &m);
+}
+
+static void say_progress(int fd)
+{
+    Skerry__Trainer__V1__Progress progress = SKERRY__TRAINER__V1__PROGRESS__INIT;
+    from_trainer m = SKERRY__TRAINER__V1__FROM_TRAINER__INIT;
+    progress.loss = 1;
+    progress.samples = 1;
+    m.what_case = SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_PROGRESS;
+    m.progress = &progress;
+    say(fd, &m);
+}
+
+static void say_given_and_done(int fd)
+{
+    Skerry__Trainer__V1__Given given = SKERRY__TRAINER__V1__GIVEN__INIT;
+    Skerry__Trainer__V1__Done done = SKERRY__TRAINER__V1__DONE__INIT;
+    from_trainer m = SKERRY__TRAINER__V1__FROM_TRAINER__INIT;
+    m.what_case = SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_GIVEN;
+    m.given = &given;
+    say(fd, &m);
+    m.what_case = SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_DONE;
+    m.done = &done;
+    say(fd, &m);
+}
+
+static void nothing(int fd)
+{
+}
+
+static void a_whole_phase(int fd)
+{
+    say_hello(fd);
+    say_progress(fd);
+    say_given_and_done(fd);
+}
+
+static void half_a_phase(int fd)
+{
+    say_hello(fd);
+    say_progress(fd);
+}
+
+static int open_trainer(void (*speaks)(int fd), bool stays, struct external **ret, struct err *err)
+{
+    static const struct job_trainer job = {.command = (char *)(uintptr_t) "puppet"};
+    static const struct tensors_cut cut = {.n_levels = 1};
+    const struct external_options opt = {.job = &job,
+                                         .cut = &cut,
+                                         .folder = "/",
+                                         .hello_ms = HELLO_MS,
+                                         .stopped = stopped,
+                                         .goes_on = goes_on};
+    puppet_speaks = speaks;
+    puppet_stays = stays;
+    taken_back = false;
+    return external_open(&opt, ret, err);
+}
+
+static void says_no_hello(void **state)
+{
+    struct external *x = NULL;
+    const uint64_t begun_ms = clock_now_ms();
+    FAILS(open_trainer(nothing, true, &x, err), "the trainer said no hello within 1 s");
+    assert_true(clock_now_ms() - begun_ms >= HELLO_MS);
+    FAILS(open_trainer(nothing, false, &x, err), "the trainer ended; it wrote nothing");
+    FAILS(open_trainer(say_progress, true, &x, err), "the trainer's first message is no hello");
+    assert_null(x);
+}
+
+/* ---- orders ---- */
+
+enum gives { GIVES_NOT, GIVES, IS_STOPPED };
+
+static enum gives gives;
+static int gave;
+static struct external *asked;
+
+static int on_progress(void *arg, const Skerry__Trainer__V1__Progress *p, struct err *err)
+{
+    if (gives == GIVES_NOT)
+        return 0;
+    taken_back = gives == IS_STOPPED; /* as soon as the trainer is to give */
+    gave = external_give(asked, 0, err);
+    return gave == -ERR_CANCELLED ? 0 : gave;
+}
+
+static int ask(struct external *x, bool *ret_alive, struct err *err)
+{
+    const struct external_events ev = {.progress = on_progress, .stopped = stopped};
+    Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
+    Skerry__Trainer__V1__Phase phase = SKERRY__TRAINER__V1__PHASE__INIT;
+    struct external_done done = {.passed = -1};
+    m.what_case = SKERRY__TRAINER__V1__FROM_WORKER__WHAT_PHASE;
+    m.phase = &phase;
+    asked = x;
+    const int rc = external_ask(x, &m, -1, &ev, &done, ret_alive, err);
+    external_done_release(&done);
+    return rc;
+}
+
+/* A task that is taken back while the trainer is to give is left at once, and the trainer, which
+ * gives all the same, may be asked again. */
+static void is_stopped_while_it_gives(void **state)
+{
+    struct external *x;
+    bool alive = false;
+    gives = GIVES;
+    OK(open_trainer(a_whole_phase, true, &x, err));
+    OK(ask(x, &alive, err));
+    assert_true(gave == 0 && alive);
+    external_close(x);
+    gives = IS_STOPPED;
+    OK(open_trainer(a_whole_phase, true, &x, err));
+    FAILS(ask(x, &alive, err), "the task was taken back");
+    assert_true(gave == -ERR_CANCELLED && alive);
+    external_close(x);
+}
+
+static void says_something_else(void **state)
+{
+    struct external *x;
+    bool alive = true;
+    gives = GIVES_NOT;
+    OK(open_trainer(a_whole_phase, true, &x, err));
+    FAILS(ask(x, &alive, err), "which has no place here"); /* Given, which nobody asked for */
+    assert_false(alive);
+    external_close(x);
+    gives = GIVES;
+    OK(open_trainer(half_a_phase, false, &x, err));
+    FAILS(ask(x, &alive, err), "the trainer ended; it wrote nothing");
+    external_close(x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(says_no_hello),
+        cmocka_unit_test(is_stopped_while_it_gives),
+        cmocka_unit_test(says_something_else),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
