@@ -78,8 +78,8 @@ struct external_done {
 };
 
 /* From within events.progress, of a step after which the trainer waits (Phase.pause): it writes a
- * level's weights into the shared memory, has written them on return (-ERR_CANCELLED: the task is to
- * be left meanwhile); it loads them; it goes on, until the step `pause` (0: to the end). */
+ * level's weights into the shared memory, has written them on return (-ERR_CANCELLED: the task is
+ * to be left meanwhile); it loads them; it goes on, until the step `pause` (0: to the end). */
 int external_give(struct external *x, uint32_t level, struct err *err);
 int external_take(struct external *x, uint32_t level, struct err *err);
 int external_go_on(struct external *x, uint32_t pause, struct err *err);

@@ -11,8 +11,8 @@
 
 #define PIECES_MIN 4
 #define SUM_FACTOR 0x9e3779b97f4a7c15ULL
-#define SUM_LANES 8      /* products that do not wait for each other */
-#define SUM_AHEAD 8192   /* bytes, on pages that the CPU would not fetch by itself yet */
+#define SUM_LANES 8    /* products that do not wait for each other */
+#define SUM_AHEAD 8192 /* bytes, on pages that the CPU would not fetch by itself yet */
 #define ELEMENTS_MAX (1ull << 40)
 #define PATTERN_MAX 256
 
@@ -545,11 +545,11 @@ int tensors_load(const struct tensors *t, const struct tensors_source *from, uin
                  int threads, size_t *count, struct err *err)
 {
     struct st st = {0};
-    struct loading l = {.how = from,
-                        .fd = open(from->path, O_RDONLY | O_CLOEXEC),
-                        .shared = shared,
-                        .chunks =
-                            mem_try_array(crew_size(threads, CREW_MAX), 2 * TENSORS_PIECE * sizeof(float))};
+    struct loading l = {
+        .how = from,
+        .fd = open(from->path, O_RDONLY | O_CLOEXEC),
+        .shared = shared,
+        .chunks = mem_try_array(crew_size(threads, CREW_MAX), 2 * TENSORS_PIECE * sizeof(float))};
     int rc =
         l.fd < 0 ? err_errno(err, "opening %s", from->path) : st_read(l.fd, from->path, &st, err);
     if (rc == 0 && !l.chunks)

@@ -96,9 +96,9 @@ int tensors_read_end(const struct tensors_end *end, uint64_t first, size_t n, fl
 
 /* What is loaded, and how. */
 struct tensors_source {
-    const char *path; /* a module file, of any level */
-    bool users;       /* one of the user's: it may hold others, too, and integers as they are */
-    double mix;       /* the share that what is there keeps */
+    const char *path;     /* a module file, of any level */
+    bool users;           /* one of the user's: it may hold others, too, and integers as they are */
+    double mix;           /* the share that what is there keeps */
     const uint64_t *seal; /* of what is there until then; NULL: nobody knows */
 };
 

@@ -1,7 +1,7 @@
 /* What a hand-over takes on two cores beside copying as many bytes: 100 M parameters of f32 out of
- * the shared memory into a contribution, and the next version into it.  Rounds as a worker has them,
- * with weights that have changed and the residual of the round before: the middle one counts, after
- * two in which files are made.  Prints "NAME VALUE" a line. */
+ * the shared memory into a contribution, and the next version into it.  Rounds as a worker has
+ * them, with weights that have changed and the residual of the round before: the middle one counts,
+ * after two in which files are made.  Prints "NAME VALUE" a line. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -31,8 +31,8 @@ static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t f
                     float *out, struct err *err)
 {
     const struct bench *b = arg;
-    const struct tensors_end end = {
-        &b->t.items[t], b->shared, b->seal, b->base_fd, &layout->st.tensors[t]};
+    const struct tensors_end end = {&b->t.items[t], b->shared, b->seal, b->base_fd,
+                                    &layout->st.tensors[t]};
     return tensors_read_end(&end, first, n, out, err);
 }
 

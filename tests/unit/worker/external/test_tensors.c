@@ -413,7 +413,8 @@ static void notices_every_bit(void **state)
         OK(read_end(a, shared, seal, i * TENSORS_PIECE, n, out, err));
         for (int bit = 0; bit < 8; bit++) {
             shared[a->offset + at[i]] ^= (uint8_t)(1 << bit);
-            FAILS(read_end(a, shared, seal, i * TENSORS_PIECE, n, out, err), "handed them over (a)");
+            FAILS(read_end(a, shared, seal, i * TENSORS_PIECE, n, out, err),
+                  "handed them over (a)");
             OK(read_end(b, shared, seal, 0, 3, out, err));
             shared[a->offset + at[i]] ^= (uint8_t)(1 << bit);
         }
