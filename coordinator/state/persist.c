@@ -536,13 +536,16 @@ static void put_ledger(struct store *s, const struct job *j, uint32_t partition)
     buf_release(&b);
 }
 
+#define NUMBER_TEXT_MAX (METRIC_NAME_MAX + 52) /* "NAME=value,held-out " */
+
 /* The bytes go along: they change with every file that is served. */
 static void put_job(struct store *s, struct job *j)
 {
-    char input[64], names[JOB_NUMBERS_MAX * METRIC_NAME_MAX + 1] = "";
+    char input[64], names[JOB_NUMBERS_MAX * NUMBER_TEXT_MAX + 1] = "";
     size_t len = 0;
     for (size_t i = 0; i < j->n_numbers; i++)
-        len += (size_t)snprintf(names + len, sizeof(names) - len, "%s ", j->numbers[i].name);
+        len += (size_t)snprintf(names + len, sizeof(names) - len, "%s=%.17g,%.17g ",
+                                j->numbers[i].name, j->numbers[i].value, j->numbers[i].held_out);
     (void)snprintf(input, sizeof(input), "%u %u %u %u", j->input.channels, j->input.side,
                    j->input.caption, j->input.caption_tokens);
     if (j->row.seen == 0) {

@@ -313,11 +313,20 @@ static void stand_in(struct job *j)
     (void)str_copy(j->reason, sizeof(j->reason), j->refused);
 }
 
-static void load_numbers(struct job *j, const char *names)
+/* The names with the newest values; earlier releases kept names alone. */
+static void load_numbers(struct job *j, const char *text)
 {
     char name[METRIC_NAME_MAX];
-    for (int len; sscanf(names, "%64s%n", name, &len) == 1; names += len)
-        (void)job_number(j, name);
+    for (int len, more; sscanf(text, " %64[^= ]%n", name, &len) == 1; text += len) {
+        struct metric_number *n = job_number(j, name);
+        struct metric_number newest = {.value = (double)NAN, .held_out = (double)NAN};
+        if (sscanf(text + len, "=%lg,%lg%n", &newest.value, &newest.held_out, &more) == 2)
+            len += more;
+        if (n) {
+            n->value = newest.value;
+            n->held_out = newest.held_out;
+        }
+    }
 }
 
 /* A job of a release before quotas has what its spec says. */

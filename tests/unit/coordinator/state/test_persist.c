@@ -313,7 +313,7 @@ static void test_numbers(void **state)
                                      .n_numbers = i == 1 ? 2 : 0};
         save_metric(s, j->id, &m);
     }
-    assert_non_null(job_number(j, "accuracy"));
+    job_number(j, "accuracy")->held_out = 0.1;
     assert_non_null(job_number(j, "top-5"));
     persist_changes(s, &a);
     assert_int_equal(store_commit(s, NULL), 0);
@@ -323,7 +323,8 @@ static void test_numbers(void **state)
     assert_int_equal(persist_load(s, &b, NULL), 0);
     assert_int_equal(b.jobs[0]->n_numbers, 2);
     assert_string_equal(b.jobs[0]->numbers[1].name, "top-5");
-    assert_true(isnan(b.jobs[0]->numbers[1].value));
+    assert_true(isnan(b.jobs[0]->numbers[0].value) && b.jobs[0]->numbers[0].held_out == 0.1);
+    assert_true(isnan(b.jobs[0]->numbers[1].value) && isnan(b.jobs[0]->numbers[1].held_out));
     store_close(s);
     state_release(&a);
     state_release(&b);
