@@ -80,6 +80,11 @@ int s3_answer_error(const struct s3_answer *a, struct err *err)
                        a->bucket, a->endpoint);
     if (is(code, "NoSuchKey") || is(code, "NoSuchUpload") || (a->status == 404 && !a->body))
         return err_set(err, -ERR_NOTFOUND, "the store has no such object");
+    if (a->status == 412 || is(code, "PreconditionFailed"))
+        return err_set(err, -EEXIST, "the store has such an object already");
+    if (a->status == 501 || is(code, "NotImplemented"))
+        return err_set(err, -ERR_UNIMPLEMENTED, "the store %s cannot do this: %.200s", a->endpoint,
+                       message);
     if (*region && !is(region, a->region) &&
         (a->status == 301 || a->status == 307 || a->status == 400 || a->status == 403))
         return region_error(a, region, err);
@@ -87,7 +92,8 @@ int s3_answer_error(const struct s3_answer *a, struct err *err)
         is(code, "TokenRefreshRequired") || is(code, "RequestTimeTooSkewed"))
         return auth_error(a, code, message, err);
     if (is(code, "SlowDown") || is(code, "RequestTimeout") || is(code, "OperationAborted") ||
-        a->status == 429 || a->status == 408 || (a->status >= 500 && a->status != 501))
+        is(code, "ConditionalRequestConflict") || a->status == 429 || a->status == 408 ||
+        (a->status >= 500 && a->status != 501))
         return err_set(err, -EAGAIN, "the store %s is busy or broken: HTTP %ld %s", a->endpoint,
                        a->status, code);
     if (is(code, "BadDigest") || is(code, "InvalidDigest") || is(code, "XAmzContentSHA256Mismatch"))

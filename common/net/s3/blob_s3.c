@@ -300,6 +300,7 @@ static void do_one(struct blob_s3 *s, struct blob_s3_object *e)
         e->stored = e->stale = rc < 0; /* it may be done all the same: who comes again is sent */
     }
     e->busy = false;
+    pthread_cond_broadcast(&s->changed);
     blob_s3_note(s, rc, &err);
     blob_s3_settle(s, e);
 }
@@ -618,6 +619,15 @@ static int s3_each(struct blobstore *base, blob_list_fn *fn, void *arg, struct e
 
 /* ---- writing ---- */
 
+/* The directory has it, and it is to be here. */
+static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
+{
+    if (s->enter)
+        return s->enter(s, id, size, err);
+    take_in(s, id, size);
+    return 0;
+}
+
 static struct writer *writer_of(struct blob_writer *w)
 {
     return (struct writer *)(void *)w;
@@ -648,7 +658,7 @@ static int writer_commit(struct blob_writer *base, uint64_t expect_size, struct 
     else
         rc = w->to->ops->commit(w->to, expect_size, err);
     if (rc == 0)
-        take_in(s, &id, size);
+        rc = enter(s, &id, size, err);
     mem_free(w);
     return rc;
 }
@@ -687,7 +697,7 @@ static int s3_adopt(struct blobstore *base, const char *path, const struct blob_
     if (rc == 0)
         rc = s->cache->ops->adopt(s->cache, path, id, size, err);
     if (rc == 0)
-        take_in(s, id, size);
+        rc = enter(s, id, size, err);
     return rc;
 }
 
@@ -745,6 +755,7 @@ static void s3_shut(struct blobstore *base)
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     mem_free(s->prefix);
+    mem_free(s->beside);
     mem_free(s);
 }
 

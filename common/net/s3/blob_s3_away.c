@@ -72,6 +72,7 @@ int blob_s3_found(struct blobstore *base, const struct blob_id *id, uint64_t siz
     rc = look(s, id, size, &brought, err);
     pthread_mutex_lock(&s->lock);
     e->busy = e->looking = false;
+    pthread_cond_broadcast(&s->changed);
     if (!brought) /* where it does not answer, nobody is led there until it takes blobs */
         blob_s3_note(s, rc, err);
     if (brought && rc == 0) {

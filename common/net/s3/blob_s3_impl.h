@@ -32,6 +32,9 @@ struct blob_s3 {
     struct s3 *c;
     struct blobstore *cache;
     char *prefix; /* of names: "PREFIX/blobs/" */
+    char *beside; /* "PREFIX/" */
+    /* How a blob that the directory has comes to be here (blob_s3_through.c); NULL: at once. */
+    int (*enter)(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err);
     uint64_t quota, cache_max;
     pthread_t threads[BLOB_S3_THREADS];
     unsigned n_threads;
@@ -57,6 +60,9 @@ void blob_s3_add_cached(struct blob_s3 *s, const struct blob_id *id, uint64_t si
 
 /* Starts the threads. */
 int blob_s3_begin(struct blob_s3 *s, struct err *err);
+
+/* Writers wait for the store, and the operations save, fetch and drop are there. */
+void blob_s3_through(struct blob_s3 *s);
 
 /* The operations away and found of blobstore.h. */
 int blob_s3_away(struct blobstore *base, const struct blob_id *id, bool put, uint64_t size,

@@ -1,27 +1,6 @@
 #include "common/net/blob_dir.h"
 #include "common/net/s3/blob_s3_impl.h"
 
-#define IN_PREFIX "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
-
-/* "s3://BUCKET/PREFIX" in two; the prefix without slashes at its ends, perhaps "". */
-static int split(const char *url, char bucket[64], char **ret_prefix, struct err *err)
-{
-    const char *name = str_starts(url, "s3://") ? url + 5 : "";
-    const size_t n = strcspn(name, "/");
-    const char *prefix = name[n] ? name + n + 1 : "";
-    size_t len = strlen(prefix);
-    while (len > 0 && prefix[len - 1] == '/')
-        len--;
-    if (n == 0 || n > 63 || len > 512 || *prefix == '/' || strspn(prefix, IN_PREFIX) < len)
-        return err_set(err, -ERR_CONFIG,
-                       "the store '%.200s' is none: it is s3://BUCKET or s3://BUCKET/PREFIX, the "
-                       "prefix of letters, digits and ._-/",
-                       url);
-    (void)snprintf(bucket, 64, "%.*s", (int)n, name);
-    *ret_prefix = str_ndup(prefix, len);
-    return 0;
-}
-
 static bool is_loopback(const char *endpoint)
 {
     const char *host = endpoint ? strstr(endpoint, "://") : NULL;
@@ -85,11 +64,12 @@ static int open_all(struct blob_s3 *s, const struct blob_s3_options *o, struct e
 {
     struct s3_options c = o->s3;
     char bucket[64], *prefix = NULL;
-    int rc = split(o->url, bucket, &prefix, err);
+    int rc = s3_split(o->url, bucket, &prefix, err);
     if (rc < 0)
         return rc;
     c.bucket = bucket;
     s->prefix = str_printf("%s%sblobs/", prefix, *prefix ? "/" : "");
+    s->beside = str_printf("%s%s", prefix, *prefix ? "/" : "");
     rc = s3_open(&c, &s->c, err);
     if (rc == 0)
         rc = claim(s, o, prefix, err);
@@ -110,6 +90,8 @@ int blob_s3_open(const struct blob_s3_options *o, struct blobstore **ret, struct
     struct blob_s3 *s = blob_s3_new();
     s->quota = o->quota_bytes;
     s->cache_max = o->cache_bytes;
+    if (o->through)
+        blob_s3_through(s);
     int rc = set_lead(s, o, err);
     if (rc == 0)
         rc = open_all(s, o, err);

@@ -12,8 +12,28 @@
 #define TRIES 6
 #define FIRST_WAIT_MS 200
 #define STALL_S 30
+#define STALL_FIRST_S 5
+#define IN_PREFIX "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
 
 /* ---- opening ---- */
+
+int s3_split(const char *url, char ret_bucket[64], char **ret_prefix, struct err *err)
+{
+    const char *name = str_starts(url, "s3://") ? url + 5 : "";
+    const size_t n = strcspn(name, "/");
+    const char *prefix = name[n] ? name + n + 1 : "";
+    size_t len = strlen(prefix);
+    while (len > 0 && prefix[len - 1] == '/')
+        len--;
+    if (n == 0 || n > 63 || len > 512 || *prefix == '/' || strspn(prefix, IN_PREFIX) < len)
+        return err_set(err, -ERR_CONFIG,
+                       "the store '%.200s' is none: it is s3://BUCKET or s3://BUCKET/PREFIX, the "
+                       "prefix of letters, digits and ._-/",
+                       url);
+    (void)snprintf(ret_bucket, 64, "%.*s", (int)n, name);
+    *ret_prefix = str_ndup(prefix, len);
+    return 0;
+}
 
 static int set_bucket(struct s3 *c, const char *bucket, struct err *err)
 {
@@ -66,6 +86,7 @@ int s3_open(const struct s3_options *o, struct s3 **ret, struct err *err)
         .tries = o->tries ? o->tries : TRIES,
         .first_wait_ms = o->first_wait_ms ? o->first_wait_ms : FIRST_WAIT_MS,
         .stall_s = o->stall_s ? o->stall_s : STALL_S,
+        .first_stall_s = o->first_stall_s ? o->first_stall_s : STALL_FIRST_S,
     };
     const char *region = o->region && *o->region ? o->region : "us-east-1";
     int rc = 0;
@@ -166,6 +187,18 @@ int s3_put_text(struct s3 *c, const char *key, const char *text, struct err *err
     return rc;
 }
 
+int s3_put_new(struct s3 *c, const char *key, const void *data, size_t len, struct err *err)
+{
+    struct s3_request r;
+    s3_request_init(&r, "PUT", key);
+    r.headers[0] = (struct s3_pair){"if-none-match", "*"};
+    r.text = data;
+    r.size = len;
+    const int rc = s3_request_run(c, &r, err);
+    s3_request_release(&r);
+    return rc;
+}
+
 int s3_get(struct s3 *c, const char *key, uint64_t from, uint64_t size, s3_sink_fn *sink, void *arg,
            struct err *err)
 {
@@ -181,6 +214,24 @@ int s3_get(struct s3 *c, const char *key, uint64_t from, uint64_t size, s3_sink_
     if (rc == 0 && from + r.got != size)
         rc = err_set(err, -ERR_FORMAT, "the store has %llu bytes of %s, expected %llu",
                      (unsigned long long)(from + r.got), key, (unsigned long long)size);
+    s3_request_release(&r);
+    return rc;
+}
+
+static int into_buf(void *arg, const void *data, size_t len)
+{
+    return buf_append(arg, data, len) < 0 ? -ERR_LIMIT : 0;
+}
+
+int s3_get_all(struct s3 *c, const char *key, struct buf *ret, struct err *err)
+{
+    struct s3_request r;
+    s3_request_init(&r, "GET", key);
+    r.sink = into_buf;
+    r.arg = ret;
+    int rc = s3_request_run(c, &r, err);
+    if (rc == -ERR_LIMIT)
+        rc = err_set(err, rc, "%s in the store is longer than %zu bytes", key, ret->max);
     s3_request_release(&r);
     return rc;
 }

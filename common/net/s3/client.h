@@ -18,6 +18,7 @@
 
 #include "common/base/base.h"
 
+struct buf;
 struct s3;
 
 #define S3_KEY_MAX 1024
@@ -32,8 +33,13 @@ struct s3_options {
     uint64_t part_bytes;    /* larger files go in parts of this [64 MiB] */
     unsigned tries;         /* of a request that brings nothing new [6] */
     uint32_t first_wait_ms; /* before the second try [200] */
-    uint32_t stall_s;       /* silence that ends a try [30]; 5 s end the first one */
+    uint32_t stall_s;       /* silence that ends a try [30] */
+    uint32_t first_stall_s; /* that ends the first one, the next twice as much [5] */
 };
+
+/* "s3://BUCKET/PREFIX" in two, the prefix (mem_free it) without slashes at its ends, perhaps "".
+ * -ERR_CONFIG. */
+int s3_split(const char *url, char ret_bucket[64], char **ret_prefix, struct err *err);
 
 /* Reads the key (credentials.h) and asks the store for nothing yet.  -ERR_CONFIG: what is given
  * cannot be. */
@@ -48,12 +54,17 @@ int s3_put(struct s3 *c, const char *key, const char *path, uint64_t size, const
            struct err *err);
 /* A few bytes. */
 int s3_put_text(struct s3 *c, const char *key, const char *text, struct err *err);
+/* Bytes as a new object (If-None-Match: *).  -EEXIST: there is one, perhaps of an earlier try of
+ * ours.  -ERR_UNIMPLEMENTED: the store knows no conditional writes. */
+int s3_put_new(struct s3 *c, const char *key, const void *data, size_t len, struct err *err);
 
 /* Gets each piece in order; negative ends the transfer with that code. */
 typedef int s3_sink_fn(void *arg, const void *data, size_t len);
 /* Bytes from `from` to the end of an object of `size` bytes.  -ERR_FORMAT: it has another size. */
 int s3_get(struct s3 *c, const char *key, uint64_t from, uint64_t size, s3_sink_fn *sink, void *arg,
            struct err *err);
+/* An object of unknown size behind what ret has, which bounds it: -ERR_LIMIT. */
+int s3_get_all(struct s3 *c, const char *key, struct buf *ret, struct err *err);
 /* A small object as text; -ERR_LIMIT beyond cap. */
 int s3_get_text(struct s3 *c, const char *key, char *ret, size_t cap, struct err *err);
 

@@ -23,7 +23,7 @@ struct s3 {
     bool virtual_host;
     uint64_t part_bytes;
     unsigned tries;
-    uint32_t first_wait_ms, stall_s;
+    uint32_t first_wait_ms, stall_s, first_stall_s;
     _Atomic bool stopping;
     _Atomic uint64_t requests, repeats, bytes_in, bytes_out;
     pthread_mutex_t lock; /* guards what follows */

@@ -11,7 +11,6 @@
 #define LIFE_S 3600
 #define CONNECT_MS 15000L
 #define WAIT_MAX_MS 10000u
-#define STALL_FIRST_S 5u
 #define EARLY_S 300 /* before a role's credentials end, new ones are asked for */
 #define BUFFER_BYTES (256L * 1024)
 
@@ -221,7 +220,7 @@ static void set_method(CURL *easy, struct s3_request *r)
  */
 static long stall_of(const struct s3 *c, const struct s3_request *r)
 {
-    const uint32_t s = STALL_FIRST_S << (r->tried < 8 ? r->tried : 8);
+    const uint32_t s = c->first_stall_s << (r->tried < 8 ? r->tried : 8);
     return (long)(s < c->stall_s ? s : c->stall_s);
 }
 
@@ -320,13 +319,13 @@ bool s3_may_pass(int code)
     return code == -ERR_STALE || http_curl_is_retryable(code, 0);
 }
 
-/* -ERR_NOTFOUND is an answer like others. */
+/* -ERR_NOTFOUND and -EEXIST are answers like others. */
 static void remember(struct s3 *c, int rc, const struct err *err)
 {
     if (rc == -ERR_CANCELLED)
         return;
     pthread_mutex_lock(&c->lock);
-    if (rc == 0 || rc == -ERR_NOTFOUND) {
+    if (rc == 0 || rc == -ERR_NOTFOUND || rc == -EEXIST) {
         c->failing_since_unix_ms = 0;
         c->error[0] = '\0';
     } else {

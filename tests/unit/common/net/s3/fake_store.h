@@ -311,6 +311,8 @@ static inline bool fake_do(struct fake_store *f, int fd, char *head, const uint8
         return false;
     else if (!*key && strcmp(method, "GET") == 0)
         fake_list(f, fd, query);
+    else if (strcmp(method, "PUT") == 0 && o && strstr(head, "\r\nif-none-match: *"))
+        fake_text(fd, "412 Precondition Failed", "<Error><Code>PreconditionFailed</Code></Error>");
     else if (strcmp(method, "PUT") == 0)
         fake_set(f->objects, key, body, len),
             fake_answer(fd, "200 OK", "ETag: \"e\"\r\n", "", 0, false);

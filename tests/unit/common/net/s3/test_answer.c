@@ -58,7 +58,10 @@ static void test_sentences(void **state)
         {503, ERROR("SlowDown", ""), -EAGAIN, "busy or broken: HTTP 503 SlowDown"},
         {500, "", -EAGAIN, "busy or broken: HTTP 500"},
         {429, "", -EAGAIN, "busy or broken: HTTP 429"},
-        {501, ERROR("NotImplemented", ""), -ERR_REMOTE, "HTTP 501 NotImplemented"},
+        {501, ERROR("NotImplemented", "<Message>no</Message>"), -ERR_UNIMPLEMENTED,
+         "cannot do this: no"},
+        {412, ERROR("PreconditionFailed", ""), -EEXIST, "has such an object already"},
+        {409, ERROR("ConditionalRequestConflict", ""), -EAGAIN, "busy or broken"},
         {400, ERROR("BadDigest", ""), -ERR_HASH, "other bytes than the hash"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -18,7 +18,7 @@ struct rig {
     struct blobstore *s;
     struct err err;
     uint8_t data[LEN];
-    bool known;
+    bool known, through;
     const char *lead; /* whether others are led there */
 };
 
@@ -33,6 +33,7 @@ static int open_as(struct rig *r, const char *url, const char *cluster, uint64_t
         .quota_bytes = quota,
         .cluster = cluster,
         .known = r->known,
+        .through = r->through,
         .lead = r->lead,
     };
     const int rc = blob_s3_open(&o, &r->s, &r->err);
@@ -672,6 +673,51 @@ static void test_quota(void **state)
     assert_non_null(strstr(r->err.msg, "quota is used up"));
 }
 
+/* A blob is here when the store has it, and not before: our disk is not to be relied on. */
+static void test_through(void **state)
+{
+    struct rig *r = *state;
+    struct blob_id id;
+    r->through = true;
+    reopen(r);
+    id = put(r, 1);
+    assert_true(stored(r, &id));
+    r->f.down = true;
+    assert_int_equal(try_put(r, 2, &id), -EAGAIN);
+    assert_non_null(strstr(r->err.msg, "is busy or broken"));
+    assert_false(blobstore_has(r->s, &id, NULL));
+    r->f.down = false;
+    UNTIL(r->f.deletes > 0); /* perhaps the store had taken it */
+    UNTIL(health(r).failing_since_unix_ms == 0);
+    id = put(r, 2);
+    assert_true(stored(r, &id) && blobstore_has(r->s, &id, NULL));
+    id = put(r, 2); /* once more: it is there */
+    assert_int_equal(local(r, &id, true), 0);
+}
+
+/* Files that are no blobs: kept under their names, brought back, dropped. */
+static void test_beside(void **state)
+{
+    struct rig *r = *state;
+    uint8_t sha256[32];
+    char *path = file_join(r->dir, "file"), *back = file_join(r->dir, "back");
+    assert_null(r->s->ops->save);
+    r->through = true;
+    reopen(r);
+    assert_int_equal(file_write_put(path, "state", 5, 0600, NULL), 0);
+    assert_int_equal(hash_file(path, sha256, NULL, NULL), 0);
+    assert_int_equal(r->s->ops->save(r->s, "outer/1/a", path, sha256, 5, &r->err), 0);
+    assert_int_equal(r->s->ops->save(r->s, "outer/10/a", path, sha256, 5, &r->err), 0);
+    assert_int_equal(r->s->ops->fetch(r->s, "outer/1/a", back, 5, &r->err), 0);
+    assert_true(file_exists(back));
+    assert_int_equal(r->s->ops->drop(r->s, "outer/1/", &r->err), 0);
+    assert_false(fake_store_has(&r->f, "p/q/outer/1/a", NULL));
+    assert_true(fake_store_has(&r->f, "p/q/outer/10/a", NULL));
+    assert_int_equal(r->s->ops->fetch(r->s, "outer/1/a", back, 5, &r->err), -ERR_NOTFOUND);
+    mem_free(path);
+    mem_free(back);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -697,6 +743,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stop, begin, end),
         cmocka_unit_test_setup_teardown(test_refused, begin, end),
         cmocka_unit_test_setup_teardown(test_quota, begin, end),
+        cmocka_unit_test_setup_teardown(test_through, begin, end),
+        cmocka_unit_test_setup_teardown(test_beside, begin, end),
     };
     return cmocka_run_group_tests_name("blob_s3", tests, NULL, NULL);
 }

@@ -78,6 +78,25 @@ static void put(struct rig *r, const char *key)
 
 /* ---- */
 
+/* Who writes it first has it, also where the answer is lost and the client asks again. */
+static void written_once(void **state)
+{
+    struct rig *r = *state;
+    struct buf got;
+    buf_init(&got, 100);
+    assert_int_equal(s3_put_new(r->c, "k", "one", 3, &r->err), 0);
+    assert_int_equal(s3_put_new(r->c, "k", "two", 3, &r->err), -EEXIST);
+    fake_store_next(&r->f, "PUT", FAKE_LOST, NULL);
+    assert_int_equal(s3_put_new(r->c, "l", "three", 5, &r->err), -EEXIST);
+    fake_store_next(&r->f, "GET", FAKE_CUT, NULL);
+    assert_int_equal(s3_get_all(r->c, "k", &got, &r->err), 0);
+    assert_int_equal(s3_get_all(r->c, "l", &got, &r->err), 0);
+    assert_string_equal(buf_str(&got), "onethree");
+    got.max = 10;
+    assert_int_equal(s3_get_all(r->c, "l", &got, &r->err), -ERR_LIMIT);
+    buf_release(&got);
+}
+
 static void test_whole(void **state)
 {
     struct rig *r = *state;
@@ -323,6 +342,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_whole, begin, end),
+        cmocka_unit_test_setup_teardown(written_once, begin, end),
         cmocka_unit_test_setup_teardown(test_pages, begin, end),
         cmocka_unit_test_setup_teardown(test_busy, begin, end),
         cmocka_unit_test_setup_teardown(test_cut, begin, end),

@@ -1,0 +1,123 @@
+/* A store whose blobs are nowhere else (blob_s3_options.through). */
+#include "common/base/file.h"
+#include "common/net/s3/blob_s3_impl.h"
+
+static int put(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
+{
+    char *key = blob_s3_key(s, id), *path = NULL;
+    int rc = s->cache->ops->local(s->cache, id, false, &path, err);
+    if (rc == 0)
+        rc = s3_put(s->c, key, path, size, id->sha256, err);
+    mem_free(key);
+    mem_free(path);
+    return rc;
+}
+
+/* Nobody else is at it: another's put or the delete of the same bytes. */
+static struct blob_s3_object *hold(struct blob_s3 *s, const struct blob_id *id)
+{
+    struct blob_s3_object *e = blob_s3_make(s, id);
+    while (e->busy) {
+        pthread_cond_wait(&s->changed, &s->lock);
+        e = blob_s3_make(s, id);
+    }
+    list_remove(&e->waits);
+    e->busy = true;
+    return e;
+}
+
+/* Here once the store has it, too.  -EAGAIN: it has not, and the directory neither. */
+static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
+{
+    struct err why = {0};
+    int rc = 0;
+    pthread_mutex_lock(&s->lock);
+    struct blob_s3_object *e = hold(s, id);
+    if (!e->here || !e->stored || e->stale) {
+        pthread_mutex_unlock(&s->lock);
+        rc = put(s, id, size, &why);
+        pthread_mutex_lock(&s->lock);
+    }
+    e->busy = false;
+    e->cached = true;
+    if (rc == 0) {
+        e->stored = true;
+        e->stale = false;
+        blob_s3_appear(s, e, size);
+        blob_s3_used_now(s, e);
+    } else if (!e->here) {
+        e->stored = true; /* perhaps: then it is deleted there */
+        blob_s3_uncache(s, e);
+    }
+    blob_s3_note(s, rc, &why);
+    pthread_cond_broadcast(&s->changed);
+    blob_s3_settle(s, e);
+    pthread_mutex_unlock(&s->lock);
+    return rc < 0 ? err_set(err, rc == -ERR_CANCELLED ? rc : -EAGAIN, "%s", why.msg) : 0;
+}
+
+/* ---- files beside the blobs ---- */
+
+static struct blob_s3 *store_of(struct blobstore *s)
+{
+    return (struct blob_s3 *)(void *)s;
+}
+
+static int save(struct blobstore *base, const char *name, const char *path,
+                const uint8_t sha256[32], uint64_t size, struct err *err)
+{
+    struct blob_s3 *s = store_of(base);
+    char *key = str_printf("%s%s", s->beside, name);
+    const int rc = s3_put(s->c, key, path, size, sha256, err);
+    mem_free(key);
+    return rc;
+}
+
+static int into_file(void *arg, const void *data, size_t len)
+{
+    return file_out_write(arg, data, len, NULL);
+}
+
+static int fetch(struct blobstore *base, const char *name, const char *path, uint64_t size,
+                 struct err *err)
+{
+    struct blob_s3 *s = store_of(base);
+    struct file_out out;
+    char *key = str_printf("%s%s", s->beside, name);
+    int rc = file_out_open(&out, path, 0600, err);
+    if (rc == 0) {
+        rc = s3_get(s->c, key, 0, size, into_file, &out, err);
+        rc = rc == 0 ? file_out_commit(&out, err) : rc;
+        file_out_abort(&out);
+    }
+    mem_free(key);
+    return rc;
+}
+
+struct dropping {
+    struct s3 *c;
+    struct err *err;
+};
+
+static int drop_one(void *arg, const char *key, uint64_t size)
+{
+    const struct dropping *d = arg;
+    return s3_delete(d->c, key, d->err);
+}
+
+static int drop(struct blobstore *base, const char *names, struct err *err)
+{
+    struct blob_s3 *s = store_of(base);
+    char *prefix = str_printf("%s%s", s->beside, names);
+    const int rc = s3_list(s->c, prefix, drop_one, &(struct dropping){s->c, err}, err);
+    mem_free(prefix);
+    return rc;
+}
+
+void blob_s3_through(struct blob_s3 *s)
+{
+    s->enter = enter;
+    s->ops.save = save;
+    s->ops.fetch = fetch;
+    s->ops.drop = drop;
+}
