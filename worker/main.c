@@ -38,7 +38,7 @@
 enum exit_code { EXIT_LEFT = 0, EXIT_HERE = 1, EXIT_REFUSED = 3, EXIT_DEVICE = 4 };
 
 struct options {
-    const char *join, *device, *work_dir, *name, *log_level, *bandwidth;
+    const char *join, *also, *device, *work_dir, *name, *log_level, *bandwidth;
     uint64_t threads, cache_limit, bytes_per_s;
     double throttle;
     const char *models;
@@ -131,6 +131,8 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
     *o = defaults;
     const struct args_flag flags[] = {
         {"join", 'j', ARGS_STR, &o->join, "@FILE|-|TOKEN", "a worker token, in a file or on stdin"},
+        {"also", 0, ARGS_STR, &o->also, "HOST[:RPC[:HTTP]],...",
+         "where the coordinator may be when it is not where the token says (ports: the token's)"},
         {"device", 'd', ARGS_STR, &o->device, "auto|cpu|cuda:N,...",
          "where to compute; several: cuda:0,cuda:1, cuda:all, or CPUs of so many threads, "
          "cpu:3,cpu:1"},
@@ -375,6 +377,7 @@ static int open_agent(struct daemon *d, struct err *err)
         .session = {.loop = d->loop,
                     .token = &d->token,
                     .token_file = is_file(d->opt.join) ? d->opt.join : NULL,
+                    .also = d->opt.also,
                     .keys = d->dir.keys,
                     .name = d->name,
                     .device = d->device,

@@ -13,10 +13,11 @@
 
 struct session {
     struct session_options opt;
-    struct token token;
+    struct token home; /* as it was given */
+    unsigned turn;     /* of opt.also: 0 is home */
     struct rpc_client *rpc;
     struct loop_timer *beat, *retry, *bye;
-    bool joined, ever_joined, joining, beating, leaving;
+    bool connected, joined, ever_joined, joining, beating, leaving;
     uint32_t heartbeat_ms;
     struct log_change waiting;
     void (*bye_done)(void *arg);
@@ -57,8 +58,8 @@ static void on_join_reply(void *arg, const struct rpc_result *r)
         s->heartbeat_ms = HEARTBEAT_MS_MAX;
     s->joined = s->ever_joined = true;
     log_on_change(&s->waiting, LOG_LEVEL_INFO, "session",
-                  "joined %s:%u worker=%" PRIu64 " heartbeat_ms=%u", s->token.host,
-                  s->token.rpc_port, reply->worker_id, s->heartbeat_ms);
+                  "joined %s:%u worker=%" PRIu64 " heartbeat_ms=%u", s->opt.token->host,
+                  s->opt.token->rpc_port, reply->worker_id, s->heartbeat_ms);
     start_heartbeats(s);
     s->opt.on_joined(s->opt.arg, again);
 }
@@ -96,18 +97,89 @@ void session_rejoin(struct session *s)
     join(s);
 }
 
+static void move_to(struct session *s, const struct token *t)
+{
+    (void)str_copy(s->opt.token->host, sizeof(s->opt.token->host), t->host);
+    s->opt.token->rpc_port = t->rpc_port;
+    s->opt.token->http_port = t->http_port;
+    rpc_client_move(s->rpc, t);
+}
+
 /* The same coordinator, elsewhere. */
-static void look_for_new_address(struct session *s)
+static bool look_for_new_address(struct session *s)
 {
     struct token t;
     if (s->opt.token_file == NULL || token_source_read(s->opt.token_file, &t, NULL) < 0 ||
-        memcmp(t.pin, s->token.pin, sizeof(t.pin)) != 0 ||
-        (strcmp(t.host, s->token.host) == 0 && t.rpc_port == s->token.rpc_port))
-        return;
+        memcmp(t.pin, s->home.pin, sizeof(t.pin)) != 0 ||
+        (strcmp(t.host, s->home.host) == 0 && t.rpc_port == s->home.rpc_port))
+        return false;
     log_info("session", "the coordinator is at %s:%u now, as %s says", t.host, t.rpc_port,
              s->opt.token_file);
-    s->token = t;
-    rpc_client_move(s->rpc, &t);
+    s->home = t;
+    s->turn = 0;
+    move_to(s, &t);
+    return true;
+}
+
+static bool read_port(const char **at, uint16_t *port)
+{
+    char *end = NULL;
+    if (**at != ':')
+        return true;
+    const unsigned long n = strtoul(*at + 1, &end, 10);
+    const bool good = end > *at + 1 && n > 0 && n <= UINT16_MAX;
+    *at = end;
+    *port = (uint16_t)n;
+    return good;
+}
+
+/* The address that `at` begins with; *at is then at the comma behind it, or at the end. */
+static bool read_address(const char **at, struct token *t)
+{
+    const bool six = **at == '[';
+    *at += six;
+    const size_t n = strcspn(*at, six ? "]," : ":,");
+    if (n == 0 || n > TOKEN_HOST_MAX || (six && (*at)[n] != ']'))
+        return false;
+    (void)snprintf(t->host, sizeof(t->host), "%.*s", (int)n, *at);
+    *at += n + six;
+    return read_port(at, &t->rpc_port) && read_port(at, &t->http_port) &&
+           (**at == ',' || **at == '\0');
+}
+
+static int check_addresses(const struct session *s, struct err *err)
+{
+    struct token t = s->home;
+    const char *at = s->opt.also;
+    while (at != NULL && *at != '\0') {
+        if (!read_address(&at, &t))
+            return err_set(err, -EINVAL,
+                           "--also '%.120s' is no list of HOST, HOST:RPC_PORT or "
+                           "HOST:RPC_PORT:HTTP_PORT with commas between them",
+                           s->opt.also);
+        at += *at == ',';
+    }
+    return 0;
+}
+
+/* Nobody answers here: the next of the list, behind which is home again. */
+static void try_next(struct session *s)
+{
+    struct token t = s->home;
+    const char *at = s->opt.also;
+    unsigned n = 0;
+    if (at == NULL)
+        return;
+    for (s->turn++; n < s->turn && *at != '\0'; n++) {
+        t = s->home;
+        (void)read_address(&at, &t);
+        at += *at == ',';
+    }
+    if (n < s->turn) {
+        s->turn = 0;
+        t = s->home;
+    }
+    move_to(s, &t);
 }
 
 static void on_state(void *arg, enum rpc_state state, const struct err *why)
@@ -116,6 +188,7 @@ static void on_state(void *arg, enum rpc_state state, const struct err *why)
     bool was_joined = s->joined;
     switch (state) {
     case RPC_CONNECTED:
+        s->connected = true;
         join(s);
         break;
     case RPC_DISCONNECTED:
@@ -124,9 +197,12 @@ static void on_state(void *arg, enum rpc_state state, const struct err *why)
         loop_timer_stop(s->retry);
         if (!s->leaving)
             log_on_change(&s->waiting, LOG_LEVEL_WARN, "session",
-                          "waiting for the coordinator at %s:%u: %s; dialling again", s->token.host,
-                          s->token.rpc_port, why ? why->msg : "connection lost");
-        look_for_new_address(s);
+                          "waiting for the coordinator at %s:%u: %s; dialling again",
+                          s->opt.token->host, s->opt.token->rpc_port,
+                          why ? why->msg : "connection lost");
+        if (!look_for_new_address(s) && !s->connected)
+            try_next(s); /* else it may be back here in a moment */
+        s->connected = false;
         if (was_joined)
             s->opt.on_lost(s->opt.arg);
         break;
@@ -192,19 +268,24 @@ int session_open(const struct session_options *o, struct session **ret, struct e
 {
     struct session *s = mem_alloc(sizeof(*s));
     s->opt = *o;
-    s->token = *o->token;
+    s->home = *o->token;
     s->heartbeat_ms = HEARTBEAT_MS_DEFAULT;
+    int rc = check_addresses(s, err);
+    if (rc < 0) {
+        mem_free(s);
+        return rc;
+    }
     s->beat = loop_timer_new(o->loop, on_beat, s);
     s->retry = loop_timer_new(o->loop, on_retry, s);
     struct rpc_client_options rpc = {
-        .token = &s->token,
+        .token = s->opt.token,
         .keys = o->keys,
         .build_id = SKERRY_VERSION,
         .max_body_bytes = FRAME_BODY_MAX, /* thousands of ranges with their tickets */
         .on_state = on_state,
         .arg = s,
     };
-    int rc = rpc_client_open(o->loop, &rpc, &s->rpc, err);
+    rc = rpc_client_open(o->loop, &rpc, &s->rpc, err);
     if (rc < 0) {
         session_close(s);
         return rc;

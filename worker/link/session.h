@@ -8,7 +8,8 @@
  *   wrong or revoked key or secret: on_failed, once, for ever
  *
  * It dials for ever with growing pauses and logs what it waits for when that changes.  A
- * coordinator that has moved is followed by its name, or by a token file that says where it is now.
+ * coordinator that has moved is followed by its name, by a token file that says where it is now, or
+ * along a list of addresses, which are tried in turn where one does not answer.
  * Everything here runs on the loop thread. */
 #ifndef WORKER_SESSION_H
 #define WORKER_SESSION_H
@@ -23,10 +24,11 @@ struct session;
 
 struct session_options {
     struct loop *loop;
-    const struct token *token; /* copied */
-    const char *token_file;    /* looked at again while nobody answers; NULL: there is none */
-    const struct keys *keys;   /* the worker's own, kept until close; NULL: none */
-    const char *name;          /* strings are kept until close */
+    struct token *token;     /* kept until close; its address is where the coordinator is now */
+    const char *token_file;  /* looked at again while nobody answers; NULL: there is none */
+    const char *also;        /* "HOST[:RPC_PORT[:HTTP_PORT]],...", IPv6 in brackets; NULL: none */
+    const struct keys *keys; /* the worker's own, kept until close; NULL: none */
+    const char *name;        /* strings are kept until close */
     const char *device;
     uint64_t memory_bytes;
     bool allows_trainers;

@@ -36,7 +36,8 @@ void rpc_client_close(struct rpc_client *c)
 {
 }
 
-static struct token moved; /* where the session says that the coordinator is now */
+static const struct token *where; /* the token that all of the worker share */
+static struct token moved;        /* where the session says that the coordinator is now */
 
 void rpc_client_move(struct rpc_client *c, const struct token *token)
 {
@@ -174,7 +175,7 @@ static void joins_again_after_a_loss(void **state)
     assert_true(told.joined == 2 && told.again == 1);
 }
 
-static void open_session(const char *token_file);
+static void open_session(const char *token_file, const char *also);
 
 static void says(const char *path, const char *host, uint8_t pin)
 {
@@ -193,7 +194,7 @@ static void follows_a_token_file(void **state)
     assert_non_null(mkdtemp(dir));
     char *path = file_join(dir, "token");
     session_close(session);
-    open_session(path);
+    open_session(path, NULL);
     says(path, "there", 9);
     becomes(RPC_DISCONNECTED);
     assert_string_equal(moved.host, ""); /* its key is another */
@@ -208,6 +209,44 @@ static void follows_a_token_file(void **state)
     becomes(RPC_DISCONNECTED); /* nothing to read: it stays */
     assert_string_equal(moved.host, "");
     mem_free(path);
+}
+
+static void is_at(const char *host, unsigned rpc, unsigned http)
+{
+    assert_string_equal(where->host, host);
+    assert_string_equal(moved.host, host);
+    assert_true(where->rpc_port == rpc && moved.rpc_port == rpc && where->http_port == http);
+}
+
+/* Where nobody answers the list is gone through, and from its end back to the beginning; a
+ * connection that was cut is dialled again first. */
+static void goes_through_a_list(void **state)
+{
+    static const char *const bad[] = {",", "a:", "a:0", "a:1:", "a:70000", "[::1", "a;b:1:2:3"};
+    session_close(session);
+    open_session(NULL, "second,[::1]:7,third:8:9");
+    becomes(RPC_CONNECTED);
+    moved.host[0] = '\0';
+    becomes(RPC_DISCONNECTED);
+    assert_string_equal(moved.host, "");
+    becomes(RPC_DISCONNECTED);
+    is_at("second", 1, 2);
+    becomes(RPC_DISCONNECTED);
+    is_at("::1", 7, 2);
+    becomes(RPC_DISCONNECTED);
+    is_at("third", 8, 9);
+    becomes(RPC_DISCONNECTED);
+    is_at("coordinator", 1, 2);
+    becomes(RPC_DISCONNECTED);
+    is_at("second", 1, 2);
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        struct token t = *where;
+        struct session *s = NULL;
+        struct err why = {0};
+        const struct session_options o = {.token = &t, .also = bad[i]};
+        assert_int_equal(session_open(&o, &s, &why), -EINVAL);
+        assert_non_null(strstr(why.msg, "--also"));
+    }
 }
 
 /* It does not know us any more: JOIN again, on the same connection. */
@@ -315,9 +354,11 @@ static void good_bye_is_said_once(void **state)
     assert_int_equal(byes, 1);
 }
 
-static void open_session(const char *token_file)
+static void open_session(const char *token_file, const char *also)
 {
-    static struct token token = {.host = "coordinator"};
+    static struct token token;
+    token = (struct token){.host = "coordinator", .rpc_port = 1, .http_port = 2};
+    where = &token;
     memset(calls, 0, sizeof(calls));
     memset(&told, 0, sizeof(told));
     byes = n_timers = 0;
@@ -331,13 +372,14 @@ static void open_session(const char *token_file)
                                         .on_applied = on_applied,
                                         .on_revoked = on_revoked,
                                         .on_drain = on_drain,
-                                        .token_file = token_file};
+                                        .token_file = token_file,
+                                        .also = also};
     OK(session_open(&opt, &session, err));
 }
 
 static int setup(void **state)
 {
-    open_session(NULL);
+    open_session(NULL, NULL);
     return 0;
 }
 
@@ -357,6 +399,7 @@ int main(void)
         TEST(tried_again_otherwise),      TEST(one_heartbeat_at_a_time),
         TEST(heartbeats_bring_news),      TEST(heartbeats_are_neither_too_fast_nor_too_slow),
         TEST(good_bye_is_said_once),      TEST(follows_a_token_file),
+        TEST(goes_through_a_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
