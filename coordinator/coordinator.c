@@ -17,6 +17,7 @@
 #include "coordinator/state/poll.h"
 #include "coordinator/rpc/claim.h"
 #include "coordinator/rpc/service.h"
+#include "coordinator/ship/ship.h"
 #include "coordinator/turn.h"
 #include "coordinator/state/core.h"
 #include "coordinator/http/http_api.h"
@@ -43,9 +44,19 @@ static bool anything_to_do(const struct coordinator *co)
     return !list_empty(&s->parked) || !list_empty(&co->next.polls);
 }
 
+int coordinator_owns(struct coordinator *co, struct err *err)
+{
+    char why[512];
+    return co->ship && ship_is_lost(co->ship, why) ? err_set(err, -ERR_STALE, "%s", why) : 0;
+}
+
 static void on_tick(void *arg)
 {
     struct coordinator *co = arg;
+    if (coordinator_owns(co, NULL) < 0) {
+        loop_stop(co->loop);
+        return;
+    }
     member_check(co);
     tokens_check(co);
     if (core_writing_ms(co) >= CORE_SLOW_MS)
@@ -146,6 +157,23 @@ static int open_store(struct coordinator *co, struct err *err)
     if (rc == 0)
         rc = persist_load(co->store, &co->state, err);
     mem_free(path);
+    return rc;
+}
+
+static int open_ship(struct coordinator *co, struct err *err)
+{
+    struct store_noted n;
+    if (!co->opt.store_state) {
+        if (store_noted(co->store, &n, NULL) == 0 && n.seq > 0)
+            log_warn("ship", "without --store-state the state in the store stays as it was: "
+                             "--restore from there would lose what comes now");
+        return 0;
+    }
+    int rc = ship_open(&co->opt, &co->ship, err);
+    if (rc == 0)
+        rc = ship_own(co->ship, co->store, err);
+    if (rc == 0)
+        store_send_away(co->store, ship_away(co->ship));
     return rc;
 }
 
@@ -267,7 +295,7 @@ static int open_http(struct coordinator *co, struct err *err)
         return rc;
     struct blob_http_options b = {.loop = co->loop,
                                   .store = co->blobs,
-                                  .pool = co->disk,
+                                  .pool = co->opt.store_state ? co->far : co->disk,
                                   .far = co->far,
                                   .may_get = may_get,
                                   .holds = holds,
@@ -373,7 +401,7 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
     state_init(&co->state);
     start_timers(co);
     int rc = open_keys(co, err);
-    if (rc == 0 && (rc = open_store(co, err)) == 0)
+    if (rc == 0 && (rc = open_store(co, err)) == 0 && (rc = open_ship(co, err)) == 0)
         tokens_of_files(co);
     if (rc < 0 || (rc = pool_new(loop, "writer", 1, 1, &co->writer, err)) < 0 ||
         (rc = outer_exec_new(loop, co->blobs, o->outer_threads, &co->outer, err)) < 0 ||
@@ -411,6 +439,8 @@ void coordinator_close(struct coordinator *co)
     if (co == NULL)
         return;
     co->closing = true;
+    if (co->ship)
+        ship_end(co->ship);
     pool_free(co->writer); /* waits for the commit that is under way */
     if (co->blobs)
         co->blobs->ops->stop(co->blobs);
@@ -433,6 +463,7 @@ void coordinator_close(struct coordinator *co)
     if (co->blobs)
         co->blobs->ops->close(co->blobs);
     store_close(co->store);
+    ship_close(co->ship);
     while (co->turn_scheduled) /* it still points here */
         loop_turn(co->loop, false);
     loop_timer_free(co->tick);

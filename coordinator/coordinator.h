@@ -28,6 +28,9 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
 /* Commits, answers what waits, closes all.  State is as after a crash. */
 void coordinator_close(struct coordinator *co); /* accepts NULL */
 
+/* After the loop: -ERR_STALE where another coordinator goes on with this state. */
+int coordinator_owns(struct coordinator *co, struct err *err);
+
 /* The first operator's token. */
 const char *coordinator_user_token(const struct coordinator *co);
 /* "https://host:port" of the dashboard. */

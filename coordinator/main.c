@@ -7,6 +7,7 @@
 #include "common/job/yaml.h"
 #include "common/net/loop.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/ship/restore.h"
 #include "coordinator/state/audit.h"
 #include "coordinator/state/backup.h"
 
@@ -16,7 +17,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { EXIT_OK = 0, EXIT_FAULT = 1, EXIT_CONFIG = 2, EXIT_BUSY = 3 };
+enum { EXIT_OK = 0, EXIT_FAULT = 1, EXIT_CONFIG = 2, EXIT_BUSY = 3, EXIT_MOVED = 4 };
 
 #define PRICE_MAX 1e6
 
@@ -26,7 +27,7 @@ struct settings {
     int outer_threads;
     bool plain_http;
     char *store, *store_endpoint, *store_workers;
-    bool store_plain, store_virtual_host;
+    bool store_plain, store_virtual_host, store_state;
     uint64_t store_cache;
     double egress_price, request_price;
 };
@@ -53,6 +54,8 @@ static const struct conf_key keys[] = {
     CONF(struct settings, store_plain, BOOL, .def = "false", .doc = "the endpoint may be http://"),
     CONF(struct settings, store_virtual_host, BOOL, .def = "false",
          .doc = "the bucket is part of the endpoint's name"),
+    CONF(struct settings, store_state, BOOL, .def = "false",
+         .doc = "the database goes to the store, too, so that another machine can go on"),
     CONF(struct settings, store_cache, BYTES, .def = "20GB", .min = 1e6, .max = 1e18,
          .doc = "disk for blobs of the store that are in use or were used last"),
     CONF(struct settings, egress_price, DOUBLE, .def = "0", .max = PRICE_MAX,
@@ -73,7 +76,8 @@ struct flags {
     bool has_rpc, has_http, has_plain, has_heartbeat, has_lease, has_quota, has_threads, has_keep;
     bool die_with_parent;
     const char *store, *store_endpoint, *store_workers;
-    bool store_plain, store_virtual_host, has_store_plain, has_store_host, has_store_cache;
+    bool store_plain, store_virtual_host, store_state;
+    bool has_store_plain, has_store_host, has_store_state, has_store_cache;
     const char *backup, *restore, *from;
     uint64_t keep, audit, store_cache;
     double egress_price, request_price;
@@ -113,6 +117,9 @@ static const struct args_flag flag_table[] = {
      .given = &given.has_store_plain},
     {"store-virtual-host", 0, ARGS_BOOL, &given.store_virtual_host, NULL,
      "the bucket is part of the endpoint's name, as at Amazon", .given = &given.has_store_host},
+    {"store-state", 0, ARGS_BOOL, &given.store_state, NULL,
+     "the database goes to the store, too, so that another machine can go on",
+     .given = &given.has_store_state},
     {"store-cache", 0, ARGS_BYTES, &given.store_cache, "BYTES",
      "disk for the store's blobs that are in use or were used last [20GB]", .min = 1e6, .max = 1e18,
      .given = &given.has_store_cache},
@@ -130,8 +137,9 @@ static const struct args_flag flag_table[] = {
      "back the data dir up to a folder and leave, also while a coordinator runs on it"},
     {"keep", 0, ARGS_U64, &given.keep, "N", "with --backup: how many backups stay, 0: all [0]",
      .max = 60000, .given = &given.has_keep},
-    {"restore", 0, ARGS_STR, &given.restore, "FOLDER",
-     "make the data dir from the newest backup of a folder and leave"},
+    {"restore", 0, ARGS_STR, &given.restore, "FOLDER|s3://...",
+     "make the data dir from the newest backup of a folder, or from what a coordinator with "
+     "--store-state has in its store, which is deposed, and leave"},
     {"from", 0, ARGS_STR, &given.from, "NAME", "with --restore: this backup instead"},
     {"audit", 0, ARGS_U64, &given.audit, "JOB",
      "look a job's versions over, also while a coordinator runs", .min = 1, .max = 9e15},
@@ -145,7 +153,8 @@ static int parse_flags(int argc, char **argv, struct err *err, int *ret_status)
         .usage = "--data-dir DIR [--config FILE] [--host NAME]",
         .about = "Decides what the workers of a Skerry cluster do, and keeps their results.",
         .after = "Exit status: 0 stopped by a signal, 1 fault, 2 wrong flags or configuration,\n"
-                 "3 the data dir or a port is in use.",
+                 "3 the data dir or a port is in use, 4 another coordinator goes on with this "
+                 "state.",
         .flags = flag_table,
     };
     int rc = args_parse(&args, argc, argv, err);
@@ -162,6 +171,8 @@ static int check_modes(const struct flags *f, struct err *err)
         return err_set(err, -EINVAL, "--keep is of --backup FOLDER");
     if (f->from != NULL && f->restore == NULL)
         return err_set(err, -EINVAL, "--from is of --restore FOLDER");
+    if (f->from != NULL && str_starts(f->restore, "s3://"))
+        return err_set(err, -EINVAL, "--from is of --restore FOLDER: a store has the newest state");
     return 0;
 }
 
@@ -203,6 +214,7 @@ static void apply_flags(struct settings *s, const struct flags *f)
     override_text(&s->store_workers, f->store_workers);
     s->store_plain = f->has_store_plain ? f->store_plain : s->store_plain;
     s->store_virtual_host = f->has_store_host ? f->store_virtual_host : s->store_virtual_host;
+    s->store_state = f->has_store_state ? f->store_state : s->store_state;
     s->store_cache = f->has_store_cache ? f->store_cache : s->store_cache;
     s->rpc_port = f->has_rpc ? f->rpc_port : s->rpc_port;
     s->http_port = f->has_http ? f->http_port : s->http_port;
@@ -265,17 +277,14 @@ static int status_of(int rc)
 {
     if (rc == -EADDRINUSE || rc == -EBUSY)
         return EXIT_BUSY;
+    if (rc == -ERR_STALE)
+        return EXIT_MOVED;
     return rc == -ERR_CONFIG || rc == -EINVAL ? EXIT_CONFIG : EXIT_FAULT;
 }
 
-static int serve(const struct flags *f, const struct settings *s, struct err *err)
+static struct coordinator_options options_of(const struct flags *f, const struct settings *s)
 {
-    struct loop *loop = NULL;
-    struct coordinator *co = NULL;
-    int rc = loop_new(&loop, err);
-    if (rc < 0)
-        return rc;
-    const struct coordinator_options o = {
+    return (struct coordinator_options){
         .data_dir = f->data_dir,
         .listen = s->listen,
         .host = s->host,
@@ -290,20 +299,46 @@ static int serve(const struct flags *f, const struct settings *s, struct err *er
         .store_workers = s->store_workers,
         .store_plain = s->store_plain,
         .store_virtual_host = s->store_virtual_host,
+        .store_state = s->store_state,
         .store_cache_bytes = s->store_cache,
         .outer_threads = (unsigned)s->outer_threads,
         .egress_price = s->egress_price,
         .request_price = s->request_price,
     };
+}
+
+static int serve(const struct flags *f, const struct settings *s, struct err *err)
+{
+    struct loop *loop = NULL;
+    struct coordinator *co = NULL;
+    int rc = loop_new(&loop, err);
+    if (rc < 0)
+        return rc;
+    const struct coordinator_options o = options_of(f, s);
     rc = loop_on_signals(loop, on_signal, loop, err);
     if (rc == 0)
         rc = coordinator_open(loop, &o, &co, err);
     if (rc == 0) {
         greet(co, f->data_dir);
         loop_run(loop);
+        rc = coordinator_owns(co, err);
         coordinator_close(co);
     }
     loop_free(loop);
+    return rc;
+}
+
+static int restore_from_store(const struct flags *f, const struct settings *s, struct err *err)
+{
+    struct restore_result r;
+    struct coordinator_options o = options_of(f, s);
+    o.store = f->restore;
+    const int rc = restore_state(&o, &r, err);
+    if (rc == 0)
+        (void)printf("%s is as in %s: a snapshot of entry %llu and %llu entries after it; entry "
+                     "%llu says that this is the coordinator now\n",
+                     f->data_dir, f->restore, (unsigned long long)r.snapshot,
+                     (unsigned long long)r.entries, (unsigned long long)r.owned);
     return rc;
 }
 
@@ -319,7 +354,7 @@ static int start(const struct flags *f, struct settings *s, struct err *err)
     if ((rc = file_mkdirs(f->data_dir, 0700, err)) < 0 ||
         (rc = file_lock_dir(f->data_dir, "lock", &lock, err)) < 0)
         return rc == -EBUSY ? rc : err_wrap(err, "--data-dir %s cannot be used", f->data_dir);
-    rc = serve(f, s, err);
+    rc = f->restore ? restore_from_store(f, s, err) : serve(f, s, err);
     file_unlock(&lock);
     return rc;
 }
@@ -368,7 +403,8 @@ static int run(const struct flags *f, struct settings *s, struct err *err)
         return rc;
     if (f->audit)
         return audit(f, err);
-    return f->backup || f->restore ? back_up(f, err) : start(f, s, err);
+    const bool far = f->restore && str_starts(f->restore, "s3://");
+    return f->backup || (f->restore && !far) ? back_up(f, err) : start(f, s, err);
 }
 
 /* Ten thousand workers are as many connections, and an outer step opens a file

@@ -128,8 +128,8 @@ static void written(void *arg, int rc)
         return;
     }
     if (core_now(co) - co->writing_ms > CORE_SLOW_MS)
-        log_warn("store", "a commit took %.1f s: the disk of the data dir is slow",
-                 (double)(core_now(co) - co->writing_ms) / 1e3);
+        log_warn("store", "a commit took %.1f s: the disk of the data dir%s is slow",
+                 (double)(core_now(co) - co->writing_ms) / 1e3, co->ship ? " or the store" : "");
     if (rc < 0)
         failed(co);
     else

@@ -638,9 +638,28 @@ struct removal {
     uint64_t keep; /* what makes this version stays; 0: nothing */
 };
 
+/* The same of the copies in a store far away.  What stays by a fault goes with the job. */
+static void remove_copies(const struct removal *r)
+{
+    static const char *const kinds[] = {"target", "momentum", "buffer"};
+    struct blobstore *store = r->co->blobs;
+    const char *dir = r->dir + strlen(r->co->opt.data_dir) + 1;
+    char *all = str_printf("%s/", dir);
+    for (size_t i = 0; r->keep > 1 && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        char *name = outer_state_file(dir, kinds[i], r->keep - 1);
+        (void)store->ops->drop(store, name, NULL);
+        mem_free(name);
+    }
+    if (r->keep == 0)
+        (void)store->ops->drop(store, all, NULL);
+    mem_free(all);
+}
+
 static int removal_work(void *arg)
 {
     const struct removal *r = arg;
+    if (r->co->blobs->ops->drop)
+        remove_copies(r);
     return r->keep ? outer_state_prune(r->dir, r->keep, NULL) : file_remove_tree(r->dir, NULL);
 }
 

@@ -29,6 +29,7 @@ struct http_api;
 struct http_server;
 struct http_sessions;
 struct outer_exec;
+struct ship;
 
 #define TEXT_SKIP 32 /* tokens that a text is routed by: they do not count in losses */
 #define CORE_COMMIT_RETRY_MS 1000
@@ -88,6 +89,7 @@ struct coordinator {
     struct pool *disk;
     struct pool *far;    /* what waits for a store far away */
     struct pool *writer; /* one thread, for commits */
+    struct ship *ship;   /* the state goes to the store, too; NULL: it does not */
     struct keys *keys;
     struct token worker_token, user_token;
     char user_text[TOKEN_STRING_MAX];

@@ -16,6 +16,7 @@ struct coordinator_options {
     const char *store_endpoint; /* NULL: the environment's, or Amazon's */
     const char *store_workers;  /* "yes", "no" or NULL: blob_s3.h */
     bool store_plain, store_virtual_host;
+    bool store_state;           /* the database goes there, too: docs/failover.md */
     uint64_t store_cache_bytes; /* of the folder before a store */
     unsigned outer_threads;
     double egress_price;  /* dollars a GB (1e9 bytes) that workers download */

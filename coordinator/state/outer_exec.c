@@ -83,6 +83,58 @@ static int find_blobs(struct run *r, struct err *err)
     return rc;
 }
 
+/* ---- state that a store far away keeps, too ---- */
+
+static char *name_of(const struct outer_step *s, const char *what, uint64_t version)
+{
+    char *dir = outer_state_dir(s->job_id, s->module_id);
+    char *name = outer_state_file(dir, what, version);
+    mem_free(dir);
+    return name;
+}
+
+/* Our disk is not the one that it was written to. */
+static int bring(const struct run *r, const char *what, const char *path,
+                 const struct outer_blob *blob, struct err *err)
+{
+    const struct blobstore *store = r->exec->store;
+    if (!path || blob->bytes == 0 || !store->ops->fetch || file_exists(path))
+        return 0;
+    char *name = name_of(r->step, what, r->step->base);
+    const int rc = store->ops->fetch(r->exec->store, name, path, blob->bytes, err);
+    mem_free(name);
+    return rc == -ERR_NOTFOUND ? 0 : rc; /* then it is missed when it is hashed */
+}
+
+static int save(const struct run *r, const char *what, const char *path,
+                const struct fold_file *file, struct err *err)
+{
+    struct blobstore *store = r->exec->store;
+    if (!store->ops->save || file->bytes == 0)
+        return 0;
+    char *name = name_of(r->step, what, r->step->base + 1);
+    const int rc = store->ops->save(store, name, path, file->sha256, file->bytes, err);
+    mem_free(name);
+    return rc;
+}
+
+static int bring_state(const struct run *r, struct err *err)
+{
+    const struct outer_step *s = r->step;
+    int rc = bring(r, "target", r->target, &s->target, err);
+    if (rc == 0)
+        rc = bring(r, "momentum", r->mom, &s->mom, err);
+    return rc == 0 ? bring(r, "buffer", r->buf, &s->buf, err) : rc;
+}
+
+static int save_state(const struct run *r, const struct fold_result *f, struct err *err)
+{
+    int rc = save(r, "target", r->target_out, &f->target, err);
+    if (rc == 0)
+        rc = save(r, "momentum", r->mom_out, &f->mom, err);
+    return rc == 0 ? save(r, "buffer", r->buf_out, &f->buf, err) : rc;
+}
+
 static int make_paths(struct run *r, struct err *err)
 {
     const struct outer_step *s = r->step;
@@ -101,7 +153,8 @@ static int make_paths(struct run *r, struct err *err)
     r->full_out = outer_state_file(s->state_dir, "full", next);
     r->delta_out = outer_state_file(s->state_dir, "delta", next);
     r->ema_out = outer_state_file(s->state_dir, "ema", next);
-    return file_mkdirs(s->state_dir, 0700, err);
+    rc = file_mkdirs(s->state_dir, 0700, err);
+    return rc == 0 ? bring_state(r, err) : rc;
 }
 
 /* Before the step is answered, which is the caller's after that. */
@@ -461,6 +514,8 @@ static int run_step(struct run *r, struct err *err)
         rc = adopt(r, r->delta_out, &f.delta, &delta, err);
     if (rc == 0)
         rc = adopt(r, r->full_out, &f.full, &full, err);
+    if (rc == 0)
+        rc = save_state(r, &f, err);
     if (rc < 0) { /* whatever did not become a blob; what did is unreferenced */
         (void)file_remove(r->full_out, NULL);
         (void)file_remove(r->delta_out, NULL);

@@ -49,7 +49,7 @@ static int check_folder(const struct coordinator_options *o, const char *folder,
                    o->data_dir, (unsigned long long)n);
 }
 
-static int remember(const struct coordinator_options *o, struct err *err)
+int place_remember(const struct coordinator_options *o, struct err *err)
 {
     char *path = file_join(o->data_dir, FILE_NAME), *line = str_printf("%s\n", o->store);
     const int rc = file_write_atomic(path, line, strlen(line), 0644, err);
@@ -58,32 +58,38 @@ static int remember(const struct coordinator_options *o, struct err *err)
     return rc;
 }
 
+void place_s3(const struct coordinator_options *o, struct s3_options *ret)
+{
+    const char *endpoint = o->store_endpoint;
+    if (!endpoint)
+        endpoint = environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
+    *ret = (struct s3_options){.endpoint = endpoint,
+                               .region = environment("AWS_REGION", "AWS_DEFAULT_REGION"),
+                               .plain = o->store_plain,
+                               .virtual_host = o->store_virtual_host};
+}
+
 static int open_store(const struct coordinator_options *o, const char *cluster, const char *folder,
                       bool known, struct blobstore **ret, struct err *err)
 {
     char *cache = file_join(o->data_dir, "cache");
-    const char *endpoint = o->store_endpoint;
-    if (!endpoint)
-        endpoint = environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
-    const struct blob_s3_options s3 = {
+    struct blob_s3_options s3 = {
         .url = o->store,
-        .s3 = {.endpoint = endpoint,
-               .region = environment("AWS_REGION", "AWS_DEFAULT_REGION"),
-               .plain = o->store_plain,
-               .virtual_host = o->store_virtual_host},
         .cache_dir = cache,
         .cache_bytes = o->store_cache_bytes,
         .quota_bytes = o->blob_quota_bytes,
         .lead = o->store_workers,
         .cluster = cluster,
+        .through = o->store_state,
         .known = known,
     };
     struct blobstore *store;
+    place_s3(o, &s3.s3);
     int rc = check_folder(o, folder, err);
     if (rc == 0)
         rc = blob_s3_open(&s3, &store, err);
     mem_free(cache);
-    if (rc == 0 && (rc = remember(o, err)) < 0)
+    if (rc == 0 && (rc = place_remember(o, err)) < 0)
         store->ops->close(store);
     if (rc == 0)
         *ret = store;

@@ -8,11 +8,17 @@
 
 struct blobstore;
 struct coordinator_options;
+struct s3_options;
 
 /* Opens what the options name; cluster: the id of this one.  Region and endpoint of a store also
  * come from the environment, as Amazon's programs read them. */
 int place_open(const struct coordinator_options *o, const char *cluster, struct blobstore **ret,
                struct err *err);
+
+/* How that store is reached, but for its bucket; strings of the options and the environment. */
+void place_s3(const struct coordinator_options *o, struct s3_options *ret);
+/* Notes in the data dir that its blobs are there. */
+int place_remember(const struct coordinator_options *o, struct err *err);
 
 /* The store's URL, mem_free it; NULL: the folder. */
 char *place_url(const char *data_dir);

@@ -1,5 +1,6 @@
 #include "coordinator/state/store.h"
 
+#include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/list.h"
 
@@ -10,6 +11,7 @@
 #endif
 
 #define PARAMS_MAX 48
+#define AWAY_BYTES_MAX ((size_t)4 * STORE_QUEUE_BYTES_MAX)
 
 struct value {
     char type;
@@ -49,6 +51,8 @@ struct store {
     struct rows queue, group; /* group: of the commit that is under way */
     uint64_t commits;
     uint64_t handed, done; /* numbers of the newest commits */
+    const struct store_away *away;
+    struct buf rows_away; /* what it is given */
 };
 
 /* SQLite's code as ours: the disk's faults keep their meaning. */
@@ -105,8 +109,8 @@ static int schema_number(struct store *s, int *ret, struct err *err)
 
 static int migrate(struct store *s, struct err *err)
 {
-    int have = 0, rc = schema_number(s, &have, err);
-    if (rc < 0)
+    int have = 0, rc = s->schema ? schema_number(s, &have, err) : 0;
+    if (rc < 0 || s->schema == NULL)
         return rc;
     if (have > s->schema->n_migrations)
         return err_set(err, -ERR_VERSION,
@@ -127,8 +131,9 @@ static int migrate(struct store *s, struct err *err)
 
 static int prepare_all(struct store *s, struct err *err)
 {
-    s->prepared = mem_alloc_array((size_t)s->schema->n_statements + 1, sizeof(*s->prepared));
-    for (int i = 0; i < s->schema->n_statements; i++)
+    const int n = s->schema ? s->schema->n_statements : 0;
+    s->prepared = mem_alloc_array((size_t)n + 1, sizeof(*s->prepared));
+    for (int i = 0; i < n; i++)
         if (sqlite3_prepare_v3(s->db, s->schema->statements[i], -1, SQLITE_PREPARE_PERSISTENT,
                                &s->prepared[i], NULL) != SQLITE_OK)
             return store_error(s, err, s->schema->statements[i]);
@@ -171,6 +176,7 @@ int store_open(const char *path, const struct store_schema *schema, struct store
                        sqlite3_libversion());
     struct store *s = mem_alloc(sizeof(*s));
     s->schema = schema;
+    buf_init(&s->rows_away, AWAY_BYTES_MAX);
     list_init(&s->queue.list);
     list_init(&s->group.list);
     int rc = 0;
@@ -220,11 +226,12 @@ void store_close(struct store *s)
         return;
     rows_clear(&s->queue);
     rows_clear(&s->group);
-    for (int i = 0; s->prepared != NULL && i < s->schema->n_statements; i++)
+    for (int i = 0; s->prepared != NULL && s->schema != NULL && i < s->schema->n_statements; i++)
         sqlite3_finalize(s->prepared[i]);
     mem_free(s->prepared);
     sqlite3_close_v2(s->reader);
     sqlite3_close_v2(s->db);
+    buf_release(&s->rows_away);
     for (int i = 0; i < FILES; i++)
         mem_free(s->paths[i]);
     mem_free(s);
@@ -436,6 +443,234 @@ bool store_hand(struct store *s)
     return false;
 }
 
+/* ---- rows that go elsewhere, too ----
+ *
+ * The statements that are used, each as length (u32) and SQL, behind their number (u32); then the
+ * rows, each as the statement's place (u32), how many values (u32), and each of these: its type
+ * (u8), its length (u64; SIZE_MAX: NULL) where it is a text or a blob, its bytes.  Little-endian.
+ */
+
+static void put_u32(struct buf *b, uint32_t n)
+{
+    (void)buf_append(b, &n, sizeof(n));
+}
+
+static void put_value(struct buf *b, const struct row *r, const struct value *v)
+{
+    const uint64_t len = v->len;
+    (void)buf_append(b, &v->type, 1);
+    if (v->type == 'i' || v->type == 'd') {
+        (void)buf_append(b, &v->u, 8);
+        return;
+    }
+    (void)buf_append(b, &len, sizeof(len));
+    if (v->len != SIZE_MAX)
+        (void)buf_append(b, (const char *)r + v->u.offset, v->len);
+}
+
+/* Its bound is above what a queue can hold. */
+static void pack_rows(struct store *s)
+{
+    struct buf *b = &s->rows_away;
+    uint32_t *places = mem_alloc_array((size_t)s->schema->n_statements + 1, sizeof(*places));
+    uint32_t used = 0;
+    struct list *l;
+    buf_clear(b);
+    for (l = s->group.list.next; l != &s->group.list; l = l->next) {
+        uint32_t *place = &places[list_entry(l, struct row, link)->stmt];
+        *place = *place ? *place : ++used;
+    }
+    put_u32(b, used);
+    for (uint32_t at = 1; at <= used; at++)
+        for (int i = 0; i < s->schema->n_statements; i++)
+            if (places[i] == at) {
+                put_u32(b, (uint32_t)strlen(s->schema->statements[i]));
+                (void)buf_append_str(b, s->schema->statements[i]);
+            }
+    for (l = s->group.list.next; l != &s->group.list; l = l->next) {
+        const struct row *r = list_entry(l, struct row, link);
+        put_u32(b, places[r->stmt] - 1);
+        put_u32(b, (uint32_t)r->n);
+        for (int i = 0; i < r->n; i++)
+            put_value(b, r, &r->values[i]);
+    }
+    mem_free(places);
+}
+
+static int note(struct store *s, const struct store_noted *n, struct err *err)
+{
+    sqlite3_stmt *q = NULL;
+    int rc = 0;
+    if (sqlite3_prepare_v2(s->db, "INSERT OR REPLACE INTO away VALUES(1, ?, ?, ?)", -1, &q, NULL) !=
+            SQLITE_OK ||
+        sqlite3_bind_blob(q, 1, n->owner, sizeof(n->owner), SQLITE_STATIC) != SQLITE_OK ||
+        sqlite3_bind_int64(q, 2, (int64_t)n->seq) != SQLITE_OK ||
+        sqlite3_bind_blob(q, 3, n->hash, sizeof(n->hash), SQLITE_STATIC) != SQLITE_OK ||
+        sqlite3_step(q) != SQLITE_DONE)
+        rc = store_error(s, err, "noting an entry of the log");
+    sqlite3_finalize(q);
+    return rc;
+}
+
+/* The entry of the commit, noted with its rows. */
+static int note_next(struct store *s, struct err *err)
+{
+    struct store_noted n = {0};
+    pack_rows(s);
+    int rc = store_noted(s, &n, err);
+    if (rc == 0)
+        rc = s->away->next(s->away->arg, s->rows_away.data, s->rows_away.len, &n.seq, n.hash, err);
+    return rc == 0 ? note(s, &n, err) : rc;
+}
+
+void store_send_away(struct store *s, const struct store_away *away)
+{
+    s->away = away;
+}
+
+int store_noted(struct store *s, struct store_noted *ret, struct err *err)
+{
+    sqlite3_stmt *q = NULL;
+    *ret = (struct store_noted){0};
+    if (sqlite3_prepare_v2(s->db, "SELECT owner, seq, hash FROM away", -1, &q, NULL) != SQLITE_OK)
+        return 0; /* nothing went away so far */
+    int rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW && sqlite3_column_bytes(q, 0) == sizeof(ret->owner) &&
+        sqlite3_column_bytes(q, 2) == sizeof(ret->hash)) {
+        memcpy(ret->owner, sqlite3_column_blob(q, 0), sizeof(ret->owner));
+        ret->seq = (uint64_t)sqlite3_column_int64(q, 1);
+        memcpy(ret->hash, sqlite3_column_blob(q, 2), sizeof(ret->hash));
+        rc = SQLITE_DONE;
+    }
+    rc = rc == SQLITE_DONE ? 0 : store_error(s, err, "reading the newest entry of the log");
+    sqlite3_finalize(q);
+    return rc;
+}
+
+int store_note(struct store *s, const struct store_noted *noted, struct err *err)
+{
+    int rc = run(s,
+                 "CREATE TABLE IF NOT EXISTS away(one INTEGER PRIMARY KEY, owner BLOB NOT NULL,"
+                 " seq INTEGER NOT NULL, hash BLOB NOT NULL) STRICT",
+                 err);
+    return rc == 0 ? note(s, noted, err) : rc;
+}
+
+struct reading {
+    const uint8_t *at, *end;
+};
+
+static bool take(struct reading *r, void *ret, size_t len)
+{
+    if ((size_t)(r->end - r->at) < len)
+        return false;
+    memcpy(ret, r->at, len);
+    r->at += len;
+    return true;
+}
+
+static int cut_off(struct err *err)
+{
+    return err_set(err, -ERR_FORMAT, "rows of the log in the store are cut off or damaged");
+}
+
+static int take_value(struct store *s, struct reading *r, sqlite3_stmt *q, int at, struct err *err)
+{
+    char type;
+    uint64_t n;
+    double d;
+    int rc;
+    if (!take(r, &type, 1) || !take(r, &n, sizeof(n)))
+        return cut_off(err);
+    memcpy(&d, &n, sizeof(d));
+    if (type == 'i') {
+        rc = sqlite3_bind_int64(q, at, (int64_t)n);
+    } else if (type == 'd') {
+        rc = isnan(d) ? sqlite3_bind_null(q, at) : sqlite3_bind_double(q, at, d);
+    } else if (n == UINT64_MAX) {
+        rc = sqlite3_bind_null(q, at);
+    } else {
+        if ((type != 't' && type != 'b') || n > (uint64_t)(r->end - r->at))
+            return cut_off(err);
+        const char *data = (const char *)r->at;
+        r->at += n;
+        rc = type == 't' ? sqlite3_bind_text64(q, at, data, n, SQLITE_STATIC, SQLITE_UTF8)
+                         : sqlite3_bind_blob64(q, at, data, n, SQLITE_STATIC);
+    }
+    return rc == SQLITE_OK ? 0 : store_error(s, err, "a row of the log in the store");
+}
+
+static int take_row(struct store *s, struct reading *r, sqlite3_stmt **q, uint32_t n_q,
+                    struct err *err)
+{
+    uint32_t place, n;
+    int rc = 0;
+    if (!take(r, &place, 4) || !take(r, &n, 4) || place >= n_q || n > PARAMS_MAX)
+        return cut_off(err);
+    for (uint32_t i = 0; i < n && rc == 0; i++)
+        rc = take_value(s, r, q[place], (int)i + 1, err);
+    if (rc == 0 && sqlite3_step(q[place]) != SQLITE_DONE)
+        rc = store_error(s, err, sqlite3_sql(q[place]));
+    (void)sqlite3_reset(q[place]);
+    (void)sqlite3_clear_bindings(q[place]);
+    return rc;
+}
+
+static int take_statement(struct store *s, struct reading *r, sqlite3_stmt **ret, struct err *err)
+{
+    uint32_t len;
+    if (!take(r, &len, 4) || len > (size_t)(r->end - r->at))
+        return cut_off(err);
+    const char *sql = (const char *)r->at;
+    r->at += len;
+    if (sqlite3_prepare_v2(s->db, sql, (int)len, ret, NULL) != SQLITE_OK || *ret == NULL)
+        return store_error(s, err, "a statement of the log in the store");
+    return 0;
+}
+
+static int take_rows(struct store *s, struct reading *r, struct err *err)
+{
+    sqlite3_stmt **q;
+    uint32_t n, made = 0;
+    int rc = 0;
+    if (!take(r, &n, 4) || n > (size_t)(r->end - r->at) / 4)
+        return cut_off(err);
+    q = mem_alloc_array((size_t)n + 1, sizeof(sqlite3_stmt *));
+    while (rc == 0 && made < n)
+        if ((rc = take_statement(s, r, &q[made], err)) == 0)
+            made++;
+    while (rc == 0 && r->at < r->end)
+        rc = take_row(s, r, q, n, err);
+    while (made > 0)
+        sqlite3_finalize(q[--made]);
+    mem_free(q);
+    return rc;
+}
+
+/* ---- transactions ---- */
+
+static int end(struct store *s, int rc, struct err *err)
+{
+    if (rc == 0)
+        rc = run(s, "COMMIT", err);
+    /* Some faults have rolled back already; then this one fails, rightly. */
+    if (rc < 0 && !sqlite3_get_autocommit(s->db))
+        (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+    return rc;
+}
+
+int store_replay(struct store *s, const void *rows, size_t len, const struct store_noted *noted,
+                 struct err *err)
+{
+    struct reading r = {rows, (const uint8_t *)rows + len};
+    int rc = run(s, "BEGIN IMMEDIATE", err);
+    if (rc == 0 && len > 0)
+        rc = take_rows(s, &r, err);
+    if (rc == 0)
+        rc = note(s, noted, err);
+    return end(s, rc, err);
+}
+
 int store_write(struct store *s, struct err *err)
 {
     int rc = check_place(s, err);
@@ -445,12 +680,10 @@ int store_write(struct store *s, struct err *err)
     rc = run(s, "BEGIN IMMEDIATE", err);
     for (struct list *l = s->group.list.next; rc == 0 && l != &s->group.list; l = l->next)
         rc = write_row(s, list_entry(l, struct row, link), err);
-    if (rc == 0)
-        rc = run(s, "COMMIT", err);
-    /* Some faults have rolled back already; then this one fails, rightly. */
-    if (rc < 0 && !sqlite3_get_autocommit(s->db))
-        (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
-    return rc;
+    if (rc == 0 && s->away != NULL)
+        rc = note_next(s, err);
+    rc = end(s, rc, err);
+    return rc == 0 && s->away != NULL ? s->away->send(s->away->arg, err) : rc;
 }
 
 void store_written(struct store *s, int rc)

@@ -33,7 +33,26 @@ struct store_schema {
     int n_statements;
 };
 
-/* schema is kept until close. */
+/* Rows that go elsewhere, too (docs/failover.md): each commit is an entry of a log, which is noted
+ * in the database in the same transaction, and is durable when that is written.  On the thread of
+ * store_write(). */
+struct store_away {
+    /* The next entry, with these rows: its number and hash.  Negative: it is not committed. */
+    int (*next)(void *arg, const void *rows, size_t len, uint64_t *ret_seq, uint8_t ret_hash[32],
+                struct err *err);
+    /* Waits until it is written.  Negative: the commit is in the database, and does not count. */
+    int (*send)(void *arg, struct err *err);
+    void *arg;
+};
+
+/* The newest entry that the database has; seq 0: none. */
+struct store_noted {
+    uint8_t owner[16]; /* whose database this is */
+    uint64_t seq;
+    uint8_t hash[32];
+};
+
+/* schema is kept until close; NULL: the database stays as it is, for store_replay(). */
 int store_open(const char *path, const struct store_schema *schema, struct store **ret,
                struct err *err);
 /* Queued rows that were not committed are lost: commit first. */
@@ -69,6 +88,16 @@ void store_written(struct store *s, int rc);
 
 /* All three at once, on a thread that may wait. */
 int store_commit(struct store *s, struct err *err);
+
+/* From the next commit on.  away is kept; between commits. */
+void store_send_away(struct store *s, const struct store_away *away);
+int store_noted(struct store *s, struct store_noted *ret, struct err *err);
+/* Notes an entry that is no commit's; makes the place for it. */
+int store_note(struct store *s, const struct store_noted *noted, struct err *err);
+/* Does to the database what rows, as store_away has got them, did elsewhere, and notes the entry.
+ */
+int store_replay(struct store *s, const void *rows, size_t len, const struct store_noted *noted,
+                 struct err *err);
 
 /* A statement for reading what is committed, to be finalised by the caller. */
 int store_select(struct store *s, const char *sql, sqlite3_stmt **ret, struct err *err);

@@ -506,7 +506,9 @@ static void wait_for_disk(struct waiting *ctx)
     char why[REASON_MAX];
     (void)snprintf(why, sizeof(why), "a commit to the database has been under way for %llu s",
                    (unsigned long long)(core_writing_ms(ctx->co) / 1000));
-    tell(ctx, 0, 0, 0, "the disk of the data dir", why, -1, true);
+    tell(ctx, 0, 0, 0,
+         ctx->co->ship ? "the disk of the data dir, or the store" : "the disk of the data dir", why,
+         -1, true);
 }
 
 static void wait_for_store(struct waiting *ctx)

@@ -24,6 +24,7 @@ class Relay(http.server.ThreadingHTTPServer):
         super().__init__((host, 0), Handler)
         self.port, self.mode, self.asked, self.over = port, "ok", 0, threading.Event()
         self.silence_s = 60
+        self.native = None  # (URL, session) of Swift's own interface, to which conditional writes go, which its S3 layer refuses
         self.refuse = None  # requests with this in their URL are busy
         self.of_workers = "ok"  # the mode of what a worker asks itself
         self.seen = []
@@ -79,6 +80,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif mode in ("busy", "denied"):
             text = BUSY if mode == "busy" else b"<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>"
             self.answer(503 if mode == "busy" else 403, [("Content-Length", len(text)), ("Content-Type", "application/xml")], text)
+        elif self.server.native and self.command == "PUT" and self.headers["If-None-Match"]:
+            self.write_once(body)
         else:
             got = requests.request(self.command, f"http://127.0.0.1:{self.server.port}{self.path}", data=body,
                                    headers=dict(self.headers), stream=True, timeout=60)
@@ -87,11 +90,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
             length = got.headers.get("Content-Length", 0) if self.command == "HEAD" else len(content)
             self.answer(got.status_code, [*headers, ("Content-Length", length)], content)
 
+    def write_once(self, body):
+        """If-None-Match, as Swift itself has it; the signature is not looked at."""
+        url, session = self.server.native
+        got = session.put(url + self.path.partition("?")[0], data=body, headers={"If-None-Match": "*"}, timeout=60)
+        if got.status_code == 201:
+            self.answer(200, [("Content-Length", 0), ("ETag", f'"{got.headers["Etag"]}"')], b"")
+        else:
+            text = b"<Error><Code>PreconditionFailed</Code><Message>It is there.</Message></Error>"
+            self.answer(got.status_code, [("Content-Length", len(text))], text)
+
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = relay
 
 
 class Store:
-    def __init__(self, folder, host="127.0.0.1"):
+    def __init__(self, folder, host="127.0.0.1", conditional=False):
         os.makedirs(folder)
         self.process = subprocess.Popen([sys.executable, os.path.join(HERE, "object_store.py"), folder], stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=open(os.path.join(folder, "log"), "wb"), preexec_fn=die_with_us)
@@ -103,6 +116,8 @@ class Store:
         self.session.headers["X-Auth-Token"] = who.headers["X-Auth-Token"]
         assert self.session.put(self.native + "/v1/AUTH_test/blobs", timeout=20).status_code in (201, 202)
         self.relay = Relay(self.port, host)
+        if conditional:
+            self.relay.native = (self.native + "/v1/AUTH_test", self.session)
         threading.Thread(target=self.relay.serve_forever, daemon=True).start()
 
     def names(self):

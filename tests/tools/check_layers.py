@@ -11,7 +11,7 @@ ROOMS = [
     [["coordinator"],
      ["coordinator/http", "coordinator/rpc"],
      ["coordinator/view", "coordinator/kinds"],
-     ["coordinator/job"],
+     ["coordinator/job", "coordinator/ship"],
      ["coordinator/state"],
      ["coordinator/decide"]],
     [["worker"],

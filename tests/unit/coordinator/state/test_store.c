@@ -272,6 +272,88 @@ static void test_not_written(void **state)
     store_close(s);
 }
 
+/* ---- rows that go elsewhere, too ---- */
+
+struct elsewhere {
+    uint8_t rows[4096];
+    size_t len;
+    uint64_t seq;
+    int rc; /* of sending */
+};
+
+static int next_entry(void *arg, const void *rows, size_t len, uint64_t *ret_seq,
+                      uint8_t ret_hash[32], struct err *err)
+{
+    struct elsewhere *e = arg;
+    assert_true(len <= sizeof(e->rows));
+    memcpy(e->rows, rows, len);
+    e->len = len;
+    *ret_seq = e->seq + 1;
+    memset(ret_hash, 7, 32);
+    return 0;
+}
+
+static int send_entry(void *arg, struct err *err)
+{
+    struct elsewhere *e = arg;
+    e->seq += e->rc == 0;
+    return e->rc;
+}
+
+static void dump(struct store *s, char *ret, size_t cap)
+{
+    sqlite3_stmt *q;
+    size_t n = 0;
+    *ret = '\0';
+    assert_int_equal(
+        store_select(s, "SELECT id, quote(x), quote(s), quote(b) FROM t ORDER BY id", &q, NULL), 0);
+    while (sqlite3_step(q) == SQLITE_ROW)
+        n += (size_t)snprintf(ret + n, cap - n, "%d %s %s %s;", sqlite3_column_int(q, 0),
+                              store_text(q, 1), store_text(q, 2), store_text(q, 3));
+    sqlite3_finalize(q);
+}
+
+/* Another database that is told the rows has them, to the bit; one that was not sent counts not. */
+static void test_elsewhere(void **state)
+{
+    struct elsewhere e = {0};
+    const struct store_away away = {next_entry, send_entry, &e};
+    struct store_noted n = {.owner = {1}}, got;
+    char here[512], there[512], other[160];
+    fresh();
+    struct store *s = open_schema(1), *copy = NULL;
+    assert_int_equal(store_note(s, &n, NULL), 0);
+    (void)snprintf(other, sizeof(other), "%s-copy", path);
+    assert_int_equal(store_snapshot(path, other, NULL), 0);
+    store_send_away(s, &away);
+    store_put(s, 0, "idtb", (int64_t)1, 0.1 + 0.2, "te'xt", "a\0b", (size_t)3);
+    store_put(s, 0, "idtb", (int64_t)2, (double)NAN, NULL, NULL, (size_t)0);
+    const uint64_t first = store_next(s);
+    e.rc = -ERR_STALE;
+    assert_int_equal(store_commit(s, NULL), -ERR_STALE);
+    assert_false(store_has(s, first));
+    e.rc = 0;
+    assert_int_equal(store_commit(s, NULL), 0);
+    assert_true(store_has(s, first));
+    assert_int_equal(store_noted(s, &got, NULL), 0);
+    assert_true(got.seq == 1 && got.owner[0] == 1 && got.hash[31] == 7);
+    assert_int_equal(store_open(other, NULL, &copy, NULL), 0);
+    for (size_t len = 1; len < e.len; len++) /* cut anywhere: nothing of it, or what is whole */
+        if (store_replay(copy, e.rows, len, &n, NULL) == 0)
+            dump(copy, there, sizeof(there));
+    e.rows[e.len] = 0;
+    assert_int_equal(store_replay(copy, e.rows, e.len + 1, &n, NULL), -ERR_FORMAT);
+    assert_int_equal(store_replay(copy, e.rows, e.len, &got, NULL), 0);
+    dump(s, here, sizeof(here));
+    dump(copy, there, sizeof(there));
+    assert_string_equal(here, there);
+    assert_non_null(strstr(here, "2 NULL NULL NULL"));
+    assert_int_equal(store_noted(copy, &n, NULL), 0);
+    assert_memory_equal(&n, &got, sizeof(n));
+    store_close(copy);
+    store_close(s);
+}
+
 /* The child commits batches and acknowledges each through a pipe. */
 static void child(int fd)
 {
@@ -357,7 +439,8 @@ int main(void)
         cmocka_unit_test(test_not_a_database), cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_moved_away),     cmocka_unit_test(test_wal_removed),
         cmocka_unit_test(test_kill),           cmocka_unit_test(test_changed),
-        cmocka_unit_test(test_under_way),      cmocka_unit_test(test_not_written),
+        cmocka_unit_test(test_elsewhere),      cmocka_unit_test(test_under_way),
+        cmocka_unit_test(test_not_written),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,0 +1,231 @@
+#include "coordinator/ship/restore.h"
+
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/net/s3/log.h"
+#include "coordinator/ship/ship_keys.h"
+#include "coordinator/state/place.h"
+#include "coordinator/state/store.h"
+
+#define TRIES 8 /* the owner goes on meanwhile, and removes what we were about to read */
+#define SNAPSHOTS_MAX 16
+
+struct restore {
+    const struct coordinator_options *o;
+    struct s3 *c;
+    char *prefix;
+    struct s3_log log;
+    struct buf raw;
+    char *path; /* of the database, until it is whole */
+    struct store *store;
+    struct store_noted noted;
+    struct restore_result *result;
+};
+
+static int check_empty(const char *data_dir, struct err *err)
+{
+    struct file_names names;
+    int rc = file_mkdirs(data_dir, 0700, err);
+    if (rc == 0)
+        rc = file_list(data_dir, 65536, &names, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; rc == 0 && i < names.n; i++)
+        if (strcmp(names.items[i], "lock") != 0)
+            rc = err_set(err, -EEXIST, "%s is not empty (it has %s): restore into a new directory",
+                         data_dir, names.items[i]);
+    file_names_release(&names);
+    return rc;
+}
+
+/* ---- the snapshot ---- */
+
+static int into_file(void *arg, const void *data, size_t len)
+{
+    return file_out_write(arg, data, len, NULL);
+}
+
+static int download(struct restore *r, const struct s3_log_snapshot *s, struct err *err)
+{
+    struct file_out out;
+    uint8_t got[HASH_BYTES];
+    char *key = s3_log_snapshot_key(&r->log, s);
+    int rc = file_out_open(&out, r->path, 0600, err);
+    if (rc == 0) {
+        rc = s3_get(r->c, key, 0, s->size, into_file, &out, err);
+        rc = rc == 0 ? file_out_commit(&out, err) : rc;
+        file_out_abort(&out);
+    }
+    if (rc == 0)
+        rc = hash_file(r->path, got, NULL, err);
+    if (rc == 0 && !hash_equal(got, s->sha256, sizeof(got)))
+        rc = err_set(err, -ERR_HASH, "the snapshot %s in the store is damaged", key);
+    mem_free(key);
+    return rc;
+}
+
+/* The newest that counts; a damaged one gives way to the one before. */
+static int fetch_snapshot(struct restore *r, struct err *err)
+{
+    struct s3_log_snapshot *all = NULL;
+    size_t n = 0;
+    int rc = s3_log_snapshots(&r->log, SNAPSHOTS_MAX, &all, &n, err), found = -ERR_NOTFOUND;
+    for (size_t i = 0; rc == 0 && found < 0 && i < n; i++) {
+        bool counts = false;
+        rc = s3_log_counts(&r->log, &all[i], &counts, err);
+        if (rc == 0 && counts)
+            found = download(r, &all[i], err);
+        if (found == 0) {
+            r->log.seq = r->result->snapshot = all[i].seq;
+            memcpy(r->log.hash, all[i].hash, sizeof(r->log.hash));
+        } else if (found != -ERR_NOTFOUND && found != -ERR_HASH && found != -ERR_FORMAT) {
+            rc = found;
+        }
+    }
+    mem_free(all);
+    if (rc == 0 && found == -ERR_NOTFOUND)
+        return err_set(err, -ERR_NOTFOUND,
+                       "there is no coordinator's state below %s: it is there when a coordinator "
+                       "was started with --store-state on that store",
+                       r->o->store);
+    return rc == 0 ? found : rc;
+}
+
+/* ---- the entries after it ---- */
+
+static int replay(struct restore *r, const struct s3_log_entry *e, struct err *err)
+{
+    memcpy(r->noted.owner, e->owner, sizeof(e->owner));
+    memcpy(r->noted.hash, e->hash, sizeof(e->hash));
+    r->noted.seq = e->seq;
+    r->result->entries++;
+    return store_replay(r->store, e->body, e->kind == S3_LOG_ROWS ? e->len : 0, &r->noted, err);
+}
+
+static int read_all(struct restore *r, struct err *err)
+{
+    struct s3_log_entry e;
+    int rc;
+    while ((rc = s3_log_read(&r->log, &r->raw, &e, err)) == 0)
+        if ((rc = replay(r, &e, err)) < 0)
+            return rc;
+    return rc == -ERR_NOTFOUND ? 0 : rc;
+}
+
+/* The next entry is ours, whoever has owned the log. */
+static int take_over(struct restore *r, struct err *err)
+{
+    char host[65] = "", at[CLOCK_ISO_MAX], who[160];
+    int rc, passing = 0;
+    (void)gethostname(host, sizeof(host) - 1);
+    (void)snprintf(who, sizeof(who), "on %s since %s", host, clock_iso(clock_wall_ms(), at));
+    hash_random(r->log.owner, sizeof(r->log.owner));
+    do {
+        rc = read_all(r, err);
+        if (rc == 0)
+            rc = s3_log_next(&r->log, S3_LOG_OWNER, who, strlen(who), err);
+        if (rc == 0)
+            rc = s3_log_send(&r->log, err);
+        passing += rc < 0 && rc != -ERR_STALE;
+    } while (rc == -ERR_STALE || (rc < 0 && s3_may_pass(rc) && passing < TRIES));
+    if (rc < 0)
+        return rc;
+    memcpy(r->noted.owner, r->log.owner, sizeof(r->log.owner));
+    memcpy(r->noted.hash, r->log.hash, sizeof(r->log.hash));
+    r->noted.seq = r->result->owned = r->log.seq;
+    return s3_log_check(&r->log, err);
+}
+
+static void drop_database(struct restore *r)
+{
+    static const char *const ends[] = {"", "-wal", "-shm"};
+    store_close(r->store);
+    r->store = NULL;
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        char *path = str_printf("%s%s", r->path, ends[i]);
+        (void)file_remove(path, NULL);
+        mem_free(path);
+    }
+}
+
+static int make_database(struct restore *r, struct err *err)
+{
+    int rc = -EAGAIN;
+    for (int n = 0; n < TRIES && rc == -EAGAIN; n++) {
+        drop_database(r);
+        *r->result = (struct restore_result){0};
+        rc = fetch_snapshot(r, err);
+        if (rc == 0)
+            rc = store_open(r->path, NULL, &r->store, err);
+        if (rc == 0)
+            rc = take_over(r, err);
+    }
+    if (rc == 0)
+        rc = store_note(r->store, &r->noted, err);
+    store_close(r->store);
+    r->store = NULL;
+    return rc;
+}
+
+/* ---- the rest ---- */
+
+static int fetch_keys(struct restore *r, struct err *err)
+{
+    struct buf text;
+    char *key = str_printf("%s/keys", r->prefix);
+    buf_init(&text, SHIP_KEYS_MAX);
+    int rc = s3_get_all(r->c, key, &text, err);
+    if (rc == 0)
+        rc = ship_keys_write(r->o->data_dir, buf_str(&text), err);
+    buf_release(&text);
+    mem_free(key);
+    return rc;
+}
+
+static int open_client(struct restore *r, struct err *err)
+{
+    struct s3_options c;
+    char bucket[64], *prefix = NULL;
+    int rc = s3_split(r->o->store, bucket, &prefix, err);
+    if (rc < 0)
+        return rc;
+    r->prefix = str_printf("%s%sstate", prefix, *prefix ? "/" : "");
+    mem_free(prefix);
+    place_s3(r->o, &c);
+    c.bucket = bucket;
+    return s3_open(&c, &r->c, err);
+}
+
+int restore_state(const struct coordinator_options *o, struct restore_result *ret, struct err *err)
+{
+    struct restore r = {.o = o, .result = ret};
+    char *whole = file_join(o->data_dir, "coordinator.db");
+    int rc = check_empty(o->data_dir, err);
+    if (rc == 0)
+        rc = open_client(&r, err);
+    r.path = str_printf("%s.restored", whole);
+    buf_init(&r.raw, S3_LOG_ENTRY_MAX);
+    s3_log_init(&r.log, &s3_log_of_client, r.c, r.prefix);
+    if (rc == 0)
+        rc = s3_log_probe(&r.log, err);
+    if (rc == 0)
+        rc = make_database(&r, err);
+    if (rc == 0)
+        rc = fetch_keys(&r, err);
+    if (rc == 0)
+        rc = place_remember(o, err);
+    if (rc == 0)
+        rc = file_rename(r.path, whole, err);
+    else
+        drop_database(&r);
+    s3_log_release(&r.log);
+    buf_release(&r.raw);
+    s3_close(r.c);
+    mem_free(r.path);
+    mem_free(r.prefix);
+    mem_free(whole);
+    return rc;
+}

@@ -1,0 +1,437 @@
+#include "coordinator/ship/ship.h"
+
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "coordinator/ship/ship_keys.h"
+#include "coordinator/state/place.h"
+
+#define FIRST_STALL_S 1 /* an answer waits for this: a write is small, and may be sent twice */
+#define STALL_S 4
+#define PAUSE_MS 100u
+#define PAUSE_MAX_MS 2000u
+#define LOOK_MS 2000u
+#define OWN_TRIES 8
+#define ENTRIES_MAX                                                                                \
+    256u /* after the newest snapshot, before another is made: a restore reads them */
+#define ENTRIES_BYTES_MAX ((uint64_t)16 << 20)
+
+struct ship {
+    struct s3 *entries, *bulk;
+    char *prefix, *data_dir;
+    struct s3_log log;  /* of whoever sends: ship_own(), then the writer thread */
+    struct s3_log look; /* of our thread */
+    struct store_away away;
+    uint64_t since, since_bytes; /* entries after the newest snapshot; writer thread */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t changed;
+    bool stopping, ending, lost;
+    bool given_up; /* an entry may be written, or not: no other may take its number */
+    uint64_t seq;  /* of log */
+    bool sending;
+    char why[512];                      /* that it is lost, or what the store said last */
+    struct s3_log_snapshot made;        /* waits to be sent, seq 0: none does */
+    struct s3_log_snapshot sent_before; /* what is below the one before the newest may go */
+};
+
+/* ---- one entry ---- */
+
+static void wait_ms(struct ship *s, uint32_t ms)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    const int64_t ns = until.tv_nsec + (int64_t)ms * 1000000;
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
+}
+
+/* Under the lock. */
+static void lose(struct ship *s, const char *why)
+{
+    if (!s->lost)
+        (void)str_copy(s->why, sizeof(s->why), why);
+    s->lost = true;
+}
+
+/* Until it is there, is another's, or tries (0: for ever) are used up. */
+static int send_entry(struct ship *s, unsigned tries, struct err *err)
+{
+    struct err why = {0};
+    uint32_t pause = PAUSE_MS;
+    bool said = false;
+    pthread_mutex_lock(&s->lock);
+    s->sending = true;
+    for (unsigned n = 1;; n++) {
+        int rc = -ERR_STALE;
+        if (!s->lost) {
+            pthread_mutex_unlock(&s->lock);
+            rc = s3_log_send(&s->log, &why);
+            pthread_mutex_lock(&s->lock);
+        } else {
+            (void)str_copy(why.msg, sizeof(why.msg), s->why);
+        }
+        if (rc == -ERR_STALE)
+            lose(s, why.msg);
+        else
+            (void)str_copy(s->why, sizeof(s->why), rc < 0 ? why.msg : "");
+        if (rc < 0 && rc != -ERR_STALE && !s->ending && n != tries) {
+            if (!said && n > 2)
+                log_warn("ship", "%s; nothing is acknowledged until the store takes it", why.msg);
+            said = said || n > 2;
+            wait_ms(s, pause);
+            pause = pause < PAUSE_MAX_MS ? 2 * pause : PAUSE_MAX_MS;
+            continue;
+        }
+        if (rc == 0 && said)
+            log_info("ship", "the store takes the state again, going on");
+        s->seq = s->log.seq;
+        s->sending = false;
+        s->given_up = s->given_up || rc < 0;
+        pthread_mutex_unlock(&s->lock);
+        return rc < 0 ? err_set(err, rc, "%s", why.msg) : 0;
+    }
+}
+
+static int away_next(void *arg, const void *rows, size_t len, uint64_t *ret_seq,
+                     uint8_t ret_hash[32], struct err *err)
+{
+    struct ship *s = arg;
+    int rc = 0;
+    pthread_mutex_lock(&s->lock);
+    if (s->lost)
+        rc = err_set(err, -ERR_STALE, "%s", s->why);
+    else if (s->given_up)
+        rc = err_set(err, -ERR_CANCELLED, "the store did not take the state before the end");
+    pthread_mutex_unlock(&s->lock);
+    if (rc == 0)
+        rc = s3_log_next(&s->log, S3_LOG_ROWS, rows, len, err);
+    *ret_seq = s->log.seq + 1;
+    memcpy(ret_hash, s->log.out_hash, sizeof(s->log.out_hash));
+    return rc;
+}
+
+/* ---- snapshots ---- */
+
+static char *copy_path(const struct ship *s)
+{
+    return file_join(s->data_dir, "coordinator.db.away");
+}
+
+/* A copy of the database; only its writer may ask for it. */
+static int make_copy(struct ship *s, struct s3_log_snapshot *ret, struct err *err)
+{
+    char *from = file_join(s->data_dir, "coordinator.db"), *to = copy_path(s);
+    (void)file_remove(to, NULL);
+    int rc = store_snapshot(from, to, err);
+    if (rc == 0)
+        rc = hash_file(to, ret->sha256, &ret->size, err);
+    mem_free(from);
+    mem_free(to);
+    return rc;
+}
+
+static int send_copy(struct ship *s, const struct s3_log_snapshot *made, struct err *err)
+{
+    char *path = copy_path(s), *key = s3_log_snapshot_key(&s->look, made);
+    const int rc = s3_put(s->bulk, key, path, made->size, made->sha256, err);
+    mem_free(path);
+    mem_free(key);
+    return rc;
+}
+
+/* On the writer thread, between two commits.  What fails is tried again after the next one. */
+static void perhaps_snapshot(struct ship *s)
+{
+    struct s3_log_snapshot made = {.seq = s->log.seq};
+    struct err err = {0};
+    pthread_mutex_lock(&s->lock);
+    const bool busy = s->made.seq != 0;
+    pthread_mutex_unlock(&s->lock);
+    if (busy || (s->since < ENTRIES_MAX && s->since_bytes < ENTRIES_BYTES_MAX))
+        return;
+    memcpy(made.hash, s->log.hash, sizeof(made.hash));
+    if (make_copy(s, &made, &err) < 0) {
+        log_warn("ship", "no snapshot for the store: %s", err.msg);
+        return;
+    }
+    s->since = s->since_bytes = 0;
+    pthread_mutex_lock(&s->lock);
+    s->made = made;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static int away_send(void *arg, struct err *err)
+{
+    struct ship *s = arg;
+    const uint64_t bytes = s->log.out.len;
+    int rc = send_entry(s, 0, err);
+    if (rc == 0) {
+        s->since++;
+        s->since_bytes += bytes;
+        perhaps_snapshot(s);
+    }
+    return rc;
+}
+
+/* ---- our thread ---- */
+
+static void send_made(struct ship *s)
+{
+    struct err err = {0};
+    const struct s3_log_snapshot made = s->made, before = s->sent_before;
+    pthread_mutex_unlock(&s->lock);
+    int rc = send_copy(s, &made, &err);
+    if (rc == 0 && before.seq != 0) /* one stays behind the newest */
+        rc = s3_log_clean(&s->look, before.seq, &err);
+    if (rc < 0 && rc != -ERR_CANCELLED)
+        log_warn("ship", "a snapshot for the store: %s", err.msg);
+    pthread_mutex_lock(&s->lock);
+    s->made.seq = 0;
+    if (rc == 0)
+        s->sent_before = made;
+}
+
+/* Nobody commits: is the log still ours? */
+static void look(struct ship *s, struct buf *raw)
+{
+    struct s3_log_entry e;
+    char why[512] = "another coordinator goes on with this state, as the log in the store says";
+    const uint64_t seq = s->seq;
+    if (s->sending || s->lost || s->ending)
+        return;
+    pthread_mutex_unlock(&s->lock);
+    const int rc = s3_log_get(&s->look, seq + 1, raw, &e, NULL);
+    pthread_mutex_lock(&s->lock);
+    if (rc == 0 && s->seq == seq && !s->sending && !s->given_up)
+        lose(s, why);
+}
+
+static void *run(void *arg)
+{
+    struct ship *s = arg;
+    struct buf raw;
+    buf_init(&raw, S3_LOG_ENTRY_MAX);
+    pthread_mutex_lock(&s->lock);
+    while (!s->stopping) {
+        wait_ms(s, LOOK_MS);
+        if (s->stopping)
+            break;
+        if (s->made.seq != 0)
+            send_made(s);
+        else
+            look(s, &raw);
+    }
+    pthread_mutex_unlock(&s->lock);
+    buf_release(&raw);
+    return NULL;
+}
+
+/* ---- owning ---- */
+
+static int moved(struct err *err, const struct ship *s, const char *what)
+{
+    return err_set(
+        err, -ERR_STALE,
+        "%s: %s; another coordinator has gone on with this state, or this is an old copy "
+        "of it: use that one, or coordinatord --restore into a new --data-dir",
+        s->data_dir, what);
+}
+
+/* The entry seq is there, and was written by this data directory. */
+static int is_ours(struct ship *s, uint64_t seq, const struct store_noted *n, bool *ret_there,
+                   struct s3_log_entry *e, struct err *err)
+{
+    struct buf raw;
+    buf_init(&raw, S3_LOG_ENTRY_MAX);
+    int rc = s3_log_get(&s->log, seq, &raw, e, err);
+    buf_release(&raw);
+    *ret_there = rc == 0;
+    if (rc == 0 && memcmp(e->owner, n->owner, sizeof(n->owner)) != 0)
+        return moved(err, s, "the log in the store is another's");
+    return rc == -ERR_NOTFOUND ? 0 : rc;
+}
+
+/* Finds the newest entry that the database has. */
+static int find_place(struct ship *s, struct store_noted *n, struct err *err)
+{
+    struct s3_log_entry e;
+    uint64_t top = 0;
+    bool there = false, beyond = false;
+    if (n->seq == 0) {
+        int rc = s3_log_top(&s->log, &top, err);
+        if (rc == 0 && top > 0)
+            rc = moved(err, s, "the store has the state of a coordinator already");
+        hash_random(n->owner, sizeof(n->owner));
+        return rc;
+    }
+    int rc = is_ours(s, n->seq, n, &there, &e, err);
+    uint64_t seq = n->seq;
+    if (rc == 0 && !there && --seq > 0)
+        rc = is_ours(s, seq, n, &there, &e, err);
+    if (rc == 0 && seq > 0 && !there)
+        return moved(err, s, "the log in the store lacks what this data dir has seen");
+    if (rc == 0 && seq == n->seq) {
+        struct s3_log_entry next;
+        rc = is_ours(s, seq + 1, n, &beyond, &next, err);
+    }
+    if (rc == 0 && beyond)
+        return moved(err, s, "the log in the store is further than this data dir");
+    s->log.seq = seq;
+    if (seq > 0 && rc == 0)
+        memcpy(s->log.hash, e.hash, sizeof(s->log.hash));
+    return rc;
+}
+
+static int send_keys(struct ship *s, struct err *err)
+{
+    struct buf text;
+    char *key = str_printf("%s/keys", s->prefix);
+    buf_init(&text, SHIP_KEYS_MAX);
+    int rc = ship_keys_read(s->data_dir, &text, err);
+    if (rc == 0)
+        rc = s3_put_text(s->bulk, key, buf_str(&text), err);
+    buf_release(&text);
+    mem_free(key);
+    return rc;
+}
+
+static int announce(struct ship *s, struct store *store, struct store_noted *n, struct err *err)
+{
+    char host[65] = "", at[CLOCK_ISO_MAX], who[160];
+    struct s3_log_snapshot made = {0};
+    (void)gethostname(host, sizeof(host) - 1);
+    (void)snprintf(who, sizeof(who), "on %s since %s", host, clock_iso(clock_wall_ms(), at));
+    memcpy(s->log.owner, n->owner, sizeof(n->owner));
+    int rc = s3_log_next(&s->log, S3_LOG_OWNER, who, strlen(who), err);
+    n->seq = made.seq = s->log.seq + 1;
+    memcpy(n->hash, s->log.out_hash, sizeof(n->hash));
+    memcpy(made.hash, s->log.out_hash, sizeof(made.hash));
+    if (rc == 0)
+        rc = store_note(store, n, err);
+    if (rc == 0)
+        rc = make_copy(s, &made, err);
+    if (rc == 0)
+        rc = send_copy(s, &made, err);
+    if (rc == 0)
+        rc = send_entry(s, OWN_TRIES, err);
+    if (rc == 0 && (rc = s3_log_check(&s->log, err)) == -EAGAIN)
+        rc = moved(err, s, "the log in the store is further than this data dir");
+    s->sent_before = made;
+    return rc;
+}
+
+int ship_own(struct ship *s, struct store *store, struct err *err)
+{
+    struct store_noted n;
+    int rc = store_noted(store, &n, err);
+    if (rc == 0)
+        rc = find_place(s, &n, err);
+    if (rc == 0)
+        rc = send_keys(s, err);
+    if (rc == 0)
+        rc = announce(s, store, &n, err);
+    if (rc < 0)
+        return rc;
+    if (pthread_create(&s->thread, NULL, run, s) != 0)
+        return err_set(err, -EAGAIN, "cannot start a thread for the state in the store");
+    s->started = true;
+    log_info("ship", "the state goes to %s/%s, it is ours from entry %" PRIu64 " on",
+             s3_where(s->bulk), s->prefix, s->log.seq);
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static int open_clients(struct ship *s, const struct coordinator_options *o, struct err *err)
+{
+    struct s3_options c;
+    char bucket[64], *prefix = NULL;
+    int rc = s3_split(o->store, bucket, &prefix, err);
+    if (rc < 0)
+        return rc;
+    s->prefix = str_printf("%s%sstate", prefix, *prefix ? "/" : "");
+    mem_free(prefix);
+    place_s3(o, &c);
+    c.bucket = bucket;
+    rc = s3_open(&c, &s->bulk, err);
+    c.tries = 1;
+    c.first_stall_s = FIRST_STALL_S;
+    c.stall_s = STALL_S;
+    return rc == 0 ? s3_open(&c, &s->entries, err) : rc;
+}
+
+int ship_open(const struct coordinator_options *o, struct ship **ret, struct err *err)
+{
+    if (o->store == NULL)
+        return err_set(err, -ERR_CONFIG, "--store-state needs --store s3://BUCKET/PREFIX");
+    struct ship *s = mem_alloc(sizeof(*s));
+    s->data_dir = str_dup(o->data_dir);
+    s->away = (struct store_away){away_next, away_send, s};
+    pthread_mutex_init(&s->lock, NULL);
+    clock_cond_init(&s->changed);
+    int rc = open_clients(s, o, err);
+    s3_log_init(&s->log, &s3_log_of_client, s->entries, s->prefix);
+    s3_log_init(&s->look, &s3_log_of_client, s->bulk, s->prefix);
+    if (rc == 0)
+        rc = s3_log_probe(&s->look, err);
+    if (rc < 0) {
+        ship_close(s);
+        return rc;
+    }
+    *ret = s;
+    return 0;
+}
+
+void ship_close(struct ship *s)
+{
+    if (s == NULL)
+        return;
+    if (s->bulk)
+        s3_stop(s->bulk);
+    pthread_mutex_lock(&s->lock);
+    s->stopping = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    if (s->started)
+        pthread_join(s->thread, NULL);
+    s3_log_release(&s->log);
+    s3_log_release(&s->look);
+    s3_close(s->entries);
+    s3_close(s->bulk);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    mem_free(s->prefix);
+    mem_free(s->data_dir);
+    mem_free(s);
+}
+
+const struct store_away *ship_away(const struct ship *s)
+{
+    return &s->away;
+}
+
+void ship_end(struct ship *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->ending = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool ship_is_lost(struct ship *s, char ret_why[512])
+{
+    pthread_mutex_lock(&s->lock);
+    const bool lost = s->lost;
+    memcpy(ret_why, s->why, sizeof(s->why));
+    pthread_mutex_unlock(&s->lock);
+    return lost;
+}

@@ -1,0 +1,37 @@
+/* The state of a coordinator in an object store, and the ownership of it (docs/failover.md).
+ *
+ *   ship_open()     the store is reached, and writes conditionally
+ *   ship_own()      a snapshot of the database, the keys, and an entry that says that the log is
+ * ours ship_away()     what store_send_away() gets: each commit becomes an entry (writer thread)
+ *   ship_is_lost()  somebody else has an entry that was to be ours: end, and tell nobody anything
+ *
+ * A thread of its own sends snapshots, removes what they make needless, and while there are no
+ * commits looks every two seconds whether the log is still ours. */
+#ifndef COORDINATOR_SHIP_H
+#define COORDINATOR_SHIP_H
+
+#include "common/base/base.h"
+#include "common/net/s3/log.h"
+#include "coordinator/state/options.h"
+#include "coordinator/state/store.h"
+
+struct ship;
+
+/* -ERR_UNIMPLEMENTED with a sentence: the store has no conditional writes.  -ERR_CONFIG: the
+ * options name no store. */
+int ship_open(const struct coordinator_options *o, struct ship **ret, struct err *err);
+/* Waits for what is under way. */
+void ship_close(struct ship *s); /* accepts NULL */
+
+/* The database of the data dir is what the log says, or newer by a commit that nobody heard of;
+ * from here on the log is ours.  -ERR_STALE: it is another's, or further.  Blocks. */
+int ship_own(struct ship *s, struct store *store, struct err *err);
+
+const struct store_away *ship_away(const struct ship *s);
+
+/* From here on a write that fails is not tried again: the coordinator ends. */
+void ship_end(struct ship *s);
+/* Any thread. */
+bool ship_is_lost(struct ship *s, char ret_why[512]);
+
+#endif

@@ -1,0 +1,194 @@
+"""A coordinator whose state is in the store: its machine is lost with its disk, and another one goes on."""
+import os
+import shutil
+import signal
+import socket
+import subprocess
+
+import pytest
+
+from common import BIN, wait_until
+from relay import KEY, Store
+from swarm import Swarm
+from test_faults import epochs_add_up
+
+STALE = 4  # exit status: another coordinator goes on with this state
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    made = Store(str(tmp_path_factory.mktemp("swift") / "store"), conditional=True)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def store(one):
+    one.relay.mode = one.relay.of_workers = "ok"
+    one.relay.seen.clear()
+    yield one
+    one.relay.mode = one.relay.of_workers = "ok"
+
+
+@pytest.fixture
+def machines(tmp_path):
+    """Machines that a coordinator may be on; all have the same workers."""
+    made = [Swarm(tmp_path / str(n)) for n in range(3)]
+    yield made
+    for s in made:
+        s.stop()
+        for name in s.processes:
+            print(f"---- {s.folder} {name}.log ----\n{s.tail(name)}")
+
+
+def free_ports():
+    with socket.socket() as a, socket.socket() as b:
+        for s in (a, b):
+            s.bind(("127.0.0.1", 0))
+        return a.getsockname()[1], b.getsockname()[1]
+
+
+def start(machine, store, prefix, *more):
+    return machine.coordinator(*store.flags(prefix), "--store-state", *more, env=KEY)
+
+
+def restore(machine, store, prefix):
+    url, rest = store.flags(prefix)[1], store.flags(prefix)[2:]
+    return subprocess.run([f"{BIN}/coordinatord", "--restore", url, "--data-dir", machine.data, *rest], env={**os.environ, **KEY},
+                          capture_output=True, text=True, timeout=60)
+
+
+def refused(machine, store, prefix):
+    return subprocess.run([f"{BIN}/coordinatord", "--data-dir", machine.data, "--listen", "127.0.0.1", "--rpc-port", "0", "--http-port", "0",
+                           *store.flags(prefix), "--store-state"], env={**os.environ, **KEY}, capture_output=True, text=True, timeout=60)
+
+
+def go_on(machine, old, store, prefix):
+    """On another machine, at the address that the old one had."""
+    done = restore(machine, store, prefix)
+    assert done.returncode == 0, done.stderr
+    machine.ports = old.ports
+    start(machine, store, prefix)
+
+
+def test_a_lost_machine(machines, store):
+    """Nothing that was acknowledged is lost with the disk; workers, tokens and the outer state go on; so it does twice."""
+    first, second, third = machines
+    start(first, store, "lost")
+    for name in "ab":
+        first.worker(name)
+    job = first.submit(rounds=12, steps=8, eval_every=3)
+    known = {w["name"]: w["id"] for w in first.get("/v1/workers").json()["items"]}
+    for old, new, round_ in ((first, second, 3), (second, third, 7)):
+        old.wait_round(job, round_)
+        before = old.job(job)
+        old.kill("coordinatord")
+        shutil.rmtree(old.data)
+        go_on(new, old, store, "lost")
+        after = new.job(job)
+        assert after["round"] >= before["round"] and after["modules"][0]["version"] >= before["modules"][0]["version"]
+        assert new.token == old.token and new.worker_token == old.worker_token
+    done = third.wait_job(job, "done")
+    epochs_add_up(done)
+    assert done["modules"][0]["version"] == 12
+    workers = third.get("/v1/workers").json()["items"]
+    assert {w["name"]: w["id"] for w in workers} == known, "they are known"
+    assert all(w["tasks_failed"] == 0 for w in workers), workers
+
+
+def test_the_old_one_is_deposed(machines, store):
+    """It goes on beside the new one, with workers and jobs: it ends at its next commit, tells nobody anything, and does not start again."""
+    first, second, _ = machines
+    start(first, store, "deposed")
+    first.worker("a")
+    job = first.submit(rounds=30, steps=8)
+    first.wait_round(job, 2)
+    done = restore(second, store, "deposed")
+    assert done.returncode == 0, done.stderr
+    assert "this is the coordinator now" in done.stdout
+    assert first.processes["coordinatord"].wait(20) == STALE
+    assert "another coordinator" in first.log("coordinatord") and "goes on with this state" in first.log("coordinatord")
+    second.ports = first.ports
+    start(second, store, "deposed")
+    again = refused(first, store, "deposed")
+    assert again.returncode == STALE and "another coordinator has gone on with this state" in again.stderr, again.stderr
+    second.wait_round(job, second.job(job)["round"] + 2)
+    third = machines[2]
+    shutil.copytree(second.data, third.data, ignore=shutil.ignore_patterns("lock"))  # an image of its disk
+    second.wait_round(job, second.job(job)["round"] + 2)
+    image = refused(third, store, "deposed")
+    assert image.returncode == STALE and "old copy" in image.stderr, image.stderr
+    assert second.processes["coordinatord"].poll() is None
+
+
+def test_an_idle_one_finds_out(machines, store):
+    """One that commits nothing looks for itself whether the state is still its own."""
+    first, second, _ = machines
+    start(first, store, "idle")
+    assert restore(second, store, "idle").returncode == 0
+    assert first.processes["coordinatord"].wait(20) == STALE
+
+
+def test_a_store_that_is_out_of_reach(machines, store):
+    """Nothing is acknowledged meanwhile, nobody fails for it; a clean stop and a start on the same disk go on."""
+    first, second, _ = machines
+    start(first, store, "out")
+    first.worker("a")
+    job = first.submit(rounds=8, steps=8)
+    first.wait_round(job, 2)
+    store.relay.mode = "busy"
+    with pytest.raises(Exception):
+        first.session.post(first.url + "/v1/tokens", json={"role": "viewer", "name": "late"}, timeout=3)
+    wait_until(lambda: "nothing is acknowledged until the store takes it" in first.log("coordinatord"), 20, "a sentence")
+    store.relay.mode = "ok"
+    first.wait_round(job, 4)
+    first.kill("coordinatord", signal.SIGTERM)
+    start(first, store, "out")
+    first.wait_job(job, "done")
+    epochs_add_up(first.job(job))
+    assert all(w["tasks_failed"] == 0 for w in first.get("/v1/workers").json()["items"])
+    first.kill("coordinatord")
+    go_on(second, first, store, "out")
+    assert any(t["name"] == "late" for t in second.get("/v1/tokens").json()["items"]), "it was told nothing, and it was done"
+
+
+def test_what_is_refused(machines, store, tmp_path):
+    """No conditional writes, no state, a folder that is not empty, a state that is there already: a sentence each."""
+    first, second, third = machines
+    none = restore(first, store, "nowhere")
+    assert none.returncode == 1 and "there is no coordinator's state below" in none.stderr, none.stderr
+    start(second, store, "there")
+    taken = restore(second, store, "there")
+    assert taken.returncode == 3 and "in use" in taken.stderr
+    native, store.relay.native = store.relay.native, None  # Swift's S3 as it is
+    try:
+        plain = refused(third, store, "plain")
+        assert plain.returncode == 1 and "this store has no conditional writes" in plain.stderr, plain.stderr
+        third.coordinator(*store.flags("plain"), env=KEY)
+        third.kill("coordinatord")
+    finally:
+        store.relay.native = native
+    shutil.rmtree(third.data)
+    os.makedirs(third.data)
+    for name in ("tls-key.pem", "tls-cert.pem", "cluster.secret", "worker.secret", "user.secret", "ticket.secret"):
+        shutil.copy(os.path.join(second.data, name), third.data)
+    stranger = refused(third, store, "there")
+    assert stranger.returncode == STALE and "has the state of a coordinator already" in stranger.stderr, stranger.stderr
+    nothing = subprocess.run([f"{BIN}/coordinatord", "--data-dir", tmp_path / "x", "--store-state"], capture_output=True, text=True, timeout=20)
+    assert nothing.returncode == 2 and "--store-state needs --store" in nothing.stderr, nothing.stderr
+
+
+def test_workers_follow_a_list(machines, store):
+    """The new machine has another address; a worker that was told of it finds it, and gets and puts blobs there."""
+    first, second, _ = machines
+    start(first, store, "list")
+    second.ports = {k: v for k, v in zip(("rpc_port", "http_port"), free_ports())}
+    first.worker("a", "--also", f"127.0.0.1:{second.ports['rpc_port']}:{second.ports['http_port']}")
+    job = first.submit(rounds=6, steps=8)
+    first.wait_round(job, 2)
+    first.kill("coordinatord")
+    shutil.rmtree(first.data)
+    assert restore(second, store, "list").returncode == 0
+    start(second, store, "list", "--store-workers", "no")
+    second.wait_job(job, "done")
+    assert all(w["tasks_failed"] == 0 for w in second.get("/v1/workers").json()["items"])
