@@ -25,7 +25,7 @@ bench-first: all demo-data $(EXAMPLES)/text/train.jsonl ## whether the defaults 
 bench-fault: all ## what machines that vanish cost, real daemons on loopback: build/figures/fault.json (KILLS=50, FIGURE=name: one)
 	@$(PYTHON) tests/bench/fault.py --build $(BUILD_DIR) --kills $(or $(KILLS),50) $(addprefix --only ,$(FIGURE))
 .PHONY: bench-beyond
-bench-beyond: all ## what an object store takes off the coordinator, and what its faults cost: build/figures/beyond.json (FIGURE=name: one)
+bench-beyond: all $(O)/tests/unit/common/net/s3/test_log ## what an object store takes off the coordinator, what its faults and a lost coordinator cost: build/figures/beyond.json (FIGURE=name: one)
 	@$(PYTHON) tests/bench/beyond.py --build $(BUILD_DIR) $(addprefix --only ,$(FIGURE))
 .PHONY: bench-trainers
 bench-trainers: all $(BUILD_DIR)/python/.made $(BUILD_DIR)/examples/trainer-c $(O)/tests/bench/worker/external/bench_external ## what trainers of the user's cost, and that they are exact: build/figures/trainers.json

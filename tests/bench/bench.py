@@ -69,8 +69,13 @@ class Figures:
         print(f"{name:24} {shown:>14} {unit:14} {bound:>10}  {'holds' if holds else 'MISSED':7} {note}",
               flush=True)
 
-    def write(self, path):
+    def write(self, path, keep=False):
+        """keep: rows of the file that were not measured this time stay."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        if keep and os.path.exists(path):
+            with open(path, encoding="utf-8") as f:
+                names = {r["name"] for r in self.rows}
+                self.rows = [r for r in json.load(f) if r["name"] not in names] + self.rows
         with open(path + ".new", "w", encoding="utf-8") as f:
             json.dump(self.rows, f, indent=2)
         os.replace(path + ".new", path)
