@@ -271,7 +271,7 @@ clean: ## remove build/
 	rm -rf $(BUILD_DIR)
 
 # ---- the rest, by what it is for: later files use what earlier ones define ----
-include $(addprefix tests/,test.mk sim.mk load.mk fuzz.mk lint.mk demo.mk bench.mk house.mk emulated.mk gpu.mk)
+include $(addprefix tests/,test.mk sim.mk load.mk fault.mk fuzz.mk lint.mk demo.mk bench.mk house.mk emulated.mk gpu.mk)
 
 .SECONDARY:
 -include $(shell find $(O) $(CUO) -name '*.d' 2>/dev/null)

@@ -20,7 +20,7 @@ TEST="libcmocka-dev clang clang-format libclang-rt-14-dev python3
  python3-jsonschema python3-pil python3-requests
  chromium chromium-driver python3-selenium curl zstd systemd dpkg-dev
  nginx-light libnginx-mod-stream openssl python3-swift
- slurmctld slurmd slurm-client munge"
+ slurmctld slurmd slurm-client munge iproute2"
 
 check=0
 set_name=build

@@ -32,7 +32,7 @@ test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), simul
 	  step $$((2 * cores)) check-unit sim WERROR=1; \
 	  step $$((2 * cores)) check-clang check-sanitizers; \
 	  step $$cores -Otarget check-ref check-latents check-trainers check-deploy; \
-	  step $$cores fuzz FUZZ_SECONDS=$(FUZZ_QUICK); \
+	  step $$cores fuzz chaos FUZZ_SECONDS=$(FUZZ_QUICK) MINUTES=1; \
 	  step $$cores check-int
 	@echo 'all tests passed'
 

@@ -17,6 +17,7 @@
 #define SMALL_MAX_MS (30u * 60 * 1000)
 #define SMALL_TIMES_MAX 16
 #define SLOW_MAX 16
+#define BEATS 5                       /* in which somebody who works must have told of a step */
 #define STUCK_MAX_MS (5u * 60 * 1000) /* patience with a slow step ends at five times that */
 
 void member_heard(struct coordinator *co, struct worker *w)
@@ -186,7 +187,7 @@ static bool hold(struct coordinator *co)
     return holds;
 }
 
-/* It answers, and does not get on: only its task goes. */
+/* It answers, and does not get on: only its task goes.  Who has not begun at all has failed. */
 static void take_from(struct coordinator *co, struct worker *w, const char *why)
 {
     struct task *t = task_memory(state_task(&co->state, w->task_id));
@@ -196,13 +197,15 @@ static void take_from(struct coordinator *co, struct worker *w, const char *why)
     core_say(co, 0, w->id, "%s", text);
     const uint64_t gap = t != NULL ? core_now(co) - t->progress_ms : 0;
     const bool stuck = gap > PROGRESS_MIN_MS;
+    const bool idled = t != NULL && t->reached.steps == 0 && t->reached.samples == 0 &&
+                       gap > BEATS * (uint64_t)co->opt.heartbeat_ms;
     /* It may be slow, not stuck: the next attempt gets five times as long. */
     if (t != NULL && stuck)
         t->progress_gap_ms = gap < STUCK_MAX_MS ? gap : STUCK_MAX_MS;
     if (t != NULL && !stuck)
         t->slow++;
     take_lease(co, w, text);
-    if (stuck)
+    if (stuck || idled)
         member_failed(co, w);
     core_touch(co);
 }

@@ -247,27 +247,41 @@ static int check_one(struct run *r, size_t i, struct err *err)
     return 0;
 }
 
-/* Does a large contribution point against what the others say: the sum of this step's peers, or the
- * momentum? */
+/* The weighted sum of the products of a contribution with its peers that are large, or not;
+ * *ret_any says that there is one. */
+static int dot_peers(struct run *r, const struct fold_judged *judged, size_t i, bool large,
+                     double *ret, bool *ret_any, struct err *err)
+{
+    const struct outer_step *s = r->step;
+    double dot = 0;
+    int rc = 0;
+    for (size_t k = 0; k < s->n_contributions && rc == 0; k++) {
+        if (k == i || judged[k].norm <= 0 || judged[k].refused || judged[k].large != large)
+            continue;
+        rc = fold_dot(r->blobs[i], r->blobs[k], false, start_of(r), s->module_id, s->from, s->up,
+                      &dot, err);
+        *ret += s->contributions[k].weight * dot;
+        *ret_any = true;
+    }
+    return rc;
+}
+
+/* Does a large contribution point against what the others say: the sum of this step's peers that
+ * are not large, else the momentum?  Where all are large and point the same way, they have turned
+ * together. */
 static int find_opposed(struct run *r, const struct fold_judged *judged, size_t i, bool *ret,
                         struct err *err)
 {
     const struct outer_step *s = r->step;
-    double sum = 0, dot = 0;
-    int rc = 0;
-    bool peers = false;
-    for (size_t k = 0; k < s->n_contributions && rc == 0; k++) {
-        if (k == i || s->contributions[k].refused || judged[k].refused || judged[k].large)
-            continue;
-        rc = fold_dot(r->blobs[i], r->blobs[k], false, start_of(r), s->module_id, s->from, s->up,
-                      &dot, err);
-        sum += s->contributions[k].weight * dot;
-        peers = true;
-    }
+    double sum = 0, large = 0;
+    bool peers = false, any = false;
+    int rc = dot_peers(r, judged, i, false, &sum, &peers, err);
     if (rc == 0 && !peers && r->mom != NULL)
         rc = fold_dot(r->blobs[i], r->mom, true, start_of(r), s->module_id, s->from, s->up, &sum,
                       err);
-    *ret = sum < 0;
+    if (rc == 0 && !peers && sum < 0)
+        rc = dot_peers(r, judged, i, true, &large, &any, err);
+    *ret = sum < 0 && !(any && large > 0);
     return rc;
 }
 

@@ -16,7 +16,13 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-from bench import Figures  # noqa: E402
+import attack  # noqa: E402
+import crowd  # noqa: E402
+from bench import Figures, limit  # noqa: E402
+
+sys.path.insert(0, os.path.join(HERE, "..", "fault"))
+from oracle import acknowledged, undone  # noqa: E402
+from shim import Shim  # noqa: E402
 
 TINY = dict(dim=64, depth=2, batch=8, images=4000, rounds=1000, replicas=1, steps=100)
 BEAT = ("--heartbeat", "100ms")
@@ -202,6 +208,50 @@ def coordinator(fig, swarm_of, common):
     fig.add("coordinator_back_after_5s", max(cut) - statistics.median(calm), "s", "<=5.5", "delay of the round, the longest of 3")
 
 
+def killed_often(fig, swarm_of, common, kills):
+    """The coordinator killed again and again under workers that report ten times a second: what they were told is taken and is not on record."""
+    rng, taken, lost, twice, took = random.Random(3), 0, set(), set(), []
+    with swarm_of(*BEAT) as swarm:
+        for name in ("w0", "w1"):
+            swarm.worker(name)
+        number = job(swarm, common, dim=32, steps=4, replicas=2, images=400, rounds=100000)
+        swarm.wait_round(number, 1, 60)
+        for _ in range(kills):
+            before = swarm.job(number)["round"]
+            swarm.wait_round(number, before + 1, 60)
+            time.sleep(rng.uniform(0, 0.3))
+            swarm.kill("coordinatord")
+            told = [t for name in ("w0", "w1") for t in acknowledged(swarm.log(name))]
+            begun = time.monotonic()
+            swarm.coordinator(*BEAT)
+            took.append(time.monotonic() - begun)
+            on_record = {t["id"]: t for t in swarm.get(f"/v1/tasks?job={number}&limit=1000").json()["items"]}
+            lost |= {t for t in told if t in on_record and undone(on_record[t])}
+            twice |= {t for t in told[taken:] if told.count(t) > 1}
+            taken = len(told)
+    fig.add("acknowledged_lost_in_kills", len(lost) + len(twice), "results", "<=0", f"of {taken} that two workers were told are taken, in {kills} kills")
+    fig.add("killed_to_serving", max(took), "s", "<=1", f"the longest of {kills}, median {statistics.median(took):.2f} s")
+
+
+def stalled(fig, swarm_of, common, build):
+    """A flush takes a minute: leases lost."""
+    with tempfile.TemporaryDirectory() as folder, swarm_of("--lease", "5s", *BEAT, env=(shim := Shim(build, f"{folder}/shim")).env) as swarm:
+        for name in ("w0", "w1"):
+            swarm.worker(name, "--throttle", "9")
+        number = job(swarm, common, steps=300, replicas=2)
+        swarm.wait_round(number, 1, 120)
+        common.wait_until(lambda: len(training(swarm)) == 2, 60, "two phases")
+        begun, slow = time.monotonic(), 0
+        shim.tell(flush_ms=100000)
+        while time.monotonic() < begun + 61:
+            slow = max(slow, swarm.get("/v1/status").json().get("store", {}).get("writing_ms", 0))
+            time.sleep(0.2)
+        shim.tell(flush_ms=0)
+        swarm.wait_round(number, swarm.job(number)["round"] + 2, 120)
+        lost = swarm.log("coordinatord").count("is lost") + swarm.log("coordinatord").count("lost its lease")
+    fig.add("leases_lost_in_stall", lost, "leases", "<=0", f"a commit of {slow / 1e3:.0f} s, lease 5 s, two workers")
+
+
 def paused(fig, swarm_of, common):
     """The coordinator stands still for a minute: leases lost."""
     with swarm_of("--lease", "5s", *BEAT) as swarm:
@@ -220,37 +270,55 @@ def paused(fig, swarm_of, common):
     fig.add("leases_lost_in_pause", lost, "leases", "<=0", "60 s, lease 5 s, two workers")
 
 
-FIGURES = {"lost_by_sigkill": lost_work, "kill_to_lease": released, "lost_with_notice": notice, "stopped_to_lease": stopped,
-           "coordinator_back_after_5s": coordinator, "leases_lost_in_pause": paused}
+def figures(args):
+    """name: (what measures it, seconds that it may take)."""
+    return {
+        "lost_by_sigkill": (lambda *a: lost_work(*a, args.kills), 600), "kill_to_lease": (released, 300), "lost_with_notice": (notice, 300),
+        "stopped_to_lease": (stopped, 300), "coordinator_back_after_5s": (coordinator, 300), "leases_lost_in_pause": (paused, 200),
+        "leases_lost_in_stall": (lambda *a: stalled(*a, args.build), 200),
+        "acknowledged_lost_in_kills": (lambda *a: killed_often(*a, 4 * args.kills), 400),
+        "open_tasks": (lambda *a: crowd.open_tasks(*a, args.build, args.workers), 400),
+        "turns": (lambda *a: crowd.turns(*a, args.build), 200),
+        "joining": (lambda fig, *_: crowd.joining(fig, args.build), 450),
+        "strangers": (attack.strangers, 200),
+        "evil": (lambda *a: attack.evil(*a, args.build), 600),
+        **{f"poison_{n}": (lambda *a, n=n: attack.poison(*a, args.build, n), 300) for n in (2, 3, 8)},
+    }
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--build", default="build")
     p.add_argument("--kills", type=int, default=50)
-    p.add_argument("--only", action="append", default=[], choices=list(FIGURES))
+    p.add_argument("--workers", type=int, default=10000)
+    p.add_argument("--only", action="append", default=[])
     args = p.parse_args()
+    if unknown := set(args.only) - set(figures(args)):
+        p.error(f"--only {' '.join(unknown)}: expected one of {' '.join(figures(args))}")
     os.environ["SKERRY_BIN"] = os.path.abspath(f"{args.build}/bin")
     sys.path.insert(0, os.path.join(HERE, "..", "integration"))
     import common
     from swarm import Swarm
 
     @contextlib.contextmanager
-    def swarm_of(*flags):
+    def swarm_of(*flags, **how):
         with tempfile.TemporaryDirectory(prefix="skerry-fault-") as folder:
             s = Swarm(folder)
             try:
-                s.coordinator(*flags)
+                s.coordinator(*flags, **how)
                 yield s
             finally:
                 s.stop()
 
     fig = Figures()
-    for name, measure in FIGURES.items():
+    for name, (measure, seconds) in figures(args).items():
         if args.only and name not in args.only:
             continue
         try:
-            measure(fig, swarm_of, common, *([args.kills] if measure is lost_work else []))
+            with limit(seconds):
+                measure(fig, swarm_of, common)
+                continue
+            fig.add(name, None, "", "<=0", f"not measured within {seconds} s")
         except Exception as e:  # pylint: disable=broad-except
             fig.add(name, None, "", "<=0", f"{type(e).__name__}: {e}"[-300:])
     fig.write(f"{args.build}/figures/fault.json")

@@ -2,18 +2,16 @@
 
 The steps' own time of a round is that of the slowest of its four phases, as its worker measured it step by step: the round
 waits for that one alone, whatever the others do meanwhile on the same cores."""
-import contextlib
-import ctypes
 import os
 import re
 import statistics
-import subprocess
-import uuid
+import sys
 
 from bench import dataset, write_job
 
-LIBC = ctypes.CDLL(None, use_errno=True)
-CLONE_NEWNET = 0x40000000
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fault"))
+from net import Net  # noqa: E402
+
 WORKERS, STEPS, ROUNDS, YOUNG = 4, 20, 10, 3  # the first rounds make files and learn what steps take
 SIZE = dict(dim=256, depth=6, batch=4, replicas=WORKERS, steps=STEPS, rounds=ROUNDS)  # 7.4 M parameters
 WAYS = {  # name: rate of each link, what the job says of its outer steps, bound in seconds
@@ -22,71 +20,6 @@ WAYS = {  # name: rate of each link, what the job says of its outer steps, bound
     "round_overhead_fragments_s": ("100mbit", "fragments: 4, delay: 10, ", 0.3),
 }
 ONE_S = 150  # for each of them
-
-
-class Net:
-    """A bridge with a namespace at each end: `hub` and as many others as there are names."""
-
-    def __init__(self, names, rate):
-        self.made = []
-        self.tag = "sk" + uuid.uuid4().hex[:6]
-        self.address = {n: f"10.213.77.{i + 1}" for i, n in enumerate(names)}
-        try:
-            self.hub = self._space("hub")
-            self._in(self.hub, "ip link add name hub0 type bridge")
-            self._in(self.hub, "ip link set dev hub0 up")
-            for n in names:
-                self._join(n, rate)
-        except BaseException:
-            self.close()
-            raise
-
-    def _run(self, line):
-        done = subprocess.run(line.split(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20, check=False)
-        if done.returncode != 0:
-            raise OSError(f"`{line}`: {done.stdout.strip()}")
-
-    def _in(self, space, line):
-        self._run(f"ip netns exec {space} {line}")
-
-    def _space(self, name):
-        space = f"{self.tag}-{name}"
-        self._run(f"ip netns add {space}")
-        self.made.append(space)
-        self._in(space, "ip link set lo up")
-        return space
-
-    def _join(self, name, rate):
-        space = self._space(name)
-        self._in(self.hub, f"ip link add name to-{name} type veth peer name out netns {space}")
-        self._in(self.hub, f"ip link set dev to-{name} master hub0 up")
-        self._in(space, f"ip addr add {self.address[name]}/24 dev out")
-        self._in(space, "ip link set dev out up")
-        if rate:  # both ways: what leaves each end of the cable
-            for where, end in ((space, "out"), (self.hub, f"to-{name}")):
-                self._in(where, f"tc qdisc add dev {end} root tbf rate {rate} burst 128kb latency 100ms")
-
-    @contextlib.contextmanager
-    def inside(self, name):
-        """What this thread opens and starts meanwhile is in the namespace."""
-        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        space = os.open(f"/run/netns/{self.tag}-{name}", os.O_RDONLY)
-        try:
-            self._enter(space)
-            yield
-        finally:
-            self._enter(before)
-            os.close(before)
-            os.close(space)
-
-    @staticmethod
-    def _enter(fd):
-        if LIBC.setns(fd, CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), "setns")
-
-    def close(self):
-        for space in self.made:  # what is in them goes along
-            subprocess.run(["ip", "netns", "del", space], check=False)
 
 
 def job_file(folder, outer):
@@ -126,7 +59,7 @@ def measure(fig, make_swarm):
     for name, (rate, outer, bound) in WAYS.items():
         net = swarm = None
         try:
-            net = Net(["c", *names], rate)
+            net = Net(["c", *names], {n: rate for n in ("c", *names)})
             swarm = make_swarm(name)
             rounds = run(swarm, net, names, outer)
             over = [took - steps for took, steps in rounds]

@@ -84,10 +84,10 @@ class Swarm:
         self.session.headers["Authorization"] = f"Bearer {self.token}"
         return process
 
-    def worker(self, name="worker", *flags, shown=None, device="cpu", threads=1, env=None, bin=BIN):
+    def worker(self, name="worker", *flags, shown=None, device="cpu", threads=1, env=None, bin=BIN, program=None):
         """Starts a worker, or starts it again on the same work directory; `shown` is the name that people see."""
         return self._launch(name, [
-            f"{bin}/workerd", "--join", self.worker_token, "--name", shown or name, "--device", device, "--threads", str(threads),
+            program or f"{bin}/workerd", "--join", self.worker_token, "--name", shown or name, "--device", device, "--threads", str(threads),
             "--work-dir", os.path.join(self.folder, f"work-{name}"), *flags], env)
 
     def kill(self, name, signo=signal.SIGKILL, seconds=20):

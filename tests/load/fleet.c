@@ -2,11 +2,13 @@
  * on a TLS connection and with a key of its own, and compute nothing.  Who is given a task is at a
  * step of it with every heartbeat, and tells of as many points of its curve as a second has steps.
  *
- *     fleet @TOKEN-FILE WORKERS SECONDS KEYS-FOLDER
+ *     fleet @TOKEN-FILE WORKERS SECONDS KEYS-FOLDER [fail|no-retry|bad-count|hold]
  *
- * Lines of JSON: {"joined": N, "busy": B} once all are here and the coordinator has nothing more to
- * give out, then after SECONDS what was seen meanwhile.  A worker that is refused ends it with a
- * sentence. */
+ * With a last word they do not follow the protocol's sense: each task is reported at once as
+ * failed, as one that nobody can do, or as full of samples that cannot be read; or it is held
+ * without a step. Lines of JSON: {"joined": N, "busy": B} once all are here and the coordinator has
+ * nothing more to give out, then after SECONDS what was seen meanwhile.  A worker that is refused
+ * ends it with a sentence. */
 #include "common/base/base.h"
 
 #include <sys/resource.h>
@@ -30,6 +32,9 @@
 
 #define METHOD(name) SKERRY__V1__METHOD__METHOD_##name
 
+enum manner { HONEST, FAIL, NO_RETRY, BAD_COUNT, HOLD };
+static const char *const manners[] = {"honest", "fail", "no-retry", "bad-count", "hold"};
+
 struct fleet;
 
 struct player {
@@ -42,6 +47,7 @@ struct player {
     bool joined, beating;
     uint64_t task, job, sent_ns, step;
     uint32_t attempt;
+    size_t beats;
 };
 
 struct fleet {
@@ -51,10 +57,12 @@ struct fleet {
     const char *folder;
     struct player *players;
     unsigned n, begun, joined, busy;
+    enum manner manner;
     uint64_t seconds, changed_ms, measured_ms; /* 0: not yet */
     uint64_t *took_ns;                         /* heartbeats, while measured */
     size_t n_took, cap_took;
     uint64_t late, lost, revoked; /* while measured: unanswered, cut, tasks taken away */
+    uint64_t cut_ms, away_ms;     /* since when not all are here; the longest time of that */
     int status;
 };
 
@@ -76,6 +84,30 @@ static void drop_task(struct player *p)
     p->fleet->changed_ms = clock_now_ms();
 }
 
+static void on_reported(void *arg, const struct rpc_result *r)
+{
+    struct player *p = arg;
+    drop_task(p);
+    if (r->code != -ERR_CANCELLED && p->joined)
+        ask(p);
+}
+
+/* What is evil, and said at once. */
+static void slander(struct player *p)
+{
+    Skerry__V1__ReportRequest m = SKERRY__V1__REPORT_REQUEST__INIT;
+    m.task_id = p->task;
+    m.attempt = p->attempt;
+    m.failed = p->fleet->manner != BAD_COUNT;
+    m.retryable = p->fleet->manner == FAIL;
+    m.reason = (char *)(uintptr_t) "it cannot be done";
+    m.bad_count = p->fleet->manner == BAD_COUNT ? UINT32_MAX : 0;
+    m.steps = m.bad_count ? 1 : 0;
+    m.samples = m.steps;
+    (void)rpc_client_call(p->rpc, METHOD(REPORT), &m.base, &skerry__v1__report_reply__descriptor,
+                          CALL_MS, on_reported, p, NULL); /* cut: its lease ends */
+}
+
 static void on_task(void *arg, const struct rpc_result *r)
 {
     struct player *p = arg;
@@ -86,6 +118,8 @@ static void on_task(void *arg, const struct rpc_result *r)
         p->step = 0;
         p->fleet->busy++;
         p->fleet->changed_ms = clock_now_ms();
+        if (p->fleet->manner != HONEST && p->fleet->manner != HOLD)
+            slander(p);
     } else if (r->code != -ERR_CANCELLED && p->joined) {
         ask(p);
     }
@@ -134,9 +168,11 @@ static void beat(void *arg)
     Skerry__V1__HeartbeatRequest m = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
     Skerry__V1__Progress progress = SKERRY__V1__PROGRESS__INIT;
     Skerry__V1__LossPoint points[STEPS_A_BEAT], *list[STEPS_A_BEAT];
+    char activity[48];
     if (p->beating)
         return;
-    for (unsigned i = 0; p->task != 0 && i < STEPS_A_BEAT; i++) {
+    const unsigned steps = p->task == 0 || p->fleet->manner == HOLD ? 0 : STEPS_A_BEAT;
+    for (unsigned i = 0; i < steps; i++) {
         skerry__v1__loss_point__init(&points[i]);
         points[i].step = ++p->step;
         points[i].loss = 1.0f + 1.0f / (float)p->step;
@@ -149,11 +185,12 @@ static void beat(void *arg)
         progress.steps_done = (uint32_t)p->step;
         progress.steps_total = 1u << 30;
         progress.samples_done = p->step;
-        progress.loss = points[STEPS_A_BEAT - 1].loss;
+        progress.loss = steps ? points[steps - 1].loss : NAN;
         progress.samples_per_second = 1;
-        progress.activity = (char *)(uintptr_t) "training";
+        (void)snprintf(activity, sizeof(activity), "training for %zu beats", p->beats++);
+        progress.activity = activity;
         progress.points = list;
-        progress.n_points = STEPS_A_BEAT;
+        progress.n_points = steps;
         m.progress = &progress;
     }
     const struct rpc_counters c = rpc_client_counters(p->rpc);
@@ -163,6 +200,15 @@ static void beat(void *arg)
     p->beating = rpc_client_call(p->rpc, METHOD(HEARTBEAT), &m.base,
                                  &skerry__v1__heartbeat_reply__descriptor, CALL_MS, on_beat_reply,
                                  p, NULL) == 0;
+}
+
+static void note_all_here(struct fleet *f)
+{
+    const uint64_t away = clock_now_ms() - f->cut_ms;
+    if (f->cut_ms == 0 || f->joined < f->n)
+        return;
+    f->cut_ms = 0;
+    f->away_ms = away > f->away_ms ? away : f->away_ms;
 }
 
 static void on_joined(void *arg, const struct rpc_result *r)
@@ -177,6 +223,7 @@ static void on_joined(void *arg, const struct rpc_result *r)
     p->joined = true;
     p->fleet->joined++;
     p->fleet->changed_ms = clock_now_ms();
+    note_all_here(p->fleet);
     /* Each at a moment of its own, as machines that were started by hand. */
     const uint64_t every = m->heartbeat_ms;
     loop_timer_start(p->beat, 1 + every * p->number / p->fleet->n, every);
@@ -210,6 +257,8 @@ static void on_state(void *arg, enum rpc_state state, const struct err *why)
     if (state != RPC_DISCONNECTED)
         return;
     p->fleet->lost += p->joined && p->fleet->measured_ms != 0;
+    if (p->joined && p->fleet->measured_ms != 0 && p->fleet->cut_ms == 0)
+        p->fleet->cut_ms = clock_now_ms();
     p->fleet->joined -= p->joined;
     p->joined = p->beating = false;
     loop_timer_stop(p->beat);
@@ -259,11 +308,12 @@ static void say_result(struct fleet *f)
 {
     if (f->n_took > 0)
         qsort(f->took_ns, f->n_took, sizeof(*f->took_ns), order);
-    printf("{\"heartbeats\": %zu, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f, \"busy\": "
-           "%u, \"late\": %llu, \"lost\": %llu, \"revoked\": %llu}\n",
-           f->n_took, took_ms(f, 0.5), took_ms(f, 0.99), took_ms(f, 1), f->busy,
-           (unsigned long long)f->late, (unsigned long long)f->lost,
-           (unsigned long long)f->revoked);
+    printf(
+        "{\"heartbeats\": %zu, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"max_ms\": %.3f, \"busy\": "
+        "%u, \"here\": %u, \"late\": %llu, \"lost\": %llu, \"revoked\": %llu, \"away_ms\": %llu}\n",
+        f->n_took, took_ms(f, 0.5), took_ms(f, 0.99), took_ms(f, 1), f->busy, f->joined,
+        (unsigned long long)f->late, (unsigned long long)f->lost, (unsigned long long)f->revoked,
+        (unsigned long long)f->away_ms);
     (void)fflush(stdout);
 }
 
@@ -278,7 +328,8 @@ static void look(void *arg)
             return;
         }
     }
-    if (f->measured_ms == 0 && f->joined == f->n && now - f->changed_ms > QUIET_MS) {
+    const bool quiet = now - f->changed_ms > QUIET_MS || f->manner != HONEST;
+    if (f->measured_ms == 0 && f->joined == f->n && quiet) {
         printf("{\"joined\": %u, \"busy\": %u}\n", f->joined, f->busy);
         (void)fflush(stdout);
         f->measured_ms = now;
@@ -320,8 +371,12 @@ int main(int argc, char **argv)
 {
     struct fleet f = {0};
     struct err err = {0};
-    if (argc != 5 || (f.n = (unsigned)strtoul(argv[2], NULL, 10)) == 0) {
-        fprintf(stderr, "usage: fleet @TOKEN-FILE WORKERS SECONDS KEYS-FOLDER\n");
+    while (argc == 6 && f.manner <= HOLD && strcmp(argv[5], manners[f.manner]) != 0)
+        f.manner++;
+    if (argc < 5 || argc > 6 || f.manner > HOLD ||
+        (f.n = (unsigned)strtoul(argv[2], NULL, 10)) == 0) {
+        fprintf(stderr, "usage: fleet @TOKEN-FILE WORKERS SECONDS KEYS-FOLDER "
+                        "[fail|no-retry|bad-count|hold]\n");
         return 2;
     }
     f.seconds = strtoull(argv[3], NULL, 10);

@@ -197,6 +197,32 @@ static void test_crawling(void **state)
     assert_int_equal(got(r, a)->id, id);
 }
 
+/* Who keeps a phase and makes no step of it has failed, when somebody idles who could have it. */
+static void test_holding(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    const struct worker *holds = here(r, 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    const uint64_t id = assign(r, a, TASK_TRAIN)->id;
+    struct task *t = task_memory(state_task(&r->co->state, id));
+    (void)here(r, 1);
+    (void)assign(r, b, TASK_TRAIN);
+    finish_train(r, b);
+    ask(r, b, 15000);
+    while (state_worker(&r->co->state, b->id)->parked == NULL)
+        loop_turn(r->loop, true);
+    for (int i = 0; i < 4; i++)
+        j->phase_ms.ms[j->phase_ms.n++] = 1000;
+    t->leased_ms = t->progress_ms = core_now(r->co) - 30000;
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_int_equal(holds->failures_row, 1);
+    assert_int_equal(got(r, b)->id, id);
+    drop_task(b);
+}
+
 /* A phase that we have not seen begin says nothing of how long phases take. */
 static void test_older(void **state)
 {
@@ -221,8 +247,9 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_quarantine), LIVE(test_small),           LIVE(test_verdicts), LIVE(test_lost),
-        LIVE(test_unparked),   LIVE(test_silent_together), LIVE(test_crawling), LIVE(test_older),
+        LIVE(test_quarantine), LIVE(test_small),    LIVE(test_verdicts),
+        LIVE(test_lost),       LIVE(test_unparked), LIVE(test_silent_together),
+        LIVE(test_crawling),   LIVE(test_holding),  LIVE(test_older),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,8 @@ static const char async_yaml[] =
     "outer: {rounds: 20, steps: 2, lr: 0.7, momentum: 0.3, async: true}\n"
     "sample: {count: 4}\n";
 
-enum poison { NONE, HUGE_NORM, REVERSED, NOISE, POISONS };
+enum poison { NONE, HUGE_NORM, REVERSED, NOISE, POISONS, TURNED = POISONS };
+#define TURNS_AT 8 /* the version from which all turn round once */
 
 static const struct version_rec *newest(const struct job *j)
 {
@@ -58,7 +59,7 @@ static struct blob_ref phase(struct rig *r, const struct job *j, uint64_t seed, 
     const float rms = (float)sqrt(distance(theta, best) / PARAMS);
     for (size_t i = 0; i < PARAMS; i++) {
         const float step = 0.2f * (best[i] - theta[i]) + 0.02f * rms * noise[i];
-        const float made[POISONS] = {step, 1e6f * noise[i], -9 * step, rms * noise[i]};
+        const float made[] = {step, 1e6f * noise[i], -9 * step, rms * noise[i], -4 * step};
         theta[i] += made[how];
     }
     fx_contribute(full, base, theta, CODEC_E3M0, 8, path);
@@ -82,10 +83,29 @@ static void serve(struct rig *r, const struct job *j, struct fake *w, enum poiso
     if (t == NULL || t->kind != SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN)
         return;
     const uint64_t base = j->spec.outer.async ? j->modules[0].version : t->train->round;
-    struct blob_ref blob = phase(r, j, t->id, how, base);
+    const bool turns = how != TURNED || base == TURNS_AT;
+    struct blob_ref blob = phase(r, j, t->id, turns ? how : NONE, base);
     begin_result(&x, t, &blob);
     x.c.base_version = base;
     (void)report(r, w, &x);
+}
+
+/* All turn round in one step, and it is long: nobody is to blame for it. */
+static void test_turned(void **state)
+{
+    struct rig *r = *state;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    struct job *j = state_job(&r->co->state, submit_spec(r, sync_yaml));
+    do_init(r, &r->workers[0]);
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (j->modules[0].version < TURNS_AT + 4) {
+        assert_true(clock_now_ms() < until);
+        for (int i = 0; i < 2; i++)
+            serve(r, j, &r->workers[i], TURNED);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(state_worker(&r->co->state, r->workers[i].id)->tasks_failed, 0);
 }
 
 /* The loss at the end, over that at the beginning. */
@@ -148,6 +168,7 @@ static void test_async(void **state)
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sync), cmocka_unit_test(test_async)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_turned, begin, end),
+                                       cmocka_unit_test(test_sync), cmocka_unit_test(test_async)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,98 @@
+"""What many workers, and many requests, do to a coordinator: figures of fault.py.  The crowd is tests/load's."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "..", "fault"), os.path.join(HERE, "..", "load")]
+from shim import Shim  # noqa: E402
+
+SLOW = ("--heartbeat", "5s", "--lease", "30s")
+
+
+def open_tasks(fig, swarm_of, common, build, workers):
+    """kill -9 of a coordinator that has given a task to each of so many workers."""
+    import load  # with SKERRY_BIN set
+    workers = load.fit(workers)
+    with swarm_of(*SLOW) as swarm:
+        load.give_work(swarm, common, workers)
+        with load.fleet(swarm, build, workers, 30) as (process, _):
+            held = swarm.get("/v1/status").json()["tasks"]["leased"]
+            swarm.kill("coordinatord")
+            begun = time.monotonic()
+            swarm.coordinator(*SLOW)
+            common.wait_until(lambda: swarm.get("/v1/status").status_code == 200, 60, "an answer")
+            served = time.monotonic() - begun
+            got = json.loads(process.stdout.readline())
+        left = swarm.get("/v1/status").json()["tasks"]["leased"]
+        lost = swarm.log("coordinatord").count("is lost")
+    fig.add("killed_with_open_tasks", served, "s", "<=1", f"{held} tasks leased; until it answers again")
+    fig.add("reconnected", got["away_ms"] / 1e3 if got["here"] == workers else None, "s", "<=15",
+            f"from the first cut until all are here; {got['here']} of {workers} in the end")
+    fig.add("leases_lost_in_reconnect", got["revoked"] + held - left, "leases", "<=0", f"of {held}; {lost} workers given up")
+
+
+class Asking(threading.Thread):
+    """Asks again and again for what is said, until it is told to stop."""
+
+    def __init__(self, ask):
+        super().__init__(daemon=True)
+        self.ask, self.asked, self.ends = ask, 0, threading.Event()
+        self.start()
+
+    def run(self):
+        while not self.ends.is_set():
+            self.ask()
+            self.asked += 1
+
+    def stop(self):
+        self.ends.set()
+        self.join()
+
+
+def at_share(turns, share):
+    """How long, in ms, the turn is that so large a share of all is not longer than."""
+    left = share * sum(turns)
+    for ms, n in enumerate(turns):
+        left -= n
+        if left <= 0:
+            return ms
+    return len(turns)
+
+
+def turns(fig, swarm_of, common, build):
+    """How long the loop is at one thing: 1,000 busy workers with points, uploads, and pages of all that there is."""
+    import load  # with SKERRY_BIN set
+    from attack import client, put
+    with tempfile.TemporaryDirectory() as folder, swarm_of("--heartbeat", "1s", "--lease", "30s", env=(shim := Shim(build, f"{folder}/shim")).env) as swarm:
+        load.give_work(swarm, common, 1000)
+        with load.fleet(swarm, build, 1000, 25) as (process, _):
+            before = shim.turns()
+            asking = [*(Asking(lambda s=client(swarm), n=n: put(swarm, s, n)) for n in (4 << 20, 1 << 16)),
+                      *(Asking(lambda p=p: swarm.get(p)) for p in ("/v1/status", "/v1/tasks?limit=1000", "/v1/workers?limit=1000", "/metrics"))]
+            process.stdout.readline()
+            for a in asking:
+                a.stop()
+            seen = [b - a for a, b in zip(before, shim.turns())]
+    puts, asked = sum(a.asked for a in asking[:2]), sum(a.asked for a in asking[2:])
+    longest = max(ms for ms, n in enumerate(seen) if n)
+    fig.add("turn_p99", at_share(seen, 0.99), "ms", "<=20", f"of {sum(seen)} turns of the loop in 25 s: 1,000 busy workers, {puts} uploads, {asked} pages")
+    fig.add("turn_longest", longest, "ms", "<=100", f"{sum(seen[101:])} above 100 ms")
+
+
+def joining(fig, build):
+    """A machine that comes in the middle, on a link of 100 Mbit/s."""
+    done = subprocess.run([sys.executable, os.path.join(HERE, "..", "fault", "joining.py"), "--build", build], capture_output=True, text=True,
+                          timeout=400, check=False)
+    if done.returncode != 0:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["joining.py said nothing"])[-1])
+    got = json.loads(done.stdout.splitlines()[-1])
+    least = 8 * got["bytes"] / 100e6
+    fig.add("joining", got["first_step_s"] - least, "s", "<=1", f"its first step {got['first_step_s']:.2f} s after its start, less the {least:.2f} s that "
+            f"{got['bytes'] / 1e6:.0f} MB take at 100 Mbit/s; {got['fetched_s']:.2f} s of it were the transfer")
+    fig.add("joining_beside", 100 * (got["beside_s"] / got["before_s"] - 1), "%", "<=5", f"phases of the two others {got['beside_s']:.2f} s beside it, "
+            f"{got['before_s']:.2f} s before; three workers share this machine's cores")

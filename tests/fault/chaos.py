@@ -1,0 +1,279 @@
+"""A swarm through an hour of what happens to machines: prints what was done to whom, and what did not hold.
+
+    chaos.py --build build [--minutes 60] [--seed 1] [--show]
+
+Real daemons, each in a network namespace, on links of 20 to 100 Mbit/s with a proxy between them; see docs/chaos.md.  The seed says what
+happens when: --show prints that and does nothing.  The status is 0 when all holds that oracle.py asks for."""
+import argparse
+import heapq
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "..", "integration"), HERE]
+from net import Net, apart  # noqa: E402
+from oracle import Oracle  # noqa: E402
+from shim import Shim  # noqa: E402
+from way import Proxy  # noqa: E402
+
+WORKERS = ("w0", "w1", "w2", "w3")
+RATES = {"w0": "100mbit", "w1": "100mbit", "w2": "50mbit", "w3": "20mbit"}
+DISK_BYTES = {"c": 128 << 20, "w3": 512 << 20}  # of their own, so that they can be full; w3's is where its cache may grow to a quarter
+# kind: (weight, seconds at least, at most); what lasts is undone after so long.
+OF_WORKERS = {"kill": (4, 0.1, 3), "leave": (2, 0.1, 2), "stop": (3, 0.5, 6), "unplug": (2, 0.5, 6), "deaf": (1, 0.5, 5), "mute": (1, 0.5, 5),
+              "cut": (2, 0, 0), "slow": (2, 2, 8), "full": (1, 1, 4)}
+OF_COORDINATOR = {"kill": (3, 0.1, 3), "stop": (2, 0.5, 6), "flush": (3, 1, 5), "clock": (2, 1, 6), "full": (2, 1, 4)}
+CALM_S = (1, 6)  # between two of the same machine
+AFTER_S = 90  # the job has so long once nothing happens any more
+STEPS, BATCH, THROTTLE, ROUND_S = 80, 8, 9, 4.0  # a phase is about 2 s where nothing happens, a round twice that in chaos
+TINY = dict(dim=64, depth=2, batch=BATCH, images=2000, steps=STEPS, replicas=len(WORKERS), eval_every=1, holdout=0.2)
+
+
+def schedule(seed, seconds):
+    """[(when, how long, kind, whom)], the same for the same seed: one thing at a time for each machine, and several machines at once."""
+    rng, happens = random.Random(seed), []
+    for whom in ("c", *WORKERS):
+        kinds = {k: v for k, v in (OF_COORDINATOR if whom == "c" else OF_WORKERS).items() if k != "full" or whom in DISK_BYTES}
+        at = rng.uniform(0, CALM_S[1])
+        while True:
+            kind = rng.choices(list(kinds), [w for w, _, _ in kinds.values()])[0]
+            lasts = rng.uniform(*kinds[kind][1:])
+            if at + lasts > seconds:
+                break
+            happens.append((at, lasts, kind, whom))
+            at += lasts + rng.uniform(*CALM_S)
+    return sorted(happens)
+
+
+class Disk:
+    """A small one at `path`, that can be filled."""
+
+    def __init__(self, path, size):
+        self.ballast = os.path.join(path, "ballast")
+        os.makedirs(path)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", path], check=True)
+
+    def fill(self):
+        with open(self.ballast, "wb", buffering=0) as f:
+            try:
+                while True:
+                    f.write(bytes(1 << 20))
+            except OSError:
+                pass
+
+    def empty(self):
+        os.remove(self.ballast)
+
+
+class Chaos:
+    """A swarm, and what can be done to it: `begin_KIND` and `end_KIND` for each kind."""
+
+    FLAGS = ("--heartbeat", "200ms", "--lease", "2s")
+
+    def __init__(self, swarm, build, seed):
+        self.swarm, self.rng, self.spare = swarm, random.Random(seed), set(WORKERS)
+        self.net = Net(["c", "way", *WORKERS], RATES)
+        address = self.net.address
+        self.proxy = Proxy(lambda: self.net.inside("way"), address["way"], address["c"], [address[w] for w in WORKERS], seed)
+        self.disks = {"c": Disk(swarm.data, DISK_BYTES["c"])}
+        self.disks |= {w: Disk(self.work_dir(w), DISK_BYTES[w]) for w in WORKERS if w in DISK_BYTES}
+        self.shim = Shim(build, os.path.join(swarm.folder, "shim"))
+
+    def work_dir(self, name):
+        return os.path.join(self.swarm.folder, f"work-{name}")
+
+    def way(self, name):
+        return self.proxy.ways[self.net.address[name]]
+
+    def start(self, name, throttle=THROTTLE):
+        if name == "c":
+            self.swarm.coordinator("--listen", "0.0.0.0", "--host", self.net.address["way"], *self.FLAGS, env=self.shim.env)
+            return
+        with self.net.inside(name):
+            self.swarm.worker(name, "--throttle", str(throttle), "--cache-limit", "300MB")
+
+    def open(self):
+        self.start("c")
+        self.proxy.listen(self.swarm.ports["rpc_port"], self.swarm.ports["http_port"])
+
+    def close(self):
+        self.swarm.stop()
+        self.proxy.close()
+        for disk in self.disks.values():
+            subprocess.run(["umount", "-l", os.path.dirname(disk.ballast)], check=False)
+        self.net.close()
+
+    def daemon(self, name):
+        return "coordinatord" if name == "c" else name
+
+    def begin_kill(self, name):
+        self.swarm.kill(self.daemon(name))
+
+    def end_kill(self, name):
+        self.start(name)
+
+    def begin_leave(self, name):
+        status = self.swarm.kill(name, signal.SIGTERM)  # one that has just begun ends by it
+        assert status in (0, -signal.SIGTERM), f"{name} was asked to leave and ended with {status}:\n{self.swarm.tail(name)}"
+
+    end_leave = end_kill
+
+    def begin_stop(self, name):
+        self.swarm.kill(self.daemon(name), signal.SIGSTOP)
+
+    def end_stop(self, name):
+        self.swarm.kill(self.daemon(name), signal.SIGCONT)
+
+    def begin_unplug(self, name):
+        self.net.plug(name, False)
+
+    def end_unplug(self, name):
+        self.net.plug(name, True)
+
+    def begin_deaf(self, name):
+        self.way(name).shut = {"down"}
+
+    def end_deaf(self, name):
+        self.way(name).shut = set()
+
+    def begin_mute(self, name):
+        self.way(name).shut = {"up"}
+
+    end_mute = end_deaf
+
+    def begin_cut(self, name):
+        self.proxy.cut(self.net.address[name])
+
+    def end_cut(self, name):
+        pass
+
+    def begin_slow(self, name):
+        self.way(name).delay, self.way(name).loss = self.rng.uniform(0.02, 0.2), self.rng.uniform(0, 0.1)
+
+    def end_slow(self, name):
+        self.way(name).delay = self.way(name).loss = 0
+
+    def begin_full(self, name):
+        self.disks[name].fill()
+
+    def end_full(self, name):
+        self.disks[name].empty()
+
+    def begin_flush(self, _):
+        self.shim.tell(flush_ms=self.rng.randrange(100, 3000))
+
+    def end_flush(self, _):
+        self.shim.tell(flush_ms=0)
+
+    def begin_clock(self, _):
+        self.shim.tell(clock_s=self.rng.randrange(-100000, 100000))
+
+    def end_clock(self, _):
+        self.shim.tell(clock_s=0)
+
+
+def go(chaos, oracle, happens, over):
+    """Does what happens, until all has or over() says so, and undoes what lasts."""
+    begun, todo, done = time.monotonic(), [], 0
+    for n, (at, lasts, kind, whom) in enumerate(happens):
+        heapq.heappush(todo, (at, n, "begin", kind, whom, lasts))
+    while todo:
+        at, n, part, kind, whom, lasts = heapq.heappop(todo)
+        while time.monotonic() - begun < at and not over():
+            oracle.look()
+        if part == "begin" and over():
+            continue
+        if part == "begin":
+            heapq.heappush(todo, (at + lasts, n, "end", kind, whom, lasts))
+            done += 1
+        print(f"{time.monotonic() - begun:8.2f} s  {part:5} {kind:7} {whom}", flush=True)
+        if whom == "c" and kind in ("kill", "stop"):
+            oracle.rest(part == "begin")
+        elif kind in ("kill", "leave"):
+            oracle.away(whom, part == "begin")
+        getattr(chaos, f"{part}_{kind}")(whom)
+    return done
+
+
+def finish(swarm, oracle, job, seconds):
+    """The job's record once it is done."""
+    deadline = time.monotonic() + seconds
+    while True:
+        oracle.look()
+        record = swarm.job(job)
+        if record["state"] == "done":
+            return record
+        assert record["state"] in ("running", "finishing"), f"the job is {record['state']}: {record['reason']}"
+        assert time.monotonic() < deadline, (f"the job is not done {seconds} s after the last event: round {record['round']} of "
+                                             f"{record['rounds']}, waiting for {record['waiting_for']}")
+
+
+def calm(chaos, path, rounds):
+    """The same job where nothing happens, on workers that are not held back: its held-out loss."""
+    for w in WORKERS:
+        chaos.start(w, 1)
+    job = chaos.swarm.submit(path)
+    record = chaos.swarm.wait_job(job, "done", 60 + 3 * rounds)
+    for w in WORKERS:
+        chaos.begin_leave(w)
+    return record
+
+
+def run(args, chaos, path, rounds):
+    swarm, seconds = chaos.swarm, 60 * args.minutes
+    chaos.open()
+    quiet = calm(chaos, path, rounds)
+    oracle = Oracle(swarm, WORKERS)
+    for w in WORKERS:
+        chaos.start(w)
+    job = swarm.submit(path)
+    oracle.follow(job)
+    swarm.wait_round(job, 1, 60)
+    done = go(chaos, oracle, schedule(args.seed, seconds), lambda: oracle.round >= rounds)
+    record = finish(swarm, oracle, job, AFTER_S)
+    print(f"{done} events; {oracle.looks} looks, {oracle.unanswered} of them not answered")
+    assert done >= len(schedule(args.seed, seconds)) / 3, "the job was done before much had happened: it wants more rounds"
+    oracle.judge(record, quiet, STEPS * BATCH * len(WORKERS) * rounds)
+    for line in oracle.told:
+        print(line)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--build", default="build")
+    p.add_argument("--minutes", type=float, default=60)
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--show", action="store_true")
+    args = p.parse_args()
+    if args.show:
+        for at, lasts, kind, whom in schedule(args.seed, 60 * args.minutes):
+            print(f"{at:8.2f} s  {kind:7} {whom:3} {lasts:5.2f} s")
+        return
+    apart()
+    os.environ["SKERRY_BIN"] = os.path.abspath(f"{args.build}/bin")
+    import common
+    from swarm import Swarm
+    rounds = max(4, round(60 * args.minutes / ROUND_S))
+    with tempfile.TemporaryDirectory(prefix="skerry-chaos-") as folder:
+        swarm = Swarm(folder)
+        chaos = Chaos(swarm, args.build, args.seed)
+        try:
+            with chaos.net.inside("c"):
+                run(args, chaos, common.write_job(folder, **TINY, rounds=rounds), rounds)
+        except BaseException:
+            for name in swarm.processes:
+                print(f"---- {name}.log ----\n{swarm.tail(name)}")
+            print(f"seed {args.seed}, {args.minutes:g} minutes: what did not hold is below")
+            raise
+        finally:
+            chaos.close()
+    print("all holds")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Machines on a bridge, each in a network namespace: what a test starts `inside` one has that one's cable, and no other way out."""
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+import uuid
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNET = 0x40000000
+APART = "SKERRY_APART"
+
+
+def apart():
+    """Goes on in namespaces of this program's own (user, mounts, network, processes): nothing that it makes is seen elsewhere, and all
+    that it started ends with it.  Where the kernel says no it ends with a sentence, and status 1: nothing was tested."""
+    if os.environ.get(APART):
+        subprocess.run("mount -t tmpfs none /run && ip link set lo up", shell=True, check=True)
+        return
+    space = ["unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    tried = subprocess.run([*space, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        sys.exit(f"{os.path.basename(sys.argv[0])}: no namespaces can be made here ({tried.stderr.strip()}): "
+                 "run it as root, or where user namespaces are allowed")
+    os.environ[APART] = "1"
+    os.execvp(space[0], [*space, sys.executable, *sys.argv])
+
+
+class Net:
+    """A bridge in a namespace, `hub`, with a cable to a namespace for each name; `rates` says what a cable carries, for those that are shaped."""
+
+    def __init__(self, names, rates=None):
+        self.made = []
+        self.tag = "sk" + uuid.uuid4().hex[:6]
+        self.address = {n: f"10.213.77.{i + 1}" for i, n in enumerate(names)}
+        try:
+            self.hub = self._space("hub")
+            self._in(self.hub, "ip link add name hub0 type bridge")
+            self._in(self.hub, "ip link set dev hub0 up")
+            for n in names:
+                self._join(n, (rates or {}).get(n))
+        except BaseException:
+            self.close()
+            raise
+
+    def _run(self, line):
+        done = subprocess.run(line.split(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20, check=False)
+        if done.returncode != 0:
+            raise OSError(f"`{line}`: {done.stdout.strip()}")
+
+    def _in(self, space, line):
+        self._run(f"ip netns exec {space} {line}")
+
+    def _space(self, name):
+        space = f"{self.tag}-{name}"
+        self._run(f"ip netns add {space}")
+        self.made.append(space)
+        self._in(space, "ip link set lo up")
+        return space
+
+    def _join(self, name, rate):
+        space = self._space(name)
+        self._in(self.hub, f"ip link add name to-{name} type veth peer name out netns {space}")
+        self._in(self.hub, f"ip link set dev to-{name} master hub0 up")
+        self._in(space, f"ip addr add {self.address[name]}/24 dev out")
+        self._in(space, "ip link set dev out up")
+        if rate:  # both ways: what leaves each end of the cable
+            for where, end in ((space, "out"), (self.hub, f"to-{name}")):
+                self._in(where, f"tc qdisc add dev {end} root tbf rate {rate} burst 128kb latency 100ms")
+
+    def plug(self, name, there):
+        """The cable of a machine is there, or not."""
+        self._in(self.hub, f"ip link set dev to-{name} {'up' if there else 'down'}")
+
+    @contextlib.contextmanager
+    def inside(self, name):
+        """What this thread opens and starts meanwhile is in the namespace."""
+        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        space = os.open(f"/run/netns/{self.tag}-{name}", os.O_RDONLY)
+        try:
+            self._enter(space)
+            yield
+        finally:
+            self._enter(before)
+            os.close(before)
+            os.close(space)
+
+    @staticmethod
+    def _enter(fd):
+        if LIBC.setns(fd, CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+
+    def close(self):
+        for space in self.made:  # what is in them goes along
+            subprocess.run(["ip", "netns", "del", space], check=False)

@@ -1,0 +1,132 @@
+"""What must hold of a swarm, whatever happens to it.
+
+    shown       rounds, versions and samples that were shown never fall, and a version that was shown has the same bits for ever
+    results     one that a worker was told is taken is on record as done, once
+    daemons     end when they are told to, and by nothing else
+    ledger      at the end each sample is used once: `skerry audit` finds the balance, and every version as recorded
+    memory      of the coordinator and of each worker is at the end what it was in the first half
+    learning    the held-out loss is that of a calm run, which has used as many samples"""
+import os
+import re
+import time
+
+import requests
+
+LOOK_S = 0.1
+GREW = 1.1  # times its largest size of the first half,
+GREW_BYTES = 4 << 20  # and so much more
+LOSS_OFF, LOSS_OFF_SHORT, SHORT = 0.01, 0.1, 200  # of a run of at least so many rounds; of shorter ones, whose loss still falls fast
+PAGE = os.sysconf("SC_PAGESIZE")
+BALANCE = re.compile(r"(\d+) done, (\d+) leased, (\d+) pending; folded in \d+ rounds: (\d+), reported and not folded yet: (\d+)")
+
+
+def acknowledged(log):
+    """Tasks of which a worker was told that its results are taken."""
+    refused, taken = set(), []
+    for line in log.splitlines():
+        if found := re.search(r"task=(\d+) (?:failed:|was refused|was not taken|was taken back)", line):
+            refused.add(found.group(1))
+        elif found := re.search(r"times of task=(\d+):.* told .* saved", line):
+            if found.group(1) not in refused:
+                taken.append(int(found.group(1)))
+            refused.discard(found.group(1))
+    return taken
+
+
+def undone(task):
+    """Is what was acknowledged not on record?  What was refused when it was folded is done again, and is counted as a failure."""
+    return task["state"] != "done" and "refused" not in task["reason"]
+
+
+class Oracle:
+    """Looks at the swarm beside what happens to it."""
+
+    def __init__(self, swarm, workers):
+        self.swarm, self.workers = swarm, workers
+        self.gone, self.resting = set(), False  # by our own hand
+        self.round = self.looks = self.unanswered = 0
+        self.samples, self.versions, self.sizes, self.told = {}, {}, [], []
+        self.looked_at = 0.0
+
+    def follow(self, job):
+        self.job = job
+
+    def away(self, worker, is_away):
+        (self.gone.add if is_away else self.gone.discard)(worker)
+
+    def rest(self, is_resting):
+        """Nobody answers for the coordinator."""
+        self.resting = is_resting
+
+    def look(self):
+        time.sleep(max(0, self.looked_at + LOOK_S - time.monotonic()))
+        self.looked_at = time.monotonic()
+        self._look_at_daemons()
+        if self.resting:
+            return
+        self.looks += 1
+        try:
+            record = self.swarm.session.get(f"{self.swarm.url}/v1/jobs/{self.job}", timeout=1).json()
+        except (requests.RequestException, ValueError):
+            self.unanswered += 1
+            return
+        if "round" in record:
+            self._look_at_job(record)
+
+    def _look_at_daemons(self):
+        for name, process in self.swarm.processes.items():
+            if process.poll() is None:
+                pages = open(f"/proc/{process.pid}/statm", encoding="utf-8").read().split()[1]
+                self.sizes.append((self.looked_at, name, int(pages) * PAGE))
+            else:
+                ours = self.resting if name == "coordinatord" else name in self.gone
+                assert ours, f"{name} ended by itself with {process.returncode}:\n{self.swarm.tail(name)}"
+
+    def _look_at_job(self, record):
+        assert record["round"] >= self.round, f"round {self.round} was shown, and then {record['round']}"
+        self.round = record["round"]
+        for e in record["epochs"]:
+            key = (e["partition"], e["epoch"])
+            assert e["done"] >= self.samples.get(key, 0), f"{self.samples[key]} samples of epoch {key} were shown as done, and then {e['done']}"
+            self.samples[key] = e["done"]
+        for m in record["modules"]:
+            key = (m["id"], m["version"])
+            assert self.versions.setdefault(key, m["sha256"]) == m["sha256"], f"version {key} has other bits than were shown"
+
+    # ---- at the end ----
+
+    def judge(self, record, calm, samples):
+        self._look_at_job(record)
+        self._judge_ledger(record, samples)
+        self._judge_results(record)
+        self._judge_memory()
+        off = record["eval_loss"] / calm["eval_loss"] - 1
+        self.told.append(f"held-out loss {record['eval_loss']:.4f}, calm {calm['eval_loss']:.4f}: {100 * off:+.2f} %")
+        assert off <= (LOSS_OFF_SHORT if record["rounds"] < SHORT else LOSS_OFF), self.told[-1]
+
+    def _judge_ledger(self, record, samples):
+        for e in record["epochs"]:
+            assert e["done"] + e["leased"] + e["pending"] == e["total"], e
+        done = self.swarm.skerry("audit", self.job, "--data-dir", self.swarm.data)
+        assert done.returncode == 0, done.stdout + done.stderr
+        settled, leased, _, folded, left = map(int, BALANCE.search(done.stdout).groups())
+        assert (settled, leased, folded, left) == (samples, 0, samples, 0), f"{samples} samples were to be used: {done.stdout}"
+        self.told += done.stdout.strip().splitlines()
+
+    def _judge_results(self, record):
+        taken = [t for w in self.workers for t in acknowledged(self.swarm.log(w))]
+        on_record, page = {}, {"next": 0}
+        while page["next"] is not None:
+            page = self.swarm.get(f"/v1/tasks?job={self.job}&limit=1000" + (f"&before={page['next']}" if page["next"] else "")).json()
+            on_record |= {t["id"]: t for t in page["items"]}
+        lost = [t for t in taken if t in on_record and undone(on_record[t])]
+        assert not lost, f"results of tasks {lost} were acknowledged and are lost"
+        assert len(taken) == len(set(taken)), f"results were taken twice: {sorted(t for t in set(taken) if taken.count(t) > 1)}"
+        self.told.append(f"{len(taken)} results acknowledged, none lost, none taken twice; round {record['round']}")
+
+    def _judge_memory(self):
+        middle = (self.sizes[0][0] + self.sizes[-1][0]) / 2
+        for name in ("coordinatord", *self.workers):
+            early, late = (max(s for at, n, s in self.sizes if n == name and (at < middle) == first) for first in (True, False))
+            self.told.append(f"{name}: {early >> 20} MiB at most in the first half, {late >> 20} in the second")
+            assert late <= GREW * early + GREW_BYTES, f"memory grew: {self.told[-1]}"

@@ -1,0 +1,25 @@
+"""What shim.c is told, and what it has seen."""
+import os
+import struct
+
+TURNS = 4096
+
+
+class Shim:
+    """Daemons that are started with `env` have the disk and the clock that tell() says."""
+
+    def __init__(self, build, path):
+        self.path, self.flush_ms, self.clock_s = path, 0, 0
+        self.env = {"SKERRY_SHIM": path, "LD_PRELOAD": os.path.abspath(f"{build}/release/tests/fault/shim.so")}
+        with open(path, "wb") as f:
+            f.truncate(16 + 8 * TURNS)
+
+    def tell(self, **what):
+        self.__dict__.update(what)
+        with open(self.path, "r+b") as f:
+            f.write(struct.pack("qq", self.flush_ms, self.clock_s))
+
+    def turns(self):
+        """How many turns of the loop took 0, 1, 2 ... milliseconds."""
+        with open(self.path, "rb") as f:
+            return struct.unpack(f"{TURNS}q", f.read()[16:])
