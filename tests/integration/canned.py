@@ -228,7 +228,7 @@ class Server:
 
     def status(self):
         keys = ("id", "name", "state", "reason", "stalled", "recipe", "created_at", "elapsed_ms", "round", "rounds", "step", "total_steps", "loss",
-                "eval_loss", "images_per_s", "eta_ms", "paths", "replicas", "parameters", "text")
+                "eval_loss", "images_per_s", "eta_ms", "paths", "replicas", "parameters", "text", "dollars")
         both = {"up": 123456, "down": 654321}
         planes = {"control": both, "data": both}
         return {"version": "0.3", "uptime_ms": 999000, "at": AT, "cluster": "ab" * 16, "waiting_for": [], "workers": self.made.workers,
