@@ -134,6 +134,8 @@ def test_every_documented_operation_answers_as_documented(api):
                                                          "seed": 3, "sampler": "heun", "columns": 2, "ema": False})
     api.call("cancelJob", 409, params={"id": job})
     second = submit_again(api)
+    api.call("adjustJob", 409, params={"id": job}, json={"share": 2})
+    assert api.call("adjustJob", params={"id": second}, json={"share": 2}).json() == {"priority": 0, "share": 2, "budget": None}
     api.call("cancelJob", params={"id": second})
     states = {j: [p["state"] for p in api.call("getJob", params={"id": j}).json()["path_list"]] for j in (job, second)}
     assert states == {job: ["done"], second: ["stopped"]}, "the rounds of a path that were not trained are not done"
