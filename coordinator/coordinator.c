@@ -11,6 +11,7 @@
 #include "coordinator/job/gc.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
+#include "coordinator/job/rounds.h"
 #include "coordinator/job/scrub.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/job/tokens.h"
@@ -208,6 +209,7 @@ static void resume(struct coordinator *co)
             ledger_set_leased(j->ledgers[job_ledger(j, j->comp.paths[t->path].partition)], t->id,
                               true);
     }
+    rounds_resume(co);
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         struct job *j = co->state.jobs[i];
         j->started_ms = now;

@@ -13,6 +13,13 @@ enum codec { CODEC_F32, CODEC_BF16, CODEC_INT8, CODEC_E3M0 };
 
 extern const char *const codec_names[CODEC_COUNT + 1]; /* by number, NULL behind the last */
 
+/* Of a snapshot of a phase, where contributions have codec c: half a byte a parameter is enough for
+ * a mean of many with error feedback, and too coarse to go on from. */
+static inline enum codec codec_of_part(enum codec c)
+{
+    return c == CODEC_E3M0 ? CODEC_INT8 : c;
+}
+
 const char *codec_name(enum codec c);               /* "int8"; "?" out of range */
 int codec_parse(const char *name, enum codec *ret); /* -EINVAL */
 

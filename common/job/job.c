@@ -397,6 +397,9 @@ static int check_scope(const struct yaml_doc *doc, const struct job_spec *s, str
     if (rc == 0 && s->outer.async && conf_find(doc, "outer.quorum"))
         rc = conf_error(doc, "outer.quorum", err,
                         "is for rounds, which outer.async has not; leave it out");
+    if (rc == 0 && s->outer.async && conf_find(doc, "outer.late"))
+        rc = conf_error(doc, "outer.late", err,
+                        "is for rounds, which outer.async has not; leave it out");
     if (rc == 0 && s->outer.async && s->outer.seconds == 0 && conf_find(doc, "outer.grace"))
         rc = conf_error(doc, "outer.grace", err,
                         "is with outer.async for phases of outer.seconds; leave it out");

@@ -24,6 +24,7 @@ enum job_data_kind { JOB_KIND_AUTO, JOB_KIND_IMAGES, JOB_KIND_TEXTS, JOB_KIND_NO
 enum job_schedule { JOB_SCHEDULE_CONSTANT, JOB_SCHEDULE_COSINE, JOB_SCHEDULE_DECAY };
 enum job_precision { JOB_PRECISION_AUTO, JOB_PRECISION_BF16, JOB_PRECISION_F32 };
 enum job_t { JOB_T_LOGIT_NORMAL, JOB_T_UNIFORM };
+enum job_late { JOB_LATE_DISCOUNT, JOB_LATE_DROP };
 enum job_sampler { JOB_SAMPLER_EULER, JOB_SAMPLER_HEUN };
 enum job_moments { JOB_MOMENTS_RESTART, JOB_MOMENTS_TRAVEL };
 enum job_features {
@@ -217,6 +218,7 @@ struct job_outer {
     double ema;         /* decay of the outer weights' average, per round */
     double quorum;      /* fraction of the expected contributions */
     double grace;       /* seconds after the quorum; 0: wait for all that make progress */
+    int late;           /* enum job_late: what comes when its round is closed */
     double snapshot;    /* least seconds between two snapshots of a phase; 0: none */
     int fragments;      /* parts of a module, synchronised one after the other */
     int delay;          /* inner steps between a fragment's contribution and its merge */

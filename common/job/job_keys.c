@@ -17,6 +17,7 @@ static const char *const crop_names[] = {"center", "random", NULL};
 static const char *const schedule_names[] = {"constant", "cosine", "decay", NULL};
 static const char *const precision_names[] = {"auto", "bf16", "f32", NULL};
 static const char *const t_names[] = {"logit_normal", "uniform", NULL};
+static const char *const late_names[] = {"discount", "drop", NULL};
 static const char *const sampler_names[] = {"euler", "heun", NULL};
 static const char *const moments_names[] = {"restart", "travel", NULL};
 static const char *const features_names[] = {"auto",   "pixels",  "ngrams", "model",
@@ -338,6 +339,11 @@ static const struct conf_key outer_keys[] = {
          .doc = "seconds to wait for the rest after the quorum; 0: for all that make progress. "
                 "async: seconds that an ended phase waits for others that are about to end, where "
                 "seconds bounds phases; 0: an eighth of them"),
+    CONF(struct job_outer, late, ENUM, .names = late_names, .def = "discount",
+         .doc =
+             "what becomes of a phase whose round was closed without it: discount lets it go on, "
+             "and the next version takes it, a phase that is s versions late with 1/sqrt(1 + s) "
+             "of its weight; drop cancels it, and its samples are trained again"),
     CONF(struct job_outer, snapshot, DOUBLE, .def = "60", .min = 0, .max = 86400,
          .doc = "least seconds between two snapshots of a phase, from which another worker goes on "
                 "when its worker is lost; longer where they would take more than a fiftieth of the "

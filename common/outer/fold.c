@@ -209,17 +209,29 @@ struct flat { /* a file of one float per parameter */
     uint64_t payload;
 };
 
-/* What is read: the state at v, and the version that the inputs start from. */
-enum { FULL, EMA, TARGET, MOM, BUF, FROM, INS };
+/* What is read: the state at v. */
+enum { FULL, EMA, TARGET, MOM, BUF, INS };
 /* What is written, in the order in which it takes its name: the state first and full last, so
  * that a version whose full file is there is complete. */
 enum { MOM_OUT, BUF_OUT, TARGET_OUT, EMA_OUT, DELTA_OUT, FULL_OUT, OUTS };
+
+/* An older version that the values of a group are subtracted from. */
+struct start {
+    struct flat file;
+    float *buf;
+};
 
 struct fold {
     const struct fold_step *step;
     struct layout layout;
     struct fold_math math;
     struct flat in[INS];
+    /* The inputs group by group: order[0 .. n_inputs) are their numbers in the step. */
+    size_t order[FOLD_INPUTS_MAX];
+    struct fold_group groups[FOLD_STARTS_MAX];
+    struct start starts[FOLD_STARTS_MAX]; /* of the group of the same number; fd -1: it has none */
+    size_t n_groups;
+    enum codec widest;
     struct wire inputs[FOLD_INPUTS_MAX];
     double weight[FOLD_INPUTS_MAX], plain[FOLD_INPUTS_MAX]; /* plain: not shrunk, for buffers */
     size_t chunk;                                           /* elements */
@@ -228,7 +240,7 @@ struct fold {
     uint16_t *in_scales[FOLD_INPUTS_MAX];
     uint8_t *in_block, *delta_payload;
     uint16_t *delta_scales;
-    float *buf[INS]; /* FULL and FROM; NULL where there is none.  The others': a slot of a sink */
+    float *full; /* the other inputs are read into slots of the sinks */
     /* outputs */
     const char *out_path[OUTS]; /* NULL: not made */
     struct file_out out[OUTS];
@@ -242,12 +254,6 @@ struct fold {
 static bool is_delayed(const struct fold_step *s)
 {
     return s->delay > 1;
-}
-
-/* Values are subtracted from the version they began with, which may not be base. */
-static bool reads_from(const struct fold_step *s)
-{
-    return s->from_full && s->up == CODEC_F32;
 }
 
 static int flat_open(struct flat *f, const char *path, const struct layout *like, struct err *err)
@@ -265,6 +271,12 @@ static int flat_open(struct flat *f, const char *path, const struct layout *like
     return rc;
 }
 
+static void flat_close(struct flat *f)
+{
+    if (f->fd >= 0)
+        (void)close(f->fd); /* read only: nothing to lose */
+}
+
 static int open_state(struct fold *f, struct err *err)
 {
     const struct fold_step *s = f->step;
@@ -276,7 +288,6 @@ static int open_state(struct fold *f, struct err *err)
         [TARGET] = s->target ? s->target : s->full,
         [MOM] = s->mom,
         [BUF] = is_delayed(s) ? s->buf : NULL,
-        [FROM] = reads_from(s) ? s->from_full : NULL,
     };
     int rc = layout_open(s->full, &f->layout, err);
     for (int i = 0; rc == 0 && i < INS; i++)
@@ -285,40 +296,95 @@ static int open_state(struct fold *f, struct err *err)
     return rc;
 }
 
+/* ---- inputs ---- */
+
+static bool is_alike(const struct fold_origin *a, const struct fold_origin *b)
+{
+    return a->codec == b->codec && (a->codec != CODEC_F32 || a->from == b->from);
+}
+
+/* Puts the inputs into order: those that are alike stand together, in the order given. */
+static int group_inputs(struct fold *f, struct err *err)
+{
+    const struct fold_step *s = f->step;
+    bool taken[FOLD_INPUTS_MAX] = {false};
+    size_t at = 0;
+    for (size_t i = 0; i < s->n_inputs; i++) {
+        if (taken[i])
+            continue;
+        if (f->n_groups == FOLD_STARTS_MAX)
+            return err_set(err, -EINVAL, "contributions start from more than %d versions",
+                           FOLD_STARTS_MAX);
+        struct fold_group *g = &f->groups[f->n_groups++];
+        *g = (struct fold_group){.codec = s->inputs[i].origin.codec,
+                                 .in = {.payload = (const void *const *)f->in_payload + at,
+                                        .scales = (const uint16_t *const *)f->in_scales + at,
+                                        .weight = f->weight + at}};
+        for (size_t k = i; k < s->n_inputs; k++)
+            if (!taken[k] && is_alike(&s->inputs[i].origin, &s->inputs[k].origin)) {
+                taken[k] = true;
+                f->order[at++] = k;
+                g->in.k++;
+            }
+        if (codec_payload_bytes(g->codec, FOLD_STRIP) > codec_payload_bytes(f->widest, FOLD_STRIP))
+            f->widest = g->codec;
+    }
+    return 0;
+}
+
+static int open_input(struct fold *f, size_t at, struct err *err)
+{
+    const struct fold_step *s = f->step;
+    const struct fold_input *in = &s->inputs[f->order[at]];
+    const struct wire_info want = {.kind = WIRE_CONTRIBUTION,
+                                   .codec = in->origin.codec,
+                                   .module_id = s->module_id,
+                                   .base = in->origin.from};
+    if (!isfinite(in->weight) || in->weight <= 0)
+        return err_set(err, -EINVAL, "%s has weight %g, expected a positive number", in->path,
+                       in->weight);
+    f->weight[at] = in->weight * (in->shrink > 0 ? in->shrink : 1);
+    f->plain[at] = in->weight;
+    f->math.nesterov.total += in->weight;
+    return wire_open(in->path, &want, &f->layout, &f->inputs[at], err);
+}
+
+/* Values of the groups that begin with an older version are subtracted from that. */
+static int open_starts(struct fold *f, struct err *err)
+{
+    int rc = 0;
+    for (size_t g = 0, at = 0; g < f->n_groups && rc == 0; at += f->groups[g++].in.k) {
+        const struct fold_origin *o = &f->step->inputs[f->order[at]].origin;
+        if (o->codec == CODEC_F32 && o->from != f->step->base)
+            rc = flat_open(&f->starts[g].file, o->from_full, &f->layout, err);
+    }
+    return rc;
+}
+
 static int open_inputs(struct fold *f, struct err *err)
 {
     const struct fold_step *s = f->step;
-    struct wire_info want = {.kind = WIRE_CONTRIBUTION,
-                             .codec = s->up,
-                             .module_id = s->module_id,
-                             .base = s->from_full ? s->from : s->base};
     if (!s->n_inputs || s->n_inputs > FOLD_INPUTS_MAX)
         return err_set(err, -EINVAL, "%zu contributions, expected 1 to %d", s->n_inputs,
                        FOLD_INPUTS_MAX);
-    for (size_t i = 0; i < s->n_inputs; i++) {
-        if (!isfinite(s->inputs[i].weight) || s->inputs[i].weight <= 0)
-            return err_set(err, -EINVAL, "%s has weight %g, expected a positive number",
-                           s->inputs[i].path, s->inputs[i].weight);
-        int rc = wire_open(s->inputs[i].path, &want, &f->layout, &f->inputs[i], err);
-        if (rc < 0)
-            return rc;
-        const double shrink = s->inputs[i].shrink;
-        f->weight[i] = s->inputs[i].weight * (shrink > 0 ? shrink : 1);
-        f->plain[i] = s->inputs[i].weight;
-        f->math.nesterov.total += s->inputs[i].weight;
-    }
-    return 0;
+    for (size_t i = 0; i < s->n_inputs; i++)
+        if ((unsigned)s->inputs[i].origin.codec >= CODEC_COUNT)
+            return err_set(err, -EINVAL, "unknown codec");
+    int rc = group_inputs(f, err);
+    for (size_t at = 0; at < s->n_inputs && rc == 0; at++)
+        rc = open_input(f, at, err);
+    return rc == 0 ? open_starts(f, err) : rc;
 }
 
 static int alloc_inputs(struct fold *f, struct err *err)
 {
     size_t k = f->step->n_inputs;
-    const enum codec widest = f->layout.buffers ? CODEC_F32 : f->step->up;
+    const enum codec widest = f->layout.buffers ? CODEC_F32 : f->widest;
     size_t per_strip = codec_payload_bytes(widest, FOLD_STRIP);
     size_t strips = INPUT_BYTES / (k * per_strip);
     f->chunk = strips * FOLD_STRIP < FOLD_CHUNK ? strips * FOLD_STRIP : FOLD_CHUNK;
     size_t payload = codec_payload_bytes(widest, f->chunk);
-    size_t scales = codec_scales(f->step->up, f->chunk) * sizeof(uint16_t);
+    size_t scales = f->chunk / CODEC_BLOCK * sizeof(uint16_t);
     f->in_block = mem_try_aligned(64, k * (payload + scales));
     if (!f->in_block)
         return err_set(err, -ENOMEM, "no memory for the outer step");
@@ -334,13 +400,16 @@ static int alloc_buffers(struct fold *f, struct err *err)
     int rc = alloc_inputs(f, err);
     if (rc < 0)
         return rc;
-    const bool used[INS] = {[FULL] = true, [FROM] = reads_from(f->step)};
     size_t bytes = f->chunk * sizeof(float);
     f->delta_payload = mem_try_aligned(64, bytes); /* of the widest codec */
     f->delta_scales = mem_try_array(f->chunk / CODEC_BLOCK, sizeof(uint16_t));
     bool all = f->delta_payload && f->delta_scales;
-    for (int i = 0; all && i < INS; i++)
-        all = !used[i] || (f->buf[i] = mem_try_aligned(64, bytes)) != NULL;
+    all = all && (f->full = mem_try_aligned(64, bytes)) != NULL;
+    for (size_t g = 0; all && g < f->n_groups; g++) {
+        const bool older = f->starts[g].file.fd >= 0;
+        all = !older || (f->starts[g].buf = mem_try_aligned(64, bytes)) != NULL;
+        f->groups[g].start = older ? f->starts[g].buf : f->full;
+    }
     return all ? 0 : err_set(err, -ENOMEM, "no memory for the outer step");
 }
 
@@ -386,6 +455,19 @@ static int flat_read(const struct flat *flat, uint64_t first, size_t n, float *o
                           flat->path, err);
 }
 
+/* The same elements of each older version, and of each input. */
+static int read_inputs(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
+{
+    const uint64_t at = layout_first(&f->layout, t) + first;
+    int rc = 0;
+    for (size_t g = 0; rc == 0 && g < f->n_groups; g++)
+        if (f->starts[g].buf)
+            rc = flat_read(&f->starts[g].file, at, n, f->starts[g].buf, err);
+    for (size_t i = 0; rc == 0 && i < f->step->n_inputs; i++)
+        rc = wire_read(&f->inputs[i], t, first, n, f->in_payload[i], f->in_scales[i], err);
+    return rc;
+}
+
 static int read_chunk(struct fold *f, size_t t, uint64_t first, size_t n, float *const to[INS],
                       struct err *err)
 {
@@ -394,9 +476,14 @@ static int read_chunk(struct fold *f, size_t t, uint64_t first, size_t n, float 
     for (int i = 0; rc == 0 && i < INS; i++)
         if (to[i])
             rc = flat_read(&f->in[i], at, n, to[i], err);
-    for (size_t i = 0; rc == 0 && i < f->step->n_inputs; i++)
-        rc = wire_read(&f->inputs[i], t, first, n, f->in_payload[i], f->in_scales[i], err);
-    return rc;
+    return rc == 0 ? read_inputs(f, t, first, n, err) : rc;
+}
+
+/* Gives the groups their inputs' weights. */
+static void weigh(struct fold *f, const double *weight)
+{
+    for (size_t g = 0, at = 0; g < f->n_groups; at += f->groups[g++].in.k)
+        f->groups[g].in.weight = weight + at;
 }
 
 static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
@@ -407,18 +494,15 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
         rc = sink_slot(f->state, state, err);
     if (rc < 0)
         return rc;
-    float *const at[INS] = {[FULL] = f->buf[FULL], [FROM] = f->buf[FROM], [EMA] = made[1],
-                            [TARGET] = state[0],   [MOM] = state[1],      [BUF] = state[2]};
+    float *const at[INS] = {
+        [FULL] = f->full, [EMA] = made[1], [TARGET] = state[0], [MOM] = state[1], [BUF] = state[2]};
     rc = read_chunk(f, t, first, n, at, err);
     if (rc < 0)
         return rc;
     struct fold_span span = {
         .n = n,
-        .in = {.k = f->step->n_inputs,
-               .payload = (const void *const *)f->in_payload,
-               .scales = (const uint16_t *const *)f->in_scales,
-               .weight = f->weight},
-        .start = at[FROM] ? at[FROM] : at[FULL],
+        .groups = f->groups,
+        .n_groups = f->n_groups,
         .theta = at[FULL],
         .theta_new = made[0],
         .mom = at[MOM],
@@ -429,8 +513,7 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
         .delta_scales = f->delta_scales,
     };
     const bool buffer = layout_is_buffer(&f->layout, t);
-    if (buffer)
-        span.in.weight = f->plain;
+    weigh(f, buffer ? f->plain : f->weight);
     if (buffer ? !fold_math_buffer(&f->math, &span, f->layout.role[t] == LAYOUT_FIRST)
                : !fold_math_span(&f->math, &span, &f->squares))
         return err_set(err, -ERANGE, "module %llu: tensor %s is not finite after the outer step",
@@ -444,20 +527,14 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
 static int norm_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
 {
     uint64_t at = layout_first(&f->layout, t) + first;
-    const struct flat *start = &f->in[f->buf[FROM] ? FROM : FULL];
     if (layout_is_buffer(&f->layout, t))
         return 0;
-    int rc = f->step->up == CODEC_F32 ? flat_read(start, at, n, f->buf[FULL], err) : 0;
-    for (size_t i = 0; rc == 0 && i < f->step->n_inputs; i++)
-        rc = wire_read(&f->inputs[i], t, first, n, f->in_payload[i], f->in_scales[i], err);
-    if (rc < 0)
-        return rc;
-    const struct arith_inputs in = {.k = f->step->n_inputs,
-                                    .payload = (const void *const *)f->in_payload,
-                                    .scales = (const uint16_t *const *)f->in_scales,
-                                    .weight = f->weight};
-    f->squares.delta += fold_math_square(&f->math, &in, f->buf[FULL], n);
-    return 0;
+    int rc = f->widest == CODEC_F32 ? flat_read(&f->in[FULL], at, n, f->full, err) : 0;
+    if (rc == 0)
+        rc = read_inputs(f, t, first, n, err);
+    if (rc == 0)
+        f->squares.delta += fold_math_square(&f->math, f->groups, f->n_groups, n);
+    return rc;
 }
 
 typedef int (*chunk_fn)(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err);
@@ -486,7 +563,7 @@ static int keep_norm(struct fold *f, struct err *err)
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < f->step->n_inputs; i++)
-        parts += f->weight[i] * f->step->inputs[i].norm;
+        parts += f->weight[i] * f->step->inputs[f->order[i]].norm;
     double mean = sqrt(f->squares.delta), most = f->step->scale;
     if (parts < most * mean) /* the mean is never longer than its parts but by rounding */
         f->math.nesterov.scale = parts > mean ? parts / mean : 1;
@@ -544,7 +621,6 @@ static struct fold *fold_new(const struct fold_step *step)
     f->step = step;
     f->math = (struct fold_math){
         .arith = arith_best(),
-        .up = step->up,
         .down = step->down,
         .nesterov = {.lr = step->lr,
                      .mu = step->momentum,
@@ -558,8 +634,11 @@ static struct fold *fold_new(const struct fold_step *step)
     f->out_path[EMA_OUT] = step->ema_out;
     f->out_path[DELTA_OUT] = step->delta_out;
     f->out_path[FULL_OUT] = step->full_out;
+    f->widest = CODEC_E3M0;
     for (int i = 0; i < INS; i++)
         f->in[i].fd = -1;
+    for (int i = 0; i < FOLD_STARTS_MAX; i++)
+        f->starts[i].file.fd = -1;
     for (int i = 0; i < OUTS; i++)
         f->out[i].fd = -1;
     for (size_t i = 0; i < FOLD_INPUTS_MAX; i++)
@@ -576,11 +655,13 @@ static void fold_free(struct fold *f)
         file_out_abort(&f->out[i]);
     for (size_t i = 0; i < FOLD_INPUTS_MAX; i++)
         wire_close(&f->inputs[i]);
-    for (int i = 0; i < INS; i++) {
-        if (f->in[i].fd >= 0)
-            (void)close(f->in[i].fd); /* read only: nothing to lose */
-        mem_free(f->buf[i]);
+    for (int i = 0; i < INS; i++)
+        flat_close(&f->in[i]);
+    for (int i = 0; i < FOLD_STARTS_MAX; i++) {
+        flat_close(&f->starts[i].file);
+        mem_free(f->starts[i].buf);
     }
+    mem_free(f->full);
     mem_free(f->in_block);
     mem_free(f->delta_payload);
     mem_free(f->delta_scales);
@@ -590,7 +671,7 @@ static void fold_free(struct fold *f)
 
 static int check_step(const struct fold_step *s, struct err *err)
 {
-    if ((unsigned)s->up >= CODEC_COUNT || (unsigned)s->down >= CODEC_COUNT)
+    if ((unsigned)s->down >= CODEC_COUNT)
         return err_set(err, -EINVAL, "unknown codec");
     if (!isfinite(s->lr) || !isfinite(s->momentum))
         return err_set(err, -EINVAL, "outer lr %g, momentum %g: expected finite numbers", s->lr,

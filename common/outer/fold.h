@@ -2,7 +2,7 @@
  *
  *   Delta   = scale (sum_i weight_i Delta_i) / sum_i weight_i, in the order given
  *             Delta_i = decoded contribution, or theta_b - value_i for codec f32, with
- *             b the version that the inputs start from (v but for asynchronous folding)
+ *             b the version that input i starts from: v, or an older one
  *   mom'    = mu mom + Delta                                  Nesterov, PyTorch form
  *   target' = target - lr (Delta + mu mom')                   (DiLoCo, 2311.08105)
  *   theta'  = theta + Q(target' - theta)                      what everybody holds
@@ -38,6 +38,9 @@
  *     theta_end to the bit (theta_v - theta_end and theta_v - (theta_v -
  *     theta_end) are exact in double while |theta_v| < 2^29 |theta_end|, or
  *     theta_end is 0; beyond that the error is below 2^-53 |theta_v|).
+ * Inputs of another codec, and values that start from another version, are summed by themselves,
+ * and the sums added in the order in which each kind first comes: where all are alike, as in most
+ * steps, that is the order given.
  * No operation depends on a thread count, a chunk size or the instruction set:
  * the same inputs give the same files everywhere.
  *
@@ -57,11 +60,21 @@
 #define FOLD_CHUNK 65536    /* elements */
 #define FOLD_INPUTS_MAX 256 /* contributions of one step */
 
+#define FOLD_STARTS_MAX 32 /* versions that the values of one step start from */
+
+/* How a contribution travelled, and from where. */
+struct fold_origin {
+    enum codec codec;
+    uint64_t from;         /* the version that it starts from: at most base */
+    const char *from_full; /* the full file of that, which codec f32 reads; else of any version */
+};
+
 struct fold_input {
     const char *path; /* contribution blob */
     double weight;    /* > 0; only the ratio to the others matters */
     double norm;      /* of its Delta, see fold_check.h; for keep_norm */
     double shrink;    /* its Delta is made so much shorter; 0 and 1: not, no bit changes */
+    struct fold_origin origin;
 };
 
 struct fold_step {
@@ -73,13 +86,9 @@ struct fold_step {
     const char *target; /* NULL: theta_v */
     const char *mom;    /* NULL: zeros */
     const char *buf;    /* NULL: zeros */
-    /* The version that all inputs start from and its full file; NULL: base and full.
-     * The file is read for codec f32 only. */
-    uint64_t from;
-    const char *from_full;
     const struct fold_input *inputs;
     size_t n_inputs;
-    enum codec up, down;
+    enum codec down;
     double lr, momentum;
     double scale; /* > 0; with keep_norm the most */
     bool keep_norm;

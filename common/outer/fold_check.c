@@ -140,13 +140,15 @@ static int check_all(struct check *c, struct err *err)
     return 0;
 }
 
-int fold_check(const char *path, const char *full_path, uint64_t module_id, uint64_t base,
-               enum codec up, struct fold_norm *ret, struct err *err)
+int fold_check(const char *path, const struct fold_origin *origin, uint64_t module_id,
+               struct fold_norm *ret, struct err *err)
 {
     struct check c = {
-        .arith = arith_best(), .full_fd = -1, .full_path = full_path, .wire = {.fd = -1}};
-    struct wire_info want = {
-        .kind = WIRE_CONTRIBUTION, .codec = up, .module_id = module_id, .base = base};
+        .arith = arith_best(), .full_fd = -1, .full_path = origin->from_full, .wire = {.fd = -1}};
+    const struct wire_info want = {.kind = WIRE_CONTRIBUTION,
+                                   .codec = origin->codec,
+                                   .module_id = module_id,
+                                   .base = origin->from};
     int rc = check_open(&c, path, &want, err);
     if (rc == 0)
         rc = check_all(&c, err);
@@ -199,22 +201,32 @@ static int dot_all(struct check *a, struct check *b, bool flat, double *ret, str
     return 0;
 }
 
-int fold_dot(const char *path, const char *other, bool flat, const char *full_path,
-             uint64_t module_id, uint64_t base, enum codec up, double *ret, struct err *err)
+/* Opens one side of the product; origin NULL: a flat file. */
+static int dot_open(struct check *c, const char *path, const struct fold_origin *origin,
+                    uint64_t module_id, struct err *err)
 {
-    const struct wire_info want = {
-        .kind = WIRE_CONTRIBUTION, .codec = up, .module_id = module_id, .base = base};
-    struct check a = {.arith = arith_best(), .full_fd = -1, .full_path = full_path};
-    struct check b = a;
-    a.wire.fd = b.wire.fd = -1;
-    b.full_path = flat ? other : full_path;
-    int rc = check_open(&a, path, &want, err);
+    const struct wire_info want = {.kind = WIRE_CONTRIBUTION,
+                                   .codec = origin ? origin->codec : CODEC_F32,
+                                   .module_id = module_id,
+                                   .base = origin ? origin->from : 0};
+    *c = (struct check){.arith = arith_best(),
+                        .full_fd = -1,
+                        .full_path = origin ? origin->from_full : path,
+                        .wire = {.fd = -1}};
+    return check_open(c, origin ? path : NULL, &want, err);
+}
+
+int fold_dot(const char *path, const struct fold_origin *origin, const char *other,
+             const struct fold_origin *others, uint64_t module_id, double *ret, struct err *err)
+{
+    struct check a, b = {.full_fd = -1, .wire = {.fd = -1}};
+    int rc = dot_open(&a, path, origin, module_id, err);
     if (rc == 0)
-        rc = check_open(&b, flat ? NULL : other, &want, err);
+        rc = dot_open(&b, other, others, module_id, err);
     if (rc == 0 && b.layout.count != a.layout.count)
         rc = err_set(err, -ERR_FORMAT, "%s is of another module", other);
     if (rc == 0)
-        rc = dot_all(&a, &b, flat, ret, err);
+        rc = dot_all(&a, &b, others == NULL, ret, err);
     check_close(&a);
     check_close(&b);
     return rc;

@@ -8,15 +8,15 @@ struct fold_norm {
     double norm; /* of its Delta_i, buffers left out */
     uint64_t samples, params;
 };
-/* Streams one contribution: header against the layout of full_path, every scale
+/* Streams one contribution: header against the layout of origin->from_full, every scale
  * and value finite.  -ERR_FORMAT (or another code) with a sentence if it must be
  * refused; -EIO and the like for our own disk. */
-int fold_check(const char *path, const char *full_path, uint64_t module_id, uint64_t base,
-               enum codec up, struct fold_norm *ret, struct err *err);
+int fold_check(const char *path, const struct fold_origin *origin, uint64_t module_id,
+               struct fold_norm *ret, struct err *err);
 
-/* The scalar product of two contributions to one version or, with `flat`, of one with a file like
- * a full version (a momentum).  Both must have passed the check. */
-int fold_dot(const char *path, const char *other, bool flat, const char *full_path,
-             uint64_t module_id, uint64_t base, enum codec up, double *ret, struct err *err);
+/* The scalar product of two contributions to a module or, where the other has no `origin`, of one
+ * with a file like a full version (a momentum).  Both must have passed the check. */
+int fold_dot(const char *path, const struct fold_origin *origin, const char *other,
+             const struct fold_origin *others, uint64_t module_id, double *ret, struct err *err);
 
 #endif

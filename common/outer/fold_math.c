@@ -1,33 +1,44 @@
 #include "common/outer/fold_math.h"
 
 struct strip {
-    double acc[FOLD_STRIP];
+    double acc[FOLD_STRIP], more[FOLD_STRIP]; /* more: of a further group */
     float diff[FOLD_STRIP], q[FOLD_STRIP];
     const void *payload[ARITH_INPUTS_MAX];
     const uint16_t *scales[ARITH_INPUTS_MAX];
 };
 
-static void accumulate(const struct fold_math *m, const struct arith_inputs *all,
-                       const float *start, size_t first, size_t n, struct strip *strip)
+static void accumulate_group(const struct fold_math *m, const struct fold_group *g, size_t first,
+                             size_t n, struct strip *strip, double *acc)
 {
-    size_t skip = codec_payload_bytes(m->up, first), blocks = first / CODEC_BLOCK;
-    for (size_t c = 0; c < all->k; c++) {
-        strip->payload[c] = (const uint8_t *)all->payload[c] + skip;
-        strip->scales[c] = codec_has_scale(m->up) ? all->scales[c] + blocks : NULL;
+    size_t skip = codec_payload_bytes(g->codec, first), blocks = first / CODEC_BLOCK;
+    for (size_t c = 0; c < g->in.k; c++) {
+        strip->payload[c] = (const uint8_t *)g->in.payload[c] + skip;
+        strip->scales[c] = codec_has_scale(g->codec) ? g->in.scales[c] + blocks : NULL;
     }
     struct arith_inputs in = {
-        .k = all->k, .payload = strip->payload, .scales = strip->scales, .weight = all->weight};
-    m->arith->accumulate[m->up](n, &in, start + first, strip->acc);
+        .k = g->in.k, .payload = strip->payload, .scales = strip->scales, .weight = g->in.weight};
+    m->arith->accumulate[g->codec](n, &in, g->start + first, acc);
 }
 
-double fold_math_square(const struct fold_math *m, const struct arith_inputs *in,
-                        const float *start, size_t n)
+static void accumulate(const struct fold_math *m, const struct fold_group *groups, size_t n_groups,
+                       size_t first, size_t n, struct strip *strip)
+{
+    accumulate_group(m, &groups[0], first, n, strip, strip->acc);
+    for (size_t g = 1; g < n_groups; g++) {
+        accumulate_group(m, &groups[g], first, n, strip, strip->more);
+        for (size_t i = 0; i < n; i++)
+            strip->acc[i] += strip->more[i];
+    }
+}
+
+double fold_math_square(const struct fold_math *m, const struct fold_group *groups, size_t n_groups,
+                        size_t n)
 {
     struct strip strip;
     double sum = 0;
     for (size_t first = 0; first < n; first += FOLD_STRIP) {
         size_t part = n - first < FOLD_STRIP ? n - first : FOLD_STRIP;
-        accumulate(m, in, start, first, part, &strip);
+        accumulate(m, groups, n_groups, first, part, &strip);
         sum += m->arith->square_f64(part, strip.acc);
     }
     return sum;
@@ -74,7 +85,7 @@ bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
     struct strip strip;
     for (size_t first = 0; first < s->n; first += FOLD_STRIP) {
         size_t n = s->n - first < FOLD_STRIP ? s->n - first : FOLD_STRIP;
-        accumulate(m, &s->in, s->start, first, n, &strip);
+        accumulate(m, s->groups, s->n_groups, first, n, &strip);
         squares->delta += k->square_f64(n, strip.acc);
         outer_step(m, s, first, n, &strip);
         if (!encode(m, s, first, n, &strip, squares))
@@ -86,20 +97,23 @@ bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
 }
 
 /* The mean of value i of the inputs. */
-static double mean_at(const struct fold_math *m, const struct arith_inputs *in, size_t i)
+static double mean_at(const struct fold_math *m, const struct fold_span *s, size_t i)
 {
     double sum = 0;
-    for (size_t c = 0; c < in->k; c++)
-        sum += in->weight[c] * (double)((const float *)in->payload[c])[i];
+    for (size_t g = 0; g < s->n_groups; g++) {
+        const struct arith_inputs *in = &s->groups[g].in;
+        for (size_t c = 0; c < in->k; c++)
+            sum += in->weight[c] * (double)((const float *)in->payload[c])[i];
+    }
     return sum / m->nesterov.total;
 }
 
 bool fold_math_buffer(const struct fold_math *m, const struct fold_span *s, bool first)
 {
-    const float *one = s->in.payload[0];
+    const float *one = s->groups[0].in.payload[0];
     float *values = s->target;
     for (size_t i = 0; i < s->n; i++) {
-        const double theta = (double)s->theta[i], mean = mean_at(m, &s->in, i);
+        const double theta = (double)s->theta[i], mean = mean_at(m, s, i);
         const bool whole = m->nesterov.parts <= 1;
         values[i] =
             first ? one[i] : (float)(whole ? mean : theta + (mean - theta) / m->nesterov.parts);

@@ -16,23 +16,30 @@
 /* What is the same for all spans of a step. */
 struct fold_math {
     const struct arith *arith;
-    enum codec up, down;
+    enum codec down;
     struct arith_nesterov nesterov;
     double ema_decay;
+};
+
+/* Inputs that are alike. */
+struct fold_group {
+    enum codec codec;
+    struct arith_inputs in;
+    const float *start; /* what values are subtracted from: theta of the version that they began
+                           with */
 };
 
 /* n elements of one tensor, beginning at a block. */
 struct fold_span {
     size_t n;
-    struct arith_inputs in; /* weights sum to nesterov.total */
-    const float *start;     /* what values of the inputs are subtracted from: theta of
-                               the version they began with */
-    const float *theta;     /* theta_v */
-    float *theta_new;       /* theta_{v+1}; may be theta */
-    float *mom, *target;    /* updated */
-    float *buf;             /* updated; NULL: the momentum takes part in every step */
-    float *ema;             /* updated; NULL: none */
-    void *delta;            /* payload of the down codec */
+    const struct fold_group *groups; /* at least one; all weights sum to nesterov.total */
+    size_t n_groups;                 /* each is summed by itself, and the sums in this order */
+    const float *theta;              /* theta_v */
+    float *theta_new;                /* theta_{v+1}; may be theta */
+    float *mom, *target;             /* updated */
+    float *buf;                      /* updated; NULL: the momentum takes part in every step */
+    float *ema;                      /* updated; NULL: none */
+    void *delta;                     /* payload of the down codec */
     uint16_t *delta_scales;
 };
 
@@ -42,18 +49,17 @@ struct fold_squares {
     double step, residual;
 };
 
-/* The square of the norm of sum_i weight_i Delta_i over n elements, as fold_math_span()
- * sums it; start: see there. */
-double fold_math_square(const struct fold_math *m, const struct arith_inputs *in,
-                        const float *start, size_t n);
+/* The square of the norm of sum_i weight_i Delta_i over n elements, as fold_math_span() sums it. */
+double fold_math_square(const struct fold_math *m, const struct fold_group *groups, size_t n_groups,
+                        size_t n);
 
 /* False: the result is not finite (arrays are then undefined). */
 bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
                     struct fold_squares *squares);
 
 /* A buffer (layout.h), of which inputs and delta are f32: theta_{v+1} is the mean of their values,
- * of delayed steps so much nearer to it; with `first` the value of the first.  target and ema are
- * the same; momenta are zero. */
+ * of delayed steps so much nearer to it; with `first` the value of the first group's first.  target
+ * and ema are the same; momenta are zero. */
 bool fold_math_buffer(const struct fold_math *m, const struct fold_span *s, bool first);
 
 #endif

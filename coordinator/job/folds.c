@@ -77,32 +77,50 @@ static double most_of(const struct job *j, uint32_t path, const struct contribut
 }
 
 static void add_contribution(const struct state *s, struct outer_step *step, const struct job *j,
-                             const struct task *t, const struct contribution *c)
+                             const struct module_rec *m, const struct task *t,
+                             const struct contribution *c)
 {
     struct outer_contribution *oc = &step->contributions[step->n_contributions++];
+    const struct version_rec *from = module_version(m, c->base_version);
+    const enum codec up = (enum codec)j->spec.wire.up;
     oc->tag = t->id;
     oc->blob = to_outer(&c->blob);
+    oc->codec = c->part ? codec_of_part(up) : up;
+    oc->from = c->base_version;
+    if (from != NULL && oc->from != step->base)
+        oc->from_full = to_outer(&from->full);
     oc->samples = c->samples;
     oc->weight = weight_of(s, j, t->path, c);
     oc->most = most_of(j, t->path, c);
 }
 
-/* Contributions in order of (path, replica): the sum does not depend on when
- * they came. */
-static void gather(struct coordinator *co, const struct job *j, const struct module_rec *m,
-                   struct outer_step *step, uint32_t room)
+/* What the phase has given to the module and is in no version; one that is late weighs less
+ * (Nguyen et al. 2022, 2106.06639). */
+static void gather_phase(const struct state *s, struct outer_step *step, const struct job *j,
+                         const struct module_rec *m, const struct task *t, size_t room)
 {
+    const struct contribution *c = query_waits(t, m);
+    if (c == NULL || step->n_contributions == room)
+        return;
+    add_contribution(s, step, j, m, t, c);
+    step->contributions[step->n_contributions - 1].weight /=
+        sqrt(1 + (double)(m->version - c->base_version));
+}
+
+/* Contributions in order of (path, replica), then those of rounds before: the sum does not depend
+ * on when they came. */
+static void gather(struct coordinator *co, const struct job *j, const struct module_rec *m,
+                   struct outer_step *step)
+{
+    const struct state *s = &co->state;
+    const uint64_t waiting = query_waiting(s, j, m);
+    const size_t room = waiting < OUTER_CONTRIBUTIONS_MAX ? waiting : OUTER_CONTRIBUTIONS_MAX;
     step->contributions = mem_alloc_array(room ? room : 1, sizeof(*step->contributions));
-    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
-        if (!query_crosses(j, p, m))
-            continue;
-        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
-            const struct task *t = query_phase(&co->state, j, p, r);
-            const struct contribution *c = query_given(t, m);
-            if (c != NULL && step->n_contributions < room)
-                add_contribution(&co->state, step, j, t, c);
-        }
-    }
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        for (uint32_t r = 0; query_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++)
+            gather_phase(s, step, j, m, query_phase(s, j, p, r), room);
+    for (size_t i = 0; i < j->n_late; i++)
+        gather_phase(s, step, j, m, state_task(s, j->late[i]), room);
 }
 
 static uint32_t replicas_through(const struct job *j, const struct module_rec *m)
@@ -180,12 +198,11 @@ static struct outer_step *make_step(struct coordinator *co, const struct job *j,
     struct outer_step *s = mem_alloc(sizeof(*s));
     s->job_id = j->id;
     s->module_id = m->id;
-    s->base = s->from = m->version;
+    s->base = m->version;
     char *dir = outer_state_dir(j->id, m->id);
     s->state_dir = file_join(co->opt.data_dir, dir);
     mem_free(dir);
     set_inputs(m, v, s);
-    s->up = (enum codec)j->spec.wire.up;
     s->down = (enum codec)j->spec.wire.down;
     s->lr = j->spec.outer.lr;
     s->momentum = fold_momentum(j->spec.outer.momentum, m->version, (uint64_t)j->spec.outer.warmup);
@@ -242,6 +259,17 @@ static void fire(struct coordinator *co, struct job *j, struct module_rec *m,
 
 /* ---- when ---------------------------------------------------------------- */
 
+/* The grace has passed: of phases that nobody has the last snapshot counts. */
+static void take_parts(struct coordinator *co, const struct job *j, const struct module_rec *m)
+{
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        for (uint32_t r = 0; query_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
+            const struct task *t = query_phase(&co->state, j, p, r);
+            if (t != NULL && t->state == TASK_PENDING)
+                (void)task_end_in_part(co, j, state_edit_task(&co->state, t));
+        }
+}
+
 static void consider_sync(struct coordinator *co, struct job *j, struct module_rec *m)
 {
     struct outer_count count;
@@ -272,9 +300,11 @@ static void consider_sync(struct coordinator *co, struct job *j, struct module_r
     (void)str_copy(m->outer_reason, sizeof(m->outer_reason), d.reason);
     if (!d.fire)
         return;
+    if (count.arrived < count.expected)
+        take_parts(co, j, m);
     struct outer_step *step = make_step(co, j, m);
     step->min_accepted = quorum_need(count.expected, j->spec.outer.quorum);
-    gather(co, j, m, step, count.arrived);
+    gather(co, j, m, step);
     if (j->spec.outer.plain_alone && step->n_contributions == 1) {
         step->lr = 1; /* momentum averages what several have found */
         step->momentum = 0;
@@ -349,10 +379,7 @@ static void consider_async(struct coordinator *co, struct job *j, struct module_
     }
     struct outer_step *step = make_step(co, j, m);
     step->contributions = mem_alloc_array(1, sizeof(*step->contributions));
-    add_contribution(&co->state, step, j, t, c);
-    step->from = c->base_version;
-    if (from != NULL)
-        step->from_full = to_outer(&from->full);
+    add_contribution(&co->state, step, j, m, t, c);
     step->scale *= relative_weight(&co->state, j, m, t, c);
     step->delay = j->spec.outer.nesterov_delay ? (unsigned)j->spec.outer.nesterov_delay : n;
     /* Keys that count rounds: a round is as many versions as there are replicas. */
@@ -458,10 +485,28 @@ static void put_blob(struct buf *b, const char *name, const struct outer_blob *o
 }
 
 /* The sender of the contribution: another worker may have ended the task. */
-static uint64_t sender_of(const struct task *t, const struct outer_step *s)
+static uint64_t sender_of(const struct task *t, const struct outer_step *s,
+                          const struct outer_contribution *oc)
 {
-    const struct contribution *c = t ? query_contribution(t, s->module_id, s->from) : NULL;
+    const struct contribution *c = t ? query_contribution(t, s->module_id, oc->from) : NULL;
     return c ? c->worker_id : 0;
+}
+
+static void put_contribution(struct buf *b, const struct coordinator *co,
+                             const struct outer_step *s, const struct outer_contribution *c)
+{
+    const struct task *t = state_task(&co->state, c->tag);
+    char hex[HASH_HEX_MAX];
+    (void)buf_printf(b,
+                     "{\"task\":%llu,\"worker\":%llu,\"path\":%u,\"replica\":%u,"
+                     "\"sha256\":\"%s\",\"size\":%llu,\"codec\":\"%s\",\"staleness\":%llu,"
+                     "\"samples\":%llu,\"weight\":%.17g,\"share\":%.17g,\"norm\":%.9g,"
+                     "\"shrink\":%.17g,\"refused\":%s}",
+                     (unsigned long long)c->tag, (unsigned long long)sender_of(t, s, c),
+                     t ? t->path : 0, t ? t->train.replica : 0, hash_hex(c->blob.sha256, 32, hex),
+                     (unsigned long long)c->blob.bytes, codec_name(c->codec),
+                     (unsigned long long)(s->base - c->from), (unsigned long long)c->samples,
+                     c->weight, c->share, c->norm, c->shrink, c->refused ? "true" : "false");
 }
 
 /* Everything that is needed to make the version again. */
@@ -486,27 +531,17 @@ static char *provenance(const struct coordinator *co, const struct outer_step *s
     put_blob(&b, "buffer", &s->new_buf); /* size 0: the momentum is not delayed */
     (void)buf_append_str(&b, "}");
     (void)buf_printf(&b,
-                     ",\"lr\":%.17g,\"momentum\":%.17g,\"ema_decay\":%.17g,\"up\":\"%s\","
+                     ",\"lr\":%.17g,\"momentum\":%.17g,\"ema_decay\":%.17g,"
                      "\"down\":\"%s\",\"delta_norm\":%.9g,\"step_norm\":%.9g,"
                      "\"residual_norm\":%.9g,\"elapsed_ms\":%llu,\"scale\":%.17g,\"delay\":%u,"
-                     "\"staleness\":%llu,\"contributions\":[",
-                     s->lr, s->momentum, s->used_ema_decay, codec_name(s->up), codec_name(s->down),
-                     s->delta_norm, s->step_norm, s->residual_norm,
-                     (unsigned long long)s->elapsed_ms, s->used_scale, s->delay,
-                     (unsigned long long)(s->base - s->from));
+                     "\"contributions\":[",
+                     s->lr, s->momentum, s->used_ema_decay, codec_name(s->down), s->delta_norm,
+                     s->step_norm, s->residual_norm, (unsigned long long)s->elapsed_ms,
+                     s->used_scale, s->delay);
     for (size_t i = 0; i < s->n_contributions; i++) {
-        const struct outer_contribution *c = &s->contributions[i];
-        const struct task *t = state_task(&co->state, c->tag);
-        char hex[HASH_HEX_MAX];
-        (void)buf_printf(&b,
-                         "%s{\"task\":%llu,\"worker\":%llu,\"path\":%u,\"replica\":%u,"
-                         "\"sha256\":\"%s\",\"size\":%llu,\"samples\":%llu,\"weight\":%.17g,"
-                         "\"share\":%.17g,\"norm\":%.9g,\"shrink\":%.17g,\"refused\":%s}",
-                         i ? "," : "", (unsigned long long)c->tag,
-                         (unsigned long long)sender_of(t, s), t ? t->path : 0,
-                         t ? t->train.replica : 0, hash_hex(c->blob.sha256, 32, hex),
-                         (unsigned long long)c->blob.bytes, (unsigned long long)c->samples,
-                         c->weight, c->share, c->norm, c->shrink, c->refused ? "true" : "false");
+        if (i > 0)
+            (void)buf_append_str(&b, ",");
+        put_contribution(&b, co, s, &s->contributions[i]);
     }
     (void)buf_append_str(&b, "]}");
     return (char *)buf_take(&b, &len);
@@ -520,7 +555,7 @@ static const struct contribution *checked(struct coordinator *co, const struct o
     const struct outer_contribution *oc = &step->contributions[n];
     *ret = oc->refused == refused ? state_edit_task(&co->state, state_task(&co->state, oc->tag))
                                   : NULL;
-    return *ret ? query_contribution(*ret, step->module_id, step->from) : NULL;
+    return *ret ? query_contribution(*ret, step->module_id, oc->from) : NULL;
 }
 
 /* Notes what the check refused; its worker gets a strike, unless our disk has lost it or another
@@ -538,7 +573,7 @@ static void note_refused(struct coordinator *co, const struct outer_step *step)
         core_say(co, t->job_id, c->worker_id, "task %llu of worker %llu: %s",
                  (unsigned long long)t->id, (unsigned long long)c->worker_id, t->reason);
         struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, c->worker_id));
-        if (w != NULL && !step->contributions[i].damaged && !c->resumed)
+        if (w != NULL && !step->contributions[i].damaged && !c->resumed && !c->part)
             member_failed(co, w);
     }
 }
@@ -546,14 +581,14 @@ static void note_refused(struct coordinator *co, const struct outer_step *step)
 /* Notes what the new version is made of. */
 static void note_folded(struct coordinator *co, struct module_rec *m, const struct outer_step *step)
 {
-    uint64_t stale = step->base - step->from;
     for (size_t i = 0; i < step->n_contributions; i++) {
         struct task *t;
         const struct contribution *c = checked(co, step, i, false, &t);
         if (c == NULL)
             continue;
         struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, c->worker_id));
-        if (w != NULL && step->contributions[i].shrink == 1)
+        const uint64_t stale = step->base - c->base_version;
+        if (w != NULL && step->contributions[i].shrink == 1 && !c->part)
             member_proved(w);
         task_edit_contribution(t, c)->version = step->base + 1;
         m->folded++;
@@ -562,8 +597,8 @@ static void note_folded(struct coordinator *co, struct module_rec *m, const stru
     }
 }
 
-/* What came while the step ran (after the grace) is not in the version: its sender
- * must not take it for applied. */
+/* What came while the step ran (after the grace) is not in the version: where no later one takes
+ * it, its sender must not take it for applied. */
 static void note_late(struct coordinator *co, const struct job *j, const struct module_rec *m,
                       const struct outer_step *step)
 {
@@ -571,7 +606,7 @@ static void note_late(struct coordinator *co, const struct job *j, const struct 
         for (uint32_t r = 0; query_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
             struct task *t = state_edit_task(&co->state, query_phase(&co->state, j, p, r));
             const struct contribution *c = t ? query_contribution(t, m->id, step->base) : NULL;
-            if (c == NULL || c->refused || c->version != 0)
+            if (c == NULL || c->refused || c->version != 0 || query_takes_late(j, m, step->base))
                 continue;
             task_edit_contribution(t, c)->refused = true;
             (void)snprintf(t->reason, sizeof(t->reason), "it came after round %u was closed",
@@ -595,8 +630,8 @@ static void redo_refused(struct coordinator *co, struct job *j, const struct out
         struct task *t;
         char reason[REASON_MAX];
         const struct contribution *c = checked(co, step, i, true, &t);
-        if (c == NULL || j->doom != NULL)
-            continue;
+        if (c == NULL || j->doom != NULL || c->base_version != step->base || c->part)
+            continue; /* what is late, or the part of a lost worker, is not made again */
         forget(co, t, c);
         if (t->state == TASK_PENDING)
             continue;

@@ -335,16 +335,29 @@ bool query_coming(const struct state *s, const struct job *j, const struct modul
     return true;
 }
 
+const struct contribution *query_waits(const struct task *t, const struct module_rec *m)
+{
+    for (size_t i = 0; t != NULL && t->kind == TASK_TRAIN && i < t->train.n_contributions; i++) {
+        const struct contribution *c = &t->train.contributions[i];
+        if (c->module_id == m->id && !c->refused && c->version == 0)
+            return c;
+    }
+    return NULL;
+}
+
+bool query_takes_late(const struct job *j, const struct module_rec *m, uint64_t base)
+{
+    return j->spec.outer.late == JOB_LATE_DISCOUNT && !j->spec.outer.async &&
+           m->version < (uint64_t)j->spec.outer.rounds && m->version - base < m->kept;
+}
+
 uint64_t query_waiting(const struct state *s, const struct job *j, const struct module_rec *m)
 {
     uint64_t n = 0;
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
-        for (uint32_t r = 0; query_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
-            const struct task *t = query_phase(s, j, p, r);
-            for (size_t i = 0; t != NULL && i < t->train.n_contributions; i++) {
-                const struct contribution *c = &t->train.contributions[i];
-                n += c->module_id == m->id && !c->refused && c->version == 0;
-            }
-        }
+        for (uint32_t r = 0; query_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++)
+            n += query_waits(query_phase(s, j, p, r), m) != NULL;
+    for (size_t i = 0; i < j->n_late; i++)
+        n += query_waits(state_task(s, j->late[i]), m) != NULL;
     return n;
 }

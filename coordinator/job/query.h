@@ -79,6 +79,11 @@ const struct contribution *query_contribution(const struct task *t, uint64_t mod
 /* What a phase has given to the module's next version, unless it was refused; t may be NULL. */
 const struct contribution *query_given(const struct task *t, const struct module_rec *m);
 
+/* Of those the one that is in no version yet, whichever it began with; t may be NULL. */
+const struct contribution *query_waits(const struct task *t, const struct module_rec *m);
+/* Does a contribution to this version of the module, which is at a later one, go into the next? */
+bool query_takes_late(const struct job *j, const struct module_rec *m, uint64_t base);
+
 struct outer_count {
     uint32_t expected, arrived, leased; /* leased: of the missing, being worked on */
     uint32_t away; /* of these: by a worker that has no connection, and may come back with it */
@@ -91,7 +96,8 @@ void query_outer_count(const struct state *s, const struct job *j, const struct 
  * be kept from other tasks by waiting for it. */
 bool query_coming(const struct state *s, const struct job *j, const struct module_rec *m);
 
-/* Contributions to m that are not in a version yet, also those that a running step folds. */
+/* Contributions to m that are not in a version yet, also those that a running step folds, and those
+ * of rounds before. */
 uint64_t query_waiting(const struct state *s, const struct job *j, const struct module_rec *m);
 
 #endif

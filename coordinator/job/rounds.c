@@ -85,6 +85,10 @@ static uint32_t choose(const struct coordinator *co, const struct job *j, uint32
     const uint32_t most = j->comp.paths[p].replicas;
     const uint32_t k = j->comp.elastic ? workers_for(co, j, p) : most;
     uint32_t n = 0;
+    for (uint32_t r = 0; r < most; r++) {
+        ret_on[r] = j->paths[p].replicas[r].task_id != 0; /* a late one, which goes on */
+        n += ret_on[r];
+    }
     for (int owned = 1; owned >= 0; owned--)
         for (uint32_t r = 0; r < most && n < k; r++) {
             const bool take = !ret_on[r] && (!owned || owner_here(co, j, p, r));
@@ -94,7 +98,7 @@ static uint32_t choose(const struct coordinator *co, const struct job *j, uint32
     return n;
 }
 
-/* A replica that has rested goes on where the path is: the schedule is the job's. */
+/* A replica that has rested, or was late, goes on where the path is: the schedule is the job's. */
 static void catch_up(struct job *j, uint32_t p, uint32_t r)
 {
     uint64_t step = 0;
@@ -112,9 +116,11 @@ static void make_phase(struct coordinator *co, struct job *j, uint32_t p)
     const uint32_t k = choose(co, j, p, on);
     bool made = co->state.n_open + k <= TASKS_OPEN_MAX;
     for (uint32_t r = 0; r < most && made; r++) {
-        if (on[r] && j->comp.elastic)
+        if (!on[r] || j->paths[p].replicas[r].task_id != 0)
+            continue;
+        if (j->comp.elastic)
             catch_up(j, p, r);
-        made = !on[r] || make_task(co, j, p, r);
+        made = make_task(co, j, p, r);
     }
     mem_free(on);
     if (!made)
@@ -140,6 +146,32 @@ static bool complete(const struct job *j, const struct task *t)
     return true;
 }
 
+/* Waits something of it for a version of its module? */
+static bool waits(const struct task *t)
+{
+    for (size_t i = 0; i < t->train.n_contributions; i++)
+        if (t->train.contributions[i].version == 0 && !t->train.contributions[i].refused)
+            return true;
+    return false;
+}
+
+/* What no version will take is refused. */
+static void refuse_old(const struct job *j, struct task *t)
+{
+    for (size_t i = 0; i < t->train.n_contributions; i++) {
+        const struct contribution *c = &t->train.contributions[i];
+        const struct module_rec *m = job_module(j, c->module_id);
+        if (c->version != 0 || c->refused || m->version == c->base_version ||
+            query_takes_late(j, m, c->base_version))
+            continue;
+        task_edit_contribution(t, c)->refused = true;
+        (void)snprintf(t->reason, sizeof(t->reason),
+                       "it came too late: module %llu is at version "
+                       "%llu",
+                       (unsigned long long)m->id, (unsigned long long)m->version);
+    }
+}
+
 /* Its worker was lost when all had been contributed: nothing is left to be done. */
 static void end_lost(struct coordinator *co, const struct job *j, struct task *t)
 {
@@ -161,7 +193,7 @@ static void tell_senders(struct coordinator *co, const struct task *t, const cha
         for (size_t k = 0; k < t->train.n_contributions; k++) {
             const struct contribution *c = &t->train.contributions[k];
             told |= k < i && c->worker_id == worker;
-            ok &= c->worker_id != worker || c->version != 0;
+            ok &= c->worker_id != worker || (c->version != 0 && !c->part);
         }
         if (!told)
             member_verdict(co, worker, t->id, ok, ok ? "" : reason);
@@ -228,17 +260,99 @@ static void settle_replica(struct coordinator *co, struct job *j, struct task *t
         cancel_phase(co, j, rr, t);
         return;
     }
-    (void)str_copy(reason, sizeof(reason), t->reason);
-    tell_senders(co, t, reason);
+    refuse_old(j, t);
     rr->owner = t->worker_id;
     rr->samples_last = full_phase(j, t);
     rr->step = t->train.first_step + t->steps;
-    if (!all_applied(t))
+    if (waits(t) || all_applied(t)) {
+        gc_drop(co, &rr->moments);
+        rr->moments = t->train.moments;
+        t->train.moments = (struct blob_ref){0};
+    }
+    if (waits(t)) {
+        job_add_late(j, t->id);
         return;
-    add_phase(sum, t);
-    gc_drop(co, &rr->moments);
-    rr->moments = t->train.moments;
-    t->train.moments = (struct blob_ref){0};
+    }
+    (void)str_copy(reason, sizeof(reason), t->reason);
+    tell_senders(co, t, reason);
+    if (all_applied(t))
+        add_phase(sum, t);
+}
+
+/* ---- phases of rounds that are closed -------------------------------------- */
+
+/* May the phase, which its round is closed without, go on for a later version?  One in fragments
+ * has mostly given what it has. */
+static bool goes_on(const struct job *j, const struct task *t)
+{
+    const uint32_t next = j->paths[t->path].round + 1;
+    bool takes = t->state == TASK_LEASED && !query_streams(j) && next != query_barrier(j);
+    for (uint32_t l = 0; l < composition_levels(&j->comp, t->path) && takes; l++)
+        takes = query_takes_late(j, &j->modules[j->comp.paths[t->path].modules[l]], t->train.round);
+    return takes;
+}
+
+/* A phase of an earlier round has ended: what it gave waits for the next version, and its replica
+ * is in the round from here on, unless its worker was lost and others do without it. */
+static void end_late(struct coordinator *co, struct job *j, uint32_t p, uint32_t r, struct task *t)
+{
+    const bool lost = t->state != TASK_DONE;
+    bool others = false;
+    (void)task_end_in_part(co, j, t);
+    settle_replica(co, j, t, &job_edit_path(j, p)->sum);
+    if (j->spec.outer.steps > 0)
+        catch_up(j, p, r);
+    for (uint32_t i = 0; i < j->comp.paths[p].replicas; i++)
+        others |= j->paths[p].replicas[i].task_id != 0;
+    if (!lost || !j->comp.elastic || !others)
+        (void)make_task(co, j, p, r);
+    core_touch(co);
+}
+
+static void take_late(struct coordinator *co, struct job *j, uint32_t p)
+{
+    for (uint32_t r = 0; r < j->comp.paths[p].replicas && j->doom == NULL; r++) {
+        struct task *t = state_edit_task(&co->state, query_phase(&co->state, j, p, r));
+        if (t != NULL && t->train.round < j->paths[p].round && t->state != TASK_LEASED &&
+            co->state.n_open < TASKS_OPEN_MAX)
+            end_late(co, j, p, r, t);
+    }
+}
+
+/* Where workers decide how many phases there are: nobody who is through with his own does the rest
+ * of a lost one, while others wait, if its last snapshot can be folded instead. */
+static void take_parts(struct coordinator *co, struct job *j, uint32_t p)
+{
+    bool done = false;
+    if (!j->comp.elastic || !j->paths[p].ready || !list_empty(&co->state.parked))
+        return;
+    for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+        const struct task *t = query_phase(&co->state, j, p, r);
+        done |= t != NULL && t->state == TASK_DONE && t->train.round == j->paths[p].round;
+    }
+    for (uint32_t r = 0; r < j->comp.paths[p].replicas && done; r++) {
+        const struct task *t = query_phase(&co->state, j, p, r);
+        if (t != NULL && t->state == TASK_PENDING)
+            (void)task_end_in_part(co, j, state_edit_task(&co->state, t));
+    }
+}
+
+/* What the ended phases have given is in a version by now, or never will be. */
+static void settle_late(struct coordinator *co, struct job *j)
+{
+    for (size_t i = j->n_late; i-- > 0;) {
+        struct task *t = state_edit_task(&co->state, state_task(&co->state, j->late[i]));
+        char reason[REASON_MAX];
+        refuse_old(j, t);
+        if (waits(t))
+            continue;
+        (void)str_copy(reason, sizeof(reason), t->reason);
+        tell_senders(co, t, reason);
+        if (all_applied(t))
+            add_phase(&job_edit_path(j, t->path)->sum, t);
+        job_drop_late(j, t->id);
+        core_touch(co);
+    }
 }
 
 /* ---- the end of a round -------------------------------------------------- */
@@ -276,12 +390,17 @@ static void end_round(struct coordinator *co, struct job *j, uint32_t p,
 
 static void close_round(struct coordinator *co, struct job *j, uint32_t p)
 {
-    struct phase_sum sum = {0};
-    uint32_t expected = 0;
+    struct phase_sum sum = j->paths[p].sum; /* of phases that were late for an earlier one */
+    uint32_t expected = sum.phases;
+    job_edit_path(j, p)->sum = (struct phase_sum){0};
     for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
         struct task *t = state_edit_task(&co->state, query_phase(&co->state, j, p, r));
         expected += t != NULL;
-        if (t != NULL)
+        if (t != NULL && goes_on(j, t))
+            (void)snprintf(t->reason, sizeof(t->reason),
+                           "round %u was closed without it: it goes into a later version",
+                           t->train.round + 1);
+        else if (t != NULL)
             settle_replica(co, j, t, &sum);
     }
     end_round(co, j, p, &sum, expected);
@@ -301,7 +420,10 @@ static bool tail_runs(struct coordinator *co, const struct job *j, uint32_t p)
 static void advance_path(struct coordinator *co, struct job *j, uint32_t p)
 {
     const struct path_rec *path = &j->paths[p];
-    if (path->ready && query_modules_at(j, p, (uint64_t)path->round + 1) && !tail_runs(co, j, p))
+    const bool ends = query_modules_at(j, p, (uint64_t)path->round + 1);
+    if (path->ready && !ends)
+        take_late(co, j, p);
+    if (path->ready && ends && !tail_runs(co, j, p))
         close_round(co, j, p);
     if (!path->ready && path->round < (uint32_t)j->spec.outer.rounds &&
         path->round != query_barrier(j) && query_modules_at(j, p, path->round))
@@ -313,10 +435,7 @@ static void advance_path(struct coordinator *co, struct job *j, uint32_t p)
 /* Is nothing of the phase left to be folded? */
 static bool settled(const struct task *t)
 {
-    for (size_t i = 0; i < t->train.n_contributions; i++)
-        if (t->train.contributions[i].version == 0 && !t->train.contributions[i].refused)
-            return false;
-    return !task_is_open(t);
+    return !waits(t) && !task_is_open(t);
 }
 
 /* Ends the task's phase within `window` of now, or waits its contribution to be folded? */
@@ -389,6 +508,9 @@ static void advance_async(struct coordinator *co, struct job *j, uint32_t p)
 
 void rounds_advance(struct coordinator *co, struct job *j)
 {
+    settle_late(co, j);
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        take_parts(co, j, p);
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         folds_consider(co, j, module_memory(&j->modules[i]));
     for (uint32_t p = 0; p < j->comp.n_paths && j->doom == NULL; p++) {
@@ -396,5 +518,17 @@ void rounds_advance(struct coordinator *co, struct job *j)
             advance_async(co, j, p);
         else
             advance_path(co, j, p);
+    }
+}
+
+void rounds_resume(struct coordinator *co)
+{
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        const struct task *t = co->state.tasks[i];
+        struct job *j = state_job(&co->state, t->job_id);
+        if (j != NULL && !job_is_ended(j) && !j->spec.outer.async && t->kind == TASK_TRAIN &&
+            t->state == TASK_DONE && waits(t) &&
+            j->paths[t->path].replicas[t->train.replica].task_id != t->id)
+            job_add_late(j, t->id);
     }
 }

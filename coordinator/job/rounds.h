@@ -8,4 +8,7 @@
 /* All paths and modules of a job that is RUNNING, as far as they go. */
 void rounds_advance(struct coordinator *co, struct job *j);
 
+/* After the records were read: which ended phases wait for a version. */
+void rounds_resume(struct coordinator *co);
+
 #endif

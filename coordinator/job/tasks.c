@@ -175,7 +175,7 @@ bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
 void task_end(struct coordinator *co, struct task *t, enum task_state state, const char *reason)
 {
     if (state != TASK_DONE)
-        task_settle(co, t, 0);
+        task_settle(co, t, task_folded(t));
     task_keep_snapshot(co, t, NULL);
     release_holder(co, t);
     if (state != TASK_DONE && t->state == TASK_PENDING)
@@ -186,6 +186,53 @@ void task_end(struct coordinator *co, struct task *t, enum task_state state, con
     (void)str_copy(t->reason, sizeof(t->reason), reason);
     core_touch(co);
     co->velocities_old |= task_is_remote(t);
+}
+
+/* Would the modules' next versions take what the snapshot has? */
+static bool is_taken(const struct job *j, const struct snapshot *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        const struct module_rec *m = job_module(j, s->modules[i].module_id);
+        const uint64_t base = s->modules[i].base_version;
+        if (m == NULL || (m->version != base && !query_takes_late(j, m, base)))
+            return false;
+    }
+    return true;
+}
+
+bool task_end_in_part(struct coordinator *co, const struct job *j, struct task *t)
+{
+    const struct snapshot *s = t->kind == TASK_TRAIN ? t->train.snapshot : NULL;
+    if (t->state != TASK_PENDING || s == NULL || s->used == 0 || t->train.n_contributions > 0 ||
+        j->spec.outer.late != JOB_LATE_DISCOUNT || j->spec.outer.async || !is_taken(j, s))
+        return false;
+    for (size_t i = 0; i < s->n; i++)
+        task_add_contribution(t, &(struct contribution){.module_id = s->modules[i].module_id,
+                                                        .base_version = s->modules[i].base_version,
+                                                        .blob = s->modules[i].blob,
+                                                        .samples = s->used,
+                                                        .worker_id = s->worker_id,
+                                                        .part = true});
+    t->samples = s->used;
+    t->steps = s->steps;
+    t->loss_first = (float)s->loss_first;
+    t->loss_last = (float)s->loss_last;
+    t->loss_mean = s->steps > 0 ? (float)(s->loss_sum / s->steps) : NAN;
+    t->seconds = (float)s->seconds;
+    t->worker_id = s->worker_id;
+    task_settle(co, t, s->used);
+    task_set_snapshot(t, NULL); /* its blobs are the contributions' */
+    task_end(co, t, TASK_DONE, "its worker was lost, and its last snapshot counts");
+    return true;
+}
+
+uint64_t task_folded(const struct task *t)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; t->kind == TASK_TRAIN && i < t->train.n_contributions; i++)
+        if (t->train.contributions[i].version != 0 && t->train.contributions[i].samples > n)
+            n = t->train.contributions[i].samples;
+    return n;
 }
 
 /* Notes on the task that its holder could not do it.  True: others are here that may have it now.
@@ -253,6 +300,9 @@ static bool still_needed(const struct job *j, const struct task *t)
         return true;
     if (job_is_ended(j) || t->kind != TASK_TRAIN)
         return false;
+    for (size_t i = 0; i < j->n_late; i++)
+        if (j->late[i] == t->id)
+            return true;
     return j->paths[t->path].replicas[t->train.replica].task_id == t->id;
 }
 

@@ -19,8 +19,15 @@ void task_lease_again(struct coordinator *co, const struct task *t, struct worke
 void task_keep_snapshot(struct coordinator *co, struct task *t, struct snapshot *s);
 /* Back to pending with the next attempt; a phase goes on from its snapshot. */
 void task_requeue(struct coordinator *co, struct task *t, const char *reason);
-/* Ends it as DONE, FAILED or CANCELLED: samples that it has not settled are pending again. */
+/* Samples of a phase that are in a version, also where it has not ended: of fragments. */
+uint64_t task_folded(const struct task *t);
+/* Ends it as DONE, FAILED or CANCELLED: samples that it has not settled are pending again, but for
+ * those that are in a version. */
 void task_end(struct coordinator *co, struct task *t, enum task_state state, const char *reason);
+/* Ends a pending phase by its last snapshot, which becomes its contribution: the samples that it
+ * has used are done, the others pending again.  False: there is none, or nobody can say which
+ * samples it has used, or what it began with is not folded any more. */
+bool task_end_in_part(struct coordinator *co, const struct job *j, struct task *t);
 enum task_fault {
     FAULT_PASSING, /* of the network, a disk, or ours: nobody's, and never the last */
     FAULT_TASK,    /* it may go better, here or elsewhere */

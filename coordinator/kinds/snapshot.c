@@ -71,6 +71,7 @@ int snapshot_take(struct coordinator *co, const struct job *j, struct task *t,
     s->steps = m->steps;
     s->samples = m->samples;
     s->position = m->position;
+    s->used = m->used < query_held(t) ? m->used : query_held(t);
     s->loss_sum = m->loss_sum;
     s->loss_first = (double)m->loss_first;
     s->loss_last = (double)m->loss_last;

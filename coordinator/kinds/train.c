@@ -167,7 +167,7 @@ static int check_contribution(const struct state *s, const struct job *j, const 
      * still when all that waits before them has become versions. */
     const uint64_t then = m->version + (async ? query_waiting(s, j, m) : 0);
     *ret_late = async ? j->spec.wire.up == CODEC_F32 && then - c->base_version >= m->kept
-                      : m->version != c->base_version;
+                      : m->version != c->base_version && !query_takes_late(j, m, c->base_version);
     return 0;
 }
 

@@ -102,7 +102,7 @@ static void apply_delta(struct audit *a, const struct module_rec *m,
 
 /* Paths of one fold, in the capture. */
 struct refold {
-    char *full, *ema, *from, *state[3];
+    char *full, *ema, *state[3];
     char *made[6]; /* full delta ema target momentum buffer */
     struct fold_input inputs[FOLD_INPUTS_MAX];
     size_t n_inputs;
@@ -113,9 +113,10 @@ static void refold_release(struct refold *f)
 {
     mem_free(f->full);
     mem_free(f->ema);
-    mem_free(f->from);
-    for (size_t i = 0; i < f->n_inputs; i++)
+    for (size_t i = 0; i < f->n_inputs; i++) {
         mem_free((char *)(uintptr_t)f->inputs[i].path);
+        mem_free((char *)(uintptr_t)f->inputs[i].origin.from_full);
+    }
     for (int i = 0; i < 3; i++)
         mem_free(f->state[i]);
     for (int i = 0; i < 6; i++)
@@ -128,21 +129,44 @@ static double real_of(const json_t *doc, const char *key)
     return json_number_value(json_object_get(doc, key));
 }
 
-static bool take_inputs(struct audit *a, struct refold *f, const json_t *list)
+/* How the contribution travelled, and from which version: in records of older releases that stands
+ * beside the list, for all of it. */
+static bool take_origin(struct audit *a, const struct module_rec *m, uint64_t base,
+                        const json_t *doc, const json_t *c, struct fold_origin *ret)
+{
+    const json_t *of = json_object_get(c, "staleness") ? c : doc;
+    const char *codec = json_string_value(json_object_get(of, of == c ? "codec" : "up"));
+    const uint64_t stale = (uint64_t)json_integer_value(json_object_get(of, "staleness"));
+    const struct version_rec *from = stale <= base ? module_version(m, base - stale) : NULL;
+    if (from == NULL && stale <= base) /* differences need it no more */
+        from = module_version(m, base);
+    if (codec == NULL || from == NULL || codec_parse(codec, &ret->codec) < 0 ||
+        (ret->codec == CODEC_F32 && from->version != base - stale))
+        return false;
+    ret->from = base - stale;
+    ret->from_full = blob_path(a, from->full.sha256);
+    return true;
+}
+
+static bool take_inputs(struct audit *a, const struct module_rec *m, uint64_t base,
+                        const json_t *doc, struct refold *f)
 {
     const json_t *c;
     size_t i;
-    json_array_foreach(list, i, c)
+    json_array_foreach(json_object_get(doc, "contributions"), i, c)
     {
         struct blob_ref blob;
+        struct fold_input *in = &f->inputs[f->n_inputs];
         if (json_is_true(json_object_get(c, "refused")))
             continue;
-        if (f->n_inputs == FOLD_INPUTS_MAX || !blob_ref_read(c, &blob))
+        if (f->n_inputs == FOLD_INPUTS_MAX || !blob_ref_read(c, &blob) ||
+            !take_origin(a, m, base, doc, c, &in->origin))
             return false;
-        char *path = blob_path(a, blob.sha256);
-        f->inputs[f->n_inputs++] = (struct fold_input){
-            .path = path, .weight = real_of(c, "weight"), .shrink = real_of(c, "shrink")};
-        if (!file_exists(path))
+        in->path = blob_path(a, blob.sha256);
+        in->weight = real_of(c, "weight");
+        in->shrink = real_of(c, "shrink");
+        f->n_inputs++;
+        if (!file_exists(in->path))
             return false;
     }
     return f->n_inputs > 0;
@@ -168,20 +192,15 @@ static bool take_step(struct audit *a, const struct module_rec *m, const struct 
                       const json_t *doc, struct refold *f)
 {
     static const char *const made[] = {"m.full", "m.delta", "m.ema", "m.target", "m.mom", "m.buf"};
-    const char *up = json_string_value(json_object_get(doc, "up"));
     const char *down = json_string_value(json_object_get(doc, "down"));
-    const uint64_t stale = (uint64_t)json_integer_value(json_object_get(doc, "staleness"));
-    const struct version_rec *from = module_version(m, before->version - stale);
     const unsigned delay = (unsigned)json_integer_value(json_object_get(doc, "delay"));
-    enum codec codecs[2];
-    if (up == NULL || down == NULL || codec_parse(up, &codecs[0]) < 0 ||
-        codec_parse(down, &codecs[1]) < 0 || from == NULL ||
+    enum codec codec;
+    if (down == NULL || codec_parse(down, &codec) < 0 ||
         !take_state(a, m, before->version, delay > 1, f) ||
-        !take_inputs(a, f, json_object_get(doc, "contributions")))
+        !take_inputs(a, m, before->version, doc, f))
         return false;
     f->full = blob_path(a, before->full.sha256);
     f->ema = blob_ref_is_set(&before->ema) ? blob_path(a, before->ema.sha256) : NULL;
-    f->from = stale ? blob_path(a, from->full.sha256) : NULL;
     for (int i = 0; i < 6; i++)
         f->made[i] = file_join(a->s.dir, made[i]);
     f->step = (struct fold_step){
@@ -192,12 +211,9 @@ static bool take_step(struct audit *a, const struct module_rec *m, const struct 
         .target = f->state[0],
         .mom = f->state[1],
         .buf = f->state[2],
-        .from = from->version,
-        .from_full = f->from,
         .inputs = f->inputs,
         .n_inputs = f->n_inputs,
-        .up = codecs[0],
-        .down = codecs[1],
+        .down = codec,
         .lr = real_of(doc, "lr"),
         .momentum = real_of(doc, "momentum"),
         .scale = real_of(doc, "scale"), /* as it was used in the end */

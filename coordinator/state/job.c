@@ -67,6 +67,7 @@ static void free_modules(struct job *j)
     for (uint32_t i = 0; j->ledgers != NULL && i < job_ledgers(j); i++)
         ledger_free(j->ledgers[i]);
     mem_free(j->ledgers);
+    mem_free(j->late);
 }
 
 void job_free(struct job *j)
@@ -240,6 +241,25 @@ bool job_put_row(struct job *j, const struct row_rec *r)
     ((struct row_rec *)j->rows)[at] = *r;
     marks_add(&j->rows_edited, at);
     return true;
+}
+
+void job_add_late(struct job *j, uint64_t task)
+{
+    size_t at = j->n_late;
+    j->late = mem_realloc(j->late, (j->n_late + 1) * sizeof(*j->late));
+    for (; at > 0 && j->late[at - 1] > task; at--)
+        j->late[at] = j->late[at - 1];
+    j->late[at] = task;
+    j->n_late++;
+}
+
+void job_drop_late(struct job *j, uint64_t task)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < j->n_late; i++)
+        if (j->late[i] != task)
+            j->late[kept++] = j->late[i];
+    j->n_late = kept;
 }
 
 void job_keep_rounds(struct job *j, size_t n)

@@ -127,9 +127,9 @@ struct path_rec {
     bool ready;        /* the phase's tasks exist */
     uint64_t ready_ms; /* (m) since when */
     int64_t ready_unix_ms;
-    uint64_t bytes_up, bytes_down;      /* params, of the current round */
-    uint64_t phases;                    /* async: applied so far; round is this over the replicas */
-    struct phase_sum sum;               /* (m) async: of the phases since the last round */
+    uint64_t bytes_up, bytes_down; /* params, of the current round */
+    uint64_t phases;               /* async: applied so far; round is this over the replicas */
+    struct phase_sum sum; /* (m) of phases since the last round: without rounds, and late ones */
     const struct replica_rec *replicas; /* composition.paths[i].replicas of them */
     struct eval_rec eval;
     struct best_module *best; /* by level; NULL: none, or the job does not stop early */
@@ -220,6 +220,10 @@ struct job {
     struct ledger **ledgers;
     const struct module_rec *modules; /* comp.n_modules */
     const struct path_rec *paths;     /* comp.n_paths */
+    /* (m) Ended phases that no replica has any more and whose contributions wait for a version:
+     * tasks, in the order of their ids. */
+    uint64_t *late;
+    size_t n_late;
     const struct round_rec *rounds;
     size_t n_rounds;
     const struct grid_rec *grids;
@@ -296,6 +300,8 @@ static inline struct replica_rec *job_replica_memory(struct job *j, uint32_t pat
     return (struct replica_rec *)&j->paths[path].replicas[replica];
 }
 struct shard_rec *job_edit_shard(struct job *j, size_t n);
+void job_add_late(struct job *j, uint64_t task);
+void job_drop_late(struct job *j, uint64_t task);
 /* Sorts shards from `first` by their source; those of one source stay in their order. */
 void job_order_shards(struct job *j, size_t first);
 /* A record at the end of j->shards, zeroed; NULL at JOB_SHARDS_MAX. */

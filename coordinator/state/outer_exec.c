@@ -24,9 +24,10 @@ struct run {
     struct outer_step *step;
     outer_done_fn done;
     /* the executor thread's */
-    char *full, *ema, *target, *mom, *buf, *from; /* inputs; NULL: none */
+    char *full, *ema, *target, *mom, *buf; /* inputs; NULL: none */
     char *full_out, *delta_out, *ema_out, *target_out, *mom_out, *buf_out;
     char *blobs[OUTER_CONTRIBUTIONS_MAX]; /* paths; NULL: not in the store */
+    char *froms[OUTER_CONTRIBUTIONS_MAX]; /* of the older versions that they start from; NULL */
     uint64_t params;                      /* of the module */
 };
 
@@ -74,12 +75,15 @@ static int find_blobs(struct run *r, struct err *err)
         rc = blob_path(r->exec, &s->ema, &r->ema, err);
     if (rc == 0 && s->ema.bytes && !r->ema)
         rc = missing(err, "the EMA to start from", &s->ema);
-    for (size_t i = 0; rc == 0 && i < s->n_contributions; i++)
-        rc = blob_path(r->exec, &s->contributions[i].blob, &r->blobs[i], err);
-    if (rc == 0 && s->from != s->base)
-        rc = blob_path(r->exec, &s->from_full, &r->from, err);
-    if (rc == 0 && s->from != s->base && !r->from && s->up == CODEC_F32)
-        rc = missing(err, "the version that the contribution starts from", &s->from_full);
+    for (size_t i = 0; rc == 0 && i < s->n_contributions; i++) {
+        const struct outer_contribution *c = &s->contributions[i];
+        const bool needs = c->from != s->base && c->codec == CODEC_F32;
+        rc = blob_path(r->exec, &c->blob, &r->blobs[i], err);
+        if (rc == 0 && needs)
+            rc = blob_path(r->exec, &c->from_full, &r->froms[i], err);
+        if (rc == 0 && needs && !r->froms[i])
+            rc = missing(err, "the version that a contribution starts from", &c->from_full);
+    }
     return rc;
 }
 
@@ -167,9 +171,10 @@ static void run_free(struct run *r)
         mem_free(paths[i]);
     let_go(r->exec, &s->full, r->full);
     let_go(r->exec, &s->ema, r->ema);
-    let_go(r->exec, &s->from_full, r->from);
-    for (size_t i = 0; i < s->n_contributions; i++)
+    for (size_t i = 0; i < s->n_contributions; i++) {
         let_go(r->exec, &s->contributions[i].blob, r->blobs[i]);
+        let_go(r->exec, &s->contributions[i].from_full, r->froms[i]);
+    }
     mem_free(r);
 }
 
@@ -195,10 +200,11 @@ static void refuse(struct outer_contribution *c, const char *reason)
     (void)str_copy(c->reason, sizeof c->reason, reason); /* cut to fit: it is for people */
 }
 
-/* Where the contributions' values are subtracted from; the layout is that of any version. */
-static const char *start_of(const struct run *r)
+/* The layout is that of any version. */
+static struct fold_origin origin_of(const struct run *r, size_t i)
 {
-    return r->from ? r->from : r->full;
+    const struct outer_contribution *c = &r->step->contributions[i];
+    return (struct fold_origin){c->codec, c->from, r->froms[i] ? r->froms[i] : r->full};
 }
 
 /* Our disk has lost it, or the version that its values are subtracted from.  It is removed: the
@@ -211,8 +217,9 @@ static int check_intact(struct run *r, size_t i, struct err *err)
     int rc = -ERR_HASH;
     if (r->blobs[i])
         rc = outer_verify_blob(r->exec->seen, r->exec->store, r->blobs[i], &c->blob, "it", err);
-    if (rc == 0 && r->from && s->up == CODEC_F32)
-        rc = outer_verify_blob(r->exec->seen, r->exec->store, r->from, &s->from_full, "it", err);
+    if (rc == 0 && r->froms[i])
+        rc =
+            outer_verify_blob(r->exec->seen, r->exec->store, r->froms[i], &c->from_full, "it", err);
     if (rc != -ERR_HASH)
         return rc;
     memcpy(id.sha256, c->blob.sha256, sizeof id.sha256);
@@ -230,7 +237,8 @@ static int check_one(struct run *r, size_t i, struct err *err)
     int rc = check_intact(r, i, err);
     if (rc < 0 || c->refused)
         return rc;
-    rc = fold_check(r->blobs[i], start_of(r), s->module_id, s->from, s->up, &norm, &why);
+    const struct fold_origin origin = origin_of(r, i);
+    rc = fold_check(r->blobs[i], &origin, s->module_id, &norm, &why);
     if (rc == 0) {
         c->norm = norm.norm;
         r->params = norm.params;
@@ -253,13 +261,14 @@ static int dot_peers(struct run *r, const struct fold_judged *judged, size_t i, 
                      double *ret, bool *ret_any, struct err *err)
 {
     const struct outer_step *s = r->step;
+    const struct fold_origin origin = origin_of(r, i);
     double dot = 0;
     int rc = 0;
     for (size_t k = 0; k < s->n_contributions && rc == 0; k++) {
         if (k == i || judged[k].norm <= 0 || judged[k].refused || judged[k].large != large)
             continue;
-        rc = fold_dot(r->blobs[i], r->blobs[k], false, start_of(r), s->module_id, s->from, s->up,
-                      &dot, err);
+        const struct fold_origin other = origin_of(r, k);
+        rc = fold_dot(r->blobs[i], &origin, r->blobs[k], &other, s->module_id, &dot, err);
         *ret += s->contributions[k].weight * dot;
         *ret_any = true;
     }
@@ -273,12 +282,12 @@ static int find_opposed(struct run *r, const struct fold_judged *judged, size_t 
                         struct err *err)
 {
     const struct outer_step *s = r->step;
+    const struct fold_origin origin = origin_of(r, i);
     double sum = 0, large = 0;
     bool peers = false, any = false;
     int rc = dot_peers(r, judged, i, false, &sum, &peers, err);
     if (rc == 0 && !peers && r->mom != NULL)
-        rc = fold_dot(r->blobs[i], r->mom, true, start_of(r), s->module_id, s->from, s->up, &sum,
-                      err);
+        rc = fold_dot(r->blobs[i], &origin, r->mom, NULL, s->module_id, &sum, err);
     if (rc == 0 && !peers && sum < 0)
         rc = dot_peers(r, judged, i, true, &large, &any, err);
     *ret = sum < 0 && !(any && large > 0);
@@ -433,6 +442,7 @@ static int fold(struct run *r, struct fold_result *result, struct err *err)
         if (!s->contributions[i].refused)
             inputs[n++] =
                 (struct fold_input){.path = r->blobs[i],
+                                    .origin = origin_of(r, i),
                                     .weight = s->contributions[i].weight,
                                     .norm = s->contributions[i].norm * s->contributions[i].shrink,
                                     .shrink = s->contributions[i].shrink};
@@ -445,11 +455,8 @@ static int fold(struct run *r, struct fold_result *result, struct err *err)
         .target = r->target,
         .mom = r->mom,
         .buf = r->buf,
-        .from = s->from,
-        .from_full = s->from != s->base ? start_of(r) : NULL,
         .inputs = inputs,
         .n_inputs = n,
-        .up = s->up,
         .down = s->down,
         .lr = s->lr,
         .momentum = s->momentum,
@@ -608,22 +615,34 @@ void outer_exec_free(struct outer_exec *exec)
     mem_free(exec);
 }
 
+static int check_contribution(const struct outer_step *s, size_t i, struct err *err)
+{
+    const struct outer_contribution *c = &s->contributions[i];
+    if (!isfinite(c->weight) || c->weight <= 0)
+        return err_set(err, -EINVAL, "contribution %zu has weight %g, expected more than 0", i,
+                       c->weight);
+    if (c->from > s->base || (unsigned)c->codec >= CODEC_COUNT)
+        return err_set(err, -EINVAL, "contribution %zu, from version %llu: out of range", i,
+                       (unsigned long long)c->from);
+    return 0;
+}
+
 static int check_step(const struct outer_exec *e, const struct outer_step *s, struct err *err)
 {
     if (!s->n_contributions || s->n_contributions > OUTER_CONTRIBUTIONS_MAX)
         return err_set(err, -EINVAL, "%zu contributions, expected 1 to %d", s->n_contributions,
                        OUTER_CONTRIBUTIONS_MAX);
-    for (size_t i = 0; i < s->n_contributions; i++)
-        if (!isfinite(s->contributions[i].weight) || s->contributions[i].weight <= 0)
-            return err_set(err, -EINVAL, "contribution %zu has weight %g, expected more than 0", i,
-                           s->contributions[i].weight);
-    if (s->from > s->base || !isfinite(s->scale) || s->scale <= 0)
-        return err_set(err, -EINVAL, "scale %g, contributions from version %llu: out of range",
-                       s->scale, (unsigned long long)s->from);
+    for (size_t i = 0; i < s->n_contributions; i++) {
+        int rc = check_contribution(s, i, err);
+        if (rc < 0)
+            return rc;
+    }
+    if (!isfinite(s->scale) || s->scale <= 0)
+        return err_set(err, -EINVAL, "scale %g: out of range", s->scale);
     if (!s->min_accepted || s->min_accepted > s->n_contributions)
         return err_set(err, -EINVAL, "min_accepted %u, expected 1 to %zu", s->min_accepted,
                        s->n_contributions);
-    if ((unsigned)s->up >= CODEC_COUNT || (unsigned)s->down >= CODEC_COUNT)
+    if ((unsigned)s->down >= CODEC_COUNT)
         return err_set(err, -EINVAL, "unknown codec");
     if (!isfinite(s->lr) || !isfinite(s->momentum) || !(s->ema_decay >= 0 && s->ema_decay <= 1))
         return err_set(err, -EINVAL, "lr %g, momentum %g, EMA decay %g: out of range", s->lr,

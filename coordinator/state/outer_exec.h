@@ -48,6 +48,11 @@ struct outer_blob {
 struct outer_contribution {
     uint64_t tag; /* the caller's: task id, say */
     struct outer_blob blob;
+    enum codec codec;
+    /* The version that it starts from, and its full file where that is older than the step's base
+     * (bytes 0: not kept, which only codec f32 minds). */
+    uint64_t from;
+    struct outer_blob from_full;
     uint64_t samples; /* behind it; for the record */
     double weight;    /* > 0; only the ratio to the others matters */
     double most;      /* norm of what its steps can do, per root of a parameter; 0: unknown */
@@ -69,16 +74,12 @@ struct outer_step {
     struct outer_blob full, ema;        /* version v; ema.bytes 0: none yet (v = 0) */
     struct outer_blob before, delta;    /* v - 1, and from it to v; bytes 0: not kept */
     struct outer_blob target, mom, buf; /* the state at v; bytes 0: no hash is on record */
-    enum codec up, down;                /* the job's wire.up and wire.down */
+    enum codec down;                    /* the job's wire.down */
     double lr, momentum, ema_decay; /* keys of outer; the young-average rule is applied inside */
     double scale;                   /* times the weighted mean, > 0; with keep_norm the most */
     bool keep_norm;                 /* fold.h */
     unsigned delay;                 /* contributions of a momentum step; 0 and 1: each step */
-    /* Asynchronous: the older version that the contributions start from, and its full
-     * file (bytes 0: not kept, which only codec f32 minds).  Else from == base. */
-    uint64_t from;
-    struct outer_blob from_full;
-    unsigned min_accepted;                    /* fewer good ones fail the step; at least 1 */
+    unsigned min_accepted;          /* fewer good ones fail the step; at least 1 */
     struct outer_contribution *contributions; /* in the order they are summed: sort them */
     size_t n_contributions;
     struct fold_past past[FOLD_HISTORY_MAX]; /* the module's last contributions */

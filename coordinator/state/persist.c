@@ -5,7 +5,7 @@
 #include "common/base/log.h"
 
 #define LEDGER_BYTES_MAX (32u << 20)
-#define CURSOR_FORMAT "%u %" PRIu64 " %" PRIu64 " %a %a %a %a"
+#define CURSOR_FORMAT "%u %" PRIu64 " %" PRIu64 " %a %a %a %a %" PRIu64
 
 static const char schema_1[] =
     "CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;"
@@ -164,8 +164,11 @@ static const char schema_9[] = "ALTER TABLE jobs ADD COLUMN token INTEGER;"
                                "ALTER TABLE tokens ADD COLUMN jobs_max INTEGER;"
                                "ALTER TABLE tokens ADD COLUMN budget REAL;";
 
+/* Contributions that are the last snapshot of a lost worker. */
+static const char schema_10[] = "ALTER TABLE contributions ADD COLUMN part INTEGER;";
+
 static const char *const migrations[] = {schema_1, schema_2, schema_3, schema_4, schema_5,
-                                         schema_6, schema_7, schema_8, schema_9};
+                                         schema_6, schema_7, schema_8, schema_9, schema_10};
 
 enum statement {
     PUT_COUNTER,
@@ -251,7 +254,7 @@ static const char *const statements[STATEMENTS] = {
     [PUT_TASK] = "INSERT OR REPLACE INTO tasks VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
                  "?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_TASK] = "DELETE FROM tasks WHERE id=?",
-    [PUT_CONTRIBUTION] = "INSERT OR REPLACE INTO contributions VALUES(?,?,?,?,?,?,?,?,?,?)",
+    [PUT_CONTRIBUTION] = "INSERT OR REPLACE INTO contributions VALUES(?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_CONTRIBUTIONS] = "DELETE FROM contributions WHERE task=?",
     [PUT_SNAPSHOT] = "INSERT OR REPLACE INTO snapshots VALUES(?,?,?,?,?,?,?,?)",
     [DEL_SNAPSHOT] = "DELETE FROM snapshots WHERE task=?",
@@ -351,9 +354,9 @@ static void put_contributions(struct store *s, struct task *t)
     store_put(s, DEL_CONTRIBUTIONS, "i", I(t->id));
     for (size_t i = 0; i < t->train.n_contributions; i++) {
         const struct contribution *c = &t->train.contributions[i];
-        store_put(s, PUT_CONTRIBUTION, "iiiibiiiii", I(t->id), I(i), I(c->module_id),
+        store_put(s, PUT_CONTRIBUTION, "iiiibiiiiii", I(t->id), I(i), I(c->module_id),
                   I(c->base_version), B(&c->blob), I(c->refused), I(c->samples), I(c->worker_id),
-                  I(c->version));
+                  I(c->version), I(c->part));
     }
     t->train.edited = false;
 }
@@ -361,11 +364,11 @@ static void put_contributions(struct store *s, struct task *t)
 static void put_snapshot(struct store *s, struct task *t)
 {
     const struct snapshot *p = t->train.snapshot;
-    char cursor[192];
+    char cursor[224];
     store_put(s, DEL_SNAPSHOT, "i", I(t->id));
     for (size_t i = 0; p != NULL && i < p->n; i++) {
         (void)snprintf(cursor, sizeof(cursor), CURSOR_FORMAT, p->steps, p->samples, p->position,
-                       p->loss_sum, p->loss_first, p->loss_last, p->seconds);
+                       p->loss_sum, p->loss_first, p->loss_last, p->seconds, p->used);
         store_put(s, PUT_SNAPSHOT, "iiiibiit", I(t->id), I(i), I(p->modules[i].module_id),
                   I(p->modules[i].base_version), B(&p->modules[i].blob), I(p->worker_id), cursor);
     }

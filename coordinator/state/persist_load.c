@@ -677,7 +677,8 @@ static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
                              .refused = u32(q, 6) != 0,
                              .samples = u64(q, 7),
                              .worker_id = u64(q, 8),
-                             .version = u64(q, 9)};
+                             .version = u64(q, 9),
+                             .part = u32(q, 10) != 0};
     if (c.samples == 0) { /* an older release had one per task */
         c.samples = t->samples;
         c.worker_id = t->worker_id;
@@ -705,10 +706,11 @@ static int load_snapshot(struct state *st, sqlite3_stmt *q, struct err *err)
     m->module_id = u64(q, 2);
     m->base_version = u64(q, 3);
     s->worker_id = u64(q, 6);
-    const bool read = blob_ref(q, 4, &m->blob) &&
-                      sscanf(store_text(q, 7), "%u %" SCNu64 " %" SCNu64 " %la %la %la %la",
-                             &s->steps, &s->samples, &s->position, &s->loss_sum, &s->loss_first,
-                             &s->loss_last, &s->seconds) == 7;
+    const bool read =
+        blob_ref(q, 4, &m->blob) &&
+        sscanf(store_text(q, 7), "%u %" SCNu64 " %" SCNu64 " %la %la %la %la %" SCNu64, &s->steps,
+               &s->samples, &s->position, &s->loss_sum, &s->loss_first, &s->loss_last, &s->seconds,
+               &s->used) >= 7; /* older: not `used` */
     task_set_snapshot(t, s);
     return read ? 0 : bad_row(err, "its hash or cursor");
 }

@@ -59,6 +59,7 @@ struct contribution {
     uint64_t samples;   /* behind it */
     uint64_t worker_id; /* the sender */
     uint64_t version;   /* that it went into; 0: none yet */
+    bool part;          /* a lost worker's last snapshot: codec_of_part() */
     bool resumed;       /* (m) its phase was begun by another worker: the fault may be that one's */
 };
 
@@ -66,7 +67,7 @@ struct contribution {
 struct snapshot {
     uint64_t worker_id; /* the sender */
     uint32_t steps;
-    uint64_t samples, position;
+    uint64_t samples, position, used;
     double loss_sum, loss_first, loss_last, seconds;
     size_t n;
     struct snapshot_module {

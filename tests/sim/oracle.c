@@ -4,6 +4,7 @@
 
 #include "common/base/hash.h"
 #include "coordinator/job/query.h"
+#include "coordinator/job/tasks.h"
 #include "coordinator/state/access.h"
 #include "coordinator/state/blobs.h"
 #include "coordinator/state/core.h"
@@ -410,6 +411,9 @@ static void note_phases(const struct coordinator *co, struct version *v, const c
                      (unsigned long long)task, (unsigned long long)old->version,
                      (unsigned long long)v->version, (unsigned long long)v->module);
         v->tasks[v->n++] = task;
+        figures.folded_late += json_integer_value(json_object_get(c, "staleness")) > 0;
+        const char *codec = json_string_value(json_object_get(c, "codec"));
+        figures.parts += codec != NULL && strcmp(codec, "int8") == 0;
     }
     json_decref(doc);
 }
@@ -469,7 +473,7 @@ static void look_at_ledger(const struct coordinator *co, const struct job *j, ui
         if (t->job_id != j->id || t->kind != TASK_TRAIN ||
             job_ledger(j, j->comp.paths[t->path].partition) != n)
             continue;
-        used += t->state == TASK_DONE ? t->samples : 0;
+        used += t->state == TASK_DONE ? t->samples : task_is_open(t) ? 0 : task_folded(t);
         lent += t->state == TASK_LEASED ? query_held(t) : 0;
         again |= t->failures > 0;
     }
@@ -487,6 +491,28 @@ static void look_at_ledgers(const struct coordinator *co)
         for (uint32_t n = 0; j->ledgers != NULL && n < job_ledgers(j); n++)
             if (j->ledgers[n] != NULL && j->resharded == 0)
                 look_at_ledger(co, j, n);
+    }
+}
+
+/* Phases that wait for a version: every one that has ended and that no replica has, and no other.
+ */
+static void look_at_late(const struct coordinator *co)
+{
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        const struct task *t = co->state.tasks[i];
+        const struct job *j = state_job(&co->state, t->job_id);
+        bool waits = false, listed = false;
+        if (t->kind != TASK_TRAIN || j->spec.outer.async || job_is_ended(j))
+            continue;
+        for (size_t c = 0; c < t->train.n_contributions; c++)
+            waits |= t->train.contributions[c].version == 0 && !t->train.contributions[c].refused;
+        waits &=
+            t->state == TASK_DONE && j->paths[t->path].replicas[t->train.replica].task_id != t->id;
+        for (size_t k = 0; k < j->n_late; k++)
+            listed |= j->late[k] == t->id;
+        if (waits && !listed)
+            sim_fail("task %llu has given something that waits for no version",
+                     (unsigned long long)t->id);
     }
 }
 
@@ -610,6 +636,7 @@ void oracle_look(struct coordinator *co)
     look_at_jobs(co);
     look_at_shown(co);
     look_at_ledgers(co);
+    look_at_late(co);
 }
 
 static uint64_t rows(struct coordinator *co, const char *sql, uint64_t id)
@@ -665,6 +692,10 @@ void oracle_look_at_end(struct coordinator *co)
             sim_fail("worker %llu holds task %llu, and no job runs",
                      (unsigned long long)co->state.workers[i]->id,
                      (unsigned long long)co->state.workers[i]->task_id);
+    for (size_t i = 0; i < co->state.n_jobs; i++)
+        if (co->state.jobs[i]->state == JOB_DONE && co->state.jobs[i]->n_late > 0)
+            sim_fail("job %llu is done, and %zu phases wait for its next version",
+                     (unsigned long long)co->state.jobs[i]->id, co->state.jobs[i]->n_late);
     if (co->blobs->count != needed)
         sim_fail("%llu blobs are kept, and %zu are needed", (unsigned long long)co->blobs->count,
                  needed);

@@ -10,6 +10,7 @@
  *               contributions that were acknowledged, each of them once
  *   ledger      every sample of an epoch is done, leased or pending; as many are done as the done
  *               phases have used
+ *   late        what came when its round was closed waits for a version or is refused
  *   fences      a lease has one holder and a holder one lease; a task is done once
  *   indexes     find what a look at all tasks and workers finds
  *   blobs       what is on record as needed is there, whole
@@ -50,6 +51,7 @@ void oracle_look_at_end(struct coordinator *co);
 
 struct oracle_figures {
     uint64_t results, verdicts, refused, versions, looks, shown, revoked;
+    uint64_t folded_late, parts; /* contributions in versions: late ones, last snapshots */
 };
 struct oracle_figures oracle_figures(void); /* of all worlds */
 

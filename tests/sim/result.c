@@ -124,7 +124,7 @@ static void read_weights(const char *path, float theta[PARAMS])
 }
 
 static void add_step(struct making *x, const Skerry__V1__ModuleRef *ref, const char *base,
-                     const char *scratch, enum lie lie)
+                     enum codec codec, const char *scratch, enum lie lie)
 {
     float theta[PARAMS], noise[PARAMS];
     struct contribution_result done;
@@ -136,7 +136,7 @@ static void add_step(struct making *x, const Skerry__V1__ModuleRef *ref, const c
     const struct contribution_job job = {.base_path = base,
                                          .read = read_end,
                                          .read_arg = theta,
-                                         .codec = CODEC_E3M0,
+                                         .codec = codec,
                                          .module_id = ref->module_id,
                                          .base = ref->version,
                                          .samples = x->m.samples,
@@ -178,7 +178,7 @@ static void make_train(struct making *x, char *const *bases, const char *scratch
     if (lie == LIE_SAMPLES)
         x->m.samples += 1000;
     for (size_t i = 0; i < x->t->n_modules && lie != LIE_EMPTY; i++)
-        add_step(x, x->t->modules[i], bases[i], scratch, lie);
+        add_step(x, x->t->modules[i], bases[i], CODEC_E3M0, scratch, lie);
     if (t->send_moments)
         x->m.moments = add_text(x, "moments", t->round);
 }
@@ -319,18 +319,22 @@ void result_part(const Skerry__V1__Task *t, uint32_t level, char *const *bases, 
     x.m.samples = samples_of(t->train->ranges, t->train->n_ranges);
     x.m.steps = t->train->steps;
     x.m.snapshot = ret->snapshot = true;
-    add_step(&x, t->modules[level], bases[level], scratch, LIE_NONE);
+    add_step(&x, t->modules[level], bases[level], CODEC_E3M0, scratch, LIE_NONE);
     end(&x);
 }
 
-void result_snapshot(const Skerry__V1__Task *t, uint32_t steps, uint32_t total, struct result *ret)
+void result_snapshot(const Skerry__V1__Task *t, uint32_t steps, uint32_t total, char *const *bases,
+                     const char *scratch, struct result *ret)
 {
     static struct making x;
     begin(&x, t, ret);
     skerry__v1__snapshot__init(&x.saved);
     for (size_t i = 0; i < t->n_modules; i++)
-        contribute(&x, t->modules[i]->module_id, t->modules[i]->version,
-                   add_text(&x, "snapshot", steps * 100 + i));
+        if (t->train->seconds > 0)
+            add_step(&x, t->modules[i], bases[i], CODEC_INT8, scratch, LIE_NONE);
+        else
+            contribute(&x, t->modules[i]->module_id, t->modules[i]->version,
+                       add_text(&x, "snapshot", steps * 100 + i));
     x.saved.modules = x.contribution_list;
     x.saved.n_modules = x.m.n_contributions;
     x.m.contributions = NULL;
@@ -339,6 +343,7 @@ void result_snapshot(const Skerry__V1__Task *t, uint32_t steps, uint32_t total, 
     x.saved.samples = samples_of(t->train->ranges, t->train->n_ranges) * steps / total;
     x.saved.samples += x.saved.samples == 0;
     x.saved.position = x.saved.samples;
+    x.saved.used = t->train->seconds > 0 ? x.saved.samples : 0;
     x.saved.seconds = 1;
     x.m.saved = &x.saved;
     x.m.snapshot = true;

@@ -49,8 +49,9 @@ void result_make(const Skerry__V1__Task *t, char *const *bases, const char *scra
 /* What a phase gives to the module of one level before its end. */
 void result_part(const Skerry__V1__Task *t, uint32_t level, char *const *bases, const char *scratch,
                  struct result *ret);
-/* How far a phase is after `steps` of `total`. */
-void result_snapshot(const Skerry__V1__Task *t, uint32_t steps, uint32_t total, struct result *ret);
+/* How far a phase is after `steps` of `total`.  Of one that is bounded by time it can be folded. */
+void result_snapshot(const Skerry__V1__Task *t, uint32_t steps, uint32_t total, char *const *bases,
+                     const char *scratch, struct result *ret);
 void result_release(struct result *r);
 
 #endif

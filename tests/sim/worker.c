@@ -282,7 +282,9 @@ static void save(struct worker_sim *w)
     if (w->task->train == NULL || w->task->train->snapshot_ms == 0 || w->snapshot.report != NULL ||
         w->steps >= w->total || !sim_chance(300))
         return;
-    result_snapshot(w->task, w->steps, w->total, &w->snapshot);
+    char *scratch = file_join(w->scratch, "out");
+    result_snapshot(w->task, w->steps, w->total, w->bases, scratch, &w->snapshot);
+    mem_free(scratch);
     send_next(w);
 }
 

@@ -42,8 +42,15 @@ static const char quorum[] = "name: quorum\nseed: 5\n"
                              "data: {path: x, image_size: 16}\n"
                              "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
                              "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 3}\n"
-                             "outer: {rounds: 3, steps: 4, quorum: 0.6, grace: 2}\n"
+                             "outer: {rounds: 5, steps: 4, quorum: 0.6, grace: 2}\n"
                              "sample: {count: 4}\n";
+static const char timed[] = "name: timed\nseed: 8\n"
+                            "data: {path: x, image_size: 16}\n"
+                            "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                            "train: {batch: 4, lr: 0.1}\n"
+                            "recipe: {name: diloco, replicas: auto}\n"
+                            "outer: {rounds: 5, seconds: 10, quorum: 0.5, grace: 4}\n"
+                            "sample: {count: 4}\n";
 static const char async[] = "name: async\nseed: 6\n"
                             "data: {path: x, image_size: 16}\n"
                             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
@@ -54,7 +61,7 @@ static const char fragments[] = "name: fragments\nseed: 7\n"
                                 "model: {type: dit, patch: 4, dim: 32, depth: 2, heads: 2}\n"
                                 "train: {batch: 4, lr: 0.1}\n"
                                 "recipe: {name: diloco, replicas: 2}\n"
-                                "outer: {rounds: 3, steps: 4, fragments: 2, delay: 1}\n"
+                                "outer: {rounds: 3, steps: 4, fragments: 2, delay: 1, grace: 3}\n"
                                 "sample: {count: 4}\n";
 static const char ddm[] = "name: ddm\nseed: 3\n"
                           "data: {path: x, image_size: 16, holdout: 0.2}\n"
@@ -79,8 +86,8 @@ static const char dipaco[] =
 static const struct {
     const char *yaml;
     bool text;
-} specs[] = {{diloco, false},    {elastic, false}, {quorum, false}, {async, false},
-             {fragments, false}, {ddm, false},     {dipaco, true}};
+} specs[] = {{diloco, false}, {elastic, false},   {quorum, false}, {timed, false},
+             {async, false},  {fragments, false}, {ddm, false},    {dipaco, true}};
 
 static struct {
     char *root;

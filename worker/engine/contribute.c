@@ -47,12 +47,10 @@ static int write_blob(const struct contribute *c, struct contribution_job *job,
     return rc;
 }
 
-/* Half a byte a parameter is enough for a mean of many with error feedback, and too coarse to go on
- * from. */
 static enum codec codec_of(const struct contribute *c)
 {
     const enum codec up = (enum codec)c->w->spec.wire.up;
-    return c->snapshot && up == CODEC_E3M0 ? CODEC_INT8 : up;
+    return c->snapshot ? codec_of_part(up) : up;
 }
 
 int contribute(const struct contribute *c, struct work_output *ret, struct err *err)

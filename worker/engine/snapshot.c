@@ -21,6 +21,7 @@ struct snapshots {
     enum stage stage;
     struct replica_cursor at; /* what travels */
     uint32_t saved;           /* steps that the coordinator has */
+    uint64_t window;
     size_t n;
     struct work_output outs[MODEL_LEVELS_MAX];
     struct uplink_job *puts[MODEL_LEVELS_MAX];
@@ -37,14 +38,18 @@ uint64_t snapshots_pause_ns(uint32_t least_ms, uint64_t made_ns, uint64_t sent_n
     return ns < SENT_SHARE * sent_ns ? SENT_SHARE * sent_ns : ns;
 }
 
-struct snapshots *snapshots_open(struct work *w, struct replica *r)
+struct snapshots *snapshots_open(struct work *w, struct replica *r, uint64_t window)
 {
     if (w->task->train->snapshot_ms == 0 || w->uplink == NULL ||
         w->task->n_modules > MODEL_LEVELS_MAX)
         return NULL;
     struct snapshots *s = mem_alloc(sizeof(*s));
-    *s = (struct snapshots){
-        .w = w, .r = r, .t = w->task->train, .n = w->task->n_modules, .begun_ns = clock_now_ns()};
+    *s = (struct snapshots){.w = w,
+                            .r = r,
+                            .t = w->task->train,
+                            .window = window,
+                            .n = w->task->n_modules,
+                            .begun_ns = clock_now_ns()};
     return s;
 }
 
@@ -139,6 +144,7 @@ static void report(struct snapshots *s)
     saved.loss_first = s->at.loss_first;
     saved.loss_last = s->at.loss_last;
     saved.seconds = (float)s->at.seconds;
+    saved.used = s->window ? s->at.position - s->at.position % s->window : 0;
     r.task_id = s->w->task->id;
     r.attempt = s->w->task->attempt;
     r.snapshot = true;

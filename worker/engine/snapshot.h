@@ -21,8 +21,9 @@ struct work;
 uint64_t snapshots_pause_ns(uint32_t least_ms, uint64_t made_ns, uint64_t sent_ns);
 
 /* Of w, a TRAIN task that wants them, and its replica, whose `flat` is scratch; both are kept.
- * NULL: none are wanted, or there is no uplink. */
-struct snapshots *snapshots_open(struct work *w, struct replica *r);
+ * window: samples are drawn in any order within so many (data.h); 0: within all.  NULL: none are
+ * wanted, or there is no uplink. */
+struct snapshots *snapshots_open(struct work *w, struct replica *r, uint64_t window);
 /* What still travels is dropped.  Accepts NULL. */
 void snapshots_close(struct snapshots *s);
 

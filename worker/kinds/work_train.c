@@ -604,7 +604,7 @@ static int start(struct phase *p, struct err *err)
     if (rc == 0 && p->t->n_teachers > 0)
         rc = open_teachers(p, err);
     if (rc == 0)
-        p->snapshots = snapshots_open(p->w, p->r);
+        p->snapshots = snapshots_open(p->w, p->r, p->window);
     return rc < 0 ? rc : open_data(p, err);
 }
 

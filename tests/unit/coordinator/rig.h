@@ -329,9 +329,9 @@ static inline void do_init(struct rig *r, struct fake *w)
         fail_msg("%s", w->detail);
 }
 
-/* Trains: a contribution with noise of this size to the version at hand. */
-static inline struct blob_ref contribute(struct rig *r, const Skerry__V1__Task *t, uint64_t seed,
-                                         float size)
+/* Trains: a contribution with noise of this size to the version at hand, in this codec. */
+static inline struct blob_ref contribute_as(struct rig *r, const Skerry__V1__Task *t, uint64_t seed,
+                                            float size, enum codec codec)
 {
     char full[4096], *path = fx_path(&r->f, "contribution");
     float *theta = fx_array(), *theta_end = fx_array();
@@ -344,12 +344,19 @@ static inline struct blob_ref contribute(struct rig *r, const Skerry__V1__Task *
     fx_normal(seed, size, theta_end);
     for (size_t i = 0; i < PARAMS; i++)
         theta_end[i] += theta[i];
-    fx_contribute(full, t->train->round, theta_end, CODEC_E3M0, 8, path);
+    fx_contribute(full, t->train->round, theta_end, codec, 8, path);
     struct blob_ref ref = put_file(r, path);
     free(theta);
     free(theta_end);
     mem_free(path);
     return ref;
+}
+
+static inline struct blob_ref contribute(struct rig *r, const Skerry__V1__Task *t, uint64_t seed,
+                                         float size)
+{
+    const struct job *j = state_job(&r->co->state, t->job_id);
+    return contribute_as(r, t, seed, size, (enum codec)j->spec.wire.up);
 }
 
 static inline void finish_train(struct rig *r, struct fake *w)

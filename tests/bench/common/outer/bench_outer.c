@@ -120,7 +120,6 @@ static void arrays_init(struct arrays *a, const struct options *o)
 static void fold_in_memory(const struct arrays *a, const struct options *o)
 {
     struct fold_math m = {.arith = arith_best(),
-                          .up = CODEC_E3M0,
                           .down = CODEC_E3M0,
                           .nesterov = {.lr = 0.7, .mu = 0.9, .scale = 1},
                           .ema_decay = 0.9};
@@ -134,10 +133,14 @@ static void fold_in_memory(const struct arrays *a, const struct options *o)
             payload[i] = a->payload[i] + first / 2;
             scales[i] = a->scales[i] + first / CODEC_BLOCK;
         }
+        const struct fold_group group = {
+            .codec = CODEC_E3M0,
+            .in = {.k = o->k, .payload = payload, .scales = scales, .weight = a->weight},
+            .start = a->theta + first};
         struct fold_span s = {
             .n = o->params - first < SPAN ? o->params - first : SPAN,
-            .in = {.k = o->k, .payload = payload, .scales = scales, .weight = a->weight},
-            .start = a->theta + first,
+            .groups = &group,
+            .n_groups = 1,
             .theta = a->theta + first,
             .theta_new = a->theta + first,
             .mom = a->mom + first,
@@ -293,10 +296,12 @@ static void fold_files(const struct options *o, char **in)
         out[i] = file_join(o->dir, names[i]);
     uint64_t t = clock_now_ns();
     for (size_t i = 0; i < o->k; i++) {
+        const struct fold_origin origin = {CODEC_E3M0, 1, full};
         struct fold_norm norm;
-        if (fold_check(in[i], full, 1, 1, CODEC_E3M0, &norm, &err) < 0)
+        if (fold_check(in[i], &origin, 1, &norm, &err) < 0)
             die("check", &err);
-        inputs[i] = (struct fold_input){.path = in[i], .weight = (double)norm.samples};
+        inputs[i] =
+            (struct fold_input){.path = in[i], .origin = origin, .weight = (double)norm.samples};
     }
     report("outer_check_s", seconds_since(t), "s");
     struct fold_step step = {.module_id = 1,
@@ -305,7 +310,6 @@ static void fold_files(const struct options *o, char **in)
                              .mom = mom,
                              .inputs = inputs,
                              .n_inputs = o->k,
-                             .up = CODEC_E3M0,
                              .down = CODEC_E3M0,
                              .lr = 0.7,
                              .momentum = 0.9,

@@ -182,15 +182,17 @@ static inline void fx_out_end(struct fx_out *out)
         mem_free(out->path[i]);
 }
 
-static inline struct fold_step fx_step(const struct fixture *f, const struct fold_input *inputs,
-                                       size_t n, enum codec up, enum codec down)
+/* Of inputs that start from version 0. */
+static inline struct fold_step fx_step(const struct fixture *f, struct fold_input *inputs, size_t n,
+                                       enum codec up, enum codec down)
 {
+    for (size_t i = 0; i < n; i++)
+        inputs[i].origin = (struct fold_origin){.codec = up, .from_full = f->full};
     return (struct fold_step){.module_id = MODULE,
                               .base = 0,
                               .full = f->full,
                               .inputs = inputs,
                               .n_inputs = n,
-                              .up = up,
                               .down = down,
                               .lr = 0.7,
                               .momentum = 0.9,

@@ -98,7 +98,8 @@ static void feedback_round(struct feedback *b, enum codec codec)
         norm += (double)b->sent[i] * b->sent[i];
     }
     struct fold_norm checked;
-    assert_int_equal(fold_check(b->blob, b->f.full, MODULE, 0, codec, &checked, &err), 0);
+    assert_int_equal(
+        fold_check(b->blob, &(struct fold_origin){codec, 0, b->f.full}, MODULE, &checked, &err), 0);
     assert_true(fabs(checked.norm - sqrt(norm)) <= 1e-9 * sqrt(norm));
     assert_int_equal(checked.samples, 5);
     assert_int_equal(residual_commit(b->pending, b->current, &err), 0);
@@ -221,7 +222,7 @@ static void test_not_finite(void **state)
 static int check_blob(const struct fixture *f, const char *path, enum codec codec, struct err *err)
 {
     struct fold_norm norm;
-    return fold_check(path, f->full, MODULE, 0, codec, &norm, err);
+    return fold_check(path, &(struct fold_origin){codec, 0, f->full}, MODULE, &norm, err);
 }
 
 static void rewrite(const char *path, const uint8_t *data, size_t len)

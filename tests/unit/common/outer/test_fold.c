@@ -43,6 +43,7 @@ static void test_plain_training(void **state)
     for (uint64_t round = 0; round < 5; round++) {
         struct fold_input in = {.path = blob, .weight = 123};
         struct fold_step step = fx_step(&f, &in, 1, CODEC_F32, CODEC_F32);
+        in.origin.from = round;
         struct fx_out out;
         char tag[16];
         (void)snprintf(tag, sizeof tag, "r%d", (int)round);
@@ -215,6 +216,8 @@ static void formula_case(const struct fixture *f, enum codec down)
             in[c] = (struct fold_input){.path = blob, .weight = weight[c]};
         }
         struct fold_step step = fx_step(f, in, K, CODEC_BF16, down);
+        for (size_t c = 0; c < K; c++)
+            in[c].origin.from = round;
         struct fx_out out;
         fx_out_begin(f, round ? "b" : "a", &step, &out);
         step.base = round;
@@ -470,7 +473,7 @@ static void test_bad_step(void **state)
         step.lr = i == 2 ? INFINITY : 0.7;
         step.ema_decay = i == 3 ? 1.5 : 0.9;
         step.n_inputs = i == 4 ? 0 : 1;
-        step.up = i == 5 ? (enum codec)9 : CODEC_E3M0;
+        in.origin.codec = i == 5 ? (enum codec)9 : CODEC_E3M0;
         assert_int_equal(fold_run(&step, &r, &err), -EINVAL);
         fx_out_end(&out);
     }
@@ -506,7 +509,8 @@ static void check_keep_norm(struct fixture *f, enum codec up)
             end[j] = f->theta[j] - end[j];
         blobs[i] = fx_path(f, name);
         fx_contribute(f->full, 0, end, up, 8, blobs[i]);
-        assert_int_equal(fold_check(blobs[i], f->full, MODULE, 0, up, &norm, &err), 0);
+        assert_int_equal(
+            fold_check(blobs[i], &(struct fold_origin){up, 0, f->full}, MODULE, &norm, &err), 0);
         in[i] = (struct fold_input){.path = blobs[i], .weight = weight[i], .norm = norm.norm};
         parts += weight[i] / 8 * norm.norm;
     }

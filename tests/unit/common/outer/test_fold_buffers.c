@@ -71,7 +71,9 @@ static void step_begin(struct step *s, bool buffers, enum codec up, enum codec d
         if (!buffers) /* as if there were none */
             memcpy(s->end[i] + MEAN, s->f.theta + MEAN, 6 * sizeof(float));
         fx_contribute(s->f.full, 0, s->end[i], up, i + 1, s->blob[i]);
-        assert_int_equal(fold_check(s->blob[i], s->f.full, MODULE, 0, up, &norm, &err), 0);
+        assert_int_equal(
+            fold_check(s->blob[i], &(struct fold_origin){up, 0, s->f.full}, MODULE, &norm, &err),
+            0);
         s->in[i] = (struct fold_input){
             .path = s->blob[i], .weight = (double)i + 1, .norm = norm.norm, .shrink = i ? 0.5 : 1};
     }
@@ -205,10 +207,11 @@ static void test_direction(void **state)
     double x, y;
     step_begin(&s, true, CODEC_BF16, CODEC_BF16);
     step_begin(&plain, false, CODEC_BF16, CODEC_BF16);
-    int rc = fold_dot(s.blob[0], s.blob[1], false, s.f.full, MODULE, 0, CODEC_BF16, &x, &err);
+    int rc = fold_dot(s.blob[0], &(struct fold_origin){CODEC_BF16, 0, s.f.full}, s.blob[1],
+                      &(struct fold_origin){CODEC_BF16, 0, s.f.full}, MODULE, &x, &err);
     assert_int_equal(rc, 0);
-    rc = fold_dot(plain.blob[0], plain.blob[1], false, plain.f.full, MODULE, 0, CODEC_BF16, &y,
-                  &err);
+    rc = fold_dot(plain.blob[0], &(struct fold_origin){CODEC_BF16, 0, plain.f.full}, plain.blob[1],
+                  &(struct fold_origin){CODEC_BF16, 0, plain.f.full}, MODULE, &y, &err);
     assert_int_equal(rc, 0);
     assert_true(x == y);
     step_end(&s);

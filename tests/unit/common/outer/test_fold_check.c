@@ -26,7 +26,9 @@ static void the_norm_is_that_of_the_difference(void **state)
         struct fold_norm got = {0};
         struct err err = {0};
         char *blob = contribute(&f, (enum codec)c, 0.03125f);
-        assert_int_equal(fold_check(blob, f.full, MODULE, 0, (enum codec)c, &got, &err), 0);
+        assert_int_equal(
+            fold_check(blob, &(struct fold_origin){(enum codec)c, 0, f.full}, MODULE, &got, &err),
+            0);
         assert_int_equal(got.samples, 77);
         /* The end is rounded to f32; e3m0 has steps of a seventh at worst. */
         double allowed = c == CODEC_E3M0 ? 0.15 : c == CODEC_F32 ? 1e-5 : 0.01;
@@ -55,17 +57,21 @@ static void what_does_not_fit_is_refused(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct fold_norm got = {.samples = 5};
         struct err err = {0};
-        assert_int_equal(
-            fold_check(blob, f.full, cases[i].module_id, cases[i].base, cases[i].up, &got, &err),
-            cases[i].code);
+        assert_int_equal(fold_check(blob, &(struct fold_origin){cases[i].up, cases[i].base, f.full},
+                                    cases[i].module_id, &got, &err),
+                         cases[i].code);
         if (!strstr(err.msg, cases[i].why))
             fail_msg("\"%s\", expected \"%s\"", err.msg, cases[i].why);
         assert_int_equal(got.samples, 5); /* untouched */
     }
     struct fold_norm got;
     struct err err = {0};
-    assert_int_equal(fold_check(absent, f.full, MODULE, 0, CODEC_BF16, &got, &err), -ENOENT);
-    assert_int_equal(fold_check(blob, absent, MODULE, 0, CODEC_BF16, &got, &err), -ENOENT);
+    assert_int_equal(
+        fold_check(absent, &(struct fold_origin){CODEC_BF16, 0, f.full}, MODULE, &got, &err),
+        -ENOENT);
+    assert_int_equal(
+        fold_check(blob, &(struct fold_origin){CODEC_BF16, 0, absent}, MODULE, &got, &err),
+        -ENOENT);
     mem_free(absent);
     mem_free(blob);
     fx_end(&f);
@@ -112,7 +118,8 @@ static void a_value_that_is_not_finite_is_refused(void **state)
                 at += codec_payload_bytes(c, counts[t]);
             }
         spoil(blob, at, cases[i].bits);
-        assert_int_equal(fold_check(blob, f.full, MODULE, 0, c, &got, &err), -ERR_FORMAT);
+        assert_int_equal(fold_check(blob, &(struct fold_origin){c, 0, f.full}, MODULE, &got, &err),
+                         -ERR_FORMAT);
         assert_string_equal(err.msg,
                             "tensor y.table holds a value that is not finite or out of range");
         mem_free(blob);
@@ -130,13 +137,21 @@ static void the_product_has_the_sign_of_the_directions(void **state)
         struct fold_norm norm;
         double dot = 0;
         char *up = contribute(&f, (enum codec)c, 0.5f), *down = contribute(&f, (enum codec)c, -1);
-        assert_int_equal(fold_check(up, f.full, MODULE, 0, (enum codec)c, &norm, &err), 0);
-        assert_int_equal(fold_dot(up, up, false, f.full, MODULE, 0, (enum codec)c, &dot, &err), 0);
+        assert_int_equal(
+            fold_check(up, &(struct fold_origin){(enum codec)c, 0, f.full}, MODULE, &norm, &err),
+            0);
+        assert_int_equal(fold_dot(up, &(struct fold_origin){(enum codec)c, 0, f.full}, up,
+                                  &(struct fold_origin){(enum codec)c, 0, f.full}, MODULE, &dot,
+                                  &err),
+                         0);
         assert_float_equal(dot, norm.norm * norm.norm, 1e-5 * dot);
-        assert_int_equal(fold_dot(up, down, false, f.full, MODULE, 0, (enum codec)c, &dot, &err),
+        assert_int_equal(fold_dot(up, &(struct fold_origin){(enum codec)c, 0, f.full}, down,
+                                  &(struct fold_origin){(enum codec)c, 0, f.full}, MODULE, &dot,
+                                  &err),
                          0);
         assert_true(dot < -1.5 * norm.norm * norm.norm);
-        assert_int_equal(fold_dot(up, f.full, true, f.full, MODULE, 0, (enum codec)c, &dot, &err),
+        assert_int_equal(fold_dot(up, &(struct fold_origin){(enum codec)c, 0, f.full}, f.full, NULL,
+                                  MODULE, &dot, &err),
                          0);
         assert_true(isfinite(dot));
         mem_free(up);

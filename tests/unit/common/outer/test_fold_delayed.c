@@ -88,13 +88,14 @@ static void delayed_case(enum codec up)
             }
         struct fold_step all = fx_step(&f, in[0], N, up, CODEC_F32);
         all.base = round;
+        for (size_t c = 0; c < N; c++)
+            in[0][c].origin = (struct fold_origin){up, round, from};
         (void)snprintf(tag, sizeof tag, "sync%d", (int)round);
         fold_on(&f, &sync, &all, tag);
         for (size_t c = 0; c < N; c++) {
             struct fold_step one = fx_step(&f, &in[1][c], 1, up, CODEC_F32);
             one.base = round * N + c;
-            one.from = round * N;
-            one.from_full = from;
+            in[1][c].origin = (struct fold_origin){up, round * N, from};
             one.delay = N;
             (void)snprintf(tag, sizeof tag, "one%d", (int)one.base);
             fold_on(&f, &delayed, &one, tag);
@@ -200,11 +201,56 @@ static void test_stale(void **state)
     fx_out_begin(&f, "v", &step, &out);
     step.base = 6;
     assert_true(fold_run(&step, &r, &err) < 0);
-    step.from = 2;
-    step.from_full = f.full;
+    in.origin.from = 2;
     assert_int_equal(fold_run(&step, &r, &err), 0);
     fx_out_end(&out);
     mem_free(blob);
+    fx_end(&f);
+}
+
+/* What came late, or is a snapshot, starts from an older version or has another codec: the same
+ * differences give the same bits. */
+static void test_mixed(void **state)
+{
+    static const struct fold_origin like[N] = {
+        {CODEC_F32, 0, NULL}, {CODEC_BF16, 1, NULL}, {CODEC_F32, 1, NULL}, {CODEC_BF16, 0, NULL}};
+    (void)state;
+    struct fixture f;
+    struct fold_input in[2][N];
+    struct state made[2];
+    double scale[2];
+    fx_begin(&f);
+    on_grid(1, f.theta);
+    fx_write_full(f.full, f.theta);
+    char *full[2] = {str_dup(f.full), fx_path(&f, "full1")};
+    on_grid(2, f.theta);
+    fx_write_full(full[1], f.theta);
+    for (int k = 0; k < 2; k++) {
+        struct fold_step step = fx_step(&f, in[k], 0, CODEC_F32, CODEC_F32);
+        for (size_t c = 0; c < N; c++) {
+            struct fold_origin o = {CODEC_BF16, 1, full[1]};
+            if (k == 1)
+                o = (struct fold_origin){like[c].codec, like[c].from, full[like[c].from]};
+            char *path = str_printf("%s/mixed%zu-%d", f.dir, c, k);
+            contribute(&f, o.from_full, o.from, 10 + c, o.codec, path);
+            in[k][c] = (struct fold_input){path, c % 2 ? 2 : 1, 1, c == 3 ? 0.5 : 1, o};
+        }
+        made[k] = (struct state){.full = str_dup(full[1])};
+        step.n_inputs = N;
+        step.base = 1;
+        step.keep_norm = true; /* at most by 1: not */
+        scale[k] = fold_on(&f, &made[k], &step, k ? "mixed" : "alike").scale;
+    }
+    assert_true(scale[0] == 1 && scale[1] == 1);
+    assert_true(fx_same_files(made[0].full, made[1].full));
+    assert_true(fx_same_files(made[0].mom, made[1].mom));
+    assert_false(fx_same_files(made[0].full, full[1]));
+    for (int k = 0; k < 2; k++) {
+        for (size_t c = 0; c < N; c++)
+            mem_free((void *)(uintptr_t)in[k][c].path);
+        state_free(&made[k]);
+        mem_free(full[k]);
+    }
     fx_end(&f);
 }
 
@@ -221,9 +267,9 @@ static void test_momentum(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_delayed),  cmocka_unit_test(test_no_delay),
-        cmocka_unit_test(test_scale),    cmocka_unit_test(test_stale),
-        cmocka_unit_test(test_momentum),
+        cmocka_unit_test(test_delayed), cmocka_unit_test(test_no_delay),
+        cmocka_unit_test(test_scale),   cmocka_unit_test(test_stale),
+        cmocka_unit_test(test_mixed),   cmocka_unit_test(test_momentum),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,7 +40,6 @@ static struct fold_math math_of(enum codec down)
 {
     return (struct fold_math){
         .arith = arith_best(),
-        .up = CODEC_F32,
         .down = down,
         .nesterov = {.lr = 0.5, .mu = 0.5, .total = 4, .scale = 1, .parts = 1},
         .ema_decay = 0.75};
@@ -53,9 +52,13 @@ static bool step(const struct fold_math *m, struct arrays *x, size_t first, size
     const void *payload[] = {x->a + first, x->b + first};
     const uint16_t *scales[] = {NULL, NULL};
     uint8_t *delta = (uint8_t *)x->delta;
+    const struct fold_group group = {
+        .codec = CODEC_F32,
+        .in = {.k = 2, .payload = payload, .scales = scales, .weight = weights},
+        .start = x->start + first};
     struct fold_span s = {.n = n,
-                          .in = {.k = 2, .payload = payload, .scales = scales, .weight = weights},
-                          .start = x->start + first,
+                          .groups = &group,
+                          .n_groups = 1,
                           .theta = x->start + first,
                           .theta_new = x->theta_new + first,
                           .mom = x->mom + first,
@@ -138,9 +141,12 @@ static void the_norm_is_summed_as_the_span_sums_it(void **state)
     struct fold_math m = math_of(CODEC_BF16);
     const void *payload[] = {x->a, x->b};
     const uint16_t *scales[] = {NULL, NULL};
-    struct arith_inputs in = {.k = 2, .payload = payload, .scales = scales, .weight = weights};
+    const struct fold_group group = {
+        .codec = CODEC_F32,
+        .in = {.k = 2, .payload = payload, .scales = scales, .weight = weights},
+        .start = x->start};
     struct fold_squares squares = {0};
-    double plain = 0, alone = fold_math_square(&m, &in, x->start, COUNT);
+    double plain = 0, alone = fold_math_square(&m, &group, 1, COUNT);
     for (size_t i = 0; i < COUNT; i++) {
         double d =
             3 * ((double)x->start[i] - (double)x->a[i]) + (double)x->start[i] - (double)x->b[i];
@@ -149,7 +155,7 @@ static void the_norm_is_summed_as_the_span_sums_it(void **state)
     assert_true(fabs(alone / plain - 1) < 1e-12);
     assert_true(step(&m, x, 0, COUNT, &squares));
     assert_true(squares.delta == alone);
-    assert_true(fold_math_square(&m, &in, x->start, 0) == 0.0);
+    assert_true(fold_math_square(&m, &group, 1, 0) == 0.0);
     free(x);
 }
 
@@ -162,16 +168,19 @@ static void a_delayed_momentum_waits(void **state)
         const void *payload[] = {x->a, x->b};
         const uint16_t *scales[] = {NULL, NULL};
         struct fold_squares squares = {0};
-        struct fold_span s = {
-            .n = 1,
+        const struct fold_group group = {
+            .codec = CODEC_F32,
             .in = {.k = 2, .payload = payload, .scales = scales, .weight = weights},
-            .start = x->start,
-            .theta = x->start,
-            .theta_new = x->theta_new,
-            .mom = x->mom,
-            .target = x->target,
-            .buf = x->buf,
-            .delta = x->delta};
+            .start = x->start};
+        struct fold_span s = {.n = 1,
+                              .groups = &group,
+                              .n_groups = 1,
+                              .theta = x->start,
+                              .theta_new = x->theta_new,
+                              .mom = x->mom,
+                              .target = x->target,
+                              .buf = x->buf,
+                              .delta = x->delta};
         x->start[0] = 8.0f;
         x->a[0] = 4.0f;
         x->b[0] = 12.0f;

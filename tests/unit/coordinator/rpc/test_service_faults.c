@@ -4,7 +4,8 @@
 #include "coordinator/rpc/report.h"
 #include "tests/unit/coordinator/rig.h"
 
-/* A contribution that comes while the step of its round runs is not in it. */
+/* A contribution that comes while the step of its round runs is not in it, nor in any other where
+ * the job drops it. */
 static void test_late_contribution(void **state)
 {
     struct rig *r = *state;
@@ -15,6 +16,7 @@ static void test_late_contribution(void **state)
     assert_int_equal(join(r, b, SKERRY_VERSION), 0);
     struct job *j = state_job(&r->co->state, submit(r));
     j->spec.outer.grace = 0.3;
+    j->spec.outer.late = JOB_LATE_DROP;
     do_init(r, a);
     assign(r, a, TASK_TRAIN);
     assign(r, b, TASK_TRAIN);

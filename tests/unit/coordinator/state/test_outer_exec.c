@@ -79,7 +79,6 @@ static struct outer_step *make_step(struct rig *r, const float *sizes)
     fx_read_flat(full, theta);
     *s = (struct outer_step){.module_id = MODULE,
                              .base = r->version,
-                             .from = r->version,
                              .scale = 1,
                              .state_dir = str_dup(r->state_dir),
                              .full = r->full,
@@ -88,7 +87,6 @@ static struct outer_step *make_step(struct rig *r, const float *sizes)
                              .delta = r->delta,
                              .target = r->target,
                              .mom = r->mom,
-                             .up = CODEC_E3M0,
                              .down = CODEC_E3M0,
                              .lr = 0.7,
                              .momentum = 0.9,
@@ -102,8 +100,12 @@ static struct outer_step *make_step(struct rig *r, const float *sizes)
         for (size_t i = 0; i < PARAMS; i++)
             end[i] += theta[i];
         fx_contribute(full, r->version, end, CODEC_E3M0, 100 + c, path);
-        s->contributions[c] = (struct outer_contribution){
-            .tag = c, .samples = 100 + c, .weight = (double)(100 + c), .blob = put(r, path)};
+        s->contributions[c] = (struct outer_contribution){.tag = c,
+                                                          .codec = CODEC_E3M0,
+                                                          .from = r->version,
+                                                          .samples = 100 + c,
+                                                          .weight = (double)(100 + c),
+                                                          .blob = put(r, path)};
     }
     free(theta);
     free(end);

@@ -353,13 +353,13 @@ static void fold_version1(struct host *h, struct version1 *ret)
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
     struct work *w = run(h, &o);
     OK(file_write_atomic(at[0], version0_file.data, version0_file.len, 0600, err));
-    struct fold_input input = {w->result.outputs[0].path, 1};
+    struct fold_input input = {
+        .path = w->result.outputs[0].path, .weight = 1, .origin = {CODEC_E3M0, 0, at[0]}};
     struct fold_step step = {.module_id = 7,
                              .base = 0,
                              .full = at[0],
                              .inputs = &input,
                              .n_inputs = 1,
-                             .up = CODEC_E3M0,
                              .down = CODEC_E3M0,
                              .lr = 0.7,
                              .momentum = 0.9,

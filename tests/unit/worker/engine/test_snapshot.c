@@ -212,9 +212,10 @@ static void lost_of(const char *up, double most)
     struct rig r;
     begin(&r, up);
     train(&r);
-    struct snapshots *s = snapshots_open(&r.work, r.r);
+    struct snapshots *s = snapshots_open(&r.work, r.r, most > 0 ? 8 : 0);
     assert_non_null(s);
     save_at(s, here);
+    assert_int_equal(co.saved->used, most > 0 ? 32 : 0); /* whole windows of the 33 */
     float *now = model_flat_new(r.r->model), *got = model_flat_new(r.r->model);
     struct replica_cursor at = {0};
     double off = 0;
@@ -258,7 +259,7 @@ static void not_the_same_twice(void **state)
     struct rig r;
     begin(&r, "int8");
     train(&r);
-    struct snapshots *s = snapshots_open(&r.work, r.r);
+    struct snapshots *s = snapshots_open(&r.work, r.r, 0);
     save_at(s, here);
     const unsigned puts = co.puts;
     snapshots_step(s, &here); /* takes the answer */
@@ -285,7 +286,7 @@ static void one_at_a_time(void **state)
     struct rig r;
     begin(&r, "int8");
     train(&r);
-    struct snapshots *s = snapshots_open(&r.work, r.r);
+    struct snapshots *s = snapshots_open(&r.work, r.r, 0);
     struct replica_cursor at = here;
     co.held = true;
     r.train.snapshot_ms = UINT32_MAX;
@@ -310,7 +311,7 @@ static void failing_is_no_failure_of_the_phase(void **state)
     struct rig r;
     begin(&r, "int8");
     train(&r);
-    struct snapshots *s = snapshots_open(&r.work, r.r);
+    struct snapshots *s = snapshots_open(&r.work, r.r, 0);
     struct replica_cursor at = here;
     co.broken = true;
     atomic_store(&r.work.save, true);
@@ -330,7 +331,7 @@ static void failing_is_no_failure_of_the_phase(void **state)
     snapshots_step(s, &at);
     assert_int_equal(co.calls, 2);
     snapshots_close(s);
-    assert_null(snapshots_open(&(struct work){.task = &r.task}, r.r)); /* no uplink */
+    assert_null(snapshots_open(&(struct work){.task = &r.task}, r.r, 0)); /* no uplink */
     end(&r);
 }
 
