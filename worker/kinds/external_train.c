@@ -335,17 +335,16 @@ static int open_fragments(struct phase *p, struct err *err)
     return 0;
 }
 
-/* The weights that the replica's last phase ended with, if that was here, and what each level was
- * last merged with.  A file that cannot be used costs what was trained since then; -ERR_TRAINER:
- * the trainer was dropped. */
-static int load_own(struct phase *p, bool *ret, struct err *err)
+/* The weights of a file of keep_own(), if they are those that this phase begins with, and what each
+ * level was last merged with.  -ERR_TRAINER: the trainer was dropped. */
+static int load_kept(struct phase *p, const char *what, bool *ret, struct err *err)
 {
     char path[CACHE_PATH_MAX], key[32];
     struct st st = {0};
     struct err why = {0};
     uint64_t step = 0;
     *ret = false;
-    state_path(p, "end", path);
+    state_path(p, what, path);
     if (p->t->first_step == 0 || !file_exists(path))
         return 0;
     int rc = st_open(path, &st, &why);
@@ -362,9 +361,17 @@ static int load_own(struct phase *p, bool *ret, struct err *err)
     if (rc == -ERR_TRAINER)
         return err_set(err, rc, "%s", why.msg);
     if (rc < 0)
-        log_warn("phase", "%s; the phase begins with the newest versions", why.msg);
+        log_warn("phase", "%s: the phase does not begin with it", why.msg);
     *ret = stands && rc == 0;
     return 0;
+}
+
+/* What the replica's last phase ended with, if that was here; the spare has it when a later end was
+ * kept, but not reported.  Without either, what was trained since the merges is lost. */
+static int load_own(struct phase *p, bool *ret, struct err *err)
+{
+    const int rc = load_kept(p, "end", ret, err);
+    return rc < 0 || *ret ? rc : load_kept(p, "end.spare", ret, err);
 }
 
 static void keep_own(const struct phase *p)

@@ -1,6 +1,6 @@
 """A trainer whose weights are exchanged in mid-phase.  MODE says what a step is: `count` adds one, `noise` is a function of the
 weights, so that it matters when newer ones come.  LOG, a folder, gets the weights that each phase begins with and those behind
-each step.  KILL, `trainer` or `worker`, ends that one once, behind step 7 of replica 0.  WRITES: once the first phase's weights
+each step.  KILL, `trainer` or `worker`, ends that one once, behind step KILL_AT of replica 0.  WRITES: once the first phase's weights
 are kept on the disk, and so handed over, it goes on writing where they were."""
 import glob
 import os
@@ -40,7 +40,7 @@ with skerry.join(model, exchanges="ALONE" not in os.environ) as island:
             step(phase.replica, n)
             phase.step(loss=1.0, samples=1)
             note(phase.replica, n, "step")
-            if kill and n == 7 and phase.replica == 0:
+            if kill and n == int(os.environ["KILL_AT"]) and phase.replica == 0:
                 try:
                     open(os.path.join(log, "killed"), "x").close()
                     os.kill(kill, signal.SIGKILL)
