@@ -71,7 +71,7 @@ def read_safetensors(path):
     raw = open(path, "rb").read()
     n = struct.unpack("<Q", raw[:8])[0]
     header = json.loads(raw[8:8 + n])
-    kinds = {"F32": np.float32, "I32": np.int32, "U8": np.uint8, "I8": np.int8, "F64": np.float64, "I64": np.int64,
+    kinds = {"F32": np.float32, "I32": np.int32, "U8": np.uint8, "I8": np.int8, "F64": np.float64, "I64": np.int64, "F16": np.float16,
              "BF16": np.uint16}
     out = {}
     for name, t in header.items():

@@ -66,6 +66,11 @@ void external_feed_close(struct external_feed *f)
     mem_free(f);
 }
 
+void external_feed_seek(struct external_feed *f, uint64_t position)
+{
+    f->data.head = position < f->total ? position : f->total;
+}
+
 uint64_t external_feed_total(const struct external_feed *f)
 {
     return f->total;

@@ -14,6 +14,8 @@ struct external_feed;
 int external_feed_open(const struct work *w, Skerry__V1__Range *const *ranges, size_t n,
                        const struct data_order *order, uint32_t batch, uint64_t most,
                        struct external_feed **ret, struct err *err);
+/* Before the first portion: so many have been passed on by an earlier run of the phase. */
+void external_feed_seek(struct external_feed *f, uint64_t position);
 void external_feed_close(struct external_feed *f); /* accepts NULL */
 
 /* The next portion; the arrays of m are the feed's until the next call. */

@@ -3,7 +3,6 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/outer/version.h"
-#include "worker/engine/contribute.h"
 #include "worker/link/uplink.h"
 #include "worker/order/task_check.h"
 #include "worker/order/work.h"
@@ -15,13 +14,12 @@
 enum stage { IDLE, SENDS, REPORTS };
 
 struct snapshots {
+    struct snapshots_options opt;
     struct work *w;
-    struct replica *r;
     const Skerry__V1__TrainTask *t;
     enum stage stage;
     struct replica_cursor at; /* what travels */
     uint32_t saved;           /* steps that the coordinator has */
-    uint64_t window;
     size_t n;
     struct work_output outs[MODEL_LEVELS_MAX];
     struct uplink_job *puts[MODEL_LEVELS_MAX];
@@ -38,16 +36,16 @@ uint64_t snapshots_pause_ns(uint32_t least_ms, uint64_t made_ns, uint64_t sent_n
     return ns < SENT_SHARE * sent_ns ? SENT_SHARE * sent_ns : ns;
 }
 
-struct snapshots *snapshots_open(struct work *w, struct replica *r, uint64_t window)
+struct snapshots *snapshots_open(const struct snapshots_options *opt)
 {
+    struct work *w = opt->w;
     if (w->task->train->snapshot_ms == 0 || w->uplink == NULL ||
         w->task->n_modules > MODEL_LEVELS_MAX)
         return NULL;
     struct snapshots *s = mem_alloc(sizeof(*s));
-    *s = (struct snapshots){.w = w,
-                            .r = r,
+    *s = (struct snapshots){.opt = *opt,
+                            .w = w,
                             .t = w->task->train,
-                            .window = window,
                             .n = w->task->n_modules,
                             .begun_ns = clock_now_ns()};
     return s;
@@ -83,31 +81,13 @@ static void give_up(struct snapshots *s, const struct err *err)
                       "the phase is not saved at step %u: %s", s->at.steps, err->msg);
 }
 
-static int make(struct snapshots *s, struct err *err)
-{
-    struct contribute c = {
-        .w = s->w,
-        .model = s->r->model,
-        .weights = contribute_there(trainer_net(s->r->trainer)),
-        .flat = s->r->flat,
-        .samples = s->at.samples,
-        .snapshot = true,
-    };
-    int rc = c.weights ? 0 : trainer_get(s->r->trainer, s->r->flat, err);
-    for (size_t i = 0; i < s->n && rc == 0; i++) {
-        c.base = s->w->task->modules[i];
-        rc = contribute(&c, &s->outs[i], err);
-    }
-    return rc;
-}
-
 static void begin(struct snapshots *s, const struct replica_cursor *at)
 {
     struct err err = {0};
     s->begun_ns = clock_now_ns();
     s->at = *at;
     atomic_store(&s->w->save, false);
-    const int rc = make(s, &err);
+    const int rc = s->opt.make(s->opt.arg, at->samples, s->outs, &err);
     s->made_ns = clock_now_ns() - s->begun_ns;
     if (rc < 0) {
         give_up(s, &err);
@@ -144,7 +124,7 @@ static void report(struct snapshots *s)
     saved.loss_first = s->at.loss_first;
     saved.loss_last = s->at.loss_last;
     saved.seconds = (float)s->at.seconds;
-    saved.used = s->window ? s->at.position - s->at.position % s->window : 0;
+    saved.used = s->opt.window ? s->at.position - s->at.position % s->opt.window : 0;
     r.task_id = s->w->task->id;
     r.attempt = s->w->task->attempt;
     r.snapshot = true;
@@ -195,6 +175,12 @@ static void pump(struct snapshots *s, bool wait)
     while (s->stage != IDLE && (wait || (s->stage == SENDS ? all_sent(s) : uplink_done(s->call))))
         if (next(s, &err) < 0)
             give_up(s, &err);
+}
+
+void snapshots_travel(struct snapshots *s)
+{
+    if (s != NULL)
+        pump(s, false);
 }
 
 void snapshots_step(struct snapshots *s, const struct replica_cursor *at)
@@ -260,29 +246,40 @@ int snapshot_need(struct work *w, struct err *err)
     return rc;
 }
 
+struct replica_cursor snapshot_cursor(const struct work *w)
+{
+    const Skerry__V1__Snapshot *s = w->task->train->resume;
+    return (struct replica_cursor){.steps = s->steps,
+                                   .samples = s->samples,
+                                   .position = s->position,
+                                   .loss_sum = s->loss_sum,
+                                   .loss_first = s->loss_first,
+                                   .loss_last = s->loss_last,
+                                   .seconds = (double)s->seconds};
+}
+
+int snapshot_module(struct work *w, size_t i, const char *out_path, struct err *err)
+{
+    const Skerry__V1__ModuleRef *ref = w->task->modules[i];
+    char base[CACHE_PATH_MAX], diff[CACHE_PATH_MAX];
+    work_blob_path(w, ref->sha256.data, base);
+    work_blob_path(w, w->task->train->resume->modules[i]->blob->sha256.data, diff);
+    return version_apply_contribution(base, diff, ref->module_id, ref->version, out_path, err);
+}
+
 int snapshot_load(struct work *w, const struct model *m, float *flat, struct replica_cursor *ret,
                   struct err *err)
 {
-    const Skerry__V1__Snapshot *s = w->task->train->resume;
-    char base[CACHE_PATH_MAX], diff[CACHE_PATH_MAX], made[CACHE_PATH_MAX];
+    char made[CACHE_PATH_MAX];
     const char *list[1] = {made};
     int rc = 0;
-    for (size_t i = 0; i < s->n_modules && rc == 0; i++) {
-        const Skerry__V1__ModuleRef *ref = w->task->modules[i];
-        work_blob_path(w, ref->sha256.data, base);
-        work_blob_path(w, s->modules[i]->blob->sha256.data, diff);
-        work_temp_path(w, "resumed", made);
-        rc = version_apply_contribution(base, diff, ref->module_id, ref->version, made, err);
+    work_temp_path(w, "resumed", made);
+    for (size_t i = 0; i < w->task->train->resume->n_modules && rc == 0; i++) {
+        rc = snapshot_module(w, i, made, err);
         if (rc == 0)
             rc = model_load(m, (int)i, list, 1, flat, err);
     }
     if (rc == 0)
-        *ret = (struct replica_cursor){.steps = s->steps,
-                                       .samples = s->samples,
-                                       .position = s->position,
-                                       .loss_sum = s->loss_sum,
-                                       .loss_first = s->loss_first,
-                                       .loss_last = s->loss_last,
-                                       .seconds = (double)s->seconds};
+        *ret = snapshot_cursor(w);
     return rc;
 }

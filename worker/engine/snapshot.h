@@ -16,19 +16,28 @@
 
 struct snapshots;
 struct work;
+struct work_output;
 
 /* What a snapshot takes at least, by what making and sending the last one took.  Pure. */
 uint64_t snapshots_pause_ns(uint32_t least_ms, uint64_t made_ns, uint64_t sent_ns);
 
-/* Of w, a TRAIN task that wants them, and its replica, whose `flat` is scratch; both are kept.
- * window: samples are drawn in any order within so many (data.h); 0: within all.  NULL: none are
- * wanted, or there is no uplink. */
-struct snapshots *snapshots_open(struct work *w, struct replica *r, uint64_t window);
+struct snapshots_options {
+    struct work *w;  /* a TRAIN task */
+    uint64_t window; /* samples are drawn in any order within so many (data.h); 0: within all */
+    /* What each of the task's modules has gained with `samples`, by contribute.h's `snapshot`. */
+    int (*make)(void *arg, uint64_t samples, struct work_output *outs, struct err *err);
+    void *arg;
+};
+
+/* NULL: none are wanted, or there is no uplink. */
+struct snapshots *snapshots_open(const struct snapshots_options *opt);
 /* What still travels is dropped.  Accepts NULL. */
 void snapshots_close(struct snapshots *s);
 
-/* After a step: begins a snapshot if one is due, and sees how the last one goes.  s may be NULL. */
+/* After a step: begins a snapshot if one is due, and sees how the last one goes; snapshots_travel()
+ * only sees that, for weights that are not at hand.  s may be NULL. */
 void snapshots_step(struct snapshots *s, const struct replica_cursor *at);
+void snapshots_travel(struct snapshots *s);
 
 /* The task is stopped by WORK_SAVING: what is on its way, and then what has come since, for as long
  * as it is not stopped otherwise.  s may be NULL. */
@@ -38,7 +47,11 @@ void snapshots_last(struct snapshots *s, const struct replica_cursor *at);
 int snapshot_check(const Skerry__V1__Task *t, struct err *err);
 /* Its blobs. */
 int snapshot_need(struct work *w, struct err *err);
-/* The weights that TrainTask.resume stands for, and where the phase goes on. */
+/* Where the phase goes on, by TrainTask.resume; and module i as it was there, as a version's file.
+ */
+struct replica_cursor snapshot_cursor(const struct work *w);
+int snapshot_module(struct work *w, size_t i, const char *out_path, struct err *err);
+/* All of them, and the cursor. */
 int snapshot_load(struct work *w, const struct model *m, float *flat, struct replica_cursor *ret,
                   struct err *err);
 

@@ -6,7 +6,8 @@
  *    finish   every module's contribution out of the shared memory, the optimiser's state
  *
  * With fragments the trainer waits after some steps, hands the weights of a level over, or takes
- * newer ones (worker/engine/fragment.h). */
+ * newer ones (worker/engine/fragment.h).  Without, it waits now and then, and hands all of them
+ * over where a snapshot is due (worker/engine/snapshot.h). */
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -25,6 +26,7 @@
 #include "worker/engine/fragment.h"
 #include "worker/kinds/kinds.h"
 #include "worker/engine/prefetch.h"
+#include "worker/engine/snapshot.h"
 #include "worker/engine/trainers.h"
 #include "worker/kinds/work_train.h"
 #include "worker/train/train.h"
@@ -32,6 +34,7 @@
 #define STREAM_PHASE 0x65787465726eULL
 #define STATE_MAX (1ull << 40) /* bytes of an optimiser's state */
 #define CHUNK (1u << 20)
+#define LOOK_NS CLOCK_NS_PER_S /* at most, between waits at which a snapshot may be made */
 
 struct phase {
     struct engine *e;
@@ -47,8 +50,15 @@ struct phase {
     float loss_first, loss_last;
     struct fragments *fragments; /* NULL: all is contributed at the end */
     uint64_t met[TENSORS_LEVELS_MAX];
-    uint32_t pause; /* after this step the trainer waits; 0: never */
-    bool trains;    /* the weights are the trainer's */
+    struct snapshots *snapshots; /* NULL: none are wanted, or none can be made */
+    uint32_t first;              /* steps that an earlier run of the phase has made */
+    double before;               /* seconds that they took */
+    uint64_t waited_ns;          /* when it waited last */
+    uint32_t waited;             /* and after which step */
+    bool saved;                  /* others can go on: nothing is left to wait for */
+    struct err failed;           /* what the trainer did wrong as a snapshot was made */
+    uint32_t pause;              /* after this step the trainer waits; 0: never */
+    bool trains;                 /* the weights are the trainer's */
 };
 
 static int plan(struct engine *e, struct work *w, struct err *err)
@@ -60,7 +70,7 @@ static int plan(struct engine *e, struct work *w, struct err *err)
         rc = work_need_ranges(w, t->ranges, t->n_ranges, err);
     if (rc == 0 && t->moments)
         rc = work_need_blob(w, t->moments, "the optimiser's state", err);
-    return rc;
+    return rc < 0 ? rc : snapshot_need(w, err);
 }
 
 /* ---- while it trains ---- */
@@ -74,11 +84,66 @@ static int check_samples(const struct phase *p, struct err *err)
                    external_feed_position(p->feed));
 }
 
+static int go_on(struct phase *p, uint32_t pause, struct err *err)
+{
+    p->pause = pause;
+    return external_go_on(p->x, pause > 0 ? pause - p->first : 0, err);
+}
+
+static struct replica_cursor cursor(const struct phase *p)
+{
+    return (struct replica_cursor){.steps = p->steps,
+                                   .samples = p->samples,
+                                   .position = p->feed ? p->samples : 0,
+                                   .loss_sum = p->loss_sum,
+                                   .loss_first = p->loss_first,
+                                   .loss_last = p->loss_last,
+                                   .seconds =
+                                       p->before + (double)(clock_now_ns() - p->begun_ns) / 1e9};
+}
+
+/* The step after which the trainer is to wait for a look at whether a snapshot is due: about a
+ * second on, or as long as there is between two; 0: none before the last one. */
+static uint32_t next_look(struct phase *p)
+{
+    const uint64_t now = clock_now_ns(), least = (uint64_t)p->t->snapshot_ms * 1000000;
+    const uint64_t apart = least < LOOK_NS ? least : LOOK_NS, took = now - p->waited_ns;
+    const uint64_t made = p->steps - p->waited, n = took > 0 ? apart * made / took : made;
+    const uint64_t at = p->steps + (n < 1 ? 1 : n < 2 * made ? n : 2 * made);
+    p->waited_ns = now;
+    p->waited = p->steps;
+    return at < (p->t->steps ? p->t->steps : UINT32_MAX) ? (uint32_t)at : 0;
+}
+
+/* After a step of a phase without fragments. */
+static int save(struct phase *p, struct err *err)
+{
+    if (!p->snapshots || p->steps != p->pause) {
+        snapshots_travel(p->snapshots);
+        return 0;
+    }
+    const int rc = check_samples(p, err);
+    if (rc < 0)
+        return rc;
+    const struct replica_cursor at = cursor(p);
+    const bool last = atomic_load(&p->w->stop) == WORK_SAVING;
+    if (last)
+        snapshots_last(p->snapshots, &at);
+    else
+        snapshots_step(p->snapshots, &at);
+    p->saved = last;
+    if (p->failed.code < 0)
+        return err_set(err, p->failed.code, "%s", p->failed.msg);
+    return work_stopped(p->w, NULL) ? 0 : go_on(p, next_look(p), err); /* or a stop comes */
+}
+
 /* What is due after a step but the last, behind which all weights are here. */
 static int exchange(struct phase *p, struct err *err)
 {
     const bool paused = p->steps == p->pause;
-    if (!p->fragments || p->steps >= p->t->steps)
+    if (!p->fragments)
+        return save(p, err);
+    if (p->steps >= p->t->steps)
         return 0;
     int rc = check_samples(p, err);
     if (rc == 0)
@@ -88,8 +153,7 @@ static int exchange(struct phase *p, struct err *err)
         return 0; /* the trainer is told to stop */
     if (rc < 0 || !paused)
         return rc;
-    p->pause = fragments_next(p->fragments);
-    return external_go_on(p->x, p->pause, err);
+    return go_on(p, fragments_next(p->fragments), err);
 }
 
 static int take_numbers(struct phase *p, const Skerry__Trainer__V1__Progress *m,
@@ -138,18 +202,22 @@ static int on_samples(void *arg, Skerry__Trainer__V1__Samples *m, int *ret_fd, s
     return external_feed_next(p->feed, m, ret_fd, err);
 }
 
+/* What others can go on with is sent first, at the next step at which the trainer waits; behind the
+ * last one of these the phase ends soon. */
 static bool stopped(void *arg)
 {
     const struct phase *p = arg;
-    return work_stopped(p->w, NULL);
+    const bool saves = p->snapshots && !p->saved;
+    return work_stopped(p->w, NULL) && !(saves && atomic_load(&p->w->stop) == WORK_SAVING);
 }
 
 /* ---- the order ---- */
 
-static uint64_t seed_of(const struct phase *p)
+/* Of the replica's steps behind the first `step`. */
+static uint64_t seed_of(const struct phase *p, uint64_t step)
 {
     return rng_mix(rng_mix(p->w->spec.seed, STREAM_PHASE),
-                   rng_mix(rng_mix(p->t->path, p->t->replica), p->t->first_step));
+                   rng_mix(rng_mix(p->t->path, p->t->replica), step));
 }
 
 static int open_feed(struct phase *p, struct err *err)
@@ -161,11 +229,14 @@ static int open_feed(struct phase *p, struct err *err)
         total += p->t->ranges[i]->count;
     p->window = p->t->seconds ? phase_window(total, p->t->batch) : 0;
     const struct data_order order = {
-        .shuffle = true, .seed = seed_of(p), .window = (uint32_t)p->window};
+        .shuffle = true, .seed = seed_of(p, p->t->first_step), .window = (uint32_t)p->window};
     /* Of a phase bounded by steps: as many as its steps take. */
     const uint64_t most = (uint64_t)p->t->steps * p->t->batch;
-    return external_feed_open(p->w, p->t->ranges, p->t->n_ranges, &order, p->t->batch, most,
-                              &p->feed, err);
+    const int rc = external_feed_open(p->w, p->t->ranges, p->t->n_ranges, &order, p->t->batch, most,
+                                      &p->feed, err);
+    if (rc == 0)
+        external_feed_seek(p->feed, p->samples);
+    return rc;
 }
 
 /* What is kept here of this replica: its optimiser's state, the weights of its last phase. */
@@ -205,24 +276,26 @@ static void fill_order(const struct phase *p, Skerry__Trainer__V1__Phase *m)
 {
     static const char *const precisions[] = {"auto", "bf16", "f32"};
     const Skerry__V1__TrainTask *t = p->t;
+    const uint64_t first_step = t->first_step + p->first;
+    const uint32_t seconds = t->seconds > p->before ? t->seconds - (uint32_t)p->before : 1;
     m->round = t->round;
     m->path = t->path;
     m->replica = t->replica;
     m->replicas = (uint32_t)p->w->spec.recipe.replicas;
-    m->steps = t->steps;
-    m->seconds = t->seconds;
-    m->first_step = t->first_step;
+    m->steps = t->steps ? t->steps - p->first : 0;
+    m->seconds = t->seconds ? seconds : 0;
+    m->first_step = first_step;
     m->total_steps = t->total_steps;
     m->batch = t->batch;
-    m->seed = seed_of(p);
-    m->goes_on = stands(p, trainers_stand(p->e));
+    m->seed = seed_of(p, first_step);
+    m->goes_on = p->first == 0 && stands(p, trainers_stand(p->e));
     m->wants_state = t->send_moments && external_keeps_state(p->x);
     m->kind = external_feed_kind(p->w);
-    m->samples = p->feed ? external_feed_total(p->feed) : 0;
-    m->lr_first = (float)lr_scale(p, t->first_step);
+    m->samples = p->feed ? external_feed_total(p->feed) - external_feed_position(p->feed) : 0;
+    m->lr_first = (float)lr_scale(p, first_step);
     m->lr_last = (float)lr_scale(p, t->first_step + (t->steps ? t->steps - 1 : 0));
     m->precision = (char *)(uintptr_t)precisions[p->w->spec.train.precision];
-    m->pause = p->pause;
+    m->pause = p->pause > 0 ? p->pause - p->first : 0;
 }
 
 /* ---- contributions ---- */
@@ -251,13 +324,15 @@ static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t f
     return tensors_read_end(&end, first, n, out, err);
 }
 
+/* What a module has gained; snapshot: so far. */
 static int encode(struct phase *p, const Skerry__V1__ModuleRef *base, uint64_t samples,
-                  struct work_output *ret, struct err *err)
+                  bool snapshot, struct work_output *ret, struct err *err)
 {
     char path[CACHE_PATH_MAX];
     work_blob_path(p->w, base->sha256.data, path);
     struct end end = {.x = p->x};
     const struct contribute c = {.w = p->w,
+                                 .snapshot = snapshot,
                                  .state_dir = p->e->state_dir,
                                  .base = base,
                                  .read = read_end,
@@ -286,11 +361,81 @@ static int contribute_all(struct phase *p, struct err *err)
     seal(p, -1);
     for (size_t i = 0; rc == 0 && i < task->n_modules; i++) {
         struct work_output *o = work_output(p->w);
-        rc = o ? encode(p, task->modules[i], p->samples, o, err)
+        rc = o ? encode(p, task->modules[i], p->samples, false, o, err)
                : err_set(err, -ENOMEM, "out of memory");
     }
     trainers_handed(p->e);
     return rc;
+}
+
+/* ---- snapshots ---- */
+
+/* Failing to save is no failure of the phase, but what the trainer does wrong is. */
+static int make_snapshot(void *arg, uint64_t samples, struct work_output *outs, struct err *err)
+{
+    struct phase *p = arg;
+    const Skerry__V1__Task *task = p->w->task;
+    int rc = 0;
+    for (size_t i = 0; i < task->n_modules && rc == 0; i++)
+        rc = external_give(p->x, task->modules[i]->level, err);
+    if (rc == 0)
+        seal(p, -1);
+    for (size_t i = 0; i < task->n_modules && rc == 0; i++)
+        rc = encode(p, task->modules[i], samples, true, &outs[i], err);
+    if (rc == -ERR_TRAINER)
+        p->failed = *err;
+    return rc;
+}
+
+/* A trainer can hand its weights over in mid-phase, and what fragments contribute is safe. */
+static void open_snapshots(struct phase *p)
+{
+    const struct snapshots_options opt = {
+        .w = p->w, .window = p->window, .make = make_snapshot, .arg = p};
+    if (!p->fragments && external_exchanges(p->x))
+        p->snapshots = snapshots_open(&opt);
+}
+
+static int load_snapshot(struct phase *p, struct err *err)
+{
+    const size_t n = p->t->resume->n_modules;
+    char made[CACHE_PATH_MAX];
+    size_t loaded = 0;
+    int rc = 0;
+    work_temp_path(p->w, "resumed", made);
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        const struct tensors_source from = {.path = made};
+        rc = snapshot_module(p->w, i, made, err);
+        if (rc == 0)
+            rc = tensors_load(external_tensors(p->x), &from, external_shared(p->x),
+                              p->e->opt.threads, &loaded, err);
+    }
+    return rc;
+}
+
+/* Goes on where an earlier attempt was saved.  A snapshot that cannot be used costs what it has
+ * saved. */
+static int resume(struct phase *p, struct err *err)
+{
+    if (!p->t->resume || (p->t->steps > 0 && p->t->resume->steps >= p->t->steps))
+        return 0;
+    const int rc = load_snapshot(p, err);
+    if (rc == -ERR_FORMAT) {
+        log_warn("phase", "%s; the phase begins anew", err->msg);
+        return trainers_load(p->e, p->x, p->w, err);
+    }
+    if (rc < 0)
+        return rc;
+    const struct replica_cursor at = snapshot_cursor(p->w);
+    p->steps = p->first = at.steps;
+    p->samples = at.samples;
+    p->loss_sum = at.loss_sum;
+    p->loss_first = at.loss_first;
+    p->loss_last = at.loss_last;
+    p->before = at.seconds;
+    log_info("phase", "going on at step %u of a phase that was cut task=%" PRIu64, p->steps,
+             p->w->task->id);
+    return 0;
 }
 
 /* ---- fragments ---- */
@@ -303,7 +448,7 @@ static int contribute_level(void *arg, const Skerry__V1__ModuleRef *base, uint64
     if (rc < 0)
         return rc;
     seal(p, (int)base->level);
-    return encode(p, base, samples, ret, err);
+    return encode(p, base, samples, false, ret, err);
 }
 
 static int merge_level(void *arg, uint32_t level, const char *path, double mix, struct err *err)
@@ -408,7 +553,9 @@ static int load_weights(struct phase *p, struct err *err)
     int rc = p->fragments ? load_own(p, &own, err) : 0;
     if (rc == 0 && !own)
         rc = trainers_load(p->e, p->x, p->w, err);
-    return rc < 0 || !p->fragments ? rc : fragments_load(p->fragments, own, err);
+    if (rc < 0)
+        return rc;
+    return p->fragments ? fragments_load(p->fragments, own, err) : resume(p, err);
 }
 
 /* ---- the optimiser's state ---- */
@@ -504,7 +651,9 @@ static int train(struct phase *p, struct external_done *done, struct err *err)
         .progress = on_progress, .samples = on_samples, .stopped = stopped, .arg = p};
     Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
     Skerry__Trainer__V1__Phase order = SKERRY__TRAINER__V1__PHASE__INIT;
-    p->pause = p->fragments ? fragments_next(p->fragments) : 0;
+    p->begun_ns = p->waited_ns = clock_now_ns();
+    p->waited = p->steps;
+    p->pause = p->fragments ? fragments_next(p->fragments) : p->snapshots ? next_look(p) : 0;
     fill_order(p, &order);
     m.what_case = SKERRY__TRAINER__V1__FROM_WORKER__WHAT_PHASE;
     m.phase = &order;
@@ -512,11 +661,10 @@ static int train(struct phase *p, struct external_done *done, struct err *err)
     order.has_state = state >= 0;
     progress_total(&p->w->progress, p->t->steps);
     progress_activity(&p->w->progress, "training");
-    p->begun_ns = clock_now_ns();
     p->trains = true;
     const int rc = trainers_ask(p->e, p->w, &m, state, &ev, done, err);
     p->trains = false;
-    p->seconds = (double)(clock_now_ns() - p->begun_ns) / 1e9;
+    p->seconds = p->before + (double)(clock_now_ns() - p->begun_ns) / 1e9;
     if (state >= 0)
         (void)close(state);
     return rc;
@@ -534,11 +682,14 @@ static int run(struct engine *e, struct work *w, struct err *err)
     if (rc == 0)
         rc = open_feed(&p, err);
     if (rc == 0)
+        open_snapshots(&p);
+    if (rc == 0)
         rc = train(&p, &done, err);
     if (rc == 0 && (rc = finish(&p, &done, err)) < 0)
         trainers_drop(e); /* what it gave cannot be trusted */
     prefetch_end(&p.ahead);
     fragments_close(p.fragments);
+    snapshots_close(p.snapshots);
     external_done_release(&done);
     external_feed_close(p.feed);
     return rc;
@@ -548,6 +699,7 @@ const struct kind kind_external_train = {
     .id = SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN,
     .name = "train",
     .external = true,
+    .saves = true,
     .part = offsetof(Skerry__V1__Task, train),
     .modules = KIND_MODULES_NEEDED,
     .plan = plan,

@@ -587,6 +587,26 @@ static int go_on(struct phase *p, struct err *err)
     return 0;
 }
 
+/* What a snapshot has of the weights; those on the host are copied to r->flat first. */
+static int make_snapshot(void *arg, uint64_t samples, struct work_output *outs, struct err *err)
+{
+    struct phase *p = arg;
+    struct contribute c = {
+        .w = p->w,
+        .model = p->r->model,
+        .weights = contribute_there(trainer_net(p->r->trainer)),
+        .flat = p->r->flat,
+        .samples = samples,
+        .snapshot = true,
+    };
+    int rc = c.weights ? 0 : trainer_get(p->r->trainer, p->r->flat, err);
+    for (size_t i = 0; i < p->w->task->n_modules && rc == 0; i++) {
+        c.base = p->w->task->modules[i];
+        rc = contribute(&c, &outs[i], err);
+    }
+    return rc;
+}
+
 static int start(struct phase *p, struct err *err)
 {
     progress_total(&p->w->progress, p->t->steps);
@@ -604,8 +624,13 @@ static int start(struct phase *p, struct err *err)
     if (rc == 0 && p->t->n_teachers > 0)
         rc = open_teachers(p, err);
     if (rc == 0)
-        p->snapshots = snapshots_open(p->w, p->r, p->window);
-    return rc < 0 ? rc : open_data(p, err);
+        rc = open_data(p, err);
+    if (rc < 0)
+        return rc;
+    const struct snapshots_options saves = {
+        .w = p->w, .window = p->window, .make = make_snapshot, .arg = p};
+    p->snapshots = snapshots_open(&saves);
+    return 0;
 }
 
 static int run_once(struct phase *p, struct err *err)
