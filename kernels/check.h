@@ -155,6 +155,14 @@ static inline bool activation_ok(enum activation act)
     return (unsigned)act <= ACT_SILU;
 }
 
+static inline bool spans_ok(const struct vec_span *spans, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (spans[i].offset < 0 || spans[i].count < 0)
+            return false;
+    return n >= 0;
+}
+
 static inline bool encode_ok(const struct encode *p)
 {
     if (p->n < 0 || (unsigned)p->codec >= CODEC_COUNT || !p->refused ||

@@ -51,6 +51,11 @@ struct mark;
  *   dW = dyᵀ x      (TN)  with a_colsum giving db in the same pass
  *
  * A and B have one type, f32 or bf16; sums are f32; C is f32 or bf16. */
+/* Values of a vector. */
+struct vec_span {
+    int64_t offset, count;
+};
+
 enum mm_layout {
     MM_NN, /* A (m,k), B (k,n) */
     MM_NT, /* A (m,k), B (n,k) */

@@ -226,7 +226,7 @@ static void sumsq_task(void *arg, int task, int thread)
     }
 }
 
-static int sumsq(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s)
+static void sumsq_span(struct device *dev, double *sum, const float *x, int64_t n)
 {
     double block[SUM_BATCH];
     while (n > 0) {
@@ -239,6 +239,13 @@ static int sumsq(struct device *dev, double *sum, const float *x, int64_t n, str
         x += take;
         n -= take;
     }
+}
+
+static int sumsq(struct device *dev, double *sums, const float *x, const struct vec_span *spans,
+                 int n, struct stream *s)
+{
+    for (int i = 0; i < n; i++)
+        sumsq_span(dev, &sums[i], x + spans[i].offset, spans[i].count);
     return 0;
 }
 

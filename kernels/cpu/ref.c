@@ -326,14 +326,18 @@ int ref_adamw(struct device *dev, const struct adamw *p, struct stream *s)
     return 0;
 }
 
-int ref_sumsq(struct device *dev, double *sum, const float *x, int64_t n, struct stream *s)
+int ref_sumsq(struct device *dev, double *sums, const float *x, const struct vec_span *spans, int n,
+              struct stream *s)
 {
-    for (int64_t start = 0; start < n; start += 4096) {
-        int64_t end = n - start < 4096 ? n : start + 4096;
-        double block = 0;
-        for (int64_t i = start; i < end; i++)
-            block += (double)x[i] * (double)x[i];
-        *sum += block;
+    for (int k = 0; k < n; k++) {
+        const float *at = x + spans[k].offset;
+        for (int64_t start = 0, count = spans[k].count; start < count; start += 4096) {
+            int64_t end = count - start < 4096 ? count : start + 4096;
+            double block = 0;
+            for (int64_t i = start; i < end; i++)
+                block += (double)at[i] * (double)at[i];
+            sums[k] += block;
+        }
     }
     return 0;
 }

@@ -1,5 +1,7 @@
 /* Reductions.  Each has an order fixed by the shapes: partial sums go to working memory and
  * a second kernel adds them one after the other. */
+#include <errno.h>
+
 #include "kernels/cuda/common.cuh"
 
 enum {
@@ -21,6 +23,7 @@ __global__ void __launch_bounds__(256)
     const int64_t end = (blockIdx.y + 1) * slab < rows ? (blockIdx.y + 1) * slab : rows;
     float sum[8] = {0};
     if (left > 0)
+#pragma unroll 8
         for (int64_t r = blockIdx.y * slab + row; r < end; r += ROW_LANES) {
             float v[8];
             load<WIDE, 8>(v, x + r * ld + column, left);
@@ -206,18 +209,34 @@ extern "C" int cuda_mse(struct device *dev, float *loss, float *dpred, const flo
                   grad_scale, n);
 }
 
-/* partial[block] = sum of squares of 4096 values. */
-template <bool WIDE>
-__global__ void __launch_bounds__(256) square_sums(double *partial, const float *x, int64_t n)
+/* Spans of one launch, as an argument of it: span i has the blocks from first[i] to first[i+1]. */
+enum { SPANS = 128 };
+struct squares {
+    double *sums, *partial;
+    const float *x;
+    int n;
+    int first[SPANS + 1];
+    int64_t offset[SPANS], count[SPANS];
+};
+
+/* partial[block] = sum of squares of 4096 values of its span. */
+__global__ void __launch_bounds__(256) square_sums(const __grid_constant__ struct squares q)
 {
     __shared__ double room[32];
-    const int64_t first = (int64_t)blockIdx.x * SQUARE_BLOCK;
+    int span = 0;
+    for (int step = SPANS / 2; step; step /= 2)
+        if (span + step < q.n && q.first[span + step] <= (int)blockIdx.x)
+            span += step;
+    const float *x = q.x + q.offset[span];
+    const int64_t first = (int64_t)((int)blockIdx.x - q.first[span]) * SQUARE_BLOCK;
+    const int64_t n = q.count[span];
+    const bool wide = ((uintptr_t)x & 15) == 0;
     float v[SQUARE_BLOCK / 256 / 4][4];
     double sum = 0;
 #pragma unroll
     for (int i = 0; i < SQUARE_BLOCK / 256 / 4; i++) {
         const int64_t at = first + i * 1024 + threadIdx.x * 4;
-        if (WIDE && n - at >= 4)
+        if (wide && n - at >= 4)
             load<true, 4>(v[i], x + at, 4);
         else
             load<false, 4>(v[i], x + at, n - at);
@@ -229,33 +248,54 @@ __global__ void __launch_bounds__(256) square_sums(double *partial, const float 
             sum += (double)v[i][k] * (double)v[i][k];
     sum = block_sum(sum, room);
     if (threadIdx.x == 0)
-        partial[blockIdx.x] = sum;
+        q.partial[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(1024) finish_squares(double *sum, const double *partial, int n)
+/* A block for each span. */
+__global__ void __launch_bounds__(1024) finish_squares(const __grid_constant__ struct squares q)
 {
     __shared__ double room[32];
+    const int begin = q.first[blockIdx.x], end = q.first[blockIdx.x + 1];
     double total = 0;
-    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-        total += partial[i];
+    for (int i = begin + (int)threadIdx.x; i < end; i += (int)blockDim.x)
+        total += q.partial[i];
     total = block_sum(total, room);
     if (threadIdx.x == 0)
-        *sum += total;
+        q.sums[blockIdx.x] += total;
 }
 
-extern "C" int cuda_sumsq(struct device *dev, double *sum, const float *x, int64_t n,
-                          struct stream *s)
+/* Of at most SPANS spans. */
+static int square_spans(struct squares *q, const struct vec_span *spans, struct stream *s)
 {
-    const unsigned blocks = blocks_of(n, SQUARE_BLOCK);
+    int64_t blocks = 0;
     void *partial;
-    if (!n)
-        return 0;
-    int rc = cuda_scratch(s, blocks * sizeof(double), &partial);
-    if (rc == 0)
-        rc = aligned16(x)
-                 ? launch(s, square_sums<true>, dim3(blocks), 256, 0, (double *)partial, x, n)
-                 : launch(s, square_sums<false>, dim3(blocks), 256, 0, (double *)partial, x, n);
-    if (rc == 0)
-        rc = launch(s, finish_squares, dim3(1), 1024, 0, sum, (const double *)partial, (int)blocks);
+    for (int i = 0; i < q->n; i++) {
+        q->first[i] = (int)blocks;
+        q->offset[i] = spans[i].offset;
+        q->count[i] = spans[i].count;
+        blocks += (spans[i].count + SQUARE_BLOCK - 1) / SQUARE_BLOCK;
+        if (blocks > INT32_MAX)
+            return -EINVAL;
+    }
+    q->first[q->n] = (int)blocks;
+    int rc = blocks ? cuda_scratch(s, (size_t)blocks * sizeof(double), &partial) : 0;
+    if (rc < 0 || !blocks)
+        return rc;
+    q->partial = (double *)partial;
+    rc = launch(s, square_sums, dim3((unsigned)blocks), 256, 0, *q);
+    return rc < 0 ? rc : launch(s, finish_squares, dim3((unsigned)q->n), 1024, 0, *q);
+}
+
+extern "C" int cuda_sumsq(struct device *dev, double *sums, const float *x,
+                          const struct vec_span *spans, int n, struct stream *s)
+{
+    int rc = 0;
+    for (int i = 0; i < n && rc == 0; i += SPANS) {
+        struct squares q;
+        q.sums = sums + i;
+        q.x = x;
+        q.n = n - i < SPANS ? n - i : (int)SPANS;
+        rc = square_spans(&q, spans + i, s);
+    }
     return rc;
 }

@@ -323,7 +323,7 @@ static int time_update(const struct measuring *t, struct device *dev, double *re
         rc = island_meet(t->is);
         const uint64_t begun = clock_now_ns();
         if (rc == 0)
-            rc = k->sumsq(dev, &scalars->sum, p.grad, p.n, NULL);
+            rc = k->sumsq(dev, &scalars->sum, p.grad, &(struct vec_span){0, p.n}, 1, NULL);
         if (rc == 0)
             rc = k->adamw(dev, &p, NULL);
         if (rc == 0)

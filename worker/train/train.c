@@ -55,7 +55,8 @@ static int alloc_step(struct trainer *t, struct err *err)
     t->micros = mem_try_array((size_t)t->opt.batch, sizeof *t->micros);
     t->sizes = mem_try_array((size_t)t->opt.batch, sizeof *t->sizes);
     t->at = mem_try_array((size_t)t->opt.batch, sizeof *t->at);
-    bool good = t->keys && t->micros && t->sizes && t->at;
+    t->spans = mem_try_array(t->m->n, sizeof *t->spans);
+    bool good = t->keys && t->micros && t->sizes && t->at && t->spans;
     for (int i = 0; i < 2; i++) {
         t->lists[i].sizes = mem_try_array((size_t)t->opt.batch, sizeof *t->sizes);
         good &= t->lists[i].sizes != NULL;
@@ -153,6 +154,7 @@ void trainer_free(struct trainer *t)
     mem_free(t->micros);
     mem_free(t->sizes);
     mem_free(t->at);
+    mem_free(t->spans);
     mem_free(t->keys);
     mem_free(t);
 }
@@ -473,11 +475,10 @@ static int queue_norm(struct trainer *t, struct err *err)
     struct stream *s = t->w->stream;
     const bool cut = t->plan.cuts[0].n > 1;
     double *f = t->d_found;
-    int rc = 0;
-    for (size_t i = 0; i < m->n && rc == 0; i++)
-        if (m->tensors[i].count > 0)
-            rc = k->sumsq(t->dev, f + FOUND_TENSORS + i, weights_g(t->w, (int)i),
-                          (int64_t)m->tensors[i].count, s);
+    for (size_t i = 0; i < m->n; i++)
+        t->spans[i] =
+            (struct vec_span){(int64_t)m->tensors[i].offset, (int64_t)m->tensors[i].count};
+    int rc = k->sumsq(t->dev, f + FOUND_TENSORS, t->w->g, t->spans, (int)m->n, s);
     /* Ranks of a stage have found the same: it counts once.  So does the loss of two chains, which
      * all devices know. */
     if (rc == 0 && cut && t->plan.chains > 1 && t->device > 0)

@@ -63,6 +63,7 @@ struct trainer {
     int reduced;              /* chains of which this step's gradients are there */
     struct net_micro *micros; /* (batch) of the step: this trainer's share of each micro-batch */
     int *sizes;               /* (batch) samples of each micro-batch */
+    struct vec_span *spans;   /* (tensors) of the gradient, as sumsq has them */
     unsigned *at;             /* (batch) where each of the trainer's samples stands in its copy's */
     unsigned count;           /* of them */
     struct batch_held own;    /* they, where others have the rest */

@@ -110,8 +110,9 @@ static void sums_and_clip(void **state)
         float *x = guard_randn((size_t)more[i], DT_F32, 1);
         double *a = guard_of(double, 3), *b = guard_of(double, 3);
         float *s0 = guard_new(4), *s1 = guard_new(4);
-        assert_int_equal(d->ref->ops->sumsq(d->ref, a, x, more[i], NULL), 0);
-        assert_int_equal(d->fast->ops->sumsq(d->fast, b, x, more[i], NULL), 0);
+        const struct vec_span all = {0, more[i]};
+        assert_int_equal(d->ref->ops->sumsq(d->ref, a, x, &all, 1, NULL), 0);
+        assert_int_equal(d->fast->ops->sumsq(d->fast, b, x, &all, 1, NULL), 0);
         assert_true(fabs(*a - *b) <= 1e-12 * *a);
         assert_int_equal(d->ref->ops->clip_scale(d->ref, s0, a, NULL, 0.5f, NULL), 0);
         assert_int_equal(d->fast->ops->clip_scale(d->fast, s1, a, b, 0.5f, NULL), 0);
@@ -123,6 +124,33 @@ static void sums_and_clip(void **state)
         assert_true(fabs(*a - *b) <= 1e-9 * sqrt((double)more[i]));
         guard_check_all();
     }
+}
+
+/* Of a vector's tensors: some empty, some at odd places, more than go into one launch. */
+static void sums_of_spans(void **state)
+{
+    enum { N = 300, VALUES = N * 61 + 3 * 4096 };
+    struct devices *d = *state;
+    struct vec_span spans[N];
+    float *x = guard_randn(VALUES, DT_F32, 1);
+    double *a = guard_new(N * sizeof *a), *b = guard_new(N * sizeof *b);
+    int64_t at = 0;
+    for (int i = 0; i < N; i++) {
+        spans[i] = (struct vec_span){at, i == 131 ? 3 * 4096 : i % 7 == 6 ? 0 : i % 61};
+        at += spans[i].count;
+        a[i] = b[i] = i;
+    }
+    assert_true(at <= VALUES);
+    assert_int_equal(d->ref->ops->sumsq(d->ref, a, x, spans, N, NULL), 0);
+    assert_int_equal(d->fast->ops->sumsq(d->fast, b, x, spans, N, NULL), 0);
+    for (int i = 0; i < N; i++)
+        assert_true(fabs(a[i] - b[i]) <= 1e-12 * a[i] && (spans[i].count > 0) == (a[i] > i));
+    assert_int_equal(d->fast->ops->sumsq(d->fast, b, x, &(struct vec_span){-1, 2}, 1, NULL),
+                     -EINVAL);
+    assert_int_equal(d->fast->ops->sumsq(d->fast, b, x, &(struct vec_span){0, -2}, 1, NULL),
+                     -EINVAL);
+    assert_int_equal(d->fast->ops->sumsq(d->fast, b, x, spans, -1, NULL), -EINVAL);
+    guard_check_all();
 }
 
 /* What is not finite gives no scale, and an update with none changes nothing. */
@@ -392,6 +420,7 @@ int main(void)
         cmocka_unit_test(extreme_activations),
         cmocka_unit_test(adamw_is_exact),
         cmocka_unit_test(sums_and_clip),
+        cmocka_unit_test(sums_of_spans),
         cmocka_unit_test(not_finite_is_skipped),
         cmocka_unit_test(normal_is_exact),
         cmocka_unit_test(plain_vectors_are_exact),

@@ -156,7 +156,7 @@ LAZY9(unpatchify, float *, const void *, int, int, int, int, int, lazy_order, la
 LAZY6(image_from_u8, float *, const uint8_t *, int, int, int, int)
 LAZY7(flow_mix, float *, float *, const float *, const float *, const float *, int, int64_t)
 LAZY8(mse, float *, float *, const float *, const float *, const float *, float, int, int64_t)
-LAZY3(sumsq, double *, const float *, int64_t)
+LAZY4(sumsq, double *, const float *, const struct vec_span *, int)
 LAZY4(clip_scale, float *, const double *, const double *, float)
 LAZY6(axpby, float *, float, const float *, float, const float *, int64_t)
 LAZY5(cast, void *, lazy_dtype, const void *, lazy_dtype, int64_t)

@@ -169,7 +169,8 @@ static void check_gradients(const struct side *s, const struct shape *shape,
             if (memcmp(x, r->sum + t->offset, t->count * sizeof *x) != 0)
                 fail_msg("the gradient of %s in stage %d of %d devices differs", t->name, i, width);
             OK(r->dev->ops->zero(r->dev, &squares[k], sizeof *squares, NULL));
-            OK(r->dev->ops->sumsq(r->dev, &squares[k], x, (int64_t)t->count, NULL));
+            OK(r->dev->ops->sumsq(r->dev, &squares[k], x, &(struct vec_span){0, (int64_t)t->count},
+                                  1, NULL));
         }
     }
     mem_free(x);

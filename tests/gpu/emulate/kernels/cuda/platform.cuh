@@ -21,6 +21,8 @@
 #define __shared__ static
 #undef __launch_bounds__
 #define __launch_bounds__(...)
+#undef __grid_constant__
+#define __grid_constant__
 #undef __forceinline__
 #define __forceinline__ inline
 
@@ -158,6 +160,12 @@ static inline int launch(struct stream *s, void (*kernel)(P...), dim3 grid, unsi
 static inline uint32_t pack_bf16(float lo, float hi)
 {
     return bf16_from_f32(lo) | (uint32_t)bf16_from_f32(hi) << 16;
+}
+
+/* What is asked for must be there. */
+static inline void prefetch_line(const void *p)
+{
+    (void)*(const volatile char *)p;
 }
 
 static inline float fast_exp2(float x)
