@@ -92,6 +92,16 @@ static __device__ __forceinline__ void store_columns(T *row, const float v[PIECE
             store<WIDE, P>(row + column<P>(j), v[j], C - column<P>(j));
 }
 
+/* Of a row that is needed next; the thread that has a line's first value asks for the line. */
+template <int P, typename T>
+static __device__ __forceinline__ void prefetch_columns(const T *row, int C)
+{
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+        if (column<P>(j) < C && column<P>(j) % (128 / (int)sizeof(T)) == 0)
+            prefetch_line(row + column<P>(j));
+}
+
 /* Sum over the row of (x - mean)². */
 template <int P>
 static __device__ __forceinline__ float spread(float x[PIECES][P], float mean, int C)
@@ -159,8 +169,14 @@ __global__ void __launch_bounds__(MOST_THREADS(P))
     __shared__ float room[32];
     const int64_t first = (int64_t)blockIdx.x * each;
     const int64_t end = first + each < rows ? first + each : rows;
-    for (int64_t r = first; r < end; r++)
+    for (int64_t r = first; r < end; r++) {
+        if (r + 1 < end) {
+            prefetch_columns<P>(p.x_in + (r + 1) * p.C, p.C);
+            if (p.y)
+                prefetch_columns<P>((const T *)p.y + (r + 1) * p.C, p.C);
+        }
         adaln_row<P, WIDE, T>(p, r, room);
+    }
 }
 
 /* The kernel of a row's layout, alignment and type. */
@@ -299,6 +315,20 @@ static __device__ __forceinline__ void gate_row(const float d[PIECES][P], float 
     store_columns<P, WIDE>((T *)p.dy + r * p.C, y, p.C);
 }
 
+/* All that the row at `row` will be read from. */
+template <int P, typename T>
+static __device__ __forceinline__ void prefetch_next(const struct adaln_bwd &p, int64_t row)
+{
+    if (!p.dh || !p.dx_set)
+        prefetch_columns<P>(p.dx + row, p.C);
+    if (p.dh) {
+        prefetch_columns<P>((const T *)p.dh + row, p.C);
+        prefetch_columns<P>(p.x + row, p.C);
+    }
+    if (p.y)
+        prefetch_columns<P>((const T *)p.y + row, p.C);
+}
+
 template <int P, bool WIDE, typename T>
 __global__ void __launch_bounds__(MOST_THREADS(P), P == 4 ? 2 : 1)
     adaln_bwd_kernel(struct adaln_bwd p, struct walk w)
@@ -311,6 +341,8 @@ __global__ void __launch_bounds__(MOST_THREADS(P), P == 4 ? 2 : 1)
     for (int t = first; t < end; t++) {
         const int64_t r = b * p.T + t;
         float d[PIECES][P];
+        if (t + 1 < end)
+            prefetch_next<P, T>(p, (r + 1) * p.C);
         if (p.dh)
             ln_row<P, WIDE, T>(d, dscale, dshift, p, r, mod, room);
         else
