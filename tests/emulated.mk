@@ -94,8 +94,16 @@ $(EMU)/test_sdpa: $(EMU)/test_sdpa.o $(EMU_OBJ) $(LIBS_kernels)
 
 .PHONY: check-sdpa-emulated check-tuned-emulated
 check-emulated: check-sdpa-emulated check-tuned-emulated $(EMU)/libcudnn.so.9
+# Every way that applies to a product runs, and what was found fastest is not timed again, nor is a
+# file that was cut off of any harm.
 check-tuned-emulated: $(EMU)/test_matmul $(EMU)/libcublasLt.so.13
-	@SKERRY_EMULATE_LT=tune SKERRY_CUDA_PROBE=1 LD_LIBRARY_PATH=$(EMU) $(EMU)/test_matmul
+	@export SKERRY_EMULATE_LT=tune SKERRY_TUNE=say SKERRY_CUDA_PROBE=1 LD_LIBRARY_PATH=$(EMU) \
+	  XDG_CACHE_HOME=$(abspath $(EMU))/cache; rm -rf $(EMU)/cache; \
+	$(EMU)/test_matmul 2>$(EMU)/timed && grep -q 'dgelu.*apart' $(EMU)/timed && ! grep ' inf us' $(EMU)/timed && \
+	$(EMU)/test_matmul >/dev/null 2>$(EMU)/timed && ! grep product $(EMU)/timed && \
+	truncate -s -5 $(EMU)/cache/skerry/products-* && \
+	$(EMU)/test_matmul >/dev/null 2>$(EMU)/timed && test "$$(grep -c product $(EMU)/timed)" -gt 0 && \
+	$(EMU)/test_matmul >/dev/null 2>$(EMU)/timed && ! grep product $(EMU)/timed
 check-sdpa-emulated: $(EMU)/test_sdpa $(EMU)/libcublasLt.so.13 $(EMU)/libcudnn.so.9
 	@cd $(EMU) && SKERRY_CUDA_PROBE=1 LD_LIBRARY_PATH=. ./test_sdpa
 

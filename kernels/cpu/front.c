@@ -70,7 +70,7 @@ static int front_begin(struct device *dev, struct stream **s)
     return 0;
 }
 
-static int front_finish(struct device *dev, struct stream *s)
+static int front_finish(struct device *dev, struct stream *s, double *seconds)
 {
     return 0;
 }

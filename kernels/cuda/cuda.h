@@ -4,6 +4,7 @@
  *   state.c      errors, working memory, copies
  *   lib.c        libraries opened on first use
  *   matmul.c     products through cuBLASLt
+ *   ways.c       which way of a product was fastest, on disk
  *   dnn*.c       cuDNN: opening it, graphs, plans by shape
  *   sdpa*.c, conv_*.c   what cuDNN takes of attention and convolution; its graphs
  *   *.cu         our kernels; each entry has the signature of its place in the table
@@ -63,6 +64,8 @@ struct cuda_state {
     int *fault;      /* pinned: kernels store an enum cuda_fault */
     int broken;      /* cudaError_t of the first error, 0 while all is well */
 
+    cudaEvent_t clock[2]; /* start and end of an operation, made with the first that is profiled */
+
     bool recording; /* a graph; errors then end it and are not sticky */
     int refused;    /* cudaError_t of the first of these */
 
@@ -100,8 +103,9 @@ OP(encode, (const struct encode *p), (p))
 extern const struct kernel_ops cuda_ops; /* device.c */
 
 /* matmul.c */
-int lt_new(struct lt **ret, struct err *err); /* opens cuBLASLt: -ERR_DEVICE with what was found */
-void lt_free(struct lt *lt);                  /* accepts NULL */
+/* Opens cuBLASLt for the card of that name: -ERR_DEVICE with what was found. */
+int lt_new(const char *card, struct lt **ret, struct err *err);
+void lt_free(struct lt *lt); /* accepts NULL */
 
 /* gemm.cu: out (m,n) f32 = op(A) op(B), for what cuBLASLt declines. */
 int cuda_gemm(float *out, const struct matmul *mm, struct stream *s);

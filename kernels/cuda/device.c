@@ -107,7 +107,7 @@ int cuda_device_open(int index, struct device **ret_dev, struct err *err)
     snprintf(dev->name, sizeof dev->name, "cuda:%d", index);
     int rc = setup(dev, st, err);
     if (rc == 0)
-        rc = lt_new(&st->lt, err);
+        rc = lt_new(dev->about, &st->lt, err);
     if (rc < 0) {
         cuda_device_close(dev);
         return rc;
@@ -127,6 +127,9 @@ void cuda_device_close(struct device *dev)
             cudaEventDestroy(st->stage_free[i]);
         cudaFreeHost(st->stage[i]);
     }
+    for (int i = 0; i < 2; i++)
+        if (st->clock[i])
+            cudaEventDestroy(st->clock[i]);
     dnn_free(st->dnn);
     lt_free(st->lt);
     stream_release(&st->main);
@@ -389,19 +392,36 @@ static void graph_free(struct device *dev, struct graph *g)
 
 /* ---- the table: checks shapes, makes the device current, finds the stream that NULL means ----
  *
- * With a profile each operation is waited for. */
+ * With a profile each operation is waited for, and timed by the card. */
+
+static cudaError_t clock_start(struct stream *s)
+{
+    struct cuda_state *st = s->st;
+    cudaError_t e = cudaSuccess;
+    for (int i = 0; i < 2 && e == cudaSuccess; i++)
+        if (!st->clock[i])
+            e = cudaEventCreateWithFlags(&st->clock[i], cudaEventDefault);
+    return e == cudaSuccess ? cudaEventRecord(st->clock[0], s->handle) : e;
+}
 
 static int front_begin(struct device *dev, struct stream **s)
 {
     if (cuda_state(dev)->broken)
         return -ERR_DEVICE;
     *s = enter(dev, *s);
-    return 0;
+    return dev->profile ? cuda_check((*s)->st, clock_start(*s)) : 0;
 }
 
-static int front_finish(struct device *dev, struct stream *s)
+static int front_finish(struct device *dev, struct stream *s, double *seconds)
 {
-    return wait_for(s, NULL);
+    struct cuda_state *st = cuda_state(dev);
+    float ms = 0;
+    cudaError_t e = cudaEventRecord(st->clock[1], s->handle);
+    int rc = e == cudaSuccess ? wait_for(s, NULL) : cuda_check(st, e);
+    if (rc == 0)
+        rc = cuda_check(st, cudaEventElapsedTime(&ms, st->clock[0], st->clock[1]));
+    *seconds = 1e-3 * (double)ms;
+    return rc;
 }
 
 /* The kernels look at values themselves (enum cuda_fault). */

@@ -1,4 +1,5 @@
-/* A plain product for the few shapes that cuBLASLt declines: any strides, no epilogue. */
+/* Products of our own: a plain one for the few shapes that cuBLASLt declines, with any strides and
+ * no epilogue, and one for few rows or columns. */
 #include <errno.h>
 
 #include "kernels/cuda/common.cuh"

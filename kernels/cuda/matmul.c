@@ -5,52 +5,67 @@
  * matrix is our a_colsum.
  *
  * A plan is what was decided for a shape: the way, the algorithm and the descriptors.  When a
- * shape first comes the library's best guesses are timed and the fastest stays, unless
- * SKERRY_TUNE=0.  While a graph is recorded nothing is decided, since cuBLASLt of CUDA 13.3
- * has no guesses then: a new shape cannot be recorded. */
+ * shape first comes all its ways are timed, each with the library's best guesses, and the fastest
+ * stays, in this program and on disk (ways.h).  SKERRY_TUNE=0: the first guess of the first way
+ * that is accepted; SKERRY_TUNE=say: what was timed goes to stderr.  While a graph is recorded
+ * nothing is decided, since cuBLASLt of CUDA 13.3 has no guesses then: a new shape cannot be
+ * recorded. */
 #include <cublasLt.h>
 
 #include "common/base/base.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/lib.h"
+#include "kernels/cuda/ways.h"
 
 enum {
     PLANS = 2048,
     PROBES = 16, /* places that a shape may have */
     WORK_BYTES = 32 << 20,
     ALIGN = 256,
-    TRIES = 6, /* algorithms that are tried for a product, best guesses first */
-    TIMED = 3, /* runs of each that are timed */
+    TRIES = 16,     /* algorithms that are tried for a way, best guesses first */
+    TIMED_MAX = 64, /* runs of each that are timed */
     TRIAL_BYTES = 64 << 20,
 };
 
-/* Tried in this order; each is the first that cuBLASLt takes. */
+#define TIMED_MS 1.0f /* that they take at least */
+
+/* A product has all of these that apply to it; WAY_WIDE and WAY_OWN where no other does. */
 enum way {
     WAY_FUSED,      /* everything in the product */
     WAY_ROUND_BIAS, /* the same, with the bias rounded to the bf16 of C */
     WAY_NO_SUM,     /* a_colsum apart */
     WAY_NO_SUM_ROUND_BIAS,
-    WAY_WIDE, /* the product alone, to f32, and a kernel for the rest */
-    WAY_OWN,  /* our own product and the same kernel */
+    WAY_APART, /* the product alone, and a kernel for the rest where it lies */
+    WAY_WIDE,  /* the product alone, to f32, and a kernel for the rest */
+    WAY_OWN,   /* our own product and the same kernel */
+};
+
+static const char *const way_names[] = {
+    "fused",      "fused, rounded bias",
+    "sums apart", "sums apart, rounded bias",
+    "apart",      "narrow",
+    "wide",       "own",
 };
 
 struct key {
     int64_t m, n, k, lda, ldb, ldc;
     int layout, epilogue, dt, c_dt, accumulate;
-    int bias, aux, colsum;               /* given? */
-    int align_a, align_b, align_c, pad_; /* bytes, up to 256 */
+    int bias, aux, colsum;                    /* given? */
+    int align_a, align_b, align_c, align_aux; /* bytes, up to 256 */
 };
 
 struct plan {
     struct key key;
+    bool timed;
     enum way way;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t first, second, out; /* our B, A and C */
-    cublasLtMatmulAlgo_t algos[TRIES];         /* the first is used; the others wait to be timed */
+    cublasLtMatmulAlgo_t algos[TRIES];         /* the first is used; the others may be timed */
     int algo_count;
 };
 
 struct api {
+    __typeof__(cublasLtGetVersion) *version;
     __typeof__(cublasLtCreate) *create;
     __typeof__(cublasLtDestroy) *destroy;
     __typeof__(cublasLtMatmul) *matmul;
@@ -66,6 +81,7 @@ struct api {
 };
 
 static const char *const api_symbols[] = {
+    "cublasLtGetVersion",
     "cublasLtCreate",
     "cublasLtDestroy",
     "cublasLtMatmul",
@@ -88,19 +104,24 @@ struct lt {
     struct api api;
     cublasLtHandle_t handle;
     int tries; /* 1: the library's guess is taken, SKERRY_TUNE=0 */
+    bool says; /* what it timed, SKERRY_TUNE=say */
+    struct ways *ways;
     struct plan plans[PLANS];
 };
 
-int lt_new(struct lt **ret, struct err *err)
+int lt_new(const char *card, struct lt **ret, struct err *err)
 {
     static const struct lib lib = {"cuBLASLt of CUDA 12 or 13", api_names, api_symbols};
     struct lt *lt = calloc(1, sizeof *lt);
     void *found[API_SYMBOLS];
     _Static_assert(sizeof found == sizeof lt->api, "one name for each entry");
+    _Static_assert(sizeof(struct key) <= WAYS_KEY && sizeof(cublasLtMatmulAlgo_t) <= WAYS_ALGO,
+                   "an entry on disk holds them");
     if (!lt)
         return err_set(err, -ENOMEM, "no memory for cuBLASLt");
     const char *tune = getenv("SKERRY_TUNE");
     lt->tries = tune && *tune == '0' ? 1 : TRIES;
+    lt->says = tune && strcmp(tune, "say") == 0;
     int rc = lib_open(&lib, found, err);
     if (rc == 0) {
         memcpy(&lt->api, found, sizeof found);
@@ -113,6 +134,9 @@ int lt_new(struct lt **ret, struct err *err)
         free(lt);
         return rc;
     }
+    int driver = 0;
+    if (lt->tries > 1 && cudaDriverGetVersion(&driver) == cudaSuccess)
+        lt->ways = ways_open(card, driver, lt->api.version());
     *ret = lt;
     return 0;
 }
@@ -138,6 +162,7 @@ void lt_free(struct lt *lt)
     for (int i = 0; i < PLANS; i++)
         plan_drop(lt, &lt->plans[i]);
     lt->api.destroy(lt->handle);
+    ways_close(lt->ways);
     free(lt);
 }
 
@@ -172,6 +197,7 @@ static struct key make_key(const struct matmul *mm)
         k.bias = 2;
     if (k.aux && alignment(mm->aux) < 16)
         k.aux = 2;
+    k.align_aux = !k.aux || alignment(mm->aux) == ALIGN ? ALIGN : 16;
     return k;
 }
 
@@ -185,7 +211,7 @@ static bool sums_fused(const struct key *k, enum way way)
     return k->colsum && (way == WAY_FUSED || way == WAY_ROUND_BIAS);
 }
 
-/* Can this way be said to cuBLASLt at all? */
+/* Does this way fit the product, as far as can be said without asking cuBLASLt? */
 static bool applies(const struct key *k, enum way way)
 {
     if (way == WAY_OWN)
@@ -196,6 +222,8 @@ static bool applies(const struct key *k, enum way way)
         return true;
     if (k->dt == DT_F32 && k->c_dt == DT_BF16)
         return false;
+    if (way == WAY_APART)
+        return !k->accumulate && (k->bias || k->epilogue != MM_PLAIN);
     /* Its tanh may be the card's, which has 11 bits: enough for a result in bf16. */
     if (k->epilogue != MM_PLAIN && k->c_dt != DT_BF16)
         return false;
@@ -210,7 +238,7 @@ static bool applies(const struct key *k, enum way way)
 
 static cublasLtEpilogue_t lt_epilogue(const struct key *k, enum way way)
 {
-    if (way == WAY_WIDE)
+    if (way >= WAY_APART)
         return CUBLASLT_EPILOGUE_DEFAULT;
     if (sums_fused(k, way))
         return CUBLASLT_EPILOGUE_BGRADB;
@@ -228,13 +256,15 @@ static cudaDataType_t lt_type(int dt)
     return dt == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-/* The pointers that the descriptor carries, for this call. */
+/* The pointers that the descriptor carries, for this call.  cuBLASLt refuses a product that has one
+ * which its epilogue does not use. */
 static bool set_pointers(const struct lt *lt, struct plan *p, const struct matmul *mm,
                          const void *bias, const void *colsum)
 {
-    const void *vector = sums_fused(&p->key, p->way) ? colsum : bias, *aux = mm->aux;
+    const bool sums = sums_fused(&p->key, p->way);
+    const void *vector = sums ? colsum : p->key.bias ? bias : NULL, *aux = mm->aux;
     bool ok = true;
-    if (p->way == WAY_WIDE)
+    if (p->way >= WAY_APART)
         return true;
     if (vector)
         ok = lt->api.desc_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector) ==
@@ -262,9 +292,9 @@ static bool describe(const struct lt *lt, struct plan *p)
     SET(CUBLASLT_MATMUL_DESC_TRANSA, op_first);
     SET(CUBLASLT_MATMUL_DESC_TRANSB, op_second);
     SET(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-    if (!wide && (k->bias || sums_fused(k, p->way)))
+    if (p->way < WAY_APART && (k->bias || sums_fused(k, p->way)))
         SET(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, bias_type);
-    if (!wide && k->aux)
+    if (p->way < WAY_APART && k->aux)
         SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->ldc);
 #undef SET
     if (s == CUBLAS_STATUS_SUCCESS)
@@ -316,21 +346,37 @@ static bool choose(const struct lt *lt, struct plan *p)
     return p->algo_count > 0;
 }
 
-/* Settles on the first way from `way` on that cuBLASLt takes. */
+/* The way with its descriptors and algorithms, if it applies and cuBLASLt takes it. */
+static bool make_way(struct lt *lt, struct plan *p, enum way way)
+{
+    /* The addresses tell cuBLASLt what alignment to count on. */
+    static char place[2 * ALIGN] __attribute__((aligned(2 * ALIGN)));
+    const struct matmul some = {.aux = place + p->key.align_aux};
+    plan_drop(lt, p);
+    p->way = way;
+    p->algo_count = 0;
+    if (!applies(&p->key, way))
+        return false;
+    if (way == WAY_OWN)
+        return true;
+    return describe(lt, p) && set_pointers(lt, p, &some, place + 16, place + 16) && choose(lt, p);
+}
+
+/* Settles on the first way from `way` on that is taken. */
 static void decide(struct lt *lt, struct plan *p, enum way way)
 {
-    /* The addresses tell cuBLASLt what alignment to count on: 16 bytes and no more. */
-    static char place[32] __attribute__((aligned(32)));
-    const struct matmul some = {.aux = place + 16};
-    for (;; way++) {
-        plan_drop(lt, p);
-        p->way = way;
-        if (way == WAY_OWN)
-            return;
-        if (applies(&p->key, way) && describe(lt, p) &&
-            set_pointers(lt, p, &some, place + 16, place + 16) && choose(lt, p))
-            return;
-    }
+    while (!make_way(lt, p, way))
+        way++;
+}
+
+/* Settles on what was found to be fastest before, if that is kept. */
+static bool recall(struct lt *lt, struct plan *p)
+{
+    const struct ways_entry *e = ways_find(lt->ways, &p->key, sizeof p->key);
+    if (!e || e->way < 0 || e->way > WAY_OWN || !make_way(lt, p, (enum way)e->way))
+        return false;
+    memcpy(&p->algos[0], e->algo, sizeof p->algos[0]);
+    return true;
 }
 
 /* NULL: it is new, and none is to be made. */
@@ -355,7 +401,9 @@ static struct plan *find_plan(struct lt *lt, const struct matmul *mm, bool make)
     if (!make)
         return NULL;
     p->key = key;
-    decide(lt, p, WAY_FUSED);
+    p->timed = lt->tries == 1 || recall(lt, p);
+    if (lt->tries == 1)
+        decide(lt, p, WAY_FUSED);
     return p;
 }
 
@@ -364,21 +412,7 @@ struct room {
     char *wide;   /* (m,n) f32 */
     char *bias;   /* (n) bf16 */
     char *colsum; /* (m) f32 */
-    char *trial;  /* (m,n) f32, while algorithms are timed that would add to C */
 };
-
-/* Memory to time into, for what adds to C. */
-static size_t trial_bytes(const struct plan *p)
-{
-    return p->key.accumulate && p->way != WAY_WIDE ? (size_t)(p->key.m * p->key.ldc) * 4 : 0;
-}
-
-/* Algorithms wait to be timed, nothing is being recorded, and it takes little memory. */
-static bool timing(const struct plan *p, const struct stream *s)
-{
-    return p->way != WAY_OWN && p->algo_count > 1 && !s->st->recording &&
-           trial_bytes(p) <= TRIAL_BYTES;
-}
 
 /* May the product write its sums where they belong? */
 static bool sums_in_place(const struct matmul *mm)
@@ -386,17 +420,27 @@ static bool sums_in_place(const struct matmul *mm)
     return mm->a_colsum_zero && alignment(mm->a_colsum) >= 16;
 }
 
-static int get_room(const struct plan *p, const struct matmul *mm, struct stream *s, struct room *r)
+static size_t padded(size_t bytes)
+{
+    return (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+}
+
+static size_t room_bytes(const struct plan *p, const struct matmul *mm, struct room *r)
 {
     const struct key *k = &p->key;
-    const size_t pad = ALIGN - 1, mask = ~pad;
-    const size_t wide = p->way >= WAY_WIDE ? ((size_t)(k->m * k->n) * 4 + pad) & mask : 0;
-    const size_t bias = rounds_bias(p->way) && !mm->bias16 ? ((size_t)k->n * 2 + pad) & mask : 0;
+    const bool rounds = rounds_bias(p->way) && !mm->bias16;
+    const size_t wide = p->way >= WAY_WIDE ? padded((size_t)(k->m * k->n) * 4) : 0;
+    const size_t bias = rounds ? padded((size_t)k->n * 2) : 0;
     const size_t colsum = sums_fused(k, p->way) && !sums_in_place(mm) ? (size_t)k->m * 4 : 0;
-    const size_t trial = timing(p, s) ? trial_bytes(p) : 0;
-    const size_t sum = wide + bias + ((colsum + pad) & mask);
+    *r = (struct room){NULL, (char *)wide, (char *)(wide + bias)};
+    return wide + bias + padded(colsum);
+}
+
+static int get_room(const struct plan *p, const struct matmul *mm, struct stream *s, struct room *r)
+{
+    const size_t bytes = room_bytes(p, mm, r);
     void *base = NULL;
-    int rc = sum + trial ? cuda_scratch(s, sum + trial, &base) : 0;
+    int rc = bytes ? cuda_scratch(s, bytes, &base) : 0;
     if (rc == 0 && !s->lt_work && p->way != WAY_OWN &&
         cudaMalloc(&s->lt_work, WORK_BYTES) != cudaSuccess) {
         (void)cudaGetLastError(); /* running out is no lasting error */
@@ -404,72 +448,194 @@ static int get_room(const struct plan *p, const struct matmul *mm, struct stream
         rc = -ENOMEM;
     }
     r->wide = base;
-    r->bias = r->wide ? r->wide + wide : NULL;
-    r->colsum = r->bias ? r->bias + bias : NULL;
-    r->trial = trial ? (char *)base + sum : NULL;
+    r->bias = (char *)base + (size_t)r->bias;
+    r->colsum = (char *)base + (size_t)r->colsum;
     return rc;
 }
 
-static cublasStatus_t run_lt(struct lt *lt, const struct plan *p, int algo, const struct matmul *mm,
-                             void *out, struct stream *s)
+/* The product alone. */
+static cublasStatus_t multiply(struct lt *lt, struct plan *p, int algo, const struct matmul *mm,
+                               const struct room *r, struct stream *s)
 {
-    const float one = 1, beta = p->way != WAY_WIDE && mm->accumulate ? 1 : 0;
+    const float one = 1, beta = p->way < WAY_WIDE && mm->accumulate ? 1 : 0;
+    const void *rounded = mm->bias16 ? (const void *)mm->bias16 : r->bias;
+    const void *bias = rounds_bias(p->way) ? rounded : mm->bias;
+    void *out = p->way == WAY_WIDE ? (void *)r->wide : mm->c;
+    if (!set_pointers(lt, p, mm, bias, sums_in_place(mm) ? (void *)mm->a_colsum : r->colsum))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     return lt->api.matmul(lt->handle, p->desc, &one, mm->b, p->first, mm->a, p->second, &beta, out,
                           p->out, out, p->out, &p->algos[algo], s->lt_work, WORK_BYTES, s->handle);
 }
 
-/* Milliseconds of some runs; infinite when the algorithm, or the clock, is refused. */
-static float time_algo(struct lt *lt, const struct plan *p, int algo, const struct matmul *mm,
-                       void *out, cudaEvent_t clock[2], struct stream *s)
+/* What the product leaves to do: bias and epilogue, and the sums over the columns. */
+static int finish(struct device *dev, const struct plan *p, const struct matmul *mm,
+                  const struct room *r, struct stream *s)
+{
+    const struct key *k = &p->key;
+    int rc = 0;
+    if (p->way == WAY_APART)
+        rc = cuda_epilogue(mm, mm->c, k->ldc, mm->c_dt, s);
+    else if (p->way >= WAY_WIDE)
+        rc = cuda_epilogue(mm, r->wide, k->n, DT_F32, s);
+    if (rc < 0 || !k->colsum)
+        return rc;
+    if (!sums_fused(k, p->way))
+        return cuda_column_sums(mm->a_colsum, mm->a, k->k, k->m, k->lda, mm->dt, !mm->a_colsum_zero,
+                                s);
+    return sums_in_place(mm) ? 0
+                             : cuda_axpy(dev, mm->a_colsum, 1, (const float *)r->colsum, k->m, s);
+}
+
+/* All of it on the plan's way.  *status says what cuBLASLt said of its part. */
+static int run_way(struct device *dev, struct lt *lt, struct plan *p, int algo,
+                   const struct matmul *mm, struct stream *s, cublasStatus_t *status)
+{
+    struct room r;
+    int rc = get_room(p, mm, s, &r);
+    *status = CUBLAS_STATUS_SUCCESS;
+    if (rc == 0 && rounds_bias(p->way) && !mm->bias16)
+        rc = cuda_cast(dev, r.bias, DT_BF16, mm->bias, DT_F32, mm->n, s);
+    if (rc < 0)
+        return rc;
+    if (p->way == WAY_OWN)
+        rc = cuda_gemm((float *)r.wide, mm, s);
+    else
+        *status = multiply(lt, p, algo, mm, &r, s);
+    return rc == 0 && *status == CUBLAS_STATUS_SUCCESS ? finish(dev, p, mm, &r, s) : rc;
+}
+
+/* ---- which is fastest? ---- */
+
+/* A product that may be repeated: what adds to C or to the sums adds to memory for trials. */
+struct trial {
+    struct matmul mm;
+    void *memory;
+    cudaEvent_t clock[2];
+};
+
+/* False: there is no room for one. */
+static bool trial_new(struct trial *t, const struct plan *p, const struct matmul *mm)
+{
+    const size_t c = mm->accumulate ? padded((size_t)(p->key.m * p->key.ldc) * 4) : 0;
+    const size_t sums = mm->a_colsum && !mm->a_colsum_zero ? (size_t)p->key.m * 4 : 0;
+    *t = (struct trial){.mm = *mm};
+    bool ok = c <= TRIAL_BYTES;
+    if (ok && c + sums)
+        ok = cudaMalloc(&t->memory, c + sums) == cudaSuccess;
+    for (int i = 0; i < 2 && ok; i++)
+        ok = cudaEventCreateWithFlags(&t->clock[i], cudaEventDefault) == cudaSuccess;
+    if (c)
+        t->mm.c = t->memory;
+    if (sums)
+        t->mm.a_colsum = (float *)((char *)t->memory + c);
+    return ok;
+}
+
+static void trial_free(struct trial *t)
+{
+    for (int i = 0; i < 2; i++)
+        if (t->clock[i])
+            cudaEventDestroy(t->clock[i]);
+    cudaFree(t->memory);
+    (void)cudaGetLastError(); /* of an algorithm that could not run */
+}
+
+/* Milliseconds of `runs` runs; infinite when the algorithm, or the clock, is refused. */
+static float time_runs(struct device *dev, struct lt *lt, struct plan *p, int algo, struct trial *t,
+                       int runs, struct stream *s)
 {
     float ms = INFINITY;
-    cublasStatus_t status = run_lt(lt, p, algo, mm, out, s); /* loads its code */
-    cudaError_t e = cudaEventRecord(clock[0], s->handle);
-    for (int i = 0; i < TIMED && status == CUBLAS_STATUS_SUCCESS; i++)
-        status = run_lt(lt, p, algo, mm, out, s);
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    cudaError_t e = cudaEventRecord(t->clock[0], s->handle);
+    int rc = 0;
+    for (int i = 0; i < runs && rc == 0 && status == CUBLAS_STATUS_SUCCESS; i++)
+        rc = run_way(dev, lt, p, algo, &t->mm, s, &status);
     if (e == cudaSuccess)
-        e = cudaEventRecord(clock[1], s->handle);
+        e = cudaEventRecord(t->clock[1], s->handle);
     if (e == cudaSuccess)
-        e = cudaEventSynchronize(clock[1]);
+        e = cudaEventSynchronize(t->clock[1]);
     if (e == cudaSuccess)
-        e = cudaEventElapsedTime(&ms, clock[0], clock[1]);
-    return e == cudaSuccess && status == CUBLAS_STATUS_SUCCESS ? ms : INFINITY;
+        e = cudaEventElapsedTime(&ms, t->clock[0], t->clock[1]);
+    return rc == 0 && e == cudaSuccess && status == CUBLAS_STATUS_SUCCESS ? ms : INFINITY;
 }
 
-/* Settles on the fastest algorithm for this product.  What it writes is written again. */
-static void tune(struct lt *lt, struct plan *p, const struct matmul *mm, const struct room *r,
+/* Of one run.  The first run loads code, and two tell how many are worth timing. */
+static float time_algo(struct device *dev, struct lt *lt, struct plan *p, int algo, struct trial *t,
+                       float best, struct stream *s)
+{
+    if (isinf(time_runs(dev, lt, p, algo, t, 1, s)))
+        return INFINITY;
+    float ms = time_runs(dev, lt, p, algo, t, 2, s) / 2;
+    if (isinf(ms) || ms > 2 * best || ms * 2 >= TIMED_MS)
+        return ms;
+    const float runs = TIMED_MS / ms;
+    const int n = runs < TIMED_MAX ? (int)runs + 1 : (int)TIMED_MAX;
+    return time_runs(dev, lt, p, algo, t, n, s) / (float)n;
+}
+
+static void say_way(const struct lt *lt, const struct plan *p, float ms, int algo)
+{
+    static const char *const layouts[] = {"NN", "NT", "TN"}, *const epilogues[] = {"", " gelu",
+                                                                                   " dgelu"};
+    const struct key *k = &p->key;
+    if (lt->says)
+        (void)fprintf(stderr,
+                      "product %s %lldx%lldx%lld %s>%s%s%s%s%s, aligned %d %d %d: %s %.1f us "
+                      "(%d of %d)\n",
+                      layouts[k->layout], (long long)k->m, (long long)k->n, (long long)k->k,
+                      k->dt == DT_BF16 ? "bf16" : "f32", k->c_dt == DT_BF16 ? "bf16" : "f32",
+                      epilogues[k->epilogue], k->bias ? " bias" : "", k->colsum ? " sums" : "",
+                      k->accumulate ? " added" : "", k->align_a, k->align_b, k->align_c,
+                      way_names[p->way], 1e3 * (double)ms, algo + 1, p->algo_count);
+}
+
+/* The way is timed with each of its algorithms; the fastest comes first. */
+static float time_way(struct device *dev, struct lt *lt, struct plan *p, struct trial *t,
+                      float best, struct stream *s)
+{
+    const int n = p->way != WAY_OWN ? p->algo_count : 1;
+    int chosen = 0;
+    float way_best = INFINITY;
+    for (int i = 0; i < n; i++) {
+        float ms = time_algo(dev, lt, p, i, t, way_best < best ? way_best : best, s);
+        chosen = ms < way_best ? i : chosen;
+        way_best = ms < way_best ? ms : way_best;
+    }
+    say_way(lt, p, way_best, chosen);
+    p->algos[0] = p->algos[chosen];
+    return way_best;
+}
+
+/* Settles on the fastest way and algorithm; on the first that is taken where none can be timed.
+ * Of ways that differ in the bias alone the first that is taken is timed. */
+static void tune(struct device *dev, struct lt *lt, struct plan *p, const struct matmul *mm,
                  struct stream *s)
 {
-    cudaEvent_t clock[2] = {NULL, NULL};
-    void *out = r->trial ? r->trial : p->way == WAY_WIDE ? r->wide : mm->c;
+    struct trial t;
+    cublasLtMatmulAlgo_t algo;
+    enum way chosen = WAY_OWN;
     float best = INFINITY;
-    int chosen = 0;
-    bool ok = cudaEventCreateWithFlags(&clock[0], cudaEventDefault) == cudaSuccess &&
-              cudaEventCreateWithFlags(&clock[1], cudaEventDefault) == cudaSuccess;
-    for (int i = 0; ok && i < p->algo_count; i++) {
-        float ms = time_algo(lt, p, i, mm, out, clock, s);
-        chosen = ms < best ? i : chosen;
-        best = ms < best ? ms : best;
+    bool ok = trial_new(&t, p, mm), taken = false;
+    memset(&algo, 0, sizeof algo);
+    for (int way = WAY_FUSED; way < WAY_OWN && ok; way++) {
+        if ((rounds_bias((enum way)way) && taken) || (way == WAY_WIDE && chosen != WAY_OWN))
+            continue;
+        taken = make_way(lt, p, (enum way)way);
+        float ms = taken ? time_way(dev, lt, p, &t, best, s) : INFINITY;
+        if (ms < best) {
+            best = ms;
+            chosen = (enum way)way;
+            algo = p->algos[0];
+        }
     }
-    for (int i = 0; i < 2; i++)
-        if (clock[i])
-            cudaEventDestroy(clock[i]);
-    (void)cudaGetLastError(); /* of an algorithm that could not run */
-    p->algos[0] = p->algos[chosen];
-    p->algo_count = 1;
-}
-
-/* The product, its algorithm settled when that can be done. */
-static cublasStatus_t run_tuned(struct lt *lt, struct plan *p, const struct matmul *mm,
-                                const struct room *r, struct stream *s)
-{
-    const void *rounded = mm->bias16 ? (const void *)mm->bias16 : r->bias;
-    const void *bias = rounds_bias(p->way) ? rounded : mm->bias;
-    if (!set_pointers(lt, p, mm, bias, sums_in_place(mm) ? (void *)mm->a_colsum : r->colsum))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (timing(p, s))
-        tune(lt, p, mm, r, s);
-    return run_lt(lt, p, 0, mm, p->way == WAY_WIDE ? r->wide : mm->c, s);
+    trial_free(&t);
+    if (!ok || !make_way(lt, p, chosen)) {
+        decide(lt, p, WAY_FUSED);
+        return;
+    }
+    p->algos[0] = algo;
+    if (chosen != WAY_OWN)
+        ways_add(lt->ways, &p->key, sizeof p->key, (int)chosen, &algo, sizeof algo);
 }
 
 static bool declined(cublasStatus_t status)
@@ -478,21 +644,15 @@ static bool declined(cublasStatus_t status)
            status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
-/* The product on the way that the plan says, and the next ones if that is declined. */
+/* On the way that the plan says, and the next ones if that is declined. */
 static int run_plan(struct device *dev, struct lt *lt, struct plan *p, const struct matmul *mm,
-                    struct room *r, struct stream *s)
+                    struct stream *s)
 {
     for (;;) {
-        int rc = get_room(p, mm, s, r);
-        if (rc == 0 && rounds_bias(p->way) && !mm->bias16)
-            rc = cuda_cast(dev, r->bias, DT_BF16, mm->bias, DT_F32, mm->n, s);
-        if (rc < 0)
+        cublasStatus_t status;
+        int rc = run_way(dev, lt, p, 0, mm, s, &status);
+        if (rc < 0 || status == CUBLAS_STATUS_SUCCESS)
             return rc;
-        if (p->way == WAY_OWN)
-            return cuda_gemm((float *)r->wide, mm, s);
-        cublasStatus_t status = run_tuned(lt, p, mm, r, s);
-        if (status == CUBLAS_STATUS_SUCCESS)
-            return 0;
         if (!declined(status))
             return cuda_check(s->st, cudaGetLastError()) < 0 ? -ERR_DEVICE
                                                              : cuda_check(s->st, cudaErrorUnknown);
@@ -505,24 +665,16 @@ static int run_plan(struct device *dev, struct lt *lt, struct plan *p, const str
 int cuda_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
 {
     struct lt *lt = s->st->lt;
-    struct room r = {NULL, NULL, NULL, NULL};
-    bool fused = false;
-    int rc = 0;
-    if (mm->m && mm->n) {
-        struct plan *p = find_plan(lt, mm, !s->st->recording);
-        if (!p)
-            return cuda_check(s->st, cudaErrorStreamCaptureUnsupported);
-        rc = run_plan(dev, lt, p, mm, &r, s);
-        fused = sums_fused(&p->key, p->way);
-        if (rc == 0 && p->way >= WAY_WIDE)
-            rc = cuda_epilogue(mm, r.wide, mm->n, DT_F32, s);
-    }
-    if (rc < 0 || !mm->a_colsum)
-        return rc;
-    if (fused && sums_in_place(mm))
-        return 0;
-    if (fused)
-        return cuda_axpy(dev, mm->a_colsum, 1, (const float *)r.colsum, mm->m, s);
-    return cuda_column_sums(mm->a_colsum, mm->a, mm->k, mm->m, mm->lda ? mm->lda : mm->m, mm->dt,
-                            !mm->a_colsum_zero, s);
+    if (!mm->m || !mm->n)
+        return mm->a_colsum
+                   ? cuda_column_sums(mm->a_colsum, mm->a, mm->k, mm->m, mm->lda ? mm->lda : mm->m,
+                                      mm->dt, !mm->a_colsum_zero, s)
+                   : 0;
+    struct plan *p = find_plan(lt, mm, !s->st->recording);
+    if (!p || (!p->timed && s->st->recording))
+        return cuda_check(s->st, cudaErrorStreamCaptureUnsupported);
+    if (!p->timed)
+        tune(dev, lt, p, mm, s);
+    p->timed = true;
+    return run_plan(dev, lt, p, mm, s);
 }

@@ -8,7 +8,7 @@ enum { MAX_HEADS = 65535 }; /* B H: engines count them along a dimension of the 
 static const char *unfit(const struct sdpa_shape *s)
 {
     if (s->B < 1 || s->D % 8 || s->T < SDPA_LEAST)
-        return "under 64 tokens, or heads of no multiple of 8 channels";
+        return "up to 64 tokens, or heads of no multiple of 8 channels";
     if (s->backward && s->T % SDPA_BACKWARD_STEP)
         return "a backward of tokens that are no multiple of 128";
     if (s->D > 128)

@@ -17,8 +17,9 @@ extern "C" {
 #endif
 
 enum {
-    /* Below it a head is one tile of our own kernel, and mostly padding of cuDNN's. */
-    SDPA_LEAST = 64,
+    /* Below it a head is one tile of our own kernel, and mostly padding of cuDNN's: on an H200 the
+     * forward of 384 heads of 64 tokens and channels took 6 us here and 27 there. */
+    SDPA_LEAST = 65,
     /* cuDNN's backward has tiles of 128 keys; releases up to 9.26 let the padding of a last,
      * shorter one into exp(0 - lse), which gives NaN where all scores are low. */
     SDPA_BACKWARD_STEP = 128,

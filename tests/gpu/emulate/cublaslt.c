@@ -31,6 +31,10 @@ struct layout {
     int64_t ld;
 };
 
+size_t cublasLtGetVersion(void)
+{
+    return 130000;
+}
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *h)
 {
     *h = malloc(8);
@@ -208,13 +212,18 @@ static float gelu_grad(float x)
            0.5f * x * (1.0f - t * t) * 0.7978845608028654f * (1.0f + 0.134145f * x * x);
 }
 
+static bool uses_bias(uint32_t epilogue)
+{
+    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
+           epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || epilogue == CUBLASLT_EPILOGUE_BGRADB;
+}
+
 static float finish(const struct desc *d, const struct layout *lo, uint64_t i, uint64_t j, float v)
 {
     enum dtype bias_dt = type_of(d->bias_type == -1 ? lo->type : (cudaDataType)d->bias_type);
     uint32_t e = d->epilogue;
     uint64_t at = j * (uint64_t)d->aux_ld + i;
-    if (e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_BIAS ||
-        e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
+    if (uses_bias(e) && e != CUBLASLT_EPILOGUE_BGRADB)
         v += dtype_get(d->bias, bias_dt, i);
     if (e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
         dtype_set(d->aux, type_of(lo->type), at, v);
@@ -283,6 +292,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t opaque, c
         .out = out,
     };
     const uint64_t k = w.d.first_op == CUBLAS_OP_T ? w.first.rows : w.first.columns;
+    if (w.d.bias && !uses_bias(w.d.epilogue)) /* as that of CUDA 13.0 does on a card */
+        return CUBLAS_STATUS_INVALID_VALUE;
     if (!work || k != (w.d.second_op == CUBLAS_OP_T ? w.second.columns : w.second.rows))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (emu_do)

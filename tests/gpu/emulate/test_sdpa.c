@@ -217,8 +217,8 @@ static void some_are_declined(void **state)
         unsigned fused;
         const char *why;
     } cases[] = {
-        {{1, 63, 2, 2, 16, false}, 0, "under 64 tokens"},
-        {{1, 64, 2, 2, 16, false}, 2, "no multiple of 128"},
+        {{1, 64, 2, 2, 16, false}, 0, "up to 64 tokens"},
+        {{1, 96, 2, 2, 16, false}, 2, "no multiple of 128"},
         {{2, 200, 2, 2, 16, true}, 2, "no multiple of 128"},
         {{1, 128, 2, 2, 12, false}, 0, "multiple of 8"},
     };

@@ -1,0 +1,106 @@
+#include "kernels/cuda/ways.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/base.h"
+#include "common/base/file.h"
+
+enum { ENTRIES_MAX = 4096, FORMAT = 1 };
+
+struct ways {
+    int fd;
+    int n;
+    struct ways_entry entries[ENTRIES_MAX];
+};
+
+static uint64_t sum_of(const struct ways_entry *e)
+{
+    const unsigned char *bytes = (const unsigned char *)e;
+    uint64_t hash = 0xcbf29ce484222325u ^ FORMAT;
+    for (size_t i = sizeof e->sum; i < sizeof *e; i++)
+        hash = (hash ^ bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* Its folder is made.  NULL: nowhere. */
+static char *path_of(const char *card, int driver, size_t library)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char name[64], *dir, *path;
+    size_t n = 0;
+    for (const char *c = card; *c && n + 1 < sizeof name; c++)
+        name[n++] = isalnum((unsigned char)*c) ? *c : '-';
+    name[n] = 0;
+    if (cache && cache[0] == '/')
+        dir = str_printf("%s/skerry", cache);
+    else if (home && home[0] == '/')
+        dir = str_printf("%s/.cache/skerry", home);
+    else
+        return NULL;
+    path = file_mkdirs(dir, 0700, NULL) < 0
+               ? NULL
+               : str_printf("%s/products-%s-%d-%zu", dir, name, driver, library);
+    mem_free(dir);
+    return path;
+}
+
+struct ways *ways_open(const char *card, int driver, size_t library)
+{
+    struct ways *w = calloc(1, sizeof *w);
+    char *path = w ? path_of(card, driver, library) : NULL;
+    struct stat st;
+    if (!path) {
+        free(w);
+        return NULL;
+    }
+    w->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    mem_free(path);
+    if (w->fd < 0 || fstat(w->fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() ||
+        st.st_mode & (S_IWGRP | S_IWOTH)) {
+        ways_close(w);
+        return NULL;
+    }
+    struct ways_entry e;
+    off_t at = 0; /* behind an entry that was cut off the next may begin anywhere */
+    while (w->n < ENTRIES_MAX && pread(w->fd, &e, sizeof e, at) == (ssize_t)sizeof e) {
+        const bool whole = e.sum == sum_of(&e);
+        if (whole)
+            w->entries[w->n++] = e;
+        at += whole ? (off_t)sizeof e : 1;
+    }
+    return w;
+}
+
+void ways_close(struct ways *w)
+{
+    if (w && w->fd >= 0)
+        close(w->fd);
+    free(w);
+}
+
+const struct ways_entry *ways_find(const struct ways *w, const void *key, size_t bytes)
+{
+    for (int i = w ? w->n : 0; i-- > 0;)
+        if (memcmp(w->entries[i].key, key, bytes) == 0)
+            return &w->entries[i];
+    return NULL;
+}
+
+void ways_add(struct ways *w, const void *key, size_t bytes, int way, const void *algo,
+              size_t algo_bytes)
+{
+    if (!w || w->n == ENTRIES_MAX)
+        return;
+    struct ways_entry *e = &w->entries[w->n];
+    memset(e, 0, sizeof *e);
+    memcpy(e->key, key, bytes);
+    memcpy(e->algo, algo, algo_bytes);
+    e->way = way;
+    e->sum = sum_of(e);
+    w->n++;
+    if (write(w->fd, e, sizeof *e) < 0) /* kept for this program at least */
+        return;
+}
