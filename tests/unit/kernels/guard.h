@@ -35,7 +35,7 @@ const char *guard_device(void); /* check_ops: chosen when it runs */
 void *guard_alloc(size_t bytes);
 void guard_free(void *p);
 struct profile *guard_profile(void);
-#define GUARD_ROUNDS_BIAS 1 /* a card: to the bf16 of C, before the sum */
+#define GUARD_ROUNDS_BIAS 1 /* a card: bias and product to the bf16 of C, before the sum */
 #define GUARD_ROUNDS_TANH 1 /* where C is bf16 */
 #endif
 

@@ -328,8 +328,8 @@ static void posterior(void **state)
 {
     struct devices *d = *state;
     enum { B = 3, C = 2, P = 19, N = C * P };
-    const float shift[C] = {0.25f, -1}, scale[C] = {0.5f, 2};
     for (int k = 0; k < 4; k++) {
+        const float *shift = guard_of(float, 0.25f, -1), *scale = guard_of(float, 0.5f, 2);
         enum dtype dt = k & 1 ? DT_BF16 : DT_F32;
         struct device *dev = k & 2 ? d->fast : d->ref;
         void *moments = guard_randn(2 * B * N, dt, 2);
