@@ -4,6 +4,8 @@
 #   tests/gpu/run.sh                      build, check, sanitise, measure, print one table
 #   tests/gpu/run.sh --no-build           with what `make gpu-tests` left in build/
 #   tests/gpu/run.sh --bundle FILE        with the programs of `make gpu-bundle`, from elsewhere
+#   tests/gpu/run.sh --short              all but "whole", in five minutes: what measures nothing runs
+#                                         at once, while PyTorch compiles into its cache
 #   tests/gpu/run.sh --only "ops bench"   some groups
 #   tests/gpu/run.sh --dry-run cpu        the whole script with toy sizes on a CPU: no figures
 #
@@ -29,14 +31,15 @@
 # Exit 0: every step passed and every bound holds.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-build=${BUILD_DIR:-build} device=cuda:0 torch_device=cuda make=1 bundle='' dry='' only='' begun=$(date +%s)
+build=${BUILD_DIR:-build} device=cuda:0 torch_device=cuda make=1 bundle='' dry='' only='' short='' begun=$(date +%s)
 while [ $# -gt 0 ]; do
     case $1 in
     --no-build) make='' ;;
+    --short) short=1 ;;
     --bundle) bundle=${2:?--bundle needs a file} make='' && shift ;;
     --only) only=" ${2:?--only needs groups} " && shift ;;
     --dry-run) [ "${2:-}" = cpu ] && dry=1 device=cpu torch_device=cpu && shift ;;
-    *) sed -n '2,29s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    *) sed -n '2,31s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
     shift
 done
@@ -177,6 +180,44 @@ torchs() { # NAME SECONDS ARGUMENTS...: the last third of the time begins nothin
         --limit $((most * slower * 2 / 3)) "$@"
 }
 
+# ---- all of it in five minutes ----------------------------------------------
+# Groups as calls of their own, each with its folder of records, which are packed again every few
+# seconds.
+parts=$figures/short
+call() { # GROUP
+    mkdir -p "$parts/$1"
+    BUILD_DIR=$build OUT=$parts/$1 sh tests/gpu/run.sh --no-build ${dry:+--dry-run cpu} --only "$1" >"$parts/$1/told" 2>&1
+    echo "$1: done after $(($(date +%s) - begun)) s"
+}
+pack() { tar czf "$records/short.tar.gz.new" -C "$parts" . && mv "$records/short.tar.gz.new" "$records/short.tar.gz"; }
+# shellcheck disable=SC2086
+if [ -n "$short" ]; then
+    export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$(pwd)/$build/inductor}"
+    rm -rf "$parts" && mkdir -p "$parts"
+    (while sleep 3; do pack 2>/dev/null; done) &
+    packing=$!
+    trap 'kill $packing 2>/dev/null' EXIT
+    running=''
+    for g in ops model swarm memory race; do
+        call $g &
+        running="$running $!"
+    done
+    py_torch=$(python_with "PyTorch" 240 "$torch")
+    warm() { timeout $((100 * slower)) "$py_torch" tests/gpu/torch_train.py --device $torch_device --seconds 0.1 "$@" >/dev/null 2>&1; }
+    if [ -n "$py_torch" ]; then
+        warm $xl ${xl_batches% --batch *} --sweep $blocks &
+        running="$running $!"
+        warm $small --batch 64 --sweep $whole $graphs &
+        running="$running $!"
+    fi
+    wait $running
+    for g in bench train why; do call $g; done
+    kill $packing && wait $packing 2>/dev/null
+    pack
+    "$python" tests/gpu/figures.py --records "$parts" --out "$figures/gpu${dry:+-dry-run}.json" ${dry:+--dry-run}
+    exit
+fi
+
 # ---- is it right? ----------------------------------------------------------
 if group ops; then
     for t in $("$gpu/check_ops" list); do
@@ -245,9 +286,11 @@ group race && sanitise racecheck
 # shellcheck disable=SC2086
 group whole && torchs "DiT-XL/2 in PyTorch, compiled whole" 300 $xl --batch "${xl_batches##* }" --sweep $whole
 
-# Attention by our own kernels alone, steps without graphs, and the time of each operation.
+# Attention by our own kernels alone, steps without graphs, the time of each operation, and of
+# the ways of each product that is new here.
 # shellcheck disable=SC2086
 if [ -n "$only" ] && group why; then
+    [ -z "$dry" ] && export SKERRY_TUNE=say
     ours "why: DiT-XL/2, each operation" 90 $xl --batch 64 --profile 3
     export SKERRY_SDPA=own
     ours "why: DiT-XL/2, our own attention" 90 $xl --batch 64 --profile 3
