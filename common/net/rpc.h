@@ -158,7 +158,8 @@ struct rpc_client_options {
     const char *build_id;              /* kept until close */
     uint32_t min_version, max_version; /* [RPC_VERSION_MIN, RPC_VERSION_MAX] */
     uint32_t connect_ms;               /* TCP, TLS and Hello together [10 s] */
-    /* Between dials: a sixteenth of the time without a server, within [200, 10000]. */
+    /* Between dials: a sixteenth of the time without a server, within [200, 10000]; the lower bound
+     * doubles up to four times where the server cuts handshakes, as one with a crowd does. */
     uint32_t backoff_min_ms, backoff_max_ms;
     unsigned max_in_flight;  /* calls [16384] */
     uint32_t max_body_bytes; /* [64 KiB] */

@@ -11,6 +11,7 @@
 #include "common/net/token.h"
 
 #define BUCKETS_MIN 64
+#define CROWDED_MAX 4 /* times that the shortest wait doubles */
 
 typedef Skerry__Envelope__V1__Hello Hello;
 typedef Skerry__Envelope__V1__Error Error;
@@ -42,6 +43,7 @@ struct rpc_client {
     unsigned bucket_count, in_flight;
     unsigned attempt;         /* dials since the last success */
     uint64_t lost_ms;         /* when the first of them failed */
+    unsigned crowded;         /* of these, in a row: cut in the middle of the handshake */
     struct pbmem mem;         /* of the message being handled */
     struct rpc_counters gone; /* of earlier connections, frames of all */
     bool permanent, closed;
@@ -161,14 +163,19 @@ static void dial_later(struct rpc_client *c)
     hash_random(&random, sizeof(random));
     if (c->attempt++ == 0)
         c->lost_ms = now;
-    uint32_t ms =
-        rpc_backoff_ms(now - c->lost_ms, c->o.backoff_min_ms, c->o.backoff_max_ms, random);
+    uint32_t ms = rpc_backoff_ms(now - c->lost_ms, c->o.backoff_min_ms << c->crowded,
+                                 c->o.backoff_max_ms, random);
     loop_timer_start(c->redial, ms, 0);
 }
 
 static void lost(struct rpc_client *c, const struct err *why)
 {
     struct err copy = *why;
+    /* A server that takes up and cuts has others at its door. */
+    if (c->state == RPC_CONNECTED || conn_bytes_out(c->conn) == 0)
+        c->crowded = 0;
+    else if (c->crowded < CROWDED_MAX)
+        c->crowded++;
     c->gone.bytes_in += conn_bytes_in(c->conn);
     c->gone.bytes_out += conn_bytes_out(c->conn);
     c->conn = NULL;

@@ -14,6 +14,7 @@
 
 #define BACKLOG 128
 #define HANDSHAKE_MS 3000
+#define BUSY_MS 500     /* of a handshake, in which it is not pushed out */
 #define ADDRESS_SHARE 2 /* one address has at most this part of the strangers' places */
 
 typedef Skerry__Envelope__V1__Hello Hello;
@@ -421,11 +422,18 @@ static void on_close(void *arg, const struct err *why)
 
 static const struct conn_events events = {on_open, on_data, on_drain, on_close};
 
-static void make_room(struct stranger *oldest)
+/* Has it said something, and not come long ago?  heard_ms: before it is known, when it came. */
+static bool is_busy(const struct stranger *n)
 {
-    struct rpc_peer *p = list_entry(oldest, struct rpc_peer, stranger);
+    const struct rpc_peer *p = list_entry(n, const struct rpc_peer, stranger);
+    return conn_bytes_in(p->conn) > 0 && loop_now_ms(p->server->loop) - p->heard_ms < BUSY_MS;
+}
+
+static void make_room(struct stranger *out)
+{
+    struct rpc_peer *p = list_entry(out, struct rpc_peer, stranger);
     struct err err = {0};
-    (void)err_set(&err, -ETIMEDOUT, "it made room for a newer one");
+    (void)err_set(&err, -ETIMEDOUT, "others took the places of those who are not known yet");
     conn_close(p->conn, &err); /* its callback comes later */
 }
 
@@ -542,7 +550,7 @@ int rpc_server_open(struct loop *loop, const struct rpc_server_options *o, struc
     set_defaults(&s->o);
     list_init(&s->peers);
     strangers_init(&s->strangers, s->o.max_strangers,
-                   (s->o.max_strangers + ADDRESS_SHARE - 1) / ADDRESS_SHARE);
+                   (s->o.max_strangers + ADDRESS_SHARE - 1) / ADDRESS_SHARE, is_busy);
     pbmem_init(&s->mem, (size_t)s->o.max_body_bytes * RPC_UNPACK_FACTOR);
     int rc = conn_tls_server(o->keys, &s->tls, err);
     if (rc < 0) {

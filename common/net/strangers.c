@@ -19,30 +19,47 @@ static void address_key(const struct sockaddr *a, uint8_t ret[16])
     }
 }
 
-void strangers_init(struct strangers *s, unsigned max, unsigned max_address)
+void strangers_init(struct strangers *s, unsigned max, unsigned max_address,
+                    bool (*busy)(const struct stranger *n))
 {
     list_init(&s->all);
     s->count = 0;
     s->max = max;
     s->max_address = max_address;
+    s->busy = busy;
+}
+
+static bool is_same(const struct stranger *a, const struct stranger *b)
+{
+    return memcmp(a->address, b->address, sizeof(a->address)) == 0;
+}
+
+/* The oldest who may be pushed out, of n's address or of all; n: nobody may. */
+static struct stranger *oldest(struct strangers *s, struct stranger *n, bool same)
+{
+    for (struct list *l = s->all.next; l != &s->all; l = l->next) {
+        struct stranger *o = list_entry(l, struct stranger, link);
+        if ((!same || is_same(o, n)) && (s->busy == NULL || !s->busy(o)))
+            return o;
+    }
+    return n;
 }
 
 struct stranger *strangers_admit(struct strangers *s, struct stranger *n,
                                  const struct sockaddr *address)
 {
-    struct stranger *oldest = NULL;
     unsigned same = 0;
     address_key(address, n->address);
-    for (struct list *l = s->all.next; l != &s->all; l = l->next) {
-        struct stranger *o = list_entry(l, struct stranger, link);
-        if (memcmp(o->address, n->address, sizeof(n->address)) != 0)
-            continue;
-        oldest = oldest ? oldest : o;
-        same++;
-    }
-    struct stranger *out = same >= s->max_address ? oldest : NULL;
-    if (!out && s->count >= s->max)
-        out = list_entry(s->all.next, struct stranger, link);
+    list_init(&n->link);
+    for (struct list *l = s->all.next; l != &s->all; l = l->next)
+        same += is_same(list_entry(l, struct stranger, link), n);
+    struct stranger *out = NULL;
+    if (same >= s->max_address)
+        out = oldest(s, n, true);
+    else if (s->count >= s->max)
+        out = oldest(s, n, false);
+    if (out == n)
+        return out;
     if (out)
         strangers_drop(s, out);
     list_push(&s->all, &n->link);

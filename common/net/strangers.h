@@ -5,7 +5,8 @@
  *   strangers_drop()    it is known now, or gone
  *
  * One address (of IPv6: one /64) has a part of the places: whoever floods from it pushes out its
- * own.  One thread. */
+ * own.  Who is busy, in the middle of a handshake, is not pushed out: where all are, the newcomer
+ * has no place, or of many who come at once nobody would be through.  One thread. */
 #ifndef COMMON_NET_STRANGERS_H
 #define COMMON_NET_STRANGERS_H
 
@@ -23,12 +24,15 @@ struct stranger {
 struct strangers {
     struct list all;
     unsigned count, max, max_address;
+    bool (*busy)(const struct stranger *n); /* NULL: nobody is */
 };
 
 /* max places, of which one address has at most max_address; both at least 1. */
-void strangers_init(struct strangers *s, unsigned max, unsigned max_address);
+void strangers_init(struct strangers *s, unsigned max, unsigned max_address,
+                    bool (*busy)(const struct stranger *n));
 /* Takes n in.  Returns the one whose place it has, already dropped, or NULL: the oldest of the same
- * address when that has its share, else the oldest of all when the places are taken. */
+ * address when that has its share, else the oldest of all when the places are taken.  Those who are
+ * busy keep theirs; where all are it is n, which was not taken in. */
 struct stranger *strangers_admit(struct strangers *s, struct stranger *n,
                                  const struct sockaddr *address);
 /* n is known, or gone; harmless when it was dropped before. */

@@ -402,7 +402,7 @@ int http_server_open(struct loop *loop, const struct http_server_options *o,
     list_init(&s->requests);
     list_init(&s->streams);
     list_init(&http.conns);
-    strangers_init(&s->strangers, 8, 8);
+    strangers_init(&s->strangers, 8, 8, NULL);
     *ret = http.server = s;
     return 0;
 }

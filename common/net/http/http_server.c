@@ -412,7 +412,7 @@ int http_server_open(struct loop *loop, const struct http_server_options *o,
     set_defaults(&s->o);
     list_init(&s->conns);
     strangers_init(&s->strangers, s->o.max_strangers,
-                   (s->o.max_strangers + ADDRESS_SHARE - 1) / ADDRESS_SHARE);
+                   (s->o.max_strangers + ADDRESS_SHARE - 1) / ADDRESS_SHARE, NULL);
     list_init(&s->requests);
     list_init(&s->streams);
     s->timer = loop_timer_new(loop, on_timer, s);

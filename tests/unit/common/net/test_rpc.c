@@ -362,6 +362,34 @@ static void test_max_connections(void **state)
     stop(w);
 }
 
+/* Who is cut in the middle of the handshake, as by a server with a crowd, waits twice as long each
+ * time. */
+static void test_crowd(void **state)
+{
+    struct world *w = mem_alloc(sizeof(*w));
+    net_test_init(&w->t);
+    struct rpc_server_options o = server_options(w);
+    o.max_connections = 1;
+    open_server(w, &o);
+    open_client(w);
+    WAIT_FOR(&w->t, w->opened == 1);
+    struct world second = {.t = w->t, .token = w->token};
+    struct rpc_client_options late = {.token = &w->token,
+                                      .build_id = "test-client",
+                                      .backoff_min_ms = 10,
+                                      .on_state = on_state,
+                                      .arg = &second};
+    const uint64_t begun = clock_now_ms();
+    assert_int_equal(rpc_client_open(w->t.loop, &late, &second.client, NULL), 0);
+    WAIT_FOR(&w->t, second.disconnected == 5);
+    assert_true(clock_now_ms() - begun >= 10 + 20 + 40 + 80); /* without doubling: 40 at most */
+    rpc_client_close(w->client);
+    w->client = NULL;
+    WAIT_FOR(&w->t, second.state == RPC_CONNECTED);
+    rpc_client_close(second.client);
+    stop(w);
+}
+
 /* Strangers, however many, keep nobody out: the oldest of them go. */
 static void test_strangers(void **state)
 {
@@ -676,6 +704,7 @@ int main(void)
         cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_handshake_deadline),
         cmocka_unit_test(test_max_connections),
+        cmocka_unit_test(test_crowd),
         cmocka_unit_test(test_strangers),
         cmocka_unit_test(test_unknown_and_forbidden),
         cmocka_unit_test(test_too_large),

@@ -31,7 +31,7 @@ static void test_room(void **state)
 {
     struct strangers s;
     struct stranger n[8];
-    strangers_init(&s, 4, 2);
+    strangers_init(&s, 4, 2, NULL);
     assert_null(admit(&s, &n[0], "192.0.2.1"));
     assert_null(admit(&s, &n[1], "192.0.2.2"));
     assert_null(admit(&s, &n[2], "192.0.2.2"));
@@ -46,12 +46,39 @@ static void test_room(void **state)
     assert_null(admit(&s, &n[6], "192.0.2.2"));
 }
 
+static const struct stranger *busy[2];
+
+static bool is_busy(const struct stranger *n)
+{
+    return n == busy[0] || n == busy[1];
+}
+
+/* Who is in the middle of a handshake stays; where all are, it is the newcomer that goes. */
+static void test_busy(void **state)
+{
+    struct strangers s;
+    struct stranger n[8];
+    strangers_init(&s, 3, 2, is_busy);
+    for (int i = 0; i < 2; i++) {
+        assert_null(admit(&s, &n[i], "192.0.2.1"));
+        busy[i] = &n[i];
+    }
+    assert_ptr_equal(admit(&s, &n[2], "192.0.2.1"), &n[2]); /* it has no place */
+    strangers_drop(&s, &n[2]);
+    assert_int_equal(s.count, 2);
+    assert_null(admit(&s, &n[3], "192.0.2.2"));
+    assert_ptr_equal(admit(&s, &n[4], "192.0.2.3"), &n[3]); /* no place is free */
+    busy[0] = NULL;
+    assert_ptr_equal(admit(&s, &n[5], "192.0.2.1"), &n[0]);
+    assert_int_equal(s.count, 3);
+}
+
 /* A customer's whole /64 is one address; IPv4 is the same through both kinds of socket. */
 static void test_addresses(void **state)
 {
     struct strangers s;
     struct stranger n[6];
-    strangers_init(&s, 8, 1);
+    strangers_init(&s, 8, 1, NULL);
     assert_null(admit(&s, &n[0], "2001:db8:0:1::1"));
     assert_ptr_equal(admit(&s, &n[1], "2001:db8:0:1:ffff::2"), &n[0]);
     assert_null(admit(&s, &n[2], "2001:db8:0:2::1"));
@@ -64,6 +91,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_room),
+        cmocka_unit_test(test_busy),
         cmocka_unit_test(test_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
