@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/outer/version.h"
+#include "worker/engine/contribute.h"
 #include "worker/link/uplink.h"
 #include "worker/order/task_check.h"
 #include "worker/order/work.h"
@@ -79,6 +80,25 @@ static void give_up(struct snapshots *s, const struct err *err)
     if (err->code != -ERR_CANCELLED)
         log_on_change(&s->trouble, LOG_LEVEL_WARN, "snapshot",
                       "the phase is not saved at step %u: %s", s->at.steps, err->msg);
+}
+
+int snapshot_net_make(void *net, uint64_t samples, struct work_output *outs, struct err *err)
+{
+    const struct snapshot_net *n = net;
+    struct contribute c = {
+        .w = n->w,
+        .model = n->r->model,
+        .weights = contribute_there(trainer_net(n->r->trainer)),
+        .flat = n->r->flat,
+        .samples = samples,
+        .snapshot = true,
+    };
+    int rc = c.weights ? 0 : trainer_get(n->r->trainer, n->r->flat, err);
+    for (size_t i = 0; i < n->w->task->n_modules && rc == 0; i++) {
+        c.base = n->w->task->modules[i];
+        rc = contribute(&c, &outs[i], err);
+    }
+    return rc;
 }
 
 static void begin(struct snapshots *s, const struct replica_cursor *at)

@@ -29,6 +29,13 @@ struct snapshots_options {
     void *arg;
 };
 
+/* make() of one of our own networks; r->flat is scratch. */
+struct snapshot_net {
+    struct work *w;
+    struct replica *r;
+};
+int snapshot_net_make(void *net, uint64_t samples, struct work_output *outs, struct err *err);
+
 /* NULL: none are wanted, or there is no uplink. */
 struct snapshots *snapshots_open(const struct snapshots_options *opt);
 /* What still travels is dropped.  Accepts NULL. */

@@ -16,7 +16,8 @@
 #define STARTING_MS 5000 /* between two words that a trainer is being started */
 #define STOP_S 5         /* a trainer has after a stop */
 #define GIVE_MS 60000    /* it copies weights that are asked for in mid-phase */
-#define MEMORY_EVERY_MS 1000
+#define USE_EVERY_MS 1000
+#define PROCESSES_MAX 4096 /* of a trainer, with those that it starts */
 #define MESSAGE_MEMORY (128u << 20)
 #define SETUP_MS (30 * 60 * 1000)
 #define REASON_TAIL 150 /* bytes of last lines in a reason */
@@ -29,7 +30,7 @@ struct external {
     uint64_t *seal;
     bool evaluates, draws, keeps_state, exchanges;
     char library[65];
-    uint64_t memory_bytes, memory_ms;
+    uint64_t memory_bytes, use_ms;
     const struct external_events *events; /* of the order that runs */
     struct pbmem mem;                     /* of the message at hand */
 };
@@ -67,18 +68,23 @@ static int died(struct process *p, struct err *err)
     return blame(p, -ERR_TRAINER, err, "the trainer %s", how);
 }
 
-static int check_memory(struct process *p, uint64_t most, uint64_t *last_ms, struct err *err)
+/* most: bytes of memory; 0: any. */
+static int check_use(struct process *p, uint64_t most, uint64_t *last_ms, struct err *err)
 {
     char used[STR_HUMAN_MAX], may[STR_HUMAN_MAX];
-    if (most == 0 || clock_now_ms() - *last_ms < MEMORY_EVERY_MS)
+    if (clock_now_ms() - *last_ms < USE_EVERY_MS)
         return 0;
     *last_ms = clock_now_ms();
-    const uint64_t now = process_memory(p);
-    return now <= most ? 0
-                       : blame(p, -ERR_TRAINER, err,
-                               "the trainer takes %s of memory, more than the %s that this worker "
-                               "gives (--trainer-memory)",
-                               str_human_bytes(now, used), str_human_bytes(most, may));
+    const struct process_use now = process_use(p);
+    if (most > 0 && now.bytes > most)
+        return blame(p, -ERR_TRAINER, err,
+                     "the trainer takes %s of memory, more than the %s that this worker gives "
+                     "(--trainer-memory)",
+                     str_human_bytes(now.bytes, used), str_human_bytes(most, may));
+    if (now.processes > PROCESSES_MAX)
+        return blame(p, -ERR_TRAINER, err, "the trainer has %zu processes, more than %d",
+                     now.processes, PROCESSES_MAX);
+    return 0;
 }
 
 /* ---- listening ---- */
@@ -96,7 +102,7 @@ static int look(struct external *x, size_t *ret_wrote, struct err *err)
         return 1;
     if (fds[1].revents & ~POLLIN) /* it has closed its output, which makes poll return at once */
         (void)poll(fds, 1, LOOK_MS);
-    const int rc = check_memory(x->process, x->memory_bytes, &x->memory_ms, err);
+    const int rc = check_use(x->process, x->memory_bytes, &x->use_ms, err);
     return rc < 0 ? rc : fds[0].revents != 0;
 }
 
@@ -312,7 +318,7 @@ int external_setup(const struct external_options *opt, const char *command, stru
             rc = blame(p, -ERR_TRAINER, err, "trainer.setup took longer than %d minutes",
                        SETUP_MS / 60000);
         else
-            rc = check_memory(p, opt->memory_bytes, &looked_ms, err);
+            rc = check_use(p, opt->memory_bytes, &looked_ms, err);
     }
     if (rc == 0 && strcmp(how, "ended with exit status 0") != 0)
         rc = blame(p, -ERR_TRAINER, err, "trainer.setup %s", how);

@@ -217,10 +217,10 @@ bool process_is_over(struct process *p, char *ret_how, size_t size)
     return true;
 }
 
-/* ---- memory ---- */
+/* ---- what it takes ---- */
 
-/* Resident pages of a process of this session; 0: it is of another. */
-static uint64_t pages_of(const char *pid, pid_t session)
+/* Adds a process, if it is one of this session. */
+static void add_process(const char *pid, pid_t session, struct process_use *use)
 {
     char path[64], text[1024];
     (void)snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
@@ -237,18 +237,19 @@ static uint64_t pages_of(const char *pid, pid_t session)
                " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %*u "
                "%*u %ld",
                &rss) != 1)
-        return 0;
-    return rss > 0 ? (uint64_t)rss : 0;
+        return;
+    use->bytes += rss > 0 ? (uint64_t)rss * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+    use->processes++;
 }
 
-uint64_t process_memory(const struct process *p)
+struct process_use process_use(const struct process *p)
 {
-    uint64_t pages = 0;
+    struct process_use use = {0};
     DIR *dir = opendir("/proc");
     for (struct dirent *d; dir && (d = readdir(dir));)
         if (d->d_name[0] >= '1' && d->d_name[0] <= '9')
-            pages += pages_of(d->d_name, p->pid);
+            add_process(d->d_name, p->pid, &use);
     if (dir)
         (void)closedir(dir);
-    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    return use;
 }

@@ -36,7 +36,11 @@ size_t process_take_output(struct process *p);
 const char *process_tail(const struct process *p);
 /* Has it ended by itself?  Then *ret_how says "ended with exit status 1", or by which signal. */
 bool process_is_over(struct process *p, char *ret_how, size_t size);
-/* Memory of its whole session, bytes; 0: not known. */
-uint64_t process_memory(const struct process *p);
+/* What its whole session takes; 0: not known. */
+struct process_use {
+    uint64_t bytes; /* of memory */
+    size_t processes;
+};
+struct process_use process_use(const struct process *p);
 
 #endif

@@ -75,6 +75,7 @@ struct phase {
     struct fragments *fragments; /* NULL: all is contributed at the end */
     struct fragment_net parts;
     struct snapshots *snapshots; /* NULL: none are wanted */
+    struct snapshot_net saves;
 };
 
 static int check_fragments(const Skerry__V1__TrainTask *t, size_t n_modules, struct err *err)
@@ -587,26 +588,6 @@ static int go_on(struct phase *p, struct err *err)
     return 0;
 }
 
-/* What a snapshot has of the weights; those on the host are copied to r->flat first. */
-static int make_snapshot(void *arg, uint64_t samples, struct work_output *outs, struct err *err)
-{
-    struct phase *p = arg;
-    struct contribute c = {
-        .w = p->w,
-        .model = p->r->model,
-        .weights = contribute_there(trainer_net(p->r->trainer)),
-        .flat = p->r->flat,
-        .samples = samples,
-        .snapshot = true,
-    };
-    int rc = c.weights ? 0 : trainer_get(p->r->trainer, p->r->flat, err);
-    for (size_t i = 0; i < p->w->task->n_modules && rc == 0; i++) {
-        c.base = p->w->task->modules[i];
-        rc = contribute(&c, &outs[i], err);
-    }
-    return rc;
-}
-
 static int start(struct phase *p, struct err *err)
 {
     progress_total(&p->w->progress, p->t->steps);
@@ -627,8 +608,9 @@ static int start(struct phase *p, struct err *err)
         rc = open_data(p, err);
     if (rc < 0)
         return rc;
+    p->saves = (struct snapshot_net){p->w, p->r};
     const struct snapshots_options saves = {
-        .w = p->w, .window = p->window, .make = make_snapshot, .arg = p};
+        .w = p->w, .window = p->window, .make = snapshot_net_make, .arg = &p->saves};
     p->snapshots = snapshots_open(&saves);
     return 0;
 }

@@ -107,7 +107,16 @@ struct rig {
     Skerry__V1__Blob full;
     uint8_t sha256[32];
     char *classes[2], spec[512];
+    struct snapshot_net net;
 };
+
+static struct snapshots *open_snapshots(struct rig *r, uint64_t window)
+{
+    r->net = (struct snapshot_net){&r->work, r->r};
+    const struct snapshots_options opt = {
+        .w = &r->work, .window = window, .make = snapshot_net_make, .arg = &r->net};
+    return snapshots_open(&opt);
+}
 
 static void begin(struct rig *r, const char *up)
 {
@@ -212,7 +221,7 @@ static void lost_of(const char *up, double most)
     struct rig r;
     begin(&r, up);
     train(&r);
-    struct snapshots *s = snapshots_open(&r.work, r.r, most > 0 ? 8 : 0);
+    struct snapshots *s = open_snapshots(&r, most > 0 ? 8 : 0);
     assert_non_null(s);
     save_at(s, here);
     assert_int_equal(co.saved->used, most > 0 ? 32 : 0); /* whole windows of the 33 */
@@ -259,7 +268,7 @@ static void not_the_same_twice(void **state)
     struct rig r;
     begin(&r, "int8");
     train(&r);
-    struct snapshots *s = snapshots_open(&r.work, r.r, 0);
+    struct snapshots *s = open_snapshots(&r, 0);
     save_at(s, here);
     const unsigned puts = co.puts;
     snapshots_step(s, &here); /* takes the answer */
@@ -286,7 +295,7 @@ static void one_at_a_time(void **state)
     struct rig r;
     begin(&r, "int8");
     train(&r);
-    struct snapshots *s = snapshots_open(&r.work, r.r, 0);
+    struct snapshots *s = open_snapshots(&r, 0);
     struct replica_cursor at = here;
     co.held = true;
     r.train.snapshot_ms = UINT32_MAX;
@@ -311,7 +320,7 @@ static void failing_is_no_failure_of_the_phase(void **state)
     struct rig r;
     begin(&r, "int8");
     train(&r);
-    struct snapshots *s = snapshots_open(&r.work, r.r, 0);
+    struct snapshots *s = open_snapshots(&r, 0);
     struct replica_cursor at = here;
     co.broken = true;
     atomic_store(&r.work.save, true);
@@ -331,7 +340,8 @@ static void failing_is_no_failure_of_the_phase(void **state)
     snapshots_step(s, &at);
     assert_int_equal(co.calls, 2);
     snapshots_close(s);
-    assert_null(snapshots_open(&(struct work){.task = &r.task}, r.r, 0)); /* no uplink */
+    r.work.uplink = NULL;
+    assert_null(open_snapshots(&r, 0));
     end(&r);
 }
 

@@ -115,6 +115,16 @@ static void says_no_hello(void **state)
     assert_null(x);
 }
 
+static void has_too_many_processes(void **state)
+{
+    struct external *x = NULL;
+    puppet_processes = 4097;
+    FAILS(open_trainer(nothing, true, &x, err), "the trainer has 4097 processes, more than 4096");
+    puppet_processes = 4096;
+    FAILS(open_trainer(nothing, true, &x, err), "the trainer said no hello within 1 s");
+    puppet_processes = 0;
+}
+
 /* ---- orders ---- */
 
 enum gives { GIVES_NOT, GIVES, IS_STOPPED };
@@ -183,6 +193,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(says_no_hello),
+        cmocka_unit_test(has_too_many_processes),
         cmocka_unit_test(is_stopped_while_it_gives),
         cmocka_unit_test(says_something_else),
     };
