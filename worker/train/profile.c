@@ -19,9 +19,13 @@ enum {
 #define TRIED_S 1.0             /* of steps that are quick: more of them are taken */
 #define FORWARD_S 0.3           /* the same of forwards */
 #define ELEMENTS_MAX (8u << 20) /* of a vector that is updated or summed: more than caches hold */
-#define COLD (64u << 20)        /* bytes that are written between timings */
-#define LARGE (4u << 20)        /* bytes of a large message */
-#define MEMORY_MAX 1e15         /* of a profile */
+#ifdef __SANITIZE_THREAD__
+#define COLD (64u << 10) /* tsan notes down each byte, which takes minutes */
+#else
+#define COLD (64u << 20) /* bytes that are written between timings: more than caches hold */
+#endif
+#define LARGE (4u << 20) /* bytes of a large message */
+#define MEMORY_MAX 1e15  /* of a profile */
 
 /* Of a part of one block, on one device. */
 struct part_times {

@@ -11,7 +11,7 @@
 
 /* Micro-batches of three samples at most, where they are compared with parts of them: products of
  * so few rows are taken in another order than those of more. */
-enum { ROUNDS = 20, WIDEST = 3, FIRST_STEP = 100 };
+enum { WIDEST = 3, FIRST_STEP = 100 };
 
 static const char *const cpus[] = {NULL,
                                    "cpu",

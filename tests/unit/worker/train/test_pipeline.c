@@ -11,8 +11,6 @@
 #include "kernels/device/device.h"
 #include "worker/train/checkpoint.h"
 
-enum { ROUNDS = 20 };
-
 static const char *const cpus[] = {
     NULL, "cpu", "cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu", "cpu,cpu,cpu,cpu,cpu"};
 
