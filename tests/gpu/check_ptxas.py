@@ -24,7 +24,7 @@ HOT = {
     "rmsnorm_bwd_kernelILi4ELb1E": True,
     "encode_kernelILi3ELb1E": True,
     "slab_sumsILb1E": False,
-    "square_sumsILb1E": False,
+    "square_sums7squares": False,
     "entropy_kernelILb1E": True,
     "layernorm_fwd_kernelILi4ELb1E": True,
     "conv_kernelILb1E": False,
