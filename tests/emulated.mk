@@ -98,10 +98,10 @@ check-emulated: check-sdpa-emulated check-tuned-emulated $(EMU)/libcudnn.so.9
 # Every way that applies to a product runs, and what was found fastest is not timed again, nor is a
 # file that was cut off of any harm.
 check-tuned-emulated: $(EMU)/test_matmul $(EMU)/libcublasLt.so.13
-	@export SKERRY_EMULATE_LT=tune SKERRY_TUNE=say $(EMU_ENV); rm -rf $(EMU)/cache; \
+	@export SKERRY_EMULATE_LT=tune SKERRY_TUNE=say $(EMU_ENV) XDG_CACHE_HOME=$(abspath $(EMU))/tuned; rm -rf $(EMU)/tuned; \
 	$(EMU)/test_matmul 2>$(EMU)/timed && grep -q 'dgelu.*apart' $(EMU)/timed && ! grep ' inf us' $(EMU)/timed && \
 	$(EMU)/test_matmul >/dev/null 2>$(EMU)/timed && ! grep product $(EMU)/timed && \
-	truncate -s -5 $(EMU)/cache/skerry/products-* && \
+	truncate -s -5 $(EMU)/tuned/skerry/products-* && \
 	$(EMU)/test_matmul >/dev/null 2>$(EMU)/timed && grep -q product $(EMU)/timed
 check-sdpa-emulated: $(EMU)/test_sdpa $(EMU)/libcublasLt.so.13 $(EMU)/libcudnn.so.9
 	@cd $(EMU) && $(EMU_ENV) ./test_sdpa
