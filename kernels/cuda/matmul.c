@@ -41,10 +41,8 @@ enum way {
 };
 
 static const char *const way_names[] = {
-    "fused",      "fused, rounded bias",
-    "sums apart", "sums apart, rounded bias",
-    "apart",      "narrow",
-    "wide",       "own",
+    "fused", "fused, rounded bias", "sums apart", "sums apart, rounded bias", "apart", "wide",
+    "own",
 };
 
 struct key {

@@ -97,7 +97,9 @@ static void fold_level(unsigned level)
     }
     char *full = blob_path(co.versions[level][v].full);
     for (unsigned k = 0; k < K; k++)
-        in[k] = (struct fold_input){blob_path(co.given[level][k]), SAMPLES};
+        in[k] = (struct fold_input){.path = blob_path(co.given[level][k]),
+                                    .weight = SAMPLES,
+                                    .origin = {CODEC_F32, v, full}};
     struct fold_step step = {.module_id = MODULE + level,
                              .base = v,
                              .full = full,
@@ -105,7 +107,6 @@ static void fold_level(unsigned level)
                              .mom = v ? at[3] : NULL,
                              .inputs = in,
                              .n_inputs = K,
-                             .up = CODEC_F32,
                              .down = CODEC_F32,
                              .lr = 0.7,
                              .momentum = 0.9,
