@@ -106,10 +106,9 @@ static void look_at_place(struct doctor_place *p, const char *what, const char *
 
 static void look_at_places(struct doctor_facts *f)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *tmp = getenv("TMPDIR");
-    char *work = cache && cache[0] == '/' ? str_printf("%s/skerry", cache)
-                                          : str_printf("%s/.cache/skerry", home ? home : "");
-    look_at_place(&f->places[0], "work directories", work);
+    const char *tmp = getenv("TMPDIR");
+    char *work = file_cache_dir();
+    look_at_place(&f->places[0], "work directories", work ? work : "/.cache/skerry");
     look_at_place(&f->places[1], "temporary files", tmp && tmp[0] ? tmp : "/tmp");
     mem_free(work);
 }

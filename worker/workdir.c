@@ -24,13 +24,8 @@ static int lock(const char *dir, struct workdir *w, struct err *err)
 
 static int lock_default(struct workdir *w, struct err *err)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char *base;
-    if (cache && cache[0] == '/')
-        base = str_printf("%s/skerry", cache);
-    else if (home && home[0] == '/')
-        base = str_printf("%s/.cache/skerry", home);
-    else
+    char *base = file_cache_dir();
+    if (!base)
         return err_set(err, -ERR_CONFIG, "neither XDG_CACHE_HOME nor HOME is set; give --work-dir");
     int rc = -EBUSY;
     for (unsigned i = 0; i < WORKDIR_DEFAULTS_MAX && rc == -EBUSY; i++) {

@@ -349,6 +349,14 @@ int file_write_put(const char *path, const void *data, size_t len, mode_t mode, 
     return write_whole(path, data, len, mode, file_out_put, err);
 }
 
+char *file_cache_dir(void)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (cache && cache[0] == '/')
+        return str_printf("%s/skerry", cache);
+    return home && home[0] == '/' ? str_printf("%s/.cache/skerry", home) : NULL;
+}
+
 bool file_exists(const char *path)
 {
     struct stat st;

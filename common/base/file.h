@@ -66,6 +66,10 @@ int file_sync_parent(const char *path, struct err *err); /* its name is durable 
 /* All that was written to the file system of dir, by whomever: syncfs(2). */
 int file_sync_all(const char *dir, struct err *err);
 
+/* Where this user's programs keep what can be made again: $XDG_CACHE_HOME/skerry, else
+ * ~/.cache/skerry; it may not be there.  mem_free; NULL: neither variable names a folder. */
+char *file_cache_dir(void);
+
 /* Looking and removing; links are followed unless said otherwise. */
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);

@@ -423,22 +423,15 @@ static size_t padded(size_t bytes)
     return (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
 }
 
-static size_t room_bytes(const struct plan *p, const struct matmul *mm, struct room *r)
+static int get_room(const struct plan *p, const struct matmul *mm, struct stream *s, struct room *r)
 {
     const struct key *k = &p->key;
     const bool rounds = rounds_bias(p->way) && !mm->bias16;
     const size_t wide = p->way >= WAY_WIDE ? padded((size_t)(k->m * k->n) * 4) : 0;
     const size_t bias = rounds ? padded((size_t)k->n * 2) : 0;
     const size_t colsum = sums_fused(k, p->way) && !sums_in_place(mm) ? (size_t)k->m * 4 : 0;
-    *r = (struct room){NULL, (char *)wide, (char *)(wide + bias)};
-    return wide + bias + padded(colsum);
-}
-
-static int get_room(const struct plan *p, const struct matmul *mm, struct stream *s, struct room *r)
-{
-    const size_t bytes = room_bytes(p, mm, r);
     void *base = NULL;
-    int rc = bytes ? cuda_scratch(s, bytes, &base) : 0;
+    int rc = wide + bias + colsum ? cuda_scratch(s, wide + bias + colsum, &base) : 0;
     if (rc == 0 && !s->lt_work && p->way != WAY_OWN &&
         cudaMalloc(&s->lt_work, WORK_BYTES) != cudaSuccess) {
         (void)cudaGetLastError(); /* running out is no lasting error */
@@ -446,8 +439,8 @@ static int get_room(const struct plan *p, const struct matmul *mm, struct stream
         rc = -ENOMEM;
     }
     r->wide = base;
-    r->bias = (char *)base + (size_t)r->bias;
-    r->colsum = (char *)base + (size_t)r->colsum;
+    r->bias = base ? r->wide + wide : NULL;
+    r->colsum = base ? r->bias + bias : NULL;
     return rc;
 }
 

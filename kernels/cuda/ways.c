@@ -7,6 +7,7 @@
 
 #include "common/base/base.h"
 #include "common/base/file.h"
+#include "common/base/hash.h"
 
 enum { ENTRIES_MAX = 4096, FORMAT = 1 };
 
@@ -18,31 +19,23 @@ struct ways {
 
 static uint64_t sum_of(const struct ways_entry *e)
 {
-    const unsigned char *bytes = (const unsigned char *)e;
-    uint64_t hash = 0xcbf29ce484222325u ^ FORMAT;
-    for (size_t i = sizeof e->sum; i < sizeof *e; i++)
-        hash = (hash ^ bytes[i]) * 0x100000001b3u;
-    return hash;
+    uint8_t hash[HASH_BYTES];
+    uint64_t sum;
+    hash_sha256((const char *)e + sizeof e->sum, sizeof *e - sizeof e->sum, hash);
+    memcpy(&sum, hash, sizeof sum);
+    return sum ^ FORMAT;
 }
 
 /* Its folder is made.  NULL: nowhere. */
 static char *path_of(const char *card, int driver, size_t library)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char name[64], *dir, *path;
+    char name[64], *dir = file_cache_dir(), *path = NULL;
     size_t n = 0;
     for (const char *c = card; *c && n + 1 < sizeof name; c++)
         name[n++] = isalnum((unsigned char)*c) ? *c : '-';
     name[n] = 0;
-    if (cache && cache[0] == '/')
-        dir = str_printf("%s/skerry", cache);
-    else if (home && home[0] == '/')
-        dir = str_printf("%s/.cache/skerry", home);
-    else
-        return NULL;
-    path = file_mkdirs(dir, 0700, NULL) < 0
-               ? NULL
-               : str_printf("%s/products-%s-%d-%zu", dir, name, driver, library);
+    if (dir && file_mkdirs(dir, 0700, NULL) == 0)
+        path = str_printf("%s/products-%s-%d-%zu", dir, name, driver, library);
     mem_free(dir);
     return path;
 }

@@ -215,7 +215,14 @@ if [ -n "$short" ]; then
     kill $packing && wait $packing 2>/dev/null
     pack
     "$python" tests/gpu/figures.py --records "$parts" --out "$figures/gpu${dry:+-dry-run}.json" ${dry:+--dry-run}
-    exit
+    verdict=$?
+    for g in ops model swarm memory race bench train why; do
+        grep -qs '^# step ' "$parts/$g/$g"-*.log && continue
+        echo "run.sh: $g made no step; what it told:" >&2
+        tail -n 8 "$parts/$g/told" >&2
+        verdict=1
+    done
+    exit $verdict
 fi
 
 # ---- is it right? ----------------------------------------------------------

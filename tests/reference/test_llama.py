@@ -131,8 +131,10 @@ def test_what_was_learnt_is_read_again(run):
     run.model.load_state_dict(weights)
     got = probe("read", run.case, path, run.folder / "read.safetensors")
     tokens = got["tokens"].long()
+    wide = run.case[2] >= 512
+    rtol = (0.06 if wide else 0.05) if run.bf16 else (5e-5 if wide else 2e-5)
     with torch.no_grad():
-        close(got["logits"], run.model(tokens[:, :-1]), 0.06 if run.bf16 else 5e-5, "logits")
+        close(got["logits"], run.model(tokens[:, :-1]), rtol, "logits")
     half = len(got["text"])
     if not run.bf16:  # near ties fall otherwise in bf16
         assert got["text"].tolist() == generate(run.model, tokens[0, :half].tolist(), half)
