@@ -9,9 +9,12 @@ set -eu
 
 WANT="torch==2.15.0 transformers==5.23.0 diffusers==0.42.1 tokenizers==0.23.3 sentencepiece==0.2.3
  peft==0.21.2 protobuf numpy safetensors pillow pytest requests accelerate tensorboard==2.21.0
- wandb==0.31.0 mlflow-skinny==3.17.2 kubernetes-validate==1.37.0 dockerfile-parse==2.0.1"
-# Of open-clip-torch only the file of CLIP's merges is read: without what it depends on.
-BARE="open-clip-torch==3.3.0"
+ wandb==0.31.0 mlflow-skinny==3.17.2 kubernetes-validate==1.37.0 dockerfile-parse==2.0.1 python-hcl2==8.1.4
+ aiohttp aiosqlite alembic casbin colorama greenlet ijson orjson paramiko passlib prettytable
+ prometheus-client psycopg2-binary sqlalchemy sqlalchemy-adapter"
+# Of open-clip-torch only the file of CLIP's merges is read: without what it depends on.  SkyPilot wants
+# another click than wandb does, for its command, which nobody runs; the rest that it imports is above.
+BARE="open-clip-torch==3.3.0 skypilot==0.14.1"
 
 case ${1:-} in
 '' | -h | --help) sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;

@@ -4,8 +4,10 @@ import glob
 import os
 import re
 import subprocess
+import warnings
 
 import dockerfile_parse
+import hcl2
 import kubernetes_validate
 import pytest
 import yaml
@@ -144,3 +146,83 @@ def test_what_its_head_starts_has_these_flags():
     for line in lines:
         words = line.split()
         starts(words[[i for i, w in enumerate(words) if w in ("coordinatord", "workerd")][0]:])
+
+
+# ---- SkyPilot ----
+
+
+def sky_task(settings):
+    with warnings.catch_warnings():  # of what its database's library will drop one day
+        warnings.simplefilter("ignore")
+        import sky
+    return sky.Task.from_yaml_config(settings, secrets_overrides=[("TOKEN", "t")], env_overrides=[("DEB", "https://example.org/skerry.deb")])
+
+
+def test_skypilot_takes_the_task(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SKYPILOT_DISABLE_USAGE_COLLECTION", "1")
+    settings = yaml.safe_load(read("skypilot", "worker.yaml"))
+    task = sky_task(copy.deepcopy(settings))
+    assert task.resources and all(r.use_spot for r in task.resources)
+    (command,) = [line for line in task.run.splitlines() if "workerd" in line]
+    starts(command.split()[1:])
+    for part in (task.setup, task.run):
+        subprocess.run(["bash", "-n"], input=part, text=True, timeout=20, check=True)
+    with pytest.raises(ValueError):
+        sky_task({**settings, "resource": {}})
+
+
+# ---- Terraform ----
+
+REFERENCE = re.compile(r"(?<![\w.\"])((?:var|local)\.\w+|(?:data\.)?(?:aws|google)_\w+\.\w+)")
+REPLACED = re.compile(r'"((?:[^"\\]|\\.)+)", (?:"((?:[^"\\]|\\.)+)"|\w[\w.]+)\)')
+
+
+def bare(tree):
+    """What hcl2 read, without the quotes that it keeps around strings."""
+    if isinstance(tree, dict):
+        return {bare(k): bare(v) for k, v in tree.items() if k not in ("__is_block__", "__comments__")}
+    if isinstance(tree, list):
+        return [bare(x) for x in tree]
+    return tree.strip('"') if isinstance(tree, str) else tree
+
+
+def undeclared(text):
+    """Names that a configuration uses and does not declare, and the other way round."""
+    tree = bare(hcl2.loads(text))
+    there = {f"var.{name}" for block in tree.get("variable", []) for name in block}
+    there |= {f"local.{name}" for block in tree.get("locals", []) for name in block}
+    variables = set(there)
+    for kind, before in (("resource", ""), ("data", "data.")):
+        there |= {f"{before}{what}.{name}" for block in tree.get(kind, []) for what, named in block.items() for name in named}
+    used = set(REFERENCE.findall("\n".join(line.split("#")[0] for line in text.splitlines())))
+    return (used - there) | (variables - used)
+
+
+@pytest.mark.parametrize("cloud", sorted(os.listdir(f"{DEPLOY}/terraform")))
+def test_terraform_names_what_is_there(cloud):
+    text = read("terraform", cloud, "main.tf")
+    assert undeclared(text) == set()
+    assert undeclared(text.replace("var.deb", "var.dep", 1)) == {"var.dep"}
+
+
+@pytest.mark.parametrize("cloud", sorted(os.listdir(f"{DEPLOY}/terraform")))
+def test_terraform_completes_the_user_data(cloud):
+    user_data = {}
+    for expression in re.findall(r'file\("\$\{path.module}/([^"]+)"\),(.*?)\n\s*(?:\w+ = .*)?\n', read("terraform", cloud, "main.tf"), re.S):
+        text = read("terraform", cloud, expression[0])
+        for pair in REPLACED.findall(expression[1]):
+            old, new = (x.replace('\\"', '"') for x in pair)
+            assert old in text
+            text = text.replace(old, new or "IT")
+        user_data[os.path.basename(expression[0])] = text
+    assert set(user_data) == {"coordinator.yaml", "worker.yaml"}
+    for name, text in user_data.items():
+        settings = yaml.safe_load(text)
+        assert settings["runcmd"][0][-1] == "IT"
+        files = {f["path"]: f["content"] for f in settings["write_files"]}
+        if name == "worker.yaml":
+            assert files["/etc/skerry/join.token"] == "IT\n"
+            starts(["workerd", *re.search('"(.*)"', files["/etc/default/workerd"]).group(1).split()])
+        else:
+            assert yaml.safe_load(files["/etc/skerry/coordinator.yaml"])["host"] == "IT"
