@@ -9,7 +9,7 @@
 #include "cli/command.h"
 #include "cli/diagnosis.h"
 #include "cli/base/program.h"
-#include "cli/job/upload.h"
+#include "cli/job/link.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/net/http/http_client.h"
@@ -19,9 +19,6 @@
 #define HTTP_PORT 7711
 #define PROGRAM_MS 120000 /* a program that takes longer hangs, or its device does */
 #define PINGS 5
-#define SMALL_BYTES (256u << 10)
-#define LARGE_BYTES (8u << 20)
-#define LARGE_MAX_S 10 /* on a slower link the small file is enough */
 
 /* Small enough for every machine, large enough for every kind of kernel. */
 static const char model[] = "name: doctor\n"
@@ -186,56 +183,6 @@ static void ping(struct cli *cli, struct doctor_coordinator *c)
     }
 }
 
-/* Sends a file of random bytes and fetches it again; ret: seconds up and down. */
-static int there_and_back(struct cli *cli, const char *file, size_t size, double ret[2],
-                          struct err *err)
-{
-    uint8_t sha256[HASH_BYTES], *bytes = mem_alloc(size);
-    char hex[HASH_HEX_MAX], path[HASH_HEX_MAX + 16];
-    hash_random(bytes, size);
-    hash_sha256(bytes, size, sha256);
-    int rc = file_write_atomic(file, bytes, size, 0600, err);
-    mem_free(bytes);
-    const double begun = now_s();
-    if (rc == 0)
-        rc = upload_blob(cli, file, sha256, size, "a file that times the link", NULL, err);
-    const double sent = now_s();
-    (void)snprintf(path, sizeof path, "/v1/blobs/%s", hash_hex(sha256, sizeof sha256, hex));
-    if (rc == 0)
-        rc = file_remove(file, err);
-    if (rc == 0)
-        rc = http_get_file(cli->http, path, file, sha256, NULL, NULL, err);
-    ret[0] = sent - begun;
-    ret[1] = now_s() - sent;
-    (void)file_remove(file, NULL);
-    return rc;
-}
-
-/* What connecting and asking costs is in both files' times, and so not in the difference. */
-static double speed(double small_s, double large_s)
-{
-    return large_s > small_s ? (LARGE_BYTES - SMALL_BYTES) / (large_s - small_s)
-                             : LARGE_BYTES / large_s;
-}
-
-static void time_link(struct cli *cli, const char *tmp, struct doctor_coordinator *c)
-{
-    double small[2], large[2];
-    struct err err = {0};
-    char *file = str_printf("%s/skerry-doctor.%ld", tmp, (long)getpid());
-    int rc = there_and_back(cli, file, SMALL_BYTES, small, &err);
-    c->up = SMALL_BYTES / small[0];
-    c->down = SMALL_BYTES / small[1];
-    if (rc == 0 && LARGE_BYTES / fmin(c->up, c->down) < LARGE_MAX_S) {
-        rc = there_and_back(cli, file, LARGE_BYTES, large, &err);
-        c->up = speed(small[0], large[0]);
-        c->down = speed(small[1], large[1]);
-    }
-    if (rc < 0)
-        str_copy(c->link_wrong, sizeof c->link_wrong, err.msg);
-    mem_free(file);
-}
-
 static void look_at_coordinator(struct cli *cli, const struct token *token, struct doctor_facts *f)
 {
     struct doctor_coordinator *c = &f->coordinator;
@@ -260,8 +207,10 @@ static void look_at_coordinator(struct cli *cli, const struct token *token, stru
     ping(cli, c);
     if (!c->only_joins)
         ask_status(cli, c);
-    if (token->role == TOKEN_ROLE_OPERATOR && !c->wrong[0] && f->places[1].free_bytes > LARGE_BYTES)
-        time_link(cli, f->places[1].path, c);
+    if (token->role == TOKEN_ROLE_OPERATOR && !c->wrong[0] &&
+        f->places[1].free_bytes > LINK_LARGE_BYTES)
+        if (link_time(cli, f->places[1].path, &c->up, &c->down, &err) < 0)
+            str_copy(c->link_wrong, sizeof c->link_wrong, err.msg);
 }
 
 /* ---- the command --------------------------------------------------------- */

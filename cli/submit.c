@@ -5,28 +5,59 @@
 #include "cli/show/follow.h"
 #include "cli/job/job_file.h"
 #include "cli/job/predict.h"
+#include "cli/job/settle.h"
 #include "cli/swarm.h"
 #include "common/base/clock.h"
 #include "common/net/http/rate.h"
 
 static bool submit_watch;
+static const char *submit_link;
+
+/* What became of outer.fragments: auto. */
+static json_t *settled_json(const struct settled *s)
+{
+    const struct fragments_choice *c = &s->choice;
+    return c->taken ? json_pack("{s:i,s:i,s:f,s:s}", "fragments", c->fragments, "delay", c->delay,
+                                "mix", FRAGMENTS_MIX, "why", s->why)
+                    : json_pack("{s:i,s:s}", "fragments", 1, "why", s->why);
+}
+
+/* Settles what the file leaves to its submission, and says what and why, where that was asked. */
+static int submit(struct cli *cli, struct job_file *job, uint64_t bytes_per_s, uint64_t *ret_id,
+                  struct err *err)
+{
+    struct settled settled;
+    settle_fragments(cli, job, bytes_per_s, &settled);
+    if (settled.asked && !cli->json)
+        (void)fprintf(stderr, "outer.fragments: auto: %s\n", settled.why);
+    int rc = job_file_submit(cli, job, !cli->json, ret_id, err);
+    if (rc < 0)
+        return rc;
+    if (!cli->json) {
+        printf("job %llu (%s) is submitted; follow it with `skerry watch %llu`\n",
+               (unsigned long long)*ret_id, job->spec.name, (unsigned long long)*ret_id);
+        return 0;
+    }
+    json_t *o = json_pack("{s:I}", "id", (json_int_t)*ret_id);
+    if (settled.asked)
+        json_object_set_new(o, "fragments", settled_json(&settled));
+    cli_print_taken(o);
+    return 0;
+}
 
 static int run_submit(struct cli *cli, const struct args *args, struct err *err)
 {
     struct job_file job;
-    uint64_t id = 0;
+    uint64_t id = 0, bytes_per_s = 0;
 
+    if (submit_link && rate_parse(submit_link, &bytes_per_s, err) < 0)
+        return args_exit(args, err_wrap(err, "--link"), err);
     int rc = job_file_open(args->rest[0], &job, err);
     if (rc < 0)
         return rc;
     rc = cli_connect(cli, err);
     if (rc == 0)
-        rc = job_file_submit(cli, &job, !cli->json, &id, err);
-    if (rc == 0 && cli->json)
-        cli_print_taken(json_pack("{s:I}", "id", (json_int_t)id));
-    else if (rc == 0)
-        printf("job %llu (%s) is submitted; follow it with `skerry watch %llu`\n",
-               (unsigned long long)id, job.spec.name, (unsigned long long)id);
+        rc = submit(cli, &job, bytes_per_s, &id, err);
     job_file_close(&job);
     return rc == 0 && submit_watch ? follow_apart(cli, id, NULL) : rc;
 }
@@ -34,13 +65,16 @@ static int run_submit(struct cli *cli, const struct args *args, struct err *err)
 const struct command command_submit = {
     .name = "submit",
     .what = "check a job file and its data, upload them, start the job",
-    .usage = "job.yaml [--watch]",
+    .usage = "job.yaml [--watch] [--link RATE]",
     .about = "Checks the job file and the data it names, uploads the data as shards (those that "
              "are there already are not sent again) and starts the job.  Nothing runs when "
-             "anything is wrong.",
+             "anything is wrong.  Where outer.fragments is auto and the job may have fragments, a "
+             "step and the link are measured first, and what is chosen is said and goes on record.",
     .flags =
         (const struct args_flag[]){
             {"watch", 'w', ARGS_BOOL, &submit_watch, NULL, "follow the job to its end"},
+            {"link", 0, ARGS_STR, &submit_link, "RATE",
+             "of every link, for outer.fragments: auto (default: the one from here is measured)"},
             {0},
         },
     .rest_min = 1,
@@ -67,10 +101,11 @@ static json_t *prediction_json(const struct measured *at, const struct predictio
                          "round_s", p->train_s + p->fold_s + p->link_s, "link_s", p->link_s,
                          "seconds", p->total_s, "up_bytes", (json_int_t)p->up_bytes, "down_bytes",
                          (json_int_t)p->down_bytes, "seen", (json_int_t)p->seen));
-    if (p->fragments)
+    if (p->parts.fragments)
         json_object_set_new(o, "fragments",
-                            json_pack("{s:i,s:i,s:f}", "fragments", p->fragments, "delay", p->delay,
-                                      "left_s", p->left_s));
+                            json_pack("{s:i,s:i,s:f,s:b,s:s}", "fragments", p->parts.fragments,
+                                      "delay", p->parts.delay, "left_s", p->parts.left_s, "taken",
+                                      p->parts.taken, "why", p->parts.why ? p->parts.why : ""));
     return o;
 }
 

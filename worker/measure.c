@@ -13,6 +13,7 @@
 #include "common/job/family.h"
 #include "common/job/job.h"
 #include "common/job/recipe.h"
+#include "worker/net/flops.h"
 #include "worker/train/plan.h"
 #include "worker/train/profile.h"
 
@@ -226,8 +227,10 @@ static void say(const struct measure *m, const struct err *err)
     if (m->refused)
         json_object_set_new(o, "refused", json_string(err->msg));
     else
-        json_object_update_new(o, json_pack("{s:f,s:f}", "step_s", m->step.mean, "forward_s",
-                                            m->forward_s / m->opt.batch));
+        json_object_update_new(o, json_pack("{s:f,s:f,s:f}", "step_s", m->step.mean, "forward_s",
+                                            m->forward_s / m->opt.batch, "flops",
+                                            3 * flops_forward(m->model, (uint64_t)m->opt.batch,
+                                                              (uint64_t)m->model->spec.context)));
     (void)json_dumpf(o, stdout, JSON_COMPACT);
     (void)putchar('\n');
     json_decref(o);

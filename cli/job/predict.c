@@ -13,12 +13,6 @@
 #define START_S 1.8
 #define FOLD_S 0.15
 #define FOLD_PARAMETER_S 2e-8
-/* Fragments are proposed where exchanges take so much of a round, and where that much is hidden by
- * a delay of at most this share of the steps: what is trained meanwhile is half lost (mix). */
-#define WORTH 0.05
-#define HIDDEN 0.5
-#define DELAY_SHARE 8
-#define FRAGMENTS_MOST 8
 
 /* ---- workerd measure ---- */
 
@@ -97,6 +91,7 @@ static int read_answer(const char *answer, struct measured_network *network, str
         .batch = (int)cli_int(o, "batch", 1),
         .step_s = cli_num(o, "step_s", 0),
         .forward_s = cli_num(o, "forward_s", 0),
+        .flops = cli_num(o, "flops", 0),
     };
     json_decref(o);
     return 0;
@@ -173,45 +168,6 @@ static double rest(const struct job_spec *s, const struct measured_network *n, u
     return seconds;
 }
 
-/* What a round takes from its last step to the next one's first. */
-struct exchange {
-    double link_s, fold_s;
-};
-
-/* Of one with these fragments, each merged `delay` steps after it was sent; whole: without.  A link
- * takes bytes both ways at a time. */
-static struct exchange in_fragments(struct exchange whole, int fragments, int delay, double step_s,
-                                    double train_s)
-{
-    const double way_s =
-        (whole.link_s + whole.fold_s) / fragments; /* of a fragment, there and back */
-    const double waits = fragments * fmax(0, way_s - delay * step_s);
-    const double busy = fmax(0, whole.link_s / 2 - train_s);
-    return (struct exchange){.link_s = fmax(waits, busy)};
-}
-
-/* The fewest fragments, and the shortest delay, that leave the least. */
-static void propose(const struct job_spec *s, const struct measured_network *n,
-                    struct exchange whole, struct prediction *p)
-{
-    const double all = whole.link_s + whole.fold_s;
-    const int most = s->outer.steps / DELAY_SHARE;
-    if (whole.link_s <= 0 || job_streams(s) || s->outer.async || !s->outer.steps ||
-        s->recipe.replicas == 0 || all < WORTH * (all + p->train_s))
-        return;
-    p->left_s = HIDDEN * all;
-    for (int f = 2; f <= FRAGMENTS_MOST && f <= s->model.depth; f *= 2) {
-        const double wanted = ceil(all / f / n->step_s);
-        const int delay = wanted < most ? (int)wanted : most;
-        const struct exchange left = in_fragments(whole, f, delay, n->step_s, p->train_s);
-        if (delay > 0 && left.link_s < p->left_s) {
-            p->fragments = f;
-            p->delay = delay;
-            p->left_s = left.link_s;
-        }
-    }
-}
-
 void predict(const struct job_spec *spec, const struct composition *c, const struct measured *at,
              const struct predict_options *opt, struct prediction *ret)
 {
@@ -232,13 +188,21 @@ void predict(const struct job_spec *spec, const struct composition *c, const str
             p.seen += (uint64_t)(path->replicas * path->batch * steps * spec->outer.rounds);
     }
     p.train_s = makespan(spec, c, at, opt->workers);
-    struct exchange way = {.link_s = opt->bytes_per_s ? through / (double)opt->bytes_per_s : 0,
-                           .fold_s = FOLD_S + FOLD_PARAMETER_S * p.phases *
-                                                  (double)at->networks[0].parameters};
-    propose(spec, &at->networks[0], way, &p);
+    const struct fragments_round r = {
+        .whole = {.link_s = opt->bytes_per_s ? through / (double)opt->bytes_per_s : 0,
+                  .fold_s =
+                      FOLD_S + FOLD_PARAMETER_S * p.phases * (double)at->networks[0].parameters},
+        .step_s = at->networks[0].step_s,
+        .train_s = p.train_s,
+        .bytes_per_s = opt->bytes_per_s,
+    };
+    struct exchange way = r.whole;
+    fragments_choose(spec, c, &r, &p.parts);
     if (job_streams(spec) && spec->outer.steps)
-        way = in_fragments(way, (int)c->fragments, spec->outer.delay, at->networks[0].step_s,
-                           p.train_s);
+        way = fragments_exchange(&r, (int)c->fragments, spec->outer.delay);
+    else if (p.parts.taken)
+        way = fragments_exchange(&r, p.parts.fragments, p.parts.delay);
+    p.whole = r.whole;
     p.link_s = way.link_s;
     p.fold_s = way.fold_s;
     p.rest_s = rest(spec, &at->networks[0], opt->holdout);
@@ -288,13 +252,15 @@ static void show_round(const struct job_spec *s, const struct predict_options *o
                       (double)opt->bytes_per_s * 8e-6, seconds(p->link_s, link),
                       100 * p->link_s / (p->link_s + p->fold_s + p->train_s));
     (void)fputc('\n', out);
-    if (p->fragments)
+    if (p->parts.fragments)
         (void)fprintf(
             out,
             "fragments `outer: {fragments: %d, delay: %d, mix: 0.5}` would leave %s of the "
-            "%s between\n          two rounds; models that have learned something lose "
-            "0.1 %% by it, fresh ones more\n",
-            p->fragments, p->delay, seconds(p->left_s, left), seconds(p->link_s + p->fold_s, all));
+            "%s between\n          two rounds; `skerry submit` %s%s\n",
+            p->parts.fragments, p->parts.delay, seconds(p->parts.left_s, left),
+            seconds(p->whole.link_s + p->whole.fold_s, all),
+            p->parts.taken ? "takes them over such links" : "does not take them by itself: ",
+            p->parts.taken ? "" : p->parts.why);
 }
 
 void predict_show(const struct job_spec *spec, const struct measured *at,

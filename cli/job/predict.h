@@ -5,14 +5,12 @@
  *
  * A step is measured on this machine, so "a worker" is one like it, or a part of it where all of
  * them share it.  Not counted: encoders, texts that are generated, and what partitions cost to
- * learn.
- *
- * Bytes of a round cross the coordinator's link up and then down, and nobody trains meanwhile. With
- * fragments each has outer.delay steps for its way: what that does not hide is a wait, and a round
- * is never shorter than its bytes one way. */
+ * learn.  A job whose outer.fragments is auto is predicted with those that `skerry submit` would
+ * give it, if all is as it says here. */
 #ifndef CLI_PREDICT_H
 #define CLI_PREDICT_H
 
+#include "cli/job/fragments.h"
 #include "cli/job/job_file.h"
 #include "common/base/base.h"
 #include "common/job/recipe.h"
@@ -24,6 +22,7 @@ struct measured_network {
     int batch;
     double step_s;    /* 0: it does not fit */
     double forward_s; /* of a sample */
+    double flops;     /* of a step; 0: not known */
 };
 
 struct measured {
@@ -50,11 +49,9 @@ struct prediction {
     double rest_s;  /* of the job: held-out losses and grids of samples */
     double start_s; /* of the job: its data, and programs that come and go */
     double total_s;
-    uint64_t seen; /* samples, by all phases of the main network */
-    /* Fragments that would hide the most of link_s and fold_s, where that is much; 0: none would,
-     * or the job has some, or its links are not known. */
-    int fragments, delay;
-    double left_s; /* of link_s and fold_s, with them */
+    uint64_t seen;                 /* samples, by all phases of the main network */
+    struct exchange whole;         /* link_s and fold_s without fragments */
+    struct fragments_choice parts; /* where the job file names none */
 };
 
 /* Of the composition's networks; vocab: of texts; together: workers that train on this machine

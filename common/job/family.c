@@ -424,7 +424,9 @@ static int check_external(const struct yaml_doc *doc, struct job_spec *s, struct
         rc = check_patterns(doc, "trainer.tensors", &t->tensors, err);
     if (rc == 0)
         rc = check_patterns(doc, "trainer.levels", &t->levels, err);
-    s->model.depth = t->levels.n > 0 ? (int)t->levels.n : s->outer.fragments;
+    s->model.depth = t->levels.n > 0          ? (int)t->levels.n
+                     : s->outer.fragments > 0 ? s->outer.fragments
+                                              : 1;
     s->model.tied = false;
     if (t->levels.n > 0 && !conf_find(doc, "recipe.private_embeddings") && s->recipe.levels.n > 0)
         s->recipe.private_embeddings = true; /* what is in no block */

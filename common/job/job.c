@@ -320,6 +320,51 @@ int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret,
                    strlen(text), JOB_SPEC_MAX);
 }
 
+/* The text with the key where the file says auto, or does not have it; takes text. */
+static char *write_over(char *text, const char *section, const char *key, const char *value)
+{
+    struct yaml_doc doc;
+    if (yaml_parse(text, strlen(text), "job.yaml", &doc, NULL) < 0)
+        return text;
+    const struct yaml_node *map = yaml_get(doc.root, section);
+    const struct yaml_node *node = map ? yaml_get(map, key) : NULL;
+    const size_t at = node ? place_of(text, node->line, node->column) : 0;
+    char *whole = NULL;
+    if (node && str_starts(text + at, "auto")) {
+        whole = str_printf("%.*s%s%s", (int)at, text, value, text + at + strlen("auto"));
+        mem_free(text);
+    }
+    yaml_release(&doc);
+    return whole ? whole : write_in(text, section, key, value);
+}
+
+int job_write_fragments(const char *text, int fragments, int delay, double mix, const char *why,
+                        char **ret, struct err *err)
+{
+    struct job_spec got;
+    char number[3][32];
+    (void)snprintf(number[0], sizeof number[0], "%g", mix);
+    (void)snprintf(number[1], sizeof number[1], "%d", delay);
+    (void)snprintf(number[2], sizeof number[2], "%d", fragments);
+    char *whole = str_printf("%s%s# outer.fragments was auto: %s\n", text,
+                             str_ends(text, "\n") ? "" : "\n", why);
+    whole = write_in(whole, "outer", "mix", number[0]);
+    whole = write_in(whole, "outer", "delay", number[1]);
+    whole = write_over(whole, "outer", "fragments", number[2]);
+    int rc = job_parse(whole, strlen(whole), "job.yaml", &got, err);
+    if (rc == 0) {
+        const bool same = got.outer.fragments == fragments && got.outer.delay == delay;
+        job_release(&got);
+        if (same) {
+            *ret = whole;
+            return 0;
+        }
+        rc = err_set(err, -ERR_CONFIG, "outer.fragments cannot be written into the job file");
+    }
+    mem_free(whole);
+    return rc;
+}
+
 void job_release(struct job_spec *spec)
 {
     conf_release(job_spec_keys, spec);

@@ -220,7 +220,7 @@ struct job_outer {
     double grace;       /* seconds after the quorum; 0: wait for all that make progress */
     int late;           /* enum job_late: what comes when its round is closed */
     double snapshot;    /* least seconds between two snapshots of a phase; 0: none */
-    int fragments;      /* parts of a module, synchronised one after the other */
+    int fragments;      /* parts of a module, synchronised one after the other; 0: auto, as 1 */
     int delay;          /* inner steps between a fragment's contribution and its merge */
     double mix;         /* share of the local weights that a merge keeps */
     bool async;         /* fold each contribution when it comes */
@@ -308,6 +308,10 @@ int job_check_scope(const char *text, size_t len, const char *file, const struct
  * train.schedule, outer.warmup) as spec has them, where it leaves them out: another release reads
  * the same job.  *ret is allocated.  -ERR_CONFIG: there is no room for them, or no place. */
 int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret, struct err *err);
+/* The text of a job file whose outer.fragments is auto, with these in place of it, and a comment
+ * that says why at its end.  *ret is allocated.  -ERR_CONFIG as above. */
+int job_write_fragments(const char *text, int fragments, int delay, double mix, const char *why,
+                        char **ret, struct err *err);
 
 /* Does the model see latents; is it told captions?  Else pixels; classes, or none. */
 static inline bool job_has_latents(const struct job_spec *s)

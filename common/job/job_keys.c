@@ -348,10 +348,11 @@ static const struct conf_key outer_keys[] = {
          .doc = "least seconds between two snapshots of a phase, from which another worker goes on "
                 "when its worker is lost; longer where they would take more than a fiftieth of the "
                 "time or a quarter of the link. 0: none. With fragments there are none"),
-    CONF(struct job_outer, fragments, INT, .def = "1", .min = 1, .max = 32,
+    CONF(struct job_outer, fragments, INT, .def = "auto", .zero = "auto", .min = 1, .max = 32,
          .doc = "parts that a module is cut into (strided blocks; of a trainer without "
                 "trainer.levels: its tensors in their order), synchronised one after the other in "
-                "a round"),
+                "a round. auto: `skerry submit` decides it, with delay and mix, where the model "
+                "has a warm start and the link would be waited for; else 1"),
     CONF(struct job_outer, delay, INT, .def = "0", .min = 0, .max = 100000,
          .doc = "inner steps that go on while a contribution travels and is folded"),
     CONF(struct job_outer, mix, DOUBLE, .def = "0", .min = 0, .max = 1,

@@ -95,6 +95,42 @@ def test_fewer_workers_than_replicas(swarm, tmp_path):
     assert [m["version"] for m in done["modules"]] == [2, 2]
 
 
+def test_auto_takes_what_hides_the_link(swarm, tmp_path):
+    """Where a model has learned something and the link would be waited for; what was chosen, and why, is on record."""
+    for name in "ab":
+        swarm.worker(name)
+    first = swarm.submit(stream_job(tmp_path / "job", rounds=1, steps=2))
+    swarm.wait_job(first, "done")
+    exported = swarm.skerry("export", first, "--out", tmp_path / "job" / "start")
+    assert exported.returncode == 0, exported.stderr
+
+    def submit(start, *flags, outer="fragments: auto, "):
+        path = stream_job(tmp_path / "job", outer, data=False, rounds=2, steps=800)
+        text = open(path, encoding="utf-8").read().replace("model: {", "model: {warm_start: start, " if start else "model: {")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        done = swarm.skerry("submit", path, *flags, "--json")
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        job = swarm.job(said["id"])
+        assert swarm.skerry("cancel", said["id"]).returncode == 0
+        return said.get("fragments"), job, path
+
+    said, job, path = submit(True)  # loopback
+    assert said["fragments"] == 1 and "a link of" in said["why"] and len(job["modules"]) == 1
+    check = swarm.skerry("check", path, "--json", "--link", "1Mbit", "--workers", "2")
+    up = json.loads(check.stdout)["up_bytes"]
+    link = f"{8 * 4 * up / 0.5 / 1e6:.3f}Mbit"  # half a second for both replicas, both ways; 800 steps take 1.6 to 8 s
+    said, job, path = submit(True, "--link", link)
+    assert said["fragments"] == 2 and said["delay"] > 0, said
+    assert len(job["modules"]) == 2 and f"# outer.fragments was auto: {said['why']}\n" in job["spec"]
+    check = json.loads(swarm.skerry("check", path, "--json", "--link", link, "--workers", "2").stdout)
+    assert check["fragments"]["taken"], check
+    said, job, _ = submit(False, "--link", link)  # a fresh one
+    assert said["fragments"] == 1 and "fresh" in said["why"] and len(job["modules"]) == 1
+    assert submit(False, "--link", link, outer="")[0] is None  # nobody asked
+
+
 def test_async(swarm, tmp_path):
     for name in "ab":
         swarm.worker(name)

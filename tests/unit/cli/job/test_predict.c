@@ -77,23 +77,64 @@ static void fragments_are_proposed_where_they_hide_the_link(void **state)
     const struct predict_options far = {.workers = 4, .bytes_per_s = 12500000},
                                  near = {.workers = 4};
     struct prediction p, q;
-    const char *yaml = BASE "recipe: {replicas: 4}\nouter: {rounds: 10, steps: 200}\n";
+    const char *yaml = BASE "recipe: {replicas: 4}\nouter: {rounds: 2, steps: 200}\n";
     at.networks[0].parameters = 10000000;
     predicted(yaml, &at, &far, &p);
-    assert_int_equal(p.fragments, 2); /* as many as there are blocks */
-    assert_true(p.delay > 0 && p.delay <= 200 / 8);
-    assert_true(p.left_s < 0.1 * (p.link_s + p.fold_s));
+    assert_int_equal(p.parts.fragments, 2); /* as many as there are blocks */
+    assert_true(p.parts.delay > 0 && p.parts.delay <= 200 / 8);
+    assert_true(p.parts.left_s < 0.1 * (p.link_s + p.fold_s));
+    assert_false(p.parts.taken); /* two rounds of a fresh model */
     predicted(BASE "recipe: {replicas: 4}\n"
-                   "outer: {rounds: 10, steps: 200, fragments: 2, delay: 22, mix: 0.5}\n",
+                   "outer: {rounds: 2, steps: 200, fragments: 2, delay: 22, mix: 0.5}\n",
               &at, &far, &q);
-    assert_int_equal(q.fragments, 0); /* it has them */
+    assert_int_equal(q.parts.fragments, 0); /* it has them */
     assert_float_equal(q.link_s, 0, 1e-9);
-    assert_true(q.total_s < p.total_s - 10 * 3);
+    assert_true(q.total_s < p.total_s - 2 * 3);
     predicted(yaml, &at, &near, &q); /* nothing is known of the links */
-    assert_int_equal(q.fragments, 0);
+    assert_int_equal(q.parts.fragments, 0);
     at.networks[0].step_s = 10; /* the link is nothing beside such steps */
     predicted(yaml, &at, &far, &q);
-    assert_int_equal(q.fragments, 0);
+    assert_int_equal(q.parts.fragments, 0);
+}
+
+/* What outer.fragments: auto takes is what the job is predicted with, and why it takes none. */
+static void auto_takes_them_where_quality_holds(void **state)
+{
+    static const struct {
+        const char *recipe, *more, *model, *why; /* why: NULL where they are taken */
+    } jobs[] = {
+        {"replicas: 4", "", "warm_start: w, ", NULL},
+        {"replicas: 4", ", fragments: auto", "warm_start: w, ", NULL},
+        {"replicas: 4", "", "", "fresh"},
+        {"replicas: 1", "", "warm_start: w, ", "one replica"},
+        {"replicas: auto", "", "warm_start: w, ", "whole rounds"},
+        {"replicas: 4", ", async: true", "warm_start: w, ", "async"},
+        {"replicas: 4", ", fragments: 1", "warm_start: w, ", "the job file says"},
+        {"replicas: 4", ", delay: 3", "warm_start: w, ", "the job file says"},
+        {"replicas: 4", ", snapshot: 5", "warm_start: w, ", "snapshots"},
+        {"replicas: 4", ", snapshot: 0", "warm_start: w, ", NULL},
+    };
+    struct measured at = machine(0.1, 0);
+    const struct predict_options far = {.workers = 4, .bytes_per_s = 12500000};
+    at.networks[0].parameters = 10000000;
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        struct prediction p;
+        char *yaml = str_printf("name: a\ndata: {path: x, image_size: 16, holdout: 0.1}\n"
+                                "model: {%spatch: 4, dim: 32, depth: 2, heads: 2}\n"
+                                "train: {batch: 8}\nrecipe: {%s}\n"
+                                "outer: {rounds: 3, steps: 200%s}\n",
+                                jobs[i].model, jobs[i].recipe, jobs[i].more);
+        predicted(yaml, &at, &far, &p);
+        mem_free(yaml);
+        if (jobs[i].why && (!p.parts.why || !strstr(p.parts.why, jobs[i].why)))
+            fail_msg("job %zu: '%s', expected '%s'", i, p.parts.why ? p.parts.why : "taken",
+                     jobs[i].why);
+        assert_int_equal(p.parts.taken, !jobs[i].why);
+        if (p.parts.taken) {
+            assert_float_equal(p.link_s, p.parts.left_s, 1e-9);
+            assert_true(p.fold_s == 0 && p.whole.link_s > 3 && p.link_s < 0.3);
+        }
+    }
 }
 
 /* A delay too short is waited for, once a fragment; and no round is shorter than its bytes. */
@@ -166,6 +207,7 @@ int main(void)
         cmocka_unit_test(phases_share_the_workers),
         cmocka_unit_test(a_link_is_that_of_the_coordinator),
         cmocka_unit_test(fragments_are_proposed_where_they_hide_the_link),
+        cmocka_unit_test(auto_takes_them_where_quality_holds),
         cmocka_unit_test(what_a_delay_does_not_hide_is_waited_for),
         cmocka_unit_test(seconds_bound_a_phase_whatever_the_steps_take),
         cmocka_unit_test(what_is_drawn_and_judged_counts),

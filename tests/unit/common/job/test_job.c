@@ -389,6 +389,42 @@ static void defaults_are_written_into_a_job(void **state)
     }
 }
 
+/* Whatever the file looks like, and wherever it says auto, or does not. */
+static void fragments_are_written_in_with_their_reason(void **state)
+{
+    static const char *const outers[] = {
+        "outer: {rounds: 2, steps: 20}\n",
+        "outer: {rounds: 2, fragments: auto, steps: 20}",
+        "outer:\n  # how often\n  rounds: 2\n  fragments: auto # by the link\n  steps: 20\n",
+        "outer:\n rounds: 2\n steps: 20",
+    };
+    for (size_t i = 0; i < COUNT(outers); i++) {
+        struct job_spec s;
+        char *text, *file = str_printf("name: a\ndata: {path: x, image_size: 16}\n"
+                                       "model: {preset: DiT-S/8}\ntrain: {batch: 8}\n%s",
+                                       outers[i]);
+        OK(job_parse(file, strlen(file), "job", &s, err));
+        assert_int_equal(s.outer.fragments, 0);
+        job_release(&s);
+        OK(job_write_fragments(file, 4, 7, 0.5, "a reason: {x}", &text, err));
+        OK(job_parse(text, strlen(text), "job", &s, err));
+        assert_int_equal(s.outer.fragments, 4);
+        assert_int_equal(s.outer.delay, 7);
+        assert_true(s.outer.mix == 0.5 && s.outer.rounds == 2 && s.outer.steps == 20);
+        assert_true(str_ends(text, "\n# outer.fragments was auto: a reason: {x}\n"));
+        job_release(&s);
+        mem_free(text);
+        mem_free(file);
+    }
+    static const char given[] = "name: a\ndata: {path: x, image_size: 16}\n"
+                                "model: {preset: DiT-S/8}\ntrain: {batch: 8}\n"
+                                "outer: {rounds: 2, steps: 20, fragments: 1}\n";
+    char *text = NULL;
+    struct err why = {0};
+    assert_int_equal(job_write_fragments(given, 4, 7, 0.5, "no", &text, &why), -ERR_CONFIG);
+    assert_null(text);
+}
+
 /* A trainer of the user's has rates of its own. */
 static void a_trainer_keeps_its_rate(void **state)
 {
@@ -444,6 +480,7 @@ int main(void)
         cmocka_unit_test(plain_outer_steps_for_one_replica),
         cmocka_unit_test(young_models),
         cmocka_unit_test(defaults_are_written_into_a_job),
+        cmocka_unit_test(fragments_are_written_in_with_their_reason),
         cmocka_unit_test(a_trainer_keeps_its_rate),
         cmocka_unit_test(what_has_no_room_is_refused),
         cmocka_unit_test(fills_the_defaults),

@@ -1,0 +1,70 @@
+#include "cli/job/link.h"
+
+#include <unistd.h>
+
+#include "cli/base/cli.h"
+#include "cli/job/upload.h"
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/net/http/http_client.h"
+
+#define SMALL_BYTES (256u << 10)
+#define LARGE_MAX_S 10 /* on a slower link the small file is enough */
+
+static double now_s(void)
+{
+    return (double)clock_now_ns() / 1e9;
+}
+
+/* Sends a file of random bytes and fetches it again; ret: seconds up and down. */
+static int there_and_back(struct cli *cli, const char *file, size_t size, double ret[2],
+                          struct err *err)
+{
+    uint8_t sha256[HASH_BYTES], *bytes = mem_alloc(size);
+    char hex[HASH_HEX_MAX], path[HASH_HEX_MAX + 16];
+    hash_random(bytes, size);
+    hash_sha256(bytes, size, sha256);
+    int rc = file_write_atomic(file, bytes, size, 0600, err);
+    mem_free(bytes);
+    const double begun = now_s();
+    if (rc == 0)
+        rc = upload_blob(cli, file, sha256, size, "a file that times the link", NULL, err);
+    const double sent = now_s();
+    (void)snprintf(path, sizeof path, "/v1/blobs/%s", hash_hex(sha256, sizeof sha256, hex));
+    if (rc == 0)
+        rc = file_remove(file, err);
+    if (rc == 0)
+        rc = http_get_file(cli->http, path, file, sha256, NULL, NULL, err);
+    ret[0] = sent - begun;
+    ret[1] = now_s() - sent;
+    (void)file_remove(file, NULL);
+    return rc;
+}
+
+/* What connecting and asking costs is in both files' times, and so not in the difference. */
+static double speed(double small_s, double large_s)
+{
+    return large_s > small_s ? (LINK_LARGE_BYTES - SMALL_BYTES) / (large_s - small_s)
+                             : LINK_LARGE_BYTES / large_s;
+}
+
+int link_time(struct cli *cli, const char *folder, double *ret_up, double *ret_down,
+              struct err *err)
+{
+    double small[2], large[2];
+    char *file = str_printf("%s/skerry-link.%ld", folder, (long)getpid());
+    int rc = there_and_back(cli, file, SMALL_BYTES, small, err);
+    if (rc == 0) {
+        *ret_up = SMALL_BYTES / small[0];
+        *ret_down = SMALL_BYTES / small[1];
+        if (LINK_LARGE_BYTES / fmin(*ret_up, *ret_down) < LARGE_MAX_S) {
+            rc = there_and_back(cli, file, LINK_LARGE_BYTES, large, err);
+            if (rc == 0) {
+                *ret_up = speed(small[0], large[0]);
+                *ret_down = speed(small[1], large[1]);
+            }
+        }
+    }
+    mem_free(file);
+    return rc;
+}
