@@ -32,6 +32,23 @@ const char *phase_plan_why_whole(const struct phase_plan *plan, const struct tra
                                      : NULL;
 }
 
+bool phase_plan_idles(const struct phase_plan *plan, const struct train_options *opt, char *out,
+                      size_t size)
+{
+    const int stages = plan->pipe.cuts[0].n, chains = plan->pipe.chains;
+    struct train_options share;
+    island_share_options(opt, plan->pipe.copies, &share);
+    const int micros = share.accumulate * chains;
+    if (micros >= stages)
+        return false;
+    (void)snprintf(out, size,
+                   "train.accumulate is %d with %d stages: %d %% of the devices' time is idle; %d "
+                   "would leave a fifth",
+                   share.accumulate, stages, 100 * (stages - 1) / (micros + stages - 1),
+                   PHASE_MICROS_PER_STAGE * stages / chains);
+    return true;
+}
+
 void phase_plan_say(const struct phase_plan *plan, const struct train_options *opt, bool may_cut)
 {
     char need[STR_HUMAN_MAX], fixed[STR_HUMAN_MAX], grows[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
@@ -66,13 +83,9 @@ void phase_plan_say(const struct phase_plan *plan, const struct train_options *o
     if (with < plan->pipe.devices)
         log_info("replica", "the frozen encoders lie on %d of %d devices, which encode for all",
                  with * copies, copies * plan->pipe.devices);
-    const int chains = plan->pipe.chains, micros = share.accumulate * chains;
-    if (micros < stages)
-        log_warn("replica",
-                 "train.accumulate is %d with %d stages: %d %% of the devices' time is idle; %d "
-                 "would leave a fifth",
-                 share.accumulate, stages, 100 * (stages - 1) / (micros + stages - 1),
-                 PHASE_MICROS_PER_STAGE * stages / chains);
+    char idle[160];
+    if (phase_plan_idles(plan, opt, idle, sizeof idle))
+        log_warn("replica", "%s", idle);
 }
 
 static void put(char *out, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -35,6 +35,10 @@ bool phase_plan_fills(const struct phase_plan *plan); /* bubbles, with frozen la
 const char *phase_plan_why_whole(const struct phase_plan *plan, const struct train_options *opt,
                                  bool may_cut);
 
+/* What fewer micro-batches than stages cost, as a sentence; false: there are enough. */
+bool phase_plan_idles(const struct phase_plan *plan, const struct train_options *opt, char *out,
+                      size_t size);
+
 /* The log: memory, and what the job asks for that cannot be.  may_cut: that of its network. */
 void phase_plan_say(const struct phase_plan *plan, const struct train_options *opt, bool may_cut);
 

@@ -6,7 +6,7 @@
 #include "common/st/st.h"
 #include "worker/engine/encoders.h"
 #include "worker/engine/phase_digest.h"
-#include "worker/engine/phase_plan.h"
+#include "worker/engine/phase_fit.h"
 #include "worker/train/checkpoint.h"
 #include "worker/train/ahead.h"
 #include "worker/train/moments.h"
@@ -127,6 +127,14 @@ static void room_of(const struct replicas *rs, uint64_t kept, struct plan_room *
     ret->kept = kept / sharers(rs);
 }
 
+/* For a phase: what is kept can be given back. */
+static struct phase_room phase_room_of(const struct replicas *rs)
+{
+    struct phase_room r = {.is = rs->is};
+    room_of(rs, bytes_kept(rs), &r.each);
+    return r;
+}
+
 /* Is there room for `bytes` more, of which each rank needs `need`? */
 static bool fits(const struct replicas *rs, uint64_t bytes, uint64_t need)
 {
@@ -175,187 +183,6 @@ static void options_of(const struct replicas *rs, const struct work *w,
 }
 
 #define PREDICTED_OFF 0.1 /* a profile that is off by more is measured again */
-
-/* A stage of a plan.  Its devices have the frozen networks, unless these are *far, or *far becomes
- * true since there is no room for them. */
-static int plan_stage(const struct replicas *rs, const struct model *part,
-                      const struct train_options *opt, bool *far, struct plan *ret, struct err *err)
-{
-    const enum dtype dt = net_dtype(island_device(rs->is, 0), opt->precision);
-    struct train_options o = *opt;
-    struct net_encoders none;
-    struct plan_room room;
-    room_of(rs, bytes_kept(rs), &room);
-    if (!far)
-        return plan_train(part, opt, dt, &room, ret, err);
-    o.accumulate_auto = false; /* rather than smaller micro-batches of all stages */
-    if (!*far && plan_train(part, &o, dt, &room, ret, NULL) == 0)
-        return 0;
-    *far = true;
-    none = ahead_far(opt->encoders);
-    o = *opt;
-    o.encoders = &none;
-    return plan_train(part, &o, dt, &room, ret, err);
-}
-
-static void set_bare(struct pipe_plan *plan, int stage, bool bare)
-{
-    const struct pipe_stage *s = &plan->cuts[0].stages[stage];
-    for (int d = s->device; d < s->device + s->devices; d++)
-        plan->bare[d] = bare;
-}
-
-/* Can the devices hold their parts of ret->pipe?  spread: the frozen networks lie where there is
- * room for them, on the devices of one stage at least; else on all where bubbles are filled, else
- * on the first stage's. */
-static int plan_parts_so(const struct replicas *rs, const struct model *m,
-                         const struct train_options *opt, bool spread, struct phase_plan *ret,
-                         struct err *err)
-{
-    const struct pipe_cut *cut = &ret->pipe.cuts[0];
-    struct train_options share;
-    int rc = 0, have = 0;
-    island_share_options(opt, ret->pipe.copies, &share);
-    ret->memory = (struct plan){0};
-    for (int i = 0; i < cut->n && rc == 0; i++) {
-        struct model *part = NULL;
-        struct plan plan;
-        struct model_part parts[MODEL_CHAINS];
-        struct err why = {0};
-        bool far = false;
-        island_stage_parts(&ret->pipe, i, parts);
-        if (cut->n > 1)
-            rc = model_part_new(m, parts, &part, &why);
-        island_stage_options(rs->is, &ret->pipe, i, &share);
-        share.accumulate = ret->accumulate;
-        share.lean = ret->lean && !share.split;
-        share.fill = phase_plan_fills(ret) || spread;
-        if (rc == 0)
-            rc = plan_stage(rs, part ? part : m, &share, spread ? &far : NULL, &plan, &why);
-        if (rc < 0 && cut->n > 1)
-            (void)err_set(err, rc, "stage %d of %d: %s", i + 1, cut->n, why.msg);
-        else if (rc < 0)
-            (void)err_set(err, rc, "%s", why.msg);
-        set_bare(&ret->pipe, i, far);
-        have = i == 0 ? !far : have + !far;
-        model_free(part);
-        if (rc == 0 && (plan.accumulate > ret->accumulate || plan.lean != ret->lean)) {
-            ret->accumulate = plan.accumulate; /* of all stages alike: once more */
-            ret->lean = plan.lean;
-            i = -1;
-        } else if (rc == 0 && plan.need > ret->memory.need) {
-            ret->memory = plan;
-        }
-    }
-    return rc == 0 && spread && have == 0
-               ? err_set(err, -ENOMEM, "the frozen encoders fit beside no stage")
-               : rc;
-}
-
-static int plan_parts(const struct replicas *rs, const struct model *m,
-                      const struct train_options *opt, struct phase_plan *ret, struct err *err)
-{
-    if (ret->spread)
-        return plan_parts_so(rs, m, opt, true, ret, err);
-    if (phase_plan_fills(ret) && plan_parts_so(rs, m, opt, true, ret, NULL) == 0)
-        return 0;
-    return plan_parts_so(rs, m, opt, false, ret, err);
-}
-
-static int plan_stages(const struct replicas *rs, const struct model *m,
-                       const struct train_options *opt, int stages, bool shard, bool spread,
-                       struct phase_plan *ret, struct err *err)
-{
-    const int n = island_size(rs->is), micros = PHASE_MICROS_PER_STAGE * stages;
-    const int width = n % stages == 0 ? 1 : n / stages + 1;
-    struct train_options share;
-    island_share_options(opt, n % stages == 0 ? n / stages : 1, &share);
-    const int most = pipe_most(share.batch, width), wanted = most < micros ? most : micros;
-    if (stages > 1 && opt->accumulate_auto && share.accumulate < wanted)
-        share.accumulate = wanted;
-    *ret = (struct phase_plan){.accumulate = share.accumulate, .spread = spread};
-    int rc = island_even_plan(rs->is, m, stages, share.accumulate, opt->pipeline, &ret->pipe, err);
-    ret->pipe.shard = shard && pipe_shares(&ret->pipe);
-    if (opt->pipeline == JOB_PIPELINE_SPLIT && ret->pipe.order == PIPE_1F1B)
-        pipe_plan_split(&ret->pipe);
-    return rc < 0 ? rc : plan_parts(rs, m, opt, ret, err);
-}
-
-/* With the optimiser's state shared out where that is asked for, or nothing fits otherwise. */
-static int plan_shared(const struct replicas *rs, const struct model *m,
-                       const struct train_options *opt, int stages, bool spread,
-                       struct phase_plan *ret, struct err *err)
-{
-    const bool asked = opt->shard == JOB_SHARD_OPTIMIZER;
-    struct err why = {0};
-    int rc = plan_stages(rs, m, opt, stages, asked, spread, ret, err);
-    if (rc != -ENOMEM || opt->shard != JOB_SHARD_AUTO || !pipe_shares(&ret->pipe))
-        return rc;
-    return plan_stages(rs, m, opt, stages, true, spread, ret, &why) < 0 ? rc : 0;
-}
-
-/* Can its network be cut, and is it to be? */
-static bool may_cut(const struct model *m, const struct train_options *opt)
-{
-    const struct net_options net = train_net_options(opt);
-    return opt->parallel != JOB_PARALLEL_DATA && net_has_parts(m, &net);
-}
-
-static void take_plan(struct train_options *opt, const struct phase_plan *plan)
-{
-    if (!opt->accumulate_auto)
-        return;
-    opt->accumulate = plan->accumulate;
-    opt->lean = plan->lean;
-}
-
-/* Data parallelism where it fits and nothing else is asked for, else the fewest stages that do;
- * such that do not divide the devices where none that does will do, of one chain.  Sets
- * opt->accumulate where that is for us to choose. */
-static int plan_so(const struct replicas *rs, const struct model *m, struct train_options *opt,
-                   bool spread, struct phase_plan *ret, struct err *err)
-{
-    const int n = island_size(rs->is);
-    const bool cut = n > 1 && may_cut(m, opt);
-    const bool asked = train_wants_pipeline(opt), joins = model_n_chains(&m->spec) > 1;
-    const int from = !cut ? 1 : opt->stages > 0 ? opt->stages : asked ? 2 : 1;
-    const int to = !cut ? 1 : opt->stages > 0 ? opt->stages : n;
-    struct err first = {0};
-    int rc = 0, tried = 0;
-    for (int i = 0; i < (from < to ? 2 * (to - from + 1) : 1); i++) {
-        const int s = from + i % (to - from + 1);
-        const bool divides = i <= to - from;
-        struct err why = {0};
-        if (cut && opt->stages == 0 &&
-            ((n % s == 0) != divides || (joins && !divides) || s > model_least_blocks(&m->spec)))
-            continue;
-        rc = plan_shared(rs, m, opt, s, spread, ret, &why);
-        if (tried++ == 0)
-            first = why;
-        if (rc != -ENOMEM)
-            break;
-    }
-    if (tried == 0)
-        rc = plan_shared(rs, m, opt, 1, spread, ret, &first);
-    if (rc < 0 && err)
-        *err = first;
-    take_plan(opt, ret);
-    return rc;
-}
-
-/* Also such that the first stage has no room for the frozen encoders, where nothing else is. */
-static int plan_phase(const struct replicas *rs, const struct model *m, struct train_options *opt,
-                      struct phase_plan *ret, struct err *err)
-{
-    struct train_options spread = *opt;
-    const int rc = plan_so(rs, m, opt, false, ret, err);
-    if (rc != -ENOMEM || !opt->fill || !opt->encoders || !may_cut(m, opt))
-        return rc;
-    if (plan_so(rs, m, &spread, true, ret, NULL) < 0)
-        return rc;
-    *opt = spread;
-    return 0;
-}
 
 /* What the job asks of a plan, but for the numbers of micro-batches. */
 static struct planner_options planner_asked(const struct costs *costs,
@@ -528,15 +355,14 @@ static int plan_by_profile(struct replicas *rs, const struct work *w, const stru
                            struct train_options *opt, struct phase_plan *ret, struct err *why)
 {
     const bool asked = train_wants_pipeline(opt);
+    const struct phase_room room = phase_room_of(rs);
     struct planner_candidate data = {.seconds = INFINITY}, pipe;
-    struct plan_room room;
     struct err err = {0};
-    if (island_size(rs->is) == 1 || !may_cut(m, opt) || model_least_blocks(&m->spec) < 2)
+    if (island_size(rs->is) == 1 || !phase_may_cut(m, opt) || model_least_blocks(&m->spec) < 2)
         return 0;
     opt->fill = may_time_frozen(rs, opt, ret->spread);
-    room_of(rs, bytes_kept(rs), &room);
     struct costs *costs = mem_alloc(sizeof *costs);
-    int rc = profile_get(rs->is, m, opt, plan_room_bytes(&room), rs->dir, costs, why);
+    int rc = profile_get(rs->is, m, opt, plan_room_bytes(&room.each), rs->dir, costs, why);
     if (rc < 0) {
         log_warn("replica", "what a block costs here is not known: %s", why->msg);
         mem_free(costs);
@@ -551,7 +377,7 @@ static int plan_by_profile(struct replicas *rs, const struct work *w, const stru
     if (rc == 0) {
         other = (struct phase_plan){
             .pipe = pipe.plan, .accumulate = pipe.plan.cuts[0].micros, .costs = costs};
-        rc = plan_parts(rs, m, opt, &other, &err);
+        rc = phase_fit_parts(&room, m, opt, &other, &err);
         if (rc == 0)
             rc = predict_again(opt, &pipe, &other, &err);
         say_predicted(&pipe, &data, costs->n_frozen > 0);
@@ -565,7 +391,7 @@ static int plan_by_profile(struct replicas *rs, const struct work *w, const stru
         *ret = other;
     if (ret->spread && costs->n_frozen > 0)
         ret->costs = costs; /* such as it is, with bubbles filled */
-    take_plan(opt, ret);
+    phase_take(opt, ret);
     if (ret->costs != costs)
         costs_free(costs);
     if (rc == -ENOMEM && !ret->spread && give_way(opt, &other, &err))
@@ -576,8 +402,9 @@ static int plan_by_profile(struct replicas *rs, const struct work *w, const stru
 static int plan_all(struct replicas *rs, const struct work *w, const struct model *m,
                     struct train_options *opt, struct phase_plan *ret, struct err *err)
 {
+    const struct phase_room room = phase_room_of(rs);
     struct err tight = {0}, why = {0};
-    int rc = plan_phase(rs, m, opt, ret, &tight);
+    int rc = phase_fit(&room, m, opt, ret, &tight);
     const int known = rc == 0 ? plan_by_profile(rs, w, m, opt, ret, &why) : 0;
     const bool lacks = rc == 0 && ret->spread && !phase_plan_fills(ret);
     if (lacks && known < 0)
@@ -598,7 +425,8 @@ int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
     if (rc != 0)
         return rc < 0 ? rc : 0;
     options_of(rs, w, NULL, &opt);
-    rc = plan_phase(rs, model, &opt, &plan, err);
+    const struct phase_room room = phase_room_of(rs);
+    rc = phase_fit(&room, model, &opt, &plan, err);
     model_free(model);
     return rc;
 }
@@ -665,7 +493,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
         model_free(model);
         return rc;
     }
-    phase_plan_say(&phase, &opt, may_cut(model, &opt));
+    phase_plan_say(&phase, &opt, phase_may_cut(model, &opt));
     const struct plan plan = phase.memory;
     const uint64_t bytes = bytes_of(rs, model, &plan);
     struct replica *r = make_room(rs, bytes, plan.need);

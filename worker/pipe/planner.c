@@ -496,6 +496,41 @@ static int fill_all(struct planner *s, struct planner_result *r)
 
 /* ---- the choice ---- */
 
+/* As many stages as are asked for, or can be, of about as many layers, in the smallest
+ * micro-batches: what each device would need, of the first ones. */
+static void say_needs(const struct planner *s, char out[PLANNER_WHY_MAX])
+{
+    enum { SAID = 4 };
+    const struct planner_options *o = s->opt;
+    const int devices = s->p->n_devices, micros = o->micros[o->n_micros - 1];
+    struct pipe_plan plan = {.order = PIPE_1F1B, .chains = s->p->n_chains, .copies = 1};
+    char need[STR_HUMAN_MAX], have[STR_HUMAN_MAX];
+    int n = o->stages > 0 && plan.chains == 1 ? o->stages : devices;
+    for (int c = 0; c < plan.chains; c++)
+        n = n < s->p->chains[c].n ? n : s->p->chains[c].n;
+    plan.devices = devices;
+    for (int c = 0; c < plan.chains; c++) {
+        struct pipe_cut *cut = &plan.cuts[c];
+        *cut =
+            (struct pipe_cut){.n = n, .micros = micros, .samples = pipe_most(o->samples, micros)};
+        for (int i = 0; i < n; i++) {
+            const int d = devices * i / n, slots = n - i < micros ? n - i : micros;
+            cut->stages[i] = (struct pipe_stage){.from = s->p->chains[c].n * i / n,
+                                                 .to = s->p->chains[c].n * (i + 1) / n,
+                                                 .device = d,
+                                                 .devices = devices * (i + 1) / n - d,
+                                                 .slots = slots};
+        }
+    }
+    (void)snprintf(out, PLANNER_WHY_MAX, "no cut into stages fits; evenly cut into %d,", n);
+    for (int d = 0; d < devices && d < SAID; d++) {
+        const size_t at = strlen(out);
+        (void)snprintf(out + at, PLANNER_WHY_MAX - at, "%s %s needs %s of %s", d > 0 ? "," : "",
+                       s->p->devices[d].name, str_human_bytes(plan_bytes(s->p, &plan, d), need),
+                       str_human_bytes(s->p->devices[d].memory, have));
+    }
+}
+
 static void why_not(const struct planner *s, enum pipe_order o, struct planner_candidate *c)
 {
     const int devices = s->p->n_devices;
@@ -517,7 +552,23 @@ static void why_not(const struct planner *s, enum pipe_order o, struct planner_c
     else if (o == PIPE_SPLIT && s->p->n_chains == 2)
         snprintf(out, PLANNER_WHY_MAX, "it is for one chain");
     else
-        snprintf(out, PLANNER_WHY_MAX, "no cut into stages fits on these devices");
+        say_needs(s, out);
+}
+
+/* Without the number of stages that is asked for. */
+static void say_would(const struct planner *s, char *out, size_t size)
+{
+    struct planner_options any = *s->opt;
+    struct planner_result r;
+    any.stages = 0;
+    if (s->opt->stages == 0 || planner_search(s->p, &any, &r, NULL) < 0)
+        return;
+    const int n = r.of[r.chosen].plan.cuts[0].n;
+    if (n == 1)
+        (void)snprintf(out, size, "; data parallelism would do");
+    else
+        (void)snprintf(out, size, "; %d stages would do", n);
+    planner_release(&r);
 }
 
 static void describe(const struct planner_candidate *c, char out[64])
@@ -546,8 +597,10 @@ static int choose(const struct planner *s, struct planner_result *r)
         int pipe = PIPE_1F1B; /* the simplest that was asked for */
         while (pipe + 1 < PIPE_ORDERS && !asked(s, (enum pipe_order)pipe))
             pipe++;
-        return err_set(s->err, -ENOMEM, "no plan: %s; as a pipeline: %s", r->of[PIPE_DATA].why,
-                       r->of[pipe].why);
+        char would[40] = "";
+        say_would(s, would, sizeof would);
+        return err_set(s->err, -ENOMEM, "no plan: %s; as a pipeline: %s%s", r->of[PIPE_DATA].why,
+                       r->of[pipe].why, would);
     }
     char name[64], other[64];
     const struct planner_candidate *c = &r->of[chosen], *f = &r->of[fastest];
@@ -636,7 +689,7 @@ static int plan_all(struct planner *s, struct planner_result *r)
         rc = fill_all(s, r);
     if (rc == 0 && s->p->n_frozen > 0 && none_possible(r))
         rc = search_apart(s, r);
-    for (enum pipe_order o = 0; o < PIPE_ORDERS; o++)
+    for (enum pipe_order o = 0; o < PIPE_ORDERS && rc == 0; o++)
         why_not(s, o, &r->of[o]);
     return rc < 0 ? rc : choose(s, r);
 }

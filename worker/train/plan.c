@@ -166,18 +166,19 @@ static int refuse(const struct model *m, const struct train_options *opt, enum d
                   const struct plan_room *room, const struct plan *p, struct err *err)
 {
     char need[STR_HUMAN_MAX], have[STR_HUMAN_MAX], fixed[STR_HUMAN_MAX], grows[STR_HUMAN_MAX];
-    char advice[128], teacher[STR_HUMAN_MAX + 16] = "";
+    char advice[128] = "", teacher[STR_HUMAN_MAX + 16] = "";
     if (p->teachers > 0)
         snprintf(teacher, sizeof teacher, ", %s of a teacher", str_human_bytes(p->teachers, have));
-    advise(m, opt, dt, room, p, advice, sizeof advice);
+    if (!room->brief)
+        advise(m, opt, dt, room, p, advice, sizeof advice);
     return err_set(err, -ENOMEM,
                    "training %.1f M parameters needs %s on %s (%s of model and optimiser, %s of a "
-                   "micro-batch of %d%s), %s are free; %s",
+                   "micro-batch of %d%s), %s are free%s%s",
                    (double)m->params / 1e6, str_human_bytes(p->need, need), room->device,
                    str_human_bytes(p->weights + p->gradients + p->optimiser, fixed),
                    str_human_bytes(p->activations + p->workspace, grows),
                    (opt->batch + p->accumulate - 1) / p->accumulate, teacher,
-                   str_human_bytes(p->room, have), advice);
+                   str_human_bytes(p->room, have), room->brief ? "" : "; ", advice);
 }
 
 int plan_train(const struct model *m, const struct train_options *opt, enum dtype dt,

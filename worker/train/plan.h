@@ -37,6 +37,7 @@ struct plan_room {
     bool known;    /* false: the device does not say; all is allowed */
     bool host;     /* the device's memory is the host's */
     int sharers;   /* devices that share it, each with its part; 0: as 1 */
+    bool brief;    /* a refusal says the numbers alone, not what would do */
     char device[32];
 };
 

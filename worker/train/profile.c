@@ -708,6 +708,9 @@ int profile_get(struct island *is, const struct model *m, const struct train_opt
         ours = ret->chains[i].n == model_chain(m, i)->spec.depth;
     if (rc == 0 && !ours)
         costs_release(ret);
+    if (!ours && file_exists(path))
+        log_warn("profile", "measured again, since it cannot be used: %s",
+                 rc < 0 ? why.msg : "it is of another model");
     if (ours) {
         for (int i = 0; i < ret->n_devices; i++)
             ret->devices[i].memory = memory;

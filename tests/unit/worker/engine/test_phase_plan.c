@@ -85,12 +85,30 @@ static void test_asked(void **state)
     assert_null(phase_plan_why_whole(&data, &o, true));
 }
 
+/* Fewer micro-batches than stages are allowed, and it is said what they cost. */
+static void test_idles(void **state)
+{
+    static const int ones[] = {1, 1, 1, 1};
+    const struct phase_plan four = plan_of(PIPE_1F1B, 1, 4, ones);
+    const struct phase_plan both = plan_of(PIPE_1F1B, 2, 4, ones);
+    struct train_options o = {.batch = 8, .accumulate = 2};
+    char out[160];
+    (void)state;
+    assert_true(phase_plan_idles(&four, &o, out, sizeof out));
+    assert_string_equal(out, "train.accumulate is 2 with 4 stages: 60 % of the devices' time is "
+                             "idle; 16 would leave a fifth");
+    assert_false(phase_plan_idles(&both, &o, out, sizeof out)); /* of two chains */
+    o.accumulate = 4;
+    assert_false(phase_plan_idles(&four, &o, out, sizeof out));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_told),
         cmocka_unit_test(test_long),
         cmocka_unit_test(test_asked),
+        cmocka_unit_test(test_idles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

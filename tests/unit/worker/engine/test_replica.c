@@ -300,6 +300,47 @@ static void stages_that_do_not_divide(void **state)
     end(&r);
 }
 
+#define DEEP(train)                                                                                \
+    "name: x\nseed: 1\ndata: {path: x, image_size: 32}\n"                                          \
+    "model: {patch: 4, dim: 256, depth: 6, heads: 4}\n"                                            \
+    "outer: {rounds: 2, steps: 2}\ntrain: {batch: 8" train "}\n"
+
+static void does_not_fit(const char *job, uint64_t memory, const char *numbers, const char *would)
+{
+    struct rig r;
+    struct err err = {0};
+    begin_on(&r, "cpu,cpu,cpu,cpu", job, memory);
+    assert_int_equal(replica_plan(r.rs, &r.work, &err), -ENOMEM);
+    if (!strstr(err.msg, numbers) || !strstr(err.msg, would))
+        fail_msg("'%s' does not say '%s' and '%s'", err.msg, numbers, would);
+    end(&r);
+}
+
+/* What each stage needs, what there is, and what would do: another number of stages, any at all,
+ * smaller micro-batches, all of it; and where nothing would. */
+static void stages_that_do_not_fit(void **state)
+{
+    struct rig r;
+    uint64_t memory = 200 * MIB; /* of all four */
+    begin_on(&r, "cpu,cpu,cpu,cpu", DEEP(", stages: 4, accumulate: 8"), memory);
+    while (replica_plan(r.rs, &r.work, &(struct err){0}) == -ENOMEM)
+        says = memory += 8 * MIB;
+    end(&r);
+    does_not_fit(DEEP(", stages: 2, accumulate: 8"), memory, "in 2 stages the model needs ",
+                 " where it is most), but cpu has ");
+    does_not_fit(DEEP(", stages: 2, accumulate: 8"), memory, " and ", "; train.stages: 4 needs ");
+    does_not_fit(DEEP(", parallel: data, accumulate: 8"), memory,
+                 " are free; train.stages: 4 needs ", " on each device");
+    does_not_fit(DEEP(", stages: 4, accumulate: 1"), memory, "in 4 stages the model needs ",
+                 "; train.accumulate: auto needs ");
+    does_not_fit(DEEP(", stages: 2, accumulate: 1"), memory, "in 2 stages the model needs ",
+                 "; train.stages: 4, train.accumulate: auto, train.recompute: true needs ");
+    does_not_fit(DEEP(", stages: 2"), memory / 4, "in 2 stages the model needs ",
+                 "; no key of train helps: take a smaller model or larger devices");
+    does_not_fit(DEEP(", stages: 5, accumulate: 8"), memory,
+                 "train.stages is 5, but this worker has 4 devices", "; train.stages: 4 needs ");
+}
+
 #define CASCADE(train) CASCADE_OF("2", train)
 #define CASCADE_OF(depth, train)                                                                   \
     "name: x\nseed: 1\ndata: {path: x, image_size: 32}\n"                                          \
@@ -434,6 +475,7 @@ int main(void)
         cmocka_unit_test(smaller_steps),
         cmocka_unit_test(smaller_steps_of_wide_stages),
         cmocka_unit_test(stages_that_do_not_divide),
+        cmocka_unit_test(stages_that_do_not_fit),
         cmocka_unit_test(two_chains_on_cards),
         cmocka_unit_test(two_chains_that_do_not_divide),
         cmocka_unit_test(teachers_are_planned),

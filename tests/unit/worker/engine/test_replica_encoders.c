@@ -136,7 +136,7 @@ static void test_little(void **state)
     }
     assert_true(one && second);
     assert_int_equal(t.rc, -ENOMEM);
-    assert_non_null(strstr(t.err.msg, "stage 1 of 2: training "));
+    assert_non_null(strstr(t.err.msg, "in 2 stages the model needs "));
 }
 
 int main(void)

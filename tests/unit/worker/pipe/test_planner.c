@@ -127,8 +127,18 @@ static void test_memory(void **state)
     planner_release(&r);
 
     for (int d = 0; d < 4; d++)
+        p.devices[d].memory = 5000000;
+    opt.stages = 2;
+    refused(&p, &opt, -ENOMEM,
+            "no plan: it has one stage; as a pipeline: no cut into stages fits; "
+            "evenly cut into 2, cpu:0 needs 7.7 MiB of 4.8 MiB, cpu:1 needs ");
+    refused(&p, &opt, -ENOMEM, "; 4 stages would do");
+    opt.stages = 0;
+    for (int d = 0; d < 4; d++)
         p.devices[d].memory = 1000000;
-    refused(&p, &opt, -ENOMEM, "as a pipeline: no cut into stages fits on these devices");
+    refused(&p, &opt, -ENOMEM,
+            "as a pipeline: no cut into stages fits; evenly cut into 4, cpu:0 "
+            "needs 3.9 MiB of 976.6 KiB, cpu:1 needs 3.9 MiB of 976.6 KiB, ");
     costs_release(&p);
 }
 
@@ -192,7 +202,7 @@ static void test_cascade(void **state)
     for (int l = 0; l < p.chains[0].n; l++)
         p.chains[0].layers[l].weight_bytes = UINT64_C(1) << 45;
     assert_int_equal(planner_search(&p, &opt, &r, &err), -ENOMEM);
-    assert_non_null(strstr(err.msg, "as a pipeline: no cut into stages fits on these devices"));
+    assert_non_null(strstr(err.msg, "as a pipeline: no cut into stages fits; evenly cut into 4, "));
     costs_release(&p);
 }
 

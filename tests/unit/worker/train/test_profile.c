@@ -59,7 +59,7 @@ static void check(const struct model_spec *spec, const struct train_options *o, 
     assert_int_equal(again.devices[0].memory, 1 << 20);
     costs_release(&again);
 
-    /* One of another island in its place is not believed. */
+    /* One of another island in its place is not believed, nor a damaged one: both are made anew. */
     struct file_names names;
     OK(file_list(folder, 8, &names, &err));
     assert_int_equal(names.n, 1);
@@ -69,6 +69,13 @@ static void check(const struct model_spec *spec, const struct train_options *o, 
     OK(costs_write(path, &again, &err));
     OK(profile_get(is, m, o, UINT64_MAX, folder, &again, &err));
     check_costs(&again, m, n);
+    costs_release(&again);
+    OK(file_write_atomic(path, "{\"format\": ", 11, 0600, &err));
+    assert_true(costs_read(path, &again, &err) < 0);
+    OK(profile_get(is, m, o, UINT64_MAX, folder, &again, &err));
+    check_costs(&again, m, n);
+    costs_release(&again);
+    OK(costs_read(path, &again, &err));
     costs_release(&again);
     mem_free(path);
     file_names_release(&names);

@@ -1,0 +1,40 @@
+/* Which plan of a phase the devices of an island can hold, by memory alone, before anything is
+ * measured; and where none is, what each of them would need and what would fit.
+ *
+ *     struct phase_room r = {island};
+ *     plan_room(.., &r.each);
+ *     rc = phase_fit(&r, model, &opt, &plan, err);       // -ENOMEM: one sentence
+ *
+ * Pure but for what devices say of themselves.  Compute thread. */
+#ifndef WORKER_PHASE_FIT_H
+#define WORKER_PHASE_FIT_H
+
+#include "worker/engine/phase_plan.h"
+#include "worker/train/island_train.h"
+
+struct phase_room {
+    const struct island *is;
+    struct plan_room each; /* of the tightest device */
+};
+
+/* Can the network of a model be cut, and may it be? */
+bool phase_may_cut(const struct model *m, const struct train_options *opt);
+
+/* opt's numbers become the plan's, where they are for us to choose. */
+void phase_take(struct train_options *opt, const struct phase_plan *plan);
+
+/* Data parallelism where it fits and nothing else is asked for, else the fewest stages that do;
+ * such that do not divide the devices where none that does will do, of one chain; also such that
+ * the first stage has no room for the frozen encoders (ret->spread), where nothing else is.
+ *
+ * -ENOMEM: "of 2 stages stage 1 needs 91.2 MiB and stage 2 80.1 MiB, but a device (cpu) has 64.0
+ * MiB; train.stages: 4 needs 52.3 MiB on each device". */
+int phase_fit(const struct phase_room *r, const struct model *m, struct train_options *opt,
+              struct phase_plan *ret, struct err *err);
+
+/* The same of a plan that stands: can the devices hold their parts of ret->pipe?  Sets its memory,
+ * and where the frozen networks lie. */
+int phase_fit_parts(const struct phase_room *r, const struct model *m,
+                    const struct train_options *opt, struct phase_plan *ret, struct err *err);
+
+#endif
