@@ -92,9 +92,9 @@ static const struct conf_key encoders_keys[] = {
     CONF(struct job_encoders, run, ENUM, .names = encode_names, .def = "auto",
          .doc = "where the VAE runs: fly, in each step; worker, in each step, keeping latents on "
                 "the worker's disk; job, once for each picture before the training starts; auto: "
-                "fly where train.accumulate is less than train.stages, since a pipeline's bubbles "
-                "then hold the encoder; else job where pictures are seen more than twice, else "
-                "fly. Captions are always encoded in the step"),
+                "job where pictures are seen more than twice, beside what a pipeline that the job "
+                "asks for encodes in its bubbles, else fly. Captions are always encoded in the "
+                "step"),
     CONF(struct job_encoders, cache, INT, .def = "4096", .min = 1, .max = 16777216,
          .doc = "MiB of latents that a worker keeps (run: worker)"),
     CONF_END,

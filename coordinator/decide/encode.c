@@ -12,12 +12,30 @@ static void say(struct encode_decision *d, bool once, const char *fmt, ...)
     d->once = once;
 }
 
+/* The share of the encoder's work that a pipeline's bubbles hold, by the job's numbers; where they
+ * are automatic, by the fewest stages and the micro-batches that a worker takes unmeasured. */
+static double in_bubbles(const struct encode_in *in, int *ret_stages, int *ret_micros)
+{
+    const int stages = in->stages > 0 ? in->stages : in->pipeline ? 2 : 1;
+    const int most = ENCODE_MICROS_PER_STAGE * stages, own = in->batch < most ? in->batch : most;
+    const int micros = in->micros > 0 ? in->micros : own > 0 ? own : 1;
+    *ret_stages = stages;
+    *ret_micros = micros;
+    return micros < stages ? 1 : (double)(stages - 1) / micros;
+}
+
 void encode_decide(const struct encode_in *in, struct encode_decision *ret)
 {
     const double passes = in->flip ? 2 : 1;
     char need[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
+    char held[96] = "";
+    int stages, micros;
+    const double share = in_bubbles(in, &stages, &micros);
     const double times = in->pictures ? (double)in->seen / (double)in->pictures : 0;
     const bool many = in->shards > ENCODE_SHARDS_MAX;
+    if (share > 0)
+        (void)snprintf(held, sizeof held, ", %.1f of them in bubbles (%d stages, %d micro-batch%s)",
+                       share * times, stages, micros, micros == 1 ? "" : "es");
     ret->impossible = in->asked_once && many;
     if (ret->impossible)
         say(ret, false,
@@ -42,20 +60,22 @@ void encode_decide(const struct encode_in *in, struct encode_decision *ret)
             "pictures are encoded in each step: their latents would take %s of the "
             "coordinator's disk, of which %s are free",
             str_human_bytes(in->latents_bytes, need), str_human_bytes(in->disk_free, room));
-    else if (in->micros > 0 && in->micros < in->stages)
+    else if (share >= 1)
         say(ret, false,
-            "pictures are encoded in each step: with train.stages %d and train.accumulate %d a "
-            "pipeline's bubbles are as long as its work or longer, and run the encoder",
-            in->stages, in->micros);
+            "pictures are encoded in each step: with %d stages and %d micro-batch%s a pipeline's "
+            "bubbles are as long as its work or longer, and run the encoder",
+            stages, micros, micros == 1 ? "" : "es");
     else if (in->seen == 0)
         say(ret, true,
             "pictures are encoded before the training: phases are bounded by time, so "
             "each may be seen many times");
-    else if (times > 2 * passes)
+    else if (times * (1 - share) > 2 * passes)
         say(ret, true,
-            "pictures are encoded before the training: each is seen %.1f times, and "
+            "pictures are encoded before the training: each is seen %.1f times%s, and "
             "%s its latents",
-            times, in->flip ? "two passes of the encoder make" : "one pass of the encoder makes");
+            times, held,
+            in->flip ? "two passes of the encoder make" : "one pass of the encoder makes");
     else
-        say(ret, false, "pictures are encoded in each step: each is seen only %.1f times", times);
+        say(ret, false, "pictures are encoded in each step: each is seen only %.1f times%s", times,
+            held);
 }

@@ -5,16 +5,20 @@
  * that is seen.  A pass takes as long in either way, whatever the encoder's speed: what is left
  * to compare is how often a picture is seen, and whether the coordinator's disk holds the latents.
  *
- * But a pipeline's bubbles run the encoder for nothing.  With fewer micro-batches than stages they
- * are at least as long as the training (docs/pipeline.md: rho M <= S - 1), so they hold an encoder
- * that takes as long as that.  Of a job that does not ask for both as numbers it is the worker that
- * knows, and later; then it counts for nothing.  Pure. */
+ * But a pipeline's bubbles run the encoder for nothing: of S stages and M micro-batches they are
+ * (S - 1) / M of the training's time (docs/pipeline.md), and hold that share of an encoder that
+ * takes as long as the training.  What is left over is weighed.  A job that asks for a pipeline
+ * without numbers has two stages at least, and as many micro-batches as a worker takes that has
+ * measured nothing.  Where it is the worker that finds out whether there is one, bubbles count for
+ * nothing.  Pure. */
 #ifndef COORDINATOR_DECIDE_ENCODE_H
 #define COORDINATOR_DECIDE_ENCODE_H
 
 #include "common/base/base.h"
 
 #define ENCODE_REASON_MAX 256
+/* Of a pipeline whose job leaves them to the worker (worker/engine/phase_plan.h). */
+#define ENCODE_MICROS_PER_STAGE 4
 #define ENCODE_SHARDS_MAX 8192 /* that are encoded once: a task each, all open together */
 
 struct encode_in {
@@ -25,7 +29,9 @@ struct encode_in {
     uint64_t latents_bytes;      /* of all pictures, at most; 0: not known */
     uint64_t disk_free;          /* bytes, where blobs are kept */
     bool random_crop;            /* no two passes see the same picture */
-    int stages, micros;          /* of pipelines whose bubbles are filled; 0: not known */
+    bool pipeline;               /* the job asks for one, whose bubbles are filled */
+    int stages, micros;          /* of it; 0: automatic */
+    int batch;                   /* a step's samples */
 };
 
 /* Where, with a sentence for the job's log. */

@@ -346,7 +346,9 @@ static void begin_encoding(struct coordinator *co, struct job *j)
 {
     struct encode_decision d;
     const int run = j->spec.encoders.run;
-    const bool fills = j->spec.train.fill && j->spec.data.buckets.n == 0;
+    const struct job_train *train = &j->spec.train;
+    const bool fills =
+        train->fill && j->spec.data.buckets.n == 0 && train->parallel != JOB_PARALLEL_DATA;
     uint64_t disk_free = UINT64_MAX;
     (void)file_disk_free(co->opt.data_dir, &disk_free, NULL); /* else it is not counted */
     const struct encode_in in = {.asked_once = run == JOB_ENCODE_JOB,
@@ -358,8 +360,10 @@ static void begin_encoding(struct coordinator *co, struct job *j)
                                  .latents_bytes = latents_bytes(j),
                                  .disk_free = disk_free,
                                  .random_crop = j->spec.data.crop == JOB_CROP_RANDOM,
-                                 .stages = fills ? j->spec.train.stages : 0,
-                                 .micros = j->spec.train.accumulate};
+                                 .pipeline = fills && train->parallel == JOB_PARALLEL_PIPELINE,
+                                 .stages = fills ? train->stages : 0,
+                                 .micros = train->accumulate,
+                                 .batch = train->batch};
     if (!job_has_latents(&j->spec) || j->comp.teacher_job != 0) {
         begin_init(co, j);
         return;

@@ -298,8 +298,7 @@ int phase_fit(const struct phase_room *r, const struct model *m, struct train_op
     if (!brief.each.brief && ret->pipe.cuts[0].n <= 1)
         return rc;
     (void)fit_any(&brief, m, &again, ret, &why);
-    return err_set(err, rc, "%s; %s", why.msg,
-                   brief.each.brief
-                       ? would
-                       : "no key of train helps: take a smaller model or larger devices");
+    return err_set(
+        err, rc, "%s; %s", why.msg,
+        brief.each.brief ? would : "no key of train helps: take a smaller model or larger devices");
 }

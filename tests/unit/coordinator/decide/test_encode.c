@@ -18,8 +18,8 @@
 static const struct {
     const char *name;
     uint64_t seen, latents_mib, disk_mib, shards;
-    bool asked_once, asked_step, flip, random_crop;
-    int stages, micros;
+    bool asked_once, asked_step, flip, random_crop, pipeline;
+    int stages, micros, batch;
     bool once, impossible;
     const char *reason;
 } cases[] = {
@@ -40,9 +40,21 @@ static const struct {
     {"asked once, many", 1000, .shards = 8193, .asked_once = true, .impossible = true,
      .reason = "raise data.shard_samples"},
     {"bubbles", 1000, .stages = 4, .micros = 3,
-     .reason = "train.stages 4 and train.accumulate 3 a pipeline's bubbles"},
-    {"bubbles of any length", 1000, .stages = 4, .once = true, .reason = "seen 10.0 times"},
-    {"short bubbles", 1000, .stages = 4, .micros = 4, .once = true, .reason = "seen 10.0 times"},
+     .reason = "with 4 stages and 3 micro-batches a pipeline's bubbles"},
+    {"automatic micro-batches", 240, .stages = 4, .batch = 64,
+     .reason = "only 2.4 times, 0.4 of them in bubbles (4 stages, 16 micro-batches)"},
+    {"and more passes", 250, .stages = 4, .batch = 64, .once = true,
+     .reason = "seen 2.5 times, 0.5 of them in bubbles (4 stages, 16 micro-batches), and one"},
+    {"few samples", 1000, .stages = 4, .batch = 3, .reason = "with 4 stages and 3 micro-batches"},
+    {"automatic stages", 360, .pipeline = true, .micros = 2,
+     .reason = "only 3.6 times, 1.8 of them in bubbles (2 stages, 2 micro-batches)"},
+    {"one micro-batch", 1000, .pipeline = true, .micros = 1,
+     .reason = "2 stages and 1 micro-batch "},
+    {"all automatic", 220, .pipeline = true, .batch = 64,
+     .reason = "only 2.2 times, 0.3 of them in bubbles (2 stages, 8 micro-batches)"},
+    {"perhaps none", 220, .batch = 64, .once = true, .reason = "seen 2.2 times, and"},
+    {"short bubbles", 1000, .stages = 4, .micros = 4, .once = true,
+     .reason = "seen 10.0 times, 7.5 of them in bubbles"},
     {"asked once, bubbles", 1, .asked_once = true, .stages = 4, .micros = 1, .once = true,
      .reason = "as encoders.run says"},
     {"disk", 1000, 5, 10, .once = true, .reason = "each is seen 10.0 times"},
@@ -61,8 +73,10 @@ static void test_encode(void **state)
                                      .latents_bytes = cases[i].latents_mib * MIB,
                                      .disk_free = cases[i].disk_mib * MIB,
                                      .random_crop = cases[i].random_crop,
+                                     .pipeline = cases[i].pipeline,
                                      .stages = cases[i].stages,
-                                     .micros = cases[i].micros};
+                                     .micros = cases[i].micros,
+                                     .batch = cases[i].batch};
         encode_decide(&in, &d);
         if (d.once != cases[i].once || d.impossible != cases[i].impossible)
             fail_msg("%s: once %d, impossible %d, '%s'", cases[i].name, d.once, d.impossible,

@@ -4,16 +4,14 @@
 #include "coordinator/job/submit.h"
 #include "tests/unit/coordinator/rig.h"
 
-static const char spec_job[] = "name: fake\nseed: 3\n"
-                               "data: {path: x, image_size: 16}\n"
-                               "encoders: {vae: v, run: job}\n"
-                               "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                               "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
-                               "outer: {rounds: 2, steps: 2}\n"
-                               "sample: {count: 4}\n";
+#define JOB(run, depth, train, steps)                                                              \
+    "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\nencoders: {vae: v, run: " run "}\n"     \
+    "model: {type: dit, patch: 4, dim: 32, depth: " depth ", heads: 2}\n"                          \
+    "train: {batch: 4, lr: 0.1" train "}\nrecipe: {name: diloco, replicas: 2}\n"                   \
+    "outer: {rounds: 2, steps: " steps "}\nsample: {count: 4}\n"
 
-static int submit_with(struct rig *r, const struct encoder_file *files, size_t n, uint64_t *ret,
-                       struct err *err)
+static int submit_as(struct rig *r, const char *job, const struct encoder_file *files, size_t n,
+                     uint64_t *ret, struct err *err)
 {
     static const char *const classes[] = {"cat", "dog"};
     static const uint64_t counts[] = {20, 20};
@@ -23,7 +21,7 @@ static int submit_with(struct rig *r, const struct encoder_file *files, size_t n
     memcpy(shards[0].sha256, a.sha256, 32);
     memcpy(shards[1].sha256, b.sha256, 32);
     static const struct network_input input = {.channels = 4, .side = 8};
-    const struct submit s = {.spec = spec_job,
+    const struct submit s = {.spec = job,
                              .input = &input,
                              .classes = classes,
                              .counts = counts,
@@ -33,6 +31,12 @@ static int submit_with(struct rig *r, const struct encoder_file *files, size_t n
                              .encoders = files,
                              .n_encoders = n};
     return view_job_submit(r->co, &s, ret, err);
+}
+
+static int submit_with(struct rig *r, const struct encoder_file *files, size_t n, uint64_t *ret,
+                       struct err *err)
+{
+    return submit_as(r, JOB("job", "1", "", "2"), files, n, ret, err);
 }
 
 static struct encoder_file vae_file(struct rig *r)
@@ -109,6 +113,32 @@ static void test_encoding(void **state)
     assert_int_equal(j->n_encoders, 1);
 }
 
+/* Each picture is seen 40 times: once, unless the job asks for a pipeline whose bubbles hold it. */
+static void test_bubbles(void **state)
+{
+    static const struct {
+        const char *job;
+        enum job_state then;
+    } cases[] = {
+        {JOB("auto", "2", "", "100"), JOB_ENCODING},
+        {JOB("auto", "2", ", parallel: pipeline, accumulate: 1", "100"), JOB_INITIALISING},
+        {JOB("auto", "2", ", stages: 2, accumulate: 1", "100"), JOB_INITIALISING},
+        {JOB("auto", "2", ", parallel: pipeline", "100"), JOB_ENCODING},
+        {JOB("auto", "2", ", parallel: pipeline, accumulate: 1, fill: false", "100"), JOB_ENCODING},
+    };
+    struct rig *r = *state;
+    struct encoder_file f = vae_file(r);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err err = {0};
+        uint64_t id = 0;
+        if (submit_as(r, cases[i].job, &f, 1, &id, &err) < 0)
+            fail_msg("%s", err.msg);
+        settle(r);
+        if (state_job(&r->co->state, id)->state != cases[i].then)
+            fail_msg("case %zu: %s", i, state_job(&r->co->state, id)->reason);
+    }
+}
+
 static void see(void *arg, const struct view_waiting *v)
 {
     char *text = arg;
@@ -152,6 +182,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_files),
         TEST(test_encoding),
+        TEST(test_bubbles),
         TEST(test_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
