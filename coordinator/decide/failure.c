@@ -5,6 +5,13 @@
 #define WORKER_MAX_MS 300000u
 #define ALL_MAX_MS 30000u
 
+enum failure_standing failure_standing(uint32_t done, uint32_t row, uint32_t strikes)
+{
+    if (row > 0 || (done == 0 && strikes > 0))
+        return STANDING_FAILING;
+    return done > 0 ? STANDING_PROVEN : STANDING_NEW;
+}
+
 static unsigned held(const struct failure_list *l)
 {
     return l->n < FAILURES_MAX ? l->n : FAILURES_MAX;
@@ -36,6 +43,19 @@ static bool is_confirmed(const struct failure_list *l, const struct failure *own
     return in->only && own->lasting_ms != 0 && in->now_ms - own->lasting_ms >= FAILURE_ALONE_MS;
 }
 
+/* So many have failed it that it may be the task. */
+static void note_all(struct failure_list *l, const struct failure_in *in)
+{
+    if (l->n >= FAILURES_MAX) {
+        const uint64_t until = in->now_ms + doubled(FIRST_MS, l->n - FAILURES_MAX, ALL_MAX_MS);
+        l->wait_ms[STANDING_FAILING] = until;
+        l->wait_ms[STANDING_NEW] = in->proven ? until : 0;
+    }
+    if (l->n_proven >= FAILURES_MAX)
+        l->wait_ms[STANDING_PROVEN] =
+            in->now_ms + doubled(FIRST_MS, l->n_proven - FAILURES_MAX, ALL_MAX_MS);
+}
+
 void failure_note(struct failure_list *l, const struct failure_in *in, struct failure_decision *ret)
 {
     struct failure *f = record_of(l, in->worker);
@@ -52,16 +72,29 @@ void failure_note(struct failure_list *l, const struct failure_in *in, struct fa
     if (in->program && !in->lasting && f->count == 1)
         wait = 0;
     f->until_ms = ret->worker_ms = in->now_ms + wait;
-    if (l->n >= FAILURES_MAX)
-        ret->all_ms = in->now_ms + doubled(FIRST_MS, l->n - FAILURES_MAX, ALL_MAX_MS);
+    l->n_proven += f->count == 1 && in->standing == STANDING_PROVEN;
+    note_all(l, in);
 }
 
-uint64_t failure_until(const struct failure_list *l, uint64_t worker)
+uint64_t failure_until(const struct failure_list *l, uint64_t worker,
+                       enum failure_standing standing)
 {
+    uint64_t until = l != NULL ? l->wait_ms[standing] : 0;
     for (unsigned i = 0; l != NULL && i < held(l); i++)
-        if (l->at[i].worker == worker)
-            return l->at[i].until_ms;
-    return 0;
+        if (l->at[i].worker == worker && l->at[i].until_ms > until)
+            until = l->at[i].until_ms;
+    return until;
+}
+
+bool failure_holds(const struct failure_list *l, uint64_t now_ms)
+{
+    for (unsigned i = 0; l != NULL && i < STANDINGS; i++)
+        if (l->wait_ms[i] > now_ms)
+            return true;
+    for (unsigned i = 0; l != NULL && i < held(l); i++)
+        if (l->at[i].until_ms > now_ms)
+            return true;
+    return false;
 }
 
 bool failure_doubted(const struct failure_list *l)

@@ -6,7 +6,10 @@
  *   - another worker says so too that was known when the first one said it: a machine that comes
  *     back under another name confirms nothing, or
  *   - the coordinator knows no other worker, and the only one says so again FAILURE_ALONE_MS later.
- * When FAILURES_MAX workers have failed a task, all of them wait.  Pure. */
+ * When FAILURES_MAX workers have failed a task, all wait.  But those who have proven themselves
+ * wait only when as many of them have failed it, or else anybody with a token and a thousand names
+ * keeps a task from them; and where none of them is here, those who are new do not wait for those
+ * who have failed: somebody among them can do it.  Pure. */
 #ifndef COORDINATOR_FAILURE_H
 #define COORDINATOR_FAILURE_H
 
@@ -14,6 +17,12 @@
 
 #define FAILURES_MAX 4          /* workers remembered: the oldest makes room */
 #define FAILURE_ALONE_MS 30000u /* between two opinions of the only worker */
+
+/* What the tasks that it had say of a worker; the lower is served first. */
+enum failure_standing { STANDING_PROVEN, STANDING_NEW, STANDING_FAILING, STANDINGS };
+
+/* done: tasks, ever; row: failures since the last; strikes: how often it was in quarantine. */
+enum failure_standing failure_standing(uint32_t done, uint32_t row, uint32_t strikes);
 
 /* What one worker made of the task. */
 struct failure {
@@ -26,30 +35,36 @@ struct failure {
 /* Zeroed: none. */
 struct failure_list {
     struct failure at[FAILURES_MAX];
-    unsigned n; /* ever noted */
+    unsigned n, n_proven;        /* ever noted; of them proven */
+    uint64_t wait_ms[STANDINGS]; /* nobody of this standing is offered the task before */
 };
 
 struct failure_in {
     uint64_t now_ms, worker;
-    bool lasting;    /* it says that nobody can do the task */
-    bool program;    /* a program that came with the job failed */
-    bool others;     /* other workers are here that may have the task now */
-    bool only;       /* no other worker is known, here or gone */
-    uint64_t newest; /* the last worker that has become known: ids grow */
+    enum failure_standing standing; /* its, before this failure */
+    bool lasting;                   /* it says that nobody can do the task */
+    bool program;                   /* a program that came with the job failed */
+    bool others;                    /* other workers are here that may have the task now */
+    bool proven;                    /* one of them is proven */
+    bool only;                      /* no other worker is known, here or gone */
+    uint64_t newest;                /* the last worker that has become known: ids grow */
 };
 
 struct failure_decision {
     bool confirmed;     /* nobody can do it */
-    uint64_t all_ms;    /* nobody is offered the task before; 0: others may have it now */
-    uint64_t worker_ms; /* nor its worker before */
+    uint64_t worker_ms; /* its worker is not offered the task before */
 };
 
 /* Notes a failure. */
 void failure_note(struct failure_list *l, const struct failure_in *in,
                   struct failure_decision *ret);
 
-/* When the worker may be offered the task again; 0: it has not failed it. */
-uint64_t failure_until(const struct failure_list *l, uint64_t worker);
+/* When a worker of this standing may be offered the task; 0: nothing keeps it.  l may be NULL. */
+uint64_t failure_until(const struct failure_list *l, uint64_t worker,
+                       enum failure_standing standing);
+
+/* Does it keep some worker from the task at now_ms?  l may be NULL. */
+bool failure_holds(const struct failure_list *l, uint64_t now_ms);
 
 /* Does somebody say that nobody can do it? */
 bool failure_doubted(const struct failure_list *l);

@@ -8,7 +8,22 @@ static uint64_t since(uint64_t now, uint64_t then)
 static void conclude(struct lease_decision *ret, enum lease_verdict v, uint64_t until)
 {
     ret->verdict = v;
+    ret->stuck = false;
     ret->until_ms = until;
+}
+
+static uint64_t at_least(uint64_t ms, uint64_t least)
+{
+    return ms > least ? ms : least;
+}
+
+/* How long it may make no progress. */
+static uint64_t patience(const struct lease_in *in, const struct lease_options *o)
+{
+    const uint64_t most = at_least(5 * in->median_gap_ms, o->progress_min_ms);
+    const uint64_t least = at_least((uint64_t)LEASE_BEATS * o->heartbeat_ms, o->begin_min_ms);
+    const uint64_t begin = at_least(5 * in->begin_ms, least);
+    return in->unbegun && begin < most ? begin : most;
 }
 
 void lease_decide(const struct lease_in *in, const struct lease_options *o,
@@ -28,15 +43,15 @@ void lease_decide(const struct lease_in *in, const struct lease_options *o,
                        (double)silent / 1e3, o->lease_ms / 1e3);
         return;
     }
-    uint64_t allowed = 5 * in->median_gap_ms;
-    if (allowed < o->progress_min_ms)
-        allowed = o->progress_min_ms;
+    const uint64_t allowed = patience(in, o);
     uint64_t stuck = in->progress_ms ? since(in->now_ms, in->progress_ms) : 0;
     if (stuck > allowed) {
         conclude(ret, LEASE_LOST, 0);
+        ret->stuck = true;
         (void)snprintf(ret->reason, sizeof(ret->reason),
-                       "it answers but has made no progress for %.0f s, allowed are %.0f s",
-                       (double)stuck / 1e3, (double)allowed / 1e3);
+                       "it answers but has made no progress for %.0f s, allowed are %.0f s%s",
+                       (double)stuck / 1e3, (double)allowed / 1e3,
+                       in->unbegun ? " while another worker idles" : "");
         return;
     }
     /* Of shorter tasks nothing is known before a heartbeat could have told of it. */

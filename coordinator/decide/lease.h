@@ -4,6 +4,8 @@
  *   heartbeats     ....x..x..x......         |  LATE   |  LOST
  *   connection     open ------ closed, not back within closed_ms: LOST
  *   progress       max(60 s, 5 x the median gap) without any: LOST
+ *   not begun      without any since it has the task for 5 x what such tasks take to begin (or 5
+ *                  heartbeats, or begin_min_ms), not proven, and another worker as good idles: LOST
  *   crawling       longer than such a task may take, while another worker idles: LOST
  *
  * Progress is what only grows: steps, samples and bytes beyond what was reached.  What a worker
@@ -33,6 +35,8 @@ struct lease_in {
     uint64_t closed_ms;     /* its connection is gone since; 0: open */
     uint64_t progress_ms;   /* last progress of its task; 0: it has none */
     uint64_t median_gap_ms; /* between progress of such tasks; 0: unknown */
+    uint64_t begin_ms;      /* from a lease to the first progress of such tasks; 0: unknown */
+    bool unbegun;           /* it has made none, and one that is as good could have it at once */
     uint64_t held_ms;       /* since it has the task */
     uint64_t limit_ms;      /* that such a task may take, lease_limit(); 0: unknown */
     bool idle;              /* another worker could have it at once */
@@ -42,10 +46,12 @@ struct lease_options {
     uint32_t heartbeat_ms, lease_ms;
     uint32_t closed_ms;       /* how long a reconnect may take */
     uint32_t progress_min_ms; /* no progress is not judged before this */
+    uint32_t begin_min_ms;    /* nor, where somebody else could have the task, before this */
 };
 
 struct lease_decision {
     enum lease_verdict verdict;
+    bool stuck;        /* lost for want of progress */
     uint64_t until_ms; /* when the verdict may become worse */
     char reason[LEASE_REASON_MAX];
 };
@@ -65,6 +71,7 @@ uint64_t lease_median(const uint64_t *gaps, size_t n);
  * nothing. */
 uint64_t lease_limit(const uint64_t *took, size_t n);
 
+#define LEASE_BEATS 5        /* heartbeats in which somebody who works must have told of a step */
 #define LEASE_HOLD_MIN 3     /* so few may well be lost together */
 #define LEASE_HOLD_MS 60000u /* then it was no outage of ours */
 

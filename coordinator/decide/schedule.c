@@ -38,9 +38,9 @@ static uint64_t held_back(const struct schedule *s, uint64_t worker, const struc
         *ret_why = "needs more memory than this worker has";
         return until;
     }
-    until = failure_until(t->failed, worker);
+    until = failure_until(t->failed, worker, o->standing);
     if (now < until) {
-        *ret_why = "was failed by this worker, which waits before it tries again";
+        *ret_why = "was failed, and this worker waits before it tries it";
         return until;
     }
     until = t->ready_ms + t->patience_ms;
@@ -115,15 +115,6 @@ static bool alike(const struct schedule_task *a, const struct schedule_task *b)
            a->needs_helper == b->needs_helper && (a->owner == 0) == (b->owner == 0);
 }
 
-/* Does it keep some worker from the task now? */
-static bool is_held(const struct failure_list *l, uint64_t now)
-{
-    for (unsigned i = 0; l != NULL && i < l->n && i < FAILURES_MAX; i++)
-        if (l->at[i].until_ms > now)
-            return true;
-    return false;
-}
-
 static void add(struct schedule *s, uint32_t at)
 {
     const struct schedule_task *t = &s->tasks[at];
@@ -137,7 +128,7 @@ static void add(struct schedule *s, uint32_t at)
         .first = at,
         .last = at,
         .kept_ms = kept_until(s->now_ms, t),
-        .alone = is_held(t->failed, s->now_ms),
+        .alone = failure_holds(t->failed, s->now_ms),
     };
     s->next[at] = NONE;
     for (size_t back = 1; !want.alone && back <= GROUPS_BACK && back <= s->n_groups; back++) {

@@ -54,6 +54,7 @@ struct schedule_task {
 };
 
 struct schedule_options {
+    enum failure_standing standing;     /* the worker's */
     bool trainers;                      /* the worker runs such programs */
     bool helper;                        /* somebody else is left to help those that ask */
     const struct schedule_small *small; /* the worker's */

@@ -14,10 +14,10 @@
  * if nobody has it by then. */
 #define CLOSED_MS 700
 #define PROGRESS_MIN_MS 60000
+#define BEGIN_MIN_MS 2000
 #define SMALL_MAX_MS (30u * 60 * 1000)
 #define SMALL_TIMES_MAX 16
 #define SLOW_MAX 16
-#define BEATS 5                       /* in which somebody who works must have told of a step */
 #define STUCK_MAX_MS (5u * 60 * 1000) /* patience with a slow step ends at five times that */
 
 void member_heard(struct coordinator *co, struct worker *w)
@@ -25,16 +25,27 @@ void member_heard(struct coordinator *co, struct worker *w)
     w->heard_ms = core_now(co);
 }
 
-/* Could another worker have it at once? */
+/* Could another worker, no worse than this one, have it at once? */
 static bool others_idle(const struct coordinator *co, const struct worker *w, const struct task *t)
 {
     const struct list *parked = &co->state.parked;
+    const uint64_t now = core_now(co);
     for (const struct list *l = parked->next; l != parked; l = l->next) {
         const struct worker *o = list_entry(l, struct worker, parked_at);
-        if (o != w && o->task_id == 0 && !worker_goes(o) && !member_is_small(co, o, t))
+        if (o != w && o->task_id == 0 && !worker_goes(o) && o->quarantined_until_ms <= now &&
+            worker_standing(o) <= worker_standing(w) &&
+            failure_until(&t->failed, o->id, worker_standing(o)) <= now &&
+            !member_is_small(co, o, t))
             return true;
     }
     return false;
+}
+
+/* Has it made no progress, and nothing before that would speak for it? */
+static bool is_unbegun(const struct coordinator *co, const struct worker *w, const struct task *t)
+{
+    return !t->begun && worker_standing(w) != STANDING_PROVEN &&
+           core_now(co) - t->progress_ms > BEGIN_MIN_MS && others_idle(co, w, t);
 }
 
 /* How long a phase may take: by what was seen of all, and of the worker itself.  Twice as long each
@@ -60,13 +71,19 @@ void member_lease(const struct coordinator *co, const struct worker *w, struct l
     };
     if (t != NULL && t->progress_gap_ms > in.median_gap_ms)
         in.median_gap_ms = t->progress_gap_ms;
+    if (t != NULL && j != NULL) {
+        in.begin_ms = job_time_of(&j->begin_ms, lease_median);
+        if (t->progress_gap_ms > in.begin_ms)
+            in.begin_ms = t->progress_gap_ms;
+        in.unbegun = is_unbegun(co, w, t);
+    }
     if (t != NULL && t->kind == TASK_TRAIN && j != NULL) {
         in.held_ms = core_now(co) - t->leased_ms;
         in.limit_ms = limit_ms(j, w, t);
         in.idle = in.limit_ms != 0 && in.held_ms > in.limit_ms && others_idle(co, w, t);
     }
     const struct lease_options o = {co->opt.heartbeat_ms, co->opt.lease_ms, CLOSED_MS,
-                                    PROGRESS_MIN_MS};
+                                    PROGRESS_MIN_MS, BEGIN_MIN_MS};
     lease_decide(&in, &o, ret);
 }
 
@@ -188,24 +205,23 @@ static bool hold(struct coordinator *co)
 }
 
 /* It answers, and does not get on: only its task goes.  Who has not begun at all has failed. */
-static void take_from(struct coordinator *co, struct worker *w, const char *why)
+static void take_from(struct coordinator *co, struct worker *w, const struct lease_decision *d)
 {
     struct task *t = task_memory(state_task(&co->state, w->task_id));
     char text[REASON_MAX];
     (void)snprintf(text, sizeof(text), "worker %llu (%s) lost its lease: %.150s",
-                   (unsigned long long)w->id, w->name, why);
+                   (unsigned long long)w->id, w->name, d->reason);
     core_say(co, 0, w->id, "%s", text);
     const uint64_t gap = t != NULL ? core_now(co) - t->progress_ms : 0;
-    const bool stuck = gap > PROGRESS_MIN_MS;
     const bool idled = t != NULL && t->reached.steps == 0 && t->reached.samples == 0 &&
-                       gap > BEATS * (uint64_t)co->opt.heartbeat_ms;
+                       gap > LEASE_BEATS * (uint64_t)co->opt.heartbeat_ms;
     /* It may be slow, not stuck: the next attempt gets five times as long. */
-    if (t != NULL && stuck)
+    if (t != NULL && d->stuck)
         t->progress_gap_ms = gap < STUCK_MAX_MS ? gap : STUCK_MAX_MS;
-    if (t != NULL && !stuck)
+    if (t != NULL && !d->stuck)
         t->slow++;
     take_lease(co, w, text);
-    if (stuck || idled)
+    if (d->stuck || idled)
         member_failed(co, w);
     core_touch(co);
 }
@@ -224,7 +240,7 @@ void member_check(struct coordinator *co)
             continue;
         struct worker *w = state_edit_worker(&co->state, co->state.workers[i]);
         if (w->closed_ms == 0 && !silent)
-            take_from(co, w, d.reason);
+            take_from(co, w, &d);
         else
             member_lost(co, w, WORKER_LOST, d.reason);
     }

@@ -343,6 +343,11 @@ static void settle_late(struct coordinator *co, struct job *j)
     for (size_t i = j->n_late; i-- > 0;) {
         struct task *t = state_edit_task(&co->state, state_task(&co->state, j->late[i]));
         char reason[REASON_MAX];
+        if (t == NULL) { /* tasks that wait are kept: a row that was lost must not end us */
+            job_drop_late(j, j->late[i]);
+            core_touch(co);
+            continue;
+        }
         refuse_old(j, t);
         if (waits(t))
             continue;

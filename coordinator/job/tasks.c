@@ -65,7 +65,7 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
     state_set_task_state(&co->state, t, TASK_LEASED);
     t->worker_id = w->id;
     t->lost_by = 0;
-    t->older = false;
+    t->older = t->begun = false;
     t->leased_ms = t->progress_ms = core_now(co);
     if (l != NULL && t->train.snapshot != NULL &&
         !snapshot_holds(state_job(&co->state, t->job_id), t))
@@ -242,6 +242,7 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
 {
     struct failure_in in = {.now_ms = core_now(co),
                             .worker = t->worker_id,
+                            .standing = STANDING_NEW,
                             .lasting = fault == FAULT_LASTING,
                             .program = fault == FAULT_PROGRAM,
                             .only = true};
@@ -249,8 +250,13 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
         const struct worker *w = co->state.workers[i];
         in.only &= w->id == t->worker_id;
         in.newest = w->id > in.newest ? w->id : in.newest;
-        in.others |= w->id != t->worker_id && w->state == WORKER_HERE && !worker_goes(w) &&
-                     failure_until(&t->failed, w->id) <= in.now_ms;
+        if (w->id == t->worker_id) {
+            in.standing = worker_standing(w);
+        } else if (w->state == WORKER_HERE && !worker_goes(w) &&
+                   failure_until(&t->failed, w->id, worker_standing(w)) <= in.now_ms) {
+            in.others = true;
+            in.proven |= worker_standing(w) == STANDING_PROVEN;
+        }
     }
     failure_note(&t->failed, &in, ret);
     return in.others;
@@ -284,7 +290,6 @@ void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, 
     }
     (void)snprintf(text, sizeof(text), lasting ? "%.200s (another worker is asked)" : "%s", reason);
     task_requeue(co, t, text);
-    t->not_before_ms = d.all_ms;
 }
 
 void task_passed_on(struct coordinator *co, struct task *t, const char *reason)

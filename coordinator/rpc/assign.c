@@ -150,6 +150,7 @@ static bool serve(struct coordinator *co, struct worker *w, struct schedule *lis
         return false;
     }
     const struct schedule_options o = {
+        .standing = worker_standing(w),
         .helper = helpers > helps(&co->state, w), /* somebody else */
         .trainers = w->allows_trainers,
         .small = w->small,
@@ -165,14 +166,47 @@ static bool serve(struct coordinator *co, struct worker *w, struct schedule *lis
     return true;
 }
 
-/* To the workers that wait, in the order in which they came. */
+/* A worker that waits. */
+struct asker {
+    struct worker *w;
+    enum failure_standing standing;
+    uint64_t place; /* among those of its standing */
+};
+
+static int by_standing(const void *a, const void *b)
+{
+    const struct asker *x = a, *y = b;
+    if (x->standing != y->standing)
+        return x->standing < y->standing ? -1 : 1;
+    return x->place < y->place ? -1 : x->place > y->place;
+}
+
+/* Those that wait, in the order in which they are served: proven ones as they came, then new ones
+ * by age, so that many new names are no better than one. */
+static struct asker *askers(const struct state *s, size_t *ret_n)
+{
+    size_t n = 0;
+    for (const struct list *l = s->parked.next; l != &s->parked; l = l->next)
+        n++;
+    struct asker *all = mem_alloc_array(n + 1, sizeof(*all));
+    n = 0;
+    for (const struct list *l = s->parked.next; l != &s->parked; l = l->next, n++) {
+        all[n].w = list_entry(l, struct worker, parked_at);
+        all[n].standing = worker_standing(all[n].w);
+        all[n].place = all[n].standing == STANDING_NEW ? all[n].w->id : n;
+    }
+    qsort(all, n, sizeof(*all), by_standing);
+    *ret_n = n;
+    return all;
+}
+
 static void offer(struct coordinator *co, struct schedule *list, bool tell)
 {
     struct state *s = &co->state;
-    size_t helping = helpers(s, list->tasks, list->n), at;
-    for (struct list *l = s->parked.next, *next; l != &s->parked; l = next) {
-        struct worker *w = list_entry(l, struct worker, parked_at);
-        next = l->next;
+    size_t helping = helpers(s, list->tasks, list->n), n, at;
+    struct asker *all = askers(s, &n);
+    for (size_t i = 0; i < n; i++) {
+        struct worker *w = all[i].w;
         if (w->task_id != 0)
             continue;
         /* With nothing to give only the reason could be another one. */
@@ -187,6 +221,7 @@ static void offer(struct coordinator *co, struct schedule *list, bool tell)
             core_reply(co, req, assign_send)->worker_id = w->id;
         }
     }
+    mem_free(all);
 }
 
 void assign_parked(struct coordinator *co)

@@ -22,6 +22,7 @@ static int apply_snapshot(struct coordinator *co, struct job *j, struct task *t,
     if (rc < 0)
         return rc;
     t->progress_ms = core_now(co);
+    t->begun = true;
     core_touch(co);
     return 0;
 }
@@ -251,14 +252,14 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
     } else {
         const bool program = r->failure == SKERRY__V1__FAILURE__FAILURE_TRAINER &&
                              query_needs_trainers(state_job(&co->state, t->job_id), t);
-        if (!program)
-            member_failed(co, w);
         distrust(co, t);
         task_failed(co, t,
                     !r->retryable ? FAULT_LASTING
                     : program     ? FAULT_PROGRAM
                                   : FAULT_TASK,
                     reason);
+        if (!program) /* after it: what it was before counts for the task */
+            member_failed(co, w);
     }
 }
 
@@ -287,9 +288,9 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     if (rc < 0) {
         /* A result that does not fit is a failure of its maker, or tells of a fault of the data. */
         (void)snprintf(reason, sizeof(reason), "its result was refused: %.200s", err->msg);
-        member_failed(co, w);
         distrust(co, t);
         task_failed(co, t, rc == -ERR_CONFIG ? FAULT_LASTING : FAULT_TASK, reason);
+        member_failed(co, w);
         return rc;
     }
     take_figures(t, r);

@@ -306,12 +306,12 @@ static void note_progress(struct coordinator *co, struct task *t, const struct w
 {
     const struct lease_reach now = {p->steps_done, p->samples_done, worker_data_bytes(w)};
     struct job *j = state_job(&co->state, t->job_id);
-    bool first = t->progress_ms == t->leased_ms;
     if (!lease_progress(&t->reached, &now))
         return;
-    if (!first && j != NULL)
-        job_note_time(&j->phase_gaps, core_now(co) - t->progress_ms);
+    if (j != NULL)
+        job_note_time(t->begun ? &j->phase_gaps : &j->begin_ms, core_now(co) - t->progress_ms);
     t->progress_ms = core_now(co);
+    t->begun = true;
 }
 
 static void take_progress(struct coordinator *co, struct worker *w, struct task *t,

@@ -247,6 +247,7 @@ struct job {
     uint32_t leases;             /* (m) that it holds: state_set_task_state() counts */
     bool loss_changed;           /* (m) some replica's did, and the job's own is to be made anew */
     struct job_times phase_gaps; /* (m) ms between progress of phases */
+    struct job_times begin_ms;   /* (m) from a lease to its first progress */
     struct job_times phase_ms;   /* (m) that phases took, from lease to report */
     /* (m) What persist_changes() has to look at. */
     struct row_mark row;

@@ -169,6 +169,7 @@ struct task {
     /* (m) of the attempt that runs, and of those before it */
     uint64_t ready_ms; /* since when it may be leased */
     uint64_t leased_ms, progress_ms, ended_ms;
+    bool begun;                       /* it has made progress */
     bool older;                       /* its lease is: since when it was at it is not known */
     uint32_t slow;                    /* how often it was taken from who took too long */
     uint64_t lost_by;                 /* pending: the worker that was taken for lost with it */

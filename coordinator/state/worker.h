@@ -117,6 +117,11 @@ static inline struct worker *worker_memory(const struct worker *w)
     return (struct worker *)w;
 }
 
+static inline enum failure_standing worker_standing(const struct worker *w)
+{
+    return failure_standing(w->tasks_done, w->failures_row, w->strikes);
+}
+
 /* Takes it no other task? */
 static inline bool worker_goes(const struct worker *w)
 {

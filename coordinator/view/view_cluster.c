@@ -378,7 +378,7 @@ static void why_untaken(struct waiting *ctx, struct untaken *u)
         idle += w->state == WORKER_HERE && w->parked != NULL;
         small += w->state == WORKER_HERE && member_is_small(ctx->co, w, t);
         quarantined += w->state == WORKER_HERE && w->quarantined_until_ms > present;
-        const uint64_t until = failure_until(&t->failed, w->id);
+        const uint64_t until = failure_until(&t->failed, w->id, worker_standing(w));
         if (w->state == WORKER_HERE && until > present) {
             again = again == 0 || until < again ? until : again;
             failed++;

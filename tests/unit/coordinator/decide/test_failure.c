@@ -34,14 +34,13 @@ static void test_back_off(void **state)
     for (size_t i = 0; i < sizeof(waits) / sizeof(*waits); i++) {
         struct failure_decision d = note(&l, 1000, 7, false, false, true);
         assert_int_equal(d.worker_ms, 1000 + waits[i] * 1000);
-        assert_int_equal(failure_until(&l, 7), d.worker_ms);
-        assert_int_equal(failure_until(&l, 8), 0);
-        assert_int_equal(d.all_ms, 0);
+        assert_int_equal(failure_until(&l, 7, STANDING_NEW), d.worker_ms);
+        assert_int_equal(failure_until(&l, 8, STANDING_FAILING), 0);
         assert_false(d.confirmed);
     }
     for (int i = 0; i < 1000; i++)
         assert_int_equal(note(&l, 5, 7, false, false, true).worker_ms, 5 + 300000);
-    assert_int_equal(failure_until(NULL, 7), 0);
+    assert_int_equal(failure_until(NULL, 7, STANDING_FAILING), 0);
 }
 
 /* Others are first for a while. */
@@ -75,15 +74,46 @@ static void test_program(void **state)
     assert_int_equal(d.worker_ms, 1000 + FAILURE_ALONE_MS); /* nobody can do it: no haste */
 }
 
-/* So many have failed it that it is the task: all wait, not for long. */
+/* So many have failed it that it is the task: all wait, not for long.  But who is proven does not
+ * wait for those who are not. */
 static void test_all(void **state)
 {
     struct failure_list l = {0};
-    for (uint64_t w = 1; w < FAILURES_MAX; w++)
-        assert_int_equal(note(&l, 0, w, false, true, false).all_ms, 0);
-    assert_int_equal(note(&l, 0, 90, false, true, false).all_ms, 1000);
-    for (uint64_t w = 100; w < 200; w++)
-        assert_true(note(&l, 0, w, false, true, false).all_ms <= 30000);
+    struct failure_decision d;
+    struct failure_in in = {.standing = STANDING_NEW, .others = true, .proven = true};
+    for (in.worker = 1; in.worker < FAILURES_MAX; in.worker++)
+        failure_note(&l, &in, &d);
+    assert_int_equal(failure_until(&l, 50, STANDING_FAILING), 0);
+    failure_note(&l, &in, &d);
+    assert_int_equal(failure_until(&l, 50, STANDING_FAILING), 1000);
+    assert_int_equal(failure_until(&l, 50, STANDING_NEW), 1000);
+    assert_true(failure_holds(&l, 9999) && !failure_holds(&l, 10000));
+    for (in.worker = 100; in.worker < 200; in.worker++)
+        failure_note(&l, &in, &d);
+    assert_int_equal(failure_until(&l, 50, STANDING_FAILING), 30000);
+    assert_int_equal(failure_until(&l, 50, STANDING_PROVEN), 0);
+    in.proven = false; /* nobody who is proven has a turn: one of the new ones has to be it */
+    failure_note(&l, &in, &d);
+    assert_int_equal(failure_until(&l, 50, STANDING_FAILING), 30000);
+    assert_int_equal(failure_until(&l, 50, STANDING_NEW), 0);
+    in.standing = STANDING_PROVEN;
+    for (in.worker = 300; in.worker < 300 + FAILURES_MAX; in.worker++) {
+        assert_int_equal(failure_until(&l, 50, STANDING_PROVEN), 0);
+        failure_note(&l, &in, &d);
+        failure_note(&l, &in, &d); /* twice is one worker */
+    }
+    assert_int_equal(failure_until(&l, 50, STANDING_PROVEN), 1000);
+}
+
+static void test_standing(void **state)
+{
+    assert_int_equal(failure_standing(0, 0, 0), STANDING_NEW);
+    assert_int_equal(failure_standing(1, 0, 0), STANDING_PROVEN);
+    assert_int_equal(failure_standing(1, 0, 3), STANDING_PROVEN); /* it has worked since */
+    assert_int_equal(failure_standing(9, 1, 0), STANDING_FAILING);
+    assert_int_equal(failure_standing(0, 1, 0), STANDING_FAILING);
+    assert_int_equal(failure_standing(0, 0, 1),
+                     STANDING_FAILING); /* quarantine makes no new name */
 }
 
 static void test_two_workers(void **state)
@@ -129,7 +159,7 @@ int main(void)
         cmocka_unit_test(test_back_off),    cmocka_unit_test(test_others),
         cmocka_unit_test(test_all),         cmocka_unit_test(test_two_workers),
         cmocka_unit_test(test_alone),       cmocka_unit_test(test_program),
-        cmocka_unit_test(test_other_names),
+        cmocka_unit_test(test_other_names), cmocka_unit_test(test_standing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,17 +34,25 @@ static void test_lease(void **state)
         {"long steps", {100000, 99500, 0, 10000, 20000}, LEASE_ALIVE, 107501, ""},
         {"longer than five", {200000, 199500, 0, 99999, 20000}, LEASE_LOST, 0, "100 s"},
         {"crawling",
-         {100000, 99500, 0, 99000, 0, 20001, 20000, true},
+         {100000, 99500, 0, 99000, 0, 0, false, 20001, 20000, true},
          LEASE_LOST,
          0,
          "at work for 20.0 s on what may take 20.0 s"},
         {"twice is fine",
-         {100000, 99500, 0, 99000, 0, 20000, 20000, true},
+         {100000, 99500, 0, 99000, 0, 0, false, 20000, 20000, true},
          LEASE_ALIVE,
          107501,
          ""},
-        {"nobody else", {100000, 99500, 0, 99000, 0, 90000, 10000, false}, LEASE_ALIVE, 107501, ""},
-        {"nothing seen", {100000, 99500, 0, 99000, 0, 90000, 0, true}, LEASE_ALIVE, 107501, ""},
+        {"nobody else",
+         {100000, 99500, 0, 99000, 0, 0, false, 90000, 10000, false},
+         LEASE_ALIVE,
+         107501,
+         ""},
+        {"nothing seen",
+         {100000, 99500, 0, 99000, 0, 0, false, 90000, 0, true},
+         LEASE_ALIVE,
+         107501,
+         ""},
     };
     for (size_t i = 0; i < N(cases); i++) {
         struct lease_decision d;
@@ -128,12 +136,47 @@ static void test_crawling(void **state)
     }
 }
 
+/* Who is new and has not begun gives way to somebody as good who idles, long before a minute; later
+ * where such tasks begin late. */
+static void test_unbegun(void **state)
+{
+    const struct lease_options o = {.heartbeat_ms = 2000,
+                                    .lease_ms = 5000,
+                                    .closed_ms = 700,
+                                    .progress_min_ms = 60000,
+                                    .begin_min_ms = 3000};
+    const struct {
+        uint64_t gap, begin;
+        uint32_t heartbeat;
+        bool unbegun, lost;
+    } cases[] = {{10001, 0, 2000, true, true},      {10000, 0, 2000, true, false},
+                 {10001, 0, 2000, false, false},    {3001, 0, 100, true, true},
+                 {3000, 0, 100, true, false},       {10001, 4000, 2000, true, false},
+                 {20001, 4000, 2000, true, true},   {60001, 400000, 2000, true, true},
+                 {60000, 400000, 2000, true, false}};
+    (void)state;
+    for (size_t i = 0; i < N(cases); i++) {
+        struct lease_options with = o;
+        const struct lease_in in = {.now_ms = 1000000,
+                                    .heard_ms = 1000000,
+                                    .progress_ms = 1000000 - cases[i].gap,
+                                    .begin_ms = cases[i].begin,
+                                    .unbegun = cases[i].unbegun};
+        struct lease_decision d;
+        with.heartbeat_ms = cases[i].heartbeat;
+        lease_decide(&in, &with, &d);
+        assert_int_equal(d.verdict == LEASE_LOST, cases[i].lost);
+        assert_int_equal(d.stuck, cases[i].lost);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_crawling), cmocka_unit_test(test_lease),
-        cmocka_unit_test(test_progress), cmocka_unit_test(test_median),
-        cmocka_unit_test(test_limit),    cmocka_unit_test(test_holds),
+        cmocka_unit_test(test_unbegun), cmocka_unit_test(test_crawling),
+        cmocka_unit_test(test_lease),   cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_median),  cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -133,6 +133,14 @@ static void test_schedule_failures(void **state)
     assert_int_equal(pick(11000, list, 1, true, &d), 0);
     failed.at[0].worker = 8;
     assert_int_equal(pick(1000, list, 1, true, &d), 0);
+    /* A thousand names have failed it: that binds others like them. */
+    failed.wait_ms[STANDING_NEW] = failed.wait_ms[STANDING_FAILING] = 9000;
+    for (enum failure_standing s = 0; s < STANDINGS; s++) {
+        const struct schedule_options o = {.standing = s};
+        pick_for(1000, 7, list, 1, &o, &d);
+        assert_int_equal(d.index, s == STANDING_PROVEN ? 0 : -1);
+        assert_int_equal(d.until_ms, s == STANDING_PROVEN ? 0 : 9000);
+    }
     list[0].failed = NULL;
     list[0].not_before_ms = 5000;
     assert_int_equal(pick(4999, list, 1, true, &d), -1);

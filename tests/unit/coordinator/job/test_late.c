@@ -296,6 +296,18 @@ static void without_a_stretch_it_is_gone_on_with(void **state)
     assert_int_equal(j->modules[0].version, 0);
 }
 
+/* A late phase whose record is gone is forgotten, and the job goes on. */
+static void its_record_is_gone(void **state)
+{
+    struct rig *r = *state;
+    const struct job *j = closed_without_one(r, SPEC("replicas: 2", QUORUM));
+    const size_t before = j->n_late;
+    job_add_late(state_job(&r->co->state, j->id), 9999);
+    core_touch(r->co);
+    settle(r);
+    assert_int_equal(j->n_late, before);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
@@ -311,6 +323,7 @@ int main(void)
         TEST(a_last_snapshot_counts),
         TEST(it_counts_past_the_grace),
         TEST(without_a_stretch_it_is_gone_on_with),
+        TEST(its_record_is_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

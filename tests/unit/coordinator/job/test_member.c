@@ -223,6 +223,70 @@ static void test_holding(void **state)
     drop_task(b);
 }
 
+static void park(struct rig *r, struct fake *w)
+{
+    ask(r, w, 15000);
+    while (state_worker(&r->co->state, w->id)->parked == NULL)
+        loop_turn(r->loop, true);
+}
+
+/* Who is new and does not begin what it has loses it within seconds to one who is no worse, and
+ * five times as late the next time; to one who is worse it does not. */
+static void test_unbegun(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    struct worker *first = here(r, 0), *second = here(r, 1);
+    (void)submit(r);
+    const uint64_t id = assign(r, a, TASK_INIT)->id, wait = LEASE_BEATS * r->co->opt.heartbeat_ms;
+    struct task *t = task_memory(state_task(&r->co->state, id));
+    park(r, b);
+    second->failures_row = 1;
+    t->progress_ms = core_now(r->co) - wait - 100;
+    member_check(r->co);
+    assert_int_equal(t->worker_id, a->id);
+    second->failures_row = 0;
+    t->begun = true; /* it fetches something, say */
+    member_check(r->co);
+    assert_int_equal(t->worker_id, a->id);
+    t->begun = false;
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_non_null(strstr(t->reason, "another worker idles"));
+    assert_int_equal(first->failures_row, 1);
+    assert_int_equal(got(r, b)->id, id);
+    first->failures_row = 0;
+    park(r, a);
+    t->progress_ms = core_now(r->co) - 4 * wait;
+    member_check(r->co);
+    assert_int_equal(t->worker_id, b->id);
+    t->progress_ms = core_now(r->co) - 6 * wait;
+    member_check(r->co);
+    assert_int_equal(got(r, a)->id, id);
+}
+
+/* Who is proven is served first, then who is new by age, then who has failed, whoever asked first.
+ */
+static void test_served_first(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1], *c = &r->workers[2];
+    for (int i = 0; i < 3; i++)
+        (void)here(r, i);
+    edit_worker(r, a->id)->failures_row = 1;
+    park(r, a);
+    park(r, c);
+    park(r, b);
+    (void)submit(r);
+    assert_int_equal(got(r, b)->kind, TASK_INIT);
+    assert_non_null(state_worker(&r->co->state, a->id)->parked);
+    assert_non_null(state_worker(&r->co->state, c->id)->parked);
+    edit_worker(r, c->id)->tasks_done = 1;
+    member_lost(r->co, edit_worker(r, b->id), WORKER_LEFT, "for a test");
+    assert_int_equal(got(r, c)->kind, TASK_INIT);
+    assert_non_null(state_worker(&r->co->state, a->id)->parked);
+}
+
 /* A phase that we have not seen begin says nothing of how long phases take. */
 static void test_older(void **state)
 {
@@ -247,9 +311,10 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_quarantine), LIVE(test_small),    LIVE(test_verdicts),
-        LIVE(test_lost),       LIVE(test_unparked), LIVE(test_silent_together),
-        LIVE(test_crawling),   LIVE(test_holding),  LIVE(test_older),
+        LIVE(test_quarantine), LIVE(test_small),        LIVE(test_verdicts),
+        LIVE(test_lost),       LIVE(test_unparked),     LIVE(test_silent_together),
+        LIVE(test_crawling),   LIVE(test_holding),      LIVE(test_older),
+        LIVE(test_unbegun),    LIVE(test_served_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

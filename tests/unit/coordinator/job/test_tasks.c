@@ -137,7 +137,7 @@ static void test_failures(void **state)
         task_failed(co, t, i % 2 ? FAULT_TASK : FAULT_PASSING, "no luck");
         assert_int_equal(t->state, TASK_PENDING);
         assert_int_equal(t->failures, i);
-        assert_true(failure_until(&t->failed, w->id) > core_now(co));
+        assert_true(failure_until(&t->failed, w->id, worker_standing(w)) > core_now(co));
         assert_int_equal(t->not_before_ms, 0);
     }
     assert_null(j->doom);
@@ -162,7 +162,7 @@ static void test_aside_with_others(void **state)
     struct task *t = leased(co, j, TASK_SAMPLE, evil);
     task_failed(co, t, FAULT_LASTING, "no such thing");
     assert_int_equal(t->state, TASK_PENDING);
-    assert_int_equal(failure_until(&t->failed, good->id), 0); /* at once */
+    assert_int_equal(failure_until(&t->failed, good->id, STANDING_NEW), 0); /* at once */
     task_lease(co, t, good);
     task_failed(co, t, FAULT_LASTING, "no such thing");
     assert_int_equal(t->state, TASK_FAILED);

@@ -158,7 +158,7 @@ static void test_broken_device(void **state)
         fail_with(r, w, BROKEN, "device cuda:0 failed: unspecified launch failure");
         assert_int_equal(t->failures, 0);
         assert_int_equal(t->not_before_ms, 0);
-        assert_true(failure_until(&t->failed, w->id) > core_now(r->co));
+        assert_true(failure_until(&t->failed, w->id, STANDING_NEW) > core_now(r->co));
         assert_non_null(strstr(t->reason, "launch failure"));
         if (w == b) /* as if time had passed for the first */
             t->failed = (struct failure_list){0};
