@@ -181,9 +181,10 @@ static int dot_read(struct check *c, size_t t, uint64_t first, size_t n, bool fl
     return rc;
 }
 
-static int dot_all(struct check *a, struct check *b, bool flat, double *ret, struct err *err)
+static int dot_all(struct check *a, struct check *b, bool flat, double *ret, double *ret_square,
+                   struct err *err)
 {
-    double sum = 0;
+    double sum = 0, square = 0;
     for (size_t t = 0; t < a->layout.st.n_tensors; t++) {
         const uint64_t count = layout_is_buffer(&a->layout, t) ? 0 : a->layout.st.tensors[t].count;
         for (uint64_t first = 0; first < count; first += FOLD_CHUNK) {
@@ -193,11 +194,14 @@ static int dot_all(struct check *a, struct check *b, bool flat, double *ret, str
                 rc = dot_read(b, t, first, n, flat, err);
             if (rc < 0)
                 return rc;
-            for (size_t i = 0; i < n; i++)
+            for (size_t i = 0; i < n; i++) {
                 sum += (double)a->x[i] * (double)b->x[i];
+                square += (double)b->x[i] * (double)b->x[i];
+            }
         }
     }
     *ret = sum;
+    *ret_square = square;
     return 0;
 }
 
@@ -217,7 +221,8 @@ static int dot_open(struct check *c, const char *path, const struct fold_origin 
 }
 
 int fold_dot(const char *path, const struct fold_origin *origin, const char *other,
-             const struct fold_origin *others, uint64_t module_id, double *ret, struct err *err)
+             const struct fold_origin *others, uint64_t module_id, double *ret, double *ret_square,
+             struct err *err)
 {
     struct check a, b = {.full_fd = -1, .wire = {.fd = -1}};
     int rc = dot_open(&a, path, origin, module_id, err);
@@ -226,7 +231,7 @@ int fold_dot(const char *path, const struct fold_origin *origin, const char *oth
     if (rc == 0 && b.layout.count != a.layout.count)
         rc = err_set(err, -ERR_FORMAT, "%s is of another module", other);
     if (rc == 0)
-        rc = dot_all(&a, &b, others == NULL, ret, err);
+        rc = dot_all(&a, &b, others == NULL, ret, ret_square, err);
     check_close(&a);
     check_close(&b);
     return rc;

@@ -15,8 +15,10 @@ int fold_check(const char *path, const struct fold_origin *origin, uint64_t modu
                struct fold_norm *ret, struct err *err);
 
 /* The scalar product of two contributions to a module or, where the other has no `origin`, of one
- * with a file like a full version (a momentum).  Both must have passed the check. */
+ * with a file like a full version (a momentum); and that of the other with itself.  Both must have
+ * passed the check. */
 int fold_dot(const char *path, const struct fold_origin *origin, const char *other,
-             const struct fold_origin *others, uint64_t module_id, double *ret, struct err *err);
+             const struct fold_origin *others, uint64_t module_id, double *ret, double *ret_square,
+             struct err *err);
 
 #endif

@@ -131,7 +131,7 @@ static uint32_t replicas_through(const struct job *j, const struct module_rec *m
     return n;
 }
 
-static void add_past(struct outer_step *s, const json_t *list)
+static void add_past(struct outer_step *s, const json_t *list, double allowance)
 {
     size_t i;
     const json_t *c;
@@ -140,13 +140,13 @@ static void add_past(struct outer_step *s, const json_t *list)
         if (s->n_past == FOLD_HISTORY_MAX || json_is_true(json_object_get(c, "refused")))
             continue;
         s->past[s->n_past++] =
-            (struct fold_past){.norm = json_number_value(json_object_get(c, "norm")),
+            (struct fold_past){.norm = allowance * json_number_value(json_object_get(c, "norm")),
                                .samples = json_number_value(json_object_get(c, "samples"))};
     }
 }
 
 /* Norms of what the last versions were made of.  While the learning rate warms up they grow as they
- * should, and say nothing yet. */
+ * should: those count as what they may grow to. */
 static void look_back(const struct job *j, const struct module_rec *m, struct outer_step *s)
 {
     const uint64_t each = j->spec.outer.async ? replicas_through(j, m) : 1;
@@ -157,11 +157,16 @@ static void look_back(const struct job *j, const struct module_rec *m, struct ou
     /* In a phase of twice the warm-up the norm is at most a third short. */
     const uint64_t warm = steps < 2 * (uint64_t)most ? ((uint64_t)most + steps - 1) / steps : 0;
     const uint64_t young = each * (warm + query_streams(j)); /* first fragments: fewer steps */
-    for (unsigned i = m->n_versions; i-- > 0 && m->versions[i].version > young;) {
+    for (unsigned i = m->n_versions; i-- > 0 && m->versions[i].version > 0;) {
         json_t *doc =
             m->versions[i].provenance ? json_loads(m->versions[i].provenance, 0, NULL) : NULL;
-        add_past(s, json_object_get(doc, "contributions"));
+        add_past(s, json_object_get(doc, "contributions"),
+                 m->versions[i].version > young ? 1 : FOLD_YOUNG);
         json_decref(doc);
+    }
+    if (j->spec.outer.async && each > 1 && s->n_past == 1) {
+        s->word.norm = s->past[0].norm / (young > 0 ? FOLD_YOUNG : 1);
+        s->word.samples = (uint64_t)s->past[0].samples;
     }
     s->lenient = m->outer_failures >= LENIENT_AFTER;
 }
@@ -312,15 +317,16 @@ static void consider_sync(struct coordinator *co, struct job *j, struct module_r
     fire(co, j, m, step);
 }
 
-/* Of the contributions that wait to be folded the one that came first. */
+/* Of the contributions that wait to be folded, but for that of a task, the one that came first. */
 static const struct contribution *first_waiting(struct coordinator *co, const struct job *j,
-                                                const struct module_rec *m, const struct task **ret)
+                                                const struct module_rec *m, const struct task *but,
+                                                const struct task **ret)
 {
     const struct contribution *found = NULL;
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
         for (uint32_t r = 0; query_crosses(j, p, m) && r < j->comp.paths[p].replicas; r++) {
             const struct task *t = query_phase(&co->state, j, p, r);
-            for (size_t i = 0; t != NULL && i < t->train.n_contributions; i++) {
+            for (size_t i = 0; t != NULL && t != but && i < t->train.n_contributions; i++) {
                 const struct contribution *c = &t->train.contributions[i];
                 if (c->module_id != m->id || c->refused || c->version != 0)
                     continue;
@@ -360,11 +366,34 @@ static void leave_out(struct coordinator *co, const struct job *j, struct task *
     core_touch(co);
 }
 
+/* The first step of several replicas has no past to be judged by: it waits for a second
+ * contribution, no longer than the first one took.  The next one has the first. */
+static bool find_word(struct coordinator *co, const struct job *j, struct module_rec *m,
+                      const struct task *first, struct outer_contribution *ret)
+{
+    const struct task *t = NULL;
+    *ret = (struct outer_contribution){0};
+    if (m->version > 0 || replicas_through(j, m) == 1)
+        return true;
+    const struct contribution *c = first_waiting(co, j, m, first, &t);
+    if (c != NULL) {
+        ret->blob = to_outer(&c->blob);
+        ret->codec = (enum codec)j->spec.wire.up;
+        ret->samples = c->samples;
+        return true;
+    }
+    (void)str_copy(m->outer_reason, sizeof(m->outer_reason),
+                   "the first contribution waits a while for another to be compared with");
+    return first->ended_ms < first->leased_ms ||
+           core_now(co) >= 2 * first->ended_ms - first->leased_ms;
+}
+
 /* Each contribution is folded when it comes, by itself (Liu et al. 2024). */
 static void consider_async(struct coordinator *co, struct job *j, struct module_rec *m)
 {
     const struct task *t = NULL;
-    const struct contribution *c = first_waiting(co, j, m, &t);
+    const struct contribution *c = first_waiting(co, j, m, NULL, &t);
+    struct outer_contribution word;
     const uint32_t n = replicas_through(j, m);
     if (c == NULL) {
         (void)str_copy(m->outer_reason, sizeof(m->outer_reason), "no contribution waits");
@@ -377,8 +406,12 @@ static void consider_async(struct coordinator *co, struct job *j, struct module_
         leave_out(co, j, state_edit_task(&co->state, t), c);
         return;
     }
+    if (!find_word(co, j, m, t, &word))
+        return;
     struct outer_step *step = make_step(co, j, m);
     step->contributions = mem_alloc_array(1, sizeof(*step->contributions));
+    if (m->version == 0)
+        step->word = word;
     add_contribution(&co->state, step, j, m, t, c);
     step->scale *= relative_weight(&co->state, j, m, t, c);
     step->delay = j->spec.outer.nesterov_delay ? (unsigned)j->spec.outer.nesterov_delay : n;

@@ -255,42 +255,60 @@ static int check_one(struct run *r, size_t i, struct err *err)
     return 0;
 }
 
-/* The weighted sum of the products of a contribution with its peers that are large, or not;
- * *ret_any says that there is one. */
-static int dot_peers(struct run *r, const struct fold_judged *judged, size_t i, bool large,
+/* The weighted mean of a contribution's cosines with its peers that are large, or not; *ret_any
+ * says that there is one. */
+static int cos_peers(struct run *r, const struct fold_judged *judged, size_t i, bool large,
                      double *ret, bool *ret_any, struct err *err)
 {
     const struct outer_step *s = r->step;
     const struct fold_origin origin = origin_of(r, i);
-    double dot = 0;
+    double dot = 0, square = 0, sum = 0, weights = 0;
     int rc = 0;
     for (size_t k = 0; k < s->n_contributions && rc == 0; k++) {
         if (k == i || judged[k].norm <= 0 || judged[k].refused || judged[k].large != large)
             continue;
         const struct fold_origin other = origin_of(r, k);
-        rc = fold_dot(r->blobs[i], &origin, r->blobs[k], &other, s->module_id, &dot, err);
-        *ret += s->contributions[k].weight * dot;
-        *ret_any = true;
+        rc = fold_dot(r->blobs[i], &origin, r->blobs[k], &other, s->module_id, &dot, &square, err);
+        sum += s->contributions[k].weight * dot / (judged[i].norm * judged[k].norm);
+        weights += s->contributions[k].weight;
     }
+    *ret_any = weights > 0;
+    *ret = *ret_any ? sum / weights : 0;
     return rc;
 }
 
-/* Does a large contribution point against what the others say: the sum of this step's peers that
- * are not large, else the momentum?  Where all are large and point the same way, they have turned
- * together. */
-static int find_opposed(struct run *r, const struct fold_judged *judged, size_t i, bool *ret,
-                        struct err *err)
+/* The same with the momentum, unless that is zero. */
+static int cos_momentum(struct run *r, const struct fold_judged *judged, size_t i, double *ret,
+                        bool *ret_any, struct err *err)
 {
-    const struct outer_step *s = r->step;
     const struct fold_origin origin = origin_of(r, i);
-    double sum = 0, large = 0;
-    bool peers = false, any = false;
-    int rc = dot_peers(r, judged, i, false, &sum, &peers, err);
-    if (rc == 0 && !peers && r->mom != NULL)
-        rc = fold_dot(r->blobs[i], &origin, r->mom, NULL, s->module_id, &sum, err);
-    if (rc == 0 && !peers && sum < 0)
-        rc = dot_peers(r, judged, i, true, &large, &any, err);
-    *ret = sum < 0 && !(any && large > 0);
+    double dot = 0, square = 0;
+    if (r->mom == NULL)
+        return 0;
+    int rc = fold_dot(r->blobs[i], &origin, r->mom, NULL, r->step->module_id, &dot, &square, err);
+    *ret_any = square > 0;
+    *ret = *ret_any ? dot / (judged[i].norm * sqrt(square)) : 0;
+    return rc;
+}
+
+/* Does a large contribution not point where the others say: this step's peers that are not large,
+ * else the momentum?  Where all are large and point the same way, they have turned together.  While
+ * only one other says what is usual, and where a module's norms have changed, it may point anywhere
+ * but against them. */
+static int find_astray(struct run *r, const struct fold_judged *judged, size_t i, bool *ret,
+                       struct err *err)
+{
+    const double least = judged[i].known && !r->step->lenient ? FOLD_COS_MIN : 0;
+    double cos = 0, large = 0;
+    bool peers = false, any = false, turned = false;
+    int rc = cos_peers(r, judged, i, false, &cos, &peers, err);
+    any = peers;
+    if (rc == 0 && !peers)
+        rc = cos_momentum(r, judged, i, &cos, &any, err);
+    const bool astray = any && cos < least;
+    if (rc == 0 && !peers && astray)
+        rc = cos_peers(r, judged, i, true, &large, &turned, err);
+    *ret = astray && !(turned && large > 0 && large >= least);
     return rc;
 }
 
@@ -299,25 +317,45 @@ static int apply_verdict(struct run *r, const struct fold_judged *judged, size_t
     struct outer_contribution *c = &r->step->contributions[i];
     const struct fold_judged *j = &judged[i];
     char text[128];
-    bool opposed = false;
-    int rc = j->large && !j->refused ? find_opposed(r, judged, i, &opposed, err) : 0;
+    bool astray = false;
+    int rc = j->large && !j->refused ? find_astray(r, judged, i, &astray, err) : 0;
     if (rc < 0)
         return rc;
     c->shrink = j->shrink;
+    c->weight *= j->doubt;
     if (j->refused && j->large)
         (void)snprintf(text, sizeof text, "its norm %.4g is more than %g times the usual %.4g",
                        j->norm, FOLD_NORM_REFUSE, j->usual);
     else if (j->refused)
         (void)snprintf(text, sizeof text, "its norm %.4g is more than %.4g, the most of its steps",
                        j->norm, j->most);
-    else if (opposed)
+    else if (astray)
         (void)snprintf(text, sizeof text,
-                       "its norm %.4g is more than %g times the usual %.4g, and it points against "
-                       "the others",
+                       "its norm %.4g is more than %g times the usual %.4g, and it does not point "
+                       "with the others",
                        j->norm, FOLD_NORM_CLIP, j->usual);
-    if (j->refused || opposed)
+    if (j->refused || astray)
         refuse(c, text);
     return 0;
+}
+
+/* What the other one that waits would say; if it cannot be read, nothing: its own step judges it.
+ */
+static struct fold_past word_of(struct run *r)
+{
+    const struct outer_step *s = r->step;
+    const struct fold_origin origin = {s->word.codec, s->base, r->full};
+    struct fold_norm norm;
+    struct err err = {0};
+    char *path = NULL;
+    if (s->word.blob.bytes == 0)
+        return (struct fold_past){s->word.norm, (double)s->word.samples};
+    int rc = blob_path(r->exec, &s->word.blob, &path, &err);
+    if (rc == 0 && path != NULL)
+        rc = fold_check(path, &origin, s->module_id, &norm, &err);
+    const bool is_read = rc == 0 && path != NULL;
+    let_go(r->exec, &s->word.blob, path);
+    return is_read ? (struct fold_past){norm.norm, (double)s->word.samples} : (struct fold_past){0};
 }
 
 static int judge_all(struct run *r, struct err *err)
@@ -336,7 +374,8 @@ static int judge_all(struct run *r, struct err *err)
             .most = c->most * sqrt((double)r->params),
         };
     }
-    fold_judge(s->past, s->n_past, s->lenient, good, n);
+    const struct fold_known known = {s->past, s->n_past, word_of(r), s->lenient};
+    fold_judge(&known, good, n);
     for (size_t k = 0; k < n; k++)
         all[index[k]] = good[k];
     int rc = 0;

@@ -54,7 +54,7 @@ struct outer_contribution {
     uint64_t from;
     struct outer_blob from_full;
     uint64_t samples; /* behind it; for the record */
-    double weight;    /* > 0; only the ratio to the others matters */
+    double weight;    /* > 0; only the ratio to the others matters; fold_judge.h may make it less */
     double most;      /* norm of what its steps can do, per root of a parameter; 0: unknown */
     /* filled by the executor */
     bool refused;
@@ -84,8 +84,9 @@ struct outer_step {
     size_t n_contributions;
     struct fold_past past[FOLD_HISTORY_MAX]; /* the module's last contributions */
     size_t n_past;
-    bool lenient; /* fold_judge.h */
-    void *arg;    /* the caller's */
+    struct outer_contribution word; /* fold_judge.h: of this version, with its blob or its norm */
+    bool lenient;                   /* fold_judge.h */
+    void *arg;                      /* the caller's */
 
     /* results */
     int rc; /* 0 or negative; verdicts are valid in both cases unless rc is a local fault */

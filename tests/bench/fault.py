@@ -282,7 +282,8 @@ def figures(args):
         "joining": (lambda fig, *_: crowd.joining(fig, args.build), 450),
         "strangers": (attack.strangers, 200),
         "evil": (lambda *a: attack.evil(*a, args.build), 600),
-        **{f"poison_{n}": (lambda *a, n=n: attack.poison(*a, args.build, n), 300) for n in (2, 3, 8)},
+        **{f"poison_{n}_{way}": (lambda *a, n=n, way=way: attack.poison(*a, args.build, n, way), 300 if n < 8 else 600)
+           for n in (2, 3, 8) for way in attack.POISONED},
     }
 
 

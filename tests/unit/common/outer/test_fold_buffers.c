@@ -204,14 +204,14 @@ static void test_direction(void **state)
     (void)state;
     struct step s, plain;
     struct err err = {0};
-    double x, y;
+    double x, y, square;
     step_begin(&s, true, CODEC_BF16, CODEC_BF16);
     step_begin(&plain, false, CODEC_BF16, CODEC_BF16);
     int rc = fold_dot(s.blob[0], &(struct fold_origin){CODEC_BF16, 0, s.f.full}, s.blob[1],
-                      &(struct fold_origin){CODEC_BF16, 0, s.f.full}, MODULE, &x, &err);
+                      &(struct fold_origin){CODEC_BF16, 0, s.f.full}, MODULE, &x, &square, &err);
     assert_int_equal(rc, 0);
     rc = fold_dot(plain.blob[0], &(struct fold_origin){CODEC_BF16, 0, plain.f.full}, plain.blob[1],
-                  &(struct fold_origin){CODEC_BF16, 0, plain.f.full}, MODULE, &y, &err);
+                  &(struct fold_origin){CODEC_BF16, 0, plain.f.full}, MODULE, &y, &square, &err);
     assert_int_equal(rc, 0);
     assert_true(x == y);
     step_end(&s);

@@ -135,23 +135,24 @@ static void the_product_has_the_sign_of_the_directions(void **state)
     for (unsigned c = 0; c < CODEC_COUNT; c++) {
         struct err err = {0};
         struct fold_norm norm;
-        double dot = 0;
+        double dot = 0, square = 0;
         char *up = contribute(&f, (enum codec)c, 0.5f), *down = contribute(&f, (enum codec)c, -1);
         assert_int_equal(
             fold_check(up, &(struct fold_origin){(enum codec)c, 0, f.full}, MODULE, &norm, &err),
             0);
         assert_int_equal(fold_dot(up, &(struct fold_origin){(enum codec)c, 0, f.full}, up,
                                   &(struct fold_origin){(enum codec)c, 0, f.full}, MODULE, &dot,
-                                  &err),
+                                  &square, &err),
                          0);
         assert_float_equal(dot, norm.norm * norm.norm, 1e-5 * dot);
+        assert_float_equal(square, dot, 1e-9 * dot);
         assert_int_equal(fold_dot(up, &(struct fold_origin){(enum codec)c, 0, f.full}, down,
                                   &(struct fold_origin){(enum codec)c, 0, f.full}, MODULE, &dot,
-                                  &err),
+                                  &square, &err),
                          0);
         assert_true(dot < -1.5 * norm.norm * norm.norm);
         assert_int_equal(fold_dot(up, &(struct fold_origin){(enum codec)c, 0, f.full}, f.full, NULL,
-                                  MODULE, &dot, &err),
+                                  MODULE, &dot, &square, &err),
                          0);
         assert_true(isfinite(dot));
         mem_free(up);

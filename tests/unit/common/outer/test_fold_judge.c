@@ -24,7 +24,7 @@ static void judge(const double *past, size_t n_past, bool lenient, const struct 
     for (size_t i = 0; i < n; i++)
         out[i] =
             (struct fold_judged){.norm = in[i].norm, .samples = in[i].samples, .most = in[i].most};
-    fold_judge(list, n_past, lenient, out, n);
+    fold_judge(&(struct fold_known){list, n_past, {0}, lenient}, out, n);
 }
 
 /* k as it is, s made shorter, l large without anything to make it as short as, r refused. */
@@ -34,7 +34,9 @@ static char verdict(const struct fold_judged *c)
         return 'r';
     if (c->shrink < 1) {
         assert_true(c->large);
-        assert_float_equal(c->shrink * c->norm, FOLD_NORM_CLIP * c->usual, 1e-9 * c->norm);
+        const double to = c->known ? FOLD_NORM_CLIP * c->usual : c->usual;
+        assert_float_equal(c->shrink * c->norm, to, 1e-9 * c->norm);
+        assert_float_equal(c->doubt, c->known ? 1 : c->shrink, 1e-12);
         return 's';
     }
     assert_true(c->shrink == 1); /* no bit changes */
@@ -102,6 +104,24 @@ static void test_samples(void **state)
     assert_int_equal(verdict(&out[1]), 'k'); /* a fast worker beside a slow one */
 }
 
+/* A step of one that has nothing behind it is judged by the word of another, which may be a lie:
+ * the longer of two counts the less the longer it is. */
+static void test_word(void **state)
+{
+    const struct fold_known known = {NULL, 0, {.norm = 2, .samples = 8}, false};
+    struct fold_judged c = {.norm = 4, .samples = 8};
+    fold_judge(&known, &c, 1);
+    assert_true(c.shrink == 1 && !c.known);
+    c = (struct fold_judged){.norm = 20, .samples = 8};
+    fold_judge(&known, &c, 1);
+    assert_float_equal(c.shrink, 0.01, 1e-12);
+    assert_false(c.refused);
+    const struct fold_past past[] = {{20, 8}, {20, 8}}; /* who has a past needs no word */
+    const struct fold_known more = {past, 2, {.norm = 2, .samples = 8}, false};
+    fold_judge(&more, &c, 1);
+    assert_true(c.shrink == 1 && c.known);
+}
+
 /* What no phase can do is refused, whatever is known. */
 static void test_most(void **state)
 {
@@ -124,6 +144,7 @@ int main(void)
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_samples),
         cmocka_unit_test(test_most),
+        cmocka_unit_test(test_word),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -390,6 +390,36 @@ static void test_async(void **state)
     assert_int_equal(j->n_rounds, 2);
 }
 
+/* Of the one contribution that made the version. */
+static double shrink_of(const struct module_rec *m, uint64_t version)
+{
+    const char *at = strstr(module_version(m, version)->provenance, "\"shrink\":");
+    assert_non_null(at);
+    return strtod(at + strlen("\"shrink\":"), NULL);
+}
+
+/* The first step has nothing to be judged by: it waits for a second contribution, and of two that
+ * are unlike the longer counts for little. */
+static void test_async_first(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    struct job *j = begin_job(r, async_long, 2);
+    const struct module_rec *m = &j->modules[0];
+    struct result x;
+    edit_task(r, a->task->id)->leased_ms -= 60000;
+    struct blob_ref blob = contribute(r, a->task, 1, 0.1f);
+    begin_result(&x, a->task, &blob);
+    assert_true(report(r, a, &x));
+    settle(r);
+    assert_int_equal(m->version, 0);
+    assert_non_null(strstr(m->outer_reason, "for another to be compared with"));
+    finish_train(r, b); /* a tenth of it */
+    wait_version(r, m, 2);
+    assert_in_range((int)(1000 * shrink_of(m, 1)), 5, 20);
+    assert_true(shrink_of(m, 2) == 1);
+}
+
 /* Whole values that come when their version is gone: the phase is done, its samples are not. */
 static void test_async_late(void **state)
 {
@@ -493,6 +523,7 @@ int main(void)
         TEST(test_lost_at_the_end),       TEST(test_later),          TEST(test_refused_parts),
         TEST(test_nothing_contributed),   TEST(test_async),          TEST(test_async_late),
         TEST(test_async_together),        TEST(test_async_apart),    TEST(test_async_aligned),
+        TEST(test_async_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

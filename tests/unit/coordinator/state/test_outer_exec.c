@@ -69,14 +69,28 @@ static void rig_end(struct rig *r)
     fx_end(&r->f);
 }
 
-/* A step of K contributions whose deltas have the given sizes. */
-static struct outer_step *make_step(struct rig *r, const float *sizes)
+/* A contribution of noise to the version at hand. */
+static struct outer_blob noise(struct rig *r, uint64_t seed, float size, uint64_t samples)
 {
-    struct outer_step *s = mem_alloc(sizeof *s);
     char full[4096], *path = fx_path(&r->f, "c");
     float *theta = fx_array(), *end = fx_array();
     get_path(r, &r->full, full);
     fx_read_flat(full, theta);
+    fx_normal(1000 * r->version + seed, size, end);
+    for (size_t i = 0; i < PARAMS; i++)
+        end[i] += theta[i];
+    fx_contribute(full, r->version, end, CODEC_E3M0, samples, path);
+    const struct outer_blob blob = put(r, path);
+    free(theta);
+    free(end);
+    mem_free(path);
+    return blob;
+}
+
+/* A step of K contributions whose deltas have the given sizes. */
+static struct outer_step *make_step(struct rig *r, const float *sizes)
+{
+    struct outer_step *s = mem_alloc(sizeof *s);
     *s = (struct outer_step){.module_id = MODULE,
                              .base = r->version,
                              .scale = 1,
@@ -95,21 +109,13 @@ static struct outer_step *make_step(struct rig *r, const float *sizes)
                              .arg = r};
     s->contributions = mem_alloc_array(K, sizeof *s->contributions);
     s->n_contributions = K;
-    for (size_t c = 0; c < K; c++) {
-        fx_normal(1000 * r->version + c, sizes[c], end);
-        for (size_t i = 0; i < PARAMS; i++)
-            end[i] += theta[i];
-        fx_contribute(full, r->version, end, CODEC_E3M0, 100 + c, path);
+    for (size_t c = 0; c < K; c++)
         s->contributions[c] = (struct outer_contribution){.tag = c,
                                                           .codec = CODEC_E3M0,
                                                           .from = r->version,
                                                           .samples = 100 + c,
                                                           .weight = (double)(100 + c),
-                                                          .blob = put(r, path)};
-    }
-    free(theta);
-    free(end);
-    mem_free(path);
+                                                          .blob = noise(r, c, sizes[c], 100 + c)};
     return s;
 }
 
@@ -231,6 +237,37 @@ static void test_refuses_outlier(void **state)
         assert_int_equal(s->contributions[c].refused, c == 1);
     assert_non_null(strstr(s->contributions[1].reason, "10 times the usual"));
     assert_true(s->contributions[1].share == 0);
+    step_free(s);
+    rig_end(&r);
+}
+
+/* Three times as long as usual is made shorter where it points with the others, and refused where
+ * it does not; while nothing is known but one other's word, neither is refused. */
+static void test_refuses_astray(void **state)
+{
+    (void)state;
+    const float sizes[K] = {1e-3f, 3e-3f, 1e-3f, 1e-3f};
+    struct rig r;
+    rig_begin(&r);
+    for (int with = 0; with < 2; with++) {
+        struct outer_step *s = make_step(&r, sizes);
+        if (with) /* the same noise, of three times the length */
+            s->contributions[1].blob = noise(&r, 0, sizes[1], 101);
+        run(&r, s);
+        assert_int_equal(s->rc, 0);
+        for (size_t c = 0; c < K; c++)
+            assert_int_equal(s->contributions[c].refused, c == 1 && !with);
+        assert_true(!with || s->contributions[1].shrink < 1);
+        assert_true(with || strstr(s->contributions[1].reason, "does not point with the others"));
+        step_free(s);
+    }
+    struct outer_step *s = make_step(&r, sizes);
+    s->n_contributions = s->min_accepted = 1;
+    s->word = s->contributions[1];
+    s->contributions[0].blob = noise(&r, 7, 1e-2f, 100);
+    run(&r, s);
+    assert_int_equal(s->rc, 0);
+    assert_true(s->contributions[0].shrink > 0.08 && s->contributions[0].shrink < 0.1);
     step_free(s);
     rig_end(&r);
 }
@@ -579,6 +616,7 @@ int main(void)
         cmocka_unit_test(test_rounds),
         cmocka_unit_test(test_redo),
         cmocka_unit_test(test_refuses_outlier),
+        cmocka_unit_test(test_refuses_astray),
         cmocka_unit_test(test_refuses_garbage),
         cmocka_unit_test(test_weights),
         cmocka_unit_test(test_disk_full),
