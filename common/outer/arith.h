@@ -15,6 +15,7 @@
 #include "common/outer/coding.h"
 
 #define ARITH_INPUTS_MAX 256
+#define ARITH_LANES 32 /* partial sums of squares */
 
 /* Contributions of one strip, all of one codec: k payloads with their weights. */
 struct arith_inputs {
@@ -57,10 +58,10 @@ struct arith {
     void (*delayed)(size_t n, const struct arith_nesterov *p, const double *acc, const float *theta,
                     float *mom, float *buf, float *target, float *diff);
 
-    /* out = theta + q, which may be theta; adds the square of q to *step and that of diff - q to
-     * *residual, as square_f32 does. */
+    /* out = theta + q, which may be theta; adds the squares of q and of diff - q to partial sums,
+     * as square_f32 does: element i to sum i % ARITH_LANES.  arith_sum() ends them. */
     void (*settle)(size_t n, const float *theta, const float *diff, const float *q, float *out,
-                   double *step, double *residual);
+                   double step[ARITH_LANES], double residual[ARITH_LANES]);
 
     /* out = theta + q; out may be theta. */
     void (*add)(size_t n, const float *theta, const float *q, float *out);
@@ -75,6 +76,9 @@ struct arith {
 };
 
 const struct arith *arith_best(void);
+
+/* Of partial sums, which are lost by it. */
+double arith_sum(double lanes[ARITH_LANES]);
 
 /* For tests: all variants this CPU can run, the specification first; NULL behind the last. */
 const struct arith *arith_variant(size_t i);

@@ -133,9 +133,9 @@ static inline void accumulate_whole_group(const struct arith_inputs *in, const _
     }
 }
 
-static inline __m256i whole_values(double ws, double unit)
+static inline __m256i whole_values(double units)
 {
-    const __m256i lowest = _mm256_set1_epi32((int)(ws * 0x1p-6 / unit));
+    const __m256i lowest = _mm256_set1_epi32((int)units);
     return _mm256_sllv_epi32(lowest, _mm256_setr_epi32(32, 0, 1, 2, 3, 4, 5, 6)); /* 32: to 0 */
 }
 
@@ -153,9 +153,10 @@ static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float
         for (size_t c = 0; c < in->k; c++)
             ws[c] = e3m0_weight(in, c, block);
         const double unit = e3m0_unit(in->k, ws);
+        const double per = unit > 0.0 ? 0x1p-6 / unit : 0.0; /* of the least value */
         for (size_t c = 0; c < in->k; c++)
             if (unit > 0.0)
-                values.whole[c] = whole_values(ws[c], unit);
+                values.whole[c] = whole_values(ws[c] * per);
             else
                 values.of[c] = values_of(ws[c]);
         for (; unit > 0.0 && i + WHOLE <= end; i += WHOLE)

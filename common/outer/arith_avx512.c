@@ -41,15 +41,88 @@ static inline void accumulate_e3m0_group(const struct arith_inputs *in, const do
     }
 }
 
+/* A number that all values of a block's inputs (ws: their weights times scales) are multiples of,
+ * if the magnitudes add up to less than 2^31 of it: then no addition of doubles rounds, and sums of
+ * 32-bit integers have the same bits.  Else 0. */
+static inline double e3m0_unit(size_t k, const double *ws)
+{
+    const __m512i mantissa = _mm512_set1_epi64((1ll << 52) - 1), top = _mm512_set1_epi64(1ll << 52);
+    __m512d least = _mm512_set1_pd(0x1p900), all = _mm512_setzero_pd();
+    for (size_t c = 0; c < k; c += 8) {
+        const __mmask8 there = k - c < 8 ? (__mmask8)((1u << (k - c)) - 1) : 0xff;
+        const __m512d x = _mm512_maskz_loadu_pd(there, ws + c);
+        const __mmask8 some = _mm512_cmp_pd_mask(x, _mm512_setzero_pd(), _CMP_NEQ_UQ);
+        const __mmask8 low = _mm512_cmp_pd_mask(x, _mm512_set1_pd(0x1p-900), _CMP_NGT_UQ);
+        const __mmask8 high = _mm512_cmp_pd_mask(x, _mm512_set1_pd(0x1p900), _CMP_NLT_UQ);
+        if (some & (low | high))
+            return 0.0;
+        const __m512i m = _mm512_ternarylogic_epi64(_mm512_castpd_si512(x), mantissa, top, 0xea);
+        const __m512i bit = _mm512_and_si512(m, _mm512_sub_epi64(_mm512_setzero_si512(), m));
+        const __m512d is = _mm512_scalef_pd(_mm512_cvtepu64_pd(bit), _mm512_getexp_pd(x));
+        least = _mm512_mask_min_pd(least, some, least, is);
+        all = _mm512_add_pd(all, x);
+    }
+    const double lowest = _mm512_reduce_min_pd(least) * 0x1p-52;
+    return _mm512_reduce_add_pd(all) < lowest * 0x1p25 ? lowest * 0x1p-6 : 0.0; /* ws / 64 is */
+}
+
+/* The same in whole units (e3m0_unit): table has the values of the 16 codes. */
+static inline void accumulate_whole_group(const struct arith_inputs *in, const __m512i *table,
+                                          double unit, size_t i, double *acc)
+{
+    __m512i even[GROUP / 32], odd[GROUP / 32];
+    for (int j = 0; j < GROUP / 32; j++)
+        even[j] = odd[j] = _mm512_setzero_si512();
+    for (size_t c = 0; c < in->k; c++) {
+        const uint8_t *p = (const uint8_t *)in->payload[c] + i / 2;
+        for (int j = 0; j < GROUP / 32; j++) {
+            const __m512i t =
+                _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 16 * j)));
+            even[j] = _mm512_add_epi32(even[j], _mm512_permutexvar_epi32(t, table[c]));
+            odd[j] = _mm512_add_epi32(odd[j],
+                                      _mm512_permutexvar_epi32(_mm512_srli_epi32(t, 4), table[c]));
+        }
+    }
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i eight = _mm512_set1_epi32(8);
+    const __m512d u = _mm512_set1_pd(unit);
+    for (int j = 0; j < GROUP / 32; j++)
+        for (int h = 0; h < 2; h++) {
+            const __m512i order = h ? _mm512_add_epi32(first, eight) : first;
+            const __m512i whole = _mm512_permutex2var_epi32(even[j], order, odd[j]);
+            double *out = acc + i + 32 * j + 16 * h;
+            _mm512_storeu_pd(out,
+                             _mm512_mul_pd(u, _mm512_cvtepi32_pd(_mm512_castsi512_si256(whole))));
+            _mm512_storeu_pd(
+                out + 8, _mm512_mul_pd(u, _mm512_cvtepi32_pd(_mm512_extracti64x4_epi64(whole, 1))));
+        }
+}
+
+static inline __m512i whole_values(double units)
+{
+    const __m512i lowest = _mm512_set1_epi32((int)units);
+    const __m512i by =
+        _mm512_setr_epi32(32, 0, 1, 2, 3, 4, 5, 6, 32, 0, 1, 2, 3, 4, 5, 6); /* 32: to 0 */
+    const __m512i sizes = _mm512_sllv_epi32(lowest, by);
+    return _mm512_mask_sub_epi32(sizes, 0xff00, _mm512_setzero_si512(), sizes);
+}
+
 static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float *theta,
                             double *acc)
 {
     double ws[ARITH_INPUTS_MAX];
+    __m512i whole[ARITH_INPUTS_MAX];
     (void)theta;
     for (size_t b = 0; b < n; b += CODEC_BLOCK) {
         size_t block = b / CODEC_BLOCK, end = b + block_len(n, b), i = b;
         for (size_t c = 0; c < in->k; c++)
             ws[c] = e3m0_weight(in, c, block);
+        const double unit = e3m0_unit(in->k, ws);
+        const double per = unit > 0.0 ? 0x1p-6 / unit : 0.0; /* of the least value */
+        for (size_t c = 0; unit > 0.0 && c < in->k; c++)
+            whole[c] = whole_values(ws[c] * per);
+        for (; unit > 0.0 && i + GROUP <= end; i += GROUP)
+            accumulate_whole_group(in, whole, unit, i, acc);
         for (; i + GROUP <= end; i += GROUP)
             accumulate_e3m0_group(in, ws, i, acc);
         accumulate_e3m0_block(in, block, i, end, acc);

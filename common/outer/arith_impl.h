@@ -10,7 +10,6 @@
 
 #define ABS_MASK 0x7fffffffu
 #define EXP_ONE 0x00800000u /* one step of the exponent */
-#define SQUARE_LANES 32
 
 /* Values of the 16 codes of e3m0, in units of the scale. */
 static const double e3m0_value[16] = {
@@ -310,18 +309,57 @@ static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float
 
 /* ---- the step ---- */
 
-static void nesterov(size_t n, const struct arith_nesterov *p, const double *acc,
-                     const float *theta, float *mom, float *target, float *diff)
+/* acc / total: a multiplication by the reciprocal in two parts and one rounding, which gives the
+ * bits of the division (Brisebarre, Muller and Raina 2004, IEEE TC 53(8)).  What is rounded is off
+ * by at most 2^-105 of itself; no quotient by a total of 50 bits lies so near to the middle of two
+ * doubles, as that is a multiple of 2^-54 / 2^50 away unless it is the middle, which takes a 54th
+ * bit of acc.  acc is 0 or far from underflow. */
+struct quotient {
+    double total, high, low;
+};
+
+static inline bool quotient_init(struct quotient *q, double total)
 {
-    double mu = p->mu, lr = p->lr, total = p->total, scale = p->scale;
+    uint64_t u;
+    memcpy(&u, &total, sizeof u);
+    *q = (struct quotient){.total = total};
+#ifdef __FMA__
+    q->high = 1.0 / total;
+    q->low = __builtin_fma(-q->high, total, 1.0) / total;
+    return (u & 7) == 0 && total > 0x1p-100 && total < 0x1p100;
+#else
+    return false;
+#endif
+}
+
+static inline double quotient(const struct quotient *q, double acc, bool quick)
+{
+    return quick ? __builtin_fma(acc, q->high, acc * q->low) : acc / q->total;
+}
+
+static inline void nesterov_by(size_t n, const struct arith_nesterov *p, const struct quotient *q,
+                               bool quick, const double *acc, const float *theta, float *mom,
+                               float *target, float *diff)
+{
+    double mu = p->mu, lr = p->lr, scale = p->scale;
     for (size_t i = 0; i < n; i++) {
-        double delta = acc[i] / total * scale;
+        double delta = quotient(q, acc[i], quick) * scale;
         float v = (float)(mu * (double)mom[i] + delta);
         float t = (float)((double)target[i] - lr * (delta + mu * (double)v));
         mom[i] = v;
         target[i] = t;
         diff[i] = t - theta[i];
     }
+}
+
+static void nesterov(size_t n, const struct arith_nesterov *p, const double *acc,
+                     const float *theta, float *mom, float *target, float *diff)
+{
+    struct quotient q;
+    if (quotient_init(&q, p->total))
+        nesterov_by(n, p, &q, true, acc, theta, mom, target, diff);
+    else
+        nesterov_by(n, p, &q, false, acc, theta, mom, target, diff);
 }
 
 static void delayed(size_t n, const struct arith_nesterov *p, const double *acc, const float *theta,
@@ -365,7 +403,7 @@ static void ema_update(size_t n, double d, const float *theta, float *ema)
 /* Sum of the lanes, as a tree. */
 static inline double sum_lanes(double *s)
 {
-    for (size_t half = SQUARE_LANES / 2; half; half /= 2)
+    for (size_t half = ARITH_LANES / 2; half; half /= 2)
         for (size_t j = 0; j < half; j++)
             s[j] += s[j + half];
     return s[0];
@@ -373,10 +411,10 @@ static inline double sum_lanes(double *s)
 
 static double square_f32(size_t n, const float *x)
 {
-    double s[SQUARE_LANES] = {0};
+    double s[ARITH_LANES] = {0};
     size_t i = 0;
-    for (; i + SQUARE_LANES <= n; i += SQUARE_LANES)
-        for (size_t j = 0; j < SQUARE_LANES; j++)
+    for (; i + ARITH_LANES <= n; i += ARITH_LANES)
+        for (size_t j = 0; j < ARITH_LANES; j++)
             s[j] += (double)x[i + j] * (double)x[i + j];
     for (size_t j = 0; i + j < n; j++)
         s[j] += (double)x[i + j] * (double)x[i + j];
@@ -385,10 +423,10 @@ static double square_f32(size_t n, const float *x)
 
 static double square_f64(size_t n, const double *x)
 {
-    double s[SQUARE_LANES] = {0};
+    double s[ARITH_LANES] = {0};
     size_t i = 0;
-    for (; i + SQUARE_LANES <= n; i += SQUARE_LANES)
-        for (size_t j = 0; j < SQUARE_LANES; j++)
+    for (; i + ARITH_LANES <= n; i += ARITH_LANES)
+        for (size_t j = 0; j < ARITH_LANES; j++)
             s[j] += x[i + j] * x[i + j];
     for (size_t j = 0; i + j < n; j++)
         s[j] += x[i + j] * x[i + j];
@@ -407,15 +445,17 @@ static inline void settle_few(size_t n, const float *theta, const float *diff, c
 }
 
 static void settle(size_t n, const float *theta, const float *diff, const float *q, float *out,
-                   double *step, double *residual)
+                   double step[ARITH_LANES], double residual[ARITH_LANES])
 {
-    double a[SQUARE_LANES] = {0}, b[SQUARE_LANES] = {0};
+    double a[ARITH_LANES], b[ARITH_LANES];
     size_t i = 0;
-    for (; i + SQUARE_LANES <= n; i += SQUARE_LANES)
-        settle_few(SQUARE_LANES, theta + i, diff + i, q + i, out + i, a, b);
+    memcpy(a, step, sizeof a);
+    memcpy(b, residual, sizeof b);
+    for (; i + ARITH_LANES <= n; i += ARITH_LANES)
+        settle_few(ARITH_LANES, theta + i, diff + i, q + i, out + i, a, b);
     settle_few(n - i, theta + i, diff + i, q + i, out + i, a, b);
-    *step += sum_lanes(a);
-    *residual += sum_lanes(b);
+    memcpy(step, a, sizeof a);
+    memcpy(residual, b, sizeof b);
 }
 
 /* The table of the including file. */

@@ -1,8 +1,11 @@
 #include "common/outer/fold_math.h"
 
+#define FOLD_PIECE CODEC_BLOCK
+
 struct strip {
     double acc[FOLD_STRIP], more[FOLD_STRIP]; /* more: of a further group */
     float diff[FOLD_STRIP], q[FOLD_STRIP];
+    double step[ARITH_LANES], residual[ARITH_LANES]; /* partial sums of squares */
     const void *payload[ARITH_INPUTS_MAX];
     const uint16_t *scales[ARITH_INPUTS_MAX];
 };
@@ -21,13 +24,13 @@ static void accumulate_group(const struct fold_math *m, const struct fold_group 
 }
 
 static void accumulate(const struct fold_math *m, const struct fold_group *groups, size_t n_groups,
-                       size_t first, size_t n, struct strip *strip)
+                       size_t first, size_t n, struct strip *strip, double *acc)
 {
-    accumulate_group(m, &groups[0], first, n, strip, strip->acc);
+    accumulate_group(m, &groups[0], first, n, strip, acc);
     for (size_t g = 1; g < n_groups; g++) {
         accumulate_group(m, &groups[g], first, n, strip, strip->more);
         for (size_t i = 0; i < n; i++)
-            strip->acc[i] += strip->more[i];
+            acc[i] += strip->more[i];
     }
 }
 
@@ -38,7 +41,7 @@ double fold_math_square(const struct fold_math *m, const struct fold_group *grou
     double sum = 0;
     for (size_t first = 0; first < n; first += FOLD_STRIP) {
         size_t part = n - first < FOLD_STRIP ? n - first : FOLD_STRIP;
-        accumulate(m, groups, n_groups, first, part, &strip);
+        accumulate(m, groups, n_groups, first, part, &strip, strip.acc);
         sum += m->arith->square_f64(part, strip.acc);
     }
     return sum;
@@ -46,35 +49,55 @@ double fold_math_square(const struct fold_math *m, const struct fold_group *grou
 
 /* mom, target (and buf) after the step; diff = target - theta. */
 static void outer_step(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
-                       struct strip *strip)
+                       const double *acc, float *diff)
 {
     const struct arith *k = m->arith;
     const float *theta = s->theta + first;
     float *mom = s->mom + first, *target = s->target + first;
     if (s->buf)
-        k->delayed(n, &m->nesterov, strip->acc, theta, mom, s->buf + first, target, strip->diff);
+        k->delayed(n, &m->nesterov, acc, theta, mom, s->buf + first, target, diff);
     else
-        k->nesterov(n, &m->nesterov, strip->acc, theta, mom, target, strip->diff);
+        k->nesterov(n, &m->nesterov, acc, theta, mom, target, diff);
 }
 
-/* Codes the way down: payload, scales, theta_new. */
+/* Codes the way down: payload, scales; q is what they stand for. */
 static bool encode(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
-                   struct strip *strip, struct fold_squares *squares)
+                   const float *diff, float *q)
+{
+    uint8_t *payload = (uint8_t *)s->delta + codec_payload_bytes(m->down, first);
+    uint16_t *scales = codec_has_scale(m->down) ? s->delta_scales + first / CODEC_BLOCK : NULL;
+    const bool values = m->down == CODEC_F32;
+    return m->arith->encode[m->down](n, values ? s->target + first : diff, payload, scales, q);
+}
+
+/* theta_new and ema, by what was coded. */
+static void settle(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
+                   const float *diff, const float *q, struct strip *strip)
 {
     const struct arith *k = m->arith;
-    uint8_t *payload = (uint8_t *)s->delta + codec_payload_bytes(m->down, first);
-    if (m->down == CODEC_F32) {
-        squares->step += k->square_f32(n, strip->diff);
-        if (!k->encode[CODEC_F32](n, s->target + first, payload, NULL, strip->q))
+    float *new = s->theta_new + first;
+    if (m->down == CODEC_F32)
+        k->decode[CODEC_F32](n, (float *)s->delta + first, NULL, new);
+    else
+        k->settle(n, s->theta + first, diff, q, new, strip->step, strip->residual);
+    if (s->ema)
+        k->ema(n, m->ema_decay, new, s->ema + first);
+}
+
+/* By pieces: each pass over one leaves the processor something to compute while it waits for what
+ * the next reads. */
+static bool fold_strip(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
+                       struct strip *strip)
+{
+    for (size_t at = 0; at < n; at += FOLD_PIECE) {
+        const size_t part = n - at < FOLD_PIECE ? n - at : FOLD_PIECE;
+        float *diff = strip->diff + at, *q = strip->q + at;
+        accumulate(m, s->groups, s->n_groups, first + at, part, strip, strip->acc + at);
+        outer_step(m, s, first + at, part, strip->acc + at, diff);
+        if (!encode(m, s, first + at, part, diff, q))
             return false;
-        k->decode[CODEC_F32](n, payload, NULL, s->theta_new + first);
-        return true;
+        settle(m, s, first + at, part, diff, q, strip);
     }
-    uint16_t *scales = codec_has_scale(m->down) ? s->delta_scales + first / CODEC_BLOCK : NULL;
-    if (!k->encode[m->down](n, strip->diff, payload, scales, strip->q))
-        return false;
-    k->settle(n, s->theta + first, strip->diff, strip->q, s->theta_new + first, &squares->step,
-              &squares->residual);
     return true;
 }
 
@@ -85,13 +108,14 @@ bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
     struct strip strip;
     for (size_t first = 0; first < s->n; first += FOLD_STRIP) {
         size_t n = s->n - first < FOLD_STRIP ? s->n - first : FOLD_STRIP;
-        accumulate(m, s->groups, s->n_groups, first, n, &strip);
-        squares->delta += k->square_f64(n, strip.acc);
-        outer_step(m, s, first, n, &strip);
-        if (!encode(m, s, first, n, &strip, squares))
+        memset(strip.step, 0, sizeof strip.step);
+        memset(strip.residual, 0, sizeof strip.residual);
+        if (!fold_strip(m, s, first, n, &strip))
             return false;
-        if (s->ema)
-            k->ema(n, m->ema_decay, s->theta_new + first, s->ema + first);
+        squares->delta += k->square_f64(n, strip.acc);
+        squares->step +=
+            m->down == CODEC_F32 ? k->square_f32(n, strip.diff) : arith_sum(strip.step);
+        squares->residual += arith_sum(strip.residual);
     }
     return true;
 }

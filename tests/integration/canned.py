@@ -214,8 +214,8 @@ def wide():
 
 
 def dense():
-    """64 paths over 8 x 8 modules."""
-    return Job("dense grid", "dipaco", [300] * 64, [8, 8], workers=20)
+    """64 paths over 8 x 8 modules, and more workers than the page lists."""
+    return Job("dense grid", "dipaco", [300] * 64, [8, 8], workers=200)
 
 
 def plain(numbers=False):
@@ -231,7 +231,7 @@ class Server:
                 "eval_loss", "images_per_s", "eta_ms", "paths", "replicas", "parameters", "text", "dollars")
         both = {"up": 123456, "down": 654321}
         planes = {"control": both, "data": both}
-        return {"version": "0.3", "uptime_ms": 999000, "at": AT, "cluster": "ab" * 16, "waiting_for": [], "workers": self.made.workers,
+        return {"version": "0.3", "uptime_ms": 999000, "at": AT, "cluster": "ab" * 16, "waiting_for": [], "workers": self.made.workers[:100],
                 "workers_count": {"known": len(self.made.workers), "here": len(self.made.workers), "busy": 2, "images_per_s": 321.0},
                 "jobs": [{k: self.job[k] for k in keys}], "bytes": planes, "bytes_here": planes, "ratio_to_fp32_data_parallel": 0.004,
                 "rss_bytes": 64 << 20, "tasks": {"pending": 4, "leased": 5}, "outer": {"busy": 1, "queue": 0},
