@@ -15,7 +15,7 @@ sys.path[:0] = [os.path.join(HERE, "..", "integration"), HERE]
 from net import Net, apart  # noqa: E402
 
 OTHERS = ("w0", "w1")
-SIZE = dict(dim=320, depth=9, batch=2, images=800, replicas=3, rounds=1000, steps=12, eval_every=0)
+SIZE = dict(dim=256, depth=13, batch=2, images=800, replicas=3, rounds=1000, steps=12, eval_every=0)
 THROTTLE = "2"
 
 

@@ -1,5 +1,6 @@
 """What trainers do wrong costs their lease, with the reason in the status, and never the worker."""
 import os
+import pathlib
 import threading
 
 import pytest
@@ -44,6 +45,37 @@ def test_goes_wrong_once(lair, tmp_path, mode, said):
     told = lair.submit(job)
     wait_until(lambda: said in reasons(lair, told), 15, said)
     lair.wait_job(told, "done", 20)
+
+
+STEPS = 100
+
+
+def saves(lair, tmp_path, mode):
+    """A job that is saved every tenth of a second."""
+    text = FAULTY.replace("rounds: 2, steps: 4", f"rounds: 1, steps: {STEPS}, snapshot: 0.1")
+    return lair.submit(write_program(tmp_path, FAULTY_PY, text, mode=mode, once=1, command="PYTHON train.py", more=""))
+
+
+def steps_of(lair, mode, how):
+    return int(next(pathlib.Path(lair.folder).glob(f"**/{mode}.{how}")).read_text(encoding="utf-8"))
+
+
+def test_writes_while_it_is_saved(lair, tmp_path):
+    """That costs this attempt before its end; the next one does the phase."""
+    told = saves(lair, tmp_path, "saved_writes")
+    said = "wrote its weights after it had handed them over"
+    wait_until(lambda: said in reasons(lair, told), 15, said)
+    lair.wait_job(told, "done", 20)
+    assert steps_of(lair, "saved_writes", "spoilt") < STEPS == steps_of(lair, "saved_writes", "well")
+
+
+def test_is_not_saved_with_bad_weights(lair, tmp_path):
+    """Weights that are no numbers just while a snapshot is made are not sent, which is no failure of the phase."""
+    told = saves(lair, tmp_path, "saved_nan")
+    lair.wait_job(told, "done", 20)
+    assert steps_of(lair, "saved_nan", "spoilt") == STEPS
+    assert "the phase is not saved at step" in lair.log("one") and "layers.1.weight holds a value that is not finite" in lair.log("one")
+    assert [t["saved_steps"] for t in lair.get(f"/v1/tasks?job={told}").json()["items"] if t["kind"] == "train"] == [0]
 
 
 @pytest.mark.parametrize("mode, command, more, said", [

@@ -22,6 +22,15 @@ def goes_wrong(what):
     return True
 
 
+def keep_writing(shared):
+    """Also what was handed over."""
+    if os.fork() == 0:
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            shared += 1
+        os._exit(0)
+
+
 if goes_wrong("silent"):
     print("I say nothing", flush=True)
     sys.exit(3)
@@ -31,6 +40,7 @@ if goes_wrong("mute"):
 model = {"layers.0.weight": np.zeros((4, 8), np.float32), "layers.1.weight": np.ones((8,), np.float32)}
 if goes_wrong("names"):
     model = {b"\xff\xfe".decode("latin-1") * 200: np.zeros(3, np.float32)}
+saved_nan, saved_writes = goes_wrong("saved_nan"), goes_wrong("saved_writes")
 if goes_wrong("integers"):
     model["count"] = np.zeros(3, np.int64)
 with skerry.join(model) as island:
@@ -38,7 +48,7 @@ with skerry.join(model) as island:
         for item in island._items:
             item.buffer = False
     for phase in island.phases():
-        for batch in phase.batches():
+        for step, batch in enumerate(phase.batches()):
             if goes_wrong("dies"):
                 print("about to die", flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -55,14 +65,17 @@ with skerry.join(model) as island:
             model["layers.0.weight"] += 0.01
             if goes_wrong("weights"):
                 model["layers.1.weight"][3] = np.nan
+            if saved_writes and step == 0:
+                keep_writing(island._items[0].shared)
+            if mode.startswith("saved"):
+                time.sleep(0.01)  # a step's work
+                with open(f"{mode}.{'spoilt' if saved_nan or saved_writes else 'well'}", "w", encoding="utf-8") as said:
+                    said.write(str(step + 1))
+            model["layers.1.weight"][3] = np.nan if saved_nan else model["layers.1.weight"][3]
             loss = np.nan if goes_wrong("nan") else 1.0
             phase.step(loss=loss, samples=len(batch) * (1000 if goes_wrong("counts") else 1))
+            model["layers.1.weight"][3] = 1 if saved_nan else model["layers.1.weight"][3]  # nobody sees it at the end
         if goes_wrong("writes"):
-            shared = island._items[0].shared  # it goes on writing what it has handed over
-            if os.fork() == 0:
-                until = time.monotonic() + 5
-                while time.monotonic() < until:
-                    shared += 1
-                os._exit(0)
+            keep_writing(island._items[0].shared)
         if goes_wrong("babbles"):
             os.write(int(os.environ["SKERRY_TRAINER_FD"]), b"\x05\x00\x00\x00hello")
