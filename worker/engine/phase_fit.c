@@ -220,16 +220,24 @@ static int fit_any(const struct phase_room *r, const struct model *m, struct tra
 /* ---- what would fit ---- */
 
 /* Keys that a job may set otherwise. */
-enum { OTHER_STAGES = 1, OTHER_MICROS = 2, OTHER_SHARD = 4, OTHER_RECOMPUTE = 8 };
+enum {
+    OTHER_STAGES = 1,
+    OTHER_MICROS = 2,
+    OTHER_SHARD = 4,
+    OTHER_RECOMPUTE = 8,
+    OTHER_ALL = 15,
+    OTHER_PARALLEL = 16, /* of OTHER_STAGES: data parallelism was asked for */
+};
 
 /* opt with some of them as they need least; those that changed. */
 static unsigned ease(struct train_options *opt, unsigned keys)
 {
     unsigned changed = 0;
-    if ((keys & OTHER_STAGES) && (opt->stages > 0 || opt->parallel == JOB_PARALLEL_DATA)) {
+    if ((keys & OTHER_STAGES) && opt->parallel == JOB_PARALLEL_DATA) {
+        opt->parallel = JOB_PARALLEL_AUTO;
+        changed |= OTHER_PARALLEL;
+    } else if ((keys & OTHER_STAGES) && opt->stages > 0) {
         opt->stages = 0;
-        if (opt->parallel == JOB_PARALLEL_DATA)
-            opt->parallel = JOB_PARALLEL_AUTO;
         changed |= OTHER_STAGES;
     }
     if ((keys & OTHER_MICROS) && !opt->accumulate_auto) {
@@ -251,11 +259,13 @@ static unsigned ease(struct train_options *opt, unsigned keys)
 static void say_eased(unsigned changed, const struct phase_plan *p, char *out, size_t size)
 {
     const int stages = p->pipe.cuts[0].n;
-    char human[STR_HUMAN_MAX], cut[40] = "";
-    if ((changed & OTHER_STAGES) && stages > 1)
+    char human[STR_HUMAN_MAX], cut[48] = "";
+    if (changed & OTHER_PARALLEL)
+        (void)snprintf(cut, sizeof cut, "train.parallel: auto (%d stages), ", stages);
+    else if ((changed & OTHER_STAGES) && stages > 1)
         (void)snprintf(cut, sizeof cut, "train.stages: %d, ", stages);
     else if (changed & OTHER_STAGES)
-        (void)snprintf(cut, sizeof cut, "train.parallel: data, ");
+        (void)snprintf(cut, sizeof cut, "leaving out train.stages, ");
     (void)snprintf(out, size, "%s%s%s%s", cut,
                    changed & OTHER_MICROS ? "train.accumulate: auto, " : "",
                    changed & OTHER_SHARD ? "train.shard: auto, " : "",
@@ -270,7 +280,7 @@ static bool what_would(const struct phase_room *r, const struct model *m,
                        const struct train_options *opt, char *out, size_t size)
 {
     static const unsigned tries[] = {OTHER_STAGES, OTHER_MICROS, OTHER_SHARD, OTHER_RECOMPUTE,
-                                     OTHER_STAGES | OTHER_MICROS | OTHER_SHARD | OTHER_RECOMPUTE};
+                                     OTHER_ALL};
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         struct train_options o = *opt;
         struct phase_plan p;

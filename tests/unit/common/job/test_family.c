@@ -130,6 +130,8 @@ static const struct {
      "upscaler.depth is 254, which makes 257 blocks"},
     {"data: {path: x, image_size: 32}\nencoders: {vae: v}\nupscaler: {low_side: 8}\n",
      "both chains read pixels and labels"},
+    {"data: {path: x, image_size: 32}\nencoders: {text: t}\nupscaler: {low_side: 8}\n",
+     "both chains read pixels and labels"},
     {"data: {path: x, image_size: 32, buckets: [16x32]}\nupscaler: {low_side: 8}\n",
      "squares alone"},
 };

@@ -330,7 +330,7 @@ static void stages_that_do_not_fit(void **state)
                  " where it is most), but cpu has ");
     does_not_fit(DEEP(", stages: 2, accumulate: 8"), memory, " and ", "; train.stages: 4 needs ");
     does_not_fit(DEEP(", parallel: data, accumulate: 8"), memory,
-                 " are free; train.stages: 4 needs ", " on each device");
+                 " are free; train.parallel: auto (4 stages) needs ", " on each device");
     does_not_fit(DEEP(", stages: 4, accumulate: 1"), memory, "in 4 stages the model needs ",
                  "; train.accumulate: auto needs ");
     does_not_fit(DEEP(", stages: 2, accumulate: 1"), memory, "in 2 stages the model needs ",
@@ -338,7 +338,10 @@ static void stages_that_do_not_fit(void **state)
     does_not_fit(DEEP(", stages: 2"), memory / 4, "in 2 stages the model needs ",
                  "; no key of train helps: take a smaller model or larger devices");
     does_not_fit(DEEP(", stages: 5, accumulate: 8"), memory,
-                 "train.stages is 5, but this worker has 4 devices", "; train.stages: 4 needs ");
+                 "train.stages is 5, but this worker has 4 devices; ", "; train.stages: 4 needs ");
+    does_not_fit(DEEP(", stages: 5, accumulate: 8"), PLENTY,
+                 "train.stages is 5, but this worker has 4 devices; ",
+                 "; leaving out train.stages needs ");
 }
 
 #define CASCADE(train) CASCADE_OF("2", train)
