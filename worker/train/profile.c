@@ -19,13 +19,9 @@ enum {
 #define TRIED_S 1.0             /* of steps that are quick: more of them are taken */
 #define FORWARD_S 0.3           /* the same of forwards */
 #define ELEMENTS_MAX (8u << 20) /* of a vector that is updated or summed: more than caches hold */
-#ifdef __SANITIZE_THREAD__
-#define COLD (64u << 10) /* tsan notes down each byte, which takes minutes */
-#else
-#define COLD (64u << 20) /* bytes that are written between timings: more than caches hold */
-#endif
-#define LARGE (4u << 20) /* bytes of a large message */
-#define MEMORY_MAX 1e15  /* of a profile */
+#define COLD_MAX (64u << 20)    /* bytes that are written between timings, at most */
+#define LARGE (4u << 20)        /* bytes of a large message */
+#define MEMORY_MAX 1e15         /* of a profile */
 
 /* Of a part of one block, on one device. */
 struct part_times {
@@ -121,11 +117,26 @@ static void zeros_make(struct zeros *z, const struct model *m, const struct net_
     z->batch.pos = z->pos;
 }
 
-/* In a step other blocks are computed in between: weights come from memory, not from a cache. */
-static int forget_caches(struct net *net, void *cold, struct err *err)
+/* In a step other blocks are computed in between: what a block needs comes from memory, not from a
+ * cache.  Of a small model much stays there, so no more is written than its weights, gradients and
+ * moments. */
+struct cold {
+    void *x;
+    uint64_t bytes;
+};
+
+static int cold_alloc(const struct measuring *t, struct device *dev, struct cold *ret,
+                      struct err *err)
+{
+    const uint64_t all = 4 * t->m->flat * sizeof(float);
+    ret->bytes = all < COLD_MAX ? all : COLD_MAX;
+    return dev->ops->alloc(dev, ret->bytes, &ret->x, err);
+}
+
+static int forget_caches(struct net *net, const struct cold *cold, struct err *err)
 {
     struct weights *w = net->weights;
-    weights_note(w, w->ops->zero(w->dev, cold, COLD, w->stream), "zero");
+    weights_note(w, w->ops->zero(w->dev, cold->x, cold->bytes, w->stream), "zero");
     return weights_sync(w, err);
 }
 
@@ -146,8 +157,8 @@ static int time_backward(struct net *net, double *b, double *both, struct err *e
 }
 
 /* The least of some times, as others may have the machine meanwhile. */
-static int time_size(struct net *net, const struct model *m, int samples, bool first, void *cold,
-                     double *f, double *b, double *w, struct err *err)
+static int time_size(struct net *net, const struct model *m, int samples, bool first,
+                     const struct cold *cold, double *f, double *b, double *w, struct err *err)
 {
     const struct net_micro micro = {0, (unsigned)samples, first, true};
     double both = INFINITY, b_now, both_now;
@@ -184,7 +195,7 @@ static int time_part(const struct measuring *t, int rank, int chain, int which, 
     struct device *dev = island_device(t->is, rank);
     struct model *part = NULL;
     struct net *net = NULL;
-    void *cold = NULL;
+    struct cold cold = {0};
     int rc = model_part_new(m, &(struct model_part){from, from + 1}, &part, err);
     struct net_options opt = train_net_options(t->opt);
     opt.batch = opt.load = t->sizes.samples[t->sizes.n - 1];
@@ -197,15 +208,15 @@ static int time_part(const struct measuring *t, int rank, int chain, int which, 
     if (rc == 0)
         rc = weights_changed(net->weights, err);
     if (rc == 0)
-        rc = dev->ops->alloc(dev, COLD, &cold, err);
+        rc = cold_alloc(t, dev, &cold, err);
     for (int i = 0; i < t->sizes.n && rc == 0; i++)
-        rc = time_size(net, m, t->sizes.samples[i], true, cold, &times->f[i], &times->b[i],
+        rc = time_size(net, m, t->sizes.samples[i], true, &cold, &times->f[i], &times->b[i],
                        &times->w[i], err);
     double f, b = 0, w = 0;
     if (rc == 0)
-        rc = time_size(net, m, t->sizes.samples[0], false, cold, &f, &b, &w, err);
+        rc = time_size(net, m, t->sizes.samples[0], false, &cold, &f, &b, &w, err);
     times->add = fmax(0, b + w - times->b[0] - times->w[0]);
-    dev->ops->free(dev, cold);
+    dev->ops->free(dev, cold.x);
     net_free(net);
     model_free(part);
     return rc;
@@ -294,7 +305,7 @@ static uint64_t elements_of(const struct measuring *t)
     return t->m->flat < ELEMENTS_MAX ? t->m->flat : ELEMENTS_MAX;
 }
 
-/* All ranks at once, as in a step: devices may share a memory. */
+/* All ranks at once, as in a step, behind other work: devices may share a memory. */
 static int time_update(const struct measuring *t, struct device *dev, double *ret, struct err *err)
 {
     const struct kernel_ops *k = dev->ops;
@@ -303,9 +314,12 @@ static int time_update(const struct measuring *t, struct device *dev, double *re
         double sum;
         struct adamw_now now;
     } *scalars = NULL;
+    struct cold cold = {0};
     float *x = NULL;
     void *d = NULL;
-    int rc = k->alloc(dev, 4 * n * sizeof *x, &d, err);
+    int rc = cold_alloc(t, dev, &cold, err);
+    if (rc == 0)
+        rc = k->alloc(dev, 4 * n * sizeof *x, &d, err);
     x = d;
     if (rc == 0)
         rc = k->alloc(dev, sizeof *scalars, (void **)&scalars, err);
@@ -324,7 +338,11 @@ static int time_update(const struct measuring *t, struct device *dev, double *re
                             .n = (int64_t)n};
     *ret = INFINITY;
     for (int i = 0; i < REPEATS && rc == 0; i++) {
-        rc = island_meet(t->is);
+        rc = k->zero(dev, cold.x, cold.bytes, NULL);
+        if (rc == 0)
+            rc = k->sync(dev, NULL, err);
+        if (rc == 0)
+            rc = island_meet(t->is);
         const uint64_t begun = clock_now_ns();
         if (rc == 0)
             rc = k->sumsq(dev, &scalars->sum, p.grad, &(struct vec_span){0, p.n}, 1, NULL);
@@ -336,6 +354,7 @@ static int time_update(const struct measuring *t, struct device *dev, double *re
     }
     k->free(dev, scalars);
     k->free(dev, d);
+    k->free(dev, cold.x);
     return rc < 0 ? err_set(err, rc, "timing an update on %s failed: %s", dev->name, err_text(rc))
                   : 0;
 }
@@ -638,7 +657,7 @@ static char *path_of(const struct island *is, const struct model *m,
 {
     enum net_encoder which[NET_ENCODERS];
     const struct net_encoders *e = opt->encoders;
-    const int numbers[] = {3, /* what is measured: b, w and add apart */
+    const int numbers[] = {4, /* what is measured: b, w and add apart, caches of a small model */
                            (int)opt->precision,
                            opt->recompute,
                            opt->ema > 0,
