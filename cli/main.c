@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include "common/base/base.h"
+#include "common/base/file.h"
 #include "cli/command.h"
 
 #define FLAGS_MAX 32
@@ -84,7 +85,7 @@ int main(int argc, char **argv)
 {
     const char *names[N_COMMANDS];
 
-    (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails, as on a full disk */
+    file_first();
     if (argc < 2) {
         help(stderr);
         return CLI_USAGE;

@@ -15,6 +15,16 @@
 #define STOP_MS 4000
 #define DEATHS_MAX 16 /* workers that die more often than this do not die by chance */
 
+/* The end of a pipe that nobody writes to: an input without a byte, also where /dev has nothing. */
+static int no_input(void)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -1;
+    close(ends[1]);
+    return ends[0];
+}
+
 /* Starts bin/program with its output in logs/NAME.log. */
 static pid_t launch(const struct swarm *s, const char *program, const char *name,
                     const char *const *argv, struct err *err)
@@ -23,10 +33,10 @@ static pid_t launch(const struct swarm *s, const char *program, const char *name
     char *log = str_printf("%s/%s.log", s->logs, name);
     pid_t parent = getpid();
     int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int input = no_input();
     pid_t pid = -1;
 
-    if (fd < 0 || null < 0) {
+    if (fd < 0 || input < 0) {
         err_errno(err, "opening %s", log);
     } else if (access(path, X_OK) != 0) {
         err_errno(err, "%s is not beside this program", path);
@@ -36,7 +46,7 @@ static pid_t launch(const struct swarm *s, const char *program, const char *name
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
             _exit(127);
-        dup2(null, 0);
+        dup2(input, 0);
         dup2(fd, 1);
         dup2(fd, 2);
         execv(path, (char *const *)argv); /* exec writes nothing there */
@@ -46,8 +56,8 @@ static pid_t launch(const struct swarm *s, const char *program, const char *name
     }
     if (fd >= 0)
         close(fd);
-    if (null >= 0)
-        close(null);
+    if (input >= 0)
+        close(input);
     mem_free(log);
     mem_free(path);
     return pid;

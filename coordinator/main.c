@@ -423,12 +423,12 @@ int main(int argc, char **argv)
     struct settings s = {0};
     struct err err = {0};
     int status = 0;
+    file_first();
     if (parse_flags(argc, argv, &err, &status) != 0)
         return status;
     /* Few threads share few arenas: the coordinator must stay small. */
     (void)mallopt(M_ARENA_MAX, 2);
     allow_many_files();
-    (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails, as on a full disk */
     pid_t parent = getppid();
     if (given.die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent))
         return EXIT_FAULT;

@@ -480,10 +480,10 @@ int main(int argc, char **argv)
 {
     static struct daemon d;
     struct err err = {0};
+    file_first();
     if (argc > 1 && strcmp(argv[1], "measure") == 0)
         return measure_main(argc - 1, argv + 1);
     d.started_ns = clock_now_ns();
-    (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails, as on a full disk */
     /* A card's streams that share one of its queues wait for each other: it has 8, unless more are
      * asked for, and a pipeline's courier has up to 10. */
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

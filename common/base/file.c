@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -355,6 +356,17 @@ char *file_cache_dir(void)
     if (cache && cache[0] == '/')
         return str_printf("%s/skerry", cache);
     return home && home[0] == '/' ? str_printf("%s/.cache/skerry", home) : NULL;
+}
+
+void file_first(void)
+{
+    int ends[2];
+    (void)signal(SIGXFSZ, SIG_IGN);
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0 || pipe(ends) < 0)
+            continue; /* pipe() takes the lowest number that is free, which is this */
+        (void)close(ends[1]);
+    }
 }
 
 bool file_exists(const char *path)

@@ -70,6 +70,11 @@ int file_sync_all(const char *dir, struct err *err);
  * ~/.cache/skerry; it may not be there.  mem_free; NULL: neither variable names a folder. */
 char *file_cache_dir(void);
 
+/* First of all in a program: a write beyond `ulimit -f` fails, as on a full disk; and where
+ * standard input, output or errors are closed, no file that is opened later takes their place: the
+ * input is empty, and what is written to the others is lost. */
+void file_first(void);
+
 /* Looking and removing; links are followed unless said otherwise. */
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);

@@ -140,10 +140,10 @@ def test_new_says_what_is_wrong(tmp_path):
     ["taskset", "-c", str(min(os.sched_getaffinity(0)))],
     ["prlimit", "--as=2147483648", "--nofile=64"],
     ["setsid", "-w", "env", "-u", "TERM"],
-    ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o ro none /dev/shm && exec "$@"', "sh"],
+    ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o ro none /dev && exec "$@" <&-', "sh"],
     ["unshare", "--user", "env", "HOME=/nonexistent"],
     ["env", "SKERRY_CPU_ISA=generic"],
-], ids=["one core", "2 GiB and 64 files", "no terminal", "no /dev/shm", "nobody", "slow CPU"])
+], ids=["one core", "2 GiB and 64 files", "no terminal", "no /dev and no input", "nobody", "slow CPU"])
 def test_run_in_narrow_places(tmp_path, prefix):
     """What a container, a small machine or ssh without a terminal leaves; `nobody` is a user without a name, home or rights."""
     out = tmp_path / "out"
