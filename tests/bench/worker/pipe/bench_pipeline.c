@@ -144,7 +144,7 @@ static void plan_vs_best(void)
 }
 
 /* Seconds that a plan of 64 layers on 16 unlike devices takes to find. */
-static void planner_time(void)
+static void planning_time(void)
 {
     struct rng r;
     struct err err = {0};
@@ -295,7 +295,7 @@ int main(void)
 {
     planner_wrong();
     plan_vs_best();
-    planner_time();
+    planning_time();
     filling();
     orders();
     return 0;
