@@ -486,6 +486,32 @@ static void weigh(struct fold *f, const double *weight)
         f->groups[g].in.weight = weight + at;
 }
 
+/* The step of n elements of tensor t that were read: at[] are updated, theta_new is made. */
+static int make_span(struct fold *f, size_t t, size_t n, float *const at[INS], float *theta_new,
+                     struct err *err)
+{
+    const struct fold_span span = {
+        .n = n,
+        .groups = f->groups,
+        .n_groups = f->n_groups,
+        .theta = at[FULL],
+        .theta_new = theta_new,
+        .mom = at[MOM],
+        .target = at[TARGET],
+        .buf = at[BUF],
+        .ema = at[EMA],
+        .delta = f->delta_payload,
+        .delta_scales = f->delta_scales,
+    };
+    const bool buffer = layout_is_buffer(&f->layout, t);
+    weigh(f, buffer ? f->plain : f->weight);
+    if (buffer ? fold_math_buffer(&f->math, &span, f->layout.role[t] == LAYOUT_FIRST)
+               : fold_math_span(&f->math, &span, &f->squares))
+        return 0;
+    return err_set(err, -ERANGE, "module %llu: tensor %s is not finite after the outer step",
+                   (unsigned long long)f->step->module_id, f->layout.st.tensors[t].name);
+}
+
 static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
 {
     float *made[SINK_FILES], *state[SINK_FILES];
@@ -497,27 +523,10 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
     float *const at[INS] = {
         [FULL] = f->full, [EMA] = made[1], [TARGET] = state[0], [MOM] = state[1], [BUF] = state[2]};
     rc = read_chunk(f, t, first, n, at, err);
+    if (rc == 0)
+        rc = make_span(f, t, n, at, made[0], err);
     if (rc < 0)
         return rc;
-    struct fold_span span = {
-        .n = n,
-        .groups = f->groups,
-        .n_groups = f->n_groups,
-        .theta = at[FULL],
-        .theta_new = made[0],
-        .mom = at[MOM],
-        .target = at[TARGET],
-        .buf = at[BUF],
-        .ema = at[EMA],
-        .delta = f->delta_payload,
-        .delta_scales = f->delta_scales,
-    };
-    const bool buffer = layout_is_buffer(&f->layout, t);
-    weigh(f, buffer ? f->plain : f->weight);
-    if (buffer ? !fold_math_buffer(&f->math, &span, f->layout.role[t] == LAYOUT_FIRST)
-               : !fold_math_span(&f->math, &span, &f->squares))
-        return err_set(err, -ERANGE, "module %llu: tensor %s is not finite after the outer step",
-                       (unsigned long long)f->step->module_id, f->layout.st.tensors[t].name);
     sink_push(f->version, n);
     sink_push(f->state, n);
     return wire_out_write(&f->delta, t, first, n, f->delta_payload, f->delta_scales, err);
@@ -706,6 +715,148 @@ int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *
     fold_free(f);
     if (rc == 0)
         *ret = result;
+    return rc;
+}
+
+/* ---- a step that somebody else made ---- */
+
+/* His files, and what they should be for a piece. */
+struct again {
+    struct flat flat[OUTS]; /* not DELTA_OUT */
+    struct wire delta;
+    float *made[OUTS], *his;
+    uint16_t *scales;
+};
+
+static int again_open(struct fold *f, struct again *a, struct err *err)
+{
+    const struct wire_info want = {.kind = WIRE_DELTA,
+                                   .codec = f->step->down,
+                                   .module_id = f->step->module_id,
+                                   .base = f->step->base,
+                                   .version = f->step->base + 1};
+    int rc = wire_open(f->out_path[DELTA_OUT], &want, &f->layout, &a->delta, err);
+    for (int i = 0; i < OUTS && rc == 0; i++) {
+        if (!f->out_path[i])
+            continue;
+        if (i != DELTA_OUT)
+            rc = flat_open(&a->flat[i], f->out_path[i], &f->layout, err);
+        a->made[i] = mem_try_aligned(64, f->chunk * sizeof(float));
+        if (rc == 0 && !a->made[i])
+            rc = err_set(err, -ENOMEM, "no memory for a look at an outer step");
+    }
+    a->his = mem_try_aligned(64, f->chunk * sizeof(float));
+    a->scales = mem_try_array(f->chunk / CODEC_BLOCK, sizeof(*a->scales));
+    if (rc == 0 && (!a->his || !a->scales))
+        rc = err_set(err, -ENOMEM, "no memory for a look at an outer step");
+    return rc;
+}
+
+static void again_close(struct again *a)
+{
+    wire_close(&a->delta);
+    for (int i = 0; i < OUTS; i++) {
+        flat_close(&a->flat[i]);
+        mem_free(a->made[i]);
+    }
+    mem_free(a->his);
+    mem_free(a->scales);
+}
+
+static int other_bits(const struct fold *f, const char *what, struct err *err)
+{
+    return err_set(err, -ERR_HASH, "module %llu: %s has other bits than the outer step gives",
+                   (unsigned long long)f->step->module_id, what);
+}
+
+/* The header of each file is a copy. */
+static int same_headers(const struct fold *f, struct again *a, struct err *err)
+{
+    const size_t n = (size_t)f->layout.st.payload;
+    uint8_t *his = mem_try(n);
+    int rc = his ? 0 : err_set(err, -ENOMEM, "no memory for a look at an outer step");
+    for (int i = 0; i < OUTS && rc == 0; i++) {
+        if (a->flat[i].fd < 0)
+            continue;
+        rc = a->flat[i].payload == n
+                 ? file_pread_all(a->flat[i].fd, his, n, 0, a->flat[i].path, err)
+                 : -ERR_HASH;
+        if (rc == -ERR_HASH || (rc == 0 && memcmp(his, f->layout.header, n) != 0))
+            rc = other_bits(f, "a header", err);
+    }
+    mem_free(his);
+    return rc;
+}
+
+static int compare(const struct fold *f, struct again *a, size_t t, uint64_t first, size_t n,
+                   struct err *err)
+{
+    static const char *const names[OUTS] = {"the momentum", "the buffer", "the target",
+                                            "the average",  "the delta",  "the version"};
+    const enum codec codec = a->delta.at[t].codec;
+    const uint64_t at = layout_first(&f->layout, t) + first;
+    int rc = wire_read(&a->delta, t, first, n, a->his, a->scales, err);
+    if (rc == 0 && (memcmp(a->his, f->delta_payload, codec_payload_bytes(codec, n)) != 0 ||
+                    (codec_has_scale(codec) &&
+                     memcmp(a->scales, f->delta_scales, codec_scales(codec, n) * 2) != 0)))
+        rc = other_bits(f, names[DELTA_OUT], err);
+    for (int i = 0; i < OUTS && rc == 0; i++) {
+        if (a->flat[i].fd < 0)
+            continue;
+        rc = flat_read(&a->flat[i], at, n, a->his, err);
+        if (rc == 0 && memcmp(a->his, a->made[i], n * sizeof(float)) != 0)
+            rc = other_bits(f, names[i], err);
+    }
+    return rc;
+}
+
+static int again_piece(struct fold *f, struct again *a, size_t t, uint64_t first, size_t n,
+                       struct err *err)
+{
+    float *const at[INS] = {[FULL] = f->full,
+                            [EMA] = a->made[EMA_OUT],
+                            [TARGET] = a->made[TARGET_OUT],
+                            [MOM] = a->made[MOM_OUT],
+                            [BUF] = a->made[BUF_OUT]};
+    int rc = read_chunk(f, t, first, n, at, err);
+    if (rc == 0)
+        rc = make_span(f, t, n, at, a->made[FULL_OUT], err);
+    return rc == 0 ? compare(f, a, t, first, n, err) : rc;
+}
+
+/* A cell may be longer than a chunk, where inputs are many. */
+static int again_cell(struct fold *f, struct again *a, const struct layout_cell *c, struct err *err)
+{
+    int rc = 0;
+    for (size_t from = 0; from < c->n && rc == 0; from += f->chunk)
+        rc = again_piece(f, a, c->tensor, c->first + from,
+                         c->n - from < f->chunk ? c->n - from : f->chunk, err);
+    return rc;
+}
+
+int fold_compare(const struct fold_step *step, const struct layout_cell *cells, size_t n,
+                 struct err *err)
+{
+    struct again a = {.delta = {.fd = -1}};
+    for (int i = 0; i < OUTS; i++)
+        a.flat[i].fd = -1;
+    int rc = check_step(step, err);
+    if (rc < 0)
+        return rc;
+    struct fold *f = fold_new(step);
+    rc = open_state(f, err);
+    if (rc == 0)
+        rc = open_inputs(f, err);
+    if (rc == 0)
+        rc = alloc_buffers(f, err);
+    if (rc == 0)
+        rc = again_open(f, &a, err);
+    if (rc == 0)
+        rc = same_headers(f, &a, err);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = again_cell(f, &a, &cells[i], err);
+    again_close(&a);
+    fold_free(f);
     return rc;
 }
 

@@ -57,6 +57,8 @@
 #include "common/base/hash.h"
 #include "common/outer/coding.h"
 
+struct layout_cell;
+
 #define FOLD_CHUNK 65536    /* elements */
 #define FOLD_INPUTS_MAX 256 /* contributions of one step */
 
@@ -124,6 +126,12 @@ struct fold_result {
  * last renames may leave some of them: all belong to v+1, a redo replaces them
  * by the same bytes, and the files of v are never touched. */
 int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *err);
+
+/* Some of a step that somebody else made: makes it again in n cells (layout.h), and compares with
+ * them the files under the _out names, which it only reads.  Where keep_norm is set, scale must be
+ * what he used.  -ERR_HASH: he has other bits; -ERR_FORMAT: one of the files is no such file. */
+int fold_compare(const struct fold_step *step, const struct layout_cell *cells, size_t n,
+                 struct err *err);
 
 /* min(d, (1+v)/(10+v)): a young average forgets version 0 quickly. */
 double fold_ema_decay(double d, uint64_t base);

@@ -10,6 +10,8 @@
 
 struct check {
     const struct arith *arith;
+    int cells_fd; /* -1: the squares of cells are not kept */
+    uint64_t cells_at;
     struct layout layout;
     struct wire wire;
     int full_fd; /* of theta_v, for values; -1: not needed */
@@ -39,12 +41,13 @@ static double block_square_int8(const int8_t *in, size_t n)
     return (double)sum;
 }
 
-static double square_scaled(const struct check *c, size_t n)
+/* Of the elements from `first`, a block's, to `end`. */
+static double square_scaled(const struct check *c, size_t first, size_t end)
 {
     double total = 0.0;
     bool int8 = c->wire.info.codec == CODEC_INT8;
-    for (size_t b = 0; b < n; b += CODEC_BLOCK) {
-        size_t m = n - b < CODEC_BLOCK ? n - b : CODEC_BLOCK;
+    for (size_t b = first; b < end; b += CODEC_BLOCK) {
+        size_t m = end - b < CODEC_BLOCK ? end - b : CODEC_BLOCK;
         const uint8_t *p = c->payload;
         uint32_t bits = (uint32_t)c->scales[b / CODEC_BLOCK] << 16;
         float s;
@@ -54,6 +57,41 @@ static double square_scaled(const struct check *c, size_t n)
         total += (double)s * (double)s * block;
     }
     return total;
+}
+
+/* The differences of a chunk that carries no scales, into c->x. */
+static int read_plain(struct check *c, size_t t, uint64_t first, size_t n, struct err *err)
+{
+    const enum codec codec = c->wire.at[t].codec;
+    coding_decode(codec, n, c->payload, c->scales, c->x);
+    if (codec != CODEC_F32)
+        return 0;
+    int rc =
+        file_pread_all(c->full_fd, c->theta, n * sizeof(float),
+                       c->layout.st.tensors[t].offset + first * sizeof(float), c->full_path, err);
+    if (rc == 0)
+        c->arith->sub(n, c->theta, c->x, c->x);
+    return rc;
+}
+
+/* Adds the squares of a chunk, cell by cell. */
+static int add_squares(struct check *c, size_t t, size_t n, struct err *err)
+{
+    const bool scaled = codec_has_scale(c->wire.at[t].codec);
+    double cells[FOLD_CHUNK / LAYOUT_CELL] = {0};
+    size_t k = 0;
+    for (size_t from = 0; from < n; from += LAYOUT_CELL, k++) {
+        const size_t end = n - from < LAYOUT_CELL ? n : from + LAYOUT_CELL;
+        if (!layout_is_buffer(&c->layout, t))
+            cells[k] = scaled ? square_scaled(c, from, end)
+                              : c->arith->square_f32(end - from, c->x + from);
+        c->square += cells[k];
+    }
+    if (c->cells_fd < 0)
+        return 0;
+    const uint64_t at = c->cells_at;
+    c->cells_at += k * sizeof(*cells);
+    return file_pwrite_all(c->cells_fd, cells, k * sizeof(*cells), at, "squares", err);
 }
 
 static int check_chunk(struct check *c, size_t t, uint64_t first, size_t n, struct err *err)
@@ -68,22 +106,9 @@ static int check_chunk(struct check *c, size_t t, uint64_t first, size_t n, stru
                        "tensor %s holds a value that is not finite or out of "
                        "range",
                        tensor->name);
-    if (layout_is_buffer(&c->layout, t))
-        return 0;
-    if (codec_has_scale(codec)) {
-        c->square += square_scaled(c, n);
-        return 0;
-    }
-    coding_decode(codec, n, c->payload, c->scales, c->x);
-    if (codec == CODEC_F32) {
-        rc = file_pread_all(c->full_fd, c->theta, n * sizeof(float),
-                            tensor->offset + first * sizeof(float), c->full_path, err);
-        if (rc < 0)
-            return rc;
-        c->arith->sub(n, c->theta, c->x, c->x);
-    }
-    c->square += c->arith->square_f32(n, c->x);
-    return 0;
+    if (!codec_has_scale(codec) && !layout_is_buffer(&c->layout, t))
+        rc = read_plain(c, t, first, n, err);
+    return rc == 0 ? add_squares(c, t, n, err) : rc;
 }
 
 static int check_alloc(struct check *c, struct err *err)
@@ -140,21 +165,56 @@ static int check_all(struct check *c, struct err *err)
     return 0;
 }
 
-int fold_check(const char *path, const struct fold_origin *origin, uint64_t module_id,
-               struct fold_norm *ret, struct err *err)
+static struct wire_info wanted(const struct fold_origin *origin, uint64_t module_id)
 {
-    struct check c = {
-        .arith = arith_best(), .full_fd = -1, .full_path = origin->from_full, .wire = {.fd = -1}};
-    const struct wire_info want = {.kind = WIRE_CONTRIBUTION,
-                                   .codec = origin->codec,
-                                   .module_id = module_id,
-                                   .base = origin->from};
+    return (struct wire_info){.kind = WIRE_CONTRIBUTION,
+                              .codec = origin->codec,
+                              .module_id = module_id,
+                              .base = origin->from};
+}
+
+int fold_check_cells(const char *path, const struct fold_origin *origin, uint64_t module_id, int fd,
+                     uint64_t at, struct fold_norm *ret, struct err *err)
+{
+    struct check c = {.arith = arith_best(),
+                      .cells_fd = fd,
+                      .cells_at = at,
+                      .full_fd = -1,
+                      .full_path = origin->from_full,
+                      .wire = {.fd = -1}};
+    const struct wire_info want = wanted(origin, module_id);
     int rc = check_open(&c, path, &want, err);
     if (rc == 0)
         rc = check_all(&c, err);
     if (rc == 0)
-        *ret = (struct fold_norm){
-            .norm = sqrt(c.square), .samples = c.wire.info.samples, .params = c.layout.count};
+        *ret = (struct fold_norm){.norm = sqrt(c.square),
+                                  .samples = c.wire.info.samples,
+                                  .params = c.layout.count,
+                                  .cells = layout_cells(&c.layout)};
+    check_close(&c);
+    return rc;
+}
+
+int fold_check(const char *path, const struct fold_origin *origin, uint64_t module_id,
+               struct fold_norm *ret, struct err *err)
+{
+    return fold_check_cells(path, origin, module_id, -1, 0, ret, err);
+}
+
+int fold_check_cell(const char *path, const struct fold_origin *origin, uint64_t module_id,
+                    const struct layout_cell *cell, double *ret, struct err *err)
+{
+    struct check c = {.arith = arith_best(),
+                      .cells_fd = -1,
+                      .full_fd = -1,
+                      .full_path = origin->from_full,
+                      .wire = {.fd = -1}};
+    const struct wire_info want = wanted(origin, module_id);
+    int rc = check_open(&c, path, &want, err);
+    if (rc == 0)
+        rc = check_chunk(&c, cell->tensor, cell->first, cell->n, err);
+    if (rc == 0)
+        *ret = c.square;
     check_close(&c);
     return rc;
 }
@@ -209,11 +269,10 @@ static int dot_all(struct check *a, struct check *b, bool flat, double *ret, dou
 static int dot_open(struct check *c, const char *path, const struct fold_origin *origin,
                     uint64_t module_id, struct err *err)
 {
-    const struct wire_info want = {.kind = WIRE_CONTRIBUTION,
-                                   .codec = origin ? origin->codec : CODEC_F32,
-                                   .module_id = module_id,
-                                   .base = origin ? origin->from : 0};
+    const struct wire_info want =
+        wanted(origin ? origin : &(struct fold_origin){.codec = CODEC_F32}, module_id);
     *c = (struct check){.arith = arith_best(),
+                        .cells_fd = -1,
                         .full_fd = -1,
                         .full_path = origin ? origin->from_full : path,
                         .wire = {.fd = -1}};

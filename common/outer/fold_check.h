@@ -4,15 +4,28 @@
 
 #include "common/outer/fold.h"
 
+struct layout_cell;
+
 struct fold_norm {
     double norm; /* of its Delta_i, buffers left out */
-    uint64_t samples, params;
+    uint64_t samples, params, cells;
 };
+
 /* Streams one contribution: header against the layout of origin->from_full, every scale
  * and value finite.  -ERR_FORMAT (or another code) with a sentence if it must be
  * refused; -EIO and the like for our own disk. */
 int fold_check(const char *path, const struct fold_origin *origin, uint64_t module_id,
                struct fold_norm *ret, struct err *err);
+
+/* The same, and writes the square of the norm of each cell (layout.h), a double of this machine,
+ * into the file fd from `at` on (fd -1: nowhere).  Their sum, in order, is the square of the norm
+ * to the bit. */
+int fold_check_cells(const char *path, const struct fold_origin *origin, uint64_t module_id, int fd,
+                     uint64_t at, struct fold_norm *ret, struct err *err);
+/* The check of one cell alone, and the square of its norm: the bits that fold_check_cells() writes.
+ */
+int fold_check_cell(const char *path, const struct fold_origin *origin, uint64_t module_id,
+                    const struct layout_cell *cell, double *ret, struct err *err);
 
 /* The scalar product of two contributions to a module or, where the other has no `origin`, of one
  * with a file like a full version (a momentum); and that of the other with itself.  Both must have

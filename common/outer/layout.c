@@ -157,3 +157,27 @@ int layout_same(const struct layout *a, const struct layout *b, const char *name
     }
     return 0;
 }
+
+static uint64_t cells_of(const struct layout *l, size_t t)
+{
+    return (l->st.tensors[t].count + LAYOUT_CELL - 1) / LAYOUT_CELL;
+}
+
+uint64_t layout_cells(const struct layout *l)
+{
+    uint64_t n = 0;
+    for (size_t t = 0; t < l->st.n_tensors; t++)
+        n += cells_of(l, t);
+    return n;
+}
+
+void layout_cell_at(const struct layout *l, uint64_t number, struct layout_cell *ret)
+{
+    uint64_t left = number;
+    size_t t = 0;
+    for (; left >= cells_of(l, t); t++)
+        left -= cells_of(l, t);
+    const uint64_t rest = l->st.tensors[t].count - left * LAYOUT_CELL;
+    *ret = (struct layout_cell){number, t, left * LAYOUT_CELL,
+                                rest < LAYOUT_CELL ? rest : LAYOUT_CELL};
+}

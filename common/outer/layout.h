@@ -50,6 +50,18 @@ bool layout_is_buffer(const struct layout *l, size_t t);
 /* How tensor t travels in a blob of codec c. */
 enum codec layout_codec(const struct layout *l, size_t t, enum codec c);
 
+/* A stretch of a tensor.  Those of all tensors are numbered in order: what somebody says of a whole
+ * module can be looked at in some of them. */
+#define LAYOUT_CELL 4096u /* elements at most: a multiple of FOLD_STRIP that divides FOLD_CHUNK */
+struct layout_cell {
+    uint64_t number;
+    size_t tensor;
+    uint64_t first;
+    size_t n;
+};
+uint64_t layout_cells(const struct layout *l);
+void layout_cell_at(const struct layout *l, uint64_t number, struct layout_cell *ret);
+
 /* A sentence that names the first difference in names, shapes or order, else 0. */
 int layout_same(const struct layout *a, const struct layout *b, const char *name, struct err *err);
 

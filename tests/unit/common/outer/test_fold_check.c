@@ -3,7 +3,11 @@
 #include "tests/unit/common/outer/fixture.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <unistd.h>
+
+#include "common/outer/layout.h"
 
 /* A contribution whose end is theta - step, all of it. */
 static char *contribute(const struct fixture *f, enum codec codec, float step)
@@ -36,6 +40,50 @@ static void the_norm_is_that_of_the_difference(void **state)
             fail_msg("%s: %g, expected %g", codec_name((enum codec)c), got.norm, expected);
         mem_free(blob);
     }
+    fx_end(&f);
+}
+
+/* Cell by cell: as the sum, to the bit, and as each by itself. */
+static void the_squares_of_cells_are_the_norm(void **state)
+{
+    struct fixture f;
+    struct layout layout;
+    struct err err = {0};
+    fx_begin(&f);
+    assert_int_equal(layout_open(f.full, &layout, &err), 0);
+    const uint64_t n = layout_cells(&layout);
+    assert_true(n > layout.st.n_tensors); /* some tensor has several */
+    double *cells = mem_alloc_array(n, sizeof(*cells));
+    char *path = fx_path(&f, "squares");
+    for (int c = 0; c < CODEC_COUNT; c++) {
+        const struct fold_origin origin = {(enum codec)c, 0, f.full};
+        struct fold_norm norm = {0}, plain;
+        double sum = 0;
+        uint64_t elements = 0;
+        char *blob = contribute(&f, (enum codec)c, 0.03125f);
+        const int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+        assert_int_equal(fold_check_cells(blob, &origin, MODULE, fd, 8, &norm, &err), 0);
+        assert_int_equal(fold_check(blob, &origin, MODULE, &plain, &err), 0);
+        assert_int_equal(norm.cells, n);
+        assert_int_equal(pread(fd, cells, n * 8 + 8, 8), n * 8);
+        for (uint64_t i = 0; i < n; i++) {
+            struct layout_cell cell;
+            double one = 0;
+            sum += cells[i];
+            layout_cell_at(&layout, i, &cell);
+            assert_true(cell.number == i && cell.n > 0 && cell.n <= LAYOUT_CELL);
+            elements += cell.n;
+            assert_int_equal(fold_check_cell(blob, &origin, MODULE, &cell, &one, &err), 0);
+            assert_memory_equal(&one, &cells[i], sizeof(one));
+        }
+        assert_int_equal(elements, PARAMS);
+        assert_true(sqrt(sum) == norm.norm && norm.norm == plain.norm);
+        (void)close(fd);
+        mem_free(blob);
+    }
+    mem_free(path);
+    mem_free(cells);
+    layout_release(&layout);
     fx_end(&f);
 }
 
@@ -165,6 +213,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_norm_is_that_of_the_difference),
+        cmocka_unit_test(the_squares_of_cells_are_the_norm),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_value_that_is_not_finite_is_refused),
         cmocka_unit_test(the_product_has_the_sign_of_the_directions),
