@@ -485,6 +485,7 @@ int blob_dir_open(const char *path, uint64_t quota_bytes, struct blobstore **ret
         .touch = dir_touch,
         .get = dir_get,
         .local = dir_local,
+        .read = blobstore_read_here,
         .let_go = dir_let_go,
         .remove = dir_remove,
         .hide = dir_hide,

@@ -46,6 +46,7 @@ struct blob_health {
     uint64_t bytes_in, bytes_out;    /* between us and the store */
     uint64_t waiting, waiting_bytes; /* blobs that it has yet to take */
     uint64_t cache_bytes, cache_max_bytes;
+    bool sums; /* it tells the hashes of what others put there, which need not come here for that */
     int64_t failing_since_unix_ms; /* 0: its last answer was good */
     char error[256];               /* what it said, or why it said nothing */
 };
@@ -70,6 +71,11 @@ struct blobstore_ops {
      * and cannot be had now; with wait false: not without waiting. */
     int (*local)(struct blobstore *s, const struct blob_id *id, bool wait, char **ret_path,
                  struct err *err);
+    /* len bytes from `from` on, also of a blob that is far away, whose others stay there: nobody
+     * has hashed them.  Waits.  -ERR_NOTFOUND, -ERR_FORMAT (it is shorter), or the store cannot
+     * now. */
+    int (*read)(struct blobstore *s, const struct blob_id *id, uint64_t from, void *data,
+                size_t len, struct err *err);
     /* The local file has other bytes: brings it again, to the same path, also while it is held.
      * Waits.  -ERR_NOTFOUND: there is no other copy.  NULL: nor can there be. */
     int (*renew)(struct blobstore *s, const struct blob_id *id, struct err *err);
@@ -142,6 +148,9 @@ struct blob_writer {
     uint64_t size; /* bytes so far, those that were there included */
 };
 
+/* The operation read, where get does not say -EAGAIN. */
+int blobstore_read_here(struct blobstore *s, const struct blob_id *id, uint64_t from, void *data,
+                        size_t len, struct err *err);
 /* Whether the store has the blob; ret_size may be NULL. */
 bool blobstore_has(struct blobstore *s, const struct blob_id *id, uint64_t *ret_size);
 

@@ -511,6 +511,24 @@ static int s3_local(struct blobstore *base, const struct blob_id *id, bool wait,
     return rc;
 }
 
+static int s3_read(struct blobstore *base, const struct blob_id *id, uint64_t from, void *data,
+                   size_t len, struct err *err)
+{
+    struct blob_s3 *s = store_of(base);
+    struct blob_stat st;
+    int rc = blobstore_read_here(base, id, from, data, len, err);
+    if (rc != -EAGAIN || (rc = s3_stat(base, id, &st, err)) < 0)
+        return rc;
+    char *key = blob_s3_key(s, id);
+    if (from + len > st.size)
+        rc = err_set(err, -ERR_FORMAT, "a blob of %llu bytes is shorter than expected",
+                     (unsigned long long)st.size);
+    else
+        rc = s3_get_piece(s->c, key, from, st.size, data, len, err);
+    mem_free(key);
+    return rc;
+}
+
 /* Who holds it keeps holding it. */
 static int s3_renew(struct blobstore *base, const struct blob_id *id, struct err *err)
 {
@@ -718,6 +736,7 @@ static void s3_health_of(struct blobstore *base, struct blob_health *ret)
     ret->cache_bytes = s->cache->used_bytes;
     ret->cache_max_bytes = s->cache_max;
     lock(s);
+    ret->sums = s->sums;
     for (struct list *l = s->used.next; l != &s->used; l = l->next) {
         const struct blob_s3_object *e = list_entry(l, struct blob_s3_object, used);
         ret->waiting += is_to_be_sent(e);
@@ -796,6 +815,7 @@ struct blob_s3 *blob_s3_new(void)
         .touch = s3_touch,
         .get = s3_open_blob,
         .local = s3_local,
+        .read = s3_read,
         .renew = s3_renew,
         .let_go = s3_let_go,
         .remove = s3_remove,

@@ -75,6 +75,8 @@ int blob_s3_found(struct blobstore *base, const struct blob_id *id, uint64_t siz
     pthread_cond_broadcast(&s->changed);
     if (!brought) /* where it does not answer, nobody is led there until it takes blobs */
         blob_s3_note(s, rc, err);
+    if (rc == 0)
+        s->sums = !brought;
     if (brought && rc == 0) {
         e->cached = true;
         blob_s3_used_now(s, e);

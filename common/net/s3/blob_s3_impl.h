@@ -43,6 +43,7 @@ struct blob_s3 {
     void *tree; /* struct blob_s3_object, by id */
     struct list used, work;
     bool stopping;
+    bool sums;         /* the store told the hash of what somebody put, when it was last asked */
     unsigned failures; /* in a row */
     uint64_t paused_until_ms;
     bool to_tidy; /* a thread is to, with tidy_before_s */

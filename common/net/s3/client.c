@@ -218,6 +218,40 @@ int s3_get(struct s3 *c, const char *key, uint64_t from, uint64_t size, s3_sink_
     return rc;
 }
 
+struct piece {
+    uint8_t *at;
+    size_t left;
+};
+
+static int into_piece(void *arg, const void *data, size_t len)
+{
+    struct piece *p = arg;
+    if (len > p->left)
+        return -ERR_FORMAT; /* the store knows no ranges */
+    memcpy(p->at, data, len);
+    p->at += len;
+    p->left -= len;
+    return 0;
+}
+
+int s3_get_piece(struct s3 *c, const char *key, uint64_t from, uint64_t size, void *data,
+                 size_t len, struct err *err)
+{
+    struct s3_request r;
+    struct piece p = {data, len};
+    s3_request_init(&r, "GET", key);
+    r.sink = into_piece;
+    r.arg = &p;
+    r.from = from;
+    r.until = from + len;
+    r.whole = size;
+    int rc = len > 0 ? s3_request_run(c, &r, err) : 0;
+    if (rc == -ERR_FORMAT || (rc == 0 && p.left > 0))
+        rc = err_set(err, -ERR_FORMAT, "the store gave other bytes of %s than were asked for", key);
+    s3_request_release(&r);
+    return rc;
+}
+
 static int into_buf(void *arg, const void *data, size_t len)
 {
     return buf_append(arg, data, len) < 0 ? -ERR_LIMIT : 0;

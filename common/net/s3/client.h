@@ -63,6 +63,10 @@ typedef int s3_sink_fn(void *arg, const void *data, size_t len);
 /* Bytes from `from` to the end of an object of `size` bytes.  -ERR_FORMAT: it has another size. */
 int s3_get(struct s3 *c, const char *key, uint64_t from, uint64_t size, s3_sink_fn *sink, void *arg,
            struct err *err);
+/* len bytes from `from` on, and no others, of an object of `size` bytes.  -ERR_FORMAT: the store
+ * gives others. */
+int s3_get_piece(struct s3 *c, const char *key, uint64_t from, uint64_t size, void *data,
+                 size_t len, struct err *err);
 /* An object of unknown size behind what ret has, which bounds it: -ERR_LIMIT. */
 int s3_get_all(struct s3 *c, const char *key, struct buf *ret, struct err *err);
 /* A small object as text; -ERR_LIMIT beyond cap. */

@@ -48,6 +48,7 @@ struct s3_request {
     s3_sink_fn *sink; /* NULL: into answer */
     void *arg;
     uint64_t from;  /* the first byte that is wanted */
+    uint64_t until; /* the first that is not; 0: all are to the end */
     uint64_t whole; /* bytes of the object; 0: not known, and nothing but all of it is wanted */
     /* Results. */
     long status;

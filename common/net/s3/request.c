@@ -210,8 +210,11 @@ static void set_method(CURL *easy, struct s3_request *r)
     else
         curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, r->method);
     r->skip = r->from + r->got;
-    if (r->whole && r->skip > 0) {
-        (void)snprintf(range, sizeof(range), "%llu-", (unsigned long long)r->skip);
+    if (r->whole && (r->skip > 0 || r->until > 0)) {
+        int n = snprintf(range, sizeof(range), "%llu-", (unsigned long long)r->skip);
+        if (r->until > 0)
+            (void)snprintf(range + n, sizeof(range) - (size_t)n, "%llu",
+                           (unsigned long long)r->until - 1);
         curl_easy_setopt(easy, CURLOPT_RANGE, range);
     }
 }
@@ -271,8 +274,8 @@ static int judge(struct s3 *c, const struct s3_request *r, CURLcode rc, const ch
         return r->sink_rc;
     if (r->status >= 300) /* also where it was refused before all was sent */
         return refused(c, r, err);
-    if (rc == CURLE_OK || (r->whole && r->from + r->got == r->whole)) /* all came, then a cut */
-        return 0;
+    if (rc == CURLE_OK || (r->whole && r->from + r->got == (r->until ? r->until : r->whole)))
+        return 0; /* all came, perhaps then a cut */
     return http_curl_error(rc, text, c->where, err);
 }
 

@@ -252,25 +252,25 @@ static inline bool fake_parts(struct fake_store *f, int fd, const char *method, 
 static inline bool fake_get(struct fake_store *f, int fd, const struct fake_object *o,
                             const char *head, const struct fake_mishap *m, bool head_only)
 {
-    unsigned long long from = 0;
+    unsigned long long from = 0, last = o->len - 1;
     const char *range = strstr(head, "\r\nRange: bytes=");
     char line[128] = "";
-    if (range && sscanf(range + 15, "%llu-", &from) == 1)
-        (void)snprintf(line, sizeof(line), "Content-Range: bytes %llu-%zu/%zu\r\n", from,
-                       o->len - 1, o->len);
+    if (range && sscanf(range + 15, "%llu-%llu", &from, &last) >= 1)
+        (void)snprintf(line, sizeof(line), "Content-Range: bytes %llu-%llu/%zu\r\n", from, last,
+                       o->len);
     uint8_t *copy = mem_alloc(o->len + 1);
     memcpy(copy, o->data, o->len);
     if (m && m->how == FAKE_FLIP)
         copy[o->len / 2] ^= 1;
-    const size_t len = o->len - from, send_now = m && m->how != FAKE_FLIP ? len / 2 : len;
+    const size_t len = last + 1 - from, send_now = m && m->how != FAKE_FLIP ? len / 2 : len;
     if (send_now < len) {
         char text[128];
         (void)snprintf(text, sizeof(text), "HTTP/1.1 %s\r\nContent-Length: %zu\r\n\r\n",
-                       from ? "206 Partial" : "200 OK", len);
+                       *line ? "206 Partial" : "200 OK", len);
         fake_send(fd, text, strlen(text));
         fake_send(fd, copy + from, send_now);
     } else {
-        fake_answer(fd, from ? "206 Partial" : "200 OK", line, copy + from, len, head_only);
+        fake_answer(fd, *line ? "206 Partial" : "200 OK", line, copy + from, len, head_only);
     }
     mem_free(copy);
     return m && m->how == FAKE_STALL;

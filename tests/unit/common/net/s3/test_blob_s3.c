@@ -194,6 +194,28 @@ static void test_whole(void **state)
     assert_int_equal(health(r).cache_bytes, 0);
 }
 
+/* Some bytes of a blob, here or far away, which stays there. */
+static void test_read(void **state)
+{
+    struct rig *r = *state;
+    uint8_t some[10];
+    struct blob_id none = {{9}};
+    const struct blob_id id = put_and_send(r, 3);
+    for (int far = 0; far < 2; far++) {
+        memset(some, 0, sizeof(some));
+        assert_int_equal(is_far(r, &id), far);
+        assert_int_equal(r->s->ops->read(r->s, &id, 5, some, sizeof(some), &r->err), 0);
+        for (size_t i = 0; i < sizeof(some); i++)
+            assert_int_equal(some[i], 3);
+        assert_int_equal(r->s->ops->read(r->s, &id, LEN - 9, some, sizeof(some), &r->err),
+                         -ERR_FORMAT);
+        assert_int_equal(is_far(r, &id), far);
+        (void)put_and_send(r, 4); /* two others leave it no room */
+        (void)put_and_send(r, 5);
+    }
+    assert_int_equal(r->s->ops->read(r->s, &none, 0, some, 1, &r->err), -ERR_NOTFOUND);
+}
+
 static bool is_led_to_put(struct rig *r, const struct blob_id *id)
 {
     char *url = NULL;
@@ -426,6 +448,16 @@ static void test_away_other_bytes(void **state)
     assert_int_equal(r->s->ops->found(r->s, &id, LEN, &r->err), -ERR_NOTFOUND);
     assert_non_null(strstr(r->f.last, "x-amz-checksum-mode: ENABLED"));
     assert_non_null(strstr(r->err.msg, "other bytes"));
+    assert_false(health(r).sums);
+    static char told[256];
+    (void)snprintf(told, sizeof(told),
+                   "HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n"
+                   "x-amz-checksum-sha256: AwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwM=\r\n\r\n",
+                   LEN);
+    fake_store_next(&r->f, "HEAD", FAKE_REPLY, told);
+    assert_int_equal(r->s->ops->found(r->s, &id, LEN, &r->err), 0);
+    assert_true(health(r).sums); /* and so nothing had to be brought */
+    assert_true(is_far(r, &id));
 }
 
 /* What is written while the store is out of reach is there, is read, and is sent when it is back.
@@ -734,6 +766,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_down, begin, end),
         cmocka_unit_test_setup_teardown(test_outlives_us, begin, end),
         cmocka_unit_test_setup_teardown(test_cache, begin, end),
+        cmocka_unit_test_setup_teardown(test_read, begin, end),
         cmocka_unit_test_setup_teardown(test_out_of_reach, begin, end),
         cmocka_unit_test_setup_teardown(test_damaged, begin, end),
         cmocka_unit_test_setup_teardown(test_again, begin, end),

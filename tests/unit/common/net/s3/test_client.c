@@ -111,6 +111,14 @@ static void test_whole(void **state)
     expect_all(r, "p/a");
     assert_int_equal(s3_get(c, "p/a", LEN - 10, LEN, keep, &r->got, &r->err), 0);
     assert_memory_equal(r->got.data + LEN, r->data + LEN - 10, 10);
+    char piece[10];
+    assert_int_equal(s3_get_piece(c, "p/a", 7, LEN, piece, sizeof(piece), &r->err), 0);
+    assert_memory_equal(piece, r->data + 7, sizeof(piece));
+    assert_non_null(strstr(r->f.last, "bytes=7-16"));
+    fake_store_next(&r->f, "GET", FAKE_CUT, NULL);
+    assert_int_equal(s3_get_piece(c, "p/a", LEN - 10, LEN, piece, sizeof(piece), &r->err), 0);
+    assert_memory_equal(piece, r->data + LEN - 10, sizeof(piece));
+    assert_int_equal(s3_get_piece(c, "p/b", 0, LEN, piece, sizeof(piece), &r->err), -ERR_NOTFOUND);
     assert_int_equal(s3_delete(c, "p/a", &r->err), 0);
     assert_int_equal(s3_delete(c, "p/a", &r->err), 0);
     assert_int_equal(s3_head(c, "p/a", &size, sum, &r->err), -ERR_NOTFOUND);
