@@ -8,6 +8,7 @@
 #include "common/net/blobstore.h"
 #include "common/net/http/http_server.h"
 #include "coordinator/job/flow.h"
+#include "coordinator/job/folds.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
@@ -200,7 +201,7 @@ static void resume(struct coordinator *co)
         struct job *j = state_job(&co->state, t->job_id);
         if (t->kind == TASK_TRAIN && j != NULL)
             t->train.phase_s = (uint32_t)j->spec.outer.seconds;
-        if (t->state == TASK_LEASED && t->kind == TASK_OUTER)
+        if (task_is_open(t) && t->kind == TASK_OUTER)
             task_end(co, t, TASK_CANCELLED, "the coordinator was restarted");
         else if (t->state == TASK_LEASED &&
                  (w == NULL || w->state != WORKER_HERE || w->task_id != t->id))
@@ -447,6 +448,8 @@ void coordinator_close(struct coordinator *co)
     if (co->blobs)
         co->blobs->ops->stop(co->blobs);
     outer_exec_free(co->outer);
+    for (size_t i = 0; i < co->state.n_jobs; i++)
+        folds_release(co->state.jobs[i]);
     for (size_t i = 0; i < co->state.n_workers; i++)
         member_unpark(co, state_edit_worker(&co->state, co->state.workers[i]),
                       "the coordinator stops");

@@ -28,6 +28,8 @@ static const char *excluded(const struct job_spec *s)
         return "the job file says how modules travel";
     if (s->outer.async)
         return "outer.async has no rounds";
+    if (s->outer.where == JOB_WHERE_WORKER)
+        return "outer.where: worker folds whole modules alone";
     if (!s->outer.steps)
         return "they need phases of outer.steps";
     if (s->recipe.replicas == 0)

@@ -445,6 +445,11 @@ static int check_scope(const struct yaml_doc *doc, const struct job_spec *s, str
     if (rc == 0 && s->outer.async && conf_find(doc, "outer.late"))
         rc = conf_error(doc, "outer.late", err,
                         "is for rounds, which outer.async has not; leave it out");
+    if (rc == 0 && s->outer.where == JOB_WHERE_WORKER && (s->outer.async || job_streams(s)))
+        rc = conf_error(doc, "outer.where", err,
+                        "is worker, but with %s contributions are folded at the coordinator; use "
+                        "auto or coordinator",
+                        s->outer.async ? "outer.async" : "outer.fragments, delay or mix");
     if (rc == 0 && s->outer.async && s->outer.seconds == 0 && conf_find(doc, "outer.grace"))
         rc = conf_error(doc, "outer.grace", err,
                         "is with outer.async for phases of outer.seconds; leave it out");

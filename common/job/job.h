@@ -25,6 +25,7 @@ enum job_schedule { JOB_SCHEDULE_CONSTANT, JOB_SCHEDULE_COSINE, JOB_SCHEDULE_DEC
 enum job_precision { JOB_PRECISION_AUTO, JOB_PRECISION_BF16, JOB_PRECISION_F32 };
 enum job_t { JOB_T_LOGIT_NORMAL, JOB_T_UNIFORM };
 enum job_late { JOB_LATE_DISCOUNT, JOB_LATE_DROP };
+enum job_where { JOB_WHERE_AUTO, JOB_WHERE_COORDINATOR, JOB_WHERE_WORKER };
 enum job_sampler { JOB_SAMPLER_EULER, JOB_SAMPLER_HEUN };
 enum job_moments { JOB_MOMENTS_RESTART, JOB_MOMENTS_TRAVEL };
 enum job_features {
@@ -219,6 +220,7 @@ struct job_outer {
     double quorum;      /* fraction of the expected contributions */
     double grace;       /* seconds after the quorum; 0: wait for all that make progress */
     int late;           /* enum job_late: what comes when its round is closed */
+    int where;          /* enum job_where: who folds */
     double snapshot;    /* least seconds between two snapshots of a phase; 0: none */
     int fragments;      /* parts of a module, synchronised one after the other; 0: auto, as 1 */
     int delay;          /* inner steps between a fragment's contribution and its merge */

@@ -18,6 +18,7 @@ static const char *const schedule_names[] = {"constant", "cosine", "decay", NULL
 static const char *const precision_names[] = {"auto", "bf16", "f32", NULL};
 static const char *const t_names[] = {"logit_normal", "uniform", NULL};
 static const char *const late_names[] = {"discount", "drop", NULL};
+static const char *const where_names[] = {"auto", "coordinator", "worker", NULL};
 static const char *const sampler_names[] = {"euler", "heun", NULL};
 static const char *const moments_names[] = {"restart", "travel", NULL};
 static const char *const features_names[] = {"auto",   "pixels",  "ngrams", "model",
@@ -344,6 +345,13 @@ static const struct conf_key outer_keys[] = {
              "what becomes of a phase whose round was closed without it: discount lets it go on, "
              "and the next version takes it, a phase that is s versions late with 1/sqrt(1 + s) "
              "of its weight; drop cancels it, and its samples are trained again"),
+    CONF(
+        struct job_outer, where, ENUM, .names = where_names, .def = "auto",
+        .doc =
+            "who makes a module's next version of its contributions: coordinator; worker, which "
+            "the coordinator looks over in a sample of it, and does itself where no worker can; "
+            "auto: worker where the blobs are in an object store that workers reach and that tells "
+            "checksums, and rounds have neither fragments nor modules that paths share"),
     CONF(struct job_outer, snapshot, DOUBLE, .def = "60", .min = 0, .max = 86400,
          .doc = "least seconds between two snapshots of a phase, from which another worker goes on "
                 "when its worker is lost; longer where they would take more than a fiftieth of the "

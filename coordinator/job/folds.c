@@ -4,6 +4,7 @@
 
 #include "coordinator/job/gc.h"
 #include "coordinator/job/member.h"
+#include "coordinator/job/provenance.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/state/blobs.h"
@@ -18,9 +19,9 @@
 #include "common/job/family.h"
 #include "common/outer/fold.h"
 
+#define PATIENCE_MS 10000u /* with a step that waits for a worker */
 #define RETRY_MS 1000u
 #define RETRY_MAX_MS 60000u
-#define PROVENANCE_MAX (256u << 10)
 #define LENIENT_AFTER 3 /* steps that failed in a row */
 
 /* ---- making a step ------------------------------------------------------- */
@@ -28,6 +29,7 @@
 struct outer_run {
     struct coordinator *co;
     uint64_t job_id, module_id, task_id;
+    uint64_t worker_id; /* that has made it; 0: nobody has */
 };
 
 static void step_done(struct outer_step *step);
@@ -193,7 +195,19 @@ static void set_inputs(const struct module_rec *m, const struct version_rec *v,
     s->target = recorded(state, "target");
     s->mom = recorded(state, "momentum");
     s->buf = recorded(state, "buffer");
+    s->stored = blob_ref_is_set(&v->target);
     json_decref(doc);
+}
+
+/* Do workers make the job's steps, where one can? */
+static bool is_for_workers(const struct coordinator *co, const struct job *j)
+{
+    struct blob_health far = {.sums = false};
+    if (j->spec.outer.async || j->comp.root_rescale || query_streams(j))
+        return false;
+    if (j->spec.outer.where == JOB_WHERE_AUTO && co->blobs->ops->away != NULL)
+        co->blobs->ops->health(co->blobs, &far);
+    return j->spec.outer.where == JOB_WHERE_WORKER || far.sums;
 }
 
 static struct outer_step *make_step(struct coordinator *co, const struct job *j,
@@ -215,6 +229,7 @@ static struct outer_step *make_step(struct coordinator *co, const struct job *j,
     s->scale = j->comp.root_rescale ? sqrt(j->comp.modules[m - j->modules].paths) : 1;
     s->keep_norm = s->scale > 1 && !j->spec.outer.async; /* one by one there is no mean */
     s->delay = s->min_accepted = 1;
+    s->to_store = is_for_workers(co, j);
     look_back(j, m, s);
     return s;
 }
@@ -231,35 +246,119 @@ static void outer_failed(struct coordinator *co, struct job *j, struct module_re
              (unsigned long long)m->id, (unsigned long long)m->version + 1, why);
 }
 
-/* Takes the step. */
+static void free_step(struct outer_step *step)
+{
+    mem_free(step->arg);
+    outer_step_release(step);
+    mem_free(step);
+}
+
+/* To the executor, with the task t, which is ours or has ended. */
+static void submit(struct coordinator *co, struct job *j, struct module_rec *m, struct task *t,
+                   struct outer_step *step)
+{
+    struct err err = {0};
+    if (outer_submit(co->outer, step, step_done, &err) == 0)
+        return;
+    if (task_is_open(t))
+        task_end(co, t, TASK_FAILED, err.msg);
+    m->outer_task = 0;
+    outer_failed(co, j, m, err.msg);
+    free_step(step);
+}
+
+static void make_here(struct coordinator *co, struct job *j, struct module_rec *m, struct task *t,
+                      struct outer_step *step)
+{
+    t->leased_ms = core_now(co);
+    t->worker_id = 0;
+    state_set_task_state(&co->state, t, TASK_LEASED);
+    submit(co, j, m, t, step);
+}
+
+/* A new task for the step; NULL: there is no room, and the step is gone. */
+static struct task *task_for(struct coordinator *co, struct job *j, struct module_rec *m,
+                             struct outer_step *step)
+{
+    struct outer_run *run = step->arg;
+    struct task *t = task_make(co, j, TASK_OUTER);
+    m->outer_task = t != NULL ? t->id : 0;
+    if (t == NULL) {
+        free_step(step);
+        return NULL;
+    }
+    t->outer = (struct task_outer){m->id, (uint32_t)m->version};
+    run->task_id = t->id;
+    return t;
+}
+
+static bool somebody_folds(const struct coordinator *co)
+{
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *w = co->state.workers[i];
+        if (w->state == WORKER_HERE && !worker_goes(w) && member_may_fold(w))
+            return true;
+    }
+    return false;
+}
+
+/* Takes the step: it is made here, or waits for a worker. */
 static void fire(struct coordinator *co, struct job *j, struct module_rec *m,
                  struct outer_step *step)
 {
-    struct err err = {0};
-    struct task *t = task_make(co, j, TASK_OUTER);
-    if (t == NULL) {
-        outer_step_release(step);
-        mem_free(step);
-        return;
-    }
-    t->outer = (struct task_outer){m->id, (uint32_t)m->version};
-    t->leased_ms = core_now(co);
-    state_set_task_state(&co->state, t, TASK_LEASED);
     struct outer_run *run = mem_alloc(sizeof(*run));
-    *run = (struct outer_run){co, j->id, m->id, t->id};
+    *run = (struct outer_run){co, j->id, m->id, 0, 0};
     step->arg = run;
-    if (outer_submit(co->outer, step, step_done, &err) < 0) {
-        task_end(co, t, TASK_FAILED, err.msg);
-        outer_failed(co, j, m, err.msg);
-        outer_step_release(step);
-        mem_free(step);
-        mem_free(run);
+    struct task *t = task_for(co, j, m, step);
+    if (t == NULL)
         return;
-    }
-    m->outer_task = t->id;
     log_info("outer", "module %llu of job %llu: step to version %llu with %zu contributions: %s",
              (unsigned long long)m->id, (unsigned long long)j->id,
              (unsigned long long)m->version + 1, step->n_contributions, m->outer_reason);
+    if (step->to_store && (step->base == 0 || step->stored) && somebody_folds(co))
+        m->at_worker = step;
+    else
+        make_here(co, j, m, t, step);
+}
+
+/* Its step is for a worker.  When nobody takes it, or its task has come to an end without it, it is
+ * made here. */
+static void consider_worker(struct coordinator *co, struct job *j, struct module_rec *m)
+{
+    struct outer_step *step = m->at_worker;
+    struct task *t = state_edit_task(&co->state, state_task(&co->state, m->outer_task));
+    const bool open = t != NULL && task_is_open(t);
+    if (open && (t->state == TASK_LEASED ||
+                 (core_now(co) < t->ready_ms + PATIENCE_MS && somebody_folds(co))))
+        return;
+    log_info("outer", "module %llu of job %llu: no worker has made the step to version %llu",
+             (unsigned long long)m->id, (unsigned long long)j->id,
+             (unsigned long long)m->version + 1);
+    m->at_worker = NULL;
+    if (!open)
+        t = task_for(co, j, m, step);
+    if (t != NULL)
+        make_here(co, j, m, t, step);
+}
+
+int folds_claim(struct coordinator *co, struct job *j, struct task *t,
+                const struct outer_claim *claim, const char *why, struct err *err)
+{
+    struct module_rec *m = job_edit_module(j, job_module(j, t->outer.module_id));
+    if (m == NULL || m->outer_task != t->id || m->at_worker == NULL)
+        return err_set(err, -ERR_STALE, "nobody waits for this outer step");
+    struct outer_step *step = m->at_worker;
+    struct outer_run *run = step->arg;
+    m->at_worker = NULL;
+    run->worker_id = t->worker_id;
+    step->claimed = claim != NULL;
+    if (claim != NULL)
+        step->claim = *claim;
+    else
+        log_info("outer", "worker %llu says that the step of module %llu cannot be made: %s",
+                 (unsigned long long)t->worker_id, (unsigned long long)m->id, why);
+    submit(co, j, m, t, step);
+    return 0;
 }
 
 /* ---- when ---------------------------------------------------------------- */
@@ -427,6 +526,8 @@ static void consider_async(struct coordinator *co, struct job *j, struct module_
 
 void folds_consider(struct coordinator *co, struct job *j, struct module_rec *m)
 {
+    if (m->at_worker != NULL)
+        consider_worker(co, j, m);
     if (m->outer_task != 0 || m->n_versions == 0)
         return;
     if (j->spec.outer.async)
@@ -461,6 +562,11 @@ void folds_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
         gc_drop(co, &old->ema);
     }
     module_add_version(m, v);
+    const struct version_rec *before = v->version > 1 ? module_version(m, v->version - 2) : NULL;
+    if (before != NULL) { /* the newest step can be made again, older ones cannot */
+        gc_drop(co, &before->target);
+        gc_drop(co, &before->momentum);
+    }
     co->untold = true;
     m->quorum_ms = m->retry_ms = 0;
     m->outer_failures = 0;
@@ -508,76 +614,6 @@ void folds_take_back(struct coordinator *co)
 {
     co->untold |= co->told_next;
     co->told_next = false;
-}
-
-static void put_blob(struct buf *b, const char *name, const struct outer_blob *o)
-{
-    char hex[HASH_HEX_MAX];
-    (void)buf_printf(b, "\"%s\":{\"sha256\":\"%s\",\"size\":%llu}", name,
-                     hash_hex(o->sha256, 32, hex), (unsigned long long)o->bytes);
-}
-
-/* The sender of the contribution: another worker may have ended the task. */
-static uint64_t sender_of(const struct task *t, const struct outer_step *s,
-                          const struct outer_contribution *oc)
-{
-    const struct contribution *c = t ? query_contribution(t, s->module_id, oc->from) : NULL;
-    return c ? c->worker_id : 0;
-}
-
-static void put_contribution(struct buf *b, const struct coordinator *co,
-                             const struct outer_step *s, const struct outer_contribution *c)
-{
-    const struct task *t = state_task(&co->state, c->tag);
-    char hex[HASH_HEX_MAX];
-    (void)buf_printf(b,
-                     "{\"task\":%llu,\"worker\":%llu,\"path\":%u,\"replica\":%u,"
-                     "\"sha256\":\"%s\",\"size\":%llu,\"codec\":\"%s\",\"staleness\":%llu,"
-                     "\"samples\":%llu,\"weight\":%.17g,\"share\":%.17g,\"norm\":%.9g,"
-                     "\"shrink\":%.17g,\"refused\":%s}",
-                     (unsigned long long)c->tag, (unsigned long long)sender_of(t, s, c),
-                     t ? t->path : 0, t ? t->train.replica : 0, hash_hex(c->blob.sha256, 32, hex),
-                     (unsigned long long)c->blob.bytes, codec_name(c->codec),
-                     (unsigned long long)(s->base - c->from), (unsigned long long)c->samples,
-                     c->weight, c->share, c->norm, c->shrink, c->refused ? "true" : "false");
-}
-
-/* Everything that is needed to make the version again. */
-static char *provenance(const struct coordinator *co, const struct outer_step *s)
-{
-    struct buf b;
-    size_t len;
-    buf_init(&b, PROVENANCE_MAX);
-    (void)buf_printf(&b, "{\"base\":%llu,", (unsigned long long)s->base);
-    put_blob(&b, "base_full", &s->full);
-    (void)buf_append_str(&b, ",");
-    put_blob(&b, "full", &s->new_full);
-    (void)buf_append_str(&b, ",");
-    put_blob(&b, "delta", &s->new_delta);
-    (void)buf_append_str(&b, ",");
-    put_blob(&b, "ema", &s->new_ema);
-    (void)buf_append_str(&b, ",\"state\":{");
-    put_blob(&b, "target", &s->new_target);
-    (void)buf_append_str(&b, ",");
-    put_blob(&b, "momentum", &s->new_mom);
-    (void)buf_append_str(&b, ",");
-    put_blob(&b, "buffer", &s->new_buf); /* size 0: the momentum is not delayed */
-    (void)buf_append_str(&b, "}");
-    (void)buf_printf(&b,
-                     ",\"lr\":%.17g,\"momentum\":%.17g,\"ema_decay\":%.17g,"
-                     "\"down\":\"%s\",\"delta_norm\":%.9g,\"step_norm\":%.9g,"
-                     "\"residual_norm\":%.9g,\"elapsed_ms\":%llu,\"scale\":%.17g,\"delay\":%u,"
-                     "\"contributions\":[",
-                     s->lr, s->momentum, s->used_ema_decay, codec_name(s->down), s->delta_norm,
-                     s->step_norm, s->residual_norm, (unsigned long long)s->elapsed_ms,
-                     s->used_scale, s->delay);
-    for (size_t i = 0; i < s->n_contributions; i++) {
-        if (i > 0)
-            (void)buf_append_str(&b, ",");
-        put_contribution(&b, co, s, &s->contributions[i]);
-    }
-    (void)buf_append_str(&b, "]}");
-    return (char *)buf_take(&b, &len);
 }
 
 /* The n-th contribution to the step and its task, for writing; NULL: it is gone, or the check has
@@ -680,12 +716,15 @@ static void redo_refused(struct coordinator *co, struct job *j, const struct out
 static void adopt_step(struct coordinator *co, struct job *j, struct module_rec *m,
                        const struct outer_step *step)
 {
+    const struct outer_blob none = {.bytes = 0};
     struct version_rec v = {
         .version = step->base + 1,
         .full = from_outer(&step->new_full),
         .delta = from_outer(&step->new_delta),
         .ema = from_outer(&step->new_ema),
-        .provenance = provenance(co, step),
+        .provenance = provenance_of(co, step),
+        .target = from_outer(step->to_store ? &step->new_target : &none),
+        .momentum = from_outer(step->to_store ? &step->new_mom : &none),
         .at_unix_ms = (int64_t)clock_wall_ms(),
     };
     if (step->params > 0)
@@ -765,7 +804,7 @@ static void apply_step(struct coordinator *co, struct job *j, struct module_rec 
             note_late(co, j, m, step);
         /* The old files go after the new version is on record, never before.  Those that the step
          * began with stay, so that it can be made again (audit.h). */
-        if (step->base > 0)
+        if (step->base > 0 && !step->stored)
             core_when_durable(co, removal_begin,
                               removal_of(co, str_dup(step->state_dir), step->base));
         return;
@@ -779,8 +818,21 @@ static void apply_step(struct coordinator *co, struct job *j, struct module_rec 
     }
 }
 
+void folds_release(const struct job *j)
+{
+    for (uint32_t i = 0; i < j->comp.n_modules; i++) {
+        struct module_rec *m = module_memory(&j->modules[i]);
+        if (m->at_worker == NULL)
+            continue;
+        free_step(m->at_worker);
+        m->at_worker = NULL;
+        m->outer_task = 0;
+    }
+}
+
 void folds_clean_up(struct coordinator *co, const struct job *j)
 {
+    folds_release(j);
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         if (j->modules[i].outer_task != 0)
             return; /* the end of the last step comes back here */
@@ -788,6 +840,38 @@ void folds_clean_up(struct coordinator *co, const struct job *j)
     core_when_durable(co, removal_begin, /* its end may not be on record */
                       removal_of(co, file_join(co->opt.data_dir, dir), 0));
     mem_free(dir);
+}
+
+/* What the step says of the worker that has made it. */
+static void judge_worker(struct coordinator *co, uint64_t worker_id, const struct outer_step *step)
+{
+    struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, worker_id));
+    if (w == NULL || step->rc < 0)
+        return;
+    if (step->doubt == 0) {
+        member_proved(w);
+        return;
+    }
+    core_say(co, step->job_id, w->id,
+             "the outer step of module %llu to version %llu that worker %llu (%s) made %s: %s",
+             (unsigned long long)step->module_id, (unsigned long long)step->base + 1,
+             (unsigned long long)w->id, w->name,
+             step->false_claim ? "was wrong, and the coordinator's own counts"
+                               : "was made by the coordinator, too",
+             step->why);
+    member_doubt_fold(co, w, step->false_claim, step->doubt);
+}
+
+/* Of what a worker has brought only the version is needed any more, if that is his: what is named
+ * is spared. */
+static void drop_claim(struct coordinator *co, const struct outer_claim *c)
+{
+    const struct outer_blob *const files[] = {&c->full,   &c->delta, &c->ema,
+                                              &c->target, &c->mom,   &c->squares};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        const struct blob_ref b = from_outer(files[i]);
+        gc_drop(co, &b);
+    }
 }
 
 static void step_done(struct outer_step *step)
@@ -804,10 +888,12 @@ static void step_done(struct outer_step *step)
     if (m != NULL && !co->closing && !job_is_ended(j) && step->rc != -ERR_CANCELLED &&
         m->version == step->base)
         apply_step(co, j, m, step);
+    if (step->claimed && !co->closing) {
+        judge_worker(co, run->worker_id, step);
+        drop_claim(co, &step->claim);
+    }
     if (j != NULL && !co->closing && job_is_ended(j))
         folds_clean_up(co, j); /* it could not while the step ran */
-    outer_step_release(step);
-    mem_free(step);
-    mem_free(run);
+    free_step(step);
     core_touch(co);
 }

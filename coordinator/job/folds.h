@@ -6,8 +6,16 @@
 
 #include "coordinator/state/core.h"
 
+struct outer_claim;
+
 /* Takes the module's next outer step if it is time for it. */
 void folds_consider(struct coordinator *co, struct job *j, struct module_rec *m);
+/* What a worker says that the step of its OUTER task t gives; claim NULL: that it cannot be made as
+ * it stands, and why.  0: it is looked over.  -ERR_STALE: nobody waits for it. */
+int folds_claim(struct coordinator *co, struct job *j, struct task *t,
+                const struct outer_claim *claim, const char *why, struct err *err);
+/* Forgets steps that wait for workers: the job ends, or the coordinator does. */
+void folds_release(const struct job *j);
 /* A new version; takes v->provenance. */
 void folds_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
                  const struct version_rec *v);

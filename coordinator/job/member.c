@@ -12,6 +12,7 @@
 
 /* For a reconnect: a process that was killed is not back.  One that comes later gets its task again
  * if nobody has it by then. */
+#define DOUBTS_MAX 3 /* outer steps of a worker; one that was wrong is as many */
 #define CLOSED_MS 700
 #define PROGRESS_MIN_MS 60000
 #define BEGIN_MIN_MS 2000
@@ -327,6 +328,19 @@ bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *r
     const struct admit_work in = {core_now(co), w->quarantined_until_ms, worker_goes(w),
                                   co->store_ok && !co->disk_full, w->strikes};
     return admit_work(&in, ret_until_ms, reason);
+}
+
+bool member_may_fold(const struct worker *w)
+{
+    return w->tasks_done > 0 && w->strikes == 0 && w->doubted_folds < DOUBTS_MAX;
+}
+
+void member_doubt_fold(struct coordinator *co, struct worker *w, bool wrong, int why)
+{
+    /* A long contribution is not its fault, nor is what our store does. */
+    w->doubted_folds += wrong ? DOUBTS_MAX : why == -ERR_HASH || why == -ERR_FORMAT;
+    if (wrong)
+        member_failed(co, w);
 }
 
 void member_verdict(struct coordinator *co, uint64_t worker_id, uint64_t task_id, bool accepted,

@@ -33,6 +33,11 @@ void member_note_small(struct coordinator *co, struct worker *w, const struct ta
 bool member_is_small(const struct coordinator *co, const struct worker *w, const struct task *t);
 /* Is another worker here that has not said so? */
 bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t);
+/* May w make outer steps?  It has done tasks, was never in quarantine, and those that it has made
+ * were good. */
+bool member_may_fold(const struct worker *w);
+/* An outer step of w was not believed, for this reason, and made again: it was wrong, or not. */
+void member_doubt_fold(struct coordinator *co, struct worker *w, bool wrong, int why);
 /* May w be given a task?  Else why not, and until when (0: not known). */
 bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,
                      char reason[REASON_MAX]);

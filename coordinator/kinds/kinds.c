@@ -4,16 +4,16 @@
 #include "coordinator/kinds/eval.h"
 #include "coordinator/kinds/ingest.h"
 #include "coordinator/kinds/init.h"
+#include "coordinator/kinds/outer.h"
 #include "coordinator/kinds/partition.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/kinds/train.h"
 
-/* OUTER tasks run in here and have no row. */
 static const struct kind *const kinds[TASK_KINDS] = {
     [TASK_INIT] = &kind_init,         [TASK_INGEST] = &kind_ingest, [TASK_TRAIN] = &kind_train,
     [TASK_EVAL] = &kind_eval,         [TASK_SAMPLE] = &kind_sample, [TASK_FEATURE] = &kind_feature,
     [TASK_CLUSTER] = &kind_cluster,   [TASK_SPLIT] = &kind_split,   [TASK_SCORE] = &kind_score,
-    [TASK_VELOCITY] = &kind_velocity, [TASK_ENCODE] = &kind_encode,
+    [TASK_VELOCITY] = &kind_velocity, [TASK_ENCODE] = &kind_encode, [TASK_OUTER] = &kind_outer,
 };
 
 int kinds_message(struct coordinator *co, const struct job *j, const struct task *t,

@@ -102,6 +102,7 @@ static struct schedule_task *candidates(struct coordinator *co)
             .network = query_network(j, t),
             .lag = t->kind == TASK_TRAIN && t->train.round > last ? t->train.round - last : 0,
             .needs_helper = task_is_remote(t),
+            .needs_known = t->kind == TASK_OUTER,
             .needs_trainers = query_needs_trainers(j, t),
         };
         fill_owner(co, j, t, &list[i]);
@@ -153,6 +154,7 @@ static bool serve(struct coordinator *co, struct worker *w, struct schedule *lis
         .standing = worker_standing(w),
         .helper = helpers > helps(&co->state, w), /* somebody else */
         .trainers = w->allows_trainers,
+        .known = member_may_fold(w),
         .small = w->small,
         .n_small = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX,
     };

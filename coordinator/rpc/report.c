@@ -296,7 +296,7 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     take_figures(t, r);
     take_trace(j, t, r);
     task_end(co, t, TASK_DONE, "");
-    member_succeeded(co, w, t->kind == TASK_TRAIN);
+    member_succeeded(co, w, t->kind == TASK_TRAIN || t->kind == TASK_OUTER);
     take_bad(j, t, r, held);
     return 0;
 }

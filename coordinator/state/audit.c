@@ -173,14 +173,17 @@ static bool take_inputs(struct audit *a, const struct module_rec *m, uint64_t ba
 }
 
 /* The state that the step began with: none at version 0. */
-static bool take_state(struct audit *a, const struct module_rec *m, uint64_t base, bool delayed,
-                       struct refold *f)
+static bool take_state(struct audit *a, const struct module_rec *m,
+                       const struct version_rec *before, bool delayed, struct refold *f)
 {
     static const char *const names[] = {"target", "momentum", "buffer"};
+    const struct blob_ref *const stored[] = {&before->target, &before->momentum};
     char *at = outer_state_dir(a->job->id, m->id), *dir = file_join(a->s.dir, at);
     bool there = true;
-    for (int i = 0; base > 0 && i < (delayed ? 3 : 2); i++) {
-        f->state[i] = outer_state_file(dir, names[i], base);
+    for (int i = 0; before->version > 0 && i < (delayed ? 3 : 2); i++) {
+        f->state[i] = i < 2 && blob_ref_is_set(stored[i])
+                          ? blob_path(a, stored[i]->sha256)
+                          : outer_state_file(dir, names[i], before->version);
         there = there && file_exists(f->state[i]);
     }
     mem_free(at);
@@ -195,8 +198,7 @@ static bool take_step(struct audit *a, const struct module_rec *m, const struct 
     const char *down = json_string_value(json_object_get(doc, "down"));
     const unsigned delay = (unsigned)json_integer_value(json_object_get(doc, "delay"));
     enum codec codec;
-    if (down == NULL || codec_parse(down, &codec) < 0 ||
-        !take_state(a, m, before->version, delay > 1, f) ||
+    if (down == NULL || codec_parse(down, &codec) < 0 || !take_state(a, m, before, delay > 1, f) ||
         !take_inputs(a, m, before->version, doc, f))
         return false;
     f->full = blob_path(a, before->full.sha256);

@@ -13,6 +13,20 @@ bool blob_ref_read(const json_t *record, struct blob_ref *ret)
     return hex && size > 0 && strlen(hex) == 64 && hash_unhex(hex, ret->sha256, 32) == 0;
 }
 
+bool blob_outer_state(const char *provenance, struct blob_ref *ret_target,
+                      struct blob_ref *ret_momentum)
+{
+    json_t *doc = provenance ? json_loads(provenance, 0, NULL) : NULL;
+    const json_t *state = json_object_get(doc, "state");
+    const bool stored = json_is_true(json_object_get(state, "stored")) &&
+                        blob_ref_read(json_object_get(state, "target"), ret_target) &&
+                        blob_ref_read(json_object_get(state, "momentum"), ret_momentum);
+    if (!stored)
+        *ret_target = *ret_momentum = (struct blob_ref){0};
+    json_decref(doc);
+    return stored;
+}
+
 struct walk {
     blob_fn fn;
     void *arg;
@@ -46,6 +60,9 @@ static void of_modules(const struct walk *w, const struct job *j, bool runs)
             tell(w, BLOB_FULL, &r->full, true);
             tell(w, BLOB_DELTA, &r->delta, true);
             tell(w, BLOB_EMA, &r->ema, true);
+            const bool newest = runs && r->version + 1 >= j->modules[i].version;
+            tell(w, BLOB_OUTER_STATE, &r->target, newest);
+            tell(w, BLOB_OUTER_STATE, &r->momentum, newest);
         }
     for (uint32_t p = 0; p < j->comp.n_paths; p++) {
         const struct path_rec *path = &j->paths[p];

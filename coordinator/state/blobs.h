@@ -20,6 +20,7 @@ enum blob_role {
     BLOB_MOMENTS,       /* a replica's */
     BLOB_PHASE_MOMENTS, /* an unsettled phase's */
     BLOB_SNAPSHOT,      /* an open phase's */
+    BLOB_OUTER_STATE,   /* of the newest version, and what it began with */
     /* Needed as long as they are on record. */
     BLOB_CONTRIBUTION, /* folded into a kept version; while the job goes on, or to be folded */
     BLOB_TOKENIZER,
@@ -38,6 +39,11 @@ enum blob_role {
 
 /* A file in a version's provenance, {"sha256": hex, "size": bytes}.  False: it says none. */
 bool blob_ref_read(const json_t *record, struct blob_ref *ret);
+
+/* The outer optimiser's state after a version, by its provenance: false, and both of size 0, where
+ * that is not in the blob store. */
+bool blob_outer_state(const char *provenance, struct blob_ref *ret_target,
+                      struct blob_ref *ret_momentum);
 
 /* May it be needed when its job has ended? */
 static inline bool blob_role_stays(enum blob_role role)

@@ -77,7 +77,8 @@ static void pin_outer(struct taking *t, const struct job *j, const struct module
     json_t *doc = v->provenance ? json_loads(v->provenance, 0, NULL) : NULL;
     const json_t *state = json_object_get(doc, "state");
     char *dir = outer_state_dir(j->id, m->id);
-    for (size_t i = 0; i < sizeof(outer_files) / sizeof(outer_files[0]); i++) {
+    const bool stored = blob_ref_is_set(&v->target); /* then they are among the blobs */
+    for (size_t i = 0; !stored && i < sizeof(outer_files) / sizeof(outer_files[0]); i++) {
         char *path = outer_state_file(dir, outer_files[i], v->version);
         struct blob_ref blob;
         const bool known = blob_ref_read(json_object_get(state, outer_files[i]), &blob);

@@ -7,6 +7,7 @@
 #include "coordinator/state/record.h"
 
 struct contribution;
+struct outer_step;
 
 #define VERSIONS_KEPT 4 /* more where contributions may start from older ones */
 #define VERSIONS_KEPT_MAX 32
@@ -15,6 +16,8 @@ struct version_rec {
     uint64_t version;
     struct blob_ref full, delta, ema; /* delta: from version - 1 */
     char *provenance;                 /* JSON */
+    struct blob_ref target, momentum; /* (m) the optimiser's state after it, as its provenance says,
+                                         where that is in the blob store; else size 0 */
     int64_t at_unix_ms;
     bool saved; /* (m) its row is queued: versions do not change */
 };
@@ -31,10 +34,11 @@ struct module_rec {
     unsigned handed; /* (m) the older ones of those: the commit that is under way has them */
     /* Contributions folded, and how many versions older than the newest they began. */
     uint64_t folded, stale_sum, stale_max;
-    uint64_t bytes_from_others; /* contributions of other paths than the first that crosses it */
-    uint64_t outer_task;        /* (m) the OUTER task that runs now; 0: none */
-    uint64_t retry_ms;          /* (m) no outer step before it */
-    uint32_t outer_failures;    /* (m) in a row */
+    uint64_t bytes_from_others;   /* contributions of other paths than the first that crosses it */
+    uint64_t outer_task;          /* (m) the OUTER task that runs now; 0: none */
+    struct outer_step *at_worker; /* (m) its step, while that is for a worker; NULL: it is not */
+    uint64_t retry_ms;            /* (m) no outer step before it */
+    uint32_t outer_failures;      /* (m) in a row */
     bool outer_broken; /* (m) the last one found something of ours damaged: a person is needed */
     char outer_error[REASON_MAX];  /* (m) why the last one failed; "": it did not */
     char outer_reason[REASON_MAX]; /* (m) of the quorum, or the last failure */

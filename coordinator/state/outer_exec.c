@@ -7,6 +7,7 @@
 #include "common/net/loop.h"
 #include "common/outer/fold_check.h"
 #include "common/outer/layout.h"
+#include "coordinator/state/outer_claim.h"
 #include "coordinator/state/outer_verify.h"
 
 struct outer_exec {
@@ -146,7 +147,15 @@ static int make_paths(struct run *r, struct err *err)
     int rc = find_blobs(r, err);
     if (rc < 0)
         return rc;
-    if (s->base > 0) {
+    if (s->stored) {
+        rc = blob_path(r->exec, &s->target, &r->target, err);
+        if (rc == 0)
+            rc = blob_path(r->exec, &s->mom, &r->mom, err);
+        if (rc == 0 && (!r->target || !r->mom))
+            rc = missing(err, "the outer optimiser's state", r->target ? &s->mom : &s->target);
+        if (rc < 0)
+            return rc;
+    } else if (s->base > 0) {
         r->target = outer_state_file(s->state_dir, "target", s->base);
         r->mom = outer_state_file(s->state_dir, "momentum", s->base);
         r->buf = s->delay > 1 ? outer_state_file(s->state_dir, "buffer", s->base) : NULL;
@@ -158,13 +167,18 @@ static int make_paths(struct run *r, struct err *err)
     r->delta_out = outer_state_file(s->state_dir, "delta", next);
     r->ema_out = outer_state_file(s->state_dir, "ema", next);
     rc = file_mkdirs(s->state_dir, 0700, err);
-    return rc == 0 ? bring_state(r, err) : rc;
+    return rc == 0 && !s->stored ? bring_state(r, err) : rc;
 }
 
 /* Before the step is answered, which is the caller's after that. */
 static void run_free(struct run *r)
 {
     const struct outer_step *s = r->step;
+    if (s->stored) {
+        let_go(r->exec, &s->target, r->target);
+        let_go(r->exec, &s->mom, r->mom);
+        r->target = r->mom = NULL;
+    }
     char *paths[] = {r->target,  r->mom,        r->buf,     r->full_out, r->delta_out,
                      r->ema_out, r->target_out, r->mom_out, r->buf_out};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
@@ -358,10 +372,11 @@ static struct fold_past word_of(struct run *r)
     return is_read ? (struct fold_past){norm.norm, (double)s->word.samples} : (struct fold_past){0};
 }
 
-static int judge_all(struct run *r, struct err *err)
+/* What is not refused yet, by its norm alone; all: of each contribution. */
+static void judge_norms(struct run *r, struct fold_judged *all)
 {
-    struct outer_step *s = r->step;
-    struct fold_judged good[OUTER_CONTRIBUTIONS_MAX], all[OUTER_CONTRIBUTIONS_MAX] = {0};
+    const struct outer_step *s = r->step;
+    struct fold_judged good[OUTER_CONTRIBUTIONS_MAX];
     size_t index[OUTER_CONTRIBUTIONS_MAX], n = 0;
     for (size_t i = 0; i < s->n_contributions; i++) {
         const struct outer_contribution *c = &s->contributions[i];
@@ -378,9 +393,19 @@ static int judge_all(struct run *r, struct err *err)
     fold_judge(&known, good, n);
     for (size_t k = 0; k < n; k++)
         all[index[k]] = good[k];
+}
+
+static int judge_all(struct run *r, struct err *err)
+{
+    struct fold_judged all[OUTER_CONTRIBUTIONS_MAX] = {0};
+    bool before[OUTER_CONTRIBUTIONS_MAX];
     int rc = 0;
-    for (size_t k = 0; k < n && rc == 0; k++)
-        rc = apply_verdict(r, all, index[k], err);
+    for (size_t i = 0; i < r->step->n_contributions; i++)
+        before[i] = r->step->contributions[i].refused;
+    judge_norms(r, all);
+    for (size_t i = 0; i < r->step->n_contributions && rc == 0; i++)
+        if (!before[i])
+            rc = apply_verdict(r, all, i, err);
     return rc;
 }
 
@@ -472,6 +497,21 @@ static int adopt(struct run *r, const char *path, const struct fold_file *file,
     return 0;
 }
 
+struct fold_step outer_fold_step(const struct outer_step *s)
+{
+    return (struct fold_step){
+        .module_id = s->module_id,
+        .base = s->base,
+        .down = s->down,
+        .lr = s->lr,
+        .momentum = s->momentum,
+        .scale = s->scale,
+        .keep_norm = s->keep_norm,
+        .delay = s->delay,
+        .ema_decay = fold_ema_decay(s->ema_decay, s->base),
+    };
+}
+
 static int fold(struct run *r, struct fold_result *result, struct err *err)
 {
     struct outer_step *s = r->step;
@@ -485,33 +525,23 @@ static int fold(struct run *r, struct fold_result *result, struct err *err)
                                     .weight = s->contributions[i].weight,
                                     .norm = s->contributions[i].norm * s->contributions[i].shrink,
                                     .shrink = s->contributions[i].shrink};
-    s->used_ema_decay = fold_ema_decay(s->ema_decay, s->base);
-    struct fold_step step = {
-        .module_id = s->module_id,
-        .base = s->base,
-        .full = r->full,
-        .ema = r->ema,
-        .target = r->target,
-        .mom = r->mom,
-        .buf = r->buf,
-        .inputs = inputs,
-        .n_inputs = n,
-        .down = s->down,
-        .lr = s->lr,
-        .momentum = s->momentum,
-        .scale = s->scale,
-        .keep_norm = s->keep_norm,
-        .delay = s->delay,
-        .ema_decay = s->used_ema_decay,
-        .full_out = r->full_out,
-        .delta_out = r->delta_out,
-        .ema_out = r->ema_out,
-        .target_out = r->target_out,
-        .mom_out = r->mom_out,
-        .buf_out = r->buf_out,
-        .stop = stopping,
-        .stop_arg = r,
-    };
+    struct fold_step step = outer_fold_step(s);
+    step.full = r->full;
+    step.ema = r->ema;
+    step.target = r->target;
+    step.mom = r->mom;
+    step.buf = r->buf;
+    step.inputs = inputs;
+    step.n_inputs = n;
+    step.full_out = r->full_out;
+    step.delta_out = r->delta_out;
+    step.ema_out = r->ema_out;
+    step.target_out = r->target_out;
+    step.mom_out = r->mom_out;
+    step.buf_out = r->buf_out;
+    step.stop = stopping;
+    step.stop_arg = r;
+    s->used_ema_decay = step.ema_decay;
     return fold_run(&step, result, err);
 }
 
@@ -555,11 +585,51 @@ static struct outer_blob on_record(const struct fold_file *f)
     return b;
 }
 
-static int run_step(struct run *r, struct err *err)
+/* What did not become a blob goes; what did is unreferenced. */
+static void remove_made(const struct run *r)
+{
+    const char *const made[] = {r->full_out, r->delta_out, r->ema_out};
+    for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++)
+        (void)file_remove(made[i], NULL);
+    for (int i = 0; r->step->to_store && i < 2; i++)
+        (void)file_remove(i == 0 ? r->target_out : r->mom_out, NULL);
+}
+
+/* The files of the next version, where they are to be. */
+static int keep(struct run *r, const struct fold_result *f, struct err *err)
 {
     struct outer_step *s = r->step;
+    struct outer_blob full, delta, ema, target = on_record(&f->target), mom = on_record(&f->mom);
+    int rc = adopt(r, r->ema_out, &f->ema, &ema, err);
+    if (rc == 0)
+        rc = adopt(r, r->delta_out, &f->delta, &delta, err);
+    if (rc == 0)
+        rc = adopt(r, r->full_out, &f->full, &full, err);
+    if (rc == 0 && s->to_store)
+        rc = adopt(r, r->target_out, &f->target, &target, err);
+    if (rc == 0 && s->to_store)
+        rc = adopt(r, r->mom_out, &f->mom, &mom, err);
+    if (rc == 0 && !s->to_store)
+        rc = save_state(r, f, err);
+    if (rc < 0)
+        return rc;
+    s->new_full = full;
+    s->new_delta = delta;
+    s->new_ema = ema;
+    s->new_target = target;
+    s->new_mom = mom;
+    s->new_buf = on_record(&f->buf);
+    s->used_scale = f->scale;
+    s->delta_norm = f->delta_norm;
+    s->step_norm = f->step_norm;
+    s->residual_norm = f->residual_norm;
+    s->params = f->params;
+    return 0;
+}
+
+static int run_step(struct run *r, struct err *err)
+{
     struct fold_result f = {0};
-    struct outer_blob full = {0}, delta = {0}, ema = {0};
     int rc = make_paths(r, err);
     if (rc == 0)
         rc = check_all(r, err);
@@ -569,31 +639,74 @@ static int run_step(struct run *r, struct err *err)
     if (rc == 0)
         note_written(r, &f);
     if (rc == 0)
-        rc = adopt(r, r->ema_out, &f.ema, &ema, err);
+        rc = keep(r, &f, err);
+    if (rc < 0)
+        remove_made(r);
+    return rc;
+}
+
+/* ---- a step that a worker has made (executor thread) ---- */
+
+/* Would all be folded as they are? */
+static int judge_claim(struct run *r, struct err *err)
+{
+    struct fold_judged all[OUTER_CONTRIBUTIONS_MAX] = {0};
+    judge_norms(r, all);
+    for (size_t i = 0; i < r->step->n_contributions; i++)
+        if (all[i].large || all[i].refused)
+            return err_set(err, -ERR_LIMIT, "the norm of a contribution is %.4g, of the usual %.4g",
+                           all[i].norm, all[i].usual);
+    return share_out(r->step, err);
+}
+
+static int believe(struct run *r, struct err *err)
+{
+    struct outer_step *s = r->step;
+    const struct fold_step like = outer_fold_step(s);
+    int rc = outer_claim_look(r->exec->store, s, &like, &r->params, err);
     if (rc == 0)
-        rc = adopt(r, r->delta_out, &f.delta, &delta, err);
-    if (rc == 0)
-        rc = adopt(r, r->full_out, &f.full, &full, err);
-    if (rc == 0)
-        rc = save_state(r, &f, err);
-    if (rc < 0) { /* whatever did not become a blob; what did is unreferenced */
-        (void)file_remove(r->full_out, NULL);
-        (void)file_remove(r->delta_out, NULL);
-        (void)file_remove(r->ema_out, NULL);
+        rc = judge_claim(r, err);
+    if (rc < 0)
         return rc;
-    }
-    s->new_full = full;
-    s->new_delta = delta;
-    s->new_ema = ema;
-    s->new_target = on_record(&f.target);
-    s->new_mom = on_record(&f.mom);
-    s->new_buf = on_record(&f.buf);
-    s->used_scale = f.scale;
-    s->delta_norm = f.delta_norm;
-    s->step_norm = f.step_norm;
-    s->residual_norm = f.residual_norm;
-    s->params = f.params;
+    s->new_full = s->claim.full;
+    s->new_delta = s->claim.delta;
+    s->new_ema = s->claim.ema;
+    s->new_target = s->claim.target;
+    s->new_mom = s->claim.mom;
+    s->used_ema_decay = like.ema_decay;
+    s->used_scale = s->scale;
+    s->delta_norm = s->claim.delta_norm;
+    s->step_norm = s->claim.step_norm;
+    s->residual_norm = s->claim.residual_norm;
+    s->params = r->params;
     return 0;
+}
+
+static void clear_verdicts(struct outer_step *s)
+{
+    s->accepted = 0;
+    for (size_t i = 0; i < s->n_contributions; i++) {
+        struct outer_contribution *c = &s->contributions[i];
+        c->refused = c->damaged = false;
+        c->norm = c->share = 0.0;
+        c->shrink = 1.0;
+        c->reason[0] = '\0';
+    }
+}
+
+static int run_claimed(struct run *r, struct err *err)
+{
+    struct outer_step *s = r->step;
+    struct err why = {0};
+    int rc = believe(r, &why);
+    if (rc == 0)
+        return 0;
+    s->doubt = rc;
+    (void)str_copy(s->why, sizeof(s->why), why.msg); /* cut to fit: it is for people */
+    clear_verdicts(s);
+    rc = run_step(r, err);
+    s->false_claim = rc == 0 && outer_claim_is_false(s);
+    return rc;
 }
 
 static int work(void *arg)
@@ -602,7 +715,7 @@ static int work(void *arg)
     struct outer_step *s = r->step;
     struct err err = {0};
     uint64_t begin = clock_now_ms();
-    int rc = run_step(r, &err);
+    int rc = s->claimed ? run_claimed(r, &err) : run_step(r, &err);
     s->elapsed_ms = clock_now_ms() - begin;
     if (rc < 0)
         (void)snprintf(s->reason, sizeof s->reason,
@@ -702,14 +815,9 @@ static void clear_results(struct outer_step *s)
     s->reason[0] = '\0';
     s->new_full = s->new_delta = s->new_ema = (struct outer_blob){0};
     s->new_target = s->new_mom = s->new_buf = (struct outer_blob){0};
-    s->accepted = 0;
-    for (size_t i = 0; i < s->n_contributions; i++) {
-        struct outer_contribution *c = &s->contributions[i];
-        c->refused = c->damaged = false;
-        c->norm = c->share = 0.0;
-        c->shrink = 1.0;
-        c->reason[0] = '\0';
-    }
+    s->doubt = 0;
+    s->false_claim = false;
+    clear_verdicts(s);
 }
 
 int outer_submit(struct outer_exec *exec, struct outer_step *step, outer_done_fn done,

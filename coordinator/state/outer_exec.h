@@ -24,6 +24,12 @@
  * and refused, and the step fails, so that its phase is done again; a damaged version is made again
  * from the one before it; anything else that is damaged ends the step with -ERR_HASH.
  *
+ * A step may come with what a worker says that it gives (claimed).  It is looked over in some cells
+ * (outer_claim.h), and each contribution is judged by the norm that the worker found.  Where all is
+ * as it should be, his files are the version.  Where anything is not, a contribution is long, say,
+ * the step is made here as any other; a worker whose files are then not those of a step that takes
+ * all contributions as they came was wrong (false_claim).
+ *
  * Memory is fixed per running step (under 10 MiB), whatever the module's size. */
 #ifndef COORDINATOR_OUTER_EXEC_H
 #define COORDINATOR_OUTER_EXEC_H
@@ -65,6 +71,13 @@ struct outer_contribution {
     char reason[OUTER_REASON_MAX]; /* why it was refused */
 };
 
+/* What a worker says that a step gives; all are in the blob store. */
+struct outer_claim {
+    struct outer_blob full, delta, ema, target, mom;
+    struct outer_blob squares; /* of the norms of all cells of each contribution, doubles */
+    double delta_norm, step_norm, residual_norm; /* for the record */
+};
+
 /* One step.  The caller fills the first part and allocates `contributions`; both
  * belong to the executor between outer_submit and done. */
 struct outer_step {
@@ -74,7 +87,11 @@ struct outer_step {
     struct outer_blob full, ema;        /* version v; ema.bytes 0: none yet (v = 0) */
     struct outer_blob before, delta;    /* v - 1, and from it to v; bytes 0: not kept */
     struct outer_blob target, mom, buf; /* the state at v; bytes 0: no hash is on record */
-    enum codec down;                    /* the job's wire.down */
+    bool stored;                        /* target and mom are in the blob store, not in state_dir */
+    bool to_store;                      /* those of v + 1 are to be; there is no delay then */
+    bool claimed;                       /* a worker has made it; stored and to_store */
+    struct outer_claim claim;
+    enum codec down;                /* the job's wire.down */
     double lr, momentum, ema_decay; /* keys of outer; the young-average rule is applied inside */
     double scale;                   /* times the weighted mean, > 0; with keep_norm the most */
     bool keep_norm;                 /* fold.h */
@@ -98,6 +115,10 @@ struct outer_step {
     unsigned accepted;
     uint64_t elapsed_ms;
     double used_ema_decay, used_scale; /* for the provenance record */
+    int doubt; /* claimed: why it was made here all the same; -ERR_LIMIT: some contribution is long
+                */
+    char why[OUTER_REASON_MAX]; /* the same in words */
+    bool false_claim;           /* the worker's files are not what the step gives */
 };
 
 /* On the loop thread, exactly once per accepted step; the step is the caller's
@@ -119,6 +140,9 @@ void outer_exec_free(struct outer_exec *exec);
  * says which field).  Else done follows. [loop] */
 int outer_submit(struct outer_exec *exec, struct outer_step *step, outer_done_fn done,
                  struct err *err);
+
+/* The step as fold.h wants it, without files and contributions. */
+struct fold_step outer_fold_step(const struct outer_step *s);
 
 /* Steps submitted and not yet done, those running included. [loop] */
 unsigned outer_pending(const struct outer_exec *exec);

@@ -154,7 +154,7 @@ static void drop(void **items, size_t *n, uint64_t id)
 
 static bool is_ready(const struct task *t)
 {
-    return t->state == TASK_PENDING && t->kind != TASK_OUTER;
+    return t->state == TASK_PENDING;
 }
 
 /* What is given back is older than others that wait. */

@@ -6,7 +6,7 @@ const struct task_trait task_traits[TASK_KINDS] = {
     [TASK_UNSPECIFIED] = {"NONE", 2, false}, [TASK_INIT] = {"INIT", 2, false},
     [TASK_INGEST] = {"INGEST", 2, false},    [TASK_TRAIN] = {"TRAIN", 3, false},
     [TASK_EVAL] = {"EVAL", 1, true},         [TASK_SAMPLE] = {"SAMPLE", 1, true},
-    [TASK_OUTER] = {"OUTER", 2, false},      [TASK_FEATURE] = {"FEATURE", 2, false},
+    [TASK_OUTER] = {"OUTER", 2, true},       [TASK_FEATURE] = {"FEATURE", 2, false},
     [TASK_CLUSTER] = {"CLUSTER", 2, false},  [TASK_SPLIT] = {"SPLIT", 2, false},
     [TASK_SCORE] = {"SCORE", 2, false},      [TASK_VELOCITY] = {"VELOCITY", 0, true},
     [TASK_ENCODE] = {"ENCODE", 2, false},

@@ -22,7 +22,7 @@ enum task_kind {
     TASK_TRAIN,
     TASK_EVAL,
     TASK_SAMPLE,
-    TASK_OUTER, /* runs in here, is never leased to a worker */
+    TASK_OUTER, /* runs in here where it is leased to nobody */
     TASK_FEATURE,
     TASK_CLUSTER,
     TASK_SPLIT,

@@ -109,6 +109,7 @@ struct worker {
     struct schedule_small small[WORKER_SMALL_MAX]; /* what it has no memory for, ring */
     unsigned n_small;                              /* ever noted by this process of it */
     uint32_t device_failures;                      /* reported, since we started */
+    uint32_t doubted_folds; /* outer steps of its that were not believed, or were wrong */
 };
 
 /* For fields marked (m), and no others: nothing is marked as edited. */

@@ -481,7 +481,9 @@ static void wait_for_module(struct waiting *ctx, const struct job *j, const stru
     if (until == 0 && m->quorum_ms != 0 && j->spec.outer.grace > 0)
         until = m->quorum_ms + (uint64_t)(j->spec.outer.grace * 1e3);
     (void)str_copy(why, sizeof(why),
-                   m->outer_task != 0 ? "the outer step is running" : m->outer_reason);
+                   m->at_worker != NULL ? "a worker is to make the outer step"
+                   : m->outer_task != 0 ? "the outer step is running"
+                                        : m->outer_reason);
     if (m->outer_task == 0 && m->retry_ms > core_now(ctx->co))
         (void)snprintf(why, sizeof(why), "%.60s: %.190s", m->outer_reason, m->outer_error);
     tell(ctx, j->id, m->outer_task, 0, what, why, from_now(ctx->co, until), late);

@@ -1,4 +1,6 @@
 """A store for tests that can misbehave: Swift (object_store.py) behind a relay, in a process and threads of their own."""
+import base64
+import hashlib
 import http.server
 import os
 import random
@@ -27,6 +29,7 @@ class Relay(http.server.ThreadingHTTPServer):
         self.native = None  # (URL, session) of Swift's own interface, to which conditional writes go, which its S3 layer refuses
         self.refuse = None  # requests with this in their URL are busy
         self.of_workers = "ok"  # the mode of what a worker asks itself
+        self.sums = None  # a dictionary: hashes of what was put are kept and told, as Amazon's store does and Swift does not
         self.seen = []
         self.chance, self.mishaps = random.Random(1), 0  # of mode "chance": one request in 20 goes wrong, in one of four ways
         self.url = f"http://{host}:{self.server_address[1]}"
@@ -87,8 +90,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
                                    headers=dict(self.headers), stream=True, timeout=60)
             content = got.raw.read()
             headers = [(k, v) for k, v in got.headers.items() if k.lower() not in ("connection", "transfer-encoding", "content-length")]
+            headers += self.sum_of(body) if got.status_code == 200 else []
             length = got.headers.get("Content-Length", 0) if self.command == "HEAD" else len(content)
             self.answer(got.status_code, [*headers, ("Content-Length", length)], content)
+
+    def sum_of(self, body):
+        """What is kept at a PUT, and told at a HEAD."""
+        sums, key = self.server.sums, self.path.partition("?")[0]
+        if sums is not None and self.command == "PUT":
+            sums[key] = base64.b64encode(hashlib.sha256(body).digest()).decode()
+        told = sums and self.command == "HEAD" and self.headers["x-amz-checksum-mode"] and sums.get(key)
+        return [("x-amz-checksum-sha256", told)] if told else []
 
     def write_once(self, body):
         """If-None-Match, as Swift itself has it; the signature is not looked at."""

@@ -203,6 +203,42 @@ def test_a_damaged_copy(tmp_path, store):
         assert "was damaged on the coordinator's disk and is fetched again" in swarm.log("coordinatord")
 
 
+def test_workers_fold(tmp_path, store):
+    """At a store that tells checksums workers fold by themselves: of a version the coordinator reads some cells, and writes none of it;
+    what was at work when it lost its cache goes on, and all that is not needed any more leaves the bucket."""
+    store.relay.sums = {}
+    try:
+        with running(tmp_path, store, "folds") as swarm:
+            for name in "ab":
+                swarm.worker(name)
+            job = swarm.submit(rounds=4, steps=2, dim=128, depth=4)
+            swarm.wait_round(job, 1)
+            all_sent(swarm)
+            first, before = swarm.job(job)["round"], health(swarm)["bytes"]
+            swarm.wait_round(job, first + 1)
+            passed, n = health(swarm)["bytes"], swarm.job(job)["round"] + 1 - first
+            params = swarm.job(job)["modules"][0]["parameters"]
+            # Headers, and four cells of nine files; a version alone is 4 bytes a parameter.
+            assert passed["up"] == before["up"], (before, passed)
+            assert 0 < passed["down"] - before["down"] < n * params, (before, passed, n, params)
+            swarm.kill("coordinatord")
+            shutil.rmtree(os.path.join(swarm.data, "cache"))
+            swarm.coordinator(*store.flags("folds"), env=KEY)
+            swarm.wait_job(job, "done")
+            epochs_add_up(swarm.job(job))
+            nobody_failed(swarm)
+            log = swarm.log("coordinatord")
+            assert log.count("OUTER task") >= 4 and "made by the coordinator, too" not in log
+            all_sent(swarm)
+
+            def same():
+                status = swarm.get("/metrics").text
+                return int(float(status.split("\nskerry_blobs ")[1].split("\n")[0])) == len(store.blobs("folds"))
+            wait_until(same, 30, "the bucket to have what is on record and no more")
+    finally:
+        store.relay.sums = None
+
+
 def test_small_cache(tmp_path, store):
     """The coordinator's disk holds less than the blobs of a job."""
     with running(tmp_path, store, "small", "--store-cache", "1MB") as swarm:

@@ -526,7 +526,8 @@ static void look_at_leases(const struct coordinator *co)
         const struct task *t = s->tasks[i];
         const struct worker *w = state_worker(s, t->worker_id);
         open += task_is_open(t);
-        if (t->state == TASK_LEASED && t->kind != TASK_OUTER && (w == NULL || w->task_id != t->id))
+        if (t->state == TASK_LEASED && (t->kind != TASK_OUTER || t->worker_id != 0) &&
+            (w == NULL || w->task_id != t->id))
             sim_fail("task %llu is leased to worker %llu, which holds %llu",
                      (unsigned long long)t->id, (unsigned long long)t->worker_id,
                      (unsigned long long)(w ? w->task_id : 0));
@@ -550,8 +551,7 @@ static void look_at_indexes(const struct coordinator *co)
     size_t ready = 0, parked = 0;
     for (size_t i = 0; i < s->n_tasks; i++) {
         const struct task *t = s->tasks[i];
-        if (t->state == TASK_PENDING && t->kind != TASK_OUTER &&
-            (ready >= s->n_ready || s->ready[ready++] != t))
+        if (t->state == TASK_PENDING && (ready >= s->n_ready || s->ready[ready++] != t))
             sim_fail("task %llu is ready and not found", (unsigned long long)t->id);
     }
     for (const struct list *l = s->parked.next; l != &s->parked; l = l->next)

@@ -109,6 +109,7 @@ static void auto_takes_them_where_quality_holds(void **state)
         {"replicas: 1", "", "warm_start: w, ", "one replica"},
         {"replicas: auto", "", "warm_start: w, ", "whole rounds"},
         {"replicas: 4", ", async: true", "warm_start: w, ", "async"},
+        {"replicas: 4", ", where: worker", "warm_start: w, ", "outer.where"},
         {"replicas: 4", ", fragments: 1", "warm_start: w, ", "the job file says"},
         {"replicas: 4", ", delay: 3", "warm_start: w, ", "the job file says"},
         {"replicas: 4", ", snapshot: 5", "warm_start: w, ", "snapshots"},

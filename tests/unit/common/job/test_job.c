@@ -256,6 +256,12 @@ static void keys_without_effect(void **state)
         {"sample: {strategy: top1}", "job.yaml:6: sample.strategy is of mixtures of experts alone"},
         {"sample: {remote: true}", "job.yaml:6: sample.remote is of mixtures of experts alone"},
         {"data: {path: x, image_size: 32, text_field: y}", "data.text_field is of texts alone"},
+        {"outer: {rounds: 2, steps: 2, where: worker}", NULL},
+        {"outer: {rounds: 2, steps: 2, where: auto, async: true}", NULL},
+        {"outer: {rounds: 2, steps: 2, where: worker, async: true}",
+         "outer.where is worker, but with outer.async contributions are folded at the coordinator"},
+        {"outer: {rounds: 2, steps: 2, where: worker, fragments: 2}",
+         "outer.where is worker, but with outer.fragments, delay or mix contributions are"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         char text[2048];

@@ -201,6 +201,20 @@ static void test_schedule_velocity(void **state)
     expect_text("alone", d.reason, "needs another worker");
 }
 
+/* What only those may have who have done well before. */
+static void test_schedule_known(void **state)
+{
+    struct schedule_decision d;
+    const struct schedule_options known = {.known = true}, stranger = {.known = false};
+    struct schedule_task task = train(1, 0);
+    task.needs_known = true;
+    pick_for(1000, 7, &task, 1, &known, &d);
+    assert_int_equal(d.index, 0);
+    pick_for(1000, 7, &task, 1, &stranger, &d);
+    assert_int_equal(d.index, -1);
+    expect_text("stranger", d.reason, "is for workers that have done tasks well before");
+}
+
 /* The best of two, or of one, is found without groups. */
 static long best_of_pairs(uint64_t now, uint64_t worker, const struct schedule_task *tasks,
                           const bool *taken, size_t n, const struct schedule_options *o,
@@ -238,6 +252,7 @@ static void fill(struct schedule_task *t, uint64_t id, const struct failure_list
     t->not_before_ms = rand() % 9 == 0 ? 5000 : 0;
     t->needs_helper = rand() % 9 == 0;
     t->needs_trainers = rand() % 9 == 0;
+    t->needs_known = rand() % 9 == 0;
     t->failed = rand() % 5 == 0 ? failed : NULL;
     if (rand() % 8 == 0)
         become(t, TASK_EVAL);
@@ -267,6 +282,7 @@ static void test_schedule_groups(void **state)
         for (int turn = 0; turn < 2 * WORKERS + N; turn++) {
             const uint64_t worker = 1 + (uint64_t)(rand() % WORKERS);
             const struct schedule_options o = {.helper = rand() % 2 == 0,
+                                               .known = rand() % 2 == 0,
                                                .trainers = rand() % 2 == 0,
                                                .small = &small,
                                                .n_small = worker % 2};
@@ -404,6 +420,7 @@ int main(void)
         cmocka_unit_test_setup(test_schedule_failures, equal_jobs),
         cmocka_unit_test_setup(test_schedule_paths, equal_jobs),
         cmocka_unit_test_setup(test_schedule_velocity, equal_jobs),
+        cmocka_unit_test_setup(test_schedule_known, equal_jobs),
         cmocka_unit_test_setup(test_schedule_groups, equal_jobs),
         cmocka_unit_test_setup(test_schedule_looks, equal_jobs),
         cmocka_unit_test_setup(test_schedule_shares, equal_jobs),

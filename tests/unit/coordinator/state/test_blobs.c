@@ -37,7 +37,7 @@ static void fill(struct state *s, struct job *j)
     j->partitioner = j->partitioner_before = one;
     job_add_encoder(j, &(struct encoder_file){.name = "config.json", .blob = one});
     module_add_version(job_edit_module(j, &j->modules[0]),
-                       &(struct version_rec){.full = one, .delta = one, .ema = one});
+                       &(struct version_rec){.full = one, .delta = one, .ema = one, .target = one});
     job_edit_replica(j, 0, 0)->moments = one;
     struct path_rec *p = job_edit_path(j, 0);
     p->best = mem_alloc_array(composition_levels(&j->comp, 0), sizeof(*p->best));
@@ -82,6 +82,31 @@ static void test_ended(void **state)
         }
         assert_int_equal(young.needed[BLOB_SHARD], 2);
     }
+}
+
+/* The optimiser's state in the blob store: of the newest version, and what that came of. */
+static void test_outer_state(void **state)
+{
+    struct job *j = add(*state, diloco);
+    struct blob_ref target, momentum;
+    static const char record[] = "{\"state\":{\"target\":{\"sha256\":\"%064d\",\"size\":7},"
+                                 "\"momentum\":{\"sha256\":\"%064d\",\"size\":8}%s}}";
+    for (uint64_t v = 0; v < 4; v++)
+        module_add_version(job_edit_module(j, &j->modules[0]),
+                           &(struct version_rec){.version = v, .target = one, .momentum = one});
+    struct heard h = walk(*state, 0, 0);
+    assert_int_equal(h.named[BLOB_OUTER_STATE], 8);
+    assert_int_equal(h.needed[BLOB_OUTER_STATE], 4);
+    j->state = JOB_DONE;
+    assert_int_equal(walk(*state, 0, 0).needed[BLOB_OUTER_STATE], 0);
+    for (int stored = 0; stored < 2; stored++) {
+        char *text = str_printf(record, 1, 2, stored ? ",\"stored\":true" : "");
+        assert_int_equal(blob_outer_state(text, &target, &momentum), stored);
+        assert_int_equal(target.size, stored ? 7 : 0);
+        assert_int_equal(momentum.size, stored ? 8 : 0);
+        mem_free(text);
+    }
+    assert_false(blob_outer_state(NULL, &target, &momentum));
 }
 
 /* Another job may learn from the experts of one that is done: with the shards they know. */
@@ -155,8 +180,8 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        CASE(test_running),       CASE(test_ended),   CASE(test_teacher),
-        CASE(test_contributions), CASE(test_outputs), CASE(test_one_job),
+        CASE(test_running), CASE(test_ended),   CASE(test_teacher),     CASE(test_contributions),
+        CASE(test_outputs), CASE(test_one_job), CASE(test_outer_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

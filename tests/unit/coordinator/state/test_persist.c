@@ -71,9 +71,13 @@ static struct job *fill_job(struct state *st)
     assert_true(job_add_bad(j, "ab", "k", "broken"));
     j->bad_count = 1;
     for (uint64_t v = 0; v < 4; v++)
-        module_add_version(
-            job_edit_module(j, &j->modules[0]),
-            &(struct version_rec){v + 3, {{1}, 5}, {{2}, 6}, {{3}, 7}, str_dup("{}"), 44, false});
+        module_add_version(job_edit_module(j, &j->modules[0]),
+                           &(struct version_rec){.version = v + 3,
+                                                 .full = {{1}, 5},
+                                                 .delta = {{2}, 6},
+                                                 .ema = {{3}, 7},
+                                                 .provenance = str_dup("{}"),
+                                                 .at_unix_ms = 44});
     job_edit_module(j, &j->modules[0])->params = 1234;
     job_edit_path(j, 0)->round = 6;
     job_edit_path(j, 0)->ready = true;
@@ -503,7 +507,12 @@ static bool replica_saved(const struct state *st)
 static void add_version(struct state *st)
 {
     struct job *j = st->jobs[0];
-    const struct version_rec v = {7, {{4}, 5}, {{5}, 6}, {{6}, 7}, str_dup("{}"), 44, false};
+    const struct version_rec v = {.version = 7,
+                                  .full = {{4}, 5},
+                                  .delta = {{5}, 6},
+                                  .ema = {{6}, 7},
+                                  .provenance = str_dup("{}"),
+                                  .at_unix_ms = 44};
     module_add_version(job_edit_module(j, &j->modules[0]), &v);
 }
 

@@ -19,7 +19,7 @@ static void test_traits(void **state)
         bool drawn = k == TASK_EVAL || k == TASK_SAMPLE;
         unsigned rank = k == TASK_VELOCITY ? 0 : drawn ? 1 : k == TASK_TRAIN ? 3 : 2;
         assert_int_equal(task_traits[k].rank, rank);
-        assert_int_equal(task_traits[k].aside, drawn || k == TASK_VELOCITY);
+        assert_int_equal(task_traits[k].aside, drawn || k == TASK_VELOCITY || k == TASK_OUTER);
     }
 }
 

@@ -25,6 +25,8 @@ struct sound {
     Skerry__V1__SplitTask split;
     Skerry__V1__ScoreTask score;
     Skerry__V1__VelocityTask velocity;
+    Skerry__V1__OuterTask outer;
+    Skerry__V1__OuterInput outer_input, *outer_inputs[1];
     Skerry__V1__Level level, *levels[1];
     Skerry__V1__Blob *blobs[4];
     uint32_t blocks[2], counts[2], radix[2], scored[1];
@@ -42,6 +44,8 @@ static void stages_init(struct sound *s)
     skerry__v1__split_task__init(&s->split);
     skerry__v1__score_task__init(&s->score);
     skerry__v1__velocity_task__init(&s->velocity);
+    skerry__v1__outer_task__init(&s->outer);
+    skerry__v1__outer_input__init(&s->outer_input);
     skerry__v1__level__init(&s->level);
     s->feature.ranges = s->split.ranges = s->score.ranges = s->ranges;
     s->feature.n_ranges = s->split.n_ranges = s->score.n_ranges = 1;
@@ -69,6 +73,15 @@ static void stages_init(struct sound *s)
     s->task.split = &s->split;
     s->task.score = &s->score;
     s->task.velocity = &s->velocity;
+    s->outer_input.blob = s->outer.full = s->outer.target = s->outer.momentum = &s->blob;
+    s->outer_input.codec = s->outer.down = (char *)"f32";
+    s->outer_input.weight = 1;
+    s->outer_input.from = s->outer.version = 3;
+    s->outer_inputs[0] = &s->outer_input;
+    s->outer.module_id = 9;
+    s->outer.inputs = s->outer_inputs;
+    s->outer.n_inputs = 1;
+    s->task.outer = &s->outer;
     s->task.levels = s->levels;
     s->task.n_levels = 1;
     s->task.partitions = 4;
@@ -186,7 +199,17 @@ BREAK(no_id, s->task.id = 0;)
 BREAK(no_spec, s->task.spec = (char *)"";)
 BREAK(long_spec, s->task.spec = s->long_text;)
 BREAK(unknown_kind, s->task.kind = (Skerry__V1__TaskKind)77;)
-BREAK(outer_kind, s->task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_OUTER;)
+BREAK(no_outer, KIND(OUTER) s->task.outer = NULL;)
+BREAK(no_outer_inputs, KIND(OUTER) s->outer.n_inputs = 0;)
+BREAK(many_outer_inputs, KIND(OUTER) s->outer.n_inputs = 257;)
+BREAK(no_outer_state, KIND(OUTER) s->outer.momentum = NULL;)
+BREAK(no_outer_full, KIND(OUTER) s->outer.full = NULL;)
+BREAK(strange_down, KIND(OUTER) s->outer.down = (char *)"f33";)
+BREAK(strange_codec, KIND(OUTER) s->outer_input.codec = (char *)"";)
+BREAK(no_weight, KIND(OUTER) s->outer_input.weight = 0;)
+BREAK(from_the_future, KIND(OUTER) s->outer_input.from = 4;)
+BREAK(no_older_version, KIND(OUTER) s->outer_input.from = 2;)
+BREAK(no_contribution, KIND(OUTER) s->outer_input.blob = NULL;)
 BREAK(no_modules, s->task.n_modules = 0;)
 BREAK(many_modules, s->task.n_modules = 65;)
 BREAK(no_module_id, s->module.module_id = 0;)
@@ -251,7 +274,17 @@ static const struct {
     {"no spec", no_spec, ERR_FORMAT, "spec is empty"},
     {"long spec", long_spec, ERR_LIMIT, "spec is 32769 bytes"},
     {"unknown kind", unknown_kind, ERR_UNIMPLEMENTED, "kind 77"},
-    {"kind of the coordinator", outer_kind, ERR_UNIMPLEMENTED, "kind 6"},
+    {"outer missing", no_outer, ERR_FORMAT, "outer is missing"},
+    {"no inputs", no_outer_inputs, ERR_FORMAT, "outer needs a module, inputs"},
+    {"many inputs", many_outer_inputs, ERR_LIMIT, "outer.inputs has 257 entries"},
+    {"no state", no_outer_state, ERR_FORMAT, "outer needs a module, inputs"},
+    {"no version", no_outer_full, ERR_FORMAT, "outer.full is missing"},
+    {"strange down", strange_down, ERR_FORMAT, "outer needs a module, inputs, a codec"},
+    {"strange codec", strange_codec, ERR_FORMAT, "outer.inputs.codec '' is not known"},
+    {"no weight", no_weight, ERR_FORMAT, "outer.inputs has weight 0 from version 3"},
+    {"from a later version", from_the_future, ERR_FORMAT, "weight 1 from version 4"},
+    {"older values", no_older_version, ERR_FORMAT, "outer.inputs.from_full is missing"},
+    {"no contribution", no_contribution, ERR_FORMAT, "outer.inputs.blob is missing"},
     {"no modules", no_modules, ERR_FORMAT, "modules is empty"},
     {"many modules", many_modules, ERR_LIMIT, "modules has 65"},
     {"no module id", no_module_id, ERR_FORMAT, "module without an id"},
@@ -356,8 +389,6 @@ static void every_kind_passes(void **state)
     const struct kind *kind;
     for (int id = SKERRY__V1__TASK_KIND__TASK_KIND_INIT;
          id <= SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY; id++) {
-        if (id == SKERRY__V1__TASK_KIND__TASK_KIND_OUTER)
-            continue; /* runs inside the coordinator */
         sound_init(s);
         s->task.kind = (Skerry__V1__TaskKind)id;
         OK(task_check(kinds_all, &s->task, &kind, err));

@@ -1,0 +1,92 @@
+/* OUTER: a module's next version, made by a worker.  What it brings is believed in job/folds.c. */
+#include "coordinator/kinds/outer.h"
+
+#include "coordinator/job/folds.h"
+#include "coordinator/kinds/result.h"
+#include "common/outer/fold.h"
+#include "coordinator/state/outer_exec.h"
+
+/* As ReportRequest.contributions. */
+enum { FULL, DELTA, AVERAGE, TARGET, MOMENTUM, SQUARES, FILES };
+
+static Skerry__V1__Blob *blob_of(struct message *b, const struct outer_blob *o)
+{
+    struct blob_ref *ref = o->bytes > 0 ? message_need(b, sizeof(*ref)) : NULL;
+    if (ref == NULL)
+        return NULL;
+    ref->size = o->bytes;
+    memcpy(ref->sha256, o->sha256, sizeof(ref->sha256));
+    return message_blob(b, ref);
+}
+
+static Skerry__V1__OuterInput *input_of(struct message *b, const struct outer_step *s,
+                                        const struct outer_contribution *c)
+{
+    Skerry__V1__OuterInput *in = message_new(b, &skerry__v1__outer_input__descriptor);
+    in->blob = blob_of(b, &c->blob);
+    in->codec = (char *)(uintptr_t)codec_name(c->codec); /* only read */
+    in->from = c->from;
+    in->from_full = c->from < s->base && c->codec == CODEC_F32 ? blob_of(b, &c->from_full) : NULL;
+    in->weight = c->weight;
+    return in;
+}
+
+static void outer_message(struct message *b, Skerry__V1__Task *msg)
+{
+    const struct module_rec *m = job_module(b->job, b->task->outer.module_id);
+    const struct outer_step *s = m != NULL ? m->at_worker : NULL;
+    Skerry__V1__OuterTask *t = message_new(b, &skerry__v1__outer_task__descriptor);
+    b->failed |= s == NULL;
+    if (b->failed)
+        return;
+    t->module_id = s->module_id;
+    t->version = s->base;
+    t->full = blob_of(b, &s->full);
+    t->average = blob_of(b, &s->ema);
+    t->target = blob_of(b, &s->target);
+    t->momentum = blob_of(b, &s->mom);
+    t->inputs = message_need(b, s->n_contributions * sizeof(*t->inputs));
+    for (size_t i = 0; i < s->n_contributions && !b->failed; i++)
+        t->inputs[t->n_inputs++] = input_of(b, s, &s->contributions[i]);
+    t->down = (char *)(uintptr_t)codec_name(s->down); /* only read */
+    t->lr = s->lr;
+    t->outer_momentum = s->momentum;
+    t->ema_decay = outer_fold_step(s).ema_decay;
+    msg->outer = t;
+}
+
+static double row_of(const Skerry__V1__ReportRequest *r, const char *name)
+{
+    for (size_t i = 0; i < r->n_rows; i++)
+        if (strcmp(r->rows[i]->name, name) == 0 && isfinite(r->rows[i]->value))
+            return r->rows[i]->value;
+    return 0;
+}
+
+static int outer_apply(struct coordinator *co, struct job *j, struct task *t,
+                       const Skerry__V1__ReportRequest *r, struct err *err)
+{
+    struct blob_ref files[FILES];
+    struct outer_claim claim;
+    struct outer_blob *const to[FILES] = {&claim.full,   &claim.delta, &claim.ema,
+                                          &claim.target, &claim.mom,   &claim.squares};
+    if (r->n_contributions == 0)
+        return folds_claim(co, j, t, NULL, r->text, err);
+    if (r->n_contributions != FILES)
+        return err_set(err, -EINVAL, "OUTER brought %zu files, expected %d", r->n_contributions,
+                       FILES);
+    for (size_t i = 0; i < FILES; i++) {
+        int rc =
+            result_blob(co, r->contributions[i]->blob, "a file of the version", &files[i], err);
+        if (rc < 0)
+            return rc;
+        to[i]->bytes = files[i].size;
+        memcpy(to[i]->sha256, files[i].sha256, sizeof(to[i]->sha256));
+    }
+    claim.delta_norm = row_of(r, "delta_norm");
+    claim.step_norm = row_of(r, "step_norm");
+    claim.residual_norm = row_of(r, "residual_norm");
+    return folds_claim(co, j, t, &claim, "", err);
+}
+
+const struct kind kind_outer = {.message = outer_message, .apply = outer_apply};

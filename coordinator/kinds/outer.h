@@ -1,0 +1,9 @@
+/* OUTER, where a worker makes the step (outer.where). */
+#ifndef COORDINATOR_KIND_OUTER_H
+#define COORDINATOR_KIND_OUTER_H
+
+#include "coordinator/kinds/kind.h"
+
+extern const struct kind kind_outer;
+
+#endif

@@ -1,0 +1,392 @@
+#include "coordinator/state/outer_claim.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "common/net/blobstore.h"
+#include "common/outer/fold_check.h"
+#include "common/outer/layout.h"
+#include "common/outer/wire.h"
+
+#define SQUARES_AT_ONCE 4096
+#define ASK_AT_ONCE 8
+#define HEADER_GUESS 32768 /* bytes that are asked for first */
+/* Files of one step: what it begins with, the claim, contributions and what they start from. */
+#define PARTS_MAX (4 + 5 + 2 * FOLD_INPUTS_MAX)
+
+/* A file with holes: of a blob what is looked at, where it is in the blob. */
+struct part {
+    const struct outer_blob *blob;
+    bool coded; /* a contribution or a delta; else one float per parameter */
+    struct wire_info want;
+    char *path;
+};
+
+struct piece {
+    const struct part *of;
+    uint64_t from;
+    size_t len;
+};
+
+struct look {
+    struct blobstore *store;
+    const struct outer_step *s;
+    char *dir;
+    struct part parts[PARTS_MAX];
+    size_t n_parts;
+    struct piece *pieces;
+    size_t n_pieces;
+    struct layout layout;
+    struct layout_cell cells[OUTER_CLAIM_CELLS];
+    size_t n_cells;
+    struct fold_input inputs[FOLD_INPUTS_MAX];
+};
+
+/* ---- many questions at once: a store far away takes a while for each ---- */
+
+typedef int (*ask_fn)(struct look *l, size_t i, struct err *err);
+
+struct asking {
+    struct look *l;
+    ask_fn fn;
+    size_t n;
+    _Atomic size_t next;
+    pthread_mutex_t lock;
+    int rc; /* of the first that failed, under the lock */
+    struct err err;
+};
+
+static void *ask_main(void *arg)
+{
+    struct asking *a = arg;
+    for (size_t i; (i = a->next++) < a->n;) {
+        struct err err = {0};
+        const int rc = a->fn(a->l, i, &err);
+        if (rc == 0)
+            continue;
+        (void)pthread_mutex_lock(&a->lock);
+        if (a->rc == 0) {
+            a->rc = rc;
+            a->err = err;
+        }
+        (void)pthread_mutex_unlock(&a->lock);
+        a->next = a->n;
+    }
+    return NULL;
+}
+
+/* fn(0) to fn(n - 1), some at a time. */
+static int ask_all(struct look *l, ask_fn fn, size_t n, struct err *err)
+{
+    struct asking a = {.l = l, .fn = fn, .n = n};
+    pthread_t threads[ASK_AT_ONCE];
+    size_t began = 0;
+    (void)pthread_mutex_init(&a.lock, NULL); /* default attributes: cannot fail on Linux */
+    while (began < ASK_AT_ONCE - 1 && began + 1 < n &&
+           pthread_create(&threads[began], NULL, ask_main, &a) == 0)
+        began++;
+    (void)ask_main(&a); /* whatever could not be begun */
+    while (began > 0)
+        (void)pthread_join(threads[--began], NULL); /* ours, and joined once */
+    (void)pthread_mutex_destroy(&a.lock);
+    return a.rc < 0 ? err_set(err, a.rc, "%s", a.err.msg) : 0;
+}
+
+/* ---- files ---- */
+
+static int read_blob(struct look *l, const struct outer_blob *b, uint64_t from, void *data,
+                     size_t len, struct err *err)
+{
+    struct blob_id id;
+    memcpy(id.sha256, b->sha256, sizeof(id.sha256));
+    return l->store->ops->read(l->store, &id, from, data, len, err);
+}
+
+static int put(const struct part *p, const void *data, size_t len, uint64_t at, struct err *err)
+{
+    const int fd = open(p->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    int rc = fd < 0 ? err_errno(err, "opening %s", p->path) : 0;
+    if (rc == 0 && ftruncate(fd, (off_t)p->blob->bytes) < 0)
+        rc = err_errno(err, "making %s", p->path);
+    if (rc == 0)
+        rc = file_pwrite_all(fd, data, len, at, p->path, err);
+    if (fd >= 0 && close(fd) < 0 && rc == 0)
+        rc = err_errno(err, "closing %s", p->path);
+    return rc;
+}
+
+/* The header of a blob, mem_free it, most often in one question. */
+static int read_header(struct look *l, const struct outer_blob *b, uint8_t **ret, size_t *ret_len,
+                       struct err *err)
+{
+    size_t got = b->bytes < HEADER_GUESS ? (size_t)b->bytes : HEADER_GUESS;
+    uint64_t length = 0;
+    uint8_t *data = mem_alloc(HEADER_GUESS), *more;
+    int rc = read_blob(l, b, 0, data, got, err);
+    for (int i = 8; rc == 0 && i-- > 0;)
+        length = length << 8 | data[i];
+    if (rc == 0 && (length > ST_HEADER_MAX || length + sizeof(length) > b->bytes))
+        rc = err_set(err, -ERR_FORMAT, "a file of %llu bytes has a header of %llu",
+                     (unsigned long long)b->bytes, (unsigned long long)length);
+    length += sizeof(length);
+    if (rc == 0 && length > got && !(more = mem_try((size_t)length)))
+        rc = err_set(err, -ENOMEM, "no memory for a header of %llu bytes",
+                     (unsigned long long)length);
+    else if (rc == 0 && length > got) {
+        memcpy(more, data, got);
+        mem_free(data);
+        data = more;
+        rc = read_blob(l, b, got, data + got, (size_t)length - got, err);
+    }
+    if (rc < 0) {
+        mem_free(data);
+        return rc;
+    }
+    *ret = data;
+    *ret_len = (size_t)length;
+    return 0;
+}
+
+/* A file as long as its blob, with the header. */
+static int begin_part(struct look *l, size_t i, struct err *err)
+{
+    const struct part *p = &l->parts[i];
+    uint8_t *header = NULL;
+    size_t len = 0;
+    int rc = read_header(l, p->blob, &header, &len, err);
+    if (rc == 0)
+        rc = put(p, header, len, 0, err);
+    mem_free(header);
+    return rc;
+}
+
+static int bring(struct look *l, size_t i, struct err *err)
+{
+    const struct piece *p = &l->pieces[i];
+    const struct outer_blob *b = p->of->blob;
+    if (p->from > b->bytes || p->len > b->bytes - p->from)
+        return err_set(err, -ERR_FORMAT, "a file of %llu bytes is cut short",
+                       (unsigned long long)b->bytes);
+    uint8_t *data = mem_alloc(p->len);
+    int rc = read_blob(l, b, p->from, data, p->len, err);
+    if (rc == 0)
+        rc = put(p->of, data, p->len, p->from, err);
+    mem_free(data);
+    return rc;
+}
+
+static struct part *add(struct look *l, const struct outer_blob *b, const char **at)
+{
+    struct part *p = &l->parts[l->n_parts];
+    p->blob = b;
+    p->path = str_printf("%s/%zu", l->dir, l->n_parts++);
+    *at = p->path;
+    return p;
+}
+
+/* A file of one float per parameter; bytes 0: none, *at stays. */
+static int add_flat(struct look *l, const struct outer_blob *b, const char **at, struct err *err)
+{
+    const uint64_t want = l->s->full.bytes;
+    if (b->bytes > 0 && b->bytes != want)
+        return err_set(err, -ERR_FORMAT, "a file of %llu bytes, expected %llu as a version has",
+                       (unsigned long long)b->bytes, (unsigned long long)want);
+    if (b->bytes > 0)
+        (void)add(l, b, at);
+    return 0;
+}
+
+static void add_coded(struct look *l, const struct outer_blob *b, const struct wire_info *want,
+                      const char **at)
+{
+    struct part *p = add(l, b, at);
+    p->coded = true;
+    p->want = *want;
+}
+
+static void add_piece(struct look *l, const struct part *p, uint64_t from, size_t len)
+{
+    l->pieces[l->n_pieces++] = (struct piece){p, from, len};
+}
+
+/* Where the cells are in a file whose header is there. */
+static int add_pieces(struct look *l, const struct part *p, struct err *err)
+{
+    struct wire w = {.fd = -1};
+    int rc = p->coded ? wire_open(p->path, &p->want, &l->layout, &w, err) : 0;
+    for (size_t i = 0; i < l->n_cells && rc == 0; i++) {
+        const struct layout_cell *c = &l->cells[i];
+        const struct wire_place *at = p->coded ? &w.at[c->tensor] : NULL;
+        if (at == NULL)
+            add_piece(l, p, l->layout.st.tensors[c->tensor].offset + c->first * sizeof(float),
+                      c->n * sizeof(float));
+        else
+            add_piece(l, p, at->payload + codec_payload_bytes(at->codec, (size_t)c->first),
+                      codec_payload_bytes(at->codec, c->n));
+        if (at != NULL && codec_has_scale(at->codec))
+            add_piece(l, p, at->scale + c->first / CODEC_BLOCK * sizeof(uint16_t),
+                      codec_scales(at->codec, c->n) * sizeof(uint16_t));
+    }
+    wire_close(&w);
+    return rc;
+}
+
+/* The layout is that of the version that the step begins with, which is ours. */
+static int choose(struct look *l, struct err *err)
+{
+    int rc = begin_part(l, 0, err);
+    if (rc == 0)
+        rc = layout_open(l->parts[0].path, &l->layout, err);
+    if (rc < 0)
+        return rc;
+    const uint64_t all = layout_cells(&l->layout);
+    for (; l->n_cells < OUTER_CLAIM_CELLS && l->n_cells < all; l->n_cells++) {
+        uint64_t at;
+        hash_random(&at, sizeof(at));
+        layout_cell_at(&l->layout, at % all, &l->cells[l->n_cells]);
+    }
+    if (l->s->claim.squares.bytes != l->s->n_contributions * all * sizeof(double))
+        return err_set(err, -ERR_FORMAT, "the norms are a file of %llu bytes",
+                       (unsigned long long)l->s->claim.squares.bytes);
+    return 0;
+}
+
+/* ---- what is in them ---- */
+
+static int add_inputs(struct look *l, const char *full, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < l->s->n_contributions && rc == 0; i++) {
+        const struct outer_contribution *c = &l->s->contributions[i];
+        const struct wire_info want = {.kind = WIRE_CONTRIBUTION,
+                                       .codec = c->codec,
+                                       .module_id = l->s->module_id,
+                                       .base = c->from};
+        struct fold_input *in = &l->inputs[i];
+        *in = (struct fold_input){.weight = c->weight, .origin = {c->codec, c->from, full}};
+        add_coded(l, &c->blob, &want, &in->path);
+        if (c->from != l->s->base && c->codec == CODEC_F32)
+            rc = add_flat(l, &c->from_full, &in->origin.from_full, err);
+    }
+    return rc;
+}
+
+static int add_all(struct look *l, struct fold_step *step, struct err *err)
+{
+    const struct outer_step *s = l->s;
+    const struct wire_info delta = {.kind = WIRE_DELTA,
+                                    .codec = s->down,
+                                    .module_id = s->module_id,
+                                    .base = s->base,
+                                    .version = s->base + 1};
+    const struct {
+        const struct outer_blob *blob;
+        const char **at;
+    } flat[] = {{&s->full, &step->full},
+                {&s->ema, &step->ema},
+                {&s->target, &step->target},
+                {&s->mom, &step->mom},
+                {&s->claim.full, &step->full_out},
+                {&s->claim.ema, &step->ema_out},
+                {&s->claim.target, &step->target_out},
+                {&s->claim.mom, &step->mom_out}};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof(flat) / sizeof(flat[0]) && rc == 0; i++)
+        rc = add_flat(l, flat[i].blob, flat[i].at, err);
+    if (rc == 0)
+        add_coded(l, &s->claim.delta, &delta, &step->delta_out);
+    return rc == 0 ? add_inputs(l, step->full, err) : rc;
+}
+
+/* The sum of the squares that the worker tells of a contribution; those of the cells that are
+ * looked at must be what the contribution says. */
+static int take_squares(struct look *l, size_t i, struct err *err)
+{
+    const uint64_t all = layout_cells(&l->layout);
+    double said[OUTER_CLAIM_CELLS] = {0}, sum = 0, is;
+    double *some = mem_alloc_array(SQUARES_AT_ONCE, sizeof(*some));
+    int rc = 0;
+    for (uint64_t first = 0; first < all && rc == 0; first += SQUARES_AT_ONCE) {
+        const size_t n = all - first < SQUARES_AT_ONCE ? (size_t)(all - first) : SQUARES_AT_ONCE;
+        rc = read_blob(l, &l->s->claim.squares, (i * all + first) * sizeof(*some), some,
+                       n * sizeof(*some), err);
+        for (size_t k = 0; k < n && rc == 0; k++)
+            sum += some[k];
+        for (size_t k = 0; k < l->n_cells && rc == 0; k++)
+            if (l->cells[k].number >= first && l->cells[k].number < first + n)
+                said[k] = some[l->cells[k].number - first];
+    }
+    mem_free(some);
+    for (size_t k = 0; k < l->n_cells && rc == 0; k++) {
+        rc = fold_check_cell(l->inputs[i].path, &l->inputs[i].origin, l->s->module_id, &l->cells[k],
+                             &is, err);
+        if (rc == 0 && memcmp(&is, &said[k], sizeof(is)) != 0)
+            rc = err_set(err, -ERR_HASH, "the norm of contribution %zu is not what was told", i);
+    }
+    l->s->contributions[i].norm = sqrt(sum);
+    if (rc == 0 && !isfinite(l->s->contributions[i].norm))
+        rc = err_set(err, -ERR_FORMAT, "the norm of contribution %zu is not finite", i);
+    return rc;
+}
+
+static int look(struct look *l, const struct fold_step *like, struct err *err)
+{
+    const struct outer_step *s = l->s;
+    struct fold_step step = *like;
+    int rc = add_all(l, &step, err);
+    if (rc == 0)
+        rc = choose(l, err);
+    if (rc == 0)
+        rc = ask_all(l, begin_part, l->n_parts, err);
+    if (rc == 0)
+        l->pieces = mem_alloc_array(l->n_parts * l->n_cells * 2, sizeof(*l->pieces));
+    for (size_t i = 0; i < l->n_parts && rc == 0; i++)
+        rc = add_pieces(l, &l->parts[i], err);
+    if (rc == 0)
+        rc = ask_all(l, bring, l->n_pieces, err);
+    if (rc == 0)
+        rc = ask_all(l, take_squares, s->n_contributions, err);
+    step.inputs = l->inputs;
+    step.n_inputs = s->n_contributions;
+    return rc == 0 ? fold_compare(&step, l->cells, l->n_cells, err) : rc;
+}
+
+int outer_claim_look(struct blobstore *store, const struct outer_step *s,
+                     const struct fold_step *like, uint64_t *ret_params, struct err *err)
+{
+    struct look *l = mem_alloc(sizeof(*l));
+    l->store = store;
+    l->s = s;
+    l->dir = file_join(s->state_dir, "look");
+    int rc = file_mkdirs(l->dir, 0700, err);
+    if (rc == 0)
+        rc = look(l, like, err);
+    if (rc == 0)
+        *ret_params = l->layout.count;
+    (void)file_remove_tree(l->dir, NULL); /* or the next look does */
+    layout_release(&l->layout);
+    for (size_t i = 0; i < l->n_parts; i++)
+        mem_free(l->parts[i].path);
+    mem_free(l->pieces);
+    mem_free(l->dir);
+    mem_free(l);
+    return rc;
+}
+
+static bool same(const struct outer_blob *a, const struct outer_blob *b)
+{
+    return a->bytes == b->bytes && memcmp(a->sha256, b->sha256, sizeof(a->sha256)) == 0;
+}
+
+bool outer_claim_is_false(const struct outer_step *s)
+{
+    for (size_t i = 0; i < s->n_contributions; i++)
+        if (s->contributions[i].refused || s->contributions[i].shrink != 1)
+            return false;
+    return !same(&s->new_full, &s->claim.full) || !same(&s->new_delta, &s->claim.delta) ||
+           !same(&s->new_ema, &s->claim.ema) || !same(&s->new_target, &s->claim.target) ||
+           !same(&s->new_mom, &s->claim.mom);
+}

@@ -1,0 +1,23 @@
+/* An outer step that a worker has made, looked over: in some cells (layout.h), chosen at random
+ * when the worker has told its files, the step is made again and compared bit by bit, and so are
+ * the squares by which its contributions are judged.  Headers and those cells are all that is read
+ * of the files, wherever they are, beside the squares.  Blocking; any thread. */
+#ifndef COORDINATOR_OUTER_CLAIM_H
+#define COORDINATOR_OUTER_CLAIM_H
+
+#include "common/outer/fold.h"
+#include "coordinator/state/outer_exec.h"
+
+#define OUTER_CLAIM_CELLS 4
+
+/* Fills the norm of each contribution to a claimed step, and *ret_params.  like: the step as fold.h
+ * wants it, without files and contributions.  Negative: it is not to
+ * be believed, or could not be looked at, which err says; that may be the fault of what it was made
+ * of, or of our store. */
+int outer_claim_look(struct blobstore *store, const struct outer_step *s,
+                     const struct fold_step *like, uint64_t *ret_params, struct err *err);
+/* Of a claimed step that was made here: has the worker something else?  Where a contribution was
+ * refused or made shorter nobody can say, for he takes all as they are. */
+bool outer_claim_is_false(const struct outer_step *s);
+
+#endif

@@ -1,0 +1,108 @@
+"""Outer steps that workers make: the same bits as the coordinator's, whoever is lost."""
+import os
+import re
+
+import pytest
+
+from common import wait_until, write_job
+from swarm import swarm  # noqa: F401  (fixture)
+from test_audit import audit_until
+from test_faults import epochs_add_up
+
+GIVEN = re.compile(r"OUTER task (\d+) of job \d+ leased worker=(\d+) attempt=(\d+)")
+
+
+def submit(swarm, where, **keys):
+    folder = os.path.join(swarm.folder, "job")
+    os.makedirs(folder, exist_ok=True)
+    path = write_job(folder, data=not os.path.isdir(os.path.join(folder, "data")), **keys)
+    text = open(path, encoding="utf-8").read().replace("outer: {", f"outer: {{where: {where}, ", 1)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    return swarm.submit(path)
+
+
+def given(swarm):
+    """(task, worker, attempt) of the outer steps that workers were given."""
+    return [tuple(map(int, m)) for m in GIVEN.findall(swarm.log("coordinatord"))]
+
+
+def made(swarm, job):
+    module = swarm.job(job)["modules"][0]
+    return module["version"], module["sha256"]
+
+
+def nobody_failed(swarm):
+    workers = swarm.get("/v1/workers").json()["items"]
+    assert all(w["tasks_failed"] == 0 for w in workers), workers
+
+
+@pytest.mark.parametrize("keys", [
+    dict(up="e3m0", down="e3m0", momentum=0.9, ema=0.5),
+    dict(up="f32", down="int8", momentum=0.9, ema=0),
+    dict(up="bf16", down="f32", momentum=0, ema=0.9),
+])
+def test_same_bits(swarm, keys):
+    """Versions, and all that the next ones come of, are those that the coordinator makes; an audit makes such a step again."""
+    swarm.coordinator() if swarm.ports is None else None
+    for name in "ab":
+        swarm.worker(name)
+    results = []
+    for where in ("coordinator", "worker"):
+        before = len(given(swarm))
+        job = submit(swarm, where, rounds=5, **keys)
+        swarm.wait_job(job, "done")
+        epochs_add_up(swarm.job(job))
+        assert len(given(swarm)) - before == (5 if where == "worker" else 0)
+        results.append(made(swarm, job))
+    assert results[0] == results[1] and results[0][0] == 5, results
+    assert "made by the coordinator, too" not in swarm.log("coordinatord")
+    nobody_failed(swarm)
+
+
+def test_at_work(swarm):
+    """What steps that workers make leave behind is what the next needs: audits make them again, a new coordinator goes on with it, and
+    nothing of it is left when the job has ended."""
+    for name in "ab":
+        swarm.worker(name)
+    job = submit(swarm, "worker", rounds=60, steps=20)
+    swarm.wait_round(job, 4)
+    audit_until(swarm, job, 1)
+    swarm.kill("coordinatord")
+    swarm.coordinator()
+    n = len(given(swarm))
+    swarm.wait_round(job, swarm.job(job)["round"] + 4)
+    assert len(given(swarm)) >= n + 3
+    audit_until(swarm, job, 1)
+    swarm.wait_job(job, "done")
+    nobody_failed(swarm)
+
+
+def test_the_worker_is_lost(swarm):
+    """A worker that is killed while it folds: another one makes the same step, and the bits are those of a calm job."""
+    for name in "ab":
+        swarm.worker(name)
+    calm = submit(swarm, "coordinator", rounds=3, dim=64)
+    swarm.wait_job(calm, "done")
+    for name in "ab":  # a step takes seconds
+        swarm.kill(name)
+        swarm.worker(name, "--max-bandwidth", "4Mbit")
+    job = submit(swarm, "worker", rounds=3, dim=64)
+    task, worker, attempt = wait_until(lambda: given(swarm), 60, "an outer step to be given")[0]
+    names = {w["id"]: w["name"] for w in swarm.get("/v1/workers").json()["items"]}
+    swarm.kill(names[worker])
+    again = wait_until(lambda: [g for g in given(swarm) if g[0] == task and g[2] > attempt], 60, "the step to be given again")[0]
+    assert again[1] != worker
+    swarm.worker(names[worker])
+    swarm.wait_job(job, "done")
+    epochs_add_up(swarm.job(job))
+    assert made(swarm, job) == made(swarm, calm)
+
+
+def test_nobody_can(swarm):
+    """Where nobody is left to fold, the coordinator does."""
+    swarm.worker("a", "--max-bandwidth", "4Mbit")
+    job = submit(swarm, "worker", rounds=1, dim=64, replicas=1)
+    wait_until(lambda: given(swarm), 60, "an outer step to be given")
+    swarm.kill("a")
+    swarm.wait_job(job, "finishing", 60) if False else wait_until(lambda: made(swarm, job)[0] == 1, 60, "the coordinator to fold")
