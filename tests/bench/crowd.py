@@ -1,6 +1,7 @@
 """What many workers, and many requests, do to a coordinator: figures of fault.py.  The crowd is tests/load's."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "fault"), os.path.join(HERE, "..", "load")]
+from attack import submit  # noqa: E402
 from shim import Shim  # noqa: E402
 
 SLOW = ("--heartbeat", "5s", "--lease", "30s")
@@ -23,16 +25,18 @@ def open_tasks(fig, swarm_of, common, build, workers):
         with load.fleet(swarm, build, workers, 30) as (process, _):
             held = swarm.get("/v1/status").json()["tasks"]["leased"]
             swarm.kill("coordinatord")
-            begun = time.monotonic()
+            begun, players = time.monotonic(), load.cpu_seconds(process.pid)
             swarm.coordinator(*SLOW)
             common.wait_until(lambda: swarm.get("/v1/status").status_code == 200, 60, "an answer")
             served = time.monotonic() - begun
             got = json.loads(process.stdout.readline())
+            players, own = load.cpu_seconds(process.pid) - players, load.cpu_seconds(swarm.processes["coordinatord"].pid)
         left = swarm.get("/v1/status").json()["tasks"]["leased"]
         lost = swarm.log("coordinatord").count("is lost")
     fig.add("killed_with_open_tasks", served, "s", "<=1", f"{held} tasks leased; until it answers again")
     fig.add("reconnected", got["away_ms"] / 1e3 if got["here"] == workers else None, "s", "<=15",
-            f"from the first cut until all are here; {got['here']} of {workers} in the end")
+            f"from the first cut until all are here; {got['here']} of {workers} in the end; within 30 s the process that plays them used "
+            f"{players:.1f} s of a processor, the coordinator {own:.1f} s")
     fig.add("leases_lost_in_reconnect", got["revoked"] + held - left, "leases", "<=0", f"of {held}; {lost} workers given up")
 
 
@@ -82,6 +86,40 @@ def turns(fig, swarm_of, common, build):
     longest = max(ms for ms, n in enumerate(seen) if n)
     fig.add("turn_p99", at_share(seen, 0.99), "ms", "<=20", f"of {sum(seen)} turns of the loop in 25 s: 1,000 busy workers, {puts} uploads, {asked} pages")
     fig.add("turn_longest", longest, "ms", "<=100", f"{sum(seen[101:])} above 100 ms")
+
+
+DAY_ROUNDS = 24 * 60  # as a day has of a minute
+MIB = 1 << 20
+
+
+def churn(fig, swarm_of, common):
+    """Two workers, one or the other killed all the time, for as many rounds as a day has: what the coordinator keeps of them."""
+    import load  # with SKERRY_BIN set
+    with swarm_of("--heartbeat", "100ms") as swarm:
+        names, kills, seen = ("w0", "w1"), 0, []
+        for name in names:
+            swarm.worker(name)
+        job = submit(swarm, common, dim=32, steps=2, replicas=2, images=400, rounds=100000)
+        until = time.monotonic() + 240
+        while time.monotonic() < until and (not seen or seen[-1][0] < DAY_ROUNDS):
+            time.sleep(0.5)
+            swarm.kill(names[kills % 2])
+            swarm.worker(names[kills % 2])
+            kills += 1
+            seen.append((swarm.job(job)["round"], load.resident(swarm.processes["coordinatord"].pid), os.path.getsize(f"{swarm.data}/coordinator.db")))
+    early = next(s for s in seen if s[0] >= seen[-1][0] / 3)
+    rounds = seen[-1][0] - early[0]
+    told = f"{seen[-1][0]} rounds of the {DAY_ROUNDS} of a day of minutes, {kills} kills; since round {early[0]}"
+    fig.add("churn_memory", (seen[-1][1] - early[1]) / MIB, "MiB", "<=1", f"{seen[-1][1] / MIB:.1f} MiB resident after {told}")
+    fig.add("churn_database", (seen[-1][2] - early[2]) / rounds, "B a round", "<=2048", f"{seen[-1][2] / MIB:.2f} MiB after {told}; the last 4,096 rounds are kept")
+
+
+def failing(fig, build):
+    """A phase that three workers fail a thousand times: the coordinator's memory; the job is stalled, and goes on when one does it."""
+    done = subprocess.run([f"{build}/release/tests/unit/coordinator/rpc/test_report"], capture_output=True, text=True, timeout=150, check=False)
+    said = re.search(r"900 failures more hold (-?\d+) bytes more", done.stdout + done.stderr)
+    fig.add("failing_memory", int(said.group(1)) / MIB if said and done.returncode == 0 else None, "MiB", "<=1",
+            "heap after 1,000 failures of a phase over that after 100; stalled meanwhile, done when somebody is well (test_report.c)")
 
 
 def joining(fig, build):

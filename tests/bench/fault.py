@@ -279,6 +279,8 @@ def figures(args):
         "acknowledged_lost_in_kills": (lambda *a: killed_often(*a, 4 * args.kills), 400),
         "open_tasks": (lambda *a: crowd.open_tasks(*a, args.build, args.workers), 400),
         "turns": (lambda *a: crowd.turns(*a, args.build), 200),
+        "churn": (crowd.churn, 300),
+        "failing": (lambda fig, *_: crowd.failing(fig, args.build), 200),
         "joining": (lambda fig, *_: crowd.joining(fig, args.build), 450),
         "strangers": (attack.strangers, 200),
         "evil": (lambda *a: attack.evil(*a, args.build), 600),
