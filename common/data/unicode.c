@@ -142,12 +142,20 @@ int unicode_lower(const uint8_t *text, size_t len, struct buf *out)
     return rc;
 }
 
+/* What joins a cluster and came after Unicode 15, which is what utf8proc 2.8 knows; up to 17. */
+static const struct range young_extenders[] = {
+    {0x897, 0x897},     {0x1acf, 0x1add},   {0x1ae0, 0x1aeb},   {0x10d69, 0x10d6d},
+    {0x10efa, 0x10efc}, {0x113b8, 0x113c0}, {0x113c2, 0x113c2}, {0x113c5, 0x113c5},
+    {0x113c7, 0x113ca}, {0x113cc, 0x113d0}, {0x113d2, 0x113d2}, {0x113e1, 0x113e2},
+    {0x11b60, 0x11b67}, {0x11f5a, 0x11f5a}, {0x1611e, 0x1612f}, {0x1e5ee, 0x1e5ef},
+    {0x1e6e3, 0x1e6e3}, {0x1e6e6, 0x1e6e6}, {0x1e6ee, 0x1e6ef}, {0x1e6f5, 0x1e6f5},
+};
+
 static bool breaks(uint32_t before, uint32_t c, utf8proc_int32_t *state)
 {
     if (before == UNICODE_NONE || c == UNICODE_NONE)
         return true;
-    /* Marks that came after Unicode 15. */
-    if (c == 0x897 || (c >= 0x1acf && c <= 0x1add) || (c >= 0x1ae0 && c <= 0x1aeb))
+    if (is_in(young_extenders, sizeof(young_extenders) / sizeof(young_extenders[0]), c))
         c = 0x301;
     return utf8proc_grapheme_break_stateful((utf8proc_int32_t)before, (utf8proc_int32_t)c, state);
 }

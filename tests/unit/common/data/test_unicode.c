@@ -87,7 +87,8 @@ static void finds_clusters(void **state)
         {"ab", 1},
         {"e\xcc\x81\xcc\xa3x", 5},
         {"\r\n", 2},
-        {"a\xe0\xa2\x97z", 4}, /* U+0897, of Unicode 16 */
+        {"a\xe0\xa2\x97z", 4},             /* U+0897, of Unicode 16 */
+        {"E\xcc\xa7\xf0\x91\xad\xa2z", 7}, /* U+11B62, of Unicode 17 */
         {"\xf0\x9f\x87\xab\xf0\x9f\x87\xb7\xf0\x9f\x87\xab", 8},
         {"\xff\xcc\x81", 1},
     };
