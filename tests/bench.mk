@@ -3,7 +3,8 @@ BENCH_BINS = $(patsubst tests/bench/%.c,$(O)/tests/bench/%,$(sort $(shell find t
 CIFAR10 ?= $(firstword $(wildcard data/cifar10 ../shared/data/cifar10) data/cifar10)
 
 ##@ Measure
-.PHONY: bench bench-latents quality
+.PHONY: bench bench-programs bench-latents quality
+bench-programs: $(BENCH_BINS) ## that they still compile is part of `make test`
 bench: all $(BENCH_BINS) $(VENV)/.installed ## measure every figure, write build/figures/bench.json
 	$(PYTHON) tests/bench/bench.py --build $(BUILD_DIR) --torch $(VENV)/bin/python \
 	  --out $(BUILD_DIR)/figures/bench.json $(addprefix --only ,$(FIGURE))

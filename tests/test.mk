@@ -29,7 +29,7 @@ test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), simul
 	  step() { jobs=$$1; shift; echo "==== make $$*"; start=$$(date +%s); \
 	    $(MAKE) --no-print-directory -j$$jobs "$$@"; echo "==== $$*: $$(( $$(date +%s) - start )) s"; }; \
 	  step $$((2 * cores)) all lint WERROR=1; \
-	  step $$((2 * cores)) check-unit sim WERROR=1; \
+	  step $$((2 * cores)) check-unit sim bench-programs WERROR=1; \
 	  step $$((2 * cores)) check-clang check-sanitizers; \
 	  step $$cores -Otarget check-ref check-latents check-trainers check-deploy; \
 	  step $$cores fuzz chaos FUZZ_SECONDS=$(FUZZ_QUICK) MINUTES=1; \
