@@ -52,6 +52,7 @@ def bytes_of_rounds(common, folder, size):
         own_link(net)
         with net.inside("s"):
             store = relay.Store(os.path.join(folder, "store"), net.address["s"])
+            store.relay.sums = {}  # as Amazon's: workers fold
         with net.inside("c"):
             swarm.coordinator(*store.flags("bench"), "--listen", "0.0.0.0", "--host", net.address["c"], env=relay.KEY)
             for n in names:
@@ -76,7 +77,9 @@ def coordinator_bytes(fig, common, folder):
     here, store = what["7.4 M"]
     fig.add("coordinator_bytes_per_round", here / 1024, "KiB", "<=64",
             f"a worker, of {BEYOND}, 7.4 M parameters, at the ports that workers dial (frames of the link); with 1.3 M parameters "
-            f"{what['1.3 M'][0] / 1024:.1f}; between coordinator and store {store / 1024:.0f}")
+            f"{what['1.3 M'][0] / 1024:.1f}")
+    fig.add("coordinator_bytes_with_store", (here + store) / 1024, "KiB", "<=64",
+            f"the same and what passes between coordinator and store, where workers fold; with 1.3 M parameters {sum(what['1.3 M']) / 1024:.0f}")
 
 
 def job_seconds(common, folder, mode, *flags):
