@@ -140,6 +140,16 @@ def has_bf16():
         return re.search(r"^flags\s*:.*\b(avx512_bf16|amx_bf16)\b", f.read(), re.M) is not None
 
 
+def torch_peer(argv):
+    """PyTorch's step, the faster of eager and compiled; eager where the compiled one takes the process with it."""
+    try:
+        return Peer([*argv, "--mode", "best"]), ""
+    except RuntimeError as e:
+        if "ended before" not in str(e):
+            raise
+        return Peer([*argv, "--mode", "eager"]), "torch.compile ended PyTorch, "
+
+
 def train_vs_torch(fig, args, dtype, what="train", batch=64, model=(), bound=">=1.4"):
     name, instead, cut = f"{what}_{dtype}_vs_torch", "", ""
     if dtype == "bf16" and not has_bf16():
@@ -147,7 +157,8 @@ def train_vs_torch(fig, args, dtype, what="train", batch=64, model=(), bound=">=
     model = [*model, "--batch", str(batch), "--dtype", dtype, "--threads", "2"]
     ours = theirs = None
     try:
-        theirs = Peer([args.torch, os.path.join(HERE, "torch_dit.py"), "--mode", "best", *model])
+        theirs, alone = torch_peer([args.torch, os.path.join(HERE, "torch_dit.py"), *model])
+        instead += alone
         ours = Peer([f"{args.build}/release/tests/bench/worker/bench_train", *model])
         ratios, rates = [], []
         try:
