@@ -147,8 +147,7 @@ static void add_past(struct outer_step *s, const json_t *list, double allowance)
     }
 }
 
-/* Norms of what the last versions were made of.  While the learning rate warms up they grow as they
- * should: those count as what they may grow to. */
+/* Norms of the last versions: of a warm-up as what they may grow to, in fragments not at all. */
 static void look_back(const struct job *j, const struct module_rec *m, struct outer_step *s)
 {
     const uint64_t each = j->spec.outer.async ? replicas_through(j, m) : 1;
@@ -159,9 +158,10 @@ static void look_back(const struct job *j, const struct module_rec *m, struct ou
     /* In a phase of twice the warm-up the norm is at most a third short. */
     const uint64_t warm = steps < 2 * (uint64_t)most ? ((uint64_t)most + steps - 1) / steps : 0;
     const uint64_t young = each * (warm + query_streams(j)); /* first fragments: fewer steps */
-    for (unsigned i = m->n_versions; i-- > 0 && m->versions[i].version > 0;) {
-        json_t *doc =
-            m->versions[i].provenance ? json_loads(m->versions[i].provenance, 0, NULL) : NULL;
+    const uint64_t from = query_streams(j) ? young : 0;
+    for (unsigned i = m->n_versions; i-- > 0 && m->versions[i].version > from;) {
+        const char *text = m->versions[i].provenance;
+        json_t *doc = text ? json_loads(text, 0, NULL) : NULL;
         add_past(s, json_object_get(doc, "contributions"),
                  m->versions[i].version > young ? 1 : FOLD_YOUNG);
         json_decref(doc);
