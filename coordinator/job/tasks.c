@@ -11,6 +11,7 @@
 
 #define ATTEMPTS_MAX 100 /* of what is aside */
 #define FIRST_BATCHES 64 /* a first phase bounded by time: no speed is known yet */
+#define ROOM_PARTS 8     /* and what it takes at most of a ledger's room */
 
 struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind)
 {
@@ -146,6 +147,18 @@ void task_settle(struct coordinator *co, struct task *t, uint64_t done)
     t->n_ranges = 0;
 }
 
+/* Of a phase bounded by time: half as much again as it would need.  A worker that told too short a
+ * time, or little data, must leave some to the others: at most a part of what may still be held. */
+static uint64_t timed_samples(const struct job *j, const struct task *t, uint32_t batch,
+                              const struct ledger *l, const struct shards_sum *sum)
+{
+    const struct replica_rec *r = &j->paths[t->path].replicas[t->train.replica];
+    const uint64_t want = r->samples_last ? r->samples_last * 3 / 2 + batch
+                                          : shards_of_steps(&j->spec, batch, FIRST_BATCHES, sum);
+    const uint64_t most = ledger_room(l) / ROOM_PARTS;
+    return want < most ? want : most > batch ? most : batch;
+}
+
 bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
 {
     const struct composition_path *cp = &j->comp.paths[t->path];
@@ -154,11 +167,8 @@ bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
         return true;
     struct shards_sum sum = shards_sum(j, cp->partition, false);
     uint64_t want = shards_of_steps(&j->spec, cp->batch, (uint64_t)j->spec.outer.steps, &sum);
-    if (want == 0) { /* bounded by time: half as much again as it would need */
-        const struct replica_rec *r = &j->paths[t->path].replicas[t->train.replica];
-        want = r->samples_last ? r->samples_last * 3 / 2 + cp->batch
-                               : shards_of_steps(&j->spec, cp->batch, FIRST_BATCHES, &sum);
-    }
+    if (want == 0)
+        want = timed_samples(j, t, cp->batch, l, &sum);
     struct ledger_range *ranges = mem_alloc_array(RANGES_TAKEN_MAX, sizeof(*ranges));
     size_t n =
         ledger_take(l, t->id, want, t->train.replica, cp->replicas, ranges, RANGES_TAKEN_MAX);

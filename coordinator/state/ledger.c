@@ -435,6 +435,11 @@ uint32_t ledger_open(const struct ledger *l)
     return l->n_epochs;
 }
 
+uint64_t ledger_room(const struct ledger *l)
+{
+    return (LEDGER_EPOCHS_OPEN_MAX - l->n_epochs) * l->total;
+}
+
 void ledger_figures(const struct ledger *l, uint32_t epoch, struct ledger_epoch *ret)
 {
     *ret = (struct ledger_epoch){.epoch = epoch, .total = l->total};

@@ -76,6 +76,7 @@ struct ledger_epoch {
 /* Closed epochs are those below first_open; all their samples are done. */
 uint32_t ledger_first_open(const struct ledger *l);
 uint32_t ledger_open(const struct ledger *l); /* how many are open */
+uint64_t ledger_room(const struct ledger *l); /* samples of those that may still be opened */
 /* Figures of an epoch: closed ones, open ones, and the first not begun. */
 void ledger_figures(const struct ledger *l, uint32_t epoch, struct ledger_epoch *ret);
 

@@ -243,6 +243,20 @@ static void test_take_samples(void **state)
     assert_int_equal(held(t), 20 * 3 / 2 + 6);
 }
 
+/* Of little data one that told too short a time leaves something to many others. */
+static void test_take_some(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = trained(co, "t");
+    j->spec.outer.steps = 0;
+    job_edit_replica(j, 0, 0)->samples_last = 1000000000;
+    for (int i = 0; i < 24; i++) {
+        struct task *t = task_make(co, j, TASK_TRAIN);
+        assert_true(task_take_samples(co, j, t));
+        assert_in_range(held(t), 6, LEDGER_EPOCHS_OPEN_MAX / 8 * 10);
+    }
+}
+
 /* The oldest ended ones go; not what is open, what a replica stands at, or another job's. */
 static void test_prune(void **state)
 {
@@ -283,10 +297,10 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
     const struct CMUnitTest tests[] = {
-        CASE(test_make),     CASE(test_lease),    CASE(test_requeue),
-        CASE(test_attempts), CASE(test_failures), CASE(test_aside_with_others),
-        CASE(test_hopeless), CASE(test_end),      CASE(test_take_samples),
-        CASE(test_prune),
+        CASE(test_make),      CASE(test_lease),    CASE(test_requeue),
+        CASE(test_attempts),  CASE(test_failures), CASE(test_aside_with_others),
+        CASE(test_hopeless),  CASE(test_end),      CASE(test_take_samples),
+        CASE(test_take_some), CASE(test_prune),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
