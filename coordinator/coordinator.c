@@ -24,7 +24,7 @@
 #include "coordinator/state/core.h"
 #include "coordinator/http/http_api.h"
 #include "coordinator/http/http_session.h"
-#include "coordinator/state/outer_exec.h"
+#include "coordinator/outer/outer_exec.h"
 #include "coordinator/state/place.h"
 
 #include <sys/stat.h>

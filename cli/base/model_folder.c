@@ -155,7 +155,7 @@ static int check_dit(const char *dir, const json_t *config, const struct job_spe
 
 /* ---- PixArtTransformer2DModel ---- */
 
-/* What positions are divided by where config.json does not say; as worker/net/model.h. */
+/* What positions are divided by where config.json does not say; as worker/model/model.h. */
 static int interpolation(uint32_t side)
 {
     return side >= 128 ? (int)(side / 64) : 1;

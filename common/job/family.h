@@ -1,7 +1,7 @@
 /* The families of models that a job may train, each a row: what coordinator, worker and CLI ask
  * of model.type, so that none of them tests for its name.  The keys of a job file that are of one
  * family, and what ties them together, are in family.c.  A new family is a row there, one in
- * worker/net/model_family.h, one in worker/net/net.c and one in cli/base/model_folder.h.
+ * worker/model/model_family.h, one in worker/net/net.c and one in cli/base/model_folder.h.
  *
  * Pure, any thread. */
 #ifndef COMMON_JOB_FAMILY_H

@@ -8,7 +8,7 @@
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/state/blobs.h"
-#include "coordinator/state/outer_exec.h"
+#include "coordinator/outer/outer_exec.h"
 #include "coordinator/decide/quorum.h"
 
 #include "common/base/buf.h"

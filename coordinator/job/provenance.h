@@ -4,7 +4,7 @@
 #define COORDINATOR_PROVENANCE_H
 
 #include "coordinator/state/core.h"
-#include "coordinator/state/outer_exec.h"
+#include "coordinator/outer/outer_exec.h"
 
 /* Of a step that has gone well; mem_free it. */
 char *provenance_of(const struct coordinator *co, const struct outer_step *s);

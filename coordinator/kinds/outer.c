@@ -4,7 +4,7 @@
 #include "coordinator/job/folds.h"
 #include "coordinator/kinds/result.h"
 #include "common/outer/fold.h"
-#include "coordinator/state/outer_exec.h"
+#include "coordinator/outer/outer_exec.h"
 
 /* As ReportRequest.contributions. */
 enum { FULL, DELTA, AVERAGE, TARGET, MOMENTUM, SQUARES, FILES };

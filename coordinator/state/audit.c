@@ -9,7 +9,7 @@
 #include "coordinator/state/blobs.h"
 #include "coordinator/state/capture.h"
 #include "coordinator/state/ledger.h"
-#include "coordinator/state/outer_exec.h"
+#include "coordinator/outer/outer_exec.h"
 
 struct audit {
     struct capture s;

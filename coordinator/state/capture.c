@@ -5,7 +5,7 @@
 #include "common/base/clock.h"
 #include "common/net/blob_dir.h"
 #include "coordinator/state/blobs.h"
-#include "coordinator/state/outer_exec.h"
+#include "coordinator/outer/outer_exec.h"
 #include "coordinator/state/persist.h"
 #include "coordinator/state/place.h"
 #include "coordinator/state/store.h"

@@ -8,7 +8,7 @@
 #include "common/net/http/blob_http.h"
 #include "common/net/http/http_server.h"
 #include "coordinator/decide/lease.h"
-#include "coordinator/state/outer_exec.h"
+#include "coordinator/outer/outer_exec.h"
 
 #include <unistd.h>
 

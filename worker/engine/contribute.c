@@ -5,7 +5,7 @@
 #include "common/outer/contribution.h"
 #include "common/outer/layout.h"
 #include "worker/engine/contribute_card.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 #include "worker/net/net.h"
 #include "worker/engine/residual.h"
 #include "worker/order/work.h"

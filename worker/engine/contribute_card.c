@@ -1,8 +1,8 @@
 #include "worker/engine/contribute_card.h"
 
 #include "common/outer/layout.h"
-#include "worker/net/model.h"
-#include "worker/net/weights.h"
+#include "worker/model/model.h"
+#include "worker/model/weights.h"
 
 _Static_assert(CARD_CHUNK % CODEC_BLOCK == 0, "chunks begin at a block");
 

@@ -5,7 +5,7 @@
 #define WORKER_FORWARD_H
 
 #include "common/base/base.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 #include "worker/net/net.h"
 #include "worker/order/work.h"
 

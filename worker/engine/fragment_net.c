@@ -7,7 +7,7 @@
 #include "common/outer/arith.h"
 #include "common/outer/layout.h"
 #include "worker/engine/contribute.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 
 #define CHUNK 16384 /* elements */
 

@@ -1,7 +1,7 @@
 #include "worker/engine/task_files.h"
 
 #include "common/st/st.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 
 /* ---- writing: tensors of one file, each from one place ----------------------------- */
 

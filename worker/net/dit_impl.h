@@ -27,7 +27,7 @@
 #define WORKER_DIT_IMPL_H
 
 #include "worker/net/dit.h"
-#include "worker/net/model_index.h"
+#include "worker/model/model_index.h"
 
 struct dit_norm {
     float *x;     /* (B,T,C) residual stream at a LayerNorm */

@@ -9,7 +9,7 @@
 #include "common/base/base.h"
 #include "kernels/dtype.h"
 #include "worker/net/mix.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 #include "worker/net/net.h"
 
 struct experts;

@@ -1,7 +1,7 @@
 #include "worker/net/flops.h"
 
 #include "worker/net/batch.h"
-#include "worker/net/model_family.h"
+#include "worker/model/model_family.h"
 
 double flops_forward(const struct model *m, uint64_t samples, uint64_t tokens)
 {

@@ -1,7 +1,7 @@
 #include "worker/net/llama.h"
 
 #include "worker/net/arena.h"
-#include "worker/net/model_index.h"
+#include "worker/model/model_index.h"
 
 #define SLICE_BYTES (64u << 20) /* logits at a time */
 #define SLICE_LEAST 64

@@ -22,7 +22,7 @@
 
 #include "common/base/base.h"
 #include "kernels/kernels.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 #include "worker/net/net.h"
 
 struct llama;

@@ -61,8 +61,8 @@
 
 #include "common/base/base.h"
 #include "worker/net/batch.h"
-#include "worker/net/model.h"
-#include "worker/net/weights.h"
+#include "worker/model/model.h"
+#include "worker/model/weights.h"
 
 struct net;
 

@@ -4,7 +4,7 @@
 #define WORKER_TASK_MODEL_H
 
 #include "common/base/base.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 #include "worker/order/work.h"
 
 /* The task's own network is cut as Task.levels says, the router of a mixture as

@@ -19,9 +19,9 @@
 
 #include "common/base/base.h"
 #include "kernels/comm.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 #include "worker/net/net.h"
-#include "worker/net/weights.h"
+#include "worker/model/weights.h"
 #include "worker/pipe/simulate.h"
 #include "worker/train/train_options.h"
 

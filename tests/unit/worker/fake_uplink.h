@@ -17,7 +17,7 @@
 #include "worker/order/cache.h"
 #include "worker/engine/fragment.h"
 #include "worker/engine/fragment_net.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 #include "worker/order/modules.h"
 #include "worker/link/uplink.h"
 #include "worker/order/work.h"

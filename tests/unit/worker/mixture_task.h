@@ -13,7 +13,7 @@
 #include "worker/order/work.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/mixture.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 #include "worker/order/modules.h"
 #include "worker/net/sample.h"
 

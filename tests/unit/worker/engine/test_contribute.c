@@ -7,7 +7,7 @@
 #include "common/base/hash.h"
 #include "worker/engine/contribute.h"
 #include "worker/engine/residual.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 #include "worker/order/work.h"
 
 static char *top;

@@ -7,7 +7,7 @@
 #include "common/job/job.h"
 #include "worker/engine/snapshot.h"
 #include "worker/link/uplink.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 #include "worker/train/island.h"
 
 #define SPEC                                                                                       \

@@ -13,7 +13,7 @@
 #include "worker/kinds/kinds.h"
 #include "worker/order/work.h"
 #include "worker/engine/engine.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 #include "worker/order/modules.h"
 #include "worker/kinds/work_train.h"
 #include "worker/engine/replica.h"

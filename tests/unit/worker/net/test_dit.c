@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "worker/net/dit.h"
-#include "worker/net/model_index.h"
+#include "worker/model/model_index.h"
 
 enum { B = 3 };
 

@@ -1,8 +1,8 @@
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 
 #include "common/job/job.h"
 #include "common/base/rng.h"
-#include "worker/net/model_family.h"
+#include "worker/model/model_family.h"
 
 enum {
     ALIGN_ELEMENTS = 16, /* 64 bytes of f32 */

@@ -3,9 +3,9 @@
 #include "common/base/base.h"
 #include "common/base/rng.h"
 #include "common/job/job.h"
-#include "worker/net/model_family.h"
-#include "worker/net/model_index.h"
-#include "worker/net/model_table.h"
+#include "worker/model/model_family.h"
+#include "worker/model/model_index.h"
+#include "worker/model/model_table.h"
 
 static int text_check(const struct model_spec *s, struct err *err)
 {

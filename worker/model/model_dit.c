@@ -3,9 +3,9 @@
 #include "common/base/base.h"
 #include "common/base/rng.h"
 #include "common/job/job.h"
-#include "worker/net/model_family.h"
-#include "worker/net/model_index.h"
-#include "worker/net/model_table.h"
+#include "worker/model/model_family.h"
+#include "worker/model/model_index.h"
+#include "worker/model/model_table.h"
 
 #define TOKENS_MAX 4096 /* limit of the attention kernels */
 

@@ -6,7 +6,7 @@
 #define COORDINATOR_OUTER_CLAIM_H
 
 #include "common/outer/fold.h"
-#include "coordinator/state/outer_exec.h"
+#include "coordinator/outer/outer_exec.h"
 
 #define OUTER_CLAIM_CELLS 4
 

@@ -1,4 +1,4 @@
-#include "coordinator/state/outer_exec.h"
+#include "coordinator/outer/outer_exec.h"
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -7,8 +7,8 @@
 #include "common/net/loop.h"
 #include "common/outer/fold_check.h"
 #include "common/outer/layout.h"
-#include "coordinator/state/outer_claim.h"
-#include "coordinator/state/outer_verify.h"
+#include "coordinator/outer/outer_claim.h"
+#include "coordinator/outer/outer_verify.h"
 
 struct outer_exec {
     struct loop *loop;

@@ -7,7 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
-#include "coordinator/state/seen.h"
+#include "coordinator/outer/seen.h"
 
 static const uint8_t ours[32] = {1}, others[32] = {2};
 

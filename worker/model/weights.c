@@ -1,4 +1,4 @@
-#include "worker/net/weights.h"
+#include "worker/model/weights.h"
 
 uint64_t weights_bytes(const struct model *m, enum dtype dt, bool gradients)
 {

@@ -1,4 +1,4 @@
-#include "coordinator/state/outer_verify.h"
+#include "coordinator/outer/outer_verify.h"
 
 #include "common/base/file.h"
 #include "common/base/hash.h"

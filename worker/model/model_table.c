@@ -1,4 +1,4 @@
-#include "worker/net/model_table.h"
+#include "worker/model/model_table.h"
 
 void model_table_add(struct model *m, int level, bool decay, unsigned rank, const int shape[4],
                      const char *name)

@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 
 #include "common/net/loop.h"
-#include "coordinator/state/outer_exec.h"
+#include "coordinator/outer/outer_exec.h"
 
 #define K 4
 

@@ -1,4 +1,4 @@
-#include "coordinator/state/outer_claim.h"
+#include "coordinator/outer/outer_claim.h"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -4,7 +4,7 @@
 #ifndef WORKER_MODEL_FAMILY_H
 #define WORKER_MODEL_FAMILY_H
 
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 
 struct model_family {
     bool text;    /* reads rows of tokens; else noised images */

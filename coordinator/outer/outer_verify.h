@@ -4,8 +4,8 @@
 #ifndef COORDINATOR_OUTER_VERIFY_H
 #define COORDINATOR_OUTER_VERIFY_H
 
-#include "coordinator/state/outer_exec.h"
-#include "coordinator/state/seen.h"
+#include "coordinator/outer/outer_exec.h"
+#include "coordinator/outer/seen.h"
 
 /* 0 for bytes 0: nothing is on record.  -ERR_HASH: the file is gone or has other bytes; what: of
  * whom, for the sentence. */

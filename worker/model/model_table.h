@@ -3,7 +3,7 @@
 #ifndef WORKER_MODEL_TABLE_H
 #define WORKER_MODEL_TABLE_H
 
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 
 /* The next tensor of the table, in a level. */
 void model_table_add(struct model *m, int level, bool decay, unsigned rank, const int shape[4],

@@ -1,4 +1,4 @@
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* A network's parameters on a device: the f32 flat vector of worker/net/model.h, the
+/* A network's parameters on a device: the f32 flat vector of worker/model/model.h, the
  * bf16 copy that computes, the gradients, and the stream that the network's work
  * is queued on.  Used by every kind of network; what differs (activations,
  * operations) is in worker/net/dit.h and worker/net/llama.h.
@@ -13,7 +13,7 @@
 
 #include "common/base/base.h"
 #include "kernels/kernels.h"
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 
 /* Is told when gradients are final: see weights_ready. */
 struct weights_watch {

@@ -11,7 +11,7 @@
 #include "common/base/file.h"
 #include "common/job/job.h"
 #include "common/st/st.h"
-#include "worker/net/model_index.h"
+#include "worker/model/model_index.h"
 
 static char dir[64], path[96];
 

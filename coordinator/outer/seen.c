@@ -1,4 +1,4 @@
-#include "coordinator/state/seen.h"
+#include "coordinator/outer/seen.h"
 
 #include <pthread.h>
 #include <sys/stat.h>

@@ -3,7 +3,7 @@
 #ifndef WORKER_MODEL_INDEX_H
 #define WORKER_MODEL_INDEX_H
 
-#include "worker/net/model.h"
+#include "worker/model/model.h"
 
 enum model_head_index {
     T_PATCH_W, /* (C,Ch,p,p) */
