@@ -19,7 +19,7 @@ from bench import Figures, measured_by  # noqa: E402
 import speed  # noqa: E402  (tests/house/speed.py: two builds in turns)
 
 BEFORE = "90ae421^"  # the last commit whose island had a step of its own
-WAITS = 2000  # for a device until it fails: more than the ten seconds that a checkpoint takes to be written
+WAITS = 2000  # for a device until it fails: with the throttle of weights_after more than the ten seconds after which a checkpoint is written
 EXACT = ("test_pipeline", "test_hybrid", "test_chains")
 BOUNDS = {
     "pipeline_planner_wrong": ("instances", "<=0"),
@@ -57,7 +57,7 @@ def exact(fig, build):
 
 def weights_after(swarm, common, workerd, device_fails):
     """What a job of a two-stage pipeline ends with, and how long its lost device kept it from the next step."""
-    swarm.worker("a", "--throttle", "9", device="cpu,cpu", bin=workerd,
+    swarm.worker("a", "--throttle", "19", device="cpu,cpu", bin=workerd,
                  env={"SKERRY_FAULT_DEVICE": f"{WAITS},lost"} if device_fails else None)
     path = common.write_job(swarm.folder, steps=500, rounds=1, replicas=1, images=800)
     with open(path, encoding="utf-8") as f:

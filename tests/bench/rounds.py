@@ -17,7 +17,7 @@ SIZE = dict(dim=256, depth=6, batch=4, replicas=WORKERS, steps=STEPS, rounds=ROU
 WAYS = {  # name: rate of each link, what the job says of its outer steps, bound in seconds
     "round_overhead_s": (None, "", 0.25),
     "round_overhead_100mbit_s": ("100mbit", "", 1.45),
-    "round_overhead_fragments_s": ("100mbit", "fragments: 4, delay: 10, ", 0.3),
+    "round_overhead_fragments_s": ("100mbit", "fragments: 6, delay: 10, ", 0.3),  # a block each: as many bytes
 }
 ONE_S = 150  # for each of them
 
