@@ -63,10 +63,11 @@ static int check_model(const struct asked *a, const struct costs *p, const char 
 static unsigned orders_of(const struct job_train *t)
 {
     static const unsigned pipelines[] = {
-        [JOB_PIPELINE_AUTO] =
-            PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT) | PLANNER_BIT(PIPE_BIDIRECTIONAL),
+        [JOB_PIPELINE_AUTO] = PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT) |
+                              PLANNER_BIT(PIPE_DIVIDED) | PLANNER_BIT(PIPE_BIDIRECTIONAL),
         [JOB_PIPELINE_1F1B] = PLANNER_BIT(PIPE_1F1B),
         [JOB_PIPELINE_SPLIT] = PLANNER_BIT(PIPE_SPLIT),
+        [JOB_PIPELINE_DIVIDED] = PLANNER_BIT(PIPE_DIVIDED),
         [JOB_PIPELINE_BIDIRECTIONAL] = PLANNER_BIT(PIPE_BIDIRECTIONAL)};
     unsigned orders = pipelines[t->pipeline];
     if (t->parallel == JOB_PARALLEL_DATA)
@@ -107,8 +108,8 @@ static void show_candidate(const struct costs *p, const struct planner_candidate
         return;
     }
     (void)fprintf(out, "%-14s %6d %6d %6d %10.4g %10.4g %6.1f %% %6.1f %% %6.0f %% %10s%s\n", name,
-                  c->plan.cuts[0].n, c->plan.copies, c->plan.cuts[0].micros, c->plain, c->seconds,
-                  100 * c->idle_before, 100 * c->idle, 100 * c->inside,
+                  pipe_places(&c->plan), c->plan.copies, c->plan.cuts[0].micros, c->plain,
+                  c->seconds, 100 * c->idle_before, 100 * c->idle, 100 * c->inside,
                   str_human_bytes(c->memory, memory), c->plan.shard ? "  shared state" : "");
 }
 

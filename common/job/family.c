@@ -266,9 +266,6 @@ static int check_beside_upscaler(const struct yaml_doc *doc, const struct job_sp
         return conf_error(doc, "upscaler.low_side", err,
                           "is given with data.buckets, but an upscaler knows squares alone; leave "
                           "out one");
-    if (s->model.self_condition > 0)
-        return conf_error(doc, "upscaler.low_side", err,
-                          "is given with model.self_condition; leave out one");
     return 0;
 }
 

@@ -101,7 +101,12 @@ static int check_parallel(const struct yaml_doc *doc, const struct job_spec *s, 
     if (t->stages > 0 && t->parallel == JOB_PARALLEL_DATA)
         return conf_error(doc, "train.stages", err,
                           "is given, but train.parallel is data; leave out one");
-    if (t->stages > s->model.depth)
+    const bool divided = t->pipeline == JOB_PIPELINE_DIVIDED && job_has_upscaler(s);
+    if (divided && t->stages > s->model.depth + s->upscaler.depth)
+        return conf_error(doc, "train.stages", err,
+                          "is %d, but the model and the upscaler have %d blocks", t->stages,
+                          s->model.depth + s->upscaler.depth);
+    if (t->stages > s->model.depth && !divided)
         return conf_error(doc, "train.stages", err, "is %d, but the model has %d block%s",
                           t->stages, s->model.depth, s->model.depth == 1 ? "" : "s");
     if ((t->stages > 0 || t->parallel == JOB_PARALLEL_PIPELINE) && s->model.tied)
@@ -109,17 +114,14 @@ static int check_parallel(const struct yaml_doc *doc, const struct job_spec *s, 
             doc, t->stages > 0 ? "train.stages" : "train.parallel", err,
             "asks for a pipeline, but with model.tied the head is the embedding: such "
             "a model is not cut");
-    if (job_has_upscaler(s) && t->stages > s->upscaler.depth)
+    if (job_has_upscaler(s) && t->stages > s->upscaler.depth && !divided)
         return conf_error(doc, "train.stages", err, "is %d, but the upscaler has %d block%s",
                           t->stages, s->upscaler.depth, s->upscaler.depth == 1 ? "" : "s");
-    if (job_has_upscaler(s) && t->pipeline == JOB_PIPELINE_SPLIT)
+    if (!job_has_upscaler(s) && t->pipeline >= JOB_PIPELINE_DIVIDED)
         return conf_error(doc, "train.pipeline", err,
-                          "is split, which a model with an upscaler is not; take 1f1b or "
-                          "bidirectional");
-    if (!job_has_upscaler(s) && t->pipeline == JOB_PIPELINE_BIDIRECTIONAL)
-        return conf_error(doc, "train.pipeline", err,
-                          "is bidirectional, which is for two chains, and there is no upscaler; "
-                          "take 1f1b or split");
+                          "is %s, which is for two chains, and there is no upscaler; take 1f1b or "
+                          "split",
+                          t->pipeline == JOB_PIPELINE_DIVIDED ? "divided" : "bidirectional");
     if (t->pipeline != JOB_PIPELINE_AUTO && t->parallel == JOB_PARALLEL_DATA)
         return conf_error(doc, "train.pipeline", err,
                           "is given, but train.parallel is data; leave out one");

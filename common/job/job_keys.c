@@ -10,7 +10,8 @@
 static const char *const model_names[] = {"dit", "llama", "external", NULL};
 static const char *const kind_names[] = {"auto", "images", "texts", "none", NULL};
 static const char *const buffers_names[] = {"own", "mean", "first", NULL};
-static const char *const pipeline_names[] = {"auto", "1f1b", "split", "bidirectional", NULL};
+static const char *const pipeline_names[] = {"auto",    "1f1b",          "split",
+                                             "divided", "bidirectional", NULL};
 static const char *const parallel_names[] = {"auto", "data", "pipeline", NULL};
 static const char *const shard_names[] = {"auto", "none", "optimizer", NULL};
 static const char *const crop_names[] = {"center", "random", NULL};
@@ -247,10 +248,12 @@ static const struct conf_key train_keys[] = {
          .doc = "how the devices of one worker divide a step: its samples (data), or the model's "
                 "blocks (pipeline). auto: what is predicted to be faster there, and fits"),
     CONF(struct job_train, pipeline, ENUM, .names = pipeline_names, .def = "auto",
-         .doc = "of a pipeline: how its devices order their work. 1f1b: a forward, then a "
-                "backward, and with an upscaler one chain behind the other; split: gradients of "
-                "weights are made apart, when nothing else is to be done; bidirectional: the "
-                "upscaler begins where the base ends. auto: what is predicted to be fastest"),
+         .doc =
+             "of a pipeline: how its devices order their work. 1f1b: a forward, then a "
+             "backward, and with an upscaler one chain behind the other; split: gradients of "
+             "weights are made apart, when nothing else is to be done; divided: the base on some "
+             "devices, the upscaler on the others, at the same time; bidirectional: the "
+             "upscaler begins where the base ends. auto: what is predicted to be fastest"),
     CONF(struct job_train, shard, ENUM, .names = shard_names, .def = "auto",
          .doc = "optimizer: each of a worker's devices has the moments and averages of a share of "
                 "the weights alone. auto: where they would not fit otherwise"),

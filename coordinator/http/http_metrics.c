@@ -391,6 +391,7 @@ GET_PLAN(plan_data, is_schedule(v, "data"))
 GET_PLAN(plan_1f1b, is_schedule(v, "1f1b"))
 GET_PLAN(plan_split, is_schedule(v, "split"))
 GET_PLAN(plan_bidirectional, is_schedule(v, "bidirectional"))
+GET_PLAN(plan_divided, is_schedule(v, "divided"))
 GET_PLAN(plan_joined, is_schedule(v, "joined"))
 GET_PLAN(fills_images, strstr(p->filled_with, "images") != NULL)
 GET_PLAN(fills_captions, strstr(p->filled_with, "captions") != NULL)
@@ -428,6 +429,7 @@ static const struct worker_family worker_families[] = {
     {"worker_pipeline_schedule", NULL, NULL, plan_1f1b, "schedule=\"1f1b\""},
     {"worker_pipeline_schedule", NULL, NULL, plan_split, "schedule=\"split\""},
     {"worker_pipeline_schedule", NULL, NULL, plan_bidirectional, "schedule=\"bidirectional\""},
+    {"worker_pipeline_schedule", NULL, NULL, plan_divided, "schedule=\"divided\""},
     {"worker_pipeline_schedule", NULL, NULL, plan_joined, "schedule=\"joined\""},
     {"worker_step_idle_ratio", "gauge",
      "Predicted share of the devices' time in bubbles, without and with frozen networks in them.",

@@ -83,6 +83,7 @@ static void take_plan(struct step_plan *p, const Skerry__V1__StepPlan *m)
         [SKERRY__V1__SCHEDULE__SCHEDULE_SPLIT] = "split",
         [SKERRY__V1__SCHEDULE__SCHEDULE_BIDIRECTIONAL] = "bidirectional",
         [SKERRY__V1__SCHEDULE__SCHEDULE_JOINED] = "joined",
+        [SKERRY__V1__SCHEDULE__SCHEDULE_DIVIDED] = "divided",
     };
     const bool known =
         m->schedule >= 0 && (size_t)m->schedule < sizeof schedules / sizeof *schedules;

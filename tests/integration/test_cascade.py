@@ -103,7 +103,7 @@ def test_two_devices_train_it(place):
     ((r"low_side: 8", "low_side: 6"), "upscaler.low_side is 6, which does not divide data.image_size (16)"),
     ((r"low_side: 8, ", ""), "upscaler.low_side is missing"),
     ((r"name: diloco,", "name: ddm, experts: 2,"), "upscaler.low_side is given, but recipe.name is ddm"),
-    ((r"batch: 32,", "batch: 32, pipeline: split,"), "train.pipeline is split, which a model with an upscaler is not"),
+    ((r"batch: 32,", "batch: 32, pipeline: divided, stages: 9,"), "train.stages is 9, but the model and the upscaler have 6 blocks"),
     ((r"patch: 1, dim: 96, depth: 3, heads: 4\}", "type: llama, dim: 96, depth: 3, heads: 4}"), "upscaler"),
 ])
 def test_what_does_not_fit_is_refused(place, change, words):

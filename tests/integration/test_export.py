@@ -77,11 +77,15 @@ def pixels(x):
 
 
 def test_pytorch_draws_the_same_pictures_with_two_chains(swarm, tmp_path):
-    """The base's small ones, in whole numbers, then the upscaler's, told these."""
+    """The base's small ones, in whole numbers, by a base that reads its estimates, then the upscaler's, told these."""
     swarm.worker("a", threads=2)
     path = write_job(tmp_path / "job", rounds=3, steps=20, replicas=1, ema=0.5)
     with open(path, "a", encoding="utf-8") as f:
         f.write(f"upscaler: {{low_side: {LOW}, patch: 2, dim: 24, depth: 3, noise: 0.2}}\n")
+    with open(path, encoding="utf-8") as f:
+        text = f.read().replace("model: {", "model: {self_condition: 0.5, ", 1)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
     job = swarm.submit(path)
     swarm.wait_job(job, "done")
     model = tmp_path / "model"

@@ -97,7 +97,8 @@ def test_a_pipeline_has_the_bits_of_one_device(swarm, tmp_path):
 
 
 def test_two_chains_have_the_bits_of_one_device(swarm, tmp_path):
-    """A stage of each chain on both devices, joined and bidirectional, against one device with the same micro-batches."""
+    """A stage of each chain on both devices, joined and bidirectional, with W apart, and a chain on each, against one device with
+    the same micro-batches; the base reads its estimates."""
     path = write_job(tmp_path / "job", **JOB)
     with open(path, encoding="utf-8") as f:
         plain = f.read()
@@ -105,9 +106,10 @@ def test_two_chains_have_the_bits_of_one_device(swarm, tmp_path):
     for device in ("cpu", "cpu,cpu"):
         swarm.worker(device, device=device, threads=2)
         parallel = "pipeline" if "," in device else "auto"
-        for order in ("1f1b", "bidirectional"):
+        for order in ("1f1b", "split", "divided", "bidirectional") if "," in device else ("bidirectional",):
             with open(path, "w", encoding="utf-8") as f:
-                f.write(plain.replace("train: {", "upscaler: {low_side: 8, depth: 3}\n"
+                f.write(plain.replace("model: {", "model: {self_condition: 0.5, ", 1)
+                        .replace("train: {", "upscaler: {low_side: 8, depth: 3}\n"
                                       f"train: {{parallel: {parallel}, accumulate: 4, pipeline: {order}, ", 1))
             done = swarm.submit(path)
             swarm.wait_job(done, "done")
@@ -117,11 +119,11 @@ def test_two_chains_have_the_bits_of_one_device(swarm, tmp_path):
             found[device, order] = read_safetensors(out / "model.safetensors")
         swarm.kill(device)
     for (device, order), tensors in found.items():
-        assert tensors.keys() == found["cpu", "1f1b"].keys()
+        assert tensors.keys() == found["cpu", "bidirectional"].keys()
         for name, values in tensors.items():
-            assert np.array_equal(values, found["cpu", "1f1b"][name]), (device, order, name)
+            assert np.array_equal(values, found["cpu", "bidirectional"][name]), (device, order, name)
     assert "the job asks for a pipeline, but this worker has one device" in swarm.log("cpu"), "bidirectional asks"
-    for order in ("joined", "bidirectional"):
+    for order in ("joined", "split", "divided", "bidirectional"):
         assert f"over 1 pipeline of 2 stages ({order}) in 4 micro-batches" in swarm.log("cpu,cpu")
         assert re.search(f"predicted: {order} of 2 stages in 4 micro-batches .* s a step", swarm.log("cpu,cpu"))
     trace, picture = tmp_path / "trace.json", tmp_path / "trace.svg"

@@ -3,9 +3,9 @@
 #include "worker/train/ahead.h"
 #include "worker/train/train.h"
 
-/* A stage of a plan.  Its devices have the frozen networks, unless these are *far, or *far becomes
+/* A place of a plan.  Its devices have the frozen networks, unless these are *far, or *far becomes
  * true since there is no room for them. */
-static int plan_stage(const struct phase_room *r, const struct model *part,
+static int plan_place(const struct phase_room *r, const struct model *part,
                       const struct train_options *opt, bool *far, struct plan *ret, struct err *err)
 {
     const enum dtype dt = net_dtype(island_device(r->is, 0), opt->precision);
@@ -23,27 +23,27 @@ static int plan_stage(const struct phase_room *r, const struct model *part,
     return plan_train(part, &o, dt, &r->each, ret, err);
 }
 
-static void set_bare(struct pipe_plan *plan, int stage, bool bare)
+static void set_bare(struct pipe_plan *plan, int place, bool bare)
 {
-    const struct pipe_stage *s = &plan->cuts[0].stages[stage];
-    for (int d = s->device; d < s->device + s->devices; d++)
+    const struct pipe_place p = pipe_place(plan, place);
+    for (int d = p.device; d < p.device + p.devices; d++)
         plan->bare[d] = bare;
 }
 
-/* Stage i of ret->pipe.  share: what a copy has, with the plan's numbers. */
-static int fit_stage(const struct phase_room *r, const struct model *m, struct train_options *share,
+/* Place i of plan->pipe.  share: what a copy has, with the plan's numbers. */
+static int fit_place(const struct phase_room *r, const struct model *m, struct train_options *share,
                      const struct phase_plan *plan, int i, bool *far, struct plan *ret,
                      struct err *err)
 {
     struct model_part parts[MODEL_CHAINS];
     struct model *part = NULL;
-    island_stage_parts(&plan->pipe, i, parts);
-    int rc = plan->pipe.cuts[0].n > 1 ? model_part_new(m, parts, &part, err) : 0;
-    island_stage_options(r->is, &plan->pipe, i, share);
+    island_place_parts(&plan->pipe, i, parts);
+    int rc = pipe_places(&plan->pipe) > 1 ? model_part_new(m, parts, &part, err) : 0;
+    island_place_options(r->is, &plan->pipe, i, share);
     share->accumulate = plan->accumulate;
     share->lean = plan->lean && !share->split;
     if (rc == 0)
-        rc = plan_stage(r, part ? part : m, share, far, ret, err);
+        rc = plan_place(r, part ? part : m, share, far, ret, err);
     model_free(part);
     return rc;
 }
@@ -55,12 +55,12 @@ static int refuse_stages(const struct phase_room *r, const struct model *m,
                          struct err *err)
 {
     char needs[ISLAND_MAX * (STR_HUMAN_MAX + 8)] = "", one[STR_HUMAN_MAX], fixed[STR_HUMAN_MAX];
-    const int n = plan->pipe.cuts[0].n;
+    const int n = pipe_places(&plan->pipe);
     struct plan most = {0};
     for (int i = 0; i < n; i++) {
         struct plan p = {0};
         bool far = false;
-        (void)fit_stage(r, m, share, plan, i, spread ? &far : NULL, &p, NULL);
+        (void)fit_place(r, m, share, plan, i, spread ? &far : NULL, &p, NULL);
         const size_t at = strlen(needs);
         (void)snprintf(needs + at, sizeof needs - at, "%s%s",
                        i == 0      ? ""
@@ -86,7 +86,7 @@ static int fit_parts(const struct phase_room *r, const struct model *m,
                      const struct train_options *opt, bool spread, struct phase_plan *ret,
                      struct err *err)
 {
-    const int n = ret->pipe.cuts[0].n;
+    const int n = pipe_places(&ret->pipe);
     struct train_options share;
     int rc = 0, have = 0;
     island_share_options(opt, ret->pipe.copies, &share);
@@ -95,7 +95,7 @@ static int fit_parts(const struct phase_room *r, const struct model *m,
     for (int i = 0; i < n && rc == 0; i++) {
         struct plan plan;
         bool far = false;
-        rc = fit_stage(r, m, &share, ret, i, spread ? &far : NULL, &plan, err);
+        rc = fit_place(r, m, &share, ret, i, spread ? &far : NULL, &plan, err);
         if (rc == -ENOMEM && n > 1)
             rc = refuse_stages(r, m, &share, spread, ret, err);
         set_bare(&ret->pipe, i, far);
@@ -187,7 +187,8 @@ static int plan_so(const struct phase_room *r, const struct model *m, struct tra
         const bool divides = i <= to - from;
         struct err why = {0};
         if (cut && opt->stages == 0 &&
-            ((n % s == 0) != divides || (joins && !divides) || s > model_least_blocks(&m->spec)))
+            ((n % s == 0) != divides || (joins && !divides) ||
+             s > island_most_stages(&m->spec, opt->pipeline)))
             continue;
         rc = plan_shared(r, m, opt, s, spread, ret, &why);
         if (tried++ == 0)
@@ -258,7 +259,7 @@ static unsigned ease(struct train_options *opt, unsigned keys)
 
 static void say_eased(unsigned changed, const struct phase_plan *p, char *out, size_t size)
 {
-    const int stages = p->pipe.cuts[0].n;
+    const int stages = pipe_places(&p->pipe);
     char human[STR_HUMAN_MAX], cut[48] = "";
     if (changed & OTHER_PARALLEL)
         (void)snprintf(cut, sizeof cut, "train.parallel: auto (%d stages), ", stages);
@@ -305,7 +306,7 @@ int phase_fit(const struct phase_room *r, const struct model *m, struct train_op
     if (rc != -ENOMEM || !err || island_size(r->is) == 1 || !net_has_parts(m, &net))
         return rc;
     brief.each.brief = what_would(r, m, opt, would, sizeof would);
-    if (!brief.each.brief && ret->pipe.cuts[0].n <= 1)
+    if (!brief.each.brief && pipe_places(&ret->pipe) <= 1)
         return rc;
     (void)fit_any(&brief, m, &again, ret, &why);
     return err_set(

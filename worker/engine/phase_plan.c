@@ -20,9 +20,8 @@ static int with_encoders(const struct phase_plan *plan)
 const char *phase_plan_why_whole(const struct phase_plan *plan, const struct train_options *opt,
                                  bool may_cut)
 {
-    const bool asked = train_wants_pipeline(opt) || opt->pipeline == JOB_PIPELINE_SPLIT ||
-                       opt->pipeline == JOB_PIPELINE_BIDIRECTIONAL;
-    if (plan->pipe.cuts[0].n > 1 || !asked)
+    const bool asked = train_wants_pipeline(opt) || opt->pipeline >= JOB_PIPELINE_SPLIT;
+    if (pipe_places(&plan->pipe) > 1 || !asked)
         return NULL;
     if (plan->pipe.copies * plan->pipe.devices == 1)
         return "this worker has one device";
@@ -35,7 +34,9 @@ const char *phase_plan_why_whole(const struct phase_plan *plan, const struct tra
 bool phase_plan_idles(const struct phase_plan *plan, const struct train_options *opt, char *out,
                       size_t size)
 {
-    const int stages = plan->pipe.cuts[0].n, chains = plan->pipe.chains;
+    const bool divided = pipe_is_divided(&plan->pipe);
+    const int chains = divided ? 1 : plan->pipe.chains, base = plan->pipe.cuts[0].n;
+    const int up = divided ? plan->pipe.cuts[1].n : 0, stages = base > up ? base : up;
     struct train_options share;
     island_share_options(opt, plan->pipe.copies, &share);
     const int micros = share.accumulate * chains;
@@ -54,7 +55,7 @@ void phase_plan_say(const struct phase_plan *plan, const struct train_options *o
     char need[STR_HUMAN_MAX], fixed[STR_HUMAN_MAX], grows[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
     char each[40] = "", over[120] = "";
     const struct plan *p = &plan->memory;
-    const int copies = plan->pipe.copies, stages = plan->pipe.cuts[0].n;
+    const int copies = plan->pipe.copies, stages = pipe_places(&plan->pipe);
     struct train_options share;
     island_share_options(opt, copies, &share);
     if (copies * plan->pipe.devices > 1)
@@ -103,7 +104,7 @@ static void put(char *out, size_t size, const char *fmt, ...)
 void phase_plan_way(const struct phase_plan *plan, char *out, size_t size)
 {
     const struct pipe_cut *cut = &plan->pipe.cuts[0];
-    const int copies = plan->pipe.copies, stages = cut->n;
+    const int copies = plan->pipe.copies, stages = pipe_places(&plan->pipe);
     out[0] = '\0';
     if (stages == 1) {
         if (copies > 1)
@@ -120,7 +121,11 @@ void phase_plan_way(const struct phase_plan *plan, char *out, size_t size)
     if (wide)
         put(out, size, " devices");
     if (plan->pipe.order != PIPE_1F1B || plan->pipe.chains > 1)
-        put(out, size, " (%s)", pipe_plan_name(&plan->pipe));
+        put(out, size, " (%s", pipe_plan_name(&plan->pipe));
+    if (pipe_is_divided(&plan->pipe))
+        put(out, size, ", %d + %d", cut->n, plan->pipe.cuts[1].n);
+    if (plan->pipe.order != PIPE_1F1B || plan->pipe.chains > 1)
+        put(out, size, ")");
     put(out, size, ", %d micro-batches", plan->accumulate);
     if (plan->seconds > 0)
         put(out, size, ", idle %.0f %%", 100 * plan->idle_before);
@@ -134,6 +139,7 @@ void phase_plan_tell(const struct phase_plan *plan, struct progress_plan *ret)
         [PIPE_DATA] = SKERRY__V1__SCHEDULE__SCHEDULE_DATA,
         [PIPE_1F1B] = SKERRY__V1__SCHEDULE__SCHEDULE_1F1B,
         [PIPE_SPLIT] = SKERRY__V1__SCHEDULE__SCHEDULE_SPLIT,
+        [PIPE_DIVIDED] = SKERRY__V1__SCHEDULE__SCHEDULE_DIVIDED,
         [PIPE_BIDIRECTIONAL] = SKERRY__V1__SCHEDULE__SCHEDULE_BIDIRECTIONAL,
     };
     const struct pipe_plan *p = &plan->pipe;
@@ -146,11 +152,11 @@ void phase_plan_tell(const struct phase_plan *plan, struct progress_plan *ret)
     ret->told.widest_stage = (uint32_t)pipe_width(p);
     ret->told.devices = (uint32_t)(p->copies * p->devices);
     ret->told.copies = (uint32_t)p->copies;
-    ret->told.stages = (uint32_t)p->cuts[0].n;
+    ret->told.stages = (uint32_t)pipe_places(p);
     ret->told.micro_batches = (uint32_t)plan->accumulate;
     ret->told.predicted_s = plan->least;
-    ret->told.idle_before = p->cuts[0].n > 1 ? (float)plan->idle_before : -1;
-    ret->told.idle = p->cuts[0].n > 1 ? (float)plan->idle : -1;
+    ret->told.idle_before = pipe_places(p) > 1 ? (float)plan->idle_before : -1;
+    ret->told.idle = pipe_places(p) > 1 ? (float)plan->idle : -1;
     ret->told.inside = (float)plan->inside;
     for (int i = 0; plan->costs && i < plan->costs->n_frozen; i++)
         (void)snprintf(ret->filled_with + strlen(ret->filled_with),

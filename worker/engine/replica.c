@@ -191,10 +191,11 @@ static struct planner_options planner_asked(const struct costs *costs,
     /* Copies of so many stages as are asked for have one order of sums, whatever was measured. */
     const bool repeats = opt->stages > 0 && costs->n_devices % opt->stages == 0;
     static const unsigned orders[] = {
-        [JOB_PIPELINE_AUTO] =
-            PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT) | PLANNER_BIT(PIPE_BIDIRECTIONAL),
+        [JOB_PIPELINE_AUTO] = PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT) |
+                              PLANNER_BIT(PIPE_DIVIDED) | PLANNER_BIT(PIPE_BIDIRECTIONAL),
         [JOB_PIPELINE_1F1B] = PLANNER_BIT(PIPE_1F1B),
         [JOB_PIPELINE_SPLIT] = PLANNER_BIT(PIPE_SPLIT),
+        [JOB_PIPELINE_DIVIDED] = PLANNER_BIT(PIPE_DIVIDED),
         [JOB_PIPELINE_BIDIRECTIONAL] = PLANNER_BIT(PIPE_BIDIRECTIONAL)};
     const unsigned split = opt->recompute ? PLANNER_BIT(PIPE_SPLIT) : 0;
     return (struct planner_options){.samples = opt->batch,
@@ -264,7 +265,7 @@ static void say_predicted(const struct planner_candidate *pipe,
                        ", %.0f %% of the frozen encoders' work in bubbles, %.0f %% idle of %.0f",
                        100 * pipe->inside, 100 * pipe->idle, 100 * pipe->idle_before);
     log_info("replica", "predicted: %s of %d stages in %d micro-batches %.3g s a step%s%s",
-             pipe_plan_name(&pipe->plan), pipe->plan.cuts[0].n, pipe->plan.cuts[0].micros,
+             pipe_plan_name(&pipe->plan), pipe_places(&pipe->plan), pipe->plan.cuts[0].micros,
              pipe->seconds, inside, alone);
 }
 
@@ -309,7 +310,7 @@ static void try_both(struct replicas *rs, const struct work *w, const struct mod
         if (try_plan(rs, m, opt, data, &new.data) < 0 || try_plan(rs, m, opt, pipe, &new.pipe) < 0)
             return;
         log_info("replica", "tried: data parallelism %.3g s a step, %d stages %.3g s",
-                 new.data.least, pipe->pipe.cuts[0].n, new.pipe.least);
+                 new.data.least, pipe_places(&pipe->pipe), new.pipe.least);
         t = &rs->tried[rs->n_tried++ % TRIED_MAX];
         *t = new;
     }
@@ -322,8 +323,7 @@ static bool give_way(struct train_options *opt, const struct phase_plan *plan,
                      const struct err *why)
 {
     const enum pipe_order order = plan->pipe.order;
-    if ((order == PIPE_SPLIT || order == PIPE_BIDIRECTIONAL) &&
-        opt->pipeline == JOB_PIPELINE_AUTO) {
+    if (order >= PIPE_SPLIT && opt->pipeline == JOB_PIPELINE_AUTO) {
         log_info("replica", "%s does not fit: %s", pipe_plan_name(&plan->pipe), why->msg);
         opt->pipeline = JOB_PIPELINE_1F1B;
         return true;
@@ -358,7 +358,7 @@ static int plan_by_profile(struct replicas *rs, const struct work *w, const stru
     const struct phase_room room = phase_room_of(rs);
     struct planner_candidate data = {.seconds = INFINITY}, pipe;
     struct err err = {0};
-    if (island_size(rs->is) == 1 || !phase_may_cut(m, opt) || model_least_blocks(&m->spec) < 2)
+    if (island_size(rs->is) == 1 || !phase_may_cut(m, opt) || model_blocks(&m->spec) < 2)
         return 0;
     opt->fill = may_time_frozen(rs, opt, ret->spread);
     struct costs *costs = mem_alloc(sizeof *costs);
@@ -368,7 +368,7 @@ static int plan_by_profile(struct replicas *rs, const struct work *w, const stru
         mem_free(costs);
         return rc;
     }
-    if (!asked && ret->pipe.cuts[0].n == 1 && fastest(costs, opt, false, &data, NULL) == 0) {
+    if (!asked && pipe_places(&ret->pipe) == 1 && fastest(costs, opt, false, &data, NULL) == 0) {
         ret->seconds = data.seconds;
         ret->least = data.least;
     }

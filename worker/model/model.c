@@ -106,10 +106,9 @@ static int upscaler_check(const struct model_spec *s, struct err *err)
     const struct model_upscaler *u = &s->upscaler;
     struct model_spec chains[MODEL_CHAINS];
     if (s->kind != MODEL_DIT || s->channels != MODEL_PIXEL_CHANNELS || model_captioned(s) ||
-        s->self_condition || s->n_shapes > 0)
+        s->n_shapes > 0)
         return err_set(err, -ERR_CONFIG,
-                       "an upscaler needs a model of pixels and labels, of one shape and without "
-                       "an estimate");
+                       "an upscaler needs a model of pixels and labels, of one shape");
     if (u->depth < 0 || model_blocks(s) > MODEL_BLOCKS_MAX)
         return err_set(err, -ERR_CONFIG, "%d and %d blocks of two chains; at most %d are possible",
                        s->depth, u->depth, MODEL_BLOCKS_MAX);
@@ -269,7 +268,8 @@ static bool in_part(const struct model *m, struct model_part part, size_t i)
 static int chain_part(const struct model *m, struct model_part part, struct model *p,
                       struct err *err)
 {
-    if (part.from < 0 || part.from >= part.to || part.to > m->spec.depth)
+    if (!model_part_is_none(part) &&
+        (part.from < 0 || part.from >= part.to || part.to > m->spec.depth))
         return err_set(err, -EINVAL, "blocks %d to %d of %d", part.from, part.to, m->spec.depth);
     if (m->spec.tied && (part.from > 0 || part.to < m->spec.depth))
         return err_set(err, -EINVAL, "a network whose head is its embedding cannot be cut");

@@ -129,6 +129,12 @@ struct model_tensor {
 struct model_part {
     int from, to;
 };
+/* No block of a chain, nor an end of it. */
+#define MODEL_PART_NONE ((struct model_part){INT_MAX, INT_MAX})
+static inline bool model_part_is_none(struct model_part p)
+{
+    return p.from == INT_MAX;
+}
 
 /* Where the next one begins in the flat vector. */
 uint64_t model_tensor_end(const struct model_tensor *t);
@@ -242,8 +248,9 @@ int model_spec_from_job(const struct job_spec *job, const struct model_facts *fa
 
 /* The tensor table. */
 int model_new(const struct model_spec *spec, struct model **ret, struct err *err);
-/* The same table for what one device of a pipeline has of m, a part of each chain: tensors of other
- * parts have no elements.  -EINVAL: there is no such part, or the head is the embedding. */
+/* The same table for what one device of a pipeline has of m, a part of each chain, perhaps none of
+ * one of two: tensors of other parts have no elements.  -EINVAL: there is no such part, or the head
+ * is the embedding. */
 int model_part_new(const struct model *m, const struct model_part *parts, struct model **ret,
                    struct err *err);
 void model_free(struct model *m); /* accepts NULL */

@@ -96,6 +96,12 @@ static bool begins(const struct model *chain)
     return net_part_of(chain).from == 0;
 }
 
+/* Is any of it in this part? */
+static bool is_here(const struct model *chain)
+{
+    return !model_part_is_none(net_part_of(chain));
+}
+
 static struct net_options upscaler_options(const struct net_options *opt)
 {
     struct net_options o = *opt;
@@ -103,13 +109,20 @@ static struct net_options upscaler_options(const struct net_options *opt)
     return o;
 }
 
+static void free_chain(struct image_net *n)
+{
+    for (int i = 0; i < NET_SLOTS_MAX; i++)
+        weights_later_release(&n->net.later[i]);
+    n->net.ops->free(&n->net);
+}
+
 static void cascade_free(struct net *net)
 {
     struct cascade *c = of(net);
     if (c->up)
-        upscaler_free(&c->up->image.net);
+        free_chain(&c->up->image);
     if (c->base)
-        image_net_free(&c->base->net);
+        free_chain(c->base);
     if (c->w.dev)
         arena_free(&c->arena, c->w.dev);
     weights_release(&c->w);
@@ -163,9 +176,9 @@ static int cascade_make(struct device *dev, const struct model *m, const struct 
     c->net.opt = *opt;
     int rc =
         weights_init(&c->w, dev, m, net_dtype(dev, opt->precision), opt->mode != NET_FORWARD, err);
-    if (rc == 0)
+    if (rc == 0 && is_here(m->chains[0]))
         rc = make_base(c, m, err);
-    if (rc == 0)
+    if (rc == 0 && is_here(m->chains[1]))
         rc = make_upscaler(c, m, err);
     c->low = mem_try_array(load, low_bytes(m));
     if (rc == 0 && !c->low)
@@ -177,7 +190,7 @@ static int cascade_make(struct device *dev, const struct model *m, const struct 
         cascade_free(&c->net);
         return rc;
     }
-    c->net.d_base = c->base->net.d_losses;
+    c->net.d_base = c->base ? c->base->net.d_losses : NULL;
     *ret = &c->net;
     return 0;
 }
@@ -188,7 +201,8 @@ static uint64_t cascade_bytes(const struct model *m, const struct net_options *o
     const struct net_options up = upscaler_options(opt);
     if (begins(m->chains[1]))
         plan_told(&u, large_bytes(m), net_load_most(opt));
-    return image_net_bytes(m->chains[0], opt, dt) + image_net_bytes_beside(m->chains[1], &up, dt) +
+    return (is_here(m->chains[0]) ? image_net_bytes(m->chains[0], opt, dt) : 0) +
+           (is_here(m->chains[1]) ? image_net_bytes_beside(m->chains[1], &up, dt) : 0) +
            inputs_measure(&u.inputs) + net_load_most(opt) * sizeof(float);
 }
 
@@ -218,23 +232,28 @@ static int load_upscaler(struct upscaler *u, const struct batch *b, float scale,
                   : 0;
 }
 
+static int load_base(struct cascade *c, const struct batch *b, struct err *err)
+{
+    struct net *base = &c->base->net;
+    base->loaded = *b;
+    base->loaded.images = c->low;
+    base->grad_scale = c->net.grad_scale;
+    return image_net_load(base, &base->loaded, err);
+}
+
 static int load(struct net *net, const struct batch *b, struct err *err)
 {
     struct cascade *c = of(net);
-    const struct upscaler *u = c->up;
-    const int side = u->side * u->factor;
+    const struct model_spec *s = &c->w.m->spec;
     const size_t small = low_bytes(c->w.m), large = large_bytes(c->w.m);
     if (!b->images)
         return err_set(err, -EINVAL, "a batch of images without pixels");
     const bool read = begins(c->w.m->chains[0]) || begins(c->w.m->chains[1]);
     for (unsigned i = 0; i < b->count && read; i++)
-        resize_down(b->images + i * large, side, u->factor, c->low + i * small);
-    struct net *base = &c->base->net;
-    base->loaded = *b;
-    base->loaded.images = c->low;
-    base->grad_scale = net->grad_scale;
-    int rc = image_net_load(base, &base->loaded, err);
-    return rc < 0 ? rc : load_upscaler(c->up, b, net->grad_scale, c->low, err);
+        resize_down(b->images + i * large, s->upscaler.image, s->upscaler.image / s->image,
+                    c->low + i * small);
+    int rc = c->base ? load_base(c, b, err) : 0;
+    return rc < 0 || !c->up ? rc : load_upscaler(c->up, b, net->grad_scale, c->low, err);
 }
 
 static struct model_part whole_of(const struct image_net *n)
@@ -283,7 +302,8 @@ static int backward(struct net *net, const struct model_part *part, int slot,
 static struct net *chain(struct net *net, int which)
 {
     struct cascade *c = of(net);
-    return which == 0 ? &c->base->net : &c->up->image.net;
+    struct image_net *n = which == 0 ? c->base : c->up ? &c->up->image : NULL;
+    return n ? &n->net : NULL;
 }
 
 const struct net_ops cascade_net_ops = {

@@ -32,7 +32,7 @@ int net_new(struct device *dev, const struct model *m, const struct net_options 
                        NET_SLOTS_MAX);
     if (m->part.to > 0 && !net_has_parts(m, opt))
         return err_set(err, -EINVAL, "a %s network cannot be cut", k->name);
-    if (opt->split && (opt->mode != NET_TRAIN || !net_has_parts(m, opt) || k->ops->chain))
+    if (opt->split && (opt->mode != NET_TRAIN || !net_has_parts(m, opt)))
         return err_set(err, -EINVAL, "the backward of this %s network cannot be split", k->name);
     int rc = k->ops->make(dev, m, opt, ret, err);
     if (rc == 0)

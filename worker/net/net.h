@@ -269,7 +269,8 @@ int net_backward(struct net *n, const struct model_part *part, int slot, struct 
 int net_weights(struct net *n, int slot, struct err *err);
 
 /* Of a network of two chains (worker/net/cascade.h) one of them, with its part, slots and losses:
- * it goes forward and back by itself once the whole is loaded.  Of any other the network. */
+ * it goes forward and back by itself once the whole is loaded; NULL: its model has no part of it.
+ * Of any other the network. */
 struct net *net_chain(struct net *n, int chain);
 
 /* Can it be made of parts? */

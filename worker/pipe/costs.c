@@ -519,3 +519,13 @@ void costs_share(const struct costs *p, int copies, struct costs *ret)
         if (i % n < n - 1)
             ret->links[i % n] = worse(ret->links[i % n], p->links[i]);
 }
+
+void costs_some(const struct costs *p, int from, int n, struct costs *ret)
+{
+    *ret = *p;
+    ret->n_devices = n;
+    for (int i = 0; i < n; i++)
+        ret->devices[i] = p->devices[from + i];
+    for (int i = 0; i + 1 < n; i++)
+        ret->links[i] = p->links[from + i];
+}

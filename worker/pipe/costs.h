@@ -121,5 +121,7 @@ double costs_transfer(const struct costs_link *link, uint64_t bytes); /* seconds
  * stand at its place: what one of several equal pipelines has.  n_devices must be a multiple.
  * Layers stay p's: do not release ret. */
 void costs_share(const struct costs *p, int copies, struct costs *ret);
+/* Devices [from, from+n) by themselves.  Layers stay p's. */
+void costs_some(const struct costs *p, int from, int n, struct costs *ret);
 
 #endif

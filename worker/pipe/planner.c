@@ -34,6 +34,12 @@ static bool asked(const struct planner *s, enum pipe_order order)
     return s->opt->orders == 0 || (s->opt->orders & PLANNER_BIT(order)) != 0;
 }
 
+/* Split is made of the fastest plans of the others. */
+static bool seeks(const struct planner *s, enum pipe_order order)
+{
+    return asked(s, order) || asked(s, PIPE_SPLIT);
+}
+
 /* ---- warm-ups ---- */
 
 /* Bytes of device d that are left for slots, and those of one slot of each of its stages. */
@@ -67,7 +73,7 @@ static int slots_of(const struct planner *s, struct pipe_plan *plan, const struc
 /* false: a stage has no slot. */
 static bool set_warm(const struct planner *s, struct pipe_plan *plan, bool many)
 {
-    const bool joined = plan->order != PIPE_BIDIRECTIONAL;
+    const bool joined = plan->order == PIPE_1F1B;
     for (int c = 0; c < plan->chains; c++) {
         struct pipe_cut *cut = &plan->cuts[c];
         const int all = joined ? cut->micros * plan->chains : cut->micros;
@@ -206,7 +212,7 @@ static int try_pair(struct planner *s, const struct pipe_plan *like, int micros,
                                            .copies = like->copies,
                                            .shard = like->shard};
     plan.order = reversed ? PIPE_BIDIRECTIONAL : PIPE_1F1B;
-    if (!asked(s, plan.order) || (s->opt->stages > 0 && s->opt->stages != s->share.n_devices))
+    if (!seeks(s, plan.order) || (s->opt->stages > 0 && s->opt->stages != s->share.n_devices))
         return 0;
     const int rc = cuts_pair(problem, reversed, plan.cuts, &t0, &found, s->err);
     if (rc < 0 || !found)
@@ -214,6 +220,57 @@ static int try_pair(struct planner *s, const struct pipe_plan *like, int micros,
     const double bound = (2 * micros + 2 * s->share.n_devices - 2) * t0 / 2;
     const int apart = reversed ? 0 : try_apart(s, problem, &plan, bound);
     return apart < 0 ? apart : time_plan(s, &plan, bound);
+}
+
+/* A chain on devices [from, from+n) alone, a stage on each: the cut that is best by its bound. */
+static int cut_alone(struct planner *s, const struct cuts_problem *like, int from, int n,
+                     struct cuts_found *best, bool *found)
+{
+    struct cuts_problem alone = *like;
+    struct costs own;
+    int got;
+    costs_some(&s->share, from, n, &own);
+    alone.p = &own;
+    alone.stages = n;
+    alone.width = 1;
+    const int rc = cuts_best(&alone, 1, s->cuts, &got, s->err);
+    *found = rc == 0 && got > 0;
+    if (!*found)
+        return rc;
+    *best = s->cuts[0];
+    for (int i = 0; i < n; i++)
+        best->cut.stages[i].device += from;
+    return 0;
+}
+
+/* The first chain on the first devices, the second on the others, at the same time. */
+static int try_divided(struct planner *s, const struct pipe_plan *like, int micros, int samples)
+{
+    const int devices = s->share.n_devices;
+    struct pipe_plan plan = *like;
+    int rc = 0;
+    plan.order = PIPE_DIVIDED;
+    if (!seeks(s, plan.order) || (s->opt->stages > 0 && s->opt->stages != devices))
+        return 0;
+    for (int first = 1; first < devices && rc == 0; first++) {
+        double bound = 0;
+        bool found = true;
+        for (int c = 0; c < 2 && found; c++) {
+            const struct cuts_problem problem = {.chain = c,
+                                                 .micros = micros,
+                                                 .samples = samples,
+                                                 .copies = like->copies,
+                                                 .shard = like->shard};
+            struct cuts_found best = {0};
+            rc = cut_alone(s, &problem, c == 0 ? 0 : first, c == 0 ? first : devices - first, &best,
+                           &found);
+            plan.cuts[c] = best.cut;
+            bound = fmax(bound, best.seconds);
+        }
+        if (rc == 0 && found)
+            rc = time_plan(s, &plan, bound);
+    }
+    return rc;
 }
 
 static int try_data(struct planner *s, const struct pipe_plan *like, int micros, int samples)
@@ -274,6 +331,8 @@ static int try_all(struct planner *s, int copies, int micros, bool shard)
     if (s->p->n_chains == 1)
         return try_pipelines(s, &like, micros, samples);
     rc = try_pair(s, &like, micros, samples, false);
+    if (rc == 0)
+        rc = try_divided(s, &like, micros, samples);
     return rc < 0 ? rc : try_pair(s, &like, micros, samples, true);
 }
 
@@ -293,18 +352,26 @@ static int search(struct planner *s, bool shard)
     return rc;
 }
 
-/* The fastest cuts of 1F1B with W split off. */
-static int search_split(struct planner *s)
+/* The fastest cuts of another order with W split off. */
+static int split_of(struct planner *s, const struct best *from)
 {
-    const struct best *from = &s->best[PIPE_1F1B];
     int rc = 0;
-    for (int i = 0; i < from->n && s->p->n_chains == 1 && asked(s, PIPE_SPLIT) && rc == 0; i++) {
+    for (int i = 0; i < from->n && rc == 0; i++) {
         struct pipe_plan plan = from->items[i].plan;
         plan.order = PIPE_SPLIT;
         costs_share(s->p, plan.copies, &s->share);
         leave_room(s);
         rc = time_plan(s, &plan, from->items[i].bound);
     }
+    return rc;
+}
+
+static int search_split(struct planner *s)
+{
+    int rc = 0;
+    for (enum pipe_order o = PIPE_1F1B; o < PIPE_ORDERS && asked(s, PIPE_SPLIT) && rc == 0; o++)
+        if (o != PIPE_SPLIT)
+            rc = split_of(s, &s->best[o]);
     return rc;
 }
 
@@ -444,7 +511,8 @@ static int idle_before(struct planner *s, struct planner_candidate *c)
     return schedule_check(&s->share, &c->plan, &c->schedule, s->err);
 }
 
-/* Of one stage it is all forwards; else as the simulator has it, frozen layers in their place. */
+/* Of one stage it is all forwards, where a second chain waits for them; else as the simulator has
+ * it, frozen layers in their place. */
 static int estimate_seconds(struct planner *s, const struct pipe_plan *plan, double *ret)
 {
     struct pipe_plan with = *plan;
@@ -465,8 +533,7 @@ static int estimate_seconds(struct planner *s, const struct pipe_plan *plan, dou
 
 static int add_estimate(struct planner *s, struct planner_candidate *c)
 {
-    const bool any = s->opt->estimate > 0 && c->plan.chains == 1;
-    int rc = any ? estimate_seconds(s, &c->plan, &c->estimate) : 0;
+    int rc = s->opt->estimate > 0 ? estimate_seconds(s, &c->plan, &c->estimate) : 0;
     c->least = c->seconds + (s->opt->estimate < 1 ? 0 : c->estimate);
     c->seconds += s->opt->estimate * c->estimate;
     return rc;
@@ -487,40 +554,50 @@ static int fill_all(struct planner *s, struct planner_result *r)
         if (rc == 0 && c->possible)
             rc = add_estimate(s, c);
     }
-    if (!asked(s, PIPE_1F1B)) { /* was needed for split's */
-        schedule_release(&r->of[PIPE_1F1B].schedule);
-        r->of[PIPE_1F1B] = (struct planner_candidate){0};
-    }
+    for (enum pipe_order o = PIPE_1F1B; o < PIPE_ORDERS; o++) /* were needed for split's */
+        if (!asked(s, o)) {
+            schedule_release(&r->of[o].schedule);
+            r->of[o] = (struct planner_candidate){0};
+        }
     return rc;
 }
 
 /* ---- the choice ---- */
 
+/* A chain of about as many layers a stage, on devices [from, from+devices). */
+static void cut_evenly(const struct planner *s, int chain, int n, int from, int devices,
+                       struct pipe_cut *cut)
+{
+    const struct planner_options *o = s->opt;
+    const int micros = o->micros[o->n_micros - 1], layers = s->p->chains[chain].n;
+    *cut = (struct pipe_cut){.n = n, .micros = micros, .samples = pipe_most(o->samples, micros)};
+    for (int i = 0; i < n; i++) {
+        const int d = devices * i / n, slots = n - i < micros ? n - i : micros;
+        cut->stages[i] = (struct pipe_stage){.from = layers * i / n,
+                                             .to = layers * (i + 1) / n,
+                                             .device = from + d,
+                                             .devices = devices * (i + 1) / n - d,
+                                             .slots = slots};
+    }
+}
+
 /* As many stages as are asked for, or can be, of about as many layers, in the smallest
  * micro-batches: what each device would need, of the first ones. */
-static void say_needs(const struct planner *s, char out[PLANNER_WHY_MAX])
+static void say_needs(const struct planner *s, bool divided, char out[PLANNER_WHY_MAX])
 {
     enum { SAID = 4 };
-    const struct planner_options *o = s->opt;
-    const int devices = s->p->n_devices, micros = o->micros[o->n_micros - 1];
-    struct pipe_plan plan = {.order = PIPE_1F1B, .chains = s->p->n_chains, .copies = 1};
+    const int devices = s->p->n_devices;
+    const int layers[] = {s->p->chains[0].n, s->p->chains[s->p->n_chains - 1].n};
+    const int first = divided ? pipe_divide(devices, (double[]){layers[0], layers[1]}, layers) : 0;
+    struct pipe_plan plan = {.chains = s->p->n_chains, .devices = devices, .copies = 1};
     char need[STR_HUMAN_MAX], have[STR_HUMAN_MAX];
-    int n = o->stages > 0 && plan.chains == 1 ? o->stages : devices;
-    for (int c = 0; c < plan.chains; c++)
-        n = n < s->p->chains[c].n ? n : s->p->chains[c].n;
-    plan.devices = devices;
+    int n = s->opt->stages > 0 && plan.chains == 1 ? s->opt->stages : devices;
+    n = n < layers[0] || divided ? n : layers[0];
+    n = n < layers[1] || divided ? n : layers[1];
+    plan.order = divided ? PIPE_DIVIDED : PIPE_1F1B;
     for (int c = 0; c < plan.chains; c++) {
-        struct pipe_cut *cut = &plan.cuts[c];
-        *cut =
-            (struct pipe_cut){.n = n, .micros = micros, .samples = pipe_most(o->samples, micros)};
-        for (int i = 0; i < n; i++) {
-            const int d = devices * i / n, slots = n - i < micros ? n - i : micros;
-            cut->stages[i] = (struct pipe_stage){.from = s->p->chains[c].n * i / n,
-                                                 .to = s->p->chains[c].n * (i + 1) / n,
-                                                 .device = d,
-                                                 .devices = devices * (i + 1) / n - d,
-                                                 .slots = slots};
-        }
+        const int own = !divided ? devices : c == 0 ? first : devices - first;
+        cut_evenly(s, c, divided ? own : n, c * first, own, &plan.cuts[c]);
     }
     (void)snprintf(out, PLANNER_WHY_MAX, "no cut into stages fits; evenly cut into %d,", n);
     for (int d = 0; d < devices && d < SAID; d++) {
@@ -547,12 +624,12 @@ static void why_not(const struct planner *s, enum pipe_order o, struct planner_c
         snprintf(out, PLANNER_WHY_MAX, "a micro-batch has fewer samples than there are devices");
     else if (devices == 1)
         snprintf(out, PLANNER_WHY_MAX, "one device has one stage");
-    else if (o == PIPE_BIDIRECTIONAL && s->p->n_chains == 1)
+    else if (o >= PIPE_DIVIDED && s->p->n_chains == 1)
         snprintf(out, PLANNER_WHY_MAX, "it is for two chains");
-    else if (o == PIPE_SPLIT && s->p->n_chains == 2)
-        snprintf(out, PLANNER_WHY_MAX, "it is for one chain");
+    else if (o == PIPE_DIVIDED && s->p->chains[0].n + s->p->chains[1].n < devices)
+        snprintf(out, PLANNER_WHY_MAX, "both chains have fewer layers than there are devices");
     else
-        say_needs(s, out);
+        say_needs(s, o == PIPE_DIVIDED, out);
 }
 
 /* Without the number of stages that is asked for. */
@@ -563,7 +640,7 @@ static void say_would(const struct planner *s, char *out, size_t size)
     any.stages = 0;
     if (s->opt->stages == 0 || planner_search(s->p, &any, &r, NULL) < 0)
         return;
-    const int n = r.of[r.chosen].plan.cuts[0].n;
+    const int n = pipe_places(&r.of[r.chosen].plan);
     if (n == 1)
         (void)snprintf(out, size, "; data parallelism would do");
     else
@@ -573,7 +650,7 @@ static void say_would(const struct planner *s, char *out, size_t size)
 
 static void describe(const struct planner_candidate *c, char out[64])
 {
-    const int n = c->plan.cuts[0].n;
+    const int n = pipe_places(&c->plan);
     if (c->plan.order == PIPE_DATA)
         snprintf(out, 64, "data parallelism");
     else
@@ -583,6 +660,8 @@ static void describe(const struct planner_candidate *c, char out[64])
 
 static int choose(const struct planner *s, struct planner_result *r)
 {
+    static const enum pipe_order simplest[PIPE_ORDERS] = {PIPE_DATA, PIPE_1F1B, PIPE_DIVIDED,
+                                                          PIPE_BIDIRECTIONAL, PIPE_SPLIT};
     double least = INFINITY;
     int fastest = 0, chosen = -1;
     for (int o = 0; o < PIPE_ORDERS; o++)
@@ -590,9 +669,11 @@ static int choose(const struct planner *s, struct planner_result *r)
             least = r->of[o].seconds;
             fastest = o;
         }
-    for (int o = PIPE_ORDERS - 1; o >= 0; o--)
-        if (r->of[o].possible && r->of[o].seconds <= least * (1 + PLANNER_SAME))
-            chosen = o;
+    for (int i = PIPE_ORDERS - 1; i >= 0; i--) {
+        const struct planner_candidate *c = &r->of[simplest[i]];
+        if (c->possible && c->seconds <= least * (1 + PLANNER_SAME))
+            chosen = (int)simplest[i];
+    }
     if (chosen < 0) {
         int pipe = PIPE_1F1B; /* the simplest that was asked for */
         while (pipe + 1 < PIPE_ORDERS && !asked(s, (enum pipe_order)pipe))
@@ -635,8 +716,9 @@ static int check_options(const struct planner *s)
     if (o->stages > devices)
         return err_set(s->err, -ERR_CONFIG, "%d stages are more than %d devices: ask for fewer",
                        o->stages, devices);
+    const bool divided = s->p->n_chains == 2 && asked(s, PIPE_DIVIDED);
     for (int c = 0; c < s->p->n_chains; c++)
-        if (o->stages > s->p->chains[c].n)
+        if (o->stages > s->p->chains[c].n + (divided ? s->p->chains[1 - c].n : 0))
             return err_set(s->err, -ERR_CONFIG, "%d stages are more than the %d layers of %s",
                            o->stages, s->p->chains[c].n, s->p->chains[c].name);
     return 0;

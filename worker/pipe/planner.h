@@ -8,11 +8,12 @@
  * For each number of equal copies that divides the devices, and each number of micro-batches, the
  * cuts that are best by their bound (cuts.h) are scheduled, with as few and as many warm-ups as
  * 1F1B makes use of and memory allows, and timed by the simulator; the fastest also with W split
- * off; then the fastest of each order are filled with frozen layers.
+ * off; then the fastest of each order are filled with frozen layers.  Of two chains each way to
+ * divide the devices is tried, each chain cut as is best on its own ones.
  *
  * `auto` takes the fastest, and of those within PLANNER_SAME of it the simplest: data parallelism,
- * 1F1B, split, bidirectional.  Data parallelism shares its optimiser's state out where it would
- * not fit otherwise; so do copies of pipelines.
+ * 1F1B, divided, bidirectional, split.  Data parallelism shares its optimiser's state out where it
+ * would not fit otherwise; so do copies of pipelines.
  *
  * Pure: the same profile and options give the same plan. */
 #ifndef WORKER_PLANNER_H
@@ -34,9 +35,9 @@
 struct planner_options {
     int samples;                              /* of a step, of all copies together */
     int n_micros, micros[PLANNER_MICROS_MAX]; /* of a copy's step: tried, where they divide it */
-    int stages;                               /* so many only; 0: any */
-    int width;                                /* most devices of a pipeline's stage; 0: any */
-    unsigned orders;                          /* bits of those that may be; 0: any */
+    int stages;         /* so many only, divided: of both chains together; 0: any */
+    int width;          /* most devices of a pipeline's stage; 0: any */
+    unsigned orders;    /* bits of those that may be; 0: any */
     bool shard;         /* moments and master weights may be shared out, where they would not fit */
     bool fill;          /* else frozen layers run behind STEP */
     int scratch, group; /* as fill_options */

@@ -25,7 +25,8 @@ struct maker {
 
 const char *pipe_order_name(enum pipe_order order)
 {
-    static const char *const names[PIPE_ORDERS] = {"data", "1f1b", "split", "bidirectional"};
+    static const char *const names[PIPE_ORDERS] = {"data", "1f1b", "split", "divided",
+                                                   "bidirectional"};
     return names[order];
 }
 
@@ -54,11 +55,45 @@ int pipe_width(const struct pipe_plan *plan)
 
 int pipe_stage_of(const struct pipe_cut *cut, int device)
 {
-    int stage = 0;
-    while (device < cut->stages[stage].device ||
-           device >= cut->stages[stage].device + cut->stages[stage].devices)
-        stage++;
-    return stage;
+    for (int i = 0; i < cut->n; i++)
+        if (device >= cut->stages[i].device &&
+            device < cut->stages[i].device + cut->stages[i].devices)
+            return i;
+    return -1;
+}
+
+int pipe_places(const struct pipe_plan *plan)
+{
+    if (plan->order == PIPE_DATA)
+        return 1;
+    return plan->chains > 1 ? plan->devices : plan->cuts[0].n;
+}
+
+struct pipe_place pipe_place(const struct pipe_plan *plan, int place)
+{
+    const struct pipe_stage *s = &plan->cuts[0].stages[place];
+    return plan->chains > 1 && plan->order != PIPE_DATA
+               ? (struct pipe_place){place, 1}
+               : (struct pipe_place){s->device, s->devices};
+}
+
+int pipe_place_of(const struct pipe_plan *plan, int device)
+{
+    return plan->chains > 1 && plan->order != PIPE_DATA ? device
+                                                        : pipe_stage_of(&plan->cuts[0], device);
+}
+
+bool pipe_is_divided(const struct pipe_plan *plan)
+{
+    return plan->chains > 1 && plan->order != PIPE_DATA && plan->cuts[0].n < plan->devices;
+}
+
+int pipe_divide(int devices, const double work[2], const int layers[2])
+{
+    const int least = devices - layers[1] > 1 ? devices - layers[1] : 1;
+    const int most = layers[0] < devices - 1 ? layers[0] : devices - 1;
+    const int first = (int)lround(devices * work[0] / (work[0] + work[1]));
+    return first < least ? least : first > most ? most : first;
 }
 
 void pipe_share(const struct pipe_cut *cut, int stage, int rank, int micro, int *first, int *count)
@@ -272,7 +307,7 @@ static void add_pass(struct maker *m, const struct unit *u, int rank, const stru
 static void estimates(struct maker *m, const struct unit *u, int rank)
 {
     const struct pipe_cut *cut = &m->plan->cuts[0];
-    for (int i = 0; i < cut->micros && m->plan->estimate && cut->n > 1; i++) {
+    for (int i = 0; i < cut->micros && m->plan->estimate && cut->n > 1 && u->stage[0] >= 0; i++) {
         const struct compute e = {.op = PIPE_F, .micro = i};
         receive(m, u, rank, 0, PIPE_F, i);
         add_pass(m, u, rank, &e, PIPE_E);
@@ -298,7 +333,7 @@ static void device_list(struct maker *m, const struct unit *u, int rank)
         struct compute sent = *o;
         if (o->op != PIPE_W)
             receive(m, u, rank, o->chain, o->op, o->micro + 1);
-        if (o->op == PIPE_F)
+        if (o->op == PIPE_F && o->chain == 0)
             velocities(m, u, rank, PIPE_RECV, o->micro);
         add_pass(m, u, rank, o, o->op);
         /* Where B and W are one, what B made leaves when both are done. */
@@ -552,10 +587,10 @@ static void make_units(struct maker *m)
 
 void pipe_plan_split(struct pipe_plan *plan)
 {
-    struct pipe_cut *cut = &plan->cuts[0];
     plan->order = PIPE_SPLIT;
-    for (int i = 0; i < cut->n; i++)
-        cut->stages[i].slots = cut->stages[0].warm;
+    for (int c = 0; c < plan->chains; c++)
+        for (int i = 0; i < plan->cuts[c].n; i++)
+            plan->cuts[c].stages[i].slots = plan->cuts[c].stages[0].slots;
 }
 
 int schedule_make(const struct costs *p, const struct pipe_plan *plan, struct pipe_schedule *ret,

@@ -23,9 +23,10 @@
  *
  * ORDERS.  FIFO-1F1B: a stage runs `warm` forwards, then alternates backward (with W) and
  * forward.  Split: W after B where it disturbs least, in as many slots as the first stage of
- * 1F1B has (zero bubble; the global norm forbids more).  Two chains: joined (all of the first,
- * then all of the second, one flush), or bidirectional (the second chain's stages lie on the
- * devices in reverse).
+ * 1F1B has (zero bubble; the global norm forbids more); of two chains wherever their stages lie.
+ * Two chains: joined (all of the first,
+ * then all of the second, one flush), bidirectional (the second chain's stages lie on the devices
+ * in reverse), or divided (each chain on devices of its own, both at the same time, one flush).
  *
  * PIPES.  R copies are R equal pipelines; a schedule is that of each of them. */
 #ifndef WORKER_SCHEDULE_H
@@ -40,6 +41,7 @@ enum pipe_order {
     PIPE_DATA, /* one stage */
     PIPE_1F1B, /* of two chains: joined */
     PIPE_SPLIT,
+    PIPE_DIVIDED,
     PIPE_BIDIRECTIONAL,
     PIPE_ORDERS,
 };
@@ -66,9 +68,9 @@ struct pipe_plan {
     int chains, devices; /* devices: of one copy */
     int copies;
     bool shard; /* the ranks of a stage share its moments and master weights out */
-    /* Self-conditioning, of one chain: all micro-batches run through a pipeline once more, before
-     * the step, without gradients, and what comes out goes back to the first stage, whose F waits
-     * for it. */
+    /* Self-conditioning, of the first chain: all micro-batches run through a pipeline once more,
+     * before the step, without gradients, and what comes out goes back to the first stage, whose F
+     * waits for it. */
     bool estimate;
     bool bare[COSTS_DEVICES_MAX]; /* no frozen network lies on the device: others run them */
     struct pipe_cut cuts[COSTS_CHAINS_MAX];
@@ -134,7 +136,7 @@ int schedule_copy(const struct pipe_schedule *s, struct pipe_schedule *ret); /* 
 /* Has what B made leave before W runs: 1F1B becomes split, and nothing becomes later. */
 void schedule_send_early(struct pipe_schedule *s);
 /* Makes split of 1F1B's plan: W needs slots at the last stages, too, so each has as many as
- * 1F1B's first one. */
+ * 1F1B's first one of its chain. */
 void pipe_plan_split(struct pipe_plan *plan);
 /* Before item `at` of device d's list.  -ENOMEM. */
 int schedule_insert(struct pipe_schedule *s, int d, int at, const struct pipe_instr *in);
@@ -146,8 +148,23 @@ static inline bool pipe_shares(const struct pipe_plan *plan)
 {
     return pipe_width(plan) * plan->copies > 1;
 }
-/* The stage that a device of a copy is of. */
+/* The stage that a device of a copy is of; -1: of none, as of the other chain of a divided plan. */
 int pipe_stage_of(const struct pipe_cut *cut, int device);
+
+/* PLACES of a copy: devices that hold the same.  Of one chain these are its stages, of two its
+ * devices, each of which has a stage of both chains or of one. */
+struct pipe_place {
+    int device, devices; /* the first, and how many */
+};
+int pipe_places(const struct pipe_plan *plan);
+struct pipe_place pipe_place(const struct pipe_plan *plan, int place);
+int pipe_place_of(const struct pipe_plan *plan, int device);
+/* Has each of two chains devices of its own? */
+bool pipe_is_divided(const struct pipe_plan *plan);
+
+/* How many of `devices` the first of two divided chains has, in proportion to the work of both;
+ * neither has none, or more than it has layers, where that can be. */
+int pipe_divide(int devices, const double work[2], const int layers[2]);
 
 /* Samples [first, first+count) of a micro-batch that rank `rank` of a stage has, and the most that
  * any rank of r has. */

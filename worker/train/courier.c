@@ -40,7 +40,7 @@ int courier_init(struct courier *c, struct island *is, int rank, int first, stru
     }
     for (int i = 0; i < plan->chains && rc == 0; i++) {
         const struct net *chain = plan->chains > 1 ? net_chain(net, i) : net;
-        rc = make_marks(c, i, net_slots(&chain->opt), err);
+        rc = chain ? make_marks(c, i, net_slots(&chain->opt), err) : 0;
     }
     return rc;
 }

@@ -265,8 +265,8 @@ struct island_trainer {
     struct island *is;
     const struct model *m;
     struct pipe_plan plan;
-    int stages;
-    struct model *parts[ISLAND_MAX]; /* of each stage's devices; none where there is one */
+    int places;
+    struct model *parts[ISLAND_MAX]; /* of each place; none where there is one */
     struct train_part owners[ISLAND_MAX];
     struct train_options opt, share;
     bool fills;
@@ -301,76 +301,7 @@ static int wait_peers(void *arg, struct stream *s, struct err *err)
     return c->ops->wait(c, s, err);
 }
 
-void island_share_options(const struct train_options *opt, int copies, struct train_options *ret)
-{
-    *ret = *opt;
-    ret->batch = (opt->batch + copies - 1) / copies;
-    if (ret->accumulate > ret->batch)
-        ret->accumulate = ret->batch;
-}
-
-/* Where blocks lie of a chain: its stages are of about as many, or as many a device. */
-static void even_cut(struct pipe_cut *cut, int depth, int stages, int devices, int most)
-{
-    *cut = (struct pipe_cut){.n = stages, .samples = 1}; /* a stage has all of a micro-batch */
-    for (int i = 0; i < stages; i++) {
-        const int left = stages - i, warm = left < most ? left : most;
-        const int device = devices * i / stages, next = devices * (i + 1) / stages;
-        cut->stages[i] = (struct pipe_stage){.from = i + (depth - stages) * device / devices,
-                                             .to = i + 1 + (depth - stages) * next / devices,
-                                             .device = device,
-                                             .devices = next - device,
-                                             .warm = warm,
-                                             .slots = warm};
-    }
-}
-
-/* The second chain's stages lie on the devices the other way round. */
-static void reverse(struct pipe_plan *plan)
-{
-    struct pipe_cut *cut = &plan->cuts[1];
-    plan->order = PIPE_BIDIRECTIONAL;
-    for (int i = 0; i < cut->n; i++)
-        cut->stages[i].device = cut->n - 1 - i;
-}
-
-int island_even_plan(const struct island *is, const struct model *m, int stages, int micros,
-                     enum job_pipeline order, struct pipe_plan *ret, struct err *err)
-{
-    const int n = island_size(is), depth = model_least_blocks(&m->spec);
-    const int chains = stages > 1 ? model_n_chains(&m->spec) : 1;
-    if (stages < 1 || stages > n)
-        return err_set(err, -ENOMEM, "train.stages is %d, but this worker has %d device%s", stages,
-                       n, n == 1 ? "" : "s");
-    if (stages > depth)
-        return err_set(err, -ENOMEM, "train.stages is %d, but the %s has %d block%s", stages,
-                       chains == 1              ? "model"
-                       : depth == m->spec.depth ? "base"
-                                                : "upscaler",
-                       depth, depth == 1 ? "" : "s");
-    if (chains > 1 && n % stages != 0)
-        return err_set(err, -ENOMEM,
-                       "train.stages is %d, but this worker has %d devices, each of which has a "
-                       "stage of both chains: take a number that divides them",
-                       stages, n);
-    *ret = (struct pipe_plan){.order = stages > 1 ? PIPE_1F1B : PIPE_DATA,
-                              .chains = chains,
-                              .copies = n % stages == 0 ? n / stages : 1};
-    ret->devices = n / ret->copies;
-    const bool joined = chains > 1 && order != JOB_PIPELINE_BIDIRECTIONAL;
-    for (int i = 0; i < chains; i++)
-        even_cut(&ret->cuts[i], model_chain(m, i)->spec.depth, stages, ret->devices,
-                 joined ? chains * micros : micros);
-    for (int i = 0; joined && i < chains * stages; i++) {
-        struct pipe_stage *s = &ret->cuts[i / stages].stages[i % stages];
-        s->slots = s->slots < micros ? s->slots : micros;
-    }
-    if (chains > 1 && !joined)
-        reverse(ret);
-    return 0;
-}
-
-/* A rank is a device of a copy, which has a stage. */
+/* A rank is a device of a copy, which has a place. */
 static int copy_of(const struct island_trainer *t, int rank)
 {
     return rank / t->plan.devices;
@@ -381,17 +312,17 @@ static int device_of(const struct island_trainer *t, int rank)
     return rank % t->plan.devices;
 }
 
-static int stage_of(const struct island_trainer *t, int rank)
+static int place_of(const struct island_trainer *t, int rank)
 {
-    return pipe_stage_of(&t->plan.cuts[0], device_of(t, rank));
+    return pipe_place_of(&t->plan, device_of(t, rank));
 }
 
-/* The rank's place among those of its stage in all copies, and how many there are. */
+/* Which rank it is of those of its place in all copies, and how many there are. */
 static int sharer_of(const struct island_trainer *t, int rank, int *ret_n)
 {
-    const struct pipe_stage *s = &t->plan.cuts[0].stages[stage_of(t, rank)];
-    *ret_n = s->devices * t->plan.copies;
-    return copy_of(t, rank) * s->devices + device_of(t, rank) - s->device;
+    const struct pipe_place p = pipe_place(&t->plan, place_of(t, rank));
+    *ret_n = p.devices * t->plan.copies;
+    return copy_of(t, rank) * p.devices + device_of(t, rank) - p.device;
 }
 
 static int join_peers(struct island_trainer *t, int rank, struct err *err)
@@ -400,7 +331,7 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
     struct peers *p = &t->peers[rank];
     struct weights *w = trainer_net(tr)->weights;
     int rc = reducer_init(&p->reducer, t->is, rank, w, ISLAND_BUCKET_BYTES, err);
-    if (rc == 0 && t->stages > 1)
+    if (rc == 0 && t->places > 1)
         rc = courier_init(&p->courier, t->is, rank, rank - device_of(t, rank), trainer_net(tr),
                           &t->plan, err);
     const struct train_peers peers = {
@@ -427,33 +358,6 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
     return rc < 0 ? rc : trainer_set_peers(tr, &peers, err);
 }
 
-/* Stage `stage` of the first chain lies on the device of this one. */
-static const struct pipe_stage *stage_beside(const struct pipe_plan *plan, int chain, int stage)
-{
-    const struct pipe_cut *cut = &plan->cuts[chain];
-    return &cut->stages[pipe_stage_of(cut, plan->cuts[0].stages[stage].device)];
-}
-
-void island_stage_parts(const struct pipe_plan *plan, int stage,
-                        struct model_part ret[MODEL_CHAINS])
-{
-    for (int i = 0; i < plan->chains; i++) {
-        const struct pipe_stage *s = stage_beside(plan, i, stage);
-        ret[i] = (struct model_part){s->from, s->to};
-    }
-}
-
-void island_stage_options(const struct island *is, const struct pipe_plan *plan, int stage,
-                          struct train_options *opt)
-{
-    const int ahead = plan->cuts[0].n > 1 && !island_device(is, 0)->unified;
-    opt->slots = plan->cuts[0].stages[stage].slots + ahead;
-    opt->slots_upscaler = plan->chains > 1 ? stage_beside(plan, 1, stage)->slots + ahead : 0;
-    opt->split = plan->order == PIPE_SPLIT;
-    opt->width = plan->cuts[0].stages[stage].devices;
-    opt->sharers = plan->shard ? opt->width * plan->copies : 0;
-}
-
 /* On the first stage it stands before the network. */
 static int make_ahead(struct island_trainer *t, int rank, const struct model *m,
                       struct train_options *opt, struct err *err)
@@ -461,7 +365,7 @@ static int make_ahead(struct island_trainer *t, int rank, const struct model *m,
     const struct ahead_options o = {.encoders = opt->encoders,
                                     .m = m,
                                     .batch = opt->batch,
-                                    .first = stage_of(t, rank) == 0,
+                                    .first = place_of(t, rank) == 0,
                                     .far = t->plan.bare[device_of(t, rank)]};
     int rc = ahead_new(island_device(t->is, rank), &o, &t->peers[rank].ahead, err);
     if (rc == 0 && o.first)
@@ -472,12 +376,12 @@ static int make_ahead(struct island_trainer *t, int rank, const struct model *m,
 static int make_job(void *arg, int rank, struct err *err)
 {
     struct island_trainer *t = arg;
-    const int stage = stage_of(t, rank);
-    const struct model *m = t->stages > 1 ? t->parts[stage] : t->m;
+    const int place = place_of(t, rank);
+    const struct model *m = t->places > 1 ? t->parts[place] : t->m;
     struct train_options opt = t->share;
     opt.encoders = opt.encoders ? opt.encoders + rank : NULL;
     int sharers;
-    island_stage_options(t->is, &t->plan, stage, &opt);
+    island_place_options(t->is, &t->plan, place, &opt);
     opt.sharer = t->plan.shard ? sharer_of(t, rank, &sharers) : 0;
     int rc = t->fills ? make_ahead(t, rank, m, &opt, err) : 0;
     if (rc == 0)
@@ -515,9 +419,9 @@ static int empty_job(void *arg, int rank, struct err *err)
 static int make_parts(struct island_trainer *t, struct err *err)
 {
     int rc = 0;
-    for (int i = 0; i < t->stages && t->stages > 1 && rc == 0; i++) {
+    for (int i = 0; i < t->places && t->places > 1 && rc == 0; i++) {
         struct model_part parts[MODEL_CHAINS];
-        island_stage_parts(&t->plan, i, parts);
+        island_place_parts(&t->plan, i, parts);
         rc = model_part_new(t->m, parts, &t->parts[i], err);
     }
     return rc;
@@ -534,20 +438,20 @@ static int take_costs(struct island_trainer *t, const struct costs *costs, struc
 
 static int cut(struct island_trainer *t, struct err *err)
 {
-    struct island_shape shape = {.stages = t->stages, .chains = t->plan.chains};
-    for (int i = 0; i < t->stages; i++)
-        shape.width[i] = t->plan.cuts[0].stages[i].devices;
+    struct island_shape shape = {.stages = t->places, .chains = t->plan.chains};
+    for (int i = 0; i < t->places; i++)
+        shape.width[i] = pipe_place(&t->plan, i).devices;
     return island_cut(t->is, &shape, err);
 }
 
 static void stand_for_all(struct island_trainer *t)
 {
     for (int rank = 0; rank < t->n; rank++) {
-        struct train_part *p = &t->owners[stage_of(t, rank)];
+        struct train_part *p = &t->owners[place_of(t, rank)];
         if (p->n == 0 || t->plan.shard)
             p->of[p->n++] = t->trainers[rank];
     }
-    trainer_stand_for(t->trainers[0], t->m, t->owners, t->stages);
+    trainer_stand_for(t->trainers[0], t->m, t->owners, t->places);
 }
 
 int island_trainer_new(struct island *is, const struct model *m, const struct train_options *opt,
@@ -566,9 +470,10 @@ int island_trainer_new(struct island *is, const struct model *m, const struct tr
     else
         rc = island_even_plan(is, m, 1, opt->accumulate, opt->pipeline, &t->plan, err);
     t->refill.share = 1;
-    t->stages = t->plan.cuts[0].n;
+    t->places = pipe_places(&t->plan);
+    t->plan.estimate = m->spec.self_condition; /* some steps have one */
     island_share_options(opt, t->plan.copies, &t->share);
-    t->measured = costs && t->stages > 1;
+    t->measured = costs && t->places > 1;
     t->fills = t->measured && costs->n_frozen > 0 &&
                ahead_networks(opt->encoders, which) == costs->n_frozen;
     if (rc == 0 && t->measured)
@@ -601,7 +506,7 @@ void island_trainer_free(struct island_trainer *t)
         trainer_free(t->trainers[i]);
         ahead_free(t->peers[i].ahead);
     }
-    for (int i = 0; i < t->stages; i++)
+    for (int i = 0; i < t->places; i++)
         model_free(t->parts[i]);
     costs_release(&t->costs);
     mem_free(t->trace);
@@ -691,8 +596,14 @@ static unsigned part_at(unsigned count, int copy, int n)
     return (unsigned)((uint64_t)count * (uint64_t)copy / (uint64_t)n);
 }
 
-/* Has every rank samples of its copy's last micro-batch, and of two chains that go opposite ways
- * each copy as many micro-batches? */
+/* Does a device have two chains of which either may end first? */
+static bool mixes_chains(const struct pipe_plan *plan)
+{
+    return plan->chains > 1 && plan->order != PIPE_1F1B && !pipe_is_divided(plan);
+}
+
+/* Has every rank samples of its copy's last micro-batch, and of two chains of which either may end
+ * first each copy as many micro-batches? */
 static bool all_end_alike(const struct island_trainer *t)
 {
     const unsigned micro = (unsigned)train_micro_batch(&t->share);
@@ -702,12 +613,12 @@ static bool all_end_alike(const struct island_trainer *t)
     for (unsigned n = least; n <= most; n++)
         if (n == 0 || (n - 1) % micro + 1 < width)
             return false;
-    return t->plan.order != PIPE_BIDIRECTIONAL || (least - 1) / micro == (most - 1) / micro;
+    return !mixes_chains(&t->plan) || (least - 1) / micro == (most - 1) / micro;
 }
 
 /* A rank that has no samples of the last micro-batch names no gradients in it: then none does.
- * Which of two chains that go opposite ways ends first at a device depends on how many
- * micro-batches there are: copies of unlike numbers would name gradients in unlike orders. */
+ * Which of two chains ends first at a device depends on how many micro-batches there are, but for
+ * joined ones: copies of unlike numbers would name gradients in unlike orders. */
 static enum reducer_how how_to_reduce(const struct island_trainer *t)
 {
     const struct batch *b = &t->batch;
@@ -786,22 +697,28 @@ void island_trainer_trace(struct island_trainer *t, const char *path)
     t->trace = str_dup(path);
 }
 
+/* ", stage 1, upscaler's stage 0": which stages a rank has. */
+static const char *where_is(const struct island_trainer *t, int rank, char out[64])
+{
+    const int d = device_of(t, rank), stage = pipe_stage_of(&t->plan.cuts[0], d);
+    const int up = t->plan.chains > 1 ? pipe_stage_of(&t->plan.cuts[1], d) : -1;
+    const struct pipe_place p = pipe_place(&t->plan, place_of(t, rank));
+    int n = stage >= 0 ? snprintf(out, 64, ", stage %d", stage) : 0;
+    if (up >= 0)
+        n += snprintf(out + n, (size_t)(64 - n), ", upscaler's stage %d", up);
+    if (t->places > 1 && p.devices > 1)
+        (void)snprintf(out + n, (size_t)(64 - n), ", device %d of %d", d - p.device, p.devices);
+    return out;
+}
+
 static void write_trace(struct island_trainer *t)
 {
     struct trace_device devices[ISLAND_MAX];
-    char names[ISLAND_MAX][144], up[64];
+    char names[ISLAND_MAX][144], where[64];
     struct err err = {0};
     for (int i = 0; i < t->n; i++) {
-        const struct pipe_stage *s = &t->plan.cuts[0].stages[stage_of(t, i)];
-        up[0] = '\0';
-        if (t->plan.chains > 1)
-            (void)snprintf(up, sizeof up, ", upscaler's stage %d",
-                           pipe_stage_of(&t->plan.cuts[1], device_of(t, i)));
-        else if (t->stages > 1 && s->devices > 1)
-            (void)snprintf(up, sizeof up, ", device %d of %d", device_of(t, i) - s->device,
-                           s->devices);
-        (void)snprintf(names[i], sizeof names[i], "%s, copy %d, stage %d%s",
-                       island_device(t->is, i)->name, copy_of(t, i), stage_of(t, i), up);
+        (void)snprintf(names[i], sizeof names[i], "%s, copy %d%s", island_device(t->is, i)->name,
+                       copy_of(t, i), where_is(t, i, where));
         devices[i].chains = t->plan.chains;
         devices[i].name = names[i];
         trainer_traced(t->trainers[i], &devices[i].trace, &devices[i].list);

@@ -25,7 +25,8 @@
  * is to be done: the same bits.
  *
  * TWO CHAINS (docs/cascades.md).  A pipeline's device has a stage of each, and F and B of both in
- * one list: the bits are those of one device, whichever chain goes which way.
+ * one list, or, where the devices are divided, of one: the bits are those of one device, whichever
+ * chain goes which way.
  *
  * FILLED.  Where costs with frozen networks are given, a pipeline's ranks run those over the
  * samples of the next step in the bubbles of this one; of a phase's first step alone, before it.
@@ -38,33 +39,13 @@
 
 #include "common/base/base.h"
 #include "worker/pipe/refill.h"
-#include "worker/train/island.h"
+#include "worker/train/island_plan.h"
 #include "worker/train/train.h"
 
 struct island_trainer;
 
 /* Gradients are summed in pieces of about this size. */
 #define ISLAND_BUCKET_BYTES (25u << 20)
-
-/* What a rank's trainer is made with: its copy's share of the batch, in as many micro-batches. */
-void island_share_options(const struct train_options *opt, int copies, struct train_options *ret);
-
-/* R = size / stages copies of a pipeline whose stages have about as many blocks each; where stages
- * do not divide the size one copy, whose stages have a device more or less, and blocks in
- * proportion.  With the warm-ups and slots of 1F1B for `micros` micro-batches.  Of two chains each
- * device has a stage of both, joined or bidirectional, and stages must divide the size.  -ENOMEM:
- * it cannot have so many stages, with the reason. */
-int island_even_plan(const struct island *is, const struct model *m, int stages, int micros,
-                     enum job_pipeline order, struct pipe_plan *ret, struct err *err);
-
-/* What the devices of a stage have: of two chains, those of the base's stage and the upscaler's
- * stage that lies on the same device.  Parts of the model (model_part_new), and what their trainers
- * are made with: room for the micro-batches in flight, and on a card for one more, which comes
- * while another is computed. */
-void island_stage_parts(const struct pipe_plan *plan, int stage,
-                        struct model_part ret[MODEL_CHAINS]);
-void island_stage_options(const struct island *is, const struct pipe_plan *plan, int stage,
-                          struct train_options *opt);
 
 /* As trainer_make, on every rank; m is borrowed; plan NULL: one stage.  costs: of the island, by
  * which the plan was found, read in the call alone; NULL: it was not, and nothing is filled.

@@ -714,7 +714,7 @@ int profile_get(struct island *is, const struct model *m, const struct train_opt
     const int most = opt->batch < SIZE_MOST ? opt->batch : SIZE_MOST;
     struct err why = {0};
     memory = memory < (uint64_t)MEMORY_MAX ? memory : (uint64_t)MEMORY_MAX;
-    if (model_least_blocks(&m->spec) < 2)
+    if (model_blocks(&m->spec) < 2)
         return err_set(err, -EINVAL, "a model of one block is not cut");
     char *path = path_of(is, m, opt, state_dir);
     int rc = file_exists(path) ? costs_read(path, ret, &why) : -ENOENT;

@@ -73,10 +73,13 @@ static int alloc_step(struct trainer *t, struct err *err)
 /* Of one stage the network is all of the model, whatever that is made of. */
 static void set_chains(struct trainer *t)
 {
+    t->n_chains = 0;
     for (int i = 0; i < t->plan.chains; i++) {
+        const struct model *m = t->plan.chains > 1 ? model_chain(t->m, i) : t->m;
         struct net *net = t->plan.chains > 1 ? net_chain(t->net, i) : t->net;
-        t->chains[i] = (struct trainer_chain){
-            .net = net, .part = net_part_of(net_model(net)), .depth = net_model(net)->spec.depth};
+        t->chains[i] =
+            (struct trainer_chain){.net = net, .part = net_part_of(m), .depth = m->spec.depth};
+        t->n_chains += net != NULL;
     }
 }
 
@@ -211,10 +214,10 @@ static int rank_of(const struct trainer *t, int chain, int stage)
     return t->device - t->plan.cuts[chain].stages[stage].device;
 }
 
-/* Of the first chain. */
-static int stage_of(const struct trainer *t)
+/* Of those that hold the same. */
+static int rank_in_place(const struct trainer *t)
 {
-    return pipe_stage_of(&t->plan.cuts[0], t->device);
+    return t->device - pipe_place(&t->plan, pipe_place_of(&t->plan, t->device)).device;
 }
 
 /* Cuts the copy's samples into micro-batches, each of one shape, and takes the trainer's share of
@@ -223,7 +226,8 @@ static int stage_of(const struct trainer *t)
 static void cut_samples(struct trainer *t, const struct batch *b)
 {
     const unsigned most = (unsigned)train_micro_batch(&t->opt);
-    const int stage = stage_of(t), rank = rank_of(t, 0, stage);
+    const int rank = rank_in_place(t),
+              stage = t->plan.chains > 1 ? 0 : pipe_stage_of(&t->plan.cuts[0], t->device);
     struct pipe_cut *cut = &t->plan.cuts[0];
     unsigned from = 0;
     t->count = 0;
@@ -328,11 +332,11 @@ static int forward(struct trainer *t, int chain, int micro, bool estimates, stru
     /* What an E sent may be on its way yet: what arrives must not overwrite it. */
     const bool early = estimates ? again : t->plan.estimate && micro == 0;
     int rc = 0;
-    if (early && t->plan.cuts[0].n > 1)
+    if (early && t->plan.cuts[chain].n > 1)
         rc = t->peers.sent(t->peers.arg, chain, -1);
     if (rc == 0 && c->part.from > 0)
         rc = t->peers.arrive(t->peers.arg, chain, PIPE_STATES, micro);
-    if (rc == 0 && t->plan.cuts[0].n > 1 && again && !early)
+    if (rc == 0 && t->plan.cuts[chain].n > 1 && again && !early)
         rc = t->peers.sent(t->peers.arg, chain, micro);
     rc = crossing_failed(t, rc, err);
     if (rc == 0)
@@ -404,7 +408,7 @@ static int cross(struct trainer *t, const struct pipe_instr *in, struct err *err
 /* What the last stage's E has made, to the first stage. */
 static int feed(struct trainer *t, const struct pipe_instr *in, struct err *err)
 {
-    struct net_piece piece = net_velocities(t->net, &t->micros[in->micro]);
+    struct net_piece piece = net_velocities(t->chains[in->chain].net, &t->micros[in->micro]);
     narrow(t, in, &piece, 1);
     return crossing_failed(t, t->peers.feed(t->peers.arg, in, &piece), err);
 }
@@ -473,7 +477,7 @@ static int queue_norm(struct trainer *t, struct err *err)
     const struct kernel_ops *k = t->ops;
     const struct model *m = t->m;
     struct stream *s = t->w->stream;
-    const bool cut = t->plan.cuts[0].n > 1;
+    const bool cut = pipe_places(&t->plan) > 1;
     double *f = t->d_found;
     for (size_t i = 0; i < m->n; i++)
         t->spans[i] =
@@ -483,7 +487,7 @@ static int queue_norm(struct trainer *t, struct err *err)
      * all devices know. */
     if (rc == 0 && cut && t->plan.chains > 1 && t->device > 0)
         rc = k->zero(t->dev, f + FOUND_LOSS, sizeof *f, s);
-    if (rc == 0 && cut && rank_of(t, 0, stage_of(t)) > 0)
+    if (rc == 0 && cut && rank_in_place(t) > 0)
         rc = k->zero(t->dev, f + FOUND_LOSS, (m->n + 1) * sizeof *f, s);
     if (rc == 0 && cut)
         rc = t->peers.gather(t->peers.arg, f + FOUND_LOSS, (int64_t)(m->n + 1), COMM_F64);
@@ -562,7 +566,7 @@ static int queue_one(struct trainer *t, const struct batch *b, const struct pipe
     case PIPE_FROZEN:
         return t->peers.encode(t->peers.arg, in, err);
     case PIPE_REDUCE: /* of all chains at once, with the last one's */
-        return ++t->reduced == t->plan.chains ? queue_losses(t, b, err) : 0;
+        return ++t->reduced == t->n_chains ? queue_losses(t, b, err) : 0;
     case PIPE_CLIP:
         return queue_norm(t, err);
     case PIPE_STEP:

@@ -32,7 +32,7 @@ struct step_lists {
 
 /* What F, B and W of a chain work on. */
 struct trainer_chain {
-    struct net *net;
+    struct net *net; /* NULL: the trainer has no part of it */
     struct model_part part;
     int depth; /* blocks of the whole chain */
 };
@@ -59,8 +59,8 @@ struct trainer {
     struct step_lists lists[2];                    /* of steps without an estimate, and with one */
     double fill_share;                             /* of bubbles */
     int device;                                    /* which of the plan it is */
-    struct trainer_chain chains[COSTS_CHAINS_MAX]; /* as many as the plan has */
-    int reduced;              /* chains of which this step's gradients are there */
+    struct trainer_chain chains[COSTS_CHAINS_MAX]; /* of the plan; net NULL: it has no part of it */
+    int n_chains, reduced;    /* chains that it has a part of; that have this step's gradients */
     struct net_micro *micros; /* (batch) of the step: this trainer's share of each micro-batch */
     int *sizes;               /* (batch) samples of each micro-batch */
     struct vec_span *spans;   /* (tensors) of the gradient, as sumsq has them */

@@ -12,7 +12,7 @@ const row = (bar) => Number(bar.getAttribute('y'));
 const left = (bar) => Number(bar.getAttribute('x'));
 const lane = (y) => [...$('step-chart').querySelectorAll('.device')].find((t) => Number(t.dataset.row) === y);
 
-const SCHEDULES = {data: 'data parallelism', '1f1b': '1F1B', split: 'split backward', bidirectional: 'bidirectional', joined: 'joined'};
+const SCHEDULES = {data: 'data parallelism', '1f1b': '1F1B', split: 'split backward', bidirectional: 'bidirectional', joined: 'joined', divided: 'divided'};
 
 function facts(plan) {
   if (!plan) return [];

@@ -99,16 +99,21 @@ static const struct {
     const char *rest, *error, *model, *train; /* more keys of these */
 } with_upscaler[] = {
     {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, patch: 4}\n", NULL},
-    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8}\n",
-     "upscaler.low_side is given with model.self_condition", ", self_condition: 0.5"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, patch: 4}\n", NULL,
+     ", self_condition: 0.5"},
     {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, patch: 4}\n", NULL, "",
      ", parallel: pipeline, pipeline: bidirectional, stages: 3"},
     {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, depth: 2}\n",
      "train.stages is 3, but the upscaler has 2 blocks", "", ", stages: 3"},
-    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8}\n",
-     "train.pipeline is split, which a model with an upscaler is not; take 1f1b or "
-     "bidirectional",
-     "", ", pipeline: split"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, patch: 4}\n", NULL, "",
+     ", pipeline: split"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, depth: 2}\n",
+     "train.stages is 9, but the model and the upscaler have 5 blocks", "",
+     ", pipeline: divided, stages: 9"},
+    {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, patch: 4}\n", NULL, "",
+     ", pipeline: divided, stages: 6"},
+    {"data: {path: x, image_size: 32}\n", "train.pipeline is divided, which is for two chains", "",
+     ", pipeline: divided"},
     {"data: {path: x, image_size: 32}\n",
      "train.pipeline is bidirectional, which is for two chains, and there is no upscaler; take "
      "1f1b or split",

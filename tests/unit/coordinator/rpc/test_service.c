@@ -271,6 +271,10 @@ static void test_step_plan(void **state)
     assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
     assert_string_equal(p->schedule, "joined");
     assert_int_equal(p->widest_stage, 3);
+    m.schedule = SKERRY__V1__SCHEDULE__SCHEDULE_DIVIDED;
+    beat.plan = &m;
+    assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+    assert_string_equal(p->schedule, "divided");
     m.schedule = (Skerry__V1__Schedule)77;
     m.predicted_s = 0; /* of which no share is known */
     beat.plan = &m;

@@ -47,6 +47,11 @@ static void test_told(void **state)
     p = plan_of(PIPE_BIDIRECTIONAL, 2, 2, ones);
     told(&p, " in 2 stages (bidirectional), 4 micro-batches",
          SKERRY__V1__SCHEDULE__SCHEDULE_BIDIRECTIONAL, 1);
+    p.pipe.order = PIPE_DIVIDED;
+    p.pipe.cuts[0].n = p.pipe.cuts[1].n = 1;
+    p.pipe.cuts[1].stages[0].device = 1;
+    told(&p, " in 2 stages (divided, 1 + 1), 4 micro-batches",
+         SKERRY__V1__SCHEDULE__SCHEDULE_DIVIDED, 1);
     p = plan_of(PIPE_DATA, 1, 1, one);
     p.pipe.copies = 3;
     told(&p, " on 3 devices", SKERRY__V1__SCHEDULE__SCHEDULE_DATA, 1);

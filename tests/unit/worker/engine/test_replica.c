@@ -373,12 +373,22 @@ static void two_chains_on_cards(void **state)
     shared("cpu,cpu", true, both, " in 2 stages (bidirectional)");
 }
 
-/* No number of stages will do, and none was asked for: three devices and an upscaler of two blocks,
- * two devices and one of one block. */
+/* With three devices and an upscaler of two blocks, or two devices and one of one block, not every
+ * device has a stage of both chains: each chain has devices of its own, if that is allowed. */
 static void two_chains_that_do_not_divide(void **state)
 {
-    shared("cpu,cpu,cpu", false, CASCADE(""), " on 3 devices");
-    shared("cpu,cpu", false, CASCADE_OF("1", ""), " on 2 devices");
+    shared("cpu,cpu,cpu", false, CASCADE(""), " in 3 stages (");
+    shared("cpu,cpu,cpu", false, CASCADE(", pipeline: 1f1b"), " on 3 devices");
+    shared("cpu,cpu", false, CASCADE_OF("1", ""), " in 2 stages (divided, 1 + 1)");
+    shared("cpu,cpu", false, CASCADE_OF("1", ", pipeline: bidirectional"), " on 2 devices");
+}
+
+/* Asked for, with more stages than either chain has blocks. */
+static void two_chains_divided(void **state)
+{
+    shared("cpu,cpu,cpu,cpu", false, CASCADE(", pipeline: divided, stages: 4"),
+           " in 4 stages (divided, 2 + 2)");
+    shared("cpu,cpu", true, CASCADE(", pipeline: divided"), " in 2 stages (divided, 1 + 1)");
 }
 
 static int no_weights(void *arg, int expert, float *flat, struct err *e)
@@ -481,6 +491,7 @@ int main(void)
         cmocka_unit_test(stages_that_do_not_fit),
         cmocka_unit_test(two_chains_on_cards),
         cmocka_unit_test(two_chains_that_do_not_divide),
+        cmocka_unit_test(two_chains_divided),
         cmocka_unit_test(teachers_are_planned),
         cmocka_unit_test(other_encoders),
     };

@@ -57,20 +57,24 @@ static inline void pipes_frozen(struct costs *p, double seconds)
         f->layers[i].t.s[0] = seconds * (i < 20 ? 0.2 / 20 : 0.8 / 5);
 }
 
-/* Stages of equal layers on a device each, `micros` micro-batches of `samples`, warm-ups and slots
- * as FIFO-1F1B bounds a step by (micros + 2 stages - 2) times a stage's time. */
+/* Stages of equal layers on a device each, divided: half of them of each chain, `micros`
+ * micro-batches of `samples`, warm-ups and slots as FIFO-1F1B bounds a step by (micros + 2 stages -
+ * 2) times a stage's time. */
 static inline struct pipe_plan pipes_plan(const struct costs *p, enum pipe_order order, int stages,
                                           int micros, int samples)
 {
     struct pipe_plan plan = {.order = order, .chains = p->n_chains, .devices = stages, .copies = 1};
     for (int c = 0; c < p->n_chains; c++) {
         struct pipe_cut *cut = &plan.cuts[c];
-        *cut = (struct pipe_cut){.n = stages, .micros = micros, .samples = samples};
-        for (int s = 0; s < stages; s++) {
-            const int n = p->chains[c].n, most = 2 * (stages - 1 - s) + 1;
+        const int own = order == PIPE_DIVIDED ? stages / 2 : stages;
+        *cut = (struct pipe_cut){.n = own, .micros = micros, .samples = samples};
+        for (int s = 0; s < own; s++) {
+            const int n = p->chains[c].n, most = 2 * (own - 1 - s) + 1;
             struct pipe_stage *st = &cut->stages[s];
-            *st = (struct pipe_stage){.from = n * s / stages, .to = n * (s + 1) / stages};
-            st->device = order == PIPE_BIDIRECTIONAL && c == 1 ? stages - 1 - s : s;
+            *st = (struct pipe_stage){.from = n * s / own, .to = n * (s + 1) / own};
+            st->device = order == PIPE_BIDIRECTIONAL && c == 1 ? stages - 1 - s
+                         : order == PIPE_DIVIDED               ? c * own + s
+                                                               : s;
             st->devices = 1;
             st->warm = most < p->n_chains * micros ? most : p->n_chains * micros;
             st->slots = st->warm < micros ? st->warm : micros;

@@ -35,6 +35,7 @@ static void test_simplest(void **state)
     assert_true(fabs(r.of[PIPE_DATA].seconds - 48) < 1e-9);
     assert_true(r.of[PIPE_1F1B].possible && r.of[PIPE_SPLIT].possible);
     assert_string_equal(r.of[PIPE_BIDIRECTIONAL].why, "it is for two chains");
+    assert_string_equal(r.of[PIPE_DIVIDED].why, "it is for two chains");
     assert_string_equal(r.why, "data parallelism takes 48 s a step, and nothing takes less");
     planner_release(&r);
     costs_release(&p);
@@ -181,7 +182,8 @@ static void test_frozen(void **state)
     }
 }
 
-/* Two chains of a cascade, where little is sent at a time: from both ends is fastest. */
+/* Two chains of a cascade, where little is sent at a time: from both ends is faster than one behind
+ * the other, and each on half of the devices, with as many stages fewer, faster still. */
 static void test_cascade(void **state)
 {
     struct costs p = pipes_profile(2, 4, 4, 8);
@@ -189,13 +191,32 @@ static void test_cascade(void **state)
     struct planner_result r;
     (void)state;
     opt.stages = 4;
+    opt.orders = ~PLANNER_BIT(PIPE_SPLIT);
     OK(planner_search(&p, &opt, &r, err));
     assert_true(fabs(r.of[PIPE_1F1B].plain - 21) < 1e-9);
     assert_true(fabs(r.of[PIPE_BIDIRECTIONAL].plain - 19) < 1e-9);
-    assert_int_equal(r.chosen, PIPE_BIDIRECTIONAL);
-    assert_string_equal(r.of[PIPE_SPLIT].why, "it is for one chain");
+    assert_true(fabs(r.of[PIPE_DIVIDED].plain - 18) < 1e-9);
+    assert_int_equal(r.chosen, PIPE_DIVIDED);
+    assert_string_equal(r.why,
+                        "divided with 4 stages takes 18 s a step; data parallelism cannot be: "
+                        "it has one stage");
     assert_string_equal(r.of[PIPE_DATA].why, "it has one stage");
     planner_release(&r);
+    /* With the weights' backward apart two seconds are left of the bubbles: all do 12 s. */
+    opt.orders = PLANNER_BIT(PIPE_SPLIT);
+    OK(planner_search(&p, &opt, &r, err));
+    assert_true(fabs(r.of[PIPE_SPLIT].plain - 14) < 1e-9);
+    assert_int_equal(r.chosen, PIPE_SPLIT);
+    assert_string_equal(r.of[PIPE_1F1B].why, "not asked for");
+    assert_string_equal(r.of[PIPE_DIVIDED].why, "not asked for");
+    planner_release(&r);
+    opt.orders = PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_DIVIDED);
+    opt.estimate = 0.5; /* a forward of the base more: it has half of the devices */
+    OK(planner_search(&p, &opt, &r, err));
+    assert_true(r.of[PIPE_DIVIDED].estimate >= 4 && r.of[PIPE_DIVIDED].estimate <= 6);
+    assert_true(r.of[PIPE_1F1B].estimate > 0);
+    planner_release(&r);
+    opt.estimate = 0;
     /* One order alone, which does not fit: the reason is that order's. */
     struct err err = {0};
     opt.orders = PLANNER_BIT(PIPE_BIDIRECTIONAL);
@@ -203,6 +224,57 @@ static void test_cascade(void **state)
         p.chains[0].layers[l].weight_bytes = UINT64_C(1) << 45;
     assert_int_equal(planner_search(&p, &opt, &r, &err), -ENOMEM);
     assert_non_null(strstr(err.msg, "as a pipeline: no cut into stages fits; evenly cut into 4, "));
+    opt.orders = PLANNER_BIT(PIPE_DIVIDED);
+    assert_int_equal(planner_search(&p, &opt, &r, &err), -ENOMEM);
+    assert_non_null(strstr(err.msg, "evenly cut into 4, cpu:0 needs 64.0 TiB of 1.0 TiB"));
+    costs_release(&p);
+}
+
+/* Devices are divided as the chains' work is, whichever has more of it, and among copies. */
+static void test_divided(void **state)
+{
+    (void)state;
+    for (int heavy = 0; heavy < 2; heavy++) {
+        struct costs p = pipes_profile(2, 6, 4, 8);
+        struct planner_options opt = options(64, 8);
+        struct planner_result r;
+        opt.orders = PLANNER_BIT(PIPE_DIVIDED);
+        for (int l = 0; l < 6; l++)
+            p.chains[heavy].layers[l].f.s[0] = p.chains[heavy].layers[l].b.s[0] =
+                p.chains[heavy].layers[l].w.s[0] = 3;
+        OK(planner_search(&p, &opt, &r, err));
+        const struct planner_candidate *c = &r.of[PIPE_DIVIDED];
+        assert_int_equal(c->plan.cuts[heavy].n, 3);
+        assert_int_equal(c->plan.cuts[1 - heavy].n, 1);
+        assert_int_equal(c->plan.cuts[1].stages[0].device, c->plan.cuts[0].n);
+        assert_true(fabs(c->plain - 18 * (8 + 2)) < 1e-9); /* two layers of 9 s, three stages */
+        assert_true(fabs(c->idle_before - (1 - 8 * 72 / (180.0 * 4))) < 1e-9);
+        planner_release(&r);
+        opt.stages = 2;
+        OK(planner_search(&p, &opt, &r, err));
+        assert_true(c->plan.copies == 2 && pipe_places(&c->plan) == 2);
+        planner_release(&r);
+        opt.stages = 13;
+        refused(&p, &opt, -ERR_CONFIG, "13 stages are more than 4 devices");
+        costs_release(&p);
+    }
+}
+
+/* A chain of one layer has one device, and needs no more for that. */
+static void test_divided_small(void **state)
+{
+    struct costs p = pipes_profile(2, 1, 2, 8);
+    struct planner_options opt = options(16, 2);
+    struct planner_result r;
+    (void)state;
+    OK(planner_search(&p, &opt, &r, err));
+    assert_false(r.of[PIPE_1F1B].possible || r.of[PIPE_BIDIRECTIONAL].possible);
+    assert_true(fabs(r.of[PIPE_DIVIDED].plain - 6) < 1e-9);
+    planner_release(&r);
+    costs_release(&p);
+    p = pipes_profile(2, 1, 3, 8);
+    opt.orders = PLANNER_BIT(PIPE_DIVIDED);
+    refused(&p, &opt, -ENOMEM, "both chains have fewer layers than there are devices");
     costs_release(&p);
 }
 
@@ -314,11 +386,12 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_simplest), cmocka_unit_test(test_estimate),
-        cmocka_unit_test(test_links),    cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_cascade),  cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_bare),     cmocka_unit_test(test_random),
+        cmocka_unit_test(test_simplest),      cmocka_unit_test(test_estimate),
+        cmocka_unit_test(test_links),         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_cascade),       cmocka_unit_test(test_divided),
+        cmocka_unit_test(test_divided_small), cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_bare),          cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

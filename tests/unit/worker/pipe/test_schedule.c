@@ -197,13 +197,53 @@ static void test_bidirectional(void **state)
     costs_release(&p);
 }
 
+/* Each chain has devices of its own: their lists have nothing of the other, which has its own end.
+ */
+static void test_divided(void **state)
+{
+    struct costs p = pipes_profile(2, 2, 4, 8);
+    const struct pipe_plan plan = pipes_plan(&p, PIPE_DIVIDED, 4, 3, 8);
+    struct pipe_schedule s;
+    (void)state;
+    assert_int_equal(pipe_places(&plan), 4);
+    assert_int_equal(pipe_stage_of(&plan.cuts[0], 2), -1);
+    OK(schedule_make(&p, &plan, &s, err));
+    OK(schedule_check(&p, &plan, &s, err));
+    for (int d = 0; d < 4; d++) {
+        int of[PIPE_OPS] = {0};
+        assert_int_equal(pipe_place_of(&plan, d), d);
+        assert_int_equal(pipe_place(&plan, d).device, d);
+        for (int i = 0; i < s.lists[d].n; i++) {
+            const struct pipe_instr *in = &s.lists[d].items[i];
+            of[in->op]++;
+            if (in->op != PIPE_LOAD && in->op != PIPE_CLIP && in->op != PIPE_STEP)
+                assert_int_equal(in->chain, d / 2);
+        }
+        assert_true(of[PIPE_F] == 3 && of[PIPE_W] == 3 && of[PIPE_REDUCE] == 1);
+    }
+    schedule_release(&s);
+    costs_release(&p);
+}
+
+/* Devices in proportion to the work, at least one each, and none without a layer. */
+static void test_divide(void **state)
+{
+    (void)state;
+    assert_int_equal(pipe_divide(8, (double[]){1, 3}, (int[]){9, 9}), 2);
+    assert_int_equal(pipe_divide(4, (double[]){1, 99}, (int[]){9, 9}), 1);
+    assert_int_equal(pipe_divide(4, (double[]){99, 1}, (int[]){9, 9}), 3);
+    assert_int_equal(pipe_divide(4, (double[]){1, 99}, (int[]){9, 2}), 2);
+    assert_int_equal(pipe_divide(4, (double[]){99, 1}, (int[]){1, 9}), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_1f1b),          cmocka_unit_test(test_data),
         cmocka_unit_test(test_split),         cmocka_unit_test(test_split_unmeasured),
         cmocka_unit_test(test_estimates),     cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_bidirectional),
+        cmocka_unit_test(test_bidirectional), cmocka_unit_test(test_divided),
+        cmocka_unit_test(test_divide),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -164,6 +164,8 @@ static void test_bidirectional(void **state)
     for (plan.variant = 0; plan.variant < SCHEDULE_VARIANTS; plan.variant++)
         best = fmin(best, seconds(&p, &plan, NULL));
     assert_true(near(best, 19));
+    plan = pipes_plan(&p, PIPE_DIVIDED, 4, 2, 8); /* two layers a stage, both chains at once */
+    assert_true(near(seconds(&p, &plan, NULL), 6 * (2 + 1)));
     costs_release(&p);
 }
 

@@ -1,6 +1,6 @@
-/* Two chains on a pipeline's devices, a stage of each on every one, have the bits of one device:
- * weights, moments, averages, losses and norms, joined and bidirectional, in every cut, alone and
- * in copies. */
+/* Two chains on a pipeline's devices, a stage of each on every one or each chain on devices of its
+ * own, have the bits of one device: weights, moments, averages, losses and norms, joined,
+ * bidirectional, divided and split, in every cut, alone and in copies. */
 #include "tests/unit/worker/train/sides.h"
 
 #include <stdio.h>
@@ -11,8 +11,13 @@
 #include "kernels/device/device.h"
 #include "worker/train/checkpoint.h"
 
-static const char *const cpus[] = {
-    NULL, "cpu", "cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu", NULL, "cpu,cpu,cpu,cpu,cpu,cpu"};
+static const char *const cpus[] = {NULL,
+                                   "cpu",
+                                   "cpu,cpu",
+                                   "cpu,cpu,cpu",
+                                   "cpu,cpu,cpu,cpu",
+                                   "cpu,cpu,cpu,cpu,cpu",
+                                   "cpu,cpu,cpu,cpu,cpu,cpu"};
 
 /* Blocks of stages, said by where each ends; NULL: about as many. */
 struct cut {
@@ -21,6 +26,8 @@ struct cut {
     enum job_pipeline order;
     int variant;
     bool shard;
+    int first;  /* divided: devices of the base; 0: in proportion */
+    bool split; /* wherever the stages lie */
 };
 
 static struct model_spec deep_cascade(void)
@@ -39,6 +46,23 @@ static void set_ends(struct pipe_cut *cut, const int *ends)
     }
 }
 
+/* Each chain on devices of its own, another number of them than was found. */
+static void divide_so(struct pipe_plan *plan, int first, const struct model *m)
+{
+    for (int c = 0; c < 2; c++) {
+        struct pipe_cut *cut = &plan->cuts[c];
+        const int depth = model_chain(m, c)->spec.depth;
+        cut->n = c == 0 ? first : plan->devices - first;
+        for (int i = 0; i < cut->n; i++)
+            cut->stages[i] = (struct pipe_stage){.from = depth * i / cut->n,
+                                                 .to = depth * (i + 1) / cut->n,
+                                                 .device = c * first + i,
+                                                 .devices = 1,
+                                                 .warm = cut->n - i,
+                                                 .slots = cut->n - i};
+    }
+}
+
 static struct side cut_open(const struct model *m, const struct train_options *o,
                             const struct cut *c, struct pipe_plan *ret)
 {
@@ -50,8 +74,12 @@ static struct side cut_open(const struct model *m, const struct train_options *o
     OK(island_open(cpus[n], n, &is, &err));
     OK(island_even_plan(is, m, c->stages, share.accumulate, c->order, ret, &err));
     island_close(is);
+    if (c->first > 0)
+        divide_so(ret, c->first, m);
     set_ends(&ret->cuts[0], c->base);
     set_ends(&ret->cuts[1], c->upscaler);
+    if (c->split)
+        pipe_plan_split(ret);
     ret->variant = c->variant;
     ret->shard = c->shard;
     return side_open(cpus[n], m, o, ret, NULL);
@@ -85,8 +113,10 @@ static void check(const struct model_spec *spec, const struct train_options *o, 
     struct side cut = cut_open(m, o, c, &plan);
     island_trainer_set_bucket(cut.t, 1); /* each range is summed as soon as it is named */
     assert_int_equal(plan.chains, 2);
-    assert_int_equal(plan.order,
-                     c->order == JOB_PIPELINE_BIDIRECTIONAL ? PIPE_BIDIRECTIONAL : PIPE_1F1B);
+    assert_int_equal(plan.order, c->split                                 ? PIPE_SPLIT
+                                 : c->order == JOB_PIPELINE_BIDIRECTIONAL ? PIPE_BIDIRECTIONAL
+                                 : c->order == JOB_PIPELINE_DIVIDED       ? PIPE_DIVIDED
+                                                                          : PIPE_1F1B);
     for (unsigned i = 0; i < ROUNDS; i++) {
         struct step_result a, b;
         OK(step(&whole, m, i, count_of(i), &a, &err));
@@ -123,8 +153,9 @@ static void check_cuts(enum job_pipeline order, int variants)
             };
             struct train_options o = options();
             o.accumulate = accumulate;
-            for (size_t k = 0; k < sizeof cuts / sizeof *cuts; k++)
-                check(&spec, &o, &cuts[k]);
+            for (int k = 0; k < (int)(sizeof cuts / sizeof *cuts); k++)
+                if (variants == 1 || accumulate == 4 || variant == k)
+                    check(&spec, &o, &cuts[k]);
         }
 }
 
@@ -138,18 +169,82 @@ static void test_bidirectional(void **state)
     check_cuts(JOB_PIPELINE_BIDIRECTIONAL, SCHEDULE_VARIANTS);
 }
 
-static void test_precisions(void **state)
+static void test_divided(void **state)
 {
     const struct model_spec spec = deep_cascade();
-    for (int k = 0; k < 6; k++) {
-        const struct cut c = {.stages = 3,
-                              .copies = 1,
-                              .order = k % 2 ? JOB_PIPELINE_BIDIRECTIONAL : JOB_PIPELINE_1F1B};
+    const enum job_pipeline order = JOB_PIPELINE_DIVIDED;
+    const struct cut cuts[] = {
+        {2, 1, .order = order},
+        {3, 1, (int[]){1, 5}, NULL, order, .first = 2},
+        {5, 1, NULL, (int[]){2, 3}, order, .first = 3},
+        {2, 2, .order = order, .shard = true},
+        {3, 2, NULL, (int[]){1, 3}, order, .first = 1},
+    };
+    for (int accumulate = 1; accumulate <= 4; accumulate += 3)
+        for (size_t k = 0; k < sizeof cuts / sizeof *cuts; k++) {
+            struct train_options o = options();
+            o.accumulate = accumulate;
+            check(&spec, &o, &cuts[k]);
+        }
+}
+
+/* W apart, of both chains, wherever their stages lie; copies have unlike numbers of micro-batches
+ * in some steps. */
+static void test_split(void **state)
+{
+    const struct model_spec spec = deep_cascade();
+    const struct cut cuts[] = {
+        {2, 1, (int[]){1, 5}, (int[]){2, 3}, JOB_PIPELINE_1F1B, .split = true},
+        {2, 2, .order = JOB_PIPELINE_1F1B, .shard = true, .split = true},
+        {3, 1, .order = JOB_PIPELINE_BIDIRECTIONAL, .split = true},
+        {3, 1, .order = JOB_PIPELINE_DIVIDED, .first = 2, .split = true},
+    };
+    for (int variant = 0; variant < SCHEDULE_VARIANTS; variant++)
+        for (size_t k = 0; k < sizeof cuts / sizeof *cuts; k++) {
+            struct cut c = cuts[k];
+            struct train_options o = options();
+            if (k > 0 && variant % 3 != (int)k % 3)
+                continue;
+            c.variant = variant;
+            o.accumulate = 1 + 3 * (variant % 3);
+            o.precision = variant == 1 ? NET_BF16 : NET_F32;
+            check(&spec, &o, &c);
+        }
+}
+
+/* The base reads an estimate, which comes back from its last stage to its first. */
+static void test_estimates(void **state)
+{
+    struct model_spec spec = deep_cascade();
+    const struct cut cuts[] = {
+        {2, 1, (int[]){1, 5}, (int[]){2, 3}, JOB_PIPELINE_1F1B},
+        {2, 2, .order = JOB_PIPELINE_BIDIRECTIONAL, .shard = true},
+        {3, 1, .order = JOB_PIPELINE_DIVIDED, .first = 2},
+        {2, 1, .order = JOB_PIPELINE_DIVIDED},
+        {3, 1, .order = JOB_PIPELINE_BIDIRECTIONAL, .split = true},
+    };
+    spec.self_condition = true;
+    for (int accumulate = 1; accumulate <= 4; accumulate += 3)
+        for (size_t k = 0; k < sizeof cuts / sizeof *cuts; k++) {
+            struct train_options o = options();
+            o.accumulate = accumulate;
+            o.self_condition = k == 1 ? 1 : 0.5;
+            check(&spec, &o, &cuts[k]);
+        }
+}
+
+static void test_precisions(void **state)
+{
+    static const enum job_pipeline orders[] = {JOB_PIPELINE_1F1B, JOB_PIPELINE_BIDIRECTIONAL,
+                                               JOB_PIPELINE_DIVIDED};
+    const struct model_spec spec = deep_cascade();
+    for (int k = 0; k < 9; k++) {
+        const struct cut c = {.stages = 3, .copies = 1, .order = orders[k % 3]};
         struct train_options o = options();
         o.accumulate = 3;
-        o.precision = k < 2 ? NET_BF16 : NET_F32;
-        o.recompute = k / 2 == 1;
-        o.lean = k / 2 == 2;
+        o.precision = k < 3 ? NET_BF16 : NET_F32;
+        o.recompute = k / 3 == 1;
+        o.lean = k / 3 == 2;
         check(&spec, &o, &c);
     }
 }
@@ -180,9 +275,36 @@ static void test_memory(void **state)
     model_free(m);
 }
 
+/* Divided, a device has nothing of the other chain. */
+static void test_memory_divided(void **state)
+{
+    const struct model_spec spec = deep_cascade();
+    struct model *m = make_model(&spec);
+    const struct cut c = {.stages = 3, .copies = 1, .order = JOB_PIPELINE_DIVIDED, .first = 1};
+    struct train_options o = options();
+    struct pipe_plan plan;
+    uint64_t params = 0;
+    o.accumulate = 7;
+    struct side s = cut_open(m, &o, &c, &plan);
+    for (int r = 0; r < 3; r++) {
+        struct trainer *t = island_trainer_rank(s.t, r);
+        struct net *net = trainer_net(t);
+        const struct model *part = net->weights->m;
+        params += part->params;
+        assert_true((net_chain(net, 0) != NULL) == (r == 0));
+        assert_true((net_chain(net, 1) != NULL) == (r > 0));
+        assert_int_equal(part->chains[r == 0]->params, 0);
+        assert_true(trainer_bytes(part, trainer_options(t), DT_F32) < trainer_bytes(m, &o, DT_F32));
+    }
+    assert_int_equal(params, m->params);
+    close_side(&s);
+    model_free(m);
+}
+
 /* A checkpoint goes on with any plan; a level is one chain's, whoever has its blocks. */
 static void test_checkpoint(void **state)
 {
+    enum { SIDES = 4 };
     struct err err = {0};
     struct model_spec spec = deep_cascade();
     spec.cut =
@@ -190,11 +312,13 @@ static void test_checkpoint(void **state)
     struct model *m = make_model(&spec);
     const struct train_options o = options();
     const struct cut joined = {.stages = 2, .copies = 1, .order = JOB_PIPELINE_1F1B},
-                     both = {.stages = 3, .copies = 1, .order = JOB_PIPELINE_BIDIRECTIONAL};
-    struct pipe_plan plans[2];
-    struct step_result r[3];
-    struct side sides[] = {cut_open(m, &o, &joined, &plans[0]), cut_open(m, &o, &both, &plans[1]),
-                           side_open("cpu", m, &o, NULL, NULL)};
+                     both = {.stages = 3, .copies = 1, .order = JOB_PIPELINE_BIDIRECTIONAL},
+                     divided = {.stages = 3, .copies = 1, .order = JOB_PIPELINE_DIVIDED};
+    struct pipe_plan plans[3];
+    struct step_result r[SIDES];
+    struct side sides[SIDES] = {
+        cut_open(m, &o, &joined, &plans[0]), cut_open(m, &o, &both, &plans[1]),
+        cut_open(m, &o, &divided, &plans[2]), side_open("cpu", m, &o, NULL, NULL)};
     char path[] = "/tmp/skerry-chains-XXXXXX";
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -203,7 +327,7 @@ static void test_checkpoint(void **state)
         OK(step(&sides[0], m, i, BATCH, &r[0], &err));
     OK(checkpoint_save(island_trainer_first(sides[0].t), path, NULL, 0, false, &err));
     float *new = tiny_weights(m, 5), *got = model_flat_new(m);
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < SIDES; k++) {
         if (k > 0)
             OK(checkpoint_load(island_trainer_first(sides[k].t), path, NULL, &err));
         OK(trainer_set_level(island_trainer_first(sides[k].t), 1, new, &err));
@@ -221,22 +345,17 @@ static void test_checkpoint(void **state)
     (void)unlink(path);
     mem_free(new);
     mem_free(got);
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < SIDES; k++)
         close_side(&sides[k]);
     model_free(m);
 }
 
-/* A trace says which chain each pass is of. */
-static void test_trace(void **state)
+static void traced(const struct cut *c, const char *const words[], size_t n)
 {
-    static const char *const words[] = {"cpu, copy 0, stage 1, upscaler's stage 0", "\"F 1 base\"",
-                                        "\"B 0 upscaler\"", "\"SEND states 1 upscaler\"",
-                                        "\"RECV gradients 0 base\""};
     struct err err = {0};
     const struct model_spec spec = deep_cascade();
     struct model *m = make_model(&spec);
     const struct train_options o = options();
-    const struct cut c = {.stages = 2, .copies = 1, .order = JOB_PIPELINE_BIDIRECTIONAL};
     struct pipe_plan plan;
     struct step_result r;
     struct buf text;
@@ -244,17 +363,30 @@ static void test_trace(void **state)
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     (void)close(fd);
-    struct side s = cut_open(m, &o, &c, &plan);
+    struct side s = cut_open(m, &o, c, &plan);
     island_trainer_trace(s.t, path);
     OK(step(&s, m, 0, BATCH, &r, &err));
     OK(file_read(path, 1 << 20, &text, &err));
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    for (size_t i = 0; i < n; i++)
         if (!strstr(buf_str(&text), words[i]))
             fail_msg("no %s in %s", words[i], buf_str(&text));
     buf_release(&text);
     (void)unlink(path);
     close_side(&s);
     model_free(m);
+}
+
+/* A trace says which chain each pass is of, and which stages a device has. */
+static void test_trace(void **state)
+{
+    static const char *const both[] = {"cpu, copy 0, stage 1, upscaler's stage 0", "\"F 1 base\"",
+                                       "\"B 0 upscaler\"", "\"SEND states 1 upscaler\"",
+                                       "\"RECV gradients 0 base\""};
+    static const char *const divided[] = {"\"cpu, copy 0, stage 0\"", "\"F 1 base\"",
+                                          "\"cpu, copy 0, upscaler's stage 0\"",
+                                          "\"B 0 upscaler\""};
+    traced(&(struct cut){.stages = 2, .copies = 1, .order = JOB_PIPELINE_BIDIRECTIONAL}, both, 5);
+    traced(&(struct cut){.stages = 2, .copies = 1, .order = JOB_PIPELINE_DIVIDED}, divided, 4);
 }
 
 /* Divergence is seen by all devices, and leaves them as they were. */
@@ -291,7 +423,11 @@ static void test_refused(void **state)
     assert_int_equal(island_even_plan(is, m, 4, 4, JOB_PIPELINE_AUTO, &plan, &err), -ENOMEM);
     assert_non_null(strstr(err.msg, "train.stages is 4, but the upscaler has 3 blocks"));
     assert_int_equal(island_even_plan(is, m, 3, 4, JOB_PIPELINE_AUTO, &plan, &err), -ENOMEM);
-    assert_non_null(strstr(err.msg, "take a number that divides them"));
+    assert_non_null(strstr(err.msg, "a stage of both chains: take a number that divides them"));
+    assert_int_equal(island_even_plan(is, m, 3, 4, JOB_PIPELINE_DIVIDED, &plan, &err), -ENOMEM);
+    assert_non_null(strstr(err.msg, "a stage of one chain: take a number that divides them"));
+    OK(island_even_plan(is, m, 4, 4, JOB_PIPELINE_DIVIDED, &plan, &err));
+    assert_int_equal(plan.cuts[0].n + plan.cuts[1].n, 4);
     island_close(is);
     model_free(m);
 }
@@ -300,6 +436,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_joined),     cmocka_unit_test(test_bidirectional),
+        cmocka_unit_test(test_split),      cmocka_unit_test(test_estimates),
+        cmocka_unit_test(test_divided),    cmocka_unit_test(test_memory_divided),
         cmocka_unit_test(test_precisions), cmocka_unit_test(test_memory),
         cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_trace),
         cmocka_unit_test(test_diverged),   cmocka_unit_test(test_refused),
