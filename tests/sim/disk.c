@@ -112,7 +112,7 @@ struct kept {
 static struct {
     char *root, *dir;
     unsigned number; /* of dir */
-    bool crashed, full;
+    bool crashed, full, elsewhere;
     unsigned armed, slow;
     enum disk_loss loss;
     struct kept files[FILES_MAX];
@@ -120,6 +120,8 @@ static struct {
 
 static void operation(void)
 {
+    if (disk.elsewhere)
+        return;
     if (disk.armed > 0 && --disk.armed == 0 && !disk.crashed)
         disk_crash(disk.loss);
 }
@@ -569,6 +571,11 @@ void disk_fill(bool full)
 void disk_slow(unsigned in_thousand)
 {
     disk.slow = in_thousand;
+}
+
+void disk_elsewhere(bool elsewhere)
+{
+    disk.elsewhere = elsewhere;
 }
 
 void disk_begin(const char *root)

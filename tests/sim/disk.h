@@ -35,6 +35,9 @@ void disk_fill(bool full);
 /* Of a thousand flushes of the database this many take seconds. */
 void disk_slow(unsigned in_thousand);
 
+/* What is flushed and named meanwhile is another machine's, and no operation of ours. */
+void disk_elsewhere(bool elsewhere);
+
 /* An upload, which goes on where the last one was cut, and may be cut itself: -ECONNRESET.  Blobs
  * are as old as the world's clock says. */
 int disk_upload(struct blobstore *s, const struct blob_id *id, const void *data, size_t len);

@@ -48,6 +48,11 @@ struct shown {
     uint64_t id, figure;
 };
 
+/* A file that may be in no version. */
+struct falsehood {
+    uint8_t sha256[32];
+};
+
 /* A growing array of any of them. */
 struct table {
     void *list;
@@ -55,7 +60,7 @@ struct table {
 };
 
 static struct {
-    struct table results, versions, told, promises, shown;
+    struct table results, versions, told, promises, shown, lies;
 } oracle;
 
 static struct oracle_figures figures;
@@ -87,6 +92,7 @@ void oracle_end(void)
     mem_free(oracle.told.list);
     mem_free(oracle.promises.list);
     mem_free(oracle.shown.list);
+    mem_free(oracle.lies.list);
 }
 
 struct oracle_figures oracle_figures(void)
@@ -102,6 +108,7 @@ void oracle_accepted(uint64_t worker, const Skerry__V1__ReportRequest *r, unsign
     if (r->failed || r->snapshot)
         return;
     figures.results++;
+    figures.steps += kind == TASK_OUTER;
     EACH(result, x, oracle.results)
     {
         if (x->task != r->task_id)
@@ -167,6 +174,12 @@ void oracle_verdict(uint64_t worker, const Skerry__V1__Applied *a)
     }
     struct told *x = add(&oracle.told, sizeof(*x));
     *x = (struct told){worker, a->task_id, a->accepted};
+}
+
+void oracle_false(const uint8_t sha256[32])
+{
+    figures.lies++;
+    memcpy(((struct falsehood *)add(&oracle.lies, sizeof(struct falsehood)))->sha256, sha256, 32);
 }
 
 void oracle_submitted(uint64_t job)
@@ -418,6 +431,16 @@ static void note_phases(const struct coordinator *co, struct version *v, const c
     json_decref(doc);
 }
 
+static void look_at_lies(const struct module_rec *m, const struct version_rec *r)
+{
+    const struct blob_ref *const files[] = {&r->full, &r->delta, &r->ema, &r->target, &r->momentum};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
+        EACH(falsehood, f, oracle.lies)
+    if (blob_ref_is_set(files[i]) && memcmp(f->sha256, files[i]->sha256, 32) == 0)
+        sim_fail("version %llu of module %llu has a false file (%zu)",
+                 (unsigned long long)r->version, (unsigned long long)m->id, i);
+}
+
 static void look_at_version(const struct coordinator *co, const struct module_rec *m,
                             const struct version_rec *r)
 {
@@ -429,6 +452,7 @@ static void look_at_version(const struct coordinator *co, const struct module_re
         return;
     }
     figures.versions++;
+    look_at_lies(m, r);
     v = add(&oracle.versions, sizeof(*v));
     v->module = m->id;
     v->version = r->version;

@@ -8,6 +8,7 @@
  *   jobs        a submission or cancellation that was acknowledged stays; nothing else ends a job
  *   versions    only grow; one that was told has the same bits for ever, and is made of
  *               contributions that were acknowledged, each of them once
+ *   lies        none is of what a worker has made wrong on purpose
  *   ledger      every sample of an epoch is done, leased or pending; as many are done as the done
  *               phases have used
  *   late        what came when its round was closed waits for a version or is refused
@@ -36,6 +37,8 @@ void oracle_accepted(uint64_t worker, const Skerry__V1__ReportRequest *r, unsign
                      uint64_t job);
 void oracle_task(uint64_t worker, const Skerry__V1__Task *t);
 void oracle_verdict(uint64_t worker, const Skerry__V1__Applied *a);
+/* A file of an outer step that its maker knows to be false. */
+void oracle_false(const uint8_t sha256[32]);
 void oracle_submitted(uint64_t job);
 void oracle_cancelled(uint64_t job);
 void oracle_revoked(bool worker, uint64_t id); /* else a token */
@@ -52,6 +55,7 @@ void oracle_look_at_end(struct coordinator *co);
 struct oracle_figures {
     uint64_t results, verdicts, refused, versions, looks, shown, revoked;
     uint64_t folded_late, parts; /* contributions in versions: late ones, last snapshots */
+    uint64_t steps, lies;        /* outer steps of workers; files of such that were false */
 };
 struct oracle_figures oracle_figures(void); /* of all worlds */
 

@@ -1,15 +1,21 @@
 #include "tests/sim/result.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <unistd.h>
 
 #include "common/base/buf.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/rng.h"
 #include "common/outer/contribution.h"
+#include "common/outer/fold.h"
+#include "common/outer/fold_check.h"
 #include "common/outer/layout.h"
 #include "common/st/st.h"
 #include "coordinator/state/task.h"
+#include "tests/sim/disk.h"
+#include "tests/sim/oracle.h"
 #include "tests/sim/sim.h"
 
 /* A module is one matrix. */
@@ -72,6 +78,14 @@ static Skerry__V1__Blob *add_file(struct making *x, const char *path)
     const size_t len = b.len;
     buf_release(&b);
     return add_blob(x, data, len);
+}
+
+/* The end of the newest blob becomes what is no number: scales, or values. */
+static void spoil(struct making *x)
+{
+    struct result_blob *b = &x->r->blobs[x->r->n_blobs - 1];
+    memset((uint8_t *)b->data + b->len - 4, 0xff, 4);
+    hash_sha256(b->data, b->len, b->id.sha256);
 }
 
 static void contribute(struct making *x, uint64_t module, uint64_t base, Skerry__V1__Blob *blob)
@@ -143,12 +157,140 @@ static void add_step(struct making *x, const Skerry__V1__ModuleRef *ref, const c
                                          .out_path = scratch};
     check(contribution_write(&job, &done, &err), &err);
     Skerry__V1__Blob *b = add_file(x, scratch);
-    if (lie == LIE_NAN) { /* of the scales, at the end */
-        struct result_blob *rb = &x->r->blobs[x->r->n_blobs - 1];
-        memset((uint8_t *)rb->data + rb->len - 4, 0xff, 4);
-        hash_sha256(rb->data, rb->len, rb->id.sha256);
-    }
+    if (lie == LIE_NAN)
+        spoil(x);
     contribute(x, ref->module_id, ref->version + (lie == LIE_BASE), b);
+}
+
+/* ---- outer steps ----------------------------------------------------------- */
+
+enum { FULL, DELTA, AVERAGE, TARGET, MOMENTUM, SQUARES, FILES }; /* as the report has them */
+
+static size_t outer_needs(const Skerry__V1__OuterTask *t, const Skerry__V1__Blob **ret)
+{
+    const Skerry__V1__Blob *const state[] = {t->full, t->average, t->target, t->momentum};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof(state) / sizeof(state[0]); i++)
+        if (state[i] != NULL)
+            ret[n++] = state[i];
+    if (n + 2 * t->n_inputs > RESULT_NEEDS_MAX)
+        sim_fail("an outer step has %zu contributions", t->n_inputs);
+    for (size_t i = 0; i < t->n_inputs; i++) {
+        ret[n++] = t->inputs[i]->blob;
+        if (t->inputs[i]->from_full != NULL)
+            ret[n++] = t->inputs[i]->from_full;
+    }
+    return n;
+}
+
+size_t result_needs(const Skerry__V1__Task *t, const Skerry__V1__Blob *ret[RESULT_NEEDS_MAX])
+{
+    if (t->outer != NULL)
+        return outer_needs(t->outer, ret);
+    for (size_t i = 0; t->train != NULL && i < t->n_modules; i++)
+        ret[i] = t->modules[i]->full;
+    return t->train != NULL ? t->n_modules : 0;
+}
+
+/* The file of a blob that the step needs, if it does. */
+static const char *next_of(char *const **bases, const Skerry__V1__Blob *b)
+{
+    return b != NULL ? *(*bases)++ : NULL;
+}
+
+static enum codec codec_of(const char *name)
+{
+    enum codec codec;
+    if (codec_parse(name, &codec) < 0)
+        sim_fail("a task speaks of codec '%s'", name);
+    return codec;
+}
+
+/* in: room for its contributions; the names under which its files go are the caller's. */
+static struct fold_step step_of(const Skerry__V1__OuterTask *t, char *const *bases,
+                                struct fold_input *in)
+{
+    struct fold_step s = {.module_id = t->module_id,
+                          .base = t->version,
+                          .inputs = in,
+                          .n_inputs = t->n_inputs,
+                          .down = codec_of(t->down),
+                          .lr = t->lr,
+                          .momentum = t->outer_momentum,
+                          .scale = 1,
+                          .ema_decay = t->ema_decay};
+    s.full = next_of(&bases, t->full);
+    s.ema = next_of(&bases, t->average);
+    s.target = next_of(&bases, t->target);
+    s.mom = next_of(&bases, t->momentum);
+    for (size_t i = 0; i < t->n_inputs; i++) {
+        const Skerry__V1__OuterInput *o = t->inputs[i];
+        in[i] = (struct fold_input){.path = next_of(&bases, o->blob), .weight = o->weight};
+        in[i].origin = (struct fold_origin){codec_of(o->codec), o->from, s.full};
+        if (o->from_full != NULL)
+            in[i].origin.from_full = next_of(&bases, o->from_full);
+    }
+    return s;
+}
+
+/* False: a contribution is not as it should be, which is for the coordinator to see. */
+static bool measure(const struct fold_step *s, const char *path)
+{
+    struct fold_norm norm = {0};
+    uint64_t at = 0;
+    int rc = 0;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    for (size_t i = 0; i < s->n_inputs && rc == 0; i++) {
+        rc = fold_check_cells(s->inputs[i].path, &s->inputs[i].origin, s->module_id, fd, at, &norm,
+                              NULL);
+        at += norm.cells * sizeof(double);
+    }
+    (void)close(fd);
+    return rc == 0;
+}
+
+/* What a liar brings is known: no version may be of it. */
+static void bring_files(struct making *x, char *const *out, const struct fold_result *made,
+                        enum lie lie)
+{
+    static const enum lie spoilt[FILES] = {
+        [DELTA] = LIE_BASE, [MOMENTUM] = LIE_SAMPLES, [SQUARES] = LIE_NAN};
+    const uint8_t *const right[SQUARES] = {made->full.sha256, made->delta.sha256, made->ema.sha256,
+                                           made->target.sha256, made->mom.sha256};
+    for (size_t i = 0; i < FILES; i++) {
+        Skerry__V1__Blob *b = add_file(x, out[i]);
+        if (lie != LIE_NONE && lie == spoilt[i])
+            spoil(x);
+        if (i < SQUARES && memcmp(b->sha256.data, right[i], HASH_BYTES) != 0)
+            oracle_false(b->sha256.data);
+        contribute(x, x->t->outer->module_id, 0, b);
+    }
+}
+
+static void make_outer(struct making *x, char *const *bases, const char *scratch, enum lie lie)
+{
+    struct fold_input in[RESULT_NEEDS_MAX];
+    struct fold_result made, lied;
+    struct err err = {0};
+    struct fold_step s = step_of(x->t->outer, bases, in);
+    char *out[FILES];
+    for (size_t i = 0; i < FILES; i++)
+        out[i] = str_printf("%s.%zu", scratch, i);
+    s.full_out = out[FULL];
+    s.delta_out = out[DELTA];
+    s.ema_out = out[AVERAGE];
+    s.target_out = out[TARGET];
+    s.mom_out = out[MOMENTUM];
+    if (lie == LIE_EMPTY || !measure(&s, out[SQUARES]) || fold_run(&s, &made, NULL) < 0) {
+        x->m.text = (char *)(uintptr_t) "it cannot be made";
+    } else {
+        s.lr *= 2;
+        if (lie == LIE_HUGE)
+            check(fold_run(&s, &lied, &err), &err);
+        bring_files(x, out, &made, lie);
+    }
+    for (size_t i = 0; i < FILES; i++)
+        mem_free(out[i]);
 }
 
 /* ---- by kind --------------------------------------------------------------- */
@@ -246,6 +388,9 @@ static void make_kind(struct making *x, char *const *bases, const char *scratch,
     case TASK_TRAIN:
         make_train(x, bases, scratch, lie);
         break;
+    case TASK_OUTER:
+        make_outer(x, bases, scratch, lie);
+        break;
     case TASK_EVAL:
         make_eval(x);
         break;
@@ -278,6 +423,7 @@ static void fail(struct making *x, enum lie lie)
 
 static void begin(struct making *x, const Skerry__V1__Task *t, struct result *r)
 {
+    disk_elsewhere(true);
     memset(r, 0, sizeof(*r));
     memset(x, 0, sizeof(*x));
     x->r = r;
@@ -293,6 +439,7 @@ static void end(struct making *x)
     x->r->report_len = skerry__v1__report_request__get_packed_size(&x->m);
     x->r->report = mem_alloc(x->r->report_len);
     (void)skerry__v1__report_request__pack(&x->m, x->r->report);
+    disk_elsewhere(false);
 }
 
 void result_make(const Skerry__V1__Task *t, char *const *bases, const char *scratch, enum lie lie,

@@ -9,6 +9,7 @@
 
 #define RESULT_BLOBS_MAX 64
 #define RESULT_MODULES_MAX 8
+#define RESULT_NEEDS_MAX 64
 
 /* What is wrong with a result. */
 enum lie {
@@ -16,12 +17,12 @@ enum lie {
     LIE_FAILED,  /* the task failed, perhaps at the next try it will not */
     LIE_LASTING, /* nobody can do it */
     LIE_BAD,     /* more samples are broken than the job takes */
-    LIE_HUGE,    /* contributions that would throw the model far away */
+    LIE_HUGE,    /* contributions that would throw the model far away; a step twice as long */
     LIE_NAN,
     LIE_MISSING, /* it names a blob that is not there */
     LIE_EMPTY,   /* nothing was brought */
-    LIE_SAMPLES, /* more samples than it had */
-    LIE_BASE,    /* of a version that is not there yet */
+    LIE_SAMPLES, /* more samples than it had; of a step another momentum */
+    LIE_BASE,    /* of a version that is not there yet; of a step another delta */
     LIE_MEMORY,
     LIES
 };
@@ -42,8 +43,11 @@ struct result {
 /* The weights of a version 0, in a new file. */
 void result_begin(const char *path);
 
-/* bases: local files of the task's modules, in their order (TRAIN); scratch: a file that may be
- * written. */
+/* The blobs that a phase or an outer step is made of: how many there are. */
+size_t result_needs(const Skerry__V1__Task *t, const Skerry__V1__Blob *ret[RESULT_NEEDS_MAX]);
+
+/* bases: local files of the blobs that it needs, in their order; scratch: a file that may be
+ * written, and others whose names begin with its name. */
 void result_make(const Skerry__V1__Task *t, char *const *bases, const char *scratch, enum lie lie,
                  struct result *ret);
 /* What a phase gives to the module of one level before its end. */

@@ -28,7 +28,8 @@ enum work {
 
 struct worker_sim {
     unsigned number;
-    bool evil, runs, joined, assigning, leaves, notice;
+    bool evil, sly; /* sly: in outer steps alone */
+    bool runs, joined, assigning, leaves, notice;
     char *scratch;
     uint8_t identity[16], instance[16], key[32];
     uint64_t id;
@@ -42,8 +43,9 @@ struct worker_sim {
     Skerry__V1__AssignReply *reply;
     const Skerry__V1__Task *task;
     uint32_t steps, total, given; /* given: fragments */
-    char *bases[RESULT_MODULES_MAX];
-    size_t fetched;
+    const Skerry__V1__Blob *needs[RESULT_NEEDS_MAX];
+    char *bases[RESULT_NEEDS_MAX];
+    size_t n_needs, fetched;
     struct result snapshot, result;
     struct http_call *get, *put; /* under way */
     char *url;                   /* of its last ticket for an upload */
@@ -78,7 +80,7 @@ static void call(struct worker_sim *w, uint16_t method, const ProtobufCMessage *
 
 static void drop_bases(struct worker_sim *w)
 {
-    for (size_t i = 0; i < RESULT_MODULES_MAX; i++) {
+    for (size_t i = 0; i < RESULT_NEEDS_MAX; i++) {
         mem_free(w->bases[i]);
         w->bases[i] = NULL;
     }
@@ -150,7 +152,7 @@ static void put(struct worker_sim *w, bool asks, uint64_t from)
     else if (from > 0)
         (void)snprintf(range, sizeof(range), "bytes %llu-%zu/%zu", (unsigned long long)from,
                        b->len - 1, b->len);
-    w->lies = w->evil && !asks && sim_chance(100);
+    w->lies = w->evil && !w->sly && !asks && sim_chance(100);
     bytes[from] ^= w->lies;
     const struct http_ask a = {"PUT",        w->url,
                                NULL,         range[0] != '\0' ? range : NULL,
@@ -197,14 +199,14 @@ static void finish(struct worker_sim *w, enum lie lie);
 
 static void keep_base(struct worker_sim *w, const void *data, size_t len)
 {
-    const Skerry__V1__ModuleRef *m = w->task->modules[w->fetched];
+    const Skerry__V1__Blob *b = w->needs[w->fetched];
     uint8_t got[HASH_BYTES];
     char name[32];
     struct err err = {0};
     hash_sha256(data, len, got);
-    if (memcmp(got, m->sha256.data, sizeof(got)) != 0)
-        sim_fail("w%u is sent other bytes than version %llu of module %llu has", w->number,
-                 (unsigned long long)m->version, (unsigned long long)m->module_id);
+    if (memcmp(got, b->sha256.data, sizeof(got)) != 0)
+        sim_fail("w%u is sent other bytes than task %llu names (%zu)", w->number,
+                 (unsigned long long)w->task->id, w->fetched);
     (void)snprintf(name, sizeof(name), "base.%zu", w->fetched);
     mem_free(w->bases[w->fetched]);
     w->bases[w->fetched] = file_join(w->scratch, name);
@@ -226,17 +228,16 @@ static void on_get(void *arg, const struct http_said *s)
     after(&w->step, sim_below(s->status == 200 ? 50 : 1000), step, w);
 }
 
-/* The next module that a phase begins with; false: all are here. */
+/* The next file that the task needs; false: all are here. */
 static bool fetch(struct worker_sim *w)
 {
-    if (w->task->train == NULL || w->fetched == w->task->n_modules)
+    if (w->fetched == w->n_needs)
         return false;
-    const Skerry__V1__Blob *full = w->task->modules[w->fetched]->full;
-    const char *at = full != NULL ? strstr(full->url, "/v1/") : NULL;
+    const Skerry__V1__Blob *b = w->needs[w->fetched];
+    const char *at = b != NULL ? strstr(b->url, "/v1/") : NULL;
     if (at == NULL)
-        sim_fail("w%u cannot fetch version %llu of module %llu", w->number,
-                 (unsigned long long)w->task->modules[w->fetched]->version,
-                 (unsigned long long)w->task->modules[w->fetched]->module_id);
+        sim_fail("w%u cannot fetch what task %llu needs (%zu)", w->number,
+                 (unsigned long long)w->task->id, w->fetched);
     w->get = http_ask(&(struct http_ask){.method = "GET", .target = at}, on_get, w);
     if (w->get == NULL)
         after(&w->step, 1000, step, w);
@@ -245,7 +246,9 @@ static bool fetch(struct worker_sim *w)
 
 static enum lie some_lie(struct worker_sim *w)
 {
-    return w->evil && sim_chance(700) ? (enum lie)sim_below(LIES) : LIE_NONE;
+    if (!w->evil || (w->sly && w->task->outer == NULL) || !sim_chance(700))
+        return LIE_NONE;
+    return w->sly ? (enum lie)sim_between(LIE_HUGE, LIE_BASE) : (enum lie)sim_below(LIES);
 }
 
 static void finish(struct worker_sim *w, enum lie lie)
@@ -319,9 +322,10 @@ static void begin(struct worker_sim *w, Skerry__V1__AssignReply *reply)
     w->steps = t != NULL && t->resume != NULL ? t->resume->steps : 0;
     w->given = 0;
     w->work = WORK_FETCHES;
-    w->holds = w->evil && sim_chance(50);
+    w->holds = w->evil && !w->sly && sim_chance(50);
     if (w->task->n_modules > RESULT_MODULES_MAX)
         sim_fail("a task has %zu modules", w->task->n_modules);
+    w->n_needs = result_needs(w->task, w->needs);
     oracle_task(w->id, w->task);
     after(&w->step, sim_below(w->step_ms), step, w);
 }
@@ -585,7 +589,7 @@ static void beat(void *arg)
         p.loss = 0.5f;
         m.progress = &p;
     }
-    if (w->evil && sim_chance(200)) {
+    if (w->evil && !w->sly && sim_chance(200)) {
         claim_others(w, &p);
         m.progress = &p;
     }
@@ -594,12 +598,13 @@ static void beat(void *arg)
 
 /* ---- its life --------------------------------------------------------------- */
 
-struct worker_sim *worker_sim_new(unsigned number, bool evil, const char *scratch)
+struct worker_sim *worker_sim_new(unsigned number, enum worker_sim_heart heart, const char *scratch)
 {
     struct worker_sim *w = mem_alloc(sizeof(*w));
     struct err err = {0};
     w->number = number;
-    w->evil = evil;
+    w->evil = heart != WORKER_SIM_HONEST;
+    w->sly = heart == WORKER_SIM_SLY;
     w->scratch = str_dup(scratch);
     w->step_ms = (unsigned)sim_between(100, sim_chance(200) ? 20000 : 3000);
     if (file_mkdirs(scratch, 0700, &err) < 0)
@@ -694,7 +699,7 @@ void worker_sim_notice(struct worker_sim *w, uint64_t ms)
 
 void worker_sim_reform(struct worker_sim *w)
 {
-    w->evil = false;
+    w->evil = w->sly;
 }
 
 uint64_t worker_sim_id(const struct worker_sim *w)

@@ -1,5 +1,6 @@
 /* A worker as the coordinator sees it: it follows the protocol of worker/link and worker/agent, and
- * computes nothing.  An evil one has a key of its own like the others and lies.
+ * computes nothing.  An evil one has a key of its own like the others and lies, a sly one in
+ * outer steps alone.
  *
  *   start -> dial -> JOIN -> ASSIGN -> steps (HEARTBEAT beside them, snapshots) -> TICKET, PUT ->
  *   REPORT until it is answered -> ASSIGN ... */
@@ -10,8 +11,11 @@
 
 struct worker_sim;
 
+enum worker_sim_heart { WORKER_SIM_HONEST, WORKER_SIM_EVIL, WORKER_SIM_SLY };
+
 /* scratch: a directory of its own for files. */
-struct worker_sim *worker_sim_new(unsigned number, bool evil, const char *scratch);
+struct worker_sim *worker_sim_new(unsigned number, enum worker_sim_heart heart,
+                                  const char *scratch);
 void worker_sim_free(struct worker_sim *w);
 bool worker_sim_runs(const struct worker_sim *w);
 
@@ -30,7 +34,7 @@ void worker_sim_notice(struct worker_sim *w, uint64_t ms);
 uint64_t worker_sim_id(const struct worker_sim *w);
 /* It was revoked: what it has may not be good for anything. */
 void worker_sim_intrude(struct worker_sim *w);
-/* From now on it is honest. */
+/* From now on it is honest, but for a sly one, without which all must go on, too. */
 void worker_sim_reform(struct worker_sim *w);
 
 #endif

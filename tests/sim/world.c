@@ -83,11 +83,29 @@ static const char dipaco[] =
     "eval: {every: 1, samples: 100}\n"
     "sample: {tokens: 8, prompt: once}\n";
 
+static const char folded[] = "name: folded\nseed: 9\n"
+                             "data: {path: x, image_size: 16}\n"
+                             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                             "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 3}\n"
+                             "outer: {where: worker, rounds: 6, steps: 4, quorum: 0.6, grace: 2}\n"
+                             "sample: {count: 4}\n";
+static const char parts[] =
+    "name: parts\nseed: 10\n"
+    "data: {path: x, image_size: 16}\n"
+    "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+    "train: {batch: 4, lr: 0.1}\n"
+    "recipe: {name: diloco, replicas: auto}\n"
+    "outer: {where: worker, rounds: 6, seconds: 10, quorum: 0.5, grace: 4}\n"
+    "sample: {count: 4}\n";
+
 static const struct {
     const char *yaml;
     bool text;
 } specs[] = {{diloco, false}, {elastic, false},   {quorum, false}, {timed, false},
-             {async, false},  {fragments, false}, {ddm, false},    {dipaco, true}};
+             {async, false},  {fragments, false}, {ddm, false},    {dipaco, true},
+             {folded, false}, {parts, false}};
+#define SPECS (sizeof(specs) / sizeof(specs[0]))
+#define FOLDED 2 /* the last ones */
 
 static struct {
     char *root;
@@ -95,9 +113,10 @@ static struct {
     struct coordinator *co;
     struct worker_sim *workers[WORKERS_MAX_HERE];
     unsigned n_workers, n_jobs;
-    uint64_t gap_ms; /* between two mishaps, about */
-    uint64_t start;  /* the event; 0: it runs */
-    bool calm;
+    uint64_t gap_ms;   /* between two mishaps, about */
+    uint64_t start;    /* the event; 0: it runs */
+    bool folds;        /* all of its jobs have workers make outer steps */
+    bool calm, evil;   /* evil: its last worker is, or was */
     uint8_t token[32]; /* the verifier of the one that workers join by */
     uint64_t token_id;
     bool listens; /* to events */
@@ -170,6 +189,16 @@ static void stop(void)
     down();
 }
 
+/* Of no honest worker's outer step anything was ever in doubt. */
+static void look_at_honest(void)
+{
+    for (unsigned i = 0; i + world.evil < world.n_workers; i++) {
+        const struct worker *w = state_worker(&world.co->state, worker_sim_id(world.workers[i]));
+        if (w != NULL && w->doubted_folds > 0)
+            sim_fail("w%u is honest, and its outer step was doubted", i);
+    }
+}
+
 /* After every event. */
 static void look(void)
 {
@@ -180,6 +209,7 @@ static void look(void)
         disk_recover();
     } else if (world.co != NULL) {
         oracle_look(world.co);
+        look_at_honest();
     }
 }
 
@@ -214,7 +244,7 @@ static void submit(void)
     struct submit_shard shards[6];
     struct err err = {0};
     uint64_t id = 0;
-    const unsigned n = (unsigned)sim_below(sizeof(specs) / sizeof(specs[0]));
+    const unsigned n = (unsigned)(world.folds ? SPECS - 1 - sim_below(FOLDED) : sim_below(SPECS));
     if (world.co == NULL || world.n_jobs == JOBS_MAX_HERE)
         return;
     memset(shards, 0, sizeof(shards));
@@ -472,6 +502,13 @@ static void mishap(void *arg)
 
 /* ---- a life ------------------------------------------------------------------------ */
 
+static enum worker_sim_heart heart_of(unsigned number)
+{
+    if (!world.evil || number < world.n_workers - 1)
+        return WORKER_SIM_HONEST;
+    return world.folds ? WORKER_SIM_SLY : WORKER_SIM_EVIL;
+}
+
 static void open_world(uint64_t seed, const char *root)
 {
     memset(&world, 0, sizeof(world));
@@ -484,13 +521,14 @@ static void open_world(uint64_t seed, const char *root)
     disk_begin(world.root);
     world.gap_ms = sim_chance(500) ? sim_between(100, 500) : sim_between(500, 8000);
     world.n_workers = (unsigned)sim_between(2, WORKERS_MAX_HERE);
-    const bool evil = world.n_workers > 2 && sim_chance(500);
+    world.folds = sim_chance(250);
+    world.evil = world.n_workers > 2 && sim_chance(500);
     start(NULL);
     for (unsigned i = 0; i < world.n_workers; i++) {
         char name[16];
         (void)snprintf(name, sizeof(name), "w%u", i);
         char *dir = file_join(world.root, name);
-        world.workers[i] = worker_sim_new(i, evil && i == world.n_workers - 1, dir);
+        world.workers[i] = worker_sim_new(i, heart_of(i), dir);
         mem_free(dir);
         worker_sim_start(world.workers[i]);
     }
