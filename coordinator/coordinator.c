@@ -18,6 +18,7 @@
 #include "coordinator/job/tokens.h"
 #include "coordinator/state/poll.h"
 #include "coordinator/rpc/claim.h"
+#include "coordinator/rpc/neighbours.h"
 #include "coordinator/rpc/service.h"
 #include "coordinator/ship/ship.h"
 #include "coordinator/turn.h"
@@ -304,6 +305,7 @@ static int open_http(struct coordinator *co, struct err *err)
                                   .holds = holds,
                                   .on_stored = on_stored,
                                   .on_served = on_served,
+                                  .neighbour = neighbours_find,
                                   .arg = co};
     memcpy(b.key, co->ticket_key, TICKET_KEY_BYTES);
     return blob_http_open(co->http, &b, &co->blob_http, err);
@@ -480,6 +482,7 @@ void coordinator_close(struct coordinator *co)
     keys_free(co->keys);
     mem_free(co->garbage);
     mem_free(co->doomed);
+    mem_free(co->neighbours);
     mem_free(co);
 }
 

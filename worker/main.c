@@ -21,6 +21,7 @@
 #include "kernels/kernels.h"
 #include "worker/agent.h"
 #include "worker/engine/engine.h"
+#include "worker/link/share.h"
 #include "worker/measure.h"
 #include "worker/order/cache.h"
 #include "worker/order/modules.h"
@@ -46,6 +47,7 @@ struct options {
     uint64_t trainer_memory;
     const char *plan, *profile;
     const char *spot, *spot_at;
+    const char *share, *share_at;
     uint64_t max_source;
     const char *price;
     double dollars; /* an hour */
@@ -61,6 +63,7 @@ struct daemon {
     struct engine *engine;
     struct loop *loop;
     struct xfer *xfer;
+    struct share *share;
     struct agent *agent;
     struct spot *spot;
     uint64_t started_ns, memory_bytes;
@@ -104,6 +107,8 @@ static int check_options(struct options *o, struct err *err)
     if (o->price && price_parse(o->price, &o->dollars) < 0)
         return err_set(err, -EINVAL, "--price %s: expected dollars an hour, such as 0.9/h",
                        o->price);
+    if (o->share_at && !o->share)
+        return err_set(err, -EINVAL, "--share-at is for --share, which names the site");
     if (o->models && !file_is_dir(o->models))
         return err_set(err, -EINVAL, "--models %s: expected a folder", o->models);
     log_set_level(level);
@@ -145,8 +150,7 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
         {"max-bandwidth", 0, ARGS_STR, &o->bandwidth, "RATE",
          "of files, each way, such as 20Mbit (default: as fast as it goes)"},
         {"models", 0, ARGS_STR, &o->models, "DIR",
-         "where this machine has weights already: a job's frozen encoders are looked for there "
-         "before they are fetched"},
+         "weights that this machine has: a job's frozen encoders are looked for there first"},
         {"max-source", 0, ARGS_BYTES, &o->max_source, "SIZE",
          "largest archive to fetch for a job's data.url (default: 64GB)", .min = 1,
          .max = 1ull << 50},
@@ -158,6 +162,8 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
          "metadata service, runs a program until it ends with status 0, or waits for a file"},
         {"spot-metadata", 0, ARGS_STR, &o->spot_at, "URL",
          "where --spot asks (default: " SPOT_METADATA ")"},
+        {"share", 0, ARGS_STR, &o->share, "SITE", "fetch once for all that name this site"},
+        {"share-at", 0, ARGS_STR, &o->share_at, "HOST[:PORT]", "where those reach this machine"},
         {"allow-trainers", 0, ARGS_BOOL, &o->allow_trainers, NULL,
          "run jobs' own programs: whoever may submit jobs then runs commands here as this user"},
         {"trainer-memory", 0, ARGS_BYTES, &o->trainer_memory, "SIZE", "most memory of one of them"},
@@ -352,6 +358,20 @@ static void on_spot(void *arg, const struct spot_notice *n)
         agent_save(d->agent, n->reason);
 }
 
+static int open_share(struct daemon *d, struct err *err)
+{
+    const struct share_options o = {.loop = d->loop,
+                                    .cache = d->cache,
+                                    .keys = d->dir.keys,
+                                    .site = d->opt.share,
+                                    .at = d->opt.share_at,
+                                    .coordinator = d->token.host};
+    const int rc = d->opt.share ? share_open(&o, &d->share, err) : 0;
+    if (rc == -EINVAL)
+        d->exit_code = ARGS_EXIT_USAGE;
+    return rc;
+}
+
 static int open_agent(struct daemon *d, struct err *err)
 {
     struct xfer_options xfer = {.user_agent = "workerd/" SKERRY_VERSION,
@@ -362,6 +382,8 @@ static int open_agent(struct daemon *d, struct err *err)
         rc = loop_on_signals(d->loop, on_signal, d, err);
     if (rc == 0)
         rc = xfer_new(d->loop, &xfer, &d->xfer, err);
+    if (rc == 0)
+        rc = open_share(d, err);
     if (rc < 0)
         return rc;
     struct agent_options opt = {
@@ -369,6 +391,7 @@ static int open_agent(struct daemon *d, struct err *err)
                 .xfer = d->xfer,
                 .cache = d->cache,
                 .token = &d->token,
+                .near = d->share != NULL,
                 .private_sources = d->opt.private_sources,
                 .source_max_bytes = d->opt.max_source},
         .engine = d->engine,
@@ -384,7 +407,8 @@ static int open_agent(struct daemon *d, struct err *err)
                     .memory_bytes = d->memory_bytes,
                     .allows_trainers = d->opt.allow_trainers,
                     .price = d->opt.dollars,
-                    .threads = d->threads},
+                    .threads = d->threads,
+                    .share = d->share ? share_word(d->share) : NULL},
         .arg = d,
         .on_end = on_end,
     };
@@ -433,6 +457,7 @@ static void stop(struct daemon *d)
 {
     spot_close(d->spot);
     agent_free(d->agent);
+    share_close(d->share);
     xfer_free(d->xfer);
     if (d->loop)
         loop_free(d->loop);

@@ -15,6 +15,7 @@
 #include "coordinator/job/tasks.h"
 #include "coordinator/rpc/assign.h"
 #include "coordinator/rpc/claim.h"
+#include "coordinator/rpc/neighbours.h"
 #include "coordinator/kinds/sample.h"
 #include "coordinator/kinds/train.h"
 #include "coordinator/state/core.h"
@@ -214,6 +215,7 @@ static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__
     w->memory_bytes = m->memory_bytes;
     w->threads = m->threads;
     w->allows_trainers = m->allows_trainers;
+    neighbours_take(w, m);
     cost_join(co, w, m->price_per_hour);
     w->state_reason[0] = '\0';
     state_set_worker_state(&co->state, w, WORKER_HERE);
@@ -248,6 +250,7 @@ static void join_send(struct coordinator *co, struct reply *r)
     msg.worker_id = r->worker_id;
     msg.heartbeat_ms = co->opt.heartbeat_ms;
     msg.lease_ms = co->opt.lease_ms;
+    msg.now_s = clock_now_ns() / CLOCK_NS_PER_S;
     rpc_reply(r->req, &msg.base);
 }
 

@@ -205,10 +205,15 @@ const struct token_rec *access_token_of(const struct state *s, uint64_t holder)
     return holder % 2 == 1 ? access_token(s, holder / 2) : NULL;
 }
 
+const struct worker *access_worker_of(const struct state *s, uint64_t holder)
+{
+    return holder % 2 == 0 ? state_worker(s, holder / 2) : NULL;
+}
+
 bool access_holds(const struct state *s, uint64_t holder, int64_t now_unix_ms)
 {
     if (holder % 2 == 0) {
-        const struct worker *w = state_worker(s, holder / 2);
+        const struct worker *w = access_worker_of(s, holder);
         return w != NULL && w->revoked_unix_ms == 0;
     }
     const struct token_rec *t = access_token_of(s, holder);

@@ -65,6 +65,8 @@ uint64_t access_holder_worker(uint64_t worker_id);
 uint64_t access_holder_token(uint64_t token_id);
 /* The holder's token; NULL: a worker, or nobody any more. */
 const struct token_rec *access_token_of(const struct state *s, uint64_t holder);
+/* The worker; NULL: it is a token, or nobody any more. */
+const struct worker *access_worker_of(const struct state *s, uint64_t holder);
 /* Does it still count? */
 bool access_holds(const struct state *s, uint64_t holder, int64_t now_unix_ms);
 

@@ -28,6 +28,7 @@ struct coordinator;
 struct http_api;
 struct http_server;
 struct http_sessions;
+struct neighbours;
 struct outer_exec;
 struct ship;
 
@@ -85,6 +86,7 @@ struct coordinator {
     struct http_api *api;
     struct http_sessions *sessions;
     struct rpc_server *rpc;
+    struct neighbours *neighbours; /* NULL: no worker has shared yet */
     struct outer_exec *outer;
     struct pool *disk;
     struct pool *far;    /* what waits for a store far away */

@@ -61,6 +61,13 @@ struct devices {
     struct step_plan plan;    /* how they share a step */
 };
 
+/* What it serves to workers of the same site (rpc/neighbours.h). */
+struct worker_share {
+    char site[65]; /* "": it serves nobody */
+    char at[64];   /* HOST:PORT */
+    uint8_t key[32];
+};
+
 struct worker {
     uint64_t id;
     uint8_t identity[16], instance[16];
@@ -90,7 +97,8 @@ struct worker {
     /* (m) */
     bool leaving; /* it has said so: its machine is about to be taken back */
     uint64_t joined_ms;
-    bool allows_trainers;          /* programs that come with jobs may be run there */
+    bool allows_trainers; /* programs that come with jobs may be run there */
+    struct worker_share share;
     uint64_t quarantined_until_ms; /* 0: not */
     uint64_t heard_ms;
     uint64_t phase_ms;          /* that its last phase took; 0: it has done none */

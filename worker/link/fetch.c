@@ -167,6 +167,7 @@ static int launch(struct fetch *f, struct item *it, struct err *err)
         get.size = n->size;
         get.cached = true;
         get.follow = true;
+        get.near = f->env.near;
     }
     int rc = fetch_resolve(f->env.token, source, url, &get.pin, err);
     if (rc == 0)

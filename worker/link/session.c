@@ -1,5 +1,6 @@
 #include "worker/link/session.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/net/frame.h"
 #include "common/net/loop.h"
@@ -57,11 +58,23 @@ static void on_join_reply(void *arg, const struct rpc_result *r)
     if (s->heartbeat_ms > HEARTBEAT_MS_MAX)
         s->heartbeat_ms = HEARTBEAT_MS_MAX;
     s->joined = s->ever_joined = true;
+    if (s->opt.share) {
+        s->opt.share->now_s = reply->now_s;
+        s->opt.share->told_ms = clock_now_ms();
+    }
     log_on_change(&s->waiting, LOG_LEVEL_INFO, "session",
                   "joined %s:%u worker=%" PRIu64 " heartbeat_ms=%u", s->opt.token->host,
                   s->opt.token->rpc_port, reply->worker_id, s->heartbeat_ms);
     start_heartbeats(s);
     s->opt.on_joined(s->opt.arg, again);
+}
+
+static void tell_share(const struct session_share *w, Skerry__V1__JoinRequest *req)
+{
+    req->site = (char *)(uintptr_t)w->site; /* protobuf-c has no const; it is only read */
+    req->share_host = (char *)(uintptr_t)w->host;
+    req->share_port = w->port;
+    req->share_key = (ProtobufCBinaryData){32, (uint8_t *)(uintptr_t)w->key};
 }
 
 static void join(struct session *s)
@@ -77,6 +90,8 @@ static void join(struct session *s)
     req.threads = s->opt.threads;
     req.allows_trainers = s->opt.allows_trainers;
     req.price_per_hour = s->opt.price;
+    if (s->opt.share)
+        tell_share(s->opt.share, &req);
     req.version = (char *)(uintptr_t)SKERRY_VERSION;
     int rc = rpc_client_call(s->rpc, SKERRY__V1__METHOD__METHOD_JOIN, &req.base,
                              &skerry__v1__join_reply__descriptor, CALL_MS, on_join_reply, s, NULL);

@@ -22,6 +22,14 @@ struct loop;
 struct token;
 struct session;
 
+/* What JOIN says of the blobs that this worker serves (share.h), and what the answer does. */
+struct session_share {
+    const char *site, *host;
+    uint16_t port;
+    const uint8_t *key;      /* 32 bytes */
+    uint64_t now_s, told_ms; /* the coordinator's clock, and when by ours */
+};
+
 struct session_options {
     struct loop *loop;
     struct token *token;     /* kept until close; its address is where the coordinator is now */
@@ -34,6 +42,7 @@ struct session_options {
     bool allows_trainers;
     double price; /* dollars an hour of this machine; 0: not told */
     uint32_t threads;
+    struct session_share *share; /* kept until close; NULL: it serves nobody */
     uint8_t instance[16], identity[16];
 
     void *arg; /* passed to every callback */

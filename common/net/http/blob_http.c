@@ -87,9 +87,9 @@ void blob_http_ticket(const struct blob_http *b, enum ticket_method method,
     ticket_path(b->o.key, &t, ret_path);
 }
 
-static int check_ticket(const struct blob_http *b, struct http_request *r,
-                        enum ticket_method method, const struct blob_id *id, struct ticket *ret,
-                        struct err *err)
+int blob_http_check(const uint8_t key[TICKET_KEY_BYTES], struct http_request *r,
+                    enum ticket_method method, const struct blob_id *id, uint64_t now_s,
+                    struct ticket *ret, struct err *err)
 {
     static const char *const names[] = {"m", "max", "exp", "by", "sig"};
     char query[TICKET_PATH_MAX] = "";
@@ -103,7 +103,14 @@ static int check_ticket(const struct blob_http *b, struct http_request *r,
             break;
         len += (size_t)n;
     }
-    int rc = ticket_check(b->o.key, method, id->sha256, query, now_s(), ret, err);
+    return ticket_check(key, method, id->sha256, query, now_s, ret, err);
+}
+
+static int check_ticket(const struct blob_http *b, struct http_request *r,
+                        enum ticket_method method, const struct blob_id *id, struct ticket *ret,
+                        struct err *err)
+{
+    int rc = blob_http_check(b->o.key, r, method, id, now_s(), ret, err);
     if (rc == 0 && b->o.holds && !b->o.holds(b->o.arg, ret->holder))
         rc = err_set(err, -ERR_AUTH, "whom this ticket was given to has been revoked");
     if (rc == 0)
@@ -208,6 +215,26 @@ static int send_away(struct blob_http *b, struct http_request *r, const struct b
     return 0;
 }
 
+/* To a neighbour of the one who asks; false: there is none. */
+static bool send_near(struct blob_http *b, struct http_request *r, const struct blob_id *id,
+                      uint64_t holder)
+{
+    struct blob_neighbour to;
+    uint64_t size = 0;
+    if (!b->o.neighbour || strcmp(http_request_method(r), "GET") != 0 ||
+        !blobstore_has(b->o.store, id, &size) ||
+        !b->o.neighbour(b->o.arg, id, size, holder, http_request_header(r, "Skerry-Near"), &to))
+        return false;
+    b->counters.sent_near++;
+    http_reply_header(r, "Location", to.url);
+    http_reply_header(r, "Skerry-Pin", to.pin);
+    http_reply_header(r, "Cache-Control", "no-store");
+    http_reply_empty(r, 307);
+    if (b->o.on_served)
+        b->o.on_served(b->o.arg, id, size, false);
+    return true;
+}
+
 static int get_away(struct blob_http *b, struct http_request *r, const struct blob_id *id)
 {
     uint64_t size = 0;
@@ -279,12 +306,15 @@ static void get(void *arg, struct http_request *r)
     struct err err = {0};
     int rc = read_id(r, &id, &err);
     const unsigned role = http_request_role(r);
-    if (rc == 0 && !(role && b->o.may_get && b->o.may_get(b->o.arg, role, &id)))
+    const bool by_ticket = rc < 0 || !(role && b->o.may_get && b->o.may_get(b->o.arg, role, &id));
+    if (rc == 0 && by_ticket)
         rc = check_ticket(b, r, TICKET_GET, &id, &t, &err);
     if (rc < 0) {
         reject(b, r, &err);
         return;
     }
+    if (by_ticket && send_near(b, r, &id, t.holder))
+        return;
     bool done;
     rc = -ERR_UNIMPLEMENTED;
     if (follows(b, r, &done) && strcmp(http_request_method(r), "GET") == 0)

@@ -20,6 +20,10 @@
  * with `Skerry-Store: done`: the store is looked at, and the answer is that of any PUT that asks,
  * or 422 where other bytes are there.  An answer of 503 with `Skerry-Store: wait` is no failure:
  * what was asked for is under way.
+ *
+ * A client that sends `Skerry-Near: follow` may be led to another client that has the blob: 307
+ * with a `Location` there and `Skerry-Pin`, the key that it shows, in hex.  With such a key in
+ * place of `follow` it says which one has failed.
  */
 #ifndef COMMON_NET_HTTP_BLOB_HTTP_H
 #define COMMON_NET_HTTP_BLOB_HTTP_H
@@ -30,9 +34,16 @@
 struct blob_http;
 struct blob_id;
 struct blobstore;
+struct http_request;
 struct http_server;
 struct loop;
 struct pool;
+
+/* A neighbour that has a blob. */
+struct blob_neighbour {
+    char url[96 + TICKET_PATH_MAX];
+    char pin[65];
+};
 
 struct blob_http_options {
     struct loop *loop;       /* of the server */
@@ -50,6 +61,10 @@ struct blob_http_options {
     /* When a GET begins to be answered, ranges count whole (may be NULL); here: its bytes go this
      * way, else the store sends them. */
     void (*on_served)(void *arg, const struct blob_id *id, uint64_t size, bool here);
+    /* Whom the holder of a ticket is led to for a blob that is here: false: to nobody.  asks: his
+     * `Skerry-Near`, or NULL: he is sent it, and may have it from now on.  May be NULL. */
+    bool (*neighbour)(void *arg, const struct blob_id *id, uint64_t size, uint64_t holder,
+                      const char *asks, struct blob_neighbour *ret);
     void *arg;
 };
 
@@ -65,10 +80,16 @@ void blob_http_ticket(const struct blob_http *b, enum ticket_method method,
                       const struct blob_id *id, uint64_t max_bytes, uint64_t holder,
                       char ret_path[TICKET_PATH_MAX]);
 
+/* Is a ticket with the request, of this key?  A client that serves others asks the same. */
+int blob_http_check(const uint8_t key[TICKET_KEY_BYTES], struct http_request *r,
+                    enum ticket_method method, const struct blob_id *id, uint64_t now_s,
+                    struct ticket *ret, struct err *err);
+
 struct blob_http_counters {
     uint64_t bytes_in, bytes_out; /* blob bytes; requests served for GET count whole */
     uint64_t gets, puts, rejected;
     uint64_t sent_away; /* answers that lead to the store */
+    uint64_t sent_near; /* and to neighbours */
 };
 struct blob_http_counters blob_http_counters(const struct blob_http *b);
 

@@ -10,6 +10,7 @@
 
 #define TICK_MS 200
 #define AWAY_FLOOR_S 5u
+#define NEAR_CONNECT_MS 2000 /* a neighbour is near */
 #define WAIT_TRIES 3u /* as if so many had failed: how long to wait where the server says so */
 #define ERROR_BODY_MAX 4096
 #define SIZE_MAX_DEFAULT ((uint64_t)1 << 40)
@@ -295,7 +296,7 @@ static void verified(void *arg, int rc)
     if (rc == -ERR_HASH && !t->refetched) {
         /* Once more from the start: an old piece may have been damaged here. */
         t->refetched = true;
-        t->follow = false; /* the server looks at what its store has */
+        t->follow = t->near = false; /* the server looks at what its store has */
         t->tries = 0;
         retry_later(t, &err);
     } else {
@@ -362,7 +363,8 @@ static void run(struct transfer *t)
         return;
     }
     curl_easy_setopt(t->easy, CURLOPT_USERAGENT, x->o.user_agent);
-    curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS, (long)x->o.connect_ms);
+    curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS,
+                     t->away && t->is_near ? NEAR_CONNECT_MS : (long)x->o.connect_ms);
     curl_easy_setopt(t->easy, CURLOPT_LOW_SPEED_LIMIT, (long)x->o.min_bytes_per_s);
     curl_easy_setopt(t->easy, CURLOPT_LOW_SPEED_TIME, floor_of(t));
     CURLMcode mc = curl_multi_add_handle(x->multi, t->easy);
@@ -561,6 +563,7 @@ int xfer_get(struct xfer *x, const struct xfer_get *g, uint64_t *ret_id, struct 
     t->max_bytes = g->max_bytes ? g->max_bytes : g->size ? g->size : SIZE_MAX_DEFAULT;
     t->public_only = g->public_only;
     t->follow = g->follow;
+    t->near = g->near;
     t->cached = g->cached;
     t->progress = g->progress;
     t->has_sha256 = g->sha256 != NULL;

@@ -15,6 +15,11 @@
  * the server anew before the next, whatever went wrong: an URL that has ended, 503, a cut.  What
  * came before stays.  After three failures in a row at the store it goes through the server.
  *
+ * It may also lead to a neighbour that has the blob, where `near` allows that, with the key that
+ * the neighbour shows: for one attempt, as above, and after a failure the server is asked anew at
+ * once. A neighbour that has failed is not gone to for a minute; after two failures, or other
+ * bytes, the server sends the blob.
+ *
  * Servers are trusted by `pin` (SHA-256 of the public key, 32 bytes; no
  * authority, no names) or, with pin NULL, by the system's authorities.
  *
@@ -74,6 +79,7 @@ struct xfer_get {
      * redirect leads; -EACCES names the one that was refused. */
     bool public_only;
     bool follow; /* to the object store of its server */
+    bool near;   /* to a neighbour that its server names */
     /* Whoever reads it after a loss of power looks at its hash first: nothing is flushed. */
     bool cached;
     xfer_progress_fn progress; /* may be NULL */

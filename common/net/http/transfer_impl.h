@@ -4,6 +4,7 @@
 
 #include "common/base/base.h"
 #include "common/base/buf.h"
+#include "common/base/hash.h"
 #include "common/base/list.h"
 #include "common/net/http/rate.h"
 #include "common/net/http/socket_bytes.h"
@@ -35,6 +36,9 @@ struct transfer_link {
     struct loop_timer *pace; /* runs while one is paused */
     /* The object store could not be dialled: nobody asks to be led there until then. */
     uint64_t home_until_ms;
+    /* The key of the neighbour that failed last: nobody goes there until then. */
+    char shunned[HASH_HEX_MAX];
+    uint64_t shunned_until_ms;
 };
 
 struct transfer {
@@ -71,9 +75,13 @@ struct transfer {
     uint64_t have;     /* put: what the server said it has */
     long status;
     uint64_t moved, progress_shown;
-    bool follow;            /* where the server leads */
-    char *away;             /* the store's URL for the next attempt; NULL: the server is asked */
-    char *location;         /* where the answer in hand leads */
+    bool follow;           /* where the server leads */
+    char *away;            /* the store's URL for the next attempt; NULL: the server is asked */
+    char *location;        /* where the answer in hand leads */
+    bool near;             /* where the server leads, to a neighbour */
+    uint8_t neighbour[32]; /* the key at `away`, or of the answer in hand */
+    bool is_near;          /* it has one: what is there is no store */
+    unsigned near_failures, near_waits;
     bool told_to_wait;      /* the server is at it: this try does not count */
     bool was_away;          /* put: the store may have it by now */
     unsigned away_failures; /* in a row */

@@ -16,8 +16,12 @@
 #define BUFFER_BYTES (128L * 1024)
 #define AWAY_FAILURES_MAX 3
 #define LOCATION_MAX 16384
-#define HOME_MS 300000u /* where the store could not be dialled */
-#define PACE_MS 5       /* between looks at a link that is full */
+#define PIN_HEADER "Skerry-Pin: "
+#define NEAR_FAILURES_MAX 2
+#define NEAR_WAITS_MAX 20u /* of 10 s each at our neighbours */
+#define SHUN_MS 60000u     /* a neighbour that has failed */
+#define HOME_MS 300000u    /* where the store could not be dialled */
+#define PACE_MS 5          /* between looks at a link that is full */
 
 void transfer_close_file(struct transfer *t)
 {
@@ -99,20 +103,25 @@ static size_t on_header(char *data, size_t one, size_t len, void *arg)
 {
     struct transfer *t = arg;
     unsigned long long to;
-    char line[64];
-    if (t->follow && !t->away && len > 10 && len < LOCATION_MAX &&
-        strncasecmp(data, "Location: ", 10) == 0) {
+    char line[96];
+    const bool leads = (t->follow || t->near) && !t->away;
+    if (leads && len > 10 && len < LOCATION_MAX && strncasecmp(data, "Location: ", 10) == 0) {
         mem_free(t->location);
         t->location = str_ndup(data + 10, strcspn(data + 10, "\r\n"));
     }
-    if (t->follow && !t->away && len < sizeof(line)) {
-        memcpy(line, data, len);
-        line[len] = '\0';
-        t->told_to_wait |= strncasecmp(line, "Skerry-Store: wait", 18) == 0;
+    if (len >= sizeof(line))
+        return len;
+    memcpy(line, data, len);
+    line[len] = '\0';
+    if (leads || (t->away && t->is_near)) {
+        line[strcspn(line, "\r\n")] = '\0';
+        t->told_to_wait |= strcasecmp(line, "Skerry-Store: wait") == 0;
     }
-    if (t->kind == TRANSFER_PUT && len < sizeof(line)) {
-        memcpy(line, data, len);
-        line[len] = '\0';
+    if (leads) {
+        t->is_near |= t->near && strncasecmp(line, PIN_HEADER, strlen(PIN_HEADER)) == 0 &&
+                      hash_unhex(line + strlen(PIN_HEADER), t->neighbour, 32) == 0;
+    }
+    if (t->kind == TRANSFER_PUT) {
         if (strncasecmp(line, "Range: bytes=0-", 15) == 0 && sscanf(line + 15, "%llu", &to) == 1)
             t->have = to + 1;
     }
@@ -212,7 +221,7 @@ static int prepare_get(struct transfer *t, struct err *err)
     curl_easy_setopt(t->easy, CURLOPT_MAXFILESIZE_LARGE, (curl_off_t)t->max_bytes);
     if (t->public_only)
         stay_public(t);
-    if (!t->has_pin && !t->follow) {
+    if (!t->has_pin && !t->follow && !t->near) {
         curl_easy_setopt(t->easy, CURLOPT_FOLLOWLOCATION, 1L);
         curl_easy_setopt(t->easy, CURLOPT_MAXREDIRS, 5L);
     }
@@ -284,6 +293,18 @@ static bool asks_away(const struct transfer *t)
            (t->was_away || loop_now_ms(t->shared->loop) >= t->shared->home_until_ms);
 }
 
+/* May it be led to a neighbour?  Whoever asks so says which one has failed. */
+static void ask_near(struct transfer *t)
+{
+    const struct transfer_link *link = t->shared;
+    char line[96];
+    if (!t->near || t->away || t->near_failures >= NEAR_FAILURES_MAX)
+        return;
+    (void)snprintf(line, sizeof(line), "Skerry-Near: %s",
+                   loop_now_ms(link->loop) < link->shunned_until_ms ? link->shunned : "follow");
+    t->headers = curl_slist_append(t->headers, line);
+}
+
 /* The attempt at the store did not come as far as a request. */
 static bool was_shut_out(const struct transfer *t, CURLcode rc)
 {
@@ -301,6 +322,8 @@ int transfer_prepare(struct transfer *t, struct err *err)
     if (asks_away(t))
         t->headers = curl_slist_append(t->headers,
                                        t->was_away ? "Skerry-Store: done" : "Skerry-Store: follow");
+    ask_near(t);
+    t->is_near &= t->away != NULL;
     t->io_error = 0;
     t->status = 0;
     t->told_to_wait = false;
@@ -316,7 +339,8 @@ int transfer_prepare(struct transfer *t, struct err *err)
     curl_easy_setopt(t->easy, CURLOPT_HEADERDATA, t);
     curl_easy_setopt(t->easy, CURLOPT_TCP_KEEPALIVE, 1L);
     socket_bytes_attach(&t->shared->bytes, t->easy);
-    http_curl_tls(t->easy, url, t->has_pin && !t->away ? t->pin : NULL);
+    http_curl_tls(t->easy, url,
+                  t->away ? (t->is_near ? t->neighbour : NULL) : (t->has_pin ? t->pin : NULL));
     int rc = 0;
     if (t->kind == TRANSFER_GET) {
         curl_easy_setopt(t->easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
@@ -404,12 +428,29 @@ static enum transfer_next judge(struct transfer *t, CURLcode rc, struct err *err
     return TRANSFER_DONE;
 }
 
+/* Whatever a neighbour has failed in, the server is asked at once; what is on its way to the
+ * neighbour is waited for, for some minutes. */
+static enum transfer_next judge_near(struct transfer *t)
+{
+    struct transfer_link *link = t->shared;
+    if (t->told_to_wait && t->near_waits++ < NEAR_WAITS_MAX)
+        return TRANSFER_RETRY;
+    t->told_to_wait = false;
+    (void)hash_hex(t->neighbour, sizeof(t->neighbour), link->shunned);
+    link->shunned_until_ms = loop_now_ms(link->loop) + SHUN_MS;
+    t->near_failures++;
+    t->over_limit = false;
+    return TRANSFER_AGAIN;
+}
+
 /* The next attempt asks the server again: for another URL, or whether the blob is there now. */
 static enum transfer_next judge_away(struct transfer *t, CURLcode rc, struct err *err)
 {
     const enum transfer_next next = judge(t, rc, err);
     mem_free(t->away);
     t->away = NULL;
+    if (t->is_near && next != TRANSFER_VERIFY && !t->io_error)
+        return judge_near(t);
     t->was_away = t->kind == TRANSFER_PUT;
     if (next == TRANSFER_VERIFY || t->io_error)
         return next;
@@ -434,7 +475,8 @@ enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *e
     t->status = status_of(t);
     if (t->away)
         return judge_away(t, rc, err);
-    if (t->status != 307 || !t->location || rc != CURLE_OK)
+    const bool led = t->status == 307 && t->location && rc == CURLE_OK;
+    if (!led || !(t->is_near ? str_starts(t->location, "https://") : t->follow))
         return judge(t, rc, err);
     t->away = t->location;
     t->location = NULL;

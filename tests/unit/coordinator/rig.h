@@ -26,7 +26,8 @@ struct fake {
     struct rpc_client *rpc;
     const struct token *token; /* NULL: the coordinator's first */
     const struct keys *keys;   /* NULL: of a release before keys */
-    uint8_t instance[16], identity[16];
+    const char *site;          /* whose workers it serves; NULL: it serves nobody */
+    uint8_t instance[16], identity[16], share_key[32];
     uint64_t id;
     Skerry__V1__AssignReply *assigned; /* holds the task below */
     Skerry__V1__Task *task;
@@ -219,6 +220,13 @@ static inline int join(struct rig *r, struct fake *w, const char *version)
     m.instance.data = w->instance;
     m.identity.data = w->identity;
     m.instance.len = m.identity.len = 16;
+    if (w->site != NULL) {
+        m.site = (char *)(uintptr_t)w->site;
+        m.share_host = (char *)"10.0.0.7";
+        m.share_port = 7720;
+        m.share_key.data = w->share_key;
+        m.share_key.len = sizeof(w->share_key);
+    }
     int rc = CALL(r, w, JOIN, join, &m);
     if (rc == 0) {
         Skerry__V1__JoinReply *reply = skerry__v1__join_reply__unpack(NULL, w->reply_len, w->reply);

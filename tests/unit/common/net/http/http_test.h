@@ -33,6 +33,9 @@ struct world {
     uint64_t revoked; /* its tickets count for nothing */
     struct http_stream *stream;
     unsigned stream_closed, stored;
+    struct blob_neighbour near; /* where blobs are to be had, too; url "": nowhere */
+    char near_asks[80];         /* what was asked last; "none" */
+    unsigned near_asked;
     pthread_t thread;
     /* outcome of the last transfer */
     unsigned done;
@@ -40,7 +43,7 @@ struct world {
     long status;
     char detail[512], *body;
     size_t body_len;
-    uint64_t size;
+    uint64_t size, moved;
     bool existed;
 };
 
@@ -130,6 +133,18 @@ static inline void on_stored(void *arg, const struct blob_id *id, uint64_t size,
     ((struct world *)arg)->stored++;
 }
 
+/* Whoever says that the neighbour has failed is not led there again. */
+static inline bool neighbour(void *arg, const struct blob_id *id, uint64_t size, uint64_t holder,
+                             const char *asks, struct blob_neighbour *ret)
+{
+    struct world *w = arg;
+    assert_int_equal(holder, TICKET_HOLDER);
+    w->near_asked++;
+    (void)str_copy(w->near_asks, sizeof(w->near_asks), asks ? asks : "none");
+    *ret = w->near;
+    return asks && w->near.url[0] != '\0' && strcmp(asks, w->near.pin) != 0;
+}
+
 /* ---- set-up ---- */
 
 static inline struct world *start(bool tls)
@@ -160,6 +175,7 @@ static inline struct world *start(bool tls)
                                    .may_get = may_get,
                                    .holds = holds,
                                    .on_stored = on_stored,
+                                   .neighbour = neighbour,
                                    .away_wait_ms = 30,
                                    .arg = w};
     assert_int_equal(blob_http_open(w->server, &bo, &w->blobs, &err), 0);
@@ -219,6 +235,7 @@ static inline void on_done(void *arg, const struct xfer_result *r)
     w->status = r->status;
     w->size = r->size;
     w->existed = r->existed;
+    w->moved = r->bytes;
     (void)str_copy(w->detail, sizeof(w->detail), r->detail);
     mem_free(w->body);
     w->body = str_ndup(r->body ? r->body : "", r->body_len);
