@@ -101,7 +101,8 @@ static int check_parallel(const struct yaml_doc *doc, const struct job_spec *s, 
     if (t->stages > 0 && t->parallel == JOB_PARALLEL_DATA)
         return conf_error(doc, "train.stages", err,
                           "is given, but train.parallel is data; leave out one");
-    const bool divided = t->pipeline == JOB_PIPELINE_DIVIDED && job_has_upscaler(s);
+    const bool divided = job_has_upscaler(s) &&
+                         (t->pipeline == JOB_PIPELINE_DIVIDED || t->pipeline == JOB_PIPELINE_AUTO);
     if (divided && t->stages > s->model.depth + s->upscaler.depth)
         return conf_error(doc, "train.stages", err,
                           "is %d, but the model and the upscaler have %d blocks", t->stages,

@@ -66,28 +66,37 @@ static void pair(struct pipe_plan *plan, const struct model *m, int micros, bool
 
 int island_most_stages(const struct model_spec *s, enum job_pipeline order)
 {
-    return order == JOB_PIPELINE_DIVIDED ? model_blocks(s) : model_least_blocks(s);
+    const bool may_divide = order == JOB_PIPELINE_DIVIDED || order == JOB_PIPELINE_AUTO;
+    return may_divide ? model_blocks(s) : model_least_blocks(s);
+}
+
+/* Of two chains: asked for, or nothing else has so many stages. */
+static bool divides(const struct model_spec *s, int stages, enum job_pipeline order)
+{
+    return order == JOB_PIPELINE_DIVIDED ||
+           (order == JOB_PIPELINE_AUTO && stages > model_least_blocks(s));
 }
 
 static int check_stages(const struct model_spec *s, int stages, int n, enum job_pipeline order,
                         struct err *err)
 {
     const int most = island_most_stages(s, order), chains = model_n_chains(s);
+    const bool divided = divides(s, stages, order);
     if (stages < 1 || stages > n)
         return err_set(err, -ENOMEM, "train.stages is %d, but this worker has %d device%s", stages,
                        n, n == 1 ? "" : "s");
     if (stages > most)
         return err_set(err, -ENOMEM, "train.stages is %d, but the %s %s %d block%s", stages,
-                       chains == 1                     ? "model"
-                       : order == JOB_PIPELINE_DIVIDED ? "base and the upscaler"
-                       : most == s->depth              ? "base"
-                                                       : "upscaler",
-                       order == JOB_PIPELINE_DIVIDED ? "have" : "has", most, most == 1 ? "" : "s");
+                       chains == 1        ? "model"
+                       : divided          ? "base and the upscaler"
+                       : most == s->depth ? "base"
+                                          : "upscaler",
+                       chains > 1 && divided ? "have" : "has", most, most == 1 ? "" : "s");
     if (stages > 1 && chains > 1 && n % stages != 0)
         return err_set(err, -ENOMEM,
                        "train.stages is %d, but this worker has %d devices, each of which has a "
                        "stage of %s: take a number that divides them",
-                       stages, n, order == JOB_PIPELINE_DIVIDED ? "one chain" : "both chains");
+                       stages, n, divided ? "one chain" : "both chains");
     return 0;
 }
 
@@ -104,7 +113,7 @@ int island_even_plan(const struct island *is, const struct model *m, int stages,
     ret->devices = n / ret->copies;
     if (ret->chains == 1)
         even_cut(&ret->cuts[0], m->spec.depth, stages, ret->devices, micros);
-    else if (order == JOB_PIPELINE_DIVIDED)
+    else if (divides(&m->spec, stages, order))
         divide(ret, m, micros);
     else
         pair(ret, m, micros, order != JOB_PIPELINE_BIDIRECTIONAL);

@@ -25,8 +25,9 @@ int island_most_stages(const struct model_spec *s, enum job_pipeline order);
  * do not divide the size one copy, whose stages have a device more or less, and blocks in
  * proportion.  With the warm-ups and slots of 1F1B for `micros` micro-batches.  Of two chains each
  * device has a stage of both, joined or bidirectional, or of one, divided, where each chain has
- * devices in proportion to its FLOPs; and stages must divide the size.  -ENOMEM: it cannot have so
- * many stages, with the reason. */
+ * devices in proportion to its FLOPs (JOB_PIPELINE_AUTO: where one chain has fewer blocks than
+ * there are stages); and stages must divide the size.  -ENOMEM: it cannot have so many stages, with
+ * the reason. */
 int island_even_plan(const struct island *is, const struct model *m, int stages, int micros,
                      enum job_pipeline order, struct pipe_plan *ret, struct err *err);
 

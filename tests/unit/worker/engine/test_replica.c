@@ -344,6 +344,29 @@ static void stages_that_do_not_fit(void **state)
                  "; leaving out train.stages needs ");
 }
 
+/* An upscaler of few blocks: with more stages than it has each chain has devices of its own, and a
+ * model fits that does not in as many stages as the upscaler has blocks. */
+static void two_chains_that_do_not_fit(void **state)
+{
+#define WIDE(train)                                                                                \
+    "name: x\nseed: 1\ndata: {path: x, image_size: 32}\n"                                          \
+    "model: {patch: 4, dim: 256, depth: 6, heads: 4}\n"                                            \
+    "upscaler: {low_side: 16, patch: 8, depth: 2}\n"                                               \
+    "outer: {rounds: 2, steps: 2}\ntrain: {batch: 8, accumulate: 8" train "}\n"
+    struct rig r;
+    uint64_t memory = 200 * MIB;
+    begin_on(&r, "cpu,cpu,cpu,cpu", WIDE(", stages: 4"), memory);
+    while (replica_plan(r.rs, &r.work, &(struct err){0}) == -ENOMEM)
+        says = memory += 8 * MIB;
+    end(&r);
+    does_not_fit(WIDE(", stages: 2"), memory, "in 2 stages the model needs ",
+                 "; train.stages: 4 needs ");
+    does_not_fit(WIDE(", pipeline: 1f1b"), memory, "", "");
+    begin_on(&r, "cpu,cpu,cpu,cpu", WIDE(""), memory);
+    OK(replica_plan(r.rs, &r.work, err));
+    end(&r);
+}
+
 #define CASCADE(train) CASCADE_OF("2", train)
 #define CASCADE_OF(depth, train)                                                                   \
     "name: x\nseed: 1\ndata: {path: x, image_size: 32}\n"                                          \
@@ -492,6 +515,7 @@ int main(void)
         cmocka_unit_test(two_chains_on_cards),
         cmocka_unit_test(two_chains_that_do_not_divide),
         cmocka_unit_test(two_chains_divided),
+        cmocka_unit_test(two_chains_that_do_not_fit),
         cmocka_unit_test(teachers_are_planned),
         cmocka_unit_test(other_encoders),
     };

@@ -420,14 +420,17 @@ static void test_refused(void **state)
     struct island *is = NULL;
     struct pipe_plan plan;
     OK(island_open("cpu,cpu,cpu,cpu", 4, &is, &err));
-    assert_int_equal(island_even_plan(is, m, 4, 4, JOB_PIPELINE_AUTO, &plan, &err), -ENOMEM);
+    assert_int_equal(island_even_plan(is, m, 4, 4, JOB_PIPELINE_1F1B, &plan, &err), -ENOMEM);
     assert_non_null(strstr(err.msg, "train.stages is 4, but the upscaler has 3 blocks"));
     assert_int_equal(island_even_plan(is, m, 3, 4, JOB_PIPELINE_AUTO, &plan, &err), -ENOMEM);
     assert_non_null(strstr(err.msg, "a stage of both chains: take a number that divides them"));
     assert_int_equal(island_even_plan(is, m, 3, 4, JOB_PIPELINE_DIVIDED, &plan, &err), -ENOMEM);
     assert_non_null(strstr(err.msg, "a stage of one chain: take a number that divides them"));
-    OK(island_even_plan(is, m, 4, 4, JOB_PIPELINE_DIVIDED, &plan, &err));
+    OK(island_even_plan(is, m, 4, 4, JOB_PIPELINE_AUTO, &plan, &err));
+    assert_int_equal(plan.order, PIPE_DIVIDED); /* the upscaler has three blocks */
     assert_int_equal(plan.cuts[0].n + plan.cuts[1].n, 4);
+    OK(island_even_plan(is, m, 2, 4, JOB_PIPELINE_AUTO, &plan, &err));
+    assert_int_equal(plan.order, PIPE_1F1B);
     island_close(is);
     model_free(m);
 }
