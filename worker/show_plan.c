@@ -30,6 +30,13 @@ static int read_asked(const char *path, struct asked *ret, struct err *err)
                      path);
         job_release(&spec);
     }
+    if (rc == 0 && job_has_upscaler(&spec) && job_has_captions(&spec)) {
+        rc = err_set(err, -ERR_CONFIG,
+                     "%s: a model with an upscaler that is told captions is not cut, and there is "
+                     "nothing to plan",
+                     path);
+        job_release(&spec);
+    }
     if (rc < 0)
         return rc;
     *ret = (struct asked){.train = spec.train,

@@ -109,6 +109,32 @@ static uint32_t side_of(const struct job_spec *spec, const struct model_folder_f
     return facts->channels ? facts->side : (uint32_t)spec->data.image_size;
 }
 
+/* The second chain as a model of its own, which reads as many channels beside the image. */
+static struct job_spec second_chain(const struct job_spec *spec)
+{
+    const struct job_upscaler *u = &spec->upscaler;
+    struct job_spec s = *spec;
+    s.model.patch = u->patch;
+    s.model.dim = u->dim;
+    s.model.depth = u->depth;
+    s.model.heads = u->heads;
+    s.model.self_condition = 1;
+    s.upscaler.low_side = 0;
+    return s;
+}
+
+/* Has it a second chain where the job's model has one, and none else? */
+static int check_chains(const char *dir, const json_t *config, const struct job_spec *spec,
+                        struct err *err)
+{
+    const bool theirs = json_is_object(json_object_get(config, "upscaler"));
+    return theirs == job_has_upscaler(spec)
+               ? 0
+               : err_set(err, -ERR_CONFIG, "%s/config.json is of a model %s, but the job's has %s",
+                         dir, theirs ? "with an upscaler" : "without an upscaler",
+                         theirs ? "none" : "one");
+}
+
 /* What config.json says of the second chain. */
 static int check_upscaler(const char *dir, const json_t *config, const struct job_spec *spec,
                           struct err *err)
@@ -122,13 +148,10 @@ static int check_upscaler(const char *dir, const json_t *config, const struct jo
         {"depth", "upscaler.depth", u->depth, NAN},
         {"num_heads", "upscaler.heads", u->heads, NAN},
     };
-    if (!job_has_upscaler(spec) && !json_is_object(theirs))
-        return 0;
-    if (!job_has_upscaler(spec) || !json_is_object(theirs))
-        return err_set(err, -ERR_CONFIG, "%s/config.json is of a model %s, but the job's has %s",
-                       dir, theirs ? "with an upscaler" : "without an upscaler",
-                       theirs ? "none" : "one");
-    return check_numbers(dir, theirs, wanted, sizeof wanted / sizeof *wanted, err);
+    int rc = check_chains(dir, config, spec, err);
+    return rc < 0 || !theirs
+               ? rc
+               : check_numbers(dir, theirs, wanted, sizeof wanted / sizeof *wanted, err);
 }
 
 static int check_dit(const char *dir, const json_t *config, const struct job_spec *spec,
@@ -190,8 +213,8 @@ static int check_pixart_variants(const char *dir, const json_t *config, struct e
     return 0;
 }
 
-static int check_pixart(const char *dir, const json_t *config, const struct job_spec *spec,
-                        const struct model_folder_facts *facts, struct err *err)
+static int check_pixart_chain(const char *dir, const json_t *config, const struct job_spec *spec,
+                              const struct model_folder_facts *facts, struct err *err)
 {
     const struct job_model *m = &spec->model;
     const uint32_t channels = channels_of(facts), side = side_of(spec, facts);
@@ -229,7 +252,20 @@ static int check_pixart(const char *dir, const json_t *config, const struct job_
     return rc;
 }
 
-json_t *model_folder_pixart(const struct job_spec *spec, const struct model_folder_facts *facts,
+static int check_pixart(const char *dir, const json_t *config, const struct job_spec *spec,
+                        const struct model_folder_facts *facts, struct err *err)
+{
+    int rc = check_chains(dir, config, spec, err);
+    if (rc == 0)
+        rc = check_pixart_chain(dir, config, spec, facts, err);
+    if (rc < 0 || !job_has_upscaler(spec))
+        return rc;
+    const struct job_spec second = second_chain(spec);
+    rc = check_pixart_chain(dir, json_object_get(config, "upscaler"), &second, facts, err);
+    return rc < 0 ? err_wrap(err, "upscaler") : 0;
+}
+
+static json_t *pixart_chain(const struct job_spec *spec, const struct model_folder_facts *facts,
                             json_t *about)
 {
     const struct job_model *m = &spec->model;
@@ -247,6 +283,18 @@ json_t *model_folder_pixart(const struct job_spec *spec, const struct model_fold
                      m->heads, "num_embeds_ada_norm", 1000, "num_layers", m->depth, "out_channels",
                      channels, "patch_size", m->patch, "sample_size", side, "upcast_attention", 0,
                      "use_additional_conditions", 0, "_skerry", about);
+}
+
+json_t *model_folder_pixart(const struct job_spec *spec, const struct model_folder_facts *facts,
+                            json_t *about)
+{
+    json_t *config = pixart_chain(spec, facts, about);
+    if (!job_has_upscaler(spec))
+        return config;
+    const struct job_spec second = second_chain(spec);
+    json_t *noise = json_pack("{s:f}", "noise", spec->upscaler.noise);
+    json_object_set_new(config, "upscaler", pixart_chain(&second, facts, noise));
+    return config;
 }
 
 /* ---- LlamaForCausalLM ---- */
@@ -364,6 +412,8 @@ static int check_llama(const char *dir, const json_t *config, const struct job_s
 
 /* ---- tensors ---- */
 
+#define UPSCALER "upscaler." /* begins the names of the second chain's */
+
 struct tensors {
     const char *path;
     bool variance;     /* PixArt's is predicted too, and passed over */
@@ -373,6 +423,14 @@ struct tensors {
     struct err *err;
     int rc; /* of the first that does not fit */
 };
+
+/* Of the chain that is looked at; NULL: there is none. */
+static const struct st_tensor *find(const struct tensors *t, const char *tensor)
+{
+    char name[ST_NAME_MAX];
+    (void)snprintf(name, sizeof name, "%s%s", t->chain ? t->chain : "", tensor);
+    return st_find(t->st, name);
+}
 
 static void expect(struct tensors *t, const char *tensor, unsigned rank, const int64_t shape[4])
 {
@@ -485,18 +543,12 @@ static void expect_chain(struct tensors *t, const struct job_model *m,
 static void expect_dit(struct tensors *t, const struct job_spec *spec,
                        const struct model_folder_facts *facts)
 {
-    const struct job_upscaler *u = &spec->upscaler;
-    struct job_model second = spec->model;
+    const struct job_spec second = second_chain(spec);
     expect_chain(t, &spec->model, facts);
     if (!job_has_upscaler(spec))
         return;
-    second.patch = u->patch;
-    second.dim = u->dim;
-    second.depth = u->depth;
-    second.heads = u->heads;
-    second.self_condition = 1; /* it reads as many channels beside the image */
-    t->chain = "upscaler.";
-    expect_chain(t, &second, facts);
+    t->chain = UPSCALER;
+    expect_chain(t, &second.model, facts);
     t->chain = NULL;
 }
 
@@ -505,9 +557,9 @@ static void expect_pixart_ends(struct tensors *t, const struct job_model *m,
                                const struct model_folder_facts *facts)
 {
     const int64_t C = m->dim, pixels = (int64_t)m->patch * m->patch;
-    const struct st_tensor *patch = st_find(t->st, "pos_embed.proj.weight");
-    const struct st_tensor *text = st_find(t->st, "caption_projection.linear_1.weight");
-    const struct st_tensor *out = st_find(t->st, "proj_out.weight");
+    const struct st_tensor *patch = find(t, "pos_embed.proj.weight");
+    const struct st_tensor *text = find(t, "caption_projection.linear_1.weight");
+    const struct st_tensor *out = find(t, "proj_out.weight");
     int64_t channels = facts->channels, caption = facts->caption;
     if (!channels && patch && patch->rank == 4)
         channels = (int64_t)patch->shape[1];
@@ -528,10 +580,9 @@ static void expect_pixart_ends(struct tensors *t, const struct job_model *m,
     t->seen += st_find(t->st, "pos_embed.pos_embed") != NULL;
 }
 
-static void expect_pixart(struct tensors *t, const struct job_spec *spec,
-                          const struct model_folder_facts *facts)
+static void expect_pixart_chain(struct tensors *t, const struct job_model *m,
+                                const struct model_folder_facts *facts)
 {
-    const struct job_model *m = &spec->model;
     static const char *const square[] = {"attn1.to_q",     "attn1.to_k",    "attn1.to_v",
                                          "attn1.to_out.0", "attn2.to_q",    "attn2.to_k",
                                          "attn2.to_v",     "attn2.to_out.0"};
@@ -551,6 +602,18 @@ static void expect_pixart(struct tensors *t, const struct job_spec *spec,
         expect_linear(t, prefix, "ff.net.0.proj", true, 4 * C, C);
         expect_linear(t, prefix, "ff.net.2", true, C, 4 * C);
     }
+}
+
+static void expect_pixart(struct tensors *t, const struct job_spec *spec,
+                          const struct model_folder_facts *facts)
+{
+    const struct job_spec second = second_chain(spec);
+    expect_pixart_chain(t, &spec->model, facts);
+    if (!job_has_upscaler(spec))
+        return;
+    t->chain = UPSCALER;
+    expect_pixart_chain(t, &second.model, facts);
+    t->chain = NULL;
 }
 
 struct folder_family {

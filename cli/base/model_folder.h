@@ -33,7 +33,8 @@ char *model_folder_weights(const char *dir, const struct job_spec *spec);
 bool model_folder_is_weights(const char *name);
 
 /* config.json of a model with captions: of diffusers' PixArtTransformer2DModel, and under _skerry
- * `about` (taken over), which is nobody's.  A new reference. */
+ * `about` (taken over), which is nobody's; an upscaler's, of the same form, under `upscaler`.  A
+ * new reference. */
 json_t *model_folder_pixart(const struct job_spec *spec, const struct model_folder_facts *facts,
                             json_t *about);
 

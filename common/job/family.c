@@ -258,10 +258,10 @@ static int patches(const struct job_spec *s)
 static int check_beside_upscaler(const struct yaml_doc *doc, const struct job_spec *s,
                                  struct err *err)
 {
-    if (job_has_latents(s) || job_has_captions(s))
+    if (job_has_latents(s))
         return conf_error(doc, "upscaler.low_side", err,
-                          "is given with encoders, but both chains read pixels and labels; leave "
-                          "out one");
+                          "is given with a VAE among the encoders, but both chains read pixels; "
+                          "give encoders.text alone");
     if (s->data.buckets.n > 0)
         return conf_error(doc, "upscaler.low_side", err,
                           "is given with data.buckets, but an upscaler knows squares alone; leave "
@@ -278,6 +278,10 @@ static int check_upscaler_sizes(const struct yaml_doc *doc, const struct job_spe
         return conf_error(doc, "upscaler.dim", err,
                           "is %d, expected a multiple of 4 and of upscaler.heads (%d)", u->dim,
                           u->heads);
+    if (job_has_captions(s) && u->dim % 16)
+        return conf_error(doc, "upscaler.dim", err,
+                          "is %d, expected a multiple of 16 for a model that is told captions",
+                          u->dim);
     const double hidden = u->dim * s->model.mlp_ratio;
     if (hidden != floor(hidden))
         return conf_error(doc, "model.mlp_ratio", err,

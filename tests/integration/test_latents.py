@@ -174,6 +174,31 @@ def test_captions_on_pixels(place):
     assert "transformer_blocks.0.attn2.to_q.weight" in weights(out)
 
 
+def test_captions_with_two_chains(place):
+    """Both chains of a cascade are told what the caption says; an export is where the next job starts, to the bit."""
+    keys = {"encoders": "text: pipe/text_encoder, tokens: 8", "model": ", self_condition: 0.5",
+            "more": "upscaler: {low_side: 16, patch: 8, depth: 1}\n", "recipe": "diloco, replicas: 1", "rounds": 1}
+    report, out = run(place, "chains", workers=1, **keys)
+    assert report["job"]["input"] == {"channels": 0, "side": 0, "caption": 32, "caption_tokens": 8}
+    with open(os.path.join(out, "model", "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    assert (config["sample_size"], config["in_channels"], config["num_layers"]) == (16, 6, 2)
+    second = config["upscaler"]
+    assert (second["sample_size"], second["in_channels"], second["num_layers"], second["out_channels"]) == (32, 6, 1, 3)
+    assert second["_skerry"]["noise"] == 0.1 and second["caption_channels"] == 32
+    assert os.path.getsize(os.path.join(out, "samples.png")) > 0
+    first = weights(out)
+    assert first["upscaler.transformer_blocks.0.attn2.to_q.weight"].any()
+    more = {**keys, "model": ", self_condition: 0.5, warm_start: out-chains/model", "outer": ", lr: 0, momentum: 0, ema: 0"}
+    _, again = run(place, "chains-again", workers=1, **more)
+    assert equal(first, weights(again))
+    other = {**more, "more": "upscaler: {low_side: 16, patch: 8, depth: 2}\n"}
+    refused(place, "chains-other", ["upscaler", "model.depth"], **other)
+    refused(place, "chains-none", ["is of a model with an upscaler"], **{**more, "more": ""})
+    refused(place, "chains-vae", ["upscaler.low_side is given with a VAE"], **{**keys, "encoders": "path: pipe"})
+    refused(place, "chains-dim", ["upscaler.dim is 24"], **{**keys, "more": "upscaler: {low_side: 16, patch: 8, dim: 24}\n"})
+
+
 def test_paths_fragments_and_async(place):
     run(place, "dipaco", recipe="dipaco, levels: [2, 2]", more="partition: {dims: 8, fine: 16}\n")
     run(place, "fragments", outer=", fragments: 2, delay: 1")

@@ -75,7 +75,9 @@ static int draw(struct work *w, const struct drawing *d, const struct sample_sou
     int32_t labels[TASK_LABELS_MAX];
     for (size_t i = 0; i < t->n_labels; i++)
         labels[i] = (int32_t)t->labels[i];
-    return cascade ? cascade_sample(cascade, &opt, labels, (int)t->n_labels, d->images, NULL, err)
+    const struct net_captions *captions = d->prompts.states ? &d->prompts.captions : NULL;
+    return cascade ? cascade_sample(cascade, &opt, captions, labels, (int)t->n_labels, d->images,
+                                    NULL, err)
                    : sample_run(src, &opt, labels, (int)t->n_labels, d->images, err);
 }
 

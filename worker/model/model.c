@@ -105,10 +105,8 @@ static int upscaler_check(const struct model_spec *s, struct err *err)
 {
     const struct model_upscaler *u = &s->upscaler;
     struct model_spec chains[MODEL_CHAINS];
-    if (s->kind != MODEL_DIT || s->channels != MODEL_PIXEL_CHANNELS || model_captioned(s) ||
-        s->n_shapes > 0)
-        return err_set(err, -ERR_CONFIG,
-                       "an upscaler needs a model of pixels and labels, of one shape");
+    if (s->kind != MODEL_DIT || s->channels != MODEL_PIXEL_CHANNELS || s->n_shapes > 0)
+        return err_set(err, -ERR_CONFIG, "an upscaler needs a model of pixels, of one shape");
     if (u->depth < 0 || model_blocks(s) > MODEL_BLOCKS_MAX)
         return err_set(err, -ERR_CONFIG, "%d and %d blocks of two chains; at most %d are possible",
                        s->depth, u->depth, MODEL_BLOCKS_MAX);

@@ -90,9 +90,10 @@ static int enlarge(void *arg, const struct sample_call *call, struct err *err)
     return rc < 0 ? rc : dit_rows_run(&e->rows, call->v, &in, call->copies * call->B, err);
 }
 
-/* Evaluations of both chains, one after the other. */
+/* What both chains are told, and their evaluations, one after the other. */
 struct both {
     const struct sample_options *opt;
+    const struct net_captions *captions;
     bool second;
 };
 
@@ -105,9 +106,12 @@ static int progress(void *arg, unsigned done, unsigned total)
 static int sample_base(struct net *net, const struct sample_options *opt, const int32_t *labels,
                        int count, uint8_t *low, struct err *err)
 {
+    const struct both *both = opt->arg;
     struct dit_rows rows = {0};
     int rc = dit_rows_open(&rows, cascade_chain(net, 0), err);
     if (rc == 0) {
+        if (both->captions)
+            dit_rows_captions(&rows, both->captions);
         const struct sample_source src = sample_of_dit(&rows);
         rc = sample_run(&src, opt, labels, count, low, err);
     }
@@ -118,11 +122,14 @@ static int sample_base(struct net *net, const struct sample_options *opt, const 
 static int sample_upscaler(struct net *net, const struct sample_options *opt, const int32_t *labels,
                            int count, const uint8_t *low, uint8_t *images, struct err *err)
 {
+    const struct both *both = opt->arg;
     struct sample_options o = *opt;
     struct enlarger e = {.low = low, .seed = rng_mix(opt->seed, CASCADE_STREAM_UPSCALER)};
     o.seed = e.seed;
     int rc = enlarger_open(&e, net, err);
     if (rc == 0) {
+        if (both->captions)
+            dit_rows_captions(&e.rows, both->captions);
         struct sample_source src = sample_of_dit(&e.rows);
         src.estimates = false;
         src.arg = &e;
@@ -133,11 +140,12 @@ static int sample_upscaler(struct net *net, const struct sample_options *opt, co
     return rc;
 }
 
-int cascade_sample(struct net *net, const struct sample_options *opt, const int32_t *labels,
-                   int count, uint8_t *images, uint8_t *low, struct err *err)
+int cascade_sample(struct net *net, const struct sample_options *opt,
+                   const struct net_captions *captions, const int32_t *labels, int count,
+                   uint8_t *images, uint8_t *low, struct err *err)
 {
     const size_t bytes = (size_t)model_image_values(&net_model(net)->spec);
-    struct both both = {.opt = opt};
+    struct both both = {.opt = opt, .captions = captions};
     struct sample_options o = *opt;
     uint8_t *own = low ? NULL : mem_try_array((size_t)count, bytes);
     if (!low && !own)

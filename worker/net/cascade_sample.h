@@ -7,9 +7,11 @@
 #include "worker/net/sample.h"
 
 /* As sample_run, of a network of two chains with room for opt->guidance: images (count,S,S,3) of
- * the upscaler's side, low (count,s,s,3) of those that the base drew, NULL: not wanted.
- * opt->decode is NULL; progress is of both. */
-int cascade_sample(struct net *net, const struct sample_options *opt, const int32_t *labels,
-                   int count, uint8_t *images, uint8_t *low, struct err *err);
+ * the upscaler's side, low (count,s,s,3) of those that the base drew, NULL: not wanted.  captions:
+ * what labels are numbers of, told to both chains; NULL: they are classes.  opt->decode is NULL;
+ * progress is of both. */
+int cascade_sample(struct net *net, const struct sample_options *opt,
+                   const struct net_captions *captions, const int32_t *labels, int count,
+                   uint8_t *images, uint8_t *low, struct err *err);
 
 #endif

@@ -147,7 +147,8 @@ struct net *net_chain(struct net *n, int chain)
 bool net_has_parts(const struct model *m, const struct net_options *opt)
 {
     const struct net_ops *ops = kind_of(m, opt)->ops;
-    return (ops->crossing || ops->chain) && !m->spec.tied;
+    const bool chains = ops->chain && !model_captioned(&m->spec);
+    return (ops->crossing || chains) && !m->spec.tied;
 }
 
 int net_crossing(struct net *n, enum net_way way, int block, int slot,

@@ -188,6 +188,10 @@ static void test_refusals(void **state)
     refused(f->profile, f->profile, "profile.json");
     assert_int_equal(file_write_atomic(f->job, tied, strlen(tied), 0600, NULL), 0);
     refused(f->job, f->profile, "with model.tied the head is the embedding");
+    char *told = str_printf("%supscaler: {low_side: 8}\nencoders: {text: x}\n", job);
+    assert_int_equal(file_write_atomic(f->job, told, strlen(told), 0600, NULL), 0);
+    refused(f->job, f->profile, "an upscaler that is told captions is not cut");
+    mem_free(told);
     assert_int_equal(file_write_atomic(f->job, job, strlen(job), 0600, NULL), 0);
     assert_int_equal(file_write_atomic(f->profile, cascade, strlen(cascade), 0600, NULL), 0);
     refused(f->job, f->profile, "is of another model: it has 2 chains, but the job's model has 1");

@@ -2,15 +2,18 @@
  * differences, what the upscaler is told, and drawing with both. */
 #include "kernels/device/device.h"
 #include "tests/unit/worker/tiny.h"
+#include "tests/unit/worker/tiny_encoders.h"
 
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 
+#include "worker/net/cascade.h"
 #include "worker/net/cascade_sample.h"
+#include "worker/net/dit_rows.h"
 #include "worker/net/resize.h"
 
-enum { B = 4, LOW = 3, HIGH = 6, SMALL = 3 * LOW * LOW, LARGE = 3 * HIGH * HIGH };
+enum { B = 4, TOKENS = 5, LOW = 3, HIGH = 6, SMALL = 3 * LOW * LOW, LARGE = 3 * HIGH * HIGH };
 
 struct fixture {
     struct device *dev;
@@ -20,6 +23,7 @@ struct fixture {
     int32_t labels[B];
     uint64_t keys[B];
     struct batch batch;
+    const struct net_encoders *encoders; /* with captions */
 };
 
 static int setup(void **state)
@@ -52,6 +56,7 @@ static struct net *make(struct fixture *f, struct net_options opt)
     struct err err = {0};
     struct net *n = NULL;
     opt.batch = opt.batch ? opt.batch : B;
+    opt.encoders = f->encoders;
     OK(net_new(f->dev, f->m, &opt, &n, &err));
     OK(weights_set(n->weights, f->flat, &err));
     return n;
@@ -145,10 +150,10 @@ static void test_init(void **state)
 static void base_is_by_itself(struct fixture *f)
 {
     const struct model *m = f->m;
-    struct model_spec plain = tiny_base();
+    struct model_spec plain = m->spec;
     struct err err = {0};
     struct model *alone = NULL;
-    plain.self_condition = m->spec.self_condition;
+    plain.upscaler = (struct model_upscaler){0};
     OK(model_new(&plain, &alone, &err));
     float *flat = model_flat_new(alone), all[B], base[B], want[B];
     uint8_t low[B * SMALL];
@@ -160,7 +165,8 @@ static void base_is_by_itself(struct fixture *f)
     struct batch small = f->batch;
     small.images = low;
 
-    const struct net_options opt = {NET_TRAIN, NET_F32, B, .label_dropout = 0.5};
+    const struct net_options opt = {NET_TRAIN, NET_F32, B, .label_dropout = 0.5,
+                                    .encoders = f->encoders};
     struct net *both = make(f, opt), *one = NULL;
     OK(net_new(f->dev, alone, &opt, &one, &err));
     OK(weights_set(one->weights, flat, &err));
@@ -190,6 +196,89 @@ static void test_base_is_a_network_by_itself(void **state)
     g.flat = tiny_weights(g.m, 5);
     g.batch.estimate = true;
     base_is_by_itself(&g);
+    mem_free(g.flat);
+    model_free(g.m);
+}
+
+/* Told captions in place of labels. */
+static struct model_spec captioned_cascade(void)
+{
+    struct model_spec s = tiny_cascade();
+    s.dim = s.upscaler.dim = 16;
+    s.mlp = s.upscaler.mlp = 64;
+    s.heads = s.upscaler.heads = 2;
+    s.caption = 10;
+    s.caption_tokens = TOKENS;
+    return s;
+}
+
+static void open_captioned(const struct fixture *from, struct tiny_encoders *e, struct fixture *ret)
+{
+    static const int32_t ids[B * TOKENS] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3,
+                                            5, 8, 9, 7, 9, 3, 2, 3, 8, 4},
+                                 lengths[B] = {5, 1, 3, 2};
+    const struct model_spec spec = captioned_cascade();
+    struct err err = {0};
+    *ret = *from;
+    OK(model_new(&spec, &ret->m, &err));
+    ret->flat = tiny_weights(ret->m, 5);
+    ret->batch.captions = ids;
+    ret->batch.caption_lengths = lengths;
+    (void)tiny_encoders(e, &spec, DT_F32);
+    e->table.shift = e->table.scale = NULL;
+    e->table.images = NULL;
+    ret->encoders = &e->table;
+}
+
+static void test_captions(void **state)
+{
+    struct tiny_encoders e;
+    struct fixture g;
+    open_captioned(*state, &e, &g);
+    base_is_by_itself(&g);
+    assert_int_equal(e.captions, 3 * B); /* of both chains, and of the network by itself */
+    struct net *n = make(&g, (struct net_options){NET_TRAIN, NET_F32});
+    const double sum = sum_of(n, &g.batch, false, NULL);
+    int32_t other[B * TOKENS];
+    memcpy(other, g.batch.captions, sizeof other);
+    other[0] = 77;
+    g.batch.captions = other;
+    assert_true(sum_of(n, &g.batch, false, NULL) != sum);
+    assert_false(net_has_parts(g.m, &n->opt));
+    net_free(n);
+    mem_free(g.flat);
+    model_free(g.m);
+}
+
+/* Both chains are told the caption: the base draws what a network by itself draws. */
+static void test_samples_of_captions(void **state)
+{
+    struct tiny_encoders e;
+    struct fixture g;
+    struct err err = {0};
+    struct dit_rows rows = {0};
+    uint8_t low[2 * SMALL], images[2][2 * LARGE];
+    float states[3 * TOKENS * 10];
+    const int32_t labels[2] = {1, 0}, lengths[3] = {5, 2, 1};
+    const struct net_captions captions = {3, states, lengths};
+    const struct sample_options opt = {.steps = 3, .guidance = 1.5f, .seed = 3};
+    open_captioned(*state, &e, &g);
+    rng_fill_normal(5, 6, 0, states, sizeof states / sizeof *states, 0.0f, 1.0f);
+    struct net *n = make(&g, (struct net_options){NET_FORWARD, NET_F32});
+    OK(cascade_sample(n, &opt, &captions, labels, 2, images[0], low, &err));
+    uint8_t alone[2 * SMALL];
+    OK(dit_rows_open(&rows, cascade_chain(n, 0), &err));
+    dit_rows_captions(&rows, &captions);
+    const struct sample_source src = sample_of_dit(&rows);
+    OK(sample_run(&src, &opt, labels, 2, alone, &err));
+    assert_memory_equal(low, alone, sizeof low);
+    dit_rows_close(&rows);
+    /* What is asked for is drawn. */
+    const int32_t same[2] = {1, 1};
+    OK(cascade_sample(n, &opt, &captions, same, 2, images[1], low, &err));
+    assert_memory_equal(images[0], images[1], LARGE);
+    assert_memory_not_equal(images[0] + LARGE, images[1] + LARGE, LARGE);
+    net_free(n);
     mem_free(g.flat);
     model_free(g.m);
 }
@@ -283,7 +372,7 @@ static void draw(struct fixture *f, int batch, int count, uint8_t *images, uint8
     static const int32_t labels[5] = {0, 1, 2, 1, 0};
     struct net *n = make(f, (struct net_options){NET_FORWARD, NET_F32, batch});
     const struct sample_options opt = {.steps = 4, .guidance = 1.5f, .seed = 3};
-    OK(cascade_sample(n, &opt, labels, count, images, low, &err));
+    OK(cascade_sample(n, &opt, NULL, labels, count, images, low, &err));
     net_free(n);
 }
 
@@ -341,7 +430,7 @@ static void test_progress(void **state)
     struct net *n = make(f, (struct net_options){NET_FORWARD, NET_F32, 4});
     const struct sample_options opt = {
         .steps = 4, .guidance = 1.0f, .seed = 3, .progress = count_progress, .arg = &last};
-    assert_int_equal(cascade_sample(n, &opt, &label, 1, images, NULL, &err), -ERR_CANCELLED);
+    assert_int_equal(cascade_sample(n, &opt, NULL, &label, 1, images, NULL, &err), -ERR_CANCELLED);
     assert_int_equal(last, 6);
     net_free(n);
 }
@@ -396,6 +485,8 @@ int main(void)
         cmocka_unit_test(test_modes_and_pieces_agree),
         cmocka_unit_test(test_told),
         cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_captions),
+        cmocka_unit_test(test_samples_of_captions),
         cmocka_unit_test(test_samples_are_told),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_refused),
