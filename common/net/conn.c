@@ -165,7 +165,8 @@ struct conn {
     uv_write_t writing;
     struct loop *loop;
     struct loop_timer *deadline, *delay;
-    gnutls_session_t session;
+    const struct conn_tls *tls;
+    gnutls_session_t session;         /* NULL: it waits */
     const struct conn_events *events; /* NULL: discarded */
     void *arg;
     enum state state;
@@ -598,6 +599,18 @@ void conn_pause(struct conn *c, bool pause)
 
 /* ---- beginning of life ---- */
 
+static int secure(struct conn *c, struct err *err)
+{
+    int rc = tls_session(c->tls, &c->session, err);
+    if (rc < 0)
+        return rc;
+    gnutls_transport_set_ptr(c->session, c);
+    gnutls_transport_set_push_function(c->session, push);
+    gnutls_transport_set_pull_function(c->session, pull);
+    gnutls_transport_set_pull_timeout_function(c->session, pull_timeout);
+    return 0;
+}
+
 static int make(struct loop *loop, const struct conn_options *o, bool is_client, struct conn **ret,
                 struct err *err)
 {
@@ -608,18 +621,15 @@ static int make(struct loop *loop, const struct conn_options *o, bool is_client,
     c->is_client = is_client;
     c->max_queue_bytes = o->max_queue_bytes;
     c->max_unread_bytes = o->max_unread_bytes;
+    c->tls = o->tls;
     buf_init(&c->in, o->max_unread_bytes + READ_BYTES + 2 * RECORD_BYTES);
     buf_init(&c->out, o->max_queue_bytes * CUT_FACTOR);
     buf_init(&c->wire, FLUSH_BYTES + 4 * RECORD_BYTES);
-    int rc = tls_session(o->tls, &c->session, err);
+    int rc = o->waits ? 0 : secure(c, err);
     if (rc < 0) {
         mem_free(c);
         return rc;
     }
-    gnutls_transport_set_ptr(c->session, c);
-    gnutls_transport_set_push_function(c->session, push);
-    gnutls_transport_set_pull_function(c->session, pull);
-    gnutls_transport_set_pull_timeout_function(c->session, pull_timeout);
     (void)uv_tcp_init(loop_uv(loop), &c->tcp); /* opens no descriptor yet: cannot fail */
     c->tcp.data = c;
     c->refs = 1;
@@ -645,6 +655,15 @@ static void name_peer(struct conn *c)
     mem_free(text);
 }
 
+static void read_on(struct conn *c)
+{
+    int rc = uv_read_start((uv_stream_t *)&c->tcp, on_alloc, on_read);
+    if (rc < 0)
+        close_with(c, rc, "cannot read from the socket", uv_strerror(rc));
+    else if (c->is_client)
+        handshake(c);
+}
+
 /* Socket options are wishes: a kernel that refuses one still gives a connection. */
 static void start(struct conn *c)
 {
@@ -656,11 +675,21 @@ static void start(struct conn *c)
     if (uv_fileno((uv_handle_t *)&c->tcp, &fd) == 0)
         (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
     c->state = HANDSHAKE;
-    int rc = uv_read_start((uv_stream_t *)&c->tcp, on_alloc, on_read);
-    if (rc < 0)
-        close_with(c, rc, "cannot read from the socket", uv_strerror(rc));
-    else if (c->is_client)
-        handshake(c);
+    if (c->session)
+        read_on(c);
+}
+
+void conn_begin(struct conn *c, uint32_t deadline_ms)
+{
+    struct err err = {0};
+    if (c->state == CLOSED || c->session)
+        return;
+    if (secure(c, &err) < 0) {
+        conn_close(c, &err);
+        return;
+    }
+    loop_timer_start(c->deadline, deadline_ms, 0);
+    read_on(c);
 }
 
 int conn_accept(struct loop *loop, uv_stream_t *listener, const struct conn_options *o,

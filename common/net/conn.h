@@ -46,11 +46,15 @@ struct conn_options {
     size_t max_queue_bytes;  /* full above it; at 8 times it the connection is cut */
     size_t max_unread_bytes; /* most that on_data may leave unconsumed */
     uint32_t deadline_ms;    /* to be open, and until conn_no_deadline() */
+    bool waits;              /* accepted, and nothing is read or made for it before conn_begin() */
 };
 
 /* Takes the next connection of a listening socket. */
 int conn_accept(struct loop *loop, uv_stream_t *listener, const struct conn_options *o,
                 struct conn **ret, struct err *err);
+
+/* One that waits does so no longer; it has so long to be open. */
+void conn_begin(struct conn *c, uint32_t deadline_ms);
 
 /* Dials.  `attempt` counts up so that a name with several addresses has each of
  * them tried in turn.  Failures of the network come through on_close. */

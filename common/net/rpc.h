@@ -87,8 +87,9 @@ struct rpc_server_options {
     uint32_t min_version, max_version; /* [RPC_VERSION_MIN, RPC_VERSION_MAX] */
     unsigned max_connections;          /* authenticated [1024]; more are told to come later */
     unsigned max_strangers;            /* not authenticated yet [512], see strangers.h */
-    unsigned max_in_flight;            /* requests per connection [16384] */
-    uint32_t max_body_bytes;           /* [64 KiB] */
+    unsigned max_waiting;    /* for a place of those, unread [8192; fewer with few files] */
+    unsigned max_in_flight;  /* requests per connection [16384] */
+    uint32_t max_body_bytes; /* [64 KiB] */
     /* Replies queued per connection [1 MiB]; above it reading stops, at 8 times
      * it the peer is cut. */
     size_t max_queue_bytes;

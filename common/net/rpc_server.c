@@ -1,6 +1,8 @@
 #include "common/net/rpc.h"
 
 #include "common/base/base.h"
+#include <sys/resource.h>
+
 #include "common/base/hash.h"
 #include "common/base/list.h"
 #include "common/base/log.h"
@@ -12,10 +14,16 @@
 #include "common/net/rpc_wire.h"
 #include "common/net/strangers.h"
 
-#define BACKLOG 128
+#define BACKLOG 1024
 #define HANDSHAKE_MS 3000
 #define BUSY_MS 500     /* of a handshake, in which it is not pushed out */
+#define CALLED_MS 50    /* who was called in says something within them */
 #define ADDRESS_SHARE 2 /* one address has at most this part of the strangers' places */
+#define DOOR_MAX 8192   /* wait for a place, */
+#define DOOR_FILES 8    /* and have this part of the files that we may open */
+#define DOOR_MS 10000   /* so long: then a client of ours gives up */
+#define DOOR_TICK_MS 50 /* between looks whether a place is free again */
+#define DOOR_LOOKS 16   /* at those who wait, for a free place */
 
 typedef Skerry__Envelope__V1__Hello Hello;
 typedef Skerry__Envelope__V1__Error Error;
@@ -28,8 +36,11 @@ struct rpc_server {
     struct list peers;
     unsigned peer_count, ready_count;
     struct strangers strangers; /* those that are not ready */
-    struct pbmem mem;           /* of the message being handled */
-    struct rpc_counters gone;   /* of peers that are no more */
+    struct list door;           /* those that have no place yet: nothing is read of them */
+    unsigned door_count;
+    struct loop_timer *calls; /* while there are such */
+    struct pbmem mem;         /* of the message being handled */
+    struct rpc_counters gone; /* of peers that are no more */
     struct loop_timer *tick;
     uint64_t tick_ms; /* the last one */
     unsigned fault_seen;
@@ -47,6 +58,8 @@ struct rpc_peer {
     unsigned role, in_flight;
     uint64_t token;
     bool ready; /* authenticated */
+    bool waits; /* at the door */
+    bool called;
     bool kicked;
     void *user;
 };
@@ -180,6 +193,92 @@ void rpc_request_on_gone(struct rpc_request *r, void (*fn)(void *arg, struct rpc
     r->gone_arg = arg;
 }
 
+/* ---- strangers ---- */
+
+/* Has it said something, and not come long ago?  heard_ms: before it is known, when it came. */
+static bool is_busy(const struct stranger *n)
+{
+    const struct rpc_peer *p = list_entry(n, const struct rpc_peer, stranger);
+    const uint64_t ms = loop_now_ms(p->server->loop) - p->heard_ms;
+    return conn_bytes_in(p->conn) > 0 ? ms < BUSY_MS : p->called && ms < CALLED_MS;
+}
+
+static void make_room(struct stranger *out)
+{
+    struct rpc_peer *p = list_entry(out, struct rpc_peer, stranger);
+    struct err err = {0};
+    (void)err_set(&err, -ETIMEDOUT, "others took the places of those who are not known yet");
+    conn_close(p->conn, &err); /* its callback comes later */
+}
+
+/* It has a place, where `out` was. */
+static void enter(struct rpc_peer *p, struct stranger *out)
+{
+    p->heard_ms = loop_now_ms(p->server->loop);
+    if (out)
+        make_room(out);
+    conn_begin(p->conn, p->server->o.handshake_ms);
+}
+
+/* Before that one. */
+static void wait_at_door(struct rpc_peer *p, struct list *before)
+{
+    struct rpc_server *s = p->server;
+    list_push(before, &p->stranger.link);
+    p->waits = true;
+    if (s->door_count++ == 0)
+        loop_timer_start(s->calls, DOOR_TICK_MS, DOOR_TICK_MS);
+}
+
+static void leave_door(struct rpc_peer *p)
+{
+    list_remove(&p->stranger.link);
+    p->waits = false;
+    if (--p->server->door_count == 0)
+        loop_timer_stop(p->server->calls);
+}
+
+/* Those at the door for whom a place is free: they come in by age, but where an address has its
+ * share of the places others pass it. */
+static void call_in(struct rpc_server *s)
+{
+    const struct rpc_peer *full = NULL;
+    unsigned looks = DOOR_LOOKS;
+    for (struct list *l = s->door.next, *next; l != &s->door && looks-- > 0; l = next) {
+        struct rpc_peer *p = list_entry(l, struct rpc_peer, stranger.link);
+        next = l->next;
+        if (full && memcmp(full->stranger.address, p->stranger.address, 16) == 0)
+            continue;
+        leave_door(p);
+        struct stranger *out = strangers_admit(&s->strangers, &p->stranger, conn_sockaddr(p->conn));
+        if (out == &p->stranger) {
+            wait_at_door(p, next);
+            full = p;
+            continue;
+        }
+        p->called = true;
+        enter(p, out);
+    }
+}
+
+static void on_calls(void *arg)
+{
+    call_in(arg);
+}
+
+/* A newcomer has a place, or waits for one, or there is no room for it. */
+static void receive(struct rpc_peer *p)
+{
+    struct rpc_server *s = p->server;
+    struct stranger *out = strangers_admit(&s->strangers, &p->stranger, conn_sockaddr(p->conn));
+    if (out != &p->stranger)
+        enter(p, out);
+    else if (s->door_count < s->o.max_waiting)
+        wait_at_door(p, &s->door);
+    else
+        make_room(out);
+}
+
 /* ---- the Hello ---- */
 
 static void refuse(struct rpc_peer *p, uint64_t id, int code, const char *detail)
@@ -263,6 +362,7 @@ static void hello(struct rpc_peer *p, const struct frame *f)
     p->ready = true;
     s->ready_count++;
     strangers_drop(&s->strangers, &p->stranger);
+    call_in(s);
     conn_no_deadline(p->conn);
     greet(p, f->request_id, version);
     if (s->o.on_open)
@@ -393,7 +493,12 @@ static void peer_free(struct rpc_peer *p, const struct err *why)
     list_remove(&p->link);
     s->peer_count--;
     s->ready_count -= p->ready;
-    strangers_drop(&s->strangers, &p->stranger);
+    if (p->waits)
+        leave_door(p);
+    else
+        strangers_drop(&s->strangers, &p->stranger);
+    if (!p->ready && !s->closing)
+        call_in(s);
     struct rpc_counters n = peer_counters(p);
     s->gone.bytes_in += n.bytes_in;
     s->gone.bytes_out += n.bytes_out;
@@ -422,21 +527,6 @@ static void on_close(void *arg, const struct err *why)
 
 static const struct conn_events events = {on_open, on_data, on_drain, on_close};
 
-/* Has it said something, and not come long ago?  heard_ms: before it is known, when it came. */
-static bool is_busy(const struct stranger *n)
-{
-    const struct rpc_peer *p = list_entry(n, const struct rpc_peer, stranger);
-    return conn_bytes_in(p->conn) > 0 && loop_now_ms(p->server->loop) - p->heard_ms < BUSY_MS;
-}
-
-static void make_room(struct stranger *out)
-{
-    struct rpc_peer *p = list_entry(out, struct rpc_peer, stranger);
-    struct err err = {0};
-    (void)err_set(&err, -ETIMEDOUT, "others took the places of those who are not known yet");
-    conn_close(p->conn, &err); /* its callback comes later */
-}
-
 static void on_connection(uv_stream_t *listener, int status)
 {
     struct rpc_server *s = listener->data;
@@ -449,7 +539,8 @@ static void on_connection(uv_stream_t *listener, int status)
         .arg = p,
         .max_queue_bytes = s->o.max_queue_bytes,
         .max_unread_bytes = s->o.max_body_bytes + FRAME_HEADER_BYTES,
-        .deadline_ms = s->o.handshake_ms,
+        .deadline_ms = DOOR_MS,
+        .waits = true,
     };
     p->server = s;
     p->heard_ms = loop_now_ms(s->loop);
@@ -460,9 +551,7 @@ static void on_connection(uv_stream_t *listener, int status)
     }
     list_push(&s->peers, &p->link);
     s->peer_count++;
-    struct stranger *out = strangers_admit(&s->strangers, &p->stranger, conn_sockaddr(p->conn));
-    if (out)
-        make_room(out);
+    receive(p);
 }
 
 static void on_tick(void *arg)
@@ -485,6 +574,14 @@ static void on_tick(void *arg)
 
 /* ---- the server ---- */
 
+static unsigned door_places(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur / DOOR_FILES > DOOR_MAX)
+        return DOOR_MAX;
+    return (unsigned)(files.rlim_cur / DOOR_FILES);
+}
+
 static void set_defaults(struct rpc_server_options *o)
 {
     o->host = o->host ? o->host : "0.0.0.0";
@@ -501,6 +598,7 @@ static void set_defaults(struct rpc_server_options *o)
     o->max_queue_bytes = o->max_queue_bytes ? o->max_queue_bytes : RPC_QUEUE_BYTES;
     o->handshake_ms = o->handshake_ms ? o->handshake_ms : HANDSHAKE_MS;
     o->max_strangers = o->max_strangers ? o->max_strangers : 512;
+    o->max_waiting = o->max_waiting ? o->max_waiting : door_places();
 }
 
 static int listen_on(struct rpc_server *s, struct err *err)
@@ -551,6 +649,7 @@ int rpc_server_open(struct loop *loop, const struct rpc_server_options *o, struc
     list_init(&s->peers);
     strangers_init(&s->strangers, s->o.max_strangers,
                    (s->o.max_strangers + ADDRESS_SHARE - 1) / ADDRESS_SHARE, is_busy);
+    list_init(&s->door);
     pbmem_init(&s->mem, (size_t)s->o.max_body_bytes * RPC_UNPACK_FACTOR);
     int rc = conn_tls_server(o->keys, &s->tls, err);
     if (rc < 0) {
@@ -565,6 +664,7 @@ int rpc_server_open(struct loop *loop, const struct rpc_server_options *o, struc
         uv_close((uv_handle_t *)&s->listener, listener_closed);
         return rc;
     }
+    s->calls = loop_timer_new(loop, on_calls, s);
     if (s->o.idle_ms) {
         s->tick = loop_timer_new(loop, on_tick, s);
         s->tick_ms = loop_now_ms(loop);
@@ -588,6 +688,7 @@ void rpc_server_close(struct rpc_server *s)
         conn_discard(c);
     }
     loop_timer_free(s->tick);
+    loop_timer_free(s->calls);
     uv_close((uv_handle_t *)&s->listener, listener_closed);
 }
 

@@ -419,6 +419,31 @@ static void test_strangers(void **state)
     stop(w);
 }
 
+/* Where all places are taken by handshakes under way a newcomer waits for one, and is not cut; so
+ * many may wait. */
+static void test_door(void **state)
+{
+    struct world *w = mem_alloc(sizeof(*w));
+    char byte = 22;
+    net_test_init(&w->t);
+    struct rpc_server_options o = server_options(w);
+    o.max_strangers = 2; /* of one address: one */
+    o.max_waiting = 1;
+    open_server(w, &o);
+    int first = raw(w);
+    assert_int_equal(write(first, &byte, 1), 1);
+    WAIT_FOR(&w->t, rpc_server_counters(w->server).bytes_in == 1);
+    open_client(w);
+    WAIT_FOR(&w->t, rpc_server_connections(w->server) == 2);
+    int second = raw(w);
+    WAIT_FOR(&w->t, recv(second, &byte, 1, MSG_DONTWAIT) == 0 || errno == ECONNRESET);
+    WAIT_FOR(&w->t, w->opened == 1);
+    assert_int_equal(w->disconnected, 0);
+    close(first);
+    close(second);
+    stop(w);
+}
+
 static void test_unknown_and_forbidden(void **state)
 {
     struct world *w = start(true);
@@ -706,6 +731,7 @@ int main(void)
         cmocka_unit_test(test_max_connections),
         cmocka_unit_test(test_crowd),
         cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_door),
         cmocka_unit_test(test_unknown_and_forbidden),
         cmocka_unit_test(test_too_large),
         cmocka_unit_test(test_deadline_and_late_reply),
