@@ -312,10 +312,10 @@ static void end_late(struct coordinator *co, struct job *j, uint32_t p, uint32_t
 static void take_late(struct coordinator *co, struct job *j, uint32_t p)
 {
     for (uint32_t r = 0; r < j->comp.paths[p].replicas && j->doom == NULL; r++) {
-        struct task *t = state_edit_task(&co->state, query_phase(&co->state, j, p, r));
+        const struct task *t = query_phase(&co->state, j, p, r);
         if (t != NULL && t->train.round < j->paths[p].round && t->state != TASK_LEASED &&
             co->state.n_open < TASKS_OPEN_MAX)
-            end_late(co, j, p, r, t);
+            end_late(co, j, p, r, state_edit_task(&co->state, t));
     }
 }
 

@@ -40,6 +40,17 @@ static void expect_failed(struct rig *r, const struct job *j, const char *reason
     }
 }
 
+/* A turn in which nothing happens looks at no row: with ten thousand phases that is most of it. */
+static void test_quiet_turn(void **state)
+{
+    struct rig *r = *state;
+    (void)begin_phases(r);
+    settle(r);
+    flow_advance(r->co);
+    assert_int_equal(r->co->state.tasks_edited.n, 0);
+    assert_int_equal(r->co->state.workers_edited.n, 0);
+}
+
 /* The first reason stands, and what has ended stays as it is. */
 static void test_mark(void **state)
 {
@@ -203,7 +214,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mark), LIVE(test_lost_leases), LIVE(test_failed_task),
         LIVE(test_bad_samples),      LIVE(test_no_samples),  LIVE(test_no_samples_to_repeat),
-        LIVE(test_cancelled_first),  LIVE(test_aside),
+        LIVE(test_cancelled_first),  LIVE(test_aside),       LIVE(test_quiet_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
