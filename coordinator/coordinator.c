@@ -61,6 +61,7 @@ static void on_tick(void *arg)
         return;
     }
     member_check(co);
+    service_tick(co);
     tokens_check(co);
     if (core_writing_ms(co) >= CORE_SLOW_MS)
         http_api_slow(co->api);

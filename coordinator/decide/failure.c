@@ -36,10 +36,13 @@ static uint64_t doubled(uint64_t first, uint32_t times, uint64_t most)
 static bool is_confirmed(const struct failure_list *l, const struct failure *own,
                          const struct failure_in *in)
 {
-    for (unsigned i = 0; i < held(l); i++)
-        if (l->at[i].worker != in->worker && l->at[i].lasting_ms != 0 &&
-            in->worker <= l->at[i].newest)
+    for (unsigned i = 0; i < held(l); i++) {
+        const struct failure *f = &l->at[i];
+        if (f->worker == in->worker || f->lasting_ms == 0 || in->worker > f->newest)
+            continue;
+        if (f->origin != in->origin || (f->proven && own->proven) || !in->others_tell)
             return true;
+    }
     return in->only && own->lasting_ms != 0 && in->now_ms - own->lasting_ms >= FAILURE_ALONE_MS;
 }
 
@@ -60,15 +63,17 @@ void failure_note(struct failure_list *l, const struct failure_in *in, struct fa
 {
     struct failure *f = record_of(l, in->worker);
     uint64_t wait = doubled(FIRST_MS, f->count++, WORKER_MAX_MS);
+    if (in->lasting && f->lasting_ms == 0) {
+        f->lasting_ms = in->now_ms;
+        f->newest = in->newest;
+        f->origin = in->origin;
+        f->proven = in->standing == STANDING_PROVEN;
+    }
     *ret = (struct failure_decision){.confirmed = in->lasting && is_confirmed(l, f, in)};
     if (in->others && wait < OTHERS_MS)
         wait = OTHERS_MS;
     if (in->lasting && wait < FAILURE_ALONE_MS)
         wait = FAILURE_ALONE_MS;
-    if (in->lasting && f->lasting_ms == 0) {
-        f->lasting_ms = in->now_ms;
-        f->newest = in->newest;
-    }
     if (in->program && !in->lasting && f->count == 1)
         wait = 0;
     f->until_ms = ret->worker_ms = in->now_ms + wait;
@@ -94,6 +99,14 @@ bool failure_holds(const struct failure_list *l, uint64_t now_ms)
     for (unsigned i = 0; l != NULL && i < held(l); i++)
         if (l->at[i].until_ms > now_ms)
             return true;
+    return false;
+}
+
+bool failure_says(const struct failure_list *l, uint64_t worker)
+{
+    for (unsigned i = 0; i < held(l); i++)
+        if (l->at[i].worker == worker)
+            return l->at[i].lasting_ms != 0;
     return false;
 }
 

@@ -4,7 +4,9 @@
  * its worker has the task again at once.  One worker's word ends no task.  That nobody can do it
  * counts when
  *   - another worker says so too that was known when the first one said it: a machine that comes
- *     back under another name confirms nothing, or
+ *     back under another name confirms nothing.  Both have proven themselves, or they come from
+ *     different places (another token, or another address), or nobody else is here who could tell:
+ *     two names of one machine are no two words, or
  *   - the coordinator knows no other worker, and the only one says so again FAILURE_ALONE_MS later.
  * When FAILURES_MAX workers have failed a task, all wait.  But those who have proven themselves
  * wait only when as many of them have failed it, or else anybody with a token and a thousand names
@@ -30,6 +32,8 @@ struct failure {
     uint32_t count;
     uint64_t lasting_ms; /* since when it says that nobody can do the task; 0: it does not */
     uint64_t newest;     /* the last worker that was known then */
+    uint64_t origin;     /* where it comes from */
+    bool proven;         /* it was then */
 };
 
 /* Zeroed: none. */
@@ -41,11 +45,13 @@ struct failure_list {
 
 struct failure_in {
     uint64_t now_ms, worker;
+    uint64_t origin;                /* equal: perhaps one machine under two names */
     enum failure_standing standing; /* its, before this failure */
     bool lasting;                   /* it says that nobody can do the task */
     bool program;                   /* a program that came with the job failed */
     bool others;                    /* other workers are here that may have the task now */
     bool proven;                    /* one of them is proven */
+    bool others_tell;               /* one is proven or from elsewhere, and has not said so yet */
     bool only;                      /* no other worker is known, here or gone */
     uint64_t newest;                /* the last worker that has become known: ids grow */
 };
@@ -66,7 +72,9 @@ uint64_t failure_until(const struct failure_list *l, uint64_t worker,
 /* Does it keep some worker from the task at now_ms?  l may be NULL. */
 bool failure_holds(const struct failure_list *l, uint64_t now_ms);
 
-/* Does somebody say that nobody can do it? */
+/* Does this worker say that nobody can do it? */
+bool failure_says(const struct failure_list *l, uint64_t worker);
+/* Does somebody? */
 bool failure_doubted(const struct failure_list *l);
 
 #endif

@@ -53,6 +53,11 @@ static bool owner_here(const struct coordinator *co, const struct job *j, uint32
     return w != NULL && w->state == WORKER_HERE && !worker_goes(w);
 }
 
+static bool only_fails(const struct worker *w)
+{
+    return w->tasks_done == 0 && worker_standing(w) == STANDING_FAILING;
+}
+
 /* Jobs share the workers that are here, and so do a job's paths; what is left over goes to the
  * first paths. */
 static uint32_t workers_for(const struct coordinator *co, const struct job *j, uint32_t p)
@@ -62,7 +67,7 @@ static uint32_t workers_for(const struct coordinator *co, const struct job *j, u
     size_t n = 0, mine = 0;
     for (size_t i = 0; i < co->state.n_workers; i++)
         workers += co->state.workers[i]->state == WORKER_HERE &&
-                   !worker_goes(co->state.workers[i]) &&
+                   !worker_goes(co->state.workers[i]) && !only_fails(co->state.workers[i]) &&
                    co->state.workers[i]->quarantined_until_ms <= core_now(co);
     for (size_t i = 0; i < co->state.n_jobs && n < JOBS_ACTIVE_MAX; i++) {
         const struct job *o = co->state.jobs[i];

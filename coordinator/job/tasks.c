@@ -245,14 +245,25 @@ uint64_t task_folded(const struct task *t)
     return n;
 }
 
+/* Could w say whether anybody can do the task, other than one from `origin` that says so? */
+static bool may_tell(const struct coordinator *co, const struct task *t, const struct worker *w,
+                     uint64_t origin)
+{
+    return (worker_standing(w) == STANDING_PROVEN || worker_origin(w) != origin) &&
+           !failure_says(&t->failed, w->id) && w->n_small == 0 &&
+           (w->allows_trainers || !query_needs_trainers(state_job(&co->state, t->job_id), t));
+}
+
 /* Notes on the task that its holder could not do it.  True: others are here that may have it now.
  */
 static bool note_failure(struct coordinator *co, struct task *t, enum task_fault fault,
                          struct failure_decision *ret)
 {
+    const struct worker *holder = state_worker(&co->state, t->worker_id);
     struct failure_in in = {.now_ms = core_now(co),
                             .worker = t->worker_id,
-                            .standing = STANDING_NEW,
+                            .origin = holder ? worker_origin(holder) : 0,
+                            .standing = holder ? worker_standing(holder) : STANDING_NEW,
                             .lasting = fault == FAULT_LASTING,
                             .program = fault == FAULT_PROGRAM,
                             .only = true};
@@ -260,10 +271,10 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
         const struct worker *w = co->state.workers[i];
         in.only &= w->id == t->worker_id;
         in.newest = w->id > in.newest ? w->id : in.newest;
-        if (w->id == t->worker_id) {
-            in.standing = worker_standing(w);
-        } else if (w->state == WORKER_HERE && !worker_goes(w) &&
-                   failure_until(&t->failed, w->id, worker_standing(w)) <= in.now_ms) {
+        if (w->id == t->worker_id || w->state != WORKER_HERE || worker_goes(w))
+            continue;
+        in.others_tell |= in.lasting && may_tell(co, t, w, in.origin);
+        if (failure_until(&t->failed, w->id, worker_standing(w)) <= in.now_ms) {
             in.others = true;
             in.proven |= worker_standing(w) == STANDING_PROVEN;
         }

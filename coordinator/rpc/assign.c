@@ -10,6 +10,7 @@
 #define OWNER_PATIENCE_MS 2000 /* a replica waits for the worker with its moments */
 #define BUSY_PATIENCE_MS 10000 /* and, while that evaluates or draws, half a round: */
 #define BUSY_PATIENCE_MAX_MS 300000
+#define ASKS_AGAIN_MS 500 /* who has told a result asks within them */
 
 /* An owner that evaluates or draws will be back: a phase without its moments
  * costs more than a wait of a part of a phase. */
@@ -202,17 +203,41 @@ static struct asker *askers(const struct state *s, size_t *ret_n)
     return all;
 }
 
+/* How many proven workers have just told a result and are about to ask: as many tasks are kept for
+ * them, or who asks a moment before would have what they train next. */
+static size_t coming(struct coordinator *co)
+{
+    const struct state *s = &co->state;
+    const uint64_t now = core_now(co);
+    char reason[REASON_MAX];
+    uint64_t until;
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_workers; i++) {
+        const struct worker *w = s->workers[i];
+        n += w->reported_ms != 0 && now - w->reported_ms < ASKS_AGAIN_MS &&
+             w->state == WORKER_HERE && w->peer != NULL && w->parked == NULL && w->task_id == 0 &&
+             worker_standing(w) == STANDING_PROVEN && member_may_work(co, w, &until, reason);
+    }
+    return n;
+}
+
 static void offer(struct coordinator *co, struct schedule *list, bool tell)
 {
     struct state *s = &co->state;
-    size_t helping = helpers(s, list->tasks, list->n), n, at;
+    size_t helping = helpers(s, list->tasks, list->n), n, at, kept = 0;
+    bool counted = false;
     struct asker *all = askers(s, &n);
     for (size_t i = 0; i < n; i++) {
         struct worker *w = all[i].w;
         if (w->task_id != 0)
             continue;
+        if (!counted && list->n_left > 0 && all[i].standing != STANDING_PROVEN) {
+            kept = coming(co);
+            counted = true;
+        }
         /* With nothing to give only the reason could be another one. */
-        if ((list->n_left > 0 || tell) && serve(co, w, list, helping, &at)) {
+        if ((list->n_left > kept || tell) && serve(co, w, list, helping, &at) &&
+            list->n_left > kept) {
             struct task *t = state_edit_task(s, state_task(s, list->tasks[at].id));
             helping -= task_is_remote(t) && helping > 0;
             schedule_take(list, at);

@@ -297,6 +297,7 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     take_trace(j, t, r);
     task_end(co, t, TASK_DONE, "");
     member_succeeded(co, w, t->kind == TASK_TRAIN || t->kind == TASK_OUTER);
+    w->reported_ms = core_now(co);
     take_bad(j, t, r, held);
     return 0;
 }

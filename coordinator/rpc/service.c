@@ -24,6 +24,10 @@
 #define BLOB_MAX_BYTES (1ull << 40)
 #define RETRY_AFTER_MS 1000
 #define JOIN_AGAIN_MS 10000 /* others have the places, or a release is too far from ours */
+#define NEWCOMERS_BEATS                                                                            \
+    2000u              /* heartbeats a second that are answered to all newcomers together          \
+                        */
+#define LEASE_PARTS 4u /* and of a lease the part that an answer waits at most */
 
 static bool may_pass(int code)
 {
@@ -380,6 +384,14 @@ static void heartbeat_answer(const struct coordinator *co, struct rpc_request *r
     mem_free(msg.applied);
 }
 
+/* From a worker that is not known (any more). */
+static void heartbeat_lost(const struct coordinator *co, struct rpc_request *req)
+{
+    Skerry__V1__HeartbeatReply msg = SKERRY__V1__HEARTBEAT_REPLY__INIT;
+    msg.rejoin = gone_durably(co, req);
+    rpc_reply(req, &msg.base);
+}
+
 /* What the worker says of itself.  Its row has the bytes alone of that, which go along with what
  * else changes. */
 static void take_vitals(struct worker *w, const Skerry__V1__HeartbeatRequest *m)
@@ -390,15 +402,78 @@ static void take_vitals(struct worker *w, const Skerry__V1__HeartbeatRequest *m)
     devices_take(&w->devices, m);
 }
 
+/* A heartbeat whose answer waits. */
+struct beat {
+    struct list link; /* in co->beats */
+    struct rpc_request *req;
+    uint64_t worker_id, until_ms;
+};
+
+static void beat_gone(void *arg, struct rpc_request *req)
+{
+    struct beat *b = arg;
+    list_remove(&b->link);
+    mem_free(b);
+    rpc_fail(req, -ERR_CANCELLED, true, 0, "the connection is gone");
+}
+
+/* A newcomer without a task has nothing to tell, and a thousand of them have it ten times a second:
+ * each sends its next heartbeat when this one is answered. */
+static bool beat_waits(struct coordinator *co, struct rpc_request *req, const struct worker *w)
+{
+    if (co->beat_ms == 0 || w->tasks_done > 0 || w->task_id != 0)
+        return false;
+    struct beat *b = mem_alloc(sizeof(*b));
+    b->req = req;
+    b->worker_id = w->id;
+    b->until_ms = core_now(co) + co->beat_ms;
+    list_push(&co->beats, &b->link);
+    rpc_request_on_gone(req, beat_gone, b);
+    return true;
+}
+
+static void answer_beats(struct coordinator *co)
+{
+    struct list due;
+    list_init(&due);
+    for (struct list *l = co->beats.next, *next; l != &co->beats; l = next) {
+        const struct beat *b = list_entry(l, struct beat, link);
+        const struct worker *w = state_worker(&co->state, b->worker_id);
+        next = l->next;
+        if (w != NULL && w->task_id == 0 && core_now(co) < b->until_ms)
+            continue;
+        list_remove(l);
+        list_push(&due, l);
+    }
+    for (struct list *l; (l = list_pop(&due)) != NULL;) {
+        struct beat *b = list_entry(l, struct beat, link);
+        struct worker *w = worker_memory(worker_of(co, b->req));
+        rpc_request_on_gone(b->req, NULL, NULL);
+        if (w != NULL)
+            heartbeat_answer(co, b->req, w, NULL, NULL);
+        else
+            heartbeat_lost(co, b->req);
+        mem_free(b);
+    }
+}
+
+void service_tick(struct coordinator *co)
+{
+    uint64_t n = 0, most = co->opt.lease_ms / LEASE_PARTS;
+    for (size_t i = 0; i < co->state.n_workers; i++)
+        n += co->state.workers[i]->state == WORKER_HERE && co->state.workers[i]->tasks_done == 0;
+    const uint64_t ms = n * 1000 / NEWCOMERS_BEATS;
+    co->beat_ms = ms <= co->opt.heartbeat_ms ? 0 : ms < most ? ms : most;
+    answer_beats(co);
+}
+
 static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMessage *msg)
 {
     struct coordinator *co = arg;
     const Skerry__V1__HeartbeatRequest *m = (const Skerry__V1__HeartbeatRequest *)(const void *)msg;
     struct worker *w = worker_memory(worker_of(co, req));
     if (w == NULL) {
-        Skerry__V1__HeartbeatReply reply = SKERRY__V1__HEARTBEAT_REPLY__INIT;
-        reply.rejoin = gone_durably(co, req);
-        rpc_reply(req, &reply.base);
+        heartbeat_lost(co, req);
         return;
     }
     member_heard(co, w);
@@ -419,7 +494,8 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
         w->activity[0] = '\0';
     if (mine && p->n_points > 0) /* points of a curve share a commit with those of others */
         core_gather(co);
-    heartbeat_answer(co, req, w, t, p);
+    if (p != NULL || !beat_waits(co, req, w))
+        heartbeat_answer(co, req, w, t, p);
 }
 
 /* ---- ASSIGN -------------------------------------------------------------- */

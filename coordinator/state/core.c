@@ -14,6 +14,7 @@ void core_init(struct coordinator *co)
         list_init(&all[i]->durables);
         list_init(&all[i]->polls);
     }
+    list_init(&co->beats);
 }
 
 bool core_disk_full(struct coordinator *co)

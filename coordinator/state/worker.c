@@ -1,12 +1,38 @@
 #include "coordinator/state/worker.h"
 
+#include "common/base/rng.h"
 #include "proto/skerry.pb-c.h"
+
+#include <arpa/inet.h>
 
 void worker_free(struct worker *w)
 {
     mem_free(w->verdicts);
     mem_free(w->devices.list);
     mem_free(w);
+}
+
+uint64_t worker_origin(const struct worker *w)
+{
+    const char *port = strrchr(w->address, ':');
+    size_t n = port ? (size_t)(port - w->address) : strlen(w->address);
+    char host[sizeof(w->address)] = {0};
+    struct in6_addr ip;
+    if (n > 1 && w->address[0] == '[') /* [IPv6]:port */
+        memcpy(host, w->address + 1, n - 2);
+    else
+        memcpy(host, w->address, n);
+    if (inet_pton(AF_INET6, host, &ip) == 1) {
+        memset(host, 0, sizeof(host));
+        memcpy(host, &ip, sizeof(ip) / 2);
+    }
+    uint64_t mixed = w->token_id;
+    for (size_t i = 0; i < sizeof(host); i += sizeof(uint64_t)) {
+        uint64_t part;
+        memcpy(&part, host + i, sizeof(part));
+        mixed = rng_mix(mixed, part);
+    }
+    return mixed;
 }
 
 /* ---- verdicts ------------------------------------------------------------ */

@@ -101,6 +101,7 @@ struct worker {
     struct worker_share share;
     uint64_t quarantined_until_ms; /* 0: not */
     uint64_t heard_ms;
+    uint64_t reported_ms;       /* its last result that was taken; 0: none */
     uint64_t phase_ms;          /* that its last phase took; 0: it has done none */
     uint64_t closed_ms;         /* connection gone since; 0: open */
     struct rpc_peer *peer;      /* NULL: no connection */
@@ -145,6 +146,10 @@ static inline uint64_t worker_data_bytes(const struct worker *w)
 }
 
 void worker_free(struct worker *w);
+
+/* Of its token and its address (of IPv6: its /64): equal for what may be one machine under two
+ * names. */
+uint64_t worker_origin(const struct worker *w);
 
 /* The oldest makes room at APPLIED_MAX. */
 void worker_add_verdict(struct worker *w, uint64_t task_id, bool accepted, const char *reason);

@@ -126,6 +126,44 @@ static void test_two_workers(void **state)
     assert_true(note(&l, 0, 9, true, true, false).confirmed);
 }
 
+/* Two names from one place are no two words while somebody else could tell; two who are proven are,
+ * and so are two places. */
+static void test_one_place(void **state)
+{
+    struct failure_in in = {.lasting = true,
+                            .origin = 5,
+                            .standing = STANDING_NEW,
+                            .newest = 1000,
+                            .others_tell = true};
+    struct failure_list l = {0};
+    struct failure_decision d;
+    for (in.worker = 1; in.worker <= 2; in.worker++, in.now_ms = 1) {
+        failure_note(&l, &in, &d);
+        failure_note(&l, &in, &d);
+        assert_false(d.confirmed);
+    }
+    assert_true(failure_says(&l, 2) && !failure_says(&l, 3));
+    struct failure_list all = l;
+    in.others_tell = false;
+    failure_note(&all, &in, &d);
+    assert_true(d.confirmed);
+    all = l;
+    in.others_tell = true;
+    in.origin = 6;
+    failure_note(&all, &in, &d);
+    assert_true(d.confirmed);
+    memset(&l, 0, sizeof(l));
+    in.standing = STANDING_PROVEN;
+    failure_note(&l, &in, &d);
+    in.standing = STANDING_FAILING; /* now; when it said so first it was proven */
+    failure_note(&l, &in, &d);
+    assert_false(d.confirmed);
+    in.worker++;
+    in.standing = STANDING_PROVEN;
+    failure_note(&l, &in, &d);
+    assert_true(d.confirmed);
+}
+
 /* Whoever came after the first word does not confirm it, the other way round it counts. */
 static void test_other_names(void **state)
 {
@@ -160,6 +198,7 @@ int main(void)
         cmocka_unit_test(test_all),         cmocka_unit_test(test_two_workers),
         cmocka_unit_test(test_alone),       cmocka_unit_test(test_program),
         cmocka_unit_test(test_other_names), cmocka_unit_test(test_standing),
+        cmocka_unit_test(test_one_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,6 +88,21 @@ static void as_many_as_there_are_workers(void **state)
     round_of(r, j, 3);
 }
 
+/* Who has only ever failed is no reason for a phase. */
+static void who_fails_is_not_counted(void **state)
+{
+    struct rig *r = *state;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    edit_worker(r, r->workers[2].id)->failures_row = 1;
+    const struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", "")));
+    do_init(r, &r->workers[0]);
+    round_of(r, j, 2);
+    edit_worker(r, r->workers[2].id)->tasks_done = 1; /* it can work */
+    round_of(r, j, 2);                                /* the round had begun */
+    round_of(r, j, 3);
+}
+
 static void alone_it_trains_plainly(void **state)
 {
     struct rig *r = *state;
@@ -125,6 +140,7 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(as_many_as_there_are_workers, begin, end),
+        cmocka_unit_test_setup_teardown(who_fails_is_not_counted, begin, end),
         cmocka_unit_test_setup_teardown(alone_it_trains_plainly, begin, end),
         cmocka_unit_test_setup_teardown(what_does_not_go_together, begin, end),
     };

@@ -78,6 +78,9 @@ static void serve(struct rig *r, const struct job *j, struct fake *w, enum poiso
     struct result x;
     if (j->modules[0].version < 18)
         edit_worker(r, w->id)->quarantined_until_ms = 0;
+    for (int i = 0; i < 2;
+         i++) /* they ask in turns: nothing is kept for who has just told a result */
+        edit_worker(r, r->workers[i].id)->reported_ms = 0;
     ask(r, w, 1);
     const Skerry__V1__Task *t = got(r, w);
     if (t == NULL || t->kind != SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN)

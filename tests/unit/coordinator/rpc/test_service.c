@@ -1,6 +1,7 @@
 /* A job from submit to its end, fences, restarts, bad results, full disk: on a
  * whole coordinator (rig.h). */
 #include "coordinator/job/member.h"
+#include "coordinator/rpc/service.h"
 #include "tests/unit/coordinator/rig.h"
 
 /* ---- tests --------------------------------------------------------------- */
@@ -114,6 +115,72 @@ static void test_heartbeat_commits(void **state)
     assert_int_equal(store_commits(r->co->store), commits + 1);
     assert_false(r->co->touched);
     loop_timer_start(r->co->tick, CORE_TICK_MS, CORE_TICK_MS);
+}
+
+/* A newcomer's heartbeat waits in a crowd; who has a task, or has done one, is answered at once. */
+static void test_heartbeat_of_a_crowd(void **state)
+{
+    struct rig *r = *state;
+    struct coordinator *co = r->co;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    Skerry__V1__HeartbeatRequest beat = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0);
+    loop_timer_stop(co->tick);
+    service_tick(co);
+    assert_int_equal(co->beat_ms, 0); /* two are no crowd */
+    co->beat_ms = 3600000;
+    begin_call(r, a, SKERRY__V1__METHOD__METHOD_HEARTBEAT, &beat,
+               &skerry__v1__heartbeat_reply__descriptor);
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (list_empty(&co->beats) && clock_now_ms() < until)
+        loop_turn(r->loop, true);
+    service_tick(co);
+    assert_false(list_empty(&co->beats));
+    submit(r);
+    edit_worker(r, a->id)->task_id = 77; /* it is given something */
+    service_tick(co);
+    assert_true(list_empty(&co->beats));
+    wait_for(r, &a->done);
+    assert_int_equal(a->code, 0);
+    edit_worker(r, a->id)->task_id = 0;
+    loop_timer_start(co->tick, CORE_TICK_MS, CORE_TICK_MS);
+    do_init(r, a);
+    loop_timer_stop(co->tick);
+    co->beat_ms = 3600000;
+    assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+    begin_call(r, b, SKERRY__V1__METHOD__METHOD_HEARTBEAT, &beat,
+               &skerry__v1__heartbeat_reply__descriptor); /* its answer waits when all ends */
+    while (list_empty(&co->beats) && clock_now_ms() < until)
+        loop_turn(r->loop, true);
+    co->opt.heartbeat_ms = 0;
+    co->opt.lease_ms = 4 * 3600000;
+    for (int i = 0; i < 3; i++)
+        edit_worker(r, (i ? b : a)->id)->tasks_done = 0;
+    service_tick(co);
+    assert_int_equal(co->beat_ms, 1); /* two, of 2,000 a second */
+}
+
+/* Who has told a result and asks again a moment later is served before somebody new that waits; who
+ * does not ask is not waited for. */
+static void test_asks_again(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1], *c = &r->workers[2];
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    submit(r);
+    assign(r, a, TASK_INIT);
+    ask(r, b, 15000);
+    ask(r, c, 15000);
+    finish_init(r, a);
+    wait_for(r, &b->done);
+    assign(r, a, TASK_TRAIN);
+    assert_false(c->done);
+    finish_train(r, a);
+    submit(r);
+    assert_int_equal(got(r, c)->kind, SKERRY__V1__TASK_KIND__TASK_KIND_INIT);
+    assert_int_equal(got(r, b)->kind, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
 }
 
 static void test_revoked(void **state)
@@ -496,11 +563,23 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_life),         LIVE(test_fences),          LIVE(test_heartbeat_commits),
-        LIVE(test_speed),        LIVE(test_revoked),         LIVE(test_devices),
-        LIVE(test_step_plan),    LIVE(test_restart),         LIVE(test_bad_contribution),
-        LIVE(test_all_bad),      LIVE(test_refused_results), LIVE(test_refused_joins),
-        LIVE(test_refused_jobs), LIVE(test_backlog),         LIVE(test_disk_full),
+        LIVE(test_life),
+        LIVE(test_fences),
+        LIVE(test_heartbeat_commits),
+        LIVE(test_speed),
+        LIVE(test_revoked),
+        LIVE(test_devices),
+        LIVE(test_step_plan),
+        LIVE(test_restart),
+        LIVE(test_bad_contribution),
+        LIVE(test_all_bad),
+        LIVE(test_refused_results),
+        LIVE(test_refused_joins),
+        LIVE(test_refused_jobs),
+        LIVE(test_backlog),
+        LIVE(test_disk_full),
+        LIVE(test_asks_again),
+        LIVE(test_heartbeat_of_a_crowd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
