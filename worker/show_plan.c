@@ -30,19 +30,13 @@ static int read_asked(const char *path, struct asked *ret, struct err *err)
                      path);
         job_release(&spec);
     }
-    if (rc == 0 && job_has_upscaler(&spec) && job_has_captions(&spec)) {
-        rc = err_set(err, -ERR_CONFIG,
-                     "%s: a model with an upscaler that is told captions is not cut, and there is "
-                     "nothing to plan",
-                     path);
-        job_release(&spec);
-    }
     if (rc < 0)
         return rc;
     *ret = (struct asked){.train = spec.train,
                           .estimate = spec.model.self_condition,
                           .chains = job_has_upscaler(&spec) ? 2 : 1,
                           .blocks = {spec.model.depth, spec.upscaler.depth}};
+    ret->train.fill &= ret->chains == 1;
     job_release(&spec);
     return 0;
 }
@@ -204,8 +198,11 @@ int show_plan_of(const char *job_path, const char *name, const struct costs *p, 
         return rc;
     show(&costs, &opt, &result, out);
     if (costs.n_frozen < p->n_frozen)
-        (void)fprintf(out, "The first stage runs the frozen networks before each step "
-                           "(train.fill: false); what they take is not counted here.\n");
+        (void)fprintf(out,
+                      "%s stage runs the frozen networks before each step%s; what they take is "
+                      "not counted here.\n",
+                      asked.chains > 1 ? "Each chain's first" : "The first",
+                      asked.chains > 1 ? "" : " (train.fill: false)");
     planner_release(&result);
     return 0;
 }

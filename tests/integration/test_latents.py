@@ -59,9 +59,9 @@ def write(place, name, **keys):
     return path
 
 
-def run(place, name, workers=2, **keys):
+def run(place, name, workers=2, device="cpu", **keys):
     out = os.path.join(place, "out-" + name)
-    done = skerry("run", write(place, name, **keys), "--workers", workers, "--out", out)
+    done = skerry("run", write(place, name, **keys), "--workers", workers, "--device", device, "--out", out)
     assert done.returncode == 0, done.stderr
     with open(os.path.join(out, "report.json"), encoding="utf-8") as f:
         return json.load(f), out
@@ -175,7 +175,7 @@ def test_captions_on_pixels(place):
 
 
 def test_captions_with_two_chains(place):
-    """Both chains of a cascade are told what the caption says; an export is where the next job starts, to the bit."""
+    """Both chains of a cascade are told what the caption says; an export is where the next job starts, to the bit, in a pipeline."""
     keys = {"encoders": "text: pipe/text_encoder, tokens: 8", "model": ", self_condition: 0.5",
             "more": "upscaler: {low_side: 16, patch: 8, depth: 1}\n", "recipe": "diloco, replicas: 1", "rounds": 1}
     report, out = run(place, "chains", workers=1, **keys)
@@ -190,8 +190,11 @@ def test_captions_with_two_chains(place):
     first = weights(out)
     assert first["upscaler.transformer_blocks.0.attn2.to_q.weight"].any()
     more = {**keys, "model": ", self_condition: 0.5, warm_start: out-chains/model", "outer": ", lr: 0, momentum: 0, ema: 0"}
-    _, again = run(place, "chains-again", workers=1, **more)
+    _, again = run(place, "chains-again", workers=1, device="cpu,cpu",
+                   **{**more, "train": ", parallel: pipeline, pipeline: divided, accumulate: 4"})
     assert equal(first, weights(again))
+    with open(os.path.join(again, "logs", "worker-1.log"), encoding="utf-8") as f:
+        assert "over 1 pipeline of 2 stages (divided) in 4 micro-batches" in f.read()
     other = {**more, "more": "upscaler: {low_side: 16, patch: 8, depth: 2}\n"}
     refused(place, "chains-other", ["upscaler", "model.depth"], **other)
     refused(place, "chains-none", ["is of a model with an upscaler"], **{**more, "more": ""})

@@ -55,7 +55,9 @@ int net_set(struct net *n, const float *flat, struct err *err)
 
 uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
-    const bool encodes = opt->encoders && net_part_of(m).from == 0;
+    bool encodes = false;
+    for (int i = 0; i < model_n_chains(&m->spec) && opt->encoders; i++)
+        encodes |= net_part_of(model_chain(m, i)).from == 0;
     return weights_bytes(m, dt, opt->mode != NET_FORWARD) +
            kind_of(m, opt)->ops->bytes(m, opt, dt) + (encodes ? opt->encoders->bytes : 0);
 }
@@ -147,8 +149,7 @@ struct net *net_chain(struct net *n, int chain)
 bool net_has_parts(const struct model *m, const struct net_options *opt)
 {
     const struct net_ops *ops = kind_of(m, opt)->ops;
-    const bool chains = ops->chain && !model_captioned(&m->spec);
-    return (ops->crossing || chains) && !m->spec.tied;
+    return (ops->crossing || ops->chain) && !m->spec.tied;
 }
 
 int net_crossing(struct net *n, enum net_way way, int block, int slot,

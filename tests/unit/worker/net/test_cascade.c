@@ -244,7 +244,6 @@ static void test_captions(void **state)
     other[0] = 77;
     g.batch.captions = other;
     assert_true(sum_of(n, &g.batch, false, NULL) != sum);
-    assert_false(net_has_parts(g.m, &n->opt));
     net_free(n);
     mem_free(g.flat);
     model_free(g.m);

@@ -1,6 +1,7 @@
 /* Two chains on a pipeline's devices, a stage of each on every one or each chain on devices of its
  * own, have the bits of one device: weights, moments, averages, losses and norms, joined,
  * bidirectional, divided and split, in every cut, alone and in copies. */
+#include "tests/unit/worker/tiny_encoders.h"
 #include "tests/unit/worker/train/sides.h"
 
 #include <stdio.h>
@@ -233,6 +234,40 @@ static void test_estimates(void **state)
         }
 }
 
+/* Each chain's first stage encodes the captions, on whichever device it lies. */
+static void test_captions(void **state)
+{
+    struct model_spec spec = deep_cascade();
+    struct tiny_encoders encoders[4];
+    struct net_encoders tables[4];
+    const struct cut cuts[] = {
+        {2, 1, (int[]){1, 5}, (int[]){2, 3}, JOB_PIPELINE_1F1B},
+        {2, 2, .order = JOB_PIPELINE_BIDIRECTIONAL},
+        {3, 1, .order = JOB_PIPELINE_DIVIDED, .first = 1, .split = true},
+    };
+    spec.dim = spec.upscaler.dim = 16;
+    spec.mlp = spec.upscaler.mlp = 64;
+    spec.heads = spec.upscaler.heads = 2;
+    spec.caption = 10;
+    spec.caption_tokens = 5;
+    spec.self_condition = true;
+    for (size_t k = 0; k < sizeof cuts / sizeof *cuts; k++) {
+        struct train_options o = options();
+        o.accumulate = 4;
+        o.self_condition = 0.5;
+        for (int i = 0; i < 4; i++) {
+            tables[i] = *tiny_encoders(&encoders[i], &spec, DT_F32);
+            tables[i].arg = &encoders[i];
+            tables[i].shift = tables[i].scale = NULL;
+            tables[i].images = NULL;
+        }
+        o.encoders = tables;
+        check(&spec, &o, &cuts[k]);
+    }
+    for (int i = 0; i < 3; i++) /* the last cut: devices 0 and 1 have the first stages */
+        assert_true(i < 2 ? encoders[i].captions > 0 : encoders[i].captions == 0);
+}
+
 static void test_precisions(void **state)
 {
     static const enum job_pipeline orders[] = {JOB_PIPELINE_1F1B, JOB_PIPELINE_BIDIRECTIONAL,
@@ -438,12 +473,13 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_joined),     cmocka_unit_test(test_bidirectional),
-        cmocka_unit_test(test_split),      cmocka_unit_test(test_estimates),
-        cmocka_unit_test(test_divided),    cmocka_unit_test(test_memory_divided),
-        cmocka_unit_test(test_precisions), cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_diverged),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_joined),         cmocka_unit_test(test_bidirectional),
+        cmocka_unit_test(test_captions),       cmocka_unit_test(test_split),
+        cmocka_unit_test(test_estimates),      cmocka_unit_test(test_divided),
+        cmocka_unit_test(test_memory_divided), cmocka_unit_test(test_precisions),
+        cmocka_unit_test(test_memory),         cmocka_unit_test(test_checkpoint),
+        cmocka_unit_test(test_trace),          cmocka_unit_test(test_diverged),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
