@@ -802,9 +802,9 @@ static void apply_step(struct coordinator *co, struct job *j, struct module_rec 
         adopt_step(co, j, m, step);
         if (!j->spec.outer.async)
             note_late(co, j, m, step);
-        /* The old files go after the new version is on record, never before.  Those that the step
-         * began with stay, so that it can be made again (audit.h). */
-        if (step->base > 0 && !step->stored)
+        /* Only when the new version is on record; what its step began with stays (audit.h). */
+        const struct version_rec *v = step->base > 0 ? module_version(m, step->base - 1) : NULL;
+        if (v != NULL && !(step->stored && blob_ref_is_set(&v->target)))
             core_when_durable(co, removal_begin,
                               removal_of(co, str_dup(step->state_dir), step->base));
         return;

@@ -44,7 +44,6 @@ def nobody_failed(swarm):
 ])
 def test_same_bits(swarm, keys):
     """Versions, and all that the next ones come of, are those that the coordinator makes; an audit makes such a step again."""
-    swarm.coordinator() if swarm.ports is None else None
     for name in "ab":
         swarm.worker(name)
     results = []

@@ -27,6 +27,7 @@ struct run {
     char *paths[4 + 2 * FOLD_INPUTS_MAX]; /* of what is read */
     size_t n_paths;
     struct work_output *out[FILES];
+    uint32_t chunks; /* that were folded */
 };
 
 static int check_input(const Skerry__V1__OuterInput *in, uint64_t version, struct err *err)
@@ -139,9 +140,13 @@ static int measure(struct run *r, struct err *err)
     return rc < 0 ? rc : hash_file(o->path, o->sha256, &o->size, err);
 }
 
+/* Before each chunk: of a large module these are minutes, in which the coordinator must see that it
+ * goes on. */
 static bool stopping(void *arg)
 {
-    return work_stopped(arg, NULL);
+    struct run *r = arg;
+    progress_units(&r->w->progress, r->chunks++, 0);
+    return work_stopped(r->w, NULL);
 }
 
 static int fold(struct run *r, const char *full, struct err *err)
@@ -168,7 +173,7 @@ static int fold(struct run *r, const char *full, struct err *err)
         .target_out = r->out[TARGET]->path,
         .mom_out = r->out[MOMENTUM]->path,
         .stop = stopping,
-        .stop_arg = r->w,
+        .stop_arg = r,
     };
     (void)codec_parse(t->down, &step.down); /* checked */
     int rc = fold_run(&step, &made, err);

@@ -402,6 +402,41 @@ static void test_restart(void **state)
     is_stored(module_version(module_of(r, job), 1), true); /* as the record says */
 }
 
+/* A job that goes over to workers leaves nothing of its state on our disk. */
+static void test_goes_over(void **state)
+{
+    struct rig *r = *state;
+    char *text = str_dup(spec);
+    memcpy(strstr(text, "rounds: 2"), "rounds: 5", 9);
+    const uint64_t job = begin_job(r, text);
+    struct fake *b, *a;
+    struct told told;
+    state_job(&r->co->state, job)->spec.outer.where = JOB_WHERE_COORDINATOR;
+    for (uint64_t v = 1; v <= 3; v++) {
+        for (size_t i = 0; i < 2; i++)
+            assign(r, &r->workers[i], TASK_TRAIN);
+        for (size_t i = 0; i < 2; i++)
+            finish_train(r, &r->workers[i]);
+        wait_version(r, job, v);
+        if (v == 2)
+            state_job(&r->co->state, job)->spec.outer.where = JOB_WHERE_WORKER;
+    }
+    is_stored(module_version(module_of(r, job), 3), true);
+    char *had = str_printf("%s/outer/%llu/%u/momentum.2.safetensors", r->f.dir,
+                           (unsigned long long)job, MODULE);
+    assert_true(file_exists(had)); /* the step can be made again */
+    a = train_round(r, &b);
+    make(r, a->task, -1, &told);
+    assert_true(report(r, a, &told.x));
+    wait_version(r, job, 4);
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (file_exists(had) && clock_now_ms() < until)
+        loop_turn(r->loop, true);
+    assert_false(file_exists(had));
+    mem_free(had);
+    mem_free(text);
+}
+
 /* The job ends while a worker is at it. */
 static void test_cancelled(void **state)
 {
@@ -421,9 +456,9 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        CASE(test_believed), CASE(test_lies),     CASE(test_refused),
-        CASE(test_cannot),   CASE(test_poisoned), CASE(test_lost),
-        CASE(test_nobody),   CASE(test_restart),  CASE(test_cancelled)};
+        CASE(test_believed),  CASE(test_lies),     CASE(test_refused), CASE(test_cannot),
+        CASE(test_poisoned),  CASE(test_lost),     CASE(test_nobody),  CASE(test_restart),
+        CASE(test_goes_over), CASE(test_cancelled)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -138,6 +138,9 @@ static void the_bits_of_a_step(void **state)
             if (i < 5)
                 assert_memory_equal(sha256, files[i]->sha256, 32);
         }
+        struct progress_view told;
+        progress_take(&w->progress, &told);
+        assert_true(told.told.samples_done > K); /* it goes on while it folds, too */
         assert_int_equal(w->result.n_rows, 3);
         assert_string_equal(w->result.rows[0].name, "delta_norm");
         assert_true(w->result.rows[0].value == want.delta_norm);
