@@ -11,7 +11,7 @@
 
 #define ATTEMPTS_MAX 100 /* of what is aside */
 #define FIRST_BATCHES 64 /* a first phase bounded by time: no speed is known yet */
-#define ROOM_PARTS 8     /* and what it takes at most of a ledger's room */
+#define ROOM_PARTS_MAX 8 /* and what it takes at most of a ledger's room */
 
 struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind)
 {
@@ -147,15 +147,27 @@ void task_settle(struct coordinator *co, struct task *t, uint64_t done)
     t->n_ranges = 0;
 }
 
+/* In so many parts a ledger gives its room to phases bounded by time: half of it stays, and where
+ * they are many each takes no less than an eighth of what is left. */
+static uint64_t room_parts(const struct job *j, uint32_t ledger)
+{
+    uint64_t n = 0;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        if (job_ledger(j, j->comp.paths[p].partition) == ledger)
+            n += 2 * (uint64_t)j->comp.paths[p].replicas;
+    return n < ROOM_PARTS_MAX ? n : ROOM_PARTS_MAX;
+}
+
 /* Of a phase bounded by time: half as much again as it would need.  A worker that told too short a
  * time, or little data, must leave some to the others: at most a part of what may still be held. */
 static uint64_t timed_samples(const struct job *j, const struct task *t, uint32_t batch,
-                              const struct ledger *l, const struct shards_sum *sum)
+                              const struct shards_sum *sum)
 {
+    const uint32_t ledger = job_ledger(j, j->comp.paths[t->path].partition);
     const struct replica_rec *r = &j->paths[t->path].replicas[t->train.replica];
     const uint64_t want = r->samples_last ? r->samples_last * 3 / 2 + batch
                                           : shards_of_steps(&j->spec, batch, FIRST_BATCHES, sum);
-    const uint64_t most = ledger_room(l) / ROOM_PARTS;
+    const uint64_t most = ledger_room(j->ledgers[ledger]) / room_parts(j, ledger);
     return want < most ? want : most > batch ? most : batch;
 }
 
@@ -168,7 +180,7 @@ bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
     struct shards_sum sum = shards_sum(j, cp->partition, false);
     uint64_t want = shards_of_steps(&j->spec, cp->batch, (uint64_t)j->spec.outer.steps, &sum);
     if (want == 0)
-        want = timed_samples(j, t, cp->batch, l, &sum);
+        want = timed_samples(j, t, cp->batch, &sum);
     struct ledger_range *ranges = mem_alloc_array(RANGES_TAKEN_MAX, sizeof(*ranges));
     size_t n =
         ledger_take(l, t->id, want, t->train.replica, cp->replicas, ranges, RANGES_TAKEN_MAX);

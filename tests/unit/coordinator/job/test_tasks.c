@@ -253,8 +253,21 @@ static void test_take_some(void **state)
     for (int i = 0; i < 24; i++) {
         struct task *t = task_make(co, j, TASK_TRAIN);
         assert_true(task_take_samples(co, j, t));
-        assert_in_range(held(t), 6, LEDGER_EPOCHS_OPEN_MAX / 8 * 10);
+        assert_in_range(held(t), 6, LEDGER_EPOCHS_OPEN_MAX / 4 * 10);
     }
+}
+
+/* One that is alone leaves half: its phase is not to be short of samples for others' sake. */
+static void test_take_half(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = trained(co, "t");
+    struct task *t = task_make(co, j, TASK_TRAIN);
+    j->spec.outer.steps = 0;
+    j->comp.paths[0].replicas = 1;
+    job_edit_replica(j, 0, 0)->samples_last = 1000000000;
+    assert_true(task_take_samples(co, j, t));
+    assert_int_equal(held(t), LEDGER_EPOCHS_OPEN_MAX / 2 * 10);
 }
 
 /* The oldest ended ones go; not what is open, what a replica stands at, or another job's. */
@@ -297,10 +310,10 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
     const struct CMUnitTest tests[] = {
-        CASE(test_make),      CASE(test_lease),    CASE(test_requeue),
-        CASE(test_attempts),  CASE(test_failures), CASE(test_aside_with_others),
-        CASE(test_hopeless),  CASE(test_end),      CASE(test_take_samples),
-        CASE(test_take_some), CASE(test_prune),
+        CASE(test_make),      CASE(test_lease),     CASE(test_requeue),
+        CASE(test_attempts),  CASE(test_failures),  CASE(test_aside_with_others),
+        CASE(test_hopeless),  CASE(test_end),       CASE(test_take_samples),
+        CASE(test_take_some), CASE(test_take_half), CASE(test_prune),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
