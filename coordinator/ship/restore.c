@@ -25,20 +25,12 @@ struct restore {
     struct restore_result *result;
 };
 
-static int check_empty(const char *data_dir, struct err *err)
+static int no_state(const struct restore *r, struct err *err)
 {
-    struct file_names names;
-    int rc = file_mkdirs(data_dir, 0700, err);
-    if (rc == 0)
-        rc = file_list(data_dir, 65536, &names, err);
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; rc == 0 && i < names.n; i++)
-        if (strcmp(names.items[i], "lock") != 0)
-            rc = err_set(err, -EEXIST, "%s is not empty (it has %s): restore into a new directory",
-                         data_dir, names.items[i]);
-    file_names_release(&names);
-    return rc;
+    return err_set(err, -ERR_NOTFOUND,
+                   "there is no coordinator's state below %s: it is there when a coordinator was "
+                   "started with --store-state on that store",
+                   r->o->store);
 }
 
 /* ---- the snapshot ---- */
@@ -87,10 +79,7 @@ static int fetch_snapshot(struct restore *r, struct err *err)
     }
     mem_free(all);
     if (rc == 0 && found == -ERR_NOTFOUND)
-        return err_set(err, -ERR_NOTFOUND,
-                       "there is no coordinator's state below %s: it is there when a coordinator "
-                       "was started with --store-state on that store",
-                       r->o->store);
+        return no_state(r, err);
     return rc == 0 ? found : rc;
 }
 
@@ -172,17 +161,12 @@ static int make_database(struct restore *r, struct err *err)
 
 /* ---- the rest ---- */
 
-static int fetch_keys(struct restore *r, struct err *err)
+static int fetch_keys(struct restore *r, struct buf *ret, struct err *err)
 {
-    struct buf text;
     char *key = str_printf("%s/keys", r->prefix);
-    buf_init(&text, SHIP_KEYS_MAX);
-    int rc = s3_get_all(r->c, key, &text, err);
-    if (rc == 0)
-        rc = ship_keys_write(r->o->data_dir, buf_str(&text), err);
-    buf_release(&text);
+    const int rc = s3_get_all(r->c, key, ret, err);
     mem_free(key);
-    return rc;
+    return rc == -ERR_NOTFOUND ? no_state(r, err) : rc;
 }
 
 static int open_client(struct restore *r, struct err *err)
@@ -202,8 +186,9 @@ static int open_client(struct restore *r, struct err *err)
 int restore_state(const struct coordinator_options *o, struct restore_result *ret, struct err *err)
 {
     struct restore r = {.o = o, .result = ret};
+    struct buf keys;
     char *whole = file_join(o->data_dir, "coordinator.db");
-    int rc = check_empty(o->data_dir, err);
+    int rc = place_check_new(o->data_dir, err);
     if (rc == 0)
         rc = open_client(&r, err);
     r.path = str_printf("%s.restored", whole);
@@ -211,10 +196,13 @@ int restore_state(const struct coordinator_options *o, struct restore_result *re
     s3_log_init(&r.log, &s3_log_of_client, r.c, r.prefix);
     if (rc == 0)
         rc = s3_log_probe(&r.log, err);
+    buf_init(&keys, SHIP_KEYS_MAX);
+    if (rc == 0) /* before the owner is deposed: without them nobody could go on */
+        rc = fetch_keys(&r, &keys, err);
     if (rc == 0)
         rc = make_database(&r, err);
     if (rc == 0)
-        rc = fetch_keys(&r, err);
+        rc = ship_keys_write(o->data_dir, buf_str(&keys), err);
     if (rc == 0)
         rc = place_remember(o, err);
     if (rc == 0)
@@ -223,6 +211,7 @@ int restore_state(const struct coordinator_options *o, struct restore_result *re
         drop_database(&r);
     s3_log_release(&r.log);
     buf_release(&r.raw);
+    buf_release(&keys);
     s3_close(r.c);
     mem_free(r.path);
     mem_free(r.prefix);

@@ -10,6 +10,7 @@
 #include "common/net/blob_dir.h"
 #include "coordinator/state/persist.h"
 #include "coordinator/state/capture.h"
+#include "coordinator/state/place.h"
 #include "coordinator/state/store.h"
 
 #define COPY_BYTES ((size_t)1 << 20)
@@ -261,19 +262,6 @@ int backup_make(const char *data_dir, const char *folder, unsigned keep, struct 
 
 /* ---- the way back -------------------------------------------------------- */
 
-static int check_empty(const char *data_dir, struct err *err)
-{
-    struct file_names names;
-    int rc = file_list(data_dir, BACKUPS_MAX, &names, err);
-    if (rc < 0)
-        return rc;
-    if (names.n > 0)
-        rc = err_set(err, -EEXIST, "%s is not empty (it has %s): restore into a new directory",
-                     data_dir, names.items[0]);
-    file_names_release(&names);
-    return rc;
-}
-
 /* Ids beyond any that the lost coordinator may have given out. */
 static int skip_ids(const char *db, struct err *err)
 {
@@ -338,8 +326,7 @@ int backup_restore(const char *folder, const char *name, const char *data_dir,
     int rc = name ? 0 : newest_backup(folder, &file, err);
     if (rc < 0)
         return rc;
-    if ((rc = file_mkdirs(data_dir, 0700, err)) == 0)
-        rc = check_empty(data_dir, err);
+    rc = place_check_new(data_dir, err);
     if (rc == 0)
         rc = read_manifest(folder, file, &m, err);
     for (size_t i = m.n; rc == 0 && i-- > 0;) { /* the database is the first */

@@ -9,6 +9,23 @@
 
 #define FILE_NAME "blob-store"
 #define URL_BYTES_MAX 1024
+#define ENTRIES_MAX 65536
+
+int place_check_new(const char *data_dir, struct err *err)
+{
+    struct file_names names;
+    int rc = file_mkdirs(data_dir, 0700, err);
+    if (rc == 0)
+        rc = file_list(data_dir, ENTRIES_MAX, &names, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; rc == 0 && i < names.n; i++)
+        if (strcmp(names.items[i], "lock") != 0 && strcmp(names.items[i], "lost+found") != 0)
+            rc = err_set(err, -EEXIST, "%s is not empty (it has %s): restore into a new directory",
+                         data_dir, names.items[i]);
+    file_names_release(&names);
+    return rc;
+}
 
 char *place_url(const char *data_dir)
 {

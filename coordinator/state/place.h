@@ -10,6 +10,10 @@ struct blobstore;
 struct coordinator_options;
 struct s3_options;
 
+/* Makes a data dir to restore into, or finds it empty but for the lock of a coordinator, and what a
+ * new disk comes with. */
+int place_check_new(const char *data_dir, struct err *err);
+
 /* Opens what the options name; cluster: the id of this one.  Region and endpoint of a store also
  * come from the environment, as Amazon's programs read them. */
 int place_open(const struct coordinator_options *o, const char *cluster, struct blobstore **ret,

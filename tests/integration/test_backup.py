@@ -121,6 +121,7 @@ def test_restoring_refuses_what_is_damaged_and_what_is_in_use(swarm, tmp_path):
     assert bad.returncode == 1 and "damaged" in bad.stderr
     cut = open(manifests(folder)[0], encoding="utf-8").read().splitlines()[:-3]
     open(manifests(folder)[0], "w", encoding="utf-8").write("\n".join(cut) + "\n")
+    os.makedirs(tmp_path / "w" / "lost+found")  # of a new disk
     short = restore(folder, tmp_path / "w")
     assert short.returncode == 1 and "cut off" in short.stderr
 

@@ -174,6 +174,11 @@ def test_what_is_refused(machines, store, tmp_path):
         shutil.copy(os.path.join(second.data, name), third.data)
     stranger = refused(third, store, "there")
     assert stranger.returncode == STALE and "has the state of a coordinator already" in stranger.stderr, stranger.stderr
+    assert store.session.delete(store.native + "/v1/AUTH_test/blobs/there/state/keys", timeout=20).status_code == 204
+    shutil.rmtree(third.data)
+    lacking = restore(third, store, "there")
+    assert lacking.returncode == 1 and "there is no coordinator's state below" in lacking.stderr, lacking.stderr
+    second.session.post(second.url + "/v1/tokens", json={"role": "viewer", "name": "still"}, timeout=10).raise_for_status()  # it goes on
     nothing = subprocess.run([f"{BIN}/coordinatord", "--data-dir", tmp_path / "x", "--store-state"], capture_output=True, text=True, timeout=20)
     assert nothing.returncode == 2 and "--store-state needs --store" in nothing.stderr, nothing.stderr
 
