@@ -206,6 +206,26 @@ def test_terraform_names_what_is_there(cloud):
     assert undeclared(text.replace("var.deb", "var.dep", 1)) == {"var.dep"}
 
 
+def resource(cloud, what, name):
+    tree = bare(hcl2.loads(read("terraform", cloud, "main.tf")))
+    (found,) = [block[what][name] for block in tree["resource"] if name in block.get(what, {})]
+    return found
+
+
+@pytest.mark.parametrize("cloud, what", [("aws", "aws_launch_template"), ("gcp", "google_compute_instance_template")])
+def test_terraform_makes_no_worker_without_a_token(cloud, what):
+    """Whoever scales the group in another shell would give the next machines a token that is none."""
+    (lifecycle,) = resource(cloud, what, "worker")["lifecycle"]
+    assert lifecycle["precondition"][0]["condition"] == '${var.workers == 0 || var.token != "none"}'
+
+
+def test_terraform_takes_machines_from_any_zone():
+    """An even spread, the default, waits for zones that have no such cards; any other wants no redistribution."""
+    group = resource("gcp", "google_compute_region_instance_group_manager", "workers")
+    assert group["distribution_policy_target_shape"] == "ANY"
+    assert group["update_policy"][0]["instance_redistribution_type"] == "NONE"
+
+
 @pytest.mark.parametrize("cloud", sorted(os.listdir(f"{DEPLOY}/terraform")))
 def test_terraform_completes_the_user_data(cloud):
     user_data = {}

@@ -57,9 +57,10 @@ variable "worker_image" {
 }
 
 variable "token" {
-  type      = string
-  default   = "none"
-  sensitive = true
+  type        = string
+  default     = "none"
+  sensitive   = true
+  description = "what workers join with, needed where there are some"
 }
 
 data "aws_ami" "debian" {
@@ -172,6 +173,13 @@ resource "aws_launch_template" "worker" {
     ebs {
       volume_size = 120
       encrypted   = true
+    }
+  }
+
+  lifecycle {
+    precondition {
+      condition     = var.workers == 0 || var.token != "none"
+      error_message = "workers need a token: export TF_VAR_token=$(skerry tokens --new worker --expires 30d)"
     }
   }
 }

@@ -61,9 +61,10 @@ variable "worker_image" {
 }
 
 variable "token" {
-  type      = string
-  default   = "none"
-  sensitive = true
+  type        = string
+  default     = "none"
+  sensitive   = true
+  description = "what workers join with, needed where there are some"
 }
 
 provider "google" {
@@ -158,6 +159,11 @@ resource "google_compute_instance_template" "worker" {
 
   lifecycle {
     create_before_destroy = true
+
+    precondition {
+      condition     = var.workers == 0 || var.token != "none"
+      error_message = "workers need a token: export TF_VAR_token=$(skerry tokens --new worker --expires 30d)"
+    }
   }
 }
 
@@ -165,6 +171,15 @@ resource "google_compute_region_instance_group_manager" "workers" {
   name               = "skerry-workers"
   base_instance_name = "skerry-worker"
   target_size        = var.workers
+
+  # Wherever there are such machines: an even spread would wait for zones that have none.
+  distribution_policy_target_shape = "ANY"
+
+  update_policy {
+    type                         = "OPPORTUNISTIC"
+    minimal_action               = "REPLACE"
+    instance_redistribution_type = "NONE"
+  }
 
   version {
     instance_template = google_compute_instance_template.worker.id
