@@ -152,16 +152,14 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
         {"models", 0, ARGS_STR, &o->models, "DIR",
          "weights that this machine has: a job's frozen encoders are looked for there first"},
         {"max-source", 0, ARGS_BYTES, &o->max_source, "SIZE",
-         "largest archive to fetch for a job's data.url (default: 64GB)", .min = 1,
-         .max = 1ull << 50},
+         "largest archive to fetch for a job's data.url", .min = 1, .max = 1ull << 50},
         {"allow-private-sources", 0, ARGS_BOOL, &o->private_sources, NULL,
          "fetch a job's data.url also from private and local addresses: whoever may submit jobs "
          "then reaches what this machine reaches"},
         {"spot", 0, ARGS_STR, &o->spot, "auto|aws|gcp|azure|PATH",
          "save the phase and leave when this machine is about to be taken back: asks the cloud's "
          "metadata service, runs a program until it ends with status 0, or waits for a file"},
-        {"spot-metadata", 0, ARGS_STR, &o->spot_at, "URL",
-         "where --spot asks (default: " SPOT_METADATA ")"},
+        {"spot-metadata", 0, ARGS_STR, &o->spot_at, "URL", "where --spot asks"},
         {"share", 0, ARGS_STR, &o->share, "SITE", "fetch once for all that name this site"},
         {"share-at", 0, ARGS_STR, &o->share_at, "HOST[:PORT]", "where those reach this machine"},
         {"allow-trainers", 0, ARGS_BOOL, &o->allow_trainers, NULL,

@@ -25,8 +25,8 @@ static char *find_path(const char *job_path, const char *given)
     char *dir = str_ndup(job_path, (size_t)(slash - job_path));
     char *beside = file_join(dir, given);
     mem_free(dir);
-    if (file_exists(beside) || strpbrk(given, "*?{"))
-        return beside;
+    if (file_exists(beside) || strpbrk(given, "*?{") || !file_exists(given))
+        return beside; /* what is nowhere is said to lack there */
     mem_free(beside);
     return str_dup(given);
 }
@@ -329,8 +329,9 @@ static void say_bad(const struct dataset_report *report)
         fprintf(stderr, "%llu images have captions of more than %u bytes, which were cut\n",
                 (unsigned long long)report->captions_cut, CAPTIONS_MAX);
     if (report->bad_count)
-        fprintf(stderr, "%u files are no images we read and were left out, the first: %s\n",
-                report->bad_count, report->bad[0]);
+        fprintf(stderr, "%u image file%s cannot be read and %s left out; the first is %s\n",
+                report->bad_count, report->bad_count == 1 ? "" : "s",
+                report->bad_count == 1 ? "is" : "are", report->bad[0]);
 }
 
 static void say_report(const struct job_file *job, const struct upload *up,

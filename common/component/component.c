@@ -12,9 +12,15 @@
 static int read_config(struct component *c, enum component_kind kind, struct err *err)
 {
     char *path = file_join(c->folder, "config.json");
+    char *pipeline = file_join(c->folder, "model_index.json");
     struct buf text = {0};
     int rc;
-    if (!file_exists(path))
+    if (!file_exists(path) && file_exists(pipeline))
+        rc = err_set(err, -ERR_CONFIG,
+                     "%s is a whole pipeline: name one of the folders in it (encoders.path takes "
+                     "it whole)",
+                     c->folder);
+    else if (!file_exists(path))
         rc = err_set(err, -ERR_CONFIG,
                      "%s has no config.json: name a folder that save_pretrained of diffusers or "
                      "transformers wrote",
@@ -24,6 +30,7 @@ static int read_config(struct component *c, enum component_kind kind, struct err
     if (rc == 0)
         rc = component_config(path, buf_str(&text), text.len, kind, c, err);
     buf_release(&text);
+    mem_free(pipeline);
     mem_free(path);
     return rc;
 }

@@ -198,8 +198,8 @@ static int next_file(struct dataset *ds, struct dataset_image *ret, struct err *
     int rc = dataset_column_beside(ds, &f->column, path, err);
     if (rc == 0)
         rc = take_captions(ds, file, path, ret, err);
-    if (rc == 0)
-        rc = file_read(path, DATASET_IMAGE_MAX, &f->image, err);
+    if (rc == 0 && (rc = file_read(path, DATASET_IMAGE_MAX, &f->image, err)) == -ENOENT)
+        rc = 0; /* a link that leads nowhere is an image without a byte */
     mem_free(path);
     if (rc < 0 && rc != -ERR_LIMIT)
         return rc;

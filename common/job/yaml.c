@@ -27,12 +27,26 @@ static int problem_line(const struct loader *l)
     return line;
 }
 
+static bool begins_with_tab(const struct loader *l, int line)
+{
+    size_t i = 0;
+    while (line > 1 && i < l->len)
+        line -= l->text[i++] == '\n';
+    while (i < l->len && l->text[i] == ' ')
+        i++;
+    return i < l->len && l->text[i] == '\t';
+}
+
 /* libyaml's own complaint, with the place it gives. */
 static int fail_syntax(const struct loader *l)
 {
     const yaml_parser_t *p = &l->parser;
     if (p->error == YAML_MEMORY_ERROR)
         return err_set(l->err, -ENOMEM, "out of memory while reading %s", l->file);
+    if (begins_with_tab(l, problem_line(l)))
+        return err_set(l->err, -ERR_CONFIG,
+                       "%s:%d: not valid YAML: the line begins with a tab; indent it with spaces",
+                       l->file, problem_line(l));
     return err_set(l->err, -ERR_CONFIG, "%s:%d: not valid YAML: %s%s%s", l->file, problem_line(l),
                    p->problem ? p->problem : "unreadable text", p->context ? " " : "",
                    p->context ? p->context : "");

@@ -26,7 +26,7 @@ def one_sentence(done, *words):
     (("heads: 2", "heads: 3"), ["job.yaml", "heads", "dim"]),
     (("image_size: 16", "image_size: 18"), ["job.yaml", "image_size", "patch"]),
     (("replicas: 2", "replicas: 0"), ["job.yaml:6", "replicas"]),
-    (("path: data", "path: nowhere"), ["nowhere"]),
+    (("path: data", "path: nowhere"), ["there is no dataset at", "/nowhere"]),
     (("path: data, ", ""), ["path", "url"]),
     (("rounds: 2, ", ""), ["rounds"]),
     (("up: e3m0", "up: e4m0"), ["job.yaml:8", "e4m0", "e3m0"]),

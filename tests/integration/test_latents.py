@@ -352,6 +352,7 @@ def refused(place, name, words, **keys):
 def test_what_does_not_fit_is_refused(place):
     refused(place, "no-folder", ["nowhere"], encoders="vae: nowhere", sample="")
     refused(place, "no-pipeline", ["encoders.path", "pipe/vae has no model_index.json"], encoders="path: pipe/vae")
+    refused(place, "whole", ["pipe is a whole pipeline", "encoders.path"], encoders="vae: pipe", sample="")
     refused(place, "swapped", ["text_encoder", "AutoencoderKL"], encoders="vae: pipe/text_encoder", sample="")
     changed(place, "zero", "vae", scaling_factor=0)
     refused(place, "scale", ["scaling_factor is 0"], encoders="path: zero")

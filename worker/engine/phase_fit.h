@@ -27,8 +27,9 @@ void phase_take(struct train_options *opt, const struct phase_plan *plan);
  * such that do not divide the devices where none that does will do, of one chain; also such that
  * the first stage has no room for the frozen encoders (ret->spread), where nothing else is.
  *
- * -ENOMEM: "of 2 stages stage 1 needs 91.2 MiB and stage 2 80.1 MiB, but a device (cpu) has 64.0
- * MiB; train.stages: 4 needs 52.3 MiB on each device". */
+ * -ENOMEM: "in 2 stages the model needs 91.2 MiB and 80.1 MiB on a device (60.0 MiB of model and
+ * optimiser, 31.2 MiB of micro-batches where it is most), but cpu has 64.0 MiB; train.stages: 4
+ * needs 52.3 MiB on each device". */
 int phase_fit(const struct phase_room *r, const struct model *m, struct train_options *opt,
               struct phase_plan *ret, struct err *err);
 

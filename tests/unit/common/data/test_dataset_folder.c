@@ -1,6 +1,8 @@
 /* Class folders with images. */
 #include "tests/unit/common/data/dataset_test.h"
 
+#include <unistd.h>
+
 static void folder_is_cut(void **state)
 {
     char *dir = scratch_new();
@@ -37,6 +39,22 @@ static void folder_is_cut(void **state)
     scratch_free(dir);
 }
 
+static void a_link_to_nothing_is_a_bad_image(void **state)
+{
+    char *dir = scratch_new(), *link;
+    struct got got;
+    struct dataset_report r;
+    fill_folder(dir, "cat", 4, png);
+    link = in(dir, "cat/dead.png");
+    assert_int_equal(symlink("/nonexistent/cat.png", link), 0);
+    OK(cut(dir, 1, 0, 1, &got, &r, err));
+    assert_int_equal(r.samples, 4);
+    assert_string_equal(r.bad[0], "cat/dead.png");
+    dataset_report_release(&r);
+    mem_free(link);
+    scratch_free(dir);
+}
+
 static void refuses_folders(void **state)
 {
     char *dir = scratch_new(), *empty = in(dir, "empty"), *flat = in(dir, "flat"),
@@ -70,6 +88,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folder_is_cut),
+        cmocka_unit_test(a_link_to_nothing_is_a_bad_image),
         cmocka_unit_test(refuses_folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

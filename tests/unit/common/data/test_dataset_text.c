@@ -444,6 +444,11 @@ static void says_what_is_wrong(void **state)
     }
     opt.context = 1;
     FAILS(cut(&opt, 1, 0, g, &r, err), "pieces of 1 tokens");
+    mem_free(path);
+    opt = (struct dataset_options){.text = true, .context = CONTEXT};
+    opt.path = path = in(dir, "d.txt");
+    put(dir, "d.txt", "", 0);
+    FAILS(cut(&opt, 1, 0, g, &r, err), "d.txt is empty");
     got_free(g);
     mem_free(path);
     scratch_free(dir);
