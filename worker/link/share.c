@@ -97,14 +97,14 @@ static void send_blob(struct share *s, struct http_request *r, const struct blob
     http_reply_file(r, fd, (uint64_t)st.st_size, "application/octet-stream", hex);
 }
 
-/* Is it on its way here? */
+/* Is it on its way here, or here and not yet in the cache's book? */
 static bool comes(const struct share *s, const struct blob_id *id)
 {
     char path[CACHE_PATH_MAX];
     struct stat st;
     cache_path(s->o.cache, id->sha256, path);
     char *part = str_printf("%s.part", path);
-    const bool there = stat(part, &st) == 0;
+    const bool there = stat(part, &st) == 0 || stat(path, &st) == 0; /* in this order: it moves */
     mem_free(part);
     return there && time(NULL) - st.st_mtim.tv_sec <= STALE_S;
 }

@@ -297,11 +297,14 @@ static bool asks_away(const struct transfer *t)
 static void ask_near(struct transfer *t)
 {
     const struct transfer_link *link = t->shared;
-    char line[96];
+    char line[96], pin[HASH_HEX_MAX];
     if (!t->near || t->away || t->near_failures >= NEAR_FAILURES_MAX)
         return;
+    const bool shuns = loop_now_ms(link->loop) < link->shunned_until_ms;
     (void)snprintf(line, sizeof(line), "Skerry-Near: %s",
-                   loop_now_ms(link->loop) < link->shunned_until_ms ? link->shunned : "follow");
+                   t->near_failures > 0 ? hash_hex(t->neighbour, sizeof(t->neighbour), pin)
+                   : shuns              ? link->shunned
+                                        : "follow");
     t->headers = curl_slist_append(t->headers, line);
 }
 
@@ -436,8 +439,10 @@ static enum transfer_next judge_near(struct transfer *t)
     if (t->told_to_wait && t->near_waits++ < NEAR_WAITS_MAX)
         return TRANSFER_RETRY;
     t->told_to_wait = false;
-    (void)hash_hex(t->neighbour, sizeof(t->neighbour), link->shunned);
-    link->shunned_until_ms = loop_now_ms(link->loop) + SHUN_MS;
+    if (t->status != 404) { /* else it does not have this one */
+        (void)hash_hex(t->neighbour, sizeof(t->neighbour), link->shunned);
+        link->shunned_until_ms = loop_now_ms(link->loop) + SHUN_MS;
+    }
     t->near_failures++;
     t->over_limit = false;
     return TRANSFER_AGAIN;

@@ -7,7 +7,7 @@
 /* The neighbour: the tests' own server stands for it, with its key, behind a path of its own. */
 static struct near {
     unsigned gets;
-    bool lies, is_cut, longer;
+    bool lies, is_cut, longer, has_not;
     bool waits; /* what it is asked for is on its way to it */
     uint8_t bytes[SIZE + 8];
 } near;
@@ -22,7 +22,9 @@ static void near_get(void *arg, struct http_request *r)
     near.gets++;
     assert_null(http_request_header(r, "Skerry-Near"));
     near.bytes[7] ^= near.lies;
-    if (near.waits) {
+    if (near.has_not) {
+        http_reply_error(r, 404, "not_found", "it has not");
+    } else if (near.waits) {
         http_reply_header(r, "Skerry-Store", "wait");
         http_reply_error(r, 503, "unavailable", "it comes");
     } else if (near.is_cut) {
@@ -119,6 +121,21 @@ static void test_nobody_is_there(void **state)
     expect_fallback(w, &id, 0);
 }
 
+/* What it does not have says nothing of the next blob. */
+static void test_it_has_not(void **state)
+{
+    struct blob_id id;
+    struct world *w = start_near(&id);
+    near.has_not = true;
+    assert_int_equal(get_near(w, &id, true), 1);
+    assert_int_equal(w->near_asked, 2);
+    assert_string_equal(w->near_asks, w->near.pin);
+    near.has_not = false;
+    assert_int_equal(get_near(w, &id, true), 0);
+    assert_int_equal(near.gets, 1);
+    stop(w);
+}
+
 static void test_somebody_else_is_there(void **state)
 {
     struct blob_id id;
@@ -188,6 +205,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_led),
         cmocka_unit_test(test_nobody_is_there),
+        cmocka_unit_test(test_it_has_not),
         cmocka_unit_test(test_somebody_else_is_there),
         cmocka_unit_test(test_gone_in_the_middle),
         cmocka_unit_test(test_without_tls),
