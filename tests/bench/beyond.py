@@ -7,6 +7,7 @@ import argparse
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,14 +22,19 @@ BEYOND, YOUNG = 8, 2  # workers; rounds that make files and learn what steps tak
 SIZES = {"7.4 M": dict(dim=256, depth=6), "1.3 M": dict(dim=128, depth=4)}  # parameters
 FAULTY = dict(dim=64, depth=2, batch=8, images=4000, replicas=4, rounds=12, steps=100)  # a round is some seconds
 ONE_S = 280
+SITE, SCALES, SCALE_ROUNDS = 4, (4, 16, 64), 20
 
 
-def counted():
-    """Bytes that have passed the network interface `out` of this thread's namespace, both ways."""
+def each_way():
+    """Bytes that have passed the network interface `out` of this thread's namespace, (in, out)."""
     with open("/proc/thread-self/net/dev", encoding="utf-8") as f:
         (line,) = [x for x in f if x.strip().startswith("out:")]
     fields = line.split(":")[1].split()
-    return int(fields[0]) + int(fields[8])
+    return int(fields[0]), int(fields[8])
+
+
+def counted():
+    return sum(each_way())
 
 
 def own_link(net, rate_less=("c", "s")):
@@ -80,6 +86,85 @@ def coordinator_bytes(fig, common, folder):
             f"{what['1.3 M'][0] / 1024:.1f}")
     fig.add("coordinator_bytes_with_store", (here + store) / 1024, "KiB", "<=64",
             f"the same and what passes between coordinator and store, where workers fold; with 1.3 M parameters {sum(what['1.3 M']) / 1024:.0f}")
+
+
+def over_slow_links(fig, common, folder):
+    """Rounds where the store and each worker have 100 Mbit/s, and the coordinator 1: what they take beyond their steps, over what the bytes need."""
+    import relay
+    from swarm import Swarm
+    names = [f"w{i}" for i in range(rounds.WORKERS)]
+    mbit = {"c": 1, "s": 100, **{n: 100 for n in names}}
+    net = rounds.Net(list(mbit), {n: f"{rate}mbit" for n, rate in mbit.items() if n != "c"})
+    swarm, store = Swarm(folder), None
+
+    def passed():
+        now = {}
+        for n in mbit:
+            with net.inside(n):
+                now[n] = each_way()
+        return now
+
+    try:
+        with net.inside("s"):
+            store = relay.Store(os.path.join(folder, "store"), net.address["s"])
+            store.relay.sums = {}
+        with net.inside("c"):
+            swarm.coordinator(*store.flags("bench"), "--listen", "0.0.0.0", "--host", net.address["c"], env=relay.KEY)
+            for n in names:
+                with net.inside(n):
+                    swarm.worker(n, env={"no_proxy": "*"})
+            job = swarm.submit(common.write_job(folder, **{**rounds.SIZE, "rounds": YOUNG + 3}, images=500))
+            swarm.wait_round(job, YOUNG, ONE_S)
+            net.shape("c", f"{mbit['c']}mbit")  # version 0 has come to the coordinator whole, once
+            before = passed()
+            first = swarm.job(job)["round"]
+            done = swarm.wait_job(job, "done", ONE_S)
+            after = passed()
+            tasks = [t for t in swarm.get("/v1/tasks?limit=1000").json()["items"] if t["kind"] == "train"]
+        steps, slowest = rounds.steps_of(swarm, names), {}
+        for t in tasks:
+            slowest[t["round"]] = max(slowest.get(t["round"], 0), steps[t["id"]])
+        over = [r["seconds"] - slowest[r["round"]] for r in done["history"] if r["round"] > first]
+        need, link = max(((after[n][way] - before[n][way]) * 8e-6 / rate / (done["round"] - first), f"{n}, {('in', 'out')[way]}")
+                         for n, rate in mbit.items() for way in (0, 1))
+        fig.add("round_overhead_slow_links", statistics.median(over) / need, "x", "<=1.1",
+                f"of the {need:.2f} s that a round's bytes need on the busiest link ({link}); rounds take {min(over):.2f} to {max(over):.2f} s beyond their "
+                "steps; four workers and the store at 100 Mbit/s, the coordinator at 1, workers fold")
+    finally:
+        swarm.stop()
+        if store:
+            store.stop()
+        net.close()
+
+
+def passed_of(common, folder, workers):
+    """Blob bytes through the coordinator's link over the least that must pass, the worse of both ways, for workers on sites of four."""
+    from swarm import Swarm
+    swarm = Swarm(folder)
+    data = lambda: swarm.get("/v1/status").json()["bytes_here"]["data"]  # noqa: E731
+    try:
+        swarm.coordinator()
+        for n in range(workers):
+            swarm.worker(f"w{n}", "--share", f"site-{n // SITE}", "--share-at", "127.0.0.1")
+        common.wait_until(lambda: len(swarm.get("/v1/workers").json()["items"]) == workers, ONE_S, "all workers")
+        job = swarm.submit(common.write_job(folder, dim=128, depth=2, batch=1, images=200, replicas=workers, steps=2, rounds=SCALE_ROUNDS + 2))
+        swarm.wait_round(job, YOUNG, ONE_S)
+        first, before = swarm.job(job)["round"], data()
+        swarm.wait_round(job, SCALE_ROUNDS, ONE_S)  # the end needs whole versions
+        after, n = data(), swarm.job(job)["round"] - first
+        version = max(swarm.get("/v1/modules").json()["items"][0]["versions"], key=lambda v: v["version"])
+        up = sum(c["size"] for c in version["provenance"]["contributions"])
+        down = version["delta"]["size"] * workers / SITE
+        return max((after["up"] - before["up"]) / n / up, (after["down"] - before["down"]) / n / down)
+    finally:
+        swarm.stop()
+
+
+def scale(fig, common, folder):
+    worst = {n: passed_of(common, os.path.join(folder, str(n)), n) for n in SCALES}
+    fig.add("rounds_scale", max(worst.values()), "x", "<=1.3",
+            "blob bytes through the coordinator's link, the worse of both ways, over one contribution of each worker up and one delta for each site of "
+            f"four down: {', '.join(f'{n} workers {x:.2f}' for n, x in worst.items())}")
 
 
 def job_seconds(common, folder, mode, *flags):
@@ -174,7 +259,7 @@ def split_brain(fig, common, folder):
 
 
 PARTS = {"coordinator_bytes_per_round": coordinator_bytes, "failover_s": failover, "split_brain": split_brain, "store_faults": store_faults,
-         "store_faults_state": store_faults_state}
+         "store_faults_state": store_faults_state, "round_overhead_slow_links": over_slow_links, "rounds_scale": scale}
 
 
 def main():

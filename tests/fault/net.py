@@ -64,9 +64,13 @@ class Net:
         self._in(self.hub, f"ip link set dev to-{name} master hub0 up")
         self._in(space, f"ip addr add {self.address[name]}/24 dev out")
         self._in(space, "ip link set dev out up")
-        if rate:  # both ways: what leaves each end of the cable
-            for where, end in ((space, "out"), (self.hub, f"to-{name}")):
-                self._in(where, f"tc qdisc add dev {end} root tbf rate {rate} burst 128kb latency 100ms")
+        if rate:
+            self.shape(name, rate)
+
+    def shape(self, name, rate):
+        """Both ways: what leaves each end of the cable."""
+        for where, end in ((f"{self.tag}-{name}", "out"), (self.hub, f"to-{name}")):
+            self._in(where, f"tc qdisc add dev {end} root tbf rate {rate} burst 128kb latency 100ms")
 
     def plug(self, name, there):
         """The cable of a machine is there, or not."""
