@@ -575,9 +575,6 @@ static void expect_pixart_ends(struct tensors *t, const struct job_model *m,
     expect_linear(t, "caption_projection.", "linear_2", true, C, C);
     expect_linear(t, "", "proj_out", true, pixels * channels * (t->variance ? 2 : 1), C);
     expect(t, "scale_shift_table", 2, (int64_t[4]){2, C});
-    /* What older releases saved beside the parameters. */
-    t->seen += st_find(t->st, "caption_projection.y_embedding") != NULL;
-    t->seen += st_find(t->st, "pos_embed.pos_embed") != NULL;
 }
 
 static void expect_pixart_chain(struct tensors *t, const struct job_model *m,
@@ -609,6 +606,9 @@ static void expect_pixart(struct tensors *t, const struct job_spec *spec,
 {
     const struct job_spec second = second_chain(spec);
     expect_pixart_chain(t, &spec->model, facts);
+    /* What older releases saved beside the parameters. */
+    t->seen += st_find(t->st, "caption_projection.y_embedding") != NULL;
+    t->seen += st_find(t->st, "pos_embed.pos_embed") != NULL;
     if (!job_has_upscaler(spec))
         return;
     t->chain = UPSCALER;

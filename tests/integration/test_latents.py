@@ -189,6 +189,8 @@ def test_captions_with_two_chains(place):
     assert os.path.getsize(os.path.join(out, "samples.png")) > 0
     first = weights(out)
     assert first["upscaler.transformer_blocks.0.attn2.to_q.weight"].any()
+    file = os.path.join(out, "model", "diffusion_pytorch_model.safetensors")
+    frozen_models.write_safetensors(file, {**first, "caption_projection.y_embedding": np.zeros((7, 32), np.float32)})  # as old files have
     more = {**keys, "model": ", self_condition: 0.5, warm_start: out-chains/model", "outer": ", lr: 0, momentum: 0, ema: 0"}
     _, again = run(place, "chains-again", workers=1, device="cpu,cpu",
                    **{**more, "train": ", parallel: pipeline, pipeline: divided, accumulate: 4"})
