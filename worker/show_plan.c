@@ -63,14 +63,7 @@ static int check_model(const struct asked *a, const struct costs *p, const char 
 /* Orders that a worker would choose from (worker/engine/replica.c). */
 static unsigned orders_of(const struct job_train *t)
 {
-    static const unsigned pipelines[] = {
-        [JOB_PIPELINE_AUTO] = PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT) |
-                              PLANNER_BIT(PIPE_DIVIDED) | PLANNER_BIT(PIPE_BIDIRECTIONAL),
-        [JOB_PIPELINE_1F1B] = PLANNER_BIT(PIPE_1F1B),
-        [JOB_PIPELINE_SPLIT] = PLANNER_BIT(PIPE_SPLIT),
-        [JOB_PIPELINE_DIVIDED] = PLANNER_BIT(PIPE_DIVIDED),
-        [JOB_PIPELINE_BIDIRECTIONAL] = PLANNER_BIT(PIPE_BIDIRECTIONAL)};
-    unsigned orders = pipelines[t->pipeline];
+    unsigned orders = planner_orders(t->pipeline);
     if (t->parallel == JOB_PARALLEL_DATA)
         return PLANNER_BIT(PIPE_DATA);
     if (t->recompute)

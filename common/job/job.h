@@ -79,8 +79,9 @@ enum job_pipeline {
     JOB_PIPELINE_AUTO,
     JOB_PIPELINE_1F1B, /* of two chains: joined, one after the other */
     JOB_PIPELINE_SPLIT,
-    JOB_PIPELINE_DIVIDED,       /* of two chains: each on devices of its own */
-    JOB_PIPELINE_BIDIRECTIONAL, /* of two chains */
+    /* From here on: for two chains alone. */
+    JOB_PIPELINE_DIVIDED, /* each on devices of its own */
+    JOB_PIPELINE_BIDIRECTIONAL,
 };
 enum job_crop { JOB_CROP_CENTER, JOB_CROP_RANDOM };
 

@@ -1,8 +1,8 @@
 #include "common/net/rpc.h"
 
-#include "common/base/base.h"
 #include <sys/resource.h>
 
+#include "common/base/base.h"
 #include "common/base/hash.h"
 #include "common/base/list.h"
 #include "common/base/log.h"

@@ -1,7 +1,6 @@
 #include "coordinator/rpc/neighbours.h"
 
 #include <arpa/inet.h>
-#include <ctype.h>
 
 #include "common/base/clock.h"
 #include "common/base/hash.h"
@@ -24,15 +23,6 @@ struct neighbours {
     struct slot slots[SLOTS];
 };
 
-static bool is_site(const char *text)
-{
-    const size_t n = strlen(text);
-    for (size_t i = 0; i < n; i++)
-        if (!isalnum((unsigned char)text[i]) && strchr("._-", text[i]) == NULL)
-            return false;
-    return n > 0 && n < sizeof(((struct worker_share *)0)->site);
-}
-
 void neighbours_take(struct worker *w, const Skerry__V1__JoinRequest *m)
 {
     uint8_t address[16];
@@ -40,7 +30,8 @@ void neighbours_take(struct worker *w, const Skerry__V1__JoinRequest *m)
     w->share = (struct worker_share){.site = ""};
     if (m->site[0] == '\0' || !w->has_key)
         return;
-    if (!is_site(m->site) || m->share_key.len != sizeof(w->share.key) || m->share_port == 0 ||
+    if (!str_is_name(m->site, sizeof(w->share.site) - 1) ||
+        m->share_key.len != sizeof(w->share.key) || m->share_port == 0 ||
         m->share_port > UINT16_MAX ||
         inet_pton(v6 ? AF_INET6 : AF_INET, m->share_host, address) != 1) {
         log_warn("member", "worker %llu (%s) shares nothing: its site or address is no such thing",

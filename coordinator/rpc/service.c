@@ -24,10 +24,10 @@
 #define BLOB_MAX_BYTES (1ull << 40)
 #define RETRY_AFTER_MS 1000
 #define JOIN_AGAIN_MS 10000 /* others have the places, or a release is too far from ours */
-#define NEWCOMERS_BEATS                                                                            \
-    2000u              /* heartbeats a second that are answered to all newcomers together          \
-                        */
-#define LEASE_PARTS 4u /* and of a lease the part that an answer waits at most */
+/* Heartbeats a second that are answered to all newcomers together, and of a lease the part that an
+ * answer waits at most. */
+#define NEWCOMERS_BEATS 2000u
+#define LEASE_PARTS 4u
 
 static bool may_pass(int code)
 {

@@ -44,8 +44,8 @@ struct device_state {
 
 /* As StepPlan of skerry.proto.  devices 0: nothing is known. */
 struct step_plan {
-    const char
-        *schedule; /* data 1f1b split bidirectional joined divided; "": one that we do not know */
+    /* data 1f1b split bidirectional joined divided; "": one that we do not know */
+    const char *schedule;
     uint32_t devices, copies, stages, widest_stage, micro_batches;
     double predicted_s, measured_s;   /* 0: unknown */
     double idle_before, idle, inside; /* shares; NAN: unknown */

@@ -190,18 +190,11 @@ static struct planner_options planner_asked(const struct costs *costs,
 {
     /* Copies of so many stages as are asked for have one order of sums, whatever was measured. */
     const bool repeats = opt->stages > 0 && costs->n_devices % opt->stages == 0;
-    static const unsigned orders[] = {
-        [JOB_PIPELINE_AUTO] = PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT) |
-                              PLANNER_BIT(PIPE_DIVIDED) | PLANNER_BIT(PIPE_BIDIRECTIONAL),
-        [JOB_PIPELINE_1F1B] = PLANNER_BIT(PIPE_1F1B),
-        [JOB_PIPELINE_SPLIT] = PLANNER_BIT(PIPE_SPLIT),
-        [JOB_PIPELINE_DIVIDED] = PLANNER_BIT(PIPE_DIVIDED),
-        [JOB_PIPELINE_BIDIRECTIONAL] = PLANNER_BIT(PIPE_BIDIRECTIONAL)};
     const unsigned split = opt->recompute ? PLANNER_BIT(PIPE_SPLIT) : 0;
     return (struct planner_options){.samples = opt->batch,
                                     .stages = pipeline ? opt->stages : 0,
                                     .width = repeats ? 1 : 0,
-                                    .orders = pipeline ? orders[opt->pipeline] & ~split
+                                    .orders = pipeline ? planner_orders(opt->pipeline) & ~split
                                                        : PLANNER_BIT(PIPE_DATA),
                                     .shard = opt->shard != JOB_SHARD_NONE,
                                     .fill = true,

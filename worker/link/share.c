@@ -11,6 +11,7 @@
 #include "common/base/hash.h"
 #include "common/base/list.h"
 #include "common/base/log.h"
+#include "common/base/rng.h"
 #include "common/net/blobstore.h"
 #include "common/net/http/blob_http.h"
 #include "common/net/http/http_server.h"
@@ -24,7 +25,6 @@
 #define LOOK_MS 20u
 #define TIMES_MAX 4u
 #define DRAWN_SLOTS 1024u
-#define SITE_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 
 /* How often somebody was sent a blob. */
 struct drawn {
@@ -65,7 +65,7 @@ static bool has_had(struct share *s, const struct blob_id *id, uint64_t holder)
 {
     uint64_t key;
     memcpy(&key, id->sha256, sizeof(key));
-    key ^= holder * 0x9e3779b97f4a7c15ull;
+    key = rng_mix(key, holder);
     struct drawn *d = &s->drawn[key % DRAWN_SLOTS];
     if (d->key != key)
         *d = (struct drawn){.key = key};
@@ -245,11 +245,10 @@ static int listen_at(struct share *s, uint16_t port, struct err *err)
 
 static int check_site(const char *site, struct err *err)
 {
-    const size_t n = strlen(site);
-    if (n == 0 || n > SHARE_SITE_MAX || strspn(site, SITE_CHARS) != n)
+    if (!str_is_name(site, SHARE_SITE_MAX))
         return err_set(err, -EINVAL,
                        "--share %s: expected the name of a site, 1 to %d of A-Z, a-z, 0-9, '.', "
-                       "'_' and '-'",
+                       "'_' and '-', neither '.' nor '-' first",
                        site, SHARE_SITE_MAX);
     return 0;
 }

@@ -29,6 +29,18 @@ struct planner {
     char data_why[PLANNER_WHY_MAX];
 };
 
+unsigned planner_orders(enum job_pipeline asked)
+{
+    static const unsigned orders[] = {
+        [JOB_PIPELINE_AUTO] = PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT) |
+                              PLANNER_BIT(PIPE_DIVIDED) | PLANNER_BIT(PIPE_BIDIRECTIONAL),
+        [JOB_PIPELINE_1F1B] = PLANNER_BIT(PIPE_1F1B),
+        [JOB_PIPELINE_SPLIT] = PLANNER_BIT(PIPE_SPLIT),
+        [JOB_PIPELINE_DIVIDED] = PLANNER_BIT(PIPE_DIVIDED),
+        [JOB_PIPELINE_BIDIRECTIONAL] = PLANNER_BIT(PIPE_BIDIRECTIONAL)};
+    return orders[asked];
+}
+
 static bool asked(const struct planner *s, enum pipe_order order)
 {
     return s->opt->orders == 0 || (s->opt->orders & PLANNER_BIT(order)) != 0;

@@ -19,6 +19,7 @@
 #ifndef WORKER_PLANNER_H
 #define WORKER_PLANNER_H
 
+#include "common/job/job.h"
 #include "worker/pipe/fill.h"
 
 #define PLANNER_MICROS_MAX 16
@@ -31,6 +32,9 @@
 #define PLANNER_TIMED 128
 
 #define PLANNER_BIT(order) (1u << (order))
+
+/* Bits of the orders of pipelines that a job's train.pipeline allows. */
+unsigned planner_orders(enum job_pipeline asked);
 
 struct planner_options {
     int samples;                              /* of a step, of all copies together */

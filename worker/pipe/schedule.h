@@ -24,9 +24,9 @@
  * ORDERS.  FIFO-1F1B: a stage runs `warm` forwards, then alternates backward (with W) and
  * forward.  Split: W after B where it disturbs least, in as many slots as the first stage of
  * 1F1B has (zero bubble; the global norm forbids more); of two chains wherever their stages lie.
- * Two chains: joined (all of the first,
- * then all of the second, one flush), bidirectional (the second chain's stages lie on the devices
- * in reverse), or divided (each chain on devices of its own, both at the same time, one flush).
+ * Two chains: joined (all of the first, then all of the second, one flush), bidirectional (the
+ * second chain's stages lie on the devices in reverse), or divided (each chain on devices of its
+ * own, both at the same time, one flush).
  *
  * PIPES.  R copies are R equal pipelines; a schedule is that of each of them. */
 #ifndef WORKER_SCHEDULE_H
@@ -41,7 +41,7 @@ enum pipe_order {
     PIPE_DATA, /* one stage */
     PIPE_1F1B, /* of two chains: joined */
     PIPE_SPLIT,
-    PIPE_DIVIDED,
+    PIPE_DIVIDED, /* from here on: for two chains alone */
     PIPE_BIDIRECTIONAL,
     PIPE_ORDERS,
 };

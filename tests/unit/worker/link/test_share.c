@@ -184,6 +184,7 @@ static void test_bad_words(void **state)
 {
     expect_refused("", NULL, "the name of a site");
     expect_refused("a hall", NULL, "the name of a site");
+    expect_refused("-hall", NULL, "neither '.' nor '-' first");
     expect_refused("hall", "nowhere", "an address of this machine");
     expect_refused("hall", "127.0.0.1:99999", "an address of this machine");
     expect_refused("hall", "[::1", "an address of this machine");
