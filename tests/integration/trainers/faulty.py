@@ -23,11 +23,12 @@ def goes_wrong(what):
 
 
 def keep_writing(shared):
-    """Also what was handed over."""
+    """Also what was handed over: the end of it, which is looked at last."""
+    end = shared.reshape(-1)[-8:]
     if os.fork() == 0:
         until = time.monotonic() + 5
         while time.monotonic() < until:
-            shared += 1
+            end += 1
         os._exit(0)
 
 
@@ -37,7 +38,8 @@ if goes_wrong("silent"):
 if goes_wrong("mute"):
     print("about to fall silent (mute)", flush=True)
     signal.pause()
-model = {"layers.0.weight": np.zeros((4, 8), np.float32), "layers.1.weight": np.ones((8,), np.float32)}
+rows = 1 << 20 if mode.endswith("writes") else 4  # so many that whoever writes has a turn while they are read
+model = {"layers.0.weight": np.zeros((rows, 8), np.float32), "layers.1.weight": np.ones((8,), np.float32)}
 if goes_wrong("names"):
     model = {b"\xff\xfe".decode("latin-1") * 200: np.zeros(3, np.float32)}
 saved_nan, saved_writes = goes_wrong("saved_nan"), goes_wrong("saved_writes")
