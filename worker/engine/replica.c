@@ -478,7 +478,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     if (rc < 0)
         return rc;
     options_of(rs, w, encoders, &opt);
-    opt.fill &= encoders && model->spec.n_shapes == 0 && model_n_chains(&model->spec) == 1;
+    opt.fill &= encoders && model->spec.n_shapes == 0;
     rc = encoders ? encoders_look(encoders, w, err) : 0;
     if (rc == 0)
         rc = plan_all(rs, w, model, &opt, &phase, err);

@@ -53,11 +53,17 @@ int net_set(struct net *n, const float *flat, struct err *err)
     return n->ops->set ? n->ops->set(n, flat, err) : weights_set(n->weights, flat, err);
 }
 
+bool net_reads(const struct model *m)
+{
+    bool reads = false;
+    for (int i = 0; i < model_n_chains(&m->spec); i++)
+        reads |= net_part_of(model_chain(m, i)).from == 0;
+    return reads;
+}
+
 uint64_t net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
-    bool encodes = false;
-    for (int i = 0; i < model_n_chains(&m->spec) && opt->encoders; i++)
-        encodes |= net_part_of(model_chain(m, i)).from == 0;
+    const bool encodes = opt->encoders && net_reads(m);
     return weights_bytes(m, dt, opt->mode != NET_FORWARD) +
            kind_of(m, opt)->ops->bytes(m, opt, dt) + (encodes ? opt->encoders->bytes : 0);
 }

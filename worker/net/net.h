@@ -299,6 +299,9 @@ static inline struct model_part net_part_of(const struct model *m)
     return m->part.to > 0 ? m->part : (struct model_part){0, m->spec.depth};
 }
 
+/* Does a chain of the model begin in this part, with what it reads: captions, pictures? */
+bool net_reads(const struct model *m);
+
 /* What the net was made from and works on. */
 static inline const struct model *net_model(const struct net *n)
 {

@@ -178,12 +178,7 @@ static double earliest(struct filler *f, double low, double work)
 
 static bool wants(const struct filler *f, int d, int frozen)
 {
-    bool first = f->p->frozen[frozen].all;
-    for (int c = 0; c < f->plan->chains; c++) {
-        const struct pipe_stage *s = &f->plan->cuts[c].stages[0];
-        first |= d >= s->device && d < s->device + s->devices;
-    }
-    return first;
+    return f->p->frozen[frozen].all || pipe_begins(f->plan, d);
 }
 
 /* What device d made, to whoever wants it: at the ends of both lists. */

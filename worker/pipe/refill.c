@@ -7,15 +7,16 @@ enum { F, B, W, PASSES };
 void refill_read(struct refill_times *t, const struct costs *p, int device,
                  const struct pipe_list *list, const struct trace *trace)
 {
-    double sums[PASSES] = {0}, frozen[COSTS_FROZEN_MAX] = {0}, expected[COSTS_FROZEN_MAX] = {0};
-    int n[PASSES] = {0};
+    double sums[COSTS_CHAINS_MAX][PASSES] = {0};
+    double frozen[COSTS_FROZEN_MAX] = {0}, expected[COSTS_FROZEN_MAX] = {0};
+    int n[COSTS_CHAINS_MAX][PASSES] = {0};
     for (int i = 0; i < list->n && i < trace->n; i++) {
         const struct pipe_instr *in = &list->items[i];
         const struct trace_row *row = &trace->rows[i];
         const double took = row->end - row->ready;
         if ((in->op == PIPE_F || in->op == PIPE_B || in->op == PIPE_W) && in->count > 0) {
-            sums[in->op - PIPE_F] += took;
-            n[in->op - PIPE_F]++;
+            sums[in->chain][in->op - PIPE_F] += took;
+            n[in->chain][in->op - PIPE_F]++;
         } else if (in->op == PIPE_FROZEN) {
             frozen[in->chain] += took;
             expected[in->chain] +=
@@ -24,9 +25,10 @@ void refill_read(struct refill_times *t, const struct costs *p, int device,
             t->pipeline = fmax(t->pipeline, row->end);
         }
     }
-    for (int k = 0; k < PASSES; k++)
-        if (n[k] > 0)
-            t->passes[device][k] = fmax(t->passes[device][k], sums[k] / n[k]);
+    for (int c = 0; c < COSTS_CHAINS_MAX; c++)
+        for (int k = 0; k < PASSES; k++)
+            if (n[c][k] > 0)
+                t->passes[c][device][k] = fmax(t->passes[c][device][k], sums[c][k] / n[c][k]);
     for (int k = 0; k < p->n_frozen; k++)
         if (expected[k] > 0)
             t->frozen[k] = fmax(t->frozen[k], frozen[k] / expected[k]);
@@ -41,9 +43,10 @@ static void note_least(struct refill_times *t, const struct refill_times *seen, 
         return;
     }
     t->pipeline = fmin(t->pipeline, seen->pipeline);
-    for (int d = 0; d < COSTS_DEVICES_MAX; d++)
-        for (int k = 0; k < PASSES; k++)
-            t->passes[d][k] = fmin(t->passes[d][k], seen->passes[d][k]);
+    for (int c = 0; c < COSTS_CHAINS_MAX; c++)
+        for (int d = 0; d < COSTS_DEVICES_MAX; d++)
+            for (int k = 0; k < PASSES; k++)
+                t->passes[c][d][k] = fmin(t->passes[c][d][k], seen->passes[c][d][k]);
     for (int k = 0; k < COSTS_FROZEN_MAX; k++)
         t->frozen[k] = fmin(t->frozen[k], seen->frozen[k]);
 }
@@ -111,35 +114,40 @@ static void scale(struct costs_time *t, const struct costs_points *points, doubl
 }
 
 /* A stage takes as long as the slowest of its devices. */
-static void stage_seen(const struct refill_times *t, const struct pipe_stage *st,
+static void stage_seen(const double passes[COSTS_DEVICES_MAX][PASSES], const struct pipe_stage *st,
                        double ret[PASSES], double *ret_both)
 {
     for (int d = st->device; d < st->device + st->devices; d++) {
         for (int k = 0; k < PASSES; k++)
-            ret[k] = fmax(ret[k], t->passes[d][k]);
-        *ret_both = fmax(*ret_both, t->passes[d][B] + t->passes[d][W]);
+            ret[k] = fmax(ret[k], passes[d][k]);
+        *ret_both = fmax(*ret_both, passes[d][B] + passes[d][W]);
+    }
+}
+
+static void correct_stage(const struct refill_times *t, const struct pipe_plan *plan, int chain,
+                          int stage, struct costs *p)
+{
+    const struct pipe_stage *st = &plan->cuts[chain].stages[stage];
+    const struct pipe_cost cost = pipe_stage_cost(p, plan, chain, stage);
+    const double speed = pipe_speed(p, st->device, st->devices);
+    double seen[PASSES] = {0}, seen_both = 0;
+    stage_seen(t->passes[chain], st, seen, &seen_both);
+    const double both = ratio(seen_both * speed, cost.b + cost.w);
+    const bool split = plan->order == PIPE_SPLIT;
+    for (int i = st->from; i < st->to; i++) {
+        struct costs_layer *l = &p->chains[chain].layers[i];
+        scale(&l->f, &p->sizes, ratio(seen[F] * speed, cost.f));
+        scale(&l->b, &p->sizes, split ? ratio(seen[B] * speed, cost.b) : both);
+        scale(&l->w, &p->sizes, split ? ratio(seen[W] * speed, cost.w) : both);
+        l->add *= split ? ratio(seen[W] * speed, cost.w) : both;
     }
 }
 
 void refill_correct(const struct refill_times *t, const struct pipe_plan *plan, struct costs *p)
 {
-    const struct pipe_cut *cut = &plan->cuts[0];
-    for (int s = 0; s < cut->n; s++) {
-        const struct pipe_stage *st = &cut->stages[s];
-        const struct pipe_cost cost = pipe_stage_cost(p, plan, 0, s);
-        const double speed = pipe_speed(p, st->device, st->devices);
-        double seen[PASSES] = {0}, seen_both = 0;
-        stage_seen(t, st, seen, &seen_both);
-        const double both = ratio(seen_both * speed, cost.b + cost.w);
-        const bool split = plan->order == PIPE_SPLIT;
-        for (int i = st->from; i < st->to; i++) {
-            struct costs_layer *l = &p->chains[0].layers[i];
-            scale(&l->f, &p->sizes, ratio(seen[F] * speed, cost.f));
-            scale(&l->b, &p->sizes, split ? ratio(seen[B] * speed, cost.b) : both);
-            scale(&l->w, &p->sizes, split ? ratio(seen[W] * speed, cost.w) : both);
-            l->add *= split ? ratio(seen[W] * speed, cost.w) : both;
-        }
-    }
+    for (int c = 0; c < plan->chains; c++)
+        for (int s = 0; s < plan->cuts[c].n; s++)
+            correct_stage(t, plan, c, s, p);
     for (int k = 0; k < p->n_frozen; k++)
         for (int i = 0; i < p->frozen[k].n; i++)
             scale(&p->frozen[k].layers[i].t, &p->groups, ratio(t->frozen[k], 1));

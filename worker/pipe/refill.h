@@ -29,10 +29,10 @@
 
 /* What a step took.  Zeros: nothing was seen. */
 struct refill_times {
-    double pipeline;                     /* seconds until the last STEP is over */
-    double passes[COSTS_DEVICES_MAX][3]; /* of an F, a B and a W that has samples, on the slowest
-                                          * copy's device */
-    double frozen[COSTS_FROZEN_MAX];     /* over what the costs say, of the device where most */
+    double pipeline; /* seconds until the last STEP is over */
+    /* Of an F, a B and a W of a chain that has samples, on the slowest copy's device. */
+    double passes[COSTS_CHAINS_MAX][COSTS_DEVICES_MAX][3];
+    double frozen[COSTS_FROZEN_MAX]; /* over what the costs say, of the device where most */
 };
 
 /* As drawn above. */

@@ -62,6 +62,14 @@ int pipe_stage_of(const struct pipe_cut *cut, int device)
     return -1;
 }
 
+bool pipe_begins(const struct pipe_plan *plan, int device)
+{
+    bool begins = false;
+    for (int c = 0; c < plan->chains; c++)
+        begins |= pipe_stage_of(&plan->cuts[c], device) == 0;
+    return begins;
+}
+
 int pipe_places(const struct pipe_plan *plan)
 {
     if (plan->order == PIPE_DATA)

@@ -150,6 +150,8 @@ static inline bool pipe_shares(const struct pipe_plan *plan)
 }
 /* The stage that a device of a copy is of; -1: of none, as of the other chain of a divided plan. */
 int pipe_stage_of(const struct pipe_cut *cut, int device);
+/* Does a chain begin there?  What it reads, captions and pictures, is wanted where it does. */
+bool pipe_begins(const struct pipe_plan *plan, int device);
 
 /* PLACES of a copy: devices that hold the same.  Of one chain these are its stages, of two its
  * devices, each of which has a stage of both chains or of one. */

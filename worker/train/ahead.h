@@ -11,10 +11,11 @@
  *
  * The frozen networks are numbered as instructions number them: ahead_networks().
  *
- * On the first stage ahead_table() stands in front of the network in place of the encoders.  It
- * gives what was encoded ahead, and where a caption was dropped the states of the empty one, which
- * are encoded once.  A step begins once ahead_has() all of its samples; else they are encoded
- * before it.  So results do not depend on what was encoded ahead, nor on which device did.
+ * On the first stage, of two chains that of either, ahead_table() stands in front of the network in
+ * place of the encoders.  It gives what was encoded ahead, and where a caption was dropped the
+ * states of the empty one, which are encoded once.  A step begins once ahead_has() all of its
+ * samples; else they are encoded before it.  So results do not depend on what was encoded ahead,
+ * nor on which device did.
  *
  * The networks need not lie on every device (`far`), nor on those of the first stage: who has none
  * gets what others made.
@@ -34,7 +35,7 @@ struct ahead_options {
     const struct net_encoders *encoders; /* the rank's; borrowed */
     const struct model *m;               /* the whole model or a part of it; borrowed */
     int batch;                           /* samples of a copy's step, at most */
-    bool first;                          /* the first stage */
+    bool first;                          /* a first stage */
     bool far;                            /* the networks lie on other devices */
 };
 

@@ -358,14 +358,14 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
     return rc < 0 ? rc : trainer_set_peers(tr, &peers, err);
 }
 
-/* On the first stage it stands before the network. */
+/* Where a chain begins it stands before the network. */
 static int make_ahead(struct island_trainer *t, int rank, const struct model *m,
                       struct train_options *opt, struct err *err)
 {
     const struct ahead_options o = {.encoders = opt->encoders,
                                     .m = m,
                                     .batch = opt->batch,
-                                    .first = place_of(t, rank) == 0,
+                                    .first = pipe_begins(&t->plan, device_of(t, rank)),
                                     .far = t->plan.bare[device_of(t, rank)]};
     int rc = ahead_new(island_device(t->is, rank), &o, &t->peers[rank].ahead, err);
     if (rc == 0 && o.first)
@@ -389,12 +389,11 @@ static int make_job(void *arg, int rank, struct err *err)
     return rc < 0 || t->n == 1 ? rc : join_peers(t, rank, err);
 }
 
-/* The empty caption's states, from the first device that has the networks to those of the first
- * stage that have none. */
+/* The empty caption's states, from the first device that has the networks to those where a chain
+ * begins and that have none. */
 static int empty_job(void *arg, int rank, struct err *err)
 {
     struct island_trainer *t = arg;
-    const struct pipe_stage *first = &t->plan.cuts[0].stages[0];
     const int d = device_of(t, rank);
     struct comm *pipe = island_pipe(t->is, rank);
     struct peers *p = &t->peers[rank];
@@ -403,13 +402,14 @@ static int empty_job(void *arg, int rank, struct err *err)
     int giver = 0;
     while (t->plan.bare[giver])
         giver++;
-    int rc = d == giver || d < first->devices ? ahead_empty(p->ahead, &x, err) : 0;
+    int rc = d == giver || pipe_begins(&t->plan, d) ? ahead_empty(p->ahead, &x, err) : 0;
     if (rc < 0 || x.n == 0)
         return rc;
-    for (int k = 0; k < first->devices && rc == 0; k++) {
-        if (t->plan.bare[k] && d == giver)
+    for (int k = 0; k < t->plan.devices && rc == 0; k++) {
+        const bool wants = t->plan.bare[k] && pipe_begins(&t->plan, k);
+        if (wants && d == giver)
             rc = pipe->ops->send(pipe, &x, 1, k, s);
-        else if (t->plan.bare[k] && d == k)
+        else if (wants && d == k)
             rc = pipe->ops->recv(pipe, &x, 1, giver, s);
     }
     return rc < 0 ? err_set(err, rc, "the empty caption did not cross: %s", err_text(rc))

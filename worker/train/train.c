@@ -23,7 +23,7 @@ uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, e
     const struct net_options nopt = train_net_options(opt);
     struct trainer t = {.m = m, .opt = *opt};
     const struct ahead_options ahead = {
-        .encoders = opt->encoders, .m = m, .batch = opt->batch, .first = net_part_of(m).from == 0};
+        .encoders = opt->encoders, .m = m, .batch = opt->batch, .first = net_reads(m)};
     plan(&t);
     return arena_measure(&t.arena) + inputs_measure(&t.inputs) + net_bytes(m, &nopt, dt) +
            (opt->fill && opt->encoders ? ahead_bytes(&ahead) : 0);
@@ -800,8 +800,10 @@ int trainer_encode(struct trainer *t, unsigned count, struct err *err)
     const unsigned most = (unsigned)train_micro_batch(&t->opt);
     struct pipe_plan plan = t->plan;
     struct pipe_schedule filled, alone = {0};
-    plan.cuts[0].micros = (int)((count + most - 1) / most);
-    plan.cuts[0].sizes = NULL;
+    for (int c = 0; c < plan.chains; c++) {
+        plan.cuts[c].micros = (int)((count + most - 1) / most);
+        plan.cuts[c].sizes = NULL;
+    }
     plan.estimate = false;
     int rc = make_schedule(t, &plan, count, &filled, err);
     if (rc < 0)

@@ -94,11 +94,41 @@ static void test_costs(void **state)
     }
 }
 
+/* Each chain's costs become its own: of stages of both on each device. */
+static void test_chains(void **state)
+{
+    struct costs said = pipes_profile(2, STAGES, STAGES, EACH), got;
+    struct costs real = pipes_profile(2, STAGES, STAGES, EACH);
+    struct refill_times seen;
+    (void)state;
+    pipes_frozen(&said, 0.3);
+    pipes_frozen(&real, 0.3);
+    for (int i = 0; i < STAGES; i++) {
+        real.chains[0].layers[i].f.s[0] *= 1 + 0.1 * i;
+        real.chains[1].layers[i].f.s[0] *= 3 - 0.5 * i;
+        real.chains[1].layers[i].w.s[0] *= 2;
+    }
+    const struct pipe_plan plan = pipes_plan(&said, PIPE_1F1B, STAGES, MICROS, EACH);
+    OK(costs_copy(&said, &got));
+    (void)run(&real, &said, &plan, 0, &seen);
+    refill_correct(&seen, &plan, &got);
+    for (int c = 0; c < 2; c++)
+        for (int s = 0; s < STAGES; s++) {
+            const struct pipe_cost a = pipe_stage_cost(&got, &plan, c, s),
+                                   b = pipe_stage_cost(&real, &plan, c, s);
+            check_same(a.f, b.f);
+            check_same(a.b + a.w, b.b + b.w);
+        }
+    costs_release(&got);
+    costs_release(&said);
+    costs_release(&real);
+}
+
 /* Of a stage of two devices the one that takes longer says what its layers cost; a device has no
  * sample of a micro-batch of one. */
 static void test_wide(void **state)
 {
-    const struct refill_times seen = {.passes = {{3, 4, 5}, {6, 5, 6}, {2, 2, 2}}};
+    const struct refill_times seen = {.passes = {{{3, 4, 5}, {6, 5, 6}, {2, 2, 2}}}};
     static const int sizes[] = {3, 1};
     (void)state;
     for (int split = 0; split < 2; split++) {
@@ -152,8 +182,8 @@ static void test_seen(void **state)
         (void)refill_step(&r, &seen, 1);
     }
     assert_int_equal(r.state, REFILL_TRIES);
-    assert_true(r.times.pipeline == 11 && r.times.passes[1][0] == 2.5);
-    assert_true(r.times.passes[0][0] == 0 && r.times.passes[1][1] == 0);
+    assert_true(r.times.pipeline == 11 && r.times.passes[0][1][0] == 2.5);
+    assert_true(r.times.passes[0][0][0] == 0 && r.times.passes[0][1][1] == 0);
 }
 
 /* Steps until the next change; seconds of the pipeline, and of the step. */
@@ -240,7 +270,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_costs),         cmocka_unit_test(test_wide),
         cmocka_unit_test(test_seen),          cmocka_unit_test(test_shares),
-        cmocka_unit_test(test_wrong_profile),
+        cmocka_unit_test(test_wrong_profile), cmocka_unit_test(test_chains),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

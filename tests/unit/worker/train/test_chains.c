@@ -1,8 +1,7 @@
 /* Two chains on a pipeline's devices, a stage of each on every one or each chain on devices of its
  * own, have the bits of one device: weights, moments, averages, losses and norms, joined,
  * bidirectional, divided and split, in every cut, alone and in copies. */
-#include "tests/unit/worker/tiny_encoders.h"
-#include "tests/unit/worker/train/sides.h"
+#include "tests/unit/worker/train/real_encoders.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -64,8 +63,8 @@ static void divide_so(struct pipe_plan *plan, int first, const struct model *m)
     }
 }
 
-static struct side cut_open(const struct model *m, const struct train_options *o,
-                            const struct cut *c, struct pipe_plan *ret)
+static void plan_cut(const struct model *m, const struct train_options *o, const struct cut *c,
+                     struct pipe_plan *ret)
 {
     struct err err = {0};
     struct island *is = NULL;
@@ -83,7 +82,13 @@ static struct side cut_open(const struct model *m, const struct train_options *o
         pipe_plan_split(ret);
     ret->variant = c->variant;
     ret->shard = c->shard;
-    return side_open(cpus[n], m, o, ret, NULL);
+}
+
+static struct side cut_open(const struct model *m, const struct train_options *o,
+                            const struct cut *c, struct pipe_plan *ret)
+{
+    plan_cut(m, o, c, ret);
+    return side_open(cpus[c->stages * c->copies], m, o, ret, NULL);
 }
 
 static void assert_same(const struct side *a, const struct side *b, const struct model *m)
@@ -234,10 +239,22 @@ static void test_estimates(void **state)
         }
 }
 
+static struct model_spec captioned_cascade(void)
+{
+    struct model_spec spec = deep_cascade();
+    spec.dim = spec.upscaler.dim = 16;
+    spec.mlp = spec.upscaler.mlp = 64;
+    spec.heads = spec.upscaler.heads = 2;
+    spec.caption = 10;
+    spec.caption_tokens = 5;
+    spec.self_condition = true;
+    return spec;
+}
+
 /* Each chain's first stage encodes the captions, on whichever device it lies. */
 static void test_captions(void **state)
 {
-    struct model_spec spec = deep_cascade();
+    const struct model_spec spec = captioned_cascade();
     struct tiny_encoders encoders[4];
     struct net_encoders tables[4];
     const struct cut cuts[] = {
@@ -245,12 +262,6 @@ static void test_captions(void **state)
         {2, 2, .order = JOB_PIPELINE_BIDIRECTIONAL},
         {3, 1, .order = JOB_PIPELINE_DIVIDED, .first = 1, .split = true},
     };
-    spec.dim = spec.upscaler.dim = 16;
-    spec.mlp = spec.upscaler.mlp = 64;
-    spec.heads = spec.upscaler.heads = 2;
-    spec.caption = 10;
-    spec.caption_tokens = 5;
-    spec.self_condition = true;
     for (size_t k = 0; k < sizeof cuts / sizeof *cuts; k++) {
         struct train_options o = options();
         o.accumulate = 4;
@@ -266,6 +277,201 @@ static void test_captions(void **state)
     }
     for (int i = 0; i < 3; i++) /* the last cut: devices 0 and 1 have the first stages */
         assert_true(i < 2 ? encoders[i].captions > 0 : encoders[i].captions == 0);
+}
+
+/* Costs of the blocks of both chains, and of a text encoder whose layers take so long each. */
+static void made_costs(struct costs *p, const struct model *m, const struct real_encoders *e,
+                       int devices, double frozen)
+{
+    const struct costs_time pass = {{1e-3, 4e-3}};
+    struct costs_frozen *f = &p->frozen[0];
+    *p = (struct costs){.sizes = {2, {1, 4}}, .groups = {2, {1, 4}}, .n_chains = 2, .n_frozen = 1};
+    p->n_devices = devices;
+    for (int d = 0; d < devices; d++)
+        p->devices[d] = (struct costs_device){.speed = 1, .memory = 1 << 30};
+    for (int d = 0; d + 1 < devices; d++)
+        p->links[d] = (struct costs_link){1e-5, 1e9};
+    for (int c = 0; c < 2; c++) {
+        struct costs_chain *chain = &p->chains[c];
+        chain->n = model_chain(m, c)->spec.depth;
+        chain->layers = mem_alloc_array((size_t)chain->n, sizeof *chain->layers);
+        for (int i = 0; i < chain->n; i++)
+            chain->layers[i] = (struct costs_layer){
+                .f = pass, .b = pass, .w = pass, .step = 1e-4, .out_bytes = 100};
+    }
+    f->out_bytes = 100;
+    f->n = frozen_layers(e->ranks[0].of[NET_CAPTIONS]);
+    f->layers = mem_alloc_array((size_t)f->n, sizeof *f->layers);
+    for (int i = 0; i < f->n; i++)
+        f->layers[i].t = (struct costs_time){{frozen, 3 * frozen}};
+}
+
+/* Two chains that are told captions, whose encoders are real. */
+struct told {
+    struct real_encoders encoders;
+    struct costs costs;
+    struct pipe_plan plan;
+    struct side side;
+};
+
+/* frozen: costs of the encoders that bubbles run; 0: nothing is filled.  bare: bits of the devices
+ * of a copy without them.  c NULL: data parallelism on so many devices. */
+static struct told *told_open(const struct model *m, struct train_options o, const struct cut *c,
+                              int n, double frozen, unsigned bare)
+{
+    struct err err = {0};
+    struct told *t = mem_alloc(sizeof *t);
+    float *flat = tiny_weights(m, 21);
+    *t = (struct told){0};
+    if (c)
+        plan_cut(m, &o, c, &t->plan);
+    OK(island_open(cpus[n], n, &t->side.is, &err));
+    real_encoders_open(&t->encoders, t->side.is);
+    for (int k = 0; k < n; k++) {
+        t->encoders.tables[k].images = NULL;
+        t->encoders.tables[k].shift = t->encoders.tables[k].scale = NULL;
+        t->encoders.tables[k].fly = false;
+    }
+    o.encoders = t->encoders.tables;
+    if (frozen > 0)
+        made_costs(&t->costs, m, &t->encoders, n, frozen);
+    for (int d = 0; d < t->plan.devices; d++)
+        t->plan.bare[d] = bare >> d & 1;
+    OK(island_trainer_new(t->side.is, m, &o, c ? &t->plan : NULL, frozen > 0 ? &t->costs : NULL,
+                          &t->side.t, &err));
+    assert_true(island_trainer_fills(t->side.t) == (frozen > 0));
+    OK(trainer_set(island_trainer_first(t->side.t), flat, &err));
+    OK(island_trainer_follow(t->side.t, ISLAND_ALL, &err));
+    mem_free(flat);
+    return t;
+}
+
+static void told_close(struct told *t)
+{
+    island_trainer_free(t->side.t);
+    real_encoders_close(&t->encoders);
+    island_close(t->side.is);
+    costs_release(&t->costs);
+    mem_free(t);
+}
+
+/* next: samples of the step after it; 0: not known. */
+static struct step_result told_step(struct told *t, const struct model *m, unsigned i, unsigned n,
+                                    unsigned next)
+{
+    struct err err = {0};
+    struct step_result r;
+    struct samples *x = mem_alloc(2 * sizeof *x);
+    const struct batch now = make_batch(&m->spec, i, n, x);
+    const struct batch then = make_batch(&m->spec, i + 1, next, x + 1);
+    OK(island_trainer_step(t->side.t, &now, next > 0 ? &then : NULL, &r, &err));
+    mem_free(x);
+    return r;
+}
+
+/* Does a device have frozen layers between its passes? */
+static bool fills_bubbles(const struct told *t, int rank)
+{
+    const struct trace *trace;
+    const struct pipe_list *list;
+    bool before = false, over = false;
+    trainer_traced(island_trainer_rank(t->side.t, rank), &trace, &list);
+    for (int i = 0; i < list->n; i++) {
+        before |= list->items[i].op == PIPE_FROZEN && !over;
+        over |= list->items[i].op == PIPE_STEP;
+    }
+    return before;
+}
+
+/* A device encodes the empty caption, and nothing else before a step: where a chain begins, or for
+ * those that have no encoders there. */
+static void check_asked(const struct told *t, int ranks)
+{
+    const struct pipe_plan *plan = &t->plan;
+    bool asks = false;
+    int giver = 0;
+    for (int d = 0; d < plan->devices; d++)
+        asks |= plan->bare[d] && pipe_begins(plan, d);
+    while (plan->bare[giver])
+        giver++;
+    for (int k = 0; k < ranks; k++) {
+        const int d = k % plan->devices;
+        const bool once = pipe_begins(plan, d) || (asks && d == giver);
+        assert_int_equal(t->encoders.ranks[k].asked, once && !plan->bare[d]);
+        assert_int_equal(t->encoders.ranks[k].opened, !plan->bare[d]);
+    }
+}
+
+static void check_filled(const struct cut *c, double frozen, unsigned bare)
+{
+    const struct model_spec spec = captioned_cascade();
+    struct model *m = make_model(&spec);
+    struct train_options o = options();
+    const int n = c->stages * c->copies;
+    bool filled = false;
+    o.accumulate = 4;
+    o.self_condition = 0.5;
+    o.label_dropout = 0.3;
+    struct told *whole = told_open(m, o, NULL, c->copies, 0, 0);
+    struct told *cut = told_open(m, o, c, n, frozen, bare);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        const bool knows = i % 7 != 3 && i + 1 < ROUNDS;
+        const struct step_result a = told_step(whole, m, i, count_of(i), 0);
+        const struct step_result b = told_step(cut, m, i, count_of(i), knows ? count_of(i + 1) : 0);
+        if (!(a.loss == b.loss && a.grad_norm == b.grad_norm))
+            fail_msg("%d stages, order %d.%d, frozen %g, step %u: loss %.17g, %.17g", c->stages,
+                     c->order, c->variant, frozen, i, a.loss, b.loss);
+        for (int k = 0; k < n; k++)
+            filled |= fills_bubbles(cut, k);
+    }
+    assert_true(filled);
+    assert_same(&whole->side, &cut->side, m);
+    check_asked(cut, n);
+    told_close(cut);
+    told_close(whole);
+    model_free(m);
+}
+
+/* Captions of both chains are encoded once, in the bubbles of the step before: nothing changes,
+ * wherever the encoders lie. */
+static void test_filled(void **state)
+{
+    const struct cut joined = {2, 1, (int[]){1, 5}, (int[]){2, 3}, JOB_PIPELINE_1F1B};
+    const struct cut both = {2, 2, .order = JOB_PIPELINE_BIDIRECTIONAL, .shard = true};
+    const struct cut divided = {3, 1, .order = JOB_PIPELINE_DIVIDED, .first = 1};
+    const struct cut split = {3, 1, .order = JOB_PIPELINE_BIDIRECTIONAL, .split = true};
+    check_filled(&joined, 1e-4, 0);
+    check_filled(&joined, 2e-3, 1);
+    check_filled(&both, 3e-4, 0);
+    check_filled(&both, 3e-4, 2); /* the upscaler begins on the last device */
+    check_filled(&divided, 3e-4, 0);
+    check_filled(&divided, 3e-4, 3);
+    check_filled(&split, 3e-4, 5);
+}
+
+/* Bubbles of two chains are filled again by what their steps took; what was encoded ahead is not
+ * encoded again. */
+static void test_refilled(void **state)
+{
+    const struct model_spec spec = captioned_cascade();
+    const struct cut c = {2, 1, .order = JOB_PIPELINE_BIDIRECTIONAL};
+    struct model *m = make_model(&spec);
+    struct train_options o = options();
+    o.accumulate = 4;
+    struct told *whole = told_open(m, o, NULL, 1, 0, 0), *cut = told_open(m, o, &c, 2, 3e-4, 0);
+    const struct refill *r = island_trainer_refill(cut->side.t);
+    for (unsigned i = 0; r->state != REFILL_DONE; i++) {
+        const struct step_result a = told_step(whole, m, i, BATCH, 0);
+        const struct step_result b = told_step(cut, m, i, BATCH, BATCH);
+        assert_true(a.loss == b.loss && a.grad_norm == b.grad_norm);
+        assert_true(i < 2 + REFILL_SETTLED + (1 + REFILL_SHARES_MAX) * REFILL_STEPS);
+    }
+    for (int d = 0; d < 2; d++)
+        assert_true(r->times.passes[0][d][0] > 0 && r->times.passes[1][d][0] > 0);
+    assert_same(&whole->side, &cut->side, m);
+    told_close(cut);
+    told_close(whole);
+    model_free(m);
 }
 
 static void test_precisions(void **state)
@@ -479,7 +685,8 @@ int main(void)
         cmocka_unit_test(test_memory_divided), cmocka_unit_test(test_precisions),
         cmocka_unit_test(test_memory),         cmocka_unit_test(test_checkpoint),
         cmocka_unit_test(test_trace),          cmocka_unit_test(test_diverged),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused),        cmocka_unit_test(test_filled),
+        cmocka_unit_test(test_refilled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
