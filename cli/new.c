@@ -11,6 +11,17 @@
 static const char *new_images, *new_text, *new_captions, *new_encoders;
 static int new_image_size = 32, new_workers = 2, new_minutes = 40;
 
+/* A job file is UTF-8, and so are the paths in it. */
+static int check_path(const char *path, struct err *err)
+{
+    return !path || str_is_utf8(path, strlen(path))
+               ? 0
+               : err_set(err, -EINVAL,
+                         "'%.200s' is not UTF-8, so no job file can hold it: rename it, or give a "
+                         "symbolic link to it that has a plain name",
+                         path);
+}
+
 /* What the command line says. */
 static int wanted(const struct args *args, struct new_job *ret, struct err *err)
 {
@@ -26,6 +37,11 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
                        new_captions ? "--captions needs --encoders DIR: a diffusers pipeline whose "
                                       "text encoder reads the captions"
                                     : "--encoders is for --captions");
+    if (check_path(new_encoders, err) < 0 || check_path(new_images ? new_images
+                                                        : new_text ? new_text
+                                                                   : new_captions,
+                                                        err) < 0)
+        return err->code;
     if (new_images && new_job_patch(new_image_size) == 0)
         return err_set(err, -EINVAL,
                        "--image-size is %d, which no patch cuts into few enough tokens: give a "
@@ -73,6 +89,7 @@ static int look_at_data(struct job_file *file, struct new_job *job, struct err *
     int rc = 0;
     if (job->kind != NEW_TEXT) {
         job->samples = dataset_samples(file->dataset);
+        job_file_say_left(file);
         return 0;
     }
     FILE *out = open_memstream(&text, &len);

@@ -12,6 +12,8 @@
 #include "common/base/rng.h"
 #include "common/job/family.h"
 
+#define FIRST_MS 30000 /* for the first worker to come; who follows says it then */
+#define FIRST_LOOK_MS 50
 #define DRILL_SEED 0x6472696c6cULL
 
 struct run {
@@ -91,6 +93,27 @@ static int on_poll(void *arg, const json_t *job)
     return 0;
 }
 
+/* The first worker is on its way, so nobody is told that none is here. */
+static int wait_for_worker(struct run *run, struct err *err)
+{
+    const uint64_t deadline = clock_now_ms() + FIRST_MS;
+    size_t n = 0;
+    int rc = 0;
+    while (rc == 0 && n == 0 && clock_now_ms() < deadline) {
+        json_t *workers = NULL;
+        if (cli_interrupted)
+            return err_set(err, -ERR_CANCELLED, "interrupted");
+        rc = cli_pages(run->cli, "/v1/workers", "after", &workers, err);
+        n = json_array_size(json_object_get(workers, "items"));
+        json_decref(workers);
+        if (rc == 0 && n == 0)
+            rc = swarm_check(&run->swarm, err);
+        if (rc == 0 && n == 0)
+            cli_sleep_ms(FIRST_LOOK_MS);
+    }
+    return rc;
+}
+
 /* Before anything is trained: they are drawn at the very end. */
 static int check_strategies(const char *names, const struct job_spec *spec, struct err *err)
 {
@@ -164,6 +187,8 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
     rc = cli_connect(run->cli, err);
     if (rc == 0)
         rc = job_file_submit(run->cli, job, !run->cli->json, &id, err);
+    if (rc == 0)
+        rc = wait_for_worker(run, err);
     if (rc == 0)
         rc = follow_job(run->cli, id, &hook);
     return rc == CLI_OK ? collect(run, id, out, err) : rc;

@@ -24,7 +24,7 @@ for p in coordinatord workerd skerry; do
     put 755 "$bin/$p" "usr/bin/$p"
     strip --strip-unneeded "$root/usr/bin/$p"
 done
-for u in coordinatord workerd; do
+for u in coordinatord workerd workerd-devices; do
     put 644 "$here/systemd/$u.service" "lib/systemd/system/$u.service"
 done
 put 644 "$here/systemd/journald@skerry.conf" "lib/systemd/journald@skerry.conf.d/skerry.conf"

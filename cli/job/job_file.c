@@ -321,8 +321,18 @@ static void say_size(FILE *out, const struct job_file *job, const struct dataset
                 report->classes);
 }
 
-static void say_bad(const struct dataset_report *report)
+void job_file_say_left(const struct job_file *job)
 {
+    const char *left = job->dataset ? dataset_left_out(job->dataset) : NULL;
+    if (left)
+        fprintf(stderr,
+                "left out: %s; read are .jpg .jpeg .png .webp, in one folder for each class\n",
+                left);
+}
+
+static void say_bad(const struct job_file *job, const struct dataset_report *report)
+{
+    job_file_say_left(job);
     if (report->uncaptioned)
         fprintf(stderr, "%llu images have no caption\n", (unsigned long long)report->uncaptioned);
     if (report->captions_cut)
@@ -342,7 +352,7 @@ static void say_report(const struct job_file *job, const struct upload *up,
     say_size(stderr, job, report);
     fprintf(stderr, ", %zu shards: %s uploaded, %s were there\n", json_array_size(up->shards),
             str_human_bytes(up->bytes_sent, sent), str_human_bytes(up->bytes_there, there));
-    say_bad(report);
+    say_bad(job, report);
 }
 
 /* Every row of a batch is to hold another piece, and every partition something. */
@@ -430,7 +440,7 @@ int job_file_read_all(struct job_file *job, FILE *out, struct job_file_size *ret
     int rc = job->dataset ? cut(job, &up, &report, err) : 0;
     if (rc == 0 && job->dataset) {
         say_size(out, job, &report);
-        say_bad(&report);
+        say_bad(job, &report);
     }
     *ret = (struct job_file_size){.samples = report.samples - report.holdout_samples,
                                   .holdout = report.holdout_samples,

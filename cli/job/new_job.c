@@ -93,7 +93,7 @@ static void path_line(FILE *out, const char *comment, const char *path)
 {
     json_t *text = json_string(path);
     char *quoted = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
-    (void)fprintf(out, "  # %s\n  path: %s\n", comment, quoted ? quoted : "\"?\"");
+    (void)fprintf(out, "  # %s\n  path: %s\n", comment, quoted ? quoted : "");
     free(quoted);
     json_decref(text);
 }
@@ -114,6 +114,12 @@ static void write_head(const struct new_job *job, FILE *out)
                   job->name, job->name);
 }
 
+/* Of a single one none can be kept. */
+static bool keeps_some(const struct new_job *job)
+{
+    return job->samples != 1;
+}
+
 static void write_data(const struct new_job *job, FILE *out)
 {
     (void)fprintf(out, "\nname: %s\n\ndata:\n", job->name);
@@ -125,7 +131,10 @@ static void write_data(const struct new_job *job, FILE *out)
              "image_size: %d", job->image_size);
         line(out, "true: mirror each image with probability one half", "flip: false");
     }
-    line(out, "share of the data that is kept to judge the model by", "holdout: 0.05");
+    line(out,
+         keeps_some(job) ? "share of the data that is kept to judge the model by"
+                         : "the only one is learned from, and none kept to judge the model by",
+         "holdout: %s", keeps_some(job) ? "0.05" : "0");
     if (job->kind == NEW_CAPTIONS) {
         (void)fprintf(out, "\nencoders:\n");
         path_line(out, "frozen networks: a diffusers pipeline with vae, text_encoder, tokenizer",
@@ -186,6 +195,8 @@ static void write_rest(const struct new_job *job, FILE *out)
     }
     if (job->kind == NEW_CAPTIONS)
         line(out, "what is drawn, in turn", "prompts: [\"a picture\"]");
+    if (!keeps_some(job))
+        return;
     (void)fprintf(out, "\neval:\n");
     line(out, "rounds between held-out losses", "every: %d", every);
     line(out, "held-out samples that are judged", "samples: 200");

@@ -38,6 +38,7 @@ int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct
                      "%s has no captions: expected KEY.txt beside the images, \"caption\" in "
                      "KEY.json of a tar, or metadata.jsonl in a folder",
                      ds->path);
+    ds->left_out = dataset_left_say(&ds->left);
     if (rc < 0)
         dataset_close(ds);
     else
@@ -51,6 +52,7 @@ void dataset_close(struct dataset *ds)
         return;
     ds->source->close(ds);
     file_names_release(&ds->classes);
+    mem_free(ds->left_out);
     mem_free(ds->column);
     mem_free(ds->path);
     mem_free(ds);
@@ -69,6 +71,11 @@ const char *dataset_class(const struct dataset *ds, size_t i)
 uint64_t dataset_samples(const struct dataset *ds)
 {
     return ds->samples;
+}
+
+const char *dataset_left_out(const struct dataset *ds)
+{
+    return ds->left_out;
 }
 
 int dataset_cut(struct dataset *ds, const struct dataset_cut *opt, struct dataset_report *ret,

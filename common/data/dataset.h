@@ -81,6 +81,10 @@ const char *dataset_class(const struct dataset *ds, size_t i);
 /* Images found, good or bad.  Of text 0: known when it is cut. */
 uint64_t dataset_samples(const struct dataset *ds);
 
+/* What was found and is left out, as dataset.h says what is read: "2 .gif files, 1 folder inside
+ * class folders"; NULL: nothing.  Until close. */
+const char *dataset_left_out(const struct dataset *ds);
+
 /* A finished shard file; the callback may move or upload it; path is borrowed.
  * A negative return stops the cut with *err as filled. */
 struct dataset_shard {

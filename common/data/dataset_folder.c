@@ -57,39 +57,61 @@ static int add_file(struct dataset *ds, const char *name, uint32_t cls, struct e
     return 0;
 }
 
+static bool is_folder(const char *dir, const char *name)
+{
+    char *path = file_join(dir, name);
+    const bool is = file_is_dir(path);
+    mem_free(path);
+    return is;
+}
+
+static int no_images(const char *dir, const struct dataset_left *left, struct err *err)
+{
+    char *there = dataset_left_say(left);
+    const int rc = err_set(err, -ERR_FORMAT,
+                           "class folder %s has no images (.jpg .jpeg .png .webp)%s%s: add some, "
+                           "or remove the folder",
+                           dir, there ? " but " : "", there ? there : "");
+    mem_free(there);
+    return rc;
+}
+
 /* The images of one class folder; none is an error that names it. */
 static int add_class(struct dataset *ds, const char *dir, const char *name, struct err *err)
 {
     const struct folder *f = ds->own;
+    struct dataset_left left = {0};
     struct file_names files;
     uint32_t cls = (uint32_t)ds->classes.n;
     size_t before = f->n;
     int rc = file_list(dir, DATASET_ENTRIES_MAX, &files, err);
     if (rc < 0)
         return rc;
-    for (size_t i = 0; rc == 0 && i < files.n; i++)
+    for (size_t i = 0; rc == 0 && i < files.n; i++) {
         if (dataset_is_image(files.items[i]))
             rc = add_file(ds, files.items[i], cls, err);
+        else if (!dataset_left_note(&left, files.items[i]))
+            left.folders += !f->flat && is_folder(dir, files.items[i]);
+    }
     if (rc == 0 && f->n == before)
-        rc = err_set(err, -ERR_FORMAT,
-                     "class folder %s has no images (.jpg .jpeg .png .webp): add some, or remove "
-                     "the folder",
-                     dir);
+        rc = no_images(dir, &left, err);
+    dataset_left_add(&ds->left, &left);
     file_names_release(&files);
     return rc < 0 ? rc : file_names_add(&ds->classes, DATASET_CLASSES_MAX, str_dup(name), err);
 }
 
 static int add_classes(struct dataset *ds, const struct file_names *entries, struct err *err)
 {
-    bool images = false;
+    uint64_t images = 0;
     for (size_t i = 0; i < entries->n; i++) {
         char *dir = file_join(ds->path, entries->items[i]);
-        images = images || dataset_is_image(entries->items[i]);
+        images += dataset_is_image(entries->items[i]);
         int rc = file_is_dir(dir) ? add_class(ds, dir, entries->items[i], err) : 0;
         mem_free(dir);
         if (rc < 0)
             return rc;
     }
+    ds->left.beside = ds->classes.n > 0 ? images : 0;
     if (ds->classes.n == 0 && images && ds->captions) {
         struct folder *f = ds->own;
         f->flat = true;

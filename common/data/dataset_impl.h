@@ -6,6 +6,7 @@
  *   dataset_text.c       documents                     /
  *   dataset_cut.c        samples to shards: what sources call while they are cut
  *   dataset_column.c     names of images, and the column that comes with one
+ *   dataset_left.c       what lies there like an image, and is left out
  *   dataset_captions.c   the captions that come with one
  *   dataset_metadata.c   metadata.jsonl: the captions of a folder
  *
@@ -28,6 +29,15 @@ struct shard_writer;
 #define DATASET_ENTRIES_MAX (16u << 20) /* entries of a directory */
 #define DATASET_KEY_MAX 1200
 
+#define DATASET_LEFT_KINDS 11
+
+/* What is left out. */
+struct dataset_left {
+    uint64_t files[DATASET_LEFT_KINDS]; /* images that we do not read, by ending */
+    uint64_t folders;                   /* inside class folders */
+    uint64_t beside;                    /* images beside class folders */
+};
+
 struct dataset {
     const struct dataset_source *source;
     char *path;
@@ -36,6 +46,8 @@ struct dataset {
     bool any_captions;         /* there is one at least, as far as names tell */
     struct file_names classes; /* text: none */
     uint64_t samples;          /* text: 0 */
+    struct dataset_left left;  /* counted while it is opened */
+    char *left_out;            /* NULL: nothing is */
     void *own;                 /* the source's */
 };
 
@@ -54,6 +66,12 @@ extern const struct dataset_source dataset_folder, dataset_tars, dataset_text;
 
 bool dataset_is_image(const char *name); /* .jpg .jpeg .png .webp, in any case */
 bool dataset_is_tar(const char *name);   /* .tar .tar.gz .tgz .tar.zst */
+
+/* Counts a file that is an image by its ending, of a kind that we do not read: true. */
+bool dataset_left_note(struct dataset_left *left, const char *name);
+void dataset_left_add(struct dataset_left *left, const struct dataset_left *more);
+/* "2 .gif files, 1 folder inside class folders"; NULL: nothing; mem_free. */
+char *dataset_left_say(const struct dataset_left *left);
 
 /* The column of one sample. */
 struct dataset_column {

@@ -113,8 +113,10 @@ static int take_member(struct dataset *ds, struct gather *g, const char *suffix,
     }
     bool json = strcmp(ext, ".json") == 0, npy = dataset_column_is_npy(ds, &g->column, suffix);
     bool txt = ds->captions && strcmp(suffix, ".txt") == 0;
-    if (!json && !npy && !txt && strcmp(ext, ".cls") != 0)
+    if (!json && !npy && !txt && strcmp(ext, ".cls") != 0) {
+        (void)dataset_left_note(&ds->left, ext);
         return 0;
+    }
     struct buf text;
     buf_init(&text, json || txt ? DATASET_JSON_MAX : npy ? DATASET_NPY_MAX : CLASS_NAME_MAX);
     int rc = tar_read(t->tar, &text, err);

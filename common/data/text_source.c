@@ -221,6 +221,27 @@ static int read_more(struct text_source *s, struct err *err)
     return 0;
 }
 
+/* The byte order mark that some editors begin a file with: of UTF-8 it is left out, of others it
+ * says that this is no text as we read it. */
+static int skip_mark(struct text_source *s, struct err *err)
+{
+    static const uint8_t utf8[] = {0xef, 0xbb, 0xbf};
+    while (s->data.len < sizeof(utf8) && !s->ended) {
+        int rc = read_more(s, err);
+        if (rc < 0)
+            return rc;
+    }
+    const uint8_t *p = s->data.data;
+    if (s->data.len >= 2 && ((p[0] == 0xff && p[1] == 0xfe) || (p[0] == 0xfe && p[1] == 0xff)))
+        return err_set(err, -ERR_FORMAT,
+                       "%s is UTF-16 by its first bytes, expected UTF-8: convert it with "
+                       "`iconv -f UTF-16 -t UTF-8`",
+                       file_name(s));
+    if (s->data.len >= sizeof(utf8) && memcmp(p, utf8, sizeof(utf8)) == 0)
+        s->used = sizeof(utf8);
+    return 0;
+}
+
 /* "train-00000": the file's name without folder and endings. */
 static int stem(const struct text_source *s, const char **ret)
 {
@@ -322,7 +343,8 @@ static int next_plain(struct text_source *s, struct text_document *ret, struct e
     }
     int n = stem(s, &base);
     (void)snprintf(s->key, sizeof(s->key), "%.*s", n > 255 ? 255 : n, base);
-    *ret = (struct text_document){.key = s->key, .text = buf_str(&s->data), .len = s->data.len};
+    *ret = (struct text_document){
+        .key = s->key, .text = buf_str(&s->data) + s->used, .len = s->data.len - s->used};
     s->line = 1;
     return 1;
 }
@@ -379,6 +401,8 @@ static int next_in_file(struct text_source *s, struct text_document *ret, struct
     enum format f = format_of(file_name(s));
     if (!s->archive && !s->map.data) {
         int rc = f == FORMAT_TOKENS ? open_tokens(s, err) : open_text(s, err);
+        if (rc == 0 && f != FORMAT_TOKENS)
+            rc = skip_mark(s, err);
         if (rc < 0)
             return rc;
     }

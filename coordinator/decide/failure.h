@@ -7,7 +7,8 @@
  *     back under another name confirms nothing.  Both have proven themselves, or they come from
  *     different places (another token, or another address), or nobody else is here who could tell:
  *     two names of one machine are no two words, or
- *   - the coordinator knows no other worker, and the only one says so again FAILURE_ALONE_MS later.
+ *   - no other worker is here, or was within FAILURE_GONE_MS, and the only one says so again
+ *     FAILURE_ALONE_MS later: a job does not wait for ever for workers that are gone.
  * When FAILURES_MAX workers have failed a task, all wait.  But those who have proven themselves
  * wait only when as many of them have failed it, or else anybody with a token and a thousand names
  * keeps a task from them; and where none of them is here, those who are new do not wait for those
@@ -19,6 +20,7 @@
 
 #define FAILURES_MAX 4          /* workers remembered: the oldest makes room */
 #define FAILURE_ALONE_MS 30000u /* between two opinions of the only worker */
+#define FAILURE_GONE_MS 600000u /* after it a worker that is gone is not waited for */
 
 /* What the tasks that it had say of a worker; the lower is served first. */
 enum failure_standing { STANDING_PROVEN, STANDING_NEW, STANDING_FAILING, STANDINGS };
@@ -52,7 +54,7 @@ struct failure_in {
     bool others;                    /* other workers are here that may have the task now */
     bool proven;                    /* one of them is proven */
     bool others_tell;               /* one is proven or from elsewhere, and has not said so yet */
-    bool only;                      /* no other worker is known, here or gone */
+    bool only;                      /* no other worker is here, or was within FAILURE_GONE_MS */
     uint64_t newest;                /* the last worker that has become known: ids grow */
 };
 

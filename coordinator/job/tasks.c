@@ -281,7 +281,8 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
                             .only = true};
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
-        in.only &= w->id == t->worker_id;
+        in.only &= w->id == t->worker_id ||
+                   (w->state != WORKER_HERE && in.now_ms >= w->heard_ms + FAILURE_GONE_MS);
         in.newest = w->id > in.newest ? w->id : in.newest;
         if (w->id == t->worker_id || w->state != WORKER_HERE || worker_goes(w))
             continue;
@@ -293,6 +294,24 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
     }
     failure_note(&t->failed, &in, ret);
     return in.others;
+}
+
+/* Who is waited for when its holder says that nobody can do it. */
+static const char *who_is_asked(const struct coordinator *co, const struct task *t)
+{
+    bool known = false;
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *w = co->state.workers[i];
+        if (w->id == t->worker_id)
+            continue;
+        if (w->state == WORKER_HERE)
+            return "another worker is asked";
+        known |= core_now(co) < w->heard_ms + FAILURE_GONE_MS;
+    }
+    return known ? "no other worker is here to ask: start one; 10 minutes after the last one left "
+                   "this one's word ends the job"
+                 : "no other worker is here to ask: start one, or this one's word ends the job "
+                   "when it is asked again";
 }
 
 /* Without another worker here a task that is aside ends: the rest of the job does not wait for it
@@ -321,7 +340,10 @@ void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, 
                      (unsigned long long)t->id, reason);
         return;
     }
-    (void)snprintf(text, sizeof(text), lasting ? "%.200s (another worker is asked)" : "%s", reason);
+    if (lasting)
+        (void)snprintf(text, sizeof(text), "%.120s (%s)", reason, who_is_asked(co, t));
+    else
+        (void)str_copy(text, sizeof(text), reason);
     task_requeue(co, t, text);
 }
 

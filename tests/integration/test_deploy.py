@@ -28,6 +28,20 @@ def test_units_are_sandboxed(unit):
     assert 0 < score <= EXPOSURE_MAX / 10
 
 
+def test_cards_are_there_before_the_worker():
+    """The unit that may open nvidia-uvm starts after the one that loads it, as root and outside of the sandbox."""
+    def read(unit):
+        return open(f"{DEPLOY}/systemd/{unit}", encoding="utf-8").read()
+    worker = read("workerd.service")
+    assert "DeviceAllow=char-nvidia-uvm rw" in worker
+    for key in ("Wants", "After"):
+        assert "workerd-devices.service" in re.search(rf"^{key}=(.*)$", worker, re.M).group(1).split()
+    helper = read("workerd-devices.service")
+    program = re.search(r"^ConditionPathExists=(\S+)$", helper, re.M).group(1)
+    assert re.search(rf"^ExecStart=-{program} .*-u\b", helper, re.M) and "Type=oneshot" in helper
+    assert not re.search(r"^(User|DynamicUser|NoNewPrivileges|DevicePolicy)=", helper, re.M)
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
     """The package's file, and a folder with what is in it."""
@@ -49,6 +63,7 @@ def test_the_package_has_all_of_it(package):
         text = open(f"{tree}/lib/systemd/system/{unit}.service", encoding="utf-8").read()
         program = re.search(r"^ExecStart=(\S+)", text, re.M).group(1)
         assert os.access(tree + program, os.X_OK)
+    assert os.path.exists(f"{tree}/lib/systemd/system/workerd-devices.service")
     for conffile in open(f"{tree}/DEBIAN/conffiles", encoding="utf-8").read().split():
         assert os.path.isfile(tree + conffile), conffile
     for script in ("postinst", "prerm", "postrm"):

@@ -98,10 +98,24 @@ def test_new_writes_a_job_that_runs(tmp_path):
     path.write_text(short, encoding="utf-8")
     ran = skerry("run", path, "--workers", "1", "--out", tmp_path / "out")
     assert ran.returncode == 0, ran.stderr
+    assert "no worker is here" not in ran.stderr, "one is on its way"
     assert (tmp_path / "out" / "samples.png").exists()
     again = new(tmp_path, "first", "--images", "pics")
     assert again.returncode == 1 and "first.yaml is there already" in again.stderr
     assert path.read_text(encoding="utf-8") == short
+
+
+def test_new_takes_one_picture_and_says_what_it_leaves(tmp_path):
+    make_dataset(tmp_path / "pics", classes=1, images=1)
+    folder = next(p for p in (tmp_path / "pics").iterdir() if p.is_dir())
+    (folder / "old.gif").write_bytes(b"GIF89a")
+    done = new(tmp_path, "one", "--images", "pics", "--minutes", "1", "--image-size", "16")
+    assert done.returncode == 0 and done.stderr.startswith("left out: 1 .gif file;"), done.stderr
+    done = skerry("check", tmp_path / "one.yaml")
+    assert done.returncode == 0 and "1 images in 1 class" in done.stdout, done.stdout + done.stderr
+    assert done.stderr.startswith("left out: 1 .gif file;"), done.stderr
+    done = skerry("new", "odd", "--images", os.fsdecode(b"pi\xff"), cwd=tmp_path, errors="replace")
+    assert done.returncode == 2 and "is not UTF-8" in done.stderr and not (tmp_path / "odd.yaml").exists(), done.stderr
 
 
 def test_new_for_text(tmp_path):

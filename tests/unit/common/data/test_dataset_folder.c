@@ -55,6 +55,32 @@ static void a_link_to_nothing_is_a_bad_image(void **state)
     scratch_free(dir);
 }
 
+/* What looks like an image and is not read is counted. */
+static void what_is_left_out_is_said(void **state)
+{
+    char *dir = scratch_new();
+    struct dataset *ds;
+    fill_folder(dir, "cat", 2, png);
+    OK(images_open(dir, &ds, err));
+    assert_null(dataset_left_out(ds));
+    dataset_close(ds);
+    put(dir, "cat/a.GIF", "x", 1);
+    put(dir, "cat/b.gif", "x", 1);
+    put(dir, "cat/a.bmp", "x", 1);
+    put(dir, "cat/a.txt", "x", 1);
+    put(dir, "cat/small/a.png", png, sizeof(png));
+    put(dir, "beside.png", png, sizeof(png));
+    OK(images_open(dir, &ds, err));
+    assert_int_equal(dataset_samples(ds), 2);
+    assert_string_equal(dataset_left_out(ds),
+                        "2 .gif files, 1 .bmp file, 1 folder inside class folders, 1 image beside "
+                        "the class folders");
+    dataset_close(ds);
+    put(dir, "dog/small/a.png", png, sizeof(png));
+    FAILS(images_open(dir, &ds, err), "has no images (.jpg .jpeg .png .webp) but 1 folder inside");
+    scratch_free(dir);
+}
+
 static void refuses_folders(void **state)
 {
     char *dir = scratch_new(), *empty = in(dir, "empty"), *flat = in(dir, "flat"),
@@ -89,6 +115,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folder_is_cut),
         cmocka_unit_test(a_link_to_nothing_is_a_bad_image),
+        cmocka_unit_test(what_is_left_out_is_said),
         cmocka_unit_test(refuses_folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,6 +97,20 @@ static void reads_every_kind_of_text(void **state)
     scratch_free(dir);
 }
 
+/* The mark that some editors begin UTF-8 with is none of the text. */
+static void a_mark_is_left_out(void **state)
+{
+    (void)state;
+    static const struct want want[] = {{"a", "text", 0}, {"b/0", "one", 0}, {"c", "\xef\xbb", 0}};
+    char *dir = scratch_new(), *all = in(dir, "all");
+    put(dir, "all/a.txt", "\xef\xbb\xbftext", 7);
+    put(dir, "all/b.jsonl", "\xef\xbb\xbf{\"text\": \"one\"}\n", 19);
+    put(dir, "all/c.txt", "\xef\xbb", 2);
+    expect(all, NULL, want, COUNT(want));
+    mem_free(all);
+    scratch_free(dir);
+}
+
 static void long_lines_cross_blocks(void **state)
 {
     (void)state;
@@ -186,6 +200,8 @@ static void says_what_is_wrong(void **state)
         {"x.bin", "\x88\xd8\x34\x01\1\0\0\0\0\0\0\0", NULL, "llm.c's magic"},
         {"x.md", "a", NULL, "is no text that we read"},
         {"x.jsonl.zst", "\x28\xb5\x2f\xfd garbage", NULL, "x.jsonl.zst is broken or cut short"},
+        {"x.txt", "\xff\xfeh\1", NULL, "x.txt is UTF-16 by its first bytes, expected UTF-8"},
+        {"x.jsonl", "\xfe\xff", NULL, "iconv -f UTF-16 -t UTF-8"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char *dir = scratch_new(), *path = in(dir, cases[i].name);
@@ -277,9 +293,13 @@ static void reads_npy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_every_kind_of_text), cmocka_unit_test(long_lines_cross_blocks),
-        cmocka_unit_test(reads_token_files),        cmocka_unit_test(brings_a_column),
-        cmocka_unit_test(says_what_is_wrong),       cmocka_unit_test(reads_npy),
+        cmocka_unit_test(reads_every_kind_of_text),
+        cmocka_unit_test(a_mark_is_left_out),
+        cmocka_unit_test(long_lines_cross_blocks),
+        cmocka_unit_test(reads_token_files),
+        cmocka_unit_test(brings_a_column),
+        cmocka_unit_test(says_what_is_wrong),
+        cmocka_unit_test(reads_npy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

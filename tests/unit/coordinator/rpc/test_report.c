@@ -98,6 +98,29 @@ static void test_aside(void **state)
     assert_int_equal(state_task(&r->co->state, id)->state, TASK_DONE);
 }
 
+/* Nobody else is here: whoever is gone is waited for ten minutes, and then the only word counts. */
+static void test_the_others_are_gone(void **state)
+{
+    struct rig *r = *state;
+    struct fake *evil = &r->workers[0];
+    struct job *j = begun(r);
+    const uint64_t id = only_task(r, evil);
+    for (int i = 1; i < 3; i++)
+        edit_worker(r, r->workers[i].id)->state = WORKER_LEFT;
+    for (int i = 0; i < 3; i++) {
+        assert_true(fail_task(r, evil, false, SKERRY__V1__FAILURE__FAILURE_TASK));
+        assert_int_equal(j->state, JOB_RUNNING);
+        assert_true(stalled(r, j, "no other worker is here to ask: start one; 10 minutes after"));
+        forgive(r, id);
+        edit_task(r, id)->failed.at[0].lasting_ms = 1; /* long ago */
+        assert_int_equal(assign(r, evil, TASK_TRAIN)->id, id);
+    }
+    for (int i = 1; i < 3; i++)
+        edit_worker(r, r->workers[i].id)->heard_ms -= FAILURE_GONE_MS; /* also below 0: long ago */
+    assert_true(fail_task(r, evil, false, SKERRY__V1__FAILURE__FAILURE_TASK));
+    wait_state(r, j->id, JOB_FAILED);
+}
+
 /* A second one confirms it. */
 static void test_two_words(void **state)
 {
@@ -223,6 +246,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_one_word, begin, end),
         cmocka_unit_test_setup_teardown(test_aside, begin, end),
         cmocka_unit_test_setup_teardown(test_two_words, begin, end),
+        cmocka_unit_test_setup_teardown(test_the_others_are_gone, begin, end),
         cmocka_unit_test_setup_teardown(test_other_names, begin, end),
         cmocka_unit_test_setup_teardown(test_many_failures, begin, end),
         cmocka_unit_test_setup_teardown(test_network, begin, end),

@@ -1,0 +1,59 @@
+/* What lies in a dataset of images like an image, and is left out. */
+#include <strings.h>
+
+#include "common/base/base.h"
+#include "common/data/dataset_impl.h"
+
+static const char *const endings[DATASET_LEFT_KINDS] = {
+    ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".heif", ".jxl", ".jp2", ".svg", ".psd",
+};
+
+bool dataset_left_note(struct dataset_left *left, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < DATASET_LEFT_KINDS; i++) {
+        if (strcasecmp(dot, endings[i]) == 0) {
+            left->files[i]++;
+            return true;
+        }
+    }
+    return false;
+}
+
+void dataset_left_add(struct dataset_left *left, const struct dataset_left *more)
+{
+    for (size_t i = 0; i < DATASET_LEFT_KINDS; i++)
+        left->files[i] += more->files[i];
+    left->folders += more->folders;
+    left->beside += more->beside;
+}
+
+/* "3 .gif files" */
+static void count(FILE *out, uint64_t n, const char *what, const char *where, bool *any)
+{
+    if (n > 0)
+        (void)fprintf(out, "%s%" PRIu64 " %s%s%s", *any ? ", " : "", n, what, n == 1 ? "" : "s",
+                      where);
+    *any = *any || n > 0;
+}
+
+char *dataset_left_say(const struct dataset_left *left)
+{
+    char *text = NULL;
+    size_t len = 0;
+    bool any = false;
+    FILE *out = open_memstream(&text, &len);
+    if (!out)
+        return NULL;
+    for (size_t i = 0; i < DATASET_LEFT_KINDS; i++) {
+        char what[16];
+        (void)snprintf(what, sizeof(what), "%s file", endings[i]);
+        count(out, left->files[i], what, "", &any);
+    }
+    count(out, left->folders, "folder", " inside class folders", &any);
+    count(out, left->beside, "image", " beside the class folders", &any);
+    (void)fclose(out);
+    char *said = any ? str_dup(text) : NULL;
+    free(text);
+    return said;
+}
