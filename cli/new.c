@@ -89,6 +89,7 @@ static int look_at_data(struct job_file *file, struct new_job *job, struct err *
     int rc = 0;
     if (job->kind != NEW_TEXT) {
         job->samples = dataset_samples(file->dataset);
+        job->keeps = job->samples > 1;
         job_file_say_left(file);
         return 0;
     }
@@ -100,6 +101,7 @@ static int look_at_data(struct job_file *file, struct new_job *job, struct err *
     free(text);
     job->samples = size.samples;
     job->tokens = size.tokens;
+    job->keeps = size.documents > 1 || size.tokens > DATASET_SPAN * DATASET_WHOLE_SPANS;
     return rc;
 }
 

@@ -325,9 +325,9 @@ void job_file_say_left(const struct job_file *job)
 {
     const char *left = job->dataset ? dataset_left_out(job->dataset) : NULL;
     if (left)
-        fprintf(stderr,
-                "left out: %s; read are .jpg .jpeg .png .webp, in one folder for each class\n",
-                left);
+        fprintf(stderr, "left out: %s; read are %s\n", left,
+                job_is_text(&job->spec) ? ".txt .jsonl (.zst .gz) and .bin, in the folder itself"
+                                        : ".jpg .jpeg .png .webp, in one folder for each class");
 }
 
 static void say_bad(const struct job_file *job, const struct dataset_report *report)
@@ -442,7 +442,8 @@ int job_file_read_all(struct job_file *job, FILE *out, struct job_file_size *ret
         say_size(out, job, &report);
         say_bad(job, &report);
     }
-    *ret = (struct job_file_size){.samples = report.samples - report.holdout_samples,
+    *ret = (struct job_file_size){.documents = report.documents,
+                                  .samples = report.samples - report.holdout_samples,
                                   .holdout = report.holdout_samples,
                                   .tokens = report.tokens - report.holdout_tokens,
                                   .vocab = report.vocab};

@@ -35,10 +35,11 @@ void job_file_close(struct job_file *job);
 
 /* What there is to train on, where it is read here. */
 struct job_file_size {
-    uint64_t samples; /* images or pieces of text; 0: not read here */
-    uint64_t holdout; /* of those that are kept from training */
-    uint64_t tokens;  /* of texts */
-    uint32_t vocab;   /* of texts */
+    uint64_t documents; /* of text */
+    uint64_t samples;   /* images or pieces of text; 0: not read here */
+    uint64_t holdout;   /* of those that are kept from training */
+    uint64_t tokens;    /* of texts */
+    uint32_t vocab;     /* of texts */
 };
 
 /* Says on stderr what lies among the data and is left out, if anything. */

@@ -114,12 +114,6 @@ static void write_head(const struct new_job *job, FILE *out)
                   job->name, job->name);
 }
 
-/* Of a single one none can be kept. */
-static bool keeps_some(const struct new_job *job)
-{
-    return job->samples != 1;
-}
-
 static void write_data(const struct new_job *job, FILE *out)
 {
     (void)fprintf(out, "\nname: %s\n\ndata:\n", job->name);
@@ -132,9 +126,9 @@ static void write_data(const struct new_job *job, FILE *out)
         line(out, "true: mirror each image with probability one half", "flip: false");
     }
     line(out,
-         keeps_some(job) ? "share of the data that is kept to judge the model by"
-                         : "the only one is learned from, and none kept to judge the model by",
-         "holdout: %s", keeps_some(job) ? "0.05" : "0");
+         job->keeps ? "share of the data that is kept to judge the model by"
+                    : "too little to keep a part of it to judge the model by",
+         "holdout: %s", job->keeps ? "0.05" : "0");
     if (job->kind == NEW_CAPTIONS) {
         (void)fprintf(out, "\nencoders:\n");
         path_line(out, "frozen networks: a diffusers pipeline with vae, text_encoder, tokenizer",
@@ -195,7 +189,7 @@ static void write_rest(const struct new_job *job, FILE *out)
     }
     if (job->kind == NEW_CAPTIONS)
         line(out, "what is drawn, in turn", "prompts: [\"a picture\"]");
-    if (!keeps_some(job))
+    if (!job->keeps)
         return;
     (void)fprintf(out, "\neval:\n");
     line(out, "rounds between held-out losses", "every: %d", every);

@@ -24,6 +24,7 @@ struct new_job {
     double minutes;
 
     uint64_t samples, tokens; /* to train on: images, or tokens of texts */
+    bool keeps;               /* enough of them to keep a part, which the model is judged by */
     uint64_t parameters;      /* of the model of this size */
     const char *device;       /* what it was measured on */
 

@@ -6,7 +6,7 @@
  *   dataset_text.c       documents                     /
  *   dataset_cut.c        samples to shards: what sources call while they are cut
  *   dataset_column.c     names of images, and the column that comes with one
- *   dataset_left.c       what lies there like an image, and is left out
+ *   dataset_left.c       what lies there and is left out
  *   dataset_captions.c   the captions that come with one
  *   dataset_metadata.c   metadata.jsonl: the captions of a folder
  *
@@ -36,6 +36,7 @@ struct dataset_left {
     uint64_t files[DATASET_LEFT_KINDS]; /* images that we do not read, by ending */
     uint64_t folders;                   /* inside class folders */
     uint64_t beside;                    /* images beside class folders */
+    uint64_t others;                    /* what lies beside texts */
 };
 
 struct dataset {

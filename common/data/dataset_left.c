@@ -1,4 +1,4 @@
-/* What lies in a dataset of images like an image, and is left out. */
+/* What lies in a dataset and is left out. */
 #include <strings.h>
 
 #include "common/base/base.h"
@@ -52,6 +52,7 @@ char *dataset_left_say(const struct dataset_left *left)
     }
     count(out, left->folders, "folder", " inside class folders", &any);
     count(out, left->beside, "image", " beside the class folders", &any);
+    count(out, left->others, "name", " of other kinds", &any);
     (void)fclose(out);
     char *said = any ? str_dup(text) : NULL;
     free(text);

@@ -101,6 +101,8 @@ static int text_open(struct dataset *ds, const struct dataset_options *opt, stru
     if (opt->context < 2 || opt->context > SHARD_TOKENS_MAX)
         return err_set(err, -EINVAL, "text cannot be cut into pieces of %u tokens", opt->context);
     int rc = open_source(opt, opt->path, opt->name, &own->text, err);
+    if (rc == 0)
+        ds->left.others = text_source_left(own->text);
     if (rc < 0 || !opt->holdout_path)
         return rc;
     rc = open_source(opt, opt->holdout_path, NULL, &own->held_out, err);

@@ -21,6 +21,7 @@ struct text_source {
     char *field, *column;
     char *alias; /* name of the only file, if its own says nothing */
     enum format format;
+    size_t left;            /* files and folders that are none */
     uint64_t bytes, before; /* size of all files, and of those that are done */
 
     /* The file that is being read. */
@@ -73,6 +74,7 @@ static int take_names(struct text_source *s, const char *path, bool folder, stru
     s->files.items = mem_alloc_array(names.n ? names.n : 1, sizeof(char *));
     for (size_t i = 0; rc == 0 && i < names.n; i++) {
         enum format f = format_of(names.items[i]);
+        s->left += f == FORMAT_NONE;
         if (f == FORMAT_NONE)
             continue;
         if (s->files.n && (f == FORMAT_TOKENS) != (s->format == FORMAT_TOKENS))
@@ -156,6 +158,11 @@ void text_source_close(struct text_source *s)
     mem_free(s->field);
     mem_free(s->column);
     mem_free(s);
+}
+
+size_t text_source_left(const struct text_source *s)
+{
+    return s->left;
 }
 
 uint64_t text_source_bytes(const struct text_source *s)

@@ -48,6 +48,8 @@ int text_source_open(const struct text_source_options *opt, struct text_source *
 int text_source_next(struct text_source *s, struct text_document *ret, struct err *err);
 void text_source_close(struct text_source *s); /* NULL is fine */
 
+/* Files and folders beside those that are read. */
+size_t text_source_left(const struct text_source *s);
 /* Bytes of the files as they lie there, and how many were read so far. */
 uint64_t text_source_bytes(const struct text_source *s);
 uint64_t text_source_done(const struct text_source *s);

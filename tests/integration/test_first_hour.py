@@ -122,7 +122,13 @@ def test_new_for_text(tmp_path):
     (tmp_path / "book.txt").write_text("it was a dark and stormy night, and so on\n" * 2000, encoding="utf-8")
     done = new(tmp_path, "book", "--text", "book.txt", "--minutes", "1")
     assert done.returncode == 0, done.stderr
-    assert "type: llama" in (tmp_path / "book.yaml").read_text(encoding="utf-8")
+    assert "type: llama" in (tmp_path / "book.yaml").read_text(encoding="utf-8") and not done.stderr
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "note.txt").write_text("one short text", encoding="utf-8")
+    (tmp_path / "texts" / "note.md").write_text("another", encoding="utf-8")
+    done = new(tmp_path, "note", "--text", "texts", "--minutes", "1")
+    assert done.returncode == 0 and done.stderr.startswith("left out: 1 name of other kinds;"), done.stderr
+    assert skerry("check", tmp_path / "note.yaml").returncode == 0, "nothing is held out of a single short text"
     assert skerry("check", tmp_path / "book.yaml").returncode == 0
 
 

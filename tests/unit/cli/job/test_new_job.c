@@ -22,6 +22,7 @@ static struct new_job images(uint64_t samples, double minutes)
                             .workers = 2,
                             .minutes = minutes,
                             .samples = samples,
+                            .keeps = true,
                             .parameters = 1000000};
 }
 
@@ -124,15 +125,16 @@ static void every_kind_and_size_is_a_job(void **state)
         }
 }
 
-/* Of one picture none can be kept. */
-static void one_picture_is_learned_from(void **state)
+/* Of one picture, or one short text, none can be kept. */
+static void so_little_is_learned_from(void **state)
 {
     struct new_job job = images(1, 40);
     new_job_length(&job, 0.1);
+    job.keeps = false;
     struct job_spec spec = written(&job);
     assert_true(spec.data.holdout == 0);
     job_release(&spec);
-    job.samples = 2;
+    job.keeps = true;
     spec = written(&job);
     assert_true(spec.data.holdout > 0);
     job_release(&spec);
@@ -147,7 +149,7 @@ int main(void)
         cmocka_unit_test(a_batch_is_at_most_half_the_data),
         cmocka_unit_test(every_kind_and_size_is_a_job),
         cmocka_unit_test(every_side_has_a_patch),
-        cmocka_unit_test(one_picture_is_learned_from),
+        cmocka_unit_test(so_little_is_learned_from),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
