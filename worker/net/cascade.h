@@ -11,6 +11,9 @@
  * what the base has drawn.  What is drawn for a sample (times, noise, dropout) is of one stream for
  * each chain.
  *
+ * A caption is encoded once for both chains, where both begin on a device: each drops captions by
+ * itself, so what the base has dropped and the upscaler has not is encoded besides.
+ *
  * PIPELINES.  A device has a part of each chain, or of one alone, and a network of such a part is
  * used chain by chain (net_chain): the loss of each stays its own, and what adds the two up is the
  * trainer.  What a chain reads is loaded where it begins.

@@ -119,6 +119,7 @@ struct net_encoders {
     /* Once for each open: the device's memory is free where nobody else has the network. */
     void (*close)(void *arg, enum net_encoder which);
     bool fly;            /* images come as pixels, and are encoded in each step */
+    bool made;           /* they give what was encoded before, of all that is loaded alone */
     uint64_t hold_bytes; /* that a sample takes between two layers of both */
 };
 

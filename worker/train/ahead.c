@@ -208,6 +208,7 @@ static int keep_inputs(struct ahead *a, struct err *err)
     const bool images = a->e->images && a->e->fly, captions = a->e->captions != NULL;
     a->table = *a->e;
     a->table.arg = a;
+    a->table.made = true;
     a->table.images = images ? take_images : NULL; /* else they come as moments */
     a->table.captions = captions ? take_captions : NULL;
     if (images)
