@@ -20,6 +20,7 @@
 enum { EXIT_OK = 0, EXIT_FAULT = 1, EXIT_CONFIG = 2, EXIT_BUSY = 3, EXIT_MOVED = 4 };
 
 #define PRICE_MAX 1e6
+#define LARGE_BYTES (128 * 1024)
 
 struct settings {
     char *listen, *host, *log;
@@ -418,6 +419,15 @@ static void allow_many_files(void)
     }
 }
 
+/* Few threads share few arenas, and what was large goes back at once.  Without fixed bounds glibc
+ * raises them with each large block that is freed, and the heap is left with holes as large. */
+static void stay_small(void)
+{
+    (void)mallopt(M_ARENA_MAX, 2);
+    (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
+    (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
+}
+
 int main(int argc, char **argv)
 {
     struct settings s = {0};
@@ -426,8 +436,7 @@ int main(int argc, char **argv)
     file_first();
     if (parse_flags(argc, argv, &err, &status) != 0)
         return status;
-    /* Few threads share few arenas: the coordinator must stay small. */
-    (void)mallopt(M_ARENA_MAX, 2);
+    stay_small();
     allow_many_files();
     pid_t parent = getppid();
     if (given.die_with_parent && (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent))
