@@ -167,8 +167,11 @@ static const char schema_9[] = "ALTER TABLE jobs ADD COLUMN token INTEGER;"
 /* Contributions that are the last snapshot of a lost worker. */
 static const char schema_10[] = "ALTER TABLE contributions ADD COLUMN part INTEGER;";
 
-static const char *const migrations[] = {schema_1, schema_2, schema_3, schema_4, schema_5,
-                                         schema_6, schema_7, schema_8, schema_9, schema_10};
+static const char schema_11[] = "ALTER TABLE workers ADD COLUMN doubted_folds INTEGER;";
+
+static const char *const migrations[] = {schema_1, schema_2,  schema_3, schema_4,
+                                         schema_5, schema_6,  schema_7, schema_8,
+                                         schema_9, schema_10, schema_11};
 
 enum statement {
     PUT_COUNTER,
@@ -220,8 +223,8 @@ static const char *const statements[STATEMENTS] = {
         "INSERT OR REPLACE INTO workers(id, identity, instance, name, device, version, address,"
         " memory, threads, state, reason, drain, strikes, failures_row, done, failed,"
         " joined_unix_ms, task, key, token, revoked_unix_ms, price, served, since_unix_ms,"
-        " control_up, control_down, data_up, data_down)"
-        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        " doubted_folds, control_up, control_down, data_up, data_down)"
+        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_WORKER] = "DELETE FROM workers WHERE id=?",
     [DEL_WORKER_VERDICTS] = "DELETE FROM verdicts WHERE worker=?",
     [PUT_VERDICT] = "INSERT OR REPLACE INTO verdicts VALUES(?,?,?,?)",
@@ -332,13 +335,13 @@ static void put_token(struct store *s, struct token_rec *t)
 static void put_worker(struct store *s, struct worker *w)
 {
     (void)store_put_changed(
-        s, &w->row.seen, PUT_WORKER, "ibbttttiiitiiiiiiibiidii|iiii", I(w->id), w->identity,
+        s, &w->row.seen, PUT_WORKER, "ibbttttiiitiiiiiiibiidiii|iiii", I(w->id), w->identity,
         (size_t)16, w->instance, (size_t)16, w->name, w->device, w->version, w->address,
         I(w->memory_bytes), I(w->threads), I(w->state), w->state_reason, I(w->drain), I(w->strikes),
         I(w->failures_row), I(w->tasks_done), I(w->tasks_failed), I(w->joined_unix_ms),
         I(w->task_id), w->has_key ? w->key : NULL, w->has_key ? sizeof(w->key) : (size_t)0,
         I(w->token_id), I(w->revoked_unix_ms), w->price, I(w->served), I(w->since_unix_ms),
-        I(w->bytes[0]), I(w->bytes[1]), I(w->bytes[2]), I(w->bytes[3]));
+        I(w->doubted_folds), I(w->bytes[0]), I(w->bytes[1]), I(w->bytes[2]), I(w->bytes[3]));
     if (!w->verdicts_edited)
         return;
     store_put(s, DEL_WORKER_VERDICTS, "i", I(w->id));

@@ -117,6 +117,7 @@ static int load_worker(struct state *st, sqlite3_stmt *q, struct err *err)
     w->price = sqlite3_column_double(q, 25);
     w->served = u64(q, 26);
     w->since_unix_ms = (int64_t)u64(q, 27);
+    w->doubted_folds = u32(q, 28);
     access_know(st, w);
     return 0;
 }

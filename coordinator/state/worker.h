@@ -78,6 +78,7 @@ struct worker {
     char state_reason[REASON_MAX];
     bool drain; /* a person's wish: it ends when the worker has left */
     uint32_t strikes, failures_row, tasks_done, tasks_failed;
+    uint32_t doubted_folds; /* outer steps of its that were not believed, wrong, or never ended */
     uint64_t bytes[4];      /* control up, down, data up, down: since it first joined */
     uint64_t bytes_seen[4]; /* (m) last counters of this process */
     int64_t joined_unix_ms;
@@ -119,7 +120,6 @@ struct worker {
     struct schedule_small small[WORKER_SMALL_MAX]; /* what it has no memory for, ring */
     unsigned n_small;                              /* ever noted by this process of it */
     uint32_t device_failures;                      /* reported, since we started */
-    uint32_t doubted_folds; /* outer steps of its that were not believed, or were wrong */
 };
 
 /* For fields marked (m), and no others: nothing is marked as edited. */
