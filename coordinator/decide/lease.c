@@ -119,7 +119,7 @@ uint64_t lease_limit(const uint64_t *took, size_t n)
 {
     uint64_t off[64];
     if (n < 3)
-        return 0;
+        return n == 0 ? 0 : LEASE_FEW * (n == 2 && took[1] > took[0] ? took[1] : took[0]);
     if (n > 64)
         n = 64;
     const uint64_t median = lease_median(took, n);

@@ -6,7 +6,8 @@
  *   progress       max(60 s, 5 x the median gap) without any: LOST
  *   not begun      without any since it has the task for 5 x what such tasks take to begin (or 5
  *                  heartbeats, or begin_min_ms), not proven, and another worker as good idles: LOST
- *   crawling       longer than such a task may take, while another worker idles: LOST
+ *   crawling       longer than such a task may take, while another worker idles: LOST, however far
+ *                  it says that it is
  *
  * Progress is what only grows: steps, samples and bytes beyond what was reached.  What a worker
  * says that it is doing is none, or one that hangs in a loop would keep its lease for ever. Pure;
@@ -67,8 +68,9 @@ bool lease_progress(struct lease_reach *reached, const struct lease_reach *now);
 uint64_t lease_median(const uint64_t *gaps, size_t n);
 
 /* What a task may take that took others so long (n <= 64): twice the median, or the median and six
- * times the median distance from it where workers are unlike.  0 for fewer than three: they say
- * nothing. */
+ * times the median distance from it where workers are unlike.  Of fewer than three LEASE_FEW times
+ * the longest: others may be slower.  0 for none. */
+#define LEASE_FEW 5
 uint64_t lease_limit(const uint64_t *took, size_t n);
 
 #define LEASE_BEATS 5        /* heartbeats in which somebody who works must have told of a step */

@@ -16,6 +16,7 @@
 #define CLOSED_MS 700
 #define PROGRESS_MIN_MS 60000
 #define BEGIN_MIN_MS 2000
+#define MINUTE_MS 60000ull
 #define SMALL_MAX_MS (30u * 60 * 1000)
 #define SMALL_TIMES_MAX 16
 #define SLOW_MAX 16
@@ -49,13 +50,15 @@ static bool is_unbegun(const struct coordinator *co, const struct worker *w, con
            core_now(co) - t->progress_ms > BEGIN_MIN_MS && others_idle(co, w, t);
 }
 
-/* How long a phase may take: by what was seen of all, and of the worker itself.  Twice as long each
- * time that it was taken from somebody, so that two who are slow do not take it from each other for
- * ever. */
+/* How long a task may take: a phase by what was seen of all, and of the worker itself.  Twice as
+ * long each time that it was taken from somebody, so that two who are slow do not take it from each
+ * other for ever. */
 static uint64_t limit_ms(struct job *j, const struct worker *w, const struct task *t)
 {
-    const uint64_t seen = job_time_of(&j->phase_ms, lease_limit);
-    const uint64_t most = seen != 0 && seen < 2 * w->phase_ms ? 2 * w->phase_ms : seen;
+    const uint64_t seen = t->kind == TASK_TRAIN ? job_time_of(&j->phase_ms, lease_limit) : 0;
+    const uint64_t most = seen == 0                ? task_traits[t->kind].most_min * MINUTE_MS
+                          : seen < 2 * w->phase_ms ? 2 * w->phase_ms
+                                                   : seen;
     return most << (t->slow < SLOW_MAX ? t->slow : SLOW_MAX);
 }
 
@@ -78,10 +81,11 @@ void member_lease(const struct coordinator *co, const struct worker *w, struct l
             in.begin_ms = t->progress_gap_ms;
         in.unbegun = is_unbegun(co, w, t);
     }
-    if (t != NULL && t->kind == TASK_TRAIN && j != NULL) {
+    if (t != NULL && j != NULL) {
         in.held_ms = core_now(co) - t->leased_ms;
         in.limit_ms = limit_ms(j, w, t);
-        in.idle = in.limit_ms != 0 && in.held_ms > in.limit_ms && others_idle(co, w, t);
+        /* An outer step is made here when no worker makes it. */
+        in.idle = in.held_ms > in.limit_ms && (t->kind == TASK_OUTER || others_idle(co, w, t));
     }
     const struct lease_options o = {co->opt.heartbeat_ms, co->opt.lease_ms, CLOSED_MS,
                                     PROGRESS_MIN_MS, BEGIN_MIN_MS};
@@ -205,7 +209,8 @@ static bool hold(struct coordinator *co)
     return holds;
 }
 
-/* It answers, and does not get on: only its task goes.  Who has not begun at all has failed. */
+/* It answers, and does not get on: only its task goes.  Who has not begun at all has failed, and so
+ * has who was at anything but a phase for so long. */
 static void take_from(struct coordinator *co, struct worker *w, const struct lease_decision *d)
 {
     struct task *t = task_memory(state_task(&co->state, w->task_id));
@@ -221,8 +226,10 @@ static void take_from(struct coordinator *co, struct worker *w, const struct lea
         t->progress_gap_ms = gap < STUCK_MAX_MS ? gap : STUCK_MAX_MS;
     if (t != NULL && !d->stuck)
         t->slow++;
+    w->doubted_folds += t != NULL && t->kind == TASK_OUTER && !d->stuck;
+    const bool too_long = t != NULL && t->kind != TASK_TRAIN;
     take_lease(co, w, text);
-    if (d->stuck || idled)
+    if (d->stuck || idled || too_long)
         member_failed(co, w);
     core_touch(co);
 }

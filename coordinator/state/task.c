@@ -1,15 +1,16 @@
 #include "coordinator/state/task.h"
 
 /* What a sampler elsewhere waits for goes first, then what a person looks at, then what the job
- * needs before it can train. */
+ * needs before it can train.  Data from elsewhere come as slowly as they come, and a phase takes
+ * what its job asks for. */
 const struct task_trait task_traits[TASK_KINDS] = {
-    [TASK_UNSPECIFIED] = {"NONE", 2, false}, [TASK_INIT] = {"INIT", 2, false},
-    [TASK_INGEST] = {"INGEST", 2, false},    [TASK_TRAIN] = {"TRAIN", 3, false},
-    [TASK_EVAL] = {"EVAL", 1, true},         [TASK_SAMPLE] = {"SAMPLE", 1, true},
-    [TASK_OUTER] = {"OUTER", 2, true},       [TASK_FEATURE] = {"FEATURE", 2, false},
-    [TASK_CLUSTER] = {"CLUSTER", 2, false},  [TASK_SPLIT] = {"SPLIT", 2, false},
-    [TASK_SCORE] = {"SCORE", 2, false},      [TASK_VELOCITY] = {"VELOCITY", 0, true},
-    [TASK_ENCODE] = {"ENCODE", 2, false},
+    [TASK_UNSPECIFIED] = {"NONE", 2, false, 30}, [TASK_INIT] = {"INIT", 2, false, 5},
+    [TASK_INGEST] = {"INGEST", 2, false, 240},   [TASK_TRAIN] = {"TRAIN", 3, false, 120},
+    [TASK_EVAL] = {"EVAL", 1, true, 30},         [TASK_SAMPLE] = {"SAMPLE", 1, true, 30},
+    [TASK_OUTER] = {"OUTER", 2, true, 30},       [TASK_FEATURE] = {"FEATURE", 2, false, 30},
+    [TASK_CLUSTER] = {"CLUSTER", 2, false, 30},  [TASK_SPLIT] = {"SPLIT", 2, false, 30},
+    [TASK_SCORE] = {"SCORE", 2, false, 30},      [TASK_VELOCITY] = {"VELOCITY", 0, true, 30},
+    [TASK_ENCODE] = {"ENCODE", 2, false, 240},
 };
 
 const char *task_kind_name(enum task_kind k)

@@ -37,6 +37,8 @@ struct task_trait {
     const char *name;
     unsigned rank; /* a lower one is given to workers first */
     bool aside;    /* beside the training: it may fail without taking its job with it */
+    /* That one may take while another worker idles and nothing tells how long they take. */
+    unsigned most_min;
 };
 
 extern const struct task_trait task_traits[TASK_KINDS];

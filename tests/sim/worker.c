@@ -50,7 +50,7 @@ struct worker_sim {
     struct http_call *get, *put; /* under way */
     char *url;                   /* of its last ticket for an upload */
     bool was_cut, lies;          /* that upload; lies: sends other bytes */
-    bool holds;                  /* evil: it never ends */
+    bool holds, pretends;        /* evil: it never ends; says that it gets on for all that */
 };
 
 #define METHOD(name) SKERRY__V1__METHOD__METHOD_##name
@@ -100,7 +100,7 @@ static void drop_task(struct worker_sim *w)
     w->reply = NULL;
     w->task = NULL;
     w->work = WORK_NONE;
-    w->holds = false;
+    w->holds = w->pretends = false;
     sim_cancel(w->step);
     sim_cancel(w->send);
     w->step = w->send = 0;
@@ -299,11 +299,11 @@ static void step(void *arg)
         if (fetch(w))
             return;
         w->work = WORK_COMPUTES;
-    } else if (++w->steps >= w->total) {
+    } else if (++w->steps >= w->total && !w->pretends) {
         if (!w->holds)
             finish(w, some_lie(w));
         return;
-    } else {
+    } else if (w->steps < w->total) {
         save(w);
     }
     after(&w->step, sim_below(2 * w->step_ms), step, w);
@@ -323,6 +323,7 @@ static void begin(struct worker_sim *w, Skerry__V1__AssignReply *reply)
     w->given = 0;
     w->work = WORK_FETCHES;
     w->holds = w->evil && !w->sly && sim_chance(50);
+    w->pretends = w->holds && sim_chance(500);
     if (w->task->n_modules > RESULT_MODULES_MAX)
         sim_fail("a task has %zu modules", w->task->n_modules);
     w->n_needs = result_needs(w->task, w->needs);

@@ -93,7 +93,10 @@ static void test_median(void **state)
 static void test_limit(void **state)
 {
     const uint64_t alike[] = {10, 11, 9, 10, 10}, unlike[] = {10, 40, 10, 40, 10};
-    assert_int_equal(lease_limit(alike, 2), 0);
+    assert_int_equal(lease_limit(alike, 0), 0);
+    assert_int_equal(lease_limit(alike, 1), 50); /* of few others may be slower */
+    assert_int_equal(lease_limit(alike, 2), 55);
+    assert_int_equal(lease_limit(alike + 1, 2), 55);
     assert_int_equal(lease_limit(alike, 5), 20);
     assert_int_equal(lease_limit(unlike, 5), 20);
     assert_int_equal(lease_limit(unlike, 4), 40 + 6 * 30); /* two kinds of workers */

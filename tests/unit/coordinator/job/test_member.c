@@ -289,6 +289,39 @@ static void test_unbegun(void **state)
     assert_int_equal(got(r, a)->id, id);
 }
 
+/* Who says that it gets on, and never ends, loses what it has all the same: what it says is no
+ * measure.  The next one has twice as long. */
+static void test_pretending(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    const struct worker *first = here(r, 0);
+    (void)here(r, 1);
+    (void)submit(r);
+    const uint64_t id = assign(r, a, TASK_INIT)->id, most = task_traits[TASK_INIT].most_min * 60000;
+    struct task *t = task_memory(state_task(&r->co->state, id));
+    t->begun = true;
+    t->reached.samples = 1000;
+    t->leased_ms = core_now(r->co) - most - 100;
+    member_check(r->co);
+    assert_int_equal(t->worker_id, a->id); /* there is nobody else */
+    park(r, b);
+    t->leased_ms = core_now(r->co) - most + 1000;
+    member_check(r->co);
+    assert_int_equal(t->worker_id, a->id);
+    t->leased_ms = core_now(r->co) - most - 100;
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_int_equal(first->failures_row, 1);
+    assert_int_equal(got(r, b)->id, id);
+    edit_worker(r, a->id)->failures_row = 0;
+    park(r, a);
+    t->leased_ms = core_now(r->co) - 2 * most + 1000;
+    member_check(r->co);
+    assert_int_equal(t->worker_id, b->id);
+    drop_task(b);
+}
+
 /* Who is proven is served first, then who is new by age, then who has failed, whoever asked first.
  */
 static void test_served_first(void **state)
@@ -335,10 +368,11 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_quarantine), LIVE(test_small),        LIVE(test_verdicts),
-        LIVE(test_lost),       LIVE(test_unparked),     LIVE(test_silent_together),
-        LIVE(test_crawling),   LIVE(test_holding),      LIVE(test_older),
-        LIVE(test_unbegun),    LIVE(test_served_first), LIVE(test_origin),
+        LIVE(test_quarantine), LIVE(test_small),      LIVE(test_verdicts),
+        LIVE(test_lost),       LIVE(test_unparked),   LIVE(test_silent_together),
+        LIVE(test_crawling),   LIVE(test_pretending), LIVE(test_holding),
+        LIVE(test_older),      LIVE(test_unbegun),    LIVE(test_served_first),
+        LIVE(test_origin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

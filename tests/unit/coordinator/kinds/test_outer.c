@@ -301,6 +301,29 @@ static void test_refused(void **state)
     assert_non_null(strstr(b->detail, "a file of the version has not been uploaded"));
 }
 
+/* Who says that it gets on, and never ends, loses the step although nobody else idles: it is made
+ * here.  Three times, and it is given none. */
+static void test_pretending(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t job = begin_job(r, spec);
+    struct fake *b, *a = train_round(r, &b);
+    struct task *t = task_memory(state_task(&r->co->state, a->task->id));
+    t->begun = true;
+    t->reached.samples = 1000;
+    t->leased_ms = core_now(r->co) - task_traits[TASK_OUTER].most_min * 60000 + 1000;
+    member_check(r->co);
+    assert_int_equal(t->worker_id, a->id);
+    t->leased_ms -= 1100;
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_int_equal(who(r, a)->doubted_folds, 1);
+    assert_int_equal(who(r, a)->failures_row, 1);
+    t->ready_ms = core_now(r->co) - 60000; /* and no other worker takes it */
+    core_touch(r->co);
+    wait_version(r, job, 1);
+}
+
 /* A worker that says that it cannot is believed: the coordinator looks, and blames nobody. */
 static void test_cannot(void **state)
 {
@@ -386,9 +409,12 @@ static void test_restart(void **state)
     struct fake *b, *a = train_round(r, &b);
     struct told old, told;
     make(r, a->task, -1, &old);
+    edit_worker(r, b->id)->doubted_folds = 2;
+    core_touch(r->co);
     settle(r);
     stop(r);
     start(r);
+    assert_int_equal(who(r, b)->doubted_folds, 2);
     for (size_t i = 0; i < 2; i++)
         assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
     assert_false(report(r, a, &old.x));
@@ -456,9 +482,9 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        CASE(test_believed),  CASE(test_lies),     CASE(test_refused), CASE(test_cannot),
-        CASE(test_poisoned),  CASE(test_lost),     CASE(test_nobody),  CASE(test_restart),
-        CASE(test_goes_over), CASE(test_cancelled)};
+        CASE(test_believed),   CASE(test_lies),      CASE(test_refused),  CASE(test_cannot),
+        CASE(test_pretending), CASE(test_poisoned),  CASE(test_lost),     CASE(test_nobody),
+        CASE(test_restart),    CASE(test_goes_over), CASE(test_cancelled)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
