@@ -5,6 +5,10 @@
 #include "common/base/clock.h"
 #include "proto/skerry.pb-c.h"
 
+#define POINTS_MAX 1024u  /* as ReportRequest.points */
+#define POINTS_A_BEAT 256 /* as Progress.points */
+#define POINTS_AHEAD 4    /* heartbeats whose points may come at once */
+
 /* The job's loss: the mean of its replicas' newest; a router's is of another kind. */
 static void refresh_loss(struct job *j)
 {
@@ -72,6 +76,19 @@ static size_t take_numbers(struct metric_number *const *kept, size_t n, const do
     return taken;
 }
 
+/* As many as a full heartbeat in the time of one, and some at once: who sends without an end would
+ * have the store write nothing else. */
+static bool points_fit(struct coordinator *co, struct worker *w, size_t n)
+{
+    const uint64_t now = core_now(co), beat = co->opt.heartbeat_ms;
+    if (w == NULL || w->points_ms > now + POINTS_AHEAD * beat)
+        return w == NULL;
+    if (w->points_ms < now)
+        w->points_ms = now;
+    w->points_ms += (n * beat + POINTS_A_BEAT - 1) / POINTS_A_BEAT;
+    return true;
+}
+
 void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
                     const struct metrics_heard *heard)
 {
@@ -83,8 +100,10 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
                            .numbers = numbers};
     Skerry__V1__LossPoint *const *points = heard->points;
     const size_t n_kept = find_numbers(co, j, heard, kept);
-    size_t taken = 0;
-    for (size_t i = 0; i < heard->n && i < 1024; i++) {
+    size_t taken = 0, n = heard->n < POINTS_MAX ? heard->n : POINTS_MAX;
+    if (!points_fit(co, worker_memory(state_worker(&co->state, t->worker_id)), n))
+        return;
+    for (size_t i = 0; i < n; i++) {
         if (!isfinite(points[i]->loss) || !isfinite(points[i]->lr))
             continue;
         m.step = points[i]->step;

@@ -135,6 +135,9 @@ static bool same_blob(const struct blob_ref *a, const struct blob_ref *b)
 
 static void forget(struct coordinator *co, const struct task *t)
 {
+    if (task_is_open(t))
+        task_end(co, state_edit_task(&co->state, t), TASK_CANCELLED,
+                 "the sampler does not need it any more");
     gc_drop(co, &t->velocity.input);
     gc_drop(co, &t->output);
     state_drop_task(&co->state, t);
@@ -152,13 +155,13 @@ static const struct task *find(struct coordinator *co, uint64_t parent, uint32_t
     return NULL;
 }
 
-/* The sampler has gone on: answers to its earlier questions are of no use. */
+/* The sampler has gone on: answers to its earlier questions are of no use.  Those that are open
+ * end, or one that asks for ever new ones would have all workers at them. */
 static void forget_older(struct coordinator *co, uint64_t parent, uint32_t path)
 {
     for (size_t i = co->state.n_tasks; i-- > 0;) {
         const struct task *t = co->state.tasks[i];
-        if (t->kind == TASK_VELOCITY && t->velocity.parent == parent && t->path == path &&
-            !task_is_open(t))
+        if (t->kind == TASK_VELOCITY && t->velocity.parent == parent && t->path == path)
             forget(co, t);
     }
 }
@@ -252,9 +255,6 @@ void sample_turn(struct coordinator *co)
         const struct task *parent = state_task(&co->state, t->velocity.parent);
         if (parent != NULL && task_is_open(parent))
             continue;
-        if (task_is_open(t))
-            task_end(co, state_edit_task(&co->state, t), TASK_CANCELLED,
-                     "the sampler does not need it any more");
         forget(co, t);
     }
 }

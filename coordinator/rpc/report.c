@@ -120,10 +120,13 @@ static int find_lease(struct coordinator *co, const struct worker *w,
     return 0;
 }
 
-static void take_figures(struct task *t, const Skerry__V1__ReportRequest *r)
+static void take_figures(const struct job *j, struct task *t, const Skerry__V1__ReportRequest *r)
 {
-    /* A step takes at least one sample; the schedule goes on from this count. */
-    t->steps = r->steps < r->samples ? r->steps : (uint32_t)r->samples;
+    /* A step takes at least one sample, and a phase no more steps than it was asked for: the
+     * schedule goes on from this count. */
+    const uint64_t asked = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : r->samples;
+    const uint64_t most = asked < r->samples ? asked : r->samples;
+    t->steps = r->steps < most ? r->steps : (uint32_t)most;
     t->samples = r->samples;
     t->loss_first = r->loss_first;
     t->loss_last = r->loss_last;
@@ -293,7 +296,7 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
         member_failed(co, w);
         return rc;
     }
-    take_figures(t, r);
+    take_figures(j, t, r);
     take_trace(j, t, r);
     task_end(co, t, TASK_DONE, "");
     member_succeeded(co, w, t->kind == TASK_TRAIN || t->kind == TASK_OUTER);

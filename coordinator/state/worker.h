@@ -104,6 +104,7 @@ struct worker {
     uint64_t heard_ms;
     uint64_t reported_ms;       /* its last result that was taken; 0: none */
     uint64_t phase_ms;          /* that its last phase took; 0: it has done none */
+    uint64_t points_ms;         /* until when it has told points, at their greatest rate */
     uint64_t closed_ms;         /* connection gone since; 0: open */
     struct rpc_peer *peer;      /* NULL: no connection */
     struct rpc_request *parked; /* its ASSIGN that waits */

@@ -462,13 +462,13 @@ static void test_bad_resharding(void **state)
 /* ---- a sampler whose experts stay elsewhere ------------------------------ */
 
 static void ask_velocity(struct rig *r, struct fake *w, const Skerry__V1__Task *t,
-                         struct grid_result *x, uint32_t wait_ms)
+                         struct grid_result *x, const char *input, uint32_t wait_ms)
 {
     Skerry__V1__EvaluateRequest m = SKERRY__V1__EVALUATE_REQUEST__INIT;
     m.task_id = t->id;
     m.attempt = t->attempt;
     m.path = 1;
-    m.input = grid_blob(x, put_text(r, "x_t of a step"));
+    m.input = grid_blob(x, put_text(r, input));
     m.wait_ms = wait_ms;
     begin_call(r, w, SKERRY__V1__METHOD__METHOD_EVALUATE, &m,
                &skerry__v1__evaluate_reply__descriptor);
@@ -495,7 +495,7 @@ static void test_remote(void **state)
     assert_true(t->mixture->remote);
     assert_int_equal(t->mixture->experts->expert[0]->n_modules, 0);
     memset(&x, 0, sizeof(x));
-    ask_velocity(r, a, t, &x, 20000);
+    ask_velocity(r, a, t, &x, "x_t of a step", 20000);
     const Skerry__V1__Task *v = assign(r, b, TASK_VELOCITY);
     assert_int_equal(v->velocity->path, 1);
     assert_int_equal(v->n_modules, 1);
@@ -513,7 +513,7 @@ static void test_remote(void **state)
     skerry__v1__evaluate_reply__free_unpacked(reply, NULL);
     /* The same question has the same answer, without another task. */
     uint64_t tasks = r->co->state.next_task;
-    ask_velocity(r, a, t, &x, 20000);
+    ask_velocity(r, a, t, &x, "x_t of a step", 20000);
     wait_for(r, &a->done);
     assert_int_equal(a->code, 0);
     assert_int_equal(r->co->state.next_task, tasks);
@@ -524,6 +524,35 @@ static void test_remote(void **state)
     none.m.output = x.m.output;
     assert_true(report(r, a, &none));
     assert_null(state_task(&r->co->state, velocity));
+}
+
+/* A sampler that asks for ever new points has one task of each path, not all workers. */
+static void test_remote_flood(void **state)
+{
+    struct rig *r = *state;
+    struct grid g = {.mode = GRID_CALM};
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    struct draw_request ask_for = {.ema = -1, .remote = true, .temperature = NAN};
+    static struct grid_result x;
+    struct err err = {0};
+    uint64_t sample = 0;
+    grid_begin(&g, r, ddm, false);
+    grid_run(&g);
+    assert_int_equal(view_sample_request(r->co, g.job, &ask_for, &sample, &err), 0);
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0);
+    const Skerry__V1__Task *t = assign(r, a, TASK_SAMPLE);
+    for (int i = 0; i < 5; i++) {
+        char input[32];
+        (void)snprintf(input, sizeof(input), "x_t of step %d", i);
+        memset(&x, 0, sizeof(x));
+        ask_velocity(r, a, t, &x, input, 0);
+        wait_for(r, &a->done);
+        assert_int_equal(a->code, 0);
+        if (i == 2)
+            assign(r, b, TASK_VELOCITY); /* also one that somebody has */
+    }
+    assert_int_equal(r->co->state.n_open, 2); /* with the sampler's own */
+    assert_int_equal(state_worker(&r->co->state, b->id)->task_id, 0);
 }
 
 /* ---- texts --------------------------------------------------------------- */
@@ -680,6 +709,7 @@ int main(void)
         LIVE(test_bad_partitions),
         LIVE(test_bad_resharding),
         LIVE(test_remote),
+        LIVE(test_remote_flood),
         LIVE(test_text_streams),
         LIVE(test_refusals),
         LIVE(test_distill),

@@ -239,6 +239,23 @@ static void test_no_such_program(void **state)
     assert_int_equal(edit_worker(r, r->workers[0].id)->failures_row, 1);
 }
 
+/* The schedule of the replica goes on from its steps: a phase has no more of them than it was asked
+ * for, whatever is said. */
+static void test_too_many_steps(void **state)
+{
+    struct rig *r = *state;
+    const struct job *j = begun(r);
+    struct fake *w = &r->workers[0];
+    const Skerry__V1__Task *t = assign(r, w, TASK_TRAIN);
+    struct blob_ref blob = contribute(r, t, t->id, 0.01f);
+    struct result x;
+    begin_result(&x, t, &blob);
+    x.m.steps = 7;
+    assert_true(report(r, w, &x));
+    assert_int_equal(state_task(&r->co->state, x.m.task_id)->steps, 2);
+    assert_int_equal(j->spec.outer.steps, 2);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -252,6 +269,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_network, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_count, begin, end),
         cmocka_unit_test_setup_teardown(test_no_such_program, begin, end),
+        cmocka_unit_test_setup_teardown(test_too_many_steps, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

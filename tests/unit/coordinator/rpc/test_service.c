@@ -117,6 +117,33 @@ static void test_heartbeat_commits(void **state)
     loop_timer_start(r->co->tick, CORE_TICK_MS, CORE_TICK_MS);
 }
 
+/* Who sends points without an end has no more of them kept than heartbeats may bring. */
+static void test_points_flood(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    const struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    assign(r, a, TASK_TRAIN);
+    Skerry__V1__HeartbeatRequest beat = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    Skerry__V1__Progress p = SKERRY__V1__PROGRESS__INIT;
+    Skerry__V1__LossPoint point = SKERRY__V1__LOSS_POINT__INIT, *points[256];
+    for (int i = 0; i < 256; i++)
+        points[i] = &point;
+    beat.progress = &p;
+    p.task_id = a->task->id;
+    p.attempt = a->task->attempt;
+    p.points = points;
+    p.n_points = 256;
+    point.loss = 0.5f;
+    const uint64_t since = core_now(r->co);
+    for (int i = 0; i < 60; i++)
+        assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+    const uint64_t beats = (core_now(r->co) - since) / r->co->opt.heartbeat_ms;
+    assert_in_range(j->metric_n, 4 * 256, (beats + 6) * 256);
+}
+
 /* A newcomer's heartbeat waits in a crowd; who has a task, or has done one, is answered at once. */
 static void test_heartbeat_of_a_crowd(void **state)
 {
@@ -566,6 +593,7 @@ int main(void)
         LIVE(test_life),
         LIVE(test_fences),
         LIVE(test_heartbeat_commits),
+        LIVE(test_points_flood),
         LIVE(test_speed),
         LIVE(test_revoked),
         LIVE(test_devices),
