@@ -9,7 +9,7 @@
 
 #define RESULT_BLOBS_MAX 64
 #define RESULT_MODULES_MAX 8
-#define RESULT_NEEDS_MAX 64
+#define RESULT_NEEDS_MAX 384
 
 /* What is wrong with a result. */
 enum lie {

@@ -17,7 +17,9 @@
 #include "tests/sim/sim.h"
 #include "tests/sim/worker.h"
 
-#define WORKERS_MAX_HERE 6
+#define FEW_WORKERS 6
+#define WORKERS_MAX_HERE 150 /* of a crowd */
+#define CROWDS 20            /* of a thousand worlds */
 #define JOBS_MAX_HERE 4
 #define CHAOS_MS (20 * 60 * 1000)     /* of the world's time, at most */
 #define CHAOS_EVENTS 2500             /* about */
@@ -520,7 +522,9 @@ static void open_world(uint64_t seed, const char *root)
         sim_fail("%s", err.msg);
     disk_begin(world.root);
     world.gap_ms = sim_chance(500) ? sim_between(100, 500) : sim_between(500, 8000);
-    world.n_workers = (unsigned)sim_between(2, WORKERS_MAX_HERE);
+    world.n_workers = (unsigned)sim_between(2, FEW_WORKERS);
+    if (sim_chance(CROWDS))
+        world.n_workers = (unsigned)sim_between(50, WORKERS_MAX_HERE);
     world.folds = sim_chance(250);
     world.evil = world.n_workers > 2 && sim_chance(500);
     start(NULL);
@@ -614,7 +618,8 @@ static void close_world(void)
 uint64_t world_run(uint64_t seed, const char *root, struct world_figures *sum)
 {
     open_world(seed, root);
-    const uint64_t begin = sim_now_ms(), most = sim_between(CHAOS_EVENTS / 2, CHAOS_EVENTS * 2);
+    const uint64_t scale = 1 + (world.n_workers - 1) / FEW_WORKERS, begin = sim_now_ms(),
+                   most = scale * sim_between(CHAOS_EVENTS / 2, CHAOS_EVENTS * 2);
     while (sim_events() < most && sim_now_ms() < begin + CHAOS_MS && sim_step())
         look();
     calm_down();
