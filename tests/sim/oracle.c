@@ -141,9 +141,8 @@ void oracle_task(uint64_t worker, const Skerry__V1__Task *t)
     for (size_t i = 0; i < t->n_modules; i++) {
         const Skerry__V1__ModuleRef *r = t->modules[i];
         const struct version *v = find_version(r->module_id, r->version);
-        const bool mean = t->eval     ? t->eval->ema
-                          : t->sample ? t->sample->ema
-                                      : t->train == NULL; /* a job's averages, perhaps */
+        /* Averages, perhaps: also what is drawn of a path that was kept at its best. */
+        const bool mean = t->eval ? t->eval->ema : t->train == NULL;
         if (mean || r->sha256.len != 32)
             continue;
         if (v == NULL)
@@ -151,9 +150,10 @@ void oracle_task(uint64_t worker, const Skerry__V1__Task *t)
                      (unsigned long long)worker, (unsigned long long)r->version,
                      (unsigned long long)r->module_id);
         if (memcmp(v->sha256, r->sha256.data, 32) != 0)
-            sim_fail("worker %llu is told of another version %llu of module %llu than is on record",
-                     (unsigned long long)worker, (unsigned long long)r->version,
-                     (unsigned long long)r->module_id);
+            sim_fail("task %llu (kind %d) tells worker %llu of another version %llu of module %llu "
+                     "than is on record",
+                     (unsigned long long)t->id, (int)t->kind, (unsigned long long)worker,
+                     (unsigned long long)r->version, (unsigned long long)r->module_id);
     }
 }
 
