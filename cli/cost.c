@@ -34,6 +34,8 @@ static void print_job(const json_t *job)
                    cli_has(job, "eta_ms") ? cli_duration(job, "eta_ms", eta) : "?");
     line("until the end", real(cost, "until_end"), more);
     line("budget", real(quota, "budget"), "");
+    if (workers == 0 && real(cost, "total") == 0)
+        printf("nothing had a price: workerd --price and coordinatord --egress-price tell them\n");
     if (free_ones > 0)
         printf("%lld of the %lld workers told no price (workerd --price) and count as free\n",
                free_ones, workers);
@@ -102,11 +104,13 @@ static int run_adjust(struct cli *cli, const struct args *args, struct err *err)
     json_t *order, *answer = NULL;
     char text[STR_HUMAN_MAX];
     uint64_t id = 0;
+    if (!has_priority && !has_share && !has_budget) {
+        (void)err_set(err, -EINVAL, "say what is to be adjusted: --priority, --share or --budget");
+        return args_exit(args, -EINVAL, err);
+    }
     int rc = cli_job_id(cli, args, &id, err);
     if (rc < 0)
         return rc;
-    if (!has_priority && !has_share && !has_budget)
-        return err_set(err, -EINVAL, "say what is to be adjusted: --priority, --share or --budget");
     order = json_object();
     if (has_priority)
         json_object_set_new(order, "priority", json_integer(priority));

@@ -1,4 +1,5 @@
 /* skerry sample, export: what a model draws, and the model itself. */
+#include <libgen.h>
 #include <unistd.h>
 
 #include "common/base/base.h"
@@ -194,16 +195,31 @@ static void print_sample(struct cli *cli, const json_t *task, bool text, const c
                                   "file", file));
 }
 
-static struct sample_options options = {.out = "samples.png"};
+/* Before anything is drawn for it. */
+static int check_out(const char *file, struct err *err)
+{
+    char *path = str_dup(file);
+    const char *folder = dirname(path);
+    const int rc = access(folder, W_OK | X_OK) == 0
+                       ? 0
+                       : err_errno(err, "--out %s: nothing can be written to %s", file, folder);
+    mem_free(path);
+    return rc;
+}
+
+static struct sample_options options;
 
 static int run_sample(struct cli *cli, const struct args *args, struct err *err)
 {
     const struct sample_options *o = &options;
     json_t *task = NULL;
+    const char *file = o->out ? o->out : "samples.png";
     uint64_t job = 0;
 
     (void)signal(SIGPIPE, SIG_IGN); /* text goes to a pipe as it comes: see unwanted() */
-    int rc = cli_job_id(cli, args, &job, err);
+    int rc = o->out ? check_out(o->out, err) : 0;
+    if (rc == 0)
+        rc = cli_job_id(cli, args, &job, err);
     json_t *ask = rc == 0 ? sample_body(o, err) : NULL;
     if (!ask)
         return err->code;
@@ -212,9 +228,9 @@ static int run_sample(struct cli *cli, const struct args *args, struct err *err)
     /* A picture is a blob; a text is in the task itself. */
     bool text = rc == 0 && *cli_str(task, "output", "") == '\0';
     if (rc == 0 && !text)
-        rc = artifacts_blob(cli, cli_str(task, "output", ""), o->out, err);
+        rc = artifacts_blob(cli, cli_str(task, "output", ""), file, err);
     if (rc == 0)
-        print_sample(cli, task, text, o->out);
+        print_sample(cli, task, text, file);
     json_decref(task);
     return rc;
 }
@@ -228,7 +244,7 @@ const struct command command_sample = {
              "Ctrl-C cancels the task.",
     .flags =
         (const struct args_flag[]){
-            {"out", 'o', ARGS_STR, &options.out, "FILE", "where the PNG goes"},
+            {"out", 'o', ARGS_STR, &options.out, "FILE", "where the PNG goes [samples.png]"},
             {"count", 'n', ARGS_U64, &options.count, "N", "samples", .min = 1, .max = 1024},
             {"labels", 0, ARGS_STR, &options.labels, "A,B,..", "class numbers, cycled"},
             {"steps", 0, ARGS_U64, &options.steps, "N", "steps of the ODE solver", .min = 1,

@@ -10,6 +10,7 @@
 #include "coordinator/ship/restore.h"
 #include "coordinator/state/audit.h"
 #include "coordinator/state/backup.h"
+#include "coordinator/state/place.h"
 
 #include <malloc.h>
 #include <signal.h>
@@ -352,7 +353,8 @@ static int start(const struct flags *f, struct settings *s, struct err *err)
     apply_flags(s, f);
     if ((rc = check_settings(s, err)) < 0)
         return rc;
-    if ((rc = file_mkdirs(f->data_dir, 0700, err)) < 0 ||
+    if ((!f->restore && (rc = place_check_own(f->data_dir, err)) < 0) ||
+        (rc = file_mkdirs(f->data_dir, 0700, err)) < 0 ||
         (rc = file_lock_dir(f->data_dir, "lock", &lock, err)) < 0)
         return rc == -EBUSY ? rc : err_wrap(err, "--data-dir %s cannot be used", f->data_dir);
     rc = f->restore ? restore_from_store(f, s, err) : serve(f, s, err);

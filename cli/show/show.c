@@ -63,6 +63,16 @@ static void print_data(const json_t *job, FILE *out)
     fputc('\n', out);
 }
 
+static void print_bad(const json_t *job, FILE *out)
+{
+    const json_t *bad = json_object_get(job, "bad_samples");
+    const json_t *first = json_array_get(json_object_get(bad, "items"), 0);
+    const long long n = cli_int(bad, "count", 0);
+    if (n > 0)
+        fprintf(out, "  left out: %lld sample%s that cannot be read; the first is %s: %s\n", n,
+                n == 1 ? "" : "s", cli_str(first, "key", "?"), cli_str(first, "reason", "?"));
+}
+
 static void print_wire(const json_t *job, FILE *out)
 {
     const json_t *bytes = json_object_get(job, "bytes"), *net = json_object_get(job, "network");
@@ -298,6 +308,7 @@ void show_job(const json_t *job, FILE *out)
         fprintf(out, "  stalled: %s\n", cli_str(job, "stalled", ""));
     print_numbers(job, out);
     print_data(job, out);
+    print_bad(job, out);
     print_wire(job, out);
     print_cost(job, out);
     print_paths(job, out);

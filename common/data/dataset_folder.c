@@ -1,5 +1,7 @@
 /* A folder of class folders with images, or of images with captions. */
 
+#include <sys/stat.h>
+
 #include "common/base/base.h"
 #include "common/data/dataset_impl.h"
 
@@ -206,6 +208,13 @@ static int take_captions(struct dataset *ds, const struct image_file *file, cons
     return rc;
 }
 
+/* Neither a pipe, which would be waited for, nor a folder, whatever it is called. */
+static bool is_file(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
 static int next_file(struct dataset *ds, struct dataset_image *ret, struct err *err)
 {
     struct folder *f = ds->own;
@@ -220,8 +229,8 @@ static int next_file(struct dataset *ds, struct dataset_image *ret, struct err *
     int rc = dataset_column_beside(ds, &f->column, path, err);
     if (rc == 0)
         rc = take_captions(ds, file, path, ret, err);
-    if (rc == 0 && (rc = file_read(path, DATASET_IMAGE_MAX, &f->image, err)) == -ENOENT)
-        rc = 0; /* a link that leads nowhere is an image without a byte */
+    if (rc == 0 && is_file(path)) /* a link that leads nowhere is an image without a byte */
+        rc = file_read(path, DATASET_IMAGE_MAX, &f->image, err);
     mem_free(path);
     if (rc < 0 && rc != -ERR_LIMIT)
         return rc;

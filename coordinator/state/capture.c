@@ -162,6 +162,12 @@ int capture_take(const char *data_dir, uint64_t job_id, struct capture *ret, str
     struct taking t = {.s = ret, .data_dir = data_dir};
     *ret = (struct capture){.dir = file_join(data_dir, FOLDER)};
     state_init(&ret->state);
+    if (!file_is_dir(data_dir)) {
+        mem_free(ret->dir);
+        return err_set(err, -ENOENT,
+                       "there is no coordinator's data dir at %s: say with --data-dir where it is",
+                       data_dir);
+    }
     char *url = place_url(data_dir);
     if (url) {
         (void)err_set(err, -ENOTSUP,

@@ -14,6 +14,10 @@ struct s3_options;
  * new disk comes with. */
 int place_check_new(const char *data_dir, struct err *err);
 
+/* -EEXIST for a directory that is somebody else's: it has files, and none of a coordinator.
+ * One that is not there yet is fine. */
+int place_check_own(const char *data_dir, struct err *err);
+
 /* Opens what the options name; cluster: the id of this one.  Region and endpoint of a store also
  * come from the environment, as Amazon's programs read them. */
 int place_open(const struct coordinator_options *o, const char *cluster, struct blobstore **ret,

@@ -63,6 +63,7 @@ def test_the_balance_of_a_job_that_is_done(swarm):
     assert settled == folded == 3 * 2 * 4 * 8 and leased == reported == 0, told
     assert skerry("audit", 99, "--data-dir", swarm.data).returncode == 1
     assert "does not exist" in skerry("audit", 99, "--data-dir", swarm.data).stderr
+    assert "say with --data-dir where it is" in skerry("audit", 99, "--data-dir", swarm.data + "/nowhere").stderr
 
 
 @pytest.mark.parametrize("old, new, steps", [

@@ -80,3 +80,5 @@ def test_bad_prices_and_adjustments(swarm):
         assert refused.returncode != 0 and why in refused.stderr, (flags, refused.stderr)
     assert swarm.post(f"/v1/jobs/{job}/adjust", {"share": "2"}).status_code == 400
     assert swarm.post("/v1/jobs/99/adjust", {"share": 2}).status_code == 404
+    assert swarm.skerry("cancel", job).returncode == 0
+    assert "nothing had a price" in swarm.skerry("cost", job).stdout

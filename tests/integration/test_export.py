@@ -60,6 +60,8 @@ def test_pytorch_draws_the_same_pictures(swarm, tmp_path, precision, tolerance, 
     model = tmp_path / "model"
     assert swarm.skerry("export", job, "--out", model).returncode == 0
     labels = [0, 1, 1, 0]
+    refused = swarm.skerry("sample", job, "--out", tmp_path / "nowhere" / "s.png")
+    assert refused.returncode == 1 and f"nothing can be written to {tmp_path}/nowhere" in refused.stderr, refused.stderr
     drawn = swarm.skerry("sample", job, "--seed", 11, "--count", 4, "--labels", "0,1,1,0", "--steps", 8, "--guidance",
                          2.0, "--columns", 2, "--out", tmp_path / "s.png")
     assert drawn.returncode == 0, drawn.stderr

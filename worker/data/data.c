@@ -122,11 +122,22 @@ struct data_place data_at(struct data *d, uint64_t position)
     return d->places[d->order[position % d->total]];
 }
 
+/* In tiny data a phase has the same sample in several of its ranges. */
+static bool is_named(const struct data *d, const struct data_place *p)
+{
+    const char *key = d->shards[p->shard].samples[p->index].key;
+    for (unsigned i = 0; i < d->bad_named; i++)
+        if (memcmp(d->bad[i].shard_sha256, d->hashes[p->shard], 32) == 0 &&
+            strncmp(d->bad[i].key, key, sizeof(d->bad[i].key) - 1) == 0)
+            return true;
+    return false;
+}
+
 int data_found_bad(struct data *d, const struct data_place *p, const char *what, const char *reason,
                    struct err *err)
 {
     d->bad_run++;
-    if (d->head < d->total) { /* counted in the first pass */
+    if (d->head < d->total && !is_named(d, p)) { /* counted in the first pass, and once */
         if (d->bad_named < DATA_BAD_MAX) {
             struct data_bad *b = &d->bad[d->bad_named++];
             memcpy(b->shard_sha256, d->hashes[p->shard], 32);

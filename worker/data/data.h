@@ -57,7 +57,7 @@ uint64_t data_position(const struct data *d);
 /* Samples of one pass. */
 uint64_t data_total(const struct data *d);
 
-/* Bad samples met so far in the first pass, in order.  Returns how many; the
+/* Bad samples met so far in the first pass, each once, in order.  Returns how many; the
  * first *ret_named of them are in *ret_list, borrowed. */
 unsigned data_bad(const struct data *d, const struct data_bad **ret_list, unsigned *ret_named);
 

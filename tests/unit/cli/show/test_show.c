@@ -82,6 +82,13 @@ static void a_job_with_paths_is_told(void **state)
     has_line(text, "router accuracy   0.75  eval");
     has_line(text, "isle-b: trains");
     assert_null(strstr(text, "bits/byte")); /* of texts only */
+    assert_null(strstr(text, "left out"));
+    free(text);
+    json_object_set_new(o, "bad_samples",
+                        json_pack("{s:i,s:[{s:s,s:s}]}", "count", 2, "items", "key", "cat/1.jpg",
+                                  "reason", "too large"));
+    text = shown(o);
+    has_line(text, "left out: 2 samples that cannot be read; the first is cat/1.jpg: too large\n");
     free(text);
     json_decref(o);
 }

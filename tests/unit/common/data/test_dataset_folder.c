@@ -1,6 +1,7 @@
 /* Class folders with images. */
 #include "tests/unit/common/data/dataset_test.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void folder_is_cut(void **state)
@@ -39,17 +40,23 @@ static void folder_is_cut(void **state)
     scratch_free(dir);
 }
 
-static void a_link_to_nothing_is_a_bad_image(void **state)
+/* A link that leads nowhere, a folder that is called like an image, a pipe. */
+static void what_is_no_file_is_a_bad_image(void **state)
 {
-    char *dir = scratch_new(), *link;
+    char *dir = scratch_new(), *link, *folder = in(dir, "cat/e.png"), *pipe = in(dir, "cat/f.png");
     struct got got;
     struct dataset_report r;
     fill_folder(dir, "cat", 4, png);
     link = in(dir, "cat/dead.png");
     assert_int_equal(symlink("/nonexistent/cat.png", link), 0);
-    OK(cut(dir, 1, 0, 1, &got, &r, err));
+    OK(file_mkdirs(folder, 0755, err));
+    assert_int_equal(mkfifo(pipe, 0644), 0);
+    OK(cut(dir, 1, 0, 3, &got, &r, err));
     assert_int_equal(r.samples, 4);
-    assert_string_equal(r.bad[0], "cat/dead.png");
+    assert_int_equal(r.bad_count, 3);
+    assert_non_null(strstr("cat/dead.png cat/e.png cat/f.png", r.bad[0]));
+    mem_free(folder);
+    mem_free(pipe);
     dataset_report_release(&r);
     mem_free(link);
     scratch_free(dir);
@@ -114,7 +121,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folder_is_cut),
-        cmocka_unit_test(a_link_to_nothing_is_a_bad_image),
+        cmocka_unit_test(what_is_no_file_is_a_bad_image),
         cmocka_unit_test(what_is_left_out_is_said),
         cmocka_unit_test(refuses_folders),
     };

@@ -98,6 +98,9 @@ static void names_the_bad(void **state)
     assert_string_equal(d.bad[0].key, "s0-0001");
     assert_string_equal(d.bad[0].reason, "is odd");
     assert_memory_equal(d.bad[0].shard_sha256, shards[0].sha256, 32);
+    OK(data_found_bad(&d, &p, "things", "is odd", err)); /* in another range: the same one */
+    assert_true(d.bad_count == 1 && d.bad_named == 1 && d.bad_run == 2);
+    d.bad_run = 1;
     d.head = 4;
     OK(data_found_bad(&d, &p, "things", "is odd", err)); /* in the second pass: known */
     assert_int_equal(d.bad_count, 1);
