@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -111,15 +112,35 @@ static int wait_for_token(struct swarm *s, struct err *err)
     return rc;
 }
 
+/* Held until the end: whoever begins here removes what a run before has left. */
+static int hold(struct swarm *s, const char *dir, struct err *err)
+{
+    const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "opening %s", dir);
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return err_set(err, -EBUSY,
+                       "another `skerry run` is at work in %s: wait for its end, or give another "
+                       "folder with --out",
+                       dir);
+    }
+    s->folder = fd;
+    return 0;
+}
+
 int swarm_start(struct swarm *s, const char *dir, struct err *err)
 {
+    int rc = hold(s, dir, err);
+    if (rc < 0)
+        return rc;
     s->bin = cli_own_folder();
     s->state = file_join(dir, ".swarm");
     s->logs = file_join(dir, "logs");
     s->user_token = file_join(s->state, "coordinator/user.token");
     char *data = file_join(s->state, "coordinator");
 
-    int rc = file_remove_tree(s->state, err); /* of a run that was killed */
+    rc = file_remove_tree(s->state, err); /* of a run that was killed */
     if (rc == 0)
         rc = file_remove_tree(s->logs, err);
     if (rc == 0)
@@ -283,6 +304,8 @@ void swarm_stop(struct swarm *s)
     }
     if (s->state)
         (void)file_remove_tree(s->state, NULL); /* a leftover is removed by the next run */
+    if (s->folder > 0)
+        close(s->folder);
     mem_free(s->bin);
     mem_free(s->state);
     mem_free(s->logs);

@@ -13,6 +13,7 @@
 #define SWARM_WORKERS 2 /* where nobody says */
 
 struct swarm {
+    int folder;       /* locked; 0: not */
     char *bin;        /* folder of the programs */
     char *state;      /* data directories */
     char *logs;       /* coordinatord.log, worker-N.log */
@@ -32,7 +33,7 @@ struct swarm {
 };
 
 /* Starts the coordinator and waits until it answers.  `dir` must exist; makes
- * dir/.swarm and dir/logs. */
+ * dir/.swarm and dir/logs.  -EBUSY where another one is at work there. */
 int swarm_start(struct swarm *s, const char *dir, struct err *err);
 int swarm_add_worker(struct swarm *s, struct err *err);
 /* SIGKILLs worker i (of those that live, modulo their number) and starts another in

@@ -110,6 +110,9 @@ def gone(pids):
 @pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_cleanly(tmp_path, signo):
     run, kids = start_long_run(tmp_path)
+    second = skerry("run", tmp_path / "job.yaml", "--out", tmp_path / "out")
+    assert second.returncode == 1 and "another `skerry run` is at work in" in second.stderr, second.stderr
+    assert (tmp_path / "out" / ".swarm").exists() and run.poll() is None, "the first one goes on"
     run.send_signal(signo)
     assert run.wait(20) == 130
     assert gone(kids)
