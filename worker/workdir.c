@@ -14,7 +14,11 @@
 
 static int lock(const char *dir, struct workdir *w, struct err *err)
 {
-    int rc = file_mkdirs(dir, 0700, err);
+    static const char *const ours[] = {"identity", "state-", NULL};
+    int rc = file_check_own(dir, ours, err);
+    if (rc < 0)
+        return err_wrap(err, "%s", dir);
+    rc = file_mkdirs(dir, 0700, err);
     if (rc == 0)
         rc = file_lock_dir(dir, "lock", &w->lock, err);
     if (rc == 0)
@@ -160,8 +164,10 @@ int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *
     w.tmp = file_join(w.dir, "tmp");
     w.state = str_printf("%s/state-%.16s", w.dir, hash_hex(cluster_id, 16, hex));
     w.held = file_join(w.state, "held");
-    (void)file_remove_tree(w.tmp, NULL); /* what is left makes the next line fail, with a reason */
-    if ((rc = file_mkdirs(w.tmp, 0700, err)) < 0 || (rc = file_mkdirs(w.state, 0700, err)) < 0 ||
+    rc = file_mkdirs(w.state, 0700, err); /* first: it says whose the directory is */
+    if (rc == 0)
+        (void)file_remove_tree(w.tmp, NULL); /* what is left makes the next line fail */
+    if (rc < 0 || (rc = file_mkdirs(w.tmp, 0700, err)) < 0 ||
         (rc = file_mkdirs(w.blobs, 0700, err)) < 0 || (rc = read_identity(&w, err)) < 0 ||
         (rc = keys_open(w.dir, &w.keys, err)) < 0 || (rc = begin_boot(&w, err)) < 0) {
         workdir_close(&w);

@@ -32,7 +32,8 @@ struct workdir {
     bool opened; /* workdir_open came to its end */
 };
 
-/* dir: NULL for the default.  -EBUSY: another process has it. */
+/* dir: NULL for the default.  -EBUSY: another process has it.  -EEXIST: it has files, and none of
+ * a worker; tmp/ in it would be emptied, and blobs/ too. */
 int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *ret,
                  struct err *err);
 void workdir_close(struct workdir *w); /* { 0 } is fine; unlocks */

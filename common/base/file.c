@@ -11,6 +11,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#define OWN_ENTRIES_MAX 65536 /* of a directory that may be somebody else's */
+
 #ifdef SKERRY_FAULTS
 #define ENOSPC_OFF INT64_MAX
 #define ENOSPC_UNREAD (-1)
@@ -573,6 +575,32 @@ void file_names_release(struct file_names *names)
 }
 
 /* Who holds it, from the file's own words. */
+int file_check_own(const char *dir, const char *const *ours, struct err *err)
+{
+    struct file_names names;
+    const char *other = NULL;
+    bool own = false;
+    if (!file_is_dir(dir))
+        return 0;
+    int rc = file_list(dir, OWN_ENTRIES_MAX, &names, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < names.n && !own; i++) {
+        const char *name = names.items[i];
+        for (size_t k = 0; ours[k] && !own; k++)
+            own = strncmp(name, ours[k], strlen(ours[k])) == 0;
+        if (name[0] != '.' && strcmp(name, "lock") != 0 && strcmp(name, "lost+found") != 0)
+            other = name;
+    }
+    if (other && !own)
+        rc = err_set(err, -EEXIST,
+                     "it has %s, and nothing that this program leaves: give it an empty directory "
+                     "of its own",
+                     other);
+    file_names_release(&names);
+    return rc;
+}
+
 static int held_elsewhere(int fd, const char *dir, struct err *err)
 {
     char pid[32] = "";

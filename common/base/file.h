@@ -108,6 +108,11 @@ void file_names_release(struct file_names *names);
  * pattern; -ERR_LIMIT beyond `max`. */
 int file_pattern(const char *pattern, size_t max, struct file_names *out, struct err *err);
 
+/* Is a directory that a daemon is given its own?  Not one that has files, and none whose name
+ * begins with one of `ours` (NULL at the end): -EEXIST.  Hidden files, a lock and what a new disk
+ * comes with are nobody's; a directory that is not there is fine. */
+int file_check_own(const char *dir, const char *const *ours, struct err *err);
+
 /* One daemon per directory: an flock on DIR/NAME, which holds our pid.  A second
  * one gets "DIR is in use by process 123 ...".  Survives as long as the process
  * or until unlock. */

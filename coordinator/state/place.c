@@ -27,38 +27,11 @@ int place_check_new(const char *data_dir, struct err *err)
     return rc;
 }
 
-static bool is_ours(const char *name)
-{
-    static const char *const ours[] = {"blobs", "coordinator.db", "cluster.secret", FILE_NAME};
-    for (size_t i = 0; i < sizeof(ours) / sizeof(*ours); i++)
-        if (strcmp(name, ours[i]) == 0)
-            return true;
-    return false;
-}
-
 int place_check_own(const char *data_dir, struct err *err)
 {
-    struct file_names names;
-    const char *other = NULL;
-    bool ours = false;
-    if (!file_is_dir(data_dir))
-        return 0;
-    int rc = file_list(data_dir, ENTRIES_MAX, &names, err);
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; i < names.n; i++) {
-        const char *name = names.items[i];
-        ours |= is_ours(name);
-        if (name[0] != '.' && strcmp(name, "lock") != 0 && strcmp(name, "lost+found") != 0)
-            other = name;
-    }
-    if (other && !ours)
-        rc = err_set(err, -EEXIST,
-                     "it has %s, and nothing that a coordinator leaves: give it an empty directory "
-                     "of its own",
-                     other);
-    file_names_release(&names);
-    return rc;
+    static const char *const ours[] = {
+        "blobs", "coordinator.db", "cluster.secret", "ticket.secret", "tls-", FILE_NAME, NULL};
+    return file_check_own(data_dir, ours, err);
 }
 
 char *place_url(const char *data_dir)

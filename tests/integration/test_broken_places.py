@@ -30,7 +30,7 @@ def test_data_dirs(tmp_path):
     (tmp_path / "file").write_text("")
     sentence(coordinatord(tmp_path / "file" / "x"), 1, "file is a file, expected a directory")
     sentence(coordinatord("/proc/skerry"), 1, "/proc/skerry")
-    sentence(coordinatord(tmp_path), 1, "--data-dir", "it has file, and nothing that a coordinator leaves", "an empty directory of its own")
+    sentence(coordinatord(tmp_path), 1, "--data-dir", "it has file, and nothing that this program leaves", "an empty directory of its own")
     assert os.listdir(tmp_path) == ["file"], "what is somebody else's is left as it was"
     sentence(coordinatord(tmp_path / "none", limit=0), 1, "--data-dir", "none/lock", "too large")
     sentence(coordinatord(tmp_path / "few", limit=8192), 1, "few/coordinator.db", "too large", "make room")

@@ -57,6 +57,22 @@ static void a_state_per_coordinator(void **state)
     mem_free(dir);
 }
 
+/* Nothing of somebody else's is touched. */
+static void a_folder_of_others_is_refused(void **state)
+{
+    (void)state;
+    struct workdir w;
+    struct err e = {0};
+    char *dir = in(top, "mine"), *kept = in(top, "mine/tmp/x"), *lock = in(top, "mine/lock");
+    put(dir, "tmp/x", "precious", 8);
+    assert_int_equal(workdir_open(dir, cluster, &w, &e), -EEXIST);
+    assert_non_null(strstr(e.msg, "it has tmp, and nothing that this program leaves"));
+    assert_true(file_exists(kept) && !file_exists(lock));
+    mem_free(dir);
+    mem_free(kept);
+    mem_free(lock);
+}
+
 static void a_broken_identity_is_made_anew(void **state)
 {
     (void)state;
@@ -190,6 +206,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_identity_after_a_restart),
         cmocka_unit_test(a_state_per_coordinator),
+        cmocka_unit_test(a_folder_of_others_is_refused),
         cmocka_unit_test(a_broken_identity_is_made_anew),
         cmocka_unit_test(old_state_is_pruned),
         cmocka_unit_test(a_loss_of_power_takes_what_was_not_flushed),
