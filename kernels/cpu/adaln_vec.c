@@ -158,7 +158,7 @@ static inline void bwd_rows(const struct bwd_job *j, int task, const enum dtype 
     const struct adaln_bwd *p = j->p;
     int b = task / j->blocks, block = task % j->blocks;
     int64_t mod = (int64_t)b * p->mod_ld;
-    struct sums out = {p->dshift + mod, p->dscale + mod, p->dgate + mod};
+    struct sums out = {p->dshift + mod, p->dscale + mod, p->dgate ? p->dgate + mod : NULL};
     if (j->partial) {
         out.shift = j->partial + (int64_t)task * 3 * p->C;
         out.scale = out.shift + p->C;

@@ -102,7 +102,7 @@ int batch_pick(struct batch_held *held, const struct batch *b, const unsigned *a
             return err_set(err, -ENOMEM, "no memory to keep a batch of %u samples", n);
     }
     char *to = held->memory;
-    for (size_t i = 0; i < COLUMNS; i++) {
+    for (size_t i = 0; i < COLUMNS && bytes > 0; i++) {
         const void *from;
         memcpy(&from, (const char *)b + columns[i].field, sizeof from);
         if (!from)

@@ -346,7 +346,7 @@ static char *trimmed(char *s)
 static int split(char *names, const char *all, char *ret[ISLAND_MAX], int *ret_n, struct err *err)
 {
     *ret_n = 0;
-    for (char *next = names, *comma = next; comma; next = comma + 1) {
+    for (char *next = names, *comma; next; next = comma ? comma + 1 : NULL) {
         comma = strchr(next, ',');
         if (comma)
             *comma = '\0';

@@ -16,9 +16,6 @@ static void write_rows(const char *path, const struct row *rows, size_t n)
     struct err err = {0};
     struct st_writer *w = st_writer_new();
     for (size_t i = 0; i < n; i++) {
-        size_t bytes = st_dtype_bytes(rows[i].dtype);
-        for (unsigned d = 0; d < rows[i].rank; d++)
-            bytes *= (size_t)rows[i].shape[d];
         assert_int_equal(
             st_writer_add(w, rows[i].name, rows[i].dtype, rows[i].rank, rows[i].shape, &err), 0);
     }

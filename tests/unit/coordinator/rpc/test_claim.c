@@ -19,7 +19,7 @@ static struct keys *make_keys(struct rig *r, const char *name)
 static struct token make_token(struct rig *r, struct token_order o, uint64_t *ret_id)
 {
     char text[TOKEN_STRING_MAX];
-    struct token t;
+    struct token t = {0};
     struct err err = {0};
     o.role = TOKEN_ROLE_WORKER;
     if (tokens_make(r->co, &o, ret_id, text, &err) < 0 || token_parse(text, &t, &err) < 0)

@@ -107,7 +107,7 @@ static void assert_like_unbroken(struct bench *b)
         float *y = mem_alloc_array(tensor->count, sizeof *y);
         for (int v = TRAINER_WEIGHTS; v <= TRAINER_EMA; v++) {
             OK(trainer_read(b->t, (enum trainer_vector)v, tensor, x, &err));
-            OK(trainer_read(whole.t, (enum trainer_vector)v, tensor, y, &err));
+            OK(trainer_read(whole.t, (enum trainer_vector)v, &whole.m->tensors[i], y, &err));
             assert_memory_equal(x, y, tensor->count * sizeof *x);
         }
         mem_free(x);

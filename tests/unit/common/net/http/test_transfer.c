@@ -478,8 +478,8 @@ static void test_public_only(void **state)
     static const char *const moved[] = {
         "HTTP/1.1 302 Found\r\nLocation: /y\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
-        "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.2:9/latest/meta-data\r\n"
-        "Content-Length: 0\r\nConnection: close\r\n\r\n",
+        ("HTTP/1.1 302 Found\r\nLocation: http://127.0.0.2:9/latest/meta-data\r\n"
+         "Content-Length: 0\r\nConnection: close\r\n\r\n"),
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno",
     };
     struct script s = {.texts = moved, .count = 4};
