@@ -36,12 +36,18 @@ BIN := $(if $(filter release,$(BUILD)),$(BUILD_DIR)/bin,$(O)/bin)
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes \
         -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wvla -Wformat=2 \
         -Wundef -Wno-unused-parameter -Wno-missing-field-initializers
-# Reports of the sanitizers want functions and lines, which -g1 has; the rest of -g takes a fifth of their compilation.
+# Reports of sanitizers name functions and lines, which -g1 has.
 OPT_release := -O2 -g -fno-omit-frame-pointer -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 OPT_debug   := -O0 -g3 -DSKERRY_FAULTS=1
-OPT_asan    := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all \
-               -fno-omit-frame-pointer -DSKERRY_FAULTS=1
-OPT_tsan    := -O1 -g1 -fsanitize=thread -fno-omit-frame-pointer -DSKERRY_FAULTS=1
+SANITIZE    := -g1 -fno-omit-frame-pointer -DSKERRY_FAULTS=1 -DSKERRY_SANITIZED=1
+OPT_asan    := $(SANITIZE) -fsanitize=address,undefined -fno-sanitize-recover=all
+OPT_tsan    := $(SANITIZE) -DSKERRY_TSAN=1 -fsanitize=thread
+# Under sanitizers only what computes, and what fuzzers enter most, is optimised: the rest compiles in a
+# third of the time, and is looked at as it is written.  Unit tests of the release need not be fast.
+OPTIMISED := kernels/% common/% $(patsubst %,worker/%/%,net model frozen fit train pipe)
+LEVEL_asan = $(if $(filter $(OPTIMISED),$<),-O1,-O0)
+LEVEL_tsan = $(LEVEL_asan)
+LEVEL_release = $(if $(filter tests/unit/%,$<),-O1 -g1)
 OPT := $(OPT_$(BUILD))
 VERSION := $(shell cat VERSION 2>/dev/null || echo 0.0.0)
 
@@ -148,7 +154,9 @@ help: ## this list
 STAMP := $(O)/.flags
 CU_CPPFLAGS := -I. -D_GNU_SOURCE $(CPPFLAGS)
 CU_FLAGS := $(NVCC) $(CU_CPPFLAGS) $(ALL_NVCCFLAGS)
-FLAGS := $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(ALL_LDLIBS) $(VERSION)
+# COVERED=1 tells fuzzers which lines an input reaches; not in kernels and tests, which no fuzzer enters.
+COVER = $(if $(COVERED),$(if $(filter kernels/% tests/unit/%,$<),,-fsanitize=fuzzer-no-link))
+FLAGS := $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(value LEVEL_$(BUILD)) $(OPTIMISED) $(COVERED) $(ALL_LDFLAGS) $(ALL_LDLIBS) $(VERSION)
 ALL_CFLAGS += $(if $(WERROR),-Werror)
 ifneq ($(filter-out clean help deps,$(or $(MAKECMDGOALS),all)),)
 $(shell mkdir -p $(O); printf '%s\n' '$(FLAGS)' | cmp -s - $(STAMP) || printf '%s\n' '$(FLAGS)' >$(STAMP))
@@ -172,9 +180,9 @@ ISA_avx512 := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
 isa = $(foreach i,$(ISAS),$(if $(filter %_$(i).c,$(1)),$(ISA_$(i))))
 
-COMPILE = mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -DSKERRY_VERSION='"$(VERSION)"' $(ALL_CFLAGS)
+COMPILE = mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -DSKERRY_VERSION='"$(VERSION)"' $(ALL_CFLAGS) $(LEVEL_$(BUILD))
 $(O)/%.o: %.c $(STAMP) | $(PB_H)
-	$(call say,CC)$(COMPILE) $(call isa,$<) -MMD -MP -c -o $@ $<
+	$(call say,CC)$(COMPILE) $(COVER) $(call isa,$<) -MMD -MP -c -o $@ $<
 
 define vec
 $(O)/%_vec.$(1).o: %_vec.c $(STAMP)

@@ -1,14 +1,13 @@
 # Fuzzing with libFuzzer: tests/fuzz/LAYER/fuzz_X.c, starting from the files in
-# tests/fuzz/LAYER/seeds/fuzz_X/ if there are any.  clang builds the layers below
-# with coverage, asan and ubsan in a tree of its own; what was found is kept there.
+# tests/fuzz/LAYER/seeds/fuzz_X/ if there are any.  They are linked from the
+# objects of check-asan, which have coverage; what was found is kept there.
 FUZZ_SECONDS ?= 60
 FUZZ ?=
 FUZZ_BINS = $(patsubst tests/fuzz/%.c,$(O)/fuzz/%,$(sort $(shell find tests/fuzz -name 'fuzz_$(or $(FUZZ),*).c')))
 
 .PHONY: fuzz fuzz-run
 fuzz: ## run every fuzzer for FUZZ_SECONDS (default 60); FUZZ=st runs only that one
-	@$(MAKE) --no-print-directory fuzz-run CC=clang BUILD=asan CUDA=0 \
-	  BUILD_DIR=$(BUILD_DIR)/fuzz CFLAGS='$(CFLAGS) -fsanitize=fuzzer-no-link'
+	+@$(WITH_ASAN) fuzz-run
 
 # As many at a time as make has jobs.
 FUZZED = $(FUZZ_BINS:%=%.run)

@@ -6,21 +6,29 @@ FUZZ_QUICK ?= 5
 T ?=
 
 # tests/unit mirrors the tree: a test links the layer of its folder, and what lies below it.
-# Those of the worker, which take longest, come first.
+# Those of the worker, which take longest, come first.  THREADED=DIR leaves out the programs that made no
+# thread in their last run of DIR/release: they have no race to look for.
 UNIT := $(patsubst tests/unit/%.c,$(O)/tests/unit/%,$(shell find tests/unit -name "test_*.c" | sort -r))
+ifneq ($(THREADED),)
+UNIT := $(filter-out $(patsubst $(THREADED)/release/%.alone,$(O)/%,$(shell find $(THREADED)/release/tests/unit -name '*.alone')),$(UNIT))
+endif
 
 # As many at a time as make has jobs; what each prints is shown when it ends, and those that failed
 # are named at the end.
 RAN := $(UNIT:%=%.run)
+NOTED := $(if $(filter release,$(BUILD)),$(O)/tests/unit/threads.so)
+NOTING = touch $<.alone; export LD_PRELOAD=$(abspath $(NOTED)) SKERRY_ALONE=$(abspath $<).alone;
 .PHONY: check-unit check-unit-begins $(RAN)
 check-unit: $(RAN) ## unit tests of this BUILD
 	@if [ -s $(O)/tests/failed ]; then sed 's/^/FAILED: /' $(O)/tests/failed; exit 1; fi
-$(RAN): %.run: % check-unit-begins
+$(RAN): %.run: % check-unit-begins $(NOTED)
 	@start=$$(date +%s); export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp $$TSAN_OPTIONS"; \
-	  $< >$<.log 2>&1 || echo $< >>$(O)/tests/failed; \
+	  ($(if $(NOTED),$(NOTING)) exec $<) >$<.log 2>&1 || echo $< >>$(O)/tests/failed; \
 	  flock $(O)/tests/printing sh -c "echo \"== $< ($$(( $$(date +%s) - start )) s)\"; cat $<.log"
 check-unit-begins:
 	@mkdir -p $(O)/tests && : >$(O)/tests/failed && : >$(O)/tests/printing
+$(O)/tests/unit/threads.so: tests/unit/threads.c $(STAMP)
+	$(call say,CC)mkdir -p $(@D) && $(CC) -std=c11 -D_GNU_SOURCE -O1 -fPIC -shared $(WARN) $(if $(WERROR),-Werror) -o $@ $< -ldl
 
 .PHONY: test check-int check-ref check-sanitizers check-clang
 test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), simulation, references, deploy, fuzz, integration
@@ -30,22 +38,31 @@ test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), simul
 	    $(MAKE) --no-print-directory -j$$jobs "$$@"; echo "==== $$*: $$(( $$(date +%s) - start )) s"; }; \
 	  step $$((2 * cores)) all lint WERROR=1; \
 	  step $$((2 * cores)) check-unit sim bench-programs WERROR=1; \
-	  step $$((2 * cores)) check-clang check-sanitizers; \
+	  step $$((2 * cores)) check-sanitizers; \
 	  step $$cores -Otarget check-ref check-latents check-trainers check-deploy; \
 	  step $$cores fuzz chaos FUZZ_SECONDS=$(FUZZ_QUICK) MINUTES=1; \
 	  step $$cores check-int
 	@echo 'all tests passed'
 
-# Without CUDA: its kernels take minutes to compile, and no sanitizer sees them.  Both trees read
-# what is generated, so that is made before.
-SANITIZED := check-unit-asan check-unit-tsan
-.PHONY: $(SANITIZED)
-check-sanitizers: $(SANITIZED) ## unit tests under asan+ubsan and tsan
-$(SANITIZED): check-unit-%: $(PB_H) $(GEN)/web_assets.c
-	@$(MAKE) --no-print-directory check-unit BUILD=$* CUDA=0 WERROR=1
-
-check-clang: ## everything compiles with clang without a warning
-	@$(MAKE) --no-print-directory all CC=clang CUDA=0 WERROR=1 BUILD=debug BUILD_DIR=$(BUILD_DIR)/clang
+# Sanitizers are clang's: so the second compiler's warnings come with them, and fuzzers and daemons that fail
+# on purpose are linked from the same objects.  Without CUDA: its kernels take minutes to compile, and no
+# sanitizer sees them.
+WITH_CLANG = $(MAKE) --no-print-directory CC=clang CUDA=0 BUILD_DIR=$(BUILD_DIR)/clang
+WITH_ASAN = $(WITH_CLANG) BUILD=asan COVERED=1
+.PHONY: check-asan check-tsan
+check-sanitizers: check-asan check-tsan ## unit tests under asan+ubsan, and those that make threads under tsan
+# Both trees read what is generated, so that is made first.
+check-asan check-tsan: clang-generated
+check-asan:
+	+@$(WITH_ASAN) all check-unit WERROR=1
+check-tsan:
+	+@$(WITH_CLANG) BUILD=tsan check-unit THREADED=$(abspath $(BUILD_DIR)) WERROR=1
+check-clang: clang-generated ## everything compiles with clang without a warning
+	+@$(WITH_ASAN) all WERROR=1
+.PHONY: clang-generated generated
+clang-generated:
+	+@$(WITH_ASAN) generated
+generated: $(PB_H) $(GEN)/web_assets.c
 
 # Small programs that tests in Python call.
 TOOLS := $(patsubst tests/tools/%.c,$(O)/tests/tools/%,$(sort $(shell find tests/tools -name '*.c')))
@@ -59,12 +76,11 @@ check-int: all $(TOOLS) gpu-tests ## real daemons on loopback, the HTTP API, the
 	SKERRY_BIN=$(BIN) SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider \
 	  $(if $(T),tests/integration/$(T),-n $(INT_PROCESSES) --dist loadfile tests/integration)
 
-# Daemons that can fail on purpose, for the tests of what a release never does; their tree is
-# that of check-clang.
-FAULTY := $(addprefix $(BUILD_DIR)/clang/debug/bin/,coordinatord workerd)
+# Daemons that can fail on purpose, for the tests of what a release never does: those of check-asan.
+FAULTY := $(addprefix $(BUILD_DIR)/clang/asan/bin/,coordinatord workerd)
 .PHONY: faulty
-faulty: ## daemons that can fail on purpose, for the integration tests
-	@$(MAKE) --no-print-directory CC=clang CUDA=0 BUILD=debug BUILD_DIR=$(BUILD_DIR)/clang $(FAULTY)
+faulty: clang-generated ## daemons that can fail on purpose, for the integration tests
+	+@$(WITH_ASAN) $(FAULTY)
 check-int: faulty $(BUILD_DIR)/python/.made $(BUILD_DIR)/examples/trainer-c
 
 # The kernels' tests once per instruction set that this machine can narrow itself to.

@@ -9,7 +9,7 @@
 
 #define SIZE_MAX_PIXELS 4096 /* largest side that we decode to */
 
-#ifdef __SANITIZE_THREAD__
+#ifdef SKERRY_TSAN
 /* The image libraries are not built with tsan and GLib's locks are futexes that
  * it does not see, so every hand-over between vips's threads looks like a race. */
 const char *__tsan_default_suppressions(void);

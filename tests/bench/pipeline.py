@@ -89,7 +89,7 @@ def lost(fig, swarm_of, common, workerd):
             ended.append(weights_after(swarm, common, workerd, device_fails))
     (took, a), (_, b) = ended
     bits = sum(int(np.unpackbits((a[k].view(np.uint8) ^ b[k].view(np.uint8)).reshape(-1)).sum()) for k in b)
-    fig.add("pipeline_lost_s", took, "s to the next step, a debug build", "<=15", "a worker of two stages goes on with one device")
+    fig.add("pipeline_lost_s", took, "s to the next step, with sanitizers", "<=15", "a worker of two stages goes on with one device")
     fig.add("pipeline_lost_bits", bits, "bits", "<=0", f"of {sum(v.nbytes for v in b.values()) * 8} in the exported weights")
 
 
@@ -129,7 +129,7 @@ def main():
         "bits": lambda: exact(fig, a.build),
         "timed": lambda: measured_by(fig, [f"{programs}/bench_timed"], TIMED),
         "measured": lambda: measured_by(fig, [f"{programs}/bench_island"], MEASURED),
-        "lost": lambda: lost(fig, swarm_of, common, os.path.abspath(f"{a.build}/clang/debug/bin")),
+        "lost": lambda: lost(fig, swarm_of, common, os.path.abspath(f"{a.build}/clang/asan/bin")),
         "one_stage": lambda: one_stage(fig, a.build),
     }
     for name, measure in parts.items():

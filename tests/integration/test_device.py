@@ -1,6 +1,6 @@
 """Devices that break and devices that are too small: what becomes of the work, the worker and the job.
 
-workerd of these tests can fail on purpose (a debug build, `make faulty`): SKERRY_FAULT_DEVICE="30,5" breaks its CPU at
+workerd of these tests can fail on purpose (a build with sanitizers, `make faulty`): SKERRY_FAULT_DEVICE="30,5" breaks its CPU at
 the 30th wait for it, and that of the process that takes its place at the 5th; SKERRY_FAULT_MEMORY is all that is free."""
 import os
 import re
@@ -8,7 +8,7 @@ import re
 from common import wait_until, write_job
 from swarm import swarm  # noqa: F401  (fixture)
 
-FAULTY = os.path.abspath(os.path.join(os.environ.get("SKERRY_BUILD", "build"), "clang/debug/bin"))
+FAULTY = os.path.abspath(os.path.join(os.environ.get("SKERRY_BUILD", "build"), "clang/asan/bin"))
 JOB = dict(steps=10, rounds=4, images=800)  # of two replicas
 SAMPLES = 4 * 10 * 8 * 2
 

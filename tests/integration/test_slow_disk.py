@@ -1,6 +1,6 @@
 """A disk that takes seconds for a commit: who has nothing to commit goes on, and nobody is told what is not durable.
 
-coordinatord of these tests can stall on purpose (a debug build, `make faulty`): a commit ends when the file SKERRY_FAULT_COMMIT is gone."""
+coordinatord of these tests can stall on purpose (a build with sanitizers, `make faulty`): a commit ends when the file SKERRY_FAULT_COMMIT is gone."""
 import os
 import re
 import time
@@ -12,7 +12,7 @@ import requests
 from common import wait_until
 from swarm import running
 
-FAULTY = os.path.abspath(os.path.join(os.environ.get("SKERRY_BUILD", "build"), "clang/debug/bin"))
+FAULTY = os.path.abspath(os.path.join(os.environ.get("SKERRY_BUILD", "build"), "clang/asan/bin"))
 LONG = dict(dim=128, depth=6, batch=8, steps=100, images=1600, replicas=1, rounds=3)
 STALL_S = 4  # several leases
 

@@ -11,7 +11,7 @@
 enum { STEPS = 8, BATCH = 7, SEQ = 8 };
 
 /* Steps whose bits are compared: what sanitizers see in all of them they see in the first ones. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef SKERRY_SANITIZED
 enum { ROUNDS = 6 };
 #else
 enum { ROUNDS = 20 };
