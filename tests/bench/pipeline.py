@@ -40,6 +40,7 @@ TIMED = {
 }
 MEASURED = {
     "pipeline_predicted": ("x measured over predicted, either way", "<=1.15"),
+    "pipeline_chains_predicted": ("x measured over predicted, either way", "<=1.15"),
     "pipeline_auto": ("x, chosen over the faster", "<=1.03"),
 }
 

@@ -23,7 +23,7 @@ struct maker {
     bool failed; /* no memory */
 };
 
-const char *pipe_order_name(enum pipe_order order)
+static const char *pipe_order_name(enum pipe_order order)
 {
     static const char *const names[PIPE_ORDERS] = {"data", "1f1b", "split", "divided",
                                                    "bidirectional"};

@@ -45,7 +45,6 @@ enum pipe_order {
     PIPE_BIDIRECTIONAL,
     PIPE_ORDERS,
 };
-const char *pipe_order_name(enum pipe_order order);
 
 struct pipe_stage {
     int from, to;        /* layers [from, to) */

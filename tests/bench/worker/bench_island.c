@@ -1,7 +1,7 @@
 /* Is a step of an island as long as its profile predicts, and is the plan that is chosen the
  * fastest? Two CPU devices of one thread each train models of several shapes, by data parallelism
- * and by the best pipeline of the planner, in turns.  Prints figures as JSON lines, cases on
- * stderr. */
+ * and by the best pipeline of the planner, in turns; cascades by the best of each order.  Prints
+ * figures as JSON lines, cases on stderr. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "worker/pipe/planner.h"
 #include "worker/train/profile.h"
 
-enum { TURNS = 7, WAYS = 2, CLASSES = 4 };
+enum { TURNS = 7, WAYS = 2, WAYS_MAX = PIPE_ORDERS, CLASSES = 4 };
 
 struct example {
     const char *name;
@@ -46,6 +46,28 @@ static const struct example examples[] = {
     {"llama 256 x 4, batch 8", LLAMA(256, 4, 64), 8},
     {"llama 512 x 4, batch 4", LLAMA(512, 4, 64), 4},
     {"llama 768 x 4, batch 2", LLAMA(768, 4, 64), 2},
+};
+
+/* A small base and an upscaler of a third of its work, or of twice. */
+#define CASCADE(C, N, U, K)                                                                        \
+    {                                                                                              \
+        .channels = 3, .image = 8, .patch = 1, .dim = (C), .depth = (N), .heads = (C) / 32,        \
+        .mlp = 4 * (C), .classes = CLASSES,                                                        \
+        .upscaler = {.dim = (U),                                                                   \
+                     .depth = (K),                                                                 \
+                     .heads = (U) / 32,                                                            \
+                     .mlp = 4 * (U),                                                               \
+                     .image = 32,                                                                  \
+                     .patch = 4,                                                                   \
+                     .noise = 0.1f},                                                               \
+        .cut = {                                                                                   \
+            .n_levels = 1                                                                          \
+        }                                                                                          \
+    }
+
+static const struct example cascades[] = {
+    {"cascade 256 x 4, 256 x 2, batch 8", CASCADE(256, 4, 256, 2), 8},
+    {"cascade 256 x 3, 384 x 3, batch 4", CASCADE(256, 3, 384, 3), 4},
 };
 
 static void die(const struct err *err)
@@ -100,24 +122,25 @@ static void plan(const struct costs *costs, const struct train_options *opt, enu
     w->opt.accumulate = w->plan.plan.cuts[0].micros;
 }
 
-static void make(struct island *is, const struct model *m, struct way *w, bool data)
+static void make(struct island *is, const struct model *m, const struct costs *costs, struct way *w,
+                 bool data)
 {
     struct err err = {0};
     float *flat = model_flat_new(m);
     model_init(m, 1, flat);
-    OK(island_trainer_new(is, m, &w->opt, data ? NULL : &w->plan.plan, NULL, &w->t, &err));
+    OK(island_trainer_new(is, m, &w->opt, data ? NULL : &w->plan.plan, costs, &w->t, &err));
     OK(trainer_set(island_trainer_first(w->t), flat, &err));
     OK(island_trainer_follow(w->t, ISLAND_ALL, &err));
     w->seconds = INFINITY;
     mem_free(flat);
 }
 
-static void take_turns(struct way ways[WAYS], const struct batch *b)
+static void take_turns(struct way *ways, int n, const struct batch *b)
 {
     struct err err = {0};
     struct step_result r;
     for (int i = 0; i < TURNS; i++)
-        for (int k = 0; k < WAYS; k++) {
+        for (int k = 0; k < n; k++) {
             OK(island_trainer_step(ways[k].t, b, NULL, &r,
                                    &err)); /* the caches are its own again */
             const uint64_t begun = clock_now_ns();
@@ -140,14 +163,15 @@ static bool chooses_pipeline(struct island *is, const struct model *m, const str
     return s[1] < (1 - PLANNER_SAME) * s[0];
 }
 
-/* How far off the worse prediction is, and the chosen way over the better one. */
-static void measure(const struct example *x, const char *folder, double *off, double *chosen)
+/* How far off the worst prediction is, and of two ways the chosen over the better one. */
+static void measure(const struct example *x, const enum pipe_order *orders, int n,
+                    const char *folder, double *off, double *chosen)
 {
     struct err err = {0};
     struct island *is = NULL;
     struct model *m = NULL;
     struct costs costs;
-    struct way ways[WAYS] = {0};
+    struct way ways[WAYS_MAX] = {0};
     const struct train_options opt = {.batch = x->batch,
                                       .accumulate = 1,
                                       .lr = 1e-4,
@@ -156,26 +180,27 @@ static void measure(const struct example *x, const char *folder, double *off, do
                                       .eps = 1e-8,
                                       .clip = 1,
                                       .precision = NET_F32};
-    const size_t each = 3 * (size_t)x->spec.image * (size_t)x->spec.image +
-                        (size_t)(x->spec.context + 1) * sizeof(int32_t) + sizeof(int32_t);
+    const size_t side = (size_t)model_drawn_side(&x->spec);
+    const size_t each =
+        3 * side * side + (size_t)(x->spec.context + 1) * sizeof(int32_t) + sizeof(int32_t);
     void *zeros = mem_alloc_array((size_t)x->batch, each);
     int32_t *pos = mem_alloc_array((size_t)x->batch * (size_t)(x->spec.context + 1), sizeof *pos);
     const struct batch b = make_batch(&x->spec, x->batch, zeros, pos);
     OK(model_new(&x->spec, &m, &err));
     OK(island_open("cpu,cpu", 2, &is, &err));
     OK(profile_get(is, m, &opt, UINT64_MAX, folder, &costs, &err));
-    plan(&costs, &opt, PIPE_DATA, &ways[0]);
-    plan(&costs, &opt, PIPE_1F1B, &ways[1]);
-    const bool pipe = chooses_pipeline(is, m, ways);
-    for (int k = 0; k < WAYS; k++)
-        make(is, m, &ways[k], k == 0);
-    take_turns(ways, &b);
+    for (int k = 0; k < n; k++)
+        plan(&costs, &opt, orders[k], &ways[k]);
+    const bool pipe = n == WAYS && chooses_pipeline(is, m, ways);
+    for (int k = 0; k < n; k++)
+        make(is, m, &costs, &ways[k], k == 0);
+    take_turns(ways, n, &b);
     *off = 1;
-    for (int k = 0; k < WAYS; k++) {
+    for (int k = 0; k < n; k++) {
         const double ratio = ways[k].seconds / ways[k].plan.seconds;
         *off = fmax(*off, fmax(ratio, 1 / ratio));
         (void)fprintf(stderr, "%-24s %-5s %2d micro-batches: %.4f s, predicted %.4f (%.2f x)\n",
-                      x->name, pipe_order_name(k ? PIPE_1F1B : PIPE_DATA), ways[k].opt.accumulate,
+                      x->name, pipe_plan_name(&ways[k].plan.plan), ways[k].opt.accumulate,
                       ways[k].seconds, ways[k].plan.seconds, ratio);
         island_trainer_free(ways[k].t);
     }
@@ -191,16 +216,26 @@ int main(void)
 {
     char folder[] = "/tmp/bench-island-XXXXXX";
     struct file_names names;
-    double off = 1, chosen = 1;
+    static const enum pipe_order orders[WAYS_MAX] = {PIPE_DATA, PIPE_1F1B, PIPE_DIVIDED,
+                                                     PIPE_BIDIRECTIONAL, PIPE_SPLIT};
+    double off = 1, chosen = 1, chains = 1;
     const int n = (int)(sizeof examples / sizeof *examples);
     if (!mkdtemp(folder))
         return 1;
     for (int i = 0; i < n; i++) {
         double a, c;
-        measure(&examples[i], folder, &a, &c);
+        measure(&examples[i], orders, WAYS, folder, &a, &c);
         off = fmax(off, a);
         chosen = fmax(chosen, c);
     }
+    for (int i = 0; i < (int)(sizeof cascades / sizeof *cascades); i++) {
+        double a, c;
+        measure(&cascades[i], orders, WAYS_MAX, folder, &a, &c);
+        chains = fmax(chains, a);
+    }
+    printf("{\"name\": \"pipeline_chains_predicted\", \"value\": %.4f, \"note\": \"worst of %d "
+           "cascades, data parallelism and each order of two chains\"}\n",
+           chains, (int)(sizeof cascades / sizeof *cascades));
     printf("{\"name\": \"pipeline_predicted\", \"value\": %.4f, \"note\": \"worst of %d models, "
            "data parallelism and 1F1B, two CPU devices\"}\n",
            off, n);
