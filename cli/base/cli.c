@@ -98,6 +98,10 @@ int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **r
     if (rc < 0)
         return rc;
     rc = http_response_check(&response, err);
+    if (response.status == 401) /* what the server says of it is of headers */
+        rc = err_set(err, rc,
+                     "the coordinator does not take this token: it was revoked, has ended, or is "
+                     "of another coordinator; run `skerry login @FILE` with one that is valid");
     if (rc == 0 && ret) {
         *ret = json_loadb(response.body, response.len, JSON_REJECT_DUPLICATES, &what);
         if (!*ret)

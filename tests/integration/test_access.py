@@ -153,6 +153,9 @@ def test_a_viewers_token_ends(swarm):
     assert eye.get(swarm.url + "/v1/status", timeout=20).status_code == 200
     wait_until(lambda: eye.get(swarm.url + "/v1/status", timeout=20).status_code == 401, 20, "its end")
     assert tokens(swarm)["short"]["state"] == "ended"
+    swarm.token = token
+    refused = swarm.skerry("status")
+    assert refused.returncode == 3 and "run `skerry login @FILE` with one that is valid" in refused.stderr, refused.stderr
 
 
 def test_the_first_tokens_are_revoked_like_any_other(swarm):
