@@ -311,17 +311,25 @@ static void place(struct wire_out *w, uint64_t offset, const struct layout *layo
     }
 }
 
+int wire_header(const struct wire_info *info, const struct layout *layout, struct buf *ret,
+                uint64_t *ret_bytes, struct err *err)
+{
+    struct st_writer *writer = st_writer_new();
+    writer_info(writer, info);
+    int rc = writer_tensors(writer, info->codec, layout, err);
+    if (rc == 0)
+        rc = st_writer_header(writer, ret, ret_bytes, err);
+    st_writer_free(writer);
+    return rc;
+}
+
 int wire_out_open(struct wire_out *ret, struct file_out *out, const struct wire_info *info,
                   const struct layout *layout, struct err *err)
 {
     struct wire_out w = {.out = out};
-    struct st_writer *writer = st_writer_new();
     struct buf header;
     buf_init(&header, ST_HEADER_MAX + 16);
-    writer_info(writer, info);
-    int rc = writer_tensors(writer, info->codec, layout, err);
-    if (rc == 0)
-        rc = st_writer_header(writer, &header, &w.bytes, err);
+    int rc = wire_header(info, layout, &header, &w.bytes, err);
     if (rc == 0)
         rc = places_new(layout->st.n_tensors, &w.at, err);
     if (rc == 0)
@@ -333,7 +341,6 @@ int wire_out_open(struct wire_out *ret, struct file_out *out, const struct wire_
         wire_out_release(&w);
     }
     buf_release(&header);
-    st_writer_free(writer);
     return rc;
 }
 

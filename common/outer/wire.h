@@ -25,6 +25,7 @@
 #include "common/base/base.h"
 #include "common/outer/coding.h"
 
+struct buf;
 struct layout;
 struct file_out;
 
@@ -69,6 +70,11 @@ int wire_read(const struct wire *b, size_t t, uint64_t first, size_t n, void *pa
 
 /* Only the metadata of any blob file, for tools. */
 int wire_info_read(const char *path, struct wire_info *ret, struct err *err);
+
+/* The header of a blob as wire_out_open() writes it, appended to `ret`; *ret_bytes: of the whole
+ * file. */
+int wire_header(const struct wire_info *info, const struct layout *layout, struct buf *ret,
+                uint64_t *ret_bytes, struct err *err);
 
 /* Writing: open puts the header into the file, write places pieces in any order,
  * the caller commits or aborts `out` (common/base/file.h). */

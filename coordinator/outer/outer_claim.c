@@ -13,13 +13,21 @@
 
 #define SQUARES_AT_ONCE 4096
 #define ASK_AT_ONCE 8
-#define HEADER_GUESS 32768 /* bytes that are asked for first */
+#define HEADER_GUESS 8192 /* bytes that are asked for first, of the version */
+#define HEADER_SLACK 4096 /* of a contribution: more than ours would have */
 /* Files of one step: what it begins with, the claim, contributions and what they start from. */
 #define PARTS_MAX (4 + 5 + 2 * FOLD_INPUTS_MAX)
+
+enum whose {
+    OURS,        /* of a version that was made or looked at here: its header is the layout's */
+    CONTRIBUTED, /* its length says where all is, for the order of tensors is given */
+    CLAIMED,     /* a file that the step gives */
+};
 
 /* A file with holes: of a blob what is looked at, where it is in the blob. */
 struct part {
     const struct outer_blob *blob;
+    enum whose whose;
     bool coded; /* a contribution or a delta; else one float per parameter */
     struct wire_info want;
     char *path;
@@ -40,8 +48,10 @@ struct look {
     struct piece *pieces;
     size_t n_pieces;
     struct layout layout;
-    struct layout_cell cells[OUTER_CLAIM_CELLS];
+    struct layout_cell cells[OUTER_CLAIM_CELLS];  /* of contributions: their squares are told */
+    struct layout_cell blocks[OUTER_CLAIM_CELLS]; /* one in each, of all other files */
     size_t n_cells;
+    bool values; /* some contribution has values: its squares take those of a version, too */
     struct fold_input inputs[FOLD_INPUTS_MAX];
 };
 
@@ -118,17 +128,18 @@ static int put(const struct part *p, const void *data, size_t len, uint64_t at, 
     return rc;
 }
 
-/* The header of a blob, mem_free it, most often in one question. */
-static int read_header(struct look *l, const struct outer_blob *b, uint8_t **ret, size_t *ret_len,
-                       struct err *err)
+/* The header of a blob, mem_free it: most often in one question, of the first `guess` bytes.  One
+ * of more than `most` is refused. */
+static int read_header(struct look *l, const struct outer_blob *b, size_t guess, size_t most,
+                       uint8_t **ret, size_t *ret_len, struct err *err)
 {
-    size_t got = b->bytes < HEADER_GUESS ? (size_t)b->bytes : HEADER_GUESS;
+    size_t got = b->bytes < guess ? (size_t)b->bytes : guess;
     uint64_t length = 0;
-    uint8_t *data = mem_alloc(HEADER_GUESS), *more;
+    uint8_t *data = mem_alloc(guess), *more;
     int rc = read_blob(l, b, 0, data, got, err);
     for (int i = 8; rc == 0 && i-- > 0;)
         length = length << 8 | data[i];
-    if (rc == 0 && (length > ST_HEADER_MAX || length + sizeof(length) > b->bytes))
+    if (rc == 0 && (length > most || length + sizeof(length) > b->bytes))
         rc = err_set(err, -ERR_FORMAT, "a file of %llu bytes has a header of %llu",
                      (unsigned long long)b->bytes, (unsigned long long)length);
     length += sizeof(length);
@@ -150,16 +161,57 @@ static int read_header(struct look *l, const struct outer_blob *b, uint8_t **ret
     return 0;
 }
 
+/* The header of a version, which says what all others have to be. */
+static int begin_version(struct look *l, struct err *err)
+{
+    const struct part *p = &l->parts[0];
+    uint8_t *header = NULL;
+    size_t len = 0;
+    int rc = read_header(l, p->blob, HEADER_GUESS, ST_HEADER_MAX, &header, &len, err);
+    if (rc == 0)
+        rc = put(p, header, len, 0, err);
+    mem_free(header);
+    return rc == 0 ? layout_open(p->path, &l->layout, err) : rc;
+}
+
+/* What we would write, and how long the whole file would be. */
+static int our_header(struct look *l, const struct part *p, struct buf *ret, uint64_t *ret_bytes,
+                      struct err *err)
+{
+    if (p->coded)
+        return wire_header(&p->want, &l->layout, ret, ret_bytes, err);
+    *ret_bytes = p->blob->bytes; /* add_flat() has looked */
+    return buf_append(ret, l->layout.header, (size_t)l->layout.st.payload) < 0
+               ? err_set(err, -ENOMEM, "no memory for a header")
+               : 0;
+}
+
+/* The header that is in the store. */
+static int their_header(struct look *l, const struct part *p, const struct buf *ours,
+                        struct err *err)
+{
+    uint8_t *header = NULL;
+    size_t len = 0;
+    int rc = read_header(l, p->blob, ours->len, ours->len + HEADER_SLACK, &header, &len, err);
+    if (rc == 0)
+        rc = put(p, header, len, 0, err);
+    mem_free(header);
+    return rc;
+}
+
 /* A file as long as its blob, with the header. */
 static int begin_part(struct look *l, size_t i, struct err *err)
 {
     const struct part *p = &l->parts[i];
-    uint8_t *header = NULL;
-    size_t len = 0;
-    int rc = read_header(l, p->blob, &header, &len, err);
-    if (rc == 0)
-        rc = put(p, header, len, 0, err);
-    mem_free(header);
+    struct buf ours;
+    uint64_t bytes = 0;
+    buf_init(&ours, ST_HEADER_MAX + 16);
+    int rc = our_header(l, p, &ours, &bytes, err);
+    if (rc == 0 && p->whose != CLAIMED && bytes == p->blob->bytes)
+        rc = put(p, ours.data, ours.len, 0, err);
+    else if (rc == 0)
+        rc = their_header(l, p, &ours, err);
+    buf_release(&ours);
     return rc;
 }
 
@@ -178,9 +230,11 @@ static int bring(struct look *l, size_t i, struct err *err)
     return rc;
 }
 
-static struct part *add(struct look *l, const struct outer_blob *b, const char **at)
+static struct part *add(struct look *l, enum whose whose, const struct outer_blob *b,
+                        const char **at)
 {
     struct part *p = &l->parts[l->n_parts];
+    p->whose = whose;
     p->blob = b;
     p->path = str_printf("%s/%zu", l->dir, l->n_parts++);
     *at = p->path;
@@ -188,21 +242,22 @@ static struct part *add(struct look *l, const struct outer_blob *b, const char *
 }
 
 /* A file of one float per parameter; bytes 0: none, *at stays. */
-static int add_flat(struct look *l, const struct outer_blob *b, const char **at, struct err *err)
+static int add_flat(struct look *l, enum whose whose, const struct outer_blob *b, const char **at,
+                    struct err *err)
 {
     const uint64_t want = l->s->full.bytes;
     if (b->bytes > 0 && b->bytes != want)
         return err_set(err, -ERR_FORMAT, "a file of %llu bytes, expected %llu as a version has",
                        (unsigned long long)b->bytes, (unsigned long long)want);
     if (b->bytes > 0)
-        (void)add(l, b, at);
+        (void)add(l, whose, b, at);
     return 0;
 }
 
-static void add_coded(struct look *l, const struct outer_blob *b, const struct wire_info *want,
-                      const char **at)
+static void add_coded(struct look *l, enum whose whose, const struct outer_blob *b,
+                      const struct wire_info *want, const char **at)
 {
-    struct part *p = add(l, b, at);
+    struct part *p = add(l, whose, b, at);
     p->coded = true;
     p->want = *want;
 }
@@ -212,13 +267,14 @@ static void add_piece(struct look *l, const struct part *p, uint64_t from, size_
     l->pieces[l->n_pieces++] = (struct piece){p, from, len};
 }
 
-/* Where the cells are in a file whose header is there. */
+/* Where the cells or blocks are in a file whose header is there. */
 static int add_pieces(struct look *l, const struct part *p, struct err *err)
 {
     struct wire w = {.fd = -1};
     int rc = p->coded ? wire_open(p->path, &p->want, &l->layout, &w, err) : 0;
     for (size_t i = 0; i < l->n_cells && rc == 0; i++) {
-        const struct layout_cell *c = &l->cells[i];
+        const bool whole = p->whose == CONTRIBUTED || (p->whose == OURS && l->values);
+        const struct layout_cell *c = whole ? &l->cells[i] : &l->blocks[i];
         const struct wire_place *at = p->coded ? &w.at[c->tensor] : NULL;
         if (at == NULL)
             add_piece(l, p, l->layout.st.tensors[c->tensor].offset + c->first * sizeof(float),
@@ -234,19 +290,24 @@ static int add_pieces(struct look *l, const struct part *p, struct err *err)
     return rc;
 }
 
-/* The layout is that of the version that the step begins with, which is ours. */
+static uint64_t draw(uint64_t below)
+{
+    uint64_t x;
+    hash_random(&x, sizeof(x));
+    return x % below;
+}
+
+/* Cells of the layout, and a block in each. */
 static int choose(struct look *l, struct err *err)
 {
-    int rc = begin_part(l, 0, err);
-    if (rc == 0)
-        rc = layout_open(l->parts[0].path, &l->layout, err);
-    if (rc < 0)
-        return rc;
     const uint64_t all = layout_cells(&l->layout);
     for (; l->n_cells < OUTER_CLAIM_CELLS && l->n_cells < all; l->n_cells++) {
-        uint64_t at;
-        hash_random(&at, sizeof(at));
-        layout_cell_at(&l->layout, at % all, &l->cells[l->n_cells]);
+        struct layout_cell *c = &l->cells[l->n_cells], *b = &l->blocks[l->n_cells];
+        layout_cell_at(&l->layout, draw(all), c);
+        const size_t skip = (size_t)draw(codec_scales(CODEC_E3M0, c->n)) * CODEC_BLOCK;
+        *b = *c;
+        b->first += skip;
+        b->n = c->n - skip < CODEC_BLOCK ? c->n - skip : CODEC_BLOCK;
     }
     if (l->s->claim.squares.bytes != l->s->n_contributions * all * sizeof(double))
         return err_set(err, -ERR_FORMAT, "the norms are a file of %llu bytes",
@@ -264,12 +325,14 @@ static int add_inputs(struct look *l, const char *full, struct err *err)
         const struct wire_info want = {.kind = WIRE_CONTRIBUTION,
                                        .codec = c->codec,
                                        .module_id = l->s->module_id,
-                                       .base = c->from};
+                                       .base = c->from,
+                                       .samples = c->samples};
         struct fold_input *in = &l->inputs[i];
         *in = (struct fold_input){.weight = c->weight, .origin = {c->codec, c->from, full}};
-        add_coded(l, &c->blob, &want, &in->path);
+        l->values = l->values || c->codec == CODEC_F32;
+        add_coded(l, CONTRIBUTED, &c->blob, &want, &in->path);
         if (c->from != l->s->base && c->codec == CODEC_F32)
-            rc = add_flat(l, &c->from_full, &in->origin.from_full, err);
+            rc = add_flat(l, OURS, &c->from_full, &in->origin.from_full, err);
     }
     return rc;
 }
@@ -283,21 +346,22 @@ static int add_all(struct look *l, struct fold_step *step, struct err *err)
                                     .base = s->base,
                                     .version = s->base + 1};
     const struct {
+        enum whose whose;
         const struct outer_blob *blob;
         const char **at;
-    } flat[] = {{&s->full, &step->full},
-                {&s->ema, &step->ema},
-                {&s->target, &step->target},
-                {&s->mom, &step->mom},
-                {&s->claim.full, &step->full_out},
-                {&s->claim.ema, &step->ema_out},
-                {&s->claim.target, &step->target_out},
-                {&s->claim.mom, &step->mom_out}};
+    } flat[] = {{OURS, &s->full, &step->full},
+                {OURS, &s->ema, &step->ema},
+                {OURS, &s->target, &step->target},
+                {OURS, &s->mom, &step->mom},
+                {CLAIMED, &s->claim.full, &step->full_out},
+                {CLAIMED, &s->claim.ema, &step->ema_out},
+                {CLAIMED, &s->claim.target, &step->target_out},
+                {CLAIMED, &s->claim.mom, &step->mom_out}};
     int rc = 0;
     for (size_t i = 0; i < sizeof(flat) / sizeof(flat[0]) && rc == 0; i++)
-        rc = add_flat(l, flat[i].blob, flat[i].at, err);
+        rc = add_flat(l, flat[i].whose, flat[i].blob, flat[i].at, err);
     if (rc == 0)
-        add_coded(l, &s->claim.delta, &delta, &step->delta_out);
+        add_coded(l, CLAIMED, &s->claim.delta, &delta, &step->delta_out);
     return rc == 0 ? add_inputs(l, step->full, err) : rc;
 }
 
@@ -338,6 +402,8 @@ static int look(struct look *l, const struct fold_step *like, struct err *err)
     struct fold_step step = *like;
     int rc = add_all(l, &step, err);
     if (rc == 0)
+        rc = begin_version(l, err);
+    if (rc == 0)
         rc = choose(l, err);
     if (rc == 0)
         rc = ask_all(l, begin_part, l->n_parts, err);
@@ -351,7 +417,7 @@ static int look(struct look *l, const struct fold_step *like, struct err *err)
         rc = ask_all(l, take_squares, s->n_contributions, err);
     step.inputs = l->inputs;
     step.n_inputs = s->n_contributions;
-    return rc == 0 ? fold_compare(&step, l->cells, l->n_cells, err) : rc;
+    return rc == 0 ? fold_compare(&step, l->blocks, l->n_cells, err) : rc;
 }
 
 int outer_claim_look(struct blobstore *store, const struct outer_step *s,

@@ -1,7 +1,9 @@
-/* An outer step that a worker has made, looked over: in some cells (layout.h), chosen at random
- * when the worker has told its files, the step is made again and compared bit by bit, and so are
- * the squares by which its contributions are judged.  Headers and those cells are all that is read
- * of the files, wherever they are, beside the squares.  Blocking; any thread. */
+/* An outer step that a worker has made, looked over: in some blocks of 256 elements, chosen at
+ * random when the worker has told its files, the step is made again and compared bit by bit.  In
+ * the cells (layout.h) around them it is the squares by which contributions are judged.  Those
+ * cells of contributions, those blocks and the headers of other files, and the squares are all that
+ * is read, wherever the files are: the header of a contribution is written here, for a file of its
+ * length can have no tensor elsewhere.  Blocking; any thread. */
 #ifndef COORDINATOR_OUTER_CLAIM_H
 #define COORDINATOR_OUTER_CLAIM_H
 
