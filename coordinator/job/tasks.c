@@ -296,8 +296,9 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
     return in.others;
 }
 
-/* Who is waited for when its holder says that nobody can do it. */
-static const char *who_is_asked(const struct coordinator *co, const struct task *t)
+/* Who is waited for when its holder says that nobody can do it: in few words where the reason,
+ * which says what to do, is long. */
+static const char *who_is_asked(const struct coordinator *co, const struct task *t, bool brief)
 {
     bool known = false;
     for (size_t i = 0; i < co->state.n_workers; i++) {
@@ -308,6 +309,8 @@ static const char *who_is_asked(const struct coordinator *co, const struct task 
             return "another worker is asked";
         known |= core_now(co) < w->heard_ms + FAILURE_GONE_MS;
     }
+    if (brief)
+        return "start another worker";
     return known ? "no other worker is here to ask: start one; 10 minutes after the last one left "
                    "this one's word ends the job"
                  : "no other worker is here to ask: start one, or this one's word ends the job "
@@ -340,8 +343,10 @@ void task_failed(struct coordinator *co, struct task *t, enum task_fault fault, 
                      (unsigned long long)t->id, reason);
         return;
     }
+    const bool brief = strlen(reason) > 100;
     if (lasting)
-        (void)snprintf(text, sizeof(text), "%.120s (%s)", reason, who_is_asked(co, t));
+        (void)snprintf(text, sizeof(text), "%.*s (%.*s)", brief ? 200 : 100, reason,
+                       brief ? 50 : 120, who_is_asked(co, t, brief));
     else
         (void)str_copy(text, sizeof(text), reason);
     task_requeue(co, t, text);
