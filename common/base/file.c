@@ -574,7 +574,6 @@ void file_names_release(struct file_names *names)
     *names = (struct file_names){0};
 }
 
-/* Who holds it, from the file's own words. */
 int file_check_own(const char *dir, const char *const *ours, struct err *err)
 {
     struct file_names names;
@@ -601,6 +600,7 @@ int file_check_own(const char *dir, const char *const *ours, struct err *err)
     return rc;
 }
 
+/* Who holds it, from the file's own words. */
 static int held_elsewhere(int fd, const char *dir, struct err *err)
 {
     char pid[32] = "";

@@ -26,6 +26,7 @@ void dataset_left_add(struct dataset_left *left, const struct dataset_left *more
         left->files[i] += more->files[i];
     left->folders += more->folders;
     left->beside += more->beside;
+    left->others += more->others;
 }
 
 /* "3 .gif files" */

@@ -50,15 +50,21 @@ static bool is_unbegun(const struct coordinator *co, const struct worker *w, con
            core_now(co) - t->progress_ms > BEGIN_MIN_MS && others_idle(co, w, t);
 }
 
-/* How long a task may take: a phase by what was seen of all, and of the worker itself.  Twice as
- * long each time that it was taken from somebody, so that two who are slow do not take it from each
- * other for ever. */
+static uint64_t longer(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* How long a task may take: a phase by what was seen of all, and of the worker itself, and before
+ * any was seen by the time that its job gives it, if it does.  Twice as long each time that it was
+ * taken from somebody, so that two who are slow do not take it from each other for ever. */
 static uint64_t limit_ms(struct job *j, const struct worker *w, const struct task *t)
 {
-    const uint64_t seen = t->kind == TASK_TRAIN ? job_time_of(&j->phase_ms, lease_limit) : 0;
-    const uint64_t most = seen == 0                ? task_traits[t->kind].most_min * MINUTE_MS
-                          : seen < 2 * w->phase_ms ? 2 * w->phase_ms
-                                                   : seen;
+    const bool phase = t->kind == TASK_TRAIN;
+    const uint64_t seen = phase ? job_time_of(&j->phase_ms, lease_limit) : 0;
+    const uint64_t given = phase ? (uint64_t)j->spec.outer.seconds * 1000 : 0;
+    const uint64_t most = seen > 0 ? longer(seen, 2 * w->phase_ms)
+                                   : longer(task_traits[t->kind].most_min * MINUTE_MS, 2 * given);
     return most << (t->slow < SLOW_MAX ? t->slow : SLOW_MAX);
 }
 

@@ -81,8 +81,10 @@ static size_t take_numbers(struct metric_number *const *kept, size_t n, const do
 static bool points_fit(struct coordinator *co, struct worker *w, size_t n)
 {
     const uint64_t now = core_now(co), beat = co->opt.heartbeat_ms;
-    if (w == NULL || w->points_ms > now + POINTS_AHEAD * beat)
-        return w == NULL;
+    if (w == NULL)
+        return true;
+    if (w->points_ms > now + POINTS_AHEAD * beat)
+        return false;
     if (w->points_ms < now)
         w->points_ms = now;
     w->points_ms += (n * beat + POINTS_A_BEAT - 1) / POINTS_A_BEAT;

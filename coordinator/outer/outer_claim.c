@@ -14,7 +14,7 @@
 #define SQUARES_AT_ONCE 4096
 #define ASK_AT_ONCE 8
 #define HEADER_GUESS 8192 /* bytes that are asked for first, of the version */
-#define HEADER_SLACK 4096 /* of a contribution: more than ours would have */
+#define HEADER_SLACK 4096 /* bytes that another writer's header may have more than ours */
 /* Files of one step: what it begins with, the claim, contributions and what they start from. */
 #define PARTS_MAX (4 + 5 + 2 * FOLD_INPUTS_MAX)
 
@@ -304,7 +304,7 @@ static int choose(struct look *l, struct err *err)
     for (; l->n_cells < OUTER_CLAIM_CELLS && l->n_cells < all; l->n_cells++) {
         struct layout_cell *c = &l->cells[l->n_cells], *b = &l->blocks[l->n_cells];
         layout_cell_at(&l->layout, draw(all), c);
-        const size_t skip = (size_t)draw(codec_scales(CODEC_E3M0, c->n)) * CODEC_BLOCK;
+        const size_t skip = (size_t)draw((c->n + CODEC_BLOCK - 1) / CODEC_BLOCK) * CODEC_BLOCK;
         *b = *c;
         b->first += skip;
         b->n = c->n - skip < CODEC_BLOCK ? c->n - skip : CODEC_BLOCK;

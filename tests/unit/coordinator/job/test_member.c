@@ -322,6 +322,36 @@ static void test_pretending(void **state)
     drop_task(b);
 }
 
+/* A phase that is to take hours is not taken before they are over, also where it is the first. */
+static void test_long_phase(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    const uint64_t hour = 3600000, most = task_traits[TASK_TRAIN].most_min * 60000;
+    (void)here(r, 0);
+    struct job *j = state_job(&r->co->state, submit(r));
+    do_init(r, a);
+    struct task *t = task_memory(state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id));
+    (void)here(r, 1);
+    (void)assign(r, b, TASK_TRAIN);
+    finish_train(r, b);
+    park(r, b);
+    t->begun = true;
+    t->progress_ms = core_now(r->co);
+    j->phase_ms.n = 0; /* nothing was seen */
+    j->spec.outer.seconds = 3 * 3600;
+    edit_worker(r, a->id)->phase_ms = 0;
+    assert_true(most < 6 * hour);
+    t->leased_ms = core_now(r->co) - most - 100;
+    member_check(r->co);
+    assert_int_equal(t->worker_id, a->id);
+    t->leased_ms = core_now(r->co) - 6 * hour - 100;
+    member_check(r->co);
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_int_equal(got(r, b)->id, t->id);
+    drop_task(b);
+}
+
 /* Who is proven is served first, then who is new by age, then who has failed, whoever asked first.
  */
 static void test_served_first(void **state)
@@ -372,7 +402,7 @@ int main(void)
         LIVE(test_lost),       LIVE(test_unparked),   LIVE(test_silent_together),
         LIVE(test_crawling),   LIVE(test_pretending), LIVE(test_holding),
         LIVE(test_older),      LIVE(test_unbegun),    LIVE(test_served_first),
-        LIVE(test_origin),
+        LIVE(test_origin),     LIVE(test_long_phase),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
