@@ -61,10 +61,13 @@ def test_mlflow_over_two_starts(tmp_path):
         wait_until(lambda: glob.glob(f"{board}/*/.mlflow.json"), 90, "the job's text")
         told = handed_on(board)
         s.worker("one", "--throttle", "12")
+        s.wait_round(job, 2, 60)
+        assert s.skerry("drain", 1).returncode == 0  # so the job does not end before all of this
         wait_until(lambda: handed_on(board) > told, 60, "the first points")
         first.send_signal(signal.SIGINT)
         assert first.wait(60) == 130
         assert s.job(job)["state"] == "running"
+        s.worker("two")
         assert track(s, job, board, "--mlflow", "islands", **here).wait(180) == 0
         os.environ.update(here)
         client = MlflowClient(uri)
