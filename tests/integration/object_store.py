@@ -3,18 +3,24 @@
     /usr/bin/python3 object_store.py FOLDER      prints its port, then serves until it is killed
 
 One proxy, account, container and object server on loopback, objects in memory.  The key is ACCESS with SECRET."""
+import logging
 import os
 import sys
 
 ACCESS, SECRET = "test:tester", "testing"
+# A proxy does without a server that failed ten times, or once for want of space, for a minute: here there is no other.
 PROXY = """
 [DEFAULT]
 swift_dir = {0}
+log_custom_handlers = object_store.log
 [pipeline:main]
 pipeline = catch_errors gatekeeper listing_formats s3api tempauth bulk slo proxy-server
 [app:proxy-server]
 use = egg:swift#proxy
 account_autocreate = true
+error_suppression_interval = 0
+conn_timeout = 60
+node_timeout = 60
 [filter:catch_errors]
 use = egg:swift#catch_errors
 [filter:gatekeeper]
@@ -33,6 +39,13 @@ use = egg:swift#bulk
 [filter:slo]
 use = egg:swift#slo
 """
+
+
+def log(_conf, _name, _to_console, _route, _format, logger, _adapted):
+    """Warnings and errors go to stderr, not to a syslog."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    logger.addHandler(handler)
 
 
 class Tokens:
@@ -64,7 +77,8 @@ def main(folder):
     from swift.common.wsgi import loadapp
     from swift.container.server import ContainerController
     from swift.obj.mem_server import ObjectController
-    conf = {"devices": folder, "swift_dir": folder, "mount_check": "false", "allow_versions": "true"}
+    conf = {"devices": folder, "swift_dir": folder, "mount_check": "false", "log_custom_handlers": "object_store.log",
+            "fallocate_reserve": "0"}  # by default, nothing is taken when 1 % of the disk is free
     os.makedirs(os.path.join(folder, "disk"), exist_ok=True)
     apps = {"account": AccountController, "container": ContainerController, "object": ObjectController}
     sockets = {name: eventlet.listen(("127.0.0.1", 0)) for name in apps}

@@ -118,8 +118,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class Store:
     def __init__(self, folder, host="127.0.0.1", conditional=False):
         os.makedirs(folder)
+        self.log = open(os.path.join(folder, "log"), "w+b")
         self.process = subprocess.Popen([sys.executable, os.path.join(HERE, "object_store.py"), folder], stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.PIPE, stderr=open(os.path.join(folder, "log"), "wb"), preexec_fn=die_with_us)
+                                        stdout=subprocess.PIPE, stderr=self.log, preexec_fn=die_with_us)
         self.port = int(self.process.stdout.readline())
         self.session = requests.Session()
         self.session.trust_env = False
@@ -141,6 +142,11 @@ class Store:
 
     def flags(self, prefix="run", bucket="blobs"):
         return ["--store", f"s3://{bucket}/{prefix}", "--store-endpoint", self.relay.url, "--store-workers", "yes", "--store-plain"]
+
+    def print_log(self):
+        """What Swift complained of."""
+        with open(self.log.name, encoding="utf-8", errors="replace") as f:
+            print(f"---- {f.name} ----\n{f.read()[-4000:]}")
 
     def stop(self):
         self.relay.over.set()

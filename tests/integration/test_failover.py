@@ -27,6 +27,7 @@ def store(one):
     one.relay.mode = one.relay.of_workers = "ok"
     one.relay.seen.clear()
     yield one
+    one.print_log()
     one.relay.mode = one.relay.of_workers = "ok"
 
 
