@@ -63,9 +63,9 @@ def test_mlflow_over_two_starts(tmp_path):
         s.worker("one", "--throttle", "12")
         s.wait_round(job, 2, 60)
         assert s.skerry("drain", 1).returncode == 0  # so the job does not end before all of this
-        wait_until(lambda: handed_on(board) > told, 60, "the first points")
+        wait_until(lambda: handed_on(board) > told, 120, "the first points")
         first.send_signal(signal.SIGINT)
-        assert first.wait(60) == 130
+        assert first.wait(120) == 130
         assert s.job(job)["state"] == "running"
         s.worker("two")
         assert track(s, job, board, "--mlflow", "islands", **here).wait(180) == 0
@@ -78,7 +78,7 @@ def test_mlflow_over_two_starts(tmp_path):
         assert len(client.get_metric_history(run.info.run_id, "held_out")) == 14
         drawn = client.list_artifacts(run.info.run_id, "samples")
         assert len(drawn) == len(s.job(job)["samples"]) > 0
-        assert track(s, job, board, "--mlflow", "other", **here).wait(60) == 0  # another experiment has all of it, too
+        assert track(s, job, board, "--mlflow", "other", **here).wait(180) == 0  # another experiment has all of it, too
         (other,) = client.search_runs([client.get_experiment_by_name("other").experiment_id])
         assert len(client.get_metric_history(other.info.run_id, "loss/replica-0")) == len(told)
         assert [f.path for f in client.list_artifacts(run.info.run_id) if not f.is_dir] == ["job.md"]
