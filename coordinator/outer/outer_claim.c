@@ -377,8 +377,12 @@ static int take_squares(struct look *l, size_t i, struct err *err)
         const size_t n = all - first < SQUARES_AT_ONCE ? (size_t)(all - first) : SQUARES_AT_ONCE;
         rc = read_blob(l, &l->s->claim.squares, (i * all + first) * sizeof(*some), some,
                        n * sizeof(*some), err);
-        for (size_t k = 0; k < n && rc == 0; k++)
+        for (size_t k = 0; k < n && rc == 0; k++) {
+            if (!(some[k] >= 0)) /* one below 0 would hide what is large elsewhere */
+                rc = err_set(err, -ERR_FORMAT, "a square of contribution %zu is told as %g", i,
+                             some[k]);
             sum += some[k];
+        }
         for (size_t k = 0; k < l->n_cells && rc == 0; k++)
             if (l->cells[k].number >= first && l->cells[k].number < first + n)
                 said[k] = some[l->cells[k].number - first];

@@ -229,6 +229,26 @@ static void finds_what_is_not(void **state)
     }
 }
 
+/* One cell with less than nothing would make any contribution look small: no look believes that,
+ * whatever cells it draws. */
+static void no_square_takes_away(void **state)
+{
+    struct bench b;
+    made(&b, CODEC_E3M0);
+    const double odd[] = {-1e-6, NAN};
+    for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
+        const int fd = open(b.squares, O_WRONLY);
+        assert_int_equal(pwrite(fd, &odd[i], sizeof(odd[i]), 0), sizeof(odd[i]));
+        (void)close(fd);
+        claim(&b, CODEC_E3M0);
+        for (int again = 0; again < 20; again++) {
+            struct err err = {0};
+            assert_int_equal(look(&b, &err), -ERR_FORMAT);
+        }
+    }
+    end(&b);
+}
+
 /* A header of megabytes is not brought here. */
 static void refuses_long_headers(void **state)
 {
@@ -254,6 +274,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(believes_what_is_so), cmocka_unit_test(reads_headers_of_another_length),
-        cmocka_unit_test(finds_what_is_not), cmocka_unit_test(refuses_long_headers)};
+        cmocka_unit_test(finds_what_is_not), cmocka_unit_test(no_square_takes_away),
+        cmocka_unit_test(refuses_long_headers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
