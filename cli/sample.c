@@ -195,9 +195,16 @@ static void print_sample(struct cli *cli, const json_t *task, bool text, const c
                                   "file", file));
 }
 
-/* Before anything is drawn for it. */
+/* Before anything is drawn for it: can the file be written, and is it not called what it will not
+ * be? */
 static int check_out(const char *file, struct err *err)
 {
+    static const char *const others[] = {".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"};
+    const char *dot = strrchr(file, '.');
+    for (size_t i = 0; dot && i < sizeof others / sizeof *others; i++)
+        if (!strcasecmp(dot, others[i]))
+            return err_set(err, -EINVAL, "--out %s: pictures are written as PNG: name it %.*s.png",
+                           file, (int)(dot - file), file);
     char *path = str_dup(file);
     const char *folder = dirname(path);
     const int rc = access(folder, W_OK | X_OK) == 0
