@@ -190,19 +190,22 @@ static void print_tasks(const json_t *answer)
     print_list(json_object_get(answer, "items"), "tasks", "none", print_task);
 }
 
-static uint64_t tasks_job;
 static const char *tasks_state;
 
 static int run_tasks(struct cli *cli, const struct args *args, struct err *err)
 {
     char job[32] = "", state[48] = "", path[128];
     json_t *answer = NULL;
-    if (tasks_job)
-        (void)snprintf(job, sizeof job, "?job=%llu", ID(tasks_job));
+    uint64_t id = 0; /* of every job */
+    int rc = args->n_rest > 0 ? cli_job_id(cli, args, &id, err) : 0;
+    if (rc < 0)
+        return rc;
+    if (id)
+        (void)snprintf(job, sizeof job, "?job=%llu", ID(id));
     if (tasks_state && strlen(tasks_state) < 32 && str_is_name(tasks_state, 31))
-        (void)snprintf(state, sizeof state, "%cstate=%s", tasks_job ? '&' : '?', tasks_state);
+        (void)snprintf(state, sizeof state, "%cstate=%s", id ? '&' : '?', tasks_state);
     (void)snprintf(path, sizeof path, "/v1/tasks%s%s", job, state);
-    int rc = cli_pages(cli, path, "before", &answer, err);
+    rc = cli_pages(cli, path, "before", &answer, err);
     if (rc == 0)
         (cli->json ? cli_print_json : print_tasks)(answer);
     json_decref(answer);
@@ -212,15 +215,15 @@ static int run_tasks(struct cli *cli, const struct args *args, struct err *err)
 const struct command command_tasks = {
     .name = "tasks",
     .what = "the tasks of a job",
-    .usage = "[--job ID] [--state STATE]",
-    .about = "Lists tasks, newest first.",
+    .usage = "[JOB] [--state STATE]",
+    .about = "Lists the tasks of a job, or of all jobs, newest first.",
     .flags =
         (const struct args_flag[]){
-            {"job", 0, ARGS_U64, &tasks_job, "ID", "of this job only"},
             {"state", 0, ARGS_STR, &tasks_state, "STATE",
              "pending, leased, done, failed or cancelled"},
             {0},
         },
+    .rest_max = 1,
     .needs = COMMAND_CONNECT | COMMAND_JSON,
     .run = run_tasks,
 };

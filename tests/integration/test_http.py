@@ -396,10 +396,20 @@ def test_a_job_with_paths_on_the_terminal(mixed):
         assert re.search(rf"job \d+ +{kind} +done", tasks), f"no {kind} in:\n{tasks}"
     assert "the mixture after round 2" in tasks and "round 2, path 3, replica 0" in tasks
     assert "done after round 2/2" in mixed.watched
+    assert mixed.swarm.skerry("tasks", mixed.job).stdout.count("\n") == tasks.count("\n"), "it is the only job"
+    refused = mixed.swarm.skerry("tasks", "x")
+    assert refused.returncode != 0 and "is not a job's id" in refused.stderr
     wrong = mixed.swarm.skerry("status", "x")
     assert wrong.returncode != 0 and "is not a job's id" in wrong.stderr
     missing = mixed.swarm.skerry("status", 99)
     assert missing.returncode == 1 and "99" in missing.stderr, missing.stderr
+
+
+@pytest.mark.parametrize("name", ["x.jpg", "x.JPEG", "x.webp"])
+def test_a_picture_is_not_written_under_another_kinds_name(trained, tmp_path, name):
+    done = trained.swarm.skerry("sample", trained.job, "--out", tmp_path / name)
+    assert done.returncode != 0 and f"name it {tmp_path}/x.png" in done.stderr, done.stderr
+    assert not os.listdir(tmp_path)
 
 
 def test_prometheus_text(trained):
