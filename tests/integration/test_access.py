@@ -128,7 +128,9 @@ def test_a_viewer_looks_and_does_nothing_until_it_is_revoked(swarm):
     assert eye.get(f"{swarm.url}/v1/blobs/{weights}", timeout=20).status_code == 403
     assert swarm.get(f"/v1/blobs/{weights}").status_code == 200
     for path in (f"/v1/jobs/{job}/sample", "/v1/tokens", "/v1/workers/1/drain", "/v1/uploads", "/v1/tokens/1/revoke"):
-        assert eye.post(swarm.url + path, json={}, timeout=20).status_code == 403, path
+        refused = eye.post(swarm.url + path, json={}, timeout=20)
+        assert refused.status_code == 403, path
+        assert "takes a token of role operator; yours has the role viewer" in refused.text, refused.text
     assert eye.get(swarm.url + "/v1/tokens", timeout=20).status_code == 403
     asked = skerry("status", env={"SKERRY_TOKEN": token})
     assert asked.returncode == 0, asked.stderr

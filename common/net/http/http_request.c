@@ -6,6 +6,7 @@
 
 #include "common/base/base.h"
 #include "common/net/loop.h"
+#include "common/net/token.h"
 
 #define COOKIE "skerry" /* also in coordinator/http/http_api.c */
 #define STREAM_BLOCK_BYTES 8192
@@ -128,6 +129,20 @@ static bool only_reads(const struct http_request *r)
     return strcmp(r->method, "GET") == 0 || strcmp(r->method, "HEAD") == 0;
 }
 
+/* 403: which roles the route takes, and which one came. */
+static void reply_wrong_role(struct http_request *r)
+{
+    char wanted[64] = "";
+    for (unsigned bit = 1; bit <= TOKEN_ROLE_VIEWER; bit <<= 1) {
+        size_t n = strlen(wanted);
+        if (r->route->roles & bit)
+            snprintf(wanted + n, sizeof wanted - n, "%s%s", n ? " or " : "",
+                     token_role_name((enum token_role)bit));
+    }
+    http_reply_error(r, 403, "forbidden", "this takes a token of role %s; yours has the role %s",
+                     wanted, token_role_name((enum token_role)r->role));
+}
+
 int http_request_route(struct http_request *r)
 {
     struct http_server *s = r->server;
@@ -162,7 +177,7 @@ int http_request_route(struct http_request *r)
     if (!r->route->roles || (r->role & r->route->roles))
         return 0;
     if (r->role) {
-        http_reply_error(r, 403, "forbidden", "this token's role may not do that");
+        reply_wrong_role(r);
     } else {
         http_reply_header(r, "WWW-Authenticate", "Bearer");
         http_reply_error(r, 401, "unauthorized",
