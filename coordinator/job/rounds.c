@@ -85,7 +85,7 @@ static uint32_t workers_for(const struct coordinator *co, const struct job *j, u
 
 /* Which replicas have a phase in the round that begins?  Where workers decide: as many as there are
  * workers, first those whose moments are somewhere here. */
-static uint32_t choose(const struct coordinator *co, const struct job *j, uint32_t p, bool *ret_on)
+static void choose(const struct coordinator *co, const struct job *j, uint32_t p, bool *ret_on)
 {
     const uint32_t most = j->comp.paths[p].replicas;
     const uint32_t k = j->comp.elastic ? workers_for(co, j, p) : most;
@@ -100,7 +100,6 @@ static uint32_t choose(const struct coordinator *co, const struct job *j, uint32
             ret_on[r] |= take;
             n += take;
         }
-    return n;
 }
 
 /* A replica that has rested, or was late, goes on where the path is: the schedule is the job's. */
@@ -113,20 +112,38 @@ static void catch_up(struct job *j, uint32_t p, uint32_t r)
         job_edit_replica(j, p, r)->step = step;
 }
 
-/* Makes the tasks of the path's phase, in the order of replicas. */
-static void make_phase(struct coordinator *co, struct job *j, uint32_t p)
+/* Makes the tasks of the path's phase, in the order of replicas.  What phases that are late hold
+ * may be too much of little data: where workers decide there are as many phases as there are
+ * samples for.  False: the round is to begin when there are some. */
+static bool make_tasks(struct coordinator *co, struct job *j, uint32_t p, const bool *on)
 {
     const uint32_t most = j->comp.paths[p].replicas;
-    bool *on = mem_alloc_array(most, sizeof(*on));
-    const uint32_t k = choose(co, j, p, on);
-    bool made = co->state.n_open + k <= TASKS_OPEN_MAX;
-    for (uint32_t r = 0; r < most && made; r++) {
-        if (!on[r] || j->paths[p].replicas[r].task_id != 0)
+    uint32_t n = 0, more = 0;
+    for (uint32_t r = 0; r < most; r++) {
+        n += j->paths[p].replicas[r].task_id != 0;
+        more += on[r] && j->paths[p].replicas[r].task_id == 0;
+    }
+    if (co->state.n_open + more > TASKS_OPEN_MAX ||
+        (more > 0 && !j->comp.elastic && !task_has_samples(j, p, more)))
+        return false;
+    for (uint32_t r = 0; r < most; r++) {
+        if (!on[r] || j->paths[p].replicas[r].task_id != 0 ||
+            (j->comp.elastic && !task_has_samples(j, p, 1)))
             continue;
         if (j->comp.elastic)
             catch_up(j, p, r);
-        made = make_task(co, j, p, r);
+        if (!make_task(co, j, p, r))
+            return false;
+        n++;
     }
+    return n > 0;
+}
+
+static void make_phase(struct coordinator *co, struct job *j, uint32_t p)
+{
+    bool *on = mem_alloc_array(j->comp.paths[p].replicas, sizeof(*on));
+    choose(co, j, p, on);
+    const bool made = make_tasks(co, j, p, on);
     mem_free(on);
     if (!made)
         return;
@@ -309,9 +326,18 @@ static void end_late(struct coordinator *co, struct job *j, uint32_t p, uint32_t
         catch_up(j, p, r);
     for (uint32_t i = 0; i < j->comp.paths[p].replicas; i++)
         others |= j->paths[p].replicas[i].task_id != 0;
-    if (!lost || !j->comp.elastic || !others)
+    if (!j->comp.elastic || !others || (!lost && task_has_samples(j, p, 1)))
         (void)make_task(co, j, p, r);
     core_touch(co);
+}
+
+/* Could the replica have its next phase, or do others of the path do without it? */
+static bool may_end(const struct job *j, uint32_t p, uint32_t r)
+{
+    bool others = false;
+    for (uint32_t i = 0; i < j->comp.paths[p].replicas; i++)
+        others |= i != r && j->paths[p].replicas[i].task_id != 0;
+    return (j->comp.elastic && others) || task_has_samples(j, p, 1);
 }
 
 static void take_late(struct coordinator *co, struct job *j, uint32_t p)
@@ -319,7 +345,7 @@ static void take_late(struct coordinator *co, struct job *j, uint32_t p)
     for (uint32_t r = 0; r < j->comp.paths[p].replicas && j->doom == NULL; r++) {
         const struct task *t = query_phase(&co->state, j, p, r);
         if (t != NULL && t->train.round < j->paths[p].round && t->state != TASK_LEASED &&
-            co->state.n_open < TASKS_OPEN_MAX)
+            co->state.n_open < TASKS_OPEN_MAX && may_end(j, p, r))
             end_late(co, j, p, r, state_edit_task(&co->state, t));
     }
 }
@@ -509,7 +535,8 @@ static void advance_async(struct coordinator *co, struct job *j, uint32_t p)
     if (open == k || path->phases + open >= total || others_end_now(co, j, p))
         return;
     for (uint32_t r = 0; r < k && path->phases + open < total; r++)
-        if (path->replicas[r].task_id == 0 && co->state.n_open < TASKS_OPEN_MAX) {
+        if (path->replicas[r].task_id == 0 && co->state.n_open < TASKS_OPEN_MAX &&
+            task_has_samples(j, p, 1)) {
             if (!make_task(co, j, p, r))
                 return;
             open++;

@@ -171,6 +171,17 @@ static uint64_t timed_samples(const struct job *j, const struct task *t, uint32_
     return want < most ? want : most > batch ? most : batch;
 }
 
+bool task_has_samples(const struct job *j, uint32_t path, uint64_t phases)
+{
+    const struct composition_path *cp = &j->comp.paths[path];
+    if (!job_family(&j->spec)->data)
+        return true;
+    const struct shards_sum sum = shards_sum(j, cp->partition, false);
+    const uint64_t steps = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : 1;
+    return ledger_has(j->ledgers[job_ledger(j, cp->partition)],
+                      phases * shards_of_steps(&j->spec, cp->batch, steps, &sum));
+}
+
 bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
 {
     const struct composition_path *cp = &j->comp.paths[t->path];

@@ -41,6 +41,9 @@ void task_passed_on(struct coordinator *co, struct task *t, const char *reason);
 /* Settles what the task holds in its ledger: `done` samples are done. */
 void task_settle(struct coordinator *co, struct task *t, uint64_t done);
 #define RANGES_TAKEN_MAX 2048 /* a TRAIN task with its tickets must fit a frame of 1 MiB */
+/* Are there samples for so many more phases of the path, for a batch each at least where they are
+ * bounded by time, or is nothing held that would come back?  Else it is worth to wait. */
+bool task_has_samples(const struct job *j, uint32_t path, uint64_t phases);
 /* Takes samples for a TRAIN task; false: none to be had. */
 bool task_take_samples(struct coordinator *co, struct job *j, struct task *t);
 /* Drops the oldest ended tasks of a job beyond TASKS_ENDED_MAX. */

@@ -263,6 +263,15 @@ size_t ledger_take(struct ledger *l, uint64_t holder, uint64_t n, uint32_t repli
     return t.n;
 }
 
+bool ledger_has(const struct ledger *l, uint64_t n)
+{
+    uint64_t have = ledger_room(l);
+    for (uint32_t i = 0; i < l->n_epochs && have < n; i++)
+        for (size_t k = 0; k < l->epochs[i].n; k++)
+            have += l->epochs[i].segs[k].holder == FREE ? l->epochs[i].segs[k].count : 0;
+    return have >= n || l->n_holders == 0;
+}
+
 struct looking {
     uint64_t left;
     uint32_t replica, k;

@@ -53,6 +53,9 @@ uint64_t ledger_epoch_samples(const struct ledger *l);
 size_t ledger_take(struct ledger *l, uint64_t holder, uint64_t n, uint32_t replica, uint32_t k,
                    struct ledger_range *ranges, size_t max_ranges);
 
+/* Would a take of n samples find as many, or does no task hold any that could be given back? */
+bool ledger_has(const struct ledger *l, uint64_t n);
+
 /* The shards that a take of n samples would now come from, in the order of use, as far as the
  * open epochs go; at most max.  An even ledger has none: its takes come from all. */
 size_t ledger_ahead(const struct ledger *l, uint64_t n, uint32_t replica, uint32_t k,

@@ -23,3 +23,16 @@ def test_workers_come_and_go(swarm):
     epochs_add_up(done)
     assert samples_seen(done) % (30 * 8) == 0, "whole phases"
     assert samples_seen(done) >= 12 * 2 * 30 * 8
+
+
+def test_little_data_is_few_phases(swarm):
+    """Two phases hold nearly all passes over the data that may be open: the others have none, and the job goes on."""
+    for name in "abcd":
+        swarm.worker(name)
+    wait_until(lambda: len(swarm.get("/v1/workers").json()["items"]) == 4, 30, "all to join")
+    path = write_job(swarm.folder, images=4, batch=4, holdout=0, dim=16, depth=1, steps=2000, rounds=1)
+    text = open(path, encoding="utf-8").read().replace("replicas: 2", "replicas: auto")
+    open(path, "w", encoding="utf-8").write(text)
+    job = swarm.submit(path)
+    done = swarm.wait_job(job, "done")
+    assert [(r["contributions"], r["samples"]) for r in done["history"]] == [(2, 2 * 2000 * 4)], "two whole phases"

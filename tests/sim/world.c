@@ -254,7 +254,7 @@ static void submit(void)
         if (put_shard(i, specs[n].text ? "text" : "images", &shards[i]) < 0)
             return;
         shards[i].holdout = i >= 4;
-        shards[i].samples = shards[i].holdout ? 6 : world.n_workers > FEW_WORKERS ? 200 : 20;
+        shards[i].samples = shards[i].holdout ? 6 : 20;
         shards[i].tokens = specs[n].text ? shards[i].samples * 10u : 0;
     }
     const struct submit s = {.spec = specs[n].yaml,

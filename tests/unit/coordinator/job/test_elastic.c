@@ -3,6 +3,7 @@
 #include "tests/unit/coordinator/rig.h"
 
 #include "coordinator/job/query.h"
+#include "coordinator/job/tasks.h"
 
 #define SPEC(recipe, outer)                                                                        \
     "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"                                       \
@@ -122,6 +123,42 @@ static void alone_it_trains_plainly(void **state)
     assert_non_null(strstr(v->provenance, "\"momentum\":0.18")); /* in its warm-up */
 }
 
+/* Where others hold nearly all samples a round has as many phases as there are samples for; where
+ * nothing is left it begins when somebody is through. */
+static void few_samples_are_few_phases(void **state)
+{
+    struct rig *r = *state;
+    static struct ledger_range held[2][RANGES_TAKEN_MAX];
+    size_t n[2];
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    const struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", "")));
+    do_init(r, &r->workers[0]);
+    begin_round(r, j, 3); /* of 8 samples each */
+    struct ledger *l = j->ledgers[0];
+    n[0] = ledger_take(l, 1000, UINT32_MAX, 0, 1, held[0], RANGES_TAKEN_MAX);
+    n[1] = ledger_take(l, 1001, ledger_room(l) - 20, 0, 1, held[1], RANGES_TAKEN_MAX);
+    assert_true(ledger_has(l, 20) && !ledger_has(l, 21));
+    for (int i = 0; i < 3; i++)
+        finish_train(r, &r->workers[i]);
+    wait_version(r, j, 1);
+    begin_round(r, j, 2);
+    ask(r, &r->workers[2], 15000);
+    for (int i = 0; i < 2; i++)
+        finish_train(r, &r->workers[i]);
+    wait_version(r, j, 2);
+    settle(r);
+    assert_int_equal(j->state, JOB_RUNNING);
+    assert_int_equal(phases(r, j), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(ledger_settle(l, 1000 + (uint64_t)i, held[i], n[i], 0, NULL), 0);
+    core_touch(r->co);
+    assert_int_equal(got(r, &r->workers[2])->kind, TASK_TRAIN);
+    for (int i = 0; i < 2; i++)
+        (void)assign(r, &r->workers[i], TASK_TRAIN);
+    assert_int_equal(phases(r, j), 3);
+}
+
 static void what_does_not_go_together(void **state)
 {
     struct rig *r = *state;
@@ -142,6 +179,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(as_many_as_there_are_workers, begin, end),
         cmocka_unit_test_setup_teardown(who_fails_is_not_counted, begin, end),
         cmocka_unit_test_setup_teardown(alone_it_trains_plainly, begin, end),
+        cmocka_unit_test_setup_teardown(few_samples_are_few_phases, begin, end),
         cmocka_unit_test_setup_teardown(what_does_not_go_together, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
