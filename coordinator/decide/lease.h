@@ -7,7 +7,7 @@
  *   not begun      without any since it has the task for 5 x what such tasks take to begin (or 5
  *                  heartbeats, or begin_min_ms), not proven, and another worker as good idles: LOST
  *   crawling       longer than such a task may take, while another worker idles: LOST, however far
- *                  it says that it is
+ *                  it says that it is; time in which we saw its data pass does not count
  *
  * Progress is what only grows: steps, samples and bytes beyond what was reached.  What a worker
  * says that it is doing is none, or one that hangs in a loop would keep its lease for ever. Pure;
@@ -63,6 +63,21 @@ void lease_decide(const struct lease_in *in, const struct lease_options *o,
 
 /* Whether `now` is progress beyond what was reached, which it then is. */
 bool lease_progress(struct lease_reach *reached, const struct lease_reach *now);
+
+/* How long data have passed between an attempt's worker and us, by what our own sockets have seen:
+ * 1 Mbit/s at least, from look to look.  Who pretends has to move as much, and not for ever. */
+#define LEASE_MOVED_LOOK_MS 10000u
+#define LEASE_MOVED_FLOOR 125u /* bytes in a millisecond */
+#define LEASE_MOVED_MAX_MS (4 * 3600000u)
+struct lease_moved {
+    uint64_t ms;        /* that it passed */
+    uint64_t looked_ms; /* the last look; 0: none */
+    uint64_t bytes;     /* seen then */
+};
+/* Is another look due? */
+bool lease_moved_due(const struct lease_moved *m, uint64_t now_ms);
+/* A look: `bytes` have passed on the connections that are open. */
+void lease_moved_look(struct lease_moved *m, uint64_t now_ms, uint64_t bytes);
 
 /* Median of n gaps (n <= 64), 0 when n is 0. */
 uint64_t lease_median(const uint64_t *gaps, size_t n);

@@ -56,8 +56,9 @@ static uint64_t longer(uint64_t a, uint64_t b)
 }
 
 /* How long a task may take: a phase by what was seen of all, and of the worker itself, and before
- * any was seen by the time that its job gives it, if it does.  Twice as long each time that it was
- * taken from somebody, so that two who are slow do not take it from each other for ever. */
+ * any was seen by the time that its job gives it, if it does; others longer by the time in which
+ * their data passed.  Twice as long each time that it was taken from somebody, so that two who are
+ * slow do not take it from each other for ever. */
 static uint64_t limit_ms(struct job *j, const struct worker *w, const struct task *t)
 {
     const bool phase = t->kind == TASK_TRAIN;
@@ -65,7 +66,17 @@ static uint64_t limit_ms(struct job *j, const struct worker *w, const struct tas
     const uint64_t given = phase ? (uint64_t)j->spec.outer.seconds * 1000 : 0;
     const uint64_t most = seen > 0 ? longer(seen, 2 * w->phase_ms)
                                    : longer(task_traits[t->kind].most_min * MINUTE_MS, 2 * given);
-    return most << (t->slow < SLOW_MAX ? t->slow : SLOW_MAX);
+    return (most << (t->slow < SLOW_MAX ? t->slow : SLOW_MAX)) + t->moved.ms;
+}
+
+/* A phase has its own measure, and an outer step can be made here. */
+static void look_at_data(struct coordinator *co, const struct worker *w)
+{
+    struct task *t = task_memory(state_task(&co->state, w->task_id));
+    if (t != NULL && t->kind != TASK_TRAIN && t->kind != TASK_OUTER &&
+        lease_moved_due(&t->moved, core_now(co)))
+        lease_moved_look(&t->moved, core_now(co),
+                         http_server_moved(co->http, access_holder_worker(w->id)));
 }
 
 void member_lease(const struct coordinator *co, const struct worker *w, struct lease_decision *ret)
@@ -248,6 +259,7 @@ void member_check(struct coordinator *co)
         struct lease_decision d;
         if (co->state.workers[i]->state != WORKER_HERE)
             continue;
+        look_at_data(co, co->state.workers[i]);
         member_lease(co, co->state.workers[i], &d);
         const bool silent = is_silent(co, co->state.workers[i]);
         if (d.verdict != LEASE_LOST || (silent && holds))

@@ -75,6 +75,7 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
         t->train.phase_s =
             query_phase_seconds(&co->state, core_now(co), state_job(&co->state, t->job_id), t);
     t->reached = (struct lease_reach){.bytes = worker_data_bytes(w)};
+    t->moved = (struct lease_moved){0};
     t->steps_done = t->steps_total = 0;
     t->samples_done = 0;
     t->loss = NAN;

@@ -180,7 +180,8 @@ struct task {
     uint32_t steps_done, steps_total; /* from heartbeats */
     uint64_t samples_done;
     struct lease_reach reached; /* what counted as progress last */
-    uint64_t progress_gap_ms;   /* after which it was last taken for stuck */
+    struct lease_moved moved;
+    uint64_t progress_gap_ms; /* after which it was last taken for stuck */
     char activity[129];
     float loss;
     struct row_mark row;

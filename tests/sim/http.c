@@ -435,6 +435,11 @@ void http_server_cut(struct http_server *s, uint64_t holder)
     }
 }
 
+uint64_t http_server_moved(const struct http_server *s, uint64_t holder)
+{
+    return 0;
+}
+
 void http_server_close(struct http_server *s)
 {
     if (s == NULL)

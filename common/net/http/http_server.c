@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/net/http/http_impl.h"
+#include "common/net/http/socket_bytes.h"
 #include "common/net/keys.h"
 #include "common/net/loop.h"
 
@@ -482,6 +483,17 @@ void http_server_cut(struct http_server *s, uint64_t holder)
         if (n->holder == holder)
             (void)shutdown(n->fd, SHUT_RDWR); /* libmicrohttpd sees it and closes */
     }
+}
+
+uint64_t http_server_moved(const struct http_server *s, uint64_t holder)
+{
+    uint64_t in = 0, out = 0;
+    for (const struct list *l = s->conns.next; l != &s->conns; l = l->next) {
+        const struct http_conn *n = list_entry(l, struct http_conn, link);
+        if (n->holder == holder)
+            socket_bytes_add(n->fd, &in, &out);
+    }
+    return in + out;
 }
 
 void http_server_close(struct http_server *s)

@@ -88,6 +88,10 @@ void http_server_routes(struct http_server *s, const struct http_route *routes, 
 /* Cuts the connections that a holder has asked on last, with what is under way on them. */
 void http_server_cut(struct http_server *s, uint64_t holder);
 
+/* Bytes that have passed, both ways, on the connections that are open and that the
+ * holder has asked on last. */
+uint64_t http_server_moved(const struct http_server *s, uint64_t holder);
+
 /* Cuts all connections.  Deferred requests must have been answered before. */
 void http_server_close(struct http_server *s); /* accepts NULL */
 

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static void add(curl_socket_t fd, uint64_t *in, uint64_t *out)
+void socket_bytes_add(int fd, uint64_t *in, uint64_t *out)
 {
     struct tcp_info info;
     socklen_t len = sizeof info;
@@ -33,7 +33,7 @@ static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_so
 static int close_socket(void *arg, curl_socket_t fd)
 {
     struct socket_bytes *b = arg;
-    add(fd, &b->in, &b->out);
+    socket_bytes_add(fd, &b->in, &b->out);
     for (unsigned i = 0; i < b->n_open; i++) {
         if (b->open[i] == fd) {
             b->open[i] = b->open[--b->n_open];
@@ -56,5 +56,5 @@ void socket_bytes_read(const struct socket_bytes *b, uint64_t *ret_in, uint64_t 
     *ret_in = b->in;
     *ret_out = b->out;
     for (unsigned i = 0; i < b->n_open; i++)
-        add(b->open[i], ret_in, ret_out);
+        socket_bytes_add(b->open[i], ret_in, ret_out);
 }

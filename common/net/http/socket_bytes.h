@@ -1,4 +1,4 @@
-/* Bytes that libcurl's connections move, read off the sockets themselves
+/* Bytes that connections move, libcurl's above all, read off the sockets themselves
  * (TCP_INFO): TLS framing, handshakes and retransmissions included.
  *
  * A socket_bytes outlives all connections of its CURLM.  One thread. */
@@ -22,6 +22,9 @@ void socket_bytes_attach(struct socket_bytes *b, CURL *easy);
 
 /* Opens a socket that counts: for a handle whose own callback opens them. */
 curl_socket_t socket_bytes_open(struct socket_bytes *b, const struct curl_sockaddr *address);
+
+/* Adds what one open socket has moved. */
+void socket_bytes_add(int fd, uint64_t *in, uint64_t *out);
 
 /* Up to now: closed and open sockets. */
 void socket_bytes_read(const struct socket_bytes *b, uint64_t *ret_in, uint64_t *ret_out);

@@ -82,6 +82,29 @@ static void test_progress(void **state)
     assert_false(lease_progress(&r, &few));
 }
 
+/* The time in which data pass, by what we have seen; not so the first look, slow ones, and more
+ * than there may be. */
+static void test_moved(void **state)
+{
+    struct lease_moved m = {0};
+    uint64_t now = 777, bytes = 1000000;
+    const uint64_t step = LEASE_MOVED_LOOK_MS, enough = step * LEASE_MOVED_FLOOR;
+    assert_true(lease_moved_due(&m, now));
+    lease_moved_look(&m, now, bytes);
+    assert_int_equal(m.ms, 0);
+    assert_false(lease_moved_due(&m, now + step - 1));
+    assert_true(lease_moved_due(&m, now + step));
+    lease_moved_look(&m, now += step, bytes += enough);
+    assert_int_equal(m.ms, step);
+    lease_moved_look(&m, now += step, bytes += enough - 1);
+    lease_moved_look(&m, now += step, bytes);
+    lease_moved_look(&m, now += step, bytes = 0); /* a connection was closed */
+    assert_int_equal(m.ms, step);
+    for (int i = 0; i < 2000; i++)
+        lease_moved_look(&m, now += step, bytes += enough);
+    assert_int_equal(m.ms, LEASE_MOVED_MAX_MS);
+}
+
 static void test_median(void **state)
 {
     const uint64_t gaps[] = {9, 1, 5, 7, 3};
@@ -179,7 +202,7 @@ int main(void)
         cmocka_unit_test(test_unbegun), cmocka_unit_test(test_crawling),
         cmocka_unit_test(test_lease),   cmocka_unit_test(test_progress),
         cmocka_unit_test(test_median),  cmocka_unit_test(test_limit),
-        cmocka_unit_test(test_holds),
+        cmocka_unit_test(test_holds),   cmocka_unit_test(test_moved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

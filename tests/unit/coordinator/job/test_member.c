@@ -309,7 +309,11 @@ static void test_pretending(void **state)
     t->leased_ms = core_now(r->co) - most + 1000;
     member_check(r->co);
     assert_int_equal(t->worker_id, a->id);
-    t->leased_ms = core_now(r->co) - most - 100;
+    t->leased_ms = core_now(r->co) - 5 * most;
+    t->moved.ms = 4 * most + 1000; /* that its data passed is seen, not said */
+    member_check(r->co);
+    assert_int_equal(t->worker_id, a->id);
+    t->moved.ms = 4 * most - 1000;
     member_check(r->co);
     assert_int_equal(t->state, TASK_PENDING);
     assert_int_equal(first->failures_row, 1);

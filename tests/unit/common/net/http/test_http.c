@@ -199,6 +199,8 @@ static void test_cut(void **state)
     assert_int_equal(http_stream_event(w->stream, NULL, "still here"), 0);
     expect_text(w, fd, got, sizeof(got), "data: still here\n\n");
     assert_int_equal(w->stream_closed, 0);
+    assert_int_equal(http_server_moved(w->server, USER_HOLDER + 1), 0);
+    WAIT_FOR(&w->t, http_server_moved(w->server, USER_HOLDER) >= strlen(request) + strlen(got));
     http_server_cut(w->server, USER_HOLDER);
     WAIT_FOR(&w->t, w->stream_closed == 1);
     WAIT_FOR(&w->t, recv(fd, &byte, 1, MSG_DONTWAIT) <= 0 && errno != EAGAIN);
