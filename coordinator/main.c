@@ -6,8 +6,10 @@
 #include "common/base/log.h"
 #include "common/job/yaml.h"
 #include "common/net/loop.h"
+#include "common/net/s3/client.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/ship/restore.h"
+#include "coordinator/ship/standby.h"
 #include "coordinator/state/audit.h"
 #include "coordinator/state/backup.h"
 #include "coordinator/state/place.h"
@@ -21,6 +23,7 @@
 enum { EXIT_OK = 0, EXIT_FAULT = 1, EXIT_CONFIG = 2, EXIT_BUSY = 3, EXIT_MOVED = 4 };
 
 #define PRICE_MAX 1e6
+#define STANDBY_MIN_MS 10000u
 #define LARGE_BYTES (128 * 1024)
 
 struct settings {
@@ -30,7 +33,7 @@ struct settings {
     bool plain_http;
     char *store, *store_endpoint, *store_workers;
     bool store_plain, store_virtual_host, store_state;
-    uint64_t store_cache;
+    uint64_t store_cache, standby_ms;
     double egress_price, request_price;
 };
 
@@ -58,6 +61,9 @@ static const struct conf_key keys[] = {
          .doc = "the bucket is part of the endpoint's name"),
     CONF(struct settings, store_state, BOOL, .def = "false",
          .doc = "the database goes to the store, too, so that another machine can go on"),
+    CONF(struct settings, standby_ms, DURATION_MS, .def = "0", .max = 86400000,
+         .doc = "go on with the state in the store when its coordinator is silent for this long "
+                "(0: now)"),
     CONF(struct settings, store_cache, BYTES, .def = "20GB", .min = 1e6, .max = 1e18,
          .doc = "disk for blobs of the store that are in use or were used last"),
     CONF(struct settings, egress_price, DOUBLE, .def = "0", .max = PRICE_MAX,
@@ -81,9 +87,9 @@ struct flags {
     bool store_plain, store_virtual_host, store_state;
     bool has_store_plain, has_store_host, has_store_state, has_store_cache;
     const char *backup, *restore, *from;
-    uint64_t keep, audit, store_cache;
+    uint64_t keep, audit, store_cache, standby_ms;
     double egress_price, request_price;
-    bool has_egress, has_request;
+    bool has_egress, has_request, has_standby;
 };
 
 /* Filled by the table below. */
@@ -122,6 +128,10 @@ static const struct args_flag flag_table[] = {
     {"store-state", 0, ARGS_BOOL, &given.store_state, NULL,
      "the database goes to the store, too, so that another machine can go on",
      .given = &given.has_store_state},
+    {"standby", 0, ARGS_DURATION_MS, &given.standby_ms, "TIME",
+     "with --store-state: wait until the coordinator whose state that is has shown no sign of life "
+     "for TIME, at least 10s, then go on in its place",
+     .max = 86400000, .given = &given.has_standby},
     {"store-cache", 0, ARGS_BYTES, &given.store_cache, "BYTES",
      "disk for the store's blobs that are in use or were used last [20GB]", .min = 1e6, .max = 1e18,
      .given = &given.has_store_cache},
@@ -218,6 +228,7 @@ static void apply_flags(struct settings *s, const struct flags *f)
     s->store_virtual_host = f->has_store_host ? f->store_virtual_host : s->store_virtual_host;
     s->store_state = f->has_store_state ? f->store_state : s->store_state;
     s->store_cache = f->has_store_cache ? f->store_cache : s->store_cache;
+    s->standby_ms = f->has_standby ? f->standby_ms : s->standby_ms;
     s->rpc_port = f->has_rpc ? f->rpc_port : s->rpc_port;
     s->http_port = f->has_http ? f->http_port : s->http_port;
     s->plain_http = f->has_plain ? f->plain_http : s->plain_http;
@@ -236,6 +247,13 @@ static int check_settings(const struct settings *s, struct err *err)
         return err_set(err, -ERR_CONFIG, "log is '%s', expected debug, info, warn or error",
                        s->log);
     log_set_level(level);
+    if (s->standby_ms && !s->store_state)
+        return err_set(err, -ERR_CONFIG,
+                       "--standby needs --store-state: it goes on with the state in a store");
+    if (s->standby_ms && s->standby_ms < STANDBY_MIN_MS)
+        return err_set(err, -ERR_CONFIG,
+                       "--standby is %llu ms, expected %u s or more: signs of life come every few",
+                       (unsigned long long)s->standby_ms, STANDBY_MIN_MS / 1000);
     if (s->lease_ms < 2 * s->heartbeat_ms)
         return err_set(err, -ERR_CONFIG,
                        "the lease of %llu ms is shorter than two heartbeats of "
@@ -330,17 +348,43 @@ static int serve(const struct flags *f, const struct settings *s, struct err *er
     return rc;
 }
 
-static int restore_from_store(const struct flags *f, const struct settings *s, struct err *err)
+static int restore_from(const char *store, const struct flags *f, const struct settings *s,
+                        struct err *err)
 {
     struct restore_result r;
     struct coordinator_options o = options_of(f, s);
-    o.store = f->restore;
+    o.store = store;
     const int rc = restore_state(&o, &r, err);
     if (rc == 0)
         (void)printf("%s is as in %s: a snapshot of entry %llu and %llu entries after it; entry "
                      "%llu says that this is the coordinator now\n",
-                     f->data_dir, f->restore, (unsigned long long)r.snapshot,
+                     f->data_dir, store, (unsigned long long)r.snapshot,
                      (unsigned long long)r.entries, (unsigned long long)r.owned);
+    (void)fflush(stdout);
+    return rc;
+}
+
+/* Serves whenever nobody else goes on with the state, and waits meanwhile. */
+static int stand_by(const struct flags *f, const struct settings *s, struct err *err)
+{
+    const struct coordinator_options o = options_of(f, s);
+    char *database = file_join(f->data_dir, "coordinator.db");
+    int rc = 0;
+    while (rc == 0) {
+        rc = file_exists(database) ? serve(f, s, err) : -ERR_STALE;
+        if (rc != -ERR_STALE)
+            break;
+        if (file_exists(database))
+            log_warn("standby", "%s", err->msg);
+        rc = place_clear(f->data_dir, err);
+        if (rc == 0)
+            rc = standby_wait(&o, s->standby_ms, err);
+        if (rc == 0 && s3_may_pass(rc = restore_from(s->store, f, s, err))) {
+            log_warn("standby", "%s; it is tried again", err->msg);
+            rc = 0;
+        }
+    }
+    mem_free(database);
     return rc;
 }
 
@@ -357,7 +401,10 @@ static int start(const struct flags *f, struct settings *s, struct err *err)
         (rc = file_mkdirs(f->data_dir, 0700, err)) < 0 ||
         (rc = file_lock_dir(f->data_dir, "lock", &lock, err)) < 0)
         return rc == -EBUSY ? rc : err_wrap(err, "--data-dir %s cannot be used", f->data_dir);
-    rc = f->restore ? restore_from_store(f, s, err) : serve(f, s, err);
+    if (f->restore)
+        rc = restore_from(f->restore, f, s, err);
+    else
+        rc = s->standby_ms ? stand_by(f, s, err) : serve(f, s, err);
     file_unlock(&lock);
     return rc;
 }

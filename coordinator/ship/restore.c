@@ -1,11 +1,9 @@
 #include "coordinator/ship/restore.h"
 
-#include <unistd.h>
-
-#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/net/s3/log.h"
+#include "coordinator/ship/ship.h"
 #include "coordinator/ship/ship_keys.h"
 #include "coordinator/state/place.h"
 #include "coordinator/state/store.h"
@@ -107,10 +105,9 @@ static int read_all(struct restore *r, struct err *err)
 /* The next entry is ours, whoever has owned the log. */
 static int take_over(struct restore *r, struct err *err)
 {
-    char host[65] = "", at[CLOCK_ISO_MAX], who[160];
+    char who[SHIP_WHO_MAX];
     int rc, passing = 0;
-    (void)gethostname(host, sizeof(host) - 1);
-    (void)snprintf(who, sizeof(who), "on %s since %s", host, clock_iso(clock_wall_ms(), at));
+    ship_who(who);
     hash_random(r->log.owner, sizeof(r->log.owner));
     do {
         rc = read_all(r, err);
@@ -169,20 +166,6 @@ static int fetch_keys(struct restore *r, struct buf *ret, struct err *err)
     return rc == -ERR_NOTFOUND ? no_state(r, err) : rc;
 }
 
-static int open_client(struct restore *r, struct err *err)
-{
-    struct s3_options c;
-    char bucket[64], *prefix = NULL;
-    int rc = s3_split(r->o->store, bucket, &prefix, err);
-    if (rc < 0)
-        return rc;
-    r->prefix = str_printf("%s%sstate", prefix, *prefix ? "/" : "");
-    mem_free(prefix);
-    place_s3(r->o, &c);
-    c.bucket = bucket;
-    return s3_open(&c, &r->c, err);
-}
-
 int restore_state(const struct coordinator_options *o, struct restore_result *ret, struct err *err)
 {
     struct restore r = {.o = o, .result = ret};
@@ -190,7 +173,7 @@ int restore_state(const struct coordinator_options *o, struct restore_result *re
     char *whole = file_join(o->data_dir, "coordinator.db");
     int rc = place_check_new(o->data_dir, err);
     if (rc == 0)
-        rc = open_client(&r, err);
+        rc = place_open_state(o, &(struct s3_options){0}, &r.c, &r.prefix, err);
     r.path = str_printf("%s.restored", whole);
     buf_init(&r.raw, S3_LOG_ENTRY_MAX);
     s3_log_init(&r.log, &s3_log_of_client, r.c, r.prefix);

@@ -16,6 +16,7 @@
 #define PAUSE_MS 100u
 #define PAUSE_MAX_MS 2000u
 #define LOOK_MS 2000u
+#define SIGN_MS 3000u
 #define OWN_TRIES 8
 #define ENTRIES_MAX                                                                                \
     256u /* after the newest snapshot, before another is made: a restore reads them */
@@ -28,11 +29,13 @@ struct ship {
     struct s3_log look; /* of our thread */
     struct store_away away;
     uint64_t since, since_bytes; /* entries after the newest snapshot; writer thread */
-    pthread_t thread;
-    bool started;
+    char who[SHIP_WHO_MAX];
+    pthread_t thread, sign;
+    bool started, signs;
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;
     bool stopping, ending, lost;
+    bool turns;    /* the loop has asked whether it is lost, since the last sign of life */
     bool given_up; /* an entry may be written, or not: no other may take its number */
     uint64_t seq;  /* of log */
     bool sending;
@@ -42,6 +45,13 @@ struct ship {
 };
 
 /* ---- one entry ---- */
+
+void ship_who(char ret[SHIP_WHO_MAX])
+{
+    char host[65] = "", at[CLOCK_ISO_MAX];
+    (void)gethostname(host, sizeof(host) - 1);
+    (void)snprintf(ret, SHIP_WHO_MAX, "on %s since %s", host, clock_iso(clock_wall_ms(), at));
+}
 
 static void wait_ms(struct ship *s, uint32_t ms)
 {
@@ -182,7 +192,19 @@ static int away_send(void *arg, struct err *err)
     return rc;
 }
 
-/* ---- our thread ---- */
+/* ---- our threads ---- */
+
+char *ship_sign_key(const char *prefix)
+{
+    return str_printf("%s/alive", prefix);
+}
+
+static void send_sign(struct ship *s, const char *key, unsigned n)
+{
+    char *text = str_printf("%u %s", n, s->who);
+    (void)s3_put_text(s->bulk, key, text, NULL); /* what fails is made good by the next one */
+    mem_free(text);
+}
 
 static void send_made(struct ship *s)
 {
@@ -232,6 +254,29 @@ static void *run(void *arg)
     }
     pthread_mutex_unlock(&s->lock);
     buf_release(&raw);
+    return NULL;
+}
+
+/* The thread of the sign of life, so that no snapshot on a slow link is taken for silence. */
+static void *show(void *arg)
+{
+    struct ship *s = arg;
+    char *key = ship_sign_key(s->prefix);
+    pthread_mutex_lock(&s->lock);
+    s->turns = true;
+    for (unsigned n = 1; !s->stopping; n++) {
+        if (s->turns && !s->lost && !s->ending) {
+            s->turns = false;
+            pthread_mutex_unlock(&s->lock);
+            send_sign(s, key, n);
+            pthread_mutex_lock(&s->lock);
+        }
+        const uint64_t until = clock_now_ms() + SIGN_MS;
+        for (uint64_t now; !s->stopping && (now = clock_now_ms()) < until;)
+            wait_ms(s, (uint32_t)(until - now));
+    }
+    pthread_mutex_unlock(&s->lock);
+    mem_free(key);
     return NULL;
 }
 
@@ -306,12 +351,10 @@ static int send_keys(struct ship *s, struct err *err)
 
 static int announce(struct ship *s, struct store *store, struct store_noted *n, struct err *err)
 {
-    char host[65] = "", at[CLOCK_ISO_MAX], who[160];
     struct s3_log_snapshot made = {0};
-    (void)gethostname(host, sizeof(host) - 1);
-    (void)snprintf(who, sizeof(who), "on %s since %s", host, clock_iso(clock_wall_ms(), at));
+    ship_who(s->who);
     memcpy(s->log.owner, n->owner, sizeof(n->owner));
-    int rc = s3_log_next(&s->log, S3_LOG_OWNER, who, strlen(who), err);
+    int rc = s3_log_next(&s->log, S3_LOG_OWNER, s->who, strlen(s->who), err);
     n->seq = made.seq = s->log.seq + 1;
     memcpy(n->hash, s->log.out_hash, sizeof(n->hash));
     memcpy(made.hash, s->log.out_hash, sizeof(made.hash));
@@ -341,9 +384,10 @@ int ship_own(struct ship *s, struct store *store, struct err *err)
         rc = announce(s, store, &n, err);
     if (rc < 0)
         return rc;
-    if (pthread_create(&s->thread, NULL, run, s) != 0)
+    s->started = pthread_create(&s->thread, NULL, run, s) == 0;
+    s->signs = pthread_create(&s->sign, NULL, show, s) == 0;
+    if (!s->started || !s->signs)
         return err_set(err, -EAGAIN, "cannot start a thread for the state in the store");
-    s->started = true;
     log_info("ship", "the state goes to %s/%s, it is ours from entry %" PRIu64 " on",
              s3_where(s->bulk), s->prefix, s->log.seq);
     return 0;
@@ -353,26 +397,18 @@ int ship_own(struct ship *s, struct store *store, struct err *err)
 
 static int open_clients(struct ship *s, const struct coordinator_options *o, struct err *err)
 {
-    struct s3_options c;
-    char bucket[64], *prefix = NULL;
-    int rc = s3_split(o->store, bucket, &prefix, err);
-    if (rc < 0)
-        return rc;
-    s->prefix = str_printf("%s%sstate", prefix, *prefix ? "/" : "");
-    mem_free(prefix);
-    place_s3(o, &c);
-    c.bucket = bucket;
-    rc = s3_open(&c, &s->bulk, err);
-    c.tries = 1;
-    c.first_stall_s = FIRST_STALL_S;
-    c.stall_s = STALL_S;
-    return rc == 0 ? s3_open(&c, &s->entries, err) : rc;
+    const struct s3_options usual = {0};
+    const struct s3_options once = {.tries = 1, .first_stall_s = FIRST_STALL_S, .stall_s = STALL_S};
+    char *same = NULL;
+    int rc = place_open_state(o, &usual, &s->bulk, &s->prefix, err);
+    if (rc == 0)
+        rc = place_open_state(o, &once, &s->entries, &same, err);
+    mem_free(same);
+    return rc;
 }
 
 int ship_open(const struct coordinator_options *o, struct ship **ret, struct err *err)
 {
-    if (o->store == NULL)
-        return err_set(err, -ERR_CONFIG, "--store-state needs --store s3://BUCKET/PREFIX");
     struct ship *s = mem_alloc(sizeof(*s));
     s->data_dir = str_dup(o->data_dir);
     s->away = (struct store_away){away_next, away_send, s};
@@ -403,6 +439,8 @@ void ship_close(struct ship *s)
     pthread_mutex_unlock(&s->lock);
     if (s->started)
         pthread_join(s->thread, NULL);
+    if (s->signs)
+        pthread_join(s->sign, NULL);
     s3_log_release(&s->log);
     s3_log_release(&s->look);
     s3_close(s->entries);
@@ -431,6 +469,7 @@ bool ship_is_lost(struct ship *s, char ret_why[512])
 {
     pthread_mutex_lock(&s->lock);
     const bool lost = s->lost;
+    s->turns = true;
     memcpy(ret_why, s->why, sizeof(s->why));
     pthread_mutex_unlock(&s->lock);
     return lost;

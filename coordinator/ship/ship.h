@@ -1,12 +1,14 @@
 /* The state of a coordinator in an object store, and the ownership of it (docs/failover.md).
  *
  *   ship_open()     the store is reached, and writes conditionally
- *   ship_own()      a snapshot of the database, the keys, and an entry that says that the log is
- * ours ship_away()     what store_send_away() gets: each commit becomes an entry (writer thread)
+ *   ship_own()      sends a snapshot of the database, the keys, and an entry: the log is ours
+ *   ship_away()     what store_send_away() gets: each commit becomes an entry (writer thread)
  *   ship_is_lost()  somebody else has an entry that was to be ours: end, and tell nobody anything
  *
  * A thread of its own sends snapshots, removes what they make needless, and while there are no
- * commits looks every two seconds whether the log is still ours. */
+ * commits looks every two seconds whether the log is still ours.  Another one writes a sign of life
+ * every three seconds, "COUNT on HOST since TIME", as long as the loop turns; standby.h reads it.
+ */
 #ifndef COORDINATOR_SHIP_H
 #define COORDINATOR_SHIP_H
 
@@ -16,6 +18,13 @@
 #include "coordinator/state/store.h"
 
 struct ship;
+
+#define SHIP_WHO_MAX 160
+
+/* "on HOST since TIME": a coordinator, for people. */
+void ship_who(char ret[SHIP_WHO_MAX]);
+/* Where its sign of life is, below the state's prefix; mem_free it. */
+char *ship_sign_key(const char *prefix);
 
 /* -ERR_UNIMPLEMENTED with a sentence: the store has no conditional writes.  -ERR_CONFIG: the
  * options name no store. */
@@ -31,7 +40,7 @@ const struct store_away *ship_away(const struct ship *s);
 
 /* From here on a write that fails is not tried again: the coordinator ends. */
 void ship_end(struct ship *s);
-/* Any thread. */
+/* Any thread.  The loop asks in each of its turns, which is what the sign of life shows. */
 bool ship_is_lost(struct ship *s, char ret_why[512]);
 
 #endif

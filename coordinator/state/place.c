@@ -11,6 +11,32 @@
 #define URL_BYTES_MAX 1024
 #define ENTRIES_MAX 65536
 
+static bool is_of_any(const char *name)
+{
+    return strcmp(name, "lock") == 0 || strcmp(name, "lost+found") == 0;
+}
+
+int place_clear(const char *data_dir, struct err *err)
+{
+    struct file_names names;
+    int rc = file_list(data_dir, ENTRIES_MAX, &names, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; rc == 0 && i < names.n; i++)
+        if (strcmp(names.items[i], "blobs") == 0)
+            rc = err_set(err, -EEXIST,
+                         "%s has blobs of its own, not of a store: name another --data-dir",
+                         data_dir);
+    for (size_t i = 0; rc == 0 && i < names.n; i++) {
+        char *path = file_join(data_dir, names.items[i]);
+        if (!is_of_any(names.items[i]))
+            rc = file_remove_tree(path, err);
+        mem_free(path);
+    }
+    file_names_release(&names);
+    return rc;
+}
+
 int place_check_new(const char *data_dir, struct err *err)
 {
     struct file_names names;
@@ -20,7 +46,7 @@ int place_check_new(const char *data_dir, struct err *err)
     if (rc < 0)
         return rc;
     for (size_t i = 0; rc == 0 && i < names.n; i++)
-        if (strcmp(names.items[i], "lock") != 0 && strcmp(names.items[i], "lost+found") != 0)
+        if (!is_of_any(names.items[i]))
             rc = err_set(err, -EEXIST, "%s is not empty (it has %s): restore into a new directory",
                          data_dir, names.items[i]);
     file_names_release(&names);
@@ -82,15 +108,32 @@ int place_remember(const struct coordinator_options *o, struct err *err)
     return rc;
 }
 
-void place_s3(const struct coordinator_options *o, struct s3_options *ret)
+/* How the store is reached, but for its bucket; strings of the options and the environment. */
+static void reach(const struct coordinator_options *o, struct s3_options *ret)
 {
-    const char *endpoint = o->store_endpoint;
-    if (!endpoint)
-        endpoint = environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
-    *ret = (struct s3_options){.endpoint = endpoint,
-                               .region = environment("AWS_REGION", "AWS_DEFAULT_REGION"),
-                               .plain = o->store_plain,
-                               .virtual_host = o->store_virtual_host};
+    ret->endpoint = o->store_endpoint;
+    if (!ret->endpoint)
+        ret->endpoint = environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
+    ret->region = environment("AWS_REGION", "AWS_DEFAULT_REGION");
+    ret->plain = o->store_plain;
+    ret->virtual_host = o->store_virtual_host;
+}
+
+int place_open_state(const struct coordinator_options *o, const struct s3_options *like,
+                     struct s3 **ret, char **ret_prefix, struct err *err)
+{
+    struct s3_options c = *like;
+    char bucket[64], *prefix = NULL;
+    if (o->store == NULL)
+        return err_set(err, -ERR_CONFIG, "--store-state needs --store s3://BUCKET/PREFIX");
+    int rc = s3_split(o->store, bucket, &prefix, err);
+    if (rc < 0)
+        return rc;
+    *ret_prefix = str_printf("%s%sstate", prefix, *prefix ? "/" : "");
+    mem_free(prefix);
+    reach(o, &c);
+    c.bucket = bucket;
+    return s3_open(&c, ret, err);
 }
 
 static int open_store(const struct coordinator_options *o, const char *cluster, const char *folder,
@@ -108,7 +151,7 @@ static int open_store(const struct coordinator_options *o, const char *cluster, 
         .known = known,
     };
     struct blobstore *store;
-    place_s3(o, &s3.s3);
+    reach(o, &s3.s3);
     int rc = check_folder(o, folder, err);
     if (rc == 0)
         rc = blob_s3_open(&s3, &store, err);

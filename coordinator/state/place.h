@@ -8,11 +8,16 @@
 
 struct blobstore;
 struct coordinator_options;
+struct s3;
 struct s3_options;
 
 /* Makes a data dir to restore into, or finds it empty but for the lock of a coordinator, and what a
  * new disk comes with. */
 int place_check_new(const char *data_dir, struct err *err);
+
+/* Removes what a data dir has but its lock: its state is in the store, and another's by now.
+ * -EEXIST: it has blobs of its own. */
+int place_clear(const char *data_dir, struct err *err);
 
 /* -EEXIST for a directory that is somebody else's: it has files, and none of a coordinator.
  * One that is not there yet is fine. */
@@ -23,8 +28,10 @@ int place_check_own(const char *data_dir, struct err *err);
 int place_open(const struct coordinator_options *o, const char *cluster, struct blobstore **ret,
                struct err *err);
 
-/* How that store is reached, but for its bucket; strings of the options and the environment. */
-void place_s3(const struct coordinator_options *o, struct s3_options *ret);
+/* A client of the store that also has the state (--store-state), and the prefix below which that
+ * is, mem_free it.  like: tries and waits, else zero.  -ERR_CONFIG: the options name no store. */
+int place_open_state(const struct coordinator_options *o, const struct s3_options *like,
+                     struct s3 **ret, char **ret_prefix, struct err *err);
 /* Notes in the data dir that its blobs are there. */
 int place_remember(const struct coordinator_options *o, struct err *err);
 

@@ -59,8 +59,8 @@ class Swarm:
         log.close()
         return self.processes[name]
 
-    def coordinator(self, *flags, env=None, bin=BIN):
-        """Starts coordinatord, or starts it again on the ports that it had."""
+    def coordinator(self, *flags, env=None, bin=BIN, serves=True):
+        """Starts coordinatord, or starts it again on the ports that it had; `serves`: at once, else see coordinator_serves()."""
         ports_file = os.path.join(self.data, "ports.json")
         again = self.ports is not None
         if os.path.exists(ports_file):
@@ -69,20 +69,26 @@ class Swarm:
         process = self._launch("coordinatord", [
             f"{bin}/coordinatord", "--data-dir", self.data, "--listen", "127.0.0.1", "--host", "127.0.0.1",
             "--rpc-port", str(rpc), "--http-port", str(http), *flags], env)
+        self.plain = "--plain-http" in flags
+        if serves:
+            self.coordinator_serves()
+        return process
+
+    def coordinator_serves(self, seconds=20):
+        """Waits until it does, and logs in."""
+        process, ports_file = self.processes["coordinatord"], os.path.join(self.data, "ports.json")
 
         def up():
             assert process.poll() is None, f"coordinatord ended with {process.returncode}:\n{self.tail('coordinatord')}"
             return os.path.exists(ports_file) and os.path.exists(os.path.join(self.data, "user.token"))
 
-        wait_until(up, 20, "coordinatord to start")
+        wait_until(up, seconds, "coordinatord to start")
         self.ports = json.load(open(ports_file, encoding="utf-8"))
-        self.plain = "--plain-http" in flags
         self.url = f"http{'' if self.plain else 's'}://127.0.0.1:{self.ports['http_port']}"
         self.token = self.read("user.token")
         self.worker_token = self.read("worker.token")
         self.session = self.stranger()
         self.session.headers["Authorization"] = f"Bearer {self.token}"
-        return process
 
     def worker(self, name="worker", *flags, shown=None, device="cpu", threads=1, env=None, bin=BIN, program=None):
         """Starts a worker, or starts it again on the same work directory; `shown` is the name that people see."""

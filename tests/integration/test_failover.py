@@ -198,3 +198,45 @@ def test_workers_follow_a_list(machines, store):
     start(second, store, "list", "--store-workers", "no")
     second.wait_job(job, "done")
     assert all(w["tasks_failed"] == 0 for w in second.get("/v1/workers").json()["items"])
+
+
+def test_a_standby(machines, store):
+    """It goes on by itself when the owner is lost, and the owner stands by when it comes back, with the disk that it had."""
+    first, second, third = machines
+    first.ports, second.ports, third.ports = (dict(zip(("rpc_port", "http_port"), free_ports())) for _ in range(3))
+    flags = (*store.flags("pair"), "--store-state", "--standby", "10s")
+    second.coordinator(*flags, env=KEY, serves=False)
+    wait_until(lambda: "nobody has kept a state there yet" in second.log("coordinatord"), 20, "a sentence")
+    start(first, store, "pair")
+    wait_until(lambda: "watches the coordinator on" in second.log("coordinatord"), 20, "a sentence")
+    first.worker("a", "--also", f"127.0.0.1:{second.ports['rpc_port']}:{second.ports['http_port']}")
+    job = first.submit(rounds=12, steps=8)
+    first.wait_round(job, 2)
+    first.kill("coordinatord")
+    second.coordinator_serves(120)
+    second.wait_round(job, second.job(job)["round"] + 1)
+    first.coordinator(*flags, env=KEY, serves=False)  # deposed, on its disk
+    wait_until(lambda: first.log("coordinatord").count("watches the coordinator on") == 1, 20, "a sentence")
+    assert "another coordinator has gone on with this state" in first.log("coordinatord")
+    assert second.processes["coordinatord"].poll() is None
+    second.kill("coordinatord", signal.SIGSTOP)  # it hangs
+    first.coordinator_serves(120)
+    second.kill("coordinatord", signal.SIGCONT)
+    wait_until(lambda: "watches the coordinator on" in second.log("coordinatord").rpartition("another coordinator")[2], 60, "it stands by")
+    done = first.wait_job(job, "done")
+    epochs_add_up(done)
+    assert done["modules"][0]["version"] == 12
+    assert first.log("a").count("dialling again") <= 8, "not at each dial"
+    assert all(w["tasks_failed"] == 0 for w in first.get("/v1/workers").json()["items"])
+    third.kept = os.path.join(third.data, "blobs")
+    os.makedirs(third.kept)
+    third.coordinator(*flags, env=KEY, serves=False)
+    assert third.processes["coordinatord"].wait(20) == 1 and "has blobs of its own" in third.log("coordinatord")
+    assert os.path.isdir(third.kept)
+
+
+@pytest.mark.parametrize("flags, why", [(["--standby", "10s"], "--standby needs --store-state"),
+                                        (["--store-state", "--store", "s3://b/p", "--standby", "2s"], "expected 10 s or more")])
+def test_what_a_standby_is_refused(tmp_path, flags, why):
+    done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", tmp_path / "x", *flags], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2 and why in done.stderr, done.stderr

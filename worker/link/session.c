@@ -210,7 +210,7 @@ static void on_state(void *arg, enum rpc_state state, const struct err *why)
         s->joined = s->joining = false;
         loop_timer_stop(s->beat);
         loop_timer_stop(s->retry);
-        if (!s->leaving)
+        if (!s->leaving && (s->connected || s->turn == 0)) /* else each dial would be said */
             log_on_change(&s->waiting, LOG_LEVEL_WARN, "session",
                           "waiting for the coordinator at %s:%u: %s; dialling again",
                           s->opt.token->host, s->opt.token->rpc_port,

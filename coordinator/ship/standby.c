@@ -1,0 +1,79 @@
+#include "coordinator/ship/standby.h"
+
+#include <time.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/net/s3/client.h"
+#include "coordinator/ship/ship.h"
+#include "coordinator/state/place.h"
+
+#define STALL_S 5
+
+bool standby_look(struct standby *s, uint64_t now_ms, const char *sign, uint64_t after_ms)
+{
+    const uint64_t since = s->read_ms ? now_ms - s->read_ms : 0;
+    s->read_ms = sign ? now_ms : 0;
+    if (!sign)
+        return false;
+    if (strcmp(sign, s->sign) != 0) {
+        (void)str_copy(s->sign, sizeof(s->sign), sign);
+        s->silent_ms = 0;
+    } else if (*sign) {
+        /* A pause of ours is no silence of the owner's. */
+        s->silent_ms += since < 2 * STANDBY_POLL_MS ? since : 2 * STANDBY_POLL_MS;
+    }
+    return s->silent_ms >= after_ms;
+}
+
+static void pause_ms(uint32_t ms)
+{
+    const struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
+    (void)nanosleep(&t, NULL);
+}
+
+/* What people are told of a change, once each. */
+static void tell(const char *sign, const char *why, char had[STANDBY_SIGN_MAX], uint64_t after_ms)
+{
+    const char *who = sign ? sign + strcspn(sign, " ") : why; /* without its count */
+    if (strcmp(who, had) == 0)
+        return;
+    if (!sign)
+        log_warn("standby", "the store does not say who is alive: %s; asking again", why);
+    else if (!*sign)
+        log_warn("standby", "nobody has kept a state there yet: the first coordinator starts with "
+                            "--store-state and without --standby");
+    else
+        log_info("standby", "watches the coordinator%s, and goes on when it is silent for %.0f s",
+                 who, (double)after_ms / 1e3);
+    (void)str_copy(had, STANDBY_SIGN_MAX, who);
+}
+
+int standby_wait(const struct coordinator_options *o, uint64_t after_ms, struct err *err)
+{
+    struct standby s = {0};
+    const struct s3_options once = {.tries = 1, .first_stall_s = STALL_S, .stall_s = STALL_S};
+    struct s3 *c = NULL;
+    char *prefix = NULL, sign[STANDBY_SIGN_MAX], had[STANDBY_SIGN_MAX] = "?";
+    int rc = place_open_state(o, &once, &c, &prefix, err);
+    char *key = rc == 0 ? ship_sign_key(prefix) : NULL;
+    for (bool first = true, over = false; rc == 0 && !over; first = false) {
+        struct err why = {0};
+        if (!first)
+            pause_ms(STANDBY_POLL_MS);
+        const int got = s3_get_text(c, key, sign, sizeof(sign), &why);
+        const char *is = got == 0 ? sign : got == -ERR_NOTFOUND ? "" : NULL;
+        if (first && !is && !s3_may_pass(got))
+            rc = err_set(err, got, "%s", why.msg);
+        else
+            tell(is, why.msg, had, after_ms);
+        over = standby_look(&s, clock_now_ms(), is, after_ms);
+    }
+    if (rc == 0)
+        log_info("standby", "the coordinator%s has been silent for %.0f s: going on in its place",
+                 s.sign + strcspn(s.sign, " "), (double)s.silent_ms / 1e3);
+    s3_close(c);
+    mem_free(key);
+    mem_free(prefix);
+    return rc;
+}
