@@ -155,7 +155,7 @@ class Swarm:
     def job(self, job_id):
         return self.get(f"/v1/jobs/{job_id}").json()
 
-    def wait_job(self, job_id, state, seconds=120):
+    def wait_job(self, job_id, state, seconds=300):
         def reached():
             job = self.job(job_id)
             over = ("done", "failed", "cancelled")

@@ -59,7 +59,7 @@ static inline void start(struct rig *r)
         .listen = "127.0.0.1",
         .plain_http = true,
         .heartbeat_ms = 2000,
-        .lease_ms = 8000,
+        .lease_ms = 60000, /* nobody heartbeats, and a commit may take seconds */
         .outer_threads = 1,
     };
     assert_int_equal(loop_new(&r->loop, &err), 0);

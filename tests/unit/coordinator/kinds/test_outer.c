@@ -144,6 +144,18 @@ static struct fake *train_round(struct rig *r, struct fake **ret_other)
     return a;
 }
 
+/* Its connection ends, and it has been silent for longer than a lease. */
+static void lose(struct rig *r, struct fake *w)
+{
+    struct worker *rec = edit_worker(r, w->id);
+    hang_up(w);
+    while (rec->state == WORKER_HERE) {
+        loop_turn(r->loop, false);
+        rec->heard_ms = core_now(r->co) - r->co->opt.lease_ms - 1000;
+        member_check(r->co);
+    }
+}
+
 static uint64_t begin_job(struct rig *r, const char *text)
 {
     const uint64_t job = submit_spec(r, text);
@@ -374,7 +386,7 @@ static void test_lost(void **state)
     struct told old, told;
     make(r, a->task, -1, &old);
     ask(r, b, 15000);
-    hang_up(a);
+    lose(r, a);
     assert_non_null(got(r, b));
     assert_int_equal(b->task->kind, TASK_OUTER);
     assert_int_equal(b->task->id, a->task->id);
@@ -397,7 +409,7 @@ static void test_nobody(void **state)
     struct fake *b;
     (void)train_round(r, &b);
     edit_worker(r, b->id)->strikes = 1;
-    hang_up(&r->workers[0]);
+    lose(r, &r->workers[0]);
     wait_version(r, job, 1);
     is_stored(module_version(module_of(r, job), 1), true);
 }
