@@ -202,7 +202,11 @@ static int run_tasks(struct cli *cli, const struct args *args, struct err *err)
         return rc;
     if (id)
         (void)snprintf(job, sizeof job, "?job=%llu", ID(id));
-    if (tasks_state && strlen(tasks_state) < 32 && str_is_name(tasks_state, 31))
+    if (tasks_state && !str_is_name(tasks_state, 31))
+        return err_set(err, -EINVAL,
+                       "--state is '%.60s', expected pending, leased, done, failed or cancelled",
+                       tasks_state);
+    if (tasks_state)
         (void)snprintf(state, sizeof state, "%cstate=%s", id ? '&' : '?', tasks_state);
     (void)snprintf(path, sizeof path, "/v1/tasks%s%s", job, state);
     rc = cli_pages(cli, path, "before", &answer, err);

@@ -64,12 +64,15 @@ static pid_t launch(const struct swarm *s, const char *program, const char *name
     return pid;
 }
 
-/* The last line of a log, which usually says why a daemon ended. */
+/* The last line of a log, which usually says why a daemon ended; a full disk takes none. */
 static void last_line(const struct swarm *s, const char *name, char *out, size_t cap)
 {
-    char *log = str_printf("%s/%s.log", s->logs, name), line[400];
+    char *log = str_printf("%s/%s.log", s->logs, name), line[400], free_text[STR_HUMAN_MAX];
+    uint64_t disk_free = 0;
     FILE *f = fopen(log, "r");
-    snprintf(out, cap, "see %s", log);
+    (void)file_disk_free(s->logs, &disk_free, NULL);
+    snprintf(out, cap, "nothing is in %s; its disk has %s left", log,
+             str_human_bytes(disk_free, free_text));
     while (f && fgets(line, sizeof line, f)) {
         line[strcspn(line, "\n")] = '\0';
         if (line[0])

@@ -69,11 +69,13 @@ static uint64_t limit_ms(struct job *j, const struct worker *w, const struct tas
     return (most << (t->slow < SLOW_MAX ? t->slow : SLOW_MAX)) + t->moved.ms;
 }
 
-/* A phase has its own measure, and an outer step can be made here. */
+/* A phase has its own measure, and an outer step can be made here.  Only what has taken a quarter
+ * of its time is looked at: a look goes through all connections. */
 static void look_at_data(struct coordinator *co, const struct worker *w)
 {
     struct task *t = task_memory(state_task(&co->state, w->task_id));
     if (t != NULL && t->kind != TASK_TRAIN && t->kind != TASK_OUTER &&
+        4 * (core_now(co) - t->leased_ms) >= task_traits[t->kind].most_min * MINUTE_MS &&
         lease_moved_due(&t->moved, core_now(co)))
         lease_moved_look(&t->moved, core_now(co),
                          http_server_moved(co->http, access_holder_worker(w->id)));

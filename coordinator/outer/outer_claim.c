@@ -297,11 +297,11 @@ static uint64_t draw(uint64_t below)
     return x % below;
 }
 
-/* Cells of the layout, and a block in each. */
+/* Cells of the layout, and a block in each; some twice where there are few. */
 static int choose(struct look *l, struct err *err)
 {
     const uint64_t all = layout_cells(&l->layout);
-    for (; l->n_cells < OUTER_CLAIM_CELLS && l->n_cells < all; l->n_cells++) {
+    for (; all > 0 && l->n_cells < OUTER_CLAIM_CELLS; l->n_cells++) {
         struct layout_cell *c = &l->cells[l->n_cells], *b = &l->blocks[l->n_cells];
         layout_cell_at(&l->layout, draw(all), c);
         const size_t skip = (size_t)draw((c->n + CODEC_BLOCK - 1) / CODEC_BLOCK) * CODEC_BLOCK;

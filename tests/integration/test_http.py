@@ -397,6 +397,7 @@ def test_a_job_with_paths_on_the_terminal(mixed):
     assert "the mixture after round 2" in tasks and "round 2, path 3, replica 0" in tasks
     assert "done after round 2/2" in mixed.watched
     assert mixed.swarm.skerry("tasks", mixed.job).stdout.count("\n") == tasks.count("\n"), "it is the only job"
+    assert "--state is 'a b', expected pending, leased" in mixed.swarm.skerry("tasks", "--state", "a b").stderr
     refused = mixed.swarm.skerry("tasks", "x")
     assert refused.returncode != 0 and "is not a job's id" in refused.stderr
     wrong = mixed.swarm.skerry("status", "x")
