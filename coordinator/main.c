@@ -376,7 +376,7 @@ static int stand_by(const struct flags *f, const struct settings *s, struct err 
             break;
         if (file_exists(database))
             log_warn("standby", "%s", err->msg);
-        rc = place_clear(f->data_dir, err);
+        rc = place_set_aside(f->data_dir, err);
         if (rc == 0)
             rc = standby_wait(&o, s->standby_ms, err);
         if (rc == 0 && s3_may_pass(rc = restore_from(s->store, f, s, err))) {

@@ -8,32 +8,53 @@
 #include "coordinator/state/options.h"
 
 #define FILE_NAME "blob-store"
+#define ASIDE "deposed"
 #define URL_BYTES_MAX 1024
 #define ENTRIES_MAX 65536
 
+/* What a data dir may have that nobody's state is in. */
 static bool is_of_any(const char *name)
 {
-    return strcmp(name, "lock") == 0 || strcmp(name, "lost+found") == 0;
+    return strcmp(name, "lock") == 0 || strcmp(name, "lost+found") == 0 || strcmp(name, ASIDE) == 0;
 }
 
-int place_clear(const char *data_dir, struct err *err)
+static int set_aside(const char *data_dir, const char *aside, const struct file_names *names,
+                     struct err *err)
+{
+    int rc = 0;
+    bool any = false;
+    for (size_t i = 0; i < names->n; i++)
+        any |= !is_of_any(names->items[i]);
+    if (any && (rc = file_remove_tree(aside, err)) == 0)
+        rc = file_mkdirs(aside, 0700, err);
+    for (size_t i = 0; rc == 0 && i < names->n; i++) {
+        char *from = file_join(data_dir, names->items[i]), *to = file_join(aside, names->items[i]);
+        if (strcmp(names->items[i], "cache") == 0)
+            rc = file_remove_tree(from, err);
+        else if (!is_of_any(names->items[i]))
+            rc = file_rename(from, to, err);
+        mem_free(from);
+        mem_free(to);
+    }
+    return rc;
+}
+
+int place_set_aside(const char *data_dir, struct err *err)
 {
     struct file_names names;
     int rc = file_list(data_dir, ENTRIES_MAX, &names, err);
     if (rc < 0)
         return rc;
-    for (size_t i = 0; rc == 0 && i < names.n; i++)
+    char *aside = file_join(data_dir, ASIDE);
+    for (size_t i = 0; i < names.n; i++)
         if (strcmp(names.items[i], "blobs") == 0)
             rc = err_set(err, -EEXIST,
                          "%s has blobs of its own, not of a store: name another --data-dir",
                          data_dir);
-    for (size_t i = 0; rc == 0 && i < names.n; i++) {
-        char *path = file_join(data_dir, names.items[i]);
-        if (!is_of_any(names.items[i]))
-            rc = file_remove_tree(path, err);
-        mem_free(path);
-    }
+    if (rc == 0)
+        rc = set_aside(data_dir, aside, &names, err);
     file_names_release(&names);
+    mem_free(aside);
     return rc;
 }
 

@@ -15,9 +15,10 @@ struct s3_options;
  * new disk comes with. */
 int place_check_new(const char *data_dir, struct err *err);
 
-/* Removes what a data dir has but its lock: its state is in the store, and another's by now.
- * -EEXIST: it has blobs of its own. */
-int place_clear(const char *data_dir, struct err *err);
+/* Makes room for the state that is in the store: what the data dir has goes into its folder
+ * "deposed", in place of what that had; copies of the store's blobs go.  -EEXIST: it has blobs of
+ * its own. */
+int place_set_aside(const char *data_dir, struct err *err);
 
 /* -EEXIST for a directory that is somebody else's: it has files, and none of a coordinator.
  * One that is not there yet is fine. */

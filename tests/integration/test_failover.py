@@ -218,6 +218,7 @@ def test_a_standby(machines, store):
     first.coordinator(*flags, env=KEY, serves=False)  # deposed, on its disk
     wait_until(lambda: first.log("coordinatord").count("watches the coordinator on") == 1, 20, "a sentence")
     assert "another coordinator has gone on with this state" in first.log("coordinatord")
+    assert {"lock", "deposed"} == set(os.listdir(first.data)) and "coordinator.db" in os.listdir(os.path.join(first.data, "deposed"))
     assert second.processes["coordinatord"].poll() is None
     second.kill("coordinatord", signal.SIGSTOP)  # it hangs
     first.coordinator_serves(120)
