@@ -216,7 +216,8 @@ $$(O)/fuzz/$(1)/%: tests/fuzz/$(1)/%.c $$(LIBS_$(1))
 	$$(call say,FUZZ)mkdir -p $$(@D) && $$(CC) $$(ALL_CPPFLAGS) $$(ALL_CFLAGS) -fsanitize=fuzzer \
 	  $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(1)) $$(ALL_LDLIBS)
 endef
-TESTLINK = $(call pkg,cmocka)
+# Unit tests are hundreds of programs: lld links them in a fifth of the time.
+TESTLINK = -fuse-ld=lld $(call pkg,cmocka)
 $(foreach l,$(LAYERS),$(eval $(call layer,$(l))))
 
 define program
