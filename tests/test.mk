@@ -23,7 +23,7 @@ check-unit: $(RAN) ## unit tests of this BUILD
 	@if [ -s $(O)/tests/failed ]; then sed 's/^/FAILED: /' $(O)/tests/failed; exit 1; fi
 $(RAN): %.run: % check-unit-begins $(NOTED)
 	@start=$$(date +%s); export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp $$TSAN_OPTIONS"; \
-	  ($(if $(NOTED),$(NOTING)) exec $<) >$<.log 2>&1 || echo $< >>$(O)/tests/failed; \
+	  ($(if $(NOTED),$(NOTING)) exec tests/unit/in_memory.sh $<) >$<.log 2>&1 || echo $< >>$(O)/tests/failed; \
 	  flock $(O)/tests/printing sh -c "echo \"== $< ($$(( $$(date +%s) - start )) s)\"; cat $<.log"
 check-unit-begins:
 	@mkdir -p $(O)/tests && : >$(O)/tests/failed && : >$(O)/tests/printing

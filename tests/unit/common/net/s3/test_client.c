@@ -307,7 +307,8 @@ static void test_parts_resumed(void **state)
     fake_set(r->f.parts, "2", r->data, 39999); /* of another division: sent again */
     for (int i = 0; i < 3; i++)
         fake_store_next(&r->f, "PUT", FAKE_REPLY, busy);
-    assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), -EAGAIN);
+    /* Busy, or reset: the store does not read what it refuses. */
+    assert_true(s3_may_pass(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err)));
     assert_int_equal(r->f.puts, 3);
     assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), 0);
     assert_int_equal(r->f.puts, 5);
