@@ -281,7 +281,7 @@ static void do_one(struct blob_s3 *s, struct blob_s3_object *e)
     e->busy = true;
     if (is_to_be_sent(e)) {
         const bool stale = e->stale;
-        e->stale = false;
+        e->stored = e->stale = false; /* nobody is led there, and it waits, until it is sent */
         rc = send_up(s, &e->id, e->size, stale, &err);
         if (rc == -ERR_NOTFOUND && !blobstore_has(s->cache, &e->id, NULL)) {
             /* Somebody has emptied the directory: nobody has it. */
@@ -293,8 +293,8 @@ static void do_one(struct blob_s3 *s, struct blob_s3_object *e)
             vanish(s, e);
             blob_s3_uncache(s, e);
         }
-        e->stale |= rc < 0 && e->stored;
-        e->stored |= rc == 0;
+        e->stored = rc == 0 || stale; /* what was there may be there still */
+        e->stale |= rc < 0 && stale;
     } else if (!e->here && e->stored) {
         rc = take_away(s, &e->id, &err);
         e->stored = e->stale = rc < 0; /* it may be done all the same: who comes again is sent */

@@ -620,6 +620,25 @@ static void test_deleted_unheard(void **state)
     UNTIL(stored(r, &a));
 }
 
+/* What the store may have of it is not what is sent now: until that is there, the blob waits, and
+ * nobody is led to the store. */
+static void test_sent_again(void **state)
+{
+    struct rig *r = *state;
+    const struct blob_id a = put_and_send(r, 1);
+    char *url;
+    r->f.down = true;
+    assert_int_equal(r->s->ops->hide(r->s, &a, &r->err), 0);
+    UNTIL(health(r).failing_since_unix_ms > 0);
+    fake_store_next(&r->f, "PUT", FAKE_STALL, NULL);
+    (void)put(r, 1);
+    const unsigned puts = r->f.puts;
+    r->f.down = false;
+    UNTIL(r->f.puts > puts);
+    assert_int_equal(health(r).waiting, 1);
+    assert_true(r->s->ops->away(r->s, &a, false, 0, &url) < 0);
+}
+
 static void test_adopt(void **state)
 {
     struct rig *r = *state;
@@ -771,6 +790,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_damaged, begin, end),
         cmocka_unit_test_setup_teardown(test_again, begin, end),
         cmocka_unit_test_setup_teardown(test_deleted_unheard, begin, end),
+        cmocka_unit_test_setup_teardown(test_sent_again, begin, end),
         cmocka_unit_test_setup_teardown(test_adopt, begin, end),
         cmocka_unit_test_setup_teardown(test_emptied, begin, end),
         cmocka_unit_test_setup_teardown(test_stop, begin, end),
