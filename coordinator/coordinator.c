@@ -60,6 +60,8 @@ static void on_tick(void *arg)
         loop_stop(co->loop);
         return;
     }
+    if (co->ship)
+        ship_turns(co->ship);
     member_check(co);
     service_tick(co);
     tokens_check(co);
@@ -134,41 +136,35 @@ static char *in_dir(const struct coordinator *co, const char *name)
 }
 
 /* Without the database nothing names the blobs: a day later the sweep would take them all. */
-static int check_database(const struct coordinator *co, const char *path, struct err *err)
+static int check_new(const struct coordinator *co, const char *database, struct err *err)
 {
-    struct stat st;
-    if (co->blobs->count == 0 || (stat(path, &st) == 0 && st.st_size > 0))
+    if (co->blobs->count == 0)
         return 0;
     return err_set(err, -ERR_FORMAT,
                    "%s is gone or empty, but %s%s has files of its jobs: put the database "
                    "back, or begin anew with another --data-dir",
-                   path, co->opt.store ? co->opt.store : co->opt.data_dir,
+                   database, co->opt.store ? co->opt.store : co->opt.data_dir,
                    co->opt.store ? "" : "/blobs");
 }
 
-/* A process that was killed may have left what it had not flushed yet: it is read as if it were on
- * the disk, and acknowledged again without another commit. */
-static int open_store(struct coordinator *co, struct err *err)
+static int open_database(struct coordinator *co, const char *path, struct err *err)
 {
-    char *path = in_dir(co, "coordinator.db");
-    int rc = file_sync_all(co->opt.data_dir, err);
-    if (rc == 0)
-        rc = place_open(&co->opt, co->cluster, &co->blobs, err);
-    if (rc == 0)
-        rc = check_database(co, path, err);
-    if (rc == 0)
-        rc = store_open(path, &persist_schema, &co->store, err);
+    int rc = store_open(path, &persist_schema, &co->store, err);
     if (rc == 0)
         rc = persist_load(co->store, &co->state, err);
-    mem_free(path);
     return rc;
+}
+
+static bool is_shipped(const struct coordinator *co)
+{
+    struct store_noted n;
+    return co->store && store_noted(co->store, &n, NULL) == 0 && n.seq > 0;
 }
 
 static int open_ship(struct coordinator *co, struct err *err)
 {
-    struct store_noted n;
     if (!co->opt.store_state) {
-        if (store_noted(co->store, &n, NULL) == 0 && n.seq > 0)
+        if (is_shipped(co))
             log_warn("ship", "without --store-state the state in the store stays as it was: "
                              "--restore from there would lose what comes now");
         return 0;
@@ -178,6 +174,33 @@ static int open_ship(struct coordinator *co, struct err *err)
         rc = ship_own(co->ship, co->store, err);
     if (rc == 0)
         store_send_away(co->store, ship_away(co->ship));
+    return rc;
+}
+
+/* A process that was killed may have left what it had not flushed yet: it is read as if it were on
+ * the disk, and acknowledged again without another commit.  State that is in the store already is
+ * ours before the blobs are listed, which may take minutes: from then on there is a sign of life.
+ */
+static int open_store(struct coordinator *co, struct err *err)
+{
+    struct stat st;
+    char *path = in_dir(co, "coordinator.db");
+    int rc = place_check(&co->opt, err);
+    if (rc == 0)
+        rc = file_sync_all(co->opt.data_dir, err);
+    const bool new = stat(path, &st) != 0 || st.st_size == 0;
+    if (rc == 0 && !new)
+        rc = open_database(co, path, err);
+    const bool early = is_shipped(co);
+    if (rc == 0 && early)
+        rc = open_ship(co, err);
+    if (rc == 0)
+        rc = place_open(&co->opt, co->cluster, &co->blobs, err);
+    if (rc == 0 && new && (rc = check_new(co, path, err)) == 0)
+        rc = open_database(co, path, err);
+    if (rc == 0 && !early)
+        rc = open_ship(co, err);
+    mem_free(path);
     return rc;
 }
 
@@ -407,7 +430,7 @@ int coordinator_open(struct loop *loop, const struct coordinator_options *o,
     state_init(&co->state);
     start_timers(co);
     int rc = open_keys(co, err);
-    if (rc == 0 && (rc = open_store(co, err)) == 0 && (rc = open_ship(co, err)) == 0)
+    if (rc == 0 && (rc = open_store(co, err)) == 0)
         tokens_of_files(co);
     if (rc < 0 || (rc = pool_new(loop, "writer", 1, 1, &co->writer, err)) < 0 ||
         (rc = outer_exec_new(loop, co->blobs, o->outer_threads, &co->outer, err)) < 0 ||

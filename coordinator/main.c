@@ -371,11 +371,12 @@ static int stand_by(const struct flags *f, const struct settings *s, struct err 
     char *database = file_join(f->data_dir, "coordinator.db");
     int rc = 0;
     while (rc == 0) {
-        rc = file_exists(database) ? serve(f, s, err) : -ERR_STALE;
-        if (rc != -ERR_STALE)
-            break;
-        if (file_exists(database))
+        if (file_exists(database)) {
+            rc = serve(f, s, err);
+            if (rc != -ERR_STALE)
+                break;
             log_warn("standby", "%s", err->msg);
+        }
         rc = place_set_aside(f->data_dir, err);
         if (rc == 0)
             rc = standby_wait(&o, s->standby_ms, err);

@@ -35,7 +35,8 @@ struct ship {
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;
     bool stopping, ending, lost;
-    bool turns;    /* the loop has asked whether it is lost, since the last sign of life */
+    bool begun;    /* the loop turns; until then the coordinator opens */
+    bool turned;   /* since the last sign of life */
     bool given_up; /* an entry may be written, or not: no other may take its number */
     uint64_t seq;  /* of log */
     bool sending;
@@ -45,13 +46,6 @@ struct ship {
 };
 
 /* ---- one entry ---- */
-
-void ship_who(char ret[SHIP_WHO_MAX])
-{
-    char host[65] = "", at[CLOCK_ISO_MAX];
-    (void)gethostname(host, sizeof(host) - 1);
-    (void)snprintf(ret, SHIP_WHO_MAX, "on %s since %s", host, clock_iso(clock_wall_ms(), at));
-}
 
 static void wait_ms(struct ship *s, uint32_t ms)
 {
@@ -194,6 +188,13 @@ static int away_send(void *arg, struct err *err)
 
 /* ---- our threads ---- */
 
+void ship_who(char ret[SHIP_WHO_MAX])
+{
+    char host[65] = "", at[CLOCK_ISO_MAX];
+    (void)gethostname(host, sizeof(host) - 1);
+    (void)snprintf(ret, SHIP_WHO_MAX, "on %s since %s", host, clock_iso(clock_wall_ms(), at));
+}
+
 char *ship_sign_key(const char *prefix)
 {
     return str_printf("%s/alive", prefix);
@@ -263,10 +264,9 @@ static void *show(void *arg)
     struct ship *s = arg;
     char *key = ship_sign_key(s->prefix);
     pthread_mutex_lock(&s->lock);
-    s->turns = true;
     for (unsigned n = 1; !s->stopping; n++) {
-        if (s->turns && !s->lost && !s->ending) {
-            s->turns = false;
+        if ((s->turned || !s->begun) && !s->lost && !s->ending) {
+            s->turned = false;
             pthread_mutex_unlock(&s->lock);
             send_sign(s, key, n);
             pthread_mutex_lock(&s->lock);
@@ -352,7 +352,6 @@ static int send_keys(struct ship *s, struct err *err)
 static int announce(struct ship *s, struct store *store, struct store_noted *n, struct err *err)
 {
     struct s3_log_snapshot made = {0};
-    ship_who(s->who);
     memcpy(s->log.owner, n->owner, sizeof(n->owner));
     int rc = s3_log_next(&s->log, S3_LOG_OWNER, s->who, strlen(s->who), err);
     n->seq = made.seq = s->log.seq + 1;
@@ -378,14 +377,16 @@ int ship_own(struct ship *s, struct store *store, struct err *err)
     int rc = store_noted(store, &n, err);
     if (rc == 0)
         rc = find_place(s, &n, err);
-    if (rc == 0)
-        rc = send_keys(s, err);
+    if (rc < 0)
+        return rc;
+    ship_who(s->who); /* the log is ours already, or nobody's, and a snapshot may take minutes */
+    s->signs = pthread_create(&s->sign, NULL, show, s) == 0;
+    rc = send_keys(s, err);
     if (rc == 0)
         rc = announce(s, store, &n, err);
     if (rc < 0)
         return rc;
     s->started = pthread_create(&s->thread, NULL, run, s) == 0;
-    s->signs = pthread_create(&s->sign, NULL, show, s) == 0;
     if (!s->started || !s->signs)
         return err_set(err, -EAGAIN, "cannot start a thread for the state in the store");
     log_info("ship", "the state goes to %s/%s, it is ours from entry %" PRIu64 " on",
@@ -465,11 +466,17 @@ void ship_end(struct ship *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+void ship_turns(struct ship *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->begun = s->turned = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
 bool ship_is_lost(struct ship *s, char ret_why[512])
 {
     pthread_mutex_lock(&s->lock);
     const bool lost = s->lost;
-    s->turns = true;
     memcpy(ret_why, s->why, sizeof(s->why));
     pthread_mutex_unlock(&s->lock);
     return lost;

@@ -7,8 +7,8 @@
  *
  * A thread of its own sends snapshots, removes what they make needless, and while there are no
  * commits looks every two seconds whether the log is still ours.  Another one writes a sign of life
- * every three seconds, "COUNT on HOST since TIME", as long as the loop turns; standby.h reads it.
- */
+ * every three seconds, "COUNT on HOST since TIME": while the coordinator opens, which may take
+ * minutes, and then as long as its loop turns.  standby.h reads it. */
 #ifndef COORDINATOR_SHIP_H
 #define COORDINATOR_SHIP_H
 
@@ -40,7 +40,9 @@ const struct store_away *ship_away(const struct ship *s);
 
 /* From here on a write that fails is not tried again: the coordinator ends. */
 void ship_end(struct ship *s);
-/* Any thread.  The loop asks in each of its turns, which is what the sign of life shows. */
+/* The loop is alive: from the first call on there is no sign of life without another one. */
+void ship_turns(struct ship *s);
+/* Any thread. */
 bool ship_is_lost(struct ship *s, char ret_why[512]);
 
 #endif

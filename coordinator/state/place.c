@@ -184,18 +184,23 @@ static int open_store(const struct coordinator_options *o, const char *cluster, 
     return rc;
 }
 
+int place_check(const struct coordinator_options *o, struct err *err)
+{
+    char *had = place_url(o->data_dir);
+    int rc = 0;
+    if (had && (!o->store || strcmp(had, o->store) != 0))
+        rc = err_set(err, -ERR_CONFIG, "the blobs of %s are in %s: start with --store %s",
+                     o->data_dir, had, had);
+    mem_free(had);
+    return rc;
+}
+
 int place_open(const struct coordinator_options *o, const char *cluster, struct blobstore **ret,
                struct err *err)
 {
     char *had = place_url(o->data_dir), *folder = file_join(o->data_dir, "blobs");
-    int rc;
-    if (had && (!o->store || strcmp(had, o->store) != 0))
-        rc = err_set(err, -ERR_CONFIG, "the blobs of %s are in %s: start with --store %s",
-                     o->data_dir, had, had);
-    else if (o->store)
-        rc = open_store(o, cluster, folder, had != NULL, ret, err);
-    else
-        rc = blob_dir_open(folder, o->blob_quota_bytes, ret, err);
+    const int rc = o->store ? open_store(o, cluster, folder, had != NULL, ret, err)
+                            : blob_dir_open(folder, o->blob_quota_bytes, ret, err);
     mem_free(had);
     mem_free(folder);
     return rc;

@@ -24,8 +24,11 @@ int place_set_aside(const char *data_dir, struct err *err);
  * One that is not there yet is fine. */
 int place_check_own(const char *data_dir, struct err *err);
 
-/* Opens what the options name; cluster: the id of this one.  Region and endpoint of a store also
- * come from the environment, as Amazon's programs read them. */
+/* -ERR_CONFIG: the options name another place than the data dir remembers. */
+int place_check(const struct coordinator_options *o, struct err *err);
+
+/* Opens what the options name, which place_check found right; cluster: the id of this one.  Region
+ * and endpoint of a store also come from the environment, as Amazon's programs read them. */
 int place_open(const struct coordinator_options *o, const char *cluster, struct blobstore **ret,
                struct err *err);
 

@@ -27,7 +27,7 @@ class Relay(http.server.ThreadingHTTPServer):
         self.port, self.mode, self.asked, self.over = port, "ok", 0, threading.Event()
         self.silence_s = 60
         self.native = None  # (URL, session) of Swift's own interface, to which conditional writes go, which its S3 layer refuses
-        self.refuse = None  # requests with this in their URL are busy
+        self.refuse, self.refuse_mode = None, "busy"  # how requests with this in their URL end
         self.of_workers = "ok"  # the mode of what a worker asks itself
         self.sums = None  # a dictionary: hashes of what was put are kept and told, as Amazon's store does and Swift does not
         self.seen = []
@@ -72,7 +72,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.asked += 1
         mode = self.server.of_workers if self.server.mode == "ok" and self.by() == "worker" else self.server.mode
         if self.server.refuse and self.server.refuse in self.path:
-            mode = "busy"
+            mode = self.server.refuse_mode
         by_chance = mode == "chance"
         if by_chance:
             mode = self.by_chance()

@@ -229,11 +229,31 @@ def test_a_standby(machines, store):
     assert done["modules"][0]["version"] == 12
     assert first.log("a").count("dialling again") <= 8, "not at each dial"
     assert all(w["tasks_failed"] == 0 for w in first.get("/v1/workers").json()["items"])
-    third.kept = os.path.join(third.data, "blobs")
-    os.makedirs(third.kept)
+    kept = os.path.join(third.data, "blobs")
+    os.makedirs(kept)
     third.coordinator(*flags, env=KEY, serves=False)
     assert third.processes["coordinatord"].wait(20) == 1 and "has blobs of its own" in third.log("coordinatord")
-    assert os.path.isdir(third.kept)
+    assert os.path.isdir(kept)
+
+
+def test_one_that_opens_is_alive(machines, store):
+    """A snapshot, or the list of all blobs, may take minutes: whoever stands by must not take that for silence."""
+    first = machines[0]
+
+    def signs():
+        got = store.session.get(store.native + "/v1/AUTH_test/blobs/early/state/alive", timeout=20)
+        return int(got.text.split()[0]) if got.status_code == 200 else 0
+
+    try:
+        for slow in ("early/state/snapshot", "early%2Fblobs"):
+            store.relay.refuse, store.relay.refuse_mode = slow, "silent"
+            first.coordinator(*store.flags("early"), "--store-state", env=KEY, serves=False)
+            wait_until(lambda: signs() >= 2, 60, "a second sign of life")
+            assert not os.path.exists(os.path.join(first.data, "ports.json")), "it still opens"
+            first.kill("coordinatord")
+            store.session.delete(store.native + "/v1/AUTH_test/blobs/early/state/alive", timeout=20)
+    finally:
+        store.relay.refuse, store.relay.refuse_mode = None, "busy"
 
 
 @pytest.mark.parametrize("flags, why", [(["--standby", "10s"], "--standby needs --store-state"),

@@ -302,8 +302,11 @@ static void test_pretending(void **state)
     struct task *t = task_memory(state_task(&r->co->state, id));
     t->begun = true;
     t->reached.samples = 1000;
+    member_check(r->co);
+    assert_int_equal(t->moved.looked_ms, 0); /* it has taken next to nothing of its time */
     t->leased_ms = core_now(r->co) - most - 100;
     member_check(r->co);
+    assert_int_not_equal(t->moved.looked_ms, 0);
     assert_int_equal(t->worker_id, a->id); /* there is nobody else */
     park(r, b);
     t->leased_ms = core_now(r->co) - most + 1000;

@@ -375,7 +375,8 @@ static void two_chains_that_do_not_fit(void **state)
     "train: {batch: 12, accumulate: 4, parallel: pipeline" train "}\n"                             \
     "outer: {rounds: 2, steps: 2}\n"
 
-static void shared(const char *devices, bool cards, const char *job, const char *way)
+/* How the job's step runs on such devices, in words. */
+static void run_on(const char *devices, bool cards, const char *job, char ret_way[128])
 {
     struct rig r;
     struct replica *replica = NULL;
@@ -383,9 +384,16 @@ static void shared(const char *devices, bool cards, const char *job, const char 
     for (int i = 0; i < island_size(r.is); i++)
         island_device(r.is, i)->unified = !cards;
     OK(get(&r, 0, &replica, err));
-    if (!strstr(replica->way, way))
-        fail_msg("'%s' does not say '%s'", replica->way, way);
+    memcpy(ret_way, replica->way, sizeof(replica->way));
     end(&r);
+}
+
+static void shared(const char *devices, bool cards, const char *job, const char *way)
+{
+    char is[128];
+    run_on(devices, cards, job, is);
+    if (!strstr(is, way))
+        fail_msg("'%s' does not say '%s'", is, way);
 }
 
 /* Cards, of which these have the memory, run them as they are asked to. */
@@ -409,8 +417,12 @@ static void two_chains_that_do_not_divide(void **state)
 /* Asked for, with more stages than either chain has blocks; where they are divided is measured. */
 static void two_chains_divided(void **state)
 {
-    shared("cpu,cpu,cpu,cpu", false, CASCADE(", pipeline: divided, stages: 4"),
-           " in 4 stages (divided, ");
+    char way[128];
+    int base = 0, upscaler = 0;
+    run_on("cpu,cpu,cpu,cpu", false, CASCADE(", pipeline: divided, stages: 4"), way);
+    if (sscanf(way, " in 4 stages (divided, %d + %d)", &base, &upscaler) != 2 || base < 1 ||
+        upscaler < 1 || base + upscaler != 4)
+        fail_msg("'%s' does not divide 4 devices", way);
     shared("cpu,cpu", true, CASCADE(", pipeline: divided"), " in 2 stages (divided, 1 + 1)");
 }
 
