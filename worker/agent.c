@@ -24,6 +24,7 @@
 #define LEAVE_BYE_MS 1500
 #define NOTICE_KEEP_MS 30000 /* of the time that is left: for saving, sending, leaving */
 #define JOBS_MAX 256
+#define SENDS_AGAIN_MAX 3
 
 struct agent {
     struct agent_options opt;
@@ -41,8 +42,9 @@ struct agent {
     struct fetch *fetch;
     struct upload *upload;
     struct outcome_failure failure;
-    uint64_t moving_ms; /* since when the task has waited for its blobs to travel */
-    uint64_t free_ns;   /* since when there was no task; 0: there was none yet */
+    unsigned sent_again; /* its result, because files of it were missing */
+    uint64_t moving_ms;  /* since when the task has waited for its blobs to travel */
+    uint64_t free_ns;    /* since when there was no task; 0: there was none yet */
 
     uint64_t call; /* ASSIGN or REPORT in flight; 0: none */
     uint64_t asked_ms;
@@ -279,6 +281,7 @@ static void do_start(struct agent *a)
     struct err err = {0};
     a->task_id = task->id;
     a->attempt = task->attempt;
+    a->sent_again = 0;
     log_info("agent", "task=%" PRIu64 " attempt=%u %s job=%" PRIu64, task->id, task->attempt,
              kind ? kind->name : "?", task->job_id);
     int rc = work_new(kinds_all, task, a->opt.env.cache, a->opt.tmp_dir, &a->w, &err);
@@ -419,6 +422,16 @@ static void do_fail(struct agent *a)
     a->core.broken |= a->fatal.code < 0;
 }
 
+/* The coordinator lacks a file that it has got: another one goes on, or its disk is another. */
+static void send_again(struct agent *a, const char *why)
+{
+    log_warn("agent", "the result of task=%" PRIu64 " is sent again: %s", a->task_id, why);
+    if (++a->sent_again <= SENDS_AGAIN_MAX)
+        news(a, AGENT_MISSING);
+    else
+        bad_news(a, AGENT_FAILED, -ERR_NOTFOUND, why);
+}
+
 static void on_report_reply(void *arg, const struct rpc_result *r)
 {
     struct agent *a = arg;
@@ -428,6 +441,10 @@ static void on_report_reply(void *arg, const struct rpc_result *r)
     if (r->code < 0 && (!r->remote || r->retryable)) {
         if (r->remote && r->code == -ERR_STALE)
             session_rejoin(a->session); /* it has forgotten us, not the task */
+        if (r->remote && r->code == -ERR_NOTFOUND && a->failure.code == 0) {
+            send_again(a, r->detail);
+            return;
+        }
         a->retry_ms = r->retry_after_ms ? r->retry_after_ms : RETRY_MS;
         news(a, AGENT_UNANSWERED);
         return;

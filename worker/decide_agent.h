@@ -65,7 +65,8 @@ enum agent_news {
     AGENT_RAN,
     AGENT_MISBUILT, /* a version that was rebuilt from deltas has another hash */
     AGENT_UPLOADED,
-    AGENT_FAILED, /* any of them */
+    AGENT_MISSING, /* the coordinator lacks a file that was sent */
+    AGENT_FAILED,  /* any of them */
     AGENT_SAVED,
     /* Leaving. */
     AGENT_LEAVE,

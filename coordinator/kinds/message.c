@@ -31,11 +31,11 @@ Skerry__V1__Blob *message_blob(struct message *b, const struct blob_ref *ref)
     memcpy(id.sha256, ref->sha256, 32);
     blob_http_ticket(b->co->blob_http, TICKET_GET, &id, ref->size,
                      access_holder_worker(b->worker->id), path);
-    size_t len = strlen(b->co->http_url) + strlen(path) + 1;
+    const size_t len = strlen(path) + 1;
     char *url = message_need(b, len);
     if (b->failed)
         return m;
-    (void)snprintf(url, len, "%s%s", b->co->http_url, path);
+    memcpy(url, path, len);
     skerry__v1__blob__init(m);
     m->sha256.data = (uint8_t *)ref->sha256;
     m->sha256.len = 32;

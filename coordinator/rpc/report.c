@@ -286,8 +286,8 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     rc = check_bad(j, t, r, held, err);
     if (rc == 0)
         rc = kinds_apply(co, j, t, r, err);
-    if (rc == -EAGAIN)
-        return rc; /* what it names is far away: the worker reports again */
+    if (rc == -EAGAIN || rc == -ERR_NOTFOUND)
+        return rc; /* what it names is far away, or not here: the worker sends it, reports again */
     if (rc < 0) {
         /* A result that does not fit is a failure of its maker, or tells of a fault of the data. */
         (void)snprintf(reason, sizeof(reason), "its result was refused: %.200s", err->msg);

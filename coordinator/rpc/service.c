@@ -563,7 +563,7 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
         return;
     }
     struct blob_id id;
-    char path[TICKET_PATH_MAX], url[TOKEN_URL_MAX + TICKET_PATH_MAX];
+    char path[TICKET_PATH_MAX];
     uint64_t size = 0;
     memcpy(id.sha256, m->sha256.data, 32);
     if (blobstore_has(co->blobs, &id, &size) && size == m->size) {
@@ -573,8 +573,7 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
     } else {
         blob_http_ticket(co->blob_http, TICKET_PUT, &id, m->size, access_holder_worker(w->id),
                          path);
-        (void)snprintf(url, sizeof(url), "%s%s", co->http_url, path);
-        reply.url = url;
+        reply.url = path;
     }
     rpc_reply(req, &reply.base);
 }
@@ -598,7 +597,7 @@ static void on_report(void *arg, struct rpc_request *req, const ProtobufCMessage
     if (w == NULL)
         return;
     int rc = report_apply(co, w, m, &err);
-    if (rc == -EAGAIN) {
+    if (rc == -EAGAIN || (rc == -ERR_NOTFOUND && !m->snapshot)) {
         rpc_fail(req, rc, true, RETRY_AFTER_MS, "%s", err.msg);
         return;
     }

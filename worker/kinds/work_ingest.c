@@ -106,7 +106,7 @@ static int cut_source(struct work *w, const struct dataset_options *opt, struct 
 
 static int check(const Skerry__V1__Task *t, struct err *err)
 {
-    return task_check_url(t->ingest->url, false, "ingest.url", err);
+    return task_check_url(t->ingest->url, "ingest.url", err);
 }
 
 static int plan(struct engine *e, struct work *w, struct err *err)

@@ -8,7 +8,6 @@
 #include "worker/order/work.h"
 
 #define IN_FLIGHT_MAX 8
-#define BLOB_PREFIX "/v1/blobs/"
 
 struct item {
     struct fetch *f;
@@ -33,16 +32,14 @@ struct fetch {
 int fetch_resolve(const struct token *token, const char *url, char ret_url[FETCH_URL_MAX],
                   const uint8_t **ret_pin, struct err *err)
 {
-    const char *host = strstr(url, "://");
-    const char *path = host ? strchr(host + 3, '/') : url;
-    bool ours = path && str_starts(path, BLOB_PREFIX);
+    const bool ours = *url == '/';
     char base[TOKEN_URL_MAX] = "";
-    if (!host)
+    if (ours)
         token_http_url(token, base);
     int n = snprintf(ret_url, FETCH_URL_MAX, "%s%s", base, url);
     if (n < 0 || n >= FETCH_URL_MAX)
         return err_set(err, -ERR_LIMIT, "a ticket's URL is too long");
-    *ret_pin = ours && !str_starts(ret_url, "http://") ? token->pin : NULL;
+    *ret_pin = ours && !token->http_plain ? token->pin : NULL;
     return 0;
 }
 

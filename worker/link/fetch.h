@@ -44,10 +44,9 @@ struct fetch *fetch_start(const struct fetch_env *env, const struct fetch_what *
 void fetch_cancel(struct fetch *f); /* accepts NULL */
 
 #define FETCH_URL_MAX 2560
-/* The absolute URL of a ticket, and the key that its server must show: a path
- * ("/v1/blobs/...") and any URL with such a path belong to the coordinator of
- * the token; others (an object store's) are trusted by the system's authorities:
- * *ret_pin is then NULL.  -ERR_LIMIT when too long. */
+/* The absolute URL of what a task names, and the key that its server must show.  A path is a
+ * ticket: it belongs to the coordinator, where the token says that it is now.  URLs (of archives)
+ * are trusted by the system's authorities: *ret_pin is then NULL.  -ERR_LIMIT when too long. */
 int fetch_resolve(const struct token *token, const char *url, char ret_url[FETCH_URL_MAX],
                   const uint8_t **ret_pin, struct err *err);
 

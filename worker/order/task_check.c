@@ -28,14 +28,20 @@ static int check_hash(const ProtobufCBinaryData *hash, const char *field, struct
     return 0;
 }
 
-/* A ticket may also be a path: the coordinator that the worker knows anyway. */
-int task_check_url(const char *url, bool path_allowed, const char *field, struct err *err)
+/* A ticket is a path: the coordinator that the worker knows anyway. */
+static int check_path(const char *url, const char *field, struct err *err)
+{
+    int rc = task_check_text(url, TASK_URL_MAX, field, err);
+    if (rc == 0 && (!url || url[0] != '/' || url[1] == '/'))
+        rc = err_set(err, -ERR_FORMAT, "task: %s is not a path of the coordinator", field);
+    return rc;
+}
+
+int task_check_url(const char *url, const char *field, struct err *err)
 {
     int rc = task_check_text(url, TASK_URL_MAX, field, err);
     if (rc < 0)
         return rc;
-    if (path_allowed && url && url[0] == '/' && url[1] != '/')
-        return 0;
     if (!url || (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0))
         return err_set(err, -ERR_FORMAT, "task: %s is not an http or https address", field);
     return 0;
@@ -51,7 +57,7 @@ int task_check_blob(const Skerry__V1__Blob *blob, const char *field, struct err 
     if (blob->size == 0 || blob->size > TASK_BLOB_MAX)
         return err_set(err, -ERR_LIMIT, "task: %s has the size %" PRIu64 ", expected 1..%llu",
                        field, blob->size, TASK_BLOB_MAX);
-    return task_check_url(blob->url, true, field, err);
+    return check_path(blob->url, field, err);
 }
 
 int task_check_module(const Skerry__V1__ModuleRef *m, struct err *err)
@@ -331,6 +337,6 @@ int task_check_ticket(const Skerry__V1__TicketReply *reply, struct err *err)
 {
     if (reply->have)
         return 0;
-    int rc = task_check_url(reply->url, true, "ticket.url", err);
+    int rc = check_path(reply->url, "ticket.url", err);
     return rc < 0 ? -ERR_FORMAT : 0;
 }

@@ -56,8 +56,8 @@ int task_check_ticket(const Skerry__V1__TicketReply *reply, struct err *err);
 
 int task_check_count(size_t n, size_t max, const char *field, struct err *err);
 int task_check_text(const char *text, size_t max, const char *field, struct err *err);
-/* An http or https address; path_allowed: or a path at the coordinator, as in a ticket. */
-int task_check_url(const char *url, bool path_allowed, const char *field, struct err *err);
+/* An http or https address. */
+int task_check_url(const char *url, const char *field, struct err *err);
 /* A blob to fetch: hash, a believable size, and a ticket. */
 int task_check_blob(const Skerry__V1__Blob *blob, const char *field, struct err *err);
 /* Not empty. */

@@ -294,7 +294,8 @@ static void test_lies(void **state)
     }
 }
 
-/* What cannot be what was asked for is refused as any result. */
+/* What cannot be what was asked for is refused as any result.  Files that are not here may be lost
+ * without anybody's fault: they are sent again. */
 static void test_refused(void **state)
 {
     struct rig *r = *state;
@@ -308,9 +309,15 @@ static void test_refused(void **state)
     assert_int_equal(who(r, a)->failures_row, 1);
     assign(r, b, TASK_OUTER);
     make(r, b->task, -1, &told);
+    uint8_t right[32];
+    memcpy(right, told.refs[2].sha256, sizeof(right));
     memset(told.refs[2].sha256, 9, 32);
-    assert_false(report(r, b, &told.x));
+    assert_int_equal(CALL(r, b, REPORT, report, &told.x.m), -ERR_NOTFOUND);
+    assert_true(b->retryable);
     assert_non_null(strstr(b->detail, "a file of the version has not been uploaded"));
+    assert_int_equal(who(r, b)->failures_row, 0);
+    memcpy(told.refs[2].sha256, right, sizeof(right));
+    assert_true(report(r, b, &told.x));
 }
 
 /* Who says that it gets on, and never ends, loses the step although nobody else idles: it is made

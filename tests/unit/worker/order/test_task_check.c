@@ -238,6 +238,7 @@ BREAK(short_hash, s->blob.sha256.len = 20;)
 BREAK(empty_blob, s->blob.size = 0;)
 BREAK(huge_blob, s->blob.size = UINT64_MAX;)
 BREAK(strange_url, s->blob.url = (char *)"file:///etc/passwd";)
+BREAK(a_url, s->blob.url = (char *)"https://evil/v1/blobs/x";)
 BREAK(other_host, s->blob.url = (char *)"//evil/v1/blobs/x";)
 BREAK(long_class, s->classes[1] = s->long_text;)
 BREAK(eval_missing, s->task.kind = SKERRY__V1__TASK_KIND__TASK_KIND_EVAL; s->task.eval = NULL;)
@@ -312,8 +313,9 @@ static const struct {
     {"short hash", short_hash, ERR_FORMAT, "20 bytes long"},
     {"empty blob", empty_blob, ERR_LIMIT, "size 0"},
     {"huge blob", huge_blob, ERR_LIMIT, "has the size"},
-    {"strange url", strange_url, ERR_FORMAT, "not an http or https"},
-    {"path of another host", other_host, ERR_FORMAT, "not an http or https"},
+    {"strange url", strange_url, ERR_FORMAT, "not a path of the coordinator"},
+    {"url of another host", a_url, ERR_FORMAT, "not a path of the coordinator"},
+    {"path of another host", other_host, ERR_FORMAT, "not a path of the coordinator"},
     {"long class", long_class, ERR_LIMIT, "classes is"},
     {"eval missing", eval_missing, ERR_FORMAT, "eval is missing"},
     {"sample missing", sample_missing, ERR_FORMAT, "sample is missing"},
