@@ -112,12 +112,13 @@ struct blobstore_ops {
      * removed there.  -EBUSY: somebody else is looking.  -ENOSPC: quota.  NULL with away. */
     int (*found)(struct blobstore *s, const struct blob_id *id, uint64_t size, struct err *err);
     /* Files beside the blobs that are not to be lost with our disk: a store far away keeps a copy
-     * of the file `path` under a name ("outer/1/2/target.3"), brings it back, or drops all whose
-     * names begin so.  All wait; NULL: our disk is all there is.  fetch: -ERR_NOTFOUND. */
+     * of the file `path` under a name ("outer/1/2/target.3") and the hash of its bytes, brings it
+     * back, or drops all whose names begin so.  All wait; NULL: our disk is all there is.  fetch:
+     * -ERR_NOTFOUND, and the caller looks at the hash. */
     int (*save)(struct blobstore *s, const char *name, const char *path, const uint8_t sha256[32],
                 uint64_t size, struct err *err);
-    int (*fetch)(struct blobstore *s, const char *name, const char *path, uint64_t size,
-                 struct err *err);
+    int (*fetch)(struct blobstore *s, const char *name, const char *path, const uint8_t sha256[32],
+                 uint64_t size, struct err *err);
     int (*drop)(struct blobstore *s, const char *names, struct err *err);
     /* How a store far away is; NULL: this one is a directory. */
     void (*health)(struct blobstore *s, struct blob_health *ret);

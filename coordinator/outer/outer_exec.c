@@ -106,7 +106,7 @@ static int bring(const struct run *r, const char *what, const char *path,
     if (!path || blob->bytes == 0 || !store->ops->fetch || file_exists(path))
         return 0;
     char *name = name_of(r->step, what, r->step->base);
-    const int rc = store->ops->fetch(r->exec->store, name, path, blob->bytes, err);
+    const int rc = store->ops->fetch(r->exec->store, name, path, blob->sha256, blob->bytes, err);
     mem_free(name);
     return rc == -ERR_NOTFOUND ? 0 : rc; /* then it is missed when it is hashed */
 }

@@ -1,5 +1,6 @@
 /* A store whose blobs are nowhere else (blob_s3_options.through). */
 #include "common/base/file.h"
+#include "common/base/hash.h"
 #include "common/net/s3/blob_s3_impl.h"
 
 static int put(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
@@ -63,11 +64,20 @@ static struct blob_s3 *store_of(struct blobstore *s)
     return (struct blob_s3 *)(void *)s;
 }
 
+/* The key names the bytes: a step that is made again may make others, and so may a coordinator
+ * that was deposed and does not know.  They neither go on with an upload that was cut nor replace
+ * what somebody's record names. */
+static char *key_of(const struct blob_s3 *s, const char *name, const uint8_t sha256[32])
+{
+    char hex[HASH_HEX_MAX];
+    return str_printf("%s%s-%s", s->beside, name, hash_hex(sha256, HASH_BYTES, hex));
+}
+
 static int save(struct blobstore *base, const char *name, const char *path,
                 const uint8_t sha256[32], uint64_t size, struct err *err)
 {
     struct blob_s3 *s = store_of(base);
-    char *key = str_printf("%s%s", s->beside, name);
+    char *key = key_of(s, name, sha256);
     const int rc = s3_put(s->c, key, path, size, sha256, err);
     mem_free(key);
     return rc;
@@ -78,19 +88,31 @@ static int into_file(void *arg, const void *data, size_t len)
     return file_out_write(arg, data, len, NULL);
 }
 
-static int fetch(struct blobstore *base, const char *name, const char *path, uint64_t size,
-                 struct err *err)
+static int fetch_key(struct blob_s3 *s, const char *key, const char *path, uint64_t size,
+                     struct err *err)
 {
-    struct blob_s3 *s = store_of(base);
     struct file_out out;
-    char *key = str_printf("%s%s", s->beside, name);
     int rc = file_out_open(&out, path, 0600, err);
     if (rc == 0) {
         rc = s3_get(s->c, key, 0, size, into_file, &out, err);
         rc = rc == 0 ? file_out_commit(&out, err) : rc;
         file_out_abort(&out);
     }
+    return rc;
+}
+
+static int fetch(struct blobstore *base, const char *name, const char *path,
+                 const uint8_t sha256[32], uint64_t size, struct err *err)
+{
+    struct blob_s3 *s = store_of(base);
+    char *key = key_of(s, name, sha256);
+    int rc = fetch_key(s, key, path, size, err);
     mem_free(key);
+    if (rc == -ERR_NOTFOUND) { /* as it was called before keys named the bytes */
+        key = str_printf("%s%s", s->beside, name);
+        rc = fetch_key(s, key, path, size, err);
+        mem_free(key);
+    }
     return rc;
 }
 

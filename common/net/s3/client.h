@@ -49,7 +49,8 @@ void s3_stop(struct s3 *c);
 void s3_close(struct s3 *c); /* accepts NULL; no call may be under way */
 
 /* A file as an object; sha256 is that of its bytes, which a store that can compares (-ERR_HASH).
- */
+ * The key names the bytes: an upload in parts that was cut is gone on with under the same key, and
+ * parts of other bytes would be taken for these. */
 int s3_put(struct s3 *c, const char *key, const char *path, uint64_t size, const uint8_t sha256[32],
            struct err *err);
 /* A few bytes. */

@@ -19,6 +19,7 @@ struct rig {
     struct err err;
     uint8_t data[LEN];
     bool known, through;
+    uint64_t part_bytes;
     const char *lead; /* whether others are led there */
 };
 
@@ -27,7 +28,12 @@ static int open_as(struct rig *r, const char *url, const char *cluster, uint64_t
     char *cache = file_join(r->dir, "cache");
     const struct blob_s3_options o = {
         .url = url,
-        .s3 = {.endpoint = r->f.url, .plain = true, .tries = 2, .first_wait_ms = 1, .stall_s = 5},
+        .s3 = {.endpoint = r->f.url,
+               .plain = true,
+               .tries = 2,
+               .first_wait_ms = 1,
+               .stall_s = 5,
+               .part_bytes = r->part_bytes},
         .cache_dir = cache,
         .cache_bytes = CACHE,
         .quota_bytes = quota,
@@ -759,14 +765,61 @@ static void test_beside(void **state)
     assert_int_equal(hash_file(path, sha256, NULL, NULL), 0);
     assert_int_equal(r->s->ops->save(r->s, "outer/1/a", path, sha256, 5, &r->err), 0);
     assert_int_equal(r->s->ops->save(r->s, "outer/10/a", path, sha256, 5, &r->err), 0);
-    assert_int_equal(r->s->ops->fetch(r->s, "outer/1/a", back, 5, &r->err), 0);
+    assert_int_equal(r->s->ops->fetch(r->s, "outer/1/a", back, sha256, 5, &r->err), 0);
     assert_true(file_exists(back));
     assert_int_equal(r->s->ops->drop(r->s, "outer/1/", &r->err), 0);
-    assert_false(fake_store_has(&r->f, "p/q/outer/1/a", NULL));
-    assert_true(fake_store_has(&r->f, "p/q/outer/10/a", NULL));
-    assert_int_equal(r->s->ops->fetch(r->s, "outer/1/a", back, 5, &r->err), -ERR_NOTFOUND);
+    assert_int_equal(r->s->ops->fetch(r->s, "outer/1/a", back, sha256, 5, &r->err), -ERR_NOTFOUND);
+    assert_int_equal(r->s->ops->fetch(r->s, "outer/10/a", back, sha256, 5, &r->err), 0);
+    fake_set(r->f.objects, "p/q/outer/2/b", "older", 5); /* of a release whose keys had no hash */
+    assert_int_equal(r->s->ops->fetch(r->s, "outer/2/b", back, sha256, 5, &r->err), 0);
     mem_free(path);
     mem_free(back);
+}
+
+#define BESIDE 100000 /* in parts of 40000 */
+
+static int save_filled(struct rig *r, char *data, char fill, uint8_t sha256[32])
+{
+    char *path = file_join(r->dir, "file");
+    memset(data, fill, BESIDE);
+    assert_int_equal(file_write_put(path, data, BESIDE, 0600, NULL), 0);
+    assert_int_equal(hash_file(path, sha256, NULL, NULL), 0);
+    const int rc = r->s->ops->save(r->s, "outer/1/a", path, sha256, BESIDE, &r->err);
+    mem_free(path);
+    return rc;
+}
+
+static void expect_back(struct rig *r, const uint8_t sha256[32])
+{
+    uint8_t got[32];
+    char *back = file_join(r->dir, "back");
+    if (r->s->ops->fetch(r->s, "outer/1/a", back, sha256, BESIDE, &r->err) < 0)
+        fail_msg("%s", r->err.msg);
+    assert_int_equal(hash_file(back, got, NULL, NULL), 0);
+    assert_memory_equal(got, sha256, 32);
+    mem_free(back);
+}
+
+/* A step that is made again makes other bytes of the same length: the parts of those that were cut
+ * off are not among them.  Nor do later ones replace what a record names. */
+static void test_beside_made_again(void **state)
+{
+    struct rig *r = *state;
+    uint8_t first[32], second[32], third[32];
+    char *data = mem_alloc(BESIDE);
+    r->through = true;
+    r->part_bytes = 40000;
+    reopen(r);
+    fake_store_next(&r->f, "PUT", FAKE_LATER, NULL);
+    fake_store_next(&r->f, "PUT", FAKE_REPLY, /* the second part is refused for good */
+                    "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    assert_int_equal(save_filled(r, data, 'a', first), -ERR_REMOTE);
+    assert_int_equal(save_filled(r, data, 'b', second), 0);
+    expect_back(r, second);
+    assert_int_equal(save_filled(r, data, 'c', third), 0);
+    expect_back(r, second);
+    expect_back(r, third);
+    mem_free(data);
 }
 
 int main(void)
@@ -798,6 +851,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_quota, begin, end),
         cmocka_unit_test_setup_teardown(test_through, begin, end),
         cmocka_unit_test_setup_teardown(test_beside, begin, end),
+        cmocka_unit_test_setup_teardown(test_beside_made_again, begin, end),
     };
     return cmocka_run_group_tests_name("blob_s3", tests, NULL, NULL);
 }
