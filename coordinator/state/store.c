@@ -4,11 +4,9 @@
 #include "common/base/clock.h"
 #include "common/base/list.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
-
-#ifdef SKERRY_FAULTS
 #include <unistd.h>
-#endif
 
 #define PARAMS_MAX 48
 #define AWAY_BYTES_MAX ((size_t)4 * STORE_QUEUE_BYTES_MAX)
@@ -166,6 +164,26 @@ static int open_reader(struct store *s, const char *path, struct err *err)
     return 0;
 }
 
+/* A database has the secrets of join tokens, so it is nobody else's to read, whatever the directory
+ * lets through.  SQLite gives its other files the mode of the first; one that was made by an older
+ * release, or is left of a crash, is changed.  It is not opened: to close it would end the locks
+ * that this process has on it. */
+static int make_private(const char *path, struct err *err)
+{
+    int rc = 0;
+    const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0)
+        (void)close(fd);
+    for (int i = 0; i < FILES && rc == 0; i++) {
+        struct stat st;
+        char *name = str_printf("%s%s", path, file_ends[i]);
+        if (stat(name, &st) == 0 && st.st_mode & 077 && chmod(name, 0600) < 0)
+            rc = err_errno(err, "cannot keep %s from others (chmod 600)", name);
+        mem_free(name);
+    }
+    return rc;
+}
+
 int store_open(const char *path, const struct store_schema *schema, struct store **ret,
                struct err *err)
 {
@@ -179,10 +197,10 @@ int store_open(const char *path, const struct store_schema *schema, struct store
     buf_init(&s->rows_away, AWAY_BYTES_MAX);
     list_init(&s->queue.list);
     list_init(&s->group.list);
-    int rc = 0;
-    if (sqlite3_open_v2(path, &s->db,
-                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
-                        NULL) != SQLITE_OK)
+    int rc = make_private(path, err);
+    if (rc == 0 && sqlite3_open_v2(path, &s->db,
+                                   SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+                                   NULL) != SQLITE_OK)
         rc = s->db ? store_error(s, err, "opening the database") : -ENOMEM;
     /* cache_size in KiB: the coordinator must stay small. */
     if (rc < 0 || (rc = run(s, "PRAGMA busy_timeout=2000", err)) < 0 ||
@@ -721,6 +739,8 @@ int store_snapshot(const char *path, const char *to, struct err *err)
     if (sqlite3_open_v2(path, &from.db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) !=
         SQLITE_OK)
         rc = from.db ? store_error(&from, err, "opening the database") : -ENOMEM;
+    if (rc == 0)
+        rc = make_private(to, err);
     if (rc == 0 && sqlite3_open_v2(to, &copy.db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE,
                                    NULL) != SQLITE_OK)
         rc = copy.db ? store_error(&copy, err, "opening the copy") : -ENOMEM;

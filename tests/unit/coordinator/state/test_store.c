@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -432,6 +433,38 @@ static void test_changed(void **state)
     store_close(s);
 }
 
+static void expect_private(const char *name)
+{
+    struct stat st;
+    assert_int_equal(stat(name, &st), 0);
+    if (st.st_mode & 077)
+        fail_msg("%s has mode %03o", name, (unsigned)st.st_mode & 0777);
+}
+
+/* It has secrets: no file of it can be read by others, not even what an older release has made. */
+static void test_private(void **state)
+{
+    char names[3][160], copy[160];
+    const mode_t before = umask(022);
+    (void)snprintf(copy, sizeof(copy), "%s.copy", path);
+    (void)snprintf(names[0], sizeof(names[0]), "%s", path);
+    (void)snprintf(names[1], sizeof(names[1]), "%s-wal", path);
+    (void)snprintf(names[2], sizeof(names[2]), "%s-shm", path);
+    fresh();
+    for (int again = 0; again < 2; again++) {
+        struct store *s = open_schema(2);
+        for (int i = 0; i < 3; i++)
+            expect_private(names[i]);
+        assert_int_equal(store_snapshot(path, copy, NULL), 0);
+        expect_private(copy);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(chmod(names[i], 0644), 0);
+        store_close(s);
+    }
+    assert_int_equal(file_remove(copy, NULL), 0);
+    (void)umask(before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -440,7 +473,7 @@ int main(void)
         cmocka_unit_test(test_moved_away),     cmocka_unit_test(test_wal_removed),
         cmocka_unit_test(test_kill),           cmocka_unit_test(test_changed),
         cmocka_unit_test(test_elsewhere),      cmocka_unit_test(test_under_way),
-        cmocka_unit_test(test_not_written),
+        cmocka_unit_test(test_not_written),    cmocka_unit_test(test_private),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
