@@ -36,14 +36,12 @@ static int run_restore(struct cli *cli, const struct args *args, struct err *err
 
 #define DATA_DIR                                                                                   \
     {                                                                                              \
-        "data-dir", 'd', ARGS_STR, &data_dir, "DIR",                                               \
-            "of the coordinator [/var/lib/skerry-coordinator]"                                     \
+        "data-dir", 'd', ARGS_STR, &data_dir, "DIR", "of the coordinator"                          \
     }
 
 static const struct args_flag backup_flags[] = {
     DATA_DIR,
-    {"keep", 0, ARGS_U64, &keep, "N", "how many backups stay in the folder, 0: all [7]",
-     .max = 60000},
+    {"keep", 0, ARGS_U64, &keep, "N", "how many backups stay in the folder, 0: all", .max = 60000},
     {0},
 };
 

@@ -116,14 +116,19 @@ static int keep_file(struct backup *b, size_t i, struct err *err)
     return rc;
 }
 
+static void name_of(int64_t unix_ms, char ret[BACKUP_NAME_MAX])
+{
+    struct tm at;
+    const time_t s = (time_t)(unix_ms / 1000);
+    (void)strftime(ret, BACKUP_NAME_MAX, "%Y%m%dT%H%M%SZ", gmtime_r(&s, &at));
+}
+
 static int write_manifest(struct backup *b, struct err *err)
 {
     struct buf text;
-    struct tm at;
-    const time_t s = (time_t)(b->capture.manifest.at_unix_ms / 1000);
     (void)str_copy(b->capture.manifest.release, sizeof(b->capture.manifest.release),
                    SKERRY_VERSION);
-    (void)strftime(b->result->name, BACKUP_NAME_MAX, "%Y%m%dT%H%M%SZ", gmtime_r(&s, &at));
+    name_of(b->capture.manifest.at_unix_ms, b->result->name);
     char *path = str_printf("%s/%s" ENDING, b->folder, b->result->name);
     buf_init(&text, MANIFEST_BYTES_MAX);
     int rc = manifest_format(&b->capture.manifest, &text, err);
@@ -165,6 +170,39 @@ static int list_backups(const char *folder, struct file_names *ret, struct err *
     if (rc == 0)
         ret->n = n;
     return rc;
+}
+
+/* Names are times, and the last one counts: what was made by a clock that ran ahead would be taken
+ * for newer than all that follow, and these be dropped at once. */
+static int check_clock(const char *folder, struct err *err)
+{
+    struct file_names all;
+    char now[BACKUP_NAME_MAX];
+    int rc = list_backups(folder, &all, err);
+    if (rc < 0)
+        return rc;
+    name_of((int64_t)clock_wall_ms(), now);
+    const char *last = all.n > 0 ? all.items[all.n - 1] : "";
+    const int n = (int)strcspn(last, ".");
+    if (strncmp(last, now, (size_t)n) > 0)
+        rc = err_set(err, -EEXIST,
+                     "%s has a backup of a later time, %.*s, than this machine's clock has (%s): "
+                     "set the clock right, or move that manifest away",
+                     folder, n, last, now);
+    file_names_release(&all);
+    return rc;
+}
+
+static int check_apart(const char *data_dir, const char *folder, struct err *err)
+{
+    char *data = realpath(data_dir, NULL), *to = realpath(folder, NULL);
+    const size_t n = data ? strlen(data) : 0;
+    const bool within = data && to && strncmp(to, data, n) == 0 && (to[n] == '/' || !to[n]);
+    free(data);
+    free(to);
+    return within ? err_set(err, -EINVAL, "%s is in the data dir %s, and would be lost with it",
+                            folder, data_dir)
+                  : 0;
 }
 
 /* ---- dropping older ones ------------------------------------------------- */
@@ -243,10 +281,16 @@ int backup_make(const char *data_dir, const char *folder, unsigned keep, struct 
     *ret = (struct backup_result){0};
     int rc = file_mkdirs(folder, 0700, err);
     if (rc == 0)
+        rc = check_apart(data_dir, folder, err);
+    if (rc == 0)
         rc = file_lock_dir(folder, "lock", &lock, err);
+    if (rc == -EBUSY)
+        return err_set(err, rc, "another backup into %s is under way: try again when it is over",
+                       folder);
     if (rc < 0)
         return rc;
-    if ((rc = capture_take(data_dir, 0, &b.capture, err)) == 0) {
+    if ((rc = check_clock(folder, err)) == 0 &&
+        (rc = capture_take(data_dir, 0, &b.capture, err)) == 0) {
         b.capture.manifest.at_unix_ms = (int64_t)clock_wall_ms();
         for (size_t i = 0; rc == 0 && i < b.capture.manifest.n; i++)
             rc = keep_file(&b, i, err);
@@ -317,6 +361,18 @@ static int newest_backup(const char *folder, char **ret, struct err *err)
     return rc;
 }
 
+/* So that the next try finds the directory as this one has. */
+static void take_away(const char *data_dir, const struct manifest *m)
+{
+    for (size_t i = 0; i < m->n; i++) {
+        const char *path = m->files[i].path;
+        char *top = str_ndup(path, strcspn(path, "/")), *at = file_join(data_dir, top);
+        (void)file_remove_tree(at, NULL);
+        mem_free(at);
+        mem_free(top);
+    }
+}
+
 int backup_restore(const char *folder, const char *name, const char *data_dir,
                    struct backup_result *ret, struct err *err)
 {
@@ -326,7 +382,12 @@ int backup_restore(const char *folder, const char *name, const char *data_dir,
     int rc = name ? 0 : newest_backup(folder, &file, err);
     if (rc < 0)
         return rc;
-    rc = place_check_new(data_dir, err);
+    char *path = file_join(folder, file);
+    if (name && !file_exists(path))
+        rc = err_set(err, -ENOENT, "there is no backup %s in %s", name, folder);
+    mem_free(path);
+    if (rc == 0)
+        rc = place_check_new(data_dir, err);
     if (rc == 0)
         rc = read_manifest(folder, file, &m, err);
     for (size_t i = m.n; rc == 0 && i-- > 0;) { /* the database is the first */
@@ -334,6 +395,8 @@ int backup_restore(const char *folder, const char *name, const char *data_dir,
         ret->files++;
         ret->bytes += m.files[i].size;
     }
+    if (rc < 0)
+        take_away(data_dir, &m);
     (void)snprintf(ret->name, sizeof(ret->name), "%.*s", (int)strcspn(file, "."), file);
     manifest_release(&m);
     mem_free(file);

@@ -181,7 +181,12 @@ int capture_take(const char *data_dir, uint64_t job_id, struct capture *ret, str
     int rc = file_lock_dir(data_dir, LOCK, &ret->lock, err);
     if (rc < 0) {
         mem_free(ret->dir);
-        return err_wrap(err, "a capture of %s", data_dir);
+        return rc == -EBUSY
+                   ? err_set(
+                         err, rc,
+                         "another backup or audit of %s is under way: try again when it is over",
+                         data_dir)
+                   : err_wrap(err, "a capture of %s", data_dir);
     }
     rc = try_once(&t, job_id, err);
     for (int i = 1; (rc < 0 ? t.again : t.missed) && i < TRIES; i++)

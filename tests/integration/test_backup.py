@@ -1,4 +1,5 @@
 """Backups of a coordinator at work, and the way back on another machine: real daemons, real files."""
+import fcntl
 import glob
 import hashlib
 import os
@@ -111,7 +112,7 @@ def test_restoring_refuses_what_is_damaged_and_what_is_in_use(swarm, tmp_path):
     there = restore(folder, swarm.data)
     assert there.returncode == 1 and "is not empty" in there.stderr
     gone = restore(folder, tmp_path / "x", "--from", "20010101T000000Z")
-    assert gone.returncode == 1 and "20010101T000000Z" in gone.stderr
+    assert gone.returncode == 1 and f"there is no backup 20010101T000000Z in {folder}" in gone.stderr
     assert restore(tmp_path / "nowhere", tmp_path / "y").returncode == 1
     victim = max(glob.glob(f"{folder}/objects/*/*"), key=os.path.getsize)
     raw = bytearray(open(victim, "rb").read())
@@ -119,11 +120,33 @@ def test_restoring_refuses_what_is_damaged_and_what_is_in_use(swarm, tmp_path):
     open(victim, "wb").write(raw)
     bad = restore(folder, tmp_path / "z")
     assert bad.returncode == 1 and "damaged" in bad.stderr
+    assert not [name for name in os.listdir(tmp_path / "z") if name != "lock"], "the next try finds it empty"
     cut = open(manifests(folder)[0], encoding="utf-8").read().splitlines()[:-3]
     open(manifests(folder)[0], "w", encoding="utf-8").write("\n".join(cut) + "\n")
     os.makedirs(tmp_path / "w" / "lost+found")  # of a new disk
     short = restore(folder, tmp_path / "w")
     assert short.returncode == 1 and "cut off" in short.stderr
+
+
+def test_a_backup_that_could_not_count_is_refused(swarm, tmp_path):
+    """One in the data dir goes with it; one beside a manifest of next year is older than that, so --keep would drop it at once."""
+    inside = skerry("backup", os.path.join(swarm.data, "backups"), "--data-dir", swarm.data)
+    assert inside.returncode == 2 and "would be lost with it" in inside.stderr, inside.stderr
+    folder = tmp_path / "backup"
+    back_up(swarm, folder)
+    future = folder / "29990101T000000Z.manifest"
+    os.rename(manifests(folder)[0], future)
+    late = skerry("backup", folder, "--data-dir", swarm.data, "--keep", "1")
+    assert late.returncode == 1 and "29990101T000000Z" in late.stderr and "clock" in late.stderr, late.stderr
+    assert manifests(folder) == [str(future)]
+
+
+def test_two_backups_at_once(swarm, tmp_path):
+    """The second does not say that the coordinator should be stopped."""
+    with open(os.path.join(swarm.data, "capture.lock"), "w", encoding="utf-8") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = skerry("backup", tmp_path / "x", "--data-dir", swarm.data)
+    assert done.returncode == 3 and "another backup or audit" in done.stderr and "stop it" not in done.stderr, done.stderr
 
 
 def test_a_damaged_blob_is_found_by_the_backup(swarm, tmp_path):
