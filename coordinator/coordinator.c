@@ -515,6 +515,13 @@ const char *coordinator_user_token(const struct coordinator *co)
     return co->user_text;
 }
 
+bool coordinator_has_worker_token(const struct coordinator *co)
+{
+    const struct token *t = &co->worker_token;
+    const struct token_rec *rec = access_by_secret(&co->state, t->role, t->secret);
+    return rec == NULL || rec->revoked_unix_ms == 0;
+}
+
 const char *coordinator_http_url(const struct coordinator *co)
 {
     return co->http_url;

@@ -31,8 +31,10 @@ void coordinator_close(struct coordinator *co); /* accepts NULL */
 /* After the loop: -ERR_STALE where another coordinator goes on with this state. */
 int coordinator_owns(struct coordinator *co, struct err *err);
 
-/* The first operator's token. */
+/* The first operator's token; "": it was revoked. */
 const char *coordinator_user_token(const struct coordinator *co);
+/* The first token of workers lies in the data dir: it was not revoked. */
+bool coordinator_has_worker_token(const struct coordinator *co);
 /* "https://host:port" of the dashboard. */
 const char *coordinator_http_url(const struct coordinator *co);
 

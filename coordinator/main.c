@@ -99,7 +99,7 @@ static const struct args_flag flag_table[] = {
     {"data-dir", 'd', ARGS_STR, &given.data_dir, "DIR", "where state, keys and blobs live",
      .required = true},
     {"config", 'c', ARGS_STR, &given.config, "FILE",
-     "YAML file with the same keys (rpc_port: 7710); flags win"},
+     "YAML file of settings (rpc_port: 7710, lease_ms: 8s); flags win"},
     {"listen", 0, ARGS_STR, &given.listen, "ADDR", "address to listen on [0.0.0.0]"},
     {"host", 0, ARGS_STR, &given.host, "NAME",
      "name or address that workers and people reach this machine by [its host name]"},
@@ -192,13 +192,14 @@ static int load_config(const char *path, struct settings *s, struct err *err)
 {
     struct buf text;
     struct yaml_doc doc;
+    struct err why = {0};
     if (path == NULL) {
         conf_defaults(keys, s);
         return 0;
     }
-    int rc = file_read(path, YAML_BYTES_MAX, &text, err);
-    if (rc < 0)
-        return rc;
+    int rc = file_read(path, YAML_BYTES_MAX, &text, &why);
+    if (rc < 0) /* to start again would not help */
+        return err_set(err, -ERR_CONFIG, "--config: %s", why.msg);
     rc = yaml_parse(buf_str(&text), text.len, path, &doc, err);
     buf_release(&text);
     if (rc < 0)
@@ -247,6 +248,10 @@ static int check_settings(const struct settings *s, struct err *err)
         return err_set(err, -ERR_CONFIG, "log is '%s', expected debug, info, warn or error",
                        s->log);
     log_set_level(level);
+    if (s->rpc_port != 0 && s->rpc_port == s->http_port)
+        return err_set(err, -ERR_CONFIG,
+                       "both ports are %llu: --rpc-port and --http-port need one each",
+                       (unsigned long long)s->rpc_port);
     if (s->standby_ms && !s->store_state)
         return err_set(err, -ERR_CONFIG,
                        "--standby needs --store-state: it goes on with the state in a store");
@@ -269,27 +274,38 @@ static void on_signal(void *arg, int signo)
 }
 
 /* To a person at a terminal, commands to paste.  To a file or a journal, which
- * others may read, only where the tokens are: they are passwords. */
+ * others may read, only where the tokens are: they are passwords.  Those that were
+ * revoked have no file. */
 static void greet(const struct coordinator *co, const char *dir)
 {
-    if (isatty(STDOUT_FILENO) && *coordinator_user_token(co) == '\0')
-        (void)printf("coordinatord %s is ready at %s. State: %s\n"
-                     "The first operator's token is revoked: `skerry login` with another.\n",
-                     SKERRY_VERSION, coordinator_http_url(co), dir);
-    else if (isatty(STDOUT_FILENO))
-        (void)printf("coordinatord %s is ready. State: %s\n\n"
-                     "On each worker, with a copy of %s/worker.token:\n"
-                     "    workerd --join @worker.token\n\n"
-                     "On your machine, with a copy of %s/user.token:\n"
-                     "    skerry login @user.token\n\n"
-                     "Dashboard:\n    %s/?token=%s\n\n"
-                     "Tokens are passwords. `skerry tokens --help` makes others, with an end.\n",
-                     SKERRY_VERSION, dir, dir, dir, coordinator_http_url(co),
-                     coordinator_user_token(co));
-    else
-        (void)printf("coordinatord %s is ready at %s. State: %s; tokens: worker.token and "
-                     "user.token there\n",
-                     SKERRY_VERSION, coordinator_http_url(co), dir);
+    const char *user = coordinator_user_token(co);
+    const bool worker = coordinator_has_worker_token(co);
+    (void)printf("coordinatord %s is ready at %s. State: %s", SKERRY_VERSION,
+                 coordinator_http_url(co), dir);
+    if (!isatty(STDOUT_FILENO)) {
+        (void)printf(*user && worker ? "; tokens: worker.token and user.token there\n"
+                     : *user         ? "; the operator's token: user.token there\n"
+                     : worker        ? "; the workers' token: worker.token there\n"
+                                     : "\n");
+    } else {
+        (void)printf("\n\n");
+        if (worker)
+            (void)printf("On each worker, with a copy of %s/worker.token:\n"
+                         "    workerd --join @worker.token\n\n",
+                         dir);
+        else
+            (void)printf("The first token of workers is revoked: `skerry tokens --new worker` "
+                         "makes another.\n\n");
+        if (*user)
+            (void)printf("On your machine, with a copy of %s/user.token:\n"
+                         "    skerry login @user.token\n\n"
+                         "Dashboard:\n    %s/?token=%s\n\n"
+                         "Tokens are passwords. `skerry tokens --help` makes others, with an "
+                         "end.\n",
+                         dir, coordinator_http_url(co), user);
+        else
+            (void)printf("The first operator's token is revoked: `skerry login` with another.\n");
+    }
     (void)fflush(stdout);
 }
 

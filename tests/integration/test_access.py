@@ -1,6 +1,7 @@
 """Who may come in: tokens with their ends and limits, workers' own keys, and what revoking cuts, with real daemons."""
 import os
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -172,6 +173,11 @@ def test_the_first_tokens_are_revoked_like_any_other(swarm):
     assert skerry("status", env={"SKERRY_TOKEN": first}).returncode == 3
     assert swarm.worker("one").wait(20) == REFUSED
     assert viewer(swarm, second).get(swarm.url + "/v1/status", timeout=20).status_code == 200
+    swarm.kill("coordinatord", signal.SIGTERM)
+    swarm.coordinator(serves=False)
+    wait_until(lambda: swarm.log("coordinatord").count(" is ready at ") == 2, 20, "the second start")
+    told = [line for line in swarm.log("coordinatord").splitlines() if " is ready at " in line]
+    assert "user.token there" in told[0] and ".token" not in told[1], "files that are not there are not named"
 
 
 def arguments(pid):

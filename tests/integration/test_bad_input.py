@@ -137,6 +137,16 @@ def test_port_in_use(tmp_path):
     assert str(port) in done.stderr and "in use" in done.stderr
 
 
+@pytest.mark.parametrize("flags, words", [
+    (["--rpc-port", "7810", "--http-port", "7810"], "both ports are 7810"),
+    (["--config", "/nowhere/coordinator.yaml"], "cannot open /nowhere/coordinator.yaml"),
+])
+def test_settings_that_no_restart_mends(tmp_path, flags, words):
+    done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", str(tmp_path / "c"), "--listen", "127.0.0.1", *flags],
+                          stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode == USAGE and words in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("program", ["coordinatord", "workerd", "skerry"])
 def test_help_and_unknown_flags(program):
     done = subprocess.run([f"{BIN}/{program}", "--help"], stdout=subprocess.PIPE, text=True, timeout=30)
