@@ -60,7 +60,8 @@ static int auth_error(const struct s3_answer *a, const char *code, const char *m
                        a->endpoint);
     return err_set(err, -ERR_AUTH,
                    "the key of the store may not %s the bucket %s (HTTP %ld%s%.200s): give it "
-                   "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket there",
+                   "s3:GetObject, s3:PutObject, s3:DeleteObject, s3:ListBucket, "
+                   "s3:ListBucketMultipartUploads and s3:ListMultipartUploadParts there",
                    a->writes ? "write into" : "read", a->bucket, a->status, *message ? ", " : "",
                    message);
 }

@@ -47,12 +47,13 @@ static int on_part(void *arg, const char *parent, const char *name, const char *
             (void)str_parse_u64(text, &u->number); /* 0 stays: no part of ours */
         else if (strcmp(name, "Size") == 0)
             (void)str_parse_u64(text, &u->bytes);
-        else if (strcmp(name, "ETag") == 0)
-            (void)str_copy(u->etag, sizeof(u->etag), text);
+        else if (strcmp(name, "ETag") == 0 && !str_copy(u->etag, sizeof(u->etag), text))
+            u->etag[0] = '\0'; /* as good as none: the part is sent again */
     } else if (strcmp(name, "Part") == 0) {
         if (u->number >= 1 && u->number <= u->n && u->bytes == size_of(u, (unsigned)u->number - 1))
             memcpy(u->etags[u->number - 1], u->etag, sizeof(u->etag));
         u->number = u->bytes = 0;
+        u->etag[0] = '\0'; /* one that names none does not have this one's */
     } else if (strcmp(name, "IsTruncated") == 0 && text) {
         u->more = strcmp(text, "true") == 0;
     } else if (strcmp(name, "NextPartNumberMarker") == 0 && text) {
@@ -155,11 +156,29 @@ static int write_end(const struct upload *u, struct buf *text)
     return rc < 0 ? rc : buf_append_str(text, "</CompleteMultipartUpload>");
 }
 
+/* The next try is to begin anew.  A key that may not do this leaves it to the bucket's rules. */
+static void give_up(const struct upload *u)
+{
+    struct s3_request r;
+    s3_request_init(&r, "DELETE", u->key);
+    r.query[0] = (struct s3_pair){"uploadId", u->id};
+    (void)s3_request_run(u->c, &r, NULL);
+    s3_request_release(&r);
+}
+
+/* An end that the store refuses would be refused each time: the parts that it has are not those
+ * that it names. */
+static bool is_refused(int rc, const char *code)
+{
+    return rc == -ERR_REMOTE || str_starts(code, "InvalidPart") ||
+           strcmp(code, "EntityTooSmall") == 0;
+}
+
 static int finish(struct upload *u, struct err *err)
 {
     struct s3_request r;
     struct buf text;
-    char code[64];
+    char code[64] = "";
     buf_init(&text, S3_ANSWER_MAX);
     s3_request_init(&r, "POST", u->key);
     r.query[0] = (struct s3_pair){"uploadId", u->id};
@@ -173,6 +192,8 @@ static int finish(struct upload *u, struct err *err)
     /* The status was sent before the work was done. */
     if (rc == 0 && s3_xml_find(buf_str(&r.answer), r.answer.len, "Code", code, sizeof(code)))
         rc = err_set(err, -EAGAIN, "%s could not put an upload together: %s", u->c->where, code);
+    if (rc < 0 && is_refused(rc, code))
+        give_up(u);
     s3_request_release(&r);
     buf_release(&text);
     return rc;

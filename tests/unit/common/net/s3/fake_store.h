@@ -51,6 +51,7 @@ struct fake_store {
     char url[64];
     _Atomic unsigned page; /* objects of a list at once */
     _Atomic bool down;     /* all requests are answered with 503 */
+    _Atomic bool no_etags; /* of the parts but the first, in their list */
     _Atomic unsigned gets, puts, posts, deletes;
     pthread_mutex_t lock; /* guards what follows */
     struct fake_object objects[FAKE_OBJECTS], parts[FAKE_OBJECTS];
@@ -187,6 +188,24 @@ static inline void fake_list(struct fake_store *f, int fd, const char *query)
     mem_free(text);
 }
 
+static inline void fake_list_parts(const struct fake_store *f, int fd)
+{
+    char text[8192];
+    size_t at = (size_t)sprintf(text, "<P>");
+    for (size_t i = 0; i < FAKE_OBJECTS; i++) {
+        const struct fake_object *o = &f->parts[i];
+        if (!o->data)
+            continue;
+        at += (size_t)sprintf(text + at, "<Part><PartNumber>%s</PartNumber><Size>%zu</Size>",
+                              o->key, o->len);
+        if (!f->no_etags || i == 0)
+            at += (size_t)sprintf(text + at, "<ETag>\"e%s\"</ETag>", o->key);
+        at += (size_t)sprintf(text + at, "</Part>");
+    }
+    (void)sprintf(text + at, "<IsTruncated>false</IsTruncated></P>");
+    fake_text(fd, "200 OK", text);
+}
+
 /* Requests of an upload in parts; false: it is none. */
 static inline bool fake_parts(struct fake_store *f, int fd, const char *method, const char *key,
                               const char *query, const uint8_t *body, size_t len)
@@ -220,15 +239,15 @@ static inline bool fake_parts(struct fake_store *f, int fd, const char *method, 
         return true;
     }
     if (strcmp(method, "GET") == 0) {
-        at = (size_t)sprintf(text, "<P>");
+        fake_list_parts(f, fd);
+        return true;
+    }
+    if (strcmp(method, "DELETE") == 0) {
         for (size_t i = 0; i < FAKE_OBJECTS; i++)
             if (f->parts[i].data)
-                at += (size_t)sprintf(text + at,
-                                      "<Part><PartNumber>%s</PartNumber><Size>%zu</Size>"
-                                      "<ETag>\"e%s\"</ETag></Part>",
-                                      f->parts[i].key, f->parts[i].len, f->parts[i].key);
-        (void)sprintf(text + at, "<IsTruncated>false</IsTruncated></P>");
-        fake_text(fd, "200 OK", text);
+                fake_drop(&f->parts[i]);
+        f->upload[0] = '\0';
+        fake_text(fd, "204 No Content", "");
         return true;
     }
     uint8_t *all = mem_alloc(1 << 20);

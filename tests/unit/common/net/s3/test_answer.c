@@ -88,7 +88,8 @@ static void test_writes_and_roles(void **state)
     struct s3_answer a = asked(403, ERROR("AccessDenied", ""));
     a.writes = true;
     expect(&a, -ERR_AUTH, "may not write into the bucket b");
-    a = asked(403, NULL); /* of a HEAD */
+    expect(&a, -ERR_AUTH, "s3:ListMultipartUploadParts"); /* of all that it needs */
+    a = asked(403, NULL);                                 /* of a HEAD */
     a.its_region = "eu-west-1";
     expect(&a, -ERR_CONFIG, "is in the region eu-west-1");
     a = asked(400, ERROR("ExpiredToken", ""));

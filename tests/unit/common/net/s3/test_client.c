@@ -314,6 +314,44 @@ static void test_parts_resumed(void **state)
     expect_all(r, "big");
 }
 
+/* An end that the store refuses: it would refuse it each time, so the next try begins anew. */
+static void test_parts_refused(void **state)
+{
+    static const char *const ends[] = {
+        "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 40\r\n\r\n"
+        "<Error><Code>InvalidPart</Code></Error>\n",
+        "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 40\r\n\r\n"
+        "<Error><Code>InvalidPart</Code></Error>\n",
+    };
+    struct rig *r = *state;
+    for (size_t i = 0; i < 2; i++) {
+        r->f.puts = 0;
+        fake_store_next(&r->f, "POST", FAKE_LATER, NULL); /* the beginning */
+        fake_store_next(&r->f, "POST", FAKE_REPLY, ends[i]);
+        assert_true(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err) < 0);
+        assert_non_null(strstr(r->err.msg, "InvalidPart"));
+        assert_int_equal(r->f.puts, 3);
+        assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), 0);
+        assert_int_equal(r->f.puts, 6);
+        expect_all(r, "big");
+    }
+}
+
+/* A part that is listed without an ETag has not that of the one before it: it is sent again. */
+static void test_parts_without_etags(void **state)
+{
+    struct rig *r = *state;
+    fake_store_next(&r->f, "PUT", FAKE_LATER, NULL);
+    fake_store_next(&r->f, "PUT", FAKE_LATER, NULL);
+    fake_store_next(&r->f, "PUT", FAKE_REPLY, "HTTP/1.1 200 OK\r\n" CLOSES);
+    assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), -ERR_REMOTE);
+    r->f.puts = 0;
+    r->f.no_etags = true;
+    assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), 0);
+    assert_int_equal(r->f.puts, 2);
+    expect_all(r, "big");
+}
+
 /* ---- what is given ---- */
 
 static void expect_refused(const struct s3_options *o, const char *why)
@@ -362,6 +400,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stop, begin, end),
         cmocka_unit_test_setup_teardown(test_parts, begin, end),
         cmocka_unit_test_setup_teardown(test_parts_resumed, begin, end),
+        cmocka_unit_test_setup_teardown(test_parts_refused, begin, end),
+        cmocka_unit_test_setup_teardown(test_parts_without_etags, begin, end),
         cmocka_unit_test_setup_teardown(test_other_bytes_there, begin, end),
         cmocka_unit_test_setup_teardown(test_options, begin, end),
     };
