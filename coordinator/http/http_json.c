@@ -163,17 +163,21 @@ static json_t *status_store(const struct view_status *s)
 void http_json_status_slow(struct coordinator *co, json_t *status)
 {
     struct view_status s;
-    char why[128];
+    char why[256];
     json_t *lines = must(json_array());
     view_status(co, &s);
     put(status, "store", status_store(&s));
     (void)snprintf(why, sizeof why,
                    "a commit to the database has been under way for %" PRIu64
-                   " s, and what is shown is as it was before",
-                   s.store_writing_ms / 1000);
+                   " s, and what is shown is as it was before%s%.120s",
+                   s.store_writing_ms / 1000, *s.ship_error ? ": " : "", s.ship_error);
     add_waiting(lines,
-                &(struct view_waiting){
-                    .what = "the disk of the data dir", .why = why, .until_ms = -1, .late = true});
+                &(struct view_waiting){.what = *s.ship_error ? "the store that has the state"
+                                               : s.ships ? "the disk of the data dir, or the store"
+                                                         : "the disk of the data dir",
+                                       .why = why,
+                                       .until_ms = -1,
+                                       .late = true});
     (void)json_array_extend(lines, json_object_get(status, "waiting_for"));
     put(status, "waiting_for", lines);
 }

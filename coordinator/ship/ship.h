@@ -42,7 +42,8 @@ const struct store_away *ship_away(const struct ship *s);
 void ship_end(struct ship *s);
 /* The loop is alive: from the first call on there is no sign of life without another one. */
 void ship_turns(struct ship *s);
-/* Any thread. */
+/* ret_why: why, or what the store said last of an entry that it does not take ("": it takes them).
+ * Any thread. */
 bool ship_is_lost(struct ship *s, char ret_why[512]);
 
 #endif

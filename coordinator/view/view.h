@@ -54,6 +54,8 @@ struct view_status {
     const char *store_error; /* why not */
     uint64_t store_commits, store_queue, store_queue_max;
     uint64_t store_writing_ms;        /* the commit that is under way; 0: none is */
+    bool ships;                       /* a commit is one when an object store has it, too: */
+    char ship_error[512];             /* what that said last; "": nothing is wrong */
     unsigned blobs_damaged;           /* that the scrubber has found, in its newest look at each */
     unsigned outer_busy, outer_queue; /* outer steps running and waiting */
     double images_per_s;              /* of all that are at work */

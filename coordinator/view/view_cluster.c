@@ -9,6 +9,7 @@
 #include "common/net/http/http_server.h"
 #include "coordinator/decide/lease.h"
 #include "coordinator/outer/outer_exec.h"
+#include "coordinator/ship/ship.h"
 
 #include <unistd.h>
 
@@ -88,6 +89,9 @@ void view_status(struct coordinator *co, struct view_status *ret)
     for (int i = 0; i < 256; i++)
         ret->blobs_damaged += co->damaged[i];
     ret->store_writing_ms = core_writing_ms(co);
+    ret->ships = co->ship != NULL;
+    if (ret->ships)
+        (void)ship_is_lost(co->ship, ret->ship_error);
     ret->far = co->blobs->ops->health != NULL;
     if (ret->far)
         co->blobs->ops->health(co->blobs, &ret->blobs);

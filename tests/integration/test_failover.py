@@ -137,9 +137,12 @@ def test_a_store_that_is_out_of_reach(machines, store):
     first.worker("a")
     job = first.submit(rounds=8, steps=8)
     first.wait_round(job, 2)
+    first.get("/v1/status")  # what is shown while a commit waits
     store.relay.mode = "busy"
     with pytest.raises(Exception):
         first.session.post(first.url + "/v1/tokens", json={"role": "viewer", "name": "late"}, timeout=3)
+    wait_until(lambda: [w["why"] for w in first.get("/v1/status").json()["waiting_for"] if w["what"] == "the store that has the state"
+                        and "is busy or broken" in w["why"]], 20, "the status blames the store, not the disk")
     wait_until(lambda: "nothing is acknowledged until the store takes it" in first.log("coordinatord"), 20, "a sentence")
     store.relay.mode = "ok"
     first.wait_round(job, 4)
