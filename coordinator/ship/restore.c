@@ -172,6 +172,7 @@ int restore_state(const struct coordinator_options *o, struct restore_result *re
     struct buf keys;
     char *whole = file_join(o->data_dir, "coordinator.db");
     int rc = place_check_new(o->data_dir, err);
+    const bool ours = rc == 0; /* what is there from here on */
     if (rc == 0)
         rc = place_open_state(o, &(struct s3_options){0}, &r.c, &r.prefix, err);
     r.path = str_printf("%s.restored", whole);
@@ -183,15 +184,18 @@ int restore_state(const struct coordinator_options *o, struct restore_result *re
     if (rc == 0) /* before the owner is deposed: without them nobody could go on */
         rc = fetch_keys(&r, &keys, err);
     if (rc == 0)
-        rc = make_database(&r, err);
-    if (rc == 0)
         rc = ship_keys_write(o->data_dir, buf_str(&keys), err);
     if (rc == 0)
         rc = place_remember(o, err);
     if (rc == 0)
+        rc = make_database(&r, err);
+    if (rc == 0)
         rc = file_rename(r.path, whole, err);
-    else
+    if (rc < 0 && ours) { /* so that the next try finds the directory as this one has */
         drop_database(&r);
+        ship_keys_remove(o->data_dir);
+        place_forget(o->data_dir);
+    }
     s3_log_release(&r.log);
     buf_release(&r.raw);
     buf_release(&keys);

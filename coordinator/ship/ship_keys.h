@@ -12,5 +12,7 @@
 int ship_keys_read(const char *data_dir, struct buf *out, struct err *err);
 /* Makes the files of it.  -ERR_FORMAT: it is no such text, or lacks one. */
 int ship_keys_write(const char *data_dir, const char *text, struct err *err);
+/* Of a directory that is none yet. */
+void ship_keys_remove(const char *data_dir);
 
 #endif

@@ -129,6 +129,13 @@ int place_remember(const struct coordinator_options *o, struct err *err)
     return rc;
 }
 
+void place_forget(const char *data_dir)
+{
+    char *path = file_join(data_dir, FILE_NAME);
+    (void)file_remove(path, NULL);
+    mem_free(path);
+}
+
 /* How the store is reached, but for its bucket; strings of the options and the environment. */
 static void reach(const struct coordinator_options *o, struct s3_options *ret)
 {

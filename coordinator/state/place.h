@@ -38,6 +38,7 @@ int place_open_state(const struct coordinator_options *o, const struct s3_option
                      struct s3 **ret, char **ret_prefix, struct err *err);
 /* Notes in the data dir that its blobs are there. */
 int place_remember(const struct coordinator_options *o, struct err *err);
+void place_forget(const char *data_dir);
 
 /* The store's URL, mem_free it; NULL: the folder. */
 char *place_url(const char *data_dir);

@@ -187,6 +187,21 @@ def test_what_is_refused(machines, store, tmp_path):
     assert nothing.returncode == 2 and "--store-state needs --store" in nothing.stderr, nothing.stderr
 
 
+def test_a_restore_that_cannot_be_deposes_nobody(machines, store):
+    """The keys in the store are damaged: that is found before the owner is deposed, and the next try has an empty directory."""
+    first, second, _ = machines
+    start(first, store, "damaged")
+    url = f"{store.native}/v1/AUTH_test/blobs/damaged/state/keys"
+    keys = store.session.get(url, timeout=20).content
+    assert store.session.put(url, data=b"tls-key.pem 00\n", timeout=20).status_code == 201
+    done = restore(second, store, "damaged")
+    assert done.returncode != 0 and "the keys in the store lack" in done.stderr, done.stderr
+    assert first.post("/v1/tokens", {"role": "viewer", "name": "v"}).status_code == 201, "it is the owner, and commits"
+    assert store.session.put(url, data=keys, timeout=20).status_code == 201
+    done = restore(second, store, "damaged")
+    assert done.returncode == 0, done.stderr
+
+
 def test_workers_follow_a_list(machines, store):
     """The new machine has another address; a worker that was told of it finds it, and gets and puts blobs there."""
     first, second, _ = machines
