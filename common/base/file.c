@@ -213,8 +213,7 @@ int file_rename(const char *from, const char *to, struct err *err)
 }
 
 /* Takes temp. */
-static int out_open(struct file_out *f, const char *path, char *temp, int fd, mode_t mode,
-                    struct err *err)
+static int out_open(struct file_out *f, const char *path, char *temp, int fd, struct err *err)
 {
     if (fd < 0) {
         int rc = err_errno(err, "cannot create %s", path);
@@ -224,20 +223,28 @@ static int out_open(struct file_out *f, const char *path, char *temp, int fd, mo
     f->fd = fd;
     f->path = str_dup(path);
     f->temp = temp;
-    if (fchmod(fd, mode) < 0) {
-        int rc = err_errno(err, "cannot set the mode of %s", path);
-        file_out_abort(f);
-        return rc;
-    }
     return 0;
+}
+
+/* With the mode that the umask leaves: whoever asks for that sets it for a moment. */
+static int open_temp(const char *path, mode_t mode, char **ret)
+{
+    static _Atomic unsigned next;
+    for (;;) {
+        *ret = str_printf("%s.tmp.%d-%u", path, (int)getpid(), atomic_fetch_add(&next, 1));
+        const int fd = open(*ret, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+        if (fd >= 0 || errno != EEXIST)
+            return fd;
+        mem_free(*ret);
+    }
 }
 
 int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err)
 {
     *f = (struct file_out){.fd = -1};
-    char *temp = str_printf("%s.tmp.XXXXXX", path);
-    int fd = mkostemp(temp, O_CLOEXEC);
-    return out_open(f, path, temp, fd, mode, err);
+    char *temp;
+    int fd = open_temp(path, mode, &temp);
+    return out_open(f, path, temp, fd, err);
 }
 
 int file_out_open_again(struct file_out *f, const char *path, const char *spare, mode_t mode,
@@ -246,7 +253,7 @@ int file_out_open_again(struct file_out *f, const char *path, const char *spare,
     *f = (struct file_out){.fd = -1, .again = true};
     char *temp = spare ? str_dup(spare) : str_printf("%s.spare", path);
     int fd = open(temp, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, mode);
-    return out_open(f, path, temp, fd, mode, err);
+    return out_open(f, path, temp, fd, err);
 }
 
 int file_out_write(struct file_out *f, const void *data, size_t len, struct err *err)

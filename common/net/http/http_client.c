@@ -195,6 +195,7 @@ static int run_file(struct http_client *c, const char *path, const char *file, b
                              .bearer = c->bearer,
                              .path = file,
                              .sha256 = sha256,
+                             .mode = 0666,
                              .progress = on_progress,
                              .done = on_done,
                              .arg = w};

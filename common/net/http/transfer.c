@@ -565,6 +565,7 @@ int xfer_get(struct xfer *x, const struct xfer_get *g, uint64_t *ret_id, struct 
     t->follow = g->follow;
     t->near = g->near;
     t->cached = g->cached;
+    t->mode = g->mode ? g->mode : 0600;
     t->progress = g->progress;
     t->has_sha256 = g->sha256 != NULL;
     if (g->sha256)

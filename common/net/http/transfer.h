@@ -82,6 +82,7 @@ struct xfer_get {
     bool near;   /* to a neighbour that its server names */
     /* Whoever reads it after a loss of power looks at its hash first: nothing is flushed. */
     bool cached;
+    mode_t mode;               /* of the file, less the umask; 0: 0600 */
     xfer_progress_fn progress; /* may be NULL */
     xfer_done_fn done;
     void *arg;

@@ -67,6 +67,7 @@ struct transfer {
     uint64_t offset;    /* get: of the file, so far; put: next byte to send */
     uint64_t sent_from; /* put: start of this attempt */
     bool public_only, cached;
+    mode_t mode;
     char refused[64]; /* the address that public_only kept us from; "": none */
     bool asking, existed, resumed, refetched, over_limit;
     bool paused;       /* until the link has room again; transfer.c goes on then */

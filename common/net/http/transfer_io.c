@@ -204,7 +204,7 @@ static int prepare_get(struct transfer *t, struct err *err)
     struct stat st;
     char range[32];
     if (t->fd < 0)
-        t->fd = open(t->part, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        t->fd = open(t->part, O_RDWR | O_CREAT | O_CLOEXEC, t->mode);
     if (t->fd < 0 || fstat(t->fd, &st) < 0)
         return err_errno(err, "cannot open %s", t->part);
     t->offset = (uint64_t)st.st_size;

@@ -29,6 +29,11 @@ static void reads_and_writes(void **state)
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
+    const mode_t before = umask(027);
+    OK(file_write_atomic(path, "hello", 5, 0666, err));
+    (void)umask(before);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0640);
     uint64_t n;
     OK(file_size(path, &n, err));
     assert_int_equal(n, 5);
