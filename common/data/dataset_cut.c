@@ -245,6 +245,9 @@ int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool
     mem_free(w.items);
     if (rc == 0 && c->report.samples == c->report.holdout_samples)
         rc = err_set(c->err, -ERR_FORMAT, "%s has no images left to train on", ds->path);
+    if (rc == 0 && c->report.uncaptioned == c->report.samples)
+        rc = err_set(c->err, -ERR_FORMAT, "%s has no captions: all that its images have are blank",
+                     ds->path);
     return rc;
 }
 

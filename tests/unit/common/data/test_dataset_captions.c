@@ -143,6 +143,8 @@ static void refuses_folders(void **state)
     static char much[DATASET_IMAGE_MAX / 32];
     image("none/1.jpg");
     FAILS(cut_all("none", 9, err), "none has no captions: expected KEY.txt");
+    text("none/1.txt", "\n  \n");
+    FAILS(cut_all("none", 9, err), "none has no captions: all that its images have are blank");
     memset(much, 'x', sizeof(much));
     put(dir, "none/1.txt", much, sizeof(much));
     FAILS(cut_all("none", 9, err), "1.txt is larger than");
