@@ -22,13 +22,46 @@ static int check_path(const char *path, struct err *err)
                          path);
 }
 
+/* "flowers.yaml" is the file of "flowers". */
+static const char *job_name(const char *given)
+{
+    static char name[80];
+    str_copy(name, sizeof name, given);
+    if (str_ends(name, ".yaml"))
+        name[strlen(name) - strlen(".yaml")] = '\0';
+    return name;
+}
+
+/* The file at `path` is gone again: what is wrong with it is said of the flags. */
+static void say_flags(const char *path, struct err *err)
+{
+    const struct {
+        const char *key, *flag;
+    } names[] = {
+        {"data.path", new_images ? "--images"
+                      : new_text ? "--text"
+                                 : "--captions"},
+        {"encoders.path", "--encoders"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *said = str_printf("%s: %s: ", path, names[i].key);
+        if (str_starts(err->msg, said)) {
+            char *rest = str_dup(err->msg + strlen(said));
+            (void)err_set(err, err->code, "%s: %s", names[i].flag, rest);
+            mem_free(rest);
+        }
+        mem_free(said);
+    }
+}
+
 /* What the command line says. */
 static int wanted(const struct args *args, struct new_job *ret, struct err *err)
 {
     const int kinds = !!new_images + !!new_text + !!new_captions;
     if (kinds != 1)
         return err_set(err, -EINVAL, "expected one of --images DIR, --text FILE, --captions DIR");
-    if (!str_is_name(args->rest[0], 64))
+    const char *name = job_name(args->rest[0]);
+    if (!str_is_name(name, 64))
         return err_set(err, -EINVAL,
                        "'%.80s' is no name for a job: expected 1 to 64 of A-Z a-z 0-9 . _ -",
                        args->rest[0]);
@@ -48,7 +81,7 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
                        "multiple of 8, images are scaled to it",
                        new_image_size);
     *ret = (struct new_job){
-        .name = args->rest[0],
+        .name = name,
         .path = new_images ? new_images
                 : new_text ? new_text
                            : new_captions,
@@ -167,6 +200,7 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
         rc = err_set(err, -EEXIST, "%s is there already; choose another name", path);
     } else if ((rc = choose(&job, path, err)) < 0) {
         (void)unlink(path);
+        say_flags(path, err);
     } else {
         printf("%s: a model of %.2g M parameters, %d rounds of %d steps, about %s on %d worker%s "
                "like this machine; `skerry run %s` starts it\n",

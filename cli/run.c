@@ -1,4 +1,6 @@
 /* skerry run: a private swarm from start to results. */
+#include <libgen.h>
+
 #include "common/base/base.h"
 #include "cli/show/artifacts.h"
 #include "cli/command.h"
@@ -152,6 +154,39 @@ static int draw_strategies(struct run *run, uint64_t id, const char *out, struct
     return rc;
 }
 
+/* Where `path` is or would be made: of what is there already, without links; free().  NULL: not
+ * known. */
+static char *real_place(const char *path)
+{
+    char *at = str_dup(path), *real;
+    while (!(real = realpath(at, NULL)) && errno == ENOENT && strcmp(at, ".") != 0) {
+        const char *up = dirname(at); /* in `at`, or "." */
+        memmove(at, up, strlen(up) + 1);
+    }
+    mem_free(at);
+    return real;
+}
+
+/* Results among the data would be taken for data by whoever reads them next; texts are not looked
+ * for in folders inside. */
+static int check_apart(const struct job_file *job, const char *out, struct err *err)
+{
+    char *data = job->data_path ? realpath(job->data_path, NULL) : NULL;
+    char *place = data ? real_place(out) : NULL;
+    const size_t n = data ? strlen(data) : 0;
+    const bool within = place && strncmp(place, data, n) == 0 && strchr("/", place[n]);
+    const bool same = within && !place[n] && file_exists(out);
+    int rc = 0;
+    if (same || (within && !job_is_text(&job->spec)))
+        rc = err_set(err, -EINVAL,
+                     "--out %s is in the folder of the data, %s, where the results would be taken "
+                     "for data: give another folder",
+                     out, job->data_path);
+    free(place);
+    free(data);
+    return rc;
+}
+
 static int collect(struct run *run, uint64_t id, const char *out, struct err *err)
 {
     struct cli *cli = run->cli;
@@ -218,11 +253,16 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
     if (rc < 0)
         return rc;
     run->swarm.trainers = job_family(&job.spec)->external; /* who runs it brings it */
-    if ((rc = check_strategies(run->strategies, &job.spec, err)) < 0) {
+    if ((rc = check_strategies(run->strategies, &job.spec, err)) < 0 ||
+        (rc = check_apart(&job, out_dir, err)) < 0) {
         job_file_close(&job);
         return args_exit(args, rc, err);
     }
+    char *model = file_join(out_dir, "model");
     rc = file_mkdirs(out_dir, 0777, err);
+    if (rc == 0)
+        rc = artifacts_check_folder(&job.spec, model, err); /* not after all the work */
+    mem_free(model);
     if (rc == 0) {
         rc = run_job(run, &job, n_workers, out_dir, err);
         cli_close(cli);

@@ -14,6 +14,7 @@
 
 #define START_MS 30000
 #define STOP_MS 4000
+#define LOGS_MAX 65536
 #define DEATHS_MAX 16 /* workers that die more often than this do not die by chance */
 
 /* The end of a pipe that nobody writes to: an input without a byte, also where /dev has nothing. */
@@ -132,6 +133,26 @@ static int hold(struct swarm *s, const char *dir, struct err *err)
     return 0;
 }
 
+/* Those of a run before; a folder may be called logs and be somebody else's. */
+static int remove_logs(const char *dir, struct err *err)
+{
+    struct file_names names = {0};
+    unsigned n;
+    int end, rc = file_is_dir(dir) ? file_list(dir, LOGS_MAX, &names, err) : 0;
+    for (size_t i = 0; rc == 0 && i < names.n; i++) {
+        const char *name = names.items[i];
+        end = 0;
+        (void)sscanf(name, "worker-%u.log%n", &n, &end);
+        if (strcmp(name, "coordinatord.log") != 0 && (end == 0 || name[end]))
+            continue;
+        char *path = file_join(dir, name);
+        rc = file_remove(path, err);
+        mem_free(path);
+    }
+    file_names_release(&names);
+    return rc;
+}
+
 int swarm_start(struct swarm *s, const char *dir, struct err *err)
 {
     int rc = hold(s, dir, err);
@@ -145,7 +166,7 @@ int swarm_start(struct swarm *s, const char *dir, struct err *err)
 
     rc = file_remove_tree(s->state, err); /* of a run that was killed */
     if (rc == 0)
-        rc = file_remove_tree(s->logs, err);
+        rc = remove_logs(s->logs, err);
     if (rc == 0)
         rc = file_mkdirs(data, 0700, err);
     if (rc == 0)

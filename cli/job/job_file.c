@@ -78,10 +78,10 @@ static int open_dataset(const char *job_path, struct job_file *job, struct err *
                        job_path);
     if (!s->data.path || s->recipe.teacher)
         return 0;
-    char *path = find_path(job_path, s->data.path);
+    job->data_path = find_path(job_path, s->data.path);
     char *holdout = s->data.holdout_path ? find_path(job_path, s->data.holdout_path) : NULL;
     struct dataset_options opt = {
-        .path = path,
+        .path = job->data_path,
         .column = s->partition.column,
         .captions = job_has_captions(s),
         .text = text,
@@ -94,7 +94,6 @@ static int open_dataset(const char *job_path, struct job_file *job, struct err *
     if (rc < 0)
         rc = err_wrap(err, "%s: %s", job_path, holdout ? "data" : "data.path");
     mem_free(holdout);
-    mem_free(path);
     return rc < 0 || text ? rc : check_images(job_path, job, err);
 }
 
@@ -220,6 +219,7 @@ void job_file_close(struct job_file *job)
     dataset_close(job->dataset);
     tokenizer_free(job->tokenizer);
     encoders_close(&job->encoders);
+    mem_free(job->data_path);
     mem_free(job->tokenizer_path);
     mem_free(job->warm_start);
     mem_free(job->trainer_files);

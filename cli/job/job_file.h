@@ -19,6 +19,7 @@ struct tokenizer;
 struct job_file {
     struct buf text; /* YAML as the user wrote it */
     struct job_spec spec;
+    char *data_path;             /* data.path, found; NULL: no data are read here */
     char *tokenizer_path;        /* NULL: none is given */
     struct tokenizer *tokenizer; /* of text: that file, else bytes; NULL for images */
     char *warm_start;            /* the folder, NULL: none */

@@ -104,9 +104,9 @@ static void write_head(const struct new_job *job, FILE *out)
     (void)fprintf(out,
                   "# A job for skerry: a model of %.2g M parameters, for about %s on %d "
                   "worker%s like the\n# machine it was measured on (%s).\n#\n"
-                  "#   skerry check %s.yaml --workers %d       what it takes\n"
-                  "#   skerry run %s.yaml --out %s       all of it on this machine\n"
-                  "#   skerry submit %s.yaml --watch       on the workers of a coordinator\n#\n"
+                  "#   skerry check %s.yaml --workers %d   # what it takes\n"
+                  "#   skerry run %s.yaml --out %s.out   # all of it on this machine\n"
+                  "#   skerry submit %s.yaml --watch   # on the workers of a coordinator\n#\n"
                   "# `skerry keys` explains every key, those that are not here, too.\n",
                   (double)job->parameters / 1e6,
                   str_human_duration((uint64_t)(job->seconds * 1000), time), job->workers,
@@ -120,7 +120,10 @@ static void write_data(const struct new_job *job, FILE *out)
     if (job->kind == NEW_TEXT) {
         path_line(out, "a .txt, .jsonl or .bin, or a folder of them", job->path);
     } else {
-        path_line(out, "a folder of class folders, or WebDataset tars", job->path);
+        path_line(out,
+                  job->kind == NEW_CAPTIONS ? "a folder of images with captions, or WebDataset tars"
+                                            : "a folder of class folders, or WebDataset tars",
+                  job->path);
         line(out, "pixels of a side; images are scaled and cropped to this square",
              "image_size: %d", job->image_size);
         line(out, "true: mirror each image with probability one half", "flip: false");

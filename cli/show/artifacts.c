@@ -510,6 +510,33 @@ int artifacts_files(struct cli *cli, const json_t *job, const char *dir, bool em
     return rc;
 }
 
+int artifacts_check_folder(const struct job_spec *spec, const char *dir, struct err *err)
+{
+    const bool told = job_has_captions(spec), text = spec->model.type == JOB_MODEL_LLAMA;
+    const struct {
+        const char *name;
+        bool ours;
+    } files[] = {
+        {"model.safetensors", !told},
+        {"diffusion_pytorch_model.safetensors", told},
+        {"generation_config.json", text},
+        {"tokenizer_config.json", text},
+    };
+    int rc = 0;
+    if (spec->model.type == JOB_MODEL_EXTERNAL) /* its companions may have any name */
+        return 0;
+    for (size_t i = 0; i < sizeof files / sizeof *files && rc == 0; i++) {
+        char *path = file_join(dir, files[i].name);
+        if (!files[i].ours && file_exists(path))
+            rc = err_set(err, -EEXIST,
+                         "%s is of another kind of model, and would be taken for a part of this "
+                         "one: give another folder with --out, or remove %s",
+                         path, dir);
+        mem_free(path);
+    }
+    return rc;
+}
+
 /* ---- the model ---- */
 
 /* The newest blob of the wanted kind that a module has; NULL: none yet. */
@@ -616,6 +643,18 @@ static int download_levels(struct cli *cli, const json_t *job, const json_t *rou
     return rc;
 }
 
+static int check_folder(const json_t *job, const char *dir, struct err *err)
+{
+    struct job_spec spec;
+    const char *text = cli_str(job, "spec", "");
+    int rc = job_parse_saved(text, strlen(text), "the job", &spec, err);
+    if (rc < 0)
+        return rc;
+    rc = artifacts_check_folder(&spec, dir, err);
+    job_release(&spec);
+    return rc;
+}
+
 int artifacts_model(struct cli *cli, uint64_t job, uint32_t number, bool ema, const char *dir,
                     struct err *err)
 {
@@ -628,6 +667,8 @@ int artifacts_model(struct cli *cli, uint64_t job, uint32_t number, bool ema, co
         rc = cli_call(cli, "GET", NULL, &about, err, "/v1/jobs/%llu", (unsigned long long)job);
     if (rc == 0)
         rc = find_path(about, number, &route, err);
+    if (rc == 0)
+        rc = check_folder(about, dir, err);
     if (rc == 0)
         rc = download_levels(cli, about, route, modules, ema, dir, err);
     if (rc == 0)

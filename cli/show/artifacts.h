@@ -7,6 +7,7 @@
 #include "common/base/base.h"
 
 struct cli;
+struct job_spec;
 
 /* DIR/metrics.jsonl (every loss point and round) and DIR/loss.svg. */
 int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err *err);
@@ -19,6 +20,10 @@ int artifacts_samples(struct cli *cli, uint64_t job, const char *dir, struct err
 /* DIR/report.json with "job", "modules" and "workers" as the HTTP API gives them. */
 int artifacts_report(struct cli *cli, uint64_t job, const char *dir, struct err *err);
 
+/* Has DIR files of another kind of model, which this job's would not replace, so that whoever opens
+ * the folder would find two?  -EEXIST; a folder that is not there is fine. */
+int artifacts_check_folder(const struct job_spec *spec, const char *dir, struct err *err);
+
 /* One path's model: DIR/model.safetensors, and beside it
  *
  *   dit     config.json with the names of the original code
@@ -28,7 +33,7 @@ int artifacts_report(struct cli *cli, uint64_t job, const char *dir, struct err 
  *
  * `ema`: the average of the
  * outer weights, or what the path stopped at early; else the newest version.  DIR is made
- * when missing. */
+ * when missing, and refused by artifacts_check_folder. */
 int artifacts_model(struct cli *cli, uint64_t job, uint32_t path, bool ema, const char *dir,
                     struct err *err);
 

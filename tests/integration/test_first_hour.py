@@ -86,7 +86,7 @@ def new(tmp_path, *args):
 
 def test_new_writes_a_job_that_runs(tmp_path):
     make_dataset(tmp_path / "pics", classes=2, images=48)
-    done = new(tmp_path, "first", "--images", "pics", "--minutes", "1", "--workers", "1", "--image-size", "16")
+    done = new(tmp_path, "first.yaml", "--images", "pics", "--minutes", "1", "--workers", "1", "--image-size", "16")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("first.yaml: a model of ") and len(done.stdout.splitlines()) == 1
     path = tmp_path / "first.yaml"
@@ -99,7 +99,7 @@ def test_new_writes_a_job_that_runs(tmp_path):
     ran = skerry("run", path, "--workers", "1", "--out", tmp_path / "out")
     assert ran.returncode == 0, ran.stderr
     assert "no worker is here" not in ran.stderr, "one is on its way"
-    assert (tmp_path / "out" / "samples.png").exists()
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("first.yaml", "out/samples.png", "out/loss.svg", "out/model/model.safetensors")} == {0o644}
     again = new(tmp_path, "first", "--images", "pics")
     assert again.returncode == 1 and "first.yaml is there already" in again.stderr
     assert path.read_text(encoding="utf-8") == short
@@ -150,10 +150,23 @@ def test_new_says_what_is_wrong(tmp_path):
             (("a/b", "--images", "x"), 2, "no name for a job"),
             (("a", "--captions", "x"), 2, "--encoders"),
             (("a", "--images", "x", "--encoders", "y"), 2, "--encoders is for --captions"),
-            (("a", "--images", "nowhere"), 4, "nowhere")):
+            (("a", "--images", "nowhere"), 4, "--images: there is no dataset at nowhere")):
         done = new(tmp_path, *args)
         assert done.returncode == status and words in done.stderr, (args, done.stderr)
         assert not list(tmp_path.iterdir())
+
+
+def test_results_do_not_go_among_the_data(tmp_path):
+    """The name of the job is often that of the folder, and the file that `new` writes must not say so."""
+    make_dataset(tmp_path / "pics", classes=2, images=8)
+    assert new(tmp_path, "pics", "--images", "pics", "--minutes", "1", "--image-size", "16").returncode == 0
+    said = next(line for line in (tmp_path / "pics.yaml").read_text(encoding="utf-8").splitlines() if "skerry run" in line)
+    assert said.split("--out ")[1].split()[0] == "pics.out"
+    before = sorted(p for p in tmp_path.rglob("*"))
+    for out in ("pics", "pics/", "./pics/deeper/out", tmp_path / "pics" / "x"):
+        done = skerry("run", "pics.yaml", "--out", out, cwd=tmp_path)
+        assert done.returncode == 2 and "would be taken for data" in done.stderr, (out, done.stderr)
+    assert sorted(p for p in tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("prefix", [

@@ -22,8 +22,13 @@ def png_size(path):
 def test_leaves_results_and_nothing_else(tmp_path):
     job = write_job(tmp_path, rounds=3, steps=4, replicas=2)
     out = tmp_path / "out"
+    (out / "logs" / "oak").mkdir(parents=True)
+    for name in ("mine.log", "oak/leaf.jpg", "worker-7.log", "worker-7.log.gz"):
+        (out / "logs" / name).write_text("kept, if it is not ours", encoding="utf-8")
     done = skerry("run", job, "--workers", "2", "--out", out)
     assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(out / "logs")) == ["coordinatord.log", "mine.log", "oak", "worker-1.log", "worker-2.log", "worker-7.log.gz"]
+    assert (out / "logs" / "oak" / "leaf.jpg").exists()
     assert sorted(os.listdir(out)) == ["logs", "loss.svg", "metrics.jsonl", "model", "report.json",
                                        "samples.png"]
     width, height = png_size(out / "samples.png")
