@@ -6,6 +6,8 @@
 #include "cli/show/artifacts.h"
 #include "cli/command.h"
 #include "cli/sample.h"
+#include "common/base/buf.h"
+#include "common/base/file.h"
 
 struct sample_options {
     uint64_t count, steps, seed, columns;
@@ -13,7 +15,8 @@ struct sample_options {
     uint64_t path, top, tokens;
     double nucleus, threshold, temperature, top_p;
     bool guidance_given, seed_given, raw, remote, path_given, temperature_given;
-    const char *sampler, *labels, *out, *strategy, *prompt;
+    const char *sampler, *labels, *out, *strategy;
+    struct args_list prompts;
 };
 
 /* "3,1,4" to an array; NULL with a sentence when it is none. */
@@ -55,10 +58,23 @@ static void set(json_t *object, const char *key, json_t *value)
         json_object_set_new(object, key, value);
 }
 
+/* A line for each time that --prompt was given. */
+static json_t *prompt_text(const struct args_list *prompts)
+{
+    struct buf text;
+    buf_init(&text, 1 << 20); /* the coordinator takes less */
+    int rc = 0;
+    for (size_t i = 0; i < prompts->n && rc == 0; i++)
+        rc = buf_printf(&text, "%s%s", i ? "\n" : "", prompts->items[i]);
+    json_t *ret = rc == 0 ? json_string(buf_str(&text)) : NULL;
+    buf_release(&text);
+    return ret;
+}
+
 static json_t *sample_body(const struct sample_options *o, struct err *err)
 {
-    json_t *prompt = o->prompt ? json_string(o->prompt) : NULL;
-    if (o->prompt && !prompt) {
+    json_t *prompt = o->prompts.n ? prompt_text(&o->prompts) : NULL;
+    if (o->prompts.n && !prompt) {
         err_set(err, -EINVAL, "--prompt is not UTF-8 text");
         return NULL;
     }
@@ -183,6 +199,20 @@ int sample_to_file(struct cli *cli, uint64_t job, const json_t *ask, const char 
     return rc;
 }
 
+/* A picture is a blob; a text is in the task itself. */
+static int keep(struct cli *cli, const json_t *task, const char *out, struct err *err)
+{
+    const char *blob = cli_str(task, "output", "");
+    if (*blob)
+        return artifacts_blob(cli, blob, out ? out : "samples.png", err);
+    if (!out)
+        return 0;
+    char *line = str_printf("%s\n", cli_str(task, "text", ""));
+    int rc = file_write_atomic(out, line, strlen(line), 0666, err);
+    mem_free(line);
+    return rc;
+}
+
 static void print_sample(struct cli *cli, const json_t *task, bool text, const char *file)
 {
     json_int_t id = cli_int(task, "id", 0);
@@ -205,6 +235,8 @@ static int check_out(const char *file, struct err *err)
         if (!strcasecmp(dot, others[i]))
             return err_set(err, -EINVAL, "--out %s: pictures are written as PNG: name it %.*s.png",
                            file, (int)(dot - file), file);
+    if (file_is_dir(file))
+        return err_set(err, -EISDIR, "--out %s is a directory, expected a file", file);
     char *path = str_dup(file);
     const char *folder = dirname(path);
     const int rc = access(folder, W_OK | X_OK) == 0
@@ -220,7 +252,6 @@ static int run_sample(struct cli *cli, const struct args *args, struct err *err)
 {
     const struct sample_options *o = &options;
     json_t *task = NULL;
-    const char *file = o->out ? o->out : "samples.png";
     uint64_t job = 0;
 
     (void)signal(SIGPIPE, SIG_IGN); /* text goes to a pipe as it comes: see unwanted() */
@@ -232,12 +263,11 @@ static int run_sample(struct cli *cli, const struct args *args, struct err *err)
         return err->code;
     rc = draw(cli, job, ask, &task, err);
     json_decref(ask);
-    /* A picture is a blob; a text is in the task itself. */
-    bool text = rc == 0 && *cli_str(task, "output", "") == '\0';
-    if (rc == 0 && !text)
-        rc = artifacts_blob(cli, cli_str(task, "output", ""), file, err);
+    const bool text = rc == 0 && *cli_str(task, "output", "") == '\0';
     if (rc == 0)
-        print_sample(cli, task, text, file);
+        rc = keep(cli, task, o->out, err);
+    if (rc == 0)
+        print_sample(cli, task, text, o->out ? o->out : "samples.png");
     json_decref(task);
     return rc;
 }
@@ -251,7 +281,8 @@ const struct command command_sample = {
              "Ctrl-C cancels the task.",
     .flags =
         (const struct args_flag[]){
-            {"out", 'o', ARGS_STR, &options.out, "FILE", "where the PNG goes [samples.png]"},
+            {"out", 'o', ARGS_STR, &options.out, "FILE",
+             "where the PNG goes [samples.png], or a text beside standard output"},
             {"count", 'n', ARGS_U64, &options.count, "N", "samples", .min = 1, .max = 1024},
             {"labels", 0, ARGS_STR, &options.labels, "A,B,..", "class numbers, cycled"},
             {"steps", 0, ARGS_U64, &options.steps, "N", "steps of the ODE solver", .min = 1,
@@ -276,8 +307,9 @@ const struct command command_sample = {
              "mixtures: experts stay on their workers"},
             {"path", 0, ARGS_U64, &options.path, "N", "draw from this path alone", .max = 1023,
              .given = &options.path_given},
-            {"prompt", 'p', ARGS_STR, &options.prompt, "TEXT",
-             "texts: what to go on from; captioned images: what to draw, one caption a line"},
+            {"prompt", 'p', ARGS_LIST, &options.prompts, "TEXT",
+             "texts: what to go on from; captioned images: what to draw, one caption a line; "
+             "given again it is one line more"},
             {"tokens", 0, ARGS_U64, &options.tokens, "N", "texts: how many to generate", .min = 1,
              .max = 4096},
             {"temperature", 0, ARGS_DOUBLE, &options.temperature, "T",

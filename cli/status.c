@@ -200,6 +200,8 @@ static int run_tasks(struct cli *cli, const struct args *args, struct err *err)
     int rc = args->n_rest > 0 ? cli_job_id(cli, args, &id, err) : 0;
     if (rc < 0)
         return rc;
+    if (id && (rc = cli_call(cli, "GET", NULL, NULL, err, "/v1/jobs/%llu", ID(id))) < 0)
+        return rc; /* there is none, so it has no tasks either */
     if (id)
         (void)snprintf(job, sizeof job, "?job=%llu", ID(id));
     if (tasks_state && !str_is_name(tasks_state, 31))

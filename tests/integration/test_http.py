@@ -400,6 +400,8 @@ def test_a_job_with_paths_on_the_terminal(mixed):
     assert "--state is 'a b', expected pending, leased" in mixed.swarm.skerry("tasks", "--state", "a b").stderr
     refused = mixed.swarm.skerry("tasks", "x")
     assert refused.returncode != 0 and "is not a job's id" in refused.stderr
+    refused = mixed.swarm.skerry("tasks", 99)
+    assert refused.returncode == 1 and "job 99 does not exist" in refused.stderr and not refused.stdout, refused.stderr
     wrong = mixed.swarm.skerry("status", "x")
     assert wrong.returncode != 0 and "is not a job's id" in wrong.stderr
     missing = mixed.swarm.skerry("status", 99)
@@ -411,6 +413,12 @@ def test_a_picture_is_not_written_under_another_kinds_name(trained, tmp_path, na
     done = trained.swarm.skerry("sample", trained.job, "--out", tmp_path / name)
     assert done.returncode != 0 and f"name it {tmp_path}/x.png" in done.stderr, done.stderr
     assert not os.listdir(tmp_path)
+
+
+def test_a_folder_is_no_file_for_pictures(trained, tmp_path):
+    done = trained.swarm.skerry("sample", trained.job, "--out", tmp_path)
+    assert done.returncode == 1 and done.stderr == f"skerry: --out {tmp_path} is a directory, expected a file\n"
+    assert "task" not in done.stderr and not os.listdir(tmp_path), "nothing was drawn for it"
 
 
 def test_prometheus_text(trained):

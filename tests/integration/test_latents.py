@@ -250,6 +250,11 @@ def test_drawing_a_prompt(place, tmp_path):
                 grids.append(f.read())
         assert grids[0] == grids[1]
         assert grids[0] != grids[2]
+        for out, flags in (("lines", ["-p", "a blue square\nthe disc"]), ("flags", ["-p", "a blue square", "--prompt=the disc"])):
+            done = swarm.skerry("sample", job, "--out", os.path.join(place, out + ".png"), "--count", "2", *flags)
+            assert done.returncode == 0, done.stderr
+        with open(os.path.join(place, "lines.png"), "rb") as lines, open(os.path.join(place, "flags.png"), "rb") as given:
+            assert lines.read() == given.read()
         done = swarm.skerry("sample", job, "--labels", "0")
         assert done.returncode != 0 and "prompt" in done.stderr
         done = swarm.skerry("sample", job, "-p", "\n".join(["a"] * 1025))

@@ -3,10 +3,11 @@ import json
 import os
 import random
 import re
+import subprocess
 
 import pytest
 
-from common import read_safetensors, wait_until
+from common import BIN, read_safetensors, skerry, wait_until, write_job
 from openapi import OpenApi
 from swarm import running
 
@@ -108,6 +109,29 @@ def test_exported(told, tmp_path):
     assert names == {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
     config = json.load(open(tmp_path / "model" / "config.json"))
     assert config["architectures"] == ["LlamaForCausalLM"] and config["vocab_size"] == 257
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "model").iterdir()}
+    pictures = told.submit(write_job(tmp_path / "pictures", rounds=1, steps=1, replicas=1))
+    told.wait_job(pictures, "done")
+    done = told.skerry("export", pictures, "--out", tmp_path / "model")
+    assert done.returncode == 1 and "is of another kind of model" in done.stderr and "--out" in done.stderr, done.stderr
+    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "model").iterdir()} == before
+    done = told.skerry("export", told.told, "--out", tmp_path / "model")
+    assert done.returncode == 0, "the same again"
+    done = skerry("run", tmp_path / "pictures" / "job.yaml", "--out", tmp_path)
+    assert done.returncode == 1 and "is of another kind of model" in done.stderr, "said before the work"
+
+
+def test_a_log_has_what_was_said_in_its_order(told):
+    """In a file both outputs are one, and what is printed may not wait for the end."""
+    done = subprocess.run([f"{BIN}/skerry", "submit", f"{told.folder}/../job.yaml", "--watch"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, check=False, timeout=180, env={**os.environ, "SKERRY_TOKEN": told.token})
+    assert done.returncode == 0 and 0 < done.stdout.index("is submitted") < done.stdout.index("done after round"), done.stdout
+
+
+def test_a_text_goes_into_a_file_too(told, tmp_path):
+    done = told.skerry("sample", told.told, "--tokens", "8", "--out", tmp_path / "said.txt")
+    assert done.returncode == 0 and done.stdout.startswith("the sea"), done.stderr
+    assert (tmp_path / "said.txt").read_text(encoding="utf-8") == done.stdout
 
 
 def test_each_path_is_exported(told, tmp_path):
