@@ -9,6 +9,8 @@
 #include "common/base/buf.h"
 #include "common/base/file.h"
 
+#define PENDING_POLLS 10 /* between two questions why nobody draws */
+
 struct sample_options {
     uint64_t count, steps, seed, columns;
     double guidance;
@@ -138,11 +140,29 @@ static int give_up(struct cli *cli, uint64_t task, struct err *err)
                    (unsigned long long)task);
 }
 
+/* Why nobody has begun with it, "" where that is not known. */
+static void why_pending(struct cli *cli, const json_t *task, char out[256])
+{
+    json_t *job = NULL;
+    const json_t *item;
+    size_t i;
+    out[0] = '\0';
+    if (cli_call(cli, "GET", NULL, &job, NULL, "/v1/jobs/%lld", cli_int(task, "job", 0)) < 0)
+        return; /* whoever follows the task sees that, too */
+    json_array_foreach(json_object_get(job, "waiting_for"), i, item)
+    {
+        if (cli_int(item, "task", 0) == cli_int(task, "id", 0))
+            str_copy(out, 256, cli_str(item, "why", ""));
+    }
+    json_decref(job);
+}
+
 /* Follows the task to its end; *ret_task (owned by the caller) is its last state. */
 static int wait_for_task(struct cli *cli, uint64_t task, json_t **ret_task, struct err *err)
 {
-    char shown[256] = "";
+    char shown[256] = "", why[256];
     size_t text = 0;
+    unsigned polls = 0;
 
     for (;; cli_sleep_ms(100)) {
         json_t *t = NULL;
@@ -167,6 +187,10 @@ static int wait_for_task(struct cli *cli, uint64_t task, json_t **ret_task, stru
         }
         const char *news =
             *cli_str(t, "activity", "") ? cli_str(t, "activity", "") : cli_str(t, "reason", "");
+        if (!cli->json && !strcmp(state, "pending") && polls++ % PENDING_POLLS == 1) {
+            why_pending(cli, t, why);
+            news = why;
+        }
         if (!cli->json && text == 0 && *news && strcmp(news, shown)) {
             fprintf(stderr, "task %llu: %s\n", (unsigned long long)task, news);
             str_copy(shown, sizeof shown, news);

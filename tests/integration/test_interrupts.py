@@ -1,5 +1,6 @@
 """Ctrl-C, and pipes that close: what a command started for its asker ends with its asker."""
 import json
+import select
 import signal
 import subprocess
 
@@ -42,6 +43,8 @@ def test_a_drawing_ends_with_its_asker(swarm, signo):
     swarm.kill("a", signal.SIGTERM)
     process = asks(swarm, "sample", job, "--out", swarm.folder + "/x.png")
     task = drawing(swarm, job, "pending")["id"]
+    assert select.select([process.stderr], [], [], 30)[0], "said why nobody draws"
+    assert f"task {task}: no worker is here; start one with workerd --join" in process.stderr.readline()
     assert swarm.skerry("cancel", "--task", task).returncode == 0
     assert process.wait(30) == 1 and f"task {task}" not in swarm.skerry("tasks").stdout
 
