@@ -11,11 +11,13 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from typing import Any, Callable, Iterator, Optional, Tuple
 
 POLL_S = 5
+END_S = 20  # until a `skerry watch` that was told to end is killed
 Value = Tuple[str, str, int, float, Any]  # kind, tag, step, when (seconds), what
 
 
@@ -118,7 +120,34 @@ class _Mlflow:
         self.client.set_terminated(self.id)
 
 
-def track(job: int, folder: str, tracker: str, to: str, start: Callable[[str], Any], skerry: str) -> int:
+class _Interrupt:
+    """SIGINT as KeyboardInterrupt, remembered: where a library's code swallows that one, the next look raises it again."""
+
+    def __init__(self) -> None:
+        self.came = False
+        signal.signal(signal.SIGINT, self._take)
+
+    def _take(self, *_: Any) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+    def look(self) -> None:
+        if self.came:
+            raise KeyboardInterrupt
+
+
+def _end(watching: "subprocess.Popen[bytes]") -> None:
+    if watching.poll() is None:
+        watching.terminate()
+    try:
+        watching.wait(END_S)
+    except subprocess.TimeoutExpired:
+        watching.kill()
+        watching.wait()
+
+
+def track(job: int, folder: str, tracker: str, to: str, start: Callable[[str], Any], skerry: str,
+          look: Callable[[], None]) -> int:
     """Follows the job to its end, or until the watching ends; its exit code."""
     try:
         watching = subprocess.Popen([skerry, "watch", str(job), "--tensorboard", folder])
@@ -129,6 +158,7 @@ def track(job: int, folder: str, tracker: str, to: str, start: Callable[[str], A
     there = None
     try:
         while True:
+            look()
             try:
                 code: Optional[int] = watching.wait(POLL_S)
             except subprocess.TimeoutExpired:
@@ -144,9 +174,7 @@ def track(job: int, folder: str, tracker: str, to: str, start: Callable[[str], A
             if code is not None:
                 return code
     finally:
-        if watching.poll() is None:
-            watching.terminate()
-            watching.wait()
+        _end(watching)
         if there is not None:
             there.close()
 
@@ -167,10 +195,12 @@ def main() -> int:
     except ImportError as e:
         print(f"skerry.track: Python package {e.name} is missing; install it: pip install {need} tensorboard", file=sys.stderr)
         return 1
+    look = _Interrupt().look
     try:
         if a.wandb:
-            return track(a.job, a.folder, "wandb", a.wandb, lambda name: _Wandb(a.wandb, name), a.skerry)
-        return track(a.job, a.folder, "mlflow", f"{a.mlflow} {os.environ.get('MLFLOW_TRACKING_URI', '')}", lambda name: _Mlflow(a.mlflow, name), a.skerry)
+            return track(a.job, a.folder, "wandb", a.wandb, lambda name: _Wandb(a.wandb, name), a.skerry, look)
+        to_mlflow = f"{a.mlflow} {os.environ.get('MLFLOW_TRACKING_URI', '')}"
+        return track(a.job, a.folder, "mlflow", to_mlflow, lambda name: _Mlflow(a.mlflow, name), a.skerry, look)
     except KeyboardInterrupt:
         return 130
     except Exception as e:  # The tracker's: a wrong address, no account, a folder that cannot be written.

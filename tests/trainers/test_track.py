@@ -111,3 +111,39 @@ def test_what_is_missing_is_said(tmp_path):
     bare = subprocess.run(["/usr/bin/python3", "-m", "skerry.track", "1", str(tmp_path), "--wandb", "x"],
                           env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True)
     assert bare.returncode == 1 and "pip install wandb tensorboard" in bare.stderr
+
+
+STUBBORN = """
+import os, signal, sys, time
+from skerry import track
+
+track.END_S, track.POLL_S, folder, watch = 1, 0.1, *sys.argv[1:]
+
+class Swallows:
+    def take(self, values):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            pass
+
+    def close(self):
+        print("closed", flush=True)
+
+try:
+    track.track(1, folder, "mlflow", "x", lambda name: Swallows(), watch, track._Interrupt().look)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_an_interrupt_ends_it_whoever_swallows_it(tmp_path):
+    """The tracker's code does, and the watching does not heed SIGTERM."""
+    (tmp_path / "tiny-1").mkdir()
+    (tmp_path / "tiny-1" / "tfevents").touch()
+    watch = tmp_path / "watch"
+    watch.write_text("#!/bin/sh\ntrap '' TERM\nexec sleep 600\n")
+    watch.chmod(0o700)
+    done = subprocess.run([sys.executable, "-c", STUBBORN, str(tmp_path), str(watch)], env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 130 and done.stdout == "closed\n", done.stderr
