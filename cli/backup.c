@@ -5,7 +5,7 @@
 
 #include "cli/command.h"
 
-static const char *data_dir = "/var/lib/skerry-coordinator", *from;
+static const char *data_dir = "/var/lib/skerry-coordinator", *from, *config;
 static uint64_t keep = 7;
 
 static int run_coordinatord(const char *const argv[], struct err *err)
@@ -84,16 +84,22 @@ static int run_audit(struct cli *cli, const struct args *args, struct err *err)
         return err_set(err, -EINVAL, "'%s' is not a job's id; `skerry status` lists the jobs",
                        args->rest[0]);
     const char *const argv[] = {"coordinatord", "--data-dir",  data_dir,
-                                "--audit",      args->rest[0], NULL};
+                                "--audit",      args->rest[0], config ? "--config" : NULL,
+                                config,         NULL};
     return run_coordinatord(argv, err);
 }
 
-static const struct args_flag audit_flags[] = {DATA_DIR, {0}};
+static const struct args_flag audit_flags[] = {
+    DATA_DIR,
+    {"config", 'c', ARGS_STR, &config, "FILE",
+     "the coordinator's settings, where its blobs are in an object store"},
+    {0},
+};
 
 const struct command command_audit = {
     .name = "audit",
     .what = "make a job's versions again and compare them with the record",
-    .usage = "JOB [--data-dir DIR]",
+    .usage = "JOB [--data-dir DIR] [--config FILE]",
     .about = "Looks over what a coordinator keeps of a job, on its machine, while it runs: hashes "
              "every file, makes each kept version again from the one before and its delta, folds "
              "the newest outer step again from its contributions, and prints the balance of "

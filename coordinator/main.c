@@ -447,11 +447,16 @@ static int back_up(const struct flags *f, struct err *err)
     return 0;
 }
 
-static int audit(const struct flags *f, struct err *err)
+static int audit(const struct flags *f, struct settings *s, struct err *err)
 {
     struct audit_result r;
     char bytes[STR_HUMAN_MAX];
-    int rc = audit_job(f->data_dir, f->audit, stdout, &r, err);
+    int rc = load_config(f->config, s, err);
+    if (rc < 0)
+        return rc;
+    apply_flags(s, f);
+    const struct coordinator_options o = options_of(f, s);
+    rc = audit_job(&o, f->audit, stdout, &r, err);
     if (rc < 0)
         return rc;
     (void)printf("%s: %llu files of %s, %u versions, %u of them made again from deltas, %u outer "
@@ -469,7 +474,7 @@ static int run(const struct flags *f, struct settings *s, struct err *err)
     if (rc < 0)
         return rc;
     if (f->audit)
-        return audit(f, err);
+        return audit(f, s, err);
     const bool far = f->restore && str_starts(f->restore, "s3://");
     return f->backup || (f->restore && !far) ? back_up(f, err) : start(f, s, err);
 }

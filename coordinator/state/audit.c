@@ -342,15 +342,20 @@ static void print_balance(struct audit *a)
                   j->n_rounds, (unsigned long long)folded, (unsigned long long)reported);
 }
 
-int audit_job(const char *data_dir, uint64_t job_id, FILE *out, struct audit_result *ret,
-              struct err *err)
+int audit_job(const struct coordinator_options *o, uint64_t job_id, FILE *out,
+              struct audit_result *ret, struct err *err)
 {
     struct audit a = {.out = out, .r = ret};
     *ret = (struct audit_result){0};
-    int rc = capture_take(data_dir, job_id, &a.s, err);
+    int rc = capture_take(o, job_id, &a.s, err);
     if (rc < 0)
         return rc;
     a.job = state_job(&a.s.state, job_id);
+    if (a.s.left > 0)
+        (void)fprintf(out,
+                      "%llu files that are no module's (shards, pictures, encoders) stay in the "
+                      "store, which guards its own bytes\n",
+                      (unsigned long long)a.s.left);
     check_files(&a);
     for (uint32_t i = 0; !a.job->unread && i < a.job->comp.n_modules; i++)
         check_module(&a, &a.job->modules[i]);

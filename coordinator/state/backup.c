@@ -289,8 +289,8 @@ int backup_make(const char *data_dir, const char *folder, unsigned keep, struct 
                        folder);
     if (rc < 0)
         return rc;
-    if ((rc = check_clock(folder, err)) == 0 &&
-        (rc = capture_take(data_dir, 0, &b.capture, err)) == 0) {
+    const struct coordinator_options of = {.data_dir = data_dir};
+    if ((rc = check_clock(folder, err)) == 0 && (rc = capture_take(&of, 0, &b.capture, err)) == 0) {
         b.capture.manifest.at_unix_ms = (int64_t)clock_wall_ms();
         for (size_t i = 0; rc == 0 && i < b.capture.manifest.n; i++)
             rc = keep_file(&b, i, err);

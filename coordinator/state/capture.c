@@ -1,9 +1,12 @@
 #include "coordinator/state/capture.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/hash.h"
 #include "common/net/blob_dir.h"
+#include "common/net/s3/client.h"
 #include "coordinator/state/blobs.h"
 #include "coordinator/outer/outer_exec.h"
 #include "coordinator/state/persist.h"
@@ -23,6 +26,8 @@ static const uint8_t no_hash[32];
 struct taking {
     struct capture *s;
     const char *data_dir;
+    struct s3 *far; /* NULL: the blobs are in the folder */
+    char *prefix;
     bool again;  /* something was gone: a newer capture */
     bool missed; /* what the newest step began with was: a newer one has perhaps more luck */
     struct err err;
@@ -61,11 +66,74 @@ static bool pin(struct taking *t, const char *path, const uint8_t *sha256, uint6
     return rc >= 0;
 }
 
+struct sink {
+    int fd;
+    const char *path;
+    struct err *err;
+};
+
+static int write_on(void *arg, const void *data, size_t len)
+{
+    const struct sink *k = arg;
+    return file_write_all(k->fd, data, len, k->path, k->err);
+}
+
+static int fetch(const struct taking *t, const struct blob_ref *ref, const char *to,
+                 struct err *err)
+{
+    char hex[HASH_HEX_MAX], *key;
+    int rc = file_mkdirs_for(to, 0700, err);
+    const int fd = rc == 0 ? open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : -1;
+    if (rc == 0 && fd < 0)
+        rc = err_errno(err, "cannot write %s", to);
+    if (rc < 0)
+        return rc;
+    key = str_printf("%s%s", t->prefix, hash_hex(ref->sha256, sizeof(ref->sha256), hex));
+    rc = s3_get(t->far, key, 0, ref->size, write_on, &(struct sink){fd, to, err}, err);
+    if (rc < 0)
+        rc = err_wrap(err, "%s of %s", key, s3_where(t->far));
+    mem_free(key);
+    (void)close(fd);
+    return rc;
+}
+
+/* Of those of modules: nobody else looks at what they say. */
+static bool is_judged(enum blob_role role)
+{
+    return role == BLOB_FULL || role == BLOB_DELTA || role == BLOB_EMA ||
+           role == BLOB_CONTRIBUTION || role == BLOB_OUTER_STATE || role == BLOB_BEST;
+}
+
+/* From the cache, or else from the store.  One that is there under another name has been brought.
+ */
+static void bring(struct taking *t, const struct blob_ref *ref)
+{
+    char *path = blob_dir_file(CAPTURE_BLOBS, ref->sha256), *to = file_join(t->s->dir, path);
+    char *cache = file_join(t->data_dir, PLACE_CACHE), *from = blob_dir_file(cache, ref->sha256);
+    int rc = t->err.code != 0 || file_exists(to) ? 1 : link_file(from, to);
+    if (rc == -ENOENT)
+        rc = fetch(t, ref, to, &t->err);
+    else if (rc < 0)
+        (void)err_set(&t->err, rc, "cannot take %s into the capture: %s", from, strerror(-rc));
+    if (rc == 0)
+        (void)manifest_add(&t->s->manifest, ref->sha256, ref->size, path, &t->err);
+    t->again |= rc == -ERR_NOTFOUND;
+    mem_free(path);
+    mem_free(to);
+    mem_free(cache);
+    mem_free(from);
+}
+
 static void pin_blob(void *arg, enum blob_role role, const struct blob_ref *ref, bool needed)
 {
+    struct taking *t = arg;
     char *path = blob_dir_file(CAPTURE_BLOBS, ref->sha256);
-    if (needed)
-        (void)pin(arg, path, ref->sha256, ref->size, false);
+    if (needed && !t->far)
+        (void)pin(t, path, ref->sha256, ref->size, false);
+    else if (needed && is_judged(role))
+        bring(t, ref);
+    else
+        t->s->left += needed;
     mem_free(path);
 }
 
@@ -121,6 +189,7 @@ static int try_once(struct taking *t, uint64_t job_id, struct err *err)
     char *live = file_join(t->data_dir, CAPTURE_DATABASE);
     t->again = t->missed = false;
     t->err = (struct err){0};
+    s->left = 0;
     manifest_release(&s->manifest);
     state_release(&s->state);
     state_init(&s->state);
@@ -157,42 +226,60 @@ void capture_tidy(const char *data_dir)
     mem_free(dir);
 }
 
-int capture_take(const char *data_dir, uint64_t job_id, struct capture *ret, struct err *err)
+static int reach(struct taking *t, const struct coordinator_options *o, uint64_t job_id,
+                 struct err *err)
 {
-    struct taking t = {.s = ret, .data_dir = data_dir};
-    *ret = (struct capture){.dir = file_join(data_dir, FOLDER)};
-    state_init(&ret->state);
-    if (!file_is_dir(data_dir)) {
-        mem_free(ret->dir);
+    if (!file_is_dir(o->data_dir))
         return err_set(err, -ENOENT,
                        "there is no coordinator's data dir at %s: say with --data-dir where it is",
+                       o->data_dir);
+    char *url = place_url(o->data_dir);
+    struct coordinator_options at = *o;
+    int rc = 0;
+    if (url && job_id == 0)
+        rc = err_set(err, -ENOTSUP,
+                     "the blobs of %s are in %s, and only those of a folder can be copied: back "
+                     "that bucket up by its own means",
+                     o->data_dir, url);
+    at.store = o->store ? o->store : url;
+    if (rc == 0)
+        rc = place_check(&at, err);
+    if (rc == 0 && url)
+        rc = place_open_blobs(&at, &t->far, &t->prefix, err);
+    mem_free(url);
+    return rc;
+}
+
+static int lock(const char *data_dir, struct file_lock *ret, struct err *err)
+{
+    const int rc = file_lock_dir(data_dir, LOCK, ret, err);
+    if (rc == -EBUSY)
+        return err_set(err, rc,
+                       "another backup or audit of %s is under way: try again when it is over",
                        data_dir);
-    }
-    char *url = place_url(data_dir);
-    if (url) {
-        (void)err_set(err, -ENOTSUP,
-                      "the blobs of %s are in %s, and only those of a folder can be copied or "
-                      "looked over: back that bucket up by its own means",
-                      data_dir, url);
-        mem_free(url);
-        mem_free(ret->dir);
-        return -ENOTSUP;
-    }
-    int rc = file_lock_dir(data_dir, LOCK, &ret->lock, err);
+    return rc < 0 ? err_wrap(err, "a capture of %s", data_dir) : 0;
+}
+
+int capture_take(const struct coordinator_options *o, uint64_t job_id, struct capture *ret,
+                 struct err *err)
+{
+    struct taking t = {.s = ret, .data_dir = o->data_dir};
+    *ret = (struct capture){.dir = file_join(o->data_dir, FOLDER)};
+    state_init(&ret->state);
+    int rc = reach(&t, o, job_id, err);
+    if (rc == 0)
+        rc = lock(o->data_dir, &ret->lock, err);
     if (rc < 0) {
         mem_free(ret->dir);
-        return rc == -EBUSY
-                   ? err_set(
-                         err, rc,
-                         "another backup or audit of %s is under way: try again when it is over",
-                         data_dir)
-                   : err_wrap(err, "a capture of %s", data_dir);
-    }
-    rc = try_once(&t, job_id, err);
-    for (int i = 1; (rc < 0 ? t.again : t.missed) && i < TRIES; i++)
+    } else {
         rc = try_once(&t, job_id, err);
-    if (rc < 0)
-        capture_release(ret);
+        for (int i = 1; (rc < 0 ? t.again : t.missed) && i < TRIES; i++)
+            rc = try_once(&t, job_id, err);
+        if (rc < 0)
+            capture_release(ret);
+    }
+    s3_close(t.far);
+    mem_free(t.prefix);
     return rc;
 }
 

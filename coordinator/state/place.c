@@ -147,27 +147,42 @@ static void reach(const struct coordinator_options *o, struct s3_options *ret)
     ret->virtual_host = o->store_virtual_host;
 }
 
-int place_open_state(const struct coordinator_options *o, const struct s3_options *like,
-                     struct s3 **ret, char **ret_prefix, struct err *err)
+/* part: of what is below the store's prefix. */
+static int open_part(const struct coordinator_options *o, const char *part,
+                     const struct s3_options *like, struct s3 **ret, char **ret_prefix,
+                     struct err *err)
 {
     struct s3_options c = *like;
     char bucket[64], *prefix = NULL;
-    if (o->store == NULL)
-        return err_set(err, -ERR_CONFIG, "--store-state needs --store s3://BUCKET/PREFIX");
     int rc = s3_split(o->store, bucket, &prefix, err);
     if (rc < 0)
         return rc;
-    *ret_prefix = str_printf("%s%sstate", prefix, *prefix ? "/" : "");
+    *ret_prefix = str_printf("%s%s%s", prefix, *prefix ? "/" : "", part);
     mem_free(prefix);
     reach(o, &c);
     c.bucket = bucket;
     return s3_open(&c, ret, err);
 }
 
+int place_open_state(const struct coordinator_options *o, const struct s3_options *like,
+                     struct s3 **ret, char **ret_prefix, struct err *err)
+{
+    if (o->store == NULL)
+        return err_set(err, -ERR_CONFIG, "--store-state needs --store s3://BUCKET/PREFIX");
+    return open_part(o, "state", like, ret, ret_prefix, err);
+}
+
+int place_open_blobs(const struct coordinator_options *o, struct s3 **ret, char **ret_prefix,
+                     struct err *err)
+{
+    const struct s3_options usual = {0};
+    return open_part(o, "blobs/", &usual, ret, ret_prefix, err);
+}
+
 static int open_store(const struct coordinator_options *o, const char *cluster, const char *folder,
                       bool known, struct blobstore **ret, struct err *err)
 {
-    char *cache = file_join(o->data_dir, "cache");
+    char *cache = file_join(o->data_dir, PLACE_CACHE);
     struct blob_s3_options s3 = {
         .url = o->store,
         .cache_dir = cache,

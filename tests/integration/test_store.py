@@ -12,7 +12,7 @@ import threading
 import pytest
 import requests
 
-from common import BIN, wait_until
+from common import BIN, skerry, wait_until
 from object_store import ACCESS, SECRET
 from relay import KEY, Store
 from swarm import Swarm
@@ -240,6 +240,40 @@ def test_workers_fold(tmp_path, store):
         store.relay.sums = None
 
 
+def test_an_audit_brings_what_it_looks_at(tmp_path, store):
+    """Workers fold, so that what a version came from was never here; the coordinator goes on meanwhile."""
+    with running(tmp_path, store, "audited") as swarm:
+        for name in "ab":
+            swarm.worker(name)
+        job = swarm.submit(rounds=400, steps=2)
+        swarm.wait_round(job, 4)
+        settings = tmp_path / "settings.yaml"
+        settings.write_text(f"store_endpoint: {store.relay.url}\nstore_plain: true\n")
+
+        def audit(*flags, env=KEY):
+            return skerry("audit", job, "--data-dir", swarm.data, *flags, env=env)
+
+        done = audit("--config", settings)
+        assert done.returncode == 0 and "good: " in done.stdout, done.stdout + done.stderr
+        assert "stay in the store, which guards its own bytes" in done.stdout and "0 of " not in done.stdout
+        assert not os.path.exists(os.path.join(swarm.data, ".capture"))
+        swarm.post(f"/v1/jobs/{job}/cancel").raise_for_status()
+        swarm.wait_job(job, "cancelled")
+        all_sent(swarm)
+        delta = max(swarm.get("/v1/modules").json()["items"][0]["versions"], key=lambda v: v["version"])["delta"]["sha256"]
+        swarm.kill("coordinatord", signal.SIGTERM)
+        shutil.rmtree(os.path.join(swarm.data, "cache"))
+        done = audit("--config", settings)
+        assert done.returncode == 0, done.stdout + done.stderr
+        url = f"{store.native}/v1/AUTH_test/blobs/audited/blobs/{delta}"
+        whole = store.session.get(url, timeout=20).content
+        assert store.session.put(url, data=bytes([whole[0] ^ 1]) + whole[1:], timeout=20).status_code == 201
+        done = audit("--config", settings)
+        assert done.returncode == 1 and "is damaged" in done.stdout and delta in done.stdout, done.stdout + done.stderr
+        assert store.session.delete(url, timeout=20).status_code == 204
+        assert delta in audit("--config", settings).stderr
+
+
 def test_small_cache(tmp_path, store):
     """The coordinator's disk holds less than the blobs of a job."""
     with running(tmp_path, store, "small", "--store-cache", "1MB") as swarm:
@@ -395,10 +429,9 @@ def test_one_place(tmp_path, store):
     with running(tmp_path, store, "mine") as swarm:
         swarm.worker("a")
         swarm.wait_job(swarm.submit(rounds=1), "done")
-        for flag in ("--backup", "--audit"):
-            done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", swarm.data, flag, "1" if flag == "--audit" else str(tmp_path / "b")],
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
-            assert done.returncode != 0 and "are in s3://blobs/mine, and only those of a folder" in done.stderr
+        done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", swarm.data, "--backup", str(tmp_path / "b")],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert done.returncode != 0 and "are in s3://blobs/mine, and only those of a folder" in done.stderr
         swarm.kill("coordinatord", signal.SIGTERM)
         assert "start with --store s3://blobs/mine" in start(swarm.data)
         assert "start with --store s3://blobs/mine" in start(swarm.data, *store.flags("other"))

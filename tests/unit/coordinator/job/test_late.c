@@ -82,7 +82,7 @@ static void audit(struct rig *r, const struct job *j, unsigned steps)
     FILE *out = tmpfile();
     char said[4096] = "";
     assert_non_null(out);
-    if (audit_job(r->co->opt.data_dir, j->id, out, &a, &err) < 0)
+    if (audit_job(&r->co->opt, j->id, out, &a, &err) < 0)
         fail_msg("%s", err.msg);
     rewind(out);
     (void)!fread(said, 1, sizeof(said) - 1, out);
