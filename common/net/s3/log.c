@@ -84,7 +84,10 @@ static int parse(const struct buf *raw, uint64_t seq, struct head *head, struct 
     memcpy(head, raw->data, sizeof(*head));
     const size_t len = raw->len - HEAD_BYTES - sizeof(hash);
     if (memcmp(head->magic, MAGIC, sizeof(MAGIC)) != 0)
-        return broken(err, seq, "is of another release, or of another program");
+        return err_set(err, -ERR_VERSION,
+                       "entry %" PRIu64
+                       " of the log in the store is of another release, or of another program",
+                       seq);
     hash_sha256(raw->data, HEAD_BYTES + len, hash);
     if (head->len != len || !hash_equal(hash, raw->data + HEAD_BYTES + len, sizeof(hash)))
         return broken(err, seq, "is damaged");
@@ -284,6 +287,11 @@ static int compare(struct s3_log *log, struct err *err)
                      "another coordinator%s%s goes on with this state: entry %" PRIu64
                      " of the log in the store is its own",
                      *who ? ", " : "", who, e.seq);
+    } else if (rc == -ERR_VERSION) { /* not ours in any case */
+        rc = err_set(err, -ERR_STALE,
+                     "another coordinator goes on with this state: entry %" PRIu64
+                     " of the log in the store is of another release",
+                     log->seq + 1);
     } else if (rc == -ERR_NOTFOUND) {
         rc = err_set(err, -EAGAIN, "the store has an object and has none: it is asked again");
     }

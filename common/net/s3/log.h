@@ -70,7 +70,8 @@ void s3_log_release(struct s3_log *log);
 /* Does the store write conditionally?  -ERR_UNIMPLEMENTED with a sentence: it does not. */
 int s3_log_probe(struct s3_log *log, struct err *err);
 
-/* Reads the entry seq into raw (cleared first).  -ERR_NOTFOUND: it is not there; -ERR_FORMAT. */
+/* Reads the entry seq into raw (cleared first).  -ERR_NOTFOUND: it is not there; -ERR_FORMAT;
+ * -ERR_VERSION: another release, or another program, wrote it. */
 int s3_log_get(struct s3_log *log, uint64_t seq, struct buf *raw, struct s3_log_entry *ret,
                struct err *err);
 /* Reads the entry after the newest, which it becomes.  -ERR_FORMAT also where it does not follow.

@@ -438,6 +438,13 @@ static void entries_are_checked(void **state)
         ;
     assert_int_equal(rc, -ERR_FORMAT);
     assert_non_null(strstr(err.msg, "is cut off"));
+    /* The next release goes on with the state while this one is still at it. */
+    w.objects[0].len = c->log.out.len;
+    w.objects[0].data[0] ^= 1;
+    while ((rc = s3_log_send(&c->log, &err)) == -EAGAIN)
+        ;
+    assert_int_equal(rc, -ERR_STALE);
+    assert_non_null(strstr(err.msg, "of another release"));
     buf_release(&raw);
     s3_log_release(&c->log);
     mem_free(w.objects[0].data);
