@@ -241,6 +241,20 @@ static void apply_flags(struct settings *s, const struct flags *f)
     s->outer_threads = f->has_threads ? f->outer_threads : s->outer_threads;
 }
 
+/* A restore names its store itself. */
+static int check_store(const struct settings *s, const struct flags *f, struct err *err)
+{
+    const char *of = s->store_endpoint       ? "--store-endpoint"
+                     : s->store_workers      ? "--store-workers"
+                     : s->store_plain        ? "--store-plain"
+                     : s->store_virtual_host ? "--store-virtual-host"
+                     : f->has_store_cache    ? "--store-cache"
+                                             : NULL;
+    if (of && !s->store && !f->restore)
+        return err_set(err, -ERR_CONFIG, "%s is of an object store: name it, --store s3://...", of);
+    return 0;
+}
+
 static int check_settings(const struct settings *s, struct err *err)
 {
     enum log_level level;
@@ -412,7 +426,7 @@ static int start(const struct flags *f, struct settings *s, struct err *err)
     if (rc < 0)
         return rc;
     apply_flags(s, f);
-    if ((rc = check_settings(s, err)) < 0)
+    if ((rc = check_settings(s, err)) < 0 || (rc = check_store(s, f, err)) < 0)
         return rc;
     if ((!f->restore && (rc = place_check_own(f->data_dir, err)) < 0) ||
         (rc = file_mkdirs(f->data_dir, 0700, err)) < 0 ||

@@ -145,7 +145,7 @@ def test_empty_page_tells_what_to_do(page):
     page.open()
     page.wait(lambda: page.visible("#welcome"), "the welcome")
     page.wait(lambda: page.js("return document.querySelector('#link').dataset.state") == "live", "the live connection")
-    assert "skerry submit job.yaml" in page.text("#welcome")
+    assert "skerry new NAME --images DIR" in page.text("#welcome") and "skerry submit NAME.yaml" in page.text("#welcome")
     assert page.swarm.worker_token not in page.driver.page_source, "the secret is shown unasked"
     page.driver.find_element(By.CSS_SELECTOR, "#welcome .command button").click()
     page.wait(lambda: page.text("#welcome .command button") in ("Copied", "Select"), "the copy")

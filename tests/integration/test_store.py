@@ -417,6 +417,8 @@ def test_refused_at_the_start(tmp_path, store):
     assert "AWS_SECRET_ACCESS_KEY is not: set both" in start(tmp_path / "a", *flags, env={"AWS_SECRET_ACCESS_KEY": ""})
     assert "--store-plain says that this is meant" in start(tmp_path / "a", *flags[:-1])
     assert "it is s3://BUCKET" in start(tmp_path / "a", "--store", "blobs", *flags[2:])
+    assert "--store-endpoint is of an object store: name it" in start(tmp_path / "a", *flags[2:])
+    assert "--store-cache is of an object store: name it" in start(tmp_path / "a", "--store-cache", "1GB")
     closed = socket.socket()
     closed.bind(("127.0.0.1", 0))
     assert "onnect" in start(tmp_path / "a", *flags[:2], "--store-plain", "--store-endpoint", f"http://127.0.0.1:{closed.getsockname()[1]}")

@@ -342,7 +342,7 @@ export function welcome(status, joinCommand) {
   $('welcome-steps').append(
     el('li', {}, el('div', {}, el('strong', {}, 'Add workers'), ' on every machine that shall compute. The command holds a secret; newcomers may use it for a day.',
       command('workerd --join …', joinCommand))),
-    el('li', {}, el('div', {}, el('strong', {}, 'Write a job file'), ': what to train, on which images, for how many rounds.',
-      command('skerry submit --help'))),
-    el('li', {}, el('div', {}, el('strong', {}, 'Submit it'), ' and watch this page.', command('skerry submit job.yaml'))));
+    el('li', {}, el('div', {}, el('strong', {}, 'Write a job file'), ' that fits your data and this machine: images, captioned images (--captions) or text (--text).',
+      command('skerry new NAME --images DIR'))),
+    el('li', {}, el('div', {}, el('strong', {}, 'Submit it'), ' and watch this page.', command('skerry submit NAME.yaml'))));
 }
