@@ -17,13 +17,15 @@ endif
 # are named at the end.
 RAN := $(UNIT:%=%.run)
 NOTED := $(if $(filter release,$(BUILD)),$(O)/tests/unit/threads.so)
+# One that hangs is to fail: on two slow cores, beside others and under a sanitizer, none takes a third of it.
+WITHIN := timeout --foreground -v -k 10 900
 NOTING = touch $<.alone; export LD_PRELOAD=$(abspath $(NOTED)) SKERRY_ALONE=$(abspath $<).alone;
 .PHONY: check-unit check-unit-begins $(RAN)
 check-unit: $(RAN) ## unit tests of this BUILD
 	@if [ -s $(O)/tests/failed ]; then sed 's/^/FAILED: /' $(O)/tests/failed; exit 1; fi
 $(RAN): %.run: % check-unit-begins $(NOTED)
 	@start=$$(date +%s); export TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp $$TSAN_OPTIONS"; \
-	  ($(if $(NOTED),$(NOTING)) exec tests/unit/in_memory.sh $<) >$<.log 2>&1 || echo $< >>$(O)/tests/failed; \
+	  ($(if $(NOTED),$(NOTING)) exec $(WITHIN) tests/unit/in_memory.sh $<) >$<.log 2>&1 || echo $< >>$(O)/tests/failed; \
 	  flock $(O)/tests/printing sh -c "echo \"== $< ($$(( $$(date +%s) - start )) s)\"; cat $<.log"
 check-unit-begins:
 	@mkdir -p $(O)/tests && : >$(O)/tests/failed && : >$(O)/tests/printing

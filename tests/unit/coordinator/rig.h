@@ -131,6 +131,49 @@ static inline struct task *edit_task(struct rig *r, uint64_t id)
     return state_edit_task(&r->co->state, state_task(&r->co->state, id));
 }
 
+/* ---- outer steps that are held ---- */
+
+struct held_steps {
+    pthread_mutex_t lock;
+    const struct blobstore_ops *real;
+    struct blobstore_ops ops;
+};
+
+static inline struct held_steps *held_steps(void)
+{
+    static struct held_steps h = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    return &h;
+}
+
+/* Only the threads of steps wait for a file. */
+static inline int held_local(struct blobstore *s, const struct blob_id *id, bool wait,
+                             char **ret_path, struct err *err)
+{
+    struct held_steps *h = held_steps();
+    if (wait) {
+        pthread_mutex_lock(&h->lock);
+        pthread_mutex_unlock(&h->lock);
+    }
+    return h->real->local(s, id, wait, ret_path, err);
+}
+
+/* From here until let_steps() outer steps begin, and are not made: else one may be over before the
+ * loop's turn that began it is. */
+static inline void hold_steps(struct rig *r)
+{
+    struct held_steps *h = held_steps();
+    h->real = r->co->blobs->ops;
+    h->ops = *h->real;
+    h->ops.local = held_local;
+    r->co->blobs->ops = &h->ops;
+    pthread_mutex_lock(&h->lock);
+}
+
+static inline void let_steps(void)
+{
+    pthread_mutex_unlock(&held_steps()->lock);
+}
+
 /* ---- fake workers -------------------------------------------------------- */
 
 static inline void on_reply(void *arg, const struct rpc_result *res)

@@ -152,10 +152,12 @@ static void also_while_the_step_runs(void **state)
         (void)assign(r, &r->workers[i], TASK_TRAIN);
     struct blob_ref blob = contribute(r, r->workers[1].task, 7, 0.01f);
     begin_result(&x, r->workers[1].task, &blob);
+    hold_steps(r);
     finish_train(r, &r->workers[0]);
     while (j->modules[0].outer_task == 0)
         loop_turn(r->loop, true);
     assert_int_equal(report_apply(r->co, edit_worker(r, r->workers[1].id), &x.m, &err), 0);
+    let_steps();
     wait_version(r, j, 1);
     be_patient(r, j);
     assert_true(j->rounds[0].contributions == 1 && j->rounds[0].expected == 2);

@@ -128,11 +128,13 @@ static void test_told_after_the_commit(void **state)
     begin_result(&x, b->task, &blob);
     x.m.snapshot = true;
     x.m.samples = 4;
+    hold_steps(r);
     assert_int_equal(report_apply(r->co, edit_worker(r, b->id), &x.m, NULL), 0);
     while (m->outer_task == 0)
         loop_turn(r->loop, false);
     assert_int_equal(m->version, 0);
     assert_int_equal(rename(wal, away), 0);
+    let_steps();
     while (r->co->store_ok || m->version == 0) {
         assert_true(clock_now_ms() < until);
         loop_turn(r->loop, true);

@@ -22,11 +22,13 @@ static void test_late_contribution(void **state)
     assign(r, b, TASK_TRAIN);
     struct blob_ref blob = contribute(r, b->task, 7, 0.01f);
     begin_result(&x, b->task, &blob);
+    hold_steps(r);
     finish_train(r, a);
     while (j->modules[0].outer_task == 0)
         loop_turn(r->loop, true);
     struct worker *w = edit_worker(r, b->id);
     assert_int_equal(report_apply(r->co, w, &x.m, &err), 0);
+    let_steps();
     while (j->n_rounds == 0)
         loop_turn(r->loop, true);
     assert_int_equal(j->rounds[0].contributions, 1);
@@ -191,10 +193,12 @@ static void test_cancelled_in_a_step(void **state)
     assign(r, a, TASK_TRAIN);
     struct blob_ref blob = contribute(r, a->task, 7, 0.01f);
     begin_result(&x, a->task, &blob);
+    hold_steps(r);
     assert_int_equal(report_apply(r->co, edit_worker(r, a->id), &x.m, NULL), 0);
     while (j->modules[0].outer_task == 0)
         loop_turn(r->loop, false);
     assert_int_equal(view_job_cancel(r->co, j->id, NULL), 0);
+    let_steps();
     char *dir = str_printf("%s/outer/%llu", r->f.dir, (unsigned long long)j->id);
     uint64_t until = clock_now_ms() + DEADLINE_MS;
     while (j->modules[0].outer_task != 0 || file_is_dir(dir)) {
