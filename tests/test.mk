@@ -17,7 +17,7 @@ endif
 # are named at the end.
 RAN := $(UNIT:%=%.run)
 NOTED := $(if $(filter release,$(BUILD)),$(O)/tests/unit/threads.so)
-# One that hangs is to fail: on two slow cores, beside others and under a sanitizer, none takes a third of it.
+# One that hangs is to fail; the longest of the release took 155 s on two slow cores beside other work.
 WITHIN := timeout --foreground -v -k 10 900
 NOTING = touch $<.alone; export LD_PRELOAD=$(abspath $(NOTED)) SKERRY_ALONE=$(abspath $<).alone;
 .PHONY: check-unit check-unit-begins $(RAN)
