@@ -28,6 +28,7 @@ static void add_contribution(Skerry__V1__ReportRequest *r, const struct work_out
     skerry__v1__contribution__init(c);
     c->module_id = o->module_id;
     c->base_version = o->base_version;
+    c->samples = o->samples;
     c->blob = blob_new(o);
     r->contributions[r->n_contributions++] = c;
 }
@@ -37,7 +38,7 @@ static void add_shard(Skerry__V1__ReportRequest *r, const struct work_output *o)
     Skerry__V1__ShardInfo *s = mem_alloc(sizeof(*s));
     skerry__v1__shard_info__init(s);
     s->blob = blob_new(o);
-    s->samples = o->samples;
+    s->samples = (uint32_t)o->samples;
     s->holdout = o->holdout;
     s->tokens = o->tokens;
     s->partition = o->partition;

@@ -148,9 +148,10 @@ static void train_message(struct message *b, Skerry__V1__Task *msg)
 
 /* ---- report --------------------------------------------------------------- */
 
-/* Does the contribution fit the task?  *ret_late: it does, but too late to be folded. */
+/* Does the contribution fit the task, of which the report counts so many samples?  *ret_late: it does, but too late to be folded. */
 static int check_contribution(const struct state *s, const struct job *j, const struct task *t,
-                              const Skerry__V1__Contribution *c, bool *ret_late, struct err *err)
+                              const Skerry__V1__Contribution *c, uint64_t counted, bool *ret_late,
+                              struct err *err)
 {
     const struct module_rec *m = job_module(j, c->module_id);
     bool async = j->spec.outer.async;
@@ -163,6 +164,9 @@ static int check_contribution(const struct state *s, const struct job *j, const 
                        "is at %llu",
                        (unsigned long long)c->base_version, (unsigned long long)c->module_id,
                        (unsigned long long)m->version);
+    if (c->samples > counted)
+        return err_set(err, -EINVAL, "the contribution is of %llu samples, the report counts %llu",
+                       (unsigned long long)c->samples, (unsigned long long)counted);
     /* Whole values can only be compared with the version that they began with, which must be kept
      * still when all that waits before them has become versions. */
     const uint64_t then = m->version + (async ? query_waiting(s, j, m) : 0);
@@ -183,7 +187,7 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
         const Skerry__V1__Contribution *c = r->contributions[i];
         struct contribution *new = &made[n];
         bool late = false;
-        int rc = check_contribution(&co->state, j, t, c, &late, err);
+        int rc = check_contribution(&co->state, j, t, c, r->samples, &late, err);
         for (size_t k = 0; rc == 0 && k < i; k++)
             if (r->contributions[k]->module_id == c->module_id)
                 rc = err_set(err, -EINVAL, "module %llu came twice",
@@ -195,7 +199,7 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
         *new = (struct contribution){.module_id = c->module_id,
                                      .base_version = c->base_version,
                                      .refused = late,
-                                     .samples = r->samples,
+                                     .samples = c->samples > 0 ? c->samples : r->samples,
                                      .resumed = s != NULL && s->worker_id != t->worker_id,
                                      .worker_id = t->worker_id};
         if ((rc = result_blob(co, c->blob, "the contribution", &new->blob, err)) < 0)

@@ -57,6 +57,7 @@ def test_as_in_one_process(tmp_path):
     with running(tmp_path / "swarm") as s:
         for name in ("one", "two"):
             s.worker(name, "--allow-trainers")
+        wait_until(lambda: len(s.get("/v1/workers").json()["items"]) == 2, 20, "both to join: one alone trains a replica to its end, without the other's version")
         told = s.submit(job)
         s.wait_job(told, "done", 60)
         assert s.skerry("export", told, "--out", tmp_path / "model", "--raw").returncode == 0

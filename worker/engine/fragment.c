@@ -34,8 +34,7 @@ struct part {
     bool later;      /* nobody works on the version: do not wait */
     uint64_t asked_ns;
     struct work_output out;
-    uint32_t steps; /* that the contribution is of, and samples: whenever its report leaves */
-    uint64_t samples;
+    uint32_t steps; /* that the contribution is of, whenever its report leaves */
     struct uplink_job *job; /* what the stage waits for; ASKS and later: holds the answer */
     struct uplink_job *ask; /* REPORTS: the question after the next version, sent behind it */
     struct uplink_job *blobs[BLOBS_MAX];
@@ -137,7 +136,6 @@ static int make(struct fragments *f, uint32_t level, struct err *err)
     const int rc = f->opt.contribute(f->opt.arg, p->base, f->samples, &p->out, err);
     p->made = rc == 0;
     p->steps = f->steps;
-    p->samples = f->samples;
     return rc;
 }
 
@@ -157,7 +155,7 @@ static void report(struct fragments *f, struct part *p)
     r.contributions = list;
     r.n_contributions = 1;
     r.steps = p->steps;
-    r.samples = p->samples;
+    r.samples = c.samples = p->out.samples;
     r.waited_ms = fragments_waited_ms(f);
     p->job = uplink_call(f->opt.w->uplink, f->opt.w, SKERRY__V1__METHOD__METHOD_REPORT, &r.base,
                          &skerry__v1__report_reply__descriptor, CALL_MS);

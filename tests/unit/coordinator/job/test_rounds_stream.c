@@ -248,6 +248,30 @@ static void test_lost_at_the_end(void **state)
     assert_int_equal(e.done, 16);
 }
 
+/* What was made within the phase and left with its last report weighs what it would have weighed
+ * if its own had been in time; what says nothing weighs what the report counts. */
+static void test_left_at_the_end(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    uint64_t tasks[2], expected[2] = {4, 8};
+    (void)begin_job(r, stream, 2);
+    for (unsigned i = 0; i < 2; i++) {
+        struct fake *w = i == 0 ? a : b;
+        struct result x;
+        struct blob_ref blob = contribute(r, w->task, w->task->id, 0.01f);
+        begin_result(&x, w->task, &blob);
+        x.c.samples = i == 0 ? 4 : 0;
+        tasks[i] = w->task->id;
+        assert_true(report(r, w, &x));
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        const struct task *t = state_task(&r->co->state, tasks[i]);
+        assert_int_equal(t->train.contributions[0].samples, expected[i]);
+        assert_int_equal(t->samples, 8);
+    }
+}
+
 /* Nobody works for the other replica: who has contributed is told not to wait. */
 static void test_later(void **state)
 {
@@ -294,6 +318,10 @@ static void test_refused_parts(void **state)
     /* None of it has ended the phase. */
     assert_int_equal(state_task(&r->co->state, a->task->id)->state, TASK_LEASED);
     x.blob.size--;
+    x.c.samples = x.m.samples + 1;
+    assert_false(report(r, a, &x));
+    assert_non_null(strstr(a->detail, "the contribution is of 9 samples, the report counts 8"));
+    x.c.samples = 0;
     assert_true(report(r, a, &x));
     Skerry__V1__VersionRequest m = SKERRY__V1__VERSION_REQUEST__INIT;
     m.task_id = a->task->id;
@@ -525,7 +553,7 @@ int main(void)
         TEST(test_lost_at_the_end),       TEST(test_later),          TEST(test_refused_parts),
         TEST(test_nothing_contributed),   TEST(test_async),          TEST(test_async_late),
         TEST(test_async_together),        TEST(test_async_apart),    TEST(test_async_aligned),
-        TEST(test_async_first),
+        TEST(test_async_first),          TEST(test_left_at_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -663,6 +663,8 @@ static void test_refused(void **state)
     assert_int_equal(w->result.n_outputs, LEVELS);
     for (unsigned l = 0; l < LEVELS; l++)
         assert_true(file_exists(w->result.outputs[l].path));
+    for (unsigned l = 0; l < LEVELS; l++) /* weighed as if it had left when it was made */
+        assert_int_equal(w->result.outputs[l].samples, r.steps[l] * SAMPLES);
     fragments_close(f);
     work_free(w);
     replica_end(&r);
