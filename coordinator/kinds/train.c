@@ -148,7 +148,8 @@ static void train_message(struct message *b, Skerry__V1__Task *msg)
 
 /* ---- report --------------------------------------------------------------- */
 
-/* Does the contribution fit the task, of which the report counts so many samples?  *ret_late: it does, but too late to be folded. */
+/* Does the contribution fit the task, of which the report counts so many samples?  *ret_late: it
+ * does, but too late to be folded. */
 static int check_contribution(const struct state *s, const struct job *j, const struct task *t,
                               const Skerry__V1__Contribution *c, uint64_t counted, bool *ret_late,
                               struct err *err)

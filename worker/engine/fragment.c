@@ -34,7 +34,7 @@ struct part {
     bool later;      /* nobody works on the version: do not wait */
     uint64_t asked_ns;
     struct work_output out;
-    uint32_t steps; /* that the contribution is of, whenever its report leaves */
+    uint32_t steps;         /* that the contribution is of, whenever its report leaves */
     struct uplink_job *job; /* what the stage waits for; ASKS and later: holds the answer */
     struct uplink_job *ask; /* REPORTS: the question after the next version, sent behind it */
     struct uplink_job *blobs[BLOBS_MAX];

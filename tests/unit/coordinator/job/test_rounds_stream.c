@@ -549,11 +549,11 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_told_after_the_commit), TEST(test_within_a_phase), TEST(test_new_attempt),
-        TEST(test_lost_at_the_end),       TEST(test_later),          TEST(test_refused_parts),
-        TEST(test_nothing_contributed),   TEST(test_async),          TEST(test_async_late),
-        TEST(test_async_together),        TEST(test_async_apart),    TEST(test_async_aligned),
-        TEST(test_async_first),          TEST(test_left_at_the_end),
+        TEST(test_told_after_the_commit), TEST(test_within_a_phase),  TEST(test_new_attempt),
+        TEST(test_lost_at_the_end),       TEST(test_later),           TEST(test_refused_parts),
+        TEST(test_nothing_contributed),   TEST(test_async),           TEST(test_async_late),
+        TEST(test_async_together),        TEST(test_async_apart),     TEST(test_async_aligned),
+        TEST(test_async_first),           TEST(test_left_at_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
