@@ -1,5 +1,4 @@
 /* skerry run: a private swarm from start to results. */
-#include <libgen.h>
 
 #include "common/base/base.h"
 #include "cli/show/artifacts.h"
@@ -154,37 +153,17 @@ static int draw_strategies(struct run *run, uint64_t id, const char *out, struct
     return rc;
 }
 
-/* Where `path` is or would be made: of what is there already, without links; free().  NULL: not
- * known. */
-static char *real_place(const char *path)
-{
-    char *at = str_dup(path), *real;
-    while (!(real = realpath(at, NULL)) && errno == ENOENT && strcmp(at, ".") != 0) {
-        const char *up = dirname(at); /* in `at`, or "." */
-        memmove(at, up, strlen(up) + 1);
-    }
-    mem_free(at);
-    return real;
-}
-
 /* Results among the data would be taken for data by whoever reads them next; texts are not looked
  * for in folders inside. */
 static int check_apart(const struct job_file *job, const char *out, struct err *err)
 {
-    char *data = job->data_path ? realpath(job->data_path, NULL) : NULL;
-    char *place = data ? real_place(out) : NULL;
-    const size_t n = data ? strlen(data) : 0;
-    const bool within = place && strncmp(place, data, n) == 0 && strchr("/", place[n]);
-    const bool same = within && !place[n] && file_exists(out);
-    int rc = 0;
-    if (same || (within && !job_is_text(&job->spec)))
-        rc = err_set(err, -EINVAL,
-                     "--out %s is in the folder of the data, %s, where the results would be taken "
-                     "for data: give another folder",
-                     out, job->data_path);
-    free(place);
-    free(data);
-    return rc;
+    const enum file_place at = job->data_path ? file_place(out, job->data_path) : FILE_APART;
+    if (at == FILE_APART || (at == FILE_INSIDE && job_is_text(&job->spec)))
+        return 0;
+    return err_set(err, -EINVAL,
+                   "--out %s is in the folder of the data, %s, where the results would be taken "
+                   "for data: give another folder",
+                   out, job->data_path);
 }
 
 static int collect(struct run *run, uint64_t id, const char *out, struct err *err)
@@ -271,7 +250,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
     if (rc == CLI_OK && !cli->json)
         print_results(&job.spec, out_dir);
     else if (rc < 0)
-        rc = cli_fail(err);
+        rc = cli_interrupted ? CLI_INTERRUPTED : cli_fail(err);
     if (rc == CLI_INTERRUPTED)
         fprintf(stderr, "skerry: interrupted; the swarm is stopped and its state removed\n");
     job_file_close(&job);

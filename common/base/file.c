@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <libgen.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/file.h>
@@ -388,6 +389,30 @@ bool file_is_dir(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* Of what is there already of the path, without links; free().  NULL: not known. */
+static char *real_place(const char *path)
+{
+    char *at = str_dup(path), *real;
+    while (!(real = realpath(at, NULL)) && errno == ENOENT && strcmp(at, ".") != 0) {
+        const char *up = dirname(at); /* in `at`, or "." */
+        memmove(at, up, strlen(up) + 1);
+    }
+    mem_free(at);
+    return real;
+}
+
+enum file_place file_place(const char *path, const char *dir)
+{
+    char *of = realpath(dir, NULL), *at = of ? real_place(path) : NULL;
+    const size_t n = of && strcmp(of, "/") != 0 ? strlen(of) : 0;
+    enum file_place ret = FILE_APART;
+    if (at && strncmp(at, of, n) == 0 && strchr("/", at[n]))
+        ret = strcmp(at, of) == 0 && file_exists(path) ? FILE_SAME : FILE_INSIDE;
+    free(at);
+    free(of);
+    return ret;
 }
 
 int file_size(const char *path, uint64_t *ret, struct err *err)

@@ -79,6 +79,10 @@ void file_first(void);
 /* Looking and removing; links are followed unless said otherwise. */
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);
+/* Where path is, or would be made, as seen from dir; apart also where one of both is not known.
+ * SAME: path is there and is dir itself, which may then be a file. */
+enum file_place { FILE_APART, FILE_INSIDE, FILE_SAME };
+enum file_place file_place(const char *path, const char *dir);
 int file_size(const char *path, uint64_t *ret, struct err *err);
 /* An existing directory is fine; those that are made are durable by name. */
 int file_mkdirs(const char *path, mode_t mode, struct err *err);

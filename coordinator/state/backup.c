@@ -193,18 +193,6 @@ static int check_clock(const char *folder, struct err *err)
     return rc;
 }
 
-static int check_apart(const char *data_dir, const char *folder, struct err *err)
-{
-    char *data = realpath(data_dir, NULL), *to = realpath(folder, NULL);
-    const size_t n = data ? strlen(data) : 0;
-    const bool within = data && to && strncmp(to, data, n) == 0 && (to[n] == '/' || !to[n]);
-    free(data);
-    free(to);
-    return within ? err_set(err, -EINVAL, "%s is in the data dir %s, and would be lost with it",
-                            folder, data_dir)
-                  : 0;
-}
-
 /* ---- dropping older ones ------------------------------------------------- */
 
 struct hashes {
@@ -279,9 +267,10 @@ int backup_make(const char *data_dir, const char *folder, unsigned keep, struct 
     struct backup b = {.folder = folder, .result = ret};
     struct file_lock lock;
     *ret = (struct backup_result){0};
+    if (file_place(folder, data_dir) != FILE_APART)
+        return err_set(err, -EINVAL, "%s is in the data dir %s, and would be lost with it", folder,
+                       data_dir);
     int rc = file_mkdirs(folder, 0700, err);
-    if (rc == 0)
-        rc = check_apart(data_dir, folder, err);
     if (rc == 0)
         rc = file_lock_dir(folder, "lock", &lock, err);
     if (rc == -EBUSY)

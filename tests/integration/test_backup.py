@@ -132,6 +132,7 @@ def test_a_backup_that_could_not_count_is_refused(swarm, tmp_path):
     """One in the data dir goes with it; one beside a manifest of next year is older than that, so --keep would drop it at once."""
     inside = skerry("backup", os.path.join(swarm.data, "backups"), "--data-dir", swarm.data)
     assert inside.returncode == 2 and "would be lost with it" in inside.stderr, inside.stderr
+    assert not os.path.exists(os.path.join(swarm.data, "backups"))
     folder = tmp_path / "backup"
     back_up(swarm, folder)
     future = folder / "29990101T000000Z.manifest"

@@ -211,6 +211,32 @@ static void maps(void **state)
     scratch_free(dir);
 }
 
+static void places(void **state)
+{
+    char *dir = scratch_new(), *data = in(dir, "data"), *beside = in(dir, "data.out");
+    char *file = in(data, "file"), *deep = in(data, "not/there/yet"), *link = in(dir, "link");
+    char *round = in(dir, "not/../data"), *through = in(link, "x");
+    OK(file_mkdirs(data, 0755, err));
+    OK(file_write_atomic(file, "", 0, 0644, err));
+    assert_int_equal(symlink(data, link), 0);
+    assert_int_equal(file_place(beside, data), FILE_APART); /* its name begins alike */
+    assert_int_equal(file_place(dir, data), FILE_APART);
+    assert_int_equal(file_place(data, beside), FILE_APART); /* is not there */
+    assert_int_equal(file_place(file, data), FILE_INSIDE);
+    assert_int_equal(file_place(deep, data), FILE_INSIDE);
+    assert_int_equal(file_place(through, data), FILE_INSIDE);
+    assert_int_equal(file_place(link, data), FILE_SAME);
+    assert_int_equal(file_place(file, file), FILE_SAME);
+    assert_int_equal(file_place(data, "/"), FILE_INSIDE);
+    assert_int_equal(file_place("/", "/"), FILE_SAME);
+    OK(file_mkdirs(beside, 0755, err));
+    assert_int_equal(file_place(beside, data), FILE_APART);
+    assert_int_equal(file_place(round, data), FILE_APART); /* cannot be made */
+    mem_free(data), mem_free(beside), mem_free(file), mem_free(deep), mem_free(link);
+    mem_free(round), mem_free(through);
+    scratch_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +247,7 @@ int main(void)
         cmocka_unit_test(trees),
         cmocka_unit_test(locks_exclude),
         cmocka_unit_test(maps),
+        cmocka_unit_test(places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
