@@ -236,6 +236,10 @@ static int run(struct cli *cli, const struct args *args, struct err *err)
         look_at_coordinator(cli, &token, f);
     for (int i = 0; rc < 0 && i < DOCTOR_PORTS; i++)
         try_to_bind(&f->ports[i]);
+    if (cli_interrupted) { /* what was broken off would look like a fault */
+        rc = err_set(err, -ERR_CANCELLED, "interrupted");
+        goto out;
+    }
     diagnose(f, d);
     if (cli->json)
         cli_print_taken(diagnosis_json(d));

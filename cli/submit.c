@@ -129,7 +129,11 @@ static int say_prediction(const struct cli *cli, const struct job_file *job,
         opt.workers = phases;
     const int together = !opt.here ? 1 : opt.workers < phases ? opt.workers : phases;
     const int threads = opt.here ? cli_threads_each(opt.workers) : 0;
-    if (predict_measure(job, &c, size->vocab, together, threads, &at, &why) < 0) {
+    rc = predict_measure(job, &c, size->vocab, together, threads, &at, &why);
+    if (rc == -ERR_CANCELLED) {
+        *err = why;
+    } else if (rc < 0) {
+        rc = 0; /* the job may be as good as it can */
         (void)fprintf(stderr, "nothing is predicted: %s\n", why.msg);
     } else {
         if (!at.refused[0])
@@ -140,7 +144,7 @@ static int say_prediction(const struct cli *cli, const struct job_file *job,
             predict_show(&job->spec, &at, &opt, &p, size->samples, stdout);
     }
     composition_release(&c);
-    return 0;
+    return rc;
 }
 
 static int run_check(struct cli *cli, const struct args *args, struct err *err)

@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include "cli/base/cli.h"
+#include "common/base/clock.h"
 #include "common/base/file.h"
 
 #define ARGS_MAX 32
+#define PULSE_MS 100
 
 extern char **environ;
 
@@ -43,17 +45,27 @@ static void read_back(FILE *f, char *out, size_t size)
     out[fread(out, 1, size - 1, f)] = '\0';
 }
 
-/* Waits for its end; a program that takes longer (limit_ms 0: any time) is killed. */
+/* Waits for its end; a program that takes longer (limit_ms 0: any time) is killed, and one that
+ * nobody waits for any more. */
 static int wait_for(pid_t pid, const char *path, int limit_ms, int *ret_status, struct err *err)
 {
-    struct pollfd end = {.fd = limit_ms ? pidfd_open(pid, 0) : -1, .events = POLLIN};
-    const bool late = end.fd >= 0 && poll(&end, 1, limit_ms) == 0;
+    struct pollfd end = {.fd = pidfd_open(pid, 0), .events = POLLIN};
+    const uint64_t begun = clock_now_ms();
+    bool late = false;
+    pid_t ended;
+    while (end.fd >= 0 && !cli_interrupted && !late && poll(&end, 1, PULSE_MS) <= 0)
+        late = limit_ms && clock_now_ms() - begun >= (uint64_t)limit_ms;
     if (end.fd >= 0)
         close(end.fd);
-    if (late)
-        (void)kill(pid, SIGKILL);
-    if (waitpid(pid, ret_status, 0) != pid)
+    do {
+        if (late || cli_interrupted)
+            (void)kill(pid, SIGKILL);
+        ended = waitpid(pid, ret_status, 0);
+    } while (ended < 0 && errno == EINTR);
+    if (ended != pid)
         return err_errno(err, "waiting for %s", path);
+    if (cli_interrupted)
+        return err_set(err, -ERR_CANCELLED, "interrupted");
     return late ? err_set(err, -ETIMEDOUT, "%s did not end within %d s", path, limit_ms / 1000) : 0;
 }
 

@@ -15,9 +15,8 @@ struct program_said {
 };
 
 /* args: behind the program's name, with a NULL at the end.  input: NULL for none.  limit_ms: it is
- * killed then, -ETIMEDOUT; 0: never.  -ENOENT: there is no such program; or another reason why it
- * cannot be started.
- */
+ * killed then, -ETIMEDOUT; 0: never.  So it is on Ctrl-C: -ERR_CANCELLED.  -ENOENT: there is no
+ * such program; or another reason why it cannot be started. */
 int program_run(const char *name, const char *const *args, const char *input, int limit_ms,
                 struct program_said *ret, struct err *err);
 /* The last line of its errors without "NAME: " before it, which says why it failed; out is

@@ -1,5 +1,7 @@
 #include "cli/show/artifacts.h"
 
+#include <unistd.h>
+
 #include "cli/base/cli.h"
 #include "cli/show/loss_svg.h"
 #include "cli/base/merge.h"
@@ -121,12 +123,13 @@ int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err
     uint64_t after = 0;
     struct buf svg;
     char *jsonl = file_join(dir, "metrics.jsonl"), *curve = file_join(dir, "loss.svg");
-    FILE *f = fopen(jsonl, "w");
+    char *part = str_printf("%s.part", jsonl);
+    FILE *f = fopen(part, "w");
     int rc;
 
     buf_init(&svg, SVG_MAX);
     if (!f) {
-        rc = err_errno(err, "creating %s", jsonl);
+        rc = err_errno(err, "creating %s", part);
         goto out;
     }
     p.lines = f;
@@ -136,6 +139,10 @@ int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err
     if (fclose(f) != 0 && rc == 0)
         rc = err_errno(err, "writing %s", jsonl);
     if (rc == 0)
+        rc = file_move(part, jsonl, err);
+    else
+        (void)unlink(part);
+    if (rc == 0)
         rc = loss_svg(p.items, p.n, "Training loss (bold: the mean of all; dots: held out)", &svg);
     if (rc == 0)
         rc = file_write_atomic(curve, svg.data, svg.len, 0644, err);
@@ -143,6 +150,7 @@ out:
     buf_release(&svg);
     mem_free(p.items);
     mem_free(curve);
+    mem_free(part);
     mem_free(jsonl);
     return rc;
 }

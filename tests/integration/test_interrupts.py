@@ -1,12 +1,13 @@
 """Ctrl-C, and pipes that close: what a command started for its asker ends with its asker."""
 import json
+import os
 import select
 import signal
 import subprocess
 
 import pytest
 
-from common import BIN, wait_until
+from common import BIN, wait_until, write_job
 from swarm import swarm  # noqa: F401  (fixture)
 
 
@@ -47,6 +48,18 @@ def test_a_drawing_ends_with_its_asker(swarm, signo):
     assert f"task {task}: no worker is here; start one with workerd --join" in process.stderr.readline()
     assert swarm.skerry("cancel", "--task", task).returncode == 0
     assert process.wait(30) == 1 and f"task {task}" not in swarm.skerry("tasks").stdout
+
+
+@pytest.mark.parametrize("args", [("check", "job.yaml"), ("new", "other", "--images", "data")], ids=lambda args: args[0])
+def test_measuring_is_broken_off(tmp_path, args):
+    """With the program that measures, which a signal to this one alone does not reach."""
+    write_job(tmp_path, dim=512, depth=12, batch=64)
+    process = subprocess.Popen([f"{BIN}/skerry", *args], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    children = f"/proc/{process.pid}/task/{process.pid}/children"
+    child = wait_until(lambda: open(children, encoding="ascii").read().split(), 30, "it to measure")[0]
+    process.send_signal(signal.SIGINT)
+    ended(process, "interrupted")
+    assert not os.path.exists(f"/proc/{child}") and not (tmp_path / "other.yaml").exists()
 
 
 def test_a_reader_that_goes_away(swarm):

@@ -1,5 +1,7 @@
 #include "common/net/http/http_client.h"
 
+#include <unistd.h>
+
 #include "common/base/buf.h"
 #include "common/net/loop.h"
 #include "common/net/http/http_curl.h"
@@ -221,7 +223,13 @@ int http_get_file(struct http_client *c, const char *path, const char *file, con
 {
     struct err local = {0};
     struct waiter w = {.progress = progress, .arg = arg, .err = err ? err : &local};
-    return run_file(c, path, file, false, sha256, &w);
+    const int rc = run_file(c, path, file, false, sha256, &w);
+    if (rc < 0) { /* nobody comes back for it */
+        char *part = str_printf("%s.part", file);
+        (void)unlink(part);
+        mem_free(part);
+    }
+    return rc;
 }
 
 int http_put_file(struct http_client *c, const char *path, const char *file,

@@ -30,7 +30,8 @@ void http_response_release(struct http_response *r);
 /* Status below 300: 0.  Else a negative code and the server's own sentence. */
 int http_response_check(const struct http_response *r, struct err *err);
 /* Whole file down / up.  put: url is a path with ticket; retries and resumes.
- * sha256 may be NULL.  What is got is everybody's that the umask lets read it. */
+ * sha256 may be NULL.  What is got is everybody's that the umask lets read it, and what does not
+ * come whole leaves nothing. */
 int http_get_file(struct http_client *c, const char *path, const char *file, const uint8_t *sha256,
                   xfer_progress_fn progress, void *arg, struct err *err);
 int http_put_file(struct http_client *c, const char *path, const char *file,

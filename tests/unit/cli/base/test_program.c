@@ -1,14 +1,17 @@
 /* What a program beside this one says. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "cli/base/cli.h"
 #include "cli/base/program.h"
 
 static const char *const none[] = {NULL};
@@ -39,6 +42,19 @@ static void one_that_hangs_is_ended(void **state)
     assert_non_null(strstr(err.msg, "test_program did not end within 0 s"));
 }
 
+static void one_that_nobody_waits_for_is_ended(void **state)
+{
+    struct program_said said;
+    struct err err = {0};
+    setenv("PROGRAM_HANGS", "1", 1);
+    cli_interrupted = SIGINT;
+    assert_int_equal(program_run("test_program", none, NULL, 0, &said, &err), -ERR_CANCELLED);
+    cli_interrupted = 0;
+    unsetenv("PROGRAM_HANGS");
+    assert_string_equal(err.msg, "interrupted");
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left */
+}
+
 static void the_reason_is_the_last_line_of_its_errors(void **state)
 {
     static const struct {
@@ -65,6 +81,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_is_given_its_input_and_its_words_come_back),
         cmocka_unit_test(one_that_hangs_is_ended),
+        cmocka_unit_test(one_that_nobody_waits_for_is_ended),
         cmocka_unit_test(the_reason_is_the_last_line_of_its_errors),
     };
     char line[64];

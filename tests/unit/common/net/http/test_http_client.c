@@ -4,6 +4,8 @@
 #include "tests/unit/common/net/http/http_test.h"
 
 #include <errno.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #define ANSWER_MAX ((size_t)64 << 20) /* of http_call() */
 
@@ -248,6 +250,7 @@ static void test_files(void **state)
     char *put = blob_path(w, TICKET_PUT, &id, len), *get = blob_path(w, TICKET_GET, &id, 0);
     char *put_other = blob_path(w, TICKET_PUT, &other, len);
     char *a = path_in(w, "a"), *b = path_in(w, "b"), *none = path_in(w, "none");
+    char *part = path_in(w, "b.part");
     struct http_client *c = client_of(w, w->bearer);
     struct err err = {0};
     uint8_t sum[HASH_BYTES];
@@ -271,6 +274,15 @@ static void test_files(void **state)
     rc = http_get_file(c, get, b, other.sha256, NULL, NULL, &err);
     expect_failure(rc, &err, -ERR_HASH, "not to what was asked");
     assert_false(file_exists(b));
+    struct rlimit before;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    const struct rlimit small = {.rlim_cur = 1000, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    rc = http_get_file(c, get, b, id.sha256, NULL, NULL, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    expect_failure(rc, &err, -EFBIG, "File too large");
+    assert_false(file_exists(b) || file_exists(part));
     http_client_free(c);
     unserve(w);
     assert_int_equal(w->stored, 1);
@@ -280,6 +292,7 @@ static void test_files(void **state)
     mem_free(put_other);
     mem_free(a);
     mem_free(b);
+    mem_free(part);
     mem_free(none);
     stop(w);
 }
