@@ -27,7 +27,8 @@ static void print_job(const json_t *job)
     line("waiting", real(cost, "waiting"), "");
     line("egress", real(cost, "egress"), "");
     line("a million samples", real(cost, "per_million_samples"), "");
-    (void)snprintf(more, sizeof more, " an hour, %lld workers", workers);
+    (void)snprintf(more, sizeof more, " an hour, %lld worker%s", workers,
+                   str_plural((uint64_t)workers));
     if (workers > 0)
         line("now", real(cost, "per_hour"), more);
     (void)snprintf(more, sizeof more, " more, in %s",
@@ -37,8 +38,8 @@ static void print_job(const json_t *job)
     if (workers == 0 && real(cost, "total") == 0)
         printf("nothing had a price: workerd --price and coordinatord --egress-price tell them\n");
     if (free_ones > 0)
-        printf("%lld of the %lld workers told no price (workerd --price) and count as free\n",
-               free_ones, workers);
+        printf("counted as free, for no price was told (workerd --price): %lld of %lld worker%s\n",
+               free_ones, workers, str_plural((uint64_t)workers));
 }
 
 static void print_all(const json_t *status)
@@ -48,6 +49,8 @@ static void print_all(const json_t *status)
     char text[STR_HUMAN_MAX];
     struct table t;
     size_t i;
+    if (json_array_size(json_object_get(status, "jobs")) == 0)
+        puts("no jobs; `skerry submit job.yaml` starts one");
     table_init(&t, names, sizeof names / sizeof names[0]);
     json_array_foreach(json_object_get(status, "jobs"), i, job)
     {
@@ -56,7 +59,8 @@ static void print_all(const json_t *status)
         table_cell(&t, "%s", cli_str(job, "state", ""));
         table_cell(&t, "%s", show_dollars(cli_num(job, "dollars", 0), text));
     }
-    table_print(&t, stdout);
+    if (t.n_cells > 0)
+        table_print(&t, stdout);
     table_release(&t);
     if (cli_num(blobs, "request_dollars", 0) > 0)
         printf("requests to the store since the coordinator's start: %s\n",

@@ -8,6 +8,7 @@
 #include "cli/sample.h"
 #include "common/base/buf.h"
 #include "common/base/file.h"
+#include "common/job/job.h"
 
 #define PENDING_POLLS 10 /* between two questions why nobody draws */
 
@@ -20,6 +21,20 @@ struct sample_options {
     const char *sampler, *labels, *out, *strategy;
     struct args_list prompts;
 };
+
+/* Names that the job or the coordinator would refuse in words of their own. */
+static int check_names(const struct sample_options *o, struct err *err)
+{
+    int number;
+    if (o->sampler && job_sampler_parse(o->sampler, &number) < 0)
+        return err_set(err, -EINVAL, "--sampler is '%.80s', expected euler or heun", o->sampler);
+    if (o->strategy && job_strategy_parse(o->strategy, &number) < 0)
+        return err_set(err, -EINVAL,
+                       "--strategy is '%.80s', expected top1, topk, full, nucleus, threshold or "
+                       "oracle",
+                       o->strategy);
+    return 0;
+}
 
 /* "3,1,4" to an array; NULL with a sentence when it is none. */
 static json_t *label_list(const char *text, struct err *err)
@@ -279,7 +294,11 @@ static int run_sample(struct cli *cli, const struct args *args, struct err *err)
     uint64_t job = 0;
 
     (void)signal(SIGPIPE, SIG_IGN); /* text goes to a pipe as it comes: see unwanted() */
-    int rc = o->out ? check_out(o->out, err) : 0;
+    int rc = check_names(o, err);
+    if (rc < 0)
+        return args_exit(args, rc, err);
+    if (o->out)
+        rc = check_out(o->out, err);
     if (rc == 0)
         rc = cli_job_id(cli, args, &job, err);
     json_t *ask = rc == 0 ? sample_body(o, err) : NULL;

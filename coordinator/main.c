@@ -452,9 +452,9 @@ static int back_up(const struct flags *f, struct err *err)
         return rc;
     str_human_bytes(r.bytes, all);
     if (f->backup)
-        (void)printf("backup %s: %llu files, %s; %llu of them new, %s; %u older backups dropped\n",
+        (void)printf("backup %s: %llu files, %s; %llu of them new, %s; %u older backup%s dropped\n",
                      r.name, (unsigned long long)r.files, all, (unsigned long long)r.new_files,
-                     str_human_bytes(r.new_bytes, fresh), r.dropped);
+                     str_human_bytes(r.new_bytes, fresh), r.dropped, str_plural(r.dropped));
     else
         (void)printf("%s is as in the backup %s: %llu files, %s\n", f->data_dir, r.name,
                      (unsigned long long)r.files, all);
@@ -473,12 +473,13 @@ static int audit(const struct flags *f, struct settings *s, struct err *err)
     rc = audit_job(&o, f->audit, stdout, &r, err);
     if (rc < 0)
         return rc;
-    (void)printf("%s: %llu files of %s, %u versions, %u of them made again from deltas, %u outer "
-                 "steps folded again, %u faults\n",
-                 r.faults ? "FAULTY" : "good", (unsigned long long)r.files,
-                 str_human_bytes(r.bytes, bytes), r.versions, r.deltas, r.steps, r.faults);
-    return r.faults ? err_set(err, -ERR_HASH, "job %llu has %u faults",
-                              (unsigned long long)f->audit, r.faults)
+    (void)printf("%s: %llu file%s of %s, %u version%s, %u of them made again from deltas, %u outer "
+                 "step%s folded again, %u fault%s\n",
+                 r.faults ? "FAULTY" : "good", (unsigned long long)r.files, str_plural(r.files),
+                 str_human_bytes(r.bytes, bytes), r.versions, str_plural(r.versions), r.deltas,
+                 r.steps, str_plural(r.steps), r.faults, str_plural(r.faults));
+    return r.faults ? err_set(err, -ERR_HASH, "job %llu has %u fault%s",
+                              (unsigned long long)f->audit, r.faults, str_plural(r.faults))
                     : 0;
 }
 

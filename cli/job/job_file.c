@@ -55,9 +55,9 @@ static int check_images(const char *job_path, const struct job_file *job, struct
     if (n < (uint64_t)job->spec.train.batch)
         return err_set(
             err, -ERR_CONFIG,
-            "%s: train.batch is %d but the dataset has only %llu images; lower the batch "
+            "%s: train.batch is %d but the dataset has only %llu image%s; lower the batch "
             "or add images",
-            job_path, job->spec.train.batch, (unsigned long long)n);
+            job_path, job->spec.train.batch, (unsigned long long)n, str_plural(n));
     uint64_t shards = n / (uint64_t)job->spec.data.shard_samples + 2;
     if (shards > DATASET_SHARDS_MAX) /* the last ones, held out or not, may be short */
         return err_set(err, -ERR_CONFIG,
@@ -313,12 +313,13 @@ static json_t *describe(const struct job_file *job, const struct dataset_report 
 static void say_size(FILE *out, const struct job_file *job, const struct dataset_report *report)
 {
     if (job_is_text(&job->spec))
-        fprintf(out, "%llu documents, %llu pieces, %llu tokens (%llu held out)",
-                (unsigned long long)report->documents, (unsigned long long)report->samples,
+        fprintf(out, "%llu document%s, %llu piece%s, %llu tokens (%llu held out)",
+                (unsigned long long)report->documents, str_plural(report->documents),
+                (unsigned long long)report->samples, str_plural(report->samples),
                 (unsigned long long)report->tokens, (unsigned long long)report->holdout_tokens);
     else
-        fprintf(out, "%llu images in %zu classes", (unsigned long long)report->samples,
-                report->classes);
+        fprintf(out, "%llu image%s in %zu class%s", (unsigned long long)report->samples,
+                str_plural(report->samples), report->classes, report->classes == 1 ? "" : "es");
 }
 
 void job_file_say_left(const struct job_file *job)
@@ -334,10 +335,11 @@ static void say_bad(const struct job_file *job, const struct dataset_report *rep
 {
     job_file_say_left(job);
     if (report->uncaptioned)
-        fprintf(stderr, "%llu images have no caption\n", (unsigned long long)report->uncaptioned);
+        fprintf(stderr, "without a caption: %llu image%s\n",
+                (unsigned long long)report->uncaptioned, str_plural(report->uncaptioned));
     if (report->captions_cut)
-        fprintf(stderr, "%llu images have captions of more than %u bytes, which were cut\n",
-                (unsigned long long)report->captions_cut, CAPTIONS_MAX);
+        fprintf(stderr, "cut, to %u bytes: the captions of %llu image%s\n", CAPTIONS_MAX,
+                (unsigned long long)report->captions_cut, str_plural(report->captions_cut));
     if (report->bad_count)
         fprintf(stderr, "%u image file%s cannot be read and %s left out; the first is %s\n",
                 report->bad_count, report->bad_count == 1 ? "" : "s",
@@ -350,8 +352,9 @@ static void say_report(const struct job_file *job, const struct upload *up,
     char sent[STR_HUMAN_MAX], there[STR_HUMAN_MAX];
     fputs(up->to_terminal ? "\r\033[K" : "", stderr);
     say_size(stderr, job, report);
-    fprintf(stderr, ", %zu shards: %s uploaded, %s were there\n", json_array_size(up->shards),
-            str_human_bytes(up->bytes_sent, sent), str_human_bytes(up->bytes_there, there));
+    fprintf(stderr, ", %zu shard%s: %s uploaded, %s were there\n", json_array_size(up->shards),
+            str_plural(json_array_size(up->shards)), str_human_bytes(up->bytes_sent, sent),
+            str_human_bytes(up->bytes_there, there));
     say_bad(job, report);
 }
 
@@ -363,14 +366,15 @@ static int check_report(const struct job_file *job, const struct dataset_report 
     if (job_is_text(&job->spec) && train < (uint64_t)job->spec.train.batch)
         return err_set(
             err, -ERR_CONFIG,
-            "train.batch is %d but the text has only %llu pieces of at most %d tokens; lower "
+            "train.batch is %d but the text has only %llu piece%s of at most %d tokens; lower "
             "the batch or add text",
-            job->spec.train.batch, (unsigned long long)train, job->spec.model.context);
+            job->spec.train.batch, (unsigned long long)train, str_plural(train),
+            job->spec.model.context);
     if (job->partitions > train)
         return err_set(err, -ERR_CONFIG,
-                       "the recipe has %u partitions, but the dataset has only %llu samples to "
+                       "the recipe has %u partitions, but the dataset has only %llu sample%s to "
                        "train on",
-                       job->partitions, (unsigned long long)train);
+                       job->partitions, (unsigned long long)train, str_plural(train));
     return 0;
 }
 

@@ -277,9 +277,9 @@ void predict_show(const struct job_spec *spec, const struct measured *at,
     (void)fprintf(out, "a step    %.3g s: %.3g %s/s\n", n->step_s, n->batch / n->step_s,
                   job_is_text(spec) ? "rows" : "images");
     show_round(spec, opt, p, out);
-    (void)fprintf(out, "the job   %d rounds, about %s; %llu %s are seen", spec->outer.rounds,
-                  seconds(p->total_s, total), (unsigned long long)p->seen,
-                  job_is_text(spec) ? "rows" : "images");
+    (void)fprintf(out, "the job   %d round%s, about %s; %llu %s are seen", spec->outer.rounds,
+                  str_plural((uint64_t)spec->outer.rounds), seconds(p->total_s, total),
+                  (unsigned long long)p->seen, job_is_text(spec) ? "rows" : "images");
     if (samples && !job_is_text(spec))
         (void)fprintf(out, ", each %.3g times", (double)p->seen / (double)samples);
     (void)fputc('\n', out);

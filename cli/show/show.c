@@ -53,8 +53,9 @@ static void print_data(const json_t *job, FILE *out)
 {
     const json_t *data = json_object_get(job, "dataset");
     long long reshards = cli_int(job, "reshards", 0);
-    fprintf(out, "  data: %lld samples, %lld held out, %lld shards", cli_int(data, "samples", 0),
-            cli_int(data, "holdout", 0), cli_int(data, "shards", 0));
+    fprintf(out, "  data: %lld samples, %lld held out, %lld shard%s", cli_int(data, "samples", 0),
+            cli_int(data, "holdout", 0), cli_int(data, "shards", 0),
+            str_plural((uint64_t)cli_int(data, "shards", 0)));
     size_t partitions = json_array_size(json_object_get(job, "partitions"));
     if (partitions && cli_int(job, "generation", 0) > 0)
         fprintf(out, ", in %zu partitions", partitions);

@@ -331,6 +331,11 @@ char *str_human_duration(uint64_t ms, char out[STR_HUMAN_MAX])
     return out;
 }
 
+const char *str_plural(uint64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 static unsigned min3(unsigned a, unsigned b, unsigned c)
 {
     unsigned m = a < b ? a : b;

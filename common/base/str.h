@@ -53,6 +53,8 @@ char *str_type_bound(enum str_type type, double bound, char out[STR_HUMAN_MAX]);
 char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX]); /* "1.5 MiB" */
 char *str_human_duration(uint64_t ms, char out[STR_HUMAN_MAX]); /* "1m05s" */
 
+const char *str_plural(uint64_t n); /* "", of other than one "s" */
+
 /* Levenshtein with transposition; of at most 64 bytes each, else the longer length. */
 unsigned str_distance(const char *a, const char *b);
 

@@ -354,6 +354,7 @@ int job_tokens(const struct job_spec *spec);
 const char *job_features_name(int features);
 const char *job_strategy_name(int strategy);
 int job_strategy_parse(const char *name, int *ret);
+int job_sampler_parse(const char *name, int *ret);
 
 /* Documentation of every key. */
 int job_document(enum conf_format format, struct buf *out);

@@ -486,6 +486,11 @@ int job_strategy_parse(const char *name, int *ret)
     return conf_number(strategy_names, name, ret);
 }
 
+int job_sampler_parse(const char *name, int *ret)
+{
+    return conf_number(sampler_names, name, ret);
+}
+
 int job_document(enum conf_format format, struct buf *out)
 {
     return conf_document(job_spec_keys, format, out);

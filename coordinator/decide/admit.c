@@ -24,14 +24,15 @@ int admit_token(const struct admit_token *in, char ret_reason[ADMIT_REASON_MAX])
                -ERR_AUTH;
     if (in->is_new && in->uses_max != 0 && in->uses >= in->uses_max)
         return (void)snprintf(ret_reason, ADMIT_REASON_MAX,
-                              "the token '%.64s' is used up, by %u workers: ask an operator for "
+                              "the token '%.64s' is used up, by %u worker%s: ask an operator for "
                               "another",
-                              in->name, in->uses),
+                              in->name, in->uses, str_plural(in->uses)),
                -ERR_AUTH;
     if (in->workers_max != 0 && in->workers_here >= in->workers_max)
         return (void)snprintf(ret_reason, ADMIT_REASON_MAX,
-                              "%u workers of the token '%.64s' are here, it allows %u at once",
-                              in->workers_here, in->name, in->workers_max),
+                              "the token '%.64s' allows %u worker%s at once, and %u %s here",
+                              in->name, in->workers_max, str_plural(in->workers_max),
+                              in->workers_here, in->workers_here == 1 ? "is" : "are"),
                -EAGAIN;
     return 0;
 }

@@ -82,9 +82,9 @@ static int check_partitioning(const struct job *j, const struct shards_sum *all,
     uint32_t k = j->comp.n_partitions;
     if (k > all->samples)
         return err_set(err, -ERR_CONFIG,
-                       "the recipe has %u partitions, but the dataset has only %llu samples to "
+                       "the recipe has %u partitions, but the dataset has only %llu sample%s to "
                        "train on",
-                       k, (unsigned long long)all->samples);
+                       k, (unsigned long long)all->samples, str_plural(all->samples));
     if (shards_cut(j) > CLUSTER_BLOBS_MAX)
         return err_set(err, -ERR_LIMIT,
                        "the dataset has %zu shards, at most %d can be partitioned; raise "

@@ -302,9 +302,9 @@ static int check_quota(const struct coordinator *co, const struct submit *s, str
     if (t == NULL || t->jobs_max == 0 || n < t->jobs_max)
         return 0;
     return err_set(err, -ERR_LIMIT,
-                   "%zu jobs of the token '%s' go on, and it may have %u: wait for one to end, or "
-                   "cancel one",
-                   n, t->name, t->jobs_max);
+                   "the token '%s' may have %u job%s at once, and %zu %s on: wait for one to end, "
+                   "or cancel one",
+                   t->name, t->jobs_max, str_plural(t->jobs_max), n, n == 1 ? "goes" : "go");
 }
 
 /* A job that is complete in memory and nowhere else; takes spec. */

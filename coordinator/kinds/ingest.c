@@ -54,7 +54,7 @@ static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
     const struct row_rec row = uncaptioned(j, r->uncaptioned);
     int rc = 0;
     if (r->uncaptioned > 0 && row.value > j->spec.data.max_bad)
-        return err_set(err, -ERR_CONFIG, "%.0f images have no caption, data.max_bad allows %d",
+        return err_set(err, -ERR_CONFIG, "images without a caption: %.0f; data.max_bad allows %d",
                        row.value, j->spec.data.max_bad);
     if (r->n_shards == 0 || r->n_shards > 4096 || j->n_shards + r->n_shards > JOB_SHARDS_MAX)
         return err_set(err, -EINVAL,

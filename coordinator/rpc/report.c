@@ -79,9 +79,10 @@ static int check_bad(const struct job *j, const struct task *t, const Skerry__V1
         key = j->n_bad > 0 ? j->bad[0].key : r->bad[0]->key;
         why = j->n_bad > 0 ? j->bad[0].reason : r->bad[0]->reason;
     }
-    return err_set(err, -ERR_CONFIG,
-                   "%llu samples cannot be read, data.max_bad allows %d; the first is %.60s: %.80s",
-                   (unsigned long long)all, j->spec.data.max_bad, key, why);
+    return err_set(
+        err, -ERR_CONFIG,
+        "samples that cannot be read: %llu; data.max_bad allows %d; the first is %.60s: %.80s",
+        (unsigned long long)all, j->spec.data.max_bad, key, why);
 }
 
 static void take_bad(struct job *j, const struct task *t, const Skerry__V1__ReportRequest *r,

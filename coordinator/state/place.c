@@ -115,9 +115,9 @@ static int check_folder(const struct coordinator_options *o, const char *folder,
     if (n == 0)
         return 0;
     return err_set(err, -ERR_CONFIG,
-                   "%s has %llu blobs in its folder: start without --store, or with another "
+                   "%s has %llu blob%s in its folder: start without --store, or with another "
                    "--data-dir (blobs are not moved into a store)",
-                   o->data_dir, (unsigned long long)n);
+                   o->data_dir, (unsigned long long)n, str_plural(n));
 }
 
 int place_remember(const struct coordinator_options *o, struct err *err)

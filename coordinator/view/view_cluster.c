@@ -526,8 +526,8 @@ static void wait_for_store(struct waiting *ctx)
     ctx->co->blobs->ops->health(ctx->co->blobs, &h);
     if (h.failing_since_unix_ms == 0)
         return;
-    (void)snprintf(what, sizeof(what), "the object store (%llu blobs wait to be sent)",
-                   (unsigned long long)h.waiting);
+    (void)snprintf(what, sizeof(what), "the object store (%llu blob%s to be sent)",
+                   (unsigned long long)h.waiting, str_plural(h.waiting));
     (void)snprintf(why, sizeof(why), "%.250s", h.error);
     tell(ctx, 0, 0, 0, what, why, -1, true);
 }

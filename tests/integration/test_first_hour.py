@@ -112,7 +112,7 @@ def test_new_takes_one_picture_and_says_what_it_leaves(tmp_path):
     done = new(tmp_path, "one", "--images", "pics", "--minutes", "1", "--image-size", "16")
     assert done.returncode == 0 and done.stderr.startswith("left out: 1 .gif file;"), done.stderr
     done = skerry("check", tmp_path / "one.yaml")
-    assert done.returncode == 0 and "1 images in 1 class" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "1 image in 1 class" in done.stdout, done.stdout + done.stderr
     assert done.stderr.startswith("left out: 1 .gif file;"), done.stderr
     done = skerry("new", "odd", "--images", os.fsdecode(b"pi\xff"), cwd=tmp_path, errors="replace")
     assert done.returncode == 2 and "is not UTF-8" in done.stderr and not (tmp_path / "odd.yaml").exists(), done.stderr

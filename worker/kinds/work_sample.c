@@ -103,7 +103,8 @@ static int draw_path(struct engine *e, struct work *w, const struct drawing *d, 
 static int draw_mixture(struct engine *e, struct work *w, const struct drawing *d, struct err *err)
 {
     char doing[64];
-    snprintf(doing, sizeof doing, "drawing %zu samples", w->task->sample->n_labels);
+    snprintf(doing, sizeof doing, "drawing %zu sample%s", w->task->sample->n_labels,
+             str_plural(w->task->sample->n_labels));
     const struct mixture_options opt = {.rows = mixture_rows(w, d->rows), .doing = doing};
     struct mixture *m = NULL;
     int rc = mixture_open(e, w, &opt, &m, err);
@@ -144,7 +145,7 @@ static int draw_images(struct engine *e, struct work *w, struct err *err)
     const int rows = 2 * n < SAMPLE_ROWS_MAX ? (int)(2 * n) : SAMPLE_ROWS_MAX;
     struct drawing d = {.rows = rows < DIT_ROWS_MIN ? DIT_ROWS_MIN : rows,
                         .images = mem_try_array(n, side * side * 3)};
-    progress_activity(&w->progress, "drawing %zu samples", n);
+    progress_activity(&w->progress, "drawing %zu sample%s", n, str_plural(n));
     int rc = d.images ? 0 : err_set(err, -ENOMEM, "out of memory for %zu samples", n);
     if (rc == 0)
         rc = encoders_get(e, w, &d.enc, err);
@@ -238,7 +239,7 @@ static int write_text(struct engine *e, struct work *w, struct err *err)
     struct tokenizer *tokenizer = NULL;
     struct speaker s = {.w = w};
     buf_init(&s.text, TASK_TEXT_MAX);
-    progress_activity(&w->progress, "writing %u tokens", t->tokens);
+    progress_activity(&w->progress, "writing %u token%s", t->tokens, str_plural(t->tokens));
 
     int rc = work_tokenizer(w, &tokenizer, err);
     if (rc == 0)

@@ -87,7 +87,8 @@ static void test_admit_token(void **state)
         {"used up", good, -ERR_AUTH, "used up, by 4 workers"},
         {"used up, known", good, 0, ""},
         {"any number of uses", good, 0, ""},
-        {"too many here", good, -EAGAIN, "2 workers of the token 'spot' are here, it allows 2"},
+        {"too many here", good, -EAGAIN,
+         "the token 'spot' allows 2 workers at once, and 2 are here"},
         {"too many here, known", good, -EAGAIN, "allows 2"},
         {"any number here", good, 0, ""},
     };

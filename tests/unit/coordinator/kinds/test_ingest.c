@@ -73,7 +73,7 @@ static void too_many_end_the_job(void **state)
     assert_false(ingest(r, 3));
     wait_state(r, id, JOB_FAILED);
     assert_int_equal(view_job(r->co, id, &v, NULL), 0);
-    assert_non_null(strstr(v.reason, "6 images have no caption, data.max_bad allows 5"));
+    assert_non_null(strstr(v.reason, "images without a caption: 6; data.max_bad allows 5"));
 }
 
 int main(void)

@@ -213,7 +213,7 @@ static void test_bad_count(void **state)
     j->spec.data.max_bad = 7;
     const uint64_t id = only_task(r, &r->workers[0]);
     assert_false(report_bad(r, &r->workers[0], 4000000000u)); /* held: 8 */
-    assert_non_null(strstr(r->workers[0].detail, "8 samples cannot be read, data.max_bad allows"));
+    assert_non_null(strstr(r->workers[0].detail, "samples that cannot be read: 8; data.max_bad"));
     assert_int_equal(j->state, JOB_RUNNING);
     assert_int_equal(j->bad_count, 0);
     assert_true(stalled(r, j, "data.max_bad"));
