@@ -306,10 +306,22 @@ static void check_module(struct audit *a, const struct module_rec *m)
 
 /* ---- samples ------------------------------------------------------------- */
 
+/* Leases are the tasks': a ledger that comes from the database has ranges and holders alone. */
+static void set_leased(const struct state *s, const struct job *j)
+{
+    for (size_t i = 0; i < s->n_tasks && j->ledgers != NULL; i++) {
+        const struct task *t = s->tasks[i];
+        if (t->job_id == j->id && t->kind == TASK_TRAIN && t->state == TASK_LEASED)
+            ledger_set_leased(j->ledgers[job_ledger(j, j->comp.paths[t->path].partition)], t->id,
+                              true);
+    }
+}
+
 static void print_balance(struct audit *a)
 {
     const struct job *j = a->job;
     uint64_t folded = 0, reported = 0, done = 0, leased = 0, pending = 0;
+    set_leased(&a->s.state, j);
     for (size_t i = 0; i < j->n_rounds; i++)
         folded += j->rounds[i].samples;
     for (size_t i = 0; i < a->s.state.n_tasks; i++) {
@@ -337,9 +349,10 @@ static void print_balance(struct audit *a)
     }
     (void)fprintf(a->out,
                   "samples of the open and closed epochs: %llu done, %llu leased, %llu pending; "
-                  "folded in %zu rounds: %llu, reported and not folded yet: %llu\n",
+                  "folded in %zu round%s: %llu, reported and not folded yet: %llu\n",
                   (unsigned long long)done, (unsigned long long)leased, (unsigned long long)pending,
-                  j->n_rounds, (unsigned long long)folded, (unsigned long long)reported);
+                  j->n_rounds, str_plural(j->n_rounds), (unsigned long long)folded,
+                  (unsigned long long)reported);
 }
 
 int audit_job(const struct coordinator_options *o, uint64_t job_id, FILE *out,

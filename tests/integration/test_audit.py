@@ -9,7 +9,7 @@ import pytest
 from common import skerry, wait_until, write_job
 from swarm import swarm  # noqa: F401  (fixture)
 
-RESULT = re.compile(r"(good|FAULTY): (\d+) files of .*, (\d+) versions, (\d+) of them .*, (\d+) outer steps folded again, (\d+) faults")
+RESULT = re.compile(r"(good|FAULTY): (\d+) files? of .*, (\d+) versions?, (\d+) of them .*, (\d+) outer steps? folded again, (\d+) faults?\b")
 
 
 def audit(swarm, job):
@@ -64,6 +64,16 @@ def test_the_balance_of_a_job_that_is_done(swarm):
     assert skerry("audit", 99, "--data-dir", swarm.data).returncode == 1
     assert "does not exist" in skerry("audit", 99, "--data-dir", swarm.data).stderr
     assert "say with --data-dir where it is" in skerry("audit", 99, "--data-dir", swarm.data + "/nowhere").stderr
+
+
+def test_the_balance_of_a_job_that_goes_on(swarm):
+    two_workers(swarm)
+    job = swarm.submit(rounds=2, steps=2000, replicas=2)  # longer than an audit
+    wait_until(lambda: sum(t["steps_done"] > 0 for t in swarm.get(f"/v1/tasks?job={job}&state=leased").json()["items"]) == 2,
+               30, "both to train")
+    told, n = audit(swarm, job)
+    assert n["faults"] == 0, told
+    assert f" {2 * 2000 * 8} leased, " in told, told
 
 
 @pytest.mark.parametrize("old, new, steps", [
