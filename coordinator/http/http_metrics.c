@@ -226,7 +226,7 @@ static double job_eta(const struct view_job *j)
 static const struct job_family job_families[] = {
     {"job_round", "gauge", "Finished rounds.", job_round, NULL},
     {"job_rounds", "gauge", "Planned rounds.", job_rounds, NULL},
-    {"job_step", "counter", "Inner steps of the slowest path.", job_step, NULL},
+    {"job_step", "gauge", "Inner steps of the slowest path.", job_step, NULL},
     {"job_loss", "gauge", "Newest training loss.", job_loss, NULL},
     {"job_eval_loss", "gauge", "Newest held-out loss.", job_eval, NULL},
     {"job_images_per_second", "gauge", "Training speed.", job_speed, NULL},

@@ -97,6 +97,9 @@ static void test_metrics_families(void **state)
         if (sscanf(line, "# TYPE %127s %31s", name, type) == 2) {
             assert_string_not_equal(name, family);
             assert_true(strcmp(type, "gauge") == 0 || strcmp(type, "counter") == 0);
+            const size_t n = strlen(name), end = strlen("_total"); /* as `promtool check metrics` */
+            assert_int_equal(n > end && !strcmp(name + n - end, "_total"),
+                             !strcmp(type, "counter"));
             (void)snprintf(family, sizeof family, "%s", name);
             continue;
         }
