@@ -354,7 +354,7 @@ static const struct conf_key outer_keys[] = {
             "who makes a module's next version of its contributions: coordinator; worker, which "
             "the coordinator looks over in a sample of it, and does itself where no worker can; "
             "auto: worker where the blobs are in an object store that workers reach and that tells "
-            "checksums, and rounds have neither fragments nor modules that paths share"),
+            "checksums, and rounds have no fragments"),
     CONF(struct job_outer, snapshot, DOUBLE, .def = "60", .min = 0, .max = 86400,
          .doc = "least seconds between two snapshots of a phase, from which another worker goes on "
                 "when its worker is lost; longer where they would take more than a fiftieth of the "

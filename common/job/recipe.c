@@ -350,10 +350,6 @@ static int compose_dipaco(const struct job_spec *spec, struct composition *c, st
         c->paths[p].partition = p;
         set_modules(c, p, index);
     }
-    if (spec->outer.where == JOB_WHERE_WORKER)
-        return err_set(err, -ERR_CONFIG,
-                       "outer.where is worker, but modules that paths share are folded at the "
-                       "coordinator; use auto or coordinator");
     c->n_digits = (uint32_t)shared;
     for (size_t l = 0; l < shared; l++)
         c->digits[l] = (uint32_t)spec->recipe.levels.items[l];

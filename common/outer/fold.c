@@ -247,6 +247,8 @@ struct fold {
     struct wire_out delta;
     struct sink *version, *state;
     struct fold_squares squares;
+    double cell;         /* of the mean, so far */
+    uint64_t cells_done; /* that were written */
 };
 
 /* ---- opening ---- */
@@ -332,6 +334,11 @@ static int group_inputs(struct fold *f, struct err *err)
     return 0;
 }
 
+static double weight_of(const struct fold_input *in)
+{
+    return in->weight * (in->shrink > 0 ? in->shrink : 1);
+}
+
 static int open_input(struct fold *f, size_t at, struct err *err)
 {
     const struct fold_step *s = f->step;
@@ -343,7 +350,7 @@ static int open_input(struct fold *f, size_t at, struct err *err)
     if (!isfinite(in->weight) || in->weight <= 0)
         return err_set(err, -EINVAL, "%s has weight %g, expected a positive number", in->path,
                        in->weight);
-    f->weight[at] = in->weight * (in->shrink > 0 ? in->shrink : 1);
+    f->weight[at] = weight_of(in);
     f->plain[at] = in->weight;
     f->math.nesterov.total += in->weight;
     return wire_open(in->path, &want, &f->layout, &f->inputs[at], err);
@@ -532,18 +539,37 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
     return wire_out_write(&f->delta, t, first, n, f->delta_payload, f->delta_scales, err);
 }
 
-/* Adds the square of total * (weighted mean) of a chunk. */
+static int write_cells(struct fold *f, const double *cells, size_t n, struct err *err)
+{
+    const struct fold_cells *to = f->step->mean;
+    const uint64_t at = f->cells_done * sizeof(*cells);
+    f->cells_done += n;
+    return to ? file_pwrite_all(to->fd, cells, n * sizeof(*cells), to->at + at, "squares", err) : 0;
+}
+
+/* Adds the squares of total * (weighted mean) of a chunk.  A cell (layout.h) is summed up strip by
+ * strip, and what is summed up are cells: chunks end where they like. */
 static int norm_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
 {
-    uint64_t at = layout_first(&f->layout, t) + first;
-    if (layout_is_buffer(&f->layout, t))
-        return 0;
-    int rc = f->widest == CODEC_F32 ? flat_read(&f->in[FULL], at, n, f->full, err) : 0;
-    if (rc == 0)
+    const uint64_t at = layout_first(&f->layout, t) + first, count = f->layout.st.tensors[t].count;
+    const bool buffer = layout_is_buffer(&f->layout, t);
+    double cells[FOLD_CHUNK / LAYOUT_CELL + 1];
+    size_t k = 0;
+    int rc = !buffer && f->widest == CODEC_F32 ? flat_read(&f->in[FULL], at, n, f->full, err) : 0;
+    if (rc == 0 && !buffer)
         rc = read_inputs(f, t, first, n, err);
-    if (rc == 0)
-        f->squares.delta += fold_math_square(&f->math, f->groups, f->n_groups, n);
-    return rc;
+    for (size_t from = 0; from < n && rc == 0; from += FOLD_STRIP) {
+        const size_t part = n - from < FOLD_STRIP ? n - from : FOLD_STRIP;
+        const uint64_t end = first + from + part;
+        if (!buffer)
+            f->cell += fold_math_square(&f->math, f->groups, f->n_groups, from, part);
+        if (end % LAYOUT_CELL != 0 && end != count)
+            continue;
+        f->squares.delta += f->cell;
+        cells[k++] = f->cell;
+        f->cell = 0;
+    }
+    return rc == 0 ? write_cells(f, cells, k, err) : rc;
 }
 
 typedef int (*chunk_fn)(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err);
@@ -564,20 +590,24 @@ static int each_chunk(struct fold *f, chunk_fn chunk, struct err *err)
     return 0;
 }
 
-/* The factor that gives the mean the norm of its parts, at most step->scale. */
+double fold_kept_scale(const struct fold_step *s, double squares)
+{
+    const double mean = sqrt(squares);
+    double parts = 0;
+    for (size_t i = 0; i < s->n_inputs; i++)
+        parts += weight_of(&s->inputs[i]) * s->inputs[i].norm;
+    if (parts >= s->scale * mean)
+        return s->scale;
+    return parts > mean ? parts / mean : 1; /* it is never longer than its parts but by rounding */
+}
+
+/* The factor that gives the mean the norm of its parts. */
 static int keep_norm(struct fold *f, struct err *err)
 {
-    double parts = 0;
-    int rc = each_chunk(f, norm_chunk, err);
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; i < f->step->n_inputs; i++)
-        parts += f->weight[i] * f->step->inputs[f->order[i]].norm;
-    double mean = sqrt(f->squares.delta), most = f->step->scale;
-    if (parts < most * mean) /* the mean is never longer than its parts but by rounding */
-        f->math.nesterov.scale = parts > mean ? parts / mean : 1;
+    const int rc = each_chunk(f, norm_chunk, err);
+    f->math.nesterov.scale = fold_kept_scale(f->step, f->squares.delta);
     f->squares.delta = 0;
-    return 0;
+    return rc;
 }
 
 /* ---- the end ---- */
@@ -692,6 +722,14 @@ static int check_step(const struct fold_step *s, struct err *err)
     return 0;
 }
 
+static int open_all(struct fold *f, struct err *err)
+{
+    int rc = open_state(f, err);
+    if (rc == 0)
+        rc = open_inputs(f, err);
+    return rc == 0 ? alloc_buffers(f, err) : rc;
+}
+
 int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *err)
 {
     struct fold_result result = {0};
@@ -699,11 +737,7 @@ int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *
     if (rc < 0)
         return rc;
     struct fold *f = fold_new(step);
-    rc = open_state(f, err);
-    if (rc == 0)
-        rc = open_inputs(f, err);
-    if (rc == 0)
-        rc = alloc_buffers(f, err);
+    rc = open_all(f, err);
     if (rc == 0 && step->keep_norm)
         rc = keep_norm(f, err);
     if (rc == 0)
@@ -844,11 +878,7 @@ int fold_compare(const struct fold_step *step, const struct layout_cell *cells, 
     if (rc < 0)
         return rc;
     struct fold *f = fold_new(step);
-    rc = open_state(f, err);
-    if (rc == 0)
-        rc = open_inputs(f, err);
-    if (rc == 0)
-        rc = alloc_buffers(f, err);
+    rc = open_all(f, err);
     if (rc == 0)
         rc = again_open(f, &a, err);
     if (rc == 0)
@@ -856,6 +886,19 @@ int fold_compare(const struct fold_step *step, const struct layout_cell *cells, 
     for (size_t i = 0; i < n && rc == 0; i++)
         rc = again_cell(f, &a, &cells[i], err);
     again_close(&a);
+    fold_free(f);
+    return rc;
+}
+
+int fold_mean_cell(const struct fold_step *step, const struct layout_cell *c, double *ret,
+                   struct err *err)
+{
+    struct fold *f = fold_new(step);
+    int rc = open_all(f, err);
+    for (size_t from = 0; from < c->n && rc == 0; from += f->chunk)
+        rc = norm_chunk(f, c->tensor, c->first + from,
+                        c->n - from < f->chunk ? c->n - from : f->chunk, err);
+    *ret = f->squares.delta;
     fold_free(f);
     return rc;
 }

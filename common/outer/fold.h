@@ -74,9 +74,15 @@ struct fold_origin {
 struct fold_input {
     const char *path; /* contribution blob */
     double weight;    /* > 0; only the ratio to the others matters */
-    double norm;      /* of its Delta, see fold_check.h; for keep_norm */
+    double norm;      /* of its Delta as it came, see fold_check.h; for keep_norm */
     double shrink;    /* its Delta is made so much shorter; 0 and 1: not, no bit changes */
     struct fold_origin origin;
+};
+
+/* Where the squares of cells (layout.h) go, doubles of this machine, one after another. */
+struct fold_cells {
+    int fd;
+    uint64_t at;
 };
 
 struct fold_step {
@@ -94,8 +100,9 @@ struct fold_step {
     double lr, momentum;
     double scale; /* > 0; with keep_norm the most */
     bool keep_norm;
-    unsigned delay;   /* N; 0 and 1: momentum in every step */
-    double ema_decay; /* as it is used: see fold_ema_decay() */
+    const struct fold_cells *mean; /* with keep_norm: those of sum_i weight_i Delta_i; or NULL */
+    unsigned delay;                /* N; 0 and 1: momentum in every step */
+    double ema_decay;              /* as it is used: see fold_ema_decay() */
     /* results, each replaced atomically; ema_out may be NULL: no EMA is kept; buf_out
      * is used with delay > 1 only */
     const char *full_out, *delta_out, *ema_out, *target_out, *mom_out, *buf_out;
@@ -132,6 +139,13 @@ int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *
  * what he used.  -ERR_HASH: he has other bits; -ERR_FORMAT: one of the files is no such file. */
 int fold_compare(const struct fold_step *step, const struct layout_cell *cells, size_t n,
                  struct err *err);
+
+/* What keeps the norm: of a step whose inputs have theirs, and the sum, cell by cell in order, of
+ * the squares of sum_i weight_i Delta_i. */
+double fold_kept_scale(const struct fold_step *step, double squares);
+/* Of one cell those squares alone: the bits that fold_run() writes. */
+int fold_mean_cell(const struct fold_step *step, const struct layout_cell *cell, double *ret,
+                   struct err *err);
 
 /* min(d, (1+v)/(10+v)): a young average forgets version 0 quickly. */
 double fold_ema_decay(double d, uint64_t base);

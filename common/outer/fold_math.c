@@ -35,16 +35,11 @@ static void accumulate(const struct fold_math *m, const struct fold_group *group
 }
 
 double fold_math_square(const struct fold_math *m, const struct fold_group *groups, size_t n_groups,
-                        size_t n)
+                        size_t first, size_t n)
 {
     struct strip strip;
-    double sum = 0;
-    for (size_t first = 0; first < n; first += FOLD_STRIP) {
-        size_t part = n - first < FOLD_STRIP ? n - first : FOLD_STRIP;
-        accumulate(m, groups, n_groups, first, part, &strip, strip.acc);
-        sum += m->arith->square_f64(part, strip.acc);
-    }
-    return sum;
+    accumulate(m, groups, n_groups, first, n, &strip, strip.acc);
+    return m->arith->square_f64(n, strip.acc);
 }
 
 /* mom, target (and buf) after the step; diff = target - theta. */

@@ -49,9 +49,9 @@ struct fold_squares {
     double step, residual;
 };
 
-/* The square of the norm of sum_i weight_i Delta_i over n elements, as fold_math_span() sums it. */
+/* The square of the norm of sum_i weight_i Delta_i over n elements from `first` on, a strip. */
 double fold_math_square(const struct fold_math *m, const struct fold_group *groups, size_t n_groups,
-                        size_t n);
+                        size_t first, size_t n);
 
 /* False: the result is not finite (arrays are then undefined). */
 bool fold_math_span(const struct fold_math *m, const struct fold_span *s,

@@ -203,7 +203,7 @@ static void set_inputs(const struct module_rec *m, const struct version_rec *v,
 static bool is_for_workers(const struct coordinator *co, const struct job *j)
 {
     struct blob_health far = {.sums = false};
-    if (j->spec.outer.async || j->comp.root_rescale || query_streams(j))
+    if (j->spec.outer.async || query_streams(j))
         return false;
     if (j->spec.outer.where == JOB_WHERE_AUTO && co->blobs->ops->away != NULL)
         co->blobs->ops->health(co->blobs, &far);

@@ -52,6 +52,7 @@ static void outer_message(struct message *b, Skerry__V1__Task *msg)
     t->lr = s->lr;
     t->outer_momentum = s->momentum;
     t->ema_decay = outer_fold_step(s).ema_decay;
+    t->keep_norm = s->keep_norm ? s->scale : 0;
     msg->outer = t;
 }
 

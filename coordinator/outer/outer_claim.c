@@ -18,6 +18,11 @@
 /* Files of one step: what it begins with, the claim, contributions and what they start from. */
 #define PARTS_MAX (4 + 5 + 2 * FOLD_INPUTS_MAX)
 
+/* Where the norm is kept, one wrong cell would change the whole step, so as many again are drawn
+ * where the squares are told to be. */
+#define HEAVY_CELLS 2 /* of the mean, and of contributions */
+#define CELLS_MAX (OUTER_CLAIM_CELLS + 2 * HEAVY_CELLS)
+
 enum whose {
     OURS,        /* of a version that was made or looked at here: its header is the layout's */
     CONTRIBUTED, /* its length says where all is, for the order of tensors is given */
@@ -39,18 +44,29 @@ struct piece {
     size_t len;
 };
 
+/* What is told of a contribution, or of the mean of all: the squares of its cells. */
+struct row {
+    double sum;
+    double said[CELLS_MAX];      /* in the cells that are looked at */
+    uint64_t heavy[HEAVY_CELLS]; /* cells, drawn by what is told of them */
+};
+
 struct look {
     struct blobstore *store;
     const struct outer_step *s;
+    struct fold_step step; /* as he made it */
     char *dir;
     struct part parts[PARTS_MAX];
     size_t n_parts;
     struct piece *pieces;
     size_t n_pieces;
     struct layout layout;
-    struct layout_cell cells[OUTER_CLAIM_CELLS];  /* of contributions: their squares are told */
-    struct layout_cell blocks[OUTER_CLAIM_CELLS]; /* one in each, of all other files */
+    struct layout_cell cells[CELLS_MAX];  /* of contributions: their squares are told */
+    struct layout_cell blocks[CELLS_MAX]; /* one in each, of all other files */
     size_t n_cells;
+    struct row
+        rows[FOLD_INPUTS_MAX + 1]; /* of each contribution; where the norm is kept, the mean */
+    size_t n_rows;
     bool values; /* some contribution has values: its squares take those of a version, too */
     struct fold_input inputs[FOLD_INPUTS_MAX];
 };
@@ -297,22 +313,131 @@ static uint64_t draw(uint64_t below)
     return x % below;
 }
 
-/* Cells of the layout, and a block in each; some twice where there are few. */
+static double draw_part(void)
+{
+    return (double)(draw(UINT64_MAX) >> 11) * 0x1p-53;
+}
+
+/* Takes a cell, and a block in it. */
+static void add_cell(struct look *l, uint64_t number)
+{
+    struct layout_cell *c = &l->cells[l->n_cells], *b = &l->blocks[l->n_cells++];
+    layout_cell_at(&l->layout, number, c);
+    const size_t skip = (size_t)draw((c->n + CODEC_BLOCK - 1) / CODEC_BLOCK) * CODEC_BLOCK;
+    *b = *c;
+    b->first += skip;
+    b->n = c->n - skip < CODEC_BLOCK ? c->n - skip : CODEC_BLOCK;
+}
+
+/* Cells of the layout; some twice where there are few. */
 static int choose(struct look *l, struct err *err)
 {
     const uint64_t all = layout_cells(&l->layout);
-    for (; all > 0 && l->n_cells < OUTER_CLAIM_CELLS; l->n_cells++) {
-        struct layout_cell *c = &l->cells[l->n_cells], *b = &l->blocks[l->n_cells];
-        layout_cell_at(&l->layout, draw(all), c);
-        const size_t skip = (size_t)draw((c->n + CODEC_BLOCK - 1) / CODEC_BLOCK) * CODEC_BLOCK;
-        *b = *c;
-        b->first += skip;
-        b->n = c->n - skip < CODEC_BLOCK ? c->n - skip : CODEC_BLOCK;
-    }
-    if (l->s->claim.squares.bytes != l->s->n_contributions * all * sizeof(double))
+    l->n_rows = l->s->n_contributions + l->s->keep_norm;
+    while (all > 0 && l->n_cells < OUTER_CLAIM_CELLS)
+        add_cell(l, draw(all));
+    if (l->s->claim.squares.bytes != l->n_rows * all * sizeof(double))
         return err_set(err, -ERR_FORMAT, "the norms are a file of %llu bytes",
                        (unsigned long long)l->s->claim.squares.bytes);
     return 0;
+}
+
+/* ---- squares ---- */
+
+/* Draws again, now that so many cells from `first` on are in the sum. */
+static void draw_heavy(struct row *row, const double *some, size_t n, uint64_t first)
+{
+    double all = 0;
+    for (size_t k = 0; k < n; k++)
+        all += some[k];
+    for (size_t i = 0; i < HEAVY_CELLS; i++) {
+        if (draw_part() * row->sum >= all)
+            continue;
+        double left = draw_part() * all;
+        size_t k = 0;
+        while (k + 1 < n && left >= some[k])
+            left -= some[k++];
+        row->heavy[i] = first + k;
+    }
+}
+
+static int read_squares(struct look *l, size_t row, uint64_t first, double *some, size_t n,
+                        struct err *err)
+{
+    const uint64_t all = layout_cells(&l->layout);
+    int rc = read_blob(l, &l->s->claim.squares, (row * all + first) * sizeof(*some), some,
+                       n * sizeof(*some), err);
+    for (size_t k = 0; k < n && rc == 0; k++)
+        if (!(some[k] >= 0)) /* one below 0 would hide what is large elsewhere */
+            rc = err_set(err, -ERR_FORMAT, "a square of contribution %zu is told as %g", row,
+                         some[k]);
+    return rc;
+}
+
+static int read_row(struct look *l, size_t i, struct err *err)
+{
+    const uint64_t all = layout_cells(&l->layout);
+    struct row *row = &l->rows[i];
+    double *some = mem_alloc_array(SQUARES_AT_ONCE, sizeof(*some));
+    int rc = 0;
+    for (uint64_t first = 0; first < all && rc == 0; first += SQUARES_AT_ONCE) {
+        const size_t n = all - first < SQUARES_AT_ONCE ? (size_t)(all - first) : SQUARES_AT_ONCE;
+        rc = read_squares(l, i, first, some, n, err);
+        for (size_t k = 0; k < n && rc == 0; k++)
+            row->sum += some[k];
+        for (size_t k = 0; k < l->n_cells && rc == 0; k++)
+            if (l->cells[k].number >= first && l->cells[k].number < first + n)
+                row->said[k] = some[l->cells[k].number - first];
+        if (rc == 0)
+            draw_heavy(row, some, n, first);
+    }
+    mem_free(some);
+    if (rc == 0 && !isfinite(row->sum))
+        rc = err_set(err, -ERR_FORMAT, "the norm of contribution %zu is not finite", i);
+    return rc;
+}
+
+static int read_heavy(struct look *l, size_t i, struct err *err)
+{
+    const size_t row = i / (2 * HEAVY_CELLS), k = OUTER_CLAIM_CELLS + i % (2 * HEAVY_CELLS);
+    return read_squares(l, row, l->cells[k].number, &l->rows[row].said[k], 1, err);
+}
+
+/* Norms, and what the norm is kept by. */
+static int take_rows(struct look *l, struct err *err)
+{
+    int rc = ask_all(l, read_row, l->n_rows, err);
+    for (size_t i = 0; i < l->s->n_contributions && rc == 0; i++)
+        l->s->contributions[i].norm = l->inputs[i].norm = sqrt(l->rows[i].sum);
+    if (rc < 0 || !l->s->keep_norm || l->n_cells == 0)
+        return rc;
+    const struct row *mean = &l->rows[l->s->n_contributions];
+    for (size_t i = 0; i < HEAVY_CELLS; i++) {
+        add_cell(l, mean->heavy[i]);
+        add_cell(l, l->rows[draw(l->s->n_contributions)].heavy[i]);
+    }
+    l->step.scale = fold_kept_scale(&l->step, mean->sum);
+    return ask_all(l, read_heavy, l->n_rows * 2 * HEAVY_CELLS, err);
+}
+
+/* In the cells that are looked at the squares must be what the contributions say. */
+static int check_row(struct look *l, size_t i, struct err *err)
+{
+    int rc = 0;
+    for (size_t k = 0; k < l->n_cells && rc == 0; k++) {
+        double is;
+        if (i < l->s->n_contributions)
+            rc = fold_check_cell(l->inputs[i].path, &l->inputs[i].origin, l->s->module_id,
+                                 &l->cells[k], &is, err);
+        else
+            rc = fold_mean_cell(&l->step, &l->cells[k], &is, err);
+        if (rc == 0 && memcmp(&is, &l->rows[i].said[k], sizeof(is)) != 0)
+            rc = i < l->s->n_contributions
+                     ? err_set(err, -ERR_HASH, "the norm of contribution %zu is not what was told",
+                               i)
+                     : err_set(err, -ERR_HASH, "the norm of the mean is not what was told");
+    }
+    return rc;
 }
 
 /* ---- what is in them ---- */
@@ -365,50 +490,17 @@ static int add_all(struct look *l, struct fold_step *step, struct err *err)
     return rc == 0 ? add_inputs(l, step->full, err) : rc;
 }
 
-/* The sum of the squares that the worker tells of a contribution; those of the cells that are
- * looked at must be what the contribution says. */
-static int take_squares(struct look *l, size_t i, struct err *err)
+static int look(struct look *l, struct err *err)
 {
-    const uint64_t all = layout_cells(&l->layout);
-    double said[OUTER_CLAIM_CELLS] = {0}, sum = 0, is;
-    double *some = mem_alloc_array(SQUARES_AT_ONCE, sizeof(*some));
-    int rc = 0;
-    for (uint64_t first = 0; first < all && rc == 0; first += SQUARES_AT_ONCE) {
-        const size_t n = all - first < SQUARES_AT_ONCE ? (size_t)(all - first) : SQUARES_AT_ONCE;
-        rc = read_blob(l, &l->s->claim.squares, (i * all + first) * sizeof(*some), some,
-                       n * sizeof(*some), err);
-        for (size_t k = 0; k < n && rc == 0; k++) {
-            if (!(some[k] >= 0)) /* one below 0 would hide what is large elsewhere */
-                rc = err_set(err, -ERR_FORMAT, "a square of contribution %zu is told as %g", i,
-                             some[k]);
-            sum += some[k];
-        }
-        for (size_t k = 0; k < l->n_cells && rc == 0; k++)
-            if (l->cells[k].number >= first && l->cells[k].number < first + n)
-                said[k] = some[l->cells[k].number - first];
-    }
-    mem_free(some);
-    for (size_t k = 0; k < l->n_cells && rc == 0; k++) {
-        rc = fold_check_cell(l->inputs[i].path, &l->inputs[i].origin, l->s->module_id, &l->cells[k],
-                             &is, err);
-        if (rc == 0 && memcmp(&is, &said[k], sizeof(is)) != 0)
-            rc = err_set(err, -ERR_HASH, "the norm of contribution %zu is not what was told", i);
-    }
-    l->s->contributions[i].norm = sqrt(sum);
-    if (rc == 0 && !isfinite(l->s->contributions[i].norm))
-        rc = err_set(err, -ERR_FORMAT, "the norm of contribution %zu is not finite", i);
-    return rc;
-}
-
-static int look(struct look *l, const struct fold_step *like, struct err *err)
-{
-    const struct outer_step *s = l->s;
-    struct fold_step step = *like;
-    int rc = add_all(l, &step, err);
+    int rc = add_all(l, &l->step, err);
+    l->step.inputs = l->inputs;
+    l->step.n_inputs = l->s->n_contributions;
     if (rc == 0)
         rc = begin_version(l, err);
     if (rc == 0)
         rc = choose(l, err);
+    if (rc == 0)
+        rc = take_rows(l, err);
     if (rc == 0)
         rc = ask_all(l, begin_part, l->n_parts, err);
     if (rc == 0)
@@ -418,24 +510,23 @@ static int look(struct look *l, const struct fold_step *like, struct err *err)
     if (rc == 0)
         rc = ask_all(l, bring, l->n_pieces, err);
     if (rc == 0)
-        rc = ask_all(l, take_squares, s->n_contributions, err);
-    step.inputs = l->inputs;
-    step.n_inputs = s->n_contributions;
-    return rc == 0 ? fold_compare(&step, l->blocks, l->n_cells, err) : rc;
+        rc = ask_all(l, check_row, l->n_rows, err);
+    return rc == 0 ? fold_compare(&l->step, l->blocks, l->n_cells, err) : rc;
 }
 
 int outer_claim_look(struct blobstore *store, const struct outer_step *s,
-                     const struct fold_step *like, uint64_t *ret_params, struct err *err)
+                     const struct fold_step *like, struct outer_look *ret, struct err *err)
 {
     struct look *l = mem_alloc(sizeof(*l));
     l->store = store;
     l->s = s;
+    l->step = *like;
     l->dir = file_join(s->state_dir, "look");
     int rc = file_mkdirs(l->dir, 0700, err);
     if (rc == 0)
-        rc = look(l, like, err);
+        rc = look(l, err);
     if (rc == 0)
-        *ret_params = l->layout.count;
+        *ret = (struct outer_look){l->layout.count, l->step.scale};
     (void)file_remove_tree(l->dir, NULL); /* or the next look does */
     layout_release(&l->layout);
     for (size_t i = 0; i < l->n_parts; i++)

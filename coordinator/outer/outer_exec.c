@@ -519,12 +519,11 @@ static int fold(struct run *r, struct fold_result *result, struct err *err)
     size_t n = 0;
     for (size_t i = 0; i < s->n_contributions; i++)
         if (!s->contributions[i].refused)
-            inputs[n++] =
-                (struct fold_input){.path = r->blobs[i],
-                                    .origin = origin_of(r, i),
-                                    .weight = s->contributions[i].weight,
-                                    .norm = s->contributions[i].norm * s->contributions[i].shrink,
-                                    .shrink = s->contributions[i].shrink};
+            inputs[n++] = (struct fold_input){.path = r->blobs[i],
+                                              .origin = origin_of(r, i),
+                                              .weight = s->contributions[i].weight,
+                                              .norm = s->contributions[i].norm,
+                                              .shrink = s->contributions[i].shrink};
     struct fold_step step = outer_fold_step(s);
     step.full = r->full;
     step.ema = r->ema;
@@ -663,10 +662,12 @@ static int believe(struct run *r, struct err *err)
 {
     struct outer_step *s = r->step;
     const struct fold_step like = outer_fold_step(s);
-    int rc = outer_claim_look(r->exec->store, s, &like, &r->params, err);
-    if (rc == 0)
-        rc = judge_claim(r, err);
+    struct outer_look look;
+    int rc = outer_claim_look(r->exec->store, s, &like, &look, err);
     if (rc < 0)
+        return rc;
+    r->params = look.params;
+    if ((rc = judge_claim(r, err)) < 0)
         return rc;
     s->new_full = s->claim.full;
     s->new_delta = s->claim.delta;
@@ -674,11 +675,11 @@ static int believe(struct run *r, struct err *err)
     s->new_target = s->claim.target;
     s->new_mom = s->claim.mom;
     s->used_ema_decay = like.ema_decay;
-    s->used_scale = s->scale;
+    s->used_scale = look.scale;
     s->delta_norm = s->claim.delta_norm;
     s->step_norm = s->claim.step_norm;
     s->residual_norm = s->claim.residual_norm;
-    s->params = r->params;
+    s->params = look.params;
     return 0;
 }
 

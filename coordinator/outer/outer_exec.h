@@ -74,7 +74,8 @@ struct outer_contribution {
 /* What a worker says that a step gives; all are in the blob store. */
 struct outer_claim {
     struct outer_blob full, delta, ema, target, mom;
-    struct outer_blob squares; /* of the norms of all cells of each contribution, doubles */
+    struct outer_blob squares; /* of the norms of all cells of each contribution, doubles; with
+                                  keep_norm of those of their mean, too */
     double delta_norm, step_norm, residual_norm; /* for the record */
 };
 

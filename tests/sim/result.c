@@ -217,7 +217,8 @@ static struct fold_step step_of(const Skerry__V1__OuterTask *t, char *const *bas
                           .down = codec_of(t->down),
                           .lr = t->lr,
                           .momentum = t->outer_momentum,
-                          .scale = 1,
+                          .scale = t->keep_norm > 0 ? t->keep_norm : 1,
+                          .keep_norm = t->keep_norm > 0,
                           .ema_decay = t->ema_decay};
     s.full = next_of(&bases, t->full);
     s.ema = next_of(&bases, t->average);
@@ -233,19 +234,17 @@ static struct fold_step step_of(const Skerry__V1__OuterTask *t, char *const *bas
     return s;
 }
 
-/* False: a contribution is not as it should be, which is for the coordinator to see. */
-static bool measure(const struct fold_step *s, const char *path)
+/* Fills the norms.  False: a contribution is not as it should be, which is for the coordinator to
+ * see. */
+static bool measure(const struct fold_step *s, struct fold_input *in, struct fold_cells *to)
 {
     struct fold_norm norm = {0};
-    uint64_t at = 0;
     int rc = 0;
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     for (size_t i = 0; i < s->n_inputs && rc == 0; i++) {
-        rc = fold_check_cells(s->inputs[i].path, &s->inputs[i].origin, s->module_id, fd, at, &norm,
-                              NULL);
-        at += norm.cells * sizeof(double);
+        rc = fold_check_cells(in[i].path, &in[i].origin, s->module_id, to->fd, to->at, &norm, NULL);
+        in[i].norm = norm.norm;
+        to->at += norm.cells * sizeof(double);
     }
-    (void)close(fd);
     return rc == 0;
 }
 
@@ -281,7 +280,10 @@ static void make_outer(struct making *x, char *const *bases, const char *scratch
     s.ema_out = out[AVERAGE];
     s.target_out = out[TARGET];
     s.mom_out = out[MOMENTUM];
-    if (lie == LIE_EMPTY || !measure(&s, out[SQUARES]) || fold_run(&s, &made, NULL) < 0) {
+    struct fold_cells cells = {
+        .fd = open(out[SQUARES], O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+    s.mean = &cells;
+    if (lie == LIE_EMPTY || !measure(&s, in, &cells) || fold_run(&s, &made, NULL) < 0) {
         x->m.text = (char *)(uintptr_t) "it cannot be made";
     } else {
         s.lr *= 2;
@@ -289,6 +291,7 @@ static void make_outer(struct making *x, char *const *bases, const char *scratch
             check(fold_run(&s, &lied, &err), &err);
         bring_files(x, out, &made, lie);
     }
+    (void)close(cells.fd);
     for (size_t i = 0; i < FILES; i++)
         mem_free(out[i]);
 }

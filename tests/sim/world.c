@@ -91,6 +91,13 @@ static const char folded[] = "name: folded\nseed: 9\n"
                              "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 3}\n"
                              "outer: {where: worker, rounds: 6, steps: 4, quorum: 0.6, grace: 2}\n"
                              "sample: {count: 4}\n";
+static const char shared[] = "name: shared\nseed: 11\n"
+                             "data: {path: x, image_size: 16}\n"
+                             "model: {type: dit, patch: 4, dim: 32, depth: 2, heads: 2}\n"
+                             "train: {batch: 4, lr: 0.1}\n"
+                             "recipe: {name: dipaco, levels: [2, 1]}\n"
+                             "outer: {where: worker, rounds: 4, steps: 4, quorum: 0.6, grace: 2}\n"
+                             "sample: {count: 4}\n";
 static const char parts[] =
     "name: parts\nseed: 10\n"
     "data: {path: x, image_size: 16}\n"
@@ -105,9 +112,9 @@ static const struct {
     bool text;
 } specs[] = {{diloco, false}, {elastic, false},   {quorum, false}, {timed, false},
              {async, false},  {fragments, false}, {ddm, false},    {dipaco, true},
-             {folded, false}, {parts, false}};
+             {folded, false}, {parts, false},     {shared, false}};
 #define SPECS (sizeof(specs) / sizeof(specs[0]))
-#define FOLDED 2 /* the last ones */
+#define FOLDED 3 /* the last ones */
 
 static struct {
     char *root;

@@ -61,6 +61,7 @@ static int check(const Skerry__V1__Task *task, struct err *err)
     if (rc < 0)
         return rc;
     if (t->module_id == 0 || t->n_inputs == 0 || codec_parse(t->down, &down) < 0 ||
+        !isfinite(t->keep_norm) || t->keep_norm < 0 ||
         (t->version > 0 && (!t->target || !t->momentum)))
         return err_set(err, -ERR_FORMAT,
                        "task: outer needs a module, inputs, a codec and, after version 0, a state");
@@ -119,25 +120,24 @@ static bool is_his(int rc)
            rc == -ERANGE;
 }
 
-static int measure(struct run *r, struct err *err)
+/* Fills the norm of each contribution.  The squares of their cells go into the file, behind which
+ * those of the mean will be. */
+static int measure(struct run *r, struct fold_cells *to, struct err *err)
 {
-    struct work_output *o = r->out[SQUARES];
-    uint64_t at = 0;
-    const int fd = open(o->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    int rc = fd < 0 ? err_errno(err, "opening %s", o->path) : 0;
+    int rc = 0;
     for (size_t i = 0; i < r->t->n_inputs && rc == 0; i++) {
         struct fold_norm norm;
         if (work_stopped(r->w, err))
-            rc = -ERR_CANCELLED;
-        else
-            rc = fold_check_cells(r->inputs[i].path, &r->inputs[i].origin, r->t->module_id, fd, at,
-                                  &norm, err);
-        at = rc == 0 ? at + norm.cells * sizeof(double) : at;
+            return -ERR_CANCELLED;
+        rc = fold_check_cells(r->inputs[i].path, &r->inputs[i].origin, r->t->module_id, to->fd,
+                              to->at, &norm, err);
+        if (rc < 0)
+            return rc;
+        r->inputs[i].norm = norm.norm;
+        to->at += norm.cells * sizeof(double);
         progress_units(&r->w->progress, (uint32_t)i + 1, (uint32_t)r->t->n_inputs + 1);
     }
-    if (fd >= 0)
-        (void)close(fd); /* hashed before it is believed */
-    return rc < 0 ? rc : hash_file(o->path, o->sha256, &o->size, err);
+    return rc;
 }
 
 /* Before each chunk: of a large module these are minutes, in which the coordinator must see that it
@@ -149,7 +149,7 @@ static bool stopping(void *arg)
     return work_stopped(r->w, NULL);
 }
 
-static int fold(struct run *r, const char *full, struct err *err)
+static int fold(struct run *r, const char *full, const struct fold_cells *mean, struct err *err)
 {
     const Skerry__V1__OuterTask *t = r->t;
     struct fold_result made;
@@ -164,7 +164,9 @@ static int fold(struct run *r, const char *full, struct err *err)
         .n_inputs = t->n_inputs,
         .lr = t->lr,
         .momentum = t->outer_momentum,
-        .scale = 1,
+        .scale = t->keep_norm > 0 ? t->keep_norm : 1,
+        .keep_norm = t->keep_norm > 0,
+        .mean = mean,
         .delay = 1,
         .ema_decay = t->ema_decay,
         .full_out = r->out[FULL]->path,
@@ -194,6 +196,19 @@ static int fold(struct run *r, const char *full, struct err *err)
     return 0;
 }
 
+static int measure_and_fold(struct run *r, const char *full, struct err *err)
+{
+    struct work_output *o = r->out[SQUARES];
+    struct fold_cells cells = {.fd = open(o->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+    if (cells.fd < 0)
+        return err_errno(err, "opening %s", o->path);
+    int rc = measure(r, &cells, err);
+    if (rc == 0)
+        rc = fold(r, full, &cells, err);
+    (void)close(cells.fd); /* hashed before it is believed */
+    return rc < 0 ? rc : hash_file(o->path, o->sha256, &o->size, err);
+}
+
 static int outputs_new(struct run *r, struct err *err)
 {
     int rc = 0;
@@ -217,9 +232,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
     take_inputs(r, full);
     int rc = outputs_new(r, err);
     if (rc == 0)
-        rc = measure(r, err);
-    if (rc == 0)
-        rc = fold(r, full, err);
+        rc = measure_and_fold(r, full, err);
     if (is_his(rc)) {
         w->result.n_outputs = 0;
         w->result.text = str_dup(err->msg);

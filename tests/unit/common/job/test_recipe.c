@@ -279,8 +279,6 @@ static void test_refused(void **state)
         {"type: llama", "}\nrecipe: {name: dipaco, levels: [2], top: 3}", "more than the 2 paths"},
         {"type: llama", "}\nrecipe: {name: dipaco, levels: [2], reshard: [10]}", "below"},
         {"type: dit", "}\nrecipe: {name: dipaco, levels: [2], reshard: [2]}", "llama"},
-        {"type: llama", ", where: worker}\nrecipe: {name: dipaco, levels: [2]}",
-         "outer.where is worker, but modules that paths share"},
         {"type: llama", ", fragments: 13}", "more than the 12 blocks"},
         {"type: dit", "}\nrecipe: {name: distill}", "recipe.teacher"},
         {"self_condition: 0.5", "}\nrecipe: {name: ddm, experts: 4}",

@@ -4,9 +4,11 @@
 #include "tests/unit/common/outer/fixture.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "common/base/hash.h"
 #include "common/outer/version.h"
@@ -554,15 +556,64 @@ static void test_keep_norm(void **state)
     fx_end(&f);
 }
 
+/* The squares of the mean's cells.  mem_free it. */
+static double *mean_cells(struct fixture *f, const char *blob, size_t k, size_t *ret_n)
+{
+    struct fold_input in[FOLD_INPUTS_MAX];
+    for (size_t i = 0; i < k; i++)
+        in[i] = (struct fold_input){.path = blob, .weight = 1, .norm = 1};
+    char *path = fx_path(f, "cells");
+    struct fold_cells cells = {.fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), .at = 8};
+    struct fold_step step = fx_step(f, in, k, CODEC_F32, CODEC_INT8);
+    struct fx_out out;
+    fx_out_begin(f, "mean", &step, &out);
+    step.keep_norm = true;
+    step.scale = 2;
+    step.mean = &cells;
+    (void)fx_fold(&step);
+    const off_t end = lseek(cells.fd, 0, SEEK_END) - 8;
+    double *got = mem_alloc((size_t)end);
+    assert_int_equal(pread(cells.fd, got, (size_t)end, 8), end);
+    *ret_n = (size_t)end / sizeof(*got);
+    (void)close(cells.fd);
+    fx_out_end(&out);
+    mem_free(path);
+    return got;
+}
+
+/* Of 256 contributions chunks are half a cell, of one they are sixteen: the cells are the same.  A
+ * sum of equal ones is exact. */
+static void test_mean_by_cell(void **state)
+{
+    (void)state;
+    struct fixture f;
+    size_t one, many;
+    fx_begin(&f);
+    float *end = fx_array();
+    char *blob = fx_path(&f, "c");
+    fx_normal(40, 1e-3f, end);
+    fx_contribute(f.full, 0, end, CODEC_F32, 8, blob);
+    double *a = mean_cells(&f, blob, 1, &one), *b = mean_cells(&f, blob, 256, &many);
+    assert_int_equal(one, 5 + 17);
+    assert_int_equal(many, one);
+    for (size_t i = 0; i < one; i++)
+        assert_true(b[i] == 65536 * a[i] && a[i] > 0);
+    mem_free(a);
+    mem_free(b);
+    mem_free(blob);
+    free(end);
+    fx_end(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain_training), cmocka_unit_test(test_equal_contributions),
         cmocka_unit_test(test_formulas),       cmocka_unit_test(test_keep_norm),
-        cmocka_unit_test(test_apply),          cmocka_unit_test(test_disk_full),
-        cmocka_unit_test(test_stop),           cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_repeat),         cmocka_unit_test(test_bad_step),
-        cmocka_unit_test(test_ema_decay),
+        cmocka_unit_test(test_mean_by_cell),   cmocka_unit_test(test_apply),
+        cmocka_unit_test(test_disk_full),      cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_repeat),
+        cmocka_unit_test(test_bad_step),       cmocka_unit_test(test_ema_decay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

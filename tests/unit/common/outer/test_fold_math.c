@@ -146,7 +146,10 @@ static void the_norm_is_summed_as_the_span_sums_it(void **state)
         .in = {.k = 2, .payload = payload, .scales = scales, .weight = weights},
         .start = x->start};
     struct fold_squares squares = {0};
-    double plain = 0, alone = fold_math_square(&m, &group, 1, COUNT);
+    double plain = 0, alone = 0;
+    for (size_t first = 0; first < COUNT; first += FOLD_STRIP)
+        alone += fold_math_square(&m, &group, 1, first,
+                                  COUNT - first < FOLD_STRIP ? COUNT - first : FOLD_STRIP);
     for (size_t i = 0; i < COUNT; i++) {
         double d =
             3 * ((double)x->start[i] - (double)x->a[i]) + (double)x->start[i] - (double)x->b[i];
@@ -155,7 +158,6 @@ static void the_norm_is_summed_as_the_span_sums_it(void **state)
     assert_true(fabs(alone / plain - 1) < 1e-12);
     assert_true(step(&m, x, 0, COUNT, &squares));
     assert_true(squares.delta == alone);
-    assert_true(fold_math_square(&m, &group, 1, 0) == 0.0);
     free(x);
 }
 

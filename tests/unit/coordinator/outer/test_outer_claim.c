@@ -59,25 +59,34 @@ struct bench {
     struct fold_input in[K];
     struct fx_out out;
     char *squares;
+    uint64_t cells;
+    double scale; /* that it was made with */
     struct fold_step step;
     struct outer_step s;
 };
 
-static void tell_squares(struct bench *b)
+/* As a worker makes it. */
+static void make(struct bench *b)
 {
-    const int fd = open(b->squares, O_RDWR | O_CREAT | O_TRUNC, 0600);
-    uint64_t at = 0;
+    struct fold_cells cells = {.fd = open(b->squares, O_RDWR | O_CREAT | O_TRUNC, 0600)};
     for (size_t i = 0; i < K; i++) {
         struct err err = {0};
         struct fold_norm norm;
-        if (fold_check_cells(b->in[i].path, &b->in[i].origin, MODULE, fd, at, &norm, &err) < 0)
+        if (fold_check_cells(b->in[i].path, &b->in[i].origin, MODULE, cells.fd, cells.at, &norm,
+                             &err) < 0)
             fail_msg("%s", err.msg);
-        at += norm.cells * sizeof(double);
+        b->in[i].norm = norm.norm;
+        cells.at += norm.cells * sizeof(double);
+        b->cells = norm.cells;
     }
-    (void)close(fd);
+    b->step.mean = &cells;
+    fx_out_begin(&b->f, "made", &b->step, &b->out);
+    b->scale = fx_fold(&b->step).scale;
+    b->step.mean = NULL;
+    (void)close(cells.fd);
 }
 
-static void begin(struct bench *b, enum codec up)
+static void begin(struct bench *b, enum codec up, bool keep_norm)
 {
     static const struct blobstore_ops ops = {.read = shelf_read};
     float *end = fx_array();
@@ -95,6 +104,8 @@ static void begin(struct bench *b, enum codec up)
     free(end);
     b->squares = fx_path(&b->f, "squares");
     b->step = fx_step(&b->f, b->in, K, up, CODEC_E3M0);
+    b->step.keep_norm = keep_norm;
+    b->step.scale = keep_norm ? 2 : 1;
 }
 
 /* What is on the disk now is what the worker claims. */
@@ -106,6 +117,7 @@ static void claim(struct bench *b, enum codec up)
                                .state_dir = b->f.dir,
                                .full = put(&b->shelf, b->f.full),
                                .down = CODEC_E3M0,
+                               .keep_norm = b->step.keep_norm,
                                .contributions = b->given,
                                .n_contributions = K};
     for (size_t i = 0; i < K; i++)
@@ -119,12 +131,10 @@ static void claim(struct bench *b, enum codec up)
     c->squares = put(&b->shelf, b->squares);
 }
 
-static void made(struct bench *b, enum codec up)
+static void made(struct bench *b, enum codec up, bool keep_norm)
 {
-    begin(b, up);
-    fx_out_begin(&b->f, "made", &b->step, &b->out);
-    (void)fx_fold(&b->step);
-    tell_squares(b);
+    begin(b, up, keep_norm);
+    make(b);
     claim(b, up);
 }
 
@@ -140,32 +150,35 @@ static void end(struct bench *b)
 static int look(struct bench *b, struct err *err)
 {
     struct fold_step like = b->step;
-    uint64_t params = 0;
+    struct outer_look seen = {0};
     like.full = like.full_out = like.delta_out = like.ema_out = NULL;
     like.target_out = like.mom_out = like.buf_out = NULL;
     like.inputs = NULL;
     like.n_inputs = 0;
     b->shelf.bytes = b->shelf.headers = 0;
-    const int rc = outer_claim_look(&b->shelf.base, &b->s, &like, &params, err);
-    assert_true(rc < 0 || params == PARAMS);
+    const int rc = outer_claim_look(&b->shelf.base, &b->s, &like, &seen, err);
+    assert_true(rc < 0 || (seen.params == PARAMS && seen.scale == b->scale));
     return rc;
 }
 
-/* A good step is believed, each norm is that of the contribution, and no header of one is read. */
+/* A good step is believed, each norm is that of the contribution, what kept the norm has the bits
+ * with which it was made, and no header of a contribution is read. */
 static void believes_what_is_so(void **state)
 {
-    for (int up = 0; up < CODEC_COUNT; up++) {
+    for (int i = 0; i < 2 * CODEC_COUNT; i++) {
+        const int up = i / 2;
         struct bench b;
         struct err err = {0};
-        made(&b, (enum codec)up);
+        made(&b, (enum codec)up, i % 2);
         for (int again = 0; again < 20; again++) /* cells of chance */
             if (look(&b, &err) < 0)
                 fail_msg("%s: %s", codec_name((enum codec)up), err.msg);
         assert_int_equal(b.shelf.headers, 0);
-        for (size_t i = 0; i < K; i++) {
+        assert_true(i % 2 ? b.scale > 1.2 && b.scale < 2 : b.scale == 1);
+        for (size_t k = 0; k < K; k++) {
             struct fold_norm norm;
-            assert_int_equal(fold_check(b.in[i].path, &b.in[i].origin, MODULE, &norm, &err), 0);
-            assert_true(fabs(b.given[i].norm - norm.norm) <= norm.norm * 1e-12);
+            assert_int_equal(fold_check(b.in[k].path, &b.in[k].origin, MODULE, &norm, &err), 0);
+            assert_true(fabs(b.given[k].norm - norm.norm) <= norm.norm * 1e-12);
         }
         end(&b);
     }
@@ -176,7 +189,7 @@ static void reads_headers_of_another_length(void **state)
 {
     struct bench b;
     struct err err = {0};
-    begin(&b, CODEC_E3M0);
+    begin(&b, CODEC_E3M0, false);
     struct buf file;
     assert_int_equal(file_read(b.in[1].path, 64 << 20, &file, NULL), 0);
     uint64_t length;
@@ -190,9 +203,7 @@ static void reads_headers_of_another_length(void **state)
     assert_int_equal(file_write_atomic(b.in[1].path, longer, file.len + 8, 0600, NULL), 0);
     mem_free(longer);
     buf_release(&file);
-    fx_out_begin(&b.f, "made", &b.step, &b.out);
-    (void)fx_fold(&b.step);
-    tell_squares(&b);
+    make(&b);
     claim(&b, CODEC_E3M0);
     if (look(&b, &err) < 0)
         fail_msg("%s", err.msg);
@@ -216,7 +227,7 @@ static void finds_what_is_not(void **state)
     for (size_t i = 0; i <= OUTS; i++) {
         struct bench b;
         struct err err = {0};
-        made(&b, CODEC_E3M0);
+        made(&b, CODEC_E3M0, false);
         const char *path = i < OUTS ? b.out.path[i] : b.squares;
         struct st st = {0};
         if (i < OUTS)
@@ -229,17 +240,22 @@ static void finds_what_is_not(void **state)
     }
 }
 
+static void set_square(struct bench *b, uint64_t at, double to)
+{
+    const int fd = open(b->squares, O_WRONLY);
+    assert_int_equal(pwrite(fd, &to, sizeof(to), (off_t)(at * sizeof(to))), sizeof(to));
+    (void)close(fd);
+}
+
 /* One cell with less than nothing would make any contribution look small: no look believes that,
  * whatever cells it draws. */
 static void no_square_takes_away(void **state)
 {
     struct bench b;
-    made(&b, CODEC_E3M0);
+    made(&b, CODEC_E3M0, false);
     const double odd[] = {-1e-6, NAN};
     for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
-        const int fd = open(b.squares, O_WRONLY);
-        assert_int_equal(pwrite(fd, &odd[i], sizeof(odd[i]), 0), sizeof(odd[i]));
-        (void)close(fd);
+        set_square(&b, 0, odd[i]);
         claim(&b, CODEC_E3M0);
         for (int again = 0; again < 20; again++) {
             struct err err = {0};
@@ -249,12 +265,32 @@ static void no_square_takes_away(void **state)
     end(&b);
 }
 
+/* One cell of the mean, or of a contribution, that is told as all there is would change the whole
+ * step where the norm is kept: it is looked at, wherever the other looks go. */
+static void looks_where_much_is(void **state)
+{
+    struct bench b;
+    made(&b, CODEC_E3M0, true);
+    const double all = b.given[0].norm, most = 1e12 * (all > 0 ? all : 1);
+    for (uint64_t row = 0; row <= K; row += K) {
+        set_square(&b, row * b.cells + 2, most);
+        claim(&b, CODEC_E3M0);
+        unsigned found = 0;
+        for (int again = 0; again < 20; again++) {
+            struct err err = {0};
+            found += look(&b, &err) == -ERR_HASH;
+        }
+        assert_true(row < K ? found >= 5 : found == 20); /* one of K contributions, twice */
+    }
+    end(&b);
+}
+
 /* A header of megabytes is not brought here. */
 static void refuses_long_headers(void **state)
 {
     struct bench b;
     struct err err = {0};
-    made(&b, CODEC_E3M0);
+    made(&b, CODEC_E3M0, false);
     const uint64_t length = 8 << 20;
     struct buf file;
     assert_int_equal(file_read(b.out.path[1], 64 << 20, &file, NULL), 0);
@@ -274,7 +310,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(believes_what_is_so), cmocka_unit_test(reads_headers_of_another_length),
-        cmocka_unit_test(finds_what_is_not), cmocka_unit_test(no_square_takes_away),
-        cmocka_unit_test(refuses_long_headers)};
+        cmocka_unit_test(finds_what_is_not),   cmocka_unit_test(no_square_takes_away),
+        cmocka_unit_test(looks_where_much_is), cmocka_unit_test(refuses_long_headers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -117,11 +117,26 @@ static struct work *run(struct order *o, int stop)
     return w;
 }
 
+/* The mean is to keep the norm of its parts. */
+static void keep_norm(struct order *o)
+{
+    o->outer.keep_norm = o->step.scale = 1.4;
+    o->step.keep_norm = true;
+    for (size_t i = 0; i < K; i++) {
+        struct fold_norm norm;
+        assert_int_equal(fold_check(o->want[i].path, &o->want[i].origin, MODULE, &norm, NULL), 0);
+        o->want[i].norm = norm.norm;
+    }
+}
+
 static void the_bits_of_a_step(void **state)
 {
-    for (int c = 0; c < CODEC_COUNT; c++) {
+    for (int c = 0; c < 2 * CODEC_COUNT; c++) {
+        const bool kept = c >= CODEC_COUNT;
         struct order o;
-        order_begin(&o, (enum codec)c);
+        order_begin(&o, (enum codec)(c % CODEC_COUNT));
+        if (kept)
+            keep_norm(&o);
         const struct fold_result want = fx_fold(&o.step);
         const struct fold_file *files[] = {&want.full, &want.delta, &want.ema, &want.target,
                                            &want.mom};
@@ -144,20 +159,26 @@ static void the_bits_of_a_step(void **state)
         assert_int_equal(w->result.n_rows, 3);
         assert_string_equal(w->result.rows[0].name, "delta_norm");
         assert_true(w->result.rows[0].value == want.delta_norm);
-        /* The squares of each contribution, one behind the other. */
+        /* The squares of each contribution, one behind the other, and those of the mean. */
+        double mean = 0;
         struct buf b;
         assert_int_equal(file_read(w->result.outputs[5].path, 64 << 20, &b, NULL), 0);
         for (size_t i = 0; i < K; i++) {
             struct fold_norm norm;
             double sum = 0, one;
             assert_int_equal(fold_check(o.want[i].path, &o.want[i].origin, MODULE, &norm, NULL), 0);
-            assert_int_equal(b.len, K * norm.cells * sizeof(one));
+            assert_int_equal(b.len, (K + kept) * norm.cells * sizeof(one));
             for (uint64_t k = 0; k < norm.cells; k++) {
                 memcpy(&one, b.data + (i * norm.cells + k) * sizeof(one), sizeof(one));
                 sum += one;
             }
             assert_true(sqrt(sum) == norm.norm);
+            for (uint64_t k = 0; kept && i == 0 && k < norm.cells; k++) {
+                memcpy(&one, b.data + (K * norm.cells + k) * sizeof(one), sizeof(one));
+                mean += one;
+            }
         }
+        assert_true(!kept || (fold_kept_scale(&o.step, mean) == want.scale && want.scale > 1.1));
         buf_release(&b);
         work_free(w);
         order_end(&o);
