@@ -1,205 +1,17 @@
 #include "common/outer/fold.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include "common/base/file.h"
 #include "common/outer/fold_math.h"
 #include "common/outer/layout.h"
+#include "common/outer/fold_sink.h"
 #include "common/outer/wire.h"
 
 /* All payloads of a chunk lie in memory at once: with many contributions of a
  * wide codec the chunk gets shorter, not the memory larger. */
 #define INPUT_BYTES (2u << 20)
-
-/* ---- sinks: threads that hash and write files of one float per parameter ----
- *
- *   folding thread                          helper of the sink
- *   sink_slot()  waits for a free slot <--  frees it
- *   fills the slot's arrays
- *   sink_push(n) -------------------------> hash + pwrite, in order
- *   sink_finish() joins
- *
- * One lock, SINK_SLOTS slots, nothing else is shared.  One sink has what everybody is sent, another
- * one the optimiser's state: hashing is most of a fold, and no file waits for the other half. */
-#define SINK_SLOTS 2
-#define SINK_FILES 3
-#define SINK_SYNC 4 /* slots between two requests to begin writing to the disk */
-
-struct sink_file {
-    struct file_out *out; /* NULL: not kept */
-    struct hash hash;
-    float *data[SINK_SLOTS];
-};
-
-struct sink {
-    struct sink_file files[SINK_FILES]; /* the helper's, but for data[] of a slot being filled */
-    uint64_t offset;                    /* of the next byte in all files; the helper's */
-    pthread_t thread;
-    bool started;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    /* under lock */
-    size_t n[SINK_SLOTS];  /* elements of the slot */
-    uint64_t pushed, done; /* slots since the beginning */
-    bool stop;
-    int rc;
-    struct err err;
-};
-
-static int file_begin(struct sink_file *f, const struct layout *layout, struct err *err)
-{
-    if (!f->out)
-        return 0;
-    for (size_t i = 0; i < SINK_SLOTS; i++) {
-        f->data[i] = mem_try_aligned(64, FOLD_CHUNK * sizeof(float));
-        if (!f->data[i])
-            return err_set(err, -ENOMEM, "no memory for the outer step");
-    }
-    hash_init(&f->hash);
-    hash_update(&f->hash, layout->header, (size_t)layout->st.payload);
-    return file_out_pwrite(f->out, layout->header, (size_t)layout->st.payload, 0, err);
-}
-
-/* The slot of all files; on the helper. */
-static int slot_put(struct sink *s, uint64_t number, size_t n, struct err *err)
-{
-    const size_t slot = number % SINK_SLOTS, bytes = n * sizeof(float);
-    int rc = 0;
-    for (size_t i = 0; i < SINK_FILES && rc == 0; i++) {
-        struct sink_file *f = &s->files[i];
-        if (!f->out)
-            continue;
-        hash_update(&f->hash, f->data[slot], bytes);
-        rc = file_out_pwrite(f->out, f->data[slot], bytes, s->offset, err);
-        if (number % SINK_SYNC == SINK_SYNC - 1)
-            file_out_begin_sync(f->out);
-    }
-    s->offset += bytes;
-    return rc;
-}
-
-static void *sink_main(void *arg)
-{
-    struct sink *s = arg;
-    (void)pthread_mutex_lock(&s->lock); /* cannot fail: a default mutex, never held twice */
-    for (;;) {
-        while (s->done == s->pushed && !s->stop)
-            (void)pthread_cond_wait(&s->changed, &s->lock);
-        if (s->done == s->pushed || s->rc < 0)
-            break;
-        const uint64_t number = s->done;
-        const size_t n = s->n[number % SINK_SLOTS];
-        (void)pthread_mutex_unlock(&s->lock);
-        struct err err = {0};
-        int rc = slot_put(s, number, n, &err);
-        (void)pthread_mutex_lock(&s->lock);
-        if (rc < 0) {
-            s->rc = rc;
-            s->err = err;
-        }
-        s->done++;
-        (void)pthread_cond_broadcast(&s->changed);
-    }
-    (void)pthread_mutex_unlock(&s->lock);
-    return NULL;
-}
-
-static void sink_join(struct sink *s)
-{
-    if (!s->started)
-        return;
-    (void)pthread_mutex_lock(&s->lock);
-    s->stop = true;
-    (void)pthread_cond_broadcast(&s->changed);
-    (void)pthread_mutex_unlock(&s->lock);
-    (void)pthread_join(s->thread, NULL); /* it is ours and joined once */
-    s->started = false;
-}
-
-static void sink_free(struct sink *s)
-{
-    if (!s)
-        return;
-    sink_join(s);
-    for (size_t i = 0; i < SINK_FILES; i++) {
-        for (size_t slot = 0; slot < SINK_SLOTS; slot++)
-            mem_free(s->files[i].data[slot]);
-        hash_release(&s->files[i].hash);
-    }
-    (void)pthread_cond_destroy(&s->changed);
-    (void)pthread_mutex_destroy(&s->lock);
-    mem_free(s);
-}
-
-/* Writes the header into the files (NULL: not kept) and starts the thread. */
-static int sink_new(const struct layout *layout, struct file_out *const outs[SINK_FILES],
-                    struct sink **ret, struct err *err)
-{
-    struct sink *s = mem_alloc(sizeof *s);
-    s->offset = layout->st.payload;
-    (void)pthread_mutex_init(&s->lock, NULL); /* default attributes: cannot fail on Linux */
-    (void)pthread_cond_init(&s->changed, NULL);
-    int rc = 0;
-    for (size_t i = 0; i < SINK_FILES && rc == 0; i++) {
-        s->files[i].out = outs[i];
-        rc = file_begin(&s->files[i], layout, err);
-    }
-    if (rc == 0) {
-        int e = pthread_create(&s->thread, NULL, sink_main, s);
-        s->started = e == 0;
-        rc = e ? err_set(err, -e, "starting a thread: %s", strerror(e)) : 0;
-    }
-    if (rc < 0)
-        sink_free(s);
-    else
-        *ret = s;
-    return rc;
-}
-
-static int take_error(const struct sink *s, struct err *err)
-{
-    return s->rc < 0 ? err_set(err, s->rc, "%s", s->err.msg) : 0;
-}
-
-/* Arrays of FOLD_CHUNK to fill, NULL of files that are not kept; or the failure of an earlier
- * write. */
-static int sink_slot(struct sink *s, float *ret[SINK_FILES], struct err *err)
-{
-    (void)pthread_mutex_lock(&s->lock);
-    while (s->pushed - s->done == SINK_SLOTS && s->rc == 0)
-        (void)pthread_cond_wait(&s->changed, &s->lock);
-    int rc = take_error(s, err);
-    size_t slot = s->pushed % SINK_SLOTS;
-    (void)pthread_mutex_unlock(&s->lock);
-    for (size_t i = 0; i < SINK_FILES && rc == 0; i++)
-        ret[i] = s->files[i].data[slot];
-    return rc;
-}
-
-/* The slot last given holds the next n elements of the flat array. */
-static void sink_push(struct sink *s, size_t n)
-{
-    (void)pthread_mutex_lock(&s->lock);
-    s->n[s->pushed % SINK_SLOTS] = n;
-    s->pushed++;
-    (void)pthread_cond_broadcast(&s->changed);
-    (void)pthread_mutex_unlock(&s->lock);
-}
-
-/* Waits for all writes; hash and size of the whole files (untouched where there is none). */
-static int sink_finish(struct sink *s, struct fold_file *const ret[SINK_FILES], struct err *err)
-{
-    sink_join(s);
-    int rc = take_error(s, err);
-    for (size_t i = 0; i < SINK_FILES && rc == 0; i++)
-        if (s->files[i].out) {
-            hash_final(&s->files[i].hash, ret[i]->sha256);
-            ret[i]->bytes = s->offset;
-        }
-    return rc;
-}
 
 /* ---- the step ---- */
 
@@ -245,7 +57,7 @@ struct fold {
     const char *out_path[OUTS]; /* NULL: not made */
     struct file_out out[OUTS];
     struct wire_out delta;
-    struct sink *version, *state;
+    struct fold_sink *version, *state;
     struct fold_squares squares;
     double cell;         /* of the mean, so far */
     uint64_t cells_done; /* that were written */
@@ -434,9 +246,9 @@ static int open_outputs(struct fold *f, struct err *err)
                              .module_id = s->module_id,
                              .base = s->base,
                              .version = s->base + 1};
-    struct file_out *const version[SINK_FILES] = {out_of(f, FULL_OUT), out_of(f, EMA_OUT)};
-    struct file_out *const state[SINK_FILES] = {out_of(f, TARGET_OUT), out_of(f, MOM_OUT),
-                                                out_of(f, BUF_OUT)};
+    struct file_out *const version[FOLD_SINK_FILES] = {out_of(f, FULL_OUT), out_of(f, EMA_OUT)};
+    struct file_out *const state[FOLD_SINK_FILES] = {out_of(f, TARGET_OUT), out_of(f, MOM_OUT),
+                                                     out_of(f, BUF_OUT)};
     int rc = 0;
     for (int i = 0; rc == 0 && i < OUTS; i++)
         if (f->out_path[i])
@@ -444,9 +256,9 @@ static int open_outputs(struct fold *f, struct err *err)
     if (rc == 0)
         rc = wire_out_open(&f->delta, &f->out[DELTA_OUT], &info, l, err);
     if (rc == 0)
-        rc = sink_new(l, version, &f->version, err);
+        rc = fold_sink_new(l, version, &f->version, err);
     if (rc == 0)
-        rc = sink_new(l, state, &f->state, err);
+        rc = fold_sink_new(l, state, &f->state, err);
     return rc;
 }
 
@@ -521,10 +333,10 @@ static int make_span(struct fold *f, size_t t, size_t n, float *const at[INS], f
 
 static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
 {
-    float *made[SINK_FILES], *state[SINK_FILES];
-    int rc = sink_slot(f->version, made, err);
+    float *made[FOLD_SINK_FILES], *state[FOLD_SINK_FILES];
+    int rc = fold_sink_slot(f->version, made, err);
     if (rc == 0)
-        rc = sink_slot(f->state, state, err);
+        rc = fold_sink_slot(f->state, state, err);
     if (rc < 0)
         return rc;
     float *const at[INS] = {
@@ -534,8 +346,8 @@ static int fold_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct
         rc = make_span(f, t, n, at, made[0], err);
     if (rc < 0)
         return rc;
-    sink_push(f->version, n);
-    sink_push(f->state, n);
+    fold_sink_push(f->version, n);
+    fold_sink_push(f->state, n);
     return wire_out_write(&f->delta, t, first, n, f->delta_payload, f->delta_scales, err);
 }
 
@@ -636,12 +448,12 @@ static int finish(struct fold *f, struct fold_result *r, struct err *err)
     /* The scales of a tensor are complete after its payload only, so the delta
      * is hashed when it is whole; it is small and still in the page cache. */
     int rc = hash_file(f->out[DELTA_OUT].temp, r->delta.sha256, &r->delta.bytes, err);
-    struct fold_file *const version[SINK_FILES] = {&r->full, &r->ema};
-    struct fold_file *const state[SINK_FILES] = {&r->target, &r->mom, &r->buf};
+    struct fold_file *const version[FOLD_SINK_FILES] = {&r->full, &r->ema};
+    struct fold_file *const state[FOLD_SINK_FILES] = {&r->target, &r->mom, &r->buf};
     if (rc == 0)
-        rc = sink_finish(f->version, version, err);
+        rc = fold_sink_finish(f->version, version, err);
     if (rc == 0)
-        rc = sink_finish(f->state, state, err);
+        rc = fold_sink_finish(f->state, state, err);
     if (rc == 0)
         rc = commit_all(f, err);
     if (rc < 0)
@@ -687,8 +499,8 @@ static struct fold *fold_new(const struct fold_step *step)
 
 static void fold_free(struct fold *f)
 {
-    sink_free(f->version); /* before the files they write */
-    sink_free(f->state);
+    fold_sink_free(f->version); /* before the files they write */
+    fold_sink_free(f->state);
     wire_out_release(&f->delta);
     for (int i = 0; i < OUTS; i++)
         file_out_abort(&f->out[i]);
