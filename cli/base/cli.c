@@ -7,6 +7,7 @@
 #include "common/net/http/http_client.h"
 
 #define PATH_BYTES 256 /* of a call: ours are short */
+#define SLOW_MS 3000   /* without an answer */
 
 volatile sig_atomic_t cli_interrupted;
 
@@ -52,6 +53,13 @@ int cli_find_token(const struct cli *cli, struct token *ret, struct err *err)
     return rc;
 }
 
+static void say_slow(void *arg)
+{
+    fputs("waiting for the coordinator, which answers once its disk, or its object store, "
+          "has what it is told\n",
+          stderr);
+}
+
 int cli_connect(struct cli *cli, struct err *err)
 {
     struct token token;
@@ -71,8 +79,10 @@ int cli_connect(struct cli *cli, struct err *err)
     token_http_url(&token, url);
     token_bearer(token.secret, bearer);
     rc = http_client_new(url, token.pin, bearer, &cli->http, err);
-    if (rc == 0)
+    if (rc == 0) {
         http_client_heed(cli->http, &cli_interrupted);
+        http_client_on_slow(cli->http, SLOW_MS, say_slow, NULL);
+    }
     return rc;
 }
 

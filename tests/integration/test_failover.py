@@ -139,12 +139,17 @@ def test_a_store_that_is_out_of_reach(machines, store):
     first.wait_round(job, 2)
     first.get("/v1/status")  # what is shown while a commit waits
     store.relay.mode = "busy"
+    asked = subprocess.Popen([f"{BIN}/skerry", "tokens", "--new", "viewer", "--server", first.token], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
     with pytest.raises(Exception):
         first.session.post(first.url + "/v1/tokens", json={"role": "viewer", "name": "late"}, timeout=3)
+    assert asked.stderr.readline().startswith("waiting for the coordinator, which answers once its disk, or its object store, has")
     wait_until(lambda: [w["why"] for w in first.get("/v1/status").json()["waiting_for"] if w["what"] == "the store that has the state"
                         and "is busy or broken" in w["why"]], 20, "the status blames the store, not the disk")
     wait_until(lambda: "nothing is acknowledged until the store takes it" in first.log("coordinatord"), 20, "a sentence")
     store.relay.mode = "ok"
+    made, _ = asked.communicate(timeout=30)
+    assert asked.returncode == 0 and made.startswith("skerry1."), "it comes when it is durable"
     first.wait_round(job, 4)
     first.kill("coordinatord", signal.SIGTERM)
     start(first, store, "out")

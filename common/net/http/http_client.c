@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "common/base/buf.h"
+#include "common/base/clock.h"
 #include "common/net/loop.h"
 #include "common/net/http/http_curl.h"
 
@@ -17,6 +18,11 @@ struct http_client {
     uint8_t pin[32];
     bool has_pin;
     const volatile sig_atomic_t *flag; /* NULL: nobody interrupts */
+    void (*tell_slow)(void *arg);      /* NULL: nobody is told */
+    void *slow_arg;
+    unsigned slow_ms;
+    uint64_t begun_ms;  /* the call */
+    bool command, told; /* it is no GET; somebody was told */
     char error[CURL_ERROR_SIZE];
 };
 
@@ -54,10 +60,23 @@ void http_client_heed(struct http_client *c, const volatile sig_atomic_t *flag)
     c->flag = flag;
 }
 
+void http_client_on_slow(struct http_client *c, unsigned ms, void (*tell)(void *arg), void *arg)
+{
+    c->tell_slow = tell;
+    c->slow_arg = arg;
+    c->slow_ms = ms;
+}
+
 static int on_pulse(void *arg, curl_off_t down, curl_off_t of_down, curl_off_t up, curl_off_t of_up)
 {
-    const struct http_client *c = arg;
-    return *c->flag != 0;
+    struct http_client *c = arg;
+    if (!c->command)
+        return c->flag && *c->flag;
+    if (c->tell_slow && !c->told && clock_now_ms() - c->begun_ms >= c->slow_ms) {
+        c->told = true;
+        c->tell_slow(c->slow_arg);
+    }
+    return 0;
 }
 
 /* Everything but the connection is forgotten between requests. */
@@ -108,11 +127,12 @@ int http_call(struct http_client *c, const char *method, const char *path, const
     curl_easy_setopt(c->easy, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(c->easy, CURLOPT_WRITEFUNCTION, collect);
     curl_easy_setopt(c->easy, CURLOPT_WRITEDATA, &answer);
-    if (c->flag && strcmp(method, "GET") == 0) {
-        curl_easy_setopt(c->easy, CURLOPT_NOPROGRESS, 0L);
-        curl_easy_setopt(c->easy, CURLOPT_XFERINFOFUNCTION, on_pulse);
-        curl_easy_setopt(c->easy, CURLOPT_XFERINFODATA, c);
-    }
+    curl_easy_setopt(c->easy, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(c->easy, CURLOPT_XFERINFOFUNCTION, on_pulse);
+    curl_easy_setopt(c->easy, CURLOPT_XFERINFODATA, c);
+    c->command = strcmp(method, "GET") != 0;
+    c->told = false;
+    c->begun_ms = clock_now_ms();
     CURLcode cc = curl_easy_perform(c->easy);
     curl_slist_free_all(headers);
     int rc = 0;

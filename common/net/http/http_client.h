@@ -20,6 +20,9 @@ void http_client_free(struct http_client *c); /* accepts NULL */
 /* Once *flag is set (by a signal's handler), GETs and files end with -ERR_CANCELLED within a
  * second; a command, whose answer must be known, does not. */
 void http_client_heed(struct http_client *c, const volatile sig_atomic_t *flag);
+/* Told in the midst of a command (no GET) that has waited this long for its answer, once in each.
+ */
+void http_client_on_slow(struct http_client *c, unsigned ms, void (*tell)(void *arg), void *arg);
 /* Connects, with the pinned key, and asks for nothing: whether somebody with this key is there. */
 int http_client_connect(struct http_client *c, struct err *err);
 /* path begins with '/'; body NULL: none.  0 for any HTTP status; negative when

@@ -122,8 +122,10 @@ int http_curl_error(CURLcode rc, const char *text, const char *url, struct err *
                        "between",
                        shown(url), url);
     case CURLE_PEER_FAILED_VERIFICATION:
-        code = -ERR_AUTH;
-        break;
+        return err_set(err, -ERR_AUTH,
+                       "%.*s: %s; trusted are this machine's authorities: one of your own is added "
+                       "to them by update-ca-certificates",
+                       shown(url), url, why);
     case CURLE_URL_MALFORMAT:
     case CURLE_UNSUPPORTED_PROTOCOL:
         code = -EINVAL;
