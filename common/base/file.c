@@ -12,6 +12,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#define TEMP ".tmp."          /* behind the name of what is not committed */
 #define OWN_ENTRIES_MAX 65536 /* of a directory that may be somebody else's */
 
 #ifdef SKERRY_FAULTS
@@ -232,7 +233,7 @@ static int open_temp(const char *path, mode_t mode, char **ret)
 {
     static _Atomic unsigned next;
     for (;;) {
-        *ret = str_printf("%s.tmp.%d-%u", path, (int)getpid(), atomic_fetch_add(&next, 1));
+        *ret = str_printf("%s" TEMP "%d-%u", path, (int)getpid(), atomic_fetch_add(&next, 1));
         const int fd = open(*ret, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
         if (fd >= 0 || errno != EEXIST)
             return fd;
@@ -590,6 +591,22 @@ int file_list(const char *path, size_t max, struct file_names *ret, struct err *
         qsort(names.items, names.n, sizeof(*names.items), by_name);
     *ret = names;
     return 0;
+}
+
+int file_remove_temps(const char *path, struct err *err)
+{
+    const struct dirent *e;
+    int rc = 0;
+    DIR *dir = opendir(path);
+    if (!dir)
+        return err_errno(err, "cannot open the directory %s", path);
+    while (rc == 0 && (errno = 0, e = readdir(dir)))
+        if (strstr(e->d_name, TEMP) && unlinkat(dirfd(dir), e->d_name, 0) < 0)
+            rc = err_errno(err, "cannot remove %s/%s", path, e->d_name);
+    if (rc == 0 && errno)
+        rc = err_errno(err, "cannot list %s", path);
+    closedir(dir);
+    return rc;
 }
 
 int file_names_add(struct file_names *names, size_t max, char *item, struct err *err)

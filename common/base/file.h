@@ -89,6 +89,9 @@ int file_mkdirs(const char *path, mode_t mode, struct err *err);
 /* The folder that path lies in. */
 int file_mkdirs_for(const char *path, mode_t mode, struct err *err);
 int file_remove(const char *path, struct err *err); /* a missing file is fine */
+/* What writers that were killed have left in a directory of files that were not committed; nobody
+ * may be writing there. */
+int file_remove_temps(const char *dir, struct err *err);
 /* Everything below and the directory itself; follows no links; missing is fine. */
 int file_remove_tree(const char *path, struct err *err);
 /* Bytes free to us on the file system of `path`. */

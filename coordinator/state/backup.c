@@ -261,6 +261,18 @@ static int drop_older(const char *folder, unsigned keep, unsigned *ret_dropped, 
     return rc;
 }
 
+/* What a backup that was killed has left; the lock is held. */
+static int sweep(const char *folder, struct err *err)
+{
+    int rc = file_remove_temps(folder, err);
+    for (unsigned i = 0; rc == 0 && i < 256; i++) {
+        char *dir = str_printf("%s/objects/%02x", folder, i);
+        rc = file_is_dir(dir) ? file_remove_temps(dir, err) : 0;
+        mem_free(dir);
+    }
+    return rc;
+}
+
 int backup_make(const char *data_dir, const char *folder, unsigned keep, struct backup_result *ret,
                 struct err *err)
 {
@@ -279,7 +291,8 @@ int backup_make(const char *data_dir, const char *folder, unsigned keep, struct 
     if (rc < 0)
         return rc;
     const struct coordinator_options of = {.data_dir = data_dir};
-    if ((rc = check_clock(folder, err)) == 0 && (rc = capture_take(&of, 0, &b.capture, err)) == 0) {
+    if ((rc = sweep(folder, err)) == 0 && (rc = check_clock(folder, err)) == 0 &&
+        (rc = capture_take(&of, 0, &b.capture, err)) == 0) {
         b.capture.manifest.at_unix_ms = (int64_t)clock_wall_ms();
         for (size_t i = 0; rc == 0 && i < b.capture.manifest.n; i++)
             rc = keep_file(&b, i, err);

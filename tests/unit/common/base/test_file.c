@@ -65,6 +65,13 @@ static void aborts_leave_nothing(void **state)
     OK(file_out_commit(&f, err));
     file_out_abort(&f);
     assert_int_equal(entries(dir), 1);
+    OK(file_out_open(&f, path, 0644, err));
+    assert_int_equal(entries(dir), 2);
+    OK(file_remove_temps(dir, err)); /* as if the writer were killed */
+    assert_int_equal(entries(dir), 1);
+    assert_true(file_exists(path));
+    file_out_abort(&f);
+    FAILS(file_remove_temps(path, err), "cannot open the directory");
     mem_free(path);
     scratch_free(dir);
 }
