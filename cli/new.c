@@ -5,11 +5,15 @@
 #include "cli/job/job_file.h"
 #include "cli/job/new_job.h"
 #include "cli/job/predict.h"
+#include "cli/swarm.h"
 #include "common/base/base.h"
 #include "common/base/file.h"
+#include "common/data/captions.h"
+#include "common/data/shard.h"
 
 static const char *new_images, *new_text, *new_captions, *new_encoders;
-static int new_image_size = 32, new_workers = 2, new_minutes = 40;
+static int new_image_size = 32, new_workers = SWARM_WORKERS, new_minutes = 40;
+static bool new_here, new_workers_given;
 
 /* A job file is UTF-8, and so are the paths in it. */
 static int check_path(const char *path, struct err *err)
@@ -80,6 +84,9 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
                        "--image-size is %d, which no patch cuts into few enough tokens: give a "
                        "multiple of 8, images are scaled to it",
                        new_image_size);
+    if (new_here && new_workers > SWARM_WORKERS_MAX)
+        return err_set(err, -EINVAL, "--here with %d workers: expected at most %d", new_workers,
+                       SWARM_WORKERS_MAX);
     *ret = (struct new_job){
         .name = name,
         .path = new_images ? new_images
@@ -91,6 +98,7 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
                            : NEW_CAPTIONS,
         .image_size = new_image_size,
         .workers = new_workers,
+        .here = new_here || !new_workers_given,
         .minutes = new_minutes,
         .rounds = 1,
         .steps = 1,
@@ -113,6 +121,50 @@ static int write_file(const struct new_job *job, const char *path, struct err *e
     return rc;
 }
 
+/* Of the samples of the first shard the first captions, each once. */
+static int take_prompts(void *arg, const struct dataset_shard *cut, struct err *err)
+{
+    struct new_job *job = arg;
+    struct shard shard;
+    size_t n = 0;
+    int rc = shard_open(cut->path, &shard, err);
+    for (size_t i = 0; rc == 0 && i < shard.n && n < NEW_PROMPTS; i++) {
+        const struct shard_sample *s = &shard.samples[i];
+        size_t len = 0, same = 0;
+        const char *text = s->captions ? captions_get(s->captions, s->captions_len, 0, &len) : "";
+        if (len == 0 || len >= NEW_PROMPT_BYTES)
+            continue;
+        (void)snprintf(job->prompts[n], NEW_PROMPT_BYTES, "%.*s", (int)len, text);
+        while (strcmp(job->prompts[same], job->prompts[n]) != 0)
+            same++;
+        if (same == n)
+            n++;
+        else
+            job->prompts[n][0] = '\0';
+    }
+    if (rc == 0)
+        shard_close(&shard);
+    return rc == 0 && n > 0 ? -ERR_CANCELLED : rc; /* enough */
+}
+
+/* What to draw on the way: what the data have.  Where none is short enough, nothing is said. */
+static void find_prompts(const struct job_file *file, struct new_job *job)
+{
+    struct dataset_report report = {0};
+    char *dir = NULL;
+    if (cli_temporary(&dir, NULL) < 0)
+        return;
+    const struct dataset_cut how = {.shard_samples = 8 * NEW_PROMPTS,
+                                    .max_bad = UINT32_MAX,
+                                    .dir = dir,
+                                    .on_shard = take_prompts,
+                                    .ctx = job};
+    (void)dataset_cut(file->dataset, &how, &report, NULL);
+    dataset_report_release(&report);
+    (void)file_remove_tree(dir, NULL); /* in the temporary directory */
+    mem_free(dir);
+}
+
 /* How much there is; reads all texts. */
 static int look_at_data(struct job_file *file, struct new_job *job, struct err *err)
 {
@@ -124,6 +176,8 @@ static int look_at_data(struct job_file *file, struct new_job *job, struct err *
         job->samples = dataset_samples(file->dataset);
         job->keeps = job->samples > 1;
         job_file_say_left(file);
+        if (job->kind == NEW_CAPTIONS)
+            find_prompts(file, job);
         return 0;
     }
     FILE *out = open_memstream(&text, &len);
@@ -153,7 +207,8 @@ static int measure(struct new_job *job, const char *path, struct measured *at, s
     if (rc == 0)
         rc = recipe_compose(&file.spec, &c, err);
     if (rc == 0) {
-        rc = predict_measure(&file, &c, 0, 1, 0, at, err);
+        rc = predict_measure(&file, &c, 0, job->here ? job->workers : 1,
+                             job->here ? cli_threads_each(job->workers) : 0, at, err);
         composition_release(&c);
     }
     job_file_close(&file);
@@ -202,11 +257,13 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
         (void)unlink(path);
         say_flags(path, err);
     } else {
-        printf("%s: a model of %.2g M parameters, %d rounds of %d steps, about %s on %d worker%s "
-               "like this machine; `skerry run %s` starts it\n",
-               path, (double)job.parameters / 1e6, job.rounds, job.steps,
+        printf("%s: a model of %.2g M parameters, %d round%s of %d step%s, about %s on %d worker%s "
+               "%s this machine; `skerry %s %s` starts it\n",
+               path, (double)job.parameters / 1e6, job.rounds, str_plural((uint64_t)job.rounds),
+               job.steps, str_plural((uint64_t)job.steps),
                str_human_duration((uint64_t)(job.seconds * 1000), time), job.workers,
-               job.workers > 1 ? "s" : "", path);
+               str_plural((uint64_t)job.workers), job.here ? "on" : "like",
+               job.here ? "run" : "submit", path);
     }
     mem_free(path);
     return rc;
@@ -228,8 +285,11 @@ const struct command command_new = {
              "a diffusers pipeline that reads the captions"},
             {"image-size", 0, ARGS_INT, &new_image_size, "N", "pixels of a side", .min = 8,
              .max = 1024},
-            {"workers", 'w', ARGS_INT, &new_workers, "N", "machines like this one", .min = 1,
-             .max = 256},
+            {"workers", 'w', ARGS_INT, &new_workers, "N",
+             "as many machines like this one (default: two that share this one)", .min = 1,
+             .max = 256, .given = &new_workers_given},
+            {"here", 0, ARGS_BOOL, &new_here, NULL,
+             "the workers share this machine, as those of `skerry run` do"},
             {"minutes", 0, ARGS_INT, &new_minutes, "N", "that training may take", .min = 1,
              .max = 1e6},
             {0},

@@ -88,14 +88,20 @@ __attribute__((format(printf, 3, 4))) static void line(FILE *out, const char *co
     (void)fprintf(out, "  %-24s # %s\n", text, comment);
 }
 
-/* A path as YAML has it in quotes. */
+/* UTF-8 as YAML has it in quotes; free(). */
+static char *yaml_text(const char *utf8)
+{
+    json_t *text = json_string(utf8);
+    char *quoted = json_dumps(text, JSON_ENCODE_ANY);
+    json_decref(text);
+    return quoted;
+}
+
 static void path_line(FILE *out, const char *comment, const char *path)
 {
-    json_t *text = json_string(path);
-    char *quoted = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
-    (void)fprintf(out, "  # %s\n  path: %s\n", comment, quoted ? quoted : "");
+    char *quoted = yaml_text(path);
+    (void)fprintf(out, "  # %s\n  path: %s\n", comment, quoted);
     free(quoted);
-    json_decref(text);
 }
 
 static void write_head(const struct new_job *job, FILE *out)
@@ -103,14 +109,15 @@ static void write_head(const struct new_job *job, FILE *out)
     char time[STR_HUMAN_MAX];
     (void)fprintf(out,
                   "# A job for skerry: a model of %.2g M parameters, for about %s on %d "
-                  "worker%s like the\n# machine it was measured on (%s).\n#\n"
-                  "#   skerry check %s.yaml --workers %d   # what it takes\n"
-                  "#   skerry run %s.yaml --out %s.out   # all of it on this machine\n"
+                  "worker%s %s the\n# machine it was measured on (%s).\n#\n"
+                  "#   skerry check %s.yaml %s--workers %d   # what it takes\n"
+                  "#   skerry run %s.yaml --workers %d --out %s.out   # all of it on this machine\n"
                   "#   skerry submit %s.yaml --watch   # on the workers of a coordinator\n#\n"
                   "# `skerry keys` explains every key, those that are not here, too.\n",
                   (double)job->parameters / 1e6,
                   str_human_duration((uint64_t)(job->seconds * 1000), time), job->workers,
-                  job->workers > 1 ? "s" : "", job->device, job->name, job->workers, job->name,
+                  str_plural((uint64_t)job->workers), job->here ? "on" : "like", job->device,
+                  job->name, job->here ? "--here " : "", job->workers, job->name, job->workers,
                   job->name, job->name);
 }
 
@@ -136,6 +143,17 @@ static void write_data(const struct new_job *job, FILE *out)
         (void)fprintf(out, "\nencoders:\n");
         path_line(out, "frozen networks: a diffusers pipeline with vae, text_encoder, tokenizer",
                   job->encoders);
+    }
+}
+
+static void write_prompts(const struct new_job *job, FILE *out)
+{
+    if (job->prompts[0][0])
+        line(out, "what is drawn, in turn: captions of the data", "prompts:");
+    for (size_t i = 0; i < NEW_PROMPTS && job->prompts[i][0]; i++) {
+        char *quoted = yaml_text(job->prompts[i]);
+        (void)fprintf(out, "    - %s\n", quoted);
+        free(quoted);
     }
 }
 
@@ -190,8 +208,7 @@ static void write_rest(const struct new_job *job, FILE *out)
         line(out, "of a grid", "count: %d", 16);
         line(out, "how much classes or captions are exaggerated; 1: not", "guidance: 2");
     }
-    if (job->kind == NEW_CAPTIONS)
-        line(out, "what is drawn, in turn", "prompts: [\"a picture\"]");
+    write_prompts(job, out);
     if (!job->keeps)
         return;
     (void)fprintf(out, "\neval:\n");

@@ -14,6 +14,9 @@
 
 #include "common/base/base.h"
 
+#define NEW_PROMPTS 4
+#define NEW_PROMPT_BYTES 256
+
 /* Of the data. */
 enum new_kind { NEW_IMAGES, NEW_TEXT, NEW_CAPTIONS };
 
@@ -21,12 +24,15 @@ struct new_job {
     const char *name, *path, *encoders; /* encoders: of NEW_CAPTIONS */
     enum new_kind kind;
     int image_size, workers;
+    bool here; /* the workers share the machine, as those of `skerry run` do; else one is all of it
+                */
     double minutes;
 
-    uint64_t samples, tokens; /* to train on: images, or tokens of texts */
-    bool keeps;               /* enough of them to keep a part, which the model is judged by */
-    uint64_t parameters;      /* of the model of this size */
-    const char *device;       /* what it was measured on */
+    uint64_t samples, tokens;                    /* to train on: images, or tokens of texts */
+    char prompts[NEW_PROMPTS][NEW_PROMPT_BYTES]; /* captions of the data; "" from the last on */
+    bool keeps;          /* enough of them to keep a part, which the model is judged by */
+    uint64_t parameters; /* of the model of this size */
+    const char *device;  /* what it was measured on */
 
     size_t size; /* the model's, from the smallest on */
     int rounds, steps;

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+import yaml
 
 from common import BIN, make_dataset, skerry, write_job
 import frozen_models  # tests/tools, where common looks
@@ -89,6 +90,7 @@ def test_new_writes_a_job_that_runs(tmp_path):
     done = new(tmp_path, "first.yaml", "--images", "pics", "--minutes", "1", "--workers", "1", "--image-size", "16")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("first.yaml: a model of ") and len(done.stdout.splitlines()) == 1
+    assert done.stdout.endswith(" on 1 worker like this machine; `skerry submit first.yaml` starts it\n")
     path = tmp_path / "first.yaml"
     text = path.read_text(encoding="utf-8")
     assert all("#" in line or line.rstrip().endswith(":") or line.startswith(("name:", "  path:"))
@@ -111,6 +113,8 @@ def test_new_takes_one_picture_and_says_what_it_leaves(tmp_path):
     (folder / "old.gif").write_bytes(b"GIF89a")
     done = new(tmp_path, "one", "--images", "pics", "--minutes", "1", "--image-size", "16")
     assert done.returncode == 0 and done.stderr.startswith("left out: 1 .gif file;"), done.stderr
+    assert done.stdout.endswith(" on 2 workers on this machine; `skerry run one.yaml` starts it\n")
+    assert "skerry check one.yaml --here --workers 2 " in (tmp_path / "one.yaml").read_text(encoding="utf-8")
     done = skerry("check", tmp_path / "one.yaml")
     assert done.returncode == 0 and "1 image in 1 class" in done.stdout, done.stdout + done.stderr
     assert done.stderr.startswith("left out: 1 .gif file;"), done.stderr
@@ -136,9 +140,11 @@ def test_new_for_captions(tmp_path):
     words = frozen_models.pipeline(tmp_path / "pipe", ["a", "red", "blue"])
     make_dataset(tmp_path / "pics", classes=2, images=24, size=32)
     for image in (tmp_path / "pics").glob("*/*.png"):
-        image.with_suffix(".txt").write_text("a red", encoding="utf-8")
+        image.with_suffix(".txt").write_text(f"a {image.parent.name}", encoding="utf-8")
     done = new(tmp_path, "told", "--captions", "pics", "--encoders", words, "--minutes", "1")
     assert done.returncode == 0, done.stderr
+    prompts = yaml.safe_load((tmp_path / "told.yaml").read_text(encoding="utf-8"))["sample"]["prompts"]
+    assert sorted(prompts) == sorted(f"a {p.name}" for p in (tmp_path / "pics").iterdir())
     checked = skerry("check", tmp_path / "told.yaml", "--here", "--json")
     assert checked.returncode == 0 and json.loads(checked.stdout)["step_s"] > 0, checked.stderr
 

@@ -117,7 +117,14 @@ static void every_kind_and_size_is_a_job(void **state)
             job.path = "a \"folder\"\\ # of\xc3\xa4";
             job.encoders = "enc";
             new_job_length(&job, 0.1);
+            if (kind == NEW_CAPTIONS && size > 0) {
+                str_copy(job.prompts[0], NEW_PROMPT_BYTES, "a \"red\" # tree: [\xc3\xa4]");
+                str_copy(job.prompts[1], NEW_PROMPT_BYTES, "-");
+            }
             struct job_spec spec = written(&job);
+            assert_int_equal(spec.sample.prompts.n, kind == NEW_CAPTIONS && size > 0 ? 2 : 0);
+            for (size_t i = 0; i < spec.sample.prompts.n; i++)
+                assert_string_equal(spec.sample.prompts.items[i], job.prompts[i]);
             assert_string_equal(spec.data.path, job.path);
             assert_int_equal(spec.outer.rounds, job.rounds);
             assert_int_equal(spec.recipe.replicas, 2);
