@@ -192,6 +192,19 @@ void encoders_close(struct encoders *e)
     *e = (struct encoders){0};
 }
 
+void encoders_say_cut(const struct encoders *e, const struct job_spec *spec)
+{
+    for (size_t i = 0; e->tokenizer && i < spec->sample.prompts.n; i++) {
+        const char *text = spec->sample.prompts.items[i];
+        const int cut = caption_tokenizer_cut(e->tokenizer, text, strlen(text), e->caption_tokens);
+        if (cut > 0)
+            (void)fprintf(stderr,
+                          "sample.prompts: caption %zu is cut by %d token%s, for the text encoder "
+                          "reads %d\n",
+                          i + 1, cut, str_plural((uint64_t)cut), e->caption_tokens);
+    }
+}
+
 /* ---- files ---- */
 
 /* Where files go, and the list that names them. */

@@ -24,6 +24,8 @@ struct encoders {
  * it fits the job.  -ERR_CONFIG. */
 int encoders_open(const struct job_spec *spec, char *(*find)(void *arg, const char *given),
                   void *arg, struct encoders *ret, struct err *err);
+/* Says on stderr which of sample.prompts are longer than the text encoder reads. */
+void encoders_say_cut(const struct encoders *e, const struct job_spec *spec);
 void encoders_close(struct encoders *e); /* { 0 } is fine */
 
 /* Sends the files and puts "encoders" and "input" into the body of a submission. */

@@ -441,6 +441,7 @@ int job_file_read_all(struct job_file *job, FILE *out, struct job_file_size *ret
 {
     struct dataset_report report = {0};
     struct upload up = {.shards = json_array(), .text = job_is_text(&job->spec)};
+    encoders_say_cut(&job->encoders, &job->spec);
     int rc = job->dataset ? cut(job, &up, &report, err) : 0;
     if (rc == 0 && job->dataset) {
         say_size(out, job, &report);
@@ -484,6 +485,8 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
 
     if (job->tokenizer)
         json_object_set_new(body, "vocab", json_integer(tokenizer_vocab(job->tokenizer)));
+    if (progress)
+        encoders_say_cut(&job->encoders, &job->spec);
     int rc = upload_files(cli, job, progress, body, err);
     if (rc == 0)
         rc = encoders_upload(cli, &job->encoders, progress, body, err);

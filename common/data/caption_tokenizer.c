@@ -373,6 +373,24 @@ int32_t caption_tokenizer_pad(const struct caption_tokenizer *c)
     return c->pad;
 }
 
+/* For the tokens between the special ones. */
+static size_t room_of(const struct tokenizer *t, int most)
+{
+    return (size_t)(most - (t->put_first >= 0) - (t->put_last >= 0));
+}
+
+int caption_tokenizer_cut(const struct caption_tokenizer *c, const void *text, size_t len, int most)
+{
+    const size_t room = room_of(c->t, most);
+    struct tokens tokens = {0};
+    int ret = 0;
+    if (len <= CAPTION_BYTES_MAX && str_is_utf8(text, len) &&
+        tokenizer_encode(c->t, text, len, TOKENIZER_SPECIAL, &tokens, NULL) == 0 && tokens.n > room)
+        ret = (int)(tokens.n - room);
+    tokens_release(&tokens);
+    return ret;
+}
+
 int caption_tokenizer_encode(const struct caption_tokenizer *c, const void *text, size_t len,
                              int most, int32_t *ids, int *ret_len, struct err *err)
 {
@@ -388,7 +406,7 @@ int caption_tokenizer_encode(const struct caption_tokenizer *c, const void *text
     if (!str_is_utf8(text, len))
         return err_set(err, -ERR_FORMAT, "a caption is not UTF-8");
     int rc = tokenizer_encode(t, text, len, TOKENIZER_SPECIAL, &tokens, err);
-    const size_t room = (size_t)(most - (t->put_first >= 0) - (t->put_last >= 0));
+    const size_t room = room_of(t, most);
     if (rc == 0) {
         if (t->put_first >= 0)
             ids[n++] = t->put_first;

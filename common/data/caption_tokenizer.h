@@ -44,5 +44,8 @@ int32_t caption_tokenizer_pad(const struct caption_tokenizer *c);
  * null caption is "".  -ERR_FORMAT when it is not UTF-8, -ERR_LIMIT when it is too long. */
 int caption_tokenizer_encode(const struct caption_tokenizer *c, const void *text, size_t len,
                              int most, int32_t *ids, int *ret_len, struct err *err);
+/* How many of its tokens that cuts off; 0 also of what it refuses. */
+int caption_tokenizer_cut(const struct caption_tokenizer *c, const void *text, size_t len,
+                          int most);
 
 #endif

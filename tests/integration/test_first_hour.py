@@ -145,8 +145,12 @@ def test_new_for_captions(tmp_path):
     assert done.returncode == 0, done.stderr
     prompts = yaml.safe_load((tmp_path / "told.yaml").read_text(encoding="utf-8"))["sample"]["prompts"]
     assert sorted(prompts) == sorted(f"a {p.name}" for p in (tmp_path / "pics").iterdir())
+    (tmp_path / "told.yaml").write_text((tmp_path / "told.yaml").read_text(encoding="utf-8").replace(f'"{prompts[0]}"', f'"{"a " * 500}"'),
+                                        encoding="utf-8")
     checked = skerry("check", tmp_path / "told.yaml", "--here", "--json")
     assert checked.returncode == 0 and json.loads(checked.stdout)["step_s"] > 0, checked.stderr
+    assert checked.stderr.startswith("sample.prompts: caption 1 is cut by 4"), checked.stderr
+    assert len(checked.stderr.splitlines()) == 1, "the other is short enough"
 
 
 def test_new_says_what_is_wrong(tmp_path):

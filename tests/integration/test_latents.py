@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 import pytest
 
-from common import dataset, read_safetensors, skerry
-from swarm import running
+from common import dataset, read_safetensors, skerry, wait_until
+from swarm import running, swarm  # noqa: F401  (fixture)
 import frozen_models
 
 WORDS = ["a", "red", "blue", "disc", "square", "the"]
@@ -173,6 +173,18 @@ def test_captions_on_pixels(place):
     report, out = run(place, "pixels", encoders="text: pipe/text_encoder, tokens: 8")
     assert report["job"]["input"] == {"channels": 0, "side": 0, "caption": 32, "caption_tokens": 8}
     assert "transformer_blocks.0.attn2.to_q.weight" in weights(out)
+
+
+def test_a_caption_that_is_too_long(place, swarm):
+    """Whoever asks for a picture sees that not all was read of what was said."""
+    swarm.worker("a")
+    job = swarm.submit(write(place, "long", encoders="text: pipe/text_encoder, tokens: 8"))
+    swarm.wait_job(job, "done")
+    ask = {"prompt": "a red disc\n" + "a red disc the blue square " * 2, "count": 256, "steps": 1000}
+    task = swarm.post(f"/v1/jobs/{job}/sample", ask).json()["task"]
+    said = "drawing 256 samples; captions are cut by 6 tokens, for 8 are read of each"
+    wait_until(lambda: swarm.get(f"/v1/tasks/{task}").json()["activity"] == said, 30, "it to be said")
+    assert swarm.skerry("cancel", "--task", task).returncode == 0
 
 
 def test_captions_with_two_chains(place):

@@ -536,9 +536,10 @@ static int count_lines(const char *text)
     return n;
 }
 
-/* ids (n,L) and lengths (n) of the lines, n - 1 of them, and of the null caption. */
+/* ids (n,L) and lengths (n) of the lines, n - 1 of them, and of the null caption; *cut: tokens of
+ * the lines that have no place. */
 static int tokenize(struct encoders *enc, const char *lines, int n, int32_t *ids, int32_t *lengths,
-                    struct err *err)
+                    int *cut, struct err *err)
 {
     const int L = enc->caption_tokens;
     int rc = 0;
@@ -548,6 +549,7 @@ static int tokenize(struct encoders *enc, const char *lines, int n, int32_t *ids
         rc = caption_tokenizer_encode(enc->tokenizer, i + 1 < n ? lines : "", len, L,
                                       ids + (size_t)i * (size_t)L, &used, err);
         lengths[i] = used;
+        *cut += used == L ? caption_tokenizer_cut(enc->tokenizer, lines, len, L) : 0;
         lines += len + (lines[len] != '\0');
     }
     return rc;
@@ -557,13 +559,13 @@ int encoders_prompts(struct encoders *enc, const char *lines, int most, struct e
                      struct err *err)
 {
     const int n = count_lines(lines) + 1, L = enc->caption_tokens;
-    struct encoder_prompts p = {.dev = enc->ranks[0].dev};
+    struct encoder_prompts p = {.dev = enc->ranks[0].dev, .reads = L};
     if (n - 1 > most)
         return err_set(err, -ERR_LIMIT, "%d captions, at most %d are possible", n - 1, most);
     const size_t states = (size_t)n * (size_t)L * (size_t)enc->text->text.dim;
     int32_t *ids = mem_try_array((size_t)n * (size_t)L, sizeof *ids);
     p.lengths = mem_try_array((size_t)n, sizeof *p.lengths);
-    int rc = ids && p.lengths ? tokenize(enc, lines, n, ids, p.lengths, err)
+    int rc = ids && p.lengths ? tokenize(enc, lines, n, ids, p.lengths, &p.cut, err)
                               : err_set(err, -ENOMEM, "no memory for %d captions", n);
     if (rc == 0)
         rc = room(enc, states * dtype_bytes(enc->tables[0].dt), &p.states, err);

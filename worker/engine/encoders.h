@@ -84,6 +84,8 @@ struct encoder_prompts {
     struct device *dev;
     void *states;
     int32_t *lengths;
+    int cut; /* tokens of all of them beyond what the text encoder reads of each */
+    int reads;
 };
 /* No more than `most` lines.  release accepts { 0 }. */
 int encoders_prompts(struct encoders *enc, const char *lines, int most, struct encoder_prompts *ret,

@@ -54,9 +54,21 @@ static int read_prompts(struct encoders *enc, const struct work *w, struct encod
 struct drawing {
     struct encoders *enc; /* NULL where pixels are drawn of classes */
     struct encoder_prompts prompts;
+    char doing[PROGRESS_ACTIVITY_MAX];
     int rows;        /* points of one evaluation */
     uint8_t *images; /* (n_labels,S,S,3) */
 };
+
+/* Whoever asked for it looks at this meanwhile: so it says, too, what is not drawn. */
+static void say_drawing(struct work *w, struct drawing *d, size_t n)
+{
+    char cut[96] = "";
+    if (d->prompts.cut > 0)
+        (void)snprintf(cut, sizeof cut, "; captions are cut by %d token%s, for %d are read of each",
+                       d->prompts.cut, str_plural((uint64_t)d->prompts.cut), d->prompts.reads);
+    (void)snprintf(d->doing, sizeof d->doing, "drawing %zu sample%s%s", n, str_plural(n), cut);
+    progress_activity(&w->progress, "%s", d->doing);
+}
 
 /* From a source, or from a network of two chains. */
 static int draw(struct work *w, const struct drawing *d, const struct sample_source *src,
@@ -102,10 +114,7 @@ static int draw_path(struct engine *e, struct work *w, const struct drawing *d, 
 
 static int draw_mixture(struct engine *e, struct work *w, const struct drawing *d, struct err *err)
 {
-    char doing[64];
-    snprintf(doing, sizeof doing, "drawing %zu sample%s", w->task->sample->n_labels,
-             str_plural(w->task->sample->n_labels));
-    const struct mixture_options opt = {.rows = mixture_rows(w, d->rows), .doing = doing};
+    const struct mixture_options opt = {.rows = mixture_rows(w, d->rows), .doing = d->doing};
     struct mixture *m = NULL;
     int rc = mixture_open(e, w, &opt, &m, err);
     if (rc == 0) {
@@ -145,12 +154,14 @@ static int draw_images(struct engine *e, struct work *w, struct err *err)
     const int rows = 2 * n < SAMPLE_ROWS_MAX ? (int)(2 * n) : SAMPLE_ROWS_MAX;
     struct drawing d = {.rows = rows < DIT_ROWS_MIN ? DIT_ROWS_MIN : rows,
                         .images = mem_try_array(n, side * side * 3)};
-    progress_activity(&w->progress, "drawing %zu sample%s", n, str_plural(n));
+    say_drawing(w, &d, n);
     int rc = d.images ? 0 : err_set(err, -ENOMEM, "out of memory for %zu samples", n);
     if (rc == 0)
         rc = encoders_get(e, w, &d.enc, err);
     if (rc == 0)
         rc = read_prompts(d.enc, w, &d.prompts, err);
+    if (rc == 0)
+        say_drawing(w, &d, n);
     if (rc == 0)
         rc = w->task->mixture ? draw_mixture(e, w, &d, err) : draw_path(e, w, &d, err);
     if (rc == 0)

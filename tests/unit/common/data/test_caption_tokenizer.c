@@ -52,6 +52,9 @@ static void clip_from_merges(void **state)
     gives(c, "a<|endoftext|>b!", 7, 6, "9 3 10 4 11 10 11");
     gives(c, "xx a", 6, 5, "9 10 10 3 10 11");
     gives(c, "ab", 2, 2, "9 10");
+    assert_int_equal(caption_tokenizer_cut(c, "abababab ab ab", 14, 5), 3);
+    assert_int_equal(caption_tokenizer_cut(c, "abababab ab ab", 14, 8), 0);
+    assert_int_equal(caption_tokenizer_cut(c, "\xff", 1, 2), 0);
     int n;
     int32_t ids[4];
     FAILS(caption_tokenizer_encode(c, "\xff", 1, 4, ids, &n, err), "not UTF-8");
