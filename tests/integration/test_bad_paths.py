@@ -179,7 +179,7 @@ def test_columns(tmp_path, data, coordinator, value, words):
     ("train.jsonl", b'{"text": "a b"}\n{"text": 5}\n', ["train.jsonl, line 2", '"text"']),
     ("train.jsonl", b'{"text": "\xff\xfe"}\n', ["train.jsonl, line 1", "0xff"]),
     ("train.txt", b"", ["train.txt is empty"]),
-    ("train.txt", b"a b", ["train.batch is 4", "1 pieces"]),
+    ("train.txt", b"a b", ["train.batch is 4", "1 piece of"]),
     ("train.bin", b"abc", ["train.bin", "odd number of bytes"]),
     ("train.jsonl.zst", b"no zstandard", ["train.jsonl.zst"]),
     ("tokenizer.json", b"", ["tokenizer.json, line 1"]),
