@@ -89,6 +89,5 @@ int contribute(const struct contribute *c, struct work_output *ret, struct err *
     ret->size = result.bytes;
     ret->module_id = c->base->module_id;
     ret->base_version = c->base->version;
-    ret->samples = c->samples;
     return 0;
 }

@@ -134,6 +134,7 @@ static int make(struct fragments *f, uint32_t level, struct err *err)
 {
     struct part *p = &f->parts[level];
     const int rc = f->opt.contribute(f->opt.arg, p->base, f->samples, &p->out, err);
+    p->out.samples = f->samples;
     p->made = rc == 0;
     p->steps = f->steps;
     return rc;

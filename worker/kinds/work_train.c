@@ -489,7 +489,7 @@ static int contribute_all(struct phase *p, struct err *err)
         .samples = p->at.samples,
     };
     progress_activity(&p->w->progress, "encoding the contribution");
-    int rc = p->fragments ? fragments_finish(p->fragments, p->at.samples, err)
+    int rc = p->fragments ? fragments_finish(p->fragments, samples_used(p), err)
              : c.weights  ? 0
                           : trainer_get(p->r->trainer, p->r->flat, err);
     for (size_t i = 0; rc == 0 && !p->fragments && i < task->n_modules; i++) {

@@ -61,7 +61,7 @@ struct work_output {
     uint8_t sha256[32];
     uint64_t size;
     uint64_t module_id, base_version; /* TRAIN and INIT */
-    uint64_t samples;                 /* INGEST, SPLIT; TRAIN: that the contribution is of */
+    uint64_t samples;                 /* INGEST, SPLIT; TRAIN: that a fragment is of, else 0 */
     uint64_t tokens;                  /* INGEST, SPLIT: of texts */
     uint32_t partition;               /* SPLIT */
     bool holdout;                     /* INGEST, SPLIT */

@@ -665,6 +665,15 @@ static void count_targets(unsigned skip, uint64_t *ret_tokens, uint64_t *ret_byt
     }
 }
 
+/* Than the report counts: samples that were used twice are counted once, and the coordinator
+ * refuses a contribution of more. */
+static void weighs_no_more(const struct work *w)
+{
+    assert_true(w->result.n_outputs > 0);
+    for (size_t i = 0; i < w->result.n_outputs; i++)
+        assert_true(w->result.outputs[i].samples <= w->result.samples);
+}
+
 static void texts_are_learned(void **state)
 {
     (void)state;
@@ -704,6 +713,7 @@ static void texts_are_learned(void **state)
     assert_int_equal(w->result.steps, 40);
     assert_int_equal(w->result.samples, SHARDS * SAMPLES);
     assert_true(w->result.loss_last < w->result.loss_first - 1);
+    weighs_no_more(w);
     work_free(w);
 
     /* Bounded by time: at most what there is, and the end of a window. */
@@ -712,6 +722,7 @@ static void texts_are_learned(void **state)
     o.train.seconds = 3600;
     w = run(&h, &o, TRAIN);
     assert_int_equal(w->result.samples, SHARDS * SAMPLES);
+    weighs_no_more(w);
     work_free(w);
     host_free(&h);
 }
