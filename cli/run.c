@@ -13,8 +13,8 @@
 #include "common/base/rng.h"
 #include "common/job/family.h"
 
-#define FIRST_MS 30000 /* for the first worker to come; who follows says it then */
-#define FIRST_LOOK_MS 50
+#define JOIN_MS 30000 /* for the workers to come; who follows says it then */
+#define JOIN_LOOK_MS 50
 #define DRILL_SEED 0x6472696c6cULL
 
 struct run {
@@ -94,23 +94,25 @@ static int on_poll(void *arg, const json_t *job)
     return 0;
 }
 
-/* The first worker is on its way, so nobody is told that none is here. */
-static int wait_for_worker(struct run *run, struct err *err)
+/* The workers are on their way.  A job that began with some of them would give the others' replicas
+ * to these, and have another result than the run before. */
+static int wait_for_workers(struct run *run, struct err *err)
 {
-    const uint64_t deadline = clock_now_ms() + FIRST_MS;
+    const uint64_t deadline = clock_now_ms() + JOIN_MS;
+    const size_t all = (size_t)run->swarm.n_workers;
     size_t n = 0;
     int rc = 0;
-    while (rc == 0 && n == 0 && clock_now_ms() < deadline) {
+    while (rc == 0 && n < all && clock_now_ms() < deadline) {
         json_t *workers = NULL;
         if (cli_interrupted)
             return err_set(err, -ERR_CANCELLED, "interrupted");
         rc = cli_pages(run->cli, "/v1/workers", "after", &workers, err);
         n = json_array_size(json_object_get(workers, "items"));
         json_decref(workers);
-        if (rc == 0 && n == 0)
+        if (rc == 0 && n < all)
             rc = swarm_check(&run->swarm, err);
-        if (rc == 0 && n == 0)
-            cli_sleep_ms(FIRST_LOOK_MS);
+        if (rc == 0 && n < all)
+            cli_sleep_ms(JOIN_LOOK_MS);
     }
     return rc;
 }
@@ -200,9 +202,9 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
     run->cli->token = run->swarm.user_token;
     rc = cli_connect(run->cli, err);
     if (rc == 0)
-        rc = job_file_submit(run->cli, job, !run->cli->json, &id, err);
+        rc = wait_for_workers(run, err);
     if (rc == 0)
-        rc = wait_for_worker(run, err);
+        rc = job_file_submit(run->cli, job, !run->cli->json, &id, err);
     if (rc == 0)
         rc = follow_job(run->cli, id, &hook);
     return rc == CLI_OK ? collect(run, id, out, err) : rc;

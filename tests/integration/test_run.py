@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -77,6 +78,29 @@ def test_strategies_are_checked_before_anything_is_trained(tmp_path, recipe, str
     done = skerry("run", job, "--strategies", strategies, "--out", tmp_path / "out")
     assert done.returncode == 2, done.stderr
     assert words in done.stderr and not os.path.exists(tmp_path / "out")
+
+
+SLOW_TO_START = """#!/bin/sh
+case "$*" in *worker-2*)
+  while [ $((i += 1)) -lt 100 ] && ! grep -q "done task" {log}; do sleep 0.02; done
+  grep -c "done task" {log} >{began};;
+esac
+exec {bin}/workerd "$@"
+"""
+
+
+def test_a_job_begins_when_all_workers_are_here(tmp_path):
+    """One alone would train the replicas of both, and the result would be another one."""
+    os.mkdir(tmp_path / "bin")
+    for name in ("skerry", "coordinatord"):
+        shutil.copy(f"{BIN}/{name}", tmp_path / "bin")
+    out, began, workerd = tmp_path / "out", tmp_path / "began", tmp_path / "bin" / "workerd"
+    workerd.write_text(SLOW_TO_START.format(log=out / "logs" / "worker-1.log", began=began, bin=BIN))
+    workerd.chmod(0o755)
+    done = subprocess.run([tmp_path / "bin" / "skerry", "run", write_job(tmp_path), "--workers", "2", "--out", out], capture_output=True,
+                          text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert began.read_text() == "0\n", "tasks that the first had done when the second began to start"
 
 
 def start_long_run(tmp_path, **keys):
