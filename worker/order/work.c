@@ -1,5 +1,7 @@
 #include "worker/order/work.h"
 
+#include <sys/stat.h>
+
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/data/tokenizer.h"
@@ -51,8 +53,10 @@ int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, stru
         rc = check_labels(w, err);
     if (rc == 0) {
         w->temp_dir = str_printf("%s/task-%" PRIu64, tmp_root, w->task->id);
+        /* Its root was made at the start: where it is not there any more none is made. */
         (void)file_remove_tree(w->temp_dir, NULL); /* left by an attempt before a crash */
-        rc = file_mkdirs(w->temp_dir, 0700, err);
+        if (mkdir(w->temp_dir, 0700) < 0 && errno != EEXIST)
+            rc = err_errno(err, "cannot create %s", w->temp_dir);
     }
     if (rc < 0) {
         work_free(w);

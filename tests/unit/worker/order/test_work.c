@@ -66,6 +66,20 @@ static void the_list_says_what_is_known(void **state)
     assert_null(w);
 }
 
+/* A work dir that somebody has moved away is not begun anew: its worker could not go on with it. */
+static void no_root_is_made(void **state)
+{
+    Skerry__V1__Task t;
+    struct work *w = NULL;
+    char *gone = file_join(top, "gone");
+    (void)state;
+    task_init(&t);
+    FAILS(work_new(kinds, &t, cache, gone, &w, err), "cannot create");
+    assert_null(w);
+    assert_false(file_exists(gone));
+    mem_free(gone);
+}
+
 /* A job with a trainer of the user's has a row of its own, which needs no labels. */
 static void a_trainer_has_its_row(void **state)
 {
@@ -191,6 +205,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(the_list_says_what_is_known),
+        TEST(no_root_is_made),
         TEST(a_trainer_has_its_row),
         TEST(temporary_files_go_with_it),
         TEST(needs),
