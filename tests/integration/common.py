@@ -1,6 +1,9 @@
 """What the integration tests share: the programs, tiny jobs, waiting for conditions."""
+import contextlib
+import itertools
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -13,6 +16,9 @@ sys.path.insert(0, os.path.join(HERE, "..", "tools"))
 import dataset  # noqa: E402
 
 BIN = os.path.abspath(os.environ.get("SKERRY_BIN", "build/bin"))
+PATIENCE = 4  # a deadline is what a machine with nothing else to do does not need; a busy one has so many times as long
+PORTS, PORTS_EACH = range(12000, 28000), 100  # below those that the kernel gives to whoever asks for any
+NEXT_PORT = itertools.count()
 
 JOB = """name: tiny
 seed: 5
@@ -44,13 +50,14 @@ def write_job(folder, data=True, **keys):
     return path
 
 
-def skerry(*args, timeout=180, env=None, **kw):
+def skerry(*args, timeout=180 * PATIENCE, env=None, **kw):
     return subprocess.run([f"{BIN}/skerry", *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, timeout=timeout, env={**os.environ, **(env or {})}, **kw)
 
 
-def wait_until(done, seconds, what):
-    """The first true value of done(); fails after the deadline, naming what did not come."""
+def wait_until(done, seconds, what, patience=PATIENCE):
+    """The first true value of done(); fails after the deadline, naming what did not come.  patience=1: being so fast is promised."""
+    seconds *= patience
     deadline = time.monotonic() + seconds
     while True:
         got = done()
@@ -58,6 +65,17 @@ def wait_until(done, seconds, what):
             return got
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         time.sleep(0.02)
+
+
+def free_ports(n, host="127.0.0.1"):
+    """Ports for who listens later, or again: of a block that this process has for itself, as what the kernel gives is soon another's."""
+    first, found = PORTS[os.getpid() % (len(PORTS) // PORTS_EACH) * PORTS_EACH], []
+    while len(found) < n:
+        with contextlib.suppress(OSError), socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as a listener has it: what was here before may linger
+            s.bind((host, first + next(NEXT_PORT) % PORTS_EACH))
+            found.append(s.getsockname()[1])
+    return found
 
 
 def children_of(pid):

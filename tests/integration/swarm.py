@@ -10,10 +10,12 @@
 
 Everything lives in a temporary directory on free ports and is killed at the end; when the test
 fails, pytest shows the tails of the logs."""
+import collections
 import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -21,7 +23,7 @@ import threading
 import pytest
 import requests
 
-from common import BIN, skerry, wait_until, write_job
+from common import BIN, free_ports, skerry, wait_until, write_job
 
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -46,6 +48,7 @@ class Swarm:
         self.logs = os.path.join(self.folder, "logs")
         os.makedirs(self.logs, exist_ok=True)
         self.processes = {}  # name -> Popen; "coordinatord" is one of them
+        self.launched = collections.Counter()  # how often, by name
         self.ports = None
         self.session = None  # with the operator's token
 
@@ -57,15 +60,15 @@ class Swarm:
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_us,
             env={**os.environ, **(env or {})})
         log.close()
+        self.launched[name] += 1
         return self.processes[name]
 
     def coordinator(self, *flags, env=None, bin=BIN, serves=True):
         """Starts coordinatord, or starts it again on the ports that it had; `serves`: at once, else see coordinator_serves()."""
         ports_file = os.path.join(self.data, "ports.json")
-        again = self.ports is not None
         if os.path.exists(ports_file):
             os.remove(ports_file)
-        rpc, http = (self.ports["rpc_port"], self.ports["http_port"]) if again else (0, 0)
+        rpc, http = (self.ports["rpc_port"], self.ports["http_port"]) if self.ports else free_ports(2)
         process = self._launch("coordinatord", [
             f"{bin}/coordinatord", "--data-dir", self.data, "--listen", "127.0.0.1", "--host", "127.0.0.1",
             "--rpc-port", str(rpc), "--http-port", str(http), *flags], env)
@@ -96,7 +99,14 @@ class Swarm:
             program or f"{bin}/workerd", "--join", self.worker_token, "--name", shown or name, "--device", device, "--threads", str(threads),
             "--work-dir", os.path.join(self.folder, f"work-{name}"), *flags], env)
 
-    def kill(self, name, signo=signal.SIGKILL, seconds=20):
+    def joined(self, *names):
+        """Waits until these workers have, each as often as it was started: a job that begins with one of them alone is another one."""
+        def all_have():
+            log = self.log("coordinatord")
+            return all(len(re.findall(rf"worker \d+ \({name}\) has joined", log)) >= self.launched[name] for name in names)
+        wait_until(all_have, 30, f"{', '.join(names)} to join")
+
+    def kill(self, name, signo=signal.SIGKILL, seconds=60):
         """Signals a daemon and waits for its end (except for SIGSTOP and SIGCONT)."""
         process = self.processes[name]
         process.send_signal(signo)
@@ -154,6 +164,15 @@ class Swarm:
 
     def job(self, job_id):
         return self.get(f"/v1/jobs/{job_id}").json()
+
+    def folds(self):
+        """Outer steps that are made now, or about to be, here and by workers: without one, and without workers, what is on record stays."""
+        outer, tasks = self.get("/v1/status").json()["outer"], self.get("/v1/tasks").json()["items"]
+        return outer["busy"] + outer["queue"] + sum(t["kind"] == "outer" and t["state"] == "leased" for t in tasks)
+
+    def wait_lost(self):
+        """Until all workers, which were killed, are known to be, and the last steps of what they sent are made."""
+        wait_until(lambda: {w["state"] for w in self.get("/v1/workers").json()["items"]} == {"lost"} and not self.folds(), 20, "nobody to be here")
 
     def wait_job(self, job_id, state, seconds=300):
         def reached():

@@ -152,7 +152,7 @@ def test_a_damaged_version_is_found_while_the_job_goes_on(swarm):
     swarm.wait_round(job, 4)
     swarm.kill("a")
     swarm.kill("b")  # the versions stay as they are
-    wait_until(lambda: not [t for t in swarm.get("/v1/tasks").json()["items"] if t["kind"] == "outer" and t["state"] == "leased"], 20, "quiet")
+    swarm.wait_lost()
     name = newest(swarm, job)
     flip(os.path.join(swarm.data, "blobs", name[:2], name))
     told, n = audit(swarm, job)

@@ -14,6 +14,9 @@ from common import BIN, skerry, wait_until
 from swarm import Swarm, swarm  # noqa: F401  (fixture)
 
 
+SLOWLY = ("--throttle", "30")  # the job lasts longer than the backups of it
+
+
 def back_up(swarm, folder, *flags):
     done = skerry("backup", folder, "--data-dir", swarm.data, *flags)
     assert done.returncode == 0, done.stderr
@@ -34,7 +37,7 @@ def objects(folder):
 
 def join_by_file(swarm, name, path):
     token, swarm.worker_token = swarm.worker_token, f"@{path}"
-    swarm.worker(name)
+    swarm.worker(name, *SLOWLY)
     swarm.worker_token = token
 
 
@@ -54,7 +57,7 @@ def test_a_coordinator_goes_on_elsewhere_and_its_workers_follow(swarm, other, tm
     folder, token_file = tmp_path / "backup", tmp_path / "worker.token"
     shutil.copy(os.path.join(swarm.data, "worker.token"), token_file)
     join_by_file(swarm, "a", token_file)
-    swarm.worker("b")
+    swarm.worker("b", *SLOWLY)
     job = swarm.submit(rounds=60, steps=6, replicas=2, up="f32", down="f32")
     swarm.wait_round(job, 3)
     before = {w["name"]: w["id"] for w in swarm.get("/v1/workers").json()["items"]}

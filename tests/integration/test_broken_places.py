@@ -1,6 +1,7 @@
 """Places on a disk that cannot be used, or not any more: one sentence, and no job is lost for them."""
 import os
 import resource
+import signal
 import subprocess
 
 import pytest
@@ -74,7 +75,7 @@ def test_a_database_that_is_gone_or_cut(swarm):
 def test_a_wal_that_is_removed(swarm):
     """Nothing is acknowledged from then on, and after a kill all is there that was."""
     swarm.worker("a")
-    job = swarm.submit(rounds=1000, replicas=1)
+    job = swarm.submit(rounds=100000, replicas=1)
     swarm.wait_round(job, 2)
     told = swarm.job(job)["round"]
     os.remove(swarm.data + "/coordinator.db-wal")
@@ -89,9 +90,12 @@ def test_a_wal_that_is_removed(swarm):
 def test_a_work_dir_that_goes_away(swarm):
     """Its worker ends with a sentence; the task is another's, uncounted."""
     a = swarm.worker("a")
-    job = swarm.submit(rounds=30, replicas=1)
+    job = swarm.submit(rounds=100, replicas=1)
     swarm.wait_round(job, 1)
+    swarm.kill("a", signal.SIGSTOP)
+    assert swarm.job(job)["state"] == "running"
     os.rename(swarm.folder + "/work-a", swarm.folder + "/elsewhere")
+    swarm.kill("a", signal.SIGCONT)
     assert a.wait(60) == 1
     assert "the work dir cannot be used any more" in swarm.log("a") and "start workerd again" in swarm.log("a")
     assert swarm.job(job)["state"] == "running"
@@ -119,9 +123,10 @@ def test_files_that_do_not_fit(swarm):
 def test_blobs_that_are_gone(swarm):
     """Somebody has tidied up the coordinator's data dir: no worker is to blame, and the job waits for its files."""
     swarm.worker("a")
-    job = swarm.submit(rounds=30, replicas=1)
+    job = swarm.submit(rounds=100000, replicas=1)
     swarm.wait_round(job, 1)
     swarm.kill("a")
+    swarm.wait_lost()
     for folder, _, files in os.walk(swarm.data + "/blobs"):
         for name in files:
             os.remove(os.path.join(folder, name))

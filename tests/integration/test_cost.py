@@ -2,6 +2,7 @@
 import datetime
 import json
 import re
+import signal
 
 from common import wait_until
 from swarm import swarm  # noqa: F401
@@ -24,10 +25,14 @@ def cost(swarm, job):
 def test_a_job_pays_for_the_time_of_its_workers(swarm):
     assert swarm.skerry("cost").stdout == "no jobs; `skerry submit job.yaml` starts one\n"
     for name, price in PRICES.items():
-        swarm.worker(name, "--price", f"{price}/h")
+        swarm.worker(name, "--price", f"{price}/h", "--throttle", "20")
+    swarm.joined(*PRICES)
     job = swarm.submit(rounds=3, steps=20)
-    wait_until(lambda: cost(swarm, job)["workers"] == 2, 60, "both workers to work for the job")
-    assert cost(swarm, job)["per_hour"] == sum(PRICES.values())
+
+    def of_both():
+        now = cost(swarm, job)
+        return now if now["workers"] == 2 else None
+    assert wait_until(of_both, 60, "both workers to work for the job")["per_hour"] == sum(PRICES.values())
     swarm.wait_job(job, "done")
     # Both have worked for nobody else: all their time since they joined is its.
     log = swarm.log("coordinatord")
@@ -45,13 +50,15 @@ def test_a_job_pays_for_the_time_of_its_workers(swarm):
 
 def test_a_spent_budget_waits_for_more(swarm):
     swarm.worker("a", "--price", "$3600")  # a dollar a second
-    job = swarm.submit(rounds=4, steps=10)
+    job = swarm.submit(rounds=4, steps=200)
     wait_until(lambda: cost(swarm, job)["work"] > 0, 60, "the job to cost something")
+    swarm.kill("a", signal.SIGSTOP)  # it costs as much, and does not end the job meanwhile
     assert swarm.skerry("adjust", job, "--budget", "0.01").stdout == f"job {job} has priority 0, share 1 and a budget of $0.01 now\n"
     stalled = wait_until(lambda: swarm.job(job)["stalled"], 60, "the budget to be spent")
     assert "budget is spent" in stalled
     wait_until(lambda: any("budget is spent" in w["why"] for w in swarm.get("/v1/status").json()["waiting_for"]), 20, "the status to say so")
     assert swarm.job(job)["round"] < 4
+    swarm.kill("a", signal.SIGCONT)
     swarm.skerry("adjust", job, "--budget", "0")
     swarm.wait_job(job, "done")
     refused = swarm.skerry("adjust", job, "--share", "2")

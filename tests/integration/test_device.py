@@ -30,9 +30,11 @@ def test_a_worker_whose_device_breaks_starts_again_in_its_place(swarm):
     process = broken(swarm, "a", "30")
     job = swarm.submit(**JOB)
     first = wait_until(lambda: swarm.get("/v1/workers").json()["items"], 30, "a to join")[0]
+    wait_until(lambda: "starting again" in swarm.log("a"), 60, "its device to break")
     swarm.worker("b")
     done = swarm.wait_job(job, "done")
     log = swarm.log("a")
+    wait_until(lambda: worker_of(swarm, "a")["state"] == "idle", 30, "it to be back")
     assert log.count("starting again, as the device failed (1 of at most 3 times") == 1, log
     assert log.count("failed on purpose") >= 1
     assert process.poll() is None, "the process that took its place has its id"

@@ -7,8 +7,8 @@ from test_faults import SLOW, epochs_add_up, samples_seen, task_of
 def test_workers_come_and_go(swarm):
     swarm.worker("a")
     swarm.worker("b")
-    wait_until(lambda: len(swarm.get("/v1/workers").json()["items"]) == 2, 30, "both to join")
-    path = write_job(swarm.folder, **{**SLOW, "steps": 30, "rounds": 12})
+    swarm.joined("a", "b")
+    path = write_job(swarm.folder, **{**SLOW, "steps": 30, "rounds": 18, "images": 3200})
     text = open(path, encoding="utf-8").read().replace("replicas: 2", "replicas: auto").replace("outer: {", "outer: {snapshot: 0.2, ")
     open(path, "w", encoding="utf-8").write(text)
     job = swarm.submit(path)
@@ -22,14 +22,14 @@ def test_workers_come_and_go(swarm):
     done = swarm.wait_job(job, "done")
     epochs_add_up(done)
     assert samples_seen(done) % (30 * 8) == 0, "whole phases"
-    assert samples_seen(done) >= 12 * 2 * 30 * 8
+    assert samples_seen(done) >= 18 * 2 * 30 * 8
 
 
 def test_little_data_is_few_phases(swarm):
     """Two phases hold nearly all passes over the data that may be open: the others have none, and the job goes on."""
     for name in "abcd":
         swarm.worker(name)
-    wait_until(lambda: len(swarm.get("/v1/workers").json()["items"]) == 4, 30, "all to join")
+    swarm.joined(*"abcd")
     path = write_job(swarm.folder, images=4, batch=4, holdout=0, dim=16, depth=1, steps=2000, rounds=1)
     text = open(path, encoding="utf-8").read().replace("replicas: 2", "replicas: auto")
     open(path, "w", encoding="utf-8").write(text)

@@ -41,9 +41,11 @@ def reasons(s, told):
 ])
 def test_goes_wrong_once(lair, tmp_path, mode, said):
     """The next attempt, with a new process, does it."""
-    job = write_program(tmp_path, FAULTY_PY, FAULTY, mode=mode, once=1, command="PYTHON train.py", more="")
+    seen = tmp_path / "seen"
+    job = write_program(tmp_path, FAULTY_PY, FAULTY, mode=mode, once=str(seen), command="PYTHON train.py", more="")
     told = lair.submit(job)
     wait_until(lambda: said in reasons(lair, told), 15, said)
+    seen.touch()
     lair.wait_job(told, "done", 20)
 
 
@@ -53,7 +55,7 @@ STEPS = 100
 def saves(lair, tmp_path, mode):
     """A job that is saved every tenth of a second."""
     text = FAULTY.replace("rounds: 2, steps: 4", f"rounds: 1, steps: {STEPS}, snapshot: 0.1")
-    return lair.submit(write_program(tmp_path, FAULTY_PY, text, mode=mode, once=1, command="PYTHON train.py", more=""))
+    return lair.submit(write_program(tmp_path, FAULTY_PY, text, mode=mode, once=str(tmp_path / "seen"), command="PYTHON train.py", more=""))
 
 
 def steps_of(lair, mode, how):
@@ -65,6 +67,7 @@ def test_writes_while_it_is_saved(lair, tmp_path):
     told = saves(lair, tmp_path, "saved_writes")
     said = "wrote its weights after it had handed them over"
     wait_until(lambda: said in reasons(lair, told), 15, said)
+    (tmp_path / "seen").touch()
     lair.wait_job(told, "done", 20)
     assert steps_of(lair, "saved_writes", "spoilt") < STEPS == steps_of(lair, "saved_writes", "well")
 

@@ -57,7 +57,7 @@ def test_as_in_one_process(tmp_path):
     with running(tmp_path / "swarm") as s:
         for name in ("one", "two"):
             s.worker(name, "--allow-trainers")
-        wait_until(lambda: len(s.get("/v1/workers").json()["items"]) == 2, 20, "both to join: one alone trains a replica to its end, without the other's version")
+        s.joined("one", "two")  # one alone trains a replica to its end, without the other's version
         told = s.submit(job)
         s.wait_job(told, "done", 60)
         assert s.skerry("export", told, "--out", tmp_path / "model", "--raw").returncode == 0
@@ -114,11 +114,12 @@ def test_who_cannot_is_refused(tmp_path):
 
 def test_writes_what_was_handed_over(tmp_path):
     """A trainer that does so between phases costs the attempt, with the reason, and neither the worker nor the job."""
-    job = write_program(tmp_path, PROGRAM, JOB, data=NONE, context="", log=str(tmp_path), mode="count", env=", WRITES=1", replicas=1, steps=4, delay=0, mix=0, lr=1, momentum=0)
+    job = write_program(tmp_path, PROGRAM, JOB, data=NONE, context="", log=str(tmp_path), mode="count", env=f", WRITES={tmp_path}/seen", replicas=1, steps=4, delay=0, mix=0, lr=1, momentum=0)
     with running(tmp_path / "swarm") as s:
         worker = s.worker("one", "--allow-trainers")
         told = s.submit(job)
         said = "wrote its weights after it had handed them over"
         wait_until(lambda: any(said in t["reason"] for t in s.get(f"/v1/tasks?job={told}").json()["items"]), 20, said)
+        (tmp_path / "seen").touch()
         s.wait_job(told, "done", 40)
         assert worker.poll() is None

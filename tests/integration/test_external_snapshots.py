@@ -32,7 +32,7 @@ def lines_of(path):
 @pytest.mark.parametrize("how, every", [(signal.SIGKILL, 0.1), (signal.SIGTERM, 3600)], ids=["killed", "told"])
 def test_goes_on(tmp_path, how, every):
     """Killed: from a snapshot that was sent as it trained.  Told to go: it saves what it has at once, and nothing is made twice."""
-    job = write_program(tmp_path, f"{HERE}/trainers/saved.py", JOB, log=str(tmp_path), replicas=1, length=f"steps: {STEPS}", every=every, step_s=0.005)
+    job = write_program(tmp_path, f"{HERE}/trainers/saved.py", JOB, log=str(tmp_path), replicas=1, length=f"steps: {STEPS}", every=every, step_s=0.01)
     write_tales(tmp_path, 2 * STEPS)
     with running(tmp_path / "swarm") as s:
         one = s.worker("one", "--allow-trainers")
@@ -58,11 +58,12 @@ def test_goes_on(tmp_path, how, every):
 
 def test_the_last_one_counts(tmp_path):
     """Where phases are bounded by time and there are as many as workers, nobody goes on for one that is lost: what it saved is folded."""
-    job = write_program(tmp_path, f"{HERE}/trainers/saved.py", JOB, log=str(tmp_path), replicas="auto", length="seconds: 2", every=0.1, step_s=0.05)
+    job = write_program(tmp_path, f"{HERE}/trainers/saved.py", JOB, log=str(tmp_path), replicas="auto", length="seconds: 6", every=0.1, step_s=0.05)
     write_tales(tmp_path, 2 * STEPS)
     with running(tmp_path / "swarm") as s:
         for name in ("one", "two"):
             s.worker(name, "--allow-trainers")
+        s.joined("one", "two")  # the round has as many phases as workers are here when it begins
         told = s.submit(job)
         wait_until(lambda: len(saved(s, told)) == 2 and all(n > 4 for n in saved(s, told).values()), 20, "two phases that are saved")
         s.kill("one")

@@ -2,12 +2,11 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 
 import pytest
 
-from common import BIN, wait_until
+from common import BIN, free_ports, wait_until
 from relay import KEY, Store
 from swarm import Swarm
 from test_faults import epochs_add_up
@@ -42,13 +41,6 @@ def machines(tmp_path):
             print(f"---- {s.folder} {name}.log ----\n{s.tail(name)}")
 
 
-def free_ports():
-    with socket.socket() as a, socket.socket() as b:
-        for s in (a, b):
-            s.bind(("127.0.0.1", 0))
-        return a.getsockname()[1], b.getsockname()[1]
-
-
 def start(machine, store, prefix, *more):
     return machine.coordinator(*store.flags(prefix), "--store-state", *more, env=KEY)
 
@@ -78,6 +70,7 @@ def test_a_lost_machine(machines, store):
     start(first, store, "lost")
     for name in "ab":
         first.worker(name)
+    first.joined("a", "b")
     job = first.submit(rounds=12, steps=8, eval_every=3)
     known = {w["name"]: w["id"] for w in first.get("/v1/workers").json()["items"]}
     for old, new, round_ in ((first, second, 3), (second, third, 7)):
@@ -102,7 +95,7 @@ def test_the_old_one_is_deposed(machines, store):
     first, second, _ = machines
     start(first, store, "deposed")
     first.worker("a")
-    job = first.submit(rounds=30, steps=8)
+    job = first.submit(rounds=100000, steps=8)
     first.wait_round(job, 2)
     done = restore(second, store, "deposed")
     assert done.returncode == 0, done.stderr
@@ -115,7 +108,9 @@ def test_the_old_one_is_deposed(machines, store):
     assert again.returncode == STALE and "another coordinator has gone on with this state" in again.stderr, again.stderr
     second.wait_round(job, second.job(job)["round"] + 2)
     third = machines[2]
+    second.kill("coordinatord", signal.SIGSTOP)
     shutil.copytree(second.data, third.data, ignore=shutil.ignore_patterns("lock"))  # an image of its disk
+    second.kill("coordinatord", signal.SIGCONT)
     second.wait_round(job, second.job(job)["round"] + 2)
     image = refused(third, store, "deposed")
     assert image.returncode == STALE and "old copy" in image.stderr, image.stderr
@@ -211,7 +206,7 @@ def test_workers_follow_a_list(machines, store):
     """The new machine has another address; a worker that was told of it finds it, and gets and puts blobs there."""
     first, second, _ = machines
     start(first, store, "list")
-    second.ports = {k: v for k, v in zip(("rpc_port", "http_port"), free_ports())}
+    second.ports = {k: v for k, v in zip(("rpc_port", "http_port"), free_ports(2))}
     first.worker("a", "--also", f"127.0.0.1:{second.ports['rpc_port']}:{second.ports['http_port']}")
     job = first.submit(rounds=6, steps=8)
     first.wait_round(job, 2)
@@ -226,16 +221,19 @@ def test_workers_follow_a_list(machines, store):
 def test_a_standby(machines, store):
     """It goes on by itself when the owner is lost, and the owner stands by when it comes back, with the disk that it had."""
     first, second, third = machines
-    first.ports, second.ports, third.ports = (dict(zip(("rpc_port", "http_port"), free_ports())) for _ in range(3))
+    first.ports, second.ports, third.ports = (dict(zip(("rpc_port", "http_port"), free_ports(2))) for _ in range(3))
     flags = (*store.flags("pair"), "--store-state", "--standby", "10s")
     second.coordinator(*flags, env=KEY, serves=False)
     wait_until(lambda: "nobody has kept a state there yet" in second.log("coordinatord"), 20, "a sentence")
     start(first, store, "pair")
     wait_until(lambda: "watches the coordinator on" in second.log("coordinatord"), 20, "a sentence")
     first.worker("a", "--also", f"127.0.0.1:{second.ports['rpc_port']}:{second.ports['http_port']}")
-    job = first.submit(rounds=12, steps=8)
+    job = first.submit(rounds=60, steps=8)
     first.wait_round(job, 2)
+    first.kill("a", signal.SIGSTOP)
+    assert first.job(job)["state"] == "running"
     first.kill("coordinatord")
+    first.kill("a", signal.SIGCONT)
     second.coordinator_serves(120)
     second.wait_round(job, second.job(job)["round"] + 1)
     first.coordinator(*flags, env=KEY, serves=False)  # deposed, on its disk
@@ -249,7 +247,7 @@ def test_a_standby(machines, store):
     wait_until(lambda: "watches the coordinator on" in second.log("coordinatord").rpartition("another coordinator")[2], 60, "it stands by")
     done = first.wait_job(job, "done")
     epochs_add_up(done)
-    assert done["modules"][0]["version"] == 12
+    assert done["modules"][0]["version"] == 60
     assert first.log("a").count("dialling again") <= 8, "not at each dial"
     assert all(w["tasks_failed"] == 0 for w in first.get("/v1/workers").json()["items"])
     kept = os.path.join(third.data, "blobs")

@@ -79,7 +79,10 @@ def test_strangers_keep_nobody_out(swarm):
     """More connections of strangers than either port has places, some with a handshake, none with a word."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-    held = []
+    held, since = [], time.monotonic()
+    swarm.worker("before")
+    swarm.joined("before")
+    alone = time.monotonic() - since  # what that takes on this machine
     try:
         for port in (swarm.ports["rpc_port"], swarm.ports["http_port"]):
             for i in range(1200):
@@ -88,7 +91,7 @@ def test_strangers_keep_nobody_out(swarm):
         since = time.monotonic()
         assert swarm.get("/v1/status").status_code == 200
         swarm.worker("a")
-        wait_until(lambda: swarm.get("/v1/workers").json()["items"], 3, "a worker to join")
+        wait_until(lambda: len(swarm.get("/v1/workers").json()["items"]) == 2, 3 + 2 * alone, "another to join", patience=1)
         print(f"served and joined after {time.monotonic() - since:.2f} s")
     finally:
         for s in held:
@@ -98,10 +101,11 @@ def test_strangers_keep_nobody_out(swarm):
 def test_sigterm_hands_the_lease_back_at_once(swarm):
     swarm.worker("a")
     swarm.worker("b")
+    swarm.joined("a", "b")
     job = swarm.submit(**{**SLOW, "rounds": 40})
     swarm.wait_round(job, 1)
     assert swarm.kill("b", signal.SIGTERM) == 0
-    wait_until(lambda: worker_state(swarm, "b") not in ("busy", "idle"), 4, "b to be known as gone")
+    wait_until(lambda: worker_state(swarm, "b") not in ("busy", "idle"), 4, "b to be known as gone", patience=1)
     swarm.skerry("cancel", job)
     assert swarm.wait_job(job, "cancelled")["reason"]
 
@@ -125,7 +129,7 @@ def test_a_killed_coordinator_goes_on_where_it_was(swarm):
 
 def test_the_last_worker_may_leave_and_come_back(swarm):
     swarm.worker("a")
-    job = swarm.submit(**{**SLOW, "rounds": 4, "replicas": 1})
+    job = swarm.submit(**{**SLOW, "rounds": 8, "replicas": 1})
     swarm.wait_round(job, 1)
     swarm.kill("a")
     wait_until(lambda: any("worker" in w["why"] for w in swarm.job(job)["waiting_for"]), 30,

@@ -1,6 +1,7 @@
 """Outer steps that workers make: the same bits as the coordinator's, whoever is lost."""
 import os
 import re
+import signal
 
 import pytest
 
@@ -51,6 +52,7 @@ def test_same_bits(swarm, keys):
     """Versions, and all that the next ones come of, are those that the coordinator makes; an audit makes such a step again."""
     for name in "ab":
         swarm.worker(name)
+    swarm.joined("a", "b")
     results = []
     for where in ("coordinator", "worker"):
         before = len(given(swarm))
@@ -66,10 +68,10 @@ def test_same_bits(swarm, keys):
 
 def test_at_work(swarm):
     """What steps that workers make leave behind is what the next needs: audits make them again, a new coordinator goes on with it, and
-    nothing of it is left when the job has ended."""
+    none is made any more when the job has ended."""
     for name in "ab":
         swarm.worker(name)
-    job = submit(swarm, "worker", rounds=60, steps=20)
+    job = submit(swarm, "worker", rounds=100000, steps=20)
     swarm.wait_round(job, 4)
     audit_until(swarm, job, 1)
     swarm.kill("coordinatord")
@@ -78,7 +80,8 @@ def test_at_work(swarm):
     swarm.wait_round(job, swarm.job(job)["round"] + 4)
     assert len(given(swarm)) >= n + 3
     audit_until(swarm, job, 1)
-    swarm.wait_job(job, "done")
+    assert swarm.skerry("cancel", job).returncode == 0
+    assert not swarm.get(f"/v1/tasks?job={job}&state=leased").json()["items"], "nobody goes on with a step of it"
     nobody_failed(swarm)
 
 
@@ -86,18 +89,24 @@ def test_the_worker_is_lost(swarm):
     """A worker that is killed while it folds: another one makes the same step, and the bits are those of a calm job."""
     for name in "ab":
         swarm.worker(name)
+    swarm.joined("a", "b")
     calm = submit(swarm, "coordinator", rounds=3, dim=64)
     swarm.wait_job(calm, "done")
     for name in "ab":  # a step takes seconds
         swarm.kill(name)
         swarm.worker(name, "--max-bandwidth", "4Mbit")
+    swarm.joined("a", "b")
     job = submit(swarm, "worker", rounds=3, dim=64)
     task, worker, attempt = wait_until(lambda: given(swarm), 60, "an outer step to be given")[0]
     names = {w["id"]: w["name"] for w in swarm.get("/v1/workers").json()["items"]}
     swarm.kill(names[worker])
     again = wait_until(lambda: [g for g in given(swarm) if g[0] == task and g[2] > attempt], 60, "the step to be given again")[0]
     assert again[1] != worker
+    # Whoever goes on alone does the other's phase, too, without its moments: it is held until both are here.
+    swarm.kill(names[again[1]], signal.SIGSTOP)
     swarm.worker(names[worker])
+    swarm.joined(names[worker])
+    swarm.kill(names[again[1]], signal.SIGCONT)
     swarm.wait_job(job, "done")
     epochs_add_up(swarm.job(job))
     assert made(swarm, job) == made(swarm, calm)

@@ -139,7 +139,9 @@ def test_every_documented_operation_answers_as_documented(api):
     api.call("cancelJob", params={"id": second})
     states = {j: [p["state"] for p in api.call("getJob", params={"id": j}).json()["path_list"]] for j in (job, second)}
     assert states == {job: ["done"], second: ["stopped"]}, "the rounds of a path that were not trained are not done"
-    api.call("drainWorker", params={"id": status["workers"][0]["id"]}, json={})
+    for worker in status["workers"]:
+        api.call("drainWorker", params={"id": worker["id"]}, json={})
+    wait_until(lambda: all(w["state"] == "left" for w in api.call("listWorkers").json()["items"]), 20, "both to leave")
     api.call("cancelTask", 400, params={"id": next(t["id"] for t in tasks if t["kind"] == "train")})
     wanted = api.call("sampleJob", 202, params={"id": job}, json={}).json()["task"]  # which nobody is here to draw
     assert api.call("cancelTask", params={"id": wanted}).json() == {"id": wanted, "state": "cancelled"}
@@ -311,6 +313,7 @@ def test_events_and_their_log(trained):
     api, schemas = trained, trained.doc["paths"]["/v1/events"]["get"]["responses"]["200"]["content"]
     schemas = schemas["text/event-stream"]["x-event-schemas"]
     wait_until(lambda: {e for e, _ in list(api.events.items)} >= set(schemas), 20, "an event of each kind")
+    wait_until(lambda: [e for e in api.events.of("job") if e["state"] == "done"], 20, "the last of them")
     for event, data in list(api.events.items):
         api.validate(data, schemas[event])
     assert [r["round"] for r in api.events.of("round")] == [1, 2, 3]

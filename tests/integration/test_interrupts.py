@@ -1,6 +1,7 @@
 """Ctrl-C, and pipes that close: what a command started for its asker ends with its asker."""
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -14,6 +15,16 @@ from swarm import swarm  # noqa: F401  (fixture)
 def asks(swarm, *args, stdout=subprocess.DEVNULL):
     return subprocess.Popen([f"{BIN}/skerry", *map(str, args), "--server", swarm.token], stdout=stdout,
                             stderr=subprocess.PIPE, text=True)
+
+
+def catches(pid, signo):
+    """Whether the process has a handler for the signal by now."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as f:
+        return int(re.search(r"^SigCgt:\s*(\w+)", f.read(), re.M)[1], 16) >> signo - 1 & 1
+
+
+def connects(pid):
+    return any(os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:") for fd in os.listdir(f"/proc/{pid}/fd") if os.path.lexists(f"/proc/{pid}/fd/{fd}"))
 
 
 def drawing(swarm, job, state):
@@ -37,6 +48,7 @@ def test_a_drawing_ends_with_its_asker(swarm, signo):
     swarm.wait_job(job, "done")
     process = asks(swarm, "sample", job, "--count", 256, "--steps", 1000, "--out", swarm.folder + "/x.png")
     task = drawing(swarm, job, "leased")["id"]
+    wait_until(lambda: swarm.get(f"/v1/tasks/{task}").json()["steps_done"], 30, "steps: by then the command has been told which task it is")
     process.send_signal(signo)
     ended(process, f"interrupted; task {task} is cancelled")
     assert swarm.get(f"/v1/tasks/{task}").json()["state"] == "cancelled"
@@ -94,7 +106,7 @@ def test_watching_is_not_holding(swarm):
     assert swarm.job(job)["state"] == "initialising"
     swarm.kill("coordinatord", signal.SIGSTOP)  # it takes connections, and says nothing
     process = asks(swarm, "export", job, "--out", swarm.folder + "/m")
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(1)
+    wait_until(lambda: catches(process.pid, signal.SIGINT) and connects(process.pid), 20, "it to ask")
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
     ended(process, "interrupted")

@@ -197,6 +197,7 @@ def test_stages_that_no_worker_has(swarm, tmp_path):
 def test_an_island_beside_a_plain_worker(swarm, tmp_path):
     swarm.worker("plain")
     swarm.worker("isle", device="cpu,cpu", threads=2)
+    swarm.joined("plain", "isle")
     job = swarm.submit(replicas=2, rounds=3, steps=6)
     done = swarm.wait_job(job, "done")
     assert [m["version"] for m in done["modules"]] == [3]

@@ -267,10 +267,12 @@ def test_a_stopped_worker_is_waited_for(page):
     # Phases longer than half a lease: of shorter ones the other worker takes over before this one is lost.
     page.swarm.worker("isle-a", "--throttle", "300")
     page.swarm.worker("isle-b", "--throttle", "300")
+    page.swarm.joined("isle-a", "isle-b")
     job = page.swarm.submit(rounds=100000, steps=25)
     page.swarm.wait_round(job, 1)
     page.open()
     page.wait(lambda: page.count("#workers tr") == 2, "two workers")
+    wait_until(lambda: [w["task"] for w in page.swarm.get("/v1/workers").json()["items"] if w["name"] == "isle-b" and w["task"]], 30, "isle-b to hold a lease")
     page.swarm.kill("isle-b", signal.SIGSTOP)
 
     def countdown():
@@ -498,8 +500,7 @@ def test_partitions_and_figures(show):
     assert "Router accuracy71.3 %" in found and "Smallest partition410 samples" in found
     assert "routed" not in found.lower(), "what the router sends stands with the partitions"
     # The router's loss is of another kind and has a picture of its own.
-    experts = page.count("#chart .replica")
-    assert experts == 8
+    page.wait(lambda: page.count("#chart .replica") == 8, "a curve of each expert")
     page.driver.find_element(By.ID, "loss-network").send_keys("r")
     page.wait(lambda: page.count("#chart .replica") == 0 and page.count("#chart .mean") == 1, "the router's curve")
 
@@ -557,7 +558,7 @@ def test_real_experts(page):
     page.wait(lambda: page.count("#paths tr") == 4 and page.count("#partitions tr") == 3, "paths and partitions")
     assert page.text("#paths-title") == "Experts and router"
     page.wait(lambda: page.count("#sides [role=tab]") == 4, "grids of the mixture and of three experts")
-    assert page.count("#chart .replica") == 3
+    page.wait(lambda: page.count("#chart .replica") == 3, "a curve of each expert")
     page.wait_text("#figures", "Router accuracy")
     page.wait_text("#log", "samples of the mixture were drawn")
     page.look("real-experts")

@@ -14,6 +14,7 @@ def train(swarm, names, *flags, **keys):
     before = down(swarm)
     for name in names:
         swarm.worker(name, *flags)
+    swarm.joined(*names)
     job = swarm.submit(rounds=5, replicas=len(names), dim=64, **keys)
     swarm.wait_job(job, "done")
     epochs_add_up(swarm.job(job))
@@ -37,6 +38,7 @@ def test_the_sharer_is_lost(swarm):
     """Who serves the others is killed again and again: they go on by the coordinator, and nobody is to blame."""
     for name in "abc":
         swarm.worker(name, *SHARE)
+    swarm.joined(*"abc")
     job = swarm.submit(rounds=12, replicas=3, steps=20)
     for n, name in enumerate("abc"):
         swarm.wait_round(job, 2 * n + 2)

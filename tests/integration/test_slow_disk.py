@@ -82,8 +82,7 @@ def test_a_commit_of_seconds_costs_no_lease(stalling):
             assert fast(swarm, f"/v1/jobs/{done}/metrics").text
             assert fast(swarm, "/v1/log").json()["items"]
             assert fast(swarm, "/healthz").text == "ok\n"
-            ages = heartbeat_ages(swarm)
-            assert len(ages) == 1 and ages[0] < 1, "the worker was heard in the midst of it"
+            wait_until(lambda: [age < 1 for age in heartbeat_ages(swarm)] == [True], 20, "the worker to be heard in the midst of it")
             assert not made.done(), "what is not durable is not acknowledged"
         finally:
             gate.open()
@@ -99,7 +98,7 @@ def test_a_commit_of_seconds_costs_no_lease(stalling):
 def test_what_was_read_in_a_stall_is_there_after_a_kill(stalling):
     swarm, gate = stalling
     swarm.worker("a")
-    job = swarm.submit(**{**LONG, "rounds": 20, "steps": 4})
+    job = swarm.submit(**{**LONG, "rounds": 100000, "steps": 4})
     swarm.wait_round(job, 2)
     before = swarm.job(job)
     fast(swarm, "/v1/status")

@@ -55,6 +55,14 @@ def all_sent(swarm):
     return wait_until(lambda: health(swarm)["waiting"] == 0, 60, "the store to have all blobs")
 
 
+def stand_still(swarm, *names):
+    """Workers that are stopped in the midst of a job, until the coordinator has made of what they sent what it can, and the store has it."""
+    for name in names:
+        swarm.kill(name, signal.SIGSTOP)
+    wait_until(lambda: not swarm.folds(), 30, "steps under way to be made")
+    all_sent(swarm)
+
+
 def nobody_failed(swarm):
     workers = swarm.get("/v1/workers").json()["items"]
     assert all(w["tasks_failed"] == 0 and w["state"] != "quarantined" for w in workers), workers
@@ -67,10 +75,12 @@ def test_a_job(tmp_path, store):
             swarm.worker(name)
         job = swarm.submit(rounds=6, eval_every=2, sample_every=3)
         swarm.wait_round(job, 2)
-        all_sent(swarm)
+        stand_still(swarm, *"ab")  # else there is something new in the cache when it goes
         swarm.kill("coordinatord")
         shutil.rmtree(os.path.join(swarm.data, "cache"))
         swarm.coordinator(*store.flags("job"), env=KEY)
+        for name in "ab":
+            swarm.kill(name, signal.SIGCONT)
         swarm.wait_job(job, "done")
         epochs_add_up(swarm.job(job))
         nobody_failed(swarm)
@@ -135,7 +145,12 @@ def test_out_of_reach(tmp_path, store, mode):
             swarm.worker(name)
         job = swarm.submit(rounds=8, steps=2)
         swarm.wait_round(job, 1)
+        for name in "ab":
+            swarm.kill(name, signal.SIGSTOP)
+        assert swarm.job(job)["state"] == "running"
         store.relay.mode = mode
+        for name in "ab":
+            swarm.kill(name, signal.SIGCONT)
         swarm.wait_job(job, "done")
         nobody_failed(swarm)
         assert health(swarm)["waiting"] > 0
@@ -159,11 +174,11 @@ def test_reading_is_cut_and_refused(tmp_path, store):
     """A coordinator without a cache reads from a store that cuts, and then from none: the job waits, and ends well."""
     with running(tmp_path, store, "cut", "--lease", "2s", "--heartbeat", "500ms") as swarm:
         swarm.worker("a")
-        job = swarm.submit(rounds=30, steps=2, replicas=1)
+        job = swarm.submit(rounds=60, steps=2, replicas=1)
         swarm.wait_round(job, 1)
-        swarm.kill("a")
+        stand_still(swarm, "a")
         assert swarm.job(job)["state"] == "running"
-        all_sent(swarm)
+        swarm.kill("a")
         swarm.kill("coordinatord")
         shutil.rmtree(os.path.join(swarm.data, "cache"))
         swarm.coordinator(*store.flags("cut"), "--lease", "2s", "--heartbeat", "500ms", env=KEY)
@@ -185,10 +200,10 @@ def test_a_damaged_copy(tmp_path, store):
     """The version to fold into is damaged on the coordinator's disk: it is fetched again, and the job goes on."""
     with running(tmp_path, store, "damaged") as swarm:
         swarm.worker("a")
-        job = swarm.submit(rounds=12, steps=2, replicas=1)
+        job = swarm.submit(rounds=40, steps=2, replicas=1)
         swarm.wait_round(job, 2)
-        swarm.kill("a", signal.SIGSTOP)
-        all_sent(swarm)
+        stand_still(swarm, "a")
+        assert swarm.job(job)["state"] == "running"
         version = swarm.job(job)["modules"][0]["sha256"]
         swarm.kill("coordinatord")
         (path,) = [os.path.join(where, name) for where, _, names in os.walk(os.path.join(swarm.data, "cache")) for name in names if version.startswith(name) or name.startswith(version)]
@@ -212,7 +227,7 @@ def test_workers_fold(tmp_path, store):
         with running(tmp_path, store, "folds") as swarm:
             for name in "ab":
                 swarm.worker(name)
-            job = swarm.submit(rounds=4, steps=2, dim=128, depth=4)
+            job = swarm.submit(rounds=12, steps=2, dim=128, depth=4)
             swarm.wait_round(job, 1)
             all_sent(swarm)
             first, before = swarm.job(job)["round"], health(swarm)["bytes"]
@@ -245,7 +260,7 @@ def test_an_audit_brings_what_it_looks_at(tmp_path, store):
     with running(tmp_path, store, "audited") as swarm:
         for name in "ab":
             swarm.worker(name)
-        job = swarm.submit(rounds=400, steps=2)
+        job = swarm.submit(rounds=100000, steps=2)
         swarm.wait_round(job, 4)
         settings = tmp_path / "settings.yaml"
         settings.write_text(f"store_endpoint: {store.relay.url}\nstore_plain: true\n")

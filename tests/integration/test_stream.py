@@ -70,7 +70,8 @@ def test_fragments_are_plain_training(swarm, tmp_path):
 
 def test_workers_come_and_go(swarm, tmp_path):
     for name in "ab":
-        swarm.worker(name)
+        swarm.worker(name, "--throttle", "10")
+    swarm.joined("a", "b")
     job = swarm.submit(stream_job(tmp_path / "job", "fragments: 2, delay: 2, mix: 0.5, ", rounds=6, steps=12, replicas=2))
 
     def ahead():
@@ -99,7 +100,7 @@ def test_auto_takes_what_hides_the_link(swarm, tmp_path):
     """Where a model has learned something and the link would be waited for; what was chosen, and why, is on record."""
     for name in "ab":
         swarm.worker(name)
-    first = swarm.submit(stream_job(tmp_path / "job", rounds=1, steps=2))
+    first = swarm.submit(stream_job(tmp_path / "job", rounds=1, steps=2, dim=64))
     swarm.wait_job(first, "done")
     exported = swarm.skerry("export", first, "--out", tmp_path / "job" / "start")
     assert exported.returncode == 0, exported.stderr
@@ -108,7 +109,7 @@ def test_auto_takes_what_hides_the_link(swarm, tmp_path):
     wait_until(lambda: all(w["state"] in ("left", "lost") for w in swarm.get("/v1/workers").json()["items"]), 20, "nobody to be there")
 
     def submit(start, *flags, outer="fragments: auto, snapshot: 0, "):
-        path = stream_job(tmp_path / "job", outer, data=False, rounds=2, steps=4000)
+        path = stream_job(tmp_path / "job", outer, data=False, rounds=2, steps=4000, dim=64)
         text = open(path, encoding="utf-8").read().replace("model: {", "model: {warm_start: start, " if start else "model: {")
         with open(path, "w", encoding="utf-8") as f:
             f.write(text)
@@ -135,6 +136,7 @@ def test_auto_takes_what_hides_the_link(swarm, tmp_path):
 def test_async(swarm, tmp_path):
     for name in "ab":
         swarm.worker(name)
+    swarm.joined("a", "b")
     job = swarm.submit(stream_job(tmp_path / "job", "async: true, ", rounds=4, steps=6, replicas=2))
     done = swarm.wait_job(job, "done", 120)
     assert [m["version"] for m in done["modules"]] == [4 * 2], "each contribution is a version"
@@ -148,17 +150,21 @@ def test_unlike_workers(swarm, tmp_path):
     """Phases bounded by time: who is slower does fewer steps, and nobody waits."""
     swarm.worker("fast")
     swarm.worker("slow", "--throttle", "20")
+    swarm.joined("fast", "slow")
     path = stream_job(tmp_path / "job", "async: true, ", rounds=4, steps=77, replicas=2, dim=64)
     text = open(path, encoding="utf-8").read().replace("steps: 77", "seconds: 1")
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
     job = swarm.submit(path)
-    wait_until(lambda: (swarm.job(job)["modules"][0]["version"] or 0) >= 6, 60, "both to have contributed")
     names = {w["id"]: w["name"] for w in swarm.get("/v1/workers").json()["items"]}
-    samples = {"fast": [], "slow": []}
-    for v in swarm.get("/v1/modules").json()["items"][0]["versions"]:
-        for c in v["provenance"].get("contributions", []):
-            samples[names[c["worker"]]].append(c["samples"])
+    samples = {"fast": set(), "slow": set()}
+
+    def both():  # the versions that are kept, of which each has one
+        for v in swarm.get("/v1/modules").json()["items"][0]["versions"]:
+            for c in v["provenance"].get("contributions", []):
+                samples[names[c["worker"]]].add(c["samples"])
+        return all(samples.values()) and (swarm.job(job)["modules"][0]["version"] or 0) >= 6
+    wait_until(both, 60, "both to have contributed")
     assert max(samples["slow"]) * 2 < max(samples["fast"]), samples
 
 

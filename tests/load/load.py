@@ -52,7 +52,7 @@ def give_work(swarm, common, workers):
         path = common.write_job(swarm.folder, data=left == workers, images=1000, batch=1, steps=4, rounds=2, replicas=replicas)
         jobs.append(swarm.submit(path))
         left -= replicas
-    swarm.worker("maker")
+    swarm.worker("maker", "--throttle", "1000")  # it ends none of the phases
     for job in jobs:
         swarm.wait_job(job, "running")
     swarm.kill("maker")

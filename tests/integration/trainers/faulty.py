@@ -1,4 +1,5 @@
-"""A trainer that goes wrong as MODE says, on its first attempt (a file marks it) or always."""
+"""A trainer that goes wrong as MODE says, on its first attempt (a file marks it) with ONCE, else always.  Where ONCE is a path, the next
+attempt begins when that file is there: until then the status says what went wrong."""
 import mmap
 import os
 import signal
@@ -11,6 +12,8 @@ import skerry
 
 mode, once = os.environ["MODE"], os.environ.get("ONCE")
 first = not os.path.exists("went-wrong")
+while not first and once and "/" in once and not os.path.exists(once):
+    time.sleep(0.02)
 
 
 def goes_wrong(what):

@@ -1,10 +1,11 @@
 """A trainer whose weights are exchanged in mid-phase.  MODE says what a step is: `count` adds one, `noise` is a function of the
 weights, so that it matters when newer ones come.  LOG, a folder, gets the weights that each phase begins with and those behind
-each step.  KILL, `trainer` or `worker`, ends that one once, behind step KILL_AT of replica 0.  WRITES: once the first phase's weights
-are kept on the disk, and so handed over, it goes on writing where they were."""
+each step.  KILL, `trainer` or `worker`, ends that one once, behind step KILL_AT of replica 0.  WRITES, a path: once the first phase's
+weights are kept on the disk, and so handed over, it goes on writing where they were; the next attempt begins when that file is there."""
 import glob
 import os
 import signal
+import time
 
 import numpy as np
 
@@ -25,6 +26,9 @@ def note(replica, n, kind, **more):
     np.savez(os.path.join(log, f"{replica}-{n}-{kind}.npz"), **model, **more)
 
 
+wrote = os.path.join(log, "wrote")
+while os.path.exists(wrote) and not os.path.exists(os.environ["WRITES"]):
+    time.sleep(0.02)
 with skerry.join(model, exchanges="ALONE" not in os.environ) as island:
     @island.evaluate
     def evaluate(evaluation):
@@ -48,6 +52,7 @@ with skerry.join(model, exchanges="ALONE" not in os.environ) as island:
                     pass
         if "WRITES" in os.environ and phase.first_step == 0:
             trainer, shared = os.getpid(), island._items[0].shared
+            open(wrote, "w", encoding="utf-8").close()
             if os.fork() == 0:
                 while os.getppid() == trainer:
                     if glob.glob("../external-*.end"):
