@@ -106,7 +106,7 @@ def test_workers_at_once(swarm):
     join(swarm, "a", token)
     here(swarm, "a")
     waits = join(swarm, "b", token)
-    wait_until(lambda: "allows 1 at once" in swarm.log("b"), 20, "the second to be told")
+    wait_until(lambda: "allows 1 worker at once" in swarm.log("b"), 20, "the second to be told")
     assert waits.poll() is None, "it waits"
     here(swarm, "a")
 

@@ -113,7 +113,7 @@ static void test_workers_at_once(void **state)
     a->token = b->token = &t;
     assert_int_equal(join(r, a, SKERRY_VERSION), 0);
     assert_int_equal(join(r, b, SKERRY_VERSION), -EAGAIN);
-    assert_non_null(strstr(b->detail, "allows 1 at once"));
+    assert_non_null(strstr(b->detail, "allows 1 worker at once"));
     again(r, a, 0); /* its own place */
     assert_int_equal(view_worker_revoke(r->co, a->id, &err), 0);
     assert_int_equal(join(r, b, SKERRY_VERSION), 0);
