@@ -14,6 +14,8 @@ version=$(cat "$top/VERSION")
 arch=$(dpkg --print-architecture)
 : "${SOURCE_DATE_EPOCH:=$(git -C "$top" log -1 --format=%ct 2>/dev/null || date +%s)}"
 export SOURCE_DATE_EPOCH
+# Of a version that is installed apt installs nothing: a later commit is a newer one.
+newer=$version+$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d.%H%M%S)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -53,7 +55,7 @@ printf '/etc/%s\n' skerry/coordinator.yaml default/workerd >"$root/DEBIAN/conffi
 printf 'Source: skerry\n\nPackage: skerry\nArchitecture: any\n' >"$work/debian/control"
 depends=$(cd "$work" && dpkg-shlibdeps -O debian/skerry/usr/bin/* | sed -n 's/^shlibs:Depends=//p')
 size=$(du -sk --apparent-size --exclude=DEBIAN "$root" | cut -f1)
-sed -e "s|@VERSION@|$version|" -e "s|@ARCH@|$arch|" -e "s|@SIZE@|$size|" -e "s|@DEPENDS@|$depends|" \
+sed -e "s|@VERSION@|$newer|" -e "s|@ARCH@|$arch|" -e "s|@SIZE@|$size|" -e "s|@DEPENDS@|$depends|" \
     "$here/deb/control.in" >"$root/DEBIAN/control"
 (cd "$root" && find usr lib etc -type f | LC_ALL=C sort | xargs md5sum >DEBIAN/md5sums)
 dpkg-deb --root-owner-group -Zxz --build "$root" "$out/skerry_${version}_$arch.deb" >/dev/null

@@ -3,6 +3,7 @@ import glob
 import os
 import re
 import subprocess
+import time
 
 import pytest
 import yaml
@@ -55,7 +56,7 @@ def test_the_package_has_all_of_it(package):
     deb, tree = package
     control = open(f"{tree}/DEBIAN/control", encoding="utf-8").read()
     version = open(os.path.join(DEPLOY, "..", "VERSION"), encoding="utf-8").read().strip()
-    assert f"Version: {version}\n" in control and "@" not in control.replace("skerry@localhost", "")
+    assert re.search(rf"^Version: {re.escape(version)}\+\d{{8}}\.\d{{6}}$", control, re.M) and "@" not in control.replace("skerry@localhost", "")
     assert "libgnutls30" in control and "libsqlite3-0" in control
     for name in ("coordinatord", "workerd", "skerry"):
         assert run(f"{tree}/usr/bin/{name}", "--version").strip() == f"{name} {version}"
@@ -74,6 +75,14 @@ def test_the_package_has_all_of_it(package):
 def test_the_same_programs_make_the_same_package(package, tmp_path):
     again = run(f"{DEPLOY}/make-deb.sh", BIN, str(tmp_path)).splitlines()[-1]
     assert open(package[0], "rb").read() == open(again, "rb").read()
+
+
+def test_a_later_commit_is_a_newer_package(package, tmp_path):
+    """apt installs nothing of a version that is there."""
+    def version(deb):
+        return run("dpkg-deb", "-f", deb, "Version").strip()
+    later = run(f"{DEPLOY}/make-deb.sh", BIN, str(tmp_path), env={**os.environ, "SOURCE_DATE_EPOCH": str(int(time.time()) + 1)}).splitlines()[-1]
+    run("dpkg", "--compare-versions", version(package[0]), "lt", version(later))
 
 
 def test_the_packaged_settings_are_understood(package, swarm):
