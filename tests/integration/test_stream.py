@@ -149,10 +149,10 @@ def test_async(swarm, tmp_path):
 def test_unlike_workers(swarm, tmp_path):
     """Phases bounded by time: who is slower does fewer steps, and nobody waits."""
     swarm.worker("fast")
-    swarm.worker("slow", "--throttle", "20")
+    swarm.worker("slow", "--throttle", "100")
     swarm.joined("fast", "slow")
-    path = stream_job(tmp_path / "job", "async: true, ", rounds=4, steps=77, replicas=2, dim=64)
-    text = open(path, encoding="utf-8").read().replace("steps: 77", "seconds: 1")
+    path = stream_job(tmp_path / "job", "async: true, ", rounds=4, steps=77, replicas=2)
+    text = open(path, encoding="utf-8").read().replace("steps: 77", "seconds: 2")
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
     job = swarm.submit(path)
