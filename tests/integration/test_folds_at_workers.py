@@ -14,6 +14,7 @@ GIVEN = re.compile(r"OUTER task (\d+) of job \d+ leased worker=(\d+) attempt=(\d
 
 
 DILOCO = "recipe: {name: diloco, replicas: 2}"
+SHARED = "recipe: {name: dipaco, levels: [2, 1]}"  # two paths share a module
 
 
 def submit(swarm, where, recipe=DILOCO, **keys):
@@ -46,7 +47,7 @@ def nobody_failed(swarm):
     dict(up="e3m0", down="e3m0", momentum=0.9, ema=0.5),
     dict(up="f32", down="int8", momentum=0.9, ema=0),
     dict(up="bf16", down="f32", momentum=0, ema=0.9),
-    dict(up="e3m0", down="e3m0", momentum=0.9, ema=0.5, recipe="recipe: {name: dipaco, levels: [2, 1]}"),  # paths share a module
+    dict(up="e3m0", down="e3m0", momentum=0.9, ema=0.5, recipe=SHARED),
 ])
 def test_same_bits(swarm, keys):
     """Versions, and all that the next ones come of, are those that the coordinator makes; an audit makes such a step again."""

@@ -16,6 +16,7 @@ from common import BIN, skerry, wait_until
 from object_store import ACCESS, SECRET
 from relay import KEY, Store
 from swarm import Swarm
+import test_folds_at_workers as folds
 from test_faults import epochs_add_up
 
 TOOLS = os.path.join(os.environ.get("SKERRY_BUILD", "build"), "release", "tests", "tools")
@@ -219,27 +220,28 @@ def test_a_damaged_copy(tmp_path, store):
         assert "was damaged on the coordinator's disk and is fetched again" in swarm.log("coordinatord")
 
 
-def test_workers_fold(tmp_path, store):
+@pytest.mark.parametrize("recipe", [folds.DILOCO, folds.SHARED])
+def test_workers_fold(tmp_path, store, recipe):
     """At a store that tells checksums workers fold by themselves: of a version the coordinator reads some cells, and writes none of it;
     what was at work when it lost its cache goes on, and all that is not needed any more leaves the bucket."""
-    store.relay.sums = {}
+    store.relay.sums, prefix = {}, "folds" if recipe == folds.DILOCO else "shared"
     try:
-        with running(tmp_path, store, "folds") as swarm:
+        with running(tmp_path, store, prefix) as swarm:
             for name in "ab":
                 swarm.worker(name)
-            job = swarm.submit(rounds=12, steps=2, dim=128, depth=4)
+            job = folds.submit(swarm, "auto", recipe, rounds=7, steps=2, dim=128, depth=4)
             swarm.wait_round(job, 1)
             all_sent(swarm)
             first, before = swarm.job(job)["round"], health(swarm)["bytes"]
             swarm.wait_round(job, first + 1)
             passed, n = health(swarm)["bytes"], swarm.job(job)["round"] + 1 - first
-            params = swarm.job(job)["modules"][0]["parameters"]
-            # Headers, and four cells of nine files; a version alone is 4 bytes a parameter.
+            params = sum(m["parameters"] for m in swarm.job(job)["modules"])
+            # Headers, and four or eight cells of nine files; a version alone is 4 bytes a parameter.
             assert passed["up"] == before["up"], (before, passed)
             assert 0 < passed["down"] - before["down"] < n * params, (before, passed, n, params)
             swarm.kill("coordinatord")
             shutil.rmtree(os.path.join(swarm.data, "cache"))
-            swarm.coordinator(*store.flags("folds"), env=KEY)
+            swarm.coordinator(*store.flags(prefix), env=KEY)
             swarm.wait_job(job, "done")
             epochs_add_up(swarm.job(job))
             nobody_failed(swarm)
@@ -249,7 +251,7 @@ def test_workers_fold(tmp_path, store):
 
             def same():
                 status = swarm.get("/metrics").text
-                return int(float(status.split("\nskerry_blobs ")[1].split("\n")[0])) == len(store.blobs("folds"))
+                return int(float(status.split("\nskerry_blobs ")[1].split("\n")[0])) == len(store.blobs(prefix))
             wait_until(same, 30, "the bucket to have what is on record and no more")
     finally:
         store.relay.sums = None
