@@ -52,6 +52,7 @@ static void order_begin(struct order *o, enum codec up)
     char *cache = fx_path(&o->f, "cache");
     o->tmp = fx_path(&o->f, "tmp");
     assert_int_equal(cache_open(cache, 0, &o->cache, &err), 0);
+    assert_int_equal(file_mkdirs(o->tmp, 0700, &err), 0);
     mem_free(cache);
     skerry__v1__task__init(&o->task);
     skerry__v1__outer_task__init(&o->outer);
