@@ -33,21 +33,28 @@ static void on_nth(void *arg, struct http_request *r)
     http_reply_json(r, 200, json_pack("{s:i}", "nth", (int)r->conn->requests));
 }
 
+static bool other_is_due; /* its question comes yet; the server's thread */
+
+static void other_half(void *arg)
+{
+    struct world *w = arg;
+    struct http_stream *s = w->stream;
+    other_is_due = s == NULL;
+    if (!s)
+        return;
+    w->stream = NULL; /* the next answer has one of its own */
+    (void)http_stream_write(s, "half", 4);
+    http_stream_close(s);
+}
+
 /* Begins, and leaves the rest to whoever has w->stream. */
 static void on_half(void *arg, struct http_request *r)
 {
     struct http_stream *s = open_stream(arg, r, "text/plain");
     if (s)
         (void)http_stream_write(s, "half, ", 6);
-}
-
-static void other_half(void *arg)
-{
-    struct world *w = arg;
-    if (!w->stream)
-        return;
-    (void)http_stream_write(w->stream, "half", 4);
-    http_stream_close(w->stream);
+    if (other_is_due)
+        other_half(arg);
 }
 
 static void on_huge(void *arg, struct http_request *r)
