@@ -15,12 +15,13 @@
 #include "common/net/blobstore.h"
 #include "common/net/http/blob_http.h"
 #include "common/net/http/http_server.h"
+#include "common/net/http/transfer.h"
 #include "common/net/loop.h"
 #include "worker/order/cache.h"
 
 #define CONNECTIONS_MAX 32
 #define WAITERS_MAX 64u
-#define WAIT_MS 10000u
+#define WAIT_MS (XFER_AWAY_FLOOR_S * 600u) /* sooner than who asks takes it for silence */
 #define STALE_S 10 /* a transfer that has not moved for so long may have ended */
 #define LOOK_MS 20u
 #define TIMES_MAX 4u
@@ -37,6 +38,7 @@ struct waiting {
     struct list link;
     struct http_request *req;
     struct blob_id id;
+    uint64_t holder;
     uint64_t until_ms;
 };
 
@@ -60,8 +62,8 @@ static uint64_t his_now_s(const struct share *s)
     return s->word.now_s + (clock_now_ms() - s->word.told_ms) / 1000;
 }
 
-/* Has the holder had it often enough? */
-static bool has_had(struct share *s, const struct blob_id *id, uint64_t holder)
+/* How often the holder was sent it: what another was sent may have taken the place. */
+static struct drawn *drawn_by(struct share *s, const struct blob_id *id, uint64_t holder)
 {
     uint64_t key;
     memcpy(&key, id->sha256, sizeof(key));
@@ -69,7 +71,7 @@ static bool has_had(struct share *s, const struct blob_id *id, uint64_t holder)
     struct drawn *d = &s->drawn[key % DRAWN_SLOTS];
     if (d->key != key)
         *d = (struct drawn){.key = key};
-    return d->times++ >= TIMES_MAX;
+    return d;
 }
 
 static void refuse(struct http_request *r, int code, const char *why)
@@ -81,10 +83,16 @@ static void refuse(struct http_request *r, int code, const char *why)
     http_reply_err(r, &err);
 }
 
-static void send_blob(struct share *s, struct http_request *r, const struct blob_id *id)
+static void send_blob(struct share *s, struct http_request *r, const struct blob_id *id,
+                      uint64_t holder)
 {
     char path[CACHE_PATH_MAX], hex[BLOB_HEX_MAX];
+    struct drawn *drawn = drawn_by(s, id, holder);
     struct stat st;
+    if (drawn->times >= TIMES_MAX) {
+        refuse(r, -ERR_LIMIT, "this worker has sent the blob often enough");
+        return;
+    }
     cache_path(s->o.cache, id->sha256, path);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) < 0) {
@@ -93,6 +101,7 @@ static void send_blob(struct share *s, struct http_request *r, const struct blob
         refuse(r, -ERR_NOTFOUND, "this worker does not have the blob any more");
         return;
     }
+    drawn->times++;
     blob_id_hex(id, hex);
     http_reply_file(r, fd, (uint64_t)st.st_size, "application/octet-stream", hex);
 }
@@ -111,10 +120,10 @@ static bool comes(const struct share *s, const struct blob_id *id)
 
 /* True: it was answered. */
 static bool settle(struct share *s, struct http_request *r, const struct blob_id *id,
-                   uint64_t until_ms)
+                   uint64_t holder, uint64_t until_ms)
 {
     if (cache_has(s->o.cache, id->sha256))
-        send_blob(s, r, id);
+        send_blob(s, r, id, holder);
     else if (!comes(s, id))
         refuse(r, -ERR_NOTFOUND, "this worker does not have the blob");
     else if (loop_now_ms(s->o.loop) >= until_ms)
@@ -130,7 +139,7 @@ static void on_look(void *arg)
     for (struct list *l = s->waiting.next; l != &s->waiting;) {
         struct waiting *w = list_entry(l, struct waiting, link);
         l = l->next;
-        if (!settle(s, w->req, &w->id, w->until_ms))
+        if (!settle(s, w->req, &w->id, w->holder, w->until_ms))
             continue;
         list_remove(&w->link);
         s->n_waiting--;
@@ -141,10 +150,10 @@ static void on_look(void *arg)
 }
 
 static void wait_for(struct share *s, struct http_request *r, const struct blob_id *id,
-                     uint64_t until_ms)
+                     uint64_t holder, uint64_t until_ms)
 {
     struct waiting *w = mem_alloc(sizeof(*w));
-    *w = (struct waiting){.req = r, .id = *id, .until_ms = until_ms};
+    *w = (struct waiting){.req = r, .id = *id, .holder = holder, .until_ms = until_ms};
     list_init(&w->link);
     list_push(&s->waiting, &w->link);
     s->n_waiting++;
@@ -163,8 +172,6 @@ static void on_get(void *arg, struct http_request *r)
         rc = err_set(&err, -EINVAL, "a blob is named by 64 lower-case hex digits");
     if (rc == 0)
         rc = blob_http_check(s->key, r, TICKET_GET, &id, his_now_s(s), &t, &err);
-    if (rc == 0 && has_had(s, &id, t.holder))
-        rc = err_set(&err, -ERR_LIMIT, "this worker has sent the blob %u times", TIMES_MAX);
     if (rc < 0) {
         http_reply_err(r, &err);
         return;
@@ -172,8 +179,8 @@ static void on_get(void *arg, struct http_request *r)
     http_request_trust(r, t.holder);
     const uint64_t now = loop_now_ms(s->o.loop);
     const uint64_t until_ms = s->n_waiting < WAITERS_MAX ? now + WAIT_MS : now;
-    if (!settle(s, r, &id, until_ms))
-        wait_for(s, r, &id, until_ms);
+    if (!settle(s, r, &id, t.holder, until_ms))
+        wait_for(s, r, &id, t.holder, until_ms);
 }
 
 /* ---- where ---- */

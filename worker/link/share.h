@@ -3,7 +3,7 @@
  *
  *   in the cache                     it is sent
  *   on its way here, some bytes came in the last 10 s
- *                                    the request waits for it, at most 10 s, and is then told to
+ *                                    the request waits for it, at most 3 s, and is then told to
  *                                    ask again
  *   else                             404: the coordinator is asked
  *

@@ -219,18 +219,20 @@ static int send_away(struct blob_http *b, struct http_request *r, const struct b
 static bool send_near(struct blob_http *b, struct http_request *r, const struct blob_id *id,
                       uint64_t holder)
 {
+    const char *asks = http_request_header(r, "Skerry-Near");
     struct blob_neighbour to;
     uint64_t size = 0;
     if (!b->o.neighbour || strcmp(http_request_method(r), "GET") != 0 ||
         !blobstore_has(b->o.store, id, &size) ||
-        !b->o.neighbour(b->o.arg, id, size, holder, http_request_header(r, "Skerry-Near"), &to))
+        !b->o.neighbour(b->o.arg, id, size, holder, asks, &to))
         return false;
     b->counters.sent_near++;
     http_reply_header(r, "Location", to.url);
     http_reply_header(r, "Skerry-Pin", to.pin);
     http_reply_header(r, "Cache-Control", "no-store");
+    const bool again = asks && strcmp(asks, BLOB_NEAR_AGAIN) == 0; /* borrowed until the answer */
     http_reply_empty(r, 307);
-    if (b->o.on_served)
+    if (b->o.on_served && !again)
         b->o.on_served(b->o.arg, id, size, false);
     return true;
 }

@@ -23,7 +23,8 @@
  *
  * A client that sends `Skerry-Near: follow` may be led to another client that has the blob: 307
  * with a `Location` there and `Skerry-Pin`, the key that it shows, in hex.  With such a key in
- * place of `follow` it says which one has failed.
+ * place of `follow` it says which one has failed, and with `again` that it was told to wait there:
+ * then it is not counted as served once more.
  */
 #ifndef COMMON_NET_HTTP_BLOB_HTTP_H
 #define COMMON_NET_HTTP_BLOB_HTTP_H
@@ -38,6 +39,8 @@ struct http_request;
 struct http_server;
 struct loop;
 struct pool;
+
+#define BLOB_NEAR_AGAIN "again"
 
 /* A neighbour that has a blob. */
 struct blob_neighbour {

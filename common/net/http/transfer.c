@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #define TICK_MS 200
-#define AWAY_FLOOR_S 5u
 #define NEAR_CONNECT_MS 2000 /* a neighbour is near */
 #define WAIT_TRIES 3u /* as if so many had failed: how long to wait where the server says so */
 #define ERROR_BODY_MAX 4096
@@ -336,7 +335,7 @@ static void start_verify(struct transfer *t)
 /* A store has many machines: what is silent there for long is asked for elsewhere sooner. */
 static long floor_of(const struct transfer *t)
 {
-    const uint32_t s = AWAY_FLOOR_S << (t->away_failures < 8 ? t->away_failures : 8);
+    const uint32_t s = XFER_AWAY_FLOOR_S << (t->away_failures < 8 ? t->away_failures : 8);
     /* Of a PUT much is in the kernel's buffers, and moves unseen. */
     return (long)(t->away && t->kind == TRANSFER_GET && s < t->owner->o.floor_s
                       ? s

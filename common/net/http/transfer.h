@@ -33,6 +33,10 @@
 struct loop;
 struct xfer;
 
+/* Seconds of silence that end a download at an object store or a neighbour: the first one, later
+ * ones after twice as much each time. */
+#define XFER_AWAY_FLOOR_S 5u
+
 /* Zero means the default in brackets. */
 struct xfer_options {
     unsigned max_parallel;                   /* running at once [8]; others wait in order */

@@ -4,6 +4,7 @@
 #include "common/base/file.h"
 #include "common/net/http/http_curl.h"
 #include "common/net/address.h"
+#include "common/net/http/blob_http.h"
 #include "common/net/loop.h"
 #include "common/net/http/transfer_impl.h"
 
@@ -18,7 +19,7 @@
 #define LOCATION_MAX 16384
 #define PIN_HEADER "Skerry-Pin: "
 #define NEAR_FAILURES_MAX 2
-#define NEAR_WAITS_MAX 20u /* of 10 s each at our neighbours */
+#define NEAR_WAITS_MAX 45u /* of 3 s each at our neighbours, and a pause: three minutes */
 #define SHUN_MS 60000u     /* a neighbour that has failed */
 #define HOME_MS 300000u    /* where the store could not be dialled */
 #define PACE_MS 5          /* between looks at a link that is full */
@@ -293,7 +294,8 @@ static bool asks_away(const struct transfer *t)
            (t->was_away || loop_now_ms(t->shared->loop) >= t->shared->home_until_ms);
 }
 
-/* May it be led to a neighbour?  Whoever asks so says which one has failed. */
+/* May it be led to a neighbour?  Whoever asks so says which one has failed, or that it was told to
+ * wait there. */
 static void ask_near(struct transfer *t)
 {
     const struct transfer_link *link = t->shared;
@@ -304,6 +306,7 @@ static void ask_near(struct transfer *t)
     (void)snprintf(line, sizeof(line), "Skerry-Near: %s",
                    t->near_failures > 0 ? hash_hex(t->neighbour, sizeof(t->neighbour), pin)
                    : shuns              ? link->shunned
+                   : t->near_waits > 0  ? BLOB_NEAR_AGAIN
                                         : "follow");
     t->headers = curl_slist_append(t->headers, line);
 }

@@ -108,7 +108,7 @@ static void test_serves(void **state)
         assert_string_equal(body, TEXT);
     }
     get(7, NOW_S + 900, word->key); /* that is enough for one */
-    assert_non_null(strstr(body, "has sent the blob 4 times"));
+    assert_non_null(strstr(body, "has sent the blob often enough"));
     get(8, NOW_S + 900, word->key);
     assert_int_equal(status, 200);
 }
@@ -150,6 +150,25 @@ static void test_is_on_its_way(void **state)
     WAIT_FOR(&t, done == before + 4);
     assert_int_equal(status, 200);
     assert_string_equal(body, TEXT);
+}
+
+/* Who is told to wait is told so before he takes it for silence, as often as he asks: only what is
+ * sent counts. */
+static void test_waits_do_not_count(void **state)
+{
+    write_blob(true);
+    const unsigned before = done;
+    const uint64_t begun_ms = clock_now_ms();
+    for (unsigned i = 0; i < 5; i++)
+        begin_get(7, NOW_S + 900, word->key);
+    get(7, NOW_S + 900, (const uint8_t[TICKET_KEY_BYTES]){2}); /* by now they wait */
+    assert_int_equal(done, before + 1);
+    WAIT_FOR(&t, done == before + 6);
+    assert_int_equal(status, 503);
+    assert_true(clock_now_ms() - begun_ms < XFER_AWAY_FLOOR_S * 1000);
+    write_blob(false);
+    get(7, NOW_S + 900, word->key);
+    assert_int_equal(status, 200);
 }
 
 /* It leaves while somebody waits. */
@@ -199,6 +218,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_refuses, begin, end),
         cmocka_unit_test_setup_teardown(test_has_not, begin, end),
         cmocka_unit_test_setup_teardown(test_is_on_its_way, begin, end),
+        cmocka_unit_test_setup_teardown(test_waits_do_not_count, begin, end),
         cmocka_unit_test_setup_teardown(test_leaves, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_words, begin, end),
     };

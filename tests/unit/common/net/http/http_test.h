@@ -32,7 +32,7 @@ struct world {
     struct http_request *held;
     uint64_t revoked; /* its tickets count for nothing */
     struct http_stream *stream;
-    unsigned stream_closed, stored;
+    unsigned stream_closed, stored, served;
     struct blob_neighbour near; /* where blobs are to be had, too; url "": nowhere */
     char near_asks[80];         /* what was asked last; "none" */
     unsigned near_asked;
@@ -133,6 +133,11 @@ static inline void on_stored(void *arg, const struct blob_id *id, uint64_t size,
     ((struct world *)arg)->stored++;
 }
 
+static inline void on_served(void *arg, const struct blob_id *id, uint64_t size, bool here)
+{
+    ((struct world *)arg)->served++;
+}
+
 /* Whoever says that the neighbour has failed is not led there again. */
 static inline bool neighbour(void *arg, const struct blob_id *id, uint64_t size, uint64_t holder,
                              const char *asks, struct blob_neighbour *ret)
@@ -175,6 +180,7 @@ static inline struct world *start(bool tls)
                                    .may_get = may_get,
                                    .holds = holds,
                                    .on_stored = on_stored,
+                                   .on_served = on_served,
                                    .neighbour = neighbour,
                                    .away_wait_ms = 30,
                                    .arg = w};
