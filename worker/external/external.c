@@ -98,11 +98,9 @@ static int look(struct external *x, size_t *ret_wrote, struct err *err)
     *ret_wrote = 0;
     if (fds[1].revents & POLLIN)
         *ret_wrote = process_take_output(x->process);
-    if (fds[0].revents)
-        return 1;
-    if (fds[1].revents & ~POLLIN) /* it has closed its output, which makes poll return at once */
-        (void)poll(fds, 1, LOOK_MS);
     const int rc = check_use(x->process, x->memory_bytes, &x->use_ms, err);
+    if (rc == 0 && !fds[0].revents && (fds[1].revents & ~POLLIN))
+        (void)poll(fds, 1, LOOK_MS); /* it has closed its output: poll returned at once */
     return rc < 0 ? rc : fds[0].revents != 0;
 }
 
@@ -312,6 +310,8 @@ int external_setup(const struct external_options *opt, const char *command, stru
         (void)poll(&out, 1, LOOK_MS);
         if (process_take_output(p) > 0)
             opt->goes_on(opt->arg);
+        else if (out.revents & ~POLLIN)
+            (void)poll(NULL, 0, LOOK_MS); /* it has closed its output: poll returned at once */
         if (opt->stopped(opt->arg))
             rc = err_set(err, -ERR_CANCELLED, "the task was taken back");
         else if (clock_now_ms() > until)

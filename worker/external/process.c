@@ -16,6 +16,7 @@
 #define FILES_MAX 4096
 #define FILE_BYTES_MAX (1ull << 40)
 #define ENV_MAX 256
+#define PIPE_BYTES 65536  /* that a pipe holds */
 #define SHELL_SIGNALS 128 /* a shell tells by this and more that its command died of a signal */
 
 struct process {
@@ -202,8 +203,9 @@ bool process_is_over(struct process *p, char *ret_how, size_t size)
         p->over = waitpid(p->pid, &p->status, WNOHANG) == p->pid;
     if (!p->over)
         return false;
-    while (process_take_output(p) > 0)
-        ;
+    /* What it has left: what it has started may write for ever. */
+    for (size_t n, left = PIPE_BYTES; left > 0 && (n = process_take_output(p)) > 0;)
+        left -= n < left ? n : left;
     if (p->line_len > 0)
         end_line(p);
     const int code = WIFEXITED(p->status) ? WEXITSTATUS(p->status) : 0;

@@ -120,6 +120,9 @@ static void has_too_many_processes(void **state)
     struct external *x = NULL;
     puppet_processes = 4097;
     FAILS(open_trainer(nothing, true, &x, err), "the trainer has 4097 processes, more than 4096");
+    /* Also where it always has something to say. */
+    FAILS(open_trainer(a_whole_phase, true, &x, err),
+          "the trainer has 4097 processes, more than 4096");
     puppet_processes = 4096;
     FAILS(open_trainer(nothing, true, &x, err), "the trainer said no hello within 1 s");
     puppet_processes = 0;
