@@ -339,6 +339,7 @@ int s3_delete(struct s3 *c, const char *key, struct err *err)
 struct page {
     s3_list_fn *fn;
     void *arg;
+    const char *prefix;
     char key[S3_KEY_MAX + 1], next[S3_XML_TEXT_MAX];
     uint64_t size;
     bool sized, more;
@@ -353,7 +354,7 @@ static int on_listed(void *arg, const char *parent, const char *name, const char
         if (strcmp(name, "Size") == 0)
             p->sized = str_parse_u64(text, &p->size) == 0;
     } else if (strcmp(name, "Contents") == 0) {
-        if (!*p->key || !p->sized)
+        if (!*p->key || !p->sized || !str_starts(p->key, p->prefix))
             return -ERR_FORMAT;
         const int rc = p->fn(p->arg, p->key, p->size);
         p->key[0] = '\0';
@@ -379,7 +380,8 @@ static int list_page(struct s3 *c, const char *prefix, const char *token, struct
     int rc = s3_request_run(c, &r, err);
     if (rc == 0) {
         rc = s3_xml_read(buf_str(&r.answer), r.answer.len, on_listed, p);
-        if (rc == -ERR_FORMAT || (rc == 0 && p->more && !*p->next))
+        const bool stuck = p->more && (!*p->next || strcmp(p->next, token) == 0);
+        if (rc == -ERR_FORMAT || (rc == 0 && stuck)) /* it would never end */
             rc = err_set(err, -ERR_REMOTE, "%s lists its objects in a form that is not S3's",
                          c->where);
     }
@@ -393,7 +395,7 @@ int s3_list(struct s3 *c, const char *prefix, s3_list_fn *fn, void *arg, struct 
     char *token = str_dup("");
     int rc;
     do {
-        *p = (struct page){.fn = fn, .arg = arg};
+        *p = (struct page){.fn = fn, .arg = arg, .prefix = prefix};
         rc = list_page(c, prefix, token, p, err);
         mem_free(token);
         token = str_dup(p->next);

@@ -153,6 +153,26 @@ static void test_pages(void **state)
     assert_int_equal(s3_list(r->c, "p/", count, &n, &r->err), 1);
 }
 
+#define PAGE(key)                                                                                  \
+    "HTTP/1.1 200 OK\r\nContent-Length: 170\r\n\r\n<ListBucketResult><Contents><Key>" key          \
+    "</Key><Size>100000</Size></Contents><IsTruncated>true</IsTruncated>"                          \
+    "<NextContinuationToken>t</NextContinuationToken></ListBucketResult>"
+
+/* What the store names goes to those who delete it, so it must be what was asked for; and a listing
+ * ends. */
+static void test_lists_others(void **state)
+{
+    struct rig *r = *state;
+    unsigned n = 0;
+    fake_store_next(&r->f, "GET", FAKE_REPLY, PAGE("q/a"));
+    assert_int_equal(s3_list(r->c, "p/", count, &n, &r->err), -ERR_REMOTE);
+    assert_int_equal(n, 0);
+    for (int i = 0; i < 2; i++)
+        fake_store_next(&r->f, "GET", FAKE_REPLY, PAGE("p/a"));
+    assert_int_equal(s3_list(r->c, "p/", count, &n, &r->err), -ERR_REMOTE);
+    assert_int_equal(n, 2);
+}
+
 static void test_busy(void **state)
 {
     struct rig *r = *state;
@@ -390,6 +410,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_whole, begin, end),
         cmocka_unit_test_setup_teardown(written_once, begin, end),
         cmocka_unit_test_setup_teardown(test_pages, begin, end),
+        cmocka_unit_test_setup_teardown(test_lists_others, begin, end),
         cmocka_unit_test_setup_teardown(test_busy, begin, end),
         cmocka_unit_test_setup_teardown(test_cut, begin, end),
         cmocka_unit_test_setup_teardown(test_other_size, begin, end),
