@@ -20,6 +20,7 @@
 #include "common/outer/fold.h"
 
 #define PATIENCE_MS 10000u /* with a step that waits for a worker */
+#define LOSSES_MAX 3       /* workers that a step was lost with; and one that took too long */
 #define RETRY_MS 1000u
 #define RETRY_MAX_MS 60000u
 #define LENIENT_AFTER 3 /* steps that failed in a row */
@@ -321,15 +322,15 @@ static void fire(struct coordinator *co, struct job *j, struct module_rec *m,
         make_here(co, j, m, t, step);
 }
 
-/* Its step is for a worker.  When nobody takes it, or its task has come to an end without it, it is
- * made here. */
+/* Its step is for a worker; when nobody takes it, or none comes to an end, it is made here. */
 static void consider_worker(struct coordinator *co, struct job *j, struct module_rec *m)
 {
     struct outer_step *step = m->at_worker;
     struct task *t = state_edit_task(&co->state, state_task(&co->state, m->outer_task));
     const bool open = t != NULL && task_is_open(t);
     if (open && (t->state == TASK_LEASED ||
-                 (core_now(co) < t->ready_ms + PATIENCE_MS && somebody_folds(co))))
+                 (t->slow == 0 && t->attempt <= LOSSES_MAX &&
+                  core_now(co) < t->ready_ms + PATIENCE_MS && somebody_folds(co))))
         return;
     log_info("outer", "module %llu of job %llu: no worker has made the step to version %llu",
              (unsigned long long)m->id, (unsigned long long)j->id,
@@ -455,11 +456,10 @@ static double relative_weight(const struct state *s, const struct job *j,
 static void leave_out(struct coordinator *co, const struct job *j, struct task *t,
                       const struct contribution *c)
 {
-    const uint64_t base = c->base_version;
     task_edit_contribution(t, c)->refused = true;
     (void)snprintf(t->reason, sizeof(t->reason),
                    "version %llu, which it began with, is not kept any more",
-                   (unsigned long long)base);
+                   (unsigned long long)c->base_version);
     core_say(co, j->id, t->worker_id, "task %llu is left out: %s", (unsigned long long)t->id,
              t->reason);
     core_touch(co);

@@ -359,7 +359,9 @@ bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *r
 
 bool member_may_fold(const struct worker *w)
 {
-    return w->tasks_done > 0 && w->strikes == 0 && w->doubted_folds < DOUBTS_MAX;
+    /* Another release may write other bits, or not know all that a step says. */
+    return strcmp(w->version, SKERRY_VERSION) == 0 && w->tasks_done > 0 && w->strikes == 0 &&
+           w->doubted_folds < DOUBTS_MAX;
 }
 
 void member_doubt_fold(struct coordinator *co, struct worker *w, bool wrong, int why)

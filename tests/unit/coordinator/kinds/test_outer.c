@@ -321,7 +321,7 @@ static void test_refused(void **state)
 }
 
 /* Who says that it gets on, and never ends, loses the step although nobody else idles: it is made
- * here.  Three times, and it is given none. */
+ * here, whoever asks.  Three times, and it is given none. */
 static void test_pretending(void **state)
 {
     struct rig *r = *state;
@@ -338,9 +338,49 @@ static void test_pretending(void **state)
     assert_int_equal(t->state, TASK_PENDING);
     assert_int_equal(who(r, a)->doubted_folds, 1);
     assert_int_equal(who(r, a)->failures_row, 1);
-    t->ready_ms = core_now(r->co) - 60000; /* and no other worker takes it */
-    core_touch(r->co);
+    ask(r, b, 15000); /* which might take as long */
     wait_version(r, job, 1);
+}
+
+/* A step that workers are lost with again and again is made here. */
+static void test_lost_again(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t job = begin_job(r, spec);
+    struct fake *b, *a = train_round(r, &b);
+    struct told told;
+    for (int n = 0; n < 3; n++) {
+        make(r, a->task, -1, &told);
+        ask(r, b, 15000);
+        lose(r, a);
+        if (n < 2)
+            assert_non_null(got(r, b));
+        assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+        struct fake *other = a;
+        a = b;
+        b = other;
+    }
+    wait_version(r, job, 1);
+    assert_memory_equal(module_version(module_of(r, job), 1)->full.sha256, told.refs[0].sha256, 32);
+}
+
+/* The same bits are of one release: a worker of the one before makes none, and is blamed for
+ * nothing. */
+static void test_another_release(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t job = begin_job(r, spec);
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    for (size_t i = 0; i < 2; i++)
+        assign(r, &r->workers[i], TASK_TRAIN);
+    for (size_t i = 0; i < 2; i++)
+        (void)str_copy(edit_worker(r, r->workers[i].id)->version, NAME_MAX_BYTES, "0.0.9");
+    finish_train(r, a);
+    finish_train(r, b);
+    settle(r);
+    assert_null(module_of(r, job)->at_worker);
+    wait_version(r, job, 1);
+    is_stored(module_version(module_of(r, job), 1), true);
 }
 
 /* A worker that says that it cannot is believed: the coordinator looks, and blames nobody. */
@@ -501,9 +541,11 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        CASE(test_believed),   CASE(test_lies),      CASE(test_refused),  CASE(test_cannot),
-        CASE(test_pretending), CASE(test_poisoned),  CASE(test_lost),     CASE(test_nobody),
-        CASE(test_restart),    CASE(test_goes_over), CASE(test_cancelled)};
+        CASE(test_believed),       CASE(test_lies),       CASE(test_refused),
+        CASE(test_cannot),         CASE(test_pretending), CASE(test_poisoned),
+        CASE(test_lost),           CASE(test_nobody),     CASE(test_restart),
+        CASE(test_goes_over),      CASE(test_cancelled),  CASE(test_lost_again),
+        CASE(test_another_release)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
