@@ -13,6 +13,7 @@
 #define FIRST_WAIT_MS 200
 #define STALL_S 30
 #define STALL_FIRST_S 5
+#define PRESIGNED_LEAST_S 60 /* by then a role has had its new key for minutes (request.c) */
 #define IN_PREFIX "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
 
 /* ---- opening ---- */
@@ -307,8 +308,11 @@ int s3_presign(struct s3 *c, const char *key, uint64_t size, const uint8_t sha25
     pthread_mutex_lock(&c->lock);
     who = c->who;
     pthread_mutex_unlock(&c->lock);
-    if (who.ends_s != 0 && (int64_t)(clock_wall_ms() / 1000) + (int64_t)life_s >= who.ends_s)
+    const int64_t left_s = who.ends_s - (int64_t)(clock_wall_ms() / 1000);
+    if (who.ends_s != 0 && left_s < PRESIGNED_LEAST_S)
         return -EAGAIN;
+    if (who.ends_s != 0 && left_s < (int64_t)life_s)
+        life_s = (uint32_t)left_s;
     s3_request_init(&r, size > 0 ? "PUT" : "GET", key);
     if (size > 0) {
         http_curl_base64(sha256, sum);

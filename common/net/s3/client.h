@@ -79,8 +79,9 @@ int s3_get_text(struct s3 *c, const char *key, char *ret, size_t cap, struct err
 int s3_head(struct s3 *c, const char *key, uint64_t *ret_size, char ret_sum[S3_SUM_MAX],
             struct err *err); /* one try */
 /* A URL by which anybody gets the object within life_s, or (size > 0) puts one of these bytes, with
- * the headers content-length and x-amz-checksum-sha256.  mem_free it.  Asks nobody: -EAGAIN where
- * the key's session is about to end, and the next request brings a new one. */
+ * the headers content-length and x-amz-checksum-sha256.  mem_free it.  It ends with the key's
+ * session at the latest.  Asks nobody: -EAGAIN where that has less than a minute left, and the next
+ * request brings a new one. */
 int s3_presign(struct s3 *c, const char *key, uint64_t size, const uint8_t sha256[32],
                uint32_t life_s, char **ret_url);
 int s3_delete(struct s3 *c, const char *key, struct err *err); /* absent is fine */

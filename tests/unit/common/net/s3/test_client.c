@@ -3,6 +3,8 @@
 #include "common/net/s3/client.h"
 
 #include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/net/s3/client_impl.h"
 #include "tests/unit/common/net/s3/fake_store.h"
 
 #define LEN 100000
@@ -171,6 +173,23 @@ static void test_lists_others(void **state)
         fake_store_next(&r->f, "GET", FAKE_REPLY, PAGE("p/a"));
     assert_int_equal(s3_list(r->c, "p/", count, &n, &r->err), -ERR_REMOTE);
     assert_int_equal(n, 2);
+}
+
+/* Of a key that ends: not beyond it, and not at all when that is a moment away. */
+static void test_presigned_ends(void **state)
+{
+    struct rig *r = *state;
+    const uint8_t sha256[32] = {1};
+    const int64_t now_s = (int64_t)(clock_wall_ms() / 1000);
+    char *url = NULL;
+    r->c->who.ends_s = now_s + 600;
+    assert_int_equal(s3_presign(r->c, "a", 0, sha256, 900, &url), 0);
+    const char *life = strstr(url, "X-Amz-Expires=");
+    assert_non_null(life);
+    assert_in_range(atoi(life + strlen("X-Amz-Expires=")), 500, 600);
+    mem_free(url);
+    r->c->who.ends_s = now_s + 30;
+    assert_int_equal(s3_presign(r->c, "a", 0, sha256, 900, &url), -EAGAIN);
 }
 
 static void test_busy(void **state)
@@ -411,6 +430,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(written_once, begin, end),
         cmocka_unit_test_setup_teardown(test_pages, begin, end),
         cmocka_unit_test_setup_teardown(test_lists_others, begin, end),
+        cmocka_unit_test_setup_teardown(test_presigned_ends, begin, end),
         cmocka_unit_test_setup_teardown(test_busy, begin, end),
         cmocka_unit_test_setup_teardown(test_cut, begin, end),
         cmocka_unit_test_setup_teardown(test_other_size, begin, end),
