@@ -17,6 +17,7 @@
 #define FILE_BYTES_MAX (1ull << 40)
 #define ENV_MAX 256
 #define PIPE_BYTES 65536  /* that a pipe holds */
+#define KILLS_MAX 100     /* looks for what is left of a session, a millisecond apart */
 #define SHELL_SIGNALS 128 /* a shell tells by this and more that its command died of a signal */
 
 struct process {
@@ -26,8 +27,8 @@ struct process {
     char line[LINE_MAX_BYTES];
     size_t line_len;
     char tail[PROCESS_TAIL_MAX];
-    bool over;
-    int status;
+    bool over;         /* it is not reaped before process_end(): its number stays its session's */
+    int status, signo; /* how; signo 0: with that exit status */
 };
 
 /* ---- starting ---- */
@@ -130,16 +131,83 @@ int process_start(const struct process_options *opt, struct process **ret, struc
     return 0;
 }
 
+/* ---- its session ---- */
+
+struct member {
+    char state;
+    long session, rss;
+};
+
+/* What /proc says of a process; false: it is gone. */
+static bool read_member(const char *pid, struct member *ret)
+{
+    char path[64], text[1024];
+    (void)snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+    if (fd >= 0)
+        (void)close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    const char *p = strrchr(text, ')'); /* behind the name */
+    /* state ppid pgrp session, and rss is the 22nd from the state on */
+    return p &&
+           sscanf(p + 1,
+                  " %c %*d %*d %ld %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d "
+                  "%*u %*u %ld",
+                  &ret->state, &ret->session, &ret->rss) == 3;
+}
+
+/* Calls fn for each process of the session that is not dead; how many there are. */
+static size_t each_member(pid_t session, void (*fn)(void *arg, pid_t pid, const struct member *m),
+                          void *arg)
+{
+    struct member m;
+    size_t n = 0;
+    DIR *dir = opendir("/proc");
+    for (struct dirent *d; dir && (d = readdir(dir));) {
+        if (d->d_name[0] < '1' || d->d_name[0] > '9' || !read_member(d->d_name, &m) ||
+            m.session != session || m.state == 'Z' || m.state == 'X')
+            continue;
+        fn(arg, (pid_t)atol(d->d_name), &m);
+        n++;
+    }
+    if (dir)
+        (void)closedir(dir);
+    return n;
+}
+
+static void kill_member(void *arg, pid_t pid, const struct member *m)
+{
+    (void)kill(pid, SIGKILL);
+}
+
 void process_end(struct process *p)
 {
     if (!p)
         return;
+    (void)kill(p->pid, SIGKILL); /* it may not have a session yet */
     (void)kill(-p->pid, SIGKILL);
-    if (!p->over)
-        while (waitpid(p->pid, &p->status, 0) < 0 && errno == EINTR)
-            ;
+    /* Those that have made groups of their own, and what they start meanwhile. */
+    for (int i = 0; i < KILLS_MAX && each_member(p->pid, kill_member, NULL) > 0; i++)
+        (void)poll(NULL, 0, 1);
+    while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR)
+        ;
     (void)close(p->out);
     mem_free(p);
+}
+
+static void add_member(void *arg, pid_t pid, const struct member *m)
+{
+    struct process_use *use = arg;
+    use->bytes += m->rss > 0 ? (uint64_t)m->rss * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+    use->processes++;
+}
+
+struct process_use process_use(const struct process *p)
+{
+    struct process_use use = {0};
+    (void)each_member(p->pid, add_member, &use);
+    return use;
 }
 
 /* ---- what it writes ---- */
@@ -197,10 +265,24 @@ const char *process_tail(const struct process *p)
     return p->tail;
 }
 
+/* Is the child dead?  It stays a zombie. */
+static bool is_dead(struct process *p)
+{
+    siginfo_t how = {0};
+    if (waitid(P_PID, (id_t)p->pid, &how, WEXITED | WNOHANG | WNOWAIT) < 0 || how.si_pid != p->pid)
+        return false;
+    const bool exited = how.si_code == CLD_EXITED;
+    p->status = exited ? how.si_status : 0;
+    p->signo = !exited ? how.si_status
+               : p->status > SHELL_SIGNALS && p->status < SHELL_SIGNALS + NSIG
+                   ? p->status - SHELL_SIGNALS
+                   : 0;
+    return true;
+}
+
 bool process_is_over(struct process *p, char *ret_how, size_t size)
 {
-    if (!p->over)
-        p->over = waitpid(p->pid, &p->status, WNOHANG) == p->pid;
+    p->over = p->over || is_dead(p);
     if (!p->over)
         return false;
     /* What it has left: what it has started may write for ever. */
@@ -208,50 +290,9 @@ bool process_is_over(struct process *p, char *ret_how, size_t size)
         left -= n < left ? n : left;
     if (p->line_len > 0)
         end_line(p);
-    const int code = WIFEXITED(p->status) ? WEXITSTATUS(p->status) : 0;
-    const int signo = WIFSIGNALED(p->status)                                ? WTERMSIG(p->status)
-                      : code > SHELL_SIGNALS && code < SHELL_SIGNALS + NSIG ? code - SHELL_SIGNALS
-                                                                            : 0;
-    if (signo)
-        (void)snprintf(ret_how, size, "was ended by signal %d (%s)", signo, strsignal(signo));
+    if (p->signo)
+        (void)snprintf(ret_how, size, "was ended by signal %d (%s)", p->signo, strsignal(p->signo));
     else
-        (void)snprintf(ret_how, size, "ended with exit status %d", code);
+        (void)snprintf(ret_how, size, "ended with exit status %d", p->status);
     return true;
-}
-
-/* ---- what it takes ---- */
-
-/* Adds a process, if it is one of this session. */
-static void add_process(const char *pid, pid_t session, struct process_use *use)
-{
-    char path[64], text[1024];
-    (void)snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
-    if (fd >= 0)
-        (void)close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    const char *p = strrchr(text, ')'); /* behind the name */
-    long sid = 0, rss = 0;
-    /* state ppid pgrp session, and rss is the 22nd from the state on */
-    if (!p || sscanf(p + 1, " %*c %*d %*d %ld", &sid) != 1 || sid != session ||
-        sscanf(p + 1,
-               " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %*u "
-               "%*u %ld",
-               &rss) != 1)
-        return;
-    use->bytes += rss > 0 ? (uint64_t)rss * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
-    use->processes++;
-}
-
-struct process_use process_use(const struct process *p)
-{
-    struct process_use use = {0};
-    DIR *dir = opendir("/proc");
-    for (struct dirent *d; dir && (d = readdir(dir));)
-        if (d->d_name[0] >= '1' && d->d_name[0] <= '9')
-            add_process(d->d_name, p->pid, &use);
-    if (dir)
-        (void)closedir(dir);
-    return use;
 }

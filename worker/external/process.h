@@ -1,6 +1,6 @@
 /* A command of somebody else's, run by a worker: in a session of its own, with a working folder,
  * limits, an environment that holds nothing of the worker's but PATH, and its output taken line by
- * line into the log.  It is killed as a group, and with the worker.
+ * line into the log.  Its session is killed with it, and it with the worker.
  *
  * Its last lines are kept, so that a failure can be told with them.  One thread. */
 #ifndef WORKER_EXTERNAL_PROCESS_H
@@ -25,7 +25,7 @@ struct process_options {
 
 /* Starts the command; that it cannot be run is told by its exit status. */
 int process_start(const struct process_options *opt, struct process **ret, struct err *err);
-/* Kills what is left of it and waits for that. */
+/* Kills what is left of it and of its session, and waits for it. */
 void process_end(struct process *p); /* accepts NULL */
 
 /* For poll: readable when it has written something, or has closed its output. */

@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <poll.h>
 
+#include "common/base/buf.h"
 #include "common/base/log.h"
+#include "common/base/str.h"
 #include "tests/unit/common/base/util.h"
 
 static struct process *begin(const char *command)
@@ -42,11 +44,42 @@ static void test_leaves_much(void **state)
     process_end(p);
 }
 
+static bool lives(const char *pid)
+{
+    char *path = str_printf("/proc/%s/stat", pid);
+    struct buf text;
+    bool is = false;
+    if (file_read(path, 4096, &text, NULL) == 0) {
+        const char *state = strrchr(buf_str(&text), ')');
+        is = state != NULL && state[2] != 'Z' && state[2] != 'X';
+        buf_release(&text);
+    }
+    mem_free(path);
+    return is;
+}
+
+/* What it leaves in a group of its own would keep its memory, and its card. */
+static void test_ends_with_all(void **state)
+{
+    struct process *p = begin("bash -c 'set -m; sleep 1000 & echo $!; exit 3'");
+    char pid[32];
+    expect_end(p, "ended with exit status 3");
+    assert_true(str_copy(pid, sizeof(pid), process_tail(p)));
+    assert_true(lives(pid));
+    const struct process_use use = process_use(p);
+    assert_int_equal(use.processes, 1);
+    assert_in_range(use.bytes, 4096, 64 << 20);
+    process_end(p);
+    while (lives(pid))
+        (void)poll(NULL, 0, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_leaves_much),
+        cmocka_unit_test(test_ends_with_all),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
