@@ -90,7 +90,7 @@ static void send_blob(struct share *s, struct http_request *r, const struct blob
     struct drawn *drawn = drawn_by(s, id, holder);
     struct stat st;
     if (drawn->times >= TIMES_MAX) {
-        refuse(r, -ERR_LIMIT, "this worker has sent the blob often enough");
+        refuse(r, -ERR_NOTFOUND, "this worker has sent the blob often enough"); /* of this one */
         return;
     }
     cache_path(s->o.cache, id->sha256, path);
