@@ -148,7 +148,8 @@ enum rpc_state {
     RPC_CONNECTING,   /* dialling, or waiting to dial again */
     RPC_CONNECTED,    /* authenticated; calls go through */
     RPC_DISCONNECTED, /* reported once per loss or failed try, then CONNECTING */
-    RPC_FAILED,       /* for ever: wrong key, secret or version; why says it */
+    RPC_FAILED,       /* for ever: wrong key, secret or version; why says it.  Another key where it
+                       * was connected before is a failed try: the server may be back */
 };
 
 typedef void (*rpc_state_fn)(void *arg, enum rpc_state state, const struct err *why);

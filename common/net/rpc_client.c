@@ -46,6 +46,7 @@ struct rpc_client {
     unsigned crowded;         /* of these, in a row: cut in the middle of the handshake */
     struct pbmem mem;         /* of the message being handled */
     struct rpc_counters gone; /* of earlier connections, frames of all */
+    bool met, opened; /* was connected once; this connection's server has shown the right key */
     bool permanent, closed;
 };
 
@@ -179,8 +180,8 @@ static void lost(struct rpc_client *c, const struct err *why)
     c->gone.bytes_in += conn_bytes_in(c->conn);
     c->gone.bytes_out += conn_bytes_out(c->conn);
     c->conn = NULL;
-    if (copy.code == -ERR_AUTH || copy.code == -ERR_VERSION)
-        c->permanent = true;
+    if (copy.code == -ERR_VERSION || (copy.code == -ERR_AUTH && (c->opened || !c->met)))
+        c->permanent = true; /* else: whoever answers there for now is somebody else */
     c->state = RPC_DISCONNECTED;
     complete_all(c, -ECONNRESET, copy.msg);
     if (c->closed)
@@ -205,6 +206,7 @@ static void on_open(void *arg)
     struct rpc_client *c = arg;
     uint8_t proof[HASH_BYTES];
     struct err err = {0};
+    c->opened = true;
     if (rpc_proof(c->conn, c->token.secret, proof, &err) < 0) {
         conn_close(c->conn, &err);
         return;
@@ -281,6 +283,7 @@ static int take(struct rpc_client *c, const struct frame *f, struct err *err)
         if (rc < 0)
             return rc;
         conn_no_deadline(c->conn);
+        c->met = true;
         c->attempt = 0;
         report(c, RPC_CONNECTED, NULL);
         return 0;
@@ -341,6 +344,7 @@ static void dial(void *arg)
     };
     struct err err = {0};
     c->state = RPC_CONNECTING;
+    c->opened = false;
     if (conn_connect(c->loop, c->token.host, c->token.rpc_port, c->attempt, c->token.pin, &o,
                      &c->conn, &err) < 0) {
         c->conn = NULL;

@@ -652,6 +652,34 @@ static void test_server_restart(void **state)
     stop(w);
 }
 
+/* A server with another key has taken the place, as a coordinator on the wrong data dir does: who
+ * was connected waits for the right one. */
+static void test_other_server(void **state)
+{
+    struct world *w = start(true);
+    WAIT_FOR(&w->t, w->opened == 1);
+    const struct rpc_server_options right = server_options(w);
+    struct rpc_server_options o = right;
+    struct keys *other;
+    struct err err = {0};
+    char *dir = file_join(w->t.dir, "other");
+    assert_int_equal(file_mkdirs(dir, 0700, &err), 0);
+    assert_int_equal(keys_open(dir, &other, &err), 0);
+    o.keys = other;
+    o.port = rpc_server_port(w->server);
+    rpc_server_close(w->server);
+    assert_int_equal(rpc_server_open(w->t.loop, &o, &w->server, &err), 0);
+    WAIT_FOR(&w->t, strstr(w->why.msg, "not the one this token was made for") != NULL);
+    assert_int_not_equal(w->state, RPC_FAILED);
+    rpc_server_close(w->server);
+    o.keys = right.keys;
+    open_server(w, &o);
+    WAIT_FOR(&w->t, w->opened == 2);
+    keys_free(other);
+    mem_free(dir);
+    stop(w);
+}
+
 /* A server that did not run for longer than a peer may be silent: the silence was its own. */
 static void test_standstill(void **state)
 {
@@ -744,6 +772,7 @@ int main(void)
         cmocka_unit_test(test_lost_connection),
         cmocka_unit_test(test_kick),
         cmocka_unit_test(test_server_restart),
+        cmocka_unit_test(test_other_server),
         cmocka_unit_test(test_dials_on),
         cmocka_unit_test(test_standstill),
         cmocka_unit_test(test_port_in_use),
