@@ -1,6 +1,7 @@
 #include "coordinator/job/cost.h"
 
 #include "common/base/clock.h"
+#include "coordinator/job/query.h"
 
 #define HOUR_MS 3600000.0
 
@@ -19,11 +20,15 @@ static double dollars(const struct coordinator *co, const struct worker *w)
     return w->price * elapsed(co, w) / HOUR_MS;
 }
 
-/* The job that the worker waits for, if that goes on. */
-static struct job *waits_for(const struct coordinator *co, const struct worker *w)
+/* Whether somebody may wait for it: it goes on, and gives tasks out. */
+static bool is_waited_for(const struct coordinator *co, const struct job *j)
 {
-    struct job *j = w->served ? state_job(&co->state, w->served) : NULL;
-    return j != NULL && !job_is_ended(j) ? j : NULL;
+    return !job_is_ended(j) && query_spent(&co->state, j) == NULL;
+}
+
+static bool idles_after(const struct worker *w, const struct job *j)
+{
+    return w->state == WORKER_HERE && w->task_id == 0 && w->served == j->id;
 }
 
 static struct job *works_for(const struct coordinator *co, const struct worker *w)
@@ -32,15 +37,40 @@ static struct job *works_for(const struct coordinator *co, const struct worker *
     return t != NULL ? state_job(&co->state, t->job_id) : NULL;
 }
 
-void cost_reckon(struct coordinator *co, struct worker *w, uint64_t next)
+/* The worker's time begins anew; what it has cost until now. */
+static double take_dollars(const struct coordinator *co, struct worker *w)
 {
-    struct job *work = works_for(co, w), *wait = waits_for(co, w);
-    if (work != NULL)
-        work->cost.work += dollars(co, w);
-    else if (wait != NULL || (wait = state_job(&co->state, next)) != NULL)
-        wait->cost.waiting += dollars(co, w);
+    const double cost = dollars(co, w);
     w->since_ms = core_now(co);
     w->since_unix_ms = (int64_t)clock_wall_ms();
+    return cost;
+}
+
+/* Adds to *sum of the job.  Where that spends a budget nobody waits for it any more: what they have
+ * waited is kept. */
+static void charge(struct coordinator *co, struct job *j, double *sum, double cost)
+{
+    const bool waited_for = is_waited_for(co, j);
+    *sum += cost;
+    if (!waited_for || is_waited_for(co, j))
+        return;
+    for (size_t i = 0; i < co->state.n_workers; i++)
+        if (idles_after(co->state.workers[i], j))
+            j->cost.waiting +=
+                take_dollars(co, state_edit_worker(&co->state, co->state.workers[i]));
+}
+
+void cost_reckon(struct coordinator *co, struct worker *w, uint64_t next)
+{
+    struct job *work = works_for(co, w),
+               *wait = w->served ? state_job(&co->state, w->served) : NULL;
+    const double cost = take_dollars(co, w);
+    if (wait == NULL || job_is_ended(wait))
+        wait = state_job(&co->state, next);
+    if (work != NULL)
+        charge(co, work, &work->cost.work, cost);
+    else if (wait != NULL && is_waited_for(co, wait))
+        charge(co, wait, &wait->cost.waiting, cost);
     w->served = next ? next : w->served;
 }
 
@@ -53,22 +83,21 @@ void cost_join(struct coordinator *co, struct worker *w, double price)
     w->price = price > 0 && price <= COST_PRICE_MAX ? price : 0;
 }
 
-void cost_job_ends(struct coordinator *co, const struct job *j)
+void cost_settle(struct coordinator *co, const struct job *j)
 {
-    for (size_t i = 0; i < co->state.n_workers; i++) {
-        const struct worker *w = co->state.workers[i];
-        if (w->state == WORKER_HERE && w->task_id == 0 && w->served == j->id)
-            cost_reckon(co, state_edit_worker(&co->state, w), 0);
-    }
+    for (size_t i = 0; i < co->state.n_workers; i++)
+        if (idles_after(co->state.workers[i], j))
+            cost_reckon(co, state_edit_worker(&co->state, co->state.workers[i]), 0);
 }
 
 void cost_of(const struct coordinator *co, const struct job *j, struct cost *ret)
 {
+    const bool waited_for = is_waited_for(co, j);
     *ret = (struct cost){.work = j->cost.work, .waiting = j->cost.waiting};
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
         const bool works = w->task_id != 0 && works_for(co, w) == j;
-        if (w->state != WORKER_HERE || (!works && (w->task_id != 0 || waits_for(co, w) != j)))
+        if (w->state != WORKER_HERE || (!works && !(waited_for && idles_after(w, j))))
             continue;
         *(works ? &ret->work : &ret->waiting) += dollars(co, w);
         ret->per_hour += w->price;

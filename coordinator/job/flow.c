@@ -63,7 +63,7 @@ void flow_end(struct coordinator *co, struct job *j, enum job_state state, const
     (void)vsnprintf(reason, sizeof(reason), fmt, ap);
     va_end(ap);
     j->ended_unix_ms = (int64_t)clock_wall_ms();
-    cost_job_ends(co, j);
+    cost_settle(co, j);
     enter(co, j, state, reason);
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         const struct task *t = co->state.tasks[i];

@@ -158,7 +158,7 @@ const char *query_spent(const struct state *s, const struct job *j)
     if (j->quota.budget > 0 && j->cost.work + j->cost.waiting >= j->quota.budget)
         return "is of a job whose budget is spent: `skerry adjust JOB --budget` raises it";
     if (t != NULL && t->budget > 0 && token_cost(s, t->id) >= t->budget)
-        return "is of a job of a token whose budget is spent";
+        return "is of a job of a token whose budget is spent for good: submit with another token";
     return NULL;
 }
 

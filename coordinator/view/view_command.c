@@ -52,6 +52,7 @@ int view_job_adjust(struct coordinator *co, uint64_t job_id, const struct view_a
         j->quota.priority = (int)a->priority;
     if (!isnan(a->share))
         j->quota.share = a->share;
+    cost_settle(co, j);
     if (!isnan(a->budget))
         j->quota.budget = a->budget;
     core_say(co, j->id, 0, "job %llu has priority %d, share %g, budget %g now",
@@ -230,9 +231,10 @@ int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_
         return rc;
     if (room < size || room - size < SPARE_BYTES)
         return err_set(err, -ENOSPC,
-                       "the disk of the coordinator has %llu MiB left, too little "
-                       "for an upload of %llu MiB",
-                       (unsigned long long)(room >> 20), (unsigned long long)(size >> 20));
+                       "the disk of the coordinator has %llu MiB left, too little for an upload of "
+                       "%llu MiB beside the %llu MiB that stay free: make room there",
+                       (unsigned long long)(room >> 20), (unsigned long long)(size >> 20),
+                       (unsigned long long)(SPARE_BYTES >> 20));
     return 0;
 }
 

@@ -70,13 +70,48 @@ static void pieces(void **state)
     task_end(co, t, TASK_DONE, "");
     near(b->cost.work, 2);
     pass(w, 1);
-    cost_job_ends(co, b); /* it has waited for b until now */
+    cost_settle(co, b); /* it has waited for b until now */
     b->state = JOB_DONE;
     near(b->cost.waiting, 2);
     pass(w, 1); /* nobody's, and then a's, which begins */
     (void)lease(co, a, w);
     near(a->cost.waiting, 5);
     near(b->cost.waiting, 2);
+}
+
+/* Nobody waits for a job that gives no tasks out: it costs nothing until its budget is raised. */
+static void spent(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = add_job(co);
+    struct worker *w = add_worker(co, 1), *idle = add_worker(co, 1);
+    struct cost now;
+    j->quota.budget = 1.5;
+    task_end(co, lease(co, j, idle), TASK_DONE, "");
+    struct task *t = lease(co, j, w);
+    pass(idle, 1);
+    pass(w, 2);
+    cost_of(co, j, &now);
+    near(now.work + now.waiting, 3);
+    assert_int_equal(now.workers, 2);
+    task_end(co, t, TASK_DONE, "");
+    for (int i = 0; i < 2; i++) { /* what the other one has waited until then is kept */
+        near(j->cost.work, 2);
+        near(j->cost.waiting, 1);
+        cost_of(co, j, &now);
+        near(now.work + now.waiting, 3);
+        assert_int_equal(now.workers, 0);
+        assert_true(now.per_hour == 0);
+        pass(w, 10);
+        pass(idle, 10);
+    }
+    cost_settle(co, j);
+    j->quota.budget = 100;
+    pass(idle, 1);
+    (void)lease(co, j, w);
+    near(j->cost.waiting, 1);
+    cost_of(co, j, &now);
+    near(now.waiting, 2);
 }
 
 static void prices(void **state)
@@ -121,6 +156,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(pieces, bare_begin, bare_end),
+        cmocka_unit_test_setup_teardown(spent, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(prices, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(loaded, bare_begin, bare_end),
     };
