@@ -40,11 +40,13 @@ static const json_t *late_one(const json_t *job)
     return NULL;
 }
 
-static void add_late(const json_t *job, struct progress *p)
+static void add_trouble(const json_t *job, struct progress *p)
 {
     const json_t *late = late_one(job);
     size_t n = strlen(p->words), room = sizeof p->words - n;
-    if (late && cli_has(late, "worker"))
+    if (*cli_str(job, "stalled", "")) /* what keeps it has a reason already */
+        snprintf(p->words + n, room, "  stalled: %s", cli_str(job, "stalled", ""));
+    else if (late && cli_has(late, "worker"))
         snprintf(p->words + n, room, "  waits for %s: %s", cli_str(late, "what", "?"),
                  cli_str(late, "why", ""));
     else if (late)
@@ -105,7 +107,7 @@ static void describe(const struct follow *f, const json_t *job, struct progress 
         describe_round(f, job, p);
     else
         describe_stage(job, p);
-    add_late(job, p);
+    add_trouble(job, p);
 }
 
 static unsigned columns(void)

@@ -322,7 +322,7 @@ static void wait_for_worker(struct waiting *ctx, const struct task *t, bool late
 {
     const struct worker *w = state_worker(&ctx->co->state, t->worker_id);
     struct lease_decision d;
-    char what[128], why[REASON_MAX];
+    char what[128], why[2 * REASON_MAX];
     if (w == NULL)
         return;
     member_lease(ctx->co, w, &d);
@@ -335,6 +335,10 @@ static void wait_for_worker(struct waiting *ctx, const struct task *t, bool late
                        t->steps_total);
     else
         (void)str_copy(why, sizeof(why), d.verdict != LEASE_ALIVE ? d.reason : doing);
+    const size_t n = strlen(why);
+    if (t->failures > 1)
+        (void)snprintf(why + n, sizeof(why) - n, "; it failed %u times, at last: %.180s",
+                       t->failures, t->reason);
     int64_t until = from_now(ctx->co, d.until_ms);
     uint64_t spent = core_now(ctx->co) - t->leased_ms;
     if (d.verdict == LEASE_ALIVE && t->steps_done > 0 && t->steps_total >= t->steps_done)
@@ -377,13 +381,14 @@ static void why_untaken(struct waiting *ctx, struct untaken *u)
     for (size_t i = 0; i < ctx->co->state.n_workers; i++) {
         const struct worker *w = ctx->co->state.workers[i];
         const struct task *now = w->task_id ? state_task(&ctx->co->state, w->task_id) : NULL;
+        const bool can = w->state == WORKER_HERE && (!external || w->allows_trainers);
         here += w->state == WORKER_HERE;
-        able += w->state == WORKER_HERE && (!external || w->allows_trainers);
+        able += can;
         idle += w->state == WORKER_HERE && w->parked != NULL;
         small += w->state == WORKER_HERE && member_is_small(ctx->co, w, t);
         quarantined += w->state == WORKER_HERE && w->quarantined_until_ms > present;
         const uint64_t until = failure_until(&t->failed, w->id, worker_standing(w));
-        if (w->state == WORKER_HERE && until > present) {
+        if (can && until > present) {
             again = again == 0 || until < again ? until : again;
             failed++;
         }
@@ -392,7 +397,7 @@ static void why_untaken(struct waiting *ctx, struct untaken *u)
     }
     if (t->not_before_ms > present)
         again = again > t->not_before_ms ? again : t->not_before_ms;
-    else if (failed == 0 || failed < here)
+    else if (failed == 0 || failed < able)
         again = 0;
     if (spent != NULL)
         (void)snprintf(why, REASON_MAX, "it %s", spent);

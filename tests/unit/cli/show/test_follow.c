@@ -177,11 +177,16 @@ static void the_end_of_a_job_is_the_status(void **state)
     "{\"worker\":3,\"what\":\"isle-b\",\"why\":\"training, step 9 of 50\",\"late\":" late "}"
 #define NOBODY                                                                                     \
     "{\"worker\":null,\"what\":\"TRAIN task 4\",\"why\":\"no worker is here\",\"late\":true}"
+#define STALLED                                                                                    \
+    "{\"state\":\"initialising\",\"stalled\":\"INIT task 1 failed 5 "                              \
+    "times\",\"waiting_for\":[" NOBODY "]}"
 #define DONE "{\"state\":\"done\",\"round\":4,\"rounds\":4}"
 
 static void a_line_is_said_for_each_round(void **state)
 {
     static const char *const answers[] = {
+        STALLED,
+        STALLED,
         RUNNING("1", TRAINS("false")), /* who does what is expected is not named */
         RUNNING("1", TRAINS("false")), /* and nothing new is not said */
         RUNNING("2", TRAINS("false")),
@@ -195,7 +200,8 @@ static void a_line_is_said_for_each_round(void **state)
     struct cli cli = {0};
     char said[4096], asked[256];
     assert_int_equal(follow(&cli, answers, NULL, said, asked), CLI_OK);
-    assert_string_equal(said, "round 1/4  loss 0.5000  80 images/s  ETA 1m01s\n"
+    assert_string_equal(said, "initialising  stalled: INIT task 1 failed 5 times\n"
+                              "round 1/4  loss 0.5000  80 images/s  ETA 1m01s\n"
                               "round 2/4  loss 0.5000  80 images/s  ETA 1m01s\n"
                               "round 2/4  loss 0.5000  80 images/s  ETA 1m01s"
                               "  waits for isle-b: training, step 9 of 50\n"

@@ -36,6 +36,11 @@ static bool stalled(struct rig *r, const struct job *j, const char *why)
 }
 
 /* As if time had passed for everybody who waits. */
+static void see_failures(void *arg, const struct view_waiting *v)
+{
+    *(bool *)arg |= strstr(v->why, "times, at last: it is broken") != NULL;
+}
+
 static void forgive(struct rig *r, uint64_t task)
 {
     struct task *t = edit_task(r, task);
@@ -71,6 +76,9 @@ static void test_one_word(void **state)
         forgive(r, id);
         edit_task(r, id)->failed.at[0].lasting_ms = 1; /* long ago */
         assert_int_equal(assign(r, evil, TASK_TRAIN)->id, id);
+        bool told = false; /* also while it is tried again */
+        view_each_waiting(r->co, j->id, see_failures, &told);
+        assert_int_equal(told, i > 0);
     }
     assert_true(fail_task(r, evil, false, SKERRY__V1__FAILURE__FAILURE_TASK));
     assert_int_equal(assign(r, good, TASK_TRAIN)->id, id); /* at once */
