@@ -51,10 +51,12 @@ static bool host_ok(const char *host, size_t len)
 {
     if (len == 0 || len > TOKEN_HOST_MAX)
         return false;
+    const char *colon = memchr(host, ':', len);
     for (size_t i = 0; i < len; i++)
         if (!isalnum((unsigned char)host[i]) && !strchr(".-_:%", host[i]))
             return false;
-    return true;
+    /* An address of IPv6 has two colons at least; with one it is a host and a port. */
+    return colon == NULL || memchr(colon + 1, ':', len - (size_t)(colon + 1 - host)) != NULL;
 }
 
 static uint8_t *put(uint8_t *p, const void *data, size_t len)
@@ -73,7 +75,7 @@ int token_format(const struct token *t, char ret_text[TOKEN_STRING_MAX], struct 
 {
     size_t host_len = strnlen(t->host, sizeof(t->host));
     if (!host_ok(t->host, host_len))
-        return err_set(err, -EINVAL, "a token needs a host name or address, not \"%.80s\"",
+        return err_set(err, -EINVAL, "a token needs a host name or address alone, not \"%.80s\"",
                        t->host);
     if (!role_known(t->role))
         return err_set(err, -EINVAL, "a token cannot have the role %d", (int)t->role);

@@ -77,8 +77,14 @@ static void test_bad_tokens(void **state)
     expect_bad_token(twice, "twice");
     t.host[0] = '\0';
     assert_int_equal(token_format(&t, text, &err), -EINVAL);
-    (void)str_copy(t.host, sizeof(t.host), "a b");
-    assert_int_equal(token_format(&t, text, &err), -EINVAL);
+    static const char *const no_host[] = {"a b", "10.0.0.1:7710", "vm.example.org:7710",
+                                          "http://vm"};
+    for (size_t i = 0; i < sizeof(no_host) / sizeof(no_host[0]); i++) {
+        (void)str_copy(t.host, sizeof(t.host), no_host[i]);
+        assert_int_equal(token_format(&t, text, &err), -EINVAL);
+    }
+    (void)str_copy(t.host, sizeof(t.host), "fd00::7");
+    assert_int_equal(token_format(&t, text, &err), 0);
 }
 
 static void test_bearer(void **state)
