@@ -126,6 +126,17 @@ static void judge_clock(const struct doctor_facts *f, struct diagnosis *d)
             c->ahead_ms > 0 ? "ahead of" : "behind");
 }
 
+static const char *advice_on_port(const struct doctor_port *p)
+{
+    if (p->code == -ERR_AUTH)
+        return "log in with a token of the coordinator that is there now (`skerry login`), and see "
+               "that it runs on the data directory that the token came from";
+    if (p->code == -ENOENT)
+        return "see that this machine can look the name up; `coordinatord --host` puts another "
+               "name or an address into its tokens";
+    return "open the port in firewalls between here and there, and see that coordinatord runs";
+}
+
 static void judge_ports(const struct doctor_facts *f, struct diagnosis *d)
 {
     const struct doctor_coordinator *c = &f->coordinator;
@@ -133,10 +144,8 @@ static void judge_ports(const struct doctor_facts *f, struct diagnosis *d)
     const size_t before = d->n;
     for (int i = 0; i < DOCTOR_PORTS; i++)
         if (p[i].wrong[0] && c->known)
-            add(d, "ports", VERDICT_FAIL,
-                "open the port in firewalls between here and there, and see that coordinatord "
-                "runs",
-                "port %u of %s, for %s: %s", p[i].number, c->host, p[i].what, p[i].wrong);
+            add(d, "ports", VERDICT_FAIL, advice_on_port(&p[i]), "port %u of %s, for %s: %s",
+                p[i].number, c->host, p[i].what, p[i].wrong);
         else if (p[i].wrong[0])
             add(d, "ports", VERDICT_WARN,
                 "a coordinator here would need other ones: --rpc-port and --http-port",

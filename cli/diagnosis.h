@@ -41,6 +41,7 @@ struct doctor_port {
     const char *what; /* "workers" */
     uint16_t number;
     char wrong[DOCTOR_TEXT]; /* why it cannot be reached, or not be listened on */
+    int code;                /* of it, as http_client_connect() gives it; 0: none */
 };
 
 struct doctor_coordinator {

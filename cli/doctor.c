@@ -141,8 +141,10 @@ static void try_to_reach(struct doctor_port *p, const struct token *token, bool 
     at.http_plain = plain;
     token_http_url(&at, url);
     if (http_client_new(url, token->pin, NULL, &http, &err) < 0 ||
-        http_client_connect(http, &err) < 0)
+        http_client_connect(http, &err) < 0) {
         str_copy(p->wrong, sizeof p->wrong, err.msg);
+        p->code = err.code;
+    }
     http_client_free(http);
 }
 

@@ -33,7 +33,7 @@ static void print_tokens(const json_t *items)
         table_cell(&t, "%s", cli_str(token, "role", ""));
         table_cell(&t, "%lld", cli_int(token, "id", 0));
         table_cell(&t, "%s", cli_str(token, "state", ""));
-        if (cli_has(token, "left_ms"))
+        if (cli_has(token, "left_ms") && !strcmp(cli_str(token, "state", ""), "live"))
             table_cell(&t, "in %s", cli_duration(token, "left_ms", left));
         else
             table_cell(&t, TABLE_NONE);
@@ -135,6 +135,7 @@ static int find_token(struct cli *cli, const char *given, uint64_t *ret, struct 
     const json_t *token;
     size_t i;
     uint64_t id = 0, wanted = 0;
+    bool was = false;
     int rc = cli_call(cli, "GET", NULL, &answer, err, "/v1/tokens");
     if (rc < 0)
         return rc;
@@ -143,11 +144,14 @@ static int find_token(struct cli *cli, const char *given, uint64_t *ret, struct 
     {
         const uint64_t its = (uint64_t)cli_int(token, "id", 0);
         const bool revoked = strcmp(cli_str(token, "state", ""), "revoked") == 0;
-        if ((strcmp(cli_str(token, "name", ""), given) == 0 && !revoked) ||
-            (id == 0 && its == wanted))
+        const bool named = strcmp(cli_str(token, "name", ""), given) == 0;
+        was = was || (named && revoked);
+        if ((named && !revoked) || (id == 0 && its == wanted))
             id = its;
     }
     json_decref(answer);
+    if (id == 0 && was)
+        return err_set(err, -ERR_STALE, "the token '%s' was revoked before", given);
     if (id == 0)
         return err_set(err, -ERR_NOTFOUND,
                        "there is no token '%s'; `skerry tokens` lists them, and a worker is named "

@@ -105,6 +105,14 @@ int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **r
     va_end(ap);
     int rc = http_call(cli->http, method, path, text, text ? strlen(text) : 0, &response, err);
     free(text);
+    if (err && (rc == -ECONNREFUSED || rc == -ENOENT || rc == -ETIMEDOUT)) {
+        const struct err why = *err;
+        return err_set(
+            err, rc,
+            "%s; see that coordinatord runs there (`skerry doctor` looks at the way), or, "
+            "if it has moved, `skerry login` with its new user.token",
+            why.msg);
+    }
     if (rc < 0)
         return rc;
     rc = http_response_check(&response, err);

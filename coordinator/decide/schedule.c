@@ -39,7 +39,7 @@ static uint64_t held_back(const struct schedule *s, uint64_t worker, const struc
     }
     uint64_t until = schedule_small_until(now, t, o->small, o->n_small);
     if (until != 0) {
-        *ret_why = "needs more memory than this worker has";
+        *ret_why = "needs more memory or disk than this worker has";
         return until;
     }
     until = failure_until(t->failed, worker, o->standing);

@@ -54,10 +54,10 @@ static int take_order(const json_t *body, struct token_order *o, struct err *err
     if (o->role == TOKEN_ROLE_NONE)
         return err_set(err, -EINVAL, "role is '%.20s', expected worker, operator or viewer", role);
     if (o->role != TOKEN_ROLE_WORKER && (o->uses_max || o->workers_max))
-        return err_set(err, -EINVAL, "uses and workers limit a worker's token, not %s %s",
+        return err_set(err, -EINVAL, "uses and workers limit a worker's token, not %s %s's",
                        o->role == TOKEN_ROLE_OPERATOR ? "an" : "a", role);
     if (o->role != TOKEN_ROLE_OPERATOR && (o->jobs_max || o->budget > 0))
-        return err_set(err, -EINVAL, "jobs and budget limit an operator's token, not a %s", role);
+        return err_set(err, -EINVAL, "jobs and budget limit an operator's token, not a %s's", role);
     if (o->name != NULL && !str_is_name(o->name, NAME_MAX_BYTES - 1))
         return err_set(err, -EINVAL,
                        "name is '%.80s', expected up to %d letters, digits, '.', '_' or '-'",

@@ -75,6 +75,8 @@ def test_revoking_a_token_cuts_its_workers_at_once_and_nobody_else(swarm):
     assert "spot" in listed and spot not in listed
     done = swarm.skerry("revoke", "spot")
     assert done.returncode == 0, done.stderr
+    again = swarm.skerry("revoke", "spot")
+    assert again.returncode == 1 and "the token 'spot' was revoked before" in again.stderr
     assert cut.wait(20) == REFUSED
     assert "was revoked" in swarm.log("goes")
     gone = workers(swarm)["goes"]

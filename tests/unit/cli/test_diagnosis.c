@@ -151,11 +151,20 @@ static void clocks(void **state)
 static void ways(void **state)
 {
     struct doctor_facts f = well();
+    struct diagnosis d;
     str_copy(f.ports[0].wrong, sizeof f.ports[0].wrong, "taken");
     expect(&f, "ports", VERDICT_WARN, "port 7710, for workers: taken");
     f = well_connected();
     str_copy(f.ports[1].wrong, sizeof f.ports[1].wrong, "another key");
     expect(&f, "ports", VERDICT_FAIL, "port 7711 of h, for people: another key");
+    diagnose(&f, &d);
+    assert_non_null(strstr(about(&d, "ports")->advice, "firewalls"));
+    f.ports[1].code = -ERR_AUTH;
+    diagnose(&f, &d);
+    assert_non_null(strstr(about(&d, "ports")->advice, "skerry login"));
+    f.ports[1].code = -ENOENT;
+    diagnose(&f, &d);
+    assert_non_null(strstr(about(&d, "ports")->advice, "--host"));
     f = well_connected();
     str_copy(f.coordinator.wrong, sizeof f.coordinator.wrong, "wrong token");
     expect(&f, "coordinator", VERDICT_FAIL, "wrong token");
@@ -165,7 +174,6 @@ static void ways(void **state)
     str_copy(f.coordinator.version, sizeof f.coordinator.version, "1.2");
     expect(&f, "coordinator", VERDICT_WARN, "version 1.2, and this");
     f.coordinator.version[0] = '\0';
-    struct diagnosis d;
     diagnose(&f, &d);
     assert_null(about(&d, "coordinator"));
     f.coordinator.only_joins = true;

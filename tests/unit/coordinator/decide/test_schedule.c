@@ -109,7 +109,7 @@ static void test_schedule_small(void **state)
     pick_for(4999, 7, list, 2, &o, &d);
     assert_int_equal(d.index, -1);
     assert_int_equal(d.until_ms, 5000);
-    expect_text("small", d.reason, "needs more memory than this worker has");
+    expect_text("small", d.reason, "needs more memory or disk than this worker has");
     list[1].network = 1;
     pick_for(4999, 7, list, 2, &o, &d);
     assert_int_equal(d.index, 1);

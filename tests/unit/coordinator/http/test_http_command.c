@@ -98,7 +98,7 @@ static void test_tokens_are_refused(void **state)
     static const struct body bodies[] = {
         {"", "role"},
         {"{\"role\":\"root\"}", "expected worker, operator or viewer"},
-        {"{\"role\":\"viewer\",\"uses\":3}", "limit a worker's token, not a viewer"},
+        {"{\"role\":\"viewer\",\"uses\":3}", "limit a worker's token, not a viewer's"},
         {"{\"role\":\"operator\",\"workers\":3}", "not an operator"},
         {"{\"role\":\"worker\",\"name\":\"a/b\"}", "name is 'a/b'"},
         {"{\"role\":\"worker\",\"life_s\":0}", "life_s"},

@@ -56,7 +56,7 @@ static void test_larger_worker(void **state)
     assert_int_equal(t->state, TASK_PENDING);
     assert_int_equal(t->failures, 0);
     assert_int_equal(state_worker(&r->co->state, a->id)->tasks_failed, 0);
-    nothing(r, a, "needs more memory than this worker has");
+    nothing(r, a, "needs more memory or disk than this worker has");
     assert_int_equal(assign(r, b, TASK_TRAIN)->id, t->id);
     finish_train(r, b);
     finish_train(r, (assign(r, b, TASK_TRAIN), b));
