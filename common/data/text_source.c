@@ -87,7 +87,8 @@ static int take_names(struct text_source *s, const char *path, bool folder, stru
     file_names_release(&names);
     if (rc == 0 && s->files.n == 0)
         rc = err_set(err, -ERR_FORMAT,
-                     "%s holds no text: expected .jsonl, .jsonl.zst, .txt or .bin files", path);
+                     "%s holds no text: expected .jsonl, .jsonl.zst, .jsonl.gz, .txt or .bin files",
+                     path);
     return rc;
 }
 

@@ -39,7 +39,8 @@ static const struct conf_key data_keys[] = {
                 "told its replica, of how many, and a seed. auto: what the model's type has"),
     CONF(struct job_data, path, STR,
          .doc = "images: folder of class folders, a WebDataset tar, a folder of tars, or a range "
-                "such as `part-{000..011}.tar`; text: .jsonl, .jsonl.zst, .txt, .bin, or a folder "
+                "such as `part-{000..011}.tar`; text: .jsonl, .jsonl.zst, .jsonl.gz, .txt, .bin, "
+                "or a folder "
                 "of those; exactly one of path and url"),
     CONF(struct job_data, url, STRS, .doc = "http(s) URLs of WebDataset tars, read by the workers"),
     CONF(struct job_data, image_size, INT, .min = 8, .max = 1024,

@@ -155,6 +155,8 @@ static void a_token_is_a_word_or_a_file(void **state)
     assert_int_equal(token_source_read(path, &t, &err), -ENOENT);
     assert_non_null(strstr(err.msg, "reading the token"));
     mem_free(path);
+    assert_int_equal(token_source_read("https://vm:7711", &t, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "https://vm:7711 is an address"));
     path = write_text("bad", "not a token at all");
     err = (struct err){0};
     assert_true(token_source_read(path, &t, &err) < 0);

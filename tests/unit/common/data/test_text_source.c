@@ -223,7 +223,8 @@ static void says_what_is_wrong(void **state)
     char *dir = scratch_new(), *empty = in(dir, "empty");
     struct text_source *s;
     OK(file_mkdirs(empty, 0755, err));
-    FAILS(text_source_open(&(struct text_source_options){.path = empty}, &s, err), "holds no text");
+    FAILS(text_source_open(&(struct text_source_options){.path = empty}, &s, err),
+          ".jsonl.gz, .txt or .bin files");
     put(dir, "mix/a.txt", "a", 1);
     put(dir, "mix/b.bin", "ab", 2);
     char *mix = in(dir, "mix");
