@@ -8,7 +8,7 @@
 
 #include "worker/train/island_train.h"
 
-enum { STEPS = 8, BATCH = 7, SEQ = 8 };
+enum { STEPS = 8, BATCH = 7, SEQ = 8, SIDE_THREADS = 2 };
 
 /* Steps whose bits are compared: what sanitizers see in all of them they see in the first ones. */
 #ifdef SKERRY_SANITIZED
@@ -48,7 +48,7 @@ static inline struct side side_open(const char *devices, const struct model *m,
     struct err err = {0};
     struct side s = {0};
     float *flat = tiny_weights(m, 21);
-    OK(island_open(devices, 3, &s.is, &err));
+    OK(island_open(devices, SIDE_THREADS, &s.is, &err));
     OK(island_trainer_new(s.is, m, o, plan, NULL, &s.t, &err));
     if (teach)
         OK(island_run(s.is, teach, s.t, &err));

@@ -205,12 +205,12 @@ static void test_one(void **state)
     struct device *dev = NULL;
     struct trainer *t = NULL;
     float *flat = tiny_weights(m, 21);
-    OK(device_open("cpu", 3, &dev, &err));
+    OK(device_open("cpu", SIDE_THREADS, &dev, &err));
     OK(trainer_make(dev, m, &o, &t, &err));
     OK(trainer_set(t, flat, &err));
     trainer_position(t, 100, 200);
     assert_null(island_comm(s.is, 0));
-    assert_int_equal(island_device(s.is, 0)->threads, 3);
+    assert_int_equal(island_device(s.is, 0)->threads, SIDE_THREADS);
     for (unsigned i = 0; i < STEPS; i++) {
         struct step_result a, b;
         struct samples x;
