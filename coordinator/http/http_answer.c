@@ -86,7 +86,7 @@ static struct pending *pending_new(struct http_api *api, struct http_request *r,
 static struct pending *pending_json(struct http_api *api, struct http_request *r, unsigned status,
                                     json_t *takes)
 {
-    char *text = takes ? json_dumps(takes, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    char *text = takes ? json_dumps(takes, HTTP_JSON_FLAGS) : NULL;
     json_decref(takes);
     if (text == NULL) {
         http_reply_error(r, 500, "internal", "the answer could not be written as JSON");
@@ -155,11 +155,12 @@ void http_answer_shown(struct http_api *api, struct http_request *r, uint64_t jo
         show(p, job, again);
 }
 
-void http_answer_lines(struct http_api *api, struct http_request *r, uint64_t job,
-                       const struct buf *lines, http_handler again)
+void http_answer_text(struct http_api *api, struct http_request *r, uint64_t job, const char *type,
+                      struct buf *text, http_handler again)
 {
-    char *text = memcpy(mem_alloc(lines->len + 1), buf_str((struct buf *)lines), lines->len + 1);
-    show(pending_new(api, r, 200, "application/x-ndjson", text, lines->len), job, again);
+    size_t n;
+    char *bytes = (char *)buf_take(text, &n);
+    show(pending_new(api, r, 200, type, bytes, n), job, again);
 }
 
 void http_answer_status(struct http_api *api, struct http_request *r, http_handler again)

@@ -51,11 +51,11 @@ static void get_job(void *arg, struct http_request *r)
     uint64_t id;
     if (http_request_param_u64(r, "id", &id) < 0)
         return;
-    json_t *job = http_json_job(api->o.co, id, &err);
-    if (job == NULL)
+    struct buf job;
+    if (http_json_job_text(api->o.co, id, &job, &err) < 0)
         http_answer_refused(api, r, &err);
     else
-        http_answer_shown(api, r, id, job, get_job);
+        http_answer_text(api, r, id, "application/json", &job, get_job);
 }
 
 /* What is known of the rounds by now: an evaluation ends after its round was
@@ -134,7 +134,7 @@ static void get_job_metrics(void *arg, struct http_request *r)
     if (view_metrics(api->o.co, id, after, METRICS_MAX, add_line, &l, &err) < 0) {
         http_answer_refused(api, r, &err);
     } else {
-        http_answer_lines(api, r, id, &l.out, get_job_metrics);
+        http_answer_text(api, r, id, "application/x-ndjson", &l.out, get_job_metrics);
     }
     buf_release(&l.out);
     mem_free(l.rounds.items);

@@ -31,8 +31,9 @@ void http_answer_refused(struct http_api *api, struct http_request *r, const str
  * if the commit fails, again(api, r) is called. */
 void http_answer_shown(struct http_api *api, struct http_request *r, uint64_t job, json_t *body,
                        http_handler again);
-void http_answer_lines(struct http_api *api, struct http_request *r, uint64_t job,
-                       const struct buf *lines, http_handler again);
+/* The same with what is written already; text is empty afterwards. */
+void http_answer_text(struct http_api *api, struct http_request *r, uint64_t job, const char *type,
+                      struct buf *text, http_handler again);
 /* Answers with the status.  In a slow commit: as it was before that. */
 void http_answer_status(struct http_api *api, struct http_request *r, http_handler again);
 /* Whoever waits for the status waits in a slow commit. */

@@ -6,7 +6,6 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 
-#define HISTORY_MAX 2000 /* rounds in a job's answer, the newest */
 #define BAD_MAX 64
 #define STATUS_WORKERS_MAX 100
 
@@ -438,13 +437,6 @@ json_t *http_json_round(const struct round_rec *r)
     return o;
 }
 
-static void add_round(void *arg, const struct round_rec *r)
-{
-    http_json_push(arg, http_json_round(r));
-    if (json_array_size(arg) > HISTORY_MAX)
-        (void)json_array_remove(arg, 0);
-}
-
 static void add_epoch(void *arg, const struct view_epoch *e)
 {
     json_t *o = must(json_object());
@@ -594,14 +586,13 @@ json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err)
     put(bad, "items", must(json_array()));
     put(o, "bad_samples", bad);
     put(o, "waiting_for", waiting(co, id));
-    static const char *const lists[] = {"classes", "phases",  "modules",    "history",  "epochs",
+    static const char *const lists[] = {"classes", "phases",  "modules",    "epochs",
                                         "samples", "figures", "partitions", "path_list"};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         put(o, lists[i], must(json_array()));
     view_each_class(co, id, add_class, json_object_get(o, "classes"));
     view_each_replica(co, id, add_phase, json_object_get(o, "phases"));
     view_each_module(co, id, add_module, json_object_get(o, "modules"));
-    view_each_round(co, id, add_round, json_object_get(o, "history"));
     view_each_epoch(co, id, add_epoch, json_object_get(o, "epochs"));
     view_each_sample(co, id, add_sample, json_object_get(o, "samples"));
     view_each_path(co, id, add_path, json_object_get(o, "path_list"));

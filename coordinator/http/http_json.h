@@ -10,7 +10,11 @@
 #include <jansson.h>
 
 #include "common/base/base.h"
+#include "common/base/buf.h"
 #include "coordinator/view/view.h"
+
+/* How answers are written: doubles read back as they were. */
+#define HTTP_JSON_FLAGS (JSON_COMPACT | JSON_REAL_PRECISION(17))
 
 /* Building blocks. */
 /* UTF-8 without control characters but ends of lines and tabs: texts of strangers reach terminals.
@@ -31,12 +35,15 @@ json_t *http_json_items(json_t *array);
 json_t *http_json_status(struct coordinator *co); /* Status */
 /* Brings an older Status up to date in what a slow commit is about. */
 void http_json_status_slow(struct coordinator *co, json_t *status);
-json_t *http_json_jobs(struct coordinator *co);                              /* [JobSummary] */
-json_t *http_json_job_summary(const struct view_job *j);                     /* JobSummary */
-json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err); /* Job or NULL */
-json_t *http_json_quota(const struct job_swarm *q);                          /* Quota */
-json_t *http_json_worker(const struct view_worker *w);                       /* Worker */
-json_t *http_json_task(const struct view_task *t);                           /* Task */
+json_t *http_json_jobs(struct coordinator *co);          /* [JobSummary] */
+json_t *http_json_job_summary(const struct view_job *j); /* JobSummary */
+/* Job but for its history, or NULL. */
+json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err);
+/* Job as text (http_json_job.c).  After 0 the caller releases ret. */
+int http_json_job_text(struct coordinator *co, uint64_t id, struct buf *ret, struct err *err);
+json_t *http_json_quota(const struct job_swarm *q);    /* Quota */
+json_t *http_json_worker(const struct view_worker *w); /* Worker */
+json_t *http_json_task(const struct view_task *t);     /* Task */
 /* Pages: {"items", "next"}, where next is the cursor of the page after this one, or null.  Workers
  * with larger ids than `after`, in their order; tasks with smaller ones than `before` (0: all),
  * newest first. */

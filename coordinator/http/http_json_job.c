@@ -1,0 +1,66 @@
+/* A job as text.  A page that shows it asks again and again, and its rounds, up to HISTORY_MAX of
+ * them, would be megabytes of small values each time: one at a time is a value here. */
+#include "coordinator/http/http_json.h"
+
+#define HISTORY_MAX 2000    /* the newest */
+#define ROUND_BYTES_MAX 512 /* with a comma */
+
+struct history {
+    struct buf *out;
+    size_t skip, shown;
+    int rc;
+};
+
+static void count_round(void *arg, const struct round_rec *r)
+{
+    ((struct history *)arg)->skip++;
+}
+
+static void write_round(void *arg, const struct round_rec *r)
+{
+    struct history *h = arg;
+    char text[ROUND_BYTES_MAX];
+    if (h->skip > 0) {
+        h->skip--;
+        return;
+    }
+    json_t *o = http_json_round(r);
+    const size_t n = json_dumpb(o, text, sizeof text, HTTP_JSON_FLAGS);
+    json_decref(o);
+    if (h->rc == 0 && h->shown++ > 0)
+        h->rc = buf_append_byte(h->out, ',');
+    if (h->rc == 0)
+        h->rc = n > sizeof text ? -ERR_LIMIT : buf_append(h->out, text, n);
+}
+
+static int write_job(struct coordinator *co, uint64_t id, const char *rest, struct buf *out)
+{
+    const size_t n = strlen(rest) - 1; /* its } comes in the end */
+    struct history h = {.out = out};
+    buf_init(out, n + (HISTORY_MAX + 1) * ROUND_BYTES_MAX);
+    view_each_round(co, id, count_round, &h);
+    h.skip -= h.skip < HISTORY_MAX ? h.skip : HISTORY_MAX;
+    h.rc = buf_append(out, rest, n);
+    if (h.rc == 0)
+        h.rc = buf_append_str(out, ",\"history\":[");
+    view_each_round(co, id, write_round, &h);
+    return h.rc < 0 ? h.rc : buf_append_str(out, "]}");
+}
+
+int http_json_job_text(struct coordinator *co, uint64_t id, struct buf *ret, struct err *err)
+{
+    json_t *o = http_json_job(co, id, err);
+    if (o == NULL)
+        return err->code;
+    char *rest = json_dumps(o, HTTP_JSON_FLAGS);
+    struct buf out = {0};
+    const int rc = rest ? write_job(co, id, rest, &out) : -ENOMEM;
+    json_decref(o);
+    mem_free(rest);
+    if (rc < 0) {
+        buf_release(&out);
+        return err_set(err, rc, "job %" PRIu64 " cannot be written as JSON", id);
+    }
+    *ret = out;
+    return 0;
+}
