@@ -38,7 +38,8 @@ struct agent {
     /* The task in hand, from ASSIGN to the answer to its report. */
     uint64_t task_id;
     uint32_t attempt;
-    struct work *w; /* NULL when the task could not even be read */
+    struct work *w;        /* NULL when the task could not even be read */
+    struct job *preparing; /* the compute thread's, while it makes what the task will need */
     struct fetch *fetch;
     struct upload *upload;
     struct outcome_failure failure;
@@ -76,6 +77,7 @@ struct job {
     struct err err;
     uint64_t task_id; /* settle */
     bool accepted;
+    bool last; /* prepare: the task was over before, its work goes with this */
 };
 
 /* Decides what the news mean and does it. */
@@ -95,22 +97,22 @@ static void bad_news(struct agent *a, enum agent_news what, int code, const char
 
 /* ---- jobs of the compute thread ---- */
 
-static int submit(struct agent *a, pool_work_fn work, pool_done_fn done)
+/* NULL: too many wait. */
+static struct job *submit(struct agent *a, pool_work_fn work, pool_done_fn done)
 {
     struct job *j = mem_alloc(sizeof(*j));
     j->a = a;
     j->w = a->w;
-    int rc = pool_submit(a->compute, work, done, j);
-    if (rc < 0)
-        mem_free(j);
-    return rc;
+    if (pool_submit(a->compute, work, done, j) == 0)
+        return j;
+    mem_free(j);
+    return NULL;
 }
 
 static void submit_step(struct agent *a, pool_work_fn work, pool_done_fn done)
 {
-    int rc = submit(a, work, done);
-    if (rc < 0)
-        bad_news(a, AGENT_FAILED, rc, "too many jobs wait for the compute thread");
+    if (!submit(a, work, done))
+        bad_news(a, AGENT_FAILED, -EAGAIN, "too many jobs wait for the compute thread");
 }
 
 static int settle_work(void *arg)
@@ -151,6 +153,32 @@ static void plan_done(void *arg, int rc)
     struct job j = *(struct job *)arg;
     mem_free(arg);
     bad_news(j.a, rc < 0 ? AGENT_FAILED : AGENT_PLANNED, rc, j.err.msg);
+}
+
+static int prepare_work(void *arg)
+{
+    struct job *j = arg;
+    engine_prepare(j->a->opt.engine, j->w);
+    return 0;
+}
+
+static void prepare_done(void *arg, int rc)
+{
+    struct job *j = arg;
+    j->a->preparing = NULL;
+    if (j->last)
+        work_free(j->w);
+    mem_free(j);
+}
+
+/* What is fetched is waited for with something to do. */
+static void prepare(struct agent *a)
+{
+    bool missing = false;
+    for (size_t i = 0; i < a->w->n_needs; i++)
+        missing |= a->w->needs[i].missing;
+    if (missing)
+        a->preparing = submit(a, prepare_work, prepare_done);
 }
 
 static int run_work(void *arg)
@@ -329,6 +357,7 @@ static void do_fetch(struct agent *a)
     times_take(&a->w->times, TIMES_PLANNED);
     moves(a);
     a->fetch = fetch_start(&a->opt.env, &what, on_fetched, a);
+    prepare(a);
 }
 
 static void do_run(struct agent *a)
@@ -346,7 +375,7 @@ static void do_whole(struct agent *a)
 
 static void do_save(struct agent *a)
 {
-    if (submit(a, save_work, save_done) < 0)
+    if (!submit(a, save_work, save_done))
         news(a, AGENT_SAVED); /* there is none, that is all */
 }
 
@@ -534,7 +563,10 @@ static void do_finish(struct agent *a)
         take_progress(a); /* a phase may be over before any heartbeat has told of it */
         say_times(a);
     }
-    work_free(a->w);
+    if (a->preparing && a->preparing->w == a->w)
+        a->preparing->last = true;
+    else
+        work_free(a->w);
     a->w = NULL;
     a->task_id = 0;
     a->failure.code = 0;

@@ -70,6 +70,12 @@ int engine_plan(struct engine *e, struct work *w, struct err *err)
     return rc;
 }
 
+void engine_prepare(struct engine *e, struct work *w)
+{
+    if (w->kind->prepare && !work_stopped(w, NULL))
+        w->kind->prepare(e, w);
+}
+
 int engine_run(struct engine *e, struct work *w, struct err *err)
 {
     int rc = modules_rebuild(e->opt.modules, w, err);

@@ -2,9 +2,10 @@
  * kinds of tasks share.  The agent drives it; what a task does is in the row of its kind
  * (worker/order/kind.h).
  *
- *   engine_plan    which blobs does the task need?
- *   engine_run     does it, fills w->result
- *   engine_after   what may wait until the result is on its way: the local checkpoint
+ *   engine_plan      which blobs does the task need?
+ *   engine_prepare   meanwhile what can be made without them
+ *   engine_run       does it, fills w->result
+ *   engine_after     what may wait until the result is on its way: the local checkpoint
  *
  * Everything but engine_device_text runs on the compute thread, one task at a time. */
 #ifndef WORKER_ENGINE_H
@@ -65,6 +66,7 @@ void engine_close(struct engine *e); /* accepts NULL */
 void engine_device_text(const struct engine *e, char *out, size_t size);
 
 int engine_plan(struct engine *e, struct work *w, struct err *err);
+void engine_prepare(struct engine *e, struct work *w);
 int engine_run(struct engine *e, struct work *w, struct err *err);
 void engine_after(struct engine *e, struct work *w);
 

@@ -674,6 +674,17 @@ bool replica_stands(struct replicas *rs, const struct work *w)
     return r && r->whole && trainer_next_step(r->trainer) == w->task->train->first_step;
 }
 
+int replica_make(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err)
+{
+    struct replica *r = replica_peek(rs, w);
+    int rc = r ? 0 : create(rs, w, NULL, &r, err);
+    if (rc < 0)
+        return rc;
+    r->used = ++rs->tick;
+    *ret = r;
+    return 0;
+}
+
 int replica_get(struct replicas *rs, const struct work *w, struct encoders *encoders,
                 struct replica **ret, bool *ret_resumed, struct replica_cursor *cursor,
                 struct err *err)

@@ -68,6 +68,10 @@ int replica_get(struct replicas *rs, const struct work *w, struct encoders *enco
                 struct replica **ret, bool *ret_resumed, struct replica_cursor *cursor,
                 struct err *err);
 
+/* The replica of a TRAIN task without frozen encoders, made if it is not in memory: whatever it
+ * holds, replica_get puts it where the task begins. */
+int replica_make(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err);
+
 /* Before anything is fetched: can the devices hold the task's replica?  -ENOMEM with one
  * sentence (worker/train/plan.h).  One that is in memory fits. */
 int replica_plan(struct replicas *rs, const struct work *w, struct err *err);

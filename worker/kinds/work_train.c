@@ -265,21 +265,31 @@ static bool save_is_due(const struct phase *p)
 
 /* What the devices can do at best, measured with the first phase.  A device that does not even
  * multiply fails the first step, with a better sentence. */
-static void measure_peak(struct phase *p)
+static double measure_peak(struct engine *e, struct work *w, const struct replica *r)
 {
-    const struct train_options *opt = island_trainer_options(p->r->ranks);
-    const enum dtype dt = net_dtype(p->e->dev, opt->precision);
-    double *peak = &p->e->peak[dt];
+    const struct train_options *opt = island_trainer_options(r->ranks);
+    const enum dtype dt = net_dtype(e->dev, opt->precision);
+    double *peak = &e->peak[dt];
     struct err err = {0};
     if (*peak == 0) {
-        progress_activity(&p->w->progress, "measuring how fast the device is");
-        int rc = peak_get(p->e->island, dt, p->e->state_dir, peak, &err);
+        progress_activity(&w->progress, "measuring how fast the device is");
+        int rc = peak_get(e->island, dt, e->state_dir, peak, &err);
         if (rc < 0)
             log_warn("phase", "the device's rate is not known: %s", err.msg);
         else
             log_info("phase", "products of %s: %.3g FLOP/s at best", dtype_name(dt), *peak);
     }
-    p->peak_flops = *peak;
+    return *peak;
+}
+
+/* Who is new has megabytes to wait for, and memory to fill and a device to measure meanwhile.
+ * Frozen encoders come first, and out of blobs. */
+static void prepare(struct engine *e, struct work *w)
+{
+    struct replica *r;
+    if (w->task->n_encoders == 0 && replica_make(e->replicas, w, &r, NULL) == 0 &&
+        !work_stopped(w, NULL))
+        (void)measure_peak(e, w, r);
 }
 
 static void note_rate(struct phase *p, const struct batch *b)
@@ -620,7 +630,7 @@ static int run_once(struct phase *p, struct err *err)
     int rc = start(p, err);
     p->first = p->at.steps;
     if (rc == 0) {
-        measure_peak(p);
+        p->peak_flops = measure_peak(p->e, p->w, p->r);
         say_training(p);
         if (p->resumed)
             log_info("phase", "going on at step %u of a phase that was cut task=%" PRIu64,
@@ -668,6 +678,7 @@ const struct kind kind_train = {
     .labels = true,
     .check = check,
     .plan = plan,
+    .prepare = prepare,
     .run = run,
     .after = after,
 };

@@ -36,6 +36,9 @@ struct kind {
     int (*check)(const Skerry__V1__Task *t, struct err *err);
     /* Blobs beyond modules and tokenizer, by work_need_*; NULL: none. */
     int (*plan)(struct engine *e, struct work *w, struct err *err);
+    /* While blobs are on their way, none of which it may read: makes what run would make first.
+     * What it cannot make run will say; NULL: nothing. */
+    void (*prepare)(struct engine *e, struct work *w);
     /* With all blobs in the cache: fills w->result.  Looks at work_stopped() once per step. */
     int (*run)(struct engine *e, struct work *w, struct err *err);
     /* What may wait until the result is on its way; NULL: nothing. */

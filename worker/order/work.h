@@ -1,10 +1,11 @@
 /* A task in the hands of this worker, from the message that brought it to the report that ends it.
  *
  *   loop thread:     work_new ─► plan ─► fetch ─► run ─► upload ─► report ─► work_free
- *   compute thread:              plan           run
+ *   compute thread:              plan    prepare  run
  *
  * Between the hand-over to the compute thread and its answer the loop touches nothing in here but
- * `stop` and `progress`. */
+ * `stop` and `progress`.  While it prepares both read what the task is, and the loop keeps `times`
+ * and `result`. */
 #ifndef WORKER_WORK_H
 #define WORKER_WORK_H
 

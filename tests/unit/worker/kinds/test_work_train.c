@@ -553,6 +553,41 @@ static void moments_travel(void **state)
     host_free(&without);
 }
 
+/* What was made while the version was on its way, out of nothing that it lacks, trains to the same
+ * bits. */
+static void prepared_is_the_same(void **state)
+{
+    (void)state;
+    struct host h, late;
+    struct order o;
+    struct work *w;
+    char path[CACHE_PATH_MAX];
+    host_new(&h, "in-time");
+    host_new(&late, "late");
+    order_init(&o, IMAGES);
+    init_modules(&h, &o);
+    o.module[0].version = 1; /* it is not drawn */
+    struct work *a = run(&h, &o, TRAIN);
+    OK(work_new(kinds_all, &o.task, late.cache, late.tmp, &w, err));
+    OK(engine_plan(late.engine, w, err));
+    atomic_store(&w->stop, WORK_REVOKED);
+    engine_prepare(late.engine, w);
+    assert_null(replica_peek(late.engine->replicas, w));
+    atomic_store(&w->stop, WORK_GO);
+    engine_prepare(late.engine, w);
+    assert_non_null(replica_peek(late.engine->replicas, w));
+    assert_true(late.engine->peak[DT_F32] > 0);
+    cache_path(h.cache, o.hash[0], path);
+    host_put(&late, path, o.hash[0]);
+    OK(engine_run(late.engine, w, err));
+    assert_true(a->result.loss_mean == w->result.loss_mean);
+    assert_memory_equal(a->result.outputs[0].sha256, w->result.outputs[0].sha256, HASH_BYTES);
+    work_free(a);
+    work_free(w);
+    host_free(&late);
+    host_free(&h);
+}
+
 /* The samples of images[0] from the last to the first, as a shard of the host. */
 static void put_reversed(struct host *h, struct order *o)
 {
@@ -762,6 +797,7 @@ int main(void)
         cmocka_unit_test(batch_of_the_task),
         cmocka_unit_test(warm_start),
         cmocka_unit_test(moments_travel),
+        cmocka_unit_test(prepared_is_the_same),
         cmocka_unit_test(draws_follow_the_image),
         cmocka_unit_test(a_step_without_memory),
         cmocka_unit_test(texts_are_learned),
