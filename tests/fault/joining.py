@@ -24,6 +24,12 @@ def phases(swarm, names, since):
     return [float(s) for n in names for s in re.findall(r"done task=\d+ train .* seconds=([0-9.]+)", "\n".join(swarm.log(n).splitlines()[since[n]:]))]
 
 
+def a_phase_waits(swarm):
+    """In the middle of a round, so that whoever comes waits for no fold, and shares the coordinator's link with no delta."""
+    tasks = [t for t in swarm.get("/v1/tasks").json()["items"] if t["kind"] == "train" and t["state"] in ("pending", "leased")]
+    return sorted((t["state"], 0 < t["steps_done"] <= SIZE["steps"] // 2) for t in tasks) == [("leased", True)] * 2 + [("pending", False)]
+
+
 def lines(swarm):
     return {n: len(swarm.log(n).splitlines()) for n in OTHERS}
 
@@ -38,6 +44,7 @@ def run(swarm, net, common):
     calm = lines(swarm)
     common.wait_until(lambda: len(phases(swarm, OTHERS, calm)) >= 6, 150, "six phases")
     before = phases(swarm, OTHERS, calm)
+    common.wait_until(lambda: a_phase_waits(swarm), 150, "a phase that nobody has")
     busy = lines(swarm)
     begun = time.monotonic()
     with net.inside("late"):
