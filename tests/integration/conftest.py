@@ -1,6 +1,7 @@
 """The order of files: `make check-int` hands whole files to a few processes, and a long one that came last would keep the others
 waiting at the end."""
-LONGEST_FIRST = ["store", "gpu_run", "faults", "page", "cascade", "bad_paths", "island", "snapshots", "ingest", "slurm", "spot"]
+LONGEST_FIRST = ["failover", "store", "gpu_run", "latents", "faults", "snapshots", "first_hour", "spot", "elastic", "island",
+                 "page", "folds_at_workers", "slow_disk", "cascade", "slurm", "bad_paths", "ingest"]
 
 
 def pytest_collection_modifyitems(items):
