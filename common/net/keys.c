@@ -35,22 +35,40 @@ static int read_private(const char *path, struct buf *out, struct err *err)
     return file_read(path, PEM_MAX_BYTES, out, err);
 }
 
-static int export_pem(gnutls_x509_privkey_t key, gnutls_x509_crt_t crt, struct keys *k,
-                      struct err *err)
+#define RESTORE                                                                                    \
+    "restore tls-key.pem and tls-cert.pem as a pair, or remove both for a new key (a "             \
+    "coordinator's "                                                                               \
+    "old tokens stop working, a worker is known as a new one)"
+
+static int make_key(const char *path, gnutls_x509_privkey_t key, struct keys *k, struct err *err)
 {
     gnutls_datum_t d;
-    int rc =
-        gnutls_x509_privkey_export2_pkcs8(key, GNUTLS_X509_FMT_PEM, NULL, GNUTLS_PKCS_PLAIN, &d);
+    int rc = gnutls_x509_privkey_generate(key, GNUTLS_PK_ECDSA,
+                                          GNUTLS_CURVE_TO_BITS(GNUTLS_ECC_CURVE_SECP256R1), 0);
+    if (rc < 0)
+        return tls_error(err, rc, "make a key");
+    rc = gnutls_x509_privkey_export2_pkcs8(key, GNUTLS_X509_FMT_PEM, NULL, GNUTLS_PKCS_PLAIN, &d);
     if (rc < 0)
         return tls_error(err, rc, "write the key as PEM");
     k->key_pem = str_ndup((const char *)d.data, d.size);
     gnutls_free(d.data);
-    rc = gnutls_x509_crt_export2(crt, GNUTLS_X509_FMT_PEM, &d);
-    if (rc < 0)
-        return tls_error(err, rc, "write the certificate as PEM");
-    k->cert_pem = str_ndup((const char *)d.data, d.size);
-    gnutls_free(d.data);
-    return 0;
+    return file_write_atomic(path, k->key_pem, strlen(k->key_pem), 0600, err);
+}
+
+static int load_key(const char *path, gnutls_x509_privkey_t key, struct keys *k, struct err *err)
+{
+    struct buf text;
+    buf_init(&text, PEM_MAX_BYTES);
+    int rc = read_private(path, &text, err);
+    gnutls_datum_t d = {text.data, (unsigned)text.len};
+    int tls = rc < 0 ? 0 : gnutls_x509_privkey_import(key, &d, GNUTLS_X509_FMT_PEM);
+    if (tls < 0)
+        rc = err_set(err, -ERR_FORMAT, "%s is not a private key in PEM form: %s; " RESTORE, path,
+                     gnutls_strerror(tls));
+    if (rc == 0)
+        k->key_pem = str_ndup(buf_str(&text), text.len);
+    buf_release(&text);
+    return rc;
 }
 
 static int self_sign(gnutls_x509_privkey_t key, gnutls_x509_crt_t crt)
@@ -59,10 +77,7 @@ static int self_sign(gnutls_x509_privkey_t key, gnutls_x509_crt_t crt)
     hash_random(serial, sizeof(serial));
     serial[0] = (uint8_t)((serial[0] & 0x7f) | 1); /* positive, no leading zero */
     time_t now = time(NULL);
-    int rc = gnutls_x509_privkey_generate(key, GNUTLS_PK_ECDSA,
-                                          GNUTLS_CURVE_TO_BITS(GNUTLS_ECC_CURVE_SECP256R1), 0);
-    if (rc >= 0)
-        rc = gnutls_x509_crt_set_version(crt, 3);
+    int rc = gnutls_x509_crt_set_version(crt, 3);
     if (rc >= 0)
         rc = gnutls_x509_crt_set_serial(crt, serial, sizeof(serial));
     if (rc >= 0)
@@ -81,55 +96,52 @@ static int self_sign(gnutls_x509_privkey_t key, gnutls_x509_crt_t crt)
     return rc;
 }
 
-static int make(const char *key_path, const char *cert_path, gnutls_x509_privkey_t key,
-                gnutls_x509_crt_t crt, struct keys *k, struct err *err)
+static int make_cert(const char *path, gnutls_x509_privkey_t key, gnutls_x509_crt_t crt,
+                     struct keys *k, struct err *err)
 {
+    gnutls_datum_t d;
     int rc = self_sign(key, crt);
     if (rc < 0)
-        return tls_error(err, rc, "make a key and its certificate");
-    rc = export_pem(key, crt, k, err);
-    /* The certificate goes first: a key file alone would be read as damage. */
+        return tls_error(err, rc, "make a certificate");
+    rc = gnutls_x509_crt_export2(crt, GNUTLS_X509_FMT_PEM, &d);
+    if (rc < 0)
+        return tls_error(err, rc, "write the certificate as PEM");
+    k->cert_pem = str_ndup((const char *)d.data, d.size);
+    gnutls_free(d.data);
+    return file_write_atomic(path, k->cert_pem, strlen(k->cert_pem), 0644, err);
+}
+
+static int load_cert(const char *path, gnutls_x509_crt_t crt, struct keys *k, struct err *err)
+{
+    struct buf text = {0};
+    int rc = file_read(path, PEM_MAX_BYTES, &text, err);
+    gnutls_datum_t d = {text.data, (unsigned)text.len};
+    int tls = rc < 0 ? 0 : gnutls_x509_crt_import(crt, &d, GNUTLS_X509_FMT_PEM);
+    if (tls < 0)
+        rc = err_set(err, -ERR_FORMAT, "%s is not a certificate in PEM form: %s; " RESTORE, path,
+                     gnutls_strerror(tls));
     if (rc == 0)
-        rc = file_write_atomic(cert_path, k->cert_pem, strlen(k->cert_pem), 0644, err);
-    if (rc == 0)
-        rc = file_write_atomic(key_path, k->key_pem, strlen(k->key_pem), 0600, err);
+        k->cert_pem = str_ndup(buf_str(&text), text.len);
+    buf_release(&text);
     return rc;
 }
 
-#define RESTORE                                                                                    \
-    "restore tls-key.pem and tls-cert.pem as a pair, or remove both for a new key (a "             \
-    "coordinator's "                                                                               \
-    "old tokens stop working, a worker is known as a new one)"
-
-static int load(const char *key_path, const char *cert_path, gnutls_x509_privkey_t key,
-                gnutls_x509_crt_t crt, struct keys *k, struct err *err)
+/* The key comes first: a certificate can be made for it at any time, and one without its key says
+ * that the key was lost. */
+static int load_or_make(const char *key_path, const char *cert_path, gnutls_x509_privkey_t key,
+                        gnutls_x509_crt_t crt, struct keys *k, struct err *err)
 {
-    struct buf key_text, cert_text = {0};
-    buf_init(&key_text, PEM_MAX_BYTES);
-    int rc = read_private(key_path, &key_text, err);
+    const bool certified = file_exists(cert_path);
+    int rc;
+    if (file_exists(key_path))
+        rc = load_key(key_path, key, k, err);
+    else if (certified)
+        rc = err_set(err, -ERR_CONFIG, "%s is gone, and its certificate is there; " RESTORE,
+                     key_path);
+    else
+        rc = make_key(key_path, key, k, err);
     if (rc == 0)
-        rc = file_read(cert_path, PEM_MAX_BYTES, &cert_text, err);
-    if (rc < 0)
-        goto out;
-    gnutls_datum_t d = {key_text.data, (unsigned)key_text.len};
-    int tls = gnutls_x509_privkey_import(key, &d, GNUTLS_X509_FMT_PEM);
-    if (tls < 0) {
-        rc = err_set(err, -ERR_FORMAT, "%s is not a private key in PEM form: %s; " RESTORE,
-                     key_path, gnutls_strerror(tls));
-        goto out;
-    }
-    d = (gnutls_datum_t){cert_text.data, (unsigned)cert_text.len};
-    tls = gnutls_x509_crt_import(crt, &d, GNUTLS_X509_FMT_PEM);
-    if (tls < 0) {
-        rc = err_set(err, -ERR_FORMAT, "%s is not a certificate in PEM form: %s; " RESTORE,
-                     cert_path, gnutls_strerror(tls));
-        goto out;
-    }
-    k->key_pem = str_ndup(buf_str(&key_text), key_text.len);
-    k->cert_pem = str_ndup(buf_str(&cert_text), cert_text.len);
-out:
-    buf_release(&key_text);
-    buf_release(&cert_text);
+        rc = certified ? load_cert(cert_path, crt, k, err) : make_cert(cert_path, key, crt, k, err);
     return rc;
 }
 
@@ -165,10 +177,8 @@ int keys_open(const char *dir, struct keys **ret, struct err *err)
         rc = gnutls_x509_crt_init(&crt);
     if (rc < 0)
         rc = tls_error(err, rc, "start GnuTLS");
-    else if (file_exists(key_path))
-        rc = load(key_path, cert_path, key, crt, k, err);
     else
-        rc = make(key_path, cert_path, key, crt, k, err);
+        rc = load_or_make(key_path, cert_path, key, crt, k, err);
     if (rc == 0)
         rc = fingerprint(key, crt, cert_path, k, err);
     gnutls_x509_privkey_deinit(key);

@@ -18,8 +18,8 @@ struct keys;
 #define KEYS_PIN_BYTES 32
 #define KEYS_SECRET_BYTES 32
 
-/* Loads the identity in `dir`, or makes it when neither file exists.  A file
- * that others may read is refused. */
+/* Loads the identity in `dir`, or makes it when neither file exists.  A certificate that is gone is
+ * made anew, of the same pin; a key that is gone, or that others may read, is refused. */
 int keys_open(const char *dir, struct keys **ret, struct err *err);
 void keys_free(struct keys *keys); /* accepts NULL */
 
