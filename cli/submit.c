@@ -57,6 +57,9 @@ static int run_submit(struct cli *cli, const struct args *args, struct err *err)
     if (rc < 0)
         return rc;
     rc = cli_connect(cli, err);
+    if (rc == 0 && cli->role == TOKEN_ROLE_VIEWER) /* before its data is cut into shards */
+        rc = err_set(err, -ERR_AUTH,
+                     "submitting takes a token of role operator; yours has the role viewer");
     if (rc == 0)
         rc = submit(cli, &job, bytes_per_s, &id, err);
     job_file_close(&job);

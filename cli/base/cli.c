@@ -76,6 +76,7 @@ int cli_connect(struct cli *cli, struct err *err)
             err, -ERR_AUTH,
             "this is a worker's token; `skerry` needs an operator's or a viewer's, such as the "
             "one that coordinatord writes to user.token in its data directory");
+    cli->role = token.role;
     token_http_url(&token, url);
     token_bearer(token.secret, bearer);
     rc = http_client_new(url, token.pin, bearer, &cli->http, err);

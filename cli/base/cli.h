@@ -9,9 +9,9 @@
 
 #include "common/base/base.h"
 #include "common/base/args.h"
+#include "common/net/token.h"
 
 struct http_client;
-struct token;
 
 /* Documented in `skerry --help`. */
 enum cli_exit {
@@ -31,6 +31,7 @@ struct cli {
         *token; /* --server, as token_source.h has it; else $SKERRY_TOKEN, else the saved one */
     bool json;  /* --json: data for programs on stdout, nothing else there */
     struct http_client *http;
+    enum token_role role; /* of the token, once connected */
 };
 
 /* The token of --server, else of $SKERRY_TOKEN, else the saved one.  -ERR_NOTFOUND, with no
