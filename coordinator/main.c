@@ -456,8 +456,11 @@ static int back_up(const struct flags *f, struct err *err)
                      r.name, (unsigned long long)r.files, all, (unsigned long long)r.new_files,
                      str_human_bytes(r.new_bytes, fresh), r.dropped, str_plural(r.dropped));
     else
-        (void)printf("%s is as in the backup %s: %llu files, %s\n", f->data_dir, r.name,
-                     (unsigned long long)r.files, all);
+        (void)printf(
+            "%s is as in the backup %s: %llu files, %s\n"
+            "start coordinatord with --data-dir %s, never beside the old one; workers come "
+            "where its --host leads, or by its new worker.token\n",
+            f->data_dir, r.name, (unsigned long long)r.files, all, f->data_dir);
     return 0;
 }
 

@@ -70,7 +70,7 @@ def test_a_coordinator_goes_on_elsewhere_and_its_workers_follow(swarm, other, tm
     swarm.kill("coordinatord")
     shutil.rmtree(swarm.data)  # with the machine
     done = restore(folder, other.data)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and f"start coordinatord with --data-dir {other.data}" in done.stdout, done
     other.coordinator()
     assert other.ports != swarm.ports
     token_file.write_text(other.worker_token)
