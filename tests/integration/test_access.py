@@ -1,5 +1,6 @@
 """Who may come in: tokens with their ends and limits, workers' own keys, and what revoking cuts, with real daemons."""
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import time
 import pytest
 import requests
 
-from common import BIN, skerry, wait_until
+from common import BIN, free_ports, skerry, wait_until
 from swarm import swarm  # noqa: F401  (fixture)
 
 REFUSED = 3  # exit status of workerd
@@ -246,3 +247,14 @@ def test_who_lost_every_operator_token_gets_a_new_one_and_the_lost_one_counts_fo
     swarm.kill("coordinatord")
     swarm.coordinator()
     assert "has ended" not in swarm.log("coordinatord"), "what is revoked has not ended, and old ends are no news"
+
+
+def test_a_name_that_was_guessed_is_said(tmp_path):
+    rpc, http = free_ports(2)
+    for more, said in ([], True), (["--host", "127.0.0.1"], False):
+        daemon = subprocess.Popen([f"{BIN}/coordinatord", "--data-dir", str(tmp_path), "--rpc-port", str(rpc), "--http-port", str(http),
+                                   *more], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        wait_until(lambda: select.select([daemon.stdout], [], [], 0)[0], 20, "it to be ready")
+        daemon.terminate()
+        told = daemon.communicate(timeout=60)[0]
+        assert "is ready at" in told and ("--host NAME" in told) == said, told
