@@ -335,15 +335,18 @@ static int open_http(struct coordinator *co, struct err *err)
     return blob_http_open(co->http, &b, &co->blob_http, err);
 }
 
+bool coordinator_guesses_host(const struct coordinator *co)
+{
+    const char *listen = co->opt.listen;
+    return co->opt.host == NULL && (strcmp(listen, "0.0.0.0") == 0 || strcmp(listen, "::") == 0);
+}
+
 /* What others can reach us by: as told, else the address we listen on, else
  * the host's name. */
 static void fill_host(struct coordinator *co, char host[TOKEN_HOST_MAX + 1])
 {
-    const char *listen = co->opt.listen;
-    if (co->opt.host != NULL)
-        (void)str_copy(host, TOKEN_HOST_MAX + 1, co->opt.host);
-    else if (strcmp(listen, "0.0.0.0") != 0 && strcmp(listen, "::") != 0)
-        (void)str_copy(host, TOKEN_HOST_MAX + 1, listen);
+    if (!coordinator_guesses_host(co))
+        (void)str_copy(host, TOKEN_HOST_MAX + 1, co->opt.host ? co->opt.host : co->opt.listen);
     else if (gethostname(host, TOKEN_HOST_MAX) != 0 || host[0] == '\0')
         (void)str_copy(host, TOKEN_HOST_MAX + 1, "localhost");
     host[TOKEN_HOST_MAX] = '\0';

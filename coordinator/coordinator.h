@@ -35,6 +35,9 @@ int coordinator_owns(struct coordinator *co, struct err *err);
 const char *coordinator_user_token(const struct coordinator *co);
 /* The first token of workers lies in the data dir: it was not revoked. */
 bool coordinator_has_worker_token(const struct coordinator *co);
+/* Tokens lead to the name that this machine has for itself: neither opt.host nor opt.listen says
+ * more. */
+bool coordinator_guesses_host(const struct coordinator *co);
 /* "https://host:port" of the dashboard. */
 const char *coordinator_http_url(const struct coordinator *co);
 

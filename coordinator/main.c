@@ -289,8 +289,8 @@ static void on_signal(void *arg, int signo)
 
 /* To a person at a terminal, commands to paste.  To a file or a journal, which
  * others may read, only where the tokens are: they are passwords.  Those that were
- * revoked have no file.  guessed: others are told the name that this machine has for itself. */
-static void greet(const struct coordinator *co, const char *dir, bool guessed)
+ * revoked have no file. */
+static void greet(const struct coordinator *co, const char *dir)
 {
     const char *user = coordinator_user_token(co);
     const bool worker = coordinator_has_worker_token(co);
@@ -320,7 +320,7 @@ static void greet(const struct coordinator *co, const char *dir, bool guessed)
         else
             (void)printf("The first operator's token is revoked: `skerry login` with another.\n");
     }
-    if (guessed)
+    if (coordinator_guesses_host(co))
         (void)printf("%sTokens lead to that name of this machine, as no --host was given: start it "
                      "again with --host NAME if workers elsewhere do not find it by that.\n",
                      isatty(STDOUT_FILENO) ? "\n" : "");
@@ -373,8 +373,7 @@ static int serve(const struct flags *f, const struct settings *s, struct err *er
     if (rc == 0)
         rc = coordinator_open(loop, &o, &co, err);
     if (rc == 0) {
-        greet(co, f->data_dir,
-              !s->host && (strcmp(s->listen, "0.0.0.0") == 0 || strcmp(s->listen, "::") == 0));
+        greet(co, f->data_dir);
         loop_run(loop);
         rc = coordinator_owns(co, err);
         coordinator_close(co);

@@ -8,7 +8,10 @@
 
 #include "worker/train/island_train.h"
 
-enum { STEPS = 8, BATCH = 7, SEQ = 8, SIDE_THREADS = 2 };
+enum { STEPS = 8, BATCH = 7, SEQ = 8 };
+
+/* Two devices have unlike numbers of threads. */
+enum { SIDE_THREADS = 3 };
 
 /* Steps whose bits are compared: what sanitizers see in all of them they see in the first ones. */
 #ifdef SKERRY_SANITIZED
@@ -41,14 +44,14 @@ static inline struct train_options options(void)
 }
 
 /* teach: what gives the ranks their teachers, or NULL. */
-static inline struct side side_open(const char *devices, const struct model *m,
-                                    const struct train_options *o, const struct pipe_plan *plan,
-                                    island_job *teach)
+static inline struct side side_on(int threads, const char *devices, const struct model *m,
+                                  const struct train_options *o, const struct pipe_plan *plan,
+                                  island_job *teach)
 {
     struct err err = {0};
     struct side s = {0};
     float *flat = tiny_weights(m, 21);
-    OK(island_open(devices, SIDE_THREADS, &s.is, &err));
+    OK(island_open(devices, threads, &s.is, &err));
     OK(island_trainer_new(s.is, m, o, plan, NULL, &s.t, &err));
     if (teach)
         OK(island_run(s.is, teach, s.t, &err));
@@ -57,6 +60,14 @@ static inline struct side side_open(const char *devices, const struct model *m,
     OK(island_trainer_follow(s.t, ISLAND_ALL, &err));
     mem_free(flat);
     return s;
+}
+
+/* A device alone has two: three on two cores wait for each other most of the time. */
+static inline struct side side_open(const char *devices, const struct model *m,
+                                    const struct train_options *o, const struct pipe_plan *plan,
+                                    island_job *teach)
+{
+    return side_on(strchr(devices, ',') ? SIDE_THREADS : 2, devices, m, o, plan, teach);
 }
 
 static inline void close_side(struct side *s)

@@ -34,7 +34,7 @@ static int teach(void *arg, int rank, struct err *err)
 static struct side open_side(const char *devices, const struct model *m,
                              const struct train_options *o)
 {
-    return side_open(devices, m, o, NULL, o->distill ? teach : NULL);
+    return side_on(SIDE_THREADS, devices, m, o, NULL, o->distill ? teach : NULL);
 }
 
 /* Weights, moments and average of every rank are those of the first. */
