@@ -3,17 +3,14 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <strings.h>
 
 #include "common/base/base.h"
 
-/* Spins before sleeping: about 30 us, several times the gap between two
- * operations and less than the price of a sleep and a wake-up.  A sanitizer
- * looks at each of them. */
-#ifdef SKERRY_SANITIZED
-enum { SPINS = 15 };
-#else
-enum { SPINS = 1500 };
-#endif
+/* Looks before sleeping.  Active: about 30 us, several times the gap between two
+ * operations and less than the price of a sleep and a wake-up.  Passive, where
+ * others want the cores. */
+enum { ACTIVE = 1500, PASSIVE = 15 };
 
 struct helper {
     pthread_t thread;
@@ -23,6 +20,7 @@ struct helper {
 
 struct cpu_team {
     int threads;
+    int spins;
     struct helper *helpers; /* threads - 1 */
     int started;
 
@@ -62,7 +60,7 @@ static void work(struct cpu_team *team, int thread)
 /* Waits until `round` is no longer `seen`; false when the team is closing. */
 static bool wait_round(struct cpu_team *team, unsigned seen)
 {
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < team->spins; i++) {
         if (atomic_load_explicit(&team->round, memory_order_acquire) != seen)
             return true;
         relax();
@@ -115,7 +113,7 @@ void cpu_team_run(struct cpu_team *team, cpu_task_fn *fn, void *arg, int tasks)
     /* Helpers that are still busy hold a real CPU; one that was preempted does
      * not, so after a while leave it ours. */
     for (int i = 0; atomic_load_explicit(&team->running, memory_order_acquire) > 0; i++) {
-        if (i < SPINS)
+        if (i < team->spins)
             relax();
         else
             sched_yield();
@@ -148,7 +146,11 @@ int cpu_team_new(int threads, struct cpu_team **ret, struct err *err)
     struct cpu_team *team = aligned_alloc(64, sizeof *team);
     if (!team)
         return err_set(err, -ENOMEM, "no memory for the thread team");
-    *team = (struct cpu_team){.threads = threads};
+    const char *policy = getenv("OMP_WAIT_POLICY");
+    *team = (struct cpu_team){
+        .threads = threads,
+        .spins = policy && strcasecmp(policy, "passive") == 0 ? PASSIVE : ACTIVE,
+    };
     pthread_mutex_init(&team->lock, NULL);
     pthread_cond_init(&team->wake, NULL);
     team->helpers = calloc((size_t)threads, sizeof *team->helpers);

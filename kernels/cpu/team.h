@@ -8,7 +8,9 @@
  * scratch of its thread index, below cpu_team_threads()).
  *
  * Between two calls the helpers spin for some tens of microseconds, as
- * operations follow each other closely inside a step, and then sleep. */
+ * operations follow each other closely inside a step, and then sleep.  With
+ * OMP_WAIT_POLICY=passive in the environment, OpenMP's own word, they sleep at
+ * once: where others want the cores, a spinning helper takes one from them. */
 #ifndef KERNELS_CPU_TEAM_H
 #define KERNELS_CPU_TEAM_H
 
