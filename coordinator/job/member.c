@@ -193,8 +193,10 @@ static void stand_still(struct coordinator *co)
             continue;
         forward(&w->heard_ms, ms, now);
         forward(&w->closed_ms, ms, now);
-        if (t != NULL)
+        if (t != NULL) {
             forward(&t->progress_ms, ms, now);
+            forward(&t->leased_ms, ms, now);
+        }
     }
     for (size_t i = 0; ms > 0 && i < co->state.n_jobs; i++)
         for (uint32_t m = 0; m < co->state.jobs[i]->comp.n_modules; m++)

@@ -313,7 +313,7 @@ static void test_standstill(void **state)
     struct worker *w = edit_worker(r, a->id), *cut = edit_worker(r, b->id);
     uint64_t now = core_now(r->co);
     r->co->checked_ms = now - 70000;
-    w->heard_ms = t->progress_ms = now - 70100;
+    w->heard_ms = t->progress_ms = t->leased_ms = now - 70100;
     cut->heard_ms = cut->closed_ms = now - 70200;
     member_check(r->co);
     assert_int_equal(t->state, TASK_LEASED);
@@ -321,6 +321,8 @@ static void test_standstill(void **state)
     assert_int_equal(cut->state, WORKER_HERE);
     assert_int_equal(now - w->heard_ms, 100 + CORE_TICK_MS); /* as old as it was when we stopped */
     assert_int_equal(now - t->progress_ms, 100 + CORE_TICK_MS);
+    assert_int_equal(now - t->leased_ms,
+                     100 + CORE_TICK_MS); /* what it takes is no longer either */
     assert_int_equal(now - cut->closed_ms, 200 + CORE_TICK_MS);
     rpc_client_close(b->rpc); /* it had hung up, which we hear only now */
     b->rpc = NULL;
