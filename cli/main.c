@@ -81,11 +81,10 @@ static int run(const struct command *c, int argc, char **argv)
     return rc < 0 ? cli_fail(&err) : rc;
 }
 
-int main(int argc, char **argv)
+static int find(int argc, char **argv)
 {
     const char *names[N_COMMANDS];
 
-    file_first();
     if (argc < 2) {
         help(stderr);
         return CLI_USAGE;
@@ -107,4 +106,19 @@ int main(int argc, char **argv)
     fprintf(stderr, "skerry: there is no command '%s'%s; `skerry --help` lists them\n", argv[1],
             str_hint(argv[1], names, N_COMMANDS, "", hint));
     return CLI_USAGE;
+}
+
+/* Whoever goes by the exit status has to know of a full disk.  Where standard output is closed
+ * nobody asked for what is printed. */
+int main(int argc, char **argv)
+{
+    file_first();
+    const int rc = find(argc, argv);
+    errno = 0;
+    const bool lost = fflush(stdout) != 0 || ferror(stdout);
+    if (rc != CLI_OK || !lost || errno == EBADF)
+        return rc;
+    fprintf(stderr, "skerry: what it prints cannot be written%s%s\n", errno ? ": " : "",
+            errno ? strerror(errno) : ", as on a full disk");
+    return CLI_FAILED;
 }

@@ -163,6 +163,14 @@ def test_every_subcommand_has_help(command):
     assert done.returncode == 0 and f"skerry {command} " in done.stdout and "(null)" not in done.stdout
 
 
+@pytest.mark.parametrize("what, why", [("--version", "No space left on device"), ("keys", "full disk")])
+def test_what_is_printed_onto_a_full_disk(what, why):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([f"{BIN}/skerry", what], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode == 1
+    one_sentence(done, "cannot be written", why)
+
+
 @pytest.mark.parametrize("token", ["", "hello", "skerry1.", "skerry1.AAAA", "skerry9.AAAA"])
 def test_bad_join_token(tmp_path, token):
     done = subprocess.run([f"{BIN}/workerd", "--join", token, "--work-dir", str(tmp_path / "w")],
