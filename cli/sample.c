@@ -276,6 +276,8 @@ static int check_out(const char *file, struct err *err)
                            file, (int)(dot - file), file);
     if (file_is_dir(file))
         return err_set(err, -EISDIR, "--out %s is a directory, expected a file", file);
+    if (file_check_place(file, err) < 0)
+        return -EINVAL;
     char *path = str_dup(file);
     const char *folder = dirname(path);
     const int rc = access(folder, W_OK | X_OK) == 0

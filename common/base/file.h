@@ -19,8 +19,12 @@ int file_read(const char *path, size_t max, struct buf *out, struct err *err);
 /* The same of what is open already, to its end; name: for errors. */
 int file_read_fd(int fd, const char *name, size_t max, struct buf *out, struct err *err);
 
-/* temp + write + fsync + rename + fsync of the directory.  Here and below a mode is less the
- * umask. */
+/* What a file is renamed onto is gone: -EINVAL where that is a device, a pipe or a link to one,
+ * such as /dev/null or /dev/stdout, which root could lose. */
+int file_check_place(const char *path, struct err *err);
+
+/* temp + write + fsync + rename + fsync of the directory, after file_check_place().  Here and below
+ * a mode is less the umask. */
 int file_write_atomic(const char *path, const void *data, size_t len, mode_t mode, struct err *err);
 /* The same without waiting for the disk: for what a power cut may take. */
 int file_write_put(const char *path, const void *data, size_t len, mode_t mode, struct err *err);

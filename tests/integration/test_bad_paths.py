@@ -255,6 +255,9 @@ def test_samples_that_make_no_sense(tmp_path, coordinator):
         bad = coordinator.skerry("sample", "1", flag, "no such sampler or strategy")
         assert bad.returncode == 2, bad.stderr
         assert bad.stderr == f"skerry sample: {flag} is 'no such sampler or strategy', expected {expected}\n"
+    os.mkfifo(tmp_path / "pipe.png")
+    bad = coordinator.skerry("sample", "1", "--out", tmp_path / "pipe.png")
+    assert bad.returncode == 1 and "is a device or a pipe" in bad.stderr
     out = tmp_path / "model"
     gone = coordinator.skerry("export", "77", "--out", out)
     assert gone.returncode == 1 and "77" in gone.stderr and not out.exists()

@@ -47,6 +47,28 @@ static void reads_and_writes(void **state)
     scratch_free(dir);
 }
 
+/* What is no file keeps its place, also behind a link; a link to a file goes. */
+static void takes_no_other_place(void **state)
+{
+    char *dir = scratch_new(), *pipe = in(dir, "pipe"), *link = in(dir, "link");
+    struct stat st;
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    FAILS(file_write_atomic(pipe, "hello", 5, 0600, err), "pipe is a device or a pipe");
+    assert_true(lstat(pipe, &st) == 0 && S_ISFIFO(st.st_mode));
+    for (int i = 0; i < 2; i++) { /* the second is a regular file, as after `> file` */
+        assert_int_equal(symlink(i ? "/proc/self/status" : "pipe", link), 0);
+        FAILS(file_write_atomic(link, "hello", 5, 0600, err), "link is a device or a pipe");
+        OK(file_remove(link, err));
+    }
+    assert_int_equal(symlink("nowhere", link), 0);
+    OK(file_write_atomic(link, "hello", 5, 0600, err));
+    assert_true(lstat(link, &st) == 0 && S_ISREG(st.st_mode));
+    assert_int_equal(entries(dir), 2);
+    mem_free(pipe);
+    mem_free(link);
+    scratch_free(dir);
+}
+
 static void aborts_leave_nothing(void **state)
 {
     char *dir = scratch_new(), *path = in(dir, "f");
@@ -248,6 +270,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_and_writes),
+        cmocka_unit_test(takes_no_other_place),
         cmocka_unit_test(aborts_leave_nothing),
         cmocka_unit_test(made_again),
         cmocka_unit_test(full_disk),
