@@ -303,8 +303,8 @@ static json_t *describe(const struct job_file *job, const struct dataset_report 
         json_array_append_new(counts, json_integer((json_int_t)report->counts[i]));
     }
     for (size_t i = 0; i < DATASET_BAD_NAMED && report->bad[i]; i++)
-        json_array_append_new(bad, json_pack("{s:s,s:s}", "key", report->bad[i], "reason",
-                                             "not a JPEG, PNG or WebP image"));
+        json_array_append_new(
+            bad, json_pack("{s:s,s:s}", "key", report->bad[i], "reason", report->bad_why[i]));
     return json_pack("{s:o,s:o,s:O,s:o}", "classes", classes, "counts", counts, "shards", shards,
                      "bad", bad);
 }
@@ -341,9 +341,9 @@ static void say_bad(const struct job_file *job, const struct dataset_report *rep
         fprintf(stderr, "cut, to %u bytes: the captions of %llu image%s\n", CAPTIONS_MAX,
                 (unsigned long long)report->captions_cut, str_plural(report->captions_cut));
     if (report->bad_count)
-        fprintf(stderr, "%u image file%s cannot be read and %s left out; the first is %s\n",
+        fprintf(stderr, "%u image file%s cannot be read and %s left out; the first is %s: %s\n",
                 report->bad_count, report->bad_count == 1 ? "" : "s",
-                report->bad_count == 1 ? "is" : "are", report->bad[0]);
+                report->bad_count == 1 ? "is" : "are", report->bad[0], report->bad_why[0]);
 }
 
 static void say_report(const struct job_file *job, const struct upload *up,

@@ -127,7 +127,8 @@ struct dataset_report {
     uint64_t uncaptioned;  /* images without a caption, if captions were asked for */
     uint64_t captions_cut; /* images whose captions were too long */
     uint32_t bad_count;
-    char *bad[DATASET_BAD_NAMED]; /* names, NULL after the last */
+    char *bad[DATASET_BAD_NAMED];           /* names, NULL after the last */
+    const char *bad_why[DATASET_BAD_NAMED]; /* static: "larger than 64 MiB" */
 };
 
 /* Shuffles (folders and text: all of it; tars: through a window of samples;

@@ -134,17 +134,22 @@ static int emit(struct cutter *c, const struct dataset_image *m)
     return cut_add(c, &s, m->dim, first || cut_is_holdout(c, m->key));
 }
 
-static int note_bad(struct cutter *c, const char *key)
+static int note_bad(struct cutter *c, const struct dataset_image *m)
 {
     struct dataset_report *r = &c->report;
-    if (r->bad_count < DATASET_BAD_NAMED)
-        r->bad[r->bad_count] = str_dup(key);
+    if (r->bad_count < DATASET_BAD_NAMED) {
+        r->bad[r->bad_count] = str_dup(m->key);
+        r->bad_why[r->bad_count] = m->fault      ? m->fault
+                                   : m->len == 0 ? "empty"
+                                                 : "not a JPEG, PNG or WebP image";
+    }
     r->bad_count++;
     if (r->bad_count > c->opt->max_bad)
         return err_set(c->err, -ERR_FORMAT,
-                       "%u files are no JPEG, PNG or WebP images, at most %u are allowed "
-                       "(data.max_bad); the first is %s",
-                       r->bad_count, c->opt->max_bad, r->bad[0]);
+                       "%u image file%s cannot be read, at most %u may be left out "
+                       "(data.max_bad); the first is %s: %s",
+                       r->bad_count, str_plural(r->bad_count), c->opt->max_bad, r->bad[0],
+                       r->bad_why[0]);
     return 0;
 }
 
@@ -231,7 +236,7 @@ int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool
         return err_set(c->err, -ENOMEM, "out of memory while shuffling images");
     while (rc == 0 && (rc = next(ds, &m, c->err)) > 0) {
         if (!sniff(m.data, m.len))
-            rc = note_bad(c, m.key);
+            rc = note_bad(c, &m);
         else if ((rc = check_image(c, ds, &m)) == 0)
             rc = through_window ? hold(c, &w, &m) : emit(c, &m);
         c->seen++;

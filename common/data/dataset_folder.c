@@ -229,10 +229,14 @@ static int next_file(struct dataset *ds, struct dataset_image *ret, struct err *
     int rc = dataset_column_beside(ds, &f->column, path, err);
     if (rc == 0)
         rc = take_captions(ds, file, path, ret, err);
-    if (rc == 0 && is_file(path)) /* a link that leads nowhere is an image without a byte */
+    if (rc == 0 && !is_file(path))
+        ret->fault = "no file, or a link that leads to none";
+    else if (rc == 0)
         rc = file_read(path, DATASET_IMAGE_MAX, &f->image, err);
     mem_free(path);
-    if (rc < 0 && rc != -ERR_LIMIT)
+    if (rc == -ERR_LIMIT)
+        ret->fault = "larger than 64 MiB";
+    else if (rc < 0)
         return rc;
     ret->data = f->image.data;
     ret->len = f->image.len;
@@ -254,9 +258,9 @@ static int folder_cut(struct cutter *c, struct dataset *ds)
     for (size_t i = 0; rc == 0 && i < c->report.classes; i++)
         if (c->report.counts[i] == 0)
             rc = err_set(c->err, -ERR_FORMAT,
-                         "class '%s' of %s has no image that can be read; the first bad file is %s",
-                         ds->classes.items[i], ds->path,
-                         c->report.bad_count ? c->report.bad[0] : "unknown");
+                         "class '%s' of %s has no image that can be read; the first bad file is "
+                         "%s: %s",
+                         ds->classes.items[i], ds->path, c->report.bad[0], c->report.bad_why[0]);
     return rc;
 }
 

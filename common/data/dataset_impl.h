@@ -145,9 +145,10 @@ void dataset_metadata_release(struct dataset_metadata *m); /* { 0 } is fine */
 struct dataset_image {
     char *key; /* "cat/0001.jpg" or "part-000/000123" */
     uint32_t cls;
-    uint8_t *data; /* NULL: too large to be an image of a dataset */
+    uint8_t *data;
     size_t len;
-    float *feature; /* the column; NULL: none asked for */
+    const char *fault; /* static: why it has no data; NULL: look at them */
+    float *feature;    /* the column; NULL: none asked for */
     uint32_t dim;
     char *captions; /* NULL: none */
     size_t captions_len;

@@ -36,7 +36,29 @@ static void folder_is_cut(void **state)
     OK(cut(dir, 2, 0, 5, &c, &r, err));
     assert_int_equal(c.holdout, 0);
     dataset_report_release(&r);
-    FAILS(cut(dir, 1, 0.1, 0, &a, &r, err), "1 files are no JPEG, PNG or WebP images, at most 0");
+    FAILS(cut(dir, 1, 0.1, 0, &a, &r, err),
+          "1 image file cannot be read, at most 0 may be left out (data.max_bad); the first is "
+          "dog/text.jpg: not a JPEG, PNG or WebP image");
+    scratch_free(dir);
+}
+
+/* A picture may be whole and still too large: that is said, not that it is none. */
+static void too_large_and_empty(void **state)
+{
+    char *dir = scratch_new(), *large = in(dir, "cat/large.png");
+    struct got got;
+    struct dataset_report r;
+    fill_folder(dir, "cat", 4, png);
+    put(dir, "cat/large.png", png, sizeof(png));
+    assert_int_equal(truncate(large, DATASET_IMAGE_MAX + 1), 0);
+    put(dir, "cat/zero.jpg", "", 0);
+    OK(cut(dir, 1, 0, 2, &got, &r, err));
+    assert_int_equal(r.bad_count, 2);
+    for (int i = 0; i < 2; i++)
+        assert_string_equal(r.bad_why[i],
+                            strstr(r.bad[i], "large") ? "larger than 64 MiB" : "empty");
+    dataset_report_release(&r);
+    mem_free(large);
     scratch_free(dir);
 }
 
@@ -54,7 +76,10 @@ static void what_is_no_file_is_a_bad_image(void **state)
     OK(cut(dir, 1, 0, 3, &got, &r, err));
     assert_int_equal(r.samples, 4);
     assert_int_equal(r.bad_count, 3);
-    assert_non_null(strstr("cat/dead.png cat/e.png cat/f.png", r.bad[0]));
+    for (int i = 0; i < 3; i++) {
+        assert_non_null(strstr("cat/dead.png cat/e.png cat/f.png", r.bad[i]));
+        assert_non_null(strstr(r.bad_why[i], "no file"));
+    }
     mem_free(folder);
     mem_free(pipe);
     dataset_report_release(&r);
@@ -120,9 +145,8 @@ static void refuses_folders(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(folder_is_cut),
-        cmocka_unit_test(what_is_no_file_is_a_bad_image),
-        cmocka_unit_test(what_is_left_out_is_said),
+        cmocka_unit_test(folder_is_cut),       cmocka_unit_test(what_is_no_file_is_a_bad_image),
+        cmocka_unit_test(too_large_and_empty), cmocka_unit_test(what_is_left_out_is_said),
         cmocka_unit_test(refuses_folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
