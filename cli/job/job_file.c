@@ -337,6 +337,12 @@ static void say_bad(const struct job_file *job, const struct dataset_report *rep
     if (report->uncaptioned)
         fprintf(stderr, "without a caption: %llu image%s\n",
                 (unsigned long long)report->uncaptioned, str_plural(report->uncaptioned));
+    if (report->not_utf8)
+        fprintf(stderr,
+                "not UTF-8: %llu document%s, trained on byte by byte; the first is '%s': `iconv -f "
+                "LATIN1 -t UTF-8` makes it UTF-8 if it is Latin-1\n",
+                (unsigned long long)report->not_utf8, str_plural(report->not_utf8),
+                report->not_utf8_first);
     if (report->captions_cut)
         fprintf(stderr, "cut, to %u bytes: the captions of %llu image%s\n", CAPTIONS_MAX,
                 (unsigned long long)report->captions_cut, str_plural(report->captions_cut));

@@ -118,6 +118,8 @@ struct dataset_report {
     uint64_t documents, holdout_documents; /* text: with a piece; held out as a whole */
     uint64_t tokens, holdout_tokens;       /* text: of all pieces written */
     uint64_t text_bytes;                   /* text: of all documents read */
+    uint64_t not_utf8;                     /* text: documents with bytes that are no UTF-8 */
+    char *not_utf8_first;                  /* the name of the first; NULL: none */
     /* Text: ids are below.  The tokenizer's; of token files without one what they
      * need, at least that of bytes. */
     uint32_t vocab;

@@ -281,6 +281,7 @@ int cut_open(struct cutter *c, const struct dataset *ds, const struct dataset_cu
 void dataset_report_release(struct dataset_report *report)
 {
     mem_free(report->counts);
+    mem_free(report->not_utf8_first);
     for (size_t i = 0; i < DATASET_BAD_NAMED; i++)
         mem_free(report->bad[i]);
     *report = (struct dataset_report){0};

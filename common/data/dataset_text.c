@@ -276,6 +276,14 @@ static int cut_document(struct text_cut *t, const struct text_document *doc, siz
     return rc;
 }
 
+/* Such a text is trained on as it is: whoever has one in Latin-1 may not know it. */
+static void note_bytes(struct dataset_report *r, const struct text_document *doc)
+{
+    r->text_bytes += doc->len;
+    if (!str_is_utf8(doc->text, doc->len) && r->not_utf8++ == 0)
+        r->not_utf8_first = str_dup(doc->key);
+}
+
 static int take_document(struct text_cut *t, const struct text_document *doc, bool only_holdout)
 {
     struct cutter *c = t->c;
@@ -284,7 +292,7 @@ static int take_document(struct text_cut *t, const struct text_document *doc, bo
     if (rc == 0 && !doc->ids) {
         rc =
             tokenizer_encode(t->tokenizer, doc->text, doc->len, TOKENIZER_ENDS, &t->tokens, c->err);
-        c->report.text_bytes += doc->len;
+        note_bytes(&c->report, doc);
     }
     size_t total = doc->ids ? doc->n_ids : t->tokens.n;
     enum split split = only_holdout ? SPLIT_HOLDOUT : split_of(t, doc, total);

@@ -454,6 +454,30 @@ static void says_what_is_wrong(void **state)
     scratch_free(dir);
 }
 
+/* Latin-1 makes tokens like any bytes, which its owner is to be told. */
+static void what_is_no_utf8_is_counted(void **state)
+{
+    (void)state;
+    static const char text[] = "\xc3\xa9t\xc3\xa9 ", latin1[] = "\xe9t\xe9 ";
+    char *dir = scratch_new();
+    struct dataset_options opt = {.path = dir, .text = true, .context = CONTEXT};
+    struct got *g = mem_alloc(sizeof(*g));
+    struct dataset_report r;
+    put(dir, "a_0.txt", text, sizeof(text) - 1);
+    OK(cut(&opt, 1, 0, g, &r, err));
+    assert_int_equal(r.not_utf8, 0);
+    dataset_report_release(&r);
+    put(dir, "b_1.txt", latin1, sizeof(latin1) - 1);
+    put(dir, "c_2.txt", latin1, sizeof(latin1) - 1);
+    OK(cut(&opt, 1, 0, g, &r, err));
+    assert_int_equal(r.not_utf8, 2);
+    assert_string_equal(r.not_utf8_first, "b_1");
+    assert_int_equal(r.documents, 3);
+    dataset_report_release(&r);
+    got_free(g);
+    scratch_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -463,6 +487,7 @@ int main(void)
         cmocka_unit_test(holdout_of_its_own),
         cmocka_unit_test(pieces_have_the_column),
         cmocka_unit_test(token_files),
+        cmocka_unit_test(what_is_no_utf8_is_counted),
         cmocka_unit_test(says_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
