@@ -81,7 +81,7 @@ static int run(const struct command *c, int argc, char **argv)
     return rc < 0 ? cli_fail(&err) : rc;
 }
 
-static int find(int argc, char **argv)
+static int dispatch(int argc, char **argv)
 {
     const char *names[N_COMMANDS];
 
@@ -113,7 +113,7 @@ static int find(int argc, char **argv)
 int main(int argc, char **argv)
 {
     file_first();
-    const int rc = find(argc, argv);
+    const int rc = dispatch(argc, argv);
     errno = 0;
     const bool lost = fflush(stdout) != 0 || ferror(stdout);
     if (rc != CLI_OK || !lost || errno == EBADF)

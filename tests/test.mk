@@ -33,7 +33,7 @@ $(O)/tests/unit/threads.so: tests/unit/threads.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) -std=c11 -D_GNU_SOURCE -O1 -fPIC -shared $(WARN) $(if $(WERROR),-Werror) -o $@ $< -ldl
 
 # Many share the cores, so threads that wait leave them to others.
-check-unit check-int check-ref check-latents check-trainers chaos: export OMP_WAIT_POLICY = passive
+check-unit check-int check-ref check-latents check-trainers check-deploy sim fuzz chaos: export OMP_WAIT_POLICY = passive
 
 .PHONY: test check-int check-ref check-sanitizers check-clang
 test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), simulation, references, deploy, fuzz, integration

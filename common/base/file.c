@@ -241,10 +241,23 @@ static int open_temp(const char *path, mode_t mode, char **ret)
     }
 }
 
+int file_check_place(const char *path, struct err *err)
+{
+    struct stat st;
+    char to[8] = "";
+    const bool proc = readlink(path, to, sizeof(to) - 1) > 0 && !strncmp(to, "/proc/", 6);
+    if (stat(path, &st) < 0 || (!proc && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))))
+        return 0;
+    return err_set(err, -EINVAL, "%s is a device or a pipe, expected the name of a file", path);
+}
+
 int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err)
 {
     *f = (struct file_out){.fd = -1};
     char *temp;
+    int rc = file_check_place(path, err);
+    if (rc < 0)
+        return rc;
     int fd = open_temp(path, mode, &temp);
     return out_open(f, path, temp, fd, err);
 }
@@ -338,23 +351,11 @@ void file_out_abort(struct file_out *f)
     out_reset(f);
 }
 
-int file_check_place(const char *path, struct err *err)
-{
-    struct stat st;
-    char to[8] = "";
-    const bool proc = readlink(path, to, sizeof(to) - 1) > 0 && !strncmp(to, "/proc/", 6);
-    if (stat(path, &st) < 0 || (!proc && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))))
-        return 0;
-    return err_set(err, -EINVAL, "%s is a device or a pipe, expected the name of a file", path);
-}
-
 static int write_whole(const char *path, const void *data, size_t len, mode_t mode,
                        int (*end)(struct file_out *, struct err *), struct err *err)
 {
-    struct file_out f = {.fd = -1};
-    int rc = file_check_place(path, err);
-    if (rc == 0)
-        rc = file_out_open(&f, path, mode, err);
+    struct file_out f;
+    int rc = file_out_open(&f, path, mode, err);
     if (rc == 0)
         rc = file_out_write(&f, data, len, err);
     if (rc == 0)

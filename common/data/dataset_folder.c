@@ -234,6 +234,7 @@ static int next_file(struct dataset *ds, struct dataset_image *ret, struct err *
     else if (rc == 0)
         rc = file_read(path, DATASET_IMAGE_MAX, &f->image, err);
     mem_free(path);
+    _Static_assert(DATASET_IMAGE_MAX == 64u << 20, "told in words");
     if (rc == -ERR_LIMIT)
         ret->fault = "larger than 64 MiB";
     else if (rc < 0)
@@ -257,10 +258,12 @@ static int folder_cut(struct cutter *c, struct dataset *ds)
     int rc = cut_images(c, ds, next_file, false);
     for (size_t i = 0; rc == 0 && i < c->report.classes; i++)
         if (c->report.counts[i] == 0)
-            rc = err_set(c->err, -ERR_FORMAT,
-                         "class '%s' of %s has no image that can be read; the first bad file is "
-                         "%s: %s",
-                         ds->classes.items[i], ds->path, c->report.bad[0], c->report.bad_why[0]);
+            rc = err_set(
+                c->err, -ERR_FORMAT,
+                "class '%s' of %s has no image that can be read; the first bad file is "
+                "%s%s%s",
+                ds->classes.items[i], ds->path, c->report.bad_count ? c->report.bad[0] : "unknown",
+                c->report.bad_count ? ": " : "", c->report.bad_count ? c->report.bad_why[0] : "");
     return rc;
 }
 

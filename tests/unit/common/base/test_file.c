@@ -54,6 +54,8 @@ static void takes_no_other_place(void **state)
     struct stat st;
     assert_int_equal(mkfifo(pipe, 0600), 0);
     FAILS(file_write_atomic(pipe, "hello", 5, 0600, err), "pipe is a device or a pipe");
+    struct file_out out;
+    FAILS(file_out_open(&out, pipe, 0600, err), "pipe is a device or a pipe");
     assert_true(lstat(pipe, &st) == 0 && S_ISFIFO(st.st_mode));
     for (int i = 0; i < 2; i++) { /* the second is a regular file, as after `> file` */
         assert_int_equal(symlink(i ? "/proc/self/status" : "pipe", link), 0);

@@ -467,6 +467,8 @@ static void what_is_no_utf8_is_counted(void **state)
     OK(cut(&opt, 1, 0, g, &r, err));
     assert_int_equal(r.not_utf8, 0);
     dataset_report_release(&r);
+    got_free(g);
+    g = mem_alloc(sizeof(*g));
     put(dir, "b_1.txt", latin1, sizeof(latin1) - 1);
     put(dir, "c_2.txt", latin1, sizeof(latin1) - 1);
     OK(cut(&opt, 1, 0, g, &r, err));
