@@ -56,7 +56,7 @@ static void print_all(const json_t *status)
     {
         table_cell(&t, "%lld", cli_int(job, "id", 0));
         table_cell(&t, "%s", cli_str(job, "name", ""));
-        table_cell(&t, "%s", cli_str(job, "state", ""));
+        table_cell(&t, "%s", show_state(job));
         table_cell(&t, "%s", show_dollars(cli_num(job, "dollars", 0), text));
     }
     if (t.n_cells > 0)

@@ -1,5 +1,5 @@
-/* skerry status, workers, tasks, watch, cancel, drain, login: what a person asks of a running
- * coordinator, in one or two calls each.  Objects are put into words by show.c. */
+/* skerry status, workers, tasks, watch, cancel, pause, resume, drain, login: what a person asks of
+ * a running coordinator, in one or two calls each.  Objects are put into words by show.c. */
 
 #include "common/base/base.h"
 #include "cli/command.h"
@@ -31,19 +31,19 @@ __attribute__((format(printf, 4, 5))) static int get(struct cli *cli, void (*pri
 
 static void print_job(const json_t *job)
 {
-    char loss[24] = "-", eta[STR_HUMAN_MAX] = "-";
+    char loss[24] = "-", eta[STR_HUMAN_MAX] = "-", trouble[SHOW_TROUBLE_MAX];
     if (cli_has(job, "loss"))
         snprintf(loss, sizeof loss, "%.4f", cli_num(job, "loss", 0.0));
     if (cli_has(job, "eta_ms"))
         cli_duration(job, "eta_ms", eta);
     printf("%4lld  %-16s %-12s round %lld/%lld  loss %s  %.0f %s/s  ETA %s\n",
-           cli_int(job, "id", 0), cli_str(job, "name", ""), cli_str(job, "state", ""),
+           cli_int(job, "id", 0), cli_str(job, "name", ""), show_state(job),
            cli_int(job, "round", 0), cli_int(job, "rounds", 0), loss,
            cli_num(job, "images_per_s", 0.0), show_unit(job), eta);
     if (*cli_str(job, "reason", ""))
         printf("      %s\n", cli_str(job, "reason", ""));
-    if (*cli_str(job, "stalled", ""))
-        printf("      stalled: %s\n", cli_str(job, "stalled", ""));
+    if (*show_trouble(job, trouble))
+        printf("      %s\n", trouble);
 }
 
 static void print_worker(const json_t *w)
@@ -314,6 +314,59 @@ const struct command command_cancel = {
     .rest_max = 1,
     .needs = COMMAND_CONNECT | COMMAND_JSON,
     .run = run_cancel,
+};
+
+static int set_paused(struct cli *cli, const struct args *args, bool paused, struct err *err)
+{
+    json_t *answer = NULL;
+    uint64_t id = 0;
+    int rc = cli_job_id(cli, args, &id, err);
+    if (rc == 0)
+        rc = cli_call(cli, "POST", NULL, &answer, err, "/v1/jobs/%llu/%s", ID(id),
+                      paused ? "pause" : "resume");
+    if (rc == 0 && cli->json)
+        cli_print_json(answer);
+    else if (rc == 0 && paused)
+        printf("job %llu is paused; what its workers do goes on to its end, and `skerry resume "
+               "%llu` lets it go on\n",
+               ID(id), ID(id));
+    else if (rc == 0)
+        printf("job %llu goes on\n", ID(id));
+    json_decref(answer);
+    return rc;
+}
+
+static int run_pause(struct cli *cli, const struct args *args, struct err *err)
+{
+    return set_paused(cli, args, true, err);
+}
+
+static int run_resume(struct cli *cli, const struct args *args, struct err *err)
+{
+    return set_paused(cli, args, false, err);
+}
+
+const struct command command_pause = {
+    .name = "pause",
+    .what = "give out no task of a job until it is resumed",
+    .usage = "JOB",
+    .about = "Gives out no task of a job. Those that run go on to their end, and count; the "
+             "workers are free for other jobs. It stays so over a restart of the coordinator.",
+    .rest_min = 1,
+    .rest_max = 1,
+    .needs = COMMAND_CONNECT | COMMAND_JSON,
+    .run = run_pause,
+};
+
+const struct command command_resume = {
+    .name = "resume",
+    .what = "let a paused job go on",
+    .usage = "JOB",
+    .about = "Lets a job go on that was paused.",
+    .rest_min = 1,
+    .rest_max = 1,
+    .needs = COMMAND_CONNECT | COMMAND_JSON,
+    .run = run_resume,
 };
 
 static int run_drain(struct cli *cli, const struct args *args, struct err *err)

@@ -16,7 +16,7 @@ struct follow {
     struct cli *cli;
     bool terminal;
     int64_t round;  /* last one printed where there is no terminal */
-    char state[32]; /* last seen */
+    char state[32]; /* last seen, of show_state() */
     char late[128]; /* who was late when the last line was printed; "": nobody */
     double speed;   /* averaged, as workers report theirs one after the other; 0: not known */
 };
@@ -44,8 +44,9 @@ static void add_trouble(const json_t *job, struct progress *p)
 {
     const json_t *late = late_one(job);
     size_t n = strlen(p->words), room = sizeof p->words - n;
-    if (*cli_str(job, "stalled", "")) /* what keeps it has a reason already */
-        snprintf(p->words + n, room, "  stalled: %s", cli_str(job, "stalled", ""));
+    char trouble[SHOW_TROUBLE_MAX];
+    if (*show_trouble(job, trouble)) /* what keeps it has a reason already */
+        snprintf(p->words + n, room, "  %s", trouble);
     else if (late && cli_has(late, "worker"))
         snprintf(p->words + n, room, "  waits for %s: %s", cli_str(late, "what", "?"),
                  cli_str(late, "why", ""));
@@ -133,18 +134,19 @@ static void draw(const struct progress *p)
     fflush(stderr);
 }
 
+static bool goes_on(const struct follow *f, const json_t *job)
+{
+    return cli_int(job, "round", 0) == f->round && !strcmp(show_state(job), f->state);
+}
+
 /* Without a terminal: a line a round, a change of state, and when somebody else is late. */
 static void print(struct follow *f, const json_t *job, const struct progress *p)
 {
     const json_t *late = late_one(job);
     const char *who = late ? cli_str(late, "what", "") : "";
-    long long round = cli_int(job, "round", 0);
-    bool news = round != f->round || strcmp(cli_str(job, "state", ""), f->state) ||
-                (*who && strcmp(who, f->late));
-    if (!news)
+    if (goes_on(f, job) && (!*who || !strcmp(who, f->late)))
         return;
     fprintf(stderr, "%s\n", p->words);
-    f->round = round;
     str_copy(f->late, sizeof f->late, who);
 }
 
@@ -152,21 +154,23 @@ static void show(struct follow *f, const json_t *job)
 {
     const double speed = cli_num(job, "images_per_s", 0.0);
     struct progress p;
+    if (json_is_true(json_object_get(job, "paused")) && !(speed > 0))
+        f->speed = 0;
     if (speed > 0)
         f->speed += f->speed > 0 ? (speed - f->speed) / SPEED_POLLS : speed;
     describe(f, job, &p);
     if (f->cli->json) {
-        if (cli_int(job, "round", 0) != f->round || strcmp(cli_str(job, "state", ""), f->state)) {
+        if (!goes_on(f, job)) {
             cli_print_json(job);
             fflush(stdout);
-            f->round = cli_int(job, "round", 0);
         }
     } else if (f->terminal) {
         draw(&p);
     } else {
         print(f, job, &p);
     }
-    str_copy(f->state, sizeof f->state, cli_str(job, "state", ""));
+    f->round = cli_int(job, "round", 0);
+    str_copy(f->state, sizeof f->state, show_state(job));
 }
 
 int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)

@@ -26,6 +26,23 @@ int show_stage(const json_t *job, char *out, size_t cap)
     return snprintf(out, cap, "%s", state);
 }
 
+static bool is_paused(const json_t *job)
+{
+    return json_is_true(json_object_get(job, "paused"));
+}
+
+const char *show_state(const json_t *job)
+{
+    return is_paused(job) ? "paused" : cli_str(job, "state", "?");
+}
+
+const char *show_trouble(const json_t *job, char out[SHOW_TROUBLE_MAX])
+{
+    const char *why = cli_str(job, "stalled", "");
+    (void)snprintf(out, SHOW_TROUBLE_MAX, "%s%s", *why && !is_paused(job) ? "stalled: " : "", why);
+    return out;
+}
+
 /* ---- the job itself ------------------------------------------------------ */
 
 static void print_numbers(const json_t *job, FILE *out)
@@ -295,18 +312,18 @@ static void print_waiting(const json_t *job, FILE *out)
 
 void show_job(const json_t *job, FILE *out)
 {
-    char stage[96], age[STR_HUMAN_MAX];
+    char stage[96], age[STR_HUMAN_MAX], trouble[SHOW_TROUBLE_MAX];
     (void)show_stage(job, stage, sizeof stage);
-    fprintf(out, "job %lld, %s (%s): %s", cli_int(job, "id", 0), cli_str(job, "name", ""),
-            cli_str(job, "recipe", ""), stage);
+    fprintf(out, "job %lld, %s (%s): %s%s", cli_int(job, "id", 0), cli_str(job, "name", ""),
+            cli_str(job, "recipe", ""), is_paused(job) ? "paused while " : "", stage);
     if (cli_int(job, "elapsed_ms", 0) > 0)
         fprintf(out, "%s %s", cli_job_ended(cli_str(job, "state", "")) ? " after" : ", for",
                 cli_duration(job, "elapsed_ms", age));
     fputc('\n', out);
     if (*cli_str(job, "reason", ""))
         fprintf(out, "  %s\n", cli_str(job, "reason", ""));
-    if (*cli_str(job, "stalled", ""))
-        fprintf(out, "  stalled: %s\n", cli_str(job, "stalled", ""));
+    if (*show_trouble(job, trouble))
+        fprintf(out, "  %s\n", trouble);
     print_numbers(job, out);
     print_data(job, out);
     print_bad(job, out);

@@ -7,10 +7,16 @@
 
 #include "common/base/base.h"
 
+#define SHOW_TROUBLE_MAX 288
+
 /* "rows" of a text job, else "images": what its speed counts. */
 const char *show_unit(const json_t *job);
 /* The stage and its tasks, "features 3/9"; only the state where it has no tasks. */
 int show_stage(const json_t *job, char *out, size_t cap);
+/* Its state; "paused" where a person has paused it. */
+const char *show_state(const json_t *job);
+/* Why it does not go on, "stalled: ..." or who paused it; "": it does.  Returns out. */
+const char *show_trouble(const json_t *job, char out[SHOW_TROUBLE_MAX]);
 /* A job: what it is at, its paths, partitions and figures, and what it waits for. */
 void show_job(const json_t *job, FILE *out);
 /* A worker: its state, speed and bytes, what it reaches of its devices, and how they are. */

@@ -5,7 +5,8 @@
  *
  * With grace 0 all are waited for: leases that run out are given to others, so
  * the wait ends.  The grace stands still while a missing one is at a worker without a connection,
- * whose lease still holds, and while the coordinator did not listen.  What comes after the step is
+ * whose lease still holds, while the job is paused or its budget spent, and while the coordinator
+ * did not listen.  What comes after the step is
  * refused.  Pure. */
 #ifndef COORDINATOR_QUORUM_H
 #define COORDINATOR_QUORUM_H

@@ -441,6 +441,8 @@ static const struct http_route routes[] = {
     {"POST", "/v1/jobs", OPERATOR, BODY_SUBMIT, http_post_job, NULL, NULL},
     {"GET", "/v1/jobs/{id}", VIEWER, 0, get_job, NULL, NULL},
     {"POST", "/v1/jobs/{id}/cancel", OPERATOR, BODY_SMALL, http_post_cancel, NULL, NULL},
+    {"POST", "/v1/jobs/{id}/pause", OPERATOR, BODY_SMALL, http_post_pause, NULL, NULL},
+    {"POST", "/v1/jobs/{id}/resume", OPERATOR, BODY_SMALL, http_post_resume, NULL, NULL},
     {"POST", "/v1/jobs/{id}/adjust", OPERATOR, BODY_SMALL, http_post_adjust, NULL, NULL},
     {"GET", "/v1/jobs/{id}/metrics", VIEWER, 0, get_job_metrics, NULL, NULL},
     {"GET", "/v1/jobs/{id}/trace", VIEWER, 0, get_job_trace, NULL, NULL},

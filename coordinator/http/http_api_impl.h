@@ -45,6 +45,8 @@ void http_answer_stop(struct http_api *api);
 
 void http_post_job(void *arg, struct http_request *r);
 void http_post_cancel(void *arg, struct http_request *r);
+void http_post_pause(void *arg, struct http_request *r);
+void http_post_resume(void *arg, struct http_request *r);
 void http_post_adjust(void *arg, struct http_request *r);
 void http_post_task_cancel(void *arg, struct http_request *r);
 void http_post_sample(void *arg, struct http_request *r);

@@ -322,6 +322,32 @@ void http_post_cancel(void *arg, struct http_request *r)
         http_answer_when_durable(api, r, 200, id_state(id, j.state));
 }
 
+static void set_paused(struct http_api *api, struct http_request *r, bool paused)
+{
+    struct err err = {0};
+    uint64_t id;
+    if (!http_take_id(r, &id))
+        return;
+    if (view_job_pause(api->o.co, id, paused, &err) < 0) {
+        http_answer_refused(api, r, &err);
+        return;
+    }
+    json_t *o = json_object();
+    http_json_put(o, "id", http_json_id(id));
+    http_json_put(o, "paused", json_boolean(paused));
+    http_answer_when_durable(api, r, 200, o);
+}
+
+void http_post_pause(void *arg, struct http_request *r)
+{
+    set_paused(arg, r, true);
+}
+
+void http_post_resume(void *arg, struct http_request *r)
+{
+    set_paused(arg, r, false);
+}
+
 void http_post_adjust(void *arg, struct http_request *r)
 {
     static const struct http_field fields[] = {

@@ -264,6 +264,7 @@ json_t *http_json_job_summary(const struct view_job *j)
     put(o, "state", http_json_word(j->state));
     put(o, "reason", http_json_text(j->reason));
     put(o, "stalled", http_json_text(j->stalled));
+    put(o, "paused", json_boolean(j->paused));
     put(o, "recipe", http_json_text(j->recipe));
     put(o, "created_at", http_json_at(j->created_unix_ms));
     put(o, "elapsed_ms", count(j->elapsed_ms));

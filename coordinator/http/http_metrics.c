@@ -214,6 +214,7 @@ GET_JOB(job_param_up, per_param_up)
 GET_JOB(job_param_down, per_param_down)
 GET_JOB(job_ratio, ratio)
 GET_JOB(job_bad, bad_samples)
+GET_JOB(job_paused, paused)
 GET_JOB(job_dollars, dollars)
 GET_JOB(job_egress, egress)
 
@@ -246,6 +247,8 @@ static const struct job_family job_families[] = {
      job_dollars, "what=\"workers\""},
     {"job_cost_dollars_total", NULL, NULL, job_egress, "what=\"egress\""},
     {"job_bad_samples", "gauge", "Images that were skipped.", job_bad, NULL},
+    {"job_paused", "gauge", "1: a person has paused it, and its tasks are given to nobody.",
+     job_paused, NULL},
 };
 
 static void job_labels(struct writer *w, const struct view_job *j, const char *more)

@@ -23,7 +23,7 @@ static double dollars(const struct coordinator *co, const struct worker *w)
 /* Whether somebody may wait for it: it goes on, and gives tasks out. */
 static bool is_waited_for(const struct coordinator *co, const struct job *j)
 {
-    return !job_is_ended(j) && query_spent(&co->state, j) == NULL;
+    return !job_is_ended(j) && query_withheld(&co->state, j) == NULL;
 }
 
 static bool idles_after(const struct worker *w, const struct job *j)

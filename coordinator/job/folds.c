@@ -293,9 +293,9 @@ static struct task *task_for(struct coordinator *co, struct job *j, struct modul
     return t;
 }
 
-static bool somebody_folds(const struct coordinator *co)
+static bool somebody_folds(const struct coordinator *co, const struct job *j)
 {
-    for (size_t i = 0; i < co->state.n_workers; i++) {
+    for (size_t i = 0, n = query_withheld(&co->state, j) ? 0 : co->state.n_workers; i < n; i++) {
         const struct worker *w = co->state.workers[i];
         if (w->state == WORKER_HERE && !worker_goes(w) && member_may_fold(w))
             return true;
@@ -316,7 +316,7 @@ static void fire(struct coordinator *co, struct job *j, struct module_rec *m,
     log_info("outer", "module %llu of job %llu: step to version %llu with %zu contributions: %s",
              (unsigned long long)m->id, (unsigned long long)j->id,
              (unsigned long long)m->version + 1, step->n_contributions, m->outer_reason);
-    if (step->to_store && (step->base == 0 || step->stored) && somebody_folds(co))
+    if (step->to_store && (step->base == 0 || step->stored) && somebody_folds(co, j))
         m->at_worker = step;
     else
         make_here(co, j, m, t, step);
@@ -330,7 +330,7 @@ static void consider_worker(struct coordinator *co, struct job *j, struct module
     const bool open = t != NULL && task_is_open(t);
     if (open && (t->state == TASK_LEASED ||
                  (t->slow == 0 && t->attempt <= LOSSES_MAX &&
-                  core_now(co) < t->ready_ms + PATIENCE_MS && somebody_folds(co))))
+                  core_now(co) < t->ready_ms + PATIENCE_MS && somebody_folds(co, j))))
         return;
     log_info("outer", "module %llu of job %llu: no worker has made the step to version %llu",
              (unsigned long long)m->id, (unsigned long long)j->id,
@@ -382,9 +382,9 @@ static void consider_sync(struct coordinator *co, struct job *j, struct module_r
     if (m->version >= (uint64_t)j->spec.outer.rounds)
         return;
     query_outer_count(&co->state, j, m, &count);
-    /* The grace stands still while nobody could have told us: a worker that lost its connection,
-     * to a coordinator that was started again, say, may have its contribution ready. */
-    if (count.away > 0 && m->quorum_ms != 0)
+    /* The grace stands still while nobody could have told us: who lost the connection, to a
+     * coordinator that was started again, say, may be ready; and what is withheld nobody can do. */
+    if ((count.away > 0 || query_withheld(&co->state, j) != NULL) && m->quorum_ms != 0)
         m->quorum_ms += core_now(co) - m->asked_ms;
     m->asked_ms = core_now(co);
     struct quorum_in in = {

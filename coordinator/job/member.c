@@ -31,7 +31,10 @@ void member_heard(struct coordinator *co, struct worker *w)
 static bool others_idle(const struct coordinator *co, const struct worker *w, const struct task *t)
 {
     const struct list *parked = &co->state.parked;
+    const struct job *j = state_job(&co->state, t->job_id);
     const uint64_t now = core_now(co);
+    if (j != NULL && query_withheld(&co->state, j) != NULL)
+        return false;
     for (const struct list *l = parked->next; l != parked; l = l->next) {
         const struct worker *o = list_entry(l, struct worker, parked_at);
         if (o != w && o->task_id == 0 && !worker_goes(o) && o->quarantined_until_ms <= now &&

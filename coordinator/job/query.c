@@ -152,9 +152,11 @@ static double token_cost(const struct state *s, uint64_t token)
     return sum;
 }
 
-const char *query_spent(const struct state *s, const struct job *j)
+const char *query_withheld(const struct state *s, const struct job *j)
 {
     const struct token_rec *t = j->token_id ? access_token(s, j->token_id) : NULL;
+    if (j->paused)
+        return "is of a job that a person has paused: `skerry resume JOB` lets it go on";
     if (j->quota.budget > 0 && j->cost.work + j->cost.waiting >= j->quota.budget)
         return "is of a job whose budget is spent: `skerry adjust JOB --budget` raises it";
     if (t != NULL && t->budget > 0 && token_cost(s, t->id) >= t->budget)
@@ -167,9 +169,14 @@ bool query_stalled(const struct state *s, const struct job *j, char ret_reason[R
     ret_reason[0] = '\0';
     if (job_is_ended(j))
         return false;
-    const char *held = query_spent(s, j);
+    const char *held = query_withheld(s, j);
     if (held != NULL) {
-        (void)snprintf(ret_reason, REASON_MAX, "what is to be done %s", held);
+        if (j->paused)
+            (void)snprintf(ret_reason, REASON_MAX,
+                           "a person has paused it; `skerry resume %llu` lets it go on",
+                           (unsigned long long)j->id);
+        else
+            (void)snprintf(ret_reason, REASON_MAX, "what is to be done %s", held);
         return true;
     }
     for (size_t i = 0; i < s->n_ready; i++) {
@@ -321,7 +328,7 @@ void query_outer_count(const struct state *s, const struct job *j, const struct 
 
 bool query_coming(const struct state *s, const struct job *j, const struct module_rec *m)
 {
-    const bool idle = !list_empty(&s->parked);
+    const bool idle = !list_empty(&s->parked) && query_withheld(s, j) == NULL;
     for (uint32_t p = 0; p < j->comp.n_paths; p++) {
         if (!query_crosses(j, p, m) || j->paths[p].round > m->version)
             continue;

@@ -38,13 +38,14 @@ bool query_finished(const struct job *j);
 /* The round at which paths wait for their new shards; UINT32_MAX: none is to come. */
 uint32_t query_barrier(const struct job *j);
 
-/* Does the job not go on because its tasks, or the outer steps of a module, fail again and again?
- * ret_reason says which.  It goes on by itself when somebody can do them. */
+/* Does the job not go on because its tasks are withheld, or they or the outer steps of a module
+ * fail again and again?  ret_reason says which.  The latter goes on by itself when somebody can do
+ * them. */
 bool query_stalled(const struct state *s, const struct job *j, char ret_reason[REASON_MAX]);
 
-/* Why none of the job's tasks is given out, as what a task is: the budget of the job or of the
- * token that it was submitted with is spent; NULL: it is not. */
-const char *query_spent(const struct state *s, const struct job *j);
+/* Why none of the job's tasks is given out, as what a task is: it is paused, or its budget or that
+ * of the token that it was submitted with is spent; NULL: they are. */
+const char *query_withheld(const struct state *s, const struct job *j);
 
 /* ---- partitioning -------------------------------------------------------- */
 

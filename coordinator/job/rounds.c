@@ -71,7 +71,7 @@ static uint32_t workers_for(const struct coordinator *co, const struct job *j, u
                    co->state.workers[i]->quarantined_until_ms <= core_now(co);
     for (size_t i = 0; i < co->state.n_jobs && n < JOBS_ACTIVE_MAX; i++) {
         const struct job *o = co->state.jobs[i];
-        if (o->state != JOB_RUNNING || (o != j && query_spent(&co->state, o) != NULL))
+        if (o->state != JOB_RUNNING || (o != j && query_withheld(&co->state, o) != NULL))
             continue;
         mine = o == j ? n : mine;
         claims[n++] =

@@ -57,7 +57,7 @@ static struct schedule_job *contenders(const struct coordinator *co)
             .priority = j->quota.priority,
             .share = j->quota.share,
             .leases = j->leases,
-            .held = job_is_ended(j) ? NULL : query_spent(s, j),
+            .held = job_is_ended(j) ? NULL : query_withheld(s, j),
         };
     }
     return list;

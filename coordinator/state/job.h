@@ -178,6 +178,7 @@ struct job {
     uint64_t started_ms;    /* (m) */
     uint64_t token_id;      /* that it was submitted with; 0: not known */
     struct job_swarm quota; /* the spec's, as a person has adjusted it */
+    bool paused;            /* by a person: its tasks are given to nobody */
     struct job_cost cost;
     char **classes;
     uint64_t *counts; /* per class, or zeros */

@@ -105,7 +105,8 @@ struct view_job {
      * done failed cancelled */
     const char *state;
     const char *reason;
-    char stalled[256]; /* why it does not go on although workers try; "": it does */
+    char stalled[256]; /* why it does not go on although workers try, or may not; "": it does */
+    bool paused;       /* by a person, which `stalled` says, too */
     const char *spec;  /* YAML as submitted, with what job_keep_defaults writes in */
     const char *recipe;
     int64_t created_unix_ms, ended_unix_ms; /* ended 0: not yet */
@@ -387,6 +388,9 @@ struct view_adjust {
 };
 int view_job_adjust(struct coordinator *co, uint64_t job_id, const struct view_adjust *a,
                     struct job_swarm *ret, struct err *err);
+/* A paused job's tasks are given to nobody; those under way run to their end and count.
+ * -ERR_STALE: it has ended. */
+int view_job_pause(struct coordinator *co, uint64_t job_id, bool paused, struct err *err);
 /* Ends a task that view_sample_request() made, and no other: -EINVAL for a task that a job needs,
  * -ERR_STALE for one that has ended. */
 int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err);

@@ -375,7 +375,7 @@ static void why_untaken(struct waiting *ctx, struct untaken *u)
     unsigned here = 0, idle = 0, helpers = 0, small = 0, failed = 0, quarantined = 0, able = 0;
     const struct job *j = state_job(&ctx->co->state, t->job_id);
     const bool external = j != NULL && query_needs_trainers(j, t);
-    const char *spent = j != NULL ? query_spent(&ctx->co->state, j) : NULL;
+    const char *spent = j != NULL ? query_withheld(&ctx->co->state, j) : NULL;
     const uint64_t present = core_now(ctx->co);
     uint64_t again = 0; /* when the first of those that failed it tries again */
     for (size_t i = 0; i < ctx->co->state.n_workers; i++) {

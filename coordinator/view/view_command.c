@@ -1,5 +1,6 @@
 /* The commands of view.h. */
 #include "common/base/base.h"
+#include "coordinator/job/cost.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/flow.h"
 #include "coordinator/job/gc.h"
@@ -21,17 +22,29 @@ int view_job_submit(struct coordinator *co, const struct submit *s, uint64_t *re
 {
     return submit_job(co, s, ret_id, err);
 }
-int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err)
+
+/* A job that goes on, for a change. */
+static int live_job(struct coordinator *co, uint64_t id, struct job **ret, struct err *err)
 {
     int rc = core_writable(co, err);
-    struct job *j = state_job(&co->state, job_id);
+    struct job *j = state_job(&co->state, id);
     if (rc < 0)
         return rc;
     if (j == NULL)
-        return err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)job_id);
+        return err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)id);
     if (job_is_ended(j))
-        return err_set(err, -ERR_STALE, "job %llu has ended already, it is %s",
-                       (unsigned long long)job_id, job_state_name(j->state));
+        return err_set(err, -ERR_STALE, "job %llu has ended, it is %s", (unsigned long long)id,
+                       job_state_name(j->state));
+    *ret = j;
+    return 0;
+}
+
+int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err)
+{
+    struct job *j;
+    int rc = live_job(co, job_id, &j, err);
+    if (rc < 0)
+        return rc;
     flow_end(co, j, JOB_CANCELLED, "cancelled by a person");
     return 0;
 }
@@ -39,15 +52,10 @@ int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err)
 int view_job_adjust(struct coordinator *co, uint64_t job_id, const struct view_adjust *a,
                     struct job_swarm *ret, struct err *err)
 {
-    int rc = core_writable(co, err);
-    struct job *j = state_job(&co->state, job_id);
+    struct job *j;
+    int rc = live_job(co, job_id, &j, err);
     if (rc < 0)
         return rc;
-    if (j == NULL)
-        return err_set(err, -ERR_NOTFOUND, "job %llu does not exist", (unsigned long long)job_id);
-    if (job_is_ended(j))
-        return err_set(err, -ERR_STALE, "job %llu has ended, it is %s", (unsigned long long)job_id,
-                       job_state_name(j->state));
     if (!isnan(a->priority))
         j->quota.priority = (int)a->priority;
     if (!isnan(a->share))
@@ -59,6 +67,20 @@ int view_job_adjust(struct coordinator *co, uint64_t job_id, const struct view_a
              (unsigned long long)j->id, j->quota.priority, j->quota.share, j->quota.budget);
     core_touch(co);
     *ret = j->quota;
+    return 0;
+}
+
+int view_job_pause(struct coordinator *co, uint64_t job_id, bool paused, struct err *err)
+{
+    struct job *j;
+    int rc = live_job(co, job_id, &j, err);
+    if (rc < 0 || j->paused == paused)
+        return rc;
+    cost_settle(co, j);
+    j->paused = paused;
+    core_say(co, j->id, 0, "job %llu is %s by a person", (unsigned long long)j->id,
+             paused ? "paused" : "resumed");
+    core_touch(co);
     return 0;
 }
 
@@ -177,6 +199,11 @@ int view_sample_request(struct coordinator *co, uint64_t job_id, const struct dr
     if (j->refused != NULL)
         return err_set(err, -ERR_STALE, "job %llu cannot be drawn from: %s",
                        (unsigned long long)job_id, j->refused);
+    if (j->paused && !job_is_ended(j))
+        return err_set(err, -ERR_STALE,
+                       "job %llu is paused, and no worker draws for it: `skerry resume %llu` lets "
+                       "it go on",
+                       (unsigned long long)job_id, (unsigned long long)job_id);
     if (!has_model(j))
         return err_set(err, -ERR_STALE, "job %llu has no model yet to draw from",
                        (unsigned long long)job_id);

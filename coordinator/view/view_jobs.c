@@ -74,7 +74,7 @@ static int64_t eta_ms(struct coordinator *co, const struct job *j, uint32_t done
 {
     double seconds = 0;
     unsigned n = 0;
-    if (job_is_ended(j) || j->n_rounds == 0)
+    if (job_is_ended(j) || j->paused || j->n_rounds == 0)
         return -1;
     for (size_t i = j->n_rounds; i-- > 0 && n < 8; n++)
         seconds += (double)j->rounds[i].seconds;
@@ -159,6 +159,7 @@ static void fill_job(struct coordinator *co, const struct job *j, struct view_jo
     v->state = job_state_name(j->state);
     v->reason = j->reason;
     (void)query_stalled(&co->state, j, v->stalled);
+    v->paused = j->paused && !job_is_ended(j);
     v->spec = j->yaml;
     v->recipe = j->spec.recipe.name;
     v->created_unix_ms = j->made_unix_ms;

@@ -63,7 +63,7 @@ class Job:
         if router:
             paths.append(self.path(self.n, [self.modules[-1]], total, network="router"))
         self.job = {
-            "id": 1, "name": name, "state": "running", "reason": "", "stalled": "", "recipe": recipe, "created_at": AT, "elapsed_ms": 754000,
+            "id": 1, "name": name, "state": "running", "reason": "", "stalled": "", "paused": False, "recipe": recipe, "created_at": AT, "elapsed_ms": 754000,
             "round": round, "rounds": rounds, "step": round * 50, "total_steps": rounds * 50, "loss": 0.412, "eval_loss": 0.436,
             "images_per_s": 812.5, "eta_ms": 1130000, "paths": len(paths), "replicas": 1, "parameters": 4200000, "text": text, "dollars": 3.2,
             "cost": {"work": 2.9, "waiting": 0.3, "egress": 0.0, "total": 3.2, "per_million_samples": 1.4, "per_hour": 1.8, "until_end": 0.6, "workers": 3,
@@ -227,7 +227,7 @@ class Server:
         self.made, self.job, self.token, self.called = made, made.job, "x", []
 
     def status(self):
-        keys = ("id", "name", "state", "reason", "stalled", "recipe", "created_at", "elapsed_ms", "round", "rounds", "step", "total_steps", "loss",
+        keys = ("id", "name", "state", "reason", "stalled", "paused", "recipe", "created_at", "elapsed_ms", "round", "rounds", "step", "total_steps", "loss",
                 "eval_loss", "images_per_s", "eta_ms", "paths", "replicas", "parameters", "text", "dollars")
         both = {"up": 123456, "down": 654321}
         planes = {"control": both, "data": both}

@@ -58,8 +58,12 @@ def test_a_spent_budget_waits_for_more(swarm):
     assert "budget is spent" in stalled
     wait_until(lambda: any("budget is spent" in w["why"] for w in swarm.get("/v1/status").json()["waiting_for"]), 20, "the status to say so")
     assert swarm.job(job)["round"] < 4
+    assert f"`skerry resume {job}` lets it go on" in swarm.skerry("pause", job).stdout
     swarm.kill("a", signal.SIGCONT)
     swarm.skerry("adjust", job, "--budget", "0")
+    for told in (swarm.skerry("status").stdout, swarm.skerry("status", job).stdout):
+        assert "paused" in told and f"a person has paused it; `skerry resume {job}` lets it go on" in told, told
+    assert swarm.skerry("resume", job).stdout == f"job {job} goes on\n"
     swarm.wait_job(job, "done")
     refused = swarm.skerry("adjust", job, "--share", "2")
     assert refused.returncode == 1 and "has ended, it is done" in refused.stderr

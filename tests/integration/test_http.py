@@ -136,6 +136,11 @@ def test_every_documented_operation_answers_as_documented(api):
     second = submit_again(api)
     api.call("adjustJob", 409, params={"id": job}, json={"share": 2})
     assert api.call("adjustJob", params={"id": second}, json={"share": 2}).json() == {"priority": 0, "share": 2, "budget": None}
+    assert api.call("pauseJob", params={"id": second}).json() == {"id": second, "paused": True}
+    assert api.call("getJob", params={"id": second}).json()["paused"]
+    assert api.call("resumeJob", params={"id": second}).json() == {"id": second, "paused": False}
+    api.call("pauseJob", 409, params={"id": job})
+    api.call("resumeJob", 404, params={"id": 99})
     api.call("cancelJob", params={"id": second})
     states = {j: [p["state"] for p in api.call("getJob", params={"id": j}).json()["path_list"]] for j in (job, second)}
     assert states == {job: ["done"], second: ["stopped"]}, "the rounds of a path that were not trained are not done"

@@ -420,6 +420,19 @@ static void drain(void)
             world.co, world.co->state.workers[sim_below(world.co->state.n_workers)]->id, NULL);
 }
 
+static void set_paused(bool paused)
+{
+    const struct job *j = world.co != NULL ? some_job() : NULL;
+    if (j != NULL)
+        (void)view_job_pause(world.co, j->id, paused, NULL);
+}
+
+static void resume_all(void)
+{
+    for (size_t i = 0; world.co != NULL && i < world.co->state.n_jobs; i++)
+        (void)view_job_pause(world.co, world.co->state.jobs[i]->id, false, NULL);
+}
+
 /* ---- what goes wrong ------------------------------------------------------------- */
 
 static void start_worker(void *arg)
@@ -502,6 +515,8 @@ static void mishap(void *arg)
         drain();
     else if (what < 97)
         draw();
+    else if (what < 98)
+        set_paused(sim_chance(500));
     else if (what < 99)
         revoke_something();
     else
@@ -583,6 +598,7 @@ static void calm_down(void)
         look();
         for (unsigned i = 0; i < world.n_workers; i++)
             worker_sim_start(world.workers[i]); /* one that was drained comes back */
+        resume_all();                           /* a coordinator that was killed has no command */
         if (sim_now_ms() < until)
             continue;
         view_each_waiting(world.co, 0, say_waiting, NULL);

@@ -217,10 +217,10 @@ function header() {
   const s = state.status;
   setText($('cluster'), `cluster ${s.cluster.slice(0, 8)} · up ${duration(s.uptime_ms)}`);
   const select = $('job');
-  const same = select.dataset.of === JSON.stringify(s.jobs.map((j) => [j.id, j.name, j.state]));
+  const same = select.dataset.of === JSON.stringify(s.jobs.map((j) => [j.id, j.name, j.state, j.paused]));
   if (!same) {
-    select.dataset.of = JSON.stringify(s.jobs.map((j) => [j.id, j.name, j.state]));
-    select.replaceChildren(...[...s.jobs].reverse().map((j) => el('option', {value: j.id}, `#${j.id} ${j.name} (${j.state})`)));
+    select.dataset.of = JSON.stringify(s.jobs.map((j) => [j.id, j.name, j.state, j.paused]));
+    select.replaceChildren(...[...s.jobs].reverse().map((j) => el('option', {value: j.id}, `#${j.id} ${j.name} (${j.paused ? 'paused' : j.state})`)));
   }
   select.disabled = s.jobs.length === 0;
   if (state.chosen) select.value = String(state.chosen);

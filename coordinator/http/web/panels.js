@@ -64,8 +64,8 @@ function stages(job) {
 
 export function hero(job, etaLeft) {
   setText($('job-name'), job.name);
-  pill($('job-state'), job.state, JOB_TONE[job.state]);
-  setText($('job-reason'), job.stalled ? `Stalled: ${job.stalled}` : job.reason);
+  pill($('job-state'), job.paused ? 'paused' : job.state, job.paused ? 'warn' : JOB_TONE[job.state]);
+  setText($('job-reason'), job.paused ? job.stalled : job.stalled ? `Stalled: ${job.stalled}` : job.reason);
   const now = OVER.has(job.state) ? 0 : Math.min(phaseFraction(job), 1);
   bar($('bar-done'), job.rounds ? job.round / job.rounds : 0);
   bar($('bar-now'), job.rounds && job.round < job.rounds ? now / job.rounds : 0);

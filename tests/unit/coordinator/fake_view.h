@@ -341,6 +341,11 @@ int view_job_adjust(struct coordinator *co, uint64_t job_id, const struct view_a
     return command(err);
 }
 
+int view_job_pause(struct coordinator *co, uint64_t job_id, bool paused, struct err *err)
+{
+    return command(err);
+}
+
 int view_job_cost(struct coordinator *co, uint64_t job_id, struct view_cost *ret, struct err *err)
 {
     static const struct job_swarm quota = {.share = 1};

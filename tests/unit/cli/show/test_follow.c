@@ -180,6 +180,9 @@ static void the_end_of_a_job_is_the_status(void **state)
 #define STALLED                                                                                    \
     "{\"state\":\"initialising\",\"stalled\":\"INIT task 1 failed 5 "                              \
     "times\",\"waiting_for\":[" NOBODY "]}"
+#define PAUSED                                                                                     \
+    "{\"state\":\"running\",\"paused\":true,\"round\":2,\"rounds\":4,\"stalled\":"                 \
+    "\"a person has paused it\",\"waiting_for\":[" NOBODY "]}"
 #define DONE "{\"state\":\"done\",\"round\":4,\"rounds\":4}"
 
 static void a_line_is_said_for_each_round(void **state)
@@ -193,6 +196,9 @@ static void a_line_is_said_for_each_round(void **state)
         RUNNING("2", TRAINS("true")), /* somebody is late: said once */
         RUNNING("2", TRAINS("true")),
         RUNNING("2", TRAINS("false") "," NOBODY),
+        PAUSED,
+        PAUSED,
+        RUNNING("2", TRAINS("false")), /* it goes on */
         RUNNING("3", ""),
         DONE,
         NULL,
@@ -207,6 +213,8 @@ static void a_line_is_said_for_each_round(void **state)
                               "  waits for isle-b: training, step 9 of 50\n"
                               "round 2/4  loss 0.5000  80 images/s  ETA 1m01s"
                               "  waits: no worker is here\n"
+                              "round 2/4  a person has paused it\n"
+                              "round 2/4  loss 0.5000  80 images/s  ETA 1m01s\n"
                               "round 3/4  loss 0.5000  80 images/s  ETA 1m01s\n"
                               "done after round 4/4\n");
 }

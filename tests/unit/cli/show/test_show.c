@@ -90,6 +90,17 @@ static void a_job_with_paths_is_told(void **state)
     text = shown(o);
     has_line(text, "left out: 2 samples that cannot be read; the first is cat/1.jpg: too large\n");
     free(text);
+    json_object_set_new(o, "stalled", json_string("it fails"));
+    text = shown(o);
+    has_line(text, "\n  stalled: it fails\n");
+    free(text);
+    json_object_set_new(o, "paused", json_true());
+    json_object_set_new(o, "stalled", json_string("a person has paused it"));
+    text = shown(o);
+    has_line(text, "job 3, faces (ddm): paused while running");
+    has_line(text, "\n  a person has paused it\n");
+    assert_string_equal(show_state(o), "paused");
+    free(text);
     json_decref(o);
 }
 

@@ -176,10 +176,11 @@ static void test_sample_requests_are_refused(void **state)
 
 static void test_commands_without_a_body_take_none(void **state)
 {
-    static const char *const paths[] = {"/v1/jobs/7/cancel", "/v1/workers/3/drain"};
+    static const char *const paths[] = {"/v1/jobs/7/cancel", "/v1/jobs/7/pause",
+                                        "/v1/jobs/7/resume", "/v1/workers/3/drain"};
     static const struct body bodies[] = {{"{\"now\":true}", "now"}};
     static struct answer a;
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 4; i++) {
         refuse_all(paths[i], bodies, 1);
         ask(&a, "POST", paths[i], BEARER, "{}");
         expect(&a, 409, "the fake refuses");

@@ -114,6 +114,30 @@ static void spent(void **state)
     near(now.waiting, 2);
 }
 
+/* Nor for one that is paused, though a phase of it runs to its end. */
+static void paused(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = add_job(co);
+    struct worker *w = add_worker(co, 1), *idle = add_worker(co, 1);
+    task_end(co, lease(co, j, idle), TASK_DONE, "");
+    struct task *t = lease(co, j, w);
+    pass(idle, 1);
+    cost_settle(co, j);
+    j->paused = true;
+    near(j->cost.waiting, 1); /* what it has waited until then */
+    pass(idle, 10);
+    pass(w, 2);
+    task_end(co, t, TASK_DONE, "");
+    near(j->cost.work, 2);
+    cost_settle(co, j);
+    j->paused = false;
+    near(j->cost.waiting, 1);
+    pass(idle, 1);
+    (void)lease(co, j, idle);
+    near(j->cost.waiting, 2);
+}
+
 static void prices(void **state)
 {
     struct coordinator *co = *state;
@@ -157,6 +181,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(pieces, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(spent, bare_begin, bare_end),
+        cmocka_unit_test_setup_teardown(paused, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(prices, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(loaded, bare_begin, bare_end),
     };

@@ -86,6 +86,10 @@ static void test_grace_of_those_away(void **state)
     m->asked_ms = now - 500;
     folds_consider(co, j, m);
     assert_int_equal(m->quorum_ms, begin + 1000);
+    j->paused = true; /* whose phase nobody is given has none ready either */
+    m->asked_ms = now - 200;
+    folds_consider(co, j, m);
+    assert_int_equal(m->quorum_ms, begin + 1200);
     w->peer = NULL;
 }
 

@@ -412,6 +412,71 @@ static void test_restart(void **state)
     check_end(r, job);
 }
 
+/* What is told of a job that is paused.  Returns whether it is. */
+static bool is_paused(struct rig *r, uint64_t job)
+{
+    struct view_job v;
+    char want[REASON_MAX];
+    assert_int_equal(view_job(r->co, job, &v, NULL), 0);
+    (void)snprintf(want, sizeof(want), "a person has paused it; `skerry resume %llu` lets it go on",
+                   (unsigned long long)job);
+    assert_string_equal(v.stalled, v.paused ? want : "");
+    return v.paused;
+}
+
+/* What runs goes on to its end and counts, over a restart; nobody is given more until it is
+ * resumed. */
+static void test_pause(void **state)
+{
+    const struct draw_request draw = {.guidance = NAN, .temperature = NAN};
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    struct result x;
+    struct err err = {0};
+    uint64_t drawn;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    uint64_t job = submit(r);
+    do_init(r, a);
+    assign(r, a, TASK_TRAIN);
+    struct blob_ref blob = contribute(r, a->task, 1, 0.01f);
+    begin_result(&x, a->task, &blob);
+    assert_false(is_paused(r, job));
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0);
+    struct worker *w = edit_worker(r, b->id);
+    w->served = job;
+    w->price = 3600;
+    w->since_ms = core_now(r->co) - 1000;
+    assert_int_equal(view_job_pause(r->co, job, true, &err), 0);
+    assert_true(is_paused(r, job));
+    assert_true(state_job(&r->co->state, job)->cost.waiting >= 1); /* until now it has waited */
+    assert_int_equal(view_sample_request(r->co, job, &draw, &drawn, &err), -ERR_STALE);
+    assert_non_null(strstr(err.msg, "is paused"));
+    settle(r);
+    stop(r);
+    start(r);
+    assert_true(is_paused(r, job));
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    assert_int_equal(join(r, b, SKERRY_VERSION), 0);
+    assert_true(report(r, a, &x)); /* with the lease from before */
+    ask(r, b, 1);
+    assert_null(got(r, b));
+    assert_non_null(strstr(b->assigned->waiting_for, "a person has paused"));
+    ask(r, b, 15000);
+    settle(r);
+    assert_false(b->done);
+    assert_int_equal(view_job_pause(r->co, job, false, &err), 0);
+    assert_non_null(got(r, b)); /* who waits is told at once */
+    assert_false(is_paused(r, job));
+    finish_train(r, b);
+    assign(r, b, TASK_TRAIN);
+    assert_int_equal(b->task->train->round, 1);
+    assert_int_equal(view_job_pause(r->co, job, true, &err), 0);
+    assert_int_equal(view_job_cancel(r->co, job, &err), 0); /* it may end while it is paused */
+    assert_false(is_paused(r, job));
+    assert_int_equal(view_job_pause(r->co, job, false, &err), -ERR_STALE);
+    assert_int_equal(view_job_pause(r->co, 99, true, &err), -ERR_NOTFOUND);
+}
+
 /* A broken contribution is refused by the check, its phase is done again. */
 static void test_bad_contribution(void **state)
 {
@@ -599,6 +664,7 @@ int main(void)
         LIVE(test_devices),
         LIVE(test_step_plan),
         LIVE(test_restart),
+        LIVE(test_pause),
         LIVE(test_bad_contribution),
         LIVE(test_all_bad),
         LIVE(test_refused_results),

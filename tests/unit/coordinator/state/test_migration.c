@@ -81,6 +81,7 @@ static void test_first_release(void **state)
     assert_int_equal(j->shards[1].partition, 0);
     assert_int_equal(j->shards[2].generation, 0);
     assert_int_equal(j->generation + j->resharded + j->vocab, 0);
+    assert_false(j->paused);
     assert_false(blob_ref_is_set(&j->partitioner));
     assert_null(j->paths[0].best);
     assert_int_equal(j->paths[0].replicas[1].owner, 4);
@@ -98,6 +99,7 @@ static void test_first_release(void **state)
     assert_int_equal(store_queued(s), 0);
     struct job *mine = state_job(&st, 1);
     mine->phases_done += 5;
+    mine->paused = true;
     const uint64_t phases = mine->phases_done;
     for (size_t i = 0; i < mine->n_shards; i++)
         (void)job_edit_shard(mine, i);
@@ -116,6 +118,7 @@ static void test_first_release(void **state)
         fail_msg("%s", err.msg);
     assert_true(state_job(&st, 1)->shards[1].holdout);
     assert_int_equal(state_job(&st, 1)->phases_done, phases);
+    assert_true(state_job(&st, 1)->paused);
     assert_true(state_task(&st, 8)->failures >= 3);
     assert_true(state_task(&st, 5)->train.contributions[0].refused);
     assert_int_equal(state_task(&st, 5)->train.contributions[0].samples, 8);
