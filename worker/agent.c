@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/net/loop.h"
 #include "common/net/http/transfer.h"
+#include "worker/early.h"
 #include "worker/decide_agent.h"
 #include "worker/engine/engine.h"
 #include "worker/kinds/kinds.h"
@@ -32,6 +33,7 @@ struct agent {
     struct session *session;
     struct uplink *uplink;
     struct vitals *vitals;
+    struct early *early;
     struct pool *compute;
     struct agent_core core; /* moved on by happened() alone */
 
@@ -237,6 +239,8 @@ static void do_timer(struct agent *a)
 static void on_assign_reply(void *arg, const struct rpc_result *r)
 {
     struct agent *a = arg;
+    if (a->call == 0) /* do_cancel: it is asked again */
+        return;
     a->call = 0;
     if (r->code == -ERR_CANCELLED) {
         news(a, AGENT_UNSENT);
@@ -255,6 +259,7 @@ static void on_assign_reply(void *arg, const struct rpc_result *r)
     const Skerry__V1__AssignReply *reply = (const Skerry__V1__AssignReply *)(const void *)r->reply;
     for (size_t i = 0; heard && i < reply->n_applied; i++)
         settle(a, reply->applied[i]->task_id, reply->applied[i]->accepted);
+    early_take(a->early, heard && !reply->task && !reply->drain ? reply->ahead : NULL);
     if (reply->task)
         a->waiting.hash = 0;
     else if (heard && reply->waiting_for && reply->waiting_for[0])
@@ -285,6 +290,7 @@ static void do_ask(struct agent *a)
     req.wait_ms = ASSIGN_WAIT_MS;
     req.held = list;
     req.n_held = n;
+    req.ahead_over = !early_busy(a->early);
     a->asked_ms = loop_now_ms(a->loop);
     a->retry_ms = RETRY_MS;
     int rc = session_call(a->session, SKERRY__V1__METHOD__METHOD_ASSIGN, &req.base,
@@ -377,6 +383,12 @@ static void do_save(struct agent *a)
 {
     if (!submit(a, save_work, save_done))
         news(a, AGENT_SAVED); /* there is none, that is all */
+}
+
+/* The coordinator is told at once. */
+static void on_early(void *arg)
+{
+    news(arg, AGENT_HAS_MORE);
 }
 
 static void on_uploaded(void *arg, int code, const char *detail)
@@ -590,6 +602,7 @@ static void on_late(void *arg)
 static void do_leave(struct agent *a)
 {
     log_info("agent", "leaving: %s", a->leave_reason);
+    early_take(a->early, NULL);
     stop_work(a, a->core.leave == AGENT_SENDS ? WORK_SAVING : WORK_LEAVING);
 }
 
@@ -766,6 +779,12 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
         return rc;
     }
     a->uplink = uplink_open(&a->opt.env, a->session);
+    a->early = early_new(&(struct early_options){.env = &a->opt.env,
+                                                 .modules = a->opt.modules,
+                                                 .compute = a->compute,
+                                                 .tmp_dir = a->opt.tmp_dir,
+                                                 .arg = a,
+                                                 .on_done = on_early});
     *ret = a;
     return 0;
 }
@@ -777,8 +796,11 @@ void agent_free(struct agent *a)
     a->core.leave = AGENT_ENDED;
     stop_work(a, WORK_LEAVING);
     do_drop(a);
+    if (a->early)
+        early_take(a->early, NULL);
     if (a->compute)
         pool_free(a->compute); /* its last answers find that and end the task */
+    early_free(a->early);
     uplink_close(a->uplink);
     session_close(a->session);
     vitals_close(a->vitals);

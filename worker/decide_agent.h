@@ -58,6 +58,7 @@ enum agent_news {
     AGENT_REJECTED,    /* the report: the result counts for nothing */
     AGENT_UNANSWERED,  /* again in a while */
     AGENT_UNSENT,      /* not connected: JOINED follows */
+    AGENT_HAS_MORE,    /* modules, of which the question in flight does not tell */
     /* The steps of a task. */
     AGENT_PLANNED,
     AGENT_FETCHED, /* all */
@@ -90,7 +91,7 @@ enum agent_action {
     AGENT_DO_REVOKE = 1 << 1,
     AGENT_DO_STOP_TIMER = 1 << 2,
     AGENT_DO_DROP = 1 << 3,   /* transfers */
-    AGENT_DO_CANCEL = 1 << 4, /* the report in flight */
+    AGENT_DO_CANCEL = 1 << 4, /* the report or question in flight */
     AGENT_DO_SETTLE = 1 << 5, /* its contributions count for nothing */
     AGENT_DO_FAIL = 1 << 6,   /* the report will say how */
     AGENT_DO_WHOLE = 1 << 7,  /* whole versions, no deltas, from now on */

@@ -33,6 +33,10 @@ static uint64_t held_back(const struct schedule *s, uint64_t worker, const struc
         *ret_why = "is for workers that have done tasks well before";
         return UINT64_MAX;
     }
+    if (t->phase && o->behind == t->job_id) {
+        *ret_why = "waits for a worker that has its version: this one still fetches one";
+        return UINT64_MAX;
+    }
     if (t->needs_helper && !o->helper) {
         *ret_why = "needs another worker that evaluates its experts";
         return now + HELPER_MS;
@@ -116,8 +120,8 @@ static bool alike(const struct schedule_task *a, const struct schedule_task *b)
 {
     return a->job_id == b->job_id && a->kind == b->kind && a->rank == b->rank &&
            a->network == b->network && a->lag == b->lag && a->needs_trainers == b->needs_trainers &&
-           a->needs_helper == b->needs_helper && a->needs_known == b->needs_known &&
-           (a->owner == 0) == (b->owner == 0);
+           a->needs_helper == b->needs_helper && a->phase == b->phase &&
+           a->needs_known == b->needs_known && (a->owner == 0) == (b->owner == 0);
 }
 
 static void add(struct schedule *s, uint32_t at)

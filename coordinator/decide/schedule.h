@@ -50,6 +50,7 @@ struct schedule_task {
     uint64_t not_before_ms;            /* back-off of all workers; 0: none */
     uint32_t lag;        /* TRAIN: rounds that its path is ahead of the job's last one */
     bool needs_trainers; /* a program of the user's computes it */
+    bool phase;          /* not for who fetches what the job's phases begin with */
     bool needs_known;    /* only who has done tasks well before may have it */
     bool needs_helper;   /* another worker must have time for what it asks */
 };
@@ -58,6 +59,7 @@ struct schedule_options {
     enum failure_standing standing;     /* the worker's */
     bool trainers;                      /* the worker runs such programs */
     bool known;                         /* it has done tasks well before */
+    uint64_t behind;                    /* job of whose phases it has none now; 0: of none */
     bool helper;                        /* somebody else is left to help those that ask */
     const struct schedule_small *small; /* the worker's */
     unsigned n_small;

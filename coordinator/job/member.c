@@ -1,6 +1,7 @@
 #include "coordinator/job/member.h"
 
 #include "coordinator/decide/admit.h"
+#include "coordinator/job/ahead.h"
 #include "coordinator/job/cost.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
@@ -30,6 +31,7 @@ void member_heard(struct coordinator *co, struct worker *w)
 /* Could another worker, no worse than this one, have it at once? */
 static bool others_idle(const struct coordinator *co, const struct worker *w, const struct task *t)
 {
+    const struct job *j = state_job(&co->state, t->job_id);
     const struct list *parked = &co->state.parked;
     const struct job *j = state_job(&co->state, t->job_id);
     const uint64_t now = core_now(co);
@@ -37,8 +39,9 @@ static bool others_idle(const struct coordinator *co, const struct worker *w, co
         return false;
     for (const struct list *l = parked->next; l != parked; l = l->next) {
         const struct worker *o = list_entry(l, struct worker, parked_at);
-        if (o != w && o->task_id == 0 && !worker_goes(o) && o->quarantined_until_ms <= now &&
-            worker_standing(o) <= worker_standing(w) &&
+        const bool behind = t->kind == TASK_TRAIN && j != NULL && ahead_is_behind(o, j);
+        if (o != w && !behind && o->task_id == 0 && !worker_goes(o) &&
+            o->quarantined_until_ms <= now && worker_standing(o) <= worker_standing(w) &&
             failure_until(&t->failed, o->id, worker_standing(o)) <= now &&
             !member_is_small(co, o, t))
             return true;
@@ -252,6 +255,8 @@ static void take_from(struct coordinator *co, struct worker *w, const struct lea
         t->slow++;
     w->doubted_folds += t != NULL && t->kind == TASK_OUTER && !d->stuck;
     const bool too_long = t != NULL && t->kind != TASK_TRAIN;
+    if (t != NULL)
+        ahead_lost(w, t);
     take_lease(co, w, text);
     if (d->stuck || idled || too_long)
         member_failed(co, w);

@@ -1,6 +1,7 @@
 #include "coordinator/job/rounds.h"
 
 #include "coordinator/decide/schedule.h"
+#include "coordinator/job/ahead.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/job/gc.h"
@@ -68,7 +69,8 @@ static uint32_t workers_for(const struct coordinator *co, const struct job *j, u
     for (size_t i = 0; i < co->state.n_workers; i++)
         workers += co->state.workers[i]->state == WORKER_HERE &&
                    !worker_goes(co->state.workers[i]) && !only_fails(co->state.workers[i]) &&
-                   co->state.workers[i]->quarantined_until_ms <= core_now(co);
+                   co->state.workers[i]->quarantined_until_ms <= core_now(co) &&
+                   !ahead_is_behind(co->state.workers[i], j);
     for (size_t i = 0; i < co->state.n_jobs && n < JOBS_ACTIVE_MAX; i++) {
         const struct job *o = co->state.jobs[i];
         if (o->state != JOB_RUNNING || (o != j && query_withheld(&co->state, o) != NULL))
@@ -355,8 +357,11 @@ static void take_late(struct coordinator *co, struct job *j, uint32_t p)
 static void take_parts(struct coordinator *co, struct job *j, uint32_t p)
 {
     bool done = false;
-    if (!j->comp.elastic || !j->paths[p].ready || !list_empty(&co->state.parked))
+    if (!j->comp.elastic || !j->paths[p].ready)
         return;
+    for (const struct list *l = co->state.parked.next; l != &co->state.parked; l = l->next)
+        if (!ahead_is_behind(list_entry(l, struct worker, parked_at), j))
+            return;
     for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
         const struct task *t = query_phase(&co->state, j, p, r);
         done |= t != NULL && t->state == TASK_DONE && t->train.round == j->paths[p].round;

@@ -1,9 +1,8 @@
 #include "coordinator/kinds/message.h"
 
 #include "common/net/http/blob_http.h"
+#include "coordinator/job/ahead.h"
 #include "coordinator/job/query.h"
-
-#define DELTAS_MAX 16 /* as ModuleRef.deltas */
 
 void *message_need(struct message *b, size_t size)
 {
@@ -51,29 +50,6 @@ Skerry__V1__Blob *message_blob_or_null(struct message *b, const struct blob_ref 
 
 /* ---- modules ------------------------------------------------------------- */
 
-/* The version from which the worker can come by deltas that are all kept. */
-static bool held_base(const struct message *b, const struct module_rec *m, uint64_t version,
-                      uint64_t *ret)
-{
-    bool found = false;
-    for (unsigned i = 0; i < b->worker->n_held; i++) {
-        uint64_t v = b->worker->held[i].version;
-        if (b->worker->held[i].module_id != m->id || v > version || (found && v <= *ret) ||
-            version - v > DELTAS_MAX)
-            continue;
-        bool all = true;
-        for (uint64_t d = v + 1; d <= version && all; d++) {
-            const struct version_rec *r = module_version(m, d);
-            all = r != NULL && blob_ref_is_set(&r->delta);
-        }
-        if (all) {
-            *ret = v;
-            found = true;
-        }
-    }
-    return found;
-}
-
 static void add_deltas(struct message *b, const struct module_rec *m, Skerry__V1__ModuleRef *ref,
                        uint64_t from, uint64_t to)
 {
@@ -101,7 +77,7 @@ static void add_weights(struct message *b, const struct module_rec *m, const str
     ref->version = v->version;
     ref->sha256.data = (uint8_t *)full->sha256;
     ref->sha256.len = 32;
-    if (!ema && held_base(b, m, v->version, &base) && base < v->version)
+    if (!ema && ahead_base(b->worker, m, v->version, &base) && base < v->version)
         add_deltas(b, m, ref, base, v->version);
     else
         ref->full = message_blob(b, full);
@@ -339,4 +315,39 @@ void message_job(struct message *b, Skerry__V1__Task *m)
     m->input->side = j->input.side;
     m->input->caption = j->input.caption;
     m->input->caption_tokens = j->input.caption_tokens;
+}
+
+/* ---- what a worker fetches ahead ------------------------------------------ */
+
+int message_ahead(struct coordinator *co, const struct worker *w, struct pbmem *mem,
+                  Skerry__V1__Ahead **ret, struct err *err)
+{
+    const struct job *j = state_job(&co->state, w->ahead.job_id);
+    struct message b = {.co = co, .job = j, .worker = w, .mem = mem};
+    *ret = NULL;
+    if (!w->ahead.due || j == NULL || j->state != JOB_RUNNING)
+        return 0;
+    Skerry__V1__Ahead *m = message_new(&b, &skerry__v1__ahead__descriptor);
+    const size_t n = composition_levels(&j->comp, w->ahead.path);
+    size_t files = 0;
+    m->modules = message_need(&b, n * sizeof(*m->modules));
+    for (size_t l = 0; l < n && !b.failed; l++) {
+        const struct module_rec *module = &j->modules[j->comp.paths[w->ahead.path].modules[l]];
+        const struct version_rec *v = ahead_version(w, module);
+        m->modules[m->n_modules++] = message_bare_module(&b, module);
+        if (v != NULL && !b.failed)
+            add_weights(&b, module, v, false, m->modules[l]);
+        b.failed |= v == NULL;
+    }
+    Skerry__V1__EncoderFile **list = encoders(&b, &files);
+    m->blobs = message_need(&b, (files + 1) * sizeof(*m->blobs));
+    for (size_t i = 0; i < files && !b.failed; i++)
+        m->blobs[m->n_blobs++] = list[i]->blob;
+    if (blob_ref_is_set(&j->tokenizer) && !b.failed)
+        m->blobs[m->n_blobs++] = message_blob(&b, &j->tokenizer);
+    if (b.failed)
+        return err_set(err, -ENOMEM, "no memory for what worker %llu could fetch ahead",
+                       (unsigned long long)w->id);
+    *ret = m;
+    return 0;
 }

@@ -1,5 +1,7 @@
 #include "coordinator/rpc/assign.h"
 
+#include "common/base/log.h"
+#include "coordinator/job/ahead.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
@@ -103,6 +105,7 @@ static struct schedule_task *candidates(struct coordinator *co)
             .network = query_network(j, t),
             .lag = t->kind == TASK_TRAIN && t->train.round > last ? t->train.round - last : 0,
             .needs_helper = task_is_remote(t),
+            .phase = t->kind == TASK_TRAIN,
             .needs_known = t->kind == TASK_OUTER,
             .needs_trainers = query_needs_trainers(j, t),
         };
@@ -135,10 +138,18 @@ static void give(struct coordinator *co, struct worker *w, struct task *t)
     struct rpc_request *req = state_unpark(w);
     rpc_request_on_gone(req, NULL, NULL);
     task_lease(co, t, w);
+    ahead_leased(w, state_job(&co->state, t->job_id), t);
     struct reply *r = core_reply(co, req, assign_send);
     r->worker_id = w->id;
     r->task_id = t->id;
     r->attempt = t->attempt;
+}
+
+/* The job whose phases the worker gets none of for now, as others do them; 0: there is none. */
+static uint64_t behind(const struct state *s, const struct worker *w)
+{
+    const struct job *j = w->ahead.due ? state_job(s, w->ahead.job_id) : NULL;
+    return j != NULL && ahead_is_behind(w, j) && ahead_others(s) ? j->id : 0;
 }
 
 /* A worker's turn: true when it got a task, by its place in the schedule. */
@@ -153,6 +164,7 @@ static bool serve(struct coordinator *co, struct worker *w, struct schedule *lis
     }
     const struct schedule_options o = {
         .standing = worker_standing(w),
+        .behind = behind(&co->state, w),
         .helper = helpers > helps(&co->state, w), /* somebody else */
         .trainers = w->allows_trainers,
         .known = member_may_fold(w),
@@ -221,12 +233,21 @@ static size_t coming(struct coordinator *co)
     return n;
 }
 
+/* Is the worker to be told of something else to fetch meanwhile? */
+static bool told_else(struct coordinator *co, struct worker *w, uint32_t *rooms)
+{
+    char reason[REASON_MAX];
+    uint64_t until;
+    return ahead_news(co, w, member_may_work(co, w, &until, reason), rooms);
+}
+
 static void offer(struct coordinator *co, struct schedule *list, bool tell)
 {
     struct state *s = &co->state;
     size_t helping = helpers(s, list->tasks, list->n), n, at, kept = 0;
     bool counted = false;
     struct asker *all = askers(s, &n);
+    uint32_t *rooms = tell ? ahead_rooms(s) : NULL;
     for (size_t i = 0; i < n; i++) {
         struct worker *w = all[i].w;
         if (w->task_id != 0)
@@ -242,12 +263,13 @@ static void offer(struct coordinator *co, struct schedule *list, bool tell)
             helping -= task_is_remote(t) && helping > 0;
             schedule_take(list, at);
             give(co, state_edit_worker(s, w), t);
-        } else if (core_now(co) >= w->parked_until_ms) {
+        } else if ((tell && told_else(co, w, rooms)) || core_now(co) >= w->parked_until_ms) {
             struct rpc_request *req = state_unpark(w);
             rpc_request_on_gone(req, NULL, NULL);
             core_reply(co, req, assign_send)->worker_id = w->id;
         }
     }
+    mem_free(rooms);
     mem_free(all);
 }
 
@@ -303,6 +325,8 @@ void assign_send(struct coordinator *co, struct reply *r)
         task_failed(co, state_edit_task(&co->state, t), FAULT_PASSING, err.msg);
     if (w != NULL) {
         msg.drain = worker_goes(w);
+        if (msg.task == NULL && !msg.drain && message_ahead(co, w, &mem, &msg.ahead, &err) < 0)
+            log_warn("assign", "%s", err.msg);
         msg.waiting_for = msg.task ? (char *)"" : (char *)w->waiting_for;
         msg.applied = assign_verdicts(w, &msg.n_applied);
     }

@@ -205,6 +205,7 @@ static void new_instance(struct coordinator *co, struct worker *w, const Skerry_
     memset(w->bytes_seen, 0, sizeof(w->bytes_seen));
     w->leaving = false; /* a person's drain stays until it has left */
     w->n_held = 0;
+    memset(&w->ahead, 0, sizeof(w->ahead));
     w->n_small = 0; /* on another device, perhaps */
 }
 
@@ -219,6 +220,7 @@ static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__
     w->memory_bytes = m->memory_bytes;
     w->threads = m->threads;
     w->allows_trainers = m->allows_trainers;
+    w->fetches_ahead = m->fetches_ahead;
     neighbours_take(w, m);
     cost_join(co, w, m->price_per_hour);
     w->state_reason[0] = '\0';
@@ -518,6 +520,7 @@ static void on_assign(void *arg, struct rpc_request *req, const ProtobufCMessage
         w->held[w->n_held].module_id = m->held[i]->module_id;
         w->held[w->n_held++].version = m->held[i]->version;
     }
+    w->ahead.due &= !m->ahead_over || w->ahead.told == 0;
     member_unpark(co, w, "asked again");
     const struct task *t = state_task(&co->state, w->task_id);
     if (t != NULL && t->state == TASK_LEASED && t->worker_id == w->id) {

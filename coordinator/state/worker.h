@@ -117,6 +117,14 @@ struct worker {
         uint64_t module_id, version;
     } held[64]; /* newest held per module */
     unsigned n_held;
+    bool fetches_ahead; /* what it is told to, while it waits */
+    struct {
+        uint64_t job_id; /* 0: nothing was named yet */
+        uint32_t path;
+        uint64_t version; /* of a whole file that it was last led to: it may have a part of it */
+        uint64_t told;    /* a mark of what was last named; 0: nothing */
+        bool due;         /* it is not through with that, as far as we know */
+    } ahead;              /* job/ahead.h */
     char waiting_for[REASON_MAX];                  /* why it has no task */
     struct schedule_small small[WORKER_SMALL_MAX]; /* what it has no memory for, ring */
     unsigned n_small;                              /* ever noted by this process of it */

@@ -1,6 +1,6 @@
 """Rounds have as many phases as there are workers, whoever comes and goes (recipe.replicas: auto)."""
 from common import wait_until, write_job
-from swarm import swarm  # noqa: F401  (fixture)
+from swarm import running, swarm  # noqa: F401  (fixture)
 from test_faults import SLOW, epochs_add_up, samples_seen, task_of
 
 
@@ -36,3 +36,21 @@ def test_little_data_is_few_phases(swarm):
     job = swarm.submit(path)
     done = swarm.wait_job(job, "done")
     assert [(r["contributions"], r["samples"]) for r in done["history"]] == [(2, 2 * 2000 * 4)], "two whole phases"
+
+
+def test_who_comes_slowly_is_not_waited_for(tmp_path):
+    """A version takes the newcomer three rounds to fetch: it gets through beside the others, who do not wait for it."""
+    with running(tmp_path, "--heartbeat", "200ms") as swarm:  # who has lost a phase goes on fetching until it hears of that
+        for name in "ab":
+            swarm.worker(name)
+        swarm.joined("a", "b")
+        path = write_job(swarm.folder, dim=96, depth=4, rounds=1000, images=1600)
+        text = open(path, encoding="utf-8").read().replace("replicas: 2", "replicas: auto").replace("steps: 4, lr", "seconds: 1, lr")
+        open(path, "w", encoding="utf-8").write(text)
+        job = swarm.submit(path)
+        swarm.wait_round(job, 3)
+        swarm.worker("slow", "--max-bandwidth", "7Mbit")
+        wait_until(lambda: any(r["contributions"] == 3 and r["expected"] == 3 for r in swarm.job(job)["history"]) and "train steps=" in swarm.log("slow"),
+                   15, "a round of three")
+        lost = swarm.log("coordinatord").count("(slow) lost its lease")
+        assert lost <= 3, "a round that began in the moment in which it came may have counted it, and its first shards take a while"

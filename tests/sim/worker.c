@@ -352,6 +352,7 @@ static void join(struct worker_sim *w)
     m.instance.data = w->instance;
     m.identity.data = w->identity;
     m.instance.len = m.identity.len = 16;
+    m.fetches_ahead = w->number % 2 == 1; /* and never does */
     w->joined = false;
     call(w, METHOD(JOIN), &m.base);
 }

@@ -89,6 +89,7 @@ static void join(struct session *s)
     req.memory_bytes = s->opt.memory_bytes;
     req.threads = s->opt.threads;
     req.allows_trainers = s->opt.allows_trainers;
+    req.fetches_ahead = true;
     req.price_per_hour = s->opt.price;
     if (s->opt.share)
         tell_share(s->opt.share, &req);

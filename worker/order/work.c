@@ -31,6 +31,38 @@ static int check_labels(const struct work *w, struct err *err)
     return 0;
 }
 
+/* Its root was made at the start: where it is not there any more none is made. */
+static int make_temp_dir(struct work *w, struct err *err)
+{
+    (void)file_remove_tree(w->temp_dir, NULL); /* left by an attempt before a crash */
+    if (mkdir(w->temp_dir, 0700) < 0 && errno != EEXIST)
+        return err_errno(err, "cannot create %s", w->temp_dir);
+    return 0;
+}
+
+static struct work *bare(struct cache *cache)
+{
+    struct work *w = mem_alloc(sizeof(*w));
+    w->cache = cache;
+    pbmem_init(&w->mem, WORK_MESSAGE_MAX);
+    progress_init(&w->progress);
+    atomic_init(&w->stop, WORK_GO);
+    return w;
+}
+
+int work_new_bare(struct cache *cache, const char *tmp_root, const char *name, struct work **ret,
+                  struct err *err)
+{
+    struct work *w = bare(cache);
+    w->temp_dir = str_printf("%s/%s", tmp_root, name);
+    int rc = make_temp_dir(w, err);
+    if (rc < 0)
+        work_free(w);
+    else
+        *ret = w;
+    return rc;
+}
+
 int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, struct cache *cache,
              const char *tmp_root, struct work **ret, struct err *err)
 {
@@ -38,12 +70,8 @@ int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, stru
     int rc = task_check(kinds, task, &kind, err);
     if (rc < 0)
         return rc;
-    struct work *w = mem_alloc(sizeof(*w));
-    w->cache = cache;
+    struct work *w = bare(cache);
     w->kind = kind;
-    pbmem_init(&w->mem, WORK_MESSAGE_MAX);
-    progress_init(&w->progress);
-    atomic_init(&w->stop, WORK_GO);
     rc = copy_task(w, task, err);
     if (rc == 0)
         rc = job_parse_taken(w->task->spec, strlen(w->task->spec), "the job", &w->spec, err);
@@ -53,10 +81,7 @@ int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, stru
         rc = check_labels(w, err);
     if (rc == 0) {
         w->temp_dir = str_printf("%s/task-%" PRIu64, tmp_root, w->task->id);
-        /* Its root was made at the start: where it is not there any more none is made. */
-        (void)file_remove_tree(w->temp_dir, NULL); /* left by an attempt before a crash */
-        if (mkdir(w->temp_dir, 0700) < 0 && errno != EEXIST)
-            rc = err_errno(err, "cannot create %s", w->temp_dir);
+        rc = make_temp_dir(w, err);
     }
     if (rc < 0) {
         work_free(w);

@@ -27,6 +27,8 @@ struct fake {
     const struct token *token; /* NULL: the coordinator's first */
     const struct keys *keys;   /* NULL: of a release before keys */
     const char *site;          /* whose workers it serves; NULL: it serves nobody */
+    bool fetches_ahead;
+    Skerry__V1__HeldVersion held; /* what it says that it holds; module_id 0: nothing */
     uint8_t instance[16], identity[16], share_key[32];
     uint64_t id;
     Skerry__V1__AssignReply *assigned; /* holds the task below */
@@ -263,6 +265,7 @@ static inline int join(struct rig *r, struct fake *w, const char *version)
     m.instance.data = w->instance;
     m.identity.data = w->identity;
     m.instance.len = m.identity.len = 16;
+    m.fetches_ahead = w->fetches_ahead;
     if (w->site != NULL) {
         m.site = (char *)(uintptr_t)w->site;
         m.share_host = (char *)"10.0.0.7";
@@ -282,7 +285,12 @@ static inline int join(struct rig *r, struct fake *w, const char *version)
 static inline void ask(struct rig *r, struct fake *w, uint32_t wait_ms)
 {
     Skerry__V1__AssignRequest m = SKERRY__V1__ASSIGN_REQUEST__INIT;
+    Skerry__V1__HeldVersion held = SKERRY__V1__HELD_VERSION__INIT, *list = &held;
     drop_task(w);
+    held.module_id = w->held.module_id;
+    held.version = w->held.version;
+    m.held = &list;
+    m.n_held = held.module_id != 0;
     m.wait_ms = wait_ms;
     begin_call(r, w, SKERRY__V1__METHOD__METHOD_ASSIGN, &m, &skerry__v1__assign_reply__descriptor);
 }

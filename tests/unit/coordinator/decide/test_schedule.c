@@ -215,6 +215,23 @@ static void test_schedule_known(void **state)
     expect_text("stranger", d.reason, "is for workers that have done tasks well before");
 }
 
+/* Who still fetches a job's version has none of its phases, and all else. */
+static void test_schedule_behind(void **state)
+{
+    struct schedule_decision d;
+    struct schedule_task list[2] = {train(1, 0), train(2, 0)};
+    const struct schedule_options behind = {.behind = list[0].job_id},
+                                  elsewhere = {.behind = list[0].job_id + 1};
+    list[0].phase = true;
+    pick_for(1000, 7, list, 2, &elsewhere, &d);
+    assert_int_equal(d.index, 0);
+    pick_for(1000, 7, list, 2, &behind, &d);
+    assert_int_equal(d.index, 1);
+    pick_for(1000, 7, list, 1, &behind, &d);
+    assert_int_equal(d.index, -1);
+    expect_text("behind", d.reason, "waits for a worker that has its version");
+}
+
 /* The best of two, or of one, is found without groups. */
 static long best_of_pairs(uint64_t now, uint64_t worker, const struct schedule_task *tasks,
                           const bool *taken, size_t n, const struct schedule_options *o,
@@ -253,6 +270,7 @@ static void fill(struct schedule_task *t, uint64_t id, const struct failure_list
     t->needs_helper = rand() % 9 == 0;
     t->needs_trainers = rand() % 9 == 0;
     t->needs_known = rand() % 9 == 0;
+    t->phase = rand() % 9 == 0;
     t->failed = rand() % 5 == 0 ? failed : NULL;
     if (rand() % 8 == 0)
         become(t, TASK_EVAL);
@@ -421,6 +439,7 @@ int main(void)
         cmocka_unit_test_setup(test_schedule_paths, equal_jobs),
         cmocka_unit_test_setup(test_schedule_velocity, equal_jobs),
         cmocka_unit_test_setup(test_schedule_known, equal_jobs),
+        cmocka_unit_test_setup(test_schedule_behind, equal_jobs),
         cmocka_unit_test_setup(test_schedule_groups, equal_jobs),
         cmocka_unit_test_setup(test_schedule_looks, equal_jobs),
         cmocka_unit_test_setup(test_schedule_shares, equal_jobs),

@@ -104,6 +104,74 @@ static void who_fails_is_not_counted(void **state)
     round_of(r, j, 3);
 }
 
+/* The modules that it is told to fetch while it waits; NULL: none. */
+static Skerry__V1__ModuleRef *told(struct rig *r, struct fake *w)
+{
+    assert_null(got(r, w));
+    const Skerry__V1__Ahead *m = w->assigned->ahead;
+    assert_true(m == NULL || (m->n_modules == 1 && m->modules[0]->module_id == MODULE));
+    return m != NULL ? m->modules[0] : NULL;
+}
+
+/* A newcomer that still fetches is no reason for a phase, and gets none that others can do; what it
+ * is led to is a version that it can get through with, whatever versions come, and then deltas. */
+static void who_fetches_is_not_waited_for(void **state)
+{
+    struct rig *r = *state;
+    struct fake *late = &r->workers[2];
+    late->fetches_ahead = true;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    const struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", "")));
+    do_init(r, &r->workers[0]);
+    round_of(r, j, 2);
+    begin_round(r, j, 2);
+    assert_int_equal(join(r, late, SKERRY_VERSION), 0);
+    ask(r, late, 15000);
+    const Skerry__V1__ModuleRef *ref = told(r, late);
+    assert_true(ref->version == 1 && ref->full != NULL && ref->full->url[0] == '/');
+    for (int i = 0; i < 2; i++)
+        finish_train(r, &r->workers[i]);
+    wait_version(r, j, 2);
+    begin_round(r, j, 2);
+    leave(r, &r->workers[1]); /* its phase is for who has the version, or for who is alone */
+    ask(r, late, 600);
+    ref = told(r, late);
+    assert_true(ref->version == 1 && ref->full != NULL);
+    late->held.module_id = MODULE;
+    late->held.version = 1;
+    ask(r, late, 15000);
+    ref = got(r, late)->modules[0];
+    assert_true(ref->version == 2 && ref->n_deltas == 1 && ref->deltas[0]->from == 1);
+}
+
+/* Nobody who may not work is told to fetch, nor who does not say that it would. */
+static void who_is_told(void **state)
+{
+    struct rig *r = *state;
+    struct fake *late = &r->workers[2];
+    assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
+    const struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", "")));
+    do_init(r, &r->workers[0]);
+    round_of(r, j, 1);
+    begin_round(r, j, 1);
+    assert_int_equal(join(r, late, SKERRY_VERSION), 0);
+    ask(r, late, 600);
+    assert_null(told(r, late));
+    late->fetches_ahead = true;
+    assert_int_equal(join(r, late, SKERRY_VERSION), 0);
+    edit_worker(r, late->id)->quarantined_until_ms = UINT64_MAX;
+    ask(r, late, 600);
+    assert_null(told(r, late));
+    edit_worker(r, late->id)->quarantined_until_ms = 0;
+    ask(r, late, 15000);
+    assert_int_equal(told(r, late)->version, 1);
+    edit_worker(r, late->id)->drain = true;
+    ask(r, late, 600);
+    assert_null(told(r, late));
+    assert_true(late->assigned->drain);
+}
+
 static void alone_it_trains_plainly(void **state)
 {
     struct rig *r = *state;
@@ -178,6 +246,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(as_many_as_there_are_workers, begin, end),
         cmocka_unit_test_setup_teardown(who_fails_is_not_counted, begin, end),
+        cmocka_unit_test_setup_teardown(who_fetches_is_not_waited_for, begin, end),
+        cmocka_unit_test_setup_teardown(who_is_told, begin, end),
         cmocka_unit_test_setup_teardown(alone_it_trains_plainly, begin, end),
         cmocka_unit_test_setup_teardown(few_samples_are_few_phases, begin, end),
         cmocka_unit_test_setup_teardown(what_does_not_go_together, begin, end),

@@ -1,0 +1,196 @@
+#include "coordinator/job/ahead.h"
+
+#include "common/base/rng.h"
+#include "common/job/family.h"
+#include "coordinator/job/query.h"
+
+#define DELTAS_MAX 16 /* as ModuleRef.deltas */
+#define NEAR_PART 4   /* of the versions that are kept */
+
+bool ahead_base(const struct worker *w, const struct module_rec *m, uint64_t version, uint64_t *ret)
+{
+    bool found = false;
+    for (unsigned i = 0; i < w->n_held; i++) {
+        const uint64_t v = w->held[i].version;
+        if (w->held[i].module_id != m->id || v > version || (found && v <= *ret) ||
+            version - v > DELTAS_MAX)
+            continue;
+        bool all = true;
+        for (uint64_t d = v + 1; d <= version && all; d++) {
+            const struct version_rec *r = module_version(m, d);
+            all = r != NULL && blob_ref_is_set(&r->delta);
+        }
+        if (all) {
+            *ret = v;
+            found = true;
+        }
+    }
+    return found;
+}
+
+const struct version_rec *ahead_version(const struct worker *w, const struct module_rec *m)
+{
+    uint64_t base;
+    const struct version_rec *begun =
+        w->ahead.version > 0 ? module_version(m, w->ahead.version) : NULL;
+    return begun == NULL || ahead_base(w, m, m->version, &base) ? module_version(m, m->version)
+                                                                : begun;
+}
+
+static const struct module_rec *module_at(const struct job *j, uint32_t path, uint32_t level)
+{
+    return &j->modules[j->comp.paths[path].modules[level]];
+}
+
+/* Could it begin a phase as soon as those who had the last one? */
+static bool is_near(const struct worker *w, const struct job *j, uint32_t path)
+{
+    bool near = true;
+    for (uint32_t l = 0; l < composition_levels(&j->comp, path) && near; l++) {
+        const struct module_rec *m = module_at(j, path, l);
+        uint64_t base = 0;
+        near = ahead_base(w, m, m->version, &base) && m->version - base <= m->kept / NEAR_PART;
+    }
+    return near;
+}
+
+bool ahead_is_behind(const struct worker *w, const struct job *j)
+{
+    return w->ahead.due && w->ahead.job_id == j->id && !is_near(w, j, w->ahead.path);
+}
+
+bool ahead_others(const struct state *s)
+{
+    for (size_t i = 0; i < s->n_workers; i++) {
+        const struct worker *w = s->workers[i];
+        if (w->state == WORKER_HERE && !worker_goes(w) && !w->ahead.due &&
+            worker_standing(w) == STANDING_PROVEN)
+            return true;
+    }
+    return false;
+}
+
+void ahead_leased(struct worker *w, const struct job *j, const struct task *t)
+{
+    w->ahead.due = false;
+    w->ahead.told = 0;
+    if (t->kind != TASK_TRAIN)
+        return;
+    const struct module_rec *m = module_at(j, t->path, 0);
+    const bool newest = j->spec.outer.async || query_streams(j);
+    w->ahead.job_id = j->id;
+    w->ahead.path = t->path;
+    w->ahead.version = newest ? m->version : t->train.round;
+}
+
+void ahead_lost(struct worker *w, const struct task *t)
+{
+    w->ahead.due = w->fetches_ahead && t->kind == TASK_TRAIN && t->reached.steps == 0;
+}
+
+uint32_t *ahead_rooms(const struct state *s)
+{
+    uint32_t *rooms = mem_alloc_array(s->n_jobs + 1, sizeof(*rooms));
+    for (size_t i = 0; i < s->n_jobs; i++) {
+        const uint32_t most = query_phases_at_once(s->jobs[i]);
+        rooms[i] = most > s->jobs[i]->leases ? most - s->jobs[i]->leases : 1;
+    }
+    for (size_t i = 0; i < s->n_workers; i++) {
+        const struct worker *w = s->workers[i];
+        for (size_t k = 0; w->ahead.due && w->state == WORKER_HERE && k < s->n_jobs; k++)
+            rooms[k] -= s->jobs[k]->id == w->ahead.job_id && rooms[k] > 0;
+    }
+    return rooms;
+}
+
+/* Would w get the job's phases, and do they begin with something that travels?  A version 0 is
+ * mostly drawn. */
+static bool fits(const struct coordinator *co, const struct worker *w, const struct job *j)
+{
+    const struct schedule_task phase = {.job_id = j->id, .kind = TASK_TRAIN};
+    const unsigned n = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX;
+    return j->state == JOB_RUNNING && query_spent(&co->state, j) == NULL &&
+           (w->allows_trainers || !job_family(&j->spec)->external) &&
+           schedule_small_until(core_now(co), &phase, w->small, n) == 0;
+}
+
+/* Is somebody here who had the replica, or has it now? */
+static bool is_taken(const struct state *s, const struct job *j, uint32_t p, uint32_t r)
+{
+    const struct task *t = query_phase(s, j, p, r);
+    const struct worker *w = state_worker(s, j->paths[p].replicas[r].owner);
+    return (t != NULL && t->state == TASK_LEASED) || (w != NULL && w->state == WORKER_HERE);
+}
+
+/* Its own; else the first with a replica that nobody here has; else the first. */
+static uint32_t path_for(const struct state *s, const struct worker *w, const struct job *j)
+{
+    const uint32_t n = query_main_paths(j);
+    for (uint32_t p = 0; p < n; p++)
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
+            if (j->paths[p].replicas[r].owner == w->id)
+                return p;
+    for (uint32_t p = 0; p < n; p++)
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
+            if (!is_taken(s, j, p, r))
+                return p;
+    return 0;
+}
+
+/* Marks what leads to the newest versions of the path; 0: they are here, or are the first ones. */
+static uint64_t mark(const struct worker *w, const struct job *j, uint32_t path)
+{
+    uint64_t sum = rng_mix(j->id, path), missing = 0;
+    for (uint32_t l = 0; l < composition_levels(&j->comp, path); l++) {
+        const struct module_rec *m = module_at(j, path, l);
+        uint64_t base = 0;
+        const struct version_rec *v = m->n_versions > 0 ? ahead_version(w, m) : NULL;
+        if (v == NULL || m->version == 0)
+            return 0;
+        const bool here = ahead_base(w, m, m->version, &base);
+        missing += !here || base < m->version;
+        sum = rng_mix(sum, rng_mix(v->version, here ? base + 1 : 0));
+    }
+    return missing > 0 ? sum | 1 : 0;
+}
+
+/* The running job of the highest priority that could use it; the one that it is told of already,
+ * if that is such a one. */
+static const struct job *job_for(const struct coordinator *co, const struct worker *w,
+                                 const uint32_t *rooms, size_t *ret_at)
+{
+    const struct job *best = NULL;
+    for (size_t i = 0; i < co->state.n_jobs; i++) {
+        const struct job *j = co->state.jobs[i];
+        const bool had = w->ahead.due && w->ahead.job_id == j->id;
+        if (!fits(co, w, j) || (!had && rooms[i] == 0) ||
+            (best != NULL && (had ? best->quota.priority > j->quota.priority
+                                  : best->quota.priority >= j->quota.priority)))
+            continue;
+        best = j;
+        *ret_at = i;
+    }
+    return best;
+}
+
+bool ahead_news(struct coordinator *co, struct worker *w, bool may_work, uint32_t *rooms)
+{
+    size_t at = 0;
+    const bool fit = may_work && w->fetches_ahead && worker_standing(w) != STANDING_FAILING;
+    const struct job *j = fit ? job_for(co, w, rooms, &at) : NULL;
+    const bool had = j != NULL && w->ahead.due && w->ahead.job_id == j->id;
+    const uint32_t path = had ? w->ahead.path : j != NULL ? path_for(&co->state, w, j) : 0;
+    if (j != NULL && (w->ahead.job_id != j->id || w->ahead.path != path))
+        w->ahead.version = 0; /* it has no part of a file of these modules */
+    const uint64_t told = j != NULL ? mark(w, j, path) : 0;
+    const bool news = told != 0 ? told != w->ahead.told : j == NULL && w->ahead.told != 0;
+    w->ahead.due = told != 0 && (news || w->ahead.due);
+    w->ahead.told = told;
+    if (told == 0)
+        return news;
+    rooms[at] -= !had && rooms[at] > 0;
+    w->ahead.job_id = j->id;
+    w->ahead.path = path;
+    w->ahead.version = ahead_version(w, module_at(j, path, 0))->version;
+    return news;
+}
