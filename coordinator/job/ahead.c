@@ -163,7 +163,7 @@ static const struct job *job_for(const struct coordinator *co, const struct work
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         const struct job *j = co->state.jobs[i];
         const bool had = w->ahead.due && w->ahead.job_id == j->id;
-        if (!fits(co, w, j) || (!had && rooms[i] == 0) ||
+        if ((!had && rooms[i] == 0) || !fits(co, w, j) ||
             (best != NULL && (had ? best->quota.priority > j->quota.priority
                                   : best->quota.priority >= j->quota.priority)))
             continue;
