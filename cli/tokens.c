@@ -1,12 +1,14 @@
-/* skerry tokens, revoke: who may come in. */
+/* skerry tokens, revoke: who may come in, and for how much. */
 
 #include "cli/command.h"
 #include "cli/base/table.h"
+#include "cli/show/show.h"
 #include "common/net/token.h"
 
-static const char *role, *name;
+static const char *role, *name, *change;
 static uint64_t life_ms, uses, workers, jobs;
 static double budget;
+static bool has_uses, has_workers, has_jobs, has_budget;
 
 static void put_limit(struct table *t, const json_t *token, const char *used, const char *max)
 {
@@ -18,10 +20,24 @@ static void put_limit(struct table *t, const json_t *token, const char *used, co
         table_cell(t, "%lld", cli_int(token, used, 0));
 }
 
+/* What an operator's token has spent, and of how much. */
+static void put_budget(struct table *t, const json_t *token)
+{
+    char spent[STR_HUMAN_MAX], of[STR_HUMAN_MAX];
+    const double cost = cli_num(token, "cost", 0);
+    if (cli_has(token, "budget"))
+        table_cell(t, "%s of %s", show_dollars(cost, spent),
+                   show_dollars(cli_num(token, "budget", 0), of));
+    else if (cost > 0)
+        table_cell(t, "%s", show_dollars(cost, spent));
+    else
+        table_cell(t, TABLE_NONE);
+}
+
 static void print_tokens(const json_t *items)
 {
-    static const char *const names[] = {"name",  "role",    ">id",          "state",
-                                        ">ends", ">joined", ">workers here"};
+    static const char *const names[] = {"name",  "role",    ">id",           "state",
+                                        ">ends", ">joined", ">workers here", ">cost"};
     struct table t;
     const json_t *token;
     size_t i;
@@ -39,6 +55,7 @@ static void print_tokens(const json_t *items)
             table_cell(&t, TABLE_NONE);
         put_limit(&t, token, "uses", "uses_max");
         put_limit(&t, token, "workers_here", "workers_max");
+        put_budget(&t, token);
     }
     table_print(&t, stdout);
     table_release(&t);
@@ -84,58 +101,14 @@ static int make(struct cli *cli, struct err *err)
     return rc;
 }
 
-static int run_tokens(struct cli *cli, const struct args *args, struct err *err)
-{
-    if (role)
-        return make(cli, err);
-    if (name || life_ms || uses || workers || jobs || budget > 0)
-        return err_set(err, -EINVAL,
-                       "--name, --expires, --uses, --workers, --jobs and --budget are of a new "
-                       "token: give --new worker, operator or viewer");
-    return list(cli, err);
-}
-
-static const struct args_flag tokens_flags[] = {
-    {"new", 0, ARGS_STR, &role, "ROLE",
-     "make a token and print it: worker (joins), viewer (looks), operator (may do everything)"},
-    {"name", 0, ARGS_STR, &name, "NAME", "what it is called (default: its role and number)"},
-    {"expires", 0, ARGS_DURATION_MS, &life_ms, "TIME",
-     "how long it is good for, such as 24h or 30d (default: for ever)", .min = 1000,
-     .max = 36500 * 8.64e7},
-    {"uses", 0, ARGS_U64, &uses, "N", "how many workers may first join with it (default: any)",
-     .min = 1, .max = UINT32_MAX},
-    {"workers", 0, ARGS_U64, &workers, "N",
-     "how many of its workers may be here at once (default: any)", .min = 1, .max = UINT32_MAX},
-    {"jobs", 0, ARGS_U64, &jobs, "N",
-     "an operator's: how many jobs that are submitted with it may go on at once (default: any)",
-     .min = 1, .max = UINT32_MAX},
-    {"budget", 0, ARGS_DOUBLE, &budget, "DOLLARS",
-     "an operator's: what all its jobs together may cost, then they wait (default: any)",
-     .min = 0.01, .max = 1e9},
-    {0},
-};
-
-const struct command command_tokens = {
-    .name = "tokens",
-    .what = "list the tokens, or make one",
-    .usage = "[--new worker|viewer|operator]",
-    .about = "Lists who may come in, or makes a token, which is printed once. Workers need theirs "
-             "for the first join only: after it they are known by keys of their own.",
-    .flags = tokens_flags,
-    .needs = COMMAND_CONNECT | COMMAND_JSON,
-    .run = run_tokens,
-};
-
-/* ---- revoke -------------------------------------------------------------- */
-
 /* By name, else by id; of live ones first, for a name may have had others. */
-static int find_token(struct cli *cli, const char *given, uint64_t *ret, struct err *err)
+static int find_token(struct cli *cli, const char *given, bool revoked_too, uint64_t *ret,
+                      struct err *err)
 {
     json_t *answer = NULL;
     const json_t *token;
     size_t i;
-    uint64_t id = 0, wanted = 0;
-    bool was = false;
+    uint64_t id = 0, wanted = 0, old = 0;
     int rc = cli_call(cli, "GET", NULL, &answer, err, "/v1/tokens");
     if (rc < 0)
         return rc;
@@ -145,21 +118,125 @@ static int find_token(struct cli *cli, const char *given, uint64_t *ret, struct 
         const uint64_t its = (uint64_t)cli_int(token, "id", 0);
         const bool revoked = strcmp(cli_str(token, "state", ""), "revoked") == 0;
         const bool named = strcmp(cli_str(token, "name", ""), given) == 0;
-        was = was || (named && revoked);
+        old = named && revoked ? its : old;
         if ((named && !revoked) || (id == 0 && its == wanted))
             id = its;
     }
     json_decref(answer);
-    if (id == 0 && was)
+    if (id == 0 && old != 0 && !revoked_too)
         return err_set(err, -ERR_STALE, "the token '%s' was revoked before", given);
-    if (id == 0)
+    *ret = id != 0 ? id : old;
+    if (*ret == 0)
         return err_set(err, -ERR_NOTFOUND,
                        "there is no token '%s'; `skerry tokens` lists them, and a worker is named "
                        "worker:ID",
                        given);
-    *ret = id;
     return 0;
 }
+
+static void print_bounds(const char *given, const json_t *token)
+{
+    static const struct {
+        const char *key, *what;
+    } counts[] = {{"uses_max", "first join"}, {"workers_max", "worker"}, {"jobs_max", "job"}};
+    char text[STR_HUMAN_MAX];
+    const char *before = " allows";
+    printf("the token %s", given);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        const uint64_t n = (uint64_t)cli_int(token, counts[i].key, 0);
+        if (n == 0)
+            continue;
+        printf("%s %" PRIu64 " %s%s%s", before, n, counts[i].what, str_plural(n),
+               i > 0 ? " at once" : "");
+        before = ",";
+    }
+    if (cli_has(token, "budget"))
+        printf("%s a budget of %s now\n", before, show_dollars(cli_num(token, "budget", 0), text));
+    else
+        puts(*before == ',' ? " now" : " has no bounds now");
+}
+
+static int adjust(struct cli *cli, struct err *err)
+{
+    json_t *answer = NULL;
+    uint64_t id = 0;
+    int rc = find_token(cli, change, true, &id, err);
+    if (rc < 0)
+        return rc;
+    json_t *order = json_object();
+    if (has_uses)
+        json_object_set_new(order, "uses", json_integer((json_int_t)uses));
+    if (has_workers)
+        json_object_set_new(order, "workers", json_integer((json_int_t)workers));
+    if (has_jobs)
+        json_object_set_new(order, "jobs", json_integer((json_int_t)jobs));
+    if (has_budget)
+        json_object_set_new(order, "budget", json_real(budget));
+    rc = cli_call(cli, "POST", order, &answer, err, "/v1/tokens/%" PRIu64 "/adjust", id);
+    json_decref(order);
+    if (rc == 0)
+        cli->json ? cli_print_json(answer) : print_bounds(change, answer);
+    json_decref(answer);
+    return rc;
+}
+
+static int run_tokens(struct cli *cli, const struct args *args, struct err *err)
+{
+    const bool bounds = has_uses || has_workers || has_jobs || has_budget;
+    int rc = 0;
+    if (role && change)
+        rc =
+            err_set(err, -EINVAL, "--new makes a token and --change changes one: give one of both");
+    else if (change && (name || life_ms))
+        rc = err_set(err, -EINVAL, "--name and --expires are of a new token, and do not change");
+    else if (change && !bounds)
+        rc = err_set(err, -EINVAL,
+                     "say what is to be changed: --uses, --workers, --jobs or --budget");
+    else if (!role && !change && (name || life_ms || bounds))
+        rc = err_set(err, -EINVAL,
+                     "--name, --expires, --uses, --workers, --jobs and --budget are of a new "
+                     "token, and the last four of one that is changed: give --new worker, operator "
+                     "or viewer, or --change NAME");
+    if (rc < 0)
+        return args_exit(args, rc, err);
+    return role ? make(cli, err) : change ? adjust(cli, err) : list(cli, err);
+}
+
+static const struct args_flag tokens_flags[] = {
+    {"new", 0, ARGS_STR, &role, "ROLE",
+     "make a token and print it: worker (joins), viewer (looks), operator (may do everything)"},
+    {"change", 0, ARGS_STR, &change, "NAME|ID", "give a token other bounds; 0: any"},
+    {"name", 0, ARGS_STR, &name, "NAME", "what it is called (default: its role and number)"},
+    {"expires", 0, ARGS_DURATION_MS, &life_ms, "TIME",
+     "how long it is good for, such as 24h or 30d (default: for ever)", .min = 1000,
+     .max = 36500 * 8.64e7},
+    {"uses", 0, ARGS_U64, &uses, "N", "how many workers may first join with it (default: any)",
+     .max = UINT32_MAX, .given = &has_uses},
+    {"workers", 0, ARGS_U64, &workers, "N",
+     "how many of its workers may be here at once (default: any)", .max = UINT32_MAX,
+     .given = &has_workers},
+    {"jobs", 0, ARGS_U64, &jobs, "N",
+     "an operator's: how many jobs that are submitted with it may go on at once (default: any)",
+     .max = UINT32_MAX, .given = &has_jobs},
+    {"budget", 0, ARGS_DOUBLE, &budget, "DOLLARS",
+     "an operator's: what all its jobs together may cost, then they wait (default: any)",
+     .max = 1e9, .given = &has_budget},
+    {0},
+};
+
+const struct command command_tokens = {
+    .name = "tokens",
+    .what = "list the tokens, make one, or change its bounds",
+    .usage = "[--new worker|viewer|operator | --change NAME|ID]",
+    .about = "Lists who may come in, or makes a token, which is printed once, or changes how much "
+             "one allows. Workers need theirs "
+             "for the first join only: after it they are known by keys of their own.",
+    .flags = tokens_flags,
+    .needs = COMMAND_CONNECT | COMMAND_JSON,
+    .run = run_tokens,
+};
+
+/* ---- revoke -------------------------------------------------------------- */
 
 static int run_revoke(struct cli *cli, const struct args *args, struct err *err)
 {
@@ -173,7 +250,7 @@ static int run_revoke(struct cli *cli, const struct args *args, struct err *err)
         if (str_parse_u64(given + strlen(worker), &id) < 0)
             return err_set(err, -EINVAL, "'%s' is not a worker's id; `skerry workers` lists them",
                            given + strlen(worker));
-    } else if ((rc = find_token(cli, given, &id, err)) < 0) {
+    } else if ((rc = find_token(cli, given, false, &id, err)) < 0) {
         return rc;
     }
     rc = cli_call(cli, "POST", NULL, &answer, err, "/v1/%s/%" PRIu64 "/revoke", what, id);

@@ -14,6 +14,14 @@ static json_t *limit(uint32_t n)
     return n ? json_integer(n) : json_null();
 }
 
+static void put_bounds(json_t *o, const struct token_rec *t)
+{
+    http_json_put(o, "uses_max", limit(t->uses_max));
+    http_json_put(o, "workers_max", limit(t->workers_max));
+    http_json_put(o, "jobs_max", limit(t->jobs_max));
+    http_json_put(o, "budget", t->budget > 0 ? http_json_real(t->budget) : json_null());
+}
+
 static void add_token(void *arg, const struct view_token *v)
 {
     const struct token_rec *t = v->token;
@@ -25,11 +33,9 @@ static void add_token(void *arg, const struct view_token *v)
     http_json_put(o, "made_at", http_json_at(t->made_unix_ms));
     http_json_put(o, "left_ms", v->left_ms < 0 ? json_null() : json_integer(v->left_ms));
     http_json_put(o, "uses", json_integer(t->uses));
-    http_json_put(o, "uses_max", limit(t->uses_max));
     http_json_put(o, "workers_here", json_integer(v->workers_here));
-    http_json_put(o, "workers_max", limit(t->workers_max));
-    http_json_put(o, "jobs_max", limit(t->jobs_max));
-    http_json_put(o, "budget", t->budget > 0 ? http_json_real(t->budget) : json_null());
+    http_json_put(o, "cost", http_json_real(v->cost));
+    put_bounds(o, t);
     http_json_push(arg, o);
 }
 
@@ -95,6 +101,40 @@ void http_post_token(void *arg, struct http_request *r)
         http_answer_when_durable(api, r, 201, o);
     }
     json_decref(body);
+}
+
+void http_post_token_adjust(void *arg, struct http_request *r)
+{
+    static const struct http_field fields[] = {
+        {"uses", HTTP_INT, .min = 0, .max = COUNT_MAX},
+        {"workers", HTTP_INT, .min = 0, .max = COUNT_MAX},
+        {"jobs", HTTP_INT, .min = 0, .max = COUNT_MAX},
+        {"budget", HTTP_REAL, .min = 0, .max = JOB_BUDGET_MAX},
+    };
+    struct http_api *api = arg;
+    struct err err = {0};
+    const struct token_rec *t;
+    uint64_t id;
+    if (http_request_param_u64(r, "id", &id) < 0)
+        return;
+    json_t *body = http_take_body(r, fields, N(fields));
+    if (body == NULL)
+        return;
+    const struct token_bounds bounds = {
+        .uses = http_real_or(body, "uses", NAN),
+        .workers = http_real_or(body, "workers", NAN),
+        .jobs = http_real_or(body, "jobs", NAN),
+        .budget = http_real_or(body, "budget", NAN),
+    };
+    json_decref(body);
+    if (view_token_adjust(api->o.co, id, http_request_holder(r), &bounds, &t, &err) < 0) {
+        http_answer_refused(api, r, &err);
+        return;
+    }
+    json_t *o = json_object();
+    http_json_put(o, "id", http_json_id(id));
+    put_bounds(o, t);
+    http_answer_when_durable(api, r, 200, o);
 }
 
 static void answer_revoked(struct http_api *api, struct http_request *r, int rc, uint64_t id,

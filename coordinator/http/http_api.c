@@ -459,6 +459,7 @@ static const struct http_route routes[] = {
     {"POST", "/v1/workers/{id}/revoke", OPERATOR, BODY_SMALL, http_post_worker_revoke, NULL, NULL},
     {"GET", "/v1/tokens", OPERATOR, 0, http_get_tokens, NULL, NULL},
     {"POST", "/v1/tokens", OPERATOR, BODY_SMALL, http_post_token, NULL, NULL},
+    {"POST", "/v1/tokens/{id}/adjust", OPERATOR, BODY_SMALL, http_post_token_adjust, NULL, NULL},
     {"POST", "/v1/tokens/{id}/revoke", OPERATOR, BODY_SMALL, http_post_token_revoke, NULL, NULL},
     {"GET", "/v1/events", VIEWER, 0, get_events, NULL, NULL},
 };

@@ -53,6 +53,8 @@ void http_post_sample(void *arg, struct http_request *r);
 void http_post_drain(void *arg, struct http_request *r);
 void http_post_upload(void *arg, struct http_request *r);
 /* The body as an object, an absent one as {}; NULL: answered. */
+/* A number of a body; other: it is not there. */
+double http_real_or(const json_t *body, const char *name, double other);
 json_t *http_take_body(struct http_request *r, const struct http_field *fields, size_t n);
 /* The {id} of a command without a body; false: answered. */
 bool http_take_id(struct http_request *r, uint64_t *ret);
@@ -61,6 +63,7 @@ bool http_take_id(struct http_request *r, uint64_t *ret);
 
 void http_get_tokens(void *arg, struct http_request *r);
 void http_post_token(void *arg, struct http_request *r);
+void http_post_token_adjust(void *arg, struct http_request *r);
 void http_post_token_revoke(void *arg, struct http_request *r);
 void http_post_worker_revoke(void *arg, struct http_request *r);
 

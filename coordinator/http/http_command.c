@@ -284,7 +284,7 @@ void http_post_job(void *arg, struct http_request *r)
 
 /* ---- smaller commands ---------------------------------------------------- */
 
-static double real_or(const json_t *body, const char *name, double other)
+double http_real_or(const json_t *body, const char *name, double other)
 {
     const json_t *v = json_object_get(body, name);
     return v != NULL ? json_number_value(v) : other;
@@ -364,8 +364,9 @@ void http_post_adjust(void *arg, struct http_request *r)
     json_t *body = http_take_body(r, fields, N(fields));
     if (body == NULL)
         return;
-    const struct view_adjust a = {real_or(body, "priority", NAN), real_or(body, "share", NAN),
-                                  real_or(body, "budget", NAN)};
+    const struct view_adjust a = {http_real_or(body, "priority", NAN),
+                                  http_real_or(body, "share", NAN),
+                                  http_real_or(body, "budget", NAN)};
     json_decref(body);
     if (view_job_adjust(api->o.co, id, &a, &now, &err) < 0)
         http_answer_refused(api, r, &err);
@@ -429,8 +430,8 @@ static void take_mixture(const json_t *body, struct draw_request *s)
     const json_t *path = json_object_get(body, "path");
     s->strategy = json_string_value(json_object_get(body, "strategy"));
     s->top = (uint32_t)json_integer_value(json_object_get(body, "top"));
-    s->nucleus = real_or(body, "nucleus", 0);
-    s->threshold = real_or(body, "threshold", 0);
+    s->nucleus = http_real_or(body, "nucleus", 0);
+    s->threshold = http_real_or(body, "threshold", 0);
     s->remote = json_is_true(json_object_get(body, "remote"));
     s->has_path = path != NULL;
     s->path = (uint32_t)json_integer_value(path);
@@ -440,8 +441,8 @@ static void take_text(const json_t *body, struct draw_request *s)
 {
     s->prompt = json_string_value(json_object_get(body, "prompt"));
     s->tokens = (uint32_t)json_integer_value(json_object_get(body, "tokens"));
-    s->temperature = real_or(body, "temperature", (double)NAN);
-    s->top_p = real_or(body, "top_p", 0);
+    s->temperature = http_real_or(body, "temperature", (double)NAN);
+    s->top_p = http_real_or(body, "top_p", 0);
 }
 
 void http_post_sample(void *arg, struct http_request *r)

@@ -142,8 +142,7 @@ uint32_t query_barrier(const struct job *j)
                : UINT32_MAX;
 }
 
-/* What all jobs of a token have cost. */
-static double token_cost(const struct state *s, uint64_t token)
+double query_token_cost(const struct state *s, uint64_t token)
 {
     double sum = 0;
     for (size_t i = 0; i < s->n_jobs; i++)
@@ -159,8 +158,10 @@ const char *query_withheld(const struct state *s, const struct job *j)
         return "is of a job that a person has paused: `skerry resume JOB` lets it go on";
     if (j->quota.budget > 0 && j->cost.work + j->cost.waiting >= j->quota.budget)
         return "is of a job whose budget is spent: `skerry adjust JOB --budget` raises it";
-    if (t != NULL && t->budget > 0 && token_cost(s, t->id) >= t->budget)
-        return "is of a job of a token whose budget is spent for good: submit with another token";
+    if (t != NULL && t->budget > 0 && query_token_cost(s, t->id) >= t->budget)
+        return "is of a job of a token whose budget is spent: `skerry tokens --change NAME "
+               "--budget` "
+               "raises it";
     return NULL;
 }
 

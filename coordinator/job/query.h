@@ -43,6 +43,9 @@ uint32_t query_barrier(const struct job *j);
  * them. */
 bool query_stalled(const struct state *s, const struct job *j, char ret_reason[REASON_MAX]);
 
+/* What the leases and the waiting of all jobs of a token have cost, as they are kept. */
+double query_token_cost(const struct state *s, uint64_t token);
+
 /* Why none of the job's tasks is given out, as what a task is: it is paused, or its budget or that
  * of the token that it was submitted with is spent; NULL: they are. */
 const char *query_withheld(const struct state *s, const struct job *j);

@@ -4,6 +4,7 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/net/http/http_server.h"
+#include "coordinator/job/cost.h"
 #include "coordinator/job/member.h"
 
 static int64_t now_unix_ms(void)
@@ -93,6 +94,45 @@ int tokens_make(struct coordinator *co, const struct token_order *o, uint64_t *r
     *ret_id = t->id;
     core_say(co, 0, 0, "the %s token '%s' was made", token_role_name(t->role), t->name);
     core_touch(co);
+    return 0;
+}
+
+/* ---- bounds --- */
+
+static void set_count(double n, uint32_t *max)
+{
+    if (!isnan(n))
+        *max = (uint32_t)n;
+}
+
+int tokens_adjust(struct coordinator *co, uint64_t id, uint64_t asker, const struct token_bounds *b,
+                  const struct token_rec **ret, struct err *err)
+{
+    struct token_rec *t = access_edit(&co->state, id);
+    if (t == NULL)
+        return err_set(err, -ERR_NOTFOUND, "token %llu does not exist", (unsigned long long)id);
+    if (access_holder_token(id) == asker)
+        return err_set(err, -EBUSY,
+                       "this is the token that you are asking with: its bounds are for another "
+                       "operator to change");
+    if (t->role != TOKEN_ROLE_WORKER && !(isnan(b->uses) && isnan(b->workers)))
+        return err_set(err, -EINVAL, "uses and workers bound a worker's token, and '%s' is %s's",
+                       t->name, t->role == TOKEN_ROLE_OPERATOR ? "an operator" : "a viewer");
+    if (t->role != TOKEN_ROLE_OPERATOR && !(isnan(b->jobs) && isnan(b->budget)))
+        return err_set(err, -EINVAL,
+                       "jobs and budget bound an operator's token, and '%s' is a %s's", t->name,
+                       token_role_name(t->role));
+    for (size_t i = 0; i < co->state.n_jobs; i++) /* as long as a spent budget is one */
+        if (co->state.jobs[i]->token_id == id && !job_is_ended(co->state.jobs[i]))
+            cost_settle(co, co->state.jobs[i]);
+    set_count(b->uses, &t->uses_max);
+    set_count(b->workers, &t->workers_max);
+    set_count(b->jobs, &t->jobs_max);
+    if (!isnan(b->budget))
+        t->budget = b->budget;
+    core_say(co, 0, 0, "the %s token '%s' has other bounds", token_role_name(t->role), t->name);
+    core_touch(co);
+    *ret = t;
     return 0;
 }
 

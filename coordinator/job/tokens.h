@@ -13,6 +13,11 @@ struct token_order {
     double budget; /* dollars of its jobs */
 };
 
+/* New bounds of a token.  NAN: as it is; 0: any. */
+struct token_bounds {
+    double uses, workers, jobs, budget;
+};
+
 /* The two of the first start: those whose secrets are in files of the data dir.  Workers of older
  * releases belong to the first. */
 void tokens_of_files(struct coordinator *co);
@@ -20,6 +25,10 @@ void tokens_of_files(struct coordinator *co);
 /* -EEXIST: a token of that name is in use; -ERR_LIMIT. */
 int tokens_make(struct coordinator *co, const struct token_order *o, uint64_t *ret_id,
                 char ret_text[TOKEN_STRING_MAX], struct err *err);
+/* Those whom it let in, and jobs that go on, stay.  asker: the holder who asks for it, who cannot
+ * bound itself. */
+int tokens_adjust(struct coordinator *co, uint64_t id, uint64_t asker, const struct token_bounds *b,
+                  const struct token_rec **ret, struct err *err);
 /* Cuts all that came in by it, for good.  asker: the holder who asks for it, and stays. */
 int tokens_revoke(struct coordinator *co, uint64_t id, uint64_t asker, struct err *err);
 /* Cuts what still hangs on tokens whose end has come. */

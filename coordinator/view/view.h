@@ -361,6 +361,7 @@ struct view_token {
     const char *state; /* live ended revoked */
     int64_t left_ms;   /* until its end; -1: it has none */
     uint32_t workers_here;
+    double cost; /* dollars of its jobs' leases and waiting, as they are kept: what budget bounds */
 };
 
 typedef void (*view_token_fn)(void *arg, const struct view_token *t);
@@ -370,6 +371,8 @@ void view_each_token(struct coordinator *co, view_token_fn fn, void *arg);
 int view_token_make(struct coordinator *co, const struct token_order *o, uint64_t *ret_id,
                     char ret_text[TOKEN_STRING_MAX], struct err *err);
 /* holder: who asks. */
+int view_token_adjust(struct coordinator *co, uint64_t id, uint64_t holder,
+                      const struct token_bounds *b, const struct token_rec **ret, struct err *err);
 int view_token_revoke(struct coordinator *co, uint64_t id, uint64_t holder, struct err *err);
 /* Cuts a worker for good. */
 int view_worker_revoke(struct coordinator *co, uint64_t worker_id, struct err *err);

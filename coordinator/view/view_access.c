@@ -1,6 +1,7 @@
 /* The tokens of view.h. */
 #include "common/base/clock.h"
 #include "coordinator/job/member.h"
+#include "coordinator/job/query.h"
 #include "coordinator/job/tokens.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
@@ -19,6 +20,7 @@ void view_each_token(struct coordinator *co, view_token_fn fn, void *arg)
                        : t->ends_unix_ms <= now ? 0
                                                 : t->ends_unix_ms - now,
             .workers_here = access_workers_here(&co->state, t->id, NULL),
+            .cost = query_token_cost(&co->state, t->id),
         };
         fn(arg, &v);
     }
@@ -29,6 +31,13 @@ int view_token_make(struct coordinator *co, const struct token_order *o, uint64_
 {
     int rc = core_writable(co, err);
     return rc < 0 ? rc : tokens_make(co, o, ret_id, ret_text, err);
+}
+
+int view_token_adjust(struct coordinator *co, uint64_t id, uint64_t holder,
+                      const struct token_bounds *b, const struct token_rec **ret, struct err *err)
+{
+    int rc = core_writable(co, err);
+    return rc < 0 ? rc : tokens_adjust(co, id, holder, b, ret, err);
 }
 
 int view_token_revoke(struct coordinator *co, uint64_t id, uint64_t holder, struct err *err)

@@ -70,6 +70,7 @@ def test_a_spent_budget_waits_for_more(swarm):
 
 
 def test_a_token_has_so_many_jobs(swarm):
+    mine = swarm.token
     token = swarm.skerry("tokens", "--new", "operator", "--name", "ann", "--jobs", "1", "--budget", "5").stdout.strip()
     swarm.token = token
     swarm.session.headers["Authorization"] = f"Bearer {token}"
@@ -79,8 +80,21 @@ def test_a_token_has_so_many_jobs(swarm):
     assert refused.returncode == 1 and "the token 'ann' may have 1 job at once, and 1 goes on" in refused.stderr, refused.stderr
     assert swarm.skerry("cancel", first).returncode == 0
     swarm.submit(rounds=1)
+    own = swarm.skerry("tokens", "--change", "ann", "--jobs", "2")
+    assert own.returncode == 1 and "another operator" in own.stderr, own.stderr
+    swarm.token = mine
+    changed = swarm.skerry("tokens", "--change", "ann", "--jobs", "2", "--budget", "7.5")
+    assert changed.stdout == "the token ann allows 2 jobs at once, a budget of $7.50 now\n", changed.stderr
+    for flags, why in ((["--change", "ann"], "say what is to be changed"), (["--change", "bob", "--jobs", "1"], "there is no token 'bob'"),
+                       (["--change", "ann", "--uses", "3"], "bound a worker's token"), (["--jobs", "1"], "--change NAME"),
+                       (["--new", "worker", "--change", "ann"], "one of both")):
+        refused = swarm.skerry("tokens", *flags)
+        assert refused.returncode != 0 and why in refused.stderr, (flags, refused.stderr)
+    swarm.token = token
+    swarm.submit(rounds=1)
     listed = next(t for t in swarm.get("/v1/tokens").json()["items"] if t["name"] == "ann")
-    assert (listed["jobs_max"], listed["budget"]) == (1, 5.0)
+    assert (listed["jobs_max"], listed["budget"], listed["cost"]) == (2, 7.5, 0)
+    assert "$0.00 of $7.50" in swarm.skerry("tokens").stdout
 
 
 def test_bad_prices_and_adjustments(swarm):

@@ -115,6 +115,9 @@ def test_every_documented_operation_answers_as_documented(api):
     tokens = api.call("listTokens").json()["items"]
     assert [t["name"] for t in tokens] == ["worker.token", "user.token", "eye"]
     api.call("makeToken", 409, json={"role": "viewer", "name": "eye"})
+    assert api.call("adjustToken", params={"id": 1}, json={"workers": 9}).json()["workers_max"] == 9
+    api.call("adjustToken", 409, params={"id": 2}, json={"jobs": 9})
+    api.call("adjustToken", 400, params={"id": made["id"]}, json={"jobs": 9})
     api.call("revokeToken", params={"id": made["id"]})
     api.call("revokeToken", 409, params={"id": made["id"]})
     assert "locked out" in error(api.call("revokeToken", 409, params={"id": tokens[1]["id"]}))

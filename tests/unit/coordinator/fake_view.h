@@ -34,6 +34,7 @@ static struct {
     double guidance;
     int ema;
     struct token_order order; /* its name is gone by now */
+    struct token_bounds bounds;
     uint64_t revoked, holder;
     struct view_adjust adjust;
     int fail; /* commands return this, if negative */
@@ -394,9 +395,9 @@ static const struct token_rec tokens[] = {
 
 void view_each_token(struct coordinator *co, view_token_fn fn, void *arg)
 {
-    struct view_token v = {&tokens[0], "live", -1, 2};
+    struct view_token v = {&tokens[0], "live", -1, 2, 0};
     fn(arg, &v);
-    v = (struct view_token){&tokens[1], "ended", 0, 0};
+    v = (struct view_token){&tokens[1], "ended", 0, 0, 1.5};
     fn(arg, &v);
 }
 
@@ -407,6 +408,15 @@ int view_token_make(struct coordinator *co, const struct token_order *o, uint64_
     *ret_id = 3;
     (void)str_copy(ret_text, TOKEN_STRING_MAX, "skerry1.new");
     return fake.fail < 0 ? err_set(err, fake.fail, "the token was refused") : 0;
+}
+
+int view_token_adjust(struct coordinator *co, uint64_t id, uint64_t holder,
+                      const struct token_bounds *b, const struct token_rec **ret, struct err *err)
+{
+    fake.bounds = *b;
+    fake.holder = holder;
+    *ret = &tokens[1];
+    return id > 2 ? err_set(err, -ERR_NOTFOUND, "no such token") : 0;
 }
 
 int view_token_revoke(struct coordinator *co, uint64_t id, uint64_t holder, struct err *err)

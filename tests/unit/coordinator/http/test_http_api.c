@@ -111,7 +111,7 @@ static void test_tokens(void **state)
     static struct answer a;
     ask(&a, "GET", "/v1/tokens", BEARER, "");
     expect(&a, 200, "\"name\":\"spot\",\"role\":\"worker\",\"state\":\"ended\"");
-    expect(&a, 200, "\"uses\":3,\"uses_max\":null");
+    expect(&a, 200, "\"uses\":3,\"workers_here\":2,\"cost\":0.0,\"uses_max\":null");
     send_request(&a, "POST", "/v1/tokens", BEARER,
                  "{\"role\":\"worker\",\"name\":\"spot-2\",\"life_s\":60,\"uses\":2,"
                  "\"workers\":1}");
@@ -125,6 +125,18 @@ static void test_tokens(void **state)
     assert_int_equal(fake.order.life_ms, 60000);
     assert_int_equal(fake.order.uses_max, 2);
     assert_int_equal(fake.order.workers_max, 1);
+    fake.durable = NULL;
+    send_request(&a, "POST", "/v1/tokens/2/adjust", BEARER, "{\"uses\":0,\"budget\":0.5}");
+    while (fake.durable == NULL)
+        pump(&a);
+    fake.durable(fake.durable_arg, 0);
+    wait_for(&a, NULL);
+    expect(&a, 200,
+           "{\"id\":2,\"uses_max\":9,\"workers_max\":4,\"jobs_max\":null,\"budget\":null}");
+    assert_true(fake.bounds.uses == 0 && fake.bounds.budget == 0.5 && fake.holder == HOLDER);
+    assert_true(isnan(fake.bounds.workers) && isnan(fake.bounds.jobs));
+    ask(&a, "POST", "/v1/tokens/9/adjust", BEARER, "{}");
+    expect(&a, 404, "no such token");
     ask(&a, "POST", "/v1/tokens/9/revoke", BEARER, "");
     expect(&a, 404, "no such token");
     assert_int_equal(fake.revoked, 9);

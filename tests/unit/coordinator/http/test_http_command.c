@@ -105,7 +105,14 @@ static void test_tokens_are_refused(void **state)
         {"{\"role\":\"worker\",\"life_s\":31622400000}", "life_s"},
         {"{\"role\":\"worker\",\"uses\":4294967296}", "uses"},
     };
+    static const struct body bounds[] = {
+        {"{\"uses\":-1}", "uses"},
+        {"{\"jobs\":1.5}", "jobs"},
+        {"{\"budget\":1e10}", "budget"},
+        {"{\"life_s\":5}", "life_s"},
+    };
     refuse_all("/v1/tokens", bodies, sizeof bodies / sizeof bodies[0]);
+    refuse_all("/v1/tokens/2/adjust", bounds, sizeof bounds / sizeof bounds[0]);
 }
 
 static void test_submissions_are_refused(void **state)

@@ -1,6 +1,8 @@
 /* Which job pays for which piece of a worker's time.  A state without a coordinator (bare.h). */
 #include "coordinator/job/cost.h"
+#include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
+#include "coordinator/job/tokens.h"
 #include "tests/unit/coordinator/bare.h"
 
 #include "common/base/clock.h"
@@ -138,6 +140,45 @@ static void paused(void **state)
     near(j->cost.waiting, 2);
 }
 
+/* A token's bounds are changed: what was spent meanwhile, in which nobody waited, stays nobody's.
+ */
+static void of_a_token(void **state)
+{
+    static const uint8_t secret[KEYS_SECRET_BYTES] = {1}, other[KEYS_SECRET_BYTES] = {2};
+    const struct token_bounds more = {NAN, NAN, NAN, 100}, joins = {5, NAN, NAN, NAN};
+    struct coordinator *co = *state;
+    const uint64_t id = access_add(&co->state, 0, TOKEN_ROLE_OPERATOR, secret)->id,
+                   spot = access_add(&co->state, 0, TOKEN_ROLE_WORKER, other)->id;
+    const struct token_rec *t;
+    struct job *j = add_job(co);
+    struct worker *w = add_worker(co, 1), *idle = add_worker(co, 1);
+    struct err err = {0};
+    access_edit(&co->state, id)->jobs_max = 3;
+    access_edit(&co->state, id)->budget = 2;
+    j->token_id = id;
+    task_end(co, lease(co, j, idle), TASK_DONE, "");
+    struct task *task = lease(co, j, w);
+    pass(w, 2);
+    assert_null(query_withheld(&co->state, j));
+    task_end(co, task, TASK_DONE, "");
+    assert_non_null(strstr(query_withheld(&co->state, j), "skerry tokens --change NAME --budget"));
+    near(query_token_cost(&co->state, id), 2);
+    pass(idle, 10);
+    assert_int_equal(tokens_adjust(co, id, access_holder_token(id), &more, &t, &err), -EBUSY);
+    assert_int_equal(tokens_adjust(co, id, 0, &joins, &t, &err), -EINVAL);
+    assert_int_equal(tokens_adjust(co, spot, 0, &more, &t, &err), -EINVAL);
+    assert_int_equal(tokens_adjust(co, 99, 0, &more, &t, &err), -ERR_NOTFOUND);
+    assert_non_null(query_withheld(&co->state, j));
+    assert_int_equal(tokens_adjust(co, id, 0, &more, &t, &err), 0);
+    assert_true(t->jobs_max == 3 && t->budget == 100 && t->edited);
+    assert_null(query_withheld(&co->state, j));
+    pass(idle, 1);
+    (void)lease(co, j, idle);
+    near(j->cost.waiting, 1);
+    assert_int_equal(tokens_adjust(co, spot, 0, &joins, &t, &err), 0);
+    assert_int_equal(t->uses_max, 5);
+}
+
 static void prices(void **state)
 {
     struct coordinator *co = *state;
@@ -182,6 +223,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(pieces, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(spent, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(paused, bare_begin, bare_end),
+        cmocka_unit_test_setup_teardown(of_a_token, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(prices, bare_begin, bare_end),
         cmocka_unit_test_setup_teardown(loaded, bare_begin, bare_end),
     };
