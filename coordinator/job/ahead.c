@@ -109,7 +109,7 @@ static bool fits(const struct coordinator *co, const struct worker *w, const str
 {
     const struct schedule_task phase = {.job_id = j->id, .kind = TASK_TRAIN};
     const unsigned n = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX;
-    return j->state == JOB_RUNNING && query_spent(&co->state, j) == NULL &&
+    return j->state == JOB_RUNNING && query_withheld(&co->state, j) == NULL &&
            (w->allows_trainers || !job_family(&j->spec)->external) &&
            schedule_small_until(core_now(co), &phase, w->small, n) == 0;
 }

@@ -33,7 +33,6 @@ static bool others_idle(const struct coordinator *co, const struct worker *w, co
 {
     const struct job *j = state_job(&co->state, t->job_id);
     const struct list *parked = &co->state.parked;
-    const struct job *j = state_job(&co->state, t->job_id);
     const uint64_t now = core_now(co);
     if (j != NULL && query_withheld(&co->state, j) != NULL)
         return false;
