@@ -121,11 +121,11 @@ static void on_stored(void *arg, const struct blob_id *id, uint64_t size, bool h
     co->bytes_here.data_up += here ? size : 0;
 }
 
-static void on_served(void *arg, const struct blob_id *id, uint64_t size, bool here)
+static void on_served(void *arg, const struct blob_id *id, uint64_t size, enum blob_sender from)
 {
     struct coordinator *co = arg;
-    co->bytes_here.data_down += here ? size : 0;
-    metrics_served(co, id, size);
+    co->bytes_here.data_down += from == BLOB_BY_US ? size : 0;
+    metrics_served(co, id, size, from == BLOB_BY_NEIGHBOUR);
 }
 
 /* ---- opening ------------------------------------------------------------- */

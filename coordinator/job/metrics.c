@@ -239,12 +239,14 @@ static bool served_shard(struct job *j, const struct blob_id *id, uint64_t bytes
     return false;
 }
 
-void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes)
+void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes, bool near)
 {
     for (size_t i = co->state.n_jobs; i-- > 0;) {
         struct job *j = co->state.jobs[i];
-        if (!job_is_ended(j) && (served_module(co, j, id, bytes) || served_shard(j, id, bytes)))
-            return;
+        if (job_is_ended(j) || !(served_module(co, j, id, bytes) || served_shard(j, id, bytes)))
+            continue;
+        j->bytes_near += near ? bytes : 0;
+        return;
     }
 }
 

@@ -237,6 +237,7 @@ struct job {
     size_t n_numbers;
     bool numbers_refused; /* (m) there was one more, which was said */
     uint64_t bytes_up, bytes_down, shard_bytes_down;
+    uint64_t bytes_near;   /* of those down: sent by neighbours of who asked */
     uint64_t steps_done;   /* inner steps of all accepted phases */
     uint64_t phases_done;  /* accepted phases */
     uint64_t samples_done; /* that those trained on */

@@ -171,9 +171,11 @@ static const char schema_11[] = "ALTER TABLE workers ADD COLUMN doubted_folds IN
 
 static const char schema_12[] = "ALTER TABLE jobs ADD COLUMN paused INTEGER;";
 
-static const char *const migrations[] = {schema_1, schema_2,  schema_3,  schema_4,
-                                         schema_5, schema_6,  schema_7,  schema_8,
-                                         schema_9, schema_10, schema_11, schema_12};
+static const char schema_13[] = "ALTER TABLE jobs ADD COLUMN bytes_near INTEGER;";
+
+static const char *const migrations[] = {schema_1,  schema_2,  schema_3, schema_4, schema_5,
+                                         schema_6,  schema_7,  schema_8, schema_9, schema_10,
+                                         schema_11, schema_12, schema_13};
 
 enum statement {
     PUT_COUNTER,
@@ -241,7 +243,7 @@ static const char *const statements[STATEMENTS] = {
         " waited_ms=?27, trained_ms=?28, partitioner_before=?29, partitioner_before_size=?30,"
         " token=?31, priority=?32, share=?33, budget=?34, cost_work=?35, cost_waiting=?36,"
         " samples_done=?37, paused=?38, bytes_up=?39, bytes_down=?40, shard_bytes_down=?41,"
-        " input=?42, numbers=?43 WHERE id=?1",
+        " bytes_near=?42, input=?43, numbers=?44 WHERE id=?1",
     [PUT_CLASS] = "INSERT OR REPLACE INTO classes VALUES(?,?,?,?)",
     [PUT_SHARD] = "INSERT OR REPLACE INTO shards VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_BAD] = "INSERT OR REPLACE INTO bad_samples VALUES(?,?,?,?,?)",
@@ -561,7 +563,7 @@ static void put_job(struct store *s, struct job *j)
         store_put(s, PUT_SPEC, "it", I(j->id), j->yaml);
     }
     (void)store_put_changed(
-        s, &j->row.seen, PUT_JOB, "iitiiiiiiiiddiiiibibibibibiibiiiddddii|iiitt", I(j->id),
+        s, &j->row.seen, PUT_JOB, "iitiiiiiiiiddiiiibibibibibiibiiiddddii|iiiitt", I(j->id),
         I(j->state), j->reason, I(j->made_unix_ms), I(j->started_unix_ms), I(j->ended_unix_ms),
         I(j->bad_count), I(j->metric_n), I(j->metric_points), I(j->steps_done), I(j->phases_done),
         (double)j->loss, (double)j->eval_loss, I(j->generation), I(j->resharded), I(j->finishing),
@@ -569,7 +571,7 @@ static void put_job(struct store *s, struct job *j)
         j->sizes, j->comp.n_partitions * sizeof(*j->sizes), I(j->waited_ms), I(j->trained_ms),
         B(&j->partitioner_before), I(j->token_id), I(j->quota.priority), j->quota.share,
         j->quota.budget, j->cost.work, j->cost.waiting, I(j->samples_done), I(j->paused),
-        I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down), input, names);
+        I(j->bytes_up), I(j->bytes_down), I(j->shard_bytes_down), I(j->bytes_near), input, names);
 }
 
 static void put_all_of_job(struct store *s, struct job *j)

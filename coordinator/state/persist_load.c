@@ -258,6 +258,7 @@ static int load_quota(struct job *j, sqlite3_stmt *q, struct err *err)
     j->cost.waiting = sqlite3_column_double(q, 41);
     j->samples_done = u64(q, 42);
     j->paused = sqlite3_column_int(q, 43) != 0; /* NULL: of a release before it */
+    j->bytes_near = u64(q, 44);
     if (sqlite3_column_type(q, 38) == SQLITE_NULL)
         return 0;
     j->quota.priority = sqlite3_column_int(q, 37);

@@ -143,10 +143,11 @@ static void fill_dataset(const struct job *j, struct view_job *v)
     }
 }
 
-/* What its downloads have cost. */
+/* What its downloads have cost: those that left us or our store. */
 static double egress(const struct coordinator *co, const struct job *j)
 {
-    return (double)(j->bytes_down + j->shard_bytes_down) / 1e9 * co->opt.egress_price;
+    return (double)(j->bytes_down + j->shard_bytes_down - j->bytes_near) / 1e9 *
+           co->opt.egress_price;
 }
 
 static void fill_job(struct coordinator *co, const struct job *j, struct view_job *v)

@@ -42,6 +42,9 @@ struct pool;
 
 #define BLOB_NEAR_AGAIN "again"
 
+/* Who sends the bytes that a GET is answered with. */
+enum blob_sender { BLOB_BY_US, BLOB_BY_STORE, BLOB_BY_NEIGHBOUR };
+
 /* A neighbour that has a blob. */
 struct blob_neighbour {
     char url[96 + TICKET_PATH_MAX];
@@ -61,9 +64,8 @@ struct blob_http_options {
     bool (*holds)(void *arg, uint64_t holder);
     /* After a PUT became durable (may be NULL); here: its bytes came this way. */
     void (*on_stored)(void *arg, const struct blob_id *id, uint64_t size, bool here);
-    /* When a GET begins to be answered, ranges count whole (may be NULL); here: its bytes go this
-     * way, else the store sends them. */
-    void (*on_served)(void *arg, const struct blob_id *id, uint64_t size, bool here);
+    /* When a GET begins to be answered, ranges count whole (may be NULL). */
+    void (*on_served)(void *arg, const struct blob_id *id, uint64_t size, enum blob_sender from);
     /* Whom the holder of a ticket is led to for a blob that is here: false: to nobody.  asks: his
      * `Skerry-Near`, or NULL: he is sent it, and may have it from now on.  May be NULL. */
     bool (*neighbour)(void *arg, const struct blob_id *id, uint64_t size, uint64_t holder,

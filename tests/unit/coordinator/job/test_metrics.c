@@ -133,7 +133,7 @@ static void test_rounds(void **state)
 static void serve(struct rig *r, uint8_t name, uint64_t bytes)
 {
     struct blob_id id = {.sha256 = {name}};
-    metrics_served(r->co, &id, bytes);
+    metrics_served(r->co, &id, bytes, false);
 }
 
 static void test_served(void **state)
@@ -152,6 +152,13 @@ static void test_served(void **state)
     assert_int_equal(j->bytes_down, 110);
     assert_int_equal(j->paths[0].bytes_down, 110);
     assert_int_equal(j->shard_bytes_down, 5);
+    metrics_served(r->co, &(struct blob_id){.sha256 = {4}}, 70, true);
+    assert_int_equal(j->shard_bytes_down, 75);
+    struct view_cost cost;
+    r->co->opt.egress_price = 1e9;
+    assert_int_equal(view_job_cost(r->co, j->id, &cost, NULL), 0);
+    assert_true(cost.egress > 114.9 &&
+                cost.egress < 115.1); /* what neighbours sent costs nothing */
     j->state = JOB_CANCELLED;
     serve(r, 1, 100);
     assert_int_equal(j->bytes_down, 110);

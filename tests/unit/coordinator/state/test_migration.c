@@ -100,6 +100,7 @@ static void test_first_release(void **state)
     struct job *mine = state_job(&st, 1);
     mine->phases_done += 5;
     mine->paused = true;
+    mine->bytes_near = 77;
     const uint64_t phases = mine->phases_done;
     for (size_t i = 0; i < mine->n_shards; i++)
         (void)job_edit_shard(mine, i);
@@ -118,7 +119,7 @@ static void test_first_release(void **state)
         fail_msg("%s", err.msg);
     assert_true(state_job(&st, 1)->shards[1].holdout);
     assert_int_equal(state_job(&st, 1)->phases_done, phases);
-    assert_true(state_job(&st, 1)->paused);
+    assert_true(state_job(&st, 1)->paused && state_job(&st, 1)->bytes_near == 77);
     assert_true(state_task(&st, 8)->failures >= 3);
     assert_true(state_task(&st, 5)->train.contributions[0].refused);
     assert_int_equal(state_task(&st, 5)->train.contributions[0].samples, 8);

@@ -32,7 +32,7 @@ struct world {
     struct http_request *held;
     uint64_t revoked; /* its tickets count for nothing */
     struct http_stream *stream;
-    unsigned stream_closed, stored, served;
+    unsigned stream_closed, stored, served, served_near;
     struct blob_neighbour near; /* where blobs are to be had, too; url "": nowhere */
     char near_asks[80];         /* what was asked last; "none" */
     unsigned near_asked;
@@ -133,9 +133,11 @@ static inline void on_stored(void *arg, const struct blob_id *id, uint64_t size,
     ((struct world *)arg)->stored++;
 }
 
-static inline void on_served(void *arg, const struct blob_id *id, uint64_t size, bool here)
+static inline void on_served(void *arg, const struct blob_id *id, uint64_t size,
+                             enum blob_sender from)
 {
     ((struct world *)arg)->served++;
+    ((struct world *)arg)->served_near += from == BLOB_BY_NEIGHBOUR;
 }
 
 /* Whoever says that the neighbour has failed is not led there again. */

@@ -198,6 +198,7 @@ static void test_waits(void **state)
     assert_int_equal(get_near(w, &id, true), 1);
     assert_int_equal(near.gets, 46);
     assert_int_equal(w->served, 2);
+    assert_int_equal(w->served_near, 1);
     assert_string_equal(w->near_asks, w->near.pin);
     stop(w);
 }
