@@ -115,6 +115,14 @@ static bool holds(void *arg, uint64_t holder)
     return access_holds(&co->state, holder, (int64_t)clock_wall_ms());
 }
 
+static void on_gone(void *arg, uint64_t holder, uint64_t bytes)
+{
+    const struct coordinator *co = arg;
+    struct worker *w = worker_memory(access_worker_of(&co->state, holder));
+    if (w != NULL)
+        w->gone_bytes += bytes;
+}
+
 static void on_stored(void *arg, const struct blob_id *id, uint64_t size, bool here)
 {
     struct coordinator *co = arg;
@@ -309,6 +317,7 @@ static int open_http(struct coordinator *co, struct err *err)
         .keys = co->opt.plain_http ? NULL : co->keys,
         .authenticate = authenticate,
         .session = session,
+        .on_gone = on_gone,
         .arg = co,
     };
     int rc = http_server_open(co->loop, &o, &co->http, err);

@@ -76,7 +76,7 @@ struct lease_moved {
 };
 /* Is another look due? */
 bool lease_moved_due(const struct lease_moved *m, uint64_t now_ms);
-/* A look: `bytes` have passed on the connections that are open. */
+/* A look: `bytes` have passed, on the connections that are open and those before. */
 void lease_moved_look(struct lease_moved *m, uint64_t now_ms, uint64_t bytes);
 
 /* Median of n gaps (n <= 64), 0 when n is 0. */

@@ -83,7 +83,7 @@ static void look_at_data(struct coordinator *co, const struct worker *w)
         4 * (core_now(co) - t->leased_ms) >= task_traits[t->kind].most_min * MINUTE_MS &&
         lease_moved_due(&t->moved, core_now(co)))
         lease_moved_look(&t->moved, core_now(co),
-                         http_server_moved(co->http, access_holder_worker(w->id)));
+                         w->gone_bytes + http_server_moved(co->http, access_holder_worker(w->id)));
 }
 
 void member_lease(const struct coordinator *co, const struct worker *w, struct lease_decision *ret)

@@ -106,6 +106,7 @@ struct worker {
     uint64_t phase_ms;          /* that its last phase took; 0: it has done none */
     uint64_t points_ms;         /* until when it has told points, at their greatest rate */
     uint64_t closed_ms;         /* connection gone since; 0: open */
+    uint64_t gone_bytes;        /* that passed on connections for data that are closed */
     struct rpc_peer *peer;      /* NULL: no connection */
     struct rpc_request *parked; /* its ASSIGN that waits */
     struct list parked_at;      /* in state.parked */

@@ -185,6 +185,13 @@ static void greet(struct http_server *s, struct MHD_Connection *c, struct http_c
         (void)shutdown(list_entry(out, struct http_conn, stranger)->fd, SHUT_RDWR);
 }
 
+static uint64_t bytes_of(const struct http_conn *n)
+{
+    uint64_t in = 0, out = 0;
+    socket_bytes_add(n->fd, &in, &out);
+    return in + out;
+}
+
 static void on_connection(void *cls, struct MHD_Connection *c, void **socket_context,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -205,6 +212,8 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
         *socket_context = n;
     } else {
         struct http_conn *n = *socket_context;
+        if (n->holder != 0 && s->o.on_gone != NULL)
+            s->o.on_gone(s->o.arg, n->holder, bytes_of(n));
         list_remove(&n->link);
         strangers_drop(&s->strangers, &n->stranger);
         s->counters.connections--;
@@ -487,13 +496,12 @@ void http_server_cut(struct http_server *s, uint64_t holder)
 
 uint64_t http_server_moved(const struct http_server *s, uint64_t holder)
 {
-    uint64_t in = 0, out = 0;
+    uint64_t bytes = 0;
     for (const struct list *l = s->conns.next; l != &s->conns; l = l->next) {
         const struct http_conn *n = list_entry(l, struct http_conn, link);
-        if (n->holder == holder)
-            socket_bytes_add(n->fd, &in, &out);
+        bytes += n->holder == holder ? bytes_of(n) : 0;
     }
-    return in + out;
+    return bytes;
 }
 
 void http_server_close(struct http_server *s)

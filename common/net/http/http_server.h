@@ -74,6 +74,9 @@ struct http_server_options {
     /* The same of the cookie `skerry`.  What changes anything is refused with 403 unless a page of
      * this server asks (Sec-Fetch-Site, else Origin).  NULL: cookies count for nothing. */
     unsigned (*session)(void *arg, const char *cookie, uint64_t *ret_holder);
+    /* A connection on which this holder has asked last is gone, and so many bytes had passed on it,
+     * both ways.  Also while the server closes.  May be NULL. */
+    void (*on_gone)(void *arg, uint64_t holder, uint64_t bytes);
     void *arg;
 };
 

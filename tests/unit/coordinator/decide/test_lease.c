@@ -98,7 +98,7 @@ static void test_moved(void **state)
     assert_int_equal(m.ms, step);
     lease_moved_look(&m, now += step, bytes += enough - 1);
     lease_moved_look(&m, now += step, bytes);
-    lease_moved_look(&m, now += step, bytes = 0); /* a connection was closed */
+    lease_moved_look(&m, now += step, bytes = 0); /* somebody else has asked on it */
     assert_int_equal(m.ms, step);
     for (int i = 0; i < 2000; i++)
         lease_moved_look(&m, now += step, bytes += enough);

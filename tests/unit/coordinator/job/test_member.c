@@ -1,7 +1,13 @@
 /* What is remembered of workers: failures, what they have no memory for, what they are to be told,
  * and that they are gone.  A whole coordinator (rig.h). */
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+#include "common/net/http/blob_http.h"
+#include "common/net/http/http_server.h"
 #include "coordinator/decide/admit.h"
 #include "coordinator/job/member.h"
+#include "coordinator/state/access.h"
 #include "tests/unit/coordinator/rig.h"
 
 static struct worker *here(struct rig *r, int i)
@@ -329,6 +335,56 @@ static void test_pretending(void **state)
     drop_task(b);
 }
 
+/* An upload of so many bytes on a connection of its own. */
+static void send_some(struct rig *r, const struct fake *w, size_t n)
+{
+    const struct sockaddr_in to = {.sin_family = AF_INET,
+                                   .sin_port = htons(http_server_port(r->co->http)),
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct blob_id id = {{1, 2, 3}};
+    char path[TICKET_PATH_MAX], zeros[16384] = "";
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    blob_http_ticket(r->co->blob_http, TICKET_PUT, &id, n, access_holder_worker(w->id), path);
+    char *head = str_printf("PUT %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n", path, n);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof(to)), 0);
+    assert_int_equal(send(fd, head, strlen(head), 0), strlen(head));
+    mem_free(head);
+    for (size_t sent = 0; sent < n;) {
+        const size_t more = n - sent < sizeof(zeros) ? n - sent : sizeof(zeros);
+        const ssize_t rc = send(fd, zeros, more, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent += rc > 0 ? (size_t)rc : 0;
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, false);
+    }
+    const uint64_t before = state_worker(&r->co->state, w->id)->gone_bytes;
+    while (recv(fd, zeros, 1, MSG_DONTWAIT | MSG_PEEK) < 0) /* it is answered */
+        loop_turn(r->loop, true);
+    close(fd);
+    while (state_worker(&r->co->state, w->id)->gone_bytes == before)
+        loop_turn(r->loop, true);
+}
+
+/* Somebody whose connections are cut again and again sends all the same: a look is not misled by
+ * one that was open at the last look and is gone. */
+static void test_cut_again(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    (void)here(r, 0);
+    (void)submit(r);
+    const uint64_t id = assign(r, a, TASK_INIT)->id, most = task_traits[TASK_INIT].most_min * 60000;
+    struct task *t = task_memory(state_task(&r->co->state, id));
+    t->leased_ms = core_now(r->co) - most / 2;
+    send_some(r, a, 2 * LEASE_MOVED_LOOK_MS * LEASE_MOVED_FLOOR);
+    member_check(r->co);
+    assert_int_equal(t->moved.ms, 0); /* the first look */
+    send_some(r, a, LEASE_MOVED_LOOK_MS * LEASE_MOVED_FLOOR * 11 / 10);
+    t->moved.looked_ms = core_now(r->co) - LEASE_MOVED_LOOK_MS;
+    member_check(r->co);
+    assert_in_range(t->moved.ms, LEASE_MOVED_LOOK_MS, LEASE_MOVED_LOOK_MS + 100);
+}
+
 /* A phase that is to take hours is not taken before they are over, also where it is the first. */
 static void test_long_phase(void **state)
 {
@@ -409,7 +465,7 @@ int main(void)
         LIVE(test_lost),       LIVE(test_unparked),   LIVE(test_silent_together),
         LIVE(test_crawling),   LIVE(test_pretending), LIVE(test_holding),
         LIVE(test_older),      LIVE(test_unbegun),    LIVE(test_served_first),
-        LIVE(test_origin),     LIVE(test_long_phase),
+        LIVE(test_origin),     LIVE(test_long_phase), LIVE(test_cut_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

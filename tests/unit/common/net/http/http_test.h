@@ -30,7 +30,8 @@ struct world {
     struct token user;
     char url[TOKEN_URL_MAX], bearer[TOKEN_BEARER_MAX];
     struct http_request *held;
-    uint64_t revoked; /* its tickets count for nothing */
+    uint64_t gone_bytes; /* on connections of USER_HOLDER that are gone */
+    uint64_t revoked;    /* its tickets count for nothing */
     struct http_stream *stream;
     unsigned stream_closed, stored, served, served_near;
     struct blob_neighbour near; /* where blobs are to be had, too; url "": nowhere */
@@ -118,6 +119,11 @@ static inline unsigned session(void *arg, const char *cookie, uint64_t *ret_hold
     return strcmp(cookie, "inside") == 0 ? TOKEN_ROLE_OPERATOR : 0;
 }
 
+static inline void on_gone(void *arg, uint64_t holder, uint64_t bytes)
+{
+    ((struct world *)arg)->gone_bytes += holder == USER_HOLDER ? bytes : 0;
+}
+
 static inline bool may_get(void *arg, unsigned role, const struct blob_id *id)
 {
     return role == TOKEN_ROLE_OPERATOR;
@@ -166,6 +172,7 @@ static inline struct world *start(bool tls)
         .max_stream_bytes = 20000,
         .authenticate = authenticate,
         .session = session,
+        .on_gone = on_gone,
         .arg = w,
     };
     if (http_server_open(w->t.loop, &o, &w->server, &err) < 0)

@@ -201,8 +201,11 @@ static void test_cut(void **state)
     assert_int_equal(w->stream_closed, 0);
     assert_int_equal(http_server_moved(w->server, USER_HOLDER + 1), 0);
     WAIT_FOR(&w->t, http_server_moved(w->server, USER_HOLDER) >= strlen(request) + strlen(got));
+    assert_int_equal(w->gone_bytes, 0);
     http_server_cut(w->server, USER_HOLDER);
     WAIT_FOR(&w->t, w->stream_closed == 1);
+    WAIT_FOR(&w->t, http_server_moved(w->server, USER_HOLDER) == 0);
+    assert_in_range(w->gone_bytes, strlen(request) + strlen(got), 4096);
     WAIT_FOR(&w->t, recv(fd, &byte, 1, MSG_DONTWAIT) <= 0 && errno != EAGAIN);
     close(fd);
     stop(w);
