@@ -13,3 +13,7 @@ $(SIM): $(SIM_OBJ) $(LIBS_coordinator)
 .PHONY: sim
 sim: $(SIM) ## the coordinator through EVENTS events of chance from SEED on (SIMFLAGS=-v: tell all)
 	$(SIM) -e $(EVENTS) -s $(SEED) $(SIMFLAGS)
+
+.PHONY: sim-life
+sim-life: $(SIM) ## what one coordinator holds after MINUTES=60 of workers that come and go, and after a third of that (SEED=1)
+	$(SIM) -m $(MINUTES) -s $(SEED) $(SIMFLAGS)

@@ -637,6 +637,14 @@ static void set_time(const struct blob_id *id, struct blob_stat *st)
     st->touched_s = find_stored(id)->at_s;
 }
 
+static int b_remove(struct blobstore *s, const struct blob_id *id, struct err *err)
+{
+    struct stored *x = find_stored(id);
+    if (x != NULL)
+        *x = blobs.list[--blobs.n];
+    return blobs.real->remove(s, id, err);
+}
+
 static int b_stat(struct blobstore *s, const struct blob_id *id, struct blob_stat *ret,
                   struct err *err)
 {
@@ -701,6 +709,7 @@ int __wrap_blob_dir_open(const char *path, uint64_t quota_bytes, struct blobstor
     ours.touch = b_touch;
     ours.list = b_list;
     ours.adopt = b_adopt;
+    ours.remove = b_remove;
     (*ret)->ops = &ours;
     return 0;
 }
@@ -722,6 +731,18 @@ int disk_upload(struct blobstore *s, const struct blob_id *id, const void *data,
     }
     w->ops->abort(w, true);
     return -ECONNRESET;
+}
+
+size_t disk_held(void)
+{
+    size_t n = flushed.cap * sizeof(*flushed.keys) + blobs.cap * sizeof(*blobs.list);
+    for (int i = 0; i < FILES_MAX; i++) {
+        const struct kept *k = &disk.files[i];
+        n += k->cap + k->cap_changes * sizeof(*k->changes);
+        for (size_t c = 0; c < k->n; c++)
+            n += k->changes[c].data != NULL ? k->changes[c].len : 0;
+    }
+    return n;
 }
 
 void disk_end(void)

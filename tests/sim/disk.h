@@ -35,6 +35,9 @@ void disk_fill(bool full);
 /* Of a thousand flushes of the database this many take seconds. */
 void disk_slow(unsigned in_thousand);
 
+/* Bytes of memory that it is made of. */
+size_t disk_held(void);
+
 /* What is flushed and named meanwhile is another machine's, and no operation of ours. */
 void disk_elsewhere(bool elsewhere);
 

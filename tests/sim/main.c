@@ -1,16 +1,23 @@
 /* sim [-v] [-e EVENTS] [-s SEED]: worlds from this seed on until so many events have happened.  The
- * first ones are run twice: a seed must repeat them. */
+ * first ones are run twice: a seed must repeat them.
+ * sim -m MINUTES [-s SEED]: one coordinator for so long, and for a third of that: it may not have
+ * become larger, nor its database once it has all the history that it keeps. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "coordinator/state/job.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/world.h"
 
 #define TWICE 2
+#define MIB 1048576.0
+#define GROWN_MIB 1.0
+#define LEFT_MIB 0.0625
+#define ROUND_BYTES 16 /* of the database, once it has all that it keeps */
 
 static char root[64] = "/dev/shm/skerry-sim.XXXXXX";
 
@@ -48,15 +55,43 @@ static void report(const struct world_figures *f, uint64_t worlds)
            (unsigned long long)o.looks);
 }
 
+/* One coordinator's long life against a third of it. */
+static void live(uint64_t seed, uint64_t minutes)
+{
+    struct world_life early, late;
+    char target[64];
+    (void)snprintf(target, sizeof(target), "sim-life MINUTES=%llu", (unsigned long long)minutes);
+    sim_target = target;
+    world_live(seed, minutes * 60000 / 3, root, &early);
+    world_live(seed, minutes * 60000, root, &late);
+    const double grown = (double)(late.held - early.held) / MIB, left = (double)late.left / MIB;
+    const uint64_t rounds = late.end.rounds - late.before.rounds;
+    const double row = ((double)late.end.database - (double)late.before.database) /
+                       (double)(rounds > 0 ? rounds : 1);
+    printf("a coordinator of %llu min, %llu rounds, %llu events holds %.2f MiB; %.2f MiB at round "
+           "%llu, and %.2f MiB were left when the world was over; its database has %.2f MiB, and "
+           "%.0f bytes a round came since round %llu\n",
+           (unsigned long long)minutes, (unsigned long long)late.end.rounds,
+           (unsigned long long)late.events, (double)late.held / MIB, (double)early.held / MIB,
+           (unsigned long long)early.end.rounds, left, (double)late.end.database / MIB, row,
+           (unsigned long long)late.before.rounds);
+    if (grown > GROWN_MIB || left > LEFT_MIB)
+        sim_fail("the coordinator has grown, or leaks");
+    if (late.before.rounds > JOB_ROUNDS_MAX && row > ROUND_BYTES)
+        sim_fail("the database grows with every round");
+}
+
 int main(int argc, char **argv)
 {
-    uint64_t events = 100000, first = 1, seed;
+    uint64_t events = 100000, minutes = 0, first = 1, seed;
     struct world_figures sum = {0};
-    for (int c; (c = getopt(argc, argv, "ve:s:")) != -1;) {
+    for (int c; (c = getopt(argc, argv, "ve:m:s:")) != -1;) {
         if (c == 'v')
             sim_verbose = true;
         else if (c == 'e')
             events = number(optarg);
+        else if (c == 'm')
+            minutes = number(optarg);
         else if (c == 's')
             first = number(optarg);
         else
@@ -70,6 +105,10 @@ int main(int argc, char **argv)
     }
     if (atexit(remove_root) != 0)
         return 2;
+    if (minutes > 0) {
+        live(first, minutes);
+        return 0;
+    }
     for (seed = first; sum.events < events; seed++) {
         const uint64_t digest = world_run(seed, root, &sum);
         struct world_figures again = {0};

@@ -61,12 +61,24 @@ struct table {
 
 static struct {
     struct table results, versions, told, promises, shown, lies;
+    size_t remembers;
 } oracle;
 
 static struct oracle_figures figures;
 
+static void forget_half(struct table *t, size_t size)
+{
+    const size_t n = t->n / 2;
+    for (size_t i = 0; t == &oracle.versions && i < n; i++)
+        mem_free(((struct version *)t->list)[i].tasks);
+    t->n -= n;
+    memmove(t->list, (char *)t->list + n * size, t->n * size);
+}
+
 static void *add(struct table *t, size_t size)
 {
+    if (oracle.remembers > 0 && t->n >= oracle.remembers)
+        forget_half(t, size);
     if (t->n == t->cap) {
         t->cap = t->cap ? t->cap * 2 : 64;
         t->list = mem_realloc(t->list, t->cap * size);
@@ -78,9 +90,10 @@ static void *add(struct table *t, size_t size)
     for (struct type *x = (table).list; x != NULL && x < (struct type *)(table).list + (table).n;  \
          x++)
 
-void oracle_begin(void)
+void oracle_begin(size_t remembers)
 {
     memset(&oracle, 0, sizeof(oracle));
+    oracle.remembers = remembers;
 }
 
 void oracle_end(void)
@@ -480,7 +493,7 @@ static void look_at_ledger(const struct coordinator *co, const struct job *j, ui
 {
     const struct ledger *l = j->ledgers[n];
     uint64_t done = 0, leased = 0, used = 0, lent = 0;
-    bool again = false;
+    bool again = oracle.remembers > 0; /* phases have been forgotten, too */
     for (uint32_t e = 0; e < ledger_first_open(l) + ledger_open(l); e++) {
         struct ledger_epoch x;
         ledger_figures(l, e, &x);

@@ -29,7 +29,8 @@
 
 struct coordinator;
 
-void oracle_begin(void);
+/* remembers: so much of each, the newest; 0: all, and only then the ledgers add up exactly. */
+void oracle_begin(size_t remembers);
 void oracle_end(void);
 
 /* ---- what the outside was told ---- */

@@ -23,6 +23,7 @@ static struct {
 } sim;
 
 bool sim_verbose;
+const char *sim_target = "sim EVENTS=1";
 
 static void set_clock(uint64_t us)
 {
@@ -179,7 +180,7 @@ void sim_fail(const char *fmt, ...)
     va_start(ap, fmt);
     (void)vfprintf(stderr, fmt, ap);
     va_end(ap);
-    fprintf(stderr, "\nsee it again: make sim EVENTS=1 SEED=%llu SIMFLAGS=-v\n",
+    fprintf(stderr, "\nsee it again: make %s SEED=%llu SIMFLAGS=-v\n", sim_target,
             (unsigned long long)sim.seed);
     exit(1);
 }

@@ -42,6 +42,8 @@ void sim_bytes(void *out, size_t n);
 
 /* ---- what is said ---- */
 extern bool sim_verbose;
+/* What `make` is told to see it again, but for the seed. */
+extern const char *sim_target;
 /* A line of the story: counts in the digest, and is shown if sim_verbose. */
 void sim_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 uint64_t sim_digest(void);

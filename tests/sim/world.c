@@ -1,6 +1,8 @@
 #include "tests/sim/world.h"
 
+#include <malloc.h>
 #include <math.h>
+#include <sys/stat.h>
 
 #include "common/base/file.h"
 #include "common/base/hash.h"
@@ -25,6 +27,9 @@
 #define CHAOS_EVENTS 2500             /* about */
 #define CALM_MS (12ull * 3600 * 1000) /* in which all jobs must end */
 #define DAY_MS (26ull * 3600 * 1000)
+#define REMEMBERED 64  /* by the oracle, of everything: all that it looks at is on record */
+#define CHURN_MS 10000 /* between two workers that are hurt, about */
+#define REST_MS 61000  /* until all that were hurt are back */
 #define HEARTBEAT_MS 2000
 #define LEASE_MS 8000
 
@@ -107,12 +112,23 @@ static const char parts[] =
     "outer: {where: worker, rounds: 6, seconds: 10, quorum: 0.5, grace: 4}\n"
     "sample: {count: 4}\n";
 
-static const struct {
+/* Of a long life: as many rounds as there is time for. */
+static const char endless[] = "name: endless\nseed: 12\n"
+                              "data: {path: x, image_size: 16}\n"
+                              "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                              "train: {batch: 4, lr: 0.1}\n"
+                              "recipe: {name: diloco, replicas: auto, moments: travel}\n"
+                              "outer: {rounds: 100000, steps: 4, quorum: 0.6, grace: 2}\n"
+                              "eval: {every: 10, samples: 8}\nsample: {count: 4, every: 100}\n";
+
+struct spec {
     const char *yaml;
     bool text;
-} specs[] = {{diloco, false}, {elastic, false},   {quorum, false}, {timed, false},
-             {async, false},  {fragments, false}, {ddm, false},    {dipaco, true},
-             {folded, false}, {parts, false},     {shared, false}};
+};
+static const struct spec specs[] = {{diloco, false}, {elastic, false}, {quorum, false},
+                                    {timed, false},  {async, false},   {fragments, false},
+                                    {ddm, false},    {dipaco, true},   {folded, false},
+                                    {parts, false},  {shared, false}};
 #define SPECS (sizeof(specs) / sizeof(specs[0]))
 #define FOLDED 3 /* the last ones */
 
@@ -246,31 +262,30 @@ static void submitted(void *arg, int rc)
     mem_free(job);
 }
 
-static void submit(void)
+static void submit(const struct spec *spec)
 {
     static const char *const classes[] = {"cat", "dog"};
     static const uint64_t counts[] = {20, 20};
     struct submit_shard shards[6];
     struct err err = {0};
     uint64_t id = 0;
-    const unsigned n = (unsigned)(world.folds ? SPECS - 1 - sim_below(FOLDED) : sim_below(SPECS));
     if (world.co == NULL || world.n_jobs == JOBS_MAX_HERE)
         return;
     memset(shards, 0, sizeof(shards));
     for (unsigned i = 0; i < 6; i++) {
-        if (put_shard(i, specs[n].text ? "text" : "images", &shards[i]) < 0)
+        if (put_shard(i, spec->text ? "text" : "images", &shards[i]) < 0)
             return;
         shards[i].holdout = i >= 4;
         shards[i].samples = shards[i].holdout ? 6 : 20;
-        shards[i].tokens = specs[n].text ? shards[i].samples * 10u : 0;
+        shards[i].tokens = spec->text ? shards[i].samples * 10u : 0;
     }
-    const struct submit s = {.spec = specs[n].yaml,
+    const struct submit s = {.spec = spec->yaml,
                              .classes = classes,
                              .counts = counts,
-                             .n_classes = specs[n].text ? 0 : 2,
+                             .n_classes = spec->text ? 0 : 2,
                              .shards = shards,
                              .n_shards = 6,
-                             .vocab = specs[n].text ? 257 : 0};
+                             .vocab = spec->text ? 257 : 0};
     if (view_job_submit(world.co, &s, &id, &err) < 0) {
         if (err.code != -ENOSPC && err.code != -EAGAIN && !disk_crashed())
             sim_fail("a job is refused: %s", err.msg);
@@ -280,6 +295,12 @@ static void submit(void)
     uint64_t *arg = mem_alloc(sizeof(*arg));
     *arg = id;
     view_when_durable(world.co, submitted, arg);
+}
+
+static void submit_some(void)
+{
+    const uint64_t n = world.folds ? SPECS - 1 - sim_below(FOLDED) : sim_below(SPECS);
+    submit(&specs[n]);
 }
 
 /* ---- what a person does over HTTP -------------------------------------------------- */
@@ -510,7 +531,7 @@ static void mishap(void *arg)
     else if (what < 85)
         hurt_coordinator((unsigned)sim_below(14));
     else if (what < 94)
-        submit();
+        submit_some();
     else if (what < 96)
         drain();
     else if (what < 97)
@@ -533,22 +554,19 @@ static enum worker_sim_heart heart_of(unsigned number)
     return world.folds ? WORKER_SIM_SLY : WORKER_SIM_EVIL;
 }
 
-static void open_world(uint64_t seed, const char *root)
+static void begin_world(uint64_t seed, const char *root)
 {
     memset(&world, 0, sizeof(world));
     sim_begin(seed);
-    oracle_begin();
     world.root = str_printf("%s/%llu", root, (unsigned long long)seed);
     struct err err = {0};
     if (file_mkdirs(world.root, 0700, &err) < 0)
         sim_fail("%s", err.msg);
     disk_begin(world.root);
-    world.gap_ms = sim_chance(500) ? sim_between(100, 500) : sim_between(500, 8000);
-    world.n_workers = (unsigned)sim_between(2, FEW_WORKERS);
-    if (sim_chance(CROWDS))
-        world.n_workers = (unsigned)sim_between(50, WORKERS_MAX_HERE);
-    world.folds = sim_chance(250);
-    world.evil = world.n_workers > 2 && sim_chance(500);
+}
+
+static void start_all(void)
+{
     start(NULL);
     for (unsigned i = 0; i < world.n_workers; i++) {
         char name[16];
@@ -558,7 +576,20 @@ static void open_world(uint64_t seed, const char *root)
         mem_free(dir);
         worker_sim_start(world.workers[i]);
     }
-    submit();
+}
+
+static void open_world(uint64_t seed, const char *root)
+{
+    begin_world(seed, root);
+    oracle_begin(0);
+    world.gap_ms = sim_chance(500) ? sim_between(100, 500) : sim_between(500, 8000);
+    world.n_workers = (unsigned)sim_between(2, FEW_WORKERS);
+    if (sim_chance(CROWDS))
+        world.n_workers = (unsigned)sim_between(50, WORKERS_MAX_HERE);
+    world.folds = sim_chance(250);
+    world.evil = world.n_workers > 2 && sim_chance(500);
+    start_all();
+    submit_some();
     (void)sim_in(sim_between(1000, 5000), mishap, NULL);
     (void)sim_in(sim_below(3000), look_on, NULL);
 }
@@ -656,4 +687,73 @@ uint64_t world_run(uint64_t seed, const char *root, struct world_figures *sum)
     sum->jobs += world.figures.jobs;
     close_world();
     return digest;
+}
+
+/* ---- a long life ------------------------------------------------------------------- */
+
+/* Workers come, go and are killed; the coordinator lives. */
+static void churn(void *arg)
+{
+    if (world.calm)
+        return;
+    hurt_worker((unsigned)sim_below(6), world.workers[sim_below(world.n_workers)]);
+    (void)sim_in(sim_below(2 * world.gap_ms), churn, NULL);
+}
+
+/* Bytes that are in use but for those of the disk. */
+static int64_t heap(void)
+{
+    const struct mallinfo2 m = mallinfo2();
+    return (int64_t)(m.uordblks + m.hblkhd) - (int64_t)disk_held();
+}
+
+static uint64_t database(void)
+{
+    struct stat st = {0};
+    char *path = file_join(disk_dir(), "coordinator.db");
+    if (stat(path, &st) < 0)
+        sim_fail("there is no %s", path);
+    mem_free(path);
+    return (uint64_t)st.st_size;
+}
+
+static struct world_at now_at(void)
+{
+    struct view_job j = {0};
+    const struct state *s = &world.co->state;
+    if (s->n_jobs == 1)
+        (void)view_job(world.co, s->jobs[0]->id, &j, NULL);
+    return (struct world_at){j.round, database()};
+}
+
+void world_live(uint64_t seed, uint64_t ms, const char *root, struct world_life *ret)
+{
+    const int64_t nothing = heap();
+    begin_world(seed, root);
+    oracle_begin(REMEMBERED);
+    world.gap_ms = CHURN_MS;
+    world.n_workers = FEW_WORKERS;
+    start_all();
+    while (world.n_jobs == 0)
+        submit(&(struct spec){endless, false});
+    (void)sim_in(1000, churn, NULL);
+    (void)sim_in(sim_below(3000), look_on, NULL);
+    const uint64_t begin = sim_now_ms();
+    run_until(begin + ms / 3 * 2);
+    ret->before = now_at();
+    run_until(begin + ms);
+    world.calm = true;
+    run_until(sim_now_ms() + REST_MS);
+    ret->end = now_at();
+    oracle_look_closely(world.co);
+    ret->events = sim_events();
+    const int64_t all = heap();
+    net_down();
+    coordinator_close(world.co);
+    loop_free(world.loop);
+    world.co = NULL;
+    world.loop = NULL;
+    ret->held = all - heap();
+    close_world();
+    ret->left = heap() - nothing;
 }

@@ -13,6 +13,21 @@ struct world_figures {
  * happened in it.  root: a directory for its files. */
 uint64_t world_run(uint64_t seed, const char *root, struct world_figures *sum);
 
+struct world_at {
+    uint64_t rounds, database; /* database: bytes */
+};
+
+struct world_life {
+    struct world_at before, end; /* before: after two thirds of the time */
+    int64_t held;                /* bytes of heap that the coordinator gives back when it closes */
+    int64_t left;                /* that nobody has given back when the world is over */
+    uint64_t events;
+};
+
+/* One coordinator that is never stopped, a job that does not end, and workers that come and go for
+ * so long.  The seed alone says what happens: a longer run of it begins with the shorter one. */
+void world_live(uint64_t seed, uint64_t ms, const char *root, struct world_life *ret);
+
 /* Can the coordinator write its state? */
 bool world_writes(void);
 /* The verifier of the token that workers join by. */
