@@ -134,6 +134,9 @@ static const char *advice_on_port(const struct doctor_port *p)
     if (p->code == -ENOENT)
         return "see that this machine can look the name up; `coordinatord --host` puts another "
                "name or an address into its tokens";
+    if (p->code == -ECONNRESET)
+        return "something is there and breaks off: see whether another program has the port, or a "
+               "proxy in between does not let TLS through";
     return "open the port in firewalls between here and there, and see that coordinatord runs";
 }
 
@@ -148,7 +151,9 @@ static void judge_ports(const struct doctor_facts *f, struct diagnosis *d)
                 p[i].number, c->host, p[i].what, p[i].wrong);
         else if (p[i].wrong[0])
             add(d, "ports", VERDICT_WARN,
-                "a coordinator here would need other ones: --rpc-port and --http-port",
+                "if that is a coordinator, log in with its token (`skerry login`); another one "
+                "here "
+                "would need other ports: --rpc-port and --http-port",
                 "port %u, for %s: %s", p[i].number, p[i].what, p[i].wrong);
     if (d->n == before && c->known)
         add(d, "ports", VERDICT_OK, "", "%u and %u of %s answer with the key that the token names",

@@ -162,6 +162,9 @@ static void ways(void **state)
     f.ports[1].code = -ERR_AUTH;
     diagnose(&f, &d);
     assert_non_null(strstr(about(&d, "ports")->advice, "skerry login"));
+    f.ports[1].code = -ECONNRESET; /* as a server that speaks no TLS breaks it off */
+    diagnose(&f, &d);
+    assert_non_null(strstr(about(&d, "ports")->advice, "another program"));
     f.ports[1].code = -ENOENT;
     diagnose(&f, &d);
     assert_non_null(strstr(about(&d, "ports")->advice, "--host"));
