@@ -3,6 +3,7 @@
 
 #include "common/base/base.h"
 #include "cli/command.h"
+#include "cli/base/table.h"
 #include "cli/show/follow.h"
 #include "cli/show/show.h"
 #include "cli/show/tensorboard.h"
@@ -169,25 +170,41 @@ static void task_subject(const json_t *t, char *out, size_t cap)
         snprintf(out, cap, "%s", "");
 }
 
-static void print_task(const json_t *t)
+static void add_task(struct table *table, const json_t *t)
 {
-    char age[STR_HUMAN_MAX], subject[96], steps[48] = "";
-    task_subject(t, subject, sizeof subject);
-    if (cli_int(t, "steps_total", 0) > 0)
-        snprintf(steps, sizeof steps, "%lld/%lld", cli_int(t, "steps_done", 0),
-                 cli_int(t, "steps_total", 0));
+    char age[STR_HUMAN_MAX], subject[96];
     const char *reason = cli_str(t, "reason", ""), *doing = cli_str(t, "activity", "");
     const bool again = *reason && *doing; /* why the attempt before this one ended */
-    printf("%5lld  job %-3lld %-8s %-9s attempt %lld  %-30s %-11s %-7s %s%s%s%s\n",
-           cli_int(t, "id", 0), cli_int(t, "job", 0), cli_str(t, "kind", ""),
-           cli_str(t, "state", ""), cli_int(t, "attempt", 0), subject, steps,
-           cli_duration(t, "age_ms", age), doing, again ? " (before: " : "", reason,
-           again ? ")" : "");
+    task_subject(t, subject, sizeof subject);
+    table_cell(table, "%lld", cli_int(t, "id", 0));
+    table_cell(table, "%lld", cli_int(t, "job", 0));
+    table_cell(table, "%s", cli_str(t, "kind", ""));
+    table_cell(table, "%s", cli_str(t, "state", ""));
+    table_cell(table, "%lld", cli_int(t, "attempt", 0));
+    table_cell(table, "%s", subject);
+    if (cli_int(t, "steps_total", 0) > 0)
+        table_cell(table, "%lld/%lld", cli_int(t, "steps_done", 0), cli_int(t, "steps_total", 0));
+    else
+        table_cell(table, TABLE_NONE);
+    table_cell(table, "%s", cli_duration(t, "age_ms", age));
+    table_cell(table, "%s%s%s%s", doing, again ? " (before: " : "", reason, again ? ")" : "");
 }
 
 static void print_tasks(const json_t *answer)
 {
-    print_list(json_object_get(answer, "items"), "tasks", "none", print_task);
+    static const char *const names[] = {">task", ">job",   "kind", "state", ">attempt",
+                                        "about", ">steps", ">age", "doing"};
+    const json_t *items = json_object_get(answer, "items"), *item;
+    struct table t;
+    size_t i;
+    if (json_array_size(items) == 0) {
+        puts("no tasks");
+        return;
+    }
+    table_init(&t, names, sizeof names / sizeof names[0]);
+    json_array_foreach(items, i, item) add_task(&t, item);
+    table_print(&t, stdout);
+    table_release(&t);
 }
 
 static const char *tasks_state;

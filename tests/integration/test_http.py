@@ -404,7 +404,7 @@ def test_a_job_with_paths_on_the_terminal(mixed):
     mixed.validate_named(as_json, "Job")
     tasks = mixed.swarm.skerry("tasks").stdout
     for kind in ("feature", "cluster", "split", "train", "eval", "sample"):
-        assert re.search(rf"job \d+ +{kind} +done", tasks), f"no {kind} in:\n{tasks}"
+        assert re.search(rf"(?m)^ +\d+ +{mixed.job} +{kind} +done", tasks), f"no {kind} in:\n{tasks}"
     assert "the mixture after round 2" in tasks and "round 2, path 3, replica 0" in tasks
     assert "done after round 2/2" in mixed.watched
     assert mixed.swarm.skerry("tasks", mixed.job).stdout.count("\n") == tasks.count("\n"), "it is the only job"
