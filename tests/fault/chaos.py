@@ -17,7 +17,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "integration"), HERE]
 from net import Net, apart  # noqa: E402
-from oracle import Oracle  # noqa: E402
+from oracle import Oracle, mean_loss, samples_judged  # noqa: E402
 from shim import Shim  # noqa: E402
 from way import Proxy  # noqa: E402
 
@@ -29,9 +29,10 @@ OF_WORKERS = {"kill": (4, 0.1, 3), "leave": (2, 0.1, 2), "stop": (3, 0.5, 6), "u
               "cut": (2, 0, 0), "slow": (2, 2, 8), "full": (1, 1, 4)}
 OF_COORDINATOR = {"kill": (3, 0.1, 3), "stop": (2, 0.5, 6), "flush": (3, 1, 5), "clock": (2, 1, 6), "full": (2, 1, 4)}
 CALM_S = (1, 6)  # between two of the same machine
-AFTER_S = 90  # the job has so long once nothing happens any more
-STEPS, BATCH, THROTTLE, ROUND_S = 80, 8, 9, 4.0  # a phase is about 2 s where nothing happens, a round twice that in chaos
-TINY = dict(dim=64, depth=2, batch=BATCH, images=2000, steps=STEPS, replicas=len(WORKERS), eval_every=1, holdout=0.2)
+AFTER_S, AFTER_ROUNDS = 90, 3  # so many rounds must go by, and so soon, once nothing happens any more
+CALM_SAMPLE_S = 1 / 500  # that a sample of the calm run may take
+STEPS, BATCH, THROTTLE = 80, 8, 9  # a phase is about 2 s where nothing happens; the job has more rounds than there is time for
+TINY = dict(dim=64, depth=2, batch=BATCH, images=2000, steps=STEPS, rounds=100000, replicas=len(WORKERS), eval_every=1, holdout=0.2)
 
 
 def schedule(seed, seconds):
@@ -177,68 +178,72 @@ class Chaos:
         self.shim.tell(clock_s=0)
 
 
-def go(chaos, oracle, happens, over):
-    """Does what happens, until all has or over() says so, and undoes what lasts."""
-    begun, todo, done = time.monotonic(), [], 0
+def go(chaos, oracle, happens):
+    """Does what happens, and undoes what lasts."""
+    begun, todo = time.monotonic(), []
     for n, (at, lasts, kind, whom) in enumerate(happens):
         heapq.heappush(todo, (at, n, "begin", kind, whom, lasts))
     while todo:
         at, n, part, kind, whom, lasts = heapq.heappop(todo)
-        while time.monotonic() - begun < at and not over():
+        while time.monotonic() - begun < at:
             oracle.look()
-        if part == "begin" and over():
-            continue
         if part == "begin":
             heapq.heappush(todo, (at + lasts, n, "end", kind, whom, lasts))
-            done += 1
         print(f"{time.monotonic() - begun:8.2f} s  {part:5} {kind:7} {whom}", flush=True)
         if whom == "c" and kind in ("kill", "stop"):
             oracle.rest(part == "begin")
         elif kind in ("kill", "leave"):
             oracle.away(whom, part == "begin")
         getattr(chaos, f"{part}_{kind}")(whom)
-    return done
 
 
-def finish(swarm, oracle, job, seconds):
-    """The job's record once it is done."""
-    deadline = time.monotonic() + seconds
-    while True:
+def settle(swarm, oracle, job):
+    """Nothing happens any more: the job goes on."""
+    deadline, until = time.monotonic() + AFTER_S, oracle.round + AFTER_ROUNDS
+    while oracle.round < until:
         oracle.look()
         record = swarm.job(job)
-        if record["state"] == "done":
-            return record
-        assert record["state"] in ("running", "finishing"), f"the job is {record['state']}: {record['reason']}"
-        assert time.monotonic() < deadline, (f"the job is not done {seconds} s after the last event: round {record['round']} of "
-                                             f"{record['rounds']}, waiting for {record['waiting_for']}")
+        assert record["state"] == "running", f"the job is {record['state']}: {record['reason']}"
+        assert time.monotonic() < deadline, (f"round {oracle.round} is not over {AFTER_S} s after the last event: "
+                                             f"waiting for {record['waiting_for']}")
 
 
-def calm(chaos, path, rounds):
-    """The same job where nothing happens, on workers that are not held back: its held-out loss."""
+def rest(chaos):
+    """All workers leave, and what they have brought is folded."""
+    import common  # with SKERRY_BIN set
+    for w in WORKERS:
+        chaos.begin_leave(w)
+    common.wait_until(lambda: chaos.swarm.get("/v1/status").json()["tasks"]["leased"] == 0, AFTER_S, "nothing to be under way")
+
+
+def calm(chaos, path, samples):
+    """The same job where nothing happens, on workers that are not held back, until it has used so many samples: its record."""
+    import common  # with SKERRY_BIN set
     for w in WORKERS:
         chaos.start(w, 1)
     job = chaos.swarm.submit(path)
-    record = chaos.swarm.wait_job(job, "done", 60 + 3 * rounds)
-    for w in WORKERS:
-        chaos.begin_leave(w)
-    return record
+    common.wait_until(lambda: mean_loss(chaos.swarm.job(job), samples), 60 + samples * CALM_SAMPLE_S, "the calm run")
+    return chaos.swarm.job(job)
 
 
-def run(args, chaos, path, rounds):
-    swarm, seconds = chaos.swarm, 60 * args.minutes
+def run(args, chaos, path):
+    swarm, happens = chaos.swarm, schedule(args.seed, 60 * args.minutes)
     chaos.open()
-    quiet = calm(chaos, path, rounds)
     oracle = Oracle(swarm, WORKERS)
     for w in WORKERS:
         chaos.start(w)
     job = swarm.submit(path)
     oracle.follow(job)
     swarm.wait_round(job, 1, 60)
-    done = go(chaos, oracle, schedule(args.seed, seconds), lambda: oracle.round >= rounds)
-    record = finish(swarm, oracle, job, AFTER_S)
-    print(f"{done} events; {oracle.looks} looks, {oracle.unanswered} of them not answered")
-    assert done >= len(schedule(args.seed, seconds)) / 3, "the job was done before much had happened: it wants more rounds"
-    oracle.judge(record, quiet, STEPS * BATCH * len(WORKERS) * rounds)
+    go(chaos, oracle, happens)
+    settle(swarm, oracle, job)
+    print(f"{len(happens)} events; {oracle.looks} looks, {oracle.unanswered} of them not answered")
+    oracle.judge()
+    rest(chaos)
+    record = swarm.job(job)
+    oracle.judge_ledger(record)
+    swarm.post(f"/v1/jobs/{job}/cancel")
+    oracle.judge_loss(record, calm(chaos, path, samples_judged(record)))
     for line in oracle.told:
         print(line)
 
@@ -258,13 +263,12 @@ def main():
     os.environ["SKERRY_BIN"] = os.path.abspath(f"{args.build}/bin")
     import common
     from swarm import Swarm
-    rounds = max(4, round(60 * args.minutes / ROUND_S))
     with tempfile.TemporaryDirectory(prefix="skerry-chaos-") as folder:
         swarm = Swarm(folder)
         chaos = Chaos(swarm, args.build, args.seed)
         try:
             with chaos.net.inside("c"):
-                run(args, chaos, common.write_job(folder, **TINY, rounds=rounds), rounds)
+                run(args, chaos, common.write_job(folder, **TINY))
         except BaseException:
             for name in swarm.processes:
                 print(f"---- {name}.log ----\n{swarm.tail(name)}")

@@ -637,12 +637,23 @@ static void set_time(const struct blob_id *id, struct blob_stat *st)
     st->touched_s = find_stored(id)->at_s;
 }
 
-static int b_remove(struct blobstore *s, const struct blob_id *id, struct err *err)
+static void forget_stored(const struct blob_id *id)
 {
     struct stored *x = find_stored(id);
     if (x != NULL)
         *x = blobs.list[--blobs.n];
+}
+
+static int b_remove(struct blobstore *s, const struct blob_id *id, struct err *err)
+{
+    forget_stored(id);
     return blobs.real->remove(s, id, err);
+}
+
+static int b_hide(struct blobstore *s, const struct blob_id *id, struct err *err)
+{
+    forget_stored(id);
+    return blobs.real->hide(s, id, err);
 }
 
 static int b_stat(struct blobstore *s, const struct blob_id *id, struct blob_stat *ret,
@@ -710,6 +721,7 @@ int __wrap_blob_dir_open(const char *path, uint64_t quota_bytes, struct blobstor
     ours.list = b_list;
     ours.adopt = b_adopt;
     ours.remove = b_remove;
+    ours.hide = b_hide;
     (*ret)->ops = &ours;
     return 0;
 }
