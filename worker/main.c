@@ -2,7 +2,6 @@
  * and the connection, runs the loop, and says by its exit code why it ended (see --help).
  *
  * A device that fails is tried again by a new process in this one's place (restart.h). */
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include "common/base/base.h"
 #include "common/base/args.h"
 #include "common/base/clock.h"
+#include "common/base/cores.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/data/image.h"
@@ -259,18 +259,11 @@ static void start_again(const struct daemon *d, int argc, char **argv)
 
 /* ---- start ---- */
 
-static unsigned usable_threads(void)
-{
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n > 0 ? (unsigned)n : 1;
-}
-
 static void describe_host(struct daemon *d)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     d->memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
-    d->threads = d->opt.threads ? (unsigned)d->opt.threads : usable_threads();
+    d->threads = d->opt.threads ? (unsigned)d->opt.threads : (unsigned)cores_usable();
     char host[65] = "worker";
     (void)gethostname(host, sizeof(host) - 1); /* "worker" will do */
     str_copy(d->name, sizeof(d->name), d->opt.name ? d->opt.name : host);

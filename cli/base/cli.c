@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "common/base/cores.h"
 #include "common/base/file.h"
 #include "common/net/token_source.h"
 #include "common/net/http/http_client.h"
@@ -253,8 +254,8 @@ int cli_job_id(struct cli *cli, const struct args *args, uint64_t *ret, struct e
 
 int cli_threads_each(int workers)
 {
-    long each = sysconf(_SC_NPROCESSORS_ONLN) / workers;
-    return each > 0 ? (int)each : 1;
+    const int each = cores_usable() / workers;
+    return each > 0 ? each : 1;
 }
 
 char *cli_own_folder(void)

@@ -5,9 +5,9 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
-#include <sched.h>
 
 #include "common/base/base.h"
+#include "common/base/cores.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/matmul_onednn.h"
 #include "kernels/cpu/team.h"
@@ -105,14 +105,6 @@ static int fast_ops(struct cpu_state *st, const struct isa *isa, int threads)
 
 /* ---- the device ---- */
 
-/* Cores this process may use. */
-static int cores(void)
-{
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n > 0 ? n : 1;
-}
-
 static void describe(struct device *dev, const struct isa *isa, bool reference)
 {
     const char *what = isa->avx512_bf16 ? "AVX-512 with bf16"
@@ -144,7 +136,7 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
     dev->impl = st;
     dev->ops = &cpu_front_ops;
     dev->unified = true;
-    dev->threads = reference ? 1 : threads ? threads : cores();
+    dev->threads = reference ? 1 : threads ? threads : cores_usable();
     if (dev->threads > CPU_THREADS_MAX)
         dev->threads = CPU_THREADS_MAX;
     st->inner = cpu_ref_ops;

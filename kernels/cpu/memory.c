@@ -1,6 +1,7 @@
 #include "kernels/cpu/memory.h"
 
 #include "common/base/base.h"
+#include "common/base/cgroup.h"
 #include "kernels/cpu/state.h"
 
 enum { LINE_MAX_BYTES = 512, PATH_BYTES = 4096 };
@@ -38,8 +39,9 @@ static bool number(const char *dir, const char *name, uint64_t *ret)
 }
 
 /* A control group's own limit, if it is the tighter one. */
-static void group_limit(const char *dir, bool v2, struct room *r)
+static void group_limit(void *arg, const char *dir, bool v2)
 {
+    struct room *r = arg;
     char stat[PATH_BYTES];
     uint64_t limit, used, cache = 0;
     if (!number(dir, v2 ? "memory.max" : "memory.limit_in_bytes", &limit) ||
@@ -51,48 +53,6 @@ static void group_limit(const char *dir, bool v2, struct room *r)
     const uint64_t left = limit > used ? limit - used : 0;
     r->free = left < r->free ? left : r->free;
     r->total = limit < r->total ? limit : r->total;
-}
-
-/* The group and all above it, up to the mount point. */
-static void groups(const char *mount, const char *group, bool v2, struct room *r)
-{
-    char dir[PATH_BYTES];
-    const size_t base = strlen(mount);
-    if (snprintf(dir, sizeof dir, "%s%s", mount, group) >= (int)sizeof dir)
-        return;
-    for (;;) {
-        group_limit(dir, v2, r);
-        char *slash = strrchr(dir, '/');
-        if (strlen(dir) <= base || !slash || slash < dir + base)
-            return;
-        *slash = '\0';
-    }
-}
-
-/* /proc/self/cgroup: "0::/a/b" in version 2, "4:memory:/a/b" in version 1. */
-static void limit_by_groups(const char *root, struct room *r)
-{
-    char path[PATH_BYTES], line[PATH_BYTES], mount[PATH_BYTES];
-    if (snprintf(path, sizeof path, "%s/proc/self/cgroup", root) >= (int)sizeof path)
-        return;
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return;
-    while (fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = '\0';
-        char *names = strchr(line, ':');
-        char *group = names ? strchr(names + 1, ':') : NULL;
-        if (!group)
-            continue;
-        *group++ = '\0';
-        const bool v2 = names[1] == '\0';
-        if (!v2 && !strstr(names, "memory"))
-            continue;
-        if (snprintf(mount, sizeof mount, "%s/sys/fs/cgroup%s", root, v2 ? "" : "/memory") <
-            (int)sizeof mount)
-            groups(mount, strcmp(group, "/") == 0 ? "" : group, v2, r);
-    }
-    fclose(f);
 }
 
 /* A limit of the process on what it maps, of which `used` is taken (/proc/self/status). */
@@ -118,7 +78,7 @@ int cpu_memory_read(const char *root, uint64_t *ret_free, uint64_t *ret_total)
         !field(path, "MemAvailable:", &available) || !field(path, "MemTotal:", &total))
         return -ERR_DEVICE;
     struct room r = {available * 1024, total * 1024};
-    limit_by_groups(root, &r);
+    cgroup_each(root, "memory", group_limit, &r);
     own_limit(root, "Max address space", "VmSize:", &r); /* RLIMIT_AS */
     own_limit(root, "Max data size", "VmData:", &r);     /* RLIMIT_DATA */
     if (ret_free)

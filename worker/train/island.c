@@ -1,8 +1,8 @@
 #include "worker/train/island.h"
 
 #include <pthread.h>
-#include <sched.h>
 
+#include "common/base/cores.h"
 #include "common/base/log.h"
 #include "kernels/device/comm_open.h"
 #include "kernels/device/device.h"
@@ -381,19 +381,12 @@ static void spell(const char *names, char out[NAMES_MAX])
         at += (size_t)snprintf(out + at, NAMES_MAX - at, "%scuda:%d", i ? "," : "", i);
 }
 
-static int cores(void)
-{
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n > 0 ? n : 1;
-}
-
 /* One rank's share of `threads`, at least one. */
 static int share(int threads, int rank, int n)
 {
     if (n == 1)
         return threads;
-    int all = threads > 0 ? threads : cores();
+    int all = threads > 0 ? threads : cores_usable();
     int own = all / n + (rank < all % n);
     return own > 0 ? own : 1;
 }
