@@ -99,6 +99,7 @@ void lease_moved_look(struct lease_moved *m, uint64_t now_ms, uint64_t bytes)
 bool lease_progress(struct lease_reach *reached, const struct lease_reach *now)
 {
     bool more = now->steps > reached->steps || now->samples > reached->samples ||
+                now->signs > reached->signs ||
                 (now->bytes > reached->bytes && now->bytes - reached->bytes >= LEASE_FLOOR_BYTES);
     if (!more)
         return false;
@@ -106,6 +107,8 @@ bool lease_progress(struct lease_reach *reached, const struct lease_reach *now)
         reached->steps = now->steps;
     if (reached->samples < now->samples)
         reached->samples = now->samples;
+    if (reached->signs < now->signs)
+        reached->signs = now->signs;
     reached->bytes = now->bytes;
     return true;
 }

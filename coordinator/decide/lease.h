@@ -9,9 +9,9 @@
  *   crawling       longer than such a task may take, while another worker idles: LOST, however far
  *                  it says that it is; time in which we saw its data pass does not count
  *
- * Progress is what only grows: steps, samples and bytes beyond what was reached.  What a worker
- * says that it is doing is none, or one that hangs in a loop would keep its lease for ever. Pure;
- * the reason is shown always. */
+ * Progress is what only grows: steps, samples and bytes beyond what was reached, and signs that a
+ * trainer of the user's is at work on a long step.  What a worker says that it is doing is none, or
+ * one that hangs in a loop would keep its lease for ever. Pure; the reason is shown always. */
 #ifndef COORDINATOR_LEASE_H
 #define COORDINATOR_LEASE_H
 
@@ -22,9 +22,10 @@
 #define LEASE_FLOOR_BYTES                                                                          \
     16384 /* fewer are no progress: a transfer moves more in 20 s, or is cut */
 
-/* The most that an attempt was seen to have done. */
+/* The most that an attempt was seen to have done.  signs: a trainer's, whose worker gives them
+ * within a step for an hour at most. */
 struct lease_reach {
-    uint64_t steps, samples, bytes;
+    uint64_t steps, samples, bytes, signs;
 };
 
 /* LATE is worth a sentence in the status, LOST costs the lease. */

@@ -313,7 +313,7 @@ static void count_bytes(struct worker *w, const Skerry__V1__HeartbeatRequest *m)
 static void note_progress(struct coordinator *co, struct task *t, const struct worker *w,
                           const Skerry__V1__Progress *p)
 {
-    const struct lease_reach now = {p->steps_done, p->samples_done, worker_data_bytes(w)};
+    const struct lease_reach now = {p->steps_done, p->samples_done, worker_data_bytes(w), p->signs};
     struct job *j = state_job(&co->state, t->job_id);
     if (!lease_progress(&t->reached, &now))
         return;

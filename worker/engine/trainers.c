@@ -140,6 +140,12 @@ bool trainers_stopped(void *arg)
     return work_stopped(arg, NULL);
 }
 
+void trainers_goes_on(void *arg)
+{
+    struct work *w = arg;
+    progress_sign(&w->progress);
+}
+
 /* A trainer that is made ready: signs that it goes on, as a setup may take its time, are the
  * task's progress. */
 struct making {

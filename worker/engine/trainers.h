@@ -41,6 +41,8 @@ int trainers_ask(struct engine *e, struct work *w, const Skerry__Trainer__V1__Fr
                  struct err *err);
 /* Is the task to be left?  arg: the work; for events. */
 bool trainers_stopped(void *arg);
+/* Tells the task's progress that the trainer is at work.  The same. */
+void trainers_goes_on(void *arg);
 
 /* The trainer has handed weights over, and external_seal() is of all of them. */
 void trainers_handed(struct engine *e);

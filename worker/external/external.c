@@ -17,10 +17,18 @@
 #define STOP_S 5         /* a trainer has after a stop */
 #define GIVE_MS 60000    /* it copies weights that are asked for in mid-phase */
 #define USE_EVERY_MS 1000
-#define PROCESSES_MAX 4096 /* of a trainer, with those that it starts */
+#define BUSY_PART 20               /* a trainer that uses this part of one core is at work */
+#define SILENT_MS (60 * 60 * 1000) /* between two words of a trainer that is at work */
+#define PROCESSES_MAX 4096         /* of a trainer, with those that it starts */
 #define MESSAGE_MEMORY (128u << 20)
 #define SETUP_MS (30 * 60 * 1000)
 #define REASON_TAIL 150 /* bytes of last lines in a reason */
+
+/* What a session was last seen to take. */
+struct watch {
+    uint64_t looked_ms, cpu_ms;
+    bool busy; /* between the last two looks */
+};
 
 struct external {
     struct process *process;
@@ -30,7 +38,10 @@ struct external {
     uint64_t *seal;
     bool evaluates, draws, keeps_state, exchanges;
     char library[65];
-    uint64_t memory_bytes, use_ms;
+    uint64_t memory_bytes;
+    struct watch watch;
+    uint64_t heard_ms;                    /* its last message */
+    bool wrote;                           /* since the last look at what it takes */
     const struct external_events *events; /* of the order that runs */
     struct pbmem mem;                     /* of the message at hand */
 };
@@ -69,13 +80,17 @@ static int died(struct process *p, struct err *err)
 }
 
 /* most: bytes of memory; 0: any. */
-static int check_use(struct process *p, uint64_t most, uint64_t *last_ms, struct err *err)
+static int check_use(struct process *p, uint64_t most, struct watch *w, struct err *err)
 {
     char used[STR_HUMAN_MAX], may[STR_HUMAN_MAX];
-    if (clock_now_ms() - *last_ms < USE_EVERY_MS)
+    const uint64_t now_ms = clock_now_ms(), passed_ms = now_ms - w->looked_ms;
+    if (passed_ms < USE_EVERY_MS)
         return 0;
-    *last_ms = clock_now_ms();
     const struct process_use now = process_use(p);
+    const bool more = now.cpu_ms > w->cpu_ms;
+    w->busy = w->looked_ms && more && now.cpu_ms - w->cpu_ms >= passed_ms / BUSY_PART;
+    w->looked_ms = now_ms;
+    w->cpu_ms = now.cpu_ms;
     if (most > 0 && now.bytes > most)
         return blame(p, -ERR_TRAINER, err,
                      "the trainer takes %s of memory, more than the %s that this worker gives "
@@ -98,7 +113,7 @@ static int look(struct external *x, size_t *ret_wrote, struct err *err)
     *ret_wrote = 0;
     if (fds[1].revents & POLLIN)
         *ret_wrote = process_take_output(x->process);
-    const int rc = check_use(x->process, x->memory_bytes, &x->use_ms, err);
+    const int rc = check_use(x->process, x->memory_bytes, &x->watch, err);
     if (rc == 0 && !fds[0].revents && (fds[1].revents & ~POLLIN))
         (void)poll(fds, 1, LOOK_MS); /* it has closed its output: poll returned at once */
     return rc < 0 ? rc : fds[0].revents != 0;
@@ -303,7 +318,7 @@ int external_setup(const struct external_options *opt, const char *command, stru
     struct process *p = NULL;
     char how[128];
     const uint64_t until = clock_now_ms() + SETUP_MS;
-    uint64_t looked_ms = 0;
+    struct watch watch = {0};
     int rc = start(opt, command, "setup", -1, &p, err);
     while (rc == 0 && !process_is_over(p, how, sizeof(how))) {
         struct pollfd out = {.fd = process_output_fd(p), .events = POLLIN};
@@ -318,7 +333,7 @@ int external_setup(const struct external_options *opt, const char *command, stru
             rc = blame(p, -ERR_TRAINER, err, "trainer.setup took longer than %d minutes",
                        SETUP_MS / 60000);
         else
-            rc = check_use(p, opt->memory_bytes, &looked_ms, err);
+            rc = check_use(p, opt->memory_bytes, &watch, err);
     }
     if (rc == 0 && strcmp(how, "ended with exit status 0") != 0)
         rc = blame(p, -ERR_TRAINER, err, "trainer.setup %s", how);
@@ -507,6 +522,18 @@ void external_done_release(struct external_done *d)
     *d = (struct external_done){.passed = -1};
 }
 
+/* After each look: what it says on the socket is told by its own message. */
+static void tell_signs(struct external *x, const struct external_events *ev, uint64_t looked_ms,
+                       size_t wrote)
+{
+    x->wrote = x->wrote || wrote > 0;
+    if (x->watch.looked_ms == looked_ms)
+        return;
+    if (ev->goes_on && (x->watch.busy || x->wrote) && clock_now_ms() - x->heard_ms < SILENT_MS)
+        ev->goes_on(ev->arg);
+    x->wrote = false;
+}
+
 int external_ask(struct external *x, const Skerry__Trainer__V1__FromWorker *order, int passed,
                  const struct external_events *ev, struct external_done *ret, bool *ret_alive,
                  struct err *err)
@@ -515,9 +542,11 @@ int external_ask(struct external *x, const Skerry__Trainer__V1__FromWorker *orde
     bool over = false;
     struct external_done done = {.passed = -1};
     x->events = ev;
+    x->heard_ms = clock_now_ms();
     int rc = tell(x, order, passed, err);
     while (rc == 0 && !over) {
         size_t wrote;
+        const uint64_t looked_ms = x->watch.looked_ms;
         if (!stopped_ms && ev->stopped(ev->arg)) {
             stopped_ms = clock_now_ms();
             if ((rc = send_stop(x, err)) < 0)
@@ -526,8 +555,12 @@ int external_ask(struct external *x, const Skerry__Trainer__V1__FromWorker *orde
         if (stopped_ms && clock_now_ms() - stopped_ms > STOP_S * 1000)
             rc = blame(x->process, -ERR_TRAINER, err, "the trainer did not stop within %d s",
                        STOP_S);
-        else if ((rc = look(x, &wrote, err)) == 1)
+        else if ((rc = look(x, &wrote, err)) >= 0)
+            tell_signs(x, ev, looked_ms, wrote);
+        if (rc == 1) {
+            x->heard_ms = clock_now_ms();
             rc = serve(x, ev, stopped_ms != 0, &done, &over, err);
+        }
     }
     *ret_alive = rc == 0;
     if (stopped_ms) { /* whatever it did: nobody wants it any more */

@@ -7,7 +7,8 @@
  * While it works it is listened to; what it does wrong ends the order with one sentence that has
  * its last lines: it dies, says something that is no message, does not answer a stop, takes more
  * memory than it may.  After a failure it is of no further use: close it.  That it makes no
- * progress is the coordinator's to see, which takes the lease.
+ * progress is the coordinator's to see, which takes the lease; that it is at work on a long step is
+ * told (events.goes_on).
  *
  * Compute thread. */
 #ifndef WORKER_EXTERNAL_EXTERNAL_H
@@ -56,6 +57,9 @@ struct external_events {
     /* Fills the message, and *ret_fd with a descriptor that is closed afterwards (-1: none). */
     int (*samples)(void *arg, Skerry__Trainer__V1__Samples *m, int *ret_fd, struct err *err);
     bool (*stopped)(void *arg);
+    /* About once a second while it uses a processor or writes, for an hour after its last word: the
+     * first step of a model that is compiled may take long.  NULL: nobody wants to know. */
+    void (*goes_on)(void *arg);
     void *arg;
 };
 

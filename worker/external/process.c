@@ -135,7 +135,7 @@ int process_start(const struct process_options *opt, struct process **ret, struc
 
 struct member {
     char state;
-    long session, rss;
+    long session, rss, ticks[4]; /* ticks: user and system, of its own and of its dead children */
 };
 
 /* What /proc says of a process; false: it is gone. */
@@ -149,12 +149,13 @@ static bool read_member(const char *pid, struct member *ret)
         (void)close(fd);
     text[n > 0 ? n : 0] = '\0';
     const char *p = strrchr(text, ')'); /* behind the name */
-    /* state ppid pgrp session, and rss is the 22nd from the state on */
+    /* state ppid pgrp session, then the 12th to the 15th and the 22nd from the state on */
     return p &&
            sscanf(p + 1,
-                  " %c %*d %*d %ld %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d "
+                  " %c %*d %*d %ld %*d %*d %*u %*u %*u %*u %*u %ld %ld %ld %ld %*d %*d %*d %*d "
                   "%*u %*u %ld",
-                  &ret->state, &ret->session, &ret->rss) == 3;
+                  &ret->state, &ret->session, &ret->ticks[0], &ret->ticks[1], &ret->ticks[2],
+                  &ret->ticks[3], &ret->rss) == 7;
 }
 
 /* Calls fn for each process of the session that is not dead; how many there are. */
@@ -200,6 +201,8 @@ static void add_member(void *arg, pid_t pid, const struct member *m)
 {
     struct process_use *use = arg;
     use->bytes += m->rss > 0 ? (uint64_t)m->rss * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+    for (int i = 0; i < 4; i++)
+        use->cpu_ms += (uint64_t)m->ticks[i] * 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
     use->processes++;
 }
 

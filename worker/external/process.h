@@ -38,7 +38,8 @@ const char *process_tail(const struct process *p);
 bool process_is_over(struct process *p, char *ret_how, size_t size);
 /* What its whole session takes; 0: not known. */
 struct process_use {
-    uint64_t bytes; /* of memory */
+    uint64_t bytes;  /* of memory */
+    uint64_t cpu_ms; /* of processor time, with that of those which it has waited for */
     size_t processes;
 };
 struct process_use process_use(const struct process *p);

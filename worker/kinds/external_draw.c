@@ -60,11 +60,20 @@ static bool eval_stopped(void *arg)
     return work_stopped(ev->w, NULL);
 }
 
+static void eval_goes_on(void *arg)
+{
+    const struct evaluation *ev = arg;
+    progress_sign(&ev->w->progress);
+}
+
 static int ask_evaluate(struct engine *e, struct evaluation *ev, struct external_done *done,
                         struct err *err)
 {
-    const struct external_events events = {
-        .progress = on_progress, .samples = on_samples, .stopped = eval_stopped, .arg = ev};
+    const struct external_events events = {.progress = on_progress,
+                                           .samples = on_samples,
+                                           .stopped = eval_stopped,
+                                           .goes_on = eval_goes_on,
+                                           .arg = ev};
     Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
     Skerry__Trainer__V1__Evaluate order = SKERRY__TRAINER__V1__EVALUATE__INIT;
     order.kind = external_feed_kind(ev->w);
@@ -175,7 +184,8 @@ static int take_drawn(struct work *w, struct external_done *done, struct err *er
 static int run_sample(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__SampleTask *t = w->task->sample;
-    const struct external_events events = {.stopped = trainers_stopped, .arg = w};
+    const struct external_events events = {
+        .stopped = trainers_stopped, .goes_on = trainers_goes_on, .arg = w};
     Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
     Skerry__Trainer__V1__Draw order = SKERRY__TRAINER__V1__DRAW__INIT;
     struct external_done done = {.passed = -1};

@@ -47,7 +47,8 @@ static int load_users(const struct engine *e, struct work *w, struct external *x
 
 static int ask_begin(struct engine *e, struct work *w, struct err *err)
 {
-    const struct external_events ev = {.stopped = trainers_stopped, .arg = w};
+    const struct external_events ev = {
+        .stopped = trainers_stopped, .goes_on = trainers_goes_on, .arg = w};
     Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
     Skerry__Trainer__V1__Begin begin = SKERRY__TRAINER__V1__BEGIN__INIT;
     struct external_done done;

@@ -211,6 +211,12 @@ static bool stopped(void *arg)
     return work_stopped(p->w, NULL) && !(saves && atomic_load(&p->w->stop) == WORK_SAVING);
 }
 
+static void goes_on(void *arg)
+{
+    const struct phase *p = arg;
+    progress_sign(&p->w->progress);
+}
+
 /* ---- the order ---- */
 
 /* Of the replica's steps behind the first `step`. */
@@ -647,8 +653,11 @@ static int finish(struct phase *p, const struct external_done *done, struct err 
 
 static int train(struct phase *p, struct external_done *done, struct err *err)
 {
-    const struct external_events ev = {
-        .progress = on_progress, .samples = on_samples, .stopped = stopped, .arg = p};
+    const struct external_events ev = {.progress = on_progress,
+                                       .samples = on_samples,
+                                       .stopped = stopped,
+                                       .goes_on = goes_on,
+                                       .arg = p};
     Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
     Skerry__Trainer__V1__Phase order = SKERRY__TRAINER__V1__PHASE__INIT;
     p->begun_ns = p->waited_ns = clock_now_ns();

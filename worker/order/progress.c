@@ -45,6 +45,13 @@ void progress_units(struct progress *p, uint32_t done, uint32_t total)
     pthread_mutex_unlock(&p->lock);
 }
 
+void progress_sign(struct progress *p)
+{
+    pthread_mutex_lock(&p->lock);
+    p->view.told.signs++;
+    pthread_mutex_unlock(&p->lock);
+}
+
 /* Of those that are numbers. */
 static double mean_of(double a, double b)
 {

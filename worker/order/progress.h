@@ -69,6 +69,9 @@ int progress_number(struct progress *p, const char *name, struct err *err);
  * are the units of all parts, which only grow: the coordinator takes that for progress. */
 void progress_units(struct progress *p, uint32_t done, uint32_t total);
 
+/* A trainer of the user's is at work, though it has told no step. */
+void progress_sign(struct progress *p);
+
 /* Model FLOP/s of the phase so far, and of products on the same devices (0: not known). */
 void progress_rates(struct progress *p, double flops, double peak_flops);
 

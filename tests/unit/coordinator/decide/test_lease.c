@@ -74,6 +74,8 @@ static void test_progress(void **state)
     assert_false(lease_progress(&r, &(struct lease_reach){.steps = 5}));
     assert_false(lease_progress(&r, &(struct lease_reach){.steps = 4}));
     assert_true(lease_progress(&r, &(struct lease_reach){.samples = 1}));
+    assert_true(lease_progress(&r, &(struct lease_reach){.signs = 1}));
+    assert_false(lease_progress(&r, &(struct lease_reach){.signs = 1}));
     assert_int_equal(r.steps, 5);
     struct lease_reach few = {.bytes = LEASE_FLOOR_BYTES - 1};
     assert_false(lease_progress(&r, &few));

@@ -13,13 +13,16 @@ struct process {
 };
 
 static void (*puppet_speaks)(int fd);
+static int puppet_fd;     /* its end of the socket, while it runs */
 static bool puppet_stays; /* else its end of the socket is closed behind that */
 static size_t puppet_processes;
+static uint64_t puppet_busy_ms, puppet_cpu_ms; /* of processor time between two looks; in all */
 
 int process_start(const struct process_options *opt, struct process **ret, struct err *err)
 {
     struct process *p = mem_alloc(sizeof(*p));
     p->fd = dup(opt->passed);
+    puppet_fd = p->fd;
     puppet_speaks(p->fd);
     if (!puppet_stays)
         (void)shutdown(p->fd, SHUT_WR);
@@ -57,7 +60,8 @@ bool process_is_over(struct process *p, char *ret_how, size_t size)
 
 struct process_use process_use(const struct process *p)
 {
-    return (struct process_use){.processes = puppet_processes};
+    puppet_cpu_ms += puppet_busy_ms;
+    return (struct process_use){.processes = puppet_processes, .cpu_ms = puppet_cpu_ms};
 }
 
 #endif

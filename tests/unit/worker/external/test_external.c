@@ -192,12 +192,49 @@ static void says_something_else(void **state)
     external_close(x);
 }
 
+static int signs;
+
+static void tells_sign(void *arg)
+{
+    if (++signs == 2)
+        (void)shutdown(puppet_fd, SHUT_WR);
+}
+
+static bool ends_when_late(void *arg)
+{
+    if (clock_now_ms() > *(const uint64_t *)arg)
+        (void)shutdown(puppet_fd, SHUT_WR);
+    return false;
+}
+
+/* A step may take long: that the trainer is at work is told, and that it is not, is not. */
+static void is_long_at_a_step(void **state)
+{
+    const Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
+    for (int works = 1; works >= 0; works--) {
+        uint64_t until = clock_now_ms() + (works ? 60000 : 1500);
+        const struct external_events ev = {
+            .stopped = ends_when_late, .goes_on = tells_sign, .arg = &until};
+        struct external_done done = {.passed = -1};
+        struct external *x;
+        bool alive;
+        signs = 0;
+        puppet_busy_ms = works ? 1000 : 1;
+        OK(open_trainer(half_a_phase, true, &x, err));
+        FAILS(external_ask(x, &m, -1, &ev, &done, &alive, err), "the trainer ended");
+        assert_int_equal(signs, works ? 2 : 0);
+        external_close(x);
+    }
+    puppet_busy_ms = 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(says_no_hello),
         cmocka_unit_test(has_too_many_processes),
         cmocka_unit_test(is_stopped_while_it_gives),
+        cmocka_unit_test(is_long_at_a_step),
         cmocka_unit_test(says_something_else),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,6 +73,7 @@ static void test_ends_with_all(void **state)
     for (; use.processes != 1 || use.bytes < 32 << 20; use = process_use(p))
         (void)poll(NULL, 0, 1);
     assert_true(use.bytes < 512 << 20);
+    assert_in_range(use.cpu_ms, 1, 600000);
     process_end(p);
     while (lives(pid))
         (void)poll(NULL, 0, 1);
