@@ -53,13 +53,28 @@ struct store {
     struct buf rows_away; /* what it is given */
 };
 
+/* What the system said when the disk failed; 0: nothing.  A COMMIT leaves it with the file alone. */
+static int cause_of(sqlite3 *db)
+{
+    int cause = sqlite3_system_errno(db);
+    sqlite3_file *wal = NULL;
+    if (cause == 0)
+        (void)sqlite3_file_control(db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &wal);
+    if (wal != NULL && wal->pMethods != NULL)
+        (void)wal->pMethods->xFileControl(wal, SQLITE_FCNTL_LAST_ERRNO, &cause);
+    if (cause == 0)
+        (void)sqlite3_file_control(db, "main", SQLITE_FCNTL_LAST_ERRNO, &cause);
+    return cause;
+}
+
 /* SQLite's code as ours: the disk's faults keep their meaning. */
 static int db_error(sqlite3 *db, struct err *err, const char *what)
 {
     int code = sqlite3_errcode(db), rc = -EIO;
-    const char *hint = "";
+    const char *hint = "", *file = sqlite3_db_filename(db, "main");
+    char text[512];
     bool disk = code == SQLITE_IOERR || code == SQLITE_CANTOPEN;
-    int cause = disk ? sqlite3_system_errno(db) : 0;
+    int cause = disk ? cause_of(db) : 0;
     if (code == SQLITE_FULL || cause == ENOSPC || cause == EDQUOT || cause == EFBIG) {
         rc = -ENOSPC;
         hint = "; make room on the disk of the data dir";
@@ -69,7 +84,13 @@ static int db_error(sqlite3 *db, struct err *err, const char *what)
     } else if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB) {
         rc = -ERR_FORMAT;
         hint = "; put a copy of it back, or begin anew with another --data-dir";
-    } else if (code == SQLITE_READONLY || code == SQLITE_PERM) {
+    } else if (cause == EROFS) {
+        (void)snprintf(text, sizeof(text),
+                       "; the file system of %.300s is read-only, as it becomes when its disk fails: "
+                       "look at the disk, and mount it for writing again",
+                       file ? file : "the database");
+        hint = text;
+    } else if (code == SQLITE_READONLY || code == SQLITE_PERM || cause == EACCES) {
         rc = -EACCES;
         hint = "; it must be writable for the user who runs coordinatord";
     }

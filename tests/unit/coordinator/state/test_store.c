@@ -154,6 +154,35 @@ static void test_moved_away(void **state)
     store_close(s);
 }
 
+static ssize_t write_nothing(int fd, const void *data, size_t len, off_t at)
+{
+    errno = EROFS;
+    return -1;
+}
+
+/* A disk that fails is mounted again without writing: the sentence says that, where, and what now;
+ * and nothing is lost when it is writable again. */
+static void test_read_only(void **state)
+{
+    static const char *const calls[] = {"pwrite", "pwrite64"}; /* SQLite has one of them */
+    struct err err = {0};
+    sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+    fresh();
+    struct store *s = open_schema(1);
+    store_put(s, 0, "idtb", (int64_t)1, 0.5, "x", NULL, (size_t)0);
+    for (int i = 0; i < 2; i++)
+        (void)vfs->xSetSystemCall(vfs, calls[i], (sqlite3_syscall_ptr)write_nothing);
+    const int rc = store_commit(s, &err);
+    for (int i = 0; i < 2; i++)
+        (void)vfs->xSetSystemCall(vfs, calls[i], NULL);
+    assert_int_equal(rc, -EIO);
+    assert_non_null(strstr(err.msg, path));
+    assert_non_null(strstr(err.msg, "is read-only"));
+    assert_int_equal(store_commit(s, &err), 0);
+    assert_int_equal(count(s), 1);
+    store_close(s);
+}
+
 /* Its -wal or -shm: likewise, and what was acknowledged is in the database even after a kill. */
 static void test_wal_removed(void **state)
 {
@@ -474,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_kill),           cmocka_unit_test(test_changed),
         cmocka_unit_test(test_elsewhere),      cmocka_unit_test(test_under_way),
         cmocka_unit_test(test_not_written),    cmocka_unit_test(test_private),
+        cmocka_unit_test(test_read_only),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
