@@ -51,7 +51,7 @@ static void judge_programs(const struct doctor_facts *f, struct diagnosis *d)
 
 static void judge_device(const struct doctor_facts *f, struct diagnosis *d)
 {
-    char room[STR_HUMAN_MAX];
+    char room[STR_HUMAN_MAX], size[STR_HUMAN_MAX], rate[STR_HUMAN_MAX];
     const struct doctor_device *x = &f->device;
     if (x->wrong[0]) {
         add(d, "device", VERDICT_FAIL, "without a device this machine can still coordinate",
@@ -61,8 +61,9 @@ static void judge_device(const struct doctor_facts *f, struct diagnosis *d)
     if (!x->text[0])
         return;
     add(d, "device", VERDICT_OK, "",
-        "%s; trains a DiT of %.2g M parameters at %.3g images/s, and has %s for training", x->text,
-        x->parameters / 1e6, x->images_per_s, str_human_bytes(x->room_bytes, room));
+        "%s; trains a DiT of %s M parameters at %s images/s, and has %s for training", x->text,
+        str_human_number(x->parameters / 1e6, size), str_human_number(x->images_per_s, rate),
+        str_human_bytes(x->room_bytes, room));
     if (f->card && f->card_wrong[0])
         add(d, "card", VERDICT_WARN,
             "check the driver with nvidia-smi, and that this build has CUDA (make CUDA=1)",
@@ -202,17 +203,18 @@ static void judge_link(const struct doctor_facts *f, struct diagnosis *d)
     const char *const advice =
         "`skerry check job.yaml --link RATE` says what it costs; outer.fragments and outer.delay "
         "hide it";
+    char up[STR_HUMAN_MAX], down[STR_HUMAN_MAX], round_trip[STR_HUMAN_MAX];
+    str_human_number(c->round_trip_s * 1e3, round_trip);
     if (c->link_wrong[0])
         add(d, "link", VERDICT_WARN, "run this again; a proxy may limit what passes it", "%s",
             c->link_wrong);
     else if (least > 0)
         add(d, "link", slow ? VERDICT_WARN : VERDICT_OK, slow ? advice : "",
-            "%.3g Mbit/s up, %.3g down, %.3g ms there and back", c->up * 8e-6, c->down * 8e-6,
-            c->round_trip_s * 1e3);
+            "%s Mbit/s up, %s down, %s ms there and back", str_human_number(c->up * 8e-6, up),
+            str_human_number(c->down * 8e-6, down), round_trip);
     else if (c->round_trip_s > 0)
         add(d, "link", far ? VERDICT_WARN : VERDICT_OK, far ? advice : "",
-            "%.3g ms there and back; its speed is measured with an operator's token",
-            c->round_trip_s * 1e3);
+            "%s ms there and back; its speed is measured with an operator's token", round_trip);
 }
 
 void diagnose(const struct doctor_facts *f, struct diagnosis *ret)

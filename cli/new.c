@@ -246,7 +246,7 @@ static int choose(struct new_job *job, const char *path, struct err *err)
 static int run_new(struct cli *cli, const struct args *args, struct err *err)
 {
     struct new_job job;
-    char time[STR_HUMAN_MAX];
+    char time[STR_HUMAN_MAX], size[STR_HUMAN_MAX];
     int rc = wanted(args, &job, err);
     if (rc < 0)
         return args_exit(args, rc, err);
@@ -257,11 +257,11 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
         (void)unlink(path);
         say_flags(path, err);
     } else {
-        printf("%s: a model of %.2g M parameters, %d round%s of %d step%s, about %s on %d worker%s "
+        printf("%s: a model of %s M parameters, %d round%s of %d step%s, about %s on %d worker%s "
                "%s this machine; `skerry %s %s` starts it\n",
-               path, (double)job.parameters / 1e6, job.rounds, str_plural((uint64_t)job.rounds),
-               job.steps, str_plural((uint64_t)job.steps),
-               str_human_duration((uint64_t)(job.seconds * 1000), time), job.workers,
+               path, str_human_number((double)job.parameters / 1e6, size), job.rounds,
+               str_plural((uint64_t)job.rounds), job.steps, str_plural((uint64_t)job.steps),
+               str_human_duration((uint64_t)(fmax(job.seconds, 1) * 1000), time), job.workers,
                str_plural((uint64_t)job.workers), job.here ? "on" : "like",
                job.here ? "run" : "submit", path);
     }

@@ -106,16 +106,16 @@ static void path_line(FILE *out, const char *comment, const char *path)
 
 static void write_head(const struct new_job *job, FILE *out)
 {
-    char time[STR_HUMAN_MAX];
+    char time[STR_HUMAN_MAX], size[STR_HUMAN_MAX];
     (void)fprintf(out,
-                  "# A job for skerry: a model of %.2g M parameters, for about %s on %d "
+                  "# A job for skerry: a model of %s M parameters, for about %s on %d "
                   "worker%s %s the\n# machine it was measured on (%s).\n#\n"
                   "#   skerry check %s.yaml %s--workers %d   # what it takes\n"
                   "#   skerry run %s.yaml --workers %d --out %s.out   # all of it on this machine\n"
                   "#   skerry submit %s.yaml --watch   # on the workers of a coordinator\n#\n"
                   "# `skerry keys` explains every key, those that are not here, too.\n",
-                  (double)job->parameters / 1e6,
-                  str_human_duration((uint64_t)(job->seconds * 1000), time), job->workers,
+                  str_human_number((double)job->parameters / 1e6, size),
+                  str_human_duration((uint64_t)(fmax(job->seconds, 1) * 1000), time), job->workers,
                   str_plural((uint64_t)job->workers), job->here ? "on" : "like", job->device,
                   job->name, job->here ? "--here " : "", job->workers, job->name, job->workers,
                   job->name, job->name);

@@ -226,9 +226,11 @@ static void show_model(const struct measured *at, FILE *out)
 {
     char need[STR_HUMAN_MAX], room[STR_HUMAN_MAX];
     const struct measured_network *n = at->networks;
-    (void)fprintf(out, "model     %.3g M parameters", (double)n[0].parameters / 1e6);
+    (void)fprintf(out, "model     %s M parameters",
+                  str_human_number((double)n[0].parameters / 1e6, need));
     if (n[1].parameters)
-        (void)fprintf(out, ", its router %.3g M", (double)n[1].parameters / 1e6);
+        (void)fprintf(out, ", its router %s M",
+                      str_human_number((double)n[1].parameters / 1e6, need));
     (void)fprintf(out, "\nmemory    %s of %s that training may take on this machine (%s)\n",
                   str_human_bytes(n[0].memory_bytes, need), str_human_bytes(at->room_bytes, room),
                   at->device);
@@ -238,7 +240,7 @@ static void show_round(const struct job_spec *s, const struct predict_options *o
                        const struct prediction *p, FILE *out)
 {
     char train[STR_HUMAN_MAX], link[STR_HUMAN_MAX], up[STR_HUMAN_MAX], down[STR_HUMAN_MAX];
-    char left[STR_HUMAN_MAX], all[STR_HUMAN_MAX];
+    char left[STR_HUMAN_MAX], all[STR_HUMAN_MAX], rate[STR_HUMAN_MAX];
     (void)fprintf(out, "a round   %d phase%s on %d worker%s %s this machine: %s\n", p->phases,
                   p->phases > 1 ? "s" : "", opt->workers, opt->workers > 1 ? "s" : "",
                   opt->here ? "on" : "like", seconds(p->train_s + p->fold_s, train));
@@ -247,9 +249,10 @@ static void show_round(const struct job_spec *s, const struct predict_options *o
                   str_human_bytes(p->down_bytes, down), codec_name((enum codec)s->wire.down));
     if (opt->bytes_per_s)
         (void)fprintf(out,
-                      "; through the coordinator's link of %.3g Mbit/s they make a round wait for "
+                      "; through the coordinator's link of %s Mbit/s they make a round wait for "
                       "%s, %.0f %% of the time",
-                      (double)opt->bytes_per_s * 8e-6, seconds(p->link_s, link),
+                      str_human_number((double)opt->bytes_per_s * 8e-6, rate),
+                      seconds(p->link_s, link),
                       100 * p->link_s / (p->link_s + p->fold_s + p->train_s));
     (void)fputc('\n', out);
     if (p->parts.fragments)
@@ -267,14 +270,15 @@ void predict_show(const struct job_spec *spec, const struct measured *at,
                   const struct predict_options *opt, const struct prediction *p, uint64_t samples,
                   FILE *out)
 {
-    char total[STR_HUMAN_MAX];
+    char total[STR_HUMAN_MAX], step[STR_HUMAN_MAX], rate[STR_HUMAN_MAX];
     show_model(at, out);
     if (at->refused[0]) {
         (void)fprintf(out, "time      not known, as it does not fit here: %s\n", at->refused);
         return;
     }
     const struct measured_network *n = at->networks;
-    (void)fprintf(out, "a step    %.3g s: %.3g %s/s\n", n->step_s, n->batch / n->step_s,
+    (void)fprintf(out, "a step    %s s: %s %s/s\n", str_human_number(n->step_s, step),
+                  str_human_number(n->batch / n->step_s, rate),
                   job_is_text(spec) ? "rows" : "images");
     show_round(spec, opt, p, out);
     (void)fprintf(out, "the job   %d round%s, about %s; %llu %s are seen", spec->outer.rounds,

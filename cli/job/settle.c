@@ -74,12 +74,13 @@ static void say(struct settled *s, const struct prediction *p, const struct meas
                 uint64_t bytes_per_s, bool told)
 {
     const struct fragments_choice *c = &s->choice;
-    char round[STR_HUMAN_MAX];
+    char round[STR_HUMAN_MAX], size[STR_HUMAN_MAX], step[STR_HUMAN_MAX], link[STR_HUMAN_MAX];
     char known[192];
-    (void)snprintf(
-        known, sizeof known, "%.3g M parameters, a step of %.3g s %s, a link of %.3g Mbit/s",
-        (double)at->networks[0].parameters / 1e6, at->networks[0].step_s,
-        told ? "by the workers' FLOP/s" : "as measured here", (double)bytes_per_s * 8e-6);
+    (void)snprintf(known, sizeof known, "%s M parameters, a step of %s s %s, a link of %s Mbit/s",
+                   str_human_number((double)at->networks[0].parameters / 1e6, size),
+                   str_human_number(at->networks[0].step_s, step),
+                   told ? "by the workers' FLOP/s" : "as measured here",
+                   str_human_number((double)bytes_per_s * 8e-6, link));
     if (c->taken)
         (void)snprintf(s->why, sizeof s->why,
                        "fragments: %d, delay: %d, mix: %g, as a round of %s would wait %.2g s for "

@@ -325,9 +325,18 @@ char *str_human_duration(uint64_t ms, char out[STR_HUMAN_MAX])
         (void)snprintf(out, STR_HUMAN_MAX, "%us", (unsigned)s);
     else if (s < 3600)
         (void)snprintf(out, STR_HUMAN_MAX, "%um%02us", (unsigned)(s / 60), (unsigned)(s % 60));
-    else
-        (void)snprintf(out, STR_HUMAN_MAX, "%lluh%02um", (unsigned long long)(s / 3600),
+    else if (s < 2 * 86400)
+        (void)snprintf(out, STR_HUMAN_MAX, "%uh%02um", (unsigned)(s / 3600),
                        (unsigned)(s / 60 % 60));
+    else
+        (void)snprintf(out, STR_HUMAN_MAX, "%llud%02uh", (unsigned long long)(s / 86400),
+                       (unsigned)(s / 3600 % 24));
+    return out;
+}
+
+char *str_human_number(double x, char out[STR_HUMAN_MAX])
+{
+    (void)snprintf(out, STR_HUMAN_MAX, fabs(x) >= 99.95 && fabs(x) < 1e15 ? "%.0f" : "%.3g", x);
     return out;
 }
 

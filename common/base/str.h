@@ -51,7 +51,8 @@ const char *str_type_words(enum str_type type); /* "a whole number", "a size suc
 /* A bound as str_parse reads it: "60", "100ms", "10m". */
 char *str_type_bound(enum str_type type, double bound, char out[STR_HUMAN_MAX]);
 char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX]); /* "1.5 MiB" */
-char *str_human_duration(uint64_t ms, char out[STR_HUMAN_MAX]); /* "1m05s" */
+char *str_human_duration(uint64_t ms, char out[STR_HUMAN_MAX]); /* "1m05s", "3d04h" */
+char *str_human_number(double x, char out[STR_HUMAN_MAX]);      /* "0.125", "98.7", "1300" */
 
 const char *str_plural(uint64_t n); /* "", of other than one "s" */
 

@@ -63,6 +63,7 @@ int ticket_check(const uint8_t key[TICKET_KEY_BYTES], enum ticket_method method,
         !query_value(query, "sig", sig_hex, sizeof(sig_hex)))
         return err_set(err, -ERR_AUTH, "the URL carries no complete ticket (m, max, exp, by, sig)");
     struct ticket t = {.method = strcmp(m, "PUT") == 0 ? TICKET_PUT : TICKET_GET};
+    char ago[STR_HUMAN_MAX];
     uint8_t want[HASH_BYTES], got[HASH_BYTES];
     if (str_parse_u64(max, &t.max_bytes) < 0 || str_parse_u64(exp, &t.expires_s) < 0 ||
         str_parse_u64(by, &t.holder) < 0 || strlen(sig_hex) != 64 ||
@@ -75,8 +76,8 @@ int ticket_check(const uint8_t key[TICKET_KEY_BYTES], enum ticket_method method,
                        "the ticket's signature is wrong: it is for another blob or server, or "
                        "was changed");
     if (now_s >= t.expires_s)
-        return err_set(err, -ERR_AUTH, "the ticket expired %llu s ago: ask for a new one",
-                       (unsigned long long)(now_s - t.expires_s));
+        return err_set(err, -ERR_AUTH, "the ticket expired %s ago: ask for a new one",
+                       str_human_duration((now_s - t.expires_s) * 1000, ago));
     if (t.expires_s - now_s > TICKET_LIFE_S)
         return err_set(
             err, -ERR_AUTH,

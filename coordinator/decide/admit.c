@@ -11,6 +11,7 @@ static int refuse(char reason[ADMIT_REASON_MAX], int code, const char *text)
 
 int admit_token(const struct admit_token *in, char ret_reason[ADMIT_REASON_MAX])
 {
+    char ago[STR_HUMAN_MAX];
     ret_reason[0] = '\0';
     if (in->revoked)
         return (void)snprintf(ret_reason, ADMIT_REASON_MAX,
@@ -18,9 +19,10 @@ int admit_token(const struct admit_token *in, char ret_reason[ADMIT_REASON_MAX])
                               in->name),
                -ERR_AUTH;
     if (in->is_new && in->ends_unix_ms != 0 && in->now_unix_ms >= in->ends_unix_ms)
-        return (void)snprintf(ret_reason, ADMIT_REASON_MAX,
-                              "the token '%.64s' ended %lld s ago: ask an operator for another",
-                              in->name, (long long)(in->now_unix_ms - in->ends_unix_ms) / 1000),
+        return (void)snprintf(
+                   ret_reason, ADMIT_REASON_MAX,
+                   "the token '%.64s' ended %s ago: ask an operator for another", in->name,
+                   str_human_duration((uint64_t)(in->now_unix_ms - in->ends_unix_ms), ago)),
                -ERR_AUTH;
     if (in->is_new && in->uses_max != 0 && in->uses >= in->uses_max)
         return (void)snprintf(ret_reason, ADMIT_REASON_MAX,

@@ -53,7 +53,8 @@ struct store {
     struct buf rows_away; /* what it is given */
 };
 
-/* What the system said when the disk failed; 0: nothing.  A COMMIT leaves it with the file alone. */
+/* What the system said when the disk failed; 0: nothing.  A COMMIT leaves it with the file alone.
+ */
 static int cause_of(sqlite3 *db)
 {
     int cause = sqlite3_system_errno(db);
@@ -85,10 +86,11 @@ static int db_error(sqlite3 *db, struct err *err, const char *what)
         rc = -ERR_FORMAT;
         hint = "; put a copy of it back, or begin anew with another --data-dir";
     } else if (cause == EROFS) {
-        (void)snprintf(text, sizeof(text),
-                       "; the file system of %.300s is read-only, as it becomes when its disk fails: "
-                       "look at the disk, and mount it for writing again",
-                       file ? file : "the database");
+        (void)snprintf(
+            text, sizeof(text),
+            "; the file system of %.300s is read-only, as it becomes when its disk fails: "
+            "look at the disk, and mount it for writing again",
+            file ? file : "the database");
         hint = text;
     } else if (code == SQLITE_READONLY || code == SQLITE_PERM || cause == EACCES) {
         rc = -EACCES;

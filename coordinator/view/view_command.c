@@ -246,6 +246,7 @@ int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_
 {
     struct blob_id id;
     uint64_t room = 0;
+    char left[STR_HUMAN_MAX], wanted[STR_HUMAN_MAX], spare[STR_HUMAN_MAX];
     int rc = core_writable(co, err);
     if (rc < 0)
         return rc;
@@ -258,10 +259,10 @@ int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_
         return rc;
     if (room < size || room - size < SPARE_BYTES)
         return err_set(err, -ENOSPC,
-                       "the disk of the coordinator has %llu MiB left, too little for an upload of "
-                       "%llu MiB beside the %llu MiB that stay free: make room there",
-                       (unsigned long long)(room >> 20), (unsigned long long)(size >> 20),
-                       (unsigned long long)(SPARE_BYTES >> 20));
+                       "the disk of the coordinator has %s left, too little for an upload of %s "
+                       "beside the %s that stay free: make room there",
+                       str_human_bytes(room, left), str_human_bytes(size, wanted),
+                       str_human_bytes(SPARE_BYTES, spare));
     return 0;
 }
 

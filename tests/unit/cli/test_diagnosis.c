@@ -83,6 +83,8 @@ static void all_is_well(void **state)
     diagnose(&f, &d);
     assert_int_equal(diagnosis_worst(&d), VERDICT_OK);
     expect(&f, "link", VERDICT_OK, "16 Mbit/s up, 16 down, 10 ms");
+    f.coordinator.up = 1.6e8;
+    expect(&f, "link", VERDICT_OK, "1280 Mbit/s up, 16 down, 10 ms");
     expect(&f, "ports", VERDICT_OK, "answer with the key");
 }
 

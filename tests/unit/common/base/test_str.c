@@ -77,6 +77,12 @@ static void parses_units(void **state)
     assert_string_equal(str_human_bytes(UINT64_MAX, out), "16.0 EiB");
     assert_string_equal(str_human_duration(65000, out), "1m05s");
     assert_string_equal(str_human_duration(7500, out), "7.5s");
+    assert_string_equal(str_human_duration(82816000, out), "23h00m");
+    assert_string_equal(str_human_duration(UINT64_C(360000000), out), "4d04h");
+    assert_string_equal(str_human_number(0.04, out), "0.04");
+    assert_string_equal(str_human_number(98.76, out), "98.8");
+    assert_string_equal(str_human_number(1300, out), "1300");
+    assert_string_equal(str_human_number(1e300, out), "1e+300");
 }
 
 static void suggests(void **state)

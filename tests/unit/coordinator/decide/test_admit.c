@@ -81,7 +81,7 @@ static void test_admit_token(void **state)
         {"good", good, 0, ""},
         {"revoked", good, -ERR_AUTH, "'spot' was revoked"},
         {"revoked and known", good, -ERR_AUTH, "'spot' was revoked"},
-        {"at its end", good, -ERR_AUTH, "'spot' ended 0 s ago"},
+        {"at its end", good, -ERR_AUTH, "'spot' ended 0.0s ago"},
         {"past its end, known", good, 0, ""},
         {"without an end", good, 0, ""},
         {"used up", good, -ERR_AUTH, "used up, by 4 workers"},
