@@ -366,16 +366,33 @@ struct untaken {
     bool late;
 };
 
+/* Why a task that anybody might have is nobody's.  idle, if there is one, was told why it has none;
+ * that counts if it is of this task. */
+static void why_open(const struct task *t, const struct worker *idle, unsigned here,
+                     char why[REASON_MAX])
+{
+    char name[32];
+    const int n = snprintf(name, sizeof(name), "task %llu ", (unsigned long long)t->id);
+    if (idle != NULL && str_starts(idle->waiting_for, name))
+        (void)snprintf(why, REASON_MAX, "it %.250s", idle->waiting_for + n);
+    else
+        (void)str_copy(why, REASON_MAX,
+                       idle        ? "a worker that idles is about to get it"
+                       : here == 1 ? "the only worker is busy"
+                                   : "all workers are busy");
+}
+
 /* Why nobody has taken u->first. */
 static void why_untaken(struct waiting *ctx, struct untaken *u)
 {
     const struct task *t = u->first;
     char *why = u->why;
     bool blocked = true; /* it is not just that everybody has something to do */
-    unsigned here = 0, idle = 0, helpers = 0, small = 0, failed = 0, quarantined = 0, able = 0;
+    unsigned here = 0, helpers = 0, small = 0, failed = 0, quarantined = 0, able = 0;
     const struct job *j = state_job(&ctx->co->state, t->job_id);
     const bool external = j != NULL && query_needs_trainers(j, t);
     const char *spent = j != NULL ? query_withheld(&ctx->co->state, j) : NULL;
+    const struct worker *idle = NULL; /* the first that is */
     const uint64_t present = core_now(ctx->co);
     uint64_t again = 0; /* when the first of those that failed it tries again */
     for (size_t i = 0; i < ctx->co->state.n_workers; i++) {
@@ -384,7 +401,8 @@ static void why_untaken(struct waiting *ctx, struct untaken *u)
         const bool can = w->state == WORKER_HERE && (!external || w->allows_trainers);
         here += w->state == WORKER_HERE;
         able += can;
-        idle += w->state == WORKER_HERE && w->parked != NULL;
+        if (idle == NULL && w->state == WORKER_HERE && w->parked != NULL)
+            idle = w;
         small += w->state == WORKER_HERE && member_is_small(ctx->co, w, t);
         quarantined += w->state == WORKER_HERE && w->quarantined_until_ms > present;
         const uint64_t until = failure_until(&t->failed, w->id, worker_standing(w));
@@ -422,10 +440,7 @@ static void why_untaken(struct waiting *ctx, struct untaken *u)
     else
         blocked = false;
     if (!blocked)
-        (void)snprintf(why, REASON_MAX, "%s",
-                       idle > 0    ? "it is kept for the worker that did it last"
-                       : here == 1 ? "the only worker is busy"
-                                   : "all workers are busy");
+        why_open(t, idle, here, why);
     u->again = again;
     u->late = blocked;
 }

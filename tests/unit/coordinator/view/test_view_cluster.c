@@ -63,6 +63,32 @@ static void test_late(void **state)
     assert_string_equal(look(r, j->id).why, "not heard of for 5.0 s");
 }
 
+static void last_why(void *arg, const struct view_waiting *v)
+{
+    (void)str_copy(arg, 256, v->why);
+}
+
+/* A task that nobody has done is kept for nobody: what the worker that idles was told counts. */
+static void test_idle(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t job = submit(r);
+    char why[256];
+    loop_turn(r->loop, true);
+    assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
+    struct worker *w = edit_worker(r, r->workers[0].id);
+    view_each_waiting(r->co, job, last_why, why);
+    assert_string_equal(why, "the only worker is busy");
+    w->parked = (void *)why;
+    view_each_waiting(r->co, job, last_why, why);
+    assert_string_equal(why, "a worker that idles is about to get it");
+    (void)snprintf(w->waiting_for, sizeof(w->waiting_for), "task %llu waits after a failure",
+                   (unsigned long long)r->co->state.tasks[0]->id);
+    view_each_waiting(r->co, job, last_why, why);
+    assert_string_equal(why, "it waits after a failure");
+    w->parked = NULL;
+}
+
 /* Some more than fit, the first of them silent for too long. */
 static void crowd(struct rig *r, uint64_t job, unsigned n, const struct worker **ret_late)
 {
@@ -222,6 +248,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_late, begin, end),
+        cmocka_unit_test_setup_teardown(test_idle, begin, end),
         cmocka_unit_test_setup_teardown(test_crowd, begin, end),
         cmocka_unit_test_setup_teardown(test_crowd_of_modules, begin, end),
     };
