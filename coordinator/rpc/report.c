@@ -133,7 +133,8 @@ static void take_figures(const struct job *j, struct task *t, const Skerry__V1__
     t->loss_last = r->loss_last;
     t->loss_mean = isfinite(r->loss_mean) ? r->loss_mean : NAN;
     t->seconds = isfinite(r->seconds) ? r->seconds : 0;
-    t->steps_done = t->steps;
+    /* Units of other kinds are known from heartbeats alone, of which the last may come too late. */
+    t->steps_done = t->kind == TASK_TRAIN ? t->steps : t->steps_total;
     t->samples_done = r->samples;
 }
 
