@@ -234,9 +234,8 @@ static int next_file(struct dataset *ds, struct dataset_image *ret, struct err *
     else if (rc == 0)
         rc = file_read(path, DATASET_IMAGE_MAX, &f->image, err);
     mem_free(path);
-    _Static_assert(DATASET_IMAGE_MAX == 64u << 20, "told in words");
     if (rc == -ERR_LIMIT)
-        ret->fault = "larger than 64 MiB";
+        ret->fault = DATASET_TOO_LARGE;
     else if (rc < 0)
         return rc;
     ret->data = f->image.data;
@@ -244,6 +243,23 @@ static int next_file(struct dataset *ds, struct dataset_image *ret, struct err *
     ret->feature = ds->column ? f->column.feature.v : NULL;
     ret->dim = ds->column ? f->column.feature.n : 0;
     return 1;
+}
+
+/* A class without a picture, and the first of its files that was to be one. */
+static int refuse_class(const struct cutter *c, const struct dataset *ds, size_t cls)
+{
+    const struct dataset_report *r = &c->report;
+    const char *name = ds->classes.items[cls];
+    const size_t len = strlen(name);
+    size_t i = 0;
+    while (i < DATASET_BAD_NAMED && r->bad[i] &&
+           (strncmp(r->bad[i], name, len) != 0 || r->bad[i][len] != '/'))
+        i++;
+    const bool known = i < DATASET_BAD_NAMED && r->bad[i];
+    return err_set(c->err, -ERR_FORMAT,
+                   "class '%s' of %s has no image that can be read%s%s%s%s", name, ds->path,
+                   known ? "; the first bad file is " : "", known ? r->bad[i] : "",
+                   known ? ": " : "", known ? r->bad_why[i] : "");
 }
 
 /* Every file once, in a global shuffle. */
@@ -258,12 +274,7 @@ static int folder_cut(struct cutter *c, struct dataset *ds)
     int rc = cut_images(c, ds, next_file, false);
     for (size_t i = 0; rc == 0 && i < c->report.classes; i++)
         if (c->report.counts[i] == 0)
-            rc = err_set(
-                c->err, -ERR_FORMAT,
-                "class '%s' of %s has no image that can be read; the first bad file is "
-                "%s%s%s",
-                ds->classes.items[i], ds->path, c->report.bad_count ? c->report.bad[0] : "unknown",
-                c->report.bad_count ? ": " : "", c->report.bad_count ? c->report.bad_why[0] : "");
+            rc = refuse_class(c, ds, i);
     return rc;
 }
 

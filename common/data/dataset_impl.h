@@ -141,6 +141,9 @@ const struct dataset_line *dataset_metadata_use(struct dataset_metadata *m, cons
 int dataset_metadata_check(const struct dataset_metadata *m, const char *dir, struct err *err);
 void dataset_metadata_release(struct dataset_metadata *m); /* { 0 } is fine */
 
+#define DATASET_TOO_LARGE "larger than 64 MiB"
+_Static_assert(DATASET_IMAGE_MAX == 64u << 20, "told in words");
+
 /* An image as its source has it. */
 struct dataset_image {
     char *key; /* "cat/0001.jpg" or "part-000/000123" */

@@ -16,7 +16,7 @@ struct gather {
     char key[1024];
     struct buf image;
     char label[CLASS_NAME_MAX]; /* "": none yet */
-    bool has_image;
+    bool has_image, too_large; /* too_large: it is passed over */
     enum class_kind kind;
     struct dataset_column column;
     struct dataset_captions captions;
@@ -45,7 +45,7 @@ static void gather_clear(struct gather *g)
 {
     buf_clear(&g->image);
     g->key[0] = g->label[0] = '\0';
-    g->has_image = false;
+    g->has_image = g->too_large = false;
     g->kind = CLASS_UNKNOWN;
     dataset_column_clear(&g->column);
     dataset_captions_clear(&g->captions);
@@ -100,7 +100,8 @@ static int take_json(const struct dataset *ds, struct gather *g, const struct bu
 }
 
 /* A member of the current key; members of other kinds are passed over. */
-static int take_member(struct dataset *ds, struct gather *g, const char *suffix, struct err *err)
+static int take_member(struct dataset *ds, struct gather *g, const char *suffix, uint64_t bytes,
+                       struct err *err)
 {
     const struct tars *t = ds->own;
     const char *ext = strrchr(suffix, '.');
@@ -109,7 +110,8 @@ static int take_member(struct dataset *ds, struct gather *g, const char *suffix,
             return err_set(err, -ERR_FORMAT, "%s: sample '%s' has two images",
                            t->names.items[t->at], g->key);
         g->has_image = true;
-        return tar_read(t->tar, &g->image, err);
+        g->too_large = bytes > DATASET_IMAGE_MAX;
+        return g->too_large ? 0 : tar_read(t->tar, &g->image, err);
     }
     bool json = strcmp(ext, ".json") == 0, npy = dataset_column_is_npy(ds, &g->column, suffix);
     bool txt = ds->captions && strcmp(suffix, ".txt") == 0;
@@ -166,7 +168,7 @@ static int next_member(struct dataset *ds, struct err *err)
         t->pending = true;
     }
     (void)str_copy(g->key, sizeof(g->key), key);
-    rc = take_member(ds, g, suffix, err);
+    rc = take_member(ds, g, suffix, entry.size, err);
     return rc < 0 ? rc : other ? 1 : 0;
 }
 
@@ -425,6 +427,7 @@ static int next_image(struct dataset *ds, struct dataset_image *ret, struct err 
         .cls = (uint32_t)cls,
         .data = t->now.image.data,
         .len = t->now.image.len,
+        .fault = t->now.too_large ? DATASET_TOO_LARGE : NULL,
         .feature = ds->column ? t->now.column.feature.v : NULL,
         .dim = ds->column ? t->now.column.feature.n : 0,
         .captions = t->now.captions.text.len ? (char *)t->now.captions.text.data : NULL,

@@ -62,6 +62,23 @@ static void too_large_and_empty(void **state)
     scratch_free(dir);
 }
 
+/* The bad file that is named is one of the class that has no other. */
+static void a_class_of_bad_files(void **state)
+{
+    char *dir = scratch_new();
+    struct got got;
+    struct dataset_report r;
+    fill_folder(dir, "cat", 2, png);
+    for (int i = 0; i < 8; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "cat/zero%d.jpg", i);
+        put(dir, name, "", 0);
+    }
+    put(dir, "cat2/none.png", "", 0);
+    FAILS(cut(dir, 1, 0, 20, &got, &r, err), "the first bad file is cat2/none.png: empty");
+    scratch_free(dir);
+}
+
 /* A link that leads nowhere, a folder that is called like an image, a pipe. */
 static void what_is_no_file_is_a_bad_image(void **state)
 {
@@ -147,7 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folder_is_cut),       cmocka_unit_test(what_is_no_file_is_a_bad_image),
         cmocka_unit_test(too_large_and_empty), cmocka_unit_test(what_is_left_out_is_said),
-        cmocka_unit_test(refuses_folders),
+        cmocka_unit_test(refuses_folders),     cmocka_unit_test(a_class_of_bad_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,6 +67,35 @@ static void tars_with_text_classes_are_cut(void **state)
     scratch_free(dir);
 }
 
+/* As in a folder: it is left out, with its reason. */
+static void too_large(void **state)
+{
+    char *dir = scratch_new(), *path = in(dir, "t.tar.zst");
+    void *zeros = calloc(1, DATASET_IMAGE_MAX + 1);
+    struct tar_writer *w;
+    struct got got;
+    struct dataset_report r;
+    assert_non_null(zeros);
+    OK(tar_writer_open_zstd(path, &w, err));
+    OK(tar_writer_add(w, "a.png", png, sizeof(png), err));
+    OK(tar_writer_add(w, "a.cls", "0", 1, err));
+    OK(tar_writer_add(w, "b.png", zeros, DATASET_IMAGE_MAX + 1, err));
+    OK(tar_writer_add(w, "b.cls", "0", 1, err));
+    OK(tar_writer_add(w, "c.png", png, sizeof(png), err));
+    OK(tar_writer_add(w, "c.cls", "0", 1, err));
+    OK(tar_writer_commit(w, NULL, NULL, err));
+    tar_writer_free(w);
+    free(zeros);
+    OK(cut(path, 1, 0, 1, &got, &r, err));
+    assert_int_equal(got.samples, 2);
+    assert_int_equal(r.bad_count, 1);
+    assert_string_equal(r.bad[0], "t/b");
+    assert_string_equal(r.bad_why[0], "larger than 64 MiB");
+    dataset_report_release(&r);
+    mem_free(path);
+    scratch_free(dir);
+}
+
 static void refuses_tars(void **state)
 {
     static const struct {
@@ -109,6 +138,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tars_are_read),
         cmocka_unit_test(tars_with_text_classes_are_cut),
+        cmocka_unit_test(too_large),
         cmocka_unit_test(refuses_tars),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
