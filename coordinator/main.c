@@ -165,8 +165,8 @@ static int parse_flags(int argc, char **argv, struct err *err, int *ret_status)
         .usage = "--data-dir DIR [--config FILE] [--host NAME]",
         .about = "Decides what the workers of a Skerry cluster do, and keeps their results.",
         .after = "Exit status: 0 stopped by a signal, 1 fault, 2 wrong flags or configuration,\n"
-                 "3 the data dir or a port is in use, 4 another coordinator goes on with this "
-                 "state.",
+                 "or a state of a newer release, 3 the data dir or a port is in use, 4 another "
+                 "coordinator\ngoes on with this state.",
         .flags = flag_table,
     };
     int rc = args_parse(&args, argc, argv, err);
@@ -333,7 +333,7 @@ static int status_of(int rc)
         return EXIT_BUSY;
     if (rc == -ERR_STALE)
         return EXIT_MOVED;
-    return rc == -ERR_CONFIG || rc == -EINVAL ? EXIT_CONFIG : EXIT_FAULT;
+    return rc == -ERR_CONFIG || rc == -EINVAL || rc == -ERR_VERSION ? EXIT_CONFIG : EXIT_FAULT;
 }
 
 static struct coordinator_options options_of(const struct flags *f, const struct settings *s)

@@ -1,7 +1,9 @@
 """Places on a disk that cannot be used, or not any more: one sentence, and no job is lost for them."""
+import contextlib
 import os
 import resource
 import signal
+import sqlite3
 import subprocess
 
 import pytest
@@ -54,6 +56,9 @@ def test_a_database_that_is_gone_or_cut(swarm):
     swarm.kill("coordinatord", 15)
     path = swarm.data + "/coordinator.db"
     whole = open(path, "rb").read()
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("INSERT INTO migrations VALUES(9999, 0)")
+    sentence(coordinatord(swarm.data), 2, "coordinator.db", "newer release")  # to start it again would not help
     for left in (None, b"", whole[:100], whole[:5000], b"no database at all " * 999):
         os.remove(path)
         if left is not None:
