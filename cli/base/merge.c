@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "cli/base/cli.h"
 #include "common/base/file.h"
 #include "common/st/st.h"
 
@@ -31,6 +32,8 @@ static int copy_tensor(struct st_writer *w, const struct st *st, const struct st
     int rc = 0;
     for (uint64_t at = 0; at < t->bytes && rc == 0; at += PIECE) {
         const size_t len = t->bytes - at < PIECE ? (size_t)(t->bytes - at) : PIECE;
+        if (cli_interrupted)
+            return err_set(err, -ERR_CANCELLED, "interrupted");
         rc = file_pread_all(fd, piece, len, t->offset + at, part, err);
         if (rc == 0 && to != t->dtype)
             st_from_f32(to, piece, len / sizeof(float), out);

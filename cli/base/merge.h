@@ -6,7 +6,8 @@
 
 #include "common/base/base.h"
 
-/* Streams; memory does not grow with the model. */
+/* Streams; memory does not grow with the model.  -ERR_CANCELLED once cli_interrupted: no file is
+ * left. */
 int merge_safetensors(char *const *parts, size_t n, const char *path, struct err *err);
 
 #endif

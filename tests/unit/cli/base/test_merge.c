@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "cli/base/cli.h"
 #include "cli/base/merge.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
@@ -122,12 +124,33 @@ static void refuses_equal_names_and_damage(void **state)
     assert_false(file_exists(all));
 }
 
+/* Ctrl-C counts here, too, and leaves nothing of what was begun. */
+static void is_interrupted(void **state)
+{
+    const float x[3] = {1, 2, 3};
+    char *parts[] = {a};
+    struct file_names names;
+    struct err err = {0};
+
+    write_one(a, "w", x, 3);
+    (void)file_remove(all, NULL);
+    (void)file_remove(b, NULL);
+    cli_interrupted = SIGINT;
+    assert_int_equal(merge_safetensors(parts, 1, all, &err), -ERR_CANCELLED);
+    cli_interrupted = 0;
+    assert_int_equal(file_list(dir, 10, &names, NULL), 0);
+    assert_int_equal(names.n, 1);
+    assert_string_equal(names.items[0], "a");
+    file_names_release(&names);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(joins_levels),
         cmocka_unit_test(gives_types_back),
         cmocka_unit_test(refuses_equal_names_and_damage),
+        cmocka_unit_test(is_interrupted),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
