@@ -256,9 +256,8 @@ static int refuse_class(const struct cutter *c, const struct dataset *ds, size_t
            (strncmp(r->bad[i], name, len) != 0 || r->bad[i][len] != '/'))
         i++;
     const bool known = i < DATASET_BAD_NAMED && r->bad[i];
-    return err_set(c->err, -ERR_FORMAT,
-                   "class '%s' of %s has no image that can be read%s%s%s%s", name, ds->path,
-                   known ? "; the first bad file is " : "", known ? r->bad[i] : "",
+    return err_set(c->err, -ERR_FORMAT, "class '%s' of %s has no image that can be read%s%s%s%s",
+                   name, ds->path, known ? "; the first bad file is " : "", known ? r->bad[i] : "",
                    known ? ": " : "", known ? r->bad_why[i] : "");
 }
 

@@ -16,7 +16,7 @@ struct gather {
     char key[1024];
     struct buf image;
     char label[CLASS_NAME_MAX]; /* "": none yet */
-    bool has_image, too_large; /* too_large: it is passed over */
+    bool has_image, too_large;  /* too_large: it is passed over */
     enum class_kind kind;
     struct dataset_column column;
     struct dataset_captions captions;
