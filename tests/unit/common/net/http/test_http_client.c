@@ -11,7 +11,7 @@
 
 /* ---- routes: handlers run on the server's thread, so they assert nothing ---- */
 
-static void on_gone(void *arg, struct http_stream *s)
+static void on_client_gone(void *arg, struct http_stream *s)
 {
     struct world *w = arg;
     if (w->stream == s) /* not of an earlier request */
@@ -21,7 +21,7 @@ static void on_gone(void *arg, struct http_stream *s)
 static struct http_stream *open_stream(struct world *w, struct http_request *r, const char *type)
 {
     struct http_stream *s;
-    if (http_stream_open(r, type, on_gone, w, &s) < 0)
+    if (http_stream_open(r, type, on_client_gone, w, &s) < 0)
         return NULL;
     w->stream = s;
     return s;
