@@ -35,9 +35,9 @@ extern const struct command command_status, command_workers, command_tasks; /* s
 extern const struct command command_doctor;                                 /* doctor.c */
 extern const struct command command_trace;                                  /* trace.c */
 extern const struct command command_watch, command_cancel, command_drain, command_login;
-extern const struct command command_pause, command_resume;
-extern const struct command command_tokens, command_revoke;                 /* tokens.c */
-extern const struct command command_cost, command_adjust;                   /* cost.c */
-extern const struct command command_backup, command_restore, command_audit; /* backup.c */
+extern const struct command command_pause, command_resume, command_rollback; /* pause.c */
+extern const struct command command_tokens, command_revoke;                  /* tokens.c */
+extern const struct command command_cost, command_adjust;                    /* cost.c */
+extern const struct command command_backup, command_restore, command_audit;  /* backup.c */
 
 #endif

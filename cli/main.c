@@ -9,11 +9,12 @@
 #define FLAGS_MAX 32
 
 static const struct command *const commands[] = {
-    &command_new,    &command_run,    &command_submit,  &command_check,  &command_keys,
-    &command_watch,  &command_status, &command_workers, &command_tasks,  &command_sample,
-    &command_export, &command_trace,  &command_cancel,  &command_drain,  &command_login,
-    &command_doctor, &command_tokens, &command_revoke,  &command_backup, &command_restore,
-    &command_audit,  &command_cost,   &command_adjust,  &command_pause,  &command_resume,
+    &command_new,      &command_run,    &command_submit,  &command_check,  &command_keys,
+    &command_watch,    &command_status, &command_workers, &command_tasks,  &command_sample,
+    &command_export,   &command_trace,  &command_cancel,  &command_drain,  &command_login,
+    &command_doctor,   &command_tokens, &command_revoke,  &command_backup, &command_restore,
+    &command_audit,    &command_cost,   &command_adjust,  &command_pause,  &command_resume,
+    &command_rollback,
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 

@@ -1,5 +1,5 @@
-/* skerry status, workers, tasks, watch, cancel, pause, resume, drain, login: what a person asks of
- * a running coordinator, in one or two calls each.  Objects are put into words by show.c. */
+/* skerry status, workers, tasks, watch, cancel, drain, login: what a person asks of a running
+ * coordinator, in one or two calls each.  Objects are put into words by show.c. */
 
 #include "common/base/base.h"
 #include "cli/command.h"
@@ -331,59 +331,6 @@ const struct command command_cancel = {
     .rest_max = 1,
     .needs = COMMAND_CONNECT | COMMAND_JSON,
     .run = run_cancel,
-};
-
-static int set_paused(struct cli *cli, const struct args *args, bool paused, struct err *err)
-{
-    json_t *answer = NULL;
-    uint64_t id = 0;
-    int rc = cli_job_id(cli, args, &id, err);
-    if (rc == 0)
-        rc = cli_call(cli, "POST", NULL, &answer, err, "/v1/jobs/%llu/%s", ID(id),
-                      paused ? "pause" : "resume");
-    if (rc == 0 && cli->json)
-        cli_print_json(answer);
-    else if (rc == 0 && paused)
-        printf("job %llu is paused; what its workers do goes on to its end, and `skerry resume "
-               "%llu` lets it go on\n",
-               ID(id), ID(id));
-    else if (rc == 0)
-        printf("job %llu goes on\n", ID(id));
-    json_decref(answer);
-    return rc;
-}
-
-static int run_pause(struct cli *cli, const struct args *args, struct err *err)
-{
-    return set_paused(cli, args, true, err);
-}
-
-static int run_resume(struct cli *cli, const struct args *args, struct err *err)
-{
-    return set_paused(cli, args, false, err);
-}
-
-const struct command command_pause = {
-    .name = "pause",
-    .what = "give out no task of a job until it is resumed",
-    .usage = "JOB",
-    .about = "Gives out no task of a job. Those that run go on to their end, and count; the "
-             "workers are free for other jobs. It stays so over a restart of the coordinator.",
-    .rest_min = 1,
-    .rest_max = 1,
-    .needs = COMMAND_CONNECT | COMMAND_JSON,
-    .run = run_pause,
-};
-
-const struct command command_resume = {
-    .name = "resume",
-    .what = "let a paused job go on",
-    .usage = "JOB",
-    .about = "Lets a job go on that was paused.",
-    .rest_min = 1,
-    .rest_max = 1,
-    .needs = COMMAND_CONNECT | COMMAND_JSON,
-    .run = run_resume,
 };
 
 static int run_drain(struct cli *cli, const struct args *args, struct err *err)

@@ -348,6 +348,31 @@ void http_post_resume(void *arg, struct http_request *r)
     set_paused(arg, r, false);
 }
 
+void http_post_rollback(void *arg, struct http_request *r)
+{
+    static const struct http_field fields[] = {
+        {"to", HTTP_INT, .min = 0, .max = 1000000, .required = true},
+    };
+    struct http_api *api = arg;
+    struct err err = {0};
+    uint64_t id;
+    if (http_request_param_u64(r, "id", &id) < 0)
+        return;
+    json_t *body = http_take_body(r, fields, N(fields));
+    if (body == NULL)
+        return;
+    const uint64_t to = (uint64_t)json_integer_value(json_object_get(body, "to"));
+    json_decref(body);
+    if (view_job_rollback(api->o.co, id, to, &err) < 0) {
+        http_answer_refused(api, r, &err);
+        return;
+    }
+    json_t *o = json_object();
+    http_json_put(o, "id", http_json_id(id));
+    http_json_put(o, "to", json_integer((json_int_t)to));
+    http_answer_when_durable(api, r, 200, o);
+}
+
 void http_post_adjust(void *arg, struct http_request *r)
 {
     static const struct http_field fields[] = {

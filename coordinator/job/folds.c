@@ -3,6 +3,7 @@
 #include <jansson.h>
 
 #include "coordinator/job/gc.h"
+#include "coordinator/job/leftover.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/provenance.h"
 #include "coordinator/job/query.h"
@@ -197,6 +198,7 @@ static void set_inputs(const struct module_rec *m, const struct version_rec *v,
     s->mom = recorded(state, "momentum");
     s->buf = recorded(state, "buffer");
     s->stored = blob_ref_is_set(&v->target);
+    s->fresh = v->restored;
     json_decref(doc);
 }
 
@@ -738,60 +740,6 @@ static void adopt_step(struct coordinator *co, struct job *j, struct module_rec 
              (unsigned long long)step->elapsed_ms, step->accepted, step->delta_norm);
 }
 
-/* Files of the outer optimiser that go, on the disk pool. */
-struct removal {
-    struct coordinator *co;
-    char *dir;
-    uint64_t keep; /* what makes this version stays; 0: nothing */
-};
-
-/* The same of the copies in a store far away.  What stays by a fault goes with the job. */
-static void remove_copies(const struct removal *r)
-{
-    static const char *const kinds[] = {"target", "momentum", "buffer"};
-    struct blobstore *store = r->co->blobs;
-    const char *dir = r->dir + strlen(r->co->opt.data_dir) + 1;
-    char *all = str_printf("%s/", dir);
-    for (size_t i = 0; r->keep > 1 && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        char *name = outer_state_file(dir, kinds[i], r->keep - 1);
-        (void)store->ops->drop(store, name, NULL);
-        mem_free(name);
-    }
-    if (r->keep == 0)
-        (void)store->ops->drop(store, all, NULL);
-    mem_free(all);
-}
-
-static int removal_work(void *arg)
-{
-    const struct removal *r = arg;
-    if (r->co->blobs->ops->drop)
-        remove_copies(r);
-    return r->keep ? outer_state_prune(r->dir, r->keep, NULL) : file_remove_tree(r->dir, NULL);
-}
-
-static void removal_free(void *arg, int rc)
-{
-    struct removal *r = arg;
-    mem_free(r->dir);
-    mem_free(r);
-}
-
-static void removal_begin(void *arg, int rc)
-{
-    struct removal *r = arg;
-    if (rc < 0 || pool_submit(r->co->disk, removal_work, removal_free, r) < 0)
-        removal_free(r, 0); /* nothing depends on it, and the next pruning takes these as well */
-}
-
-/* Takes dir. */
-static struct removal *removal_of(struct coordinator *co, char *dir, uint64_t keep)
-{
-    struct removal *r = mem_alloc(sizeof(*r));
-    *r = (struct removal){co, dir, keep};
-    return r;
-}
-
 static void apply_step(struct coordinator *co, struct job *j, struct module_rec *m,
                        struct outer_step *step)
 {
@@ -805,8 +753,7 @@ static void apply_step(struct coordinator *co, struct job *j, struct module_rec 
         /* Only when the new version is on record; what its step began with stays (audit.h). */
         const struct version_rec *v = step->base > 0 ? module_version(m, step->base - 1) : NULL;
         if (v != NULL && !(step->stored && blob_ref_is_set(&v->target)))
-            core_when_durable(co, removal_begin,
-                              removal_of(co, str_dup(step->state_dir), step->base));
+            leftover_drop(co, str_dup(step->state_dir), step->base);
         return;
     }
     outer_failed(co, j, m, step->reason);
@@ -837,8 +784,7 @@ void folds_clean_up(struct coordinator *co, const struct job *j)
         if (j->modules[i].outer_task != 0)
             return; /* the end of the last step comes back here */
     char *dir = outer_state_dir(j->id, 0);
-    core_when_durable(co, removal_begin, /* its end may not be on record */
-                      removal_of(co, file_join(co->opt.data_dir, dir), 0));
+    leftover_drop(co, file_join(co->opt.data_dir, dir), 0); /* when its end is on record */
     mem_free(dir);
 }
 
@@ -874,6 +820,21 @@ static void drop_claim(struct coordinator *co, const struct outer_claim *c)
     }
 }
 
+/* What was made for a version that nobody takes. */
+static void drop_made(struct coordinator *co, const struct outer_step *s)
+{
+    const struct outer_blob *const files[] = {&s->new_full, &s->new_delta, &s->new_ema};
+    const struct outer_blob *const state[] = {&s->new_target, &s->new_mom};
+    for (size_t i = 0; i < 3; i++) {
+        const struct blob_ref b = from_outer(files[i]);
+        gc_drop(co, &b);
+    }
+    for (size_t i = 0; s->to_store && i < 2; i++) {
+        const struct blob_ref b = from_outer(state[i]);
+        gc_drop(co, &b);
+    }
+}
+
 static void step_done(struct outer_step *step)
 {
     struct outer_run *run = step->arg;
@@ -888,6 +849,8 @@ static void step_done(struct outer_step *step)
     if (m != NULL && !co->closing && !job_is_ended(j) && step->rc != -ERR_CANCELLED &&
         m->version == step->base)
         apply_step(co, j, m, step);
+    else if (step->rc == 0 && !co->closing)
+        drop_made(co, step);
     if (step->claimed && !co->closing) {
         judge_worker(co, run->worker_id, step);
         drop_claim(co, &step->claim);

@@ -355,8 +355,12 @@ const struct contribution *query_waits(const struct task *t, const struct module
 
 bool query_takes_late(const struct job *j, const struct module_rec *m, uint64_t base)
 {
+    uint64_t since = 0;
+    for (unsigned i = 0; i < m->n_versions; i++)
+        since = m->versions[i].restored ? m->versions[i].version : since;
     return j->spec.outer.late == JOB_LATE_DISCOUNT && !j->spec.outer.async &&
-           m->version < (uint64_t)j->spec.outer.rounds && m->version - base < m->kept;
+           m->version < (uint64_t)j->spec.outer.rounds && m->version - base < m->kept &&
+           base >= since;
 }
 
 uint64_t query_waiting(const struct state *s, const struct job *j, const struct module_rec *m)

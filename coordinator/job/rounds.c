@@ -429,7 +429,7 @@ static void end_round(struct coordinator *co, struct job *j, uint32_t p,
     draw_after_round(co, j, p);
 }
 
-static void close_round(struct coordinator *co, struct job *j, uint32_t p)
+void rounds_close(struct coordinator *co, struct job *j, uint32_t p)
 {
     struct phase_sum sum = j->paths[p].sum; /* of phases that were late for an earlier one */
     uint32_t expected = sum.phases;
@@ -465,7 +465,7 @@ static void advance_path(struct coordinator *co, struct job *j, uint32_t p)
     if (path->ready && !ends)
         take_late(co, j, p);
     if (path->ready && ends && !tail_runs(co, j, p))
-        close_round(co, j, p);
+        rounds_close(co, j, p);
     if (!path->ready && path->round < (uint32_t)j->spec.outer.rounds &&
         path->round != query_barrier(j) && query_modules_at(j, p, path->round))
         make_phase(co, j, p);

@@ -8,6 +8,9 @@
 /* All paths and modules of a job that is RUNNING, as far as they go. */
 void rounds_advance(struct coordinator *co, struct job *j);
 
+/* The path's round ends as it is: what no version has taken none will, unless it may be late. */
+void rounds_close(struct coordinator *co, struct job *j, uint32_t path);
+
 /* After the records were read: which ended phases wait for a version. */
 void rounds_resume(struct coordinator *co);
 

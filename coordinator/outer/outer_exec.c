@@ -155,7 +155,7 @@ static int make_paths(struct run *r, struct err *err)
             rc = missing(err, "the outer optimiser's state", r->target ? &s->mom : &s->target);
         if (rc < 0)
             return rc;
-    } else if (s->base > 0) {
+    } else if (s->base > 0 && !s->fresh) {
         r->target = outer_state_file(s->state_dir, "target", s->base);
         r->mom = outer_state_file(s->state_dir, "momentum", s->base);
         r->buf = s->delay > 1 ? outer_state_file(s->state_dir, "buffer", s->base) : NULL;

@@ -89,6 +89,7 @@ struct outer_step {
     struct outer_blob before, delta;    /* v - 1, and from it to v; bytes 0: not kept */
     struct outer_blob target, mom, buf; /* the state at v; bytes 0: no hash is on record */
     bool stored;                        /* target and mom are in the blob store, not in state_dir */
+    bool fresh;                         /* v has no state, as version 0 */
     bool to_store;                      /* those of v + 1 are to be; there is no delay then */
     bool claimed;                       /* a worker has made it; stored and to_store */
     struct outer_claim claim;

@@ -78,6 +78,12 @@ static void check_chain(struct audit *a, const struct module_rec *m,
         (!blob_ref_read(json_object_get(doc, "base_full"), &base) || !same(&base, &before->full)))
         fault(a, "module %llu version %llu did not come from version %llu, as its provenance says",
               id, n, (unsigned long long)before->version);
+    const json_t *restored = json_object_get(doc, "restored");
+    const struct version_rec *old =
+        restored ? module_version(m, (uint64_t)json_integer_value(restored)) : NULL;
+    if (old != NULL && (!same(&old->full, &v->full) || !same(&old->ema, &v->ema)))
+        fault(a, "module %llu version %llu is not version %llu, as its provenance says", id, n,
+              (unsigned long long)old->version);
 }
 
 /* ---- made again ---------------------------------------------------------- */
@@ -172,7 +178,7 @@ static bool take_inputs(struct audit *a, const struct module_rec *m, uint64_t ba
     return f->n_inputs > 0;
 }
 
-/* The state that the step began with: none at version 0. */
+/* The state that the step began with: none at version 0, or at one that was restored. */
 static bool take_state(struct audit *a, const struct module_rec *m,
                        const struct version_rec *before, bool delayed, struct refold *f)
 {
@@ -180,7 +186,7 @@ static bool take_state(struct audit *a, const struct module_rec *m,
     const struct blob_ref *const stored[] = {&before->target, &before->momentum};
     char *at = outer_state_dir(a->job->id, m->id), *dir = file_join(a->s.dir, at);
     bool there = true;
-    for (int i = 0; before->version > 0 && i < (delayed ? 3 : 2); i++) {
+    for (int i = 0; before->version > 0 && !before->restored && i < (delayed ? 3 : 2); i++) {
         f->state[i] = i < 2 && blob_ref_is_set(stored[i])
                           ? blob_path(a, stored[i]->sha256)
                           : outer_state_file(dir, names[i], before->version);

@@ -27,6 +27,14 @@ bool blob_outer_state(const char *provenance, struct blob_ref *ret_target,
     return stored;
 }
 
+bool blob_is_restored(const char *provenance)
+{
+    json_t *doc = provenance ? json_loads(provenance, 0, NULL) : NULL;
+    const bool is = json_object_get(doc, "restored") != NULL;
+    json_decref(doc);
+    return is;
+}
+
 struct walk {
     blob_fn fn;
     void *arg;

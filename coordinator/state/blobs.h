@@ -45,6 +45,9 @@ bool blob_ref_read(const json_t *record, struct blob_ref *ret);
 bool blob_outer_state(const char *provenance, struct blob_ref *ret_target,
                       struct blob_ref *ret_momentum);
 
+/* Does the provenance say that it is an older version once more? */
+bool blob_is_restored(const char *provenance);
+
 /* May it be needed when its job has ended? */
 static inline bool blob_role_stays(enum blob_role role)
 {

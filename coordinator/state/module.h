@@ -19,7 +19,9 @@ struct version_rec {
     struct blob_ref target, momentum; /* (m) the optimiser's state after it, as its provenance says,
                                          where that is in the blob store; else size 0 */
     int64_t at_unix_ms;
-    bool saved; /* (m) its row is queued: versions do not change */
+    bool saved;    /* (m) its row is queued: versions do not change */
+    bool restored; /* (m) an older one once more (job/rollback.h): nothing leads here, and nothing
+                      that began before it goes into a later one */
 };
 
 struct module_rec {

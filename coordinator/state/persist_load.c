@@ -423,6 +423,7 @@ static int load_version(struct state *st, sqlite3_stmt *q, struct err *err)
         return bad_row(err, "its hashes");
     v->provenance = str_dup(store_text(q, 8));
     (void)blob_outer_state(v->provenance, &v->target, &v->momentum);
+    v->restored = blob_is_restored(v->provenance);
     v->at_unix_ms = (int64_t)u64(q, 9);
     return 0;
 }

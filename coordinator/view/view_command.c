@@ -5,6 +5,7 @@
 #include "coordinator/job/flow.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/job/query.h"
+#include "coordinator/job/rollback.h"
 #include "coordinator/job/submit.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/state/core.h"
@@ -82,6 +83,13 @@ int view_job_pause(struct coordinator *co, uint64_t job_id, bool paused, struct 
              paused ? "paused" : "resumed");
     core_touch(co);
     return 0;
+}
+
+int view_job_rollback(struct coordinator *co, uint64_t job_id, uint64_t to, struct err *err)
+{
+    struct job *j;
+    const int rc = live_job(co, job_id, &j, err);
+    return rc < 0 ? rc : rollback_job(co, j, to, err);
 }
 
 int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err)

@@ -52,6 +52,20 @@ def test_a_job_at_work_is_as_recorded(swarm, keys):
     assert audit(swarm, job)[1]["faults"] == 0
 
 
+def test_a_job_that_was_rolled_back_is_as_recorded(swarm):
+    two_workers(swarm)
+    job = swarm.submit(rounds=400, steps=100, replicas=2, up="e3m0", down="e3m0", momentum=0.9, ema=0.5)
+    swarm.wait_round(job, 5)
+    refused = swarm.skerry("rollback", job, "--to", "0")
+    assert refused.returncode == 1 and re.search(r"module \d+ keeps versions \d+ to \d+, not 0", refused.stderr), refused.stderr
+    at = swarm.job(job)["round"]
+    done = swarm.skerry("rollback", job, "--to", at - 1)
+    assert f"job {job} is what it was after round {at - 1}" in done.stdout, done.stderr
+    assert any(r["contributions"] == 0 for r in swarm.job(job)["history"])
+    swarm.wait_round(job, swarm.job(job)["round"] + 2)
+    assert audit_until(swarm, job, 1)["versions"] == 4
+
+
 def test_the_balance_of_a_job_that_is_done(swarm):
     two_workers(swarm)
     job = swarm.submit(rounds=3, steps=4, replicas=2)

@@ -144,7 +144,12 @@ def test_every_documented_operation_answers_as_documented(api):
     assert api.call("resumeJob", params={"id": second}).json() == {"id": second, "paused": False}
     api.call("pauseJob", 409, params={"id": job})
     api.call("resumeJob", 404, params={"id": 99})
+    api.call("rollBackJob", 409, params={"id": second}, json={"to": 0})
     api.call("cancelJob", params={"id": second})
+    third = api.swarm.submit(rounds=1000, steps=100)
+    api.swarm.wait_round(third, 1)
+    assert api.call("rollBackJob", params={"id": third}, json={"to": 0}).json() == {"id": third, "to": 0}
+    api.call("cancelJob", params={"id": third})
     states = {j: [p["state"] for p in api.call("getJob", params={"id": j}).json()["path_list"]] for j in (job, second)}
     assert states == {job: ["done"], second: ["stopped"]}, "the rounds of a path that were not trained are not done"
     for worker in status["workers"]:

@@ -416,7 +416,26 @@ static bool holds_task(const struct version *v, uint64_t task)
     return false;
 }
 
-static void note_phases(const struct coordinator *co, struct version *v, const char *provenance)
+/* What was begun before a version that was restored is in none after it. */
+static void look_at_age(const struct module_rec *m, const struct version *v, const json_t *c)
+{
+    const uint64_t stale = (uint64_t)json_integer_value(json_object_get(c, "staleness"));
+    for (unsigned i = 0; i < m->n_versions && m->versions[i].version < v->version; i++)
+        if (m->versions[i].restored && v->version - 1 - stale < m->versions[i].version)
+            sim_fail("version %llu of module %llu has what began before version %llu was restored",
+                     (unsigned long long)v->version, (unsigned long long)v->module,
+                     (unsigned long long)m->versions[i].version);
+}
+
+static bool is_known(uint64_t module, const uint8_t sha256[32])
+{
+    EACH(version, v, oracle.versions)
+    if (v->module == module && memcmp(v->sha256, sha256, 32) == 0)
+        return true;
+    return false;
+}
+
+static void note_phases(const struct module_rec *m, struct version *v, const char *provenance)
 {
     json_t *doc = provenance ? json_loads(provenance, 0, NULL) : NULL;
     const json_t *list = json_object_get(doc, "contributions"), *c;
@@ -436,6 +455,7 @@ static void note_phases(const struct coordinator *co, struct version *v, const c
             sim_fail("task %llu is in versions %llu and %llu of module %llu",
                      (unsigned long long)task, (unsigned long long)old->version,
                      (unsigned long long)v->version, (unsigned long long)v->module);
+        look_at_age(m, v, c);
         v->tasks[v->n++] = task;
         figures.folded_late += json_integer_value(json_object_get(c, "staleness")) > 0;
         const char *codec = json_string_value(json_object_get(c, "codec"));
@@ -465,12 +485,16 @@ static void look_at_version(const struct coordinator *co, const struct module_re
         return;
     }
     figures.versions++;
+    figures.restored += r->restored;
+    if (r->restored && !is_known(m->id, r->full.sha256))
+        sim_fail("version %llu of module %llu is no older one that was restored",
+                 (unsigned long long)r->version, (unsigned long long)m->id);
     look_at_lies(m, r);
     v = add(&oracle.versions, sizeof(*v));
     v->module = m->id;
     v->version = r->version;
     memcpy(v->sha256, r->full.sha256, 32);
-    note_phases(co, v, r->provenance);
+    note_phases(m, v, r->provenance);
 }
 
 static void look_at_modules(const struct coordinator *co)

@@ -54,7 +54,7 @@ void oracle_look_closely(struct coordinator *co);
 void oracle_look_at_end(struct coordinator *co);
 
 struct oracle_figures {
-    uint64_t results, verdicts, refused, versions, looks, shown, revoked;
+    uint64_t results, verdicts, refused, versions, restored, looks, shown, revoked;
     uint64_t folded_late, parts; /* contributions in versions: late ones, last snapshots */
     uint64_t steps, lies;        /* outer steps of workers; files of such that were false */
 };

@@ -448,6 +448,27 @@ static void set_paused(bool paused)
         (void)view_job_pause(world.co, j->id, paused, NULL);
 }
 
+static bool all_ended(void)
+{
+    for (size_t i = 0; world.co != NULL && i < world.co->state.n_jobs; i++)
+        if (!job_is_ended(world.co->state.jobs[i]))
+            return false;
+    return world.co != NULL && world.co->state.n_open == 0;
+}
+
+/* Until all jobs have ended: each costs one of their rounds. */
+static void roll_back(void *arg)
+{
+    for (size_t i = 0; world.co != NULL && i < world.co->state.n_jobs; i++) {
+        const struct job *j = world.co->state.jobs[i];
+        const uint64_t at = j->comp.n_modules > 0 ? j->modules[0].version : 0;
+        if (at > 0 && sim_chance(100))
+            (void)view_job_rollback(world.co, j->id, at - 1 - sim_below(at < 4 ? at : 4), NULL);
+    }
+    if (!world.calm || !all_ended())
+        (void)sim_in(sim_between(1000, 20000), roll_back, NULL);
+}
+
 static void resume_all(void)
 {
     for (size_t i = 0; world.co != NULL && i < world.co->state.n_jobs; i++)
@@ -591,15 +612,8 @@ static void open_world(uint64_t seed, const char *root)
     start_all();
     submit_some();
     (void)sim_in(sim_between(1000, 5000), mishap, NULL);
+    (void)sim_in(sim_between(1000, 20000), roll_back, NULL);
     (void)sim_in(sim_below(3000), look_on, NULL);
-}
-
-static bool all_ended(void)
-{
-    for (size_t i = 0; world.co != NULL && i < world.co->state.n_jobs; i++)
-        if (!job_is_ended(world.co->state.jobs[i]))
-            return false;
-    return world.co != NULL && world.co->state.n_open == 0;
 }
 
 static void say_waiting(void *arg, const struct view_waiting *w)
@@ -641,8 +655,10 @@ static void calm_down(void)
 static void clean_up(void)
 {
     run_until(sim_now_ms() + 5000);
-    sim_stall(DAY_MS);
-    run_until(sim_now_ms() + 10000);
+    for (int day = 0; day < 2; day++) { /* a file is as old as the first sweep's look at it */
+        sim_stall(DAY_MS);
+        run_until(sim_now_ms() + 10000);
+    }
     oracle_look_at_end(world.co);
     stop();
     while (world.co == NULL && sim_step())

@@ -35,7 +35,7 @@ static struct {
     int ema;
     struct token_order order; /* its name is gone by now */
     struct token_bounds bounds;
-    uint64_t revoked, holder;
+    uint64_t revoked, holder, rolled_back_to;
     struct view_adjust adjust;
     int fail; /* commands return this, if negative */
 } fake;
@@ -344,6 +344,12 @@ int view_job_adjust(struct coordinator *co, uint64_t job_id, const struct view_a
 
 int view_job_pause(struct coordinator *co, uint64_t job_id, bool paused, struct err *err)
 {
+    return command(err);
+}
+
+int view_job_rollback(struct coordinator *co, uint64_t job_id, uint64_t to, struct err *err)
+{
+    fake.rolled_back_to = to;
     return command(err);
 }
 

@@ -198,6 +198,17 @@ static void test_commands_without_a_body_take_none(void **state)
     assert_int_equal(fake.cancels, 0);
 }
 
+static void test_a_rollback_names_a_version(void **state)
+{
+    static const struct body bodies[] = {
+        {"{}", "to"}, {"{\"to\":-1}", "to"}, {"{\"to\":1.5}", "to"}};
+    static struct answer a;
+    refuse_all("/v1/jobs/7/rollback", bodies, sizeof bodies / sizeof *bodies);
+    ask(&a, "POST", "/v1/jobs/7/rollback", BEARER, "{\"to\":3}");
+    expect(&a, 409, "the fake refuses");
+    assert_int_equal(fake.rolled_back_to, 3);
+}
+
 static void test_uploads_are_compared_with_the_store(void **state)
 {
     static const struct body bodies[] = {
@@ -227,6 +238,7 @@ int main(void)
         TEST(test_a_submission_at_its_bounds_is_taken),
         TEST(test_sample_requests_are_refused),
         TEST(test_commands_without_a_body_take_none),
+        TEST(test_a_rollback_names_a_version),
         TEST(test_uploads_are_compared_with_the_store),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

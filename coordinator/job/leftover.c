@@ -1,0 +1,57 @@
+#include "coordinator/job/leftover.h"
+
+#include "common/base/file.h"
+#include "common/outer/fold.h"
+#include "coordinator/outer/outer_exec.h"
+
+struct removal {
+    struct coordinator *co;
+    char *dir;
+    uint64_t keep; /* what makes this version stays; 0: nothing */
+};
+
+/* The same of the copies in a store far away.  What stays by a fault goes with the job. */
+static void remove_copies(const struct removal *r)
+{
+    static const char *const kinds[] = {"target", "momentum", "buffer"};
+    struct blobstore *store = r->co->blobs;
+    const char *dir = r->dir + strlen(r->co->opt.data_dir) + 1;
+    char *all = str_printf("%s/", dir);
+    for (size_t i = 0; r->keep > 1 && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        char *name = outer_state_file(dir, kinds[i], r->keep - 1);
+        (void)store->ops->drop(store, name, NULL);
+        mem_free(name);
+    }
+    if (r->keep == 0)
+        (void)store->ops->drop(store, all, NULL);
+    mem_free(all);
+}
+
+static int removal_work(void *arg)
+{
+    const struct removal *r = arg;
+    if (r->co->blobs->ops->drop)
+        remove_copies(r);
+    return r->keep ? outer_state_prune(r->dir, r->keep, NULL) : file_remove_tree(r->dir, NULL);
+}
+
+static void removal_free(void *arg, int rc)
+{
+    struct removal *r = arg;
+    mem_free(r->dir);
+    mem_free(r);
+}
+
+static void removal_begin(void *arg, int rc)
+{
+    struct removal *r = arg;
+    if (rc < 0 || pool_submit(r->co->disk, removal_work, removal_free, r) < 0)
+        removal_free(r, 0); /* nothing depends on it, and the next pruning takes these as well */
+}
+
+void leftover_drop(struct coordinator *co, char *dir, uint64_t keep)
+{
+    struct removal *r = mem_alloc(sizeof(*r));
+    *r = (struct removal){co, dir, keep};
+    core_when_durable(co, removal_begin, r);
+}

@@ -1,0 +1,12 @@
+/* Files of the outer optimiser that are needed no more: on the disk, and copies in a store far
+ * away. What stays by a fault goes the next time, or with the job. */
+#ifndef COORDINATOR_LEFTOVER_H
+#define COORDINATOR_LEFTOVER_H
+
+#include "coordinator/state/core.h"
+
+/* Once what is said now is on record, files of `dir` go, on the disk pool; what makes version
+ * `keep` stays; 0: nothing does.  Takes dir. */
+void leftover_drop(struct coordinator *co, char *dir, uint64_t keep);
+
+#endif

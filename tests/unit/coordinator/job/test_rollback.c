@@ -1,0 +1,127 @@
+/* Back to an older version.  A whole coordinator (rig.h). */
+#include "tests/unit/coordinator/rig.h"
+
+#include "coordinator/job/query.h"
+#include "coordinator/state/audit.h"
+
+#define SPEC(outer)                                                                                \
+    "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"                                       \
+    "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"                                  \
+    "train: {batch: 4, lr: 0.1}\nrecipe: {replicas: 2}\n"                                          \
+    "outer: {rounds: 6, steps: 2" outer "}\nsample: {count: 4}\n"
+
+static const struct job *start_job(struct rig *r, const char *spec)
+{
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    const struct job *j = state_job(&r->co->state, submit_spec(r, spec));
+    do_init(r, &r->workers[0]);
+    return j;
+}
+
+static void wait_version(struct rig *r, const struct job *j, uint64_t version)
+{
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (j->modules[0].version < version || j->paths[0].round < version) {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, true);
+    }
+}
+
+static void round_of_two(struct rig *r, const struct job *j)
+{
+    const uint64_t before = j->modules[0].version;
+    for (int i = 0; i < 2; i++)
+        (void)assign(r, &r->workers[i], TASK_TRAIN);
+    for (int i = 0; i < 2; i++)
+        finish_train(r, &r->workers[i]);
+    wait_version(r, j, before + 1);
+}
+
+static void expect_audit(struct rig *r, const struct job *j)
+{
+    struct audit_result result;
+    struct err err = {0};
+    FILE *out = tmpfile();
+    assert_non_null(out);
+    assert_int_equal(audit_job(&r->co->opt, j->id, out, &result, &err), 0);
+    assert_int_equal(result.faults, 0);
+    assert_true(result.steps >= 1);
+    fclose(out);
+}
+
+static void it_is_what_it_was(void **state)
+{
+    struct rig *r = *state;
+    const struct job *j = start_job(r, SPEC(""));
+    for (int i = 0; i < 3; i++)
+        round_of_two(r, j);
+    for (int i = 0; i < 2; i++)
+        (void)assign(r, &r->workers[i], TASK_TRAIN);
+    const uint64_t given = r->workers[0].task->id, held = r->workers[1].task->id;
+    finish_train(r, &r->workers[0]);
+    const uint64_t job = j->id;
+    assert_int_equal(view_job_rollback(r->co, job, 1, NULL), 0);
+
+    const struct module_rec *m = &j->modules[0];
+    const struct version_rec *now = module_version(m, 4), *then = module_version(m, 1);
+    assert_true(m->version == 4 && j->paths[0].round == 4 && now->restored);
+    assert_memory_equal(&now->full, &then->full, sizeof(now->full));
+    assert_memory_equal(&now->ema, &then->ema, sizeof(now->ema));
+    assert_false(blob_ref_is_set(&now->delta));
+    assert_true(j->rounds[3].contributions == 0 && j->rounds[3].samples == 0);
+    assert_int_equal(state_task(&r->co->state, held)->state, TASK_CANCELLED);
+    assert_true(state_task(&r->co->state, given)->train.contributions[0].refused);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_true(j->paths[0].replicas[i].owner == 0 && j->paths[0].replicas[i].step > 8);
+
+    settle(r);
+    stop(r);
+    start(r);
+    j = state_job(&r->co->state, job);
+    assert_true(module_version(&j->modules[0], 4)->restored);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    const Skerry__V1__Task *t = assign(r, &r->workers[0], TASK_TRAIN);
+    assert_true(t->modules[0]->version == 4 && t->modules[0]->full != NULL);
+    (void)assign(r, &r->workers[1], TASK_TRAIN);
+    for (int i = 0; i < 2; i++)
+        finish_train(r, &r->workers[i]);
+    wait_version(r, j, 5); /* of a fresh optimiser */
+    expect_audit(r, j);
+    round_of_two(r, j);
+    finish_job(r, &r->workers[0]);
+    wait_state(r, job, JOB_DONE);
+}
+
+static void refused(struct rig *r, uint64_t job, uint64_t to, const char *why)
+{
+    struct err err = {0};
+    assert_true(view_job_rollback(r->co, job, to, &err) < 0);
+    assert_non_null(strstr(err.msg, why));
+}
+
+static void what_cannot_go_back(void **state)
+{
+    struct rig *r = *state;
+    const struct job *j = start_job(r, SPEC(""));
+    for (int i = 0; i < 5; i++)
+        round_of_two(r, j);
+    refused(r, j->id, 5, "only an older one");
+    refused(r, j->id, 1, "keeps versions 2 to 5, not 1");
+    refused(r, 99, 1, "does not exist");
+    round_of_two(r, j);
+    refused(r, j->id, 3, "not training now");
+    const uint64_t without = submit_spec(r, SPEC(", async: true"));
+    refused(r, without, 0, "trains without rounds");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(it_is_what_it_was, begin, end),
+        cmocka_unit_test_setup_teardown(what_cannot_go_back, begin, end),
+    };
+    log_set_level(LOG_LEVEL_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
