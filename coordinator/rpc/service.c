@@ -11,6 +11,7 @@
 #include "coordinator/job/gc.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
+#include "coordinator/job/query.h"
 #include "coordinator/rpc/report.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/rpc/assign.h"
@@ -313,11 +314,12 @@ static void count_bytes(struct worker *w, const Skerry__V1__HeartbeatRequest *m)
 static void note_progress(struct coordinator *co, struct task *t, const struct worker *w,
                           const Skerry__V1__Progress *p)
 {
-    const struct lease_reach now = {p->steps_done, p->samples_done, worker_data_bytes(w), p->signs};
     struct job *j = state_job(&co->state, t->job_id);
+    const uint64_t signs = j != NULL && query_needs_trainers(j, t) ? p->signs : 0;
+    const struct lease_reach now = {p->steps_done, p->samples_done, worker_data_bytes(w), signs};
     if (!lease_progress(&t->reached, &now))
         return;
-    if (j != NULL)
+    if (j != NULL && t->reached.signs == 0) /* the time between two signs is no step's */
         job_note_time(t->begun ? &j->phase_gaps : &j->begin_ms, core_now(co) - t->progress_ms);
     t->progress_ms = core_now(co);
     t->begun = true;

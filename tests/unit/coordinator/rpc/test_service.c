@@ -224,6 +224,7 @@ static void test_revoked(void **state)
     p.task_id = a->task->id;
     p.attempt = a->task->attempt;
     p.steps_done = 1;
+    p.signs = 9; /* of a trainer that this job has not: they keep no lease */
     p.loss = 0.25f;
     p.points = points;
     p.n_points = 1;
@@ -233,6 +234,7 @@ static void test_revoked(void **state)
     beat.bytes_up = 1000;
     assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
     assert_int_equal(state_worker(&r->co->state, a->id)->bytes[2], 1000);
+    assert_int_equal(state_task(&r->co->state, p.task_id)->reached.signs, 0);
     assert_int_equal(state_job(&r->co->state, job)->metric_n, 1);
     assert_int_equal(view_job_cancel(r->co, job, NULL), 0);
     settle(r);
