@@ -81,8 +81,9 @@ def test_the_balance_of_a_job_that_is_done(swarm):
 
 
 def test_the_balance_of_a_job_that_goes_on(swarm):
-    two_workers(swarm)
-    job = swarm.submit(rounds=2, steps=2000, replicas=2)  # longer than an audit
+    for name in "ab":
+        swarm.worker(name, "--throttle", "20")
+    job = swarm.submit(rounds=2, steps=2000, replicas=2)  # longer than an audit: 40 s
     wait_until(lambda: sum(t["steps_done"] > 0 for t in swarm.get(f"/v1/tasks?job={job}&state=leased").json()["items"]) == 2,
                30, "both to train")
     told, n = audit(swarm, job)
