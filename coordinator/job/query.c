@@ -160,8 +160,7 @@ const char *query_withheld(const struct state *s, const struct job *j)
         return "is of a job whose budget is spent: `skerry adjust JOB --budget` raises it";
     if (t != NULL && t->budget > 0 && query_token_cost(s, t->id) >= t->budget)
         return "is of a job of a token whose budget is spent: `skerry tokens --change NAME "
-               "--budget` "
-               "raises it";
+               "--budget` raises it";
     return NULL;
 }
 

@@ -29,6 +29,7 @@ OF_WORKERS = {"kill": (4, 0.1, 3), "leave": (2, 0.1, 2), "stop": (3, 0.5, 6), "u
               "cut": (2, 0, 0), "slow": (2, 2, 8), "full": (1, 1, 4)}
 OF_COORDINATOR = {"kill": (3, 0.1, 3), "stop": (2, 0.5, 6), "flush": (3, 1, 5), "clock": (2, 1, 6), "full": (2, 1, 4)}
 CALM_S = (1, 6)  # between two of the same machine
+ENDS = 3  # rounds of another job, which goes first and comes to its end beside all this
 AFTER_S, AFTER_ROUNDS = 90, 3  # so many rounds must go by, and so soon, once nothing happens any more
 CALM_SAMPLE_S = 1 / 500  # that a sample of the calm run may take
 STEPS, BATCH, THROTTLE = 80, 8, 9  # a phase is about 2 s where nothing happens; the job has more rounds than there is time for
@@ -197,15 +198,15 @@ def go(chaos, oracle, happens):
         getattr(chaos, f"{part}_{kind}")(whom)
 
 
-def settle(swarm, oracle, job):
-    """Nothing happens any more: the job goes on."""
+def settle(swarm, oracle, job, other):
+    """Nothing happens any more: the job goes on, and the other one is done."""
     deadline, until = time.monotonic() + AFTER_S, oracle.round + AFTER_ROUNDS
-    while oracle.round < until:
+    while oracle.round < until or swarm.job(other)["state"] != "done":
         oracle.look()
         record = swarm.job(job)
         assert record["state"] == "running", f"the job is {record['state']}: {record['reason']}"
-        assert time.monotonic() < deadline, (f"round {oracle.round} is not over {AFTER_S} s after the last event: "
-                                             f"waiting for {record['waiting_for']}")
+        assert time.monotonic() < deadline, (f"round {oracle.round} is not over {AFTER_S} s after the last event, or the other job not done: "
+                                             f"waiting for {record['waiting_for']}, and {swarm.job(other)['waiting_for']}")
 
 
 def rest(chaos):
@@ -226,7 +227,18 @@ def calm(chaos, path, samples):
     return chaos.swarm.job(job)
 
 
-def run(args, chaos, path):
+def write_jobs(common, folder):
+    """The one that goes on, and one that ends and goes first."""
+    path = common.write_job(folder, **TINY)
+    other = os.path.join(folder, "ends.yaml")
+    with open(path, encoding="utf-8") as f, open(other, "w", encoding="utf-8") as to:
+        text = f.read()
+        assert f"rounds: {TINY['rounds']}" in text
+        to.write(text.replace(f"rounds: {TINY['rounds']}", f"rounds: {ENDS}") + "swarm: {priority: 1}\n")
+    return path, other
+
+
+def run(args, chaos, path, ends):
     swarm, happens = chaos.swarm, schedule(args.seed, 60 * args.minutes)
     chaos.open()
     oracle = Oracle(swarm, WORKERS)
@@ -235,13 +247,15 @@ def run(args, chaos, path):
     job = swarm.submit(path)
     oracle.follow(job)
     swarm.wait_round(job, 1, 60)
+    other = swarm.submit(ends)
     go(chaos, oracle, happens)
-    settle(swarm, oracle, job)
+    settle(swarm, oracle, job, other)
     print(f"{len(happens)} events; {oracle.looks} looks, {oracle.unanswered} of them not answered")
     oracle.judge()
     rest(chaos)
     record = swarm.job(job)
     oracle.judge_ledger(record)
+    oracle.judge_end(swarm.job(other), STEPS * BATCH * len(WORKERS) * ENDS)
     swarm.post(f"/v1/jobs/{job}/cancel")
     oracle.judge_loss(record, calm(chaos, path, samples_judged(record)))
     for line in oracle.told:
@@ -268,7 +282,7 @@ def main():
         chaos = Chaos(swarm, args.build, args.seed)
         try:
             with chaos.net.inside("c"):
-                run(args, chaos, common.write_job(folder, **TINY))
+                run(args, chaos, *write_jobs(common, folder))
         except BaseException:
             for name in swarm.processes:
                 print(f"---- {name}.log ----\n{swarm.tail(name)}")

@@ -15,7 +15,7 @@ import requests
 LOOK_S = 0.1
 GREW = 1.1  # times the largest size of the first half,
 GREW_BYTES = 4 << 20  # and so much more
-LOSS_OFF, LOSS_OFF_SHORT, SHORT = 0.01, 0.1, 200  # of a run of at least so many rounds; of shorter ones, whose loss still falls fast
+LOSS_OFF, LOSS_OFF_SHORT, SHORT = 0.01, 0.1, 100  # of a run of at least so many rounds; of shorter ones, whose loss still falls fast
 PAGE = os.sysconf("SC_PAGESIZE")
 BALANCE = re.compile(r"(\d+) done, (\d+) leased, (\d+) pending; folded in \d+ rounds: (\d+), reported and not folded yet: (\d+)")
 
@@ -123,13 +123,23 @@ class Oracle:
 
     def judge_ledger(self, record):
         """Nobody is at the job."""
+        settled, leased, folded, left = self._balance(record)
+        assert (settled, leased, folded) == (folded + left, 0, judged(record)[-1][0]), self.told
+
+    def judge_end(self, record, samples):
+        """Of a job that was to use so many, and is done."""
+        assert record["state"] == "done" and record["round"] == record["rounds"], record["reason"]
+        assert self._balance(record) == (samples, 0, samples, 0), f"{samples} samples were to be used: {self.told}"
+
+    def _balance(self, record):
+        """Samples settled, leased, folded, and reported but not folded, once the audit finds nothing."""
         for e in record["epochs"]:
             assert e["done"] + e["leased"] + e["pending"] == e["total"], e
-        done = self.swarm.skerry("audit", self.job, "--data-dir", self.swarm.data)
+        done = self.swarm.skerry("audit", record["id"], "--data-dir", self.swarm.data)
         assert done.returncode == 0, done.stdout + done.stderr
-        settled, leased, _, folded, left = map(int, BALANCE.search(done.stdout).groups())
-        assert (settled, leased, folded) == (folded + left, 0, judged(record)[-1][0]), done.stdout
         self.told += done.stdout.strip().splitlines()
+        settled, leased, _, folded, left = map(int, BALANCE.search(done.stdout).groups())
+        return settled, leased, folded, left
 
     def judge_loss(self, record, calm):
         """Once both have used as many samples."""

@@ -18,6 +18,7 @@ import sys
 
 LAUNCH_BOUND = 64  # images a step of the small model
 BENCH = "operations: bandwidth and arithmetic"
+LEAN = "why: DiT-XL/2, GELUs made twice"
 SWARM = "a swarm of a card and two CPUs; start to first step"
 
 
@@ -157,6 +158,8 @@ def xl(fig, records, ours, theirs):
             "beside data loading" if best else ours.missing)
     for row in ours.rows:
         fig.add(f"DiT-XL/2 batch {row['batch']}", row["images_per_s"], "images/s", None, f"{row['bytes'] / 2**30:.1f} GiB")
+    for row in Side(records, LEAN).rows:
+        fig.add(f"  GELUs made twice, batch {row['batch']}", row["images_per_s"], "images/s", None, f"{row['bytes'] / 2**30:.1f} GiB")
     for row in theirs.rows:
         fig.add(f"  PyTorch {row['mode']} batch {row['batch']}", row["images_per_s"], "images/s", None,
                 f"{(row['bytes'] or 0) / 2**30:.1f} GiB")

@@ -298,6 +298,7 @@ group whole && torchs "DiT-XL/2 in PyTorch, compiled whole" 300 $xl --batch "${x
 # shellcheck disable=SC2086
 if [ -n "$only" ] && group why; then
     [ -z "$dry" ] && export SKERRY_TUNE=say
+    ours "why: DiT-XL/2, GELUs made twice" 90 $xl $xl_batches --lean
     ours "why: DiT-XL/2, each operation" 90 $xl --batch 64 --profile 3
     export SKERRY_SDPA=own
     ours "why: DiT-XL/2, our own attention" 90 $xl --batch 64 --profile 3

@@ -40,7 +40,7 @@ struct options {
     const char *device, *dtype;
     int threads, dim, depth, heads, grid, patch, classes, profile;
     double seconds;
-    bool recompute;
+    bool recompute, lean;
     struct args_list batches;
 };
 
@@ -180,6 +180,7 @@ static int with_trainer(struct bench *b, const struct batch *batch, struct measu
         .label_dropout = 0.1,
         .precision = precision(b->o),
         .recompute = b->o->recompute,
+        .lean = b->o->lean,
     };
     const struct kernel_ops *ops = b->dev->ops;
     struct trainer *t = NULL;
@@ -306,6 +307,7 @@ int main(int argc, char **argv)
         {"seconds", 0, ARGS_DOUBLE, &o.seconds, "S", "for each batch size", .max = 600},
         {"profile", 0, ARGS_INT, &o.profile, "STEPS", "say where the time of a step goes"},
         {"recompute", 0, ARGS_BOOL, &o.recompute, NULL, "keep little, run the forward twice"},
+        {"lean", 0, ARGS_BOOL, &o.lean, NULL, "keep no output of a GELU, make it twice"},
         {"batch", 0, ARGS_LIST, &o.batches, "N", "images a step; several times", .required = true},
         {0},
     };

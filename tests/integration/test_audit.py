@@ -61,8 +61,10 @@ def test_a_job_that_was_rolled_back_is_as_recorded(swarm):
     at = swarm.job(job)["round"]
     done = swarm.skerry("rollback", job, "--to", at - 1)
     assert f"job {job} is what it was after round {at - 1}" in done.stdout, done.stderr
-    assert any(r["contributions"] == 0 for r in swarm.job(job)["history"])
+    left = next(r["round"] for r in swarm.job(job)["history"] if r["contributions"] == 0)
     swarm.wait_round(job, swarm.job(job)["round"] + 2)
+    fetched = {r["round"]: r["bytes_down"] for r in swarm.job(job)["history"]}
+    assert fetched[left - 1] > 0 and fetched[left + 1] == 0, "who has the version fetches nothing"
     assert audit_until(swarm, job, 1)["versions"] == 4
 
 
