@@ -56,7 +56,7 @@ const struct command command_resume = {
 
 /* ---- rollback ------------------------------------------------------------ */
 
-static uint64_t version;
+static uint64_t version, path = UINT64_MAX;
 
 static int run_rollback(struct cli *cli, const struct args *args, struct err *err)
 {
@@ -66,10 +66,17 @@ static int run_rollback(struct cli *cli, const struct args *args, struct err *er
     if (rc < 0)
         return rc;
     json_t *order = json_pack("{s:I}", "to", (json_int_t)version);
+    if (path != UINT64_MAX)
+        (void)json_object_set_new(order, "path", json_integer((json_int_t)path));
     rc = cli_call(cli, "POST", order, &answer, err, "/v1/jobs/%" PRIu64 "/rollback", id);
     json_decref(order);
     if (rc == 0 && cli->json)
         cli_print_json(answer);
+    else if (rc == 0 && path != UINT64_MAX)
+        printf("path %" PRIu64 " of job %" PRIu64 " is what it was after round %" PRIu64
+               ", and so are those that share modules with it; the round that ran has ended "
+               "without their phases\n",
+               path, id, version);
     else if (rc == 0)
         printf("job %" PRIu64 " is what it was after round %" PRIu64
                "; the round that ran has ended without its phases\n",
@@ -90,6 +97,8 @@ const struct command command_rollback = {
     .flags =
         (const struct args_flag[]){
             {"to", 0, ARGS_U64, &version, "N", "the version", .required = true, .max = 1e6},
+            {"path", 0, ARGS_U64, &path, "P",
+             "this path, and those that share modules with it, alone", .max = UINT32_MAX - 1},
             {0},
         },
     .rest_min = 1,

@@ -51,6 +51,10 @@ static int check_partition(const struct yaml_doc *doc, struct job_spec *s, struc
         return conf_error(doc, "outer.async", err,
                           "and outer.fragments, outer.delay or outer.mix are both given; leave "
                           "out one");
+    if (s->eval.guard > 0 && s->eval.guard <= 1)
+        return conf_error(doc, "eval.guard", err,
+                          "is %g, expected more than 1 (or 0: never go back by itself)",
+                          s->eval.guard);
     if (s->recipe.early_stop && s->eval.every == 0)
         return conf_error(doc, "recipe.early_stop", err, "needs eval.every of at least 1");
     if (s->recipe.early_stop && s->outer.async)

@@ -258,6 +258,7 @@ struct job_sample {
 struct job_eval {
     int every; /* rounds; 0: at the end only, if there is a holdout */
     int samples;
+    double guard; /* held-out loss over the best of the last that is too much; 0: none is */
 };
 
 /* A job file, read and checked. */

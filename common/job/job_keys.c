@@ -423,6 +423,10 @@ static const struct conf_key eval_keys[] = {
          .doc = "rounds between held-out losses; 0: at the end only, if there is a holdout"),
     CONF(struct job_eval, samples, INT, .def = "512", .min = 1, .max = 1000000,
          .doc = "held-out samples used, of each partition"),
+    CONF(struct job_eval, guard, DOUBLE, .def = "1.5", .min = 0, .max = 1000000,
+         .doc = "where a version's held-out loss is more than so many times that of the best of "
+                "the last ones, and another worker says so too, the job goes back to that one "
+                "(jobs in rounds). 0: never"),
     CONF_END,
 };
 

@@ -81,6 +81,11 @@ void failure_note(struct failure_list *l, const struct failure_in *in, struct fa
     note_all(l, in);
 }
 
+void failure_bar(struct failure_list *l, uint64_t worker, uint64_t until_ms)
+{
+    record_of(l, worker)->until_ms = until_ms;
+}
+
 uint64_t failure_until(const struct failure_list *l, uint64_t worker,
                        enum failure_standing standing)
 {

@@ -67,6 +67,9 @@ struct failure_decision {
 void failure_note(struct failure_list *l, const struct failure_in *in,
                   struct failure_decision *ret);
 
+/* Keeps a worker from the task until then, though it has not failed it. */
+void failure_bar(struct failure_list *l, uint64_t worker, uint64_t until_ms);
+
 /* When a worker of this standing may be offered the task; 0: nothing keeps it.  l may be NULL. */
 uint64_t failure_until(const struct failure_list *l, uint64_t worker,
                        enum failure_standing standing);

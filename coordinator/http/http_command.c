@@ -352,6 +352,7 @@ void http_post_rollback(void *arg, struct http_request *r)
 {
     static const struct http_field fields[] = {
         {"to", HTTP_INT, .min = 0, .max = 1000000, .required = true},
+        {"path", HTTP_INT, .min = 0, .max = UINT32_MAX - 1},
     };
     struct http_api *api = arg;
     struct err err = {0};
@@ -362,8 +363,10 @@ void http_post_rollback(void *arg, struct http_request *r)
     if (body == NULL)
         return;
     const uint64_t to = (uint64_t)json_integer_value(json_object_get(body, "to"));
+    const json_t *one = json_object_get(body, "path");
+    const uint32_t path = one != NULL ? (uint32_t)json_integer_value(one) : UINT32_MAX;
     json_decref(body);
-    if (view_job_rollback(api->o.co, id, to, &err) < 0) {
+    if (view_job_rollback(api->o.co, id, path, to, &err) < 0) {
         http_answer_refused(api, r, &err);
         return;
     }

@@ -13,13 +13,40 @@ static bool trains(const struct job *j, uint32_t path)
     return j->paths[path].round < (uint32_t)j->spec.outer.rounds;
 }
 
-/* Is the module on a path that is to go back? */
-static bool goes_back(const struct job *j, const struct module_rec *m)
+/* Marks the path's modules; false: they all were. */
+static bool mark_modules(const struct job *j, uint32_t path, bool *marked)
 {
-    bool is = false;
-    for (uint32_t p = 0; p < query_main_paths(j); p++)
-        is |= trains(j, p) && query_crosses(j, p, m);
-    return is;
+    bool more = false;
+    for (uint32_t l = 0; l < composition_levels(&j->comp, path); l++) {
+        const uint32_t m = j->comp.paths[path].modules[l];
+        more |= !marked[m];
+        marked[m] = true;
+    }
+    return more;
+}
+
+static bool is_marked(const struct job *j, uint32_t path, const bool *marked)
+{
+    for (uint32_t l = 0; l < composition_levels(&j->comp, path); l++)
+        if (marked[j->comp.paths[path].modules[l]])
+            return true;
+    return false;
+}
+
+/* By module, in a new array: does it go back with the path? */
+static bool *modules_with(const struct job *j, uint32_t path)
+{
+    bool *marked = mem_alloc_array(j->comp.n_modules + 1, sizeof(*marked));
+    bool more = true;
+    if (path != ROLLBACK_ALL)
+        (void)mark_modules(j, path, marked);
+    while (more) {
+        more = false;
+        for (uint32_t p = 0; p < query_main_paths(j); p++)
+            if (trains(j, p) && (path == ROLLBACK_ALL || is_marked(j, p, marked)))
+                more |= mark_modules(j, p, marked);
+    }
+    return marked;
 }
 
 static int check_module(const struct module_rec *m, uint64_t to, struct err *err)
@@ -35,28 +62,43 @@ static int check_module(const struct module_rec *m, uint64_t to, struct err *err
     return 0;
 }
 
-static int check(const struct job *j, uint64_t to, struct err *err)
+static int check(const struct job *j, uint32_t path, uint64_t to, const bool *back, struct err *err)
 {
     bool any = false;
     int rc = 0;
+    if (j->state != JOB_RUNNING)
+        return err_set(err, -ERR_STALE, "job %llu is not training now", (unsigned long long)j->id);
+    for (uint32_t p = 0; p < query_main_paths(j) && rc == 0; p++) {
+        if (!trains(j, p) || !is_marked(j, p, back))
+            continue;
+        any = true;
+        if (j->paths[p].round == query_barrier(j))
+            rc = err_set(err, -ERR_STALE,
+                         "path %u waits for its new shards: try again when it trains", p);
+    }
+    if (rc == 0 && !any)
+        return path == ROLLBACK_ALL
+                   ? err_set(err, -ERR_STALE, "job %llu has made all of its rounds",
+                             (unsigned long long)j->id)
+                   : err_set(err, -ERR_STALE, "path %u of job %llu has made all of its rounds",
+                             path, (unsigned long long)j->id);
+    for (uint32_t i = 0; i < j->comp.n_modules && rc == 0; i++)
+        if (back[i])
+            rc = check_module(&j->modules[i], to, err);
+    return rc;
+}
+
+/* Is it a job that can go back at all, with such a path? */
+static int check_kind(const struct job *j, uint32_t path, struct err *err)
+{
     if (j->spec.outer.async || query_streams(j))
         return err_set(
             err, -EINVAL, "job %llu trains %s: only what trains in rounds can be rolled back",
             (unsigned long long)j->id, j->spec.outer.async ? "without rounds" : "in fragments");
-    if (j->state != JOB_RUNNING)
-        return err_set(err, -ERR_STALE, "job %llu is not training now", (unsigned long long)j->id);
-    for (uint32_t p = 0; p < query_main_paths(j) && rc == 0; p++) {
-        any |= trains(j, p);
-        if (trains(j, p) && j->paths[p].round == query_barrier(j))
-            rc = err_set(err, -ERR_STALE,
-                         "path %u waits for its new shards: try again when it trains", p);
-    }
-    for (uint32_t i = 0; i < j->comp.n_modules && rc == 0; i++)
-        if (goes_back(j, &j->modules[i]))
-            rc = check_module(&j->modules[i], to, err);
-    return rc == 0 && !any ? err_set(err, -ERR_STALE, "job %llu has made all of its rounds",
-                                     (unsigned long long)j->id)
-                           : rc;
+    if (path != ROLLBACK_ALL && path >= query_main_paths(j) && query_main_paths(j) > 0)
+        return err_set(err, -EINVAL, "job %llu has no path %u: its paths are 0 to %u",
+                       (unsigned long long)j->id, path, query_main_paths(j) - 1);
+    return 0;
 }
 
 static char *provenance(const struct version_rec *now, const struct version_rec *old)
@@ -96,22 +138,32 @@ static void forget_moments(struct coordinator *co, struct job *j, uint32_t path)
     }
 }
 
-int rollback_job(struct coordinator *co, struct job *j, uint64_t to, struct err *err)
+static void go_back(struct coordinator *co, struct job *j, uint64_t to, const bool *back)
 {
-    const int rc = check(j, to, err);
-    if (rc < 0)
-        return rc;
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
-        if (goes_back(j, &j->modules[i]))
+        if (back[i])
             restore(co, j, job_edit_module(j, &j->modules[i]), to);
     for (uint32_t p = 0; p < query_main_paths(j); p++) {
-        if (!trains(j, p))
+        if (!trains(j, p) || !is_marked(j, p, back))
             continue;
         rounds_close(co, j, p);
         forget_moments(co, j, p);
     }
-    core_say(co, j->id, 0, "job %llu is rolled back to version %llu by a person",
-             (unsigned long long)j->id, (unsigned long long)to);
-    core_touch(co);
-    return 0;
+}
+
+int rollback_job(struct coordinator *co, struct job *j, uint32_t path, uint64_t to, const char *who,
+                 struct err *err)
+{
+    int rc = check_kind(j, path, err);
+    bool *back = rc == 0 && j->state == JOB_RUNNING ? modules_with(j, path) : NULL;
+    if (rc == 0)
+        rc = check(j, path, to, back, err);
+    if (rc == 0) {
+        go_back(co, j, to, back);
+        core_say(co, j->id, 0, "job %llu is rolled back to version %llu %s",
+                 (unsigned long long)j->id, (unsigned long long)to, who);
+        core_touch(co);
+    }
+    mem_free(back);
+    return rc;
 }

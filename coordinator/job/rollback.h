@@ -12,8 +12,13 @@
 
 #include "coordinator/state/core.h"
 
-/* Of all paths that have rounds to go.  -EINVAL: the job is not one of rounds; -ERR_STALE: it does
- * not train now, or is not beyond that version; -ERR_NOTFOUND: a module keeps it no more. */
-int rollback_job(struct coordinator *co, struct job *j, uint64_t to, struct err *err);
+#define ROLLBACK_ALL UINT32_MAX
+
+/* Of the path and those that it shares modules with, directly or not, or of all; as far as they
+ * have rounds to go.  `who` says why in the job's events.  -EINVAL: the job is not one of rounds,
+ * or has no such path; -ERR_STALE: it does not train now, or is not beyond that version;
+ * -ERR_NOTFOUND: a module keeps it no more. */
+int rollback_job(struct coordinator *co, struct job *j, uint32_t path, uint64_t to, const char *who,
+                 struct err *err);
 
 #endif

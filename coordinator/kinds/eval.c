@@ -3,6 +3,7 @@
 
 #include "common/job/family.h"
 #include "coordinator/job/gc.h"
+#include "coordinator/job/guard.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/kinds/result.h"
 
@@ -48,29 +49,12 @@ static void keep_best(struct coordinator *co, struct job *j, const struct task *
     path->best_loss = t->loss_mean;
 }
 
-static int eval_apply(struct coordinator *co, struct job *j, struct task *t,
-                      const Skerry__V1__ReportRequest *r, struct err *err)
+/* What the path's newest evaluation says. */
+static void take_newest(struct coordinator *co, struct job *j, const struct task *t,
+                        const Skerry__V1__ReportRequest *r)
 {
-    bool none = r->units == 0 && r->samples > 0 && isnan(r->loss_mean);
-    if (!none && (!isfinite(r->loss_mean) || !isfinite(r->loss_sum)))
-        return err_set(err, -EINVAL, "the held-out loss is not a finite number");
-    t->loss_mean = r->loss_mean;
-    if (none) {
-        core_say(
-            co, j->id, 0,
-            "no held-out loss: the %llu held-out texts end within their first %u tokens, which "
-            "are not judged; give longer ones in data.holdout_path",
-            (unsigned long long)r->samples, TEXT_SKIP);
-        return 0;
-    }
-    result_rows(co, j, t, r);
-    if (t->draw.mixture)
-        return 0; /* its rows say it all */
-    struct path_rec *path = job_edit_path(j, t->path);
-    if (!isnan(path->eval.loss) && t->draw.version < path->eval.round)
-        return 0; /* a newer one was faster */
-    bool sums = r->units > 0;
-    path->eval = (struct eval_rec){
+    const bool sums = r->units > 0;
+    job_edit_path(j, t->path)->eval = (struct eval_rec){
         .loss = r->loss_mean,
         .round = t->draw.version,
         .loss_sum = sums ? r->loss_sum : (double)r->loss_mean * (double)t->draw.count,
@@ -83,6 +67,33 @@ static int eval_apply(struct coordinator *co, struct job *j, struct task *t,
                                          .n_names = r->n_number_names,
                                          .numbers = r->numbers,
                                          .n_numbers = r->n_numbers});
+}
+
+static int eval_apply(struct coordinator *co, struct job *j, struct task *t,
+                      const Skerry__V1__ReportRequest *r, struct err *err)
+{
+    bool none = r->units == 0 && r->samples > 0 && isnan(r->loss_mean);
+    if (!none && (!isfinite(r->loss_mean) || !isfinite(r->loss_sum))) {
+        if (!t->draw.mixture && guard_hear(co, j, t, INFINITY))
+            return 0;
+        return err_set(err, -EINVAL, "the held-out loss is not a finite number");
+    }
+    t->loss_mean = r->loss_mean;
+    if (none) {
+        core_say(
+            co, j->id, 0,
+            "no held-out loss: the %llu held-out texts end within their first %u tokens, which "
+            "are not judged; give longer ones in data.holdout_path",
+            (unsigned long long)r->samples, TEXT_SKIP);
+        return 0;
+    }
+    result_rows(co, j, t, r);
+    if (t->draw.mixture)
+        return 0; /* its rows say it all */
+    const struct eval_rec *newest = &j->paths[t->path].eval;
+    if (isnan(newest->loss) || t->draw.version >= newest->round)
+        take_newest(co, j, t, r);
+    (void)guard_hear(co, j, t, t->loss_mean);
     return 0;
 }
 

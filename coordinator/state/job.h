@@ -122,6 +122,12 @@ struct phase_sum {
     double loss, weight; /* sum of loss * samples; of samples that have a loss */
 };
 
+/* A held-out loss that is out of all proportion, of which another worker is asked (job/guard.h). */
+struct eval_doubt {
+    uint64_t worker, origin; /* who says so; 0: none does */
+    uint32_t version;
+};
+
 struct path_rec {
     uint32_t round;    /* phase that runs; == rounds planned: finished */
     bool ready;        /* the phase's tasks exist */
@@ -135,6 +141,7 @@ struct path_rec {
     struct best_module *best; /* by level; NULL: none, or the job does not stop early */
     uint32_t best_round;
     float best_loss;
+    struct eval_doubt doubt;  /* (m) */
     uint64_t velocity_worker; /* (m) the last that ran the path for a sampler elsewhere */
     struct row_mark row;
 };

@@ -394,8 +394,10 @@ int view_job_adjust(struct coordinator *co, uint64_t job_id, const struct view_a
 /* A paused job's tasks are given to nobody; those under way run to their end and count.
  * -ERR_STALE: it has ended. */
 int view_job_pause(struct coordinator *co, uint64_t job_id, bool paused, struct err *err);
-/* What the job is at becomes what version `to` was (job/rollback.h, where the errors are). */
-int view_job_rollback(struct coordinator *co, uint64_t job_id, uint64_t to, struct err *err);
+/* What the job, or a path of it, is at becomes what version `to` was (job/rollback.h, where the
+ * errors are); path UINT32_MAX: all. */
+int view_job_rollback(struct coordinator *co, uint64_t job_id, uint32_t path, uint64_t to,
+                      struct err *err);
 /* Ends a task that view_sample_request() made, and no other: -EINVAL for a task that a job needs,
  * -ERR_STALE for one that has ended. */
 int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err);

@@ -85,11 +85,12 @@ int view_job_pause(struct coordinator *co, uint64_t job_id, bool paused, struct 
     return 0;
 }
 
-int view_job_rollback(struct coordinator *co, uint64_t job_id, uint64_t to, struct err *err)
+int view_job_rollback(struct coordinator *co, uint64_t job_id, uint32_t path, uint64_t to,
+                      struct err *err)
 {
     struct job *j;
     const int rc = live_job(co, job_id, &j, err);
-    return rc < 0 ? rc : rollback_job(co, j, to, err);
+    return rc < 0 ? rc : rollback_job(co, j, path, to, "by a person", err);
 }
 
 int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err)

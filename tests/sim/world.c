@@ -463,7 +463,8 @@ static void roll_back(void *arg)
         const struct job *j = world.co->state.jobs[i];
         const uint64_t at = j->comp.n_modules > 0 ? j->modules[0].version : 0;
         if (at > 0 && sim_chance(100))
-            (void)view_job_rollback(world.co, j->id, at - 1 - sim_below(at < 4 ? at : 4), NULL);
+            (void)view_job_rollback(world.co, j->id, sim_chance(50) ? 0 : UINT32_MAX,
+                                    at - 1 - sim_below(at < 4 ? at : 4), NULL);
     }
     if (!world.calm || !all_ended())
         (void)sim_in(sim_between(1000, 20000), roll_back, NULL);

@@ -36,6 +36,7 @@ static struct {
     struct token_order order; /* its name is gone by now */
     struct token_bounds bounds;
     uint64_t revoked, holder, rolled_back_to;
+    uint32_t rolled_back_path;
     struct view_adjust adjust;
     int fail; /* commands return this, if negative */
 } fake;
@@ -347,9 +348,11 @@ int view_job_pause(struct coordinator *co, uint64_t job_id, bool paused, struct 
     return command(err);
 }
 
-int view_job_rollback(struct coordinator *co, uint64_t job_id, uint64_t to, struct err *err)
+int view_job_rollback(struct coordinator *co, uint64_t job_id, uint32_t path, uint64_t to,
+                      struct err *err)
 {
     fake.rolled_back_to = to;
+    fake.rolled_back_path = path;
     return command(err);
 }
 

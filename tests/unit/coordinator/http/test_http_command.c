@@ -200,13 +200,18 @@ static void test_commands_without_a_body_take_none(void **state)
 
 static void test_a_rollback_names_a_version(void **state)
 {
-    static const struct body bodies[] = {
-        {"{}", "to"}, {"{\"to\":-1}", "to"}, {"{\"to\":1.5}", "to"}};
+    static const struct body bodies[] = {{"{}", "to"},
+                                         {"{\"to\":-1}", "to"},
+                                         {"{\"to\":1.5}", "to"},
+                                         {"{\"to\":1,\"path\":-1}", "path"}};
     static struct answer a;
     refuse_all("/v1/jobs/7/rollback", bodies, sizeof bodies / sizeof *bodies);
     ask(&a, "POST", "/v1/jobs/7/rollback", BEARER, "{\"to\":3}");
     expect(&a, 409, "the fake refuses");
-    assert_int_equal(fake.rolled_back_to, 3);
+    assert_true(fake.rolled_back_to == 3 && fake.rolled_back_path == UINT32_MAX);
+    ask(&a, "POST", "/v1/jobs/7/rollback", BEARER, "{\"to\":4,\"path\":2}");
+    expect(&a, 409, "the fake refuses");
+    assert_true(fake.rolled_back_to == 4 && fake.rolled_back_path == 2);
 }
 
 static void test_uploads_are_compared_with_the_store(void **state)

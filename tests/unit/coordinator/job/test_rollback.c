@@ -61,7 +61,7 @@ static void it_is_what_it_was(void **state)
     const uint64_t given = r->workers[0].task->id, held = r->workers[1].task->id;
     finish_train(r, &r->workers[0]);
     const uint64_t job = j->id;
-    assert_int_equal(view_job_rollback(r->co, job, 1, NULL), 0);
+    assert_int_equal(view_job_rollback(r->co, job, UINT32_MAX, 1, NULL), 0);
 
     const struct module_rec *m = &j->modules[0];
     const struct version_rec *now = module_version(m, 4), *then = module_version(m, 1);
@@ -94,10 +94,10 @@ static void it_is_what_it_was(void **state)
     wait_state(r, job, JOB_DONE);
 }
 
-static void refused(struct rig *r, uint64_t job, uint64_t to, const char *why)
+static void refused(struct rig *r, uint64_t job, uint32_t path, uint64_t to, const char *why)
 {
     struct err err = {0};
-    assert_true(view_job_rollback(r->co, job, to, &err) < 0);
+    assert_true(view_job_rollback(r->co, job, path, to, &err) < 0);
     assert_non_null(strstr(err.msg, why));
 }
 
@@ -107,13 +107,14 @@ static void what_cannot_go_back(void **state)
     const struct job *j = start_job(r, SPEC(""));
     for (int i = 0; i < 5; i++)
         round_of_two(r, j);
-    refused(r, j->id, 5, "only an older one");
-    refused(r, j->id, 1, "keeps versions 2 to 5, not 1");
-    refused(r, 99, 1, "does not exist");
+    refused(r, j->id, UINT32_MAX, 5, "only an older one");
+    refused(r, j->id, 0, 1, "keeps versions 2 to 5, not 1");
+    refused(r, j->id, 1, 3, "has no path 1");
+    refused(r, 99, UINT32_MAX, 1, "does not exist");
     round_of_two(r, j);
-    refused(r, j->id, 3, "not training now");
+    refused(r, j->id, UINT32_MAX, 3, "not training now");
     const uint64_t without = submit_spec(r, SPEC(", async: true"));
-    refused(r, without, 0, "trains without rounds");
+    refused(r, without, UINT32_MAX, 0, "trains without rounds");
 }
 
 int main(void)

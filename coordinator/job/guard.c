@@ -1,0 +1,146 @@
+#include "coordinator/job/guard.h"
+
+#include "coordinator/decide/failure.h"
+#include "coordinator/job/draw.h"
+#include "coordinator/job/query.h"
+#include "coordinator/job/rollback.h"
+#include "coordinator/job/tasks.h"
+
+static const struct module_rec *first_module(const struct job *j, uint32_t path)
+{
+    return &j->modules[j->comp.paths[path].modules[0]];
+}
+
+/* Has the path gone back since that version? */
+static bool is_undone(const struct job *j, uint32_t path, uint32_t version)
+{
+    const struct module_rec *m = first_module(j, path);
+    for (unsigned i = 0; i < m->n_versions; i++)
+        if (m->versions[i].restored && m->versions[i].version > version)
+            return true;
+    return false;
+}
+
+static bool is_kept(const struct job *j, uint32_t path, uint32_t version)
+{
+    for (uint32_t l = 0; l < composition_levels(&j->comp, path); l++)
+        if (module_version(&j->modules[j->comp.paths[path].modules[l]], version) == NULL)
+            return false;
+    return true;
+}
+
+/* The round that made the best of the versions before this one that are kept; NULL: none was
+ * evaluated. */
+static const struct round_rec *best_before(const struct job *j, uint32_t path, uint32_t version)
+{
+    const struct round_rec *best = NULL;
+    for (size_t i = j->n_rounds; i-- > 0;) {
+        const struct round_rec *r = &j->rounds[i];
+        if (r->path == path && r->round + 1 < version && r->eval_loss > 0 &&
+            (best == NULL || r->eval_loss < best->eval_loss) && is_kept(j, path, r->round + 1))
+            best = r;
+    }
+    return best;
+}
+
+/* Is what t's worker says another's word than the doubt's? */
+static bool confirms(const struct coordinator *co, const struct eval_doubt *d, const struct task *t)
+{
+    const struct worker *w = state_worker(&co->state, t->worker_id);
+    bool elsewhere = false, others = false;
+    if (w == NULL || d->version != t->draw.version)
+        return false;
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *o = co->state.workers[i];
+        if (o->state != WORKER_HERE || o->id == d->worker)
+            continue;
+        others = true;
+        elsewhere |= worker_origin(o) != d->origin;
+    }
+    if (w->id == d->worker)
+        return !others;
+    return !elsewhere || worker_origin(w) != d->origin || worker_standing(w) == STANDING_PROVEN;
+}
+
+/* Has somebody else look at the same version. */
+static void ask_again(struct coordinator *co, struct job *j, const struct task *t)
+{
+    const struct worker *w = state_worker(&co->state, t->worker_id);
+    struct task *again = draw_eval(co, j, t->path, t->draw.version);
+    job_edit_path(j, t->path)->doubt = (struct eval_doubt){
+        .version = t->draw.version,
+        .worker = t->worker_id,
+        .origin = w != NULL ? worker_origin(w) : 0,
+    };
+    if (again != NULL)
+        failure_bar(&again->failed, t->worker_id, core_now(co) + GUARD_PATIENCE_MS);
+}
+
+/* Nobody needs to know how bad it was. */
+static void cancel_others(struct coordinator *co, const struct task *told)
+{
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        const struct task *t = co->state.tasks[i];
+        if (t != told && t->job_id == told->job_id && t->kind == TASK_EVAL && !t->draw.mixture &&
+            t->path == told->path && t->draw.version == told->draw.version && task_is_open(t))
+            task_end(co, state_edit_task(&co->state, t), TASK_CANCELLED, "its version is undone");
+    }
+}
+
+static void go_back(struct coordinator *co, struct job *j, const struct task *t, float loss,
+                    const struct round_rec *best)
+{
+    char who[REASON_MAX];
+    struct err err = {0};
+    const uint32_t to = best->round + 1; /* best moves when a round ends */
+    (void)snprintf(who, sizeof(who),
+                   "by eval.guard: held-out loss %.4g of version %u, and that of version %u was "
+                   "%.4g",
+                   (double)loss, t->draw.version, to, (double)best->eval_loss);
+    job_edit_path(j, t->path)->doubt = (struct eval_doubt){0};
+    if (rollback_job(co, j, t->path, to, who, &err) < 0) {
+        core_say(co, j->id, 0, "it is not gone back %s: %s", who, err.msg);
+        return;
+    }
+    cancel_others(co, t);
+}
+
+/* It is no worse than the last ones. */
+static void is_well(struct coordinator *co, struct job *j, const struct task *t, float loss)
+{
+    const struct eval_doubt *d = &j->paths[t->path].doubt;
+    if (d->worker == 0 || d->version != t->draw.version)
+        return;
+    core_say(co, j->id, d->worker,
+             "worker %llu's held-out loss of version %u was wrong: worker %llu says %.4g",
+             (unsigned long long)d->worker, d->version, (unsigned long long)t->worker_id,
+             (double)loss);
+    job_edit_path(j, t->path)->doubt = (struct eval_doubt){0};
+}
+
+bool guard_hear(struct coordinator *co, struct job *j, const struct task *t, float loss)
+{
+    const uint32_t path = t->path, version = t->draw.version;
+    const double most = j->spec.eval.guard;
+    if (most <= 0 || j->spec.outer.async || query_streams(j) || j->state != JOB_RUNNING ||
+        path >= query_main_paths(j))
+        return false;
+    if (is_undone(j, path, version))
+        return true;
+    const struct round_rec *best = best_before(j, path, version);
+    const struct eval_doubt *doubt = &j->paths[path].doubt;
+    if (best == NULL)
+        return false;
+    if ((double)loss <= most * (double)best->eval_loss) {
+        is_well(co, j, t, loss);
+    } else if (doubt->worker != 0 && confirms(co, doubt, t)) {
+        go_back(co, j, t, loss, best);
+    } else {
+        core_say(co, j->id, t->worker_id,
+                 "held-out loss %.4g of version %u, and that of version %u was %.4g: another "
+                 "worker is asked",
+                 (double)loss, version, best->round + 1, (double)best->eval_loss);
+        ask_again(co, j, t);
+    }
+    return true;
+}

@@ -1,0 +1,19 @@
+/* A version whose held-out loss says that it is worse than those before it is undone: the job, or
+ * the paths that share modules with the one that was evaluated, go back to the best of the versions
+ * that are kept (rollback.h).  eval.guard says how many times that one's loss is too much.
+ *
+ * One worker's word undoes nothing: another one is asked, from elsewhere if there is one (only if
+ * nobody else comes within GUARD_PATIENCE_MS may the same one say it again).  What a restart
+ * forgets is asked once more.  Each time costs the job a round, so it comes to its end. */
+#ifndef COORDINATOR_GUARD_H
+#define COORDINATOR_GUARD_H
+
+#include "coordinator/state/core.h"
+
+#define GUARD_PATIENCE_MS 60000u
+
+/* The held-out loss of a path, of an EVAL task that its worker has just reported: INFINITY where it
+ * is no number.  False: there is nothing to judge it by. */
+bool guard_hear(struct coordinator *co, struct job *j, const struct task *t, float loss);
+
+#endif
