@@ -56,7 +56,8 @@ const struct command command_resume = {
 
 /* ---- rollback ------------------------------------------------------------ */
 
-static uint64_t version, path = UINT64_MAX;
+static uint64_t version, path;
+static bool path_given;
 
 static int run_rollback(struct cli *cli, const struct args *args, struct err *err)
 {
@@ -66,13 +67,13 @@ static int run_rollback(struct cli *cli, const struct args *args, struct err *er
     if (rc < 0)
         return rc;
     json_t *order = json_pack("{s:I}", "to", (json_int_t)version);
-    if (path != UINT64_MAX)
+    if (path_given)
         (void)json_object_set_new(order, "path", json_integer((json_int_t)path));
     rc = cli_call(cli, "POST", order, &answer, err, "/v1/jobs/%" PRIu64 "/rollback", id);
     json_decref(order);
     if (rc == 0 && cli->json)
         cli_print_json(answer);
-    else if (rc == 0 && path != UINT64_MAX)
+    else if (rc == 0 && path_given)
         printf("path %" PRIu64 " of job %" PRIu64 " is what it was after round %" PRIu64
                ", and so are those that share modules with it; the round that ran has ended "
                "without their phases\n",
@@ -88,7 +89,7 @@ static int run_rollback(struct cli *cli, const struct args *args, struct err *er
 const struct command command_rollback = {
     .name = "rollback",
     .what = "make of a job what it was some rounds ago",
-    .usage = "JOB --to N",
+    .usage = "JOB --to N [--path P]",
     .about =
         "Goes back to version N of a job's model, what it was after round N; the last four are "
         "kept. The round that runs ends without its phases and counts as one of the job's, "
@@ -98,7 +99,8 @@ const struct command command_rollback = {
         (const struct args_flag[]){
             {"to", 0, ARGS_U64, &version, "N", "the version", .required = true, .max = 1e6},
             {"path", 0, ARGS_U64, &path, "P",
-             "this path, and those that share modules with it, alone", .max = UINT32_MAX - 1},
+             "this path, and those that share modules with it, alone", .max = UINT32_MAX - 1,
+             .given = &path_given},
             {0},
         },
     .rest_min = 1,
