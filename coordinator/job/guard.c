@@ -29,6 +29,12 @@ static bool is_kept(const struct job *j, uint32_t path, uint32_t version)
     return true;
 }
 
+/* The first round on the data as they are cut now: losses before it are of others. */
+static uint32_t first_round(const struct job *j)
+{
+    return j->resharded > 0 ? (uint32_t)j->spec.recipe.reshard.items[j->resharded - 1] : 0;
+}
+
 /* The round that made the best of the versions before this one that are kept; NULL: none was
  * evaluated. */
 static const struct round_rec *best_before(const struct job *j, uint32_t path, uint32_t version)
@@ -36,8 +42,9 @@ static const struct round_rec *best_before(const struct job *j, uint32_t path, u
     const struct round_rec *best = NULL;
     for (size_t i = j->n_rounds; i-- > 0;) {
         const struct round_rec *r = &j->rounds[i];
-        if (r->path == path && r->round + 1 < version && r->eval_loss > 0 &&
-            (best == NULL || r->eval_loss < best->eval_loss) && is_kept(j, path, r->round + 1))
+        if (r->path == path && r->round >= first_round(j) && r->round + 1 < version &&
+            r->eval_loss > 0 && (best == NULL || r->eval_loss < best->eval_loss) &&
+            is_kept(j, path, r->round + 1))
             best = r;
     }
     return best;
