@@ -3,6 +3,7 @@
  * added up in their order; all else is as on one device. */
 #include "tests/unit/worker/train/sides.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -254,22 +255,33 @@ static void test_estimates(void **state)
         check(&spec, &o, &shapes[k], -1);
 }
 
+/* The name of the first tensor of a vector that differs; NULL: none does. */
+static const char *unlike(const struct side *a, const struct side *b, const struct model *m,
+                          enum trainer_vector which)
+{
+    struct err err = {0};
+    float *x = model_flat_new(m), *y = model_flat_new(m);
+    const char *name = NULL;
+    for (size_t i = 0; i < m->n && !name; i++) {
+        const struct model_tensor *t = &m->tensors[i];
+        OK(trainer_read(island_trainer_first(a->t), which, t, x, &err));
+        OK(trainer_read(island_trainer_first(b->t), which, t, y, &err));
+        name = memcmp(x, y, t->count * sizeof *x) != 0 ? t->name : NULL;
+    }
+    mem_free(x);
+    mem_free(y);
+    return name;
+}
+
 static void assert_same(const struct side *a, const struct side *b, const struct model *m)
 {
     static const enum trainer_vector all[] = {TRAINER_WEIGHTS, TRAINER_ADAM_M, TRAINER_ADAM_V,
                                               TRAINER_EMA};
-    struct err err = {0};
-    float *x = model_flat_new(m), *y = model_flat_new(m);
-    for (size_t v = 0; v < sizeof all / sizeof *all; v++)
-        for (size_t i = 0; i < m->n; i++) {
-            const struct model_tensor *t = &m->tensors[i];
-            OK(trainer_read(island_trainer_first(a->t), all[v], t, x, &err));
-            OK(trainer_read(island_trainer_first(b->t), all[v], t, y, &err));
-            if (memcmp(x, y, t->count * sizeof *x) != 0)
-                fail_msg("vector %zu differs at %s", v, t->name);
-        }
-    mem_free(x);
-    mem_free(y);
+    for (size_t v = 0; v < sizeof all / sizeof *all; v++) {
+        const char *name = unlike(a, b, m, all[v]);
+        if (name)
+            fail_msg("vector %zu differs at %s", v, name);
+    }
 }
 
 /* All rounds of both, whose bits are the same. */
@@ -287,7 +299,16 @@ static void check_same(const struct model_spec *spec, const struct train_options
         struct step_result p, q;
         OK(step(&x, m, i, count_of(i), &p, &err));
         OK(step(&y, m, i, count_of(i), &q, &err));
-        assert_true(p.loss == q.loss && p.grad_norm == q.grad_norm && p.step == q.step);
+        if (p.loss == q.loss && p.grad_norm == q.grad_norm && p.step == q.step)
+            continue;
+        const char *name = unlike(&x, &y, m, TRAINER_GRADIENT);
+        fail_msg("%s in %s, %d micro-batches, round %u: %d stages of %d devices have loss %a, "
+                 "norm %a, step %" PRIu64 "; %d of %d%s %a, %a, %" PRIu64
+                 "; the first gradient that differs: %s",
+                 spec->kind == MODEL_LLAMA ? "llama" : "dit",
+                 o->precision == NET_BF16 ? "bf16" : "f32", o->accumulate, i, a->stages,
+                 devices_of(a), p.loss, p.grad_norm, p.step, b->stages, devices_of(b),
+                 shard ? ", sharded," : "", q.loss, q.grad_norm, q.step, name ? name : "none");
     }
     assert_same(&x, &y, m);
     assert_ranks_equal(&y, b);
