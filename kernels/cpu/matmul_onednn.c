@@ -12,7 +12,7 @@ enum { SLAB_ROWS = 512, CACHE = 128 };
 
 /* What makes two products the same primitive. */
 struct key {
-    int64_t m, n, k, lda, ldb, ldc;
+    int64_t m, n, k, lda; /* lda: of MM_TN that of all slabs */
     int layout, dt, c_dt, bias, accumulate;
 };
 
@@ -90,10 +90,11 @@ static dnnl_status_t make_desc(struct onednn *dn, const struct key *k, dnnl_prim
     dnnl_memory_desc_t a, b, bias, c;
     dnnl_matmul_desc_t desc;
     dnnl_status_t st;
+    const bool nt = k->layout == MM_NT;
     if ((st = matrix(&a, k->m, k->k, k->lda, k->layout == MM_TN, k->dt)) != dnnl_success ||
-        (st = matrix(&b, k->k, k->n, k->ldb, k->layout == MM_NT, k->dt)) != dnnl_success ||
+        (st = matrix(&b, k->k, k->n, nt ? k->k : k->n, nt, k->dt)) != dnnl_success ||
         (st = matrix(&bias, 1, k->n, k->n, false, DT_F32)) != dnnl_success ||
-        (st = matrix(&c, k->m, k->n, k->ldc, false, k->c_dt)) != dnnl_success ||
+        (st = matrix(&c, k->m, k->n, k->n, false, k->c_dt)) != dnnl_success ||
         (st = dnnl_matmul_desc_init(&desc, &a, &b, k->bias ? &bias : NULL, &c)) != dnnl_success)
         return st;
     return dnnl_primitive_desc_create(ret, &desc, attr, dn->engine, NULL);
@@ -161,8 +162,7 @@ struct job {
     int whole;
     char *scratch;
     size_t scratch_bytes; /* of one thread */
-    int64_t lda, ldc;
-    atomic_int failed; /* the first status that is no success */
+    atomic_int failed;    /* the first status that is no success */
 };
 
 static dnnl_status_t add_arg(struct onednn *dn, const struct entry *e, dnnl_query_t which, int arg,
@@ -181,7 +181,7 @@ static void slab_task(void *arg, int task, int thread)
     const struct matmul *mm = job->mm;
     const struct entry *e = job->entry[task < job->whole ? 0 : 1];
     int64_t row = (int64_t)task * SLAB_ROWS;
-    int64_t a_at = mm->layout == MM_TN ? row : row * job->lda;
+    int64_t a_at = mm->layout == MM_TN ? row : row * mm->k;
     const struct {
         dnnl_query_t which;
         int arg;
@@ -190,7 +190,7 @@ static void slab_task(void *arg, int task, int thread)
         {dnnl_query_src_md, DNNL_ARG_SRC, (const char *)mm->a + (size_t)a_at * dtype_bytes(mm->dt)},
         {dnnl_query_weights_md, DNNL_ARG_WEIGHTS, mm->b},
         {dnnl_query_dst_md, DNNL_ARG_DST,
-         (const char *)mm->c + (size_t)(row * job->ldc) * dtype_bytes(mm->c_dt)},
+         (const char *)mm->c + (size_t)(row * mm->n) * dtype_bytes(mm->c_dt)},
         {dnnl_query_scratchpad_md, DNNL_ARG_SCRATCHPAD,
          job->scratch + (size_t)thread * job->scratch_bytes},
         {dnnl_query_weights_md, DNNL_ARG_BIAS, mm->bias},
@@ -242,27 +242,18 @@ static int run(struct device *dev, const struct matmul *mm, struct job *job)
     return atomic_load(&job->failed) ? -ERR_DEVICE : 0;
 }
 
-int onednn_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
+/* The product of matrices without leading dimensions. */
+static int dense_matmul(struct device *dev, const struct matmul *mm)
 {
     struct onednn *dn = cpu_state(dev)->onednn;
-    int64_t lda = mm->lda ? mm->lda : (mm->layout == MM_TN ? mm->m : mm->k);
-    int64_t ldc = mm->ldc ? mm->ldc : mm->n;
-    bool passes = mm->epilogue != MM_PLAIN || mm->a_colsum;
-    bool dense = ldc == mm->n && (!mm->a_colsum || lda == mm->m);
-    if (mm->m == 0 || mm->n == 0 || mm->k == 0 || (passes && !dense) ||
-        (mm->dt == DT_F32 && mm->c_dt == DT_BF16))
-        return gemm_matmul(dev, mm, s);
-
     struct matmul plain = *mm;
     if (mm->epilogue == MM_GELU && mm->aux)
         plain.c = mm->aux;
-    struct job job = {.dn = dn, .mm = &plain, .lda = lda, .ldc = ldc};
+    struct job job = {.dn = dn, .mm = &plain};
     struct key key = {.m = SLAB_ROWS,
                       .n = mm->n,
                       .k = mm->k,
-                      .lda = lda,
-                      .ldc = ldc,
-                      .ldb = mm->ldb ? mm->ldb : (mm->layout == MM_NT ? mm->k : mm->n),
+                      .lda = mm->layout == MM_TN ? mm->m : mm->k,
                       .layout = (int)mm->layout,
                       .dt = (int)mm->dt,
                       .c_dt = (int)mm->c_dt,
@@ -281,4 +272,76 @@ int onednn_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
     int r = ok ? run(dev, &plain, &job) : -ERR_DEVICE;
     omp_set_num_threads(before);
     return r < 0 ? r : finish(dev, mm);
+}
+
+/* ---- matrices whose rows are apart ---- */
+
+enum { A, B, C, AUX, MATRICES };
+
+struct rows {
+    char *p;
+    int64_t n;
+    size_t bytes, apart; /* of a row; from one to the next */
+};
+
+static struct rows rows_of(const void *p, int64_t n, int64_t cols, int64_t ld, enum dtype dt)
+{
+    const size_t size = dtype_bytes(dt), bytes = (size_t)cols * size;
+    return (struct rows){(char *)(uintptr_t)p, n, bytes, ld ? (size_t)ld * size : bytes};
+}
+
+/* Bytes of a dense copy; 0: there need be none. */
+static size_t copy_bytes(const struct rows *x)
+{
+    return x->p && x->apart != x->bytes ? ((size_t)x->n * x->bytes + 63) / 64 * 64 : 0;
+}
+
+static void copy_rows(const struct rows *to, const struct rows *from)
+{
+    for (size_t i = 0; i < (size_t)to->n && to->p != from->p; i++)
+        memcpy(to->p + i * to->apart, from->p + i * from->apart, to->bytes);
+}
+
+int onednn_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
+{
+    if (mm->m == 0 || mm->n == 0 || mm->k == 0 || (mm->dt == DT_F32 && mm->c_dt == DT_BF16))
+        return gemm_matmul(dev, mm, s);
+    const bool tn = mm->layout == MM_TN, nt = mm->layout == MM_NT;
+    const struct rows given[MATRICES] = {
+        [A] = rows_of(mm->a, tn ? mm->k : mm->m, tn ? mm->m : mm->k, mm->lda, mm->dt),
+        [B] = rows_of(mm->b, nt ? mm->n : mm->k, nt ? mm->k : mm->n, mm->ldb, mm->dt),
+        [C] = rows_of(mm->c, mm->m, mm->n, mm->ldc, mm->c_dt),
+        [AUX] = rows_of(mm->aux, mm->m, mm->n, mm->ldc, mm->c_dt),
+    };
+    const bool read[MATRICES] = {true, true, mm->accumulate, mm->epilogue == MM_DGELU};
+    struct rows dense[MATRICES];
+    size_t bytes = 0;
+    for (int i = 0; i < MATRICES; i++)
+        bytes += copy_bytes(&given[i]);
+    char *room = cpu_scratch(cpu_state(dev), SCRATCH_WIDE, bytes);
+    if (bytes && !room)
+        return -ENOMEM;
+    for (int i = 0; i < MATRICES; i++) {
+        const size_t own = copy_bytes(&given[i]);
+        dense[i] = given[i];
+        if (own) {
+            dense[i].p = room;
+            dense[i].apart = given[i].bytes;
+            room += own;
+        }
+        if (read[i])
+            copy_rows(&dense[i], &given[i]);
+    }
+    struct matmul product = *mm;
+    product.a = dense[A].p;
+    product.b = dense[B].p;
+    product.c = dense[C].p;
+    product.aux = dense[AUX].p;
+    int r = dense_matmul(dev, &product);
+    if (r < 0)
+        return r;
+    copy_rows(&given[C], &dense[C]);
+    if (mm->epilogue == MM_GELU)
+        copy_rows(&given[AUX], &dense[AUX]);
+    return 0;
 }

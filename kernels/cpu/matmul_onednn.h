@@ -4,7 +4,11 @@
  * Our team cuts C into slabs of rows and each thread runs oneDNN sequentially on its
  * slab: oneDNN's own OpenMP team would wait for a core that our team holds. Slabs
  * are fixed by the shape, so the number of threads does not show in the result; which
- * kernel oneDNN picks on another CPU does. */
+ * kernel oneDNN picks on another CPU does.
+ *
+ * oneDNN picks one also by the leading dimensions, and another kernel adds in another order: it
+ * is shown dense matrices only, copies where those of the call are not, so that the bits follow
+ * from the shape and the types alone. */
 #ifndef KERNELS_CPU_MATMUL_ONEDNN_H
 #define KERNELS_CPU_MATMUL_ONEDNN_H
 

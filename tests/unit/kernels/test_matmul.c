@@ -200,6 +200,70 @@ static void threads_do_not_matter(void **state)
     }
 }
 
+/* Where a matrix lies: elements between its rows, and from a line of memory to its first one. */
+struct place {
+    int64_t gap, offset;
+};
+
+/* A copy of src (rows,cols) in such a place. */
+static void *placed(const void *src, int64_t rows, int64_t cols, struct place at, enum dtype dt)
+{
+    const size_t size = dtype_bytes(dt), row = (size_t)cols * size, gap = (size_t)at.gap * size;
+    const size_t offset = (size_t)at.offset * size;
+    char *dst = (char *)guard_new(offset + (size_t)rows * (row + gap)) + offset;
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(dst + (size_t)i * (row + gap), (const char *)src + (size_t)i * row, row);
+    return dst;
+}
+
+/* The product of the dense matrices of mm with all of them in such places; its C, dense. */
+static float *placed_product(struct device *dev, struct matmul mm, struct place at)
+{
+    const bool tn = mm.layout == MM_TN, nt = mm.layout == MM_NT;
+    const size_t row = (size_t)mm.n * sizeof(float);
+    float *c = guard_new((size_t)mm.m * row);
+    mm.lda = (tn ? mm.m : mm.k) + at.gap;
+    mm.ldb = (nt ? mm.k : mm.n) + at.gap;
+    mm.ldc = mm.n + at.gap;
+    mm.a = placed(mm.a, tn ? mm.k : mm.m, tn ? mm.m : mm.k, at, mm.dt);
+    mm.b = placed(mm.b, nt ? mm.n : mm.k, nt ? mm.k : mm.n, at, mm.dt);
+    mm.c = placed(mm.c, mm.m, mm.n, at, DT_F32);
+    assert_int_equal(dev->ops->matmul(dev, &mm, NULL), 0);
+    for (int64_t i = 0; i < mm.m; i++)
+        memcpy(c + i * mm.n, (float *)mm.c + i * mm.ldc, row);
+    return c;
+}
+
+/* The same bits wherever matrices lie: the modulations of a part of a network are closer together
+ * than those of all of it. */
+static void places_do_not_matter(void **state)
+{
+    static const struct shape few[] = {{2, 12, 72}, {72, 12, 2}, {20, 72, 12}, {64, 48, 96}};
+    static const struct place places[] = {{0, 1}, {0, 5}, {1, 3}, {24, 0}, {96, 0}, {240, 0}};
+    struct device *dev;
+    assert_int_equal(device_open("cpu", 2, &dev, NULL), 0);
+    for (int i = 0; i < 4 * 3 * 2 * 2; i++) {
+        const struct shape *s = &few[i % 4];
+        struct matmul mm = {.layout = (enum mm_layout)(i / 4 % 3),
+                            .dt = i / 12 % 2 ? DT_BF16 : DT_F32,
+                            .accumulate = i / 24,
+                            .m = s->m,
+                            .n = s->n,
+                            .k = s->k};
+        mm.a = guard_randn((size_t)(mm.m * mm.k), mm.dt, 1);
+        mm.b = guard_randn((size_t)(mm.k * mm.n), mm.dt, 1);
+        mm.c = guard_randn((size_t)(mm.m * mm.n), DT_F32, 1);
+        const float *want = placed_product(dev, mm, (struct place){0});
+        for (size_t k = 0; k < sizeof places / sizeof *places; k++)
+            if (memcmp(placed_product(dev, mm, places[k]), want, (size_t)(mm.m * mm.n) * 4) != 0)
+                fail_msg("layout %d of %s, (%d,%d,%d)%s: other bits in place %zu", (int)mm.layout,
+                         mm.dt == DT_BF16 ? "bf16" : "f32", (int)mm.m, (int)mm.n, (int)mm.k,
+                         mm.accumulate ? ", added" : "", k);
+        guard_check_all();
+    }
+    device_close(dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,6 +273,7 @@ int main(void)
         cmocka_unit_test(no_aux_gelu),
         cmocka_unit_test(refuses_impossible),
         cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(places_do_not_matter),
     };
     return cmocka_run_group_tests(tests, devices_setup, devices_teardown);
 }
