@@ -83,7 +83,7 @@ ifeq ($(CUDA),1)
 # No exceptions, RTTI or guarded statics: the objects link with plain cc.
 GENCODE := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
   -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
-ALL_NVCCFLAGS := -std=c++17 -O3 -lineinfo $(GENCODE) -Xcompiler \
+ALL_NVCCFLAGS = -std=c++17 -O3 -lineinfo $(GENCODE) -Xcompiler \
   -Wall,-fPIE,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-fno-omit-frame-pointer $(NVCCFLAGS)
 LINK_kernels += -L$(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib)) -lcudart_static -ldl -lrt
 endif
@@ -195,6 +195,8 @@ $(foreach i,$(ISAS),$(eval $(call vec,$(i))))
 $(O)/gen/%.o: $(GEN)/%.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -std=c11 $(OPT) -fPIE -w -MMD -MP -c -o $@ $<
 
+# Code that no other card runs.
+$(CUO)/attention_hopper.cu.o: GENCODE := -gencode arch=compute_90a,code=sm_90a
 # What ptxas says of each kernel stays beside the object, for check-cuda.
 $(CUO)/%.cu.o: kernels/cuda/%.cu $(CUO)/.flags
 	$(call say,NVCC)$(NVCC) $(CU_CPPFLAGS) $(ALL_NVCCFLAGS) -Xptxas -v -MMD -MP -MF $(@:.o=.d) -c -o $@ $< \

@@ -2,6 +2,7 @@
  * dq to blocks of queries and another dk and dv to blocks of keys, so that nothing is added
  * from two places at once and the order of every sum is fixed. */
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_hopper.h"
 #include "kernels/cuda/sdpa.h"
 
 enum { ROWS = 64, THREADS = 128 };
@@ -202,6 +203,8 @@ extern "C" int cuda_attention_bwd(struct device *dev, const struct attention_bwd
     int rc = sdpa_bwd(p, s);
     if (rc <= 0)
         return rc;
+    if (hopper_attention_fits(p, s))
+        return hopper_attention_bwd(p, s);
     rc = cuda_scratch(s, (size_t)p->B * (size_t)p->T * (size_t)p->H * sizeof(float), &delta);
     if (rc < 0)
         return rc;

@@ -58,6 +58,7 @@ struct stream {
 struct cuda_state {
     int index;
     int multiprocessors;
+    int capability;     /* 90: 9.0 */
     struct stream main; /* what NULL means */
     struct lt *lt;
     struct dnn *dnn; /* made with the first operation that cuDNN may take */

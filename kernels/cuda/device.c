@@ -84,6 +84,7 @@ static int setup(struct device *dev, struct cuda_state *st, struct err *err)
     *st->fault = CUDA_FAULT_NONE;
     dev->fast_bf16 = true;
     st->multiprocessors = prop.multiProcessorCount;
+    st->capability = prop.major * 10 + prop.minor;
     dev->graphs = !graphs || *graphs != '0';
     snprintf(dev->about, sizeof dev->about, "%.40s, %.0f GiB, compute capability %d.%d", prop.name,
              (double)prop.totalGlobalMem / (1 << 30), prop.major, prop.minor);

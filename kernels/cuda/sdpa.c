@@ -1,5 +1,7 @@
 #include "kernels/cuda/sdpa.h"
 
+#include "common/base/base.h"
+#include "kernels/cuda/attention_hopper.h"
 #include "kernels/cuda/dnn.h"
 
 enum { MAX_HEADS = 65535 }; /* B H: engines count them along a dimension of the grid */
@@ -35,6 +37,13 @@ static bool aligned(const void *a, const void *b, const void *c, const void *d, 
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e) & 15) == 0;
 }
 
+/* Does our own kernel take less time, and may it? */
+static bool own_is_faster(const struct attention_bwd *p, const struct stream *s)
+{
+    const char *wish = getenv("SKERRY_SDPA");
+    return hopper_attention_fits(p, s) && !(wish && strcmp(wish, "cudnn") == 0);
+}
+
 int sdpa_fwd(const struct attention_fwd *p, struct stream *s)
 {
     const int Hkv = p->Hkv ? p->Hkv : p->H;
@@ -60,6 +69,8 @@ int sdpa_bwd(const struct attention_bwd *p, struct stream *s)
                        aligned(p->qkv, p->dqkv, p->o, p->d_o, p->lse);
     bf16 *q = (bf16 *)p->qkv, *dq = p->dqkv;
     struct dnn_call call = call_of(&shape, plain);
+    if (own_is_faster(p, s))
+        call.unfit = "a backward that our own kernel does in less time";
     call.at[SDPA_Q] = q;
     call.at[SDPA_K] = q + k;
     call.at[SDPA_V] = q + v;

@@ -2,9 +2,10 @@
  *
  * What it takes: bf16, D a multiple of 8 up to 128, from SDPA_LEAST tokens on, causal or not,
  * grouped heads, all in qkv with neither `start`, lengths, bias nor scale; the backward for T in
- * multiples of SDPA_BACKWARD_STEP alone. All else goes to our own kernels. SKERRY_SDPA=own keeps
- * all of it there, which also makes gradients the same bits every time: cuDNN adds dq in no fixed
- * order.
+ * multiples of SDPA_BACKWARD_STEP alone, and not where our own is faster (attention_hopper.h).  All
+ * else goes to our own kernels.  SKERRY_SDPA=own keeps all of it there, which also makes gradients
+ * the same bits every time: cuDNN adds dq in no fixed order.  SKERRY_SDPA=cudnn gives cuDNN all
+ * that it takes.
  *
  * Forward and backward may be by different hands: both mean the same lse. */
 #ifndef KERNELS_CUDA_SDPA_H

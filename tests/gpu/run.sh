@@ -293,16 +293,18 @@ group race && sanitise racecheck
 # shellcheck disable=SC2086
 group whole && torchs "DiT-XL/2 in PyTorch, compiled whole" 300 $xl --batch "${xl_batches##* }" --sweep $whole
 
-# Attention by our own kernels alone, steps without graphs, the time of each operation, and of
-# the ways of each product that is new here.
+# What other choices would cost, the time of each operation, and of all ways of each product.
 # shellcheck disable=SC2086
 if [ -n "$only" ] && group why; then
-    [ -z "$dry" ] && export SKERRY_TUNE=say
     ours "why: DiT-XL/2, GELUs made twice" 90 $xl $xl_batches --lean
-    ours "why: DiT-XL/2, each operation" 90 $xl --batch 64 --profile 3
     export SKERRY_SDPA=own
     ours "why: DiT-XL/2, our own attention" 90 $xl --batch 64 --profile 3
+    export SKERRY_SDPA=cudnn
+    ours "why: DiT-XL/2, attention by cuDNN" 90 $xl $xl_batches
     unset SKERRY_SDPA
+    # What was timed before is kept, and would not be told again.
+    [ -z "$dry" ] && export SKERRY_TUNE=say XDG_CACHE_HOME="$(pwd)/$figures/timed-anew" && rm -rf "$XDG_CACHE_HOME"
+    ours "why: DiT-XL/2, each operation" 90 $xl --batch 64 --profile 3
     ours "why: DiT 384x12, each operation" 60 $small --batch 64 --profile 20
     export SKERRY_CUDA_GRAPHS=0
     ours "why: DiT 384x12, no graphs" 60 $small --batch 64

@@ -32,8 +32,9 @@ static const struct shape shapes[] = {
     {2, 70, 4, 32, 2, CAUSAL},
     {1, 257, 3, 16, 1, CAUSAL},
     {2, 40, 6, 20, 2, FULL},
-    {2, 128, 2, 64}, /* from here on three whose backward cuDNN takes */
-    {1, 256, 2, 72},
+    {2, 128, 3, 64}, /* from here on four whose backward cuDNN may take, or our own for Hopper */
+    {3, 128, 2, 72},
+    {2, 256, 3, 72},
     {2, 128, 4, 32, 2, CAUSAL},
     {3, 128, 2, 64, 0, DOCUMENTS},
     {2, 203, 4, 33, 2, DOCUMENTS},
