@@ -184,6 +184,9 @@ static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct
     if (recipe_compose(s, &c, NULL) < 0)
         return 0; /* recipe_check says why, where the job is taken */
     const bool alone = !composition_shares(&c);
+    /* There an honest worker may well have most of the weight: it is faster, or has more data. */
+    if ((s->outer.seconds > 0 || c.weigh_partitions) && !conf_find(doc, "outer.share_cap"))
+        s->outer.share_cap = 1;
     s->outer.plain_alone =
         c.elastic && !conf_find(doc, "outer.lr") && !conf_find(doc, "outer.momentum");
     composition_release(&c);
@@ -452,6 +455,10 @@ static int check_scope(const struct yaml_doc *doc, const struct job_spec *s, str
     if (rc == 0 && s->outer.async && conf_find(doc, "outer.late"))
         rc = conf_error(doc, "outer.late", err,
                         "is for rounds, which outer.async has not; leave it out");
+    if (rc == 0 && s->outer.async && conf_find(doc, "outer.share_cap"))
+        rc = conf_error(doc, "outer.share_cap", err,
+                        "is for rounds, which outer.async has not: there each contribution makes a "
+                        "version; leave it out");
     if (rc == 0 && s->outer.where == JOB_WHERE_WORKER && (s->outer.async || job_streams(s)))
         rc = conf_error(doc, "outer.where", err,
                         "is worker, but with %s contributions are folded at the coordinator; use "

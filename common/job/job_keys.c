@@ -344,6 +344,11 @@ static const struct conf_key outer_keys[] = {
          .doc = "seconds to wait for the rest after the quorum; 0: for all that make progress. "
                 "async: seconds that an ended phase waits for others that are about to end, where "
                 "seconds bounds phases; 0: an eighth of them"),
+    CONF(struct job_outer, share_cap, DOUBLE, .def = "0.5", .min = 0, .max = 1,
+         .doc =
+             "most that the contributions of one worker weigh in a module's version, of the whole; "
+             "of k workers never less than 2/k, twice an equal share. 1: any share; so it is "
+             "without the key where phases are of outer.seconds or paths weigh by their data"),
     CONF(struct job_outer, late, ENUM, .names = late_names, .def = "discount",
          .doc =
              "what becomes of a phase whose round was closed without it: discount lets it go on, "

@@ -10,6 +10,7 @@
 #include "coordinator/job/tasks.h"
 #include "coordinator/state/blobs.h"
 #include "coordinator/outer/outer_exec.h"
+#include "coordinator/outer/outer_share.h"
 #include "coordinator/decide/quorum.h"
 
 #include "common/base/buf.h"
@@ -88,6 +89,7 @@ static void add_contribution(const struct state *s, struct outer_step *step, con
     const struct version_rec *from = module_version(m, c->base_version);
     const enum codec up = (enum codec)j->spec.wire.up;
     oc->tag = t->id;
+    oc->sender = c->worker_id;
     oc->blob = to_outer(&c->blob);
     oc->codec = c->part ? codec_of_part(up) : up;
     oc->from = c->base_version;
@@ -125,6 +127,11 @@ static void gather(struct coordinator *co, const struct job *j, const struct mod
             gather_phase(s, step, j, m, query_phase(s, j, p, r), room);
     for (size_t i = 0; i < j->n_late; i++)
         gather_phase(s, step, j, m, state_task(s, j->late[i]), room);
+    if (outer_cap_shares(step))
+        log_info("outer",
+                 "module %llu of job %llu: one worker's contributions would weigh more "
+                 "than outer.share_cap lets them, and weigh less",
+                 (unsigned long long)m->id, (unsigned long long)j->id);
 }
 
 static uint32_t replicas_through(const struct job *j, const struct module_rec *m)
@@ -231,6 +238,7 @@ static struct outer_step *make_step(struct coordinator *co, const struct job *j,
     s->ema_decay = j->spec.outer.ema;
     s->scale = j->comp.root_rescale ? sqrt(j->comp.modules[m - j->modules].paths) : 1;
     s->keep_norm = s->scale > 1 && !j->spec.outer.async; /* one by one there is no mean */
+    s->share_cap = j->spec.outer.share_cap;
     s->delay = s->min_accepted = 1;
     s->to_store = is_for_workers(co, j);
     look_back(j, m, s);

@@ -13,14 +13,6 @@ static void put_blob(struct buf *b, const char *name, const struct outer_blob *o
                      hash_hex(o->sha256, 32, hex), (unsigned long long)o->bytes);
 }
 
-/* The sender of the contribution: another worker may have ended the task. */
-static uint64_t sender_of(const struct task *t, const struct outer_step *s,
-                          const struct outer_contribution *oc)
-{
-    const struct contribution *c = t ? query_contribution(t, s->module_id, oc->from) : NULL;
-    return c ? c->worker_id : 0;
-}
-
 static void put_contribution(struct buf *b, const struct coordinator *co,
                              const struct outer_step *s, const struct outer_contribution *c)
 {
@@ -31,8 +23,8 @@ static void put_contribution(struct buf *b, const struct coordinator *co,
                      "\"sha256\":\"%s\",\"size\":%llu,\"codec\":\"%s\",\"staleness\":%llu,"
                      "\"samples\":%llu,\"weight\":%.17g,\"share\":%.17g,\"norm\":%.9g,"
                      "\"shrink\":%.17g,\"refused\":%s}",
-                     (unsigned long long)c->tag, (unsigned long long)sender_of(t, s, c),
-                     t ? t->path : 0, t ? t->train.replica : 0, hash_hex(c->blob.sha256, 32, hex),
+                     (unsigned long long)c->tag, (unsigned long long)c->sender, t ? t->path : 0,
+                     t ? t->train.replica : 0, hash_hex(c->blob.sha256, 32, hex),
                      (unsigned long long)c->blob.bytes, codec_name(c->codec),
                      (unsigned long long)(s->base - c->from), (unsigned long long)c->samples,
                      c->weight, c->share, c->norm, c->shrink, c->refused ? "true" : "false");

@@ -8,6 +8,7 @@
 #include "common/outer/fold_check.h"
 #include "common/outer/layout.h"
 #include "coordinator/outer/outer_claim.h"
+#include "coordinator/outer/outer_share.h"
 #include "coordinator/outer/outer_verify.h"
 
 struct outer_exec {
@@ -437,6 +438,7 @@ static int share_out(struct outer_step *s, struct err *err)
 {
     double total = 0.0;
     bool damaged = false;
+    (void)outer_cap_shares(s);
     s->accepted = 0;
     for (size_t i = 0; i < s->n_contributions; i++) {
         damaged |= s->contributions[i].damaged;

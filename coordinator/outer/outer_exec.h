@@ -52,7 +52,8 @@ struct outer_blob {
 };
 
 struct outer_contribution {
-    uint64_t tag; /* the caller's: task id, say */
+    uint64_t tag;    /* the caller's: task id, say */
+    uint64_t sender; /* worker id */
     struct outer_blob blob;
     enum codec codec;
     /* The version that it starts from, and its full file where that is older than the step's base
@@ -60,8 +61,9 @@ struct outer_contribution {
     uint64_t from;
     struct outer_blob from_full;
     uint64_t samples; /* behind it; for the record */
-    double weight;    /* > 0; only the ratio to the others matters; fold_judge.h may make it less */
-    double most;      /* norm of what its steps can do, per root of a parameter; 0: unknown */
+    double weight; /* > 0; only the ratio to the others matters; fold_judge.h and fold_share.h may
+                      make it less */
+    double most;   /* norm of what its steps can do, per root of a parameter; 0: unknown */
     /* filled by the executor */
     bool refused;
     bool damaged;  /* refused because our disk has lost it: its sender is not to blame */
@@ -97,6 +99,7 @@ struct outer_step {
     double lr, momentum, ema_decay; /* keys of outer; the young-average rule is applied inside */
     double scale;                   /* times the weighted mean, > 0; with keep_norm the most */
     bool keep_norm;                 /* fold.h */
+    double share_cap;               /* of what one sender's contributions weigh: fold_share.h */
     unsigned delay;                 /* contributions of a momentum step; 0 and 1: each step */
     unsigned min_accepted;          /* fewer good ones fail the step; at least 1 */
     struct outer_contribution *contributions; /* in the order they are summed: sort them */

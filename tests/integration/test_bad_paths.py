@@ -104,6 +104,7 @@ def refused_everywhere(job, coordinator, words, tmp_path):
     (TEXT, ("context: 64", "context: 64, self_condition: 0.5"), ["model.self_condition", "model.type is llama"]),
     (IMAGES, ("columns: 2}", "columns: 2, prompt: hello}"), ["sample.prompt", "of texts alone"]),
     (IMAGES, ("steps: 4}", "steps: 4, nesterov_delay: 2}"), ["outer.nesterov_delay", "outer.async"]),
+    (IMAGES, ("steps: 4}", "steps: 4, async: true, share_cap: 0.3}"), ["outer.share_cap", "outer.async"]),
     (IMAGES, ("steps: 4}", "steps: 4, async: true, grace: 2}"), ["outer.grace", "outer.seconds"]),
     (TEXT, ("eval: {every: 1}", "eval: {every: 1}\nsample: {strategy: top1}"), ["sample.strategy", "of images alone"]),
     (IMAGES, ("name: ddm, experts: 3", "name: dipaco, levels: [2], reshard: [1]"), ["recipe.reshard", "llama"]),

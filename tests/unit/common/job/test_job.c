@@ -355,6 +355,31 @@ static void young_models(void **state)
     assert_true(job_lr(true, 8192) == 1e-4); /* wide models take what they always took */
 }
 
+/* No worker has most of a version, unless it may well be honest. */
+static void shares_are_capped(void **state)
+{
+    static const struct {
+        const char *rest;
+        double cap;
+    } cases[] = {
+        {"outer: {rounds: 2, steps: 2}\n", 0.5},
+        {"outer: {rounds: 2, steps: 2, share_cap: 0.2}\n", 0.2},
+        {"outer: {rounds: 2, seconds: 2}\n", 1},
+        {"outer: {rounds: 2, seconds: 2, share_cap: 0.5}\n", 0.5},
+        {"recipe: {name: dipaco, levels: [2, 2]}\nouter: {rounds: 2, steps: 2}\n", 1},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct job_spec s;
+        char *text = str_printf("name: a\ndata: {path: x, image_size: 16}\n"
+                                "model: {preset: DiT-S/8}\ntrain: {batch: 8}\n%s",
+                                cases[i].rest);
+        OK(job_parse(text, strlen(text), "job", &s, err));
+        assert_true(s.outer.share_cap == cases[i].cap);
+        job_release(&s);
+        mem_free(text);
+    }
+}
+
 /* What a job file leaves out is written into the text that is kept, in any style. */
 static void defaults_are_written_into_a_job(void **state)
 {
@@ -485,6 +510,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_outer_steps_for_one_replica),
         cmocka_unit_test(young_models),
+        cmocka_unit_test(shares_are_capped),
         cmocka_unit_test(defaults_are_written_into_a_job),
         cmocka_unit_test(fragments_are_written_in_with_their_reason),
         cmocka_unit_test(a_trainer_keeps_its_rate),

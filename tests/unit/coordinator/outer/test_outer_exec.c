@@ -319,6 +319,52 @@ static void test_weights(void **state)
     rig_end(&r);
 }
 
+static void put_weights(struct outer_step *s, const double *weights, double share_cap)
+{
+    static const uint64_t senders[K] = {7, 7, 8, 9};
+    for (size_t c = 0; c < K; c++) {
+        s->contributions[c].sender = senders[c];
+        s->contributions[c].weight = weights[c];
+    }
+    s->share_cap = share_cap;
+}
+
+/* One of three who sends most: two thirds are its, and the bits are those of the weights that the
+ * record has then.  What is refused counts for nobody. */
+static void test_share_cap(void **state)
+{
+    static const double said[K] = {500, 300, 100, 100};
+    double used[K];
+    (void)state;
+    struct rig r;
+    rig_begin(&r);
+    struct outer_step *s = make_step(&r, alike);
+    put_weights(s, said, 0);
+    run(&r, s);
+    assert_int_equal(s->rc, 0);
+    for (size_t c = 0; c < K; c++)
+        used[c] = s->contributions[c].weight;
+    assert_float_equal(s->contributions[0].share + s->contributions[1].share, 2.0 / 3, 1e-9);
+    assert_float_equal(used[0] / used[1], 5.0 / 3, 1e-12);
+    assert_true(used[2] == 100 && used[3] == 100);
+    struct outer_step *again = make_step(&r, alike);
+    put_weights(again, used, 1);
+    run(&r, again);
+    assert_memory_equal(again->new_full.sha256, s->new_full.sha256, 32);
+    assert_memory_equal(again->new_mom.sha256, s->new_mom.sha256, 32);
+    step_free(again);
+    step_free(s);
+    s = make_step(&r, (float[K]){0.01f, 0.01f, 0.01f, 1000});
+    put_weights(s, said, 0.5);
+    run(&r, s);
+    assert_int_equal(s->rc, 0);
+    assert_true(s->contributions[3].refused);
+    for (size_t c = 0; c < 3; c++) /* two are left: each weighs what it does */
+        assert_true(s->contributions[c].weight == said[c]);
+    step_free(s);
+    rig_end(&r);
+}
+
 /* From now on this many bytes may be written; see test_fold.c. */
 static void limit_writes(long bytes)
 {
@@ -619,6 +665,7 @@ int main(void)
         cmocka_unit_test(test_refuses_astray),
         cmocka_unit_test(test_refuses_garbage),
         cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_share_cap),
         cmocka_unit_test(test_disk_full),
         cmocka_unit_test(test_missing),
         cmocka_unit_test(test_bad_base),
