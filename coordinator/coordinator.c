@@ -10,6 +10,7 @@
 #include "coordinator/job/flow.h"
 #include "coordinator/job/folds.h"
 #include "coordinator/job/gc.h"
+#include "coordinator/job/gone.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/rounds.h"
@@ -80,6 +81,7 @@ static void on_retry(void *arg)
 
 static void on_sweep(void *arg)
 {
+    gone_forget(arg);
     gc_sweep(arg);
     scrub_next(arg);
 }

@@ -4,7 +4,6 @@
 #include "coordinator/state/capture.h"
 
 #include "common/net/blobstore.h"
-#include "common/base/clock.h"
 
 #define GARBAGE_MAX 65536
 #define GARBAGE_TURN 1024    /* leave in one turn: each is a rename */
@@ -37,15 +36,6 @@ static void name_needed(void *arg, enum blob_role role, const struct blob_ref *b
         name(arg, b);
 }
 
-/* Against ages of files and ends of jobs, in ms since 1970.  A step of the clock makes nothing
- * older: forward, the time that has passed since our start counts; back, the clock does. */
-static int64_t now_ms(const struct coordinator *co)
-{
-    int64_t wall = (int64_t)clock_wall_ms();
-    int64_t steady = co->started_unix_ms + (int64_t)(core_now(co) - co->started_ms);
-    return wall < steady ? wall : steady;
-}
-
 static bool is_orphan(const struct blob_stat *st, int64_t now_s)
 {
     return now_s - st->touched_s >= ORPHAN_S;
@@ -55,7 +45,7 @@ static bool is_orphan(const struct blob_stat *st, int64_t now_s)
 static void collect(const struct coordinator *co, struct names *s)
 {
     memset(s, 0, sizeof(*s));
-    each_blob(&co->state, 0, now_ms(co), name_needed, s);
+    each_blob(&co->state, 0, core_unix_ms(co), name_needed, s);
     if (s->n > 0)
         qsort(s->ids, s->n, sizeof(*s->ids), order);
 }
@@ -97,7 +87,7 @@ static void drop_unneeded(void *arg, enum blob_role role, const struct blob_ref 
 
 void gc_job_ended(struct coordinator *co, const struct job *j)
 {
-    each_blob(&co->state, j->id, now_ms(co), drop_unneeded, co);
+    each_blob(&co->state, j->id, core_unix_ms(co), drop_unneeded, co);
 }
 
 /* ---- on the disk pool ---- */
@@ -158,7 +148,7 @@ static void sweep_done(void *arg, int rc)
 static void submit(struct coordinator *co, const struct names *keep, bool all)
 {
     struct sweep *w = mem_alloc(sizeof(*w));
-    *w = (struct sweep){co, co->blobs, *keep, {0}, now_ms(co) / 1000, all};
+    *w = (struct sweep){co, co->blobs, *keep, {0}, core_unix_ms(co) / 1000, all};
     co->sweeping |= all;
     if (pool_submit(co->disk, sweep_work, sweep_done, w) < 0)
         sweep_done(w, 0); /* later */
@@ -190,7 +180,7 @@ static void spare_named(struct coordinator *co)
         if (n == 0 || order_refs(&co->doomed[n - 1], &co->doomed[i]) != 0)
             co->doomed[n++] = co->doomed[i];
     co->n_doomed = n;
-    each_blob(&co->state, 0, now_ms(co), spare, co);
+    each_blob(&co->state, 0, core_unix_ms(co), spare, co);
     n = 0;
     for (size_t i = 0; i < co->n_doomed; i++)
         if (co->doomed[i].size > 0)

@@ -9,6 +9,7 @@
 #include "coordinator/decide/admit.h"
 #include "coordinator/job/cost.h"
 #include "coordinator/job/gc.h"
+#include "coordinator/job/gone.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/query.h"
@@ -128,18 +129,6 @@ static struct worker *need_writer(struct coordinator *co, struct rpc_request *re
 }
 
 /* ---- JOIN ---------------------------------------------------------------- */
-
-/* The worker that has been gone for longest makes room. */
-static void forget_one(struct coordinator *co)
-{
-    for (size_t i = 0; i < co->state.n_workers; i++) {
-        const struct worker *w = co->state.workers[i];
-        if (w->state == WORKER_HERE || w->task_id != 0)
-            continue;
-        state_drop_worker(&co->state, w);
-        return;
-    }
-}
 
 static int admit(struct coordinator *co, const Skerry__V1__JoinRequest *m,
                  const struct worker *known, const struct rpc_peer *peer, struct err *err)
@@ -275,7 +264,7 @@ static void on_join(void *arg, struct rpc_request *req, const ProtobufCMessage *
         return;
     }
     if (w == NULL && co->state.n_workers >= WORKERS_KNOWN_MAX)
-        forget_one(co);
+        gone_make_room(co);
     const bool again = w != NULL && memcmp(w->instance, m->instance.data, 16) == 0;
     const bool is_new = w == NULL;
     if (w == NULL && (w = state_add_worker(&co->state, 0)) == NULL) {

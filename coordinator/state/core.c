@@ -1,10 +1,18 @@
 #include "coordinator/state/core.h"
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/net/pool.h"
 
 #define FULL_DISK_BYTES (4u << 20) /* with less than this uploads are bound to fail */
+
+int64_t core_unix_ms(const struct coordinator *co)
+{
+    const int64_t wall = (int64_t)clock_wall_ms();
+    const int64_t steady = co->started_unix_ms + (int64_t)(core_now(co) - co->started_ms);
+    return wall < steady ? wall : steady;
+}
 
 void core_init(struct coordinator *co)
 {

@@ -139,6 +139,10 @@ static inline uint64_t core_now(const struct coordinator *co)
     return loop_now_ms(co->loop);
 }
 
+/* In ms since 1970, to hold ages on record against.  A step of the clock makes nothing older:
+ * forward, the time that has passed since our start counts; back, the clock does. */
+int64_t core_unix_ms(const struct coordinator *co);
+
 /* The lists of what waits. */
 void core_init(struct coordinator *co);
 

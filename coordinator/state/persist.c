@@ -311,18 +311,29 @@ const struct store_schema persist_schema = {
 
 static void put_counters(struct store *s, struct state *st)
 {
-    static const char *const names[] = {"worker", "job", "task", "module", "token"};
-    const uint64_t next[] = {st->next_worker, st->next_job, st->next_task, st->next_module,
-                             st->next_token};
-    const int n = sizeof(next) / sizeof(next[0]);
+    const struct {
+        const char *name;
+        uint64_t value;
+    } all[] = {
+        {"worker", st->next_worker},
+        {"job", st->next_job},
+        {"task", st->next_task},
+        {"module", st->next_module},
+        {"token", st->next_token},
+        {"control_up", st->bytes_gone[0]},
+        {"control_down", st->bytes_gone[1]},
+        {"data_up", st->bytes_gone[2]},
+        {"data_down", st->bytes_gone[3]},
+    };
+    const int n = sizeof(all) / sizeof(all[0]);
     uint64_t sum = 1;
     for (int i = 0; i < n; i++)
-        sum = sum * 0x9e3779b97f4a7c15ull + next[i];
+        sum = sum * 0x9e3779b97f4a7c15ull + all[i].value;
     if (sum == st->counters.seen)
         return;
     st->counters.seen = sum;
     for (int i = 0; i < n; i++)
-        store_put(s, PUT_COUNTER, "ti", names[i], I(next[i]));
+        store_put(s, PUT_COUNTER, "ti", all[i].name, I(all[i].value));
 }
 
 static void put_token(struct store *s, struct token_rec *t)

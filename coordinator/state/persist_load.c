@@ -50,18 +50,23 @@ static int bad_row(struct err *err, const char *what)
 
 static int load_counter(struct state *st, sqlite3_stmt *q, struct err *err)
 {
-    const char *name = store_text(q, 0);
-    uint64_t v = u64(q, 1);
-    if (strcmp(name, "worker") == 0)
-        st->next_worker = v;
-    else if (strcmp(name, "job") == 0)
-        st->next_job = v;
-    else if (strcmp(name, "task") == 0)
-        st->next_task = v;
-    else if (strcmp(name, "module") == 0)
-        st->next_module = v;
-    else if (strcmp(name, "token") == 0)
-        st->next_token = v;
+    const struct {
+        const char *name;
+        uint64_t *value;
+    } all[] = {
+        {"worker", &st->next_worker},
+        {"job", &st->next_job},
+        {"task", &st->next_task},
+        {"module", &st->next_module},
+        {"token", &st->next_token},
+        {"control_up", &st->bytes_gone[0]},
+        {"control_down", &st->bytes_gone[1]},
+        {"data_up", &st->bytes_gone[2]},
+        {"data_down", &st->bytes_gone[3]},
+    };
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (strcmp(store_text(q, 0), all[i].name) == 0)
+            *all[i].value = u64(q, 1);
     return 0;
 }
 

@@ -190,6 +190,8 @@ struct task *state_add_task(struct state *s, uint64_t id, uint64_t job_id, enum 
 void state_drop_worker(struct state *s, const struct worker *w)
 {
     marks_add(&s->workers_gone, w->id);
+    for (int i = 0; i < 4; i++)
+        s->bytes_gone[i] += w->bytes[i];
     (void)state_unpark((struct worker *)w);
     state_set_worker_state(s, (struct worker *)w, WORKER_LEFT);
     drop((void **)s->workers, &s->n_workers, w->id);

@@ -49,6 +49,7 @@ struct state {
     struct access_faces faces; /* access.h */
     /* Saved with the rows. */
     uint64_t next_worker, next_job, next_task, next_module, next_token;
+    uint64_t bytes_gone[4]; /* as those of struct worker, of all that were forgotten */
     /* (m) What persist_changes() has to look at. */
     struct marks workers_edited, tasks_edited, workers_gone, tasks_gone, jobs_gone, tokens_gone;
     uint64_t gone_commit; /* that has the newest of those */

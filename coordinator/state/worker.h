@@ -119,6 +119,7 @@ struct worker {
     } held[64]; /* newest held per module */
     unsigned n_held;
     bool fetches_ahead; /* what it is told to, while it waits */
+    bool named;         /* job/gone.h, while that looks */
     struct {
         uint64_t job_id; /* 0: nothing was named yet */
         uint32_t path;

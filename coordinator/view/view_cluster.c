@@ -35,6 +35,8 @@ static uint64_t resident_bytes(void)
 
 static void count_workers(struct coordinator *co, struct view_status *v)
 {
+    const uint64_t *gone = co->state.bytes_gone;
+    v->bytes = (struct traffic){gone[0], gone[1], gone[2], gone[3]};
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
         v->workers++;

@@ -8,7 +8,7 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "coordinator/state/job.h"
+#include "coordinator/state/persist.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/world.h"
@@ -17,7 +17,8 @@
 #define MIB 1048576.0
 #define GROWN_MIB 1.0
 #define LEFT_MIB 0.0625
-#define ROUND_BYTES 16 /* of the database, once it has all that it keeps */
+#define HISTORY_ROUNDS METRIC_ROUNDS_MAX /* then the pages of old ones are used again */
+#define ROUND_BYTES 16                   /* of the database, once it has all that it keeps */
 
 static char root[64] = "/dev/shm/skerry-sim.XXXXXX";
 
@@ -70,14 +71,16 @@ static void live(uint64_t seed, uint64_t minutes)
                        (double)(rounds > 0 ? rounds : 1);
     printf("a coordinator of %llu min, %llu rounds, %llu events holds %.2f MiB; %.2f MiB at round "
            "%llu, and %.2f MiB were left when the world was over; its database has %.2f MiB, and "
-           "%.0f bytes a round came since round %llu\n",
+           "%.0f bytes a round came since round %llu; of workers that are gone %zu are on record, "
+           "then "
+           "%zu\n",
            (unsigned long long)minutes, (unsigned long long)late.end.rounds,
            (unsigned long long)late.events, (double)late.held / MIB, (double)early.held / MIB,
            (unsigned long long)early.end.rounds, left, (double)late.end.database / MIB, row,
-           (unsigned long long)late.before.rounds);
+           (unsigned long long)late.before.rounds, late.end.gone, late.before.gone);
     if (grown > GROWN_MIB || left > LEFT_MIB)
         sim_fail("the coordinator has grown, or leaks");
-    if (late.before.rounds > JOB_ROUNDS_MAX && row > ROUND_BYTES)
+    if (late.before.rounds > HISTORY_ROUNDS && row > ROUND_BYTES)
         sim_fail("the database grows with every round");
 }
 

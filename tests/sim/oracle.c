@@ -3,6 +3,7 @@
 #include <jansson.h>
 
 #include "common/base/hash.h"
+#include "coordinator/job/gone.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/state/access.h"
@@ -741,11 +742,26 @@ void oracle_look_closely(struct coordinator *co)
     (void)look_at_blobs(co);
 }
 
+/* Who has been gone for more than a day is forgotten, unless a person shut him out or wants him to
+ * leave; here no token has an end. */
+static void look_at_gone(const struct coordinator *co)
+{
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *w = co->state.workers[i];
+        const int64_t ms = core_unix_ms(co) - w->since_unix_ms;
+        if (w->state != WORKER_HERE && w->revoked_unix_ms == 0 && !w->drain &&
+            ms > GONE_DOUBTED_MS + GONE_LEAST_MS)
+            sim_fail("worker %llu is on record, and has been gone for %lld s",
+                     (unsigned long long)w->id, (long long)ms / 1000);
+    }
+}
+
 void oracle_look_at_end(struct coordinator *co)
 {
     const size_t needed = look_at_blobs(co);
     oracle_look(co);
     look_at_history(co);
+    look_at_gone(co);
     if (co->state.n_open > 0)
         sim_fail("%zu tasks are open, and no job runs", co->state.n_open);
     for (size_t i = 0; i < co->state.n_workers; i++)

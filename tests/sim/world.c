@@ -740,7 +740,7 @@ static struct world_at now_at(void)
     const struct state *s = &world.co->state;
     if (s->n_jobs == 1)
         (void)view_job(world.co, s->jobs[0]->id, &j, NULL);
-    return (struct world_at){j.round, database()};
+    return (struct world_at){j.round, database(), s->n_workers - s->n_here};
 }
 
 void world_live(uint64_t seed, uint64_t ms, const char *root, struct world_life *ret)

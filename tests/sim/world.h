@@ -15,6 +15,7 @@ uint64_t world_run(uint64_t seed, const char *root, struct world_figures *sum);
 
 struct world_at {
     uint64_t rounds, database; /* database: bytes */
+    size_t gone;               /* workers on record that are */
 };
 
 struct world_life {
