@@ -288,9 +288,15 @@ struct metric_number *job_number(struct job *j, const char *name)
     return n;
 }
 
+size_t job_rounds_max(const struct job *j)
+{
+    const size_t all = (size_t)j->comp.n_paths * 16;
+    return all <= 1024 ? 1024 : all < JOB_ROUNDS_MAX ? all : JOB_ROUNDS_MAX;
+}
+
 void job_add_round(struct job *j, const struct round_rec *r)
 {
-    job_keep_rounds(j, JOB_ROUNDS_MAX - 1);
+    job_keep_rounds(j, job_rounds_max(j) - 1);
     struct round_rec *rounds = mem_realloc((void *)j->rounds, (j->n_rounds + 1) * sizeof(*rounds));
     rounds[j->n_rounds] = *r;
     j->rounds = rounds;

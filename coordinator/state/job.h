@@ -17,7 +17,7 @@
 #define JOB_CLASSES_MAX 4096
 #define JOB_BAD_MAX 1024     /* bad samples kept by name */
 #define JOB_SAMPLES_MAX 1024 /* grids kept per job */
-#define JOB_ROUNDS_MAX 4096  /* round records kept */
+#define JOB_ROUNDS_MAX 4096  /* round records kept of many paths; see job_rounds_max */
 #define JOB_ROWS_MAX 1024
 #define JOB_NUMBERS_MAX 64    /* names of trainers' numbers */
 #define JOB_TRACE_MAX 131072  /* bytes, as in ReportRequest */
@@ -334,7 +334,9 @@ bool job_put_row(struct job *j, const struct row_rec *r);
 /* The number that a trainer calls so; NULL: it is none of A-Z a-z 0-9 . _ -, or JOB_NUMBERS_MAX
  * others are kept. */
 struct metric_number *job_number(struct job *j, const char *name);
-/* The oldest makes room at JOB_ROUNDS_MAX. */
+/* Records of rounds that are kept: 1,024, or 16 of each path as far as JOB_ROUNDS_MAX goes. */
+size_t job_rounds_max(const struct job *j);
+/* The oldest makes room. */
 void job_add_round(struct job *j, const struct round_rec *r);
 /* Forgets all but the newest n. */
 void job_keep_rounds(struct job *j, size_t n);

@@ -710,7 +710,7 @@ void save_points_thinned(struct store *s, const struct job *j)
 void save_rounds_thinned(struct store *s, const struct job *j, uint32_t rounds)
 {
     /* Each round of a path has a line, and perhaps one of its evaluation. */
-    const uint32_t half = METRIC_ROUNDS_MAX / 4 / j->comp.n_paths;
+    const uint32_t each = METRIC_ROUNDS_MAX / 4 / j->comp.n_paths, half = each > 32 ? each : 32;
     if (rounds % (half / 2) == 0)
         thin(s, THIN_ROUNDS, j, rounds, half);
 }

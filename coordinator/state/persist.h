@@ -12,10 +12,10 @@
 
 /* The history of a job in the store is bounded, so that a job without an end has a database that
  * does not grow: of loss points, rounds and evaluations the newest are kept and ever fewer of the
- * older ones, of records of rounds JOB_ROUNDS_MAX, of versions those that have blobs, of ended
+ * older ones, of records of rounds job_rounds_max(), of versions those that have blobs, of ended
  * tasks TASKS_ENDED_MAX. */
 #define METRIC_POINTS_MAX 20000
-#define METRIC_ROUNDS_MAX 20000 /* and a quarter more between two looks */
+#define METRIC_ROUNDS_MAX 4096 /* and a quarter more between two looks */
 
 extern const struct store_schema persist_schema;
 
@@ -27,8 +27,8 @@ void persist_changes(struct store *s, struct state *st);
 void save_metric(struct store *s, uint64_t job_id, const struct metric_rec *m);
 /* Keeps at most METRIC_POINTS_MAX loss points; call it when a quarter of that has come since. */
 void save_points_thinned(struct store *s, const struct job *j);
-/* Keeps at most METRIC_ROUNDS_MAX lines of rounds and evaluations; call it after each round of a
- * path, of which there are so many now. */
+/* Keeps at most METRIC_ROUNDS_MAX lines of rounds and evaluations, or 128 of each path of more than
+ * 32; call it after each round of a path, of which there are so many now. */
 void save_rounds_thinned(struct store *s, const struct job *j, uint32_t rounds);
 
 /* Fills an empty state.  A row that makes no sense fails with its table and id. */

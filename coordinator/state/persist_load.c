@@ -650,8 +650,8 @@ static int load_round(struct state *st, sqlite3_stmt *q, struct err *err)
     struct job *j = state_job(st, u64(q, 0));
     if (j == NULL)
         return 0;
-    if (j->n_rounds == JOB_ROUNDS_MAX) /* the newest stay: half at once, so that this is rare */
-        job_keep_rounds(j, JOB_ROUNDS_MAX / 2);
+    if (j->n_rounds == job_rounds_max(j)) /* the newest stay: half at once, so that this is rare */
+        job_keep_rounds(j, job_rounds_max(j) / 2);
     job_add_round(j, &(struct round_rec){u32(q, 1), u32(q, 2), u32(q, 3), u32(q, 4), real(q, 5),
                                          real(q, 6), real(q, 7), u64(q, 8), u64(q, 9), u64(q, 10),
                                          u64(q, 11), (int64_t)u64(q, 12)});

@@ -727,7 +727,7 @@ static void look_at_history(struct coordinator *co)
                 sim_fail("module %llu has %llu versions on record, and %u are kept",
                          (unsigned long long)m->id, (unsigned long long)n, m->kept);
         }
-        if (rows(co, "SELECT count(*) FROM rounds WHERE job=?", j->id) > JOB_ROUNDS_MAX ||
+        if (rows(co, "SELECT count(*) FROM rounds WHERE job=?", j->id) > job_rounds_max(j) ||
             rows(co, "SELECT count(*) FROM tasks WHERE job=? AND state>2", j->id) >
                 TASKS_ENDED_MAX + TASKS_OPEN_MAX)
             sim_fail("job %llu has too many rounds or ended tasks on record",
