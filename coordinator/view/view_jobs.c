@@ -69,19 +69,28 @@ static uint32_t rounds_done(const struct job *j)
     return slowest;
 }
 
-/* From the mean of the last rounds, less what the running one has done. */
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* From the median of the last rounds, of which one may have been paused or stalled, less what the
+ * running one has done. */
 static int64_t eta_ms(struct coordinator *co, const struct job *j, uint32_t done)
 {
-    double seconds = 0;
-    unsigned n = 0;
+    double ms[8];
+    size_t n = 0;
     if (job_is_ended(j) || j->paused || j->n_rounds == 0)
         return -1;
     for (size_t i = j->n_rounds; i-- > 0 && n < 8; n++)
-        seconds += (double)j->rounds[i].seconds;
-    double mean = seconds / n * 1e3, left = mean * (j->spec.outer.rounds - (double)done);
+        ms[n] = (double)j->rounds[i].seconds * 1e3;
+    qsort(ms, n, sizeof(*ms), by_size);
+    const double median = (ms[(n - 1) / 2] + ms[n / 2]) / 2;
+    double left = median * (j->spec.outer.rounds - (double)done);
     if (j->paths[0].ready) {
         double in_round = (double)(core_now(co) - j->paths[0].ready_ms);
-        left -= in_round < mean ? in_round : mean;
+        left -= in_round < median ? in_round : median;
     }
     return left > 0 ? (int64_t)left : 0;
 }
