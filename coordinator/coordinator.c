@@ -15,6 +15,7 @@
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/rounds.h"
 #include "coordinator/job/scrub.h"
+#include "coordinator/job/spot_check.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/job/tokens.h"
 #include "coordinator/state/poll.h"
@@ -246,6 +247,7 @@ static void resume(struct coordinator *co)
                               true);
     }
     rounds_resume(co);
+    spot_check_resume(co);
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         struct job *j = co->state.jobs[i];
         j->started_ms = now;

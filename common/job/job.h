@@ -222,6 +222,7 @@ struct job_outer {
     double quorum;      /* fraction of the expected contributions */
     double grace;       /* seconds after the quorum; 0: wait for all that make progress */
     double share_cap;   /* of what one worker's contributions weigh in a step; 1: any */
+    bool spot_check;    /* phases of new workers are done once more elsewhere */
     int late;           /* enum job_late: what comes when its round is closed */
     int where;          /* enum job_where: who folds */
     double snapshot;    /* least seconds between two snapshots of a phase; 0: none */

@@ -349,6 +349,10 @@ static const struct conf_key outer_keys[] = {
              "most that the contributions of one worker weigh in a module's version, of the whole; "
              "of k workers never less than 2/k, twice an equal share. 1: any share; so it is "
              "without the key where phases are of outer.seconds or paths weigh by their data"),
+    CONF(struct job_outer, spot_check, BOOL, .def = "true",
+         .doc = "the first phase of a worker whose key is new is done once more by a proven worker "
+                "from elsewhere, if one is here, and compared; not of seconds, fragments, async or "
+                "trainers"),
     CONF(struct job_outer, late, ENUM, .names = late_names, .def = "discount",
          .doc =
              "what becomes of a phase whose round was closed without it: discount lets it go on, "

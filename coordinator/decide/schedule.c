@@ -33,6 +33,11 @@ static uint64_t held_back(const struct schedule *s, uint64_t worker, const struc
         *ret_why = "is for workers that have done tasks well before";
         return UINT64_MAX;
     }
+    if (t->not_for[0] == worker || t->not_for[1] == worker ||
+        (t->not_from != 0 && t->not_from == o->origin)) {
+        *ret_why = "is for another worker, from elsewhere: it looks over what this one did";
+        return UINT64_MAX;
+    }
     if (t->phase && o->behind == t->job_id) {
         *ret_why = "waits for a worker that has its version: this one still fetches one";
         return UINT64_MAX;
@@ -101,7 +106,7 @@ static bool before(const struct schedule *s, uint64_t worker, const struct sched
 struct schedule_group {
     uint32_t first, last; /* first: may have been taken */
     uint64_t kept_ms;     /* for their owners until then; 0: for nobody */
-    bool alone;           /* by a failure that only some may have had */
+    bool alone;           /* by what only some may have had to do with it */
 };
 
 struct schedule_owned {
@@ -137,7 +142,7 @@ static void add(struct schedule *s, uint32_t at)
         .first = at,
         .last = at,
         .kept_ms = kept_until(s->now_ms, t),
-        .alone = failure_holds(t->failed, s->now_ms),
+        .alone = t->not_for[0] != 0 || failure_holds(t->failed, s->now_ms),
     };
     s->next[at] = NONE;
     for (size_t back = 1; !want.alone && back <= GROUPS_BACK && back <= s->n_groups; back++) {
@@ -176,6 +181,7 @@ void schedule_init(struct schedule *s, uint64_t now_ms, struct schedule_job *job
     };
     for (size_t i = 0; i < n; i++) {
         add(s, (uint32_t)i);
+        s->from_matters |= tasks[i].not_from != 0;
         if (tasks[i].owner != 0)
             s->owned[s->n_owned++] = (struct schedule_owned){tasks[i].owner, (uint32_t)i};
     }

@@ -53,12 +53,15 @@ struct schedule_task {
     bool phase;          /* not for who fetches what the job's phases begin with */
     bool needs_known;    /* only who has done tasks well before may have it */
     bool needs_helper;   /* another worker must have time for what it asks */
+    uint64_t not_for[2]; /* workers that it is about; 0: none */
+    uint64_t not_from;   /* and whence nobody may have it; 0: any may */
 };
 
 struct schedule_options {
     enum failure_standing standing;     /* the worker's */
     bool trainers;                      /* the worker runs such programs */
     bool known;                         /* it has done tasks well before */
+    uint64_t origin;                    /* whence it comes */
     uint64_t behind;                    /* job of whose phases it has none now; 0: of none */
     bool helper;                        /* somebody else is left to help those that ask */
     const struct schedule_small *small; /* the worker's */
@@ -81,7 +84,8 @@ struct schedule {
     uint64_t now_ms;
     struct schedule_job *jobs;
     const struct schedule_task *tasks;
-    size_t n, n_left; /* n_left: not taken */
+    size_t n, n_left;  /* n_left: not taken */
+    bool from_matters; /* some task has not_from: options.origin is asked for */
     struct schedule_group *groups;
     size_t n_groups;
     uint32_t

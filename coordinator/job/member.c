@@ -381,6 +381,12 @@ void member_doubt_fold(struct coordinator *co, struct worker *w, bool wrong, int
         member_failed(co, w);
 }
 
+void member_was_wrong(struct coordinator *co, struct worker *w)
+{
+    w->failures_row = ADMIT_FAILURES_ROW - 1;
+    member_failed(co, w);
+}
+
 void member_verdict(struct coordinator *co, uint64_t worker_id, uint64_t task_id, bool accepted,
                     const char *reason)
 {

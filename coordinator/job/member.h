@@ -36,6 +36,8 @@ bool member_others_fit(const struct coordinator *co, const struct worker *w, con
 /* May w make outer steps?  It has done tasks, was never in quarantine, and those that it has made
  * were good. */
 bool member_may_fold(const struct worker *w);
+/* A phase or a CHECK of w was not what two others make of it: it is in quarantine. */
+void member_was_wrong(struct coordinator *co, struct worker *w);
 /* An outer step of w was not believed, for this reason, and made again: it was wrong, or not. */
 void member_doubt_fold(struct coordinator *co, struct worker *w, bool wrong, int why);
 /* May w be given a task?  Else why not, and until when (0: not known). */

@@ -8,6 +8,7 @@
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/query.h"
+#include "coordinator/job/spot_check.h"
 #include "coordinator/job/tasks.h"
 
 #include "common/base/clock.h"
@@ -59,6 +60,13 @@ static bool only_fails(const struct worker *w)
     return w->tasks_done == 0 && worker_standing(w) == STANDING_FAILING;
 }
 
+/* Is it at a phase that is no round's? */
+static bool checks(const struct coordinator *co, const struct worker *w)
+{
+    const struct task *t = w->task_id != 0 ? state_task(&co->state, w->task_id) : NULL;
+    return t != NULL && t->kind == TASK_CHECK;
+}
+
 /* Jobs share the workers that are here, and so do a job's paths; what is left over goes to the
  * first paths. */
 static uint32_t workers_for(const struct coordinator *co, const struct job *j, uint32_t p)
@@ -70,7 +78,7 @@ static uint32_t workers_for(const struct coordinator *co, const struct job *j, u
         workers += co->state.workers[i]->state == WORKER_HERE &&
                    !worker_goes(co->state.workers[i]) && !only_fails(co->state.workers[i]) &&
                    co->state.workers[i]->quarantined_until_ms <= core_now(co) &&
-                   !ahead_is_behind(co->state.workers[i], j);
+                   !ahead_is_behind(co->state.workers[i], j) && !checks(co, co->state.workers[i]);
     for (size_t i = 0; i < co->state.n_jobs && n < JOBS_ACTIVE_MAX; i++) {
         const struct job *o = co->state.jobs[i];
         if (o->state != JOB_RUNNING || (o != j && query_withheld(&co->state, o) != NULL))
@@ -426,6 +434,7 @@ static void end_round(struct coordinator *co, struct job *j, uint32_t p,
     path->ready = false;
     metrics_round(co, j, &rec);
     tasks_prune(co, j);
+    spot_check_prune(co, j);
     draw_after_round(co, j, p);
 }
 

@@ -394,7 +394,7 @@ void tasks_prune(struct coordinator *co, struct job *j)
             i++;
             continue;
         }
-        for (size_t c = 0; t->kind == TASK_TRAIN && c < t->train.n_contributions; c++)
+        for (size_t c = 0; task_has_phase(t) && c < t->train.n_contributions; c++)
             gc_drop(co, &t->train.contributions[c].blob);
         state_drop_task(&co->state, t);
         ended--;

@@ -1,5 +1,6 @@
 #include "coordinator/kinds/kinds.h"
 
+#include "coordinator/kinds/check.h"
 #include "coordinator/kinds/encode.h"
 #include "coordinator/kinds/eval.h"
 #include "coordinator/kinds/ingest.h"
@@ -14,6 +15,7 @@ static const struct kind *const kinds[TASK_KINDS] = {
     [TASK_EVAL] = &kind_eval,         [TASK_SAMPLE] = &kind_sample, [TASK_FEATURE] = &kind_feature,
     [TASK_CLUSTER] = &kind_cluster,   [TASK_SPLIT] = &kind_split,   [TASK_SCORE] = &kind_score,
     [TASK_VELOCITY] = &kind_velocity, [TASK_ENCODE] = &kind_encode, [TASK_OUTER] = &kind_outer,
+    [TASK_CHECK] = &kind_check,
 };
 
 int kinds_message(struct coordinator *co, const struct job *j, const struct task *t,

@@ -6,6 +6,7 @@
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
+#include "coordinator/job/spot_check.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/kinds/result.h"
 #include "coordinator/kinds/snapshot.h"
@@ -139,6 +140,7 @@ static void train_message(struct message *b, Skerry__V1__Task *msg)
     add_moments(b, m);
     add_ahead(b, m);
     snapshot_message(b, m);
+    m->fresh = t->train.fresh;
     if (query_streams(b->job))
         add_fragments(b, m);
     msg->train = m;
@@ -291,6 +293,7 @@ static int train_apply(struct coordinator *co, struct job *j, struct task *t,
         &(struct metrics_heard){r->points, r->n_points, r->number_names, r->n_number_names});
     if (!r->snapshot) {
         note_took(co, j, t);
+        spot_check_consider(co, j, t);
         task_settle(co, t, samples_of(co, j, t, r->samples));
     }
     return 0;

@@ -4,6 +4,7 @@
 #include "coordinator/job/ahead.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
+#include "coordinator/job/spot_check.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/decide/schedule.h"
 #include "coordinator/kinds/kinds.h"
@@ -106,10 +107,12 @@ static struct schedule_task *candidates(struct coordinator *co)
             .lag = t->kind == TASK_TRAIN && t->train.round > last ? t->train.round - last : 0,
             .needs_helper = task_is_remote(t),
             .phase = t->kind == TASK_TRAIN,
-            .needs_known = t->kind == TASK_OUTER,
+            .needs_known = t->kind == TASK_OUTER || t->kind == TASK_CHECK,
             .needs_trainers = query_needs_trainers(j, t),
         };
         fill_owner(co, j, t, &list[i]);
+        if (t->kind == TASK_CHECK)
+            spot_check_not_for(s, t, list[i].not_for, &list[i].not_from);
     }
     return list;
 }
@@ -138,6 +141,8 @@ static void give(struct coordinator *co, struct worker *w, struct task *t)
     struct rpc_request *req = state_unpark(w);
     rpc_request_on_gone(req, NULL, NULL);
     task_lease(co, t, w);
+    if (t->kind == TASK_TRAIN)
+        t->train.fresh = spot_check_wants(co, state_job(&co->state, t->job_id), t, w);
     ahead_leased(w, state_job(&co->state, t->job_id), t);
     struct reply *r = core_reply(co, req, assign_send);
     r->worker_id = w->id;
@@ -168,6 +173,7 @@ static bool serve(struct coordinator *co, struct worker *w, struct schedule *lis
         .helper = helpers > helps(&co->state, w), /* somebody else */
         .trainers = w->allows_trainers,
         .known = member_may_fold(w),
+        .origin = list->from_matters ? worker_origin(w) : 0,
         .small = w->small,
         .n_small = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX,
     };

@@ -301,7 +301,7 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     take_figures(j, t, r);
     take_trace(j, t, r);
     task_end(co, t, TASK_DONE, "");
-    member_succeeded(co, w, t->kind == TASK_TRAIN || t->kind == TASK_OUTER);
+    member_succeeded(co, w, task_has_phase(t) || t->kind == TASK_OUTER);
     w->reported_ms = core_now(co);
     take_bad(j, t, r, held);
     return 0;

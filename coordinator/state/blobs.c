@@ -108,6 +108,8 @@ static void of_task(const struct walk *w, const struct job *j, const struct task
     tell(w, BLOB_OUTPUT, &t->output, !passed_on);
     if (t->kind == TASK_VELOCITY)
         tell(w, BLOB_INPUT, &t->velocity.input, true);
+    for (size_t i = 0; t->kind == TASK_CHECK && i < t->train.n_contributions; i++)
+        tell(w, BLOB_CONTRIBUTION, &t->train.contributions[i].blob, runs);
     if (t->kind != TASK_TRAIN)
         return;
     tell(w, BLOB_PHASE_MOMENTS, &t->train.moments, runs);

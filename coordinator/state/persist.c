@@ -173,9 +173,12 @@ static const char schema_12[] = "ALTER TABLE jobs ADD COLUMN paused INTEGER;";
 
 static const char schema_13[] = "ALTER TABLE jobs ADD COLUMN bytes_near INTEGER;";
 
-static const char *const migrations[] = {schema_1,  schema_2,  schema_3, schema_4, schema_5,
-                                         schema_6,  schema_7,  schema_8, schema_9, schema_10,
-                                         schema_11, schema_12, schema_13};
+/* Workers of which a phase was done again. */
+static const char schema_14[] = "ALTER TABLE workers ADD COLUMN checked INTEGER;";
+
+static const char *const migrations[] = {schema_1,  schema_2,  schema_3,  schema_4, schema_5,
+                                         schema_6,  schema_7,  schema_8,  schema_9, schema_10,
+                                         schema_11, schema_12, schema_13, schema_14};
 
 enum statement {
     PUT_COUNTER,
@@ -227,8 +230,8 @@ static const char *const statements[STATEMENTS] = {
         "INSERT OR REPLACE INTO workers(id, identity, instance, name, device, version, address,"
         " memory, threads, state, reason, drain, strikes, failures_row, done, failed,"
         " joined_unix_ms, task, key, token, revoked_unix_ms, price, served, since_unix_ms,"
-        " doubted_folds, control_up, control_down, data_up, data_down)"
-        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        " doubted_folds, checked, control_up, control_down, data_up, data_down)"
+        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_WORKER] = "DELETE FROM workers WHERE id=?",
     [DEL_WORKER_VERDICTS] = "DELETE FROM verdicts WHERE worker=?",
     [PUT_VERDICT] = "INSERT OR REPLACE INTO verdicts VALUES(?,?,?,?)",
@@ -350,13 +353,14 @@ static void put_token(struct store *s, struct token_rec *t)
 static void put_worker(struct store *s, struct worker *w)
 {
     (void)store_put_changed(
-        s, &w->row.seen, PUT_WORKER, "ibbttttiiitiiiiiiibiidiii|iiii", I(w->id), w->identity,
+        s, &w->row.seen, PUT_WORKER, "ibbttttiiitiiiiiiibiidiiii|iiii", I(w->id), w->identity,
         (size_t)16, w->instance, (size_t)16, w->name, w->device, w->version, w->address,
         I(w->memory_bytes), I(w->threads), I(w->state), w->state_reason, I(w->drain), I(w->strikes),
         I(w->failures_row), I(w->tasks_done), I(w->tasks_failed), I(w->joined_unix_ms),
         I(w->task_id), w->has_key ? w->key : NULL, w->has_key ? sizeof(w->key) : (size_t)0,
         I(w->token_id), I(w->revoked_unix_ms), w->price, I(w->served), I(w->since_unix_ms),
-        I(w->doubted_folds), I(w->bytes[0]), I(w->bytes[1]), I(w->bytes[2]), I(w->bytes[3]));
+        I(w->doubted_folds), I(w->checked), I(w->bytes[0]), I(w->bytes[1]), I(w->bytes[2]),
+        I(w->bytes[3]));
     if (!w->verdicts_edited)
         return;
     store_put(s, DEL_WORKER_VERDICTS, "i", I(w->id));
@@ -397,7 +401,9 @@ static void put_task(struct store *s, struct task *t)
 {
     char draw[160], mixing[160];
     static const struct blob_ref none;
-    const bool train = t->kind == TASK_TRAIN, velocity = t->kind == TASK_VELOCITY;
+    const bool train = task_has_phase(t), velocity = t->kind == TASK_VELOCITY;
+    const uint64_t about = t->kind == TASK_OUTER ? t->outer.module_id : train ? t->train.after : 0;
+    const uint64_t parent = velocity ? t->velocity.parent : train ? t->train.checks : 0;
     const struct task_draw other = {.ema = task_wants_ema(t)};
     const struct task_draw *d = task_drawing(t) ? task_drawing(t) : &other;
     (void)snprintf(draw, sizeof(draw), "%u %u %u %d %d %d %a %llu", d->steps, d->columns, d->count,
@@ -412,14 +418,13 @@ static void put_task(struct store *s, struct task *t)
         "ddddii"
         "iibibitti",
         I(t->id), I(t->job_id), I(t->kind), I(t->state), I(t->attempt), I(t->failures), I(t->path),
-        I(task_replica(t)), I(task_round(t)), I(t->kind == TASK_OUTER ? t->outer.module_id : 0),
-        I(t->worker_id), t->reason, I(train ? t->train.first_step : 0), t->ranges,
-        t->n_ranges * sizeof(*t->ranges), draw, d->labels,
-        d->labels ? d->count * sizeof(*d->labels) : 0, B(&t->output), I(t->steps), I(t->samples),
-        (double)t->loss_first, (double)t->loss_last, (double)t->loss_mean, (double)t->seconds,
-        I(t->made_unix_ms), I(t->ended_unix_ms), I(task_evaluates(t)),
-        I(velocity ? t->velocity.parent : 0), B(velocity ? &t->velocity.input : &none),
-        B(train ? &t->train.moments : &none), mixing, d->prompt, I(train ? t->train.waited_ms : 0));
+        I(task_replica(t)), I(task_round(t)), I(about), I(t->worker_id), t->reason,
+        I(train ? t->train.first_step : 0), t->ranges, t->n_ranges * sizeof(*t->ranges), draw,
+        d->labels, d->labels ? d->count * sizeof(*d->labels) : 0, B(&t->output), I(t->steps),
+        I(t->samples), (double)t->loss_first, (double)t->loss_last, (double)t->loss_mean,
+        (double)t->seconds, I(t->made_unix_ms), I(t->ended_unix_ms), I(task_evaluates(t)),
+        I(parent), B(velocity ? &t->velocity.input : &none), B(train ? &t->train.moments : &none),
+        mixing, d->prompt, I(train ? t->train.waited_ms : 0));
     if (train && t->train.edited)
         put_contributions(s, t);
     if (train && t->train.snapshot_edited)

@@ -123,6 +123,7 @@ static int load_worker(struct state *st, sqlite3_stmt *q, struct err *err)
     w->served = u64(q, 26);
     w->since_unix_ms = (int64_t)u64(q, 27);
     w->doubted_folds = u32(q, 28);
+    w->checked = u32(q, 29) != 0;
     access_know(st, w);
     return 0;
 }
@@ -536,9 +537,12 @@ static int load_part(const struct job *j, struct task *t, sqlite3_stmt *q, struc
     task_set_round(t, u32(q, 8));
     switch (t->kind) {
     case TASK_TRAIN:
+    case TASK_CHECK:
         t->train.replica = u32(q, 7);
         t->train.first_step = u64(q, 12);
         t->train.waited_ms = u64(q, 34);
+        t->train.checks = u64(q, 27);
+        t->train.after = u64(q, 9);
         if (t->train.replica >= j->comp.paths[t->path].replicas)
             return bad_row(err, "its path");
         return blob_ref(q, 30, &t->train.moments) ? 0 : bad_row(err, "a blob");
@@ -598,7 +602,7 @@ static int load_task(struct state *st, sqlite3_stmt *q, struct err *err)
 static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct task *t = state_edit_task(st, state_task(st, u64(q, 0)));
-    if (t == NULL ? any_unread(st) : t->kind != TASK_TRAIN)
+    if (t == NULL ? any_unread(st) : !task_has_phase(t))
         return 0;
     if (t == NULL || u64(q, 1) != t->train.n_contributions)
         return bad_row(err, "its task");

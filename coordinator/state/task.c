@@ -1,8 +1,8 @@
 #include "coordinator/state/task.h"
 
 /* What a sampler elsewhere waits for goes first, then what a person looks at, then what the job
- * needs before it can train.  Data from elsewhere come as slowly as they come, and a phase takes
- * what its job asks for. */
+ * needs before it can train, at last what is only compared.  Data from elsewhere come as slowly as
+ * they come, and a phase takes what its job asks for. */
 const struct task_trait task_traits[TASK_KINDS] = {
     [TASK_UNSPECIFIED] = {"NONE", 2, false, 30}, [TASK_INIT] = {"INIT", 2, false, 5},
     [TASK_INGEST] = {"INGEST", 2, false, 240},   [TASK_TRAIN] = {"TRAIN", 3, false, 120},
@@ -10,7 +10,7 @@ const struct task_trait task_traits[TASK_KINDS] = {
     [TASK_OUTER] = {"OUTER", 2, true, 30},       [TASK_FEATURE] = {"FEATURE", 2, false, 30},
     [TASK_CLUSTER] = {"CLUSTER", 2, false, 30},  [TASK_SPLIT] = {"SPLIT", 2, false, 30},
     [TASK_SCORE] = {"SCORE", 2, false, 30},      [TASK_VELOCITY] = {"VELOCITY", 0, true, 30},
-    [TASK_ENCODE] = {"ENCODE", 2, false, 240},
+    [TASK_ENCODE] = {"ENCODE", 2, false, 240},   [TASK_CHECK] = {"CHECK", 4, true, 120},
 };
 
 const char *task_kind_name(enum task_kind k)
@@ -51,6 +51,7 @@ static uint32_t *number_of(struct task *t)
     case TASK_INGEST:
         return &t->ingest.url;
     case TASK_TRAIN:
+    case TASK_CHECK:
         return &t->train.round;
     case TASK_EVAL:
     case TASK_SAMPLE:
@@ -85,7 +86,7 @@ void task_set_round(struct task *t, uint32_t round)
 
 uint32_t task_replica(const struct task *t)
 {
-    return t->kind == TASK_TRAIN ? t->train.replica : 0;
+    return task_has_phase(t) ? t->train.replica : 0;
 }
 
 uint32_t task_saved_steps(const struct task *t)
@@ -136,7 +137,7 @@ void task_set_snapshot(struct task *t, struct snapshot *s)
 void task_free(struct task *t)
 {
     mem_free(t->ranges);
-    if (t->kind == TASK_TRAIN) {
+    if (task_has_phase(t)) {
         mem_free((void *)t->train.contributions);
         mem_free((void *)t->train.snapshot);
     }

@@ -29,6 +29,7 @@ enum task_kind {
     TASK_SCORE,
     TASK_VELOCITY,
     TASK_ENCODE,
+    TASK_CHECK, /* a phase once more (job/spot_check.h) */
     TASK_KINDS
 };
 
@@ -82,7 +83,7 @@ struct task_ingest {
     uint32_t url; /* its number in data.url */
 };
 
-/* A phase of a replica. */
+/* A phase of a replica; CHECK: one of another worker's, once more. */
 struct task_train {
     uint32_t replica, round;
     uint64_t first_step;
@@ -94,6 +95,8 @@ struct task_train {
     struct blob_ref moments;         /* Adam's, after the phase; size 0: none came */
     uint64_t waited_ms;              /* for the network, of the phase's seconds */
     uint32_t phase_s;                /* (m) bounded by time: how long the phase is */
+    bool fresh;                      /* (m) its worker begins with the versions alone */
+    uint64_t checks, after; /* CHECK: the TRAIN task, and the CHECK that differs from it; 0: none */
 };
 
 /* EVAL and SAMPLE. */
@@ -150,12 +153,12 @@ struct task {
     uint32_t path;      /* whose modules it works on; INIT: one of the network it makes */
     uint64_t worker_id; /* leased: its holder; ended: the one that did it */
     char reason[REASON_MAX];
-    struct ledger_range *ranges; /* TRAIN, EVAL, FEATURE, SPLIT, SCORE, ENCODE */
+    struct ledger_range *ranges; /* TRAIN, CHECK, EVAL, FEATURE, SPLIT, SCORE, ENCODE */
     size_t n_ranges;
     union { /* by kind; INIT, FEATURE and ENCODE have no part of their own */
         struct task_ingest ingest;
-        struct task_train train;
-        struct task_draw draw; /* EVAL, SAMPLE */
+        struct task_train train; /* TRAIN, CHECK */
+        struct task_draw draw;   /* EVAL, SAMPLE */
         struct task_outer outer;
         struct task_cluster cluster;
         struct task_split split;
@@ -189,6 +192,12 @@ struct task {
 
 /* Is it asked for beside the training?  Then it may fail without taking the job with it. */
 bool task_is_aside(const struct task *t);
+/* Has it the part of a phase? */
+static inline bool task_has_phase(const struct task *t)
+{
+    return t->kind == TASK_TRAIN || t->kind == TASK_CHECK;
+}
+
 /* The part of an EVAL or SAMPLE task; of others NULL. */
 static inline const struct task_draw *task_drawing(const struct task *t)
 {
@@ -215,7 +224,7 @@ bool task_evaluates(const struct task *t);
  * phase, a version, or the number of a URL, group or pass. */
 uint32_t task_round(const struct task *t);
 void task_set_round(struct task *t, uint32_t round); /* as it was read from the store */
-/* 0 but for TRAIN. */
+/* 0 but for TRAIN and CHECK. */
 uint32_t task_replica(const struct task *t);
 
 static inline bool task_is_open(const struct task *t)
@@ -231,7 +240,7 @@ const char *task_kind_name(enum task_kind k);
 /* "pending". */
 const char *task_state_name(enum task_state s);
 
-/* What a TRAIN task has given, for writing. */
+/* What a TRAIN or CHECK task has given, for writing. */
 struct contribution *task_edit_contribution(struct task *t, const struct contribution *c);
 void task_add_contribution(struct task *t, const struct contribution *c);
 void task_drop_contribution(struct task *t, const struct contribution *c);

@@ -79,6 +79,7 @@ struct worker {
     bool drain; /* a person's wish: it ends when the worker has left */
     uint32_t strikes, failures_row, tasks_done, tasks_failed;
     uint32_t doubted_folds; /* outer steps of its that were not believed, wrong, or never ended */
+    bool checked;           /* a phase of its was done again elsewhere, and was alike */
     uint64_t bytes[4];      /* control up, down, data up, down: since it first joined */
     uint64_t bytes_seen[4]; /* (m) last counters of this process */
     int64_t joined_unix_ms;

@@ -575,7 +575,8 @@ static void wait_for_tasks(struct waiting *ctx, uint64_t job_id, enum task_state
     struct untaken untaken = {0};
     for (size_t i = 0; i < s->n_tasks; i++) {
         const struct task *t = s->tasks[i];
-        if ((job_id != 0 && t->job_id != job_id) || t->kind == TASK_OUTER || t->state != state)
+        if ((job_id != 0 && t->job_id != job_id) || t->kind == TASK_OUTER ||
+            t->kind == TASK_CHECK || t->state != state) /* nobody waits for a CHECK */
             continue;
         if (state == TASK_PENDING)
             wait_for_taker(ctx, t, &untaken);

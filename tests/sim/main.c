@@ -42,7 +42,8 @@ static void report(const struct world_figures *f, uint64_t worlds)
     const struct oracle_figures o = oracle_figures();
     printf("%llu events in %llu worlds of %.1f h: %llu jobs, %llu power losses, %llu kills and "
            "%llu stops of the coordinator; %llu results accepted, %llu versions (%llu restored), "
-           "%llu outer steps of workers (%llu false files), %llu verdicts "
+           "%llu outer steps of workers (%llu false files), %llu phases done once more, "
+           "%llu verdicts "
            "(%llu refused), %llu late phases and %llu last snapshots folded, %llu things read over "
            "HTTP, %llu revocations, looked %llu times: all "
            "holds\n",
@@ -51,9 +52,10 @@ static void report(const struct world_figures *f, uint64_t worlds)
            (unsigned long long)f->kills, (unsigned long long)f->stops,
            (unsigned long long)o.results, (unsigned long long)o.versions,
            (unsigned long long)o.restored, (unsigned long long)o.steps, (unsigned long long)o.lies,
-           (unsigned long long)o.verdicts, (unsigned long long)o.refused,
-           (unsigned long long)o.folded_late, (unsigned long long)o.parts,
-           (unsigned long long)o.shown, (unsigned long long)o.revoked, (unsigned long long)o.looks);
+           (unsigned long long)o.checks, (unsigned long long)o.verdicts,
+           (unsigned long long)o.refused, (unsigned long long)o.folded_late,
+           (unsigned long long)o.parts, (unsigned long long)o.shown, (unsigned long long)o.revoked,
+           (unsigned long long)o.looks);
 }
 
 /* One coordinator's long life against a third of it. */

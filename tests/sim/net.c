@@ -21,6 +21,8 @@ struct rpc_peer {
     void *user;
 };
 
+#define ADDRESSES 4 /* that workers dial from: some of them from the same one */
+
 /* Of one direction: nothing arrives before. */
 struct way {
     uint64_t next_ms, blocked_until_ms;
@@ -31,6 +33,7 @@ struct net_conn {
     struct net_client client;
     struct rpc_peer peer;
     uint8_t key[32];
+    char address[32];
     uint64_t token;
     bool here, there; /* open at the worker, at the coordinator */
     struct way up, down;
@@ -248,7 +251,7 @@ void rpc_request_on_gone(struct rpc_request *req, void (*fn)(void *arg, struct r
 
 const char *rpc_peer_address(const struct rpc_peer *p)
 {
-    return "192.0.2.1:1";
+    return p->conn->address;
 }
 
 const uint8_t *rpc_peer_key(const struct rpc_peer *p)
@@ -355,6 +358,7 @@ struct net_conn *net_dial(const struct net_client *client, bool *ret_refused)
     c->peer.conn = c;
     memcpy(c->key, client->key, sizeof(c->key));
     c->client.key = c->key;
+    (void)snprintf(c->address, sizeof(c->address), "192.0.2.%u:1", c->key[31] % ADDRESSES + 1);
     c->token = token;
     c->here = c->there = true;
     c->next = net.conns;

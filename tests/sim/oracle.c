@@ -123,6 +123,7 @@ void oracle_accepted(uint64_t worker, const Skerry__V1__ReportRequest *r, unsign
         return;
     figures.results++;
     figures.steps += kind == TASK_OUTER;
+    figures.checks += kind == TASK_CHECK;
     EACH(result, x, oracle.results)
     {
         if (x->task != r->task_id)

@@ -57,6 +57,7 @@ struct oracle_figures {
     uint64_t results, verdicts, refused, versions, restored, looks, shown, revoked;
     uint64_t folded_late, parts; /* contributions in versions: late ones, last snapshots */
     uint64_t steps, lies;        /* outer steps of workers; files of such that were false */
+    uint64_t checks;             /* phases that were done once more */
 };
 struct oracle_figures oracle_figures(void); /* of all worlds */
 

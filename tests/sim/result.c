@@ -144,7 +144,11 @@ static void add_step(struct making *x, const Skerry__V1__ModuleRef *ref, const c
     struct contribution_result done;
     struct err err = {0};
     read_weights(base, theta);
-    rng_fill_normal(x->t->id, ref->module_id, 0, noise, PARAMS, 0.0f, 0.01f);
+    /* A phase that is done once more comes to the same. */
+    const Skerry__V1__TrainTask *t = x->t->train;
+    const uint64_t phase =
+        rng_mix(rng_mix(x->t->job_id, t->first_step), rng_mix(t->path, t->replica));
+    rng_fill_normal(phase, ref->module_id, 0, noise, PARAMS, 0.0f, 0.01f);
     for (size_t i = 0; i < PARAMS; i++)
         theta[i] += lie == LIE_HUGE ? 1e6f * noise[i] : noise[i];
     const struct contribution_job job = {.base_path = base,
@@ -389,6 +393,7 @@ static void make_kind(struct making *x, char *const *bases, const char *scratch,
         make_init(x, scratch);
         break;
     case TASK_TRAIN:
+    case TASK_CHECK:
         make_train(x, bases, scratch, lie);
         break;
     case TASK_OUTER:

@@ -47,6 +47,12 @@ static int write_blob(const struct contribute *c, struct contribution_job *job,
     return rc;
 }
 
+/* Has it nothing to do with what this worker sent before, or will send? */
+static bool is_alone(const struct contribute *c)
+{
+    return c->snapshot || c->w->task->kind == SKERRY__V1__TASK_KIND__TASK_KIND_CHECK;
+}
+
 static enum codec codec_of(const struct contribute *c)
 {
     const enum codec up = (enum codec)c->w->spec.wire.up;
@@ -59,8 +65,10 @@ int contribute(const struct contribute *c, struct work_output *ret, struct err *
     char base[CACHE_PATH_MAX], current[CACHE_PATH_MAX], pending[CACHE_PATH_MAX], name[64];
     struct residual_key key = {task->job_id, c->base->module_id, task->train->path,
                                task->train->replica};
-    int rc =
-        c->snapshot ? 0 : residual_prepare(c->state_dir, &key, task->id, current, pending, err);
+    const bool alone = is_alone(c);
+    int rc = alone ? 0 : residual_prepare(c->state_dir, &key, task->id, current, pending, err);
+    if (rc == 0 && !alone && task->train->fresh)
+        rc = file_remove(current, err);
     if (rc < 0)
         return rc;
     snprintf(name, sizeof(name), "%s-%" PRIu64, c->snapshot ? "snapshot" : "contribution",
@@ -76,8 +84,8 @@ int contribute(const struct contribute *c, struct work_output *ret, struct err *
         .module_id = c->base->module_id,
         .base = c->base->version,
         .samples = c->samples,
-        .residual_path = c->snapshot ? NULL : current,
-        .residual_pending = c->snapshot ? NULL : pending,
+        .residual_path = alone ? NULL : current,
+        .residual_pending = alone ? NULL : pending,
         .out_path = ret->path,
     };
     struct contribution_result result;

@@ -78,13 +78,25 @@ void replicas_free(struct replicas *rs)
     mem_free(rs);
 }
 
+#define INDEX_CHECK 0x80000000u /* no job has so many replicas */
+
+static bool is_check(const struct work *w)
+{
+    return w->task->kind == SKERRY__V1__TASK_KIND__TASK_KIND_CHECK;
+}
+
+static uint32_t index_of(const struct work *w)
+{
+    return w->task->train->replica | (is_check(w) ? INDEX_CHECK : 0);
+}
+
 struct replica *replica_peek(struct replicas *rs, const struct work *w)
 {
     const Skerry__V1__TrainTask *t = w->task->train;
     for (size_t i = 0; i < REPLICAS_MAX; i++) {
         struct replica *r = &rs->slots[i];
         if (r->trainer && r->job_id == w->task->job_id && r->path == t->path &&
-            r->index == t->replica)
+            r->index == index_of(w))
             return r;
     }
     return NULL;
@@ -492,7 +504,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     struct replica *r = make_room(rs, bytes, plan.need);
     *r = (struct replica){.job_id = task->job_id,
                           .path = task->train->path,
-                          .index = task->train->replica,
+                          .index = index_of(w),
                           .encoders = encoders_take(encoders),
                           .model = model};
     if (opt.distill)
@@ -510,6 +522,13 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     }
     *ret = r;
     return 0;
+}
+
+void replica_drop(struct replicas *rs, const struct work *w)
+{
+    struct replica *r = replica_peek(rs, w);
+    if (r)
+        replica_release(r);
 }
 
 bool replica_smaller(struct replicas *rs, const struct work *w)
@@ -586,6 +605,8 @@ int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *
                      const struct replica_cursor *c, struct err *err)
 {
     char path[CACHE_PATH_MAX], digest[HASH_HEX_MAX], cursor[256], met[MET_MAX];
+    if (is_check(w))
+        return 0; /* cut, it begins anew */
     file_of(rs, r, "mid", path);
     phase_digest(w, digest);
     write_met(r, met);
@@ -671,7 +692,8 @@ static bool load_moments(struct replica *r, const struct work *w)
 bool replica_stands(struct replicas *rs, const struct work *w)
 {
     const struct replica *r = replica_peek(rs, w);
-    return r && r->whole && trainer_next_step(r->trainer) == w->task->train->first_step;
+    return r && r->whole && !is_check(w) && !w->task->train->fresh &&
+           trainer_next_step(r->trainer) == w->task->train->first_step;
 }
 
 int replica_make(struct replicas *rs, const struct work *w, struct replica **ret, struct err *err)
@@ -704,8 +726,8 @@ int replica_get(struct replicas *rs, const struct work *w, struct encoders *enco
     *ret_resumed = false;
     r->own = goes_on;
     if (!goes_on) {
-        *ret_resumed = load_mid(rs, r, w, cursor);
-        r->own = !*ret_resumed && load_end(rs, r, t->first_step);
+        *ret_resumed = !is_check(w) && load_mid(rs, r, w, cursor);
+        r->own = !*ret_resumed && !is_check(w) && !t->fresh && load_end(rs, r, t->first_step);
         if (!*ret_resumed && !r->own && !load_moments(r, w))
             rc = trainer_reset_moments(r->trainer, err);
     }

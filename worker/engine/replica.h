@@ -7,6 +7,9 @@
  *                      moments came with the task      ─► those (worker/train/moments.h)
  *                      otherwise                       ─► fresh moments
  *
+ * A task that says `fresh`, and a CHECK, begin with fresh moments in any case.  The replica of a
+ * CHECK is one by itself, whoever has trained the same one here.
+ *
  * At most REPLICAS_MAX and a number of bytes stay in memory; the longest unused goes first (its
  * checkpoint stays).  Compute thread. */
 #ifndef WORKER_REPLICA_H
@@ -88,6 +91,9 @@ bool replica_stands(struct replicas *rs, const struct work *w);
 
 /* NULL when it is not in memory. */
 struct replica *replica_peek(struct replicas *rs, const struct work *w);
+
+/* Lets go of the one that a CHECK task made. */
+void replica_drop(struct replicas *rs, const struct work *w);
 
 /* Writes the .mid file (in the phase) or the .end file (after it; .mid goes). */
 int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *w,

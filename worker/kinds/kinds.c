@@ -4,6 +4,7 @@ const struct kind *const kinds_all[] = {
     &kind_init,
     &kind_ingest,
     &kind_train,
+    &kind_check,
     &kind_eval,
     &kind_sample,
     &kind_velocity,

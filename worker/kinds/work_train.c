@@ -682,3 +682,22 @@ const struct kind kind_train = {
     .run = run,
     .after = after,
 };
+
+static void after_check(struct engine *e, struct work *w)
+{
+    replica_drop(e->replicas, w);
+}
+
+/* A phase of another worker once more: it uses nothing of what is kept here, and leaves nothing. */
+const struct kind kind_check = {
+    .id = SKERRY__V1__TASK_KIND__TASK_KIND_CHECK,
+    .name = "train",
+    .part = offsetof(Skerry__V1__Task, train),
+    .encoders = true,
+    .modules = KIND_MODULES_NEEDED,
+    .labels = true,
+    .check = check,
+    .plan = plan,
+    .run = run,
+    .after = after_check,
+};

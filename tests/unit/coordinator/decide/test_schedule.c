@@ -215,6 +215,28 @@ static void test_schedule_known(void **state)
     expect_text("stranger", d.reason, "is for workers that have done tasks well before");
 }
 
+/* What one did is looked over by another one, from elsewhere. */
+static void test_schedule_not_for(void **state)
+{
+    struct schedule_decision d;
+    const struct schedule_options here = {.origin = 5}, there = {.origin = 6};
+    struct schedule_task list[2] = {train(1, 0), train(2, 0)};
+    list[0].not_for[0] = 7;
+    list[0].not_for[1] = 8;
+    list[0].not_from = 5;
+    for (uint64_t worker = 7; worker <= 8; worker++) {
+        pick_for(1000, worker, list, 2, &there, &d);
+        assert_int_equal(d.index, 1);
+    }
+    pick_for(1000, 9, list, 2, &here, &d);
+    assert_int_equal(d.index, 1);
+    pick_for(1000, 9, list, 1, &here, &d);
+    assert_int_equal(d.index, -1);
+    expect_text("from there", d.reason, "is for another worker, from elsewhere");
+    pick_for(1000, 9, list, 2, &there, &d);
+    assert_int_equal(d.index, 0);
+}
+
 /* Who still fetches a job's version has none of its phases, and all else. */
 static void test_schedule_behind(void **state)
 {
@@ -439,6 +461,7 @@ int main(void)
         cmocka_unit_test_setup(test_schedule_paths, equal_jobs),
         cmocka_unit_test_setup(test_schedule_velocity, equal_jobs),
         cmocka_unit_test_setup(test_schedule_known, equal_jobs),
+        cmocka_unit_test_setup(test_schedule_not_for, equal_jobs),
         cmocka_unit_test_setup(test_schedule_behind, equal_jobs),
         cmocka_unit_test_setup(test_schedule_groups, equal_jobs),
         cmocka_unit_test_setup(test_schedule_looks, equal_jobs),

@@ -52,6 +52,18 @@ static void fill(struct state *s, struct job *j)
     state_add_task(s, 0, j->id, TASK_VELOCITY)->velocity.input = one;
 }
 
+/* What a CHECK has brought is needed until it is dropped, or the job ends. */
+static void test_check(void **state)
+{
+    struct job *j = add(*state, diloco);
+    task_add_contribution(state_add_task(*state, 0, j->id, TASK_CHECK),
+                          &(struct contribution){.module_id = j->modules[0].id, .blob = one});
+    assert_int_equal(walk(*state, 0, 0).needed[BLOB_CONTRIBUTION], 1);
+    j->state = JOB_DONE;
+    assert_int_equal(walk(*state, 0, 0).named[BLOB_CONTRIBUTION], 1);
+    assert_int_equal(walk(*state, 0, 0).needed[BLOB_CONTRIBUTION], 0);
+}
+
 static void test_running(void **state)
 {
     struct job *j = add(*state, diloco);
@@ -181,7 +193,7 @@ int main(void)
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
         CASE(test_running), CASE(test_ended),   CASE(test_teacher),     CASE(test_contributions),
-        CASE(test_outputs), CASE(test_one_job), CASE(test_outer_state),
+        CASE(test_outputs), CASE(test_one_job), CASE(test_outer_state), CASE(test_check),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

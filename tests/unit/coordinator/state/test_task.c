@@ -17,9 +17,14 @@ static void test_traits(void **state)
 {
     for (int k = TASK_UNSPECIFIED; k < TASK_KINDS; k++) {
         bool drawn = k == TASK_EVAL || k == TASK_SAMPLE;
-        unsigned rank = k == TASK_VELOCITY ? 0 : drawn ? 1 : k == TASK_TRAIN ? 3 : 2;
+        unsigned rank = k == TASK_VELOCITY ? 0
+                        : drawn            ? 1
+                        : k == TASK_TRAIN  ? 3
+                        : k == TASK_CHECK  ? 4
+                                           : 2;
         assert_int_equal(task_traits[k].rank, rank);
-        assert_int_equal(task_traits[k].aside, drawn || k == TASK_VELOCITY || k == TASK_OUTER);
+        assert_int_equal(task_traits[k].aside,
+                         drawn || k == TASK_VELOCITY || k == TASK_OUTER || k == TASK_CHECK);
     }
 }
 
@@ -32,7 +37,7 @@ static void test_number(void **state)
         assert_int_equal(task_round(&t),
                          k == TASK_INIT || k == TASK_FEATURE || k == TASK_ENCODE ? 0 : 7);
         t.train.replica = 5;
-        assert_int_equal(task_replica(&t), k == TASK_TRAIN ? 5 : 0);
+        assert_int_equal(task_replica(&t), k == TASK_TRAIN || k == TASK_CHECK ? 5 : 0);
     }
     struct task outer = {.kind = TASK_OUTER, .outer = {.module_id = 3, .version = 4}};
     task_set_round(&outer, 9);

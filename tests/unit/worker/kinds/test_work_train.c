@@ -17,17 +17,19 @@
 #include "worker/order/modules.h"
 #include "worker/kinds/work_train.h"
 #include "worker/engine/replica.h"
+#include "worker/engine/residual.h"
 #include "worker/order/task_model.h"
 
 #define HEAD                                                                                       \
     "name: tiny\nseed: 3\n"                                                                        \
     "outer: {rounds: 3, steps: 12}\nwire: {up: f32, down: f32}\n"
-#define IMAGES                                                                                     \
-    HEAD "data: {path: x, image_size: 8, shard_samples: 16}\n"                                     \
-         "model: {type: dit, patch: 2, dim: 16, depth: 3, heads: 2}\n"                             \
-         "router: {patch: 4, dim: 8, depth: 1, heads: 1}\n"                                        \
-         "recipe: {name: ddm, experts: 2}\n"                                                       \
-         "train: {batch: 8, lr: 1e-3, precision: f32}\n"
+#define IMAGES_REST                                                                                \
+    "data: {path: x, image_size: 8, shard_samples: 16}\n"                                          \
+    "model: {type: dit, patch: 2, dim: 16, depth: 3, heads: 2}\n"                                  \
+    "router: {patch: 4, dim: 8, depth: 1, heads: 1}\n"                                             \
+    "recipe: {name: ddm, experts: 2}\n"                                                            \
+    "train: {batch: 8, lr: 1e-3, precision: f32}\n"
+#define IMAGES HEAD IMAGES_REST
 #define TEXTS                                                                                      \
     HEAD "data: {path: x, shard_samples: 100}\n"                                                   \
          "model: {type: llama, dim: 16, depth: 2, heads: 2, context: 32}\n"                        \
@@ -223,6 +225,7 @@ static int run_fails(struct host *h, struct order *o, int kind, const char *sent
 #define INIT SKERRY__V1__TASK_KIND__TASK_KIND_INIT
 #define TRAIN SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN
 #define EVAL SKERRY__V1__TASK_KIND__TASK_KIND_EVAL
+#define CHECK SKERRY__V1__TASK_KIND__TASK_KIND_CHECK
 
 /* Version 0 of the order's modules, into its refs and the cache. */
 static void init_modules(struct host *h, struct order *o)
@@ -553,6 +556,69 @@ static void moments_travel(void **state)
     host_free(&without);
 }
 
+static size_t state_files(const struct host *h)
+{
+    struct file_names names;
+    OK(file_list(h->state, 1000, &names, err));
+    const size_t n = names.n;
+    file_names_release(&names);
+    return n;
+}
+
+/* Runs it; the hash of its one contribution. */
+static void contribution_of(struct host *h, struct order *o, int kind, uint8_t sha256[32])
+{
+    struct work *w = run(h, o, kind);
+    assert_int_equal(w->result.n_outputs, 1);
+    assert_int_equal(w->result.steps, STEPS);
+    memcpy(sha256, w->result.outputs[0].sha256, 32);
+    work_free(w);
+}
+
+/* A phase that begins with nothing but its version comes to the same bits wherever it is done, and
+ * whatever its worker had of the replica; and a CHECK takes none of that away. */
+static void a_phase_is_done_again(void **state)
+{
+    (void)state;
+    static const char spec[] = "name: tiny\nseed: 3\nouter: {rounds: 3, steps: 12}\n"
+                               "wire: {up: e3m0, down: f32}\n" IMAGES_REST;
+    struct host home, away, plain;
+    struct order o;
+    uint8_t first[32], again[32], next[32], expected[32];
+    host_new(&home, "check-home");
+    host_new(&away, "check-away");
+    host_new(&plain, "check-plain");
+    order_init(&o, spec);
+    init_modules(&home, &o);
+    init_modules(&away, &o);
+    init_modules(&plain, &o);
+    for (int i = 0; i < 2; i++) { /* what a phase leaves: moments, a residual */
+        o.task.id = 11;
+        contribution_of(i ? &plain : &home, &o, TRAIN, first);
+        OK(residual_settle(i ? plain.state : home.state, 11, true, err));
+    }
+    o.train.first_step = STEPS;
+    o.task.id = 12;
+    contribution_of(&away, &o, TRAIN, first);
+    const size_t files = state_files(&home);
+    o.task.id = 13;
+    contribution_of(&home, &o, CHECK, again);
+    assert_memory_equal(first, again, 32);
+    assert_int_equal(state_files(&home), files);
+    o.task.id = 14;
+    contribution_of(&home, &o, TRAIN, next);
+    contribution_of(&plain, &o, TRAIN, expected);
+    assert_memory_equal(next, expected, 32);
+    assert_memory_not_equal(next, first, 32); /* it had something to go on with */
+    o.train.fresh = true;
+    o.task.id = 15;
+    contribution_of(&plain, &o, TRAIN, again);
+    assert_memory_equal(first, again, 32);
+    host_free(&home);
+    host_free(&away);
+    host_free(&plain);
+}
+
 /* What was made while the version was on its way, out of nothing that it lacks, trains to the same
  * bits. */
 static void prepared_is_the_same(void **state)
@@ -797,6 +863,7 @@ int main(void)
         cmocka_unit_test(batch_of_the_task),
         cmocka_unit_test(warm_start),
         cmocka_unit_test(moments_travel),
+        cmocka_unit_test(a_phase_is_done_again),
         cmocka_unit_test(prepared_is_the_same),
         cmocka_unit_test(draws_follow_the_image),
         cmocka_unit_test(a_step_without_memory),

@@ -1,0 +1,28 @@
+"""A new worker's first phase is done once more by one that is proven and from elsewhere, here by another token: honest workers
+come to the same bits, and nobody is doubted."""
+import re
+
+from common import wait_until
+from swarm import swarm  # noqa: F401  (fixture)
+
+ALIKE = r"the phase of worker (\d+), task \d+, is what worker (\d+) makes of it \((.*) apart\)"
+
+
+def test_honest_workers_agree(swarm):
+    swarm.worker("proven")
+    swarm.wait_job(swarm.submit(rounds=1, replicas=1), "done")
+    made = swarm.skerry("tokens", "--new", "worker")
+    assert made.returncode == 0, made.stderr
+    swarm.worker_token = made.stdout.strip()
+    swarm.worker("new")
+    swarm.joined("proven", "new")
+    job = swarm.submit(rounds=200, replicas=2, images=400)
+    ids = {w["name"]: w["id"] for w in swarm.get("/v1/workers").json()["items"]}
+    found = wait_until(lambda: re.search(ALIKE, swarm.log("coordinatord")), 60, "the check of a phase")
+    assert [int(i) for i in found.groups()[:2]] == [ids["new"], ids["proven"]], found[0]
+    assert found[3] == "0", found[0]
+    round_then = swarm.job(job)["round"]
+    swarm.wait_round(job, round_then + 3)  # and everybody trains
+    checks = [t for t in swarm.get("/v1/tasks").json()["items"] if t["kind"].upper() == "CHECK"]
+    assert [t["state"] for t in checks] == ["done"], checks
+    assert "is not what worker" not in swarm.log("coordinatord")
