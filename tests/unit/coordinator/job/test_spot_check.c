@@ -147,7 +147,8 @@ static void equal_bits(void **state)
     expect(r, NEW, true, 0);
     assert_int_equal(checks(r, TASK_DONE), 1);
     const struct ledger_epoch after = ledger(j);
-    assert_memory_equal(&before, &after, sizeof(after));
+    assert_true(after.epoch == before.epoch && after.done == before.done &&
+                after.leased == before.leased && after.pending == before.pending);
     assert_true(j->samples_done == samples && j->modules[0].version == 1);
     assert_false(begins_fresh(r, j)); /* once is enough */
 }
