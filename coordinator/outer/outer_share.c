@@ -1,6 +1,9 @@
 #include "coordinator/outer/outer_share.h"
 
+#include "common/outer/fold.h"
 #include "common/outer/fold_share.h"
+
+_Static_assert(OUTER_CONTRIBUTIONS_MAX <= FOLD_INPUTS_MAX, "fold_share() has room for all");
 
 bool outer_cap_shares(struct outer_step *s)
 {

@@ -1,5 +1,6 @@
 /* The jobs' side of view.h. */
 #include "common/base/base.h"
+#include "coordinator/decide/lease.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/state/core.h"
@@ -69,24 +70,17 @@ static uint32_t rounds_done(const struct job *j)
     return slowest;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* From the median of the last rounds, of which one may have been paused or stalled, less what the
  * running one has done. */
 static int64_t eta_ms(struct coordinator *co, const struct job *j, uint32_t done)
 {
-    double ms[8];
+    uint64_t ms[8];
     size_t n = 0;
     if (job_is_ended(j) || j->paused || j->n_rounds == 0)
         return -1;
     for (size_t i = j->n_rounds; i-- > 0 && n < 8; n++)
-        ms[n] = (double)j->rounds[i].seconds * 1e3;
-    qsort(ms, n, sizeof(*ms), by_size);
-    const double median = (ms[(n - 1) / 2] + ms[n / 2]) / 2;
+        ms[n] = (uint64_t)((double)j->rounds[i].seconds * 1e3);
+    const double median = (double)lease_median(ms, n);
     double left = median * (j->spec.outer.rounds - (double)done);
     if (j->paths[0].ready) {
         double in_round = (double)(core_now(co) - j->paths[0].ready_ms);

@@ -17,7 +17,7 @@
 #define MIB 1048576.0
 #define GROWN_MIB 1.0
 #define LEFT_MIB 0.0625
-#define HISTORY_ROUNDS METRIC_ROUNDS_MAX * 5 / 8 /* then the pages of old ones are used again */
+#define HISTORY_ROUNDS (METRIC_ROUNDS_MAX * 5 / 8) /* then the pages of old ones are used again */
 #define ROUND_BYTES 16 /* of the database, once it has all that it keeps */
 
 static char root[64] = "/dev/shm/skerry-sim.XXXXXX";
