@@ -58,7 +58,7 @@ static uint64_t held_back(const struct schedule *s, uint64_t worker, const struc
     }
     until = t->ready_ms + t->patience_ms;
     if (t->owner != 0 && t->owner != worker && t->owner_here && !t->owner_training && now < until) {
-        *ret_why = "is kept for the worker that has its moments";
+        *ret_why = "is kept for the worker that has its state";
         return until;
     }
     return 0;

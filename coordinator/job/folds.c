@@ -861,6 +861,8 @@ static void step_done(struct outer_step *step)
         drop_made(co, step);
     if (step->claimed && !co->closing) {
         judge_worker(co, run->worker_id, step);
+        if (m != NULL)
+            m->folded_by = step->rc == 0 && step->doubt == 0 ? run->worker_id : 0;
         drop_claim(co, &step->claim);
     }
     if (j != NULL && !co->closing && job_is_ended(j))

@@ -39,6 +39,8 @@ struct module_rec {
     uint64_t bytes_from_others;   /* contributions of other paths than the first that crosses it */
     uint64_t outer_task;          /* (m) the OUTER task that runs now; 0: none */
     struct outer_step *at_worker; /* (m) its step, while that is for a worker; NULL: it is not */
+    uint64_t folded_by;           /* (m) worker that made the newest version, and has kept what the
+                                     next step begins with; 0: none did */
     uint64_t retry_ms;            /* (m) no outer step before it */
     uint32_t outer_failures;      /* (m) in a row */
     bool outer_broken; /* (m) the last one found something of ours damaged: a person is needed */

@@ -63,6 +63,8 @@ def test_same_bits(swarm, keys):
         results.append(made(swarm, job))
         assert len(given(swarm)) - before == (5 * len(results[0]) if where == "worker" else 0)
     assert results[0] == results[1] and all(version == 5 for version, _ in results[0]), results
+    if len(results[0]) == 1:  # nothing else keeps who has the state
+        assert len({worker for _, worker, _ in given(swarm)}) == 1, given(swarm)
     assert "made by the coordinator, too" not in swarm.log("coordinatord")
     nobody_failed(swarm)
 

@@ -209,6 +209,19 @@ static int measure_and_fold(struct run *r, const char *full, struct err *err)
     return rc < 0 ? rc : hash_file(o->path, o->sha256, &o->size, err);
 }
 
+/* What the next step of the module begins with stays at hand; what the cache has no room for would
+ * be fetched again. */
+static void keep(struct run *r)
+{
+    for (size_t i = FULL; i < SQUARES; i++) {
+        const struct work_output *o = r->out[i];
+        char to[CACHE_PATH_MAX];
+        cache_path(r->w->cache, o->sha256, to);
+        if (o->size > 0 && cache_reserve(r->w->cache, o->size, NULL) == 0 && link(o->path, to) == 0)
+            (void)cache_added(r->w->cache, o->sha256, NULL);
+    }
+}
+
 static int outputs_new(struct run *r, struct err *err)
 {
     int rc = 0;
@@ -233,6 +246,8 @@ static int run(struct engine *e, struct work *w, struct err *err)
     int rc = outputs_new(r, err);
     if (rc == 0)
         rc = measure_and_fold(r, full, err);
+    if (rc == 0)
+        keep(r);
     if (is_his(rc)) {
         w->result.n_outputs = 0;
         w->result.text = str_dup(err->msg);

@@ -130,6 +130,20 @@ static void keep_norm(struct order *o)
     }
 }
 
+/* What the next step begins with is in the cache when the task's own files are gone. */
+static void expect_kept(const struct order *o, const struct fold_file *const *files, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        char path[CACHE_PATH_MAX];
+        uint8_t sha256[32];
+        uint64_t bytes;
+        cache_path(o->cache, files[i]->sha256, path);
+        assert_true(cache_has(o->cache, files[i]->sha256));
+        assert_int_equal(hash_file(path, sha256, &bytes, NULL), 0);
+        assert_memory_equal(sha256, files[i]->sha256, 32);
+    }
+}
+
 static void the_bits_of_a_step(void **state)
 {
     for (int c = 0; c < 2 * CODEC_COUNT; c++) {
@@ -182,6 +196,7 @@ static void the_bits_of_a_step(void **state)
         assert_true(!kept || (fold_kept_scale(&o.step, mean) == want.scale && want.scale > 1.1));
         buf_release(&b);
         work_free(w);
+        expect_kept(&o, files, 5);
         order_end(&o);
     }
 }
