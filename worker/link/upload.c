@@ -10,6 +10,17 @@
 #define TICKET_MS 30000
 #define RETRY_MS 1000
 #define TICKETS_MAX 4 /* per output: a ticket may expire while a slow line is at it */
+#define LANES 2       /* the line is not idle while a ticket is asked for, or a store answers */
+
+/* An output that is on its way, and then another one. */
+struct lane {
+    struct upload *u;
+    struct loop_timer *retry;
+    size_t at;          /* the output; upload.what.n: none is left */
+    unsigned tickets;   /* asked for it */
+    uint64_t call, put; /* in flight; 0: none */
+    uint64_t sent;      /* bytes of it */
+};
 
 struct upload {
     struct fetch_env env;
@@ -17,11 +28,10 @@ struct upload {
     struct upload_what what;
     fetch_done_fn done; /* NULL: cancelled */
     void *arg;
-    struct loop_timer *retry;
-    size_t at;          /* output in hand */
-    unsigned tickets;   /* asked for it */
-    uint64_t call, put; /* in flight; 0: none */
-    bool ending;        /* the deferred turn frees it */
+    struct lane lanes[LANES];
+    size_t begun, n_there;             /* outputs */
+    uint64_t total_bytes, there_bytes; /* of all, and of those that are there */
+    bool ending;                       /* the deferred turn frees it */
     int code;
     char detail[1024];
 };
@@ -34,7 +44,8 @@ static void finish(void *arg)
     int code = u->code;
     char detail[sizeof(u->detail)];
     str_copy(detail, sizeof(detail), u->detail);
-    loop_timer_free(u->retry);
+    for (size_t i = 0; i < LANES; i++)
+        loop_timer_free(u->lanes[i].retry);
     mem_free(u);
     if (done)
         done(done_arg, code, detail);
@@ -47,30 +58,74 @@ static void end(struct upload *u, int code, const char *detail)
     u->ending = true;
     u->code = code;
     str_copy(u->detail, sizeof(u->detail), detail);
-    loop_timer_stop(u->retry);
     loop_defer(u->env.loop, finish, u);
+    for (size_t i = 0; i < LANES; i++) {
+        struct lane *l = &u->lanes[i];
+        loop_timer_stop(l->retry);
+        if (l->call)
+            session_cancel(u->session, l->call);
+        if (l->put)
+            xfer_cancel(u->env.xfer, l->put);
+    }
 }
 
-static void ask(struct upload *u);
-
-static void next(struct upload *u)
+static void tell(struct upload *u)
 {
-    u->at++;
-    u->tickets = 0;
-    ask(u);
+    char have[STR_HUMAN_MAX], all[STR_HUMAN_MAX];
+    uint64_t sent = u->there_bytes;
+    for (size_t i = 0; i < LANES; i++)
+        sent += u->lanes[i].sent;
+    if (u->what.progress)
+        progress_activity(u->what.progress, "uploading: %s of %s", str_human_bytes(sent, have),
+                          str_human_bytes(u->total_bytes, all));
+}
+
+static void ask(struct lane *l);
+
+static bool repeats(const struct upload *u, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(u->what.outputs[i].sha256, u->what.outputs[n].sha256, 32) == 0)
+            return true;
+    return false;
+}
+
+/* The next output; the same bytes go once. */
+static void take(struct lane *l)
+{
+    struct upload *u = l->u;
+    for (; u->begun < u->what.n && repeats(u, u->begun); u->begun++, u->n_there++)
+        u->there_bytes += u->what.outputs[u->begun].size;
+    l->at = u->begun < u->what.n ? u->begun++ : u->what.n;
+    l->tickets = 0;
+    l->sent = 0;
+}
+
+/* Its output is there. */
+static void next(struct lane *l)
+{
+    struct upload *u = l->u;
+    u->there_bytes += u->what.outputs[l->at].size;
+    u->n_there++;
+    take(l);
+    if (u->n_there == u->what.n)
+        end(u, 0, "");
+    else
+        ask(l);
 }
 
 static void on_put(void *arg, const struct xfer_result *r)
 {
-    struct upload *u = arg;
-    u->put = 0;
+    struct lane *l = arg;
+    struct upload *u = l->u;
+    l->put = 0;
     if (u->ending)
         return;
     if (r->code == 0) {
-        next(u);
-    } else if (u->tickets < TICKETS_MAX && r->code != -ENOSPC && r->code != -ERR_LIMIT) {
+        next(l);
+    } else if (l->tickets < TICKETS_MAX && r->code != -ENOSPC && r->code != -ERR_LIMIT) {
         log_info("upload", "trying again with a new ticket: %s", r->detail);
-        loop_timer_start(u->retry, RETRY_MS, 0);
+        loop_timer_start(l->retry, RETRY_MS, 0);
     } else {
         struct err err = {0};
         (void)err_set(&err, r->code, "sending a result to the coordinator: %s", r->detail);
@@ -80,41 +135,41 @@ static void on_put(void *arg, const struct xfer_result *r)
 
 static void on_put_progress(void *arg, uint64_t done, uint64_t total)
 {
-    struct upload *u = arg;
-    char have[STR_HUMAN_MAX], all[STR_HUMAN_MAX];
-    if (u->what.progress)
-        progress_activity(u->what.progress, "uploading %zu of %zu: %s of %s", u->at + 1, u->what.n,
-                          str_human_bytes(done, have), str_human_bytes(total, all));
+    struct lane *l = arg;
+    l->sent = done;
+    tell(l->u);
 }
 
-static void put(struct upload *u, const char *ticket)
+static void put(struct lane *l, const char *ticket)
 {
+    struct upload *u = l->u;
     char url[FETCH_URL_MAX];
     struct err err = {0};
     struct xfer_put p = {.url = url,
-                         .path = u->what.outputs[u->at].path,
-                         .sha256 = u->what.outputs[u->at].sha256,
+                         .path = u->what.outputs[l->at].path,
+                         .sha256 = u->what.outputs[l->at].sha256,
                          .progress = on_put_progress,
                          .done = on_put,
-                         .arg = u};
+                         .arg = l};
     int rc = fetch_resolve(u->env.token, ticket, url, &p.pin, &err);
     if (rc == 0)
-        rc = xfer_put(u->env.xfer, &p, &u->put, &err);
+        rc = xfer_put(u->env.xfer, &p, &l->put, &err);
     if (rc < 0)
         end(u, rc, err.msg);
 }
 
 static void on_ticket(void *arg, const struct rpc_result *r)
 {
-    struct upload *u = arg;
-    u->call = 0;
+    struct lane *l = arg;
+    struct upload *u = l->u;
+    l->call = 0;
     if (u->ending)
         return;
     if (r->code < 0) {
         if (r->remote && !r->retryable)
             end(u, r->code, r->detail);
         else
-            loop_timer_start(u->retry, r->retry_after_ms ? r->retry_after_ms : RETRY_MS, 0);
+            loop_timer_start(l->retry, r->retry_after_ms ? r->retry_after_ms : RETRY_MS, 0);
         return;
     }
     const Skerry__V1__TicketReply *reply = (const Skerry__V1__TicketReply *)(const void *)r->reply;
@@ -123,33 +178,29 @@ static void on_ticket(void *arg, const struct rpc_result *r)
     if (rc < 0)
         end(u, rc, err.msg);
     else if (reply->have)
-        next(u);
+        next(l);
     else
-        put(u, reply->url);
+        put(l, reply->url);
 }
 
-static void ask(struct upload *u)
+static void ask(struct lane *l)
 {
-    if (u->ending || u->call || u->put)
+    struct upload *u = l->u;
+    if (u->ending || l->call || l->put || l->at == u->what.n)
         return;
-    if (u->at == u->what.n) {
-        end(u, 0, "");
-        return;
-    }
-    const struct work_output *o = &u->what.outputs[u->at];
+    const struct work_output *o = &u->what.outputs[l->at];
     Skerry__V1__TicketRequest req = SKERRY__V1__TICKET_REQUEST__INIT;
     req.task_id = u->what.task_id;
     req.attempt = u->what.attempt;
     req.sha256 = (ProtobufCBinaryData){32, (uint8_t *)(uintptr_t)o->sha256}; /* only read */
     req.size = o->size;
-    if (u->what.progress)
-        progress_activity(u->what.progress, "uploading %zu of %zu", u->at + 1, u->what.n);
+    tell(u);
     int rc = session_call(u->session, SKERRY__V1__METHOD__METHOD_TICKET, &req.base,
-                          &skerry__v1__ticket_reply__descriptor, TICKET_MS, on_ticket, u, &u->call);
+                          &skerry__v1__ticket_reply__descriptor, TICKET_MS, on_ticket, l, &l->call);
     if (rc == 0)
-        u->tickets++;
+        l->tickets++;
     else
-        loop_timer_start(u->retry, RETRY_MS, 0);
+        loop_timer_start(l->retry, RETRY_MS, 0);
 }
 
 static void on_retry(void *arg)
@@ -162,14 +213,24 @@ struct upload *upload_start(const struct fetch_env *env, struct session *session
 {
     struct upload *u = mem_alloc(sizeof(*u));
     *u = (struct upload){.env = *env, .session = session, .what = *what, .done = done, .arg = arg};
-    u->retry = loop_timer_new(env->loop, on_retry, u);
-    ask(u);
+    for (size_t i = 0; i < what->n; i++)
+        u->total_bytes += what->outputs[i].size;
+    for (size_t i = 0; i < LANES; i++) {
+        struct lane *l = &u->lanes[i];
+        l->u = u;
+        l->retry = loop_timer_new(env->loop, on_retry, l);
+        take(l);
+    }
+    if (what->n == 0)
+        end(u, 0, "");
+    upload_resume(u);
     return u;
 }
 
 void upload_resume(struct upload *u)
 {
-    ask(u);
+    for (size_t i = 0; i < LANES; i++)
+        ask(&u->lanes[i]);
 }
 
 void upload_cancel(struct upload *u)
@@ -178,8 +239,4 @@ void upload_cancel(struct upload *u)
         return;
     u->done = NULL;
     end(u, -ERR_CANCELLED, "cancelled");
-    if (u->call)
-        session_cancel(u->session, u->call);
-    if (u->put)
-        xfer_cancel(u->env.xfer, u->put);
 }

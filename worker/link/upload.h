@@ -1,5 +1,5 @@
-/* Sending outputs of a task: for each, "do you have it?", then PUT by ticket.  While the connection
- * is down it waits: call upload_resume() when joined again.  Loop thread. */
+/* Sending outputs of a task, two at a time: for each, "do you have it?", then PUT by ticket.  While
+ * the connection is down it waits: call upload_resume() when joined again.  Loop thread. */
 #ifndef WORKER_UPLOAD_H
 #define WORKER_UPLOAD_H
 

@@ -7,13 +7,14 @@
 #include "worker/order/work.h"
 
 static struct token token = {.host = "coordinator", .http_port = 8443};
-static struct work_output outputs[2];
+static struct work_output outputs[4];
 static struct {
-    rpc_done_fn done;
-    void *arg;
-    unsigned n, cancelled;
+    struct {
+        rpc_done_fn done; /* NULL: answered */
+        void *arg;
+    } at[MOST]; /* by id - 1 */
+    unsigned n, next, cancelled;
     int refuse; /* every call, while it is set */
-    bool waits;
 } asked;
 static struct {
     unsigned calls;
@@ -25,27 +26,36 @@ int session_call(struct session *s, uint16_t method, const ProtobufCMessage *msg
                  void *arg, uint64_t *ret_id)
 {
     assert_int_equal(method, SKERRY__V1__METHOD__METHOD_TICKET);
-    assert_false(asked.waits);
     if (asked.refuse < 0)
         return asked.refuse;
-    asked.done = done;
-    asked.arg = arg;
-    asked.waits = true;
+    assert_true(asked.n < MOST);
+    asked.at[asked.n].done = done;
+    asked.at[asked.n].arg = arg;
     *ret_id = ++asked.n;
     return 0;
 }
 
+static void answer_to(unsigned i, const struct rpc_result *r)
+{
+    const rpc_done_fn done = asked.at[i].done;
+    assert_non_null(done);
+    asked.at[i].done = NULL;
+    done(asked.at[i].arg, r);
+}
+
+/* To the oldest question. */
 static void answer(const struct rpc_result *r)
 {
-    assert_true(asked.waits);
-    asked.waits = false;
-    asked.done(asked.arg, r);
+    while (asked.next < asked.n && asked.at[asked.next].done == NULL)
+        asked.next++;
+    assert_true(asked.next < asked.n);
+    answer_to(asked.next, r);
 }
 
 void session_cancel(struct session *s, uint64_t call_id)
 {
     asked.cancelled++;
-    answer(&(struct rpc_result){.code = -ERR_CANCELLED, .detail = ""});
+    answer_to((unsigned)call_id - 1, &(struct rpc_result){.code = -ERR_CANCELLED, .detail = ""});
 }
 
 static void ticket(const char *url, bool have)
@@ -87,6 +97,44 @@ static void sends_what_is_not_there(void **state)
     assert_ptr_equal(line.at[0].pin, token.pin);
     end_with(0, 0, "");
     ends(0);
+}
+
+/* Two are on their way, and the next follows whichever is there first; what is the same goes once.
+ */
+static void two_at_a_time(void **state)
+{
+    memcpy(outputs[2].sha256, outputs[1].sha256, 32);
+    (void)begin(4);
+    assert_int_equal(asked.n, 2);
+    ticket("/v1/blobs/a", false);
+    ticket("/v1/blobs/b", false);
+    assert_int_equal(line.running, 2);
+    end_with(1, 0, "");
+    assert_int_equal(asked.n, 3);
+    ticket("/v1/blobs/d", false);
+    assert_string_equal(line.at[2].path, "/tmp/fourth");
+    end_with(2, 0, "");
+    assert_int_equal(deferred.n, 0);
+    end_with(0, 0, "");
+    assert_int_equal(asked.n, 3);
+    ends(0);
+}
+
+/* One that cannot be sent ends the other. */
+static void one_fails(void **state)
+{
+    (void)begin(4);
+    ticket("/v1/blobs/a", false);
+    ticket("/v1/blobs/b", false);
+    end_with(0, -ENOSPC, "full");
+    assert_true(line.cancelled == 1 && line.running == 0 && asked.n == 2);
+    ends(-ENOSPC);
+    told.calls = 0;
+    (void)begin(2);
+    ticket("/v1/blobs/a", false);
+    end_with(2, -ENOSPC, "full");
+    assert_int_equal(asked.cancelled, 1);
+    ends(-ENOSPC);
 }
 
 static void nothing_to_send(void **state)
@@ -167,8 +215,11 @@ static int setup(void **state)
     memset(&line, 0, sizeof(line));
     memset(&told, 0, sizeof(told));
     memset(&asked, 0, sizeof(asked));
-    str_copy(outputs[0].path, sizeof(outputs[0].path), "/tmp/first");
-    str_copy(outputs[1].path, sizeof(outputs[1].path), "/tmp/second");
+    static const char *const paths[] = {"/tmp/first", "/tmp/second", "/tmp/third", "/tmp/fourth"};
+    for (uint8_t i = 0; i < 4; i++) {
+        str_copy(outputs[i].path, sizeof(outputs[i].path), paths[i]);
+        outputs[i].sha256[0] = i;
+    }
     return 0;
 }
 
@@ -177,9 +228,14 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(sends_what_is_not_there),    TEST(nothing_to_send),
-        TEST(a_new_ticket_for_a_new_try), TEST(a_full_store_is_not_tried_again),
-        TEST(waits_for_the_connection),   TEST(refused_or_malformed),
+        TEST(sends_what_is_not_there),
+        TEST(two_at_a_time),
+        TEST(one_fails),
+        TEST(nothing_to_send),
+        TEST(a_new_ticket_for_a_new_try),
+        TEST(a_full_store_is_not_tried_again),
+        TEST(waits_for_the_connection),
+        TEST(refused_or_malformed),
         TEST(cancelled_says_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
