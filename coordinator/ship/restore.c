@@ -33,22 +33,11 @@ static int no_state(const struct restore *r, struct err *err)
 
 /* ---- the snapshot ---- */
 
-static int into_file(void *arg, const void *data, size_t len)
-{
-    return file_out_write(arg, data, len, NULL);
-}
-
 static int download(struct restore *r, const struct s3_log_snapshot *s, struct err *err)
 {
-    struct file_out out;
     uint8_t got[HASH_BYTES];
     char *key = s3_log_snapshot_key(&r->log, s);
-    int rc = file_out_open(&out, r->path, 0600, err);
-    if (rc == 0) {
-        rc = s3_get(r->c, key, 0, s->size, into_file, &out, err);
-        rc = rc == 0 ? file_out_commit(&out, err) : rc;
-        file_out_abort(&out);
-    }
+    int rc = s3_get_file(r->c, key, r->path, s->size, err);
     if (rc == 0)
         rc = hash_file(r->path, got, NULL, err);
     if (rc == 0 && !hash_equal(got, s->sha256, sizeof(got)))

@@ -443,9 +443,9 @@ static int download(struct blob_s3 *s, const struct blob_id *id, uint64_t size, 
 int blob_s3_download(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
 {
     int rc = download(s, id, size, err);
-    if (rc == -ERR_HASH || rc == -ERR_FORMAT || rc == -ERR_LIMIT) /* on its way, or there? */
+    if (rc == -ERR_HASH || rc == -ERR_FORMAT) /* on its way, or there? */
         rc = download(s, id, size, err);
-    return rc == -ERR_FORMAT || rc == -ERR_LIMIT ? -ERR_HASH : rc; /* shorter, longer: others */
+    return rc == -ERR_FORMAT ? -ERR_HASH : rc; /* shorter, longer: others */
 }
 
 /* The lock is given up meanwhile. */

@@ -1,5 +1,4 @@
 /* A store whose blobs are nowhere else (blob_s3_options.through). */
-#include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/net/s3/blob_s3_impl.h"
 
@@ -83,34 +82,16 @@ static int save(struct blobstore *base, const char *name, const char *path,
     return rc;
 }
 
-static int into_file(void *arg, const void *data, size_t len)
-{
-    return file_out_write(arg, data, len, NULL);
-}
-
-static int fetch_key(struct blob_s3 *s, const char *key, const char *path, uint64_t size,
-                     struct err *err)
-{
-    struct file_out out;
-    int rc = file_out_open(&out, path, 0600, err);
-    if (rc == 0) {
-        rc = s3_get(s->c, key, 0, size, into_file, &out, err);
-        rc = rc == 0 ? file_out_commit(&out, err) : rc;
-        file_out_abort(&out);
-    }
-    return rc;
-}
-
 static int fetch(struct blobstore *base, const char *name, const char *path,
                  const uint8_t sha256[32], uint64_t size, struct err *err)
 {
     struct blob_s3 *s = store_of(base);
     char *key = key_of(s, name, sha256);
-    int rc = fetch_key(s, key, path, size, err);
+    int rc = s3_get_file(s->c, key, path, size, err);
     mem_free(key);
     if (rc == -ERR_NOTFOUND) { /* as it was called before keys named the bytes */
         key = str_printf("%s%s", s->beside, name);
-        rc = fetch_key(s, key, path, size, err);
+        rc = s3_get_file(s->c, key, path, size, err);
         mem_free(key);
     }
     return rc;

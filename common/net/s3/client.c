@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/net/http/http_curl.h"
 #include "common/net/s3/client_impl.h"
@@ -212,10 +213,36 @@ int s3_get(struct s3 *c, const char *key, uint64_t from, uint64_t size, s3_sink_
     r.whole = size;
     if (from < size)
         rc = s3_request_run(c, &r, err);
-    if (rc == 0 && from + r.got != size)
+    if (rc == -ERR_FORMAT)
+        rc = err_set(err, rc, "the store has more bytes of %s than the %llu expected", key,
+                     (unsigned long long)size);
+    else if (rc == 0 && from + r.got != size)
         rc = err_set(err, -ERR_FORMAT, "the store has %llu bytes of %s, expected %llu",
                      (unsigned long long)(from + r.got), key, (unsigned long long)size);
     s3_request_release(&r);
+    return rc;
+}
+
+struct writing {
+    struct file_out out;
+    struct err *err;
+};
+
+static int into_file(void *arg, const void *data, size_t len)
+{
+    struct writing *w = arg;
+    return file_out_write(&w->out, data, len, w->err);
+}
+
+int s3_get_file(struct s3 *c, const char *key, const char *path, uint64_t size, struct err *err)
+{
+    struct writing w = {.err = err};
+    int rc = file_out_open(&w.out, path, 0600, err);
+    if (rc == 0) {
+        rc = s3_get(c, key, 0, size, into_file, &w, err);
+        rc = rc == 0 ? file_out_commit(&w.out, err) : rc;
+        file_out_abort(&w.out);
+    }
     return rc;
 }
 

@@ -61,9 +61,12 @@ int s3_put_new(struct s3 *c, const char *key, const void *data, size_t len, stru
 
 /* Gets each piece in order; negative ends the transfer with that code. */
 typedef int s3_sink_fn(void *arg, const void *data, size_t len);
-/* Bytes from `from` to the end of an object of `size` bytes.  -ERR_FORMAT: it has another size. */
+/* Bytes from `from` to the end of an object of `size` bytes.  -ERR_FORMAT: it has another size; the
+ * sink gets no more than that. */
 int s3_get(struct s3 *c, const char *key, uint64_t from, uint64_t size, s3_sink_fn *sink, void *arg,
            struct err *err);
+/* The same as a file, which is there when all of it is. */
+int s3_get_file(struct s3 *c, const char *key, const char *path, uint64_t size, struct err *err);
 /* len bytes from `from` on, and no others, of an object of `size` bytes.  -ERR_FORMAT: the store
  * gives others. */
 int s3_get_piece(struct s3 *c, const char *key, uint64_t from, uint64_t size, void *data,

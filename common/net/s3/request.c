@@ -27,6 +27,12 @@ void s3_request_release(struct s3_request *r)
 
 /* ---- bytes ---- */
 
+/* The first byte that is not wanted, where the object's size is known. */
+static uint64_t end_of(const struct s3_request *r)
+{
+    return r->until ? r->until : r->whole;
+}
+
 static size_t on_body(char *data, size_t one, size_t len, void *arg)
 {
     struct s3_request *r = arg;
@@ -37,7 +43,8 @@ static size_t on_body(char *data, size_t one, size_t len, void *arg)
     const size_t drop = r->skip < len ? (size_t)r->skip : len; /* the store sends it all again */
     r->skip -= drop;
     if (len > drop) {
-        r->sink_rc = r->sink(r->arg, data + drop, len - drop);
+        const bool more = r->whole && len - drop > end_of(r) - r->from - r->got;
+        r->sink_rc = more ? -ERR_FORMAT : r->sink(r->arg, data + drop, len - drop);
         if (r->sink_rc < 0)
             return 0;
         r->got += len - drop;
@@ -270,11 +277,11 @@ static int judge(struct s3 *c, const struct s3_request *r, CURLcode rc, const ch
 {
     if (c->stopping)
         return err_set(err, -ERR_CANCELLED, "the coordinator is stopping");
-    if (r->sink_rc < 0) /* the sink has said why */
+    if (r->sink_rc < 0) /* the sink has said why, or more came than was wanted */
         return r->sink_rc;
     if (r->status >= 300) /* also where it was refused before all was sent */
         return refused(c, r, err);
-    if (rc == CURLE_OK || (r->whole && r->from + r->got == (r->until ? r->until : r->whole)))
+    if (rc == CURLE_OK || (r->whole && r->from + r->got == end_of(r)))
         return 0; /* all came, perhaps then a cut */
     return http_curl_error(rc, text, c->where, err);
 }

@@ -2,6 +2,9 @@
  * sentence. */
 #include "common/net/s3/client.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/net/s3/client_impl.h"
@@ -238,12 +241,36 @@ static void test_other_size(void **state)
     assert_non_null(strstr(r->err.msg, "has 99999 bytes of a, expected 100000"));
 }
 
+/* Whoever writes it down is not given more than there is room for. */
 static void test_longer(void **state)
 {
     struct rig *r = *state;
     fake_set(r->f.objects, "a", r->data, LEN);
     assert_int_equal(s3_get(r->c, "a", 0, LEN - 1, keep, &r->got, &r->err), -ERR_FORMAT);
-    assert_non_null(strstr(r->err.msg, "has 100000 bytes of a, expected 99999"));
+    assert_non_null(strstr(r->err.msg, "more bytes of a than the 99999 expected"));
+    assert_in_range(r->got.len, 0, LEN - 1);
+}
+
+/* Our own disk takes no more: that is what is said. */
+static void test_file_too_large(void **state)
+{
+    struct rig *r = *state;
+    struct rlimit had, least = {.rlim_cur = LEN / 2};
+    char *path = str_printf("%s.got", r->path);
+    put(r, "a");
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &had), 0);
+    least.rlim_max = had.rlim_max;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &least), 0);
+    const int rc = s3_get_file(r->c, "a", path, LEN, &r->err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &had), 0);
+    assert_int_equal(rc, -EFBIG);
+    assert_non_null(strstr(r->err.msg, path));
+    assert_false(file_exists(path));
+    assert_int_equal(s3_get_file(r->c, "a", path, LEN, &r->err), 0);
+    assert_true(file_exists(path));
+    assert_int_equal(unlink(path), 0);
+    mem_free(path);
 }
 
 /* No client names the usual port in its Host, which is signed. */
@@ -435,6 +462,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_cut, begin, end),
         cmocka_unit_test_setup_teardown(test_other_size, begin, end),
         cmocka_unit_test_setup_teardown(test_longer, begin, end),
+        cmocka_unit_test_setup_teardown(test_file_too_large, begin, end),
         cmocka_unit_test_setup_teardown(test_usual_ports, begin, end),
         cmocka_unit_test_setup_teardown(test_lost_end, begin, end),
         cmocka_unit_test_setup_teardown(test_nobody_there, begin, end),
