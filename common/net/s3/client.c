@@ -399,8 +399,9 @@ static int on_listed(void *arg, const char *parent, const char *name, const char
     return 0;
 }
 
-static int list_page(struct s3 *c, const char *prefix, const char *token, struct page *p,
-                     struct err *err)
+/* seen: a token that was asked with before. */
+static int list_page(struct s3 *c, const char *prefix, const char *token, const char *seen,
+                     struct page *p, struct err *err)
 {
     struct s3_request r;
     s3_request_init(&r, "GET", "");
@@ -411,7 +412,7 @@ static int list_page(struct s3 *c, const char *prefix, const char *token, struct
     int rc = s3_request_run(c, &r, err);
     if (rc == 0) {
         rc = s3_xml_read(buf_str(&r.answer), r.answer.len, on_listed, p);
-        const bool stuck = p->more && (!*p->next || strcmp(p->next, token) == 0);
+        const bool stuck = p->more && (!*p->next || strcmp(p->next, seen) == 0);
         if (rc == -ERR_FORMAT || (rc == 0 && stuck)) /* it would never end */
             rc = err_set(err, -ERR_REMOTE, "%s lists its objects in a form that is not S3's",
                          c->where);
@@ -423,15 +424,22 @@ static int list_page(struct s3 *c, const char *prefix, const char *token, struct
 int s3_list(struct s3 *c, const char *prefix, s3_list_fn *fn, void *arg, struct err *err)
 {
     struct page *p = mem_alloc(sizeof(*p));
-    char *token = str_dup("");
+    char *token = str_dup(""), *seen = NULL;
     int rc;
-    do {
+    for (uint64_t n = 0;; n++) {
+        if ((n & (n - 1)) == 0) { /* a power of two: a circle of any length is found */
+            mem_free(seen);
+            seen = str_dup(token);
+        }
         *p = (struct page){.fn = fn, .arg = arg, .prefix = prefix};
-        rc = list_page(c, prefix, token, p, err);
+        rc = list_page(c, prefix, token, seen, p, err);
+        if (rc != 0 || !p->more)
+            break;
         mem_free(token);
         token = str_dup(p->next);
-    } while (rc == 0 && p->more);
+    }
     mem_free(token);
+    mem_free(seen);
     mem_free(p);
     return rc;
 }

@@ -92,7 +92,7 @@ int s3_delete(struct s3 *c, const char *key, struct err *err); /* absent is fine
 /* Called for each object until it returns non-zero. */
 typedef int s3_list_fn(void *arg, const char *key, uint64_t size);
 /* All objects below a prefix, a page of at most 1000 at a time.  -ERR_REMOTE: the store lists
- * others, too, or the same page again and again. */
+ * others, too, or the same pages again and again. */
 int s3_list(struct s3 *c, const char *prefix, s3_list_fn *fn, void *arg, struct err *err);
 
 /* May it go well later, without a person? */

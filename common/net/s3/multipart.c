@@ -174,11 +174,12 @@ static bool is_refused(int rc, const char *code)
            strcmp(code, "EntityTooSmall") == 0;
 }
 
+/* -ERR_NOTFOUND: there is no such upload, or nobody says what became of it. */
 static int finish(struct upload *u, struct err *err)
 {
     struct s3_request r;
     struct buf text;
-    char code[64] = "";
+    char code[64] = "", etag[128];
     buf_init(&text, S3_ANSWER_MAX);
     s3_request_init(&r, "POST", u->key);
     r.query[0] = (struct s3_pair){"uploadId", u->id};
@@ -192,6 +193,8 @@ static int finish(struct upload *u, struct err *err)
     /* The status was sent before the work was done. */
     if (rc == 0 && s3_xml_find(buf_str(&r.answer), r.answer.len, "Code", code, sizeof(code)))
         rc = err_set(err, -EAGAIN, "%s could not put an upload together: %s", u->c->where, code);
+    else if (rc == 0 && !s3_xml_find(buf_str(&r.answer), r.answer.len, "ETag", etag, sizeof(etag)))
+        rc = -ERR_NOTFOUND; /* it says neither: it is looked at */
     if (rc < 0 && is_refused(rc, code))
         give_up(u);
     s3_request_release(&r);
@@ -227,7 +230,7 @@ int s3_put_parts(struct s3 *c, const char *key, int fd, uint64_t size, struct er
     if (rc == 0 && (rc = finish(u, err)) == -ERR_NOTFOUND && is_there(u))
         rc = 0;
     if (rc == -ERR_NOTFOUND)
-        rc = err_set(err, -EAGAIN, "%s has ended an upload in parts while it was under way",
+        rc = err_set(err, -EAGAIN, "%s has ended an upload in parts and has not what it brought",
                      c->where);
     mem_free(u->etags);
     mem_free(u);

@@ -158,10 +158,10 @@ static void test_pages(void **state)
     assert_int_equal(s3_list(r->c, "p/", count, &n, &r->err), 1);
 }
 
-#define PAGE(key)                                                                                  \
+#define PAGE(key, next)                                                                            \
     "HTTP/1.1 200 OK\r\nContent-Length: 170\r\n\r\n<ListBucketResult><Contents><Key>" key          \
     "</Key><Size>100000</Size></Contents><IsTruncated>true</IsTruncated>"                          \
-    "<NextContinuationToken>t</NextContinuationToken></ListBucketResult>"
+    "<NextContinuationToken>" next "</NextContinuationToken></ListBucketResult>"
 
 /* What the store names goes to those who delete it, so it must be what was asked for; and a listing
  * ends. */
@@ -169,13 +169,20 @@ static void test_lists_others(void **state)
 {
     struct rig *r = *state;
     unsigned n = 0;
-    fake_store_next(&r->f, "GET", FAKE_REPLY, PAGE("q/a"));
+    fake_store_next(&r->f, "GET", FAKE_REPLY, PAGE("q/a", "t"));
     assert_int_equal(s3_list(r->c, "p/", count, &n, &r->err), -ERR_REMOTE);
     assert_int_equal(n, 0);
     for (int i = 0; i < 2; i++)
-        fake_store_next(&r->f, "GET", FAKE_REPLY, PAGE("p/a"));
+        fake_store_next(&r->f, "GET", FAKE_REPLY, PAGE("p/a", "t"));
     assert_int_equal(s3_list(r->c, "p/", count, &n, &r->err), -ERR_REMOTE);
     assert_int_equal(n, 2);
+    n = 4;
+    for (int i = 0; i < 10; i++) /* round and round */
+        fake_store_next(&r->f, "GET", FAKE_REPLY,
+                        i % 3 == 0   ? PAGE("p/a", "t")
+                        : i % 3 == 1 ? PAGE("p/a", "u")
+                                     : PAGE("p/a", "v"));
+    assert_int_equal(s3_list(r->c, "p/", count, &n, &r->err), -ERR_REMOTE);
 }
 
 /* Of a key that ends: not beyond it, and not at all when that is a moment away. */
@@ -403,6 +410,25 @@ static void test_parts_refused(void **state)
     }
 }
 
+/* An end that is answered with nothing that says so: what is there is looked at. */
+static void test_parts_end_unsaid(void **state)
+{
+    static const char *const ends[] = {
+        "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 11\r\n\r\n<p>hello</p",
+    };
+    struct rig *r = *state;
+    fake_store_next(&r->f, "POST", FAKE_LATER, NULL); /* the beginning */
+    for (size_t i = 0; i < 2; i++) {
+        fake_store_next(&r->f, "POST", FAKE_REPLY, ends[i]);
+        assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), -EAGAIN);
+        assert_non_null(strstr(r->err.msg, "has not what it brought"));
+    }
+    put(r, "big");
+    fake_store_next(&r->f, "POST", FAKE_REPLY, ends[0]);
+    assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), 0);
+}
+
 /* A part that is listed without an ETag has not that of the one before it: it is sent again. */
 static void test_parts_without_etags(void **state)
 {
@@ -470,6 +496,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_parts, begin, end),
         cmocka_unit_test_setup_teardown(test_parts_resumed, begin, end),
         cmocka_unit_test_setup_teardown(test_parts_refused, begin, end),
+        cmocka_unit_test_setup_teardown(test_parts_end_unsaid, begin, end),
         cmocka_unit_test_setup_teardown(test_parts_without_etags, begin, end),
         cmocka_unit_test_setup_teardown(test_other_bytes_there, begin, end),
         cmocka_unit_test_setup_teardown(test_options, begin, end),
