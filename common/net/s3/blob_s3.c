@@ -721,6 +721,19 @@ static int s3_adopt(struct blobstore *base, const char *path, const struct blob_
 
 /* ---- the whole ---- */
 
+/* What the store has yet to take; under the lock. */
+static uint64_t waiting(const struct blob_s3 *s, uint64_t *ret_bytes)
+{
+    uint64_t n = 0;
+    *ret_bytes = 0;
+    for (const struct list *l = s->used.next; l != &s->used; l = l->next) {
+        const struct blob_s3_object *e = list_entry(l, struct blob_s3_object, used);
+        n += is_to_be_sent(e);
+        *ret_bytes += is_to_be_sent(e) ? e->size : 0;
+    }
+    return n;
+}
+
 static void s3_health_of(struct blobstore *base, struct blob_health *ret)
 {
     struct blob_s3 *s = store_of(base);
@@ -737,11 +750,7 @@ static void s3_health_of(struct blobstore *base, struct blob_health *ret)
     ret->cache_max_bytes = s->cache_max;
     lock(s);
     ret->sums = s->sums;
-    for (struct list *l = s->used.next; l != &s->used; l = l->next) {
-        const struct blob_s3_object *e = list_entry(l, struct blob_s3_object, used);
-        ret->waiting += is_to_be_sent(e);
-        ret->waiting_bytes += is_to_be_sent(e) ? e->size : 0;
-    }
+    ret->waiting = waiting(s, &ret->waiting_bytes);
     unlock(s);
 }
 
@@ -790,14 +799,28 @@ void blob_s3_add_stored(struct blob_s3 *s, const struct blob_id *id, uint64_t si
 void blob_s3_add_cached(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
 {
     struct blob_s3_object *e = blob_s3_make(s, id);
+    e->stale = e->here && e->size != size; /* the directory's was verified */
+    if (e->stale)
+        vanish(s, e); /* it counts as what it is */
     blob_s3_appear(s, e, size);
     e->cached = true;
     blob_s3_used_now(s, e);
-    if (e->size != size) {
-        e->size = size;
-        e->stale = true; /* the directory's was verified */
-    }
     blob_s3_settle(s, e);
+}
+
+/* What was on its way when the last process ended: nobody is to be told of it before. */
+static int wait_until_sent(struct blob_s3 *s, struct err *err)
+{
+    int rc = 0;
+    uint64_t bytes;
+    lock(s);
+    while (rc == 0 && waiting(s, &bytes) > 0)
+        if (s->failures > 0)
+            rc = err_set(err, -EAGAIN, "%s", s3_health(s->c).error);
+        else
+            pthread_cond_wait(&s->changed, &s->lock);
+    unlock(s);
+    return rc;
 }
 
 int blob_s3_begin(struct blob_s3 *s, struct err *err)
@@ -805,7 +828,7 @@ int blob_s3_begin(struct blob_s3 *s, struct err *err)
     for (; s->n_threads < BLOB_S3_THREADS; s->n_threads++)
         if (pthread_create(&s->threads[s->n_threads], NULL, run, s) != 0)
             return err_set(err, -EAGAIN, "cannot start a thread for the store");
-    return 0;
+    return s->enter ? wait_until_sent(s, err) : 0;
 }
 
 struct blob_s3 *blob_s3_new(void)

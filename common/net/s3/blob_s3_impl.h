@@ -59,7 +59,8 @@ struct blob_s3 *blob_s3_new(void);
 void blob_s3_add_stored(struct blob_s3 *s, const struct blob_id *id, uint64_t size);
 void blob_s3_add_cached(struct blob_s3 *s, const struct blob_id *id, uint64_t size);
 
-/* Starts the threads. */
+/* Starts the threads; where writers wait for the store, so does this, for what the directory alone
+ * has. */
 int blob_s3_begin(struct blob_s3 *s, struct err *err);
 
 /* Writers wait for the store, and the operations save, fetch and drop are there. */

@@ -730,6 +730,21 @@ static void test_quota(void **state)
     assert_non_null(strstr(r->err.msg, "quota is used up"));
 }
 
+/* The store has other bytes of it, as the list says: what counts is ours. */
+static void test_quota_of_other_length(void **state)
+{
+    struct rig *r = *state;
+    const struct blob_id id = put_and_send(r, 1);
+    pthread_mutex_lock(&r->f.lock);
+    fake_find(r->f.objects, key_of(&id), false)->len = 10;
+    pthread_mutex_unlock(&r->f.lock);
+    reopen(r);
+    assert_int_equal(r->s->used_bytes, LEN);
+    assert_int_equal(r->s->ops->hide(r->s, &id, &r->err), 0);
+    assert_int_equal(r->s->used_bytes, 0);
+    assert_int_equal(r->s->count, 0);
+}
+
 /* A blob is here when the store has it, and not before: our disk is not to be relied on. */
 static void test_through(void **state)
 {
@@ -750,6 +765,28 @@ static void test_through(void **state)
     assert_true(stored(r, &id) && blobstore_has(r->s, &id, NULL));
     id = put(r, 2); /* once more: it is there */
     assert_int_equal(local(r, &id, true), 0);
+}
+
+/* A process that ended between its disk and the store: whoever is told of the blob after the next
+ * start is told what the store has. */
+static void test_through_starts_with_all(void **state)
+{
+    struct rig *r = *state;
+    r->f.down = true;
+    const struct blob_id id = put(r, 1); /* in the directory alone */
+    UNTIL(health(r).failing_since_unix_ms > 0);
+    r->s->ops->close(r->s);
+    r->s = NULL;
+    r->through = true;
+    r->f.down = false;
+    fake_store_next(&r->f, "PUT", FAKE_LATER, NULL); /* whose the prefix is */
+    fake_store_next(&r->f, "PUT", FAKE_REPLY,
+                    "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
+    assert_int_equal(open_as(r, "s3://blobs/p/q", "me", 0), -EAGAIN);
+    assert_non_null(strstr(r->err.msg, "may not write into the bucket blobs"));
+    assert_false(stored(r, &id));
+    reopen(r);
+    assert_true(blobstore_has(r->s, &id, NULL) && stored(r, &id));
 }
 
 /* Files that are no blobs: kept under their names, brought back, dropped. */
@@ -849,7 +886,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stop, begin, end),
         cmocka_unit_test_setup_teardown(test_refused, begin, end),
         cmocka_unit_test_setup_teardown(test_quota, begin, end),
+        cmocka_unit_test_setup_teardown(test_quota_of_other_length, begin, end),
         cmocka_unit_test_setup_teardown(test_through, begin, end),
+        cmocka_unit_test_setup_teardown(test_through_starts_with_all, begin, end),
         cmocka_unit_test_setup_teardown(test_beside, begin, end),
         cmocka_unit_test_setup_teardown(test_beside_made_again, begin, end),
     };
