@@ -843,6 +843,23 @@ static void drop_made(struct coordinator *co, const struct outer_step *s)
     }
 }
 
+/* Until now no record names the files of a step: what dropped the same bytes may have taken one. */
+static void look_for_made(struct coordinator *co, struct outer_step *s)
+{
+    static const char *const names[] = {"version", "delta", "EMA", "target", "momentum"};
+    const struct outer_blob *const files[] = {&s->new_full, &s->new_delta, &s->new_ema,
+                                              &s->new_target, &s->new_mom};
+    for (size_t i = 0; i < (s->to_store ? 5 : 3) && s->rc == 0; i++) {
+        struct blob_id id;
+        memcpy(id.sha256, files[i]->sha256, sizeof(id.sha256));
+        if (blobstore_has(co->blobs, &id, NULL))
+            continue;
+        s->rc = -EAGAIN;
+        (void)snprintf(s->reason, sizeof(s->reason),
+                       "the %s that was made is not in the blob store any more", names[i]);
+    }
+}
+
 static void step_done(struct outer_step *step)
 {
     struct outer_run *run = step->arg;
@@ -852,6 +869,7 @@ static void step_done(struct outer_step *step)
     struct task *t = state_edit_task(&co->state, state_task(&co->state, run->task_id));
     if (m != NULL && m->outer_task == run->task_id)
         m->outer_task = 0;
+    look_for_made(co, step);
     if (t != NULL && task_is_open(t))
         task_end(co, t, step->rc == 0 ? TASK_DONE : TASK_FAILED, step->reason);
     if (m != NULL && !co->closing && !job_is_ended(j) && step->rc != -ERR_CANCELLED &&
