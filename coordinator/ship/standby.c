@@ -33,20 +33,19 @@ static void pause_ms(uint32_t ms)
 }
 
 /* What people are told of a change, once each. */
-static void tell(const char *sign, const char *why, char had[STANDBY_SIGN_MAX], uint64_t after_ms)
+static void tell(const char *sign, const char *why, struct log_change *told, uint64_t after_ms)
 {
-    const char *who = sign ? sign + strcspn(sign, " ") : why; /* without its count */
-    if (strcmp(who, had) == 0)
-        return;
     if (!sign)
-        log_warn("standby", "the store does not say who is alive: %s; asking again", why);
+        (void)log_on_change(told, LOG_LEVEL_WARN, "standby",
+                            "the store does not say who is alive: %s; asking again", why);
     else if (!*sign)
-        log_warn("standby", "nobody has kept a state there yet: the first coordinator starts with "
+        (void)log_on_change(told, LOG_LEVEL_WARN, "standby",
+                            "nobody has kept a state there yet: the first coordinator starts with "
                             "--store-state and without --standby");
-    else
-        log_info("standby", "watches the coordinator%s, and goes on when it is silent for %.0f s",
-                 who, (double)after_ms / 1e3);
-    (void)str_copy(had, STANDBY_SIGN_MAX, who);
+    else /* without its count */
+        (void)log_on_change(told, LOG_LEVEL_INFO, "standby",
+                            "watches the coordinator%s, and goes on when it is silent for %.0f s",
+                            sign + strcspn(sign, " "), (double)after_ms / 1e3);
 }
 
 int standby_wait(const struct coordinator_options *o, uint64_t after_ms, struct err *err)
@@ -54,7 +53,8 @@ int standby_wait(const struct coordinator_options *o, uint64_t after_ms, struct 
     struct standby s = {0};
     const struct s3_options once = {.tries = 1, .first_stall_s = STALL_S, .stall_s = STALL_S};
     struct s3 *c = NULL;
-    char *prefix = NULL, sign[STANDBY_SIGN_MAX], had[STANDBY_SIGN_MAX] = "?";
+    char *prefix = NULL, sign[STANDBY_SIGN_MAX];
+    struct log_change told = {0};
     int rc = place_open_state(o, &once, &c, &prefix, err);
     char *key = rc == 0 ? ship_sign_key(prefix) : NULL;
     for (bool first = true, over = false; rc == 0 && !over; first = false) {
@@ -66,7 +66,7 @@ int standby_wait(const struct coordinator_options *o, uint64_t after_ms, struct 
         if (first && !is && !s3_may_pass(got))
             rc = err_set(err, got, "%s", why.msg);
         else
-            tell(is, why.msg, had, after_ms);
+            tell(is, why.msg, &told, after_ms);
         over = standby_look(&s, clock_now_ms(), is, after_ms);
     }
     if (rc == 0)

@@ -1,9 +1,8 @@
 /* When a coordinator that stands by goes on in the owner's place. */
 #include "coordinator/ship/standby.h"
 
-#include <setjmp.h>
-
-#include <cmocka.h>
+#include "coordinator/state/options.h"
+#include "tests/unit/common/net/s3/fake_store.h"
 
 #define AFTER 10000u
 
@@ -61,6 +60,39 @@ static void where_nobody_was_nobody_is_missed(void **state)
     assert_int_equal(ask(&s, 601000, 60, "1 on a"), 11);
 }
 
+#define REFUSED "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+/* What the store says for long is told once, however long it is. */
+static void what_the_store_says_is_told_once(void **state)
+{
+    (void)state;
+    struct fake_store f;
+    struct err err = {0};
+    char text[8192];
+    FILE *file = tmpfile();
+    const int real = dup(STDERR_FILENO);
+    fake_store_open(&f);
+    const struct coordinator_options o = {
+        .store = "s3://blobs/p", .store_endpoint = f.url, .store_plain = true};
+    fake_set(f.objects, "p/state/alive", "7 on a", 6);
+    fake_store_next(&f, "GET", FAKE_REPLY,
+                    "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 6\r\n\r\n6 on a");
+    fake_store_next(&f, "GET", FAKE_REPLY, REFUSED);
+    fake_store_next(&f, "GET", FAKE_REPLY, REFUSED);
+    assert_true(file != NULL && real >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    const int rc = standby_wait(&o, 1, &err);
+    assert_true(dup2(real, STDERR_FILENO) >= 0);
+    close(real);
+    rewind(file);
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    fclose(file);
+    fake_store_close(&f);
+    assert_int_equal(rc, 0);
+    const char *said = strstr(text, "does not say who is alive");
+    assert_true(said && !strstr(said + 1, "does not say who is alive"));
+    assert_non_null(strstr(text, "on a has been silent"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -69,6 +101,7 @@ int main(void)
         cmocka_unit_test(a_store_that_does_not_answer_is_no_silence),
         cmocka_unit_test(a_pause_of_ours_is_no_silence),
         cmocka_unit_test(where_nobody_was_nobody_is_missed),
+        cmocka_unit_test(what_the_store_says_is_told_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
