@@ -320,6 +320,8 @@ static int find_place(struct ship *s, struct store_noted *n, struct err *err)
     }
     int rc = is_ours(s, n->seq, n, &there, &e, err);
     uint64_t seq = n->seq;
+    if (rc == 0 && there && !hash_equal(e.hash, n->hash, sizeof(e.hash)))
+        return moved(err, s, "the log in the store has another entry in the place of its newest");
     if (rc == 0 && !there && --seq > 0)
         rc = is_ours(s, seq, n, &there, &e, err);
     if (rc == 0 && seq > 0 && !there)

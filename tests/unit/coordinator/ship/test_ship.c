@@ -1,0 +1,129 @@
+/* Whose the log is: a data directory that is a copy of another one. */
+#include "coordinator/ship/ship.h"
+
+#include "coordinator/state/store.h"
+#include "tests/unit/common/net/s3/fake_store.h"
+
+static const char *const migrations[] = {"CREATE TABLE t(id INTEGER PRIMARY KEY) STRICT"};
+static const char *const statements[] = {"INSERT INTO t VALUES(?)"};
+static const struct store_schema schema = {migrations, 1, statements, 1};
+
+struct rig {
+    struct fake_store f;
+    char dir[64];
+    struct coordinator_options o;
+    struct ship *ship;
+    struct store *store;
+    struct err err;
+};
+
+static char *in_dir(const struct rig *r, const char *name)
+{
+    return file_join(r->dir, name);
+}
+
+/* A coordinator's start, as far as the log goes; what ship_own() returned. */
+static int own(struct rig *r)
+{
+    char *path = in_dir(r, "coordinator.db");
+    if (store_open(path, &schema, &r->store, &r->err) < 0 ||
+        ship_open(&r->o, &r->ship, &r->err) < 0)
+        fail_msg("%s", r->err.msg);
+    mem_free(path);
+    const int rc = ship_own(r->ship, r->store, &r->err);
+    if (rc == 0)
+        store_send_away(r->store, ship_away(r->ship));
+    return rc;
+}
+
+static void leave(struct rig *r)
+{
+    store_close(r->store);
+    ship_close(r->ship);
+    r->store = NULL;
+    r->ship = NULL;
+}
+
+static void commit(struct rig *r, int64_t id)
+{
+    store_put(r->store, 0, "i", id);
+    if (store_commit(r->store, &r->err) < 0)
+        fail_msg("%s", r->err.msg);
+}
+
+static int begin(void **state)
+{
+    static const char *const keys[] = {"tls-key.pem",   "tls-cert.pem", "cluster.secret",
+                                       "worker.secret", "user.secret",  "ticket.secret"};
+    static struct rig r;
+    memset(&r, 0, sizeof(r));
+    fake_store_open(&r.f);
+    (void)str_copy(r.dir, sizeof(r.dir), "/tmp/skerry-ship-XXXXXX");
+    assert_non_null(mkdtemp(r.dir));
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        char *path = in_dir(&r, keys[i]);
+        assert_int_equal(file_write_put(path, "x", 1, 0600, NULL), 0);
+        mem_free(path);
+    }
+    r.o = (struct coordinator_options){.data_dir = r.dir,
+                                       .store = "s3://blobs/p",
+                                       .store_endpoint = r.f.url,
+                                       .store_plain = true,
+                                       .store_state = true};
+    *state = &r;
+    return 0;
+}
+
+static int end(void **state)
+{
+    struct rig *r = *state;
+    leave(r);
+    fake_store_close(&r->f);
+    assert_int_equal(file_remove_tree(r->dir, NULL), 0);
+    return 0;
+}
+
+/* The directory goes on with its own log, whatever its last start or commit came to. */
+static void goes_on(void **state)
+{
+    struct rig *r = *state;
+    for (int64_t i = 1; i <= 3; i++) {
+        if (own(r) < 0)
+            fail_msg("%s", r->err.msg);
+        commit(r, i);
+        leave(r);
+    }
+}
+
+/* A copy that has begun to go on with the same number as the other, which got it: it has noted the
+ * entry that it wanted to write, and lacks what that one says. */
+static void a_copy_that_came_second(void **state)
+{
+    struct rig *r = *state;
+    struct store_noted noted;
+    char *path = in_dir(r, "coordinator.db"), *copy = in_dir(r, "copy");
+    assert_int_equal(own(r), 0);
+    assert_int_equal(store_snapshot(path, copy, &r->err), 0);
+    commit(r, 1);
+    leave(r);
+    assert_int_equal(file_rename(copy, path, &r->err), 0);
+    assert_int_equal(store_open(path, &schema, &r->store, &r->err), 0);
+    assert_int_equal(store_noted(r->store, &noted, &r->err), 0);
+    noted.seq++;
+    noted.hash[0] ^= 1;
+    assert_int_equal(store_note(r->store, &noted, &r->err), 0);
+    store_close(r->store);
+    assert_int_equal(own(r), -ERR_STALE);
+    assert_non_null(strstr(r->err.msg, "another coordinator has gone on with this state"));
+    mem_free(path);
+    mem_free(copy);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(goes_on, begin, end),
+        cmocka_unit_test_setup_teardown(a_copy_that_came_second, begin, end),
+    };
+    return cmocka_run_group_tests_name("ship", tests, NULL, NULL);
+}
