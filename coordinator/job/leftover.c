@@ -15,7 +15,8 @@ static void remove_copies(const struct removal *r)
 {
     static const char *const kinds[] = {"target", "momentum", "buffer"};
     struct blobstore *store = r->co->blobs;
-    const char *dir = r->dir + strlen(r->co->opt.data_dir) + 1;
+    const char *dir = r->dir + strlen(r->co->opt.data_dir);
+    dir += *dir == '/'; /* the data dir may end with one */
     char *all = str_printf("%s/", dir);
     for (size_t i = 0; r->keep > 1 && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         char *name = outer_state_file(dir, kinds[i], r->keep - 1);

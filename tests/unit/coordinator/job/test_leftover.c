@@ -1,0 +1,55 @@
+/* What is left of steps goes from a store far away, too, by the names that it was kept under. */
+#include "tests/unit/coordinator/rig.h"
+
+#include "coordinator/job/leftover.h"
+
+static struct {
+    struct blobstore_ops ops;
+    char names[8][64];
+    _Atomic size_t n;
+} far;
+
+static int drop(struct blobstore *s, const char *names, struct err *err)
+{
+    (void)str_copy(far.names[far.n], sizeof(far.names[0]), names);
+    far.n++;
+    return 0;
+}
+
+static void let_go(struct rig *r, uint64_t keep, size_t n)
+{
+    far.n = 0;
+    leftover_drop(r->co, file_join(r->co->opt.data_dir, "outer/1/2"), keep);
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (far.n < n && clock_now_ms() < until)
+        loop_turn(r->loop, false);
+    assert_int_equal(far.n, n);
+}
+
+static void test_names(void **state)
+{
+    struct rig *r = *state;
+    char *with_slash = str_printf("%s/", r->f.dir);
+    const char *const dirs[] = {r->f.dir, with_slash};
+    far.ops = *r->co->blobs->ops;
+    far.ops.drop = drop;
+    r->co->blobs->ops = &far.ops;
+    for (size_t i = 0; i < 2; i++) {
+        r->co->opt.data_dir = dirs[i];
+        let_go(r, 4, 3);
+        assert_string_equal(far.names[0], "outer/1/2/target.3.safetensors");
+        assert_string_equal(far.names[1], "outer/1/2/momentum.3.safetensors");
+        assert_string_equal(far.names[2], "outer/1/2/buffer.3.safetensors");
+        let_go(r, 0, 1);
+        assert_string_equal(far.names[0], "outer/1/2/");
+    }
+    r->co->opt.data_dir = r->f.dir;
+    mem_free(with_slash);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_names, begin, end)};
+    log_set_level(LOG_LEVEL_ERROR);
+    return cmocka_run_group_tests_name("leftover", tests, NULL, NULL);
+}
