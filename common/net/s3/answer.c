@@ -45,8 +45,11 @@ static int auth_error(const struct s3_answer *a, const char *code, const char *m
     if (is(code, "RequestTimeTooSkewed") || skew > S3_SKEW_S || skew < -S3_SKEW_S)
         return clock_error(a, err);
     if (is(code, "ExpiredToken") || is(code, "TokenRefreshRequired"))
-        return err_set(err, -ERR_STALE, "the session of the store's key has ended%s",
-                       a->of_role ? "" : ": start again with a new AWS_SESSION_TOKEN");
+        return a->of_role
+                   ? err_set(err, -ERR_STALE, "the session of the store's key has ended")
+                   : err_set(err, -ERR_AUTH,
+                             "the session of the store's key has ended: start again with a new "
+                             "AWS_SESSION_TOKEN");
     if (strstr(message, "has expired") || strstr(message, "Request expired"))
         return err_set(err, -EAGAIN, "a signed request came to the store %s after its time",
                        a->endpoint);

@@ -19,9 +19,9 @@ struct s3_answer {
 };
 
 /* Fills err and returns its code: -ERR_NOTFOUND only where the store says that this one object is
- * not there (or a HEAD has 404, body NULL), -EAGAIN where it is busy, -ERR_STALE where the key's
- * session has ended, -EEXIST where a condition does not hold, -ERR_UNIMPLEMENTED, -ERR_CONFIG and
- * -ERR_AUTH where a person must change something. */
+ * not there (or a HEAD has 404, body NULL), -EAGAIN where it is busy, -ERR_STALE where the session
+ * of a role's key has ended, -EEXIST where a condition does not hold, -ERR_UNIMPLEMENTED,
+ * -ERR_CONFIG and -ERR_AUTH where a person must change something. */
 int s3_answer_error(const struct s3_answer *a, struct err *err);
 
 /* "Tue, 15 Nov 1994 08:12:31 GMT"; 0: it is no such date. */

@@ -9,7 +9,8 @@
  * (HTTP 500, 503, 429, a cut, silence) is tried again, each time after about twice as long; what
  * had come by then is not asked for twice.  Errors are sentences (answer.h): -ERR_NOTFOUND means
  * that the store said so of this object, -ERR_CANCELLED s3_stop(), and codes that s3_may_pass()
- * says that another try, later, may go well.
+ * says that another try, later, may go well.  None is -ERR_STALE, which says of a log (log.h)
+ * that it is another's.
  *
  * Requests are signed in their URLs (sign.h).  Large files go in parts, and an upload that was cut
  * goes on with the parts that the store has. */

@@ -326,7 +326,7 @@ static int try_once(struct s3 *c, struct s3_request *r, bool sign_again, struct 
 
 bool s3_may_pass(int code)
 {
-    return code == -ERR_STALE || http_curl_is_retryable(code, 0);
+    return http_curl_is_retryable(code, 0);
 }
 
 /* -ERR_NOTFOUND and -EEXIST are answers like others. */
@@ -370,12 +370,13 @@ int s3_request_run(struct s3 *c, struct s3_request *r, struct err *err)
     for (;;) {
         const uint64_t before = r->got;
         int rc = try_once(c, r, renewed, &why);
+        renewed = rc == -ERR_STALE && !renewed; /* a role's key: once more with another */
+        if (rc == -ERR_STALE)
+            rc = -EAGAIN;
         if (rc != r->sink_rc || rc == 0)
             remember(c, rc, &why);
-        const bool stale = rc == -ERR_STALE && (renewed || !r->of_role);
-        renewed = rc == -ERR_STALE;
         r->tried = r->got > before ? 0 : r->tried + 1;
-        if (rc == 0 || stale || !s3_may_pass(rc) || r->once || r->tried >= c->tries ||
+        if (rc == 0 || !s3_may_pass(rc) || r->once || (r->tried >= c->tries && !renewed) ||
             r->sink_rc < 0) {
             if (rc < 0 && r->sink_rc == 0)
                 (void)err_set(err, rc, "%s", why.msg);

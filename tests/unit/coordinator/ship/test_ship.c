@@ -95,6 +95,28 @@ static void goes_on(void **state)
     }
 }
 
+/* The key's session ends, the bucket is closed, the store is down: the commit waits, and the log is
+ * nobody else's. */
+static void what_a_store_refuses_is_not_anothers(void **state)
+{
+    static const char *const answers[] = {
+        "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 40\r\n\r\n"
+        "<Error><Code>ExpiredToken</Code></Error>",
+        "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 503 Slow Down\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+    };
+    struct rig *r = *state;
+    char why[512];
+    assert_int_equal(own(r), 0);
+    while (!fake_store_has(&r->f, "p/state/alive", NULL))
+        (void)poll(NULL, 0, 1); /* the next one comes in three seconds, and is none of these */
+    for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+        fake_store_next(&r->f, "PUT", FAKE_REPLY, answers[i]);
+        commit(r, (int64_t)i);
+        assert_false(ship_is_lost(r->ship, why));
+    }
+}
+
 /* A copy that has begun to go on with the same number as the other, which got it: it has noted the
  * entry that it wanted to write, and lacks what that one says. */
 static void a_copy_that_came_second(void **state)
@@ -123,6 +145,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(goes_on, begin, end),
+        cmocka_unit_test_setup_teardown(what_a_store_refuses_is_not_anothers, begin, end),
         cmocka_unit_test_setup_teardown(a_copy_that_came_second, begin, end),
     };
     return cmocka_run_group_tests_name("ship", tests, NULL, NULL);

@@ -53,7 +53,7 @@ static void test_sentences(void **state)
          "may not read the bucket b (HTTP 403, Access Denied)"},
         {403, ERROR("AccessDenied", "<Message>Request has expired</Message>"), -EAGAIN,
          "after its time"},
-        {400, ERROR("ExpiredToken", ""), -ERR_STALE, "a new AWS_SESSION_TOKEN"},
+        {400, ERROR("ExpiredToken", ""), -ERR_AUTH, "a new AWS_SESSION_TOKEN"},
         {403, ERROR("RequestTimeTooSkewed", ""), -ERR_AUTH, "the clock of this machine"},
         {503, ERROR("SlowDown", ""), -EAGAIN, "busy or broken: HTTP 503 SlowDown"},
         {500, "", -EAGAIN, "busy or broken: HTTP 500"},

@@ -202,6 +202,26 @@ static void test_presigned_ends(void **state)
     assert_int_equal(s3_presign(r->c, "a", 0, sha256, 900, &url), -EAGAIN);
 }
 
+#define ENDED                                                                                      \
+    "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 40\r\n\r\n"                     \
+    "<Error><Code>ExpiredToken</Code></Error>"
+
+/* A role's key is asked for anew, also by who tries once; of another a person must bring one.  It
+ * is never -ERR_STALE, which says of a log that it is somebody else's. */
+static void test_session_ends(void **state)
+{
+    struct rig *r = *state;
+    struct s3 *c = client(r, (struct s3_options){.tries = 1});
+    c->who.of_role = true;
+    fake_store_next(&r->f, "PUT", FAKE_REPLY, ENDED);
+    assert_int_equal(s3_put_new(c, "k", "one", 3, &r->err), 0);
+    assert_false(c->who.of_role); /* the environment's */
+    fake_store_next(&r->f, "PUT", FAKE_REPLY, ENDED);
+    assert_int_equal(s3_put_new(c, "l", "one", 3, &r->err), -ERR_AUTH);
+    assert_non_null(strstr(r->err.msg, "start again with a new AWS_SESSION_TOKEN"));
+    s3_close(c);
+}
+
 static void test_busy(void **state)
 {
     struct rig *r = *state;
@@ -484,6 +504,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_pages, begin, end),
         cmocka_unit_test_setup_teardown(test_lists_others, begin, end),
         cmocka_unit_test_setup_teardown(test_presigned_ends, begin, end),
+        cmocka_unit_test_setup_teardown(test_session_ends, begin, end),
         cmocka_unit_test_setup_teardown(test_busy, begin, end),
         cmocka_unit_test_setup_teardown(test_cut, begin, end),
         cmocka_unit_test_setup_teardown(test_other_size, begin, end),
