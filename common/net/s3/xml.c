@@ -50,6 +50,8 @@ static void on_text(void *arg, const char *text, int len)
 static void on_end(void *arg, const char *name)
 {
     struct reading *r = arg;
+    if (r->rc != 0)
+        return; /* an empty element's end comes although its beginning has stopped the reading */
     r->depth--;
     r->text[r->len] = '\0';
     const int rc = r->fn(r->arg, r->depth > 0 ? r->names[r->depth - 1] : "", r->names[r->depth],

@@ -139,6 +139,23 @@ static void test_xml(void **state)
     assert_false(s3_xml_find("<a><Key>abc</Key></a>", 21, "Kei", key, sizeof(key)));
 }
 
+/* The parser tells the end of an empty element also where its beginning has stopped the reading. */
+static void test_xml_stopped_in_an_empty_element(void **state)
+{
+    char out[1024], xml[256], *name = mem_alloc(101);
+    memset(name, 'a', 100);
+    (void)sprintf(xml, "<%s/>", name);
+    assert_int_equal(read_xml(xml, out), -ERR_FORMAT);
+    assert_string_equal(out, "");
+    (void)sprintf(xml, "<L><%s/></L>", name);
+    assert_int_equal(read_xml(xml, out), -ERR_FORMAT);
+    assert_string_equal(out, "");
+    assert_int_equal(read_xml("<a><a><a><a><a><a><a><a><a/></a></a></a></a></a></a></a></a>", out),
+                     -ERR_FORMAT);
+    assert_string_equal(out, "");
+    mem_free(name);
+}
+
 /* ---- a role's key ---- */
 
 static void test_role(void **state)
@@ -167,6 +184,7 @@ int main(void)
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_writes_and_roles),
         cmocka_unit_test(test_xml),
+        cmocka_unit_test(test_xml_stopped_in_an_empty_element),
         cmocka_unit_test(test_role),
     };
     return cmocka_run_group_tests_name("s3_answer", tests, NULL, NULL);
