@@ -14,8 +14,8 @@ struct upload {
     unsigned n;         /* parts */
     char (*etags)[128]; /* of the parts that the store has; "": it has not */
     /* of a listing */
-    char found[ID_MAX], name[S3_KEY_MAX + 1], etag[128], next[32];
-    uint64_t number, bytes;
+    char found[ID_MAX], name[S3_KEY_MAX + 1], etag[128];
+    uint64_t number, bytes, next;
     bool more;
 };
 
@@ -57,7 +57,7 @@ static int on_part(void *arg, const char *parent, const char *name, const char *
     } else if (strcmp(name, "IsTruncated") == 0 && text) {
         u->more = strcmp(text, "true") == 0;
     } else if (strcmp(name, "NextPartNumberMarker") == 0 && text) {
-        (void)str_copy(u->next, sizeof(u->next), text);
+        (void)str_parse_u64(text, &u->next);
     }
     return 0;
 }
@@ -65,16 +65,17 @@ static int on_part(void *arg, const char *parent, const char *name, const char *
 /* The parts of u->id that the store has. */
 static int list_parts(struct upload *u, struct err *err)
 {
+    uint64_t from = 0;
     int rc = 0;
-    u->next[0] = '\0';
     do {
-        char marker[32];
+        char marker[24];
         struct s3_request r;
-        memcpy(marker, u->next, sizeof(marker));
+        u->next = from;
+        (void)snprintf(marker, sizeof(marker), "%" PRIu64, from);
         s3_request_init(&r, "GET", u->key);
         r.query[0] = (struct s3_pair){"uploadId", u->id};
         r.query[1] = (struct s3_pair){"max-parts", PAGE};
-        if (*marker)
+        if (from > 0)
             r.query[2] = (struct s3_pair){"part-number-marker", marker};
         u->more = false;
         rc = s3_request_run(u->c, &r, err);
@@ -86,8 +87,8 @@ static int list_parts(struct upload *u, struct err *err)
                          "S3's",
                          u->c->where);
         s3_request_release(&r);
-        if (u->more && strcmp(marker, u->next) == 0)
-            u->more = false; /* it would never end */
+        u->more = u->more && u->next > from; /* or it would never end */
+        from = u->next;
     } while (rc == 0 && u->more);
     return rc;
 }

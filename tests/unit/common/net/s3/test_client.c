@@ -449,6 +449,22 @@ static void test_parts_end_unsaid(void **state)
     assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), 0);
 }
 
+#define PARTS(next)                                                                                \
+    "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 85\r\n\r\n<P><IsTruncated>true</"        \
+    "IsTruncated><NextPartNumberMarker>" next "</NextPartNumberMarker></P>\n"
+
+/* The list of an upload's parts goes on, or it has ended. */
+static void test_parts_in_a_circle(void **state)
+{
+    struct rig *r = *state;
+    (void)str_copy(r->f.upload, sizeof(r->f.upload), "big");
+    fake_store_next(&r->f, "GET", FAKE_LATER, NULL); /* of uploads */
+    for (int i = 0; i < 10; i++)
+        fake_store_next(&r->f, "GET", FAKE_REPLY, i % 2 ? PARTS("1") : PARTS("2"));
+    assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), 0);
+    assert_int_equal(r->f.gets, 3);
+}
+
 /* A part that is listed without an ETag has not that of the one before it: it is sent again. */
 static void test_parts_without_etags(void **state)
 {
@@ -518,6 +534,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_parts_resumed, begin, end),
         cmocka_unit_test_setup_teardown(test_parts_refused, begin, end),
         cmocka_unit_test_setup_teardown(test_parts_end_unsaid, begin, end),
+        cmocka_unit_test_setup_teardown(test_parts_in_a_circle, begin, end),
         cmocka_unit_test_setup_teardown(test_parts_without_etags, begin, end),
         cmocka_unit_test_setup_teardown(test_other_bytes_there, begin, end),
         cmocka_unit_test_setup_teardown(test_options, begin, end),
