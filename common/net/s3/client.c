@@ -149,6 +149,14 @@ struct s3_health s3_health(struct s3 *c)
 
 /* ---- operations ---- */
 
+static int run_put(struct s3 *c, struct s3_request *r, struct err *err)
+{
+    const int rc = s3_request_run(c, r, err);
+    if (rc < 0 || *r->etag)
+        return rc;
+    return err_set(err, -ERR_REMOTE, "%s took an object without an ETag, as no store does", c->where);
+}
+
 static int put_whole(struct s3 *c, const char *key, int fd, uint64_t size, const uint8_t sha256[32],
                      struct err *err)
 {
@@ -159,9 +167,7 @@ static int put_whole(struct s3 *c, const char *key, int fd, uint64_t size, const
     r.headers[0] = (struct s3_pair){"x-amz-checksum-sha256", sum};
     r.fd = fd;
     r.size = size;
-    int rc = s3_request_run(c, &r, err);
-    if (rc == 0 && !*r.etag) /* a proxy says 200 to anything */
-        rc = err_set(err, -ERR_REMOTE, "%s took a blob without an ETag", c->where);
+    const int rc = run_put(c, &r, err);
     s3_request_release(&r);
     return rc;
 }
@@ -184,7 +190,7 @@ int s3_put_text(struct s3 *c, const char *key, const char *text, struct err *err
     s3_request_init(&r, "PUT", key);
     r.text = text;
     r.size = strlen(text);
-    const int rc = s3_request_run(c, &r, err);
+    const int rc = run_put(c, &r, err);
     s3_request_release(&r);
     return rc;
 }
@@ -196,7 +202,7 @@ int s3_put_new(struct s3 *c, const char *key, const void *data, size_t len, stru
     r.headers[0] = (struct s3_pair){"if-none-match", "*"};
     r.text = data;
     r.size = len;
-    const int rc = s3_request_run(c, &r, err);
+    const int rc = run_put(c, &r, err);
     s3_request_release(&r);
     return rc;
 }

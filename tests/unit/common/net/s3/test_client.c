@@ -102,6 +102,21 @@ static void written_once(void **state)
     buf_release(&got);
 }
 
+/* Whoever says 200 without an ETag is no store, and has nothing. */
+static void test_taken_without_etag(void **state)
+{
+    static const char *const taken =
+        "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    struct rig *r = *state;
+    for (int i = 0; i < 3; i++)
+        fake_store_next(&r->f, "PUT", FAKE_REPLY, taken);
+    assert_int_equal(s3_put_new(r->c, "k", "one", 3, &r->err), -ERR_REMOTE);
+    assert_int_equal(s3_put_text(r->c, "k", "one", &r->err), -ERR_REMOTE);
+    assert_int_equal(s3_put(r->c, "k", r->path, 40000, r->sha256, &r->err), -ERR_REMOTE);
+    assert_non_null(strstr(r->err.msg, "without an ETag"));
+    assert_int_equal(s3_put_new(r->c, "k", "one", 3, &r->err), 0);
+}
+
 static void test_whole(void **state)
 {
     struct rig *r = *state;
@@ -517,6 +532,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_whole, begin, end),
         cmocka_unit_test_setup_teardown(written_once, begin, end),
+        cmocka_unit_test_setup_teardown(test_taken_without_etag, begin, end),
         cmocka_unit_test_setup_teardown(test_pages, begin, end),
         cmocka_unit_test_setup_teardown(test_lists_others, begin, end),
         cmocka_unit_test_setup_teardown(test_presigned_ends, begin, end),
