@@ -10,6 +10,7 @@
 
 #define TICK_MS 200
 #define NEAR_CONNECT_MS 2000 /* a neighbour is near */
+#define NEAR_BYTES_PER_S (128 * 1024) /* a slower one is sick; 32 such are a third of 100 Mb/s */
 #define WAIT_TRIES 3u /* as if so many had failed: how long to wait where the server says so */
 #define ERROR_BODY_MAX 4096
 #define SIZE_MAX_DEFAULT ((uint64_t)1 << 40)
@@ -342,6 +343,14 @@ static long floor_of(const struct transfer *t)
                       : t->owner->o.floor_s);
 }
 
+/* Of a neighbour more is expected, unless we let no more in. */
+static uint64_t least_of(const struct transfer *t)
+{
+    const struct xfer_options *o = &t->owner->o;
+    return t->away && t->is_near && o->down_bytes_per_s == 0 ? NEAR_BYTES_PER_S
+                                                             : o->min_bytes_per_s;
+}
+
 static void run(struct transfer *t)
 {
     struct xfer *x = t->owner;
@@ -364,7 +373,7 @@ static void run(struct transfer *t)
     curl_easy_setopt(t->easy, CURLOPT_USERAGENT, x->o.user_agent);
     curl_easy_setopt(t->easy, CURLOPT_CONNECTTIMEOUT_MS,
                      t->away && t->is_near ? NEAR_CONNECT_MS : (long)x->o.connect_ms);
-    curl_easy_setopt(t->easy, CURLOPT_LOW_SPEED_LIMIT, (long)x->o.min_bytes_per_s);
+    curl_easy_setopt(t->easy, CURLOPT_LOW_SPEED_LIMIT, (long)least_of(t));
     curl_easy_setopt(t->easy, CURLOPT_LOW_SPEED_TIME, floor_of(t));
     CURLMcode mc = curl_multi_add_handle(x->multi, t->easy);
     if (mc != CURLM_OK) {

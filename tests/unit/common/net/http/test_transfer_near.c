@@ -9,11 +9,28 @@ static struct near {
     unsigned gets;
     bool lies, is_cut, longer, has_not;
     bool waits; /* what it is asked for is on its way to it */
+    bool drips;
+    struct http_stream *stream;
+    struct loop_timer *drip;
+    size_t sent;
     uint8_t bytes[SIZE + 8];
 } near;
 
 static void on_closed(void *arg, struct http_stream *s)
 {
+    near.stream = NULL;
+}
+
+/* A little more than the least of other transfers. */
+static void on_drip(void *arg)
+{
+    const size_t left = SIZE - near.sent, n = left < 110 ? left : 110;
+    if (!near.stream)
+        return;
+    assert_int_equal(http_stream_write(near.stream, near.bytes + near.sent, n), 0);
+    near.sent += n;
+    if (near.sent == SIZE)
+        http_stream_close(near.stream);
 }
 
 static void near_get(void *arg, struct http_request *r)
@@ -31,6 +48,10 @@ static void near_get(void *arg, struct http_request *r)
         assert_int_equal(http_stream_open(r, "application/octet-stream", on_closed, NULL, &s), 0);
         assert_int_equal(http_stream_write(s, near.bytes, SIZE / 2), 0);
         http_stream_close(s);
+    } else if (near.drips) {
+        assert_int_equal(
+            http_stream_open(r, "application/octet-stream", on_closed, NULL, &near.stream), 0);
+        loop_timer_start(near.drip, 100, 100);
     } else {
         http_reply_bytes(r, 200, "application/octet-stream", near.bytes, SIZE + near.longer);
     }
@@ -156,6 +177,22 @@ static void test_gone_in_the_middle(void **state)
     stop(w);
 }
 
+/* One that sends hardly anything is as good as gone: the server sends the rest. */
+static void test_it_is_slow(void **state)
+{
+    struct blob_id id;
+    struct world *w = start_near(&id);
+    near.drips = true;
+    near.drip = loop_timer_new(w->t.loop, on_drip, NULL);
+    assert_int_equal(get_near(w, &id, true), 1);
+    assert_int_equal(near.gets, 1);
+    assert_in_range(near.sent, 1, SIZE - 1);
+    assert_int_equal(w->moved, SIZE);
+    assert_string_equal(w->near_asks, w->near.pin);
+    loop_timer_free(near.drip);
+    stop(w);
+}
+
 static void test_without_tls(void **state)
 {
     struct blob_id id;
@@ -211,6 +248,7 @@ int main(void)
         cmocka_unit_test(test_it_has_not),
         cmocka_unit_test(test_somebody_else_is_there),
         cmocka_unit_test(test_gone_in_the_middle),
+        cmocka_unit_test(test_it_is_slow),
         cmocka_unit_test(test_without_tls),
         cmocka_unit_test(test_lies),
         cmocka_unit_test(test_waits),
