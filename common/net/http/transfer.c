@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define TICK_MS 200
-#define NEAR_CONNECT_MS 2000 /* a neighbour is near */
+#define NEAR_CONNECT_MS 2000          /* a neighbour is near */
 #define NEAR_BYTES_PER_S (128 * 1024) /* a slower one is sick; 32 such are a third of 100 Mb/s */
 #define WAIT_TRIES 3u /* as if so many had failed: how long to wait where the server says so */
 #define ERROR_BODY_MAX 4096

@@ -154,7 +154,8 @@ static int run_put(struct s3 *c, struct s3_request *r, struct err *err)
     const int rc = s3_request_run(c, r, err);
     if (rc < 0 || *r->etag)
         return rc;
-    return err_set(err, -ERR_REMOTE, "%s took an object without an ETag, as no store does", c->where);
+    return err_set(err, -ERR_REMOTE, "%s took an object without an ETag, as no store does",
+                   c->where);
 }
 
 static int put_whole(struct s3 *c, const char *key, int fd, uint64_t size, const uint8_t sha256[32],

@@ -591,12 +591,20 @@ static void test_cancelled(void **state)
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
-    const struct CMUnitTest tests[] = {
-        CASE(test_believed),       CASE(test_lies),       CASE(test_refused),
-        CASE(test_cannot),         CASE(test_pretending), CASE(test_poisoned),
-        CASE(test_lost),           CASE(test_nobody),     CASE(test_restart),
-        CASE(test_goes_over),      CASE(test_cancelled),  CASE(test_lost_again),
-        CASE(test_another_release), CASE(test_gone_meanwhile)};
+    const struct CMUnitTest tests[] = {CASE(test_believed),
+                                       CASE(test_lies),
+                                       CASE(test_refused),
+                                       CASE(test_cannot),
+                                       CASE(test_pretending),
+                                       CASE(test_poisoned),
+                                       CASE(test_lost),
+                                       CASE(test_nobody),
+                                       CASE(test_restart),
+                                       CASE(test_goes_over),
+                                       CASE(test_cancelled),
+                                       CASE(test_lost_again),
+                                       CASE(test_another_release),
+                                       CASE(test_gone_meanwhile)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

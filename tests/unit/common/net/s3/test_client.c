@@ -218,7 +218,7 @@ static void test_presigned_ends(void **state)
 }
 
 #define ENDED                                                                                      \
-    "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 40\r\n\r\n"                     \
+    "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 40\r\n\r\n"                  \
     "<Error><Code>ExpiredToken</Code></Error>"
 
 /* A role's key is asked for anew, also by who tries once; of another a person must bring one.  It
@@ -465,7 +465,7 @@ static void test_parts_end_unsaid(void **state)
 }
 
 #define PARTS(next)                                                                                \
-    "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 85\r\n\r\n<P><IsTruncated>true</"        \
+    "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 85\r\n\r\n<P><IsTruncated>true</"     \
     "IsTruncated><NextPartNumberMarker>" next "</NextPartNumberMarker></P>\n"
 
 /* The list of an upload's parts goes on, or it has ended. */
