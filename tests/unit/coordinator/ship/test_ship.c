@@ -95,13 +95,16 @@ static void goes_on(void **state)
     }
 }
 
+#define ENDED                                                                                      \
+    "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 40\r\n\r\n"                  \
+    "<Error><Code>ExpiredToken</Code></Error>"
+
 /* The key's session ends, the bucket is closed, the store is down: the commit waits, and the log is
  * nobody else's. */
 static void what_a_store_refuses_is_not_anothers(void **state)
 {
     static const char *const answers[] = {
-        "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 40\r\n\r\n"
-        "<Error><Code>ExpiredToken</Code></Error>",
+        ENDED,
         "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
         "HTTP/1.1 503 Slow Down\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
     };
