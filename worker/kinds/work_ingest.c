@@ -137,7 +137,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
     if (rc == 0)
         rc = cut_source(w, &opt, err);
     if (rc < 0 && rc != -ERR_CANCELLED)
-        (void)err_wrap(err, "%s", w->task->ingest->url);
+        (void)err_wrap(err, "%s", name);
     tokenizer_free(tokenizer);
     mem_free(name);
     return rc;

@@ -103,6 +103,25 @@ static void cuts_texts(void **state)
     scratch_free(dir);
 }
 
+/* What is behind the name in an address may be a key: it is in no error. */
+static void names_no_query(void **state)
+{
+    (void)state;
+    char *dir = scratch_new(), *blobs = in(dir, "blobs");
+    struct err why = {0};
+    struct cache *cache;
+    OK(cache_open(blobs, 0, &cache, err));
+    struct work *w = ingest(dir, cache, false);
+    OK(file_write_atomic(w->source_path, "no JSON\n", 8, 0600, err));
+    assert_true(w->kind->run(NULL, w, &why) < 0);
+    assert_non_null(strstr(why.msg, "http://example.org/x.jsonl: "));
+    assert_null(strstr(why.msg, "key=1"));
+    work_free(w);
+    cache_close(cache);
+    mem_free(blobs);
+    scratch_free(dir);
+}
+
 static void write_images(const char *path)
 {
     struct tar_writer *w;
@@ -186,6 +205,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cuts_texts),
+        cmocka_unit_test(names_no_query),
         cmocka_unit_test(cuts_captioned_images),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
