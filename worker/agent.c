@@ -719,13 +719,16 @@ static void on_drain(void *arg)
     news(a, AGENT_DRAIN);
 }
 
-static void on_revoked(void *arg, uint64_t task_id, uint32_t attempt, const char *reason)
+static void on_revoked(void *arg, const Skerry__V1__HeartbeatReply *reply)
 {
     struct agent *a = arg;
-    if (task_id != a->task_id || attempt != a->attempt || a->core.state == AGENT_STOPPING ||
-        a->core.state == AGENT_SAVING)
+    if (reply->revoked_task_id != a->task_id || reply->revoked_attempt != a->attempt)
         return;
-    log_info("agent", "task=%" PRIu64 " was taken back: %s", task_id, reason ? reason : "");
+    if (a->w)
+        atomic_store(&a->w->job_goes_on, reply->job_goes_on);
+    if (a->core.state == AGENT_STOPPING || a->core.state == AGENT_SAVING)
+        return;
+    log_info("agent", "task=%" PRIu64 " was taken back: %s", a->task_id, reply->revoked_reason);
     news(a, AGENT_REVOKED);
 }
 

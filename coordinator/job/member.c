@@ -131,6 +131,7 @@ static void take_lease(struct coordinator *co, struct worker *w, const char *rea
     struct task *t = state_edit_task(&co->state, state_task(&co->state, w->task_id));
     if (t != NULL && t->state == TASK_LEASED && t->worker_id == w->id)
         task_requeue(co, t, reason);
+    w->lost_job = t != NULL ? t->job_id : 0;
     w->task_id = 0;
 }
 

@@ -196,6 +196,7 @@ static void new_instance(struct coordinator *co, struct worker *w, const Skerry_
     w->leaving = false; /* a person's drain stays until it has left */
     w->n_held = 0;
     memset(&w->ahead, 0, sizeof(w->ahead));
+    w->lost_job = 0;
     w->n_small = 0; /* on another device, perhaps */
 }
 
@@ -354,6 +355,14 @@ static bool revoked(const struct coordinator *co, const struct worker *w, const 
     return !mine && !done && core_row_durable(co, &t->row);
 }
 
+/* Is what a worker makes ready for the task that it lost of use for the next one? */
+static bool job_goes_on(const struct coordinator *co, const struct worker *w)
+{
+    const struct job *j = state_job(&co->state, w->lost_job);
+    return j != NULL && !job_is_ended(j) && !worker_goes(w) &&
+           query_withheld(&co->state, j) == NULL;
+}
+
 /* Answers at once, whatever the disk does, with what is durable: the rest comes with the next one.
  * A heartbeat is lost like a datagram, so nothing that it brings is acknowledged. */
 static void heartbeat_answer(const struct coordinator *co, struct rpc_request *req,
@@ -365,6 +374,7 @@ static void heartbeat_answer(const struct coordinator *co, struct rpc_request *r
     if (revoked(co, w, t, p)) {
         msg.revoked_task_id = p->task_id;
         msg.revoked_attempt = p->attempt;
+        msg.job_goes_on = job_goes_on(co, w);
         msg.revoked_reason = t == NULL      ? (char *)"the task is not known any more"
                              : t->reason[0] ? (char *)t->reason
                                             : (char *)"the task was given to another worker";
@@ -484,7 +494,7 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
     if (mine)
         take_progress(co, w, t, p);
     else
-        w->activity[0] = '\0';
+        (void)str_copy(w->activity, sizeof(w->activity), p && w->lost_job ? p->activity : "");
     if (mine && p->n_points > 0) /* points of a curve share a commit with those of others */
         core_gather(co);
     if (p != NULL || !beat_waits(co, req, w))

@@ -352,6 +352,33 @@ def test_exact_samples(tmp_path):
     assert miscounted(seen, epochs) == 0, (seen, epochs)
 
 
+SLOW = """name: slow
+data: {{kind: none}}
+model: {{type: external}}
+trainer: {{command: {python} train.py, files: program, env: [PYTHONPATH={package}, MARKS={marks}, START_S={start}, FIRST_S={first}]}}
+train: {{batch: 1}}
+recipe: {{replicas: 2}}
+outer: {{rounds: 1000, steps: 20}}
+"""
+
+
+@pytest.mark.parametrize("start, first", [("8", "0"), ("0", "15")], ids=["to start", "for its first step"])
+def test_takes_longer_than_a_phase(tmp_path, start, first):
+    """Phases take a fifth of a second, and the second worker's trainer far longer to make its first step: the phase goes
+    to the other worker, the trainer stays, and has its part of the next ones."""
+    (tmp_path / "marks").mkdir()
+    job = write_program(tmp_path, f"{HERE}/trainers/slow.py", SLOW, marks=str(tmp_path / "marks"), start=start, first=first)
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        told = s.submit(job)
+        s.wait_round(told, 3)
+        s.worker("two", "--allow-trainers")
+        two = lambda: next((w for w in s.get("/v1/workers").json()["items"] if w["name"] == "two"), None)  # noqa: E731
+        wait_until(lambda: two() and two()["tasks_done"] >= 5, 30, "the second worker to take part")
+        assert "it has been at work for" in s.log("coordinatord") and two()["tasks_failed"] == 0
+        assert len(os.listdir(tmp_path / "marks")) == 2
+
+
 def test_async(tmp_path):
     """Without rounds: three workers do the phases of four replicas, each is applied by itself, a quarter of what it has
     counted, or came too late and is repeated, and every sample counts as often as the ledger says."""

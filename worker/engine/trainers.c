@@ -147,7 +147,7 @@ void trainers_goes_on(void *arg)
 }
 
 /* A trainer that is made ready: signs that it goes on, as a setup may take its time, are the
- * task's progress. */
+ * task's progress.  A task that is taken by the clock meanwhile leaves it to the next one. */
 struct making {
     struct work *w;
     uint32_t signs;
@@ -156,7 +156,7 @@ struct making {
 static bool making_stopped(void *arg)
 {
     const struct making *m = arg;
-    return work_stopped(m->w, NULL);
+    return work_abandoned(m->w);
 }
 
 static void making_goes_on(void *arg)
@@ -266,6 +266,8 @@ int trainers_get(struct engine *e, struct work *w, struct external **ret, struct
         if (rc < 0)
             return rc;
         memcpy(t->digest, digest, sizeof(digest));
+        if (work_stopped(w, err))
+            return -ERR_CANCELLED;
     }
     if (job_streams(&w->spec) && !external_exchanges(t->running))
         return err_set(err, -ERR_CONFIG,

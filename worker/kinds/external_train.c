@@ -34,7 +34,8 @@
 #define STREAM_PHASE 0x65787465726eULL
 #define STATE_MAX (1ull << 40) /* bytes of an optimiser's state */
 #define CHUNK (1u << 20)
-#define LOOK_NS CLOCK_NS_PER_S /* at most, between waits at which a snapshot may be made */
+#define LOOK_NS CLOCK_NS_PER_S          /* at most, between waits at which a snapshot may be made */
+#define BEGINS_NS (60 * CLOCK_NS_PER_S) /* a first step without a sign of work */
 
 struct phase {
     struct engine *e;
@@ -56,6 +57,7 @@ struct phase {
     uint64_t waited_ns;          /* when it waited last */
     uint32_t waited;             /* and after which step */
     bool saved;                  /* others can go on: nothing is left to wait for */
+    uint64_t sign_ns;            /* of work on its first step, the last one */
     struct err failed;           /* what the trainer did wrong as a snapshot was made */
     uint32_t pause;              /* after this step the trainer waits; 0: never */
     bool trains;                 /* the weights are the trainer's */
@@ -202,18 +204,26 @@ static int on_samples(void *arg, Skerry__Trainer__V1__Samples *m, int *ret_fd, s
     return external_feed_next(p->feed, m, ret_fd, err);
 }
 
+/* A first step may compile the model: who was killed in it would compile anew in each phase. */
+static bool begins(const struct phase *p)
+{
+    return p->steps == p->first && !work_abandoned(p->w) && clock_now_ns() - p->sign_ns < BEGINS_NS;
+}
+
 /* What others can go on with is sent first, at the next step at which the trainer waits; behind the
  * last one of these the phase ends soon. */
 static bool stopped(void *arg)
 {
     const struct phase *p = arg;
     const bool saves = p->snapshots && !p->saved;
-    return work_stopped(p->w, NULL) && !(saves && atomic_load(&p->w->stop) == WORK_SAVING);
+    return work_stopped(p->w, NULL) && !begins(p) &&
+           !(saves && atomic_load(&p->w->stop) == WORK_SAVING);
 }
 
 static void goes_on(void *arg)
 {
-    const struct phase *p = arg;
+    struct phase *p = arg;
+    p->sign_ns = clock_now_ns();
     progress_sign(&p->w->progress);
 }
 
@@ -660,7 +670,7 @@ static int train(struct phase *p, struct external_done *done, struct err *err)
                                        .arg = p};
     Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
     Skerry__Trainer__V1__Phase order = SKERRY__TRAINER__V1__PHASE__INIT;
-    p->begun_ns = p->waited_ns = clock_now_ns();
+    p->begun_ns = p->waited_ns = p->sign_ns = clock_now_ns();
     p->waited = p->steps;
     p->pause = p->fragments ? fragments_next(p->fragments) : p->snapshots ? next_look(p) : 0;
     fill_order(p, &order);

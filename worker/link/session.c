@@ -250,8 +250,7 @@ static void on_heartbeat_reply(void *arg, const struct rpc_result *r)
     for (size_t i = 0; i < reply->n_applied; i++)
         s->opt.on_applied(s->opt.arg, reply->applied[i]);
     if (reply->revoked_task_id)
-        s->opt.on_revoked(s->opt.arg, reply->revoked_task_id, reply->revoked_attempt,
-                          reply->revoked_reason);
+        s->opt.on_revoked(s->opt.arg, reply);
     if (reply->drain)
         s->opt.on_drain(s->opt.arg);
     if (reply->rejoin)

@@ -53,7 +53,7 @@ struct session_options {
      * it points to live until the next call. */
     void (*fill_heartbeat)(void *arg, Skerry__V1__HeartbeatRequest *req);
     void (*on_applied)(void *arg, const Skerry__V1__Applied *applied);
-    void (*on_revoked)(void *arg, uint64_t task_id, uint32_t attempt, const char *reason);
+    void (*on_revoked)(void *arg, const Skerry__V1__HeartbeatReply *reply);
     void (*on_drain)(void *arg);
 };
 

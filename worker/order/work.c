@@ -127,6 +127,12 @@ bool work_stopped(struct work *w, struct err *err)
     return true;
 }
 
+bool work_abandoned(struct work *w)
+{
+    const int stop = atomic_load(&w->stop);
+    return stop != WORK_GO && !(stop == WORK_REVOKED && atomic_load(&w->job_goes_on));
+}
+
 int work_need(struct work *w, const uint8_t sha256[32], uint64_t size, const char *url,
               const char *what, struct err *err)
 {

@@ -114,8 +114,9 @@ struct work {
     size_t n_needs;
     bool full_only; /* deltas failed: take the full blobs */
 
-    atomic_int stop;  /* enum work_stop */
-    atomic_bool save; /* send what others can go on with, soon */
+    atomic_int stop;         /* enum work_stop */
+    atomic_bool job_goes_on; /* when revoked: its next task will want what this one makes ready */
+    atomic_bool save;        /* send what others can go on with, soon */
     struct progress progress;
     struct times times;
     struct work_result result;
@@ -133,6 +134,9 @@ void work_free(struct work *w);
 
 /* True when the compute thread should stop; then `err`, unless NULL, says -ERR_CANCELLED. */
 bool work_stopped(struct work *w, struct err *err);
+/* The same for what outlasts the task and takes longer to begin than the task may: it goes on while
+ * the job does, or it would begin anew with each task, and never be through. */
+bool work_abandoned(struct work *w);
 
 /* A blob to read: pinned until work_free; the same one twice is one. */
 int work_need(struct work *w, const uint8_t sha256[32], uint64_t size, const char *url,

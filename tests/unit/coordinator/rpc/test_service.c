@@ -248,6 +248,51 @@ static void test_revoked(void **state)
     assert_int_equal(waiting(r), 0);
 }
 
+/* A heartbeat with what the worker does for the task that it lost. */
+static bool told_to_go_on(struct rig *r, struct fake *a, Skerry__V1__Progress *p)
+{
+    Skerry__V1__HeartbeatRequest beat = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    beat.progress = p;
+    assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
+    Skerry__V1__HeartbeatReply *reply =
+        skerry__v1__heartbeat_reply__unpack(NULL, a->reply_len, a->reply);
+    assert_int_equal(reply->revoked_task_id, p->task_id);
+    const bool goes_on = reply->job_goes_on;
+    skerry__v1__heartbeat_reply__free_unpacked(reply, NULL);
+    return goes_on;
+}
+
+/* Who lost a task by the clock makes ready what the next one needs, as long as there will be one.
+ */
+static void test_goes_on(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    const uint64_t job = submit(r);
+    do_init(r, a);
+    struct task *t = task_memory(state_task(&r->co->state, assign(r, a, TASK_TRAIN)->id));
+    Skerry__V1__Progress p = SKERRY__V1__PROGRESS__INIT;
+    p.task_id = t->id;
+    p.attempt = t->attempt;
+    p.activity = (char *)"starting the trainer";
+    t->progress_ms = core_now(r->co) - 3600000;
+    member_check(r->co);
+    settle(r);
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_true(told_to_go_on(r, a, &p));
+    assert_string_equal(state_worker(&r->co->state, a->id)->activity, p.activity);
+    assert_int_equal(view_job_pause(r->co, job, true, NULL), 0);
+    settle(r);
+    assert_false(told_to_go_on(r, a, &p));
+    assert_int_equal(view_job_pause(r->co, job, false, NULL), 0);
+    settle(r);
+    assert_true(told_to_go_on(r, a, &p));
+    assert_int_equal(view_job_cancel(r->co, job, NULL), 0);
+    settle(r);
+    assert_false(told_to_go_on(r, a, &p));
+}
+
 /* A speed that makes no sense counts as unknown, and one of who is not at work adds to no sum. */
 static void test_speed(void **state)
 {
@@ -663,6 +708,7 @@ int main(void)
         LIVE(test_points_flood),
         LIVE(test_speed),
         LIVE(test_revoked),
+        LIVE(test_goes_on),
         LIVE(test_devices),
         LIVE(test_step_plan),
         LIVE(test_restart),

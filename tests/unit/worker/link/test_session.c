@@ -96,9 +96,9 @@ static void on_applied(void *arg, const Skerry__V1__Applied *applied)
     told.applied++;
 }
 
-static void on_revoked(void *arg, uint64_t task_id, uint32_t attempt, const char *reason)
+static void on_revoked(void *arg, const Skerry__V1__HeartbeatReply *reply)
 {
-    told.revoked = task_id;
+    told.revoked = reply->revoked_task_id;
 }
 
 static void on_drain(void *arg)

@@ -162,6 +162,11 @@ static void stopped(void **state)
     assert_int_equal(e.code, 0);
     atomic_store(&w->stop, WORK_REVOKED);
     assert_true(work_stopped(w, &e) && work_stopped(w, NULL));
+    assert_true(work_abandoned(w)); /* of a job that is over */
+    atomic_store(&w->job_goes_on, true);
+    assert_true(work_stopped(w, NULL) && !work_abandoned(w));
+    atomic_store(&w->stop, WORK_LEAVING);
+    assert_true(work_abandoned(w));
     assert_int_equal(e.code, -ERR_CANCELLED);
     work_free(w);
 }
