@@ -1,6 +1,7 @@
 #include "coordinator/state/backup.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #define COPY_BYTES ((size_t)1 << 20)
 #define ENDING ".manifest"
 #define ID_GAP 1000000u
+#define LOOK_S (7 * 24 * 3600) /* what was not looked at for so long is read again */
 
 struct backup {
     const char *folder;
@@ -91,17 +93,32 @@ static bool is_zero(const uint8_t sha256[32])
     return memcmp(sha256, none, 32) == 0;
 }
 
+/* Is it in the folder already, undamaged as far as a look a week can tell?  Its time is that of the
+ * last one. */
+static bool is_kept(const char *path, const struct manifest_file *f)
+{
+    uint8_t got[HASH_BYTES];
+    struct stat st;
+    uint64_t n;
+    if (stat(path, &st) < 0 || (uint64_t)st.st_size != f->size)
+        return false;
+    const int64_t age_s = (int64_t)(clock_wall_ms() / 1000) - st.st_mtime;
+    if (age_s >= 0 && age_s < LOOK_S)
+        return true;
+    return hash_file(path, got, &n, NULL) == 0 && hash_equal(got, f->sha256, sizeof(got)) &&
+           utimensat(AT_FDCWD, path, NULL, 0) == 0;
+}
+
 static int keep_file(struct backup *b, size_t i, struct err *err)
 {
     struct manifest_file *f = &b->capture.manifest.files[i];
     char *from = file_join(b->capture.dir, f->path), *to = NULL;
-    uint64_t have = 0;
     int rc = is_zero(f->sha256) ? hash_file(from, f->sha256, &f->size, err) : 0;
     if (rc == 0) {
         to = object_path(b->folder, f->sha256);
         b->result->files++;
         b->result->bytes += f->size;
-        if (file_size(to, &have, NULL) < 0 || have != f->size) {
+        if (!is_kept(to, f)) {
             rc = file_mkdirs_for(to, 0700, err);
             if (rc == 0)
                 rc = copy(from, to, f->sha256, f->size, err);
@@ -215,7 +232,7 @@ static int add_hashes(const char *folder, const char *file, struct hashes *h, st
 }
 
 /* Removes what no backup names any more from one folder of objects. */
-static int tidy(const char *dir, const struct hashes *keep, struct err *err)
+static int tidy(const char *dir, const struct hashes *keep, uint64_t *freed, struct err *err)
 {
     struct file_names names = {0};
     int rc = file_list(dir, MANIFEST_FILES_MAX, &names, err);
@@ -225,17 +242,40 @@ static int tidy(const char *dir, const struct hashes *keep, struct err *err)
             bsearch(sha256, keep->at, keep->n, 32, by_hash) != NULL)
             continue;
         char *path = file_join(dir, names.items[i]);
-        rc = file_remove(path, err);
+        uint64_t size = 0;
+        (void)file_size(path, &size, NULL);
+        if ((rc = file_remove(path, err)) == 0)
+            *freed += size;
         mem_free(path);
     }
     file_names_release(&names);
     return rc;
 }
 
+/* Removes what none of the n manifests names. */
+static int drop_unnamed(const char *folder, char *const *manifests, size_t n, uint64_t *ret_freed,
+                        struct err *err)
+{
+    struct hashes named = {0};
+    int rc = 0;
+    *ret_freed = 0;
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = add_hashes(folder, manifests[i], &named, err);
+    if (rc == 0 && named.n > 0)
+        qsort(named.at, named.n, sizeof(named.at[0]), by_hash);
+    for (unsigned i = 0; rc == 0 && i < 256; i++) {
+        char *dir = str_printf("%s/objects/%02x", folder, i);
+        rc = file_is_dir(dir) ? tidy(dir, &named, ret_freed, err) : 0;
+        mem_free(dir);
+    }
+    mem_free(named.at);
+    return rc;
+}
+
 static int drop_older(const char *folder, unsigned keep, unsigned *ret_dropped, struct err *err)
 {
     struct file_names all;
-    struct hashes named = {0};
+    uint64_t freed;
     int rc = keep > 0 ? list_backups(folder, &all, err) : 0;
     if (rc < 0 || keep == 0)
         return rc;
@@ -245,18 +285,9 @@ static int drop_older(const char *folder, unsigned keep, unsigned *ret_dropped, 
         rc = file_remove(path, err);
         mem_free(path);
     }
-    for (size_t i = first; rc == 0 && first > 0 && i < all.n; i++)
-        rc = add_hashes(folder, all.items[i], &named, err);
-    if (rc == 0 && first > 0) {
-        qsort(named.at, named.n, sizeof(named.at[0]), by_hash);
-        for (unsigned i = 0; rc == 0 && i < 256; i++) {
-            char *dir = str_printf("%s/objects/%02x", folder, i);
-            rc = file_is_dir(dir) ? tidy(dir, &named, err) : 0;
-            mem_free(dir);
-        }
-    }
+    if (rc == 0 && first > 0)
+        rc = drop_unnamed(folder, all.items + first, all.n - first, &freed, err);
     *ret_dropped = (unsigned)first;
-    mem_free(named.at);
     file_names_release(&all);
     return rc;
 }
@@ -269,6 +300,46 @@ static int sweep(const char *folder, struct err *err)
         char *dir = str_printf("%s/objects/%02x", folder, i);
         rc = file_is_dir(dir) ? file_remove_temps(dir, err) : 0;
         mem_free(dir);
+    }
+    return rc;
+}
+
+static int make(struct backup *b, const char *data_dir, struct err *err)
+{
+    const struct coordinator_options of = {.data_dir = data_dir};
+    *b->result = (struct backup_result){0};
+    int rc = capture_take(&of, 0, &b->capture, err);
+    if (rc < 0)
+        return rc;
+    b->capture.manifest.at_unix_ms = (int64_t)clock_wall_ms();
+    for (size_t i = 0; rc == 0 && i < b->capture.manifest.n; i++)
+        rc = keep_file(b, i, err);
+    if (rc == 0)
+        rc = write_manifest(b, err);
+    capture_release(&b->capture);
+    return rc;
+}
+
+/* On a full disk: what no backup names goes, this one's beginning and what a person's removing of a
+ * manifest has freed, and where that was some the backup is tried again. */
+static int make_with_room(struct backup *b, const char *data_dir, struct err *err)
+{
+    struct file_names all;
+    int rc = -ENOSPC;
+    for (bool more = true; rc == -ENOSPC && more;) {
+        struct err why = {0};
+        uint64_t freed = 0;
+        rc = make(b, data_dir, &why);
+        if (rc == -ENOSPC && list_backups(b->folder, &all, NULL) == 0) {
+            (void)drop_unnamed(b->folder, all.items, all.n, &freed, NULL);
+            file_names_release(&all);
+        }
+        more = freed > b->result->new_bytes;
+        if (rc < 0)
+            (void)err_set(err, rc, "%s%s", why.msg,
+                          rc == -ENOSPC ? "; to make room, remove the manifest of an old backup: "
+                                          "the next one drops what only that names"
+                                        : "");
     }
     return rc;
 }
@@ -290,18 +361,10 @@ int backup_make(const char *data_dir, const char *folder, unsigned keep, struct 
                        folder);
     if (rc < 0)
         return rc;
-    const struct coordinator_options of = {.data_dir = data_dir};
-    if ((rc = sweep(folder, err)) == 0 && (rc = check_clock(folder, err)) == 0 &&
-        (rc = capture_take(&of, 0, &b.capture, err)) == 0) {
-        b.capture.manifest.at_unix_ms = (int64_t)clock_wall_ms();
-        for (size_t i = 0; rc == 0 && i < b.capture.manifest.n; i++)
-            rc = keep_file(&b, i, err);
-        if (rc == 0)
-            rc = write_manifest(&b, err);
-        capture_release(&b.capture);
-    }
-    if (rc == 0)
-        rc = drop_older(folder, keep, &ret->dropped, err);
+    if ((rc = sweep(folder, err)) == 0 && (rc = check_clock(folder, err)) == 0)
+        rc = make_with_room(&b, data_dir, err);
+    if (rc == 0 && (rc = drop_older(folder, keep, &ret->dropped, err)) < 0)
+        (void)err_wrap(err, "backup %s is made, but what is older stays", ret->name);
     file_unlock(&lock);
     return rc;
 }
@@ -375,6 +438,25 @@ static void take_away(const char *data_dir, const struct manifest *m)
     }
 }
 
+static int put_all_back(const char *folder, const char *file, const char *data_dir,
+                        struct manifest *m, struct backup_result *ret, struct err *err)
+{
+    struct err why = {0};
+    int rc = read_manifest(folder, file, m, &why);
+    for (size_t i = m->n; rc == 0 && i-- > 0;) { /* the database is the first */
+        if ((rc = put_back(folder, data_dir, &m->files[i], &why)) < 0)
+            (void)err_wrap(&why, "%s", m->files[i].path);
+        ret->files++;
+        ret->bytes += m->files[i].size;
+    }
+    if (rc < 0)
+        (void)err_set(err, rc, "%s%s", why.msg,
+                      rc == -ENOENT || rc == -ERR_HASH || rc == -ERR_FORMAT
+                          ? "; `skerry restore --from` takes another backup of the folder"
+                          : "");
+    return rc;
+}
+
 int backup_restore(const char *folder, const char *name, const char *data_dir,
                    struct backup_result *ret, struct err *err)
 {
@@ -391,12 +473,7 @@ int backup_restore(const char *folder, const char *name, const char *data_dir,
     if (rc == 0)
         rc = place_check_new(data_dir, err);
     if (rc == 0)
-        rc = read_manifest(folder, file, &m, err);
-    for (size_t i = m.n; rc == 0 && i-- > 0;) { /* the database is the first */
-        rc = put_back(folder, data_dir, &m.files[i], err);
-        ret->files++;
-        ret->bytes += m.files[i].size;
-    }
+        rc = put_all_back(folder, file, data_dir, &m, ret, err);
     if (rc < 0)
         take_away(data_dir, &m);
     (void)snprintf(ret->name, sizeof(ret->name), "%.*s", (int)strcspn(file, "."), file);

@@ -3,11 +3,12 @@
  *     FOLDER/20261122T212400Z.manifest   one backup: manifest.h
  *     FOLDER/objects/ab/ab12…            contents, by SHA-256, of all backups together
  *
- * What is there already is not copied again.  A backup is a snapshot of the database (SQLite's
- * online backup), the blobs that it needs, the outer optimiser's state, the key and the secrets.
- * They are pinned by hard links first, so that what the coordinator deletes meanwhile is still
- * copied; what it has deleted before calls for another snapshot.  What is copied is
- * hashed on its way, so a damaged file is found here; a restore hashes everything.
+ * What is there already is not copied again, but read again a week after it was last, and copied
+ * anew if it has rotted.  On a full disk what no manifest names goes.  A backup is a snapshot of
+ * the database (SQLite's online backup), the blobs that it needs, the outer optimiser's state, the
+ * key and the secrets. They are pinned by hard links first, so that what the coordinator deletes
+ * meanwhile is still copied; what it has deleted before calls for another snapshot.  What is copied
+ * is hashed on its way, so a damaged file is found here; a restore hashes everything.
  *
  * A backup holds the coordinator's secrets: its folder is as private as the data directory.
  *

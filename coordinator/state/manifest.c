@@ -2,7 +2,9 @@
 
 #include "common/base/hash.h"
 
-#define FIRST "skerry-backup 1"
+#define FIRST "skerry-backup "
+#define OLD "1" /* without a hash */
+#define THIS "2"
 
 static bool path_ok(const char *path)
 {
@@ -41,12 +43,15 @@ int manifest_add(struct manifest *m, const uint8_t sha256[32], uint64_t size, co
 int manifest_format(const struct manifest *m, struct buf *out, struct err *err)
 {
     char hex[HASH_HEX_MAX];
-    int rc = buf_printf(out, FIRST "\nrelease %s\nat %lld\n", m->release, (long long)m->at_unix_ms);
+    uint8_t sha256[HASH_BYTES];
+    int rc =
+        buf_printf(out, FIRST THIS "\nrelease %s\nat %lld\n", m->release, (long long)m->at_unix_ms);
     for (size_t i = 0; rc == 0 && i < m->n; i++)
         rc = buf_printf(out, "%s %llu %s\n", hash_hex(m->files[i].sha256, 32, hex),
                         (unsigned long long)m->files[i].size, m->files[i].path);
+    hash_sha256(out->data, out->len, sha256);
     if (rc == 0)
-        rc = buf_printf(out, "end %zu\n", m->n);
+        rc = buf_printf(out, "end %zu %s\n", m->n, hash_hex(sha256, HASH_BYTES, hex));
     return rc < 0 ? err_set(err, rc, "the manifest has no room for %zu files", m->n) : 0;
 }
 
@@ -82,7 +87,7 @@ static int take_head(struct manifest *m, unsigned n, const char *line)
     static const char release[] = "release ", at[] = "at ";
     bool ok;
     if (n == 1)
-        ok = strcmp(line, FIRST) == 0;
+        ok = strcmp(line, FIRST OLD) == 0 || strcmp(line, FIRST THIS) == 0;
     else if (n == 2)
         ok = str_starts(line, release) &&
              str_copy(m->release, sizeof(m->release), line + strlen(release));
@@ -91,14 +96,31 @@ static int take_head(struct manifest *m, unsigned n, const char *line)
     return ok ? 0 : -ERR_FORMAT;
 }
 
+/* The last line, behind `len` bytes of others. */
+static int take_end(const struct manifest *m, const char *text, size_t len, char *line)
+{
+    uint8_t sha256[HASH_BYTES], said[HASH_BYTES];
+    uint64_t count;
+    char *hex = strchr(line, ' ');
+    if (hex)
+        *hex++ = '\0';
+    if (str_parse_u64(line, &count) < 0 || count != m->n || !hex != str_starts(text, FIRST OLD))
+        return -ERR_FORMAT;
+    hash_sha256(text, len, sha256);
+    const bool right = !hex || (strlen(hex) == 64 && hash_unhex(hex, said, HASH_BYTES) == 0 &&
+                                hash_equal(said, sha256, HASH_BYTES));
+    return right ? 0 : -ERR_HASH;
+}
+
 int manifest_parse(const char *text, struct manifest *ret, struct err *err)
 {
     static const char end[] = "end ";
+    const char *const all = text;
     char line[64 + 1 + 20 + 1 + MANIFEST_PATH_MAX];
     unsigned n = 0;
     *ret = (struct manifest){0};
     while (*text != '\0') {
-        uint64_t count;
+        const char *const begins = text;
         int rc = -ERR_FORMAT;
         n++;
         if ((text = next_line(text, line, sizeof(line))) == NULL)
@@ -107,8 +129,12 @@ int manifest_parse(const char *text, struct manifest *ret, struct err *err)
             rc = take_head(ret, n, line);
         else if (!str_starts(line, end))
             rc = take_file(ret, line, NULL);
-        else if (str_parse_u64(line + strlen(end), &count) == 0 && count == ret->n && *text == '\0')
+        else if (*text == '\0' &&
+                 (rc = take_end(ret, all, (size_t)(begins - all), line + strlen(end))) == 0)
             return 0;
+        if (rc == -ERR_HASH)
+            return err_set(err, -ERR_FORMAT,
+                           "the manifest is damaged: its lines are not those that were written");
         if (rc < 0)
             return err_set(err, rc, "line %u of the manifest makes no sense", n);
     }

@@ -1,11 +1,13 @@
 /* What a backup consists of: a text that names each file of a data directory by its content.
  *
- *     skerry-backup 1
+ *     skerry-backup 2
  *     release 0.1.0
  *     at 1790000000000                     ms since 1970
  *     <sha256, 64 hex> <bytes> blobs/ab/ab12…
  *     ...
- *     end 17                               that many files: nothing is cut off
+ *     end 17 <sha256>                      that many files, and the hash of all lines before
+ *
+ * Version 1, of older releases, has no such hash: it is read, and not written.
  *
  * Paths are relative, of letters, digits, '.', '_', '-' and '/', without a component that begins
  * with '.'.  Pure functions. */

@@ -102,7 +102,7 @@ def test_only_what_is_new_is_copied_and_older_backups_go(swarm, tmp_path):
     told = back_up(swarm, folder, "--keep", "1")
     assert re.search(r"[12] older backups? dropped", told), told
     assert len(manifests(folder)) == 1 and not os.path.exists(first)
-    named = {line.split()[0] for line in open(manifests(folder)[0], encoding="utf-8") if len(line.split()) == 3}
+    named = {line.split()[0] for line in open(manifests(folder)[0], encoding="utf-8") if len(line.split()) == 3 and not line.startswith("end ")}
     assert objects(folder) == named, "what no backup names is gone, what one names is there"
     assert len(objects(folder) - had) <= 2, "only the database can have changed"
 
@@ -119,9 +119,7 @@ def test_restoring_refuses_what_is_damaged_and_what_is_in_use(swarm, tmp_path):
     assert gone.returncode == 1 and f"there is no backup 20010101T000000Z in {folder}" in gone.stderr
     assert restore(tmp_path / "nowhere", tmp_path / "y").returncode == 1
     victim = max(glob.glob(f"{folder}/objects/*/*"), key=os.path.getsize)
-    raw = bytearray(open(victim, "rb").read())
-    raw[len(raw) // 2] ^= 1
-    open(victim, "wb").write(raw)
+    damage(victim)
     bad = restore(folder, tmp_path / "z")
     assert bad.returncode == 1 and "damaged" in bad.stderr
     assert not [name for name in os.listdir(tmp_path / "z") if name != "lock"], "the next try finds it empty"
@@ -130,6 +128,62 @@ def test_restoring_refuses_what_is_damaged_and_what_is_in_use(swarm, tmp_path):
     os.makedirs(tmp_path / "w" / "lost+found")  # of a new disk
     short = restore(folder, tmp_path / "w")
     assert short.returncode == 1 and "cut off" in short.stderr
+
+
+def damage(path):
+    raw = bytearray(open(path, "rb").read())
+    raw[len(raw) // 2] ^= 1
+    open(path, "wb").write(raw)
+
+
+def test_a_damaged_manifest_is_refused(swarm, tmp_path):
+    """Also where it makes sense as it is: a file under another name is missing, or made anew, such as a secret."""
+    folder = tmp_path / "backup"
+    back_up(swarm, folder)
+    path = manifests(folder)[0]
+    text = open(path, encoding="utf-8").read()
+    open(path, "w", encoding="utf-8").write(text.replace("user.secret", "user.secres"))
+    bad = restore(folder, tmp_path / "x")
+    assert bad.returncode == 1 and "the manifest is damaged" in bad.stderr and "restore --from" in bad.stderr, bad
+    assert not [name for name in os.listdir(tmp_path / "x") if name != "lock"]
+
+
+def test_what_rots_in_the_folder_is_made_anew(swarm, tmp_path):
+    """What all backups name is there once: each is read again a week after it was last."""
+    folder = tmp_path / "backup"
+    back_up(swarm, folder)
+    key = hashlib.sha256(open(os.path.join(swarm.data, "tls-key.pem"), "rb").read()).hexdigest()
+    victim = f"{folder}/objects/{key[:2]}/{key}"
+    damage(victim)
+    os.utime(victim, (0, 0))
+    bad = restore(folder, tmp_path / "x")
+    assert bad.returncode == 1 and "tls-key.pem: " in bad.stderr and "damaged" in bad.stderr, bad.stderr
+    back_up(swarm, folder)
+    assert restore(folder, tmp_path / "y").returncode == 0
+    os.utime(victim, (0, 0))
+    back_up(swarm, folder)
+    assert os.stat(victim).st_mtime > 0, "it was looked at"
+
+
+FULL_DISK = """mount -t tmpfs -o size=8m none "$2" && cd "$2" && mkdir -p one/objects/00
+fill() { head -c 16m /dev/zero > "$1" 2>&-; truncate -s -64K "$1"; }
+fill one/objects/00/$(printf %064d 0)
+"$1"/skerry backup one --data-dir "$3" && ls one/objects/00 && echo whole
+fill other
+"$1"/skerry backup two --data-dir "$3" || find two -type f
+"""
+
+
+def test_a_full_disk(swarm, tmp_path):
+    """What no backup names makes room for one; where there is none nothing of it stays, and what to do is said."""
+    swarm.submit(rounds=1)
+    (tmp_path / "disk").mkdir()
+    done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", FULL_DISK, "sh", BIN, tmp_path / "disk", swarm.data],
+                          capture_output=True, text=True, timeout=60)
+    lines = done.stdout.splitlines()
+    assert re.match(r"backup \w+: ", lines[0]) and "whole" in lines and "0" * 64 not in lines, done
+    assert lines[lines.index("whole") + 1:] == ["two/lock"], done
+    assert "No space left on device; to make room, remove the manifest of an old backup" in done.stderr, done
 
 
 def test_a_backup_that_could_not_count_is_refused(swarm, tmp_path):

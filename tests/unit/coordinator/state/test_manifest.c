@@ -42,6 +42,13 @@ static void test_round_trip(void **state)
         manifest_release(&got);
         mem_free(cut);
     }
+    /* Nor with another bit anywhere. */
+    for (size_t n = 0; n < text.len; n++) {
+        text.data[n] ^= 1;
+        assert_int_equal(manifest_parse(buf_str(&text), &got, NULL), -ERR_FORMAT);
+        manifest_release(&got);
+        text.data[n] ^= 1;
+    }
     buf_release(&text);
 }
 
@@ -70,12 +77,15 @@ static void test_nonsense(void **state)
         const char *text, *why;
     } cases[] = {
         {"", "cut off after line 0"},
-        {"skerry-backup 2\n", "line 1 of"},
+        {"skerry-backup 3\n", "line 1 of"},
         {"skerry-backup 1\nrelease 1\nat x\n", "line 3 of"},
         {HEAD, "cut off after line 3"},
         {HEAD "end 1\n", "line 4 of"},
         {HEAD "end 0\nmore\n", "line 4 of"},
         {HEAD HASH " 1 a\nend 2\n", "line 5 of"},
+        {HEAD HASH " 1 a\nend 1 " HASH "\n", "line 5 of"}, /* of version 1 */
+        {"skerry-backup 2\nrelease 1\nat 5\nend 0\n", "line 4 of"},
+        {"skerry-backup 2\nrelease 1\nat 5\nend 0 " HASH "\n", "is damaged"},
         {HEAD HASH " -1 a\nend 1\n", "line 4 of"},
         {HEAD HASH " 1 ../a\nend 1\n", "line 4 of"},
         {HEAD HASH "\nend 1\n", "line 4 of"},
