@@ -26,7 +26,10 @@ static int check_token(const struct state *s, const struct token_rec *t, const s
 static int check_worker(const struct state *s, const struct worker *w, struct err *err)
 {
     if (w->revoked_unix_ms != 0)
-        return err_set(err, -ERR_AUTH, "worker %llu (%s) was revoked by an operator",
+        return err_set(err, -ERR_AUTH,
+                       "worker %llu (%s) was revoked by an operator, and what its work directory "
+                       "holds of it counts for nothing: with a new one, and a live token, this "
+                       "machine is another worker",
                        (unsigned long long)w->id, w->name);
     return 0;
 }

@@ -6,6 +6,7 @@
 #include "common/net/http/http_server.h"
 #include "common/net/loop.h"
 #include "common/net/pool.h"
+#include "common/net/token.h"
 
 #define AWAY_WAIT_MS 10000u /* until the store has what it is about to have */
 #define AWAY_LOOK_MS 20u
@@ -309,7 +310,10 @@ static void get(void *arg, struct http_request *r)
     int rc = read_id(r, &id, &err);
     const unsigned role = http_request_role(r);
     const bool by_ticket = rc < 0 || !(role && b->o.may_get && b->o.may_get(b->o.arg, role, &id));
-    if (rc == 0 && by_ticket)
+    if (rc == 0 && by_ticket && role && !http_request_query(r, "sig"))
+        rc = err_set(&err, -ERR_AUTH, "a token of the role %s may not read this blob",
+                     token_role_name((enum token_role)role));
+    else if (rc == 0 && by_ticket)
         rc = check_ticket(b, r, TICKET_GET, &id, &t, &err);
     if (rc < 0) {
         reject(b, r, &err);
