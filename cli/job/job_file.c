@@ -335,8 +335,9 @@ static void say_bad(const struct job_file *job, const struct dataset_report *rep
 {
     job_file_say_left(job);
     if (report->uncaptioned)
-        fprintf(stderr, "without a caption: %llu image%s\n",
-                (unsigned long long)report->uncaptioned, str_plural(report->uncaptioned));
+        fprintf(stderr, "without a caption: %llu image%s; the first is %s\n",
+                (unsigned long long)report->uncaptioned, str_plural(report->uncaptioned),
+                report->uncaptioned_first);
     if (report->not_utf8)
         fprintf(stderr,
                 "not UTF-8: %llu document%s, trained on byte by byte; the first is '%s': `iconv -f "

@@ -594,6 +594,11 @@ int file_list(const char *path, size_t max, struct file_names *ret, struct err *
     DIR *dir = opendir(path);
     if (!dir)
         return err_errno(err, "cannot open the directory %s", path);
+    if (faccessat(dirfd(dir), ".", X_OK, AT_EACCESS) < 0) { /* its names lead nowhere */
+        const int rc = err_errno(err, "cannot enter the directory %s", path);
+        closedir(dir);
+        return rc;
+    }
     int rc = list_into(dir, path, max, &names, err);
     closedir(dir);
     if (rc < 0) {

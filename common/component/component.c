@@ -14,19 +14,17 @@ static int read_config(struct component *c, enum component_kind kind, struct err
     char *path = file_join(c->folder, "config.json");
     char *pipeline = file_join(c->folder, "model_index.json");
     struct buf text = {0};
-    int rc;
-    if (!file_exists(path) && file_exists(pipeline))
+    int rc = file_read(path, JSON_MAX, &text, err);
+    if (rc == -ENOENT && file_exists(pipeline))
         rc = err_set(err, -ERR_CONFIG,
                      "%s is a whole pipeline: name one of the folders in it (encoders.path takes "
                      "it whole)",
                      c->folder);
-    else if (!file_exists(path))
+    else if (rc == -ENOENT)
         rc = err_set(err, -ERR_CONFIG,
                      "%s has no config.json: name a folder that save_pretrained of diffusers or "
                      "transformers wrote",
                      c->folder);
-    else
-        rc = file_read(path, JSON_MAX, &text, err);
     if (rc == 0)
         rc = component_config(path, buf_str(&text), text.len, kind, c, err);
     buf_release(&text);

@@ -21,6 +21,20 @@ static int find_source(const struct dataset_options *opt, const struct dataset_s
     return rc < 0 ? rc : 0;
 }
 
+static int no_captions(const struct dataset *ds, struct err *err)
+{
+    char beside[160] = "";
+    if (ds->left.beside > 0)
+        (void)snprintf(beside, sizeof(beside),
+                       "; its folders are classes, and what lies beside them is left out (%llu "
+                       "image%s): move the folders away to have that instead",
+                       (unsigned long long)ds->left.beside, str_plural(ds->left.beside));
+    return err_set(err, -ERR_FORMAT,
+                   "%s has no captions: expected KEY.txt beside the images, \"caption\" in "
+                   "KEY.json of a tar, or metadata.jsonl in a folder%s",
+                   ds->path, beside);
+}
+
 int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct err *err)
 {
     const struct dataset_source *source;
@@ -34,10 +48,7 @@ int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct
     ds->captions = opt->captions;
     rc = source->open(ds, opt, err);
     if (rc == 0 && ds->captions && !ds->any_captions)
-        rc = err_set(err, -ERR_FORMAT,
-                     "%s has no captions: expected KEY.txt beside the images, \"caption\" in "
-                     "KEY.json of a tar, or metadata.jsonl in a folder",
-                     ds->path);
+        rc = no_captions(ds, err);
     ds->left_out = dataset_left_say(&ds->left);
     if (rc < 0)
         dataset_close(ds);

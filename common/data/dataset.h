@@ -126,8 +126,9 @@ struct dataset_report {
     uint32_t dim;     /* numbers of the column, 0: none */
     uint64_t *counts; /* per class, train + holdout */
     size_t classes;
-    uint64_t uncaptioned;  /* images without a caption, if captions were asked for */
-    uint64_t captions_cut; /* images whose captions were too long */
+    uint64_t uncaptioned;    /* images without a caption, if captions were asked for */
+    char *uncaptioned_first; /* the name of the first; NULL: none */
+    uint64_t captions_cut;   /* images whose captions were too long */
     uint32_t bad_count;
     char *bad[DATASET_BAD_NAMED];           /* names, NULL after the last */
     const char *bad_why[DATASET_BAD_NAMED]; /* static: "larger than 64 MiB" */

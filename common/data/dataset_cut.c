@@ -157,6 +157,8 @@ static int note_captions(struct cutter *c, const struct dataset_image *m)
 {
     struct dataset_report *r = &c->report;
     r->captions_cut += m->captions_cut;
+    if (!m->captions && !r->uncaptioned_first)
+        r->uncaptioned_first = str_dup(m->key);
     if (m->captions || ++r->uncaptioned <= c->opt->max_bad)
         return 0;
     return err_set(c->err, -ERR_FORMAT,
@@ -282,6 +284,7 @@ void dataset_report_release(struct dataset_report *report)
 {
     mem_free(report->counts);
     mem_free(report->not_utf8_first);
+    mem_free(report->uncaptioned_first);
     for (size_t i = 0; i < DATASET_BAD_NAMED; i++)
         mem_free(report->bad[i]);
     *report = (struct dataset_report){0};

@@ -99,6 +99,15 @@ def test_truncated_tar(tmp_path):
     one_sentence(done, "data.tar")
 
 
+def test_a_folder_that_may_be_listed_and_not_entered(tmp_path):
+    job = write_job(tmp_path)
+    (tmp_path / "data" / "disc").chmod(0o644)
+    done = subprocess.run(["unshare", "--user", f"{BIN}/skerry", "check", job], capture_output=True, text=True, timeout=60)  # root may anything
+    (tmp_path / "data" / "disc").chmod(0o755)
+    assert done.returncode == REFUSED
+    one_sentence(done, "cannot enter the directory", "disc: Permission denied")
+
+
 def test_text_file_named_jpg_is_named_and_skipped(tmp_path):
     job = write_job(tmp_path, rounds=1, steps=2)
     (tmp_path / "data" / "disc" / "notes.jpg").write_text("this is no picture\n")

@@ -117,6 +117,7 @@ static void folders_have_files_beside(void **state)
     FAILS(cut_all("flat", 0, err), "image '2.png' has no caption");
     OK(cut_all("flat", 1, err));
     assert_int_equal(r.uncaptioned, 1);
+    assert_string_equal(r.uncaptioned_first, "2.png");
     assert_int_equal(r.classes, 1);
     assert_true(came_out(&got, "1_jpg png 0=a red boot\nune botte rouge"));
     assert_true(came_out(&got, "2_png png 0"));
@@ -143,6 +144,10 @@ static void refuses_folders(void **state)
     static char much[DATASET_IMAGE_MAX / 32];
     image("none/1.jpg");
     FAILS(cut_all("none", 9, err), "none has no captions: expected KEY.txt");
+    text("mixed/1.txt", "a red boot");
+    image("mixed/1.jpg");
+    image("mixed/thumbs/1.jpg"); /* by a program that shows pictures */
+    FAILS(cut_all("mixed", 9, err), "left out (1 image): move the folders away");
     text("none/1.txt", "\n  \n");
     FAILS(cut_all("none", 9, err), "none has no captions: all that its images have are blank");
     memset(much, 'x', sizeof(much));
