@@ -101,12 +101,22 @@ static void test_nonsense(void **state)
     }
 }
 
+/* Of older releases, without a hash. */
+static void test_version_1(void **state)
+{
+    struct manifest m;
+    assert_int_equal(manifest_parse(HEAD HASH " 1 a\nend 1\n", &m, NULL), 0);
+    assert_string_equal(m.files[0].path, "a");
+    manifest_release(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_paths),
         cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(test_version_1),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
