@@ -49,10 +49,10 @@ struct external {
 /* ---- what goes wrong ---- */
 
 /* The sentence, and the last lines that it wrote. */
-static int blame(const struct process *p, int code, struct err *err, const char *fmt, ...)
+static int blame(struct process *p, int code, struct err *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-static int blame(const struct process *p, int code, struct err *err, const char *fmt, ...)
+static int blame(struct process *p, int code, struct err *err, const char *fmt, ...)
 {
     char text[512];
     va_list ap;

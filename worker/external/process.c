@@ -9,10 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 
 #define INHERITED 3 /* the number that the passed descriptor has there */
 #define LINE_MAX_BYTES 1024
+#define LINES_AT_ONCE 100   /* of what it writes are in the log, */
+#define LINE_EVERY_MS 10000 /* then one in so long */
 #define FILES_MAX 4096
 #define FILE_BYTES_MAX (1ull << 40)
 #define ENV_MAX 256
@@ -26,6 +29,10 @@ struct process {
     char what[32];
     char line[LINE_MAX_BYTES];
     size_t line_len;
+    bool redrawn;      /* what follows takes the place of the line */
+    unsigned room;     /* lines that the log has room for now */
+    uint64_t room_ms;  /* up to when they are reckoned */
+    uint64_t left_out; /* lines since the last one in the log */
     char tail[PROCESS_TAIL_MAX];
     bool over;         /* it is not reaped before process_end(): its number stays its session's */
     int status, signo; /* how; signo 0: with that exit status */
@@ -125,6 +132,8 @@ int process_start(const struct process_options *opt, struct process **ret, struc
     struct process *p = mem_alloc(sizeof(*p));
     p->pid = pid;
     p->out = pipes[0];
+    p->room = LINES_AT_ONCE;
+    p->room_ms = clock_now_ms();
     (void)fcntl(p->out, F_SETFL, O_NONBLOCK);
     str_copy(p->what, sizeof(p->what), opt->what);
     *ret = p;
@@ -229,21 +238,47 @@ static void add_tail(struct process *p)
     (void)snprintf(p->tail + at, sizeof(p->tail) - at, "%s%s", at ? " | " : "", p->line);
 }
 
+/* A loop that tells each step would leave no room in the log for anything else. */
+static bool has_room(struct process *p)
+{
+    const uint64_t more = (clock_now_ms() - p->room_ms) / LINE_EVERY_MS;
+    p->room_ms += more * LINE_EVERY_MS;
+    p->room = more < LINES_AT_ONCE - p->room ? p->room + (unsigned)more : LINES_AT_ONCE;
+    if (p->room == 0)
+        return false;
+    p->room--;
+    return true;
+}
+
 static void end_line(struct process *p)
 {
     p->line[p->line_len] = '\0';
     p->line_len = 0;
     if (p->line[0] == '\0')
         return;
-    log_info(p->what, "%s", p->line);
     add_tail(p);
+    if (!has_room(p)) {
+        p->left_out++;
+        return;
+    }
+    if (p->left_out > 0)
+        log_info(p->what, "%" PRIu64 " lines are left out here", p->left_out);
+    p->left_out = 0;
+    log_info(p->what, "%s", p->line);
 }
 
 static void take_byte(struct process *p, char c)
 {
-    if (c == '\n' || c == '\r' || p->line_len == sizeof(p->line) - 1)
+    if (c == '\r') { /* of a progress bar, or before the end of a line */
+        p->redrawn = true;
+        return;
+    }
+    if (c == '\n' || p->line_len == sizeof(p->line) - 1)
         end_line(p);
-    if (c != '\n' && c != '\r')
+    else if (p->redrawn)
+        p->line_len = 0;
+    p->redrawn = false;
+    if (c != '\n')
         p->line[p->line_len++] = (unsigned char)c < ' ' && c != '\t' ? '?' : c;
 }
 
@@ -263,8 +298,10 @@ size_t process_take_output(struct process *p)
     return n > 0 ? (size_t)n : 0;
 }
 
-const char *process_tail(const struct process *p)
+const char *process_tail(struct process *p)
 {
+    if (p->line_len > 0)
+        end_line(p);
     return p->tail;
 }
 

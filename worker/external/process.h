@@ -1,6 +1,8 @@
 /* A command of somebody else's, run by a worker: in a session of its own, with a working folder,
  * limits, an environment that holds nothing of the worker's but PATH, and its output taken line by
- * line into the log.  Its session is killed with it, and it with the worker.
+ * line into the log: a hundred, then one each 10 s and how many are left out, and of a line that is
+ * drawn again and again (a progress bar) the last state.  Its session is killed with it, and it
+ * with the worker.
  *
  * Its last lines are kept, so that a failure can be told with them.  One thread. */
 #ifndef WORKER_EXTERNAL_PROCESS_H
@@ -32,8 +34,8 @@ void process_end(struct process *p); /* accepts NULL */
 int process_output_fd(const struct process *p);
 /* Takes what it has written: bytes of it, 0 when there is nothing. */
 size_t process_take_output(struct process *p);
-/* Its last lines, in one, apart by " | "; "" when it wrote none. */
-const char *process_tail(const struct process *p);
+/* Its last lines, in one, apart by " | ", with what it has of the next; "" when it wrote none. */
+const char *process_tail(struct process *p);
 /* Has it ended by itself?  Then *ret_how says "ended with exit status 1", or by which signal. */
 bool process_is_over(struct process *p, char *ret_how, size_t size);
 /* What its whole session takes; 0: not known. */

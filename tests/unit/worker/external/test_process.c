@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include "common/base/buf.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/str.h"
 #include "tests/unit/common/base/util.h"
@@ -26,11 +28,23 @@ static void expect_end(struct process *p, const char *want)
     assert_string_equal(how, want);
 }
 
+/* What it writes until its last lines end with `end`. */
+static void expect_tail(struct process *p, const char *end)
+{
+    while (!str_ends(process_tail(p), end)) {
+        (void)process_take_output(p);
+        (void)poll(NULL, 0, 1);
+    }
+}
+
 static void test_ends(void **state)
 {
     struct process *p = begin("echo first; echo last; exit 3");
     expect_end(p, "ended with exit status 3");
     assert_string_equal(process_tail(p), "first | last");
+    process_end(p);
+    p = begin("printf 'begun\\rhalf'; exec sleep 1000"); /* a progress bar, say */
+    expect_tail(p, "half");
     process_end(p);
 }
 
@@ -42,6 +56,47 @@ static void test_leaves_much(void **state)
     expect_end(p, "ended with exit status 3");
     assert_true(process_take_output(p) > 0);
     process_end(p);
+}
+
+/* One that tells each step leaves room in the log, and a progress bar is one line of it. */
+static void test_writes_much(void **state)
+{
+    char *dir = scratch_new(), *go = in(dir, "go"), *log = in(dir, "log");
+    char *command = str_printf("printf 'one\\rtwo\\rthree\\nb\\r\\n'; seq 250;"
+                               "while [ ! -e %s ]; do sleep 0.01; done; seq 251 300",
+                               go);
+    struct buf text;
+    const int real = dup(STDERR_FILENO), to = open(log, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    assert_true(dup2(to, STDERR_FILENO) >= 0);
+    log_set_level(LOG_LEVEL_INFO);
+    clock_fake_set(1000 * CLOCK_NS_PER_S);
+    struct process *p = begin(command);
+    expect_tail(p, " 250");
+    clock_fake_advance(25 * CLOCK_NS_PER_S);
+    OK(file_write_atomic(go, "", 0, 0600, err));
+    expect_tail(p, " 300");
+    process_end(p);
+    clock_fake_clear();
+    log_set_level(LOG_LEVEL_ERROR);
+    assert_true(dup2(real, STDERR_FILENO) >= 0);
+    (void)close(real);
+    (void)close(to);
+    OK(file_read(log, 65536, &text, err));
+    size_t lines = 0;
+    for (size_t i = 0; i < text.len; i++)
+        lines += text.data[i] == '\n';
+    assert_int_equal(lines, 100 + 1 + 2); /* at once; what is left out, and two more */
+    assert_non_null(strstr(buf_str(&text), "test: three\n"));
+    assert_non_null(strstr(buf_str(&text), "test: b\n"));
+    assert_null(strstr(buf_str(&text), "two"));
+    assert_non_null(strstr(buf_str(&text), "test: 98\n"));
+    assert_non_null(strstr(buf_str(&text), "test: 152 lines are left out here\n"));
+    assert_non_null(strstr(buf_str(&text), "test: 252\n"));
+    buf_release(&text);
+    mem_free(command);
+    mem_free(log);
+    mem_free(go);
+    scratch_free(dir);
 }
 
 static bool lives(const char *pid)
@@ -84,6 +139,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_leaves_much),
+        cmocka_unit_test(test_writes_much),
         cmocka_unit_test(test_ends_with_all),
     };
     log_set_level(LOG_LEVEL_ERROR);
