@@ -120,20 +120,25 @@ def test_the_token_is_out_of_reach(lair, tmp_path):
     lair.skerry("cancel", told)
 
 
-@pytest.mark.parametrize("mode", ["mute", "hangs"])
-def test_says_nothing(lair, tmp_path, mode):
-    """A trainer that never says hello, or stops in mid-phase: who takes its task back (a person here, the coordinator
+@pytest.mark.parametrize("mode, more", [
+    ("setup", ", setup: echo 'about to fall silent (setup)'; exec sleep 1000"),
+    ("mute", ""),
+    ("hangs", ""),
+])
+def test_says_nothing(lair, tmp_path, mode, more):
+    """A trainer whose setup has no end, that never says hello, or stops in mid-phase: who takes its task back (a person here, the coordinator
     after a minute) has it killed, and the worker goes on."""
-    job = write_program(tmp_path, FAULTY_PY, FAULTY, mode=mode, once=1, command="PYTHON train.py", more="")
+    job = write_program(tmp_path, FAULTY_PY, FAULTY, mode=mode, once=1, command="PYTHON train.py", more=more)
     told = lair.submit(job)
     wait_until(lambda: f"about to fall silent ({mode})" in lair.log("one"), 20, "the trainer to fall silent")
     silent = set(children_of(lair.one.pid))
     assert silent
-    if mode == "mute":  # being started is progress: importing a framework takes its time
-        wait_until(lambda: any(t["steps_done"] for t in lair.get(f"/v1/tasks?job={told}").json()["items"]), 20, "progress")
+    if mode != "hangs":  # being set up and started is progress, beside what is written: fetching and importing a framework takes its time
+        wait_until(lambda: any(t["steps_done"] > 1 for t in lair.get(f"/v1/tasks?job={told}").json()["items"]), 20, "progress")
     assert lair.skerry("cancel", told).returncode == 0
     wait_until(lambda: not silent & set(children_of(lair.one.pid)), 20, "the trainer to be killed")
-    lair.wait_job(lair.submit(job), "done", 20)
+    if mode != "setup":
+        lair.wait_job(lair.submit(job), "done", 20)
 
 
 def test_files_that_change(lair, tmp_path):

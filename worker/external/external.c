@@ -13,7 +13,7 @@
 
 #define LOOK_MS 50       /* between looks at whether the task is stopped */
 #define ANSWER_MS 10000  /* a frame that has begun is whole, and one of ours is read */
-#define STARTING_MS 5000 /* between two words that a trainer is being started */
+#define STARTING_MS 5000 /* between two words that a trainer is being set up, or started */
 #define STOP_S 5         /* a trainer has after a stop */
 #define GIVE_MS 60000    /* it copies weights that are asked for in mid-phase */
 #define USE_EVERY_MS 1000
@@ -317,16 +317,20 @@ int external_setup(const struct external_options *opt, const char *command, stru
 {
     struct process *p = NULL;
     char how[128];
-    const uint64_t until = clock_now_ms() + SETUP_MS;
+    const uint64_t begun = clock_now_ms(), until = begun + SETUP_MS;
+    uint64_t told = begun;
     struct watch watch = {0};
     int rc = start(opt, command, "setup", -1, &p, err);
     while (rc == 0 && !process_is_over(p, how, sizeof(how))) {
         struct pollfd out = {.fd = process_output_fd(p), .events = POLLIN};
         (void)poll(&out, 1, LOOK_MS);
-        if (process_take_output(p) > 0)
-            opt->goes_on(opt->arg);
-        else if (out.revents & ~POLLIN)
+        const bool wrote = process_take_output(p) > 0;
+        if (!wrote && (out.revents & ~POLLIN))
             (void)poll(NULL, 0, LOOK_MS); /* it has closed its output: poll returned at once */
+        if (wrote || clock_now_ms() - told > STARTING_MS) {
+            told = clock_now_ms();
+            opt->goes_on(opt->arg);
+        }
         if (opt->stopped(opt->arg))
             rc = err_set(err, -ERR_CANCELLED, "the task was taken back");
         else if (clock_now_ms() > until)

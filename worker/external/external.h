@@ -28,7 +28,7 @@ struct external_options {
     int threads;
     int hello_ms; /* to wait for its hello */
     /* While waiting: is the task to be left?  And the command goes on: it has written something, or
-     * is being started, which may take hello_ms. */
+     * is being set up, which may take half an hour, or started, which may take hello_ms. */
     bool (*stopped)(void *arg);
     void (*goes_on)(void *arg);
     void *arg;
