@@ -17,8 +17,8 @@
  *
  * It may also lead to a neighbour that has the blob, where `near` allows that, with the key that
  * the neighbour shows: for one attempt, as above, and after a failure the server is asked anew at
- * once. A neighbour that has failed is not gone to for a minute; after two failures, or other
- * bytes, the server sends the blob.
+ * once. A neighbour that has failed, or is slow (128 KiB/s, unless down_bytes_per_s is set), is not
+ * gone to for a minute; after two failures, or other bytes, the server sends the blob.
  *
  * Servers are trusted by `pin` (SHA-256 of the public key, 32 bytes; no
  * authority, no names) or, with pin NULL, by the system's authorities.
