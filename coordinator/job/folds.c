@@ -303,16 +303,6 @@ static struct task *task_for(struct coordinator *co, struct job *j, struct modul
     return t;
 }
 
-static bool somebody_folds(const struct coordinator *co, const struct job *j)
-{
-    for (size_t i = 0, n = query_withheld(&co->state, j) ? 0 : co->state.n_workers; i < n; i++) {
-        const struct worker *w = co->state.workers[i];
-        if (w->state == WORKER_HERE && !worker_goes(w) && member_may_fold(w))
-            return true;
-    }
-    return false;
-}
-
 /* Takes the step: it is made here, or waits for a worker. */
 static void fire(struct coordinator *co, struct job *j, struct module_rec *m,
                  struct outer_step *step)
@@ -326,10 +316,12 @@ static void fire(struct coordinator *co, struct job *j, struct module_rec *m,
     log_info("outer", "module %llu of job %llu: step to version %llu with %zu contributions: %s",
              (unsigned long long)m->id, (unsigned long long)j->id,
              (unsigned long long)m->version + 1, step->n_contributions, m->outer_reason);
-    if (step->to_store && (step->base == 0 || step->stored) && somebody_folds(co, j))
+    if (step->to_store && (step->base == 0 || step->stored) && member_somebody_folds(co, j)) {
         m->at_worker = step;
-    else
+        m->fold_for = member_first_through(co, m->folded_by);
+    } else {
         make_here(co, j, m, t, step);
+    }
 }
 
 /* Its step is for a worker; when nobody takes it, or none comes to an end, it is made here. */
@@ -340,7 +332,7 @@ static void consider_worker(struct coordinator *co, struct job *j, struct module
     const bool open = t != NULL && task_is_open(t);
     if (open && (t->state == TASK_LEASED ||
                  (t->slow == 0 && t->attempt <= LOSSES_MAX &&
-                  core_now(co) < t->ready_ms + PATIENCE_MS && somebody_folds(co, j))))
+                  core_now(co) < t->ready_ms + PATIENCE_MS && member_somebody_folds(co, j))))
         return;
     log_info("outer", "module %llu of job %llu: no worker has made the step to version %llu",
              (unsigned long long)m->id, (unsigned long long)j->id,

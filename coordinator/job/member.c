@@ -374,6 +374,34 @@ bool member_may_fold(const struct worker *w)
            w->doubted_folds < DOUBTS_MAX;
 }
 
+static bool may_fold(const struct worker *w)
+{
+    return w->state == WORKER_HERE && !worker_goes(w) && member_may_fold(w);
+}
+
+bool member_somebody_folds(const struct coordinator *co, const struct job *j)
+{
+    for (size_t i = 0, n = query_withheld(&co->state, j) ? 0 : co->state.n_workers; i < n; i++)
+        if (may_fold(co->state.workers[i]))
+            return true;
+    return false;
+}
+
+uint64_t member_first_through(const struct coordinator *co, uint64_t folded_by)
+{
+    uint64_t best = 0;
+    double least = INFINITY;
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *w = co->state.workers[i];
+        const double bytes = w->id == folded_by ? 1 : 2; /* in parts of those that go up */
+        if (w->sends_bytes_per_s > 0 && may_fold(w) && bytes / w->sends_bytes_per_s < least) {
+            least = bytes / w->sends_bytes_per_s;
+            best = w->id;
+        }
+    }
+    return best;
+}
+
 void member_doubt_fold(struct coordinator *co, struct worker *w, bool wrong, int why)
 {
     /* A long contribution is not its fault, nor is what our store does. */

@@ -82,6 +82,7 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
     t->activity[0] = '\0';
     w->task_id = t->id;
     w->lost_job = 0;
+    w->sends_ms = 0;
     w->waiting_for[0] = '\0';
     log_info("task",
              "%s task %llu of job %llu leased worker=%llu attempt=%u path=%u replica=%u "

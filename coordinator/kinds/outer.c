@@ -90,11 +90,10 @@ static int outer_apply(struct coordinator *co, struct job *j, struct task *t,
     return folds_claim(co, j, t, &claim, "", err);
 }
 
-/* Who made the version has it, its average and its state in the cache. */
 static uint64_t outer_owner(const struct job *j, const struct task *t)
 {
     const struct module_rec *m = job_module(j, t->outer.module_id);
-    return m != NULL ? m->folded_by : 0;
+    return m != NULL ? m->fold_for : 0;
 }
 
 const struct kind kind_outer = {

@@ -9,6 +9,7 @@
 #include "proto/skerry.pb-c.h"
 
 #define FULL_DISK_WAIT_MS 5000
+#define RATE_BYTES_MIN 65536 /* less tells of waits, not of a link */
 /* Until a worker is asked again for what it had no memory for: others could do it, or not. */
 #define SMALL_MS 300000
 #define SMALL_ALONE_MS 10000
@@ -268,6 +269,21 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
     }
 }
 
+/* How fast the files came that it names. */
+static void note_rate(const struct coordinator *co, struct worker *w,
+                      const Skerry__V1__ReportRequest *r)
+{
+    double bytes = 0;
+    for (size_t i = 0; i < r->n_contributions; i++)
+        bytes += r->contributions[i]->blob ? (double)r->contributions[i]->blob->size : 0;
+    if (w->sends_ms != 0 && bytes >= RATE_BYTES_MIN) {
+        const double rate = bytes * 1e3 / (double)(core_now(co) - w->sends_ms + 1);
+        const double had = w->sends_bytes_per_s;
+        w->sends_bytes_per_s = had > 0 ? (had + rate) / 2 : rate;
+    }
+    w->sends_ms = 0;
+}
+
 int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__ReportRequest *r,
                  struct err *err)
 {
@@ -277,6 +293,7 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     int rc = find_lease(co, w, r, &t, &repeated, err);
     if (rc < 0 || repeated)
         return rc;
+    note_rate(co, w, r);
     struct job *j = state_job(&co->state, t->job_id);
     if (r->snapshot)
         return apply_snapshot(co, j, t, r, err);

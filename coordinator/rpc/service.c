@@ -578,6 +578,8 @@ static void on_ticket(void *arg, struct rpc_request *req, const ProtobufCMessage
         blob_http_ticket(co->blob_http, TICKET_PUT, &id, m->size, access_holder_worker(w->id),
                          path);
         reply.url = path;
+        if (w->sends_ms == 0)
+            w->sends_ms = core_now(co);
     }
     rpc_reply(req, &reply.base);
 }

@@ -41,6 +41,7 @@ struct module_rec {
     struct outer_step *at_worker; /* (m) its step, while that is for a worker; NULL: it is not */
     uint64_t folded_by;           /* (m) worker that made the newest version, and has kept what the
                                      next step begins with; 0: none did */
+    uint64_t fold_for;            /* (m) worker that at_worker is kept for; 0: for none */
     uint64_t retry_ms;            /* (m) no outer step before it */
     uint32_t outer_failures;      /* (m) in a row */
     bool outer_broken; /* (m) the last one found something of ours damaged: a person is needed */

@@ -106,6 +106,8 @@ struct worker {
     uint64_t reported_ms;       /* its last result that was taken; 0: none */
     uint64_t phase_ms;          /* that its last phase took; 0: it has done none */
     uint64_t lost_job;          /* whose task was taken from it, and none given since; 0: none */
+    uint64_t sends_ms;          /* since when it sends files of its task; 0: it does not */
+    double sends_bytes_per_s;   /* lately, of results; 0: unknown */
     uint64_t points_ms;         /* until when it has told points, at their greatest rate */
     uint64_t closed_ms;         /* connection gone since; 0: open */
     uint64_t gone_bytes;        /* that passed on connections for data that are closed */

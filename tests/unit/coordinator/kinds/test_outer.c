@@ -243,10 +243,9 @@ static void test_believed(void **state)
     mem_free(here);
 }
 
-/* The next outer step is for b alone, and made by it. */
-static void not_for(struct rig *r, uint64_t job, struct fake *a, struct fake *b)
+/* Trains a round; its outer step is for b and not for a, who asks first. */
+static void step_for(struct rig *r, struct fake *a, struct fake *b)
 {
-    struct told told;
     assign(r, a, TASK_TRAIN);
     assign(r, b, TASK_TRAIN);
     finish_train(r, b);
@@ -254,6 +253,13 @@ static void not_for(struct rig *r, uint64_t job, struct fake *a, struct fake *b)
     ask(r, a, 1);
     assert_null(got(r, a));
     assign(r, b, TASK_OUTER);
+}
+
+/* The next outer step is for b alone, and made by it. */
+static void not_for(struct rig *r, uint64_t job, struct fake *a, struct fake *b)
+{
+    struct told told;
+    step_for(r, a, b);
     make(r, b->task, -1, &told);
     assert_true(report(r, b, &told.x));
     wait_version(r, job, 2);
@@ -397,6 +403,48 @@ static void test_cannot(void **state)
     is_stored(module_version(module_of(r, job), 1), true);
     assert_true(member_may_fold(who(r, a)));
     assert_int_equal(who(r, a)->failures_row, 0);
+}
+
+/* How fast a's files came, who told a step's result a second after it began to send them. */
+static void sends_in_a_second(struct rig *r, struct fake *a, struct told *told)
+{
+    uint8_t sha256[32] = {7};
+    uint64_t bytes = 0;
+    Skerry__V1__TicketRequest req = SKERRY__V1__TICKET_REQUEST__INIT;
+    req.task_id = a->task->id;
+    req.attempt = a->task->attempt;
+    req.sha256 = (ProtobufCBinaryData){32, sha256};
+    req.size = 1000;
+    for (size_t i = 0; i < FILES; i++)
+        bytes += told->refs[i].size;
+    assert_int_equal(CALL(r, a, TICKET, ticket, &req), 0);
+    edit_worker(r, a->id)->sends_ms = core_now(r->co) - 1000;
+    assert_true(report(r, a, &told->x));
+    const double rate = who(r, a)->sends_bytes_per_s;
+    assert_true(rate < (double)bytes && rate > (double)bytes / 10);
+}
+
+/* Who made a version has what the next step begins with, so a link must be twice as fast to be
+ * through with it sooner. */
+static void test_first_through(void **state)
+{
+    static const double rates[] = {1.9, 2.1};
+    for (size_t i = 0; i < 2; i++) {
+        struct rig *r = *state;
+        const uint64_t job = begin_job(r, spec);
+        struct fake *b, *a = train_round(r, &b);
+        struct told told;
+        make(r, a->task, -1, &told);
+        sends_in_a_second(r, a, &told);
+        wait_version(r, job, 1);
+        edit_worker(r, b->id)->sends_bytes_per_s = rates[i] * who(r, a)->sends_bytes_per_s;
+        if (i == 0)
+            step_for(r, b, a);
+        else
+            step_for(r, a, b);
+        assert_int_equal(end(state), 0);
+        assert_int_equal(begin(state), 0);
+    }
 }
 
 /* A contribution that is too long is for the coordinator to judge, whoever folds it. */
@@ -552,8 +600,10 @@ static void test_gone_meanwhile(void **state)
     r->co->blobs->ops = &slow_store.ops;
     make(r, a->task, -1, &told);
     assert_true(report(r, a, &told.x));
-    slow_store.stands = false;
     char *look = str_printf("%s/outer/%llu/%u/look", r->f.dir, (unsigned long long)job, MODULE);
+    while (!file_is_dir(look) && clock_now_ms() < until)
+        (void)usleep(1000);
+    slow_store.stands = false;
     while (file_is_dir(look) && clock_now_ms() < until)
         (void)usleep(1000); /* all was looked at, and the loop has not heard of it */
     assert_false(file_is_dir(look));
@@ -591,19 +641,13 @@ static void test_cancelled(void **state)
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
-    const struct CMUnitTest tests[] = {CASE(test_believed),
-                                       CASE(test_lies),
-                                       CASE(test_refused),
-                                       CASE(test_cannot),
-                                       CASE(test_pretending),
-                                       CASE(test_poisoned),
-                                       CASE(test_lost),
-                                       CASE(test_nobody),
-                                       CASE(test_restart),
-                                       CASE(test_goes_over),
-                                       CASE(test_cancelled),
-                                       CASE(test_lost_again),
-                                       CASE(test_another_release),
+    const struct CMUnitTest tests[] = {CASE(test_believed),      CASE(test_lies),
+                                       CASE(test_refused),       CASE(test_cannot),
+                                       CASE(test_pretending),    CASE(test_first_through),
+                                       CASE(test_poisoned),      CASE(test_lost),
+                                       CASE(test_nobody),        CASE(test_restart),
+                                       CASE(test_goes_over),     CASE(test_cancelled),
+                                       CASE(test_lost_again),    CASE(test_another_release),
                                        CASE(test_gone_meanwhile)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
