@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -144,8 +145,8 @@ static void test_resume(void **state)
     close_bench(&b);
 }
 
-/* The life of a worker: resume if there is a checkpoint, save after every step and say
- * so on the pipe.  SIGKILL comes at any moment. */
+/* The life of a worker: resume if there is a checkpoint, save after every step, say so and go on
+ * when told to.  SIGKILL comes at any moment. */
 static void child(int fd)
 {
     struct train_options opt = options();
@@ -159,7 +160,8 @@ static void child(int fd)
     while (trainer_next_step(b.t) < STEPS) {
         one_step(&b);
         OK(checkpoint_save(b.t, path, NULL, 0, false, &err));
-        if (write(fd, "s", 1) != 1)
+        char go;
+        if (write(fd, "s", 1) != 1 || read(fd, &go, 1) != 1)
             _exit(2);
     }
     _exit(0);
@@ -172,17 +174,17 @@ static void test_killed(void **state)
     for (int round = 0;; round++) {
         int fds[2], status;
         char byte;
-        assert_int_equal(pipe(fds), 0);
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
         pid_t pid = fork();
         if (pid == 0) {
             close(fds[0]);
             child(fds[1]);
         }
         close(fds[1]);
-        /* Let it get through one or two steps of this life, then pull the plug. */
+        /* Let it get through one or two steps of this life, then pull the plug in the next. */
         bool alive = true;
         for (int i = 0; i <= round % 2 && alive; i++)
-            alive = read(fds[0], &byte, 1) == 1;
+            alive = read(fds[0], &byte, 1) == 1 && send(fds[0], "g", 1, MSG_NOSIGNAL) == 1;
         if (alive)
             (void)kill(pid, SIGKILL); /* it may have ended by itself */
         close(fds[0]);
