@@ -6,6 +6,7 @@
 #include "common/net/http/http_curl.h"
 #include "common/net/http/transfer_impl.h"
 
+#include <stdatomic.h>
 #include <unistd.h>
 
 #define TICK_MS 200
@@ -39,6 +40,7 @@ struct watch {
 /* Moved to the pool: hash, fsync, rename. */
 struct transfer_verify {
     struct transfer *transfer; /* NULL: cancelled meanwhile */
+    atomic_bool cancelled;     /* says the same to the thread: the part stays one */
     char *part, *path;
     uint8_t sha256[32];
     bool has_sha256, cached;
@@ -196,8 +198,10 @@ static void finish(struct transfer *t, int code, const char *detail)
 {
     struct xfer *x = t->owner;
     end_attempt(t);
-    if (t->verifying)
+    if (t->verifying) {
         t->verifying->transfer = NULL;
+        atomic_store(&t->verifying->cancelled, true);
+    }
     list_remove(&t->link);
     if (t->state == TRANSFER_WAITING)
         x->waiting_count--;
@@ -276,6 +280,8 @@ static int verify(void *arg)
                      v->path, hash_hex(got, sizeof(got), hex));
         (void)unlink(v->part); /* it is useless; the next attempt begins afresh */
     }
+    if (rc == 0 && atomic_load(&v->cancelled))
+        rc = -ERR_CANCELLED; /* whoever asks for it again has begun with the part */
     if (rc == 0)
         rc = (v->cached ? file_move : file_rename)(v->part, v->path, &v->err);
     return rc;

@@ -563,6 +563,37 @@ static void test_cancel(void **state)
     stop(w);
 }
 
+/* Cancelled while its hash is looked at, and asked for again: what came is still there. */
+static void test_cancel_verifying(void **state)
+{
+    struct world *w = start(true);
+    const size_t len = 32 << 20;
+    const struct blob_id id = make_file(w, "b.part", len);
+    char *path = path_in(w, "b");
+    const struct xfer_get g = {.url = w->url,
+                               .pin = w->user.pin,
+                               .path = path,
+                               .size = len,
+                               .sha256 = id.sha256,
+                               .cached = true,
+                               .done = on_done,
+                               .arg = w};
+    uint64_t transfer;
+    assert_int_equal(xfer_get(w->xfer, &g, &transfer, NULL), 0);
+    loop_turn(w->t.loop, false);
+    assert_int_equal(w->done, 0);
+    xfer_cancel(w->xfer, transfer);
+    assert_int_equal(w->code, -ERR_CANCELLED);
+    assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), 0);
+    WAIT_FOR(&w->t, w->done == 2);
+    if (w->code < 0)
+        fail_msg("%s", w->detail);
+    assert_int_equal(w->moved, 0);
+    assert_true(file_exists(path));
+    mem_free(path);
+    stop(w);
+}
+
 /* Files take the time that the rates give them. */
 static void test_limited(void **state)
 {
@@ -615,6 +646,7 @@ int main(void)
         cmocka_unit_test(test_scripted),
         cmocka_unit_test(test_slow_floor),
         cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_cancel_verifying),
         cmocka_unit_test(test_nobody_there),
         cmocka_unit_test(test_limited),
         cmocka_unit_test(test_public_only),
