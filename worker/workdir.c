@@ -166,6 +166,8 @@ int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *
     w.held = file_join(w.state, "held");
     rc = file_mkdirs(w.state, 0700, err); /* first: it says whose the directory is */
     if (rc == 0)
+        rc = file_remove_temps(w.state, err);
+    if (rc == 0)
         (void)file_remove_tree(w.tmp, NULL); /* what is left makes the next line fail */
     if (rc < 0 || (rc = file_mkdirs(w.tmp, 0700, err)) < 0 ||
         (rc = file_mkdirs(w.blobs, 0700, err)) < 0 || (rc = read_identity(&w, err)) < 0 ||

@@ -17,7 +17,7 @@ struct lane {
     struct upload *u;
     struct loop_timer *retry;
     size_t at;          /* the output; upload.what.n: none is left */
-    unsigned tickets;   /* asked for it */
+    unsigned tickets;   /* used for it */
     uint64_t call, put; /* in flight; 0: none */
     uint64_t sent;      /* bytes of it */
 };
@@ -152,6 +152,7 @@ static void put(struct lane *l, const char *ticket)
                          .done = on_put,
                          .arg = l};
     int rc = fetch_resolve(u->env.token, ticket, url, &p.pin, &err);
+    l->tickets++;
     if (rc == 0)
         rc = xfer_put(u->env.xfer, &p, &l->put, &err);
     if (rc < 0)
@@ -197,9 +198,7 @@ static void ask(struct lane *l)
     tell(u);
     int rc = session_call(u->session, SKERRY__V1__METHOD__METHOD_TICKET, &req.base,
                           &skerry__v1__ticket_reply__descriptor, TICKET_MS, on_ticket, l, &l->call);
-    if (rc == 0)
-        l->tickets++;
-    else
+    if (rc < 0)
         loop_timer_start(l->retry, RETRY_MS, 0);
 }
 

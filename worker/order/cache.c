@@ -15,6 +15,7 @@ struct stamp {
 struct entry {
     uint8_t sha256[32];
     bool present, verified;
+    bool part; /* not present, not pinned: its beginning is here */
     unsigned pins;
     uint64_t used; /* tick of the last use */
     struct stamp stamp;
@@ -33,6 +34,13 @@ void cache_path(const struct cache *c, const uint8_t sha256[32], char ret_path[C
 {
     char hex[HASH_HEX_MAX];
     snprintf(ret_path, CACHE_PATH_MAX, "%s/%s", c->dir, hash_hex(sha256, 32, hex));
+}
+
+/* Where what has come of it so far lies. */
+static void part_path(const struct cache *c, const uint8_t sha256[32], char ret_path[CACHE_PATH_MAX])
+{
+    char hex[HASH_HEX_MAX];
+    snprintf(ret_path, CACHE_PATH_MAX, "%s/%s.part", c->dir, hash_hex(sha256, 32, hex));
 }
 
 /* Index of the first entry that is not less. */
@@ -81,7 +89,7 @@ static struct entry *find_or_add(struct cache *c, const uint8_t sha256[32])
 /* Drops an entry that means nothing any more. */
 static void forget_if_idle(struct cache *c, struct entry *e)
 {
-    if (e->present || e->pins > 0)
+    if (e->present || e->part || e->pins > 0)
         return;
     size_t i = (size_t)(e - c->entries);
     memmove(e, e + 1, (c->n - i - 1) * sizeof(*e));
@@ -103,14 +111,23 @@ static bool stamp_equal(const struct stamp *a, const struct stamp *b)
     return a->mtime_ns == b->mtime_ns && a->size == b->size && a->inode == b->inode;
 }
 
-/* Removes the file of a present entry.  Under the lock. */
+/* Removes the file of an entry that has one.  Under the lock. */
 static void drop(struct cache *c, struct entry *e)
 {
     char path[CACHE_PATH_MAX];
-    cache_path(c, e->sha256, path);
+    (e->part ? part_path : cache_path)(c, e->sha256, path);
     (void)file_remove(path, NULL); /* what cannot be removed is found again at the next start */
     c->bytes -= e->stamp.size;
-    e->present = e->verified = false;
+    e->present = e->verified = e->part = false;
+}
+
+/* Nobody waits for the blob any more: what has come of it may stay for as long as there is room. */
+static void keep_part(struct cache *c, struct entry *e)
+{
+    char path[CACHE_PATH_MAX];
+    part_path(c, e->sha256, path);
+    e->part = read_stamp(path, &e->stamp);
+    c->bytes += e->part ? e->stamp.size : 0;
 }
 
 /* ---- opening ---- */
@@ -126,6 +143,12 @@ static int by_hash(const void *a, const void *b)
     return memcmp(((const struct entry *)a)->sha256, ((const struct entry *)b)->sha256, 32);
 }
 
+/* A blob comes before its part, which is then of no use. */
+static bool is_last(const struct cache *c, const uint8_t sha256[32])
+{
+    return c->n > 0 && memcmp(c->entries[c->n - 1].sha256, sha256, 32) == 0;
+}
+
 static int load(struct cache *c, struct err *err)
 {
     struct file_names names;
@@ -137,12 +160,16 @@ static int load(struct cache *c, struct err *err)
     if (!c->entries)
         rc = err_set(err, -ENOMEM, "out of memory for %zu cached blobs", names.n);
     for (size_t i = 0; rc == 0 && i < names.n; i++) {
-        struct entry e = {.present = true};
-        char *path = file_join(c->dir, names.items[i]);
-        if (hash_unhex(names.items[i], e.sha256, 32) == 0 && read_stamp(path, &e.stamp)) {
+        char *name = names.items[i], *path = file_join(c->dir, name);
+        struct entry e = {.part = str_ends(name, ".part")};
+        e.present = !e.part;
+        if (e.part)
+            name[strlen(name) - strlen(".part")] = '\0';
+        if (hash_unhex(name, e.sha256, 32) == 0 && !is_last(c, e.sha256) &&
+            read_stamp(path, &e.stamp)) {
             c->bytes += e.stamp.size;
             c->entries[c->n++] = e;
-        } else if (!str_ends(names.items[i], ".part")) {
+        } else {
             (void)file_remove(path, NULL); /* half of a write of a process that is gone */
         }
         mem_free(path);
@@ -202,6 +229,8 @@ void cache_pin(struct cache *c, const uint8_t sha256[32])
     pthread_mutex_lock(&c->lock);
     struct entry *e = find_or_add(c, sha256);
     if (e) {
+        c->bytes -= e->part ? e->stamp.size : 0; /* whoever wants it reserves all of it */
+        e->part = false;
         e->pins++;
         e->used = ++c->tick;
     }
@@ -213,7 +242,8 @@ void cache_unpin(struct cache *c, const uint8_t sha256[32])
     pthread_mutex_lock(&c->lock);
     struct entry *e = find(c, sha256);
     if (e && e->pins > 0) {
-        e->pins--;
+        if (--e->pins == 0 && !e->present)
+            keep_part(c, e);
         forget_if_idle(c, e);
     }
     pthread_mutex_unlock(&c->lock);
@@ -284,20 +314,31 @@ int cache_check(struct cache *c, const uint8_t sha256[32], uint64_t size, struct
     return 0;
 }
 
+static bool is_over(const struct cache *c, uint64_t bytes)
+{
+    return c->bytes > c->limit || bytes > c->limit - c->bytes;
+}
+
+static bool disk_lacks(const struct cache *c, uint64_t bytes)
+{
+    uint64_t free_bytes;
+    return file_disk_free(c->dir, &free_bytes, NULL) == 0 && bytes > free_bytes;
+}
+
 int cache_reserve(struct cache *c, uint64_t bytes, struct err *err)
 {
     int rc = 0;
     pthread_mutex_lock(&c->lock);
-    while (c->bytes > c->limit || bytes > c->limit - c->bytes) {
+    while (is_over(c, bytes) || disk_lacks(c, bytes)) {
         struct entry *oldest = NULL;
         for (size_t i = 0; i < c->n; i++) {
             struct entry *e = &c->entries[i];
-            if (e->present && e->pins == 0 && (!oldest || e->used < oldest->used))
+            if ((e->present || e->part) && e->pins == 0 && (!oldest || e->used < oldest->used))
                 oldest = e;
         }
         if (!oldest) {
-            if (bytes == 0)
-                break; /* what is pinned may exceed a limit that was lowered */
+            if (bytes == 0 || !is_over(c, bytes))
+                break; /* of a limit that was lowered, or a disk, that is all there is to be had */
             rc = err_set(err, -ENOSPC,
                          "the cache %s is full: %" PRIu64 " of %" PRIu64 " bytes are "
                          "in use by this task, %" PRIu64 " more are needed; raise --cache-limit",
@@ -322,6 +363,8 @@ int cache_added(struct cache *c, const uint8_t sha256[32], struct err *err)
     pthread_mutex_lock(&c->lock);
     struct entry *e = find_or_add(c, sha256);
     if (e) {
+        if (e->part)
+            drop(c, e);
         if (e->present)
             c->bytes -= e->stamp.size;
         c->bytes += stamp.size;

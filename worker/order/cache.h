@@ -6,6 +6,8 @@
  *
  * The sum of sizes stays under a limit: reserve() removes what was used longest ago and is not
  * pinned.  A task pins what it reads.  Losing the whole directory costs transfers, nothing else.
+ * What a transfer leaves (*.part) when nobody pins the blob any more is in the sum, and goes like
+ * the others.
  *
  * Any thread; nothing but cache_check() takes long, and it does not hold the lock while it
  * reads. */
@@ -19,8 +21,8 @@ struct cache;
 #define CACHE_ENTRIES_MAX (1u << 20)
 #define CACHE_PATH_MAX 4096
 
-/* Opens or makes dir; removes what is no blob and is not a resumable transfer
- * (*.part).  limit_bytes 0: no limit but the disk. */
+/* Opens or makes dir; removes what is no blob and no part of one.  limit_bytes 0: no limit but the
+ * disk. */
 int cache_open(const char *dir, uint64_t limit_bytes, struct cache **ret, struct err *err);
 void cache_close(struct cache *c); /* accepts NULL; the files stay */
 
@@ -38,8 +40,8 @@ void cache_unpin(struct cache *c, const uint8_t sha256[32]);
  * verified before: not on the loop thread. */
 int cache_check(struct cache *c, const uint8_t sha256[32], uint64_t size, struct err *err);
 
-/* Makes room for `bytes` more.  -ENOSPC with a sentence when what is pinned
- * leaves too little, or the disk is full. */
+/* Makes room for `bytes` more, also on the disk as far as it can: others may have filled it.
+ * -ENOSPC with a sentence when what is pinned leaves too little below the limit. */
 int cache_reserve(struct cache *c, uint64_t bytes, struct err *err);
 
 /* The file at cache_path() is complete and its hash was checked by the writer. */

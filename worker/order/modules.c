@@ -382,6 +382,8 @@ static int rebuild_one(struct modules *m, struct work *w, const Skerry__V1__Modu
                                  last ? ref->sha256.data : NULL, NULL, err);
         if (rc < 0)
             return rc;
+        if (i > first)
+            (void)file_remove(from, NULL); /* else it goes with the task */
         str_copy(from, sizeof(from), to);
     }
     return cache_added(m->cache, ref->sha256.data, err);

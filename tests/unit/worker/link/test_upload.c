@@ -148,6 +148,10 @@ static void a_new_ticket_for_a_new_try(void **state)
 {
     (void)begin(1);
     unsigned tries = 0;
+    for (unsigned i = 0; i < 10; i++) { /* what is not answered has used none */
+        answer(&(struct rpc_result){.code = -EAGAIN, .remote = true, .retryable = true});
+        fire(timers[0]);
+    }
     for (; told.calls == 0 && tries < 10 && deferred.n == 0; tries++) {
         ticket("/v1/blobs/a", false);
         end_with(tries, -ECONNRESET, "cut");

@@ -35,6 +35,18 @@ static void add(struct cache *c, int i)
     OK(cache_added(c, sums[i], err));
 }
 
+/* The first 40 bytes of blob i have come. */
+static char *part_of(struct cache *c, int i)
+{
+    char data[100], path[CACHE_PATH_MAX];
+    memset(data, 'a' + i, sizeof(data));
+    hash_sha256(data, sizeof(data), sums[i]);
+    cache_path(c, sums[i], path);
+    char *part = str_printf("%s.part", path);
+    OK(file_write_atomic(part, data, 40, 0600, err));
+    return part;
+}
+
 static void damage(struct cache *c, int i, const char *how)
 {
     char path[CACHE_PATH_MAX];
@@ -74,6 +86,50 @@ static void evicts_what_was_used_longest_ago(void **state)
     cache_close(c);
 }
 
+/* What a transfer leaves stays for as long as there is room. */
+static void parts_go_like_blobs(void **state)
+{
+    (void)state;
+    struct cache *c;
+    OK(cache_open(dir, 250, &c, err));
+    char *parts[] = {part_of(c, 5), part_of(c, 6)};
+    for (int i = 5; i <= 6; i++)
+        cache_pin(c, sums[i]);
+    assert_int_equal(cache_used_bytes(c), 0);
+    for (int i = 5; i <= 6; i++)
+        cache_unpin(c, sums[i]);
+    assert_int_equal(cache_used_bytes(c), 80);
+    assert_false(cache_has(c, sums[5]));
+    cache_pin(c, sums[5]); /* it goes on */
+    assert_int_equal(cache_used_bytes(c), 40);
+    cache_unpin(c, sums[5]);
+    add(c, 0);
+    add(c, 1);
+    assert_int_equal(cache_used_bytes(c), 240);
+    assert_true(file_exists(parts[0]));
+    assert_false(file_exists(parts[1]));
+    add(c, 5); /* by other means */
+    assert_false(file_exists(parts[0]));
+    assert_int_equal(cache_used_bytes(c), 200);
+    cache_close(c);
+    mem_free(parts[0]);
+    mem_free(parts[1]);
+}
+
+static void makes_room_on_the_disk(void **state)
+{
+    (void)state;
+    struct cache *c;
+    OK(cache_open(dir, 0, &c, err));
+    add(c, 0);
+    add(c, 1);
+    cache_pin(c, sums[1]);
+    OK(cache_reserve(c, (uint64_t)1 << 60, err)); /* more than any disk has */
+    assert_int_equal(cache_used_bytes(c), 100);
+    assert_true(cache_has(c, sums[1]));
+    cache_close(c);
+}
+
 static void damage_is_found(void **state)
 {
     (void)state;
@@ -101,14 +157,16 @@ static void survives_a_restart(void **state)
     OK(cache_open(dir, 0, &c, err));
     for (int i = 0; i < 3; i++)
         add(c, i);
+    mem_free(part_of(c, 2)); /* of a blob that is here, it is of no use */
+    char *stray = in(dir, "temporary"), *odd = in(dir, "x.part"), *part = part_of(c, 3);
     cache_close(c);
-    char *stray = in(dir, "temporary"), *part = in(dir, "x.part");
     OK(file_write_atomic(stray, "x", 1, 0600, err));
-    OK(file_write_atomic(part, "x", 1, 0600, err));
+    OK(file_write_atomic(odd, "x", 1, 0600, err));
     OK(cache_open(dir, 0, &c, err));
     assert_false(file_exists(stray));
+    assert_false(file_exists(odd));
     assert_true(file_exists(part));
-    assert_int_equal(cache_used_bytes(c), 300);
+    assert_int_equal(cache_used_bytes(c), 340);
     OK(cache_check(c, sums[2], 0, err));
     damage(c, 1, "flip"); /* before it was looked at in this life */
     FAILS(cache_check(c, sums[1], 100, err), "damaged");
@@ -116,7 +174,9 @@ static void survives_a_restart(void **state)
     OK(cache_open(dir, 100, &c, err)); /* a lower limit holds from the start */
     assert_int_equal(cache_used_bytes(c), 100);
     cache_close(c);
+    assert_false(file_exists(part));
     free(stray);
+    free(odd);
     free(part);
 }
 
@@ -138,6 +198,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(evicts_what_was_used_longest_ago, setup, teardown),
+        cmocka_unit_test_setup_teardown(parts_go_like_blobs, setup, teardown),
+        cmocka_unit_test_setup_teardown(makes_room_on_the_disk, setup, teardown),
         cmocka_unit_test_setup_teardown(damage_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(survives_a_restart, setup, teardown),
         cmocka_unit_test_setup_teardown(removed_file_is_absent, setup, teardown),

@@ -2,6 +2,7 @@
 #include "tests/unit/common/base/util.h"
 
 #include "common/base/hash.h"
+#include "common/outer/version.h"
 #include "worker/order/modules.h"
 #include "worker/order/task_model.h"
 #include "worker/order/work.h"
@@ -367,6 +368,44 @@ static void made_modules_call_for_nothing(void **state)
     work_free(w);
 }
 
+/* In place of common/outer's: what a delta makes is blob 0, if it is one. */
+static bool are_deltas;
+
+int version_apply_delta(const char *full_path, const char *delta_path, uint64_t module_id,
+                        uint64_t from, const char *out_path, const uint8_t sha256[HASH_BYTES],
+                        uint8_t ret_sha256[HASH_BYTES], struct err *err)
+{
+    char data[BYTES];
+    memset(data, 'a', sizeof(data));
+    assert_true(file_exists(full_path) && file_exists(delta_path));
+    return are_deltas ? file_write_put(out_path, data, sizeof(data), 0600, err)
+                      : err_set(err, -ERR_FORMAT, "%s is no delta", delta_path);
+}
+
+/* Of the versions on the way to it none is left: each may be as large as the disk has room. */
+static void one_version_after_another(void **state)
+{
+    (void)state;
+    struct wanted x;
+    char path[CACHE_PATH_MAX];
+    wanted_init(&x);
+    for (int i = 1; i < BLOBS; i++)
+        blob_add(i);
+    hold(3, 4, 1);
+    struct work *w = work_of(&reads, &x.ref);
+    are_deltas = true;
+    OK(modules_rebuild(modules, w, err));
+    are_deltas = false;
+    assert_true(cache_has(cache, sums[0]));
+    for (unsigned to = 5; to <= 7; to++) {
+        char name[32];
+        (void)snprintf(name, sizeof(name), "module-3-%u", to);
+        work_temp_path(w, name, path);
+        assert_false(file_exists(path));
+    }
+    work_free(w);
+}
+
 /* Whatever was wrong, the held version is not built on a second time. */
 static void a_version_that_cannot_be_made(void **state)
 {
@@ -401,6 +440,7 @@ int main(void)
         TEST(what_cannot_be_had),
         TEST(version_0_is_drawn),
         TEST(made_modules_call_for_nothing),
+        TEST(one_version_after_another),
         TEST(a_version_that_cannot_be_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
