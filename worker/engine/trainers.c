@@ -10,7 +10,7 @@
 #include "worker/engine/engine.h"
 
 #define HELLO_MS 300000 /* importing a framework on a slow disk */
-#define FOLDERS_MAX 1024
+#define STATE_FILES_MAX 65536
 
 struct trainers {
     struct external *running;
@@ -102,13 +102,27 @@ static int unpack(const struct work *w, const char *folder, struct err *err)
     return work_own_file(tar_unpack(path, folder, &how, err), err);
 }
 
-/* Folders that were made longest ago go; `but` stays. */
+/* Those that were never made whole: a setup that failed may leave gigabytes. */
+static void forget_halves(const char *state_dir, const struct file_names *names, const char *but)
+{
+    for (size_t i = 0; i < names->n; i++) {
+        char *path = file_join(state_dir, names->items[i]), *ready = str_printf("%s.ready", path);
+        if (str_starts(names->items[i], "trainer-") && !str_ends(path, ".ready") &&
+            !file_exists(ready) && strcmp(path, but) != 0)
+            (void)file_remove_tree(path, NULL); /* tried again with the next trainer */
+        mem_free(ready);
+        mem_free(path);
+    }
+}
+
+/* Beside them folders that were made longest ago go; `but` stays. */
 static void forget_old(const char *state_dir, const char *but)
 {
     struct file_names names = {0};
     size_t others = 0;
-    if (file_list(state_dir, FOLDERS_MAX, &names, NULL) < 0)
+    if (file_list(state_dir, STATE_FILES_MAX, &names, NULL) < 0)
         return;
+    forget_halves(state_dir, &names, but);
     for (size_t i = 0; i < names.n; i++)
         others += str_starts(names.items[i], "trainer-") && str_ends(names.items[i], ".ready");
     for (; others > TRAINERS_KEPT; others--) {

@@ -6,7 +6,7 @@
  *    STATE/external-J-P-R.state  what the optimiser of a replica kept at its last phase
  *    STATE/external-J-P-R.end    with fragments: the weights that its last phase ended with
  *
- * One runs at a time; folders of TRAINERS_KEPT others stay.  Compute thread. */
+ * One runs at a time; folders of TRAINERS_KEPT others stay, if they are whole.  Compute thread. */
 #ifndef WORKER_TRAINERS_H
 #define WORKER_TRAINERS_H
 
