@@ -71,6 +71,10 @@ struct dataset_options {
     const char *text_field;   /* field of a .jsonl that holds the text */
     const struct tokenizer *tokenizer; /* borrowed until close; NULL: bytes */
     uint32_t context;                  /* largest piece, in tokens */
+    /* Of tars: called with the keys seen so far, of nobody knows how many (0); may be NULL;
+     * negative stops. */
+    int (*on_progress)(void *ctx, uint64_t done, uint64_t total);
+    void *ctx;
 };
 
 int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct err *err);

@@ -320,11 +320,14 @@ static int name_numbers(struct dataset *ds, struct err *err)
 
 /* One pass over all tars: are they whole, what classes are there, how many
  * samples. */
-static int scan_tars(struct dataset *ds, struct err *err)
+static int scan_tars(struct dataset *ds, const struct dataset_options *opt, struct err *err)
 {
     struct tars *t = ds->own;
+    uint64_t keys = 0;
     int rc;
     while ((rc = gather_next(ds, err)) > 0) {
+        if (opt->on_progress && (rc = opt->on_progress(opt->ctx, ++keys, 0)) < 0)
+            return err_set(err, rc, "looking through the dataset was stopped");
         if (!t->now.has_image)
             continue;
         rc = note_class(ds, &t->now, err);
@@ -384,7 +387,7 @@ static int tars_open(struct dataset *ds, const struct dataset_options *opt, stru
     dataset_captions_init(&t->now.captions);
     dataset_captions_init(&t->next.captions);
     int rc = find_tars(ds, err);
-    return rc < 0 ? rc : scan_tars(ds, err);
+    return rc < 0 ? rc : scan_tars(ds, opt, err);
 }
 
 static void tars_close(struct dataset *ds)

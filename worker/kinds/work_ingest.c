@@ -133,6 +133,8 @@ static int run(struct engine *e, struct work *w, struct err *err)
         .text_field = w->spec.data.text_field,
         .tokenizer = tokenizer,
         .context = (uint32_t)w->spec.model.context,
+        .on_progress = on_progress,
+        .ctx = w,
     };
     if (rc == 0)
         rc = cut_source(w, &opt, err);

@@ -148,8 +148,12 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
 static int launch(struct fetch *f, struct item *it, struct err *err)
 {
     char url[FETCH_URL_MAX], path[CACHE_PATH_MAX];
-    struct xfer_get get = {
-        .url = url, .path = path, .progress = on_progress, .done = on_done, .arg = it};
+    struct xfer_get get = {.url = url,
+                           .path = path,
+                           .cached = true, /* an archive is not looked at after a restart */
+                           .progress = on_progress,
+                           .done = on_done,
+                           .arg = it};
     const char *source;
     if (it->need == SIZE_MAX) {
         source = f->what.source_url;
@@ -162,7 +166,6 @@ static int launch(struct fetch *f, struct item *it, struct err *err)
         cache_path(f->env.cache, n->sha256, path);
         get.sha256 = n->sha256;
         get.size = n->size;
-        get.cached = true;
         get.follow = true;
         get.near = f->env.near;
     }

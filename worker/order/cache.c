@@ -37,10 +37,10 @@ void cache_path(const struct cache *c, const uint8_t sha256[32], char ret_path[C
 }
 
 /* Where what has come of it so far lies. */
-static void part_path(const struct cache *c, const uint8_t sha256[32], char ret_path[CACHE_PATH_MAX])
+static void part_path(const struct cache *c, const uint8_t sha256[32], char ret[CACHE_PATH_MAX])
 {
     char hex[HASH_HEX_MAX];
-    snprintf(ret_path, CACHE_PATH_MAX, "%s/%s.part", c->dir, hash_hex(sha256, 32, hex));
+    snprintf(ret, CACHE_PATH_MAX, "%s/%s.part", c->dir, hash_hex(sha256, 32, hex));
 }
 
 /* Index of the first entry that is not less. */

@@ -193,6 +193,8 @@ static void cuts_captioned_images(void **state)
             assert_string_equal(w->result.classes[0], "all");
             for (size_t i = 0; i < w->result.n_outputs; i++)
                 check_captions(w->result.outputs[i].path);
+            atomic_store(&w->stop, WORK_REVOKED); /* an archive is read twice: in the first pass */
+            FAILS(w->kind->run(NULL, w, err), "looking through the dataset was stopped");
         }
         work_free(w);
     }

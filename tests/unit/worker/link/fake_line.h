@@ -88,7 +88,7 @@ struct transfer {
     const uint8_t *pin;
     xfer_done_fn done;
     void *arg;
-    bool running, public_only;
+    bool running, public_only, cached;
     uint64_t max_bytes;
 };
 
@@ -121,6 +121,7 @@ int xfer_get(struct xfer *x, const struct xfer_get *g, uint64_t *ret_id, struct 
     const int rc = start(g->url, g->path, g->pin, g->done, g->arg, ret_id);
     if (rc == 0) {
         line.at[line.n - 1].public_only = g->public_only;
+        line.at[line.n - 1].cached = g->cached;
         line.at[line.n - 1].max_bytes = g->max_bytes;
     }
     return rc;

@@ -153,6 +153,7 @@ static void an_archive_from_outside(void **state)
     assert_string_equal(line.at[0].path, "/tmp/source");
     assert_null(line.at[0].pin);
     assert_true(line.at[0].public_only && line.at[0].max_bytes == 99);
+    assert_true(line.at[0].cached); /* a flush of it would be a long one, on this thread */
     end_with(0, -ERR_NOTFOUND, "404");
     turn();
     assert_string_equal(told.detail, "fetching the source archive: 404");
