@@ -157,7 +157,6 @@ static int take_result(struct mixture *m, struct trip *t, struct err *err)
     mem_free(v);
     uplink_free(t->job);
     t->job = NULL;
-    cache_remove(m->w->cache, t->result); /* nobody asks for it again */
     return rc;
 }
 
@@ -188,6 +187,8 @@ static int run_remote(void *arg, const struct mix_call *calls, int n, struct err
         rc = await_result(m, &trips[i], err);
     for (int i = 0; i < n && rc == 0; i++)
         rc = take_result(m, &trips[i], err);
+    for (int i = 0; i < n && rc == 0; i++)
+        cache_remove(m->w->cache, trips[i].result); /* experts that are alike have the same one */
     for (int i = 0; i < n; i++)
         uplink_free(trips[i].job);
     mem_free(trips);

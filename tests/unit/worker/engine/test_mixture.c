@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "worker/kinds/kinds.h"
+#include "worker/link/uplink.h"
 #include "worker/order/work.h"
 #include "worker/engine/task_files.h"
 
@@ -89,6 +90,112 @@ static void test_equal_experts(void **state)
     assert_memory_not_equal(mixed->result.outputs[0].sha256, alone->result.outputs[0].sha256, 32);
     work_free(mixed);
     work_free(alone);
+    host_free(&h);
+}
+
+/* ---- experts elsewhere: a coordinator whose workers find every velocity to be 0 ---- */
+
+struct uplink {
+    struct cache *cache;
+    struct {
+        uint8_t points[32];
+        int rows;
+    } sent[64];
+    unsigned n;
+};
+
+struct uplink_job {
+    Skerry__V1__EvaluateReply reply;
+    Skerry__V1__Blob output;
+    uint8_t sha256[32];
+};
+
+struct uplink_job *uplink_put(struct uplink *u, struct work *w, const char *path,
+                              const uint8_t sha256[32], uint64_t size, bool in_order)
+{
+    struct velocity_points p = {0};
+    OK(velocity_read(path, 3, 8, CLASSES, &p, err));
+    assert_true(u->n < 64);
+    memcpy(u->sent[u->n].points, sha256, 32);
+    u->sent[u->n++].rows = p.rows;
+    velocity_points_release(&p);
+    return mem_alloc(sizeof(struct uplink_job));
+}
+
+struct uplink_job *uplink_call(struct uplink *u, struct work *w, uint16_t method,
+                               const ProtobufCMessage *msg, const ProtobufCMessageDescriptor *reply,
+                               uint32_t deadline_ms)
+{
+    static float none[64 * VALUES];
+    const Skerry__V1__EvaluateRequest *m = (const Skerry__V1__EvaluateRequest *)(const void *)msg;
+    struct uplink_job *j = mem_alloc(sizeof(*j));
+    char path[CACHE_PATH_MAX], *made = in(top, "velocities");
+    unsigned i = 0;
+    while (memcmp(u->sent[i].points, m->input->sha256.data, 32) != 0)
+        assert_true(++i < u->n);
+    assert_in_range(u->sent[i].rows, 1, 64);
+    skerry__v1__evaluate_reply__init(&j->reply);
+    skerry__v1__blob__init(&j->output);
+    OK(velocity_write_result(made, none, u->sent[i].rows, 3, 8, j->sha256, &j->output.size, err));
+    cache_path(u->cache, j->sha256, path);
+    OK(file_move(made, path, err));
+    OK(cache_added(u->cache, j->sha256, err));
+    j->output.sha256 = (ProtobufCBinaryData){32, j->sha256};
+    j->reply.output = &j->output;
+    mem_free(made);
+    return j;
+}
+
+struct uplink_job *uplink_get(struct uplink *u, struct work *w, const uint8_t sha256[32],
+                              uint64_t size, const char *url, const char *what, bool in_order)
+{
+    return mem_alloc(sizeof(struct uplink_job));
+}
+
+bool uplink_done(struct uplink_job *j)
+{
+    return true;
+}
+
+int uplink_wait(struct uplink_job *j, struct err *err)
+{
+    return 0;
+}
+
+int uplink_wait_saving(struct uplink_job *j, struct err *err)
+{
+    return 0;
+}
+
+const ProtobufCMessage *uplink_reply(const struct uplink_job *j)
+{
+    return &j->reply.base;
+}
+
+void uplink_free(struct uplink_job *j)
+{
+    mem_free(j);
+}
+
+/* Experts that are alike, as all are at first, answer with the same bytes. */
+static void test_equal_experts_elsewhere(void **state)
+{
+    (void)state;
+    struct host h;
+    struct order o;
+    host_new(&h, "elsewhere", 1);
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_SAMPLE);
+    o.mixture.strategy = JOB_STRATEGY_FULL;
+    o.mixture.remote = true;
+    struct uplink u = {.cache = h.cache};
+    struct work *w = plan(&h, &o);
+    const uint64_t before = cache_used_bytes(h.cache);
+    w->uplink = &u;
+    OK(engine_run(h.engine, w, err));
+    assert_int_equal(w->result.n_outputs, 1);
+    assert_true(u.n >= K);
+    assert_int_equal(cache_used_bytes(h.cache), before); /* nobody asks for them again */
+    work_free(w);
     host_free(&h);
 }
 
@@ -305,9 +412,13 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),    cmocka_unit_test(test_equal_experts),
-        cmocka_unit_test(test_evaluation),   cmocka_unit_test(test_velocity),
-        cmocka_unit_test(test_distillation), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_equal_experts),
+        cmocka_unit_test(test_equal_experts_elsewhere),
+        cmocka_unit_test(test_evaluation),
+        cmocka_unit_test(test_velocity),
+        cmocka_unit_test(test_distillation),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -594,6 +594,42 @@ static void test_cancel_verifying(void **state)
     stop(w);
 }
 
+struct both {
+    unsigned ended, well;
+};
+
+static void on_either(void *arg, const struct xfer_result *r)
+{
+    struct both *b = arg;
+    b->ended++;
+    b->well += r->code == 0;
+}
+
+/* Two who want the same at a time: both have it. */
+static void test_get_twice(void **state)
+{
+    struct world *w = start(true);
+    const size_t len = 3000000;
+    const struct blob_id id = make_file(w, "a", len);
+    put_file(w, "a", &id, len);
+    char *url = ticket_url(w, TICKET_GET, &id, 0), *path = path_in(w, "b");
+    struct both both = {0};
+    const struct xfer_get g = {.url = url,
+                               .pin = w->user.pin,
+                               .path = path,
+                               .size = len,
+                               .sha256 = id.sha256,
+                               .done = on_either,
+                               .arg = &both};
+    assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), 0);
+    assert_int_equal(xfer_get(w->xfer, &g, NULL, NULL), 0);
+    WAIT_FOR(&w->t, both.ended == 2);
+    assert_int_equal(both.well, 2);
+    mem_free(url);
+    mem_free(path);
+    stop(w);
+}
+
 /* Files take the time that the rates give them. */
 static void test_limited(void **state)
 {
@@ -647,6 +683,7 @@ int main(void)
         cmocka_unit_test(test_slow_floor),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_cancel_verifying),
+        cmocka_unit_test(test_get_twice),
         cmocka_unit_test(test_nobody_there),
         cmocka_unit_test(test_limited),
         cmocka_unit_test(test_public_only),
