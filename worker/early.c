@@ -56,6 +56,7 @@ static void stop(struct early *a)
     fetch_cancel(t->fetch);
     t->fetch = NULL;
     t->dropped = true;
+    atomic_store(&t->w->stop, WORK_REVOKED); /* the task that comes waits for the compute thread */
     if (!t->computing)
         told_free(t);
 }

@@ -166,7 +166,7 @@ int work_need_ranges(struct work *w, Skerry__V1__Range *const *ranges, size_t n,
 
 void work_check_needs(struct work *w)
 {
-    for (size_t i = 0; i < w->n_needs; i++) {
+    for (size_t i = 0; i < w->n_needs && !work_stopped(w, NULL); i++) {
         struct work_need *n = &w->needs[i];
         struct err err = {0};
         int rc = cache_check(w->cache, n->sha256, n->size, &err);

@@ -144,7 +144,8 @@ int work_need(struct work *w, const uint8_t sha256[32], uint64_t size, const cha
 /* The same for a blob of the message, and for the shards of ranges. */
 int work_need_blob(struct work *w, const Skerry__V1__Blob *blob, const char *what, struct err *err);
 int work_need_ranges(struct work *w, Skerry__V1__Range *const *ranges, size_t n, struct err *err);
-/* Looks at every need: verified in the cache, or missing?  Slow: compute thread. */
+/* Looks at every need: verified in the cache, or missing?  Slow: compute thread.  Ends early when
+ * the task is stopped. */
 void work_check_needs(struct work *w);
 /* Where a needed blob lies. */
 void work_blob_path(const struct work *w, const uint8_t sha256[32], char ret[CACHE_PATH_MAX]);
