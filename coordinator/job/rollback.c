@@ -62,20 +62,32 @@ static int check_module(const struct module_rec *m, uint64_t to, struct err *err
     return 0;
 }
 
+/* The number that all of them get: a module that has its next version before the others of its path
+ * would else begin the next phase with that one. */
+static uint64_t next_version(const struct job *j, const bool *back)
+{
+    uint64_t newest = 0;
+    for (uint32_t i = 0; i < j->comp.n_modules; i++)
+        newest = back[i] && j->modules[i].version > newest ? j->modules[i].version : newest;
+    return newest + 1;
+}
+
 static int check(const struct job *j, uint32_t path, uint64_t to, const bool *back, struct err *err)
 {
     bool any = false;
     int rc = 0;
     if (j->state != JOB_RUNNING)
         return err_set(err, -ERR_STALE, "job %llu is not training now", (unsigned long long)j->id);
+    const uint64_t next = next_version(j, back);
     for (uint32_t p = 0; p < query_main_paths(j) && rc == 0; p++) {
         if (!trains(j, p) || !is_marked(j, p, back))
             continue;
         any = true;
-        if (j->paths[p].round == query_barrier(j))
+        if (next > query_barrier(j) || j->paths[p].round == query_barrier(j))
             rc = err_set(err, -ERR_STALE,
                          "path %u waits for its new shards: try again when it trains", p);
     }
+    any &= next <= (uint64_t)j->spec.outer.rounds;
     if (rc == 0 && !any)
         return path == ROLLBACK_ALL
                    ? err_set(err, -ERR_STALE, "job %llu has made all of its rounds",
@@ -112,7 +124,9 @@ static char *provenance(const struct version_rec *now, const struct version_rec 
                       (unsigned long long)old->full.size, (unsigned long long)old->version);
 }
 
-static void restore(struct coordinator *co, struct job *j, struct module_rec *m, uint64_t to)
+/* As one version, and the same again up to `next`. */
+static void restore(struct coordinator *co, struct job *j, struct module_rec *m, uint64_t to,
+                    uint64_t next)
 {
     const struct version_rec *old = module_version(m, to), *now = module_version(m, m->version);
     const struct version_rec v = {
@@ -124,6 +138,8 @@ static void restore(struct coordinator *co, struct job *j, struct module_rec *m,
         .at_unix_ms = (int64_t)clock_wall_ms(),
     };
     folds_adopt(co, j, m, &v);
+    if (m->version < next)
+        restore(co, j, m, m->version, next);
 }
 
 /* Nobody has moments for the step that comes. */
@@ -138,15 +154,28 @@ static void forget_moments(struct coordinator *co, struct job *j, uint32_t path)
     }
 }
 
+/* Ends the path's rounds before that of the version `next`; those that had not begun are in the
+ * schedule, too. */
+static void close_rounds(struct coordinator *co, struct job *j, uint32_t p, uint64_t next)
+{
+    rounds_close(co, j, p);
+    while (j->paths[p].round < next) {
+        rounds_close(co, j, p);
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
+            job_edit_replica(j, p, r)->step += (uint64_t)j->spec.outer.steps;
+    }
+}
+
 static void go_back(struct coordinator *co, struct job *j, uint64_t to, const bool *back)
 {
+    const uint64_t next = next_version(j, back);
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         if (back[i])
-            restore(co, j, job_edit_module(j, &j->modules[i]), to);
+            restore(co, j, job_edit_module(j, &j->modules[i]), to, next);
     for (uint32_t p = 0; p < query_main_paths(j); p++) {
         if (!trains(j, p) || !is_marked(j, p, back))
             continue;
-        rounds_close(co, j, p);
+        close_rounds(co, j, p, next);
         forget_moments(co, j, p);
     }
 }

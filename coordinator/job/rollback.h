@@ -5,8 +5,11 @@
  *
  * What the job is at becomes what version `to` was, under a new number: numbers only grow, and
  * workers that hold that version fetch nothing.  The round that runs ends without its phases, whose
- * samples are not seen again, and counts as one of the job's.  The outer optimiser and the workers'
- * moments begin anew.  All of it is one commit, and the provenance names the version. */
+ * samples are not seen again, and counts as one of the job's.  Paths that share modules may be a
+ * round apart, and one of a path's modules a version ahead of the others: they all come to the
+ * version behind the newest, and the paths that were behind leave rounds out.  The outer optimiser
+ * and the workers' moments begin anew.  All of it is one commit, and the provenance names the
+ * version. */
 #ifndef COORDINATOR_ROLLBACK_H
 #define COORDINATOR_ROLLBACK_H
 

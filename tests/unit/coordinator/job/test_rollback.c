@@ -1,7 +1,9 @@
 /* Back to an older version.  A whole coordinator (rig.h). */
 #include "tests/unit/coordinator/rig.h"
 
+#include "coordinator/job/folds.h"
 #include "coordinator/job/query.h"
+#include "coordinator/job/rollback.h"
 #include "coordinator/state/audit.h"
 
 #define SPEC(outer)                                                                                \
@@ -117,9 +119,64 @@ static void what_cannot_go_back(void **state)
     refused(r, without, UINT32_MAX, 0, "trains without rounds");
 }
 
+/* Two paths of a module each and one that they share. */
+#define GRID                                                                                       \
+    "name: grid\nseed: 3\ndata: {path: x, image_size: 16}\n"                                       \
+    "model: {type: dit, patch: 4, dim: 32, depth: 2, heads: 2}\n"                                  \
+    "train: {batch: 4, lr: 0.1}\nrecipe: {name: dipaco, levels: [2, 1]}\n"                         \
+    "outer: {rounds: 8, steps: 2}\nsample: {count: 4}\n"
+
+/* In the middle of round `round` of both paths: module 0 has its next version already. */
+static struct job *one_ahead(struct rig *r, uint32_t round)
+{
+    struct job *j = state_job(&r->co->state, submit_spec(r, GRID));
+    assert_true(j->comp.n_modules == 3 && j->comp.n_paths == 2);
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint64_t v = 0; v <= round + (i == 0); v++)
+            folds_adopt(
+                r->co, j, job_edit_module(j, &j->modules[i]),
+                &(struct version_rec){.version = v,
+                                      .full = {.sha256 = {(uint8_t)i, (uint8_t)v}, .size = 1},
+                                      .provenance = str_dup("{}")});
+    for (uint32_t p = 0; p < 2; p++)
+        job_edit_path(j, p)->round = round;
+    j->state = JOB_RUNNING;
+    return j;
+}
+
+/* No phase begins with what was undone. */
+static void a_module_that_is_ahead_goes_back_too(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = one_ahead(r, 5);
+    assert_int_equal(rollback_job(r->co, j, 1, 3, "for a test", NULL), 0);
+    for (uint32_t p = 0; p < 2; p++)
+        for (uint32_t l = 0; l < 2; l++) {
+            const struct module_rec *m = &j->modules[j->comp.paths[p].modules[l]];
+            const struct version_rec *v = module_version(m, j->paths[p].round);
+            assert_non_null(v);
+            assert_true(v->restored && v->version == m->version && v->full.sha256[1] == 3);
+        }
+    for (uint32_t p = 0; p < 2; p++) /* rounds that are left out are in the schedule */
+        assert_int_equal(j->paths[p].replicas[0].step, 2 + 1);
+    j->state = JOB_CANCELLED;
+}
+
+static void nor_beyond_the_last_round(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = one_ahead(r, 7);
+    struct err err = {0};
+    assert_int_equal(rollback_job(r->co, j, ROLLBACK_ALL, 6, "for a test", &err), -ERR_STALE);
+    assert_non_null(strstr(err.msg, "all of its rounds"));
+    j->state = JOB_CANCELLED;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_module_that_is_ahead_goes_back_too, begin, end),
+        cmocka_unit_test_setup_teardown(nor_beyond_the_last_round, begin, end),
         cmocka_unit_test_setup_teardown(it_is_what_it_was, begin, end),
         cmocka_unit_test_setup_teardown(what_cannot_go_back, begin, end),
     };
