@@ -142,7 +142,8 @@ bool guard_hear(struct coordinator *co, struct job *j, const struct task *t, flo
         is_well(co, j, t, loss);
     } else if (doubt->worker != 0 && confirms(co, doubt, t)) {
         go_back(co, j, t, loss, best);
-    } else {
+    } else if (doubt->worker == 0 || doubt->version >= version ||
+               !is_kept(j, path, doubt->version)) { /* else an older one is decided first */
         core_say(co, j->id, t->worker_id,
                  "held-out loss %.4g of version %u, and that of version %u was %.4g: another "
                  "worker is asked",

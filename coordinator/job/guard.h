@@ -3,8 +3,9 @@
  * that are kept (rollback.h).  eval.guard says how many times that one's loss is too much.
  *
  * One worker's word undoes nothing: another one is asked, from elsewhere if there is one (only if
- * nobody else comes within GUARD_PATIENCE_MS may the same one say it again).  What a restart
- * forgets is asked once more.  Each time costs the job a round, so it comes to its end. */
+ * nobody else comes within GUARD_PATIENCE_MS may the same one say it again).  While a version is
+ * asked about, and kept, nobody is asked about later ones.  What a restart forgets is asked once
+ * more.  Each time costs the job a round, so it comes to its end. */
 #ifndef COORDINATOR_GUARD_H
 #define COORDINATOR_GUARD_H
 

@@ -117,9 +117,56 @@ static void nor_less_than_the_job_says(void **state)
     assert_null(restored(play(*state, SPEC(", guard: 20"), all_say_bad)));
 }
 
+static float bad_from_there_on(int worker, uint32_t version)
+{
+    return version >= BAD ? 5.0f : 0.4f;
+}
+
+static void says_bad(struct rig *r, int i)
+{
+    struct result x;
+    begin_result(&x, r->workers[i].task, NULL);
+    x.m.loss_mean = 5;
+    x.m.units = 4;
+    x.m.loss_sum = 20;
+    if (!report(r, &r->workers[i], &x))
+        fail_msg("%s", r->workers[i].detail);
+}
+
+/* While one is asked about BAD, the next version is evaluated, and is as bad: that takes nothing
+ * from what is said of BAD. */
+static void two_words_of_one_version_undo_it_whatever_is_said_of_the_next(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    int i = 0;
+    for (int k = 0; k < 2; k++)
+        assert_int_equal(join(r, &r->workers[k], SKERRY_VERSION), 0);
+    const struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("")));
+    do_init(r, &r->workers[0]);
+    for (; j->paths[0].doubt.worker == 0; i = !i) {
+        assert_true(clock_now_ms() < until);
+        serve(r, i, bad_from_there_on);
+    }
+    i = j->paths[0].doubt.worker == r->workers[0].id ? 0 : 1;
+    assert_int_equal(join(r, &r->workers[2], SKERRY_VERSION), 0);
+    assert_int_equal(assign(r, &r->workers[2], TASK_EVAL)->eval->version_round, BAD);
+    for (int k = 0; k < 2; k++) {
+        (void)assign(r, &r->workers[k], TASK_TRAIN);
+        finish_train(r, &r->workers[k]);
+    }
+    assert_int_equal(assign(r, &r->workers[i], TASK_EVAL)->eval->version_round, BAD + 1);
+    says_bad(r, i);
+    assert_null(restored(j));
+    says_bad(r, 2);
+    assert_non_null(restored(j));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            two_words_of_one_version_undo_it_whatever_is_said_of_the_next, begin, end),
         cmocka_unit_test_setup_teardown(two_words_undo_it, begin, end),
         cmocka_unit_test_setup_teardown(a_loss_that_is_no_number_does_too, begin, end),
         cmocka_unit_test_setup_teardown(one_word_does_not, begin, end),
