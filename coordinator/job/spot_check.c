@@ -339,8 +339,11 @@ void spot_check_prune(struct coordinator *co, struct job *j)
 {
     for (size_t i = 0; i < co->state.n_tasks; i++) {
         const struct task *c = co->state.tasks[i];
-        if (c->job_id != j->id || c->kind != TASK_CHECK || c->state != TASK_PENDING ||
-            can_begin(j, c))
+        if (c->job_id != j->id || c->kind != TASK_CHECK)
+            continue;
+        if (c->state == TASK_FAILED && other_check(&co->state, c) != NULL)
+            give_up(co, j, c, "no third worker could do it once more");
+        if (c->state != TASK_PENDING || can_begin(j, c))
             continue;
         give_up(co, j, c, "the version that it began with is not kept any more");
         task_end(co, state_edit_task(&co->state, c), TASK_CANCELLED,

@@ -3,6 +3,8 @@
  */
 #include "tests/unit/coordinator/rig.h"
 
+#include "coordinator/job/tasks.h"
+
 #define SPEC(outer)                                                                                \
     "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"                                       \
     "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"                                  \
@@ -320,6 +322,22 @@ static void nobody_waits(void **state)
     expect(r, NEW, false, 0);
 }
 
+/* The third one is asked for, and nobody can do it: what the second gave goes, with the word. */
+static void a_third_that_cannot(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = state_job(&r->co->state, begin_job(r, SPEC(""))->id);
+    first_phase(r, HONEST);
+    check(r, OLD, LIE, SIZE);
+    turn_until(r, asks_a_third);
+    const uint64_t id = assign(r, &r->workers[THIRD], TASK_CHECK)->id;
+    task_end(r->co, edit_task(r, id), TASK_FAILED, "as if two had said that it cannot be done");
+    (void)begins_fresh(r, j); /* its round's end looks through them */
+    assert_true(is_decided(r));
+    assert_int_equal(checks(r, TASK_FAILED), 1);
+    expect(r, NEW, false, 0);
+}
+
 static void again(struct rig *r)
 {
     settle(r);
@@ -387,6 +405,7 @@ int main(void)
         TEST(nor_where_the_job_forbids_it),
         TEST(one_at_a_time),
         TEST(nobody_waits),
+        TEST(a_third_that_cannot),
         TEST(a_restart_in_between),
         TEST(a_restart_while_it_is_compared),
     };
