@@ -172,7 +172,7 @@ static void add_ready(struct state *s, const struct task *t)
 
 struct task *state_add_task(struct state *s, uint64_t id, uint64_t job_id, enum task_kind kind)
 {
-    if (s->n_open >= TASKS_OPEN_MAX)
+    if (id == 0 && s->n_open >= TASKS_OPEN_MAX)
         return NULL;
     s->tasks = grow((void *)s->tasks, s->n_tasks, &s->cap_tasks);
     struct task *t = mem_alloc(sizeof(*t));

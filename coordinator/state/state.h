@@ -72,7 +72,8 @@ struct worker *state_edit_worker(struct state *s, const struct worker *w);
 struct task *state_edit_task(struct state *s, const struct task *t);
 
 /* New records, zeroed but for the id (0: the next one; else as loaded, larger
- * than all before it) and in the table.  NULL at the table's maximum. */
+ * than all before it) and in the table.  NULL at the table's maximum; a task that is loaded has its
+ * place in any case, as one that had ended may be open again. */
 struct worker *state_add_worker(struct state *s, uint64_t id);
 struct job *state_add_job(struct state *s, uint64_t id);
 struct task *state_add_task(struct state *s, uint64_t id, uint64_t job_id, enum task_kind kind);

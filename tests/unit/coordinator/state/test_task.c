@@ -119,12 +119,24 @@ static void test_open(void **state)
     }
 }
 
+/* One that had ended is open again beyond the maximum: it is loaded all the same. */
+static void test_all_are_loaded(void **state)
+{
+    struct state *s = *state;
+    const uint64_t job = state_add_job(s, 0)->id;
+    for (unsigned i = 0; i < TASKS_OPEN_MAX; i++)
+        assert_non_null(state_add_task(s, 0, job, TASK_INGEST));
+    assert_null(state_add_task(s, 0, job, TASK_INGEST));
+    assert_non_null(state_add_task(s, s->next_task, job, TASK_INGEST));
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
         CASE(test_names),       CASE(test_traits),        CASE(test_number), CASE(test_looks_at),
         CASE(test_other_kinds), CASE(test_contributions), CASE(test_open),
+        CASE(test_all_are_loaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
