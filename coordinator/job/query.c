@@ -2,6 +2,7 @@
 
 #include "coordinator/job/shards.h"
 
+#include "common/base/clock.h"
 #include "common/job/family.h"
 
 #define SPLIT_GROUP_MAX 64 /* shards that one SPLIT task reads */
@@ -286,6 +287,12 @@ uint32_t query_phase_seconds(const struct state *s, uint64_t now_ms, const struc
     if (left <= 0)
         return (uint32_t)phase;
     return (uint32_t)lround(left >= phase / 2 ? left : left + phase);
+}
+
+uint64_t query_round_ms(const struct path_rec *p, uint64_t now_ms)
+{
+    const int64_t wall = (int64_t)clock_wall_ms() - p->ready_unix_ms;
+    return p->ready_ms != 0 ? now_ms - p->ready_ms : wall > 0 ? (uint64_t)wall : 0;
 }
 
 const struct contribution *query_contribution(const struct task *t, uint64_t module, uint64_t base)

@@ -78,6 +78,8 @@ uint32_t query_phase_seconds(const struct state *s, uint64_t now_ms, const struc
                              const struct task *t);
 /* When a phase bounded by time ends, in ms. */
 double query_phase_end(const struct task *t);
+/* How long the path's round has run; of one that began before we started the wall clock tells. */
+uint64_t query_round_ms(const struct path_rec *p, uint64_t now_ms);
 /* What a task has given to a module's version; NULL: nothing. */
 const struct contribution *query_contribution(const struct task *t, uint64_t module, uint64_t base);
 /* What a phase has given to the module's next version, unless it was refused; t may be NULL. */

@@ -303,7 +303,7 @@ static bool path_is_late(const struct coordinator *co, const struct job *j, uint
             seconds += (double)j->rounds[i].seconds;
             n++;
         }
-    const double passed = (double)(core_now(co) - j->paths[path].ready_ms) / 1e3;
+    const double passed = (double)query_round_ms(&j->paths[path], core_now(co)) / 1e3;
     return n > 0 && passed > LATE_FACTOR * seconds / n + LATE_LEAST_S;
 }
 

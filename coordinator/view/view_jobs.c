@@ -79,11 +79,11 @@ static int64_t eta_ms(struct coordinator *co, const struct job *j, uint32_t done
     if (job_is_ended(j) || j->paused || j->n_rounds == 0)
         return -1;
     for (size_t i = j->n_rounds; i-- > 0 && n < 8; n++)
-        ms[n] = (uint64_t)((double)j->rounds[i].seconds * 1e3);
+        ms[n] = j->rounds[i].seconds > 0 ? (uint64_t)((double)j->rounds[i].seconds * 1e3) : 0;
     const double median = (double)lease_median(ms, n);
     double left = median * (j->spec.outer.rounds - (double)done);
     if (j->paths[0].ready) {
-        double in_round = (double)(core_now(co) - j->paths[0].ready_ms);
+        const double in_round = (double)query_round_ms(&j->paths[0], core_now(co));
         left -= in_round < median ? in_round : median;
     }
     return left > 0 ? (int64_t)left : 0;

@@ -16,10 +16,31 @@ static void eta_is_of_usual_rounds(void **state)
     assert_int_equal(v.eta_ms, 10000 * (int64_t)j->spec.outer.rounds);
 }
 
+/* Of a round that began before a restart only the wall clock knows. */
+static void eta_goes_on_after_a_restart(void **state)
+{
+    struct rig *r = *state;
+    struct view_job v;
+    const uint64_t id = submit(r);
+    struct job *j = state_job(&r->co->state, id);
+    job_add_round(j, &(struct round_rec){.round = 0, .seconds = 3600});
+    job_add_round(j, &(struct round_rec){.round = 1, .seconds = 3600});
+    job_add_round(j, &(struct round_rec){.round = 2, .seconds = -5}); /* of a clock put back */
+    struct path_rec *p = job_edit_path(j, 0);
+    p->ready = true;
+    p->ready_ms = 0;
+    p->ready_unix_ms = (int64_t)clock_wall_ms();
+    assert_int_equal(view_job(r->co, id, &v, NULL), 0);
+    const int64_t all = 3600000 * (int64_t)j->spec.outer.rounds;
+    assert_true(v.eta_ms > all - DEADLINE_MS && v.eta_ms <= all);
+    p->ready = false;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(eta_is_of_usual_rounds, begin, end),
+        cmocka_unit_test_setup_teardown(eta_goes_on_after_a_restart, begin, end),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
