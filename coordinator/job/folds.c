@@ -7,6 +7,7 @@
 #include "coordinator/job/member.h"
 #include "coordinator/job/provenance.h"
 #include "coordinator/job/query.h"
+#include "coordinator/job/spot_check.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/state/blobs.h"
 #include "coordinator/outer/outer_exec.h"
@@ -711,6 +712,7 @@ static void redo_refused(struct coordinator *co, struct job *j, const struct out
             return;
         }
         (void)str_copy(reason, sizeof(reason), t->reason);
+        spot_check_drop(co, t);
         task_failed(co, t, step->contributions[i].damaged ? FAULT_PASSING : FAULT_TASK, reason);
     }
 }

@@ -335,6 +335,19 @@ static bool can_begin(const struct job *j, const struct task *c)
     return true;
 }
 
+void spot_check_drop(struct coordinator *co, const struct task *phase)
+{
+    for (size_t i = 0; i < co->state.n_tasks; i++) {
+        const struct task *c = co->state.tasks[i];
+        if (c->kind != TASK_CHECK || c->train.checks != phase->id)
+            continue;
+        forget(co, c);
+        if (task_is_open(c))
+            task_end(co, state_edit_task(&co->state, c), TASK_CANCELLED,
+                     "the phase that it looks over is done anew");
+    }
+}
+
 void spot_check_prune(struct coordinator *co, struct job *j)
 {
     for (size_t i = 0; i < co->state.n_tasks; i++) {

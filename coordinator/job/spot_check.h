@@ -39,6 +39,8 @@ void spot_check_hear(struct coordinator *co, struct job *j, struct task *t);
 /* Who may not have a CHECK task, and whence nobody may. */
 void spot_check_not_for(const struct state *s, const struct task *t, uint64_t ret_workers[2],
                         uint64_t *ret_from);
+/* The phase is done anew, by whomever: what was begun of a check of it is of no use. */
+void spot_check_drop(struct coordinator *co, const struct task *phase);
 /* Gives up those that cannot be done any more. */
 void spot_check_prune(struct coordinator *co, struct job *j);
 /* After a start: what was being compared. */

@@ -322,6 +322,26 @@ static void nobody_waits(void **state)
     expect(r, NEW, false, 0);
 }
 
+/* What the fold refuses is done anew, by its owner perhaps, who has moments: that is not what a
+ * check would come to. */
+static void a_phase_that_is_done_anew(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = state_job(&r->co->state, begin_job(r, SPEC(""))->id);
+    const uint64_t id = assign(r, &r->workers[NEW], TASK_TRAIN)->id;
+    job_edit_replica(j, 0, 0)->owner = r->workers[THIRD].id;
+    give(r, NEW, LIE, 1e6f);
+    for (const uint64_t until = clock_now_ms() + DEADLINE_MS;
+         state_task(&r->co->state, id)->state != TASK_PENDING; loop_turn(r->loop, true))
+        assert_true(clock_now_ms() < until);
+    assert_int_equal(assign(r, &r->workers[THIRD], TASK_TRAIN)->id, id);
+    assert_false(r->workers[THIRD].task->train->fresh);
+    give(r, THIRD, OTHER_LIE, SIZE);
+    settle(r);
+    assert_int_equal(checks(r, TASK_PENDING), 0);
+    assert_int_equal(checks(r, TASK_CANCELLED), 1);
+}
+
 /* The third one is asked for, and nobody can do it: what the second gave goes, with the word. */
 static void a_third_that_cannot(void **state)
 {
@@ -405,6 +425,7 @@ int main(void)
         TEST(nor_where_the_job_forbids_it),
         TEST(one_at_a_time),
         TEST(nobody_waits),
+        TEST(a_phase_that_is_done_anew),
         TEST(a_third_that_cannot),
         TEST(a_restart_in_between),
         TEST(a_restart_while_it_is_compared),
