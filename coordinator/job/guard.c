@@ -2,6 +2,7 @@
 
 #include "coordinator/decide/failure.h"
 #include "coordinator/job/draw.h"
+#include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/rollback.h"
 #include "coordinator/job/tasks.h"
@@ -50,23 +51,45 @@ static const struct round_rec *best_before(const struct job *j, uint32_t path, u
     return best;
 }
 
+/* Is somebody here from elsewhere than the doubt, who could do t? */
+static bool elsewhere(const struct coordinator *co, const struct eval_doubt *d,
+                      const struct task *t)
+{
+    const bool trainers = query_needs_trainers(state_job(&co->state, t->job_id), t);
+    for (size_t i = 0; i < co->state.n_workers; i++) {
+        const struct worker *o = co->state.workers[i];
+        if (o->state == WORKER_HERE && !worker_goes(o) &&
+            o->quarantined_until_ms <= core_now(co) && (o->allows_trainers || !trainers) &&
+            !member_is_small(co, o, t) && worker_origin(o) != d->origin)
+            return true;
+    }
+    return false;
+}
+
 /* Is what t's worker says another's word than the doubt's? */
 static bool confirms(const struct coordinator *co, const struct eval_doubt *d, const struct task *t)
 {
     const struct worker *w = state_worker(&co->state, t->worker_id);
-    bool elsewhere = false, others = false;
+    bool others = false;
     if (w == NULL || d->version != t->draw.version)
         return false;
-    for (size_t i = 0; i < co->state.n_workers; i++) {
-        const struct worker *o = co->state.workers[i];
-        if (o->state != WORKER_HERE || o->id == d->worker)
-            continue;
-        others = true;
-        elsewhere |= worker_origin(o) != d->origin;
-    }
-    if (w->id == d->worker)
-        return !others;
-    return !elsewhere || worker_origin(w) != d->origin || worker_standing(w) == STANDING_PROVEN;
+    for (size_t i = 0; i < co->state.n_workers; i++)
+        others |=
+            co->state.workers[i]->state == WORKER_HERE && co->state.workers[i]->id != d->worker;
+    return worker_origin(w) != d->origin ||
+           (!elsewhere(co, d, t) && (w->id != d->worker || !others));
+}
+
+void guard_not_for(const struct coordinator *co, const struct task *t, uint64_t *ret_worker,
+                   uint64_t *ret_from)
+{
+    const struct job *j = state_job(&co->state, t->job_id);
+    const struct eval_doubt *d = &j->paths[t->path].doubt;
+    if (t->draw.mixture || j->state != JOB_RUNNING || d->worker == 0 ||
+        d->version != t->draw.version || !is_kept(j, t->path, d->version) || !elsewhere(co, d, t))
+        return;
+    *ret_worker = d->worker;
+    *ret_from = d->origin;
 }
 
 /* Has somebody else look at the same version. */

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "coordinator/job/ahead.h"
+#include "coordinator/job/guard.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/spot_check.h"
@@ -113,6 +114,8 @@ static struct schedule_task *candidates(struct coordinator *co)
         fill_owner(co, j, t, &list[i]);
         if (t->kind == TASK_CHECK)
             spot_check_not_for(s, t, list[i].not_for, &list[i].not_from);
+        else if (t->kind == TASK_EVAL)
+            guard_not_for(co, t, list[i].not_for, &list[i].not_from);
     }
     return list;
 }

@@ -162,9 +162,33 @@ static void two_words_of_one_version_undo_it_whatever_is_said_of_the_next(void *
     assert_non_null(restored(j));
 }
 
+/* A machine with two names is one word, as long as somebody is here from elsewhere. */
+static void two_names_of_one_place_do_not(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    int i = 0;
+    for (int k = 0; k < 3; k++)
+        assert_int_equal(join(r, &r->workers[k], SKERRY_VERSION), 0);
+    (void)str_copy(edit_worker(r, r->workers[2].id)->address, 64, "10.0.0.2:1");
+    const struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("")));
+    do_init(r, &r->workers[0]);
+    for (; j->paths[0].doubt.worker == 0; i = !i) {
+        assert_true(clock_now_ms() < until);
+        serve(r, i, bad_from_there_on);
+    }
+    i = j->paths[0].doubt.worker == r->workers[0].id ? 0 : 1;
+    (void)assign(r, &r->workers[!i], TASK_TRAIN);
+    assert_int_equal(assign(r, &r->workers[2], TASK_EVAL)->eval->version_round, BAD);
+    assert_null(restored(j));
+    says_bad(r, 2);
+    assert_non_null(restored(j));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(two_names_of_one_place_do_not, begin, end),
         cmocka_unit_test_setup_teardown(
             two_words_of_one_version_undo_it_whatever_is_said_of_the_next, begin, end),
         cmocka_unit_test_setup_teardown(two_words_undo_it, begin, end),
