@@ -404,6 +404,7 @@ static void put_task(struct store *s, struct task *t)
     const bool train = task_has_phase(t), velocity = t->kind == TASK_VELOCITY;
     const uint64_t about = t->kind == TASK_OUTER ? t->outer.module_id : train ? t->train.after : 0;
     const uint64_t parent = velocity ? t->velocity.parent : train ? t->train.checks : 0;
+    const bool evaluate = train ? t->train.fresh : task_evaluates(t); /* one column has both */
     const struct task_draw other = {.ema = task_wants_ema(t)};
     const struct task_draw *d = task_drawing(t) ? task_drawing(t) : &other;
     (void)snprintf(draw, sizeof(draw), "%u %u %u %d %d %d %a %llu", d->steps, d->columns, d->count,
@@ -422,9 +423,9 @@ static void put_task(struct store *s, struct task *t)
         I(train ? t->train.first_step : 0), t->ranges, t->n_ranges * sizeof(*t->ranges), draw,
         d->labels, d->labels ? d->count * sizeof(*d->labels) : 0, B(&t->output), I(t->steps),
         I(t->samples), (double)t->loss_first, (double)t->loss_last, (double)t->loss_mean,
-        (double)t->seconds, I(t->made_unix_ms), I(t->ended_unix_ms), I(task_evaluates(t)),
-        I(parent), B(velocity ? &t->velocity.input : &none), B(train ? &t->train.moments : &none),
-        mixing, d->prompt, I(train ? t->train.waited_ms : 0));
+        (double)t->seconds, I(t->made_unix_ms), I(t->ended_unix_ms), I(evaluate), I(parent),
+        B(velocity ? &t->velocity.input : &none), B(train ? &t->train.moments : &none), mixing,
+        d->prompt, I(train ? t->train.waited_ms : 0));
     if (train && t->train.edited)
         put_contributions(s, t);
     if (train && t->train.snapshot_edited)

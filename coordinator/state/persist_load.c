@@ -541,6 +541,7 @@ static int load_part(const struct job *j, struct task *t, sqlite3_stmt *q, struc
         t->train.replica = u32(q, 7);
         t->train.first_step = u64(q, 12);
         t->train.waited_ms = u64(q, 34);
+        t->train.fresh = u32(q, 26) != 0;
         t->train.checks = u64(q, 27);
         t->train.after = u64(q, 9);
         if (t->train.replica >= j->comp.paths[t->path].replicas)

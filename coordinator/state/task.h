@@ -95,7 +95,7 @@ struct task_train {
     struct blob_ref moments;         /* Adam's, after the phase; size 0: none came */
     uint64_t waited_ms;              /* for the network, of the phase's seconds */
     uint32_t phase_s;                /* (m) bounded by time: how long the phase is */
-    bool fresh;                      /* (m) its worker begins with the versions alone */
+    bool fresh;                      /* its worker begins with the versions alone */
     uint64_t checks, after; /* CHECK: the TRAIN task, and the CHECK that differs from it; 0: none */
 };
 

@@ -366,6 +366,17 @@ static void again(struct rig *r)
     join_all(r);
 }
 
+/* That a phase began with the versions alone is known when it ends. */
+static void a_restart_before_the_phase_ends(void **state)
+{
+    struct rig *r = *state;
+    (void)begin_job(r, SPEC(""));
+    assert_true(assign(r, &r->workers[NEW], TASK_TRAIN)->train->fresh);
+    again(r);
+    give(r, NEW, HONEST, SIZE);
+    assert_int_equal(checks(r, TASK_PENDING), 1);
+}
+
 /* What is asked, what was said and who is checked outlive a restart. */
 static void a_restart_in_between(void **state)
 {
@@ -427,6 +438,7 @@ int main(void)
         TEST(nobody_waits),
         TEST(a_phase_that_is_done_anew),
         TEST(a_third_that_cannot),
+        TEST(a_restart_before_the_phase_ends),
         TEST(a_restart_in_between),
         TEST(a_restart_while_it_is_compared),
     };
