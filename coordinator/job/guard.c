@@ -58,9 +58,9 @@ static bool elsewhere(const struct coordinator *co, const struct eval_doubt *d,
     const bool trainers = query_needs_trainers(state_job(&co->state, t->job_id), t);
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *o = co->state.workers[i];
-        if (o->state == WORKER_HERE && !worker_goes(o) &&
-            o->quarantined_until_ms <= core_now(co) && (o->allows_trainers || !trainers) &&
-            !member_is_small(co, o, t) && worker_origin(o) != d->origin)
+        if (o->state == WORKER_HERE && !worker_goes(o) && o->quarantined_until_ms <= core_now(co) &&
+            (o->allows_trainers || !trainers) && !member_is_small(co, o, t) &&
+            worker_origin(o) != d->origin)
             return true;
     }
     return false;

@@ -134,9 +134,9 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        CASE(test_names),       CASE(test_traits),        CASE(test_number), CASE(test_looks_at),
-        CASE(test_other_kinds), CASE(test_contributions), CASE(test_open),
-        CASE(test_all_are_loaded),
+        CASE(test_names),    CASE(test_traits),         CASE(test_number),
+        CASE(test_looks_at), CASE(test_other_kinds),    CASE(test_contributions),
+        CASE(test_open),     CASE(test_all_are_loaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
