@@ -16,6 +16,7 @@
 #include "worker/order/work.h"
 #include "worker/outcome.h"
 #include "worker/vitals.h"
+#include "worker/workdir.h"
 
 #define ASSIGN_WAIT_MS 25000
 #define ASSIGN_DEADLINE_MS (ASSIGN_WAIT_MS + 10000)
@@ -45,9 +46,10 @@ struct agent {
     struct fetch *fetch;
     struct upload *upload;
     struct outcome_failure failure;
-    unsigned sent_again; /* its result, because files of it were missing */
-    uint64_t moving_ms;  /* since when the task has waited for its blobs to travel */
-    uint64_t free_ns;    /* since when there was no task; 0: there was none yet */
+    unsigned sent_again;   /* its result, because files of it were missing */
+    uint64_t moving_ms;    /* since when the task has waited for its blobs to travel */
+    uint64_t ended_before; /* jobs with smaller numbers are over */
+    uint64_t free_ns;      /* since when there was no task; 0: there was none yet */
 
     uint64_t call; /* ASSIGN or REPORT in flight; 0: none */
     uint64_t asked_ms;
@@ -236,6 +238,12 @@ static void do_timer(struct agent *a)
     loop_timer_start(a->retry, a->retry_ms, 0);
 }
 
+static void forget_jobs(struct agent *a, uint64_t before)
+{
+    a->ended_before = before;
+    workdir_forget(a->opt.engine->state_dir, before);
+}
+
 static void on_assign_reply(void *arg, const struct rpc_result *r)
 {
     struct agent *a = arg;
@@ -259,6 +267,8 @@ static void on_assign_reply(void *arg, const struct rpc_result *r)
     const Skerry__V1__AssignReply *reply = (const Skerry__V1__AssignReply *)(const void *)r->reply;
     for (size_t i = 0; heard && i < reply->n_applied; i++)
         settle(a, reply->applied[i]->task_id, reply->applied[i]->accepted);
+    if (reply->ended_before > a->ended_before)
+        forget_jobs(a, reply->ended_before);
     early_take(a->early, heard && !reply->task && !reply->drain ? reply->ahead : NULL);
     if (reply->task)
         a->waiting.hash = 0;

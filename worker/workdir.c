@@ -66,7 +66,32 @@ static int read_identity(struct workdir *w, struct err *err)
     return rc;
 }
 
-/* Jobs end without telling; what nobody touched for long is of one that is over. */
+/* UINT64_MAX: the file is of no job. */
+static uint64_t job_of(const char *name)
+{
+    static const char *const kinds[] = {"replica-", "residual-", "external-"};
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (str_starts(name, kinds[i]))
+            return strtoull(name + strlen(kinds[i]), NULL, 10);
+    return UINT64_MAX;
+}
+
+void workdir_forget(const char *state, uint64_t before)
+{
+    struct file_names names;
+    if (file_list(state, STATE_FILES_MAX, &names, NULL) < 0)
+        return;
+    for (size_t i = 0; i < names.n; i++) {
+        char *path = file_join(state, names.items[i]);
+        if (job_of(names.items[i]) < before)
+            (void)file_remove(path, NULL); /* tried again when the next job ends */
+        mem_free(path);
+    }
+    file_names_release(&names);
+}
+
+/* Whoever is not here when a job ends is not told; what nobody touched for long is of such a one.
+ */
 static void prune_state(const struct workdir *w)
 {
     struct file_names names;

@@ -21,7 +21,7 @@
 #include "common/base/file.h"
 
 #define WORKDIR_DEFAULTS_MAX 256
-#define WORKDIR_STATE_DAYS 14 /* state files untouched for longer are removed */
+#define WORKDIR_STATE_DAYS 14 /* state files untouched for longer are removed at the start */
 
 /* An open work dir: its paths and its identity. */
 struct workdir {
@@ -37,5 +37,8 @@ struct workdir {
 int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *ret,
                  struct err *err);
 void workdir_close(struct workdir *w); /* { 0 } is fine; unlocks */
+
+/* Removes what lies in a state directory of jobs with smaller numbers, which are over. */
+void workdir_forget(const char *state, uint64_t before);
 
 #endif

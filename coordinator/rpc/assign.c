@@ -317,6 +317,14 @@ Skerry__V1__Applied **assign_verdicts(const struct worker *w, size_t *ret_n)
     return list;
 }
 
+static uint64_t ended_before(const struct state *s)
+{
+    size_t n = 0;
+    while (n < s->n_jobs && job_is_ended(s->jobs[n]))
+        n++;
+    return n < s->n_jobs ? s->jobs[n]->id : n > 0 ? s->jobs[n - 1]->id + 1 : 0;
+}
+
 void assign_send(struct coordinator *co, struct reply *r)
 {
     Skerry__V1__AssignReply msg = SKERRY__V1__ASSIGN_REPLY__INIT;
@@ -338,6 +346,7 @@ void assign_send(struct coordinator *co, struct reply *r)
             log_warn("assign", "%s", err.msg);
         msg.waiting_for = msg.task ? (char *)"" : (char *)w->waiting_for;
         msg.applied = assign_verdicts(w, &msg.n_applied);
+        msg.ended_before = ended_before(&co->state);
     }
     rpc_reply(r->req, &msg.base);
     mem_free(msg.applied);

@@ -1,4 +1,6 @@
 """A phase goes on where its lost worker was saved: another worker trains what is left of it."""
+import glob
+import os
 import re
 import signal
 
@@ -109,3 +111,16 @@ def test_without_rounds_a_phase_goes_on_from_its_own_version(swarm):
     swarm.worker("c")
     swarm.wait_job(job, "done")
     assert samples_seen(swarm.job(job)) == 3 * 2 * 100 * 8
+
+
+def test_what_is_kept_of_an_ended_job_goes(swarm):
+    """A worker that serves one job after the other keeps the state of those alone that go on."""
+    swarm.worker("a")
+    kept = lambda job: glob.glob(os.path.join(swarm.folder, "work-a", "state-*", f"re*-{job}-*"))  # noqa: E731
+    path = write_job(swarm.folder, **{**LONG, "rounds": 2, "steps": 5})
+    first = swarm.submit(path)
+    wait_until(lambda: kept(first), 60, "the state of a phase")
+    swarm.wait_job(first, "done")
+    second = swarm.submit(path)
+    swarm.wait_job(second, "done")
+    wait_until(lambda: not kept(first), 60, "the ended job's state to go")

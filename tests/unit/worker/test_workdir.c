@@ -112,6 +112,34 @@ static void old_state_is_pruned(void **state)
     mem_free(dir);
 }
 
+static void ended_jobs_leave_nothing(void **state)
+{
+    static const struct {
+        const char *name;
+        bool goes;
+    } files[] = {{"replica-7-0-1.state", true},
+                 {"residual-7-3-0-1", true},
+                 {"external-12-0-0.end", true},
+                 {"replica-13-0-0.state", false},
+                 {"residual-130-1-0-0", false},
+                 {"trainer-7abc.ready", false},
+                 {"held", false}};
+    (void)state;
+    struct workdir w;
+    char *dir = in(top, "ended");
+    OK(workdir_open(dir, cluster, &w, err));
+    for (size_t i = 0; i < COUNT(files); i++)
+        put(w.state, files[i].name, "x", 1);
+    workdir_forget(w.state, 13);
+    for (size_t i = 0; i < COUNT(files); i++) {
+        char *path = in(w.state, files[i].name);
+        assert_int_equal(file_exists(path), !files[i].goes);
+        mem_free(path);
+    }
+    workdir_close(&w);
+    mem_free(dir);
+}
+
 /* Opens it as the boot `before` left it: NULL closed it, another one stopped in the middle. */
 static void open_after(const char *dir, const char *before, struct workdir *w)
 {
@@ -212,6 +240,7 @@ int main(void)
         cmocka_unit_test(a_folder_of_others_is_refused),
         cmocka_unit_test(a_broken_identity_is_made_anew),
         cmocka_unit_test(old_state_is_pruned),
+        cmocka_unit_test(ended_jobs_leave_nothing),
         cmocka_unit_test(a_loss_of_power_takes_what_was_not_flushed),
         cmocka_unit_test(a_killed_process_loses_nothing),
         cmocka_unit_test(the_first_free_default),
