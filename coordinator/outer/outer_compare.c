@@ -3,6 +3,7 @@
 #include "common/net/blobstore.h"
 #include "common/net/pool.h"
 #include "common/outer/fold_check.h"
+#include "coordinator/outer/outer_verify.h"
 
 struct comparison {
     struct blobstore *store;
@@ -14,26 +15,10 @@ struct comparison {
     struct outer_pair pairs[];
 };
 
-/* Local files of a pair; held until let_go(). */
+/* Local files of a pair; held until outer_let_go(). */
 struct files {
     char *full, *a, *b;
 };
-
-static int hold(struct blobstore *store, const struct outer_blob *blob, char **ret, struct err *err)
-{
-    struct blob_id id;
-    memcpy(id.sha256, blob->sha256, sizeof id.sha256);
-    return store->ops->local(store, &id, true, ret, err);
-}
-
-static void let_go(struct blobstore *store, const struct outer_blob *blob, char *path)
-{
-    struct blob_id id;
-    memcpy(id.sha256, blob->sha256, sizeof id.sha256);
-    if (path)
-        store->ops->let_go(store, &id);
-    mem_free(path);
-}
 
 static int measure(const struct outer_pair *p, const struct files *f, double *ret, struct err *err)
 {
@@ -56,17 +41,17 @@ static int compare_pair(struct comparison *c, const struct outer_pair *p)
 {
     struct files f = {0};
     double apart = 0;
-    int rc = hold(c->store, &p->full, &f.full, &c->err);
+    int rc = outer_hold(c->store, &p->full, &f.full, &c->err);
     if (rc == 0)
-        rc = hold(c->store, &p->a, &f.a, &c->err);
+        rc = outer_hold(c->store, &p->a, &f.a, &c->err);
     if (rc == 0)
-        rc = hold(c->store, &p->b, &f.b, &c->err);
+        rc = outer_hold(c->store, &p->b, &f.b, &c->err);
     if (rc == 0)
         rc = measure(p, &f, &apart, &c->err);
     c->apart = apart > c->apart ? apart : c->apart;
-    let_go(c->store, &p->full, f.full);
-    let_go(c->store, &p->a, f.a);
-    let_go(c->store, &p->b, f.b);
+    outer_let_go(c->store, &p->full, f.full);
+    outer_let_go(c->store, &p->a, f.a);
+    outer_let_go(c->store, &p->b, f.b);
     return rc;
 }
 

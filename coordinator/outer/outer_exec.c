@@ -40,24 +40,13 @@ struct run {
 static int blob_path(const struct outer_exec *e, const struct outer_blob *blob, char **ret_path,
                      struct err *err)
 {
-    struct blob_id id;
     char *path = NULL;
-    memcpy(id.sha256, blob->sha256, sizeof id.sha256);
-    int rc = blob->bytes ? e->store->ops->local(e->store, &id, true, &path, err) : 0;
+    int rc = blob->bytes ? outer_hold(e->store, blob, &path, err) : 0;
     if (rc == -ERR_NOTFOUND || rc == -ERR_HASH)
         rc = 0;
     if (rc == 0)
         *ret_path = path;
     return rc;
-}
-
-static void let_go(const struct outer_exec *e, const struct outer_blob *blob, char *path)
-{
-    struct blob_id id;
-    memcpy(id.sha256, blob->sha256, sizeof id.sha256);
-    if (path)
-        e->store->ops->let_go(e->store, &id);
-    mem_free(path);
 }
 
 static int missing(struct err *err, const char *what, const struct outer_blob *blob)
@@ -176,19 +165,19 @@ static void run_free(struct run *r)
 {
     const struct outer_step *s = r->step;
     if (s->stored) {
-        let_go(r->exec, &s->target, r->target);
-        let_go(r->exec, &s->mom, r->mom);
+        outer_let_go(r->exec->store, &s->target, r->target);
+        outer_let_go(r->exec->store, &s->mom, r->mom);
         r->target = r->mom = NULL;
     }
     char *paths[] = {r->target,  r->mom,        r->buf,     r->full_out, r->delta_out,
                      r->ema_out, r->target_out, r->mom_out, r->buf_out};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
         mem_free(paths[i]);
-    let_go(r->exec, &s->full, r->full);
-    let_go(r->exec, &s->ema, r->ema);
+    outer_let_go(r->exec->store, &s->full, r->full);
+    outer_let_go(r->exec->store, &s->ema, r->ema);
     for (size_t i = 0; i < s->n_contributions; i++) {
-        let_go(r->exec, &s->contributions[i].blob, r->blobs[i]);
-        let_go(r->exec, &s->contributions[i].from_full, r->froms[i]);
+        outer_let_go(r->exec->store, &s->contributions[i].blob, r->blobs[i]);
+        outer_let_go(r->exec->store, &s->contributions[i].from_full, r->froms[i]);
     }
     mem_free(r);
 }
@@ -369,7 +358,7 @@ static struct fold_past word_of(struct run *r)
     if (rc == 0 && path != NULL)
         rc = fold_check(path, &origin, s->module_id, &norm, &err);
     const bool is_read = rc == 0 && path != NULL;
-    let_go(r->exec, &s->word.blob, path);
+    outer_let_go(r->exec->store, &s->word.blob, path);
     return is_read ? (struct fold_past){norm.norm, (double)s->word.samples} : (struct fold_past){0};
 }
 

@@ -42,15 +42,14 @@ int outer_verify_blob(struct seen *seen, struct blobstore *store, const char *pa
     return outer_verify(seen, path, want, what, err);
 }
 
-static int local(struct blobstore *store, const struct outer_blob *blob, char **ret,
-                 struct err *err)
+int outer_hold(struct blobstore *store, const struct outer_blob *blob, char **ret, struct err *err)
 {
     struct blob_id id;
     memcpy(id.sha256, blob->sha256, sizeof id.sha256);
     return store->ops->local(store, &id, true, ret, err);
 }
 
-static void let_go(struct blobstore *store, const struct outer_blob *blob, char *path)
+void outer_let_go(struct blobstore *store, const struct outer_blob *blob, char *path)
 {
     struct blob_id id;
     memcpy(id.sha256, blob->sha256, sizeof id.sha256);
@@ -66,9 +65,9 @@ static int make_again(struct blobstore *store, const struct outer_step *s, struc
     char *before = NULL, *delta = NULL;
     char *made = outer_state_file(s->state_dir, "full", s->base);
     memcpy(id.sha256, s->full.sha256, sizeof id.sha256);
-    int rc = local(store, &s->before, &before, err);
+    int rc = outer_hold(store, &s->before, &before, err);
     if (rc == 0)
-        rc = local(store, &s->delta, &delta, err);
+        rc = outer_hold(store, &s->delta, &delta, err);
     if (rc == 0)
         rc = version_apply_delta(before, delta, s->module_id, s->base - 1, made, s->full.sha256,
                                  NULL, err);
@@ -78,8 +77,8 @@ static int make_again(struct blobstore *store, const struct outer_step *s, struc
         rc = store->ops->remove(store, &id, err);
     if (rc == 0)
         rc = store->ops->adopt(store, made, &id, s->full.bytes, err);
-    let_go(store, &s->before, before);
-    let_go(store, &s->delta, delta);
+    outer_let_go(store, &s->before, before);
+    outer_let_go(store, &s->delta, delta);
     mem_free(made);
     return rc;
 }

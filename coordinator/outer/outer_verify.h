@@ -22,4 +22,8 @@ int outer_verify_blob(struct seen *seen, struct blobstore *store, const char *pa
 int outer_verify_base(struct seen *seen, struct blobstore *store, const struct outer_step *s,
                       const char *path, struct err *err);
 
+/* The blob's file, held until it is let go of; mem_free by that.  NULL is accepted. */
+int outer_hold(struct blobstore *store, const struct outer_blob *blob, char **ret, struct err *err);
+void outer_let_go(struct blobstore *store, const struct outer_blob *blob, char *path);
+
 #endif

@@ -269,12 +269,13 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
     }
 }
 
-/* How fast the files came that it names. */
-static void note_rate(const struct coordinator *co, struct worker *w,
+/* How fast the files came that it names; of fragments that says little, which go up as it trains.
+ */
+static void note_rate(const struct coordinator *co, struct worker *w, const struct job *j,
                       const Skerry__V1__ReportRequest *r)
 {
     double bytes = 0;
-    for (size_t i = 0; i < r->n_contributions; i++)
+    for (size_t i = 0; !query_streams(j) && i < r->n_contributions; i++)
         bytes += r->contributions[i]->blob ? (double)r->contributions[i]->blob->size : 0;
     if (w->sends_ms != 0 && bytes >= RATE_BYTES_MIN) {
         const double rate = bytes * 1e3 / (double)(core_now(co) - w->sends_ms + 1);
@@ -293,8 +294,8 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     int rc = find_lease(co, w, r, &t, &repeated, err);
     if (rc < 0 || repeated)
         return rc;
-    note_rate(co, w, r);
     struct job *j = state_job(&co->state, t->job_id);
+    note_rate(co, w, j, r);
     if (r->snapshot)
         return apply_snapshot(co, j, t, r, err);
     if (r->failed) {

@@ -813,7 +813,11 @@ static int wait_until_sent(struct blob_s3 *s, struct err *err)
 {
     int rc = 0;
     uint64_t bytes;
+    char size[STR_HUMAN_MAX];
     lock(s);
+    if (waiting(s, &bytes) > 0)
+        log_info("store", "what the data directory alone has goes to the store first: %s",
+                 str_human_bytes(bytes, size));
     while (rc == 0 && waiting(s, &bytes) > 0)
         if (s->failures > 0)
             rc = err_set(err, -EAGAIN, "%s", s3_health(s->c).error);
