@@ -32,7 +32,7 @@ static void serve(struct rig *r, int i, opinion says)
 {
     struct fake *w = &r->workers[i];
     struct result x;
-    ask(r, w, 300);
+    ask(r, w, 20);
     const Skerry__V1__Task *t = got(r, w);
     if (t == NULL)
         return;
