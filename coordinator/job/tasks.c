@@ -373,11 +373,27 @@ void task_passed_on(struct coordinator *co, struct task *t, const char *reason)
     task_requeue(co, t, reason);
 }
 
-static bool still_needed(const struct job *j, const struct task *t)
+/* Is what it gave still compared, or to be (spot_check.h)? */
+static bool is_compared(const struct state *s, const struct task *t)
+{
+    for (size_t i = 0; i < s->n_tasks && task_has_phase(t); i++) {
+        const struct task *c = s->tasks[i];
+        if (c->kind == TASK_CHECK && (task_is_open(c) || c->train.n_contributions > 0) &&
+            (c == t || c->train.checks == t->id || c->train.after == t->id))
+            return true;
+    }
+    return false;
+}
+
+static bool still_needed(const struct state *s, const struct job *j, const struct task *t)
 {
     if (task_is_open(t))
         return true;
-    if (job_is_ended(j) || t->kind != TASK_TRAIN)
+    if (job_is_ended(j))
+        return false;
+    if (is_compared(s, t))
+        return true;
+    if (t->kind != TASK_TRAIN)
         return false;
     for (size_t i = 0; i < j->n_late; i++)
         if (j->late[i] == t->id)
@@ -392,7 +408,7 @@ void tasks_prune(struct coordinator *co, struct job *j)
         ended += co->state.tasks[i]->job_id == j->id && !task_is_open(co->state.tasks[i]);
     for (size_t i = 0; i < co->state.n_tasks && ended > TASKS_ENDED_MAX;) {
         const struct task *t = co->state.tasks[i];
-        if (t->job_id != j->id || still_needed(j, t)) {
+        if (t->job_id != j->id || still_needed(&co->state, j, t)) {
             i++;
             continue;
         }

@@ -155,6 +155,26 @@ static void equal_bits(void **state)
     assert_false(begins_fresh(r, j)); /* once is enough */
 }
 
+/* Of a job of hundreds of workers more tasks end in a round than are kept. */
+static void many_tasks_end_meanwhile(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = state_job(&r->co->state, begin_job(r, SPEC(""))->id);
+    first_phase(r, LIE);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i <= TASKS_ENDED_MAX; i++)
+            task_end(r->co, task_make(r->co, j, TASK_EVAL), TASK_DONE, "");
+        tasks_prune(r->co, j);
+        check(r, k == 0 ? OLD : THIRD, HONEST, SIZE);
+        turn_until(r, k == 0 ? asks_a_third : is_decided);
+    }
+    expect(r, NEW, false, 1);
+    for (int i = 0; i <= TASKS_ENDED_MAX; i++)
+        task_end(r->co, task_make(r->co, j, TASK_EVAL), TASK_DONE, "");
+    tasks_prune(r->co, j);
+    assert_int_equal(checks(r, TASK_DONE), 0); /* now they go as any other */
+}
+
 /* Another make of machine rounds otherwise. */
 static void nearly_equal(void **state)
 {
@@ -424,6 +444,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(equal_bits),
+        TEST(many_tasks_end_meanwhile),
         TEST(nearly_equal),
         TEST(a_poisoner_is_found),
         TEST(a_checker_that_lies_harms_nobody),
