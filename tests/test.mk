@@ -42,10 +42,9 @@ test: ## the whole suite: set-up, lint, unit (release, asan, tsan, clang), simul
 	  step() { jobs=$$1; shift; echo "==== make $$*"; start=$$(date +%s); \
 	    $(MAKE) --no-print-directory -j$$jobs "$$@"; echo "==== $$*: $$(( $$(date +%s) - start )) s"; }; \
 	  step $$((2 * cores)) all lint WERROR=1; \
-	  step $$((2 * cores)) check-unit sim bench-programs WERROR=1; \
-	  step $$((2 * cores)) check-sanitizers; \
-	  step $$cores -Otarget check-ref check-latents check-trainers check-deploy; \
-	  step $$cores fuzz chaos FUZZ_SECONDS=$(FUZZ_QUICK) MINUTES=1; \
+	  step $$((2 * cores)) check-unit check-asan sim bench-programs WERROR=1; \
+	  step $$((2 * cores)) -Otarget check-ref check-latents check-trainers check-deploy chaos fuzz check-tsan \
+	    FUZZ_SECONDS=$(FUZZ_QUICK) MINUTES=1; \
 	  step $$cores check-int
 	@echo 'all tests passed'
 
@@ -76,7 +75,7 @@ check-ref: all $(TOOLS) ## the model, its training, samples and export against P
 	SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider tests/reference
 
 # Daemons wait as much as they compute, so more files run at a time than there are cores.
-INT_PROCESSES ?= $(shell expr 1 + $$(nproc))
+INT_PROCESSES ?= $(shell expr 2 \* $$(nproc))
 check-int: all $(TOOLS) gpu-tests ## real daemons on loopback, the HTTP API, the page in Chromium (T=test_x.py: one)
 	SKERRY_BIN=$(BIN) SKERRY_BUILD=$(BUILD_DIR) $(PYTHON) -m pytest -q -p no:cacheprovider \
 	  $(if $(T),tests/integration/$(T),-n $(INT_PROCESSES) --dist loadfile tests/integration)
