@@ -119,6 +119,7 @@ void blob_s3_appear(struct blob_s3 *s, struct blob_s3_object *e, uint64_t size)
     e->touched_s = (int64_t)(clock_wall_ms() / 1000);
     if (e->here)
         return;
+    promises_drop(&s->promises, &e->id);
     e->here = true;
     e->size = size;
     atomic_fetch_add(&s->base.used_bytes, size);
@@ -598,7 +599,15 @@ static int s3_remove(struct blobstore *base, const struct blob_id *id, struct er
 
 static int s3_tidy(struct blobstore *base, int64_t before_s, struct err *err)
 {
-    const struct blob_s3 *s = store_of(base);
+    struct blob_s3 *s = store_of(base);
+    struct blob_id id;
+    lock(s);
+    while (promises_take_old(&s->promises, before_s, &id)) {
+        struct blob_s3_object *e = blob_s3_make(s, &id);
+        e->stored |= !e->here; /* it may be, and is nobody's */
+        blob_s3_settle(s, e);
+    }
+    unlock(s);
     return s->cache->ops->tidy(s->cache, before_s, err);
 }
 
@@ -782,6 +791,7 @@ static void s3_shut(struct blobstore *base)
     tdestroy(s->tree, free_object);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
+    promises_release(&s->promises);
     mem_free(s->prefix);
     mem_free(s->beside);
     mem_free(s);

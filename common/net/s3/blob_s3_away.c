@@ -7,6 +7,14 @@
 #define AWAY_MAX (5ull << 30) /* of one PUT, by the manual of S3 */
 #define AWAY_LIFE_S 900       /* a request that has begun goes on */
 
+/* What is promised may be there: it counts as what is here.  More than fits is sent through us. */
+static bool promise(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
+{
+    const uint64_t used = s->base.used_bytes;
+    const uint64_t room = s->quota == 0 ? UINT64_MAX : s->quota > used ? s->quota - used : 0;
+    return promises_add(&s->promises, id, size, room);
+}
+
 int blob_s3_away(struct blobstore *base, const struct blob_id *id, bool put, uint64_t size,
                  char **ret_url)
 {
@@ -14,8 +22,7 @@ int blob_s3_away(struct blobstore *base, const struct blob_id *id, bool put, uin
     int rc = 0;
     pthread_mutex_lock(&s->lock);
     const struct blob_s3_object *e = blob_s3_find(s, id);
-    if (put && (e || size == 0 || size > AWAY_MAX || s->failures > 0 ||
-                blob_s3_check_quota(s, size, NULL) < 0))
+    if (put && (e || size == 0 || size > AWAY_MAX || s->failures > 0 || !promise(s, id, size)))
         rc = -ERR_UNIMPLEMENTED; /* also while its DELETE is under way */
     else if (!put && (!e || !e->here || e->stale || (s->failures > 0 && (e->cached || !e->stored))))
         rc = -ERR_UNIMPLEMENTED;

@@ -7,6 +7,7 @@
 #include "common/base/list.h"
 #include "common/net/blobstore.h"
 #include "common/net/s3/blob_s3.h"
+#include "common/net/s3/promises.h"
 
 #define BLOB_S3_THREADS 4 /* that send and delete */
 
@@ -49,6 +50,7 @@ struct blob_s3 {
     bool to_tidy; /* a thread is to, with tidy_before_s */
     int64_t tidy_before_s;
     uint64_t tidied_ms; /* when given up uploads were looked for; 0: not yet */
+    struct promises promises;
 };
 
 /* Without a client, a cache, threads, names, away and found; its close frees whatever it has by
