@@ -5,16 +5,28 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-void socket_bytes_add(int fd, uint64_t *in, uint64_t *out)
+/* What an older kernel does not tell is 0. */
+static struct tcp_info ask(int fd)
 {
     struct tcp_info info;
     socklen_t len = sizeof info;
+    memset(&info, 0, sizeof info);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
+        memset(&info, 0, sizeof info);
+    return info;
+}
 
-    memset(&info, 0, sizeof info); /* an older kernel fills less */
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0) {
-        *in += info.tcpi_bytes_received;
-        *out += info.tcpi_bytes_sent;
-    }
+void socket_bytes_add(int fd, uint64_t *in, uint64_t *out)
+{
+    const struct tcp_info info = ask(fd);
+    *in += info.tcpi_bytes_received;
+    *out += info.tcpi_bytes_sent;
+}
+
+bool socket_bytes_delivered(int fd)
+{
+    const struct tcp_info info = ask(fd);
+    return info.tcpi_bytes_sent > 0 && info.tcpi_unacked == 0 && info.tcpi_notsent_bytes == 0;
 }
 
 curl_socket_t socket_bytes_open(struct socket_bytes *b, const struct curl_sockaddr *address)

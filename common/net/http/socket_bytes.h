@@ -26,6 +26,9 @@ curl_socket_t socket_bytes_open(struct socket_bytes *b, const struct curl_sockad
 /* Adds what one open socket has moved. */
 void socket_bytes_add(int fd, uint64_t *in, uint64_t *out);
 
+/* Has the other end acknowledged all that was written to the socket? */
+bool socket_bytes_delivered(int fd);
+
 /* Up to now: closed and open sockets. */
 void socket_bytes_read(const struct socket_bytes *b, uint64_t *ret_in, uint64_t *ret_out);
 

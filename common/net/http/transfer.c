@@ -455,7 +455,7 @@ static void check_finished(struct xfer *x)
 }
 
 /* Progress is told from here, outside libcurl's callbacks, so that it may
- * cancel. */
+ * cancel; and who is silent is given up. */
 static void on_tick(void *arg)
 {
     struct xfer *x = arg;
@@ -464,12 +464,19 @@ static void on_tick(void *arg)
     for (struct list *l = x->active.next; !x->closed && l != &x->active;) {
         struct transfer *t = list_entry(l, struct transfer, link);
         l = l->next;
-        if (!t->progress || t->progress_shown == t->offset || t->asking)
+        const bool news = t->progress && t->progress_shown != t->offset && !t->asking;
+        if (transfer_is_unanswered(t)) {
+            settle(t, CURLE_OPERATION_TIMEDOUT);
+        } else if (news) {
+            t->progress_shown = t->offset;
+            t->progress(t->arg, t->offset, t->size);
+        } else {
             continue;
-        t->progress_shown = t->offset;
-        t->progress(t->arg, t->offset, t->size);
+        }
         l = x->active.next; /* anything may have happened to the list */
     }
+    if (!x->closed)
+        pump(x);
 }
 
 /* ---- the engine ---- */

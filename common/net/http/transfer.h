@@ -33,8 +33,9 @@
 struct loop;
 struct xfer;
 
-/* Seconds of silence that end a download at an object store or a neighbour: the first one, later
- * ones after twice as much each time. */
+/* Seconds without a byte that end a download at an object store or a neighbour: the first one,
+ * later ones after twice as much each time.  A store's answer is waited for as patience.h has it.
+ */
 #define XFER_AWAY_FLOOR_S 5u
 
 /* Zero means the default in brackets. */

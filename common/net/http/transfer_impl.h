@@ -6,6 +6,7 @@
 #include "common/base/buf.h"
 #include "common/base/hash.h"
 #include "common/base/list.h"
+#include "common/net/http/patience.h"
 #include "common/net/http/rate.h"
 #include "common/net/http/socket_bytes.h"
 #include "common/net/http/transfer.h"
@@ -33,7 +34,8 @@ struct transfer_link {
     struct loop *loop;
     struct rate up, down;
     struct socket_bytes bytes;
-    struct loop_timer *pace; /* runs while one is paused */
+    struct loop_timer *pace;  /* runs while one is paused */
+    struct patience got, put; /* with what the object store answers */
     /* The object store could not be dialled: nobody asks to be led there until then. */
     uint64_t home_until_ms;
     /* The key of the neighbour that failed last: nobody goes there until then. */
@@ -83,11 +85,12 @@ struct transfer {
     uint8_t neighbour[32]; /* the key at `away`, or of the answer in hand */
     bool is_near;          /* it has one: what is there is no store */
     unsigned near_failures, near_waits;
-    bool told_to_wait;      /* the server is at it: this try does not count */
-    bool was_away;          /* put: the store may have it by now */
-    unsigned away_failures; /* in a row */
-    uint64_t best;          /* how far any attempt came */
-    unsigned tries;         /* in a row without progress */
+    bool told_to_wait;         /* the server is at it: this try does not count */
+    bool was_away;             /* put: the store may have it by now */
+    unsigned away_failures;    /* in a row */
+    struct patience_wait wait; /* for the object store's answer */
+    uint64_t best;             /* how far any attempt came */
+    unsigned tries;            /* in a row without progress */
     struct loop_timer *retry;
     struct transfer_verify *verifying;
 };
@@ -96,6 +99,9 @@ struct transfer {
  * transfer_judge().  -code: cannot begin. */
 int transfer_prepare(struct transfer *t, struct err *err);
 enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *err);
+/* Has the object store all of the request, and says nothing?  To be asked again and again while an
+ * attempt runs; true: that should be judged, as CURLE_OPERATION_TIMEDOUT. */
+bool transfer_is_unanswered(struct transfer *t);
 void transfer_close_file(struct transfer *t);
 
 #endif

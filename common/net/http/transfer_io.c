@@ -332,6 +332,7 @@ int transfer_prepare(struct transfer *t, struct err *err)
     t->is_near &= t->away != NULL;
     t->io_error = 0;
     t->status = 0;
+    t->wait = (struct patience_wait){t->kind == TRANSFER_PUT, loop_now_ms(t->shared->loop), 0};
     t->told_to_wait = false;
     t->curl_error[0] = '\0';
     buf_clear(&t->answer);
@@ -358,6 +359,29 @@ int transfer_prepare(struct transfer *t, struct err *err)
     }
     curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers);
     return rc;
+}
+
+/* ---- waiting for an answer ---- */
+
+static struct patience *patience_of(const struct transfer *t)
+{
+    return t->kind == TRANSFER_PUT ? &t->shared->put : &t->shared->got;
+}
+
+bool transfer_is_unanswered(struct transfer *t)
+{
+    if (!t->easy || !t->away || t->is_near)
+        return false;
+    const uint64_t waited =
+        patience_waited_ms(&t->wait, t->easy, t->offset == t->size, loop_now_ms(t->shared->loop));
+    const double most =
+        patience_ms(patience_of(t), t->away_failures, t->kind == TRANSFER_PUT ? t->size : 0);
+    if ((double)waited < most)
+        return false;
+    patience_note(patience_of(t), (double)waited); /* it takes that long at least */
+    (void)snprintf(t->curl_error, sizeof(t->curl_error),
+                   "the store has the whole request and has not answered for %.0f s", most / 1e3);
+    return true;
 }
 
 /* ---- the outcome ---- */
@@ -481,6 +505,8 @@ static enum transfer_next judge_away(struct transfer *t, CURLcode rc, struct err
 enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *err)
 {
     t->status = status_of(t);
+    if (t->away && !t->is_near && t->status >= 200)
+        patience_answered(patience_of(t), &t->wait, t->easy, loop_now_ms(t->shared->loop));
     if (t->away)
         return judge_away(t, rc, err);
     const bool led = t->status == 307 && t->location && rc == CURLE_OK;

@@ -34,8 +34,9 @@ struct s3_options {
     uint64_t part_bytes;    /* larger files go in parts of this [64 MiB] */
     unsigned tries;         /* of a request that brings nothing new [6] */
     uint32_t first_wait_ms; /* before the second try [200] */
-    uint32_t stall_s;       /* silence that ends a try [30] */
-    uint32_t first_stall_s; /* that ends the first one, the next twice as much [5] */
+    /* An answer is waited for as patience.h has it, stall_s at most. */
+    uint32_t stall_s;       /* so long without a byte end a try [30] */
+    uint32_t first_stall_s; /* of what comes the first one, the next twice as much [5] */
 };
 
 /* "s3://BUCKET/PREFIX" in two, the prefix (mem_free it) without slashes at its ends, perhaps "".

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "common/base/buf.h"
+#include "common/net/http/patience.h"
 #include "common/net/s3/client.h"
 #include "common/net/s3/credentials.h"
 #include "common/net/s3/sign.h"
@@ -31,6 +32,7 @@ struct s3 {
     struct s3_credentials who;
     CURL *idle[S3_IDLE_MAX];
     unsigned n_idle;
+    struct patience got, put; /* with answers to requests without and with a body */
     int64_t failing_since_unix_ms;
     char error[256];
 };
@@ -61,6 +63,9 @@ struct s3_request {
     CURL *easy;
     struct s3 *c;
     unsigned tried; /* in a row without news */
+    struct patience_wait wait;
+    double patience_ms; /* with its answer */
+    bool silent;        /* it was given up for that */
     uint64_t sent, skip;
     int sink_rc;
     bool of_role; /* signed with a role's key */

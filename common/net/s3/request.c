@@ -117,8 +117,11 @@ static int on_seek(void *arg, curl_off_t offset, int origin)
 
 static int on_progress(void *arg, curl_off_t a, curl_off_t b, curl_off_t x, curl_off_t y)
 {
-    const struct s3_request *r = arg;
-    return r->c->stopping;
+    struct s3_request *r = arg;
+    const uint64_t waited =
+        patience_waited_ms(&r->wait, r->easy, r->sent == r->size, clock_now_ms());
+    r->silent |= (double)waited >= r->patience_ms;
+    return r->silent || r->c->stopping;
 }
 
 /* ---- one try ---- */
@@ -226,12 +229,38 @@ static void set_method(CURL *easy, struct s3_request *r)
     }
 }
 
-/* A store has many machines: what is silent is soon asked for again, and then with more patience.
- */
+/* Of what is sent much is in the kernel's buffers, and moves unseen.  What does not come is soon
+ * asked for again, and then with more patience. */
 static long stall_of(const struct s3 *c, const struct s3_request *r)
 {
     const uint32_t s = c->first_stall_s << (r->tried < 8 ? r->tried : 8);
-    return (long)(s < c->stall_s ? s : c->stall_s);
+    return (long)(r->size == 0 && s < c->stall_s ? s : c->stall_s);
+}
+
+static struct patience *patience_of(struct s3 *c, const struct s3_request *r)
+{
+    return r->size > 0 ? &c->put : &c->got;
+}
+
+static void begin_waiting(struct s3 *c, struct s3_request *r)
+{
+    r->wait = (struct patience_wait){r->size > 0, clock_now_ms(), 0};
+    r->silent = false;
+    pthread_mutex_lock(&c->lock);
+    r->patience_ms = patience_ms(patience_of(c, r), r->tried, r->size);
+    pthread_mutex_unlock(&c->lock);
+    if (r->patience_ms > 1e3 * c->stall_s)
+        r->patience_ms = 1e3 * c->stall_s;
+}
+
+static void end_waiting(struct s3 *c, struct s3_request *r)
+{
+    pthread_mutex_lock(&c->lock);
+    if (r->silent) /* it takes that long at least */
+        patience_note(patience_of(c, r), r->patience_ms);
+    else if (r->status >= 200)
+        patience_answered(patience_of(c, r), &r->wait, r->easy, clock_now_ms());
+    pthread_mutex_unlock(&c->lock);
 }
 
 static void set_options(struct s3 *c, CURL *easy, struct s3_request *r, const char *url, char *text)
@@ -277,6 +306,9 @@ static int judge(struct s3 *c, const struct s3_request *r, CURLcode rc, const ch
 {
     if (c->stopping)
         return err_set(err, -ERR_CANCELLED, "the coordinator is stopping");
+    if (r->silent)
+        return err_set(err, -ETIMEDOUT, "%s has a whole request and has not answered it for %.0f s",
+                       c->where, r->patience_ms / 1e3);
     if (r->sink_rc < 0) /* the sink has said why, or more came than was wanted */
         return r->sink_rc;
     if (r->status >= 300) /* also where it was refused before all was sent */
@@ -313,8 +345,10 @@ static int try_once(struct s3 *c, struct s3_request *r, bool sign_again, struct 
     set_method(easy, r);
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
     atomic_fetch_add(&c->requests, 1);
+    begin_waiting(c, r);
     const CURLcode done = curl_easy_perform(easy);
     curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &r->status);
+    end_waiting(c, r);
     rc = judge(c, r, done, text, err);
     curl_slist_free_all(headers);
     give_handle(c, easy);

@@ -13,6 +13,7 @@ static struct away {
     unsigned soon, asked, gets, puts, looked; /* soon: it is about to have the blob, so often */
     long fails;                               /* the next requests are answered with this status */
     unsigned n_fails;
+    unsigned mute;    /* the next requests have no answer */
     bool lies;        /* it takes blobs and has them not */
     unsigned looking; /* so often it is being looked at */
     bool shut;        /* nobody can dial it */
@@ -53,6 +54,10 @@ static int away_found(struct blobstore *s, const struct blob_id *id, uint64_t si
 
 static bool away_fails(struct http_request *r)
 {
+    if (away.mute > 0) {
+        away.mute--;
+        return true;
+    }
     if (away.n_fails == 0)
         return false;
     away.n_fails--;
@@ -78,7 +83,7 @@ static void away_put(void *arg, struct http_request *r)
     assert_int_equal(len, sizeof(away.bytes));
     memcpy(away.bytes, body, len);
     (void)str_copy(away.sum, sizeof(away.sum), sum ? sum : "");
-    away.has = away.n_fails == 0 || away.fails == 500; /* done, and its answer is lost */
+    away.has = away.mute == 0 && (away.n_fails == 0 || away.fails == 500); /* its answer is lost */
     if (!away_fails(r))
         http_reply_empty(r, 200);
 }
@@ -288,13 +293,38 @@ static void test_get_away(void **state)
     stop(w);
 }
 
+/* A store that usually answers at once is not waited for longer than a second, either way. */
+static void test_mute(void **state)
+{
+    struct world *w = start_away();
+    const struct blob_id id = make_file(w, "a", sizeof(away.bytes));
+    follow_put(w, &id);
+    const uint64_t before = clock_now_ms();
+    away.mute = 1;
+    away.has = false;
+    follow_put(w, &id);
+    assert_int_equal(w->code, 0);
+    assert_int_equal(away.puts, 3);
+    assert_int_equal(blob_http_counters(w->blobs).bytes_in, 0);
+    put_file(w, "a", &id, sizeof(away.bytes));
+    away.len = sizeof(away.bytes);
+    follow_get(w, &id);
+    away.mute = 1;
+    follow_get(w, &id);
+    assert_int_equal(w->code, 0);
+    assert_int_equal(away.gets, 3);
+    assert_int_equal(blob_http_counters(w->blobs).bytes_out, 0);
+    assert_in_range(clock_now_ms() - before, 2000, 10000);
+    stop(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_put_away),           cmocka_unit_test(test_put_away_in_vain),
         cmocka_unit_test(test_put_away_shut),      cmocka_unit_test(test_put_away_then_busy),
         cmocka_unit_test(test_put_away_looked_at), cmocka_unit_test(test_put_away_silent),
-        cmocka_unit_test(test_get_away),
+        cmocka_unit_test(test_get_away),           cmocka_unit_test(test_mute),
     };
     return cmocka_run_group_tests_name("transfer_away", tests, NULL, NULL);
 }

@@ -1,0 +1,44 @@
+#include "common/net/http/patience.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static void test_unknown(void **state)
+{
+    const struct patience p = {0};
+    assert_true(patience_ms(&p, 0, 0) == PATIENCE_MOST_MS);
+    assert_true(patience_ms(&p, 2, 0) == 4 * PATIENCE_MOST_MS);
+    assert_true(patience_ms(&p, 100, 0) == 256 * PATIENCE_MOST_MS);
+    assert_true(patience_ms(&p, 0, 64 << 20) == PATIENCE_MOST_MS + 1000);
+}
+
+/* Fast and steady: the least.  Slow: as slow as it is, with room, and never more than the most. */
+static void test_follows(void **state)
+{
+    struct patience p = {0};
+    for (int i = 0; i < 20; i++)
+        patience_note(&p, 20);
+    assert_true(patience_ms(&p, 0, 0) == PATIENCE_LEAST_MS);
+    assert_true(patience_ms(&p, 1, 0) == 2 * PATIENCE_LEAST_MS);
+    patience_note(&p, 3000); /* one that took long makes the next ones patient at once */
+    assert_true(patience_ms(&p, 0, 0) == PATIENCE_MOST_MS);
+    for (int i = 0; i < 60; i++)
+        patience_note(&p, 1500);
+    assert_true(patience_ms(&p, 0, 0) > 1500 && patience_ms(&p, 0, 0) < 2000);
+    for (int i = 0; i < 60; i++)
+        patience_note(&p, 20);
+    assert_true(patience_ms(&p, 0, 0) == PATIENCE_LEAST_MS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_follows),
+    };
+    return cmocka_run_group_tests_name("patience", tests, NULL, NULL);
+}
