@@ -13,7 +13,9 @@ static struct away {
     unsigned soon, asked, gets, puts, looked; /* soon: it is about to have the blob, so often */
     long fails;                               /* the next requests are answered with this status */
     unsigned n_fails;
-    unsigned mute;    /* the next requests have no answer */
+    unsigned mute; /* the next requests have no answer before the test ends */
+    struct http_request *muted[2];
+    unsigned n_muted;
     bool lies;        /* it takes blobs and has them not */
     unsigned looking; /* so often it is being looked at */
     bool shut;        /* nobody can dial it */
@@ -56,6 +58,7 @@ static bool away_fails(struct http_request *r)
 {
     if (away.mute > 0) {
         away.mute--;
+        away.muted[away.n_muted++] = r;
         return true;
     }
     if (away.n_fails == 0)
@@ -315,6 +318,8 @@ static void test_mute(void **state)
     assert_int_equal(away.gets, 3);
     assert_int_equal(blob_http_counters(w->blobs).bytes_out, 0);
     assert_in_range(clock_now_ms() - before, 2000, 10000);
+    while (away.n_muted > 0)
+        http_reply_empty(away.muted[--away.n_muted], 200);
     stop(w);
 }
 
