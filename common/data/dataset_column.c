@@ -12,10 +12,18 @@ bool dataset_is_image(const char *name)
                    strcasecmp(dot, ".png") == 0 || strcasecmp(dot, ".webp") == 0);
 }
 
+size_t dataset_tar_stem(const char *name)
+{
+    static const char *const endings[] = {".tar", ".tar.gz", ".tgz", ".tar.zst"};
+    for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++)
+        if (str_ends(name, endings[i]))
+            return strlen(name) - strlen(endings[i]);
+    return strlen(name);
+}
+
 bool dataset_is_tar(const char *name)
 {
-    return str_ends(name, ".tar") || str_ends(name, ".tar.gz") || str_ends(name, ".tgz") ||
-           str_ends(name, ".tar.zst");
+    return name[dataset_tar_stem(name)] != '\0';
 }
 
 void dataset_column_clear(struct dataset_column *c)
@@ -75,7 +83,7 @@ static int json_beside(const struct dataset *ds, struct dataset_column *c, const
     int rc = 0;
     if (file_exists(path) && (rc = file_read(path, DATASET_JSON_MAX, &text, err)) == 0) {
         json_error_t fault;
-        json_t *root = json_loadb(buf_str(&text), text.len, 0, &fault);
+        json_t *root = json_loadb(buf_str(&text), text.len, JSON_DECODE_INT_AS_REAL, &fault);
         rc = root ? dataset_column_json(ds, c, root, base, err)
                   : err_set(err, -ERR_FORMAT, "%s, line %d: %s", path, fault.line, fault.text);
         json_decref(root);

@@ -65,8 +65,9 @@ extern const struct dataset_source dataset_folder, dataset_tars, dataset_text;
 
 /* ---- images ---- */
 
-bool dataset_is_image(const char *name); /* .jpg .jpeg .png .webp, in any case */
-bool dataset_is_tar(const char *name);   /* .tar .tar.gz .tgz .tar.zst */
+bool dataset_is_image(const char *name);   /* .jpg .jpeg .png .webp, in any case */
+bool dataset_is_tar(const char *name);     /* .tar .tar.gz .tgz .tar.zst */
+size_t dataset_tar_stem(const char *name); /* bytes before that ending, or all */
 
 /* Counts a file that is an image by its ending, of a kind that we do not read: true. */
 bool dataset_left_note(struct dataset_left *left, const char *name);

@@ -81,13 +81,15 @@ static int take_json(const struct dataset *ds, struct gather *g, const struct bu
                      struct err *err)
 {
     json_error_t fault;
-    json_t *root = json_loadb(buf_str(text), text->len, 0, &fault);
+    /* A whole number beyond 64 bits, such as a hash, is no fault of what is read here. */
+    json_t *root = json_loadb(buf_str(text), text->len, JSON_DECODE_INT_AS_REAL, &fault);
     if (!root)
         return err_set(err, -ERR_FORMAT, "%s.json, line %d: %s", g->key, fault.line, fault.text);
     const json_t *label = json_object_get(root, "label");
+    const double value = json_number_value(label);
     char number[32];
-    if (json_is_integer(label) && !*g->label) {
-        (void)snprintf(number, sizeof(number), "%lld", (long long)json_integer_value(label));
+    if (json_is_number(label) && value == floor(value) && !*g->label) {
+        (void)snprintf(number, sizeof(number), "%.0f", value);
         set_label(g, number);
     } else if (json_is_string(label) && !*g->label) {
         set_label(g, json_string_value(label));
@@ -404,12 +406,12 @@ static void tars_close(struct dataset *ds)
 
 /* ---- cutting ---- */
 
-/* "part-000/key": the tar's name without folder and endings. */
+/* "part-000/key": the tar's name without folder and ending, which may have other dots. */
 static void tar_key(struct tars *t)
 {
     const char *path = t->names.items[t->at], *slash = strrchr(path, '/');
     const char *base = slash ? slash + 1 : path;
-    (void)snprintf(t->key, sizeof(t->key), "%.*s/%s", (int)strcspn(base, "."), base,
+    (void)snprintf(t->key, sizeof(t->key), "%.*s/%s", (int)dataset_tar_stem(base), base,
                    t->now.key); /* for people */
 }
 

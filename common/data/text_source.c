@@ -19,7 +19,8 @@ enum format { FORMAT_NONE, FORMAT_JSONL, FORMAT_PLAIN, FORMAT_TOKENS };
 struct text_source {
     struct file_names files; /* full paths */
     char *field, *column;
-    char *alias; /* name of the only file, if its own says nothing */
+    char *alias;   /* name of the only file, if its own says nothing */
+    size_t shared; /* bytes of all names that say the folder in which all lie */
     enum format format;
     size_t left;            /* files and folders that are none */
     uint64_t bytes, before; /* size of all files, and of those that are done */
@@ -41,18 +42,27 @@ struct text_source {
 
 /* ---- the files ---- */
 
+static const char *const endings[] = {[FORMAT_NONE] = "",
+                                      [FORMAT_JSONL] = ".jsonl",
+                                      [FORMAT_PLAIN] = ".txt",
+                                      [FORMAT_TOKENS] = ".bin"};
+
+/* Bytes at a name's end that say how the file is packed. */
+static size_t packing(const char *name)
+{
+    return str_ends(name, ".zst") ? strlen(".zst") : str_ends(name, ".gz") ? strlen(".gz") : 0;
+}
+
 /* The format by the name, without what says how it is packed. */
 static enum format format_of(const char *name)
 {
-    size_t n = strlen(name);
-    bool packed = str_ends(name, ".zst") || str_ends(name, ".gz");
-    char *bare = str_ndup(name, n - (str_ends(name, ".zst") ? 4 : str_ends(name, ".gz") ? 3 : 0));
-    enum format f = str_ends(bare, ".jsonl")            ? FORMAT_JSONL
-                    : str_ends(bare, ".txt")            ? FORMAT_PLAIN
-                    : str_ends(bare, ".bin") && !packed ? FORMAT_TOKENS
-                                                        : FORMAT_NONE;
+    const size_t packed = packing(name);
+    char *bare = str_ndup(name, strlen(name) - packed);
+    enum format f = FORMAT_TOKENS;
+    while (f > FORMAT_NONE && !str_ends(bare, endings[f]))
+        f--;
     mem_free(bare);
-    return f;
+    return f == FORMAT_TOKENS && packed ? FORMAT_NONE : f;
 }
 
 /* What the current file is called. */
@@ -92,11 +102,30 @@ static int take_names(struct text_source *s, const char *path, bool folder, stru
     return rc;
 }
 
+/* Bytes that the files' names begin with alike, up to a folder's end. */
+static size_t shared_folder(const struct file_names *files)
+{
+    const char *first = files->items[0];
+    size_t n = strlen(first);
+    for (size_t i = 0; i < files->n; i++) {
+        size_t same = 0;
+        while (same < n && files->items[i][same] == first[same])
+            same++;
+        n = same;
+    }
+    while (n > 0 && first[n - 1] != '/')
+        n--;
+    return n;
+}
+
 static int find_files(struct text_source *s, const struct text_source_options *opt, struct err *err)
 {
     bool folder = file_is_dir(opt->path);
-    if (folder || !file_exists(opt->path))
-        return take_names(s, opt->path, folder, err);
+    if (folder || !file_exists(opt->path)) {
+        int rc = take_names(s, opt->path, folder, err);
+        s->shared = rc == 0 ? shared_folder(&s->files) : 0;
+        return rc;
+    }
     const char *name = opt->name ? opt->name : opt->path;
     s->format = format_of(name);
     if (s->format == FORMAT_NONE)
@@ -250,12 +279,12 @@ static int skip_mark(struct text_source *s, struct err *err)
     return 0;
 }
 
-/* "train-00000": the file's name without folder and endings. */
+/* "train-00000": the file's name without its endings and the folder that all have. */
 static int stem(const struct text_source *s, const char **ret)
 {
-    const char *path = file_name(s), *slash = strrchr(path, '/');
-    *ret = slash ? slash + 1 : path;
-    return (int)strcspn(*ret, ".");
+    const char *path = file_name(s), *slash = s->alias ? strrchr(path, '/') : NULL;
+    *ret = slash ? slash + 1 : path + s->shared;
+    return (int)(strlen(*ret) - packing(*ret) - strlen(endings[format_of(*ret)]));
 }
 
 static void numbered_key(struct text_source *s, uint64_t number)
@@ -295,7 +324,8 @@ static int take_object(struct text_source *s, const char *line, size_t len,
 {
     json_error_t fault;
     json_decref(s->object);
-    s->object = json_loadb(line, len, JSON_ALLOW_NUL, &fault);
+    /* A whole number beyond 64 bits, such as a hash, is no fault of the text beside it. */
+    s->object = json_loadb(line, len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &fault);
     if (!s->object)
         return err_set(err, -ERR_FORMAT, "%s, line %" PRIu64 ", column %d: %s", file_name(s),
                        s->line, fault.column, fault.text);

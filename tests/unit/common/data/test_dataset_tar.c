@@ -67,6 +67,20 @@ static void tars_with_text_classes_are_cut(void **state)
     scratch_free(dir);
 }
 
+/* What else a JSON says, such as a hash of 64 bits, is no matter; tars differ behind a dot, too. */
+static void tars_of_others_are_read(void **state)
+{
+    char *dir = scratch_new();
+    struct got got;
+    struct dataset_report r;
+    make_tar(dir, "p.0.tar", "a.png=PNG;a.json={\"hash\": 14695981039346656037, \"label\": 1}");
+    make_tar(dir, "p.1.tar", "a.png=PNG;a.json={\"label\": 0, \"n\": -1}");
+    OK(cut(dir, 1, 0, 0, &got, &r, err));
+    assert_true(came_out(&got, "p_0_a png 1") && came_out(&got, "p_1_a png 0"));
+    dataset_report_release(&r);
+    scratch_free(dir);
+}
+
 /* As in a folder: it is left out, with its reason. */
 static void too_large(void **state)
 {
@@ -139,6 +153,7 @@ int main(void)
         cmocka_unit_test(tars_are_read),
         cmocka_unit_test(tars_with_text_classes_are_cut),
         cmocka_unit_test(too_large),
+        cmocka_unit_test(tars_of_others_are_read),
         cmocka_unit_test(refuses_tars),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

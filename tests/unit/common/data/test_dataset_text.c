@@ -455,6 +455,27 @@ static void says_what_is_wrong(void **state)
 }
 
 /* Latin-1 makes tokens like any bytes, which its owner is to be told. */
+/* Also where names differ behind a dot alone. */
+static void files_are_held_out_one_by_one(void **state)
+{
+    (void)state;
+    char *dir = scratch_new();
+    struct dataset_options opt = {.path = dir, .text = true, .context = CONTEXT};
+    struct got *g = mem_alloc(sizeof(*g));
+    struct dataset_report r;
+    for (int i = 0; i < 40; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "part_1.%d.txt", i);
+        put(dir, name, "a text", 6);
+    }
+    OK(cut(&opt, 1, 0.25, g, &r, err));
+    assert_int_equal(r.documents, 40);
+    assert_in_range(r.holdout_documents, 4, 16);
+    dataset_report_release(&r);
+    got_free(g);
+    scratch_free(dir);
+}
+
 static void what_is_no_utf8_is_counted(void **state)
 {
     (void)state;
@@ -490,6 +511,7 @@ int main(void)
         cmocka_unit_test(pieces_have_the_column),
         cmocka_unit_test(token_files),
         cmocka_unit_test(what_is_no_utf8_is_counted),
+        cmocka_unit_test(files_are_held_out_one_by_one),
         cmocka_unit_test(says_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

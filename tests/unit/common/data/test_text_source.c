@@ -62,9 +62,9 @@ static void reads_every_kind_of_text(void **state)
                                 "{\"text\": \"\", \"body\": \"3\"}";
     char *dir = scratch_new(), *all = in(dir, "all"), *path = in(dir, "all/a.b.jsonl");
     static const struct want text[] = {
-        {"a/0", "one", 0},
-        {"a/3", "zwei \xc3\xa4\0", 8},
-        {"a/4", "", 0},
+        {"a.b/0", "one", 0},
+        {"a.b/3", "zwei \xc3\xa4\0", 8},
+        {"a.b/4", "", 0},
         {"b/0", "one", 0},
         {"b/3", "zwei \xc3\xa4\0", 8},
         {"b/4", "", 0},
@@ -74,7 +74,7 @@ static void reads_every_kind_of_text(void **state)
         {"d", "plain\ntext\n", 0},
         {"e", "packed", 0},
     };
-    static const struct want body[] = {{"a/0", "1", 0}, {"a/3", "2", 0}, {"a/4", "3", 0}};
+    static const struct want body[] = {{"a.b/0", "1", 0}, {"a.b/3", "2", 0}, {"a.b/4", "3", 0}};
     put(dir, "all/a.b.jsonl", lines, strlen(lines));
     put_packed(dir, "all/b.jsonl.zst", "zstd", lines, strlen(lines));
     put_packed(dir, "all/c.jsonl.gz", "gzip", lines, strlen(lines));
@@ -94,6 +94,38 @@ static void reads_every_kind_of_text(void **state)
     mem_free(pattern);
     mem_free(path);
     mem_free(all);
+    scratch_free(dir);
+}
+
+/* By its name a document is held out and shuffled: no two have the same. */
+static void names_differ_as_files_do(void **state)
+{
+    (void)state;
+    static const struct want want[] = {
+        {"de/a.1", "x", 0}, {"de/a.2", "x", 0}, {"fr/a.1", "x", 0}, {"fr/a.2", "x", 0}};
+    char *dir = scratch_new(), *pattern = in(dir, "all/*/a.*.txt");
+    for (size_t i = 0; i < COUNT(want); i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "all/%s.txt", want[i].key);
+        put(dir, name, "x", 1);
+    }
+    expect(pattern, NULL, want, COUNT(want));
+    mem_free(pattern);
+    scratch_free(dir);
+}
+
+/* Numbers beside the text are of any size. */
+static void large_numbers_are_no_fault(void **state)
+{
+    (void)state;
+    static const char line[] =
+        "{\"hash\": 14695981039346656037, \"big\": -123456789012345678901234567890, "
+        "\"text\": \"one\"}\n";
+    static const struct want want[] = {{"x/0", "one", 0}};
+    char *dir = scratch_new(), *path = in(dir, "x.jsonl");
+    put(dir, "x.jsonl", line, strlen(line));
+    expect(path, NULL, want, 1);
+    mem_free(path);
     scratch_free(dir);
 }
 
@@ -295,6 +327,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_every_kind_of_text),
+        cmocka_unit_test(names_differ_as_files_do),
+        cmocka_unit_test(large_numbers_are_no_fault),
         cmocka_unit_test(a_mark_is_left_out),
         cmocka_unit_test(long_lines_cross_blocks),
         cmocka_unit_test(reads_token_files),
