@@ -35,6 +35,19 @@ static int no_captions(const struct dataset *ds, struct err *err)
                    ds->path, beside);
 }
 
+/* They travel as JSON. */
+static int check_classes(const struct dataset *ds, struct err *err)
+{
+    for (size_t i = 0; i < ds->classes.n; i++) {
+        const char *name = ds->classes.items[i];
+        if (!str_is_utf8(name, strlen(name)))
+            return err_set(err, -ERR_FORMAT,
+                           "%s: the name of class %zu, '%.200s', is not UTF-8; rename the class",
+                           ds->path, i, name);
+    }
+    return 0;
+}
+
 int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct err *err)
 {
     const struct dataset_source *source;
@@ -49,6 +62,8 @@ int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct
     rc = source->open(ds, opt, err);
     if (rc == 0 && ds->captions && !ds->any_captions)
         rc = no_captions(ds, err);
+    if (rc == 0)
+        rc = check_classes(ds, err);
     ds->left_out = dataset_left_say(&ds->left);
     if (rc < 0)
         dataset_close(ds);

@@ -7,7 +7,7 @@
  *   part-{000..011}.tar      a brace range; also * and ? globs
  *
  * In tars a class is KEY.cls: a whole number (the classes are then 0..max, named
- * by classes.txt beside the tar or in it, one name a line, else by the number),
+ * by classes.txt beside the first tar, one name a line, else by the number),
  * or a text (then the classes are the sorted texts); or "label" in KEY.json,
  * a number or a text likewise.  What belongs to a key must stand together, as
  * WebDataset has it.

@@ -124,16 +124,17 @@ static int take_member(struct dataset *ds, struct gather *g, const char *suffix,
     struct buf text;
     buf_init(&text, json || txt ? DATASET_JSON_MAX : npy ? DATASET_NPY_MAX : CLASS_NAME_MAX);
     int rc = tar_read(t->tar, &text, err);
-    if (rc == 0 && npy)
+    const bool read = rc == 0;
+    if (read && npy)
         rc = dataset_column_npy(ds, &g->column, &text, g->key, suffix, err);
-    else if (rc == 0 && json)
+    else if (read && json)
         rc = take_json(ds, g, &text, err);
-    else if (rc == 0 && txt)
+    else if (read && txt)
         rc = dataset_captions_txt(&g->captions, &text, g->key, err);
-    else if (rc == 0)
+    else if (read)
         set_label(g, buf_str(&text));
     buf_release(&text);
-    return rc;
+    return read && rc < 0 ? err_wrap(err, "%s", t->names.items[t->at]) : rc;
 }
 
 /* WebDataset: the key ends at the first dot of the last component.  Returns the

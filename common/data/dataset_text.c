@@ -398,9 +398,11 @@ static int check_documents(const struct text_cut *t)
     if (r->documents > r->holdout_documents)
         return 0;
     return err_set(t->c->err, -ERR_FORMAT,
-                   r->documents ? "%s has no text left to train on: its only document is held out; "
-                                  "set data.holdout: 0, or give data.holdout_path"
-                                : "%s has no document of at least two tokens",
+                   r->documents == 0  ? "%s has no document of at least two tokens"
+                   : r->documents > 1 ? "%s has no text left to train on: all its documents are "
+                                        "held out; lower data.holdout, or give data.holdout_path"
+                                      : "%s has no text left to train on: its only document is "
+                                        "held out; set data.holdout: 0, or give data.holdout_path",
                    t->ds->path);
 }
 

@@ -25,7 +25,7 @@ static int merge_classes(struct job *j, const Skerry__V1__ReportRequest *r, stru
         if (strcmp(r->classes[i], j->classes[i]) != 0)
             return err_set(err, -ERR_CONFIG,
                            "the archives of data.url disagree about class %zu: "
-                           "'%.60s' and '%.60s'; give all the same classes.txt",
+                           "'%.60s' and '%.60s'; number classes alike in all of them",
                            i, j->classes[i], r->classes[i]);
     for (size_t i = j->n_classes; i < r->n_classes; i++)
         job_add_class(j, r->classes[i], 0);

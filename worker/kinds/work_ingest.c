@@ -57,7 +57,7 @@ static void take_report(struct work *w, const struct dataset_report *report)
         struct data_bad *b = &r->bad[r->n_bad++];
         memset(b, 0, sizeof(*b));
         str_copy(b->key, sizeof(b->key), report->bad[i]);
-        str_copy(b->reason, sizeof(b->reason), "not an image");
+        str_copy(b->reason, sizeof(b->reason), report->bad_why[i]);
     }
 }
 

@@ -148,6 +148,10 @@ static void refuses_folders(void **state)
     struct got got;
     struct dataset_report r;
     FAILS(cut(text, 1, 0, 10, &got, &r, err), "class 'bad'");
+    put(dir, "latin/caf\xe9/a.png", png, sizeof(png));
+    char *latin = in(dir, "latin");
+    FAILS(images_open(latin, &ds, err), "'caf\xe9', is not UTF-8; rename the class");
+    mem_free(latin);
     put(dir, "file.zip", "x", 1);
     char *zip = in(dir, "file.zip");
     FAILS(images_open(zip, &ds, err), "neither a folder nor a tar");

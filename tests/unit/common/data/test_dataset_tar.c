@@ -120,7 +120,8 @@ static void refuses_tars(void **state)
         {"a.png=PNG;a.jpg=PNG;a.cls=1", "sample 'a' has two images"},
         {"a.png=PNG;a.cls=99999", "class 99999, at most 4095"},
         {"a.txt=hello", "has no images"},
-        {"a.json={;a.png=PNG", "a.json, line 1"},
+        {"a.json={;a.png=PNG", "t.tar: a.json, line 1"},
+        {"a.png=PNG;a.cls=caf\xe9", "t.tar: the name of class 0, 'caf\xe9', is not UTF-8"},
     };
     char *dir = scratch_new(), *path = in(dir, "t.tar");
     struct dataset *ds;
@@ -152,8 +153,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tars_are_read),
         cmocka_unit_test(tars_with_text_classes_are_cut),
-        cmocka_unit_test(too_large),
         cmocka_unit_test(tars_of_others_are_read),
+        cmocka_unit_test(too_large),
         cmocka_unit_test(refuses_tars),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -431,6 +431,7 @@ static void says_what_is_wrong(void **state)
         {"", "has no documents", 0},
         {"{\"txt\":\"a\"}\n", "line 1: expected an object with a text \"text\"", 0},
         {"{\"text\":\"hello\"}\n", "its only document is held out", 0.1},
+        {"{\"text\":\"a\"}\n{\"text\":\"b\"}\n", "all its documents are held out", 0.99999},
         {"{\"text\":\"a\"}\n{\"text\":\"b\"}\n{\"text\":", "line 3", 0.5},
     };
     char *dir = scratch_new(), *path = in(dir, "d.jsonl");
@@ -454,7 +455,6 @@ static void says_what_is_wrong(void **state)
     scratch_free(dir);
 }
 
-/* Latin-1 makes tokens like any bytes, which its owner is to be told. */
 /* Also where names differ behind a dot alone. */
 static void files_are_held_out_one_by_one(void **state)
 {
@@ -476,6 +476,7 @@ static void files_are_held_out_one_by_one(void **state)
     scratch_free(dir);
 }
 
+/* Latin-1 makes tokens like any bytes, which its owner is to be told. */
 static void what_is_no_utf8_is_counted(void **state)
 {
     (void)state;
@@ -510,8 +511,8 @@ int main(void)
         cmocka_unit_test(holdout_of_its_own),
         cmocka_unit_test(pieces_have_the_column),
         cmocka_unit_test(token_files),
-        cmocka_unit_test(what_is_no_utf8_is_counted),
         cmocka_unit_test(files_are_held_out_one_by_one),
+        cmocka_unit_test(what_is_no_utf8_is_counted),
         cmocka_unit_test(says_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
