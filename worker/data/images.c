@@ -396,12 +396,13 @@ static bool take_latents(const struct images *d, struct slot *s, const struct sh
     struct moments m;
     if (!o->moments)
         return bad(s, "latents, not an image");
-    const int shape = moments_parse(sample->data, sample->len, &m) ? find_shape(d, &m) : -1;
+    const bool whole = moments_parse(sample->data, sample->len, &m);
+    if (whole && m.sides == 0) /* of no shape */
+        return bad(s, "an image that could not be encoded");
+    const int shape = whole ? find_shape(d, &m) : -1;
     if (shape < 0)
         return bad(s, "latents of another size");
     s->shape = (uint8_t)shape;
-    if (m.sides == 0)
-        return bad(s, "an image that could not be encoded");
     if (s->mirror && m.sides < 2)
         return bad(s, "latents without those of the mirrored image");
     s->key = o->order.shuffle ? 0 : m.key;

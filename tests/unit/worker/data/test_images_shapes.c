@@ -200,10 +200,11 @@ static void latents_are_kept_with_their_shape(void **state)
     free(kept);
 }
 
-/* A shard of latents whose member says height x width of the job's shape `number`. */
+/* A shard of latents whose member says height x width of the job's shape `number`; of the last one
+ * as a picture that could not be encoded. */
 static char *latents_of(int number, uint32_t values)
 {
-    static const struct image_shape places[] = {{4, 4}, {6, 2}, {2, 6}, {4, 3}, {3, 3}};
+    static const struct image_shape places[] = {{4, 4}, {6, 2}, {2, 6}, {4, 3}, {3, 3}, {4, 4}};
     char *made = in(dir, "made.lat");
     uint16_t numbers[LARGEST] = {0};
     struct shard_info info;
@@ -213,7 +214,7 @@ static char *latents_of(int number, uint32_t values)
                         .values = values,
                         .height = (uint16_t)places[number].height,
                         .width = (uint16_t)places[number].width,
-                        .sides = 1};
+                        .sides = number < 5};
     struct shard_sample s = {.key = "s-0000", .cls = 3};
     buf_init(&out, 1 << 16);
     OK(moments_encode(&m, numbers, &out));
@@ -229,8 +230,8 @@ static char *latents_of(int number, uint32_t values)
 
 static void shards_of_latents_say_shapes(void **state)
 {
-    static const uint32_t values[] = {64, 48, 48, 48, 36};
-    for (int i = 0; i < 5; i++) {
+    static const uint32_t values[] = {64, 48, 48, 48, 36, 64};
+    for (int i = 0; i < 6; i++) {
         char *made = latents_of(i, values[i]);
         struct images_options o = options(1);
         struct data_range range = {.path = made, .count = 1};
@@ -239,13 +240,18 @@ static void shards_of_latents_say_shapes(void **state)
         o.caption = NULL;
         o.moments = LARGEST;
         o.latent_side = LATENT;
+        if (i == 5) { /* none of these is a square */
+            o.shapes = shapes + 1;
+            o.n_shapes = 3;
+        }
         OK(images_open(&o, &range, 1, &d, err));
         if (i < 4) {
             OK(data_next(d, &b, err));
             assert_int_equal(b.shapes[0], i + 1);
             assert_non_null(b.moments);
         } else {
-            FAILS(data_next(d, &b, err), "latents of another size");
+            FAILS(data_next(d, &b, err),
+                  i == 4 ? "latents of another size" : "an image that could not be encoded");
         }
         data_free(d);
         free(made);
