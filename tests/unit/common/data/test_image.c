@@ -70,6 +70,28 @@ static void decodes_every_format(void **state)
     g_object_unref(image);
 }
 
+/* Of which a camera says that it lay on its side, as the picture is to be seen. */
+static void turns_as_the_camera_says(void **state)
+{
+    VipsImage *image = picture(), *lying = NULL;
+    void *bytes;
+    size_t n;
+    int w, h;
+    assert_int_equal(vips_rot270(image, &lying, NULL), 0);
+    vips_image_set_int(lying, VIPS_META_ORIENTATION, 6);
+    for (int webp = 0; webp < 2; webp++) {
+        assert_int_equal(webp ? vips_webpsave_buffer(lying, &bytes, &n, "lossless", TRUE, NULL)
+                              : vips_jpegsave_buffer(lying, &bytes, &n, NULL),
+                         0);
+        OK(image_info(bytes, n, &w, &h, err));
+        assert_true(w == 64 && h == 32);
+        check_halves(bytes, n);
+        g_free(bytes);
+    }
+    g_object_unref(lying);
+    g_object_unref(image);
+}
+
 /* Columns whose middle pixel is red. */
 static int red_columns(const uint8_t *rgb)
 {
@@ -275,7 +297,7 @@ int main(void)
         cmocka_unit_test(decodes_every_format),  cmocka_unit_test(flattens_on_white),
         cmocka_unit_test(refuses_broken_images), cmocka_unit_test(writes_png),
         cmocka_unit_test(arranges_grids),        cmocka_unit_test(many_threads_decode),
-        cmocka_unit_test(crops_anywhere),
+        cmocka_unit_test(crops_anywhere),        cmocka_unit_test(turns_as_the_camera_says),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
