@@ -204,7 +204,7 @@ static void close_network(void *arg, enum net_encoder which)
 }
 
 /* Bytes of both encoders on a device. */
-static int add_bytes(const struct encoders *enc, const struct device *dev, struct net_encoders *ret,
+static int add_bytes(struct encoders *enc, const struct device *dev, struct net_encoders *ret,
                      struct err *err)
 {
     struct frozen_options opt = {.part = FROZEN_ENCODE,
@@ -220,7 +220,9 @@ static int add_bytes(const struct encoders *enc, const struct device *dev, struc
     opt.group = dev->unified ? HOST_TEXTS : CARD_TEXTS;
     if (rc == 0 && enc->text)
         rc = frozen_bytes(enc->text, &opt, &text, err);
-    ret->bytes = vae.weights + vae.scratch + text.weights + text.scratch;
+    enc->bytes[NET_IMAGES] = vae.weights + vae.scratch;
+    enc->bytes[NET_CAPTIONS] = text.weights + text.scratch;
+    ret->bytes = enc->bytes[NET_IMAGES] + enc->bytes[NET_CAPTIONS];
     ret->hold_bytes = vae.hold + text.hold;
     return rc;
 }
@@ -422,15 +424,36 @@ struct encoders *encoders_take(struct encoders *enc)
     return enc;
 }
 
+static void close_networks(struct encoders *enc)
+{
+    for (int i = 0; i < enc->ranks_n; i++) {
+        struct encoder_rank *r = &enc->ranks[i];
+        frozen_close(r->vae);
+        frozen_close(r->text);
+        frozen_close(r->decoder);
+        *r = (struct encoder_rank){.set = r->set, .dev = r->dev};
+    }
+}
+
+void encoders_rest(struct engine *e)
+{
+    for (int i = 0; i < ENGINE_ENCODERS; i++)
+        if (e->encoders[i] && e->encoders[i]->users == 1)
+            close_networks(e->encoders[i]);
+}
+
+uint64_t encoders_there(const struct encoders *enc)
+{
+    return enc ? (enc->ranks[0].vae ? enc->bytes[NET_IMAGES] : 0) +
+                     (enc->ranks[0].text ? enc->bytes[NET_CAPTIONS] : 0)
+               : 0;
+}
+
 void encoders_drop(struct encoders *enc)
 {
     if (!enc || --enc->users > 0)
         return;
-    for (int i = 0; i < enc->ranks_n; i++) {
-        frozen_close(enc->ranks[i].vae);
-        frozen_close(enc->ranks[i].text);
-        frozen_close(enc->ranks[i].decoder);
-    }
+    close_networks(enc);
     latents_close(enc->kept);
     component_close(enc->vae);
     component_close(enc->text);

@@ -41,7 +41,8 @@ struct encoders {
     int pixels, channels, side, caption_tokens;
     struct image_shape shapes[1 + IMAGES_SHAPES_MAX]; /* by number: the square, data.buckets */
     int layer;
-    struct latents *kept; /* encoders.run: worker */
+    struct latents *kept;         /* encoders.run: worker */
+    uint64_t bytes[NET_ENCODERS]; /* of each network on a device */
     int32_t *null_tokens;
     int ranks_n;
     struct encoder_rank ranks[ISLAND_MAX];
@@ -60,6 +61,13 @@ int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct
 int encoders_look(struct encoders *enc, const struct work *w, struct err *err);
 struct encoders *encoders_take(struct encoders *enc); /* accepts NULL */
 void encoders_drop(struct encoders *enc);             /* accepts NULL */
+
+/* Before memory is planned for a replica: networks of sets that no replica has leave the devices,
+ * until they are asked for again.  A plan counts those of its own set, and those of another job are
+ * in its way. */
+void encoders_rest(struct engine *e);
+/* Bytes of tables[0].bytes that lie on the first device already. */
+uint64_t encoders_there(const struct encoders *enc); /* accepts NULL */
 
 /* The shapes of data.buckets; how many. */
 unsigned encoders_shapes(const struct job_spec *job, struct image_shape ret[IMAGES_SHAPES_MAX]);

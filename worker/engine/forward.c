@@ -10,14 +10,15 @@
 #include "worker/train/plan.h"
 #include "worker/train/train.h"
 
-/* encoders: one for each device, or NULL. */
-static int make(struct engine *e, const struct model *m, const struct net_encoders *encoders,
+/* encoders: NULL: the job has none. */
+static int make(struct engine *e, const struct model *m, const struct encoders *encoders,
                 struct net_options *opt, struct net **ret, struct err *err)
 {
     const int n = island_size(e->island);
     struct plan_room room;
-    opt->encoders = encoders;
-    const uint64_t need = net_bytes(m, opt, net_dtype(e->dev, opt->precision));
+    opt->encoders = encoders ? encoders->tables : NULL;
+    const uint64_t all = net_bytes(m, opt, net_dtype(e->dev, opt->precision));
+    const uint64_t need = all - encoders_there(encoders);
     replicas_yield(e->replicas, need);
     plan_room(&e->dev, 1, &room);
     if (n == 1 || need <= plan_room_bytes(&room) || !net_has_parts(m, opt) ||
@@ -48,7 +49,7 @@ int forward_open_modules(struct engine *e, struct work *w, Skerry__V1__Network n
                               .batch = batch,
                               .uniform_t = train.uniform_t};
     if (rc == 0)
-        rc = make(e, f.model, encoders ? encoders->tables : NULL, &opt, &f.net, err);
+        rc = make(e, f.model, encoders, &opt, &f.net, err);
     if (rc == 0)
         rc = net_set(f.net, flat, err);
     mem_free(flat);

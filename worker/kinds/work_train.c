@@ -136,6 +136,8 @@ static int plan(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__TrainTask *t = w->task->train;
     engine_keep(e, NULL, NULL); /* training may need the room */
+    if (!replica_peek(e->replicas, w))
+        encoders_rest(e);
     int rc = replica_plan(e->replicas, w, err);
     if (rc == 0)
         rc = work_need_ranges(w, t->ranges, t->n_ranges, err);

@@ -1,5 +1,6 @@
 /* Every kind of task on the compute thread, without a network: what a phase
  * leaves behind, and that a cut phase ends as if it had not been cut. */
+#include "tests/unit/components.h"
 #include "tests/unit/worker/shards.h"
 
 #include <pthread.h>
@@ -7,8 +8,10 @@
 #include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/outer/fold.h"
+#include "worker/engine/encoders.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/residual.h"
+#include "worker/frozen/frozen.h"
 #include "worker/order/modules.h"
 #include "worker/kinds/kinds.h"
 #include "worker/order/work.h"
@@ -506,6 +509,57 @@ static void ingest_cuts_shards(void **state)
     host_free(&h);
 }
 
+static struct frozen *text_network(struct device *dev)
+{
+    static const char config[] =
+        "{\"architectures\": [\"CLIPTextModel\"], \"vocab_size\": 100, \"hidden_size\": 10,"
+        " \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"intermediate_size\": 40,"
+        " \"max_position_embeddings\": 9}";
+    const struct frozen_options opt = {
+        .part = FROZEN_TEXT, .dt = DT_F32, .group = 1, .tokens = 5, .layer = -1};
+    char *folder = in(top, "clip");
+    struct component *c;
+    struct frozen *f;
+    OK(file_mkdirs(folder, 0700, err));
+    component_write_text(folder, "config.json", config);
+    component_write_weights(folder, config, "model.safetensors", (struct made){0});
+    OK(component_open(folder, COMPONENT_ANY, &c, err));
+    OK(frozen_open(dev, c, &opt, &f, err));
+    component_close(c);
+    mem_free(folder);
+    return f;
+}
+
+/* Of this job or another, they would be in the plan's way; those of a replica stay. */
+static void idle_encoders_leave_before_a_plan(void **state)
+{
+    (void)state;
+    struct host h;
+    struct order o;
+    struct encoders *enc = mem_alloc(sizeof *enc);
+    host_new(&h, "idle");
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
+    enc->users = 2; /* the engine, a replica */
+    enc->ranks_n = 1;
+    enc->bytes[NET_CAPTIONS] = 100;
+    enc->ranks[0] = (struct encoder_rank){
+        .set = enc, .dev = h.engine->dev, .text = text_network(h.engine->dev)};
+    h.engine->encoders[1] = enc;
+    work_free(begin(&h, &o));
+    assert_int_equal(encoders_there(enc), 100);
+    enc->users = 1;
+    work_free(begin(&h, &o));
+    assert_null(enc->ranks[0].text);
+    assert_int_equal(encoders_there(enc), 0);
+    /* With the replica in memory nothing is planned. */
+    work_free(run(&h, &o));
+    enc->ranks[0].text = text_network(h.engine->dev);
+    o.train.first_step = STEPS;
+    work_free(begin(&h, &o));
+    assert_non_null(enc->ranks[0].text);
+    host_free(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -516,6 +570,7 @@ int main(void)
         cmocka_unit_test(misbuilt_version_is_told),
         cmocka_unit_test(eval_and_sample),
         cmocka_unit_test(ingest_cuts_shards),
+        cmocka_unit_test(idle_encoders_leave_before_a_plan),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
