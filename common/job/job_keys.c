@@ -236,7 +236,9 @@ static const struct conf_key train_keys[] = {
     CONF(struct job_train, clip, DOUBLE, .def = "1.0", .min = 0, .max = 1e6,
          .doc = "largest global norm of the gradient; 0: no clipping"),
     CONF(struct job_train, ema, DOUBLE, .def = "0", .min = 0, .max = 1,
-         .doc = "decay per step of an EMA inside a worker; 0: none"),
+         .doc = "decay per step of an average of its weights that each worker keeps in its local "
+                "checkpoint; samples, losses and exports do not see it (outer.ema is theirs). 0: "
+                "none"),
     CONF(struct job_train, precision, ENUM, .names = precision_names, .def = "auto",
          .doc = "of the computation; auto: bf16 where the device has it"),
     CONF(struct job_train, t, ENUM, .names = t_names, .def = "logit_normal",
