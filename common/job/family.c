@@ -144,8 +144,9 @@ static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struc
     if (r->heads == 0)
         r->heads = m->heads;
     if (r->dim == 0) {
-        r->dim = m->dim / 2;
-        while (r->heads > 1 && (r->dim % r->heads || r->dim / r->heads < 16))
+        const int half = m->dim / 2;
+        r->dim = half + (4 - half % 4) % 4;
+        while (r->heads > 1 && (half % r->heads || r->dim % r->heads || half / r->heads < 16))
             r->heads--;
         r->dim += (4 - r->dim % 4) % 4;
     }

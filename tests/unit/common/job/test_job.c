@@ -217,6 +217,24 @@ static void check_defaults(const struct conf_key *keys, const char *section, str
     for (const struct conf_key *k = keys; k->key != NULL; k++) {
         assert_non_null(k->doc);
         assert_false(k->required && k->def);
+/* What nobody wrote is never refused, whatever the model's widths. */
+static void the_router_fits(void **state)
+{
+    static const int widths[][4] = {
+        {192, 3, 96, 3}, {204, 6, 104, 2}, {180, 3, 92, 2}, {300, 5, 152, 2}};
+    for (size_t i = 0; i < COUNT(widths); i++) {
+        struct job_spec s;
+        char line[64], text[1024];
+        snprintf(line, sizeof line, "model: {dim: %d, depth: 2, heads: %d}", widths[i][0],
+                 widths[i][1]);
+        with(text, sizeof text, line);
+        OK(parse(text, &s, err));
+        assert_int_equal(s.router.dim, widths[i][2]);
+        assert_int_equal(s.router.heads, widths[i][3]);
+        job_release(&s);
+    }
+}
+
         if (k->type == CONF_SECTION)
             check_defaults(k->sub, k->key, doc);
         else
@@ -524,3 +542,4 @@ int main(void)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+        cmocka_unit_test(the_router_fits),
