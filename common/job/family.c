@@ -148,7 +148,6 @@ static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struc
         r->dim = half + (4 - half % 4) % 4;
         while (r->heads > 1 && (half % r->heads || r->dim % r->heads || half / r->heads < 16))
             r->heads--;
-        r->dim += (4 - r->dim % 4) % 4;
     }
     if (r->lr == 0)
         r->lr = s->train.lr;

@@ -11,6 +11,24 @@ static int check_model(const struct yaml_doc *doc, struct job_spec *s, struct er
     return job_family(s)->complete(doc, s, err);
 }
 
+/* Of a job that is new: others go on as they are. */
+static int check_widths(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
+{
+    const struct {
+        const char *key;
+        int dim, heads;
+    } nets[] = {{"model.heads", s->model.dim, s->model.heads},
+                {"upscaler.heads", s->upscaler.dim, s->upscaler.heads},
+                {"router.heads", s->router.dim, s->router.heads}};
+    for (size_t i = 0; !s->taken && i < sizeof nets / sizeof *nets; i++)
+        if (nets[i].heads > 0 && nets[i].dim / nets[i].heads > JOB_HEAD_WIDTH_MAX)
+            return conf_error(doc, nets[i].key, err,
+                              "is %d, which gives heads of width %d, at most %d are possible; take "
+                              "more heads",
+                              nets[i].heads, nets[i].dim / nets[i].heads, JOB_HEAD_WIDTH_MAX);
+    return 0;
+}
+
 static int check_partition(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     const struct job_partition *p = &s->partition;
@@ -175,6 +193,35 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
     return 0;
 }
 
+int job_check_grid(const struct job_spec *spec, uint32_t count, uint32_t columns, struct err *err)
+{
+    const uint64_t n = count, each = (uint64_t)spec->data.image_size + JOB_GRID_GAP;
+    const uint64_t most = (JOB_GRID_SIDE_MAX - JOB_GRID_GAP) / each; /* in a row or a column */
+    const uint64_t across = columns < n ? columns : n, down = (n + across - 1) / across;
+    char would[48] = "fewer samples";
+    if (across <= most && down <= most)
+        return 0;
+    if (n <= most * most)
+        (void)snprintf(would, sizeof(would), "%llu columns",
+                       (unsigned long long)(across > most ? most : (n + most - 1) / most));
+    return err_set(err, -ERR_LIMIT,
+                   "%u samples of %d pixels in %u column%s make a picture of %llu x %llu pixels, "
+                   "of which a side may have %d: take %s",
+                   count, spec->data.image_size, columns, columns == 1 ? "" : "s",
+                   (unsigned long long)(across * each + JOB_GRID_GAP),
+                   (unsigned long long)(down * each + JOB_GRID_GAP), JOB_GRID_SIDE_MAX, would);
+}
+
+static int check_sample(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
+{
+    const struct job_family *f = job_family(s);
+    struct err why = {0};
+    if (s->taken || f->texts || f->external ||
+        job_check_grid(s, (uint32_t)s->sample.count, (uint32_t)s->sample.columns, &why) == 0)
+        return 0;
+    return conf_error(doc, "sample.columns", err, "does not do: %s", why.msg);
+}
+
 /* Nesterov's momentum averages what several replicas found.  On the contributions of one alone it
  * makes the loss jump after the first rounds: such a job trains plainly unless it says otherwise.
  * What is no longer fresh needs no warm-up of the momentum. */
@@ -211,8 +258,9 @@ static const struct {
     int (*check)(const struct yaml_doc *doc, struct job_spec *s, struct err *err);
     bool shape; /* a saved job must pass it, too */
 } checks[] = {
-    {check_name, true},      {check_data, false},      {check_model, true},
-    {check_training, false}, {check_partition, false}, {complete_outer, false},
+    {check_name, true},    {check_data, false},     {check_model, true},
+    {check_widths, false}, {check_training, false}, {check_partition, false},
+    {check_sample, false}, {complete_outer, false},
 };
 
 /* Of now; as a coordinator has it; and as it was accepted once. */

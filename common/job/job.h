@@ -68,6 +68,7 @@ struct job_shape {
 };
 
 #define JOB_BUCKETS_MAX 16
+#define JOB_HEAD_WIDTH_MAX 128 /* limit of the attention kernels */
 
 /* How the devices of a worker divide a step. */
 /* What an island's devices share out of a model's state: nothing; the optimiser's; AUTO: that where
@@ -358,6 +359,12 @@ const char *job_features_name(int features);
 const char *job_strategy_name(int strategy);
 int job_strategy_parse(const char *name, int *ret);
 int job_sampler_parse(const char *name, int *ret);
+
+/* A grid of samples is one picture, whose sides have at most so many pixels. */
+#define JOB_GRID_SIDE_MAX 16384
+#define JOB_GRID_GAP 1 /* pixels between samples, and around them */
+/* -ERR_LIMIT: so many samples in so many columns are none; how many columns would do. */
+int job_check_grid(const struct job_spec *spec, uint32_t count, uint32_t columns, struct err *err);
 
 /* Documentation of every key. */
 int job_document(enum conf_format format, struct buf *out);

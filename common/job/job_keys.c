@@ -115,7 +115,7 @@ static const struct conf_key model_keys[] = {
     CONF(struct job_model, depth, INT, .min = 1, .max = 256,
          .doc = "blocks; required without a preset"),
     CONF(struct job_model, heads, INT, .min = 1, .max = 256,
-         .doc = "attention heads; required without a preset"),
+         .doc = "attention heads, at most 128 wide; required without a preset"),
     CONF(struct job_model, mlp_ratio, DOUBLE, .def = "4", .min = 0.25, .max = 16,
          .doc = "hidden width of the MLP over dim"),
     CONF(struct job_model, label_dropout, DOUBLE, .def = "0.1", .min = 0, .max = 1,

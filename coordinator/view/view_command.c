@@ -132,6 +132,19 @@ static bool has_model(const struct job *j)
     return j->n_classes > 0 || job_is_text(&j->spec);
 }
 
+/* Our networks draw into one picture, a trainer of the user's as it likes. */
+static int check_grid(const struct job *j, const struct draw_request *r, struct err *err)
+{
+    const struct job_sample *own = &j->spec.sample;
+    const uint32_t asked = r->n_labels > 0 ? (uint32_t)r->n_labels : r->count;
+    const uint32_t columns = r->columns > 0 ? r->columns : (uint32_t)own->columns;
+    struct err why = {0};
+    if (job_is_text(&j->spec) || job_family(&j->spec)->external ||
+        job_check_grid(&j->spec, asked > 0 ? asked : (uint32_t)own->count, columns, &why) == 0)
+        return 0;
+    return err_set(err, -EINVAL, "%s", why.msg);
+}
+
 static int check_ask(const struct job *j, const struct draw_request *r, struct err *err)
 {
     if (r->count > VIEW_LABELS_MAX || r->n_labels > VIEW_LABELS_MAX)
@@ -219,7 +232,7 @@ int view_sample_request(struct coordinator *co, uint64_t job_id, const struct dr
     if (!query_can(j, "draws"))
         return err_set(err, -EINVAL, "the trainer of job %llu has not said that it can draw",
                        (unsigned long long)job_id);
-    if ((rc = check_ask(j, r, err)) < 0)
+    if ((rc = check_ask(j, r, err)) < 0 || (rc = check_grid(j, r, err)) < 0)
         return rc;
     tasks_prune(co, j);
     uint32_t path = r->has_path ? r->path : UINT32_MAX, at = r->has_path ? r->path : 0;

@@ -23,7 +23,7 @@
 /* Points of one evaluation, two for a sample with guidance: so many that swapping experts
  * pays, so few that a small device has room. */
 #define SAMPLE_ROWS_MAX 128
-#define GRID_GAP 1
+_Static_assert(JOB_GRID_SIDE_MAX == IMAGE_SIDE_MAX, "a grid that a job may have can be written");
 #define STREAM_MS 10000
 
 /* ---- images ---- */
@@ -134,7 +134,7 @@ static int write_grid(struct work *w, const uint8_t *images, struct err *err)
     if (columns > n)
         columns = n;
     uint8_t *rgb;
-    int rc = image_grid(images, n, w->spec.data.image_size, columns, GRID_GAP, &rgb, &width,
+    int rc = image_grid(images, n, w->spec.data.image_size, columns, JOB_GRID_GAP, &rgb, &width,
                         &height, err);
     if (rc < 0)
         return rc;

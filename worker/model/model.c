@@ -4,10 +4,7 @@
 #include "common/base/rng.h"
 #include "worker/model/model_family.h"
 
-enum {
-    ALIGN_ELEMENTS = 16, /* 64 bytes of f32 */
-    HEAD_DIM_MAX = 128,  /* limit of the attention kernels */
-};
+enum { ALIGN_ELEMENTS = 16 }; /* 64 bytes of f32 */
 
 const struct model_family *model_family(const struct model_spec *s)
 {
@@ -89,10 +86,10 @@ static int chain_check(const struct model_spec *s, struct err *err)
     if (s->heads < 1 || s->dim % s->heads != 0)
         return err_set(err, -ERR_CONFIG, "model.heads %d must divide model.dim %d", s->heads,
                        s->dim);
-    if (s->dim / s->heads > HEAD_DIM_MAX)
+    if (s->dim / s->heads > JOB_HEAD_WIDTH_MAX)
         return err_set(err, -ERR_CONFIG,
                        "model.dim %d in %d heads is %d per head; at most %d: use more heads",
-                       s->dim, s->heads, s->dim / s->heads, HEAD_DIM_MAX);
+                       s->dim, s->heads, s->dim / s->heads, JOB_HEAD_WIDTH_MAX);
     if (s->depth < 1 || s->depth > MODEL_BLOCKS_MAX)
         return err_set(err, -ERR_CONFIG, "model.depth %d must be from 1 to %d", s->depth,
                        MODEL_BLOCKS_MAX);

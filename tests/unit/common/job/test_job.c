@@ -155,6 +155,12 @@ static const struct {
     {"model: {dim: 192, depth: 6, heads: 5}",
      "job.yaml:3: model.heads is 5, which does not divide model.dim (192)"},
     {"model: {dim: 6, depth: 6, heads: 1}", "expected a multiple of 4"},
+    {"model: {dim: 192, depth: 6, heads: 1}",
+     "job.yaml:3: model.heads is 1, which gives heads of width 192, at most 128 are possible"},
+    {"router: {dim: 132, heads: 1}", "router.heads is 1, which gives heads of width 132, at most"},
+    {"sample: {count: 1024, columns: 1}",
+     "sample.columns does not do: 1024 samples of 32 pixels in 1 column make a picture of 34 x "
+     "33793 pixels, of which a side may have 16384: take 3 columns"},
     {"model: {dim: 192, depth: 6, heads: 3, mlp_ratio: 0.3333}", "model.mlp_ratio"},
     {"model: {depth: 6, heads: 3}", "model.dim is missing"},
     {"model: {preset: DiT-XXL/2}", "did you mean 'DiT-XL/2'?"},
@@ -211,12 +217,6 @@ static void keys_that_need_each_other(void **state)
     FAILS(parse(text, &s, err), "sample.guidance is 2, but with model.label_dropout 0");
 }
 
-/* Every default of every table is a value that the table itself accepts. */
-static void check_defaults(const struct conf_key *keys, const char *section, struct buf *doc)
-{
-    for (const struct conf_key *k = keys; k->key != NULL; k++) {
-        assert_non_null(k->doc);
-        assert_false(k->required && k->def);
 /* What nobody wrote is never refused, whatever the model's widths. */
 static void the_router_fits(void **state)
 {
@@ -235,6 +235,12 @@ static void the_router_fits(void **state)
     }
 }
 
+/* Every default of every table is a value that the table itself accepts. */
+static void check_defaults(const struct conf_key *keys, const char *section, struct buf *doc)
+{
+    for (const struct conf_key *k = keys; k->key != NULL; k++) {
+        assert_non_null(k->doc);
+        assert_false(k->required && k->def);
         if (k->type == CONF_SECTION)
             check_defaults(k->sub, k->key, doc);
         else
@@ -408,7 +414,7 @@ static void defaults_are_written_into_a_job(void **state)
         "    # a comment\n    batch: 8 # more\n    beta2: 0.9\nouter:\n steps: 2\n rounds: 2",
         "{name: a, data: {path: ü/x, image_size: 16}, model: {preset: DiT-S/8}, train: {\n"
         "batch: 8}, outer: { \"steps\": 2, rounds: 2}}",
-        "name: a\r\ndata: {path: x}\r\nmodel: {type: llama, dim: 384, depth: 2, heads: 2}\r\n"
+        "name: a\r\ndata: {path: x}\r\nmodel: {type: llama, dim: 384, depth: 2, heads: 3}\r\n"
         "train:\r\n  ? batch\r\n  : 8\r\nouter: {rounds: 2, steps: 2}\r\n",
     };
     for (size_t i = 0; i < COUNT(texts); i++) {
@@ -537,9 +543,9 @@ int main(void)
         cmocka_unit_test(reads_every_kind),
         cmocka_unit_test(refuses_with_a_sentence),
         cmocka_unit_test(keys_that_need_each_other),
+        cmocka_unit_test(the_router_fits),
         cmocka_unit_test(keys_without_effect),
         cmocka_unit_test(documents_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-        cmocka_unit_test(the_router_fits),

@@ -482,9 +482,12 @@ static void test_remote(void **state)
     static struct grid_result x, y;
     struct err err = {0};
     struct draw_request ask_for = {.ema = -1, .remote = true, .temperature = NAN};
+    const struct draw_request tall = {.ema = -1, .count = 1000, .columns = 1, .temperature = NAN};
     uint64_t sample = 0;
     grid_begin(&g, r, ddm, false);
     grid_run(&g);
+    assert_int_equal(view_sample_request(r->co, g.job, &tall, &sample, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "18 x 17001 pixels, of which a side may have 16384: take 2"));
     assert_int_equal(view_sample_request(r->co, g.job, &ask_for, &sample, &err), 0);
     /* Alone nobody would evaluate its experts. */
     ask(r, a, 300);
