@@ -290,8 +290,8 @@ static int read_class_names(const struct tars *t, struct file_names *out, struct
     int rc = 0;
     if (file_exists(path)) {
         rc = file_read(path, DATASET_JSON_MAX, &text, err);
-        for (char *line = rc < 0 ? NULL : (char *)text.data, *end; rc == 0 && line && *line;
-             line = end) {
+        const char *line = rc < 0 ? "" : buf_str(&text), *end;
+        for (line += str_starts(line, "\xef\xbb\xbf") ? 3 : 0; rc == 0 && *line; line = end) {
             size_t n = strcspn(line, "\r\n");
             end = line + n + strspn(line + n, "\r\n");
             size_t kept = n < CLASS_NAME_MAX ? n : CLASS_NAME_MAX - 1;
