@@ -116,6 +116,15 @@ def test_text_file_named_jpg_is_named_and_skipped(tmp_path):
     assert "notes" in done.stderr
 
 
+def test_a_bad_image_is_told_though_its_name_is_not_utf8(tmp_path):
+    job = write_job(tmp_path)
+    with open(os.fsencode(tmp_path) + b"/data/disc/caf\xe9.png", "wb") as f:
+        f.write(b"no picture")
+    with running(tmp_path / "c") as swarm:
+        bad = swarm.job(swarm.submit(job))["bad_samples"]
+    assert bad == {"count": 1, "items": [{"key": "disc/caf?.png", "reason": "not a JPEG, PNG or WebP image"}]}
+
+
 def test_broken_images_above_the_limit_fail_the_job_with_the_reason(tmp_path):
     job = write_job(tmp_path, rounds=50, steps=4)
     open(job, "a").write("")
