@@ -21,7 +21,8 @@
  * sizes and the links between the cards.
  *
  * FAILURE.  A rank that cannot go on calls abort; from then on, and at once, every rank's
- * calls and waits return -ECONNABORTED, whatever they were waiting for.  So does an error
+ * calls and waits return -ECONNABORTED, whatever they were waiting for; on the CPU a sum that
+ * has begun ends first, as others read and write what this rank has shown.  So does an error
  * that the transport itself finds (-ERR_DEVICE at the rank that saw it).  What was being
  * summed is garbage then.  Such comms are of no more use: close them, open others. */
 #ifndef KERNELS_COMM_H

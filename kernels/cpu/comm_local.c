@@ -66,6 +66,22 @@ static int meet(struct hall *h)
     return rc;
 }
 
+/* All ranks have met and go on: none leaves while another may still look at what it has shown, nor
+ * when somebody fails meanwhile. */
+static void part(struct hall *h)
+{
+    pthread_mutex_lock(&h->lock);
+    const unsigned round = h->round;
+    if (++h->here == h->size) {
+        h->here = 0;
+        h->round++;
+        pthread_cond_broadcast(&h->changed);
+    }
+    while (h->round == round)
+        pthread_cond_wait(&h->changed, &h->lock);
+    pthread_mutex_unlock(&h->lock);
+}
+
 static void fail(struct comm *c)
 {
     struct hall *h = hall_of(c);
@@ -141,8 +157,8 @@ static int all_reduce(struct comm *c, const struct comm_piece *pieces, size_t n,
         else
             sum_f64(h, i, from, to);
     }
-    rc = meet(h);
-    return rc < 0 ? rc : same ? 0 : -EINVAL;
+    part(h);
+    return same ? 0 : -EINVAL;
 }
 
 static int broadcast(struct comm *c, void *x, uint64_t bytes, int root, struct stream *s)
@@ -158,8 +174,8 @@ static int broadcast(struct comm *c, void *x, uint64_t bytes, int root, struct s
     bool same = same_sizes(h);
     if (same && c->rank != root && bytes)
         memcpy(x, h->views[root].pieces[0].x, bytes);
-    rc = meet(h);
-    return rc < 0 ? rc : same ? 0 : -EINVAL;
+    part(h);
+    return same ? 0 : -EINVAL;
 }
 
 /* A letter with room for it, used before or new; NULL: no memory. */

@@ -310,6 +310,64 @@ static void test_abort(void **state)
     }
 }
 
+enum { WIDE = 1 << 16 };
+
+struct leaver {
+    pthread_t thread;
+    struct comm *comm;
+    float *x; /* (WIDE) */
+    int rc;
+};
+
+/* What a call was given is the caller's again when it has returned. */
+static void *leave_body(void *arg)
+{
+    struct leaver *l = arg;
+    const struct comm_piece piece = {l->x, WIDE};
+    l->rc = l->comm->ops->all_reduce(l->comm, &piece, 1, COMM_F32, NULL);
+    for (int i = 0; i < WIDE; i++)
+        l->x[i] = -1;
+    return NULL;
+}
+
+/* Somebody else fails while the ranks of a comm sum each other's memory, sooner or later. */
+static void test_abort_in_a_sum(void **state)
+{
+    struct leaver all[RANKS] = {0};
+    struct device *devs[RANKS];
+    struct comm *comms[RANKS];
+    struct err err = {0};
+    if (COMM_CARDS || real_cards())
+        return; /* what cards sum is theirs until the stream has ended */
+    for (int i = 0; i < RANKS; i++) {
+        assert_int_equal(device_open("cpu", 1, &devs[i], &err), 0);
+        all[i].x = calloc(WIDE, sizeof(float));
+        assert_non_null(all[i].x);
+    }
+    for (int wait = 0; wait < 200; wait++) {
+        assert_int_equal(comm_open(devs, RANKS, comms, &err), 0);
+        for (int i = 0; i < RANKS; i++) {
+            all[i].comm = comms[i];
+            assert_int_equal(pthread_create(&all[i].thread, NULL, leave_body, &all[i]), 0);
+        }
+        for (volatile int looks = 0; looks < wait * 1000; looks++)
+            ;
+        comms[0]->ops->abort(comms[0]);
+        for (int i = 0; i < RANKS; i++)
+            assert_int_equal(pthread_join(all[i].thread, NULL), 0);
+        for (int i = 0; i < RANKS; i++) {
+            assert_true(all[i].rc == 0 || all[i].rc == -ECONNABORTED);
+            for (int k = 0; k < WIDE; k++)
+                assert_true(all[i].x[k] == -1);
+        }
+        comm_close(comms, RANKS);
+    }
+    for (int i = 0; i < RANKS; i++) {
+        free(all[i].x);
+        device_close(devs[i]);
+    }
+}
+
 static void *unequal_body(void *arg)
 {
     struct rank *r = arg;
@@ -355,9 +413,10 @@ static void test_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),    cmocka_unit_test(test_broadcast),
-        cmocka_unit_test(test_passing), cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_unequal), cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_sums),           cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_passing),        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_unequal),        cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_abort_in_a_sum),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }
