@@ -6,6 +6,33 @@
 #define STATE_FILES_MAX 65536
 #define PENDING ".pending-"
 
+/* The task whose pending file of that prefix it is; 0: it is none. */
+static uint64_t task_of(const char *name, const char *prefix)
+{
+    return str_starts(name, prefix) ? strtoull(name + strlen(prefix), NULL, 10) : 0;
+}
+
+/* The newest pending file becomes the current one, but for that of task_id; the others go. */
+static int take_pending(const char *dir, const struct file_names *names, const char *prefix,
+                        uint64_t task_id, const char *current, struct err *err)
+{
+    uint64_t newest = 0;
+    int rc = 0;
+    for (size_t i = 0; i < names->n; i++) {
+        const uint64_t task = task_of(names->items[i], prefix);
+        newest = task != task_id && task > newest ? task : newest;
+    }
+    for (size_t i = 0; i < names->n && rc == 0; i++) {
+        const uint64_t task = task_of(names->items[i], prefix);
+        if (task == 0)
+            continue;
+        char *path = file_join(dir, names->items[i]);
+        rc = task == newest ? residual_commit(path, current, err) : residual_drop(path, err);
+        mem_free(path);
+    }
+    return rc;
+}
+
 int residual_prepare(const char *dir, const struct residual_key *key, uint64_t task_id,
                      char ret_current[CACHE_PATH_MAX], char ret_pending[CACHE_PATH_MAX],
                      struct err *err)
@@ -20,12 +47,7 @@ int residual_prepare(const char *dir, const struct residual_key *key, uint64_t t
     int rc = file_list(dir, STATE_FILES_MAX, &names, err);
     if (rc < 0)
         return rc;
-    for (size_t i = 0; i < names.n && rc == 0; i++)
-        if (str_starts(names.items[i], prefix)) {
-            char *path = file_join(dir, names.items[i]);
-            rc = file_remove(path, err);
-            mem_free(path);
-        }
+    rc = take_pending(dir, &names, prefix, task_id, ret_current, err);
     file_names_release(&names);
     return rc;
 }

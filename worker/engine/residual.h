@@ -17,8 +17,10 @@ struct residual_key {
     uint32_t path, replica;
 };
 
-/* The two names; older pending files of the same key are removed: their fate
- * will not be told any more. */
+/* The two names, for a contribution that is about to be made.  A pending file of an earlier task of
+ * the same key becomes the current one: what was not taken is settled at once, so that task waits
+ * for its version, and the residual before it would be sent twice.  What an earlier attempt of this
+ * task has left is removed. */
 int residual_prepare(const char *dir, const struct residual_key *key, uint64_t task_id,
                      char ret_current[CACHE_PATH_MAX], char ret_pending[CACHE_PATH_MAX],
                      struct err *err);

@@ -26,9 +26,34 @@ static void kept_when_applied(void **state)
     OK(residual_settle(dir, 51, false, err));
     assert_true(file_exists(current) && !file_exists(pending));
     prepare(&key, 52, current, pending);
-    OK(residual_prepare(dir, &key, 53, current, newer, err));
-    assert_false(file_exists(pending)); /* nobody will tell its fate */
+    OK(residual_prepare(dir, &key, 52, current, newer, err)); /* another attempt */
+    assert_false(file_exists(pending));
     assert_true(file_exists(current));
+}
+
+/* A phase that came late is folded while the replica's next one runs, or with it: that one goes on
+ * from what the late one left, not from what it has sent already. */
+static void the_next_phase_is_over_before_the_word(void **state)
+{
+    (void)state;
+    static const struct residual_key key = {1, 2, 3, 5};
+    char current[CACHE_PATH_MAX], pending[CACHE_PATH_MAX];
+    struct buf text;
+    for (uint64_t task = 70; task < 73; task++) {
+        const char left = (char)('a' + task - 70);
+        OK(residual_prepare(dir, &key, task, current, pending, err));
+        if (task > 70) {
+            OK(file_read(current, 1, &text, err));
+            assert_int_equal(*buf_str(&text), left - 1);
+            buf_release(&text);
+            OK(residual_settle(dir, task - 1, true, err)); /* it changes nothing any more */
+        }
+        OK(file_write_atomic(pending, &left, 1, 0600, err));
+    }
+    OK(residual_settle(dir, 72, false, err));
+    OK(file_read(current, 1, &text, err));
+    assert_string_equal(buf_str(&text), "b");
+    buf_release(&text);
 }
 
 /* A task's contributions are settled together, others' are left alone. */
@@ -76,6 +101,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kept_when_applied),
+        cmocka_unit_test(the_next_phase_is_over_before_the_word),
         cmocka_unit_test(all_modules_of_a_task),
         cmocka_unit_test(a_folder_that_is_gone),
     };
