@@ -223,6 +223,25 @@ static int check_length(const uint8_t *word, uint64_t file_bytes, const char *na
     return 0;
 }
 
+/* What is made of JSON takes memory by the number of its values, not by its bytes: they are no more
+ * than so many tensors have. */
+#define LISTS_MAX (3u * ST_TENSORS_MAX + 2u)             /* lists and maps */
+#define VALUES_MAX ((ST_RANK_MAX + 8u) * ST_TENSORS_MAX) /* commas and colons */
+
+static bool has_too_many_values(const char *json, size_t n)
+{
+    size_t lists = 0, values = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < n; i++) {
+        const char c = json[i];
+        lists += !quoted && (c == '[' || c == '{');
+        values += !quoted && (c == ',' || c == ':');
+        i += quoted && c == '\\';
+        quoted ^= c == '"';
+    }
+    return lists > LISTS_MAX || values > VALUES_MAX;
+}
+
 int st_parse(const void *data, size_t len, uint64_t file_bytes, const char *name, struct st *ret,
              struct err *err)
 {
@@ -235,8 +254,12 @@ int st_parse(const void *data, size_t len, uint64_t file_bytes, const char *name
         return err_set(err, -ERR_FORMAT, "%s: %zu bytes do not hold its header", name, len);
     if (n == 0 || bytes[8] != '{')
         return err_set(err, -ERR_FORMAT, "%s: the header is not a JSON map", name);
+    const char *json = (const char *)bytes + 8;
+    if (has_too_many_values(json, (size_t)n))
+        return err_set(err, -ERR_LIMIT, "%s: its header holds more than %d tensors do", name,
+                       ST_TENSORS_MAX);
     json_error_t fault;
-    json_t *root = json_loadb((const char *)bytes + 8, (size_t)n, JSON_REJECT_DUPLICATES, &fault);
+    json_t *root = json_loadb(json, (size_t)n, JSON_REJECT_DUPLICATES, &fault);
     if (!root)
         return err_set(err, -ERR_FORMAT, "%s: header byte %d: %s", name, fault.position,
                        fault.text);
@@ -548,6 +571,7 @@ int st_read_f32(int fd, const char *path, const struct st_tensor *t, float *out,
 struct st_writer {
     struct st_tensor *tensors;
     size_t n, cap;
+    uint32_t *places; /* (2 cap) of the tensors by their names, counted from 1; 0: free */
     struct st_meta meta[ST_META_MAX];
     size_t n_meta;
     uint64_t payload; /* bytes declared */
@@ -578,6 +602,7 @@ void st_writer_free(struct st_writer *w)
         mem_free(w->meta[i].value);
     }
     mem_free(w->tensors);
+    mem_free(w->places);
     mem_free(w);
 }
 
@@ -601,6 +626,41 @@ void st_writer_number(struct st_writer *w, const char *key, uint64_t value)
     st_writer_meta(w, key, text);
 }
 
+/* Where the tensor of that name is, or would be. */
+static uint32_t *place_of(const struct st_writer *w, const char *name)
+{
+    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
+    for (const char *c = name; *c; c++)
+        h = (h ^ (uint8_t)*c) * 0x100000001b3u;
+    size_t at = (h ^ h >> 32) % (2 * w->cap);
+    while (w->places[at] && strcmp(w->tensors[w->places[at] - 1].name, name) != 0)
+        at = (at + 1) % (2 * w->cap);
+    return &w->places[at];
+}
+
+/* Room for one more tensor. */
+static int make_room(struct st_writer *w, struct err *err)
+{
+    if (w->n == ST_TENSORS_MAX)
+        return err_set(err, -ERR_LIMIT, "more than %d tensors", ST_TENSORS_MAX);
+    if (w->n < w->cap)
+        return 0;
+    const size_t cap = w->cap ? w->cap * 2 : 64;
+    uint32_t *places = mem_try_array(2 * cap, sizeof(*places));
+    struct st_tensor *more = places ? mem_try_realloc_array(w->tensors, cap, sizeof(*more)) : NULL;
+    if (!more) {
+        mem_free(places);
+        return err_set(err, -ENOMEM, "out of memory while declaring tensors");
+    }
+    mem_free(w->places);
+    w->tensors = more;
+    w->places = places;
+    w->cap = cap;
+    for (size_t i = 0; i < w->n; i++)
+        *place_of(w, more[i].name) = (uint32_t)i + 1;
+    return 0;
+}
+
 int st_writer_add(struct st_writer *w, const char *name, enum st_dtype dtype, unsigned rank,
                   const uint64_t *shape, struct err *err)
 {
@@ -609,9 +669,12 @@ int st_writer_add(struct st_writer *w, const char *name, enum st_dtype dtype, un
     if (length == 0 || length > ST_NAME_MAX || !str_is_utf8(name, length) ||
         strcmp(name, "__metadata__") == 0 || rank > ST_RANK_MAX || !st_dtype_bytes(dtype))
         return err_set(err, -EINVAL, "tensor '%s': impossible name, dtype or rank %u", name, rank);
-    for (size_t i = 0; i < w->n; i++)
-        if (strcmp(w->tensors[i].name, name) == 0)
-            return err_set(err, -EINVAL, "tensor '%s' is declared twice", name);
+    int rc = make_room(w, err);
+    if (rc < 0)
+        return rc;
+    uint32_t *place = place_of(w, name);
+    if (*place)
+        return err_set(err, -EINVAL, "tensor '%s' is declared twice", name);
     bool over = false;
     for (unsigned i = 0; i < rank; i++) {
         t.shape[i] = shape[i];
@@ -621,18 +684,9 @@ int st_writer_add(struct st_writer *w, const char *name, enum st_dtype dtype, un
     uint64_t payload;
     if (over || __builtin_add_overflow(w->payload, t.bytes, &payload) || payload > INT64_MAX)
         return err_set(err, -EINVAL, "tensor '%s': the shape overflows", name);
-    if (w->n == ST_TENSORS_MAX)
-        return err_set(err, -ERR_LIMIT, "more than %d tensors", ST_TENSORS_MAX);
-    if (w->n == w->cap) {
-        size_t cap = w->cap ? w->cap * 2 : 64;
-        struct st_tensor *more = mem_try_realloc_array(w->tensors, cap, sizeof(*more));
-        if (!more)
-            return err_set(err, -ENOMEM, "out of memory while declaring tensors");
-        w->tensors = more;
-        w->cap = cap;
-    }
     t.name = str_dup(name);
     w->tensors[w->n++] = t;
+    *place = (uint32_t)w->n;
     w->payload = payload;
     return 0;
 }

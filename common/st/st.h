@@ -1,9 +1,10 @@
 /* safetensors: u64 LE header length | JSON header | payload.
  *
- * The reader is strict: the header is at most 16 MiB, names are unique, shapes
- * and offsets agree, the tensors tile the payload without overlap or gap and the
- * file ends with them.  It only reads the header: callers read payloads by file
- * offset, so nothing here grows with the model beyond names and shapes.
+ * The reader is strict: the header is at most 16 MiB and holds no more than
+ * ST_TENSORS_MAX tensors do, names are unique, shapes and offsets agree, the
+ * tensors tile the payload without overlap or gap and the file ends with them.
+ * It only reads the header: callers read payloads by file offset, so nothing
+ * here grows with the model beyond names and shapes.
  *
  * The writer is deterministic: the same declarations and payload give the same
  * bytes.  Metadata first (in the order added), tensors in the order added, the

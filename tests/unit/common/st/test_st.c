@@ -7,12 +7,14 @@
 /* A header with its length word; the payload is only counted. */
 static int parse(const char *json, uint64_t payload, struct st *ret, struct err *err)
 {
-    uint8_t bytes[4096] = {0};
     size_t n = strlen(json);
+    uint8_t *bytes = mem_alloc(8 + n);
     for (int i = 0; i < 8; i++)
         bytes[i] = (uint8_t)((uint64_t)n >> (8 * i));
     memcpy(bytes + 8, json, n);
-    return st_parse(bytes, 8 + n, 8 + n + payload, "x.st", ret, err);
+    int rc = st_parse(bytes, 8 + n, 8 + n + payload, "x.st", ret, err);
+    mem_free(bytes);
+    return rc;
 }
 
 #define T(name, dtype, shape, from, to)                                                            \
@@ -90,6 +92,26 @@ static void refuses_bad_headers(void **state)
     uint8_t cut[16] = {100};
     FAILS(st_parse(cut, 16, 16, "x", &st, err), "cut short");
     FAILS(st_parse(cut, 16, 200, "x", &st, err), "do not hold its header");
+}
+
+/* 16 MiB of empty maps would be 1.2 GiB once they are read. */
+static void refuses_what_would_grow(void **state)
+{
+    const char *const repeated[] = {"{},", "[],", "0,", "\"\","};
+    struct st st = {0};
+    for (size_t i = 0; i < COUNT(repeated); i++) {
+        struct buf b;
+        buf_init(&b, ST_HEADER_MAX);
+        assert_int_equal(buf_append_str(&b, "{\"a\":["), 0);
+        for (size_t k = 0; k < 17u * ST_TENSORS_MAX; k++)
+            assert_int_equal(buf_append_str(&b, repeated[i]), 0);
+        assert_int_equal(buf_append_str(&b, "0]}"), 0);
+        FAILS(parse(buf_str(&b), 0, &st, err), "more than 65536 tensors do");
+        buf_release(&b);
+    }
+    OK(parse("{\"__metadata__\":{\"a\\\"{[[,,\":\"\\\\\",\"b\":\"]}\"}}", 0, &st, err));
+    assert_int_equal(st.n_meta, 2);
+    st_release(&st);
 }
 
 static struct st_writer *declare(void)
@@ -176,6 +198,16 @@ static void writer_refuses(void **state)
     struct st_writer *w = declare();
     uint64_t big[] = {UINT64_MAX / 2, 4}, one[] = {1};
     FAILS(st_writer_add(w, "q", ST_U8, 1, one, err), "twice");
+    struct st_writer *many = st_writer_new();
+    for (unsigned i = 0; i < 600; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof(name), "t%u", i % 300);
+        if (i < 300)
+            OK(st_writer_add(many, name, ST_U8, 1, one, err));
+        else
+            FAILS(st_writer_add(many, name, ST_U8, 1, one, err), "twice");
+    }
+    st_writer_free(many);
     FAILS(st_writer_add(w, "big", ST_U8, 2, big, err), "overflows");
     FAILS(st_writer_add(w, "", ST_U8, 1, one, err), "impossible");
     FAILS(st_writer_add(w, "\xff", ST_U8, 1, one, err), "impossible");
@@ -201,7 +233,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parses_good_headers),  cmocka_unit_test(refuses_bad_headers),
         cmocka_unit_test(writes_what_it_reads), cmocka_unit_test(refuses_every_cut),
-        cmocka_unit_test(writer_refuses),
+        cmocka_unit_test(writer_refuses),       cmocka_unit_test(refuses_what_would_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
