@@ -13,13 +13,15 @@ void coding_decode(enum codec c, size_t n, const void *payload, const uint16_t *
 }
 
 /* Bits of the smallest scale an encoder makes (int8 of CODEC_TINY), with room. */
-#define SCALE_MIN 0x0e80u /* 2^-98 */
-#define SCALE_MAX 0x7e80u /* 2^126 */
+#define SCALE_MIN 0x0e80u      /* 2^-98 */
+#define SCALE_MAX 0x7e80u      /* CODEC_ABS_MAX, 2^126 */
+#define SCALE_MAX_INT8 0x7b02u /* a 127th of it, rounded up */
 
-static bool scales_ok(size_t n, const uint16_t *scales)
+static bool scales_ok(enum codec c, size_t n, const uint16_t *scales)
 {
+    const uint16_t most = c == CODEC_INT8 ? SCALE_MAX_INT8 : SCALE_MAX;
     for (size_t i = 0; i < n; i++)
-        if (scales[i] && (scales[i] < SCALE_MIN || scales[i] > SCALE_MAX))
+        if (scales[i] && (scales[i] < SCALE_MIN || scales[i] > most))
             return false;
     return true;
 }
@@ -74,5 +76,6 @@ enum st_dtype coding_dtype(enum codec c)
 
 bool coding_check(enum codec c, size_t n, const void *payload, const uint16_t *scales)
 {
-    return (!codec_has_scale(c) || scales_ok(codec_scales(c, n), scales)) && rows[c].ok(n, payload);
+    return (!codec_has_scale(c) || scales_ok(c, codec_scales(c, n), scales)) &&
+           rows[c].ok(n, payload);
 }

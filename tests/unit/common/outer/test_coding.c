@@ -149,6 +149,9 @@ static void test_check_refuses(void **state)
         assert_false(coding_check(CODEC_E3M0, N, payload, scales));
         assert_false(coding_check(CODEC_INT8, N, payload, scales));
     }
+    scales[N / CODEC_BLOCK - 1] = 0x7b03; /* 127 times it is beyond the range */
+    assert_true(coding_check(CODEC_E3M0, N, payload, scales));
+    assert_false(coding_check(CODEC_INT8, N, payload, scales));
     scales[N / CODEC_BLOCK - 1] = 0;
     payload[2] = 0x10; /* the padding nibble of 5 elements */
     assert_false(coding_check(CODEC_E3M0, 5, payload, scales));
