@@ -10,6 +10,7 @@
 
 #define BLOCK_BYTES (64 * 1024)
 #define KEY_MAX 512
+#define STEM_MAX 255
 #define LLMC_HEADER 1024 /* bytes: 256 int32 */
 #define LLMC_MAGIC 20240520
 #define LLMC_END 50256 /* GPT-2's end of text */
@@ -19,9 +20,9 @@ enum format { FORMAT_NONE, FORMAT_JSONL, FORMAT_PLAIN, FORMAT_TOKENS };
 struct text_source {
     struct file_names files; /* full paths */
     char *field, *column;
-    char *alias;   /* name of the only file, if its own says nothing */
-    size_t shared; /* bytes of all names that say the folder in which all lie */
+    char *alias; /* name of the only file, if its own says nothing */
     enum format format;
+    size_t folder;          /* bytes of the files' names, of the folder that all are below */
     size_t left;            /* files and folders that are none */
     uint64_t bytes, before; /* size of all files, and of those that are done */
 
@@ -42,27 +43,30 @@ struct text_source {
 
 /* ---- the files ---- */
 
-static const char *const endings[] = {[FORMAT_NONE] = "",
-                                      [FORMAT_JSONL] = ".jsonl",
-                                      [FORMAT_PLAIN] = ".txt",
-                                      [FORMAT_TOKENS] = ".bin"};
-
-/* Bytes at a name's end that say how the file is packed. */
-static size_t packing(const char *name)
+/* The format by the name, and how long this is without the endings that say it (may be NULL). */
+static enum format format_by(const char *name, size_t *ret_bare)
 {
-    return str_ends(name, ".zst") ? strlen(".zst") : str_ends(name, ".gz") ? strlen(".gz") : 0;
+    static const struct {
+        const char *ending;
+        enum format format;
+    } endings[] = {{".jsonl", FORMAT_JSONL}, {".txt", FORMAT_PLAIN}, {".bin", FORMAT_TOKENS}};
+    const size_t packed = str_ends(name, ".zst") ? 4 : str_ends(name, ".gz") ? 3 : 0;
+    char *bare = str_ndup(name, strlen(name) - packed);
+    enum format ret = FORMAT_NONE;
+    for (size_t i = 0; i < 3 && ret == FORMAT_NONE; i++) {
+        if (!str_ends(bare, endings[i].ending) || (packed && endings[i].format == FORMAT_TOKENS))
+            continue;
+        ret = endings[i].format;
+        if (ret_bare)
+            *ret_bare = strlen(bare) - strlen(endings[i].ending);
+    }
+    mem_free(bare);
+    return ret;
 }
 
-/* The format by the name, without what says how it is packed. */
 static enum format format_of(const char *name)
 {
-    const size_t packed = packing(name);
-    char *bare = str_ndup(name, strlen(name) - packed);
-    enum format f = FORMAT_TOKENS;
-    while (f > FORMAT_NONE && !str_ends(bare, endings[f]))
-        f--;
-    mem_free(bare);
-    return f == FORMAT_TOKENS && packed ? FORMAT_NONE : f;
+    return format_by(name, NULL);
 }
 
 /* What the current file is called. */
@@ -97,46 +101,43 @@ static int take_names(struct text_source *s, const char *path, bool folder, stru
     file_names_release(&names);
     if (rc == 0 && s->files.n == 0)
         rc = err_set(err, -ERR_FORMAT,
-                     "%s holds no text: expected .jsonl, .jsonl.zst, .jsonl.gz, .txt or .bin files",
+                     "%s holds no text: expected .jsonl or .txt (also .zst, .gz) or .bin files",
                      path);
     return rc;
 }
 
-/* Bytes that the files' names begin with alike, up to a folder's end. */
-static size_t shared_folder(const struct file_names *files)
+static int find_files(struct text_source *s, const struct text_source_options *opt, struct err *err)
 {
-    const char *first = files->items[0];
+    bool folder = file_is_dir(opt->path);
+    if (folder || !file_exists(opt->path))
+        return take_names(s, opt->path, folder, err);
+    const char *name = opt->name ? opt->name : opt->path;
+    s->format = format_of(name);
+    if (s->format == FORMAT_NONE)
+        return err_set(err, -ERR_FORMAT,
+                       "%s is no text that we read: expected a folder, or a .jsonl or .txt (also "
+                       ".zst, .gz) or .bin file",
+                       name);
+    s->alias = str_dup(name);
+    s->files.items = mem_alloc_array(1, sizeof(char *));
+    s->files.items[s->files.n++] = str_dup(opt->path);
+    return 0;
+}
+
+/* Files of one name in several folders, as a pattern finds them, are told apart by the folders. */
+static size_t common_folder(const struct text_source *s)
+{
+    const char *first = s->alias ? s->alias : s->files.items[0];
     size_t n = strlen(first);
-    for (size_t i = 0; i < files->n; i++) {
+    for (size_t i = 1; i < s->files.n; i++) {
         size_t same = 0;
-        while (same < n && files->items[i][same] == first[same])
+        while (same < n && s->files.items[i][same] == first[same])
             same++;
         n = same;
     }
     while (n > 0 && first[n - 1] != '/')
         n--;
     return n;
-}
-
-static int find_files(struct text_source *s, const struct text_source_options *opt, struct err *err)
-{
-    bool folder = file_is_dir(opt->path);
-    if (folder || !file_exists(opt->path)) {
-        int rc = take_names(s, opt->path, folder, err);
-        s->shared = rc == 0 ? shared_folder(&s->files) : 0;
-        return rc;
-    }
-    const char *name = opt->name ? opt->name : opt->path;
-    s->format = format_of(name);
-    if (s->format == FORMAT_NONE)
-        return err_set(err, -ERR_FORMAT,
-                       "%s is no text that we read: expected a folder, or a .jsonl, .jsonl.zst, "
-                       ".txt or .bin file",
-                       name);
-    s->alias = str_dup(name);
-    s->files.items = mem_alloc_array(1, sizeof(char *));
-    s->files.items[s->files.n++] = str_dup(opt->path);
-    return 0;
 }
 
 int text_source_open(const struct text_source_options *opt, struct text_source **ret,
@@ -152,6 +153,7 @@ int text_source_open(const struct text_source_options *opt, struct text_source *
         rc = file_size(s->files.items[i], &size, err);
         s->bytes += rc == 0 ? size : 0;
     }
+    s->folder = rc == 0 ? common_folder(s) : 0;
     if (rc == 0 && s->column && s->format != FORMAT_JSONL)
         rc = err_set(err, -ERR_FORMAT, "%s: only .jsonl can have a column ('%s')", opt->path,
                      s->column);
@@ -246,7 +248,8 @@ static int read_more(struct text_source *s, struct err *err)
     }
     int rc = buf_reserve(&s->data, BLOCK_BYTES, &p);
     if (rc == -ERR_LIMIT)
-        return err_set(err, rc, "%s, line %" PRIu64 ": a document of more than %u MiB",
+        return err_set(err, rc,
+                       "%s, line %" PRIu64 ": a document of more than %u MiB: cut it into several",
                        file_name(s), s->line + 1, TEXT_DOCUMENT_MAX >> 20);
     if (rc < 0)
         return err_set(err, rc, "out of memory while reading %s", file_name(s));
@@ -279,19 +282,21 @@ static int skip_mark(struct text_source *s, struct err *err)
     return 0;
 }
 
-/* "train-00000": the file's name without its endings and the folder that all have. */
+/* "train-00000": the file below the folder of all, without endings, of a long name the end. */
 static int stem(const struct text_source *s, const char **ret)
 {
-    const char *path = file_name(s), *slash = s->alias ? strrchr(path, '/') : NULL;
-    *ret = slash ? slash + 1 : path + s->shared;
-    return (int)(strlen(*ret) - packing(*ret) - strlen(endings[format_of(*ret)]));
+    size_t end = 0;
+    (void)format_by(file_name(s), &end);
+    const size_t from = end > s->folder + STEM_MAX ? end - STEM_MAX : s->folder;
+    *ret = file_name(s) + from;
+    return (int)(end - from);
 }
 
 static void numbered_key(struct text_source *s, uint64_t number)
 {
     const char *base;
     int n = stem(s, &base);
-    (void)snprintf(s->key, sizeof(s->key), "%.*s/%" PRIu64, n > 255 ? 255 : n, base, number);
+    (void)snprintf(s->key, sizeof(s->key), "%.*s/%" PRIu64, n, base, number);
 }
 
 /* The next line into *ret, without its end: 1, or 0 at the end of the file. */
@@ -324,7 +329,7 @@ static int take_object(struct text_source *s, const char *line, size_t len,
 {
     json_error_t fault;
     json_decref(s->object);
-    /* A whole number beyond 64 bits, such as a hash, is no fault of the text beside it. */
+    /* Numbers are of no interest, however large: those of a column are floats. */
     s->object = json_loadb(line, len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &fault);
     if (!s->object)
         return err_set(err, -ERR_FORMAT, "%s, line %" PRIu64 ", column %d: %s", file_name(s),
@@ -333,7 +338,7 @@ static int take_object(struct text_source *s, const char *line, size_t len,
     if (!json_is_string(text))
         return err_set(err, -ERR_FORMAT,
                        "%s, line %" PRIu64 ": expected an object with a text \"%s\"; "
-                       "data.text_field says how yours is called",
+                       "data.text_field (of `skerry new`: --text-field) says how yours is called",
                        file_name(s), s->line, s->field);
     numbered_key(s, s->line - 1);
     *ret = (struct text_document){
@@ -380,7 +385,7 @@ static int next_plain(struct text_source *s, struct text_document *ret, struct e
             return rc;
     }
     int n = stem(s, &base);
-    (void)snprintf(s->key, sizeof(s->key), "%.*s", n > 255 ? 255 : n, base);
+    (void)snprintf(s->key, sizeof(s->key), "%.*s", n, base);
     *ret = (struct text_document){
         .key = s->key, .text = buf_str(&s->data) + s->used, .len = s->data.len - s->used};
     s->line = 1;

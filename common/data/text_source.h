@@ -32,7 +32,7 @@ struct text_source_options {
 
 /* Borrowed until the next call.  Either text or ids. */
 struct text_document {
-    const char *key; /* "train-00000/17": file and line from 0; unique in the source */
+    const char *key; /* "train-00000/17": file, below the folder of all, and line from 0 */
     const char *text;
     size_t len;          /* bytes */
     const uint16_t *ids; /* the document of a token file; NULL for text */
