@@ -105,7 +105,8 @@ struct dataset_cut {
     uint64_t seed;
     /* Fraction of the images or documents, by hash of (seed, key), and of the spans of long
      * documents, at equal distances through all of these in their order; at least one image,
-     * document or span if > 0.  Not used when there is a holdout_path. */
+     * document (of a size nearest to the fraction) or span if > 0.  Not used when there is a
+     * holdout_path. */
     double holdout;
     uint32_t shard_samples; /* aimed at; shards differ by at most a few samples */
     uint32_t max_bad;       /* more images that are none, or without caption: an error */

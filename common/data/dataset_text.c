@@ -20,6 +20,7 @@
 #define BUCKET_SOURCE_BYTES (32u << 20) /* bytes of the source for each bucket */
 #define PENDING_BYTES (256u << 10)
 #define RECORD_MAX (16u << 20)
+#define KEPT_BYTES (512u << 20) /* most of a document that is not long, with its columns */
 #define PROGRESS_EVERY 256
 
 /* A piece in a bucket: this, the key, the payload, the feature. */
@@ -53,16 +54,23 @@ struct spans {
     uint64_t first;  /* span that is held out, in the first long document */
 };
 
+/* The document that is held out if no other is: the one of a size nearest to what was asked for. */
+struct kept {
+    struct buf records;
+    double off; /* from that size, bytes */
+};
+
 struct text_cut {
     struct cutter *c;
     const struct dataset *ds;
     const struct text_dataset *own; /* the dataset's */
     struct spool train, holdout;
     struct spans spans;
+    struct kept kept;
     const struct tokenizer *tokenizer;
     struct tokens tokens; /* the document */
     uint32_t *piece;      /* one piece of a token file */
-    struct buf payload;
+    struct buf payload, record;
 };
 
 /* ---- opening ---- */
@@ -147,10 +155,16 @@ static int flush(struct bucket *b, struct err *err)
     return rc;
 }
 
-static int spool_add(struct text_cut *t, struct spool *s, const struct record *r, const char *key,
-                     const void *feature)
+static size_t record_bytes(const struct record *r)
 {
-    unsigned i = (unsigned)((r->hash >> 32) * s->n >> 32); /* in the hashes' order */
+    return sizeof(*r) + r->key_len + r->len + r->dim * sizeof(float);
+}
+
+static int spool_add(struct text_cut *t, struct spool *s, const uint8_t *record)
+{
+    struct record r;
+    memcpy(&r, record, sizeof(r));
+    unsigned i = (unsigned)((r.hash >> 32) * s->n >> 32); /* in the hashes' order */
     struct bucket *b = &s->buckets[i];
     struct err *err = t->c->err;
     int rc = 0;
@@ -162,17 +176,55 @@ static int spool_add(struct text_cut *t, struct spool *s, const struct record *r
         if (rc < 0)
             return rc;
     }
-    rc = buf_append(&b->pending, r, sizeof(*r));
-    if (rc == 0)
-        rc = buf_append(&b->pending, key, r->key_len);
-    if (rc == 0)
-        rc = buf_append(&b->pending, t->payload.data, r->len);
-    if (rc == 0)
-        rc = buf_append(&b->pending, feature, r->dim * sizeof(float));
+    rc = buf_append(&b->pending, record, record_bytes(&r));
     if (rc < 0)
-        return err_set(err, rc, "out of memory while cutting '%s'", key);
+        return err_set(err, rc, "out of memory while cutting the text");
     b->records++;
     return b->pending.len >= PENDING_BYTES ? flush(b, err) : 0;
+}
+
+static uint64_t spool_records(const struct spool *s)
+{
+    uint64_t n = 0;
+    for (unsigned i = 0; i < s->n; i++)
+        n += s->buckets[i].records;
+    return n;
+}
+
+/* ---- the document that is kept for the held-out loss ---- */
+
+static int release_kept(struct text_cut *t, struct spool *to)
+{
+    struct buf *b = &t->kept.records;
+    int rc = 0;
+    for (size_t at = 0; rc == 0 && at < b->len;) {
+        struct record r;
+        memcpy(&r, b->data + at, sizeof(r));
+        rc = spool_add(t, to, b->data + at);
+        at += record_bytes(&r);
+    }
+    buf_clear(b);
+    return rc;
+}
+
+/* Is a document a better one to keep?  Not once others are held out. */
+static bool is_nearer(struct text_cut *t, const struct text_document *doc)
+{
+    const double size = (double)(doc->ids ? doc->n_ids * sizeof(*doc->ids) : doc->len);
+    const double asked = t->c->opt->holdout * (double)text_source_bytes(t->own->text);
+    const double off = fabs(size - fmax(asked, 2 * DATASET_PIECE_MIN));
+    if (spool_records(&t->holdout) > 0 || (t->kept.records.len > 0 && off >= t->kept.off))
+        return false;
+    t->kept.off = off;
+    return true;
+}
+
+/* At the end of all. */
+static int settle_kept(struct text_cut *t)
+{
+    const bool holds = spool_records(&t->holdout) > 0;
+    t->c->report.holdout_documents += !holds && t->kept.records.len > 0;
+    return release_kept(t, holds ? &t->train : &t->holdout);
 }
 
 /* ---- documents to pieces ---- */
@@ -194,7 +246,10 @@ static int check_vocab(const struct text_cut *t, const char *key, const uint32_t
     return 0;
 }
 
-static int add_piece(struct text_cut *t, const struct text_document *doc, bool holdout,
+/* Which way a document, or a piece of it, goes. */
+enum split { SPLIT_TRAIN, SPLIT_HOLDOUT, SPLIT_SPANS, SPLIT_KEEP };
+
+static int add_piece(struct text_cut *t, const struct text_document *doc, enum split split,
                      uint64_t number, const uint32_t *ids, size_t n)
 {
     struct cutter *c = t->c;
@@ -212,7 +267,21 @@ static int add_piece(struct text_cut *t, const struct text_document *doc, bool h
         .tokens = (uint32_t)n,
         .dim = (uint32_t)doc->dim,
     };
-    return spool_add(t, holdout ? &t->holdout : &t->train, &r, key, doc->feature);
+    buf_clear(&t->record);
+    rc = buf_append(&t->record, &r, sizeof(r));
+    if (rc == 0)
+        rc = buf_append(&t->record, key, r.key_len);
+    if (rc == 0)
+        rc = buf_append(&t->record, t->payload.data, r.len);
+    if (rc == 0)
+        rc = buf_append(&t->record, doc->feature, r.dim * sizeof(float));
+    if (rc == 0 && split == SPLIT_KEEP)
+        rc = buf_append(&t->kept.records, t->record.data, t->record.len);
+    if (rc < 0)
+        return err_set(c->err, rc, "out of memory while cutting '%s'", key);
+    return split == SPLIT_KEEP
+               ? 0
+               : spool_add(t, split == SPLIT_HOLDOUT ? &t->holdout : &t->train, t->record.data);
 }
 
 /* Ids at..at+n of the document. */
@@ -226,17 +295,16 @@ static const uint32_t *ids_at(struct text_cut *t, const struct text_document *do
     return t->piece;
 }
 
-/* Which way a document goes. */
-enum split { SPLIT_TRAIN, SPLIT_HOLDOUT, SPLIT_SPANS };
-
-static enum split split_of(const struct text_cut *t, const struct text_document *doc, size_t total)
+static enum split split_of(struct text_cut *t, const struct text_document *doc, size_t total)
 {
     const struct cutter *c = t->c;
     if (t->own->held_out || c->opt->holdout == 0)
         return SPLIT_TRAIN;
     if (total > (size_t)DATASET_WHOLE_SPANS * t->spans.pieces * t->own->context)
         return SPLIT_SPANS;
-    return c->report.documents == 0 || cut_is_holdout(c, doc->key) ? SPLIT_HOLDOUT : SPLIT_TRAIN;
+    if (cut_is_holdout(c, doc->key))
+        return SPLIT_HOLDOUT;
+    return total >= 2 && is_nearer(t, doc) ? SPLIT_KEEP : SPLIT_TRAIN;
 }
 
 /* Is the next piece of a long document of `total` tokens held out? */
@@ -259,17 +327,19 @@ static int cut_document(struct text_cut *t, const struct text_document *doc, siz
     uint32_t context = t->own->context;
     size_t least = context < DATASET_PIECE_MIN ? context : DATASET_PIECE_MIN;
     uint64_t number = 0;
-    int rc = 0;
+    int rc = split == SPLIT_KEEP ? release_kept(t, &t->train) : 0;
     /* Each piece begins with the last token of the one before. */
     for (size_t at = 0; rc == 0 && at + 1 < total; at += context - 1) {
         size_t n = total - at < context ? total - at : context;
         if (at > 0 && n < least)
             break;
         const uint32_t *ids = ids_at(t, doc, at, n);
-        bool holdout = split == SPLIT_SPANS ? in_held_span(t, doc, total) : split == SPLIT_HOLDOUT;
+        enum split to = split;
+        if (split == SPLIT_SPANS)
+            to = in_held_span(t, doc, total) ? SPLIT_HOLDOUT : SPLIT_TRAIN;
         rc = check_vocab(t, doc->key, ids, n);
         if (rc == 0)
-            rc = add_piece(t, doc, holdout, number++, ids, n);
+            rc = add_piece(t, doc, to, number++, ids, n);
     }
     t->c->report.documents += number > 0;
     t->c->report.holdout_documents += number > 0 && split == SPLIT_HOLDOUT;
@@ -292,6 +362,8 @@ static int take_document(struct text_cut *t, const struct text_document *doc, bo
     if (rc == 0 && !doc->ids) {
         rc =
             tokenizer_encode(t->tokenizer, doc->text, doc->len, TOKENIZER_ENDS, &t->tokens, c->err);
+        if (rc < 0)
+            rc = err_wrap(c->err, "document '%s'", doc->key);
         note_bytes(&c->report, doc);
     }
     size_t total = doc->ids ? doc->n_ids : t->tokens.n;
@@ -365,7 +437,7 @@ static int emit_bucket(struct text_cut *t, const struct spool *s, struct bucket 
         struct record r;
         memcpy(&r, p, sizeof(r));
         items[i] = (struct item){r.hash, p};
-        p += sizeof(r) + r.key_len + r.len + r.dim * sizeof(float);
+        p += record_bytes(&r);
     }
     if (rc == 0)
         qsort(items, (size_t)b->records, sizeof(*items), by_hash);
@@ -420,11 +492,15 @@ static int text_cut(struct cutter *c, struct dataset *ds)
     spool_init(&t.train, bytes, false);
     spool_init(&t.holdout, own->held_out ? held : bytes, true);
     buf_init(&t.payload, RECORD_MAX);
+    buf_init(&t.record, RECORD_MAX);
+    buf_init(&t.kept.records, KEPT_BYTES);
     t.piece = mem_try_array(own->context, sizeof(*t.piece));
     int rc = t.piece ? take_source(&t, own->text, false)
                      : err_set(c->err, -ENOMEM, "out of memory for pieces");
     if (rc == 0 && own->held_out)
         rc = take_source(&t, own->held_out, true);
+    if (rc == 0)
+        rc = settle_kept(&t);
     if (rc == 0)
         rc = check_documents(&t);
     if (rc == 0)
@@ -434,6 +510,8 @@ static int text_cut(struct cutter *c, struct dataset *ds)
     spool_release(&t.train);
     spool_release(&t.holdout);
     buf_release(&t.payload);
+    buf_release(&t.record);
+    buf_release(&t.kept.records);
     tokens_release(&t.tokens);
     tokenizer_free(bytes_only);
     mem_free(t.piece);

@@ -282,6 +282,46 @@ static void long_documents_are_held_out_by_spans(void **state)
     scratch_free(dir);
 }
 
+/* Of few documents none may be chosen by its name: then it is not the one that has most of the
+ * text. */
+static void few_documents_leave_most_to_train_on(void **state)
+{
+    (void)state;
+    enum { SEEDS = 12 };
+    char *dir = scratch_new(), *path = in(dir, "d.jsonl");
+    struct got *g = mem_alloc(sizeof(*g));
+    struct dataset_options opt = {.path = path, .text = true, .context = CONTEXT};
+    struct buf b;
+    unsigned much = 0;
+    buf_init(&b, 1 << 20);
+    buf_printf(&b, "{\"text\":\"%03000d\"}\n", 0);
+    for (int i = 1; i < 8; i++)
+        buf_printf(&b, "{\"text\":\"%0*d\"}\n", 60 + 20 * i, 0);
+    put(dir, "d.jsonl", b.data, b.len);
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        struct dataset_report r;
+        uint32_t held = 0;
+        OK(cut(&opt, seed, 0.05, g, &r, err));
+        for (int i = 0; i < 8; i++) {
+            const bool holdout = g->pieces[i][1] > 0;
+            assert_int_equal(g->pieces[i][holdout], pieces_of(i ? 62 + 20 * (size_t)i : 3002));
+            assert_int_equal(g->pieces[i][!holdout], 0);
+            held += holdout;
+        }
+        assert_true(held > 0 && held == r.holdout_documents);
+        much += g->pieces[0][1] > 0;
+        dataset_report_release(&r);
+        for (int i = 0; i < 64; i++)
+            for (int k = 0; k < 2; k++)
+                mem_free(g->text[i][k]);
+    }
+    assert_true(much <= 2); /* by its name, one in twenty */
+    mem_free(g);
+    buf_release(&b);
+    mem_free(path);
+    scratch_free(dir);
+}
+
 static void same_seed_same_bytes(void **state)
 {
     (void)state;
@@ -507,6 +547,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_become_pieces),
         cmocka_unit_test(long_documents_are_held_out_by_spans),
+        cmocka_unit_test(few_documents_leave_most_to_train_on),
         cmocka_unit_test(same_seed_same_bytes),
         cmocka_unit_test(holdout_of_its_own),
         cmocka_unit_test(pieces_have_the_column),
