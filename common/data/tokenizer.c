@@ -139,7 +139,9 @@ int tokenizer_unknown(const struct tokenizer *t, const uint8_t *text, size_t len
     if (known < len && t->unk >= 0)
         return tokens_add(out, (uint32_t)t->unk, err);
     if (known < len)
-        return err_set(err, -ERR_FORMAT, "the tokenizer has no token for the byte 0x%02x",
+        return err_set(err, -ERR_FORMAT,
+                       "the tokenizer has no token for the byte 0x%02x, and none for unknown text: "
+                       "one that is trained with all bytes in its alphabet has",
                        text[known]);
     for (size_t i = 0; rc == 0 && i < len; i++)
         rc = tokens_add(out, t->byte_ids[text[i]], err);

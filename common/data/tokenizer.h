@@ -13,8 +13,8 @@
  *                    dummy prefix; Unigram as transformers' T5 encodes.
  *
  * Without normalizers, unknown tokens and U+2581 bytes survive: decode(encode(x)) == x for any
- * bytes, valid UTF-8 or not.  With U+2581 the first space of a text does not.  Files are hostile
- * input: everything in them is bounded and checked.
+ * bytes, valid UTF-8 or not.  With U+2581 or add_prefix_space the first space of a text does not.
+ * Files are hostile input: everything in them is bounded and checked.
  *
  * A tokenizer is read-only once made: any number of threads. */
 #ifndef COMMON_DATA_TOKENIZER_H

@@ -42,7 +42,7 @@ struct word {
     struct candidate *heap; /* lowest rank first, then leftmost */
     size_t cap, n_heap;
     struct buf text, spare; /* rewritten */
-    struct buf spaced;      /* a word with its Metaspace */
+    struct buf spaced;      /* a word with its Metaspace, a part with ByteLevel's space */
 };
 
 static bool goes_first(const struct candidate *a, const struct candidate *b)
@@ -245,6 +245,20 @@ static int encode_words(struct word *w, enum split split, const uint8_t *text, s
     return rc;
 }
 
+/* What lies between added tokens. */
+static int encode_part(struct word *w, const uint8_t *text, size_t len, bool first)
+{
+    const struct tokenizer *t = w->t;
+    if (t->metaspace || t->prefix == PREFIX_NONE || text[0] == ' ')
+        return encode_words(w, t->split, text, len, first);
+    buf_clear(&w->spaced);
+    int rc = buf_append_byte(&w->spaced, ' ');
+    if (rc == 0)
+        rc = buf_append(&w->spaced, text, len);
+    return rc < 0 ? err_set(w->err, rc, "out of memory for a text of %zu bytes", len)
+                  : encode_words(w, t->split, w->spaced.data, w->spaced.len, first);
+}
+
 /* ---- added tokens in a text ---- */
 
 /* Where one is; `to` SIZE_MAX: there is none. */
@@ -324,7 +338,7 @@ static int encode_around(struct word *w, const uint8_t *text, size_t len, bool f
         size_t n = hit.from - at;
         bool begins = first && at == 0;
         if (n > 0 && normalized)
-            rc = encode_words(w, t->split, part, n, begins);
+            rc = encode_part(w, part, n, begins);
         else if (n > 0 && t->n_rewrites == 0)
             rc = encode_around(w, part, n, begins, true);
         else if (n > 0) {

@@ -23,7 +23,8 @@ enum split {
     SPLIT_SPACES, /* at white space, which is dropped */
 };
 
-/* Metaspace's space before a word that does not begin with one. */
+/* Metaspace's space before a word that does not begin with one; or, all or none, ByteLevel's before
+ * what lies between added tokens. */
 enum prefix {
     PREFIX_NONE,
     PREFIX_FIRST, /* of the text only */

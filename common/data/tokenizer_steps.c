@@ -152,12 +152,15 @@ static int take_byte_level(struct build *b, const json_t *part, bool cut)
 {
     const json_t *use_regex = json_object_get(part, "use_regex");
     const bool split = !use_regex || json_is_true(use_regex);
-    if (json_is_true(json_object_get(part, "add_prefix_space")))
-        return build_refuse(b, "ByteLevel has add_prefix_space, which is not supported");
+    const bool prefix = json_is_true(json_object_get(part, "add_prefix_space"));
+    if (prefix && cut)
+        return build_refuse(b, "ByteLevel has add_prefix_space after Split, which is not "
+                               "supported");
     if (split && cut && b->t->split != SPLIT_CLIP)
         return build_refuse(b, "it splits text twice: by a pattern and by ByteLevel's use_regex");
     if (split && !cut)
         b->t->split = SPLIT_GPT2;
+    b->t->prefix = prefix ? PREFIX_ALL : PREFIX_NONE;
     b->t->characters = false;
     return 0;
 }

@@ -129,6 +129,34 @@ static void template_and_whole_words(void **state)
     }
 }
 
+/* As ByteLevel() of tokenizers is by default: a space before what lies between added tokens. */
+static void a_space_before_each_part(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":4,\"content\":\"<B>\",\"special\":true}],"
+        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true},\"model\":{\"type\":"
+        "\"BPE\",\"vocab\":{\"a\":0,\"\xc4\xa0\":1,\"\xc4\xa0"
+        "a\":2,\"\xc4\x8a\":3},\"merges\":[\"\xc4\xa0 a\"]}}";
+    static const struct {
+        const char *text;
+        uint32_t n, ids[8];
+    } cases[] = {
+        {"aa", 2, {2, 0}},     {" aa", 2, {2, 0}},      {"", 0, {0}},
+        {"\na", 3, {1, 3, 0}}, {"a<B>a", 3, {2, 4, 2}}, {"<B> a", 2, {4, 2}},
+    };
+    struct tokenizer *t;
+    OK(tokenizer_parse(json, strlen(json), "t.json", &t, err));
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct tokens got = {0};
+        OK(tokenizer_encode(t, cases[i].text, strlen(cases[i].text), TOKENIZER_SPECIAL, &got, err));
+        if (got.n != cases[i].n || (got.n && memcmp(got.ids, cases[i].ids, got.n * 4) != 0))
+            fail_msg("'%s': %zu tokens", cases[i].text, got.n);
+        tokens_release(&got);
+    }
+    tokenizer_free(t);
+}
+
 static void bytes_are_tokens(void **state)
 {
     (void)state;
@@ -260,9 +288,13 @@ static void refuses_by_name(void **state)
          "puts '<s>', which is no token"},
         {"{\"pre_tokenizer\":" SPLIT("\\\\w+") ",\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
          "by the pattern \\w+; only those of GPT-2, cl100k and CLIP"},
-        {"{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true},\"model\":"
+        {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
+         "\"pattern\":"
+         "{\"Regex\":\"'(?:[sdmt]|ll|ve|re)| ?\\\\p{L}+| ?\\\\p{N}+| "
+         "?[^\\\\s\\\\p{L}\\\\p{N}]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Isolated\"},"
+         "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"use_regex\":false}]},\"model\":"
          "{\"vocab\":{\"a\":0},\"merges\":[]}}",
-         "add_prefix_space"},
+         "add_prefix_space after Split"},
         {"{\"added_tokens\":[{\"id\":0,\"content\":\"b\"}],\"pre_tokenizer\":" GPT2
          ",\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
          "has the id 0 of another token"},
@@ -280,8 +312,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(like_hugging_face),        cmocka_unit_test(template_and_whole_words),
-        cmocka_unit_test(bytes_are_tokens),         cmocka_unit_test(any_bytes_survive),
-        cmocka_unit_test(streams_whole_characters), cmocka_unit_test(refuses_by_name),
+        cmocka_unit_test(a_space_before_each_part), cmocka_unit_test(any_bytes_survive),
+        cmocka_unit_test(bytes_are_tokens),         cmocka_unit_test(streams_whole_characters),
+        cmocka_unit_test(refuses_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
