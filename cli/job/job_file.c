@@ -31,6 +31,21 @@ static char *find_path(const char *job_path, const char *given)
     return str_dup(given);
 }
 
+/* What is written on the way and at the end needs something to begin with. */
+static int check_prompt(const struct job_file *job, struct err *err)
+{
+    const struct tokenizer *t = job->tokenizer;
+    const char *prompt = job->spec.sample.prompt;
+    struct tokens ids = {0};
+    int rc = tokenizer_encode(t, prompt, strlen(prompt), TOKENIZER_SPECIAL, &ids, err);
+    if (rc == 0 && ids.n == 0 && tokenizer_bos(t) < 0 && tokenizer_eos(t) < 0)
+        rc = err_set(err, -ERR_CONFIG,
+                     "is empty, but data.tokenizer has no token that begins a text, such as "
+                     "<|endoftext|>: give a prompt");
+    tokens_release(&ids);
+    return rc;
+}
+
 static int open_tokenizer(const char *job_path, struct job_file *job, struct err *err)
 {
     const char *given = job->spec.data.tokenizer;
@@ -46,7 +61,11 @@ static int open_tokenizer(const char *job_path, struct job_file *job, struct err
     }
     job->tokenizer_path = find_path(job_path, given);
     int rc = tokenizer_open(job->tokenizer_path, &job->tokenizer, err);
-    return rc < 0 ? err_wrap(err, "%s: data.tokenizer", job_path) : 0;
+    if (rc < 0)
+        return err_wrap(err, "%s: data.tokenizer", job_path);
+    if (!job_family(&job->spec)->external) /* a trainer takes a prompt as it likes */
+        rc = check_prompt(job, err);
+    return rc < 0 ? err_wrap(err, "%s: sample.prompt", job_path) : 0;
 }
 
 static int check_images(const char *job_path, const struct job_file *job, struct err *err)
@@ -340,8 +359,10 @@ void job_file_say_left(const struct job_file *job)
     const char *left = job->dataset ? dataset_left_out(job->dataset) : NULL;
     if (left)
         fprintf(stderr, "left out: %s; read are %s\n", left,
-                job_is_text(&job->spec) ? ".txt .jsonl (.zst .gz) and .bin, in the folder itself"
-                                        : ".jpg .jpeg .png .webp, in one folder for each class");
+                job_is_text(&job->spec)
+                    ? ".txt .jsonl (.zst .gz) and .bin, in the folder itself; a "
+                      "pattern such as DIR/*/*.txt reads folders inside"
+                    : ".jpg .jpeg .png .webp, in one folder for each class");
 }
 
 static void say_bad(const struct job_file *job, const struct dataset_report *report)
@@ -357,6 +378,12 @@ static void say_bad(const struct job_file *job, const struct dataset_report *rep
                 "LATIN1 -t UTF-8` makes it UTF-8 if it is Latin-1\n",
                 (unsigned long long)report->not_utf8, str_plural(report->not_utf8),
                 report->not_utf8_first);
+    if (report->vocab > TOKENIZER_BYTES_VOCAB && !job->tokenizer_path &&
+        !job_family(&job->spec)->external)
+        fprintf(stderr,
+                "token ids up to %u, of a tokenizer that is not given: no texts are written, and "
+                "held-out losses are not told in bits per byte; data.tokenizer names it\n",
+                report->vocab - 1);
     if (report->captions_cut)
         fprintf(stderr, "cut, to %u bytes: the captions of %llu image%s\n", CAPTIONS_MAX,
                 (unsigned long long)report->captions_cut, str_plural(report->captions_cut));
@@ -429,6 +456,8 @@ static int cut(struct job_file *job, struct upload *up, struct dataset_report *r
     rc = dataset_cut(job->dataset, &how, ret, err);
     if (rc == 0)
         rc = check_report(job, ret, err);
+    if (rc < 0 && !up->failed && !cli_interrupted)
+        job_file_say_left(job);        /* it may be what is missed */
     (void)file_remove_tree(dir, NULL); /* leftovers in a temporary directory */
     mem_free(dir);
     return rc < 0 ? blame(up, rc, err) : 0;

@@ -4,7 +4,7 @@
 #include "common/job/recipe.h"
 
 #define TOKENS_MAX 4096
-#define PROMPTS_MAX 8192  /* bytes of all captions that are drawn, as SampleTask.prompt */
+#define PROMPTS_MAX 8192  /* bytes of a prompt, of all captions together, as SampleTask.prompt */
 #define CAPTIONS_MAX 1024 /* of a grid, as of its samples */
 
 /* Peebles & Xie, "Scalable diffusion models with transformers", table 1. */
@@ -93,6 +93,16 @@ static void complete_train(const struct yaml_doc *doc, struct job_spec *s)
         s->train.schedule = JOB_SCHEDULE_DECAY;
 }
 
+/* Longer ones are drawn by no worker; a job that was taken with one trains on. */
+static int check_prompt(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
+{
+    const size_t n = s->sample.prompt ? strlen(s->sample.prompt) : 0;
+    return n <= PROMPTS_MAX || s->taken
+               ? 0
+               : conf_error(doc, "sample.prompt", err, "has %zu bytes, at most %d are possible", n,
+                            PROMPTS_MAX);
+}
+
 static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     struct job_model *m = &s->model;
@@ -101,6 +111,8 @@ static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct er
                           "is %s, which is a dit; give model.dim, depth and heads of a llama",
                           m->preset);
     int rc = check_heads(doc, m, err);
+    if (rc == 0)
+        rc = check_prompt(doc, s, err);
     if (rc < 0)
         return rc;
     complete_train(doc, s);

@@ -159,6 +159,27 @@ static void what_a_job_names_must_be_there_and_fit(void **state)
     mem_free(absent);
 }
 
+/* One of two letters, whose texts begin with nothing. */
+static void a_text_begins_with_what_the_tokenizer_has(void **state)
+{
+#define MUTE "name: a\ndata: {path: t.jsonl, tokenizer: mute.json}\n" TEXT_MODEL REST
+    struct job_file job;
+    struct job_file_size size;
+    struct err err;
+    write_documents("t.jsonl", 12, 20);
+    mem_free(write_text("mute.json",
+                        "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+                        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}"));
+    refused(MUTE, "sample.prompt: is empty, but data.tokenizer has no token that begins a text");
+    refused(MUTE "sample: {prompt: c}\n", "sample.prompt: the tokenizer has no token for the byte");
+    if (open_job(MUTE "sample: {prompt: ab}\n", &job, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(job_file_read_all(&job, stderr, &size, &err), -ERR_CONFIG);
+    assert_non_null(
+        strstr(err.msg, "document 't/0': the tokenizer has no token for the byte 0x63"));
+    job_file_close(&job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -166,6 +187,7 @@ int main(void)
         cmocka_unit_test(too_little_text_for_a_batch_is_refused),
         cmocka_unit_test(an_interrupted_reading_is_no_fault_of_the_data),
         cmocka_unit_test(what_a_job_names_must_be_there_and_fit),
+        cmocka_unit_test(a_text_begins_with_what_the_tokenizer_has),
     };
     return cmocka_run_group_tests(tests, open_dir, remove_dir);
 }

@@ -46,6 +46,25 @@ static void test_rows(void **state)
     job_release(&texts);
 }
 
+/* A worker takes no longer prompt; a job that was taken with one is kept. */
+static void test_prompt(void **state)
+{
+    char text[9000];
+    struct job_spec s;
+    for (size_t n = 8192; n <= 8193; n++) {
+        struct err err = {0};
+        (void)snprintf(text, sizeof(text), "%ssample: {prompt: %0*d}\n", texts_job, (int)n, 1);
+        assert_int_equal(job_parse(text, strlen(text), "job", &s, &err) == 0, n == 8192);
+        if (n == 8192)
+            job_release(&s);
+        else
+            assert_string_equal(err.msg,
+                                "job:6: sample.prompt has 8193 bytes, at most 8192 are possible");
+        assert_int_equal(job_parse_taken(text, strlen(text), "job", &s, &err), 0);
+        job_release(&s);
+    }
+}
+
 /* With a VAE the side of the network's input is the latents', which the file does not tell. */
 static void test_encoders(void **state)
 {
@@ -320,7 +339,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),        cmocka_unit_test(test_encoders),
         cmocka_unit_test(test_no_estimate), cmocka_unit_test(test_upscaler),
-        cmocka_unit_test(test_prompts),     cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_prompt),      cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_crop),        cmocka_unit_test(test_external),
         cmocka_unit_test(test_complete),
     };
