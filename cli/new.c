@@ -11,7 +11,7 @@
 #include "common/data/captions.h"
 #include "common/data/shard.h"
 
-static const char *new_images, *new_text, *new_captions, *new_encoders;
+static const char *new_images, *new_text, *new_text_field, *new_captions, *new_encoders;
 static int new_image_size = 32, new_workers = SWARM_WORKERS, new_minutes = 40;
 static bool new_here, new_workers_given;
 
@@ -64,6 +64,8 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
     const int kinds = !!new_images + !!new_text + !!new_captions;
     if (kinds != 1)
         return err_set(err, -EINVAL, "expected one of --images DIR, --text FILE, --captions DIR");
+    if (new_text_field && (!new_text || !str_is_utf8(new_text_field, strlen(new_text_field))))
+        return err_set(err, -EINVAL, "--text-field is for --text, and UTF-8 as JSON is");
     const char *name = job_name(args->rest[0]);
     if (!str_is_name(name, 64))
         return err_set(err, -EINVAL,
@@ -92,6 +94,7 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
         .path = new_images ? new_images
                 : new_text ? new_text
                            : new_captions,
+        .field = new_text_field,
         .encoders = new_encoders,
         .kind = new_images ? NEW_IMAGES
                 : new_text ? NEW_TEXT
@@ -188,6 +191,7 @@ static int look_at_data(struct job_file *file, struct new_job *job, struct err *
     free(text);
     job->samples = size.samples;
     job->tokens = size.tokens;
+    job->vocab = size.vocab;
     job->keeps = size.documents > 1 || size.tokens > DATASET_SPAN * DATASET_WHOLE_SPANS;
     return rc;
 }
@@ -207,7 +211,7 @@ static int measure(struct new_job *job, const char *path, struct measured *at, s
     if (rc == 0)
         rc = recipe_compose(&file.spec, &c, err);
     if (rc == 0) {
-        rc = predict_measure(&file, &c, 0, job->here ? job->workers : 1,
+        rc = predict_measure(&file, &c, job->vocab, job->here ? job->workers : 1,
                              job->here ? cli_threads_each(job->workers) : 0, at, err);
         composition_release(&c);
     }
@@ -272,7 +276,7 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
 const struct command command_new = {
     .name = "new",
     .what = "write a commented job file that fits your data and this machine",
-    .usage = "NAME --images DIR | --text FILE | --captions DIR --encoders DIR",
+    .usage = "NAME --images DIR | --text FILE [--text-field NAME] | --captions DIR --encoders DIR",
     .about = "Writes NAME.yaml, every key with a comment.  Models of several sizes are measured on "
              "this machine, and the largest is taken that the data are enough for and that learns "
              "something in the time.",
@@ -280,6 +284,8 @@ const struct command command_new = {
         (const struct args_flag[]){
             {"images", 0, ARGS_STR, &new_images, "DIR", "class folders of images, or tars"},
             {"text", 0, ARGS_STR, &new_text, "FILE", "a .txt, .jsonl or .bin, or a folder of them"},
+            {"text-field", 0, ARGS_STR, &new_text_field, "NAME",
+             "of a line of .jsonl, the one that holds the text [text]"},
             {"captions", 0, ARGS_STR, &new_captions, "DIR", "images with captions"},
             {"encoders", 0, ARGS_STR, &new_encoders, "DIR",
              "a diffusers pipeline that reads the captions"},

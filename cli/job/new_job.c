@@ -2,6 +2,7 @@
 
 #include <jansson.h>
 
+#include "common/data/tokenizer.h"
 #include "common/job/family.h"
 
 #define CONTEXT 256
@@ -97,10 +98,10 @@ static char *yaml_text(const char *utf8)
     return quoted;
 }
 
-static void path_line(FILE *out, const char *comment, const char *path)
+static void text_line(FILE *out, const char *comment, const char *key, const char *text)
 {
-    char *quoted = yaml_text(path);
-    (void)fprintf(out, "  # %s\n  path: %s\n", comment, quoted);
+    char *quoted = yaml_text(text);
+    (void)fprintf(out, "  # %s\n  %s: %s\n", comment, key, quoted);
     free(quoted);
 }
 
@@ -125,12 +126,15 @@ static void write_data(const struct new_job *job, FILE *out)
 {
     (void)fprintf(out, "\nname: %s\n\ndata:\n", job->name);
     if (job->kind == NEW_TEXT) {
-        path_line(out, "a .txt, .jsonl or .bin, or a folder of them", job->path);
+        text_line(out, "a .txt, .jsonl or .bin, or a folder of them", "path", job->path);
+        if (job->field)
+            text_line(out, "field of a line of .jsonl that holds the text", "text_field",
+                      job->field);
     } else {
-        path_line(out,
+        text_line(out,
                   job->kind == NEW_CAPTIONS ? "a folder of images with captions, or WebDataset tars"
                                             : "a folder of class folders, or WebDataset tars",
-                  job->path);
+                  "path", job->path);
         line(out, "pixels of a side; images are scaled and cropped to this square",
              "image_size: %d", job->image_size);
         line(out, "true: mirror each image with probability one half", "flip: false");
@@ -141,8 +145,8 @@ static void write_data(const struct new_job *job, FILE *out)
          "holdout: %s", job->keeps ? "0.05" : "0");
     if (job->kind == NEW_CAPTIONS) {
         (void)fprintf(out, "\nencoders:\n");
-        path_line(out, "frozen networks: a diffusers pipeline with vae, text_encoder, tokenizer",
-                  job->encoders);
+        text_line(out, "frozen networks: a diffusers pipeline with vae, text_encoder, tokenizer",
+                  "path", job->encoders);
     }
 }
 
@@ -162,7 +166,10 @@ static void write_model(const struct new_job *job, FILE *out)
     const int dim = sizes[job->size].dim;
     (void)fprintf(out, "\nmodel:\n");
     if (job->kind == NEW_TEXT) {
-        line(out, "a language model; its tokens are bytes", "type: llama");
+        line(out,
+             job->vocab > TOKENIZER_BYTES_VOCAB ? "a language model of the data's token ids"
+                                                : "a language model; its tokens are bytes",
+             "type: llama");
         line(out, "tokens that it sees at once", "context: %d", CONTEXT);
     } else if (job->kind == NEW_IMAGES) {
         line(out, "pixels of a side of a token; halve it for finer pictures: 4 times as slow",

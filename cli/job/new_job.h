@@ -22,6 +22,7 @@ enum new_kind { NEW_IMAGES, NEW_TEXT, NEW_CAPTIONS };
 
 struct new_job {
     const char *name, *path, *encoders; /* encoders: of NEW_CAPTIONS */
+    const char *field;                  /* of a line of NEW_TEXT; NULL: the usual one */
     enum new_kind kind;
     int image_size, workers;
     bool here; /* the workers share the machine, as those of `skerry run` do; else one is all of it
@@ -30,6 +31,7 @@ struct new_job {
 
     uint64_t samples, tokens;                    /* to train on: images, or tokens of texts */
     char prompts[NEW_PROMPTS][NEW_PROMPT_BYTES]; /* captions of the data; "" from the last on */
+    uint32_t vocab;                              /* of texts, once they are read */
     bool keeps;          /* enough of them to keep a part, which the model is judged by */
     uint64_t parameters; /* of the model of this size */
     const char *device;  /* what it was measured on */

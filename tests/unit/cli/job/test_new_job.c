@@ -116,6 +116,7 @@ static void every_kind_and_size_is_a_job(void **state)
             job.size = size;
             job.path = "a \"folder\"\\ # of\xc3\xa4";
             job.encoders = "enc";
+            job.field = size > 0 ? "a: 'field'" : NULL;
             new_job_length(&job, 0.1);
             if (kind == NEW_CAPTIONS && size > 0) {
                 str_copy(job.prompts[0], NEW_PROMPT_BYTES, "a \"red\" # tree: [\xc3\xa4]");
@@ -126,6 +127,8 @@ static void every_kind_and_size_is_a_job(void **state)
             for (size_t i = 0; i < spec.sample.prompts.n; i++)
                 assert_string_equal(spec.sample.prompts.items[i], job.prompts[i]);
             assert_string_equal(spec.data.path, job.path);
+            if (kind == NEW_TEXT)
+                assert_string_equal(spec.data.text_field, job.field ? job.field : "text");
             assert_int_equal(spec.outer.rounds, job.rounds);
             assert_int_equal(spec.recipe.replicas, 2);
             job_release(&spec);
