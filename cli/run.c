@@ -178,8 +178,11 @@ static int collect(struct run *run, uint64_t id, const char *out, struct err *er
         rc = artifacts_metrics(cli, id, out, err);
     if (rc == 0)
         rc = artifacts_samples(cli, id, out, err);
-    if (rc == -ERR_NOTFOUND && run->swarm.trainers) /* not all of them draw */
-        rc = 0;
+    if (rc == -ERR_NOTFOUND) {
+        if (!run->swarm.trainers)
+            fprintf(stderr, "skerry: %s\n", err->msg);
+        rc = 0; /* the rest is as good without; not all trainers draw */
+    }
     if (rc == 0 && run->strategies)
         rc = draw_strategies(run, id, out, err);
     if (rc == 0)

@@ -454,12 +454,19 @@ static int write_tokenizer(struct cli *cli, const json_t *job, const struct job_
     return rc;
 }
 
+/* Ids beyond those of bytes are of a tokenizer that the job does not name. */
+static bool has_tokenizer(const json_t *job)
+{
+    return json_is_object(json_object_get(job, "tokenizer")) ||
+           cli_int(job, "vocab", 0) <= TOKENIZER_BYTES_VOCAB;
+}
+
 static int write_llama(struct cli *cli, const json_t *job, const struct job_spec *spec,
                        const char *dir, bool ema, struct err *err)
 {
     (void)ema; /* transformers' configuration has no word for it */
     struct ends ends = {-1, -1};
-    int rc = write_tokenizer(cli, job, spec, dir, &ends, err);
+    int rc = has_tokenizer(job) ? write_tokenizer(cli, job, spec, dir, &ends, err) : 0;
     json_t *config = llama_config(job, spec, &ends), *generation = generation_config(spec, &ends);
     if (rc == 0)
         rc = write_json(dir, "config.json", config, err);

@@ -166,7 +166,8 @@ struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, u
                          const struct draw_request *ask)
 {
     bool text = job_is_text(&j->spec);
-    if ((!text && !job_has_captions(&j->spec) && j->n_classes == 0) || !query_can(j, "draws"))
+    if ((!text && !job_has_captions(&j->spec) && j->n_classes == 0) ||
+        (text && !query_has_text(j)) || !query_can(j, "draws"))
         return NULL;
     struct task *t = task_make(co, j, TASK_SAMPLE);
     if (t == NULL)

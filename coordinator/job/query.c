@@ -22,6 +22,12 @@ uint32_t query_network(const struct job *j, const struct task *t)
     return t->path < j->comp.n_paths ? j->comp.paths[t->path].network : 0;
 }
 
+bool query_has_text(const struct job *j)
+{
+    return job_is_text(&j->spec) && (job_family(&j->spec)->external ||
+                                     j->vocab <= JOB_VOCAB_BYTES || blob_ref_is_set(&j->tokenizer));
+}
+
 bool query_can(const struct job *j, const char *what)
 {
     char name[ROW_NAME_MAX];

@@ -10,6 +10,9 @@
 
 /* Paths of the main network: they come first. */
 uint32_t query_main_paths(const struct job *j);
+/* Are the job's texts known as such?  Not where the data are ids of a tokenizer that it does not
+ * name; a trainer's are its own business. */
+bool query_has_text(const struct job *j);
 /* The network that a task is about. */
 uint32_t query_network(const struct job *j, const struct task *t);
 /* Can what trains the job's networks also do this, "evaluates" or "draws"?  Our own can; a trainer

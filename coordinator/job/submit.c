@@ -8,7 +8,6 @@
 
 #define N(a) (sizeof(a) / sizeof(*(a)))
 #define VOCAB_MAX 16777216
-#define VOCAB_BYTES 257 /* bytes and the end of a text */
 
 /* ---- what was uploaded --------------------------------------------------- */
 
@@ -230,7 +229,7 @@ static void take_dataset(struct job *j, const struct submit *s)
 {
     j->vocab = s->vocab;
     if (job_is_text(&j->spec) && j->vocab == 0)
-        j->vocab = VOCAB_BYTES;
+        j->vocab = JOB_VOCAB_BYTES;
     if (s->tokenizer != NULL)
         j->tokenizer = *s->tokenizer;
     if (s->warm_start != NULL)

@@ -19,6 +19,7 @@
 #define JOB_SAMPLES_MAX 1024 /* grids kept per job */
 #define JOB_ROUNDS_MAX 4096  /* round records kept of many paths; see job_rounds_max */
 #define JOB_ROWS_MAX 1024
+#define JOB_VOCAB_BYTES 257   /* token ids that are bytes, and the end of a text */
 #define JOB_NUMBERS_MAX 64    /* names of trainers' numbers */
 #define JOB_TRACE_MAX 131072  /* bytes, as in ReportRequest */
 #define ENCODER_FILES_MAX 256 /* as Task.encoders */

@@ -232,6 +232,11 @@ int view_sample_request(struct coordinator *co, uint64_t job_id, const struct dr
     if (!query_can(j, "draws"))
         return err_set(err, -EINVAL, "the trainer of job %llu has not said that it can draw",
                        (unsigned long long)job_id);
+    if (job_is_text(&j->spec) && !query_has_text(j))
+        return err_set(err, -EINVAL,
+                       "job %llu learns ids of a tokenizer that it does not name "
+                       "(data.tokenizer): they make no text",
+                       (unsigned long long)job_id);
     if ((rc = check_ask(j, r, err)) < 0 || (rc = check_grid(j, r, err)) < 0)
         return rc;
     tasks_prune(co, j);

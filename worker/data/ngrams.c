@@ -31,9 +31,10 @@ int ngrams_tokens(const struct tokenizer *t, const int32_t *ids, size_t n, struc
 {
     buf_clear(scratch);
     for (size_t i = 0; i < n; i++) {
-        size_t len = 0;
-        const uint8_t *piece = tokenizer_piece(t, (uint32_t)ids[i], &len);
-        if (tokenizer_is_special(t, (uint32_t)ids[i]))
+        const uint8_t low[2] = {(uint8_t)ids[i], (uint8_t)(ids[i] >> 8)};
+        size_t len = sizeof(low);
+        const uint8_t *piece = t ? tokenizer_piece(t, (uint32_t)ids[i], &len) : low;
+        if (t && tokenizer_is_special(t, (uint32_t)ids[i]))
             continue;
         int rc = buf_append(scratch, piece, len);
         if (rc < 0)

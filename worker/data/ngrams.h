@@ -11,7 +11,8 @@ struct tokenizer;
 
 /* out (NGRAMS_DIM); zeros without bytes. */
 void ngrams(const uint8_t *bytes, size_t len, float *out);
-/* The same for the bytes that ids stand for; special tokens do not count. */
+/* The same for the bytes that ids stand for; special tokens do not count.  Without a tokenizer
+ * the bytes are those of the ids themselves, two for each. */
 struct buf;
 int ngrams_tokens(const struct tokenizer *t, const int32_t *ids, size_t n, struct buf *scratch,
                   float *out);

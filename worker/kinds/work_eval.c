@@ -17,7 +17,7 @@
 struct evaluation {
     struct work *w;
     struct forward forward;
-    struct tokenizer *tokenizer; /* texts only */
+    struct tokenizer *tokenizer; /* NULL: bytes of tokens are not known */
     struct eval_sum sum;
     uint64_t samples, bytes;
 };

@@ -253,6 +253,8 @@ static int write_text(struct engine *e, struct work *w, struct err *err)
     progress_activity(&w->progress, "writing %u token%s", t->tokens, str_plural(t->tokens));
 
     int rc = work_tokenizer(w, &tokenizer, err);
+    if (rc == 0 && !tokenizer)
+        rc = err_set(err, -ERR_CONFIG, "the job does not name the tokenizer of its token ids");
     if (rc == 0)
         rc = forward_open(e, w, 1, &f, err);
     if (rc == 0 && (rc = append(&s.text, t->prompt, strlen(t->prompt))) < 0)

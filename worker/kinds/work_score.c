@@ -20,7 +20,7 @@ struct run {
     int32_t *tokens; /* (n,columns) */
     int32_t *bytes;  /* (n) */
     struct forward net;
-    struct tokenizer *tokenizer; /* texts only */
+    struct tokenizer *tokenizer; /* NULL: bytes of tokens are not known */
     float *losses;               /* one batch's */
 };
 
@@ -80,7 +80,8 @@ static int add_text(struct run *r, const int32_t *target, const float *losses, u
             continue;
         uint32_t c = r->chunk ? (i + 1) / r->chunk : 0;
         rc = add(r, row, c < r->columns ? c : r->columns - 1, losses[i], err);
-        r->bytes[row] += (int32_t)tokenizer_token_bytes(r->tokenizer, (uint32_t)target[i]);
+        if (r->tokenizer)
+            r->bytes[row] += (int32_t)tokenizer_token_bytes(r->tokenizer, (uint32_t)target[i]);
     }
     return rc;
 }

@@ -269,7 +269,7 @@ int work_tokenizer(const struct work *w, struct tokenizer **ret, struct err *err
     const Skerry__V1__Blob *b = w->task->tokenizer;
     char path[CACHE_PATH_MAX];
     if (!b) {
-        *ret = tokenizer_bytes();
+        *ret = w->task->vocab > TOKENIZER_BYTES_VOCAB ? NULL : tokenizer_bytes();
         return 0;
     }
     work_blob_path(w, b->sha256.data, path);

@@ -165,7 +165,8 @@ void work_temp_path(const struct work *w, const char *name, char ret[CACHE_PATH_
 int work_ranges(const struct work *w, Skerry__V1__Range *const *ranges, size_t n,
                 struct data_range **ret, struct err *err);
 
-/* The task's tokenizer, whose blob is in the cache: its tokenizer.json, or bytes. */
+/* The task's tokenizer, whose blob is in the cache: its tokenizer.json, or bytes.  NULL: the ids
+ * are of one that the job does not name. */
 int work_tokenizer(const struct work *w, struct tokenizer **ret, struct err *err);
 /* A file that the job brought and whose hash is right: if it is malformed, no worker will ever
  * read it.  Such an rc becomes -ERR_CONFIG, which is not tried again; rc is returned. */

@@ -1,5 +1,6 @@
 /* Jobs of several paths, networks and partitions from submit to their end, through lost
  * leases and restarts in every kind of task (grid.h). */
+#include "coordinator/job/draw.h"
 #include "coordinator/job/shards.h"
 #include "tests/unit/coordinator/grid.h"
 
@@ -593,6 +594,13 @@ static void test_text_streams(void **state)
     much = good;
     much.temperature = VIEW_TEMPERATURE_MAX + 1;
     assert_int_equal(view_sample_request(r->co, g.job, &much, &task, &err), -EINVAL);
+    /* Ids beyond the bytes, of a tokenizer that the job does not name, make no text. */
+    struct job *j = grid_job(&g);
+    j->vocab = 50257;
+    assert_null(draw_sample(r->co, j, 0, 1, NULL));
+    assert_int_equal(view_sample_request(r->co, g.job, &good, &task, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "data.tokenizer"));
+    j->vocab = 257;
     assert_int_equal(view_sample_request(r->co, g.job, &good, &task, &err), 0);
     const Skerry__V1__Task *t = assign(r, g.w, TASK_SAMPLE);
     assert_int_equal(t->sample->path, 2);

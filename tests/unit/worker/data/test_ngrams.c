@@ -52,6 +52,10 @@ static void tokens_are_their_bytes(void **state)
     OK(ngrams_tokens(t, ids, COUNT(ids), &scratch, got));
     ngrams((const uint8_t *)"abc", 3, want);
     assert_memory_equal(got, want, sizeof(got));
+    /* Of a tokenizer that nobody named: those of the ids. */
+    OK(ngrams_tokens(NULL, ids + 1, 3, &scratch, got));
+    ngrams((const uint8_t *)"a\0b\0c", 6, want);
+    assert_memory_equal(got, want, sizeof(got));
     buf_release(&scratch);
     buf_init(&scratch, 2);
     assert_int_equal(ngrams_tokens(t, ids, COUNT(ids), &scratch, got), -ERR_LIMIT);

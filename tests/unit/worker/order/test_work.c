@@ -189,6 +189,13 @@ static void files_of_the_job(void **state)
     assert_int_equal(tokenizer_token_bytes(t, 'x'), 1);
     tokenizer_free(t);
     work_free(w);
+    Skerry__V1__Task ids; /* of a tokenizer that nobody named */
+    task_init(&ids);
+    ids.vocab = TOKENIZER_BYTES_VOCAB + 1;
+    OK(work_new(kinds, &ids, cache, top, &w, err));
+    OK(work_tokenizer(w, &t, err));
+    assert_null(t);
+    work_free(w);
 }
 
 static int setup(void **state)
