@@ -361,6 +361,10 @@ static int check_tokenizer(const char *dir, const struct tokenizer *ours, struct
     struct tokenizer *theirs = NULL;
     int rc = 0;
 
+    if (!file_exists(path)) { /* SentencePiece's */
+        mem_free(path);
+        path = file_join(dir, "tokenizer.model");
+    }
     if (file_exists(path)) {
         rc = tokenizer_open(path, &theirs, err);
         for (uint32_t id = 0; rc == 0 && id < tokenizer_vocab(ours); id++) {
