@@ -15,6 +15,9 @@ import numpy as np
 from . import _lib, _model
 from ._lib import check, lib
 
+_END = 256  # of a text in bytes
+_PIECE_MIN = 33  # tokens of a rest that counts
+
 
 class Sample:
     """One sample: the tokens of a text, or the file of an image and its class."""
@@ -31,12 +34,16 @@ class Sample:
 
 
 def read_texts(path: str, context: int = 256, field: str = "text") -> list[Sample]:
-    """The documents of a .jsonl or .txt as samples of bytes, as a job without a tokenizer has them; for Alone."""
-    with open(path, encoding="utf-8") as f:
+    """The documents of a .jsonl or .txt as samples of bytes, as a job without a tokenizer has them: 256 before and after
+    each, and of a long one pieces, each from the last token of the one before; for Alone."""
+    with open(path, encoding="utf-8", newline="\n") as f:
         texts = [json.loads(line)[field] for line in f if line.strip()] if path.endswith(".jsonl") else [f.read()]
-    raw = [text.encode() for text in texts]
-    return [Sample(np.frombuffer(r[i:i + context], np.uint8).astype("<i4").tobytes(), text=True)
-            for r in raw for i in range(0, len(r), context) if len(r[i:i + context]) > 1]
+    samples = []
+    for text in texts:
+        tokens = np.concatenate(([_END], np.frombuffer(text.encode(), np.uint8), [_END])).astype("<i4")
+        pieces = [tokens[i:i + context] for i in range(0, len(tokens) - 1, context - 1)]
+        samples += [Sample(p.tobytes(), text=True) for i, p in enumerate(pieces) if i == 0 or len(p) >= min(context, _PIECE_MIN)]
+    return samples
 
 
 class Alone:

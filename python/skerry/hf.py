@@ -38,6 +38,7 @@ class Callback(transformers.TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
         """Waits for the first phase."""
         args.logging_steps, args.logging_strategy = 1, "steps"
+        args.logging_nan_inf_filter = False  # it tells such a loss as 0
         state.logging_steps = 1
         self._phases = self.island.phases()
         self._next(control)

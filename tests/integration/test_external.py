@@ -2,14 +2,16 @@
 import json
 import os
 import random
+import re
 import shutil
 import struct
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from common import make_dataset, read_safetensors, wait_until
+from common import make_dataset, read_safetensors, skerry, wait_until
 from swarm import running
 
 BUILD = os.path.abspath(os.environ.get("SKERRY_BUILD", "build"))
@@ -96,6 +98,18 @@ def write_program(folder, source, text, **keys):
     shutil.copy(source, folder / "program" / "train.py")
     (folder / "job.yaml").write_text(text.format(package=PACKAGE, python=sys.executable, **{k: v.replace("PYTHON", sys.executable) if isinstance(v, str) else v for k, v in keys.items()}))
     return folder / "job.yaml"
+
+
+def test_texts_read_alone_are_those_of_a_job(tmp_path):
+    job = write_program(tmp_path, f"{HERE}/../../examples/trainer-numpy/train.py", NUMPY.replace("holdout: 0.1", "holdout: 0"))
+    with open(tmp_path / "tales.jsonl", "w", encoding="utf-8") as f:
+        f.writelines(json.dumps({"text": "\u00e4\r\n" * n}) + "\n" for n in range(100))
+    done = skerry("check", job)
+    assert done.returncode == 0, done.stderr
+    read = "import sys, skerry; s = skerry.read_texts(sys.argv[1], 64); print(len(s), sum(len(x.tokens) for x in s), *s[0].tokens)"
+    alone = subprocess.run([sys.executable, "-c", read, tmp_path / "tales.jsonl"], env={**os.environ, "PYTHONPATH": PACKAGE},
+                           capture_output=True, text=True, check=True).stdout.split()
+    assert re.search(r"(\d+) pieces, (\d+) tokens", done.stdout).groups() == tuple(alone[:2]) and alone[2:] == ["256", "256"], done.stdout
 
 
 def test_numpy_trainer(tmp_path):
