@@ -38,10 +38,10 @@ static const struct conf_key data_keys[] = {
          .doc = "external: what the samples are; none: the trainer reads data of its own, and is "
                 "told its replica, of how many, and a seed. auto: what the model's type has"),
     CONF(struct job_data, path, STR,
-         .doc = "images: folder of class folders, a WebDataset tar, a folder of tars, or a range "
-                "such as `part-{000..011}.tar`; text: .jsonl, .jsonl.zst, .jsonl.gz, .txt, .bin, "
-                "or a folder "
-                "of those; exactly one of path and url"),
+         .doc =
+             "images: folder of class folders, a WebDataset tar, a folder of tars, or a range "
+             "such as `part-{000..011}.tar`; text: .jsonl or .txt (also .zst, .gz), .bin, a folder "
+             "of those, or a pattern such as `books/*/*.txt`; exactly one of path and url"),
     CONF(struct job_data, url, STRS, .doc = "http(s) URLs of WebDataset tars, read by the workers"),
     CONF(struct job_data, image_size, INT, .min = 8, .max = 1024,
          .doc = "pixels of a side; images are scaled and cropped to this square; required for "
@@ -65,7 +65,7 @@ static const struct conf_key data_keys[] = {
     CONF(struct job_data, max_bad, INT, .def = "100", .min = 0, .max = 1000000,
          .doc =
              "broken samples skipped, and images without a caption, before the job is refused or "
-             "fails"),
+             "fails; a broken line of text is refused at once"),
     CONF(struct job_data, text_field, STR, .def = "text",
          .doc = "field of a JSON line that holds the document"),
     CONF(struct job_data, tokenizer, STR,
@@ -406,7 +406,8 @@ static const struct conf_key sample_keys[] = {
     CONF(struct job_sample, guidance, DOUBLE, .def = "1.5", .min = 0, .max = 100,
          .doc = "classifier-free guidance; 1: off"),
     CONF(struct job_sample, columns, INT, .def = "8", .min = 1, .max = 64, .doc = "of the grid"),
-    CONF(struct job_sample, seed, U64, .def = "0", .doc = "of the starting noise"),
+    CONF(struct job_sample, seed, U64, .def = "0",
+         .doc = "of the starting noise, of the choice of tokens"),
     CONF(struct job_sample, strategy, ENUM, .names = strategy_names, .def = "top1",
          .doc = "how experts are mixed"),
     CONF(struct job_sample, top, INT, .def = "2", .min = 1, .max = 256,
@@ -433,7 +434,7 @@ static const struct conf_key eval_keys[] = {
     CONF(struct job_eval, every, INT, .def = "0", .min = 0, .max = 1000000,
          .doc = "rounds between held-out losses; 0: at the end only, if there is a holdout"),
     CONF(struct job_eval, samples, INT, .def = "512", .min = 1, .max = 1000000,
-         .doc = "held-out samples used, of each partition"),
+         .doc = "held-out samples used; of several partitions each has its share of them"),
     CONF(struct job_eval, guard, DOUBLE, .def = "1.5", .min = 0, .max = 1000000,
          .doc = "where a version's held-out loss is more than so many times that of the best of "
                 "the last ones, and another worker says so too, the job goes back to that one "
@@ -481,7 +482,8 @@ const struct conf_key job_spec_keys[] = {
     CONF(struct job_spec, wire, SECTION, .sub = wire_keys,
          .doc = "How many bits travel: `f32` 32, `bf16` 16, `int8` 8, `e3m0` 4 per parameter."),
     CONF(struct job_spec, sample, SECTION, .sub = sample_keys, .doc = "Pictures on the way."),
-    CONF(struct job_spec, eval, SECTION, .sub = eval_keys, .doc = "The held-out loss."),
+    CONF(struct job_spec, eval, SECTION, .sub = eval_keys,
+         .doc = "The held-out loss; of texts without the first 32 tokens of each piece."),
     CONF(struct job_spec, swarm, SECTION, .sub = swarm_keys,
          .doc = "What the job may have of the swarm beside others (docs/sharing.md)."),
     CONF_END,
