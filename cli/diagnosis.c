@@ -1,5 +1,7 @@
 #include "cli/diagnosis.h"
 
+#include "cli/base/cli.h"
+
 #define DISK_FAIL ((uint64_t)1 << 30) /* a worker keeps at least a quarter of it as a cache */
 #define DISK_WARN ((uint64_t)8 << 30) /* a few versions of a model of 500 M parameters */
 #define CLOCK_WARN_MS 60000           /* further away, people compare logs in vain */
@@ -253,9 +255,9 @@ json_t *diagnosis_json(const struct diagnosis *d)
     json_t *checks = json_array();
     for (size_t i = 0; i < d->n; i++) {
         const struct finding *f = &d->items[i];
-        json_array_append_new(checks,
-                              json_pack("{s:s,s:s,s:s,s:s}", "name", f->name, "verdict",
-                                        words[f->verdict], "found", f->found, "advice", f->advice));
+        json_array_append_new(checks, json_pack("{s:s,s:s,s:o,s:s}", "name", f->name, "verdict",
+                                                words[f->verdict], "found", cli_text(f->found),
+                                                "advice", f->advice));
     }
     return json_pack("{s:o}", "checks", checks);
 }

@@ -260,8 +260,8 @@ static void print_sample(struct cli *cli, const json_t *task, bool text, const c
     else if (text)
         cli_print_taken(json_pack("{s:I,s:s}", "task", id, "text", cli_str(task, "text", "")));
     else
-        cli_print_taken(json_pack("{s:I,s:s,s:s}", "task", id, "blob", cli_str(task, "output", ""),
-                                  "file", file));
+        cli_print_taken(json_pack("{s:I,s:s,s:o}", "task", id, "blob", cli_str(task, "output", ""),
+                                  "file", cli_text(file)));
 }
 
 /* Before anything is drawn for it: can the file be written, and is it not called what it will not
@@ -381,7 +381,8 @@ static int run_export(struct cli *cli, const struct args *args, struct err *err)
     if (rc < 0)
         return rc;
     if (cli->json)
-        cli_print_taken(json_pack("{s:I,s:s}", "job", (json_int_t)job, "folder", export_dir));
+        cli_print_taken(
+            json_pack("{s:I,s:o}", "job", (json_int_t)job, "folder", cli_text(export_dir)));
     else
         printf("the model is in %s/\n", export_dir);
     return CLI_OK;

@@ -82,9 +82,9 @@ static void put_count(json_t *order, const char *key, uint64_t n)
 static int make(struct cli *cli, struct err *err)
 {
     json_t *order = json_object(), *answer = NULL;
-    json_object_set_new(order, "role", json_string(role));
+    json_object_set_new(order, "role", cli_text(role));
     if (name)
-        json_object_set_new(order, "name", json_string(name));
+        json_object_set_new(order, "name", cli_text(name));
     put_count(order, "life_s", (life_ms + 999) / 1000);
     put_count(order, "uses", uses);
     put_count(order, "workers", workers);

@@ -165,6 +165,15 @@ void cli_print_taken(json_t *value)
     json_decref(value);
 }
 
+json_t *cli_text(const char *s)
+{
+    char *plain = str_dup(s);
+    str_make_utf8(plain);
+    json_t *text = json_string(plain);
+    mem_free(plain);
+    return text;
+}
+
 const char *cli_str(const json_t *object, const char *key, const char *fallback)
 {
     const char *s = json_string_value(json_object_get(object, key));

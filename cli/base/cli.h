@@ -64,6 +64,9 @@ void cli_print_json(const json_t *value);
 /* The same, and takes the value. */
 void cli_print_taken(json_t *value);
 
+/* Any text, such as a file's name, as a value: str_make_utf8(). */
+json_t *cli_text(const char *s);
+
 /* Fields of objects that the server sent, with a default when absent or null. */
 const char *cli_str(const json_t *object, const char *key, const char *fallback);
 long long cli_int(const json_t *object, const char *key, long long fallback);

@@ -313,19 +313,6 @@ static int take_shard(void *ctx, const struct dataset_shard *shard, struct err *
     return 0;
 }
 
-/* Of a file's name, which may be no UTF-8. */
-static json_t *readable(const char *name)
-{
-    char *plain = str_dup(name);
-    const bool utf8 = str_is_utf8(name, strlen(name));
-    for (char *p = plain; !utf8 && *p; p++)
-        if ((unsigned char)*p >= 0x80)
-            *p = '?';
-    json_t *text = json_string(plain);
-    mem_free(plain);
-    return text;
-}
-
 static json_t *describe(const struct job_file *job, const struct dataset_report *report,
                         json_t *shards)
 {
@@ -335,8 +322,8 @@ static json_t *describe(const struct job_file *job, const struct dataset_report 
         json_array_append_new(counts, json_integer((json_int_t)report->counts[i]));
     }
     for (size_t i = 0; i < DATASET_BAD_NAMED && report->bad[i]; i++)
-        json_array_append_new(bad, json_pack("{s:o,s:s}", "key", readable(report->bad[i]), "reason",
-                                             report->bad_why[i]));
+        json_array_append_new(bad, json_pack("{s:o,s:o}", "key", cli_text(report->bad[i]), "reason",
+                                             cli_text(report->bad_why[i])));
     return json_pack("{s:o,s:o,s:O,s:o}", "classes", classes, "counts", counts, "shards", shards,
                      "bad", bad);
 }

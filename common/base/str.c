@@ -97,6 +97,19 @@ bool str_is_utf8(const char *s, size_t len)
     return true;
 }
 
+void str_make_utf8(char *s)
+{
+    for (size_t left = strlen(s); left > 0;) {
+        size_t n = utf8_step((const unsigned char *)s, left);
+        if (n == 0) {
+            *s = '?';
+            n = 1;
+        }
+        s += n;
+        left -= n;
+    }
+}
+
 int str_parse_u64(const char *s, uint64_t *ret)
 {
     bool hex = s[0] == '0' && (s[1] == 'x' || s[1] == 'X');

@@ -21,6 +21,7 @@ bool str_ends(const char *s, const char *suffix);
 /* 1..max characters of [A-Za-z0-9._-], not starting with '.' or '-'. */
 bool str_is_name(const char *s, size_t max);
 bool str_is_utf8(const char *s, size_t len);
+void str_make_utf8(char *s); /* '?' for each byte that belongs to no character */
 
 /* 0, or -EINVAL (not such a value), -ERANGE (does not fit).  No white space, no
  * trailing text.  *ret is untouched on failure. */

@@ -44,14 +44,12 @@ static size_t command(const char *p)
 
 json_t *http_json_text(const char *s)
 {
-    const bool utf8 = str_is_utf8(s, strlen(s));
     char *plain = str_dup(s);
+    str_make_utf8(plain);
     for (char *p = plain; *p; p++) {
         const size_t n = command(p);
         memset(p, '?', n);
         p += n > 1;
-        if (!utf8 && (unsigned char)*p >= 0x80)
-            *p = '?';
     }
     json_t *text = must(json_string(plain));
     mem_free(plain);

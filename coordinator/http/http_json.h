@@ -2,7 +2,7 @@
  *
  * Every function returns a new reference and never NULL, except where an err
  * is taken.  What is not known is null.  Text that is not UTF-8 (a peer may
- * send anything) keeps its ASCII and shows '?' for the rest.  Rounds are
+ * send anything, and what is long is cut) shows '?' where it is not.  Rounds are
  * counted from 1, as people do: round r made version r.  Loop thread. */
 #ifndef COORDINATOR_HTTP_JSON_H
 #define COORDINATOR_HTTP_JSON_H

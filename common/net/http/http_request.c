@@ -390,10 +390,7 @@ void http_reply_error(struct http_request *r, unsigned status, const char *code,
     va_start(ap, fmt);
     (void)vsnprintf(message, sizeof(message), fmt, ap); /* cut is fine */
     va_end(ap);
-    if (!str_is_utf8(message, strlen(message)))
-        for (char *p = message; *p; p++)
-            if ((unsigned char)*p >= 0x80)
-                *p = '?'; /* a cut character or a client's rubbish */
+    str_make_utf8(message); /* a cut character or a client's rubbish */
     http_reply_json(r, status,
                     json_pack("{s:{s:s,s:s}}", "error", "code", code, "message", message));
 }

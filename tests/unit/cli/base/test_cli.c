@@ -239,6 +239,19 @@ static void a_jobs_id_is_a_number_above_zero(void **state)
     }
 }
 
+static void any_text_is_a_value(void **state)
+{
+    static const struct {
+        const char *text, *value;
+    } cases[] = {
+        {"plain", "plain"}, {"caf\xc3\xa9", "caf\xc3\xa9"}, {"caf\xe9 \xc3\xa9", "caf? \xc3\xa9"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *value = cli_text(cases[i].text);
+        assert_string_equal(json_string_value(value), cases[i].value);
+        json_decref(value);
+    }
+}
+
 static void a_signal_is_kept(void **state)
 {
     cli_catch_signals();
@@ -258,6 +271,7 @@ int main(void)
         cmocka_unit_test(only_a_users_token_connects),
         cmocka_unit_test(fields_have_defaults),
         cmocka_unit_test(a_jobs_id_is_a_number_above_zero),
+        cmocka_unit_test(any_text_is_a_value),
         cmocka_unit_test(a_signal_is_kept),
     };
     return cmocka_run_group_tests(tests, open_dir, remove_dir);

@@ -120,6 +120,9 @@ static void checks_text(void **state)
     assert_false(str_is_utf8("\xed\xa0\x80", 3));     /* surrogate */
     assert_false(str_is_utf8("\xf4\x90\x80\x80", 4)); /* beyond U+10FFFF */
     assert_false(str_is_utf8("\xe2\x82", 2));         /* cut */
+    char text[] = "\xc3\xa9 \xe9 \xe2\x82";
+    str_make_utf8(text);
+    assert_string_equal(text, "\xc3\xa9 ? ??");
     char small[4];
     assert_false(str_copy(small, sizeof(small), "abcdef"));
     assert_string_equal(small, "abc");

@@ -133,7 +133,7 @@ static void what_is_left_out_is_said(void **state)
 static void refuses_folders(void **state)
 {
     char *dir = scratch_new(), *empty = in(dir, "empty"), *flat = in(dir, "flat"),
-         *holes = in(dir, "holes"), *text = in(dir, "text");
+         *holes = in(dir, "holes"), *text = in(dir, "text"), *latin = in(dir, "latin");
     struct dataset *ds;
     FAILS(images_open("/nonexistent/data", &ds, err), "there is no dataset at /nonexistent/data");
     OK(file_mkdirs(empty, 0755, err));
@@ -143,15 +143,13 @@ static void refuses_folders(void **state)
     put(dir, "holes/full/a.png", png, sizeof(png));
     put(dir, "holes/void/readme.txt", "x", 1);
     FAILS(images_open(holes, &ds, err), "holes/void has no images");
+    put(dir, "latin/caf\xe9/a.png", png, sizeof(png));
+    FAILS(images_open(latin, &ds, err), "'caf\xe9', is not UTF-8; rename the class");
     put(dir, "text/good/a.png", png, sizeof(png));
     put(dir, "text/bad/a.jpg", "text", 4);
     struct got got;
     struct dataset_report r;
     FAILS(cut(text, 1, 0, 10, &got, &r, err), "class 'bad'");
-    put(dir, "latin/caf\xe9/a.png", png, sizeof(png));
-    char *latin = in(dir, "latin");
-    FAILS(images_open(latin, &ds, err), "'caf\xe9', is not UTF-8; rename the class");
-    mem_free(latin);
     put(dir, "file.zip", "x", 1);
     char *zip = in(dir, "file.zip");
     FAILS(images_open(zip, &ds, err), "neither a folder nor a tar");
@@ -160,6 +158,7 @@ static void refuses_folders(void **state)
     mem_free(flat);
     mem_free(holes);
     mem_free(text);
+    mem_free(latin);
     scratch_free(dir);
 }
 

@@ -90,6 +90,7 @@ static void test_text_gives_no_orders(void **state)
         {"caf\xc3\xa9 \xc2\xa0", "caf\xc3\xa9 \xc2\xa0"},
         {"", ""},
         {"caf\xe9\033", "caf??"},
+        {"caf\xc3\xa9 caf\xc3", "caf\xc3\xa9 caf?"}, /* cut */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         json_t *o = http_json_text(cases[i].text);
