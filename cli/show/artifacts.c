@@ -68,7 +68,6 @@ static int points_add(struct points *p, struct loss_point point)
     return 0;
 }
 
-/* Round records lie at the step that the round ended with. */
 static int take_point(struct points *p, const json_t *record)
 {
     struct loss_point point = {.step = (double)cli_int(record, "step", 0), .loss = NAN};
@@ -79,10 +78,10 @@ static int take_point(struct points *p, const json_t *record)
     if (!strcmp(cli_str(record, "kind", ""), "loss")) {
         point.loss = cli_num(record, "loss", NAN);
         point.replica = (int)cli_int(record, "replica", 0);
-    } else if (!strcmp(cli_str(record, "kind", ""), "round")) {
+    } else if (!strcmp(cli_str(record, "kind", ""), "eval")) {
         point.loss = cli_num(record, "eval_loss", NAN);
         point.replica = -1;
-    } /* an evaluation's record has no step; its round has its loss */
+    }
     return isnan(point.loss) ? 0 : points_add(p, point);
 }
 

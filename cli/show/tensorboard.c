@@ -15,6 +15,7 @@
 #define PICTURE_MAX EVENT_BYTES_MAX
 #define FILES_MAX 4096 /* of a run: one for each start that had news */
 #define TAG_MAX 160
+#define STEPS_MAX 4096 /* of a path, whose rounds may have no end */
 
 struct tensorboard {
     struct cli *cli;
@@ -244,6 +245,9 @@ static int take_record(void *arg, const json_t *record, const char *line, size_t
     if (!strcmp(kind, "round")) {
         (void)snprintf(key, sizeof key, "%lld/%lld", (long long)json_integer_value(path), round);
         json_object_set_new(tb->steps, key, json_integer(cli_int(record, "step", 0)));
+        (void)snprintf(key, sizeof key, "%lld/%lld", (long long)json_integer_value(path),
+                       round - STEPS_MAX);
+        (void)json_object_del(tb->steps, key); /* most often there was none */
     }
     if (n <= tb->records)
         return 0;
@@ -252,7 +256,7 @@ static int take_record(void *arg, const json_t *record, const char *line, size_t
     else if (!strcmp(kind, "round"))
         rc = write_round(tb, record, err);
     else if (!strcmp(kind, "eval"))
-        rc = write_eval(tb, record, step_of(tb, path, round), err);
+        rc = write_eval(tb, record, cli_int(record, "step", step_of(tb, path, round)), err);
     if (rc == 0)
         tb->records = n;
     return rc;

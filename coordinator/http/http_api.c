@@ -58,8 +58,7 @@ static void get_job(void *arg, struct http_request *r)
         http_answer_text(api, r, id, "application/json", &job, get_job);
 }
 
-/* What is known of the rounds by now: an evaluation ends after its round was
- * recorded, and the record itself does not know the replicas' step. */
+/* What is known of the rounds by now: an evaluation ends after its round was recorded. */
 struct rounds {
     struct round {
         uint32_t path, round;
@@ -89,11 +88,13 @@ static void add_known_round(void *arg, const struct round_rec *r)
     k->items[k->n++] = (struct round){r->path, r->round, (double)r->eval_loss, before + steps};
 }
 
+/* The round of the record, or the one that made what was evaluated. */
 static const struct round *known_round(struct rounds *k, const struct metric_rec *m)
 {
+    const uint32_t round = m->round - (m->kind == METRIC_EVAL);
     for (size_t i = 0; i < k->n; i++) {
         size_t at = (k->at + i) % k->n;
-        if (k->items[at].path == m->path && k->items[at].round == m->round) {
+        if (k->items[at].path == m->path && k->items[at].round == round) {
             k->at = at;
             return &k->items[at];
         }
@@ -107,10 +108,13 @@ static void add_line(void *arg, const struct metric_rec *m)
     if (l->full)
         return;
     json_t *o = http_json_metric(m);
-    if (m->kind == METRIC_ROUND) {
+    if (m->kind != METRIC_LOSS) {
         const struct round *r = known_round(&l->rounds, m);
-        http_json_put(o, "step", json_integer(r ? (json_int_t)(r->step + 0.5) : 0));
-        http_json_put(o, "eval_loss", r ? http_json_real(r->eval_loss) : json_null());
+        const bool at_begin = m->kind == METRIC_EVAL && m->round == 0;
+        if (m->kind == METRIC_ROUND)
+            http_json_put(o, "eval_loss", r ? http_json_real(r->eval_loss) : json_null());
+        if (m->step == 0 && !at_begin) /* of a release that did not note it */
+            http_json_put(o, "step", r ? json_integer((json_int_t)(r->step + 0.5)) : json_null());
     }
     const size_t digits = m->n_numbers > 0 ? 17 : 9; /* ours were floats */
     char *line = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(digits));

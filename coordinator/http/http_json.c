@@ -623,6 +623,7 @@ json_t *http_json_metric(const struct metric_rec *m)
     put(o, "path", count(m->path));
     /* An evaluation looks at the version that the rounds before it made. */
     put(o, "round", count(m->kind == METRIC_EVAL ? m->round : m->round + 1u));
+    put(o, "step", count(m->step));
     if (m->kind == METRIC_EVAL) {
         put(o, "eval_loss", http_json_real(m->loss));
         if (m->n_numbers > 0)
@@ -632,7 +633,6 @@ json_t *http_json_metric(const struct metric_rec *m)
     put(o, "loss", http_json_real(m->loss));
     if (m->kind == METRIC_LOSS) {
         put(o, "replica", count(m->replica));
-        put(o, "step", count(m->step));
         put(o, "lr", must(json_real(isfinite(m->lr) ? m->lr : 0)));
         if (m->n_numbers > 0)
             put(o, "numbers", named_numbers(m));

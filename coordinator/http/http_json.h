@@ -53,7 +53,7 @@ json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *sta
 json_t *http_json_modules(struct coordinator *co, uint64_t job_id); /* [ModuleVersions] */
 json_t *http_json_round(const struct round_rec *r);                 /* Round */
 json_t *http_json_sample(const struct grid_rec *s);                 /* Sample */
-/* MetricRecord; a round's lacks "step" and "eval_loss", which the caller adds. */
+/* MetricRecord; a round's lacks "eval_loss", which the caller adds. */
 json_t *http_json_metric(const struct metric_rec *m);
 
 #endif

@@ -142,6 +142,26 @@ void metrics_turn(struct coordinator *co)
     }
 }
 
+/* Inner steps of a replica of the path after this version: the average, and where workers come and
+ * go the steps of those that have made all. */
+static uint64_t step_after(const struct job *j, uint32_t path, uint64_t version)
+{
+    const uint32_t n = j->comp.paths[path].replicas;
+    double sum = 0, most = 0;
+    for (uint32_t r = 0; r < n; r++) {
+        const double step = (double)j->paths[path].replicas[r].step;
+        most = step > most ? step : most;
+        sum += step / n;
+    }
+    double step = j->comp.elastic ? most : sum;
+    for (size_t i = j->n_rounds; i-- > 0;) {
+        const struct round_rec *r = &j->rounds[i];
+        if (r->path == path && r->round + 1 > version && r->contributions > 0)
+            step -= (double)r->steps / r->contributions;
+    }
+    return step > 0 && version > 0 ? (uint64_t)(step + 0.5) : 0;
+}
+
 void metrics_eval(struct coordinator *co, struct job *j, const struct task *t,
                   const struct metrics_heard *heard)
 {
@@ -150,6 +170,7 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t,
     struct metric_rec m = {.kind = METRIC_EVAL,
                            .path = t->path,
                            .round = t->draw.version,
+                           .step = step_after(j, t->path, t->draw.version),
                            .loss = (double)t->loss_mean,
                            .lr = NAN,
                            .numbers = numbers};
@@ -174,6 +195,7 @@ void metrics_round(struct coordinator *co, struct job *j, const struct round_rec
     struct metric_rec m = {.kind = METRIC_ROUND,
                            .path = r->path,
                            .round = r->round,
+                           .step = step_after(j, r->path, r->round + 1u),
                            .loss = (double)r->loss,
                            .lr = NAN,
                            .seconds = (double)r->seconds,

@@ -49,7 +49,8 @@ struct metric_rec {
     uint64_t n;
     enum metric_kind kind;
     uint32_t path, replica, round;
-    uint64_t step;                          /* LOSS: inner step of the replica */
+    uint64_t step; /* LOSS: inner step of the replica.  ROUND, EVAL: of one at the end of the round,
+                    * on the average; 0 where an older release made the record */
     double loss, lr;                        /* ROUND: weighted mean; EVAL: held-out */
     double seconds;                         /* ROUND */
     uint64_t samples, bytes_up, bytes_down; /* ROUND */

@@ -65,21 +65,8 @@ async function readMetrics(id) {
 function takeMetric(m) {
   if (m.n <= state.lastMetric) return;
   state.lastMetric = m.n;
-  if (m.kind === 'loss') {
-    chart.add(m);
-    const end = state.ends.get(m.round) || 0;
-    if (m.step > end) state.ends.set(m.round, m.step);
-  }
-}
-
-// Held-out losses lie at the last step of the round that made the version.
-function evals(job) {
-  const out = [], steps = new Map();
-  for (const r of job.history) {
-    steps.set(r.path, (steps.get(r.path) || 0) + (r.contributions ? r.steps / r.contributions : 0));
-    if (r.eval_loss !== null) out.push({path: r.path, x: state.ends.get(r.round) || steps.get(r.path), y: r.eval_loss, round: r.round});
-  }
-  return out.sort((a, b) => a.x - b.x);
+  if (m.kind === 'loss') chart.add(m);
+  else if (m.kind === 'eval' && m.step !== null && m.eval_loss !== null) chart.mark({path: m.path, x: m.step, y: m.eval_loss, round: m.round});
 }
 
 async function readJob() {
@@ -88,7 +75,6 @@ async function readJob() {
     state.chosen = id;
     state.job = null;
     state.lastMetric = 0;
-    state.ends = new Map();
     chart.clear();
   }
   if (id === null) return;
@@ -99,7 +85,6 @@ async function readJob() {
   state.job = job;
   state.open = leased.items.concat(pending.items);
   chart.setPaths(job.path_list, job.mixture);
-  chart.setEvals(evals(job));
 }
 
 let reading = false;
@@ -314,7 +299,6 @@ $('draw').addEventListener('click', drawNow);
 samples.start();
 step.start();
 paths.start((path) => chart.look(path));
-state.ends = new Map();
 await read();
 listen();
 setInterval(beat, 1000);

@@ -90,7 +90,7 @@ export class LossChart {
     this.offered = new Set(); // the numbers that there are
     $('shown-series').replaceChildren(el('option', {value: ''}, 'loss'));
     $('shown').hidden = true;
-    this.marks = [];        // [{path, x, y, round}]: held-out
+    this.marks = [];        // held-out
     this.paths = [];        // as path_list has them
     this.network = 'main';
     this.looked = null;     // the path that is looked at elsewhere on the page
@@ -123,8 +123,9 @@ export class LossChart {
     this.later();
   }
 
-  setEvals(marks) {
-    this.marks = marks;
+  // A held-out loss: {path, x, y, round}.
+  mark(m) {
+    this.marks.push(m);
     this.later();
   }
 

@@ -248,10 +248,12 @@ static void test_metric_records(void **state)
     json_decref(o);
     m.kind = METRIC_EVAL;
     m.round = 4;
+    m.step = 80;
     m.loss = 0.25;
     o = http_json_metric(&m);
     assert_int_equal(json_integer_value(at(o, "round")), 4);
     assert_true(json_real_value(at(o, "eval_loss")) == 0.25);
+    assert_int_equal(json_integer_value(at(o, "step")), 80);
     json_decref(o);
 }
 

@@ -130,6 +130,42 @@ static void test_rounds(void **state)
     assert_int_equal(j->metric_n, 6);
 }
 
+struct told {
+    struct metric_rec records[2];
+    size_t n;
+};
+
+static void tell(void *arg, const struct metric_rec *m)
+{
+    struct told *t = arg;
+    assert_true(t->n < 2);
+    t->records[t->n++] = *m;
+}
+
+/* Where a round ended stays known when most rounds before it are not on record any more. */
+static void test_steps(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = put(r, yaml);
+    struct told told = {0};
+    const uint32_t n = j->comp.paths[0].replicas, rounds = (uint32_t)job_rounds_max(j) + 6;
+    for (uint32_t round = 0; round < rounds; round++) {
+        for (uint32_t i = 0; i < n; i++)
+            job_edit_replica(j, 0, i)->step += 10;
+        metrics_round(r->co, j,
+                      &(struct round_rec){
+                          .round = round, .contributions = n, .steps = 10 * n, .eval_loss = NAN});
+    }
+    const struct task t = {.kind = TASK_EVAL, .draw = {.version = rounds - 1}, .loss_mean = 1};
+    metrics_eval(r->co, j, &t, &(struct metrics_heard){0});
+    settle(r);
+    assert_int_equal(view_metrics(r->co, j->id, j->metric_n - 2, 9, tell, &told, NULL), 0);
+    assert_int_equal(told.n, 2);
+    assert_int_equal(told.records[0].kind, METRIC_ROUND);
+    assert_int_equal(told.records[0].step, 10 * rounds);
+    assert_int_equal(told.records[1].step, 10 * (rounds - 1)); /* of what was looked at */
+}
+
 static void serve(struct rig *r, uint8_t name, uint64_t bytes)
 {
     struct blob_id id = {.sha256 = {name}};
@@ -188,8 +224,8 @@ static void test_uploaded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_points), LIVE(test_numbers), LIVE(test_router),
-        LIVE(test_rounds), LIVE(test_served),  LIVE(test_uploaded),
+        LIVE(test_points), LIVE(test_numbers), LIVE(test_router),   LIVE(test_rounds),
+        LIVE(test_steps),  LIVE(test_served),  LIVE(test_uploaded),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
