@@ -226,13 +226,26 @@ def plain(numbers=False):
 class Server:
     def __init__(self, made):
         self.made, self.job, self.token, self.called = made, made.job, "x", []
+        self.log, self.uptime, self.life, self.news = [], 999000, 0, threading.Condition()
+
+    def say(self, text):
+        """A sentence, to all who listen."""
+        with self.news:
+            self.log.append({"n": len(self.log) + 1, "at": AT, "job": 1, "task": None, "worker": None, "text": text})
+            self.news.notify_all()
+
+    def restart(self):
+        """The streams end, and sentences are counted anew."""
+        with self.news:
+            self.log, self.uptime, self.life = [], 1000, self.life + 1
+            self.news.notify_all()
 
     def status(self):
         keys = ("id", "name", "state", "reason", "stalled", "paused", "recipe", "created_at", "elapsed_ms", "round", "rounds", "step", "total_steps", "loss",
                 "eval_loss", "images_per_s", "eta_ms", "paths", "replicas", "parameters", "text", "dollars")
         both = {"up": 123456, "down": 654321}
         planes = {"control": both, "data": both}
-        return {"version": "0.3", "uptime_ms": 999000, "at": AT, "cluster": "ab" * 16, "waiting_for": [], "workers": self.made.workers[:100],
+        return {"version": "0.3", "uptime_ms": self.uptime, "at": AT, "cluster": "ab" * 16, "waiting_for": [], "workers": self.made.workers[:100],
                 "workers_count": {"known": len(self.made.workers), "here": len(self.made.workers), "busy": 2, "images_per_s": 321.0},
                 "jobs": [{k: self.job[k] for k in keys}], "bytes": planes, "bytes_here": planes, "ratio_to_fp32_data_parallel": 0.004,
                 "rss_bytes": 64 << 20, "tasks": {"pending": 4, "leased": 5}, "outer": {"busy": 1, "queue": 0},
@@ -250,8 +263,10 @@ class Server:
         if path == "/v1/jobs/1/metrics":
             after = int(query.partition("after=")[2] or 0)
             return "application/x-ndjson", "".join(json.dumps(m) + "\n" for m in self.made.metrics if m["n"] > after).encode()
-        if path in ("/v1/tasks", "/v1/log", "/v1/workers"):
-            return text({"items": self.made.workers if path == "/v1/workers" else [], **({} if path == "/v1/log" else {"next": None})})
+        if path == "/v1/log":
+            return text({"items": self.log})
+        if path in ("/v1/tasks", "/v1/workers"):
+            return text({"items": self.made.workers if path == "/v1/workers" else [], "next": None})
         if path.startswith("/v1/blobs/") and path[10:] in self.made.blobs:
             return "image/png", self.made.blobs[path[10:]]
         name = "index.html" if path == "/" else path[5:] if path.startswith("/web/") else None
@@ -267,13 +282,18 @@ class Server:
             def do_GET(self):
                 path, _, query = self.path.partition("?")
                 server.called.append(path)
-                if path == "/v1/events":  # open, and silent
+                if path == "/v1/events":
                     self.send_response(200)
                     self.send_header("Content-Type", "text/event-stream")
                     self.end_headers()
-                    self.wfile.write(b": hello\n\n")
-                    self.wfile.flush()
-                    server.over.wait()
+                    self.wfile.write(b"retry: 50\n\n")
+                    with server.news:
+                        life, told = server.life, len(server.log)
+                        while server.life == life:
+                            for e in server.log[told:]:
+                                self.wfile.write(f"event: log\ndata: {json.dumps(e)}\n\n".encode())
+                            told = len(server.log)
+                            server.news.wait()
                     return
                 got = server.answer(path, query)
                 self.send_response(200 if got else 404)
@@ -287,7 +307,6 @@ class Server:
             def log_message(self, *args):
                 pass
 
-        self.over = threading.Event()
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.http.server_port}"
@@ -295,7 +314,7 @@ class Server:
         return self
 
     def __exit__(self, *args):
-        self.over.set()
+        self.restart()
         self.http.shutdown()
         self.http.server_close()
 

@@ -410,6 +410,24 @@ def focused(page):
     return page.js("return document.activeElement.dataset.module || ''")
 
 
+def test_no_sentence_is_lost_with_the_stream(show):
+    """Another coordinator counts its sentences anew, and those that come while nobody listens come with the next read."""
+    page = show(canned.plain())
+    hide = "Object.defineProperty(document, 'hidden', {configurable: true, value: arguments[0]}); document.dispatchEvent(new Event('visibilitychange'))"
+    page.wait_text("#link-text", "live")
+    for text in ("one", "two", "three"):
+        page.swarm.say(f"sentence {text}")
+    page.wait_text("#log", "sentence three")
+    page.js(hide, True)  # so nothing is read
+    page.swarm.restart()
+    page.swarm.say("it begins anew")
+    page.wait(lambda: page.swarm.called.count("/v1/events") == 2, "the stream to be opened again")
+    page.swarm.say("the next one")
+    page.js(hide, False)
+    page.wait_text("#log", "the next one")
+    assert "it begins anew" in page.text("#log") and "sentence three" not in page.text("#log")
+
+
 def test_a_path_and_its_modules(show):
     made = canned.lattice()
     page = show(made)

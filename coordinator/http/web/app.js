@@ -15,6 +15,7 @@ const RETRY_MS = 3000;
 const state = {
   status: null, job: null, open: [], log: [], chosen: null, lastMetric: 0,
   readAt: 0, live: false, gone: false, retryAt: 0,
+  logged: false, // the log is complete up to its last sentence
 };
 const chart = new LossChart($('chart'), $('readout'));
 
@@ -94,7 +95,11 @@ async function read() {
   state.readAt = performance.now();
   try {
     const status = await getJson('/v1/status');
-    if (!state.status || state.gone) state.log = (await getJson('/v1/log')).items;
+    if (!state.logged || !state.live) {
+      state.logged = true; // until a sentence is missed
+      state.log = (await getJson('/v1/log')).items;
+    }
+    if (state.status && status.uptime_ms < state.status.uptime_ms) state.chosen = undefined; // another one: some points may not have outlived the one before
     state.status = status;
     status.workers.forEach(panels.noteSpeed);
     await readJob();
@@ -119,6 +124,7 @@ function listen() {
   source = new EventSource('/v1/events');
   source.onopen = () => {
     state.live = true;
+    state.logged = false; // nothing is sent again
     wanted = true;
     link();
   };
@@ -135,7 +141,12 @@ function listen() {
   on('worker', takeWorker);
   on('loss', (m) => m.job === state.chosen && state.job && m.n === state.lastMetric + 1 && takeMetric(m));
   on('log', (e) => {
-    if (state.log.length && e.n <= state.log[state.log.length - 1].n) return;
+    const last = state.log.length ? state.log[state.log.length - 1].n : 0;
+    if (e.n > last + 1) {
+      state.logged = false;
+      wanted = true;
+    }
+    if (e.n !== last + 1) return; // it came with the others, or will
     state.log = state.log.concat(e).slice(-200);
     panels.log(state.log);
   });
@@ -165,6 +176,7 @@ function link() {
 
 function lost(error) {
   state.gone = true;
+  state.logged = false;
   state.retryAt = performance.now() + RETRY_MS;
   state.why = error.status ? `It answers with an error (${error.status}).` : '';
   document.body.classList.add('gone');

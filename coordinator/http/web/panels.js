@@ -329,7 +329,7 @@ export function wire(status, job) {
 }
 
 export function log(list) {
-  sync($('log'), list.slice(-200).reverse(), (e) => e.n,
+  sync($('log'), list.slice(-200).reverse(), (e) => `${e.n} ${e.text}`, // another coordinator counts anew
     (e) => el('li', {}, el('time', {datetime: e.at}, clock(e.at)), el('span', {}, e.text)), () => {});
   $('log').hidden = !list.length;
   $('log-empty').hidden = list.length > 0;
