@@ -186,7 +186,8 @@ int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
             status = CLI_INTERRUPTED;
             break;
         }
-        int rc = cli_call(cli, "GET", NULL, &job, &err, "/v1/jobs/%llu", (unsigned long long)id);
+        int rc = cli_call(cli, "GET", NULL, &job, &err, "/v1/jobs/%llu%s", (unsigned long long)id,
+                          cli->json ? "" : "?history=0");
         if (rc == -ERR_CANCELLED) {
             status = CLI_INTERRUPTED;
         } else if (rc < 0) {

@@ -39,8 +39,11 @@ json_t *http_json_jobs(struct coordinator *co);          /* [JobSummary] */
 json_t *http_json_job_summary(const struct view_job *j); /* JobSummary */
 /* Job but for its history, or NULL. */
 json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err);
-/* Job as text (http_json_job.c).  After 0 the caller releases ret. */
-int http_json_job_text(struct coordinator *co, uint64_t id, struct buf *ret, struct err *err);
+/* Job as text with at most so many of its newest rounds (http_json_job.c).  After 0 the caller
+ * releases ret. */
+#define HTTP_JSON_ROUNDS_MAX 2000
+int http_json_job_text(struct coordinator *co, uint64_t id, size_t rounds, struct buf *ret,
+                       struct err *err);
 json_t *http_json_quota(const struct job_swarm *q);    /* Quota */
 json_t *http_json_worker(const struct view_worker *w); /* Worker */
 json_t *http_json_task(const struct view_task *t);     /* Task */

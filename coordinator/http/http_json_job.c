@@ -1,8 +1,7 @@
-/* A job as text.  A page that shows it asks again and again, and its rounds, up to HISTORY_MAX of
- * them, would be megabytes of small values each time: one at a time is a value here. */
+/* A job as text.  Its rounds, up to HTTP_JSON_ROUNDS_MAX of them, would be megabytes of small
+ * values: one at a time is a value here. */
 #include "coordinator/http/http_json.h"
 
-#define HISTORY_MAX 2000    /* the newest */
 #define ROUND_BYTES_MAX 512 /* with a comma */
 
 struct history {
@@ -33,13 +32,14 @@ static void write_round(void *arg, const struct round_rec *r)
         h->rc = n > sizeof text ? -ERR_LIMIT : buf_append(h->out, text, n);
 }
 
-static int write_job(struct coordinator *co, uint64_t id, const char *rest, struct buf *out)
+static int write_job(struct coordinator *co, uint64_t id, size_t rounds, const char *rest,
+                     struct buf *out)
 {
     const size_t n = strlen(rest) - 1; /* its } comes in the end */
     struct history h = {.out = out};
-    buf_init(out, n + (HISTORY_MAX + 1) * ROUND_BYTES_MAX);
+    buf_init(out, n + (rounds + 1) * ROUND_BYTES_MAX);
     view_each_round(co, id, count_round, &h);
-    h.skip -= h.skip < HISTORY_MAX ? h.skip : HISTORY_MAX;
+    h.skip -= h.skip < rounds ? h.skip : rounds;
     h.rc = buf_append(out, rest, n);
     if (h.rc == 0)
         h.rc = buf_append_str(out, ",\"history\":[");
@@ -47,14 +47,15 @@ static int write_job(struct coordinator *co, uint64_t id, const char *rest, stru
     return h.rc < 0 ? h.rc : buf_append_str(out, "]}");
 }
 
-int http_json_job_text(struct coordinator *co, uint64_t id, struct buf *ret, struct err *err)
+int http_json_job_text(struct coordinator *co, uint64_t id, size_t rounds, struct buf *ret,
+                       struct err *err)
 {
     json_t *o = http_json_job(co, id, err);
     if (o == NULL)
         return err->code;
     char *rest = json_dumps(o, HTTP_JSON_FLAGS);
     struct buf out = {0};
-    const int rc = rest ? write_job(co, id, rest, &out) : -ENOMEM;
+    const int rc = rest ? write_job(co, id, rounds, rest, &out) : -ENOMEM;
     json_decref(o);
     mem_free(rest);
     if (rc < 0) {

@@ -79,7 +79,7 @@ async function readJob() {
     chart.clear();
   }
   if (id === null) return;
-  const [job, leased, pending] = await Promise.all([getJson(`/v1/jobs/${id}`),
+  const [job, leased, pending] = await Promise.all([getJson(`/v1/jobs/${id}?history=0`),
     getJson(`/v1/tasks?job=${id}&state=leased`), getJson(`/v1/tasks?job=${id}&state=pending`)]);
   await readMetrics(id);
   await step.read(job, get);

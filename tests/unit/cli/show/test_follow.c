@@ -166,7 +166,7 @@ static void the_end_of_a_job_is_the_status(void **state)
         char said[4096], asked[256];
         assert_int_equal(follow(&cli, answers, NULL, said, asked), cases[i].status);
         assert_string_equal(said, cases[i].line);
-        assert_string_equal(asked, "GET /v1/jobs/7 HTTP/1.1");
+        assert_string_equal(asked, "GET /v1/jobs/7?history=0 HTTP/1.1");
     }
 }
 

@@ -122,9 +122,10 @@ static void test_lists_are_bounded(void **state)
 {
     struct err err = {0};
     struct buf text;
-    assert_int_equal(http_json_job_text(NULL, 8, &text, &err), -ERR_NOTFOUND);
+    const size_t most = HTTP_JSON_ROUNDS_MAX;
+    assert_int_equal(http_json_job_text(NULL, 8, most, &text, &err), -ERR_NOTFOUND);
     json_set_alloc_funcs(count_malloc, count_free);
-    assert_int_equal(http_json_job_text(NULL, 7, &text, &err), 0);
+    assert_int_equal(http_json_job_text(NULL, 7, most, &text, &err), 0);
     json_set_alloc_funcs(malloc, free);
     assert_in_range(held_most, 1, 256 << 10);
     json_t *o = json_loadb(buf_str(&text), text.len, JSON_REJECT_DUPLICATES, NULL);
@@ -137,6 +138,9 @@ static void test_lists_are_bounded(void **state)
     assert_int_equal(json_integer_value(at(json_array_get(history, 1999), "round")), 2100);
     assert_int_equal(json_array_size(at(at(o, "bad_samples"), "items")), 64);
     json_decref(o);
+    assert_int_equal(http_json_job_text(NULL, 7, 0, &text, &err), 0);
+    assert_true(str_ends(buf_str(&text), ",\"history\":[]}"));
+    buf_release(&text);
 }
 
 static void test_tasks_newest_first(void **state)
