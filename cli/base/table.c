@@ -12,6 +12,8 @@ void table_cell(struct table *t, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    for (char *p = text; (p = strpbrk(p, "\n\r\t")) != NULL;)
+        *p = ' ';
     t->cells = mem_realloc(t->cells, (t->n_cells + 1) * sizeof *t->cells);
     t->cells[t->n_cells++] = str_dup(text[0] ? text : TABLE_NONE);
 }

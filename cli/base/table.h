@@ -15,7 +15,7 @@ struct table {
 
 /* `names` must outlive the table. */
 void table_init(struct table *t, const char *const *names, size_t columns);
-/* The next cell, left to right, then the next row. */
+/* The next cell, left to right, then the next row; ends of lines become blanks. */
 __attribute__((format(printf, 2, 3))) void table_cell(struct table *t, const char *fmt, ...);
 /* A number with `digits` after the point; NAN is TABLE_NONE. */
 void table_real(struct table *t, double x, int digits);

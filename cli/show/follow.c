@@ -114,7 +114,18 @@ static void describe(const struct follow *f, const json_t *job, struct progress 
 static unsigned columns(void)
 {
     struct winsize size;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
+}
+
+/* As many characters as fit, on one line whatever a reason has in it. */
+static void put_line(const char *s, unsigned width)
+{
+    for (; *s; s++) {
+        const bool begins = ((unsigned char)*s & 0xc0) != 0x80;
+        if (begins && width-- == 0)
+            return;
+        fputc((unsigned char)*s < ' ' ? ' ' : *s, stderr);
+    }
 }
 
 /* Redraws the line in place: the bar where there is room beside the words, which are cut. */
@@ -130,7 +141,7 @@ static void draw(const struct progress *p)
             bar[i] = i < p->share * BAR ? '#' : '.';
         fprintf(stderr, "[%s] ", bar);
     }
-    fprintf(stderr, "%.*s", (int)width, p->words);
+    put_line(p->words, width);
     fflush(stderr);
 }
 

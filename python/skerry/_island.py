@@ -378,8 +378,8 @@ class Island:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if self._handle and error is not None:
-            reason = f"{kind.__name__}: {error}"
-            lib.skerry_fail(self._handle, reason.encode()[:500])
+            reason = " ".join(f"{kind.__name__}: {error}".split())  # one sentence, of PyTorch's lines, too
+            lib.skerry_fail(self._handle, reason.encode("utf-8", "replace")[:500].decode("utf-8", "ignore").encode())
         for item in self._items:
             item.shared = None
         lib.skerry_leave(self._handle)

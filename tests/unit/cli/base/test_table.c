@@ -37,7 +37,7 @@ static void columns_are_as_wide_as_their_widest_cell(void **state)
     table_cell(&t, "done");
     table_cell(&t, "%s-%d", "longer", 2);
     table_cell(&t, "8");
-    table_cell(&t, "on its way");
+    table_cell(&t, "on its\nway"); /* of a reason of several lines */
     printed(&t, "  name        steps  state\n"
                 "  a         1234567  done\n"
                 "  longer-2        8  on its way\n");

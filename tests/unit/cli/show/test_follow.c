@@ -238,6 +238,18 @@ static void a_terminal_has_one_line(void **state)
     assert_string_equal(said, "\r\033[Kround 1/4  loss 0.5000  80 im"
                               "\r\033[Kround 1/4  loss 0.5000  80 im"
                               "\r\033[Kdone after round 4/4\r\n");
+    follow_on_terminal(9, answers, said);
+    assert_string_equal(said, "\r\033[Kround 1/\r\033[Kround 1/\r\033[Kdone aft\r\n");
+}
+
+/* Characters count, not bytes, and a reason of several lines is one. */
+static void a_line_is_cut_between_characters(void **state)
+{
+    static const char *const answers[] = {
+        "{\"state\":\"failed\",\"reason\":\"KeyError:\\n\\téééé\"}", NULL};
+    char said[4096];
+    follow_on_terminal(39, answers, said);
+    assert_string_equal(said, "\r\033[Kfailed after round 0/0: KeyError:  ééé\r\n");
 }
 
 static void a_job_that_is_not_there_is_not_waited_for(void **state)
@@ -290,6 +302,7 @@ int main(void)
         cmocka_unit_test(a_line_is_said_for_each_round),
         cmocka_unit_test(a_terminal_has_one_line),
         cmocka_unit_test(a_job_that_is_not_there_is_not_waited_for),
+        cmocka_unit_test(a_line_is_cut_between_characters),
         cmocka_unit_test(a_hook_ends_the_following),
         cmocka_unit_test(an_interrupted_job_goes_on),
     };
