@@ -64,27 +64,37 @@ static int check_fits(const struct run *run, const json_t *job, struct err *err)
                : err_set(err, -ENOMEM, "the job cannot begin: %s", cli_str(misfit, "why", ""));
 }
 
-/* Every poll: new samples?  Does it fit?  Children alive?  The drill's moment? */
-static int on_poll(void *arg, const json_t *job)
+/* The drill's moment? */
+static int drill(struct run *run, const json_t *job, struct err *err)
 {
-    struct run *run = arg;
-    struct err err = {0};
-
+    const uint64_t now = clock_now_ms();
     int rc = 0;
-    take_new_samples(run, job);
     if (run->drill && cli_int(job, "round", 0) >= run->drill) {
-        rc = swarm_kill_worker(&run->swarm, 0, &err);
+        rc = swarm_kill_worker(&run->swarm, 0, err);
         run->drill = 0;
     }
-    uint64_t now = clock_now_ms();
     if (run->drilled_ms == 0)
         run->drilled_ms = now;
     if (rc == 0 && run->drill_every && !cli_job_ended(cli_str(job, "state", "")) &&
         now - run->drilled_ms > (uint64_t)run->drill_every * 1000) {
         run->drilled_ms = now;
-        rc = swarm_kill_worker(&run->swarm, (unsigned)rng_mix(DRILL_SEED, run->drills++), &err);
+        rc = swarm_kill_worker(&run->swarm, (unsigned)rng_mix(DRILL_SEED, run->drills++), err);
     }
-    if (rc == 0)
+    return rc;
+}
+
+/* Every poll: new samples?  Does it fit?  Children alive, as they are not if nobody answers? */
+static int on_poll(void *arg, const json_t *job)
+{
+    struct run *run = arg;
+    struct err err = {0};
+    int rc = 0;
+
+    if (job) {
+        take_new_samples(run, job);
+        rc = drill(run, job, &err);
+    }
+    if (job && rc == 0)
         rc = check_fits(run, job, &err);
     if (rc < 0 || swarm_check(&run->swarm, &err) < 0) {
         fputc('\n', stderr);

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/sample.h"
 #include "common/base/buf.h"
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/job/job.h"
 
@@ -179,6 +180,7 @@ static int wait_for_task(struct cli *cli, uint64_t task, json_t **ret_task, stru
     char shown[256] = "", why[256];
     size_t text = 0;
     unsigned polls = 0;
+    uint64_t seen_ms = clock_now_ms();
 
     for (;; cli_sleep_ms(100)) {
         json_t *t = NULL;
@@ -187,8 +189,11 @@ static int wait_for_task(struct cli *cli, uint64_t task, json_t **ret_task, stru
                                        (unsigned long long)task);
         if (rc == -ERR_CANCELLED)
             return give_up(cli, task, err);
-        if (rc < 0)
+        if (rc < 0 && !cli_may_come_back(rc, seen_ms))
             return rc;
+        if (rc < 0)
+            continue;
+        seen_ms = clock_now_ms();
         const char *state = cli_str(t, "state", "");
         show_text(cli, t, &text);
         if (!strcmp(state, "done")) {

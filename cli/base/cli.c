@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "common/base/clock.h"
 #include "common/base/cores.h"
 #include "common/base/file.h"
 #include "common/net/token_source.h"
@@ -9,6 +10,7 @@
 
 #define PATH_BYTES 256 /* of a call: ours are short */
 #define SLOW_MS 3000   /* without an answer */
+#define GONE_MS 60000  /* a coordinator that is away for longer does not come back */
 
 volatile sig_atomic_t cli_interrupted;
 
@@ -110,7 +112,7 @@ int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **r
     if (err && (rc == -ECONNREFUSED || rc == -ENOENT || rc == -ETIMEDOUT)) {
         const struct err why = *err;
         return err_set(
-            err, rc,
+            err, rc == -ENOENT ? -EHOSTUNREACH : rc,
             "%s; see that coordinatord runs there (`skerry doctor` looks at the way), or, "
             "if it has moved, `skerry login` with its new user.token",
             why.msg);
@@ -130,6 +132,12 @@ int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **r
     }
     http_response_release(&response);
     return rc;
+}
+
+bool cli_may_come_back(int rc, uint64_t seen_ms)
+{
+    return rc != -ERR_AUTH && rc != -ERR_NOTFOUND && rc != -ERR_CANCELLED &&
+           clock_now_ms() - seen_ms <= GONE_MS;
 }
 
 int cli_fail(const struct err *err)

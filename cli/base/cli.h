@@ -54,6 +54,9 @@ char *cli_token_path(void);
 __attribute__((format(printf, 6, 7))) int cli_call(struct cli *cli, const char *method,
                                                    const json_t *body, json_t **ret,
                                                    struct err *err, const char *path, ...);
+/* After this error of a call: is a coordinator that was heard of last at seen_ms waited for?  One
+ * that restarts is, or has much to do, for a minute. */
+bool cli_may_come_back(int rc, uint64_t seen_ms);
 /* GET of a list that comes in pages by this parameter: *ret is {"items": of all of them}. */
 int cli_pages(struct cli *cli, const char *path, const char *cursor, json_t **ret, struct err *err);
 

@@ -8,7 +8,6 @@
 #include "common/base/clock.h"
 
 #define POLL_MS 400
-#define GONE_MS 60000 /* a coordinator that is away for longer ends the following */
 #define BAR 20
 #define SPEED_POLLS 32 /* speeds are averaged over about so many looks */
 
@@ -145,6 +144,13 @@ static void draw(const struct progress *p)
     fflush(stderr);
 }
 
+static void draw_silence(const struct err *err)
+{
+    struct progress p = {.share = -1};
+    (void)snprintf(p.words, sizeof p.words, "no answer from the coordinator: %.400s", err->msg);
+    draw(&p);
+}
+
 static bool goes_on(const struct follow *f, const json_t *job)
 {
     return cli_int(job, "round", 0) == f->round && !strcmp(show_state(job), f->state);
@@ -203,16 +209,17 @@ int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
             status = CLI_INTERRUPTED;
         } else if (rc < 0) {
             /* A restarting coordinator is expected to come back: say so and wait. */
-            if (rc == -ERR_AUTH || rc == -ERR_NOTFOUND || clock_now_ms() - seen_ms > GONE_MS) {
+            if (!cli_may_come_back(rc, seen_ms))
                 status = cli_fail(&err);
-            } else if (!cli->json && f.terminal) {
-                fprintf(stderr, "\r\033[Kno answer from the coordinator: %.60s\r", err.msg);
-            }
+            else if (hook && hook->poll(hook->arg, NULL))
+                status = CLI_FAILED;
+            else if (!cli->json && f.terminal)
+                draw_silence(&err);
         } else {
             seen_ms = clock_now_ms();
             show(&f, job);
-            if (hook && hook->poll)
-                status = hook->poll(hook->arg, job) ? CLI_FAILED : -1;
+            if (hook && hook->poll(hook->arg, job))
+                status = CLI_FAILED;
             if (status < 0 && cli_job_ended(f.state))
                 status = cli_job_exit(f.state);
             json_decref(job);

@@ -9,8 +9,8 @@
 
 struct cli;
 
-/* Called about twice a second with the job as GET /v1/jobs/{id} gives it; a
- * non-zero return ends the following with that exit status. */
+/* Called about twice a second with the job as GET /v1/jobs/{id} gives it, with NULL while nobody
+ * answers; a non-zero return ends the following with CLI_FAILED. */
 struct follow_hook {
     int (*poll)(void *arg, const json_t *job);
     void *arg;

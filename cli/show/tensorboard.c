@@ -345,7 +345,7 @@ int tensorboard_poll(void *arg, const json_t *job)
     struct err err = {0}, why = {0};
     const uint64_t now = clock_now_ms(), before = tb->file.bytes;
     const bool last = cli_job_ended(cli_str(job, "state", ""));
-    if (tb->polled_ms && now - tb->polled_ms < POLL_MS && !last)
+    if (!job || (tb->polled_ms && now - tb->polled_ms < POLL_MS && !last))
         return 0;
     tb->polled_ms = now;
     tb->paths = cli_int(job, "paths", 1) > 1;

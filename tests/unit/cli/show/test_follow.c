@@ -1,10 +1,7 @@
 /* Following a job: a line for each round, the exit status of how it ended, and what ends the
- * following sooner.  A thread answers with one canned answer after the other. */
-#include <arpa/inet.h>
+ * following sooner. */
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,82 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-#include "cli/base/cli.h"
 #include "cli/show/follow.h"
 #include "common/base/file.h"
-#include "common/net/token.h"
-
-/* What the coordinator says, one answer for each call; the last one is NULL. */
-struct script {
-    int listener;
-    const char *const *answers;
-    pthread_t thread;
-    char asked[256]; /* the first line of the first request */
-};
-
-static void answer(struct script *s, const char *job)
-{
-    char request[4096], text[4096];
-    size_t len = 0;
-    int fd = accept(s->listener, NULL, NULL);
-    while (fd >= 0 && len < sizeof request - 1) {
-        ssize_t n = recv(fd, request + len, sizeof request - 1 - len, 0);
-        if (n <= 0)
-            break;
-        len += (size_t)n;
-        request[len] = '\0';
-        if (strstr(request, "\r\n\r\n"))
-            break;
-    }
-    request[len] = '\0';
-    if (!s->asked[0])
-        (void)snprintf(s->asked, sizeof s->asked, "%.*s", (int)strcspn(request, "\r"), request);
-    bool error = !strncmp(job, "{\"error\"", 8);
-    int n = snprintf(text, sizeof text,
-                     "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                     "Connection: close\r\n\r\n%s",
-                     error ? "404 Not Found" : "200 OK", strlen(job), job);
-    (void)send(fd, text, (size_t)n, MSG_NOSIGNAL); /* the test tells when it is not there */
-    close(fd);
-}
-
-static void *play(void *arg)
-{
-    struct script *s = arg;
-    for (size_t i = 0; s->answers[i]; i++)
-        answer(s, s->answers[i]);
-    return NULL;
-}
-
-static void connect_to(struct script *s, struct cli *cli, const char *const *answers)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof a;
-    char text[TOKEN_STRING_MAX];
-    struct err err = {0};
-    *s = (struct script){.listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0),
-                         .answers = answers};
-    assert_int_equal(bind(s->listener, (struct sockaddr *)&a, sizeof a), 0);
-    assert_int_equal(listen(s->listener, 8), 0);
-    assert_int_equal(getsockname(s->listener, (struct sockaddr *)&a, &len), 0);
-    struct token t = {.host = "127.0.0.1",
-                      .rpc_port = 1,
-                      .http_port = ntohs(a.sin_port),
-                      .http_plain = true,
-                      .role = TOKEN_ROLE_OPERATOR};
-    if (token_format(&t, text, &err) < 0)
-        fail_msg("%s", err.msg);
-    cli->token = text;
-    if (cli_connect(cli, &err) < 0)
-        fail_msg("%s", err.msg);
-    cli->token = NULL;
-    assert_int_equal(pthread_create(&s->thread, NULL, play, s), 0);
-}
+#include "tests/unit/cli/script.h"
 
 /* Follows job 7 through the answers, with stderr as given. */
 static int follow_into(int file, struct cli *cli, const char *const *answers,
@@ -104,10 +32,7 @@ static int follow_into(int file, struct cli *cli, const char *const *answers,
     fflush(stderr);
     assert_true(dup2(kept, STDERR_FILENO) >= 0);
     close(kept);
-    cli_close(cli);
-    (void)shutdown(s.listener, SHUT_RDWR); /* ends a thread whose answers nobody asked for */
-    assert_int_equal(pthread_join(s.thread, NULL), 0);
-    close(s.listener);
+    disconnect(&s, cli);
     (void)snprintf(asked, 256, "%s", s.asked);
     return status;
 }
@@ -281,6 +206,23 @@ static void a_hook_ends_the_following(void **state)
     assert_string_equal(said, "round 1/2\n");
 }
 
+static int stop_in_silence(void *arg, const json_t *job)
+{
+    (*(unsigned *)arg)++;
+    return job == NULL;
+}
+
+static void a_hook_hears_of_silence(void **state)
+{
+    static const char *const answers[] = {RUNNING("1", ""), "", NULL};
+    unsigned polled = 0;
+    const struct follow_hook hook = {stop_in_silence, &polled};
+    struct cli cli = {0};
+    char said[4096], asked[256];
+    assert_int_equal(follow(&cli, answers, &hook, said, asked), CLI_FAILED);
+    assert_int_equal(polled, 2);
+}
+
 static void an_interrupted_job_goes_on(void **state)
 {
     static const char *const answers[] = {NULL}; /* nobody is asked */
@@ -304,6 +246,7 @@ int main(void)
         cmocka_unit_test(a_job_that_is_not_there_is_not_waited_for),
         cmocka_unit_test(a_line_is_cut_between_characters),
         cmocka_unit_test(a_hook_ends_the_following),
+        cmocka_unit_test(a_hook_hears_of_silence),
         cmocka_unit_test(an_interrupted_job_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
