@@ -12,8 +12,8 @@
 #define POLL_MS 2000
 #define STATE ".skerry.json"
 #define STATE_MAX ((size_t)1 << 20)
-#define PICTURE_MAX EVENT_BYTES_MAX
-#define FILES_MAX 4096 /* of a run: one for each start that had news */
+#define PICTURE_MAX (EVENT_BYTES_MAX - 1024) /* the event has a few more bytes */
+#define FILES_MAX 4096                       /* of a run: one for each start that had news */
 #define TAG_MAX 160
 #define STEPS_MAX 4096 /* of a path, whose rounds may have no end */
 
@@ -300,10 +300,26 @@ static bool has_sample(const struct tensorboard *tb, const json_t *task)
     return false;
 }
 
+static int write_sample(struct tensorboard *tb, const json_t *sample, struct err *err)
+{
+    char tag[TAG_MAX], size[STR_HUMAN_MAX];
+    const json_t *path = json_object_get(sample, "path");
+    const int64_t step = step_of(tb, path, cli_int(sample, "round", 0));
+    const char *text = cli_str(sample, "text", NULL), *blob = cli_str(sample, "blob", NULL);
+    (void)tag_of(tb, "samples", path, NULL, tag);
+    if (text)
+        return write_text(tb, tag, step, text, err);
+    if (blob && cli_int(sample, "size", 0) <= (long long)PICTURE_MAX)
+        return write_picture(tb, tag, step, blob, err);
+    if (blob)
+        fprintf(stderr, "skerry: the picture of task %lld is left out, as it has %s\n",
+                cli_int(sample, "task", 0), cli_bytes(sample, "size", size));
+    return 0;
+}
+
 /* Those that are new; those that the coordinator has forgotten are forgotten here, too. */
 static int take_samples(struct tensorboard *tb, const json_t *job, struct err *err)
 {
-    char tag[TAG_MAX];
     const json_t *sample, *list = json_object_get(job, "samples");
     json_t *kept = json_array();
     size_t i;
@@ -311,14 +327,8 @@ static int take_samples(struct tensorboard *tb, const json_t *job, struct err *e
     json_array_foreach(list, i, sample)
     {
         json_t *task = json_object_get(sample, "task");
-        const json_t *path = json_object_get(sample, "path");
-        const int64_t step = step_of(tb, path, cli_int(sample, "round", 0));
-        const char *text = cli_str(sample, "text", NULL), *blob = cli_str(sample, "blob", NULL);
-        (void)tag_of(tb, "samples", path, NULL, tag);
         if (rc == 0 && !has_sample(tb, task))
-            rc = text   ? write_text(tb, tag, step, text, err)
-                 : blob ? write_picture(tb, tag, step, blob, err)
-                        : 0;
+            rc = write_sample(tb, sample, err);
         if (rc == 0 || has_sample(tb, task))
             json_array_append(kept, task);
     }
