@@ -182,16 +182,20 @@ int swarm_start(struct swarm *s, const char *dir, struct err *err)
     return rc;
 }
 
-#define EXTRA_MAX 32
+#define WORDS_MAX 64 /* of a worker's command line */
 
-/* The words of s->extra for this place, appended to argv; text owns them. */
-static int extra_words(const struct swarm *s, int place, char *text, const char **argv, int n)
+/* The words of text, which owns them, behind the n of argv. */
+static int add_words(char *text, const char *argv[WORDS_MAX + 1], int n, struct err *err)
 {
     char *save = NULL;
-    for (char *w = strtok_r(text, " ", &save); w && n < EXTRA_MAX; w = strtok_r(NULL, " ", &save))
+    for (char *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save)) {
+        if (n == WORDS_MAX)
+            return err_set(err, -ERR_LIMIT, "--workerd has too many words: a worker takes %d",
+                           WORDS_MAX);
         argv[n++] = w;
+    }
     argv[n] = NULL;
-    return n;
+    return 0;
 }
 
 static int add_worker(struct swarm *s, int place, struct err *err)
@@ -207,7 +211,7 @@ static int add_worker(struct swarm *s, int place, struct err *err)
     char *work = file_join(s->state, name);
     size_t at = (size_t)place < s->extra.n ? (size_t)place : s->extra.n - 1;
     char *extra = str_dup(s->extra.n ? s->extra.items[at] : "");
-    const char *argv[EXTRA_MAX + 1] = {"workerd",
+    const char *argv[WORDS_MAX + 1] = {"workerd",
                                        "--join",
                                        token,
                                        "--name",
@@ -219,8 +223,8 @@ static int add_worker(struct swarm *s, int place, struct err *err)
                                        "--device",
                                        s->device ? s->device : "auto",
                                        s->trainers ? "--allow-trainers" : NULL};
-    (void)extra_words(s, place, extra, argv, s->trainers ? 12 : 11);
-    pid_t pid = launch(s, "workerd", name, argv, err);
+    const int rc = add_words(extra, argv, s->trainers ? 12 : 11, err);
+    pid_t pid = rc == 0 ? launch(s, "workerd", name, argv, err) : rc;
     mem_free(extra);
     mem_free(work);
     mem_free(token);
