@@ -6,6 +6,9 @@
 #include "common/net/http/http_server.h"
 #include "coordinator/view/view.h"
 
+#define STATES_MAX 16
+_Static_assert(JOB_STATES - 1 <= STATES_MAX, "each has a count");
+
 /* A family must be written in one run, so the view is walked once per family:
  * cheap, as it is all in memory. */
 struct writer {
@@ -17,8 +20,6 @@ struct writer {
     bool held_out;                /* those of evaluations */
     const struct worker_family *worker;
     const struct device_family *device;
-    const char *state;
-    unsigned count;
 };
 
 static void text(struct writer *w, const char *s)
@@ -81,38 +82,52 @@ static void four_bytes(struct writer *w, const char *name, const struct traffic 
     plain(w, name, "{plane=\"data\",direction=\"down\"}", (double)b->data_down);
 }
 
+/* How many are in which state. */
+struct states {
+    const char *names[STATES_MAX];
+    unsigned counts[STATES_MAX];
+    size_t n;
+};
+
+static void count(struct states *s, const char *state)
+{
+    for (size_t i = 0; i < s->n; i++)
+        s->counts[i] += strcmp(s->names[i], state) == 0;
+}
+
 static void count_job(void *arg, const struct view_job *j)
 {
-    struct writer *w = arg;
-    w->count += strcmp(j->state, w->state) == 0;
+    count(arg, j->state);
 }
 
 static void count_worker(void *arg, const struct view_worker *v)
 {
-    struct writer *w = arg;
-    w->count += strcmp(v->state, w->state) == 0;
+    count(arg, v->state);
 }
 
-static void by_state(struct writer *w, const char *name, const char *const *states, size_t n)
+static void put_states(struct writer *w, const char *name, const struct states *s)
 {
-    for (size_t i = 0; i < n; i++) {
-        w->state = states[i];
-        w->count = 0;
-        if (strcmp(name, "jobs") == 0)
-            view_each_job(w->co, count_job, w);
-        else
-            view_each_worker(w->co, count_worker, w);
-        if (w->rc == 0)
-            w->rc = buf_printf(w->out, "skerry_%s{state=\"%s\"} %u\n", name, states[i], w->count);
-    }
+    for (size_t i = 0; i < s->n && w->rc == 0; i++)
+        w->rc = buf_printf(w->out, "skerry_%s{state=\"%s\"} %u\n", name, s->names[i], s->counts[i]);
+}
+
+static void by_state(struct writer *w)
+{
+    struct states of_workers = {
+        .names = {"idle", "busy", "late", "lost", "left", "draining", "quarantined"}, .n = 7};
+    struct states of_jobs = {.n = 0};
+    for (enum job_state s = JOB_PENDING; s < JOB_STATES; s++)
+        of_jobs.names[of_jobs.n++] = job_state_name(s);
+    view_each_job(w->co, count_job, &of_jobs);
+    view_each_worker(w->co, count_worker, &of_workers);
+    family(w, "jobs", "gauge", "Jobs by state.");
+    put_states(w, "jobs", &of_jobs);
+    family(w, "workers", "gauge", "Workers by state.");
+    put_states(w, "workers", &of_workers);
 }
 
 static void whole(struct writer *w, const struct view_status *s)
 {
-    static const char *const jobs[] = {"pending",   "ingesting", "initialising", "running",
-                                       "finishing", "done",      "failed",       "cancelled"};
-    static const char *const workers[] = {"idle", "busy",     "late",       "lost",
-                                          "left", "draining", "quarantined"};
     family(w, "build_info", "gauge", "The version that runs.");
     text(w, "skerry_build_info{");
     label(w, "version", s->version);
@@ -128,10 +143,7 @@ static void whole(struct writer *w, const struct view_status *s)
     single(w, "fp32_data_parallel_ratio", "gauge",
            "Parameter bytes that moved, over those that fp32 data-parallel would have moved.",
            s->ratio);
-    family(w, "jobs", "gauge", "Jobs by state.");
-    by_state(w, "jobs", jobs, sizeof jobs / sizeof jobs[0]);
-    family(w, "workers", "gauge", "Workers by state.");
-    by_state(w, "workers", workers, sizeof workers / sizeof workers[0]);
+    by_state(w);
     family(w, "tasks", "gauge", "Open tasks.");
     plain(w, "tasks", "{state=\"pending\"}", s->tasks_pending);
     plain(w, "tasks", "{state=\"leased\"}", s->tasks_leased);

@@ -31,6 +31,7 @@ static void test_metrics_escape_labels(void **state)
         "\nskerry_worker_images_per_second{worker=\"3\",name=\"isle ?\"} 12.5\n",
         "\nskerry_jobs{state=\"running\"} 1\n",
         "\nskerry_jobs{state=\"failed\"} 0\n",
+        "\nskerry_jobs{state=\"encoding\"} 0\n", /* the last one */
         "\nskerry_workers{state=\"busy\"} 1\n",
         "\nskerry_uptime_seconds 2.5\n",
         "\nskerry_http_errors_total{class=\"4xx\"} 1\n",
