@@ -10,7 +10,7 @@
  * Commands validate, change the state in memory and return 0, or a negative
  * code with one sentence in err (-EINVAL, -ERR_CONFIG, -ERR_FORMAT: the
  * caller's fault, 400; -ERR_NOTFOUND: 404; -EEXIST, -EBUSY, -ERR_STALE: 409;
- * -ERR_LIMIT: 429 or 413; -ENOSPC, -EIO, -EAGAIN: 503).  Before telling the
+ * -ERR_LIMIT: 429 or 413; -ENOSPC: 507; -EIO, -EAGAIN: 503).  Before telling the
  * caller of success, wait until the change is durable:
  *
  *     rc = view_job_submit(co, &submit, &id, &err);

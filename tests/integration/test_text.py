@@ -75,6 +75,7 @@ def test_a_text_comes_in_pieces(told):
     assert len(pieces) > 3
     at = 0
     for p in pieces:
+        OpenApi(told).validate_named(p, "EventText")
         assert p["offset"] == at and p["job"] == told.told
         at += len(p["text"].encode())
     assert text.startswith("".join(p["text"] for p in pieces))
