@@ -40,13 +40,15 @@ class _Run:
     def __init__(self, folder: str, tracker: str, to: str) -> None:
         from tensorboard.backend.event_processing.directory_watcher import DirectoryWatcher
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        with open(os.path.join(folder, ".skerry.json"), encoding="utf-8") as f:
+            self.cluster = str(json.load(f)["cluster"])
         self.state = os.path.join(folder, f".{tracker}.json")
-        self.to = to  # another project or experiment gets all of them
+        self.to = f"{to} {self.cluster}"  # another project or experiment gets all of them
         self.seen, self.done = 0, 0
         if os.path.exists(self.state):
             with open(self.state, encoding="utf-8") as f:
                 told = json.load(f)
-            self.done = int(told["events"]) if told["to"] == to else 0
+            self.done = int(told["events"]) if told["to"] == self.to else 0
         self.watcher = DirectoryWatcher(folder, EventFileLoader, lambda path: "tfevents" in os.path.basename(path))
 
     def new(self) -> Iterator[Value]:
@@ -63,10 +65,10 @@ class _Run:
 
 
 class _Wandb:
-    def __init__(self, project: str, name: str) -> None:
+    def __init__(self, project: str, name: str, cluster: str) -> None:
         import wandb
         self.wandb = wandb
-        self.run = wandb.init(project=project, name=name, id=re.sub(r"[^\w-]", "-", name), resume="allow")
+        self.run = wandb.init(project=project, name=name, id=re.sub(r"[^\w-]", "-", f"{name}-{cluster[:12]}"), resume="allow")
         self.known: set = set()
 
     def take(self, values: Iterator[Value]) -> None:
@@ -91,13 +93,14 @@ class _Wandb:
 class _Mlflow:
     BATCH = 1000  # of a request, by MLflow's API
 
-    def __init__(self, experiment: str, name: str) -> None:
+    def __init__(self, experiment: str, name: str, cluster: str) -> None:
         from mlflow.tracking import MlflowClient
         self.client = MlflowClient()
         found = self.client.get_experiment_by_name(experiment)
         where = found.experiment_id if found else self.client.create_experiment(experiment)
-        known = self.client.search_runs([where], f"tags.`skerry.job` = '{name}'", max_results=1)
-        self.id = known[0].info.run_id if known else self.client.create_run(where, tags={"skerry.job": name}, run_name=name).info.run_id
+        tags = {"skerry.job": name, "skerry.cluster": cluster}
+        known = self.client.search_runs([where], " and ".join(f"tags.`{k}` = '{v}'" for k, v in tags.items()), max_results=1)
+        self.id = known[0].info.run_id if known else self.client.create_run(where, tags=tags, run_name=name).info.run_id
 
     def take(self, values: Iterator[Value]) -> None:
         from PIL import Image
@@ -146,14 +149,18 @@ def _end(watching: "subprocess.Popen[bytes]") -> None:
         watching.wait()
 
 
-def track(job: int, folder: str, tracker: str, to: str, start: Callable[[str], Any], skerry: str,
+def track(job: int, folder: str, tracker: str, to: str, start: Callable[[str, str], Any], skerry: str,
           look: Callable[[], None]) -> int:
     """Follows the job to its end, or until the watching ends; its exit code."""
     try:
+        about = subprocess.run([skerry, "status", str(job), "--json"], stdout=subprocess.PIPE, check=False)
+        if about.returncode != 0:
+            return about.returncode  # it has said why
         watching = subprocess.Popen([skerry, "watch", str(job), "--tensorboard", folder])
     except OSError as e:
         print(f"skerry.track: {skerry}: {e.strerror}; name the command with --skerry PATH", file=sys.stderr)
         return 1
+    name = f"{json.loads(about.stdout)['name']}-{job}"  # the folder may have another coordinator's job of this number, too
     run: Optional[_Run] = None
     there = None
     try:
@@ -163,11 +170,9 @@ def track(job: int, folder: str, tracker: str, to: str, start: Callable[[str], A
                 code: Optional[int] = watching.wait(POLL_S)
             except subprocess.TimeoutExpired:
                 code = None
-            if run is None:
-                found = glob.glob(os.path.join(glob.escape(folder), f"*-{job}", "*tfevents*"))
-                if found:
-                    run = _Run(os.path.dirname(found[0]), tracker, to)
-                    there = start(os.path.basename(os.path.dirname(found[0])))
+            if run is None and glob.glob(os.path.join(glob.escape(os.path.join(folder, name)), "*tfevents*")):
+                run = _Run(os.path.join(folder, name), tracker, to)
+                there = start(name, run.cluster)
             if run is not None:
                 there.take(run.new())
                 run.handed_on()
@@ -198,9 +203,9 @@ def main() -> int:
     look = _Interrupt().look
     try:
         if a.wandb:
-            return track(a.job, a.folder, "wandb", a.wandb, lambda name: _Wandb(a.wandb, name), a.skerry, look)
+            return track(a.job, a.folder, "wandb", a.wandb, lambda *whose: _Wandb(a.wandb, *whose), a.skerry, look)
         to_mlflow = f"{a.mlflow} {os.environ.get('MLFLOW_TRACKING_URI', '')}"
-        return track(a.job, a.folder, "mlflow", to_mlflow, lambda name: _Mlflow(a.mlflow, name), a.skerry, look)
+        return track(a.job, a.folder, "mlflow", to_mlflow, lambda *whose: _Mlflow(a.mlflow, *whose), a.skerry, look)
     except KeyboardInterrupt:
         return 130
     except Exception as e:  # The tracker's: a wrong address, no account, a folder that cannot be written.

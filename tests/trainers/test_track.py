@@ -84,6 +84,16 @@ def test_mlflow_over_two_starts(tmp_path):
         assert [f.path for f in client.list_artifacts(run.info.run_id) if not f.is_dir] == ["job.md"]
 
 
+def test_another_coordinators_job_is_another_run(tmp_path, monkeypatch):
+    """It may have the same name and number."""
+    monkeypatch.syspath_prepend(str(PACKAGE))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from skerry.track import _Mlflow
+    first, again, other = (_Mlflow("islands", "tiny-1", cluster).id for cluster in ("aa", "aa", "bb"))
+    assert first == again != other
+
+
 def test_wandb_without_an_account(tmp_path):
     from wandb.proto import wandb_internal_pb2
     with running(tmp_path / "swarm") as s:
@@ -120,6 +130,9 @@ from skerry import track
 track.END_S, track.POLL_S, folder, watch = 1, 0.1, *sys.argv[1:]
 
 class Swallows:
+    def __init__(self, name, cluster):
+        self.name = name
+
     def take(self, values):
         try:
             os.kill(os.getpid(), signal.SIGINT)
@@ -128,22 +141,24 @@ class Swallows:
             pass
 
     def close(self):
-        print("closed", flush=True)
+        print("closed", self.name, flush=True)
 
 try:
-    track.track(1, folder, "mlflow", "x", lambda name: Swallows(), watch, track._Interrupt().look)
+    track.track(1, folder, "mlflow", "x", Swallows, watch, track._Interrupt().look)
 except KeyboardInterrupt:
     sys.exit(130)
 """
 
 
 def test_an_interrupt_ends_it_whoever_swallows_it(tmp_path):
-    """The tracker's code does, and the watching does not heed SIGTERM."""
-    (tmp_path / "tiny-1").mkdir()
-    (tmp_path / "tiny-1" / "tfevents").touch()
+    """The tracker's code does, and the watching does not heed SIGTERM.  Other coordinators' first jobs are there, too."""
+    for name in ("old-1", "tiny-1", "zoo-1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tfevents").touch()
+        (tmp_path / name / ".skerry.json").write_text('{"cluster": "ab"}')
     watch = tmp_path / "watch"
-    watch.write_text("#!/bin/sh\ntrap '' TERM\nexec sleep 600\n")
+    watch.write_text("""#!/bin/sh\n[ $1 = status ] && echo '{"name": "tiny"}' && exit\ntrap '' TERM\nexec sleep 600\n""")
     watch.chmod(0o700)
     done = subprocess.run([sys.executable, "-c", STUBBORN, str(tmp_path), str(watch)], env={**os.environ, "PYTHONPATH": str(PACKAGE)},
                           capture_output=True, text=True, timeout=120)
-    assert done.returncode == 130 and done.stdout == "closed\n", done.stderr
+    assert done.returncode == 130 and done.stdout == "closed tiny-1\n", done.stderr
