@@ -56,6 +56,13 @@ static bool snapshot_holds(const struct job *j, const struct task *t)
     return true;
 }
 
+static void begin_phase(struct coordinator *co, struct task *t, const struct job *j)
+{
+    if (t->train.snapshot != NULL && !snapshot_holds(j, t))
+        task_keep_snapshot(co, t, NULL);
+    t->train.phase_s = query_phase_seconds(&co->state, core_now(co), j, t);
+}
+
 void task_lease(struct coordinator *co, struct task *t, struct worker *w)
 {
     uint32_t part;
@@ -68,12 +75,8 @@ void task_lease(struct coordinator *co, struct task *t, struct worker *w)
     t->lost_by = 0;
     t->older = t->begun = false;
     t->leased_ms = t->progress_ms = core_now(co);
-    if (l != NULL && t->train.snapshot != NULL &&
-        !snapshot_holds(state_job(&co->state, t->job_id), t))
-        task_keep_snapshot(co, t, NULL);
-    if (l != NULL)
-        t->train.phase_s =
-            query_phase_seconds(&co->state, core_now(co), state_job(&co->state, t->job_id), t);
+    if (t->kind == TASK_TRAIN)
+        begin_phase(co, t, state_job(&co->state, t->job_id));
     t->reached = (struct lease_reach){.bytes = worker_data_bytes(w)};
     t->moved = (struct lease_moved){0};
     t->steps_done = t->steps_total = 0;

@@ -2,6 +2,11 @@
 #include "coordinator/job/tasks.h"
 #include "tests/unit/coordinator/bare.h"
 
+/* Its trainer reads data of its own. */
+#define OWN                                                                                        \
+    "name: own\ndata: {kind: none}\nmodel: {type: external}\ntrainer: {command: ./t}\n"            \
+    "train: {batch: 4}\nrecipe: {replicas: 2}\nouter: {rounds: 3, seconds: 100, async: true}\n"
+
 /* A job over this many samples in shards of 10, with its ledger. */
 static struct job *trained(struct coordinator *co, const char *shards)
 {
@@ -270,6 +275,21 @@ static void test_take_half(void **state)
     assert_int_equal(held(t), LEDGER_EPOCHS_OPEN_MAX / 2 * 10);
 }
 
+/* A trainer that reads its own data has no ledger; its phases have their time, and none is gone on
+ * with from a version that is not kept. */
+static void test_own_data(void **state)
+{
+    struct coordinator *co = *state;
+    struct worker *w = state_add_worker(&co->state, 0);
+    struct job *j = add(&co->state, OWN);
+    struct task *t = leased(co, j, TASK_TRAIN, w);
+    assert_int_equal(t->train.phase_s, 100);
+    task_set_snapshot(t, snapshot_new(1)); /* of no module's version */
+    task_requeue(co, t, "the lease ran out");
+    task_lease(co, t, w);
+    assert_null(t->train.snapshot);
+}
+
 /* The oldest ended ones go; not what is open, what a replica stands at, or another job's. */
 static void test_prune(void **state)
 {
@@ -313,7 +333,8 @@ int main(void)
         CASE(test_make),      CASE(test_lease),     CASE(test_requeue),
         CASE(test_attempts),  CASE(test_failures),  CASE(test_aside_with_others),
         CASE(test_hopeless),  CASE(test_end),       CASE(test_take_samples),
-        CASE(test_take_some), CASE(test_take_half), CASE(test_prune),
+        CASE(test_take_some), CASE(test_take_half), CASE(test_own_data),
+        CASE(test_prune),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
