@@ -1,7 +1,6 @@
 #include "coordinator/job/ahead.h"
 
 #include "common/base/rng.h"
-#include "common/job/family.h"
 #include "coordinator/job/query.h"
 
 #define DELTAS_MAX 16 /* as ModuleRef.deltas */
@@ -103,15 +102,11 @@ uint32_t *ahead_rooms(const struct state *s)
     return rooms;
 }
 
-/* Would w get the job's phases, and do they begin with something that travels?  A version 0 is
- * mostly drawn. */
+/* Would w get the job's phases? */
 static bool fits(const struct coordinator *co, const struct worker *w, const struct job *j)
 {
-    const struct schedule_task phase = {.job_id = j->id, .kind = TASK_TRAIN};
-    const unsigned n = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX;
     return j->state == JOB_RUNNING && query_withheld(&co->state, j) == NULL &&
-           (w->allows_trainers || !job_family(&j->spec)->external) &&
-           schedule_small_until(core_now(co), &phase, w->small, n) == 0;
+           query_fits(j, TASK_TRAIN, 0, w, core_now(co));
 }
 
 /* Is somebody here who had the replica, or has it now? */

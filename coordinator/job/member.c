@@ -34,15 +34,13 @@ static bool others_idle(const struct coordinator *co, const struct worker *w, co
     const struct job *j = state_job(&co->state, t->job_id);
     const struct list *parked = &co->state.parked;
     const uint64_t now = core_now(co);
-    if (j != NULL && query_withheld(&co->state, j) != NULL)
+    if (query_withheld(&co->state, j) != NULL)
         return false;
     for (const struct list *l = parked->next; l != parked; l = l->next) {
         const struct worker *o = list_entry(l, struct worker, parked_at);
-        const bool behind = t->kind == TASK_TRAIN && j != NULL && ahead_is_behind(o, j);
-        if (o != w && !behind && o->task_id == 0 && !worker_goes(o) &&
-            o->quarantined_until_ms <= now && worker_standing(o) <= worker_standing(w) &&
-            failure_until(&t->failed, o->id, worker_standing(o)) <= now &&
-            !member_is_small(co, o, t))
+        const bool behind = t->kind == TASK_TRAIN && ahead_is_behind(o, j);
+        if (o != w && !behind && worker_standing(o) <= worker_standing(w) &&
+            query_could_have(j, t, o, now))
             return true;
     }
     return false;
@@ -351,9 +349,11 @@ bool member_is_small(const struct coordinator *co, const struct worker *w, const
 
 bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t)
 {
+    const struct job *j = state_job(&co->state, t->job_id);
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *o = co->state.workers[i];
-        if (o != w && o->state == WORKER_HERE && !worker_goes(o) && !member_is_small(co, o, t))
+        if (o != w && o->state == WORKER_HERE && !worker_goes(o) &&
+            query_fits(j, t->kind, query_network(j, t), o, core_now(co)))
             return true;
     }
     return false;

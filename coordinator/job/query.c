@@ -1,5 +1,6 @@
 #include "coordinator/job/query.h"
 
+#include "coordinator/decide/schedule.h"
 #include "coordinator/job/shards.h"
 
 #include "common/base/clock.h"
@@ -38,11 +39,33 @@ bool query_can(const struct job *j, const char *what)
     return !job_family(&j->spec)->external;
 }
 
+static bool needs_trainers(const struct job *j, enum task_kind kind)
+{
+    const bool computes =
+        kind == TASK_INIT || kind == TASK_TRAIN || kind == TASK_EVAL || kind == TASK_SAMPLE;
+    return computes && job_family(&j->spec)->external;
+}
+
 bool query_needs_trainers(const struct job *j, const struct task *t)
 {
-    const bool computes = t->kind == TASK_INIT || t->kind == TASK_TRAIN || t->kind == TASK_EVAL ||
-                          t->kind == TASK_SAMPLE;
-    return computes && job_family(&j->spec)->external;
+    return needs_trainers(j, t->kind);
+}
+
+bool query_fits(const struct job *j, enum task_kind kind, uint32_t network, const struct worker *w,
+                uint64_t now_ms)
+{
+    const struct schedule_task like = {.job_id = j->id, .kind = (int)kind, .network = network};
+    const unsigned n = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX;
+    return (w->allows_trainers || !needs_trainers(j, kind)) &&
+           schedule_small_until(now_ms, &like, w->small, n) == 0;
+}
+
+bool query_could_have(const struct job *j, const struct task *t, const struct worker *w,
+                      uint64_t now_ms)
+{
+    return w->task_id == 0 && !worker_goes(w) && w->quarantined_until_ms <= now_ms &&
+           failure_until(&t->failed, w->id, worker_standing(w)) <= now_ms &&
+           query_fits(j, t->kind, query_network(j, t), w, now_ms);
 }
 
 bool query_crosses(const struct job *j, uint32_t path, const struct module_rec *m)
@@ -339,16 +362,29 @@ void query_outer_count(const struct state *s, const struct job *j, const struct 
     }
 }
 
-bool query_coming(const struct state *s, const struct job *j, const struct module_rec *m)
+/* Waits somebody who could have the phase? */
+static bool somebody_idles(const struct state *s, const struct job *j, const struct task *t,
+                           uint64_t now_ms)
 {
-    const bool idle = !list_empty(&s->parked) && query_withheld(s, j) == NULL;
+    for (const struct list *l = s->parked.next; l != &s->parked; l = l->next)
+        if (query_could_have(j, t, list_entry(l, struct worker, parked_at), now_ms))
+            return true;
+    return false;
+}
+
+bool query_coming(const struct state *s, const struct job *j, const struct module_rec *m,
+                  uint64_t now_ms)
+{
+    const bool given_out = query_withheld(s, j) == NULL;
     for (uint32_t p = 0; p < j->comp.n_paths; p++) {
         if (!query_crosses(j, p, m) || j->paths[p].round > m->version)
             continue;
         for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
             const struct task *t = query_phase(s, j, p, r);
-            if (query_given(t, m) == NULL &&
-                (t == NULL || !(t->state == TASK_LEASED || (t->state == TASK_PENDING && idle))))
+            if (query_given(t, m) != NULL || (t != NULL && t->state == TASK_LEASED))
+                continue;
+            if (t == NULL || t->state != TASK_PENDING || !given_out ||
+                !somebody_idles(s, j, t, now_ms))
                 return false;
         }
     }

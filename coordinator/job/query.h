@@ -20,6 +20,13 @@ uint32_t query_network(const struct job *j, const struct task *t);
 bool query_can(const struct job *j, const char *what);
 /* Does a program of the user's compute the task, which only some workers run? */
 bool query_needs_trainers(const struct job *j, const struct task *t);
+/* May the worker be given such tasks of the job?  It runs trainers, if that takes one, and has not
+ * said lately that they are too large for it. */
+bool query_fits(const struct job *j, enum task_kind kind, uint32_t network, const struct worker *w,
+                uint64_t now_ms);
+/* Could the worker, which waits for a task, be given this one now? */
+bool query_could_have(const struct job *j, const struct task *t, const struct worker *w,
+                      uint64_t now_ms);
 bool query_crosses(const struct job *j, uint32_t path, const struct module_rec *m);
 bool query_share_module(const struct job *j, uint32_t p, uint32_t q);
 /* Do contributions come while their phase goes on, and replicas keep their weights? */
@@ -103,7 +110,8 @@ void query_outer_count(const struct state *s, const struct job *j, const struct 
                        struct outer_count *ret);
 /* Is everything that the module's next version waits for being worked on?  If not, no worker may
  * be kept from other tasks by waiting for it. */
-bool query_coming(const struct state *s, const struct job *j, const struct module_rec *m);
+bool query_coming(const struct state *s, const struct job *j, const struct module_rec *m,
+                  uint64_t now_ms);
 
 /* Contributions to m that are not in a version yet, also those that a running step folds, and those
  * of rounds before. */

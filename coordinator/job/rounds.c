@@ -67,6 +67,14 @@ static bool checks(const struct coordinator *co, const struct worker *w)
     return t != NULL && t->kind == TASK_CHECK;
 }
 
+static bool takes_phases(const struct coordinator *co, const struct job *j, uint32_t p,
+                         const struct worker *w)
+{
+    return w->state == WORKER_HERE && !worker_goes(w) && !only_fails(w) &&
+           w->quarantined_until_ms <= core_now(co) && !ahead_is_behind(w, j) && !checks(co, w) &&
+           query_fits(j, TASK_TRAIN, j->comp.paths[p].network, w, core_now(co));
+}
+
 /* Jobs share the workers that are here, and so do a job's paths; what is left over goes to the
  * first paths. */
 static uint32_t workers_for(const struct coordinator *co, const struct job *j, uint32_t p)
@@ -75,10 +83,7 @@ static uint32_t workers_for(const struct coordinator *co, const struct job *j, u
     uint32_t workers = 0;
     size_t n = 0, mine = 0;
     for (size_t i = 0; i < co->state.n_workers; i++)
-        workers += co->state.workers[i]->state == WORKER_HERE &&
-                   !worker_goes(co->state.workers[i]) && !only_fails(co->state.workers[i]) &&
-                   co->state.workers[i]->quarantined_until_ms <= core_now(co) &&
-                   !ahead_is_behind(co->state.workers[i], j) && !checks(co, co->state.workers[i]);
+        workers += takes_phases(co, j, p, co->state.workers[i]);
     for (size_t i = 0; i < co->state.n_jobs && n < JOBS_ACTIVE_MAX; i++) {
         const struct job *o = co->state.jobs[i];
         if (o->state != JOB_RUNNING || (o != j && query_withheld(&co->state, o) != NULL))
@@ -360,6 +365,17 @@ static void take_late(struct coordinator *co, struct job *j, uint32_t p)
     }
 }
 
+/* Waits a worker that could begin with the phase, or go on with it? */
+static bool somebody_idles(const struct coordinator *co, const struct job *j, const struct task *t)
+{
+    for (const struct list *l = co->state.parked.next; l != &co->state.parked; l = l->next) {
+        const struct worker *w = list_entry(l, struct worker, parked_at);
+        if (!ahead_is_behind(w, j) && query_could_have(j, t, w, core_now(co)))
+            return true;
+    }
+    return false;
+}
+
 /* Where workers decide how many phases there are: nobody who is through with his own does the rest
  * of a lost one, while others wait, if its last snapshot can be folded instead. */
 static void take_parts(struct coordinator *co, struct job *j, uint32_t p)
@@ -367,16 +383,13 @@ static void take_parts(struct coordinator *co, struct job *j, uint32_t p)
     bool done = false;
     if (!j->comp.elastic || !j->paths[p].ready)
         return;
-    for (const struct list *l = co->state.parked.next; l != &co->state.parked; l = l->next)
-        if (!ahead_is_behind(list_entry(l, struct worker, parked_at), j))
-            return;
     for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
         const struct task *t = query_phase(&co->state, j, p, r);
         done |= t != NULL && t->state == TASK_DONE && t->train.round == j->paths[p].round;
     }
     for (uint32_t r = 0; r < j->comp.paths[p].replicas && done; r++) {
         const struct task *t = query_phase(&co->state, j, p, r);
-        if (t != NULL && t->state == TASK_PENDING)
+        if (t != NULL && t->state == TASK_PENDING && !somebody_idles(co, j, t))
             (void)task_end_in_part(co, j, state_edit_task(&co->state, t));
     }
 }

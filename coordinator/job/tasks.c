@@ -288,6 +288,7 @@ static bool may_tell(const struct coordinator *co, const struct task *t, const s
 static bool note_failure(struct coordinator *co, struct task *t, enum task_fault fault,
                          struct failure_decision *ret)
 {
+    const struct job *j = state_job(&co->state, t->job_id);
     const struct worker *holder = state_worker(&co->state, t->worker_id);
     struct failure_in in = {.now_ms = core_now(co),
                             .worker = t->worker_id,
@@ -304,7 +305,8 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
         if (w->id == t->worker_id || w->state != WORKER_HERE || worker_goes(w))
             continue;
         in.others_tell |= in.lasting && may_tell(co, t, w, in.origin);
-        if (failure_until(&t->failed, w->id, worker_standing(w)) <= in.now_ms) {
+        if (failure_until(&t->failed, w->id, worker_standing(w)) <= in.now_ms &&
+            query_fits(j, t->kind, query_network(j, t), w, in.now_ms)) {
             in.others = true;
             in.proven |= worker_standing(w) == STANDING_PROVEN;
         }

@@ -349,7 +349,7 @@ static bool answer_version(struct coordinator *co, struct poll *p, bool last)
         send_version(co, p, t, w, m);
         return true;
     }
-    reply.later = !query_coming(&co->state, j, m);
+    reply.later = !query_coming(&co->state, j, m, core_now(co));
     if (!reply.later && !last)
         return false;
     (void)snprintf(why, sizeof(why), "module %llu is at version %llu: %.200s",

@@ -2,6 +2,7 @@
  * (rig.h). */
 #include "tests/unit/coordinator/rig.h"
 
+#include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
 
@@ -102,6 +103,19 @@ static void who_fails_is_not_counted(void **state)
     edit_worker(r, r->workers[2].id)->tasks_done = 1; /* it can work */
     round_of(r, j, 2);                                /* the round had begun */
     round_of(r, j, 3);
+}
+
+/* Nor who has no memory for one. */
+static void who_is_too_small_is_not_counted(void **state)
+{
+    struct rig *r = *state;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    const struct job *j = state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", "")));
+    const struct task phase = {.job_id = j->id, .kind = TASK_TRAIN};
+    member_note_small(r->co, edit_worker(r, r->workers[2].id), &phase, 60000);
+    do_init(r, &r->workers[0]);
+    round_of(r, j, 2);
 }
 
 /* The modules that it is told to fetch while it waits; NULL: none. */
@@ -246,6 +260,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(as_many_as_there_are_workers, begin, end),
         cmocka_unit_test_setup_teardown(who_fails_is_not_counted, begin, end),
+        cmocka_unit_test_setup_teardown(who_is_too_small_is_not_counted, begin, end),
         cmocka_unit_test_setup_teardown(who_fetches_is_not_waited_for, begin, end),
         cmocka_unit_test_setup_teardown(who_is_told, begin, end),
         cmocka_unit_test_setup_teardown(alone_it_trains_plainly, begin, end),

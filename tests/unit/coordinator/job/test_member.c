@@ -76,6 +76,8 @@ static void test_small(void **state)
     const struct task eval = {.job_id = 1, .kind = TASK_EVAL},
                       other = {.job_id = 2, .kind = TASK_TRAIN};
     const uint64_t wait = 60000;
+    (void)submit(r);
+    (void)submit(r);
     assert_false(member_is_small(r->co, a, &train));
     member_note_small(r->co, a, &train, wait);
     assert_true(member_is_small(r->co, a, &train));

@@ -138,18 +138,18 @@ static void test_contributions(void **state)
     query_outer_count(s, j, m, &count);
     assert_int_equal(count.expected, 2);
     assert_int_equal(count.arrived + count.leased, 0);
-    assert_false(query_coming(s, j, m)); /* no phase has begun */
+    assert_false(query_coming(s, j, m, 0)); /* no phase has begun */
     assert_null(query_phase(s, j, 0, 1));
     struct task *a = phase(s, j, 0, 0, TASK_LEASED), *b = phase(s, j, 0, 1, TASK_PENDING);
     assert_ptr_equal(query_phase(s, j, 0, 1), b);
     query_outer_count(s, j, m, &count);
     assert_int_equal(count.leased, 1);
-    assert_false(query_coming(s, j, m)); /* nobody is there for b */
+    assert_false(query_coming(s, j, m, 0)); /* nobody is there for b */
     state_park(s, state_add_worker(s, 0), (struct rpc_request *)(void *)s, 0);
-    assert_true(query_coming(s, j, m));
+    assert_true(query_coming(s, j, m, 0));
     give(b, m->id, 0);
     assert_non_null(state_unpark(worker_memory(s->workers[0])));
-    assert_true(query_coming(s, j, m));
+    assert_true(query_coming(s, j, m, 0));
     query_outer_count(s, j, m, &count);
     assert_int_equal(count.arrived, 1);
     assert_ptr_equal(query_given(b, m), query_contribution(b, m->id, 0));
@@ -166,6 +166,41 @@ static void test_contributions(void **state)
     a->ranges[0].count = 3;
     a->ranges[1].count = 4;
     assert_int_equal(query_held(a), 7);
+}
+
+/* Who may have a phase: a worker that runs trainers, where one trains; that has the memory; that is
+ * not in quarantine, and did not fail it just now. */
+static void test_could_have(void **state)
+{
+    struct state *s = *state;
+    struct job *j = add(s, "name: own\ndata: {kind: none}\nmodel: {type: external}\n"
+                           "trainer: {command: ./t}\ntrain: {batch: 4}\n"
+                           "recipe: {replicas: 2}\nouter: {rounds: 3, steps: 2, fragments: 2}\n");
+    struct task *t = phase(s, j, 0, 1, TASK_PENDING);
+    struct worker *w = state_add_worker(s, 0);
+    (void)phase(s, j, 0, 0, TASK_LEASED);
+    state_park(s, w, (struct rpc_request *)(void *)s, 0);
+    assert_false(query_could_have(j, t, w, 5));
+    assert_false(query_coming(s, j, &j->modules[0], 5)); /* nobody waits for ever */
+    w->allows_trainers = true;
+    assert_true(query_could_have(j, t, w, 5));
+    assert_true(query_coming(s, j, &j->modules[0], 5));
+    w->small[0] = (struct schedule_small){.job_id = j->id, .kind = TASK_TRAIN, .until_ms = 9};
+    w->n_small = 1;
+    assert_false(query_could_have(j, t, w, 5));
+    assert_false(query_fits(j, TASK_TRAIN, 0, w, 5));
+    assert_true(query_fits(j, TASK_EVAL, 0, w, 5));
+    assert_true(query_could_have(j, t, w, 9));
+    w->quarantined_until_ms = 20;
+    assert_false(query_could_have(j, t, w, 9));
+    assert_false(query_coming(s, j, &j->modules[0], 9));
+    assert_true(query_could_have(j, t, w, 20));
+    failure_bar(&t->failed, w->id, 30);
+    assert_false(query_could_have(j, t, w, 20));
+    assert_true(query_could_have(j, t, w, 30));
+    w->drain = true;
+    assert_false(query_could_have(j, t, w, 30));
+    assert_non_null(state_unpark(w));
 }
 
 /* Asynchronous phases end together: with the next that ends, or half a phase later or more. */
@@ -195,9 +230,9 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        CASE(test_composition),   CASE(test_streams), CASE(test_how_far),
-        CASE(test_partitioning),  CASE(test_scored),  CASE(test_contributions),
-        CASE(test_phase_seconds),
+        CASE(test_composition),   CASE(test_streams),    CASE(test_how_far),
+        CASE(test_partitioning),  CASE(test_scored),     CASE(test_contributions),
+        CASE(test_phase_seconds), CASE(test_could_have),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

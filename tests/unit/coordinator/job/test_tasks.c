@@ -290,6 +290,24 @@ static void test_own_data(void **state)
     assert_null(t->train.snapshot);
 }
 
+/* Who runs no trainers is nobody who could do it after all. */
+static void test_aside_without_others(void **state)
+{
+    struct coordinator *co = *state;
+    struct worker *w = state_add_worker(&co->state, 0), *plain = state_add_worker(&co->state, 0);
+    struct job *j = add(&co->state, OWN);
+    w->state = plain->state = WORKER_HERE;
+    w->allows_trainers = true;
+    struct task *t = leased(co, j, TASK_SAMPLE, w);
+    for (unsigned i = 1; i < TASK_FAILURES_MAX; i++) {
+        task_failed(co, t, FAULT_PROGRAM, "no luck");
+        assert_int_equal(t->state, TASK_PENDING);
+        task_lease(co, t, w);
+    }
+    task_failed(co, t, FAULT_PROGRAM, "no luck");
+    assert_int_equal(t->state, TASK_FAILED);
+}
+
 /* The oldest ended ones go; not what is open, what a replica stands at, or another job's. */
 static void test_prune(void **state)
 {
@@ -330,11 +348,13 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
     const struct CMUnitTest tests[] = {
-        CASE(test_make),      CASE(test_lease),     CASE(test_requeue),
-        CASE(test_attempts),  CASE(test_failures),  CASE(test_aside_with_others),
-        CASE(test_hopeless),  CASE(test_end),       CASE(test_take_samples),
-        CASE(test_take_some), CASE(test_take_half), CASE(test_own_data),
-        CASE(test_prune),
+        CASE(test_make),         CASE(test_lease),
+        CASE(test_requeue),      CASE(test_attempts),
+        CASE(test_failures),     CASE(test_aside_with_others),
+        CASE(test_hopeless),     CASE(test_end),
+        CASE(test_take_samples), CASE(test_take_some),
+        CASE(test_take_half),    CASE(test_own_data),
+        CASE(test_prune),        CASE(test_aside_without_others),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
