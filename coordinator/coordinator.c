@@ -11,6 +11,7 @@
 #include "coordinator/job/folds.h"
 #include "coordinator/job/gc.h"
 #include "coordinator/job/gone.h"
+#include "coordinator/job/leftover.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/rounds.h"
@@ -248,6 +249,7 @@ static void resume(struct coordinator *co)
     }
     rounds_resume(co);
     spot_check_resume(co);
+    leftover_resume(co);
     for (size_t i = 0; i < co->state.n_jobs; i++) {
         struct job *j = co->state.jobs[i];
         j->started_ms = now;

@@ -56,3 +56,16 @@ void leftover_drop(struct coordinator *co, char *dir, uint64_t keep)
     *r = (struct removal){co, dir, keep};
     core_when_durable(co, removal_begin, r);
 }
+
+void leftover_resume(struct coordinator *co)
+{
+    for (size_t i = 0; i < co->state.n_jobs; i++) {
+        char *name = outer_state_dir(co->state.jobs[i]->id, 0);
+        char *dir = file_join(co->opt.data_dir, name);
+        if (job_is_ended(co->state.jobs[i]) && file_is_dir(dir))
+            leftover_drop(co, dir, 0);
+        else
+            mem_free(dir);
+        mem_free(name);
+    }
+}

@@ -47,9 +47,28 @@ static void test_names(void **state)
     mem_free(with_slash);
 }
 
+/* The coordinator was killed between the end of a job and the removal of its files. */
+static void test_ended(void **state)
+{
+    struct rig *r = *state;
+    struct err err = {0};
+    const uint64_t job = submit(r), until = clock_now_ms() + DEADLINE_MS;
+    char *dir = str_printf("%s/outer/%llu/5", r->f.dir, (unsigned long long)job);
+    settle(r);
+    assert_int_equal(view_job_cancel(r->co, job, &err), 0);
+    stop(r);
+    assert_int_equal(file_mkdirs(dir, 0700, &err), 0);
+    start(r);
+    while (file_is_dir(dir) && clock_now_ms() < until)
+        loop_turn(r->loop, false);
+    assert_false(file_is_dir(dir));
+    mem_free(dir);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_names, begin, end)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_names, begin, end),
+                                       cmocka_unit_test_setup_teardown(test_ended, begin, end)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests_name("leftover", tests, NULL, NULL);
 }
