@@ -224,7 +224,7 @@ static int f_read(sqlite3_file *f, void *to, int n, sqlite3_int64 at)
 
 static int f_write(sqlite3_file *f, const void *data, int n, sqlite3_int64 at)
 {
-    if (disk.full)
+    if (disk.full && KEPT(f) != NULL)
         return SQLITE_FULL;
     operation();
     if (KEPT(f) != NULL && !disk.crashed)
@@ -242,7 +242,7 @@ static int f_truncate(sqlite3_file *f, sqlite3_int64 size)
 
 static int f_sync(sqlite3_file *f, int flags)
 {
-    if (disk.full)
+    if (disk.full && KEPT(f) != NULL)
         return SQLITE_IOERR_FSYNC;
     operation();
     if (sim_chance(disk.slow))
@@ -311,12 +311,19 @@ static const sqlite3_io_methods methods = {
     2,          f_close,   f_read,   f_write,  f_truncate, f_sync,     f_size,    f_lock, f_unlock,
     f_reserved, f_control, f_sector, f_traits, f_map,      f_shm_lock, f_barrier, f_unmap};
 
+/* Files of captures and backups are nobody's to crash amid. */
+static bool is_ours(const char *path)
+{
+    const size_t n = strlen(disk.dir);
+    return path != NULL && str_starts(path, disk.dir) && path[n] == '/' &&
+           strchr(path + n + 1, '/') == NULL;
+}
+
 static int v_open(sqlite3_vfs *vfs, const char *path, sqlite3_file *file, int flags, int *out)
 {
     struct file *f = (struct file *)(void *)file;
-    const bool ours = path != NULL && str_starts(path, disk.dir);
     *f = (struct file){.base.pMethods = &methods, .real = mem_alloc((size_t)usual->szOsFile)};
-    if (ours)
+    if (is_ours(path))
         f->kept = kept_of(path);
     const int rc = usual->xOpen(usual, path, f->real, flags, out);
     if (rc != SQLITE_OK) {
@@ -329,7 +336,7 @@ static int v_open(sqlite3_vfs *vfs, const char *path, sqlite3_file *file, int fl
 static int v_delete(sqlite3_vfs *vfs, const char *path, int sync)
 {
     operation();
-    if (!disk.crashed && str_starts(path, disk.dir))
+    if (!disk.crashed && is_ours(path))
         forget(kept_of(path));
     return usual->xDelete(usual, path, sync);
 }
@@ -551,6 +558,39 @@ bool disk_crashed(void)
 enum disk_loss disk_lost(void)
 {
     return disk.loss;
+}
+
+/* All is flushed that fill() has left. */
+static void take_over(const char *dir)
+{
+    static const char name[] = "coordinator.db";
+    struct buf b;
+    struct err err = {0};
+    char *path = file_join(dir, name);
+    if (file_read(path, 64 << 20, &b, &err) < 0)
+        sim_fail("%s", err.msg);
+    flush_tree(dir);
+    put(kept_of(name), 0, b.data, b.len);
+    buf_release(&b);
+    mem_free(path);
+}
+
+void disk_replace(void (*fill)(const char *dir))
+{
+    struct err err = {0};
+    char *dir = dir_number(++disk.number);
+    for (int i = 0; i < FILES_MAX; i++)
+        if (disk.files[i].name[0] != '\0')
+            forget(&disk.files[i]);
+    if (file_remove_tree(disk.dir, &err) < 0 || file_remove_tree(dir, &err) < 0)
+        sim_fail("%s", err.msg);
+    disk_elsewhere(true);
+    fill(dir);
+    disk_elsewhere(false);
+    mem_free(disk.dir);
+    disk.dir = dir;
+    disk.crashed = false;
+    take_over(dir);
 }
 
 void disk_recover(void)

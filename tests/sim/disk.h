@@ -29,6 +29,8 @@ void disk_arm(unsigned n, enum disk_loss loss);
 bool disk_crashed(void);        /* since the last disk_recover() */
 enum disk_loss disk_lost(void); /* by the last crash */
 void disk_recover(void);
+/* After a crash: the machine is another one, with the data directory that fill() makes. */
+void disk_replace(void (*fill)(const char *dir));
 
 /* While it is full no write of the database goes through. */
 void disk_fill(bool full);

@@ -52,6 +52,7 @@ static struct {
     struct http_server *server;
     struct list conns;
     struct http_call *calls;
+    uint64_t said, lost_before; /* packets; those are lost */
 } http;
 
 /* ---- what libmicrohttpd gives to http_request.c ------------------------------ */
@@ -151,6 +152,7 @@ struct packet {
     struct list link;
     struct http_said said;
     bool last; /* else a stream goes on */
+    uint64_t n;
     char body[];
 };
 
@@ -158,6 +160,10 @@ static void come_back(void *arg)
 {
     struct http_call *call = arg;
     struct packet *p = list_entry(list_pop(&call->back), struct packet, link);
+    if (p->n <= http.lost_before) {
+        p->said = (struct http_said){0};
+        p->last = true;
+    }
     if (call->here) {
         call->here = !p->last;
         call->said(call->arg, &p->said);
@@ -172,6 +178,7 @@ static void say(struct http_call *call, unsigned status, const char *body, size_
     memcpy(p->body, body, len);
     p->said = (struct http_said){status, p->body, len, have, world_writes()};
     p->last = last;
+    p->n = ++http.said;
     list_push(&call->back, &p->link);
     (void)sim_in(sim_below(WAY_MS), come_back, call);
 }
@@ -453,6 +460,11 @@ void http_server_close(struct http_server *s)
         list_entry(l, struct http_request, link)->server = NULL; /* handlers hold them */
     http.server = NULL;
     mem_free(s);
+}
+
+void http_lose_answers(void)
+{
+    http.lost_before = http.said;
 }
 
 void http_end(void)

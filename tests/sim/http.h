@@ -37,6 +37,8 @@ struct http_call *http_ask(const struct http_ask *a, http_said_fn said, void *ar
 /* Whoever asked is gone: said() is not called any more; NULL is fine. */
 void http_hang_up(struct http_call *c);
 
+/* Of answers that are on their way it is heard that the connection is gone. */
+void http_lose_answers(void);
 void http_end(void); /* forgets all */
 
 #endif

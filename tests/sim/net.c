@@ -61,6 +61,8 @@ static struct {
     struct rpc_server *server;
     struct net_conn *conns;
     struct rpc_request *open;
+    uint64_t lost_before; /* answers of which nothing is known any more */
+    uint64_t sent;
 } net;
 
 /* ---- messages on their way ------------------------------------------------ */
@@ -71,6 +73,7 @@ struct packet {
     uint64_t call;
     int code;
     uint32_t retry_ms;
+    uint64_t n; /* of all that were sent */
     size_t len;
     uint8_t bytes[];
 };
@@ -91,6 +94,7 @@ static struct packet *pack(struct net_conn *c, uint16_t method, uint64_t call,
     p->conn = c;
     p->method = method;
     p->call = call;
+    p->n = ++net.sent;
     p->len = len;
     if (msg != NULL)
         (void)protobuf_c_message_pack(msg, p->bytes);
@@ -182,7 +186,7 @@ static void come_back(void *arg)
 {
     struct packet *p = arg;
     struct net_conn *c = p->conn;
-    if (c->here)
+    if (c->here && p->n > net.lost_before)
         c->client.on_reply(c->client.arg, &(struct net_reply){p->method, p->call, p->code,
                                                               p->retry_ms, p->bytes, p->len});
     mem_free(p);
@@ -215,7 +219,7 @@ void rpc_fail(struct rpc_request *req, int code, bool retryable, uint32_t retry_
 {
     struct packet *p = pack(req->conn, req->method, req->call, NULL);
     p->code = code;
-    p->retry_ms = retryable && retry_after_ms == 0 ? 100 : retry_after_ms;
+    p->retry_ms = !retryable ? 0 : retry_after_ms > 0 ? retry_after_ms : 100;
     answer(req, p);
 }
 
@@ -370,6 +374,11 @@ struct net_conn *net_dial(const struct net_client *client, bool *ret_refused)
 void net_send(struct net_conn *c, uint16_t method, uint64_t call, const ProtobufCMessage *msg)
 {
     (void)sim_in(arrival(&c->up), arrive, pack(c, method, call, msg));
+}
+
+void net_lose_answers(void)
+{
+    net.lost_before = net.sent;
 }
 
 void net_end(void)

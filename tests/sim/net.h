@@ -43,6 +43,8 @@ void net_block(struct net_conn *c, bool up, bool down, uint64_t ms);
 
 /* The coordinator is gone: so are its connections. */
 void net_down(void);
+/* Answers that are on their way do not arrive. */
+void net_lose_answers(void);
 void net_end(void); /* forgets all connections */
 
 #endif

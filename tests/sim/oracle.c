@@ -10,12 +10,13 @@
 #include "coordinator/state/blobs.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
+#include "tests/sim/result.h"
 #include "tests/sim/sim.h"
 
 #define NO_ATTEMPT UINT32_MAX
 
 /* A result that was acknowledged. */
-struct result {
+struct accepted {
     uint64_t task, worker, job;
     uint32_t attempt;
 };
@@ -63,6 +64,8 @@ struct table {
 static struct {
     struct table results, versions, told, promises, shown, lies;
     size_t remembers;
+    bool guards; /* versions are undone by eval.guard alone */
+    bool begins; /* what is there is looked at for the first time */
 } oracle;
 
 static struct oracle_figures figures;
@@ -97,6 +100,18 @@ void oracle_begin(size_t remembers)
     oracle.remembers = remembers;
 }
 
+void oracle_forget(void)
+{
+    oracle_end();
+    oracle_begin(oracle.remembers);
+    oracle.begins = true;
+}
+
+void oracle_guards(void)
+{
+    oracle.guards = true;
+}
+
 void oracle_end(void)
 {
     EACH(version, v, oracle.versions)
@@ -119,12 +134,12 @@ struct oracle_figures oracle_figures(void)
 void oracle_accepted(uint64_t worker, const Skerry__V1__ReportRequest *r, unsigned kind,
                      uint64_t job)
 {
-    if (r->failed || r->snapshot)
+    if (r->failed || r->snapshot || kind == TASK_VELOCITY) /* which go with their sampler */
         return;
     figures.results++;
     figures.steps += kind == TASK_OUTER;
     figures.checks += kind == TASK_CHECK;
-    EACH(result, x, oracle.results)
+    EACH(accepted, x, oracle.results)
     {
         if (x->task != r->task_id)
             continue;
@@ -139,8 +154,8 @@ void oracle_accepted(uint64_t worker, const Skerry__V1__ReportRequest *r, unsign
         x->worker = worker;
         return;
     }
-    struct result *x = add(&oracle.results, sizeof(*x));
-    *x = (struct result){r->task_id, worker, job, r->attempt};
+    struct accepted *x = add(&oracle.results, sizeof(*x));
+    *x = (struct accepted){r->task_id, worker, job, r->attempt};
 }
 
 static struct version *find_version(uint64_t module, uint64_t version)
@@ -151,25 +166,30 @@ static struct version *find_version(uint64_t module, uint64_t version)
     return NULL;
 }
 
+void oracle_module(uint64_t worker, const Skerry__V1__Task *t, const Skerry__V1__ModuleRef *r)
+{
+    const struct version *v = find_version(r->module_id, r->version);
+    if (v == NULL)
+        sim_fail("worker %llu is told of version %llu of module %llu, which no commit has",
+                 (unsigned long long)worker, (unsigned long long)r->version,
+                 (unsigned long long)r->module_id);
+    if (memcmp(v->sha256, r->sha256.data, 32) != 0)
+        sim_fail("task %llu (kind %d) tells worker %llu of another version %llu of module %llu "
+                 "than is on record",
+                 (unsigned long long)t->id, (int)t->kind, (unsigned long long)worker,
+                 (unsigned long long)r->version, (unsigned long long)r->module_id);
+}
+
 void oracle_task(uint64_t worker, const Skerry__V1__Task *t)
 {
-    for (size_t i = 0; i < t->n_modules; i++) {
-        const Skerry__V1__ModuleRef *r = t->modules[i];
-        const struct version *v = find_version(r->module_id, r->version);
-        /* Averages, perhaps: also what is drawn of a path that was kept at its best. */
-        const bool mean = t->eval ? t->eval->ema : t->train == NULL;
-        if (mean || r->sha256.len != 32)
-            continue;
-        if (v == NULL)
-            sim_fail("worker %llu is told of version %llu of module %llu, which no commit has",
-                     (unsigned long long)worker, (unsigned long long)r->version,
-                     (unsigned long long)r->module_id);
-        if (memcmp(v->sha256, r->sha256.data, 32) != 0)
-            sim_fail("task %llu (kind %d) tells worker %llu of another version %llu of module %llu "
-                     "than is on record",
-                     (unsigned long long)t->id, (int)t->kind, (unsigned long long)worker,
-                     (unsigned long long)r->version, (unsigned long long)r->module_id);
-    }
+    /* Averages, perhaps: also what is drawn of a path that was kept at its best. */
+    const bool mean = t->eval ? t->eval->ema : t->train == NULL;
+    if (t->train != NULL && (t->train->steps == 0) == (t->train->seconds == 0))
+        sim_fail("task %llu asks for a phase of %u steps and %u s", (unsigned long long)t->id,
+                 t->train->steps, t->train->seconds);
+    for (size_t i = 0; i < t->n_modules && !mean; i++)
+        if (t->modules[i]->sha256.len == 32)
+            oracle_module(worker, t, t->modules[i]);
 }
 
 void oracle_verdict(uint64_t worker, const Skerry__V1__Applied *a)
@@ -276,7 +296,7 @@ void oracle_shown(const char *json, size_t len)
 /* ---- results ----------------------------------------------------------------- */
 
 /* Was its sender told, or is it about to be, that it was not applied? */
-static bool was_refused(const struct coordinator *co, const struct result *r)
+static bool was_refused(const struct coordinator *co, const struct accepted *r)
 {
     const struct worker *w = state_worker(&co->state, r->worker);
     for (unsigned i = 0; w != NULL && i < w->n_verdicts; i++)
@@ -290,7 +310,7 @@ static bool was_refused(const struct coordinator *co, const struct result *r)
 
 static void look_at_results(const struct coordinator *co)
 {
-    EACH(result, r, oracle.results)
+    EACH(accepted, r, oracle.results)
     {
         const struct task *t = state_task(&co->state, r->task);
         if (r->attempt == NO_ATTEMPT)
@@ -476,7 +496,24 @@ static void look_at_lies(const struct module_rec *m, const struct version_rec *r
                  (unsigned long long)r->version, (unsigned long long)m->id, i);
 }
 
-static void look_at_version(const struct coordinator *co, const struct module_rec *m,
+/* Of a job of one module: something behind the version that is back was bad. */
+static void look_at_undone(const struct job *j, const struct module_rec *m,
+                           const struct version_rec *r)
+{
+    json_t *doc = json_loads(r->provenance, 0, NULL);
+    const uint64_t to = (uint64_t)json_integer_value(json_object_get(doc, "restored"));
+    bool bad = false;
+    json_decref(doc);
+    for (unsigned i = 0; i < m->n_versions; i++) {
+        const struct version_rec *v = &m->versions[i];
+        bad |= v->version > to && v->version < r->version && result_loss(v->ema.sha256) > 0.9f;
+    }
+    if (!bad && j->comp.n_modules == 1)
+        sim_fail("version %llu of module %llu is back, and none after it was worse",
+                 (unsigned long long)to, (unsigned long long)m->id);
+}
+
+static void look_at_version(const struct job *j, const struct module_rec *m,
                             const struct version_rec *r)
 {
     struct version *v = find_version(m->id, r->version);
@@ -488,10 +525,12 @@ static void look_at_version(const struct coordinator *co, const struct module_re
     }
     figures.versions++;
     figures.restored += r->restored;
-    if (r->restored && !is_known(m->id, r->full.sha256))
+    if (r->restored && !oracle.begins && oracle.remembers == 0 && !is_known(m->id, r->full.sha256))
         sim_fail("version %llu of module %llu is no older one that was restored",
                  (unsigned long long)r->version, (unsigned long long)m->id);
     look_at_lies(m, r);
+    if (r->restored && oracle.guards && !oracle.begins)
+        look_at_undone(j, m, r);
     v = add(&oracle.versions, sizeof(*v));
     v->module = m->id;
     v->version = r->version;
@@ -506,11 +545,12 @@ static void look_at_modules(const struct coordinator *co)
             const struct module_rec *m = &co->state.jobs[i]->modules[k];
             const unsigned told = module_told(m);
             for (unsigned n = 0; n < told; n++)
-                look_at_version(co, m, &m->versions[n]);
+                look_at_version(co->state.jobs[i], m, &m->versions[n]);
             if (find_version(m->id, m->version + 1) != NULL)
                 sim_fail("module %llu is at version %llu and has been further",
                          (unsigned long long)m->id, (unsigned long long)m->version);
         }
+    oracle.begins = false;
 }
 
 /* ---- ledgers ----------------------------------------------------------------- */
@@ -518,10 +558,12 @@ static void look_at_modules(const struct coordinator *co)
 static void look_at_ledger(const struct coordinator *co, const struct job *j, uint32_t n)
 {
     const struct ledger *l = j->ledgers[n];
-    uint64_t done = 0, leased = 0, used = 0, lent = 0;
+    const uint32_t closed = ledger_first_open(l);
+    struct ledger_epoch x;
     bool again = oracle.remembers > 0; /* phases have been forgotten, too */
-    for (uint32_t e = 0; e < ledger_first_open(l) + ledger_open(l); e++) {
-        struct ledger_epoch x;
+    ledger_figures(l, closed, &x);
+    uint64_t done = closed * x.total, leased = 0, used = 0, lent = 0;
+    for (uint32_t e = closed; e < closed + ledger_open(l); e++) {
         ledger_figures(l, e, &x);
         if (x.done + x.leased + x.pending != x.total)
             sim_fail("epoch %u of job %llu has %llu samples: %llu done, %llu leased, %llu pending",

@@ -19,6 +19,7 @@
  *               attempts neither, what has ended or was revoked stays that, and no number that was
  *               told is given to something else
  *   revoked     who was has no place, no lease, and no use of his tickets
+ *   undone      only what is worse than what it was undone for, where nobody lies of that
  *   history     versions, rounds and ended tasks on record are as many as are kept, however many
  *               there were */
 #ifndef TESTS_SIM_ORACLE_H
@@ -32,11 +33,18 @@ struct coordinator;
 /* remembers: so much of each, the newest; 0: all, and only then the ledgers add up exactly. */
 void oracle_begin(size_t remembers);
 void oracle_end(void);
+/* The coordinator's state goes back to that of a backup: what was promised since then is void, and
+ * what was told before it the oracle does not tell from that. */
+void oracle_forget(void);
+/* Nobody lies of held-out losses, and no person undoes a version: eval.guard alone does. */
+void oracle_guards(void);
 
 /* ---- what the outside was told ---- */
 void oracle_accepted(uint64_t worker, const Skerry__V1__ReportRequest *r, unsigned kind,
                      uint64_t job);
 void oracle_task(uint64_t worker, const Skerry__V1__Task *t);
+/* The same of a version of a module that came while it has the task. */
+void oracle_module(uint64_t worker, const Skerry__V1__Task *t, const Skerry__V1__ModuleRef *r);
 void oracle_verdict(uint64_t worker, const Skerry__V1__Applied *a);
 /* A file of an outer step that its maker knows to be false. */
 void oracle_false(const uint8_t sha256[32]);

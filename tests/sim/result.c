@@ -189,11 +189,7 @@ static size_t outer_needs(const Skerry__V1__OuterTask *t, const Skerry__V1__Blob
 
 size_t result_needs(const Skerry__V1__Task *t, const Skerry__V1__Blob *ret[RESULT_NEEDS_MAX])
 {
-    if (t->outer != NULL)
-        return outer_needs(t->outer, ret);
-    for (size_t i = 0; t->train != NULL && i < t->n_modules; i++)
-        ret[i] = t->modules[i]->full;
-    return t->train != NULL ? t->n_modules : 0;
+    return t->outer != NULL ? outer_needs(t->outer, ret) : 0;
 }
 
 /* The file of a blob that the step needs, if it does. */
@@ -302,12 +298,24 @@ static void make_outer(struct making *x, char *const *bases, const char *scratch
 
 /* ---- by kind --------------------------------------------------------------- */
 
+static enum codec codec_up(const Skerry__V1__Task *t)
+{
+    return strstr(t->spec, "up: f32") != NULL ? CODEC_F32 : CODEC_E3M0;
+}
+
 static uint64_t samples_of(Skerry__V1__Range *const *ranges, size_t n)
 {
     uint64_t samples = 0;
     for (size_t i = 0; i < n; i++)
         samples += ranges[i]->count;
     return samples;
+}
+
+/* Without ranges the trainer reads data of its own. */
+static uint64_t samples_in(const Skerry__V1__TrainTask *t, uint32_t steps, uint32_t total)
+{
+    return t->n_ranges == 0 ? (uint64_t)steps * t->batch
+                            : samples_of(t->ranges, t->n_ranges) * steps / total;
 }
 
 static void make_init(struct making *x, const char *scratch)
@@ -321,13 +329,13 @@ static void make_init(struct making *x, const char *scratch)
 static void make_train(struct making *x, char *const *bases, const char *scratch, enum lie lie)
 {
     const Skerry__V1__TrainTask *t = x->t->train;
-    x->m.samples = samples_of(t->ranges, t->n_ranges);
     x->m.steps = t->steps ? t->steps : 2;
+    x->m.samples = samples_in(t, x->m.steps, x->m.steps);
     x->m.seconds = 1;
     if (lie == LIE_SAMPLES)
         x->m.samples += 1000;
     for (size_t i = 0; i < x->t->n_modules && lie != LIE_EMPTY; i++)
-        add_step(x, x->t->modules[i], bases[i], CODEC_E3M0, scratch, lie);
+        add_step(x, x->t->modules[i], bases[i], codec_up(x->t), scratch, lie);
     if (t->send_moments)
         x->m.moments = add_text(x, "moments", t->round);
 }
@@ -342,10 +350,19 @@ static void one_row(struct making *x, const char *name)
     x->m.n_rows = 1;
 }
 
-static void make_eval(struct making *x)
+float result_loss(const uint8_t sha256[32])
 {
+    return sha256[0] < 20 ? 1.0f : 0.5f;
+}
+
+static void make_eval(struct making *x, enum lie lie)
+{
+    if (x->t->n_modules > 0)
+        x->m.loss_mean = result_loss(x->t->modules[0]->sha256.data);
+    if (lie == LIE_HUGE || lie == LIE_NAN)
+        x->m.loss_mean = lie == LIE_NAN ? NAN : 100;
     x->m.units = samples_of(x->t->eval->ranges, x->t->eval->n_ranges);
-    x->m.loss_sum = 0.5 * (double)x->m.units;
+    x->m.loss_sum = (double)x->m.loss_mean * (double)x->m.units;
     x->m.bytes = x->t->vocab ? x->m.units : 0;
     if (x->t->mixture != NULL)
         one_row(x, "loss top1");
@@ -368,21 +385,35 @@ static void make_cluster(struct making *x)
     x->m.n_sizes = x->t->partitions;
 }
 
+static Skerry__V1__ShardInfo *add_shard(struct making *x, const char *what, uint64_t samples)
+{
+    const size_t n = x->m.n_shards++;
+    Skerry__V1__ShardInfo *info = x->shard_list[n] = &x->shards[n];
+    skerry__v1__shard_info__init(info);
+    info->samples = (uint32_t)samples;
+    info->blob = add_text(x, what, n);
+    x->m.shards = x->shard_list;
+    return info;
+}
+
+static void make_ingest(struct making *x)
+{
+    static char *classes[] = {(char *)(uintptr_t) "cat", (char *)(uintptr_t) "dog"};
+    x->m.classes = classes;
+    x->m.n_classes = 2;
+    for (int i = 0; i < 3; i++)
+        add_shard(x, "archive", i == 2 ? 6 : 20)->holdout = i == 2;
+}
+
 static void make_split(struct making *x)
 {
     const uint32_t k = x->t->partitions;
     const uint64_t in = samples_of(x->t->split->ranges, x->t->split->n_ranges);
     for (uint32_t p = 0; p < k; p++) {
-        Skerry__V1__ShardInfo *info = &x->shards[p];
-        skerry__v1__shard_info__init(info);
-        info->samples = (uint32_t)(in / k + (p == 0 ? in % k : 0));
+        Skerry__V1__ShardInfo *info = add_shard(x, "shard", in / k + (p == 0 ? in % k : 0));
         info->partition = p;
         info->tokens = info->samples * 10u;
-        info->blob = add_text(x, "shard", p);
-        x->shard_list[p] = info;
     }
-    x->m.shards = x->shard_list;
-    x->m.n_shards = k;
 }
 
 static void make_kind(struct making *x, char *const *bases, const char *scratch, enum lie lie)
@@ -400,13 +431,19 @@ static void make_kind(struct making *x, char *const *bases, const char *scratch,
         make_outer(x, bases, scratch, lie);
         break;
     case TASK_EVAL:
-        make_eval(x);
+        make_eval(x, lie);
         break;
     case TASK_CLUSTER:
         make_cluster(x);
         break;
     case TASK_SPLIT:
         make_split(x);
+        break;
+    case TASK_INGEST:
+        make_ingest(x);
+        break;
+    case TASK_ENCODE:
+        (void)add_shard(x, "latents", x->t->encode->range->count);
         break;
     case TASK_SAMPLE:
         if (x->t->sample->tokens > 0)
@@ -471,10 +508,10 @@ void result_part(const Skerry__V1__Task *t, uint32_t level, char *const *bases, 
 {
     static struct making x;
     begin(&x, t, ret);
-    x.m.samples = samples_of(t->train->ranges, t->train->n_ranges);
     x.m.steps = t->train->steps;
+    x.m.samples = samples_in(t->train, x.m.steps, x.m.steps);
     x.m.snapshot = ret->snapshot = true;
-    add_step(&x, t->modules[level], bases[level], CODEC_E3M0, scratch, LIE_NONE);
+    add_step(&x, t->modules[level], bases[level], codec_up(t), scratch, LIE_NONE);
     end(&x);
 }
 
@@ -486,7 +523,7 @@ void result_snapshot(const Skerry__V1__Task *t, uint32_t steps, uint32_t total, 
     skerry__v1__snapshot__init(&x.saved);
     for (size_t i = 0; i < t->n_modules; i++)
         if (t->train->seconds > 0)
-            add_step(&x, t->modules[i], bases[i], CODEC_INT8, scratch, LIE_NONE);
+            add_step(&x, t->modules[i], bases[i], codec_of_part(codec_up(t)), scratch, LIE_NONE);
         else
             contribute(&x, t->modules[i]->module_id, t->modules[i]->version,
                        add_text(&x, "snapshot", steps * 100 + i));
@@ -495,16 +532,25 @@ void result_snapshot(const Skerry__V1__Task *t, uint32_t steps, uint32_t total, 
     x.m.contributions = NULL;
     x.m.n_contributions = 0;
     x.saved.steps = steps;
-    x.saved.samples = samples_of(t->train->ranges, t->train->n_ranges) * steps / total;
+    x.saved.samples = samples_in(t->train, steps, total);
     x.saved.samples += x.saved.samples == 0;
     x.saved.position = x.saved.samples;
-    x.saved.used = t->train->seconds > 0 ? x.saved.samples : 0;
+    x.saved.used = t->train->seconds > 0 && t->train->n_ranges > 0 ? x.saved.samples : 0;
     x.saved.seconds = 1;
     x.m.saved = &x.saved;
     x.m.snapshot = true;
     end(&x);
     ret->snapshot = true;
     ret->steps = steps;
+}
+
+void result_input(const Skerry__V1__Task *t, uint32_t n, struct result *ret)
+{
+    static struct making x;
+    begin(&x, t, ret);
+    (void)add_text(&x, "input", n);
+    end(&x);
+    ret->asks = true;
 }
 
 void result_release(struct result *r)

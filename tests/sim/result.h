@@ -35,6 +35,7 @@ struct result {
     } blobs[RESULT_BLOBS_MAX];
     size_t n_blobs, n_sent;
     bool snapshot; /* the phase goes on */
+    bool asks;     /* it is what a sampler has others evaluate, and not reported */
     uint32_t steps;
     uint8_t *report; /* ReportRequest, packed */
     size_t report_len;
@@ -43,11 +44,11 @@ struct result {
 /* The weights of a version 0, in a new file. */
 void result_begin(const char *path);
 
-/* The blobs that a phase or an outer step is made of: how many there are. */
+/* The blobs that an outer step is made of: how many there are. */
 size_t result_needs(const Skerry__V1__Task *t, const Skerry__V1__Blob *ret[RESULT_NEEDS_MAX]);
 
-/* bases: local files of the blobs that it needs, in their order; scratch: a file that may be
- * written, and others whose names begin with its name. */
+/* bases: local files of the modules of a phase, by level, or of the blobs that an outer step needs;
+ * scratch: a file that may be written, and others whose names begin with its name. */
 void result_make(const Skerry__V1__Task *t, char *const *bases, const char *scratch, enum lie lie,
                  struct result *ret);
 /* What a phase gives to the module of one level before its end. */
@@ -56,6 +57,11 @@ void result_part(const Skerry__V1__Task *t, uint32_t level, char *const *bases, 
 /* How far a phase is after `steps` of `total`.  Of one that is bounded by time it can be folded. */
 void result_snapshot(const Skerry__V1__Task *t, uint32_t steps, uint32_t total, char *const *bases,
                      const char *scratch, struct result *ret);
+/* What a sampler has an expert evaluated at. */
+void result_input(const Skerry__V1__Task *t, uint32_t n, struct result *ret);
 void result_release(struct result *r);
+
+/* The held-out loss of a version that has these bits; few are bad, twice as large as the others. */
+float result_loss(const uint8_t sha256[32]);
 
 #endif

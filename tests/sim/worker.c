@@ -6,6 +6,7 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "proto/skerry.pb-c.h"
+#include "tests/sim/cache.h"
 #include "tests/sim/http.h"
 #include "tests/sim/net.h"
 #include "tests/sim/oracle.h"
@@ -29,6 +30,7 @@ enum work {
 struct worker_sim {
     unsigned number;
     bool evil, sly; /* sly: in outer steps alone */
+    bool small;     /* it has no memory for phases */
     bool runs, joined, assigning, leaves, notice;
     char *scratch;
     uint8_t identity[16], instance[16], key[32];
@@ -42,11 +44,14 @@ struct worker_sim {
     enum work work;
     Skerry__V1__AssignReply *reply;
     const Skerry__V1__Task *task;
-    uint32_t steps, total, given; /* given: fragments */
+    uint32_t steps, total, given, merged; /* given, merged: fragments */
+    uint32_t asks;                        /* experts that others evaluate before it can go on */
+    bool merges;                          /* waits for the version that is merged next */
     const Skerry__V1__Blob *needs[RESULT_NEEDS_MAX];
     char *bases[RESULT_NEEDS_MAX];
     size_t n_needs, fetched;
     struct result snapshot, result;
+    struct cache *cache;
     struct http_call *get, *put; /* under way */
     char *url;                   /* of its last ticket for an upload */
     bool was_cut, lies;          /* that upload; lies: sends other bytes */
@@ -100,11 +105,13 @@ static void drop_task(struct worker_sim *w)
     w->reply = NULL;
     w->task = NULL;
     w->work = WORK_NONE;
-    w->holds = w->pretends = false;
+    w->holds = w->pretends = w->merges = false;
+    w->asks = 0;
     sim_cancel(w->step);
     sim_cancel(w->send);
     w->step = w->send = 0;
     w->last[METHOD(TICKET)] = w->last[METHOD(REPORT)] = 0;
+    w->last[METHOD(EVALUATE)] = w->last[METHOD(VERSION)] = 0;
 }
 
 /* What goes on the wire next: a snapshot first, then the result. */
@@ -172,6 +179,23 @@ static void sent(void *arg)
         put(w, w->was_cut, 0);
 }
 
+/* Has another worker evaluate an expert at what it has sent. */
+static void evaluate(struct worker_sim *w, const struct result_blob *input)
+{
+    const Skerry__V1__Experts *all = w->task->mixture->experts;
+    Skerry__V1__EvaluateRequest m = SKERRY__V1__EVALUATE_REQUEST__INIT;
+    Skerry__V1__Blob b = SKERRY__V1__BLOB__INIT;
+    b.sha256.data = (uint8_t *)input->id.sha256;
+    b.sha256.len = 32;
+    b.size = input->len;
+    m.task_id = w->task->id;
+    m.attempt = w->task->attempt;
+    m.path = all->expert[w->asks % all->n_expert]->path;
+    m.input = &b;
+    m.wait_ms = WAIT_MS;
+    call(w, METHOD(EVALUATE), &m.base);
+}
+
 /* Asks whether the next blob is needed, or reports when all are there. */
 static void send_next(struct worker_sim *w)
 {
@@ -187,6 +211,10 @@ static void send_next(struct worker_sim *w)
         m.sha256.len = 32;
         m.size = b->len;
         call(w, METHOD(TICKET), &m.base);
+        return;
+    }
+    if (r->asks) {
+        evaluate(w, &r->blobs[0]);
         return;
     }
     Skerry__V1__ReportRequest *m =
@@ -246,6 +274,8 @@ static bool fetch(struct worker_sim *w)
 
 static enum lie some_lie(struct worker_sim *w)
 {
+    if (w->small && w->task->train != NULL)
+        return LIE_MEMORY;
     if (!w->evil || (w->sly && w->task->outer == NULL) || !sim_chance(700))
         return LIE_NONE;
     return w->sly ? (enum lie)sim_between(LIE_HUGE, LIE_BASE) : (enum lie)sim_below(LIES);
@@ -291,6 +321,50 @@ static void save(struct worker_sim *w)
     send_next(w);
 }
 
+/* ---- within a task ---------------------------------------------------------- */
+
+/* What the versions that came make of those that it holds. */
+static bool build(struct worker_sim *w)
+{
+    char *made[RESULT_MODULES_MAX] = {NULL};
+    const bool right = cache_build(w->cache, w->task, w->bases, made);
+    drop_bases(w);
+    memcpy(w->bases, made, sizeof(made));
+    return right;
+}
+
+static void ask_expert(struct worker_sim *w)
+{
+    result_input(w->task, w->asks, &w->snapshot);
+    send_next(w);
+}
+
+static bool merge_is_due(struct worker_sim *w)
+{
+    const Skerry__V1__TrainTask *t = w->task->train;
+    while (t != NULL && w->merged < w->given && t->fragments[w->merged]->done)
+        w->merged++;
+    return t != NULL && w->merged < w->given &&
+           t->fragments[w->merged]->step + t->delay <= w->steps;
+}
+
+static void merge(void *arg)
+{
+    struct worker_sim *w = arg;
+    const Skerry__V1__TrainTask *t = w->task->train;
+    Skerry__V1__VersionRequest m = SKERRY__V1__VERSION_REQUEST__INIT;
+    sim_cancel(w->step);
+    w->step = 0;
+    w->merges = true;
+    m.task_id = w->task->id;
+    m.attempt = w->task->attempt;
+    m.module_id = w->task->modules[t->fragments[w->merged]->level]->module_id;
+    m.version = t->round + 1;
+    m.held = UINT64_MAX;
+    m.wait_ms = WAIT_MS;
+    call(w, METHOD(VERSION), &m.base);
+}
+
 static void step(void *arg)
 {
     struct worker_sim *w = arg;
@@ -298,13 +372,24 @@ static void step(void *arg)
     if (w->work == WORK_FETCHES) {
         if (fetch(w))
             return;
+        if (w->task->train != NULL && !build(w)) {
+            finish(w, LIE_FAILED);
+            return;
+        }
         w->work = WORK_COMPUTES;
+    } else if (w->asks > 0) {
+        ask_expert(w);
+        return;
     } else if (++w->steps >= w->total && !w->pretends) {
         if (!w->holds)
             finish(w, some_lie(w));
         return;
     } else if (w->steps < w->total) {
         save(w);
+        if (merge_is_due(w)) {
+            merge(w);
+            return;
+        }
     }
     after(&w->step, sim_below(2 * w->step_ms), step, w);
 }
@@ -320,13 +405,16 @@ static void begin(struct worker_sim *w, Skerry__V1__AssignReply *reply)
     if (t != NULL && t->steps > 0 && t->steps < w->total)
         w->total = t->steps;
     w->steps = t != NULL && t->resume != NULL ? t->resume->steps : 0;
-    w->given = 0;
+    w->given = w->merged = 0;
+    w->asks = w->task->sample != NULL && w->task->mixture != NULL && w->task->mixture->remote
+                  ? (uint32_t)sim_between(1, 3)
+                  : 0;
     w->work = WORK_FETCHES;
     w->holds = w->evil && !w->sly && sim_chance(50);
     w->pretends = w->holds && sim_chance(500);
     if (w->task->n_modules > RESULT_MODULES_MAX)
         sim_fail("a task has %zu modules", w->task->n_modules);
-    w->n_needs = result_needs(w->task, w->needs);
+    w->n_needs = t != NULL ? cache_needs(w->task, w->needs) : result_needs(w->task, w->needs);
     oracle_task(w->id, w->task);
     after(&w->step, sim_below(w->step_ms), step, w);
 }
@@ -341,14 +429,25 @@ static void leave(struct worker_sim *w, uint32_t notice_ms)
     call(w, METHOD(LEAVE), &m.base);
 }
 
+/* Some are of the release beside ours. */
+static char *release(const struct worker_sim *w, char other[32])
+{
+    unsigned major = 0, minor = 0;
+    (void)sscanf(SKERRY_VERSION, "%u.%u", &major, &minor);
+    (void)snprintf(other, 32, "%u.%u.0", major, minor > 0 ? minor - 1 : 1);
+    return w->number % 5 == 4 ? other : (char *)(uintptr_t)SKERRY_VERSION;
+}
+
 static void join(struct worker_sim *w)
 {
     Skerry__V1__JoinRequest m = SKERRY__V1__JOIN_REQUEST__INIT;
-    char name[16];
+    char name[16], other[32];
     (void)snprintf(name, sizeof(name), "w%u", w->number);
     m.name = name;
     m.device = (char *)(uintptr_t) "none";
-    m.version = (char *)(uintptr_t)SKERRY_VERSION;
+    m.version = release(w, other);
+    m.allows_trainers = w->number % 3 == 0;
+    m.price_per_hour = w->number % 2;
     m.instance.data = w->instance;
     m.identity.data = w->identity;
     m.instance.len = m.identity.len = 16;
@@ -373,6 +472,11 @@ static void ask(struct worker_sim *w)
         leave(w, 0);
         return;
     }
+    Skerry__V1__HeldVersion held[CACHE_MODULES_MAX], *list[CACHE_MODULES_MAX];
+    m.n_held = cache_held(w->cache, held);
+    for (size_t i = 0; i < m.n_held; i++)
+        list[i] = &held[i];
+    m.held = list;
     m.wait_ms = WAIT_MS;
     w->assigning = true;
     call(w, METHOD(ASSIGN), &m.base);
@@ -397,6 +501,8 @@ static void on_join(struct worker_sim *w, const uint8_t *bytes, size_t len)
         ask(w);
     else
         send_next(w);
+    if (w->merges)
+        merge(w);
 }
 
 static void on_assign(struct worker_sim *w, const uint8_t *bytes, size_t len)
@@ -476,6 +582,39 @@ static void on_report(struct worker_sim *w, const uint8_t *bytes, size_t len)
     }
 }
 
+static void on_version(struct worker_sim *w, const uint8_t *bytes, size_t len)
+{
+    Skerry__V1__VersionReply *m = skerry__v1__version_reply__unpack(NULL, len, bytes);
+    const bool over = m->module != NULL || m->later;
+    if (m->module != NULL && m->module->version <= w->task->train->round)
+        sim_fail("w%u merges version %llu in round %u", w->number,
+                 (unsigned long long)m->module->version, w->task->train->round);
+    if (m->module != NULL)
+        oracle_module(w->id, w->task, m->module);
+    skerry__v1__version_reply__free_unpacked(m, NULL);
+    if (!over) {
+        merge(w);
+        return;
+    }
+    w->merges = false;
+    w->merged++;
+    after(&w->step, sim_below(2 * w->step_ms), step, w);
+}
+
+static void on_evaluate(struct worker_sim *w, const uint8_t *bytes, size_t len)
+{
+    Skerry__V1__EvaluateReply *m = skerry__v1__evaluate_reply__unpack(NULL, len, bytes);
+    const bool over = m->output != NULL;
+    skerry__v1__evaluate_reply__free_unpacked(m, NULL);
+    if (!over) {
+        send_next(w);
+        return;
+    }
+    result_release(&w->snapshot);
+    w->asks--;
+    after(&w->step, sim_below(2 * w->step_ms), step, w);
+}
+
 static void on_refused(struct worker_sim *w, uint16_t method, int code, uint32_t retry_ms)
 {
     const uint64_t ms = retry_ms ? retry_ms : 1000;
@@ -486,11 +625,19 @@ static void on_refused(struct worker_sim *w, uint16_t method, int code, uint32_t
         w->conn = NULL;
         w->joined = false;
         after(&w->dial, ms, dial, w);
-    } else if (method == METHOD(TICKET) && code == -ERR_STALE && retry_ms == 0) {
+    } else if (code == -ERR_STALE && retry_ms == 0 && method != METHOD(REPORT)) {
         drop_task(w); /* the lease is gone */
         ask(w);
     } else if (code == -ERR_STALE) {
         join(w);
+    } else if (method == METHOD(VERSION)) {
+        after(&w->step, ms, merge, w);
+    } else if (method == METHOD(EVALUATE) && retry_ms == 0) {
+        result_release(&w->snapshot);
+        w->asks = 0;
+        finish(w, LIE_FAILED);
+    } else if (method == METHOD(EVALUATE)) {
+        after(&w->send, ms, again, w);
     } else if (method == METHOD(ASSIGN)) {
         after(&w->go, ms, ask_again, w);
     } else if (method == METHOD(REPORT) || method == METHOD(TICKET)) {
@@ -516,6 +663,10 @@ static void on_reply(void *arg, const struct net_reply *r)
         on_ticket(w, r->bytes, r->len);
     else if (r->method == METHOD(REPORT))
         on_report(w, r->bytes, r->len);
+    else if (r->method == METHOD(VERSION))
+        on_version(w, r->bytes, r->len);
+    else if (r->method == METHOD(EVALUATE))
+        on_evaluate(w, r->bytes, r->len);
     else if (r->method == METHOD(LEAVE) && w->leaves)
         worker_sim_kill(w, false, true);
 }
@@ -543,6 +694,7 @@ static void new_machine(struct worker_sim *w)
     mem_free(w->url);
     w->url = NULL;
     w->id = 0;
+    cache_clear(w->cache);
 }
 
 static void dial(void *arg)
@@ -608,6 +760,8 @@ struct worker_sim *worker_sim_new(unsigned number, enum worker_sim_heart heart, 
     w->evil = heart != WORKER_SIM_HONEST;
     w->sly = heart == WORKER_SIM_SLY;
     w->scratch = str_dup(scratch);
+    w->cache = cache_new(scratch);
+    w->small = number == 1 && sim_chance(100);
     w->step_ms = (unsigned)sim_between(100, sim_chance(200) ? 20000 : 3000);
     if (file_mkdirs(scratch, 0700, &err) < 0)
         sim_fail("%s", err.msg);
@@ -618,6 +772,7 @@ struct worker_sim *worker_sim_new(unsigned number, enum worker_sim_heart heart, 
 void worker_sim_free(struct worker_sim *w)
 {
     worker_sim_kill(w, true, true);
+    cache_free(w->cache);
     mem_free(w->scratch);
     mem_free(w->url);
     mem_free(w);

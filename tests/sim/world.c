@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/net/loop.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/state/backup.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
 #include "coordinator/state/access.h"
@@ -17,120 +18,22 @@
 #include "tests/sim/net.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/sim.h"
+#include "tests/sim/spec.h"
 #include "tests/sim/worker.h"
 
 #define FEW_WORKERS 6
 #define WORKERS_MAX_HERE 150 /* of a crowd */
 #define CROWDS 20            /* of a thousand worlds */
 #define JOBS_MAX_HERE 4
-#define CHAOS_MS (20 * 60 * 1000)     /* of the world's time, at most */
-#define CHAOS_EVENTS 2500             /* about */
-#define CALM_MS (12ull * 3600 * 1000) /* in which all jobs must end */
+#define CHAOS_MS (20 * 60 * 1000)    /* of the world's time, at most */
+#define CHAOS_EVENTS 2500            /* about */
+#define CALM_MS (3ull * 3600 * 1000) /* in which all jobs must end */
 #define DAY_MS (26ull * 3600 * 1000)
 #define REMEMBERED 64  /* by the oracle, of everything: all that it looks at is on record */
 #define CHURN_MS 10000 /* between two workers that are hurt, about */
 #define REST_MS 61000  /* until all that were hurt are back */
 #define HEARTBEAT_MS 2000
 #define LEASE_MS 8000
-
-static const char diloco[] = "name: diloco\nseed: 3\n"
-                             "data: {path: x, image_size: 16}\n"
-                             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                             "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 3}\n"
-                             "outer: {rounds: 3, steps: 4}\n"
-                             "eval: {every: 1, samples: 8}\nsample: {count: 4}\n";
-static const char elastic[] = "name: elastic\nseed: 4\n"
-                              "data: {path: x, image_size: 16}\n"
-                              "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                              "train: {batch: 4, lr: 0.1}\n"
-                              "recipe: {name: diloco, replicas: auto, moments: travel}\n"
-                              "outer: {rounds: 4, steps: 4}\nsample: {count: 4}\n";
-static const char quorum[] = "name: quorum\nseed: 5\n"
-                             "data: {path: x, image_size: 16}\n"
-                             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                             "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 3}\n"
-                             "outer: {rounds: 5, steps: 4, quorum: 0.6, grace: 2}\n"
-                             "sample: {count: 4}\n";
-static const char timed[] = "name: timed\nseed: 8\n"
-                            "data: {path: x, image_size: 16}\n"
-                            "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                            "train: {batch: 4, lr: 0.1}\n"
-                            "recipe: {name: diloco, replicas: auto}\n"
-                            "outer: {rounds: 5, seconds: 10, quorum: 0.5, grace: 4}\n"
-                            "sample: {count: 4}\n";
-static const char async[] = "name: async\nseed: 6\n"
-                            "data: {path: x, image_size: 16}\n"
-                            "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                            "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 3}\n"
-                            "outer: {rounds: 3, steps: 4, async: true}\nsample: {count: 4}\n";
-static const char fragments[] = "name: fragments\nseed: 7\n"
-                                "data: {path: x, image_size: 16}\n"
-                                "model: {type: dit, patch: 4, dim: 32, depth: 2, heads: 2}\n"
-                                "train: {batch: 4, lr: 0.1}\n"
-                                "recipe: {name: diloco, replicas: 2}\n"
-                                "outer: {rounds: 3, steps: 4, fragments: 2, delay: 1, grace: 3}\n"
-                                "sample: {count: 4}\n";
-static const char ddm[] = "name: ddm\nseed: 3\n"
-                          "data: {path: x, image_size: 16, holdout: 0.2}\n"
-                          "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                          "router: {patch: 4, dim: 32, depth: 1, heads: 2, batch: 3}\n"
-                          "train: {batch: 4, lr: 0.1}\nrecipe: {name: ddm, experts: 2}\n"
-                          "outer: {rounds: 2, steps: 2}\n"
-                          "eval: {every: 1, samples: 8}\n"
-                          "sample: {count: 4, every: 1, strategy: top1}\n";
-static const char dipaco[] =
-    "name: dipaco\nseed: 3\n"
-    "data: {path: x, holdout: 0.2}\n"
-    "model: {type: llama, dim: 32, depth: 4, heads: 2, context: 32}\n"
-    "train: {batch: 1, lr: 0.1}\n"
-    "recipe: {name: dipaco, levels: [2, 2], private_blocks: [3], reshard: [1],\n"
-    "         early_stop: true, moments: travel}\n"
-    "partition: {chunk: 16, router_fraction: 0.25}\n"
-    "outer: {rounds: 3, steps: 2}\n"
-    "eval: {every: 1, samples: 100}\n"
-    "sample: {tokens: 8, prompt: once}\n";
-
-static const char folded[] = "name: folded\nseed: 9\n"
-                             "data: {path: x, image_size: 16}\n"
-                             "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                             "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 3}\n"
-                             "outer: {where: worker, rounds: 6, steps: 4, quorum: 0.6, grace: 2}\n"
-                             "sample: {count: 4}\n";
-static const char shared[] = "name: shared\nseed: 11\n"
-                             "data: {path: x, image_size: 16}\n"
-                             "model: {type: dit, patch: 4, dim: 32, depth: 2, heads: 2}\n"
-                             "train: {batch: 4, lr: 0.1}\n"
-                             "recipe: {name: dipaco, levels: [2, 1]}\n"
-                             "outer: {where: worker, rounds: 4, steps: 4, quorum: 0.6, grace: 2}\n"
-                             "sample: {count: 4}\n";
-static const char parts[] =
-    "name: parts\nseed: 10\n"
-    "data: {path: x, image_size: 16}\n"
-    "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-    "train: {batch: 4, lr: 0.1}\n"
-    "recipe: {name: diloco, replicas: auto}\n"
-    "outer: {where: worker, rounds: 6, seconds: 10, quorum: 0.5, grace: 4}\n"
-    "sample: {count: 4}\n";
-
-/* Of a long life: as many rounds as there is time for. */
-static const char endless[] = "name: endless\nseed: 12\n"
-                              "data: {path: x, image_size: 16}\n"
-                              "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                              "train: {batch: 4, lr: 0.1}\n"
-                              "recipe: {name: diloco, replicas: auto, moments: travel}\n"
-                              "outer: {rounds: 100000, steps: 4, quorum: 0.6, grace: 2}\n"
-                              "eval: {every: 10, samples: 8}\nsample: {count: 4, every: 100}\n";
-
-struct spec {
-    const char *yaml;
-    bool text;
-};
-static const struct spec specs[] = {{diloco, false}, {elastic, false}, {quorum, false},
-                                    {timed, false},  {async, false},   {fragments, false},
-                                    {ddm, false},    {dipaco, true},   {folded, false},
-                                    {parts, false},  {shared, false}};
-#define SPECS (sizeof(specs) / sizeof(specs[0]))
-#define FOLDED 3 /* the last ones */
 
 static struct {
     char *root;
@@ -144,9 +47,15 @@ static struct {
     bool calm, evil;   /* evil: its last worker is, or was */
     uint8_t token[32]; /* the verifier of the one that workers join by */
     uint64_t token_id;
-    bool listens; /* to events */
+    bool listens;   /* to events */
+    bool went_back; /* to a backup */
     struct world_figures figures;
 } world;
+
+bool world_went_back(void)
+{
+    return world.went_back;
+}
 
 bool world_writes(void)
 {
@@ -224,6 +133,55 @@ static void look_at_honest(void)
     }
 }
 
+/* ---- backups --------------------------------------------------------------------- */
+
+static char *backups(void)
+{
+    return file_join(world.root, "backups");
+}
+
+static void back_up(void)
+{
+    struct backup_result made;
+    struct err err = {0};
+    if (world.co == NULL || disk_crashed())
+        return;
+    char *folder = backups();
+    disk_elsewhere(true);
+    if (backup_make(disk_dir(), folder, 1, &made, &err) < 0)
+        sim_fail("no backup can be made: %s", err.msg);
+    disk_elsewhere(false);
+    sim_say("a backup of %llu files is made", (unsigned long long)made.files);
+    world.figures.backups++;
+    mem_free(folder);
+}
+
+static void restore(const char *dir)
+{
+    struct backup_result made;
+    struct err err = {0};
+    char *folder = backups();
+    if (backup_restore(folder, NULL, dir, &made, &err) < 0)
+        sim_fail("a backup cannot be restored: %s", err.msg);
+    mem_free(folder);
+}
+
+/* Once in a while the machine is lost with what was on it. */
+static void recover(void)
+{
+    if (world.figures.backups == 0 || !sim_chance(30)) {
+        disk_recover();
+        return;
+    }
+    sim_say("another machine goes on from the last backup");
+    net_lose_answers();
+    http_lose_answers();
+    disk_replace(restore);
+    oracle_forget();
+    world.went_back = true;
+    world.figures.restored++;
+}
+
 /* After every event. */
 static void look(void)
 {
@@ -231,7 +189,7 @@ static void look(void)
         world.figures.kills += disk_lost() == DISK_KILLED;
         world.figures.power_losses += disk_lost() == DISK_POWER;
         down();
-        disk_recover();
+        recover();
     } else if (world.co != NULL) {
         oracle_look(world.co);
         look_at_honest();
@@ -240,15 +198,27 @@ static void look(void)
 
 /* ---- what a person does -------------------------------------------------------- */
 
-static int put_shard(unsigned n, const char *name, struct submit_shard *s)
+static int put_text(const char *text, uint8_t sha256[32], uint64_t *size)
 {
-    char text[64];
     struct blob_id id;
-    (void)snprintf(text, sizeof(text), "shard %u of %s", n, name);
     hash_sha256(text, strlen(text), id.sha256);
-    memcpy(s->sha256, id.sha256, 32);
-    s->size = strlen(text);
+    memcpy(sha256, id.sha256, 32);
+    *size = strlen(text);
     return disk_upload(world.co->blobs, &id, text, strlen(text));
+}
+
+static int put_shards(bool texts, struct submit_shard *list, size_t n)
+{
+    char name[64];
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        (void)snprintf(name, sizeof(name), "shard %zu of %s", i, texts ? "text" : "images");
+        rc = put_text(name, list[i].sha256, &list[i].size);
+        list[i].holdout = i + 2 >= n;
+        list[i].samples = list[i].holdout ? 6 : 20;
+        list[i].tokens = texts ? list[i].samples * 10u : 0;
+    }
+    return rc;
 }
 
 static void submitted(void *arg, int rc)
@@ -266,26 +236,27 @@ static void submit(const struct spec *spec)
 {
     static const char *const classes[] = {"cat", "dog"};
     static const uint64_t counts[] = {20, 20};
-    struct submit_shard shards[6];
+    static const struct network_input input = {.channels = 4, .side = 8};
+    const bool texts = spec->data == SPEC_TEXTS, latents = spec->data == SPEC_LATENTS;
+    const bool cut = texts || latents || spec->data == SPEC_IMAGES;
+    struct submit_shard shards[6] = {{.size = 0}};
+    struct encoder_file vae = {.name = "config.json"};
     struct err err = {0};
     uint64_t id = 0;
-    if (world.co == NULL || world.n_jobs == JOBS_MAX_HERE)
+    if (world.co == NULL || world.n_jobs == JOBS_MAX_HERE ||
+        (cut && put_shards(texts, shards, 6) < 0) ||
+        (latents && put_text("a vae", vae.blob.sha256, &vae.blob.size) < 0))
         return;
-    memset(shards, 0, sizeof(shards));
-    for (unsigned i = 0; i < 6; i++) {
-        if (put_shard(i, spec->text ? "text" : "images", &shards[i]) < 0)
-            return;
-        shards[i].holdout = i >= 4;
-        shards[i].samples = shards[i].holdout ? 6 : 20;
-        shards[i].tokens = spec->text ? shards[i].samples * 10u : 0;
-    }
     const struct submit s = {.spec = spec->yaml,
                              .classes = classes,
                              .counts = counts,
-                             .n_classes = spec->text ? 0 : 2,
+                             .n_classes = cut && !texts ? 2 : 0,
                              .shards = shards,
-                             .n_shards = 6,
-                             .vocab = spec->text ? 257 : 0};
+                             .n_shards = cut ? 6 : 0,
+                             .encoders = &vae,
+                             .n_encoders = latents,
+                             .input = latents ? &input : NULL,
+                             .vocab = texts ? 257 : 0};
     if (view_job_submit(world.co, &s, &id, &err) < 0) {
         if (err.code != -ENOSPC && err.code != -EAGAIN && !disk_crashed())
             sim_fail("a job is refused: %s", err.msg);
@@ -299,8 +270,7 @@ static void submit(const struct spec *spec)
 
 static void submit_some(void)
 {
-    const uint64_t n = world.folds ? SPECS - 1 - sim_below(FOLDED) : sim_below(SPECS);
-    submit(&specs[n]);
+    submit(spec_some(world.folds));
 }
 
 /* ---- what a person does over HTTP -------------------------------------------------- */
@@ -373,8 +343,8 @@ static void shown(void *arg, const struct http_said *s)
 /* Somebody looks. */
 static void read_something(void)
 {
-    static const char *const targets[] = {"/v1/status",  "/v1/jobs",   "/v1/tasks",
-                                          "/v1/modules", "/v1/tokens", "/v1/workers"};
+    static const char *const targets[] = {"/v1/status", "/v1/jobs",    "/v1/tasks", "/v1/modules",
+                                          "/v1/tokens", "/v1/workers", "/v1/log",   "/v1/jobs/1"};
     ask("GET", targets[sim_below(sizeof(targets) / sizeof(targets[0]))], "", shown, NULL);
 }
 
@@ -425,13 +395,15 @@ static void revoke_something(void)
         send_errand(MAKE_TOKEN, 0); /* and then the old one goes */
 }
 
+/* Something, and perhaps it is not wanted any more at once. */
 static void draw(void)
 {
     const struct job *j = world.co != NULL ? some_job() : NULL;
-    const struct draw_request ask = {.guidance = NAN, .temperature = NAN};
+    const struct draw_request ask = {.guidance = NAN, .temperature = NAN, .ema = -1};
     uint64_t task = 0;
-    if (j != NULL)
-        (void)view_sample_request(world.co, j->id, &ask, &task, NULL);
+    if (j != NULL && view_sample_request(world.co, j->id, &ask, &task, NULL) == 0 &&
+        sim_chance(200))
+        (void)view_task_cancel(world.co, task, NULL);
 }
 
 static void drain(void)
@@ -446,6 +418,17 @@ static void set_paused(bool paused)
     const struct job *j = world.co != NULL ? some_job() : NULL;
     if (j != NULL)
         (void)view_job_pause(world.co, j->id, paused, NULL);
+}
+
+static void adjust(void)
+{
+    const struct job *j = world.co != NULL ? some_job() : NULL;
+    const struct view_adjust a = {.priority = (double)sim_below(3) - 1,
+                                  .share = (double)sim_between(1, 3),
+                                  .budget = sim_chance(300) ? 0.001 : 0};
+    struct job_swarm quota;
+    if (j != NULL)
+        (void)view_job_adjust(world.co, j->id, &a, &quota, NULL);
 }
 
 static bool all_ended(void)
@@ -472,8 +455,14 @@ static void roll_back(void *arg)
 
 static void resume_all(void)
 {
-    for (size_t i = 0; world.co != NULL && i < world.co->state.n_jobs; i++)
-        (void)view_job_pause(world.co, world.co->state.jobs[i]->id, false, NULL);
+    static const struct view_adjust free = {.priority = NAN, .share = NAN, .budget = 0};
+    struct job_swarm quota;
+    for (size_t i = 0; world.co != NULL && i < world.co->state.n_jobs; i++) {
+        const struct job *j = world.co->state.jobs[i];
+        (void)view_job_pause(world.co, j->id, false, NULL);
+        if (j->quota.budget > 0)
+            (void)view_job_adjust(world.co, j->id, &free, &quota, NULL);
+    }
 }
 
 /* ---- what goes wrong ------------------------------------------------------------- */
@@ -554,12 +543,16 @@ static void mishap(void *arg)
         hurt_coordinator((unsigned)sim_below(14));
     else if (what < 94)
         submit_some();
+    else if (what < 95)
+        back_up();
     else if (what < 96)
         drain();
     else if (what < 97)
         draw();
-    else if (what < 98)
+    else if (what < 98 && sim_chance(500))
         set_paused(sim_chance(500));
+    else if (what < 98)
+        adjust();
     else if (what < 99)
         revoke_something();
     else
@@ -610,10 +603,14 @@ static void open_world(uint64_t seed, const char *root)
         world.n_workers = (unsigned)sim_between(50, WORKERS_MAX_HERE);
     world.folds = sim_chance(250);
     world.evil = world.n_workers > 2 && sim_chance(500);
+    const bool guards = !world.evil && sim_chance(300); /* no person rolls back */
     start_all();
     submit_some();
     (void)sim_in(sim_between(1000, 5000), mishap, NULL);
-    (void)sim_in(sim_between(1000, 20000), roll_back, NULL);
+    if (guards)
+        oracle_guards();
+    else
+        (void)sim_in(sim_between(1000, 20000), roll_back, NULL);
     (void)sim_in(sim_below(3000), look_on, NULL);
 }
 
@@ -652,6 +649,20 @@ static void calm_down(void)
     }
 }
 
+/* Of jobs that have ended. */
+static void look_at_leftovers(void)
+{
+    struct file_names names = {0};
+    struct err err = {0};
+    char *dir = file_join(disk_dir(), "outer");
+    if (file_is_dir(dir) && file_list(dir, 64, &names, &err) < 0)
+        sim_fail("%s", err.msg);
+    if (names.n > 0)
+        sim_fail("%s has %s, and no job runs", dir, names.items[0]);
+    file_names_release(&names);
+    mem_free(dir);
+}
+
 /* What nobody needs any more is gone after a day, also from what a restart finds. */
 static void clean_up(void)
 {
@@ -661,6 +672,7 @@ static void clean_up(void)
         run_until(sim_now_ms() + 10000);
     }
     oracle_look_at_end(world.co);
+    look_at_leftovers();
     stop();
     while (world.co == NULL && sim_step())
         look();
@@ -693,7 +705,11 @@ uint64_t world_run(uint64_t seed, const char *root, struct world_figures *sum)
                    most = scale * sim_between(CHAOS_EVENTS / 2, CHAOS_EVENTS * 2);
     while (sim_events() < most && sim_now_ms() < begin + CHAOS_MS && sim_step())
         look();
+    const uint64_t well = sim_now_ms();
     calm_down();
+    const uint64_t calm = sim_now_ms() - well;
+    sim_say("all jobs have ended in %llu s", (unsigned long long)calm / 1000);
+    sum->calm_ms = calm > sum->calm_ms ? calm : sum->calm_ms;
     clean_up();
     const uint64_t digest = sim_digest();
     sum->events += sim_events();
@@ -702,6 +718,8 @@ uint64_t world_run(uint64_t seed, const char *root, struct world_figures *sum)
     sum->power_losses += world.figures.power_losses;
     sum->stops += world.figures.stops;
     sum->jobs += world.figures.jobs;
+    sum->backups += world.figures.backups;
+    sum->restored += world.figures.restored;
     close_world();
     return digest;
 }
@@ -752,7 +770,7 @@ void world_live(uint64_t seed, uint64_t ms, const char *root, struct world_life 
     world.n_workers = FEW_WORKERS;
     start_all();
     while (world.n_jobs == 0)
-        submit(&(struct spec){endless, false});
+        submit(spec_endless(seed));
     (void)sim_in(1000, churn, NULL);
     (void)sim_in(sim_below(3000), look_on, NULL);
     const uint64_t begin = sim_now_ms();

@@ -5,8 +5,9 @@
 #include "common/base/base.h"
 
 struct world_figures {
-    uint64_t events, kills, power_losses, stops, jobs;
-    uint64_t ms; /* of the world's time */
+    uint64_t events, kills, power_losses, stops, jobs, backups, restored;
+    uint64_t ms;      /* of the world's time */
+    uint64_t calm_ms; /* that it took at most until all jobs had ended, once all was well */
 };
 
 /* Runs the world of this seed to its end, adds to the figures, and returns the digest of what
@@ -29,6 +30,8 @@ struct world_life {
  * so long.  The seed alone says what happens: a longer run of it begins with the shorter one. */
 void world_live(uint64_t seed, uint64_t ms, const char *root, struct world_life *ret);
 
+/* Has its state gone back to that of a backup? */
+bool world_went_back(void);
 /* Can the coordinator write its state? */
 bool world_writes(void);
 /* The verifier of the token that workers join by. */
