@@ -274,13 +274,18 @@ uint64_t task_folded(const struct task *t)
     return n;
 }
 
+/* Does w run what the task takes? */
+static bool may_try(const struct coordinator *co, const struct task *t, const struct worker *w)
+{
+    return w->allows_trainers || !query_needs_trainers(state_job(&co->state, t->job_id), t);
+}
+
 /* Could w say whether anybody can do the task, other than one from `origin` that says so? */
 static bool may_tell(const struct coordinator *co, const struct task *t, const struct worker *w,
                      uint64_t origin)
 {
     return (worker_standing(w) == STANDING_PROVEN || worker_origin(w) != origin) &&
-           !failure_says(&t->failed, w->id) && w->n_small == 0 &&
-           (w->allows_trainers || !query_needs_trainers(state_job(&co->state, t->job_id), t));
+           !failure_says(&t->failed, w->id) && w->n_small == 0 && may_try(co, t, w);
 }
 
 /* Notes on the task that its holder could not do it.  True: others are here that may have it now.
@@ -299,7 +304,7 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
                             .only = true};
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
-        in.only &= w->id == t->worker_id ||
+        in.only &= w->id == t->worker_id || !may_try(co, t, w) ||
                    (w->state != WORKER_HERE && in.now_ms >= w->heard_ms + FAILURE_GONE_MS);
         in.newest = w->id > in.newest ? w->id : in.newest;
         if (w->id == t->worker_id || w->state != WORKER_HERE || worker_goes(w))
@@ -322,7 +327,7 @@ static const char *who_is_asked(const struct coordinator *co, const struct task 
     bool known = false;
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
-        if (w->id == t->worker_id)
+        if (w->id == t->worker_id || !may_try(co, t, w))
             continue;
         if (w->state == WORKER_HERE)
             return "another worker is asked";

@@ -308,6 +308,24 @@ static void test_aside_without_others(void **state)
     assert_int_equal(t->state, TASK_FAILED);
 }
 
+/* Nor is it asked whether anybody can. */
+static void test_only_trainer(void **state)
+{
+    struct coordinator *co = *state;
+    struct worker *w = state_add_worker(&co->state, 0), *plain = state_add_worker(&co->state, 0);
+    struct job *j = add(&co->state, OWN);
+    w->state = plain->state = WORKER_HERE;
+    w->allows_trainers = true;
+    struct task *t = leased(co, j, TASK_INIT, w);
+    task_failed(co, t, FAULT_LASTING, "no such thing");
+    assert_int_equal(t->state, TASK_PENDING);
+    assert_non_null(strstr(t->reason, "no other worker is here to ask"));
+    t->failed.at[0].lasting_ms -= FAILURE_ALONE_MS;
+    task_lease(co, t, w);
+    task_failed(co, t, FAULT_LASTING, "no such thing");
+    expect_doom(j, "INIT task 1 failed: no such thing");
+}
+
 /* The oldest ended ones go; not what is open, what a replica stands at, or another job's. */
 static void test_prune(void **state)
 {
@@ -355,6 +373,7 @@ int main(void)
         CASE(test_take_samples), CASE(test_take_some),
         CASE(test_take_half),    CASE(test_own_data),
         CASE(test_prune),        CASE(test_aside_without_others),
+        CASE(test_only_trainer),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
