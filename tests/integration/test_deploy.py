@@ -30,6 +30,14 @@ def test_units_are_sandboxed(unit):
     assert 0 < score <= EXPOSURE_MAX / 10
 
 
+@pytest.mark.parametrize("unit", ["coordinatord", "workerd"])
+def test_units_start_again_however_often_they_fail(unit):
+    """Five starts within ten seconds are the most, unless a unit says otherwise: what passes in a minute would end it for good."""
+    text = open(f"{DEPLOY}/systemd/{unit}.service", encoding="utf-8").read()
+    before_service, _, service = text.partition("[Service]")
+    assert re.search(r"^StartLimitIntervalSec=0$", before_service, re.M) or 5 * int(re.search(r"^RestartSec=(\d+)$", service, re.M).group(1)) > 10
+
+
 def test_cards_are_there_before_the_worker():
     """The unit that may open nvidia-uvm starts after the one that loads it, as root and outside of the sandbox."""
     def read(unit):
