@@ -388,7 +388,9 @@ static int restore_from(const char *store, const struct flags *f, const struct s
     struct restore_result r;
     struct coordinator_options o = options_of(f, s);
     o.store = store;
-    const int rc = restore_state(&o, &r, err);
+    int rc = restore_state(&o, &r, err);
+    if (rc == 0)
+        rc = place_give(f->data_dir, err);
     if (rc == 0)
         (void)printf("%s is as in %s: a snapshot of entry %llu and %llu entries after it; entry "
                      "%llu says that this is the coordinator now\n",
@@ -452,6 +454,8 @@ static int back_up(const struct flags *f, struct err *err)
     char all[STR_HUMAN_MAX], fresh[STR_HUMAN_MAX];
     int rc = f->backup ? backup_make(f->data_dir, f->backup, (unsigned)f->keep, &r, err)
                        : backup_restore(f->restore, f->from, f->data_dir, &r, err);
+    if (rc == 0 && f->restore)
+        rc = place_give(f->data_dir, err);
     if (rc < 0)
         return rc;
     str_human_bytes(r.bytes, all);

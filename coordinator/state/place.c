@@ -7,6 +7,10 @@
 #include "common/net/s3/blob_s3.h"
 #include "coordinator/state/options.h"
 
+#include <fts.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #define FILE_NAME "blob-store"
 #define ASIDE "deposed"
 #define URL_BYTES_MAX 1024
@@ -71,6 +75,25 @@ int place_check_new(const char *data_dir, struct err *err)
             rc = err_set(err, -EEXIST, "%s is not empty (it has %s): restore into a new directory",
                          data_dir, names.items[i]);
     file_names_release(&names);
+    return rc;
+}
+
+int place_give(const char *data_dir, struct err *err)
+{
+    char *tops[] = {(char *)(uintptr_t)data_dir, NULL}; /* only read */
+    struct stat owner;
+    int rc = 0;
+    if (stat(data_dir, &owner) < 0)
+        return err_errno(err, "cannot look at %s", data_dir);
+    if (geteuid() != 0 || owner.st_uid == 0)
+        return 0;
+    FTS *tree = fts_open(tops, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, NULL);
+    if (tree == NULL)
+        return err_errno(err, "cannot list %s", data_dir);
+    for (const FTSENT *e; rc == 0 && (e = fts_read(tree)) != NULL;)
+        if (lchown(e->fts_path, owner.st_uid, owner.st_gid) < 0)
+            rc = err_errno(err, "cannot give %s to the owner of %s", e->fts_path, data_dir);
+    (void)fts_close(tree);
     return rc;
 }
 

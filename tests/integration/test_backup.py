@@ -69,7 +69,11 @@ def test_a_coordinator_goes_on_elsewhere_and_its_workers_follow(swarm, other, tm
     here = swarm.job(job)["round"]
     swarm.kill("coordinatord")
     shutil.rmtree(swarm.data)  # with the machine
+    os.mkdir(other.data)
+    if os.geteuid() == 0:
+        os.chown(other.data, 61184, 61184)  # as systemd leaves it
     done = restore(folder, other.data)
+    assert {os.stat(p).st_uid for p in glob.glob(f"{other.data}/**", recursive=True)} == {os.stat(other.data).st_uid}, "root gives it to who reads it"
     assert done.returncode == 0 and f"start coordinatord with --data-dir {other.data}" in done.stdout, done
     other.coordinator()
     assert other.ports != swarm.ports
