@@ -18,7 +18,7 @@
 #include "common/net/http/rate.h"
 #include "common/net/token_source.h"
 #include "common/net/http/transfer.h"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 #include "worker/agent.h"
 #include "worker/engine/engine.h"
 #include "worker/link/share.h"
@@ -261,8 +261,7 @@ static void start_again(const struct daemon *d, int argc, char **argv)
 
 static void describe_host(struct daemon *d)
 {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    d->memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+    d->memory_bytes = device_host_memory();
     d->threads = d->opt.threads ? (unsigned)d->opt.threads : (unsigned)cores_usable();
     char host[65] = "worker";
     (void)gethostname(host, sizeof(host) - 1); /* "worker" will do */

@@ -1,6 +1,7 @@
 #include "kernels/device/device.h"
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/memory.h"
 
 #if HAVE_CUDA
 #include "common/base/log.h"
@@ -89,6 +90,12 @@ void device_close(struct device *dev)
     }
 #endif
     cpu_device_close(dev);
+}
+
+uint64_t device_host_memory(void)
+{
+    uint64_t total = 0;
+    return cpu_memory_read("", NULL, &total) < 0 ? 0 : total;
 }
 
 int device_cards(void)

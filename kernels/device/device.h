@@ -17,6 +17,10 @@ int device_open(const char *name, int threads, struct device **ret_dev, struct e
 /* Accepts NULL.  All device memory must have been freed before. */
 void device_close(struct device *dev);
 
+/* Bytes of the host's memory that this process may have: the machine's, its control groups' or its
+ * own limits', whatever is least; 0: unknown. */
+uint64_t device_host_memory(void);
+
 /* Cards that "cuda:N" can name, from N = 0 on; 0 without CUDA. */
 int device_cards(void);
 

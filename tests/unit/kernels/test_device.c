@@ -1,6 +1,8 @@
 /* Opening devices, their memory, and the profile. */
 #include "tests/unit/kernels/guard.h"
 
+#include <sys/resource.h>
+
 #include "common/base/err.h"
 #include "kernels/profile.h"
 #include "tests/bench/kernels/floor.h"
@@ -47,6 +49,31 @@ static void threads_have_a_limit(void **state)
     assert_int_equal(device_open("cpu", 384, &dev, NULL), 0);
     assert_int_equal(dev->threads, 256);
     device_close(dev);
+}
+
+static uint64_t data_bytes(void)
+{
+    char line[256];
+    unsigned long kib = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    assert_non_null(f);
+    while (kib == 0 && fgets(line, sizeof line, f))
+        (void)sscanf(line, "VmData: %lu", &kib);
+    fclose(f);
+    return (uint64_t)kib * 1024;
+}
+
+/* A limit counts, whatever the machine has beyond it; what a sanitizer maps may be more. */
+static void host_memory(void **state)
+{
+    const uint64_t before = device_host_memory(), limit = data_bytes() + ((uint64_t)1 << 30);
+    struct rlimit was;
+    assert_true(before > 0);
+    assert_int_equal(getrlimit(RLIMIT_DATA, &was), 0);
+    assert_int_equal(setrlimit(RLIMIT_DATA, &(struct rlimit){limit, was.rlim_max}), 0);
+    const uint64_t now = device_host_memory();
+    assert_int_equal(setrlimit(RLIMIT_DATA, &was), 0);
+    assert_int_equal(now, limit < before ? limit : before);
 }
 
 static void memory(void **state)
@@ -121,6 +148,7 @@ int main(void)
         cmocka_unit_test(opens),
         cmocka_unit_test(absent_devices_are_errors),
         cmocka_unit_test(threads_have_a_limit),
+        cmocka_unit_test(host_memory),
         cmocka_unit_test(memory),
         cmocka_unit_test(records_a_profile),
         cmocka_unit_test(profile_is_bounded),
