@@ -233,6 +233,9 @@ int loop_on_signals(struct loop *loop, loop_signal_fn fn, void *arg, struct err 
         loop->signals[i].data = loop;
     }
     for (int i = 0; i < SIGNALS; i++) {
+        struct sigaction now;
+        if (numbers[i] == SIGHUP && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
+            continue; /* as nohup has it */
         int rc = uv_signal_start(&loop->signals[i], on_signal, numbers[i]);
         if (rc < 0)
             return err_set(err, rc, "cannot watch signal %d: %s", numbers[i], uv_strerror(rc));

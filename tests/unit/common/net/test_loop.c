@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 
 #include "tests/unit/common/net/net_test.h"
 
@@ -113,12 +114,40 @@ static void test_timer(void **state)
     net_test_release(&o.t);
 }
 
+/* ---- signals ---- */
+
+static void on_signal(void *arg, int signo)
+{
+    char *heard = arg;
+    (void)strcat(heard, signo == SIGHUP ? "h" : "t");
+}
+
+/* What nohup started stays when its terminal goes. */
+static void test_hang_up(void **state)
+{
+    static const char *const heard[] = {"ht", "t"};
+    for (int ignored = 0; ignored < 2; ignored++) {
+        struct net_test t;
+        char said[8] = "";
+        net_test_init(&t);
+        (void)signal(SIGHUP, ignored ? SIG_IGN : SIG_DFL);
+        assert_int_equal(loop_on_signals(t.loop, on_signal, said, NULL), 0);
+        assert_int_equal(raise(SIGHUP), 0);
+        assert_int_equal(raise(SIGTERM), 0);
+        WAIT_FOR(&t, strchr(said, 't'));
+        assert_string_equal(said, heard[ignored]);
+        net_test_release(&t);
+    }
+    (void)signal(SIGHUP, SIG_DFL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_post),
         cmocka_unit_test(test_defer_and_stop),
         cmocka_unit_test(test_timer),
+        cmocka_unit_test(test_hang_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
