@@ -1,6 +1,7 @@
 #include "common/base/log.h"
 
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,10 +42,20 @@ static void clean(char *s)
     }
 }
 
+/* Whatever a unit or a desktop's terminal starts inherits the variable, wherever its errors go. */
+static bool to_journal(void)
+{
+    const char *stream = getenv("JOURNAL_STREAM");
+    unsigned long long device, inode;
+    struct stat st;
+    return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
+           fstat(STDERR_FILENO, &st) == 0 && st.st_dev == device && st.st_ino == inode;
+}
+
 static size_t prefix(char *out, size_t size, enum log_level level)
 {
     static const int priority[] = {7, 6, 4, 3}; /* syslog's */
-    if (getenv("JOURNAL_STREAM"))
+    if (to_journal())
         return (size_t)snprintf(out, size, "<%d>", priority[level]);
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);

@@ -5,8 +5,8 @@
  *
  * `area` is the part of the program ("rpc", "outer").  The text is a short
  * sentence followed by key=value pairs.  Control bytes are escaped.  Under
- * systemd (JOURNAL_STREAM set) the time is left out and the line starts with
- * the <N> priority that journald understands.
+ * systemd (JOURNAL_STREAM names stderr) the time is left out and the line starts
+ * with the <N> priority that journald understands.
  *
  * All functions may be called on any thread.  Libraries log at debug only; the
  * caller that handles an error logs it. */

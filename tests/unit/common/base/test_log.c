@@ -1,5 +1,6 @@
 #include "common/base/log.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/unit/common/base/util.h"
@@ -52,16 +53,26 @@ static void levels_filter(void **state)
     assert_true(log_level_parse("loud", &level) < 0);
 }
 
-/* journald wants a priority in place of the time. */
+/* journald wants a priority in place of the time; a file of somebody who was started by a unit does
+ * not. */
 static void journal_has_priorities(void **state)
 {
-    setenv("JOURNAL_STREAM", "1:2", 1);
+    char stream[64];
+    struct stat st;
     catch_lines();
+    assert_int_equal(fstat(STDERR_FILENO, &st), 0);
+    (void)snprintf(stream, sizeof stream, "%llu:%llu", (unsigned long long)st.st_dev,
+                   (unsigned long long)st.st_ino);
+    setenv("JOURNAL_STREAM", stream, 1);
     log_error("t", "a");
     log_warn("t", "b");
     log_info("t", "c");
-    unsetenv("JOURNAL_STREAM");
     assert_string_equal(caught(), "<3>t: a\n<4>t: b\n<6>t: c\n");
+    setenv("JOURNAL_STREAM", "1:2", 1);
+    catch_lines();
+    log_error("t", "a");
+    unsetenv("JOURNAL_STREAM");
+    assert_string_equal(strstr(caught(), " error "), " error t: a\n");
 }
 
 static void logs_a_change_once(void **state)
