@@ -127,7 +127,8 @@ static bool look_for_new_address(struct session *s)
     struct token t;
     if (s->opt.token_file == NULL || token_source_read(s->opt.token_file, &t, NULL) < 0 ||
         memcmp(t.pin, s->home.pin, sizeof(t.pin)) != 0 ||
-        (strcmp(t.host, s->home.host) == 0 && t.rpc_port == s->home.rpc_port))
+        (strcmp(t.host, s->home.host) == 0 && t.rpc_port == s->home.rpc_port &&
+         t.http_port == s->home.http_port))
         return false;
     log_info("session", "the coordinator is at %s:%u now, as %s says", t.host, t.rpc_port,
              s->opt.token_file);

@@ -177,10 +177,10 @@ static void joins_again_after_a_loss(void **state)
 
 static void open_session(const char *token_file, const char *also);
 
-static void says(const char *path, const char *host, uint8_t pin)
+static void says(const char *path, const char *host, uint16_t http_port, uint8_t pin)
 {
     char text[TOKEN_STRING_MAX];
-    struct token t = {.role = TOKEN_ROLE_WORKER, .rpc_port = 7};
+    struct token t = {.role = TOKEN_ROLE_WORKER, .rpc_port = 7, .http_port = http_port};
     (void)str_copy(t.host, sizeof t.host, host);
     t.pin[0] = pin;
     OK(token_format(&t, text, err));
@@ -195,16 +195,20 @@ static void follows_a_token_file(void **state)
     char *path = file_join(dir, "token");
     session_close(session);
     open_session(path, NULL);
-    says(path, "there", 9);
+    says(path, "there", 8, 9);
     becomes(RPC_DISCONNECTED);
     assert_string_equal(moved.host, ""); /* its key is another */
-    says(path, "there", 0);
+    says(path, "there", 8, 0);
     becomes(RPC_DISCONNECTED);
     assert_string_equal(moved.host, "there");
     assert_int_equal(moved.rpc_port, 7);
     moved.host[0] = '\0';
     becomes(RPC_DISCONNECTED); /* it is there already */
     assert_string_equal(moved.host, "");
+    says(path, "there", 9, 0);
+    becomes(RPC_DISCONNECTED);
+    assert_int_equal(moved.http_port, 9); /* files come from another port */
+    moved.host[0] = '\0';
     OK(file_remove_tree(dir, err));
     becomes(RPC_DISCONNECTED); /* nothing to read: it stays */
     assert_string_equal(moved.host, "");
