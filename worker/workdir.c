@@ -7,10 +7,12 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/net/keys.h"
+#include "worker/order/cache.h"
 
 #define STATE_FILES_MAX 65536
 #define BOOT_ID "/proc/sys/kernel/random/boot_id"
 #define BOOT_MAX 64
+#define ROOM_BYTES (1u << 20)
 
 static int lock(const char *dir, struct workdir *w, struct err *err)
 {
@@ -177,6 +179,18 @@ static void settle(const struct workdir *w)
     mem_free(path);
 }
 
+/* On a full disk some of what can be fetched again goes, for the small files of a start. */
+static void make_room(const struct workdir *w)
+{
+    struct cache *c;
+    uint64_t free_bytes;
+    if (!file_is_dir(w->blobs) || file_disk_free(w->dir, &free_bytes, NULL) < 0 ||
+        free_bytes >= ROOM_BYTES || cache_open(w->blobs, 0, &c, NULL) < 0)
+        return;
+    (void)cache_reserve(c, ROOM_BYTES, NULL); /* what fails is said of the file that needs it */
+    cache_close(c);
+}
+
 int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *ret,
                  struct err *err)
 {
@@ -189,6 +203,7 @@ int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *
     w.tmp = file_join(w.dir, "tmp");
     w.state = str_printf("%s/state-%.16s", w.dir, hash_hex(cluster_id, 16, hex));
     w.held = file_join(w.state, "held");
+    make_room(&w);
     rc = file_mkdirs(w.state, 0700, err); /* first: it says whose the directory is */
     if (rc == 0)
         rc = file_remove_temps(w.state, err);

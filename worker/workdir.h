@@ -33,7 +33,7 @@ struct workdir {
 };
 
 /* dir: NULL for the default.  -EBUSY: another process has it.  -EEXIST: it has files, and none of
- * a worker; tmp/ in it would be emptied, and blobs/ too. */
+ * a worker; tmp/ in it would be emptied, and blobs/ too.  On a full disk some of blobs/ goes. */
 int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *ret,
                  struct err *err);
 void workdir_close(struct workdir *w); /* { 0 } is fine; unlocks */

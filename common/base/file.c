@@ -697,7 +697,7 @@ int file_lock_dir(const char *dir, const char *name, struct file_lock *ret, stru
         rc = err_errno(err, "cannot write %s", path);
     else
         rc = file_pwrite_all(fd, pid, (size_t)n, 0, path, err);
-    if (rc < 0)
+    if (rc < 0 && rc != -ENOSPC) /* it is held without its number, too, and may make room */
         goto out;
     *ret = (struct file_lock){.fd = fd, .path = path};
     return 0;

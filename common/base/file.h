@@ -126,8 +126,8 @@ int file_pattern(const char *pattern, size_t max, struct file_names *out, struct
 int file_check_own(const char *dir, const char *const *ours, struct err *err);
 
 /* One daemon per directory: an flock on DIR/NAME, which holds our pid.  A second
- * one gets "DIR is in use by process 123 ...".  Survives as long as the process
- * or until unlock. */
+ * one gets "DIR is in use by process 123 ...", or (unknown) where the disk was full.  Survives as
+ * long as the process or until unlock. */
 struct file_lock {
     int fd;
     char *path;

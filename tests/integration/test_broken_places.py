@@ -51,6 +51,15 @@ def test_work_dirs(swarm, tmp_path):
     sentence(done, 1, "work-a is in use by process", "another directory")
 
 
+def test_a_disk_that_is_full_of_the_cache(swarm, tmp_path):
+    """Who starts there makes room, as nobody else does."""
+    full = ("mount -t tmpfs -o size=2m none $0 && cd $0 && mkdir blobs && echo 00112233445566778899aabbccddeeff >identity &&"
+            f" head -c 1m /dev/zero >blobs/{'ab' * 32}; head -c 2m /dev/zero >others; cd / && exec \"$@\"")
+    swarm._launch("full", ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", full, tmp_path, f"{BIN}/workerd", "--join", swarm.worker_token,
+                           "--device", "cpu", "--threads", "1", "--name", "full", "--work-dir", tmp_path])
+    swarm.joined("full")
+
+
 def test_a_database_that_is_gone_or_cut(swarm):
     job = swarm.submit(rounds=1)
     swarm.kill("coordinatord", 15)
