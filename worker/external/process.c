@@ -200,6 +200,8 @@ void process_end(struct process *p)
     /* Those that have made groups of their own, and what they start meanwhile. */
     for (int i = 0; i < KILLS_MAX && each_member(p->pid, kill_member, NULL) > 0; i++)
         (void)poll(NULL, 0, 1);
+    while (waitpid(-p->pid, NULL, WNOHANG) > 0)
+        ; /* those whom it left to us, as the first process of a container: it may be among them */
     while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR)
         ;
     (void)close(p->out);

@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/buf.h"
@@ -46,6 +48,18 @@ static void test_ends(void **state)
     p = begin("printf 'begun\\rhalf'; exec sleep 1000"); /* a progress bar, say */
     expect_tail(p, "half");
     process_end(p);
+}
+
+/* The first process of a container is given what others leave, and nobody else buries it. */
+static void test_leaves_no_dead(void **state)
+{
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    struct process *p = begin("sleep 1000 & echo up; wait");
+    expect_tail(p, "up");
+    process_end(p);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 0), 0);
 }
 
 /* Of what it leaves no more is read than a pipe holds: what it has started may write for ever. */
@@ -137,9 +151,8 @@ static void test_ends_with_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_leaves_much),
-        cmocka_unit_test(test_writes_much),
+        cmocka_unit_test(test_ends),          cmocka_unit_test(test_leaves_no_dead),
+        cmocka_unit_test(test_leaves_much),   cmocka_unit_test(test_writes_much),
         cmocka_unit_test(test_ends_with_all),
     };
     log_set_level(LOG_LEVEL_ERROR);
