@@ -23,7 +23,7 @@ NEXT_PORT = itertools.count()
 JOB = """name: tiny
 seed: 5
 data: {{path: data, image_size: 16, holdout: {holdout}, shard_samples: 32}}
-model: {{patch: 4, dim: {dim}, depth: {depth}, heads: 2}}
+model: {{patch: 4, dim: {dim}, depth: {depth}, heads: {heads}}}
 train: {{batch: {batch}, lr: 1e-3, precision: {precision}}}
 recipe: {{name: diloco, replicas: {replicas}}}
 outer: {{rounds: {rounds}, steps: {steps}, lr: {lr}, momentum: {momentum}, ema: {ema}}}
@@ -42,6 +42,7 @@ def write_job(folder, data=True, **keys):
     values = dict(dim=32, depth=2, batch=8, precision="f32", replicas=2, rounds=2, steps=4, lr=0.7, momentum=0.9, ema=0.5,
                   up="e3m0", down="e3m0", holdout=0.1, sample_every=0, eval_every=0, images=96)
     values.update(keys)
+    values.setdefault("heads", max(2, values["dim"] // 128))  # none is wider than 128
     if data:
         make_dataset(os.path.join(str(folder), "data"), images=values["images"])
     path = os.path.join(str(folder), "job.yaml")
