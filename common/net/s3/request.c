@@ -247,7 +247,8 @@ static void begin_waiting(struct s3 *c, struct s3_request *r)
     r->wait = (struct patience_wait){r->size > 0, clock_now_ms(), 0};
     r->silent = false;
     pthread_mutex_lock(&c->lock);
-    r->patience_ms = patience_ms(patience_of(c, r), r->tried, r->size);
+    r->patience_ms = r->once ? PATIENCE_MOST_MS /* the other way is a long one */
+                             : patience_ms(patience_of(c, r), r->tried, r->size);
     pthread_mutex_unlock(&c->lock);
     if (r->patience_ms > 1e3 * c->stall_s)
         r->patience_ms = 1e3 * c->stall_s;
