@@ -229,12 +229,12 @@ static void set_method(CURL *easy, struct s3_request *r)
     }
 }
 
-/* Of what is sent much is in the kernel's buffers, and moves unseen.  What does not come is soon
- * asked for again, and then with more patience. */
+/* A store has many machines: what is silent is soon asked for again, and then with more patience.
+ */
 static long stall_of(const struct s3 *c, const struct s3_request *r)
 {
     const uint32_t s = c->first_stall_s << (r->tried < 8 ? r->tried : 8);
-    return (long)(r->size == 0 && s < c->stall_s ? s : c->stall_s);
+    return (long)(s < c->stall_s ? s : c->stall_s);
 }
 
 static struct patience *patience_of(struct s3 *c, const struct s3_request *r)
@@ -247,8 +247,8 @@ static void begin_waiting(struct s3 *c, struct s3_request *r)
     r->wait = (struct patience_wait){r->size > 0, clock_now_ms(), 0};
     r->silent = false;
     pthread_mutex_lock(&c->lock);
-    r->patience_ms = r->once ? PATIENCE_MOST_MS /* the other way is a long one */
-                             : patience_ms(patience_of(c, r), r->tried, r->size);
+    /* Whoever asks only once goes a long way instead. */
+    r->patience_ms = patience_ms(patience_of(c, r), r->tried + r->once, r->size);
     pthread_mutex_unlock(&c->lock);
     if (r->patience_ms > 1e3 * c->stall_s)
         r->patience_ms = 1e3 * c->stall_s;
