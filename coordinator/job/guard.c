@@ -55,11 +55,11 @@ static const struct round_rec *best_before(const struct job *j, uint32_t path, u
 static bool elsewhere(const struct coordinator *co, const struct eval_doubt *d,
                       const struct task *t)
 {
-    const bool trainers = query_needs_trainers(state_job(&co->state, t->job_id), t);
+    const struct job *j = state_job(&co->state, t->job_id);
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *o = co->state.workers[i];
         if (o->state == WORKER_HERE && !worker_goes(o) && o->quarantined_until_ms <= core_now(co) &&
-            (o->allows_trainers || !trainers) && !member_is_small(co, o, t) &&
+            query_fits(j, t->kind, query_network(j, t), o, core_now(co)) &&
             worker_origin(o) != d->origin)
             return true;
     }
