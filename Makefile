@@ -111,7 +111,7 @@ DEPS_coordinator  := common/outer common/net proto common/job common/st common/b
 DEPS_worker       := common/outer common/trainer common/net proto kernels common/data common/job common/component common/st common/base
 DEPS_cli          := common/net proto common/data common/job common/component common/st common/base
 
-DIRS_kernels      := kernels kernels/device kernels/cpu $(if $(filter 1,$(CUDA)),kernels/cuda)
+DIRS_kernels      := kernels kernels/device kernels/cpu $(if $(filter 1,$(CUDA)),kernels/cuda kernels/cuda/lib)
 DIRS_common/net   := common/net common/net/http common/net/s3
 DIRS_coordinator   = coordinator $(wildcard coordinator/*/)
 DIRS_worker        = worker $(wildcard worker/*/)

@@ -64,7 +64,7 @@ check-step-emulated: $(EMU)/test_step $(EMU)/libcublasLt.so.13 $(EMU)/libcudnn.s
 
 # ---- the communicator of cards against a stand-in for NCCL ---------------
 NCCL_TEST := $(O)/emulate-nccl
-NCCL_SRC := kernels/device/comm_open.c kernels/cpu/comm_local.c kernels/cuda/comm_nccl.c kernels/cuda/lib.c \
+NCCL_SRC := kernels/device/comm_open.c kernels/cpu/comm_local.c kernels/cuda/comm_nccl.c kernels/cuda/lib/lib.c \
             tests/gpu/emulate/fake_cards.c
 NCCL_TESTS := $(addprefix $(NCCL_TEST)/,test_comm test_island)
 
@@ -72,7 +72,7 @@ $(NCCL_TEST)/libnccl.so.2: tests/gpu/emulate/nccl.c $(STAMP)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -fPIC -shared -o $@ $<
 $(NCCL_TEST)/test_comm: tests/unit/kernels/test_comm.c
 $(NCCL_TEST)/test_island: tests/gpu/emulate/test_island.c worker/train/island.c worker/train/island.h
-$(NCCL_TESTS): $(NCCL_SRC) $(wildcard kernels/*.h kernels/*/*.h) $(LIBS_common/base)
+$(NCCL_TESTS): $(NCCL_SRC) $(wildcard kernels/*.h kernels/*/*.h kernels/*/*/*.h) $(LIBS_common/base)
 	$(call say,CC)mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -DCOMM_CARDS=1 \
 	  -Ddevice_open=fake_card_open -Ddevice_close=fake_card_close -Ddevice_cards=fake_cards \
 	  $(ALL_LDFLAGS) -o $@ \
@@ -117,7 +117,7 @@ $(EMU)/driver_names.c: tests/gpu/emulate/cuda_driver.c $(STAMP)
 	  sed -nE 's/.* T (cu[A-Za-z0-9_]+)$$/__attribute__((weak)) int \1(void) { return 34; }/p' >$@
 $(EMU)/driver/libcuda.so.1: tests/gpu/emulate/cuda_driver.c $(EMU)/driver_names.c
 	$(call say,EMU)mkdir -p $(@D) && gcc -std=gnu11 -w -fPIC -shared -o $@ $^ -ldl
-$(EMU)/dnn_plans: tests/gpu/emulate/dnn_plans.c $(addprefix $(O)/kernels/cuda/,dnn_graph.o sdpa_graph.o conv_graph.o lib.o) \
+$(EMU)/dnn_plans: tests/gpu/emulate/dnn_plans.c $(addprefix $(O)/kernels/cuda/lib/,dnn_graph.o sdpa_graph.o conv_graph.o lib.o) \
   $(call lib,common/base)
 	$(call say,LD)gcc -std=c11 $(EMU_CPPFLAGS) $(EMU_FLAGS) -o $@ $^ $(LINK_common/base) -lm -ldl
 

@@ -16,7 +16,7 @@
 #include "common/base/clock.h"
 #include "kernels/cuda/comm_nccl.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/lib.h"
+#include "kernels/cuda/lib/lib.h"
 
 enum { NCCL_OK = 0, NCCL_IN_PROGRESS = 7, NCCL_SUM = 0, NCCL_INT8 = 0, NCCL_F32 = 7, NCCL_F64 = 8 };
 enum { NCCL_VERSION_NEEDED = 21800, NCCL_UNSET = INT_MIN };

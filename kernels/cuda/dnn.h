@@ -8,9 +8,9 @@
 #ifndef KERNELS_CUDA_DNN_H
 #define KERNELS_CUDA_DNN_H
 
-#include "kernels/cuda/conv_graph.h"
+#include "kernels/cuda/lib/conv_graph.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/sdpa_graph.h"
+#include "kernels/cuda/lib/sdpa_graph.h"
 
 /* What there are graphs of. */
 enum dnn_kind { DNN_SDPA, DNN_CONVOLUTION };

@@ -14,7 +14,7 @@
 
 #include "common/base/base.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/lib.h"
+#include "kernels/cuda/lib/lib.h"
 #include "kernels/cuda/ways.h"
 
 enum {

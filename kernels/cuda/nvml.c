@@ -2,7 +2,7 @@
 
 #include "common/base/base.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/lib.h"
+#include "kernels/cuda/lib/lib.h"
 #include "kernels/watch_state.h"
 
 /* What of nvml.h is used here: its numbers and layouts are frozen, and toolkits come without

@@ -31,6 +31,7 @@ ROOMS = [
      ["common/net"]],
     [["kernels/device"],
      ["kernels/cpu", "kernels/cuda"],
+     ["kernels/cuda/lib"],
      ["kernels"]],
 ]
 BASE, ST, COMPONENT, JOB, DATA, NET, HTTP, S3, OUTER, TRAINER = (

@@ -1,14 +1,17 @@
-"""Fail on functions over MAX_FUNCTION lines, files over 900 lines, lines over 100 columns.
+"""Fail on functions over MAX_FUNCTION lines, files over 900 lines, lines over 100 columns, and
+folders of more than MAX_FOLDER files.
 
     check_size.py [ROOT]
 
 A function is what stands between a `{` and a `}` in the first column."""
+import collections
+import os
 import re
 import sys
 
 from sources import SUFFIXES, files, functions, read
 
-MAX_FUNCTION, MAX_FILE, MAX_COLUMNS = 60, 900, 100
+MAX_FUNCTION, MAX_FILE, MAX_COLUMNS, MAX_FOLDER = 60, 900, 100, 45
 bad = 0
 
 
@@ -36,6 +39,9 @@ def main():
     root = sys.argv[1] if len(sys.argv) > 1 else "."
     for path in files(root, SUFFIXES + (".inc",)):
         check(root, path)
+    for folder, n in collections.Counter(map(os.path.dirname, files(root))).items():
+        if n > MAX_FOLDER:
+            complain(f"{folder}/", f"{n} files, at most {MAX_FOLDER}: it is more than one room")
     return bad
 
 

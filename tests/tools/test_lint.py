@@ -151,6 +151,10 @@ class Lint(unittest.TestCase):
         self.change("worker/net/low.c", "{\n", "{\n" + "    a++;\n" * 100)
         self.fails("size", "function of 101 lines")
 
+    def test_large_folder(self):
+        self.write({f"worker/net/n{i}.h": "\n" for i in range(45)})
+        self.fails("size", "worker/net/: 4")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/cudnn_abi.h"
+#include "kernels/cuda/lib/cudnn_abi.h"
 #include "kernels/dtype.h"
 #include "tests/gpu/emulate/record.h"
 

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "kernels/cuda/conv_graph.h"
-#include "kernels/cuda/sdpa_graph.h"
+#include "kernels/cuda/lib/conv_graph.h"
+#include "kernels/cuda/lib/sdpa_graph.h"
 
 /* What cuDNN asks about a card; numbers of an H200. */
 static const char card[] =

@@ -2,7 +2,7 @@
  * what the graphs mean, what is declined, and that a refusal costs nothing but speed. */
 #include "tests/unit/kernels/guard.h"
 
-#include "kernels/cuda/cudnn_abi.h"
+#include "kernels/cuda/lib/cudnn_abi.h"
 #include "kernels/cuda/dnn.h"
 #include "kernels/cuda/sdpa.h"
 

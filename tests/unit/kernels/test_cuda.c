@@ -13,7 +13,7 @@
 #include "kernels/device/device.h"
 
 #if HAVE_CUDA
-#include "kernels/cuda/lib.h"
+#include "kernels/cuda/lib/lib.h"
 #endif
 
 static bool card(void)

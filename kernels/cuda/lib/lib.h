@@ -1,6 +1,6 @@
 /* A shared library opened when it is first needed, so that a program starts without it. */
-#ifndef KERNELS_CUDA_LIB_H
-#define KERNELS_CUDA_LIB_H
+#ifndef KERNELS_CUDA_LIB_LIB_H
+#define KERNELS_CUDA_LIB_LIB_H
 
 struct err;
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/sdpa_graph.h"
+#include "kernels/cuda/lib/sdpa_graph.h"
 
 #include <float.h>
 

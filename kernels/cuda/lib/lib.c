@@ -1,4 +1,4 @@
-#include "kernels/cuda/lib.h"
+#include "kernels/cuda/lib/lib.h"
 
 #include <dlfcn.h>
 

@@ -7,12 +7,12 @@
  *
  * The first refusal stays in the graph; all that follows does nothing, and dnn_graph_plan tells
  * it.  Tensors have four dimensions and any strides. */
-#ifndef KERNELS_CUDA_DNN_GRAPH_H
-#define KERNELS_CUDA_DNN_GRAPH_H
+#ifndef KERNELS_CUDA_LIB_DNN_GRAPH_H
+#define KERNELS_CUDA_LIB_DNN_GRAPH_H
 
 #include <stdbool.h>
 
-#include "kernels/cuda/cudnn_abi.h"
+#include "kernels/cuda/lib/cudnn_abi.h"
 
 struct err;
 

@@ -1,8 +1,8 @@
 /* The part of cuDNN 9's backend API that attention and convolution need, as its binary interface
  * has it, so that a machine without cuDNN's headers builds the same program.
  * tests/gpu/emulate/test_sdpa.c compares the numbers with the headers where they are installed. */
-#ifndef KERNELS_CUDA_CUDNN_ABI_H
-#define KERNELS_CUDA_CUDNN_ABI_H
+#ifndef KERNELS_CUDA_LIB_CUDNN_ABI_H
+#define KERNELS_CUDA_LIB_CUDNN_ABI_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 /* One convolution as a graph of cuDNN's backend operations: the product, then bias and residual
  * in f32, rounded once.  Tensors are (B,C,H,W) with the strides of channels that come last. */
-#ifndef KERNELS_CUDA_CONV_GRAPH_H
-#define KERNELS_CUDA_CONV_GRAPH_H
+#ifndef KERNELS_CUDA_LIB_CONV_GRAPH_H
+#define KERNELS_CUDA_LIB_CONV_GRAPH_H
 
-#include "kernels/cuda/dnn_graph.h"
+#include "kernels/cuda/lib/dnn_graph.h"
 
 /* What makes two convolutions the same graph. */
 struct conv_shape {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/conv_graph.h"
+#include "kernels/cuda/lib/conv_graph.h"
 
 #include "common/base/base.h"
 

@@ -4,10 +4,10 @@
  * into maximum, exponential and sum; the backward from the forward's log-sum-exp): another
  * composition of the same mathematics finds no engine.  Tensors are (B,H,T,D) with strides, so
  * packed qkv is read where it lies. */
-#ifndef KERNELS_CUDA_SDPA_GRAPH_H
-#define KERNELS_CUDA_SDPA_GRAPH_H
+#ifndef KERNELS_CUDA_LIB_SDPA_GRAPH_H
+#define KERNELS_CUDA_LIB_SDPA_GRAPH_H
 
-#include "kernels/cuda/dnn_graph.h"
+#include "kernels/cuda/lib/dnn_graph.h"
 
 struct sdpa_shape {
     int B, T, H, Hkv, D;

@@ -1,7 +1,7 @@
-#include "kernels/cuda/dnn_graph.h"
+#include "kernels/cuda/lib/dnn_graph.h"
 
 #include "common/base/base.h"
-#include "kernels/cuda/lib.h"
+#include "kernels/cuda/lib/lib.h"
 
 enum {
     CONFIGS = 8, /* of engines to try, best first */
