@@ -13,7 +13,7 @@
 #include "common/base/rng.h"
 #include "common/job/family.h"
 
-#define JOIN_MS 30000 /* for the workers to come; who follows says it then */
+#define JOIN_MS 30000 /* for the workers to come; `follow` says it then */
 #define JOIN_LOOK_MS 50
 #define DRILL_SEED 0x6472696c6cULL
 
@@ -246,7 +246,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
     int rc = job_file_open(args->rest[0], &job, err);
     if (rc < 0)
         return rc;
-    run->swarm.trainers = job_family(&job.spec)->external; /* who runs it brings it */
+    run->swarm.trainers = job_family(&job.spec)->external; /* the person who runs it brings it */
     if ((rc = check_strategies(run->strategies, &job.spec, err)) < 0 ||
         (rc = check_apart(&job, out_dir, err)) < 0) {
         job_file_close(&job);

@@ -111,7 +111,7 @@ static void succeeded(struct coordinator *co)
     if (!again)
         return;
     log_info("store", "the state can be written again, going on");
-    core_touch(co); /* who has waited is answered with the next commit */
+    core_touch(co); /* requests that have waited are answered with the next commit */
 }
 
 /* The commit is done, or not. */

@@ -3,8 +3,8 @@
  *
  *   told ─► plan (compute thread) ─► fetch ─► make versions (compute thread) ─► on_done
  *
- * A task, another word or none stops it; what has arrived of a file stays, and the next one who
- * wants it goes on from there.  What cannot be had is logged and left to the task that needs it.
+ * A task, another hint or none stops it; what has arrived of a file stays, and whatever fetches it
+ * next goes on from there.  What cannot be had is logged and left to the task that needs it.
  * Loop thread. */
 #ifndef WORKER_EARLY_H
 #define WORKER_EARLY_H

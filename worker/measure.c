@@ -192,8 +192,8 @@ static void train_beside(struct measure *m, pid_t parent, int began)
 }
 
 /* More workers that train on this machine until this one has measured: each a process, made before
- * anything has threads.  Returns when all of them train; who cannot leaves the machine to the
- * others. */
+ * anything has threads.  Returns when all of them train; one that cannot leaves the machine to
+ * the others. */
 static int join_others(struct measure *m, struct err *err)
 {
     const pid_t parent = getpid();

@@ -343,7 +343,7 @@ static char *write_in(char *text, const char *section, const char *key, const ch
     return whole ? whole : text;
 }
 
-/* Is the text that of spec to those who read it? */
+/* Does the text parse to the same spec? */
 static bool keeps(const char *text, const struct job_spec *spec)
 {
     struct job_spec got;

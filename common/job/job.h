@@ -225,7 +225,7 @@ struct job_outer {
     double share_cap;   /* of what one worker's contributions weigh in a step; 1: any */
     bool spot_check;    /* phases of new workers are done once more elsewhere */
     int late;           /* enum job_late: what comes when its round is closed */
-    int where;          /* enum job_where: who folds */
+    int where;          /* enum job_where: what makes the outer steps */
     double snapshot;    /* least seconds between two snapshots of a phase; 0: none */
     int fragments;      /* parts of a module, synchronised one after the other; 0: auto, as 1 */
     int delay;          /* inner steps between a fragment's contribution and its merge */

@@ -16,8 +16,8 @@ struct blobstore;
  * quota_bytes 0: no limit but the disk. */
 int blob_dir_open(const char *dir, uint64_t quota_bytes, struct blobstore **ret, struct err *err);
 
-/* Where a blob of such a directory lies, mem_free it: for who keeps or reads one while nobody has
- * it open as a store. */
+/* Where a blob of such a directory lies, mem_free it: to keep or read one while nobody has the
+ * directory open as a store. */
 char *blob_dir_file(const char *dir, const uint8_t sha256[32]);
 
 #endif

@@ -96,7 +96,7 @@ struct blobstore_ops {
     int (*put)(struct blobstore *s, const struct blob_id *expect, uint64_t max_bytes,
                struct blob_writer **ret, struct err *err);
     /* Takes a finished file as a blob: it lies on the same file system, is fsynced, and was
-     * hashed by the caller, who is believed; the size is checked.  It is moved, or removed
+     * hashed by the caller, whose word is taken; the size is checked.  It is moved, or removed
      * where the blob exists.  -ENOSPC: quota; -EXDEV: another file system; the file is then
      * left alone. */
     int (*adopt)(struct blobstore *s, const char *path, const struct blob_id *id, uint64_t size,

@@ -17,13 +17,13 @@
 #define BACKLOG 1024
 #define HANDSHAKE_MS 3000
 #define BUSY_MS 500     /* of a handshake, in which it is not pushed out */
-#define CALLED_MS 50    /* who was called in says something within them */
+#define CALLED_MS 50    /* a client that was called in says something within them */
 #define ADDRESS_SHARE 2 /* one address has at most this part of the strangers' places */
 #define DOOR_MAX 8192   /* wait for a place, */
 #define DOOR_FILES 8    /* and have this part of the files that we may open */
 #define DOOR_MS 10000   /* so long: then a client of ours gives up */
 #define DOOR_TICK_MS 50 /* between looks whether a place is free again */
-#define DOOR_LOOKS 16   /* at those who wait, for a free place */
+#define DOOR_LOOKS 16   /* at those that wait, for a free place */
 
 typedef Skerry__Envelope__V1__Hello Hello;
 typedef Skerry__Envelope__V1__Error Error;
@@ -238,8 +238,8 @@ static void leave_door(struct rpc_peer *p)
         loop_timer_stop(p->server->calls);
 }
 
-/* Those at the door for whom a place is free: they come in by age, but where an address has its
- * share of the places others pass it. */
+/* Lets in those at the door that have a place, the oldest first; where an address has its share of
+ * the places others pass it. */
 static void call_in(struct rpc_server *s)
 {
     const struct rpc_peer *full = NULL;

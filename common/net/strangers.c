@@ -34,7 +34,7 @@ static bool is_same(const struct stranger *a, const struct stranger *b)
     return memcmp(a->address, b->address, sizeof(a->address)) == 0;
 }
 
-/* The oldest who may be pushed out, of n's address or of all; n: nobody may. */
+/* The oldest that may be pushed out, of n's address or of all; n: none may. */
 static struct stranger *oldest(struct strangers *s, struct stranger *n, bool same)
 {
     for (struct list *l = s->all.next; l != &s->all; l = l->next) {

@@ -24,7 +24,7 @@ struct ticket {
     uint8_t sha256[32];
     uint64_t max_bytes; /* of the blob; for PUT its exact or highest size */
     uint64_t expires_s; /* of the server's monotonic clock */
-    uint64_t holder;    /* whom it was given to: a number of its maker's */
+    uint64_t holder;    /* to which it was given: a number of its maker's */
 };
 
 /* Writes "/v1/blobs/<hex>?m=...". */

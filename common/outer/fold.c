@@ -566,7 +566,7 @@ int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *
 
 /* ---- a step that somebody else made ---- */
 
-/* His files, and what they should be for a piece. */
+/* The files of the other, and what they should be for a piece. */
 struct again {
     struct flat flat[OUTS]; /* not DELTA_OUT */
     struct wire delta;

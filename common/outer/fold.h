@@ -136,7 +136,8 @@ int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *
 
 /* Some of a step that somebody else made: makes it again in n cells (layout.h), and compares with
  * them the files under the _out names, which it only reads.  Where keep_norm is set, scale must be
- * what he used.  -ERR_HASH: he has other bits; -ERR_FORMAT: one of the files is no such file. */
+ * the one that was used.  -ERR_HASH: the files have other bits; -ERR_FORMAT: one of them is no such
+ * file. */
 int fold_compare(const struct fold_step *step, const struct layout_cell *cells, size_t n,
                  struct err *err);
 

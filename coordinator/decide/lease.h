@@ -66,7 +66,8 @@ void lease_decide(const struct lease_in *in, const struct lease_options *o,
 bool lease_progress(struct lease_reach *reached, const struct lease_reach *now);
 
 /* How long data have passed between an attempt's worker and us, by what our own sockets have seen:
- * 1 Mbit/s at least, from look to look.  Who pretends has to move as much, and not for ever. */
+ * 1 Mbit/s at least, from look to look.  A worker that pretends has to move as much, and not for
+ * ever. */
 #define LEASE_MOVED_LOOK_MS 10000u
 #define LEASE_MOVED_FLOOR 125u /* bytes in a millisecond */
 #define LEASE_MOVED_MAX_MS (4 * 3600000u)

@@ -45,13 +45,13 @@ struct schedule_task {
     bool owner_here;                   /* it is here and may be given work */
     bool owner_training;               /* it is in another phase: not waited for */
     uint32_t patience_ms;              /* how long the warm owner is waited for */
-    const struct failure_list *failed; /* who failed it; NULL: nobody */
+    const struct failure_list *failed; /* workers that failed it; NULL: none did */
     uint64_t ready_ms;                 /* since when it may run */
     uint64_t not_before_ms;            /* back-off of all workers; 0: none */
     uint32_t lag;        /* TRAIN: rounds that its path is ahead of the job's last one */
     bool needs_trainers; /* a program of the user's computes it */
-    bool phase;          /* not for who fetches what the job's phases begin with */
-    bool needs_known;    /* only who has done tasks well before may have it */
+    bool phase;          /* not for a worker that still fetches what the job's phases begin with */
+    bool needs_known;    /* only a worker that has done tasks well before may have it */
     bool needs_helper;   /* another worker must have time for what it asks */
     uint64_t not_for[2]; /* workers that it is about; 0: none */
     uint64_t not_from;   /* and whence nobody may have it; 0: any may */

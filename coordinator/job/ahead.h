@@ -1,5 +1,5 @@
-/* What workers that wait for a task fetch meanwhile: the modules of a job of theirs, so that who
- * comes, or is a spare, is not waited for when it gets a phase.
+/* What workers that wait for a task fetch meanwhile: the modules of a job of theirs, so that a
+ * newcomer or a spare is not waited for when it gets a phase.
  *
  *   waits, lacks the newest version   it is told what leads there: deltas, or a whole file first
  *   lost a phase without a step       the same; a whole file that it has a part of stays what it is
@@ -8,9 +8,9 @@
  *                                     proven is here, and rounds by workers do not count it
  *   has a version near the newest     it is one of them
  *
- * A word costs nobody anything that does not heed it: who does not say that it fetches ahead is
- * told nothing and waits for nothing.  As many are told as the job could use at once, beside those
- * that have its tasks; one at least. */
+ * A hint costs nothing where it is not heeded: a worker that does not say that it fetches ahead is
+ * told nothing and waits for nothing.  As many workers are told as the job could use at once,
+ * beside those that have its tasks; one at least. */
 #ifndef COORDINATOR_AHEAD_H
 #define COORDINATOR_AHEAD_H
 

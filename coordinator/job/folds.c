@@ -385,8 +385,9 @@ static void consider_sync(struct coordinator *co, struct job *j, struct module_r
     if (m->version >= (uint64_t)j->spec.outer.rounds)
         return;
     query_outer_count(&co->state, j, m, &count);
-    /* The grace stands still while nobody could have told us: who lost the connection, to a
-     * coordinator that was started again, say, may be ready; and what is withheld nobody can do. */
+    /* The grace stands still while workers could not have told us: one that lost its connection,
+     * to a coordinator that was started again, say, may be ready; and nobody works on a job that is
+     * withheld. */
     if ((count.away > 0 || query_withheld(&co->state, j) != NULL) && m->quorum_ms != 0)
         m->quorum_ms += core_now(co) - m->asked_ms;
     m->asked_ms = core_now(co);
@@ -810,8 +811,8 @@ static void judge_worker(struct coordinator *co, uint64_t worker_id, const struc
     member_doubt_fold(co, w, step->false_claim, step->doubt);
 }
 
-/* Of what a worker has brought only the version is needed any more, if that is his: what is named
- * is spared. */
+/* Of the files that a worker has brought only those of the version are still needed, if the version
+ * is its own: whatever a record names is spared. */
 static void drop_claim(struct coordinator *co, const struct outer_claim *c)
 {
     const struct outer_blob *const files[] = {&c->full,   &c->delta, &c->ema,

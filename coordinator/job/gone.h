@@ -2,14 +2,15 @@
  *
  *   here ── lost, left ──► gone ── 6 h ──► forgotten: under its key it is a newcomer then
  *
- * What a record has that such a worker may want is little after hours: how well it did, its number,
- * verdicts on its last contributions.  Longer stay
- *   - who was in quarantine, or has made an outer step that was not believed: for a day;
- *   - who is let in by its key alone, since its token has an end, counts its uses or is no more;
- *     who is revoked, while its token would let it in; whom a person wishes to leave;
- *   - whom a job that goes on names: a task or a replica of it.
- * Of all others 1,024: when more are gone they are forgotten after an hour.  What has travelled for
- * them stays in the sums, and their numbers in provenance and history.  Loop thread. */
+ * After hours such a worker has little use for its record: how well it did, its number, verdicts on
+ * its last contributions.  These stay longer:
+ *   - for a day, a worker that was in quarantine, or whose outer step was not believed;
+ *   - a worker that its key alone lets in, since its token has an end, counts its uses or is
+ *     no more; a revoked one whose token would let it in; one that a person wishes to leave;
+ *   - a worker that a job which goes on names: in a task, or as the owner of a replica.
+ * At most 1,024 others stay: when more are gone they are forgotten after an hour.  The bytes that
+ * travelled for them stay in the sums, and their numbers in provenance and history.  Loop
+ * thread. */
 #ifndef COORDINATOR_GONE_H
 #define COORDINATOR_GONE_H
 

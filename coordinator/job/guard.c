@@ -51,7 +51,7 @@ static const struct round_rec *best_before(const struct job *j, uint32_t path, u
     return best;
 }
 
-/* Is somebody here from elsewhere than the doubt, who could do t? */
+/* Is a worker here that could do t, from elsewhere than the doubt? */
 static bool elsewhere(const struct coordinator *co, const struct eval_doubt *d,
                       const struct task *t)
 {

@@ -13,8 +13,8 @@
 
 #define GUARD_PATIENCE_MS 60000u
 
-/* Who may not have an EVAL task, and whence nobody may, where it is asked for another's word and
- * somebody is here from elsewhere; else nothing is set. */
+/* The worker that may not have an EVAL task, and the origin from which none may, where the task
+ * asks for a second word and a worker from elsewhere is here; else nothing is set. */
 void guard_not_for(const struct coordinator *co, const struct task *t, uint64_t *ret_worker,
                    uint64_t *ret_from);
 /* The held-out loss of a path, of an EVAL task that its worker has just reported: INFINITY where it

@@ -60,8 +60,8 @@ static uint64_t longer(uint64_t a, uint64_t b)
 
 /* How long a task may take: a phase by what was seen of all, and of the worker itself, and before
  * any was seen by the time that its job gives it, if it does; others longer by the time in which
- * their data passed.  Twice as long each time that it was taken from somebody, so that two who are
- * slow do not take it from each other for ever. */
+ * their data passed.  Twice as long each time that it was taken from a worker, so that two slow
+ * ones do not take it from each other for ever. */
 static uint64_t limit_ms(struct job *j, const struct worker *w, const struct task *t)
 {
     const bool phase = t->kind == TASK_TRAIN;
@@ -234,8 +234,8 @@ static bool hold(struct coordinator *co)
     return holds;
 }
 
-/* It answers, and does not get on: only its task goes.  Who has not begun at all has failed, and so
- * has who was at anything but a phase for so long. */
+/* It answers, and does not get on: only its task goes.  A worker that has not begun at all has
+ * failed, and so has one that was at anything but a phase for so long. */
 static void take_from(struct coordinator *co, struct worker *w, const struct lease_decision *d)
 {
     struct task *t = task_memory(state_task(&co->state, w->task_id));

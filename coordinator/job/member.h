@@ -36,10 +36,11 @@ bool member_others_fit(const struct coordinator *co, const struct worker *w, con
 /* May w make outer steps?  It has done tasks, was never in quarantine, and those that it has made
  * were good. */
 bool member_may_fold(const struct worker *w);
-/* Is somebody here who may, and is the job withheld from nobody? */
+/* Is such a worker here, and is the job withheld from nobody? */
 bool member_somebody_folds(const struct coordinator *co, const struct job *j);
-/* Who is expected to be through with an outer step first: it is bytes, and who did not make the
- * version before (folded_by) reads as many as it writes.  0: nobody's rate is known. */
+/* The worker that is expected to be through with an outer step first: the step is bytes, and a
+ * worker that did not make the version before (folded_by) reads as many as it writes.  0: no rate
+ * is known. */
 uint64_t member_first_through(const struct coordinator *co, uint64_t folded_by);
 /* A phase or a CHECK of w was not what two others make of it: it is in quarantine. */
 void member_was_wrong(struct coordinator *co, struct worker *w);

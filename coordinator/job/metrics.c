@@ -76,8 +76,8 @@ static size_t take_numbers(struct metric_number *const *kept, size_t n, const do
     return taken;
 }
 
-/* As many as a full heartbeat in the time of one, and some at once: who sends without an end would
- * have the store write nothing else. */
+/* As many as a full heartbeat in the time of one, and some at once: a worker that sends without an
+ * end would have the store write nothing else. */
 static bool points_fit(struct coordinator *co, struct worker *w, size_t n)
 {
     const uint64_t now = core_now(co), beat = co->opt.heartbeat_ms;

@@ -30,7 +30,7 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t,
                   const struct metrics_heard *heard);
 /* A round of a path is over. */
 void metrics_round(struct coordinator *co, struct job *j, const struct round_rec *r);
-/* A blob of ours was served; near: by a neighbour of the one who asked. */
+/* A blob of ours was served; near: by a neighbour of the worker that asked. */
 void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t bytes, bool near);
 /* A contribution has come up. */
 void metrics_uploaded(struct coordinator *co, struct job *j, const struct task *t,

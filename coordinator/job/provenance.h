@@ -1,5 +1,5 @@
 /* The record of a version that is made of contributions: everything that is needed to make it
- * again, as JSON.  Whoever reads it takes what he knows (blobs.h, audit.c, folds.c). */
+ * again, as JSON.  Each reader takes the fields that it knows (blobs.h, audit.c, folds.c). */
 #ifndef COORDINATOR_PROVENANCE_H
 #define COORDINATOR_PROVENANCE_H
 

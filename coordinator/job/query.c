@@ -362,7 +362,7 @@ void query_outer_count(const struct state *s, const struct job *j, const struct 
     }
 }
 
-/* Waits somebody who could have the phase? */
+/* Does a worker wait that could have the phase? */
 static bool somebody_idles(const struct state *s, const struct job *j, const struct task *t,
                            uint64_t now_ms)
 {

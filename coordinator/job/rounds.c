@@ -376,8 +376,9 @@ static bool somebody_idles(const struct coordinator *co, const struct job *j, co
     return false;
 }
 
-/* Where workers decide how many phases there are: nobody who is through with his own does the rest
- * of a lost one, while others wait, if its last snapshot can be folded instead. */
+/* Where the number of workers decides how many phases there are: a worker that is through with its
+ * own phase does not do the rest of a lost one, while others wait, if the last snapshot of that can
+ * be folded instead. */
 static void take_parts(struct coordinator *co, struct job *j, uint32_t p)
 {
     bool done = false;
@@ -510,8 +511,8 @@ static bool ends_now(struct coordinator *co, const struct task *t, double window
 /* Phases bounded by time that begin together end together, but for a step and an upload.
  * The first that ends would begin its next one without what the others are about to
  * give, and all would train a whole phase behind each other: so it waits for those that
- * end within the grace (Liu et al. 2024 batch near-simultaneous arrivals, too).  Who is
- * later than that is not waited for. */
+ * end within the grace (Liu et al. 2024 batch near-simultaneous arrivals, too).  A
+ * replica that is later than that is not waited for. */
 static bool others_end_now(struct coordinator *co, struct job *j, uint32_t p)
 {
     double phase = j->spec.outer.seconds, grace = j->spec.outer.grace;
@@ -532,8 +533,8 @@ static bool others_end_now(struct coordinator *co, struct job *j, uint32_t p)
 }
 
 /* Each replica has its next phase when its last one is folded, whatever the others do;
- * the path has rounds x replicas of them.  A round is what the others make of it: as many
- * phases as there are replicas, by whom ever. */
+ * the path has rounds x replicas of them.  A round is as many
+ * phases as there are replicas, whichever workers make them. */
 static void advance_async(struct coordinator *co, struct job *j, uint32_t p)
 {
     const struct path_rec *path = &j->paths[p];

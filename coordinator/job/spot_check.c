@@ -12,7 +12,7 @@
 #define LOOKS_MAX 64 /* at proven workers */
 #define OPEN_MAX 64  /* checks that are under way, of all jobs */
 
-/* ---- who, and which -------------------------------------------------------- */
+/* ---- which workers, and which phases -------------------------------------------------------- */
 
 static uint64_t origin_of(const struct state *s, uint64_t worker)
 {

@@ -7,11 +7,11 @@
  *           else another CHECK, by a third: of the three the one that differs from both others
  *           was wrong, and is in quarantine; where all differ nobody can say
  *
- * Who checks has done tasks well before, is of our release, and comes from elsewhere than whom he
- * checks (worker_origin): so a machine cannot vouch for itself under a second name, and without
- * such a worker nothing is checked.  A CHECK is beside the training: taken when there is nothing
- * else to do, in no ledger, folded nowhere and waited for by nobody.  What a wrong phase gave stays
- * in its version: that is the guard's affair (guard.h), or a person's (rollback.h).
+ * The checker has done tasks well before, is of our release, and comes from elsewhere than the
+ * worker that it checks (worker_origin), so a machine cannot vouch for itself under a second name;
+ * without such a checker nothing is checked.  A CHECK is beside the training: taken when there is
+ * nothing else to do, in no ledger, never folded and never waited for.  What a wrong phase gave
+ * stays in its version: undoing that is up to the guard (guard.h), or a person (rollback.h).
  *
  * A CHECK is saved as any task, and its contributions stay until it is decided: a comparison that a
  * restart cut off is made again.  It is given up when the version that it begins with is not kept
@@ -29,14 +29,14 @@
  * the most that was seen, and noise of the same norm is 1.4. */
 #define SPOT_CHECK_APART 0.5
 
-/* Is this phase, which w is about to get, to be done by somebody else, too? */
+/* Is this phase, which w is about to get, to be done by another worker, too? */
 bool spot_check_wants(const struct coordinator *co, const struct job *j, const struct task *t,
                       const struct worker *w);
 /* The worker of the phase has reported; the task has its samples still. */
 void spot_check_consider(struct coordinator *co, struct job *j, const struct task *t);
 /* The CHECK task has its contributions. */
 void spot_check_hear(struct coordinator *co, struct job *j, struct task *t);
-/* Who may not have a CHECK task, and whence nobody may. */
+/* The workers that may not have a CHECK task, and the origin from which none may. */
 void spot_check_not_for(const struct state *s, const struct task *t, uint64_t ret_workers[2],
                         uint64_t *ret_from);
 /* The phase is done anew, by whomever: what was begun of a check of it is of no use. */

@@ -320,8 +320,8 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
     return in.others;
 }
 
-/* Who is waited for when its holder says that nobody can do it: in few words where the reason,
- * which says what to do, is long. */
+/* Which workers are asked when the holder of a task says that nobody can do it: in few words where
+ * the reason, which says what to do, is long. */
 static const char *who_is_asked(const struct coordinator *co, const struct task *t, bool brief)
 {
     bool known = false;

@@ -25,11 +25,11 @@ void tokens_of_files(struct coordinator *co);
 /* -EEXIST: a token of that name is in use; -ERR_LIMIT. */
 int tokens_make(struct coordinator *co, const struct token_order *o, uint64_t *ret_id,
                 char ret_text[TOKEN_STRING_MAX], struct err *err);
-/* Those whom it let in, and jobs that go on, stay.  asker: the holder who asks for it, who cannot
- * bound itself. */
+/* Workers that it let in, and jobs that go on, stay.  asker: the holder that asks for it, which
+ * cannot bound itself. */
 int tokens_adjust(struct coordinator *co, uint64_t id, uint64_t asker, const struct token_bounds *b,
                   const struct token_rec **ret, struct err *err);
-/* Cuts all that came in by it, for good.  asker: the holder who asks for it, and stays. */
+/* Cuts all that came in by it, for good.  asker: the holder that asks for it, and stays. */
 int tokens_revoke(struct coordinator *co, uint64_t id, uint64_t asker, struct err *err);
 /* Cuts what still hangs on tokens whose end has come. */
 void tokens_check(struct coordinator *co);

@@ -54,7 +54,7 @@ struct row {
 struct look {
     struct blobstore *store;
     const struct outer_step *s;
-    struct fold_step step; /* as he made it */
+    struct fold_step step; /* as the worker made it */
     char *dir;
     struct part parts[PARTS_MAX];
     size_t n_parts;

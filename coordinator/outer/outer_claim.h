@@ -1,10 +1,13 @@
-/* An outer step that a worker has made, looked over: in some blocks of 256 elements, chosen at
- * random when the worker has told its files, the step is made again and compared bit by bit.  In
- * the cells (layout.h) around them it is the squares by which contributions are judged and, with
- * keep_norm, of which the scale is made; then some more are drawn by what is told of them.  Those
- * cells of contributions, those blocks and the headers of other files, and the squares are all that
- * is read, wherever the files are: the header of a contribution is written here, for a file of its
- * length can have no tensor elsewhere.  Blocking; any thread. */
+/* An outer step that a worker has made, looked over.
+ *
+ *   blocks of 256 elements   the step is made again and compared bit by bit
+ *   cells (layout.h) around  the squares by which contributions are judged and, with keep_norm, of
+ *                            which the scale is made, are computed again
+ *
+ * Both are chosen at random when the worker has told its files; with keep_norm some more cells are
+ * drawn by what is told of them.  Nothing else is read, wherever the files are, but the headers and
+ * the squares: the header of a contribution is written here, since a file of its length can have no
+ * tensor elsewhere.  Blocking; any thread. */
 #ifndef COORDINATOR_OUTER_CLAIM_H
 #define COORDINATOR_OUTER_CLAIM_H
 
@@ -19,13 +22,13 @@ struct outer_look {
 };
 
 /* Fills the norm of each contribution to a claimed step, and *ret.  like: the step as fold.h
- * wants it, without files and contributions.  Negative: it is not to
- * be believed, or could not be looked at, which err says; that may be the fault of what it was made
- * of, or of our store. */
+ * wants it, without files and contributions.  Negative: the
+ * claim is not to be believed, or could not be looked at; err says which.  The fault may be that of
+ * the step's inputs, or of our store. */
 int outer_claim_look(struct blobstore *store, const struct outer_step *s,
                      const struct fold_step *like, struct outer_look *ret, struct err *err);
-/* Of a claimed step that was made here: has the worker something else?  Where a contribution was
- * refused or made shorter nobody can say, for he takes all as they are. */
+/* Of a claimed step that was made here, too: did the worker make something else?  False where a
+ * contribution was refused or made shorter, since a worker folds all of them as they are. */
 bool outer_claim_is_false(const struct outer_step *s);
 
 #endif

@@ -24,11 +24,11 @@
  * and refused, and the step fails, so that its phase is done again; a damaged version is made again
  * from the one before it; anything else that is damaged ends the step with -ERR_HASH.
  *
- * A step may come with what a worker says that it gives (claimed).  It is looked over in some cells
- * (outer_claim.h), and each contribution is judged by the norm that the worker found.  Where all is
- * as it should be, his files are the version.  Where anything is not, a contribution is long, say,
- * the step is made here as any other; a worker whose files are then not those of a step that takes
- * all contributions as they came was wrong (false_claim).
+ * A step may come with the files that a worker has made of it (claimed).  They are looked over in
+ * some cells (outer_claim.h), and each contribution is judged by the norm that the worker found.
+ * Where all is as it should be, the worker's files are the version.  Where anything is not (a
+ * contribution is long, say) the step is made here as any other; if all contributions are then
+ * taken as they came and the worker's files differ from ours, the worker was wrong (false_claim).
  *
  * Memory is fixed per running step (under 10 MiB), whatever the module's size. */
 #ifndef COORDINATOR_OUTER_EXEC_H

@@ -7,8 +7,8 @@
 #include "coordinator/outer/outer_exec.h"
 #include "coordinator/outer/seen.h"
 
-/* 0 for bytes 0: nothing is on record.  -ERR_HASH: the file is gone or has other bytes; what: of
- * whom, for the sentence. */
+/* 0 for bytes 0: nothing is on record.  -ERR_HASH: the file is gone or has other bytes; what: whose
+ * file it is, for the sentence. */
 int outer_verify(struct seen *seen, const char *path, const struct outer_blob *want,
                  const char *what, struct err *err);
 

@@ -14,7 +14,7 @@
 #define OWNER_PATIENCE_MS 2000 /* a replica waits for the worker with its moments */
 #define BUSY_PATIENCE_MS 10000 /* and, while that evaluates or draws, half a round: */
 #define BUSY_PATIENCE_MAX_MS 300000
-#define ASKS_AGAIN_MS 500 /* who has told a result asks within them */
+#define ASKS_AGAIN_MS 500 /* a worker that has told a result asks within them */
 
 /* An owner that evaluates or draws will be back: a phase without its moments
  * costs more than a wait of a part of a phase. */
@@ -225,7 +225,7 @@ static struct asker *askers(const struct state *s, size_t *ret_n)
 }
 
 /* How many proven workers have just told a result and are about to ask: as many tasks are kept for
- * them, or who asks a moment before would have what they train next. */
+ * them, or a worker that asks a moment earlier would get what they train next. */
 static size_t coming(struct coordinator *co)
 {
     const struct state *s = &co->state;

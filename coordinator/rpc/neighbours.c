@@ -13,7 +13,7 @@
 #define SLOTS 8192u /* a power of two */
 #define LIFE_S 900
 
-/* Who of a site was sent a blob last. */
+/* The worker of a site that was sent a blob last. */
 struct slot {
     struct blob_id id;
     uint64_t worker_id; /* 0: nobody */

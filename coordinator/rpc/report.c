@@ -187,7 +187,7 @@ static bool input_gone(const struct coordinator *co, const struct task *t, char 
     return false;
 }
 
-/* A phase that fails begins anew: who knows what its snapshot is worth. */
+/* A phase that fails begins anew: its snapshot may be worth nothing. */
 static void distrust(struct coordinator *co, struct task *t)
 {
     if (t->kind == TASK_TRAIN)

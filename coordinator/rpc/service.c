@@ -79,7 +79,7 @@ static void refuse_later(struct coordinator *co, struct rpc_request *req, const 
         refuse_durably(co, req, err->code, false, retry_after_ms, err->msg);
 }
 
-/* Who has joined on this connection, by number; 0: nobody. */
+/* The worker that has joined on this connection; 0: none. */
 static uint64_t joined_on(struct rpc_request *req)
 {
     struct rpc_peer *peer = rpc_request_peer(req);
@@ -535,7 +535,7 @@ static void on_assign(void *arg, struct rpc_request *req, const ProtobufCMessage
     w->task_id = 0;
     state_park(&co->state, w, req,
                core_now(co) + (m->wait_ms < WAIT_MAX_MS ? m->wait_ms : WAIT_MAX_MS));
-    rpc_request_on_gone(req, parked_gone, w); /* who is parked is here, and stays on record */
+    rpc_request_on_gone(req, parked_gone, w); /* a parked worker is here, and stays on record */
     core_touch(co);
 }
 

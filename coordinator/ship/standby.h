@@ -1,8 +1,9 @@
 /* A coordinator that stands by: it reads the sign of life that the owner of a state writes into the
  * store (ship.h), and says when there was none for long enough to go on in the owner's place.
  *
- * Being wrong is safe: who is deposed tells nobody anything from then on (docs/failover.md).  So
- * this needs no clock but our own, and counts only time in which the store answered us. */
+ * Being wrong is safe: an owner that is deposed tells nobody anything from then on
+ * (docs/failover.md).  So this needs no clock but our own, and counts only time in which the store
+ * answered us. */
 #ifndef COORDINATOR_STANDBY_H
 #define COORDINATOR_STANDBY_H
 

@@ -59,7 +59,7 @@ struct token_rec *access_edit(struct state *s, uint64_t id)
     return t;
 }
 
-/* Below 0: nobody misses it.  Who came in by a revoked one is revoked for himself. */
+/* Below 0: nobody misses it.  A worker that came in by a revoked one is revoked itself. */
 static int64_t worth(const struct token_rec *t)
 {
     if (t->revoked_unix_ms != 0)

@@ -113,11 +113,12 @@ struct coordinator {
     uint64_t started_ms;
     int64_t started_unix_ms;
     uint64_t checked_ms; /* when the leases were looked at last */
-    uint64_t awaited_ms; /* until then who hung up while we did not listen may dial again */
-    uint64_t told_ms;    /* when all who are parked were last told what they wait for */
-    uint64_t held_ms;    /* since when the leases of silent workers are held; 0: they are not */
-    struct list beats;   /* heartbeats of newcomers whose answers wait: rpc/service.c */
-    uint64_t beat_ms;    /* for how long; 0: they do not */
+    uint64_t
+        awaited_ms;    /* until then workers that hung up while we did not listen may dial again */
+    uint64_t told_ms;  /* when all who are parked were last told what they wait for */
+    uint64_t held_ms;  /* since when the leases of silent workers are held; 0: they are not */
+    struct list beats; /* heartbeats of newcomers whose answers wait: rpc/service.c */
+    uint64_t beat_ms;  /* for how long; 0: they do not */
     struct subscriber subscribers[EVENT_SUBSCRIBERS_MAX];
     int next_handle;
     struct blob_ref *garbage; /* deleted after a commit that does not name them */

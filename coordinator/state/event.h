@@ -34,8 +34,8 @@ struct event {
 typedef void (*event_fn)(void *arg, const struct event *e);
 
 /* Called on the loop thread once all changes made until now are durable (rc 0), never before the
- * one who asked for it has returned.  rc -ERR_CANCELLED: the daemon stops first.  While the disk
- * is full it waits until it is not. */
+ * caller that asked for it has returned.  rc -ERR_CANCELLED: the daemon stops first.  While the
+ * disk is full it waits until it is not. */
 typedef void (*durable_fn)(void *arg, int rc);
 
 #endif

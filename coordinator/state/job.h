@@ -125,7 +125,7 @@ struct phase_sum {
 
 /* A held-out loss that is out of all proportion, of which another worker is asked (job/guard.h). */
 struct eval_doubt {
-    uint64_t worker, origin; /* who says so; 0: none does */
+    uint64_t worker, origin; /* the worker that says so; 0: none does */
     uint32_t version;
 };
 
@@ -245,7 +245,7 @@ struct job {
     size_t n_numbers;
     bool numbers_refused; /* (m) there was one more, which was said */
     uint64_t bytes_up, bytes_down, shard_bytes_down;
-    uint64_t bytes_near;   /* of those down: sent by neighbours of who asked */
+    uint64_t bytes_near;   /* of those down: sent by neighbours of the worker that asked */
     uint64_t steps_done;   /* inner steps of all accepted phases */
     uint64_t phases_done;  /* accepted phases */
     uint64_t samples_done; /* that those trained on */

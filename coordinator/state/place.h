@@ -17,8 +17,8 @@ struct s3_options;
  * new disk comes with. */
 int place_check_new(const char *data_dir, struct err *err);
 
-/* What root restored becomes the directory's owner's, who runs the coordinator: of a unit with
- * DynamicUser systemd looks at the directory alone. */
+/* What root restored is given to the directory's owner, which the coordinator runs as: of a unit
+ * with DynamicUser systemd looks at the directory alone. */
 int place_give(const char *data_dir, struct err *err);
 
 /* Makes room for the state that is in the store: what the data dir has goes into its folder

@@ -176,7 +176,7 @@ struct task {
     uint64_t leased_ms, progress_ms, ended_ms;
     bool begun;                       /* it has made progress */
     bool older;                       /* its lease is: since when it was at it is not known */
-    uint32_t slow;                    /* how often it was taken from who took too long */
+    uint32_t slow;                    /* how often it was taken from a worker that took too long */
     uint64_t lost_by;                 /* pending: the worker that was taken for lost with it */
     struct failure_list failed;       /* the workers that failed it */
     uint64_t not_before_ms;           /* back-off of all workers */

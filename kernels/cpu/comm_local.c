@@ -60,7 +60,7 @@ static int meet(struct hall *h)
     }
     while (!h->failed && h->round == round)
         pthread_cond_wait(&h->changed, &h->lock);
-    /* Who was already let go when another failed still goes. */
+    /* A rank that was already let go when another failed still goes. */
     int rc = h->round == round ? -ECONNABORTED : 0;
     pthread_mutex_unlock(&h->lock);
     return rc;

@@ -3,7 +3,7 @@
  * NCCL's communicators are made nonblocking: no call of theirs waits for another rank, so a
  * rank that waits for one can always be woken.  It waits by asking, here: whether its own
  * calls are on their way, whether the stream has come to its end, whether NCCL found an
- * error.  Who fails aborts the communicators of all ranks, under the lock of each: kernels
+ * error.  A rank that fails aborts the communicators of all ranks, under the lock of each: kernels
  * that wait for a rank that will not come then end, and so does whatever waits for them.
  *
  * Declared here are the few entries that are used, as NCCL 2.18 has them, and not nccl.h:

@@ -32,8 +32,8 @@ int dnn_run(struct dnn_call *call, struct stream *s);
 
 void dnn_free(struct dnn *dnn); /* accepts NULL */
 
-/* Who has done what cuDNN could have done for a CUDA device so far.  `why` says why the last of
- * it that cuDNN did not do was ours; "" when there was none.  It lives as long as the device. */
+/* Calls of a CUDA device that cuDNN could have made, counted by what made them.  `why` says why the
+ * last of our own was not cuDNN's; "" when there was none.  It lives as long as the device. */
 struct dnn_use {
     uint64_t fused, own; /* calls */
     int version;         /* cuDNN's: 91900 is 9.19.0; 0 when not opened */

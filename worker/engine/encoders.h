@@ -5,7 +5,7 @@
  *     encoders_get(e, w, &enc, err)   with all files in the cache; the same set for the same files
  *     enc->tables[rank]               for the networks of that rank (worker/net/net.h)
  *
- * A network is loaded onto a device when it is first asked for there: who trains on a shard of
+ * A network is loaded onto a device when it is first asked for there: training on a shard of
  * latents never loads the VAE.  Compute thread, but for the tables' functions, which run on
  * their rank's thread, and encoders_caption. */
 #ifndef WORKER_ENCODERS_H
@@ -28,7 +28,7 @@ struct encoder_rank {
     struct encoders *set;
     struct device *dev;
     struct frozen *vae, *text, *decoder; /* NULL: not loaded */
-    unsigned opened[NET_ENCODERS];       /* by those who run them in pieces */
+    unsigned opened[NET_ENCODERS];       /* by callers that run them in pieces */
     bool stays[NET_ENCODERS];            /* somebody runs them whole */
 };
 

@@ -76,7 +76,7 @@ static void become(const struct process_options *opt, char *command, char **env,
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int prey = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (prey >= 0 && write(prey, easy_prey, sizeof(easy_prey) - 1) < 0)
-        (void)close(prey); /* then it is the kernel's choice whom it ends */
+        (void)close(prey); /* then it is the kernel's choice which process it ends */
     const int nothing = open("/dev/null", O_RDWR);
     int passed = opt->passed;
     if (passed >= 0 && passed <= INHERITED)
@@ -201,7 +201,7 @@ void process_end(struct process *p)
     for (int i = 0; i < KILLS_MAX && each_member(p->pid, kill_member, NULL) > 0; i++)
         (void)poll(NULL, 0, 1);
     while (waitpid(-p->pid, NULL, WNOHANG) > 0)
-        ; /* those whom it left to us, as the first process of a container: it may be among them */
+        ; /* processes that it left to us, as the first of a container: it may be among them */
     while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR)
         ;
     (void)close(p->out);

@@ -204,7 +204,7 @@ static int on_samples(void *arg, Skerry__Trainer__V1__Samples *m, int *ret_fd, s
     return external_feed_next(p->feed, m, ret_fd, err);
 }
 
-/* A first step may compile the model: who was killed in it would compile anew in each phase. */
+/* A first step may compile the model: a trainer killed in it would compile anew in each phase. */
 static bool begins(const struct phase *p)
 {
     return p->steps == p->first && !work_abandoned(p->w) && clock_now_ns() - p->sign_ns < BEGINS_NS;

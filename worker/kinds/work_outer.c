@@ -1,6 +1,6 @@
 /* OUTER: a module's next version of the contributions to it, by the code that the coordinator uses.
- * What is judged is his affair: each contribution is folded as it is, and the squares of its cells
- * tell him how long it is. */
+ * Judging is the coordinator's: each contribution is folded as it is, and the squares of its cells
+ * tell the coordinator how long it is. */
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -114,7 +114,7 @@ static void take_inputs(struct run *r, const char *full)
 }
 
 /* What is wrong with a contribution is for the coordinator to see: no output says so. */
-static bool is_his(int rc)
+static bool is_of_a_contribution(int rc)
 {
     return rc == -ERR_FORMAT || rc == -ERR_STALE || rc == -ERR_LIMIT || rc == -ERR_VERSION ||
            rc == -ERANGE;
@@ -249,7 +249,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
         rc = measure_and_fold(r, full, err);
     if (rc == 0)
         keep(r);
-    if (is_his(rc)) {
+    if (is_of_a_contribution(rc)) {
         w->result.n_outputs = 0;
         w->result.text = str_dup(err->msg);
         rc = 0;

@@ -284,7 +284,7 @@ static double measure_peak(struct engine *e, struct work *w, const struct replic
     return *peak;
 }
 
-/* Who is new has megabytes to wait for, and memory to fill and a device to measure meanwhile.
+/* A new replica has megabytes to wait for, and memory to fill and a device to measure meanwhile.
  * Frozen encoders come first, and out of blobs. */
 static void prepare(struct engine *e, struct work *w)
 {

@@ -19,7 +19,7 @@ struct fetch_env {
     struct xfer *xfer;
     struct cache *cache;
     const struct token *token; /* names the coordinator whose key is pinned */
-    bool near;                 /* he may lead to neighbours */
+    bool near;                 /* the coordinator may lead to neighbours */
     /* Archives that a job names by URL. */
     bool private_sources;      /* they may come from addresses that are not public */
     uint64_t source_max_bytes; /* larger ones are refused; 0: 1 TiB */

@@ -21,7 +21,7 @@
 
 #define CONNECTIONS_MAX 32
 #define WAITERS_MAX 64u
-#define WAIT_MS (XFER_AWAY_FLOOR_S * 600u) /* sooner than who asks takes it for silence */
+#define WAIT_MS (XFER_AWAY_FLOOR_S * 600u) /* before the asking worker calls it silence */
 #define STALE_S 10 /* a transfer that has not moved for so long may have ended */
 #define LOOK_MS 20u
 #define TIMES_MAX 4u

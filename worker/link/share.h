@@ -1,5 +1,5 @@
 /* What a worker has fetched, for workers of its site: GET /v1/blobs/{sha256} over TLS with the
- * worker's own key, for those whom the coordinator leads here with a ticket (docs/store.md).
+ * worker's own key, for those that the coordinator leads here with a ticket (docs/store.md).
  *
  *   in the cache                     it is sent
  *   on its way here, some bytes came in the last 10 s
@@ -36,7 +36,7 @@ struct share_options {
 int share_open(const struct share_options *o, struct share **ret, struct err *err);
 void share_close(struct share *s); /* accepts NULL */
 
-/* For session_options.share, which writes the coordinator's clock there: his tickets end by it. */
+/* For session_options.share, which writes the coordinator's clock there: its tickets end by it. */
 struct session_share *share_word(struct share *s);
 
 #endif

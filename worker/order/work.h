@@ -126,7 +126,7 @@ struct work {
  * below tmp_root.  cache is kept until work_free. */
 int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, struct cache *cache,
              const char *tmp_root, struct work **ret, struct err *err);
-/* No task, only needs and a temp_dir of that name, for who fetches without one. */
+/* No task, only needs and a temp_dir of that name: to fetch without a task. */
 int work_new_bare(struct cache *cache, const char *tmp_root, const char *name, struct work **ret,
                   struct err *err);
 /* Unpins what was needed and removes temporary files.  Accepts NULL. */

@@ -14,9 +14,9 @@
  *                                     FILL_DELAY_MAX
  *
  * Once EMPTY is over refill_correct makes costs those of its steps, in which no frozen layer runs
- * beside a stage: so what fits a bubble is known.  What it does to the others, with whom it may
- * share memory, TRIES shows.  DONE keeps the share, none included, whose steps were fastest: a
- * delay that saves more behind STEP than it costs stays.  Pure. */
+ * beside a stage: so what fits a bubble is known.  What it does to the other devices,
+ * with which it may share memory, TRIES shows.  DONE keeps the share, none included, whose steps
+ * were fastest: a delay that saves more behind STEP than it costs stays.  Pure. */
 #ifndef WORKER_REFILL_H
 #define WORKER_REFILL_H
 

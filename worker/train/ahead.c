@@ -296,7 +296,8 @@ int ahead_empty(struct ahead *a, struct comm_piece *ret, struct err *err)
     *ret = (struct comm_piece){0};
     if (!n)
         return 0;
-    /* Who is not of the first stage hands it on: until the first step nothing else lies there. */
+    /* A rank that is not of the first stage hands it on: until the first step nothing else lies
+     * there. */
     *ret = (struct comm_piece){a->opt.first ? a->null_states : n->out, n->bytes};
     return a->opt.far
                ? 0

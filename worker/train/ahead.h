@@ -17,8 +17,8 @@
  * samples; else they are encoded before it.  So results do not depend on what was encoded ahead,
  * nor on which device did.
  *
- * The networks need not lie on every device (`far`), nor on those of the first stage: who has none
- * gets what others made.
+ * The networks need not lie on every device (`far`), nor on those of the first stage: a device
+ * without them gets what others made.
  *
  * All calls on the device's thread; ahead_has() on any while that is idle. */
 #ifndef WORKER_AHEAD_H

@@ -216,7 +216,7 @@ static int send_away(struct blob_http *b, struct http_request *r, const struct b
     return 0;
 }
 
-/* To a neighbour of the one who asks; false: there is none. */
+/* To a neighbour of the worker that asks; false: there is none. */
 static bool send_near(struct blob_http *b, struct http_request *r, const struct blob_id *id,
                       uint64_t holder)
 {

@@ -42,7 +42,7 @@ struct pool;
 
 #define BLOB_NEAR_AGAIN "again"
 
-/* Who sends the bytes that a GET is answered with. */
+/* What sends the bytes that a GET is answered with. */
 enum blob_sender { BLOB_BY_US, BLOB_BY_STORE, BLOB_BY_NEIGHBOUR };
 
 /* A neighbour that has a blob. */
@@ -66,8 +66,9 @@ struct blob_http_options {
     void (*on_stored)(void *arg, const struct blob_id *id, uint64_t size, bool here);
     /* When a GET begins to be answered, ranges count whole (may be NULL). */
     void (*on_served)(void *arg, const struct blob_id *id, uint64_t size, enum blob_sender from);
-    /* Whom the holder of a ticket is led to for a blob that is here: false: to nobody.  asks: his
-     * `Skerry-Near`, or NULL: he is sent it, and may have it from now on.  May be NULL. */
+    /* The neighbour that the holder of a ticket is led to for a blob that is here; false: none.
+     * asks: the holder's `Skerry-Near`, or NULL: it is sent the blob, and may have it from now on.
+     * May be NULL. */
     bool (*neighbour)(void *arg, const struct blob_id *id, uint64_t size, uint64_t holder,
                       const char *asks, struct blob_neighbour *ret);
     void *arg;

@@ -49,7 +49,7 @@ struct http_conn {
     int fd;
     uint64_t waiting_since_ms; /* for a request's headers; 0: not waiting */
     unsigned requests;
-    uint64_t holder; /* who has asked last; 0: nobody that is known */
+    uint64_t holder; /* the holder that has asked last; 0: none that is known */
 };
 
 struct http_request {
@@ -84,7 +84,7 @@ struct http_request {
     bool answered, suspended, queued, failed_body;
 };
 
-/* An answer without an end: what is queued for it, and who wants to know when it is over. */
+/* An answer without an end: what is queued for it, and whom to tell when it is over. */
 struct http_stream {
     struct list link;
     struct http_server *server;

@@ -4,7 +4,7 @@
 
 #define MEAN_SHARE 8.0
 #define DEV_SHARE 4.0
-/* Twice RFC 6298's: who asks twice for nothing makes a busy store busier. */
+/* Twice RFC 6298's: asking twice for nothing makes a busy store busier. */
 #define DEVIATIONS 8.0
 #define LOOKED_OVER_PER_S 67108864.0 /* bytes */
 

@@ -19,8 +19,8 @@ struct patience {
     bool known;
 };
 
-/* An answer took so long, or was not waited for any longer: who is too hasty with a store that has
- * become slow learns it. */
+/* An answer took so long, or was not waited for any longer: so a caller that is too hasty with a
+ * store that has become slow learns to wait. */
 void patience_note(struct patience *p, double ms);
 /* After so many failures in a row: twice as long for each.  bytes: of the body, which a store may
  * look over before it answers. */

@@ -455,7 +455,7 @@ static void check_finished(struct xfer *x)
 }
 
 /* Progress is told from here, outside libcurl's callbacks, so that it may
- * cancel; and who is silent is given up. */
+ * cancel; and a silent server is given up. */
 static void on_tick(void *arg)
 {
     struct xfer *x = arg;

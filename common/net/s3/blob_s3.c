@@ -298,7 +298,7 @@ static void do_one(struct blob_s3 *s, struct blob_s3_object *e)
         e->stale |= rc < 0 && stale;
     } else if (!e->here && e->stored) {
         rc = take_away(s, &e->id, &err);
-        e->stored = e->stale = rc < 0; /* it may be done all the same: who comes again is sent */
+        e->stored = e->stale = rc < 0; /* it may be done all the same: then it is sent again */
     }
     e->busy = false;
     pthread_cond_broadcast(&s->changed);
@@ -471,7 +471,7 @@ static int bring(struct blob_s3 *s, struct blob_s3_object *e, struct err *err)
     return rc;
 }
 
-/* Somebody else brings the blob: its failure is the failure of all who wait. */
+/* Another thread brings the blob: its failure is the failure of all that wait. */
 static int wait_for_fetch(struct blob_s3 *s, const struct blob_id *id, struct err *err)
 {
     pthread_cond_wait(&s->changed, &s->lock);
@@ -530,7 +530,7 @@ static int s3_read(struct blobstore *base, const struct blob_id *id, uint64_t fr
     return rc;
 }
 
-/* Who holds it keeps holding it. */
+/* Its holder keeps holding it. */
 static int s3_renew(struct blobstore *base, const struct blob_id *id, struct err *err)
 {
     struct blob_s3 *s = store_of(base);

@@ -33,7 +33,7 @@ struct blob_s3_options {
      * machine, which to others is theirs. */
     const char *lead;
     const char *cluster; /* whose blobs these are */
-    /* A blob is there when the store has it, not before: who writes one waits for the store.  And
+    /* A blob is there when the store has it, not before: its writer waits for the store.  And
      * files beside the blobs are kept there (blobstore.h: save). */
     bool through;
     bool known; /* they have been there before: the prefix must say so */

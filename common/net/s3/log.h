@@ -1,5 +1,5 @@
-/* A log in an object store that has one owner: entry N is one object, and who writes it first has
- * it (If-None-Match).  No clock is in it.  docs/failover.md says why it holds.
+/* A log in an object store that has one owner: entry N is one object, and the first that writes it
+ * has it (If-None-Match).  No clock is in it.  docs/failover.md says why it holds.
  *
  *     PREFIX/log/<N, 16 hex digits>
  *     PREFIX/snapshot/<N>-<hash of entry N>-<SHA-256 of the object>
@@ -24,7 +24,7 @@
 
 enum s3_log_kind {
     S3_LOG_ROWS = 1,  /* body: the caller's */
-    S3_LOG_OWNER = 2, /* whose the log is from here on; it stays for ever.  Body: who, for people */
+    S3_LOG_OWNER = 2, /* whose the log is from here on, for ever.  Body: its name, for people */
 };
 
 /* The store, as client.h's functions of these names. */

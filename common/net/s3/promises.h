@@ -1,5 +1,5 @@
-/* Blobs that somebody was led to put into the store, and has not asked about since: they may lie
- * there, and nobody's record names them.  Of one caller at a time. */
+/* Blobs that a worker was sent to put into the store, and that nobody has asked about since: they
+ * may lie there, and no record names them.  One caller at a time. */
 #ifndef COMMON_NET_S3_PROMISES_H
 #define COMMON_NET_S3_PROMISES_H
 
@@ -11,7 +11,7 @@
 struct promise {
     struct blob_id id;
     uint64_t size;
-    int64_t at_s; /* of the wall clock: when he was led there, at last */
+    int64_t at_s; /* of the wall clock: when a worker was last sent there */
 };
 
 struct promises {
