@@ -1,5 +1,5 @@
-/* Whether a job should travel in fragments (docs/outer.md, "Who takes them"): what they would hide
- * of the exchange between two rounds, and whether outer.fragments: auto takes them.
+/* Whether a job should travel in fragments (docs/outer.md, "How auto chooses fragments"): what they
+ * would hide of the exchange between two rounds, and whether outer.fragments: auto takes them.
  *
  * Bytes of a round cross the coordinator's link up and then down, and nobody trains meanwhile. With
  * fragments each has outer.delay steps for its way: what that does not hide is a wait, and a round

@@ -1,5 +1,5 @@
-/* What a job file leaves to its submission: outer.fragments: auto (docs/outer.md, "Who takes
- * them"). */
+/* What a job file leaves to its submission: outer.fragments: auto (docs/outer.md, "How auto chooses
+ * fragments"). */
 #ifndef CLI_SETTLE_H
 #define CLI_SETTLE_H
 
