@@ -5,10 +5,11 @@
  *   norm <= 2 usual           folded as it is: all that honest phases do lies here
  *   above                     made shorter, to 2 usual; the caller refuses what does not point with
  *                             the others (FOLD_COS_MIN)
- *   above, on one other's word alone    made shorter, to usual, and of less weight by as much
- * (alone in its step: to usual^2 / norm): which of the two is right nobody knows, and the longer it
- * is the less it counts above 10 usual            refused, if usual is more than the word of one
- * other above what a phase can do refused, whatever others are
+ *   the same, by one other alone   made shorter, to usual, and its weight by the same factor (alone
+ *                             in its step: to usual^2 / norm): nobody knows which of the two is
+ *                             right, and the longer it is the less it counts
+ *   above 10 usual            refused, if usual is more than the word of one other
+ *   above what a phase can do   refused, whatever others are
  *
  * Of two norms the one behind more samples may be longer in their proportion, so that a phase that
  * is bounded by time may be that of a fast worker.  The lower median: half of the contributions

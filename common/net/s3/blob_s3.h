@@ -1,8 +1,8 @@
 /* Blobs in an S3-compatible object store, with a directory before it.
  *
  *     PREFIX/blobs/<sha256>     in the bucket; PREFIX/cluster holds the cluster's id
- *     the cache's folder        as blob_dir.h: what the store has yet to take, and what was used
- * last
+ *     the cache's folder        as blob_dir.h: what the store has yet to take, and what was
+ *                               used last
  *
  * A blob is there as soon as the directory has it, durably: threads of the store's own send it up
  * and delete what was hidden, and try again until the store takes it.  So neither an upload nor an
