@@ -173,14 +173,15 @@ $(GEN)/web_assets.c: coordinator/http/web_assets.sh $(wildcard coordinator/http/
 	$(call say,WEB)mkdir -p $(GEN) && coordinator/http/web_assets.sh $(sort $(wildcard coordinator/http/web/*)) >$@
 
 # A file named *_vec.c is built once for each instruction set and reached only through
-# run-time dispatch (kernels/cpu/cpu.c); one named *_avx2.c or *_avx512.c for that one.  Under sanitizers
+# run-time dispatch (kernels/cpu/cpu.c); one named *_avx2.c, *_avx512.c or *_amx.c for that one.  Under sanitizers
 # -O3 would more than double the time that they take to compile.
 ISAS := avx2 avx512 avx512bf16
 FASTER := $(if $(filter asan tsan,$(BUILD)),,-O3)
 ISA_avx2 := $(FASTER) -mavx2 -mfma -mf16c
 ISA_avx512 := $(FASTER) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
 ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
-isa = $(foreach i,$(ISAS),$(if $(filter %_$(i).c,$(1)),$(ISA_$(i))))
+ISA_amx := $(ISA_avx512bf16) -mamx-tile -mamx-bf16
+isa = $(foreach i,$(ISAS) amx,$(if $(filter %_$(i).c,$(1)),$(ISA_$(i))))
 
 COMPILE = mkdir -p $(@D) && $(CC) $(ALL_CPPFLAGS) -DSKERRY_VERSION='"$(VERSION)"' $(ALL_CFLAGS) $(LEVEL_$(BUILD))
 $(O)/%.o: %.c $(STAMP) | $(PB_H)

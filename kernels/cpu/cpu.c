@@ -4,11 +4,14 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "common/base/base.h"
 #include "common/base/cores.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/matmul_onednn.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/ref.h"
@@ -19,6 +22,7 @@ struct isa {
     bool avx2;        /* AVX2, FMA and F16C */
     bool avx512;      /* F, BW, VL, DQ */
     bool avx512_bf16; /* and the bf16 dot product */
+    bool amx;         /* and tiles of bf16 */
 };
 
 #if defined(__x86_64__)
@@ -30,6 +34,17 @@ static bool cpuid_avx512_bf16(void)
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || a < 1)
         return false;
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & (1u << 5));
+}
+
+/* Leaf 7, EDX bits 22 and 24: AMX-BF16, AMX-TILE.  Linux gives tiles to a process that asks
+ * (Documentation/arch/x86/xstate.rst). */
+static bool amx_granted(void)
+{
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    const unsigned both = 1u << 22 | 1u << 24;
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & both) == both &&
+           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
 static void isa_detect(struct isa *isa)
@@ -47,6 +62,7 @@ static void isa_detect(struct isa *isa)
         isa->avx512 = isa->avx512_bf16 = false;
     if (max && strcmp(max, "generic") == 0)
         *isa = (struct isa){0};
+    isa->amx = isa->avx512_bf16 && amx_granted();
 }
 #else
 static void isa_detect(struct isa *isa)
@@ -68,10 +84,10 @@ static void isa_detect(struct isa *isa)
         attention_install_##isa(&st->inner);                                                       \
     } while (0)
 
-/* bf16 goes to oneDNN where that has tiles; the rest stays with us. */
+/* bf16 goes to oneDNN where that has tiles. */
 static int tiles_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
 {
-    return (mm->dt == DT_BF16 ? onednn_matmul : gemm_matmul)(dev, mm, s);
+    return (mm->dt == DT_BF16 ? onednn_matmul : gemm_amx_matmul)(dev, mm, s);
 }
 #endif
 
@@ -93,7 +109,7 @@ static int fast_ops(struct cpu_state *st, const struct isa *isa, int threads)
         st->gemm[DT_BF16] = &gemm_kernel_avx512bf16;
     }
     const char *forced = getenv("SKERRY_CPU_MATMUL"); /* for tests: own, onednn */
-    if (forced ? strcmp(forced, "onednn") != 0 : !isa->avx512_bf16 || !onednn_has_tiles())
+    if (forced ? strcmp(forced, "onednn") != 0 : !isa->amx || !onednn_has_tiles())
         return 0;
     st->onednn = onednn_new(threads);
     if (!st->onednn)

@@ -7,8 +7,7 @@ enum {
     ROWS = 96,     /* rows of a task: eight tiles share a panel of B in the first cache */
     TN_COLS = 384, /* columns of a task in TN, at most: A's panels are read again for each panel */
     SLAB = 32,     /* units of k that one packing task takes: whole rows of memory */
-    LINE = 16,     /* floats; added to the strides of panels */
-    FEW_ROWS = 3   /* of A: B is not worth packing, in NT */
+    LINE = 16      /* floats; added to the strides of panels */
 };
 
 struct job {
@@ -214,7 +213,7 @@ static void run_chunk(struct job *job, struct cpu_team *team)
 static bool plan_memory(struct job *job, struct cpu_state *st, int64_t units)
 {
     const struct matmul *mm = job->mm;
-    if (mm->layout == MM_NT && mm->m <= FEW_ROWS)
+    if (gemm_is_direct(mm))
         return true;
     const int nr = job->kern->nr;
     bool pack_a = !readable_in_place(mm, job->lda, job->kern->nr);

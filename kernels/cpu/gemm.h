@@ -92,6 +92,12 @@ static inline int64_t gemm_units(enum dtype dt, int64_t k)
     return dt == DT_BF16 ? (k + 1) / 2 : k;
 }
 
+/* Has A so few rows that B, whose rows are contiguous, is not worth packing? */
+static inline bool gemm_is_direct(const struct matmul *mm)
+{
+    return mm->layout == MM_NT && mm->m <= 3;
+}
+
 /* Entry for the table.  Without a kernel for bf16 the inputs are widened to f32 first. */
 int gemm_matmul(struct device *dev, const struct matmul *mm, struct stream *s);
 

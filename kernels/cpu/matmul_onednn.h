@@ -1,5 +1,5 @@
 /* The product through oneDNN: the way taken for bf16 where oneDNN has tile instructions
- * (AMX) that we have no code for, and everywhere with SKERRY_CPU_MATMUL=onednn.
+ * (AMX), and everywhere with SKERRY_CPU_MATMUL=onednn.
  *
  * Our team cuts C into slabs of rows and each thread runs oneDNN sequentially on its
  * slab: oneDNN's own OpenMP team would wait for a core that our team holds. Slabs

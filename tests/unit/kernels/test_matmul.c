@@ -13,7 +13,7 @@ struct shape {
 static const struct shape shapes[] = {
     {1, 1, 1},     {3, 5, 7},     {12, 32, 2},   {13, 33, 3},    {64, 48, 64},   {97, 31, 129},
     {100, 96, 65}, {192, 64, 96}, {7, 200, 40},  {25, 17, 1100}, {50, 70, 1536}, {1, 70, 300},
-    {3, 130, 64},  {4, 130, 64},  {2, 33, 1029}, {34, 148, 63},
+    {3, 130, 64},  {4, 130, 64},  {2, 33, 1029}, {34, 148, 63},  {300, 70, 96},
 };
 
 static void fill_case(struct matmul *mm, const struct shape *s, enum dtype dt, enum dtype c_dt)
@@ -264,6 +264,50 @@ static void places_do_not_matter(void **state)
     device_close(dev);
 }
 
+/* What a row gives does not depend on the rows beside it: frozen networks give the same for a
+ * sample in any group (f32; worker/frozen). */
+static void rows_do_not_matter(void **state)
+{
+    static const struct shape few[] = {{300, 64, 96}, {70, 33, 1029}, {40, 200, 40}};
+    struct device *dev;
+    assert_int_equal(device_open("cpu", 2, &dev, NULL), 0);
+    for (int i = 0; i < 3 * 2; i++) {
+        const struct shape *s = &few[i % 3];
+        struct matmul mm = {.layout = i / 3 ? MM_NT : MM_NN, .m = s->m, .n = s->n, .k = s->k};
+        mm.a = guard_randn((size_t)(mm.m * mm.k), DT_F32, 1);
+        mm.b = guard_randn((size_t)(mm.k * mm.n), DT_F32, 1);
+        const float *whole = mm.c = guard_new((size_t)(mm.m * mm.n) * 4);
+        assert_int_equal(dev->ops->matmul(dev, &mm, NULL), 0);
+        float *part = mm.c = guard_new((size_t)(mm.m * mm.n) * 4);
+        for (mm.m = 4; mm.m < s->m; mm.m += 1 + mm.m / 2) {
+            assert_int_equal(dev->ops->matmul(dev, &mm, NULL), 0);
+            assert_memory_equal(part, whole, (size_t)(mm.m * mm.n) * 4);
+        }
+        guard_check_all();
+    }
+    device_close(dev);
+}
+
+/* A value that is not finite shows in all that it is in, and in nothing else. */
+static void infinite_values_show(void **state)
+{
+    enum { N = 64 };
+    static const float bad[] = {INFINITY, -INFINITY, NAN, 3.4e38f};
+    struct device *dev;
+    assert_int_equal(device_open("cpu", 1, &dev, NULL), 0);
+    float *a = guard_randn(N * N, DT_F32, 1), *c = guard_new(N * N * 4);
+    struct matmul mm = {.m = N, .n = N, .k = N, .a = a, .c = c};
+    mm.b = guard_randn(N * N, DT_F32, 100);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        a[5 * N + 7] = bad[i];
+        assert_int_equal(dev->ops->matmul(dev, &mm, NULL), 0);
+        for (int k = 0; k < N * N; k++)
+            assert_true(k / N == 5 ? !isfinite(c[k]) || i == 3 : isfinite(c[k]));
+    }
+    guard_check_all();
+    device_close(dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -274,6 +318,8 @@ int main(void)
         cmocka_unit_test(refuses_impossible),
         cmocka_unit_test(threads_do_not_matter),
         cmocka_unit_test(places_do_not_matter),
+        cmocka_unit_test(rows_do_not_matter),
+        cmocka_unit_test(infinite_values_show),
     };
     return cmocka_run_group_tests(tests, devices_setup, devices_teardown);
 }

@@ -1,0 +1,330 @@
+#include "kernels/cpu/gemm_amx.h"
+
+#include "common/base/base.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/team.h"
+#include "kernels/cpu/vec_avx512.h"
+
+enum {
+    SIDE = 32,                   /* rows and columns of a block of C: 2x2 tiles */
+    STEP = 32,                   /* elements of k of a tile: 64 bytes of bf16 */
+    PARTS = 3,                   /* h, m, l */
+    TILE_BYTES = 1024,           /* 16 rows of 64 */
+    PART_BYTES = 2 * TILE_BYTES, /* of SIDE rows of A or columns of B */
+    STEP_BYTES = PARTS * PART_BYTES,
+    ROWS_BYTES = 1 << 20, /* of A, packed for one task: half of a second cache */
+    ROWS_MOST = 256,
+    TN_STEPS = 32,  /* packed at once, where C is plain f32 */
+    TASKS_EACH = 4, /* of a thread, at least, where there are enough columns */
+    LEAST = 32,     /* columns and k that are worth it */
+};
+
+/* A block of SIDE rows of A is packed as [step][part][16 rows and 16 rows][32 elements]; one of B
+ * as [step][part][16 columns and 16 columns][16 pairs along k][16 columns].  Zeros fill up. */
+struct job {
+    const struct matmul *mm;
+    gemm_store_fn *store;
+    int64_t lda, ldb;
+    int64_t k0, kn, steps; /* this chunk of k */
+    const float *a, *b;    /* at k0 */
+    char *packed_b;
+    char *packed_a; /* of a task, for each thread */
+    int64_t rows, cols, col_tasks;
+};
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* ---- three bf16 for an f32 ---- */
+
+static inline __m512 to_bf16(__m512 x)
+{
+    const __m256i half = (__m256i)_mm512_cvtneps_pbh(x);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* Each in the upper half of its lane. */
+static inline void split(__m512 x, __m512i part[PARTS])
+{
+    const __m512 h = to_bf16(x), rest = _mm512_sub_ps(x, h), m = to_bf16(rest);
+    part[0] = _mm512_castps_si512(h);
+    part[1] = _mm512_castps_si512(m);
+    part[2] = _mm512_castps_si512(to_bf16(_mm512_sub_ps(rest, m)));
+}
+
+/* At most 16 rows of at most 16 elements, `ld` apart; zeros beyond. */
+static inline void load_block(__m512i r[16], const float *p, int64_t ld, int64_t rows, int64_t cols)
+{
+    for (int i = 0; i < 16; i++)
+        r[i] = _mm512_castps_si512(v_load(p + i * ld, v_mask(i < rows ? cols : 0)));
+}
+
+/* ---- packing A: rows of 32 elements of k ---- */
+
+/* Row i of a block, elements k of one step in two vectors. */
+static inline void put_a(char *step, int i, __m512 first, __m512 second)
+{
+    static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                       23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                       45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    __m512i lo[PARTS], hi[PARTS];
+    split(first, lo);
+    split(second, hi);
+    for (int p = 0; p < PARTS; p++)
+        _mm512_store_si512(step + p * PART_BYTES + i * 64,
+                           _mm512_permutex2var_epi16(lo[p], _mm512_loadu_si512(upper), hi[p]));
+}
+
+/* From (m,k): rows i.. of A, at most SIDE. */
+static void pack_a_rows(const struct job *job, char *to, int64_t i, int64_t rows)
+{
+    for (int64_t s = 0; s < job->steps; s++, to += STEP_BYTES) {
+        const int64_t k = s * STEP;
+        for (int r = 0; r < SIDE; r++) {
+            const float *p = job->a + (i + r) * job->lda + k;
+            const int64_t n = r < rows ? job->kn - k : 0;
+            put_a(to, r, v_load(p, v_mask(n)), v_load(p + 16, v_mask(n - 16)));
+        }
+    }
+}
+
+/* From (k,m); sums (SIDE): of the rows over k, added to, or NULL. */
+static void pack_a_cols(const struct job *job, char *to, int64_t i, int64_t rows, float *sums)
+{
+    for (int64_t s = 0; s < job->steps; s++, to += STEP_BYTES) {
+        for (int half = 0; half < 2; half++) {
+            __m512i r[2][16];
+            const int64_t k = s * STEP, cols = rows - 16 * half;
+            __m512 sum = _mm512_setzero_ps();
+            for (int part = 0; part < 2; part++) {
+                const int64_t at = k + 16 * part;
+                load_block(r[part], job->a + at * job->lda + i + 16 * half, job->lda, job->kn - at,
+                           cols);
+                for (int n = 0; n < 16; n++)
+                    sum = _mm512_add_ps(sum, _mm512_castsi512_ps(r[part][n]));
+                transpose16(r[part]);
+            }
+            if (sums)
+                _mm512_storeu_ps(sums + 16 * half,
+                                 _mm512_add_ps(_mm512_loadu_ps(sums + 16 * half), sum));
+            for (int n = 0; n < 16; n++)
+                put_a(to, 16 * half + n, _mm512_castsi512_ps(r[0][n]),
+                      _mm512_castsi512_ps(r[1][n]));
+        }
+    }
+}
+
+/* ---- packing B: pairs along k of 16 columns ---- */
+
+/* Pair u of a step: the elements of 16 columns at an even k and behind it. */
+static inline void put_b(char *step, int half, int u, __m512 even, __m512 odd)
+{
+    __m512i lo[PARTS], hi[PARTS];
+    split(even, lo);
+    split(odd, hi);
+    for (int p = 0; p < PARTS; p++)
+        _mm512_store_si512(step + p * PART_BYTES + half * TILE_BYTES + u * 64,
+                           _mm512_or_si512(_mm512_srli_epi32(lo[p], 16), hi[p]));
+}
+
+/* From (k,n): one step of all columns. */
+static void pack_b_step(void *arg, int task, int thread)
+{
+    const struct job *job = arg;
+    const int64_t k = (int64_t)task * STEP, n = job->mm->n;
+    char *to = job->packed_b + (int64_t)task * STEP_BYTES;
+    for (int64_t j = 0; j < n; j += SIDE, to += job->steps * STEP_BYTES)
+        for (int u = 0; u < STEP / 2; u++) {
+            const float *even = job->b + (k + 2 * u) * job->ldb + j, *odd = even + job->ldb;
+            for (int half = 0; half < 2; half++) {
+                const int64_t cols = n - j - 16 * half;
+                const int64_t left = job->kn - k - 2 * u;
+                put_b(to, half, u, v_load(even + 16 * half, v_mask(left > 0 ? cols : 0)),
+                      v_load(odd + 16 * half, v_mask(left > 1 ? cols : 0)));
+            }
+        }
+}
+
+/* From (n,k): all steps of SIDE columns. */
+static void pack_b_rows(void *arg, int task, int thread)
+{
+    const struct job *job = arg;
+    const int64_t j = (int64_t)task * SIDE;
+    char *to = job->packed_b + task * job->steps * STEP_BYTES;
+    for (int64_t s = 0; s < job->steps; s++, to += STEP_BYTES)
+        for (int half = 0; half < 2; half++)
+            for (int part = 0; part < 2; part++) {
+                __m512i r[16];
+                const int64_t k = s * STEP + 16 * part, first = j + 16 * half;
+                load_block(r, job->b + first * job->ldb + k, job->ldb, job->mm->n - first,
+                           job->kn - k);
+                transpose16(r);
+                for (int u = 0; u < 8; u++)
+                    put_b(to, half, 8 * part + u, _mm512_castsi512_ps(r[2 * u]),
+                          _mm512_castsi512_ps(r[2 * u + 1]));
+            }
+}
+
+/* ---- the product ---- */
+
+static void configure(void)
+{
+    struct {
+        uint8_t palette, start, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (int t = 0; t < 8; t++) {
+        config.row_bytes[t] = 64;
+        config.rows[t] = 16;
+    }
+    _tile_loadconfig(&config);
+}
+
+/* Tiles 4 and 5: a part of A; 6 and 7: of B. */
+#define LOAD(first, second, p)                                                                     \
+    do {                                                                                           \
+        _tile_loadd(first, p, 64);                                                                 \
+        _tile_loadd(second, (p) + TILE_BYTES, 64);                                                 \
+    } while (0)
+#define MULTIPLY()                                                                                 \
+    do {                                                                                           \
+        _tile_dpbf16ps(0, 4, 6);                                                                   \
+        _tile_dpbf16ps(1, 4, 7);                                                                   \
+        _tile_dpbf16ps(2, 5, 6);                                                                   \
+        _tile_dpbf16ps(3, 5, 7);                                                                   \
+    } while (0)
+
+/* c (SIDE,SIDE) = the block's product. */
+static void multiply_block(float *c, const char *a, const char *b, int64_t steps)
+{
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t s = 0; s < steps; s++, a += STEP_BYTES, b += STEP_BYTES) {
+        LOAD(4, 5, a);
+        LOAD(6, 7, b);
+        MULTIPLY(); /* hh */
+        LOAD(6, 7, b + PART_BYTES);
+        MULTIPLY(); /* hm */
+        LOAD(6, 7, b + 2 * PART_BYTES);
+        MULTIPLY(); /* hl */
+        LOAD(4, 5, a + 2 * PART_BYTES);
+        LOAD(6, 7, b);
+        MULTIPLY(); /* lh */
+        LOAD(4, 5, a + PART_BYTES);
+        MULTIPLY(); /* mh */
+        LOAD(6, 7, b + PART_BYTES);
+        MULTIPLY(); /* mm */
+    }
+    _tile_stored(0, c, SIDE * sizeof(float));
+    _tile_stored(1, c + 16, SIDE * sizeof(float));
+    _tile_stored(2, c + 16 * SIDE, SIDE * sizeof(float));
+    _tile_stored(3, c + 16 * SIDE + 16, SIDE * sizeof(float));
+}
+
+static void pack_a(const struct job *job, char *to, int64_t i, int64_t rows, bool sums)
+{
+    const struct matmul *mm = job->mm;
+    for (int64_t r = 0; r < rows; r += SIDE, to += job->steps * STEP_BYTES) {
+        float sum[SIDE] = {0};
+        const int64_t n = min64(SIDE, rows - r);
+        if (mm->layout != MM_TN)
+            pack_a_rows(job, to, i + r, n);
+        else
+            pack_a_cols(job, to, i + r, n, sums ? sum : NULL);
+        for (int64_t k = 0; sums && k < n; k++)
+            mm->a_colsum[i + r + k] += sum[k];
+    }
+}
+
+static void product_task(void *arg, int task, int thread)
+{
+    const struct job *job = arg;
+    const struct matmul *mm = job->mm;
+    const int64_t row0 = task / job->col_tasks * job->rows, row1 = min64(mm->m, row0 + job->rows);
+    const int64_t col0 = task % job->col_tasks * job->cols, col1 = min64(mm->n, col0 + job->cols);
+    const int64_t panel = job->steps * STEP_BYTES;
+    char *a = job->packed_a + thread * (job->rows / SIDE) * panel;
+    _Alignas(64) float block[SIDE * SIDE];
+    pack_a(job, a, row0, row1 - row0, mm->a_colsum && col0 == 0);
+    configure();
+    for (int64_t j = col0; j < col1; j += SIDE)
+        for (int64_t i = row0; i < row1; i += SIDE) {
+            multiply_block(block, a + (i - row0) / SIDE * panel, job->packed_b + j / SIDE * panel,
+                           job->steps);
+            job->store(mm, &(struct gemm_tile){
+                               .v = block,
+                               .i = i,
+                               .j = j,
+                               .rows = (int)min64(SIDE, row1 - i),
+                               .cols = (int)min64(SIDE, col1 - j),
+                               .add = mm->accumulate || job->k0 > 0,
+                               .bias = job->k0 == 0,
+                           });
+        }
+    _tile_release();
+}
+
+/* Rows of a task by what a cache holds, columns so that there are tasks for all threads. */
+static void plan(struct job *job, int threads)
+{
+    const struct matmul *mm = job->mm;
+    const int64_t fit = ROWS_BYTES / (SIDE * PARTS * 2 * job->kn) * SIDE;
+    job->rows = fit < SIDE ? SIDE : min64(fit, ROWS_MOST);
+    job->rows = min64(job->rows, div_up(mm->m, SIDE) * SIDE);
+    const int64_t row_tasks = div_up(mm->m, job->rows), panels = div_up(mm->n, SIDE);
+    const int64_t want = threads > 1 ? div_up(TASKS_EACH * (int64_t)threads, row_tasks) : 1;
+    job->cols = div_up(panels, min64(want, panels)) * SIDE;
+    job->col_tasks = div_up(mm->n, job->cols);
+}
+
+static void run_chunk(struct job *job, struct cpu_team *team)
+{
+    const struct matmul *mm = job->mm;
+    job->steps = div_up(job->kn, STEP);
+    if (mm->layout == MM_NT)
+        cpu_team_run(team, pack_b_rows, job, (int)div_up(mm->n, SIDE));
+    else
+        cpu_team_run(team, pack_b_step, job, (int)job->steps);
+    cpu_team_run(team, product_task, job, (int)(div_up(mm->m, job->rows) * job->col_tasks));
+}
+
+int gemm_amx_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
+{
+    struct cpu_state *st = cpu_state(dev);
+    if (mm->n < LEAST || mm->k < LEAST || gemm_is_direct(mm))
+        return gemm_matmul(dev, mm, s);
+    struct job job = {
+        .mm = mm,
+        .store = st->gemm[DT_F32]->store,
+        .lda = mm->lda ? mm->lda : (mm->layout == MM_TN ? mm->m : mm->k),
+        .ldb = mm->ldb ? mm->ldb : (mm->layout == MM_NT ? mm->k : mm->n),
+    };
+    /* Only a plain f32 sum can be continued in C by a later chunk. */
+    const bool chunked = mm->layout == MM_TN && mm->epilogue == MM_PLAIN && mm->c_dt == DT_F32;
+    const int64_t chunk = chunked ? min64(mm->k, TN_STEPS * STEP) : mm->k;
+    job.kn = chunk;
+    plan(&job, dev->threads);
+    const int64_t panel = div_up(chunk, STEP) * STEP_BYTES;
+    const int64_t b_bytes = div_up(mm->n, SIDE) * panel, a_bytes = job.rows / SIDE * panel;
+    job.packed_b = cpu_scratch(st, SCRATCH_PACKED, (size_t)(b_bytes + dev->threads * a_bytes));
+    if (!job.packed_b)
+        return -ENOMEM;
+    job.packed_a = job.packed_b + b_bytes;
+    for (job.k0 = 0; job.k0 < mm->k; job.k0 += chunk) {
+        job.kn = min64(chunk, mm->k - job.k0);
+        job.a = (const float *)mm->a + (mm->layout == MM_TN ? job.k0 * job.lda : job.k0);
+        job.b = (const float *)mm->b + (mm->layout == MM_NT ? job.k0 : job.k0 * job.ldb);
+        run_chunk(&job, st->team);
+    }
+    return 0;
+}
