@@ -35,101 +35,106 @@ _Static_assert(JOB_STRATEGY_TOP1 == 0 && JOB_STRATEGY_ORACLE == 5,
 
 static const struct conf_key data_keys[] = {
     CONF(struct job_data, kind, ENUM, .names = kind_names, .def = "auto",
-         .doc = "external: what the samples are; none: the trainer reads data of its own, and is "
-                "told its replica, of how many, and a seed. auto: what the model's type has"),
+         .doc = "model.type external only, and required there: what a sample is. none: the "
+                "trainer reads data of its own; it is told its replica, the number of replicas "
+                "and a seed"),
     CONF(struct job_data, path, STR,
-         .doc =
-             "images: folder of class folders, a WebDataset tar, a folder of tars, or a range "
-             "such as `part-{000..011}.tar`; text: .jsonl or .txt (also .zst, .gz), .bin, a folder "
-             "of those, or a pattern such as `books/*/*.txt`; exactly one of path and url"),
-    CONF(struct job_data, url, STRS, .doc = "http(s) URLs of WebDataset tars, read by the workers"),
+         .doc = "images: a folder of class folders, a WebDataset tar, a folder of tars, or a "
+                "range such as `part-{000..011}.tar`. Text: .jsonl or .txt (also .zst, .gz), "
+                ".bin, a folder of those, or a pattern such as `books/*/*.txt`. Give either "
+                "path or url"),
+    CONF(struct job_data, url, STRS,
+         .doc = "http(s) URLs of WebDataset tars, which the workers read"),
     CONF(struct job_data, image_size, INT, .min = 8, .max = 1024,
-         .doc = "pixels of a side; images are scaled and cropped to this square; required for "
-                "images; a multiple of what the VAE shrinks by"),
+         .doc = "side in pixels of the square that images are scaled and cropped to; required "
+                "for images; a multiple of the VAE's downscaling factor"),
     CONF(struct job_data, buckets, STRS,
-         .doc = "shapes that images are trained in, `WIDTHxHEIGHT` in pixels, at most 16: each "
-                "image goes to the one of its aspect; none: all are squares of image_size. Sides "
-                "are multiples of the patch (times what the VAE shrinks by), and no shape has "
-                "more pixels than image_size squared"),
+         .doc = "shapes to train images in, `WIDTHxHEIGHT` in pixels, at most 16; each image "
+                "goes to the shape nearest to its aspect ratio. None: squares of image_size. "
+                "Sides are multiples of the patch (times the VAE's downscaling factor), and no "
+                "shape has more pixels than image_size squared"),
     CONF(struct job_data, crop, ENUM, .names = crop_names, .def = "center",
-         .doc = "which part of an image is trained on; random: another one in each pass, anywhere "
-                "along the side that is too long"),
+         .doc = "which part of an image is trained on. random: a different one in each pass, "
+                "anywhere along the side that is too long"),
     CONF(struct job_data, flip, BOOL, .def = "false",
-         .doc = "mirror each image with probability one half"),
+         .doc = "mirror each image with probability 0.5"),
     CONF(struct job_data, holdout, DOUBLE, .def = "0.02", .min = 0, .max = 0.5,
-         .doc =
-             "fraction of the samples kept for the held-out loss; of long texts spans are kept, of "
-             "the others whole documents"),
+         .doc = "fraction of the samples kept out of training for the held-out loss: whole "
+                "images and documents, but spans of long documents"),
     CONF(struct job_data, shard_samples, INT, .def = "512", .min = 16, .max = 65536,
          .doc = "samples per shard"),
     CONF(struct job_data, max_bad, INT, .def = "100", .min = 0, .max = 1000000,
-         .doc =
-             "broken samples skipped, and images without a caption, before the job is refused or "
-             "fails; a broken line of text is refused at once"),
+         .doc = "how many broken samples, or images without a caption, are skipped before the "
+                "job is refused or fails; a broken line of text is refused at once"),
     CONF(struct job_data, text_field, STR, .def = "text",
          .doc = "field of a JSON line that holds the document"),
     CONF(struct job_data, tokenizer, STR,
-         .doc = "a Hugging Face tokenizer.json or a SentencePiece tokenizer.model; without it "
+         .doc = "a Hugging Face tokenizer.json or a SentencePiece tokenizer.model; without one, "
                 "tokens are bytes"),
     CONF(struct job_data, holdout_path, STR,
-         .doc = "a second source that is held out as a whole, in place of data.holdout"),
+         .doc = "a second source, all of it held out; replaces data.holdout"),
     CONF_END,
 };
 
 static const struct conf_key encoders_keys[] = {
     CONF(struct job_encoders, path, STR,
-         .doc = "a folder of a diffusers pipeline (model_index.json): its vae, text_encoder and "
-                "tokenizer are used; in place of the three keys below"),
+         .doc = "folder of a diffusers pipeline (model_index.json), whose vae, text_encoder and "
+                "tokenizer are used; replaces the next three keys"),
     CONF(struct job_encoders, vae, STR,
-         .doc = "a folder with an AutoencoderKL: the model is trained on its latents"),
+         .doc = "folder with an AutoencoderKL; the model trains on its latents"),
     CONF(struct job_encoders, text, STR,
-         .doc = "a folder with a CLIPTextModel or a T5EncoderModel: the model is told captions"),
+         .doc = "folder with a CLIPTextModel or a T5EncoderModel; the model is conditioned on "
+                "captions"),
     CONF(struct job_encoders, tokenizer, STR,
-         .doc = "the text encoder's tokenizer: a folder; by default `tokenizer` beside "
-                "encoders.text, else in it"),
+         .doc = "folder of the text encoder's tokenizer; by default the folder `tokenizer` "
+                "beside encoders.text, else encoders.text itself"),
     CONF(struct job_encoders, tokens, INT, .def = "auto", .zero = "auto", .min = 2, .max = 4096,
-         .doc = "most tokens of a caption, longer ones are cut; auto: as many as the tokenizer "
-                "says, at most 120"),
+         .doc = "maximum tokens of a caption; longer ones are cut. auto: the tokenizer's "
+                "maximum, but at most 120"),
     CONF(struct job_encoders, layer, INT, .def = "-1", .min = -2, .max = -1,
-         .doc = "CLIP: the hidden layer that is read, the last or the last but one"),
+         .doc = "CLIP: the hidden layer that is read, -1 the last, -2 the one before it"),
     CONF(struct job_encoders, run, ENUM, .names = encode_names, .def = "auto",
-         .doc = "where the VAE runs: fly, in each step; worker, in each step, keeping latents on "
-                "the worker's disk; job, once for each picture before the training starts; auto: "
-                "job where pictures are seen more than twice, beside what a pipeline that the job "
-                "asks for encodes in its bubbles, else fly. Captions are always encoded in the "
-                "step"),
+         .doc = "where the VAE runs. fly: in each step. worker: in each step, with latents "
+                "cached on the worker's disk. job: once per picture, before training. auto: job "
+                "where a picture is encoded more than twice (four times with data.flip), not "
+                "counting what fits the bubbles of a requested pipeline; else fly. Captions are "
+                "always encoded in the step"),
     CONF(struct job_encoders, cache, INT, .def = "4096", .min = 1, .max = 16777216,
          .doc = "MiB of latents that a worker keeps (run: worker)"),
     CONF_END,
 };
 
 static const struct conf_key model_keys[] = {
-    CONF(struct job_model, type, ENUM, .names = model_names, .def = "dit", .doc = "kind of model"),
+    CONF(struct job_model, type, ENUM, .names = model_names, .def = "dit",
+         .doc = "diffusion transformer (dit), language model (llama), or a program of your own "
+                "(external)"),
     CONF(struct job_model, preset, STR,
          .doc = "`DiT-S/2`, `DiT-B/2`, `DiT-L/2`, `DiT-XL/2`, also with /4 and /8: sets patch, "
                 "dim, depth and heads"),
     CONF(struct job_model, patch, INT, .def = "2", .min = 1, .max = 64,
-         .doc = "pixels of a side of a token; divides image_size; at most 4096 tokens"),
+         .doc = "side of a token in pixels, or in latents with a VAE; divides the image's side; "
+                "at most 4096 tokens"),
     CONF(struct job_model, dim, INT, .min = 4, .max = 8192,
          .doc = "width; a multiple of 4 and of heads; required without a preset"),
     CONF(struct job_model, depth, INT, .min = 1, .max = 256,
-         .doc = "blocks; required without a preset"),
+         .doc = "number of blocks; required without a preset"),
     CONF(struct job_model, heads, INT, .min = 1, .max = 256,
-         .doc = "attention heads, at most 128 wide; required without a preset"),
+         .doc = "attention heads, each at most 128 wide; required without a preset"),
     CONF(struct job_model, mlp_ratio, DOUBLE, .def = "4", .min = 0.25, .max = 16,
-         .doc = "hidden width of the MLP over dim"),
+         .doc = "hidden width of the MLP, as a multiple of dim"),
     CONF(struct job_model, label_dropout, DOUBLE, .def = "0.1", .min = 0, .max = 1,
-         .doc = "fraction of labels dropped in training, for guidance"),
+         .doc = "fraction of labels or captions dropped in training, for guidance"),
     CONF(struct job_model, self_condition, DOUBLE, .def = "0", .min = 0, .max = 1,
-         .doc = "above 0 the model also reads its last estimate of the image, as its samplers do; "
-                "this share of the steps trains with one that it has just made; "
-                "0.5 is usual"),
+         .doc = "above 0, the model also reads its previous estimate of the image, in sampling "
+                "too; this fraction of the training steps reads one that was just computed. 0.5 "
+                "is usual"),
     CONF(struct job_model, kv_heads, INT, .def = "0", .min = 0, .max = 256,
-         .doc = "llama: key and value heads; divides heads; 0: as heads"),
+         .doc = "llama: key and value heads; divides heads; 0: as many as heads"),
     CONF(struct job_model, ffn, INT, .def = "0", .min = 0, .max = 65536,
-         .doc = "llama: hidden width of the SwiGLU; 0: 8/3 of dim, rounded up to 32"),
+         .doc = "llama: hidden width of the SwiGLU; 0: 8/3 of dim, rounded up to a multiple of "
+                "32"),
     CONF(struct job_model, context, INT, .def = "256", .min = 16, .max = 4096,
-         .doc = "llama: tokens of a row; longer documents are cut"),
+         .doc = "maximum tokens of a row of text; longer documents are cut into pieces"),
     CONF(struct job_model, rope_theta, DOUBLE, .def = "10000", .min = 1, .max = 1e9,
          .doc = "llama: base of the rotary positions"),
     CONF(struct job_model, norm_eps, DOUBLE, .def = "1e-5", .min = 1e-12, .max = 1,
@@ -137,73 +142,73 @@ static const struct conf_key model_keys[] = {
     CONF(struct job_model, tied, BOOL, .def = "false",
          .doc = "llama: the head shares the weights of the embedding"),
     CONF(struct job_model, warm_start, STR,
-         .doc = "a folder with model.safetensors and config.json, as `skerry export` writes it: "
-                "version 0 of every module comes from there; external: a safetensors file, or a "
-                "folder as save_pretrained leaves it, in pieces, too"),
+         .doc = "folder with model.safetensors and config.json, as `skerry export` writes it, "
+                "that training starts from. external: a safetensors file, or a folder of "
+                "save_pretrained, sharded or not"),
     CONF_END,
 };
 
 static const struct conf_key upscaler_keys[] = {
     CONF(struct job_upscaler, low_side, INT, .def = "0", .min = 0, .max = 2048,
-         .doc = "pixels of a side that the model draws, a multiple of model.patch that divides "
-                "data.image_size; 0: there is no upscaler"),
+         .doc = "side in pixels of the image that the model draws; a multiple of model.patch "
+                "that divides data.image_size. 0: no upscaler"),
     CONF(struct job_upscaler, patch, INT, .def = "0", .min = 0, .max = 64,
-         .doc = "pixels of a side of a token; divides data.image_size; 0: as model.patch"),
+         .doc = "side of a token in pixels; divides data.image_size; 0: as model.patch"),
     CONF(struct job_upscaler, dim, INT, .def = "0", .min = 0, .max = 8192,
-         .doc = "width, a multiple of 4 and of heads; 0: as model.dim"),
+         .doc = "width; a multiple of 4 and of heads; 0: as model.dim"),
     CONF(struct job_upscaler, depth, INT, .def = "0", .min = 0, .max = 255,
-         .doc = "blocks; 0: as model.depth"),
+         .doc = "number of blocks; 0: as model.depth"),
     CONF(struct job_upscaler, heads, INT, .def = "0", .min = 0, .max = 256,
          .doc = "attention heads; 0: as model.heads"),
     CONF(struct job_upscaler, noise, DOUBLE, .def = "0.1", .min = 0, .max = 0.9,
-         .doc = "share of noise in the low image that the upscaler is told, in training and in "
-                "sampling: more forgives the model more and says less"),
+         .doc = "share of noise in the small image that the upscaler reads, in training and in "
+                "sampling: more hides more errors of the base model, and tells less of the "
+                "image"),
     CONF_END,
 };
 
 static const struct conf_key trainer_keys[] = {
     CONF(struct job_trainer, command, STR,
-         .doc = "what a worker starts, as a shell reads it, in a copy of the folder of files; "
-                "required for model.type external"),
+         .doc = "shell command that starts the trainer, run in a copy of the folder "
+                "trainer.files; required for model.type external"),
     CONF(struct job_trainer, files, STR,
-         .doc = "a folder with the trainer's program; it travels once, at most 64 MiB"),
+         .doc = "folder with the trainer's program, uploaded once; at most 64 MiB"),
     CONF(struct job_trainer, env, STRS, .doc = "its environment, `NAME=VALUE`"),
     CONF(struct job_trainer, setup, STR,
-         .doc = "a command that is run once on each worker before the trainer, such as "
-                "`pip install -t lib -r requirements.txt`"),
+         .doc = "command run once on each worker before the trainer, such as `pip install -t "
+                "lib -r requirements.txt`"),
     CONF(struct job_trainer, tensors, STRS,
-         .doc = "which tensors are synchronised: patterns over their names, such as `*lora_*`; the "
-                "others stay as the trainer begins with them; none: all that are trained"),
+         .doc = "patterns over names of tensors, such as `*lora_*`: only what matches is "
+                "synchronised, the rest stays with each trainer. None: all trained tensors"),
     CONF(struct job_trainer, buffers, ENUM, .names = buffers_names, .def = "own",
-         .doc =
-             "what becomes of the model's buffers, such as BatchNorm's running mean and count: "
-             "own, they stay with each trainer; mean, each round begins with their mean over the "
-             "replicas, integers to the nearest; first, with those of the first replica. "
-             "trainer.tensors chooses among them, too"),
+         .doc = "what a round does with the model's buffers, such as BatchNorm's running mean "
+                "and count. own: nothing, they stay with each trainer. mean: it begins with "
+                "their mean over the replicas, integers rounded. first: with those of the first "
+                "replica. trainer.tensors selects among buffers, too"),
     CONF(struct job_trainer, levels, STRS,
-         .doc = "the model's blocks in their order, each as patterns apart by blanks, such as "
-                "`layers.0.* layers.1.*`; recipe.levels divides them, and tensors that are in none "
-                "are what recipe.private_embeddings speaks of"),
+         .doc = "the model's blocks in order, each as patterns separated by spaces, such as "
+                "`layers.0.* layers.1.*`; recipe.levels divides the blocks, and "
+                "recipe.private_embeddings decides about tensors in no block"),
     CONF_END,
 };
 
 static const struct conf_key router_keys[] = {
     CONF(struct job_router, patch, INT, .def = "0", .min = 0, .max = 64,
-         .doc = "pixels of a side of a token; 0: twice model.patch where that fits"),
+         .doc = "side of a token in pixels; 0: twice model.patch where that fits"),
     CONF(struct job_router, dim, INT, .def = "0", .min = 0, .max = 8192,
          .doc = "width; 0: half of model.dim"),
     CONF(struct job_router, depth, INT, .def = "0", .min = 0, .max = 256,
-         .doc = "blocks; 0: half of model.depth"),
+         .doc = "number of blocks; 0: half of model.depth"),
     CONF(struct job_router, heads, INT, .def = "0", .min = 0, .max = 256,
          .doc = "attention heads; 0: as model.heads, if they fit"),
     CONF(struct job_router, mlp_ratio, DOUBLE, .def = "4", .min = 0.25, .max = 16,
-         .doc = "hidden width of the MLP over dim"),
+         .doc = "hidden width of the MLP, as a multiple of dim"),
     CONF(struct job_router, batch, INT, .def = "0", .min = 0, .max = 65536,
-         .doc = "samples per step; 0: as an expert"),
+         .doc = "samples per step; 0: as many as an expert's"),
     CONF(struct job_router, lr, DOUBLE, .def = "0", .min = 0, .max = 10,
          .doc = "peak learning rate; 0: train.lr"),
     CONF(struct job_router, classes, INT, .def = "0", .min = 0, .max = 1024,
-         .doc = "outputs, at least recipe.experts; 0: as many"),
+         .doc = "number of outputs, at least recipe.experts; 0: recipe.experts"),
     CONF_END,
 };
 
@@ -211,16 +216,16 @@ static const struct conf_key train_keys[] = {
     CONF(struct job_train, batch, INT, .required = true, .min = 1, .max = 65536,
          .doc = "samples (images, or rows of text) per inner step of a replica"),
     CONF(struct job_train, accumulate, INT, .def = "auto", .zero = "auto", .min = 1, .max = 4096,
-         .doc = "parts in which a batch is computed, to save memory; divides batch. auto: the "
-                "fewest that fit each worker's device"),
+         .doc = "parts in which a batch is computed one after the other, to save memory; "
+                "divides batch. auto: the fewest that fit each worker's device"),
     CONF(struct job_train, lr, DOUBLE, .def = "1e-4", .min = 0, .max = 10,
-         .doc = "peak learning rate of AdamW; without the key 0.5 / model.dim of a dit (0.25 "
-                "with model.warm_start), 0.1 / model.dim of a llama, and at least 1e-4"),
+         .doc = "peak learning rate of AdamW. If unset, a dit uses 0.5 / model.dim (0.25 with "
+                "model.warm_start) and a llama 0.1 / model.dim, but at least 1e-4"),
     CONF(struct job_train, warmup, INT, .def = "0", .min = 0, .max = 10000000,
          .doc = "steps of linear warm-up"),
     CONF(struct job_train, schedule, ENUM, .names = schedule_names, .def = "constant",
-         .doc = "constant; cosine down to final_lr; or constant with a linear decay to 0 over the "
-                "last decay_fraction. Without the key decay of a dit"),
+         .doc = "cosine: down to final_lr. decay: constant, then linear to 0 over the last "
+                "decay_fraction. If unset, a dit uses decay"),
     CONF(struct job_train, decay_fraction, DOUBLE, .def = "0.2", .min = 0, .max = 1,
          .doc = "fraction of all steps that decay (schedule decay)"),
     CONF(struct job_train, final_lr, DOUBLE, .def = "0", .min = 0, .max = 1,
@@ -228,160 +233,161 @@ static const struct conf_key train_keys[] = {
     CONF(struct job_train, weight_decay, DOUBLE, .def = "0", .min = 0, .max = 10,
          .doc = "decoupled weight decay"),
     CONF(struct job_train, beta1, DOUBLE, .def = "0.9", .min = 0, .max = 0.999999,
-         .doc = "AdamW's first decay"),
+         .doc = "AdamW's decay of the first moment"),
     CONF(struct job_train, beta2, DOUBLE, .def = "0.999", .min = 0, .max = 0.999999,
-         .doc = "AdamW's second decay"),
+         .doc = "AdamW's decay of the second moment"),
     CONF(struct job_train, eps, DOUBLE, .def = "1e-8", .min = 1e-12, .max = 1,
          .doc = "AdamW's epsilon"),
     CONF(struct job_train, clip, DOUBLE, .def = "1.0", .min = 0, .max = 1e6,
          .doc = "largest global norm of the gradient; 0: no clipping"),
     CONF(struct job_train, ema, DOUBLE, .def = "0", .min = 0, .max = 1,
-         .doc = "decay per step of an average of its weights that each worker keeps in its local "
-                "checkpoint; samples, losses and exports do not see it (outer.ema is theirs). 0: "
+         .doc = "decay per step of a weight average that stays in each worker's local "
+                "checkpoint; samples, held-out losses and exports use outer.ema instead. 0: "
                 "none"),
     CONF(struct job_train, precision, ENUM, .names = precision_names, .def = "auto",
-         .doc = "of the computation; auto: bf16 where the device has it"),
+         .doc = "precision of the computation; auto: bf16 where the device has it"),
     CONF(struct job_train, t, ENUM, .names = t_names, .def = "logit_normal",
-         .doc = "how times are drawn in training"),
+         .doc = "distribution that training times are drawn from"),
     CONF(struct job_train, fill, BOOL, .def = "true",
-         .doc = "of a pipeline: frozen encoders run where its devices would wait"),
+         .doc = "pipelines: run frozen encoders while devices would otherwise wait"),
     CONF(struct job_train, recompute, BOOL, .def = "false",
          .doc = "recompute activations in the backward pass, to save memory"),
     CONF(struct job_train, parallel, ENUM, .names = parallel_names, .def = "auto",
-         .doc = "how the devices of one worker divide a step: its samples (data), or the model's "
-                "blocks (pipeline). auto: what is predicted to be faster there, and fits"),
+         .doc = "how the devices of one worker share a step: by samples (data), or by blocks of "
+                "the model (pipeline). auto: what fits and is predicted to be faster"),
     CONF(struct job_train, pipeline, ENUM, .names = pipeline_names, .def = "auto",
-         .doc =
-             "of a pipeline: how its devices order their work. 1f1b: a forward, then a "
-             "backward, and with an upscaler one chain behind the other; split: gradients of "
-             "weights are made apart, when nothing else is to be done; divided: the base on some "
-             "devices, the upscaler on the others, at the same time; bidirectional: the "
-             "upscaler begins where the base ends. auto: what is predicted to be fastest"),
+         .doc = "schedule of a pipeline. 1f1b: a forward, then a backward; with an upscaler, "
+                "one network after the other. split: weight gradients are computed separately, "
+                "when a device has nothing else to do. divided: the base model on some devices "
+                "and the upscaler on the others, at the same time. bidirectional: base and "
+                "upscaler pass the devices in opposite order. auto: what is predicted to be "
+                "fastest"),
     CONF(struct job_train, shard, ENUM, .names = shard_names, .def = "auto",
-         .doc = "optimizer: each of a worker's devices has the moments and averages of a share of "
-                "the weights alone. auto: where they would not fit otherwise"),
+         .doc = "optimizer: each device of a worker keeps the optimiser's moments and averages "
+                "of only a share of the weights. auto: where they would not fit otherwise"),
     CONF(struct job_train, stages, INT, .def = "auto", .zero = "auto", .min = 2, .max = 16,
-         .doc = "of a pipeline; where they divide a worker's devices these are as many pipelines "
-                "as there is room for; where they do not, some stages have several devices, and a "
-                "model with an upscaler is refused. auto: as many as are predicted to be fastest"),
+         .doc = "stages of a pipeline. A number that divides a worker's devices gives as many "
+                "pipelines as fit; any other gives some stages several devices, and is refused "
+                "with an upscaler. auto: what is predicted to be fastest"),
     CONF_END,
 };
 
 static const struct conf_key recipe_keys[] = {
-    CONF(struct job_recipe, name, STR, .def = "diloco", .doc = "the way of composing the swarm"),
+    CONF(struct job_recipe, name, STR, .def = "diloco",
+         .doc = "how the swarm trains: diloco, ddm, dipaco or distill (docs/paths.md)"),
     CONF(struct job_recipe, replicas, INT, .def = "1", .zero = "auto", .min = 1, .max = 256,
-         .doc = "copies of each path that train at the same time. auto: in each round as many as "
-                "there are workers for them, at most 32 for all paths together"),
+         .doc = "copies of each path that train at the same time. auto: in each round as many "
+                "as there are workers for, at most 32 over all paths"),
     CONF(struct job_recipe, experts, INT, .def = "8", .min = 1, .max = 256,
-         .doc = "ddm: experts, one per partition of the data"),
+         .doc = "ddm: number of experts, one per partition of the data"),
     CONF(struct job_recipe, levels, INTS, .min = 1, .max = 256,
-         .doc = "dipaco: modules of each level, such as [4, 4]; the blocks are cut evenly"),
+         .doc = "dipaco: modules of each level, such as [4, 4]; the blocks are divided evenly "
+                "among the levels"),
     CONF(struct job_recipe, private_blocks, INTS, .min = 0, .max = 255,
-         .doc = "dipaco: blocks that every path has for itself"),
+         .doc = "dipaco: numbers of the blocks, from 0, that every path has for itself"),
     CONF(struct job_recipe, private_embeddings, BOOL, .def = "false",
-         .doc = "dipaco: every path has its own embeddings and head"),
+         .doc = "dipaco: every path has its own embeddings and head; with trainer.levels true "
+                "by default"),
     CONF(struct job_recipe, divide_batch, BOOL, .def = "true",
-         .doc = "ddm: train.batch is that of all experts together, so that they cost as much as "
-                "one model"),
+         .doc = "ddm: the experts share train.batch, so that together they cost as much as one "
+                "model"),
     CONF(struct job_recipe, top, INT, .def = "1", .min = 1, .max = 16,
          .doc = "dipaco: paths that a training sample belongs to"),
     CONF(struct job_recipe, reshard, INTS, .min = 1, .max = 1000000,
-         .doc = "dipaco: rounds before which the data are routed anew, by the paths' own scores"),
+         .doc = "dipaco: after how many rounds the texts are routed again, by the paths' own "
+                "scores"),
     CONF(struct job_recipe, early_stop, BOOL, .def = "false",
          .doc = "keep each path's best weights by held-out loss (needs eval.every)"),
     CONF(struct job_recipe, moments, ENUM, .names = moments_names, .def = "restart",
-         .doc = "Adam's moments of a path that moves to another worker: they start again, or "
-                "travel with it at 8 bits a value"),
+         .doc = "Adam's moments when a path moves to another worker. restart: they start again. "
+                "travel: they move along, at 8 bits a value"),
     CONF(struct job_recipe, moments_warmup, INT, .def = "10", .min = 0, .max = 100000,
-         .doc = "steps of warm-up after moments have started again"),
+         .doc = "steps of warm-up after moments have restarted"),
     CONF(struct job_recipe, teacher, INT, .def = "0", .min = 0, .max = 2147483647,
-         .doc = "distill: the job whose experts are the teachers"),
+         .doc = "distill: number of the job whose experts are the teachers"),
     CONF_END,
 };
 
 static const struct conf_key partition_keys[] = {
     CONF(struct job_partition, features, ENUM, .names = features_names, .def = "auto",
-         .doc = "what is clustered: pixels, or latents; hashed n-grams of the first 32 tokens; the "
-                "mean hidden "
-                "state of model.warm_start; or a column of the dataset. auto: model with a warm "
-                "start, else latents, pixels or ngrams"),
+         .doc = "what is clustered: pixels; latents; hashed n-grams of the first 32 tokens; the "
+                "mean hidden state of model.warm_start (model); or a column of the dataset. "
+                "auto: model with a warm start, else latents, pixels or ngrams"),
     CONF(struct job_partition, column, STR,
-         .doc = "feature column: KEY.NAME.npy beside the image, or a list in the sample's JSON"),
+         .doc = "name of a feature column: KEY.NAME.npy beside the image, or a list in the "
+                "sample's JSON"),
     CONF(struct job_partition, dims, INT, .def = "64", .min = 0, .max = 4096,
          .doc = "dimensions kept by PCA; 0: all"),
     CONF(struct job_partition, method, ENUM, .names = method_names, .def = "auto",
-         .doc = "auto: product k-means with several levels, else two_level; random is the control"),
+         .doc = "how it is clustered. auto: product k-means with several levels, else "
+                "two_level. random: a control for experiments"),
     CONF(struct job_partition, fine, INT, .def = "1024", .min = 2, .max = 65536,
          .doc = "clusters of the first level (two_level); fewer when there are few samples"),
     CONF(struct job_partition, balance, DOUBLE, .def = "0", .min = 0, .max = 1000,
-         .doc = "largest partition over the mean one, at least 1; 0: as it comes"),
+         .doc = "largest allowed partition, as a multiple (at least 1) of the mean; 0: no limit"),
     CONF(struct job_partition, chunk, INT, .def = "0", .min = 0, .max = 4096,
-         .doc = "tokens after which evaluation chooses a path anew; 0: once per sample"),
+         .doc = "tokens after which evaluation chooses a path again; 0: once per sample"),
     CONF(struct job_partition, router_fraction, DOUBLE, .def = "0.02", .min = 0.0001, .max = 0.5,
-         .doc = "of the samples, kept for fitting routers when recipe.reshard or chunk is given"),
+         .doc = "fraction of the samples kept for fitting routers, with recipe.reshard or chunk"),
     CONF_END,
 };
 
 static const struct conf_key outer_keys[] = {
     CONF(struct job_outer, rounds, INT, .required = true, .min = 1, .max = 1000000,
-         .doc = "outer steps"),
+         .doc = "number of outer steps"),
     CONF(struct job_outer, steps, INT, .min = 1, .max = 1000000,
-         .doc = "inner steps of a phase; exactly one of steps and seconds"),
+         .doc = "inner steps of a phase; give either steps or seconds"),
     CONF(struct job_outer, seconds, INT, .min = 1, .max = 86400,
-         .doc = "length of a phase; each worker does what fits"),
+         .doc = "length of a phase; each worker does as many steps as fit"),
     CONF(struct job_outer, lr, DOUBLE, .def = "0.7", .min = 0, .max = 10,
-         .doc = "outer learning rate; without the key 1 where each module has one replica, on one "
-                "path"),
+         .doc = "outer learning rate; if unset, 1 where each module has one replica on one path"),
     CONF(struct job_outer, momentum, DOUBLE, .def = "0.9", .min = 0, .max = 0.9999,
-         .doc = "outer Nesterov momentum; without the key 0 where each module has one replica, on "
-                "one path"),
+         .doc = "outer Nesterov momentum; if unset, 0 where each module has one replica on one "
+                "path"),
     CONF(struct job_outer, warmup, INT, .def = "10", .min = 0, .max = 1000000,
-         .doc = "rounds over which the momentum grows from 0: the first differences of a fresh "
-                "model all point the same way; without the key 0 with model.warm_start"),
+         .doc = "rounds over which the momentum rises from 0, as the first updates of a fresh "
+                "model all point the same way; if unset, 0 with model.warm_start"),
     CONF(struct job_outer, ema, DOUBLE, .def = "0.9", .min = 0, .max = 1,
-         .doc = "decay per round of the EMA of the outer weights, which samples use"),
+         .doc = "decay per round of the averaged outer weights, which samples, held-out losses "
+                "and exports use"),
     CONF(struct job_outer, quorum, DOUBLE, .def = "0.5", .min = 0, .max = 1,
-         .doc = "fraction of the contributions that is enough when grace has passed"),
+         .doc = "fraction of a round's contributions that is enough when grace has passed"),
     CONF(struct job_outer, grace, DOUBLE, .def = "0", .min = 0, .max = 86400,
-         .doc = "seconds to wait for the rest after the quorum; 0: for all that make progress. "
-                "async: seconds that an ended phase waits for others that are about to end, where "
-                "seconds bounds phases; 0: an eighth of them"),
+         .doc = "seconds to wait for the other contributions after the quorum; 0: for all that "
+                "make progress. async with outer.seconds: how long a finished phase waits for "
+                "others about to finish; 0: an eighth of outer.seconds"),
     CONF(struct job_outer, share_cap, DOUBLE, .def = "0.5", .min = 0, .max = 1,
-         .doc =
-             "most that the contributions of one worker weigh in a module's version, of the whole; "
-             "of k workers never less than 2/k, twice an equal share. 1: any share; so it is "
-             "without the key where phases are of outer.seconds or paths weigh by their data"),
+         .doc = "largest share of one worker's contributions in a module's version; never less "
+                "than 2/k with k workers. 1: no cap, the default with outer.seconds and where "
+                "paths are weighted by their data (dipaco)"),
     CONF(struct job_outer, spot_check, BOOL, .def = "true",
-         .doc = "the first phase of a worker whose key is new is done once more by a proven worker "
-                "from elsewhere, if one is here, and compared; not of seconds, fragments, async or "
-                "trainers"),
+         .doc = "have the first phase of a new worker repeated by a proven worker elsewhere, if "
+                "there is one, and compare them; not with seconds, fragments, async or trainers"),
     CONF(struct job_outer, late, ENUM, .names = late_names, .def = "discount",
-         .doc =
-             "what becomes of a phase whose round was closed without it: discount lets it go on, "
-             "and the next version takes it, a phase that is s versions late with 1/sqrt(1 + s) "
-             "of its weight; drop cancels it, and its samples are trained again"),
-    CONF(
-        struct job_outer, where, ENUM, .names = where_names, .def = "auto",
-        .doc =
-            "who makes a module's next version of its contributions: coordinator; worker, which "
-            "the coordinator looks over in a sample of it, and does itself where no worker can; "
-            "auto: worker where the blobs are in an object store that workers reach and that tells "
-            "checksums, and rounds have no fragments"),
+         .doc = "what becomes of a phase whose round closed without it. discount: it goes on "
+                "and enters the next version, with 1/sqrt(1 + s) of its weight when s versions "
+                "late. drop: it is cancelled, and its samples are trained again"),
+    CONF(struct job_outer, where, ENUM, .names = where_names, .def = "auto",
+         .doc = "who computes a module's next version from the contributions. worker: the "
+                "coordinator checks a sample of the result, and does it itself where no worker "
+                "can. auto: worker where blobs are in an object store that workers reach and "
+                "that reports checksums, and rounds have no fragments"),
     CONF(struct job_outer, snapshot, DOUBLE, .def = "60", .min = 0, .max = 86400,
-         .doc = "least seconds between two snapshots of a phase, from which another worker goes on "
-                "when its worker is lost; longer where they would take more than a fiftieth of the "
-                "time or a quarter of the link. 0: none. With fragments there are none"),
+         .doc = "least seconds between two snapshots of a phase; when its worker is lost, "
+                "another one continues from the last. Snapshots that would take over a fiftieth "
+                "of the time or a quarter of the link are made less often. 0: none. There are "
+                "none with fragments"),
     CONF(struct job_outer, fragments, INT, .def = "auto", .zero = "auto", .min = 1, .max = 32,
-         .doc = "parts that a module is cut into (strided blocks; of a trainer without "
-                "trainer.levels: its tensors in their order), synchronised one after the other in "
-                "a round. auto: `skerry submit` decides it, with delay and mix, where the model "
-                "has a warm start and the link would be waited for; else 1"),
+         .doc = "parts of a module (strided blocks; for a trainer without trainer.levels, its "
+                "tensors in order), synchronised one after the other within a round. auto: "
+                "`skerry submit` chooses this, delay and mix where the model has a warm start "
+                "and training would wait for the link; else 1"),
     CONF(struct job_outer, delay, INT, .def = "0", .min = 0, .max = 100000,
          .doc = "inner steps that go on while a contribution travels and is folded"),
     CONF(struct job_outer, mix, DOUBLE, .def = "0", .min = 0, .max = 1,
          .doc = "share of its own weights that a replica keeps when it takes a new version"),
     CONF(struct job_outer, async, BOOL, .def = "false",
-         .doc = "fold each contribution when it comes; replicas do not wait for each other"),
+         .doc = "fold each contribution when it arrives; replicas do not wait for each other"),
     CONF(struct job_outer, nesterov_delay, INT, .def = "0", .min = 0, .max = 1024,
          .doc = "async: contributions between two steps of the momentum; 0: as many as replicas"),
     CONF_END,
@@ -389,15 +395,15 @@ static const struct conf_key outer_keys[] = {
 
 static const struct conf_key wire_keys[] = {
     CONF(struct job_wire, up, ENUM, .names = codec_names, .def = "e3m0",
-         .doc = "how contributions travel"),
+         .doc = "codec of contributions"),
     CONF(struct job_wire, down, ENUM, .names = codec_names, .def = "e3m0",
-         .doc = "how new versions travel"),
+         .doc = "codec of new versions"),
     CONF_END,
 };
 
 static const struct conf_key sample_keys[] = {
     CONF(struct job_sample, every, INT, .def = "0", .min = 0, .max = 1000000,
-         .doc = "rounds between grids of samples; 0: at the end only"),
+         .doc = "rounds between grids of samples; 0: only at the end"),
     CONF(struct job_sample, count, INT, .def = "64", .min = 1, .max = 1024,
          .doc = "samples of a grid; labels cycle over the classes"),
     CONF(struct job_sample, steps, INT, .def = "30", .min = 1, .max = 1000, .doc = "ODE steps"),
@@ -405,54 +411,55 @@ static const struct conf_key sample_keys[] = {
          .doc = "ODE solver"),
     CONF(struct job_sample, guidance, DOUBLE, .def = "1.5", .min = 0, .max = 100,
          .doc = "classifier-free guidance; 1: off"),
-    CONF(struct job_sample, columns, INT, .def = "8", .min = 1, .max = 64, .doc = "of the grid"),
+    CONF(struct job_sample, columns, INT, .def = "8", .min = 1, .max = 64,
+         .doc = "columns of the grid"),
     CONF(struct job_sample, seed, U64, .def = "0",
-         .doc = "of the starting noise, of the choice of tokens"),
+         .doc = "seed of the starting noise, or of the choice of tokens"),
     CONF(struct job_sample, strategy, ENUM, .names = strategy_names, .def = "top1",
          .doc = "how experts are mixed"),
     CONF(struct job_sample, top, INT, .def = "2", .min = 1, .max = 256,
-         .doc = "experts of strategy topk"),
+         .doc = "strategy topk: number of experts"),
     CONF(struct job_sample, nucleus, DOUBLE, .def = "0.9", .min = 0.01, .max = 1,
          .doc = "strategy nucleus: probability that the fewest experts must reach"),
     CONF(struct job_sample, threshold, DOUBLE, .def = "0.2", .min = 0, .max = 1,
          .doc = "strategy threshold: least probability of an expert"),
     CONF(struct job_sample, remote, BOOL, .def = "false",
-         .doc = "experts stay on their workers; only x_t and v travel"),
-    CONF(struct job_sample, prompt, STR, .def = "", .doc = "llama: what the text starts with"),
+         .doc = "experts stay on their workers while sampling; only x_t and v travel"),
+    CONF(struct job_sample, prompt, STR, .def = "", .doc = "llama: beginning of the text"),
     CONF(struct job_sample, prompts, STRS,
-         .doc = "captioned: what is drawn, in turn; without any, what no caption says"),
+         .doc = "captions to draw, in turn; none: the empty caption"),
     CONF(struct job_sample, tokens, INT, .def = "200", .min = 1, .max = 4096,
          .doc = "llama: tokens to generate"),
     CONF(struct job_sample, temperature, DOUBLE, .def = "0.8", .min = 0, .max = 10,
          .doc = "llama: 0 takes the likeliest token"),
     CONF(struct job_sample, top_p, DOUBLE, .def = "0.95", .min = 0.01, .max = 1,
-         .doc = "llama: nucleus of tokens that are drawn from"),
+         .doc = "llama: probability of the nucleus that tokens are drawn from"),
     CONF_END,
 };
 
 static const struct conf_key eval_keys[] = {
     CONF(struct job_eval, every, INT, .def = "0", .min = 0, .max = 1000000,
-         .doc = "rounds between held-out losses; 0: at the end only, if there is a holdout"),
+         .doc = "rounds between held-out losses; 0: only at the end, if there is a holdout"),
     CONF(struct job_eval, samples, INT, .def = "512", .min = 1, .max = 1000000,
-         .doc = "held-out samples used; of several partitions each has its share of them"),
+         .doc = "held-out samples used; several partitions share them"),
     CONF(struct job_eval, guard, DOUBLE, .def = "1.5", .min = 0, .max = 1000000,
-         .doc = "where a version's held-out loss is more than so many times that of the best of "
-                "the last ones, and another worker says so too, the job goes back to that one "
-                "(jobs in rounds). 0: never"),
+         .doc = "return to the best recent version when a new one's held-out loss is more than "
+                "this many times as high and a second worker confirms it (jobs in rounds). 0: "
+                "never"),
     CONF_END,
 };
 
 static const struct conf_key swarm_keys[] = {
     CONF(struct job_swarm, priority, INT, .def = "0", .min = JOB_PRIORITY_MIN,
          .max = JOB_PRIORITY_MAX,
-         .doc = "a worker works for the job with the highest priority that has something to do; "
-                "jobs take over from each other between phases"),
+         .doc = "workers serve the job with the highest priority that has work; jobs take over "
+                "from each other between phases"),
     CONF(struct job_swarm, share, DOUBLE, .def = "1", .min = JOB_SHARE_MIN, .max = JOB_SHARE_MAX,
-         .doc = "the job's part of the workers beside other jobs of its priority: twice the share, "
+         .doc = "the job's part of the workers among jobs of its priority: twice the share, "
                 "twice the workers"),
     CONF(struct job_swarm, budget, DOUBLE, .def = "0", .min = 0, .max = JOB_BUDGET_MAX,
          .doc = "dollars of workers' time (`workerd --price`) after which the job waits; 0: no "
-                "bound"),
+                "limit"),
     CONF_END,
 };
 
@@ -460,14 +467,15 @@ const struct conf_key job_spec_keys[] = {
     CONF(struct job_spec, name, STR, .required = true,
          .doc = "name of the job: 1 to 64 of A-Z a-z 0-9 . _ -"),
     CONF(struct job_spec, seed, U64, .def = "0",
-         .doc = "same seed, job and set of workers: same result"),
+         .doc = "the same seed, job and set of workers give the same result"),
     CONF(struct job_spec, data, SECTION, .sub = data_keys, .doc = "What to learn from."),
     CONF(struct job_spec, encoders, SECTION, .sub = encoders_keys,
-         .doc = "Frozen networks in front of the model, in the folders of diffusers and "
+         .doc = "Frozen networks in front of the model, in the folder formats of diffusers and "
                 "transformers."),
     CONF(struct job_spec, model, SECTION, .sub = model_keys, .doc = "What to train."),
     CONF(struct job_spec, upscaler, SECTION, .sub = upscaler_keys,
-         .doc = "A second chain that draws images in full from those of the model: a cascade."),
+         .doc = "A second network, which draws images at full size from the small ones of the "
+                "model: a cascade."),
     CONF(struct job_spec, trainer, SECTION, .sub = trainer_keys,
          .doc = "The program that trains (model.type external)."),
     CONF(struct job_spec, router, SECTION, .sub = router_keys,
@@ -478,14 +486,15 @@ const struct conf_key job_spec_keys[] = {
     CONF(struct job_spec, partition, SECTION, .sub = partition_keys,
          .doc = "How the data are cut into partitions (recipes ddm and dipaco)."),
     CONF(struct job_spec, outer, SECTION, .sub = outer_keys,
-         .doc = "The outer steps, which fold the workers' contributions."),
+         .doc = "The outer steps, which fold the workers' contributions into new versions."),
     CONF(struct job_spec, wire, SECTION, .sub = wire_keys,
-         .doc = "How many bits travel: `f32` 32, `bf16` 16, `int8` 8, `e3m0` 4 per parameter."),
-    CONF(struct job_spec, sample, SECTION, .sub = sample_keys, .doc = "Pictures on the way."),
+         .doc = "Bits per parameter on the network: `f32` 32, `bf16` 16, `int8` 8, `e3m0` 4."),
+    CONF(struct job_spec, sample, SECTION, .sub = sample_keys,
+         .doc = "Pictures or texts drawn during the training."),
     CONF(struct job_spec, eval, SECTION, .sub = eval_keys,
-         .doc = "The held-out loss; of texts without the first 32 tokens of each piece."),
+         .doc = "The held-out loss. Of texts, the first 32 tokens of each piece do not count."),
     CONF(struct job_spec, swarm, SECTION, .sub = swarm_keys,
-         .doc = "What the job may have of the swarm beside others (docs/sharing.md)."),
+         .doc = "The job's place beside other jobs of the swarm (docs/sharing.md)."),
     CONF_END,
 };
 
