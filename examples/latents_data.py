@@ -1,4 +1,4 @@
-"""Frozen networks for a captioned job, trained or drawn from what a Debian machine has.
+"""Frozen networks for a captioned job, made from what a Debian machine has.
 
     latents_data.py PICTURES OUT [--side 32] [--steps 900]
 
@@ -46,7 +46,7 @@ class Resnet(nn.Module):
 
 
 class Resize(nn.Module):
-    """To half the size, or to twice it."""
+    """Halves or doubles the size."""
 
     def __init__(self, n, up):
         super().__init__()
@@ -136,7 +136,7 @@ def train(pictures, steps, lr=2e-3):
         for g in opt.param_groups:
             g["lr"] = lr * min(1, (step + 1) / 50) * (1 - step / steps)
         x = pictures[torch.randint(0, len(pictures), (BATCH,))]
-        loss = net.loss(x[:, torch.randperm(3)] if step % 2 else x)  # half in other colours: rare ones come late else
+        loss = net.loss(x[:, torch.randperm(3)] if step % 2 else x)  # half with swapped channels, else rare colours are learned late
         opt.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)

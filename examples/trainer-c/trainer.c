@@ -1,9 +1,9 @@
-/* A trainer in C: a logistic regression over bytes that guesses the next one, on texts.
+/* A trainer in C: a logistic regression over bytes that predicts the next one.
  *
  *     cc -O2 -o trainer trainer.c -lskerry -lprotobuf-c -lm
  *
- * One weight matrix of 257 x 257 and a bias, plain gradient descent: small enough to read, and a
- * model all the same.  examples/trainer-c.yaml runs it on a swarm. */
+ * One weight matrix of 257 x 257 and a bias, trained by plain gradient descent.
+ * examples/trainer-c.yaml runs it on a swarm. */
 #include <err.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,13 +11,13 @@
 
 #include "libskerry/skerry.h"
 
-#define BYTES 257 /* and the end of a text */
+#define BYTES 257 /* the last one is the end of a text */
 #define BATCH 64
 #define RATE 0.5f
 
 static float weights[BYTES][BYTES], bias[BYTES];
 
-/* The losses of a piece of text, with their gradient, or without. */
+/* The sum of the losses of a piece of text; above rate 0 it also learns. */
 static double learn(const uint32_t *tokens, size_t n, float rate, uint64_t *units)
 {
     double loss = 0;
@@ -53,7 +53,7 @@ static void store(const struct skerry *s)
     memcpy(skerry_weights(s, 1), bias, sizeof(bias));
 }
 
-/* A whole order: training changes the weights, an evaluation does not. */
+/* One order: training changes the weights, an evaluation does not. */
 static int work(struct skerry *s, const struct skerry_order *o)
 {
     struct skerry_sample batch[BATCH];
@@ -92,7 +92,7 @@ int main(void)
         errx(1, "%s", skerry_error());
     while (skerry_next(s, &o) > SKERRY_END) {
         if (o.kind == SKERRY_BEGIN) {
-            store(s); /* zeros are a fine beginning of a regression */
+            store(s); /* zeros do as initial weights of a regression */
             if (skerry_done(s, NULL) < 0)
                 errx(1, "%s", skerry_error());
             continue;

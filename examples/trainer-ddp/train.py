@@ -1,4 +1,4 @@
-"""An island of several devices with DistributedDataParallel: rank 0 joins the swarm and tells the others.
+"""An island of several devices with DistributedDataParallel: rank 0 joins the swarm and instructs the others.
 
     trainer: {command: python3 -m skerry.torchrun --standalone --nproc-per-node 8 train.py, files: .}"""
 import contextlib
@@ -14,7 +14,7 @@ import skerry
 
 
 def tell(what=None):
-    """What rank 0 says, to all of them."""
+    """Rank 0's value, to all ranks."""
     box = [what]
     dist.broadcast_object_list(box, src=0)
     return box[0]
@@ -27,7 +27,7 @@ def share(model):
 
 
 def begin(model, optimizer, goes_on):
-    """Weights, and an optimiser's state that is not the one of the phase before."""
+    """Weights, and the optimiser's state where it is not that of the phase before."""
     share(model)
     if not goes_on:
         state = tell(optimizer.state_dict()["state"] if dist.get_rank() == 0 else None)
@@ -36,12 +36,12 @@ def begin(model, optimizer, goes_on):
 
 
 def step(ddp, optimizer, batch):
-    """One step of all: each has its part of the batch; the mean loss."""
+    """One step of all ranks, each with its part of the batch; returns the mean loss."""
     rank, world = dist.get_rank(), dist.get_world_size()
     x, y = (t.to(next(ddp.parameters()).device)[rank::world] for t in batch)
     loss = nn.functional.mse_loss(ddp(x), y)
     optimizer.zero_grad()
-    loss.backward()  # DDP takes the mean of the gradients: parts of one size make it that of the batch
+    loss.backward()  # DDP averages the gradients over ranks: with parts of equal size, over the batch
     optimizer.step()
     mean = loss.detach().clone()
     dist.all_reduce(mean)
@@ -49,7 +49,7 @@ def step(ddp, optimizer, batch):
 
 
 def data(phase):
-    """Batches of one's own (data: {kind: none}), of a size that divides among the ranks."""
+    """Batches of the script's own (data: {kind: none}), which the ranks can share equally."""
     g = torch.Generator().manual_seed(phase.first_step)
     while phase.more:
         x = torch.randn(phase.batch, 8, generator=g)
@@ -57,13 +57,13 @@ def data(phase):
 
 
 def wait():
-    """For a phase; None: there are no more, or rank 0 is gone."""
+    """Waits for a phase; None: there are no more, or rank 0 is gone."""
     with contextlib.suppress(RuntimeError):
         return tell()
 
 
 def follow(ddp, optimizer):
-    """What the other ranks do."""
+    """The loop of the other ranks."""
     while (goes_on := wait()) is not None:
         begin(ddp.module, optimizer, goes_on)
         while (told := tell()) is not None:
@@ -82,7 +82,7 @@ def lead(ddp, optimizer):
             for batch in data(phase):
                 tell((batch, came))
                 if came:
-                    share(ddp.module)  # newer weights have come (outer.fragments)
+                    share(ddp.module)  # newer weights have arrived (outer.fragments)
                 came = phase.step(loss=step(ddp, optimizer, batch), samples=phase.batch)
             tell(None)
     tell(None)
@@ -90,7 +90,7 @@ def lead(ddp, optimizer):
 
 if __name__ == "__main__":
     cuda = torch.cuda.is_available()
-    # Ranks wait for rank 0 between phases, for as long as a round lasts: that is no failure.
+    # Between phases ranks wait for rank 0 as long as a round lasts, which is no failure.
     dist.init_process_group("nccl" if cuda else "gloo", timeout=datetime.timedelta(days=365))
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:

@@ -1,5 +1,5 @@
-"""An island of several devices with FSDP, of which none has the whole model: rank 0 joins the swarm with a second instance on
-the CPU, which is never trained, and tells the others.
+"""An island of several devices with FSDP, none of which has the whole model.  Rank 0 joins the swarm with a second instance on
+the CPU, which is never trained, and instructs the others.
 
     trainer: {command: python3 -m skerry.torchrun --standalone --nproc-per-node 8 train.py, files: .}"""
 import contextlib
@@ -17,7 +17,7 @@ import skerry
 
 
 def tell(what=None):
-    """What rank 0 says, to all of them."""
+    """Rank 0's value, to all ranks."""
     box = [what]
     dist.broadcast_object_list(box, src=0)
     return box[0]
@@ -28,25 +28,25 @@ def build():
 
 
 def scatter(model, whole):
-    """The whole weights of rank 0 to the parts of all ranks."""
+    """From the whole weights of rank 0 to the shards of all ranks."""
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(model, whole.state_dict() if whole else {}, options=options)
 
 
 def gather(model, whole):
-    """The parts of all ranks to the whole weights of rank 0."""
+    """From the shards of all ranks to the whole weights of rank 0."""
     full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if whole:
         whole.load_state_dict(full)
 
 
 def step(model, optimizer, batch):
-    """One step of all: each has its part of the batch; the mean loss."""
+    """One step of all ranks, each with its part of the batch; returns the mean loss."""
     rank, world = dist.get_rank(), dist.get_world_size()
     x, y = (t.to(next(model.parameters()).device)[rank::world] for t in batch)
     loss = nn.functional.mse_loss(model(x), y)
     optimizer.zero_grad()
-    loss.backward()  # FSDP takes the mean of the gradients: parts of one size make it that of the batch
+    loss.backward()  # FSDP averages the gradients over ranks: with parts of equal size, over the batch
     optimizer.step()
     mean = loss.detach().clone()
     dist.all_reduce(mean)
@@ -54,7 +54,7 @@ def step(model, optimizer, batch):
 
 
 def data(phase):
-    """Batches of one's own (data: {kind: none}), of a size that divides among the ranks."""
+    """Batches of the script's own (data: {kind: none}), which the ranks can share equally."""
     g = torch.Generator().manual_seed(phase.first_step)
     while phase.more:
         x = torch.randn(phase.batch, 8, generator=g)
@@ -62,19 +62,19 @@ def data(phase):
 
 
 def wait():
-    """For a phase; None: there are no more, or rank 0 is gone."""
+    """Waits for a phase; None: there are no more, or rank 0 is gone."""
     with contextlib.suppress(RuntimeError):
         return tell()
 
 
 def begin(model, optimizer, whole, goes_on):
     scatter(model, whole)
-    if not goes_on:  # another replica's, or of a trainer that was started again
+    if not goes_on:  # the state is another replica's, or the trainer was restarted
         optimizer.state.clear()
 
 
 def follow(model, optimizer):
-    """What the other ranks do."""
+    """The loop of the other ranks."""
     while (goes_on := wait()) is not None:
         begin(model, optimizer, None, goes_on)
         while (batch := tell()) is not None:
@@ -99,7 +99,7 @@ def lead(model, optimizer):
 
 if __name__ == "__main__":
     kind = "cuda" if torch.cuda.is_available() else "cpu"
-    # Ranks wait for rank 0 between phases, for as long as a round lasts: that is no failure.
+    # Between phases ranks wait for rank 0 as long as a round lasts, which is no failure.
     dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=datetime.timedelta(days=365))
     if kind == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

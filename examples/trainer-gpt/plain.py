@@ -1,4 +1,4 @@
-"""A small GPT of bytes in PyTorch, trained alone: python3 plain.py texts.jsonl.  train.py is the same on a swarm."""
+"""A small byte-level GPT in PyTorch, trained alone: python3 plain.py texts.jsonl.  train.py is the same on a swarm."""
 import json
 import sys
 
@@ -41,7 +41,7 @@ class GPT(nn.Module):
 
 
 def pad(texts):
-    """Tokens of several texts as rows; -1 is nothing."""
+    """Tokens of several texts as rows, padded with -1."""
     rows = [torch.tensor(t[:CONTEXT], dtype=torch.long) for t in texts]
     return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
 

@@ -1,4 +1,4 @@
-"""A small GPT of bytes in PyTorch on a swarm; plain.py is the same alone, and `diff` shows what was changed."""
+"""A small byte-level GPT in PyTorch on a swarm; plain.py trains it alone, and `diff` shows the changes."""
 import sys
 
 import torch
@@ -42,7 +42,7 @@ class GPT(nn.Module):
 
 
 def pad(texts):
-    """Tokens of several texts as rows; -1 is nothing."""
+    """Tokens of several texts as rows, padded with -1."""
     rows = [torch.tensor(t[:CONTEXT], dtype=torch.long) for t in texts]
     return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
 

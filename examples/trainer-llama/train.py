@@ -1,6 +1,6 @@
 """A small Llama of Hugging Face's transformers, trained by their Trainer on a swarm.  TEXTS is a file of texts
-(.jsonl or .txt); with LORA=8 only a LoRA of that rank (peft) is trained, and travels; with BEGIN=FOLDER it is the model
-of a folder of save_pretrained's, which the job names as model.warm_start.  By hand it trains alone."""
+(.jsonl or .txt).  With LORA=8 only a LoRA of that rank (peft) is trained, and travels.  With BEGIN=FOLDER it continues a
+model of save_pretrained; the job names the folder as model.warm_start.  Run by hand it trains alone."""
 import os
 
 import torch
@@ -26,7 +26,7 @@ texts = [s.tokens.copy() for s in skerry.read_texts(os.environ["TEXTS"], CONTEXT
 
 class Texts(torch.utils.data.IterableDataset):
     def __iter__(self):
-        """The texts of this replica, over and over in an order of the phase's."""
+        """Texts of this replica without end, drawn by the phase's seed."""
         phase = callback.phase
         mine = texts[phase.replica::max(phase.replicas, 1)]
         rng = torch.Generator().manual_seed(phase.seed % 2**63)

@@ -1,4 +1,4 @@
-"""A logistic regression in NumPy that guesses the next byte of a text from the last one: the protocol needs no
+"""A logistic regression in NumPy that predicts the next byte of a text from the last one: a trainer needs no
 framework.  By hand: python3 train.py texts.jsonl; on a swarm: trainer-numpy.yaml."""
 import sys
 
@@ -17,7 +17,7 @@ def probabilities(now):
 
 
 def pairs(samples):
-    """Each byte of a batch with the one that follows."""
+    """The bytes of a batch, and for each the one that follows."""
     texts = [s.tokens for s in samples]
     return np.concatenate([t[:-1] for t in texts]), np.concatenate([t[1:] for t in texts]), len(texts)
 

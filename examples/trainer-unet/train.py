@@ -1,4 +1,4 @@
-"""A small UNet2DModel of Hugging Face's diffusers on a swarm: it learns to remove noise (DDPM), and draws with DDIM."""
+"""A small UNet2DModel of Hugging Face's diffusers on a swarm: it is trained as a DDPM and draws by DDIM."""
 import io
 
 import numpy as np
@@ -18,7 +18,7 @@ schedule = DDIMScheduler(num_train_timesteps=1000)
 
 
 def collate(samples):
-    """Pictures as numbers from -1 to 1."""
+    """Pictures as a tensor of values from -1 to 1."""
     pictures = [Image.open(io.BytesIO(s.data)).convert("RGB").resize((SIDE, SIDE)) for s in samples]
     return torch.stack([torch.from_numpy(np.asarray(p, np.float32) / 127.5 - 1).permute(2, 0, 1) for p in pictures])
 
