@@ -36,12 +36,13 @@ static int run_restore(struct cli *cli, const struct args *args, struct err *err
 
 #define DATA_DIR                                                                                   \
     {                                                                                              \
-        "data-dir", 'd', ARGS_STR, &data_dir, "DIR", "of the coordinator"                          \
+        "data-dir", 'd', ARGS_STR, &data_dir, "DIR", "the coordinator's data dir"                  \
     }
 
 static const struct args_flag backup_flags[] = {
     DATA_DIR,
-    {"keep", 0, ARGS_U64, &keep, "N", "how many backups stay in the folder, 0: all", .max = 60000},
+    {"keep", 0, ARGS_U64, &keep, "N", "number of backups to keep in the folder, 0: all",
+     .max = 60000},
     {0},
 };
 
@@ -49,9 +50,10 @@ const struct command command_backup = {
     .name = "backup",
     .what = "back a coordinator up to a folder, while it runs",
     .usage = "FOLDER [--data-dir DIR] [--keep N]",
-    .about = "Copies what a coordinator needs to begin again elsewhere: its database, its key and "
-             "secrets, and the blobs that are not in the folder yet. It runs on the coordinator's "
-             "machine, as its user or root; the folder is as secret as the data dir.",
+    .about = "Copies what a coordinator needs to start again elsewhere: its "
+             "database, its key and secrets, and the blobs that the folder lacks.  "
+             "Run it on the coordinator's machine, as its user or root.  Keep the "
+             "folder as secret as the data dir.",
     .flags = backup_flags,
     .rest_min = 1,
     .rest_max = 1,
@@ -60,17 +62,18 @@ const struct command command_backup = {
 
 static const struct args_flag restore_flags[] = {
     DATA_DIR,
-    {"from", 0, ARGS_STR, &from, "NAME", "this backup, such as 20261122T212400Z [the newest]"},
+    {"from", 0, ARGS_STR, &from, "NAME", "take this backup, such as 20261122T212400Z [the newest]"},
     {0},
 };
 
 const struct command command_restore = {
     .name = "restore",
-    .what = "make a coordinator's data dir from a backup",
+    .what = "restore a coordinator's data dir from a backup",
     .usage = "FOLDER [--data-dir DIR] [--from NAME]",
-    .about = "Makes an empty data dir what it was at a backup, on this or another machine; every "
-             "byte is checked. Start coordinatord on it afterwards, never beside the old one. "
-             "Workers and people find it by its name, or by their token files made new.",
+    .about = "Fills an empty data dir from a backup, on this or another machine, and"
+             " checks every byte.  Then start coordinatord on it, never beside the "
+             "old one.  Workers and people find it by its host name, or need new "
+             "token files.",
     .flags = restore_flags,
     .rest_min = 1,
     .rest_max = 1,
@@ -92,18 +95,19 @@ static int run_audit(struct cli *cli, const struct args *args, struct err *err)
 static const struct args_flag audit_flags[] = {
     DATA_DIR,
     {"config", 'c', ARGS_STR, &config, "FILE",
-     "the coordinator's settings, where its blobs are in an object store"},
+     "the coordinator's settings, if its blobs are in an object store"},
     {0},
 };
 
 const struct command command_audit = {
     .name = "audit",
-    .what = "make a job's versions again and compare them with the record",
+    .what = "recompute a job's versions and compare them with the record",
     .usage = "JOB [--data-dir DIR] [--config FILE]",
-    .about = "Looks over what a coordinator keeps of a job, on its machine, while it runs: hashes "
-             "every file, makes each kept version again from the one before and its delta, folds "
-             "the newest outer step again from its contributions, and prints the balance of "
-             "samples. Exit status 1 when anything is not as recorded.",
+    .about = "Checks what a coordinator keeps of a job, on its machine, also while "
+             "it runs: hashes every file, recomputes each kept version from the one "
+             "before and its delta, recomputes the newest outer step from its "
+             "contributions, and prints the balance of samples.  Exit status 1 if "
+             "anything differs from the record.",
     .flags = audit_flags,
     .rest_min = 1,
     .rest_max = 1,

@@ -36,9 +36,11 @@ static void print_job(const json_t *job)
     line("until the end", real(cost, "until_end"), more);
     line("budget", real(quota, "budget"), "");
     if (workers == 0 && real(cost, "total") == 0)
-        printf("nothing had a price: workerd --price and coordinatord --egress-price tell them\n");
+        printf("no prices are set: use workerd --price and coordinatord "
+               "--egress-price\n");
     if (free_ones > 0)
-        printf("counted as free, for no price was told (workerd --price): %lld of %lld worker%s\n",
+        printf("counted as free, without a price (workerd --price): %lld of %lld "
+               "worker%s\n",
                free_ones, workers, str_plural((uint64_t)workers));
 }
 
@@ -87,11 +89,11 @@ static int run_cost(struct cli *cli, const struct args *args, struct err *err)
 
 const struct command command_cost = {
     .name = "cost",
-    .what = "what jobs have cost, and will",
+    .what = "show what jobs have cost, and will cost",
     .usage = "[JOB]",
-    .about = "Prints what the workers' time and downloads of a job have cost, from the prices that "
-             "workers tell (workerd --price) and coordinatord's --egress-price; without a job the "
-             "sums of all.",
+    .about = "Prints what a job's worker time and downloads have cost, by the "
+             "workers' prices (workerd --price) and coordinatord's --egress-price; "
+             "without a job the sums of all jobs.",
     .rest_max = 1,
     .needs = COMMAND_CONNECT | COMMAND_JSON,
     .run = run_cost,
@@ -109,7 +111,7 @@ static int run_adjust(struct cli *cli, const struct args *args, struct err *err)
     char text[STR_HUMAN_MAX];
     uint64_t id = 0;
     if (!has_priority && !has_share && !has_budget) {
-        (void)err_set(err, -EINVAL, "say what is to be adjusted: --priority, --share or --budget");
+        (void)err_set(err, -EINVAL, "say what to change: --priority, --share or --budget");
         return args_exit(args, -EINVAL, err);
     }
     int rc = cli_job_id(cli, args, &id, err);
@@ -139,17 +141,18 @@ const struct command command_adjust = {
     .name = "adjust",
     .what = "change a job's priority, share of the workers or budget",
     .usage = "JOB [--priority N] [--share X] [--budget DOLLARS]",
-    .about = "Changes what a job may have of the swarm beside others, from the next task on.",
+    .about = "Changes a job's priority, share of the workers or budget, from the "
+             "next task on.",
     .flags =
         (const struct args_flag[]){
             {"priority", 0, ARGS_INT, &priority, "N",
-             "the job with the highest priority that has something to do goes first", .min = -100,
+             "workers serve the job with the highest priority that has work", .min = -100,
              .max = 100, .given = &has_priority},
             {"share", 0, ARGS_DOUBLE, &share, "X",
-             "its part of the workers beside jobs of its priority", .min = 0.01, .max = 100,
+             "its part of the workers among jobs of its priority", .min = 0.01, .max = 100,
              .given = &has_share},
             {"budget", 0, ARGS_DOUBLE, &budget, "DOLLARS",
-             "what its workers' time may cost, 0: any", .max = 1e9, .given = &has_budget},
+             "dollars that its workers' time may cost, 0: any", .max = 1e9, .given = &has_budget},
             {0},
         },
     .rest_min = 1,

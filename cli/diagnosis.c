@@ -103,8 +103,8 @@ static void judge_places(const struct doctor_facts *f, struct diagnosis *d)
                 "%s (%s) cannot be written to", p->path, p->what);
         else if (p->free_bytes < DISK_WARN)
             add(d, "disk", p->free_bytes < DISK_FAIL ? VERDICT_FAIL : VERDICT_WARN,
-                i == 0 ? "free some, or give workers another folder with --work-dir"
-                       : "free some, or set TMPDIR to a folder with more",
+                i == 0 ? "free some space, or give workers another folder with --work-dir"
+                       : "free some space, or set TMPDIR to a folder with more",
                 "%s free in %s (%s)", room, p->path, p->what);
         else
             add(d, "disk", VERDICT_OK, "", "%s free in %s (%s)", room, p->path, p->what);
@@ -123,8 +123,9 @@ static void judge_clock(const struct doctor_facts *f, struct diagnosis *d)
         add(d, "clock", VERDICT_OK, "", "less than a minute from the coordinator's");
     else
         add(d, "clock", VERDICT_WARN,
-            "switch NTP on (timedatectl set-ntp true): times in logs do not compare, and the "
-            "certificates of archives' servers may be refused",
+            "switch NTP on (timedatectl set-ntp true): otherwise times in logs "
+            "cannot be compared, and certificates of servers with archives may be "
+            "refused",
             "%s %s the coordinator's", str_human_duration(away, text),
             c->ahead_ms > 0 ? "ahead of" : "behind");
 }
@@ -132,15 +133,17 @@ static void judge_clock(const struct doctor_facts *f, struct diagnosis *d)
 static const char *advice_on_port(const struct doctor_port *p)
 {
     if (p->code == -ERR_AUTH)
-        return "log in with a token of the coordinator that is there now (`skerry login`), and see "
-               "that it runs on the data directory that the token came from";
+        return "log in with a token of the coordinator that runs there now (`skerry "
+               "login`), or run coordinatord on the data directory that this token "
+               "came from";
     if (p->code == -ENOENT)
-        return "see that this machine can look the name up; `coordinatord --host` puts another "
-               "name or an address into its tokens";
+        return "check that this machine can resolve the name; `coordinatord --host` "
+               "puts another name or an address into its tokens";
     if (p->code == -ECONNRESET)
-        return "something is there and breaks off: see whether another program has the port, or a "
-               "proxy in between does not let TLS through";
-    return "open the port in firewalls between here and there, and see that coordinatord runs";
+        return "something answers and breaks off: check whether another program has "
+               "the port, or a proxy in between blocks TLS";
+    return "open the port in firewalls between here and there, and check that "
+           "coordinatord runs";
 }
 
 static void judge_ports(const struct doctor_facts *f, struct diagnosis *d)
@@ -182,10 +185,12 @@ static void judge_coordinator(const struct doctor_facts *f, struct diagnosis *d)
         add(d, "coordinator", VERDICT_OK, "", "none is known here; `skerry login` saves one");
     else if (c->wrong[0])
         add(d, "coordinator", VERDICT_FAIL,
-            "see that coordinatord runs there, and that the token is one of its (`skerry login`)",
+            "check that coordinatord runs there, and that the token is its own "
+            "(`skerry login`)",
             "%s", c->wrong);
     else if (c->only_joins)
-        add(d, "coordinator", VERDICT_OK, "", "not asked, as a worker's token only joins");
+        add(d, "coordinator", VERDICT_OK, "",
+            "not checked, because a worker's token can only join");
     else if (!c->version[0])
         return; /* out of reach, which is said already */
     else if (same_release(c->version, f->version))
@@ -208,7 +213,7 @@ static void judge_link(const struct doctor_facts *f, struct diagnosis *d)
     char up[STR_HUMAN_MAX], down[STR_HUMAN_MAX], round_trip[STR_HUMAN_MAX];
     str_human_number(c->round_trip_s * 1e3, round_trip);
     if (c->link_wrong[0])
-        add(d, "link", VERDICT_WARN, "run this again; a proxy may limit what passes it", "%s",
+        add(d, "link", VERDICT_WARN, "run this again; a proxy may limit transfers", "%s",
             c->link_wrong);
     else if (least > 0)
         add(d, "link", slow ? VERDICT_WARN : VERDICT_OK, slow ? advice : "",

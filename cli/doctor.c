@@ -256,13 +256,14 @@ out:
 
 const struct command command_doctor = {
     .name = "doctor",
-    .what = "look for what is wrong with this machine and the way to the coordinator",
+    .what = "check this machine and its connection to the coordinator",
     .usage = "[--json]",
-    .about = "Tries the programs and the device, looks at instruction set, disk, clock and ports, "
-             "and, where a coordinator is known, whether its ports answer, with the right key, and "
-             "how fast the link to it is: an operator's token sends it 8 MiB and fetches them "
-             "again.  A worker's token does, too, but for the speed.  Each has a verdict: ok, warn "
-             "(it works, but worse than it could) or fail (exit status 1), with what to do.",
+    .about = "Checks the programs, the device, the instruction set, disk, clock and "
+             "ports.  With a token it also checks that the coordinator's ports "
+             "answer with the right key; with an operator's it measures the link, by"
+             " sending 8 MiB and fetching them again.  Each check says ok, warn (it "
+             "works, but worse than it could) or fail (exit status 1), and what to "
+             "do.",
     .needs = COMMAND_SERVER | COMMAND_JSON | COMMAND_SIGNALS,
     .run = run,
 };

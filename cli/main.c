@@ -44,11 +44,10 @@ static void collect_flags(const struct command *c, struct cli *cli, struct args_
             ARGS_STR,
             &cli->token,
             "FILE|-|TOKEN",
-            "an operator's or viewer's token: a file that holds it, or - (default: $SKERRY_TOKEN, "
-            "then the one saved by `skerry login`)"};
+            "operator's or viewer's token: a file that holds it, or - for standard "
+            "input (default: $SKERRY_TOKEN, then the one saved by `skerry login`)"};
     if (c->needs & COMMAND_JSON)
-        out[n++] =
-            (struct args_flag){"json", 0, ARGS_BOOL, &cli->json, NULL, "print JSON for programs"};
+        out[n++] = (struct args_flag){"json", 0, ARGS_BOOL, &cli->json, NULL, "print JSON"};
     for (const struct args_flag *f = c->flags; f && f->name && n < FLAGS_MAX; f++)
         out[n++] = *f;
     out[n] = (struct args_flag){0};
@@ -119,7 +118,7 @@ int main(int argc, char **argv)
     const bool lost = fflush(stdout) != 0 || ferror(stdout);
     if (rc != CLI_OK || !lost || errno == EBADF)
         return rc;
-    fprintf(stderr, "skerry: what it prints cannot be written%s%s\n", errno ? ": " : "",
+    fprintf(stderr, "skerry: standard output cannot be written%s%s\n", errno ? ": " : "",
             errno ? strerror(errno) : ", as on a full disk");
     return CLI_FAILED;
 }

@@ -65,11 +65,12 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
     if (kinds != 1)
         return err_set(err, -EINVAL, "expected one of --images DIR, --text FILE, --captions DIR");
     if (new_text_field && (!new_text || !str_is_utf8(new_text_field, strlen(new_text_field))))
-        return err_set(err, -EINVAL, "--text-field is for --text, and UTF-8 as JSON is");
+        return err_set(err, -EINVAL,
+                       "--text-field goes with --text, and must be UTF-8, as JSON is");
     const char *name = job_name(args->rest[0]);
     if (!str_is_name(name, 64))
         return err_set(err, -EINVAL,
-                       "'%.80s' is no name for a job: expected 1 to 64 of A-Z a-z 0-9 . _ -",
+                       "'%.80s' is not a name for a job: expected 1 to 64 of A-Z a-z 0-9 . _ -",
                        args->rest[0]);
     if (!new_captions != !new_encoders)
         return err_set(err, -EINVAL,
@@ -275,28 +276,28 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
 
 const struct command command_new = {
     .name = "new",
-    .what = "write a commented job file that fits your data and this machine",
+    .what = "write a commented job file for your data and this machine",
     .usage = "NAME --images DIR | --text FILE [--text-field NAME] | --captions DIR --encoders DIR",
-    .about = "Writes NAME.yaml, every key with a comment.  Models of several sizes are measured on "
-             "this machine, and the largest is taken that the data are enough for and that learns "
-             "something in the time.",
+    .about = "Writes NAME.yaml, with a comment on every key.  Measures models of "
+             "several sizes on this machine, and takes the largest that has enough "
+             "data and learns something in the given time.",
     .flags =
         (const struct args_flag[]){
             {"images", 0, ARGS_STR, &new_images, "DIR", "class folders of images, or tars"},
             {"text", 0, ARGS_STR, &new_text, "FILE", "a .txt, .jsonl or .bin, or a folder of them"},
             {"text-field", 0, ARGS_STR, &new_text_field, "NAME",
-             "of a line of .jsonl, the one that holds the text [text]"},
+             "field of a .jsonl line that holds the text [text]"},
             {"captions", 0, ARGS_STR, &new_captions, "DIR", "images with captions"},
             {"encoders", 0, ARGS_STR, &new_encoders, "DIR",
              "a diffusers pipeline that reads the captions"},
-            {"image-size", 0, ARGS_INT, &new_image_size, "N", "pixels of a side", .min = 8,
-             .max = 1024},
+            {"image-size", 0, ARGS_INT, &new_image_size, "N", "side of the images in pixels",
+             .min = 8, .max = 1024},
             {"workers", 'w', ARGS_INT, &new_workers, "N",
-             "as many machines like this one (default: two that share this one)", .min = 1,
+             "number of machines like this one (default: two that share this one)", .min = 1,
              .max = 256, .given = &new_workers_given},
             {"here", 0, ARGS_BOOL, &new_here, NULL,
              "the workers share this machine, as those of `skerry run` do"},
-            {"minutes", 0, ARGS_INT, &new_minutes, "N", "that training may take", .min = 1,
+            {"minutes", 0, ARGS_INT, &new_minutes, "N", "minutes that training may take", .min = 1,
              .max = 1e6},
             {0},
         },

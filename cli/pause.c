@@ -12,8 +12,8 @@ static int set_paused(struct cli *cli, const struct args *args, bool paused, str
     if (rc == 0 && cli->json)
         cli_print_json(answer);
     else if (rc == 0 && paused)
-        printf("job %" PRIu64 " is paused; what its workers do goes on to its end, and `skerry "
-               "resume %" PRIu64 "` lets it go on\n",
+        printf("job %" PRIu64 " is paused; tasks that run are finished, and `skerry resume "
+               "%" PRIu64 "` continues it\n",
                id, id);
     else if (rc == 0)
         printf("job %" PRIu64 " goes on\n", id);
@@ -33,10 +33,11 @@ static int run_resume(struct cli *cli, const struct args *args, struct err *err)
 
 const struct command command_pause = {
     .name = "pause",
-    .what = "give out no task of a job until it is resumed",
+    .what = "hand out no task of a job until it is resumed",
     .usage = "JOB",
-    .about = "Gives out no task of a job. Those that run go on to their end, and count; the "
-             "workers are free for other jobs. It stays so over a restart of the coordinator.",
+    .about = "Hands out no more tasks of a job.  Tasks that run are finished, and "
+             "count; then the workers are free for other jobs.  The job stays paused"
+             " when the coordinator restarts.",
     .rest_min = 1,
     .rest_max = 1,
     .needs = COMMAND_CONNECT | COMMAND_JSON,
@@ -45,9 +46,9 @@ const struct command command_pause = {
 
 const struct command command_resume = {
     .name = "resume",
-    .what = "let a paused job go on",
+    .what = "continue a paused job",
     .usage = "JOB",
-    .about = "Lets a job go on that was paused.",
+    .about = "Continues a paused job.",
     .rest_min = 1,
     .rest_max = 1,
     .needs = COMMAND_CONNECT | COMMAND_JSON,
@@ -88,18 +89,18 @@ static int run_rollback(struct cli *cli, const struct args *args, struct err *er
 
 const struct command command_rollback = {
     .name = "rollback",
-    .what = "make of a job what it was some rounds ago",
+    .what = "return a job to an earlier version",
     .usage = "JOB --to N [--path P]",
-    .about =
-        "Goes back to version N of a job's model, what it was after round N; the last four are "
-        "kept. The round that runs ends without its phases and counts as one of the job's, "
-        "and the next begins with that version: the outer optimiser and the workers' moments "
-        "begin anew. Jobs that train in rounds; not in fragments, nor asynchronously.",
+    .about = "Returns a job's model to version N, its state after round N; the last "
+             "four versions are kept.  The current round ends without its phases, "
+             "but counts.  The next one starts from that version, with a fresh outer"
+             " optimiser and fresh moments in the workers.  Only for jobs in rounds,"
+             " without fragments or async.",
     .flags =
         (const struct args_flag[]){
             {"to", 0, ARGS_U64, &version, "N", "the version", .required = true, .max = 1e6},
             {"path", 0, ARGS_U64, &path, "P",
-             "this path, and those that share modules with it, alone", .max = UINT32_MAX - 1,
+             "only this path, and those that share modules with it", .max = UINT32_MAX - 1,
              .given = &path_given},
             {0},
         },

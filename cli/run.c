@@ -274,30 +274,32 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
 
 const struct command command_run = {
     .name = "run",
-    .what = "launch a private swarm on this machine, run a job, leave the results in a folder",
+    .what = "run a job on a private swarm on this machine; results go to a folder",
     .usage = "job.yaml [--workers N] [--out DIR]",
-    .about = "Launches a coordinator and workers on free loopback ports, runs the job to its end, "
-             "leaves samples.png (or sample.txt; the newest is there on the way, too), loss.svg, "
-             "metrics.jsonl, report.json and model/ in DIR and cleans up after itself, also on "
-             "Ctrl-C and on errors (the logs stay in DIR/logs).",
+    .about = "Starts a coordinator and workers on free loopback ports and runs the "
+             "job to its end.  DIR then has samples.png (or sample.txt), which is "
+             "updated during training, loss.svg, metrics.jsonl, report.json and "
+             "model/.  Cleans up after itself, also on Ctrl-C and on errors; the "
+             "logs stay in DIR/logs.",
     .flags =
         (const struct args_flag[]){
             {"workers", 'w', ARGS_INT, &n_workers, "N", "workers to start", .min = 1,
              .max = SWARM_WORKERS_MAX},
             {"out", 'o', ARGS_STR, &out_dir, "DIR", "folder for the results"},
-            {"threads", 0, ARGS_INT, &n_threads, "N", "of each worker (default: the cores, shared)",
-             .min = 1, .max = 1024},
+            {"threads", 0, ARGS_INT, &n_threads, "N",
+             "threads of each worker (default: an equal share of the cores)", .min = 1,
+             .max = 1024},
             {"device", 0, ARGS_STR, &options.swarm.device, "NAME",
-             "of each worker: auto, cpu, cuda:N or several with commas"},
+             "device of each worker: auto, cpu, cuda:N or several with commas"},
             {"drill", 0, ARGS_INT, &options.drill, "ROUND",
-             "SIGKILL a worker after this round, to see the swarm carry on", .min = 1, .max = 1e9},
+             "SIGKILL a worker after this round, to see the swarm continue", .min = 1, .max = 1e9},
             {"drill-every", 0, ARGS_INT, &options.drill_every, "SECONDS",
-             "SIGKILL some worker this often; another takes its place", .min = 1, .max = 1e6},
+             "SIGKILL a random worker this often; another takes its place", .min = 1, .max = 1e6},
             {"workerd", 0, ARGS_LIST, &options.swarm.extra, "ARGS",
-             "more arguments of the first worker, given again of the second, ..; the last one "
-             "holds for all that follow"},
+             "additional arguments of the first worker; repeat for the second, ..; "
+             "the last one applies to all others"},
             {"strategies", 0, ARGS_STR, &options.strategies, "A,B,..",
-             "mixtures: one more grid for each, as samples-A.png"},
+             "mixtures: also draw a grid for each strategy, as samples-A.png"},
             {0},
         },
     .rest_min = 1,

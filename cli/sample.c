@@ -325,48 +325,52 @@ static int run_sample(struct cli *cli, const struct args *args, struct err *err)
 
 const struct command command_sample = {
     .name = "sample",
-    .what = "draw a grid of samples",
+    .what = "draw samples with a job's model",
     .usage = "[JOB]",
-    .about = "Draws with a job's newest version on one of the workers: a grid of images into a "
-             "PNG, or text that is printed as it comes.  What is not given is as in the job file.  "
-             "Ctrl-C cancels the task.",
+    .about = "Draws with a job's newest version on one of the workers: a grid of "
+             "images into a PNG, or text, printed as it is generated.  Options that "
+             "are not given are as in the job file.  Ctrl-C cancels the drawing.",
     .flags =
         (const struct args_flag[]){
             {"out", 'o', ARGS_STR, &options.out, "FILE",
-             "where the PNG goes [samples.png], or a text beside standard output"},
-            {"count", 'n', ARGS_U64, &options.count, "N", "samples", .min = 1, .max = 1024},
-            {"labels", 0, ARGS_STR, &options.labels, "A,B,..", "class numbers, cycled"},
+             "file for the PNG [samples.png], or for the text, which is printed, too"},
+            {"count", 'n', ARGS_U64, &options.count, "N", "number of samples", .min = 1,
+             .max = 1024},
+            {"labels", 0, ARGS_STR, &options.labels, "A,B,..",
+             "class numbers to draw, repeated in turn"},
             {"steps", 0, ARGS_U64, &options.steps, "N", "steps of the ODE solver", .min = 1,
              .max = 1000},
             {"sampler", 0, ARGS_STR, &options.sampler, "NAME", "euler or heun"},
             {"guidance", 0, ARGS_DOUBLE, &options.guidance, "X",
              "classifier-free guidance; 1 is off", .max = 100, .given = &options.guidance_given},
-            {"seed", 0, ARGS_U64, &options.seed, "N", "of the noise, of the choice of tokens",
-             .max = 9e18, .given = &options.seed_given},
-            {"columns", 0, ARGS_U64, &options.columns, "N", "of the grid", .min = 1, .max = 1024},
+            {"seed", 0, ARGS_U64, &options.seed, "N",
+             "seed of the noise, or of the choice of tokens", .max = 9e18,
+             .given = &options.seed_given},
+            {"columns", 0, ARGS_U64, &options.columns, "N", "columns of the grid", .min = 1,
+             .max = 1024},
             {"raw", 0, ARGS_BOOL, &options.raw, NULL,
              "the newest weights instead of their average"},
             {"strategy", 0, ARGS_STR, &options.strategy, "NAME",
              "mixtures: top1, topk, full, nucleus, threshold or oracle"},
-            {"top", 0, ARGS_U64, &options.top, "N", "experts of strategy topk", .min = 1,
+            {"top", 0, ARGS_U64, &options.top, "N", "number of experts of strategy topk", .min = 1,
              .max = 256},
-            {"nucleus", 0, ARGS_DOUBLE, &options.nucleus, "P", "of strategy nucleus", .min = 0.01,
-             .max = 1},
-            {"threshold", 0, ARGS_DOUBLE, &options.threshold, "P", "of strategy threshold",
-             .min = 0.001, .max = 1},
+            {"nucleus", 0, ARGS_DOUBLE, &options.nucleus, "P",
+             "probability that strategy nucleus must reach", .min = 0.01, .max = 1},
+            {"threshold", 0, ARGS_DOUBLE, &options.threshold, "P",
+             "least probability of an expert, strategy threshold", .min = 0.001, .max = 1},
             {"remote", 0, ARGS_BOOL, &options.remote, NULL,
              "mixtures: experts stay on their workers"},
             {"path", 0, ARGS_U64, &options.path, "N", "draw from this path alone", .max = 1023,
              .given = &options.path_given},
             {"prompt", 'p', ARGS_LIST, &options.prompts, "TEXT",
-             "texts: what to go on from; captioned images: what to draw, one caption a line; "
-             "given again it is one line more"},
-            {"tokens", 0, ARGS_U64, &options.tokens, "N", "texts: how many to generate", .min = 1,
-             .max = 4096},
+             "texts: the beginning to continue; captioned images: captions to draw, "
+             "one a line or one each time the option is given"},
+            {"tokens", 0, ARGS_U64, &options.tokens, "N", "texts: number of tokens to generate",
+             .min = 1, .max = 4096},
             {"temperature", 0, ARGS_DOUBLE, &options.temperature, "T",
-             "texts: 0 takes the likeliest", .max = 10, .given = &options.temperature_given},
-            {"top-p", 0, ARGS_DOUBLE, &options.top_p, "P", "texts: nucleus of tokens", .min = 0.01,
-             .max = 1},
+             "texts: 0 takes the likeliest token", .max = 10, .given = &options.temperature_given},
+            {"top-p", 0, ARGS_DOUBLE, &options.top_p, "P",
+             "texts: probability of the nucleus that tokens are drawn from", .min = 0.01, .max = 1},
             {0},
         },
     .rest_max = 1,
@@ -398,14 +402,15 @@ const struct command command_export = {
     .name = "export",
     .what = "download the model as safetensors",
     .usage = "[JOB] [--path N] [--out DIR]",
-    .about = "Downloads a job's model: model.safetensors and config.json with the names of the "
-             "original DiT code; of one with captions a folder that diffusers opens; of a "
-             "language model with those of transformers, and its tokenizer; of a trainer's own "
-             "model with its names and types, and the files that lay beside its warm start.",
+    .about = "Downloads a job's model as model.safetensors and config.json.  A DiT "
+             "has the tensor names of the original DiT code; diffusers opens a model"
+             " with captions, transformers a language model, with its tokenizer.  A "
+             "trainer's model has the trainer's names and types, and the other files"
+             " of its warm start.",
     .flags =
         (const struct args_flag[]){
-            {"out", 'o', ARGS_STR, &export_dir, "DIR", "the folder"},
-            {"path", 0, ARGS_INT, &export_path, "N", "of a job with several: the expert, the path",
+            {"out", 'o', ARGS_STR, &export_dir, "DIR", "folder to write"},
+            {"path", 0, ARGS_INT, &export_path, "N", "the expert or path, of a job with several",
              .max = 1023},
             {"raw", 0, ARGS_BOOL, &export_raw, NULL, "the newest weights instead of their average"},
             {0},

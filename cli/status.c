@@ -119,10 +119,10 @@ static int run_status(struct cli *cli, const struct args *args, struct err *err)
 
 const struct command command_status = {
     .name = "status",
-    .what = "what is running and what it waits for",
+    .what = "show what is running and what it waits for",
     .usage = "[JOB]",
-    .about = "Shows jobs, workers, bytes moved, and what is waited for; of one job its stage, "
-             "paths, partitions and figures.",
+    .about = "Shows jobs, workers, traffic, and what is waited for; for one job its "
+             "stage, paths, partitions and figures.",
     .rest_max = 1,
     .needs = COMMAND_CONNECT | COMMAND_JSON,
     .run = run_status,
@@ -145,10 +145,10 @@ static int run_workers(struct cli *cli, const struct args *args, struct err *err
 
 const struct command command_workers = {
     .name = "workers",
-    .what = "the workers",
+    .what = "list the workers",
     .usage = "[--json]",
-    .about = "Lists the workers: state, speed, bytes, what each does, how much of its devices it "
-             "uses and how they are.",
+    .about = "Lists the workers: state, speed, traffic, current task, and use and "
+             "health of their devices.",
     .needs = COMMAND_CONNECT | COMMAND_JSON,
     .run = run_workers,
 };
@@ -237,7 +237,7 @@ static int run_tasks(struct cli *cli, const struct args *args, struct err *err)
 
 const struct command command_tasks = {
     .name = "tasks",
-    .what = "the tasks of a job",
+    .what = "list the tasks of a job",
     .usage = "[JOB] [--state STATE]",
     .about = "Lists the tasks of a job, or of all jobs, newest first.",
     .flags =
@@ -271,13 +271,13 @@ const struct command command_watch = {
     .name = "watch",
     .what = "follow a job to its end",
     .usage = "[JOB] [--tensorboard DIR]",
-    .about = "Follows a job (the newest by default) to its end; Ctrl-C stops the watching, not the "
-             "job.",
+    .about = "Follows a job (by default the newest) to its end.  Ctrl-C stops "
+             "watching, not the job.",
     .flags =
         (const struct args_flag[]){
             {"tensorboard", 0, ARGS_STR, &watch_tensorboard, "DIR",
-             "also write losses, held-out losses, rounds and samples, from the job's beginning, as "
-             "event files into DIR/NAME-ID, for `tensorboard --logdir DIR`"},
+             "also write losses, held-out losses, rounds and samples since the job "
+             "began to event files in DIR/NAME-ID, for `tensorboard --logdir DIR`"},
             {0},
         },
     .rest_max = 1,
@@ -325,7 +325,7 @@ const struct command command_cancel = {
     .flags =
         (const struct args_flag[]){
             {"task", 0, ARGS_U64, &cancel_task, "N",
-             "a drawing that `skerry sample` asked for, not a job", .min = 1, .max = 9e18},
+             "cancel a drawing of `skerry sample` instead of a job", .min = 1, .max = 9e18},
             {0},
         },
     .rest_max = 1,

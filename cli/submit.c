@@ -59,7 +59,7 @@ static int run_submit(struct cli *cli, const struct args *args, struct err *err)
     rc = cli_connect(cli, err);
     if (rc == 0 && cli->role == TOKEN_ROLE_VIEWER) /* before its data is cut into shards */
         rc = err_set(err, -ERR_AUTH,
-                     "submitting takes a token of role operator; yours has the role viewer");
+                     "submitting needs a token of role operator; yours has the role viewer");
     if (rc == 0)
         rc = submit(cli, &job, bytes_per_s, &id, err);
     job_file_close(&job);
@@ -70,15 +70,17 @@ const struct command command_submit = {
     .name = "submit",
     .what = "check a job file and its data, upload them, start the job",
     .usage = "job.yaml [--watch] [--link RATE]",
-    .about = "Checks the job file and the data it names, uploads the data as shards (those that "
-             "are there already are not sent again) and starts the job.  Nothing runs when "
-             "anything is wrong.  Where outer.fragments is auto and the job may have fragments, a "
-             "step and the link are measured first, and what is chosen is said and goes on record.",
+    .about = "Checks the job file and its data, uploads the data as shards (only "
+             "those that the coordinator lacks) and starts the job.  If anything is "
+             "wrong, nothing is started.  If outer.fragments is auto and the job may"
+             " have fragments, it first measures a step and the link; the choice is "
+             "printed and recorded.",
     .flags =
         (const struct args_flag[]){
             {"watch", 'w', ARGS_BOOL, &submit_watch, NULL, "follow the job to its end"},
             {"link", 0, ARGS_STR, &submit_link, "RATE",
-             "of every link, for outer.fragments: auto (default: the one from here is measured)"},
+             "rate of every link, for outer.fragments: auto (default: the link from "
+             "here is measured)"},
             {0},
         },
     .rest_min = 1,
@@ -188,21 +190,23 @@ static int run_check(struct cli *cli, const struct args *args, struct err *err)
 
 const struct command command_check = {
     .name = "check",
-    .what = "check a job file and its data, and predict what the job takes",
+    .what = "check a job file and its data, and predict time, memory and traffic",
     .usage = "job.yaml [--workers N] [--here] [--link RATE]",
-    .about = "Says whether `skerry submit` would accept this job file and its data: reads all of "
-             "them and sends nothing.  Then it measures some steps on this machine and predicts "
-             "time, memory, and bytes up and down.  Not counted are frozen encoders, generated "
-             "texts, and what partitions cost to learn.",
+    .about = "Says whether `skerry submit` would accept this job file and its data: "
+             "reads all of them and sends nothing.  Then measures some steps on this"
+             " machine and predicts time, memory and traffic.  The prediction leaves"
+             " out frozen encoders, generated texts, and the making of partitions.",
     .flags =
         (const struct args_flag[]){
             {"workers", 'w', ARGS_INT, &check_workers, "N",
-             "as many machines like this one (default: one for each phase of a round)", .min = 1,
-             .max = 1024},
+             "number of machines like this one (default: one for each phase of a "
+             "round)",
+             .min = 1, .max = 1024},
             {"here", 0, ARGS_BOOL, &check_here, NULL,
              "the workers share this machine, as those of `skerry run` do (default then: 2)"},
             {"link", 0, ARGS_STR, &check_link, "RATE",
-             "of every link, the coordinator's too, such as 20Mbit (default: links cost nothing)"},
+             "rate of every link, the coordinator's too, such as 20Mbit (default: "
+             "unlimited)"},
             {0},
         },
     .rest_min = 1,
@@ -225,12 +229,13 @@ static int run_keys(struct cli *cli, const struct args *args, struct err *err)
 
 const struct command command_keys = {
     .name = "keys",
-    .what = "every key of a job file, with its default",
+    .what = "list every key of a job file, with its default",
     .usage = "[--markdown]",
-    .about = "Prints every key of a job file: type, range, default, meaning.",
+    .about = "Prints every key of a job file with its type, range, default and "
+             "meaning.",
     .flags =
         (const struct args_flag[]){
-            {"markdown", 0, ARGS_BOOL, &keys_markdown, NULL, "as a table in Markdown"},
+            {"markdown", 0, ARGS_BOOL, &keys_markdown, NULL, "print Markdown tables"},
             {0},
         },
     .run = run_keys,

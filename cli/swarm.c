@@ -190,7 +190,7 @@ static int add_words(char *text, const char *argv[WORDS_MAX + 1], int n, struct 
     char *save = NULL;
     for (char *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save)) {
         if (n == WORDS_MAX)
-            return err_set(err, -ERR_LIMIT, "--workerd has too many words: a worker takes %d",
+            return err_set(err, -ERR_LIMIT, "--workerd has too many words: at most %d are possible",
                            WORDS_MAX);
         argv[n++] = w;
     }

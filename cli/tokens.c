@@ -185,18 +185,17 @@ static int run_tokens(struct cli *cli, const struct args *args, struct err *err)
     const bool bounds = has_uses || has_workers || has_jobs || has_budget;
     int rc = 0;
     if (role && change)
-        rc =
-            err_set(err, -EINVAL, "--new makes a token and --change changes one: give one of both");
-    else if (change && (name || life_ms))
-        rc = err_set(err, -EINVAL, "--name and --expires are of a new token, and do not change");
-    else if (change && !bounds)
         rc = err_set(err, -EINVAL,
-                     "say what is to be changed: --uses, --workers, --jobs or --budget");
+                     "--new makes a token and --change changes one: give only one of them");
+    else if (change && (name || life_ms))
+        rc = err_set(err, -EINVAL,
+                     "--name and --expires belong to a new token and cannot be changed");
+    else if (change && !bounds)
+        rc = err_set(err, -EINVAL, "say what to change: --uses, --workers, --jobs or --budget");
     else if (!role && !change && (name || life_ms || bounds))
         rc = err_set(err, -EINVAL,
-                     "--name, --expires, --uses, --workers, --jobs and --budget are of a new "
-                     "token, and the last four of one that is changed: give --new worker, operator "
-                     "or viewer, or --change NAME");
+                     "--name, --expires, --uses, --workers, --jobs and --budget need --new "
+                     "worker, operator or viewer, or, the last four, --change NAME");
     if (rc < 0)
         return args_exit(args, rc, err);
     return role ? make(cli, err) : change ? adjust(cli, err) : list(cli, err);
@@ -204,22 +203,24 @@ static int run_tokens(struct cli *cli, const struct args *args, struct err *err)
 
 static const struct args_flag tokens_flags[] = {
     {"new", 0, ARGS_STR, &role, "ROLE",
-     "make a token and print it: worker (joins), viewer (looks), operator (may do everything)"},
-    {"change", 0, ARGS_STR, &change, "NAME|ID", "give a token other bounds; 0: any"},
-    {"name", 0, ARGS_STR, &name, "NAME", "what it is called (default: its role and number)"},
+     "make a token and print it: worker (may join), viewer (may look), "
+     "operator (may do everything)"},
+    {"change", 0, ARGS_STR, &change, "NAME|ID", "change a token's bounds; 0: no bound"},
+    {"name", 0, ARGS_STR, &name, "NAME", "name of the token (default: its role and number)"},
     {"expires", 0, ARGS_DURATION_MS, &life_ms, "TIME",
-     "how long it is good for, such as 24h or 30d (default: for ever)", .min = 1000,
+     "how long it is valid, such as 24h or 30d (default: for ever)", .min = 1000,
      .max = 36500 * 8.64e7},
     {"uses", 0, ARGS_U64, &uses, "N", "how many workers may first join with it (default: any)",
      .max = UINT32_MAX, .given = &has_uses},
     {"workers", 0, ARGS_U64, &workers, "N",
-     "how many of its workers may be here at once (default: any)", .max = UINT32_MAX,
+     "how many of its workers may be connected at once (default: any)", .max = UINT32_MAX,
      .given = &has_workers},
     {"jobs", 0, ARGS_U64, &jobs, "N",
-     "an operator's: how many jobs that are submitted with it may go on at once (default: any)",
-     .max = UINT32_MAX, .given = &has_jobs},
+     "operator: how many of its jobs may run at once (default: any)", .max = UINT32_MAX,
+     .given = &has_jobs},
     {"budget", 0, ARGS_DOUBLE, &budget, "DOLLARS",
-     "an operator's: what all its jobs together may cost, then they wait (default: any)",
+     "operator: what its jobs may cost together; then they wait (default: "
+     "any)",
      .max = 1e9, .given = &has_budget},
     {0},
 };
@@ -228,9 +229,9 @@ const struct command command_tokens = {
     .name = "tokens",
     .what = "list the tokens, make one, or change its bounds",
     .usage = "[--new worker|viewer|operator | --change NAME|ID]",
-    .about = "Lists who may come in, or makes a token, which is printed once, or changes how much "
-             "one allows. Workers need theirs "
-             "for the first join only: after it they are known by keys of their own.",
+    .about = "Lists the tokens, makes one, which is printed only once, or changes "
+             "the bounds of one.  A worker needs its token only to join the first "
+             "time; afterwards its own key identifies it.",
     .flags = tokens_flags,
     .needs = COMMAND_CONNECT | COMMAND_JSON,
     .run = run_tokens,
@@ -264,11 +265,11 @@ static int run_revoke(struct cli *cli, const struct args *args, struct err *err)
 
 const struct command command_revoke = {
     .name = "revoke",
-    .what = "shut out a token with all who came by it, or a worker",
+    .what = "revoke a token with all that joined by it, or a worker's key",
     .usage = "NAME|ID|worker:ID",
-    .about = "Cuts at once and for good: a token with the connections of whoever uses it and all "
-             "workers that joined with it, or one worker, which a token that is still good can "
-             "let in again under a new key.",
+    .about = "Revokes a token at once and for good, closing the connections of all "
+             "that use it and of all workers that joined with it; or one worker, "
+             "which can join again under a new key with a valid token.",
     .rest_min = 1,
     .rest_max = 1,
     .needs = COMMAND_CONNECT | COMMAND_JSON,

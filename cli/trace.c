@@ -10,8 +10,8 @@ static struct {
 
 static const struct args_flag flags[] = {
     {"out", 'o', ARGS_STR, &o.out, "FILE",
-     "write the events here, for ui.perfetto.dev or chrome://tracing"},
-    {"svg", 0, ARGS_STR, &o.svg, "FILE", "write the picture that the status page has here"},
+     "file for the events, for ui.perfetto.dev or chrome://tracing"},
+    {"svg", 0, ARGS_STR, &o.svg, "FILE", "file for the picture that the status page shows"},
     {0},
 };
 
@@ -47,8 +47,9 @@ const struct command command_trace = {
     .name = "trace",
     .what = "show what each device of a worker did in a step",
     .usage = "[JOB]",
-    .about = "What the devices of an island did in one step of the job's newest phase: the events "
-             "of a timeline, or a picture of it.  Workers of one device leave no trace.",
+    .about = "Shows what the devices of an island did in one step of the job's "
+             "newest phase, as events of a timeline or as a picture.  Workers with "
+             "one device make no trace.",
     .flags = flags,
     .rest_max = 1,
     .needs = COMMAND_CONNECT,

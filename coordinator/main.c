@@ -39,7 +39,7 @@ struct settings {
 
 static const struct conf_key keys[] = {
     CONF(struct settings, listen, STR, .def = "0.0.0.0", .doc = "address to listen on"),
-    CONF(struct settings, host, STR, .doc = "name or address that workers reach us by"),
+    CONF(struct settings, host, STR, .doc = "name or address by which workers reach this machine"),
     CONF(struct settings, rpc_port, U64, .def = "7710", .max = 65535,
          .doc = "port for workers (0: any free)"),
     CONF(struct settings, http_port, U64, .def = "7711", .max = 65535,
@@ -49,23 +49,26 @@ static const struct conf_key keys[] = {
     CONF(struct settings, heartbeat_ms, DURATION_MS, .def = "2s", .min = 100, .max = 60000,
          .doc = "how often workers report"),
     CONF(struct settings, lease_ms, DURATION_MS, .def = "8s", .min = 500, .max = 600000,
-         .doc = "silence that loses a lease"),
-    CONF(struct settings, blob_quota, BYTES, .def = "0", .doc = "limit on blobs (0: the disk)"),
+         .doc = "time without a report after which a worker loses its lease"),
+    CONF(struct settings, blob_quota, BYTES, .def = "0",
+         .doc = "most bytes of blobs (0: as the disk holds)"),
     CONF(struct settings, store, STR,
          .doc = "object store of the blobs, s3://BUCKET/PREFIX (none: in the data dir)"),
     CONF(struct settings, store_endpoint, STR, .doc = "https://HOST of the store (none: Amazon's)"),
     CONF(struct settings, store_workers, STR,
-         .doc = "yes, no: workers go to the store themselves (none: unless it is on this machine)"),
+         .doc = "yes or no: workers exchange blobs with the store directly (none: yes, "
+                "unless it is on this machine)"),
     CONF(struct settings, store_plain, BOOL, .def = "false", .doc = "the endpoint may be http://"),
     CONF(struct settings, store_virtual_host, BOOL, .def = "false",
          .doc = "the bucket is part of the endpoint's name"),
     CONF(struct settings, store_state, BOOL, .def = "false",
-         .doc = "the database goes to the store, too, so that another machine can go on"),
+         .doc = "keep the database in the store, too, so that another machine can take "
+                "over"),
     CONF(struct settings, standby_ms, DURATION_MS, .def = "0", .max = 86400000,
-         .doc = "go on with the state in the store when its coordinator is silent for this long "
-                "(0: now)"),
+         .doc = "take over the state in the store when its coordinator is silent for "
+                "this long (0: now)"),
     CONF(struct settings, store_cache, BYTES, .def = "20GB", .min = 1e6, .max = 1e18,
-         .doc = "disk for blobs of the store that are in use or were used last"),
+         .doc = "disk space for a cache of the store's blobs"),
     CONF(struct settings, egress_price, DOUBLE, .def = "0", .max = PRICE_MAX,
          .doc = "dollars a GB that workers download, for `skerry cost`"),
     CONF(struct settings, request_price, DOUBLE, .def = "0", .max = PRICE_MAX,
@@ -96,13 +99,14 @@ struct flags {
 static struct flags given;
 
 static const struct args_flag flag_table[] = {
-    {"data-dir", 'd', ARGS_STR, &given.data_dir, "DIR", "where state, keys and blobs live",
+    {"data-dir", 'd', ARGS_STR, &given.data_dir, "DIR", "folder of state, keys and blobs",
      .required = true},
     {"config", 'c', ARGS_STR, &given.config, "FILE",
      "YAML file of settings (rpc_port: 7710, lease_ms: 8s); flags win"},
     {"listen", 0, ARGS_STR, &given.listen, "ADDR", "address to listen on [0.0.0.0]"},
     {"host", 0, ARGS_STR, &given.host, "NAME",
-     "name or address that workers and people reach this machine by [its host name]"},
+     "name or address by which workers and people reach this machine [its "
+     "host name]"},
     {"rpc-port", 0, ARGS_U64, &given.rpc_port, "N", "port for workers, 0: any free [7710]",
      .max = 65535, .given = &given.has_rpc},
     {"http-port", 0, ARGS_U64, &given.http_port, "N",
@@ -111,50 +115,57 @@ static const struct args_flag flag_table[] = {
      "HTTP without TLS; only with --listen on a loopback address", .given = &given.has_plain},
     {"heartbeat", 0, ARGS_DURATION_MS, &given.heartbeat_ms, "TIME", "how often workers report [2s]",
      .min = 100, .max = 60000, .given = &given.has_heartbeat},
-    {"lease", 0, ARGS_DURATION_MS, &given.lease_ms, "TIME", "silence that loses a lease [8s]",
-     .min = 500, .max = 600000, .given = &given.has_lease},
-    {"blob-quota", 0, ARGS_BYTES, &given.blob_quota, "BYTES", "limit on blobs, 0: the disk [0]",
-     .given = &given.has_quota},
+    {"lease", 0, ARGS_DURATION_MS, &given.lease_ms, "TIME",
+     "time without a report after which a worker loses its lease [8s]", .min = 500, .max = 600000,
+     .given = &given.has_lease},
+    {"blob-quota", 0, ARGS_BYTES, &given.blob_quota, "BYTES",
+     "most bytes of blobs, 0: as the disk holds [0]", .given = &given.has_quota},
     {"store", 0, ARGS_STR, &given.store, "URL",
      "keep blobs in an object store, s3://BUCKET/PREFIX [in the data dir]"},
     {"store-endpoint", 0, ARGS_STR, &given.store_endpoint, "URL",
      "https://HOST of the store [AWS_ENDPOINT_URL, or Amazon's of AWS_REGION]"},
     {"store-workers", 0, ARGS_STR, &given.store_workers, "yes|no",
-     "workers go to the store themselves [yes, unless its endpoint is this machine]"},
+     "workers exchange blobs with the store directly [yes, unless its "
+     "endpoint is this machine]"},
     {"store-plain", 0, ARGS_BOOL, &given.store_plain, NULL, "the store's endpoint may be http://",
      .given = &given.has_store_plain},
     {"store-virtual-host", 0, ARGS_BOOL, &given.store_virtual_host, NULL,
      "the bucket is part of the endpoint's name, as at Amazon", .given = &given.has_store_host},
     {"store-state", 0, ARGS_BOOL, &given.store_state, NULL,
-     "the database goes to the store, too, so that another machine can go on",
+     "keep the database in the store, too, so that another machine can take "
+     "over",
      .given = &given.has_store_state},
     {"standby", 0, ARGS_DURATION_MS, &given.standby_ms, "TIME",
-     "with --store-state: wait until the coordinator whose state that is has shown no sign of life "
-     "for TIME, at least 10s, then go on in its place",
+     "with --store-state: wait until the coordinator of that state has been "
+     "silent for TIME, at least 10s, then take over",
      .max = 86400000, .given = &given.has_standby},
     {"store-cache", 0, ARGS_BYTES, &given.store_cache, "BYTES",
-     "disk for the store's blobs that are in use or were used last [20GB]", .min = 1e6, .max = 1e18,
+     "disk space for a cache of the store's blobs [20GB]", .min = 1e6, .max = 1e18,
      .given = &given.has_store_cache},
     {"egress-price", 0, ARGS_DOUBLE, &given.egress_price, "DOLLARS",
-     "what a GB costs that workers download, for `skerry cost` [0]", .max = PRICE_MAX,
+     "price of a GB downloaded by workers, for `skerry cost` [0]", .max = PRICE_MAX,
      .given = &given.has_egress},
     {"request-price", 0, ARGS_DOUBLE, &given.request_price, "DOLLARS",
-     "what a million requests to the store cost [0]", .max = PRICE_MAX,
-     .given = &given.has_request},
-    {"outer-threads", 0, ARGS_INT, &given.outer_threads, "N", "outer steps at once [2]", .min = 1,
-     .max = 64, .given = &given.has_threads},
+     "price of a million requests to the store [0]", .max = PRICE_MAX, .given = &given.has_request},
+    {"outer-threads", 0, ARGS_INT, &given.outer_threads, "N", "outer steps that run at once [2]",
+     .min = 1, .max = 64, .given = &given.has_threads},
     {"log", 0, ARGS_STR, &given.log, "LEVEL", "debug, info, warn or error [info]"},
-    {"die-with-parent", 0, ARGS_BOOL, &given.die_with_parent, NULL, "stop when the parent ends"},
+    {"die-with-parent", 0, ARGS_BOOL, &given.die_with_parent, NULL,
+     "stop when the parent process ends"},
     {"backup", 0, ARGS_STR, &given.backup, "FOLDER",
-     "back the data dir up to a folder and leave, also while a coordinator runs on it"},
-    {"keep", 0, ARGS_U64, &given.keep, "N", "with --backup: how many backups stay, 0: all [0]",
+     "back the data dir up to a folder and exit, also while a coordinator "
+     "runs on it"},
+    {"keep", 0, ARGS_U64, &given.keep, "N", "with --backup: number of backups to keep, 0: all [0]",
      .max = 60000, .given = &given.has_keep},
     {"restore", 0, ARGS_STR, &given.restore, "FOLDER|s3://...",
-     "make the data dir from the newest backup of a folder, or from what a coordinator with "
-     "--store-state has in its store, which is deposed, and leave"},
-    {"from", 0, ARGS_STR, &given.from, "NAME", "with --restore: this backup instead"},
+     "restore the data dir from the newest backup in a folder, or from the "
+     "store of a coordinator with --store-state, which then stops, and exit"},
+    {"from", 0, ARGS_STR, &given.from, "NAME",
+     "with --restore: take this backup instead of the newest"},
     {"audit", 0, ARGS_U64, &given.audit, "JOB",
-     "look a job's versions over, also while a coordinator runs", .min = 1, .max = 9e15},
+     "check the stored versions of a job and exit, also while a coordinator "
+     "runs",
+     .min = 1, .max = 9e15},
     {0},
 };
 
@@ -163,10 +174,10 @@ static int parse_flags(int argc, char **argv, struct err *err, int *ret_status)
     struct args args = {
         .program = "coordinatord",
         .usage = "--data-dir DIR [--config FILE] [--host NAME]",
-        .about = "Decides what the workers of a Skerry cluster do, and keeps their results.",
+        .about = "Coordinates the workers of a Skerry swarm and keeps their results.",
         .after = "Exit status: 0 stopped by a signal, 1 fault, 2 wrong flags or configuration,\n"
                  "or a state of a newer release, 3 the data dir or a port is in use, 4 another "
-                 "coordinator\ngoes on with this state.",
+                 "coordinator\nhas taken over this state.",
         .flags = flag_table,
     };
     int rc = args_parse(&args, argc, argv, err);

@@ -122,8 +122,8 @@ static const char exit_codes[] =
     "  1  cannot run here (work dir, disk, memory)\n"
     "  2  wrong command line\n"
     "  3  refused by the coordinator (wrong or revoked token or key)\n"
-    "  4  the device is not there, or failed and could not be had again by\n"
-    "     starting anew, which is tried 3 times in 10 minutes\n";
+    "  4  there is no such device, or it failed, and 3 restarts in 10 minutes\n"
+    "     did not bring it back\n";
 
 static const struct options defaults = {.device = "auto",
                                         .log_level = "info",
@@ -137,10 +137,11 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
     const struct args_flag flags[] = {
         {"join", 'j', ARGS_STR, &o->join, "@FILE|-|TOKEN", "a worker token, in a file or on stdin"},
         {"also", 0, ARGS_STR, &o->also, "HOST[:RPC[:HTTP]],...",
-         "where the coordinator may be when it is not where the token says (ports: the token's)"},
+         "more addresses of the coordinator, tried when the token's does not "
+         "answer (ports: the token's)"},
         {"device", 'd', ARGS_STR, &o->device, "auto|cpu|cuda:N,...",
-         "where to compute; several: cuda:0,cuda:1, cuda:all, or CPUs of so many threads, "
-         "cpu:3,cpu:1"},
+         "devices to compute on; several: cuda:0,cuda:1, cuda:all, or CPUs by "
+         "threads, cpu:3,cpu:1"},
         {"threads", 't', ARGS_U64, &o->threads, "N",
          "CPU threads (0: all that this process may use)", .max = THREADS_MAX},
         {"work-dir", 'w', ARGS_STR, &o->work_dir, "DIR",
@@ -148,42 +149,50 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
         {"cache-limit", 0, ARGS_BYTES, &o->cache_limit, "SIZE",
          "most bytes of blobs to keep (0: 90% of the free disk)"},
         {"max-bandwidth", 0, ARGS_STR, &o->bandwidth, "RATE",
-         "of files, each way, such as 20Mbit (default: as fast as it goes)"},
+         "limit on the transfer of files, each way, such as 20Mbit (default: "
+         "none)"},
         {"models", 0, ARGS_STR, &o->models, "DIR",
-         "weights that this machine has: a job's frozen encoders are looked for there first"},
+         "local folder where a job's frozen encoders are looked for first"},
         {"max-source", 0, ARGS_BYTES, &o->max_source, "SIZE",
          "largest archive to fetch for a job's data.url", .min = 1, .max = 1ull << 50},
         {"allow-private-sources", 0, ARGS_BOOL, &o->private_sources, NULL,
-         "fetch a job's data.url also from private and local addresses: whoever may submit jobs "
-         "then reaches what this machine reaches"},
+         "fetch a job's data.url also from private and local addresses: anybody "
+         "who may submit jobs can then reach what this machine reaches"},
         {"spot", 0, ARGS_STR, &o->spot, "auto|aws|gcp|azure|PATH",
-         "save the phase and leave when this machine is about to be taken back: asks the cloud's "
-         "metadata service, runs a program until it ends with status 0, or waits for a file"},
-        {"spot-metadata", 0, ARGS_STR, &o->spot_at, "URL", "where --spot asks"},
-        {"share", 0, ARGS_STR, &o->share, "SITE", "fetch once for all that name this site"},
-        {"share-at", 0, ARGS_STR, &o->share_at, "HOST[:PORT]", "where those reach this machine"},
+         "save the phase and leave when this spot machine is about to be taken "
+         "back: asks the cloud's metadata service, runs a program until it ends "
+         "with status 0, or waits for a file"},
+        {"spot-metadata", 0, ARGS_STR, &o->spot_at, "URL",
+         "address of the metadata service for --spot"},
+        {"share", 0, ARGS_STR, &o->share, "SITE",
+         "share downloads with all workers that name this site"},
+        {"share-at", 0, ARGS_STR, &o->share_at, "HOST[:PORT]",
+         "address by which those workers reach this machine"},
         {"allow-trainers", 0, ARGS_BOOL, &o->allow_trainers, NULL,
-         "run jobs' own programs: whoever may submit jobs then runs commands here as this user"},
-        {"trainer-memory", 0, ARGS_BYTES, &o->trainer_memory, "SIZE", "most memory of one of them"},
+         "run trainers, the jobs' own programs: anybody who may submit jobs can "
+         "then run commands here as this user"},
+        {"trainer-memory", 0, ARGS_BYTES, &o->trainer_memory, "SIZE", "most memory of a trainer"},
         {"throttle", 0, ARGS_DOUBLE, &o->throttle, "N",
-         "make each training step take N times as long, for others on the machine or to "
-         "try a swarm of unlike workers",
+         "make each training step take N times as long, to leave the machine to "
+         "others or to try workers of different speeds",
          .min = 1, .max = 1000},
         {"price", 0, ARGS_STR, &o->price, "DOLLARS/h",
          "what this machine costs, such as 0.9/h, for `skerry cost` and budgets"},
-        {"name", 'n', ARGS_STR, &o->name, "NAME", "shown to people (default: the host's name)"},
+        {"name", 'n', ARGS_STR, &o->name, "NAME",
+         "name of the worker that people see (default: the host's name)"},
         {"plan", 0, ARGS_STR, &o->plan, "JOB",
-         "print how an island would train this job file, and leave: that of --device, measured "
-         "now, or of --profile"},
+         "print how an island would train this job file, and exit: the one of "
+         "--device, measured now, or of --profile"},
         {"profile", 0, ARGS_STR, &o->profile, "FILE",
-         "with --plan: what the model's layers cost on the island's devices"},
+         "with --plan: file of the costs of the model's layers on the island's "
+         "devices"},
         {"log-level", 0, ARGS_STR, &o->log_level, "LEVEL", "debug, info, warn or error"},
         {0},
     };
     struct args args = {
         .program = "workerd",
         .usage = "--join @FILE | measure JOB | --plan JOB [--profile FILE] [FLAGS]",
-        .about = "Joins a coordinator and trains what it is given, until it is stopped.",
+        .about = "Joins a coordinator and trains its jobs until it is stopped.",
         .after = exit_codes,
         .flags = flags,
     };

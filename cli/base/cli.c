@@ -58,8 +58,8 @@ int cli_find_token(const struct cli *cli, struct token *ret, struct err *err)
 
 static void say_slow(void *arg)
 {
-    fputs("waiting for the coordinator, which answers once its disk, or its object store, "
-          "has what it is told\n",
+    fputs("waiting for the coordinator, which answers once its disk or object "
+          "store has the data\n",
           stderr);
 }
 
@@ -111,19 +111,20 @@ int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **r
     free(text);
     if (err && (rc == -ECONNREFUSED || rc == -ENOENT || rc == -ETIMEDOUT)) {
         const struct err why = *err;
-        return err_set(
-            err, rc == -ENOENT ? -EHOSTUNREACH : rc,
-            "%s; see that coordinatord runs there (`skerry doctor` looks at the way), or, "
-            "if it has moved, `skerry login` with its new user.token",
-            why.msg);
+        return err_set(err, rc == -ENOENT ? -EHOSTUNREACH : rc,
+                       "%s; check that coordinatord runs there (`skerry doctor` tests the "
+                       "connection), or, if it has moved, run `skerry login` with its new "
+                       "user.token",
+                       why.msg);
     }
     if (rc < 0)
         return rc;
     rc = http_response_check(&response, err);
     if (response.status == 401) /* what the server says of it is of headers */
         rc = err_set(err, rc,
-                     "the coordinator does not take this token: it was revoked, has ended, or is "
-                     "of another coordinator; run `skerry login @FILE` with one that is valid");
+                     "the coordinator refuses this token: it was revoked, has expired, or "
+                     "belongs to another coordinator; run `skerry login @FILE` with one that"
+                     " is valid");
     if (rc == 0 && ret) {
         *ret = json_loadb(response.body, response.len, JSON_REJECT_DUPLICATES, &what);
         if (!*ret)

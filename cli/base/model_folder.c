@@ -63,8 +63,8 @@ static int check_number(const char *dir, const json_t *config, const struct want
 {
     const double got = cli_num(config, w->key, w->absent);
     if (isnan(got))
-        return err_set(err, -ERR_CONFIG, "%s/config.json has no %s, which %s is compared with", dir,
-                       w->key, w->ours);
+        return err_set(err, -ERR_CONFIG, "%s/config.json has no %s to compare %s with", dir, w->key,
+                       w->ours);
     if (fabs(got - w->value) > 1e-9 * fabs(w->value))
         return err_set(err, -ERR_CONFIG, "%s/config.json says %s %g, but the job's %s is %g", dir,
                        w->key, got, w->ours, w->value);
@@ -195,20 +195,20 @@ static int check_pixart_variants(const char *dir, const json_t *config, struct e
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         const char *got = cli_str(config, words[i].key, words[i].known);
         if (strcmp(got, words[i].known) != 0)
-            return err_set(err, -ERR_CONFIG, "%s/config.json has %s '%s'; only %s is known", dir,
-                           words[i].key, got, words[i].known);
+            return err_set(err, -ERR_CONFIG, "%s/config.json has %s '%s'; only %s is supported",
+                           dir, words[i].key, got, words[i].known);
     }
     const json_t *more = json_object_get(config, "use_additional_conditions");
     if (json_is_true(more) || (!json_is_false(more) && cli_int(config, "sample_size", 128) == 128))
         return err_set(err, -ERR_CONFIG,
-                       "%s/config.json has use_additional_conditions; a model that is told sizes "
-                       "beside the caption is not known",
+                       "%s/config.json has use_additional_conditions; models that read image "
+                       "sizes besides the caption are not supported",
                        dir);
     if (json_is_false(json_object_get(config, "attention_bias")) ||
         json_is_true(json_object_get(config, "norm_elementwise_affine")))
         return err_set(err, -ERR_CONFIG,
-                       "%s/config.json has no attention_bias or has norm_elementwise_affine; only "
-                       "attention with biases and norms without weights are known",
+                       "%s/config.json has no attention_bias or has norm_elementwise_affine; "
+                       "only attention with biases and norms without weights are supported",
                        dir);
     return 0;
 }
@@ -311,13 +311,13 @@ static int check_llama_variants(const char *dir, const json_t *config, struct er
 {
     const char *act = cli_str(config, "hidden_act", "silu");
     if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
-        return err_set(err, -ERR_CONFIG, "%s/config.json has hidden_act '%s'; only silu is known",
-                       dir, act);
+        return err_set(err, -ERR_CONFIG,
+                       "%s/config.json has hidden_act '%s'; only silu is supported", dir, act);
     if (json_is_true(json_object_get(config, "attention_bias")) ||
         json_is_true(json_object_get(config, "mlp_bias")))
         return err_set(err, -ERR_CONFIG,
-                       "%s/config.json has attention_bias or mlp_bias; layers with biases are not "
-                       "known",
+                       "%s/config.json has attention_bias or mlp_bias; layers with biases are "
+                       "not supported",
                        dir);
     const json_t *scaling = json_object_get(config, "rope_scaling");
     if (!json_is_object(scaling))
@@ -325,8 +325,8 @@ static int check_llama_variants(const char *dir, const json_t *config, struct er
     const char *type = cli_str(scaling, "rope_type", cli_str(scaling, "type", "default"));
     if (strcmp(type, "default") != 0)
         return err_set(err, -ERR_CONFIG,
-                       "%s/config.json scales its rotary positions by '%s'; only plain ones are "
-                       "known",
+                       "%s/config.json scales its rotary positions by '%s'; only plain ones "
+                       "are supported",
                        dir, type);
     return 0;
 }
@@ -370,7 +370,7 @@ static int check_tokenizer(const char *dir, const struct tokenizer *ours, struct
         for (uint32_t id = 0; rc == 0 && id < tokenizer_vocab(ours); id++) {
             if (!same_token(theirs, ours, id))
                 rc = err_set(err, -ERR_CONFIG,
-                             "token %u of %s is another one than in the job's tokenizer: set "
+                             "token %u of %s differs from that of the job's tokenizer: set "
                              "data.tokenizer to this file",
                              id, path);
         }
@@ -456,12 +456,12 @@ static void expect(struct tensors *t, const char *tensor, unsigned rank, const i
         uint64_t wanted[ST_RANK_MAX] = {0};
         for (unsigned i = 0; i < rank; i++)
             wanted[i] = (uint64_t)shape[i];
-        t->rc = err_set(t->err, -ERR_CONFIG, "%s: %s is %s, but the job's model wants %s", t->path,
+        t->rc = err_set(t->err, -ERR_CONFIG, "%s: %s is %s, but the job's model needs %s", t->path,
                         name, st_shape_text(found->rank, found->shape, got),
                         st_shape_text(rank, wanted, want));
     } else if (found->dtype != ST_F32 && found->dtype != ST_BF16 && found->dtype != ST_F16) {
-        t->rc = err_set(t->err, -ERR_CONFIG, "%s: %s is %s; F32, BF16 and F16 are known", t->path,
-                        name, st_dtype_name(found->dtype));
+        t->rc = err_set(t->err, -ERR_CONFIG, "%s: %s is %s; only F32, BF16 and F16 are supported",
+                        t->path, name, st_dtype_name(found->dtype));
     }
 }
 

@@ -94,8 +94,8 @@ static int check_tokens(const struct job_spec *spec, struct encoders *e, struct 
                        component_kind_name(e->text->kind));
     if (vocab > (uint32_t)e->text->text.vocab)
         return err_set(err, -ERR_CONFIG,
-                       "the tokenizer in %s has %u tokens, but the text encoder in %s knows %d: "
-                       "they are not of one model",
+                       "the tokenizer in %s has %u tokens, but the text encoder in %s knows "
+                       "%d: they belong to different models",
                        e->tokenizer_path, vocab, e->text->folder, e->text->text.vocab);
     if (asked > 0 && positions > 0 && asked > positions)
         return err_set(err, -ERR_CONFIG,
@@ -199,8 +199,8 @@ void encoders_say_cut(const struct encoders *e, const struct job_spec *spec)
         const int cut = caption_tokenizer_cut(e->tokenizer, text, strlen(text), e->caption_tokens);
         if (cut > 0)
             (void)fprintf(stderr,
-                          "sample.prompts: caption %zu is cut by %d token%s, for the text encoder "
-                          "reads %d\n",
+                          "sample.prompts: caption %zu is cut by %d token%s, because the text "
+                          "encoder reads %d\n",
                           i + 1, cut, str_plural((uint64_t)cut), e->caption_tokens);
     }
 }

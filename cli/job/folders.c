@@ -21,11 +21,11 @@ struct row {
 static const struct row rows[] = {
     [FOLDER_TRAINER] = {3, "trainer.tar", "the trainer's files", "trainer.files",
                         "data belong under data, and packages into trainer.setup", NULL},
-    [FOLDER_COMPANIONS] =
-        {4, "companions.tar", "the files beside the weights", "model.warm_start",
-         "name the file of weights, or the index of its pieces, to leave the others out",
-         "name the file of weights, or the index of its pieces, as model.warm_start to leave the "
-         "others out"},
+    [FOLDER_COMPANIONS] = {4, "companions.tar", "the files beside the weights", "model.warm_start",
+                           "name the file of weights, or the index of its shards, to leave the "
+                           "others out",
+                           "name the file of weights, or the index of its shards, as "
+                           "model.warm_start to leave the others out"},
 };
 
 /* A walk over the folder; with tar the files are added to it. */
@@ -67,7 +67,7 @@ static int take_file(struct walk *w, const char *path, const char *name, const s
         return err_set(err, -ERR_CONFIG, "%s has more than %d files or %u MiB; %s", w->folder,
                        TAR_FOLDER_FILES, TAR_FOLDER_BYTES >> 20, rows[w->kind].advice);
     if (strlen(name) > NAME_MAX_BYTES || !str_is_utf8(name, strlen(name)))
-        return err_set(err, -ERR_CONFIG, "%s: the name has more than %d bytes, or is no UTF-8",
+        return err_set(err, -ERR_CONFIG, "%s: the name has more than %d bytes, or is not UTF-8",
                        path, NAME_MAX_BYTES);
     return w->tar ? add(w, path, name, st, err) : 0;
 }
@@ -168,8 +168,8 @@ int folder_refused(int rc, struct err *err)
         (void)snprintf(said, sizeof(said), "].part is %d, expected", rows[i].part);
         if (strstr(err->msg, said))
             return err_set(err, rc,
-                           "the coordinator is older than this command and takes no such part of a "
-                           "job as %s: upgrade the coordinator%s%s",
+                           "the coordinator is older than this command and does not take %s with a "
+                           "job: upgrade the coordinator%s%s",
                            rows[i].what, rows[i].otherwise ? ", or " : "",
                            rows[i].otherwise ? rows[i].otherwise : "");
     }

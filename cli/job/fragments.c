@@ -29,11 +29,11 @@ static const char *excluded(const struct job_spec *s)
     if (s->outer.async)
         return "outer.async has no rounds";
     if (s->outer.where == JOB_WHERE_WORKER)
-        return "outer.where: worker folds whole modules alone";
+        return "outer.where: worker folds only whole modules";
     if (!s->outer.steps)
         return "they need phases of outer.steps";
     if (s->recipe.replicas == 0)
-        return "recipe.replicas: auto goes with whole rounds alone";
+        return "recipe.replicas: auto works only with whole rounds";
     if (s->outer.steps < DELAY_SHARE || s->model.depth < 2)
         return "its phases or its model are too short for them";
     return NULL;
@@ -45,9 +45,9 @@ const char *fragments_refused(const struct job_spec *s, const struct composition
     if (why)
         return why;
     if (job_family(s)->external)
-        return "what a trainer of the user's takes is not measured";
+        return "trainers are not measured";
     if (!s->model.warm_start)
-        return "a fresh model learns less by them in its first rounds";
+        return "a fresh model learns less with them in its first rounds";
     if (!composition_shares(c))
         return "each module has one replica";
     return NULL;

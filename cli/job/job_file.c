@@ -180,10 +180,10 @@ static void warn_of_momentum(const char *job_path, const struct job_spec *s, boo
                 job_path, o->lr, o->momentum, gain);
     else if (!s->model.warm_start)
         fprintf(stderr,
-                "warning: %s: the first differences of a fresh model all point the same way; with "
-                "outer.warmup 0 outer.lr %g and outer.momentum %g make of them steps of up to %.1f "
-                "times their length, and the loss jumps in the first rounds; leave outer.warmup "
-                "out\n",
+                "warning: %s: the first updates of a fresh model all point the same "
+                "way; with outer.warmup 0, outer.lr %g and outer.momentum %g stretch "
+                "them to up to %.1f times their length, and the loss jumps in the first"
+                " rounds; leave outer.warmup out\n",
                 job_path, o->lr, o->momentum, gain);
 }
 
@@ -368,8 +368,9 @@ static void say_bad(const struct job_file *job, const struct dataset_report *rep
     if (report->vocab > TOKENIZER_BYTES_VOCAB && !job->tokenizer_path &&
         !job_family(&job->spec)->external)
         fprintf(stderr,
-                "token ids up to %u, of a tokenizer that is not given: no texts are written, and "
-                "held-out losses are not told in bits per byte; data.tokenizer names it\n",
+                "token ids up to %u of an unknown tokenizer: no texts are generated, "
+                "and held-out losses are not in bits per byte; name it as "
+                "data.tokenizer\n",
                 report->vocab - 1);
     if (report->captions_cut)
         fprintf(stderr, "cut, to %u bytes: the captions of %llu image%s\n", CAPTIONS_MAX,

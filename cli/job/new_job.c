@@ -114,7 +114,7 @@ static void write_head(const struct new_job *job, FILE *out)
                   "#   skerry check %s.yaml %s--workers %d   # what it takes\n"
                   "#   skerry run %s.yaml --workers %d --out %s.out   # all of it on this machine\n"
                   "#   skerry submit %s.yaml --watch   # on the workers of a coordinator\n#\n"
-                  "# `skerry keys` explains every key, those that are not here, too.\n",
+                  "# `skerry keys` explains every key, including those left out here.\n",
                   str_human_number((double)job->parameters / 1e6, size),
                   str_human_duration((uint64_t)(fmax(job->seconds, 1) * 1000), time), job->workers,
                   str_plural((uint64_t)job->workers), job->here ? "on" : "like", job->device,
@@ -135,13 +135,13 @@ static void write_data(const struct new_job *job, FILE *out)
                   job->kind == NEW_CAPTIONS ? "a folder of images with captions, or WebDataset tars"
                                             : "a folder of class folders, or WebDataset tars",
                   "path", job->path);
-        line(out, "pixels of a side; images are scaled and cropped to this square",
+        line(out, "side in pixels of the square that images are scaled and cropped to",
              "image_size: %d", job->image_size);
-        line(out, "true: mirror each image with probability one half", "flip: false");
+        line(out, "true: mirror each image with probability 0.5", "flip: false");
     }
     line(out,
-         job->keeps ? "share of the data that is kept to judge the model by"
-                    : "too little to keep a part of it to judge the model by",
+         job->keeps ? "share of the data kept for the held-out loss"
+                    : "too few data to hold out a part",
          "holdout: %s", job->keeps ? "0.05" : "0");
     if (job->kind == NEW_CAPTIONS) {
         (void)fprintf(out, "\nencoders:\n");
@@ -153,7 +153,7 @@ static void write_data(const struct new_job *job, FILE *out)
 static void write_prompts(const struct new_job *job, FILE *out)
 {
     if (job->prompts[0][0])
-        line(out, "what is drawn, in turn: captions of the data", "prompts:");
+        line(out, "captions to draw, in turn; these are from the data", "prompts:");
     for (size_t i = 0; i < NEW_PROMPTS && job->prompts[i][0]; i++) {
         char *quoted = yaml_text(job->prompts[i]);
         (void)fprintf(out, "    - %s\n", quoted);
@@ -172,7 +172,7 @@ static void write_model(const struct new_job *job, FILE *out)
              "type: llama");
         line(out, "tokens that it sees at once", "context: %d", CONTEXT);
     } else if (job->kind == NEW_IMAGES) {
-        line(out, "pixels of a side of a token; halve it for finer pictures: 4 times as slow",
+        line(out, "side of a token in pixels; half of it draws finer, 4 times as slowly",
              "patch: %d", new_job_patch(job->image_size));
     } else {
         line(out, "latents of a side of a token", "patch: 2");
@@ -193,14 +193,15 @@ static void write_train(const struct new_job *job, FILE *out)
     line(out, "steps until the peak", "warmup: %d", all / 20 < 200 ? all / 20 : 200);
     line(out, "then down to 0 over the last fifth; or constant, cosine", "schedule: decay");
     (void)fprintf(out, "\nrecipe:\n");
-    line(out, "of the model, that train at the same time; other recipes: docs/paths.md",
+    line(out,
+         "copies of the model that train at the same time; other recipes: "
+         "docs/paths.md",
          "replicas: %d", job->workers);
     (void)fprintf(out, "\nouter:\n");
-    line(out, "times that the replicas come together", "rounds: %d", job->rounds);
-    line(out, "of each replica between two of them; or seconds: N in its place", "steps: %d",
-         job->steps);
+    line(out, "times that the replicas synchronise", "rounds: %d", job->rounds);
+    line(out, "steps of each replica in a round; or seconds: N instead", "steps: %d", job->steps);
     (void)fprintf(out, "\nwire:\n");
-    line(out, "bits that contributions travel with: e3m0 4, int8 8, bf16 16, f32 32", "up: e3m0");
+    line(out, "bits per parameter on the network: e3m0 4, int8 8, bf16 16, f32 32", "up: e3m0");
     line(out, "and new versions", "down: e3m0");
 }
 
@@ -213,7 +214,7 @@ static void write_rest(const struct new_job *job, FILE *out)
         line(out, "of a sample", "tokens: 200");
     } else {
         line(out, "of a grid", "count: %d", 16);
-        line(out, "how much classes or captions are exaggerated; 1: not", "guidance: 2");
+        line(out, "strength of classifier-free guidance; 1: off", "guidance: 2");
     }
     write_prompts(job, out);
     if (!job->keeps)

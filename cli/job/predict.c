@@ -101,8 +101,7 @@ int predict_measure(const struct job_file *job, const struct composition *c, uin
                     int together, int threads, struct measured *ret, struct err *err)
 {
     if (job_family(&job->spec)->external)
-        return err_set(err, -ERR_UNIMPLEMENTED,
-                       "what a trainer of the user's takes is not measured");
+        return err_set(err, -ERR_UNIMPLEMENTED, "trainers are not measured");
     struct program_said said;
     struct measured at = {0};
     int rc = 0;
@@ -273,7 +272,7 @@ void predict_show(const struct job_spec *spec, const struct measured *at,
     char total[STR_HUMAN_MAX], step[STR_HUMAN_MAX], rate[STR_HUMAN_MAX];
     show_model(at, out);
     if (at->refused[0]) {
-        (void)fprintf(out, "time      not known, as it does not fit here: %s\n", at->refused);
+        (void)fprintf(out, "time      not known, because it does not fit here: %s\n", at->refused);
         return;
     }
     const struct measured_network *n = at->networks;

@@ -600,7 +600,7 @@ static int choose_blobs(const json_t *job, const json_t *path, const json_t *mod
     ids = json_object_get(path, "modules");
     n = stopped ? n : json_array_size(ids);
     if (n > LEVELS_MAX)
-        return err_set(err, -ERR_LIMIT, "the path has %zu levels, at most %d are known", n,
+        return err_set(err, -ERR_LIMIT, "the path has %zu levels, at most %d are supported", n,
                        LEVELS_MAX);
     for (size_t i = 0; i < n; i++) {
         blobs[i] =

@@ -83,7 +83,8 @@ static int take_state(struct tensorboard *tb, const json_t *state, struct err *e
     const json_t *samples = json_object_get(state, "samples");
     str_copy(tb->file_name, sizeof tb->file_name, cli_str(state, "file", ""));
     if (!str_is_name(tb->file_name, sizeof tb->file_name - 1) || !json_is_array(samples))
-        return err_set(err, -EINVAL, "%s/" STATE " is damaged; remove %s, and all comes again",
+        return err_set(err, -EINVAL,
+                       "%s/" STATE " is damaged; remove %s, and all events are written again",
                        tb->dir, tb->dir);
     if (!json_equal(json_object_get(state, "cluster"), tb->cluster) ||
         cli_int(state, "job", 0) != (long long)tb->job)
@@ -115,8 +116,9 @@ static int load(struct tensorboard *tb, struct err *err)
         for (size_t i = 0; i < names.n && rc == 0; i++)
             if (strstr(names.items[i], "tfevents"))
                 rc = err_set(err, -EINVAL,
-                             "%s has events, but no " STATE " that says how far they are; remove "
-                             "%s, and all comes again",
+                             "%s has events, but no " STATE
+                             " that says how far they are; remove %s, and all events are written "
+                             "again",
                              tb->dir, tb->dir);
         file_names_release(&names);
     }

@@ -142,7 +142,7 @@ def test_a_viewer_looks_and_does_nothing_until_it_is_revoked(swarm):
     assert asked.returncode == 0, asked.stderr
     sent = skerry("submit", os.path.join(swarm.folder, "job", "job.yaml"), env={"SKERRY_TOKEN": token})
     # By the command itself: the coordinator is asked once all data has been cut into shards.
-    assert sent.returncode == 3 and "submitting takes a token of role operator; yours has the role viewer" in sent.stderr, sent.stderr
+    assert sent.returncode == 3 and "submitting needs a token of role operator; yours has the role viewer" in sent.stderr, sent.stderr
     # A page that is open, and a stream under way.
     page = swarm.stranger()
     page.get(swarm.url + "/", params={"token": token}, timeout=20)

@@ -138,7 +138,7 @@ def test_a_store_that_is_out_of_reach(machines, store):
                              stderr=subprocess.PIPE, text=True)
     with pytest.raises(Exception):
         first.session.post(first.url + "/v1/tokens", json={"role": "viewer", "name": "late"}, timeout=3)
-    assert asked.stderr.readline().startswith("waiting for the coordinator, which answers once its disk, or its object store, has")
+    assert asked.stderr.readline().startswith("waiting for the coordinator, which answers once its disk or object store has")
     wait_until(lambda: [w["why"] for w in first.get("/v1/status").json()["waiting_for"] if w["what"] == "the store that has the state"
                         and "is busy or broken" in w["why"]], 20, "the status blames the store, not the disk")
     wait_until(lambda: "nothing is acknowledged until the store takes it" in first.log("coordinatord"), 20, "a sentence")

@@ -78,7 +78,7 @@ def test_measure_refuses_what_does_not_fit(tmp_path):
     job.write_text("name: huge\ndata: {path: data, image_size: 64}\nmodel: {patch: 2, dim: 8192, depth: 64, heads: 64}\n"
                    "train: {batch: 8}\nouter: {rounds: 2, steps: 3}\n", encoding="utf-8")
     done = skerry("check", job)
-    assert done.returncode == 0 and "time      not known, as it does not fit here: " in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "time      not known, because it does not fit here: " in done.stdout, done.stdout + done.stderr
 
 
 def new(tmp_path, *args):
@@ -157,7 +157,7 @@ def test_new_says_what_is_wrong(tmp_path):
     for args, status, words in (
             (("a",), 2, "--images DIR, --text FILE, --captions DIR"),
             (("a", "--images", "x", "--text", "y"), 2, "expected one of"),
-            (("a/b", "--images", "x"), 2, "no name for a job"),
+            (("a/b", "--images", "x"), 2, "not a name for a job"),
             (("a", "--captions", "x"), 2, "--encoders"),
             (("a", "--images", "x", "--encoders", "y"), 2, "--encoders is for --captions"),
             (("a", "--images", "nowhere"), 4, "--images: there is no dataset at nowhere")):

@@ -182,7 +182,7 @@ static void ways(void **state)
     diagnose(&f, &d);
     assert_null(about(&d, "coordinator"));
     f.coordinator.only_joins = true;
-    expect(&f, "coordinator", VERDICT_OK, "a worker's token only joins");
+    expect(&f, "coordinator", VERDICT_OK, "a worker's token can only join");
 }
 
 static void links(void **state)

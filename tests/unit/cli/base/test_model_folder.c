@@ -317,7 +317,7 @@ static void folders_with_an_estimate_fit(void **state)
     write_pixart(dir, 12, false);
     assert_int_equal(check_facts(dir, told_pixart, known, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "pos_embed.proj.weight is (16, 12, 2, 2), but the job's model "
-                                    "wants (16, 8, 2, 2)"));
+                                    "needs (16, 8, 2, 2)"));
 }
 
 static void exported_folders_fit(void **state)
@@ -346,7 +346,7 @@ static void folders_with_an_upscaler_fit(void **state)
     write_dit(dir, 3); /* one that is told nothing */
     assert_int_equal(check(dir, sound_cascade, 3, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "upscaler.x_embedder.proj.weight is (16, 3, 2, 2), but the "
-                                    "job's model wants (16, 6, 2, 2)"));
+                                    "job's model needs (16, 6, 2, 2)"));
     assert_int_equal(check(dir, SHRUNK_TO("2"), 3, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "image_size 4, but the job's upscaler.low_side is 2"));
     assert_int_equal(check(dir, sound_dit, 3, &err), -ERR_CONFIG);
@@ -402,7 +402,7 @@ static void other_tensors_are_named(void **state)
     static const char *const sentences[] = {
         "has no tensor model.norm.weight",
         "has 22 tensors, but the job's model has 21",
-        "self_attn.v_proj.weight is (16, 16), but the job's model wants (8, 16)",
+        "self_attn.v_proj.weight is (16, 16), but the job's model needs (8, 16)",
         "model.embed_tokens.weight is I8",
     };
     for (int fault = 1; fault <= 4; fault++) {

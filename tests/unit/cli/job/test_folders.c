@@ -11,15 +11,14 @@ static void an_older_coordinator(void **state)
     assert_int_equal(folder_refused(rc, &err), -EINVAL);
     assert_int_equal(err.code, -EINVAL);
     assert_string_equal(err.msg,
-                        "the coordinator is older than this command and takes no such part of a "
-                        "job as the files beside the weights: upgrade the coordinator, or name "
-                        "the file of weights, or the index of its pieces, as model.warm_start to "
+                        "the coordinator is older than this command and does not take the files "
+                        "beside the weights with a job: upgrade the coordinator, or name the file "
+                        "of weights, or the index of its shards, as model.warm_start to "
                         "leave the others out");
     rc = err_set(&err, -EINVAL, "encoders[0].part is 3, expected a whole number from 0 to 2");
     assert_int_equal(folder_refused(rc, &err), -EINVAL);
-    assert_string_equal(err.msg,
-                        "the coordinator is older than this command and takes no such part of a "
-                        "job as the trainer's files: upgrade the coordinator");
+    assert_string_equal(err.msg, "the coordinator is older than this command and does not take the "
+                                 "trainer's files with a job: upgrade the coordinator");
 }
 
 static void anything_else(void **state)
