@@ -13,7 +13,7 @@ static int set_paused(struct cli *cli, const struct args *args, bool paused, str
         cli_print_json(answer);
     else if (rc == 0 && paused)
         printf("job %" PRIu64 " is paused; tasks that run are finished, and `skerry resume "
-               "%" PRIu64 "` continues it\n",
+               "%" PRIu64 "` lets it go on\n",
                id, id);
     else if (rc == 0)
         printf("job %" PRIu64 " goes on\n", id);

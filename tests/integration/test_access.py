@@ -214,7 +214,7 @@ def test_tokens_do_not_stay_on_command_lines(swarm, tmp_path):
 
 
 @pytest.mark.parametrize("args, code, words", [
-    (["tokens", "--uses", "3"], 2, "give --new"),  # a wrong command line
+    (["tokens", "--uses", "3"], 2, "need --new"),  # a wrong command line
     (["tokens", "--new", "root"], 1, "expected worker, operator or viewer"),
     (["tokens", "--new", "viewer", "--uses", "3"], 1, "limit a worker's token"),
     (["tokens", "--new", "worker", "--name", "a b"], 1, "expected up to"),

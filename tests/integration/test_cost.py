@@ -87,7 +87,7 @@ def test_a_token_has_so_many_jobs(swarm):
     assert changed.stdout == "the token ann allows 2 jobs at once, a budget of $7.50 now\n", changed.stderr
     for flags, why in ((["--change", "ann"], "say what to change"), (["--change", "bob", "--jobs", "1"], "there is no token 'bob'"),
                        (["--change", "ann", "--uses", "3"], "bound a worker's token"), (["--jobs", "1"], "--change NAME"),
-                       (["--new", "worker", "--change", "ann"], "one of both")):
+                       (["--new", "worker", "--change", "ann"], "only one of them")):
         refused = swarm.skerry("tokens", *flags)
         assert refused.returncode != 0 and why in refused.stderr, (flags, refused.stderr)
     swarm.token = token
