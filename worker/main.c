@@ -137,11 +137,10 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
     const struct args_flag flags[] = {
         {"join", 'j', ARGS_STR, &o->join, "@FILE|-|TOKEN", "a worker token, in a file or on stdin"},
         {"also", 0, ARGS_STR, &o->also, "HOST[:RPC[:HTTP]],...",
-         "more addresses of the coordinator, tried when the token's does not "
-         "answer (ports: the token's)"},
+         "more addresses of the coordinator, tried after the token's (ports: the token's)"},
         {"device", 'd', ARGS_STR, &o->device, "auto|cpu|cuda:N,...",
-         "devices to compute on; several: cuda:0,cuda:1, cuda:all, or CPUs by "
-         "threads, cpu:3,cpu:1"},
+         "devices to compute on; several: cuda:0,cuda:1, cuda:all, or CPUs by threads, "
+         "cpu:3,cpu:1"},
         {"threads", 't', ARGS_U64, &o->threads, "N",
          "CPU threads (0: all that this process may use)", .max = THREADS_MAX},
         {"work-dir", 'w', ARGS_STR, &o->work_dir, "DIR",
@@ -149,43 +148,38 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
         {"cache-limit", 0, ARGS_BYTES, &o->cache_limit, "SIZE",
          "most bytes of blobs to keep (0: 90% of the free disk)"},
         {"max-bandwidth", 0, ARGS_STR, &o->bandwidth, "RATE",
-         "limit on the transfer of files, each way, such as 20Mbit (default: "
-         "none)"},
+         "limit on file transfers, each way, such as 20Mbit (default: none)"},
         {"models", 0, ARGS_STR, &o->models, "DIR",
          "local folder where a job's frozen encoders are looked for first"},
         {"max-source", 0, ARGS_BYTES, &o->max_source, "SIZE",
          "largest archive to fetch for a job's data.url", .min = 1, .max = 1ull << 50},
         {"allow-private-sources", 0, ARGS_BOOL, &o->private_sources, NULL,
-         "fetch a job's data.url also from private and local addresses: anybody "
-         "who may submit jobs can then reach what this machine reaches"},
+         "fetch a job's data.url also from private and local addresses: anybody who may submit "
+         "jobs can then reach what this machine reaches"},
         {"spot", 0, ARGS_STR, &o->spot, "auto|aws|gcp|azure|PATH",
-         "save the phase and leave when this spot machine is about to be taken "
-         "back: asks the cloud's metadata service, runs a program until it ends "
-         "with status 0, or waits for a file"},
-        {"spot-metadata", 0, ARGS_STR, &o->spot_at, "URL",
-         "address of the metadata service for --spot"},
-        {"share", 0, ARGS_STR, &o->share, "SITE",
-         "share downloads with all workers that name this site"},
+         "save the phase and leave when the cloud's metadata say that this "
+         "machine is taken back, or when the program PATH ends with status 0 or "
+         "the file PATH appears"},
+        {"spot-metadata", 0, ARGS_STR, &o->spot_at, "URL", "metadata service for --spot"},
+        {"share", 0, ARGS_STR, &o->share, "SITE", "share downloads with workers of this site"},
         {"share-at", 0, ARGS_STR, &o->share_at, "HOST[:PORT]",
-         "address by which those workers reach this machine"},
+         "address by which they reach this machine"},
         {"allow-trainers", 0, ARGS_BOOL, &o->allow_trainers, NULL,
-         "run trainers, the jobs' own programs: anybody who may submit jobs can "
-         "then run commands here as this user"},
+         "run trainers, the jobs' own programs: anybody who may submit jobs can then run commands "
+         "here as this user"},
         {"trainer-memory", 0, ARGS_BYTES, &o->trainer_memory, "SIZE", "most memory of a trainer"},
         {"throttle", 0, ARGS_DOUBLE, &o->throttle, "N",
-         "make each training step take N times as long, to leave the machine to "
-         "others or to try workers of different speeds",
+         "make each training step take N times as long, to spare the machine or to simulate a "
+         "slow one",
          .min = 1, .max = 1000},
         {"price", 0, ARGS_STR, &o->price, "DOLLARS/h",
          "what this machine costs, such as 0.9/h, for `skerry cost` and budgets"},
-        {"name", 'n', ARGS_STR, &o->name, "NAME",
-         "name of the worker that people see (default: the host's name)"},
+        {"name", 'n', ARGS_STR, &o->name, "NAME", "shown to people (default: the host's name)"},
         {"plan", 0, ARGS_STR, &o->plan, "JOB",
-         "print how an island would train this job file, and exit: the one of "
-         "--device, measured now, or of --profile"},
+         "print how an island would train this job file, and exit: the one of --device, measured "
+         "now, or of --profile"},
         {"profile", 0, ARGS_STR, &o->profile, "FILE",
-         "with --plan: file of the costs of the model's layers on the island's "
-         "devices"},
+         "with --plan: file of the layers' costs on the island's devices"},
         {"log-level", 0, ARGS_STR, &o->log_level, "LEVEL", "debug, info, warn or error"},
         {0},
     };
