@@ -157,9 +157,8 @@ static int parse(struct options *o, int argc, char **argv, struct err *err)
          "fetch a job's data.url also from private and local addresses: anybody who may submit "
          "jobs can then reach what this machine reaches"},
         {"spot", 0, ARGS_STR, &o->spot, "auto|aws|gcp|azure|PATH",
-         "save the phase and leave when the cloud's metadata say that this "
-         "machine is taken back, or when the program PATH ends with status 0 or "
-         "the file PATH appears"},
+         "save the phase and leave when the cloud's metadata say that this machine is taken back, "
+         "or when the program PATH ends with status 0 or the file PATH appears"},
         {"spot-metadata", 0, ARGS_STR, &o->spot_at, "URL", "metadata service for --spot"},
         {"share", 0, ARGS_STR, &o->share, "SITE", "share downloads with workers of this site"},
         {"share-at", 0, ARGS_STR, &o->share_at, "HOST[:PORT]",
