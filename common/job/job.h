@@ -70,10 +70,10 @@ struct job_shape {
 #define JOB_BUCKETS_MAX 16
 #define JOB_HEAD_WIDTH_MAX 128 /* limit of the attention kernels */
 
-/* How the devices of a worker divide a step. */
 /* What an island's devices share out of a model's state: nothing; the optimiser's; AUTO: that where
  * it would not fit otherwise. */
 enum job_shard { JOB_SHARD_AUTO, JOB_SHARD_NONE, JOB_SHARD_OPTIMIZER };
+/* How the devices of a worker divide a step. */
 enum job_parallel { JOB_PARALLEL_AUTO, JOB_PARALLEL_DATA, JOB_PARALLEL_PIPELINE };
 /* In which order a pipeline's devices work. */
 enum job_pipeline {
@@ -181,7 +181,7 @@ struct job_train {
     int parallel; /* enum job_parallel */
     int pipeline; /* enum job_pipeline */
     int shard;    /* enum job_shard */
-    int stages;   /* of a pipeline; 0: the fewest that fit */
+    int stages;   /* of a pipeline; 0: auto, by prediction */
 };
 
 /* What the name means is common/job/recipe.c's business alone. */
@@ -264,7 +264,6 @@ struct job_eval {
     double guard; /* held-out loss over the best of the last that is too much; 0: none is */
 };
 
-/* A job file, read and checked. */
 /* What the job may have of the workers, and of money (docs/sharing.md). */
 struct job_swarm {
     int priority;  /* among the jobs of a coordinator; the higher goes first */
@@ -272,6 +271,7 @@ struct job_swarm {
     double budget; /* dollars; 0: any */
 };
 
+/* A job file, read and checked. */
 struct job_spec {
     bool taken; /* by a coordinator: it was not read from a file of now (job_parse_taken) */
     char *name;
