@@ -703,8 +703,8 @@ static void redo_refused(struct coordinator *co, struct job *j, const struct out
         struct task *t;
         char reason[REASON_MAX];
         const struct contribution *c = checked(co, step, i, true, &t);
-        if (c == NULL || j->doom != NULL || c->base_version != step->base || c->part)
-            continue; /* what is late, or the part of a lost worker, is not made again */
+        if (c == NULL || j->doom != NULL || c->base_version != step->base)
+            continue; /* what is late is not made again */
         forget(co, t, c);
         if (t->state == TASK_PENDING)
             continue;

@@ -236,10 +236,10 @@ static void nothing_is_late_for_the_last_round(void **state)
 
 /* ---- last snapshots ------------------------------------------------------- */
 
-static void save(struct rig *r, struct fake *w, uint64_t used)
+static void save(struct rig *r, struct fake *w, uint64_t used, float size)
 {
     struct result x;
-    struct blob_ref blob = contribute_as(r, w->task, 77, 0.01f, CODEC_INT8);
+    struct blob_ref blob = contribute_as(r, w->task, 77, size, CODEC_INT8);
     Skerry__V1__Snapshot s = SKERRY__V1__SNAPSHOT__INIT;
     begin_result(&x, w->task, &blob);
     s.modules = x.list;
@@ -258,8 +258,9 @@ static void save(struct rig *r, struct fake *w, uint64_t used)
 
 #define TIMED "rounds: 4, seconds: 60"
 
-/* Two train for a time; the second saves and leaves, then the first is through. */
-static const struct job *one_left(struct rig *r, const char *spec, uint64_t used)
+/* Two train for a time; the second saves something of this size and leaves, then the first is
+ * through. */
+static const struct job *left_with(struct rig *r, const char *spec, uint64_t used, float size)
 {
     for (int i = 0; i < 2; i++)
         assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
@@ -267,10 +268,15 @@ static const struct job *one_left(struct rig *r, const char *spec, uint64_t used
     do_init(r, &r->workers[0]);
     for (int i = 0; i < 2; i++)
         (void)assign(r, &r->workers[i], TASK_TRAIN);
-    save(r, &r->workers[1], used);
+    save(r, &r->workers[1], used, size);
     leave(r, &r->workers[1]);
     finish_train(r, &r->workers[0]);
     return j;
+}
+
+static const struct job *one_left(struct rig *r, const char *spec, uint64_t used)
+{
+    return left_with(r, spec, used, 0.01f);
 }
 
 static void part_is_folded(struct rig *r, const struct job *j)
@@ -307,6 +313,18 @@ static void without_a_stretch_it_is_gone_on_with(void **state)
     assert_int_equal(j->modules[0].version, 0);
 }
 
+/* One that is refused is no end of its phase, where the round needs that: it begins anew. */
+static void a_bad_one_is_done_again(void **state)
+{
+    struct rig *r = *state;
+    const struct job *j = left_with(r, SPEC("replicas: auto", TIMED ", quorum: 1"), 4, 1e6f);
+    const Skerry__V1__Task *t = assign(r, &r->workers[0], TASK_TRAIN);
+    assert_true(t->train->round == 0 && t->train->resume == NULL);
+    finish_train(r, &r->workers[0]);
+    wait_version(r, j, 1);
+    assert_int_equal(j->rounds[0].contributions, 2);
+}
+
 /* A late phase whose record is gone is forgotten, and the job goes on. */
 static void its_record_is_gone(void **state)
 {
@@ -334,6 +352,7 @@ int main(void)
         TEST(a_last_snapshot_counts),
         TEST(it_counts_past_the_grace),
         TEST(without_a_stretch_it_is_gone_on_with),
+        TEST(a_bad_one_is_done_again),
         TEST(its_record_is_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
