@@ -401,6 +401,17 @@ const struct contribution *query_waits(const struct task *t, const struct module
     return NULL;
 }
 
+/* Were the data cut anew between that version of the module and its newest? */
+static bool cut_since(const struct job *j, const struct module_rec *m, uint64_t base)
+{
+    bool cut = false;
+    for (size_t i = 0; j->comp.partitioned && i < j->spec.recipe.reshard.n; i++) {
+        const uint64_t round = (uint64_t)j->spec.recipe.reshard.items[i];
+        cut |= base < round && round <= m->version;
+    }
+    return cut;
+}
+
 bool query_takes_late(const struct job *j, const struct module_rec *m, uint64_t base)
 {
     uint64_t since = 0;
@@ -408,7 +419,7 @@ bool query_takes_late(const struct job *j, const struct module_rec *m, uint64_t 
         since = m->versions[i].restored ? m->versions[i].version : since;
     return j->spec.outer.late == JOB_LATE_DISCOUNT && !j->spec.outer.async &&
            m->version < (uint64_t)j->spec.outer.rounds && m->version - base < m->kept &&
-           base >= since;
+           base >= since && !cut_since(j, m, base);
 }
 
 uint64_t query_waiting(const struct state *s, const struct job *j, const struct module_rec *m)

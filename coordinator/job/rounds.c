@@ -322,8 +322,7 @@ static void settle_replica(struct coordinator *co, struct job *j, struct task *t
  * has mostly given what it has. */
 static bool goes_on(const struct job *j, const struct task *t)
 {
-    const uint32_t next = j->paths[t->path].round + 1;
-    bool takes = t->state == TASK_LEASED && !query_streams(j) && next != query_barrier(j);
+    bool takes = t->state == TASK_LEASED && !query_streams(j);
     for (uint32_t l = 0; l < composition_levels(&j->comp, t->path) && takes; l++)
         takes = query_takes_late(j, &j->modules[j->comp.paths[t->path].modules[l]], t->train.round);
     return takes;

@@ -438,10 +438,20 @@ static bool holds_task(const struct version *v, uint64_t task)
     return false;
 }
 
-/* What was begun before a version that was restored is in none after it. */
-static void look_at_age(const struct module_rec *m, const struct version *v, const json_t *c)
+/* What was begun before a version that was restored is in none after it, nor what was begun before
+ * the data were cut anew. */
+static void look_at_age(const struct job *j, const struct module_rec *m, const struct version *v,
+                        const json_t *c)
 {
     const uint64_t stale = (uint64_t)json_integer_value(json_object_get(c, "staleness"));
+    for (size_t i = 0; i < j->spec.recipe.reshard.n; i++) {
+        const uint64_t round = (uint64_t)j->spec.recipe.reshard.items[i];
+        if (round < v->version && v->version - 1 - stale < round)
+            sim_fail("version %llu of module %llu has what began before round %llu, when the data "
+                     "were cut anew",
+                     (unsigned long long)v->version, (unsigned long long)v->module,
+                     (unsigned long long)round);
+    }
     for (unsigned i = 0; i < m->n_versions && m->versions[i].version < v->version; i++)
         if (m->versions[i].restored && v->version - 1 - stale < m->versions[i].version)
             sim_fail("version %llu of module %llu has what began before version %llu was restored",
@@ -457,7 +467,8 @@ static bool is_known(uint64_t module, const uint8_t sha256[32])
     return false;
 }
 
-static void note_phases(const struct module_rec *m, struct version *v, const char *provenance)
+static void note_phases(const struct job *j, const struct module_rec *m, struct version *v,
+                        const char *provenance)
 {
     json_t *doc = provenance ? json_loads(provenance, 0, NULL) : NULL;
     const json_t *list = json_object_get(doc, "contributions"), *c;
@@ -477,7 +488,7 @@ static void note_phases(const struct module_rec *m, struct version *v, const cha
             sim_fail("task %llu is in versions %llu and %llu of module %llu",
                      (unsigned long long)task, (unsigned long long)old->version,
                      (unsigned long long)v->version, (unsigned long long)v->module);
-        look_at_age(m, v, c);
+        look_at_age(j, m, v, c);
         v->tasks[v->n++] = task;
         figures.folded_late += json_integer_value(json_object_get(c, "staleness")) > 0;
         const char *codec = json_string_value(json_object_get(c, "codec"));
@@ -535,7 +546,7 @@ static void look_at_version(const struct job *j, const struct module_rec *m,
     v->module = m->id;
     v->version = r->version;
     memcpy(v->sha256, r->full.sha256, 32);
-    note_phases(m, v, r->provenance);
+    note_phases(j, m, v, r->provenance);
 }
 
 static void look_at_modules(const struct coordinator *co)

@@ -58,6 +58,18 @@ static const char dipaco[] =
     "outer: {rounds: 3, steps: 2}\n"
     "eval: {every: 1, samples: 100}\n"
     "sample: {tokens: 8, prompt: once}\n";
+/* What is late when the data are cut anew is of the old ones. */
+static const char recut[] =
+    "name: recut\nseed: 22\n"
+    "data: {path: x, holdout: 0.2}\n"
+    "model: {type: llama, dim: 32, depth: 4, heads: 2, context: 32}\n"
+    "train: {batch: 1, lr: 0.1}\n"
+    "recipe: {name: dipaco, levels: [2, 2], private_blocks: [3], reshard: [2, 3],\n"
+    "         early_stop: true}\n"
+    "partition: {chunk: 16, router_fraction: 0.25}\n"
+    "outer: {rounds: 5, steps: 2, quorum: 0.5, grace: 2}\n"
+    "eval: {every: 1, samples: 100}\n"
+    "sample: {tokens: 8, prompt: once}\n";
 
 static const char folded[] = "name: folded\nseed: 9\n"
                              "data: {path: x, image_size: 16}\n"
@@ -138,8 +150,8 @@ static const struct spec specs[] = {
     {ddm, SPEC_IMAGES},    {dipaco, SPEC_TEXTS},    {dropped, SPEC_IMAGES},
     {urls, SPEC_URL},      {latents, SPEC_LATENTS}, {remote, SPEC_IMAGES},
     {trainer, SPEC_OWN},   {drift, SPEC_OWN},       {streamed, SPEC_OWN},
-    {folded, SPEC_IMAGES}, {parts, SPEC_IMAGES},    {shared, SPEC_IMAGES},
-    {values, SPEC_IMAGES}};
+    {recut, SPEC_TEXTS},   {folded, SPEC_IMAGES},   {parts, SPEC_IMAGES},
+    {shared, SPEC_IMAGES}, {values, SPEC_IMAGES}};
 #define SPECS (sizeof(specs) / sizeof(specs[0]))
 #define FOLDED 4
 

@@ -203,6 +203,24 @@ static void test_could_have(void **state)
     assert_non_null(state_unpark(w));
 }
 
+/* What is late goes into later versions of a few, but into none of other data. */
+static void test_takes_late(void **state)
+{
+    struct job *j = add(*state, dipaco);
+    struct module_rec *m = module_memory(&j->modules[0]);
+    j->spec.outer.rounds = 9;
+    j->spec.recipe.reshard.n = 1;
+    j->spec.recipe.reshard.items[0] = 3;
+    m->version = 2;
+    assert_true(query_takes_late(j, m, 0));
+    m->version = 3; /* from here on they are cut anew, or will be */
+    assert_false(query_takes_late(j, m, 0));
+    assert_false(query_takes_late(j, m, 2));
+    m->version = 4;
+    assert_false(query_takes_late(j, m, 2));
+    assert_true(query_takes_late(j, m, 3));
+}
+
 /* Asynchronous phases end together: with the next that ends, or half a phase later or more. */
 static void test_phase_seconds(void **state)
 {
@@ -232,7 +250,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_composition),   CASE(test_streams),    CASE(test_how_far),
         CASE(test_partitioning),  CASE(test_scored),     CASE(test_contributions),
-        CASE(test_phase_seconds), CASE(test_could_have),
+        CASE(test_phase_seconds), CASE(test_could_have), CASE(test_takes_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
