@@ -256,13 +256,18 @@ static uint64_t full_phase(const struct job *j, const struct task *t)
     return full < 1e9 ? (uint64_t)full : 1000000000;
 }
 
-static void add_phase(struct phase_sum *sum, const struct task *t)
+/* Of the job at once, of the round when that is over. */
+static void add_phase(struct job *j, struct phase_sum *sum, const struct task *t)
 {
+    const uint64_t trained_ms = t->seconds > 0 ? (uint64_t)((double)t->seconds * 1e3) : 0;
+    j->phases_done++;
+    j->samples_done += t->samples;
+    j->steps_done += t->steps;
+    j->waited_ms += t->train.waited_ms;
+    j->trained_ms += trained_ms;
     sum->phases++;
     sum->samples += t->samples;
     sum->steps += t->steps;
-    sum->waited_ms += t->train.waited_ms;
-    sum->trained_ms += t->seconds > 0 ? (uint64_t)((double)t->seconds * 1e3) : 0;
     if (!isnan(t->loss_mean)) {
         sum->loss += (double)t->loss_mean * (double)t->samples;
         sum->weight += (double)t->samples;
@@ -313,7 +318,7 @@ static void settle_replica(struct coordinator *co, struct job *j, struct task *t
     (void)str_copy(reason, sizeof(reason), t->reason);
     tell_senders(co, t, reason);
     if (all_applied(t))
-        add_phase(sum, t);
+        add_phase(j, sum, t);
 }
 
 /* ---- phases of rounds that are closed -------------------------------------- */
@@ -411,7 +416,7 @@ static void settle_late(struct coordinator *co, struct job *j)
         (void)str_copy(reason, sizeof(reason), t->reason);
         tell_senders(co, t, reason);
         if (all_applied(t))
-            add_phase(&job_edit_path(j, t->path)->sum, t);
+            add_phase(j, &job_edit_path(j, t->path)->sum, t);
         job_drop_late(j, t->id);
         core_touch(co);
     }
@@ -437,11 +442,6 @@ static void end_round(struct coordinator *co, struct job *j, uint32_t p,
         .bytes_down = path->bytes_down,
         .at_unix_ms = (int64_t)clock_wall_ms(),
     };
-    j->steps_done += sum->steps;
-    j->phases_done += sum->phases;
-    j->samples_done += sum->samples;
-    j->waited_ms += sum->waited_ms;
-    j->trained_ms += sum->trained_ms;
     path->round++;
     path->ready = false;
     metrics_round(co, j, &rec);

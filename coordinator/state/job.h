@@ -119,7 +119,7 @@ struct eval_rec {
 /* What some phases add up to. */
 struct phase_sum {
     uint32_t phases;
-    uint64_t samples, steps, waited_ms, trained_ms;
+    uint64_t samples, steps;
     double loss, weight; /* sum of loss * samples; of samples that have a loss */
 };
 

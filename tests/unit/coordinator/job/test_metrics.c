@@ -219,13 +219,42 @@ static void test_uploaded(void **state)
     assert_int_equal(j->modules[0].bytes_from_others, 30);
 }
 
+/* What phases add up to outlives the coordinator, also where no round has ended since. */
+static void test_totals(void **state)
+{
+    struct rig *r = *state;
+    static const char async[] = "name: m\ndata: {path: x, image_size: 16}\n"
+                                "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                                "train: {batch: 4, lr: 0.1}\nrecipe: {replicas: 2}\n"
+                                "outer: {rounds: 3, steps: 2, async: true}\n";
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    const struct job *j = put(r, async);
+    do_init(r, &r->workers[0]);
+    for (int i = 0; i < 2; i++)
+        (void)assign(r, &r->workers[i], TASK_TRAIN);
+    for (int i = 0; i < 2; i++)
+        finish_train(r, &r->workers[i]);
+    (void)assign(r, &r->workers[0], TASK_TRAIN);
+    finish_train(r, &r->workers[0]);
+    (void)assign(r, &r->workers[0], TASK_TRAIN); /* so that is in a version */
+    (void)assign(r, &r->workers[1], TASK_TRAIN);
+    assert_true(j->paths[0].phases == 3 && j->paths[0].round == 1);
+    settle(r);
+    stop(r);
+    start(r);
+    j = state_job(&r->co->state, 1);
+    assert_true(j->paths[0].phases == 3 && j->phases_done == 3);
+    assert_true(j->samples_done == 24 && j->steps_done == 6);
+}
+
 #define LIVE(test) cmocka_unit_test_setup_teardown(test, begin, end)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         LIVE(test_points), LIVE(test_numbers), LIVE(test_router),   LIVE(test_rounds),
-        LIVE(test_steps),  LIVE(test_served),  LIVE(test_uploaded),
+        LIVE(test_steps),  LIVE(test_served),  LIVE(test_uploaded), LIVE(test_totals),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
