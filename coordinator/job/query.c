@@ -362,35 +362,6 @@ void query_outer_count(const struct state *s, const struct job *j, const struct 
     }
 }
 
-/* Does a worker wait that could have the phase? */
-static bool somebody_idles(const struct state *s, const struct job *j, const struct task *t,
-                           uint64_t now_ms)
-{
-    for (const struct list *l = s->parked.next; l != &s->parked; l = l->next)
-        if (query_could_have(j, t, list_entry(l, struct worker, parked_at), now_ms))
-            return true;
-    return false;
-}
-
-bool query_coming(const struct state *s, const struct job *j, const struct module_rec *m,
-                  uint64_t now_ms)
-{
-    const bool given_out = query_withheld(s, j) == NULL;
-    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
-        if (!query_crosses(j, p, m) || j->paths[p].round > m->version)
-            continue;
-        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
-            const struct task *t = query_phase(s, j, p, r);
-            if (query_given(t, m) != NULL || (t != NULL && t->state == TASK_LEASED))
-                continue;
-            if (t == NULL || t->state != TASK_PENDING || !given_out ||
-                !somebody_idles(s, j, t, now_ms))
-                return false;
-        }
-    }
-    return true;
-}
-
 const struct contribution *query_waits(const struct task *t, const struct module_rec *m)
 {
     for (size_t i = 0; t != NULL && t->kind == TASK_TRAIN && i < t->train.n_contributions; i++) {

@@ -108,10 +108,6 @@ struct outer_count {
 /* The contributions to the module's next version. */
 void query_outer_count(const struct state *s, const struct job *j, const struct module_rec *m,
                        struct outer_count *ret);
-/* Is everything that the module's next version waits for being worked on?  If not, no worker may
- * be kept from other tasks by waiting for it. */
-bool query_coming(const struct state *s, const struct job *j, const struct module_rec *m,
-                  uint64_t now_ms);
 
 /* Contributions to m that are not in a version yet, also those that a running step folds, and those
  * of rounds before. */

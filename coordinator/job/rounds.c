@@ -370,14 +370,35 @@ static void take_late(struct coordinator *co, struct job *j, uint32_t p)
 }
 
 /* Waits a worker that could begin with the phase, or go on with it? */
-static bool somebody_idles(const struct coordinator *co, const struct job *j, const struct task *t)
+static bool somebody_idles(const struct state *s, const struct job *j, const struct task *t,
+                           uint64_t now_ms)
 {
-    for (const struct list *l = co->state.parked.next; l != &co->state.parked; l = l->next) {
+    for (const struct list *l = s->parked.next; l != &s->parked; l = l->next) {
         const struct worker *w = list_entry(l, struct worker, parked_at);
-        if (!ahead_is_behind(w, j) && query_could_have(j, t, w, core_now(co)))
+        const bool passed_over = ahead_is_behind(w, j) && ahead_others(s);
+        if (!passed_over && query_could_have(j, t, w, now_ms))
             return true;
     }
     return false;
+}
+
+bool rounds_coming(const struct state *s, const struct job *j, const struct module_rec *m,
+                   uint64_t now_ms)
+{
+    const bool given_out = query_withheld(s, j) == NULL;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
+        if (!query_crosses(j, p, m) || j->paths[p].round > m->version)
+            continue;
+        for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
+            const struct task *t = query_phase(s, j, p, r);
+            if (query_given(t, m) != NULL || (t != NULL && t->state == TASK_LEASED))
+                continue;
+            if (t == NULL || t->state != TASK_PENDING || !given_out ||
+                !somebody_idles(s, j, t, now_ms))
+                return false;
+        }
+    }
+    return true;
 }
 
 /* Where the number of workers decides how many phases there are: a worker that is through with its
@@ -394,7 +415,8 @@ static void take_parts(struct coordinator *co, struct job *j, uint32_t p)
     }
     for (uint32_t r = 0; r < j->comp.paths[p].replicas && done; r++) {
         const struct task *t = query_phase(&co->state, j, p, r);
-        if (t != NULL && t->state == TASK_PENDING && !somebody_idles(co, j, t))
+        if (t != NULL && t->state == TASK_PENDING &&
+            !somebody_idles(&co->state, j, t, core_now(co)))
             (void)task_end_in_part(co, j, state_edit_task(&co->state, t));
     }
 }

@@ -11,6 +11,11 @@ void rounds_advance(struct coordinator *co, struct job *j);
 /* The path's round ends as it is: what no version has taken none will, unless it may be late. */
 void rounds_close(struct coordinator *co, struct job *j, uint32_t path);
 
+/* Is everything that the module's next version waits for being worked on?  If not, no worker may
+ * be kept from other tasks by waiting for it. */
+bool rounds_coming(const struct state *s, const struct job *j, const struct module_rec *m,
+                   uint64_t now_ms);
+
 /* After the records were read: which ended phases wait for a version. */
 void rounds_resume(struct coordinator *co);
 

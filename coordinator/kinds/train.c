@@ -5,6 +5,7 @@
 #include "common/job/family.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/query.h"
+#include "coordinator/job/rounds.h"
 #include "coordinator/job/shards.h"
 #include "coordinator/job/spot_check.h"
 #include "coordinator/job/tasks.h"
@@ -349,7 +350,7 @@ static bool answer_version(struct coordinator *co, struct poll *p, bool last)
         send_version(co, p, t, w, m);
         return true;
     }
-    reply.later = !query_coming(&co->state, j, m, core_now(co));
+    reply.later = !rounds_coming(&co->state, j, m, core_now(co));
     if (!reply.later && !last)
         return false;
     (void)snprintf(why, sizeof(why), "module %llu is at version %llu: %.200s",

@@ -1,5 +1,6 @@
 /* Questions about jobs, on jobs that no coordinator runs. */
 #include "coordinator/job/query.h"
+#include "coordinator/job/rounds.h"
 #include "tests/unit/coordinator/plain.h"
 
 /* A replica's phase, in this state. */
@@ -138,18 +139,18 @@ static void test_contributions(void **state)
     query_outer_count(s, j, m, &count);
     assert_int_equal(count.expected, 2);
     assert_int_equal(count.arrived + count.leased, 0);
-    assert_false(query_coming(s, j, m, 0)); /* no phase has begun */
+    assert_false(rounds_coming(s, j, m, 0)); /* no phase has begun */
     assert_null(query_phase(s, j, 0, 1));
     struct task *a = phase(s, j, 0, 0, TASK_LEASED), *b = phase(s, j, 0, 1, TASK_PENDING);
     assert_ptr_equal(query_phase(s, j, 0, 1), b);
     query_outer_count(s, j, m, &count);
     assert_int_equal(count.leased, 1);
-    assert_false(query_coming(s, j, m, 0)); /* nobody is there for b */
+    assert_false(rounds_coming(s, j, m, 0)); /* nobody is there for b */
     state_park(s, state_add_worker(s, 0), (struct rpc_request *)(void *)s, 0);
-    assert_true(query_coming(s, j, m, 0));
+    assert_true(rounds_coming(s, j, m, 0));
     give(b, m->id, 0);
     assert_non_null(state_unpark(worker_memory(s->workers[0])));
-    assert_true(query_coming(s, j, m, 0));
+    assert_true(rounds_coming(s, j, m, 0));
     query_outer_count(s, j, m, &count);
     assert_int_equal(count.arrived, 1);
     assert_ptr_equal(query_given(b, m), query_contribution(b, m->id, 0));
@@ -181,10 +182,10 @@ static void test_could_have(void **state)
     (void)phase(s, j, 0, 0, TASK_LEASED);
     state_park(s, w, (struct rpc_request *)(void *)s, 0);
     assert_false(query_could_have(j, t, w, 5));
-    assert_false(query_coming(s, j, &j->modules[0], 5)); /* nobody waits for ever */
+    assert_false(rounds_coming(s, j, &j->modules[0], 5)); /* nobody waits for ever */
     w->allows_trainers = true;
     assert_true(query_could_have(j, t, w, 5));
-    assert_true(query_coming(s, j, &j->modules[0], 5));
+    assert_true(rounds_coming(s, j, &j->modules[0], 5));
     w->small[0] = (struct schedule_small){.job_id = j->id, .kind = TASK_TRAIN, .until_ms = 9};
     w->n_small = 1;
     assert_false(query_could_have(j, t, w, 5));
@@ -193,7 +194,7 @@ static void test_could_have(void **state)
     assert_true(query_could_have(j, t, w, 9));
     w->quarantined_until_ms = 20;
     assert_false(query_could_have(j, t, w, 9));
-    assert_false(query_coming(s, j, &j->modules[0], 9));
+    assert_false(rounds_coming(s, j, &j->modules[0], 9));
     assert_true(query_could_have(j, t, w, 20));
     failure_bar(&t->failed, w->id, 30);
     assert_false(query_could_have(j, t, w, 20));
@@ -201,6 +202,28 @@ static void test_could_have(void **state)
     w->drain = true;
     assert_false(query_could_have(j, t, w, 30));
     assert_non_null(state_unpark(w));
+}
+
+/* A phase is not as good as begun because somebody waits who still fetches what it begins with,
+ * where others get it first: who merges fragments would wait for that download. */
+static void test_behind(void **state)
+{
+    struct state *s = *state;
+    struct job *j = add(s, diloco);
+    const struct module_rec *m = &j->modules[0];
+    struct worker *trains = state_add_worker(s, 0), *fetches = state_add_worker(s, 0);
+    (void)phase(s, j, 0, 0, TASK_LEASED);
+    (void)phase(s, j, 0, 1, TASK_PENDING);
+    state_set_worker_state(s, trains, WORKER_HERE);
+    fetches->ahead.due = true;
+    fetches->ahead.job_id = j->id;
+    state_park(s, fetches, (struct rpc_request *)(void *)s, 0);
+    assert_true(rounds_coming(s, j, m, 0)); /* with nobody proven here it gets the phase */
+    trains->tasks_done = 1;
+    assert_false(rounds_coming(s, j, m, 0));
+    fetches->ahead.due = false; /* it is through */
+    assert_true(rounds_coming(s, j, m, 0));
+    assert_non_null(state_unpark(fetches));
 }
 
 /* What is late goes into later versions of a few, but into none of other data. */
@@ -250,7 +273,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_composition),   CASE(test_streams),    CASE(test_how_far),
         CASE(test_partitioning),  CASE(test_scored),     CASE(test_contributions),
-        CASE(test_phase_seconds), CASE(test_could_have), CASE(test_takes_late),
+        CASE(test_phase_seconds), CASE(test_could_have), CASE(test_behind),
+        CASE(test_takes_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
