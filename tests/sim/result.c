@@ -326,6 +326,15 @@ static void make_init(struct making *x, const char *scratch)
     }
 }
 
+/* Has an attempt before given it, or is its module's next version there without it? */
+static bool is_given(const Skerry__V1__TrainTask *t, uint32_t level)
+{
+    for (size_t i = 0; i < t->n_fragments; i++)
+        if (t->fragments[i]->level == level)
+            return t->fragments[i]->done;
+    return false;
+}
+
 static void make_train(struct making *x, char *const *bases, const char *scratch, enum lie lie)
 {
     const Skerry__V1__TrainTask *t = x->t->train;
@@ -335,7 +344,8 @@ static void make_train(struct making *x, char *const *bases, const char *scratch
     if (lie == LIE_SAMPLES)
         x->m.samples += 1000;
     for (size_t i = 0; i < x->t->n_modules && lie != LIE_EMPTY; i++)
-        add_step(x, x->t->modules[i], bases[i], codec_up(x->t), scratch, lie);
+        if (!is_given(t, x->t->modules[i]->level))
+            add_step(x, x->t->modules[i], bases[i], codec_up(x->t), scratch, lie);
     if (t->send_moments)
         x->m.moments = add_text(x, "moments", t->round);
 }
