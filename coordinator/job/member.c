@@ -338,15 +338,6 @@ void member_note_small(struct coordinator *co, struct worker *w, const struct ta
     w->small[at] = s;
 }
 
-bool member_is_small(const struct coordinator *co, const struct worker *w, const struct task *t)
-{
-    const struct job *j = state_job(&co->state, t->job_id);
-    const struct schedule_task like = {
-        .job_id = t->job_id, .kind = (int)t->kind, .network = j ? query_network(j, t) : 0};
-    const unsigned n = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX;
-    return schedule_small_until(core_now(co), &like, w->small, n) != 0;
-}
-
 bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t)
 {
     const struct job *j = state_job(&co->state, t->job_id);

@@ -29,8 +29,6 @@ void member_failed(struct coordinator *co, struct worker *w);
  * that it says so again, up to half an hour. */
 void member_note_small(struct coordinator *co, struct worker *w, const struct task *t,
                        uint64_t wait_ms);
-/* Has w said so, not long ago? */
-bool member_is_small(const struct coordinator *co, const struct worker *w, const struct task *t);
 /* Is another worker here that has not said so? */
 bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t);
 /* May w make outer steps?  It has done tasks, was never in quarantine, and those that it has made

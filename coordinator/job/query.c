@@ -51,13 +51,19 @@ bool query_needs_trainers(const struct job *j, const struct task *t)
     return needs_trainers(j, t->kind);
 }
 
-bool query_fits(const struct job *j, enum task_kind kind, uint32_t network, const struct worker *w,
-                uint64_t now_ms)
+bool query_is_small(const struct job *j, enum task_kind kind, uint32_t network,
+                    const struct worker *w, uint64_t now_ms)
 {
     const struct schedule_task like = {.job_id = j->id, .kind = (int)kind, .network = network};
     const unsigned n = w->n_small < WORKER_SMALL_MAX ? w->n_small : WORKER_SMALL_MAX;
+    return schedule_small_until(now_ms, &like, w->small, n) != 0;
+}
+
+bool query_fits(const struct job *j, enum task_kind kind, uint32_t network, const struct worker *w,
+                uint64_t now_ms)
+{
     return (w->allows_trainers || !needs_trainers(j, kind)) &&
-           schedule_small_until(now_ms, &like, w->small, n) == 0;
+           !query_is_small(j, kind, network, w, now_ms);
 }
 
 bool query_could_have(const struct job *j, const struct task *t, const struct worker *w,

@@ -20,6 +20,9 @@ uint32_t query_network(const struct job *j, const struct task *t);
 bool query_can(const struct job *j, const char *what);
 /* Does a program of the user's compute the task, which only some workers run? */
 bool query_needs_trainers(const struct job *j, const struct task *t);
+/* Has the worker said lately that such tasks of the job are too large for it? */
+bool query_is_small(const struct job *j, enum task_kind kind, uint32_t network,
+                    const struct worker *w, uint64_t now_ms);
 /* May the worker be given such tasks of the job?  It runs trainers, if that takes one, and has not
  * said lately that they are too large for it. */
 bool query_fits(const struct job *j, enum task_kind kind, uint32_t network, const struct worker *w,

@@ -405,7 +405,8 @@ static void why_untaken(struct waiting *ctx, struct untaken *u)
         able += can;
         if (idle == NULL && w->state == WORKER_HERE && w->parked != NULL)
             idle = w;
-        small += w->state == WORKER_HERE && member_is_small(ctx->co, w, t);
+        small += w->state == WORKER_HERE && j != NULL &&
+                 query_is_small(j, t->kind, query_network(j, t), w, present);
         quarantined += w->state == WORKER_HERE && w->quarantined_until_ms > present;
         const uint64_t until = failure_until(&t->failed, w->id, worker_standing(w));
         if (can && until > present) {

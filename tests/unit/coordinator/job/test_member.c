@@ -7,6 +7,7 @@
 #include "common/net/http/http_server.h"
 #include "coordinator/decide/admit.h"
 #include "coordinator/job/member.h"
+#include "coordinator/job/query.h"
 #include "coordinator/state/access.h"
 #include "tests/unit/coordinator/rig.h"
 
@@ -67,6 +68,11 @@ static void test_origin(void **state)
     }
 }
 
+static bool is_small(struct rig *r, const struct worker *w, const struct task *t)
+{
+    return query_is_small(state_job(&r->co->state, t->job_id), t->kind, 0, w, core_now(r->co));
+}
+
 /* What one worker has no memory for another may have; that is known for a while. */
 static void test_small(void **state)
 {
@@ -78,11 +84,11 @@ static void test_small(void **state)
     const uint64_t wait = 60000;
     (void)submit(r);
     (void)submit(r);
-    assert_false(member_is_small(r->co, a, &train));
+    assert_false(is_small(r, a, &train));
     member_note_small(r->co, a, &train, wait);
-    assert_true(member_is_small(r->co, a, &train));
-    assert_false(member_is_small(r->co, a, &eval));
-    assert_false(member_is_small(r->co, a, &other));
+    assert_true(is_small(r, a, &train));
+    assert_false(is_small(r, a, &eval));
+    assert_false(is_small(r, a, &other));
     assert_true(member_others_fit(r->co, a, &train));
     assert_false(member_others_fit(r->co, b, &train));
     member_note_small(r->co, b, &train, wait);
@@ -91,12 +97,12 @@ static void test_small(void **state)
     b->drain = true; /* it takes no more */
     assert_false(member_others_fit(r->co, a, &train));
     member_note_small(r->co, a, &other, 0); /* that time has passed */
-    assert_false(member_is_small(r->co, a, &other));
+    assert_false(is_small(r, a, &other));
     for (uint64_t job = 10; job < 10 + WORKER_SMALL_MAX; job++) {
         const struct task t = {.job_id = job, .kind = TASK_TRAIN};
         member_note_small(r->co, a, &t, wait);
     }
-    assert_false(member_is_small(r->co, a, &train)); /* the newest are kept */
+    assert_false(is_small(r, a, &train)); /* the newest are kept */
 }
 
 static void test_verdicts(void **state)
