@@ -100,7 +100,9 @@ int s3_answer_error(const struct s3_answer *a, struct err *err)
         (a->status >= 500 && a->status != 501))
         return err_set(err, -EAGAIN, "the store %s is busy or broken: HTTP %ld %s", a->endpoint,
                        a->status, code);
-    if (is(code, "BadDigest") || is(code, "InvalidDigest") || is(code, "XAmzContentSHA256Mismatch"))
+    if (is(code, "BadDigest") || is(code, "InvalidDigest") ||
+        is(code, "XAmzContentSHA256Mismatch") ||
+        is(code, "XAmzContentChecksumMismatch")) /* MinIO's */
         return err_set(err, -ERR_HASH,
                        "the store %s got other bytes than the hash that was sent with them",
                        a->endpoint);

@@ -63,6 +63,7 @@ static void test_sentences(void **state)
         {412, ERROR("PreconditionFailed", ""), -EEXIST, "has such an object already"},
         {409, ERROR("ConditionalRequestConflict", ""), -EAGAIN, "busy or broken"},
         {400, ERROR("BadDigest", ""), -ERR_HASH, "other bytes than the hash"},
+        {400, ERROR("XAmzContentChecksumMismatch", ""), -ERR_HASH, "other bytes than the hash"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const struct s3_answer a = asked(cases[i].status, cases[i].body);
