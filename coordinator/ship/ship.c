@@ -373,6 +373,23 @@ static int announce(struct ship *s, struct store *store, struct store_noted *n, 
     return rc;
 }
 
+/* The entry that the database had noted, and that was not there when we looked: the store was slow
+ * to do what the last process had asked for. */
+static bool came_late(struct ship *s, const struct store_noted *noted)
+{
+    struct s3_log_entry e;
+    struct buf raw;
+    buf_init(&raw, S3_LOG_ENTRY_MAX);
+    const bool late = noted->seq == s->log.seq + 1 && s3_log_read(&s->log, &raw, &e, NULL) == 0 &&
+                      hash_equal(e.hash, noted->hash, sizeof(e.hash));
+    buf_release(&raw);
+    pthread_mutex_lock(&s->lock);
+    if (late)
+        s->lost = s->given_up = false;
+    pthread_mutex_unlock(&s->lock);
+    return late;
+}
+
 int ship_own(struct ship *s, struct store *store, struct err *err)
 {
     struct store_noted n;
@@ -381,10 +398,13 @@ int ship_own(struct ship *s, struct store *store, struct err *err)
         rc = find_place(s, &n, err);
     if (rc < 0)
         return rc;
+    const struct store_noted noted = n;
     ship_who(s->who); /* the log is ours already, or nobody's, and a snapshot may take minutes */
     s->signs = pthread_create(&s->sign, NULL, show, s) == 0;
     rc = send_keys(s, err);
     if (rc == 0)
+        rc = announce(s, store, &n, err);
+    if (rc == -ERR_STALE && came_late(s, &noted))
         rc = announce(s, store, &n, err);
     if (rc < 0)
         return rc;

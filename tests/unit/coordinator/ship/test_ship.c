@@ -95,6 +95,27 @@ static void goes_on(void **state)
     }
 }
 
+#define NOT_THERE                                                                                  \
+    "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 37\r\n\r\n"                    \
+    "<Error><Code>NoSuchKey</Code></Error>"
+
+/* The process was killed while an entry was on its way, and the store writes it after the next
+ * start has looked for it: it is its own all the same. */
+static void an_entry_that_comes_late(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(own(r), 0);
+    commit(r, 1);
+    leave(r);
+    fake_store_next(&r->f, "GET", FAKE_REPLY, NOT_THERE);
+    if (own(r) < 0)
+        fail_msg("%s", r->err.msg);
+    commit(r, 2);
+    leave(r);
+    if (own(r) < 0)
+        fail_msg("%s", r->err.msg);
+}
+
 #define ENDED                                                                                      \
     "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 40\r\n\r\n"                  \
     "<Error><Code>ExpiredToken</Code></Error>"
@@ -148,6 +169,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(goes_on, begin, end),
+        cmocka_unit_test_setup_teardown(an_entry_that_comes_late, begin, end),
         cmocka_unit_test_setup_teardown(what_a_store_refuses_is_not_anothers, begin, end),
         cmocka_unit_test_setup_teardown(a_copy_that_came_second, begin, end),
     };
