@@ -5,6 +5,7 @@
 #include "common/net/s3/log.h"
 #include "coordinator/ship/ship.h"
 #include "coordinator/ship/ship_keys.h"
+#include "coordinator/state/persist.h"
 #include "coordinator/state/place.h"
 #include "coordinator/state/store.h"
 
@@ -135,6 +136,8 @@ static int make_database(struct restore *r, struct err *err)
         rc = fetch_snapshot(r, err);
         if (rc == 0)
             rc = store_open(r->path, NULL, &r->store, err);
+        if (rc == 0) /* an older release deposes nobody that it cannot follow */
+            rc = store_check(r->store, &persist_schema, err);
         if (rc == 0)
             rc = take_over(r, err);
     }

@@ -128,16 +128,29 @@ static int schema_number(struct store *s, int *ret, struct err *err)
     return 0;
 }
 
-static int migrate(struct store *s, struct err *err)
+static int known_schema(struct store *s, const struct store_schema *schema, int *ret,
+                        struct err *err)
 {
-    int have = 0, rc = s->schema ? schema_number(s, &have, err) : 0;
-    if (rc < 0 || s->schema == NULL)
-        return rc;
-    if (have > s->schema->n_migrations)
+    const int rc = schema_number(s, ret, err);
+    if (rc == 0 && *ret > schema->n_migrations)
         return err_set(err, -ERR_VERSION,
                        "the database has schema %d, this release knows up to %d: it was written "
                        "by a newer release, use that one",
-                       have, s->schema->n_migrations);
+                       *ret, schema->n_migrations);
+    return rc;
+}
+
+int store_check(struct store *s, const struct store_schema *schema, struct err *err)
+{
+    int have;
+    return known_schema(s, schema, &have, err);
+}
+
+static int migrate(struct store *s, struct err *err)
+{
+    int have = 0, rc = s->schema ? known_schema(s, s->schema, &have, err) : 0;
+    if (rc < 0 || s->schema == NULL)
+        return rc;
     for (int i = have; i < s->schema->n_migrations; i++) {
         char note[120];
         (void)snprintf(note, sizeof(note), "INSERT INTO migrations VALUES(%d, %llu)", i + 1,

@@ -55,6 +55,8 @@ struct store_noted {
 /* schema is kept until close; NULL: the database stays as it is, for store_replay(). */
 int store_open(const char *path, const struct store_schema *schema, struct store **ret,
                struct err *err);
+/* -ERR_VERSION: the database is of a newer release than this schema. */
+int store_check(struct store *s, const struct store_schema *schema, struct err *err);
 /* Queued rows that were not committed are lost: commit first. */
 void store_close(struct store *s); /* accepts NULL */
 

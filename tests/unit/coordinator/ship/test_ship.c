@@ -1,17 +1,20 @@
 /* Whose the log is: a data directory that is a copy of another one. */
 #include "coordinator/ship/ship.h"
 
+#include "coordinator/ship/restore.h"
+#include "coordinator/state/persist.h"
 #include "coordinator/state/store.h"
 #include "tests/unit/common/net/s3/fake_store.h"
 
 static const char *const migrations[] = {"CREATE TABLE t(id INTEGER PRIMARY KEY) STRICT"};
 static const char *const statements[] = {"INSERT INTO t VALUES(?)"};
-static const struct store_schema schema = {migrations, 1, statements, 1};
+static const struct store_schema usual = {migrations, 1, statements, 1};
 
 struct rig {
     struct fake_store f;
     char dir[64];
     struct coordinator_options o;
+    const struct store_schema *schema;
     struct ship *ship;
     struct store *store;
     struct err err;
@@ -26,7 +29,7 @@ static char *in_dir(const struct rig *r, const char *name)
 static int own(struct rig *r)
 {
     char *path = in_dir(r, "coordinator.db");
-    if (store_open(path, &schema, &r->store, &r->err) < 0 ||
+    if (store_open(path, r->schema, &r->store, &r->err) < 0 ||
         ship_open(&r->o, &r->ship, &r->err) < 0)
         fail_msg("%s", r->err.msg);
     mem_free(path);
@@ -65,6 +68,7 @@ static int begin(void **state)
         assert_int_equal(file_write_put(path, "x", 1, 0600, NULL), 0);
         mem_free(path);
     }
+    r.schema = &usual;
     r.o = (struct coordinator_options){.data_dir = r.dir,
                                        .store = "s3://blobs/p",
                                        .store_endpoint = r.f.url,
@@ -116,6 +120,29 @@ static void an_entry_that_comes_late(void **state)
         fail_msg("%s", r->err.msg);
 }
 
+/* An older release that is to go on with it could not: it deposes nobody. */
+static void a_state_of_a_newer_release(void **state)
+{
+    struct rig *r = *state;
+    const char *newer[64] = {migrations[0]};
+    const int n = persist_schema.n_migrations + 1;
+    struct store_schema schema = {newer, n, statements, 1};
+    struct coordinator_options elsewhere = r->o;
+    struct restore_result result;
+    char why[512], *dir = in_dir(r, "elsewhere");
+    for (int i = 1; i < n; i++)
+        newer[i] = "SELECT 1";
+    r->schema = &schema;
+    elsewhere.data_dir = dir;
+    assert_int_equal(own(r), 0);
+    assert_int_equal(restore_state(&elsewhere, &result, &r->err), -ERR_VERSION);
+    assert_non_null(strstr(r->err.msg, "it was written by a newer release"));
+    commit(r, 1);
+    assert_false(ship_is_lost(r->ship, why));
+    leave(r);
+    mem_free(dir);
+}
+
 #define ENDED                                                                                      \
     "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 40\r\n\r\n"                  \
     "<Error><Code>ExpiredToken</Code></Error>"
@@ -153,7 +180,7 @@ static void a_copy_that_came_second(void **state)
     commit(r, 1);
     leave(r);
     assert_int_equal(file_rename(copy, path, &r->err), 0);
-    assert_int_equal(store_open(path, &schema, &r->store, &r->err), 0);
+    assert_int_equal(store_open(path, r->schema, &r->store, &r->err), 0);
     assert_int_equal(store_noted(r->store, &noted, &r->err), 0);
     noted.seq++;
     noted.hash[0] ^= 1;
@@ -170,6 +197,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(goes_on, begin, end),
         cmocka_unit_test_setup_teardown(an_entry_that_comes_late, begin, end),
+        cmocka_unit_test_setup_teardown(a_state_of_a_newer_release, begin, end),
         cmocka_unit_test_setup_teardown(what_a_store_refuses_is_not_anothers, begin, end),
         cmocka_unit_test_setup_teardown(a_copy_that_came_second, begin, end),
     };
