@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/list.h"
+#include "common/base/log.h"
 #include "common/net/blobstore.h"
 #include "common/net/loop.h"
 #include "common/outer/fold_check.h"
@@ -88,16 +89,22 @@ static char *name_of(const struct outer_step *s, const char *what, uint64_t vers
     return name;
 }
 
-/* Our disk is not the one that it was written to. */
+/* Our disk is not the one that it was written to, or has damaged it. */
 static int bring(const struct run *r, const char *what, const char *path,
                  const struct outer_blob *blob, struct err *err)
 {
-    const struct blobstore *store = r->exec->store;
-    if (!path || blob->bytes == 0 || !store->ops->fetch || file_exists(path))
+    struct blobstore *store = r->exec->store;
+    if (!path || !store->ops->fetch || outer_verify(r->exec->seen, path, blob, what, NULL) == 0)
         return 0;
     char *name = name_of(r->step, what, r->step->base);
-    const int rc = store->ops->fetch(r->exec->store, name, path, blob->sha256, blob->bytes, err);
+    const bool damaged = file_exists(path);
+    const int rc = store->ops->fetch(store, name, path, blob->sha256, blob->bytes, err);
     mem_free(name);
+    if (rc == 0 && damaged)
+        log_warn("outer",
+                 "the outer optimiser's %s was damaged on the coordinator's disk and is fetched "
+                 "again",
+                 what);
     return rc == -ERR_NOTFOUND ? 0 : rc; /* then it is missed when it is hashed */
 }
 

@@ -537,6 +537,49 @@ static void test_damaged_state(void **state)
     rig_end(&r);
 }
 
+/* A store far away has another copy of the state: a bit that our disk has lost, or the whole file,
+ * comes from there. */
+static int far_fetch(struct blobstore *s, const char *name, const char *path,
+                     const uint8_t sha256[32], uint64_t size, struct err *err)
+{
+    char *copy = str_printf("%s.far", path);
+    assert_non_null(strstr(path, strrchr(name, '/')));
+    const int rc = file_rename(copy, path, err);
+    mem_free(copy);
+    return rc;
+}
+
+static void test_damaged_state_far_away(void **state)
+{
+    struct rig r;
+    rig_begin(&r);
+    struct outer_step *s = make_step(&r, alike);
+    run(&r, s);
+    record(&r, s);
+    step_free(s);
+    far_ops = *r.store->ops;
+    far_ops.fetch = far_fetch;
+    r.store->ops = &far_ops;
+    char *target = str_printf("%s/target.1.safetensors", r.state_dir);
+    char *momentum = str_printf("%s/momentum.1.safetensors", r.state_dir);
+    char *copy = str_printf("%s.far", target), *moved = str_printf("%s.far", momentum);
+    struct buf bytes;
+    assert_int_equal(file_read(target, 64 << 20, &bytes, NULL), 0);
+    assert_int_equal(file_write_put(copy, bytes.data, bytes.len, 0600, NULL), 0);
+    buf_release(&bytes);
+    fx_flip(target);
+    assert_int_equal(file_rename(momentum, moved, NULL), 0);
+    s = make_step(&r, alike);
+    run(&r, s);
+    record(&r, s);
+    step_free(s);
+    mem_free(target);
+    mem_free(momentum);
+    mem_free(copy);
+    mem_free(moved);
+    rig_end(&r);
+}
+
 /* A version that is damaged is made again from the one before it, where that is kept. */
 static void test_damaged_base(void **state)
 {
@@ -672,6 +715,7 @@ int main(void)
         cmocka_unit_test(test_damaged_contribution),
         cmocka_unit_test(test_store_out_of_reach),
         cmocka_unit_test(test_damaged_state),
+        cmocka_unit_test(test_damaged_state_far_away),
         cmocka_unit_test(test_damaged_base),
         cmocka_unit_test(test_bad_steps),
         cmocka_unit_test(test_shutdown),
