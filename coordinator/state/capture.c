@@ -1,6 +1,5 @@
 #include "coordinator/state/capture.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -27,9 +26,9 @@ struct taking {
     struct capture *s;
     const char *data_dir;
     struct s3 *far; /* NULL: the blobs are in the folder */
-    char *prefix;
-    bool again;  /* something was gone: a newer capture */
-    bool missed; /* what the newest step began with was: a newer one has perhaps more luck */
+    char *prefix;   /* of all that is there */
+    bool again;     /* something was gone: a newer capture */
+    bool missed;    /* what the newest step began with was: a newer one has perhaps more luck */
     struct err err;
 };
 
@@ -48,6 +47,30 @@ static int link_file(const char *from, const char *to)
     return rc < 0 || link(from, to) == 0 ? rc : -errno;
 }
 
+static int fetch(const struct taking *t, const char *key, uint64_t size, const char *to,
+                 struct err *err)
+{
+    int rc = file_mkdirs_for(to, 0700, err);
+    if (rc == 0)
+        rc = s3_get_file(t->far, key, to, size, err);
+    return rc < 0 ? err_wrap(err, "%s of %s", key, s3_where(t->far)) : 0;
+}
+
+/* What a coordinator with --store-state keeps there of what is not a blob.  -ENOENT: it does not.
+ */
+static int fetch_kept(struct taking *t, const char *path, const uint8_t sha256[32], uint64_t size,
+                      const char *to)
+{
+    char hex[HASH_HEX_MAX],
+        *key = str_printf("%s%s-%s", t->prefix, path, hash_hex(sha256, 32, hex));
+    struct err why = {0};
+    const int rc = fetch(t, key, size, to, &why);
+    mem_free(key);
+    if (rc < 0 && rc != -ERR_NOTFOUND)
+        t->err = why;
+    return rc == -ERR_NOTFOUND ? -ENOENT : rc;
+}
+
 /* sha256 NULL: none is on record.  True: the capture has it. */
 static bool pin(struct taking *t, const char *path, const uint8_t *sha256, uint64_t size,
                 bool optional)
@@ -56,45 +79,16 @@ static bool pin(struct taking *t, const char *path, const uint8_t *sha256, uint6
         return false;
     char *from = file_join(t->data_dir, path), *to = file_join(t->s->dir, path);
     int rc = link_file(from, to);
+    if (rc == -ENOENT && t->far && sha256)
+        rc = fetch_kept(t, path, sha256, size, to);
     if (rc == 0)
         (void)manifest_add(&t->s->manifest, sha256 ? sha256 : no_hash, size, path, &t->err);
-    else if (rc < 0 && (rc != -ENOENT || !optional))
+    else if (rc < 0 && t->err.code == 0 && (rc != -ENOENT || !optional))
         (void)err_set(&t->err, rc, "cannot take %s into the capture: %s", from, strerror(-rc));
     t->again |= rc == -ENOENT && !optional;
     mem_free(from);
     mem_free(to);
     return rc >= 0;
-}
-
-struct sink {
-    int fd;
-    const char *path;
-    struct err *err;
-};
-
-static int write_on(void *arg, const void *data, size_t len)
-{
-    const struct sink *k = arg;
-    return file_write_all(k->fd, data, len, k->path, k->err);
-}
-
-static int fetch(const struct taking *t, const struct blob_ref *ref, const char *to,
-                 struct err *err)
-{
-    char hex[HASH_HEX_MAX], *key;
-    int rc = file_mkdirs_for(to, 0700, err);
-    const int fd = rc == 0 ? open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : -1;
-    if (rc == 0 && fd < 0)
-        rc = err_errno(err, "cannot write %s", to);
-    if (rc < 0)
-        return rc;
-    key = str_printf("%s%s", t->prefix, hash_hex(ref->sha256, sizeof(ref->sha256), hex));
-    rc = s3_get(t->far, key, 0, ref->size, write_on, &(struct sink){fd, to, err}, err);
-    if (rc < 0)
-        rc = err_wrap(err, "%s of %s", key, s3_where(t->far));
-    mem_free(key);
-    (void)close(fd);
-    return rc;
 }
 
 /* Of those of modules: nobody else looks at what they say. */
@@ -110,9 +104,11 @@ static void bring(struct taking *t, const struct blob_ref *ref)
 {
     char *path = blob_dir_file(CAPTURE_BLOBS, ref->sha256), *to = file_join(t->s->dir, path);
     char *cache = file_join(t->data_dir, PLACE_CACHE), *from = blob_dir_file(cache, ref->sha256);
+    char hex[HASH_HEX_MAX],
+        *key = str_printf("%sblobs/%s", t->prefix, hash_hex(ref->sha256, 32, hex));
     int rc = t->err.code != 0 || file_exists(to) ? 1 : link_file(from, to);
     if (rc == -ENOENT)
-        rc = fetch(t, ref, to, &t->err);
+        rc = fetch(t, key, ref->size, to, &t->err);
     else if (rc < 0)
         (void)err_set(&t->err, rc, "cannot take %s into the capture: %s", from, strerror(-rc));
     if (rc == 0)
@@ -122,6 +118,7 @@ static void bring(struct taking *t, const struct blob_ref *ref)
     mem_free(to);
     mem_free(cache);
     mem_free(from);
+    mem_free(key);
 }
 
 static void pin_blob(void *arg, enum blob_role role, const struct blob_ref *ref, bool needed)
@@ -245,7 +242,7 @@ static int reach(struct taking *t, const struct coordinator_options *o, uint64_t
     if (rc == 0)
         rc = place_check(&at, err);
     if (rc == 0 && url)
-        rc = place_open_blobs(&at, &t->far, &t->prefix, err);
+        rc = place_open_all(&at, &t->far, &t->prefix, err);
     mem_free(url);
     return rc;
 }

@@ -195,11 +195,11 @@ int place_open_state(const struct coordinator_options *o, const struct s3_option
     return open_part(o, "state", like, ret, ret_prefix, err);
 }
 
-int place_open_blobs(const struct coordinator_options *o, struct s3 **ret, char **ret_prefix,
-                     struct err *err)
+int place_open_all(const struct coordinator_options *o, struct s3 **ret, char **ret_prefix,
+                   struct err *err)
 {
     const struct s3_options usual = {0};
-    return open_part(o, "blobs/", &usual, ret, ret_prefix, err);
+    return open_part(o, "", &usual, ret, ret_prefix, err);
 }
 
 static int open_store(const struct coordinator_options *o, const char *cluster, const char *folder,

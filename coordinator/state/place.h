@@ -42,10 +42,10 @@ int place_open(const struct coordinator_options *o, const char *cluster, struct 
  * is, mem_free it.  like: tries and waits, else zero.  -ERR_CONFIG: the options name no store. */
 int place_open_state(const struct coordinator_options *o, const struct s3_options *like,
                      struct s3 **ret, char **ret_prefix, struct err *err);
-/* The same for the blobs, beside a coordinator that runs: their names are the prefix and the hash.
- */
-int place_open_blobs(const struct coordinator_options *o, struct s3 **ret, char **ret_prefix,
-                     struct err *err);
+/* The same for all that is there, beside a coordinator that runs: names are the prefix and what
+ * docs/failover.md lists. */
+int place_open_all(const struct coordinator_options *o, struct s3 **ret, char **ret_prefix,
+                   struct err *err);
 /* Notes in the data dir that its blobs are there. */
 int place_remember(const struct coordinator_options *o, struct err *err);
 void place_forget(const char *data_dir);

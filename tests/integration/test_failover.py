@@ -6,9 +6,10 @@ import subprocess
 
 import pytest
 
-from common import BIN, free_ports, wait_until
+from common import BIN, free_ports, skerry, wait_until
 from relay import KEY, Store
 from swarm import Swarm
+import test_folds_at_workers as folds
 from test_faults import epochs_add_up
 
 STALE = 4  # exit status: another coordinator goes on with this state
@@ -65,20 +66,28 @@ def go_on(machine, old, store, prefix):
 
 
 def test_a_lost_machine(machines, store):
-    """Nothing that was acknowledged is lost with the disk; workers, tokens and the outer state go on; so it does twice."""
+    """Nothing that was acknowledged is lost with the disk; workers, tokens and the outer state go on; so it does twice.  An audit has all
+    of it, before anything of it was on that machine."""
     first, second, third = machines
     start(first, store, "lost")
     for name in "ab":
         first.worker(name)
     first.joined("a", "b")
-    job = first.submit(rounds=12, steps=8, eval_every=3)
+    job = folds.submit(first, "coordinator", rounds=12, steps=8, eval_every=3)
     known = {w["name"]: w["id"] for w in first.get("/v1/workers").json()["items"]}
+    settings = os.path.join(first.folder, "settings.yaml")
+    with open(settings, "w", encoding="utf-8") as f:
+        f.write(f"store_endpoint: {store.relay.url}\nstore_plain: true\n")
     for old, new, round_ in ((first, second, 3), (second, third, 7)):
         old.wait_round(job, round_)
         before = old.job(job)
         old.kill("coordinatord")
         shutil.rmtree(old.data)
-        go_on(new, old, store, "lost")
+        assert restore(new, store, "lost").returncode == 0
+        audit = skerry("audit", job, "--data-dir", new.data, "--config", settings, env=KEY)
+        assert audit.returncode == 0 and " 0 outer steps folded again" not in audit.stdout, audit.stdout + audit.stderr
+        new.ports = old.ports
+        start(new, store, "lost")
         after = new.job(job)
         assert after["round"] >= before["round"] and after["modules"][0]["version"] >= before["modules"][0]["version"]
         assert new.token == old.token and new.worker_token == old.worker_token
