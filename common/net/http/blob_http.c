@@ -425,8 +425,11 @@ static int put_begin(void *arg, struct http_request *r, void **ret_sink)
             rc = open_writer(u, t.max_bytes, from, &err);
     }
     if (rc < 0) {
+        if (rc == -EBUSY && u->asks)
+            ask_again(b, r, &err);
+        else
+            reject(b, r, &err);
         mem_free(u);
-        reject(b, r, &err);
         return rc;
     }
     *ret_sink = u;
@@ -484,7 +487,7 @@ static void offer(struct upload *u, bool through_us)
     struct err err = {0};
     if (through_us || send_away(u->owner, u->req, &u->id, true, u->total) < 0) {
         const int rc = open_writer(u, u->total, 0, &err);
-        if (rc == -EBUSY && u->follows)
+        if (rc == -EBUSY)
             ask_again(u->owner, u->req, &err);
         else if (rc < 0)
             reject(u->owner, u->req, &err);

@@ -18,8 +18,10 @@
  * which is good for one request and a few minutes.  A GET of what the store is about to have waits
  * for that, at most 10 s, and is then told to ask again.  After its PUT there it asks here again,
  * with `Skerry-Store: done`: the store is looked at, and the answer is that of any PUT that asks,
- * or 422 where other bytes are there.  An answer of 503 with `Skerry-Store: wait` is no failure:
- * what was asked for is under way.
+ * or 422 where other bytes are there.
+ *
+ * An answer of 503 with `Skerry-Store: wait`, which any client may get, is no failure: what was
+ * asked for is under way.
  *
  * A client that sends `Skerry-Near: follow` may be led to another client that has the blob: 307
  * with a `Location` there and `Skerry-Pin`, the key that it shows, in hex.  With such a key in

@@ -105,7 +105,7 @@ static size_t on_header(char *data, size_t one, size_t len, void *arg)
     struct transfer *t = arg;
     unsigned long long to;
     char line[96];
-    const bool leads = (t->follow || t->near) && !t->away;
+    const bool leads = (t->follow || t->near) && !t->away, puts = t->kind == TRANSFER_PUT;
     if (leads && len > 10 && len < LOCATION_MAX && strncasecmp(data, "Location: ", 10) == 0) {
         mem_free(t->location);
         t->location = str_ndup(data + 10, strcspn(data + 10, "\r\n"));
@@ -114,7 +114,7 @@ static size_t on_header(char *data, size_t one, size_t len, void *arg)
         return len;
     memcpy(line, data, len);
     line[len] = '\0';
-    if (leads || (t->away && t->is_near)) {
+    if (leads || (t->away ? t->is_near : puts)) {
         line[strcspn(line, "\r\n")] = '\0';
         t->told_to_wait |= strcasecmp(line, "Skerry-Store: wait") == 0;
     }
@@ -122,10 +122,9 @@ static size_t on_header(char *data, size_t one, size_t len, void *arg)
         t->is_near |= t->near && strncasecmp(line, PIN_HEADER, strlen(PIN_HEADER)) == 0 &&
                       hash_unhex(line + strlen(PIN_HEADER), t->neighbour, 32) == 0;
     }
-    if (t->kind == TRANSFER_PUT) {
-        if (strncasecmp(line, "Range: bytes=0-", 15) == 0 && sscanf(line + 15, "%llu", &to) == 1)
-            t->have = to + 1;
-    }
+    if (puts && strncasecmp(line, "Range: bytes=0-", 15) == 0 &&
+        sscanf(line + 15, "%llu", &to) == 1)
+        t->have = to + 1;
     return len;
 }
 

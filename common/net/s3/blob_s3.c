@@ -703,7 +703,14 @@ static int s3_begin(struct blobstore *base, const struct blob_id *expect, uint64
     static const struct blob_writer_ops ops = {writer_write, writer_commit, writer_abort};
     struct blob_s3 *s = store_of(base);
     struct blob_writer *to;
-    int rc = make_room_locking(s, max_bytes, err);
+    int rc = 0;
+    lock(s);
+    const struct blob_s3_object *e = blob_s3_find(s, expect);
+    if (e && e->entering)
+        rc = err_set(err, -EBUSY, "the blob is on its way to the store");
+    else
+        rc = make_room(s, max_bytes, err);
+    unlock(s);
     if (rc == 0)
         rc = s->cache->ops->put(s->cache, expect, max_bytes, &to, err);
     if (rc < 0)

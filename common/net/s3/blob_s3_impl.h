@@ -22,6 +22,7 @@ struct blob_s3_object {
     bool cached;         /* the directory has it */
     bool busy, fetching; /* a thread is at it */
     bool looking;        /* busy: somebody says to have put it there (blob_s3_found) */
+    bool entering;       /* busy: whoever wrote it waits for the store (blob_s3_through.c) */
     unsigned pins;
     struct list used;  /* in blob_s3->used while cached, the longest unused first */
     struct list waits; /* in blob_s3->work */

@@ -34,11 +34,12 @@ static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, str
     pthread_mutex_lock(&s->lock);
     struct blob_s3_object *e = hold(s, id);
     if (!e->here || !e->stored || e->stale) {
+        e->entering = true;
         pthread_mutex_unlock(&s->lock);
         rc = put(s, id, size, &why);
         pthread_mutex_lock(&s->lock);
     }
-    e->busy = false;
+    e->busy = e->entering = false;
     e->cached = true;
     if (rc == 0) {
         e->stored = true;

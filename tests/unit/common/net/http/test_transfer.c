@@ -135,6 +135,28 @@ static void test_put_resumes(void **state)
     stop(w);
 }
 
+/* Whoever is told that the blob is under way waits for as long as it is. */
+static void test_put_under_way(void **state)
+{
+    struct world *w = start(true);
+    struct blob_id id = make_file(w, "a", 1000);
+    char *url = ticket_url(w, TICKET_PUT, &id, 1000), *path = path_in(w, "a");
+    const struct xfer_put p = {
+        .url = url, .pin = w->user.pin, .path = path, .done = on_done, .arg = w};
+    struct blob_writer *other;
+    assert_int_equal(w->store->ops->put(w->store, &id, 1000, &other, NULL), 0);
+    assert_int_equal(xfer_put(w->xfer, &p, NULL, NULL), 0);
+    WAIT_FOR(&w->t, w->done > 0 || blob_http_counters(w->blobs).rejected > 2 * TRIES);
+    other->ops->abort(other, false);
+    WAIT_FOR(&w->t, w->done > 0);
+    if (w->code < 0)
+        fail_msg("%s", w->detail);
+    assert_true(blobstore_has(w->store, &id, NULL));
+    mem_free(url);
+    mem_free(path);
+    stop(w);
+}
+
 /* Bytes arrive, then the client vanishes: they are kept, and the rest suffices. */
 static void test_put_cut(void **state)
 {
@@ -670,23 +692,15 @@ static void test_nobody_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_far),
-        cmocka_unit_test(test_round_trips),
-        cmocka_unit_test(test_put_resumes),
-        cmocka_unit_test(test_put_cut),
-        cmocka_unit_test(test_put_refused),
-        cmocka_unit_test(test_quota),
-        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_get_resumes),
-        cmocka_unit_test(test_get_wrong_hash),
-        cmocka_unit_test(test_scripted),
-        cmocka_unit_test(test_slow_floor),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_cancel_verifying),
-        cmocka_unit_test(test_get_twice),
-        cmocka_unit_test(test_nobody_there),
-        cmocka_unit_test(test_limited),
-        cmocka_unit_test(test_public_only),
+        cmocka_unit_test(test_far),         cmocka_unit_test(test_round_trips),
+        cmocka_unit_test(test_put_resumes), cmocka_unit_test(test_put_under_way),
+        cmocka_unit_test(test_put_cut),     cmocka_unit_test(test_put_refused),
+        cmocka_unit_test(test_quota),       cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_get_resumes), cmocka_unit_test(test_get_wrong_hash),
+        cmocka_unit_test(test_scripted),    cmocka_unit_test(test_slow_floor),
+        cmocka_unit_test(test_cancel),      cmocka_unit_test(test_cancel_verifying),
+        cmocka_unit_test(test_get_twice),   cmocka_unit_test(test_nobody_there),
+        cmocka_unit_test(test_limited),     cmocka_unit_test(test_public_only),
         cmocka_unit_test(test_hurry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

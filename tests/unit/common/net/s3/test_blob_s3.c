@@ -445,6 +445,38 @@ static void test_through(void **state)
 
 /* A process that ended between its disk and the store: whoever is told of the blob after the next
  * start is told what the store has. */
+static void *put_one(void *arg)
+{
+    return (void *)(intptr_t)try_put(arg, 1, &(struct blob_id){0});
+}
+
+/* The store takes its time with a blob that came: it need not come again meanwhile. */
+static void test_through_takes_time(void **state)
+{
+    struct rig *r = *state;
+    struct blob_id id;
+    struct blob_writer *w;
+    struct err err = {0};
+    pthread_t thread;
+    void *rc;
+    r->through = true;
+    reopen(r);
+    memset(r->data, 1, LEN);
+    hash_sha256(r->data, LEN, id.sha256);
+    const unsigned puts = r->f.puts;
+    fake_store_next(&r->f, "PUT", FAKE_STALL, NULL);
+    assert_int_equal(pthread_create(&thread, NULL, put_one, r), 0);
+    UNTIL(r->f.puts > puts);
+    assert_int_equal(r->s->ops->put(r->s, &id, LEN, &w, &err), -EBUSY);
+    assert_non_null(strstr(err.msg, "on its way to the store"));
+    pthread_mutex_lock(&r->f.lock);
+    assert_int_equal(shutdown(r->f.stalled[0], SHUT_RDWR), 0);
+    pthread_mutex_unlock(&r->f.lock);
+    assert_int_equal(pthread_join(thread, &rc), 0);
+    assert_int_equal((intptr_t)rc, 0);
+    assert_true(stored(r, &id) && blobstore_has(r->s, &id, NULL));
+}
+
 static void test_through_starts_with_all(void **state)
 {
     struct rig *r = *state;
@@ -558,6 +590,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_quota, begin, end),
         cmocka_unit_test_setup_teardown(test_quota_of_other_length, begin, end),
         cmocka_unit_test_setup_teardown(test_through, begin, end),
+        cmocka_unit_test_setup_teardown(test_through_takes_time, begin, end),
         cmocka_unit_test_setup_teardown(test_through_starts_with_all, begin, end),
         cmocka_unit_test_setup_teardown(test_beside, begin, end),
         cmocka_unit_test_setup_teardown(test_beside_made_again, begin, end),
