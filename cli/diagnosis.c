@@ -136,7 +136,7 @@ static const char *advice_on_port(const struct doctor_port *p)
         return "log in with a token of the coordinator that runs there now (`skerry "
                "login`), or run coordinatord on the data directory that this token "
                "came from";
-    if (p->code == -ENOENT)
+    if (p->code == -EHOSTUNREACH)
         return "check that this machine can resolve the name; `coordinatord --host` "
                "puts another name or an address into its tokens";
     if (p->code == -ECONNRESET)

@@ -109,9 +109,9 @@ int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **r
     va_end(ap);
     int rc = http_call(cli->http, method, path, text, text ? strlen(text) : 0, &response, err);
     free(text);
-    if (err && (rc == -ECONNREFUSED || rc == -ENOENT || rc == -ETIMEDOUT)) {
+    if (err && (rc == -ECONNREFUSED || rc == -EHOSTUNREACH || rc == -ETIMEDOUT)) {
         const struct err why = *err;
-        return err_set(err, rc == -ENOENT ? -EHOSTUNREACH : rc,
+        return err_set(err, rc,
                        "%s; check that coordinatord runs there (`skerry doctor` tests the "
                        "connection), or, if it has moved, run `skerry login` with its new "
                        "user.token",

@@ -131,7 +131,7 @@ int http_curl_error(CURLcode rc, const char *text, const char *url, struct err *
         code = -EINVAL;
         break;
     case CURLE_COULDNT_RESOLVE_HOST:
-        code = -ENOENT;
+        code = -EHOSTUNREACH;
         break;
     case CURLE_COULDNT_CONNECT:
         code = -ECONNREFUSED;
@@ -153,5 +153,5 @@ bool http_curl_is_retryable(int code, long status)
     if (status >= 500 && status != 501 && status != 507)
         return true;
     return code == -ECONNRESET || code == -ECONNREFUSED || code == -ETIMEDOUT || code == -EAGAIN ||
-           code == -EBUSY || code == -ENOENT || status == 408;
+           code == -EBUSY || code == -EHOSTUNREACH || status == 408;
 }

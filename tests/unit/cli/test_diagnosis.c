@@ -167,7 +167,7 @@ static void ways(void **state)
     f.ports[1].code = -ECONNRESET; /* as a server that speaks no TLS breaks it off */
     diagnose(&f, &d);
     assert_non_null(strstr(about(&d, "ports")->advice, "another program"));
-    f.ports[1].code = -ENOENT;
+    f.ports[1].code = -EHOSTUNREACH;
     diagnose(&f, &d);
     assert_non_null(strstr(about(&d, "ports")->advice, "--host"));
     f = well_connected();

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 
+#include "common/net/http/http_curl.h"
 #include "worker/outcome.h"
 #include "worker/order/work.h"
 
@@ -56,7 +57,8 @@ static void moments_are_no_contribution(void **state)
 static void failures(void **state)
 {
     (void)state;
-    static const struct {
+    const int unresolved = http_curl_error(CURLE_COULDNT_RESOLVE_HOST, NULL, "https://a", NULL);
+    const struct {
         int code;
         Skerry__V1__Failure failure;
     } cases[] = {
@@ -66,6 +68,7 @@ static void failures(void **state)
         {-ENOSPC, SKERRY__V1__FAILURE__FAILURE_NETWORK}, /* HTTP 507 */
         {-ETIMEDOUT, SKERRY__V1__FAILURE__FAILURE_NETWORK},
         {-ERR_AUTH, SKERRY__V1__FAILURE__FAILURE_NETWORK}, /* a ticket that has expired */
+        {unresolved, SKERRY__V1__FAILURE__FAILURE_NETWORK},
         {-EDOM, SKERRY__V1__FAILURE__FAILURE_TASK},
         {-ERR_FORMAT, SKERRY__V1__FAILURE__FAILURE_TASK},
     };
