@@ -100,7 +100,8 @@ int place_give(const char *data_dir, struct err *err)
 int place_check_own(const char *data_dir, struct err *err)
 {
     static const char *const ours[] = {
-        "blobs", "coordinator.db", "cluster.secret", "ticket.secret", "tls-", FILE_NAME, NULL};
+        "blobs", "coordinator.db", "cluster.secret", "ticket.secret", "tls-", FILE_NAME, ASIDE,
+        NULL};
     return file_check_own(data_dir, ours, err);
 }
 
