@@ -226,9 +226,13 @@ void capture_tidy(const char *data_dir)
 static int reach(struct taking *t, const struct coordinator_options *o, uint64_t job_id,
                  struct err *err)
 {
-    if (!file_is_dir(o->data_dir))
+    char *live = file_join(o->data_dir, CAPTURE_DATABASE);
+    const bool there = file_exists(live);
+    mem_free(live);
+    if (!there) /* nothing is left there, which would be in the way of one that stands by */
         return err_set(err, -ENOENT,
-                       "there is no coordinator's data dir at %s: say with --data-dir where it is",
+                       "there is no coordinator's database in %s: say with --data-dir where it is "
+                       "(one that stands by has none)",
                        o->data_dir);
     char *url = place_url(o->data_dir);
     struct coordinator_options at = *o;

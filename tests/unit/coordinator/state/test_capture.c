@@ -3,6 +3,7 @@
 
 #include "common/base/file.h"
 #include "coordinator/state/capture.h"
+#include "coordinator/state/place.h"
 
 static void test_left_behind(void **state)
 {
@@ -23,8 +24,22 @@ static void test_left_behind(void **state)
     scratch_free(data);
 }
 
+/* Somebody looks where a coordinator stands by: it can go on there all the same. */
+static void test_no_database(void **state)
+{
+    struct capture c;
+    struct err why = {0};
+    char *data = scratch_new();
+    assert_int_equal(capture_take(&(struct coordinator_options){.data_dir = data}, 1, &c, &why),
+                     -ENOENT);
+    assert_non_null(strstr(why.msg, "there is no coordinator's database"));
+    OK(place_check_new(data, err));
+    scratch_free(data);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_left_behind)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_left_behind),
+                                       cmocka_unit_test(test_no_database)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
