@@ -54,7 +54,14 @@ static int auth_error(const struct s3_answer *a, const char *code, const char *m
         return err_set(err, -EAGAIN, "a signed request came to the store %s after its time",
                        a->endpoint);
     if (is(code, "InvalidAccessKeyId"))
-        return err_set(err, -ERR_AUTH, "the store %s does not know the key of AWS_ACCESS_KEY_ID",
+        return err_set(err, -ERR_AUTH,
+                       "the store %s does not know the key of AWS_ACCESS_KEY_ID (that of a session "
+                       "needs its AWS_SESSION_TOKEN, too)",
+                       a->endpoint);
+    if (is(code, "InvalidToken"))
+        return err_set(err, -ERR_AUTH,
+                       "the store %s refuses the session: AWS_SESSION_TOKEN is not that of "
+                       "AWS_ACCESS_KEY_ID, or cut off",
                        a->endpoint);
     if (is(code, "SignatureDoesNotMatch"))
         return err_set(err, -ERR_AUTH,
@@ -93,7 +100,8 @@ int s3_answer_error(const struct s3_answer *a, struct err *err)
         (a->status == 301 || a->status == 307 || a->status == 400 || a->status == 403))
         return region_error(a, region, err);
     if (a->status == 403 || a->status == 401 || is(code, "ExpiredToken") ||
-        is(code, "TokenRefreshRequired") || is(code, "RequestTimeTooSkewed"))
+        is(code, "TokenRefreshRequired") || is(code, "InvalidToken") ||
+        is(code, "RequestTimeTooSkewed"))
         return auth_error(a, code, message, err);
     if (is(code, "SlowDown") || is(code, "RequestTimeout") || is(code, "OperationAborted") ||
         is(code, "ConditionalRequestConflict") || a->status == 429 || a->status == 408 ||
