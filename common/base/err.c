@@ -5,10 +5,13 @@
 static void copy_clean(char *dst, size_t size, const char *src)
 {
     static const char hex[] = "0123456789abcdef";
-    size_t n = 0;
+    size_t n = 0, left = 0; /* of a control character */
     for (; *src; src++) {
         unsigned char c = (unsigned char)*src;
-        bool control = c < 0x20 || c == 0x7f;
+        if (left == 0)
+            left = str_control(src);
+        bool control = left > 0;
+        left -= control;
         size_t need = control ? 4 : 1;
         if (n + need >= size) {
             if (n > size - 4)

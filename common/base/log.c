@@ -32,16 +32,6 @@ int log_level_parse(const char *name, enum log_level *ret)
     return -EINVAL;
 }
 
-/* One line stays one line: control bytes become spaces or escapes. */
-static void clean(char *s)
-{
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c < 0x20 || c == 0x7f)
-            *s = c == '\n' || c == '\t' ? ' ' : '?';
-    }
-}
-
 /* Whatever a unit or a desktop's terminal starts inherits the variable, wherever its errors go. */
 static bool to_journal(void)
 {
@@ -89,7 +79,7 @@ void log_at(enum log_level level, const char *area, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof(text), fmt, ap); /* cut text is still text */
     va_end(ap);
-    clean(text);
+    str_make_line(text);
     emit(level, area, text);
 }
 
@@ -115,7 +105,7 @@ bool log_on_change(struct log_change *last, enum log_level level, const char *ar
     last->hash = h;
     if (!log_enabled(level))
         return false;
-    clean(text);
+    str_make_line(text);
     emit(level, area, text);
     return true;
 }

@@ -110,6 +110,31 @@ void str_make_utf8(char *s)
     }
 }
 
+size_t str_control(const char *p)
+{
+    const unsigned char c = (unsigned char)p[0], next = c == 0xc2 ? (unsigned char)p[1] : 0;
+    if ((c != 0 && c < 0x20) || c == 0x7f)
+        return 1;
+    return next >= 0x80 && next < 0xa0 ? 2 : 0;
+}
+
+void str_make_plain(char *s)
+{
+    str_make_utf8(s);
+    for (; *s; s++) {
+        const size_t n = strchr("\n\r\t", *s) ? 0 : str_control(s);
+        memset(s, '?', n);
+        s += n > 1;
+    }
+}
+
+void str_make_line(char *s)
+{
+    str_make_plain(s);
+    for (; (s = strpbrk(s, "\n\r\t")) != NULL; s++)
+        *s = ' ';
+}
+
 int str_parse_u64(const char *s, uint64_t *ret)
 {
     bool hex = s[0] == '0' && (s[1] == 'x' || s[1] == 'X');

@@ -22,6 +22,12 @@ bool str_ends(const char *s, const char *suffix);
 bool str_is_name(const char *s, size_t max);
 bool str_is_utf8(const char *s, size_t len);
 void str_make_utf8(char *s); /* '?' for each byte that belongs to no character */
+/* Bytes of the control character at p, which a terminal may obey: of ASCII, or of Latin-1 in UTF-8;
+ * 0: it is none. */
+size_t str_control(const char *p);
+/* As str_make_utf8(), and '?' for each byte of a control character but ends of lines and tabs. */
+void str_make_plain(char *s);
+void str_make_line(char *s); /* besides, ' ' for ends of lines and tabs */
 
 /* 0, or -EINVAL (not such a value), -ERANGE (does not fit).  No white space, no
  * trailing text.  *ret is untouched on failure. */

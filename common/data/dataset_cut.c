@@ -134,11 +134,18 @@ static int emit(struct cutter *c, const struct dataset_image *m)
     return cut_add(c, &s, m->dim, first || cut_is_holdout(c, m->key));
 }
 
+char *cut_name(const char *key)
+{
+    char *name = str_dup(key);
+    str_make_line(name);
+    return name;
+}
+
 static int note_bad(struct cutter *c, const struct dataset_image *m)
 {
     struct dataset_report *r = &c->report;
     if (r->bad_count < DATASET_BAD_NAMED) {
-        r->bad[r->bad_count] = str_dup(m->key);
+        r->bad[r->bad_count] = cut_name(m->key);
         r->bad_why[r->bad_count] = m->fault      ? m->fault
                                    : m->len == 0 ? "empty"
                                                  : "not a JPEG, PNG or WebP image";
@@ -158,7 +165,7 @@ static int note_captions(struct cutter *c, const struct dataset_image *m)
     struct dataset_report *r = &c->report;
     r->captions_cut += m->captions_cut;
     if (!m->captions && !r->uncaptioned_first)
-        r->uncaptioned_first = str_dup(m->key);
+        r->uncaptioned_first = cut_name(m->key);
     if (m->captions || ++r->uncaptioned <= c->opt->max_bad)
         return 0;
     return err_set(c->err, -ERR_FORMAT,

@@ -198,6 +198,8 @@ int cut_add(struct cutter *c, const struct shard_sample *s, uint32_t dim, bool h
 bool cut_is_holdout(const struct cutter *c, const char *key);
 /* A hash of a name: the same on every machine. */
 uint64_t cut_hash(const char *key);
+/* The key for the report (mem_free): it may be of somebody's archive, and reaches a terminal. */
+char *cut_name(const char *key);
 /* Every sample's column must be as long as the first's. */
 int cut_check_dim(struct cutter *c, const struct dataset *ds, const char *key, uint32_t dim);
 /* Tells how much is done; negative when the cut is to stop. */

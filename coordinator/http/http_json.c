@@ -32,25 +32,10 @@ void http_json_push(json_t *array, json_t *value)
         must(NULL);
 }
 
-/* Bytes of the control character at p, which a terminal would obey; 0: it is none, or ends a line,
- * or is a tab. */
-static size_t command(const char *p)
-{
-    const unsigned char c = (unsigned char)p[0], next = (unsigned char)p[1];
-    if ((c < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7f)
-        return 1;
-    return c == 0xc2 && next >= 0x80 && next < 0xa0 ? 2 : 0;
-}
-
 json_t *http_json_text(const char *s)
 {
     char *plain = str_dup(s);
-    str_make_utf8(plain);
-    for (char *p = plain; *p; p++) {
-        const size_t n = command(p);
-        memset(p, '?', n);
-        p += n > 1;
-    }
+    str_make_plain(plain);
     json_t *text = must(json_string(plain));
     mem_free(plain);
     return text;

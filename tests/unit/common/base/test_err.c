@@ -26,6 +26,8 @@ static void cleans_and_cuts(void **state)
     struct err e;
     err_set(&e, -EIO, "a\nb\x1b[31m");
     assert_string_equal(e.msg, "a\\x0ab\\x1b[31m");
+    err_set(&e, -EIO, "\xc2\x9b\n31m caf\xc3\xa9");
+    assert_string_equal(e.msg, "\\xc2\\x9b\\x0a31m caf\xc3\xa9");
     char big[3000];
     memset(big, 'x', sizeof(big) - 1);
     big[sizeof(big) - 1] = '\0';

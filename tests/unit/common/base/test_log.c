@@ -48,6 +48,10 @@ static void levels_filter(void **state)
     catch_lines();
     log_error("t", "two\nlines \x1b");
     assert_string_equal(message(caught(), "t: "), "t: two lines ?\n");
+    catch_lines();
+    log_error("t", "\xc2\x9b" /* CSI, as ESC [ is */
+                   "2J \x9b caf\xc3\xa9");
+    assert_string_equal(message(caught(), "t: "), "t: ??2J ? caf\xc3\xa9\n");
     OK(log_level_parse("debug", &level));
     assert_int_equal(level, LOG_LEVEL_DEBUG);
     assert_true(log_level_parse("loud", &level) < 0);

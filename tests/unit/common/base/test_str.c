@@ -123,6 +123,12 @@ static void checks_text(void **state)
     char text[] = "\xc3\xa9 \xe9 \xe2\x82";
     str_make_utf8(text);
     assert_string_equal(text, "\xc3\xa9 ? ??");
+    char orders[] = "\x1b]0;\xc2\x9b\x7f a\nb\tc\r \xc2\xa0\xe9\xc2";
+    str_make_plain(orders);
+    assert_string_equal(orders, "?]0;??? a\nb\tc\r \xc2\xa0??");
+    str_make_line(orders);
+    assert_string_equal(orders, "?]0;??? a b c  \xc2\xa0??");
+    assert_int_equal(str_control(""), 0);
     char small[4];
     assert_false(str_copy(small, sizeof(small), "abcdef"));
     assert_string_equal(small, "abc");
