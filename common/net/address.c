@@ -11,12 +11,13 @@ struct range6 {
     uint8_t net[4], bits; /* at most 32 */
 };
 
-/* Of the IANA's registries of special addresses. */
+/* Of the IANA's registries of special addresses, but for one. */
 static const struct range4 special4[] = {
     {0x00000000, 8},  /* this network */
     {0x0a000000, 8},  /* private */
     {0x64400000, 10}, /* shared by a carrier */
     {0x7f000000, 8},  /* loopback */
+    {0xa83f8110, 32}, /* Azure's own, of each of its machines */
     {0xa9fe0000, 16}, /* link: the metadata of clouds */
     {0xac100000, 12}, /* private */
     {0xc0000000, 24}, /* protocols */
