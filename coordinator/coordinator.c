@@ -317,11 +317,13 @@ static int open_http(struct coordinator *co, struct err *err)
     char *path = in_dir(co, "sessions");
     co->sessions = http_sessions_new(path);
     mem_free(path);
+    (void)snprintf(co->cookie, sizeof(co->cookie), "skerry-%.8s", co->cluster);
     const struct http_server_options o = {
         .host = co->opt.listen,
         .port = co->opt.http_port,
         .keys = co->opt.plain_http ? NULL : co->keys,
         .authenticate = authenticate,
+        .cookie = co->cookie,
         .session = session,
         .on_gone = on_gone,
         .arg = co,
@@ -416,7 +418,6 @@ static int open_api(struct coordinator *co, struct err *err)
         .blobs = co->blob_http,
         .store = co->blobs,
         .sessions = co->sessions,
-        .plain = co->opt.plain_http,
         .authenticate = authenticate,
         .auth_arg = co,
     };

@@ -23,7 +23,6 @@
 #define PROMETHEUS_BYTES_MAX (8u << 20)
 #define SVG_BYTES_MAX (4u << 20)
 #define SECRET_MAX 512
-#define COOKIE_NAME "skerry" /* also in common/net/http/http_request.c */
 
 /* ---- reading -------------------------------------------------------------- */
 
@@ -343,15 +342,6 @@ static void get_web_file(void *arg, struct http_request *r)
 
 /* ---- login --------------------------------------------------------------- */
 
-static void set_cookie(const struct http_api *api, struct http_request *r, const char *id,
-                       uint64_t max_age_s)
-{
-    char *cookie = str_printf(COOKIE_NAME "=%s; Path=/; HttpOnly; SameSite=Strict; Max-Age=%llu%s",
-                              id, (unsigned long long)max_age_s, api->o.plain ? "" : "; Secure");
-    http_reply_header(r, "Set-Cookie", cookie);
-    mem_free(cookie);
-}
-
 static void redirect_home(struct http_request *r)
 {
     http_reply_header(r, "Location", "/");
@@ -365,7 +355,7 @@ static void log_in(const struct http_api *api, struct http_request *r, const cha
     uint64_t holder = 0;
     if (api->o.authenticate(api->o.auth_arg, secret, &holder) & VIEWER) {
         http_session_open(api->o.sessions, holder, id);
-        set_cookie(api, r, id, SESSION_LIFE_MS / 1000);
+        http_reply_cookie(r, id, SESSION_LIFE_MS / 1000);
         redirect_home(r);
     } else {
         reply_asset(r, 401, "denied.html");
@@ -428,7 +418,7 @@ static void post_logout(void *arg, struct http_request *r)
     const char *cookie = http_request_cookie(r);
     if (cookie != NULL)
         http_session_close(api->o.sessions, cookie);
-    set_cookie(api, r, "", 0);
+    http_reply_cookie(r, "", 0);
     redirect_home(r);
 }
 

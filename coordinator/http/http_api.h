@@ -32,7 +32,6 @@ struct http_api_options {
     struct blob_http *blobs;        /* signs upload tickets */
     struct blobstore *store;        /* answers "have you got it?" */
     struct http_sessions *sessions; /* of browsers that have logged in */
-    bool plain;                     /* http://: the cookie is not marked Secure */
     /* Same as the server's. */
     unsigned (*authenticate)(void *arg, const char *presented, uint64_t *ret_holder);
     void *auth_arg;

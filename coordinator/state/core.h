@@ -95,7 +95,7 @@ struct coordinator {
     struct keys *keys;
     struct token worker_token, user_token;
     char user_text[TOKEN_STRING_MAX];
-    char http_url[TOKEN_URL_MAX], cluster[33];
+    char http_url[TOKEN_URL_MAX], cluster[33], cookie[16];
     uint8_t ticket_key[KEYS_SECRET_BYTES];
     struct loop_timer *tick, *retry, *sweep, *gather;
     struct held next, group; /* for the next commit; for the one that is under way */

@@ -8,7 +8,6 @@
 #include "common/net/loop.h"
 #include "common/net/token.h"
 
-#define COOKIE "skerry" /* also in coordinator/http/http_api.c */
 #define STREAM_BLOCK_BYTES 8192
 #define FILE_BLOCK_BYTES (64 * 1024)
 
@@ -220,7 +219,7 @@ const char *http_request_cookie(const struct http_request *r)
 {
     if (!r->connection)
         return NULL;
-    return MHD_lookup_connection_value(r->connection, MHD_COOKIE_KIND, COOKIE);
+    return MHD_lookup_connection_value(r->connection, MHD_COOKIE_KIND, r->server->o.cookie);
 }
 
 const void *http_request_body(const struct http_request *r, size_t *ret_len)
@@ -336,6 +335,15 @@ void http_reply_header(struct http_request *r, const char *name, const char *val
         return;
     r->headers[r->header_count].name = str_dup(name);
     r->headers[r->header_count++].value = str_dup(value);
+}
+
+void http_reply_cookie(struct http_request *r, const char *value, uint64_t max_age_s)
+{
+    const struct http_server_options *o = &r->server->o;
+    char *cookie = str_printf("%s=%s; Path=/; HttpOnly; SameSite=Strict; Max-Age=%llu%s", o->cookie,
+                              value, (unsigned long long)max_age_s, o->keys ? "; Secure" : "");
+    http_reply_header(r, "Set-Cookie", cookie);
+    mem_free(cookie);
 }
 
 static void reply_data(struct http_request *r, unsigned status, const char *content_type,

@@ -329,6 +329,7 @@ static void on_log(void *cls, const char *fmt, va_list ap)
 static void set_defaults(struct http_server_options *o)
 {
     o->host = o->host ? o->host : "0.0.0.0";
+    o->cookie = o->cookie ? o->cookie : "skerry";
     o->max_connections = o->max_connections ? o->max_connections : 256;
     o->max_strangers = o->max_strangers ? o->max_strangers : (o->max_connections + 1) / 2;
     o->max_streams = o->max_streams ? o->max_streams : 64;

@@ -71,7 +71,9 @@ struct http_server_options {
     /* Role of a presented bearer text, and a number for its holder; 0: nobody.  See
      * token_bearer_read().  NULL: every route with roles is refused. */
     unsigned (*authenticate)(void *arg, const char *presented, uint64_t *ret_holder);
-    /* The same of the cookie `skerry`.  What changes anything is refused with 403 unless a page of
+    /* Name of our cookie, kept: a browser has one jar for all ports of a host [skerry]. */
+    const char *cookie;
+    /* The same of that cookie.  What changes anything is refused with 403 unless a page of
      * this server asks (Sec-Fetch-Site, else Origin).  NULL: cookies count for nothing. */
     unsigned (*session)(void *arg, const char *cookie, uint64_t *ret_holder);
     /* A connection on which this holder has asked last is gone, and so many bytes had passed on it,
@@ -111,7 +113,7 @@ const char *http_request_method(const struct http_request *r);
 const char *http_request_param(const struct http_request *r, const char *name); /* of the pattern */
 const char *http_request_query(const struct http_request *r, const char *name); /* NULL: absent */
 const char *http_request_header(const struct http_request *r, const char *name);
-const char *http_request_cookie(const struct http_request *r); /* `skerry`; NULL: absent */
+const char *http_request_cookie(const struct http_request *r); /* ours; NULL: absent */
 const void *http_request_body(const struct http_request *r, size_t *ret_len);
 unsigned http_request_role(const struct http_request *r);
 uint64_t http_request_holder(const struct http_request *r); /* of the role; 0: none */
@@ -150,6 +152,8 @@ void http_reply_error(struct http_request *r, unsigned status, const char *code,
 void http_reply_err(struct http_request *r, const struct err *err);
 /* Header of the coming answer, copied; at most 8. */
 void http_reply_header(struct http_request *r, const char *name, const char *value);
+/* Our cookie goes along, for pages of ours only and for so long. */
+void http_reply_cookie(struct http_request *r, const char *value, uint64_t max_age_s);
 
 /* ---- streams ---- */
 

@@ -47,13 +47,17 @@ static int open_all(void **state)
 {
     struct err err = {0};
     const struct http_server_options so = {
-        .host = "127.0.0.1", .authenticate = authenticate, .session = session};
+        .host = "127.0.0.1",
+        .authenticate = authenticate,
+        .cookie = "c-1",
+        .session = session,
+    };
     memset(&fake, 0, sizeof fake);
     if (loop_new(&loop, &err) < 0 || http_server_open(loop, &so, &server, &err) < 0)
         return -1;
     sessions = http_sessions_new("/nowhere/sessions"); /* memory must do */
     const struct http_api_options ao = {
-        .server = server, .sessions = sessions, .plain = true, .authenticate = authenticate};
+        .server = server, .sessions = sessions, .authenticate = authenticate};
     return http_api_open(&ao, &api, &err);
 }
 
@@ -80,7 +84,7 @@ static void test_health_and_secrets(void **state)
     expect(&a, 403, "\"error\"");
     ask(&a, "GET", "/v1/status", BEARER, "");
     expect(&a, 200, "\"cluster\":\"c0\"");
-    ask(&a, "GET", "/v1/status", "Cookie: skerry=right\r\n", "");
+    ask(&a, "GET", "/v1/status", "Cookie: c-1=right\r\n", "");
     expect(&a, 401, "\"error\""); /* the secret is no session */
 }
 
@@ -146,11 +150,11 @@ static void test_tokens(void **state)
 /* The header that a browser sends from now on. */
 static void take_cookie(const struct answer *a, char out[128])
 {
-    const char *at = strstr(a->text, "Set-Cookie: skerry=");
+    const char *at = strstr(a->text, "Set-Cookie: c-1=");
     assert_non_null(at);
     at += strlen("Set-Cookie: ");
     (void)snprintf(out, 128, "Cookie: %.*s\r\n", (int)strcspn(at, ";"), at);
-    assert_int_equal(strcspn(at, ";"), strlen("skerry=") + SESSION_ID_MAX - 1);
+    assert_int_equal(strcspn(at, ";"), strlen("c-1=") + SESSION_ID_MAX - 1);
 }
 
 static void test_login(void **state)
@@ -191,11 +195,11 @@ static void test_login(void **state)
     expect(&a, 403, NULL);
     (void)snprintf(ours, sizeof ours, "%sOrigin: http://x\r\n", cookie);
     ask(&a, "POST", "/logout", ours, "");
-    expect(&a, 303, "skerry=; ");
+    expect(&a, 303, "c-1=; ");
     ask(&a, "GET", "/v1/status", cookie, "");
     expect(&a, 401, NULL);
     ask(&a, "POST", "/logout", "", "");
-    expect(&a, 303, "skerry=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
+    expect(&a, 303, "c-1=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
 }
 
 static void test_files_of_the_page(void **state)
