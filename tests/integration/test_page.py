@@ -122,6 +122,7 @@ return [...document.querySelectorAll('input, select, button, img, [role=progress
   .filter((e) => e.getClientRects().length)
   .filter((e) => !(e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.labels?.length || e.textContent.trim()
     || e.hasAttribute('alt')))
+  .concat([...document.querySelectorAll('[id]')].filter((e) => document.getElementById(e.id) !== e))
   .map((e) => e.outerHTML.slice(0, 120));
 """
 
@@ -474,6 +475,28 @@ def test_who_trains_what(show):
     assert "queued" in page.text("#paths tr:nth-child(12)")
     assert "Bits per byte" in page.text("#stats") and "Rows/s" in page.text("#stats")
     assert page.text("#workers-rate") == "Rows/s"
+
+
+def test_a_curve_of_one_point_and_one_of_hundreds_of_paths(show):
+    made = canned.plain()
+    made.metrics = made.metrics[:1]
+    page = show(made)
+    page.wait(lambda: page.count("#chart .mean"), "the point")
+    assert page.js("return document.querySelector('#chart .mean').getAttribute('d')").endswith("h0"), "it is a dot"
+    assert page.js("return [...document.querySelectorAll('#chart text')].map((t) => t.textContent)")[-2:] == ["step 0", "1"]
+    many = """const {LossChart} = await import('/web/chart.js');
+        const bin = {mean: 1, by: new Map([...Array(500000).keys()].map((i) => [i, i]))};
+        return LossChart.prototype.scales.call({size: {width: 100, height: 100}}, {lo: 0, hi: 1, bins: [bin]}, []).hi;"""
+    assert page.js(f"return (async () => {{{many}}})()") > 499999
+
+
+def test_times_are_told_with_their_day(show):
+    page = show(canned.plain())
+    clock = "return import('/web/util.js').then(({clock}) => clock(new Date(...arguments[0]).toISOString()))"
+    assert page.js(clock, [2026, 0, 2, 0, 5, 9]) == "Jan 2, 00:05:09"
+    assert page.js("return import('/web/util.js').then(({clock}) => clock(new Date().toISOString()))").count(":") == 2
+    page.swarm.say("it began")
+    page.wait_text("#log", "Mar 1, ")
 
 
 def test_texts_are_text(show):

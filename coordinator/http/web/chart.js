@@ -44,8 +44,8 @@ export function bin(lines, evals) {
   return {lo, hi: hi > lo ? hi : lo + 1, bins};
 }
 
-// Round values inside [lo, hi], about n of them.
-export function ticks(lo, hi, n, log) {
+// Round values inside [lo, hi], about n of them, at least so far apart.
+export function ticks(lo, hi, n, log, least = 0) {
   const out = [];
   if (log) {
     const decades = Math.log10(hi / lo);
@@ -59,7 +59,7 @@ export function ticks(lo, hi, n, log) {
     out.length = 0;
   }
   const raw = (hi - lo) / n, size = 10 ** Math.floor(Math.log10(raw));
-  const step = size * [1, 2, 5, 10].find((m) => m * size >= raw * 0.999);
+  const step = Math.max(least, size * [1, 2, 5, 10].find((m) => m * size >= raw * 0.999));
   for (let v = Math.ceil(lo / step - 1e-9) * step; v <= hi + step * 1e-6; v += step) out.push(v);
   return out;
 }
@@ -207,10 +207,16 @@ export class LossChart {
   }
 
   scales(data, evals) {
-    const values = [];
-    for (const b of data.bins) values.push(b.mean, ...b.by.values());
-    for (const e of evals) values.push(e.y);
-    let lo = Math.min(...values), hi = Math.max(...values);
+    let lo = Infinity, hi = -Infinity;
+    const take = (y) => { // of many paths there are more than a call may have arguments
+      lo = Math.min(lo, y);
+      hi = Math.max(hi, y);
+    };
+    for (const b of data.bins) {
+      take(b.mean);
+      b.by.forEach(take);
+    }
+    for (const e of evals) take(e.y);
     const log = this.log && lo > 0;
     if (hi - lo < 1e-9 * Math.abs(hi) || hi === lo) {
       hi += Math.abs(hi) * 0.05 || 0.5;
@@ -242,15 +248,16 @@ export class LossChart {
       text.textContent = label(v);
       root.append(text);
     }
-    for (const v of ticks(data.lo, data.hi, Math.max(2, width / 130), false)) {
+    for (const v of ticks(data.lo, data.hi, Math.max(2, width / 130), false, 1)) {
       const text = svg('text', {x: this.x(v), y: height - 7, 'text-anchor': this.x(v) > width - 40 ? 'end' : 'middle'});
       text.textContent = v === 0 ? 'step 0' : number(v);
       root.append(text);
     }
   }
 
+  // One point is a dot.
   line(points) {
-    return points.map(([x, y], i) => `${i ? 'L' : 'M'}${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`).join('');
+    return points.map(([x, y], i) => `${i ? 'L' : 'M'}${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`).join('') + (points.length === 1 ? 'h0' : '');
   }
 
   // There along the highest, back along the lowest.
@@ -285,6 +292,7 @@ export class LossChart {
         root.append(line);
       });
     root.append(svg('path', {class: 'mean', d: this.line(data.bins.map((b) => [b.x, b.mean]))}));
+    root.classList.toggle('alone', data.bins.length === 1);
     const on = root.querySelector('.replica.on');
     if (on) root.append(on); // in front
     root.classList.toggle('looking', !!on);

@@ -330,7 +330,8 @@ export function wire(status, job) {
 
 export function log(list) {
   sync($('log'), list.slice(-200).reverse(), (e) => `${e.n} ${e.text}`, // another coordinator counts anew
-    (e) => el('li', {}, el('time', {datetime: e.at}, clock(e.at)), el('span', {}, e.text)), () => {});
+    (e) => el('li', {}, el('time', {datetime: e.at}), el('span', {}, e.text)),
+    (node, e) => setText(node.firstChild, clock(e.at)));
   $('log').hidden = !list.length;
   $('log-empty').hidden = list.length > 0;
 }

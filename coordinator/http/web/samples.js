@@ -62,7 +62,7 @@ function choose(key, focus) {
 }
 
 function makeTab(s) {
-  return el('button', {type: 'button', role: 'tab', 'aria-controls': 'shown', onclick: () => choose(s.key)},
+  return el('button', {type: 'button', role: 'tab', 'aria-controls': 'sample', onclick: () => choose(s.key)},
     el('img', {alt: '', loading: 'lazy'}), el('span'));
 }
 

@@ -120,9 +120,13 @@ export function plural(n, one, many) {
   return `${number(n)} ${n === 1 ? one : many || one + 's'}`;
 }
 
+const TIME = {hour: '2-digit', minute: '2-digit', second: '2-digit', hourCycle: 'h23'};
+const today = new Intl.DateTimeFormat([], TIME), another = new Intl.DateTimeFormat([], {month: 'short', day: 'numeric', ...TIME});
+
+// By the clock of whoever looks; of another day with its date.
 export function clock(iso) {
   const d = new Date(iso);
-  return d.toLocaleTimeString([], {hour: '2-digit', minute: '2-digit', second: '2-digit', hour12: false});
+  return (d.toDateString() === new Date().toDateString() ? today : another).format(d);
 }
 
 // A command line with a button that copies it.  `shown` may differ from what is copied (secrets).
