@@ -120,7 +120,9 @@ async function read() {
 let source = null;
 let wanted = false; // something changed since the last read
 
+// Not while nobody looks: a browser has six connections to a host, and one page less for each that is kept.
 function listen() {
+  if (source || document.hidden) return;
   source = new EventSource('/v1/events');
   source.onopen = () => {
     state.live = true;
@@ -150,6 +152,18 @@ function listen() {
     state.log = state.log.concat(e).slice(-200);
     panels.log(state.log);
   });
+}
+
+function see() {
+  if (!document.hidden) {
+    read();
+    listen();
+  } else if (source) {
+    source.close();
+    source = null;
+    state.live = false;
+    link();
+  }
 }
 
 function takeWorker(worker) {
@@ -303,7 +317,7 @@ $('job').addEventListener('change', () => {
   location.hash = `job=${$('job').value}`;
 });
 addEventListener('hashchange', () => read());
-document.addEventListener('visibilitychange', () => !document.hidden && read());
+document.addEventListener('visibilitychange', see);
 $('log-y').addEventListener('change', () => chart.setLog($('log-y').checked));
 $('shown-series').addEventListener('change', () => chart.setSeries($('shown-series').value));
 $('loss-network').addEventListener('change', () => chart.setNetwork($('loss-network').value));
