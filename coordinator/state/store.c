@@ -428,20 +428,15 @@ bool store_has(const struct store *s, uint64_t commit)
 
 static int bind(sqlite3_stmt *q, int at, const struct row *r, const struct value *v)
 {
-    const char *data = (const char *)r + v->u.offset;
-    switch (v->type) {
-    case 'i':
+    if (v->type == 'i')
         return sqlite3_bind_int64(q, at, v->u.i);
-    case 'd':
+    if (v->type == 'd')
         return isnan(v->u.d) ? sqlite3_bind_null(q, at) : sqlite3_bind_double(q, at, v->u.d);
-    case 't':
-        return v->len == SIZE_MAX
-                   ? sqlite3_bind_null(q, at)
-                   : sqlite3_bind_text64(q, at, data, v->len, SQLITE_STATIC, SQLITE_UTF8);
-    default:
-        return v->len == SIZE_MAX ? sqlite3_bind_null(q, at)
-                                  : sqlite3_bind_blob64(q, at, data, v->len, SQLITE_STATIC);
-    }
+    if (v->len == SIZE_MAX)
+        return sqlite3_bind_null(q, at);
+    const char *data = (const char *)r + v->u.offset;
+    return v->type == 't' ? sqlite3_bind_text64(q, at, data, v->len, SQLITE_STATIC, SQLITE_UTF8)
+                          : sqlite3_bind_blob64(q, at, data, v->len, SQLITE_STATIC);
 }
 
 static int write_row(struct store *s, const struct row *r, struct err *err)

@@ -79,7 +79,7 @@ static void test_values(void **state)
     fresh();
     struct store *s = open_schema(1);
     sqlite3_stmt *q;
-    store_put(s, 0, "idtb", (int64_t)1, 2.5, "text", "a\0b", (size_t)3);
+    store_put(s, 0, "idtb", INT64_MIN, 2.5, "text", "a\0b", (size_t)3);
     store_put(s, 0, "idtb", (int64_t)2, (double)NAN, NULL, NULL, (size_t)0);
     assert_int_equal(store_queued(s), 2);
     assert_int_equal(count(s), 0);
