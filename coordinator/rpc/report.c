@@ -9,6 +9,7 @@
 #include "proto/skerry.pb-c.h"
 
 #define FULL_DISK_WAIT_MS 5000
+#define BAD_NAMED_MAX 64     /* as ReportRequest.bad: each is looked for among those of the job */
 #define RATE_BYTES_MIN 65536 /* less tells of waits, not of a link */
 /* Until a worker is asked again for what it had no memory for: others could do it, or not. */
 #define SMALL_MS 300000
@@ -72,6 +73,10 @@ static uint32_t fresh_bad(const struct job *j, const struct task *t,
 static int check_bad(const struct job *j, const struct task *t, const Skerry__V1__ReportRequest *r,
                      uint64_t held, struct err *err)
 {
+    if (r->n_bad > BAD_NAMED_MAX)
+        return err_set(err, -EINVAL,
+                       "the report names %zu samples that cannot be read, expected at most %d",
+                       r->n_bad, BAD_NAMED_MAX);
     const uint64_t all = (uint64_t)j->bad_count + fresh_bad(j, t, r, held);
     const char *key = "not named", *why = "";
     if (all <= (uint64_t)j->spec.data.max_bad)

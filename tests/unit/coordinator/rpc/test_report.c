@@ -237,6 +237,27 @@ static void test_bad_count(void **state)
     assert_int_equal(j->bad_count, 8);
 }
 
+/* Each name is looked for among those of the job: a message of a hundred thousand took a second. */
+static void test_bad_names(void **state)
+{
+    static Skerry__V1__BadSample one, *list[65];
+    struct rig *r = *state;
+    struct job *j = begun(r);
+    struct fake *w = &r->workers[0];
+    struct result x;
+    j->spec.data.max_bad = 1000000;
+    skerry__v1__bad_sample__init(&one);
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
+        list[i] = &one;
+    only_task(r, w);
+    struct blob_ref blob = contribute(r, w->task, 1, 0.01f);
+    begin_result(&x, w->task, &blob);
+    x.m.bad = list;
+    x.m.n_bad = sizeof(list) / sizeof(list[0]);
+    assert_false(report(r, w, &x));
+    assert_non_null(strstr(w->detail, "names 65 samples that cannot be read, expected at most 64"));
+}
+
 /* "The job's program failed" spares nobody where the job has none. */
 static void test_no_such_program(void **state)
 {
@@ -276,6 +297,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_many_failures, begin, end),
         cmocka_unit_test_setup_teardown(test_network, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_count, begin, end),
+        cmocka_unit_test_setup_teardown(test_bad_names, begin, end),
         cmocka_unit_test_setup_teardown(test_no_such_program, begin, end),
         cmocka_unit_test_setup_teardown(test_too_many_steps, begin, end),
     };
