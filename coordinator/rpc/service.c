@@ -200,13 +200,20 @@ static void new_instance(struct coordinator *co, struct worker *w, const Skerry_
     w->n_small = 0; /* on another device, perhaps */
 }
 
+/* What is shown in a line, or a row of a table. */
+static void take_line(char *to, size_t size, const char *from)
+{
+    (void)str_copy(to, size, from);
+    str_make_line(to);
+}
+
 static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__V1__JoinRequest *m,
                         struct rpc_peer *peer)
 {
     memcpy(w->identity, m->identity.data, 16);
-    (void)str_copy(w->name, sizeof(w->name), m->name);
-    (void)str_copy(w->device, sizeof(w->device), m->device);
-    (void)str_copy(w->version, sizeof(w->version), m->version);
+    take_line(w->name, sizeof(w->name), m->name);
+    take_line(w->device, sizeof(w->device), m->device);
+    take_line(w->version, sizeof(w->version), m->version);
     (void)str_copy(w->address, sizeof(w->address), rpc_peer_address(peer));
     w->memory_bytes = m->memory_bytes;
     w->threads = m->threads;
@@ -323,8 +330,8 @@ static void take_progress(struct coordinator *co, struct worker *w, struct task 
     t->steps_done = p->steps_done;
     t->steps_total = p->steps_total;
     t->samples_done = p->samples_done;
-    (void)str_copy(t->activity, sizeof(t->activity), p->activity);
-    (void)str_copy(w->activity, sizeof(w->activity), p->activity);
+    take_line(t->activity, sizeof(t->activity), p->activity);
+    take_line(w->activity, sizeof(w->activity), p->activity);
     w->throughput =
         p->samples_per_second > 0 && isfinite(p->samples_per_second) ? p->samples_per_second : 0;
     w->grad_norm = p->grad_norm;
@@ -494,7 +501,7 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
     if (mine)
         take_progress(co, w, t, p);
     else
-        (void)str_copy(w->activity, sizeof(w->activity), p && w->lost_job ? p->activity : "");
+        take_line(w->activity, sizeof(w->activity), p && w->lost_job ? p->activity : "");
     if (mine && p->n_points > 0) /* points of a curve share a commit with those of others */
         core_gather(co);
     if (p != NULL || !beat_waits(co, req, w))

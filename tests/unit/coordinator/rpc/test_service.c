@@ -618,6 +618,24 @@ static void test_refused_joins(void **state)
     assert_non_null(strstr(b->detail, "--work-dir"));
 }
 
+/* A name is a cell of a table: it makes no rows, and gives no orders. */
+static void test_names_are_one_line(void **state)
+{
+    struct rig *r = *state;
+    struct fake *w = &r->workers[0];
+    Skerry__V1__JoinRequest m = SKERRY__V1__JOIN_REQUEST__INIT;
+    dial(r, w);
+    m.name = (char *)"a\n 7  forged \x1b[2J";
+    m.device = (char *)"cpu\r\xc3";
+    m.version = (char *)SKERRY_VERSION;
+    m.instance.data = w->instance;
+    m.identity.data = w->identity;
+    m.instance.len = m.identity.len = 16;
+    assert_int_equal(CALL(r, w, JOIN, join, &m), 0);
+    assert_string_equal(r->co->state.workers[0]->name, "a  7  forged ?[2J");
+    assert_string_equal(r->co->state.workers[0]->device, "cpu ?");
+}
+
 static void test_refused_jobs(void **state)
 {
     struct rig *r = *state;
@@ -717,6 +735,7 @@ int main(void)
         LIVE(test_all_bad),
         LIVE(test_refused_results),
         LIVE(test_refused_joins),
+        LIVE(test_names_are_one_line),
         LIVE(test_refused_jobs),
         LIVE(test_backlog),
         LIVE(test_disk_full),
