@@ -18,6 +18,7 @@
 #define POINTS_MAX (4u << 20)
 #define SVG_MAX (8u << 20)
 #define LEVELS_MAX 64
+#define MODEL_TRIES 5 /* while the job replaces what is fetched */
 #define END_OF_TEXT "<|endoftext|>"
 #define OBJECTIVE "rectified flow: the model predicts velocity eps - x0 at x_t = (1 - t) x0 + t eps"
 
@@ -645,6 +646,8 @@ static int download_levels(struct cli *cli, const json_t *job, const json_t *rou
     for (size_t i = 0; i < n && rc == 0; i++) {
         parts[i] = str_printf("%s.level%zu", path, i);
         rc = artifacts_blob(cli, blobs[i], parts[i], err);
+        if (rc == -ERR_NOTFOUND) /* it was there when it was chosen */
+            rc = err->code = -ERR_STALE;
     }
     if (rc == 0)
         rc = merge_safetensors(parts, n, path, err);
@@ -669,8 +672,8 @@ static int check_folder(const json_t *job, const char *dir, struct err *err)
     return rc;
 }
 
-int artifacts_model(struct cli *cli, uint64_t job, uint32_t number, bool ema, const char *dir,
-                    struct err *err)
+static int take_newest(struct cli *cli, uint64_t job, uint32_t number, bool ema, const char *dir,
+                       struct err *err)
 {
     json_t *modules = NULL, *about = NULL;
     const json_t *route = NULL;
@@ -695,6 +698,19 @@ int artifacts_model(struct cli *cli, uint64_t job, uint32_t number, bool ema, co
     json_decref(about);
     json_decref(modules);
     return rc;
+}
+
+int artifacts_model(struct cli *cli, uint64_t job, uint32_t number, bool ema, const char *dir,
+                    struct err *err)
+{
+    int rc = -ERR_STALE;
+    for (int i = 0; i < MODEL_TRIES && rc == -ERR_STALE; i++)
+        rc = take_newest(cli, job, number, ema, dir, err);
+    return rc == -ERR_STALE ? err_wrap(err,
+                                       "the job makes new versions faster than they can be "
+                                       "fetched; `skerry pause %llu` lets it rest meanwhile",
+                                       (unsigned long long)job)
+                            : rc;
 }
 
 /* ---- report.json ---- */

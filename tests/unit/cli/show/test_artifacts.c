@@ -1,0 +1,58 @@
+/* A model of a job that goes on while it is fetched. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "cli/show/artifacts.h"
+#include "common/base/file.h"
+#include "tests/unit/cli/script.h"
+
+#define SHA "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+#define MODULES                                                                                    \
+    "{\"items\":[{\"id\":1,\"versions\":[{\"version\":3,\"full\":{\"sha256\":\"" SHA "\"}}]}]}"
+#define SPEC                                                                                       \
+    "name: a\\ndata: {kind: none}\\nmodel: {type: external}\\ntrainer: {command: x}\\n"            \
+    "train: {batch: 1}\\nouter: {rounds: 9, steps: 1}\\n"
+#define JOB                                                                                        \
+    "{\"id\":7,\"state\":\"running\",\"spec\":\"" SPEC                                             \
+    "\",\"path_list\":[{\"path\":0,\"network\":\"main\",\"round\":3,\"modules\":[1]}]}"
+#define GONE "{\"error\":{\"code\":\"not_found\",\"message\":\"it is gone\"}}"
+#define TRY MODULES, JOB, GONE
+
+static int take(const char *const *answers, struct err *err)
+{
+    char dir[] = "/tmp/test_artifacts-XXXXXX";
+    struct script s;
+    struct cli cli = {0};
+    assert_non_null(mkdtemp(dir));
+    connect_to(&s, &cli, answers);
+    const int rc = artifacts_model(&cli, 7, 0, true, dir, err);
+    disconnect(&s, &cli);
+    assert_int_equal(file_remove_tree(dir, NULL), 0);
+    return rc;
+}
+
+/* The version that was the newest may be collected before it is fetched: then another one is. */
+static void a_version_that_is_gone_is_not_the_newest(void **state)
+{
+    static const char *const once[] = {TRY, "{\"items\":[]}", JOB, NULL};
+    static const char *const always[] = {TRY, TRY, TRY, TRY, TRY, NULL};
+    struct err err = {0};
+    assert_int_equal(take(once, &err), -ERR_NOTFOUND);
+    assert_string_equal(err.msg, "the job has no model yet: version 0 is still to be made");
+    assert_int_equal(take(always, &err), -ERR_STALE);
+    assert_non_null(strstr(err.msg, "`skerry pause 7` lets it rest meanwhile: it is gone"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_version_that_is_gone_is_not_the_newest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
