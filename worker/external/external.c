@@ -104,6 +104,18 @@ static int check_use(struct process *p, uint64_t most, struct watch *w, struct e
 
 /* ---- listening ---- */
 
+/* The command has ended; what it has started may hold its socket, and its last message may be
+ * there. */
+static int look_at_end(struct external *x, struct err *err)
+{
+    struct pollfd message = {.fd = x->fd, .events = POLLIN};
+    char how[128];
+    if (!process_is_over(x->process, how, sizeof(how)))
+        return 0;
+    (void)poll(&message, 1, 0);
+    return message.revents ? 1 : died(x->process, err);
+}
+
 /* Waits a moment for output or a message; 1: there is a message to be read. */
 static int look(struct external *x, size_t *ret_wrote, struct err *err)
 {
@@ -114,9 +126,11 @@ static int look(struct external *x, size_t *ret_wrote, struct err *err)
     if (fds[1].revents & POLLIN)
         *ret_wrote = process_take_output(x->process);
     const int rc = check_use(x->process, x->memory_bytes, &x->watch, err);
-    if (rc == 0 && !fds[0].revents && (fds[1].revents & ~POLLIN))
+    if (rc < 0 || fds[0].revents)
+        return rc < 0 ? rc : 1;
+    if (fds[1].revents & ~POLLIN)
         (void)poll(fds, 1, LOOK_MS); /* it has closed its output: poll returned at once */
-    return rc < 0 ? rc : fds[0].revents != 0;
+    return fds[0].revents ? 1 : look_at_end(x, err);
 }
 
 /* The message that has come; *ret is valid until the next one. */

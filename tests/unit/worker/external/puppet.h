@@ -14,18 +14,26 @@ struct process {
 
 static void (*puppet_speaks)(int fd);
 static int puppet_fd;     /* its end of the socket, while it runs */
-static bool puppet_stays; /* else its end of the socket is closed behind that */
+static bool puppet_stays; /* else it ends behind that */
+static bool puppet_over;  /* it has ended; its end of the socket may be open, as a child's */
 static size_t puppet_processes;
 static uint64_t puppet_busy_ms, puppet_cpu_ms; /* of processor time between two looks; in all */
+
+static void puppet_ends(void)
+{
+    puppet_over = true;
+    (void)shutdown(puppet_fd, SHUT_WR);
+}
 
 int process_start(const struct process_options *opt, struct process **ret, struct err *err)
 {
     struct process *p = mem_alloc(sizeof(*p));
     p->fd = dup(opt->passed);
     puppet_fd = p->fd;
+    puppet_over = false;
     puppet_speaks(p->fd);
     if (!puppet_stays)
-        (void)shutdown(p->fd, SHUT_WR);
+        puppet_ends();
     *ret = p;
     return 0;
 }
@@ -55,7 +63,7 @@ const char *process_tail(struct process *p)
 bool process_is_over(struct process *p, char *ret_how, size_t size)
 {
     (void)snprintf(ret_how, size, "ended");
-    return true;
+    return puppet_over;
 }
 
 struct process_use process_use(const struct process *p)

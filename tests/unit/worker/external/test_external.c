@@ -192,18 +192,47 @@ static void says_something_else(void **state)
     external_close(x);
 }
 
+static bool ends_alone(void *arg)
+{
+    int *looks = arg;
+    puppet_over = true;
+    return ++*looks > 20;
+}
+
+/* What it has started holds its socket; what it said before its end is heard. */
+static void ends_but_its_children_stay(void **state)
+{
+    const Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
+    int looks = 0;
+    const struct external_events ev = {
+        .progress = on_progress, .stopped = ends_alone, .arg = &looks};
+    struct external_done done = {.passed = -1};
+    struct external *x;
+    bool alive = true;
+    gives = GIVES;
+    OK(open_trainer(a_whole_phase, true, &x, err));
+    asked = x;
+    OK(external_ask(x, &m, -1, &ev, &done, &alive, err));
+    external_close(x);
+    gives = GIVES_NOT;
+    OK(open_trainer(half_a_phase, true, &x, err));
+    FAILS(external_ask(x, &m, -1, &ev, &done, &alive, err), "the trainer ended; it wrote nothing");
+    assert_false(alive);
+    external_close(x);
+}
+
 static int signs;
 
 static void tells_sign(void *arg)
 {
     if (++signs == 2)
-        (void)shutdown(puppet_fd, SHUT_WR);
+        puppet_ends();
 }
 
 static bool ends_when_late(void *arg)
 {
     if (clock_now_ms() > *(const uint64_t *)arg)
-        (void)shutdown(puppet_fd, SHUT_WR);
+        puppet_ends();
     return false;
 }
 
@@ -236,6 +265,7 @@ int main(void)
         cmocka_unit_test(is_stopped_while_it_gives),
         cmocka_unit_test(is_long_at_a_step),
         cmocka_unit_test(says_something_else),
+        cmocka_unit_test(ends_but_its_children_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
