@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from ._lib import check, lib
 
 _END = 256  # of a text in bytes
 _PIECE_MIN = 33  # tokens of a rest that counts
+_REASON_MAX = 240  # bytes of an exception; of it and its place a worker keeps 300
 
 
 class Sample:
@@ -149,7 +151,7 @@ class Phase(_Order):
         handle = self._island._handle
         for name, value in numbers.items():
             check(lib.skerry_number(handle, name.encode(), float(value)))
-        progress = _lib.Progress(float(loss), samples, lr, grad_norm)
+        progress = _lib.Progress(float(loss), int(samples), lr, grad_norm)
         exchange = self._island._exchange
         exchange.taken = False
         code = lib.skerry_step(handle, ctypes.byref(progress))
@@ -174,11 +176,11 @@ class Evaluation(_Order):
         """The sum of the losses of a batch, over so many units: samples, or tokens.  numbers: up to 16 figures of one's own,
         each the mean over the batch; their means over all samples become series of the job by these names."""
         self._loss += float(loss)
-        self._units += units
+        self._units += int(units)
         for name, value in numbers.items():
             total, n = self._numbers.get(name, (0.0, 0))
             self._numbers[name] = total + float(value) * samples, n + samples
-        progress = _lib.Progress(float(loss) / max(units, 1), samples, 0, 0)
+        progress = _lib.Progress(float(loss) / max(units, 1), int(samples), 0, 0)
         check(lib.skerry_step(self._island._handle, ctypes.byref(progress)))
 
     def _tell(self) -> None:
@@ -197,6 +199,15 @@ class Drawing:
         self.seed: int = order.seed
         self.labels = [order.labels[i] for i in range(order.n_labels)]
         self.columns: int = order.columns
+
+
+def _reason(kind: Any, error: Any, trace: Any) -> bytes:
+    """A sentence, of PyTorch's lines, too; with the place in the script, as the log with the traceback is on the worker."""
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    lines = [frame.lineno for frame in traceback.extract_tb(trace) if frame.filename == main]
+    place = f" ({os.path.basename(str(main))}, line {lines[-1]})" if lines else ""
+    said = " ".join(f"{kind.__name__}: {error}".split()).encode("utf-8", "replace")
+    return said[:_REASON_MAX].decode("utf-8", "ignore").encode() + place.encode("utf-8", "replace")
 
 
 def _memory(data: bytes) -> int:
@@ -243,10 +254,11 @@ class Island:
     """Made by join()."""
 
     def __init__(self, model: Any, optimizer: Any, alone: Alone | None, exchanges: bool | None):
-        self._items = _model.items_of(model)
+        self._model, self._items = model, _model.items_of(model)
         self._exchange = _Exchange(self._items)
         self._exchanges = int(os.environ.get("WORLD_SIZE", "1")) == 1 if exchanges is None else exchanges
         self._handle = ctypes.c_void_p()
+        self._pid = os.getpid()
         self._solo = alone or Alone()
         self._evaluate: Callable[[Evaluation], Any] | None = None
         self._sample: Callable[[Drawing], Any] | None = None
@@ -290,10 +302,11 @@ class Island:
     # ---- the conversation ----
 
     def _join(self) -> None:
+        self._items = self._exchange.items = _model.items_of(self._model)  # as they are by now
         tensors = (_lib.Tensor * len(self._items))()
         names = [item.name.encode() for item in self._items]
         for tensor, item, name in zip(tensors, self._items, names):
-            shape = tuple(item.value.shape)
+            shape = item.shape
             if len(shape) > _lib.RANK_MAX:
                 raise _lib.Error(f"{item.name} has {len(shape)} dimensions, at most {_lib.RANK_MAX} are possible")
             tensor.name, tensor.dtype, tensor.rank, tensor.buffer = name, item.dtype, len(shape), item.buffer
@@ -377,9 +390,8 @@ class Island:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self._handle and error is not None:
-            reason = " ".join(f"{kind.__name__}: {error}".split())  # one sentence, of PyTorch's lines, too
-            lib.skerry_fail(self._handle, reason.encode("utf-8", "replace")[:500].decode("utf-8", "ignore").encode())
+        if self._handle and error is not None and os.getpid() == self._pid:  # a fork's end is not the script's
+            lib.skerry_fail(self._handle, _reason(kind, error, trace))
         for item in self._items:
             item.shared = None
         lib.skerry_leave(self._handle)

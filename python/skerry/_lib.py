@@ -58,12 +58,22 @@ def _load() -> ctypes.CDLL:
     return ctypes.CDLL(beside if os.path.exists(beside) else "libskerry.so.2")
 
 
+class _Live(ctypes.c_void_p):
+    """What an island that was left has no more."""
+
+    @classmethod
+    def from_param(cls, handle: ctypes.c_void_p) -> ctypes.c_void_p:
+        if not handle:
+            raise Error("the script has left its island, or has not begun with island.phases() yet")
+        return handle
+
+
 lib = _load()
-_handle, _void = ctypes.c_void_p, ctypes.c_void_p
+_handle, _void = _Live, ctypes.c_void_p
 for _name, _result, _arguments in (
         ("skerry_join", ctypes.c_int,
-         [ctypes.POINTER(Options), ctypes.POINTER(Tensor), ctypes.c_size_t, ctypes.POINTER(_handle)]),
-        ("skerry_leave", None, [_handle]),
+         [ctypes.POINTER(Options), ctypes.POINTER(Tensor), ctypes.c_size_t, ctypes.POINTER(_void)]),
+        ("skerry_leave", None, [_void]),
         ("skerry_alone", ctypes.c_bool, [_handle]),
         ("skerry_error", ctypes.c_char_p, []),
         ("skerry_weights", _void, [_handle, ctypes.c_size_t]),

@@ -1,7 +1,7 @@
 """A model as the library sees it: names, shapes, dtypes, and values that come and go in place.
 
-Either a mapping of names to NumPy arrays, or a module of PyTorch (whatever has state_dict() and
-named_parameters()).  PyTorch is only imported when the model is of it."""
+Either a mapping of names to NumPy arrays, or a module of PyTorch (whatever has state_dict() and modules()).  PyTorch is
+only imported when the model is of it."""
 from __future__ import annotations
 
 import ctypes
@@ -18,11 +18,27 @@ _NUMPY = {np.dtype(np.float32): _lib.F32, np.dtype(np.float16): _lib.F16, np.dty
 
 
 class Item:
-    """One tensor: `value` is the model's own, which is written in place."""
+    """One tensor, by the mapping that has it: a script may put another in its place, as `w["a"] = w["a"] - step` does."""
 
-    def __init__(self, name: str, value: Any, dtype: int, buffer: bool):
-        self.name, self.value, self.dtype, self.buffer = name, value, dtype, buffer
+    def __init__(self, name: str, place: tuple[Any, str], dtype: int, buffer: bool):
+        self.name, self.dtype, self.buffer = name, dtype, buffer
+        self._mapping, self._key = place
+        self.shape = tuple(self._mapping[self._key].shape)
         self.shared: Any = None  # the same tensor in the memory shared with the worker; None: not synchronised
+
+    @property
+    def value(self) -> Any:
+        """The model's own, which is written in place."""
+        value = self._mapping.get(self._key)
+        shape = tuple(getattr(value, "shape", ()))
+        if value is None or shape != self.shape:
+            raise _lib.Error(f"{self.name} was a tensor of shape {self.shape} when the script joined, and is "
+                             f"{'none' if value is None else f'of shape {shape}'} now")
+        return value
+
+    def replace(self, value: Any) -> None:
+        """With another of this shape."""
+        self._mapping[self._key] = value
 
 
 def _numpy_items(model: Mapping[str, np.ndarray]) -> list[Item]:
@@ -31,7 +47,7 @@ def _numpy_items(model: Mapping[str, np.ndarray]) -> list[Item]:
         if not isinstance(value, np.ndarray) or value.dtype not in _NUMPY:
             raise _lib.Error(f"{name} is {getattr(value, 'dtype', type(value).__name__)}, expected a NumPy array of "
                              "float32, float16, int64 or int32")
-        items.append(Item(name, value, _NUMPY[value.dtype], value.dtype.kind != "f"))
+        items.append(Item(name, (model, name), _NUMPY[value.dtype], value.dtype.kind != "f"))
     return items
 
 
@@ -39,6 +55,8 @@ def _torch_items(model: Any) -> list[Item]:
     import torch
     kinds = {torch.float32: _lib.F32, torch.bfloat16: _lib.BF16, torch.float16: _lib.F16, torch.int64: _lib.I64,
              torch.int32: _lib.I32}
+    places = {id(value): (mapping, key) for module in model.modules() for mapping in (module._parameters, module._buffers)
+              for key, value in mapping.items()}
     items, seen = [], set()
     for name, value in model.state_dict(keep_vars=True).items():
         trained = isinstance(value, torch.nn.Parameter) and value.requires_grad
@@ -54,7 +72,8 @@ def _torch_items(model: Any) -> list[Item]:
         if place in seen:
             continue  # tied to one that is there already
         seen.add(place)
-        items.append(Item(name, value, kinds[value.dtype], not trained))
+        name = name.replace("_orig_mod.", "")  # torch.compile's: weights are called what they were
+        items.append(Item(name, places.get(id(value), ({name: value}, name)), kinds[value.dtype], not trained))
     return items
 
 
@@ -62,7 +81,7 @@ def items_of(model: Any) -> list[Item]:
     """The tensors of a model, tied ones once."""
     if isinstance(model, Mapping):
         return _numpy_items(model)
-    if hasattr(model, "state_dict") and hasattr(model, "named_parameters"):
+    if hasattr(model, "state_dict") and hasattr(model, "modules"):
         return _torch_items(model)
     raise _lib.Error(f"a {type(model).__name__} is no model: expected a PyTorch module, or a dict of NumPy arrays")
 
@@ -84,10 +103,13 @@ def load(items: list[Item]) -> None:
     for item in items:
         if item.shared is None:
             continue
-        if isinstance(item.value, np.ndarray):
-            item.value[...] = item.shared
+        value = item.value
+        if not isinstance(item.shared, np.ndarray):
+            value.data.copy_(item.shared)
+        elif isinstance(value, np.ndarray) and value.flags.writeable:
+            value[...] = item.shared
         else:
-            item.value.data.copy_(item.shared)
+            item.replace(item.shared.copy())  # what the script has put there is JAX's, which stays as it is
 
 
 def store(items: list[Item]) -> None:
@@ -95,7 +117,7 @@ def store(items: list[Item]) -> None:
     for item in items:
         if item.shared is None:
             continue
-        if isinstance(item.value, np.ndarray):
+        if isinstance(item.shared, np.ndarray):
             item.shared[...] = item.value
         else:
             item.shared.copy_(item.value.data)

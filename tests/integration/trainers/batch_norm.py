@@ -15,7 +15,9 @@ def buffers():
     return {name: value.tolist() for name, value in model.named_buffers()}
 
 
-with skerry.join(model) as island:
+compiled = torch.nn.Module()
+compiled._orig_mod = model  # as torch.compile wraps it
+with skerry.join(compiled) as island:
     for phase in island.phases():
         torch.manual_seed(phase.seed % 2**31)
         began = buffers()
@@ -25,6 +27,6 @@ with skerry.join(model) as island:
             loss.backward()
             optimizer.step()
             phase.step(loss=loss, samples=1)
-        model[0].num_batches_tracked += 4 * phase.replica
+        model[0].num_batches_tracked = model[0].num_batches_tracked + 4 * phase.replica  # another tensor in its place
         with open(os.path.join(os.environ["LOG"], f"{phase.round}-{phase.replica}.json"), "w", encoding="utf-8") as f:
             json.dump([began, buffers()], f)
