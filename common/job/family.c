@@ -418,7 +418,7 @@ static int check_external(const struct yaml_doc *doc, struct job_spec *s, struct
 {
     const struct job_trainer *t = &s->trainer;
     const struct job_family *f = job_family(s);
-    if (!t->command || !*t->command)
+    if (!t->command || !t->command[strspn(t->command, " \t\n")])
         return conf_error(doc, "trainer.command", err,
                           "is missing; give the command that starts the trainer, such as "
                           "`python3 train.py`");
@@ -483,6 +483,9 @@ static const char *const external_without[] = {
     "model.dim",
     "model.depth",
     "model.heads",
+    "train.lr",
+    "train.fill",
+    "train.shard",
     "train.beta1",
     "train.beta2",
     "train.eps",
@@ -490,6 +493,7 @@ static const char *const external_without[] = {
     "train.ema",
     "train.recompute",
     "train.stages",
+    "train.pipeline",
     "train.parallel",
     "train.accumulate",
     "train.weight_decay",
@@ -499,11 +503,11 @@ static const char *const external_without[] = {
     NULL,
 };
 #define EXTERNAL_KEYS "data.kind", "trainer"
+#define WRITING_KEYS "sample.prompt", "sample.tokens", "sample.temperature", "sample.top_p"
 static const char *const external_keys[] = {EXTERNAL_KEYS, NULL};
-static const char *const external_text_keys[] = {
-    EXTERNAL_KEYS,   "model.context",      "data.text_field", "sample.prompt",
-    "sample.tokens", "sample.temperature", "sample.top_p",    NULL,
-};
+static const char *const external_own_keys[] = {EXTERNAL_KEYS, WRITING_KEYS, NULL};
+static const char *const external_text_keys[] = {EXTERNAL_KEYS, WRITING_KEYS, "model.context",
+                                                 "data.text_field", NULL};
 
 static const struct job_family families[] = {
     [JOB_MODEL_DIT] = {.name = "dit",
@@ -557,7 +561,7 @@ static const struct job_family families[] = {
      .what = "data of its own",
      .samples = "samples",
      .drawn = "samples.png",
-     .keys = external_keys,
+     .keys = external_own_keys,
      .without = external_without,
      .tokens = no_tokens,
      .complete = check_external},

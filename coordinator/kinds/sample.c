@@ -11,6 +11,8 @@
 #include "coordinator/kinds/result.h"
 #include "coordinator/state/poll.h"
 
+#include "common/job/family.h"
+
 /* ---- SAMPLE --------------------------------------------------------------- */
 
 static void sample_message(struct message *b, Skerry__V1__Task *msg)
@@ -39,7 +41,9 @@ static void sample_message(struct message *b, Skerry__V1__Task *msg)
 static int sample_apply(struct coordinator *co, struct job *j, struct task *t,
                         const Skerry__V1__ReportRequest *r, struct err *err)
 {
-    bool text = t->draw.tokens > 0;
+    /* Who reads data of its own writes or draws. */
+    const bool either = !job_family(&j->spec)->data;
+    const bool text = either ? r->output == NULL : t->draw.tokens > 0;
     if (text && strlen(r->text) > TASK_TEXT_MAX)
         return err_set(err, -ERR_LIMIT, "the text has %zu bytes, at most %d are possible",
                        strlen(r->text), TASK_TEXT_MAX);

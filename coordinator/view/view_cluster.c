@@ -206,8 +206,7 @@ int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *
 static const char *task_text(const struct coordinator *co, const struct task *t)
 {
     const struct job *j = state_job(&co->state, t->job_id);
-    for (size_t i = 0; t->kind == TASK_SAMPLE && j != NULL && t->draw.tokens > 0 && i < j->n_grids;
-         i++)
+    for (size_t i = 0; t->kind == TASK_SAMPLE && j != NULL && i < j->n_grids; i++)
         if (j->grids[i].task_id == t->id && j->grids[i].text != NULL)
             return j->grids[i].text;
     return t->kind == TASK_SAMPLE && t->draw.text_len > 0 ? t->draw.text : "";

@@ -129,7 +129,7 @@ static bool has_model(const struct job *j)
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         if (j->modules[i].n_versions == 0)
             return false;
-    return j->n_classes > 0 || job_is_text(&j->spec);
+    return j->n_classes > 0 || job_is_text(&j->spec) || !job_family(&j->spec)->data;
 }
 
 /* Our networks draw into one picture, a trainer of the user's as it likes. */
@@ -143,6 +143,26 @@ static int check_grid(const struct job *j, const struct draw_request *r, struct 
         job_check_grid(&j->spec, asked > 0 ? asked : (uint32_t)own->count, columns, &why) == 0)
         return 0;
     return err_set(err, -EINVAL, "%s", why.msg);
+}
+
+/* What is asked for is what such a job draws; one whose trainer reads data of its own may write. */
+static int check_kind(const struct job *j, const struct draw_request *r, bool captions,
+                      struct err *err)
+{
+    const bool images = !job_is_text(&j->spec) && job_family(&j->spec)->data;
+    if (images && ((r->prompt != NULL && !captions) || r->tokens > 0 || !isnan(r->temperature) ||
+                   r->top_p > 0))
+        return err_set(
+            err, -EINVAL, "job %llu draws images%s: %stokens, temperature and top_p are for texts",
+            (unsigned long long)j->id, captions ? "" : " of classes", captions ? "" : "prompt, ");
+    if (!images && (r->count > 0 || r->steps > 0 || r->columns > 0 || r->n_labels > 0 ||
+                    r->sampler != NULL || !isnan(r->guidance)))
+        return err_set(err, -EINVAL,
+                       "job %llu %s: count, labels, steps, sampler, guidance and columns are for "
+                       "images of classes",
+                       (unsigned long long)j->id,
+                       job_is_text(&j->spec) ? "writes texts" : "knows no classes");
+    return 0;
 }
 
 static int check_ask(const struct job *j, const struct draw_request *r, struct err *err)
@@ -178,17 +198,9 @@ static int check_ask(const struct job *j, const struct draw_request *r, struct e
                        "job %llu draws what captions say: give prompt, one caption a line, in "
                        "place of labels",
                        (unsigned long long)j->id);
-    if (!job_is_text(&j->spec) && ((r->prompt != NULL && !captions) || r->tokens > 0 ||
-                                   !isnan(r->temperature) || r->top_p > 0))
-        return err_set(
-            err, -EINVAL, "job %llu draws images%s: %stokens, temperature and top_p are for texts",
-            (unsigned long long)j->id, captions ? "" : " of classes", captions ? "" : "prompt, ");
-    if (job_is_text(&j->spec) && (r->count > 0 || r->steps > 0 || r->columns > 0 ||
-                                  r->n_labels > 0 || r->sampler != NULL || !isnan(r->guidance)))
-        return err_set(err, -EINVAL,
-                       "job %llu writes texts: count, labels, steps, sampler, guidance and columns "
-                       "are for images",
-                       (unsigned long long)j->id);
+    const int rc = check_kind(j, r, captions, err);
+    if (rc < 0)
+        return rc;
     if (r->tokens > VIEW_TOKENS_MAX || r->temperature > VIEW_TEMPERATURE_MAX)
         return err_set(err, -EINVAL,
                        "tokens is %u and temperature %g, at most %d and %d are possible", r->tokens,

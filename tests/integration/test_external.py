@@ -157,6 +157,7 @@ train: {{batch: 1}}
 recipe: {{replicas: 2}}
 outer: {{rounds: 4, steps: 25, lr: 1, momentum: 0, ema: 0}}
 wire: {{up: f32, down: f32}}
+sample: {{prompt: once}}
 """
 
 
@@ -176,7 +177,7 @@ def write_pieces(folder):
 
 def test_data_of_its_own(tmp_path):
     """Without shards: each replica reads its part; version 0 is the user's folder, whose other files come back with the
-    export; buffers stay; the coordinator may end in the middle."""
+    export; buffers stay; the coordinator may end in the middle; what it writes is asked for, too."""
     job = write_program(tmp_path, f"{HERE}/trainers/own_data.py", OWN)
     write_pieces(tmp_path / "begin")
     with running(tmp_path / "swarm") as s:
@@ -185,7 +186,8 @@ def test_data_of_its_own(tmp_path):
         s.wait_round(told, 1, 40)
         s.kill("coordinatord")
         s.coordinator()
-        s.wait_job(told, "done", 60)
+        assert s.wait_job(told, "done", 60)["samples"][-1]["text"] == "once, 200 tokens"
+        assert s.skerry("sample", told, "-p", "sea", "--tokens", "7").stdout == "sea, 7 tokens\n"
         (tmp_path / "model" / "tokens").mkdir(parents=True)
         (tmp_path / "model" / "tokens" / "tokenizer.json").write_text("the user's own")
         assert s.skerry("export", told, "--out", str(tmp_path / "model")).returncode == 0

@@ -7,6 +7,7 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
+#include "common/job/family.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/external_feed.h"
 #include "worker/kinds/kinds.h"
@@ -169,7 +170,8 @@ static int take_picture(struct work *w, int fd, struct err *err)
 
 static int take_drawn(struct work *w, struct external_done *done, struct err *err)
 {
-    if (w->task->sample->tokens == 0)
+    const bool either = !job_family(&w->spec)->data;
+    if (either ? done->text[0] == '\0' : w->task->sample->tokens == 0)
         return take_picture(w, done->passed, err);
     const size_t len = strlen(done->text);
     if (len > TASK_TEXT_MAX || !str_is_utf8(done->text, len))

@@ -283,6 +283,7 @@ static void test_external(void **state)
         const char *data, *more, *said;
     } cases[] = {
         {"kind: texts, path: x", "", "trainer.command"},
+        {"kind: none", "trainer: {command: ' '}\n", "trainer.command is missing"},
         {"path: x", TRAINER, "data.kind"},
         {"kind: none, path: x", TRAINER, "data.kind is none, but data.path"},
         {"kind: texts", TRAINER, "data.path is missing"},
@@ -293,18 +294,24 @@ static void test_external(void **state)
         {"kind: none", TRAINER "router: {dim: 8}\n", "router would do nothing"},
         {"kind: images, path: x, image_size: 8", TRAINER, "data.image_size is of images alone"},
     };
+    static const char rate[] = "name: x\ndata: {kind: none}\nmodel: {type: external}\n" TRAINER
+                               "train: {batch: 4, lr: 1e-3}\nouter: {rounds: 3, steps: 6}\n";
     struct job_spec spec;
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++)
         FAILS(parse_external(cases[i].data, cases[i].more, &spec, err), cases[i].said);
+    OK(job_parse(rate, strlen(rate), "job.yaml", &spec, err));
+    FAILS(job_check_scope(rate, strlen(rate), "job.yaml", &spec, err), "train.lr would do nothing");
+    job_release(&spec);
     OK(parse_external("kind: texts, path: x", TRAINER, &spec, err));
     assert_true(job_is_text(&spec) && job_family(&spec)->external && job_family(&spec)->data);
     assert_int_equal(spec.model.depth, 1);
     job_release(&spec);
-    OK(parse_external("kind: none",
-                      "trainer: {command: ./t, levels: [a* b*, c*]}\n"
-                      "recipe: {name: dipaco, levels: [2, 2]}\n",
-                      &spec, err));
+    OK(parse_external(
+        "kind: none",
+        "sample: {prompt: once, tokens: 9}\ntrainer: {command: ./t, levels: [a* b*, c*]}\n"
+        "recipe: {name: dipaco, levels: [2, 2]}\n",
+        &spec, err));
     assert_false(job_family(&spec)->data);
     assert_int_equal(spec.model.depth, 2);
     assert_true(spec.recipe.private_embeddings);
