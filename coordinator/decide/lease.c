@@ -26,6 +26,18 @@ static uint64_t patience(const struct lease_in *in, const struct lease_options *
     return in->unbegun && begin < most ? begin : most;
 }
 
+static void say_late(const struct lease_in *in, uint64_t silent, struct lease_decision *ret)
+{
+    if (in->closed_ms > in->now_ms)
+        str_copy(ret->reason, sizeof(ret->reason),
+                 "it has not come back since the coordinator was started again");
+    else
+        (void)snprintf(ret->reason, sizeof(ret->reason),
+                       in->closed_ms ? "its connection was cut %.1f s ago"
+                                     : "not heard of for %.1f s",
+                       (double)(in->closed_ms ? since(in->now_ms, in->closed_ms) : silent) / 1e3);
+}
+
 void lease_decide(const struct lease_in *in, const struct lease_options *o,
                   struct lease_decision *ret)
 {
@@ -71,10 +83,7 @@ void lease_decide(const struct lease_in *in, const struct lease_options *o,
         until = in->progress_ms + allowed + 1;
     if (in->closed_ms != 0 || silent > 2u * o->heartbeat_ms) {
         conclude(ret, LEASE_LATE, until);
-        (void)snprintf(ret->reason, sizeof(ret->reason),
-                       in->closed_ms ? "its connection was cut %.1f s ago"
-                                     : "not heard of for %.1f s",
-                       (double)(in->closed_ms ? since(in->now_ms, in->closed_ms) : silent) / 1e3);
+        say_late(in, silent, ret);
         return;
     }
     conclude(ret, LEASE_ALIVE, until);
