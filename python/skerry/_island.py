@@ -18,6 +18,7 @@ from ._lib import check, lib
 
 _END = 256  # of a text in bytes
 _PIECE_MIN = 33  # tokens of a rest that counts
+_BATCHES_MAX = 1000  # of one step: more were forgotten to be told
 _REASON_MAX = 240  # bytes of an exception; of it and its place a worker keeps 300
 
 
@@ -135,13 +136,18 @@ class Phase(_Order):
 
     def limit(self, loader: Iterable[Any]) -> Iterator[Any]:
         """The batches of a loader of one's own (data: {kind: none}), over and over until the phase is over."""
+        since = 0  # batches since the last step
         while self.more:
             empty = True
             for batch in loader:
                 if not self.more:
                     return
-                empty = False
+                empty, steps = False, self.done_steps
                 yield batch
+                since = since + 1 if self.done_steps == steps else 0
+                if since == _BATCHES_MAX:
+                    raise _lib.Error(f"phase.step() was not called in {since} batches; call it behind each optimizer.step(), or "
+                                     "the phase never ends")
             if empty:
                 raise _lib.Error("the loader has no batches")
 

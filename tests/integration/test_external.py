@@ -112,6 +112,16 @@ def test_texts_read_alone_are_those_of_a_job(tmp_path):
     assert re.search(r"(\d+) pieces, (\d+) tokens", done.stdout).groups() == tuple(alone[:2]) and alone[2:] == ["256", "256"], done.stdout
 
 
+@pytest.mark.parametrize("loop, said", [
+    ("for _ in phase.limit(range(9)): pass", "phase.step() was not called in 1000 batches"),
+    ("pass\nphase.lr_scale", "has left its island"),
+])
+def test_what_a_script_forgets_is_said(loop, said):
+    script = f"import numpy, skerry\nwith skerry.join({{'w': numpy.zeros(3, 'f')}}) as island:\n  for phase in island.phases():\n    {loop}"
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and said in done.stderr, (done.returncode, done.stderr)
+
+
 def test_numpy_trainer(tmp_path):
     """The Python package without PyTorch: it trains, evaluates and writes; one worker has two replicas in turn."""
     job = write_program(tmp_path, f"{HERE}/../../examples/trainer-numpy/train.py", NUMPY)
