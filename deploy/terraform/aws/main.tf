@@ -6,8 +6,9 @@
 #     terraform apply -var deb=... -var ssh_from=... -var workers=4 -var worker_image=ami-...
 #
 # A machine that is taken back gets two minutes of notice, which workerd --spot auto sees;
-# the group starts another one, which joins anew: no --uses for the token.  The state of
-# Terraform has the token: keep it where secrets are kept.
+# the group starts another one, which joins anew: no --uses for the token, and an end behind
+# that of the fleet, as those that come later are refused, and cost all the same.  The state
+# of Terraform has the token: keep it where secrets are kept.
 terraform {
   required_providers {
     aws = {

@@ -6,7 +6,8 @@
 #     terraform apply -var project=... -var deb=... -var workers=4 -var worker_image=...
 #
 # A machine that is taken back is told so, which workerd --spot auto sees; the group starts another
-# one, which joins anew: no --uses for the token.  The state of Terraform has the token: keep it where
+# one, which joins anew: no --uses for the token, and an end behind that of the fleet, as those that
+# come later are refused, and cost all the same.  The state of Terraform has the token: keep it where
 # secrets are kept.
 terraform {
   required_providers {
