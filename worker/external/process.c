@@ -44,10 +44,12 @@ struct process {
 static size_t make_env(const struct process_options *opt, char **env)
 {
     const char *path = getenv("PATH"), *cuda = getenv("CUDA_VISIBLE_DEVICES");
+    char *real = realpath(opt->folder, NULL); /* a relative one leads nowhere from within */
+    const char *folder = real ? real : opt->folder;
     size_t n = 0;
     env[n++] = str_printf("PATH=%s", path ? path : "/usr/local/bin:/usr/bin:/bin");
-    env[n++] = str_printf("HOME=%s", opt->folder);
-    env[n++] = str_printf("TMPDIR=%s", opt->folder);
+    env[n++] = str_printf("HOME=%s", folder);
+    env[n++] = str_printf("TMPDIR=%s", folder);
     env[n++] = str_dup("LANG=C.UTF-8");
     env[n++] = str_dup("PYTHONUNBUFFERED=1"); /* its last lines are wanted when it dies */
     if (cuda)
@@ -59,6 +61,7 @@ static size_t make_env(const struct process_options *opt, char **env)
     for (size_t i = 0; i < opt->n_env && n < ENV_MAX - 1; i++)
         env[n++] = str_dup(opt->env[i]);
     env[n] = NULL;
+    free(real);
     return n;
 }
 

@@ -50,6 +50,27 @@ static void test_ends(void **state)
     process_end(p);
 }
 
+/* A folder that is named from here is HOME and TMPDIR from within, too. */
+static void test_is_at_home(void **state)
+{
+    char *dir = scratch_new(), *name = strrchr(dir, '/') + 1, here[4096];
+    const struct process_options opt = {.command =
+                                            "test $HOME = $PWD && mktemp -p $TMPDIR && exit 3",
+                                        .folder = name,
+                                        .what = "test",
+                                        .passed = -1};
+    struct process *p = NULL;
+    assert_non_null(getcwd(here, sizeof(here)));
+    name[-1] = '\0';
+    assert_int_equal(chdir(dir), 0);
+    name[-1] = '/';
+    OK(process_start(&opt, &p, err));
+    expect_end(p, "ended with exit status 3");
+    process_end(p);
+    assert_int_equal(chdir(here), 0);
+    scratch_free(dir);
+}
+
 /* The first process of a container is given what others leave, and nobody else buries it. */
 static void test_leaves_no_dead(void **state)
 {
@@ -151,9 +172,9 @@ static void test_ends_with_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ends),          cmocka_unit_test(test_leaves_no_dead),
-        cmocka_unit_test(test_leaves_much),   cmocka_unit_test(test_writes_much),
-        cmocka_unit_test(test_ends_with_all),
+        cmocka_unit_test(test_is_at_home),     cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_leaves_no_dead), cmocka_unit_test(test_leaves_much),
+        cmocka_unit_test(test_writes_much),    cmocka_unit_test(test_ends_with_all),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
