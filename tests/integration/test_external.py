@@ -118,7 +118,7 @@ def test_texts_read_alone_are_those_of_a_job(tmp_path):
 ])
 def test_what_a_script_forgets_is_said(loop, said):
     script = f"import numpy, skerry\nwith skerry.join({{'w': numpy.zeros(3, 'f')}}) as island:\n  for phase in island.phases():\n    {loop}"
-    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": PACKAGE}, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1 and said in done.stderr, (done.returncode, done.stderr)
 
 
