@@ -165,6 +165,63 @@ static int check_same_model(const struct job_model *a, const struct job_model *b
                    id, b->patch, b->dim, b->depth, b->heads);
 }
 
+static bool same_shapes(const struct conf_strs *a, const struct conf_strs *b)
+{
+    for (size_t i = 0; i < a->n && a->n == b->n; i++)
+        if (strcmp(a->items[i], b->items[i]) != 0)
+            return false;
+    return a->n == b->n;
+}
+
+/* Latents that were made once are of one VAE, of these shapes, and mirrored or not. */
+static int check_same_latents(const struct job_spec *spec, const struct job *t, struct err *err)
+{
+    const uint32_t id = (uint32_t)t->id;
+    const struct job_data *a = &spec->data, *b = &t->spec.data;
+    const int run = t->spec.encoders.run;
+    if (!job_has_latents(spec) || run == JOB_ENCODE_FLY || run == JOB_ENCODE_WORKER)
+        return 0;
+    if (a->flip && !b->flip)
+        return err_set(
+            err, -ERR_CONFIG,
+            "data.flip is true, but the latents of job %u, which are used again, are not of "
+            "mirrored pictures; leave it out",
+            id);
+    if (!same_shapes(&a->buckets, &b->buckets))
+        return err_set(err, -ERR_CONFIG,
+                       "data.buckets are not those of job %u, whose latents are used again: give "
+                       "the same",
+                       id);
+    return 0;
+}
+
+/* Experts know what these very networks make, of other weights they have learnt nothing. */
+static int check_same_encoders(const struct job_spec *spec, const struct submit *s,
+                               const struct job *t, struct err *err)
+{
+    const uint32_t id = (uint32_t)t->id;
+    const struct network_input none = {0}, *in = s->input ? s->input : &none;
+    if (memcmp(&t->input, in, sizeof *in) != 0)
+        return err_set(err, -ERR_CONFIG,
+                       "encoders are not those of job %u, whose experts see %u channels and "
+                       "captions of %u numbers: give the same",
+                       id, t->input.channels, t->input.caption);
+    if (spec->encoders.layer != t->spec.encoders.layer)
+        return err_set(err, -ERR_CONFIG,
+                       "encoders.layer is %d, but the experts of job %u know layer %d",
+                       spec->encoders.layer, id, t->spec.encoders.layer);
+    for (size_t i = 0; i < s->n_encoders || i < t->n_encoders; i++) {
+        const struct encoder_file *a = &s->encoders[i], *b = &t->encoders[i];
+        if (s->n_encoders != t->n_encoders || a->part != b->part || strcmp(a->name, b->name) != 0 ||
+            memcmp(a->blob.sha256, b->blob.sha256, sizeof a->blob.sha256) != 0)
+            return err_set(err, -ERR_CONFIG,
+                           "encoders are not those of job %u, whose experts see what these make: "
+                           "%s is another file; give the same folders",
+                           id, i < s->n_encoders ? a->name : b->name);
+    }
+    return check_same_latents(spec, t, err);
+}
+
 static int check_teacher(struct coordinator *co, const struct job_spec *spec,
                          const struct submit *s, struct err *err)
 {
@@ -184,12 +241,9 @@ static int check_teacher(struct coordinator *co, const struct job_spec *spec,
         return err_set(err, -ERR_CONFIG,
                        "data.image_size is %d, but the experts of job %u know images of %d",
                        spec->data.image_size, id, t->spec.data.image_size);
-    const struct network_input none = {0}, *in = s->input ? s->input : &none;
-    if (memcmp(&t->input, in, sizeof *in) != 0)
-        return err_set(err, -ERR_CONFIG,
-                       "encoders are not those of job %u, whose experts see %u channels and "
-                       "captions of %u numbers: give the same",
-                       id, t->input.channels, t->input.caption);
+    int rc = check_same_encoders(spec, s, t, err);
+    if (rc < 0)
+        return rc;
     if (!same_data(&t->spec.data, &spec->data))
         return err_set(err, -ERR_CONFIG,
                        "data is not that of job %u, whose shards are used again: give the same "

@@ -177,6 +177,48 @@ static void test_teacher(void **state)
     assert_int_equal(j->shards[0].samples, 40);
 }
 
+/* A student is told what its experts were told: by the same networks, on the same latents. */
+static void test_teacher_on_latents(void **state)
+{
+    struct rig *r = *state;
+    struct given g;
+    char spec[512];
+    struct encoder_file file = {.name = "config.json", .blob = put_text(r, "a config")};
+    const struct blob_ref its = file.blob;
+    const struct network_input input = {.channels = 4, .side = 8};
+    static const char *const ways[][3] = {
+        {"flip: true", "vae: v", "data.flip is true, but the latents of job"},
+        {"buckets: [16x16]", "vae: v", "data.buckets are not those of job"},
+        {"flip: false", "vae: v, layer: -2", "encoders.layer is -2, but the experts of job"},
+        {"flip: false", "vae: v", NULL},
+    };
+    give(r, IMAGES "recipe: {name: ddm, experts: 2}\nencoders: {vae: v}\n", &g);
+    g.s.encoders = &file;
+    g.s.n_encoders = 1;
+    g.s.input = &input;
+    struct job *t = taken(r, &g);
+    t->state = JOB_DONE;
+    g.s.n_shards = g.s.n_classes = 0;
+    g.s.spec = spec;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        (void)snprintf(spec, sizeof spec,
+                       "name: s\ndata: {path: x, image_size: 16, %s}\n"
+                       "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                       "train: {batch: 4}\nouter: {rounds: 2, steps: 2}\nencoders: {%s}\n"
+                       "recipe: {name: distill, teacher: %u}\n",
+                       ways[i][0], ways[i][1], (unsigned)t->id);
+        if (ways[i][2])
+            refused(r, &g, ways[i][2]);
+    }
+    file.blob = put_text(r, "another");
+    refused(r, &g, "config.json is another file");
+    file.blob = its;
+    (void)taken(r, &g);
+    t->spec.encoders.run = JOB_ENCODE_FLY; /* its shards are pictures */
+    memcpy(strstr(spec, "false"), "true ", 5);
+    (void)taken(r, &g);
+}
+
 static void test_active(void **state)
 {
     struct rig *r = *state;
@@ -198,8 +240,9 @@ static void test_active(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_taken), LIVE(test_shards),  LIVE(test_texts),
-        LIVE(test_files), LIVE(test_teacher), LIVE(test_active),
+        LIVE(test_taken),  LIVE(test_shards),  LIVE(test_texts),
+        LIVE(test_files),  LIVE(test_teacher), LIVE(test_teacher_on_latents),
+        LIVE(test_active),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
