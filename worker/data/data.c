@@ -148,7 +148,7 @@ int data_found_bad(struct data *d, const struct data_place *p, const char *what,
     }
     if (d->bad_run < d->total || (d->opt.may_be_empty && !d->opt.repeat))
         return 0;
-    return err_set(err, -ERR_FORMAT, "none of the %" PRIu64 " %s, e.g. %s: %s", d->total, what,
+    return err_set(err, -ERR_CONFIG, "none of the %" PRIu64 " %s, e.g. %s: %s", d->total, what,
                    d->bad_named ? d->bad[0].key : "?", d->bad_named ? d->bad[0].reason : reason);
 }
 

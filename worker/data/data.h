@@ -43,7 +43,7 @@ struct data_bad {
     char reason[257];
 };
 
-/* The next batch, borrowed until the next call; count 0 at the end.  -ERR_FORMAT when a whole pass
+/* The next batch, borrowed until the next call; count 0 at the end.  -ERR_CONFIG when a whole pass
  * held not one good sample. */
 int data_next(struct data *d, struct batch *ret, struct err *err);
 

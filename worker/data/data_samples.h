@@ -53,8 +53,8 @@ static inline bool data_has(const struct data *d, uint64_t position)
     return d->opt.repeat || position < d->total;
 }
 
-/* Names and counts the bad sample at the head; -ERR_FORMAT when a whole pass held not one good
- * sample: "none of the 5 <what>, e.g. ...".  A good one sets bad_run to 0. */
+/* Names and counts the bad sample at the head; -ERR_CONFIG, as nobody can do it, when a whole pass
+ * held not one good sample: "none of the 5 <what>, e.g. ...".  A good one sets bad_run to 0. */
 int data_found_bad(struct data *d, const struct data_place *p, const char *what, const char *reason,
                    struct err *err);
 

@@ -8,7 +8,8 @@
  *            patches of the image at t = 0.1, noise by sample id, no label
  *   column   what the dataset has for the sample
  *
- * Texts also get one row per `chunk` tokens when the task asks for it. */
+ * Texts also get one row per `chunk` tokens when the task asks for it.  A sample that cannot be
+ * read has the row of the one before it. */
 
 #include "common/base/base.h"
 #include "common/base/buf.h"
@@ -50,7 +51,7 @@ struct run {
     struct buf bytes;
 };
 
-/* Room for the rows, now that their width is known; samples that cannot be read stay zero. */
+/* Room for the rows, now that their width is known, all of zeros. */
 static int room(struct run *r, uint32_t d, uint32_t chunk, struct err *err)
 {
     r->d = d;
@@ -261,6 +262,20 @@ static int states(struct run *r, struct err *err)
 
 /* ---- all ----------------------------------------------------------------------- */
 
+/* Alike among themselves, samples that cannot be read would make a partition on which nobody can
+ * train: they go where others go. */
+static void place_bad(struct run *r)
+{
+    uint64_t good = 0;
+    while (good < r->rows.n && !r->rows.taken[good])
+        good++;
+    for (uint64_t i = 0; i < r->rows.n && good < r->rows.n; i++) {
+        good = r->rows.taken[i] ? i : good;
+        if (good != i)
+            memcpy(r->x + i * r->d, r->x + good * r->d, r->d * sizeof *r->x);
+    }
+}
+
 static int column(struct run *r, struct err *err)
 {
     const Skerry__V1__FeatureTask *t = r->w->task->feature;
@@ -352,6 +367,8 @@ static int run(struct engine *e, struct work *w, struct err *err)
     int rc = rows_open(&r.rows, w, t->ranges, t->n_ranges, err);
     if (rc == 0)
         rc = compute(&r, err);
+    if (rc == 0)
+        place_bad(&r);
     if (rc == 0)
         rc = work_output_new(w, WORK_RESULT, "features", &o, err);
     if (rc == 0) {

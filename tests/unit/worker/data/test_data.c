@@ -104,7 +104,7 @@ static void names_the_bad(void **state)
     d.head = 4;
     OK(data_found_bad(&d, &p, "things", "is odd", err)); /* in the second pass: known */
     assert_int_equal(d.bad_count, 1);
-    assert_int_equal(data_found_bad(&d, &p, "things", "no", &e), -ERR_FORMAT);
+    assert_int_equal(data_found_bad(&d, &p, "things", "no", &e), -ERR_CONFIG);
     assert_string_equal(e.msg, "none of the 3 things, e.g. s0-0001: is odd");
     data_close(&d);
 }

@@ -113,7 +113,7 @@ static void no_sample_can_be_read(void **state)
     part.n_ranges = 1;
     o.task.eval = &part;
     o.task.n_modules = 1;
-    fails(&o, -ERR_FORMAT, "none of the 1 images");
+    fails(&o, -ERR_CONFIG, "none of the 1 images");
 }
 
 int main(void)
