@@ -67,6 +67,12 @@ static int open_vae(const struct job_spec *spec, const char *folder, struct enco
                        spec->data.image_size, folder, factor);
     e->channels = e->vae->vae.latent;
     e->side = spec->data.image_size / factor;
+    if (e->vae->vae.attention && e->side > COMPONENT_SEEN_MAX)
+        return err_set(err, -ERR_CONFIG,
+                       "data.image_size is %d, but the VAE in %s has attention between %d x %d "
+                       "latents then, expected at most %d x %d: use smaller pictures",
+                       spec->data.image_size, folder, e->side, e->side, COMPONENT_SEEN_MAX,
+                       COMPONENT_SEEN_MAX);
     const double shard = (spec->data.flip ? 4.0 : 2.0) * 2 * e->channels * e->side * e->side *
                          spec->data.shard_samples / (1 << 20); /* MiB of bf16 moments */
     if (spec->encoders.run == JOB_ENCODE_WORKER && shard > spec->encoders.cache)
@@ -123,6 +129,11 @@ static int open_text(const struct job_spec *spec, const char *folder, char *toke
     int rc = component_open(folder, COMPONENT_ANY, &e->text, err);
     if (rc == 0 && e->text->kind == COMPONENT_VAE)
         rc = err_set(err, -ERR_CONFIG, "%s is an AutoencoderKL, expected a text encoder", folder);
+    if (rc == 0 && e->text->kind != COMPONENT_CLIP && spec->encoders.layer != -1)
+        return err_set(err, -ERR_CONFIG,
+                       "encoders.layer is %d, which is for a CLIPTextModel; %s is a %s: leave it "
+                       "out",
+                       spec->encoders.layer, folder, component_kind_name(e->text->kind));
     if (rc == 0)
         rc = check_values(e->text, err);
     if (rc < 0)

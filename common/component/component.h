@@ -26,6 +26,8 @@
 #define COMPONENT_BLOCKS_MAX 8  /* of a VAE: it shrinks pictures by up to 2^7 */
 #define COMPONENT_LATENT_MAX 64 /* channels of latents */
 #define COMPONENT_FILES_MAX 256 /* that the weights may be in */
+#define COMPONENT_HEAD_MAX 512  /* channels of a head; a VAE's attention has one */
+#define COMPONENT_SEEN_MAX 128  /* a VAE's attention is between at most so many latents squared */
 
 enum component_kind {
     COMPONENT_ANY, /* as what is expected: any of them */

@@ -271,6 +271,14 @@ static void get_scale(struct config *c, struct component_vae *v)
     }
 }
 
+static void check_head(struct config *c, const char *what, int channels)
+{
+    if (c->rc == 0 && channels > COMPONENT_HEAD_MAX)
+        c->rc =
+            err_set(c->err, -ERR_CONFIG, "%s: %s makes heads of %d channels, expected at most %d",
+                    c->path, what, channels, COMPONENT_HEAD_MAX);
+}
+
 static void vae_config(struct config *c, struct component *out)
 {
     static const char *const acts[] = {"silu", "swish", NULL};
@@ -305,6 +313,8 @@ static void vae_config(struct config *c, struct component *out)
     get_channels(c, v);
     check_blocks(c, "down_block_types", "DownEncoderBlock2D", (size_t)v->blocks);
     check_blocks(c, "up_block_types", "UpDecoderBlock2D", (size_t)v->blocks);
+    if (c->rc == 0 && v->attention)
+        check_head(c, "the last of block_out_channels", v->channels[v->blocks - 1]);
     if (c->rc == 0)
         get_scale(c, v);
 }
@@ -342,6 +352,7 @@ static void clip_config(struct config *c, struct component *out)
         c->rc = err_set(c->err, -ERR_CONFIG,
                         "%s: hidden_size %d is no multiple of num_attention_heads %d", c->path,
                         t->dim, t->heads);
+    check_head(c, "hidden_size / num_attention_heads", t->head_dim);
 }
 
 static void t5_config(struct config *c, struct component *out)
@@ -365,7 +376,7 @@ static void t5_config(struct config *c, struct component *out)
     refuse_unknown(c, own);
     t->vocab = get_int(c, "vocab_size", 1, 1 << 20, 32128);
     t->dim = get_int(c, "d_model", 1, 16384, 512);
-    t->head_dim = get_int(c, "d_kv", 1, 512, 64);
+    t->head_dim = get_int(c, "d_kv", 1, COMPONENT_HEAD_MAX, 64);
     t->mlp = get_int(c, "d_ff", 1, 65536, 2048);
     t->layers = get_int(c, "num_layers", 1, 128, 6);
     t->heads = get_int(c, "num_heads", 1, 256, 8);

@@ -387,13 +387,15 @@ def test_what_does_not_fit_is_refused(place):
     refused(place, "run", ["encoders.run"], encoders="text: pipe/text_encoder, run: job")
     refused(place, "cache", ["encoders.cache is 1 MiB", "shard of 60000 pictures", "235"],
             encoders="path: pipe, run: worker, cache: 1", data=", shard_samples: 60000")
-    path = write(place, "patch")
-    with open(path, encoding="utf-8") as f:
-        text = f.read().replace("patch: 4", "patch: 5")
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(text)
-    done = skerry("check", path)
-    assert "model.patch is 5, which does not divide the 16 x 16 latents" in done.stderr
+    for old, new, words in (("patch: 4", "patch: 5", "model.patch is 5, which does not divide the 16 x 16 latents"),
+                            ("size: 32", "size: 512", "data.image_size is 512, but the VAE in")):
+        path = write(place, "sizes")
+        with open(path, encoding="utf-8") as f:
+            text = f.read().replace(old, new)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        done = skerry("check", path)
+        assert words in done.stderr, done.stderr
 
 
 def test_weights_that_are_not_numbers(place):

@@ -298,9 +298,6 @@ static int check(const struct frozen *f, struct err *err)
         return err_set(err, -ERR_CONFIG,
                        "%s: layer %d of a %s cannot be taken; -1 can, and -2 of a CLIPTextModel",
                        f->c->folder, f->opt.layer, component_kind_name(f->kind));
-    if (t->head_dim > 512)
-        return err_set(err, -ERR_CONFIG, "%s has heads of %d channels, expected at most 512",
-                       f->c->folder, t->head_dim);
     if ((int64_t)f->opt.group * L > INT_MAX / 8)
         return err_set(err, -EINVAL, "a group of %d texts of %d tokens", f->opt.group, L);
     return 0;

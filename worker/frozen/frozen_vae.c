@@ -269,11 +269,11 @@ static void plan_attention(struct image *m, const char *prefix)
 static int plan_middle(struct image *m, const char *half, struct err *err)
 {
     char prefix[96];
-    if (m->f->vae.attention && (m->side > 128 || m->channels > 512))
+    if (m->f->vae.attention && m->side > COMPONENT_SEEN_MAX)
         return err_set(err, -ERR_CONFIG,
-                       "%s has attention between %d x %d pixels of %d channels, expected at most "
-                       "128 x 128 of 512: use smaller pictures",
-                       m->f->c->folder, m->side, m->side, m->channels);
+                       "%s has attention between %d x %d latents, expected at most %d x %d: use "
+                       "smaller pictures",
+                       m->f->c->folder, m->side, m->side, COMPONENT_SEEN_MAX, COMPONENT_SEEN_MAX);
     (void)snprintf(prefix, sizeof prefix, "%s.mid_block.resnets.0.", half);
     plan_resnet(m, prefix, m->channels);
     (void)snprintf(prefix, sizeof prefix, "%s.mid_block.attentions.0.", half);

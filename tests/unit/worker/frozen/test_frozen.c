@@ -367,7 +367,7 @@ static void what_a_network_cannot_do_is_refused(void **state)
     opt.side = 9;
     refused(&b, opt, "cannot take pictures of 9 pixels: the side must be a multiple of 2");
     opt.side = 512;
-    refused(&b, opt, "has attention between 256 x 256 pixels of 16 channels");
+    refused(&b, opt, "has attention between 256 x 256 latents");
     refused(&b, options(FROZEN_TEXT, DT_F32, 1), "is an AutoencoderKL, of which there is no text");
     refused(&b, options(FROZEN_ENCODE, DT_F32, 0), "a group of 0 samples");
     put_away(&b);
