@@ -236,6 +236,19 @@ static int hold(struct cutter *c, struct window *w, const struct dataset_image *
     return 0;
 }
 
+static int refuse_empty(const struct cutter *c, const struct dataset *ds)
+{
+    const struct dataset_report *r = &c->report;
+    return r->samples > 0
+               ? err_set(c->err, -ERR_FORMAT,
+                         "%s has %" PRIu64 " image%s, held out, and none left to train on: add "
+                         "some, or set data.holdout to 0",
+                         ds->path, r->samples, str_plural(r->samples))
+               : err_set(c->err, -ERR_FORMAT,
+                         "%s has no image that can be read; the first bad file is %s: %s", ds->path,
+                         r->bad_count ? r->bad[0] : "?", r->bad_count ? r->bad_why[0] : "?");
+}
+
 int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool through_window)
 {
     struct window w = {0};
@@ -258,7 +271,7 @@ int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool
         image_free(&w.items[--w.n]);
     mem_free(w.items);
     if (rc == 0 && c->report.samples == c->report.holdout_samples)
-        rc = err_set(c->err, -ERR_FORMAT, "%s has no images left to train on", ds->path);
+        rc = refuse_empty(c, ds);
     if (rc == 0 && c->report.uncaptioned == c->report.samples)
         rc = err_set(c->err, -ERR_FORMAT, "%s has no captions: all that its images have are blank",
                      ds->path);

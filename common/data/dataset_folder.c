@@ -102,6 +102,22 @@ static int add_class(struct dataset *ds, const char *dir, const char *name, stru
     return rc < 0 ? rc : file_names_add(&ds->classes, DATASET_CLASSES_MAX, str_dup(name), err);
 }
 
+static int no_dataset(const struct dataset *ds, const struct file_names *entries, struct err *err)
+{
+    struct dataset_left left = {0};
+    for (size_t i = 0; i < entries->n; i++)
+        (void)dataset_left_note(&left, entries->items[i]);
+    char *there = dataset_left_say(&left);
+    const int rc = err_set(err, -ERR_FORMAT,
+                           "%s holds no dataset%s%s: expected %s (.jpg .jpeg .png .webp), or .tar "
+                           "files",
+                           ds->path, there ? " but " : "", there ? there : "",
+                           ds->captions ? "images with captions beside them"
+                                        : "a folder per class with images");
+    mem_free(there);
+    return rc;
+}
+
 static int add_classes(struct dataset *ds, const struct file_names *entries, struct err *err)
 {
     uint64_t images = 0;
@@ -124,12 +140,7 @@ static int add_classes(struct dataset *ds, const struct file_names *entries, str
                        "%s has images but no class folders: put them into one folder per class, "
                        "such as %s/all, or give captions beside them and encoders.text",
                        ds->path, ds->path);
-    if (ds->classes.n == 0)
-        return err_set(err, -ERR_FORMAT,
-                       "%s holds no dataset: expected a folder per class with images, or .tar "
-                       "files",
-                       ds->path);
-    return 0;
+    return ds->classes.n == 0 ? no_dataset(ds, entries, err) : 0;
 }
 
 /* "cat/1.jpg", or "1.jpg"; mem_free. */

@@ -89,7 +89,7 @@ int dataset_metadata_parse(struct dataset_metadata *m, const void *data, size_t 
 {
     struct dataset_captions c;
     const char *text = data;
-    size_t at = 0;
+    size_t at = len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* a byte order mark */
     int rc = 0;
     dataset_captions_init(&c);
     for (size_t number = 1; rc == 0 && at < len; number++) {

@@ -9,10 +9,11 @@ static void gives_captions(void **state)
     char *dir = scratch_new();
     struct got got;
     struct dataset_report r;
-    static const char lines[] = "{\"file_name\": \"b.png\", \"text\": \"a red\\nboot\"}\r\n"
-                                "\n"
-                                "{\"file_name\":\"a.png\",\"text\":[\"one\",\"two\"],\"more\":5}\n"
-                                "{\"file_name\":\"c.png\"}";
+    static const char lines[] =
+        "\xef\xbb\xbf{\"file_name\": \"b.png\", \"text\": \"a red\\nboot\"}\r\n"
+        "\n"
+        "{\"file_name\":\"a.png\",\"text\":[\"one\",\"two\"],\"more\":5}\n"
+        "{\"file_name\":\"c.png\"}";
     want_captions = true;
     for (const char *p = "abcd"; *p; p++) {
         char name[] = "?.png";
