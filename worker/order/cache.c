@@ -10,6 +10,7 @@
 struct stamp {
     int64_t mtime_ns;
     uint64_t size, inode;
+    uint64_t held; /* bytes that it takes here: a link to what lies elsewhere none */
 };
 
 struct entry {
@@ -98,11 +99,12 @@ static void forget_if_idle(struct cache *c, struct entry *e)
 
 static bool read_stamp(const char *path, struct stamp *ret)
 {
-    struct stat st;
-    if (stat(path, &st) < 0 || !S_ISREG(st.st_mode))
+    struct stat own, st;
+    if (lstat(path, &own) < 0 || stat(path, &st) < 0 || !S_ISREG(st.st_mode))
         return false;
     *ret = (struct stamp){(int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec,
-                          (uint64_t)st.st_size, (uint64_t)st.st_ino};
+                          (uint64_t)st.st_size, (uint64_t)st.st_ino,
+                          S_ISREG(own.st_mode) ? (uint64_t)own.st_size : 0};
     return true;
 }
 
@@ -117,7 +119,7 @@ static void drop(struct cache *c, struct entry *e)
     char path[CACHE_PATH_MAX];
     (e->part ? part_path : cache_path)(c, e->sha256, path);
     (void)file_remove(path, NULL); /* what cannot be removed is found again at the next start */
-    c->bytes -= e->stamp.size;
+    c->bytes -= e->stamp.held;
     e->present = e->verified = e->part = false;
 }
 
@@ -127,7 +129,7 @@ static void keep_part(struct cache *c, struct entry *e)
     char path[CACHE_PATH_MAX];
     part_path(c, e->sha256, path);
     e->part = read_stamp(path, &e->stamp);
-    c->bytes += e->part ? e->stamp.size : 0;
+    c->bytes += e->part ? e->stamp.held : 0;
 }
 
 /* ---- opening ---- */
@@ -167,7 +169,7 @@ static int load(struct cache *c, struct err *err)
             name[strlen(name) - strlen(".part")] = '\0';
         if (hash_unhex(name, e.sha256, 32) == 0 && !is_last(c, e.sha256) &&
             read_stamp(path, &e.stamp)) {
-            c->bytes += e.stamp.size;
+            c->bytes += e.stamp.held;
             c->entries[c->n++] = e;
         } else {
             (void)file_remove(path, NULL); /* half of a write of a process that is gone */
@@ -229,7 +231,7 @@ void cache_pin(struct cache *c, const uint8_t sha256[32])
     pthread_mutex_lock(&c->lock);
     struct entry *e = find_or_add(c, sha256);
     if (e) {
-        c->bytes -= e->part ? e->stamp.size : 0; /* whoever wants it reserves all of it */
+        c->bytes -= e->part ? e->stamp.held : 0; /* whoever wants it reserves all of it */
         e->part = false;
         e->pins++;
         e->used = ++c->tick;
@@ -264,7 +266,7 @@ static int glance(struct cache *c, const uint8_t sha256[32], const char *path,
             forget_if_idle(c, e);
         } else {
             rc = e->verified && stamp_equal(&e->stamp, ret_stamp) ? 1 : 0;
-            c->bytes += ret_stamp->size - e->stamp.size;
+            c->bytes += ret_stamp->held - e->stamp.held;
             e->stamp = *ret_stamp;
         }
     }
@@ -366,8 +368,8 @@ int cache_added(struct cache *c, const uint8_t sha256[32], struct err *err)
         if (e->part)
             drop(c, e);
         if (e->present)
-            c->bytes -= e->stamp.size;
-        c->bytes += stamp.size;
+            c->bytes -= e->stamp.held;
+        c->bytes += stamp.held;
         e->present = e->verified = true;
         e->stamp = stamp;
         e->used = ++c->tick;

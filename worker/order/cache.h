@@ -44,7 +44,8 @@ int cache_check(struct cache *c, const uint8_t sha256[32], uint64_t size, struct
  * -ENOSPC with a sentence when what is pinned leaves too little below the limit. */
 int cache_reserve(struct cache *c, uint64_t bytes, struct err *err);
 
-/* The file at cache_path() is complete and its hash was checked by the writer. */
+/* The file at cache_path() is complete and its hash was checked by the writer.  It may be a link to
+ * one that lies elsewhere, which takes no room. */
 int cache_added(struct cache *c, const uint8_t sha256[32], struct err *err);
 
 /* Forgets a blob and removes its file, pinned or not. */

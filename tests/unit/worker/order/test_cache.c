@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/base/hash.h"
 #include "worker/order/cache.h"
@@ -197,6 +198,36 @@ static void removed_file_is_absent(void **state)
     cache_close(c);
 }
 
+/* What is linked to takes no room, and is looked at again once its owner has changed it. */
+static void links_take_no_room(void **state)
+{
+    (void)state;
+    struct cache *c;
+    char path[CACHE_PATH_MAX], *own = str_printf("%s/own", dir), *at = str_printf("%s/c", dir);
+    char data[1000] = {0};
+    OK(cache_open(at, 200, &c, err));
+    OK(file_write_atomic(own, data, sizeof(data), 0600, err));
+    hash_sha256(data, sizeof(data), sums[7]);
+    cache_path(c, sums[7], path);
+    assert_int_equal(symlink(own, path), 0);
+    OK(cache_added(c, sums[7], err));
+    cache_pin(c, sums[7]);
+    add(c, 0);
+    add(c, 1);
+    assert_int_equal(cache_used_bytes(c), 200);
+    OK(cache_check(c, sums[7], sizeof(data), err));
+    data[3] = 1;
+    OK(file_write_atomic(own, data, sizeof(data), 0600, err));
+    assert_int_equal(cache_check(c, sums[7], sizeof(data), NULL), -ERR_HASH);
+    assert_true(file_exists(own) && cache_used_bytes(c) == 200);
+    cache_close(c);
+    OK(cache_open(at, 200, &c, err));
+    assert_int_equal(cache_used_bytes(c), 200);
+    cache_close(c);
+    mem_free(at);
+    mem_free(own);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +237,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(damage_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(survives_a_restart, setup, teardown),
         cmocka_unit_test_setup_teardown(removed_file_is_absent, setup, teardown),
+        cmocka_unit_test_setup_teardown(links_take_no_room, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
