@@ -46,11 +46,15 @@ static void say_flags(const char *path, struct err *err)
                       : new_text ? "--text"
                                  : "--captions"},
         {"encoders.path", "--encoders"},
+        {"data.image_size", "--image-size"},
+        {"model.patch", "--image-size"}, /* which it does not divide */
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char *said = str_printf("%s: %s: ", path, names[i].key);
+        char *said = str_printf("%s: %s", path, names[i].key);
         if (str_starts(err->msg, said)) {
-            char *rest = str_dup(err->msg + strlen(said));
+            const size_t len = strlen(said);
+            const bool wraps = err->msg[len] == ':'; /* else the key begins the sentence */
+            char *rest = str_dup(err->msg + (wraps ? len + 2 : strlen(path) + 2));
             (void)err_set(err, err->code, "%s: %s", names[i].flag, rest);
             mem_free(rest);
         }

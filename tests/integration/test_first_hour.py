@@ -151,6 +151,8 @@ def test_new_for_captions(tmp_path):
     assert checked.returncode == 0 and json.loads(checked.stdout)["step_s"] > 0, checked.stderr
     assert checked.stderr.startswith("sample.prompts: caption 1 is cut by 4"), checked.stderr
     assert len(checked.stderr.splitlines()) == 1, "the other is short enough"
+    odd = new(tmp_path, "odd", "--captions", "pics", "--encoders", words, "--image-size", "34")
+    assert odd.returncode == 4 and "skerry: --image-size: model.patch is 2, which does not divide the 17 x 17" in odd.stderr, odd.stderr
 
 
 def test_new_says_what_is_wrong(tmp_path):
