@@ -32,7 +32,7 @@ static int no_captions(const struct dataset *ds, struct err *err)
     return err_set(err, -ERR_FORMAT,
                    "%s has no captions: expected KEY.txt beside the images, \"caption\" in "
                    "KEY.json of a tar, or metadata.jsonl in a folder%s",
-                   ds->path, beside);
+                   ds->name, beside);
 }
 
 /* They travel as JSON. */
@@ -43,7 +43,7 @@ static int check_classes(const struct dataset *ds, struct err *err)
         if (!str_is_utf8(name, strlen(name)))
             return err_set(err, -ERR_FORMAT,
                            "%s: the name of class %zu, '%.200s', is not UTF-8; rename the class",
-                           ds->path, i, name);
+                           ds->name, i, name);
     }
     return 0;
 }
@@ -57,6 +57,7 @@ int dataset_open(const struct dataset_options *opt, struct dataset **ret, struct
     struct dataset *ds = mem_alloc(sizeof(*ds));
     ds->source = source;
     ds->path = str_dup(opt->path);
+    ds->name = str_dup(opt->name ? opt->name : opt->path);
     ds->column = str_dup(opt->column);
     ds->captions = opt->captions;
     rc = source->open(ds, opt, err);
@@ -81,6 +82,7 @@ void dataset_close(struct dataset *ds)
     mem_free(ds->left_out);
     mem_free(ds->column);
     mem_free(ds->path);
+    mem_free(ds->name);
     mem_free(ds);
 }
 

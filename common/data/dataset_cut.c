@@ -71,7 +71,7 @@ int cut_check_dim(struct cutter *c, const struct dataset *ds, const char *key, u
     return err_set(c->err, -ERR_FORMAT,
                    "%s: the column '%s' of sample '%s' has %u numbers, but the first sample's has "
                    "%u; expected as many in each",
-                   ds->path, ds->column, key, dim, c->report.dim);
+                   ds->name, ds->column, key, dim, c->report.dim);
 }
 
 int cut_add(struct cutter *c, const struct shard_sample *s, uint32_t dim, bool holdout)
@@ -243,9 +243,9 @@ static int refuse_empty(const struct cutter *c, const struct dataset *ds)
                ? err_set(c->err, -ERR_FORMAT,
                          "%s has %" PRIu64 " image%s, held out, and none left to train on: add "
                          "some, or set data.holdout to 0",
-                         ds->path, r->samples, str_plural(r->samples))
+                         ds->name, r->samples, str_plural(r->samples))
                : err_set(c->err, -ERR_FORMAT,
-                         "%s has no image that can be read; the first bad file is %s: %s", ds->path,
+                         "%s has no image that can be read; the first bad file is %s: %s", ds->name,
                          r->bad_count ? r->bad[0] : "?", r->bad_count ? r->bad_why[0] : "?");
 }
 
@@ -274,7 +274,7 @@ int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool
         rc = refuse_empty(c, ds);
     if (rc == 0 && c->report.uncaptioned == c->report.samples)
         rc = err_set(c->err, -ERR_FORMAT, "%s has no captions: all that its images have are blank",
-                     ds->path);
+                     ds->name);
     return rc;
 }
 

@@ -42,6 +42,7 @@ struct dataset_left {
 struct dataset {
     const struct dataset_source *source;
     char *path;
+    char *name;                /* for people: the options', or the path */
     char *column;              /* NULL: none */
     bool captions;             /* are wanted */
     bool any_captions;         /* there is one at least, as far as names tell */

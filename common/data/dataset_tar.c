@@ -39,6 +39,13 @@ static int tars_matches(const struct dataset_options *opt, struct err *err)
     return 1; /* the last of the table */
 }
 
+/* The tar that is read, as people know it: of a copy the name of what it is of. */
+static const char *tar_name(const struct dataset *ds)
+{
+    const struct tars *t = ds->own;
+    return strcmp(ds->name, ds->path) != 0 ? ds->name : t->names.items[t->at];
+}
+
 /* ---- gathering the members of a key ---- */
 
 static void gather_clear(struct gather *g)
@@ -109,8 +116,8 @@ static int take_member(struct dataset *ds, struct gather *g, const char *suffix,
     const char *ext = strrchr(suffix, '.');
     if (dataset_is_image(ext)) {
         if (g->has_image)
-            return err_set(err, -ERR_FORMAT, "%s: sample '%s' has two images",
-                           t->names.items[t->at], g->key);
+            return err_set(err, -ERR_FORMAT, "%s: sample '%s' has two images", tar_name(ds),
+                           g->key);
         g->has_image = true;
         g->too_large = bytes > DATASET_IMAGE_MAX;
         return g->too_large ? 0 : tar_read(t->tar, &g->image, err);
@@ -134,7 +141,7 @@ static int take_member(struct dataset *ds, struct gather *g, const char *suffix,
     else if (read)
         set_label(g, buf_str(&text));
     buf_release(&text);
-    return read && rc < 0 ? err_wrap(err, "%s", t->names.items[t->at]) : rc;
+    return read && rc < 0 ? err_wrap(err, "%s", tar_name(ds)) : rc;
 }
 
 /* WebDataset: the key ends at the first dot of the last component.  Returns the
@@ -258,10 +265,10 @@ static int note_class(struct dataset *ds, const struct gather *g, struct err *er
     if (!*g->label)
         return err_set(err, -ERR_FORMAT,
                        "%s: sample '%s' has no class: expected %s.cls, or \"label\" in %s.json",
-                       t->names.items[t->at], g->key, g->key, g->key);
+                       tar_name(ds), g->key, g->key, g->key);
     if (t->kind != CLASS_UNKNOWN && t->kind != g->kind)
-        return err_set(err, -ERR_FORMAT, "%s: sample '%s' has the class '%s'; %s",
-                       t->names.items[t->at], g->key, g->label,
+        return err_set(err, -ERR_FORMAT, "%s: sample '%s' has the class '%s'; %s", tar_name(ds),
+                       g->key, g->label,
                        t->kind == CLASS_NONE ? "the samples before it have none"
                                              : "numbers and texts are mixed");
     t->kind = g->kind;
@@ -269,7 +276,7 @@ static int note_class(struct dataset *ds, const struct gather *g, struct err *er
     if (g->kind == CLASS_NUMBER) {
         if (str_parse_u64(g->label, &number) < 0 || number >= DATASET_CLASSES_MAX)
             return err_set(err, -ERR_LIMIT, "%s: sample '%s' has class %s, at most %d are possible",
-                           t->names.items[t->at], g->key, g->label, DATASET_CLASSES_MAX - 1);
+                           tar_name(ds), g->key, g->label, DATASET_CLASSES_MAX - 1);
         t->max_number = number > t->max_number ? number : t->max_number;
         return 0;
     }
@@ -335,16 +342,16 @@ static int scan_tars(struct dataset *ds, const struct dataset_options *opt, stru
             continue;
         rc = note_class(ds, &t->now, err);
         if (rc == 0)
-            rc = dataset_column_check(ds, &t->now.column, t->names.items[t->at], t->now.key, err);
+            rc = dataset_column_check(ds, &t->now.column, tar_name(ds), t->now.key, err);
         if (rc < 0)
             break;
         ds->any_captions = ds->any_captions || t->now.captions.text.len;
         if (++ds->samples > DATASET_SAMPLES_MAX)
-            return err_set(err, -ERR_LIMIT, "%s has more than %u images", ds->path,
+            return err_set(err, -ERR_LIMIT, "%s has more than %u images", ds->name,
                            DATASET_SAMPLES_MAX);
     }
     if (rc == 0 && ds->samples == 0)
-        rc = err_set(err, -ERR_FORMAT, "%s has no images (KEY.jpg KEY.png KEY.webp)", ds->path);
+        rc = err_set(err, -ERR_FORMAT, "%s has no images (KEY.jpg KEY.png KEY.webp)", ds->name);
     if (rc == 0 && t->kind == CLASS_NUMBER)
         rc = name_numbers(ds, err);
     return rc;
@@ -408,9 +415,10 @@ static void tars_close(struct dataset *ds)
 /* ---- cutting ---- */
 
 /* "part-000/key": the tar's name without folder and ending, which may have other dots. */
-static void tar_key(struct tars *t)
+static void tar_key(const struct dataset *ds)
 {
-    const char *path = t->names.items[t->at], *slash = strrchr(path, '/');
+    struct tars *t = ds->own;
+    const char *path = tar_name(ds), *slash = strrchr(path, '/');
     const char *base = slash ? slash + 1 : path;
     (void)snprintf(t->key, sizeof(t->key), "%.*s/%s", (int)dataset_tar_stem(base), base,
                    t->now.key); /* for people */
@@ -424,10 +432,10 @@ static int next_image(struct dataset *ds, struct dataset_image *ret, struct err 
         ;
     if (rc <= 0)
         return rc;
-    tar_key(t);
+    tar_key(ds);
     long cls = find_class(ds, &t->now);
     if (cls < 0)
-        return err_set(err, -ERR_STALE, "%s changed while it was read", ds->path);
+        return err_set(err, -ERR_STALE, "%s changed while it was read", ds->name);
     *ret = (struct dataset_image){
         .key = t->key,
         .cls = (uint32_t)cls,

@@ -138,7 +138,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
     };
     if (rc == 0)
         rc = cut_source(w, &opt, err);
-    if (rc < 0 && rc != -ERR_CANCELLED)
+    if (rc < 0 && rc != -ERR_CANCELLED && !str_starts(err->msg, name))
         (void)err_wrap(err, "%s", name);
     tokenizer_free(tokenizer);
     mem_free(name);

@@ -42,7 +42,7 @@ static void hashes_are_fixed(void **state)
 static void columns_are_of_one_length(void **state)
 {
     struct dataset_cut opt = {.shard_samples = 16};
-    const struct dataset ds = {.path = (char *)"d", .column = (char *)"dino"};
+    const struct dataset ds = {.name = (char *)"d", .column = (char *)"dino"};
     struct cutter c = open_cut(&opt);
     struct err e = {0};
     c.err = &e;

@@ -114,7 +114,7 @@ static void names_no_query(void **state)
     struct work *w = ingest(dir, cache, false);
     OK(file_write_atomic(w->source_path, "no JSON\n", 8, 0600, err));
     assert_true(w->kind->run(NULL, w, &why) < 0);
-    assert_non_null(strstr(why.msg, "http://example.org/x.jsonl: "));
+    assert_true(str_starts(why.msg, "http://example.org/x.jsonl, line 1"));
     assert_null(strstr(why.msg, "key=1"));
     work_free(w);
     cache_close(cache);
@@ -147,7 +147,8 @@ static void check_captions(const char *path)
     for (size_t i = 0; i < s.n; i++) {
         const struct shard_sample *x = &s.samples[i];
         char want[32], caption[32] = "";
-        const int number = atoi(strchr(shard_name(x), '_') + 1);
+        assert_true(str_starts(shard_name(x), "x_")); /* of the archive, not of its copy */
+        const int number = atoi(shard_name(x) + 2);
         snprintf(want, sizeof(want), "number %d\nor %d", number, number);
         assert_int_equal(!x->captions, number == 7);
         if (!x->captions)
@@ -184,7 +185,8 @@ static void cuts_captioned_images(void **state)
         w->source_path = file_join(w->temp_dir, "source.tar");
         write_images(w->source_path);
         if (!captions) {
-            FAILS(w->kind->run(NULL, w, err), "has no class: expected");
+            FAILS(w->kind->run(NULL, w, err),
+                  "example.org/x.tar: sample '00' has no class: expected");
         } else {
             OK(w->kind->run(NULL, w, err));
             assert_int_equal(w->result.samples, 20);
