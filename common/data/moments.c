@@ -77,6 +77,10 @@ bool moments_parse(const uint8_t *data, size_t len, struct moments *ret)
     size_t all = HEAD + 4 * (size_t)m.sides;
     for (uint32_t s = 0; s < m.sides; s++)
         all += m.bytes[s] = get_u32(data + HEAD + 4 * (size_t)s);
+    if (m.sides == 0) {
+        m.bytes[0] = (uint32_t)(len - HEAD);
+        all += m.bytes[0];
+    }
     if (all != len)
         return false;
     *ret = m;
@@ -92,4 +96,14 @@ bool moments_decode(const uint8_t *data, const struct moments *m, uint32_t side,
         out[i] = (uint16_t)(planes[i] << 8 | planes[n + i]);
     mem_free(planes);
     return whole;
+}
+
+void moments_why(const uint8_t *data, const struct moments *m, char *out, size_t size)
+{
+    const char *text = (const char *)data + HEAD;
+    const size_t n = m->bytes[0] < size ? m->bytes[0] : size - 1;
+    const bool good = m->sides == 0 && str_is_utf8(text, n) && !memchr(text, '\0', n);
+    if (good)
+        memcpy(out, text, n);
+    out[good ? n : 0] = '\0';
 }

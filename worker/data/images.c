@@ -397,8 +397,10 @@ static bool take_latents(const struct images *d, struct slot *s, const struct sh
     if (!o->moments)
         return bad(s, "latents, not an image");
     const bool whole = moments_parse(sample->data, sample->len, &m);
-    if (whole && m.sides == 0) /* of no shape */
-        return bad(s, "an image that could not be encoded");
+    if (whole && m.sides == 0) { /* of no shape */
+        moments_why(sample->data, &m, s->reason, sizeof(s->reason));
+        return *s->reason ? false : bad(s, "an image that could not be encoded");
+    }
     const int shape = whole ? find_shape(d, &m) : -1;
     if (shape < 0)
         return bad(s, "latents of another size");

@@ -1,6 +1,6 @@
 /* ENCODE: a shard of images becomes a shard of their latents: the same samples in the same order,
  * with moments in place of pictures, of both sides where the job flips.  A picture that cannot be
- * read stays as a sample without moments. */
+ * read stays as a sample without moments, with the reason. */
 
 #include "common/base/base.h"
 #include "common/base/buf.h"
@@ -32,6 +32,15 @@ static int latent_side(const struct run *r, int pixels)
     return (int)((int64_t)pixels * r->enc->side / r->enc->pixels);
 }
 
+/* Why a picture that was left out cannot be read, for those who meet the sample. */
+static int say_why(struct run *r, const struct shard_sample *from)
+{
+    struct err why = {0};
+    (void)image_decode(from->data, from->len, image_square(r->enc->pixels), NULL, r->mirrored,
+                       &why);
+    return buf_append_str(&r->bytes, why.msg);
+}
+
 /* The next sample with these moments of a shape; NULL: none, its picture cannot be read. */
 static int write_sample(struct run *r, const uint16_t *values, int shape, struct err *err)
 {
@@ -44,6 +53,8 @@ static int write_sample(struct run *r, const uint16_t *values, int shape, struct
                               .sides = values ? r->sides : 0};
     buf_clear(&r->bytes);
     int rc = moments_encode(&m, values, &r->bytes);
+    if (rc == 0 && !values)
+        rc = say_why(r, from);
     if (rc < 0)
         return err_set(err, rc, "packing the latents of '%s': %s", from->key, err_text(rc));
     (void)str_copy(s.ext, sizeof s.ext, "lat");

@@ -59,6 +59,17 @@ static void test_none(void **state)
     assert_true(moments_parse(b.data, b.len, &got));
     assert_int_equal(got.sides, 0);
     assert_false(moments_parse(b.data, b.len - 1, &got));
+    char why[8] = "?";
+    moments_why(b.data, &got, why, sizeof why);
+    assert_string_equal(why, "");
+    assert_int_equal(buf_append_str(&b, "cut short"), 0);
+    assert_true(moments_parse(b.data, b.len, &got));
+    moments_why(b.data, &got, why, sizeof why);
+    assert_string_equal(why, "cut sho");
+    assert_false(moments_decode(b.data, &got, 0, NULL));
+    b.data[b.len - 9] = 0xff;
+    moments_why(b.data, &got, why, sizeof why);
+    assert_string_equal(why, "");
     buf_release(&b);
 }
 
