@@ -1,5 +1,8 @@
 #include "cli/base/model_folder.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "cli/base/cli.h"
 #include "common/base/file.h"
 #include "common/st/st.h"
@@ -80,9 +83,15 @@ static int check_numbers(const char *dir, const json_t *config, const struct wan
     return rc;
 }
 
+/* What the folder's model is, as transformers says it, or as diffusers does. */
+static const char *kind_of(const json_t *config)
+{
+    return cli_str(config, "model_type", cli_str(config, "_class_name", "(not said)"));
+}
+
 static int check_kind(const char *dir, const json_t *config, const char *want, struct err *err)
 {
-    const char *kind = cli_str(config, "model_type", "");
+    const char *kind = kind_of(config);
     if (strcmp(kind, want) != 0)
         return err_set(err, -ERR_CONFIG,
                        "%s/config.json is of a model of type '%s'; the job's model needs '%s'", dir,
@@ -237,7 +246,7 @@ static int check_pixart_chain(const char *dir, const json_t *config, const struc
         {"interpolation_scale", "scale of positions", interpolation(side), interpolation(side)},
         {"caption_channels", "text encoder's width", facts->caption, NAN},
     };
-    const char *kind = cli_str(config, "_class_name", "");
+    const char *kind = kind_of(config);
     if (strcmp(kind, "PixArtTransformer2DModel") != 0 && strcmp(kind, "Transformer2DModel") != 0)
         return err_set(err, -ERR_CONFIG,
                        "%s/config.json is of a '%s'; the job's model needs a "
@@ -637,6 +646,25 @@ static const struct folder_family *family_of(const struct job_spec *spec)
     return job_has_captions(spec) ? &pixart : &families[spec->model.type];
 }
 
+/* All weights are numbers: what is not is refused here, not by the first worker. */
+static int check_values(const char *path, const struct st *st, struct err *err)
+{
+    uint64_t most = 1;
+    for (size_t i = 0; i < st->n_tensors; i++)
+        most = st->tensors[i].count > most ? st->tensors[i].count : most;
+    float *values = mem_try_array(most, sizeof *values);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int rc = !values  ? err_set(err, -ENOMEM, "no memory to read %s", path)
+             : fd < 0 ? err_errno(err, "opening %s", path)
+                      : 0;
+    for (size_t i = 0; i < st->n_tensors && rc == 0; i++)
+        rc = st_read_f32(fd, path, &st->tensors[i], values, err);
+    if (fd >= 0)
+        (void)close(fd); /* read only: nothing to lose */
+    mem_free(values);
+    return rc;
+}
+
 static int check_tensors(const char *dir, const struct job_spec *spec,
                          const struct model_folder_facts *facts, struct err *err)
 {
@@ -657,6 +685,8 @@ static int check_tensors(const char *dir, const struct job_spec *spec,
     if (t.rc == 0 && t.seen != st.n_tensors)
         t.rc = err_set(err, -ERR_CONFIG, "%s has %zu tensors, but the job's model has %zu", path,
                        st.n_tensors, t.seen);
+    if (t.rc == 0)
+        t.rc = check_values(path, &st, err);
     if (t.rc == 0 && t.variance)
         fprintf(stderr, "skerry: %s also predicts a variance; that half of proj_out is left\n",
                 path);

@@ -59,6 +59,7 @@ struct fixture {
 struct weights {
     struct st_writer *w;
     uint64_t bytes;
+    int first; /* in place of the first zeros */
 };
 
 static void put(struct weights *f, const char *name, enum st_dtype dtype, uint64_t a, uint64_t b)
@@ -73,7 +74,8 @@ static void finish(struct weights *f, const char *dir, const char *file)
     struct err err = {0};
     char path[96];
     (void)snprintf(path, sizeof path, "%s/%s.safetensors", dir, file);
-    void *zeros = mem_try_zero(f->bytes);
+    uint8_t *zeros = mem_try_zero(f->bytes);
+    memset(zeros, f->first, 4);
     OK(st_writer_open(f->w, path, &err));
     OK(st_writer_write(f->w, zeros, f->bytes, &err));
     OK(st_writer_commit(f->w, NULL, NULL, &err));
@@ -81,10 +83,11 @@ static void finish(struct weights *f, const char *dir, const char *file)
     mem_free(zeros);
 }
 
-/* fault: 0 none, 1 a tensor is missing, 2 one too many, 3 another shape, 4 another type */
+/* fault: 0 none, 1 a tensor is missing, 2 one too many, 3 another shape, 4 another type, 5 a value
+ * is none */
 static void write_llama(const char *dir, int fault)
 {
-    struct weights f = {.w = st_writer_new()};
+    struct weights f = {.w = st_writer_new(), .first = fault == 5 ? 0xff : 0};
     char name[96];
     put(&f, "model.embed_tokens.weight", fault == 4 ? ST_I8 : ST_F32, 257, 16);
     put(&f, "lm_head.weight", ST_BF16, 257, 16);
@@ -392,6 +395,8 @@ static void other_sizes_are_named(void **state)
     struct err err = {0};
     assert_int_equal(check(f->dit, sound_dit, 5, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "num_classes 3, but the job's number of classes is 5"));
+    assert_int_equal(check(f->dit, sound_pixart, 5, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "is of a 'DiT'; the job's model needs a PixArt"));
     assert_int_equal(check(f->dit, sound_llama, 0, &err), -ERR_CONFIG);
     assert_int_equal(check(f->root, sound_llama, 0, &err), -ERR_CONFIG); /* no config.json */
 }
@@ -404,8 +409,9 @@ static void other_tensors_are_named(void **state)
         "has 22 tensors, but the job's model has 21",
         "self_attn.v_proj.weight is (16, 16), but the job's model needs (8, 16)",
         "model.embed_tokens.weight is I8",
+        "model.embed_tokens.weight holds a value that is not finite at 0",
     };
-    for (int fault = 1; fault <= 4; fault++) {
+    for (int fault = 1; fault <= 5; fault++) {
         struct err err = {0};
         write_llama(f->llama, fault);
         assert_int_equal(check(f->llama, sound_llama, 0, &err), -ERR_CONFIG);
