@@ -462,20 +462,11 @@ static void stop(struct daemon *d)
         image_exit();
 }
 
-/* Trainers run as the same user: they neither trace this process nor read its memory, environment
- * and command line, which may have the token.  Returns a copy of the arguments. */
-static char **hide_secrets(int argc, char **argv)
+/* Before the loop sees to signals nothing is lost by an end at once, and the first process of a
+ * container would not even be ended by one. */
+static void on_early_signal(int signo)
 {
-    char **copy = mem_alloc_array((size_t)argc + 1, sizeof(*copy));
-    for (int i = 0; i < argc; i++)
-        copy[i] = str_dup(argv[i]);
-    (void)prctl(PR_SET_DUMPABLE, 0);
-    for (int i = 1; i < argc; i++) {
-        char *token = strstr(argv[i], TOKEN_PREFIX);
-        if (token)
-            memset(token + strlen(TOKEN_PREFIX), '*', strlen(token) - strlen(TOKEN_PREFIX));
-    }
-    return copy;
+    _exit(EXIT_LEFT);
 }
 
 static int plan_job(const struct options *o, struct err *err)
@@ -513,14 +504,17 @@ int main(int argc, char **argv)
         log_error("workerd", "%s", err.msg);
         return EXIT_HERE;
     }
+    (void)signal(SIGTERM, on_early_signal);
+    (void)signal(SIGINT, on_early_signal);
     int rc = start(&d, &err);
-    char **again = d.opt.allow_trainers ? hide_secrets(argc, argv) : argv;
+    if (d.opt.allow_trainers) /* they run as the same user: they neither trace nor read this one */
+        (void)prctl(PR_SET_DUMPABLE, 0);
     if (rc < 0)
         log_error("workerd", "%s", err.msg);
     else
         loop_run(d.loop);
     stop(&d);
     if (d.broken && !d.asked)
-        start_again(&d, argc, again);
+        start_again(&d, argc, argv);
     return d.exit_code;
 }

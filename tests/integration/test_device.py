@@ -50,8 +50,8 @@ def test_a_worker_whose_device_breaks_starts_again_in_its_place(swarm):
 
 
 def test_a_phase_goes_on_where_it_was_when_the_device_broke(swarm):
-    """Alone: the same worker takes its task again after it has started anew."""
-    process = broken(swarm, "a", "30,20", "--device", "auto")
+    """Alone: the same worker takes its task again after it has started anew, with the token that it was given on its command line."""
+    process = broken(swarm, "a", "30,20", "--device", "auto", "--allow-trainers")
     done = swarm.wait_job(swarm.submit(**{**JOB, "replicas": 1}), "done")
     assert samples_seen(done) == SAMPLES / 2
     assert swarm.log("a").count("starting again, as the device failed") == 2

@@ -110,3 +110,14 @@ def test_watching_is_not_holding(swarm):
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     ended(process, "interrupted")
+
+
+def test_a_worker_that_has_not_begun_ends_at_once(tmp_path):
+    """The first process of a container is ended by no signal that it does not catch."""
+    worker = subprocess.Popen([f"{BIN}/workerd", "--join", "-", "--device", "cpu", "--work-dir", str(tmp_path)], stdin=subprocess.PIPE)
+    try:
+        wait_until(lambda: catches(worker.pid, signal.SIGTERM), 10, "it to wait for its token")
+        worker.terminate()
+        assert worker.wait(20) == 0
+    finally:
+        worker.kill()
