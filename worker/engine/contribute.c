@@ -67,7 +67,9 @@ int contribute(const struct contribute *c, struct work_output *ret, struct err *
                                task->train->replica};
     const bool alone = is_alone(c);
     int rc = alone ? 0 : residual_prepare(c->state_dir, &key, task->id, current, pending, err);
-    if (rc == 0 && !alone && task->train->fresh)
+    /* Of a first phase it is another job's, which had this number before the coordinator's state
+     * was restored. */
+    if (rc == 0 && !alone && (task->train->fresh || task->train->first_step == 0))
         rc = file_remove(current, err);
     if (rc < 0)
         return rc;

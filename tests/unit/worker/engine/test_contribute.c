@@ -65,6 +65,7 @@ static int setup(void **state)
     o.task.id = 11;
     o.task.job_id = 1;
     o.task.train = &o.train;
+    o.train.first_step = 6;
     o.w.task = &o.task;
     o.w.temp_dir = top;
     o.w.spec.wire.up = CODEC_E3M0;
@@ -141,6 +142,21 @@ static void residuals_of_earlier_rounds(void **state)
     assert_false(file_exists(current));
 }
 
+/* There is a job of the same number before it where the coordinator's state was restored. */
+static void a_first_phase_carries_none(void **state)
+{
+    (void)state;
+    struct work_output first = {0}, again = {0};
+    char current[CACHE_PATH_MAX], pending[CACHE_PATH_MAX];
+    residual_paths(current, pending);
+    OK(contribute(&o.c, &first, err));
+    OK(residual_settle(top, 11, true, err));
+    o.train.first_step = 0;
+    OK(contribute(&o.c, &again, err));
+    assert_memory_equal(first.sha256, again.sha256, 32);
+    assert_false(file_exists(current));
+}
+
 static void what_cannot_be_given(void **state)
 {
     (void)state;
@@ -172,6 +188,7 @@ int main(void)
         TEST(the_output_names_what_it_is_for),
         TEST(exact_values_leave_none),
         TEST(residuals_of_earlier_rounds),
+        TEST(a_first_phase_carries_none),
         TEST(what_cannot_be_given),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
