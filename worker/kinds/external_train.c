@@ -45,7 +45,7 @@ struct phase {
     struct external_feed *feed; /* NULL: the trainer reads its own data */
     struct prefetch ahead;
     uint64_t begun_ns, window;
-    uint32_t steps;
+    uint32_t batch, steps;
     uint64_t samples;
     double loss_sum, seconds;
     float loss_first, loss_last;
@@ -243,12 +243,12 @@ static int open_feed(struct phase *p, struct err *err)
         return 0;
     for (size_t i = 0; i < p->t->n_ranges; i++)
         total += p->t->ranges[i]->count;
-    p->window = p->t->seconds ? phase_window(total, p->t->batch) : 0;
+    p->window = p->t->seconds ? phase_window(total, p->batch) : 0;
     const struct data_order order = {
         .shuffle = true, .seed = seed_of(p, p->t->first_step), .window = (uint32_t)p->window};
     /* Of a phase bounded by steps: as many as its steps take. */
-    const uint64_t most = (uint64_t)p->t->steps * p->t->batch;
-    const int rc = external_feed_open(p->w, p->t->ranges, p->t->n_ranges, &order, p->t->batch, most,
+    const uint64_t most = (uint64_t)p->t->steps * p->batch;
+    const int rc = external_feed_open(p->w, p->t->ranges, p->t->n_ranges, &order, p->batch, most,
                                       &p->feed, err);
     if (rc == 0)
         external_feed_seek(p->feed, p->samples);
@@ -284,7 +284,7 @@ static int open_state(const struct phase *p)
 static double lr_scale(const struct phase *p, uint64_t step)
 {
     struct train_options o;
-    train_options_from_job(&p->w->spec, false, (int)p->t->batch, 0, &o);
+    train_options_from_job(&p->w->spec, false, (int)p->batch, 0, &o);
     return o.lr > 0 ? train_lr(&o, step, p->t->total_steps) / o.lr : 1;
 }
 
@@ -302,7 +302,7 @@ static void fill_order(const struct phase *p, Skerry__Trainer__V1__Phase *m)
     m->seconds = t->seconds ? seconds : 0;
     m->first_step = first_step;
     m->total_steps = t->total_steps;
-    m->batch = t->batch;
+    m->batch = p->batch;
     m->seed = seed_of(p, first_step);
     m->goes_on = p->first == 0 && stands(p, trainers_stand(p->e));
     m->wants_state = t->send_moments && external_keeps_state(p->x);
@@ -692,6 +692,7 @@ static int train(struct phase *p, struct external_done *done, struct err *err)
 static int run(struct engine *e, struct work *w, struct err *err)
 {
     struct phase p = {.e = e, .w = w, .t = w->task->train, .ahead = {.w = w}};
+    p.batch = p.t->batch ? p.t->batch : (uint32_t)w->spec.train.batch;
     struct external_done done = {.passed = -1};
     int rc = trainers_get(e, w, &p.x, err);
     if (rc == 0)
