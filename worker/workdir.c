@@ -125,7 +125,7 @@ static void read_line(const char *path, char out[BOOT_MAX])
 
 static bool is_unflushed(const char *name)
 {
-    return str_starts(name, "residual-") || str_ends(name, ".end");
+    return str_starts(name, "residual-") || str_ends(name, ".end") || str_ends(name, ".end.spare");
 }
 
 static int drop_unflushed(const struct workdir *w, struct err *err)

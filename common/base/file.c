@@ -265,10 +265,19 @@ int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err 
 int file_out_open_again(struct file_out *f, const char *path, const char *spare, mode_t mode,
                         struct err *err)
 {
-    *f = (struct file_out){.fd = -1, .again = true};
-    char *temp = spare ? str_dup(spare) : str_printf("%s.spare", path);
-    int fd = open(temp, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, mode);
-    return out_open(f, path, temp, fd, err);
+    *f = (struct file_out){.fd = -1};
+    char *temp, *old = spare ? str_dup(spare) : str_printf("%s.spare", path);
+    int fd = open_temp(path, mode, &temp);
+    if (fd >= 0 && rename(old, temp) == 0) {
+        (void)close(fd); /* of what was just made and is empty */
+        fd = open(temp, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    }
+    const int rc = out_open(f, path, temp, fd, err);
+    if (rc == 0)
+        f->spare = old;
+    else
+        mem_free(old);
+    return rc;
 }
 
 int file_out_write(struct file_out *f, const void *data, size_t len, struct err *err)
@@ -294,6 +303,7 @@ static void out_reset(struct file_out *f)
 {
     mem_free(f->path);
     mem_free(f->temp);
+    mem_free(f->spare);
     *f = (struct file_out){.fd = -1};
 }
 
@@ -305,8 +315,8 @@ void file_out_begin_sync(struct file_out *f)
 /* The finished file gets its name, and where it is made again, the one that had it the spare's. */
 static int take_name(const struct file_out *f)
 {
-    if (f->again && renameat2(AT_FDCWD, f->temp, AT_FDCWD, f->path, RENAME_EXCHANGE) == 0)
-        return 0;
+    if (f->spare && renameat2(AT_FDCWD, f->temp, AT_FDCWD, f->path, RENAME_EXCHANGE) == 0)
+        return rename(f->temp, f->spare);
     return rename(f->temp, f->path); /* the first one, or a file system that cannot */
 }
 
@@ -314,7 +324,7 @@ int file_out_put(struct file_out *f, struct err *err)
 {
     int rc = 0, fd = f->fd;
     f->fd = -1;
-    if (f->again && ftruncate(fd, (off_t)f->written) < 0)
+    if (f->spare && ftruncate(fd, (off_t)f->written) < 0)
         rc = err_errno(err, "cannot cut %s", f->path);
     if (close(fd) < 0 && rc == 0)
         rc = err_errno(err, "cannot close %s", f->path);

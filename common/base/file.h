@@ -37,12 +37,12 @@ struct file_out {
     char *path;
     char *temp;
     _Atomic uint64_t written; /* threads may file_out_pwrite() at a time */
-    bool again;               /* opened by file_out_open_again */
+    char *spare;              /* of file_out_open_again; else NULL */
 };
 int file_out_open(struct file_out *f, const char *path, mode_t mode, struct err *err);
 /* For a file that is made again and again, and put: it is written over `spare` (NULL: path.spare),
- * whose place in memory and on the disk is there already, and where `path` is there the two change
- * names.  Takes twice the room. */
+ * whose place in memory and on the disk is there already, and what `path` was becomes the spare.
+ * What has either name is whole.  Takes twice the room. */
 int file_out_open_again(struct file_out *f, const char *path, const char *spare, mode_t mode,
                         struct err *err);
 int file_out_write(struct file_out *f, const void *data, size_t len, struct err *err);

@@ -144,8 +144,9 @@ static void ended_jobs_leave_nothing(void **state)
 static void open_after(const char *dir, const char *before, struct workdir *w)
 {
     OK(workdir_open(dir, cluster, w, err));
-    static const char *const files[] = {"residual-1-2-0-0", "residual-1-2-0-0.pending-7",
-                                        "replica-1-0-0.end", "replica-1-0-0.mid", "held"};
+    static const char *const files[] = {"residual-1-2-0-0",  "residual-1-2-0-0.pending-7",
+                                        "replica-1-0-0.end", "external-1-0-0.end.spare",
+                                        "replica-1-0-0.mid", "held"};
     for (size_t i = 0; i < COUNT(files); i++)
         put(w->state, files[i], "x", 1);
     char *boot = in(w->state, "boot");
@@ -177,7 +178,7 @@ static void a_loss_of_power_takes_what_was_not_flushed(void **state)
     workdir_close(&w);
     open_after(dir, "another boot\n", &w);
     assert_false(has(&w, "residual-1-2-0-0") || has(&w, "residual-1-2-0-0.pending-7") ||
-                 has(&w, "replica-1-0-0.end"));
+                 has(&w, "replica-1-0-0.end") || has(&w, "external-1-0-0.end.spare"));
     assert_true(has(&w, "replica-1-0-0.mid") && has(&w, "held"));
     workdir_close(&w);
     mem_free(dir);

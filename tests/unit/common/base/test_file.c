@@ -122,8 +122,11 @@ static void made_again(void **state)
         OK(file_out_write(&f, texts[i], strlen(texts[i]), err));
         if (i > 0)
             holds(path, texts[i - 1]);
+        assert_false(file_exists(spare)); /* who is killed now leaves none that is half another */
         OK(file_out_put(&f, err));
         holds(path, texts[i]);
+        if (i > 0)
+            holds(spare, texts[i - 1]);
         assert_int_equal(stat(path, &now), 0);
         if (i % 2 == 1) /* of the last but one */
             assert_true(i == 1 || now.st_ino == before.st_ino);
