@@ -637,6 +637,12 @@ static void do_stop_timer(struct agent *a)
     loop_timer_stop(a->retry);
 }
 
+static const char *reason_of(const struct agent *a, const struct agent_decision *d)
+{
+    const bool drained = d->reason && strcmp(d->reason, "drained") == 0;
+    return !d->reason ? a->fatal.msg : drained && a->leave_ms ? a->notice_reason : d->reason;
+}
+
 static void happened(struct agent *a, const struct agent_event *ev)
 {
     static const struct {
@@ -668,7 +674,7 @@ static void happened(struct agent *a, const struct agent_event *ev)
     };
     const struct agent_decision d = decide_agent(&a->core, ev);
     if (d.actions & AGENT_DO_LEAVE)
-        str_copy(a->leave_reason, sizeof(a->leave_reason), d.reason ? d.reason : a->fatal.msg);
+        str_copy(a->leave_reason, sizeof(a->leave_reason), reason_of(a, &d));
     for (size_t i = 0; i < sizeof(acts) / sizeof(acts[0]); i++)
         if (d.actions & acts[i].action)
             acts[i].act(a);

@@ -409,12 +409,16 @@ static const struct watcher *which(struct spot *s)
 static void *run(void *arg)
 {
     struct spot *s = arg;
-    const struct watcher *w = which(s);
+    const struct watcher *w;
     struct spot_notice n;
-    if (w == NULL && !atomic_load(&s->stop))
-        log_warn("spot", "no cloud's metadata service answers at %s: only SIGTERM is a notice",
-                 s->at);
-    else if (w != NULL)
+    while ((w = which(s)) == NULL && !atomic_load(&s->stop)) {
+        log_on_change(&s->trouble, LOG_LEVEL_WARN, "spot",
+                      "no cloud's metadata service answers at %s, and only SIGTERM is a notice; "
+                      "asking again",
+                      s->at);
+        pause_for(s, PAUSE_MS); /* the network may not be up yet */
+    }
+    if (w != NULL)
         log_info("spot", "watching %s for the notice that this machine is taken back",
                  w->name ? w->name : s->what);
     while (w != NULL && !atomic_load(&s->stop)) {

@@ -4,7 +4,7 @@
  *   aws      IMDSv2: a token by PUT, then spot/instance-action and the rebalance recommendation
  *   gcp      instance/preempted with wait_for_change, instance/maintenance-event
  *   azure    Scheduled Events, those that name this machine
- *   auto     whichever of the three answers; none: nothing is watched, and that is logged
+ *   auto     whichever of the three answers first; as long as none does, that is logged
  *   PATH     a program (an executable file): its end with status 0 is the notice; any other file:
  *            that it is there is the notice, and a number in it the seconds left
  *

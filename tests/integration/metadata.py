@@ -93,7 +93,7 @@ class Azure(Service):
 
 
 @contextlib.contextmanager
-def serving(service):
+def serving(service, port=0):
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -114,9 +114,10 @@ def serving(service):
         def log_message(self, *args):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
-    service.url = f"http://127.0.0.1:{server.server_address[1]}"
+    service.port = server.server_address[1]
+    service.url = f"http://127.0.0.1:{service.port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

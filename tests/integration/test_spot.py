@@ -43,7 +43,7 @@ def test_long_before_its_end_a_machine_goes_on(swarm):
         swarm.wait_round(job, 1)
         cloud.take_back(seconds=120)
         assert leaves(swarm, "a", 60) == (0, "left")
-    assert "leaving: drained" in swarm.log("a")
+    assert "leaving: AWS will terminate this instance" in swarm.log("a")
 
 
 def test_a_file_and_a_program(swarm):
@@ -58,14 +58,16 @@ def test_a_file_and_a_program(swarm):
     assert leaves(swarm, "b", 10) == (0, "left")
 
 
-def test_wrong_names_and_no_cloud(swarm):
+def test_wrong_names_and_no_cloud_yet(swarm):
     worker = swarm.worker("a", "--spot", "amazon")
     assert worker.wait(20) == 2 and "expected auto, aws" in swarm.log("a")
-    with serving(Aws()) as cloud:
-        nobody = cloud.url
-    swarm.worker("b", "--spot", "auto", "--spot-metadata", nobody)
+    with serving(Aws()) as nobody:
+        pass
+    swarm.worker("b", "--spot", "auto", "--spot-metadata", nobody.url)
     wait_until(lambda: "no cloud's metadata service answers" in swarm.log("b"), 20, "the search to end")
     wait_until(lambda: swarm.get("/v1/workers").json()["items"], 20, "it to join all the same")
+    with serving(Aws(), nobody.port):
+        wait_until(lambda: "watching aws" in swarm.log("b"), 20, "it to find the cloud that comes later")
 
 
 def test_a_drain_survives_restarts(swarm):
