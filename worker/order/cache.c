@@ -17,7 +17,7 @@ struct entry {
     uint8_t sha256[32];
     bool present, verified;
     bool part; /* not present, not pinned: its beginning is here */
-    unsigned pins;
+    unsigned pins, keeps;
     uint64_t used; /* tick of the last use */
     struct stamp stamp;
 };
@@ -90,7 +90,7 @@ static struct entry *find_or_add(struct cache *c, const uint8_t sha256[32])
 /* Drops an entry that means nothing any more. */
 static void forget_if_idle(struct cache *c, struct entry *e)
 {
-    if (e->present || e->part || e->pins > 0)
+    if (e->present || e->part || e->pins > 0 || e->keeps > 0)
         return;
     size_t i = (size_t)(e - c->entries);
     memmove(e, e + 1, (c->n - i - 1) * sizeof(*e));
@@ -251,6 +251,26 @@ void cache_unpin(struct cache *c, const uint8_t sha256[32])
     pthread_mutex_unlock(&c->lock);
 }
 
+void cache_keep(struct cache *c, const uint8_t sha256[32])
+{
+    pthread_mutex_lock(&c->lock);
+    struct entry *e = find_or_add(c, sha256);
+    if (e)
+        e->keeps++;
+    pthread_mutex_unlock(&c->lock);
+}
+
+void cache_unkeep(struct cache *c, const uint8_t sha256[32])
+{
+    pthread_mutex_lock(&c->lock);
+    struct entry *e = find(c, sha256);
+    if (e && e->keeps > 0) {
+        e->keeps--;
+        forget_if_idle(c, e);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
 /* Compares the entry with the file as it is now, without reading it.
  * 1: fine; 0: must be hashed, *ret_stamp taken; negative: not there. */
 static int glance(struct cache *c, const uint8_t sha256[32], const char *path,
@@ -327,18 +347,31 @@ static bool disk_lacks(const struct cache *c, uint64_t bytes)
     return file_disk_free(c->dir, &free_bytes, NULL) == 0 && bytes > free_bytes;
 }
 
+static bool goes_before(const struct entry *a, const struct entry *b)
+{
+    const bool kept = a->keeps > 0, other = b->keeps > 0;
+    return kept != other ? other : a->used < b->used;
+}
+
+/* What goes next; NULL: all that is here is pinned. */
+static struct entry *first_to_go(struct cache *c)
+{
+    struct entry *first = NULL;
+    for (size_t i = 0; i < c->n; i++) {
+        struct entry *e = &c->entries[i];
+        if ((e->present || e->part) && e->pins == 0 && (!first || goes_before(e, first)))
+            first = e;
+    }
+    return first;
+}
+
 int cache_reserve(struct cache *c, uint64_t bytes, struct err *err)
 {
     int rc = 0;
     pthread_mutex_lock(&c->lock);
     while (is_over(c, bytes) || disk_lacks(c, bytes)) {
-        struct entry *oldest = NULL;
-        for (size_t i = 0; i < c->n; i++) {
-            struct entry *e = &c->entries[i];
-            if ((e->present || e->part) && e->pins == 0 && (!oldest || e->used < oldest->used))
-                oldest = e;
-        }
-        if (!oldest) {
+        struct entry *first = first_to_go(c);
+        if (!first) {
             if (bytes == 0 || !is_over(c, bytes))
                 break; /* of a limit that was lowered, or a disk, that is all there is to be had */
             rc = err_set(err, -ENOSPC,
@@ -347,8 +380,8 @@ int cache_reserve(struct cache *c, uint64_t bytes, struct err *err)
                          c->dir, c->bytes, c->limit, bytes);
             break;
         }
-        drop(c, oldest);
-        forget_if_idle(c, oldest);
+        drop(c, first);
+        forget_if_idle(c, first);
     }
     pthread_mutex_unlock(&c->lock);
     return rc;

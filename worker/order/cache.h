@@ -35,6 +35,11 @@ bool cache_has(struct cache *c, const uint8_t sha256[32]);
 void cache_pin(struct cache *c, const uint8_t sha256[32]);
 void cache_unpin(struct cache *c, const uint8_t sha256[32]);
 
+/* Worth more than others: it goes when all others that are not pinned have gone.  Counted, and
+ * allowed of an absent one, as pins are. */
+void cache_keep(struct cache *c, const uint8_t sha256[32]);
+void cache_unkeep(struct cache *c, const uint8_t sha256[32]);
+
 /* Is the blob there with the right content?  0, -ERR_NOTFOUND, or -ERR_HASH with a sentence: it was
  * cut short or has flipped bits, and is gone now.  size 0: any.  Reads the file unless it was
  * verified before: not on the loop thread. */

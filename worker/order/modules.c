@@ -32,7 +32,7 @@ struct modules {
 /* Under the lock. */
 static void remove_at(struct modules *m, size_t i)
 {
-    cache_unpin(m->cache, m->held[i].sha256);
+    cache_unkeep(m->cache, m->held[i].sha256);
     memmove(&m->held[i], &m->held[i + 1], (m->n - i - 1) * sizeof(m->held[0]));
     m->n--;
 }
@@ -58,9 +58,9 @@ static void remember(struct modules *m, const struct held *h)
         }
     if (m->n == MODULES_MAX)
         remove_at(m, 0);
-    cache_pin(m->cache, h->sha256);
+    cache_keep(m->cache, h->sha256);
     m->held[m->n++] = *h;
-    /* Versions of jobs that are over must not fill the cache: they are pinned. */
+    /* Versions of jobs that are over must not fill the cache: they go after all else. */
     while (m->n > 1 && held_bytes(m) > cache_limit_bytes(m->cache) / 2)
         remove_at(m, 0);
 }
@@ -402,21 +402,21 @@ static int make_file(struct modules *m, struct work *w, const Skerry__V1__Module
     return err->code = -ERR_HASH;
 }
 
-int modules_make(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
-                 struct err *err)
-{
-    int rc = make_file(m, w, ref, err);
-    if (rc == 0)
-        note(m, ref);
-    return rc;
-}
-
 static int have_one(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
                     struct err *err)
 {
     int rc = make_file(m, w, ref, err);
     /* From now on this file is one of the needs, so that it stays. */
     return rc < 0 ? rc : work_need(w, ref->sha256.data, 0, "", "module", err);
+}
+
+int modules_make(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
+                 struct err *err)
+{
+    int rc = have_one(m, w, ref, err);
+    if (rc == 0)
+        note(m, ref);
+    return rc;
 }
 
 int modules_rebuild(struct modules *m, struct work *w, struct err *err)

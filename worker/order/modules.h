@@ -6,8 +6,9 @@
  *   else: fetch the full file
  *
  * A version is a full safetensors file in the blob cache, named by the hash that it has everywhere.
- * The newest of each module is pinned and remembered in a small file, so that a restarted worker
+ * The newest of each module is kept and remembered in a small file, so that a restarted worker
  * fetches deltas only; together they take at most half of the cache, the longest unused are let go.
+ * All of them go where a task needs the room.
  *
  * modules_held on any thread; the rest on the compute thread. */
 #ifndef WORKER_MODULES_H
@@ -52,7 +53,7 @@ int modules_plan(struct modules *m, struct work *w, struct err *err);
 int modules_rebuild(struct modules *m, struct work *w, struct err *err);
 
 /* The same for one version that came while the task of w ran (a fragment's next one), whose blobs
- * are in the cache; its file stays while it is the newest held one of its module. */
+ * are in the cache; its file is one more of w's needs. */
 int modules_make(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
                  struct err *err);
 
