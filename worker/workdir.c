@@ -187,7 +187,7 @@ static void make_room(const struct workdir *w)
     if (!file_is_dir(w->blobs) || file_disk_free(w->dir, &free_bytes, NULL) < 0 ||
         free_bytes >= ROOM_BYTES || cache_open(w->blobs, 0, &c, NULL) < 0)
         return;
-    (void)cache_reserve(c, ROOM_BYTES, NULL); /* what fails is said of the file that needs it */
+    cache_make_room(c, ROOM_BYTES);
     cache_close(c);
 }
 

@@ -66,6 +66,7 @@ int contribute(const struct contribute *c, struct work_output *ret, struct err *
     struct residual_key key = {task->job_id, c->base->module_id, task->train->path,
                                task->train->replica};
     const bool alone = is_alone(c);
+    uint64_t bytes;
     int rc = alone ? 0 : residual_prepare(c->state_dir, &key, task->id, current, pending, err);
     /* Of a first phase it is another job's, which had this number before the coordinator's state
      * was restored. */
@@ -77,6 +78,8 @@ int contribute(const struct contribute *c, struct work_output *ret, struct err *
              c->base->module_id);
     work_temp_path(c->w, name, ret->path);
     work_blob_path(c->w, c->base->sha256.data, base);
+    if (file_size(base, &bytes, NULL) == 0) /* else writing it fails, with a sentence */
+        cache_make_room(c->w->cache, 2 * bytes);
     struct contribution_job job = {
         .base_path = base,
         .read = c->read ? c->read : read_end,

@@ -12,6 +12,7 @@
 #define WORKER_ENGINE_H
 
 #include "common/base/base.h"
+#include "common/base/log.h"
 
 #define ENGINE_ENCODERS 2 /* jobs that take turns keep their frozen networks */
 
@@ -51,8 +52,9 @@ struct engine {
     struct replicas *replicas;
     struct trainers *trainers; /* NULL: none was asked for (worker/engine/trainers.h) */
     struct encoders *encoders[ENGINE_ENCODERS]; /* newest first (worker/engine/encoders.h) */
-    double peak[2]; /* by enum dtype, worker/train/peak.h; 0: not asked for yet */
-    bool stepped;   /* the first training step of this process is done */
+    double peak[2];                   /* by enum dtype, worker/train/peak.h; 0: not asked for yet */
+    bool stepped;                     /* the first training step of this process is done */
+    struct log_change no_mid, no_end; /* checkpoints in a phase, and behind it */
 
     /* What a kind keeps from one task to its next, such as a loaded model: engine_keep. */
     void *kept;

@@ -71,6 +71,7 @@ static int save(struct work *w, struct external *x, const Skerry__V1__ModuleRef 
     if (rc < 0)
         return rc;
     o->module_id = ref->module_id;
+    cache_make_room(w->cache, external_tensors(x)->bytes);
     return tensors_save(external_tensors(x), (int)ref->level, external_shared(x), o->path,
                         o->sha256, &o->size, err);
 }

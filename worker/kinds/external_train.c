@@ -548,6 +548,7 @@ static void keep_own(const struct phase *p)
         pairs[n] = (struct st_meta){text[n][0], text[n][1]};
     }
     state_path(p, "end", path);
+    cache_make_room(p->w->cache, external_tensors(p->x)->bytes);
     if (tensors_keep(external_tensors(p->x), external_shared(p->x), pairs, n, path, &err) < 0)
         log_warn("phase", "no local checkpoint: %s", err.msg);
     seal(p, -1);
@@ -612,6 +613,7 @@ static int take_state(struct phase *p, int fd, struct err *err)
         return err_set(err, -ERR_TRAINER, "the trainer's state is no file of 1 to %llu bytes",
                        STATE_MAX);
     int rc = work_output_new(p->w, WORK_MOMENTS, "moments", &o, err);
+    cache_make_room(p->w->cache, 2 * (uint64_t)st.st_size);
     if (rc == 0)
         rc = copy_state(fd, o->path, (uint64_t)st.st_size, err);
     if (rc == 0)

@@ -1,6 +1,7 @@
 /* INGEST: one source archive, fetched already, cut into shards. */
 
 #include "common/base/base.h"
+#include "common/base/file.h"
 #include "common/job/family.h"
 #include "common/data/dataset.h"
 #include "common/data/tokenizer.h"
@@ -122,6 +123,9 @@ static int run(struct engine *e, struct work *w, struct err *err)
 {
     struct tokenizer *tokenizer = NULL;
     char *name = source_name(w);
+    uint64_t bytes;
+    if (file_size(w->source_path, &bytes, NULL) == 0) /* else reading it fails, with a sentence */
+        cache_make_room(w->cache, bytes);
     progress_activity(&w->progress, "cutting shards");
     int rc = open_tokenizer(w, &tokenizer, err);
     struct dataset_options opt = {

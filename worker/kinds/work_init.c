@@ -19,6 +19,7 @@ static int save_module(struct work *w, const struct model *m, const float *flat,
     if (rc < 0)
         return rc;
     o->module_id = ref->module_id;
+    cache_make_room(w->cache, m->params * sizeof(float));
     return model_save(m, (int)ref->level, flat, o->path, o->sha256, &o->size, err);
 }
 

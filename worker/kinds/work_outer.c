@@ -242,6 +242,9 @@ static int run(struct engine *e, struct work *w, struct err *err)
     struct run *r = mem_alloc(sizeof(*r));
     *r = (struct run){.w = w, .t = w->task->outer};
     const char *full = path_of(r, r->t->full);
+    uint64_t bytes;
+    if (file_size(full, &bytes, NULL) == 0) /* else folding it fails, with a sentence */
+        cache_make_room(w->cache, FILES * bytes);
     progress_activity(&w->progress, "folding contributions");
     take_inputs(r, full);
     int rc = outputs_new(r, err);

@@ -95,12 +95,16 @@ static int run_open(struct run *r, struct err *err)
     const Skerry__V1__SplitTask *t = r->w->task->split;
     struct data_range *ranges = NULL;
     char path[CACHE_PATH_MAX];
+    uint64_t bytes = 0;
     int rc = work_ranges(r->w, t->ranges, t->n_ranges, &ranges, err);
     if (rc == 0)
         rc = data_open(&r->data, NULL, &(struct data_order){0}, ranges, t->n_ranges, err);
     mem_free(ranges);
     if (rc < 0)
         return rc;
+    for (size_t i = 0; i < t->n_ranges; i++)
+        bytes += t->ranges[i]->shard->size;
+    cache_make_room(r->w->cache, bytes);
     work_blob_path(r->w, t->assignment->sha256.data, path);
     rc = assignment_read(path, t->first, r->data.total, r->w->task->partitions, &r->assign, &r->top,
                          err);

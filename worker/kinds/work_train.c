@@ -239,13 +239,29 @@ static double seconds_so_far(const struct phase *p)
     return (double)(clock_now_ns() - p->begun_ns) / 1e9;
 }
 
+/* For weights, Adam's moments and an average. */
+static void make_room(struct engine *e, const struct replica *r)
+{
+    cache_make_room(e->opt.cache, 4 * sizeof(float) * r->model->params);
+}
+
+/* A disk that is too small is said once, not each time. */
+static void say_saved(struct log_change *trouble, int rc, const struct err *err)
+{
+    if (rc < 0)
+        log_on_change(trouble, LOG_LEVEL_WARN, "phase", "no local checkpoint: %s", err->msg);
+    else
+        trouble->hash = 0;
+}
+
 static void save_mid(struct phase *p)
 {
     struct err err = {0};
     uint64_t begun = clock_now_ns();
     p->at.seconds = seconds_so_far(p);
-    if (p->at.steps > 0 && replica_save_mid(p->e->replicas, p->r, p->w, &p->at, &err) < 0)
-        log_warn("phase", "no local checkpoint: %s", err.msg);
+    make_room(p->e, p->r);
+    if (p->at.steps > 0)
+        say_saved(&p->e->no_mid, replica_save_mid(p->e->replicas, p->r, p->w, &p->at, &err), &err);
     p->saved_ns = clock_now_ns();
     p->save_cost_ns = p->saved_ns - begun;
 }
@@ -485,6 +501,7 @@ static int send_moments(struct phase *p, struct err *err)
 {
     struct work_output *o;
     int rc = work_output_new(p->w, WORK_MOMENTS, "moments", &o, err);
+    make_room(p->e, p->r);
     return rc < 0 ? rc : moments_save(p->r->trainer, o->path, o->sha256, &o->size, err);
 }
 
@@ -666,8 +683,10 @@ static void after(struct engine *e, struct work *w)
 {
     struct replica *r = replica_peek(e->replicas, w);
     struct err err = {0};
-    if (r && r->whole && replica_save_end(e->replicas, r, &err) < 0)
-        log_warn("phase", "no local checkpoint: %s", err.msg);
+    if (!r || !r->whole)
+        return;
+    make_room(e, r);
+    say_saved(&e->no_end, replica_save_end(e->replicas, r, &err), &err);
 }
 
 const struct kind kind_train = {

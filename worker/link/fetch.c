@@ -139,6 +139,8 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
     struct item *it = arg;
     struct fetch *f = it->f;
     char have[STR_HUMAN_MAX], all[STR_HUMAN_MAX];
+    if (it->need == SIZE_MAX && total > done) /* what is needed has its room reserved */
+        cache_make_room(f->env.cache, total - done);
     if (f->what.progress)
         progress_activity(f->what.progress, "downloading %s (%zu of %zu): %s of %s",
                           item_name(f, it), f->finished + 1, f->n, str_human_bytes(done, have),

@@ -387,6 +387,17 @@ int cache_reserve(struct cache *c, uint64_t bytes, struct err *err)
     return rc;
 }
 
+void cache_make_room(struct cache *c, uint64_t bytes)
+{
+    struct entry *first;
+    pthread_mutex_lock(&c->lock);
+    while (disk_lacks(c, bytes) && (first = first_to_go(c)) != NULL) {
+        drop(c, first);
+        forget_if_idle(c, first);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
 int cache_added(struct cache *c, const uint8_t sha256[32], struct err *err)
 {
     char path[CACHE_PATH_MAX];

@@ -49,6 +49,9 @@ int cache_check(struct cache *c, const uint8_t sha256[32], uint64_t size, struct
  * -ENOSPC with a sentence when what is pinned leaves too little below the limit. */
 int cache_reserve(struct cache *c, uint64_t bytes, struct err *err);
 
+/* The same on the disk alone, for `bytes` of other files: what is short then, their writer says. */
+void cache_make_room(struct cache *c, uint64_t bytes);
+
 /* The file at cache_path() is complete and its hash was checked by the writer.  It may be a link to
  * one that lies elsewhere, which takes no room. */
 int cache_added(struct cache *c, const uint8_t sha256[32], struct err *err);

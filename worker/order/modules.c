@@ -372,6 +372,7 @@ static int rebuild_one(struct modules *m, struct work *w, const Skerry__V1__Modu
             rc = cache_reserve(m->cache, size, err);
         if (rc < 0)
             return rc;
+        cache_make_room(m->cache, size);
         snprintf(name, sizeof(name), "module-%" PRIu64 "-%" PRIu64, ref->module_id,
                  ref->deltas[i]->to);
         work_temp_path(w, name, to);

@@ -129,6 +129,11 @@ static void makes_room_on_the_disk(void **state)
     OK(cache_reserve(c, (uint64_t)1 << 60, err)); /* more than any disk has */
     assert_int_equal(cache_used_bytes(c), 100);
     assert_true(cache_has(c, sums[1]));
+    add(c, 0);
+    cache_make_room(c, 1);
+    assert_true(cache_has(c, sums[0]));
+    cache_make_room(c, (uint64_t)1 << 60); /* for others, likewise */
+    assert_true(!cache_has(c, sums[0]) && cache_has(c, sums[1]));
     cache_close(c);
 }
 
