@@ -698,8 +698,11 @@ static void on_notice(void *arg)
 static void on_joined(void *arg, bool again)
 {
     struct agent *a = arg;
+    const uint64_t now = loop_now_ms(a->loop);
     if (again) /* the heartbeat carries the lease that is still held */
         xfer_hurry(a->opt.env.xfer);
+    if (a->leave_ms > now) /* who comes back has forgotten it */
+        session_notice(a->session, a->notice_reason, (uint32_t)(a->leave_ms - now));
     uplink_resume(a->uplink);
     news(a, AGENT_JOINED);
 }

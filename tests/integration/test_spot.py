@@ -35,14 +35,19 @@ def test_a_notice_of_the_cloud(swarm, name, service):
 
 
 def test_long_before_its_end_a_machine_goes_on(swarm):
-    """Only the last half minute is kept for leaving: two minutes before, the phase goes on, and no other is taken."""
+    """Only the last half minute is kept for leaving: two minutes before, the phase goes on, and no other is taken; a coordinator
+    that is started again hears of it, too."""
     with serving(Aws()) as cloud:
         swarm.worker("a", "--spot", "aws", "--spot-metadata", cloud.url)
         job = swarm.submit(**{**SLOW, "rounds": 200, "replicas": 1})
         wait_until(lambda: task_of(swarm, "a"), 30, "worker a to hold a lease")
         swarm.wait_round(job, 1)
         cloud.take_back(seconds=120)
+        wait_until(lambda: "leaves in" in swarm.log("coordinatord"), 20, "the notice to be told")
+        swarm.kill("coordinatord")
+        swarm.coordinator()
         assert leaves(swarm, "a", 60) == (0, "left")
+    assert swarm.log("coordinatord").count("leaves in") == 2
     assert "leaving: AWS will terminate this instance" in swarm.log("a")
 
 
