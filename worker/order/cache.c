@@ -6,6 +6,8 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 
+#define ENTRIES_FREE (CACHE_ENTRIES_MAX / 16) /* of the table, for what is reserved next */
+
 /* What changes when somebody writes to a file. */
 struct stamp {
     int64_t mtime_ns;
@@ -338,7 +340,8 @@ int cache_check(struct cache *c, const uint8_t sha256[32], uint64_t size, struct
 
 static bool is_over(const struct cache *c, uint64_t bytes)
 {
-    return c->bytes > c->limit || bytes > c->limit - c->bytes;
+    return c->bytes > c->limit || bytes > c->limit - c->bytes ||
+           c->n > CACHE_ENTRIES_MAX - ENTRIES_FREE;
 }
 
 static bool disk_lacks(const struct cache *c, uint64_t bytes)

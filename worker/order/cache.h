@@ -4,10 +4,10 @@
  *   present at start, not yet verified ──check──► verified | removed (-ERR_HASH)
  *   verified, file changed behind our back (size, time) ──check──► hashed again
  *
- * The sum of sizes stays under a limit: reserve() removes what was used longest ago and is not
- * pinned.  A task pins what it reads.  Losing the whole directory costs transfers, nothing else.
- * What a transfer leaves (*.part) when nobody pins the blob any more is in the sum, and goes like
- * the others.
+ * The sum of sizes stays under a limit, and so does the number: reserve() removes what was used
+ * longest ago and is not pinned.  A task pins what it reads.  Losing the whole directory costs
+ * transfers, nothing else.  What a transfer leaves (*.part) when nobody pins the blob any more is
+ * in the sum, and goes like the others.
  *
  * Any thread; nothing but cache_check() takes long, and it does not hold the lock while it
  * reads. */
