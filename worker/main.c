@@ -333,8 +333,10 @@ static void on_signal(void *arg, int signo)
     if (signo == SIGHUP)
         return;
     if (d->asked) { /* schedulers say SIGTERM more than once */
+        if (signo == SIGINT && !d->opt.allow_trainers)
+            _exit(EXIT_LEFT); /* a step and its checkpoint may take minutes */
         if (signo == SIGINT)
-            loop_stop(d->loop);
+            loop_stop(d->loop); /* what a trainer has started ends with it */
         return;
     }
     d->asked = true;
