@@ -239,10 +239,13 @@ static double seconds_so_far(const struct phase *p)
     return (double)(clock_now_ns() - p->begun_ns) / 1e9;
 }
 
-/* For weights, Adam's moments and an average. */
+/* For weights, Adam's moments and an average.  Where there is not enough nothing is let go. */
 static void make_room(struct engine *e, const struct replica *r)
 {
-    cache_make_room(e->opt.cache, 4 * sizeof(float) * r->model->params);
+    const uint64_t vectors = island_trainer_options(r->ranks)->ema > 0 ? 4 : 3;
+    const uint64_t bytes = vectors * sizeof(float) * r->model->params;
+    if (bytes <= cache_room(e->opt.cache))
+        cache_make_room(e->opt.cache, bytes);
 }
 
 /* A disk that is too small is said once, not each time. */
@@ -501,7 +504,7 @@ static int send_moments(struct phase *p, struct err *err)
 {
     struct work_output *o;
     int rc = work_output_new(p->w, WORK_MOMENTS, "moments", &o, err);
-    make_room(p->e, p->r);
+    cache_make_room(p->w->cache, sizeof(float) * p->r->model->params); /* a byte each */
     return rc < 0 ? rc : moments_save(p->r->trainer, o->path, o->sha256, &o->size, err);
 }
 

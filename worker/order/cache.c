@@ -390,6 +390,18 @@ int cache_reserve(struct cache *c, uint64_t bytes, struct err *err)
     return rc;
 }
 
+uint64_t cache_room(struct cache *c)
+{
+    uint64_t room = 0;
+    pthread_mutex_lock(&c->lock);
+    (void)file_disk_free(c->dir, &room, NULL); /* 0 where nobody knows */
+    for (size_t i = 0; i < c->n; i++)
+        if ((c->entries[i].present || c->entries[i].part) && c->entries[i].pins == 0)
+            room += c->entries[i].stamp.size;
+    pthread_mutex_unlock(&c->lock);
+    return room;
+}
+
 void cache_make_room(struct cache *c, uint64_t bytes)
 {
     struct entry *first;

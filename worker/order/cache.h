@@ -51,6 +51,8 @@ int cache_reserve(struct cache *c, uint64_t bytes, struct err *err);
 
 /* The same on the disk alone, for `bytes` of other files: what is short then, their writer says. */
 void cache_make_room(struct cache *c, uint64_t bytes);
+/* How many it can make room for. */
+uint64_t cache_room(struct cache *c);
 
 /* The file at cache_path() is complete and its hash was checked by the writer.  It may be a link to
  * one that lies elsewhere, which takes no room. */
