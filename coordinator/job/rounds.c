@@ -209,6 +209,15 @@ static void refuse_old(const struct job *j, struct task *t)
     }
 }
 
+/* Has its holder given something of it? */
+static bool holder_gave(const struct task *t)
+{
+    for (size_t i = 0; i < t->train.n_contributions; i++)
+        if (t->train.contributions[i].worker_id == t->worker_id)
+            return true;
+    return false;
+}
+
 /* Its worker was lost when all had been contributed: nothing is left to be done. */
 static void end_lost(struct coordinator *co, const struct job *j, struct task *t)
 {
@@ -296,7 +305,7 @@ static void settle_replica(struct coordinator *co, struct job *j, struct task *t
     struct replica_rec *rr = job_edit_replica(j, t->path, t->train.replica);
     char reason[REASON_MAX];
     rr->task_id = 0;
-    if (t->state == TASK_PENDING && complete(j, t))
+    if (task_is_open(t) && complete(j, t))
         end_lost(co, j, t);
     if (t->state != TASK_DONE) {
         cancel_phase(co, j, rr, t);
@@ -490,12 +499,13 @@ void rounds_close(struct coordinator *co, struct job *j, uint32_t p)
     end_round(co, j, p, &sum, expected);
 }
 
-/* Everything is contributed, but the last steps of somebody's phase are still made. */
+/* Everything is contributed, but the last steps of somebody's phase are still made.  Who only has
+ * the phase of a lost one, of which nothing is missing, is not waited for. */
 static bool tail_runs(struct coordinator *co, const struct job *j, uint32_t p)
 {
     for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
         const struct task *t = query_phase(&co->state, j, p, r);
-        if (t != NULL && t->state == TASK_LEASED && complete(j, t))
+        if (t != NULL && t->state == TASK_LEASED && complete(j, t) && holder_gave(t))
             return true;
     }
     return false;

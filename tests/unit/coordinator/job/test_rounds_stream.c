@@ -226,6 +226,28 @@ static void test_new_attempt(void **state)
     assert_int_equal(verdict_on(a, task), 1);
 }
 
+/* Who has the phase of a lost one that had given all is not waited for. */
+static void test_taken_at_the_end(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1], *c = &r->workers[2];
+    struct job *j = begin_job(r, stream, 2);
+    const uint64_t task = a->task->id;
+    job_note_time(&j->phase_ms, 60000); /* so it does not lose it by the clock */
+    assert_true(send_part(r, a));
+    leave(r, a);
+    assert_int_equal(join(r, c, SKERRY_VERSION), 0);
+    assert_int_equal(assign(r, c, TASK_TRAIN)->id, task);
+    edit_task(r, task)->begun = true; /* it trains */
+    assert_true(send_part(r, b));
+    assert_true(send_end(r, b));
+    assign(r, b, TASK_TRAIN);
+    assert_int_equal(j->paths[0].round, 1);
+    assert_int_equal(j->rounds[0].contributions, 2);
+    assert_int_equal(state_task(&r->co->state, task)->state, TASK_DONE);
+    assert_int_equal(state_worker(&r->co->state, c->id)->task_id, 0);
+}
+
 /* Its worker is lost when nothing but the last steps was left: nobody makes them again. */
 static void test_lost_at_the_end(void **state)
 {
@@ -549,11 +571,21 @@ int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_told_after_the_commit), TEST(test_within_a_phase),  TEST(test_new_attempt),
-        TEST(test_lost_at_the_end),       TEST(test_later),           TEST(test_refused_parts),
-        TEST(test_nothing_contributed),   TEST(test_async),           TEST(test_async_late),
-        TEST(test_async_together),        TEST(test_async_apart),     TEST(test_async_aligned),
-        TEST(test_async_first),           TEST(test_left_at_the_end),
+        TEST(test_told_after_the_commit),
+        TEST(test_within_a_phase),
+        TEST(test_new_attempt),
+        TEST(test_lost_at_the_end),
+        TEST(test_taken_at_the_end),
+        TEST(test_later),
+        TEST(test_refused_parts),
+        TEST(test_nothing_contributed),
+        TEST(test_async),
+        TEST(test_async_late),
+        TEST(test_async_together),
+        TEST(test_async_apart),
+        TEST(test_async_aligned),
+        TEST(test_async_first),
+        TEST(test_left_at_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
