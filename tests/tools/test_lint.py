@@ -79,7 +79,7 @@ class Lint(unittest.TestCase):
         self.assertIn(text, out)
 
     def test_clean(self):
-        for check in ("layers", "calls", "names", "size"):
+        for check in ("layers", "calls", "names", "size", "links"):
             with self.subTest(check):
                 self.passes(check)
 
@@ -150,6 +150,15 @@ class Lint(unittest.TestCase):
     def test_long_function(self):
         self.change("worker/net/low.c", "{\n", "{\n" + "    a++;\n" * 100)
         self.fails("size", "function of 101 lines")
+
+    def test_dead_links(self):
+        self.write({"docs/a.md": "# One `word`\n\n[to](b.md#two-words) [here](#one-word) [out](https://example.org)\n",
+                    "docs/b.md": "## Two words\n"})
+        self.passes("links")
+        self.change("docs/b.md", "Two", "Three")
+        self.fails("links", "docs/a.md:3: b.md#two-words: docs/b.md has no such heading")
+        self.change("docs/a.md", "b.md#", "c.md#")
+        self.fails("links", "c.md#two-words: there is no such file")
 
     def test_large_folder(self):
         self.write({f"worker/net/n{i}.h": "\n" for i in range(45)})
