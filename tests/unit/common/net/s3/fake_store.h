@@ -410,6 +410,22 @@ static inline void fake_store_open(struct fake_store *f)
     setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
 }
 
+/* Returns when it has answered all that was asked before, also by clients that are gone. */
+static inline void fake_store_settle(struct fake_store *f)
+{
+    static const char ask[] = "GET /blobs/none HTTP/1.1\r\n\r\n";
+    struct sockaddr_in a;
+    socklen_t len = sizeof(a);
+    char answer[256];
+    assert_int_equal(getsockname(f->fd, (struct sockaddr *)&a, &len), 0);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, len), 0);
+    fake_send(fd, ask, strlen(ask));
+    while (recv(fd, answer, sizeof(answer), 0) > 0)
+        ;
+    close(fd);
+}
+
 static inline void fake_store_close(struct fake_store *f)
 {
     close(f->stop[1]);

@@ -486,6 +486,7 @@ static void test_through_starts_with_all(void **state)
     r->s->ops->close(r->s);
     r->s = NULL;
     r->through = true;
+    fake_store_settle(&r->f); /* or what it sent last would have the next answer */
     r->f.down = false;
     fake_store_next(&r->f, "PUT", FAKE_LATER, NULL); /* whose the prefix is */
     fake_store_next(&r->f, "PUT", FAKE_REPLY,
