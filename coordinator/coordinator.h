@@ -7,9 +7,10 @@
  *                 jobs advance ──► parked workers get tasks ──► ONE commit ──► replies
  *                                                             (writer thread)
  *
- * The loop goes on while a commit is under way, and what comes meanwhile is the next turn.  Nothing
- * is answered before the commit that has it (invariant 3).  When a commit fails (disk full) replies
- * and rows wait, new changes are refused with -ENOSPC, and the commit is tried again every second.
+ * The loop runs on during a commit; requests that arrive meanwhile belong to the next turn.  No
+ * request is answered before the commit that contains it (invariant 3).  When a commit fails (disk
+ * full), replies and rows wait, new changes are refused with -ENOSPC, and the commit is retried
+ * every second.
  * Loop thread. */
 #ifndef COORDINATOR_COORDINATOR_H
 #define COORDINATOR_COORDINATOR_H
@@ -20,23 +21,25 @@
 struct coordinator;
 struct loop;
 
-/* Loads the state, starts to listen, writes worker.token, user.token and
- * ports.json into the data dir. */
+/* Loads the state, starts listening, and writes worker.token, user.token and ports.json into the
+ * data directory. */
 int coordinator_open(struct loop *loop, const struct coordinator_options *o,
                      struct coordinator **ret, struct err *err);
 
-/* Commits, answers what waits, closes all.  State is as after a crash. */
+/* Commits, answers the waiting requests and closes everything.  The state on disk is as after a
+ * crash. */
 void coordinator_close(struct coordinator *co); /* accepts NULL */
 
-/* After the loop: -ERR_STALE where another coordinator goes on with this state. */
+/* Called after the loop has ended: -ERR_STALE when another coordinator has taken over this state.
+ */
 int coordinator_owns(struct coordinator *co, struct err *err);
 
-/* The first operator's token; "": it was revoked. */
+/* The first operator's token; "" when it was revoked. */
 const char *coordinator_user_token(const struct coordinator *co);
-/* The first token of workers lies in the data dir: it was not revoked. */
+/* Whether the first worker token, in worker.token, is still valid: nobody has revoked it. */
 bool coordinator_has_worker_token(const struct coordinator *co);
-/* Tokens lead to the name that this machine has for itself: neither opt.host nor opt.listen says
- * more. */
+/* Whether tokens contain this machine's own host name, for want of one in opt.host or opt.listen.
+ */
 bool coordinator_guesses_host(const struct coordinator *co);
 /* "https://host:port" of the dashboard. */
 const char *coordinator_http_url(const struct coordinator *co);

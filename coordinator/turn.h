@@ -2,8 +2,8 @@
 #ifndef COORDINATOR_TURN_H
 #define COORDINATOR_TURN_H
 
-/* One turn; arg: the coordinator.  Jobs advance, tasks are given out, what waits is answered,
- * and all that has changed is committed.  core_touch() asks for it. */
+/* One turn; arg is the coordinator.  Jobs advance, tasks are assigned, waiting requests are
+ * answered, and all changes are committed.  core_touch() requests a turn. */
 void turn(void *arg);
 
 #endif

@@ -1,5 +1,5 @@
-/* Who may come in by a token, which workers may join, and which may be given work.  Pure deciders:
- * they read no clock and no state but what is handed to them, and say why (invariant 2). */
+/* Whether a token is accepted, a worker may join, and a worker may be given work.  The deciders are
+ * pure: they read no clock and no state but their arguments, and give a reason (invariant 2). */
 #ifndef COORDINATOR_ADMIT_H
 #define COORDINATOR_ADMIT_H
 
@@ -7,47 +7,48 @@
 
 #define ADMIT_REASON_MAX 256
 
-/* A token that somebody shows. */
+/* A token presented by a worker or a user. */
 struct admit_token {
     const char *name;
-    int64_t now_unix_ms, ends_unix_ms; /* ends: 0: never */
+    int64_t now_unix_ms, ends_unix_ms; /* ends 0: never */
     bool revoked;
-    bool is_new;                        /* a worker whose key is not on record: a use */
-    uint32_t uses, uses_max;            /* max 0: any number */
-    uint32_t workers_here, workers_max; /* without the one that asks */
+    bool is_new;                        /* the worker's key is not on record: counts as a use */
+    uint32_t uses, uses_max;            /* max 0: unlimited */
+    uint32_t workers_here, workers_max; /* here: without the worker that asks */
 };
 
-/* 0, or a negative code: -ERR_AUTH for good, -EAGAIN for as long as others are here. */
+/* 0; -ERR_AUTH: refused for good; -EAGAIN: refused while the token's other workers are here. */
 int admit_token(const struct admit_token *in, char ret_reason[ADMIT_REASON_MAX]);
 
 struct admit_join {
     size_t workers, workers_max; /* here now, and the limit */
     bool known;                  /* the identity has joined before */
-    bool same_instance;          /* the very same process */
+    bool same_instance;          /* it is the same process as then */
     bool twin_here;              /* another process with this identity is connected */
-    bool other_key;              /* the identity is known by a key that this one has not shown */
+    bool other_key;              /* the identity is on record with a key that was not shown now */
     const char *version, *our_version;
     size_t instance_len, identity_len, name_len;
 };
 
-/* 0, or a negative code that the join is refused with; -EAGAIN: it may wait.  A release works with
- * the one before and the one after, by the first two numbers of a version. */
+/* 0, or the negative code with which the join is refused; -EAGAIN: try again later.  A release
+ * works with the previous and the next one, by the first two numbers of the version. */
 int admit_join(const struct admit_join *in, char ret_reason[ADMIT_REASON_MAX]);
 
-/* What is asked of a worker that wants work. */
+/* What decides whether a worker gets work. */
 struct admit_work {
     uint64_t now_ms, quarantined_until_ms;
     bool drain, store_ok;
     uint32_t strikes;
 };
 
-/* Whether a worker may be given a task now; else until when not (0: unknown). */
+/* Whether a worker may be given a task now.  If not, *ret_until_ms is when to ask again (0:
+ * unknown). */
 bool admit_work(const struct admit_work *in, uint64_t *ret_until_ms,
                 char ret_reason[ADMIT_REASON_MAX]);
 
 #define ADMIT_FAILURES_ROW 3
-/* After `failures_row` failures without a success between them: how long the
- * worker is quarantined, ms; 0: not at all.  strikes: quarantines so far. */
+/* How long the worker is quarantined after `failures_row` failures in a row, in ms; 0: not at all.
+ * strikes: its quarantines so far. */
 uint64_t admit_quarantine_ms(uint32_t failures_row, uint32_t strikes);
 
 #endif

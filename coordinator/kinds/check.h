@@ -1,4 +1,4 @@
-/* CHECK: a phase of another worker once more, to be compared (coordinator/job/spot_check.h). */
+/* CHECK: repeats a phase of another worker, to compare them (coordinator/job/spot_check.h). */
 #ifndef COORDINATOR_KINDS_CHECK_H
 #define COORDINATOR_KINDS_CHECK_H
 

@@ -1,4 +1,4 @@
-/* INGEST: an archive of the data into shards. */
+/* INGEST: turns an archive of the data into shards. */
 #ifndef COORDINATOR_KINDS_INGEST_H
 #define COORDINATOR_KINDS_INGEST_H
 

@@ -1,20 +1,20 @@
-/* A row of the table of task kinds: what the coordinator does with one.  What a kind is to all
- * rooms, its name among that, stands in task_traits (coordinator/state/state.h). */
+/* A row of the table of task kinds: what the coordinator does with a kind.  What all rooms need to
+ * know of it, such as its name, is in task_traits (coordinator/state/state.h). */
 #ifndef COORDINATOR_KINDS_KIND_H
 #define COORDINATOR_KINDS_KIND_H
 
 #include "coordinator/kinds/message.h"
 
 struct kind {
-    /* Adds to the task's message what is particular to the kind; NULL: nothing is. */
+    /* Adds the fields particular to the kind to the task's message; NULL: there are none. */
     void (*message)(struct message *b, Skerry__V1__Task *msg);
-    /* Takes a result: 0, or a negative code and nothing has changed, with what is wrong with it.
-     * NULL: a task of this kind is not reported. */
+    /* Takes a result: 0, or a negative code with the result's fault, and nothing has changed.
+     * NULL: tasks of this kind are not reported. */
     int (*apply)(struct coordinator *co, struct job *j, struct task *t,
                  const Skerry__V1__ReportRequest *r, struct err *err);
-    /* The worker that has at hand what the task needs (0: none does); NULL: no worker ever has. */
+    /* The worker that has the task's inputs at hand (0: none); NULL: no worker ever has. */
     uint64_t (*owner)(const struct job *j, const struct task *t);
-    bool in_parts; /* a report may bring a part of what goes on */
+    bool in_parts; /* a report may bring a part of the result while the task goes on */
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* The table of task kinds, and the two questions that the RPC room asks of it. */
+/* The table of task kinds, as the other rooms of the coordinator use it. */
 #ifndef COORDINATOR_KINDS_KINDS_H
 #define COORDINATOR_KINDS_KINDS_H
 
@@ -8,10 +8,10 @@
 int kinds_message(struct coordinator *co, const struct job *j, const struct task *t,
                   const struct worker *w, struct pbmem *mem, Skerry__V1__Task **ret,
                   struct err *err);
-/* Takes what a report brings, by the kind of its task; see kind.h. */
+/* Takes a report's result as the kind of its task does; see kind.h. */
 int kinds_apply(struct coordinator *co, struct job *j, struct task *t,
                 const Skerry__V1__ReportRequest *r, struct err *err);
-/* The worker that has at hand what the task needs; 0: none. */
+/* The worker that has the task's inputs at hand; 0: none. */
 uint64_t kinds_owner(const struct job *j, const struct task *t);
 
 #endif

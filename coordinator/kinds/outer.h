@@ -1,4 +1,4 @@
-/* OUTER, where a worker makes the step (outer.where). */
+/* OUTER: an outer step that a worker makes (outer.where). */
 #ifndef COORDINATOR_KIND_OUTER_H
 #define COORDINATOR_KIND_OUTER_H
 

@@ -1,4 +1,4 @@
-/* FEATURE, CLUSTER, SPLIT and SCORE: the data into partitions. */
+/* FEATURE, CLUSTER, SPLIT and SCORE: divide the data into partitions. */
 #ifndef COORDINATOR_KINDS_PARTITION_H
 #define COORDINATOR_KINDS_PARTITION_H
 

@@ -7,10 +7,10 @@
 struct Skerry__V1__Blob;
 struct Skerry__V1__ReportRequest;
 
-/* A blob that a report names: it must be in the store, and of that size. */
+/* A blob that a report names: it must be in the store and have the size it names. */
 int result_blob(struct coordinator *co, const struct Skerry__V1__Blob *b, const char *what,
                 struct blob_ref *ret, struct err *err);
-/* Keeps figures that came with a result. */
+/* Records the figures that came with a result. */
 void result_rows(struct coordinator *co, struct job *j, const struct task *t,
                  const struct Skerry__V1__ReportRequest *r);
 

@@ -1,15 +1,16 @@
-/* Snapshots of phases: what a worker saves while its phase goes on, and what the next one goes on
- * from when it is lost (docs/spot.md). */
+/* Snapshots of phases: a worker saves them during its phase, and the next worker resumes from the
+ * last one when the first is lost (docs/spot.md). */
 #ifndef COORDINATOR_KINDS_SNAPSHOT_H
 #define COORDINATOR_KINDS_SNAPSHOT_H
 
 #include "coordinator/kinds/message.h"
 
-/* Takes what a report saved in place of what there was, unless that is further; as kind.apply. */
+/* Takes a report's snapshot in place of the previous one, unless that one is further along; returns
+ * as kind.apply. */
 int snapshot_take(struct coordinator *co, const struct job *j, struct task *t,
                   const Skerry__V1__Snapshot *m, struct err *err);
 
-/* Says how often they are wanted, and where the phase goes on. */
+/* Adds how often snapshots are wanted, and the one from which the phase resumes. */
 void snapshot_message(struct message *b, Skerry__V1__TrainTask *m);
 
 #endif

@@ -6,8 +6,8 @@
 
 extern const struct kind kind_train;
 
-/* The next version of a module, for a phase that goes on: answers req when it is there, when
- * nobody works on it, or in the end; negative: the caller answers. */
+/* The next version of a module, for a phase that is running: answers req when the version exists,
+ * when nobody works on it, or after a time limit; negative: the caller answers. */
 int train_version(struct coordinator *co, struct worker *w, struct rpc_request *req,
                   const Skerry__V1__VersionRequest *m, struct err *err);
 

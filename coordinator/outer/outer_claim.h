@@ -1,13 +1,13 @@
-/* An outer step that a worker has made, looked over.
+/* Checks samples of an outer step that a worker has made (a claimed step).
  *
  *   blocks of 256 elements   the step is made again and compared bit by bit
  *   cells (layout.h) around  the squares by which contributions are judged and, with keep_norm, of
  *                            which the scale is made, are computed again
  *
- * Both are chosen at random when the worker has told its files; with keep_norm some more cells are
- * drawn by what is told of them.  Nothing else is read, wherever the files are, but the headers and
- * the squares: the header of a contribution is written here, since a file of its length can have no
- * tensor elsewhere.  Blocking; any thread. */
+ * Both are chosen at random once the worker has named its files; with keep_norm a few more cells
+ * are drawn by their claimed squares.  Besides these, only the headers and the squares are read,
+ * wherever the files are.  The header of a contribution is not read but constructed: a file of its
+ * length can have its tensor nowhere else.  Blocking; any thread. */
 #ifndef COORDINATOR_OUTER_CLAIM_H
 #define COORDINATOR_OUTER_CLAIM_H
 
@@ -18,17 +18,16 @@
 
 struct outer_look {
     uint64_t params;
-    double scale; /* as it was used */
+    double scale; /* the one the worker used */
 };
 
-/* Fills the norm of each contribution to a claimed step, and *ret.  like: the step as fold.h
- * wants it, without files and contributions.  Negative: the
- * claim is not to be believed, or could not be looked at; err says which.  The fault may be that of
- * the step's inputs, or of our store. */
+/* Fills the norm of each contribution to a claimed step, and *ret.  like: the step in fold.h's
+ * form, without files and contributions.  Negative: the claim is wrong or could not be checked; err
+ * says which.  The cause may lie in the step's inputs or in our store. */
 int outer_claim_look(struct blobstore *store, const struct outer_step *s,
                      const struct fold_step *like, struct outer_look *ret, struct err *err);
-/* Of a claimed step that was made here, too: did the worker make something else?  False where a
- * contribution was refused or made shorter, since a worker folds all of them as they are. */
+/* For a claimed step that was also made here: whether the worker's files differ.  False if a
+ * contribution was refused or shrunk, since a worker folds all of them unchanged. */
 bool outer_claim_is_false(const struct outer_step *s);
 
 #endif

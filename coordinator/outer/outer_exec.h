@@ -20,15 +20,16 @@
  *   buffer.V.safetensors     of a delayed momentum (absent at V = 0: zeros)
  * A version the caller did not record leaves files there that the redo replaces.
  *
- * Whatever a step reads is hashed before it (outer_verify.h).  A damaged contribution is removed
- * and refused, and the step fails, so that its phase is done again; a damaged version is made again
- * from the one before it; anything else that is damaged ends the step with -ERR_HASH.
+ * All files of a step are hashed before it reads them (outer_verify.h).  A damaged contribution is
+ * removed and refused, and the step fails, so that its phase is repeated; a damaged version is made
+ * again from the one before it; any other damaged file ends the step with -ERR_HASH.
  *
- * A step may come with the files that a worker has made of it (claimed).  They are looked over in
- * some cells (outer_claim.h), and each contribution is judged by the norm that the worker found.
- * Where all is as it should be, the worker's files are the version.  Where anything is not (a
- * contribution is long, say) the step is made here as any other; if all contributions are then
- * taken as they came and the worker's files differ from ours, the worker was wrong (false_claim).
+ * A step may come with the files of a worker that has already made it (claimed).  Some of their
+ * cells are checked (outer_claim.h), and each contribution is judged by the norm that the worker
+ * computed.  If everything is in order, the worker's files become the version.  If anything is not
+ * (a contribution's norm is too large, say), the step is made here like any other.  If it then uses
+ * all contributions unchanged and the worker's files differ from ours, the claim was false
+ * (false_claim).
  *
  * Memory is fixed per running step (under 10 MiB), whatever the module's size. */
 #ifndef COORDINATOR_OUTER_EXEC_H
@@ -52,32 +53,32 @@ struct outer_blob {
 };
 
 struct outer_contribution {
-    uint64_t tag;    /* the caller's: task id, say */
+    uint64_t tag;    /* the caller's, for example a task id */
     uint64_t sender; /* worker id */
     struct outer_blob blob;
     enum codec codec;
-    /* The version that it starts from, and its full file where that is older than the step's base
-     * (bytes 0: not kept, which only codec f32 minds). */
+    /* The version it starts from, and the full file of that version if it is older than the step's
+     * base (bytes 0: not kept; only codec f32 needs it). */
     uint64_t from;
     struct outer_blob from_full;
-    uint64_t samples; /* behind it; for the record */
-    double weight; /* > 0; only the ratio to the others matters; fold_judge.h and fold_share.h may
-                      make it less */
-    double most;   /* norm of what its steps can do, per root of a parameter; 0: unknown */
+    uint64_t samples; /* it was trained on; for the record */
+    double weight;    /* > 0; only the ratio to the others matters; fold_judge.h and fold_share.h
+                         may reduce it */
+    double most;      /* the largest plausible norm / sqrt(params); 0: unknown */
     /* filled by the executor */
     bool refused;
-    bool damaged;  /* refused because our disk has lost it: its sender is not to blame */
+    bool damaged;  /* refused because our copy is damaged: its sender is not to blame */
     double norm;   /* 0 when it could not be read */
-    double shrink; /* what it was multiplied by: 1 but for large ones */
+    double shrink; /* the factor applied to it: 1 except for large ones */
     double share;  /* its part of the fold, 0 when refused */
     char reason[OUTER_REASON_MAX]; /* why it was refused */
 };
 
-/* What a worker says that a step gives; all are in the blob store. */
+/* The files that a worker says a step yields; all are in the blob store. */
 struct outer_claim {
     struct outer_blob full, delta, ema, target, mom;
-    struct outer_blob squares; /* of the norms of all cells of each contribution, doubles; with
-                                  keep_norm of those of their mean, too */
+    struct outer_blob squares; /* doubles: squared norms of all cells of each contribution; with
+                                  keep_norm also of their mean */
     double delta_norm, step_norm, residual_norm; /* for the record */
 };
 
@@ -91,27 +92,27 @@ struct outer_step {
     struct outer_blob before, delta;    /* v - 1, and from it to v; bytes 0: not kept */
     struct outer_blob target, mom, buf; /* the state at v; bytes 0: no hash is on record */
     bool stored;                        /* target and mom are in the blob store, not in state_dir */
-    bool fresh;                         /* v has no state, as version 0 */
-    bool to_store;                      /* those of v + 1 are to be; there is no delay then */
-    bool claimed;                       /* a worker has made it; stored and to_store */
+    bool fresh;                         /* v has no state, like version 0 */
+    bool to_store;                      /* put target and mom of v + 1 there; excludes a delay */
+    bool claimed;                       /* a worker has made it; implies stored and to_store */
     struct outer_claim claim;
     enum codec down;                /* the job's wire.down */
     double lr, momentum, ema_decay; /* keys of outer; the young-average rule is applied inside */
     double scale;                   /* times the weighted mean, > 0; with keep_norm the most */
     bool keep_norm;                 /* fold.h */
-    double share_cap;               /* of what one sender's contributions weigh: fold_share.h */
-    unsigned delay;                 /* contributions of a momentum step; 0 and 1: each step */
-    unsigned min_accepted;          /* fewer good ones fail the step; at least 1 */
-    struct outer_contribution *contributions; /* in the order they are summed: sort them */
+    double share_cap;               /* on the weight of one sender's contributions: fold_share.h */
+    unsigned delay;                 /* steps from one momentum step to the next; 0, 1: each step */
+    unsigned min_accepted;          /* fewer good contributions fail the step; at least 1 */
+    struct outer_contribution *contributions; /* in the order of summation: sort them */
     size_t n_contributions;
     struct fold_past past[FOLD_HISTORY_MAX]; /* the module's last contributions */
     size_t n_past;
-    struct outer_contribution word; /* fold_judge.h: of this version, with its blob or its norm */
+    struct outer_contribution word; /* fold_judge.h: this version's, with its blob or its norm */
     bool lenient;                   /* fold_judge.h */
     void *arg;                      /* the caller's */
 
     /* results */
-    int rc; /* 0 or negative; verdicts are valid in both cases unless rc is a local fault */
+    int rc; /* 0 or negative; verdicts are valid unless rc is a fault of ours (outer_done_fn) */
     char reason[1024];                              /* why it failed */
     struct outer_blob new_full, new_delta, new_ema; /* in the blob store */
     struct outer_blob new_target, new_mom, new_buf; /* in state_dir */
@@ -120,19 +121,18 @@ struct outer_step {
     unsigned accepted;
     uint64_t elapsed_ms;
     double used_ema_decay, used_scale; /* for the provenance record */
-    int doubt; /* claimed: why it was made here all the same; -ERR_LIMIT: some contribution is long
-                */
+    int doubt; /* claimed: why it was made here all the same; -ERR_LIMIT: a norm is too large */
     char why[OUTER_REASON_MAX]; /* the same in words */
-    bool false_claim;           /* the worker's files are not what the step gives */
+    bool false_claim;           /* the worker's files are not what the step yields */
 };
 
-/* On the loop thread, exactly once per accepted step; the step is the caller's
- * again.  rc: 0; -ERR_LIMIT when fewer than min_accepted are good, or one is damaged;
+/* Called on the loop thread, exactly once per submitted step, which then belongs to the caller
+ * again.  rc: 0; -ERR_LIMIT when fewer than min_accepted contributions are good, or one is damaged;
  * -ERR_CANCELLED at shutdown; else a fault of ours (disk full, I/O, memory; -ERR_HASH: a file is
  * damaged): try again later. */
 typedef void (*outer_done_fn)(struct outer_step *step);
 
-/* threads steps run at once. [loop] */
+/* `threads` steps run at a time. [loop] */
 int outer_exec_new(struct loop *loop, struct blobstore *store, unsigned threads,
                    struct outer_exec **ret, struct err *err);
 
@@ -140,20 +140,20 @@ int outer_exec_new(struct loop *loop, struct blobstore *store, unsigned threads,
  * with -ERR_CANCELLED before this returns. [loop] */
 void outer_exec_free(struct outer_exec *exec);
 
-/* -EAGAIN: OUTER_QUEUE_MAX steps wait already; -EBUSY: one of this state_dir is
- * open; -EINVAL: an impossible step (err
- * says which field).  Else done follows. [loop] */
+/* -EAGAIN: OUTER_QUEUE_MAX steps wait already; -EBUSY: a step of this state_dir is open; -EINVAL:
+ * an impossible step (err names the field).  On 0, done is called later. [loop] */
 int outer_submit(struct outer_exec *exec, struct outer_step *step, outer_done_fn done,
                  struct err *err);
 
-/* The step as fold.h wants it, without files and contributions. */
+/* The step in fold.h's form, without files and contributions. */
 struct fold_step outer_fold_step(const struct outer_step *s);
 
 /* Steps submitted and not yet done, those running included. [loop] */
 unsigned outer_pending(const struct outer_exec *exec);
 
-/* Where a module's state is, under the data directory; module_id 0: that of all of a job.  And a
- * file of it: "target", "momentum", "buffer".  mem_free them. */
+/* outer_state_dir(): where a module's state is, below the data directory; module_id 0: the folder
+ * of the whole job.  outer_state_file(): a file in it, "target", "momentum" or "buffer".  The
+ * caller mem_frees both. */
 static inline char *outer_state_dir(uint64_t job_id, uint64_t module_id)
 {
     return module_id ? str_printf("outer/%llu/%llu", (unsigned long long)job_id,

@@ -1,12 +1,12 @@
-/* outer.share_cap in an outer step. */
+/* Applies outer.share_cap to an outer step. */
 #ifndef COORDINATOR_OUTER_SHARE_H
 #define COORDINATOR_OUTER_SHARE_H
 
 #include "coordinator/outer/outer_exec.h"
 
-/* Makes weights less where one sender's are above the cap (fold_share.h), of those that are not
- * refused.  True: there were such.  The executor does it when it has judged them; whoever gives the
- * step to somebody else does it before. */
+/* Reduces the weights of senders above the cap (fold_share.h), among the contributions that are not
+ * refused.  Returns whether there were any.  The executor calls it after judging the contributions;
+ * code that hands the step to a worker calls it before. */
 bool outer_cap_shares(struct outer_step *s);
 
 #endif

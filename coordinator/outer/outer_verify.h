@@ -1,28 +1,29 @@
-/* What an outer step reads is what was recorded: its SHA-256 is looked at before the fold, so that
- * a bit that a disk lost goes into no version.  What was hashed a moment ago is not read again
- * (seen.h).  Any thread, blocking. */
+/* Checks the SHA-256 of a step's files before the fold, so that a bit flipped on disk enters no
+ * version.  A file that was hashed a moment ago is not read again (seen.h).  Any thread, blocking.
+ */
 #ifndef COORDINATOR_OUTER_VERIFY_H
 #define COORDINATOR_OUTER_VERIFY_H
 
 #include "coordinator/outer/outer_exec.h"
 #include "coordinator/outer/seen.h"
 
-/* 0 for bytes 0: nothing is on record.  -ERR_HASH: the file is gone or has other bytes; what: whose
- * file it is, for the sentence. */
+/* 0 if want->bytes is 0: no hash is on record.  -ERR_HASH: the file is gone or has other bytes.
+ * what: the file's name in the error. */
 int outer_verify(struct seen *seen, const char *path, const struct outer_blob *want,
                  const char *what, struct err *err);
 
-/* The same for a blob, which whoever asks holds: one that is damaged here is fetched again where
- * the store has another copy. */
+/* The same for a blob that the caller holds: a damaged local copy is fetched again if the store has
+ * another one. */
 int outer_verify_blob(struct seen *seen, struct blobstore *store, const char *path,
                       const struct outer_blob *want, const char *what, struct err *err);
 
-/* The same for the version that the step starts from.  A damaged one is made again from the version
- * before it and the delta, where both are kept. */
+/* The same for the version from which the step starts.  A damaged one is made again from the
+ * version before it and the delta, if both are kept. */
 int outer_verify_base(struct seen *seen, struct blobstore *store, const struct outer_step *s,
                       const char *path, struct err *err);
 
-/* The blob's file, held until it is let go of; mem_free by that.  NULL is accepted. */
+/* outer_hold(): the path of the blob's file, which is kept until outer_let_go(); that also frees
+ * the path, and accepts NULL. */
 int outer_hold(struct blobstore *store, const struct outer_blob *blob, char **ret, struct err *err);
 void outer_let_go(struct blobstore *store, const struct outer_blob *blob, char *path);
 

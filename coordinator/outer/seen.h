@@ -1,8 +1,8 @@
-/* Files that were hashed a moment ago, as they were written or read: while such a file is what it
- * was, reading it all again would look at the same memory and tell nothing about the disk.
+/* Remembers files that were hashed a moment ago, while they were written or read.  Reading such a
+ * file again while it is unchanged would only read the page cache and say nothing about the disk.
  *
- * A file is known by what changes when somebody writes to it or puts another in its place.  Fixed
- * room: the oldest goes first.  Any thread. */
+ * A file is identified by metadata that changes when somebody writes to it or replaces it.  The
+ * table has a fixed size: the oldest entry goes first.  Any thread. */
 #ifndef COORDINATOR_SEEN_H
 #define COORDINATOR_SEEN_H
 
@@ -16,9 +16,9 @@ struct seen;
 struct seen *seen_new(void);
 void seen_free(struct seen *s); /* NULL is fine */
 
-/* The file's bytes have this hash; one that cannot be looked at is not noted. */
+/* Notes that the file has this hash; a file whose metadata cannot be read is not noted. */
 void seen_note(struct seen *s, const char *path, const uint8_t sha256[32]);
-/* Did they have it a moment ago, and is it the same file still? */
+/* Whether the file was noted with this hash within SEEN_MS and is unchanged. */
 bool seen_lately(struct seen *s, const char *path, const uint8_t sha256[32]);
 
 #endif
