@@ -1,16 +1,16 @@
-/* What workers that wait for a task fetch meanwhile: the modules of a job of theirs, so that a
- * newcomer or a spare is not waited for when it gets a phase.
+/* Prefetching: which modules idle workers fetch while they wait for a task, so that nobody has to
+ * wait for a new or spare worker when it gets a phase.
  *
- *   waits, lacks the newest version   it is told what leads there: deltas, or a whole file first
- *   lost a phase without a step       the same; a whole file that it has a part of stays what it is
- *                                     led to for as long as that is kept, whatever versions come
- *   still fetching                    others go first: it gets no phase of that job while somebody
- *                                     proven is here, and rounds by workers do not count it
- *   has a version near the newest     it is one of them
+ *   idle, lacks the newest version    is told what to fetch: deltas, or a whole file first
+ *   lost a phase without a step       the same; a whole file that it holds in part remains its
+ *                                     target while that file is kept, whatever versions come
+ *   still fetching                    others go first: it gets no phase of that job while a proven
+ *                                     worker is here, and rounds by workers do not count it
+ *   has a version near the newest     counts like any other worker
  *
- * A hint costs nothing where it is not heeded: a worker that does not say that it fetches ahead is
- * told nothing and waits for nothing.  As many workers are told as the job could use at once,
- * beside those that have its tasks; one at least. */
+ * A worker that does not support prefetching is told nothing and is held back from nothing.  As
+ * many workers are told as the job could use at once besides those that have its tasks, but at
+ * least one. */
 #ifndef COORDINATOR_AHEAD_H
 #define COORDINATOR_AHEAD_H
 
@@ -19,22 +19,23 @@
 /* The newest version held from which all deltas up to `version` are kept. */
 bool ahead_base(const struct worker *w, const struct module_rec *m, uint64_t version,
                 uint64_t *ret);
-/* The version of m that w is led to now. */
+/* The version of m that w is told to fetch now. */
 const struct version_rec *ahead_version(const struct worker *w, const struct module_rec *m);
 
-/* Is it fetching what phases of the job begin with, so that nobody should wait for it? */
+/* Whether w still fetches the files with which phases of the job begin, so that nobody should wait
+ * for it. */
 bool ahead_is_behind(const struct worker *w, const struct job *j);
-/* Is somebody here who could do what they do not get? */
+/* Whether a worker is here that could do the phases that such workers do not get. */
 bool ahead_others(const struct state *s);
 
-/* w has a lease of t; or lost it. */
+/* To be called when w gets a lease of t, and when it loses it. */
 void ahead_leased(struct worker *w, const struct job *j, const struct task *t);
 void ahead_lost(struct worker *w, const struct task *t);
 
-/* How many more may be told, by job, in the order of the state; mem_free. */
+/* How many more workers may be told, for each job in the order of the state; mem_free it. */
 uint32_t *ahead_rooms(const struct state *s);
-/* For one that waits: is there something else to tell it than the last time?  Then it is noted, and
- * counts among the rooms.  may_work: what member_may_work() says. */
+/* Whether there is something new to tell w, which waits.  If so, it is recorded and taken from
+ * `rooms`.  may_work: the result of member_may_work(). */
 bool ahead_news(struct coordinator *co, struct worker *w, bool may_work, uint32_t *rooms);
 
 #endif

@@ -1,5 +1,5 @@
-/* EVAL and SAMPLE tasks: what they look at, and when they are due.  Called at the end of rounds, by
- * flow.c at the end of a job, and for a person; results come back to coordinator/kinds. */
+/* Makes EVAL and SAMPLE tasks when they are due.  Called at the end of rounds, by flow.c at the end
+ * of a job, and for a person's request; coordinator/kinds takes the results. */
 #ifndef COORDINATOR_DRAW_H
 #define COORDINATOR_DRAW_H
 
@@ -7,7 +7,7 @@
 
 struct coordinator;
 
-/* What a person asks to be drawn.  Zero and NAN mean: as the job says.  n_labels 0: cycle over the
+/* A person's request for samples.  Zero and NAN mean: as the job says.  n_labels 0: cycle over the
  * classes. */
 struct draw_request {
     uint32_t count, steps, columns;
@@ -32,14 +32,15 @@ struct draw_request {
     double top_p;
 };
 
-/* The held-out loss of a path; as the others, NULL: there is nothing to look at, or no room. */
+/* A task for the held-out loss of a path.  NULL, as below: there is nothing to evaluate, or no room
+ * for a task. */
 struct task *draw_eval(struct coordinator *co, struct job *j, uint32_t path, uint32_t round);
-/* path UINT32_MAX: as the job is sampled, its mixture or path 0. */
+/* path UINT32_MAX: the job's default, its mixture or path 0. */
 struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, uint32_t round,
                          const struct draw_request *ask);
-/* What is due after a path has closed a round. */
+/* Makes the tasks that are due after a path has closed a round. */
 void draw_after_round(struct coordinator *co, struct job *j, uint32_t path);
-/* At the end, when the last evaluations are known. */
+/* Makes those of the job's end, once the last evaluations are known. */
 void draw_last(struct coordinator *co, struct job *j);
 
 #endif

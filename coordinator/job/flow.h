@@ -4,9 +4,10 @@
 
 #include "coordinator/state/core.h"
 
-/* All jobs, as far as they go; those that are doomed end.  Once in each turn. */
+/* Advances all jobs as far as possible and ends doomed ones.  Called once in each turn. */
 void flow_advance(struct coordinator *co);
-/* Ends a job: its open tasks are cancelled, its files go.  For those above; below, job_doom(). */
+/* Ends a job: its open tasks are cancelled, its files removed.  For the rooms above this one; those
+ * below call job_doom(). */
 void flow_end(struct coordinator *co, struct job *j, enum job_state state, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 

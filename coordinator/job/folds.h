@@ -1,6 +1,5 @@
-/* Outer steps: which contributions a module's next version is made of, the step that makes it, and
- * what became of them.  The arithmetic is the executor's (outer_exec.h), the decision quorum.h's.
- */
+/* Outer steps: chooses the contributions to a module's next version, has the step made, and records
+ * its outcome.  outer_exec.h does the arithmetic; quorum.h decides when. */
 #ifndef COORDINATOR_FOLDS_H
 #define COORDINATOR_FOLDS_H
 
@@ -10,21 +9,22 @@ struct outer_claim;
 
 /* Takes the module's next outer step if it is time for it. */
 void folds_consider(struct coordinator *co, struct job *j, struct module_rec *m);
-/* What a worker says that the step of its OUTER task t gives; claim NULL: that it cannot be made as
- * it stands, and why.  0: it is looked over.  -ERR_STALE: nobody waits for it. */
+/* Takes a worker's result of its OUTER task t; claim NULL: the worker reports that the step cannot
+ * be made as it stands, and why.  0: the claim will be checked.  -ERR_STALE: nobody waits for it.
+ */
 int folds_claim(struct coordinator *co, struct job *j, struct task *t,
                 const struct outer_claim *claim, const char *why, struct err *err);
-/* Forgets steps that wait for workers: the job ends, or the coordinator does. */
+/* Forgets the steps that wait for workers, when the job or the coordinator ends. */
 void folds_release(const struct job *j);
-/* A new version; takes v->provenance. */
+/* Adds a new version; takes v->provenance. */
 void folds_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
                  const struct version_rec *v);
-/* A commit with all versions is handed over: once it is done they are shown, after a failure not.
- */
+/* A commit with all new versions is handed over; folds_told(): it is done, and they may be shown;
+ * folds_take_back(): it has failed. */
 void folds_hand(struct coordinator *co);
 void folds_told(struct coordinator *co);
 void folds_take_back(struct coordinator *co);
-/* Removes the outer optimiser's files of an ended job, as soon as no step runs. */
+/* Removes the outer optimiser's files of an ended job once no step runs. */
 void folds_clean_up(struct coordinator *co, const struct job *j);
 
 #endif

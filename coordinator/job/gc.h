@@ -1,25 +1,26 @@
-/* Deletes blobs that nothing in the state names as needed (coordinator/state/blobs.h): after the
- * commit that dropped the last name, never before.  What is handed over to be committed is looked
- * at for that, and the state again when that is durable, which may have gone on.  The loop looks
- * and hides them in one go, the disk pool frees their bytes: nothing that gets a name, or is
- * promised, meanwhile is lost. */
+/* Deletes blobs that no record names as needed (coordinator/state/blobs.h), never before the commit
+ * that dropped the last name.  The state is searched for names twice: when it is handed over to be
+ * committed, and again when that is durable, since it may have changed meanwhile.  The loop checks
+ * and hides the blobs in one step, then the disk pool frees their bytes; so no blob is lost that is
+ * named or promised meanwhile. */
 #ifndef COORDINATOR_GC_H
 #define COORDINATOR_GC_H
 
 #include "coordinator/state/core.h"
 
-/* A blob lost a reference: it is deleted after the commit unless another one keeps it. */
+/* A blob lost a reference: it is deleted after the commit unless another reference keeps it. */
 void gc_drop(struct coordinator *co, const struct blob_ref *b);
-/* Somebody is told that the blob is here: it is not deleted before a sweep finds it old. */
+/* Somebody was told that the blob is here: only a sweep that finds it old may delete it. */
 void gc_keep(struct coordinator *co, const uint8_t sha256[32]);
-/* Drops what only a running job needs. */
+/* Drops the blobs that only a running job needs. */
 void gc_job_ended(struct coordinator *co, const struct job *j);
-/* Dooms what was dropped and is not named by the state that is handed over; deletes it once that is
- * durable; forgets it, for the next commit, when that fails. */
+/* gc_hand() dooms the dropped blobs that the state handed over does not name.  gc_after_commit()
+ * deletes them once it is durable.  gc_take_back(), when the commit failed, leaves them to the next
+ * one. */
 void gc_hand(struct coordinator *co);
 void gc_after_commit(struct coordinator *co);
 void gc_take_back(struct coordinator *co);
-/* Deletes blobs without a name and uploads that were given up, both untouched for a day. */
+/* Deletes unnamed blobs and abandoned uploads that nobody has touched for a day. */
 void gc_sweep(struct coordinator *co);
 
 #endif

@@ -1,11 +1,12 @@
-/* A version whose held-out loss says that it is worse than those before it is undone: the job, or
- * the paths that share modules with the one that was evaluated, go back to the best of the versions
- * that are kept (rollback.h).  eval.guard says how many times that one's loss is too much.
+/* Undoes a version whose held-out loss is far worse than before: the job, or the paths that share
+ * modules with the evaluated one, go back to the best version that is kept (rollback.h).  A loss
+ * above eval.guard times the loss of that version is too much.
  *
- * One worker's word undoes nothing: another one is asked, from elsewhere if one is here (only if
- * nobody else comes within GUARD_PATIENCE_MS may the same one say it again).  While a version is
- * asked about, and kept, nobody is asked about later ones.  What a restart forgets is asked once
- * more.  Each time costs the job a round, so it comes to its end. */
+ * One worker's evaluation undoes nothing: another worker repeats it, one of another origin if one
+ * is here.  Only if no other comes within GUARD_PATIENCE_MS may the same worker repeat it.  While a
+ * version is in question, and kept, no evaluation of a later one is repeated.  A repetition that a
+ * restart forgets is asked for again.  Each rollback costs the job a round, so the job still ends.
+ */
 #ifndef COORDINATOR_GUARD_H
 #define COORDINATOR_GUARD_H
 
@@ -13,12 +14,12 @@
 
 #define GUARD_PATIENCE_MS 60000u
 
-/* The worker that may not have an EVAL task, and the origin from which none may, where the task
- * asks for a second word and a worker from elsewhere is here; else nothing is set. */
+/* Sets the worker and the origin that may not have EVAL task t, where it repeats an evaluation and
+ * a worker of another origin is here; else sets nothing. */
 void guard_not_for(const struct coordinator *co, const struct task *t, uint64_t *ret_worker,
                    uint64_t *ret_from);
-/* The held-out loss of a path, of an EVAL task that its worker has just reported: INFINITY where it
- * is no number.  False: there is nothing to judge it by. */
+/* Judges the held-out loss of an EVAL task that its worker has just reported; pass INFINITY for a
+ * loss that is not a number.  False: there is nothing to compare it with. */
 bool guard_hear(struct coordinator *co, struct job *j, const struct task *t, float loss);
 
 #endif

@@ -1,14 +1,14 @@
-/* Files of the outer optimiser that are needed no more: on the disk, and copies in a store far
- * away. What stays by a fault goes the next time, or with the job. */
+/* Removes files of the outer optimiser that are no longer needed: on disk, and their copies in an
+ * object store.  A file that could not be removed goes the next time, or with the job. */
 #ifndef COORDINATOR_LEFTOVER_H
 #define COORDINATOR_LEFTOVER_H
 
 #include "coordinator/state/core.h"
 
-/* Once what is said now is on record, files of `dir` go, on the disk pool; what makes version
- * `keep` stays; 0: nothing does.  Takes dir. */
+/* Once the present state is durable, removes files of `dir` on the disk pool, but keeps those from
+ * which version `keep` was made; 0: keeps none.  Takes dir. */
 void leftover_drop(struct coordinator *co, char *dir, uint64_t keep);
-/* After a start: the same of jobs that had ended, of which a stop came before it was done. */
+/* After a start: the same for ended jobs where a stop of the coordinator prevented it. */
 void leftover_resume(struct coordinator *co);
 
 #endif

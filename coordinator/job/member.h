@@ -1,5 +1,5 @@
-/* The workers: which are here, whether their leases hold, what they may be given, and what they
- * have to be told.  Called by the RPC room and by turns of the clock. */
+/* The workers: which are here, whether their leases hold, which tasks they may have, and which
+ * verdicts they must be told.  Called by the RPC room and the coordinator's tick. */
 #ifndef COORDINATOR_MEMBER_H
 #define COORDINATOR_MEMBER_H
 
@@ -9,46 +9,46 @@ struct lease_decision;
 
 /* A request of w has come. */
 void member_heard(struct coordinator *co, struct worker *w);
-/* Judges leases; what is lost goes back. */
+/* Judges all leases; tasks of lost ones become pending again. */
 void member_check(struct coordinator *co);
-/* w is gone, for good (WORKER_LEFT) or not: its lease goes back. */
+/* w is gone, for good (WORKER_LEFT) or not: it loses its lease. */
 void member_lost(struct coordinator *co, struct worker *w, enum worker_state to,
                  const char *reason);
-/* w is shut out for good, at once: its key counts for nothing from now on, nor do its tickets. */
+/* Shuts w out at once and for good: its key and its tickets are no longer valid. */
 void member_revoke(struct coordinator *co, struct worker *w, const char *reason);
-/* The connection of w is gone (it keeps its lease for a while). */
+/* The connection of w has closed; it keeps its lease for a while. */
 void member_closed(struct coordinator *co, struct worker *w);
-/* Counts a task that w has done.  `judged`: what it brought will be looked at, and only
- * member_proved() ends a row of failures. */
+/* Counts a task that w has done.  `judged`: its result will be checked, and only member_proved()
+ * ends its series of failures. */
 void member_succeeded(struct coordinator *co, struct worker *w, bool judged);
-/* What w brought was good. */
+/* w's result passed its check. */
 void member_proved(struct worker *w);
-/* Counts a failure; quarantines after several in a row. */
+/* Counts a failure of w; quarantines it after several in a row. */
 void member_failed(struct coordinator *co, struct worker *w);
-/* w has no memory for tasks like t: it is offered none for so long, and twice as long each time
- * that it says so again, up to half an hour. */
+/* w has too little memory for tasks like t: it is offered none for wait_ms, and twice as long each
+ * further time, up to half an hour. */
 void member_note_small(struct coordinator *co, struct worker *w, const struct task *t,
                        uint64_t wait_ms);
-/* Is another worker here that has not said so? */
+/* Whether another worker is here that has not reported so. */
 bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t);
-/* May w make outer steps?  It has done tasks, was never in quarantine, and those that it has made
- * were good. */
+/* Whether w may make outer steps: it has done tasks, was never in quarantine, and its earlier outer
+ * steps were right. */
 bool member_may_fold(const struct worker *w);
-/* Is such a worker here, and is the job withheld from nobody? */
+/* Whether such a worker is here, and the job's tasks are not withheld. */
 bool member_somebody_folds(const struct coordinator *co, const struct job *j);
-/* The worker that is expected to be through with an outer step first: the step is bytes, and a
- * worker that did not make the version before (folded_by) reads as many as it writes.  0: no rate
- * is known. */
+/* The worker expected to finish an outer step first.  Its time is that of its transfers: a worker
+ * other than folded_by, which made the previous version, reads as many bytes as it writes.  0: no
+ * rate is known. */
 uint64_t member_first_through(const struct coordinator *co, uint64_t folded_by);
-/* A phase or a CHECK of w was not what two others make of it: it is in quarantine. */
+/* Quarantines w: a phase or a CHECK of it differs from the results of two others. */
 void member_was_wrong(struct coordinator *co, struct worker *w);
-/* An outer step of w was not believed, for this reason, and made again: it was wrong, or not. */
+/* An outer step of w was rejected with code `why` and made again; wrong: w's result differed. */
 void member_doubt_fold(struct coordinator *co, struct worker *w, bool wrong, int why);
-/* May w be given a task?  Else why not, and until when (0: not known). */
+/* Whether w may be given a task; if not, the reason and until when (0: unknown). */
 bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,
                      char reason[REASON_MAX]);
-/* What became of the contributions that a worker sent for a task: it is told at its next request.
- */
+/* Stores the verdict on a worker's contributions to a task, to be sent with the answer to its next
+ * request. */
 void member_verdict(struct coordinator *co, uint64_t worker_id, uint64_t task_id, bool accepted,
                     const char *reason);
 /* How w's lease stands. */

@@ -1,5 +1,5 @@
-/* Questions about jobs: what can be read from a job, its tasks and the tables.  Asked by all rooms
- * from here up; pure: nothing here changes the state, or knows a clock, the store or the loop. */
+/* Queries on jobs, answered from a job, its tasks and the tables.  For all rooms from here up.
+ * Pure: they do not change the state and know no clock, store or loop. */
 #ifndef COORDINATOR_QUERY_H
 #define COORDINATOR_QUERY_H
 
@@ -10,110 +10,110 @@
 
 /* Paths of the main network: they come first. */
 uint32_t query_main_paths(const struct job *j);
-/* Are the job's texts known as such?  Not where the data are ids of a tokenizer that it does not
- * name; a trainer's are its own business. */
+/* Whether the job's data are text as far as we know: false for images, and for token ids whose
+ * tokenizer the job does not name.  What a trainer does with text is its own business. */
 bool query_has_text(const struct job *j);
-/* The network that a task is about. */
+/* The network on which a task works. */
 uint32_t query_network(const struct job *j, const struct task *t);
-/* Can what trains the job's networks also do this, "evaluates" or "draws"?  Our own can; a trainer
- * has said so with version 0. */
+/* Whether the program that trains the job's networks can also do `what`: "evaluates" or "draws".
+ * Our own can; a trainer declared it with version 0. */
 bool query_can(const struct job *j, const char *what);
-/* Does a program of the user's compute the task, which only some workers run? */
+/* Whether a user's program computes the task, which only some workers run. */
 bool query_needs_trainers(const struct job *j, const struct task *t);
-/* Has the worker said lately that such tasks of the job are too large for it? */
+/* Whether the worker has reported lately that it has too little memory for such tasks of the job. */
 bool query_is_small(const struct job *j, enum task_kind kind, uint32_t network,
                     const struct worker *w, uint64_t now_ms);
-/* May the worker be given such tasks of the job?  It runs trainers, if that takes one, and has not
- * said lately that they are too large for it. */
+/* Whether the worker may be given such tasks of the job: it runs trainers if they need one, and has
+ * not reported lately that they need too much memory. */
 bool query_fits(const struct job *j, enum task_kind kind, uint32_t network, const struct worker *w,
                 uint64_t now_ms);
-/* Could the worker, which waits for a task, be given this one now? */
+/* Whether the worker, which waits for a task, could be given this one now. */
 bool query_could_have(const struct job *j, const struct task *t, const struct worker *w,
                       uint64_t now_ms);
 bool query_crosses(const struct job *j, uint32_t path, const struct module_rec *m);
 bool query_share_module(const struct job *j, uint32_t p, uint32_t q);
-/* Do contributions come while their phase goes on, and replicas keep their weights? */
+/* Whether contributions arrive during their phase, and replicas keep their weights. */
 bool query_streams(const struct job *j);
 
-/* ---- how far ------------------------------------------------------------- */
+/* ---- progress ------------------------------------------------------------ */
 
-/* Open tasks of the job of a kind. */
+/* How many tasks of this kind the job has open. */
 size_t query_open_tasks(const struct state *s, const struct job *j, enum task_kind kind);
-/* Tasks done and to do of the state that the job is in; 0 of 0: it has no such tasks. */
+/* Tasks done, and all tasks, of the job's present state; 0 of 0: it has no such tasks. */
 void query_progress(const struct state *s, const struct job *j, uint32_t *ret_done,
                     uint32_t *ret_total);
-/* Has every module a version? */
+/* Whether every module has a version. */
 bool query_initialised(const struct job *j);
-/* Has every module of the path this version, or a newer one? */
+/* Whether every module of the path has this version or a newer one. */
 bool query_modules_at(const struct job *j, uint32_t path, uint64_t version);
-/* Has every path closed its last round? */
+/* Whether every path has closed its last round. */
 bool query_finished(const struct job *j);
-/* The round at which paths wait for their new shards; UINT32_MAX: none is to come. */
+/* The round at which paths wait for their new shards; UINT32_MAX: there is none ahead. */
 uint32_t query_barrier(const struct job *j);
 
-/* Does the job not go on because its tasks are withheld, or they or the outer steps of a module
- * fail again and again?  ret_reason says which.  The latter goes on by itself when somebody can do
- * them. */
+/* Whether the job is stalled: its tasks are withheld, or its tasks or the outer steps of a module
+ * fail repeatedly.  ret_reason says which.  Repeated failures end by themselves when a worker can
+ * do the tasks. */
 bool query_stalled(const struct state *s, const struct job *j, char ret_reason[REASON_MAX]);
 
-/* What the leases and the waiting of all jobs of a token have cost, as they are kept. */
+/* What the leases and the waiting of all jobs of a token have cost, as recorded in the jobs. */
 double query_token_cost(const struct state *s, uint64_t token);
 
-/* Why none of the job's tasks is given out, as what a task is: it is paused, or its budget or that
- * of the token that it was submitted with is spent; NULL: they are. */
+/* Why the job's tasks are withheld, as a phrase for a task: the job is paused, or its budget or
+ * that of its token is spent; NULL: they are not. */
 const char *query_withheld(const struct state *s, const struct job *j);
 
 /* ---- partitioning -------------------------------------------------------- */
 
-/* How many of the shards [first, n) one SPLIT task reads: neighbours, so that their rows of the
- * assignment are as well, all held out or none; as many as there are partitions, so that what
- * the task writes is about as large as what it reads. */
+/* How many of the shards [first, n) one SPLIT task reads.  They are adjacent, and so are their rows
+ * of the assignment; either all are held out or none.  There are as many as partitions, so that the
+ * shards written are about as large as those read. */
 size_t query_split_group(const struct job *j, size_t first, size_t n);
-/* Shards with scores, ascending, in a new array of *ret_n; NULL: none. */
+/* Shards that have scores, ascending, in a new array of *ret_n; NULL: none. */
 uint32_t *query_scored(const struct job *j, size_t *ret_n);
 
 /* ---- phases and contributions -------------------------------------------- */
 
-/* Samples that the task's ranges hold. */
+/* How many samples are in the task's ranges. */
 uint64_t query_held(const struct task *t);
 /* The task of a replica's phase; NULL: none runs. */
 const struct task *query_phase(const struct state *s, const struct job *j, uint32_t path,
                                uint32_t replica);
-/* Replicas of the path's round: those that have a phase where workers decide, at least one. */
+/* Replicas in the path's round; where workers decide, those that have a phase, at least one. */
 uint32_t query_replicas(const struct state *s, const struct job *j, uint32_t path);
-/* Phases that the job can have at once, whoever does them. */
+/* Phases that the job can have running at once. */
 uint32_t query_phases_at_once(const struct job *j);
-/* Is the replica out of the path's round, for want of a worker when it began? */
+/* Whether the replica skips the path's round, since there was no worker for it when it began. */
 bool query_rests(const struct state *s, const struct job *j, uint32_t path, uint32_t replica);
-/* How long a phase bounded by time is that begins now, in s: outer.seconds.  Asynchronous ones
- * that share modules end together: half of that to half as much again. */
+/* The length in s of a phase bounded by time that begins now: outer.seconds.  Asynchronous phases
+ * that share modules end together; theirs is 0.5 to 1.5 times that. */
 uint32_t query_phase_seconds(const struct state *s, uint64_t now_ms, const struct job *j,
                              const struct task *t);
 /* When a phase bounded by time ends, in ms. */
 double query_phase_end(const struct task *t);
-/* How long the path's round has run; of one that began before we started the wall clock tells. */
+/* How long the path's round has run; by the wall clock if it began before we started. */
 uint64_t query_round_ms(const struct path_rec *p, uint64_t now_ms);
-/* What a task has given to a module's version; NULL: nothing. */
+/* The task's contribution that starts from version `base` of a module; NULL: none. */
 const struct contribution *query_contribution(const struct task *t, uint64_t module, uint64_t base);
-/* What a phase has given to the module's next version, unless it was refused; t may be NULL. */
+/* A phase's contribution to the module's next version, unless it was refused; t may be NULL. */
 const struct contribution *query_given(const struct task *t, const struct module_rec *m);
 
-/* Of those the one that is in no version yet, whichever it began with; t may be NULL. */
+/* A phase's contribution that is in no version yet, from whichever version; t may be NULL. */
 const struct contribution *query_waits(const struct task *t, const struct module_rec *m);
-/* Does a contribution to this version of the module, which is at a later one, go into the next? */
+/* Whether a contribution that starts from the old version `base` still goes into the next one. */
 bool query_takes_late(const struct job *j, const struct module_rec *m, uint64_t base);
 
 struct outer_count {
-    uint32_t expected, arrived, leased; /* leased: of the missing, being worked on */
-    uint32_t away; /* of these: by a worker that has no connection, and may come back with it */
+    uint32_t expected, arrived, leased; /* leased: missing, but a worker has the task */
+    uint32_t away; /* of the leased: the worker is disconnected, and may come back */
 };
 
 /* The contributions to the module's next version. */
 void query_outer_count(const struct state *s, const struct job *j, const struct module_rec *m,
                        struct outer_count *ret);
 
-/* Contributions to m that are not in a version yet, also those that a running step folds, and those
- * of rounds before. */
+/* Contributions to m that are in no version yet, including those that a running step folds and
+ * those of earlier rounds. */
 uint64_t query_waiting(const struct state *s, const struct job *j, const struct module_rec *m);
 
 #endif

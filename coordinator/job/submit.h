@@ -1,5 +1,5 @@
-/* What a person may ask for: a job is refused with one sentence, or is on record.  Nothing of it
- * runs before flow.c takes it up in the next turn. */
+/* Submits a job: it is recorded, or refused with one sentence.  Nothing of it runs before flow.c
+ * takes it up in the next turn. */
 #ifndef COORDINATOR_SUBMIT_H
 #define COORDINATOR_SUBMIT_H
 
@@ -10,7 +10,7 @@ struct coordinator;
 struct encoder_file;
 struct network_input;
 
-#define SUBMIT_SHARDS_MAX 32768 /* as DATASET_SHARDS_MAX, where they are cut */
+#define SUBMIT_SHARDS_MAX 32768 /* equal to DATASET_SHARDS_MAX */
 
 struct submit_shard {
     uint8_t sha256[32];
@@ -36,11 +36,11 @@ struct submit {
     const struct blob_ref *warm_start;   /* safetensors, uploaded; NULL: from the seed */
     const struct encoder_file *encoders; /* files of the frozen networks, uploaded */
     size_t n_encoders;
-    const struct network_input *input; /* what those make; NULL: pixels and classes */
-    uint64_t holder;                   /* who submits, as in access.h; 0: not known */
+    const struct network_input *input; /* the output of those; NULL: pixels and classes */
+    uint64_t holder;                   /* who submits it (access.h); 0: unknown */
 };
 
-/* 0 and its id: the job is complete in memory, and its rows are queued. */
+/* 0 and the job's id: the job is complete in memory, and its rows are queued. */
 int submit_job(struct coordinator *co, const struct submit *s, uint64_t *ret_id, struct err *err);
 
 #endif
