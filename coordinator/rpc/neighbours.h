@@ -1,12 +1,11 @@
-/* Down once, spread many: which worker of a site has a blob.
+/* Sends each blob to a site once: remembers which worker of the site has it.
  *
- * Workers that share (JoinRequest.site) are led to each other for what one of them was sent.  The
- * first of a site to ask for a blob is sent it; whoever of the same site asks later is led to that
- * one, with a ticket that is good there, for 15 minutes, and with its key.  Whoever does not want
- * that, or was failed by that one, is sent the blob and takes its place.
+ * Workers that share (JoinRequest.site) are redirected to a neighbour that was sent the blob.  The
+ * first worker of a site to ask for a blob is sent it; later ones are redirected to that worker,
+ * with its key and a ticket that it accepts for 15 minutes.  A worker that refuses this, or whose
+ * transfer from the neighbour failed, is sent the blob and takes the neighbour's place.
  *
- * What is remembered is bounded (some thousand blobs, in memory): what is forgotten is sent once
- * more.  Loop thread. */
+ * The memory is bounded (some thousand blobs): a forgotten blob is sent again.  Loop thread. */
 #ifndef COORDINATOR_NEIGHBOURS_H
 #define COORDINATOR_NEIGHBOURS_H
 
@@ -18,7 +17,7 @@ struct blob_neighbour;
 struct coordinator;
 struct worker;
 
-/* What a worker that joins says of what it serves; what makes no sense counts as nothing. */
+/* Takes what a joining worker says that it serves; invalid values count as nothing. */
 void neighbours_take(struct worker *w, const Skerry__V1__JoinRequest *m);
 
 /* For blob_http_options.neighbour: arg is the coordinator. */

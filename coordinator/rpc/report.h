@@ -1,6 +1,5 @@
-/* REPORT requests: whether a report fits its lease, what a failure means for the task and its
- * worker, and which samples could not be read.  What a result brings is its kind's business
- * (coordinator/kinds). */
+/* REPORT requests: checks that a report fits its lease, and handles failures of tasks and samples
+ * that could not be read.  Results are the business of the task's kind (coordinator/kinds). */
 #ifndef COORDINATOR_REPORT_H
 #define COORDINATOR_REPORT_H
 
@@ -8,10 +7,10 @@
 
 struct Skerry__V1__ReportRequest;
 
-/* Applies a report that fits its lease; 0, or -ERR_STALE / -EINVAL with the
- * reason that the worker is told.  Where nothing was applied yet and the worker is to report again:
- * -EAGAIN, or -ERR_NOTFOUND after it has sent its files once more (those of a result may be lost
- * with the machine, or have gone to a coordinator that was no longer the owner). */
+/* Applies a report that fits its lease: 0, or -ERR_STALE / -EINVAL with the reason for the worker.
+ * If nothing was applied yet and the worker shall report again: -EAGAIN, or -ERR_NOTFOUND if it
+ * must upload its files again first (a result's files may be lost with our machine, or were sent to
+ * a coordinator that was no longer the owner). */
 int report_apply(struct coordinator *co, struct worker *w,
                  const struct Skerry__V1__ReportRequest *r, struct err *err);
 

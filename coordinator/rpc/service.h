@@ -9,11 +9,12 @@ struct rpc_peer;
 
 extern const struct rpc_method service_methods[];
 extern const unsigned service_method_count;
-/* Once a tick: answers heartbeats of newcomers that wait.  So many may come under a thousand names
- * that their heartbeats alone would take the machine: those without a task are answered so late
- * that all of them together send 2,000 a second, and none more than a quarter of a lease late. */
+/* Called once a tick: answers the heartbeats of new workers that were delayed.  Under many names so
+ * many could join that their heartbeats alone would occupy the machine.  So answers to those
+ * without a task are delayed until all of them together send 2,000 a second, but by at most a
+ * quarter of a lease. */
 void service_tick(struct coordinator *co);
-/* The connection is gone. */
+/* The peer's connection has closed. */
 void service_peer_closed(struct coordinator *co, struct rpc_peer *peer);
 
 #endif

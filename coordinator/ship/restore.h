@@ -1,4 +1,5 @@
-/* A data directory out of what a coordinator has shipped, which is deposed by it. */
+/* Restores a data directory from the state that a coordinator shipped to a store; that coordinator
+ * is deposed by it. */
 #ifndef COORDINATOR_RESTORE_H
 #define COORDINATOR_RESTORE_H
 
@@ -6,12 +7,13 @@
 #include "coordinator/state/options.h"
 
 struct restore_result {
-    uint64_t snapshot, entries; /* that it begins with; that were read after it */
-    uint64_t owned;             /* the entry that says that the log is the new one's */
+    uint64_t snapshot, entries; /* the snapshot's number; the entries read after it */
+    uint64_t owned;             /* the entry that makes the log the new coordinator's */
 };
 
-/* o->data_dir is made, or is empty; o->store is the store.  The database comes last: what is cut
- * off does not start.  -ERR_NOTFOUND: nobody has shipped anything there.  Blocks. */
+/* o->data_dir must be missing or empty; o->store is the store.  The database is written last, so an
+ * interrupted restore cannot be started.  -ERR_NOTFOUND: the store has no shipped state.  Blocks.
+ */
 int restore_state(const struct coordinator_options *o, struct restore_result *ret, struct err *err);
 
 #endif

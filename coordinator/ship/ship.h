@@ -1,14 +1,14 @@
 /* The state of a coordinator in an object store, and the ownership of it (docs/failover.md).
  *
- *   ship_open()     the store is reached, and writes conditionally
+ *   ship_open()     checks that the store can be reached and has conditional writes
  *   ship_own()      sends a snapshot of the database, the keys, and an entry: the log is ours
- *   ship_away()     what store_send_away() gets: each commit becomes an entry (writer thread)
- *   ship_is_lost()  somebody else has an entry that was to be ours: end, and tell nobody anything
+ *   ship_away()     for store_send_away(): each commit becomes an entry (writer thread)
+ *   ship_is_lost()  another coordinator wrote the entry that was to be ours: stop, answer nobody
  *
- * A thread of its own sends snapshots, removes what they make needless, and while there are no
- * commits looks every two seconds whether the log is still ours.  Another one writes a sign of life
- * every three seconds, "COUNT on HOST since TIME": while the coordinator opens, which may take
- * minutes, and then as long as its loop turns.  standby.h reads it. */
+ * One thread sends snapshots, removes the entries that they replace, and checks every two seconds
+ * without a commit whether the log is still ours.  Another writes a sign of life every three
+ * seconds, "COUNT on HOST since TIME": while the coordinator opens, which may take minutes, and
+ * then as long as its loop runs.  standby.h reads it. */
 #ifndef COORDINATOR_SHIP_H
 #define COORDINATOR_SHIP_H
 
@@ -21,29 +21,30 @@ struct ship;
 
 #define SHIP_WHO_MAX 160
 
-/* "on HOST since TIME": a coordinator, for people. */
+/* "on HOST since TIME": describes a coordinator to people. */
 void ship_who(char ret[SHIP_WHO_MAX]);
-/* Where its sign of life is, below the state's prefix; mem_free it. */
+/* The key of its sign of life, below the state's prefix; mem_free it. */
 char *ship_sign_key(const char *prefix);
 
 /* -ERR_UNIMPLEMENTED with a sentence: the store has no conditional writes.  -ERR_CONFIG: the
  * options name no store. */
 int ship_open(const struct coordinator_options *o, struct ship **ret, struct err *err);
-/* Waits for what is under way. */
+/* Waits for transfers under way. */
 void ship_close(struct ship *s); /* accepts NULL */
 
-/* The database of the data dir is what the log says, or newer by a commit that nobody heard of;
- * from here on the log is ours.  -ERR_STALE: it is another's, or further.  Blocks. */
+/* Checks that the data directory's database agrees with the log, or is newer by one commit that was
+ * never acknowledged, and takes the log over.  -ERR_STALE: the log is another coordinator's, or
+ * further.  Blocks. */
 int ship_own(struct ship *s, struct store *store, struct err *err);
 
 const struct store_away *ship_away(const struct ship *s);
 
-/* From here on a write that fails is not tried again: the coordinator ends. */
+/* The coordinator is stopping: from here on a failed write is not retried. */
 void ship_end(struct ship *s);
-/* The loop is alive: from the first call on there is no sign of life without another one. */
+/* The loop is alive.  From the first call on, each further sign of life needs another call. */
 void ship_turns(struct ship *s);
-/* ret_why: why, or what the store said last of an entry that it does not take ("": it takes them).
- * Any thread. */
+/* Whether the log is lost.  ret_why: why; if it is not, the store's last error for an entry that it
+ * does not take ("": it takes them).  Any thread. */
 bool ship_is_lost(struct ship *s, char ret_why[512]);
 
 #endif

@@ -1,5 +1,5 @@
-/* The key, the certificate and the secrets of a data directory as one text, a line "NAME HEX" each:
- * how they are kept in the store.  Blocking. */
+/* The key, the certificate and the secrets of a data directory as one text with a line "NAME HEX"
+ * for each, as they are kept in the store.  Blocking. */
 #ifndef COORDINATOR_SHIP_KEYS_H
 #define COORDINATOR_SHIP_KEYS_H
 
@@ -10,9 +10,10 @@
 
 /* Appends the text to out. */
 int ship_keys_read(const char *data_dir, struct buf *out, struct err *err);
-/* Makes the files of it.  -ERR_FORMAT: it is no such text, or lacks one. */
+/* Writes the files from the text.  -ERR_FORMAT: the text is malformed, or a file is missing in it.
+ */
 int ship_keys_write(const char *data_dir, const char *text, struct err *err);
-/* Of a directory that is none yet. */
+/* Removes the files from a directory whose restore failed. */
 void ship_keys_remove(const char *data_dir);
 
 #endif

@@ -1,9 +1,8 @@
-/* A coordinator that stands by: it reads the sign of life that the owner of a state writes into the
- * store (ship.h), and says when there was none for long enough to go on in the owner's place.
+/* A standby coordinator: it reads the sign of life that the owner of a state writes to the store
+ * (ship.h), and decides when it has been missing long enough to take over.
  *
- * Being wrong is safe: an owner that is deposed tells nobody anything from then on
- * (docs/failover.md).  So this needs no clock but our own, and counts only time in which the store
- * answered us. */
+ * A wrong takeover is safe: a deposed owner acknowledges nothing any more (docs/failover.md).  So
+ * this needs only our own clock, and counts only the time during which the store answered us. */
 #ifndef COORDINATOR_STANDBY_H
 #define COORDINATOR_STANDBY_H
 
@@ -16,17 +15,16 @@
 /* What has been seen; zero at first. */
 struct standby {
     char sign[STANDBY_SIGN_MAX]; /* the newest; "": none yet */
-    uint64_t read_ms;            /* when the store answered last; 0: it did not, the last time */
-    uint64_t silent_ms;          /* for which the sign has been that one */
+    uint64_t read_ms;            /* when the store last answered; 0: its last answer is missing */
+    uint64_t silent_ms;          /* how long the sign has not changed */
 };
 
-/* The store was asked at now_ms: sign is what it has, "" where nobody has written one, NULL where
- * it did not answer.  True: there was no other sign for after_ms.  Pure. */
+/* Takes the store's answer of now_ms: sign is the one it has, "" where nobody has written one, NULL
+ * where it did not answer.  True: the sign has not changed for after_ms.  Pure. */
 bool standby_look(struct standby *s, uint64_t now_ms, const char *sign, uint64_t after_ms);
 
-/* Waits until it is time to go on with the state in o->store; blocks, perhaps for ever.  An error
- * is one of the first look, such as a bucket that is not there: later ones are told and waited out.
- */
+/* Waits until it is time to take over the state in o->store; blocks, perhaps for ever.  It returns
+ * errors of the first look only, such as a missing bucket: later ones are logged and waited out. */
 int standby_wait(const struct coordinator_options *o, uint64_t after_ms, struct err *err);
 
 #endif
