@@ -1,15 +1,15 @@
-/* Looks a job's versions over, as they stand on the disk: nothing is believed that can be computed.
+/* Audits a job's versions on disk: everything that can be recomputed is.
  *
- *   - every file that the job's record names has the bytes that its hash says (of blobs in an
- *     object store: those of modules, which are brought);
- *   - each kept version came from the one before it, as its provenance says, and is that one plus
- *     its delta, to the bit;
- *   - the outer step itself, where the optimiser's state before it is still there (that of the
- *     newest version, while the job goes on): its contributions are folded again, and version,
- *     delta, average and state must have the recorded hashes;
+ *   - files: each one that the job's record names has the recorded hash (of blobs in an object
+ *     store only those of modules, which are fetched);
+ *   - versions: each kept one came from the one before it, as its provenance says, and equals that
+ *     one plus its delta, to the bit;
+ *   - the outer step, where the optimiser's state before it still exists (that of the newest
+ *     version, while the job runs): its contributions are folded again, and version, delta,
+ *     average and state must have the recorded hashes;
  *   - the balance of samples: done, leased and pending by the ledgers, folded by the rounds.
  *
- * Works on a capture (capture.h) beside a coordinator that runs.  Blocking. */
+ * Works on a capture (capture.h) while the coordinator runs.  Blocking. */
 #ifndef COORDINATOR_AUDIT_H
 #define COORDINATOR_AUDIT_H
 
@@ -18,13 +18,13 @@
 struct coordinator_options;
 
 struct audit_result {
-    uint64_t files, bytes;     /* that were hashed */
-    unsigned versions, deltas; /* looked at; made again from the one before and the delta */
-    unsigned steps;            /* folded again */
+    uint64_t files, bytes;     /* hashed */
+    unsigned versions, deltas; /* checked; recomputed from the one before and the delta */
+    unsigned steps;            /* outer steps folded again */
     unsigned faults;
 };
 
-/* Writes what it finds, a line each, to out.  0 also when there are faults. */
+/* Writes its findings to out, a line each.  Returns 0 also when there are faults. */
 int audit_job(const struct coordinator_options *o, uint64_t job_id, FILE *out,
               struct audit_result *ret, struct err *err);
 

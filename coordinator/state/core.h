@@ -1,11 +1,11 @@
-/* The object that is a coordinator: the state with its store, the servers, and what waits for
- * commits.  Everything from the job room up works on it; the HTTP side sees view.h alone.
+/* The coordinator object: the state with its store, the servers, and the answers that wait for
+ * commits.  All rooms from job up work on it; the HTTP room sees only view.h.
  *
- * A commit is under way on the writer's thread while the loop goes on, so the state is ahead of the
- * disk.  Whoever is to be told something of it waits for the commit that has it:
+ * The writer's thread commits while the loop runs on, so the state is ahead of the disk.  An answer
+ * about the state waits for the commit that contains it:
  *
  *   core_reply(), core_when_durable(), poll_add()   for the next one that is handed over
- *   core_when_shown()                               for the one that has what is shown, if need be
+ *   core_when_shown()                               for the one that contains what is shown, if any
  */
 #ifndef COORDINATOR_CORE_H
 #define COORDINATOR_CORE_H
@@ -32,18 +32,18 @@ struct neighbours;
 struct outer_exec;
 struct ship;
 
-#define TEXT_SKIP 32 /* tokens that a text is routed by: they do not count in losses */
+#define TEXT_SKIP 32 /* tokens by which a text is routed: they do not count in losses */
 #define CORE_COMMIT_RETRY_MS 1000
-#define CORE_SLOW_MS 1000      /* a commit that takes longer is said to be slow */
-#define CORE_TICK_MS 250       /* between looks at the leases */
-#define CORE_GATHER_MS 20      /* heartbeats that have something to be written share a commit */
-#define CORE_REPLIES_MAX 65536 /* that wait for a commit */
-/* After our restart, or when we did not listen: workers dial again after up to 10 s. */
+#define CORE_SLOW_MS 1000      /* a commit that takes longer is reported as slow */
+#define CORE_TICK_MS 250       /* between checks of the leases */
+#define CORE_GATHER_MS 20      /* changes by heartbeats within this time share a commit */
+#define CORE_REPLIES_MAX 65536 /* replies that wait for a commit */
+/* Grace after our restart, or after we did not listen: workers redial within 10 s. */
 #define CORE_REDIAL_MS 15000
 
-/* An answer that waits for a commit.  send() answers req; it is called when the state as it is has
- * been handed over, what it answers leaves when that is durable, and after a failure it is called
- * anew. */
+/* An answer that waits for a commit.  send() answers req; it is called when the present state has
+ * been handed over.  The answer leaves when that is durable; after a failed commit send() is called
+ * again. */
 struct reply {
     struct list link;
     struct rpc_request *req; /* NULL in tests */
@@ -60,10 +60,10 @@ struct durable {
     struct list link;
     durable_fn fn;
     void *arg;
-    bool shows; /* called with -EAGAIN when that fails */
+    bool shows; /* called with -EAGAIN when the commit fails */
 };
 
-/* What waits for the same commit. */
+/* All that waits for the same commit. */
 struct held {
     struct list replies, durables, polls;
 };
@@ -89,48 +89,47 @@ struct coordinator {
     struct neighbours *neighbours; /* NULL: no worker has shared yet */
     struct outer_exec *outer;
     struct pool *disk;
-    struct pool *far;    /* what waits for a store far away */
+    struct pool *far;    /* jobs that wait for an object store */
     struct pool *writer; /* one thread, for commits */
-    struct ship *ship;   /* the state goes to the store, too; NULL: it does not */
+    struct ship *ship;   /* ships the state to the store; NULL: it is not shipped */
     struct keys *keys;
     struct token worker_token, user_token;
     char user_text[TOKEN_STRING_MAX];
     char http_url[TOKEN_URL_MAX], cluster[33], cookie[16];
     uint8_t ticket_key[KEYS_SECRET_BYTES];
     struct loop_timer *tick, *retry, *sweep, *gather;
-    struct held next, group; /* for the next commit; for the one that is under way */
-    unsigned n_replies;      /* CORE_REPLIES_MAX at most, about */
-    void (*turn)(void *arg); /* what core_touch() asks for: coordinator/turn.c */
+    struct held next, group; /* for the next commit; for the one under way */
+    unsigned n_replies;      /* about CORE_REPLIES_MAX at most */
+    void (*turn)(void *arg); /* the turn that core_touch() schedules: coordinator/turn.c */
     bool turn_scheduled, closing;
     bool writing;         /* a commit is under way: write_err and the rows are the writer's */
     bool owed;            /* a turn was due meanwhile */
-    uint64_t writing_ms;  /* since when */
-    struct err write_err; /* why it fails */
-    bool touched;         /* since jobs last advanced: the next turn is more than a commit */
+    uint64_t writing_ms;  /* when it began */
+    struct err write_err; /* why it failed */
+    bool touched;         /* jobs must advance: the next turn is more than a commit */
     bool store_ok;
-    bool disk_full; /* an upload failed on it: no work until a tick finds room */
+    bool disk_full; /* an upload failed for lack of space: no work until a tick finds room */
     char store_error[512];
     uint64_t started_ms;
     int64_t started_unix_ms;
-    uint64_t checked_ms; /* when the leases were looked at last */
-    uint64_t
-        awaited_ms;    /* until then workers that hung up while we did not listen may dial again */
-    uint64_t told_ms;  /* when all who are parked were last told what they wait for */
-    uint64_t held_ms;  /* since when the leases of silent workers are held; 0: they are not */
-    struct list beats; /* heartbeats of newcomers whose answers wait: rpc/service.c */
-    uint64_t beat_ms;  /* for how long; 0: they do not */
+    uint64_t checked_ms; /* when the leases were last checked */
+    uint64_t awaited_ms; /* until then, workers that hung up while we did not listen may redial */
+    uint64_t told_ms;    /* when all parked workers were last told what they wait for */
+    uint64_t held_ms;    /* since when the leases of silent workers are held; 0: they are not */
+    struct list beats;   /* heartbeats of new workers whose answers are delayed: rpc/service.c */
+    uint64_t beat_ms;    /* by how long; 0: they are not */
     struct subscriber subscribers[EVENT_SUBSCRIBERS_MAX];
     int next_handle;
     struct blob_ref *garbage; /* deleted after a commit that does not name them */
     size_t n_garbage, cap_garbage;
-    struct blob_ref *doomed; /* of those: the commit that is under way does not */
+    struct blob_ref *doomed; /* of the garbage: not named by the commit under way */
     size_t n_doomed;
     bool sweeping, scrubbing;
-    uint8_t scrub_part;   /* that is read next: job/scrub.h */
-    uint8_t damaged[256]; /* blobs that it has found in each part */
-    bool velocities_old;  /* some have no sampler any more */
+    uint8_t scrub_part;   /* the part to read next: job/scrub.h */
+    uint8_t damaged[256]; /* damaged blobs found in each part */
+    bool velocities_old;  /* some VELOCITY tasks no longer have a sampler */
     bool untold;          /* some modules have versions that were not handed over */
-    bool told_next;       /* some have versions in the commit that is under way */
+    bool told_next;       /* some modules have versions in the commit under way */
     struct traffic bytes_here;
 };
 
@@ -140,58 +139,59 @@ static inline uint64_t core_now(const struct coordinator *co)
     return loop_now_ms(co->loop);
 }
 
-/* In ms since 1970, to hold ages on record against.  A step of the clock makes nothing older:
- * forward, the time that has passed since our start counts; back, the clock does. */
+/* ms since 1970, to compute ages from recorded times.  A step of the wall clock makes nothing
+ * older: after a step forward the time since our start counts, after a step back the clock. */
 int64_t core_unix_ms(const struct coordinator *co);
 
-/* The lists of what waits. */
+/* Initialises the lists. */
 void core_init(struct coordinator *co);
 
-/* Something changed: before the loop waits again, jobs advance, tasks are
- * given out, rows are committed and replies leave. */
+/* The state has changed: schedules a turn, in which jobs advance, tasks are assigned, rows are
+ * committed and replies leave. */
 void core_touch(struct coordinator *co);
 
-/* Something is to be written, by which nothing advances: the next commit, soon. */
+/* A change by which nothing advances must be written: schedules a commit within CORE_GATHER_MS. */
 void core_gather(struct coordinator *co);
 
-/* Queues an answer for after the next commit, which the caller has asked for or the next turn
- * brings; fill the returned struct at once. */
+/* Queues an answer for after the next commit, but does not schedule one; fill the returned struct
+ * at once. */
 struct reply *core_reply_later(struct coordinator *co, struct rpc_request *req,
                                void (*send)(struct coordinator *co, struct reply *r));
-/* The same, and asks for the turn: something has changed. */
+/* The same, and calls core_touch(). */
 struct reply *core_reply(struct coordinator *co, struct rpc_request *req,
                          void (*send)(struct coordinator *co, struct reply *r));
 
-/* 0, or -ENOSPC / -EIO with a sentence while nothing can be made durable. */
+/* 0, or -ENOSPC / -EIO with a sentence while no commit succeeds. */
 int core_writable(struct coordinator *co, struct err *err);
 
-/* Looks at the disk of the data dir, and remembers in disk_full. */
+/* Checks the disk of the data directory, and stores the result in disk_full. */
 bool core_disk_full(struct coordinator *co);
 
-/* Brings a blob that is far away here, on a thread; a failure shows when it is asked for again. */
+/* Fetches a blob from the object store on another thread; a failure shows when the blob is asked
+ * for again. */
 void core_bring(struct coordinator *co, const struct blob_id *id);
 
 /* Calls fn(arg, rc) after the next commit: see durable_fn. */
 void core_when_durable(struct coordinator *co, durable_fn fn, void *arg);
 
-/* For how long the commit has been under way that is; 0: none is. */
+/* How long the present commit has been under way; 0: none is. */
 uint64_t core_writing_ms(const struct coordinator *co);
-/* Is it so long that we are the ones who are late? */
+/* Whether that is so long that delays are our fault, not the workers'. */
 bool core_stalls(const struct coordinator *co);
-/* Is the record as it is durable? */
+/* Whether the present record is durable. */
 bool core_row_durable(const struct coordinator *co, const struct row_mark *row);
-/* Is it durable that the workers and tasks which are not known any more are not? */
+/* Whether the removal of all forgotten workers and tasks is durable. */
 bool core_gone_durable(const struct coordinator *co);
-/* Is what the state says of this job (NULL: all) durable?  Or no commit can be made, and that is
- * what is to be shown. */
+/* Whether the state of this job (NULL: of all) may be shown: it is durable, or no commit succeeds
+ * and that must be shown. */
 bool core_is_shown(struct coordinator *co, const struct job *j);
-/* false: it is.  Else fn(arg, rc) is called: 0 when it is, -EAGAIN when the commit has failed,
- * -ERR_CANCELLED when the daemon stops first. */
+/* False: it may be shown now.  Else fn(arg, rc) is called later, with 0 when it may, -EAGAIN when
+ * the commit has failed, -ERR_CANCELLED when the daemon stops first. */
 bool core_when_shown(struct coordinator *co, const struct job *j, durable_fn fn, void *arg);
 
 /* Tells subscribers; e is borrowed. */
 void core_event(struct coordinator *co, const struct event *e);
-/* A LOG event and a line in the log. */
+/* Sends a LOG event and writes a line to the log. */
 void core_say(struct coordinator *co, uint64_t job_id, uint64_t worker_id, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 

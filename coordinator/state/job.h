@@ -1,6 +1,6 @@
-/* A job and all that hangs on it: its dataset, its modules and paths, what was found.  Fields
- * marked (m) live in memory alone.  Times `*_ms` are of the monotonic clock and (m); `*_unix_ms`
- * are for display.  Loop thread. */
+/* A job with its dataset, its modules and paths, and its figures.  Fields marked (m) live only in
+ * memory.  Times `*_ms` are of the monotonic clock and (m); `*_unix_ms` are for display.  Loop
+ * thread. */
 #ifndef COORDINATOR_JOB_H
 #define COORDINATOR_JOB_H
 
@@ -17,9 +17,9 @@
 #define JOB_CLASSES_MAX 4096
 #define JOB_BAD_MAX 1024     /* bad samples kept by name */
 #define JOB_SAMPLES_MAX 1024 /* grids kept per job */
-#define JOB_ROUNDS_MAX 4096  /* round records kept of many paths; see job_rounds_max */
+#define JOB_ROUNDS_MAX 4096  /* round records kept with many paths; see job_rounds_max */
 #define JOB_ROWS_MAX 1024
-#define JOB_VOCAB_BYTES 257   /* token ids that are bytes, and the end of a text */
+#define JOB_VOCAB_BYTES 257   /* token ids: 256 bytes, and the end of a text */
 #define JOB_NUMBERS_MAX 64    /* names of trainers' numbers */
 #define JOB_TRACE_MAX 131072  /* bytes, as in ReportRequest */
 #define ENCODER_FILES_MAX 256 /* as Task.encoders */
@@ -46,44 +46,44 @@ enum job_state {
     JOB_STATES
 };
 
-/* As persons and the API know it: "running". */
+/* The name in messages and the API: "running". */
 const char *job_state_name(enum job_state s);
 
 struct shard_rec {
-    struct blob_ref blob; /* size 0: of an old generation, gone */
+    struct blob_ref blob; /* size 0: it was of an old generation and is gone */
     uint32_t samples;
     uint64_t tokens;     /* texts; images: 0 */
     uint32_t generation; /* 0: as the dataset was cut; g: made by the g-th splitting */
     uint32_t partition;  /* in generation > 0; with a teacher job: the teacher's number */
-    uint32_t source;     /* number of the URL, or of the SPLIT task, that it was cut from */
+    uint32_t source;     /* number of the URL, or of the SPLIT task, that it comes from */
     bool holdout;
     bool router;              /* kept for fitting routers, never trained on */
     struct blob_ref features; /* its samples'; size 0: none */
 };
 
-/* What the frozen networks make the model see, as NetworkInput of skerry.proto; zeros: pixels and
- * classes. */
+/* The model's input as the frozen networks produce it, as NetworkInput of skerry.proto; zeros:
+ * pixels and classes. */
 struct network_input {
     uint32_t channels, side;
     uint32_t caption, caption_tokens;
 };
 
-/* A file of a frozen network's folder, or one that goes along as they do. */
-#define ENCODER_COMPANIONS 4 /* a part that no worker gets: an export does */
+#define ENCODER_COMPANIONS 4 /* a part that goes into exports, not to workers */
+/* A file of a frozen network's folder, or of ENCODER_COMPANIONS. */
 struct encoder_file {
     uint32_t part; /* EncoderPart of skerry.proto */
     char name[ENCODER_NAME_MAX];
     struct blob_ref blob;
 };
 
-/* What a path scored on a shard. */
+/* A path's scores of a shard. */
 struct score_rec {
     uint32_t path, shard;
     struct blob_ref blob;
 };
 
-/* A figure with a name, as the workers found it; a newer one of the same kind of
- * task, path and name takes its place. */
+/* A named figure computed by the workers; a newer one of the same kind of task, path and name
+ * replaces it. */
 struct row_rec {
     enum task_kind kind;
     uint32_t path, round; /* path UINT32_MAX: of the whole job */
@@ -94,56 +94,56 @@ struct row_rec {
 
 struct replica_rec {
     uint64_t owner;          /* worker that did the last phase; 0: none */
-    uint64_t step;           /* at which the current phase starts, or the next one */
-    uint64_t task_id;        /* the phase that runs; 0: none */
-    uint64_t samples_last;   /* that its last phase used, or would have in its time */
+    uint64_t step;           /* at which the current or the next phase starts */
+    uint64_t task_id;        /* the phase under way; 0: none */
+    uint64_t samples_last;   /* used by its last phase; bounded by time: scaled to outer.seconds */
     struct blob_ref moments; /* Adam's, as the owner left them; size 0: none */
     float loss;              /* (m) newest; NAN */
     uint64_t seen;           /* (m) as row_mark.seen */
 };
 
-/* A module's weights as they were at a path's best evaluation. */
+/* A module's weights at a path's best evaluation. */
 struct best_module {
     uint64_t version;
-    struct blob_ref full; /* whole weights, or their EMA when that was evaluated */
+    struct blob_ref full; /* whole weights, or their EMA if that was evaluated */
 };
 
-/* Held-out loss of a path, newest. */
+/* The newest held-out loss of a path. */
 struct eval_rec {
     double loss_sum;
     uint64_t units, bytes; /* samples or tokens; bytes of texts */
-    uint32_t round;        /* version that was looked at */
+    uint32_t round;        /* the version evaluated */
     float loss;            /* NAN: never evaluated */
 };
 
-/* What some phases add up to. */
+/* Sums over some phases. */
 struct phase_sum {
     uint32_t phases;
     uint64_t samples, steps;
     double loss, weight; /* sum of loss * samples; of samples that have a loss */
 };
 
-/* A held-out loss that is out of all proportion, of which another worker is asked (job/guard.h). */
+/* An implausibly large held-out loss that another worker must confirm (job/guard.h). */
 struct eval_doubt {
-    uint64_t worker, origin; /* the worker that says so; 0: none does */
+    uint64_t worker, origin; /* the worker that reported it; 0: none */
     uint32_t version;
 };
 
 struct path_rec {
-    uint32_t round;    /* phase that runs; == rounds planned: finished */
-    bool ready;        /* the phase's tasks exist */
+    uint32_t round;    /* the round under way; == rounds planned: finished */
+    bool ready;        /* its tasks exist */
     uint64_t ready_ms; /* (m) since when */
     int64_t ready_unix_ms;
-    uint64_t bytes_up, bytes_down; /* params, of the current round */
-    uint64_t phases;               /* async: applied so far; round is this over the replicas */
-    struct phase_sum sum; /* (m) of phases since the last round: without rounds, and late ones */
+    uint64_t bytes_up, bytes_down; /* of parameters, in the current round */
+    uint64_t phases;               /* async: applied so far; round = phases / replicas */
+    struct phase_sum sum; /* (m) since the last round: of jobs without rounds, and late phases */
     const struct replica_rec *replicas; /* composition.paths[i].replicas of them */
     struct eval_rec eval;
     struct best_module *best; /* by level; NULL: none, or the job does not stop early */
     uint32_t best_round;
     float best_loss;
     struct eval_doubt doubt;  /* (m) */
-    uint64_t velocity_worker; /* (m) the last that ran the path for a sampler elsewhere */
+    uint64_t velocity_worker; /* (m) the last to evaluate the path for a sampler elsewhere */
     struct row_mark row;
 };
 
@@ -152,8 +152,8 @@ struct bad_rec {
     char *shard, *key, *reason;
 };
 
-/* What each device of a worker did in a step of the newest phase that left one, as the worker sent
- * it.  text NULL: none did. */
+/* The newest step trace (what each device of a worker did in a step), as the worker sent it.
+ * text NULL: there is none. */
 struct job_trace {
     char *text;
     size_t len;
@@ -161,15 +161,15 @@ struct job_trace {
     uint32_t path, replica, round;
 };
 
-/* The last times of something, and what they come to. */
+/* The last durations of something, with a cached statistic of them. */
 struct job_times {
     uint64_t ms[32]; /* ring */
     unsigned n;      /* ever noted */
-    uint64_t found;  /* of the first found_of of them, as whoever reads them makes it */
+    uint64_t found;  /* the statistic when n was found_of: job_time_of() */
     unsigned found_of;
 };
 
-/* Dollars that its workers' time has cost, up to the ends of leases (job/cost.h). */
+/* The cost of its workers' time in dollars, up to the ends of leases (job/cost.h). */
 struct job_cost {
     double work;    /* under leases */
     double waiting; /* between them */
@@ -184,9 +184,9 @@ struct job {
     char reason[1024];
     int64_t made_unix_ms, started_unix_ms, ended_unix_ms;
     uint64_t started_ms;    /* (m) */
-    uint64_t token_id;      /* that it was submitted with; 0: not known */
-    struct job_swarm quota; /* the spec's, as a person has adjusted it */
-    bool paused;            /* by a person: its tasks are given to nobody */
+    uint64_t token_id;      /* the token that it was submitted with; 0: unknown */
+    struct job_swarm quota; /* the spec's, with a person's adjustments */
+    bool paused;            /* by a person: its tasks are not assigned */
     struct job_cost cost;
     char **classes;
     uint64_t *counts; /* per class, or zeros */
@@ -196,41 +196,42 @@ struct job {
     struct bad_rec *bad;
     size_t n_bad;
     uint32_t bad_count;
-    uint32_t bad_unnamed;                  /* (m) in bad_count beside those */
+    uint32_t bad_unnamed;                  /* (m) those of bad_count that are not in bad */
     uint32_t vocab;                        /* token ids of the dataset; 0: images */
     struct blob_ref tokenizer, warm_start; /* size 0: bytes; from the seed */
     struct encoder_file *encoders;         /* of the frozen networks */
     size_t n_encoders;
     struct network_input input;
     /* Partitioning. */
-    uint32_t generation; /* the shards' that are trained on */
+    uint32_t generation; /* of the shards trained on */
     uint32_t resharded;  /* entries of recipe.reshard that are done */
     uint32_t finishing;  /* enum job_finishing */
     struct blob_ref partitioner, assignment;
-    struct blob_ref partitioner_before; /* while a re-sharding may still be dropped */
-    uint64_t *sizes; /* comp.n_partitions: training samples of each, all 0 before it is known */
+    struct blob_ref partitioner_before; /* while a resharding may still be dropped */
+    uint64_t
+        *sizes; /* training samples of each of comp.n_partitions; all 0 before they are known */
     const struct score_rec *scores;
     size_t n_scores;
     const struct row_rec *rows;
     size_t n_rows;
-    bool old_shards; /* (m) some of an old generation may be let go */
-    char *doom;      /* (m) why it is to fail: flow.c ends it in the next turn; NULL: it is not */
-    /* (m) A rule that came after it was saved refuses it: the sentence; NULL: none does. */
+    bool old_shards; /* (m) some shards of an old generation may be dropped */
+    char *doom; /* (m) why it shall fail: flow.c ends it in the next turn; NULL: it shall not */
+    /* (m) Why a newer rule refuses the job, which was saved before; NULL: none does. */
     char *refused;
-    /* (m) Not even how it is composed is known: it has one module without a version, its rows
-     * stay in the store as they are, and this is what they name. */
+    /* (m) The job cannot even be composed: it has one module without a version, its rows stay in
+     * the store unchanged, and unread_blobs are the blobs that they name. */
     bool unread;
     struct unread_blob {
         int role; /* enum blob_role */
         struct blob_ref blob;
     } * unread_blobs;
     size_t n_unread_blobs;
-    /* By job_ledger(); NULL before the data is there, or without a path of it. */
+    /* Indexed by job_ledger(); NULL before the data is there, or if no path trains on it. */
     struct ledger **ledgers;
     const struct module_rec *modules; /* comp.n_modules */
     const struct path_rec *paths;     /* comp.n_paths */
-    /* (m) Ended phases that no replica has any more and whose contributions wait for a version:
-     * tasks, in the order of their ids. */
+    /* (m) TRAIN tasks that ended, belong to no replica any more, and have contributions that wait
+     * for a version; in order of id. */
     uint64_t *late;
     size_t n_late;
     const struct round_rec *rounds;
@@ -238,32 +239,32 @@ struct job {
     const struct grid_rec *grids;
     size_t n_grids;
     struct job_trace trace; /* (m) */
-    uint64_t metric_n;      /* last n of the metrics */
+    uint64_t metric_n;      /* n of the newest metric */
     uint64_t metric_points; /* loss points in the store */
-    /* Those that trainers name, JOB_NUMBERS_MAX at most; values (m): the newest of any replica. */
+    /* Trainers' own numbers, JOB_NUMBERS_MAX at most; values (m): the newest of any replica. */
     struct metric_number *numbers;
     size_t n_numbers;
-    bool numbers_refused; /* (m) there was one more, which was said */
+    bool numbers_refused; /* (m) there were more, and that was logged */
     uint64_t bytes_up, bytes_down, shard_bytes_down;
-    uint64_t bytes_near;   /* of those down: sent by neighbours of the worker that asked */
+    uint64_t bytes_near;   /* of bytes down: sent by neighbours of the worker that asked */
     uint64_t steps_done;   /* inner steps of all accepted phases */
     uint64_t phases_done;  /* accepted phases */
-    uint64_t samples_done; /* that those trained on */
-    uint64_t waited_ms;    /* for the network, by those */
-    uint64_t trained_ms;   /* they took beside that */
-    /* (m) Contributions and deltas of a second: of the one that runs, and at most. */
+    uint64_t samples_done; /* trained on by accepted phases */
+    uint64_t waited_ms;    /* time in which accepted phases waited for the network */
+    uint64_t trained_ms;   /* the rest of their time */
+    /* (m) Bytes of contributions and deltas per second: in the present one, and the maximum. */
     uint64_t second, second_bytes, peak_bytes;
     float loss, eval_loss;       /* newest; NAN */
-    uint32_t leases;             /* (m) that it holds: state_set_task_state() counts */
-    bool loss_changed;           /* (m) some replica's did, and the job's own is to be made anew */
+    uint32_t leases;             /* (m) leases of its tasks: state_set_task_state() counts them */
+    bool loss_changed;           /* (m) a replica's has: the job's must be computed again */
     struct job_times phase_gaps; /* (m) ms between progress of phases */
     struct job_times begin_ms;   /* (m) from a lease to its first progress */
-    struct job_times phase_ms;   /* (m) that phases took, from lease to report */
-    /* (m) What persist_changes() has to look at. */
+    struct job_times phase_ms;   /* (m) durations of phases, from lease to report */
+    /* (m) Changes for persist_changes(). */
     struct row_mark row;
     struct marks modules_edited, paths_edited, shards_edited, rows_edited, grids_gone, rounds_gone;
     size_t classes_saved, bad_saved, scores_saved,
-        encoders_saved; /* rows that are queued: the first ones */
+        encoders_saved; /* how many rows, from the first on, are queued */
     bool scores_dropped, rounds_edited;
 };
 
@@ -271,7 +272,7 @@ struct job {
 enum job_finishing {
     FINISHING_EVAL,
     FINISHING_DRAW,  /* samples, the mixture's losses, scores for routing */
-    FINISHING_ROUTE, /* what routing is worth */
+    FINISHING_ROUTE, /* how much routing improves the loss */
 };
 
 /* Ledgers of a job: one per partition and one of all the data. */
@@ -291,13 +292,13 @@ static inline bool job_is_ended(const struct job *j)
     return j->state == JOB_DONE || j->state == JOB_FAILED || j->state == JOB_CANCELLED;
 }
 
-/* Modules, paths and replicas from j->comp, the quota from j->spec; *next_module is the id of the
- * first module. */
+/* Makes modules, paths and replicas from j->comp, and the quota from j->spec; *next_module is the
+ * id of the first module. */
 void job_build(struct job *j, uint64_t *next_module);
 void job_free(struct job *j);
 
-/* Marks the job to fail, once: the first reason stands, and an ended job stays as it is.  Its
- * tasks stay open until flow.c ends it, in the turn that the caller has asked for. */
+/* Marks the job to fail: the first reason counts, and an ended job stays as it is.  Its tasks stay
+ * open until flow.c ends it in a turn, which the caller has to schedule. */
 void job_doom(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- for writing --------------------------------------------------------- */
@@ -305,7 +306,7 @@ void job_doom(struct job *j, const char *fmt, ...) __attribute__((format(printf,
 struct module_rec *job_edit_module(struct job *j, const struct module_rec *m);
 struct path_rec *job_edit_path(struct job *j, uint32_t path);
 struct replica_rec *job_edit_replica(struct job *j, uint32_t path, uint32_t replica);
-/* For fields marked (m), and no others: nothing is marked as edited. */
+/* For writing fields marked (m) only: nothing is marked as edited. */
 static inline struct replica_rec *job_replica_memory(struct job *j, uint32_t path, uint32_t replica)
 {
     return (struct replica_rec *)&j->paths[path].replicas[replica];
@@ -313,36 +314,37 @@ static inline struct replica_rec *job_replica_memory(struct job *j, uint32_t pat
 struct shard_rec *job_edit_shard(struct job *j, size_t n);
 void job_add_late(struct job *j, uint64_t task);
 void job_drop_late(struct job *j, uint64_t task);
-/* Sorts shards from `first` by their source; those of one source stay in their order. */
+/* Sorts shards from `first` on by source (stable). */
 void job_order_shards(struct job *j, size_t first);
-/* A record at the end of j->shards, zeroed; NULL at JOB_SHARDS_MAX. */
+/* Appends a zeroed record to j->shards; NULL at JOB_SHARDS_MAX. */
 struct shard_rec *job_add_shard(struct job *j);
 static inline void job_note_time(struct job_times *t, uint64_t ms)
 {
     t->ms[t->n++ % (sizeof(t->ms) / sizeof(t->ms[0]))] = ms;
 }
-/* of(ms, n) of those that are kept, made again only after another one was noted. */
+/* of(ms, n) over the times kept; computed again only after another one was noted. */
 uint64_t job_time_of(struct job_times *t, uint64_t (*of)(const uint64_t *ms, size_t n));
-/* At the end of j->classes. */
+/* Appends to j->classes. */
 void job_add_class(struct job *j, const char *name, uint64_t samples);
 void job_add_encoder(struct job *j, const struct encoder_file *f);
 /* Keeps the name of a bad sample; false at JOB_BAD_MAX. */
 bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason);
 void job_add_score(struct job *j, const struct score_rec *r);
 void job_drop_scores(struct job *j);
-/* In place of the row of the same kind, path and name; false: JOB_ROWS_MAX others are kept. */
+/* Adds r, or replaces the row of the same kind, path and name; false: there are JOB_ROWS_MAX
+ * others. */
 bool job_put_row(struct job *j, const struct row_rec *r);
-/* The number that a trainer calls so; NULL: it is none of A-Z a-z 0-9 . _ -, or JOB_NUMBERS_MAX
- * others are kept. */
+/* The trainer's number of this name, added if it is new; NULL: the name does not consist of A-Z a-z
+ * 0-9 . _ -, or there are JOB_NUMBERS_MAX others. */
 struct metric_number *job_number(struct job *j, const char *name);
-/* Records of rounds that are kept: 1,024, or 16 of each path as far as JOB_ROUNDS_MAX goes. */
+/* How many round records are kept: 1,024, or 16 per path if that is more, up to JOB_ROUNDS_MAX. */
 size_t job_rounds_max(const struct job *j);
 /* The oldest makes room. */
 void job_add_round(struct job *j, const struct round_rec *r);
-/* Forgets all but the newest n. */
+/* Keeps only the newest n. */
 void job_keep_rounds(struct job *j, size_t n);
 struct round_rec *job_edit_round(struct job *j, size_t n);
-/* Takes g->text.  The oldest makes room at JOB_SAMPLES_MAX: its blob is the caller's to let go. */
+/* Takes g->text.  The oldest makes room at JOB_SAMPLES_MAX: the caller drops its blob. */
 const struct grid_rec *job_add_grid(struct job *j, const struct grid_rec *g);
 
 /* ---- the data ------------------------------------------------------------ */
@@ -350,10 +352,10 @@ const struct grid_rec *job_add_grid(struct job *j, const struct grid_rec *g);
 const struct module_rec *job_module(const struct job *j, uint64_t id);
 /* Whether a path of this partition trains on the shard. */
 bool job_shard_trains(const struct job *j, const struct shard_rec *s, uint32_t partition);
-/* Whether it is held out, of this partition or of all. */
+/* Whether the shard is held out, in this partition or in all of them. */
 bool job_shard_evaluates(const struct job *j, const struct shard_rec *s, uint32_t partition);
-/* A new ledger of a partition over the shards of the job's generation, in place of
- * the old one.  -EINVAL when there are no samples. */
+/* Replaces a partition's ledger by a new one over the shards of the job's generation.  -EINVAL:
+ * there are no samples. */
 int job_make_ledger(struct job *j, uint32_t partition, struct err *err);
 
 #endif

@@ -10,10 +10,9 @@
  * the first n samples of the task's ranges done and the rest free.  An epoch
  * whose samples are all done is closed: it leaves a line of figures.
  *
- * An even ledger takes from every shard in proportion to what is free in it, in small
- * turns, so that each stretch of a task's samples is a fair draw: where the shards of
- * several partitions stand together, one after the other would be one partition after
- * the other.
+ * An even ledger takes from all shards in turn, a little from each in proportion to its free
+ * samples, so that every stretch of a task's samples is a fair draw.  It is for shards of several
+ * partitions together: taken one after the other, they would give one partition after the other.
  *
  * Every sample of an epoch is thus counted exactly once (invariant 4).  Pure:
  * no clock, no store; same calls, same ranges. */
@@ -25,7 +24,7 @@
 struct ledger;
 struct buf;
 
-/* Small datasets: a phase may go through its samples many times. */
+/* Open epochs at once; a phase may go through a small dataset many times. */
 #define LEDGER_EPOCHS_OPEN_MAX 4096
 
 /* `count` samples of shard `shard` (an index into the job's shards) from `start`. */
@@ -44,7 +43,7 @@ int ledger_new(uint64_t seed, const struct ledger_shard *shards, size_t n, struc
 void ledger_set_even(struct ledger *l); /* before the first take */
 void ledger_free(struct ledger *l);     /* accepts NULL */
 
-/* Samples of an epoch: all there are.  For tests. */
+/* Samples of an epoch.  For tests. */
 uint64_t ledger_epoch_samples(const struct ledger *l);
 
 /* Takes up to n samples for task `holder` (not 0, not holding any yet), in at
@@ -53,7 +52,7 @@ uint64_t ledger_epoch_samples(const struct ledger *l);
 size_t ledger_take(struct ledger *l, uint64_t holder, uint64_t n, uint32_t replica, uint32_t k,
                    struct ledger_range *ranges, size_t max_ranges);
 
-/* Would a take of n samples find as many, or does no task hold any that could be given back? */
+/* Whether a take of n samples would get n, or no task holds samples that it could give back. */
 bool ledger_has(const struct ledger *l, uint64_t n);
 
 /* The shards that a take of n samples would now come from, in the order of use, as far as the
@@ -61,16 +60,16 @@ bool ledger_has(const struct ledger *l, uint64_t n);
 size_t ledger_ahead(const struct ledger *l, uint64_t n, uint32_t replica, uint32_t k,
                     uint32_t *shards, size_t max);
 
-/* Whether what `holder` holds is shown as leased.  Accepts NULL. */
+/* Sets whether the samples that `holder` holds count as leased.  l may be NULL. */
 void ledger_set_leased(struct ledger *l, uint64_t holder, bool leased);
 
-/* Ends the holding: the first `done` samples of these ranges (as take gave
- * them) are done, the rest is free again.  -EINVAL, and nothing changed, when
- * the ranges are not what the holder holds. */
+/* Ends the holder's claim: the first `done` samples of these ranges (in the order of ledger_take())
+ * are done, the rest free again.  -EINVAL, and nothing has changed: the ranges are not those of the
+ * holder. */
 int ledger_settle(struct ledger *l, uint64_t holder, const struct ledger_range *ranges, size_t n,
                   uint64_t done, struct err *err);
 
-/* Samples of one epoch, by how far they are. */
+/* Samples of one epoch, by state. */
 struct ledger_epoch {
     uint32_t epoch;
     uint64_t total, done, leased, pending;
@@ -79,8 +78,8 @@ struct ledger_epoch {
 /* Closed epochs are those below first_open; all their samples are done. */
 uint32_t ledger_first_open(const struct ledger *l);
 uint32_t ledger_open(const struct ledger *l); /* how many are open */
-uint64_t ledger_room(const struct ledger *l); /* samples of those that may still be opened */
-/* Figures of an epoch: closed ones, open ones, and the first not begun. */
+uint64_t ledger_room(const struct ledger *l); /* samples of the epochs that may still be opened */
+/* Figures of an epoch: a closed or open one, or the first not begun. */
 void ledger_figures(const struct ledger *l, uint32_t epoch, struct ledger_epoch *ret);
 
 /* Persistence: open epochs as bytes, and back into a new ledger of the same

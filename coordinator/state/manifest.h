@@ -1,13 +1,13 @@
-/* What a backup consists of: a text that names each file of a data directory by its content.
+/* The manifest of a backup: a text that names each file of a data directory by its content.
  *
  *     skerry-backup 2
  *     release 0.1.0
  *     at 1790000000000                     ms since 1970
  *     <sha256, 64 hex> <bytes> blobs/ab/ab12…
  *     ...
- *     end 17 <sha256>                      that many files, and the hash of all lines before
+ *     end 17 <sha256>                      the number of files, and the hash of all lines before
  *
- * Version 1, of older releases, has no such hash: it is read, and not written.
+ * Version 1, of older releases, has no such hash; it is read but no longer written.
  *
  * Paths are relative, of letters, digits, '.', '_', '-' and '/', without a component that begins
  * with '.'.  Pure functions. */
@@ -36,12 +36,12 @@ struct manifest {
     size_t n, cap;
 };
 
-/* Copies path.  -EINVAL: no path for a manifest; -ERR_LIMIT. */
+/* Copies path.  -EINVAL: the path is not as above; -ERR_LIMIT: MANIFEST_FILES_MAX. */
 int manifest_add(struct manifest *m, const uint8_t sha256[32], uint64_t size, const char *path,
                  struct err *err);
 /* Appends the text to out. */
 int manifest_format(const struct manifest *m, struct buf *out, struct err *err);
-/* text is terminated; *ret is released by the caller, also after a failure. -ERR_FORMAT with the
+/* text is terminated; the caller releases *ret, also after a failure.  -ERR_FORMAT: err names the
  * line. */
 int manifest_parse(const char *text, struct manifest *ret, struct err *err);
 void manifest_release(struct manifest *m);

@@ -1,8 +1,8 @@
-/* The state as rows: the schema, what has changed as rows to be written, and loading all of them.
+/* The state as database rows: the schema, queueing of changed rows, and loading.
  *
- * persist_load() fills an empty state from the file: leases come back as they were (the holder
- * has a grace to return), what is marked (m) is zero.  Metrics are no part of the state but a
- * log beside it.  Loop thread. */
+ * persist_load() fills an empty state from the file: leases return as they were (their holders have
+ * a grace period to reconnect), fields marked (m) are zero.  Metrics are not part of the state but
+ * a log beside it.  Loop thread. */
 #ifndef COORDINATOR_PERSIST_H
 #define COORDINATOR_PERSIST_H
 
@@ -10,28 +10,28 @@
 #include "coordinator/state/state.h"
 #include "coordinator/state/store.h"
 
-/* The history of a job in the store is bounded, so that a job without an end has a database that
- * does not grow: of loss points, rounds and evaluations the newest are kept and ever fewer of the
- * older ones, of records of rounds job_rounds_max(), of versions those that have blobs, of ended
- * tasks TASKS_ENDED_MAX. */
+/* A job's history in the store is bounded, so that the database of an endless job does not grow. Of
+ * loss points, rounds and evaluations the newest are kept, and ever fewer of the older ones; of
+ * round records job_rounds_max(), of versions those that have blobs, of ended tasks
+ * TASKS_ENDED_MAX. */
 #define METRIC_POINTS_MAX 20000
-#define METRIC_ROUNDS_MAX 4096 /* and a quarter more between two looks */
+#define METRIC_ROUNDS_MAX 4096 /* and a quarter more between two thinnings */
 
 extern const struct store_schema persist_schema;
 
-/* Queues the rows of all that has changed since the last call (mark.h): before every commit.
- * s NULL: all is as the store has it. */
+/* Queues the rows of all records changed since the last call (mark.h); called before every commit.
+ * s NULL: queues nothing, since the store has them all. */
 void persist_changes(struct store *s, struct state *st);
 
-/* Queues a line of the metrics. */
+/* Queues a record of the metrics. */
 void save_metric(struct store *s, uint64_t job_id, const struct metric_rec *m);
-/* Keeps at most METRIC_POINTS_MAX loss points; call it when a quarter of that has come since. */
+/* Thins loss points to METRIC_POINTS_MAX; call it when a quarter of that has been added. */
 void save_points_thinned(struct store *s, const struct job *j);
-/* Keeps at most METRIC_ROUNDS_MAX lines of rounds and evaluations, or 128 of each path of more than
- * 32; call it after each round of a path, of which there are so many now. */
+/* Thins records of rounds and evaluations to METRIC_ROUNDS_MAX, or to 128 per path with more than
+ * 32 paths; call it after each round of a path, of which there are `rounds` now. */
 void save_rounds_thinned(struct store *s, const struct job *j, uint32_t rounds);
 
-/* Fills an empty state.  A row that makes no sense fails with its table and id. */
+/* Fills an empty state.  On an invalid row it fails and names the table and the id. */
 int persist_load(struct store *s, struct state *st, struct err *err);
 
 /* The job's metrics with n > after, at most limit. */

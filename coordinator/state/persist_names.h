@@ -1,4 +1,4 @@
-/* The blobs that the rows of a job name which is not loaded. */
+/* The blobs named by the rows of a job that is not loaded. */
 #ifndef COORDINATOR_PERSIST_NAMES_H
 #define COORDINATOR_PERSIST_NAMES_H
 
@@ -6,7 +6,7 @@
 
 #include "coordinator/state/job.h"
 
-/* Adds to j->unread_blobs what the release that wrote the job may want. */
+/* Adds to j->unread_blobs the blobs that the release which wrote the job may need. */
 int persist_names(sqlite3 *db, struct job *j, struct err *err);
 
 #endif

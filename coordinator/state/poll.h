@@ -1,5 +1,5 @@
-/* Requests of workers that wait within a task: looked at in every turn, answered after its commit
- * when there is something, when the lease is gone, or when the time is up. */
+/* Long polls of workers within a task: considered in every turn, and answered after its commit once
+ * there is an answer, the lease is gone, or the time is up. */
 #ifndef COORDINATOR_POLL_H
 #define COORDINATOR_POLL_H
 
@@ -11,8 +11,8 @@ struct poll;
 struct rpc_request;
 struct task;
 
-/* Answers p->req and returns true, or leaves it and returns false.  last: the time is up,
- * answer.  The lease stands. */
+/* Answers p->req and returns true, or leaves it and returns false.  last: the time is up, so it
+ * must answer.  The lease is still valid. */
 typedef bool (*poll_fn)(struct coordinator *co, struct poll *p, bool last);
 
 struct poll {
@@ -28,13 +28,13 @@ struct poll {
 /* Parks req for at most wait_ms (30 s): answer is called at every turn. */
 struct poll *poll_add(struct coordinator *co, struct rpc_request *req, uint32_t wait_ms,
                       poll_fn answer);
-/* Makes the answers that can be made of what the next commit has.  They leave when it is done, and
- * the requests wait on after a failure. */
+/* poll_hand() makes the answers that the commit handed over allows.  They leave with
+ * poll_release(), when it is done; after a failure poll_take_back() lets the requests wait on. */
 void poll_hand(struct coordinator *co);
 void poll_release(struct coordinator *co);
 void poll_take_back(struct coordinator *co);
 void poll_stop(struct coordinator *co); /* answers all */
-/* The task's lease as (worker, attempt) still stands. */
+/* The poll's task, if its worker still has the lease of its attempt; else NULL. */
 const struct task *poll_task(const struct coordinator *co, const struct poll *p);
 
 #endif

@@ -1,5 +1,5 @@
-/* Plain records that are written once, kept, and shown as they are: the state has them in its
- * tables, events carry them, and the view hands them on. */
+/* Plain records that are written once and shown as they are: the state keeps them in its tables,
+ * events carry them, and the view passes them on. */
 #ifndef COORDINATOR_RECORD_H
 #define COORDINATOR_RECORD_H
 
@@ -14,7 +14,7 @@ struct blob_ref {
     uint64_t size;
 };
 
-/* Is there one? */
+/* Whether there is a blob. */
 static inline bool blob_ref_is_set(const struct blob_ref *b)
 {
     return b->size != 0;
@@ -28,45 +28,45 @@ struct round_rec {
     uint64_t samples, steps; /* all replicas together */
     uint64_t bytes_up, bytes_down;
     int64_t at_unix_ms;
-    bool edited; /* in memory alone: its row is to be queued */
+    bool edited; /* only in memory: its row must be queued */
 };
 
-/* What a SAMPLE task drew. */
+/* The result of a SAMPLE task. */
 struct grid_rec {
     uint64_t task_id;
     uint32_t round, count, columns;
-    uint32_t path; /* UINT32_MAX: of the mixture */
+    uint32_t path; /* UINT32_MAX: the mixture */
     struct blob_ref blob;
-    char *text; /* instead of a picture; NULL: it is one */
+    char *text; /* in place of a picture; NULL: it is a picture */
     int64_t at_unix_ms;
-    bool saved; /* in memory alone: its row is queued */
+    bool saved; /* only in memory: its row is queued */
 };
 
-/* One line of the job's metrics; n grows by one with each, for all kinds. */
+/* A record of the job's metrics; n grows by one with each, over all kinds. */
 enum metric_kind { METRIC_LOSS = 1, METRIC_ROUND = 2, METRIC_EVAL = 3 };
 
 struct metric_rec {
     uint64_t n;
     enum metric_kind kind;
     uint32_t path, replica, round;
-    uint64_t step; /* LOSS: inner step of the replica.  ROUND, EVAL: of one at the end of the round,
-                    * on the average; 0 where an older release made the record */
+    uint64_t step; /* LOSS: inner step of the replica.  ROUND, EVAL: the replicas' mean step at the
+                    * end of the round; 0 in records of older releases */
     double loss, lr;                        /* ROUND: weighted mean; EVAL: held-out */
     double seconds;                         /* ROUND */
     uint64_t samples, bytes_up, bytes_down; /* ROUND */
     int64_t at_unix_ms;
-    const struct metric_number *numbers; /* LOSS, EVAL: of a trainer's own */
+    const struct metric_number *numbers; /* LOSS, EVAL: a trainer's own numbers */
     size_t n_numbers;
 };
 
 #define METRIC_NUMBERS_MAX 16
 #define METRIC_NAME_MAX 65
 
-/* What a trainer calls a number of a step or an evaluation; names are made of A-Z a-z 0-9 . _ -. */
+/* A trainer's own number of a step or an evaluation; names consist of A-Z a-z 0-9 . _ -. */
 struct metric_number {
     char name[METRIC_NAME_MAX];
     double value;
-    double held_out; /* the newest of an evaluation, beside the newest of a step: in a job only */
+    double held_out; /* in a job only: the newest of an evaluation; value is then of a step */
 };
 
 typedef void (*metric_fn)(void *arg, const struct metric_rec *m);

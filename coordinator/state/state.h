@@ -1,4 +1,4 @@
-/* Everything the coordinator knows, in memory.
+/* The coordinator's state in memory.
  *
  *   state ─┬─ token   (who may come in)                                  access.h
  *          ├─ worker  (joins, leaves, lost; holds at most one task)      worker.h
@@ -9,11 +9,10 @@
  *                  ├─ module ── version   written once, the last ones have blobs
  *                  └─ path ── replica     where each replica's phase stands
  *
- * It is a cache of the SQLite file that saves itself (mark.h): what was changed is
- * acknowledged after the commit only (store.h).  Fields marked (m) live in memory alone and
- * start anew after a restart.
+ * It is a cache of the SQLite file that saves itself (mark.h): a change is acknowledged only after
+ * its commit (store.h).  Fields marked (m) live only in memory and are zero after a restart.
  *
- * Ids are given out once and never reused.  Loop thread only. */
+ * Ids are never reused.  Loop thread only. */
 #ifndef COORDINATOR_STATE_H
 #define COORDINATOR_STATE_H
 
@@ -40,19 +39,19 @@ struct state {
     size_t n_tasks, cap_tasks;
     struct token_rec *tokens;
     size_t n_tokens;
-    size_t n_open; /* tasks that are open */
-    /* (m) Indexes, kept by the functions below alone. */
-    const struct task **ready; /* those that are pending and for workers, in order of id */
+    size_t n_open; /* open tasks */
+    /* (m) Indexes; only the functions below change them. */
+    const struct task **ready; /* pending tasks for workers, in order of id */
     size_t n_ready, cap_ready;
-    struct list parked;        /* workers that wait for a task, by parked_at; the longest first */
+    struct list parked;        /* workers that wait for a task, the longest waiting first */
     size_t n_here;             /* workers that are WORKER_HERE */
     struct access_faces faces; /* access.h */
     /* Saved with the rows. */
     uint64_t next_worker, next_job, next_task, next_module, next_token;
-    uint64_t bytes_gone[4]; /* as those of struct worker, of all that were forgotten */
-    /* (m) What persist_changes() has to look at. */
+    uint64_t bytes_gone[4]; /* as worker.bytes, of all forgotten workers together */
+    /* (m) Changes for persist_changes(). */
     struct marks workers_edited, tasks_edited, workers_gone, tasks_gone, jobs_gone, tokens_gone;
-    uint64_t gone_commit; /* that has the newest of those */
+    uint64_t gone_commit; /* the commit with the newest removals */
     struct row_mark counters;
 };
 
@@ -61,7 +60,7 @@ void state_release(struct state *s);
 
 /* NULL when there is none. */
 const struct worker *state_worker(const struct state *s, uint64_t id);
-/* Where in workers those with larger ids begin. */
+/* The index in `workers` of the first with a larger id. */
 size_t state_workers_after(const struct state *s, uint64_t id);
 struct job *state_job(const struct state *s, uint64_t id);
 const struct task *state_task(const struct state *s, uint64_t id);
@@ -71,27 +70,27 @@ const struct module_rec *state_module(const struct state *s, uint64_t id, struct
 struct worker *state_edit_worker(struct state *s, const struct worker *w);
 struct task *state_edit_task(struct state *s, const struct task *t);
 
-/* New records, zeroed but for the id (0: the next one; else as loaded, larger
- * than all before it) and in the table.  NULL at the table's maximum; a task that is loaded has its
- * place in any case, as one that had ended may be open again. */
+/* Adds a record to the table, zeroed except for the id (0: the next one; else as loaded, larger
+ * than all before it).  NULL at the table's maximum, but never for a task that is loaded: one that
+ * had ended may be open again. */
 struct worker *state_add_worker(struct state *s, uint64_t id);
 struct job *state_add_job(struct state *s, uint64_t id);
 struct task *state_add_task(struct state *s, uint64_t id, uint64_t job_id, enum task_kind kind);
 
-/* Frees the record and forgets it, and so does the store with all that hangs on it. */
+/* Frees the record and removes it, with its dependent rows, from the state and the store. */
 void state_drop_worker(struct state *s, const struct worker *w);
 void state_drop_task(struct state *s, const struct task *t);
 void state_drop_job(struct state *s, struct job *j);
 
-/* Every change of a task's state goes through here: it keeps n_open, the ready ones, and the leases
- * of its job. */
+/* Every change of a task's state goes through here: it maintains n_open, `ready`, and the leases of
+ * the job. */
 void state_set_task_state(struct state *s, struct task *t, enum task_state to);
-/* And every change of a worker's: it keeps n_here. */
+/* Every change of a worker's state goes through here: it maintains n_here. */
 void state_set_worker_state(struct state *s, struct worker *w, enum worker_state to);
 
-/* The worker's ASSIGN waits until then; it had none that does. */
+/* Parks the worker's ASSIGN request until then; the worker must not have one parked. */
 void state_park(struct state *s, struct worker *w, struct rpc_request *req, uint64_t until_ms);
-/* It waits no more: what it asked with, for the caller to answer; NULL: it did not wait. */
+/* Unparks the worker's request and returns it for the caller to answer; NULL: none was parked. */
 struct rpc_request *state_unpark(struct worker *w);
 
 #endif

@@ -1,5 +1,5 @@
-/* One piece of work that a worker can be given, or that runs in here: a head, and a part for its
- * kind.  Fields marked (m) live in memory alone.  Loop thread. */
+/* A task: a piece of work for a worker, or for the coordinator itself.  It has a common head, and a
+ * part for its kind.  Fields marked (m) live only in memory.  Loop thread. */
 #ifndef COORDINATOR_TASK_H
 #define COORDINATOR_TASK_H
 
@@ -11,7 +11,7 @@
 
 #define TASK_RANGES_MAX 4096 /* as TrainTask.ranges */
 #define TASK_LABELS_MAX 1024
-#define TASK_FAILURES_MAX 5 /* then what is aside has failed, and its job is stalled by others */
+#define TASK_FAILURES_MAX 5 /* then an aside task has failed; another one stalls its job */
 #define TASK_TEXT_MAX 65536 /* bytes of a generated text, as ReportRequest.text */
 
 /* Same numbers as TaskKind of skerry.proto. */
@@ -22,23 +22,23 @@ enum task_kind {
     TASK_TRAIN,
     TASK_EVAL,
     TASK_SAMPLE,
-    TASK_OUTER, /* runs in here where it is leased to nobody */
+    TASK_OUTER, /* runs in the coordinator unless leased to a worker */
     TASK_FEATURE,
     TASK_CLUSTER,
     TASK_SPLIT,
     TASK_SCORE,
     TASK_VELOCITY,
     TASK_ENCODE,
-    TASK_CHECK, /* a phase once more (job/spot_check.h) */
+    TASK_CHECK, /* repeats a phase (job/spot_check.h) */
     TASK_KINDS
 };
 
-/* What a kind of task is to all rooms; what is done with one stands in coordinator/kinds. */
+/* What all rooms know of a kind of task; coordinator/kinds handles the tasks. */
 struct task_trait {
     const char *name;
-    unsigned rank; /* a lower one is given to workers first */
-    bool aside;    /* beside the training: it may fail without taking its job with it */
-    /* That one may take while another worker idles and nothing tells how long they take. */
+    unsigned rank; /* lower ones are given to workers first */
+    bool aside;    /* aside from the training: it may fail without failing its job */
+    /* Minutes a task may take while another worker idles, before such tasks' times are known. */
     unsigned most_min;
 };
 
@@ -54,19 +54,20 @@ enum task_state {
     TASK_CANCELLED,
 };
 
-/* What a phase gave to one of its modules. */
+/* A phase's update of one of its modules. */
 struct contribution {
     uint64_t module_id, base_version;
     struct blob_ref blob;
-    bool refused;       /* by the check of the outer step, or it came too late */
-    uint64_t samples;   /* behind it */
+    bool refused;       /* by the check of the outer step, or for coming too late */
+    uint64_t samples;   /* it was trained on */
     uint64_t worker_id; /* the sender */
-    uint64_t version;   /* that it went into; 0: none yet */
+    uint64_t version;   /* the version it went into; 0: none yet */
     bool part;          /* a lost worker's last snapshot: codec_of_part() */
-    bool resumed;       /* (m) its phase was begun by another worker: the fault may be that one's */
+    bool resumed;       /* (m) another worker began its phase: a fault may be that one's */
 };
 
-/* How far a phase came at a worker, so that another one can go on (Snapshot of skerry.proto). */
+/* The progress of a phase at a worker, from which another one can resume (Snapshot of
+ * skerry.proto). */
 struct snapshot {
     uint64_t worker_id; /* the sender */
     uint32_t steps;
@@ -80,34 +81,34 @@ struct snapshot {
 };
 
 struct task_ingest {
-    uint32_t url; /* its number in data.url */
+    uint32_t url; /* index into data.url */
 };
 
-/* A phase of a replica; CHECK: one of another worker's, once more. */
+/* TRAIN: a phase of a replica; CHECK: a repetition of another worker's phase. */
 struct task_train {
     uint32_t replica, round;
     uint64_t first_step;
     const struct contribution *contributions;
     size_t n_contributions;
-    bool edited;                     /* (m) the contributions are to be written */
+    bool edited;                     /* (m) the contributions must be written */
     const struct snapshot *snapshot; /* the newest of an open phase; NULL: none */
-    bool snapshot_edited;            /* (m) it is to be written */
-    struct blob_ref moments;         /* Adam's, after the phase; size 0: none came */
-    uint64_t waited_ms;              /* for the network, of the phase's seconds */
-    uint32_t phase_s;                /* (m) bounded by time: how long the phase is */
+    bool snapshot_edited;            /* (m) the snapshot must be written */
+    struct blob_ref moments;         /* Adam's, after the phase; size 0: none were sent */
+    uint64_t waited_ms;              /* for the network, in addition to `seconds` */
+    uint32_t phase_s;                /* (m) length of a phase bounded by time */
     bool fresh;                      /* its worker begins with the versions alone */
     uint64_t checks, after; /* CHECK: the TRAIN task, and the CHECK that differs from it; 0: none */
 };
 
 /* EVAL and SAMPLE. */
 struct task_draw {
-    uint32_t version; /* that is looked at: as many rounds made it */
+    uint32_t version; /* the version used, which equals the number of rounds behind it */
     uint32_t steps, columns, count;
-    bool heun, ema, asked; /* asked by a person, not by the schedule */
+    bool heun, ema, asked; /* asked: by a person, not by the schedule */
     float guidance;
     uint64_t seed;
     uint32_t *labels; /* count of them (SAMPLE) */
-    /* mixture: all main paths together, with the router, whose path is the task's */
+    /* mixture: all main paths together, with the router; task.path is the router's */
     bool mixture, remote;
     uint32_t strategy, top; /* enum job_strategy */
     float nucleus, threshold;
@@ -115,18 +116,18 @@ struct task_draw {
     /* texts */
     uint32_t tokens; /* 0: images */
     float temperature, top_p;
-    char *text;      /* (m) what came so far */
+    char *text;      /* (m) received so far */
     size_t text_len; /* (m) at most TASK_TEXT_MAX */
 };
 
 struct task_outer {
     uint64_t module_id;
-    uint32_t version; /* that the step begins at */
+    uint32_t version; /* from which the step starts */
 };
 
 struct task_cluster {
-    uint32_t pass; /* how often the job was sharded anew before */
-    bool evaluate; /* what routing is worth, at the end of the job */
+    uint32_t pass; /* how often the job was resharded before */
+    bool evaluate; /* measures the benefit of routing, at the end of the job */
 };
 
 struct task_split {
@@ -141,7 +142,7 @@ struct task_score {
 struct task_velocity {
     uint32_t version;
     bool ema;
-    uint64_t parent; /* the SAMPLE task that asks */
+    uint64_t parent; /* the SAMPLE task that asked for it */
     struct blob_ref input;
 };
 
@@ -150,8 +151,8 @@ struct task {
     enum task_kind kind;
     enum task_state state;
     uint32_t attempt, failures;
-    uint32_t path;      /* whose modules it works on; INIT: one of the network it makes */
-    uint64_t worker_id; /* leased: its holder; ended: the one that did it */
+    uint32_t path;      /* the path whose modules it uses; INIT: one of the network it makes */
+    uint64_t worker_id; /* leased: its holder; ended: the worker that did it */
     char reason[REASON_MAX];
     struct ledger_range *ranges; /* TRAIN, CHECK, EVAL, FEATURE, SPLIT, SCORE, ENCODE */
     size_t n_ranges;
@@ -171,60 +172,61 @@ struct task {
     uint64_t samples;
     float loss_first, loss_last, loss_mean, seconds;
     int64_t made_unix_ms, ended_unix_ms;
-    /* (m) of the attempt that runs, and of those before it */
+    /* (m) of the present attempt, and of those before it */
     uint64_t ready_ms; /* since when it may be leased */
     uint64_t leased_ms, progress_ms, ended_ms;
     bool begun;                       /* it has made progress */
-    bool older;                       /* its lease is: since when it was at it is not known */
-    uint32_t slow;                    /* how often it was taken from a worker that took too long */
+    bool older;                       /* a lease from before our start, or given back: when its work
+                                         began is unknown */
+    uint32_t slow;                    /* how often it was taken from a worker that was too slow */
     uint64_t lost_by;                 /* pending: the worker that was taken for lost with it */
     struct failure_list failed;       /* the workers that failed it */
     uint64_t not_before_ms;           /* back-off of all workers */
     uint32_t steps_done, steps_total; /* from heartbeats */
     uint64_t samples_done;
-    struct lease_reach reached; /* what counted as progress last */
+    struct lease_reach reached; /* its last progress */
     struct lease_moved moved;
-    uint64_t progress_gap_ms; /* after which it was last taken for stuck */
+    uint64_t progress_gap_ms; /* the gap after which it was last judged stuck */
     char activity[129];
     float loss;
     struct row_mark row;
 };
 
-/* Is it asked for beside the training?  Then it may fail without taking the job with it. */
+/* Whether the task is aside from the training, and so may fail without failing its job. */
 bool task_is_aside(const struct task *t);
-/* Has it the part of a phase? */
+/* Whether task.train is its part. */
 static inline bool task_has_phase(const struct task *t)
 {
     return t->kind == TASK_TRAIN || t->kind == TASK_CHECK;
 }
 
-/* The part of an EVAL or SAMPLE task; of others NULL. */
+/* The part of an EVAL or SAMPLE task; NULL for others. */
 static inline const struct task_draw *task_drawing(const struct task *t)
 {
     return t->kind == TASK_EVAL || t->kind == TASK_SAMPLE ? &t->draw : NULL;
 }
 
-/* EVAL or SAMPLE of all main paths together. */
+/* Whether it is an EVAL or SAMPLE of all main paths together. */
 static inline bool task_is_mixture(const struct task *t)
 {
     return task_drawing(t) != NULL && t->draw.mixture;
 }
 
-/* A sampler whose experts stay on their workers. */
+/* Whether it is a sampler whose experts stay on their workers. */
 static inline bool task_is_remote(const struct task *t)
 {
     return t->kind == TASK_SAMPLE && t->draw.remote;
 }
 
-/* Are the modules' means looked at? */
+/* Whether it uses the EMA of the modules' weights. */
 bool task_wants_ema(const struct task *t);
-/* CLUSTER, SCORE: of what routing is worth, at the end of the job. */
+/* Whether it is a CLUSTER or SCORE that measures the benefit of routing, at the end of the job. */
 bool task_evaluates(const struct task *t);
-/* The number that persons and the store know the task by, beside its path: the round of a
- * phase, a version, or the number of a URL, group or pass. */
+/* The number by which people and the store know the task, besides its path: the round of a phase, a
+ * version, or the number of a URL, group or pass. */
 uint32_t task_round(const struct task *t);
-void task_set_round(struct task *t, uint32_t round); /* as it was read from the store */
-/* 0 but for TRAIN and CHECK. */
+void task_set_round(struct task *t, uint32_t round); /* as read from the store */
+/* 0 except for TRAIN and CHECK. */
 uint32_t task_replica(const struct task *t);
 
 static inline bool task_is_open(const struct task *t)
@@ -232,25 +234,25 @@ static inline bool task_is_open(const struct task *t)
     return t->state == TASK_PENDING || t->state == TASK_LEASED;
 }
 
-/* Steps of the phase in its newest snapshot; 0: none, or no phase. */
+/* Steps in the phase's newest snapshot; 0: no snapshot, or no phase. */
 uint32_t task_saved_steps(const struct task *t);
 
-/* As persons and the API know it: "TRAIN". */
+/* The name in messages and the API: "TRAIN". */
 const char *task_kind_name(enum task_kind k);
 /* "pending". */
 const char *task_state_name(enum task_state s);
 
-/* What a TRAIN or CHECK task has given, for writing. */
+/* A contribution of a TRAIN or CHECK task, for writing. */
 struct contribution *task_edit_contribution(struct task *t, const struct contribution *c);
 void task_add_contribution(struct task *t, const struct contribution *c);
 void task_drop_contribution(struct task *t, const struct contribution *c);
 
-/* Room for a snapshot of n modules, zeroed. */
+/* A zeroed snapshot of n modules. */
 struct snapshot *snapshot_new(size_t n);
-/* In place of the one that the TRAIN task had; takes s, which may be NULL. */
+/* Replaces the TRAIN task's snapshot; takes s, which may be NULL. */
 void task_set_snapshot(struct task *t, struct snapshot *s);
 
-/* For fields marked (m), and no others: nothing is marked as edited. */
+/* For writing fields marked (m) only: nothing is marked as edited. */
 static inline struct task *task_memory(const struct task *t)
 {
     return (struct task *)t;
