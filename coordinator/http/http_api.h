@@ -8,11 +8,11 @@
  *     http_api_close(api);        // ends the event streams; no request is open after it
  *     http_server_close(server);
  *
- * It keeps no state of the cluster: every answer is made from coordinator/view/view.h
- * at that moment, and leaves when what it shows is durable; every change goes through its commands
- * and is answered when it is durable.  /v1/status is answered also while a commit takes long: as it
- * was when it was last asked for, with the commit in `store`.  /metrics are figures of the moment,
- * and wait for nothing.  Everything runs on the loop thread. */
+ * It keeps no state of the cluster.  Every answer is made from coordinator/view/view.h and leaves
+ * once the state that it shows is durable; every change goes through the commands there and is
+ * answered once it is durable.  During a slow commit /v1/status is answered with the previous
+ * status, updated by the commit in `store`.  /metrics shows the present figures and waits for
+ * nothing. Everything runs on the loop thread. */
 #ifndef COORDINATOR_HTTP_API_H
 #define COORDINATOR_HTTP_API_H
 
@@ -30,8 +30,8 @@ struct http_api_options {
     struct coordinator *co;
     struct http_server *server;
     struct blob_http *blobs;        /* signs upload tickets */
-    struct blobstore *store;        /* answers "have you got it?" */
-    struct http_sessions *sessions; /* of browsers that have logged in */
+    struct blobstore *store;        /* tells whether an upload is needed */
+    struct http_sessions *sessions; /* of logged-in browsers */
     /* Same as the server's. */
     unsigned (*authenticate)(void *arg, const char *presented, uint64_t *ret_holder);
     void *auth_arg;
@@ -40,11 +40,11 @@ struct http_api_options {
 /* Registers the routes and subscribes to the coordinator's events. */
 int http_api_open(const struct http_api_options *o, struct http_api **ret, struct err *err);
 
-/* A commit is slow: whoever waits for the status gets it as it was before. */
+/* A commit is slow: answers requests for the status with the previous one. */
 void http_api_slow(struct http_api *api);
 
-/* Answers what still waits with 503 and ends the event streams.  Call it while
- * the coordinator still lives and before http_server_close(). */
+/* Answers waiting requests with 503 and ends the event streams.  Call it while the coordinator
+ * still exists and before http_server_close(). */
 void http_api_close(struct http_api *api); /* accepts NULL */
 
 #endif

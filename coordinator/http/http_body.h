@@ -1,6 +1,6 @@
-/* Strict checks of JSON request bodies: every key known, of its type and in
- * range, every required one there.  The sentence says which key, what was
- * expected and, for an unknown key, the nearest known one.
+/* Strict checks of JSON request bodies: every key is known, of its type and in range, and every
+ * required one is there.  The error names the key, what was expected and, for an unknown key, the
+ * nearest known one.
  *
  *     static const struct http_field fields[] = {
  *         { "sha256", HTTP_SHA256, .required = true },
@@ -36,11 +36,11 @@ struct http_field {
 
 #define HTTP_FIELDS_MAX 32
 
-/* `where` names the object in the sentence ("the body", "shards[3]"). -EINVAL. */
+/* `where` names the object in the error ("the body", "shards[3]").  -EINVAL. */
 int http_body_check(const json_t *object, const char *where, const struct http_field *fields,
                     size_t n, struct err *err);
 
-/* One value against a type, for the items of an array: `where` names it. */
+/* Checks one value, such as an item of an array; `where` names it. */
 int http_body_check_value(const json_t *value, const char *where, const struct http_field *field,
                           struct err *err);
 

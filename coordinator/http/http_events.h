@@ -1,8 +1,7 @@
-/* What happens, fanned out to the open event streams, and the newest sentences
- * of it for whoever comes later: losses and pieces of texts at once, all else after the commit
- * that has it.  Each event is written as JSON once, and not
- * at all when there is no listener.  A stream that is too slow is cut by the server.
- * Loop thread. */
+/* Sends events to the open event streams, and keeps the newest sentences for later clients.  Losses
+ * and pieces of text are sent at once, other events after the commit that contains them.  Each
+ * event is written as JSON once, and not at all without listeners.  The server cuts a stream that
+ * is too slow.  Loop thread. */
 #ifndef COORDINATOR_HTTP_EVENTS_H
 #define COORDINATOR_HTTP_EVENTS_H
 
@@ -15,9 +14,8 @@ struct http_events;
 struct http_request;
 
 #define HTTP_EVENTS_LOG_MAX 200 /* sentences kept */
-#define HTTP_EVENTS_WAITING_MAX                                                                    \
-    1024 /* told after the next commit; the oldest make                                            \
-          * room, and a sentence says how many */
+/* Events that wait for the next commit; the oldest make room, and a sentence says how many. */
+#define HTTP_EVENTS_WAITING_MAX 1024
 
 int http_events_new(struct coordinator *co, struct http_events **ret, struct err *err);
 /* Ends the streams. */

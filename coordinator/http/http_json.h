@@ -1,9 +1,9 @@
 /* The coordinator's view as JSON, in the shapes of docs/openapi.yaml.
  *
- * Every function returns a new reference and never NULL, except where an err
- * is taken.  What is not known is null.  Text that is not UTF-8 (a peer may
- * send anything, and what is long is cut) shows '?' where it is not.  Rounds are
- * counted from 1, as people do: round r made version r.  Loop thread. */
+ * Every function returns a new reference and never NULL, except where it takes an err.  Unknown
+ * values are null.  In text, bytes that are not UTF-8 become '?' (a peer may send anything, and
+ * long text is cut).  Rounds are counted from 1, as people do: round r made version r.  Loop
+ * thread. */
 #ifndef COORDINATOR_HTTP_JSON_H
 #define COORDINATOR_HTTP_JSON_H
 
@@ -13,11 +13,11 @@
 #include "common/base/buf.h"
 #include "coordinator/view/view.h"
 
-/* How answers are written: doubles read back as they were. */
+/* How answers are written: doubles read back exactly. */
 #define HTTP_JSON_FLAGS (JSON_COMPACT | JSON_REAL_PRECISION(17))
 
 /* Building blocks. */
-/* UTF-8 without control characters but ends of lines and tabs: texts of strangers reach terminals.
+/* Text as UTF-8, of control characters only newlines and tabs: untrusted text may reach terminals.
  */
 json_t *http_json_text(const char *s);
 json_t *http_json_real(double x);      /* null unless finite */
@@ -33,13 +33,13 @@ json_t *http_json_items(json_t *array);
 
 /* Schemas by name. */
 json_t *http_json_status(struct coordinator *co); /* Status */
-/* Brings an older Status up to date in what a slow commit is about. */
+/* Updates an older Status with the state of a slow commit. */
 void http_json_status_slow(struct coordinator *co, json_t *status);
 json_t *http_json_jobs(struct coordinator *co);          /* [JobSummary] */
 json_t *http_json_job_summary(const struct view_job *j); /* JobSummary */
-/* Job but for its history, or NULL. */
+/* Job without its history, or NULL. */
 json_t *http_json_job(struct coordinator *co, uint64_t id, struct err *err);
-/* Job as text with at most so many of its newest rounds (http_json_job.c).  After 0 the caller
+/* Job as text with at most `rounds` of its newest rounds (http_json_job.c).  On 0 the caller
  * releases ret. */
 #define HTTP_JSON_ROUNDS_MAX 2000
 int http_json_job_text(struct coordinator *co, uint64_t id, size_t rounds, struct buf *ret,
@@ -47,9 +47,8 @@ int http_json_job_text(struct coordinator *co, uint64_t id, size_t rounds, struc
 json_t *http_json_quota(const struct job_swarm *q);    /* Quota */
 json_t *http_json_worker(const struct view_worker *w); /* Worker */
 json_t *http_json_task(const struct view_task *t);     /* Task */
-/* Pages: {"items", "next"}, where next is the cursor of the page after this one, or null.  Workers
- * with larger ids than `after`, in their order; tasks with smaller ones than `before` (0: all),
- * newest first. */
+/* Pages: {"items", "next"}, where next is the cursor of the following page, or null.  Workers: ids
+ * above `after`, ascending.  Tasks: ids below `before` (0: all), newest first. */
 json_t *http_json_workers(struct coordinator *co, uint64_t after, size_t max);
 json_t *http_json_tasks(struct coordinator *co, uint64_t job_id, const char *state, uint64_t before,
                         size_t max);

@@ -8,8 +8,7 @@ struct buf;
 struct coordinator;
 struct http_counters;
 
-/* Appends everything.  -ERR_LIMIT or -ENOMEM: out is full. store and http may be
- * NULL. */
+/* Appends all metrics.  -ERR_LIMIT or -ENOMEM: out is full.  store and http may be NULL. */
 int http_metrics_write(struct coordinator *co, const struct blobstore *store,
                        const struct http_counters *http, struct buf *out);
 

@@ -1,4 +1,4 @@
-/* The files of coordinator/web/, linked into the program; the table is made by
+/* The files of coordinator/http/web/, linked into the program; the table is made by
  * coordinator/http/web_assets.sh. */
 #ifndef COORDINATOR_WEB_ASSETS_H
 #define COORDINATOR_WEB_ASSETS_H

@@ -39,7 +39,7 @@ int place_open(const struct coordinator_options *o, const char *cluster, struct 
                struct err *err);
 
 /* A client of the store that also has the state (--store-state), and the state's prefix; mem_free
- * it. like: retries and waits, its other fields zero.  -ERR_CONFIG: the options name no store. */
+ * it.  like: retries and waits, its other fields zero.  -ERR_CONFIG: the options name no store. */
 int place_open_state(const struct coordinator_options *o, const struct s3_options *like,
                      struct s3 **ret, char **ret_prefix, struct err *err);
 /* The same for all objects of the store, while a coordinator runs: their keys are the prefix and the

@@ -1,4 +1,4 @@
-/* What the HTTP side may see of the coordinator, and ask of it.
+/* The coordinator's interface to the HTTP room: all that it may read and command.
  *
  * Reading: each function fills a plain struct or calls `fn` once per item, in
  * order of id, with a struct that is valid during that call.  Strings inside
@@ -10,8 +10,8 @@
  * Commands validate, change the state in memory and return 0, or a negative
  * code with one sentence in err (-EINVAL, -ERR_CONFIG, -ERR_FORMAT: the
  * caller's fault, 400; -ERR_NOTFOUND: 404; -EEXIST, -EBUSY, -ERR_STALE: 409;
- * -ERR_LIMIT: 429 or 413; -ENOSPC: 507; -EIO, -EAGAIN: 503).  Before telling the
- * caller of success, wait until the change is durable:
+ * -ERR_LIMIT: 429 or 413; -ENOSPC: 507; -EIO, -EAGAIN: 503).  Before reporting
+ * success, wait until the change is durable:
  *
  *     rc = view_job_submit(co, &submit, &id, &err);
  *     if (rc == 0)
@@ -46,58 +46,58 @@ struct view_status {
     unsigned workers, workers_alive, workers_busy;
     unsigned jobs, jobs_active;
     unsigned tasks_pending, tasks_leased;
-    struct traffic bytes;      /* as reported by the workers, all of them together */
+    struct traffic bytes;      /* reported by all workers together */
     struct traffic bytes_here; /* counted at this daemon's own sockets */
-    double ratio;              /* our params bytes / those of fp32 data-parallel; NAN */
+    double ratio;              /* our parameter bytes / those of fp32 data-parallel; NAN */
     uint64_t rss_bytes;
-    bool store_ok;           /* false: nothing is acknowledged until it is writable */
-    const char *store_error; /* why not */
+    bool store_ok;           /* false: nothing is acknowledged until the store is writable */
+    const char *store_error; /* why it is not */
     uint64_t store_commits, store_queue, store_queue_max;
-    uint64_t store_writing_ms;        /* the commit that is under way; 0: none is */
-    bool ships;                       /* a commit is one when an object store has it, too: */
-    char ship_error[512];             /* what that said last; "": nothing is wrong */
-    unsigned blobs_damaged;           /* that the scrubber has found, in its newest look at each */
+    uint64_t store_writing_ms;        /* age of the commit under way; 0: none is */
+    bool ships;                       /* a commit counts when an object store has it, too */
+    char ship_error[512];             /* the last error of that store; "": none */
+    unsigned blobs_damaged;           /* found by the scrubber when it last read each blob */
     unsigned outer_busy, outer_queue; /* outer steps running and waiting */
-    double images_per_s;              /* of all that are at work */
+    double images_per_s;              /* of all working workers */
     unsigned parked;                  /* long polls of idle workers */
     bool far;                         /* blobs are in an object store: */
     struct blob_health blobs;
-    double request_dollars; /* that requests to it have cost since the start */
+    double request_dollars; /* cost of requests to it since the start */
 };
 
 /* Fills ret. */
 void view_status(struct coordinator *co, struct view_status *ret);
 
-/* What is waited for, why, and until when. */
+/* Something that waits, why, and until when. */
 struct view_waiting {
-    uint64_t job_id, task_id, worker_id; /* 0: not about one */
+    uint64_t job_id, task_id, worker_id; /* 0: it concerns none */
     const char *what;                    /* "worker 3 (isle-c)", "round 4 of demo" */
     const char *why;
     int64_t until_ms; /* from now; -1: no limit known */
-    bool late;        /* longer than is usual, or nothing will come by itself */
+    bool late;        /* it waits unusually long, or will not end by itself */
 };
 
-/* A step of a job on several devices of a worker, as it sent it (docs/pipeline.md); borrowed until
- * the next event.  -ERR_NOTFOUND: no such job, or none was sent since the coordinator started. */
+/* The trace of a job's step on several devices of a worker, as the worker sent it
+ * (docs/pipeline.md); borrowed until the next event.  -ERR_NOTFOUND: there is no such job, or no
+ * trace was sent since the coordinator started. */
 struct view_trace {
     const struct job_trace *trace;
-    const char *worker_name; /* "": it has been forgotten */
+    const char *worker_name; /* "": the worker has been forgotten */
 };
 int view_trace(struct coordinator *co, uint64_t job_id, struct view_trace *ret, struct err *err);
 
 typedef void (*view_waiting_fn)(void *arg, const struct view_waiting *w);
 #define VIEW_WAITING_MAX 100
 
-/* What something waits for; job_id 0: of all jobs.  First the stages of jobs and what is late:
- * modules, then workers; then the tasks that nobody has taken, then the other modules and the other
- * workers.  Tasks that nobody has taken for one reason are one,
- * the first, whose `what` tells how many more there are; of more than VIEW_WAITING_MAX the last one
- * tells how many. */
+/* All that waits; job_id 0: in all jobs.  In this order: stages of jobs; late modules; late
+ * workers; tasks that nobody has taken; the other modules; the other workers.  Tasks that wait for
+ * the same reason appear as one, the first, whose `what` says how many more there are.  Beyond
+ * VIEW_WAITING_MAX items, the last one says how many more there are. */
 void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn fn, void *arg);
 
 /* ---- jobs ---------------------------------------------------------------- */
 
-/* A job, with the figures of all its paths. */
+/* A job, with totals over its paths. */
 struct view_job {
     uint64_t id;
     const char *name;
@@ -105,9 +105,9 @@ struct view_job {
      * done failed cancelled */
     const char *state;
     const char *reason;
-    char stalled[256]; /* why it does not go on although workers try, or may not; "": it does */
-    bool paused;       /* by a person, which `stalled` says, too */
-    const char *spec;  /* YAML as submitted, with what job_keep_defaults writes in */
+    char stalled[256]; /* why it makes no progress: query_stalled(); "": it does */
+    bool paused;       /* by a person; `stalled` says it, too */
+    const char *spec;  /* YAML as submitted, with the additions of job_keep_defaults() */
     const char *recipe;
     int64_t created_unix_ms, ended_unix_ms; /* ended 0: not yet */
     uint64_t age_ms, elapsed_ms; /* since submit; since it began running, until its end */
@@ -124,27 +124,27 @@ struct view_job {
     double ratio;                        /* to fp32 data-parallel of the same steps; NAN */
     uint32_t bad_samples, max_bad;
     uint32_t classes, shards;
-    uint64_t samples_total, samples_holdout; /* the dataset's */
+    uint64_t samples_total, samples_holdout; /* of the dataset */
     uint32_t sample_grids;                   /* drawn so far */
-    uint32_t stage_done, stage_total;        /* tasks of the state it is in; total 0: no tasks */
-    bool text, mixture;                      /* sampled as one, by a router */
+    uint32_t stage_done, stage_total;        /* tasks of its present state; total 0: no tasks */
+    bool text, mixture;                      /* mixture: sampled as a whole, with a router */
     double eval_bits_per_byte;               /* texts; NAN */
-    uint64_t tokens_total;                   /* texts: to train on */
+    uint64_t tokens_total;                   /* texts: training tokens */
     uint32_t vocab;
     struct network_input input;
     const struct blob_ref *tokenizer; /* texts: the tokenizer.json; NULL: bytes */
     const struct blob_ref
-        *companions;              /* a tar of what an export puts beside the weights, or NULL */
-    uint32_t modules, partitions; /* all networks; 1 partition: the data are in one piece */
+        *companions;              /* a tar of files that exports put beside the weights, or NULL */
+    uint32_t modules, partitions; /* of all networks; 1 partition: the data are not partitioned */
     uint32_t generation;          /* how often the data were partitioned */
     uint32_t reshards_done, reshards;
-    uint64_t waited_ms;         /* phases, for the network */
-    double waited_share;        /* as a share of the time of all phases; NAN */
-    uint64_t peak_bytes_per_s;  /* contributions and deltas, all workers, in one second since the
+    uint64_t waited_ms;         /* time in which phases waited for the network */
+    double waited_share;        /* the same as a share of the time of all phases; NAN */
+    uint64_t peak_bytes_per_s;  /* of contributions and deltas, all workers together, since the
                                    start of the coordinator */
-    uint32_t teacher;           /* job that it learns from; 0: none */
+    uint32_t teacher;           /* the job that it learns from; 0: none */
     double dollars, egress;     /* of workers' time, up to the ends of leases; of downloads */
-    const uint8_t *partitioner; /* sha256 of the router of samples, or NULL */
+    const uint8_t *partitioner; /* sha256 of the sample router, or NULL */
 };
 
 typedef void (*view_job_fn)(void *arg, const struct view_job *j);
@@ -153,12 +153,12 @@ void view_each_job(struct coordinator *co, view_job_fn fn, void *arg);
 /* One job; -ERR_NOTFOUND. */
 int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, struct err *err);
 
-/* What a job costs, in dollars, with the leases that go on (docs/sharing.md). */
+/* What a job costs in dollars, including the leases under way (docs/sharing.md). */
 struct view_cost {
     struct cost time; /* of workers */
     double egress, total;
-    double per_million; /* samples that count; NAN before there are any */
-    double until_end;   /* more, at the pace of the last rounds; NAN: not known */
+    double per_million; /* per million samples in versions; NAN before there are any */
+    double until_end;   /* further cost at the pace of the last rounds; NAN: unknown */
     const struct job_swarm *quota;
 };
 
@@ -175,17 +175,17 @@ struct view_path {
     const char *network;               /* main router */
     const char *state;                 /* waiting (for modules, or the data) running done stopped */
     uint32_t partition;                /* UINT32_MAX: all of the data */
-    uint64_t samples, tokens, holdout; /* that it trains on; that it is judged by */
+    uint64_t samples, tokens, holdout; /* to train on; holdout: samples to evaluate on */
     uint32_t batch, replicas;
     uint32_t round, rounds;
     uint32_t n_modules;
     const uint64_t *modules, *versions; /* by level: ids, and the newest version of each */
     double loss, eval_loss;             /* newest; NAN.  Router: cross-entropy */
-    uint32_t eval_round;                /* version that was evaluated */
+    uint32_t eval_round;                /* the version evaluated */
     double bits_per_byte;               /* texts; NAN */
     double best_loss;                   /* early stopping; NAN: none kept */
     uint32_t best_round;
-    uint64_t bytes_up, bytes_down; /* parameters, in the round that runs */
+    uint64_t bytes_up, bytes_down; /* of parameters, in the current round */
 };
 
 typedef void (*view_path_fn)(void *arg, const struct view_path *p);
@@ -200,16 +200,16 @@ struct view_partition {
 };
 
 typedef void (*view_partition_fn)(void *arg, const struct view_partition *p);
-/* The partitions of a job; none of data in one piece. */
+/* The partitions of a job; none if its data are not partitioned. */
 void view_each_partition(struct coordinator *co, uint64_t job_id, view_partition_fn fn, void *arg);
 
-/* Figures that tasks found: balance of the partitions, losses of a mixture's strategies,
- * accuracy of the router, bits per byte routed once and again. */
+/* Figures computed by tasks: balance of the partitions, losses of a mixture's strategies, accuracy
+ * of the router, bits per byte when routed once and repeatedly. */
 typedef void (*view_row_fn)(void *arg, const struct row_rec *r);
-/* The figures of a job, in the order in which they were first found. */
+/* The figures of a job, in the order of their first results. */
 void view_each_row(struct coordinator *co, uint64_t job_id, view_row_fn fn, void *arg);
 
-/* The module of each level that a path stopped at: what an export of it takes. */
+/* With early stopping, the best version of each module on a path, which an export takes. */
 struct view_best {
     uint32_t path, level, round;
     uint64_t module_id, version;
@@ -224,7 +224,7 @@ void view_each_best(struct coordinator *co, uint64_t job_id, view_best_fn fn, vo
 /* One replica of one path. */
 struct view_replica {
     uint32_t path, replica;
-    uint32_t round;              /* phase it is in */
+    uint32_t round;              /* of its phase */
     const char *state;           /* idle pending leased reported */
     uint64_t task_id, worker_id; /* 0: none */
     const char *worker_name;
@@ -238,28 +238,28 @@ typedef void (*view_replica_fn)(void *arg, const struct view_replica *r);
 void view_each_replica(struct coordinator *co, uint64_t job_id, view_replica_fn fn, void *arg);
 
 typedef void (*view_round_fn)(void *arg, const struct round_rec *r);
-/* The rounds that are in memory, oldest first. */
+/* The rounds kept in memory, oldest first. */
 void view_each_round(struct coordinator *co, uint64_t job_id, view_round_fn fn, void *arg);
 
-/* How far the samples of an epoch are. */
+/* The samples of an epoch, by state. */
 struct view_epoch {
-    uint32_t partition, epoch;             /* partition UINT32_MAX: of all the data */
+    uint32_t partition, epoch;             /* partition UINT32_MAX: all the data */
     uint64_t total, done, leased, pending; /* samples; total = done + leased + pending */
 };
 
 typedef void (*view_epoch_fn)(void *arg, const struct view_epoch *e);
-/* Of each partition the epochs that are open, and the last that were closed. */
+/* For each partition the open epochs, and the last closed ones. */
 void view_each_epoch(struct coordinator *co, uint64_t job_id, view_epoch_fn fn, void *arg);
 
 typedef void (*view_sample_fn)(void *arg, const struct grid_rec *s);
-/* What SAMPLE tasks drew, oldest first. */
+/* The results of SAMPLE tasks, oldest first. */
 void view_each_sample(struct coordinator *co, uint64_t job_id, view_sample_fn fn, void *arg);
 
 /* A class of the dataset. */
 struct view_class {
     uint32_t index;
     const char *name;
-    uint64_t samples; /* 0 when not known */
+    uint64_t samples; /* 0: unknown */
 };
 
 typedef void (*view_class_fn)(void *arg, const struct view_class *c);
@@ -267,11 +267,12 @@ typedef void (*view_class_fn)(void *arg, const struct view_class *c);
 void view_each_class(struct coordinator *co, uint64_t job_id, view_class_fn fn, void *arg);
 
 typedef void (*view_number_fn)(void *arg, const struct metric_number *n);
-/* What the job's trainers have named; the value is the newest of any replica, NAN: not known. */
+/* The numbers that the job's trainers report; the value is the newest of any replica, NAN: unknown.
+ */
 void view_each_number(struct coordinator *co, uint64_t job_id, view_number_fn fn, void *arg);
 
 typedef void (*view_bad_sample_fn)(void *arg, const struct bad_sample *b);
-/* Those that are kept by name. */
+/* The bad samples whose names are kept. */
 void view_each_bad_sample(struct coordinator *co, uint64_t job_id, view_bad_sample_fn fn,
                           void *arg);
 
@@ -282,7 +283,7 @@ int view_metrics(struct coordinator *co, uint64_t job_id, uint64_t after, size_t
 
 /* ---- modules and versions ------------------------------------------------ */
 
-/* A module, with what its outer steps did so far. */
+/* A module, with figures of its outer steps so far. */
 struct view_module {
     uint64_t id, job_id;
     uint32_t level, index;
@@ -291,11 +292,11 @@ struct view_module {
     const char *outer_state; /* idle waiting running retrying */
     const char *outer_reason;
     uint64_t folded;  /* contributions, in all versions */
-    double staleness; /* versions that they began before the newest: mean, NAN */
+    double staleness; /* mean number of versions before the newest that they began; NAN */
     uint64_t staleness_max;
     const char *network;        /* main router */
-    uint32_t paths;             /* that cross it */
-    uint64_t bytes_from_others; /* contributions of other paths than the first of them */
+    uint32_t paths;             /* paths that cross it */
+    uint64_t bytes_from_others; /* of contributions by all but the first of these paths */
     uint32_t fragment;          /* its number in the level */
 };
 
@@ -314,16 +315,16 @@ void view_each_version(struct coordinator *co, uint64_t module_id, view_version_
 struct view_task {
     const struct task *task;
     const char *worker_name;
-    const char *text; /* SAMPLE of texts: what has come so far */
+    const char *text; /* SAMPLE of texts: the text so far */
     double loss;
     uint64_t age_ms, leased_ms; /* since made; since leased */
 };
 
 typedef void (*view_task_fn)(void *arg, const struct view_task *t);
 
-/* A page, newest first: those with smaller ids than `before` (0: from the newest), at most max;
- * true: there are more.  job_id 0: all jobs; state NULL: all states.  Open tasks and the newest
- * ended ones of each job (TASKS_ENDED_MAX) are kept. */
+/* A page of tasks, newest first: at most max with ids below `before` (0: from the newest); true:
+ * there are more.  job_id 0: all jobs; state NULL: all states.  The state has the open tasks and
+ * the TASKS_ENDED_MAX newest ended ones of each job. */
 bool view_tasks(struct coordinator *co, uint64_t job_id, const char *state, uint64_t before,
                 size_t max, view_task_fn fn, void *arg);
 /* One task; -ERR_NOTFOUND. */
@@ -331,7 +332,7 @@ int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, s
 
 /* ---- workers ------------------------------------------------------------- */
 
-/* A worker that has joined once. */
+/* A worker, here or gone. */
 struct view_worker {
     const struct worker *worker;
     const char *state;       /* idle busy late lost left draining quarantined */
@@ -339,29 +340,28 @@ struct view_worker {
     const struct task *task; /* NULL: none */
     double loss;
     uint64_t heartbeat_age_ms, joined_age_ms;
-    int64_t quarantine_ms; /* left; 0: none */
+    int64_t quarantine_ms; /* remaining; 0: none */
 };
 
 typedef void (*view_worker_fn)(void *arg, const struct view_worker *w);
-/* All that are known, gone ones too. */
+/* All workers on record, including gone ones. */
 void view_each_worker(struct coordinator *co, view_worker_fn fn, void *arg);
-/* A page of them, in order of id: those with larger ids than `after`, at most max; true: there are
- * more. */
+/* A page of workers, in order of id: at most max with ids above `after`; true: there are more. */
 bool view_workers(struct coordinator *co, uint64_t after, size_t max, view_worker_fn fn, void *arg);
-/* At most max of them: gone ones only where there is room. */
+/* At most max workers: gone ones only if there is room. */
 void view_some_workers(struct coordinator *co, size_t max, view_worker_fn fn, void *arg);
 /* One worker; -ERR_NOTFOUND. */
 int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *ret,
                 struct err *err);
 
-/* ---- who may come in ----------------------------------------------------- */
+/* ---- tokens -------------------------------------------------------------- */
 
 struct view_token {
     const struct token_rec *token;
     const char *state; /* live ended revoked */
     int64_t left_ms;   /* until its end; -1: it has none */
     uint32_t workers_here;
-    double cost; /* dollars of its jobs' leases and waiting, as they are kept: what budget bounds */
+    double cost; /* dollars of its jobs' leases and waiting so far, which the budget bounds */
 };
 
 typedef void (*view_token_fn)(void *arg, const struct view_token *t);
@@ -374,57 +374,56 @@ int view_token_make(struct coordinator *co, const struct token_order *o, uint64_
 int view_token_adjust(struct coordinator *co, uint64_t id, uint64_t holder,
                       const struct token_bounds *b, const struct token_rec **ret, struct err *err);
 int view_token_revoke(struct coordinator *co, uint64_t id, uint64_t holder, struct err *err);
-/* Cuts a worker for good. */
+/* Shuts a worker out for good. */
 int view_worker_revoke(struct coordinator *co, uint64_t worker_id, struct err *err);
 
 /* ---- commands ------------------------------------------------------------ */
 
-/* Puts a job on record, or says why not; see submit.h. */
+/* Records a job, or says why not; see submit.h. */
 int view_job_submit(struct coordinator *co, const struct submit *s, uint64_t *ret_id,
                     struct err *err);
 /* Ends a job; -ERR_STALE: it has ended. */
 int view_job_cancel(struct coordinator *co, uint64_t job_id, struct err *err);
-/* What a job may have beside others, from the next task on; NAN: as it is.  *ret: as it is then.
- * -ERR_STALE: it has ended. */
+/* Changes a job's priority, share and budget from the next task on; NAN: unchanged.  *ret: the
+ * result.  -ERR_STALE: it has ended. */
 struct view_adjust {
     double priority, share, budget;
 };
 int view_job_adjust(struct coordinator *co, uint64_t job_id, const struct view_adjust *a,
                     struct job_swarm *ret, struct err *err);
-/* A paused job's tasks are given to nobody; those under way run to their end and count.
- * -ERR_STALE: it has ended. */
+/* Pauses or resumes a job.  A paused job's tasks are not assigned; those under way run to their end
+ * and count.  -ERR_STALE: it has ended. */
 int view_job_pause(struct coordinator *co, uint64_t job_id, bool paused, struct err *err);
-/* What the job, or a path of it, is at becomes what version `to` was (job/rollback.h, where the
- * errors are); path UINT32_MAX: all. */
+/* Rolls the job, or a path of it, back to version `to` (job/rollback.h, which has the errors); path
+ * UINT32_MAX: all paths. */
 int view_job_rollback(struct coordinator *co, uint64_t job_id, uint32_t path, uint64_t to,
                       struct err *err);
-/* Ends a task that view_sample_request() made, and no other: -EINVAL for a task that a job needs,
+/* Cancels a task made by view_sample_request(), and no other: -EINVAL for a task that a job needs,
  * -ERR_STALE for one that has ended. */
 int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err);
 
-/* Has something drawn: *ret_task is the SAMPLE task. */
+/* Requests samples: *ret_task is the SAMPLE task. */
 int view_sample_request(struct coordinator *co, uint64_t job_id, const struct draw_request *r,
                         uint64_t *ret_task, struct err *err);
 
-/* Finish what it does and give it no more. */
+/* Lets a worker finish its task and gives it no more. */
 int view_worker_drain(struct coordinator *co, uint64_t worker_id, struct err *err);
 
-/* An upload of a data shard is about to come (sha256, size): keeps the blob
- * from garbage collection for an hour.  -ENOSPC when the disk is too full. */
+/* An upload of a file is about to come (sha256, size): keeps the blob, if it is here, from garbage
+ * collection for a day.  -ENOSPC: the disk is too full. */
 int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_BYTES],
                        uint64_t size, struct err *err);
 
 /* Calls fn once all changes made until now are durable; see durable_fn. */
 void view_when_durable(struct coordinator *co, durable_fn fn, void *arg);
-/* Is what can be read of this job (0: of all) now durable, or can nothing be made durable and that
- * is to be seen? */
+/* Whether the state of this job (0: of all) may be shown now: core_is_shown(). */
 bool view_is_shown(struct coordinator *co, uint64_t job_id);
-/* false: it is.  Else fn(arg, rc) is called when it is: see core_when_shown(). */
+/* False: it may.  Else fn(arg, rc) is called when it may: see core_when_shown(). */
 bool view_when_shown(struct coordinator *co, uint64_t job_id, durable_fn fn, void *arg);
-/* The commit that what happens now will be in, by number; and is it done? */
+/* The number of the commit that will contain present changes; and whether a commit is done. */
 uint64_t view_next_commit(const struct coordinator *co);
 bool view_has_commit(const struct coordinator *co, uint64_t commit);
-/* For how long the commit has been under way that is, 0: none; and is that unusual? */
+/* How long the present commit has been under way, 0: none is; and whether that is unusual. */
 uint64_t view_writing_ms(const struct coordinator *co);
 bool view_is_slow(const struct coordinator *co);
 
