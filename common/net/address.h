@@ -1,4 +1,4 @@
-/* What kind of place a network address is. */
+/* Classification of network addresses. */
 #ifndef COMMON_NET_ADDRESS_H
 #define COMMON_NET_ADDRESS_H
 
@@ -6,9 +6,9 @@
 
 struct sockaddr;
 
-/* Whether it is of the public internet: not this host, a private or shared network, a link (where
- * clouds keep the secrets of a machine), a group, nor reserved.  IPv6 that carries IPv4 (mapped, or
- * through NAT64) is judged by that; tunnels that hide it (6to4, Teredo) are not public. */
+/* Whether a is on the public internet: not loopback, private, shared, link-local (where clouds
+ * serve a machine's secrets), multicast or reserved.  IPv6 that carries IPv4 (mapped, or NAT64) is
+ * judged by the IPv4 address; tunnels that hide it (6to4, Teredo) are not public. */
 bool address_is_public(const struct sockaddr *a);
 
 #endif

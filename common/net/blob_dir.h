@@ -3,8 +3,7 @@
  *     DIR/ab/abcdef...           64 hex digits; complete, verified, fsynced
  *     DIR/tmp/abcdef....part     an upload of that blob, resumable
  *
- * A name appears (by rename) only when size and hash are right and the bytes are on the
- * disk. */
+ * A name appears (by rename) only when size and hash are right and the bytes are on disk. */
 #ifndef COMMON_NET_BLOB_DIR_H
 #define COMMON_NET_BLOB_DIR_H
 
@@ -12,11 +11,11 @@
 
 struct blobstore;
 
-/* Opens or makes `dir`, counts what is there, removes uploads untouched for a day.
- * quota_bytes 0: no limit but the disk. */
+/* Opens or makes `dir`, counts its blobs, and removes uploads untouched for a day.  quota_bytes 0:
+ * only the disk limits. */
 int blob_dir_open(const char *dir, uint64_t quota_bytes, struct blobstore **ret, struct err *err);
 
-/* Where a blob of such a directory lies, mem_free it: to keep or read one while nobody has the
+/* The path of a blob in such a directory, mem_free it: to link or read one while nobody has the
  * directory open as a store. */
 char *blob_dir_file(const char *dir, const uint8_t sha256[32]);
 

@@ -1,4 +1,4 @@
-/* Frames: how a message lies on the wire.  32 bytes, little-endian:
+/* Frames: the layout of a message on the wire.  A header of 32 bytes, little-endian:
  *
  *    0     4     5     6       8        12         16           24           32
  *    +-----+-----+-----+-------+--------+----------+------------+------------+
@@ -8,8 +8,7 @@
  *    then body_len bytes of protobuf, then payload_len raw bytes.
  *
  * The parser is pure: it reads (ptr, len) and knows no socket.  A frame that
- * breaks a limit is refused from its header alone, before its body is
- * buffered. */
+ * exceeds a limit is refused by its header alone, before its body is buffered. */
 #ifndef COMMON_NET_FRAME_H
 #define COMMON_NET_FRAME_H
 

@@ -5,9 +5,9 @@
  *   DIR/NAME.secret    32 random bytes in hex, mode 0600
  *
  * Clients pin the SHA-256 of the server's public key (SubjectPublicKeyInfo, DER), and a server
- * knows workers by the same of theirs, so no certificate authority is needed and the certificate's
- * dates and names do not matter.  P-256 because browsers accept no Ed25519 certificate. Losing the
- * files makes every token that was handed out useless. */
+ * knows workers by the hash of theirs, so no certificate authority is needed, and the certificate's
+ * dates and names do not matter.  P-256, because browsers accept no Ed25519 certificates.  If the
+ * files are lost, all tokens given out so far are useless. */
 #ifndef COMMON_NET_KEYS_H
 #define COMMON_NET_KEYS_H
 
@@ -18,8 +18,8 @@ struct keys;
 #define KEYS_PIN_BYTES 32
 #define KEYS_SECRET_BYTES 32
 
-/* Loads the identity in `dir`, or makes it when neither file exists.  A certificate that is gone is
- * made anew, of the same pin; a key that is gone, or that others may read, is refused. */
+/* Loads the key and certificate in `dir`, or makes them when neither exists.  A missing certificate
+ * is made anew, with the same pin; a missing key, or one that others may read, is an error. */
 int keys_open(const char *dir, struct keys **ret, struct err *err);
 void keys_free(struct keys *keys); /* accepts NULL */
 

@@ -1,4 +1,4 @@
-/* The loop thread and what surrounds it.
+/* The loop, its thread and its timers.
  *
  * One thread per process runs the loop and owns all state (invariant 1 of
  * docs/architecture.md).  Functions marked [loop] may be called on that thread only
@@ -23,13 +23,13 @@ typedef void (*loop_signal_fn)(void *arg, int signo);
 /* A new loop.  Also ignores SIGPIPE in this process. */
 int loop_new(struct loop **ret, struct err *err);
 
-/* Frees the loop.  First closes what the loop itself opened and runs until all
- * handles are closed: everything built on the loop (servers, clients, pools,
- * timers) must have been closed or freed before, and finishes here. */
+/* Frees the loop.  First closes the loop's own handles and runs until all
+ * handles are closed.  Everything built on the loop (servers, clients, pools,
+ * timers) must have been closed or freed before; it finishes here. */
 void loop_free(struct loop *loop);
 
 /* Runs until loop_stop(); the calling thread becomes the loop thread.  Returns
- * at once when stop was asked before. */
+ * at once if loop_stop() was called before. */
 void loop_run(struct loop *loop);
 
 /* One turn: waits for at most one batch of events when `wait`, else polls. */
@@ -38,7 +38,7 @@ void loop_turn(struct loop *loop, bool wait);
 /* Makes loop_run() return after the current turn. [any] */
 void loop_stop(struct loop *loop);
 
-/* For what is built on libuv itself. [loop] */
+/* For code that uses libuv itself. [loop] */
 uv_loop_t *loop_uv(struct loop *loop);
 
 /* Aborts when called off the loop thread (our own mistake, never a peer's). */

@@ -1,5 +1,5 @@
-/* Faults on purpose, in builds with SKERRY_FAULTS (debug, asan, tsan); nothing
- * in release builds.  From the environment at first use:
+/* Injected network faults, in builds with SKERRY_FAULTS (debug, asan, tsan);
+ * none in release builds.  Read from the environment at first use:
  *
  *     SKERRY_FAULT_NET="write_max=7,delay_ms=20,drop=18:3,cut=100"
  *
@@ -19,7 +19,7 @@ struct net_fault {
     unsigned cut_frames;
 };
 
-/* Never NULL; all zero when nothing is to fail. Loop thread. */
+/* Never NULL; all zero without faults.  Loop thread. */
 const struct net_fault *net_fault(void);
 
 /* Replaces the knobs (for tests; "" clears).  False: not compiled in. */

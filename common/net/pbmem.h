@@ -1,8 +1,8 @@
-/* A bounded arena as allocator of protobuf-c.
+/* A bounded arena as an allocator for protobuf-c.
  *
  * protobuf-c trusts its input: a 1 MiB message of empty submessages unpacks to
- * 64 MiB in half a million mallocs.  Here unpacking stops with a failure when
- * the arena's maximum is used up, and releasing is one reset.
+ * 64 MiB in half a million mallocs.  With the arena, unpacking fails when the
+ * maximum is used up, and releasing is one reset.
  *
  *     struct pbmem mem;
  *     pbmem_init(&mem, 1 << 20);
@@ -25,7 +25,7 @@ struct pbmem {
     ProtobufCAllocator allocator;
     struct pbmem_chunk *first, *current;
     size_t used;      /* bytes handed out since the last clear */
-    size_t max_bytes; /* beyond it allocation fails */
+    size_t max_bytes; /* beyond it, allocations fail */
 };
 
 void pbmem_init(struct pbmem *m, size_t max_bytes);

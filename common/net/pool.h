@@ -4,7 +4,7 @@
  *   pool_submit(work, done) --- bounded queue --->  work(arg)
  *   done(arg, rc)           <-- uv_async ---------  returns rc
  *
- * A job's `arg` is moved: between submit and done the loop does not touch it. */
+ * A job owns its `arg` between submit and done: the loop must not touch it. */
 #ifndef COMMON_NET_POOL_H
 #define COMMON_NET_POOL_H
 
@@ -28,7 +28,7 @@ int pool_submit(struct pool *pool, pool_work_fn work, pool_done_fn done, void *a
 /* Jobs submitted and not yet done. [loop] */
 unsigned pool_pending(const struct pool *pool);
 
-/* True once pool_free() began: long jobs look here and return early. [any] */
+/* True once pool_free() has begun: long jobs poll it and return early. [any] */
 bool pool_stopping(const struct pool *pool);
 
 /* Waits for running jobs, answers the rest with -ERR_CANCELLED, joins the

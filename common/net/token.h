@@ -1,11 +1,11 @@
 /* Join tokens: everything that a client needs to reach and trust a server, in
- * one word that a person can paste:
+ * one string that a person can paste:
  *
  *     skerry1.<base64url of: version, role, flags, ports, cluster id, key
  *              fingerprint, secret, host, checksum>
  *
- * A token is a password: whoever holds it may act in its role.  Pure functions
- * over strings; no state, any thread. */
+ * A token is a password: anybody who holds it may act in its role.  Pure
+ * functions over strings; any thread. */
 #ifndef COMMON_NET_TOKEN_H
 #define COMMON_NET_TOKEN_H
 
@@ -19,15 +19,15 @@
 #define TOKEN_BEARER_MAX 44  /* base64url of a secret, with the terminator */
 #define TOKEN_URL_MAX 300
 
-/* Values are bits, so that they also serve as masks of allowed roles. */
+/* Bits, so that they also serve as masks of allowed roles. */
 enum token_role {
     TOKEN_ROLE_NONE = 0,
     TOKEN_ROLE_WORKER = 1,   /* joins */
-    TOKEN_ROLE_OPERATOR = 2, /* asks and changes over HTTP */
-    TOKEN_ROLE_VIEWER = 4,   /* asks over HTTP */
+    TOKEN_ROLE_OPERATOR = 2, /* reads and changes over HTTP */
+    TOKEN_ROLE_VIEWER = 4,   /* reads over HTTP */
 };
 
-/* "worker", "operator" or "viewer", and back: TOKEN_ROLE_NONE is none of them. */
+/* "worker", "operator" or "viewer", and back; TOKEN_ROLE_NONE: it is none of these. */
 const char *token_role_name(enum token_role role);
 enum token_role token_role_parse(const char *name);
 
@@ -44,18 +44,17 @@ struct token {
 /* Writes the token's text, terminated.  -EINVAL when a field is out of range. */
 int token_format(const struct token *t, char ret_text[TOKEN_STRING_MAX], struct err *err);
 
-/* Reads a token; surrounding white space is ignored.  The sentence in err says
- * what is wrong: not a token at all, cut short, mistyped, of a newer release. */
+/* Reads a token; surrounding white space is ignored.  err says what is wrong:
+ * no token at all, truncated, mistyped, of a newer release. */
 int token_parse(const char *text, struct token *ret, struct err *err);
 
 /* "https://host:port" (no slash at the end) of the HTTP side. */
 void token_http_url(const struct token *t, char ret_url[TOKEN_URL_MAX]);
 
-/* The secret as it is presented over HTTP (Authorization: Bearer ...). */
+/* The secret as presented over HTTP (Authorization: Bearer ...). */
 void token_bearer(const uint8_t secret[KEYS_SECRET_BYTES], char ret_text[TOKEN_BEARER_MAX]);
 
-/* The secret that `presented` is the bearer text of, or that a whole token carries; -ERR_FORMAT
- * when it is neither. */
+/* The secret of a bearer text, or of a whole token; -ERR_FORMAT: `presented` is neither. */
 int token_bearer_read(const char *presented, uint8_t ret_secret[KEYS_SECRET_BYTES]);
 
 #endif

@@ -6,28 +6,27 @@
  * PUT answers 201 {"sha256","size"} when the blob is durable, 200 when it was
  * there already.  A cut upload is kept and resumed: `Content-Range: bytes
  * 1000-1999/2000` continues at 1000; an empty PUT with `Content-Range: bytes
- * * /2000` (no space) asks, and is answered 308 with `Range: bytes=0-999` or
- * none.  A piece that does not start where the last ended is refused with 409;
- * content that does not match its name with 422 `hash_mismatch`, and
- * what had arrived is dropped.
+ * * /2000` (no space) asks for the state, and is answered 308 with `Range: bytes=0-999` or
+ * none.  A piece that does not start where the last one ended is refused with 409;
+ * content that does not match its name is refused with 422 `hash_mismatch`, and
+ * the bytes that had arrived are dropped.
  *
- * A blob that is far away is brought here before it is sent: 503 where that cannot be done now.
+ * A blob far away is fetched before it is sent: 503 if that cannot be done now.
  *
- * A client that sends `Skerry-Store: follow` moves bytes between itself and the store where it can
+ * A client that sends `Skerry-Store: follow` transfers directly with the store where it can
  * (docs/store.md): its GET, and its PUT that asks, are then answered 307 with a `Location` there,
- * which is good for one request and a few minutes.  A GET of what the store is about to have waits
- * for that, at most 10 s, and is then told to ask again.  After its PUT there it asks here again,
- * with `Skerry-Store: done`: the store is looked at, and the answer is that of any PUT that asks,
- * or 422 where other bytes are there.
+ * valid for one request and a few minutes.  A GET of a blob that the store will have soon waits for
+ * that, at most 10 s, and is then told to ask again.  After its PUT there, the client asks here
+ * again, with `Skerry-Store: done`: we check the store, and answer as to any PUT that asks, or with
+ * 422 if the store has other bytes.
  *
- * An answer of 503 with `Skerry-Store: wait`, which any client may get, is no failure: what was
- * asked for is under way.
+ * An answer of 503 with `Skerry-Store: wait`, which any client may get, is no failure: the
+ * requested operation is under way.
  *
- * A client that sends `Skerry-Near: follow` may be led to another client that has the blob: 307
- * with a `Location` there and `Skerry-Pin`, the key that it shows, in hex.  With such a key in
- * place of `follow` it says which one has failed, and with `again` that it was told to wait there:
- * then it is not counted as served once more.
- */
+ * A client that sends `Skerry-Near: follow` may be redirected to another client that has the blob:
+ * 307 with a `Location` there and `Skerry-Pin`, the hex pin of that client's key.  Such a pin in
+ * place of `follow` names the neighbour that has failed; `again` says that the neighbour told the
+ * client to wait, so that it is not counted as served twice. */
 #ifndef COMMON_NET_HTTP_BLOB_HTTP_H
 #define COMMON_NET_HTTP_BLOB_HTTP_H
 
@@ -44,7 +43,7 @@ struct pool;
 
 #define BLOB_NEAR_AGAIN "again"
 
-/* What sends the bytes that a GET is answered with. */
+/* Who sends the bytes of a GET. */
 enum blob_sender { BLOB_BY_US, BLOB_BY_STORE, BLOB_BY_NEIGHBOUR };
 
 /* A neighbour that has a blob. */
@@ -56,20 +55,21 @@ struct blob_neighbour {
 struct blob_http_options {
     struct loop *loop;       /* of the server */
     struct blobstore *store; /* kept until close */
-    struct pool *pool;       /* commits run here; kept until close */
-    struct pool *far;        /* and what waits for a store far away; not asked of a directory */
-    uint32_t away_wait_ms;   /* until the store has what it is about to have [10 s] */
+    struct pool *pool;       /* runs commits; kept until close */
+    struct pool *far;        /* runs what waits for a store far away; unused with a directory */
+    uint32_t away_wait_ms;   /* how long a GET waits until the store has the blob [10 s] */
     uint8_t key[TICKET_KEY_BYTES]; /* signs tickets */
-    /* May this role GET this blob without a ticket?  NULL: nobody. */
+    /* Whether this role may GET this blob without a ticket.  NULL: no role may. */
     bool (*may_get)(void *arg, unsigned role, const struct blob_id *id);
-    /* Does the holder of a ticket still count?  NULL: for as long as the ticket. */
+    /* Whether the holder of a ticket still has access.  NULL: for the ticket's life. */
     bool (*holds)(void *arg, uint64_t holder);
-    /* After a PUT became durable (may be NULL); here: its bytes came this way. */
+    /* Called after a PUT became durable (may be NULL); here: its bytes came through us. */
     void (*on_stored)(void *arg, const struct blob_id *id, uint64_t size, bool here);
-    /* When a GET begins to be answered, ranges count whole (may be NULL). */
+    /* Called when the answer to a GET begins; size: of the whole blob, also for ranges.  May be
+     * NULL. */
     void (*on_served)(void *arg, const struct blob_id *id, uint64_t size, enum blob_sender from);
-    /* The neighbour that the holder of a ticket is led to for a blob that is here; false: none.
-     * asks: the holder's `Skerry-Near`, or NULL: it is sent the blob, and may have it from now on.
+    /* The neighbour to which a ticket's holder is redirected for a blob that is here; false: none.
+     * asks: the holder's `Skerry-Near`; NULL: it is sent the blob, and may serve it from now on.
      * May be NULL. */
     bool (*neighbour)(void *arg, const struct blob_id *id, uint64_t size, uint64_t holder,
                       const char *asks, struct blob_neighbour *ret);
@@ -79,7 +79,7 @@ struct blob_http_options {
 /* Registers the routes at the server. */
 int blob_http_open(struct http_server *server, const struct blob_http_options *o,
                    struct blob_http **ret, struct err *err);
-/* After http_server_close() and pool_free(). */
+/* To be called after http_server_close() and pool_free(). */
 void blob_http_close(struct blob_http *b); /* accepts NULL */
 
 /* Path with query (append it to token_http_url()) of a ticket valid for
@@ -88,16 +88,16 @@ void blob_http_ticket(const struct blob_http *b, enum ticket_method method,
                       const struct blob_id *id, uint64_t max_bytes, uint64_t holder,
                       char ret_path[TICKET_PATH_MAX]);
 
-/* Is a ticket with the request, of this key?  A client that serves others asks the same. */
+/* Checks the ticket of a request against this key; also for clients that serve others. */
 int blob_http_check(const uint8_t key[TICKET_KEY_BYTES], struct http_request *r,
                     enum ticket_method method, const struct blob_id *id, uint64_t now_s,
                     struct ticket *ret, struct err *err);
 
 struct blob_http_counters {
-    uint64_t bytes_in, bytes_out; /* blob bytes; requests served for GET count whole */
+    uint64_t bytes_in, bytes_out; /* blob bytes; a GET counts the whole blob */
     uint64_t gets, puts, rejected;
-    uint64_t sent_away; /* answers that lead to the store */
-    uint64_t sent_near; /* and to neighbours */
+    uint64_t sent_away; /* redirects to the store */
+    uint64_t sent_near; /* redirects to neighbours */
 };
 struct blob_http_counters blob_http_counters(const struct blob_http *b);
 

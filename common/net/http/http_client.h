@@ -1,4 +1,4 @@
-/* HTTP(S) as a client that waits, for command-line programs: any thread, no loop. */
+/* A blocking HTTP(S) client for command-line programs: any thread, no loop. */
 #ifndef COMMON_NET_HTTP_CLIENT_H
 #define COMMON_NET_HTTP_CLIENT_H
 
@@ -13,17 +13,17 @@ struct http_response {
     size_t len;
 };
 
-/* base: "https://host:port"; pin and bearer as above, copied; may be NULL. */
+/* base: "https://host:port"; pin and bearer as in transfer.h, copied; may be NULL. */
 int http_client_new(const char *base, const uint8_t *pin, const char *bearer,
                     struct http_client **ret, struct err *err);
 void http_client_free(struct http_client *c); /* accepts NULL */
-/* Once *flag is set (by a signal's handler), GETs and files end with -ERR_CANCELLED within a
- * second; a command, whose answer must be known, does not. */
+/* Once *flag is set (by a signal handler), GETs and file transfers end with -ERR_CANCELLED within a
+ * second; a command does not, since its answer must be known. */
 void http_client_heed(struct http_client *c, const volatile sig_atomic_t *flag);
-/* Told in the midst of a command (no GET) that has waited this long for its answer, once in each.
+/* tell is called during a command (not a GET) that has waited ms for its answer, once per command.
  */
 void http_client_on_slow(struct http_client *c, unsigned ms, void (*tell)(void *arg), void *arg);
-/* Connects, with the pinned key, and asks for nothing: whether somebody with this key is there. */
+/* Only connects: checks that a server with the pinned key is there. */
 int http_client_connect(struct http_client *c, struct err *err);
 /* path begins with '/'; body NULL: none.  0 for any HTTP status; negative when
  * no answer came (server down, wrong key, more than 64 MiB). */
@@ -32,9 +32,9 @@ int http_call(struct http_client *c, const char *method, const char *path, const
 void http_response_release(struct http_response *r);
 /* Status below 300: 0.  Else a negative code and the server's own sentence. */
 int http_response_check(const struct http_response *r, struct err *err);
-/* Whole file down / up.  put: url is a path with ticket; retries and resumes.
- * sha256 may be NULL.  What is got is everybody's that the umask lets read it, and what does not
- * come whole leaves nothing. */
+/* Download or upload a whole file.  put: path has a ticket; retries and resumes.  sha256 may be
+ * NULL. A downloaded file is readable as the umask allows; an incomplete download leaves no file.
+ */
 int http_get_file(struct http_client *c, const char *path, const char *file, const uint8_t *sha256,
                   xfer_progress_fn progress, void *arg, struct err *err);
 int http_put_file(struct http_client *c, const char *path, const char *file,

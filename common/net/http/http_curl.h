@@ -1,4 +1,4 @@
-/* What all users of libcurl share: trust, headers, and errors as sentences. */
+/* Shared by all users of libcurl: trust, headers, and errors as sentences. */
 #ifndef COMMON_NET_HTTP_CURL_H
 #define COMMON_NET_HTTP_CURL_H
 
@@ -6,13 +6,13 @@
 
 #include "common/base/base.h"
 
-#define HTTP_CURL_USER_TIMEOUT_MS 20000 /* bytes that no peer acknowledges end a connection */
+#define HTTP_CURL_USER_TIMEOUT_MS 20000 /* bytes unacknowledged for longer end a connection */
 
-/* The options that every request has; pin NULL: the system's authorities. */
+/* Sets the options common to all requests; pin NULL: trusts the system's authorities. */
 void http_curl_tls(CURL *easy, const char *url, const uint8_t *pin);
 /* A SHA-256 as base64 with its padding. */
 void http_curl_base64(const uint8_t in[32], char out[45]);
-/* libcurl's global part, once per process. */
+/* Initialises libcurl, once per process. */
 void http_curl_init(void);
 /* "Authorization: Bearer ..." and "Expect:" appended; may return NULL. */
 struct curl_slist *http_curl_headers(struct curl_slist *list, const char *bearer);

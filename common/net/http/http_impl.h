@@ -1,5 +1,5 @@
-/* What http_server.c, which drives libmicrohttpd, and http_request.c, which knows a request, its
- * answer and streams, share.
+/* Shared by http_server.c, which drives libmicrohttpd, and http_request.c, which handles requests,
+ * answers and streams.
  *
  * A request has two holders: libmicrohttpd until it reports it complete, and
  * the handler until it has answered.  It is freed when both are done. */
@@ -38,7 +38,7 @@ struct http_server {
     struct http_counters counters;
     int listen_fd;
     uint16_t port;
-    unsigned spins; /* runs in a row without an event of the descriptor */
+    unsigned spins; /* runs in a row without an event on the descriptor */
     bool run_due, closing;
     void (*kick)(struct http_server *s); /* runs libmicrohttpd in the next turn */
 };
@@ -49,7 +49,7 @@ struct http_conn {
     int fd;
     uint64_t waiting_since_ms; /* for a request's headers; 0: not waiting */
     unsigned requests;
-    uint64_t holder; /* the holder that has asked last; 0: none that is known */
+    uint64_t holder; /* of the last request; 0: unknown */
 };
 
 struct http_request {
@@ -79,12 +79,12 @@ struct http_request {
     } headers[HTTP_HEADERS_MAX];
     unsigned header_count;
     struct http_stream *stream;
-    bool in_callback; /* of libmicrohttpd: the answer is queued when it returns */
+    bool in_callback; /* of libmicrohttpd: the answer is queued when that returns */
     bool held;        /* by a handler */
     bool answered, suspended, queued, failed_body;
 };
 
-/* An answer without an end: what is queued for it, and whom to tell when it is over. */
+/* An endless answer: its queue, and the callback for its end. */
 struct http_stream {
     struct list link;
     struct http_server *server;
@@ -96,7 +96,7 @@ struct http_stream {
     void *arg;
 };
 
-/* A request that libmicrohttpd begins; it is freed when neither side holds it any more. */
+/* A request that libmicrohttpd has begun; it is freed when neither side holds it any more. */
 struct http_request *http_request_new(struct http_server *s, struct MHD_Connection *c,
                                       const char *path, const char *method);
 void http_request_maybe_free(struct http_request *r);
@@ -105,7 +105,7 @@ int http_request_route(struct http_request *r);
 
 /* Calls on_close and frees. */
 void http_stream_gone(struct http_stream *s);
-/* Comment lines to the silent. */
+/* Sends comment lines to silent event streams. */
 void http_stream_tick(struct http_server *s);
 
 #endif

@@ -11,9 +11,9 @@
  *     { "GET", "/v1/jobs/{id}", TOKEN_ROLE_OPERATOR, 0, get_job }
  *
  * Everything runs on the loop thread.  A handler is called when the whole body
- * is there (at most max_body) and must end the request by exactly one
- * http_reply_* or http_stream_open(), at once or later; a request pointer is
- * gone after that.  Deferred requests survive a client that went away: the
+ * has arrived (at most max_body) and must end the request by exactly one
+ * http_reply_* or http_stream_open(), at once or later; the request pointer is
+ * invalid after that.  Deferred requests survive a client that went away: the
  * answer is dropped.
  * Errors are JSON: {"error":{"code":"not_found","message":"..."}}.
  *
@@ -49,7 +49,7 @@ struct http_upload {
 struct http_route {
     const char *method;  /* "GET" also answers HEAD */
     const char *pattern; /* "/v1/jobs/{id}"; a {name} is one non-empty segment */
-    unsigned roles;      /* mask that may enter; 0: everybody, even without a token */
+    unsigned roles;      /* mask of allowed roles; 0: everybody, even without a token */
     size_t max_body;     /* bytes; 0: a body is refused */
     http_handler handle;
     const struct http_upload *upload; /* NULL: the body is collected */
@@ -59,10 +59,10 @@ struct http_route {
 /* Zero means the default in brackets. */
 struct http_server_options {
     const char *host;         /* address to bind ["0.0.0.0"] */
-    uint16_t port;            /* 0: a free one */
+    uint16_t port;            /* 0: any free port */
     const struct keys *keys;  /* NULL: plain HTTP, then host must be a loopback address */
     unsigned max_connections; /* [256] */
-    unsigned max_strangers;   /* of them not known yet [half of them], see strangers.h */
+    unsigned max_strangers;   /* of these not authenticated [half], see strangers.h */
     unsigned max_streams;     /* open http_stream_* [64] */
     uint32_t request_ms;      /* to send the request line and headers [10 s] */
     uint32_t idle_ms;         /* without a byte in or out [30 s] */
@@ -71,30 +71,31 @@ struct http_server_options {
     /* Role of a presented bearer text, and a number for its holder; 0: nobody.  See
      * token_bearer_read().  NULL: every route with roles is refused. */
     unsigned (*authenticate)(void *arg, const char *presented, uint64_t *ret_holder);
-    /* Name of our cookie, kept: a browser has one jar for all ports of a host [skerry]. */
+    /* Name of our cookie, kept: a browser shares cookies among all ports of a host [skerry]. */
     const char *cookie;
-    /* The same of that cookie.  What changes anything is refused with 403 unless a page of
-     * this server asks (Sec-Fetch-Site, else Origin).  NULL: cookies count for nothing. */
+    /* The same for that cookie.  A request that changes anything is refused with 403 unless a page
+     * of this server asks (Sec-Fetch-Site, else Origin).  NULL: cookies count for nothing. */
     unsigned (*session)(void *arg, const char *cookie, uint64_t *ret_holder);
-    /* A connection on which this holder has asked last is gone, and so many bytes had passed on it,
-     * both ways.  Also while the server closes.  May be NULL. */
+    /* A connection whose last request was this holder's has closed, after `bytes` had passed on it,
+     * both ways.  Called also while the server closes.  May be NULL. */
     void (*on_gone)(void *arg, uint64_t holder, uint64_t bytes);
     void *arg;
 };
 
 int http_server_open(struct loop *loop, const struct http_server_options *o,
                      struct http_server **ret, struct err *err);
-/* The port it is bound to. */
+/* The bound port. */
 uint16_t http_server_port(const struct http_server *s);
 
 /* Adds routes (kept until close).  The first that matches wins. */
 void http_server_routes(struct http_server *s, const struct http_route *routes, unsigned count);
 
-/* Cuts the connections that a holder has asked on last, with what is under way on them. */
+/* Cuts the connections whose last request was this holder's, with the requests under way on them.
+ */
 void http_server_cut(struct http_server *s, uint64_t holder);
 
-/* Bytes that have passed, both ways, on the connections that are open and that the
- * holder has asked on last. */
+/* Bytes that have passed, both ways, on the open connections whose last request was this holder's.
+ */
 uint64_t http_server_moved(const struct http_server *s, uint64_t holder);
 
 /* Cuts all connections.  Deferred requests must have been answered before. */
@@ -119,8 +120,8 @@ unsigned http_request_role(const struct http_request *r);
 uint64_t http_request_holder(const struct http_request *r); /* of the role; 0: none */
 void *http_request_sink(const struct http_request *r);      /* of an upload, NULL else */
 
-/* The request was allowed by other means than a token (a ticket): its connection is no stranger's,
- * and does not make room for others.  It is its holder's. */
+/* The request was allowed by other means than a token (a ticket): its connection is the holder's,
+ * no longer a stranger, and does not make room for others. */
 void http_request_trust(struct http_request *r, uint64_t holder);
 
 /* Whole-number parameter; answers 400 and returns negative when it is none.
@@ -152,7 +153,7 @@ void http_reply_error(struct http_request *r, unsigned status, const char *code,
 void http_reply_err(struct http_request *r, const struct err *err);
 /* Header of the coming answer, copied; at most 8. */
 void http_reply_header(struct http_request *r, const char *name, const char *value);
-/* Our cookie goes along, for pages of ours only and for so long. */
+/* Sends our cookie with the answer, for our own pages only and for max_age_s. */
 void http_reply_cookie(struct http_request *r, const char *value, uint64_t max_age_s);
 
 /* ---- streams ---- */

@@ -1,8 +1,8 @@
-/* How long an answer of an object store is waited for before it is asked again: its machines are
- * many, and one that is silent for much longer than they usually take will stay so.  What is usual
- * is a mean and a mean deviation with the weights of RFC 6298.  Only the wait for an answer counts:
- * it begins when the store has all of the request, which the kernel knows (TCP_INFO).  Of one
- * caller at a time. */
+/* How long to wait for an object store's answer before asking again: the store has many machines,
+ * and one that is silent for much longer than usual will probably stay silent.  The usual time is
+ * tracked as a mean and a mean deviation with the weights of RFC 6298.  Only the wait for the
+ * answer counts: it begins when the store has received the whole request, as the kernel reports
+ * (TCP_INFO). One caller at a time. */
 #ifndef COMMON_NET_HTTP_PATIENCE_H
 #define COMMON_NET_HTTP_PATIENCE_H
 
@@ -11,32 +11,32 @@
 #include "common/base/base.h"
 
 #define PATIENCE_LEAST_MS 1000.0
-#define PATIENCE_MOST_MS 5000.0 /* also as long as nothing is known */
+#define PATIENCE_MOST_MS 5000.0 /* also before any time is known */
 
-/* What the answers of one store took. */
+/* The times of one store's answers. */
 struct patience {
     double mean_ms, dev_ms;
     bool known;
 };
 
-/* An answer took so long, or was not waited for any longer: so a caller that is too hasty with a
- * store that has become slow learns to wait. */
+/* An answer took ms, or was abandoned after ms, so that a caller learns to wait for a store that
+ * has become slow. */
 void patience_note(struct patience *p, double ms);
-/* After so many failures in a row: twice as long for each.  bytes: of the body, which a store may
- * look over before it answers. */
+/* How long to wait; doubled for each failure in a row.  bytes: of the body, which a store may check
+ * before it answers. */
 double patience_ms(const struct patience *p, unsigned failures, uint64_t bytes);
 
 /* One attempt of a libcurl handle. */
 struct patience_wait {
     bool has_body;
     uint64_t began_ms; /* by the clock of now_ms */
-    uint64_t since_ms; /* since when the store has all of it; 0: it has not, or has answered */
+    uint64_t since_ms; /* when the store had the whole request; 0: it has not, or has answered */
 };
 
-/* How long it is waited for now; to be asked again and again.  given: libcurl has all of the body.
+/* How long the attempt has waited for its answer; to be polled.  given: libcurl has the whole body.
  */
 uint64_t patience_waited_ms(struct patience_wait *w, CURL *easy, bool given, uint64_t now_ms);
-/* The answer is here: notes how long it took. */
+/* The answer has arrived: notes how long it took. */
 void patience_answered(struct patience *p, const struct patience_wait *w, CURL *easy,
                        uint64_t now_ms);
 

@@ -1,24 +1,25 @@
-/* Transfers: HTTP(S) as a client, by libcurl.
+/* Transfers: an HTTP(S) client, by libcurl.
  *
  * struct xfer runs them inside the loop (all its functions: loop thread).
  *   get   to a file: resumes PATH.part, retries with backoff, verifies size and
  *         SHA-256 (on a thread), fsyncs, renames to PATH
- *   put   a file, to a ticket of blob_http.h: asks first what the server has,
+ *   put   a file, to a ticket of blob_http.h: first asks how much the server has,
  *         resumes, retries
  *   call  a small request, answer in memory
  * Each ends with exactly one done(), never from within the call that made it.
  * There is no total timeout: a transfer is cut when it moves less than
  * min_bytes_per_s over floor_s, and tried again.
  *
- * A blob's server may lead to its object store (blob_http.h) where `follow` allows it: the transfer
- * then goes there for one attempt, with the system's authorities and to no further place, and asks
- * the server anew before the next, whatever went wrong: an URL that has ended, 503, a cut.  What
- * came before stays.  After three failures in a row at the store it goes through the server.
+ * A blob's server may redirect to its object store (blob_http.h) if `follow` allows it.  The
+ * transfer then goes there for one attempt, trusts the system's authorities, and follows no further
+ * redirect.  Before the next attempt it asks the server again, whatever went wrong: an expired URL,
+ * 503, a cut.  Bytes received so far are kept.  After three failures in a row at the store the
+ * transfer goes through the server.
  *
- * It may also lead to a neighbour that has the blob, where `near` allows that, with the key that
- * the neighbour shows: for one attempt, as above, and after a failure the server is asked anew at
- * once. A neighbour that has failed, or is slow (128 KiB/s, unless down_bytes_per_s is set), is not
- * gone to for a minute; after two failures, or other bytes, the server sends the blob.
+ * The server may also redirect to a neighbour that has the blob, if `near` allows it, and gives the
+ * neighbour's pin: for one attempt, as above; after a failure the server is asked again at once.  A
+ * neighbour that has failed or is slow (below 128 KiB/s, unless down_bytes_per_s is set) is avoided
+ * for a minute; after two failures, or wrong bytes, the server sends the blob.
  *
  * Servers are trusted by `pin` (SHA-256 of the public key, 32 bytes; no
  * authority, no names) or, with pin NULL, by the system's authorities.
@@ -33,9 +34,8 @@
 struct loop;
 struct xfer;
 
-/* Seconds without a byte that end a download at an object store or a neighbour: the first one,
- * later ones after twice as much each time.  A store's answer is waited for as patience.h has it.
- */
+/* Seconds without a byte after which a download from an object store or a neighbour ends; doubled
+ * for each later attempt.  How long to wait for a store's answer: see patience.h. */
 #define XFER_AWAY_FLOOR_S 5u
 
 /* Zero means the default in brackets. */
@@ -57,8 +57,8 @@ struct xfer_result {
                            -ERR_REMOTE, -ETIMEDOUT, -ECONNRESET, -ENOSPC, -ERR_CANCELLED ... */
     const char *detail; /* one sentence when code is not 0, else "" */
     long status;        /* last HTTP status, 0 if none */
-    uint64_t bytes;     /* body bytes moved by this transfer, repeats included */
-    uint64_t size;      /* get: of the file; put: of the file */
+    uint64_t bytes;     /* body bytes moved by this transfer, including repeats */
+    uint64_t size;      /* get, put: of the file */
     bool existed;       /* put: the server had it already */
     const char *body;   /* call: terminated, body_len bytes; NULL else */
     size_t body_len;
@@ -81,11 +81,11 @@ struct xfer_get {
     uint64_t size;         /* exact size, or 0: unknown */
     uint64_t max_bytes;    /* refuse more; 0: `size`, or 1 TiB */
     /* Connect to public addresses only (address.h), whatever the name resolves to and wherever a
-     * redirect leads; -EACCES names the one that was refused. */
+     * redirect leads; -EACCES: err names the refused address. */
     bool public_only;
-    bool follow; /* to the object store of its server */
-    bool near;   /* to a neighbour that its server names */
-    /* Whoever reads it after a loss of power looks at its hash first: nothing is flushed. */
+    bool follow; /* may go to the object store of its server */
+    bool near;   /* may go to a neighbour that its server names */
+    /* Nothing is flushed: after a loss of power readers check the file's hash first. */
     bool cached;
     mode_t mode;               /* of the file, less the umask; 0: 0600 */
     xfer_progress_fn progress; /* may be NULL */
@@ -96,7 +96,8 @@ struct xfer_put {
     const char *url;
     const uint8_t *pin;
     const char *path; /* must not change until done */
-    /* 32 bytes that it hashes to: it may follow to the object store, which is told.  Or NULL. */
+    /* The file's hash, 32 bytes, which allows going to the object store (it is sent the hash); or
+     * NULL. */
     const uint8_t *sha256;
     xfer_progress_fn progress;
     xfer_done_fn done;
@@ -113,17 +114,17 @@ struct xfer_call {
     size_t max_answer;          /* bytes; 0: 1 MiB */
     const char *const *headers; /* "Name: value", NULL-terminated; or NULL */
     uint32_t deadline_ms;       /* whole call; 0: 30 s */
-    xfer_done_fn done;          /* code 0 for any HTTP status: look at status */
+    xfer_done_fn done;          /* code 0 for any HTTP status: check `status` */
     void *arg;
 };
 /* 0 and an id (ids are never reused), or -EAGAIN (queue full), -EINVAL. */
 int xfer_get(struct xfer *x, const struct xfer_get *g, uint64_t *ret_id, struct err *err);
 int xfer_put(struct xfer *x, const struct xfer_put *p, uint64_t *ret_id, struct err *err);
 int xfer_call(struct xfer *x, const struct xfer_call *c, uint64_t *ret_id, struct err *err);
-/* Completes with -ERR_CANCELLED from within; unknown ids are ignored. */
+/* Completes with -ERR_CANCELLED before it returns; unknown ids are ignored. */
 void xfer_cancel(struct xfer *x, uint64_t id);
 
-/* The server is known to be back: what waits for another try has it now. */
+/* The server is known to be back: transfers that wait for another try retry now. */
 void xfer_hurry(struct xfer *x);
 
 struct xfer_counters {

@@ -1,4 +1,5 @@
-/* One transfer, for transfer.c, which runs it, and transfer_io.c, which asks and judges. */
+/* One transfer, shared by transfer.c, which runs it, and transfer_io.c, which prepares its attempts
+ * and judges their results. */
 #ifndef COMMON_NET_HTTP_TRANSFER_IMPL_H
 #define COMMON_NET_HTTP_TRANSFER_IMPL_H
 
@@ -34,11 +35,11 @@ struct transfer_link {
     struct loop *loop;
     struct rate up, down;
     struct socket_bytes bytes;
-    struct loop_timer *pace;  /* runs while one is paused */
-    struct patience got, put; /* with what the object store answers */
-    /* The object store could not be dialled: nobody asks to be led there until then. */
+    struct loop_timer *pace;  /* runs while a transfer is paused */
+    struct patience got, put; /* for the object store's answers */
+    /* The object store could not be dialled: no transfer asks to be redirected there until then. */
     uint64_t home_until_ms;
-    /* The key of the neighbour that failed last: nobody goes there until then. */
+    /* The pin of the neighbour that failed last: no transfer goes there until then. */
     char shunned[HASH_HEX_MAX];
     uint64_t shunned_until_ms;
 };
@@ -72,24 +73,24 @@ struct transfer {
     mode_t mode;
     char refused[64]; /* the address that public_only kept us from; "": none */
     bool asking, existed, resumed, refetched, over_limit;
-    bool paused;       /* until the link has room again; transfer.c goes on then */
+    bool paused;       /* until the rate limit allows more; transfer.c resumes it */
     int io_error;      /* errno of our own disk */
     struct buf answer; /* call: the body; else the body of an error */
-    uint64_t have;     /* put: what the server said it has */
+    uint64_t have;     /* put: bytes that the server said it has */
     long status;
     uint64_t moved, progress_shown;
-    bool follow;           /* where the server leads */
-    char *away;            /* the store's URL for the next attempt; NULL: the server is asked */
-    char *location;        /* where the answer in hand leads */
-    bool near;             /* where the server leads, to a neighbour */
-    uint8_t neighbour[32]; /* the key at `away`, or of the answer in hand */
-    bool is_near;          /* it has one: what is there is no store */
+    bool follow;           /* follows redirects to the store */
+    char *away;            /* URL for the next attempt; NULL: the server is asked */
+    char *location;        /* the redirect of the present answer */
+    bool near;             /* follows redirects to a neighbour */
+    uint8_t neighbour[32]; /* the pin for `away`, or of the present answer */
+    bool is_near;          /* there is such a pin: `away` is a neighbour's, not the store's */
     unsigned near_failures, near_waits;
-    bool told_to_wait;         /* the server is at it: this try does not count */
-    bool was_away;             /* put: the store may have it by now */
+    bool told_to_wait;         /* the server is working on it: this try does not count */
+    bool was_away;             /* put: the store may have the blob by now */
     unsigned away_failures;    /* in a row */
     struct patience_wait wait; /* for the object store's answer */
-    uint64_t best;             /* how far any attempt came */
+    uint64_t best;             /* the furthest offset of any attempt */
     unsigned tries;            /* in a row without progress */
     struct loop_timer *retry;
     struct transfer_verify *verifying;
@@ -99,8 +100,8 @@ struct transfer {
  * transfer_judge().  -code: cannot begin. */
 int transfer_prepare(struct transfer *t, struct err *err);
 enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *err);
-/* Has the object store all of the request, and says nothing?  To be asked again and again while an
- * attempt runs; true: that should be judged, as CURLE_OPERATION_TIMEDOUT. */
+/* Whether the object store has the whole request but has been silent for too long.  To be polled
+ * while an attempt runs; true: judge the attempt as CURLE_OPERATION_TIMEDOUT. */
 bool transfer_is_unanswered(struct transfer *t);
 void transfer_close_file(struct transfer *t);
 

@@ -1,20 +1,20 @@
-/* Blobs in an S3-compatible object store, with a directory before it.
+/* Blobs in an S3-compatible object store, with a directory as its cache.
  *
  *     PREFIX/blobs/<sha256>     in the bucket; PREFIX/cluster holds the cluster's id
- *     the cache's folder        as blob_dir.h: what the store has yet to take, and what was
- *                               used last
+ *     the cache's folder        as blob_dir.h: blobs not yet sent to the store, and those used
+ *                               most recently
  *
- * A blob is there as soon as the directory has it, durably: threads of the store's own send it up
- * and delete what was hidden, and try again until the store takes it.  So neither an upload nor an
- * outer step waits for the store, and nothing that writes fails with it.  What is in the store
- * alone is fetched by `local` (on a thread); `get` answers -EAGAIN until then.
+ * A blob exists as soon as it is durable in the directory.  The store's own threads upload it and
+ * delete hidden blobs, and retry until the store accepts.  So neither an upload nor an outer step
+ * waits for the store, and no write fails with it.  A blob that is only in the store is fetched by
+ * `local` (on a thread); `get` returns -EAGAIN until then.
  *
- * The directory is bounded: what the store has and nobody holds by `local` makes room, the longest
- * unused first; what the store has not taken stays.  Where nothing can make room, put, adopt and
+ * The directory is bounded: blobs that the store has and nobody holds by `local` make room, the
+ * longest unused first; those not yet in the store stay.  If nothing can make room, put, adopt and
  * local fail with -EAGAIN and a sentence.
  *
- * All names are in memory: they are listed once, at the start, when everything counts as touched
- * now.  Two clusters do not share a prefix. */
+ * All names are kept in memory.  They are listed once, at the start, and then count as touched now.
+ * Two clusters must not share a prefix. */
 #ifndef COMMON_NET_S3_BLOB_S3_H
 #define COMMON_NET_S3_BLOB_S3_H
 
@@ -29,18 +29,18 @@ struct blob_s3_options {
     const char *cache_dir;
     uint64_t cache_bytes;
     uint64_t quota_bytes; /* of all blobs; 0: none */
-    /* Are others led to the store (away)?  "yes", "no", or NULL: unless its endpoint is this
-     * machine, which to others is theirs. */
+    /* Whether clients are redirected to the store (away): "yes", "no", or NULL: yes unless its
+     * endpoint is a loopback address, which clients could not reach. */
     const char *lead;
-    const char *cluster; /* whose blobs these are */
-    /* A blob is there when the store has it, not before: its writer waits for the store.  And
-     * files beside the blobs are kept there (blobstore.h: save). */
+    const char *cluster; /* the cluster's id */
+    /* A blob exists only once the store has it: its writer waits for the store.  Also keeps files
+     * beside the blobs there (blobstore.h: save). */
     bool through;
-    bool known; /* they have been there before: the prefix must say so */
+    bool known; /* the blobs were there before, so the prefix must have our cluster's id */
 };
 
-/* Opens the store: writes the cluster's id (so that a key that may not write shows now), lists what
- * is there.  -ERR_CONFIG: the URL, the bucket or another cluster's prefix. */
+/* Opens the store: writes the cluster's id, so that a key that may not write fails now, and lists
+ * the blobs.  -ERR_CONFIG: the URL or the bucket is wrong, or the prefix is another cluster's. */
 int blob_s3_open(const struct blob_s3_options *o, struct blobstore **ret, struct err *err);
 
 #endif

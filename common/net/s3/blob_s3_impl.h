@@ -1,4 +1,4 @@
-/* The store of blob_s3.h, for those who open it (blob_s3_open.c). */
+/* The inside of blob_s3.h's store, shared by its files. */
 #ifndef COMMON_NET_S3_BLOB_S3_IMPL_H
 #define COMMON_NET_S3_BLOB_S3_IMPL_H
 
@@ -9,19 +9,19 @@
 #include "common/net/s3/blob_s3.h"
 #include "common/net/s3/promises.h"
 
-#define BLOB_S3_THREADS 4 /* that send and delete */
+#define BLOB_S3_THREADS 4 /* for uploads and deletions */
 
-/* A blob that the store has, is to have, or is to lose. */
+/* A blob that the store has, shall have, or shall delete. */
 struct blob_s3_object {
     struct blob_id id; /* first: what the tree compares */
     uint64_t size;
     int64_t touched_s;
-    bool here;           /* for everybody else: stat finds it */
-    bool stored;         /* the store has it, or may have */
-    bool stale;          /* what the store has is not to be believed: it is sent again */
+    bool here;           /* it exists for callers: stat finds it */
+    bool stored;         /* the store has it, or may have it */
+    bool stale;          /* the store's copy is not trusted: it is sent again */
     bool cached;         /* the directory has it */
-    bool busy, fetching; /* a thread is at it */
-    bool looking;        /* busy: somebody says to have put it there (blob_s3_found) */
+    bool busy, fetching; /* a thread works on it */
+    bool looking;        /* busy: checking a client's report that it put it there (blob_s3_found) */
     bool entering;       /* busy: whoever wrote it waits for the store (blob_s3_through.c) */
     unsigned pins;
     struct list used;  /* in blob_s3->used while cached, the longest unused first */
@@ -33,9 +33,9 @@ struct blob_s3 {
     struct blobstore_ops ops;
     struct s3 *c;
     struct blobstore *cache;
-    char *prefix; /* of names: "PREFIX/blobs/" */
+    char *prefix; /* of blobs' keys: "PREFIX/blobs/" */
     char *beside; /* "PREFIX/" */
-    /* How a blob that the directory has comes to be here (blob_s3_through.c); NULL: at once. */
+    /* Makes a blob that the directory has exist for callers (blob_s3_through.c); NULL: at once. */
     int (*enter)(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err);
     uint64_t quota, cache_max;
     pthread_t threads[BLOB_S3_THREADS];
@@ -45,28 +45,28 @@ struct blob_s3 {
     void *tree; /* struct blob_s3_object, by id */
     struct list used, work;
     bool stopping;
-    bool sums;         /* the store told the hash of what somebody put, when it was last asked */
+    bool sums;         /* when last asked, the store reported the hash of a client's upload */
     unsigned failures; /* in a row */
     uint64_t paused_until_ms;
-    bool to_tidy; /* a thread is to, with tidy_before_s */
+    bool to_tidy; /* a thread shall tidy, with tidy_before_s */
     int64_t tidy_before_s;
-    uint64_t tidied_ms; /* when given up uploads were looked for; 0: not yet */
+    uint64_t tidied_ms; /* when abandoned uploads were last looked for; 0: not yet */
     struct promises promises;
 };
 
-/* Without a client, a cache, threads, names, away and found; its close frees whatever it has by
- * then. */
+/* A store without client, cache, threads, names, away and found; its close frees whichever of these
+ * it has by then. */
 struct blob_s3 *blob_s3_new(void);
 
-/* What a listing of the bucket, or of the directory, names; before the threads begin. */
+/* Add a blob that a listing of the bucket, or of the directory, names; before the threads begin. */
 void blob_s3_add_stored(struct blob_s3 *s, const struct blob_id *id, uint64_t size);
 void blob_s3_add_cached(struct blob_s3 *s, const struct blob_id *id, uint64_t size);
 
-/* Starts the threads; where writers wait for the store, so does this, for what the directory alone
- * has. */
+/* Starts the threads.  Where writers wait for the store, this waits until it has all blobs that so
+ * far only the directory has. */
 int blob_s3_begin(struct blob_s3 *s, struct err *err);
 
-/* Writers wait for the store, and the operations save, fetch and drop are there. */
+/* Makes writers wait for the store, and provides the operations save, fetch and drop. */
 void blob_s3_through(struct blob_s3 *s);
 
 /* The operations away and found of blobstore.h. */
@@ -77,27 +77,27 @@ int blob_s3_found(struct blobstore *base, const struct blob_id *id, uint64_t siz
 /* ---- under the lock ---- */
 
 struct blob_s3_object *blob_s3_find(struct blob_s3 *s, const struct blob_id *id); /* or NULL */
-/* The same, or a new one, which settle frees where nothing came of it. */
+/* The same, or a new one; blob_s3_settle() frees it if it stays unused. */
 struct blob_s3_object *blob_s3_make(struct blob_s3 *s, const struct blob_id *id);
-/* After each change: somebody's work, or nobody's object any more, and then it is freed. */
+/* To be called after each change of e: queues it if there is work, frees it if it is not needed. */
 void blob_s3_settle(struct blob_s3 *s, struct blob_s3_object *e);
 void blob_s3_appear(struct blob_s3 *s, struct blob_s3_object *e, uint64_t size);
-/* The directory has it, and it is the last to make room. */
+/* The directory has e, as the most recently used. */
 void blob_s3_used_now(struct blob_s3 *s, struct blob_s3_object *e);
-/* The directory is not to have it any more. */
+/* Removes e from the directory. */
 void blob_s3_uncache(struct blob_s3 *s, struct blob_s3_object *e);
-/* -ENOSPC. */
+/* -ENOSPC: size bytes more exceed the quota. */
 int blob_s3_check_quota(const struct blob_s3 *s, uint64_t size, struct err *err);
-/* What the store's last answer to us was. */
+/* Notes the outcome of our last request to the store. */
 void blob_s3_note(struct blob_s3 *s, int rc, const struct err *err);
 
 /* ---- without it ---- */
 
 int blob_s3_nothing(const struct blob_id *id, struct err *err); /* -ERR_NOTFOUND */
-/* Its name in the bucket; mem_free it. */
+/* The blob's key in the bucket; mem_free it. */
 char *blob_s3_key(const struct blob_s3 *s, const struct blob_id *id);
-/* Out of the store into the directory, compared.  -ERR_HASH: twice other bytes; -EAGAIN: also no
- * room; -EBUSY: it is being written by others. */
+/* Fetches a blob from the store into the directory and verifies it.  -ERR_HASH: it had other bytes
+ * twice; -EAGAIN: also if there is no room; -EBUSY: it has another writer. */
 int blob_s3_download(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err);
 
 #endif

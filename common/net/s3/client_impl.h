@@ -1,5 +1,5 @@
-/* Inside the client: one request with its tries (request.c), used by the operations (client.c) and
- * by uploads in parts (multipart.c). */
+/* The inside of the client: one request with its retries (request.c), used by the operations
+ * (client.c) and by uploads in parts (multipart.c). */
 #ifndef COMMON_NET_S3_CLIENT_IMPL_H
 #define COMMON_NET_S3_CLIENT_IMPL_H
 
@@ -13,7 +13,7 @@
 #include "common/net/s3/credentials.h"
 #include "common/net/s3/sign.h"
 
-#define S3_IDLE_MAX 16           /* connections that are kept */
+#define S3_IDLE_MAX 16           /* idle connections kept */
 #define S3_ANSWER_MAX (4u << 20) /* of XML */
 #define S3_PART_BYTES (64ull << 20)
 #define S3_PARTS_MAX 10000u
@@ -32,7 +32,7 @@ struct s3 {
     struct s3_credentials who;
     CURL *idle[S3_IDLE_MAX];
     unsigned n_idle;
-    struct patience got, put; /* with answers to requests without and with a body */
+    struct patience got, put; /* for answers to requests without and with a body */
     int64_t failing_since_unix_ms;
     char error[256];
 };
@@ -41,31 +41,31 @@ struct s3_request {
     const char *method;
     const char *key; /* "": of the bucket */
     struct s3_pair query[S3_QUERY_MAX], headers[S3_HEADERS_MAX];
-    /* What is sent: text, or bytes of an open file. */
+    /* The body: text, or bytes of an open file. */
     const char *text; /* NULL: none */
-    int fd;           /* where size > 0 */
+    int fd;           /* used if size > 0 */
     uint64_t offset, size;
     /* Where a good answer goes. */
-    bool once;        /* whoever asks has another way: no second try */
+    bool once;        /* no second try: the caller has another way */
     s3_sink_fn *sink; /* NULL: into answer */
     void *arg;
-    uint64_t from;  /* the first byte that is wanted */
-    uint64_t until; /* the first that is not; 0: all are to the end */
-    uint64_t whole; /* bytes of the object; 0: not known, and nothing but all of it is wanted */
+    uint64_t from;  /* the first byte wanted */
+    uint64_t until; /* the end of the wanted range; 0: the object's end */
+    uint64_t whole; /* bytes of the object; 0: unknown, and only the whole object is accepted */
     /* Results. */
     long status;
     struct buf answer;
     uint64_t got;    /* bytes that the sink took */
     uint64_t length; /* Content-Length of the last answer */
     char etag[128];
-    char sum[S3_SUM_MAX]; /* x-amz-checksum-sha256; "": not told */
-    /* of a try */
+    char sum[S3_SUM_MAX]; /* x-amz-checksum-sha256; "": absent */
+    /* Of a try. */
     CURL *easy;
     struct s3 *c;
-    unsigned tried; /* in a row without news */
+    unsigned tried; /* tries in a row without a new byte */
     struct patience_wait wait;
-    double patience_ms; /* with its answer */
-    bool silent;        /* it was given up for that */
+    double patience_ms; /* how long to wait for its answer */
+    bool silent;        /* the try ended because there was no answer */
     uint64_t sent, skip;
     int sink_rc;
     bool of_role; /* signed with a role's key */
@@ -73,16 +73,16 @@ struct s3_request {
     int64_t date_s;
 };
 
-/* Sends it until it is answered well, fails for good or has used its tries up.  The caller releases
- * the request, also then. */
+/* Sends the request until it succeeds, fails for good or has used up its tries.  The caller
+ * releases it in any case. */
 int s3_request_run(struct s3 *c, struct s3_request *r, struct err *err);
-/* The URL of a request that is good for life_s, behind what url has. */
+/* Appends to url the signed URL of a request, valid for life_s. */
 int s3_request_sign(struct s3 *c, const struct s3_request *r, const struct s3_credentials *who,
                     uint32_t life_s, struct buf *url);
 void s3_request_init(struct s3_request *r, const char *method, const char *key);
 void s3_request_release(struct s3_request *r);
 
-/* A file as several parts; the store puts them together. */
+/* Puts a file as several parts, which the store joins. */
 int s3_put_parts(struct s3 *c, const char *key, int fd, uint64_t size, struct err *err);
 
 #endif

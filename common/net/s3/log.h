@@ -1,12 +1,12 @@
-/* A log in an object store that has one owner: entry N is one object, and the first that writes it
- * has it (If-None-Match).  No clock is in it.  docs/failover.md says why it holds.
+/* A log with one owner in an object store: entry N is one object, and belongs to the first that
+ * writes it (If-None-Match).  It uses no clock.  docs/failover.md says why it is safe.
  *
  *     PREFIX/log/<N, 16 hex digits>
  *     PREFIX/snapshot/<N>-<hash of entry N>-<SHA-256 of the object>
  *
- *     s3_log_read(log, ...)* until -ERR_NOTFOUND     what others have written
- *     s3_log_next(log, S3_LOG_OWNER, ...)            then the next entry says that it is ours:
- *     s3_log_send(log, err)                          again after what may pass, with the same bytes
+ *     s3_log_read(log, ...)* until -ERR_NOTFOUND     reads others' entries
+ *     s3_log_next(log, S3_LOG_OWNER, ...)            makes the entry that claims the log for us
+ *     s3_log_send(log, err)                          repeated, same bytes, after passing failures
  *     s3_log_check(log, err)                         0: all that we send from here on counts
  *
  * An entry is a head of 96 bytes (magic, kind, number, owner, hash of the entry before), a body,
@@ -24,17 +24,17 @@
 
 enum s3_log_kind {
     S3_LOG_ROWS = 1,  /* body: the caller's */
-    S3_LOG_OWNER = 2, /* whose the log is from here on, for ever.  Body: its name, for people */
+    S3_LOG_OWNER = 2, /* the log's owner until the next such entry.  Body: its name, for people */
 };
 
-/* The store, as client.h's functions of these names. */
+/* The store's operations, as client.h's functions. */
 struct s3_log_ops {
     int (*put_new)(void *arg, const char *key, const void *data, size_t len, struct err *err);
     int (*get)(void *arg, const char *key, struct buf *ret, struct err *err);
     int (*list)(void *arg, const char *prefix, s3_list_fn *fn, void *fn_arg, struct err *err);
     int (*remove)(void *arg, const char *key, struct err *err);
 };
-/* Of a client: arg is a struct s3. */
+/* For a client: arg is a struct s3. */
 extern const struct s3_log_ops s3_log_of_client;
 
 struct s3_log {
@@ -42,10 +42,10 @@ struct s3_log {
     void *arg;
     const char *prefix; /* kept */
     uint8_t owner[S3_LOG_OWNER_BYTES];
-    uint64_t seq;                    /* of the newest entry that was read or sent; 0: none */
-    uint8_t hash[S3_LOG_HASH_BYTES]; /* of that one */
-    uint64_t gone;                   /* s3_log_clean() has removed what is below */
-    /* What s3_log_next() made. */
+    uint64_t seq;                    /* of the newest entry read or sent; 0: none */
+    uint8_t hash[S3_LOG_HASH_BYTES]; /* of that entry */
+    uint64_t gone;                   /* s3_log_clean() has removed the entries below */
+    /* The entry made by s3_log_next(). */
     struct buf out;
     uint8_t out_hash[S3_LOG_HASH_BYTES];
 };
@@ -67,38 +67,38 @@ struct s3_log_snapshot {
 void s3_log_init(struct s3_log *log, const struct s3_log_ops *ops, void *arg, const char *prefix);
 void s3_log_release(struct s3_log *log);
 
-/* Does the store write conditionally?  -ERR_UNIMPLEMENTED with a sentence: it does not. */
+/* Checks that the store has conditional writes.  -ERR_UNIMPLEMENTED with a sentence: it has not. */
 int s3_log_probe(struct s3_log *log, struct err *err);
 
-/* Reads the entry seq into raw (cleared first).  -ERR_NOTFOUND: it is not there; -ERR_FORMAT;
+/* Reads the entry seq into raw (cleared first).  -ERR_NOTFOUND: it does not exist; -ERR_FORMAT;
  * -ERR_VERSION: another release, or another program, wrote it. */
 int s3_log_get(struct s3_log *log, uint64_t seq, struct buf *raw, struct s3_log_entry *ret,
                struct err *err);
-/* Reads the entry after the newest, which it becomes.  -ERR_FORMAT also where it does not follow.
- */
+/* Reads the entry after log->seq and advances to it.  -ERR_FORMAT: also if it does not follow the
+ * previous one. */
 int s3_log_read(struct s3_log *log, struct buf *raw, struct s3_log_entry *ret, struct err *err);
-/* The highest number in the store, of an entry or a snapshot; 0: there is none. */
+/* The highest number of an entry or a snapshot in the store; 0: there is none. */
 int s3_log_top(struct s3_log *log, uint64_t *ret, struct err *err);
 
-/* Makes the entry after the newest.  -ERR_LIMIT. */
+/* Makes the entry after log->seq.  -ERR_LIMIT: S3_LOG_ENTRY_MAX. */
 int s3_log_next(struct s3_log *log, enum s3_log_kind kind, const void *body, size_t len,
                 struct err *err);
-/* Writes it, in one try of the store's.  0: it is there, written now or by a try of ours before.
- * -ERR_STALE: somebody else's is, and always will be. */
+/* Writes that entry, in one try of the client.  0: it is in the store, written now or by an earlier
+ * try of ours.  -ERR_STALE: another owner's entry has this number, for good. */
 int s3_log_send(struct s3_log *log, struct err *err);
-/* After an OWNER entry: -EAGAIN where entries had been removed that we took for not written yet;
- * whoever gets this forgets what it has read. */
+/* To be called after an OWNER entry.  -EAGAIN: entries that we took for not yet written had been
+ * removed; the caller must discard all it has read and begin again. */
 int s3_log_check(struct s3_log *log, struct err *err);
 
-/* Where a snapshot of the entry seq goes; mem_free it. */
+/* The key of a snapshot; mem_free it. */
 char *s3_log_snapshot_key(const struct s3_log *log, const struct s3_log_snapshot *s);
-/* The snapshots that are there, newest first, at most max; mem_free *ret. */
+/* The snapshots in the store, newest first, at most max; mem_free *ret. */
 int s3_log_snapshots(struct s3_log *log, size_t max, struct s3_log_snapshot **ret, size_t *ret_n,
                      struct err *err);
-/* Is its entry in the log? */
+/* Whether the snapshot's entry is in the log. */
 int s3_log_counts(struct s3_log *log, const struct s3_log_snapshot *s, bool *ret, struct err *err);
 
-/* Removes snapshots and entries below seq, but for those that say whose the log is. */
+/* Removes snapshots and entries below seq, except OWNER entries. */
 int s3_log_clean(struct s3_log *log, uint64_t seq, struct err *err);
 
 #endif

@@ -1,10 +1,9 @@
-/* AWS Signature Version 4 in the query string ("presigned"): a URL that one holder of the key made
- * and that anybody may use, for one method, one object and a while.
+/* AWS Signature Version 4 in the query string ("presigned"): a URL made by a holder of the key that
+ * anybody may use, for one method, one object and a limited time.
  * https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
  *
- * Also requests of our own are made this way: what libcurl signs by itself stands in headers,
- * which cannot be given away, and libcurl 7.88 does not sort a query.  Pure functions, any thread.
- */
+ * Our own requests are signed this way, too: libcurl's own signatures are in headers, which cannot
+ * be passed on, and libcurl 7.88 does not sort a query.  Pure functions, any thread. */
 #ifndef COMMON_NET_S3_SIGN_H
 #define COMMON_NET_S3_SIGN_H
 
@@ -15,7 +14,7 @@ struct buf;
 /* Who signs.  All strings are borrowed. */
 struct s3_signer {
     const char *access_key, *secret_key;
-    const char *token; /* of a session; NULL: the key is nobody's guest */
+    const char *token; /* of a session; NULL: the key is not a session's */
     const char *region, *service;
 };
 
@@ -25,9 +24,9 @@ struct s3_pair {
 };
 
 #define S3_QUERY_MAX 6   /* parameters of our own */
-#define S3_HEADERS_MAX 4 /* headers that are signed beside Host */
+#define S3_HEADERS_MAX 4 /* signed headers besides Host */
 
-/* What is asked. */
+/* The request to sign. */
 struct s3_ask {
     const char *method;
     const char *scheme, *host;              /* "https", "bucket.s3.amazonaws.com" or "host:9000" */
@@ -39,8 +38,8 @@ struct s3_ask {
     uint32_t life_s;                        /* at most a week */
 };
 
-/* Writes the URL behind what url has; the headers of the ask must be sent with it.  -ERR_LIMIT:
- * longer than url may become. */
+/* Appends the signed URL to url; its request must be sent with the headers of `ask`.  -ERR_LIMIT:
+ * url would exceed its maximum. */
 int s3_sign(const struct s3_signer *by, const struct s3_ask *ask, struct buf *url);
 
 #endif
