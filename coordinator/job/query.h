@@ -20,7 +20,8 @@ uint32_t query_network(const struct job *j, const struct task *t);
 bool query_can(const struct job *j, const char *what);
 /* Whether a user's program computes the task, which only some workers run. */
 bool query_needs_trainers(const struct job *j, const struct task *t);
-/* Whether the worker has reported lately that it has too little memory for such tasks of the job. */
+/* Whether the worker has reported lately that it has too little memory for such tasks of the job.
+ */
 bool query_is_small(const struct job *j, enum task_kind kind, uint32_t network,
                     const struct worker *w, uint64_t now_ms);
 /* Whether the worker may be given such tasks of the job: it runs trainers if they need one, and has

@@ -153,7 +153,7 @@ unsigned outer_pending(const struct outer_exec *exec);
 
 /* outer_state_dir(): where a module's state is, below the data directory; module_id 0: the folder
  * of the whole job.  outer_state_file(): a file in it, "target", "momentum" or "buffer".  The
- * caller mem_frees both. */
+ * caller frees both with mem_free. */
 static inline char *outer_state_dir(uint64_t job_id, uint64_t module_id)
 {
     return module_id ? str_printf("outer/%llu/%llu", (unsigned long long)job_id,

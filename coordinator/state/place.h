@@ -42,8 +42,8 @@ int place_open(const struct coordinator_options *o, const char *cluster, struct 
  * it.  like: retries and waits, its other fields zero.  -ERR_CONFIG: the options name no store. */
 int place_open_state(const struct coordinator_options *o, const struct s3_options *like,
                      struct s3 **ret, char **ret_prefix, struct err *err);
-/* The same for all objects of the store, while a coordinator runs: their keys are the prefix and the
- * names that docs/failover.md lists. */
+/* The same for all objects of the store, while a coordinator runs: their keys are the prefix and
+ * the names that docs/failover.md lists. */
 int place_open_all(const struct coordinator_options *o, struct s3 **ret, char **ret_prefix,
                    struct err *err);
 /* Writes the blobs' place to the data directory's file; place_forget() removes the file. */
