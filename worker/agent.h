@@ -1,9 +1,9 @@
-/* The agent asks for work and carries a task from the message to its report, one at a time.  What
- * it does next is decided by worker/decide_agent.h, which has the states; here are the calls, the
- * timers and the jobs.
+/* The agent asks for work and carries one task at a time from its message to its report.
+ * worker/decide_agent.h has the states and decides the next action; the agent has the calls, timers
+ * and jobs.
  *
- * Everything runs on the loop thread, except what plans, runs and saves a task: jobs of the one
- * compute thread (worker/engine/engine.h). */
+ * Everything runs on the loop thread, except planning, running and saving a task, which are jobs of
+ * the one compute thread (worker/engine/engine.h). */
 #ifndef WORKER_AGENT_H
 #define WORKER_AGENT_H
 
@@ -20,10 +20,10 @@ struct agent_options {
     struct engine *engine;
     struct modules *modules;
     const char *tmp_dir;            /* kept */
-    struct session_options session; /* the callbacks and arg are filled by the agent */
+    struct session_options session; /* the agent fills the callbacks and arg */
     void *arg;
-    /* The agent has left: code 0 on request or drained, negative when it cannot
-     * work here any more (err says why, else NULL). */
+    /* The agent has left: code 0 on request or when drained; negative when it cannot
+     * work here any more (then err says why, else it is NULL). */
     void (*on_end)(void *arg, int code, const struct err *err);
 };
 
@@ -31,15 +31,15 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
 /* Waits for the compute thread.  Accepts NULL. */
 void agent_free(struct agent *a);
 
-/* Leaves: on_end follows.  A result that is on its way, and what others can go on with, is sent
- * first, if that takes no longer than send_ms. */
+/* Leaves: on_end follows.  First it sends a result under way and a snapshot for the next worker, if
+ * that takes no longer than send_ms. */
 void agent_leave(struct agent *a, const char *reason, uint32_t send_ms);
 
-/* The machine may go soon: what others can go on with is sent now. */
+/* The machine may be taken back soon: sends a snapshot now. */
 void agent_save(struct agent *a, const char *reason);
 
-/* The machine goes in so many ms: no other task is taken, the one in hand goes on for as long as
- * leaves time to save it, and then the agent leaves. */
+/* The machine is taken back in ms milliseconds: takes no other task, goes on with the present one
+ * as long as there is time left to save it, and then leaves. */
 void agent_notice(struct agent *a, const char *reason, uint32_t ms);
 
 #endif

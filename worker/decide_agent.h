@@ -1,45 +1,45 @@
-/* What the agent does next: a pure function of what it is at and what has just happened.  The
- * agent (worker/agent.c) calls it with each piece of news and does what it says; nothing here
- * waits, sends or computes.
+/* Decides what the agent does next: a pure function of its state and an event.  The agent
+ * (worker/agent.c) calls it with each event and carries out its actions; nothing here waits, sends
+ * or computes.
  *
  *   IDLE ─ask─► ASKING ─task─► PLANNING ─► FETCHING ─► RUNNING ─► UPLOADING ─► REPORTING ─► IDLE
  *                                 ▲          │  (other hash)│         any failure ──▲  │
  *                                 ├─ AWAITING ◄┘            │                          ▼
  *                                 └────────────────────────┘                        SAVING
- *   revoked: a task on the compute thread is STOPPING until that answers, any other is over
- *   leaving: a result on its way, and what a phase can still save, get the time that there is
- *            (SENDS); then good-bye (BYE), and when that was heard (HEARD) and the compute thread
- *            is through, the end (ENDED) */
+ *   revoked: a task on the compute thread is STOPPING until the thread answers; any other is over
+ *   leaving: a result under way, and a snapshot that a phase can still save, get the remaining time
+ *            (SENDS); then good-bye (BYE); when the coordinator has heard it (HEARD) and the
+ * compute thread is done, the end (ENDED) */
 #ifndef WORKER_DECIDE_AGENT_H
 #define WORKER_DECIDE_AGENT_H
 
 #include "common/base/base.h"
 
 enum agent_state {
-    AGENT_IDLE,     /* no task; asks when it has joined, or when the timer says so */
+    AGENT_IDLE,     /* no task; asks when it has joined, or when the timer fires */
     AGENT_ASKING,   /* for a task */
     AGENT_PLANNING, /* compute thread: which blobs? */
     AGENT_FETCHING,
-    AGENT_AWAITING, /* blobs are missing, and the coordinator is away */
+    AGENT_AWAITING, /* blobs are missing, and the coordinator cannot be reached */
     AGENT_RUNNING,  /* compute thread */
     AGENT_STOPPING, /* revoked: the compute thread answers within a step */
     AGENT_UPLOADING,
     AGENT_REPORTING,
-    AGENT_SAVING, /* all is said, and the local checkpoint is still being written */
+    AGENT_SAVING, /* the report is answered; the local checkpoint is still being written */
     AGENT_STATES,
 };
 
-/* How far leaving has come. */
+/* Stages of leaving. */
 enum agent_leave { AGENT_STAYS, AGENT_SENDS, AGENT_BYE, AGENT_HEARD, AGENT_ENDED };
 
-/* What the agent is at. */
+/* The agent's state. */
 struct agent_core {
     enum agent_state state;
     enum agent_leave leave;
     bool cut;    /* FETCHING: the connection was lost meanwhile */
     bool saving; /* the compute thread writes the local checkpoint */
-    bool drain;  /* no other task is taken */
-    bool broken; /* this process cannot go on after its task */
+    bool drain;  /* it takes no other task */
+    bool broken; /* this process cannot continue after its task */
 };
 
 enum agent_news {
@@ -55,19 +55,19 @@ enum agent_news {
     AGENT_NOTHING,     /* no task */
     AGENT_NOTHING_YET, /* no task, and the answer came at once: do not ask at once */
     AGENT_ACCEPTED,    /* the report */
-    AGENT_REJECTED,    /* the report: the result counts for nothing */
-    AGENT_UNANSWERED,  /* again in a while */
+    AGENT_REJECTED,    /* the report: the result does not count */
+    AGENT_UNANSWERED,  /* try again after a while */
     AGENT_UNSENT,      /* not connected: JOINED follows */
-    AGENT_HAS_MORE,    /* modules, of which the question in flight does not tell */
+    AGENT_HAS_MORE,    /* it holds modules that the ASSIGN in flight does not list */
     /* The steps of a task. */
     AGENT_PLANNED,
     AGENT_FETCHED, /* all */
     AGENT_UNFETCHED,
     AGENT_RAN,
-    AGENT_MISBUILT, /* a version that was rebuilt from deltas has another hash */
+    AGENT_MISBUILT, /* a version rebuilt from deltas has a wrong hash */
     AGENT_UPLOADED,
     AGENT_MISSING, /* the coordinator lacks a file that was sent */
-    AGENT_FAILED,  /* any of them */
+    AGENT_FAILED,  /* any of these steps */
     AGENT_SAVED,
     /* Leaving. */
     AGENT_LEAVE,
@@ -76,24 +76,24 @@ enum agent_news {
     AGENT_NEWS,
 };
 
-/* A piece of news. */
+/* An event. */
 struct agent_event {
     enum agent_news news;
-    bool joined;        /* UNFETCHED: is the coordinator there? */
+    bool joined;        /* UNFETCHED: whether the coordinator can be reached */
     bool drain;         /* with an answer: no other task after this */
     const char *reason; /* LEAVE */
-    bool saves;         /* LEAVE: the task that runs sends what others can go on with */
+    bool saves;         /* LEAVE: the running task sends a snapshot */
 };
 
 /* To be done in this order. */
 enum agent_action {
-    AGENT_DO_LEAVE = 1 << 0, /* say why, stop the task's work: decision.reason */
+    AGENT_DO_LEAVE = 1 << 0, /* log decision.reason, stop the task's work */
     AGENT_DO_REVOKE = 1 << 1,
     AGENT_DO_STOP_TIMER = 1 << 2,
     AGENT_DO_DROP = 1 << 3,   /* transfers */
     AGENT_DO_CANCEL = 1 << 4, /* the report or question in flight */
-    AGENT_DO_SETTLE = 1 << 5, /* its contributions count for nothing */
-    AGENT_DO_FAIL = 1 << 6,   /* the report will say how */
+    AGENT_DO_SETTLE = 1 << 5, /* the task's contributions do not count */
+    AGENT_DO_FAIL = 1 << 6,   /* the report will say why */
     AGENT_DO_WHOLE = 1 << 7,  /* whole versions, no deltas, from now on */
     AGENT_DO_FINISH = 1 << 8, /* the task is forgotten */
     AGENT_DO_START = 1 << 9,  /* read the task's message, then as AGENT_DO_PLAN */
@@ -116,10 +116,11 @@ struct agent_decision {
     const char *reason; /* why it leaves; NULL: what broke this process */
 };
 
-/* Moves the core on.  News that mean nothing in a state change nothing. */
+/* Advances the core.  Events that are meaningless in a state change nothing. */
 struct agent_decision decide_agent(struct agent_core *c, const struct agent_event *ev);
 
-/* Does the task in hand still write what the word on an earlier attempt would settle? */
+/* Whether the present task is still writing files that a verdict on an earlier attempt would
+ * settle. */
 bool decide_agent_writes(const struct agent_core *c);
 
 #endif

@@ -1,11 +1,11 @@
-/* Fetches what the coordinator says that the next task will probably want, while the worker waits
- * for one (AssignReply.ahead): files into the cache, and module versions made of deltas.
+/* Prefetches the files that, by the coordinator (AssignReply.ahead), the next task will probably
+ * need, while the worker waits for one: blobs into the cache, and module versions made of deltas.
  *
  *   told ─► plan (compute thread) ─► fetch ─► make versions (compute thread) ─► on_done
  *
- * A task, another hint or none stops it; what has arrived of a file stays, and whatever fetches it
- * next goes on from there.  What cannot be had is logged and left to the task that needs it.
- * Loop thread. */
+ * A task, or a hint that changes or is withdrawn, stops it.  Partial files stay, and the next fetch
+ * resumes them.  A file that cannot be fetched is logged and left to the task that needs it.  Loop
+ * thread. */
 #ifndef WORKER_EARLY_H
 #define WORKER_EARLY_H
 
@@ -23,16 +23,16 @@ struct early_options { /* kept until early_free */
     struct pool *compute;
     const char *tmp_dir;
     void *arg;
-    void (*on_done)(void *arg); /* all is here, and some of it is new */
+    void (*on_done)(void *arg); /* all files are here, and some are new */
 };
 
 struct early *early_new(const struct early_options *o);
-/* After the pool. Accepts NULL. */
+/* To be called after the pool was freed.  Accepts NULL. */
 void early_free(struct early *a);
 
-/* What is said now; the same as before goes on.  m NULL: nothing is. */
+/* Takes the present hint; an unchanged one continues.  m NULL: there is none. */
 void early_take(struct early *a, const Skerry__V1__Ahead *m);
-/* Is something fetched?  If not it is here, or cannot be had. */
+/* Whether it is fetching.  If not, all files are here or cannot be fetched. */
 bool early_busy(const struct early *a);
 
 #endif

@@ -1,5 +1,5 @@
-/* What a cloud says before it takes a machine back, read from the answers of its metadata service.
- * Pure: the clock is the caller's.
+/* Reads a cloud's notice that it will take a machine back, from the answers of its metadata
+ * service. Pure: the caller gives the time.
  *
  *   AWS    spot/instance-action       {"action": "terminate", "time": "2026-11-22T08:22:00Z"}
  *          events/recommendations/rebalance      {"noticeTime": "2026-11-22T08:22:00Z"}
@@ -8,7 +8,7 @@
  *   Azure  scheduledevents            {"Events": [{"EventType": "Preempt", "Resources": ["vm1"],
  *                                      "NotBefore": "Mon, 22 Nov 2026 08:22:00 GMT", ...}]}
  *
- * Each reader returns 1 with *ret filled, 0 when there is nothing to say, or -ERR_FORMAT. */
+ * Each reader returns 1 with *ret filled, 0 when there is no notice, or -ERR_FORMAT. */
 #ifndef WORKER_SPOT_NOTICE_H
 #define WORKER_SPOT_NOTICE_H
 
@@ -16,13 +16,13 @@
 
 #define SPOT_REASON_MAX 160
 #define SPOT_NAME_MAX 256
-#define SPOT_MS 30000     /* left, where nobody says how much */
-#define SPOT_GCP_MS 10000 /* of 30 s promised: 11 s have been seen */
+#define SPOT_MS 30000     /* the time left where the cloud does not say */
+#define SPOT_GCP_MS 10000 /* the same at GCP, which promises 30 s; 11 s have been seen */
 #define SPOT_MS_MAX 3600000u
 
 struct spot_notice {
-    bool leave;  /* the machine goes; else it may go soon: save what there is */
-    uint32_t ms; /* left; 0 without `leave` */
+    bool leave;  /* the machine will be taken back; else it may be soon: save now */
+    uint32_t ms; /* time left; 0 without `leave` */
     char reason[SPOT_REASON_MAX];
 };
 
@@ -30,11 +30,11 @@ struct spot_notice {
 int spot_aws_action(const char *body, int64_t now_s, struct spot_notice *ret, struct err *err);
 /* The rebalance recommendation: advice, without a time. */
 int spot_aws_rebalance(const char *body, struct spot_notice *ret, struct err *err);
-/* Has the preemption begun? */
+/* Whether the preemption has begun. */
 int spot_gcp_preempted(const char *body, struct spot_notice *ret, struct err *err);
 /* An instance that migrates stays. */
 int spot_gcp_maintenance(const char *body, struct spot_notice *ret, struct err *err);
-/* vm: this machine's name; events of others are not ours, and a freeze of some seconds is none. */
+/* vm: this machine's name.  Ignores other machines' events, and freezes of a few seconds. */
 int spot_azure_events(const char *body, const char *vm, int64_t now_s, struct spot_notice *ret,
                       struct err *err);
 

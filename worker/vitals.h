@@ -1,11 +1,11 @@
-/* How this worker's devices are, for its heartbeats.
+/* The state of this worker's devices, for its heartbeats.
  *
  *   loop thread                       thread "watch"
  *   vitals_put ──── read ──────────►  watch_read of every device (a driver may take long)
  *   the next vitals_put ◄── done ───
  *
- * A reading that does not come back is no reason to be silent: the devices then say so
- * themselves.  CPU devices of one process are one device here. */
+ * A reading that does not return does not delay heartbeats: the devices' entries then say so.
+ * CPU devices of one process count as one device here. */
 #ifndef WORKER_VITALS_H
 #define WORKER_VITALS_H
 
@@ -16,9 +16,9 @@ struct island;
 struct loop;
 struct vitals;
 
-/* Begins the first reading.  The island's devices are only looked at. [loop] */
+/* Begins the first reading.  Only reads the island's devices. [loop] */
 int vitals_open(struct loop *loop, const struct island *is, struct vitals **ret, struct err *err);
-/* Waits for a reading that runs. [loop] */
+/* Waits for a reading under way. [loop] */
 void vitals_close(struct vitals *v); /* accepts NULL */
 
 /* Fills req->devices with the newest reading, if there is one, valid until the next call, and

@@ -108,8 +108,8 @@ struct blobstore_ops {
     int (*away)(struct blobstore *s, const struct blob_id *id, bool put, uint64_t size,
                 char **ret_url);
     /* A client reports that it has put the blob there: checks that, and adds the blob if it is
-     * true.  Waits for the store.  -ERR_NOTFOUND: the store has no such blob, or one of another
-     * size.  -ERR_HASH: it had other bytes, which were removed.  -EBUSY: another call is checking.
+     * true.  Waits for the store.  -ERR_NOTFOUND: the store has no such blob, or other bytes under
+     * its name.  -ERR_HASH: the same, and they were removed.  -EBUSY: another call is checking.
      * -ENOSPC: quota.  NULL where away is. */
     int (*found)(struct blobstore *s, const struct blob_id *id, uint64_t size, struct err *err);
     /* Files beside the blobs that must not be lost with our disk.  save: a store far away keeps a

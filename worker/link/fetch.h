@@ -29,24 +29,24 @@ struct fetch_env {
 typedef void (*fetch_done_fn)(void *arg, int code, const char *detail);
 
 struct fetch_what {
-    const struct work_need *needs; /* those that are missing are fetched */
+    const struct work_need *needs; /* the missing ones are fetched */
     size_t n;
     const char *source_url, *source_path; /* an archive from outside, and its file; or NULL */
-    struct progress *progress;            /* is told; or NULL */
+    struct progress *progress;            /* gets the progress; or NULL */
 };
 
-/* Exactly one done() follows, never from within this call, unless cancelled.  What
+/* Exactly one done() follows, never from within this call, unless cancelled.  All that
  * `what` points to must live until then. */
 struct fetch *fetch_start(const struct fetch_env *env, const struct fetch_what *what,
                           fetch_done_fn done, void *arg);
 
-/* No done() comes; transfers stop (what arrived stays for a resume). */
+/* Stops the transfers (partial files stay for a resume); done() is not called. */
 void fetch_cancel(struct fetch *f); /* accepts NULL */
 
 #define FETCH_URL_MAX 2560
-/* The absolute URL of what a task names, and the key that its server must show.  A path is a
- * ticket: it belongs to the coordinator, where the token says that it is now.  URLs (of archives)
- * are trusted by the system's authorities: *ret_pin is then NULL.  -ERR_LIMIT when too long. */
+/* The absolute URL of a task's blob or archive, and the pin of its server.  A path is a ticket of
+ * the coordinator, at the token's address.  Servers of URLs (of archives) are trusted by the
+ * system's authorities: *ret_pin is NULL.  -ERR_LIMIT: too long. */
 int fetch_resolve(const struct token *token, const char *url, char ret_url[FETCH_URL_MAX],
                   const uint8_t **ret_pin, struct err *err);
 

@@ -1,16 +1,16 @@
-/* The worker's one connection to its coordinator, and what flows on it by itself: joining, joining
- * again after a loss, heartbeats, and the news that their answers carry.
+/* The worker's one connection to its coordinator, and its own traffic: joining, rejoining after a
+ * loss, heartbeats, and the events in their answers.
  *
  *   DOWN ──connected──► JOINING ──JoinReply──► JOINED ──────────┐
  *    ▲                     │  ▲                   │             │ "I do not know you"
  *    └──── connection lost ┴──┼───────────────────┘             │
  *                             └─────────────────────────────────┘
- *   wrong or revoked key or secret: on_failed, once, for ever
+ *   wrong or revoked key or secret: on_failed, once and for good
  *
- * It dials for ever with growing pauses and logs what it waits for when that changes.  A
- * coordinator that has moved is followed by its name, by a token file that says where it is now, or
- * along a list of addresses, which are tried in turn where one does not answer.
- * Everything here runs on the loop thread. */
+ * It redials without end, with growing pauses, and logs what it waits for when that changes.  It
+ * finds a coordinator that has moved by its host name, by a token file that is updated, or by a
+ * list of addresses, which are tried in turn when one does not answer. Everything here runs on the
+ * loop thread. */
 #ifndef WORKER_SESSION_H
 #define WORKER_SESSION_H
 
@@ -22,25 +22,25 @@ struct loop;
 struct token;
 struct session;
 
-/* What JOIN says of the blobs that this worker serves (share.h), and what the answer does. */
+/* What JOIN says of this worker's server for blobs (share.h), and the clock from the answer. */
 struct session_share {
     const char *site, *host;
     uint16_t port;
     const uint8_t *key;      /* 32 bytes */
-    uint64_t now_s, told_ms; /* the coordinator's clock, and when by ours */
+    uint64_t now_s, told_ms; /* the coordinator's clock, and our time when we got it */
 };
 
 struct session_options {
     struct loop *loop;
-    struct token *token;     /* kept until close; its address is where the coordinator is now */
-    const char *token_file;  /* looked at again while nobody answers; NULL: there is none */
+    struct token *token;     /* kept until close; has the coordinator's present address */
+    const char *token_file;  /* reread while nobody answers; NULL: there is none */
     const char *also;        /* "HOST[:RPC_PORT[:HTTP_PORT]],...", IPv6 in brackets; NULL: none */
     const struct keys *keys; /* the worker's own, kept until close; NULL: none */
     const char *name;        /* strings are kept until close */
     const char *device;
     uint64_t memory_bytes;
     bool allows_trainers;
-    double price; /* dollars an hour of this machine; 0: not told */
+    double price; /* dollars per hour of this machine; 0: none given */
     uint32_t threads;
     struct session_share *share; /* kept until close; NULL: it serves nobody */
     uint8_t instance[16], identity[16];
@@ -61,7 +61,7 @@ int session_open(const struct session_options *o, struct session **ret, struct e
 /* Calls in flight complete with -ERR_CANCELLED first. */
 void session_close(struct session *s); /* accepts NULL */
 
-/* Does the coordinator know this worker, as far as we know? */
+/* Whether, as far as we know, the coordinator knows this worker. */
 bool session_joined(const struct session *s);
 
 /* A request of the agent; as rpc_client_call, but -ENOTCONN until joined. */
@@ -76,10 +76,10 @@ void session_rejoin(struct session *s);
 /* Sends a heartbeat now, e.g. when the activity changed. */
 void session_heartbeat(struct session *s);
 
-/* Says that this worker will leave within that time; nothing is waited for. */
+/* Announces that this worker will leave within that time; does not wait. */
 void session_notice(struct session *s, const char *reason, uint32_t ms);
 
-/* Says good-bye; done(arg) follows when it was heard, or after wait_ms. */
+/* Says good-bye; done(arg) follows when the coordinator has answered, or after wait_ms. */
 void session_leave(struct session *s, const char *reason, uint32_t wait_ms, void (*done)(void *arg),
                    void *arg);
 

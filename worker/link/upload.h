@@ -1,5 +1,6 @@
-/* Sending outputs of a task, two at a time: for each, "do you have it?", then PUT by ticket.  While
- * the connection is down it waits: call upload_resume() when joined again.  Loop thread. */
+/* Sends outputs of a task, two at a time: for each, asks whether the coordinator has it, then PUTs
+ * it by ticket.  Without a connection it waits: call upload_resume() when joined again.  Loop
+ * thread. */
 #ifndef WORKER_UPLOAD_H
 #define WORKER_UPLOAD_H
 
@@ -13,9 +14,9 @@ struct work_output;
 struct upload_what {
     uint64_t task_id; /* the task that made the outputs */
     uint32_t attempt;
-    const struct work_output *outputs; /* and their files: as they are until done */
+    const struct work_output *outputs; /* they and their files must not change until done */
     size_t n;
-    struct progress *progress; /* is told; or NULL */
+    struct progress *progress; /* gets the progress; or NULL */
 };
 
 /* As fetch_start: done() exactly once, never from within, unless cancelled. */

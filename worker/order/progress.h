@@ -1,5 +1,5 @@
-/* How far the task at hand is: written by the compute thread, taken by the loop
- * thread for each heartbeat.  A small box under a lock, of fixed size: when loss
+/* The progress of the present task: written by the compute thread, taken by the
+ * loop thread for each heartbeat.  It has a lock and a fixed size: when loss
  * points come faster than heartbeats take them, neighbours are averaged. */
 #ifndef WORKER_PROGRESS_H
 #define WORKER_PROGRESS_H
@@ -21,18 +21,18 @@ struct progress_point {
     const double *numbers; /* by progress_number, NAN: none; NULL: the step has none at all */
 };
 
-/* How several devices share a step; devices 0: it is not known, or there is one.  The message is
- * whole but for filled_with, which is that of this very struct. */
+/* How several devices share a step; devices 0: unknown, or there is only one.  The message is
+ * complete except for filled_with, which is this struct's. */
 struct progress_plan {
     Skerry__V1__StepPlan told;
     char filled_with[33];
 };
 
 struct progress_view {
-    /* As a heartbeat carries it: activity and points lie in this very struct, and the loss is the
-     * mean since the last take, or the last known one.  Ids are the caller's. */
+    /* As a heartbeat carries it.  Activity and points are in this struct; the loss is the mean
+     * since the last take, or the last known one.  The caller fills the ids. */
     Skerry__V1__Progress told;
-    double flops, peak_flops; /* FLOP/s; 0: not known */
+    double flops, peak_flops; /* FLOP/s; 0: unknown */
     struct progress_plan plan;
     char activity[PROGRESS_ACTIVITY_MAX];
     Skerry__V1__LossPoint points[PROGRESS_POINTS_MAX], *list[PROGRESS_POINTS_MAX];
@@ -51,34 +51,34 @@ struct progress {
 void progress_init(struct progress *p);
 void progress_release(struct progress *p);
 
-/* What people are shown that the task is at. */
+/* The activity shown to people. */
 void progress_activity(struct progress *p, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* Steps that there will be. */
+/* The number of steps to come in all. */
 void progress_total(struct progress *p, uint32_t steps_total);
 
-/* One inner step is done; samples is the sum so far. */
+/* An inner step is done; samples is the total so far. */
 void progress_step(struct progress *p, const struct progress_point *point, float grad_norm,
                    uint64_t samples);
 
-/* The place of a number of the trainer's in progress_point.numbers: the same for a name as long as
- * the task lasts.  -ERR_TRAINER with a sentence: no name, or a 17th.  One thread. */
+/* The index of a trainer's number in progress_point.numbers; a name keeps its index for the whole
+ * task.  -ERR_TRAINER with a sentence: an invalid name, or a 17th.  One thread. */
 int progress_number(struct progress *p, const char *name, struct err *err);
 
-/* Other units: done of total.  A task in several parts begins each at 0; the samples that are told
- * are the units of all parts, which only grow: the coordinator takes that for progress. */
+/* Progress in other units: done of total.  A task in several parts begins each at 0; the samples
+ * reported are the units of all parts, which only grow, as the coordinator's progress must. */
 void progress_units(struct progress *p, uint32_t done, uint32_t total);
 
-/* A trainer of the user's is at work, though it has told no step. */
+/* A user's trainer is at work, though it has reported no step. */
 void progress_sign(struct progress *p);
 
-/* Model FLOP/s of the phase so far, and of products on the same devices (0: not known). */
+/* Model FLOP/s of the phase so far, and the peak of matrix products on its devices (0: unknown). */
 void progress_rates(struct progress *p, double flops, double peak_flops);
 
-/* How several devices share a step, and what one takes. */
+/* How several devices share a step, and how long a step takes. */
 void progress_step_plan(struct progress *p, const struct progress_plan *plan);
 
-/* Copies all and empties the points; *ret stays where it is. */
+/* Copies all and empties the points; *ret must not be moved, since it points into itself. */
 void progress_take(struct progress *p, struct progress_view *ret);
 
 #endif

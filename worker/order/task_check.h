@@ -1,9 +1,9 @@
-/* Is a task that came over the wire one that this worker can run?
+/* Checks whether this worker can run a task that came over the wire.
  *
- * Pure functions of the message: limits of proto/skerry.proto, presence of what the kind needs,
- * lengths of hashes, consistency.  What passes may be used without further checks; what does not
- * is reported as a failed task with the sentence in err: -ERR_FORMAT or -ERR_LIMIT, and names
- * the field. */
+ * Pure functions of the message: limits of proto/skerry.proto, presence of the fields that the kind
+ * needs, lengths of hashes, consistency.  A message that passes may be used without further checks;
+ * another is reported as a failed task with err's sentence, which names the field: -ERR_FORMAT or
+ * -ERR_LIMIT. */
 #ifndef WORKER_TASK_CHECK_H
 #define WORKER_TASK_CHECK_H
 
@@ -60,7 +60,7 @@ int task_check_text(const char *text, size_t max, const char *field, struct err 
 int task_check_url(const char *url, const char *field, struct err *err);
 /* A blob to fetch: hash, a believable size, and a ticket. */
 int task_check_blob(const Skerry__V1__Blob *blob, const char *field, struct err *err);
-/* Not empty. */
+/* At least one range of samples, none of them empty. */
 int task_check_ranges(Skerry__V1__Range *const *ranges, size_t n, const char *field,
                       struct err *err);
 /* A number of tokens that a piece of text may have; 0 is fine. */
@@ -68,7 +68,7 @@ int task_check_tokens(uint32_t tokens, const char *field, struct err *err);
 /* The experts of a mixture, or teachers.  remote: their modules may be missing. */
 int task_check_experts(Skerry__V1__Expert *const *list, size_t n, bool remote, const char *field,
                        struct err *err);
-/* Task.partitions, where it must be said. */
+/* Task.partitions, for kinds that need it. */
 int task_check_partitions(const Skerry__V1__Task *t, struct err *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* The networks that a task speaks of, as models: sizes from the job, the facts of the data
- * and the cut from the message. */
+/* The networks of a task, as models: sizes from the job; properties of the data and the cut from
+ * the message. */
 #ifndef WORKER_TASK_MODEL_H
 #define WORKER_TASK_MODEL_H
 
@@ -13,7 +13,7 @@
 int task_model(const struct work *w, Skerry__V1__Network network, struct model **ret,
                struct err *err);
 
-/* The files of modules, in any cut that is whole together, into a flat vector of m. */
+/* Loads the files of modules, in any cut that is complete, into a flat vector of m. */
 int task_load(const struct work *w, const struct model *m, Skerry__V1__ModuleRef *const *refs,
               size_t n, float *flat, struct err *err);
 

@@ -1,10 +1,10 @@
-/* Where the time of a task goes, from the end of the one before to its own: each moment counts to
- * one span, so that the spans add up to all of it.
+/* Where a task's time goes, from the end of the previous task to its own: each moment counts to one
+ * span, so that the spans add up to the whole.
  *
  *   ASKED -> PLANNED -> FETCHED -> BUILT -> LOADED -> STEPS <-> BETWEEN -> MADE -> SENT -> TOLD
  *   -> SAVED
  *
- * One thread at a time has it, as it has the work. */
+ * Owned by one thread at a time, like the work. */
 #ifndef WORKER_TIMES_H
 #define WORKER_TIMES_H
 
@@ -12,21 +12,21 @@
 
 enum times_span {
     TIMES_ASKED,   /* without a task */
-    TIMES_PLANNED, /* looked at what is here */
+    TIMES_PLANNED, /* checking which blobs are here */
     TIMES_FETCHED,
-    TIMES_BUILT,   /* versions out of deltas */
-    TIMES_LOADED,  /* onto the device, data opened */
-    TIMES_STEPS,   /* inner steps alone, their batches included */
-    TIMES_BETWEEN, /* steps: fragments, snapshots, checkpoints */
-    TIMES_MADE,    /* contributions; kinds without steps: all that they do */
+    TIMES_BUILT,   /* versions made of deltas */
+    TIMES_LOADED,  /* weights onto the device, data opened */
+    TIMES_STEPS,   /* inner steps, including their batches */
+    TIMES_BETWEEN, /* between steps: fragments, snapshots, checkpoints */
+    TIMES_MADE,    /* contributions; for kinds without steps all their work */
     TIMES_SENT,
     TIMES_TOLD,  /* the report, until its answer */
-    TIMES_SAVED, /* what of the local checkpoint was not beside the two before */
+    TIMES_SAVED, /* the part of the local checkpoint that did not overlap the previous two */
     TIMES_SPANS,
 };
 
 struct times {
-    uint64_t at_ns; /* all before it is counted */
+    uint64_t at_ns; /* time before it is counted already */
     uint64_t ns[TIMES_SPANS];
 };
 
@@ -34,7 +34,7 @@ struct times {
 
 /* Begins at a moment of the monotonic clock. */
 void times_begin(struct times *t, uint64_t at_ns);
-/* What has passed since the last call counts to this span. */
+/* Counts the time since the last call to this span. */
 void times_take(struct times *t, enum times_span span);
 /* "asked 0.012 planned 0.001 ... told 0.003": seconds of spans that are not 0, in their order;
  * returns out. */

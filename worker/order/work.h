@@ -1,11 +1,11 @@
-/* A task in the hands of this worker, from the message that brought it to the report that ends it.
+/* A task at this worker, from its message to its report.
  *
  *   loop thread:     work_new ─► plan ─► fetch ─► run ─► upload ─► report ─► work_free
  *   compute thread:              plan    prepare  run
  *
- * Between the hand-over to the compute thread and its answer the loop touches nothing in here but
- * `stop` and `progress`.  While it prepares both read what the task is, and the loop keeps `times`
- * and `result`. */
+ * Between the hand-over to the compute thread and its answer, the loop touches only `stop` and
+ * `progress`.  While the compute thread prepares, both threads read the task, and the loop owns
+ * `times` and `result`. */
 #ifndef WORKER_WORK_H
 #define WORKER_WORK_H
 
@@ -27,14 +27,14 @@ struct uplink;
 
 #define WORK_OUTPUTS_MAX 4096
 #define WORK_ROWS_MAX 256
-#define WORK_MESSAGE_MAX (16u << 20) /* bytes of a task unpacked */
+#define WORK_MESSAGE_MAX (16u << 20) /* bytes of an unpacked task */
 
 /* Why the compute thread should stop, if it should. */
 enum work_stop {
     WORK_GO,
-    WORK_SAVING,  /* the process ends in a while: send what others can go on with */
-    WORK_REVOKED, /* nobody wants the result */
-    WORK_LEAVING, /* the process ends: keep what a restart can go on with */
+    WORK_SAVING,  /* the process ends in a while: send a snapshot for another worker */
+    WORK_REVOKED, /* the result is no longer wanted */
+    WORK_LEAVING, /* the process ends: save a local checkpoint for a restart */
 };
 
 /* A blob that the task reads.  url is borrowed from the task. */
@@ -62,13 +62,13 @@ struct work_output {
     uint8_t sha256[32];
     uint64_t size;
     uint64_t module_id, base_version; /* TRAIN and INIT */
-    uint64_t samples;                 /* INGEST, SPLIT; TRAIN: that a fragment is of, else 0 */
+    uint64_t samples;                 /* INGEST, SPLIT; TRAIN: behind a fragment, else 0 */
     uint64_t tokens;                  /* INGEST, SPLIT: of texts */
     uint32_t partition;               /* SPLIT */
     bool holdout;                     /* INGEST, SPLIT */
 };
 
-/* A figure with a name. */
+/* A named figure. */
 struct work_row {
     char name[65];
     double value;
@@ -81,8 +81,8 @@ struct work_result {
     uint32_t steps;
     uint64_t samples;
     float loss_first, loss_last, loss_mean;
-    float seconds;   /* computed: waited_ms is not among them */
-    double loss_sum; /* EVAL: over units; bytes: what the tokens stand for */
+    float seconds;   /* of computing, without waited_ms */
+    double loss_sum; /* EVAL: over units; bytes: of the text behind the tokens */
     uint64_t units, bytes;
     double numbers[PROGRESS_NUMBERS_MAX]; /* EVAL: by progress_number, NAN: none */
     size_t n_numbers;
@@ -94,10 +94,10 @@ struct work_result {
     size_t n_classes;
     uint64_t uncaptioned; /* INGEST: images without a caption */
     char *text;           /* SAMPLE of texts; NULL: none */
-    struct buf trace;     /* TRAIN on several devices: a step's, or empty */
+    struct buf trace;     /* TRAIN on several devices: the trace of a step, or empty */
     uint64_t *sizes;      /* CLUSTER: samples of each of n_sizes partitions; freed with the work */
     size_t n_sizes;       /* at most TASK_PARTITIONS_MAX */
-    uint64_t waited_ms;   /* for the network: before, in and after what was computed */
+    uint64_t waited_ms;   /* for the network: before, during and after computing */
 };
 
 struct work {
@@ -106,7 +106,7 @@ struct work {
     const struct kind *kind;
     struct job_spec spec;
     char *temp_dir;    /* this task's own; removed by work_free */
-    char *source_path; /* INGEST: where the archive was fetched to */
+    char *source_path; /* INGEST: the fetched archive */
     struct cache *cache;
     struct uplink *uplink; /* to the coordinator while it runs; NULL without one */
 
@@ -115,39 +115,39 @@ struct work {
     bool full_only; /* deltas failed: take the full blobs */
 
     atomic_int stop;         /* enum work_stop */
-    atomic_bool job_goes_on; /* when revoked: its next task will want what this one makes ready */
-    atomic_bool save;        /* send what others can go on with, soon */
+    atomic_bool job_goes_on; /* when revoked: the job's next task will use what this one prepares */
+    atomic_bool save;        /* send a snapshot soon */
     struct progress progress;
     struct times times;
     struct work_result result;
 };
 
-/* Checks the message by the list of kinds and copies it, reads the job in it, makes temp_dir
- * below tmp_root.  cache is kept until work_free. */
+/* Checks the message by the list of kinds, copies it, parses the job in it, and makes temp_dir
+ * below tmp_root.  Keeps cache until work_free. */
 int work_new(const struct kind *const *kinds, const Skerry__V1__Task *task, struct cache *cache,
              const char *tmp_root, struct work **ret, struct err *err);
-/* No task, only needs and a temp_dir of that name: to fetch without a task. */
+/* Without a task, only needs and a temp_dir of that name: for prefetching. */
 int work_new_bare(struct cache *cache, const char *tmp_root, const char *name, struct work **ret,
                   struct err *err);
-/* Unpins what was needed and removes temporary files.  Accepts NULL. */
+/* Unpins the needed blobs and removes temporary files.  Accepts NULL. */
 void work_free(struct work *w);
 
 /* True when the compute thread should stop; then `err`, unless NULL, says -ERR_CANCELLED. */
 bool work_stopped(struct work *w, struct err *err);
-/* The same for what outlasts the task and takes longer to begin than the task may: it goes on while
- * the job does, or it would begin anew with each task, and never be through. */
+/* The same for preparations that outlast the task and may take longer than it: they continue while
+ * the job does; otherwise they would start over with each task and never finish. */
 bool work_abandoned(struct work *w);
 
-/* A blob to read: pinned until work_free; the same one twice is one. */
+/* Adds a blob to read; pinned until work_free; adding it twice has no effect. */
 int work_need(struct work *w, const uint8_t sha256[32], uint64_t size, const char *url,
               const char *what, struct err *err);
 /* The same for a blob of the message, and for the shards of ranges. */
 int work_need_blob(struct work *w, const Skerry__V1__Blob *blob, const char *what, struct err *err);
 int work_need_ranges(struct work *w, Skerry__V1__Range *const *ranges, size_t n, struct err *err);
-/* Looks at every need: verified in the cache, or missing?  Slow: compute thread.  Ends early when
- * the task is stopped. */
+/* Sets `missing` of every need that is not verified in the cache.  Slow: compute thread.  Ends
+ * early when the task is stopped. */
 void work_check_needs(struct work *w);
-/* Where a needed blob lies. */
+/* The path of a needed blob. */
 void work_blob_path(const struct work *w, const uint8_t sha256[32], char ret[CACHE_PATH_MAX]);
 
 /* A new output whose fields the caller fills; NULL beyond the maximum. */

@@ -1,9 +1,9 @@
 /* Held-out loss: the training loss on fixed draws.
  *
- * What is drawn for a sample (time, noise) is a function of (seed, its content) alone, so two
- * models, or one at two times, are compared on exactly the same task, whatever the
- * batch size, order, machine or partition.  Labels are always given (the net is made without
- * dropout); t is spread as the job trains it. */
+ * A sample's time and noise are a function of (seed, its content) alone, so two models, or
+ * one at two times, are compared on exactly the same task, whatever the batch size, order,
+ * machine or partition.  Labels are always given (the net is made without dropout); t has
+ * the distribution of the job's training. */
 #ifndef WORKER_EVAL_H
 #define WORKER_EVAL_H
 
@@ -13,7 +13,7 @@
 /* batch.seed of all evaluations of a job; keys are of the samples' contents. */
 uint64_t eval_seed(uint64_t job_seed);
 
-/* What evaluated batches add up to. */
+/* Sums over evaluated batches. */
 struct eval_sum {
     double loss;      /* sum over units: images; texts: nats */
     double base;      /* the base's part of it, where there is an upscaler */
@@ -22,7 +22,7 @@ struct eval_sum {
     uint64_t hits;    /* routers: the most probable class was right */
 };
 
-/* Adds a batch of any count, cut to what the net takes at once. */
+/* Adds a batch of any count, in pieces of the net's batch size. */
 int eval_batch(struct net *net, const struct batch *b, struct eval_sum *sum, struct err *err);
 
 #endif

@@ -9,7 +9,7 @@
  * thread and each of the others on a thread of its own.  What the coordinator sees is one
  * worker; all work but training uses the device of rank 0.
  *
- * What training makes of it: worker/train/island_train.h, and docs/island.md for the whole.
+ * Training on it: worker/train/island_train.h; overview: docs/island.md.
  *
  * All calls on the compute thread. */
 #ifndef WORKER_ISLAND_H
@@ -29,7 +29,7 @@ enum { ISLAND_MAX = COMM_RANKS_MAX };
  * cards different ones. threads: of all CPU ranks together, 0 for one per core; each gets its
  * share, at least one, but for a cpu:N. */
 int island_open(const char *names, int threads, struct island **ret, struct err *err);
-/* The same after a restart: what does not come back is left out, if anything does. */
+/* The same after a restart: devices that do not open are left out, as long as one does. */
 int island_reopen(const char *names, int threads, struct island **ret, struct err *err);
 void island_close(struct island *is); /* accepts NULL */
 
@@ -40,8 +40,8 @@ struct device *const *island_devices(const struct island *is);
 
 /* PIPELINES.  A copy of a pipeline has d ranks, which divide the size: ranks [k*d, (k+1)*d) are
  * copy k.  Each stage has a run of them, of which width[stage] says how many.  With one stage of
- * one rank every rank is a copy, which is how an island is opened.  Whoever trains says before each
- * island_run how the island is cut; a cut that it has costs nothing. */
+ * one rank every rank is a copy, which is how an island is opened.  Before each island_run the
+ * caller sets the cut; setting the present one costs nothing. */
 struct island_shape {
     int stages, chains; /* chains: two of a model with an upscaler, each on all of these devices */
     int width[ISLAND_MAX];
@@ -69,8 +69,7 @@ void island_text(const struct island *is, char *out, size_t size);
 typedef int island_job(void *arg, int rank, struct err *err);
 int island_run(struct island *is, island_job *job, void *arg, struct err *err);
 
-/* In a job of an island of several, by every rank: goes on when all have come here.
- * -ECONNABORTED when one has failed instead. */
+/* A barrier for all ranks in a job of an island of several.  -ECONNABORTED: one has failed. */
 int island_meet(struct island *is);
 
 #endif

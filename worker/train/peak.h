@@ -1,8 +1,8 @@
-/* How fast devices multiply matrices at best: what model FLOP/s are compared with.
+/* The peak rate at which devices multiply matrices, as a reference for model FLOP/s.
  *
- * Not a data sheet's number, but what square products of random values (zeros would draw less
- * power, so that a card runs faster than it ever will in training) reach on these very
- * devices, all of an island at once, while they are otherwise idle. */
+ * It is not a data sheet's number but measured: square products of random values (zeros would
+ * draw less power, and a card would run faster than it ever does in training) on these devices,
+ * all of an island at once, while they are otherwise idle. */
 #ifndef WORKER_PEAK_H
 #define WORKER_PEAK_H
 

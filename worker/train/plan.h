@@ -6,20 +6,20 @@
  *     opt.accumulate = plan.accumulate;      // 0, or -ENOMEM with one sentence
  *     opt.lean = plan.lean;
  *
- * NEED is the sum of what the trainer says itself (trainer_bytes) and what it cannot know:
- * working memory of the device's operations and libraries, and where the device's memory is
- * the host's also the replica's flat copy, and with teachers the room that one of them takes
- * (more of them are loaded where more is free).  It is per rank; ranks that share one memory (CPU
- * devices of one process) share the room.
+ * NEED is the sum of the trainer's own memory (trainer_bytes) and what it cannot know: working
+ * memory of the device's operations and libraries; where the device's memory is the host's, also
+ * the replica's flat copy; and with teachers the memory of one of them (more are loaded where more
+ * is free).  It is per rank; ranks that share one memory (CPU devices of one process) share the
+ * room.
  *
- * ROOM is what the device says is free and what can be given back, less a reserve of a
- * sixteenth of it, at most 1 GiB, for what others take meanwhile.
+ * ROOM is the device's free memory plus what can be given back, less a reserve of a sixteenth of
+ * it, at most 1 GiB, for what others take meanwhile.
  *
  * With opt->accumulate_auto the plan cuts a step into the fewest micro-batches that fit, from
  * opt->accumulate on.  Where fewer do lean (NET_LEAN) it predicts the bytes that both ways move: a
  * micro-batch reads and writes the gradients, lean ones read and write what they do not keep.
- * Whoever allocates may still be refused (memory is in pieces, others
- * allocate too): plan_smaller is then the next try.  Pure but for plan_room. */
+ * An allocation may still fail (memory is fragmented, others allocate, too): plan_smaller is then
+ * the next try.  Pure, except plan_room. */
 #ifndef WORKER_PLAN_H
 #define WORKER_PLAN_H
 
@@ -37,7 +37,7 @@ struct plan_room {
     bool known;    /* false: the device does not say; all is allowed */
     bool host;     /* the device's memory is the host's */
     int sharers;   /* devices that share it, each with its part; 0: as 1 */
-    bool brief;    /* a refusal says the numbers alone, not what would do */
+    bool brief;    /* a refusal has only the numbers, no advice */
     char device[32];
 };
 
@@ -48,7 +48,7 @@ struct plan {
     uint64_t weights; /* master values and the copy that computes */
     uint64_t gradients;
     uint64_t optimiser;   /* moments, EMA */
-    uint64_t activations; /* all else of the network: grows with the micro-batch */
+    uint64_t activations; /* the rest of the network's memory; grows with the micro-batch */
     uint64_t teachers;    /* distillation: their network, with the weights of one loaded */
     uint64_t workspace;   /* for the device's operations; on the host also the flat copies */
     uint64_t need;        /* their sum */
@@ -66,7 +66,7 @@ int plan_train(const struct model *m, const struct train_options *opt, enum dtyp
                const struct plan_room *room, struct plan *ret, struct err *err);
 
 /* After -ENOMEM with opt->accumulate micro-batches: twice as many, at most opt->batch.
- * False: it is not for us to choose, or there are no more. */
+ * False: the job fixes their number, or there can be no more. */
 bool plan_smaller(const struct train_options *opt, int *ret_accumulate);
 
 #endif

@@ -1,9 +1,10 @@
-/* Training of one replica of any network: AdamW on what the network's objective says.
+/* Training of one replica of any network: AdamW on the network's objective.
  *
  * Master weights, moments and gradients are f32; matrices and activations bf16
- * or f32.  What is drawn for the sample at position i of step s is a function of
- * (seed, replica, s, i): it depends neither on threads nor on the split into
- * micro-batches.  Whether step s has an estimate is a function of (seed, s): of all replicas alike.
+ * or f32.  The random numbers for the sample at position i of step s are a function of
+ * (seed, replica, s, i): they depend neither on threads nor on the split into
+ * micro-batches.  Whether step s has an estimate is a function of (seed, s), equal for all
+ * replicas.
  *
  *     trainer_make(dev, model, &opt, &tr, err);
  *     trainer_set(tr, flat, err);                       // phase start
@@ -12,7 +13,7 @@
  *     trainer_get(tr, flat, err);                       // phase end
  *     trainer_free(tr);
  *
- * trainer_set keeps the moments: a replica's Adam goes on over outer steps.
+ * trainer_set keeps the moments: a replica's Adam continues across outer steps.
  * All calls on the compute thread of the device. */
 #ifndef WORKER_TRAIN_H
 #define WORKER_TRAIN_H
@@ -43,7 +44,7 @@ struct step_result {
     double loss;      /* mean over the units of the step: images, or tokens */
     double grad_norm; /* before clipping */
     double lr;
-    uint64_t step; /* the step done: counted from 0 at the start of the job */
+    uint64_t step; /* the step done, counted from 0 at the start of the job */
 };
 
 /* One optimiser step on b->count (1..batch) samples; seed and keys are the trainer's.  With
@@ -93,7 +94,7 @@ struct train_peers {
     void (*takes)(void *arg, const unsigned *at);
     /* FROZEN, and SEND and RECV of what was encoded, queued on the trainer's stream. */
     int (*encode)(void *arg, const struct pipe_instr *in, struct err *err);
-    void *arg;   /* goes to all of these */
+    void *arg;   /* passed to all of these */
     bool graphs; /* they may be called while a graph is recorded */
     /* The plan, of which the trainer is this device of a copy; NULL: one stage. */
     const struct pipe_plan *plan;
