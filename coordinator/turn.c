@@ -1,14 +1,14 @@
-/* A turn of the loop: what has changed since the last one is thought through to the end, in one
- * order, and committed once.
+/* A turn of the loop: processes all changes since the last turn, in a fixed order, and commits
+ * once.
  *
- *   jobs advance (and those that are doomed end) -> what samplers left behind goes ->
+ *   jobs advance (and doomed ones end) -> VELOCITY tasks without a sampler are cancelled ->
  *   parked workers get tasks -> ONE commit is handed over -> replies and long polls are made
  *
- *   ... the writer has written it -> they leave, and what changed meanwhile is the next turn
+ *   ... the writer has written it -> they leave; changes made meanwhile belong to the next turn
  *
- * Nobody is told what no commit has.  While one is under way, or none can be made, nothing
- * advances: its end, or the retry, comes back here.  Where heartbeats alone have asked
- * (core_gather()) only the commit is made. */
+ * No answer leaves before the commit that contains it.  During a commit, or while none succeeds,
+ * nothing advances: the commit's end, or its retry, comes back here.  If only heartbeats asked for
+ * the turn (core_gather()), it only makes the commit. */
 #include "coordinator/turn.h"
 
 #include "common/base/base.h"

@@ -1,5 +1,4 @@
-/* How the API answers: errors by their code, and whatever tells of the state when that is on the
- * disk. */
+/* The API's answers: errors by their code; answers that show state once that is on disk. */
 #include "coordinator/http/http_api_impl.h"
 
 #include "common/base/base.h"

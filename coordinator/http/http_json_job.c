@@ -1,5 +1,5 @@
-/* A job as text.  Its rounds, up to HTTP_JSON_ROUNDS_MAX of them, would be megabytes of small
- * values: one at a time is a value here. */
+/* A job as text.  Its rounds, up to HTTP_JSON_ROUNDS_MAX, would be megabytes of small JSON values,
+ * so only one at a time is made. */
 #include "coordinator/http/http_json.h"
 
 #define ROUND_BYTES_MAX 512 /* with a comma */

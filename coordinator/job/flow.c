@@ -1,4 +1,4 @@
-/* A job's life: the states it goes through, the tasks of each, and its end.
+/* A job's life: its states, the tasks of each, and its end.
  *
  *   PENDING -> INGESTING      one INGEST task per URL of the data, if there are any
  *           -> ENCODING       one ENCODE task per shard, where pictures become latents once
@@ -7,7 +7,7 @@
  *           -> FINISHING      the last evaluations and samples
  *           -> DONE
  *
- * and, for data that are cut into partitions:
+ * and, for partitioned data:
  *
  *   INITIALISING -> FEATURES   one FEATURE task per shard of the dataset
  *                -> CLUSTERING one CLUSTER task: a partitioner, the partitions of all samples
@@ -17,9 +17,9 @@
  *                -> SCORING    one SCORE task per path and shard kept for routers
  *                -> CLUSTERING discriminatively -> SPLITTING -> RUNNING
  *
- * What a state found is in the job's record when its task is done, so that a restart goes on
- * with the tasks that are open.  A state's tasks are made in the turn that enters it: they are on
- * record together or not at all. */
+ * A task's result is in the job's record when the task is done, so that a restart continues with
+ * the open tasks.  A state's tasks are made in the turn that enters it: all of them are on record,
+ * or none. */
 #include "coordinator/job/flow.h"
 
 #include "coordinator/decide/encode.h"

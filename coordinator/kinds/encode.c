@@ -1,4 +1,4 @@
-/* ENCODE: a shard of images becomes a shard of their latents, which takes its place. */
+/* ENCODE: turns a shard of images into a shard of their latents, which replaces it. */
 #include "coordinator/kinds/encode.h"
 
 #include "coordinator/job/gc.h"

@@ -1,4 +1,4 @@
-/* INGEST: an archive of the data into shards. */
+/* INGEST: turns an archive of the data into shards. */
 #include "coordinator/kinds/ingest.h"
 
 #include "common/base/clock.h"

@@ -1,4 +1,4 @@
-/* OUTER: a module's next version, made by a worker.  What it brings is believed in job/folds.c. */
+/* OUTER: a module's next version, made by a worker.  job/folds.c checks its result. */
 #include "coordinator/kinds/outer.h"
 
 #include "coordinator/job/folds.h"

@@ -1,4 +1,4 @@
-/* FEATURE, CLUSTER, SPLIT and SCORE: the data into partitions, each with a row of its own. */
+/* FEATURE, CLUSTER, SPLIT and SCORE divide the data into partitions; each has a row of its own. */
 #include "coordinator/kinds/partition.h"
 
 #include "common/job/family.h"

@@ -1,4 +1,4 @@
-/* SAMPLE: pictures or a text, drawn by one worker; a text comes as it is generated.
+/* SAMPLE: one worker generates pictures or text; text arrives while it is generated.
  * VELOCITY: a sampler whose experts stay on their workers has x_t evaluated by them:
  *
  *   sampler -- EVALUATE(path, x_t) --> VELOCITY task of that path --> another worker

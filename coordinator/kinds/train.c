@@ -1,5 +1,5 @@
-/* TRAIN: a phase of a replica.  Its message, what it contributes at its end or in parts, and
- * versions of modules that come while it goes on. */
+/* TRAIN: a phase of a replica.  Its message, its contributions at the end or in parts, and new
+ * versions of modules during the phase. */
 #include "coordinator/kinds/train.h"
 
 #include "common/job/family.h"

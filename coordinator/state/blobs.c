@@ -1,4 +1,4 @@
-/* Walks all records that name a blob: the rules of what is needed stand here, once. */
+/* Walks all records that name a blob: the only place with the rules of which blobs are needed. */
 #include "coordinator/state/blobs.h"
 
 #include "common/base/hash.h"

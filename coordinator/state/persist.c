@@ -1,4 +1,4 @@
-/* The schema, and writing: what has changed in memory becomes rows. */
+/* The schema, and writing: changed records become rows. */
 #include "coordinator/state/persist.h"
 
 #include "common/base/buf.h"

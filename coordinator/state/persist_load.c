@@ -1,5 +1,5 @@
-/* Reading: the rows of an older start become the state.  Jobs that today's rules refuse stay on
- * record, and nothing of theirs is lost. */
+/* Loading: the stored rows become the state.  Jobs that the present rules refuse stay on record,
+ * and nothing of theirs is lost. */
 #include "coordinator/state/persist.h"
 #include "coordinator/state/persist_names.h"
 

@@ -1,4 +1,4 @@
-/* The cluster's side of view.h: status, workers, tasks, and what is waited for. */
+/* The cluster's side of view.h: status, workers, tasks, and what waits. */
 #include "common/base/base.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/query.h"

@@ -1,4 +1,4 @@
-/* The side of view.h that shows the grid: paths, partitions, what was found. */
+/* The grid's side of view.h: paths, partitions, and their figures. */
 #include "common/base/base.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/shards.h"
