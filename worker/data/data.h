@@ -3,8 +3,8 @@
  *
  *    ranges ──a permutation inside every window, by (seed, pass)──► order ──► batches
  *
- * The batches depend on the ranges and the options alone, never on threads or their luck.  A
- * sample that cannot be used is counted, named and skipped; the next one of the order takes its
+ * The batches depend only on the ranges and the options, not on threads or timing.  A sample
+ * that cannot be used is counted, named and skipped; the next one of the order takes its
  * place.  One thread at a time. */
 #ifndef WORKER_DATA_DATA_H
 #define WORKER_DATA_DATA_H
@@ -47,11 +47,11 @@ struct data_bad {
  * held not one good sample. */
 int data_next(struct data *d, struct batch *ret, struct err *err);
 
-/* Starts at what data_position() said once, to resume in the middle of a phase.
+/* Starts at an earlier result of data_position(), to resume in the middle of a phase.
  * Only before the first data_next(). */
 int data_seek(struct data *d, uint64_t position, struct err *err);
 
-/* Positions used so far, bad samples included, passes counted on. */
+/* Positions used so far, including bad samples, counted on over passes. */
 uint64_t data_position(const struct data *d);
 
 /* Samples of one pass. */
@@ -67,8 +67,8 @@ void data_free(struct data *d); /* accepts NULL */
  * hash and the index in it. */
 uint64_t data_sample_id(const uint8_t shard_sha256[32], uint32_t index);
 
-/* A number for what a sample is, in whatever shard it lies: an evaluation draws the same for
- * it before and after the data were split. */
+/* A number for a sample's content, in whatever shard it is: an evaluation draws the same time and
+ * noise for it before and after the data were split. */
 uint64_t data_content_key(const uint8_t *data, size_t len);
 
 /* Which of the n captions of a sample is taken: uniform over 0..n-1 (n > 0), by the seed, the

@@ -1,6 +1,7 @@
-/* What a phase gives to a module: the difference between the version that the phase began with and
- * the replica's weights, with the residual of earlier rounds, coded (common/outer/contribution.h).
- * Weights on a card are coded there, others here: the same bytes.  Compute thread. */
+/* A phase's contribution to a module: the coded difference between the version with which the phase
+ * began and the replica's weights, plus the residual of earlier rounds
+ * (common/outer/contribution.h).  Weights on a card are coded there, others on the host, to the
+ * same bytes.  Compute thread. */
 #ifndef WORKER_CONTRIBUTE_H
 #define WORKER_CONTRIBUTE_H
 

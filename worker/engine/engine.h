@@ -1,6 +1,6 @@
-/* What computes: the device, the replicas whose optimiser state lives here, and what else the
- * kinds of tasks share.  The agent drives it; what a task does is in the row of its kind
- * (worker/order/kind.h).
+/* The engine: the devices, the replicas whose optimiser state is here, and whatever else the kinds
+ * of tasks share.  The agent drives it; the row of a task's kind (worker/order/kind.h) does the
+ * work.
  *
  *   engine_plan      which blobs does the task need?
  *   engine_prepare   meanwhile what can be made without them

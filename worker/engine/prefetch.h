@@ -1,6 +1,6 @@
-/* Shards of the next phase, fetched one after the other while this one computes
- * (TrainTask.ahead).  What fails is fetched when the next phase asks for it; what is cut off
- * by the end of this one is gone on with then.
+/* Prefetches the shards of the next phase, one after the other, while this one computes
+ * (TrainTask.ahead).  A failed shard is fetched when the next phase needs it; one that the end of
+ * this phase interrupts is resumed then.
  *
  * Compute thread. */
 #ifndef WORKER_PREFETCH_H

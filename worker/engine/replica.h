@@ -1,5 +1,5 @@
-/* Replicas whose training goes on here from phase to phase: a trainer (Adam's moments and count)
- * per (job, path, replica), in memory, with a local checkpoint on disk.
+/* Replicas that this worker trains from phase to phase: a trainer (Adam's moments and count) per
+ * (job, path, replica), in memory, with a local checkpoint on disk.
  *
  *   wanted at step s:  in memory and standing at s     ─► goes on
  *                      the phase itself was cut here   ─► DIR/replica-J-P-R.mid   (bit-exact)

@@ -1,6 +1,6 @@
-/* Snapshots of a phase: the weights so far, as their difference to those that the phase began with,
- * sent to the coordinator while the phase goes on.  When this worker is lost another one goes on
- * from the newest (docs/spot.md).
+/* Snapshots of a phase: the difference between the present weights and those with which the phase
+ * began, sent to the coordinator during the phase.  When this worker is lost, another one resumes
+ * from the newest snapshot (docs/spot.md).
  *
  *    IDLE ─due─► SENDS (the files, in the background) ─► REPORTS ─► IDLE
  *
