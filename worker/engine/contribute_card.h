@@ -20,14 +20,14 @@ struct weights;
 /* Chunks under way at a time, and their elements. */
 enum { CARD_PLACES = 3, CARD_CHUNK = 1 << 19 };
 
-/* Does the device of these weights code? */
+/* Whether the device of these weights can code. */
 bool card_codes(const struct weights *w);
 
 /* Waits for what is queued on the weights. */
 int card_open(struct weights *w, enum codec codec, struct card **ret, struct err *err);
 void card_close(struct card *c); /* accepts NULL */
 
-/* What contribution_write takes; the card's. */
+/* The coder for contribution_write; owned by the card. */
 const struct contribution_coder *card_coder(const struct card *c);
 
 #endif

@@ -1,13 +1,13 @@
-/* The frozen networks of a job on this worker's devices: opened from the files that a task brings,
- * kept from task to task, shared by the networks that are made with them.
+/* The frozen networks of a job on this worker's devices: opened from the files of a task, kept from
+ * task to task, and shared by the networks made with them.
  *
  *     encoders_plan(w, err)           before anything is fetched: the files that are needed
  *     encoders_get(e, w, &enc, err)   with all files in the cache; the same set for the same files
  *     enc->tables[rank]               for the networks of that rank (worker/net/net.h)
  *
- * A network is loaded onto a device when it is first asked for there: training on a shard of
- * latents never loads the VAE.  Compute thread, but for the tables' functions, which run on
- * their rank's thread, and encoders_caption. */
+ * A network is loaded onto a device when it is first used there: training on a shard of latents
+ * never loads the VAE.  Compute thread, except the tables' functions, which run on their rank's
+ * thread, and encoders_caption. */
 #ifndef WORKER_ENCODERS_H
 #define WORKER_ENCODERS_H
 

@@ -1,5 +1,5 @@
-/* The samples of a task on their way to a trainer: as they lie in the shards, in portions of
- * shared memory, whole batches each.  Compute thread. */
+/* Passes the samples of a task to a trainer, as they are in the shards, in portions of shared
+ * memory of whole batches.  Compute thread. */
 #ifndef WORKER_EXTERNAL_FEED_H
 #define WORKER_EXTERNAL_FEED_H
 
@@ -14,7 +14,7 @@ struct external_feed;
 int external_feed_open(const struct work *w, Skerry__V1__Range *const *ranges, size_t n,
                        const struct data_order *order, uint32_t batch, uint64_t most,
                        struct external_feed **ret, struct err *err);
-/* Before the first portion: so many have been passed on by an earlier run of the phase. */
+/* Before the first portion: skips the samples that an earlier run of the phase has passed on. */
 void external_feed_seek(struct external_feed *f, uint64_t position);
 void external_feed_close(struct external_feed *f); /* accepts NULL */
 

@@ -1,5 +1,5 @@
-/* Opens the data of a task, by what the job says: images (worker/data/images.h) or text
- * (worker/data/text.h); for training, evaluation and whatever else reads samples in order. */
+/* Opens the data of a task as the job says, images (worker/data/images.h) or text
+ * (worker/data/text.h), for training, evaluation and other readers of samples in order. */
 #ifndef WORKER_FEED_H
 #define WORKER_FEED_H
 
@@ -13,7 +13,7 @@ struct data;
 struct feed_options {
     unsigned batch;    /* images, or rows of model.context tokens */
     unsigned side;     /* pixels of an image's side; 0: the job's, and images are cached */
-    bool unlabelled;   /* images: any class will do */
+    bool unlabelled;   /* images: any class is accepted */
     bool train;        /* shuffled and, as the job says, flipped; else in order */
     bool repeat;       /* start again when the ranges are used up */
     bool pieces;       /* texts: one piece per row; else packed */
@@ -22,7 +22,7 @@ struct feed_options {
     uint64_t seed;     /* of the order of samples */
     uint32_t window;   /* as data_order.window */
     uint64_t most;     /* feed_each: samples, about; 0: all.  Images are cut, rows of texts not */
-    bool tell_bad;     /* feed_each: takes what was found bad into w's result */
+    bool tell_bad;     /* feed_each: adds the bad samples to w's result */
 };
 
 /* Ranges of w's task whose shards are in the cache; the caller frees the data. */
@@ -36,7 +36,7 @@ int feed_each(struct engine *e, struct work *w, Skerry__V1__Range *const *ranges
               const struct feed_options *opt, feed_take_fn take, void *arg, uint64_t *ret_samples,
               struct err *err);
 
-/* What was found bad, into w's result. */
+/* Adds the bad samples to w's result. */
 void feed_take_bad(const struct data *d, struct work *w);
 
 #endif

@@ -1,18 +1,18 @@
-/* Fragments: modules that are synchronised while their phase goes on (Streaming
- * DiLoCo, Douillard et al. 2025, 2501.18512).
+/* Fragments: modules that are synchronised during their phase (Streaming DiLoCo,
+ * Douillard et al. 2025, 2501.18512).
  *
  *   step s_f of the phase    the contribution is written, sent, reported      ┐ in the
  *                            the next version is asked for and fetched        ┘ background
  *   step s_f + delay         theta <- mix theta + (1 - mix) version
  *
- * Only the merge waits, when the version is not there by then: that time is counted.
+ * Only the merge waits, if the version is not there by then; that time is counted.
  * It does not wait where that could take for ever (the version needs a replica that no
- * worker has: `later`), nor at the end of the phase: then the merge comes at the next
+ * worker has: `later`), nor at the end of the phase: then the merge happens at the next
  * step at which the version is there, or when the replica's next phase begins.
  *
- * WEIGHTS.  Between two merges a fragment trains on over the border of phases, so a
- * replica that stays here goes on from its own weights.  met[l] is the version of
- * level l that they have last been merged with:
+ * WEIGHTS.  Between two merges a fragment trains on across phases, so a replica that
+ * stays here continues with its own weights.  met[l] is the version of level l with
+ * which they were last merged:
  *
  *   phase begins with version v of l:   met[l] == v      its own weights
  *                                       met[l] == v - 1  merged with v
@@ -20,7 +20,7 @@
  *
  * A contribution that could not be sent in time goes with the report at the end.
  *
- * Where the weights lie is the caller's: those of our networks, see fragment_net.h.
+ * The caller holds the weights; for those of our networks see fragment_net.h.
  * Compute thread. */
 #ifndef WORKER_FRAGMENT_H
 #define WORKER_FRAGMENT_H
@@ -33,7 +33,7 @@ struct modules;
 struct work;
 struct work_output;
 
-/* The version of a level that it has last been merged with; none yet. */
+/* In met: the level has not been merged with any version yet. */
 #define NO_VERSION UINT64_MAX
 
 /* All pointers are kept until fragments_close. */
@@ -51,7 +51,7 @@ struct fragments_options {
 };
 
 struct fragments *fragments_open(const struct fragments_options *opt);
-/* What still travels is dropped.  Accepts NULL. */
+/* Drops transfers under way.  Accepts NULL. */
 void fragments_close(struct fragments *f);
 
 /* The weights at the beginning of a phase.  own: the replica's, merged with what has come

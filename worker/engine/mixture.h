@@ -1,9 +1,9 @@
 /* The experts and the router of a Task.mixture on this machine: the router stays on the
- * device, the experts share what memory they are given.
+ * device, and the experts share a given amount of memory.
  *
- * If not all experts fit, the weights of those used longest ago give way: of the
- * experts that a step wants, those that are loaded run first, then the others one
- * after the other, read again from their files in the cache.
+ * If not all experts fit, the least recently used weights make room: of the experts that
+ * a step needs, the loaded ones run first, then the others one after the other, reread
+ * from their files in the cache.
  *
  * With Mixture.remote no expert is loaded: groups of points go to other workers
  * (METHOD_EVALUATE), all experts of a step at the same time.
@@ -23,7 +23,7 @@ struct work;
 struct mixture_options {
     int rows;          /* points of one evaluation, at most */
     int most;          /* experts of a point, at most; 0: as the rule says */
-    const char *doing; /* "drawing": what people are told, with the expert */
+    const char *doing; /* "drawing": the activity shown to people, with the expert */
 };
 
 /* Points of one evaluation of w's mixture: `want`, or fewer when there are so many experts or
@@ -35,7 +35,7 @@ int mixture_open(struct engine *e, struct work *w, const struct mixture_options 
                  struct mixture **ret, struct err *err);
 void mixture_close(struct mixture *m); /* accepts NULL */
 
-/* What labels are numbers of, where experts are told captions; must live as long. */
+/* The captions that labels number, for experts with captions; must live as long. */
 void mixture_captions(struct mixture *m, const struct net_captions *captions);
 
 /* For sample_run.  The router sees x_t alone, so both branches of guidance have the

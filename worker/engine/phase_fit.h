@@ -1,11 +1,11 @@
-/* Which plan of a phase the devices of an island can hold, by memory alone, before anything is
- * measured; and where none is, what each of them would need and what would fit.
+/* Finds a plan of a phase that fits the memory of an island's devices, before anything is measured;
+ * if none does, says what each device would need and what would fit.
  *
  *     struct phase_room r = {island};
  *     plan_room(.., &r.each);
  *     rc = phase_fit(&r, model, &opt, &plan, err);       // -ENOMEM: one sentence
  *
- * Pure but for what devices say of themselves.  Compute thread. */
+ * Pure, except for queries of the devices.  Compute thread. */
 #ifndef WORKER_PHASE_FIT_H
 #define WORKER_PHASE_FIT_H
 
@@ -17,7 +17,7 @@ struct phase_room {
     struct plan_room each; /* of the tightest device */
 };
 
-/* Can the network of a model be cut, and may it be? */
+/* Whether the network of a model can be cut, and the job allows it. */
 bool phase_may_cut(const struct model *m, const struct train_options *opt);
 
 /* opt's numbers become the plan's, where they are for us to choose. */

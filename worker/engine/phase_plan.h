@@ -1,5 +1,5 @@
-/* How the devices of a worker share a phase of training, and how that is told: in the log, in the
- * status, to the coordinator.  Plain data; compute thread. */
+/* How the devices of a worker share a phase of training, and how that is reported: in the log, in
+ * the status, to the coordinator.  Plain data; compute thread. */
 #ifndef WORKER_PHASE_PLAN_H
 #define WORKER_PHASE_PLAN_H
 
@@ -25,17 +25,17 @@ struct phase_plan {
                           * does not matter */
 };
 
-/* Micro-batches of a pipeline, where it is for us to choose: so many that at most a fifth of the
- * time is bubbles. */
+/* Micro-batches per stage of a pipeline if the job leaves them to us: enough that bubbles are at
+ * most a fifth of the time. */
 #define PHASE_MICROS_PER_STAGE 4
 
 bool phase_plan_fills(const struct phase_plan *plan); /* bubbles, with frozen layers */
 
-/* Why a pipeline that the job asks for is none; NULL: it is one, or may be none. */
+/* Why the phase has no pipeline although the job asks for one; NULL: it has one, or need not. */
 const char *phase_plan_why_whole(const struct phase_plan *plan, const struct train_options *opt,
                                  bool may_cut);
 
-/* What fewer micro-batches than stages cost, as a sentence; false: there are enough. */
+/* The cost of fewer micro-batches than stages, as a sentence; false: there are enough. */
 bool phase_plan_idles(const struct phase_plan *plan, const struct train_options *opt, char *out,
                       size_t size);
 
@@ -46,7 +46,7 @@ void phase_plan_say(const struct phase_plan *plan, const struct train_options *o
  * device. */
 void phase_plan_way(const struct phase_plan *plan, char *out, size_t size);
 
-/* For the coordinator, which shows it. */
+/* The plan for the coordinator, which shows it. */
 void phase_plan_tell(const struct phase_plan *plan, struct progress_plan *ret);
 
 #endif

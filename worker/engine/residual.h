@@ -1,17 +1,17 @@
-/* Error-feedback residuals on disk: what the codec did not send yet.
+/* Error-feedback residuals on disk: the part of updates that the codec has not sent yet.
  *
  *   DIR/residual-JOB-MODULE-PATH-REPLICA                 applied
- *   DIR/residual-JOB-MODULE-PATH-REPLICA.pending-TASK    not known yet whether it was applied
+ *   DIR/residual-JOB-MODULE-PATH-REPLICA.pending-TASK    unknown yet whether it was applied
  *
- * The coordinator's word ("applied") names the task; it may come after a
- * restart, so the file names say everything.  Compute thread. */
+ * The coordinator's verdict ("applied") names the task; it may come after a restart, so
+ * the file names contain everything.  Compute thread. */
 #ifndef WORKER_RESIDUAL_H
 #define WORKER_RESIDUAL_H
 
 #include "common/base/base.h"
 #include "worker/order/cache.h"
 
-/* Whose residual it is. */
+/* The contribution to which a residual belongs. */
 struct residual_key {
     uint64_t job_id, module_id;
     uint32_t path, replica;
@@ -25,7 +25,7 @@ int residual_prepare(const char *dir, const struct residual_key *key, uint64_t t
                      char ret_current[CACHE_PATH_MAX], char ret_pending[CACHE_PATH_MAX],
                      struct err *err);
 
-/* What became of a task's contributions: commits or drops their pending files. */
+/* Takes the verdict on a task's contributions: commits or drops their pending files. */
 int residual_settle(const char *dir, uint64_t task_id, bool accepted, struct err *err);
 
 #endif

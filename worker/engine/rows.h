@@ -1,5 +1,5 @@
-/* The samples of a task, one row each in the order of its ranges: what FEATURE and SCORE go
- * through, and the sizes in which they do it.  Compute thread. */
+/* The samples of a task, one row each in the order of its ranges, for FEATURE and SCORE, and the
+ * sizes of their batches.  Compute thread. */
 #ifndef WORKER_ROWS_H
 #define WORKER_ROWS_H
 
@@ -26,13 +26,13 @@ int rows_each(struct rows *r, struct engine *e, const struct feed_options *opt, 
  * out. */
 int rows_find(struct rows *r, uint64_t id, uint64_t *ret, struct err *err);
 
-/* Is it a job of texts? */
+/* Whether the job's data are text. */
 bool rows_are_texts(const struct work *w);
 /* Samples of one call: of texts, so many that they fill the device. */
 unsigned rows_of_call(const struct work *w);
 /* Runs of `chunk` tokens that a row of the job's texts has at most; 0 without chunks. */
 uint32_t rows_columns(const struct work *w, uint32_t chunk);
-/* What rows are told apart by: enum job_features of this job, auto resolved. */
+/* The features of rows: enum job_features of this job, with auto resolved. */
 int rows_features(const struct work *w);
 
 #endif

@@ -1,24 +1,24 @@
-/* What the ranks of a pipeline encode of the next step's samples while this step runs, each on a
- * device of its own: the FROZEN instructions of a list, and what their SEND and RECV move
+/* Encoding ahead: while a step runs, the ranks of a pipeline, each on its own device, encode the
+ * next step's samples: the FROZEN instructions of a list, and the data of their SEND and RECV
  * (worker/pipe/fill.h).
  *
  *     ahead_new(dev, &opt, &a, err);
  *     ahead_empty(a, &piece, err);     the states of the empty caption, once
  *     ahead_begin(a, &next, err);      the next step's samples of this copy, on each of its ranks
  *     ahead_run(a, &instr, s, err);    FROZEN: queued
- *     ahead_piece(a, &instr)           of SEND and RECV: where the samples lie
+ *     ahead_piece(a, &instr)           of SEND and RECV: where the samples are
  *     ahead_end(a);                    all of it is done
  *
  * The frozen networks are numbered as instructions number them: ahead_networks().
  *
- * On the first stage, of two chains that of either, ahead_table() stands in front of the network in
- * place of the encoders.  It gives what was encoded ahead, and where a caption was dropped the
- * states of the empty one, which are encoded once.  A step begins once ahead_has() all of its
- * samples; else they are encoded before it.  So results do not depend on what was encoded ahead,
- * nor on which device did.
+ * On the first stage, of two chains that of either, ahead_table() replaces the encoders in front of
+ * the network.  It returns the samples encoded ahead, and for a dropped caption the states of the
+ * empty one, which are encoded once.  A step uses them if ahead_has() all of its samples; else
+ * these are encoded before it.  So results do not depend on what was encoded ahead, nor on which
+ * device.
  *
- * The networks need not lie on every device (`far`), nor on those of the first stage: a device
- * without them gets what others made.
+ * The networks need not be on every device (`far`), nor on those of the first stage: a device
+ * without them receives the others' results.
  *
  * All calls on the device's thread; ahead_has() on any while that is idle. */
 #ifndef WORKER_AHEAD_H
@@ -36,16 +36,16 @@ struct ahead_options {
     const struct model *m;               /* the whole model or a part of it; borrowed */
     int batch;                           /* samples of a copy's step, at most */
     bool first;                          /* a first stage */
-    bool far;                            /* the networks lie on other devices */
+    bool far;                            /* the networks are on other devices */
 };
 
 /* Which frozen networks run in each step, by number; how many.  0: none can be run in pieces. */
 int ahead_networks(const struct net_encoders *e, enum net_encoder ret[NET_ENCODERS]);
 
-/* Bytes of what one makes of a sample. */
+/* Bytes of a network's output for a sample. */
 uint64_t ahead_out_bytes(const struct ahead_options *opt, enum net_encoder which);
 
-/* The encoders of a device on which the networks do not lie, for whoever counts bytes. */
+/* The encoders as a device without the networks has them, for counting bytes. */
 struct net_encoders ahead_far(const struct net_encoders *e);
 
 /* Bytes on the device, those of the networks included (but on the first stage, where net_bytes has
@@ -61,7 +61,7 @@ void ahead_free(struct ahead *a);
  * the networks lie; else whoever asks brings them there before the first step. */
 int ahead_empty(struct ahead *a, struct comm_piece *ret, struct err *err);
 
-/* First stage: are these the samples, all of them, that were encoded ahead? */
+/* First stage: whether all samples of b were encoded ahead. */
 bool ahead_has(const struct ahead *a, const struct batch *b);
 
 /* next stays valid until ahead_end; what was encoded before is gone.  A network whose inputs the

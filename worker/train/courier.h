@@ -1,8 +1,8 @@
-/* What crosses between the stages of a pipeline, for one rank: the SENDs and RECVs of its list
+/* Transfers between the stages of a pipeline, for one rank: the SENDs and RECVs of its list
  * (worker/pipe/schedule.h), over the communicators of its island.
  *
  *     courier_init(&c, is, rank, first, net, plan, err);
- *     courier_begin(&c);                         each step: forgets what a failed one has left
+ *     courier_begin(&c);                         each step: forgets the leftovers of a failed one
  *     courier_cross(&c, &instr, pieces, n);      states and gradients
  *     courier_arrive(&c, 0, PIPE_STATES, micro);   before they are read
  *     courier_release(&c);
@@ -37,7 +37,7 @@ struct courier_held {
     int n, micro, peer;
 };
 
-/* What crosses of one kind. */
+/* Transfers of one kind. */
 struct courier_way {
     struct stream *in, *out;
     struct courier_held held[COURIER_HELD_MAX];

@@ -1,4 +1,4 @@
-/* How an island trains where nothing was measured, and what a plan means to a rank.
+/* The plan of an island's training where nothing was measured, and a rank's part of a plan.
  *
  *     island_even_plan(is, model, 2, 8, JOB_PIPELINE_AUTO, &plan, err);
  *     island_place_parts(&plan, place, parts);            // model_part_new
@@ -15,7 +15,7 @@
 #include "worker/train/island.h"
 #include "worker/train/train_options.h"
 
-/* What a rank's trainer is made with: its copy's share of the batch, in as many micro-batches. */
+/* The options of a rank's trainer: its copy's share of the batch, in as many micro-batches. */
 void island_share_options(const struct train_options *opt, int copies, struct train_options *ret);
 
 /* The most stages that a pipeline of the order has. */

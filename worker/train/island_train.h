@@ -1,8 +1,8 @@
-/* Training of one replica on all devices of an island: what worker/train/train.h is on one.
+/* Training of one replica on all devices of an island, as worker/train/train.h does on one.
  *
  *     island_trainer_new(is, model, &opt, &t, err);
- *     trainer_set(island_trainer_first(t), flat, err);        // rank 0 is what people see
- *     island_trainer_follow(t, ISLAND_ALL, err);              // the others are as rank 0
+ *     trainer_set(island_trainer_first(t), flat, err);        // rank 0 stands for the model
+ *     island_trainer_follow(t, ISLAND_ALL, err);              // the others become equal to it
  *     island_trainer_step(t, &batch, &r, err);
  *     trainer_get(island_trainer_first(t), flat, err);
  *
@@ -21,8 +21,8 @@
  * SHARED OUT.  With plan.shard each device that holds a stage has the moments and the average of a
  * share of its values alone, updates that share, and gives it to the others: the same bits.
  *
- * SPLIT.  A plan of that order has each stage make gradients of weights apart, when nothing better
- * is to be done: the same bits.
+ * SPLIT.  In a plan of that order each stage computes gradients of weights separately, when it
+ * would otherwise idle: the same bits.
  *
  * TWO CHAINS (docs/cascades.md).  A pipeline's device has a stage of each, and F and B of both in
  * one list, or, where the devices are divided, of one: the bits are those of one device, whichever

@@ -1,14 +1,14 @@
-/* What a model costs on an island, measured: what the plan of its training is made of
+/* Measures the costs of a model on an island, from which its training is planned
  * (worker/pipe/costs.h).
  *
  *     profile_get(is, model, &opt, state_dir, &costs, err);
  *     planner_search(&costs, ...);
  *     costs_release(&costs);
  *
- * Of each chain three parts of one block each are made on every device at once: the first with the
- * embedders, one from the middle, the last with the head; their forward and backward are timed at
- * two sizes of micro-batch, on inputs of zeros and without encoders.  Blocks between have the
- * middle one's times. The optimiser's update is timed by the element, a link by messages there and
+ * For each chain three parts of one block each are made on every device at once: the first with the
+ * embedders, one from the middle, and the last with the head.  Their forward and backward are timed
+ * at two sizes of micro-batch, on inputs of zeros and without encoders.  Blocks in between get the
+ * middle one's times.  The optimiser's update is timed per element, a link by messages there and
  * back.
  *
  * Kept as a file of the state directory, by model, options and devices; people may read it, and
@@ -26,10 +26,10 @@
  * there is one.  -EINVAL: a model of one block, or one that cannot be cut. */
 int profile_get(struct island *is, const struct model *m, const struct train_options *opt,
                 uint64_t memory, const char *state_dir, struct costs *ret, struct err *err);
-/* Plans whose predictions lie closer than this are tried. */
+/* Plans whose predictions are within this factor are tried. */
 #define PROFILE_CLOSE 1.35
-/* Seconds of a step: of the quickest, which tells plans apart, and of all, which others on the
- * machine make longer as they will make the steps of a job. */
+/* Seconds of a step: `least`, of the quickest, to compare plans; `mean`, over all, which other
+ * programs on the machine prolong as they will a job's steps. */
 struct profile_time {
     double least, mean;
 };
