@@ -4,10 +4,10 @@
  *     DIR/KEY.lat    one file per shard and encoder: a record for each sample, and for its mirror
  *
  * A record is a checksum and the moments' bytes; a file is as long as its last record and has holes
- * where nothing was put yet.  What does not match its checksum is not there: it is computed
- * again and put in its place.  Files together have a maximum; where another would not fit, those
- * of earlier sets, written longest ago, go, and a shard that is larger than the maximum is not
- * kept.
+ * where nothing was put yet.  A record that does not match its checksum counts as missing: it is
+ * computed again and replaced.  The files together have a maximum; if another would not fit, files
+ * of earlier sets are removed, the longest unwritten first.  A shard that is larger than the
+ * maximum is not kept.
  *
  * latents_get may be called by any thread, also while another puts. */
 #ifndef WORKER_DATA_LATENTS_H
@@ -21,12 +21,12 @@ struct latents;
 struct latents_options {
     const char *dir;             /* made if need be */
     uint64_t max_bytes;          /* of all files in it */
-    uint8_t encoder[HASH_BYTES]; /* hash of all that moments depend on but the picture */
+    uint8_t encoder[HASH_BYTES]; /* hash of all that moments depend on, except the picture */
     size_t values;               /* bf16 numbers of a record */
     bool mirrored;               /* both sides of a picture are kept */
 };
 
-/* Several may share a directory, as long as they put one after the other. */
+/* Several may share a directory if they put one after the other. */
 int latents_open(const struct latents_options *opt, struct latents **ret, struct err *err);
 void latents_close(struct latents *l); /* accepts NULL */
 

@@ -18,9 +18,9 @@ struct residual_key {
 };
 
 /* The two names, for a contribution that is about to be made.  A pending file of an earlier task of
- * the same key becomes the current one: what was not taken is settled at once, so that task waits
- * for its version, and the residual before it would be sent twice.  What an earlier attempt of this
- * task has left is removed. */
+ * the same key becomes the current one: a refusal is settled at once, so that task's contribution
+ * still waits for its version, and the older residual would be sent twice.  Files left by an
+ * earlier attempt of this task are removed. */
 int residual_prepare(const char *dir, const struct residual_key *key, uint64_t task_id,
                      char ret_current[CACHE_PATH_MAX], char ret_pending[CACHE_PATH_MAX],
                      struct err *err);

@@ -1,7 +1,6 @@
-/* What fitting on features shares: where the rows come from, and how progress is
- * told.
- * Everything that is fitted (PCA, k-means, classifiers) is a function of the rows,
- * the options and the seed; the number of threads of the device changes no bit. */
+/* Shared by all fits on features: the source of the rows, and the callback for progress.
+ * Every fit (PCA, k-means, classifiers) is a function of the rows, the options and the
+ * seed; the number of threads of the device changes no bit. */
 #ifndef WORKER_FIT_FIT_H
 #define WORKER_FIT_FIT_H
 
@@ -17,7 +16,7 @@ struct fit_source {
     const void *arg;
 };
 
-/* Rows that lie in memory, x (n,d), borrowed as long as the source is used. */
+/* Rows in memory, x (n,d), borrowed as long as the source is used. */
 void fit_source_memory(struct fit_source *ret, const float *x, uint64_t n, uint32_t d);
 
 /* Called between steps that take up to seconds, on the caller's thread.  A negative code

@@ -1,5 +1,5 @@
-/* Means of a network's hidden states over runs of tokens (of patches, for images): the features
- * that samples are partitioned by.  Compute thread. */
+/* Means of a network's hidden states over runs of tokens (of patches, for images): the features by
+ * which samples are partitioned.  Compute thread. */
 #ifndef WORKER_MEANS_H
 #define WORKER_MEANS_H
 

@@ -131,8 +131,8 @@ int partitioner_assign(const struct partitioner *p, struct device *dev, const st
 /* Same fields, same bytes.  sha256 and ret_bytes may be NULL. */
 int partitioner_write(const struct partitioner *p, const char *path, uint8_t sha256[HASH_BYTES],
                       uint64_t *ret_bytes, struct err *err);
-/* Anything may be in the file: -ERR_FORMAT, or -ERR_LIMIT, with what is wrong.  parse: from
- * memory, borrowed by the call; `name` is for messages. */
+/* The file is untrusted: -ERR_FORMAT or -ERR_LIMIT, err says what is wrong.  parse: from memory,
+ * borrowed by the call; `name` is for messages. */
 int partitioner_parse(const void *data, size_t len, const char *name, struct partitioner **ret,
                       struct err *err);
 int partitioner_read(const char *path, struct partitioner **ret, struct err *err);

@@ -1,4 +1,4 @@
-/* What partitioner.c lends to partitioner_fit.c. */
+/* Functions of partitioner.c for partitioner_fit.c. */
 #ifndef WORKER_FIT_PARTITIONER_IMPL_H
 #define WORKER_FIT_PARTITIONER_IMPL_H
 

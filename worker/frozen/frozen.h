@@ -49,7 +49,7 @@ struct frozen;
 struct frozen_sizes {
     uint64_t weights, scratch, hold, out;
 };
-/* Both refuse with a sentence what the component cannot be asked for (-ERR_CONFIG). */
+/* Both fail with a sentence if the component cannot do what is asked (-ERR_CONFIG). */
 int frozen_bytes(const struct component *c, const struct frozen_options *opt,
                  struct frozen_sizes *ret, struct err *err);
 /* Reads the weights: c is not needed afterwards.  Also -ENOMEM, or of reading.  close accepts
@@ -75,7 +75,7 @@ struct frozen_io {
 };
 int frozen_run(struct frozen *f, const struct frozen_io *io, int count, struct err *err);
 
-/* ---- its layers: for whoever runs the chain in pieces (frozen_walk.h), and for tests ---- */
+/* ---- its layers: for running the chain in pieces (frozen_walk.h), and for tests ---- */
 
 int frozen_layers(const struct frozen *f);
 /* Multiplications and additions (each pair once) that layer i makes for a sample; for tests, as

@@ -1,4 +1,4 @@
-/* That a schedule can run, does what the plan says, and fits: before anybody replays it. */
+/* Checks that a schedule can run, does what the plan says, and fits, before it is replayed. */
 #ifndef WORKER_CHECK_H
 #define WORKER_CHECK_H
 

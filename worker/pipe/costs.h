@@ -1,4 +1,4 @@
-/* What a model costs on an island, layer by layer, as numbers: what plans are made of.
+/* The costs of a model on an island, layer by layer, from which plans are made.
  *
  *     {"format": "skerry-pipeline-profile", "version": 1, "model": "dit-xl-2",
  *      "sizes": [1, 4, 16],                      samples at which layers were measured
@@ -63,7 +63,7 @@ struct costs_chain {
     struct costs_layer *layers;
 };
 
-/* A layer that is not trained, and the network that it is of. */
+/* A layer that is not trained, and its network. */
 struct costs_frozen_layer {
     struct costs_time t;
     uint64_t weight_bytes, scratch_bytes; /* scratch: of a sample that is on its way */
