@@ -32,7 +32,7 @@ int tokens_adjust(struct coordinator *co, uint64_t id, uint64_t asker, const str
                   const struct token_rec **ret, struct err *err);
 /* Shuts out all who came in by the token, for good.  asker: the holder who asks, and stays. */
 int tokens_revoke(struct coordinator *co, uint64_t id, uint64_t asker, struct err *err);
-/* Cuts the connections that still depend on expired tokens. */
+/* Cuts the HTTP connections of tokens that have expired; workers that came in by one stay. */
 void tokens_check(struct coordinator *co);
 
 /* The role and the holder (access.h) of the client that presents this secret over HTTP; 0: none. */

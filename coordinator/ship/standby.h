@@ -15,7 +15,7 @@
 /* What has been seen; zero at first. */
 struct standby {
     char sign[STANDBY_SIGN_MAX]; /* the newest; "": none yet */
-    uint64_t read_ms;            /* when the store last answered; 0: its last answer is missing */
+    uint64_t read_ms;            /* when the store last answered; 0: it did not, the last time */
     uint64_t silent_ms;          /* how long the sign has not changed */
 };
 

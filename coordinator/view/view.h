@@ -157,7 +157,7 @@ int view_job(struct coordinator *co, uint64_t job_id, struct view_job *ret, stru
 struct view_cost {
     struct cost time; /* of workers */
     double egress, total;
-    double per_million; /* per million samples in versions; NAN before there are any */
+    double per_million; /* per million samples of accepted phases; NAN before there are any */
     double until_end;   /* further cost at the pace of the last rounds; NAN: unknown */
     const struct job_swarm *quota;
 };
