@@ -4,10 +4,11 @@
  *   heartbeats     ....x..x..x......         |  LATE   |  LOST
  *   connection     open ------ closed, not back within closed_ms: LOST
  *   progress       max(progress_min_ms, 5 x the median gap) without any: LOST
- *   not begun      no progress since it got the task for 5 x the time such tasks take to begin (or
- *                  5 heartbeats, or begin_min_ms), not proven, and an equally good worker idles:
- * LOST crawling       longer than such a task may take, while another worker idles: LOST, however
- * far it claims to be; time in which we saw its data pass does not count
+ *   not begun      no progress since it got the task for 5 x the time such tasks take to begin
+ *                  (or 5 heartbeats, or begin_min_ms), not proven, and an equally good worker
+ *                  idles: LOST
+ *   crawling       longer than such a task may take, while another worker idles: LOST, however
+ *                  far it claims to be; time in which we saw its data pass does not count
  *
  * Progress only grows: steps, samples and bytes beyond those reached before, and signs that a
  * user's trainer is at work on a long step.  The activity that a worker reports is not progress;

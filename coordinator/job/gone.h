@@ -16,9 +16,7 @@
 #include "coordinator/state/core.h"
 
 #define GONE_MAX 1024
-#define GONE_AT_ONCE                                                                               \
-    1024 /* forgotten in one call, so that a large fleet does not block the loop                   \
-          */
+#define GONE_AT_ONCE 1024 /* forgotten in one call: a large fleet does not block the loop */
 #define GONE_LEAST_MS (3600 * 1000ll)
 #define GONE_MS (6 * GONE_LEAST_MS)
 #define GONE_DOUBTED_MS (24 * GONE_LEAST_MS)
