@@ -151,13 +151,28 @@ static const struct range young_extenders[] = {
     {0x1e6e3, 0x1e6e3}, {0x1e6e6, 0x1e6e6}, {0x1e6ee, 0x1e6ef}, {0x1e6f5, 0x1e6f5},
 };
 
+/* Default-ignorable characters that are not assigned.  Clusters break around them as around
+ * controls (UAX 29); to utf8proc they are letters. */
+static const struct range unassigned_controls[] = {
+    {0x2065, 0x2065},   {0xfff0, 0xfff8},   {0xe0000, 0xe0000},
+    {0xe0002, 0xe001f}, {0xe0080, 0xe00ff}, {0xe01f0, 0xe0fff},
+};
+
+/* One that utf8proc knows as what c is to clusters. */
+static utf8proc_int32_t in_clusters(uint32_t c)
+{
+    if (is_in(young_extenders, sizeof(young_extenders) / sizeof(young_extenders[0]), c))
+        return 0x301;
+    if (is_in(unassigned_controls, sizeof(unassigned_controls) / sizeof(unassigned_controls[0]), c))
+        return 0x200b;
+    return (utf8proc_int32_t)c;
+}
+
 static bool breaks(uint32_t before, uint32_t c, utf8proc_int32_t *state)
 {
     if (before == UNICODE_NONE || c == UNICODE_NONE)
         return true;
-    if (is_in(young_extenders, sizeof(young_extenders) / sizeof(young_extenders[0]), c))
-        c = 0x301;
-    return utf8proc_grapheme_break_stateful((utf8proc_int32_t)before, (utf8proc_int32_t)c, state);
+    return utf8proc_grapheme_break_stateful(in_clusters(before), in_clusters(c), state);
 }
 
 size_t unicode_grapheme(const uint8_t *text, size_t len)

@@ -91,6 +91,8 @@ static void finds_clusters(void **state)
         {"E\xcc\xa7\xf0\x91\xad\xa2z", 7}, /* U+11B62, of Unicode 17 */
         {"\xf0\x9f\x87\xab\xf0\x9f\x87\xb7\xf0\x9f\x87\xab", 8},
         {"\xff\xcc\x81", 1},
+        {"\xf3\xa0\x82\x9e\xcd\x84", 4}, /* U+E009E: unassigned, and as a control */
+        {"a\xf3\xa0\x82\x9e", 1},
     };
     for (size_t i = 0; i < COUNT(cases); i++)
         assert_int_equal(unicode_grapheme((const uint8_t *)cases[i].text, strlen(cases[i].text)),
