@@ -208,8 +208,8 @@ struct job {
     uint32_t finishing;  /* enum job_finishing */
     struct blob_ref partitioner, assignment;
     struct blob_ref partitioner_before; /* while a resharding may still be dropped */
-    uint64_t
-        *sizes; /* training samples of each of comp.n_partitions; all 0 before they are known */
+    /* Training samples of each of comp.n_partitions; all 0 before they are known. */
+    uint64_t *sizes;
     const struct score_rec *scores;
     size_t n_scores;
     const struct row_rec *rows;

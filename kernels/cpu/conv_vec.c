@@ -42,16 +42,6 @@ struct conv_job {
     int *holds; /* the block whose frame a thread holds */
 };
 
-static int64_t div_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- weights ---- */
 
 /* A panel of output channels: tap after tap, the channels of each in whole units. */
@@ -64,7 +54,7 @@ static void pack_task(void *arg, int task, int thread)
         job->kern->pack_b_nt(job->packed + task * job->stride + t * job->units * GEMM_NR, 0,
                              (const char *)job->w +
                                  (j * taps + t) * p->Cin * (int64_t)dtype_bytes(job->dt),
-                             taps * p->Cin, min64(GEMM_NR, p->Cout - j), p->Cin);
+                             taps * p->Cin, gemm_min(GEMM_NR, p->Cout - j), p->Cin);
 }
 
 /* ---- the frame ---- */
@@ -117,7 +107,7 @@ static const char *source(struct conv_job *job, int block, int thread, const cha
         job->own + (size_t)thread * job->own_bytes + (size_t)(job->block * GEMM_NR) * sizeof(float);
     if (job->holds[thread] == block)
         return frame;
-    const int64_t rows = min64(job->block, job->pixels - at) / job->line;
+    const int64_t rows = gemm_min(job->block, job->pixels - at) / job->line;
     const int64_t first = at / job->line * p->stride - p->pad_low;
     for (int64_t i = 0; i < (rows - 1) * p->stride + p->k; i++)
         put_row(job, frame + i * job->row * size, sample, first + i);
@@ -152,7 +142,7 @@ static void block_sums(const struct conv_job *job, float *sums, const char *x, c
         const char *from = x + (u * job->row + v * job->pixel) * size;
         for (int64_t q = 0; q < pixels;) {
             const int64_t j = q % job->line;
-            const int rows = (int)min64(GEMM_MR, min64(job->line - j, pixels - q));
+            const int rows = (int)gemm_min(GEMM_MR, gemm_min(job->line - j, pixels - q));
             const char *a = from + q / job->line * p->stride * job->row * size + j * step;
             if (r == job->runs - 1)
                 prefetch_tile(p, out + q * p->Cout, rows);
@@ -186,8 +176,9 @@ static void conv_task(void *arg, int task, int thread)
     const struct conv2d *p = job->p;
     const int block = task / job->col_tasks;
     const int64_t b = block / job->blocks, at = block % job->blocks * job->block;
-    const int64_t pixels = min64(job->block, job->pixels - at);
-    const int64_t col0 = task % job->col_tasks * job->cols, end = min64(p->Cout, col0 + job->cols);
+    const int64_t pixels = gemm_min(job->block, job->pixels - at);
+    const int64_t col0 = task % job->col_tasks * job->cols,
+                  end = gemm_min(p->Cout, col0 + job->cols);
     const char *x = (const char *)p->x + b * p->H * p->W * p->Cin * (int64_t)dtype_bytes(p->dt);
     float *sums = (float *)(void *)(job->own + (size_t)thread * job->own_bytes);
     x = source(job, block, thread, x);
@@ -230,16 +221,17 @@ static void plan_blocks(struct conv_job *job, int threads)
     job->block = 2 * PIXELS;
     if (job->framed) {
         const int64_t bytes = job->row * (int64_t)dtype_bytes(job->dt) + 1;
-        const int64_t high = job->pixels / job->line, least = div_up(PIXELS, job->line);
+        const int64_t high = job->pixels / job->line, least = gemm_div_up(PIXELS, job->line);
         int64_t rows = (FRAME_BYTES / bytes - p->k) / p->stride + 1;
-        rows = min64(rows < least ? least : rows, min64(high, div_up(4 * PIXELS, job->line)));
-        job->block = div_up(high, div_up(high, rows)) * job->line;
+        rows = gemm_min(rows < least ? least : rows,
+                        gemm_min(high, gemm_div_up(4 * PIXELS, job->line)));
+        job->block = gemm_div_up(high, gemm_div_up(high, rows)) * job->line;
     }
-    job->blocks = (int)div_up(job->pixels, job->block);
-    const int64_t panels = div_up(p->Cout, GEMM_NR), tasks = (int64_t)p->B * job->blocks;
-    const int64_t want = threads > 1 ? div_up(24 * (int64_t)threads, tasks) : 1;
-    job->cols = div_up(panels, min64(want, panels)) * GEMM_NR;
-    job->col_tasks = (int)div_up(p->Cout, job->cols);
+    job->blocks = (int)gemm_div_up(job->pixels, job->block);
+    const int64_t panels = gemm_div_up(p->Cout, GEMM_NR), tasks = (int64_t)p->B * job->blocks;
+    const int64_t want = threads > 1 ? gemm_div_up(24 * (int64_t)threads, tasks) : 1;
+    job->cols = gemm_div_up(panels, gemm_min(want, panels)) * GEMM_NR;
+    job->col_tasks = (int)gemm_div_up(p->Cout, job->cols);
 }
 
 /* bf16 without a product: the weights as f32.  -ENOMEM. */
@@ -263,7 +255,7 @@ static int plan_memory(struct device *dev, struct conv_job *job)
 {
     const struct conv2d *p = job->p;
     const int64_t rows = job->framed ? (job->block / job->line - 1) * p->stride + p->k : 0;
-    const size_t packed = (size_t)(div_up(p->Cout, GEMM_NR) * job->stride) * sizeof(float);
+    const size_t packed = (size_t)(gemm_div_up(p->Cout, GEMM_NR) * job->stride) * sizeof(float);
     const size_t threads = (size_t)dev->threads;
     job->own_bytes = (size_t)(job->block * GEMM_NR) * sizeof(float) +
                      (size_t)(rows * job->row) * dtype_bytes(job->dt);
@@ -294,7 +286,7 @@ static int conv2d_fwd(struct device *dev, const struct conv2d *p, struct stream 
     r = plan_memory(dev, &job);
     if (r < 0)
         return r;
-    cpu_team_run(team, pack_task, &job, (int)div_up(p->Cout, GEMM_NR));
+    cpu_team_run(team, pack_task, &job, (int)gemm_div_up(p->Cout, GEMM_NR));
     cpu_team_run(team, conv_task, &job, p->B * job.blocks * job.col_tasks);
     return 0;
 }

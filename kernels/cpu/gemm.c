@@ -26,16 +26,6 @@ struct job {
     int64_t col_tasks;          /* tasks side by side */
 };
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t div_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 /* Elements of k of one packing task along k. */
 static int64_t slab_of(const struct matmul *mm)
 {
@@ -50,7 +40,7 @@ static void pack_b_panel(void *arg, int task, int thread)
     int64_t j = (int64_t)task * job->kern->nr;
     job->kern->pack_b_nt(job->packed_b + task * job->b_stride, 0,
                          job->b + j * job->ldb * (int64_t)dtype_bytes(mm->dt), job->ldb,
-                         min64(job->kern->nr, mm->n - j), job->kn);
+                         gemm_min(job->kern->nr, mm->n - j), job->kn);
 }
 
 /* B as (k,n): some rows of it, into all panels. */
@@ -61,7 +51,7 @@ static void pack_b_slab(void *arg, int task, int thread)
     int64_t k = task * slab_of(mm);
     job->kern->pack_b_nn(job->packed_b + (int64_t)task * SLAB * job->kern->nr, job->b_stride,
                          job->b + k * job->ldb * (int64_t)dtype_bytes(mm->dt), job->ldb, mm->n,
-                         min64(slab_of(mm), job->kn - k));
+                         gemm_min(slab_of(mm), job->kn - k));
 }
 
 /* A as (m,k): one block of rows. */
@@ -72,7 +62,7 @@ static void pack_a_rows(void *arg, int task, int thread)
     int64_t i = (int64_t)task * ROWS;
     job->kern->pack_a_nt(job->packed_a + i / GEMM_MR * job->a_stride, job->a_stride,
                          job->a + i * job->lda * (int64_t)dtype_bytes(mm->dt), job->lda,
-                         min64(ROWS, mm->m - i), job->kn, NULL);
+                         gemm_min(ROWS, mm->m - i), job->kn, NULL);
 }
 
 /* A as (k,m): some rows of it, into all panels. */
@@ -86,7 +76,7 @@ static void pack_a_slab(void *arg, int task, int thread)
         memset(sums, 0, (size_t)mm->m * sizeof *sums);
     job->kern->pack_a_tn(job->packed_a + (int64_t)task * SLAB * GEMM_MR, job->a_stride,
                          job->a + k * job->lda * (int64_t)dtype_bytes(mm->dt), job->lda, mm->m,
-                         min64(slab_of(mm), job->kn - k), sums);
+                         gemm_min(slab_of(mm), job->kn - k), sums);
 }
 
 /* The lines of C and aux that a tile will touch: asked for before its sums are made, they are
@@ -146,16 +136,16 @@ static void product_task(void *arg, int task, int thread)
     const struct matmul *mm = job->mm;
     const int nr = job->kern->nr;
     _Alignas(64) float tile[GEMM_MR * GEMM_NR_MAX] = {0};
-    int64_t row0 = task / job->col_tasks * ROWS, row1 = min64(mm->m, row0 + ROWS);
-    int64_t col0 = task % job->col_tasks * job->cols, col1 = min64(mm->n, col0 + job->cols);
+    int64_t row0 = task / job->col_tasks * ROWS, row1 = gemm_min(mm->m, row0 + ROWS);
+    int64_t col0 = task % job->col_tasks * job->cols, col1 = gemm_min(mm->n, col0 + job->cols);
     for (int64_t j = col0; j < col1; j += nr) {
         for (int64_t i = row0; i < row1; i += GEMM_MR) {
             struct gemm_tile t = {
                 .v = tile,
                 .i = i,
                 .j = j,
-                .rows = (int)min64(GEMM_MR, row1 - i),
-                .cols = (int)min64(nr, col1 - j),
+                .rows = (int)gemm_min(GEMM_MR, row1 - i),
+                .cols = (int)gemm_min(nr, col1 - j),
                 .add = mm->accumulate || job->k0 > 0,
                 .bias = job->k0 == 0,
             };
@@ -181,22 +171,22 @@ static bool readable_in_place(const struct matmul *mm, int64_t lda, int nr)
 /* Enough tasks for every thread to even out, but wide ones first. */
 static void plan_columns(struct job *job, int threads)
 {
-    int64_t row_tasks = div_up(job->mm->m, ROWS), nr = job->kern->nr;
-    int64_t panels = div_up(job->mm->n, nr);
-    int64_t want = threads > 1 ? div_up(24 * (int64_t)threads, row_tasks) : 1;
-    int64_t per_task = div_up(panels, min64(want, panels));
+    int64_t row_tasks = gemm_div_up(job->mm->m, ROWS), nr = job->kern->nr;
+    int64_t panels = gemm_div_up(job->mm->n, nr);
+    int64_t want = threads > 1 ? gemm_div_up(24 * (int64_t)threads, row_tasks) : 1;
+    int64_t per_task = gemm_div_up(panels, gemm_min(want, panels));
     if (job->mm->layout == MM_TN)
-        per_task = min64(per_task, TN_COLS / nr);
+        per_task = gemm_min(per_task, TN_COLS / nr);
     job->cols = per_task * nr;
-    job->col_tasks = div_up(panels, per_task);
+    job->col_tasks = gemm_div_up(panels, per_task);
 }
 
 static void run_chunk(struct job *job, struct cpu_team *team)
 {
     const struct matmul *mm = job->mm;
-    int row_tasks = (int)div_up(mm->m, ROWS), slabs = (int)div_up(job->units, SLAB);
+    int row_tasks = (int)gemm_div_up(mm->m, ROWS), slabs = (int)gemm_div_up(job->units, SLAB);
     if (mm->layout == MM_NT && job->packed_b)
-        cpu_team_run(team, pack_b_panel, job, (int)div_up(mm->n, job->kern->nr));
+        cpu_team_run(team, pack_b_panel, job, (int)gemm_div_up(mm->n, job->kern->nr));
     else if (mm->layout != MM_NT)
         cpu_team_run(team, pack_b_slab, job, slabs);
     if (mm->layout == MM_TN)
@@ -219,10 +209,10 @@ static bool plan_memory(struct job *job, struct cpu_state *st, int64_t units)
     bool pack_a = !readable_in_place(mm, job->lda, job->kern->nr);
     job->a_stride = units * GEMM_MR + LINE;
     job->b_stride = units * nr + LINE;
-    int64_t a = pack_a ? div_up(mm->m, GEMM_MR) * job->a_stride : 0;
-    int64_t b = div_up(mm->n, nr) * job->b_stride;
-    int64_t sums = mm->a_colsum ? div_up(units, SLAB) * mm->m : 0;
-    a = div_up(a, LINE) * LINE;
+    int64_t a = pack_a ? gemm_div_up(mm->m, GEMM_MR) * job->a_stride : 0;
+    int64_t b = gemm_div_up(mm->n, nr) * job->b_stride;
+    int64_t sums = mm->a_colsum ? gemm_div_up(units, SLAB) * mm->m : 0;
+    a = gemm_div_up(a, LINE) * LINE;
     float *scratch = cpu_scratch(st, SCRATCH_PACKED, (size_t)(a + b + sums) * sizeof *scratch);
     if (!scratch)
         return false;
@@ -244,13 +234,13 @@ static int multiply(struct device *dev, const struct matmul *mm)
     /* Only a plain f32 sum can be continued in C by a later chunk. */
     bool chunked = mm->layout == MM_TN && mm->epilogue == MM_PLAIN && mm->c_dt == DT_F32;
     int64_t per_unit = mm->dt == DT_BF16 ? 2 : 1;
-    int64_t chunk = chunked ? min64(mm->k, job.kern->chunk * per_unit) : mm->k;
+    int64_t chunk = chunked ? gemm_min(mm->k, job.kern->chunk * per_unit) : mm->k;
     if (!plan_memory(&job, st, gemm_units(mm->dt, chunk)))
         return -ENOMEM;
     plan_columns(&job, dev->threads);
     size_t size = dtype_bytes(mm->dt);
     for (job.k0 = 0; job.k0 < mm->k; job.k0 += chunk) {
-        job.kn = min64(chunk, mm->k - job.k0);
+        job.kn = gemm_min(chunk, mm->k - job.k0);
         job.units = gemm_units(mm->dt, job.kn);
         job.a =
             (const char *)mm->a + (size_t)(mm->layout == MM_TN ? job.k0 * job.lda : job.k0) * size;

@@ -86,6 +86,18 @@ struct gemm_kernel {
 /* gemm_vec.c: f32, f32, and bf16. */
 extern const struct gemm_kernel gemm_kernel_avx2, gemm_kernel_avx512, gemm_kernel_avx512bf16;
 
+/* The smaller one. */
+static inline int64_t gemm_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* a / b, rounded up. */
+static inline int64_t gemm_div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
 /* Units of k elements. */
 static inline int64_t gemm_units(enum dtype dt, int64_t k)
 {

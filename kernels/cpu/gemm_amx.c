@@ -32,16 +32,6 @@ struct job {
     int64_t rows, cols, col_tasks;
 };
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t div_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 /* ---- three bf16 for an f32 ---- */
 
 static inline __m512 to_bf16(__m512 x)
@@ -236,7 +226,7 @@ static void pack_a(const struct job *job, char *to, int64_t i, int64_t rows, boo
     const struct matmul *mm = job->mm;
     for (int64_t r = 0; r < rows; r += SIDE, to += job->steps * STEP_BYTES) {
         float sum[SIDE] = {0};
-        const int64_t n = min64(SIDE, rows - r);
+        const int64_t n = gemm_min(SIDE, rows - r);
         if (mm->layout != MM_TN)
             pack_a_rows(job, to, i + r, n);
         else
@@ -250,8 +240,10 @@ static void product_task(void *arg, int task, int thread)
 {
     const struct job *job = arg;
     const struct matmul *mm = job->mm;
-    const int64_t row0 = task / job->col_tasks * job->rows, row1 = min64(mm->m, row0 + job->rows);
-    const int64_t col0 = task % job->col_tasks * job->cols, col1 = min64(mm->n, col0 + job->cols);
+    const int64_t row0 = task / job->col_tasks * job->rows,
+                  row1 = gemm_min(mm->m, row0 + job->rows);
+    const int64_t col0 = task % job->col_tasks * job->cols,
+                  col1 = gemm_min(mm->n, col0 + job->cols);
     const int64_t panel = job->steps * STEP_BYTES;
     char *a = job->packed_a + thread * (job->rows / SIDE) * panel;
     _Alignas(64) float block[SIDE * SIDE];
@@ -265,8 +257,8 @@ static void product_task(void *arg, int task, int thread)
                                .v = block,
                                .i = i,
                                .j = j,
-                               .rows = (int)min64(SIDE, row1 - i),
-                               .cols = (int)min64(SIDE, col1 - j),
+                               .rows = (int)gemm_min(SIDE, row1 - i),
+                               .cols = (int)gemm_min(SIDE, col1 - j),
                                .add = mm->accumulate || job->k0 > 0,
                                .bias = job->k0 == 0,
                            });
@@ -279,23 +271,23 @@ static void plan(struct job *job, int threads)
 {
     const struct matmul *mm = job->mm;
     const int64_t fit = ROWS_BYTES / (SIDE * PARTS * 2 * job->kn) * SIDE;
-    job->rows = fit < SIDE ? SIDE : min64(fit, ROWS_MOST);
-    job->rows = min64(job->rows, div_up(mm->m, SIDE) * SIDE);
-    const int64_t row_tasks = div_up(mm->m, job->rows), panels = div_up(mm->n, SIDE);
-    const int64_t want = threads > 1 ? div_up(TASKS_EACH * (int64_t)threads, row_tasks) : 1;
-    job->cols = div_up(panels, min64(want, panels)) * SIDE;
-    job->col_tasks = div_up(mm->n, job->cols);
+    job->rows = fit < SIDE ? SIDE : gemm_min(fit, ROWS_MOST);
+    job->rows = gemm_min(job->rows, gemm_div_up(mm->m, SIDE) * SIDE);
+    const int64_t row_tasks = gemm_div_up(mm->m, job->rows), panels = gemm_div_up(mm->n, SIDE);
+    const int64_t want = threads > 1 ? gemm_div_up(TASKS_EACH * (int64_t)threads, row_tasks) : 1;
+    job->cols = gemm_div_up(panels, gemm_min(want, panels)) * SIDE;
+    job->col_tasks = gemm_div_up(mm->n, job->cols);
 }
 
 static void run_chunk(struct job *job, struct cpu_team *team)
 {
     const struct matmul *mm = job->mm;
-    job->steps = div_up(job->kn, STEP);
+    job->steps = gemm_div_up(job->kn, STEP);
     if (mm->layout == MM_NT)
-        cpu_team_run(team, pack_b_rows, job, (int)div_up(mm->n, SIDE));
+        cpu_team_run(team, pack_b_rows, job, (int)gemm_div_up(mm->n, SIDE));
     else
         cpu_team_run(team, pack_b_step, job, (int)job->steps);
-    cpu_team_run(team, product_task, job, (int)(div_up(mm->m, job->rows) * job->col_tasks));
+    cpu_team_run(team, product_task, job, (int)(gemm_div_up(mm->m, job->rows) * job->col_tasks));
 }
 
 int gemm_amx_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
@@ -311,17 +303,17 @@ int gemm_amx_matmul(struct device *dev, const struct matmul *mm, struct stream *
     };
     /* Only a plain f32 sum can be continued in C by a later chunk. */
     const bool chunked = mm->layout == MM_TN && mm->epilogue == MM_PLAIN && mm->c_dt == DT_F32;
-    const int64_t chunk = chunked ? min64(mm->k, TN_STEPS * STEP) : mm->k;
+    const int64_t chunk = chunked ? gemm_min(mm->k, TN_STEPS * STEP) : mm->k;
     job.kn = chunk;
     plan(&job, dev->threads);
-    const int64_t panel = div_up(chunk, STEP) * STEP_BYTES;
-    const int64_t b_bytes = div_up(mm->n, SIDE) * panel, a_bytes = job.rows / SIDE * panel;
+    const int64_t panel = gemm_div_up(chunk, STEP) * STEP_BYTES;
+    const int64_t b_bytes = gemm_div_up(mm->n, SIDE) * panel, a_bytes = job.rows / SIDE * panel;
     job.packed_b = cpu_scratch(st, SCRATCH_PACKED, (size_t)(b_bytes + dev->threads * a_bytes));
     if (!job.packed_b)
         return -ENOMEM;
     job.packed_a = job.packed_b + b_bytes;
     for (job.k0 = 0; job.k0 < mm->k; job.k0 += chunk) {
-        job.kn = min64(chunk, mm->k - job.k0);
+        job.kn = gemm_min(chunk, mm->k - job.k0);
         job.a = (const float *)mm->a + (mm->layout == MM_TN ? job.k0 * job.lda : job.k0);
         job.b = (const float *)mm->b + (mm->layout == MM_NT ? job.k0 : job.k0 * job.ldb);
         run_chunk(&job, st->team);
