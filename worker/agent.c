@@ -269,14 +269,16 @@ static void on_assign_reply(void *arg, const struct rpc_result *r)
         settle(a, reply->applied[i]->task_id, reply->applied[i]->accepted);
     if (reply->ended_before > a->ended_before)
         forget_jobs(a, reply->ended_before);
-    early_take(a->early, heard && !reply->task && !reply->drain ? reply->ahead : NULL);
+    /* The coordinator answers with news of these at once, whatever it was asked to wait. */
+    const bool hinted =
+        early_take(a->early, heard && !reply->task && !reply->drain ? reply->ahead : NULL);
     if (reply->task)
         a->waiting.hash = 0;
     else if (heard && reply->waiting_for && reply->waiting_for[0])
         log_on_change(&a->waiting, LOG_LEVEL_INFO, "agent", "waiting: %s", reply->waiting_for);
     a->given = reply->task;
     a->retry_ms = ASK_AGAIN_MS;
-    const bool quick = loop_now_ms(a->loop) - a->asked_ms < ASK_AGAIN_MS;
+    const bool quick = !hinted && loop_now_ms(a->loop) - a->asked_ms < ASK_AGAIN_MS;
     happened(a, &(struct agent_event){
                     .news = reply->task ? AGENT_GIVEN
                             : quick     ? AGENT_NOTHING_YET
@@ -612,7 +614,7 @@ static void on_late(void *arg)
 static void do_leave(struct agent *a)
 {
     log_info("agent", "leaving: %s", a->leave_reason);
-    early_take(a->early, NULL);
+    (void)early_take(a->early, NULL);
     stop_work(a, a->core.leave == AGENT_SENDS ? WORK_SAVING : WORK_LEAVING);
 }
 
@@ -819,7 +821,7 @@ void agent_free(struct agent *a)
     stop_work(a, WORK_LEAVING);
     do_drop(a);
     if (a->early)
-        early_take(a->early, NULL);
+        (void)early_take(a->early, NULL);
     if (a->compute)
         pool_free(a->compute); /* its last answers find that and end the task */
     early_free(a->early);

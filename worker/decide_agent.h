@@ -53,7 +53,7 @@ enum agent_news {
     /* Answers to what was asked or reported. */
     AGENT_GIVEN,       /* a task */
     AGENT_NOTHING,     /* no task */
-    AGENT_NOTHING_YET, /* no task, and the answer came at once: do not ask at once */
+    AGENT_NOTHING_YET, /* no task and nothing new, and the answer came at once: ask after a while */
     AGENT_ACCEPTED,    /* the report */
     AGENT_REJECTED,    /* the report: the result does not count */
     AGENT_UNANSWERED,  /* try again after a while */

@@ -218,13 +218,14 @@ static void begin(struct early *a, const Skerry__V1__Ahead *m)
     compute(t, plan_work, plan_done);
 }
 
-void early_take(struct early *a, const Skerry__V1__Ahead *m)
+bool early_take(struct early *a, const Skerry__V1__Ahead *m)
 {
     const uint64_t told = m != NULL ? mark(m) : 0;
-    if (told != 0 && told == a->mark)
-        return;
+    if (told == a->mark)
+        return false;
     stop(a);
     a->mark = told;
     if (m != NULL)
         begin(a, m);
+    return true;
 }

@@ -30,8 +30,9 @@ struct early *early_new(const struct early_options *o);
 /* To be called after the pool was freed.  Accepts NULL. */
 void early_free(struct early *a);
 
-/* Takes the present hint; an unchanged one continues.  m NULL: there is none. */
-void early_take(struct early *a, const Skerry__V1__Ahead *m);
+/* Takes the present hint; an unchanged one continues.  m NULL: there is none.  Returns whether it
+ * differs from the last one. */
+bool early_take(struct early *a, const Skerry__V1__Ahead *m);
 /* Whether it is fetching.  If not, all files are here or cannot be fetched. */
 bool early_busy(const struct early *a);
 

@@ -142,7 +142,7 @@ def test_auto_takes_what_hides_the_link(swarm, tmp_path):
 
 def test_async(swarm, tmp_path):
     for name in "ab":
-        swarm.worker(name)
+        swarm.worker(name, "--throttle", "50")  # phases are longer than what lies between them
     swarm.joined("a", "b")
     job = swarm.submit(stream_job(tmp_path / "job", "async: true, ", rounds=4, steps=6, replicas=2))
     done = swarm.wait_job(job, "done", 120)

@@ -99,7 +99,7 @@ static uint64_t newest(void)
 static void what_is_named_is_here_then(void **state)
 {
     struct word w;
-    early_take(early, word(&w, 3));
+    assert_true(early_take(early, word(&w, 3)));
     compute();
     assert_true(early_busy(early) && line.running == 1);
     arrive(0, &w);
@@ -108,7 +108,7 @@ static void what_is_named_is_here_then(void **state)
     assert_int_equal(done, 1);
     assert_int_equal(newest(), 3);
     assert_false(early_busy(early));
-    early_take(early, word(&w, 3)); /* the same word: all is here */
+    assert_false(early_take(early, word(&w, 3))); /* the same word: all is here */
     assert_false(early_busy(early));
     assert_null(job.work);
 }
@@ -116,11 +116,11 @@ static void what_is_named_is_here_then(void **state)
 static void another_word_is_followed(void **state)
 {
     struct word a, b;
-    early_take(early, word(&a, 3));
+    assert_true(early_take(early, word(&a, 3)));
     compute();
-    early_take(early, word(&a, 3)); /* goes on */
+    assert_false(early_take(early, word(&a, 3))); /* goes on */
     assert_int_equal(line.cancelled, 0);
-    early_take(early, word(&b, 4));
+    assert_true(early_take(early, word(&b, 4)));
     assert_int_equal(line.cancelled, 1);
     compute();
     arrive(1, &b);
@@ -131,18 +131,18 @@ static void another_word_is_followed(void **state)
 static void no_word_stops_it(void **state)
 {
     struct word w;
-    early_take(early, word(&w, 3));
-    early_take(early, NULL); /* while it plans: the compute thread's answer ends it */
+    assert_true(early_take(early, word(&w, 3)));
+    assert_true(early_take(early, NULL)); /* while it plans: the compute thread's answer ends it */
     compute();
     assert_int_equal(line.n, 0);
-    early_take(early, word(&w, 3));
+    assert_true(early_take(early, word(&w, 3)));
     compute();
-    early_take(early, NULL);
+    assert_true(early_take(early, NULL));
     assert_int_equal(line.cancelled, 1);
-    early_take(early, word(&w, 3));
+    assert_true(early_take(early, word(&w, 3)));
     compute();
     arrive(1, &w);
-    early_take(early, NULL); /* while it makes the version */
+    assert_true(early_take(early, NULL)); /* while it makes the version */
     compute();
     assert_int_equal(done, 0);
     assert_false(early_busy(early));
@@ -151,16 +151,16 @@ static void no_word_stops_it(void **state)
 static void what_cannot_be_had_is_tried_when_named_again(void **state)
 {
     struct word w;
-    early_take(early, word(&w, 3));
+    assert_true(early_take(early, word(&w, 3)));
     compute();
     end_with(0, -ERR_NOTFOUND, "404");
     turn();
     assert_false(early_busy(early));
     job.full = true;
-    early_take(early, word(&w, 3));
+    assert_true(early_take(early, word(&w, 3)));
     assert_false(early_busy(early));
     job.full = false;
-    early_take(early, word(&w, 3));
+    assert_true(early_take(early, word(&w, 3)));
     assert_true(early_busy(early));
     compute();
     assert_int_equal(line.n, 2);
@@ -172,7 +172,7 @@ static void a_bad_word_is_passed_over(void **state)
     struct word w;
     (void)word(&w, 3);
     w.ref.sha256.len = 31;
-    early_take(early, &w.m);
+    assert_true(early_take(early, &w.m));
     Skerry__V1__ModuleRef *many[100];
     Skerry__V1__Blob *blobs[] = {&w.blob};
     (void)word(&w, 3);
@@ -180,13 +180,13 @@ static void a_bad_word_is_passed_over(void **state)
         many[i] = &w.ref;
     w.m.modules = many;
     w.m.n_modules = 100;
-    early_take(early, &w.m);
+    assert_true(early_take(early, &w.m));
     (void)word(&w, 3);
     w.blob.sha256.len = 0;
     w.m.n_modules = 0;
     w.m.blobs = blobs;
     w.m.n_blobs = 1;
-    early_take(early, &w.m);
+    assert_true(early_take(early, &w.m));
     assert_false(early_busy(early));
     assert_null(job.work);
 }
@@ -210,7 +210,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    early_take(early, NULL);
+    (void)early_take(early, NULL);
     if (job.work != NULL)
         compute();
     early_free(early);
