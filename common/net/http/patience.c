@@ -10,30 +10,29 @@
 
 void patience_note(struct patience *p, double ms)
 {
+    p->silences = 0;
     if (!p->known) {
-        *p = (struct patience){ms, ms / 2, true};
+        *p = (struct patience){.mean_ms = ms, .dev_ms = ms / 2, .known = true};
         return;
     }
     p->dev_ms += (fabs(ms - p->mean_ms) - p->dev_ms) / DEV_SHARE;
     p->mean_ms += (ms - p->mean_ms) / MEAN_SHARE;
 }
 
+void patience_silent(struct patience *p)
+{
+    p->silences++;
+}
+
 double patience_ms(const struct patience *p, unsigned failures, uint64_t bytes)
 {
+    const unsigned doubled = failures > p->silences ? failures : p->silences;
     const double usual = p->mean_ms + DEVIATIONS * p->dev_ms;
     const double ms = !p->known || usual > PATIENCE_MOST_MS ? PATIENCE_MOST_MS
                       : usual < PATIENCE_LEAST_MS           ? PATIENCE_LEAST_MS
                                                             : usual;
-    return ms * (double)(1u << (failures < 8 ? failures : 8)) +
+    return ms * (double)(1u << (doubled < 8 ? doubled : 8)) +
            1e3 * (double)bytes / LOOKED_OVER_PER_S;
-}
-
-/* Has the other end acknowledged all that libcurl has written? */
-static bool is_delivered(CURL *easy)
-{
-    curl_socket_t fd = CURL_SOCKET_BAD;
-    curl_easy_getinfo(easy, CURLINFO_ACTIVESOCKET, &fd);
-    return fd != CURL_SOCKET_BAD && socket_bytes_delivered(fd);
 }
 
 uint64_t patience_waited_ms(struct patience_wait *w, CURL *easy, bool given, uint64_t now_ms)
@@ -44,7 +43,8 @@ uint64_t patience_waited_ms(struct patience_wait *w, CURL *easy, bool given, uin
     curl_easy_getinfo(easy, CURLINFO_STARTTRANSFER_TIME_T, &first_us);
     curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
     const bool answered = w->has_body ? status >= 200 : first_us > 0;
-    if (asked_us == 0 || answered || (w->has_body && (!given || !is_delivered(easy))))
+    const bool asked = asked_us > 0 && !answered;
+    if (!asked || (w->has_body && (!given || !socket_bytes_delivered(w->sockets, easy))))
         w->since_ms = 0;
     else if (w->since_ms == 0)
         w->since_ms = w->has_body ? now_ms : w->began_ms + (uint64_t)asked_us / 1000;

@@ -10,6 +10,8 @@
 
 #include "common/base/base.h"
 
+struct socket_bytes;
+
 #define PATIENCE_LEAST_MS 1000.0
 #define PATIENCE_MOST_MS 5000.0 /* also before any time is known */
 
@@ -17,17 +19,22 @@
 struct patience {
     double mean_ms, dev_ms;
     bool known;
+    unsigned silences; /* since the last answer */
 };
 
-/* An answer took ms, or was abandoned after ms, so that a caller learns to wait for a store that
- * has become slow. */
+/* An answer took ms. */
 void patience_note(struct patience *p, double ms);
-/* How long to wait; doubled for each failure in a row.  bytes: of the body, which a store may check
- * before it answers. */
+/* A wait was abandoned.  Until the next answer, others wait twice as long: a store that has become
+ * slow is not asked in vain for ever, and one silent machine of many does not make all requests
+ * patient. */
+void patience_silent(struct patience *p);
+/* How long to wait; doubled for each failure of this request, or for each silence since the last
+ * answer, whichever are more.  bytes: of the body, which a store may check before it answers. */
 double patience_ms(const struct patience *p, unsigned failures, uint64_t bytes);
 
 /* One attempt of a libcurl handle. */
 struct patience_wait {
+    const struct socket_bytes *sockets; /* the handle's connections count there */
     bool has_body;
     uint64_t began_ms; /* by the clock of now_ms */
     uint64_t since_ms; /* when the store had the whole request; 0: it has not, or has answered */

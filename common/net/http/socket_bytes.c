@@ -23,10 +23,29 @@ void socket_bytes_add(int fd, uint64_t *in, uint64_t *out)
     *out += info.tcpi_bytes_sent;
 }
 
-bool socket_bytes_delivered(int fd)
+static int port_of(int fd)
 {
-    const struct tcp_info info = ask(fd);
-    return info.tcpi_bytes_sent > 0 && info.tcpi_unacked == 0 && info.tcpi_notsent_bytes == 0;
+    struct sockaddr_storage a;
+    socklen_t len = sizeof(a);
+    if (getsockname(fd, (struct sockaddr *)&a, &len) < 0)
+        return -1;
+    const bool six = a.ss_family == AF_INET6;
+    return ntohs(six ? ((struct sockaddr_in6 *)&a)->sin6_port
+                     : ((struct sockaddr_in *)&a)->sin_port);
+}
+
+bool socket_bytes_delivered(const struct socket_bytes *b, CURL *easy)
+{
+    /* During a transfer CURLINFO_ACTIVESOCKET is the connection before, but the port is right. */
+    long port = 0;
+    curl_easy_getinfo(easy, CURLINFO_LOCAL_PORT, &port);
+    for (unsigned i = 0; i < b->n_open && port > 0; i++) {
+        if (port_of(b->open[i]) != port)
+            continue;
+        const struct tcp_info info = ask(b->open[i]);
+        return info.tcpi_bytes_sent > 0 && info.tcpi_unacked == 0 && info.tcpi_notsent_bytes == 0;
+    }
+    return false;
 }
 
 curl_socket_t socket_bytes_open(struct socket_bytes *b, const struct curl_sockaddr *address)

@@ -26,8 +26,9 @@ curl_socket_t socket_bytes_open(struct socket_bytes *b, const struct curl_sockad
 /* Adds what one open socket has moved. */
 void socket_bytes_add(int fd, uint64_t *in, uint64_t *out);
 
-/* Whether the other end has acknowledged all bytes written to the socket. */
-bool socket_bytes_delivered(int fd);
+/* Whether the other end has acknowledged all bytes written to the connection on which the handle's
+ * present request travels.  False also where that is none that counts here. */
+bool socket_bytes_delivered(const struct socket_bytes *b, CURL *easy);
 
 /* The bytes up to now, of closed and open sockets. */
 void socket_bytes_read(const struct socket_bytes *b, uint64_t *ret_in, uint64_t *ret_out);

@@ -331,7 +331,11 @@ int transfer_prepare(struct transfer *t, struct err *err)
     t->is_near &= t->away != NULL;
     t->io_error = 0;
     t->status = 0;
-    t->wait = (struct patience_wait){t->kind == TRANSFER_PUT, loop_now_ms(t->shared->loop), 0};
+    t->wait = (struct patience_wait){
+        .sockets = &t->shared->bytes,
+        .has_body = t->kind == TRANSFER_PUT,
+        .began_ms = loop_now_ms(t->shared->loop),
+    };
     t->told_to_wait = false;
     t->curl_error[0] = '\0';
     buf_clear(&t->answer);
@@ -378,7 +382,7 @@ bool transfer_is_unanswered(struct transfer *t)
         patience_ms(patience_of(t), t->away_failures, t->kind == TRANSFER_PUT ? t->size : 0);
     if ((double)waited < most)
         return false;
-    patience_note(patience_of(t), (double)waited); /* it takes that long at least */
+    patience_silent(patience_of(t));
     (void)snprintf(t->curl_error, sizeof(t->curl_error),
                    "the store has the whole request and has not answered for %.0f s", most / 1e3);
     return true;

@@ -123,7 +123,7 @@ void s3_close(struct s3 *c)
     if (!c)
         return;
     while (c->n_idle > 0)
-        curl_easy_cleanup(c->idle[--c->n_idle]);
+        s3_handle_free(c->idle[--c->n_idle]);
     pthread_cond_destroy(&c->wake);
     pthread_mutex_destroy(&c->lock);
     mem_free(c);

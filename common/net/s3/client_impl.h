@@ -9,6 +9,7 @@
 
 #include "common/base/buf.h"
 #include "common/net/http/patience.h"
+#include "common/net/http/socket_bytes.h"
 #include "common/net/s3/client.h"
 #include "common/net/s3/credentials.h"
 #include "common/net/s3/sign.h"
@@ -18,6 +19,12 @@
 #define S3_PART_BYTES (64ull << 20)
 #define S3_PARTS_MAX 10000u
 #define S3_URL_MAX 16384
+
+/* One that is used for many requests, one at a time: its connection stays. */
+struct s3_handle {
+    CURL *easy;
+    struct socket_bytes sockets;
+};
 
 struct s3 {
     char bucket[64], region[64], scheme[8], host[256], where[400];
@@ -30,7 +37,7 @@ struct s3 {
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t wake;  /* s3_stop() */
     struct s3_credentials who;
-    CURL *idle[S3_IDLE_MAX];
+    struct s3_handle *idle[S3_IDLE_MAX];
     unsigned n_idle;
     struct patience got, put; /* for answers to requests without and with a body */
     int64_t failing_since_unix_ms;
@@ -60,7 +67,7 @@ struct s3_request {
     char etag[128];
     char sum[S3_SUM_MAX]; /* x-amz-checksum-sha256; "": absent */
     /* Of a try. */
-    CURL *easy;
+    struct s3_handle *handle;
     struct s3 *c;
     unsigned tried; /* tries in a row without a new byte */
     struct patience_wait wait;
@@ -81,6 +88,7 @@ int s3_request_sign(struct s3 *c, const struct s3_request *r, const struct s3_cr
                     uint32_t life_s, struct buf *url);
 void s3_request_init(struct s3_request *r, const char *method, const char *key);
 void s3_request_release(struct s3_request *r);
+void s3_handle_free(struct s3_handle *h);
 
 /* Puts a file as several parts, which the store joins. */
 int s3_put_parts(struct s3 *c, const char *key, int fd, uint64_t size, struct err *err);

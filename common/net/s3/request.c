@@ -36,7 +36,7 @@ static uint64_t end_of(const struct s3_request *r)
 static size_t on_body(char *data, size_t one, size_t len, void *arg)
 {
     struct s3_request *r = arg;
-    curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &r->status);
+    curl_easy_getinfo(r->handle->easy, CURLINFO_RESPONSE_CODE, &r->status);
     atomic_fetch_add(&r->c->bytes_in, len);
     if (!r->sink || r->status >= 300)
         return buf_append(&r->answer, data, len) < 0 ? 0 : len;
@@ -80,7 +80,7 @@ static size_t on_header(char *data, size_t one, size_t len, void *arg)
              !header_is(line, "x-amz-checksum-sha256", r->sum, sizeof(r->sum)))
         (void)header_is(line, "x-amz-bucket-region", r->its_region, sizeof(r->its_region));
     long status = 0;
-    curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_getinfo(r->handle->easy, CURLINFO_RESPONSE_CODE, &status);
     if (status == 206)
         r->skip = 0; /* it begins where we asked it to */
     return len;
@@ -119,32 +119,43 @@ static int on_progress(void *arg, curl_off_t a, curl_off_t b, curl_off_t x, curl
 {
     struct s3_request *r = arg;
     const uint64_t waited =
-        patience_waited_ms(&r->wait, r->easy, r->sent == r->size, clock_now_ms());
+        patience_waited_ms(&r->wait, r->handle->easy, r->sent == r->size, clock_now_ms());
     r->silent |= (double)waited >= r->patience_ms;
     return r->silent || r->c->stopping;
 }
 
 /* ---- one try ---- */
 
-static CURL *take_handle(struct s3 *c)
+static struct s3_handle *take_handle(struct s3 *c)
 {
     pthread_mutex_lock(&c->lock);
-    CURL *easy = c->n_idle > 0 ? c->idle[--c->n_idle] : NULL;
+    struct s3_handle *h = c->n_idle > 0 ? c->idle[--c->n_idle] : NULL;
     pthread_mutex_unlock(&c->lock);
-    return easy ? easy : curl_easy_init();
+    if (!h) {
+        h = mem_alloc(sizeof(*h));
+        h->easy = curl_easy_init();
+    }
+    return h;
 }
 
-static void give_handle(struct s3 *c, CURL *easy)
+void s3_handle_free(struct s3_handle *h)
 {
-    curl_easy_reset(easy); /* its connection stays */
+    if (!h)
+        return;
+    curl_easy_cleanup(h->easy);
+    mem_free(h);
+}
+
+static void give_handle(struct s3 *c, struct s3_handle *h)
+{
+    curl_easy_reset(h->easy); /* its connection stays */
     pthread_mutex_lock(&c->lock);
     if (c->n_idle < S3_IDLE_MAX) {
-        c->idle[c->n_idle++] = easy;
-        easy = NULL;
+        c->idle[c->n_idle++] = h;
+        h = NULL;
     }
     pthread_mutex_unlock(&c->lock);
-    if (easy)
-        curl_easy_cleanup(easy);
+    s3_handle_free(h);
 }
 
 /* A copy of who we are; a role's credentials are asked for again before they end. */
@@ -244,7 +255,11 @@ static struct patience *patience_of(struct s3 *c, const struct s3_request *r)
 
 static void begin_waiting(struct s3 *c, struct s3_request *r)
 {
-    r->wait = (struct patience_wait){r->size > 0, clock_now_ms(), 0};
+    r->wait = (struct patience_wait){
+        .sockets = &r->handle->sockets,
+        .has_body = r->size > 0,
+        .began_ms = clock_now_ms(),
+    };
     r->silent = false;
     pthread_mutex_lock(&c->lock);
     /* Whoever asks only once goes a long way instead. */
@@ -257,10 +272,10 @@ static void begin_waiting(struct s3 *c, struct s3_request *r)
 static void end_waiting(struct s3 *c, struct s3_request *r)
 {
     pthread_mutex_lock(&c->lock);
-    if (r->silent) /* it takes that long at least */
-        patience_note(patience_of(c, r), r->patience_ms);
+    if (r->silent)
+        patience_silent(patience_of(c, r));
     else if (r->status >= 200)
-        patience_answered(patience_of(c, r), &r->wait, r->easy, clock_now_ms());
+        patience_answered(patience_of(c, r), &r->wait, r->handle->easy, clock_now_ms());
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -340,10 +355,12 @@ static int try_once(struct s3 *c, struct s3_request *r, bool sign_again, struct 
     r->of_role = who.of_role;
     r->etag[0] = r->sum[0] = r->its_region[0] = '\0';
     buf_clear(&r->answer);
-    CURL *easy = r->easy = take_handle(c);
+    r->handle = take_handle(c);
+    CURL *easy = r->handle->easy;
     struct curl_slist *headers = headers_of(r);
     set_options(c, easy, r, buf_str(&url), text);
     set_method(easy, r);
+    socket_bytes_attach(&r->handle->sockets, easy);
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
     atomic_fetch_add(&c->requests, 1);
     begin_waiting(c, r);
@@ -352,7 +369,7 @@ static int try_once(struct s3 *c, struct s3_request *r, bool sign_again, struct 
     end_waiting(c, r);
     rc = judge(c, r, done, text, err);
     curl_slist_free_all(headers);
-    give_handle(c, easy);
+    give_handle(c, r->handle);
     buf_release(&url);
     return rc;
 }

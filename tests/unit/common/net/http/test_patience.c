@@ -34,11 +34,28 @@ static void test_follows(void **state)
     assert_true(patience_ms(&p, 0, 0) == PATIENCE_LEAST_MS);
 }
 
+/* Silence makes others patient until there is an answer, and not longer. */
+static void test_silence(void **state)
+{
+    struct patience p = {0};
+    patience_note(&p, 20);
+    patience_silent(&p);
+    assert_true(patience_ms(&p, 0, 0) == 2 * PATIENCE_LEAST_MS);
+    assert_true(patience_ms(&p, 1, 0) == 2 * PATIENCE_LEAST_MS);
+    assert_true(patience_ms(&p, 2, 0) == 4 * PATIENCE_LEAST_MS);
+    patience_silent(&p);
+    patience_silent(&p);
+    assert_true(patience_ms(&p, 0, 0) == 8 * PATIENCE_LEAST_MS);
+    patience_note(&p, 20);
+    assert_true(patience_ms(&p, 0, 0) == PATIENCE_LEAST_MS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_unknown),
         cmocka_unit_test(test_follows),
+        cmocka_unit_test(test_silence),
     };
     return cmocka_run_group_tests_name("patience", tests, NULL, NULL);
 }

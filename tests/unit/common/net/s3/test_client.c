@@ -275,6 +275,20 @@ static void test_cut(void **state)
     assert_int_equal(s3_health(r->c).bytes_in, 2 * LEN);
 }
 
+/* A PUT that has no answer is asked again as soon as answers usually come, also on a connection
+ * that the client has just opened. */
+static void test_unanswered_put(void **state)
+{
+    struct rig *r = *state;
+    struct s3 *c = client(r, (struct s3_options){.tries = 2, .stall_s = 120, .first_stall_s = 120});
+    assert_int_equal(s3_put(c, "a", r->path, LEN, r->sha256, &r->err), 0);
+    fake_store_next(&r->f, "PUT", FAKE_STALL, NULL);
+    const uint64_t began = clock_now_ms();
+    assert_int_equal(s3_put(c, "a", r->path, LEN, r->sha256, &r->err), 0);
+    assert_in_range(clock_now_ms() - began, 1000, 20000);
+    s3_close(c);
+}
+
 static void test_other_size(void **state)
 {
     struct rig *r = *state;
@@ -531,6 +545,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_whole, begin, end),
+        cmocka_unit_test_setup_teardown(test_unanswered_put, begin, end),
         cmocka_unit_test_setup_teardown(written_once, begin, end),
         cmocka_unit_test_setup_teardown(test_taken_without_etag, begin, end),
         cmocka_unit_test_setup_teardown(test_pages, begin, end),
