@@ -23,6 +23,7 @@
 /* One that is used for many requests, one at a time: its connection stays. */
 struct s3_handle {
     CURL *easy;
+    CURLM *multi;
     struct socket_bytes sockets;
 };
 

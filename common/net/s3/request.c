@@ -11,6 +11,7 @@
 #define LIFE_S 3600
 #define CONNECT_MS 15000L
 #define WAIT_MAX_MS 10000u
+#define LOOK_MS 50  /* at whether the store has answered */
 #define EARLY_S 300 /* before a role's credentials end, new ones are asked for */
 #define BUFFER_BYTES (256L * 1024)
 
@@ -115,15 +116,6 @@ static int on_seek(void *arg, curl_off_t offset, int origin)
     return CURL_SEEKFUNC_OK;
 }
 
-static int on_progress(void *arg, curl_off_t a, curl_off_t b, curl_off_t x, curl_off_t y)
-{
-    struct s3_request *r = arg;
-    const uint64_t waited =
-        patience_waited_ms(&r->wait, r->handle->easy, r->sent == r->size, clock_now_ms());
-    r->silent |= (double)waited >= r->patience_ms;
-    return r->silent || r->c->stopping;
-}
-
 /* ---- one try ---- */
 
 static struct s3_handle *take_handle(struct s3 *c)
@@ -134,6 +126,7 @@ static struct s3_handle *take_handle(struct s3 *c)
     if (!h) {
         h = mem_alloc(sizeof(*h));
         h->easy = curl_easy_init();
+        h->multi = curl_multi_init();
     }
     return h;
 }
@@ -143,6 +136,7 @@ void s3_handle_free(struct s3_handle *h)
     if (!h)
         return;
     curl_easy_cleanup(h->easy);
+    (void)curl_multi_cleanup(h->multi);
     mem_free(h);
 }
 
@@ -287,9 +281,6 @@ static void set_options(struct s3 *c, CURL *easy, struct s3_request *r, const ch
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, r);
     curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(easy, CURLOPT_HEADERDATA, r);
-    curl_easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, on_progress);
-    curl_easy_setopt(easy, CURLOPT_XFERINFODATA, r);
-    curl_easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
     curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, stall_of(c, r));
@@ -334,6 +325,31 @@ static int judge(struct s3 *c, const struct s3_request *r, CURLcode rc, const ch
     return http_curl_error(rc, text, c->where, err);
 }
 
+static bool is_given_up(struct s3_request *r)
+{
+    const uint64_t waited =
+        patience_waited_ms(&r->wait, r->handle->easy, r->sent == r->size, clock_now_ms());
+    r->silent |= (double)waited >= r->patience_ms;
+    return r->silent || r->c->stopping;
+}
+
+/* As curl_easy_perform(), which while nothing comes calls its callbacks only once a second. */
+static CURLcode perform(struct s3_request *r)
+{
+    struct s3_handle *h = r->handle;
+    int running = 1, left = 0;
+    CURLMcode rc = curl_multi_add_handle(h->multi, h->easy);
+    while (rc == CURLM_OK && running > 0 && !is_given_up(r)) {
+        rc = curl_multi_perform(h->multi, &running);
+        if (rc == CURLM_OK && running > 0)
+            rc = curl_multi_poll(h->multi, NULL, 0, LOOK_MS, NULL);
+    }
+    const CURLMsg *m = running == 0 ? curl_multi_info_read(h->multi, &left) : NULL;
+    const CURLcode done = m ? m->data.result : CURLE_ABORTED_BY_CALLBACK;
+    curl_multi_remove_handle(h->multi, h->easy);
+    return done;
+}
+
 static int try_once(struct s3 *c, struct s3_request *r, bool sign_again, struct err *err)
 {
     struct s3_credentials who;
@@ -364,7 +380,7 @@ static int try_once(struct s3 *c, struct s3_request *r, bool sign_again, struct 
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
     atomic_fetch_add(&c->requests, 1);
     begin_waiting(c, r);
-    const CURLcode done = curl_easy_perform(easy);
+    const CURLcode done = perform(r);
     curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &r->status);
     end_waiting(c, r);
     rc = judge(c, r, done, text, err);
