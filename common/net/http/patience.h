@@ -12,7 +12,7 @@
 
 struct socket_bytes;
 
-#define PATIENCE_LEAST_MS 1000.0
+#define PATIENCE_LEAST_MS 500.0
 #define PATIENCE_MOST_MS 5000.0 /* also before any time is known */
 
 /* The times of one store's answers. */
