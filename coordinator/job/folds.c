@@ -691,7 +691,9 @@ static void note_late(struct coordinator *co, const struct job *j, const struct 
  * has given to other modules stays. */
 static void forget(struct coordinator *co, struct task *t, const struct contribution *c)
 {
-    member_verdict(co, c->worker_id, t->id, false, t->reason);
+    struct verdict v = {.task_id = t->id, .module_id = c->module_id};
+    (void)str_copy(v.reason, sizeof(v.reason), t->reason);
+    member_verdict(co, c->worker_id, &v);
     gc_drop(co, &c->blob);
     task_drop_contribution(t, c);
 }

@@ -407,10 +407,9 @@ void member_was_wrong(struct coordinator *co, struct worker *w)
     member_failed(co, w);
 }
 
-void member_verdict(struct coordinator *co, uint64_t worker_id, uint64_t task_id, bool accepted,
-                    const char *reason)
+void member_verdict(struct coordinator *co, uint64_t worker_id, const struct verdict *v)
 {
     struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, worker_id));
     if (w != NULL)
-        worker_add_verdict(w, task_id, accepted, reason);
+        worker_add_verdict(w, v);
 }

@@ -47,10 +47,9 @@ void member_doubt_fold(struct coordinator *co, struct worker *w, bool wrong, int
 /* Whether w may be given a task; if not, the reason and until when (0: unknown). */
 bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,
                      char reason[REASON_MAX]);
-/* Stores the verdict on a worker's contributions to a task, to be sent with the answer to its next
- * request. */
-void member_verdict(struct coordinator *co, uint64_t worker_id, uint64_t task_id, bool accepted,
-                    const char *reason);
+/* Stores a verdict on a worker's contributions, to be sent with the answer to its next request.  A
+ * worker that is forgotten gets none. */
+void member_verdict(struct coordinator *co, uint64_t worker_id, const struct verdict *v);
 /* How w's lease stands. */
 void member_lease(const struct coordinator *co, const struct worker *w, struct lease_decision *ret);
 /* Answers a parked long poll without a task. */

@@ -229,20 +229,38 @@ static void end_lost(struct coordinator *co, const struct job *j, struct task *t
     task_end(co, t, TASK_DONE, "");
 }
 
-/* Tells each sender of a contribution what became of it: all of it is in a version,
- * or why not. */
+/* Does the residual that it has left count?  A snapshot was made without one. */
+static bool is_applied(const struct contribution *c)
+{
+    return c->version != 0 && !c->part;
+}
+
+static void tell(struct coordinator *co, const struct task *t, uint64_t worker, uint64_t module,
+                 bool accepted, const char *reason)
+{
+    struct verdict v = {.task_id = t->id, .module_id = module, .accepted = accepted};
+    (void)str_copy(v.reason, sizeof(v.reason), accepted ? "" : reason);
+    member_verdict(co, worker, &v);
+}
+
+/* Tells each sender of contributions what became of them: which are in no version and why, then
+ * that the others are in one; of all alike in one word. */
 static void tell_senders(struct coordinator *co, const struct task *t, const char *reason)
 {
-    for (size_t i = 0; i < t->train.n_contributions; i++) {
-        uint64_t worker = t->train.contributions[i].worker_id;
-        bool told = false, ok = true;
-        for (size_t k = 0; k < t->train.n_contributions; k++) {
-            const struct contribution *c = &t->train.contributions[k];
-            told |= k < i && c->worker_id == worker;
-            ok &= c->worker_id != worker || (c->version != 0 && !c->part);
+    const struct contribution *list = t->train.contributions;
+    const size_t n = t->train.n_contributions;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t worker = list[i].worker_id;
+        bool told = false, any = false;
+        for (size_t k = 0; k < n; k++) {
+            told |= k < i && list[k].worker_id == worker;
+            any |= list[k].worker_id == worker && is_applied(&list[k]);
         }
+        for (size_t k = 0; k < n && any && !told; k++)
+            if (list[k].worker_id == worker && !is_applied(&list[k]))
+                tell(co, t, worker, list[k].module_id, false, reason);
         if (!told)
-            member_verdict(co, worker, t->id, ok, ok ? "" : reason);
+            tell(co, t, worker, 0, any, reason);
     }
 }
 

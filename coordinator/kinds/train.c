@@ -3,6 +3,7 @@
 #include "coordinator/kinds/train.h"
 
 #include "common/job/family.h"
+#include "coordinator/job/member.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/job/query.h"
 #include "coordinator/job/rounds.h"
@@ -179,6 +180,16 @@ static int check_contribution(const struct state *s, const struct job *j, const 
     return 0;
 }
 
+/* The task has given another worker's contribution to the module: what this one's has left is of
+ * nothing that was sent. */
+static void tell_unneeded(struct coordinator *co, const struct task *t, uint64_t module)
+{
+    member_verdict(co, t->worker_id,
+                   &(struct verdict){.task_id = t->id,
+                                     .module_id = module,
+                                     .reason = "an earlier attempt has contributed already"});
+}
+
 /* Takes what the report brings and the task has not given yet: an attempt that begins
  * anew makes some contributions again. */
 static int take_contributions(struct coordinator *co, struct job *j, struct task *t,
@@ -198,7 +209,10 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
                              (unsigned long long)c->module_id);
         if (rc < 0)
             return rc;
-        if (query_contribution(t, c->module_id, c->base_version))
+        const struct contribution *had = query_contribution(t, c->module_id, c->base_version);
+        if (had != NULL && had->worker_id != t->worker_id)
+            tell_unneeded(co, t, c->module_id);
+        if (had != NULL)
             continue;
         *new = (struct contribution){.module_id = c->module_id,
                                      .base_version = c->base_version,
@@ -210,8 +224,11 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
             return rc;
         n++;
     }
+    struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, t->worker_id));
     for (size_t i = 0; i < n; i++) {
         task_add_contribution(t, &made[i]);
+        if (w != NULL)
+            worker_drop_verdict(w, t->id, made[i].module_id);
         metrics_uploaded(co, j, t, &made[i]);
     }
     return 0;

@@ -311,6 +311,7 @@ Skerry__V1__Applied **assign_verdicts(const struct worker *w, size_t *ret_n)
         list[i] = &items[i];
         skerry__v1__applied__init(list[i]);
         list[i]->task_id = w->verdicts[i].task_id;
+        list[i]->module_id = w->verdicts[i].module_id;
         list[i]->accepted = w->verdicts[i].accepted;
         list[i]->reason = w->verdicts[i].reason;
     }

@@ -227,8 +227,7 @@ static void fill_worker(struct coordinator *co, struct worker *w, const Skerry__
     w->heard_ms = w->joined_ms = core_now(co);
     if (w->joined_unix_ms == 0)
         w->joined_unix_ms = (int64_t)clock_wall_ms();
-    for (unsigned i = 0; i < w->n_verdicts; i++)
-        w->verdicts[i].told = false;
+    worker_untell_verdicts(w);
 }
 
 static void attach(struct coordinator *co, struct worker *w, struct rpc_peer *peer)
@@ -487,7 +486,9 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
         return;
     }
     member_heard(co, w);
-    if (worker_was_told(w)) { /* a new heartbeat confirms what the last answer told */
+    if (m->unheard) {
+        worker_untell_verdicts(w);
+    } else if (worker_was_told(w)) { /* a new heartbeat confirms what the last answer told */
         worker_confirm_verdicts(state_edit_worker(&co->state, w));
         core_gather(co);
     }

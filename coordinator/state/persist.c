@@ -176,9 +176,17 @@ static const char schema_13[] = "ALTER TABLE jobs ADD COLUMN bytes_near INTEGER;
 /* Workers of which a phase was done again. */
 static const char schema_14[] = "ALTER TABLE workers ADD COLUMN checked INTEGER;";
 
-static const char *const migrations[] = {schema_1,  schema_2,  schema_3,  schema_4, schema_5,
-                                         schema_6,  schema_7,  schema_8,  schema_9, schema_10,
-                                         schema_11, schema_12, schema_13, schema_14};
+/* Verdicts on single modules; 0: on the rest of a task. */
+static const char schema_15[] =
+    "ALTER TABLE verdicts RENAME TO verdicts_14;"
+    "CREATE TABLE verdicts(worker INTEGER, task INTEGER, module INTEGER, accepted INTEGER,"
+    " reason TEXT, PRIMARY KEY(worker, task, module)) STRICT, WITHOUT ROWID;"
+    "INSERT INTO verdicts SELECT worker, task, 0, accepted, reason FROM verdicts_14;"
+    "DROP TABLE verdicts_14;";
+
+static const char *const migrations[] = {schema_1,  schema_2,  schema_3,  schema_4,  schema_5,
+                                         schema_6,  schema_7,  schema_8,  schema_9,  schema_10,
+                                         schema_11, schema_12, schema_13, schema_14, schema_15};
 
 enum statement {
     PUT_COUNTER,
@@ -234,7 +242,7 @@ static const char *const statements[STATEMENTS] = {
         " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_WORKER] = "DELETE FROM workers WHERE id=?",
     [DEL_WORKER_VERDICTS] = "DELETE FROM verdicts WHERE worker=?",
-    [PUT_VERDICT] = "INSERT OR REPLACE INTO verdicts VALUES(?,?,?,?)",
+    [PUT_VERDICT] = "INSERT OR REPLACE INTO verdicts VALUES(?,?,?,?,?)",
     [NEW_JOB] = "INSERT OR REPLACE INTO jobs(id) VALUES(?)",
     [PUT_SPEC] = "INSERT OR REPLACE INTO specs VALUES(?,?)",
     [PUT_JOB] =
@@ -366,7 +374,8 @@ static void put_worker(struct store *s, struct worker *w)
     store_put(s, DEL_WORKER_VERDICTS, "i", I(w->id));
     for (unsigned i = 0; i < w->n_verdicts; i++) {
         const struct verdict *v = &w->verdicts[i];
-        store_put(s, PUT_VERDICT, "iiit", I(w->id), I(v->task_id), I(v->accepted), v->reason);
+        store_put(s, PUT_VERDICT, "iiiit", I(w->id), I(v->task_id), I(v->module_id), I(v->accepted),
+                  v->reason);
     }
     w->verdicts_edited = false;
 }

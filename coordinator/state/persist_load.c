@@ -131,8 +131,10 @@ static int load_worker(struct state *st, sqlite3_stmt *q, struct err *err)
 static int load_verdict(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct worker *w = state_edit_worker(st, state_worker(st, u64(q, 0)));
+    struct verdict v = {.task_id = u64(q, 1), .module_id = u64(q, 2), .accepted = u32(q, 3) != 0};
+    (void)str_copy(v.reason, sizeof(v.reason), store_text(q, 4));
     if (w != NULL && w->n_verdicts < APPLIED_MAX)
-        worker_add_verdict(w, u64(q, 1), u32(q, 2) != 0, store_text(q, 3));
+        worker_add_verdict(w, &v);
     return 0;
 }
 
@@ -719,7 +721,8 @@ static const struct loading {
     {"counters", "SELECT * FROM counters", load_counter, -1},
     {"tokens", "SELECT * FROM tokens ORDER BY id", load_token, -1},
     {"workers", "SELECT * FROM workers ORDER BY id", load_worker, -1},
-    {"verdicts", "SELECT * FROM verdicts ORDER BY worker, task", load_verdict, -1},
+    /* What is said of one module comes before what is said of the others. */
+    {"verdicts", "SELECT * FROM verdicts ORDER BY worker, task, module DESC", load_verdict, -1},
     {"jobs", "SELECT jobs.*, specs.yaml FROM jobs LEFT JOIN specs ON job=id ORDER BY id", load_job,
      -1},
     {"classes", "SELECT * FROM classes ORDER BY job, n", load_class, 0},

@@ -37,17 +37,32 @@ uint64_t worker_origin(const struct worker *w)
 
 /* ---- verdicts ------------------------------------------------------------ */
 
-void worker_add_verdict(struct worker *w, uint64_t task_id, bool accepted, const char *reason)
+void worker_add_verdict(struct worker *w, const struct verdict *v)
 {
     if (w->n_verdicts == APPLIED_MAX) {
         memmove(&w->verdicts[0], &w->verdicts[1], (APPLIED_MAX - 1) * sizeof(*w->verdicts));
         w->n_verdicts--;
     }
     w->verdicts = mem_realloc(w->verdicts, (w->n_verdicts + 1) * sizeof(*w->verdicts));
-    struct verdict *v = &w->verdicts[w->n_verdicts++];
-    *v = (struct verdict){.task_id = task_id, .accepted = accepted};
-    (void)str_copy(v->reason, sizeof(v->reason), reason);
+    w->verdicts[w->n_verdicts] = *v;
+    w->verdicts[w->n_verdicts++].told = false;
     w->verdicts_edited = true;
+}
+
+void worker_drop_verdict(struct worker *w, uint64_t task_id, uint64_t module_id)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < w->n_verdicts; i++)
+        if (w->verdicts[i].task_id != task_id || w->verdicts[i].module_id != module_id)
+            w->verdicts[kept++] = w->verdicts[i];
+    w->verdicts_edited |= kept != w->n_verdicts;
+    w->n_verdicts = kept;
+}
+
+void worker_untell_verdicts(struct worker *w)
+{
+    for (unsigned i = 0; i < w->n_verdicts; i++)
+        w->verdicts[i].told = false;
 }
 
 bool worker_was_told(const struct worker *w)

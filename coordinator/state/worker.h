@@ -25,6 +25,8 @@ enum worker_state {
 /* The fate of a phase's contributions, for their sender. */
 struct verdict {
     uint64_t task_id;
+    uint64_t
+        module_id; /* the contribution to this module; 0: those without a verdict of their own */
     bool accepted;
     bool told; /* (m) sent in an answer that the worker has not confirmed yet */
     char reason[REASON_MAX];
@@ -165,8 +167,12 @@ void worker_free(struct worker *w);
  * under two names. */
 uint64_t worker_origin(const struct worker *w);
 
-/* The oldest makes room at APPLIED_MAX. */
-void worker_add_verdict(struct worker *w, uint64_t task_id, bool accepted, const char *reason);
+/* Adds v, without its `told`.  The oldest makes room at APPLIED_MAX. */
+void worker_add_verdict(struct worker *w, const struct verdict *v);
+/* Forgets what was said of an earlier contribution: another one has come in its place. */
+void worker_drop_verdict(struct worker *w, uint64_t task_id, uint64_t module_id);
+/* Those that were told, in an answer that may not have come, are to be told again. */
+void worker_untell_verdicts(struct worker *w);
 /* Whether any verdict was told. */
 bool worker_was_told(const struct worker *w);
 /* Forgets those that were told. */

@@ -29,9 +29,9 @@ struct version {
     size_t n;
 };
 
-/* What a worker was told of a phase. */
+/* What a worker was told of a phase; module 0: of all of it of which nothing else was said. */
 struct told {
-    uint64_t worker, task;
+    uint64_t worker, task, module;
     bool accepted;
 };
 
@@ -198,7 +198,7 @@ void oracle_verdict(uint64_t worker, const Skerry__V1__Applied *a)
     figures.refused += !a->accepted;
     EACH(told, x, oracle.told)
     {
-        if (x->worker != worker || x->task != a->task_id)
+        if (x->worker != worker || x->task != a->task_id || x->module != a->module_id)
             continue;
         if (x->accepted && !a->accepted)
             sim_fail("worker %llu is told that its part of task %llu is applied, then that it is "
@@ -208,7 +208,7 @@ void oracle_verdict(uint64_t worker, const Skerry__V1__Applied *a)
         return;
     }
     struct told *x = add(&oracle.told, sizeof(*x));
-    *x = (struct told){worker, a->task_id, a->accepted};
+    *x = (struct told){worker, a->task_id, a->module_id, a->accepted};
 }
 
 void oracle_false(const uint8_t sha256[32])
@@ -332,6 +332,15 @@ static void look_at_results(const struct coordinator *co)
     }
 }
 
+/* Was it told so of the contribution to this module alone? */
+static bool was_left_out(const struct told *whole, uint64_t module)
+{
+    EACH(told, x, oracle.told)
+    if (x->worker == whole->worker && x->task == whole->task && x->module == module && !x->accepted)
+        return true;
+    return false;
+}
+
 /* What was told to be applied is in a version. */
 static void look_at_told(const struct coordinator *co)
 {
@@ -340,7 +349,8 @@ static void look_at_told(const struct coordinator *co)
         const struct task *t = x->accepted ? state_task(&co->state, x->task) : NULL;
         for (size_t i = 0; t != NULL && i < t->train.n_contributions; i++)
             if (t->train.contributions[i].worker_id == x->worker &&
-                t->train.contributions[i].version == 0)
+                t->train.contributions[i].version == 0 &&
+                !was_left_out(x, t->train.contributions[i].module_id))
                 sim_fail("worker %llu was told that its part of task %llu is applied, and it is in "
                          "no version",
                          (unsigned long long)x->worker, (unsigned long long)x->task);

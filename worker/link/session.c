@@ -18,7 +18,7 @@ struct session {
     unsigned turn;     /* of opt.also: 0 is home */
     struct rpc_client *rpc;
     struct loop_timer *beat, *retry, *bye;
-    bool connected, joined, ever_joined, joining, beating, leaving;
+    bool connected, joined, ever_joined, joining, beating, unheard, leaving;
     uint32_t heartbeat_ms;
     struct log_change waiting;
     void (*bye_done)(void *arg);
@@ -239,6 +239,7 @@ static void on_heartbeat_reply(void *arg, const struct rpc_result *r)
 {
     struct session *s = arg;
     s->beating = false;
+    s->unheard = r->code < 0;
     if (r->code < 0) {
         if (r->remote && (r->code == -ERR_STALE || r->code == -ERR_NOTFOUND))
             session_rejoin(s);
@@ -264,6 +265,7 @@ void session_heartbeat(struct session *s)
         return;
     Skerry__V1__HeartbeatRequest req = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
     s->opt.fill_heartbeat(s->opt.arg, &req);
+    req.unheard = s->unheard;
     struct rpc_counters control = rpc_client_counters(s->rpc);
     req.control_bytes_up = control.bytes_out;
     req.control_bytes_down = control.bytes_in;

@@ -128,7 +128,7 @@ static void it_comes_again_as_a_newcomer(void **state)
     for (int i = 0; i < 4; i++)
         w->bytes[i] = (uint64_t)i + 1;
     member_lost(r->co, w, WORKER_LOST, "it is silent");
-    worker_add_verdict(w, 7, true, "");
+    worker_add_verdict(w, &(struct verdict){.task_id = 7, .accepted = true});
     settle(r);
     w = edit_worker(r, before);
     w->since_unix_ms -= GONE_MS + MINUTE_MS; /* of a clock a little ahead of the coordinator's */

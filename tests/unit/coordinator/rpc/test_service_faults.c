@@ -40,6 +40,35 @@ static void test_late_contribution(void **state)
     assert_int_equal(w->tasks_failed, 0);
 }
 
+static size_t verdicts_heard(struct rig *r, struct fake *w, bool unheard)
+{
+    Skerry__V1__HeartbeatRequest beat = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    beat.unheard = unheard;
+    assert_int_equal(CALL(r, w, HEARTBEAT, heartbeat, &beat), 0);
+    Skerry__V1__HeartbeatReply *reply =
+        skerry__v1__heartbeat_reply__unpack(NULL, w->reply_len, w->reply);
+    const size_t n = reply->n_applied;
+    skerry__v1__heartbeat_reply__free_unpacked(reply, NULL);
+    settle(r);
+    return n;
+}
+
+/* A verdict is told until an answer that has it came: the next heartbeat says whether one did. */
+static void test_unheard_verdict(void **state)
+{
+    struct rig *r = *state;
+    struct fake *w = &r->workers[0];
+    assert_int_equal(join(r, w, SKERRY_VERSION), 0);
+    member_verdict(r->co, w->id, &(struct verdict){.task_id = 5, .accepted = true});
+    core_touch(r->co);
+    settle(r);
+    assert_int_equal(verdicts_heard(r, w, false), 1);
+    assert_int_equal(verdicts_heard(r, w, true), 1);
+    assert_int_equal(verdicts_heard(r, w, true), 1);
+    assert_int_equal(verdicts_heard(r, w, false), 0);
+    assert_int_equal(state_worker(&r->co->state, w->id)->n_verdicts, 0);
+}
+
 /* A bad contribution and a fault of our disk in one step: it goes on after the fault. */
 static void test_fault_of_ours(void **state)
 {
@@ -410,6 +439,7 @@ int main(void)
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
         LIVE(test_late_contribution),
+        LIVE(test_unheard_verdict),
         LIVE(test_fault_of_ours),
         LIVE(test_lost_bits),
         LIVE(test_far_init),

@@ -42,6 +42,9 @@ static const char *const rows[] = {
     " '30 3 1 1 0 1 0x1.cp+0 7', x'00000000', " H ", 0, 0, 0, NULL, NULL, NULL, NULL, 1, 0)",
     "INSERT INTO contributions VALUES(5, 0, 7, 1, " H ", 11, 0)",
     "INSERT INTO grids VALUES(4, 1, 1, 4, 2, " H ", 12, 5)",
+    "INSERT INTO workers VALUES(3, zeroblob(16), zeroblob(16), 'w', 'd', 'v', 'a', 1, 1, 2, '',"
+    " 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)",
+    "INSERT INTO verdicts VALUES(3, 5, 1, '')",
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 
@@ -63,6 +66,14 @@ static void make_old(void)
     store_close(s);
 }
 
+/* It is on the whole task. */
+static void check_verdict(const struct worker *w)
+{
+    assert_int_equal(w->n_verdicts, 1);
+    assert_true(w->verdicts[0].task_id == 5 && w->verdicts[0].module_id == 0);
+    assert_true(w->verdicts[0].accepted);
+}
+
 static void test_first_release(void **state)
 {
     struct store *s = NULL;
@@ -80,14 +91,14 @@ static void test_first_release(void **state)
     assert_true(!j->shards[0].holdout && j->shards[1].holdout && !j->shards[2].holdout);
     assert_int_equal(j->shards[1].partition, 0);
     assert_int_equal(j->shards[2].generation, 0);
-    assert_int_equal(j->generation + j->resharded + j->vocab, 0);
-    assert_false(j->paused);
+    assert_int_equal(j->generation + j->resharded + j->vocab + j->paused, 0);
     assert_false(blob_ref_is_set(&j->partitioner));
     assert_null(j->paths[0].best);
     assert_int_equal(j->paths[0].replicas[1].owner, 4);
     assert_int_equal(j->modules[0].version, 1);
     assert_int_equal(j->grids[0].count, 4);
     assert_int_equal(j->grids[0].path, 0);
+    check_verdict(state_worker(&st, 3));
     /* The phase that was reported can be folded: it has its weight. */
     const struct task *t = state_task(&st, 5), *d = state_task(&st, 8);
     assert_int_equal(t->train.contributions[0].samples, 8);

@@ -124,7 +124,7 @@ static void make_state(struct state *st)
     (void)str_copy(w->name, sizeof(w->name), "isle");
     w->state = WORKER_HERE;
     w->bytes[2] = 1ull << 40;
-    worker_add_verdict(w, 4, true, "");
+    worker_add_verdict(w, &(struct verdict){.task_id = 4, .accepted = true});
     static const uint8_t secret[KEYS_SECRET_BYTES] = {8, 1};
     struct token_rec *t = access_add(st, 0, TOKEN_ROLE_VIEWER, secret);
     *t = (struct token_rec){.id = t->id,
@@ -423,13 +423,16 @@ static void edit_verdicts(struct state *st)
     struct worker *w = state_edit_worker(st, st->workers[0]);
     w->verdicts[0].told = true;
     worker_confirm_verdicts(w);
-    worker_add_verdict(w, 9, false, "why");
+    worker_add_verdict(w, &(struct verdict){.task_id = 9, .module_id = 8, .reason = "why"});
+    worker_add_verdict(w, &(struct verdict){.task_id = 9, .accepted = true});
 }
 
 static bool verdicts_saved(const struct state *st)
 {
     const struct worker *w = st->workers[0];
-    return w->n_verdicts == 1 && w->verdicts[0].task_id == 9 && !w->verdicts[0].accepted;
+    const struct verdict *v = w->verdicts; /* of one module first, then of the others */
+    return w->n_verdicts == 2 && v[0].task_id == 9 && v[0].module_id == 8 && !v[0].accepted &&
+           strcmp(v[0].reason, "why") == 0 && v[1].module_id == 0 && v[1].accepted;
 }
 
 static void edit_task(struct state *st)

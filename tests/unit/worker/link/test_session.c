@@ -19,6 +19,7 @@ static struct {
 static struct {
     unsigned joined, again, lost, failed, applied, drained;
     uint64_t revoked;
+    bool unheard; /* by the last heartbeat */
     int why;
 } told;
 static struct session *session;
@@ -55,6 +56,8 @@ int rpc_client_call(struct rpc_client *c, uint16_t method, const ProtobufCMessag
     calls[method].done = done;
     calls[method].arg = arg;
     calls[method].n++;
+    if (method == SKERRY__V1__METHOD__METHOD_HEARTBEAT)
+        told.unheard = ((const Skerry__V1__HeartbeatRequest *)(const void *)msg)->unheard;
     return 0;
 }
 
@@ -310,6 +313,11 @@ static void one_heartbeat_at_a_time(void **state)
     assert_true(session_joined(session)); /* the connection will tell */
     session_heartbeat(session);
     assert_int_equal(calls[BEAT].n, 2);
+    assert_true(told.unheard);
+    Skerry__V1__HeartbeatReply reply = SKERRY__V1__HEARTBEAT_REPLY__INIT;
+    answer(BEAT, &(struct rpc_result){.reply = &reply.base, .detail = ""});
+    session_heartbeat(session);
+    assert_false(told.unheard);
 }
 
 /* Whatever the coordinator says. */
