@@ -79,8 +79,7 @@ struct job {
     struct agent *a;
     struct work *w;
     struct err err;
-    uint64_t task_id; /* settle */
-    bool accepted;
+    struct residual_word word;
     bool last; /* prepare: the task was over before, its work goes with this */
 };
 
@@ -122,28 +121,40 @@ static void submit_step(struct agent *a, pool_work_fn work, pool_done_fn done)
 static int settle_work(void *arg)
 {
     struct job *j = arg;
-    return residual_settle(j->a->opt.engine->state_dir, j->task_id, j->accepted, &j->err);
+    return residual_hear(j->a->opt.engine->state_dir, &j->word, &j->err);
 }
 
 static void settle_done(void *arg, int rc)
 {
     struct job *j = arg;
-    if (rc < 0 && rc != -ERR_CANCELLED)
-        log_warn("agent", "error feedback of task=%" PRIu64 ": %s", j->task_id, j->err.msg);
+    if (rc == -ERR_CANCELLED) /* the compute thread has ended */
+        rc = settle_work(j);
+    if (rc < 0)
+        log_warn("agent", "error feedback of task=%" PRIu64 ": %s", j->word.task_id, j->err.msg);
     mem_free(j);
 }
 
-static void settle(struct agent *a, uint64_t task_id, bool accepted)
+static void settle(struct agent *a, const struct residual_word *word)
 {
     struct job *j = mem_alloc(sizeof(*j));
     j->a = a;
-    j->task_id = task_id;
-    j->accepted = accepted;
+    j->word = *word;
     if (pool_submit(a->compute, settle_work, settle_done, j) < 0) {
         log_warn("agent", "error feedback of task=%" PRIu64 " is lost: too many jobs wait",
-                 task_id);
+                 word->task_id);
         mem_free(j);
     }
+}
+
+/* A verdict.  What was said of an earlier attempt must not touch what this one makes. */
+static void settle_verdict(struct agent *a, const Skerry__V1__Applied *v)
+{
+    settle(a, &(struct residual_word){
+                  .task_id = v->task_id,
+                  .module_id = v->module_id,
+                  .news = v->accepted ? RESIDUAL_APPLIED : RESIDUAL_REFUSED,
+                  .spares_pending = decide_agent_makes(&a->core) && v->task_id == a->task_id,
+              });
 }
 
 static int plan_work(void *arg)
@@ -266,7 +277,7 @@ static void on_assign_reply(void *arg, const struct rpc_result *r)
     }
     const Skerry__V1__AssignReply *reply = (const Skerry__V1__AssignReply *)(const void *)r->reply;
     for (size_t i = 0; heard && i < reply->n_applied; i++)
-        settle(a, reply->applied[i]->task_id, reply->applied[i]->accepted);
+        settle_verdict(a, reply->applied[i]);
     if (reply->ended_before > a->ended_before)
         forget_jobs(a, reply->ended_before);
     /* The coordinator answers with news of these at once, whatever it was asked to wait. */
@@ -540,9 +551,18 @@ static void do_cancel(struct agent *a)
         session_cancel(a->session, call);
 }
 
-static void do_settle(struct agent *a)
+static void do_unsent(struct agent *a)
 {
-    settle(a, a->task_id, false);
+    settle(a, &(struct residual_word){.task_id = a->task_id, .news = RESIDUAL_UNSENT});
+}
+
+/* The report is taken: with the result, or with why there is none. */
+static void do_sent(struct agent *a)
+{
+    if (a->failure.code < 0)
+        do_unsent(a);
+    else if (a->w && a->w->task->train)
+        settle(a, &(struct residual_word){.task_id = a->task_id, .news = RESIDUAL_SENT});
 }
 
 static void stop_work(struct agent *a, enum work_stop why)
@@ -656,7 +676,8 @@ static void happened(struct agent *a, const struct agent_event *ev)
         {AGENT_DO_STOP_TIMER, do_stop_timer},
         {AGENT_DO_DROP, do_drop},
         {AGENT_DO_CANCEL, do_cancel},
-        {AGENT_DO_SETTLE, do_settle},
+        {AGENT_DO_SENT, do_sent},
+        {AGENT_DO_UNSENT, do_unsent},
         {AGENT_DO_FAIL, do_fail},
         {AGENT_DO_WHOLE, do_whole},
         {AGENT_DO_FINISH, do_finish},
@@ -726,10 +747,7 @@ static void on_failed(void *arg, const struct err *why)
 
 static void on_applied(void *arg, const Skerry__V1__Applied *applied)
 {
-    struct agent *a = arg;
-    /* Word about an earlier attempt must not touch what this one will write. */
-    if (!decide_agent_writes(&a->core) || applied->task_id != a->task_id)
-        settle(a, applied->task_id, applied->accepted);
+    settle_verdict(arg, applied);
 }
 
 static void on_drain(void *arg)

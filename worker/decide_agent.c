@@ -7,7 +7,7 @@
 enum { OVER = AGENT_STATES, FREE }; /* the task is over; there is none */
 
 #define DROP_IT                                                                                    \
-    (AGENT_DO_REVOKE | AGENT_DO_STOP_TIMER | AGENT_DO_DROP | AGENT_DO_CANCEL | AGENT_DO_SETTLE)
+    (AGENT_DO_REVOKE | AGENT_DO_STOP_TIMER | AGENT_DO_DROP | AGENT_DO_CANCEL | AGENT_DO_UNSENT)
 
 static const struct move {
     unsigned in; /* states */
@@ -39,16 +39,16 @@ static const struct move {
     {IN(REPORTING), AGENT_TIMER, AGENT_REPORTING, AGENT_DO_REPORT},
     {IN(REPORTING), AGENT_UNANSWERED, AGENT_REPORTING, AGENT_DO_TIMER},
     {IN(REPORTING), AGENT_MISSING, AGENT_UPLOADING, AGENT_DO_UPLOAD},
-    {IN(REPORTING), AGENT_ACCEPTED, OVER, 0},
-    {IN(REPORTING), AGENT_REJECTED, OVER, AGENT_DO_SETTLE},
+    {IN(REPORTING), AGENT_ACCEPTED, OVER, AGENT_DO_SENT},
+    {IN(REPORTING), AGENT_REJECTED, OVER, AGENT_DO_UNSENT},
     {IN(SAVING), AGENT_SAVED, OVER, 0},
 
     {IN(PLANNING) | IN(RUNNING), AGENT_REVOKED, AGENT_STOPPING, AGENT_DO_REVOKE},
     {IN(FETCHING) | IN(AWAITING) | IN(UPLOADING) | IN(REPORTING), AGENT_REVOKED, OVER, DROP_IT},
-    {IN(STOPPING), AGENT_PLANNED, OVER, AGENT_DO_SETTLE},
-    {IN(STOPPING), AGENT_RAN, OVER, AGENT_DO_SETTLE},
-    {IN(STOPPING), AGENT_MISBUILT, OVER, AGENT_DO_SETTLE},
-    {IN(STOPPING), AGENT_FAILED, OVER, AGENT_DO_SETTLE},
+    {IN(STOPPING), AGENT_PLANNED, OVER, AGENT_DO_UNSENT},
+    {IN(STOPPING), AGENT_RAN, OVER, AGENT_DO_UNSENT},
+    {IN(STOPPING), AGENT_MISBUILT, OVER, AGENT_DO_UNSENT},
+    {IN(STOPPING), AGENT_FAILED, OVER, AGENT_DO_UNSENT},
 };
 
 static bool is_in(const struct agent_core *c, unsigned states)
@@ -56,9 +56,9 @@ static bool is_in(const struct agent_core *c, unsigned states)
     return states >> c->state & 1;
 }
 
-bool decide_agent_writes(const struct agent_core *c)
+bool decide_agent_makes(const struct agent_core *c)
 {
-    return is_in(c, COMPUTES | IN(FETCHING) | IN(AWAITING));
+    return is_in(c, COMPUTES | IN(FETCHING) | IN(AWAITING) | IN(UPLOADING));
 }
 
 static void say_bye(struct agent_core *c, struct agent_decision *d)

@@ -92,7 +92,7 @@ enum agent_action {
     AGENT_DO_STOP_TIMER = 1 << 2,
     AGENT_DO_DROP = 1 << 3,   /* transfers */
     AGENT_DO_CANCEL = 1 << 4, /* the report or question in flight */
-    AGENT_DO_SETTLE = 1 << 5, /* the task's contributions do not count */
+    AGENT_DO_UNSENT = 1 << 5, /* the coordinator does not take what this attempt has made */
     AGENT_DO_FAIL = 1 << 6,   /* the report will say why */
     AGENT_DO_WHOLE = 1 << 7,  /* whole versions, no deltas, from now on */
     AGENT_DO_FINISH = 1 << 8, /* the task is forgotten */
@@ -109,6 +109,7 @@ enum agent_action {
     AGENT_DO_LATE = 1 << 19, /* start the timer of AGENT_LATE */
     AGENT_DO_BYE = 1 << 20,
     AGENT_DO_END = 1 << 21,
+    AGENT_DO_SENT = 1 << 22, /* it has taken it */
 };
 
 struct agent_decision {
@@ -119,8 +120,8 @@ struct agent_decision {
 /* Advances the core.  Events that are meaningless in a state change nothing. */
 struct agent_decision decide_agent(struct agent_core *c, const struct agent_event *ev);
 
-/* Whether the present task is still writing files that a verdict on an earlier attempt would
- * settle. */
-bool decide_agent_writes(const struct agent_core *c);
+/* Whether the present task has not been reported yet: a verdict on it is on an earlier attempt, or
+ * on fragments that were sent. */
+bool decide_agent_makes(const struct agent_core *c);
 
 #endif

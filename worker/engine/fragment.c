@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "worker/engine/residual.h"
 #include "worker/order/modules.h"
 #include "worker/order/task_check.h"
 #include "worker/link/uplink.h"
@@ -230,15 +231,20 @@ static void start_over(struct part *p, bool whole)
 
 /* The report's answer.  What was not taken is no matter of this phase: the coordinator
  * says by and by whether the task is still ours. */
-static void on_reported(struct part *p)
+static void on_reported(const struct fragments *f, struct part *p)
 {
     const Skerry__V1__ReportReply *r =
         (const Skerry__V1__ReportReply *)(const void *)uplink_reply(p->job);
+    const struct residual_word word = {f->opt.w->task->id, p->base->module_id, RESIDUAL_SENT, 0};
+    struct err err = {0};
     p->told = r->accepted;
     p->failed = !r->accepted;
     if (!r->accepted)
         log_warn("fragment", "the contribution to module %" PRIu64 " was not taken: %s",
                  p->base->module_id, r->reason);
+    else if (residual_hear(f->opt.state_dir, &word, &err) < 0)
+        log_warn("fragment", "error feedback of module %" PRIu64 ": %s", p->base->module_id,
+                 err.msg);
 }
 
 static int on_asked(struct fragments *f, struct part *p, struct err *err)
@@ -289,7 +295,7 @@ static int next_stage(struct fragments *f, struct part *p, struct err *err)
         p->ask = ask(f, p);
         return 0;
     case PART_REPORTS:
-        on_reported(p);
+        on_reported(f, p);
         uplink_free(p->job);
         p->job = p->ask;
         p->ask = NULL;

@@ -40,7 +40,8 @@ struct work_output;
 struct fragments_options {
     struct work *w; /* a TRAIN task with fragments, and an uplink */
     struct modules *modules;
-    uint64_t *met; /* by level; updated */
+    uint64_t *met;         /* by level; updated */
+    const char *state_dir; /* residuals: those of what was sent are marked */
     /* The contribution of a level's weights as they are now (worker/engine/contribute.h). */
     int (*contribute)(void *arg, const Skerry__V1__ModuleRef *base, uint64_t samples,
                       struct work_output *ret, struct err *err);

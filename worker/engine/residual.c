@@ -5,29 +5,35 @@
 
 #define STATE_FILES_MAX 65536
 #define PENDING ".pending-"
+#define SENT ".sent-"
 
-/* The task whose pending file of that prefix it is; 0: it is none. */
-static uint64_t task_of(const char *name, const char *prefix)
+/* The task in a name that begins with stem and stage; 0: it does not. */
+static uint64_t task_of(const char *name, const char *stem, const char *stage)
 {
-    return str_starts(name, prefix) ? strtoull(name + strlen(prefix), NULL, 10) : 0;
+    const size_t n = strlen(stem);
+    return str_starts(name, stem) && str_starts(name + n, stage)
+               ? strtoull(name + n + strlen(stage), NULL, 10)
+               : 0;
 }
 
-/* The newest pending file becomes the current one, but for that of task_id; the others go. */
-static int take_pending(const char *dir, const struct file_names *names, const char *prefix,
+/* The newest sent file of an earlier task becomes the current one; of this task only that stays. */
+static int take_earlier(const char *dir, const struct file_names *names, const char *stem,
                         uint64_t task_id, const char *current, struct err *err)
 {
     uint64_t newest = 0;
     int rc = 0;
     for (size_t i = 0; i < names->n; i++) {
-        const uint64_t task = task_of(names->items[i], prefix);
+        const uint64_t task = task_of(names->items[i], stem, SENT);
         newest = task != task_id && task > newest ? task : newest;
     }
     for (size_t i = 0; i < names->n && rc == 0; i++) {
-        const uint64_t task = task_of(names->items[i], prefix);
-        if (task == 0)
+        const uint64_t sent = task_of(names->items[i], stem, SENT);
+        const bool pending = task_of(names->items[i], stem, PENDING) != 0;
+        if (!pending && (sent == 0 || sent == task_id))
             continue;
         char *path = file_join(dir, names->items[i]);
-        rc = task == newest ? residual_commit(path, current, err) : residual_drop(path, err);
+        rc = !pending && sent == newest ? residual_commit(path, current, err)
+                                        : residual_drop(path, err);
         mem_free(path);
     }
     return rc;
@@ -37,37 +43,69 @@ int residual_prepare(const char *dir, const struct residual_key *key, uint64_t t
                      char ret_current[CACHE_PATH_MAX], char ret_pending[CACHE_PATH_MAX],
                      struct err *err)
 {
-    char prefix[160], name[128];
-    snprintf(name, sizeof(name), "residual-%" PRIu64 "-%" PRIu64 "-%u-%u", key->job_id,
+    char stem[128];
+    snprintf(stem, sizeof(stem), "residual-%" PRIu64 "-%" PRIu64 "-%u-%u", key->job_id,
              key->module_id, key->path, key->replica);
-    snprintf(prefix, sizeof(prefix), "%s%s", name, PENDING);
-    snprintf(ret_current, CACHE_PATH_MAX, "%s/%s", dir, name);
-    snprintf(ret_pending, CACHE_PATH_MAX, "%s/%s%" PRIu64, dir, prefix, task_id);
+    snprintf(ret_current, CACHE_PATH_MAX, "%s/%s", dir, stem);
+    snprintf(ret_pending, CACHE_PATH_MAX, "%s/%s" PENDING "%" PRIu64, dir, stem, task_id);
     struct file_names names;
     int rc = file_list(dir, STATE_FILES_MAX, &names, err);
     if (rc < 0)
         return rc;
-    rc = take_pending(dir, &names, prefix, task_id, ret_current, err);
+    rc = take_earlier(dir, &names, stem, task_id, ret_current, err);
     file_names_release(&names);
     return rc;
 }
 
-int residual_settle(const char *dir, uint64_t task_id, bool accepted, struct err *err)
+/* Is it a residual of this stage and of what the word is about? */
+static bool is_meant(const char *name, const char *suffix, const struct residual_word *w)
 {
-    char suffix[64];
-    snprintf(suffix, sizeof(suffix), "%s%" PRIu64, PENDING, task_id);
+    uint64_t job, module;
+    return sscanf(name, "residual-%" SCNu64 "-%" SCNu64 "-", &job, &module) == 2 &&
+           str_ends(name, suffix) && (w->module_id == 0 || w->module_id == module);
+}
+
+static int mark_sent(const char *pending, const char *current, uint64_t task_id, struct err *err)
+{
+    char *sent = str_printf("%s" SENT "%" PRIu64, current, task_id);
+    int rc = file_exists(sent) ? residual_drop(pending, err) : file_move(pending, sent, err);
+    mem_free(sent);
+    return rc;
+}
+
+static int hear_of(const char *path, size_t suffix_len, bool sent, const struct residual_word *w,
+                   struct err *err)
+{
+    char *current = str_ndup(path, strlen(path) - suffix_len);
+    const bool said = sent || !w->spares_pending;
+    int rc = 0;
+    if (w->news == RESIDUAL_SENT && !sent)
+        rc = mark_sent(path, current, w->task_id, err);
+    else if ((w->news == RESIDUAL_UNSENT && !sent) || (w->news == RESIDUAL_REFUSED && said))
+        rc = residual_drop(path, err);
+    else if (w->news == RESIDUAL_APPLIED && said)
+        rc = residual_commit(path, current, err);
+    mem_free(current);
+    return rc;
+}
+
+int residual_hear(const char *dir, const struct residual_word *w, struct err *err)
+{
+    char suffixes[2][64];
+    snprintf(suffixes[0], sizeof(suffixes[0]), PENDING "%" PRIu64, w->task_id);
+    snprintf(suffixes[1], sizeof(suffixes[1]), SENT "%" PRIu64, w->task_id);
     struct file_names names;
     int rc = file_list(dir, STATE_FILES_MAX, &names, err);
     if (rc < 0)
         return rc;
+    /* Sorted: what an earlier attempt has sent comes after what this one has made, and counts. */
     for (size_t i = 0; i < names.n && rc == 0; i++) {
-        if (!str_starts(names.items[i], "residual-") || !str_ends(names.items[i], suffix))
+        const bool sent = str_ends(names.items[i], suffixes[1]);
+        if (!is_meant(names.items[i], suffixes[sent], w))
             continue;
-        char *pending = file_join(dir, names.items[i]);
-        char *current = str_ndup(pending, strlen(pending) - strlen(suffix));
-        rc = accepted ? residual_commit(pending, current, err) : residual_drop(pending, err);
-        mem_free(pending);
-        mem_free(current);
+        char *path = file_join(dir, names.items[i]);
+        rc = hear_of(path, strlen(suffixes[sent]), sent, w, err);
+        mem_free(path);
     }
     file_names_release(&names);
     return rc;

@@ -489,6 +489,7 @@ static int open_fragments(struct phase *p, struct err *err)
     const struct fragments_options opt = {.w = p->w,
                                           .modules = p->e->opt.modules,
                                           .met = p->met,
+                                          .state_dir = p->e->state_dir,
                                           .contribute = contribute_level,
                                           .merge = merge_level,
                                           .arg = p};

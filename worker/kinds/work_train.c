@@ -216,6 +216,7 @@ static void open_fragments(struct phase *p)
         .w = p->w,
         .modules = p->e->opt.modules,
         .met = p->r->met,
+        .state_dir = p->e->state_dir,
         .contribute = fragment_net_contribute,
         .merge = fragment_net_merge,
         .arg = &p->parts,

@@ -5,7 +5,7 @@
 
 #define DO(a) AGENT_DO_##a
 #define FAIL_IT (DO(FAIL) | DO(REPORT))
-#define DROP_IT (DO(REVOKE) | DO(STOP_TIMER) | DO(DROP) | DO(CANCEL) | DO(SETTLE) | DO(FINISH))
+#define DROP_IT (DO(REVOKE) | DO(STOP_TIMER) | DO(DROP) | DO(CANCEL) | DO(UNSENT) | DO(FINISH))
 #define GO_NOW (DO(LEAVE) | DO(STOP_TIMER) | DO(BYE))
 
 /* One that stays, with nothing special about it.  What is not in the table does nothing. */
@@ -54,10 +54,10 @@ static const struct {
     {AGENT_RUNNING, AGENT_DRAIN, AGENT_RUNNING, 0},
     {AGENT_RUNNING, AGENT_LEAVE, AGENT_RUNNING, GO_NOW},
 
-    {AGENT_STOPPING, AGENT_PLANNED, AGENT_ASKING, DO(SETTLE) | DO(FINISH) | DO(ASK)},
-    {AGENT_STOPPING, AGENT_RAN, AGENT_ASKING, DO(SETTLE) | DO(FINISH) | DO(ASK)},
-    {AGENT_STOPPING, AGENT_MISBUILT, AGENT_ASKING, DO(SETTLE) | DO(FINISH) | DO(ASK)},
-    {AGENT_STOPPING, AGENT_FAILED, AGENT_ASKING, DO(SETTLE) | DO(FINISH) | DO(ASK)},
+    {AGENT_STOPPING, AGENT_PLANNED, AGENT_ASKING, DO(UNSENT) | DO(FINISH) | DO(ASK)},
+    {AGENT_STOPPING, AGENT_RAN, AGENT_ASKING, DO(UNSENT) | DO(FINISH) | DO(ASK)},
+    {AGENT_STOPPING, AGENT_MISBUILT, AGENT_ASKING, DO(UNSENT) | DO(FINISH) | DO(ASK)},
+    {AGENT_STOPPING, AGENT_FAILED, AGENT_ASKING, DO(UNSENT) | DO(FINISH) | DO(ASK)},
     {AGENT_STOPPING, AGENT_DRAIN, AGENT_STOPPING, 0},
     {AGENT_STOPPING, AGENT_LEAVE, AGENT_STOPPING, GO_NOW},
 
@@ -68,8 +68,8 @@ static const struct {
     {AGENT_UPLOADING, AGENT_DRAIN, AGENT_UPLOADING, 0},
     {AGENT_UPLOADING, AGENT_LEAVE, AGENT_UPLOADING, DO(LEAVE) | DO(LATE)},
 
-    {AGENT_REPORTING, AGENT_ACCEPTED, AGENT_ASKING, DO(FINISH) | DO(ASK)},
-    {AGENT_REPORTING, AGENT_REJECTED, AGENT_ASKING, DO(SETTLE) | DO(FINISH) | DO(ASK)},
+    {AGENT_REPORTING, AGENT_ACCEPTED, AGENT_ASKING, DO(SENT) | DO(FINISH) | DO(ASK)},
+    {AGENT_REPORTING, AGENT_REJECTED, AGENT_ASKING, DO(UNSENT) | DO(FINISH) | DO(ASK)},
     {AGENT_REPORTING, AGENT_MISSING, AGENT_UPLOADING, DO(UPLOAD)},
     {AGENT_REPORTING, AGENT_UNANSWERED, AGENT_REPORTING, DO(TIMER)},
     {AGENT_REPORTING, AGENT_TIMER, AGENT_REPORTING, DO(REPORT)},
@@ -148,7 +148,7 @@ static void drained_by_an_answer(void **state)
     struct agent_event ev = {.news = AGENT_GIVEN, .drain = true};
     assert_int_equal(decide_agent(&c, &ev).actions, DO(START)); /* the last one */
     c.state = AGENT_REPORTING;
-    assert_int_equal(tell(&c, AGENT_ACCEPTED).actions, DO(FINISH) | GO_NOW);
+    assert_int_equal(tell(&c, AGENT_ACCEPTED).actions, DO(SENT) | DO(FINISH) | GO_NOW);
     assert_int_equal(c.leave, AGENT_BYE);
 
     c = (struct agent_core){.state = AGENT_ASKING};
@@ -187,8 +187,8 @@ static void checkpoint_is_waited_for(void **state)
         enum agent_news news;
         unsigned actions;
     } ends[] = {
-        {AGENT_REPORTING, AGENT_ACCEPTED, 0},
-        {AGENT_REPORTING, AGENT_REJECTED, DO(SETTLE)},
+        {AGENT_REPORTING, AGENT_ACCEPTED, DO(SENT)},
+        {AGENT_REPORTING, AGENT_REJECTED, DO(UNSENT)},
         {AGENT_REPORTING, AGENT_REVOKED, DROP_IT & ~(unsigned)DO(FINISH)},
         {AGENT_UPLOADING, AGENT_REVOKED, DROP_IT & ~(unsigned)DO(FINISH)},
     };
@@ -221,7 +221,7 @@ static void leaving_waits_for_the_compute_thread(void **state)
         {AGENT_RUNNING, AGENT_MISBUILT}, {AGENT_STOPPING, AGENT_FAILED},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {
-        const unsigned settled = rows[i].at == AGENT_STOPPING ? DO(SETTLE) : 0;
+        const unsigned settled = rows[i].at == AGENT_STOPPING ? DO(UNSENT) : 0;
         struct agent_core c = {.state = rows[i].at};
         assert_int_equal(tell(&c, AGENT_LEAVE).actions, GO_NOW);
         assert_int_equal(tell(&c, AGENT_LEAVE).actions, 0);
@@ -241,7 +241,7 @@ static void leaving_sends_the_result(void **state)
     struct agent_core c = {.state = AGENT_UPLOADING};
     (void)tell(&c, AGENT_LEAVE);
     assert_int_equal(tell(&c, AGENT_UPLOADED).actions, DO(REPORT));
-    assert_int_equal(tell(&c, AGENT_ACCEPTED).actions, DO(FINISH) | DO(BYE));
+    assert_int_equal(tell(&c, AGENT_ACCEPTED).actions, DO(SENT) | DO(FINISH) | DO(BYE));
     assert_int_equal(tell(&c, AGENT_LATE).actions, 0); /* said already */
     assert_int_equal(tell(&c, AGENT_GOODBYE).actions, DO(END));
 
@@ -298,7 +298,7 @@ static void broken_leaves_after_its_report(void **state)
     assert_int_equal(tell(&c, AGENT_FAILED).actions, FAIL_IT);
     c.broken = true;
     struct agent_decision d = tell(&c, AGENT_ACCEPTED);
-    assert_int_equal(d.actions, DO(FINISH) | GO_NOW);
+    assert_int_equal(d.actions, DO(SENT) | DO(FINISH) | GO_NOW);
     assert_null(d.reason); /* what broke it */
     assert_int_equal(tell(&c, AGENT_GOODBYE).actions, DO(END));
 }
@@ -341,15 +341,15 @@ static void rules_hold_everywhere(void **state)
     }
 }
 
-/* Word on an earlier attempt must not touch what this one will write. */
-static void who_writes(void **state)
+/* Word on an earlier attempt must not touch what this one makes. */
+static void until_it_is_reported(void **state)
 {
     (void)state;
     for (int s = 0; s < AGENT_STATES; s++) {
         const struct agent_core c = {.state = (enum agent_state)s};
-        const bool writes = s == AGENT_PLANNING || s == AGENT_FETCHING || s == AGENT_AWAITING ||
-                            s == AGENT_RUNNING || s == AGENT_STOPPING;
-        assert_int_equal(decide_agent_writes(&c), writes);
+        const bool makes = s == AGENT_PLANNING || s == AGENT_FETCHING || s == AGENT_AWAITING ||
+                           s == AGENT_RUNNING || s == AGENT_STOPPING || s == AGENT_UPLOADING;
+        assert_int_equal(decide_agent_makes(&c), makes);
     }
 }
 
@@ -367,7 +367,7 @@ int main(void)
         cmocka_unit_test(leaving_takes_no_task),
         cmocka_unit_test(broken_leaves_after_its_report),
         cmocka_unit_test(rules_hold_everywhere),
-        cmocka_unit_test(who_writes),
+        cmocka_unit_test(until_it_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

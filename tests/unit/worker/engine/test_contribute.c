@@ -132,7 +132,7 @@ static void residuals_of_earlier_rounds(void **state)
     char current[CACHE_PATH_MAX], pending[CACHE_PATH_MAX];
     residual_paths(current, pending);
     OK(contribute(&o.c, &first, err));
-    OK(residual_settle(top, 11, true, err));
+    OK(residual_hear(top, &(struct residual_word){11, 0, RESIDUAL_APPLIED, false}, err));
     assert_true(file_exists(current));
     OK(contribute(&o.c, &second, err));
     assert_memory_not_equal(first.sha256, second.sha256, 32);
@@ -150,7 +150,7 @@ static void a_first_phase_carries_none(void **state)
     char current[CACHE_PATH_MAX], pending[CACHE_PATH_MAX];
     residual_paths(current, pending);
     OK(contribute(&o.c, &first, err));
-    OK(residual_settle(top, 11, true, err));
+    OK(residual_hear(top, &(struct residual_word){11, 0, RESIDUAL_APPLIED, false}, err));
     o.train.first_step = 0;
     OK(contribute(&o.c, &again, err));
     assert_memory_equal(first.sha256, again.sha256, 32);

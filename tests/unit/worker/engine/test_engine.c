@@ -293,8 +293,8 @@ static void cut_phase_ends_the_same(void **state)
     work_free(b);
 
     /* The next phase goes on with the same moments, restarted or not. */
-    OK(residual_settle(whole.state, 11, true, err));
-    OK(residual_settle(cut.state, 11, true, err));
+    OK(residual_hear(whole.state, &(struct residual_word){11, 0, RESIDUAL_APPLIED, false}, err));
+    OK(residual_hear(cut.state, &(struct residual_word){11, 0, RESIDUAL_APPLIED, false}, err));
     host_restart(&cut);
     o.task.id = 12;
     o.train.first_step = STEPS;
@@ -316,7 +316,7 @@ static void repeated_phase_is_the_same(void **state)
     host_new(&h, "repeat");
     order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
     struct work *a = run(&h, &o);
-    OK(residual_settle(h.state, 11, false, err));
+    OK(residual_hear(h.state, &(struct residual_word){11, 0, RESIDUAL_REFUSED, false}, err));
     struct work *b = run(&h, &o);
     assert_memory_equal(a->result.outputs[0].sha256, b->result.outputs[0].sha256, 32);
     work_free(a);

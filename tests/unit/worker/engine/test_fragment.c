@@ -217,6 +217,7 @@ static struct work *phase_open(struct replica *r, unsigned round, struct fragmen
     struct fragments_options opt = {.w = w,
                                     .modules = r->modules,
                                     .met = r->met,
+                                    .state_dir = r->state,
                                     .contribute = fragment_net_contribute,
                                     .merge = fragment_net_merge,
                                     .arg = &r->net};

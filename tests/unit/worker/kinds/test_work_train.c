@@ -595,7 +595,8 @@ static void a_phase_is_done_again(void **state)
     for (int i = 0; i < 2; i++) { /* what a phase leaves: moments, a residual */
         o.task.id = 11;
         contribution_of(i ? &plain : &home, &o, TRAIN, first);
-        OK(residual_settle(i ? plain.state : home.state, 11, true, err));
+        OK(residual_hear(i ? plain.state : home.state,
+                         &(struct residual_word){11, 0, RESIDUAL_APPLIED, false}, err));
     }
     o.train.first_step = STEPS;
     o.task.id = 12;
