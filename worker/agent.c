@@ -68,6 +68,7 @@ struct agent {
     bool sending; /* it was the upload that failed */
 
     struct progress_view view; /* what heartbeat and report point to */
+    uint64_t points_next; /* smaller steps have theirs in the heartbeat that waits for its answer */
     float throughput;
     double flops, peak_flops; /* the newest phase's */
     struct progress_plan plan;
@@ -613,6 +614,7 @@ static void do_finish(struct agent *a)
         work_free(a->w);
     a->w = NULL;
     a->task_id = 0;
+    a->points_next = 0;
     a->failure.code = 0;
     if (a->flops > 0 && !a->told_flops)
         session_heartbeat(a->session);
@@ -790,6 +792,15 @@ static void fill_heartbeat(void *arg, Skerry__V1__HeartbeatRequest *req)
     a->view.told.task_id = a->task_id;
     a->view.told.attempt = a->attempt;
     req->progress = told ? &a->view.told : NULL;
+    const size_t n = told ? a->view.told.n_points : 0;
+    a->points_next = n > 0 ? a->view.points[n - 1].step + 1 : 0;
+}
+
+static void on_heard(void *arg)
+{
+    const struct agent *a = arg;
+    if (a->w)
+        progress_heard(&a->w->progress, a->points_next);
 }
 
 /* ---- life ---- */
@@ -811,6 +822,7 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
     s.on_revoked = on_revoked;
     s.on_drain = on_drain;
     s.fill_heartbeat = fill_heartbeat;
+    s.on_heard = on_heard;
     int rc = pool_new(a->loop, "compute", 1, JOBS_MAX, &a->compute, err);
     if (rc == 0)
         rc = vitals_open(a->loop, o->engine->island, &a->vitals, err);

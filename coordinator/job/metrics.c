@@ -91,7 +91,23 @@ static bool points_fit(struct coordinator *co, struct worker *w, size_t n)
     return true;
 }
 
-void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
+/* The points at the end of the list that its worker has not told before.  It tells again what was
+ * not answered, and when it goes on where it was cut it makes some steps again. */
+static size_t fresh_points(struct task *t, Skerry__V1__LossPoint *const *points, size_t n)
+{
+    size_t fresh = n;
+    if (t->points.worker_id != t->worker_id) {
+        t->points.worker_id = t->worker_id;
+        t->points.next = 0;
+    }
+    while (fresh > 0 && points[n - fresh]->step < t->points.next)
+        fresh--;
+    if (fresh > 0)
+        t->points.next = points[n - 1]->step + 1;
+    return fresh;
+}
+
+void metrics_points(struct coordinator *co, struct job *j, struct task *t,
                     const struct metrics_heard *heard)
 {
     struct metric_number *kept[METRIC_NUMBERS_MAX], numbers[METRIC_NUMBERS_MAX];
@@ -100,9 +116,11 @@ void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
                            .replica = t->train.replica,
                            .round = t->train.round,
                            .numbers = numbers};
-    Skerry__V1__LossPoint *const *points = heard->points;
     const size_t n_kept = find_numbers(co, j, heard, kept);
-    size_t taken = 0, n = heard->n < POINTS_MAX ? heard->n : POINTS_MAX;
+    const size_t all = heard->n < POINTS_MAX ? heard->n : POINTS_MAX;
+    const size_t n = fresh_points(t, heard->points, all);
+    Skerry__V1__LossPoint *const *points = heard->points + (all - n);
+    size_t taken = 0;
     if (!points_fit(co, worker_memory(state_worker(&co->state, t->worker_id)), n))
         return;
     for (size_t i = 0; i < n; i++) {

@@ -17,10 +17,10 @@ struct metrics_heard {
     size_t n_numbers;
 };
 
-/* Points of a phase's loss curve and of its trainer's own numbers.  A job can have JOB_NUMBERS_MAX
- * of these; further ones are left out, and that is logged once.  metrics_turn() then updates the
- * job's loss. */
-void metrics_points(struct coordinator *co, struct job *j, const struct task *t,
+/* Points of a phase's loss curve and of its trainer's own numbers, by rising steps; those that a
+ * worker tells again are passed over.  A job can have JOB_NUMBERS_MAX numbers; further ones are
+ * left out, and that is logged once.  metrics_turn() then updates the job's loss. */
+void metrics_points(struct coordinator *co, struct job *j, struct task *t,
                     const struct metrics_heard *heard);
 /* Before each commit. */
 void metrics_turn(struct coordinator *co);

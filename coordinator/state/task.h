@@ -189,6 +189,10 @@ struct task {
     uint64_t progress_gap_ms; /* the gap after which it was last judged stuck */
     char activity[129];
     float loss;
+    struct {
+        uint64_t worker_id;
+        uint64_t next; /* it has told the points of smaller steps */
+    } points;
     struct row_mark row;
 };
 

@@ -249,6 +249,7 @@ static void on_heartbeat_reply(void *arg, const struct rpc_result *r)
     }
     const Skerry__V1__HeartbeatReply *reply =
         (const Skerry__V1__HeartbeatReply *)(const void *)r->reply;
+    s->opt.on_heard(s->opt.arg);
     for (size_t i = 0; i < reply->n_applied; i++)
         s->opt.on_applied(s->opt.arg, reply->applied[i]);
     if (reply->revoked_task_id)

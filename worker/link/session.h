@@ -52,6 +52,7 @@ struct session_options {
     /* Fills the part about the task and the data plane; the strings and arrays
      * it points to live until the next call. */
     void (*fill_heartbeat)(void *arg, Skerry__V1__HeartbeatRequest *req);
+    void (*on_heard)(void *arg); /* the last heartbeat was answered */
     void (*on_applied)(void *arg, const Skerry__V1__Applied *applied);
     void (*on_revoked)(void *arg, const Skerry__V1__HeartbeatReply *reply);
     void (*on_drain)(void *arg);

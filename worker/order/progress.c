@@ -159,7 +159,6 @@ void progress_take(struct progress *p, struct progress_view *ret)
     p->loss_sum = 0;
     p->loss_n = 0;
     *ret = p->view;
-    p->view.told.n_points = 0;
     pthread_mutex_unlock(&p->lock);
     for (size_t i = 0; i < ret->told.n_points; i++) {
         ret->list[i] = &ret->points[i];
@@ -171,4 +170,18 @@ void progress_take(struct progress *p, struct progress_view *ret)
     ret->told.points = ret->list;
     ret->told.number_names = ret->names;
     ret->told.activity = ret->activity;
+}
+
+/* One that was averaged with a newer one has the step of that. */
+void progress_heard(struct progress *p, uint64_t next)
+{
+    size_t heard = 0;
+    pthread_mutex_lock(&p->lock);
+    struct progress_view *v = &p->view;
+    while (heard < v->told.n_points && v->points[heard].step < next)
+        heard++;
+    v->told.n_points -= heard;
+    memmove(v->points, v->points + heard, v->told.n_points * sizeof(*v->points));
+    memmove(v->numbers, v->numbers + heard, v->told.n_points * sizeof(*v->numbers));
+    pthread_mutex_unlock(&p->lock);
 }

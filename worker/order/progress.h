@@ -1,6 +1,6 @@
-/* The progress of the present task: written by the compute thread, taken by the
- * loop thread for each heartbeat.  It has a lock and a fixed size: when loss
- * points come faster than heartbeats take them, neighbours are averaged. */
+/* The progress of the present task: written by the compute thread, copied by the loop thread for
+ * each heartbeat.  It has a lock and a fixed size: a loss point stays until the coordinator has
+ * heard it, and when they come faster than that, neighbours are averaged. */
 #ifndef WORKER_PROGRESS_H
 #define WORKER_PROGRESS_H
 
@@ -43,7 +43,7 @@ struct progress_view {
 struct progress {
     pthread_mutex_t lock;
     struct progress_view view;
-    double loss_sum;
+    double loss_sum; /* since the last copy */
     unsigned loss_n;
     uint64_t rate_ns, rate_samples; /* where the rate was last measured */
 };
@@ -78,7 +78,10 @@ void progress_rates(struct progress *p, double flops, double peak_flops);
 /* How several devices share a step, and how long a step takes. */
 void progress_step_plan(struct progress *p, const struct progress_plan *plan);
 
-/* Copies all and empties the points; *ret must not be moved, since it points into itself. */
+/* Copies all; *ret must not be moved, since it points into itself. */
 void progress_take(struct progress *p, struct progress_view *ret);
+
+/* The coordinator has heard the points of the steps before `next`: they are not told again. */
+void progress_heard(struct progress *p, uint64_t next);
 
 #endif

@@ -18,7 +18,7 @@ static void points(struct rig *r, struct job *j, uint32_t path, uint32_t replica
                    const float *losses, size_t n)
 {
     Skerry__V1__LossPoint p[4], *list[4];
-    const struct task t = {.kind = TASK_TRAIN, .path = path, .train = {.replica = replica}};
+    struct task t = {.kind = TASK_TRAIN, .path = path, .train = {.replica = replica}};
     for (size_t i = 0; i < n; i++) {
         skerry__v1__loss_point__init(&p[i]);
         p[i].loss = losses[i];
@@ -32,7 +32,7 @@ static void numbers(struct rig *r, struct job *j, const char *const *names, size
                     double *values, size_t n)
 {
     Skerry__V1__LossPoint p = SKERRY__V1__LOSS_POINT__INIT, *list[] = {&p};
-    const struct task t = {.kind = TASK_TRAIN};
+    struct task t = {.kind = TASK_TRAIN};
     p.numbers = values;
     p.n_numbers = n;
     metrics_points(r->co, j, &t,
@@ -87,6 +87,33 @@ static void test_points(void **state)
     assert_true(j->loss == 3.0f);
     assert_int_equal(j->metric_points, 3);
     assert_int_equal(j->metric_n, 3);
+}
+
+/* A worker whose answer was lost tells its points again, with newer ones.  Another worker makes the
+ * steps anew. */
+static void test_told_again(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = put(r, yaml);
+    Skerry__V1__LossPoint p[8], *list[8];
+    struct task t = {.kind = TASK_TRAIN};
+    static const struct {
+        uint64_t worker;
+        size_t first, n;
+        uint64_t all; /* points by then */
+    } told[] = {{1, 0, 3, 3}, {1, 0, 3, 3}, {1, 1, 5, 6}, {2, 2, 2, 8}, {2, 2, 6, 12}};
+    for (size_t i = 0; i < 8; i++) {
+        skerry__v1__loss_point__init(&p[i]);
+        p[i].step = 10 + i;
+        p[i].loss = 1;
+        list[i] = &p[i];
+    }
+    for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
+        t.worker_id = told[i].worker;
+        metrics_points(r->co, j, &t,
+                       &(struct metrics_heard){list + told[i].first, told[i].n, NULL, 0});
+        assert_int_equal(j->metric_points, told[i].all);
+    }
 }
 
 /* A router's losses are of another kind. */
@@ -253,8 +280,9 @@ static void test_totals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_points), LIVE(test_numbers), LIVE(test_router),   LIVE(test_rounds),
-        LIVE(test_steps),  LIVE(test_served),  LIVE(test_uploaded), LIVE(test_totals),
+        LIVE(test_points),   LIVE(test_numbers), LIVE(test_router),
+        LIVE(test_rounds),   LIVE(test_steps),   LIVE(test_served),
+        LIVE(test_uploaded), LIVE(test_totals),  LIVE(test_told_again),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -138,7 +138,7 @@ static void test_points_flood(void **state)
     p.n_points = 256;
     point.loss = 0.5f;
     const uint64_t since = core_now(r->co);
-    for (int i = 0; i < 60; i++)
+    for (point.step = 0; point.step < 60; point.step++)
         assert_int_equal(CALL(r, a, HEARTBEAT, heartbeat, &beat), 0);
     const uint64_t beats = (core_now(r->co) - since) / r->co->opt.heartbeat_ms;
     assert_in_range(j->metric_n, 4 * 256, (beats + 6) * 256);

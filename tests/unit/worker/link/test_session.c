@@ -17,7 +17,7 @@ static struct {
     unsigned n;
 } calls[64]; /* by method */
 static struct {
-    unsigned joined, again, lost, failed, applied, drained;
+    unsigned joined, again, lost, failed, heard, applied, drained;
     uint64_t revoked;
     bool unheard; /* by the last heartbeat */
     int why;
@@ -92,6 +92,11 @@ static void on_failed(void *arg, const struct err *why)
 
 static void fill_heartbeat(void *arg, Skerry__V1__HeartbeatRequest *req)
 {
+}
+
+static void on_heard(void *arg)
+{
+    told.heard++;
 }
 
 static void on_applied(void *arg, const Skerry__V1__Applied *applied)
@@ -310,6 +315,7 @@ static void one_heartbeat_at_a_time(void **state)
     session_heartbeat(session);
     assert_int_equal(calls[BEAT].n, 1);
     fails(BEAT, -ETIMEDOUT, false);
+    assert_int_equal(told.heard, 0);
     assert_true(session_joined(session)); /* the connection will tell */
     session_heartbeat(session);
     assert_int_equal(calls[BEAT].n, 2);
@@ -346,6 +352,7 @@ static void heartbeats_bring_news(void **state)
     session_heartbeat(session);
     answer(BEAT, &(struct rpc_result){.reply = &reply.base, .detail = ""});
     assert_true(told.applied == 2 && told.revoked == 9 && told.drained == 1);
+    assert_int_equal(told.heard, 1);
     assert_false(session_joined(session));
     assert_int_equal(calls[JOIN].n, 2);
 }
@@ -381,6 +388,7 @@ static void open_session(const char *token_file, const char *also)
                                         .on_lost = on_lost,
                                         .on_failed = on_failed,
                                         .fill_heartbeat = fill_heartbeat,
+                                        .on_heard = on_heard,
                                         .on_applied = on_applied,
                                         .on_revoked = on_revoked,
                                         .on_drain = on_drain,

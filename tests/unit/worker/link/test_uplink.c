@@ -228,6 +228,11 @@ static void fill_heartbeat(void *arg, Skerry__V1__HeartbeatRequest *req)
     (void)req;
 }
 
+static void on_heard(void *arg)
+{
+    (void)arg;
+}
+
 static void open_worker(struct world *w)
 {
     const struct session_options so = {
@@ -240,6 +245,7 @@ static void open_worker(struct world *w)
         .on_lost = on_lost,
         .on_failed = on_failed,
         .fill_heartbeat = fill_heartbeat,
+        .on_heard = on_heard,
     };
     const struct xfer_options xo = {.backoff_min_ms = 1, .backoff_max_ms = 20};
     OK(xfer_new(w->t.loop, &xo, &w->xfer, err));

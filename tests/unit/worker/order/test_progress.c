@@ -31,10 +31,38 @@ static void what_was_told(void **state)
     assert_int_equal(view.told.points[1]->step, 2);
     assert_true(view.told.points[1]->loss == 2 && view.told.points[1]->lr == 0.25f);
 
-    /* Points are told once, the last known loss again. */
+    /* Points are told until they were heard, the last known loss again. */
+    step(3, 1);
+    progress_heard(&p, 3);
+    progress_take(&p, &view);
+    assert_int_equal(view.told.n_points, 1);
+    assert_int_equal(view.told.points[0]->step, 3);
+    assert_true(view.told.loss == 1);
+    progress_take(&p, &view); /* the answer was lost */
+    assert_int_equal(view.told.n_points, 1);
+    progress_heard(&p, 4);
     progress_take(&p, &view);
     assert_int_equal(view.told.n_points, 0);
-    assert_true(view.told.loss == 3);
+    assert_true(view.told.loss == 1);
+}
+
+/* What is averaged with a newer one is told again with that. */
+static void heard_in_part(void **state)
+{
+    (void)state;
+    const double one[PROGRESS_NUMBERS_MAX] = {1};
+    assert_int_equal(progress_number(&p, "one", NULL), 0);
+    for (unsigned i = 1; i <= PROGRESS_POINTS_MAX; i++)
+        step(i, (float)i);
+    const struct progress_point more = {.step = PROGRESS_POINTS_MAX + 1, .numbers = one};
+    progress_step(&p, &more, 0, 1);
+    progress_heard(&p, 4);
+    progress_take(&p, &view);
+    assert_int_equal(view.told.n_points, PROGRESS_POINTS_MAX / 2);
+    assert_int_equal(view.told.points[0]->step, 4);
+    assert_true(view.told.points[0]->loss == 3.5f);
+    assert_true(isnan(view.told.points[0]->numbers[0]));
+    assert_true(view.told.points[view.told.n_points - 1]->numbers[0] == 1);
 }
 
 static void units_are_not_steps_of_training(void **state)
@@ -93,6 +121,7 @@ static void numbers_have_names(void **state)
     assert_int_equal(view.told.points[1]->n_numbers, 2);
     assert_true(view.told.points[0]->numbers[0] == 0.25 && isnan(view.told.points[0]->numbers[1]));
     assert_true(isnan(view.told.points[1]->numbers[0]) && view.told.points[1]->numbers[1] == 7);
+    progress_heard(&p, 2);
     for (unsigned i = 0; i <= PROGRESS_POINTS_MAX; i++) {
         values[0] = i;
         values[1] = i % 2 ? (double)NAN : i;
@@ -164,6 +193,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(what_was_told),      TEST(units_are_not_steps_of_training), TEST(points_are_thinned),
         TEST(numbers_have_names), TEST(names_of_numbers_are_bounded),    TEST(plan_stays),
+        TEST(heard_in_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
