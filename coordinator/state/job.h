@@ -136,7 +136,7 @@ struct path_rec {
     int64_t ready_unix_ms;
     uint64_t bytes_up, bytes_down; /* of parameters, in the current round */
     uint64_t phases;               /* async: applied so far; round = phases / replicas */
-    struct phase_sum sum; /* (m) since the last round: of jobs without rounds, and late phases */
+    struct phase_sum sum;          /* since the last round: of jobs without rounds, late phases */
     const struct replica_rec *replicas; /* composition.paths[i].replicas of them */
     struct eval_rec eval;
     struct best_module *best; /* by level; NULL: none, or the job does not stop early */

@@ -184,9 +184,13 @@ static const char schema_15[] =
     "INSERT INTO verdicts SELECT worker, task, 0, accepted, reason FROM verdicts_14;"
     "DROP TABLE verdicts_14;";
 
-static const char *const migrations[] = {schema_1,  schema_2,  schema_3,  schema_4,  schema_5,
-                                         schema_6,  schema_7,  schema_8,  schema_9,  schema_10,
-                                         schema_11, schema_12, schema_13, schema_14, schema_15};
+/* What a restart must not forget: phases since the last round, and whose fault a phase may be. */
+static const char schema_16[] = "ALTER TABLE paths ADD COLUMN sum TEXT;"
+                                "ALTER TABLE contributions ADD COLUMN resumed INTEGER;";
+
+static const char *const migrations[] = {
+    schema_1, schema_2,  schema_3,  schema_4,  schema_5,  schema_6,  schema_7,  schema_8,
+    schema_9, schema_10, schema_11, schema_12, schema_13, schema_14, schema_15, schema_16};
 
 enum statement {
     PUT_COUNTER,
@@ -266,13 +270,13 @@ static const char *const statements[STATEMENTS] = {
     [DEL_VERSIONS] = "DELETE FROM versions WHERE module=? AND version<=?",
     [PUT_PATH] =
         "INSERT OR REPLACE INTO paths(job, path, round, ready, ready_unix_ms, eval_round,"
-        " eval_loss, eval_sum, eval_units, eval_bytes, best_round, best_loss, best, phases,"
-        " bytes_up, bytes_down) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        " eval_loss, eval_sum, eval_units, eval_bytes, best_round, best_loss, best, phases, sum,"
+        " bytes_up, bytes_down) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_REPLICA] = "INSERT OR REPLACE INTO replicas VALUES(?,?,?,?,?,?,?,?,?)",
     [PUT_TASK] = "INSERT OR REPLACE INTO tasks VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
                  "?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_TASK] = "DELETE FROM tasks WHERE id=?",
-    [PUT_CONTRIBUTION] = "INSERT OR REPLACE INTO contributions VALUES(?,?,?,?,?,?,?,?,?,?,?)",
+    [PUT_CONTRIBUTION] = "INSERT OR REPLACE INTO contributions VALUES(?,?,?,?,?,?,?,?,?,?,?,?)",
     [DEL_CONTRIBUTIONS] = "DELETE FROM contributions WHERE task=?",
     [PUT_SNAPSHOT] = "INSERT OR REPLACE INTO snapshots VALUES(?,?,?,?,?,?,?,?)",
     [DEL_SNAPSHOT] = "DELETE FROM snapshots WHERE task=?",
@@ -385,9 +389,9 @@ static void put_contributions(struct store *s, struct task *t)
     store_put(s, DEL_CONTRIBUTIONS, "i", I(t->id));
     for (size_t i = 0; i < t->train.n_contributions; i++) {
         const struct contribution *c = &t->train.contributions[i];
-        store_put(s, PUT_CONTRIBUTION, "iiiibiiiiii", I(t->id), I(i), I(c->module_id),
+        store_put(s, PUT_CONTRIBUTION, "iiiibiiiiiii", I(t->id), I(i), I(c->module_id),
                   I(c->base_version), B(&c->blob), I(c->refused), I(c->samples), I(c->worker_id),
-                  I(c->version), I(c->part));
+                  I(c->version), I(c->part), I(c->resumed));
     }
     t->train.edited = false;
 }
@@ -513,12 +517,15 @@ static void put_path(struct store *s, const struct job *j, uint32_t path)
 {
     struct path_rec *p = (struct path_rec *)&j->paths[path];
     const size_t best = p->best ? composition_levels(&j->comp, path) * sizeof(*p->best) : 0;
+    char sum[128];
     p->row.edited = false;
-    (void)store_put_changed(s, &p->row.seen, PUT_PATH, "iiiiiiddiiidbi|ii", I(j->id), I(path),
+    (void)snprintf(sum, sizeof(sum), "%u %" PRIu64 " %" PRIu64 " %a %a", p->sum.phases,
+                   p->sum.samples, p->sum.steps, p->sum.loss, p->sum.weight);
+    (void)store_put_changed(s, &p->row.seen, PUT_PATH, "iiiiiiddiiidbit|ii", I(j->id), I(path),
                             I(p->round), I(p->ready), I(p->ready_unix_ms), I(p->eval.round),
                             (double)p->eval.loss, p->eval.loss_sum, I(p->eval.units),
                             I(p->eval.bytes), I(p->best_round), (double)p->best_loss, p->best, best,
-                            I(p->phases), I(p->bytes_up), I(p->bytes_down));
+                            I(p->phases), sum, I(p->bytes_up), I(p->bytes_down));
     for (uint32_t r = 0; r < j->comp.paths[path].replicas; r++) {
         struct replica_rec *rr = (struct replica_rec *)&p->replicas[r];
         (void)store_put_changed(s, &rr->seen, PUT_REPLICA, "iiiiiiibi", I(j->id), I(path), I(r),

@@ -461,6 +461,10 @@ static int load_path(struct state *st, sqlite3_stmt *q, struct err *err)
             return bad_row(err, "its best modules");
     }
     p->phases = u64(q, 15);
+    struct phase_sum sum;
+    if (sscanf(store_text(q, 16), "%u %" SCNu64 " %" SCNu64 " %la %la", &sum.phases, &sum.samples,
+               &sum.steps, &sum.loss, &sum.weight) == 5) /* else it is an older release's */
+        p->sum = sum;
     return 0;
 }
 
@@ -615,7 +619,8 @@ static int load_contribution(struct state *st, sqlite3_stmt *q, struct err *err)
                              .samples = u64(q, 7),
                              .worker_id = u64(q, 8),
                              .version = u64(q, 9),
-                             .part = u32(q, 10) != 0};
+                             .part = u32(q, 10) != 0,
+                             .resumed = u32(q, 11) != 0};
     if (c.samples == 0) { /* an older release had one per task */
         c.samples = t->samples;
         c.worker_id = t->worker_id;

@@ -63,7 +63,7 @@ struct contribution {
     uint64_t worker_id; /* the sender */
     uint64_t version;   /* the version it went into; 0: none yet */
     bool part;          /* a lost worker's last snapshot: codec_of_part() */
-    bool resumed;       /* (m) another worker began its phase: a fault may be that one's */
+    bool resumed;       /* another worker began its phase: a fault may be that one's */
 };
 
 /* The progress of a phase at a worker, from which another one can resume (Snapshot of

@@ -418,6 +418,17 @@ static bool worker_saved(const struct state *st)
     return st->workers[0]->strikes == 3;
 }
 
+static void edit_sum(struct state *st)
+{
+    job_edit_path(st->jobs[0], 0)->sum = (struct phase_sum){3, 40, 9, 0.1, 38};
+}
+
+static bool sum_saved(const struct state *st)
+{
+    const struct phase_sum *s = &st->jobs[0]->paths[0].sum;
+    return s->phases == 3 && s->samples == 40 && s->steps == 9 && s->loss == 0.1 && s->weight == 38;
+}
+
 static void edit_verdicts(struct state *st)
 {
     struct worker *w = state_edit_worker(st, st->workers[0]);
@@ -448,12 +459,15 @@ static bool task_saved(const struct state *st)
 static void edit_contribution(struct state *st)
 {
     struct task *t = state_edit_task(st, st->tasks[0]);
-    task_edit_contribution(t, &t->train.contributions[0])->version = 7;
+    struct contribution *c = task_edit_contribution(t, &t->train.contributions[0]);
+    c->version = 7;
+    c->resumed = true;
 }
 
 static bool contribution_saved(const struct state *st)
 {
-    return st->tasks[0]->train.contributions[0].version == 7;
+    const struct contribution *c = &st->tasks[0]->train.contributions[0];
+    return c->version == 7 && c->resumed && !c->part;
 }
 
 static void drop_contribution(struct state *st)
@@ -646,6 +660,7 @@ static const struct edit {
 } edits[] = {
     {edit_worker, worker_saved},
     {edit_verdicts, verdicts_saved},
+    {edit_sum, sum_saved},
     {edit_task, task_saved},
     {edit_contribution, contribution_saved},
     {drop_contribution, contribution_gone},
