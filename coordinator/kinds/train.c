@@ -17,6 +17,7 @@
 #define AHEAD_MAX 64 /* as TrainTask.ahead */
 #define CONTRIBUTIONS_MAX 64
 #define NO_VERSION UINT64_MAX
+#define WAITED_MS_MAX 1000000000000u /* no phase waits longer */
 
 /* ---- message -------------------------------------------------------------- */
 
@@ -305,7 +306,7 @@ static int train_apply(struct coordinator *co, struct job *j, struct task *t,
     if (r->moments != NULL && j->spec.recipe.moments == JOB_MOMENTS_TRAVEL &&
         (rc = result_blob(co, r->moments, "the file of moments", &t->train.moments, err)) < 0)
         return rc;
-    t->train.waited_ms = r->waited_ms;
+    t->train.waited_ms = r->waited_ms < WAITED_MS_MAX ? r->waited_ms : WAITED_MS_MAX;
     metrics_points(
         co, j, t,
         &(struct metrics_heard){r->points, r->n_points, r->number_names, r->n_number_names});

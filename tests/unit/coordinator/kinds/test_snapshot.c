@@ -210,6 +210,33 @@ static void nonsense_is_refused(void **state)
     assert_false(save(r, w, &s));
 }
 
+/* A phase bounded by time has so many samples: who goes on with it could not begin behind them. */
+static void samples_are_bounded(void **state)
+{
+    struct rig *r = *state;
+    static const char timed[] = "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"
+                                "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                                "train: {batch: 4, lr: 0.1}\nrecipe: {replicas: 2}\n"
+                                "outer: {rounds: 2, seconds: 60}\nsample: {count: 4}\n";
+    const Skerry__V1__Task *t = begun(r, timed);
+    const uint64_t id = t->id;
+    uint64_t held = 0;
+    struct saving s;
+    for (size_t i = 0; i < t->train->n_ranges; i++)
+        held += t->train->ranges[i]->count;
+    for (int i = 0; i < 2; i++) {
+        begin_saving(r, &s, t, 1);
+        s.saved.samples = held + (i == 0);
+        s.saved.position = held + (i == 1);
+        assert_false(save(r, &r->workers[0], &s));
+        assert_non_null(strstr(r->workers[0].detail, "in the phase"));
+        assert_null(snapshot_of(r, id));
+    }
+    begin_saving(r, &s, t, 1);
+    s.saved.samples = s.saved.position = held;
+    assert_true(save(r, &r->workers[0], &s));
+}
+
 static void some_jobs_want_none(void **state)
 {
     struct rig *r = *state;
@@ -233,6 +260,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_failure_drops_it, begin, end),
         cmocka_unit_test_setup_teardown(a_lost_blob_drops_it, begin, end),
         cmocka_unit_test_setup_teardown(nonsense_is_refused, begin, end),
+        cmocka_unit_test_setup_teardown(samples_are_bounded, begin, end),
         cmocka_unit_test_setup_teardown(some_jobs_want_none, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

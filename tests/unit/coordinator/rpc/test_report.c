@@ -269,7 +269,7 @@ static void test_no_such_program(void **state)
 }
 
 /* The schedule of the replica goes on from its steps: a phase has no more of them than it was asked
- * for, whatever is said. */
+ * for, whatever is said; and times that nothing takes are not added up. */
 static void test_too_many_steps(void **state)
 {
     struct rig *r = *state;
@@ -280,8 +280,12 @@ static void test_too_many_steps(void **state)
     struct result x;
     begin_result(&x, t, &blob);
     x.m.steps = 7;
+    x.m.seconds = 1e38f;
+    x.m.waited_ms = UINT64_MAX;
     assert_true(report(r, w, &x));
     assert_int_equal(state_task(&r->co->state, x.m.task_id)->steps, 2);
+    assert_true(state_task(&r->co->state, x.m.task_id)->seconds == 0);
+    assert_true(state_task(&r->co->state, x.m.task_id)->train.waited_ms < 1ull << 40);
     assert_int_equal(j->spec.outer.steps, 2);
 }
 
