@@ -108,6 +108,8 @@ static Skerry__V1__Failure fault_of(int code)
         return SKERRY__V1__FAILURE__FAILURE_TRAINER;
     case -ENOMEM:
         return SKERRY__V1__FAILURE__FAILURE_MEMORY;
+    case -EDOM:
+        return SKERRY__V1__FAILURE__FAILURE_DIVERGED;
     case -EAGAIN:
     case -ETIMEDOUT:
     case -ECONNREFUSED:

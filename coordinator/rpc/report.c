@@ -264,13 +264,14 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
     } else {
         const bool program = r->failure == SKERRY__V1__FAILURE__FAILURE_TRAINER &&
                              query_needs_trainers(state_job(&co->state, t->job_id), t);
+        const bool diverged = r->failure == SKERRY__V1__FAILURE__FAILURE_DIVERGED;
         distrust(co, t);
         task_failed(co, t,
                     !r->retryable ? FAULT_LASTING
                     : program     ? FAULT_PROGRAM
                                   : FAULT_TASK,
                     reason);
-        if (!program) /* after it: what it was before counts for the task */
+        if (!program && !diverged) /* after it: what it was before counts for the task */
             member_failed(co, w);
     }
 }

@@ -69,7 +69,7 @@ static void failures(void **state)
         {-ETIMEDOUT, SKERRY__V1__FAILURE__FAILURE_NETWORK},
         {-ERR_AUTH, SKERRY__V1__FAILURE__FAILURE_NETWORK}, /* a ticket that has expired */
         {unresolved, SKERRY__V1__FAILURE__FAILURE_NETWORK},
-        {-EDOM, SKERRY__V1__FAILURE__FAILURE_TASK},
+        {-EDOM, SKERRY__V1__FAILURE__FAILURE_DIVERGED},
         {-ERR_FORMAT, SKERRY__V1__FAILURE__FAILURE_TASK},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -268,6 +268,25 @@ static void test_no_such_program(void **state)
     assert_int_equal(edit_worker(r, r->workers[0].id)->failures_row, 1);
 }
 
+/* What diverges is the job's fault: its workers train other jobs, and the status says why. */
+static void test_diverged(void **state)
+{
+    struct rig *r = *state;
+    struct fake *w = &r->workers[0];
+    const struct job *j = begun(r);
+    const uint64_t id = only_task(r, w);
+    for (int i = 0; i < 6; i++) {
+        assert_true(fail_task(r, w, true, SKERRY__V1__FAILURE__FAILURE_DIVERGED));
+        edit_task(r, id)->not_before_ms = 0;
+        memset(&edit_task(r, id)->failed, 0, sizeof(struct failure_list));
+        assert_int_equal(assign(r, w, TASK_TRAIN)->id, id);
+    }
+    assert_int_equal(state_worker(&r->co->state, w->id)->strikes, 0);
+    assert_int_equal(state_worker(&r->co->state, w->id)->failures_row, 0);
+    assert_true(fail_task(r, w, true, SKERRY__V1__FAILURE__FAILURE_DIVERGED));
+    assert_true(stalled(r, j, "at last: it is broken"));
+}
+
 /* The schedule of the replica goes on from its steps: a phase has no more of them than it was asked
  * for, whatever is said; and times that nothing takes are not added up. */
 static void test_too_many_steps(void **state)
@@ -303,6 +322,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_count, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_names, begin, end),
         cmocka_unit_test_setup_teardown(test_no_such_program, begin, end),
+        cmocka_unit_test_setup_teardown(test_diverged, begin, end),
         cmocka_unit_test_setup_teardown(test_too_many_steps, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
