@@ -21,6 +21,8 @@ void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX])
     /* With fragments modules move on within the phase; met[] knows how far. */
     if (t->n_fragments == 0)
         digest_modules(&h, w->task->modules, w->task->n_modules);
+    if (t->fresh) /* an earlier attempt may have begun with moments */
+        hash_update(&h, "fresh", 5);
     for (size_t i = 0; i < t->n_teachers; i++)
         digest_modules(&h, t->teachers[i]->modules, t->teachers[i]->n_modules);
     for (size_t i = 0; i < t->n_fragments; i++) {
