@@ -123,6 +123,15 @@ static void add_ahead(struct message *b, Skerry__V1__TrainTask *m)
     }
 }
 
+/* Does the phase begin with a version that was gone back to?  What is left of those that were
+ * undone, moments and residuals, is not for it. */
+static bool is_restored(const struct job *j, const struct task *t)
+{
+    const struct module_rec *m = &j->modules[j->comp.paths[t->path].modules[0]];
+    const struct version_rec *v = j->spec.outer.async ? NULL : module_version(m, t->train.round);
+    return v != NULL && v->restored;
+}
+
 static void train_message(struct message *b, Skerry__V1__Task *msg)
 {
     const struct task *t = b->task;
@@ -143,7 +152,7 @@ static void train_message(struct message *b, Skerry__V1__Task *msg)
     add_moments(b, m);
     add_ahead(b, m);
     snapshot_message(b, m);
-    m->fresh = t->train.fresh;
+    m->fresh = t->train.fresh || is_restored(b->job, t);
     if (query_streams(b->job))
         add_fragments(b, m);
     msg->train = m;

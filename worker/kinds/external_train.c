@@ -272,7 +272,7 @@ static bool stands(const struct phase *p, const struct trainer_stand *s)
 static int open_state(const struct phase *p)
 {
     char path[CACHE_PATH_MAX];
-    if (!external_keeps_state(p->x) || p->t->first_step == 0)
+    if (!external_keeps_state(p->x) || p->t->first_step == 0 || p->t->fresh)
         return -1;
     if (p->t->moments)
         work_blob_path(p->w, p->t->moments->sha256.data, path);
