@@ -630,6 +630,13 @@ int replica_save_end(struct replicas *rs, struct replica *r, struct err *err)
     return rc < 0 ? rc : file_remove(mid, err);
 }
 
+int replica_drop_mid(struct replicas *rs, const struct replica *r, struct err *err)
+{
+    char path[CACHE_PATH_MAX];
+    file_of(rs, r, "mid", path);
+    return file_remove(path, err);
+}
+
 static bool load_mid(struct replicas *rs, struct replica *r, const struct work *w,
                      struct replica_cursor *cursor)
 {

@@ -99,5 +99,7 @@ void replica_drop(struct replicas *rs, const struct work *w);
 int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *w,
                      const struct replica_cursor *cursor, struct err *err);
 int replica_save_end(struct replicas *rs, struct replica *r, struct err *err);
+/* Removes the .mid file: nobody goes on with what the phase has come to. */
+int replica_drop_mid(struct replicas *rs, const struct replica *r, struct err *err);
 
 #endif

@@ -662,6 +662,9 @@ static int run_once(struct phase *p, struct err *err)
     }
     if (rc == 0)
         rc = finish(p, err);
+    if (rc == -EDOM &&
+        p->r) /* the next attempt begins anew, as the coordinator's snapshot goes, too */
+        (void)replica_drop_mid(p->e->replicas, p->r, NULL);
     prefetch_end(&p->ahead);
     snapshots_close(p->snapshots);
     fragments_close(p->fragments);

@@ -3,11 +3,14 @@
 #include "tests/unit/components.h"
 #include "tests/unit/worker/shards.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/outer/fold.h"
+#include "common/st/st.h"
 #include "worker/engine/encoders.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/residual.h"
@@ -307,6 +310,60 @@ static void cut_phase_ends_the_same(void **state)
     host_free(&cut);
 }
 
+static char *mid_of(const struct host *h)
+{
+    return file_join(h->state, "replica-1-0-0.mid");
+}
+
+/* The weights of its checkpoint are finite, and no more than that. */
+static void spoil_checkpoint(const struct host *h)
+{
+    char *path = mid_of(h);
+    struct st st = {0};
+    OK(st_open(path, &st, err));
+    const int fd = open(path, O_WRONLY);
+    assert_true(fd >= 0);
+    for (size_t i = 0; i < st.n_tensors; i++)
+        for (uint64_t k = 0; k < st.tensors[i].count && str_starts(st.tensors[i].name, "weights.");
+             k++) {
+            const float huge = 1e30f;
+            const uint64_t at = st.tensors[i].offset + k * sizeof(huge);
+            assert_int_equal(pwrite(fd, &huge, sizeof(huge), (off_t)at), sizeof(huge));
+        }
+    (void)close(fd);
+    st_release(&st);
+    mem_free(path);
+}
+
+/* A device has computed nonsense, and the phase diverges: it is not gone on with where that was
+ * saved, or it would diverge each time. */
+static void diverged_phase_begins_anew(void **state)
+{
+    (void)state;
+    struct host whole, cut;
+    struct order o;
+    struct err why = {0};
+    host_new(&whole, "sound");
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
+    struct work *a = run(&whole, &o);
+    cut_a_phase(&cut, &o);
+    host_restart(&cut);
+    spoil_checkpoint(&cut);
+    struct work *b = begin(&cut, &o);
+    assert_int_equal(engine_run(cut.engine, b, &why), -EDOM);
+    assert_non_null(strstr(why.msg, "diverged"));
+    work_free(b);
+    char *mid = mid_of(&cut);
+    assert_false(file_exists(mid));
+    mem_free(mid);
+    b = run(&cut, &o);
+    assert_memory_equal(a->result.outputs[0].sha256, b->result.outputs[0].sha256, 32);
+    work_free(a);
+    work_free(b);
+    host_free(&whole);
+    host_free(&cut);
+}
+
 /* The same task a second time at the same worker starts from the same state. */
 static void repeated_phase_is_the_same(void **state)
 {
@@ -564,6 +621,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cut_phase_ends_the_same),
+        cmocka_unit_test(diverged_phase_begins_anew),
         cmocka_unit_test(repeated_phase_is_the_same),
         cmocka_unit_test(time_bounds_a_phase),
         cmocka_unit_test(version_is_rebuilt_from_a_delta),
