@@ -47,6 +47,12 @@ const struct job_family *job_family_at(int i);
  * measured. */
 double job_lr(bool texts, int dim);
 
+/* Has the job data, or does a trainer read its own? */
+static inline bool job_has_data(const struct job_spec *spec)
+{
+    return job_family(spec)->data;
+}
+
 /* Are the samples texts?  Else images. */
 static inline bool job_is_text(const struct job_spec *spec)
 {

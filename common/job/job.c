@@ -94,7 +94,7 @@ static int check_name(const struct yaml_doc *doc, struct job_spec *s, struct err
 static int check_data(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     const struct job_data *d = &s->data;
-    if (!job_family(s)->data)
+    if (!job_has_data(s))
         return 0;
     if (d->path && !*d->path)
         return conf_error(doc, "data.path", err, "is empty, expected a folder or a tar");
@@ -174,7 +174,7 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
     if (!str_is_name(s->recipe.name, 64))
         return conf_error(doc, "recipe.name", err, "is '%.80s', expected a name such as diloco",
                           s->recipe.name);
-    if (s->eval.every && !job_family(s)->data)
+    if (s->eval.every && !job_has_data(s))
         return conf_error(doc, "eval.every", err,
                           "is %d, but data.kind is none: there is nothing to evaluate on",
                           s->eval.every);

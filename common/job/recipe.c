@@ -426,7 +426,7 @@ int recipe_limits(const struct job_spec *spec, const struct composition *c, stru
             err, -ERR_CONFIG,
             "recipe.replicas is auto, which goes with whole rounds alone; give a number, "
             "or leave out outer.async, fragments, delay and mix");
-    if (c->partitioned && !job_family(spec)->data)
+    if (c->partitioned && !job_has_data(spec))
         return err_set(err, -ERR_CONFIG,
                        "recipe.name is %s, whose paths learn from a part of the data each, but "
                        "data.kind is none; give images or texts",

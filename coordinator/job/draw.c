@@ -98,7 +98,7 @@ static void fill_draw(const struct job *j, struct task_draw *d)
         mem_free(d->prompt);
         d->prompt = more;
     }
-    if (!job_is_text(&j->spec) && job_family(&j->spec)->data)
+    if (!job_is_text(&j->spec) && job_has_data(&j->spec))
         return; /* who reads data of its own may write */
     d->prompt = s->prompt ? str_dup(s->prompt) : NULL;
     d->tokens = (uint32_t)s->tokens;
@@ -166,7 +166,7 @@ struct task *draw_sample(struct coordinator *co, struct job *j, uint32_t path, u
                          const struct draw_request *ask)
 {
     bool text = job_is_text(&j->spec);
-    if ((!text && !job_has_captions(&j->spec) && j->n_classes == 0 && job_family(&j->spec)->data) ||
+    if ((!text && !job_has_captions(&j->spec) && j->n_classes == 0 && job_has_data(&j->spec)) ||
         (text && !query_has_text(j)) || !query_can(j, "draws"))
         return NULL;
     struct task *t = task_make(co, j, TASK_SAMPLE);

@@ -387,7 +387,7 @@ static void begin_encoding(struct coordinator *co, struct job *j)
 
 static void begin(struct coordinator *co, struct job *j)
 {
-    if (j->spec.data.path != NULL || j->comp.teacher_job != 0 || !job_family(&j->spec)->data) {
+    if (j->spec.data.path != NULL || j->comp.teacher_job != 0 || !job_has_data(&j->spec)) {
         begin_encoding(co, j);
         return;
     }

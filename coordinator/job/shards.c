@@ -113,7 +113,7 @@ int shards_check(const struct job *j, struct err *err)
     const struct job_spec *spec = &j->spec;
     struct shards_sum all = shards_sum(j, PARTITION_ALL, false);
     int rc = 0;
-    if (!job_family(spec)->data)
+    if (!job_has_data(spec))
         return 0;
     if (all.samples == 0)
         return err_set(err, -EINVAL, "the dataset has no samples to train on, all are held out");
@@ -172,7 +172,7 @@ static int check_partition(const struct job *j, uint32_t p, struct err *err)
 int shards_make_ledgers(struct job *j, struct err *err)
 {
     int rc = 0;
-    if (!job_family(&j->spec)->data)
+    if (!job_has_data(&j->spec))
         return 0;
     for (uint32_t p = 0; p < j->comp.n_paths && rc == 0; p++)
         rc = first_of_partition(j, p) ? check_partition(j, p, err) : 0;

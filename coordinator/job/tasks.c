@@ -180,7 +180,7 @@ static uint64_t timed_samples(const struct job *j, const struct task *t, uint32_
 bool task_has_samples(const struct job *j, uint32_t path, uint64_t phases)
 {
     const struct composition_path *cp = &j->comp.paths[path];
-    if (!job_family(&j->spec)->data)
+    if (!job_has_data(&j->spec))
         return true;
     const struct shards_sum sum = shards_sum(j, cp->partition, false);
     const uint64_t steps = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : 1;
@@ -192,7 +192,7 @@ bool task_take_samples(struct coordinator *co, struct job *j, struct task *t)
 {
     const struct composition_path *cp = &j->comp.paths[t->path];
     struct ledger *l = j->ledgers[job_ledger(j, cp->partition)];
-    if (!job_family(&j->spec)->data)
+    if (!job_has_data(&j->spec))
         return true;
     struct shards_sum sum = shards_sum(j, cp->partition, false);
     uint64_t want = shards_of_steps(&j->spec, cp->batch, (uint64_t)j->spec.outer.steps, &sum);

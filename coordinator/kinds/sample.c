@@ -42,7 +42,7 @@ static int sample_apply(struct coordinator *co, struct job *j, struct task *t,
                         const Skerry__V1__ReportRequest *r, struct err *err)
 {
     /* Who reads data of its own writes or draws. */
-    const bool either = !job_family(&j->spec)->data;
+    const bool either = !job_has_data(&j->spec);
     const bool text = either ? r->output == NULL : t->draw.tokens > 0;
     if (text && strlen(r->text) > TASK_TEXT_MAX)
         return err_set(err, -ERR_LIMIT, "the text has %zu bytes, at most %d are possible",

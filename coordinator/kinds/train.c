@@ -92,7 +92,7 @@ static uint32_t steps_that_fit(const struct job *j, const struct task *t)
 {
     uint64_t steps = (uint64_t)j->spec.outer.steps;
     uint64_t fit = query_held(t) / j->comp.paths[t->path].batch;
-    if (!job_family(&j->spec)->data)
+    if (!job_has_data(&j->spec))
         return (uint32_t)steps;
     if (steps > fit && !job_family(&j->spec)->packs)
         steps = fit > 0 ? fit : 1;
@@ -107,7 +107,7 @@ static void add_ahead(struct message *b, Skerry__V1__TrainTask *m)
     const struct task *t = b->task;
     const struct composition_path *cp = &j->comp.paths[t->path];
     uint32_t shards[AHEAD_MAX];
-    if (!job_family(&j->spec)->data)
+    if (!job_has_data(&j->spec))
         return;
     if (t->train.round + 1 >= (uint64_t)j->spec.outer.rounds && !j->spec.outer.async)
         return;
@@ -276,7 +276,7 @@ static void note_took(struct coordinator *co, struct job *j, const struct task *
 static uint64_t most_samples(const struct job *j, const struct task *t)
 {
     const uint64_t steps = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : UINT32_MAX;
-    return job_family(&j->spec)->data ? query_held(t) : steps * j->comp.paths[t->path].batch;
+    return job_has_data(&j->spec) ? query_held(t) : steps * j->comp.paths[t->path].batch;
 }
 
 /* Without rounds a phase of which nothing is folded is not repeated: its samples go back. */

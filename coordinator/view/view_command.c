@@ -129,7 +129,7 @@ static bool has_model(const struct job *j)
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         if (j->modules[i].n_versions == 0)
             return false;
-    return j->n_classes > 0 || job_is_text(&j->spec) || !job_family(&j->spec)->data;
+    return j->n_classes > 0 || job_is_text(&j->spec) || !job_has_data(&j->spec);
 }
 
 /* Our networks draw into one picture, a trainer of the user's as it likes. */
@@ -149,7 +149,7 @@ static int check_grid(const struct job *j, const struct draw_request *r, struct 
 static int check_kind(const struct job *j, const struct draw_request *r, bool captions,
                       struct err *err)
 {
-    const bool images = !job_is_text(&j->spec) && job_family(&j->spec)->data;
+    const bool images = !job_is_text(&j->spec) && job_has_data(&j->spec);
     if (images && ((r->prompt != NULL && !captions) || r->tokens > 0 || !isnan(r->temperature) ||
                    r->top_p > 0))
         return err_set(

@@ -23,7 +23,7 @@ struct external_feed {
 
 Skerry__Trainer__V1__SampleKind external_feed_kind(const struct work *w)
 {
-    if (!job_family(&w->spec)->data)
+    if (!job_has_data(&w->spec))
         return SKERRY__TRAINER__V1__SAMPLE_KIND__SAMPLE_KIND_NONE;
     return job_is_text(&w->spec) ? SKERRY__TRAINER__V1__SAMPLE_KIND__SAMPLE_KIND_TEXT
                                  : SKERRY__TRAINER__V1__SAMPLE_KIND__SAMPLE_KIND_IMAGE;

@@ -170,7 +170,7 @@ static int take_picture(struct work *w, int fd, struct err *err)
 
 static int take_drawn(struct work *w, struct external_done *done, struct err *err)
 {
-    const bool either = !job_family(&w->spec)->data;
+    const bool either = !job_has_data(&w->spec);
     if (either ? done->text[0] == '\0' : w->task->sample->tokens == 0)
         return take_picture(w, done->passed, err);
     const size_t len = strlen(done->text);

@@ -304,7 +304,7 @@ static void test_external(void **state)
     FAILS(job_check_scope(rate, strlen(rate), "job.yaml", &spec, err), "train.lr would do nothing");
     job_release(&spec);
     OK(parse_external("kind: texts, path: x", TRAINER, &spec, err));
-    assert_true(job_is_text(&spec) && job_family(&spec)->external && job_family(&spec)->data);
+    assert_true(job_is_text(&spec) && job_family(&spec)->external && job_has_data(&spec));
     assert_int_equal(spec.model.depth, 1);
     job_release(&spec);
     OK(parse_external(
@@ -312,7 +312,7 @@ static void test_external(void **state)
         "sample: {prompt: once, tokens: 9}\ntrainer: {command: ./t, levels: [a* b*, c*]}\n"
         "recipe: {name: dipaco, levels: [2, 2]}\n",
         &spec, err));
-    assert_false(job_family(&spec)->data);
+    assert_false(job_has_data(&spec));
     assert_int_equal(spec.model.depth, 2);
     assert_true(spec.recipe.private_embeddings);
     job_release(&spec);
