@@ -832,6 +832,7 @@ int agent_new(const struct agent_options *o, struct agent **ret, struct err *err
         agent_free(a);
         return rc;
     }
+    a->opt.env.compute = a->compute;
     a->uplink = uplink_open(&a->opt.env, a->session);
     a->early = early_new(&(struct early_options){.env = &a->opt.env,
                                                  .modules = a->opt.modules,

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/net/loop.h"
+#include "common/net/pool.h"
 #include "common/net/token.h"
 #include "common/net/http/transfer.h"
 #include "worker/order/cache.h"
@@ -16,6 +17,13 @@ struct item {
     bool again;  /* its content was wrong once */
 };
 
+/* Moved to the compute thread: files that go for an archive. */
+struct room {
+    struct fetch *f; /* NULL: it is over */
+    struct cache *cache;
+    uint64_t bytes;
+};
+
 struct fetch {
     struct fetch_env env;
     struct fetch_what what;
@@ -24,6 +32,7 @@ struct fetch {
     struct item *items;
     size_t n, started, finished;
     unsigned running;
+    struct room *room; /* NULL: none is being made */
     int code;
     char detail[1024];
     bool ending; /* the deferred turn frees it */
@@ -45,6 +54,8 @@ int fetch_resolve(const struct token *token, const char *url, char ret_url[FETCH
 
 static void fetch_free(struct fetch *f)
 {
+    if (f->room)
+        f->room->f = NULL;
     mem_free(f->items);
     mem_free(f);
 }
@@ -134,13 +145,39 @@ static void on_done(void *arg, const struct xfer_result *r)
     pump(f);
 }
 
+static int make_room(void *arg)
+{
+    const struct room *r = arg;
+    cache_make_room(r->cache, r->bytes);
+    return 0;
+}
+
+static void room_made(void *arg, int rc)
+{
+    struct room *r = arg;
+    if (r->f)
+        r->f->room = NULL;
+    mem_free(r);
+}
+
+/* For the rest of an archive, whose size its server has told; what is needed has its room. */
+static void ask_for_room(struct fetch *f, uint64_t bytes)
+{
+    if (f->room)
+        return;
+    f->room = mem_alloc(sizeof(*f->room));
+    *f->room = (struct room){f, f->env.cache, bytes};
+    if (pool_submit(f->env.compute, make_room, room_made, f->room) < 0)
+        room_made(f->room, -EAGAIN); /* the next progress asks again */
+}
+
 static void on_progress(void *arg, uint64_t done, uint64_t total)
 {
     struct item *it = arg;
     struct fetch *f = it->f;
     char have[STR_HUMAN_MAX], all[STR_HUMAN_MAX];
-    if (it->need == SIZE_MAX && total > done) /* what is needed has its room reserved */
-        cache_make_room(f->env.cache, total - done);
+    if (it->need == SIZE_MAX && total > done)
+        ask_for_room(f, total - done);
     if (f->what.progress)
         progress_activity(f->what.progress, "downloading %s (%zu of %zu): %s of %s",
                           item_name(f, it), f->finished + 1, f->n, str_human_bytes(done, have),

@@ -8,6 +8,7 @@
 struct cache;
 struct fetch;
 struct loop;
+struct pool;
 struct progress;
 struct token;
 struct work_need;
@@ -23,6 +24,7 @@ struct fetch_env {
     /* Archives that a job names by URL. */
     bool private_sources;      /* they may come from addresses that are not public */
     uint64_t source_max_bytes; /* larger ones are refused; 0: 1 TiB */
+    struct pool *compute;      /* there files are removed that must go for them */
 };
 
 /* code 0, or negative with one sentence. */

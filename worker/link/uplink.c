@@ -373,6 +373,8 @@ struct uplink_job *uplink_get(struct uplink *u, struct work *w, const uint8_t sh
     j->need.missing = cache_check(u->env.cache, sha256, size, &damage) < 0;
     if (damage.code < 0 && damage.code != -ERR_NOTFOUND)
         log_warn("uplink", "%s: %s; fetching it again", what, damage.msg);
+    if (j->need.missing) /* here: to remove files may take long */
+        (void)cache_reserve(u->env.cache, size, NULL);
     return submit(j);
 }
 

@@ -115,14 +115,25 @@ static bool stamp_equal(const struct stamp *a, const struct stamp *b)
     return a->mtime_ns == b->mtime_ns && a->size == b->size && a->inode == b->inode;
 }
 
-/* Removes the file of an entry that has one.  Under the lock. */
-static void drop(struct cache *c, struct entry *e)
+/* Takes the file of an entry that has one out of the way, to ret_gone.  Under the lock; discard()
+ * follows without it: to remove a large file takes long, and another of its name may have come by
+ * then. */
+static void drop(struct cache *c, struct entry *e, char ret_gone[CACHE_PATH_MAX])
 {
-    char path[CACHE_PATH_MAX];
+    char path[CACHE_PATH_MAX], hex[HASH_HEX_MAX];
     (e->part ? part_path : cache_path)(c, e->sha256, path);
-    (void)file_remove(path, NULL); /* what cannot be removed is found again at the next start */
+    snprintf(ret_gone, CACHE_PATH_MAX, "%s/%s.gone", c->dir, hash_hex(e->sha256, 32, hex));
+    if (rename(path, ret_gone) < 0)
+        (void)file_remove(path, NULL);
     c->bytes -= e->stamp.held;
     e->present = e->verified = e->part = false;
+}
+
+/* "": there is nothing to remove. */
+static void discard(const char *gone)
+{
+    if (gone[0])
+        (void)file_remove(gone, NULL); /* what cannot be removed is found at the next start */
 }
 
 /* Nobody waits for the blob any more: what has come of it may stay for as long as there is room. */
@@ -279,12 +290,13 @@ static int glance(struct cache *c, const uint8_t sha256[32], const char *path,
                   struct stamp *ret_stamp)
 {
     int rc = -ERR_NOTFOUND;
+    char gone[CACHE_PATH_MAX] = "";
     pthread_mutex_lock(&c->lock);
     struct entry *e = find(c, sha256);
     if (e && e->present) {
         e->used = ++c->tick;
         if (!read_stamp(path, ret_stamp)) {
-            drop(c, e);
+            drop(c, e, gone);
             forget_if_idle(c, e);
         } else {
             rc = e->verified && stamp_equal(&e->stamp, ret_stamp) ? 1 : 0;
@@ -293,20 +305,23 @@ static int glance(struct cache *c, const uint8_t sha256[32], const char *path,
         }
     }
     pthread_mutex_unlock(&c->lock);
+    discard(gone);
     return rc;
 }
 
 static void settle(struct cache *c, const uint8_t sha256[32], const struct stamp *stamp, bool good)
 {
+    char gone[CACHE_PATH_MAX] = "";
     pthread_mutex_lock(&c->lock);
     struct entry *e = find(c, sha256);
     if (e && e->present && good) {
         e->verified = stamp_equal(&e->stamp, stamp);
     } else if (e && e->present) {
-        drop(c, e);
+        drop(c, e, gone);
         forget_if_idle(c, e);
     }
     pthread_mutex_unlock(&c->lock);
+    discard(gone);
 }
 
 int cache_check(struct cache *c, const uint8_t sha256[32], uint64_t size, struct err *err)
@@ -368,24 +383,34 @@ static struct entry *first_to_go(struct cache *c)
     return first;
 }
 
-int cache_reserve(struct cache *c, uint64_t bytes, struct err *err)
+/* Drops what goes first, unless there is room for so many bytes.  False: nothing was dropped. */
+static bool make_room(struct cache *c, uint64_t bytes, bool on_disk_alone,
+                      char ret_gone[CACHE_PATH_MAX])
 {
-    int rc = 0;
+    struct entry *first = NULL;
     pthread_mutex_lock(&c->lock);
-    while (is_over(c, bytes) || disk_lacks(c, bytes)) {
-        struct entry *first = first_to_go(c);
-        if (!first) {
-            if (bytes == 0 || !is_over(c, bytes))
-                break; /* of a limit that was lowered, or a disk, that is all there is to be had */
-            rc = err_set(err, -ENOSPC,
-                         "the cache %s is full: %" PRIu64 " of %" PRIu64 " bytes are "
-                         "in use by this task, %" PRIu64 " more are needed; raise --cache-limit",
-                         c->dir, c->bytes, c->limit, bytes);
-            break;
-        }
-        drop(c, first);
+    if (disk_lacks(c, bytes) || (!on_disk_alone && is_over(c, bytes)))
+        first = first_to_go(c);
+    if (first) {
+        drop(c, first, ret_gone);
         forget_if_idle(c, first);
     }
+    pthread_mutex_unlock(&c->lock);
+    return first != NULL;
+}
+
+int cache_reserve(struct cache *c, uint64_t bytes, struct err *err)
+{
+    char gone[CACHE_PATH_MAX];
+    int rc = 0;
+    while (make_room(c, bytes, false, gone))
+        discard(gone);
+    pthread_mutex_lock(&c->lock);
+    if (bytes > 0 && is_over(c, bytes)) /* of a limit that was lowered, or a disk, that was all */
+        rc = err_set(err, -ENOSPC,
+                     "the cache %s is full: %" PRIu64 " of %" PRIu64 " bytes are "
+                     "in use by this task, %" PRIu64 " more are needed; raise --cache-limit",
+                     c->dir, c->bytes, c->limit, bytes);
     pthread_mutex_unlock(&c->lock);
     return rc;
 }
@@ -404,13 +429,9 @@ uint64_t cache_room(struct cache *c)
 
 void cache_make_room(struct cache *c, uint64_t bytes)
 {
-    struct entry *first;
-    pthread_mutex_lock(&c->lock);
-    while (disk_lacks(c, bytes) && (first = first_to_go(c)) != NULL) {
-        drop(c, first);
-        forget_if_idle(c, first);
-    }
-    pthread_mutex_unlock(&c->lock);
+    char gone[CACHE_PATH_MAX];
+    while (make_room(c, bytes, true, gone))
+        discard(gone);
 }
 
 int cache_added(struct cache *c, const uint8_t sha256[32], struct err *err)
@@ -421,11 +442,12 @@ int cache_added(struct cache *c, const uint8_t sha256[32], struct err *err)
     if (!read_stamp(path, &stamp))
         return err_errno(err, "the new blob %s", path);
     int rc = 0;
+    char gone[CACHE_PATH_MAX] = "";
     pthread_mutex_lock(&c->lock);
     struct entry *e = find_or_add(c, sha256);
     if (e) {
         if (e->part)
-            drop(c, e);
+            drop(c, e, gone);
         if (e->present)
             c->bytes -= e->stamp.held;
         c->bytes += stamp.held;
@@ -437,18 +459,21 @@ int cache_added(struct cache *c, const uint8_t sha256[32], struct err *err)
                      CACHE_ENTRIES_MAX);
     }
     pthread_mutex_unlock(&c->lock);
+    discard(gone);
     return rc;
 }
 
 void cache_remove(struct cache *c, const uint8_t sha256[32])
 {
+    char gone[CACHE_PATH_MAX] = "";
     pthread_mutex_lock(&c->lock);
     struct entry *e = find(c, sha256);
     if (e && e->present) {
-        drop(c, e);
+        drop(c, e, gone);
         forget_if_idle(c, e);
     }
     pthread_mutex_unlock(&c->lock);
+    discard(gone);
 }
 
 uint64_t cache_used_bytes(struct cache *c)

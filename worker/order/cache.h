@@ -9,8 +9,8 @@
  * transfers, nothing else.  What a transfer leaves (*.part) when nobody pins the blob any more is
  * in the sum, and goes like the others.
  *
- * Any thread; nothing but cache_check() takes long, and it does not hold the lock while it
- * reads. */
+ * Any thread.  What reads or removes files takes long: cache_check(), and cache_reserve() and
+ * cache_make_room() where there is no room yet.  They hold no lock meanwhile. */
 #ifndef WORKER_CACHE_H
 #define WORKER_CACHE_H
 

@@ -166,14 +166,17 @@ int work_need_ranges(struct work *w, Skerry__V1__Range *const *ranges, size_t n,
 
 void work_check_needs(struct work *w)
 {
+    uint64_t bytes = 0;
     for (size_t i = 0; i < w->n_needs && !work_stopped(w, NULL); i++) {
         struct work_need *n = &w->needs[i];
         struct err err = {0};
         int rc = cache_check(w->cache, n->sha256, n->size, &err);
         n->missing = rc < 0;
+        bytes += n->missing ? n->size : 0;
         if (rc < 0 && rc != -ERR_NOTFOUND)
             log_warn("work", "%s: %s; fetching it again", n->what, err.msg);
     }
+    (void)cache_reserve(w->cache, bytes, NULL); /* where there is too little, fetching says so */
 }
 
 void work_blob_path(const struct work *w, const uint8_t sha256[32], char ret[CACHE_PATH_MAX])

@@ -144,8 +144,8 @@ int work_need(struct work *w, const uint8_t sha256[32], uint64_t size, const cha
 /* The same for a blob of the message, and for the shards of ranges. */
 int work_need_blob(struct work *w, const Skerry__V1__Blob *blob, const char *what, struct err *err);
 int work_need_ranges(struct work *w, Skerry__V1__Range *const *ranges, size_t n, struct err *err);
-/* Sets `missing` of every need that is not verified in the cache.  Slow: compute thread.  Ends
- * early when the task is stopped. */
+/* Sets `missing` of every need that is not verified in the cache, and makes room for those.  Slow:
+ * compute thread.  Ends early when the task is stopped. */
 void work_check_needs(struct work *w);
 /* The path of a needed blob. */
 void work_blob_path(const struct work *w, const uint8_t sha256[32], char ret[CACHE_PATH_MAX]);

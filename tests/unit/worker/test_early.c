@@ -18,34 +18,6 @@ static struct fetch_env env;
 static struct early *early;
 static unsigned done;
 
-/* ---- a pool whose jobs a test runs by hand ---- */
-
-static struct {
-    pool_work_fn work;
-    pool_done_fn done;
-    void *arg;
-    bool full;
-} job;
-
-int pool_submit(struct pool *pool, pool_work_fn work, pool_done_fn fn, void *arg)
-{
-    if (job.full)
-        return -EAGAIN;
-    assert_null(job.work);
-    job.work = work;
-    job.done = fn;
-    job.arg = arg;
-    return 0;
-}
-
-static void compute(void)
-{
-    const pool_work_fn work = job.work;
-    assert_non_null(work);
-    job.work = NULL;
-    job.done(job.arg, work(job.arg));
-}
-
 /* ---- a word of the coordinator's: one version of one module, whose file is "version N" ---- */
 
 struct word {

@@ -1,5 +1,5 @@
-/* A loop whose timers and deferred calls a test runs by hand, and transfers that it ends by hand:
- * in place of common/net, which the linker then leaves out. */
+/* A loop whose timers and deferred calls a test runs by hand, a pool whose job it runs by hand, and
+ * transfers that it ends by hand: in place of common/net, which the linker then leaves out. */
 #ifndef TESTS_UNIT_WORKER_LINK_FAKE_LINE_H
 #define TESTS_UNIT_WORKER_LINK_FAKE_LINE_H
 
@@ -10,6 +10,7 @@
 #include "common/base/str.h"
 #include "common/net/http/transfer.h"
 #include "common/net/loop.h"
+#include "common/net/pool.h"
 
 enum { MOST = 64 };
 
@@ -81,11 +82,40 @@ static inline void fire(struct loop_timer *t)
     t->fn(t->arg);
 }
 
+/* ---- the compute thread, with one job ---- */
+
+static struct {
+    pool_work_fn work;
+    pool_done_fn done;
+    void *arg;
+    bool full;
+} job;
+
+int pool_submit(struct pool *pool, pool_work_fn work, pool_done_fn fn, void *arg)
+{
+    if (job.full)
+        return -EAGAIN;
+    assert_null(job.work);
+    job.work = work;
+    job.done = fn;
+    job.arg = arg;
+    return 0;
+}
+
+static inline void compute(void)
+{
+    const pool_work_fn work = job.work;
+    assert_non_null(work);
+    job.work = NULL;
+    job.done(job.arg, work(job.arg));
+}
+
 /* ---- transfers ---- */
 
 struct transfer {
     char url[2600], path[4096];
     const uint8_t *pin;
+    xfer_progress_fn progress;
     xfer_done_fn done;
     void *arg;
     bool running, public_only, cached;
@@ -120,6 +150,7 @@ int xfer_get(struct xfer *x, const struct xfer_get *g, uint64_t *ret_id, struct 
 {
     const int rc = start(g->url, g->path, g->pin, g->done, g->arg, ret_id);
     if (rc == 0) {
+        line.at[line.n - 1].progress = g->progress;
         line.at[line.n - 1].public_only = g->public_only;
         line.at[line.n - 1].cached = g->cached;
         line.at[line.n - 1].max_bytes = g->max_bytes;

@@ -163,6 +163,28 @@ static void an_archive_from_outside(void **state)
     turn();
 }
 
+/* Files go on the compute thread, since to remove them may take long, and once at a time. */
+static void room_for_an_archive(void **state)
+{
+    const uint64_t all = (uint64_t)1 << 60; /* more than any disk has */
+    struct fetch *f = begin(1, "https://example.org/x.tar");
+    arrive(0);
+    line.at[1].progress(line.at[1].arg, 10, 10);
+    assert_null(job.work);
+    line.at[1].progress(line.at[1].arg, 10, all);
+    line.at[1].progress(line.at[1].arg, 20, all);
+    assert_true(cache_has(cache, needs[0].sha256));
+    compute();
+    assert_false(cache_has(cache, needs[0].sha256));
+    job.full = true;
+    line.at[1].progress(line.at[1].arg, 30, all);
+    job.full = false;
+    line.at[1].progress(line.at[1].arg, 40, all);
+    fetch_cancel(f);
+    turn();
+    compute(); /* it asks for nobody */
+}
+
 static void a_cache_that_is_full(void **state)
 {
     OK(cache_set_limit(cache, 3, err));
@@ -204,7 +226,7 @@ int main(void)
         TEST(what_is_here_is_not_fetched), TEST(the_first_failure_stops_the_others),
         TEST(damage_is_fetched_once_more), TEST(cancelled_says_nothing),
         TEST(a_queue_that_is_full),        TEST(an_archive_from_outside),
-        TEST(a_cache_that_is_full),
+        TEST(room_for_an_archive),         TEST(a_cache_that_is_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,10 @@
 #include "tests/unit/common/base/util.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/hash.h"
@@ -137,6 +140,55 @@ static void makes_room_on_the_disk(void **state)
     cache_close(c);
 }
 
+/* Whoever else needs the cache while a large file is removed. */
+static struct cache *looked_at;
+static unsigned removals;
+
+static void *look(void *arg)
+{
+    (void)cache_used_bytes(looked_at);
+    return NULL;
+}
+
+/* In place of the C library's. */
+int unlink(const char *path)
+{
+    if (looked_at && str_ends(path, ".gone")) {
+        struct timespec until;
+        pthread_t thread;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += 10;
+        assert_int_equal(pthread_create(&thread, NULL, look, NULL), 0);
+        assert_int_equal(pthread_timedjoin_np(thread, NULL, &until), 0);
+        removals++;
+    }
+    return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+static void nobody_waits_for_a_removal(void **state)
+{
+    (void)state;
+    struct cache *c;
+    OK(cache_open(dir, 0, &c, err));
+    for (int i = 0; i < 4; i++)
+        add(c, i);
+    looked_at = c;
+    cache_remove(c, sums[0]);
+    damage(c, 1, "flip");
+    FAILS(cache_check(c, sums[1], 100, err), "damaged");
+    cache_pin(c, sums[2]);
+    cache_make_room(c, (uint64_t)1 << 60);
+    cache_unpin(c, sums[2]);
+    OK(cache_reserve(c, (uint64_t)1 << 60, err));
+    looked_at = NULL;
+    assert_int_equal(removals, 4);
+    struct file_names names;
+    OK(file_list(dir, 8, &names, err));
+    assert_int_equal(names.n, 0);
+    file_names_release(&names);
+    cache_close(c);
+}
+
 static void damage_is_found(void **state)
 {
     (void)state;
@@ -239,6 +291,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(evicts_what_was_used_longest_ago, setup, teardown),
         cmocka_unit_test_setup_teardown(parts_go_like_blobs, setup, teardown),
         cmocka_unit_test_setup_teardown(makes_room_on_the_disk, setup, teardown),
+        cmocka_unit_test_setup_teardown(nobody_waits_for_a_removal, setup, teardown),
         cmocka_unit_test_setup_teardown(damage_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(survives_a_restart, setup, teardown),
         cmocka_unit_test_setup_teardown(removed_file_is_absent, setup, teardown),

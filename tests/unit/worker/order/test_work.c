@@ -119,7 +119,7 @@ static void temporary_files_go_with_it(void **state)
 /* Needs are pinned, once each, as long as the work lives. */
 static void needs(void **state)
 {
-    static const uint8_t a[32] = {1}, b[32] = {2};
+    static const uint8_t a[32] = {1}, b[32] = {2}, other[32] = {3};
     char path[CACHE_PATH_MAX];
     struct work *w = make();
     OK(work_need(w, a, 4, "/v1/blobs/a", "a", err));
@@ -131,8 +131,12 @@ static void needs(void **state)
     OK(cache_added(cache, a, err));
     OK(cache_set_limit(cache, 1, err));
     assert_true(cache_has(cache, a));
+    cache_path(cache, other, path);
+    OK(file_write_atomic(path, "blob", 4, 0600, err));
+    OK(cache_added(cache, other, err));
     work_check_needs(w);
     assert_true(!w->needs[0].missing && w->needs[1].missing);
+    assert_false(cache_has(cache, other)); /* it has made room */
     w->needs[1].missing = false;
     atomic_store(&w->stop, WORK_LEAVING); /* to read all that is here may take minutes */
     work_check_needs(w);
