@@ -31,6 +31,7 @@ struct upload {
     struct lane lanes[LANES];
     size_t begun, n_there;             /* outputs */
     uint64_t total_bytes, there_bytes; /* of all, and of those that are there */
+    char waits[256];                   /* why nothing can be sent; "": it can */
     bool ending;                       /* the deferred turn frees it */
     int code;
     char detail[1024];
@@ -76,8 +77,9 @@ static void tell(struct upload *u)
     for (size_t i = 0; i < LANES; i++)
         sent += u->lanes[i].sent;
     if (u->what.progress)
-        progress_activity(u->what.progress, "uploading: %s of %s", str_human_bytes(sent, have),
-                          str_human_bytes(u->total_bytes, all));
+        progress_activity(u->what.progress, "uploading: %s of %s%s%s", str_human_bytes(sent, have),
+                          str_human_bytes(u->total_bytes, all), u->waits[0] ? "; waits: " : "",
+                          u->waits);
 }
 
 static void ask(struct lane *l);
@@ -114,6 +116,12 @@ static void next(struct lane *l)
         ask(l);
 }
 
+/* Nobody is there: the result is kept for as long as the coordinator leaves the task to us. */
+static bool is_unreached(const struct xfer_result *r)
+{
+    return r->status == 0 && (r->code == -EHOSTUNREACH || r->code == -ECONNREFUSED);
+}
+
 static void on_put(void *arg, const struct xfer_result *r)
 {
     struct lane *l = arg;
@@ -121,8 +129,14 @@ static void on_put(void *arg, const struct xfer_result *r)
     l->put = 0;
     if (u->ending)
         return;
+    u->waits[0] = '\0';
     if (r->code == 0) {
         next(l);
+    } else if (is_unreached(r)) {
+        log_info("upload", "the result is kept and sent when it can be: %s", r->detail);
+        str_copy(u->waits, sizeof(u->waits), r->detail);
+        l->tickets--; /* it was not used */
+        loop_timer_start(l->retry, RETRY_MS, 0);
     } else if (l->tickets < TICKETS_MAX && r->code != -ENOSPC && r->code != -ERR_LIMIT) {
         log_info("upload", "trying again with a new ticket: %s", r->detail);
         loop_timer_start(l->retry, RETRY_MS, 0);
@@ -137,6 +151,7 @@ static void on_put_progress(void *arg, uint64_t done, uint64_t total)
 {
     struct lane *l = arg;
     l->sent = done;
+    l->u->waits[0] = '\0';
     tell(l->u);
 }
 

@@ -1,6 +1,7 @@
 /* Sends outputs of a task, two at a time: for each, asks whether the coordinator has it, then PUTs
- * it by ticket.  Without a connection it waits: call upload_resume() when joined again.  Loop
- * thread. */
+ * it by ticket.  Without a connection it waits: call upload_resume() when joined again.  While the
+ * coordinator's port for files cannot be reached, or its name not be found, it tries again without
+ * end; whoever started it cancels it when the task is no longer ours.  Loop thread. */
 #ifndef WORKER_UPLOAD_H
 #define WORKER_UPLOAD_H
 

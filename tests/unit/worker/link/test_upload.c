@@ -162,6 +162,21 @@ static void a_new_ticket_for_a_new_try(void **state)
     ends(-ECONNRESET);
 }
 
+/* A finished phase is worth more than a minute without a name server. */
+static void kept_while_nobody_is_there(void **state)
+{
+    (void)begin(1);
+    for (unsigned i = 0; i < 20; i++) {
+        ticket("/v1/blobs/a", false);
+        end_with(i, i % 2 ? -ECONNREFUSED : -EHOSTUNREACH, "cannot resolve coordinator");
+        assert_true(told.calls == 0 && deferred.n == 0);
+        fire(timers[0]);
+    }
+    ticket("/v1/blobs/a", false);
+    end_with(20, 0, "");
+    ends(0);
+}
+
 static void a_full_store_is_not_tried_again(void **state)
 {
     (void)begin(1);
@@ -237,6 +252,7 @@ int main(void)
         TEST(one_fails),
         TEST(nothing_to_send),
         TEST(a_new_ticket_for_a_new_try),
+        TEST(kept_while_nobody_is_there),
         TEST(a_full_store_is_not_tried_again),
         TEST(waits_for_the_connection),
         TEST(refused_or_malformed),
