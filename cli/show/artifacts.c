@@ -51,7 +51,8 @@ struct points {
     struct loss_point *items;
     size_t n, cap;
     FILE *lines;
-    int router; /* path whose points are left out; -1: there is none */
+    const char *name; /* of their file */
+    int router;       /* path whose points are left out; -1: there is none */
 };
 
 static int points_add(struct points *p, struct loss_point point)
@@ -91,10 +92,11 @@ static int take_record(void *arg, const json_t *record, const char *line, size_t
                        struct err *err)
 {
     struct points *p = arg;
-    int rc = take_point(p, record);
-    if (rc == 0 && (fwrite(line, 1, len, p->lines) != len || fputc('\n', p->lines) == EOF))
-        rc = -EIO;
-    return rc == 0 ? 0 : err_set(err, rc, "writing metrics.jsonl: %s", err_text(rc));
+    if (take_point(p, record) < 0)
+        return err_set(err, -ENOMEM, "%s has more points than a curve can have", p->name);
+    if (fwrite(line, 1, len, p->lines) != len || fputc('\n', p->lines) == EOF)
+        return err_errno(err, "writing %s", p->name);
+    return 0;
 }
 
 /* The path of a mixture's router, -1 in other jobs. */
@@ -133,6 +135,7 @@ int artifacts_metrics(struct cli *cli, uint64_t job, const char *dir, struct err
         goto out;
     }
     p.lines = f;
+    p.name = jsonl;
     rc = find_router(cli, job, &p.router, err);
     if (rc == 0)
         rc = metrics_each(cli, job, &after, take_record, &p, err);

@@ -1,10 +1,11 @@
-/* A model of a job that goes on while it is fetched. */
+/* A model of a job that goes on while it is fetched, and metrics for which there is no room. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -49,10 +50,32 @@ static void a_version_that_is_gone_is_not_the_newest(void **state)
     assert_non_null(strstr(err.msg, "`skerry pause 7` lets it rest meanwhile: it is gone"));
 }
 
+static void a_full_disk_is_said_to_be_full(void **state)
+{
+    char dir[] = "/tmp/test_artifacts-XXXXXX", page[2][4000];
+    const char *const answers[] = {JOB, page[0], page[1], NULL};
+    struct script s;
+    struct cli cli = {0};
+    struct err err = {0};
+    for (int i = 0; i < 2; i++) /* together more than a buffer of stdio holds */
+        (void)snprintf(page[i], sizeof page[i], "{\"n\":%d,\"kind\":\"%03500d\"}\n", i + 1, 0);
+    assert_non_null(mkdtemp(dir));
+    char *part = file_join(dir, "metrics.jsonl.part");
+    assert_int_equal(symlink("/dev/full", part), 0);
+    connect_to(&s, &cli, answers);
+    assert_int_equal(artifacts_metrics(&cli, 7, dir, &err), -ENOSPC);
+    disconnect(&s, &cli);
+    assert_non_null(strstr(err.msg, "/metrics.jsonl: No space left on device"));
+    assert_false(file_exists(part));
+    assert_int_equal(file_remove_tree(dir, NULL), 0);
+    mem_free(part);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_version_that_is_gone_is_not_the_newest),
+        cmocka_unit_test(a_full_disk_is_said_to_be_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
