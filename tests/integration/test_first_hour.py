@@ -67,6 +67,15 @@ def test_check_without_workerd_still_checks(tmp_path):
     assert done.stderr.startswith("nothing is predicted: ") and len(done.stderr.splitlines()) == 1
 
 
+def test_a_temporary_directory_elsewhere(tmp_path):
+    """Of a container whose own disk is read-only; what this directory has is still reached from within."""
+    write_job(tmp_path)
+    done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o ro none /tmp && exec "$@"', "sh",
+                           os.path.join(BIN, "skerry"), "check", "job.yaml"],
+                          env={**os.environ, "TMPDIR": "."}, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0 and not done.stderr and "a step" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_wrong_link_is_a_wrong_command_line(tmp_path):
     done = skerry("check", write_job(tmp_path), "--link", "fast")
     assert done.returncode == 2 and "--link" in done.stderr, done.stderr
