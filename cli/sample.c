@@ -180,7 +180,7 @@ static int wait_for_task(struct cli *cli, uint64_t task, json_t **ret_task, stru
     char shown[256] = "", why[256];
     size_t text = 0;
     unsigned polls = 0;
-    uint64_t seen_ms = clock_now_ms();
+    struct cli_away away = {.seen_ms = clock_now_ms()};
 
     for (;; cli_sleep_ms(100)) {
         json_t *t = NULL;
@@ -189,11 +189,13 @@ static int wait_for_task(struct cli *cli, uint64_t task, json_t **ret_task, stru
                                        (unsigned long long)task);
         if (rc == -ERR_CANCELLED)
             return give_up(cli, task, err);
-        if (rc < 0 && !cli_may_come_back(rc, seen_ms))
+        if (rc < 0 && !cli_may_come_back(rc, away.seen_ms))
             return rc;
-        if (rc < 0)
+        if (rc < 0) {
+            cli_say_away(&away, err->msg);
             continue;
-        seen_ms = clock_now_ms();
+        }
+        cli_say_back(&away);
         const char *state = cli_str(t, "state", "");
         show_text(cli, t, &text);
         if (!strcmp(state, "done")) {

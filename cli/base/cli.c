@@ -56,11 +56,17 @@ int cli_find_token(const struct cli *cli, struct token *ret, struct err *err)
     return rc;
 }
 
-static void say_slow(void *arg)
+static void say_slow(void *arg, bool command)
 {
-    fputs("waiting for the coordinator, which answers once its disk or object "
-          "store has the data\n",
+    fputs(command ? "waiting for the coordinator, which answers once its disk or object "
+                    "store has the data\n"
+                  : "waiting for the coordinator, which has not answered for 3 s\n",
           stderr);
+}
+
+void cli_on_slow(struct cli *cli, void (*tell)(void *arg, bool command), void *arg)
+{
+    http_client_on_slow(cli->http, SLOW_MS, tell ? tell : say_slow, arg);
 }
 
 int cli_connect(struct cli *cli, struct err *err)
@@ -85,7 +91,7 @@ int cli_connect(struct cli *cli, struct err *err)
     rc = http_client_new(url, token.pin, bearer, &cli->http, err);
     if (rc == 0) {
         http_client_heed(cli->http, &cli_interrupted);
-        http_client_on_slow(cli->http, SLOW_MS, say_slow, NULL);
+        cli_on_slow(cli, NULL, NULL);
     }
     return rc;
 }
@@ -139,6 +145,28 @@ bool cli_may_come_back(int rc, uint64_t seen_ms)
 {
     return rc != -ERR_AUTH && rc != -ERR_NOTFOUND && rc != -ERR_CANCELLED &&
            clock_now_ms() - seen_ms <= GONE_MS;
+}
+
+void cli_say_away(struct cli_away *away, const char *why)
+{
+    const time_t since = (time_t)((clock_wall_ms() - (clock_now_ms() - away->seen_ms)) / 1000);
+    char at[32];
+    struct tm tm;
+    if (away->said)
+        return;
+    away->said = true;
+    (void)strftime(at, sizeof at, "%H:%M:%S", localtime_r(&since, &tm));
+    fprintf(stderr, "no answer from the coordinator since %s, waiting for it for a minute: %s\n",
+            at, why);
+}
+
+void cli_say_back(struct cli_away *away)
+{
+    char gone[STR_HUMAN_MAX];
+    if (away->said)
+        fprintf(stderr, "the coordinator is back after %s\n",
+                str_human_duration(clock_now_ms() - away->seen_ms, gone));
+    *away = (struct cli_away){clock_now_ms(), false};
 }
 
 int cli_fail(const struct err *err)

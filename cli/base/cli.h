@@ -57,6 +57,17 @@ __attribute__((format(printf, 6, 7))) int cli_call(struct cli *cli, const char *
 /* After this error of a call: is a coordinator that was heard of last at seen_ms waited for?  One
  * that restarts is, or has much to do, for a minute. */
 bool cli_may_come_back(int rc, uint64_t seen_ms);
+/* Whoever asks again and again says once in a line that nobody answers, and that somebody does. */
+struct cli_away {
+    uint64_t seen_ms; /* when an answer came last */
+    bool said;        /* that none comes */
+};
+void cli_say_away(struct cli_away *away, const char *why);
+/* There is an answer. */
+void cli_say_back(struct cli_away *away);
+/* tell in place of a sentence when a call has waited some seconds for its answer; NULL: the
+ * sentence again. */
+void cli_on_slow(struct cli *cli, void (*tell)(void *arg, bool command), void *arg);
 /* GET of a list that comes in pages by this parameter: *ret is {"items": of all of them}. */
 int cli_pages(struct cli *cli, const char *path, const char *cursor, json_t **ret, struct err *err);
 

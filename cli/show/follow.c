@@ -13,7 +13,8 @@
 
 struct follow {
     struct cli *cli;
-    bool terminal;
+    bool redraws; /* one line on a terminal; else each has its own */
+    struct cli_away away;
     int64_t round;  /* last one printed where there is no terminal */
     char state[32]; /* last seen, of show_state() */
     char late[128]; /* who was late when the last line was printed; "": nobody */
@@ -144,11 +145,22 @@ static void draw(const struct progress *p)
     fflush(stderr);
 }
 
-static void draw_silence(const struct err *err)
+static void tell_silence(struct follow *f, const char *why)
 {
+    char gone[STR_HUMAN_MAX];
     struct progress p = {.share = -1};
-    (void)snprintf(p.words, sizeof p.words, "no answer from the coordinator: %.400s", err->msg);
+    if (!f->redraws) {
+        cli_say_away(&f->away, why);
+        return;
+    }
+    (void)snprintf(p.words, sizeof p.words, "no answer from the coordinator for %s: %.400s",
+                   str_human_duration(clock_now_ms() - f->away.seen_ms, gone), why);
     draw(&p);
+}
+
+static void on_slow(void *arg, bool command)
+{
+    tell_silence(arg, "it is there and says nothing");
 }
 
 static bool goes_on(const struct follow *f, const json_t *job)
@@ -181,7 +193,7 @@ static void show(struct follow *f, const json_t *job)
             cli_print_json(job);
             fflush(stdout);
         }
-    } else if (f->terminal) {
+    } else if (f->redraws) {
         draw(&p);
     } else {
         print(f, job, &p);
@@ -192,10 +204,13 @@ static void show(struct follow *f, const json_t *job)
 
 int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
 {
-    struct follow f = {.cli = cli, .terminal = isatty(STDERR_FILENO), .round = -1};
-    uint64_t seen_ms = clock_now_ms();
+    struct follow f = {.cli = cli,
+                       .redraws = !cli->json && isatty(STDERR_FILENO),
+                       .away.seen_ms = clock_now_ms(),
+                       .round = -1};
     int status = -1;
 
+    cli_on_slow(cli, on_slow, &f);
     while (status < 0) {
         struct err err = {0};
         json_t *job = NULL;
@@ -209,14 +224,14 @@ int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
             status = CLI_INTERRUPTED;
         } else if (rc < 0) {
             /* A restarting coordinator is expected to come back: say so and wait. */
-            if (!cli_may_come_back(rc, seen_ms))
+            if (!cli_may_come_back(rc, f.away.seen_ms))
                 status = cli_fail(&err);
             else if (hook && hook->poll(hook->arg, NULL))
                 status = CLI_FAILED;
-            else if (!cli->json && f.terminal)
-                draw_silence(&err);
+            else
+                tell_silence(&f, err.msg);
         } else {
-            seen_ms = clock_now_ms();
+            cli_say_back(&f.away);
             show(&f, job);
             if (hook && hook->poll(hook->arg, job))
                 status = CLI_FAILED;
@@ -227,7 +242,8 @@ int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
         if (status < 0)
             cli_sleep_ms(POLL_MS);
     }
-    if (f.terminal && !cli->json)
+    cli_on_slow(cli, NULL, NULL);
+    if (f.redraws)
         fputs("\n", stderr);
     return status;
 }

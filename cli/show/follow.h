@@ -1,5 +1,5 @@
 /* Following a job: round, loss, speed, ETA, and who is late, in one line that is redrawn on a
- * terminal; elsewhere a line a round. */
+ * terminal; elsewhere a line a round.  While nobody answers it says so, and since when. */
 #ifndef CLI_FOLLOW_H
 #define CLI_FOLLOW_H
 

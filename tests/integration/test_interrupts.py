@@ -112,6 +112,30 @@ def test_watching_is_not_holding(swarm):
     ended(process, "interrupted")
 
 
+def test_watching_says_once_that_the_coordinator_is_away(swarm):
+    """Into a file or a pipe, where no line is redrawn: whether it is gone, or there and says nothing."""
+    def says(words):
+        assert select.select([process.stderr], [], [], 60)[0], words
+        line = process.stderr.readline()
+        assert line.startswith(words), line
+        return line
+
+    job = swarm.submit(rounds=1, steps=2)
+    process = asks(swarm, "watch", job)
+    says("initialising")
+    swarm.kill("coordinatord")
+    away = says("no answer from the coordinator since ")
+    assert re.search(r"since \d\d:\d\d:\d\d, waiting for it for a minute: .*127.0.0.1", away), away
+    swarm.coordinator()
+    says("the coordinator is back after ")
+    swarm.kill("coordinatord", signal.SIGSTOP)
+    assert "it is there and says nothing" in says("no answer from the coordinator since ")
+    swarm.kill("coordinatord", signal.SIGCONT)
+    says("the coordinator is back after ")
+    process.send_signal(signal.SIGINT)
+    ended(process, f"job {job} goes on")
+
+
 def test_a_worker_that_has_not_begun_ends_at_once(tmp_path):
     """The first process of a container is ended by no signal that it does not catch."""
     worker = subprocess.Popen([f"{BIN}/workerd", "--join", "-", "--device", "cpu", "--work-dir", str(tmp_path)], stdin=subprocess.PIPE)

@@ -17,8 +17,8 @@ struct http_client {
     char *base, *bearer;
     uint8_t pin[32];
     bool has_pin;
-    const volatile sig_atomic_t *flag; /* NULL: nobody interrupts */
-    void (*tell_slow)(void *arg);      /* NULL: nobody is told */
+    const volatile sig_atomic_t *flag;          /* NULL: nobody interrupts */
+    void (*tell_slow)(void *arg, bool command); /* NULL: nobody is told */
     void *slow_arg;
     unsigned slow_ms;
     uint64_t begun_ms;  /* the call */
@@ -60,7 +60,8 @@ void http_client_heed(struct http_client *c, const volatile sig_atomic_t *flag)
     c->flag = flag;
 }
 
-void http_client_on_slow(struct http_client *c, unsigned ms, void (*tell)(void *arg), void *arg)
+void http_client_on_slow(struct http_client *c, unsigned ms, void (*tell)(void *arg, bool command),
+                         void *arg)
 {
     c->tell_slow = tell;
     c->slow_arg = arg;
@@ -70,13 +71,11 @@ void http_client_on_slow(struct http_client *c, unsigned ms, void (*tell)(void *
 static int on_pulse(void *arg, curl_off_t down, curl_off_t of_down, curl_off_t up, curl_off_t of_up)
 {
     struct http_client *c = arg;
-    if (!c->command)
-        return c->flag && *c->flag;
-    if (c->tell_slow && !c->told && clock_now_ms() - c->begun_ms >= c->slow_ms) {
+    if (c->tell_slow && !c->told && down == 0 && clock_now_ms() - c->begun_ms >= c->slow_ms) {
         c->told = true;
-        c->tell_slow(c->slow_arg);
+        c->tell_slow(c->slow_arg, c->command);
     }
-    return 0;
+    return !c->command && c->flag && *c->flag;
 }
 
 /* Everything but the connection is forgotten between requests. */

@@ -20,9 +20,10 @@ void http_client_free(struct http_client *c); /* accepts NULL */
 /* Once *flag is set (by a signal handler), GETs and file transfers end with -ERR_CANCELLED within a
  * second; a command does not, since its answer must be known. */
 void http_client_heed(struct http_client *c, const volatile sig_atomic_t *flag);
-/* tell is called during a command (not a GET) that has waited ms for its answer, once per command.
- */
-void http_client_on_slow(struct http_client *c, unsigned ms, void (*tell)(void *arg), void *arg);
+/* tell is called during a call that has waited ms and got no byte of an answer, once per call;
+ * command: it is no GET. */
+void http_client_on_slow(struct http_client *c, unsigned ms, void (*tell)(void *arg, bool command),
+                         void *arg);
 /* Only connects: checks that a server with the pinned key is there. */
 int http_client_connect(struct http_client *c, struct err *err);
 /* path begins with '/'; body NULL: none.  0 for any HTTP status; negative when

@@ -206,6 +206,27 @@ static void a_hook_ends_the_following(void **state)
     assert_string_equal(said, "round 1/2\n");
 }
 
+/* Nobody answers for a while, and then somebody does: a line each. */
+static void silence_is_said_once(void **state)
+{
+    static const char *const answers[] = {RUNNING("1", ""), "", "", RUNNING("1", ""), DONE, NULL};
+    struct cli cli = {0};
+    char said[4096], asked[256];
+    int end = 0;
+    assert_int_equal(follow(&cli, answers, NULL, said, asked), CLI_OK);
+    (void)sscanf(said,
+                 "round 1/4 loss 0.5000 80 images/s ETA 1m01s\n"
+                 "no answer from the coordinator since %*2d:%*2d:%*2d, waiting for it for a "
+                 "minute: %*[^\n]\nthe coordinator is back after %*[0-9.]s\n"
+                 "done after round 4/4\n%n",
+                 &end);
+    if (end == 0 || said[end])
+        fail_msg("%s", said);
+    follow_on_terminal(80, answers, said);
+    assert_non_null(strstr(said, "\r\033[Kno answer from the coordinator for "));
+    assert_null(strstr(said, "is back"));
+}
+
 static int stop_in_silence(void *arg, const json_t *job)
 {
     (*(unsigned *)arg)++;
@@ -246,6 +267,7 @@ int main(void)
         cmocka_unit_test(a_job_that_is_not_there_is_not_waited_for),
         cmocka_unit_test(a_line_is_cut_between_characters),
         cmocka_unit_test(a_hook_ends_the_following),
+        cmocka_unit_test(silence_is_said_once),
         cmocka_unit_test(a_hook_hears_of_silence),
         cmocka_unit_test(an_interrupted_job_goes_on),
     };

@@ -57,6 +57,13 @@ static void on_half(void *arg, struct http_request *r)
         other_half(arg);
 }
 
+/* Says nothing until whoever has w->stream does. */
+static void on_late(void *arg, struct http_request *r)
+{
+    if (open_stream(arg, r, "text/plain") && other_is_due)
+        other_half(arg);
+}
+
 static void on_huge(void *arg, struct http_request *r)
 {
     static char huge[ANSWER_MAX + 1];
@@ -71,7 +78,8 @@ static void on_largest(void *arg, struct http_request *r)
 
 static const struct http_route client_routes[] = {
     {"GET", "/t/half", TOKEN_ROLE_OPERATOR, 0, on_half, NULL, NULL},
-    {"POST", "/t/half", TOKEN_ROLE_OPERATOR, 0, on_half, NULL, NULL},
+    {"GET", "/t/late", TOKEN_ROLE_OPERATOR, 0, on_late, NULL, NULL},
+    {"POST", "/t/late", TOKEN_ROLE_OPERATOR, 0, on_late, NULL, NULL},
     {"GET", "/t/nth", TOKEN_ROLE_OPERATOR, 0, on_nth, NULL, NULL},
     {"GET", "/t/huge", 0, 0, on_huge, NULL, NULL},
     {"GET", "/t/largest", 0, 0, on_largest, NULL, NULL},
@@ -149,20 +157,25 @@ static void test_call(void **state)
     stop(w);
 }
 
-static void on_slow(void *arg)
+static unsigned slow[2]; /* GETs, commands */
+
+static void on_slow(void *arg, bool command)
 {
     struct world *w = arg;
+    slow[command]++;
     (void)loop_post(w->t.loop, other_half, w);
 }
 
-/* The answer's other half is sent when its slowness is told of: without that this hangs. */
-static void test_slow_command(void **state)
+/* The answer is sent when its slowness is told of: without that this hangs. */
+static void test_slow_answer(void **state)
 {
     struct http_client *c;
     struct world *w = start_apart(false, &c);
     http_client_on_slow(c, 1, on_slow, w);
-    expect_call(c, "POST", "/t/half", NULL, 200, "half, half");
-    expect_call(c, "POST", "/t/half", NULL, 200, "half, half"); /* each is told of */
+    expect_call(c, "POST", "/t/late", NULL, 200, "half");
+    expect_call(c, "POST", "/t/late", NULL, 200, "half"); /* each is told of */
+    expect_call(c, "GET", "/t/late", NULL, 200, "half");
+    assert_true(slow[0] == 1 && slow[1] == 2);
     stop_apart(w, c);
 }
 
@@ -368,7 +381,7 @@ int main(void)
         cmocka_unit_test(test_call),           cmocka_unit_test(test_answer_limit),
         cmocka_unit_test(test_trust),          cmocka_unit_test(test_nobody_there),
         cmocka_unit_test(test_response_check), cmocka_unit_test(test_files),
-        cmocka_unit_test(test_file_progress),  cmocka_unit_test(test_slow_command),
+        cmocka_unit_test(test_file_progress),  cmocka_unit_test(test_slow_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
