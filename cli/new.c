@@ -191,7 +191,7 @@ static int look_at_data(struct job_file *file, struct new_job *job, struct err *
     FILE *out = open_memstream(&text, &len);
     if (!out)
         return err_errno(err, "no memory");
-    rc = job_file_read_all(file, out, &size, err);
+    rc = job_file_read_all(file, true, out, &size, err);
     (void)fclose(out);
     free(text);
     job->samples = size.samples;

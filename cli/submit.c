@@ -174,7 +174,7 @@ static int run_check(struct cli *cli, const struct args *args, struct err *err)
         return rc;
     const uint64_t begun = clock_now_ns();
     FILE *out = open_memstream(&text, &len);
-    rc = out ? job_file_read_all(&job, out, &size, err) : err_errno(err, "no memory");
+    rc = out ? job_file_read_all(&job, !cli->json, out, &size, err) : err_errno(err, "no memory");
     if (out)
         fclose(out);
     if (rc == 0 && !cli->json)

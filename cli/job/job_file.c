@@ -267,13 +267,16 @@ static int show_cut(void *ctx, uint64_t done, uint64_t total)
 
     if (cli_interrupted)
         return -ERR_CANCELLED;
-    bool last = done == total && !up->text; /* texts are all read before the first upload */
+    bool last = up->cli && done == total && !up->text; /* texts are read before the first upload */
     if (!up->progress || (!last && now - up->shown_ms < (up->to_terminal ? 200 : 5000)))
         return 0;
     up->shown_ms = now;
     const char *begin = up->to_terminal ? "\r\033[K" : "", *end = up->to_terminal ? "" : "\n";
     str_human_bytes(up->bytes_sent, sent);
-    if (up->text)
+    if (!up->cli)
+        fprintf(stderr, "%sreading the data: %llu %%%s", begin,
+                (unsigned long long)(total ? done * 100 / total : 100), end);
+    else if (up->text)
         fprintf(stderr, "%scutting the text into shards: %llu %% read, %s uploaded%s", begin,
                 (unsigned long long)(total ? done * 100 / total : 100), sent, end);
     else
@@ -474,12 +477,19 @@ static int upload_dataset(struct cli *cli, struct job_file *job, bool progress, 
     return rc;
 }
 
-int job_file_read_all(struct job_file *job, FILE *out, struct job_file_size *ret, struct err *err)
+int job_file_read_all(struct job_file *job, bool progress, FILE *out, struct job_file_size *ret,
+                      struct err *err)
 {
     struct dataset_report report = {0};
-    struct upload up = {.shards = json_array(), .text = job_is_text(&job->spec)};
+    struct upload up = {.shards = json_array(),
+                        .text = job_is_text(&job->spec),
+                        .progress = progress,
+                        .to_terminal = isatty(STDERR_FILENO),
+                        .shown_ms = clock_now_ms()};
     encoders_say_cut(&job->encoders, &job->spec);
     int rc = job->dataset ? cut(job, &up, &report, err) : 0;
+    if (progress && up.to_terminal)
+        fputs("\r\033[K", stderr);
     if (rc == 0 && job->dataset) {
         say_size(out, job, &report);
         say_bad(job, &report);

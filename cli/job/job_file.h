@@ -48,8 +48,10 @@ void job_file_say_left(const struct job_file *job);
 
 /* Reads all the data as job_file_submit would, keeps nothing, and says on `out` how much
  * there is (without an end of line; nothing where the data are not read here).  Once for a
- * job file, and instead of submitting it.  -ERR_CONFIG when the data are no good. */
-int job_file_read_all(struct job_file *job, FILE *out, struct job_file_size *ret, struct err *err);
+ * job file, and instead of submitting it.  -ERR_CONFIG when the data are no good.  With
+ * `progress`, says on stderr how far it is. */
+int job_file_read_all(struct job_file *job, bool progress, FILE *out, struct job_file_size *ret,
+                      struct err *err);
 
 /* Cuts, uploads and posts the job, once.  -ERR_CONFIG when the data are no good or the
  * coordinator refuses the job.  With `progress`, says on stderr how far it is. */

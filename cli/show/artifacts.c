@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "cli/base/cli.h"
+#include "cli/base/moving.h"
 #include "cli/show/loss_svg.h"
 #include "cli/base/merge.h"
 #include "cli/show/metrics.h"
@@ -22,7 +23,9 @@
 #define END_OF_TEXT "<|endoftext|>"
 #define OBJECTIVE "rectified flow: the model predicts velocity eps - x0 at x_t = (1 - t) x0 + t eps"
 
-int artifacts_blob(struct cli *cli, const char *sha256_hex, const char *path, struct err *err)
+/* show: NULL for none. */
+static int get_blob(struct cli *cli, const char *sha256_hex, const char *path, struct moving *show,
+                    struct err *err)
 {
     uint8_t sha256[HASH_BYTES];
     char url[128];
@@ -31,7 +34,12 @@ int artifacts_blob(struct cli *cli, const char *sha256_hex, const char *path, st
         return err_set(err, -ERR_FORMAT, "the coordinator named a blob '%s', which is no SHA-256",
                        sha256_hex);
     snprintf(url, sizeof url, "/v1/blobs/%s", sha256_hex);
-    return http_get_file(cli->http, url, path, sha256, NULL, NULL, err);
+    return http_get_file(cli->http, url, path, sha256, show ? moving_show : NULL, show, err);
+}
+
+int artifacts_blob(struct cli *cli, const char *sha256_hex, const char *path, struct err *err)
+{
+    return get_blob(cli, sha256_hex, path, NULL, err);
 }
 
 static int write_json(const char *dir, const char *name, const json_t *value, struct err *err)
@@ -647,8 +655,10 @@ static int download_levels(struct cli *cli, const json_t *job, const json_t *rou
     if (rc == 0)
         rc = file_mkdirs(dir, 0777, err);
     for (size_t i = 0; i < n && rc == 0; i++) {
+        struct moving show = moving_begin("downloading the model");
         parts[i] = str_printf("%s.level%zu", path, i);
-        rc = artifacts_blob(cli, blobs[i], parts[i], err);
+        rc = get_blob(cli, blobs[i], parts[i], cli->json ? NULL : &show, err);
+        moving_end(&show);
         if (rc == -ERR_NOTFOUND) /* it was there when it was chosen */
             rc = err->code = -ERR_STALE;
     }

@@ -91,7 +91,7 @@ static void a_text_beside_the_job_file_is_read(void **state)
     size_t len;
     struct job_file_size size;
     FILE *out = open_memstream(&text, &len);
-    assert_int_equal(job_file_read_all(&job, out, &size, &err), 0);
+    assert_int_equal(job_file_read_all(&job, false, out, &size, &err), 0);
     fclose(out);
     assert_int_equal(strncmp(text, "12 documents, ", 14), 0);
     assert_true(size.samples >= 12 && size.tokens > 12 * 2 && size.vocab == 257);
@@ -112,7 +112,7 @@ static void too_little_text_for_a_batch_is_refused(void **state)
                               "outer: {rounds: 1, steps: 1}\n",
                               &job, &err),
                      0);
-    assert_int_equal(job_file_read_all(&job, stderr, &size, &err), -ERR_CONFIG);
+    assert_int_equal(job_file_read_all(&job, false, stderr, &size, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "train.batch is 50 but the text has only 1 piece of at most 16 "
                                     "tokens; lower the batch or add text"));
     job_file_close(&job);
@@ -130,7 +130,7 @@ static void an_interrupted_reading_is_no_fault_of_the_data(void **state)
                               &job, &err),
                      0);
     cli_interrupted = SIGINT;
-    int rc = job_file_read_all(&job, stderr, &size, &err);
+    int rc = job_file_read_all(&job, false, stderr, &size, &err);
     cli_interrupted = 0;
     assert_int_equal(rc, -ERR_CANCELLED);
     assert_string_equal(err.msg, "interrupted; nothing was submitted");
@@ -174,7 +174,7 @@ static void a_text_begins_with_what_the_tokenizer_has(void **state)
     refused(MUTE "sample: {prompt: c}\n", "sample.prompt: the tokenizer has no token for the byte");
     if (open_job(MUTE "sample: {prompt: ab}\n", &job, &err) < 0)
         fail_msg("%s", err.msg);
-    assert_int_equal(job_file_read_all(&job, stderr, &size, &err), -ERR_CONFIG);
+    assert_int_equal(job_file_read_all(&job, false, stderr, &size, &err), -ERR_CONFIG);
     assert_non_null(
         strstr(err.msg, "document 't/0': the tokenizer has no token for the byte 0x63"));
     job_file_close(&job);
