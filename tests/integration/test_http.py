@@ -307,6 +307,16 @@ def test_bad_paths(quiet, path, status):
     quiet.validate_named(answer.json(), "Error")
 
 
+@pytest.mark.parametrize("arguments,status", [(64, 200), (65, 400), (470, 400), (3000, 400)])
+def test_a_query_that_is_too_long(quiet, arguments, status):
+    """None is left without an answer, however little memory of its connection it leaves."""
+    answer = quiet.swarm.get("/v1/jobs?" + "&".join(["a=1"] * arguments))
+    assert answer.status_code == status, answer.text
+    if status == 400:
+        quiet.validate_named(answer.json(), "Error")
+        assert "more than 64 arguments" in answer.text
+
+
 def test_wrong_methods(quiet):
     for method, path in (("DELETE", "/v1/jobs"), ("POST", "/v1/status"), ("PUT", "/healthz")):
         answer = quiet.swarm.session.request(method, quiet.swarm.url + path, timeout=20)

@@ -15,6 +15,7 @@
 #define BACKLOG 128
 #define TICK_MS 1000
 #define CONNECTION_MEMORY (32 * 1024)
+#define ARGUMENTS_MAX 64    /* of a query */
 #define BODY_FLOOR_MS 30000 /* after that a body must have come at ... */
 #define BODY_FLOOR_BYTES_PER_S 256
 #define ADDRESS_SHARE 2 /* one address has at most this part of the strangers' places */
@@ -77,15 +78,39 @@ static int check_body(struct http_request *r)
     return 0;
 }
 
+/* libmicrohttpd keeps a record of each argument in the connection's memory, and says nothing where
+ * that is full: what is too many is cut off before it reads them. */
+static char too_many; /* its address is the mark of such a request */
+
+static void *on_uri(void *cls, const char *uri, struct MHD_Connection *c)
+{
+    const char *at = strchr(uri, '?');
+    for (int n = 0; at && n < ARGUMENTS_MAX; n++)
+        at = strchr(at + 1, '&');
+    if (!at)
+        return NULL;
+    *(char *)(uintptr_t)at = '\0'; /* in its buffer */
+    return &too_many;
+}
+
+static int check_query(struct http_request *r, bool cut)
+{
+    if (!cut)
+        return 0;
+    http_reply_error(r, 400, "invalid", "the query has more than %d arguments", ARGUMENTS_MAX);
+    return -ERR_LIMIT;
+}
+
 static enum MHD_Result begin(struct http_server *s, struct MHD_Connection *c, const char *path,
                              const char *method, void **req_cls)
 {
     struct http_request *r = http_request_new(s, c, path, method);
+    const bool cut = *req_cls != NULL;
     *req_cls = r;
     r->in_callback = true;
     r->held = true;
     s->counters.requests++;
-    if (http_request_route(r) == 0 && check_body(r) == 0) {
+    if (check_query(r, cut) == 0 && http_request_route(r) == 0 && check_body(r) == 0) {
         const struct http_upload *u = r->route->upload;
         if (!u) {
             r->held = false;
@@ -126,7 +151,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
 {
     struct http_server *s = cls;
     struct http_request *r = *req_cls;
-    if (!r)
+    if (!r || *req_cls == &too_many)
         return begin(s, c, path, method, req_cls);
     if (r->queued) {
         *len = 0;
@@ -157,7 +182,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **req_cls,
                          enum MHD_RequestTerminationCode why)
 {
     struct http_request *r = *req_cls;
-    if (!r)
+    if (!r || *req_cls == &too_many)
         return;
     *req_cls = NULL;
     r->connection = NULL;
@@ -394,8 +419,9 @@ static int start(struct http_server *s, int family, struct err *err)
         MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_CONNECTION_LIMIT, s->o.max_connections,
         MHD_OPTION_CONNECTION_TIMEOUT, (s->o.idle_ms + 999) / 1000,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_ARRAY,
-        k ? tls : tls + 3, MHD_OPTION_END);
+        on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
+        MHD_OPTION_URI_LOG_CALLBACK, on_uri, s, MHD_OPTION_ARRAY, k ? tls : tls + 3,
+        MHD_OPTION_END);
     if (!s->daemon)
         return err_set(err, -ERR_CONFIG, "cannot start the HTTP server (see the debug log)");
     s->listen_fd = -1; /* the daemon's now */
