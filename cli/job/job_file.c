@@ -421,6 +421,10 @@ static int blame(const struct upload *up, int rc, struct err *err)
 {
     if (cli_interrupted)
         return err_set(err, -ERR_CANCELLED, "interrupted; nothing was submitted");
+    if (rc == -ENOSPC && !up->failed) {
+        const struct err why = *err;
+        return err_set(err, rc, "%s; set TMPDIR to a directory with more space", why.msg);
+    }
     if (up->failed || rc == -ENOSPC || rc == -ENOMEM || rc == -EIO)
         return rc;
     err->code = -ERR_CONFIG;

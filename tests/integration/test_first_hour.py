@@ -76,6 +76,14 @@ def test_a_temporary_directory_elsewhere(tmp_path):
     assert done.returncode == 0 and not done.stderr and "a step" in done.stdout, done.stdout + done.stderr
 
 
+def test_a_temporary_directory_that_is_full(tmp_path):
+    write_job(tmp_path)
+    done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o size=8k none /mnt && exec "$@"', "sh",
+                           os.path.join(BIN, "skerry"), "check", "job.yaml"],
+                          env={**os.environ, "TMPDIR": "/mnt"}, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1 and "No space left on device; set TMPDIR to a directory with more space" in done.stderr, done.stderr
+
+
 def test_a_wrong_link_is_a_wrong_command_line(tmp_path):
     done = skerry("check", write_job(tmp_path), "--link", "fast")
     assert done.returncode == 2 and "--link" in done.stderr, done.stderr
