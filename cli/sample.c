@@ -278,6 +278,8 @@ static int check_out(const char *file, struct err *err)
 {
     static const char *const others[] = {".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"};
     const char *dot = strrchr(file, '.');
+    if (!file[0])
+        return err_set(err, -EINVAL, "--out is empty, expected a file");
     for (size_t i = 0; dot && i < sizeof others / sizeof *others; i++)
         if (!strcasecmp(dot, others[i]))
             return err_set(err, -EINVAL, "--out %s: pictures are written as PNG: name it %.*s.png",

@@ -258,6 +258,8 @@ static int run_watch(struct cli *cli, const struct args *args, struct err *err)
     struct tensorboard *tb = NULL;
     uint64_t id = 0;
     cli_catch_signals();
+    if (watch_tensorboard && !watch_tensorboard[0])
+        return err_set(err, -EINVAL, "--tensorboard is empty, expected a directory");
     int rc = cli_job_id(cli, args, &id, err);
     if (rc == 0 && watch_tensorboard)
         rc = tensorboard_open(cli, id, watch_tensorboard, &tb, err);

@@ -450,6 +450,10 @@ int file_size(const char *path, uint64_t *ret, struct err *err)
 
 int file_mkdirs(const char *path, mode_t mode, struct err *err)
 {
+    if (!path[0]) /* what is made in it would lie in the root directory */
+        return err_set(err, -EINVAL,
+                       "the name of the directory is empty, as that of a variable that is not "
+                       "set: give one, such as out");
     char *part = str_dup(path);
     int rc = 0;
     for (char *p = part; rc == 0; p++) {

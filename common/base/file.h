@@ -88,7 +88,7 @@ bool file_is_dir(const char *path);
 enum file_place { FILE_APART, FILE_INSIDE, FILE_SAME };
 enum file_place file_place(const char *path, const char *dir);
 int file_size(const char *path, uint64_t *ret, struct err *err);
-/* An existing directory is fine; those that are made are durable by name. */
+/* An existing directory is fine; those that are made are durable by name.  "": -EINVAL. */
 int file_mkdirs(const char *path, mode_t mode, struct err *err);
 /* The folder that path lies in. */
 int file_mkdirs_for(const char *path, mode_t mode, struct err *err);

@@ -165,6 +165,17 @@ def test_settings_that_no_restart_mends(tmp_path, flags, words):
     assert done.returncode == USAGE and words in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("command", [
+    ["coordinatord", "--data-dir", "", "--listen", "127.0.0.1"], ["skerry", "run", "job.yaml", "--out", ""]])
+def test_a_directory_without_a_name(tmp_path, command):
+    """Of a variable that is not set: nothing is made in the root directory, or half of it."""
+    write_job(tmp_path)
+    before = os.listdir("/")
+    done = subprocess.run([f"{BIN}/{command[0]}", *command[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode != 0 and "is empty" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    assert os.listdir("/") == before and sorted(os.listdir(tmp_path)) == ["data", "job.yaml"]
+
+
 @pytest.mark.parametrize("program", ["coordinatord", "workerd", "skerry"])
 def test_help_and_unknown_flags(program):
     done = subprocess.run([f"{BIN}/{program}", "--help"], stdout=subprocess.PIPE, text=True, timeout=30)

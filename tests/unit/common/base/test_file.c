@@ -181,6 +181,7 @@ static void trees(void **state)
     char *keep = in(dir, "keep"), *me = in(dir, "keep/me");
     assert_int_equal(symlink(keep, link), 0);
     FAILS(file_mkdirs(me, 0755, err), "keep/me");
+    FAILS(file_mkdirs("", 0755, err), "is empty");
     OK(file_sync_all(deep, err));
     FAILS(file_sync_all(me, err), "keep/me");
     OK(file_remove_tree(a, err));
