@@ -130,7 +130,7 @@ static void drop_database(struct restore *r)
 static int make_database(struct restore *r, struct err *err)
 {
     int rc = -EAGAIN;
-    for (int n = 0; n < TRIES && rc == -EAGAIN; n++) {
+    for (int n = 0; n < TRIES && (rc == -EAGAIN || rc == -ERR_STALE); n++) {
         drop_database(r);
         *r->result = (struct restore_result){0};
         rc = fetch_snapshot(r, err);
@@ -145,7 +145,7 @@ static int make_database(struct restore *r, struct err *err)
         rc = store_note(r->store, &r->noted, err);
     store_close(r->store);
     r->store = NULL;
-    return rc;
+    return rc == -ERR_STALE ? -EAGAIN : rc; /* a later try may be in time */
 }
 
 /* ---- the rest ---- */

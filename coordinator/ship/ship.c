@@ -367,7 +367,7 @@ static int announce(struct ship *s, struct store *store, struct store_noted *n, 
         rc = send_copy(s, &made, err);
     if (rc == 0)
         rc = send_entry(s, OWN_TRIES, err);
-    if (rc == 0 && (rc = s3_log_check(&s->log, err)) == -EAGAIN)
+    if (rc == 0 && (rc = s3_log_check(&s->log, err)) == -ERR_STALE)
         rc = moved(err, s, "the log in the store is further than this data dir");
     s->sent_before = made;
     return rc;

@@ -320,7 +320,7 @@ int s3_log_check(struct s3_log *log, struct err *err)
     if (rc == 0)
         rc = highest(log, "/snapshot/", &snapshot, err);
     if (rc == 0 && (entry > log->seq || snapshot > log->seq))
-        rc = err_set(err, -EAGAIN, "the log in the store went on meanwhile: it is read again");
+        rc = err_set(err, -ERR_STALE, "the log in the store went on meanwhile: it is read again");
     return rc;
 }
 

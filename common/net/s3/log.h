@@ -86,8 +86,8 @@ int s3_log_next(struct s3_log *log, enum s3_log_kind kind, const void *body, siz
 /* Writes that entry, in one try of the client.  0: it is in the store, written now or by an earlier
  * try of ours.  -ERR_STALE: another owner's entry has this number, for good. */
 int s3_log_send(struct s3_log *log, struct err *err);
-/* To be called after an OWNER entry.  -EAGAIN: entries that we took for not yet written had been
- * removed; the caller must discard all it has read and begin again. */
+/* To be called after an OWNER entry.  -ERR_STALE: entries that we took for not yet written had been
+ * removed; the caller must discard all it has read and begin again.  Other codes: the store's. */
 int s3_log_check(struct s3_log *log, struct err *err);
 
 /* The key of a snapshot; mem_free it. */

@@ -450,9 +450,34 @@ static void entries_are_checked(void **state)
     mem_free(w.objects[0].data);
 }
 
+/* A store that does not list says nothing of who owns the log. */
+static void a_log_that_cannot_be_listed(void **state)
+{
+    static struct world w;
+    struct err err = {0};
+    memset(&w, 0, sizeof(w));
+    w.chance = UINT64_MAX;
+    w.depth = 2;
+    struct coordinator *c = &w.coordinators[0];
+    c->w = &w;
+    s3_log_init(&c->log, &model, c, "p");
+    assert_int_equal(apply_put(&w, "p/log/0000000000000001", "1", 1), 0);
+    c->cut_off = true;
+    assert_int_equal(s3_log_check(&c->log, &err), -EAGAIN);
+    c->cut_off = false;
+    int rc;
+    while ((rc = s3_log_check(&c->log, &err)) == -EAGAIN)
+        ;
+    assert_int_equal(rc, -ERR_STALE);
+    assert_non_null(strstr(err.msg, "went on meanwhile"));
+    s3_log_release(&c->log);
+    mem_free(w.objects[0].data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(nobody_is_fooled),
+                                       cmocka_unit_test(a_log_that_cannot_be_listed),
                                        cmocka_unit_test(entries_are_checked)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
