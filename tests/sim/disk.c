@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/rng.h"
 #include "common/net/blob_dir.h"
@@ -666,7 +667,7 @@ static void stored_now(const struct blob_id *id)
         s = &blobs.list[blobs.n++];
         s->id = *id;
     }
-    s->at_s = (int64_t)(sim_now_ms() / 1000);
+    s->at_s = (int64_t)(clock_wall_ms() / 1000);
 }
 
 /* What came over HTTP is as old as the first look at it. */

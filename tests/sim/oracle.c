@@ -741,7 +741,7 @@ static void check_blob(void *arg, enum blob_role role, const struct blob_ref *b,
 static size_t look_at_blobs(const struct coordinator *co)
 {
     struct inventory x = {.co = co};
-    each_blob(&co->state, 0, (int64_t)sim_now_ms(), check_blob, &x);
+    each_blob(&co->state, 0, core_unix_ms(co), check_blob, &x);
     mem_free(x.ids);
     return x.n;
 }

@@ -19,6 +19,7 @@ static struct {
     struct event *list;
     size_t n, cap;
     uint64_t now_us, made, seed, digest, events;
+    int64_t wall_ahead_ms;
     struct rng rng;
 } sim;
 
@@ -37,6 +38,7 @@ void sim_begin(uint64_t seed)
     sim.made = 0;
     sim.events = 0;
     sim.digest = sim.seed = seed;
+    sim.wall_ahead_ms = 0;
     rng_init(&sim.rng, seed, 0x51);
     set_clock(BEGIN_US);
 }
@@ -81,6 +83,20 @@ static void take_out(size_t i)
 uint64_t sim_now_ms(void)
 {
     return sim.now_us / 1000;
+}
+
+uint64_t __real_clock_wall_ms(void);
+uint64_t __wrap_clock_wall_ms(void);
+
+uint64_t __wrap_clock_wall_ms(void)
+{
+    return __real_clock_wall_ms() + (uint64_t)sim.wall_ahead_ms;
+}
+
+void sim_set_wall(int64_t ahead_ms)
+{
+    sim_say("the wall clock is %lld s ahead", (long long)ahead_ms / 1000);
+    sim.wall_ahead_ms = ahead_ms;
 }
 
 uint64_t sim_in(uint64_t ms, sim_fn fn, void *arg)

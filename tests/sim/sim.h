@@ -23,6 +23,8 @@ void sim_begin(uint64_t seed);
 
 /* ---- time ---- */
 uint64_t sim_now_ms(void);
+/* Sets the wall clock, which runs with the world's time, so far ahead of it. */
+void sim_set_wall(int64_t ahead_ms);
 /* Calls fn(arg) in about ms; what is at the same time comes in the order of the calls.  The number
  * is for sim_cancel(), and never 0. */
 uint64_t sim_in(uint64_t ms, sim_fn fn, void *arg);

@@ -29,6 +29,9 @@
 #define CHAOS_EVENTS 2500            /* about */
 #define CALM_MS (3ull * 3600 * 1000) /* in which all jobs must end */
 #define DAY_MS (26ull * 3600 * 1000)
+/* Until all is old: a file is as old as the first sweep's look at it, by a clock that was perhaps a
+ * day ahead, and the coordinator's own may be one behind. */
+#define CLEAN_DAYS 5
 #define REMEMBERED 64  /* by the oracle, of everything: all that it looks at is on record */
 #define CHURN_MS 10000 /* between two workers that are hurt, about */
 #define REST_MS 61000  /* until all that were hurt are back */
@@ -148,12 +151,15 @@ static void back_up(void)
         return;
     char *folder = backups();
     disk_elsewhere(true);
-    if (backup_make(disk_dir(), folder, 1, &made, &err) < 0)
-        sim_fail("no backup can be made: %s", err.msg);
+    const int rc = backup_make(disk_dir(), folder, 1, &made, &err);
     disk_elsewhere(false);
+    mem_free(folder);
+    if (rc == -EEXIST) /* the wall clock has been set back behind the last one */
+        return;
+    if (rc < 0)
+        sim_fail("no backup can be made: %s", err.msg);
     sim_say("a backup of %llu files is made", (unsigned long long)made.files);
     world.figures.backups++;
-    mem_free(folder);
 }
 
 static void restore(const char *dir)
@@ -531,6 +537,15 @@ static void hurt_coordinator(unsigned what)
     }
 }
 
+/* A person or a time server sets it, a day either way at most, also while nothing runs. */
+static void set_clock(void)
+{
+    static const uint64_t most_ms[] = {2000, 300000, DAY_MS};
+    const uint64_t most = most_ms[sim_below(3)];
+    sim_set_wall(sim_chance(200) ? 0 : (int64_t)sim_below(2 * most) - (int64_t)most);
+    world.figures.clocks++;
+}
+
 static void mishap(void *arg)
 {
     const unsigned what = (unsigned)sim_below(100);
@@ -541,6 +556,8 @@ static void mishap(void *arg)
         hurt_worker((unsigned)sim_below(6), w);
     else if (what < 85)
         hurt_coordinator((unsigned)sim_below(14));
+    else if (what < 87)
+        set_clock();
     else if (what < 94)
         submit_some();
     else if (what < 95)
@@ -667,7 +684,7 @@ static void look_at_leftovers(void)
 static void clean_up(void)
 {
     run_until(sim_now_ms() + 5000);
-    for (int day = 0; day < 2; day++) { /* a file is as old as the first sweep's look at it */
+    for (int day = 0; day < CLEAN_DAYS; day++) {
         sim_stall(DAY_MS);
         run_until(sim_now_ms() + 10000);
     }
@@ -720,6 +737,7 @@ uint64_t world_run(uint64_t seed, const char *root, struct world_figures *sum)
     sum->jobs += world.figures.jobs;
     sum->backups += world.figures.backups;
     sum->restored += world.figures.restored;
+    sum->clocks += world.figures.clocks;
     close_world();
     return digest;
 }

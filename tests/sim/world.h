@@ -5,7 +5,7 @@
 #include "common/base/base.h"
 
 struct world_figures {
-    uint64_t events, kills, power_losses, stops, jobs, backups, restored;
+    uint64_t events, kills, power_losses, stops, jobs, backups, restored, clocks;
     uint64_t ms;      /* of the world's time */
     uint64_t calm_ms; /* that it took at most until all jobs had ended, once all was well */
 };
