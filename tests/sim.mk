@@ -4,7 +4,8 @@ EVENTS ?= 250000
 SEED ?= 1
 SIM := $(O)/tests/sim/sim
 SIM_OBJ := $(patsubst %.c,$(O)/%.o,$(wildcard tests/sim/*.c))
-SIM_WRAP := fsync syncfs link rename unlink blob_dir_open clock_wall_ms
+SIM_WRAP := fsync syncfs link rename unlink blob_dir_open clock_wall_ms clock_gettime pthread_create \
+  pthread_join pthread_cond_wait pthread_cond_timedwait pthread_cond_broadcast
 
 # What tests/sim defines comes first, so that the archives' own files of that are left out.
 $(SIM): $(SIM_OBJ) $(LIBS_coordinator)

@@ -113,6 +113,7 @@ struct kept {
 static struct {
     char *root, *dir;
     unsigned number; /* of dir */
+    unsigned others; /* directories of other machines */
     bool crashed, full, elsewhere;
     unsigned armed, slow;
     enum disk_loss loss;
@@ -203,13 +204,19 @@ static void forget(struct kept *k)
 struct file {
     sqlite3_file base;
     struct kept *kept; /* NULL: a temporary one */
+    unsigned number;   /* of the directory; of another one than the disk's nothing is kept */
     sqlite3_file *real;
 };
 
 static sqlite3_vfs *usual;
 
 #define REAL(f) (((struct file *)(void *)(f))->real)
-#define KEPT(f) (((struct file *)(void *)(f))->kept)
+#define KEPT(f) kept_by((struct file *)(void *)(f))
+
+static struct kept *kept_by(const struct file *f)
+{
+    return f->number == disk.number ? f->kept : NULL;
+}
 
 static int f_close(sqlite3_file *f)
 {
@@ -323,7 +330,9 @@ static bool is_ours(const char *path)
 static int v_open(sqlite3_vfs *vfs, const char *path, sqlite3_file *file, int flags, int *out)
 {
     struct file *f = (struct file *)(void *)file;
-    *f = (struct file){.base.pMethods = &methods, .real = mem_alloc((size_t)usual->szOsFile)};
+    *f = (struct file){.base.pMethods = &methods,
+                       .number = disk.number,
+                       .real = mem_alloc((size_t)usual->szOsFile)};
     if (is_ours(path))
         f->kept = kept_of(path);
     const int rc = usual->xOpen(usual, path, f->real, flags, out);
@@ -576,18 +585,24 @@ static void take_over(const char *dir)
     mem_free(path);
 }
 
-void disk_replace(void (*fill)(const char *dir))
+char *disk_other(void)
 {
     struct err err = {0};
-    char *dir = dir_number(++disk.number);
+    char *dir = str_printf("%s/other.%u", disk.root, ++disk.others);
+    if (file_remove_tree(dir, &err) < 0)
+        sim_fail("%s", err.msg);
+    return dir;
+}
+
+void disk_move(char *dir, bool keep)
+{
+    struct err err = {0};
+    disk.number++;
     for (int i = 0; i < FILES_MAX; i++)
         if (disk.files[i].name[0] != '\0')
             forget(&disk.files[i]);
-    if (file_remove_tree(disk.dir, &err) < 0 || file_remove_tree(dir, &err) < 0)
+    if (!keep && file_remove_tree(disk.dir, &err) < 0)
         sim_fail("%s", err.msg);
-    disk_elsewhere(true);
-    fill(dir);
-    disk_elsewhere(false);
     mem_free(disk.dir);
     disk.dir = dir;
     disk.crashed = false;
@@ -623,7 +638,7 @@ void disk_begin(const char *root)
 {
     register_vfs();
     disk.root = str_dup(root);
-    disk.number = 0;
+    disk.number = disk.others = 0;
     disk.dir = dir_number(0);
     must(mkdir(disk.dir, 0700), "make", disk.dir);
     disk.crashed = disk.full = false;

@@ -29,8 +29,11 @@ void disk_arm(unsigned n, enum disk_loss loss);
 bool disk_crashed(void);        /* since the last disk_recover() */
 enum disk_loss disk_lost(void); /* by the last crash */
 void disk_recover(void);
-/* After a crash: the machine is another one, with the data directory that fill() makes. */
-void disk_replace(void (*fill)(const char *dir));
+/* Another machine's data directory, which does not exist yet, to be filled. */
+char *disk_other(void);
+/* The machine is that one now, and all that is there is flushed.  keep: the old one's directory
+ * stays, for a coordinator that lives there and never crashes again. */
+void disk_move(char *dir, bool keep); /* takes dir */
 
 /* While it is full no write of the database goes through. */
 void disk_fill(bool full);

@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include "common/net/http/http_impl.h"
+#include "coordinator/state/core.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/sim.h"
-#include "tests/sim/world.h"
 
 #define WAY_MS 30
 #define PAIRS_MAX 8
@@ -18,7 +18,8 @@ struct pair {
 
 /* libmicrohttpd's connection, with the one who asks. */
 struct MHD_Connection {
-    struct list link; /* of those that the server has */
+    struct list link; /* of those that the servers have */
+    struct http_server *server;
     struct http_request *req;
     struct http_conn conn;
     union MHD_ConnectionInfo info;
@@ -48,9 +49,12 @@ struct MHD_Response {
     unsigned held;
 };
 
+#define SERVERS_MAX 2 /* as those of net.c */
+
 static struct {
-    struct http_server *server;
-    struct list conns;
+    struct http_server *servers[SERVERS_MAX];
+    unsigned n_servers;
+    struct list conns; /* of all of them */
     struct http_call *calls;
     uint64_t said, lost_before; /* packets; those are lost */
 } http;
@@ -176,7 +180,8 @@ static void say(struct http_call *call, unsigned status, const char *body, size_
 {
     struct packet *p = mem_alloc(sizeof(*p) + len + 1);
     memcpy(p->body, body, len);
-    p->said = (struct http_said){status, p->body, len, have, world_writes()};
+    const struct coordinator *co = call->c != NULL ? call->c->server->o.arg : NULL;
+    p->said = (struct http_said){status, p->body, len, have, co != NULL && co->store_ok};
     p->last = last;
     p->n = ++http.said;
     list_push(&call->back, &p->link);
@@ -249,17 +254,15 @@ static void settle(struct MHD_Connection *c)
         return;
     }
     r->response = NULL;
-    const unsigned status = r->status;
-    struct http_call *call = c->call;
-    complete(c);
     if (!disk_crashed())
-        say(call, status, response->body, response->len, response->have, true);
+        say(c->call, r->status, response->body, response->len, response->have, true);
+    complete(c);
     MHD_destroy_response(response);
 }
 
 static void settle_all(void *arg)
 {
-    for (struct list *l = http.conns.next, *next; http.server != NULL && l != &http.conns;
+    for (struct list *l = http.conns.next, *next; http.n_servers > 0 && l != &http.conns;
          l = next) {
         struct MHD_Connection *c = list_entry(l, struct MHD_Connection, link);
         next = l->next;
@@ -322,8 +325,7 @@ static void arrive(void *arg)
     struct MHD_Connection *c = call->c;
     if (c == NULL)
         return;
-    struct http_server *s = http.server;
-    struct http_request *r = c->req = http_request_new(s, c, c->path, c->method);
+    struct http_request *r = c->req = http_request_new(c->server, c, c->path, c->method);
     r->in_callback = r->held = true;
     if (http_request_route(r) == 0) {
         const struct http_upload *u = r->route->upload;
@@ -352,7 +354,7 @@ static void take_query(struct MHD_Connection *c, const char *text)
 
 struct http_call *http_ask(const struct http_ask *a, http_said_fn said, void *arg)
 {
-    if (http.server == NULL || disk_crashed())
+    if (http.n_servers == 0 || disk_crashed())
         return NULL;
     struct http_call *call = mem_alloc(sizeof(*call));
     struct MHD_Connection *c = mem_alloc(sizeof(*c));
@@ -361,6 +363,7 @@ struct http_call *http_ask(const struct http_ask *a, http_said_fn said, void *ar
     list_init(&call->back);
     http.calls = call;
     c->call = call;
+    c->server = http.servers[http.n_servers > 1 ? sim_below(http.n_servers) : 0];
     c->method = str_dup(a->method);
     c->path = str_printf("%.*s", (int)path, a->target);
     take_query(c, a->target[path] == '?' ? a->target + path + 1 : NULL);
@@ -408,9 +411,12 @@ int http_server_open(struct loop *loop, const struct http_server_options *o,
     s->kick = kick;
     list_init(&s->requests);
     list_init(&s->streams);
-    list_init(&http.conns);
+    if (http.n_servers == SERVERS_MAX)
+        sim_fail("more than %d coordinators listen", SERVERS_MAX);
+    if (http.conns.next == NULL)
+        list_init(&http.conns);
     strangers_init(&s->strangers, 8, 8, NULL);
-    *ret = http.server = s;
+    *ret = http.servers[http.n_servers++] = s;
     return 0;
 }
 
@@ -435,7 +441,7 @@ void http_server_cut(struct http_server *s, uint64_t holder)
     for (struct list *l = http.conns.next, *next; l != &http.conns; l = next) {
         struct MHD_Connection *c = list_entry(l, struct MHD_Connection, link);
         next = l->next;
-        if (c->conn.holder != holder || c->req == NULL || c->req->in_callback)
+        if (c->server != s || c->conn.holder != holder || c->req == NULL || c->req->in_callback)
             continue;
         cut(c->call);
         close_conn(c);
@@ -451,14 +457,19 @@ void http_server_close(struct http_server *s)
 {
     if (s == NULL)
         return;
-    while (!list_empty(&http.conns)) {
-        struct MHD_Connection *c = list_entry(http.conns.next, struct MHD_Connection, link);
+    for (struct list *l = http.conns.next, *next; l != &http.conns; l = next) {
+        struct MHD_Connection *c = list_entry(l, struct MHD_Connection, link);
+        next = l->next;
+        if (c->server != s)
+            continue;
         cut(c->call);
         complete(c);
     }
     for (struct list *l; (l = list_pop(&s->requests)) != NULL;)
         list_entry(l, struct http_request, link)->server = NULL; /* handlers hold them */
-    http.server = NULL;
+    for (unsigned i = 0; i < http.n_servers; i++)
+        if (http.servers[i] == s)
+            http.servers[i] = http.servers[--http.n_servers];
     mem_free(s);
 }
 

@@ -2,6 +2,8 @@
 #include "common/net/loop.h"
 
 #include "common/base/list.h"
+#include "tests/sim/fiber.h"
+#include "tests/sim/host.h"
 #include "tests/sim/sim.h"
 
 #define JOB_MS                                                                                     \
@@ -13,12 +15,16 @@ struct call {
     void *arg;
 };
 
+#define HELD_MS 20 /* until what is due is tried again, as long as the loop does not run */
+
 struct loop {
+    bool runs; /* not yet: the coordinator opens, and perhaps waits for the store */
     struct list deferred;
     uint64_t event; /* that makes the deferred calls; 0: none wait */
 };
 
 struct loop_timer {
+    struct loop *loop;
     loop_fn fn;
     void *arg;
     uint64_t event, repeat_ms;
@@ -38,6 +44,10 @@ static void make_calls(void *arg)
     struct list calls, *l;
     list_init(&calls);
     loop->event = 0;
+    if (!loop->runs) {
+        loop->event = sim_in(HELD_MS, make_calls, loop);
+        return;
+    }
     while ((l = list_pop(&loop->deferred)) != NULL)
         list_push(&calls, l);
     while ((l = list_pop(&calls)) != NULL) {
@@ -51,6 +61,7 @@ void loop_free(struct loop *loop)
 {
     if (loop == NULL)
         return;
+    loop->runs = true;
     while (!list_empty(&loop->deferred))
         make_calls(loop);
     sim_cancel(loop->event);
@@ -60,13 +71,20 @@ void loop_free(struct loop *loop)
 void loop_turn(struct loop *loop, bool wait)
 {
     sim_cancel(loop->event);
+    loop->runs = true;
     make_calls(loop);
 }
 
-/* A coordinator ends itself when its state has gone elsewhere, which no world here does to it. */
+/* Comes back at once: what is due happens from now on. */
+void loop_run(struct loop *loop)
+{
+    loop->runs = true;
+}
+
+/* A coordinator ends itself when its state has gone elsewhere. */
 void loop_stop(struct loop *loop)
 {
-    sim_fail("the coordinator has stopped its loop");
+    host_ends(loop);
 }
 
 void loop_assert_thread(const struct loop *loop)
@@ -93,6 +111,7 @@ void loop_defer(struct loop *loop, loop_fn fn, void *arg)
 struct loop_timer *loop_timer_new(struct loop *loop, loop_fn fn, void *arg)
 {
     struct loop_timer *t = mem_alloc(sizeof(*t));
+    t->loop = loop;
     t->fn = fn;
     t->arg = arg;
     return t;
@@ -101,6 +120,10 @@ struct loop_timer *loop_timer_new(struct loop *loop, loop_fn fn, void *arg)
 static void fire(void *arg)
 {
     struct loop_timer *t = arg;
+    if (!t->loop->runs) {
+        t->event = sim_in(HELD_MS, fire, t);
+        return;
+    }
     t->event = t->repeat_ms ? sim_in(t->repeat_ms, fire, t) : 0;
     t->fn(t->arg);
 }
@@ -140,6 +163,7 @@ struct job {
     pool_done_fn done;
     void *arg;
     uint64_t event;
+    struct fiber *fiber; /* that it runs on */
     bool begun;
     int rc;
 };
@@ -147,6 +171,7 @@ struct job {
 struct pool {
     struct list jobs; /* in order; the first `threads` may run */
     unsigned threads, n, max;
+    unsigned process; /* whose jobs may wait for the store; 0: nobody's */
     bool stopping;
 };
 
@@ -155,6 +180,7 @@ int pool_new(struct loop *loop, const char *name, unsigned threads, unsigned max
 {
     struct pool *p = mem_alloc(sizeof(*p));
     list_init(&p->jobs);
+    p->process = fiber_process();
     p->threads = threads;
     p->max = max_jobs;
     *ret = p;
@@ -185,17 +211,31 @@ static uint64_t slow_ms; /* what the job that runs takes besides */
 
 void sim_slow(uint64_t ms)
 {
-    if (in_pool)
+    if (fiber_here())
+        fiber_add_slow(ms);
+    else if (in_pool)
         slow_ms += ms;
     else
         sim_stall(ms);
 }
 
-/* All that a job does happens at its beginning: a crash within it is one amid its writes, and until
- * its answer the loop does not know. */
+static void work_and_wait(void *arg)
+{
+    struct job *j = arg;
+    j->rc = j->work(j->arg);
+    j->event = sim_in(some_ms() + fiber_take_slow(), answer, j);
+}
+
+/* All that a job does happens at its beginning, or between two waits for the store: a crash within
+ * it is one amid its writes, and until its answer the loop does not know. */
 static void work(void *arg)
 {
     struct job *j = arg;
+    j->event = 0;
+    if (j->pool->process != 0) {
+        fiber_new(j->pool->process, work_and_wait, j, &j->fiber);
+        return;
+    }
     in_pool = true;
     slow_ms = 0;
     j->rc = j->work(j->arg);
@@ -243,6 +283,7 @@ void pool_free(struct pool *pool)
     pool->stopping = true;
     while (!list_empty(&pool->jobs)) {
         struct job *j = list_entry(pool->jobs.next, struct job, link);
+        fiber_join(&j->fiber);
         sim_cancel(j->event);
         answer(j);
     }

@@ -30,6 +30,7 @@ struct way {
 
 struct net_conn {
     struct net_conn *next;
+    struct rpc_server *server; /* NULL: it is gone */
     struct net_client client;
     struct rpc_peer peer;
     uint8_t key[32];
@@ -52,13 +53,15 @@ struct rpc_request {
     struct rpc_request *next, **prev; /* of those that are not answered */
 };
 
-/* One coordinator, or none. */
+#define SERVERS_MAX 2 /* one of a coordinator that was deposed and does not know it */
+
 struct rpc_server {
     struct rpc_server_options o;
 };
 
 static struct {
-    struct rpc_server *server;
+    struct rpc_server *servers[SERVERS_MAX]; /* workers know the addresses of all */
+    unsigned n_servers;
     struct net_conn *conns;
     struct rpc_request *open;
     uint64_t lost_before; /* answers of which nothing is known any more */
@@ -115,7 +118,7 @@ static void peer_closed(void *arg)
 {
     struct net_conn *c = arg;
     struct err err = {0};
-    if (!c->there || net.server == NULL)
+    if (!c->there || c->server == NULL)
         return;
     c->there = false;
     for (struct rpc_request *r = net.open, *next; r != NULL; r = next) {
@@ -123,14 +126,14 @@ static void peer_closed(void *arg)
         if (r->conn == c && r->gone != NULL)
             r->gone(r->gone_arg, r); /* answers it */
     }
-    net.server->o.on_close(net.server->o.arg, &c->peer, &err);
+    c->server->o.on_close(c->server->o.arg, &c->peer, &err);
 }
 
-static const struct rpc_method *find_method(uint16_t method)
+static const struct rpc_method *find_method(const struct rpc_server *s, uint16_t method)
 {
-    for (unsigned i = 0; i < net.server->o.method_count; i++)
-        if (net.server->o.methods[i].method == method)
-            return &net.server->o.methods[i];
+    for (unsigned i = 0; i < s->o.method_count; i++)
+        if (s->o.methods[i].method == method)
+            return &s->o.methods[i];
     return NULL;
 }
 
@@ -138,7 +141,7 @@ static void arrive(void *arg)
 {
     struct packet *p = arg;
     struct net_conn *c = p->conn;
-    const struct rpc_method *m = c->there && net.server ? find_method(p->method) : NULL;
+    const struct rpc_method *m = c->there && c->server ? find_method(c->server, p->method) : NULL;
     ProtobufCMessage *msg =
         m != NULL ? protobuf_c_message_unpack(m->request, NULL, p->len, p->bytes) : NULL;
     if (msg != NULL) {
@@ -149,7 +152,7 @@ static void arrive(void *arg)
         if (r->next != NULL)
             r->next->prev = &r->next;
         net.open = r;
-        m->handle(net.server->o.arg, r, msg);
+        m->handle(c->server->o.arg, r, msg);
         protobuf_c_message_free_unpacked(msg, NULL);
     }
     mem_free(p);
@@ -158,8 +161,10 @@ static void arrive(void *arg)
 int rpc_server_open(struct loop *loop, const struct rpc_server_options *o, struct rpc_server **ret,
                     struct err *err)
 {
-    net.server = *ret = mem_alloc(sizeof(**ret));
-    net.server->o = *o;
+    if (net.n_servers == SERVERS_MAX)
+        sim_fail("more than %d coordinators listen", SERVERS_MAX);
+    net.servers[net.n_servers++] = *ret = mem_alloc(sizeof(**ret));
+    (*ret)->o = *o;
     return 0;
 }
 
@@ -175,10 +180,16 @@ struct rpc_counters rpc_server_counters(const struct rpc_server *s)
 
 void rpc_server_close(struct rpc_server *s)
 {
-    for (struct net_conn *c = net.conns; c != NULL && s != NULL; c = c->next)
-        peer_closed(c);
-    if (s == net.server)
-        net.server = NULL;
+    if (s == NULL)
+        return;
+    for (struct net_conn *c = net.conns; c != NULL; c = c->next)
+        if (c->server == s) {
+            peer_closed(c);
+            c->server = NULL;
+        }
+    for (unsigned i = 0; i < net.n_servers; i++)
+        if (net.servers[i] == s)
+            net.servers[i] = net.servers[--net.n_servers];
     mem_free(s);
 }
 
@@ -203,7 +214,7 @@ static void answer(struct rpc_request *req, struct packet *p)
     forget(req);
     if (p == NULL)
         return;
-    if (c->there && c->here && net.server != NULL && !disk_crashed())
+    if (c->there && c->here && c->server != NULL && !disk_crashed())
         (void)sim_in(arrival(&c->down), come_back, p);
     else
         mem_free(p);
@@ -328,10 +339,10 @@ void net_block(struct net_conn *c, bool up, bool down, uint64_t ms)
         c->down.blocked_until_ms = until;
 }
 
-void net_down(void)
+void net_down(const struct rpc_server *s)
 {
     for (struct net_conn *c = net.conns; c != NULL; c = c->next)
-        if (c->there) {
+        if (c->there && c->server == s) {
             c->there = false;
             (void)sim_in(sim_below(sim_chance(800) ? 100 : 20000), heard, c);
         }
@@ -351,14 +362,15 @@ struct net_conn *net_dial(const struct net_client *client, bool *ret_refused)
     const struct rpc_claim claim = {client->key, world_token()}; /* whoever dials knows it */
     struct err err = {0};
     uint64_t token = 0;
-    if (net.server == NULL || disk_crashed())
+    if (net.n_servers == 0 || disk_crashed())
         return NULL;
-    *ret_refused =
-        net.server->o.authenticate(net.server->o.arg, &claim, &token, &err) != TOKEN_ROLE_WORKER;
+    struct rpc_server *s = net.servers[net.n_servers > 1 ? sim_below(net.n_servers) : 0];
+    *ret_refused = s->o.authenticate(s->o.arg, &claim, &token, &err) != TOKEN_ROLE_WORKER;
     if (*ret_refused)
         return NULL;
     struct net_conn *c = mem_alloc(sizeof(*c));
     c->client = *client;
+    c->server = s;
     c->peer.conn = c;
     memcpy(c->key, client->key, sizeof(c->key));
     c->client.key = c->key;

@@ -2,8 +2,9 @@
  *
  *   net_dial() ──► on_open ──► net_send() ──► on_reply ...        on_closed ends it, whoever cut it
  *
- * A connection is TCP's: in order, each way by itself.  Bytes are late, not lost, until it is cut;
- * what was on its way is gone then, and each side hears of that when it does. */
+ * Whoever dials comes to any of the coordinators that listen.  A connection is TCP's: in order,
+ * each way by itself.  Bytes are late, not lost, until it is cut; what was on its way is gone then,
+ * and each side hears of that when it does. */
 #ifndef TESTS_SIM_NET_H
 #define TESTS_SIM_NET_H
 
@@ -12,6 +13,7 @@
 #include <protobuf-c/protobuf-c.h>
 
 struct net_conn;
+struct rpc_server;
 
 struct net_reply {
     uint16_t method;
@@ -41,8 +43,8 @@ void net_cut(struct net_conn *c);
 /* Nothing arrives in these directions for so long. */
 void net_block(struct net_conn *c, bool up, bool down, uint64_t ms);
 
-/* The coordinator is gone: so are its connections. */
-void net_down(void);
+/* A coordinator is gone: so are its connections. */
+void net_down(const struct rpc_server *s);
 /* Answers that are on their way do not arrive. */
 void net_lose_answers(void);
 void net_end(void); /* forgets all connections */

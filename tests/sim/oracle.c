@@ -12,6 +12,7 @@
 #include "coordinator/view/view.h"
 #include "tests/sim/result.h"
 #include "tests/sim/sim.h"
+#include "tests/sim/store.h"
 
 #define NO_ATTEMPT UINT32_MAX
 
@@ -375,7 +376,7 @@ static void look_at_jobs(const struct coordinator *co)
         if (p->ended != JOB_UNSPECIFIED && j->state != p->ended)
             sim_fail("job %llu was %s and is %s", (unsigned long long)p->job,
                      job_state_name(p->ended), job_state_name(j->state));
-        if (job_is_ended(j) && !co->turn_scheduled && store_queued(co->store) == 0)
+        if (job_is_ended(j) && !co->turn_scheduled && store_has(co->store, store_newest(co->store)))
             p->ended = j->state;
     }
 }
@@ -723,9 +724,15 @@ static void check_blob(void *arg, enum blob_role role, const struct blob_ref *b,
     if (!needed)
         return;
     memcpy(id.sha256, b->sha256, sizeof(id.sha256));
-    if (x->co->blobs->ops->local(x->co->blobs, &id, false, &path, NULL) < 0)
+    if (x->co->opt.store_state && !store_has_blob(&id))
+        sim_fail("a blob is on record as needed (%d), and the store does not have it", (int)role);
+    const int rc = x->co->blobs->ops->local(x->co->blobs, &id, false, &path, NULL);
+    if (rc < 0 && !(rc == -EAGAIN && x->co->opt.store_state))
         sim_fail("a blob is on record as needed (%d) and is gone", (int)role);
-    if (hash_file(path, got, NULL, NULL) < 0 || memcmp(got, id.sha256, sizeof(got)) != 0)
+    if (rc == 0 && x->co->opt.store_state)
+        x->co->blobs->ops->let_go(x->co->blobs, &id);
+    if (rc == 0 &&
+        (hash_file(path, got, NULL, NULL) < 0 || memcmp(got, id.sha256, sizeof(got)) != 0))
         sim_fail("a blob (%d) has another content than it must", (int)role);
     mem_free(path);
     for (size_t i = 0; i < x->n; i++)

@@ -2,10 +2,13 @@
  * and a clock, network and disk that do what a seed says.
  *
  *   main.c ── world.c ─┬─ coordinator, common/outer, blob_dir ...   as they are
+ *                      ├─ host.c   the machines that the coordinator is on
  *                      ├─ loop.c   in place of common/net/loop.c, pool.c
  *                      ├─ net.c    in place of common/net/rpc_server.c
  *                      ├─ http.c   in place of http_server.c and libmicrohttpd
  *                      ├─ disk.c   under SQLite, and behind fsync()
+ *                      ├─ store.c  in place of common/net/s3/client.c
+ *                      ├─ fiber.c  what waits for the store, threads too
  *                      ├─ worker.c, result.c   the other side of the protocol
  *                      └─ oracle.c   what must hold after every event
  *

@@ -7,23 +7,24 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
-#include "common/net/loop.h"
-#include "coordinator/coordinator.h"
 #include "coordinator/state/backup.h"
 #include "coordinator/state/core.h"
 #include "coordinator/view/view.h"
 #include "coordinator/state/access.h"
 #include "tests/sim/disk.h"
+#include "tests/sim/host.h"
 #include "tests/sim/http.h"
 #include "tests/sim/net.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/spec.h"
+#include "tests/sim/store.h"
 #include "tests/sim/worker.h"
 
 #define FEW_WORKERS 6
 #define WORKERS_MAX_HERE 150 /* of a crowd */
 #define CROWDS 20            /* of a thousand worlds */
+#define SHIPS 200            /* the same, of those with an object store */
 #define JOBS_MAX_HERE 4
 #define CHAOS_MS (20 * 60 * 1000)    /* of the world's time, at most */
 #define CHAOS_EVENTS 2500            /* about */
@@ -35,17 +36,14 @@
 #define REMEMBERED 64  /* by the oracle, of everything: all that it looks at is on record */
 #define CHURN_MS 10000 /* between two workers that are hurt, about */
 #define REST_MS 61000  /* until all that were hurt are back */
-#define HEARTBEAT_MS 2000
-#define LEASE_MS 8000
 
 static struct {
     char *root;
-    struct loop *loop;
-    struct coordinator *co;
+    struct coordinator *co; /* that serves; NULL: none does */
     struct worker_sim *workers[WORKERS_MAX_HERE];
     unsigned n_workers, n_jobs;
     uint64_t gap_ms;   /* between two mishaps, about */
-    uint64_t start;    /* the event; 0: it runs */
+    bool ships;        /* its coordinator keeps all in the object store */
     bool folds;        /* all of its jobs have workers make outer steps */
     bool calm, evil;   /* evil: its last worker is, or was */
     uint8_t token[32]; /* the verifier of the one that workers join by */
@@ -58,11 +56,6 @@ static struct {
 bool world_went_back(void)
 {
     return world.went_back;
-}
-
-bool world_writes(void)
-{
-    return world.co != NULL && world.co->store_ok;
 }
 
 const uint8_t *world_token(void)
@@ -83,47 +76,19 @@ static void hand_out_token(void)
 
 /* ---- the coordinator --------------------------------------------------------- */
 
-static void start(void *arg)
+static void serves(struct coordinator *co)
 {
-    const struct coordinator_options o = {
-        .data_dir = disk_dir(),
-        .listen = "127.0.0.1",
-        .host = "127.0.0.1",
-        .plain_http = true,
-        .heartbeat_ms = HEARTBEAT_MS,
-        .lease_ms = LEASE_MS,
-        .outer_threads = 2,
-    };
-    struct err err = {0};
-    sim_say("the coordinator starts");
-    world.start = 0;
-    if (loop_new(&world.loop, &err) < 0 ||
-        (coordinator_open(world.loop, &o, &world.co, &err) < 0 && !disk_crashed()))
-        sim_fail("the coordinator does not start: %s", err.msg);
-    if (world.co == NULL)
+    world.co = co;
+    if (co == NULL)
         return;
     hand_out_token();
-    if (!disk_crashed())
-        oracle_look_closely(world.co);
-}
-
-/* It is down for a while. */
-static void down(void)
-{
-    net_down();
-    coordinator_close(world.co);
-    loop_free(world.loop);
-    world.co = NULL;
-    world.loop = NULL;
-    sim_cancel(world.start); /* it was killed while it stopped */
-    world.start = sim_in(sim_chance(300) ? sim_below(30000) : sim_below(2000), start, NULL);
+    oracle_look_closely(co);
 }
 
 static void stop(void)
 {
-    sim_say("the coordinator is stopped");
     world.figures.stops++;
-    down();
+    host_stop();
 }
 
 /* Of no honest worker's outer step anything was ever in doubt. */
@@ -147,7 +112,7 @@ static void back_up(void)
 {
     struct backup_result made;
     struct err err = {0};
-    if (world.co == NULL || disk_crashed())
+    if (world.co == NULL || disk_crashed() || world.ships)
         return;
     char *folder = backups();
     disk_elsewhere(true);
@@ -162,19 +127,25 @@ static void back_up(void)
     world.figures.backups++;
 }
 
-static void restore(const char *dir)
+static void restore(void)
 {
     struct backup_result made;
+    char *dir = disk_other();
     struct err err = {0};
     char *folder = backups();
+    disk_elsewhere(true);
     if (backup_restore(folder, NULL, dir, &made, &err) < 0)
         sim_fail("a backup cannot be restored: %s", err.msg);
+    disk_elsewhere(false);
+    disk_move(dir, false);
     mem_free(folder);
 }
 
 /* Once in a while the machine is lost with what was on it. */
 static void recover(void)
 {
+    if (world.ships && sim_chance(200))
+        host_take_over();
     if (world.figures.backups == 0 || !sim_chance(30)) {
         disk_recover();
         return;
@@ -182,7 +153,7 @@ static void recover(void)
     sim_say("another machine goes on from the last backup");
     net_lose_answers();
     http_lose_answers();
-    disk_replace(restore);
+    restore();
     oracle_forget();
     world.went_back = true;
     world.figures.restored++;
@@ -194,7 +165,7 @@ static void look(void)
     if (disk_crashed()) {
         world.figures.kills += disk_lost() == DISK_KILLED;
         world.figures.power_losses += disk_lost() == DISK_POWER;
-        down();
+        host_crashed();
         recover();
     } else if (world.co != NULL) {
         oracle_look(world.co);
@@ -210,6 +181,8 @@ static int put_text(const char *text, uint8_t sha256[32], uint64_t *size)
     hash_sha256(text, strlen(text), id.sha256);
     memcpy(sha256, id.sha256, 32);
     *size = strlen(text);
+    if (world.ships && store_is_busy(world.co->blobs, &id))
+        return -EBUSY;
     return disk_upload(world.co->blobs, &id, text, strlen(text));
 }
 
@@ -512,6 +485,26 @@ static void heal_disk(void *arg)
     disk_slow(0);
 }
 
+static void heal_store(void *arg)
+{
+    store_heal();
+}
+
+static void hurt_store(void)
+{
+    const unsigned what = (unsigned)sim_below(8);
+    if (what < 3)
+        host_take_over();
+    else if (what < 4)
+        host_cut();
+    else if (what < 5)
+        store_cut(0);
+    else
+        store_hurt(what < 7 ? 300 : 0, what < 6 ? 0 : 8000);
+    if (what >= 3)
+        (void)sim_in(sim_below(30000), heal_store, NULL);
+}
+
 static void hurt_coordinator(unsigned what)
 {
     if (world.co == NULL || disk_crashed())
@@ -552,7 +545,9 @@ static void mishap(void *arg)
     struct worker_sim *w = world.workers[sim_below(world.n_workers)];
     if (world.calm)
         return;
-    if (what < 40)
+    if (world.ships && sim_chance(100))
+        hurt_store();
+    else if (what < 40)
         hurt_worker((unsigned)sim_below(6), w);
     else if (what < 85)
         hurt_coordinator((unsigned)sim_below(14));
@@ -599,7 +594,8 @@ static void begin_world(uint64_t seed, const char *root)
 
 static void start_all(void)
 {
-    start(NULL);
+    host_begin(world.ships, serves);
+    host_start();
     for (unsigned i = 0; i < world.n_workers; i++) {
         char name[16];
         (void)snprintf(name, sizeof(name), "w%u", i);
@@ -619,6 +615,7 @@ static void open_world(uint64_t seed, const char *root)
     if (sim_chance(CROWDS))
         world.n_workers = (unsigned)sim_between(50, WORKERS_MAX_HERE);
     world.folds = sim_chance(250);
+    world.ships = sim_chance(SHIPS);
     world.evil = world.n_workers > 2 && sim_chance(500);
     const bool guards = !world.evil && sim_chance(300); /* no person rolls back */
     start_all();
@@ -650,18 +647,20 @@ static void calm_down(void)
     world.calm = true;
     disk_arm(0, DISK_KILLED);
     heal_disk(NULL);
+    store_heal();
     for (unsigned i = 0; i < world.n_workers; i++) {
         worker_sim_reform(world.workers[i]);
         worker_sim_start(world.workers[i]);
     }
-    while (!all_ended() && sim_step()) {
+    while ((!all_ended() || !host_is_settled()) && sim_step()) {
         look();
         for (unsigned i = 0; i < world.n_workers; i++)
             worker_sim_start(world.workers[i]); /* one that was drained comes back */
         resume_all();                           /* a coordinator that was killed has no command */
         if (sim_now_ms() < until)
             continue;
-        view_each_waiting(world.co, 0, say_waiting, NULL);
+        if (world.co != NULL)
+            view_each_waiting(world.co, 0, say_waiting, NULL);
         sim_fail("a job does not end");
     }
 }
@@ -701,11 +700,7 @@ static void close_world(void)
     struct err err = {0};
     for (unsigned i = 0; i < world.n_workers; i++)
         worker_sim_free(world.workers[i]);
-    net_down();
-    coordinator_close(world.co);
-    loop_free(world.loop);
-    while (sim_step())
-        ;
+    host_end();
     net_end();
     http_end();
     disk_end();
@@ -738,6 +733,7 @@ uint64_t world_run(uint64_t seed, const char *root, struct world_figures *sum)
     sum->backups += world.figures.backups;
     sum->restored += world.figures.restored;
     sum->clocks += world.figures.clocks;
+    sum->taken_over += host_taken_over();
     close_world();
     return digest;
 }
@@ -801,11 +797,7 @@ void world_live(uint64_t seed, uint64_t ms, const char *root, struct world_life 
     oracle_look_closely(world.co);
     ret->events = sim_events();
     const int64_t all = heap();
-    net_down();
-    coordinator_close(world.co);
-    loop_free(world.loop);
-    world.co = NULL;
-    world.loop = NULL;
+    host_down();
     ret->held = all - heap();
     close_world();
     ret->left = heap() - nothing;

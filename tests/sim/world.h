@@ -5,7 +5,7 @@
 #include "common/base/base.h"
 
 struct world_figures {
-    uint64_t events, kills, power_losses, stops, jobs, backups, restored, clocks;
+    uint64_t events, kills, power_losses, stops, jobs, backups, restored, clocks, taken_over;
     uint64_t ms;      /* of the world's time */
     uint64_t calm_ms; /* that it took at most until all jobs had ended, once all was well */
 };
@@ -32,8 +32,6 @@ void world_live(uint64_t seed, uint64_t ms, const char *root, struct world_life 
 
 /* Has its state gone back to that of a backup? */
 bool world_went_back(void);
-/* Can the coordinator write its state? */
-bool world_writes(void);
 /* The verifier of the token that workers join by. */
 const uint8_t *world_token(void);
 
