@@ -415,7 +415,7 @@ static int put_begin(void *arg, struct http_request *r, void **ret_sink)
     if (rc == 0 && h && parse_content_range(h, &from, &u->expect_end, &u->total, &u->asks) < 0)
         rc = err_set(&err, -EINVAL,
                      "Content-Range must be \"bytes A-B/TOTAL\" or \"bytes */TOTAL\"");
-    if (rc == 0 && u->total != UINT64_MAX && u->total > t.max_bytes)
+    if (rc == 0 && h && u->total > t.max_bytes)
         rc = err_set(&err, -ERR_LIMIT, "the ticket allows %llu bytes, not %llu",
                      (unsigned long long)t.max_bytes, (unsigned long long)u->total);
     if (rc == 0) {

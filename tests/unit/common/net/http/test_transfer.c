@@ -270,6 +270,35 @@ static void test_ranges(void **state)
     stop(w);
 }
 
+/* No size is so large that the ticket's bound does not count: that of an int of 64 bits, or none.
+ */
+static void test_too_much(void **state)
+{
+    static const struct {
+        const char *range;
+        long status;
+        const char *words;
+    } cases[] = {
+        {"Content-Range: bytes */100", 308, ""},
+        {"Content-Range: bytes */101", 413, "the ticket allows 100 bytes, not 101"},
+        {"Content-Range: bytes */18446744073709551614", 413, "the ticket allows 100 bytes"},
+        {"Content-Range: bytes */18446744073709551615", 413, "the ticket allows 100 bytes"},
+        {"Content-Range: bytes */18446744073709551616", 413, "the ticket allows 100 bytes"},
+        {"Content-Range: bytes */-1", 413, "the ticket allows 100 bytes"},
+        {"Content-Range: bytes 0-4/18446744073709551615", 413, "the ticket allows 100 bytes"},
+        {"Content-Range: bytes */", 400, "Content-Range must be"},
+    };
+    struct world *w = start(false);
+    const struct blob_id id = make_file(w, "a", 100);
+    char *url = ticket_url(w, TICKET_PUT, &id, 100);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        ask(w, "PUT", url + strlen(w->url), NULL, "", cases[i].range);
+        expect(w, cases[i].status, cases[i].words);
+    }
+    mem_free(url);
+    stop(w);
+}
+
 /* ---- transfers against a bad world ---- */
 
 static void test_get_resumes(void **state)
@@ -692,15 +721,25 @@ static void test_nobody_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_far),         cmocka_unit_test(test_round_trips),
-        cmocka_unit_test(test_put_resumes), cmocka_unit_test(test_put_under_way),
-        cmocka_unit_test(test_put_cut),     cmocka_unit_test(test_put_refused),
-        cmocka_unit_test(test_quota),       cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_get_resumes), cmocka_unit_test(test_get_wrong_hash),
-        cmocka_unit_test(test_scripted),    cmocka_unit_test(test_slow_floor),
-        cmocka_unit_test(test_cancel),      cmocka_unit_test(test_cancel_verifying),
-        cmocka_unit_test(test_get_twice),   cmocka_unit_test(test_nobody_there),
-        cmocka_unit_test(test_limited),     cmocka_unit_test(test_public_only),
+        cmocka_unit_test(test_far),
+        cmocka_unit_test(test_round_trips),
+        cmocka_unit_test(test_put_resumes),
+        cmocka_unit_test(test_put_under_way),
+        cmocka_unit_test(test_put_cut),
+        cmocka_unit_test(test_put_refused),
+        cmocka_unit_test(test_quota),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_too_much),
+        cmocka_unit_test(test_get_resumes),
+        cmocka_unit_test(test_get_wrong_hash),
+        cmocka_unit_test(test_scripted),
+        cmocka_unit_test(test_slow_floor),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_cancel_verifying),
+        cmocka_unit_test(test_get_twice),
+        cmocka_unit_test(test_nobody_there),
+        cmocka_unit_test(test_limited),
+        cmocka_unit_test(test_public_only),
         cmocka_unit_test(test_hurry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
