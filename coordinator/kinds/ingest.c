@@ -63,13 +63,9 @@ static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
                        r->n_shards, JOB_SHARDS_MAX);
     struct shard_rec *made = mem_alloc_array(r->n_shards, sizeof(*made));
     for (size_t i = 0; i < r->n_shards && rc == 0; i++) {
-        rc = result_blob(co, r->shards[i]->blob, "a shard", &made[i].blob, err);
-        made[i].samples = r->shards[i]->samples;
-        made[i].holdout = r->shards[i]->holdout;
-        made[i].tokens = r->shards[i]->tokens;
+        rc = result_shard(co, j, r->shards[i], &made[i], err);
+        made[i].partition = 0;
         made[i].source = t->ingest.url;
-        if (rc == 0 && made[i].samples == 0)
-            rc = err_set(err, -EINVAL, "a shard without samples");
     }
     if (rc == 0)
         rc = merge_classes(j, r, err);

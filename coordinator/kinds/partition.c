@@ -178,17 +178,11 @@ static int check_count(const struct job *j, const struct task *t, uint64_t sampl
 static int take_split(struct coordinator *co, const struct job *j, const Skerry__V1__ShardInfo *s,
                       struct shard_rec *ret, struct err *err)
 {
-    int rc = result_blob(co, s->blob, "a shard", &ret->blob, err);
-    if (rc < 0)
-        return rc;
-    if (s->samples == 0 || s->partition >= j->comp.n_partitions)
-        return err_set(err, -EINVAL,
-                       "a shard of partition %u with %u samples; there are %u partitions",
-                       s->partition, s->samples, j->comp.n_partitions);
-    ret->samples = s->samples;
-    ret->tokens = s->tokens;
-    ret->partition = s->partition;
-    return 0;
+    int rc = result_shard(co, j, s, ret, err);
+    if (rc == 0 && s->partition >= j->comp.n_partitions)
+        rc = err_set(err, -EINVAL, "a shard of partition %u; there are %u partitions", s->partition,
+                     j->comp.n_partitions);
+    return rc;
 }
 
 static int split_apply(struct coordinator *co, struct job *j, struct task *t,

@@ -2,6 +2,7 @@
 #include "coordinator/kinds/result.h"
 
 #include "common/base/clock.h"
+#include "common/job/family.h"
 #include "proto/skerry.pb-c.h"
 
 int result_blob(struct coordinator *co, const Skerry__V1__Blob *b, const char *what,
@@ -19,6 +20,27 @@ int result_blob(struct coordinator *co, const Skerry__V1__Blob *b, const char *w
                        (unsigned long long)size, (unsigned long long)b->size);
     memcpy(ret->sha256, id.sha256, 32);
     ret->size = size;
+    return 0;
+}
+
+int result_shard(struct coordinator *co, const struct job *j, const Skerry__V1__ShardInfo *s,
+                 struct shard_rec *ret, struct err *err)
+{
+    int rc = result_blob(co, s->blob, "a shard", &ret->blob, err);
+    if (rc < 0)
+        return rc;
+    if (s->samples == 0 || s->samples > SHARD_SAMPLES_MAX)
+        return err_set(err, -EINVAL, "a shard of %u samples, expected 1 to %d", s->samples,
+                       SHARD_SAMPLES_MAX);
+    if (s->tokens > SHARD_TOKENS_MAX || (job_is_text(&j->spec) && s->tokens < s->samples))
+        return err_set(err, -EINVAL,
+                       "a shard of %u pieces of text with %llu tokens, expected at least one each "
+                       "and at most %llu",
+                       s->samples, (unsigned long long)s->tokens, SHARD_TOKENS_MAX);
+    ret->samples = s->samples;
+    ret->tokens = s->tokens;
+    ret->holdout = s->holdout;
+    ret->partition = s->partition;
     return 0;
 }
 

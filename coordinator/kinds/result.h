@@ -6,6 +6,7 @@
 
 struct Skerry__V1__Blob;
 struct Skerry__V1__ReportRequest;
+struct Skerry__V1__ShardInfo;
 
 /* A blob that a report names: it must be in the store and have the size it names. */
 int result_blob(struct coordinator *co, const struct Skerry__V1__Blob *b, const char *what,
@@ -13,5 +14,9 @@ int result_blob(struct coordinator *co, const struct Skerry__V1__Blob *b, const 
 /* Records the figures that came with a result. */
 void result_rows(struct coordinator *co, struct job *j, const struct task *t,
                  const struct Skerry__V1__ReportRequest *r);
+
+/* The shard of job j that a report names; the numbers that are added up are within their bounds. */
+int result_shard(struct coordinator *co, const struct job *j, const struct Skerry__V1__ShardInfo *s,
+                 struct shard_rec *ret, struct err *err);
 
 #endif

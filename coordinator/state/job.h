@@ -49,6 +49,9 @@ enum job_state {
 /* The name in messages and the API: "running". */
 const char *job_state_name(enum job_state s);
 
+#define SHARD_SAMPLES_MAX 65536       /* as workers take them, and the API */
+#define SHARD_TOKENS_MAX (1ull << 36) /* as the API takes them: all that so many texts can have */
+
 struct shard_rec {
     struct blob_ref blob; /* size 0: it was of an old generation and is gone */
     uint32_t samples;

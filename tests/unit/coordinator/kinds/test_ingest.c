@@ -8,9 +8,16 @@ static const char by_url[] =
     "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
     "outer: {rounds: 2, steps: 2}\nsample: {count: 4}\n";
 
-static uint64_t submit_urls(struct rig *r)
+static const char texts_by_url[] =
+    "name: fake\nseed: 3\n"
+    "data: {url: [\"http://a/1.tar\", \"http://a/2.tar\"]}\n"
+    "model: {type: llama, dim: 32, depth: 1, heads: 2, context: 64}\n"
+    "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
+    "outer: {rounds: 2, steps: 2}\n";
+
+static uint64_t submit_as(struct rig *r, const char *spec)
 {
-    const struct submit s = {.spec = by_url};
+    const struct submit s = {.spec = spec};
     struct err err = {0};
     uint64_t id = 0;
     if (view_job_submit(r->co, &s, &id, &err) < 0)
@@ -18,8 +25,13 @@ static uint64_t submit_urls(struct rig *r)
     return id;
 }
 
+struct cut {
+    uint64_t uncaptioned, tokens;
+    uint32_t samples;
+};
+
 /* Takes an archive and makes a shard of it; false: the result was refused. */
-static bool ingest(struct rig *r, uint64_t uncaptioned)
+static bool ingest_as(struct rig *r, const struct cut *cut)
 {
     struct fake *w = &r->workers[0];
     Skerry__V1__Task *t = assign(r, w, TASK_INGEST);
@@ -30,14 +42,56 @@ static bool ingest(struct rig *r, uint64_t uncaptioned)
     assert_false(t->ingest->captions); /* the model is told none */
     begin_result(&x, t, &ref);
     shard.blob = &x.blob;
-    shard.samples = 40;
+    shard.samples = cut->samples;
+    shard.tokens = cut->tokens;
     x.m.n_contributions = 0;
     x.m.shards = shards;
     x.m.n_shards = 1;
     x.m.classes = classes;
     x.m.n_classes = 1;
-    x.m.uncaptioned = uncaptioned;
+    x.m.uncaptioned = cut->uncaptioned;
     return report(r, w, &x);
+}
+
+static bool ingest(struct rig *r, uint64_t uncaptioned)
+{
+    return ingest_as(r, &(struct cut){.uncaptioned = uncaptioned, .samples = 40});
+}
+
+static uint64_t submit_urls(struct rig *r)
+{
+    return submit_as(r, by_url);
+}
+
+/* Workers refuse tasks with larger shards, and the samples of a job are added, multiplied and
+ * compared: what a shard has, has a bound. */
+static void a_shard_has_bounds(void **state)
+{
+    static const struct {
+        const char *spec;
+        struct cut cut;
+        const char *why; /* NULL: it is taken */
+    } cases[] = {
+        {by_url, {.samples = 65536}, NULL},
+        {by_url, {.samples = 65537}, "a shard of 65537 samples"},
+        {by_url, {.samples = 0}, "a shard of 0 samples"},
+        {by_url, {.samples = 4000000000u}, "a shard of 4000000000 samples"},
+        {texts_by_url, {.samples = 40, .tokens = 40}, NULL},
+        {texts_by_url, {.samples = 40, .tokens = 39}, "40 pieces of text with 39 tokens"},
+        {texts_by_url, {.samples = 40, .tokens = UINT64_MAX}, "18446744073709551615 tokens"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig *r = *state;
+        struct fake *w = &r->workers[0];
+        assert_int_equal(join(r, w, SKERRY_VERSION), 0);
+        const uint64_t id = submit_as(r, cases[i].spec);
+        assert_int_equal(ingest_as(r, &cases[i].cut), cases[i].why == NULL);
+        if (cases[i].why != NULL && strstr(w->detail, cases[i].why) == NULL)
+            fail_msg("\"%s\", expected \"%s\"", w->detail, cases[i].why);
+        assert_int_equal(state_job(&r->co->state, id)->n_shards, cases[i].why == NULL);
+        assert_int_equal(end(state), 0);
+        assert_int_equal(begin(state), 0);
+    }
 }
 
 static void uncaptioned_images_add_up(void **state)
@@ -79,6 +133,7 @@ static void too_many_end_the_job(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_shard_has_bounds, begin, end),
         cmocka_unit_test_setup_teardown(uncaptioned_images_add_up, begin, end),
         cmocka_unit_test_setup_teardown(too_many_end_the_job, begin, end),
     };
