@@ -36,17 +36,18 @@ static int take_module(struct coordinator *co, const struct job *j, const struct
     return result_blob(co, c->blob, "the snapshot", &ret->blob, err);
 }
 
-/* A phase bounded by time uses each of its samples once; another one may repeat few. */
-static int check_cursor(const struct job *j, const struct task *t, const Skerry__V1__Snapshot *m,
+/* A step takes at least one of the samples that the phase may count: the schedule goes on from how
+ * many there were.  A phase bounded by time uses each of them once; another one may repeat few. */
+static int check_cursor(const struct job *j, const Skerry__V1__Snapshot *m, uint64_t held,
                         struct err *err)
 {
-    const uint32_t most = j->spec.outer.steps > 0 ? (uint32_t)j->spec.outer.steps : UINT32_MAX;
-    const bool once = j->spec.outer.steps == 0 && job_family(&j->spec)->data;
-    if (once && (m->samples > query_held(t) || m->position > query_held(t)))
+    const uint64_t most = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : held;
+    const bool once = j->spec.outer.steps == 0 && job_has_data(&j->spec);
+    if (once && (m->samples > held || m->position > held))
         return err_set(err, -EINVAL,
                        "the snapshot is at sample %llu and counts %llu, of %llu in the phase",
                        (unsigned long long)m->position, (unsigned long long)m->samples,
-                       (unsigned long long)query_held(t));
+                       (unsigned long long)held);
     if (m->steps == 0 || m->steps > most || m->samples == 0 || !isfinite(m->loss_sum) ||
         !isfinite(m->loss_first) || !isfinite(m->loss_last) ||
         !(m->seconds >= 0 && m->seconds < 1e9f))
@@ -57,12 +58,12 @@ static int check_cursor(const struct job *j, const struct task *t, const Skerry_
 }
 
 int snapshot_take(struct coordinator *co, const struct job *j, struct task *t,
-                  const Skerry__V1__Snapshot *m, struct err *err)
+                  const Skerry__V1__Snapshot *m, uint64_t held, struct err *err)
 {
     const uint32_t levels = composition_levels(&j->comp, t->path);
     if (!is_wanted(j))
         return err_set(err, -EINVAL, "snapshots of this job's phases are not wanted");
-    int rc = check_cursor(j, t, m, err);
+    int rc = check_cursor(j, m, held, err);
     if (rc == 0 && m->n_modules != levels)
         rc = err_set(err, -EINVAL, "the snapshot has %zu modules, expected %u", m->n_modules,
                      levels);

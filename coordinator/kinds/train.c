@@ -300,7 +300,7 @@ static int train_apply(struct coordinator *co, struct job *j, struct task *t,
 {
     uint64_t held = most_samples(j, t);
     if (r->snapshot && r->saved != NULL)
-        return snapshot_take(co, j, t, r->saved, err);
+        return snapshot_take(co, j, t, r->saved, held, err);
     if (r->n_contributions > CONTRIBUTIONS_MAX)
         return err_set(err, -EINVAL, "the phase brought %zu contributions, at most %d are possible",
                        r->n_contributions, CONTRIBUTIONS_MAX);

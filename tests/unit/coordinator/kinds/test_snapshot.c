@@ -210,14 +210,17 @@ static void nonsense_is_refused(void **state)
     assert_false(save(r, w, &s));
 }
 
+static const char timed[] = "name: fake\nseed: 3\n"
+                            "data: {path: x, image_size: 16}\n"
+                            "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                            "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
+                            "outer: {rounds: 2, seconds: 60}\n"
+                            "sample: {count: 4}\n";
+
 /* A phase bounded by time has so many samples: who goes on with it could not begin behind them. */
 static void samples_are_bounded(void **state)
 {
     struct rig *r = *state;
-    static const char timed[] = "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"
-                                "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
-                                "train: {batch: 4, lr: 0.1}\nrecipe: {replicas: 2}\n"
-                                "outer: {rounds: 2, seconds: 60}\nsample: {count: 4}\n";
     const Skerry__V1__Task *t = begun(r, timed);
     const uint64_t id = t->id;
     uint64_t held = 0;
@@ -235,6 +238,26 @@ static void samples_are_bounded(void **state)
     begin_saving(r, &s, t, 1);
     s.saved.samples = s.saved.position = held;
     assert_true(save(r, &r->workers[0], &s));
+}
+
+/* Of a phase without a number of steps as well: the schedule goes on from them, where the snapshot
+ * is folded and where another worker goes on. */
+static void a_step_takes_a_sample(void **state)
+{
+    struct rig *r = *state;
+    struct fake *w = &r->workers[0];
+    const Skerry__V1__Task *t = begun(r, timed);
+    const uint64_t id = t->id;
+    struct saving s;
+    begin_saving(r, &s, t, 4000000000u);
+    s.saved.samples = s.saved.position = s.saved.used = 5;
+    assert_false(save(r, w, &s));
+    assert_non_null(strstr(w->detail, "4000000000 steps, 5 samples"));
+    assert_null(snapshot_of(r, id));
+    begin_saving(r, &s, t, 5);
+    s.saved.samples = s.saved.position = s.saved.used = 5;
+    assert_true(save(r, w, &s));
+    assert_int_equal(snapshot_of(r, id)->steps, 5);
 }
 
 static void some_jobs_want_none(void **state)
@@ -261,6 +284,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_lost_blob_drops_it, begin, end),
         cmocka_unit_test_setup_teardown(nonsense_is_refused, begin, end),
         cmocka_unit_test_setup_teardown(samples_are_bounded, begin, end),
+        cmocka_unit_test_setup_teardown(a_step_takes_a_sample, begin, end),
         cmocka_unit_test_setup_teardown(some_jobs_want_none, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
