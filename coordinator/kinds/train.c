@@ -301,6 +301,8 @@ static int train_apply(struct coordinator *co, struct job *j, struct task *t,
     uint64_t held = most_samples(j, t);
     if (r->snapshot && r->saved != NULL)
         return snapshot_take(co, j, t, r->saved, held, err);
+    if (r->snapshot && !query_streams(j))
+        return err_set(err, -EINVAL, "only a phase in fragments contributes before its end");
     if (r->n_contributions > CONTRIBUTIONS_MAX)
         return err_set(err, -EINVAL, "the phase brought %zu contributions, at most %d are possible",
                        r->n_contributions, CONTRIBUTIONS_MAX);

@@ -308,6 +308,40 @@ static void test_too_many_steps(void **state)
     assert_int_equal(j->spec.outer.steps, 2);
 }
 
+static const char async[] = "name: fake\nseed: 3\n"
+                            "data: {path: x, image_size: 16}\n"
+                            "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                            "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"
+                            "outer: {rounds: 4, steps: 2, async: true}\nsample: {count: 4}\n";
+
+/* Without fragments a phase contributes once, at its end: else it could count with every version
+ * that others make meanwhile. */
+static void test_in_parts(void **state)
+{
+    static const char *const specs[] = {async, yaml};
+    for (size_t i = 0; i < 2; i++) {
+        struct rig *r = *state;
+        struct fake *w = &r->workers[0];
+        struct result x;
+        assert_int_equal(join(r, w, SKERRY_VERSION), 0);
+        (void)submit_spec(r, specs[i]);
+        do_init(r, w);
+        const Skerry__V1__Task *t = assign(r, w, TASK_TRAIN);
+        struct blob_ref blob = contribute(r, t, t->id, 0.01f);
+        begin_result(&x, t, &blob);
+        x.m.snapshot = true;
+        assert_false(report(r, w, &x));
+        assert_non_null(strstr(w->detail, "only a phase in fragments contributes before its end"));
+        const struct task *task = state_task(&r->co->state, x.m.task_id);
+        assert_int_equal(task->train.n_contributions, 0);
+        assert_int_equal(task->state, TASK_LEASED); /* no failure */
+        x.m.snapshot = false;
+        assert_true(report(r, w, &x));
+        assert_int_equal(end(state), 0);
+        assert_int_equal(begin(state), 0);
+    }
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -319,6 +353,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_other_names, begin, end),
         cmocka_unit_test_setup_teardown(test_many_failures, begin, end),
         cmocka_unit_test_setup_teardown(test_network, begin, end),
+        cmocka_unit_test_setup_teardown(test_in_parts, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_count, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_names, begin, end),
         cmocka_unit_test_setup_teardown(test_no_such_program, begin, end),
