@@ -158,18 +158,40 @@ struct shard_rec *job_edit_shard(struct job *j, size_t n)
     return (struct shard_rec *)&j->shards[n];
 }
 
-/* By insertion: most are in order already. */
+/* Where a shard stood before they were put in order. */
+struct shard_place {
+    uint32_t source;
+    size_t at;
+};
+
+static int by_source(const void *a, const void *b)
+{
+    const struct shard_place *x = a, *y = b;
+    if (x->source != y->source)
+        return x->source < y->source ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* There may be tens of thousands, and they come in thousands: only what moves is written. */
 void job_order_shards(struct job *j, size_t first)
 {
-    struct shard_rec *shards = (struct shard_rec *)j->shards;
-    for (size_t i = first; i < j->n_shards; i++) {
-        struct shard_rec s = shards[i];
-        size_t k = i;
-        for (; k > first && shards[k - 1].source > s.source; k--)
-            shards[k] = shards[k - 1];
-        shards[k] = s;
-        marks_add(&j->shards_edited, i);
+    const size_t n = j->n_shards - first;
+    struct shard_rec *to = (struct shard_rec *)j->shards + first;
+    struct shard_rec *were = mem_alloc_array(n + 1, sizeof(*were));
+    struct shard_place *order = mem_alloc_array(n + 1, sizeof(*order));
+    for (size_t i = 0; i < n; i++) {
+        were[i] = to[i];
+        order[i] = (struct shard_place){to[i].source, i};
     }
+    qsort(order, n, sizeof(*order), by_source);
+    for (size_t i = 0; i < n; i++) {
+        if (order[i].at == i)
+            continue;
+        to[i] = were[order[i].at];
+        marks_add(&j->shards_edited, first + i);
+    }
+    mem_free(order);
+    mem_free(were);
 }
 
 struct shard_rec *job_add_shard(struct job *j)

@@ -103,12 +103,30 @@ static void test_ledgers(void **state)
     assert_null(j->ledgers[4]); /* no path trains on all of it */
 }
 
+/* With each archive of a large dataset all rows were written, and all later shards moved one by
+ * one.
+ */
+static void test_order(void **state)
+{
+    static const uint32_t sources[] = {1, 1, 3, 3, 2, 2}, wanted[] = {0, 1, 4, 5, 2, 3};
+    struct job *j = add(*state, diloco);
+    for (uint32_t i = 0; i < 6; i++)
+        *job_add_shard(j) = (struct shard_rec){.source = sources[i], .samples = i};
+    j->shards_edited.n = 0;
+    for (int again = 0; again < 2; again++) {
+        job_order_shards(j, 0);
+        for (uint32_t i = 0; i < 6; i++)
+            assert_int_equal(j->shards[i].samples, wanted[i]);
+        assert_int_equal(j->shards_edited.n, 4); /* those that have moved */
+    }
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
         CASE(test_sums),       CASE(test_steps),   CASE(test_enough),
-        CASE(test_partitions), CASE(test_ledgers),
+        CASE(test_partitions), CASE(test_ledgers), CASE(test_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
