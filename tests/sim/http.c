@@ -10,7 +10,9 @@
 
 #define WAY_MS 30
 #define PAIRS_MAX 8
-#define PIECES 3 /* of a body, about */
+#define HEADERS_MAX 6
+#define HEADER_BYTES 256 /* of an answer's, at most */
+#define PIECES 3         /* of a body, about */
 
 struct pair {
     char *name, *value;
@@ -23,8 +25,8 @@ struct MHD_Connection {
     struct http_request *req;
     struct http_conn conn;
     union MHD_ConnectionInfo info;
-    char *method, *path, *body;
-    struct pair query[PAIRS_MAX], headers[2];
+    char *method, *path, *body, *cookie;
+    struct pair query[PAIRS_MAX], headers[HEADERS_MAX];
     size_t n_query, n_headers, len, at;
     bool suspended;
     struct http_call *call;
@@ -44,6 +46,7 @@ struct MHD_Response {
     char *body;
     size_t len;
     uint64_t have;
+    char cookie[HEADER_BYTES], content_range[HEADER_BYTES];
     MHD_ContentReaderCallback read; /* of a stream */
     void *arg;
     unsigned held;
@@ -81,6 +84,8 @@ const char *MHD_lookup_connection_value(struct MHD_Connection *c, enum MHD_Value
 {
     if (kind == MHD_GET_ARGUMENT_KIND)
         return find(c->query, c->n_query, key);
+    if (kind == MHD_COOKIE_KIND)
+        return c->cookie;
     return kind == MHD_HEADER_KIND ? find(c->headers, c->n_headers, key) : NULL;
 }
 
@@ -129,6 +134,10 @@ enum MHD_Result MHD_add_response_header(struct MHD_Response *response, const cha
     unsigned long long last;
     if (strcmp(header, "Range") == 0 && sscanf(content, "bytes=0-%llu", &last) == 1)
         response->have = last + 1;
+    if (strcmp(header, "Set-Cookie") == 0)
+        (void)str_copy(response->cookie, sizeof(response->cookie), content);
+    if (strcmp(header, "Content-Range") == 0)
+        (void)str_copy(response->content_range, sizeof(response->content_range), content);
     return MHD_YES;
 }
 
@@ -157,7 +166,7 @@ struct packet {
     struct http_said said;
     bool last; /* else a stream goes on */
     uint64_t n;
-    char body[];
+    char cookie[HEADER_BYTES], content_range[HEADER_BYTES], body[];
 };
 
 static void come_back(void *arg)
@@ -175,13 +184,20 @@ static void come_back(void *arg)
     mem_free(p);
 }
 
+/* response: with its headers; NULL: without. */
 static void say(struct http_call *call, unsigned status, const char *body, size_t len,
-                uint64_t have, bool last)
+                const struct MHD_Response *response, bool last)
 {
     struct packet *p = mem_alloc(sizeof(*p) + len + 1);
     memcpy(p->body, body, len);
     const struct coordinator *co = call->c != NULL ? call->c->server->o.arg : NULL;
-    p->said = (struct http_said){status, p->body, len, have, co != NULL && co->store_ok};
+    const bool promises = co != NULL && co->store_ok;
+    p->said = (struct http_said){status, p->body, len, 0, promises, p->cookie, p->content_range};
+    if (response != NULL) {
+        p->said.have = response->have;
+        memcpy(p->cookie, response->cookie, sizeof(p->cookie));
+        memcpy(p->content_range, response->content_range, sizeof(p->content_range));
+    }
     p->last = last;
     p->n = ++http.said;
     list_push(&call->back, &p->link);
@@ -190,7 +206,7 @@ static void say(struct http_call *call, unsigned status, const char *body, size_
 
 static void cut(struct http_call *call)
 {
-    say(call, 0, "", 0, 0, true);
+    say(call, 0, "", 0, NULL, true);
 }
 
 static void drop_pairs(struct pair *list, size_t n)
@@ -222,6 +238,7 @@ static void complete(struct MHD_Connection *c)
     mem_free(c->method);
     mem_free(c->path);
     mem_free(c->body);
+    mem_free(c->cookie);
     mem_free(c);
 }
 
@@ -238,7 +255,7 @@ static void send_stream(struct MHD_Connection *c)
             return;
         }
         if (!disk_crashed())
-            say(c->call, 200, text, (size_t)n, 0, false);
+            say(c->call, 200, text, (size_t)n, NULL, false);
     }
 }
 
@@ -255,7 +272,7 @@ static void settle(struct MHD_Connection *c)
     }
     r->response = NULL;
     if (!disk_crashed())
-        say(c->call, r->status, response->body, response->len, response->have, true);
+        say(c->call, r->status, response->body, response->len, response, true);
     complete(c);
     MHD_destroy_response(response);
 }
@@ -372,6 +389,10 @@ struct http_call *http_ask(const struct http_ask *a, http_said_fn said, void *ar
             (struct pair){str_dup("Authorization"), str_printf("Bearer %s", a->bearer)};
     if (a->range != NULL)
         c->headers[c->n_headers++] = (struct pair){str_dup("Content-Range"), str_dup(a->range)};
+    for (size_t i = 0; i < a->n_headers && c->n_headers < HEADERS_MAX; i++)
+        c->headers[c->n_headers++] =
+            (struct pair){str_dup(a->headers[i].name), str_dup(a->headers[i].value)};
+    c->cookie = str_dup(a->cookie);
     c->body = memcpy(mem_alloc(a->len + 1), a->len > 0 ? a->body : "", a->len);
     c->len = a->len;
     c->conn.fd = -1;

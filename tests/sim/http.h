@@ -12,12 +12,19 @@
 
 struct http_call;
 
+struct http_header {
+    const char *name, *value;
+};
+
 struct http_ask {
     const char *method, *target; /* a path with its query */
     const char *bearer;          /* NULL: nobody's */
     const char *range;           /* Content-Range; NULL: none */
     const void *body;            /* copied */
     size_t len;
+    const char *cookie;                /* the value of ours; NULL: none */
+    const struct http_header *headers; /* further ones, at most 4 */
+    size_t n_headers;
 };
 
 /* An answer, or a part of a stream. */
@@ -25,8 +32,9 @@ struct http_said {
     unsigned status; /* 0: the connection is gone */
     const char *body;
     size_t len;
-    uint64_t have; /* bytes of a blob that are there, by `Range` */
-    bool promises; /* the state could be written when it was made */
+    uint64_t have;                      /* bytes of a blob that are there, by `Range` */
+    bool promises;                      /* the state could be written when it was made */
+    const char *cookie, *content_range; /* Set-Cookie and Content-Range; "": without */
 };
 
 /* said() is called once, and for a stream until a status of 0. */

@@ -160,6 +160,11 @@ const struct spec *spec_some(bool folds)
     return &specs[folds ? SPECS - 1 - sim_below(FOLDED) : sim_below(SPECS)];
 }
 
+const struct spec *spec_at(size_t n)
+{
+    return &specs[n % SPECS];
+}
+
 /* ---- long lives ------------------------------------------------------------------ */
 
 #define IMAGES                                                                                     \

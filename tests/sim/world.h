@@ -30,6 +30,22 @@ struct world_life {
  * so long.  The seed alone says what happens: a longer run of it begins with the shorter one. */
 void world_live(uint64_t seed, uint64_t ms, const char *root, struct world_life *ret);
 
+/* ---- a world without mishaps: what happens is the caller's ---- */
+
+struct coordinator;
+struct spec;
+
+/* A coordinator, and so many honest workers. */
+void world_open(uint64_t seed, const char *root, unsigned workers);
+void world_submit(const struct spec *spec); /* a job, if there is room for one */
+void world_pass(uint64_t ms);               /* of its time, all of which the oracle looks at */
+void world_restart(void);                   /* the coordinator is stopped, and is back */
+void world_close(void);
+/* NULL: it is down. */
+struct coordinator *world_coordinator(void);
+
+/* ---- all worlds ---- */
+
 /* Has its state gone back to that of a backup? */
 bool world_went_back(void);
 /* The verifier of the token that workers join by. */
