@@ -1,5 +1,5 @@
-/* The samples of a phase, their order, and which were bad: what the pipelines of images and text
- * are built on, and what tasks use that read samples without a batch (columns, splits). */
+/* The samples of a phase, their order, and the bad ones: the base of the pipelines of images and
+ * text, also for tasks that read samples without batches (columns, splits). */
 #ifndef WORKER_DATA_DATA_SAMPLES_H
 #define WORKER_DATA_DATA_SAMPLES_H
 
@@ -32,29 +32,30 @@ struct data {
     uint32_t *order; /* the order of `pass` */
     uint64_t pass;
 
-    /* Bad samples: in a row, of the first pass, and which. */
+    /* Bad samples: in a row up to now; of the first pass, counted and named. */
     uint64_t bad_run;
     unsigned bad_count, bad_named;
     struct data_bad bad[DATA_BAD_MAX];
 };
 
-/* d is zeroed.  Opens the shards; fails with a sentence when one cannot be read or a range lies
- * outside of it. */
+/* d is zeroed by the caller.  Opens the shards; fails if one cannot be read or a range lies outside
+ * its shard. */
 int data_open(struct data *d, const struct data_ops *ops, const struct data_order *opt,
               const struct data_range *ranges, size_t n_ranges, struct err *err);
 void data_close(struct data *d); /* { 0 } is fine */
 
-/* The sample at a position, passes counted on.  One thread at a time. */
+/* The sample at a position, which is counted over all passes.  One thread at a time. */
 struct data_place data_at(struct data *d, uint64_t position);
 
-/* Whether there is a sample at a position. */
+/* Is there a sample at a position? */
 static inline bool data_has(const struct data *d, uint64_t position)
 {
     return d->opt.repeat || position < d->total;
 }
 
-/* Names and counts the bad sample at the head; -ERR_CONFIG, as nobody can do it, when a whole pass
- * held not one good sample: "none of the 5 <what>, e.g. ...".  A good one sets bad_run to 0. */
+/* Names and counts the bad sample at the head.  -ERR_CONFIG, since no worker could do it, if a
+ * whole pass had no good sample: "none of the 5 <what>, e.g. ...".  The caller sets bad_run to 0 at
+ * a good sample. */
 int data_found_bad(struct data *d, const struct data_place *p, const char *what, const char *reason,
                    struct err *err);
 

@@ -20,17 +20,17 @@ struct latents;
 
 struct latents_options {
     const char *dir;             /* made if need be */
-    uint64_t max_bytes;          /* of all files in it */
+    uint64_t max_bytes;          /* most bytes of all files in it */
     uint8_t encoder[HASH_BYTES]; /* hash of all that moments depend on, except the picture */
     size_t values;               /* bf16 numbers of a record */
     bool mirrored;               /* both sides of a picture are kept */
 };
 
-/* Several may share a directory if they put one after the other. */
+/* Several may share a directory if their calls of put do not overlap. */
 int latents_open(const struct latents_options *opt, struct latents **ret, struct err *err);
 void latents_close(struct latents *l); /* accepts NULL */
 
-/* Where the moments of a sample are. */
+/* The sample that moments belong to. */
 struct latents_place {
     const uint8_t *shard_sha256;
     uint32_t samples; /* of the shard */
@@ -38,9 +38,9 @@ struct latents_place {
     bool mirror;
 };
 
-/* Copies (values) numbers; false when they are not there, or damaged. */
+/* Copies (values) numbers; false: they are missing or damaged. */
 bool latents_get(struct latents *l, const struct latents_place *at, uint16_t *out);
-/* Keeps a copy where there is room.  A disk that cannot be written is logged once. */
+/* Keeps a copy if there is room.  A failure to write is logged once. */
 void latents_put(struct latents *l, const struct latents_place *at, const uint16_t *values);
 
 #endif

@@ -2,7 +2,7 @@
  * of tokens.  See worker/data/data.h for order, passes and positions.
  *
  * Packed, for training: pieces in the order of the pass fill rows of seq + 1
- * tokens; a row takes whole pieces while the next one fits, the rest of it is
+ * tokens; a row takes whole pieces while the next one fits, and its rest is
  * padding (next-fit).  No token sees another piece:
  *
  *    i        0   1   2   3   4   5   6   7        seq = 8, pieces A (4), B (3)
@@ -11,9 +11,9 @@
  *    pos      0   1   2   3   0   1   2   0
  *    target   A1  A2  A3  -1  B1  B2  -1  -1
  *
- * Unpacked, for features and scores: one piece a row, the same arrays.
+ * Unpacked, for features and scores: one piece per row, in the same arrays.
  *
- * Quick enough to need no threads: the shards are mapped, data_next copies. */
+ * It needs no threads: the shards are mapped, and data_next only copies. */
 #ifndef WORKER_DATA_TEXT_H
 #define WORKER_DATA_TEXT_H
 
@@ -23,18 +23,18 @@
 #define TEXT_ROWS_MAX 65536
 
 struct text_options {
-    unsigned seq;   /* inputs of a row; a piece of more than seq + 1 tokens is bad */
+    unsigned seq;   /* inputs in a row; a piece of more than seq + 1 tokens is bad */
     unsigned rows;  /* rows of a batch */
-    uint32_t vocab; /* a piece with an id at or above is bad; 0: any is fine */
-    /* Tokens at the start of a piece that are not predicted (evaluation of routed
-     * paths: the prefix that routes). */
+    uint32_t vocab; /* a piece with an id from here on is bad; 0: any id is fine */
+    /* Tokens at the start of a piece that are not predicted (when routed paths are
+     * evaluated: the prefix that routes). */
     unsigned skip;
     bool packed; /* else one piece per row */
     struct data_order order;
 };
 
-/* Opens the shards.  Fails with a sentence when a shard cannot be read or holds
- * no text, or a range lies outside of it. */
+/* Opens the shards.  Fails if a shard cannot be read or holds no text, or a range lies
+ * outside its shard. */
 int text_open(const struct text_options *opt, const struct data_range *ranges, size_t n_ranges,
               struct data **ret, struct err *err);
 

@@ -7,11 +7,11 @@
 #include "common/base/base.h"
 
 /* a (n,n) symmetric in; out: row i is the unit eigenvector of values[i] (n), the largest
- * first.  -ENOMEM, or -EDOM when it does not converge (not finite). */
+ * first.  -ENOMEM; -EDOM: no convergence (a is not finite). */
 int eigen_symmetric(double *a, uint32_t n, double *values);
 
-/* Rows of q (r,n), r <= n, made orthonormal in their order, by Gram-Schmidt done twice.  A row
- * that depends on those above it becomes zero; returns how many did not. */
+/* Makes the rows of q (r,n), r <= n, orthonormal in their order, by Gram-Schmidt done twice.  A row
+ * that depends on those above it becomes zero; returns the number of other rows. */
 uint32_t eigen_orthonormal(double *q, uint32_t r, uint32_t n);
 
 #endif

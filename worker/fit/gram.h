@@ -1,5 +1,5 @@
-/* sum over rows of aᵀ b, in blocks on a device, added up in f64: covariances and the
- * gradient of a linear classifier.  One thread at a time. */
+/* The sum over rows of aᵀ b, in blocks on a device, added up in f64: for covariances and
+ * the gradient of a linear classifier.  One thread at a time. */
 #ifndef WORKER_FIT_GRAM_H
 #define WORKER_FIT_GRAM_H
 
@@ -7,11 +7,11 @@
 
 struct device;
 
-#define GRAM_ROWS 2048 /* rows of one block: f32 sums are this long, longer ones f64 */
+#define GRAM_ROWS 2048 /* rows of one block, summed in f32; blocks are summed in f64 */
 
 struct gram;
 
-/* A sum of shape (m,n), zero; dev is kept until gram_free. */
+/* Makes a sum of shape (m,n), zero; dev is kept until gram_free. */
 int gram_new(struct device *dev, uint32_t m, uint32_t n, struct gram **ret, struct err *err);
 void gram_free(struct gram *g); /* accepts NULL */
 void gram_clear(struct gram *g);
@@ -19,6 +19,6 @@ void gram_clear(struct gram *g);
 /* sum += aᵀ b of a (rows,m) and b (rows,n); rows <= GRAM_ROWS. */
 int gram_add(struct gram *g, const float *a, const float *b, uint32_t rows, struct err *err);
 
-double *gram_sum(struct gram *g); /* (m,n), of the gram */
+double *gram_sum(struct gram *g); /* (m,n), owned by g */
 
 #endif

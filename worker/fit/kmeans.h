@@ -16,11 +16,11 @@ struct kmeans_options {
     uint32_t k;
     uint64_t seed;
     unsigned iterations; /* steps of Lloyd, 0: 100; passes over the rows in mini-batches, 0: 5 */
-    unsigned restarts;   /* starts, of which the best by inertia is taken; 0: 1 */
+    unsigned restarts;   /* number of starts, of which that with least inertia is kept; 0: 1 */
     uint32_t batch;      /* rows of a mini-batch; 0: full Lloyd */
     double tolerance;    /* stop when inertia falls by less than this share; 0: 1e-5 */
-    double balance;      /* >= 1: no cluster above balance times the mean; 0: as they fall */
-    double least;        /* weight that each cluster has at least; 0: any */
+    double balance;      /* >= 1: no cluster above balance times the mean; 0: no cap */
+    double least;        /* least weight of a cluster; 0: any */
     bool shrink;         /* fewer distinct rows than k: fewer clusters, not an error */
 };
 
@@ -30,11 +30,11 @@ struct kmeans {
     float *bias;      /* (k) added to x.c - |c|²/2 before the maximum; zeros without balance */
     double *sizes;    /* (k) weight of its rows */
     uint32_t *labels; /* (n) */
-    double inertia;   /* sum of weight times squared distance to the own centroid */
-    double largest;   /* size of the largest over the mean size */
+    double inertia;   /* sum of weight times squared distance to the row's centroid */
+    double largest;   /* size of the largest cluster over the mean size */
     unsigned iterations, repaired;
     bool converged;
-    bool met; /* sizes within balance and least (always, when neither was asked) */
+    bool met; /* sizes are within balance and least (always, if neither was asked for) */
 };
 
 /* x (n,d) finite and centred (a common mean costs digits of the distances), weights (n)

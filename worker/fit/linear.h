@@ -11,9 +11,9 @@ struct fit_watch;
 
 struct linear_options {
     uint32_t k;
-    unsigned iterations; /* at most; 0: 200 */
+    unsigned iterations; /* most iterations; 0: 200 */
     double l2;           /* 0: 1e-3 */
-    double tolerance;    /* norm of the gradient over that of the first; 0: 1e-4 */
+    double tolerance;    /* norm of the gradient over that of the first one; 0: 1e-4 */
 };
 
 struct linear {

@@ -10,15 +10,15 @@ struct net;
 
 struct means {
     const uint32_t *lengths; /* (count) tokens of each sample; NULL: all that the network saw */
-    int first;               /* tokens of head; 0: all */
+    int first;               /* tokens in the mean `head`; 0: all */
     int chunk, n_chunks;     /* tokens of a chunk; chunks of a sample */
-    float *head;             /* (count,dim) = over the first tokens, or all of a shorter sample */
-    /* (count,n_chunks,dim) = over tokens [c*chunk, (c+1)*chunk), the last run maybe short; runs
-     * past the end are zeros.  NULL: not wanted, then only the first tokens are read. */
+    float *head;             /* (count,dim) means of the first tokens, or all of a shorter sample */
+    /* (count,n_chunks,dim) means of tokens [c*chunk, (c+1)*chunk); the last chunk may be short, and
+     * chunks past the end are zeros.  NULL: not wanted, and only the first tokens are read. */
     float *chunks;
 };
 
-/* The states are net_hidden's; results in host memory.  -ENOMEM. */
+/* The means of net_hidden's states, in host memory.  -ENOMEM. */
 int means_of(struct net *net, const struct batch *b, const struct means *m, struct err *err);
 
 #endif

@@ -1,18 +1,18 @@
-/* A fitted router: which of K partitions a sample belongs to, from its feature.
+/* A fitted router: it finds which of K partitions a sample belongs to, from its feature.
  *
- *   x (d) -> z = scale * basis (x - mean) -> scores (K) + bias (K) -> the top best, best first
+ *   x (d) -> z = scale * basis (x - mean) -> scores (K) + bias (K) -> the highest, best first
  *
  *   kind        scores of a partition
  *   kmeans      z.c - |c|²/2: the nearest of K centroids (DiPaCo 2.2, generative)
- *   two_level   of F fine centroids, each in one partition, the nearest (DDM 4.1)
- *   product     z cut in L pieces, the sum over pieces of the score of that piece's centroid;
+ *   two_level   the nearest of F fine centroids, each of which is in one partition (DDM 4.1)
+ *   product     z is cut into L pieces; the sum over pieces of the score of that piece's centroid.
  *               partition = mixed radix of the digits, level 0 the most significant
- *   linear      W z + b: a classifier trained on which path did best (discriminative)
+ *   linear      W z + b: a classifier trained on each sample's best path (discriminative)
  *   random      a hash of the sample's id: the control; needs no feature
  *
  * bias is the price of a partition: size caps, the least number of samples per path and the
  * target histogram of a discriminative router are all met through it (worker/fit/histogram.h), so
- * what a fit reports is what assigning the same samples again gives.
+ * assigning the same samples again gives the sizes that a fit reports.
  *
  * A file is a safetensors blob with the metadata "format" = "skerry.partitioner.1". */
 #ifndef WORKER_FIT_PARTITIONER_H
@@ -52,7 +52,7 @@ struct partition_level {
 struct partitioner {
     enum partition_kind kind;
     uint32_t k;
-    uint64_t seed; /* random: of the hash */
+    uint64_t seed; /* random: seed of the hash */
     uint32_t n_levels;
     uint32_t radix[PARTITION_LEVELS_MAX]; /* partitions of each level: K is their product */
     struct partition_level level[PARTITION_LEVELS_MAX]; /* n_fitted of them */
@@ -74,46 +74,45 @@ struct partition_options {
     unsigned iterations;  /* 0: 100 */
     unsigned restarts;    /* 0: 4 */
     uint32_t batch;       /* mini-batch; 0: full Lloyd up to 2^20 rows, else 4096 */
-    double balance;       /* 0, or >= 1: largest over mean at most this */
+    double balance;       /* 0, or >= 1: most of the largest size over the mean size */
     uint64_t min_samples; /* least size of a partition; 0: product cells may be empty */
     const char *feature;  /* or NULL */
 };
 
 struct linear_targets {
-    const uint32_t *y;   /* (n) the class of each row: the path that did best */
+    const uint32_t *y;   /* (n) the class of each row: its best path */
     const double *share; /* (K) wanted histogram, sums to 1; NULL: that of y */
-    /* The rows whose histogram it is, and that the report counts; NULL: those of x.  Few rows
-     * have a target, all are routed. */
+    /* All rows that are routed, for the histogram and the report; NULL: those of x.  Only few of
+     * them have a target. */
     const struct fit_source *routed;
-    double l2; /* 0: the best of a few on every fifth row, which the others are fitted without */
+    double l2;           /* 0: the best of a few, judged on every fifth row by fits to the others */
     unsigned iterations; /* 0: 200 */
 };
 
 struct partition_report {
     uint64_t n;
     uint32_t k;
-    uint64_t *sizes; /* (K) by the nearest alone */
+    uint64_t *sizes; /* (K) samples in each, by the first choice only */
     uint64_t smallest;
-    double largest; /* over the mean */
+    double largest; /* largest size over the mean size */
     uint32_t empty;
     double inertia;   /* mean squared distance in z; product: summed over levels; linear: 0 */
-    double explained; /* share of the variance that pca keeps; 1 without */
+    double explained; /* share of the variance that pca keeps; 1 without pca */
     unsigned iterations, repaired; /* repaired: empty clusters while fitting */
-    double gap;                    /* between the sizes and what was asked, share of all samples */
-    bool met;                      /* balance, min_samples, histogram: as asked */
+    double gap;                    /* size beyond the bounds, as a share of all samples */
+    bool met;                      /* balance, min_samples and histogram are as asked for */
     double loss, accuracy;         /* linear */
 };
 void partition_report_release(struct partition_report *r);
 
-/* Fits on all rows; ids (n) only for random, else NULL.  -ERR_CONFIG with a sentence: more
- * partitions than rows or than distinct rows, min_samples times K above n, more levels than
- * dims. */
+/* Fits on all rows; ids (n) only for random, else NULL.  -ERR_CONFIG: more partitions than
+ * rows or than distinct rows, min_samples times K above n, or more levels than dims. */
 int partitioner_fit(struct device *dev, const struct fit_source *x, const uint64_t *ids,
                     const struct partition_options *opt, const struct fit_watch *watch,
                     struct partitioner **ret, struct partition_report *report, struct err *err);
 
-/* The discriminative router.  opt: radix, seed, feature; pca and whiten as given (columns are
- * standardised either way). */
+/* Fits the discriminative router.  Of opt only radix, n_levels, seed, feature, pca and whiten are
+ * read (columns are standardised in any case). */
 int partitioner_fit_linear(struct device *dev, const struct fit_source *x,
                            const struct linear_targets *targets,
                            const struct partition_options *opt, const struct fit_watch *watch,
@@ -122,13 +121,13 @@ int partitioner_fit_linear(struct device *dev, const struct fit_source *x,
 
 void partitioner_free(struct partitioner *p); /* accepts NULL */
 
-/* index (n,top): the top nearest partitions of each row, best first; 1 <= top <= K.  ids (n)
- * for random (x may then be NULL), x otherwise. */
+/* index (n,top) = the `top` best partitions of each row, best first; 1 <= top <= K.  random reads
+ * ids (n), and x may then be NULL; other kinds read x. */
 int partitioner_assign(const struct partitioner *p, struct device *dev, const struct fit_source *x,
                        const uint64_t *ids, uint64_t n, uint32_t top, uint32_t *index,
                        struct err *err);
 
-/* Same fields, same bytes.  sha256 and ret_bytes may be NULL. */
+/* Equal fields give equal bytes.  sha256 and ret_bytes may be NULL. */
 int partitioner_write(const struct partitioner *p, const char *path, uint8_t sha256[HASH_BYTES],
                       uint64_t *ret_bytes, struct err *err);
 /* The file is untrusted: -ERR_FORMAT or -ERR_LIMIT, err says what is wrong.  parse: from memory,

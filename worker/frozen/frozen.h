@@ -1,18 +1,18 @@
 /* A frozen network on a device: a chain of layers without gradients, made of a component
  * (common/component/component.h).
  *
- *     part            in, of a sample                   out, of a sample
+ *     part            input of a sample                 output of a sample
  *     FROZEN_ENCODE   pixels (S,S,3) u8                 moments (2,Ch,s,s): mean, then logarithm
  *                                                       of the variance; s = S >> (blocks - 1)
  *     FROZEN_DECODE   latents (Ch,s,s) f32, as a        pixels (S,S,3) u8, or (3,S,S) f32 with
  *                     model trains on them              planar, not clamped
- *     FROZEN_TEXT     token ids (L) i32 and how many    states (L,D) (dt), those behind the text's
- *                     of them are the text's            end zero
+ *     FROZEN_TEXT     token ids (L) i32 and the text's  states (L,D) (dt), zero after the text's
+ *                     length                            end
  *
- * Pixels are seen as p / 127.5 - 1.  The decoder undoes (z - shift) * scale itself.  A CLIP's
+ * Pixels are read as p / 127.5 - 1.  The decoder undoes (z - shift) * scale itself.  A CLIP's
  * states are transformers' last_hidden_state (layer -1: after the last norm), or hidden_states[-2]
- * (layer -2: what enters the last layer, without that norm); it sees no token behind another.  A
- * T5's are its last_hidden_state; its texts see no token behind their end.
+ * (layer -2: the last layer's input, without that norm); its attention is causal.  A T5's states
+ * are its last_hidden_state; it attends to no token after the text's end.
  *
  * Layers compute in (dt), bf16 or f32, and moments are rounded to bf16 unless `moments` says f32.
  * On the CPU a sample's output has the same bits beside any other samples, in any group.
@@ -33,8 +33,8 @@ enum frozen_part {
 
 struct frozen_options {
     enum frozen_part part;
-    enum dtype dt;      /* what it computes in, weights included */
-    enum dtype moments; /* of FROZEN_ENCODE's output */
+    enum dtype dt;      /* type of its computation and weights */
+    enum dtype moments; /* type of FROZEN_ENCODE's output */
     int group;          /* samples that run at a time, at least 1: scratch grows with it */
     int side;           /* S: a multiple of 2^(blocks - 1) */
     bool planar;        /* FROZEN_DECODE */
@@ -44,33 +44,33 @@ struct frozen_options {
 
 struct frozen;
 
-/* What frozen_open would take on the device, in bytes; and of a sample: what it takes between two
- * layers, and its output. */
+/* Bytes that frozen_open would take on the device (weights, scratch), and bytes per sample: held
+ * between two layers, and its output. */
 struct frozen_sizes {
     uint64_t weights, scratch, hold, out;
 };
 /* Both fail with a sentence if the component cannot do what is asked (-ERR_CONFIG). */
 int frozen_bytes(const struct component *c, const struct frozen_options *opt,
                  struct frozen_sizes *ret, struct err *err);
-/* Reads the weights: c is not needed afterwards.  Also -ENOMEM, or of reading.  close accepts
- * NULL. */
+/* Reads the weights: c is not needed afterwards.  Also -ENOMEM, or an error of reading.  close
+ * accepts NULL. */
 int frozen_open(struct device *dev, const struct component *c, const struct frozen_options *opt,
                 struct frozen **ret, struct err *err);
 void frozen_close(struct frozen *f);
 
-/* Bytes of a sample's input and output.  For tests, and where shapes are not known. */
+/* Bytes of a sample's input and output.  For tests, and for code that knows no shapes. */
 uint64_t frozen_in_bytes(const struct frozen *f);
 uint64_t frozen_out_bytes(const struct frozen *f);
 
-/* The whole chain over count samples, on a stream of its own: nothing that is queued elsewhere may
- * still write in or read out.  What was written is there when it returns.  A VAE takes pictures of
- * any shape that have no more pixels than S x S, both sides multiples of 2^(blocks - 1); those of
- * one call have one shape, and lie one behind the other. */
+/* Runs the whole chain over count samples, on a stream of its own: no work queued elsewhere may
+ * still write `in` or read `out`.  The output is complete when it returns.  A VAE takes pictures of
+ * any shape with no more pixels than S x S and both sides multiples of 2^(blocks - 1); those of
+ * one call have one shape, and lie one after the other. */
 struct frozen_io {
     const void *in;         /* host memory; latents: device memory */
     const int32_t *lengths; /* FROZEN_TEXT: (count) 1 to L each, host memory */
     void *out;              /* device memory */
-    int height, width;      /* of the pictures, in pixels; 0: S */
+    int height, width;      /* sides of the pictures in pixels; 0: S */
     uint64_t in_stride;     /* bytes from one input in host memory to the next; 0: dense */
 };
 int frozen_run(struct frozen *f, const struct frozen_io *io, int count, struct err *err);
@@ -78,10 +78,9 @@ int frozen_run(struct frozen *f, const struct frozen_io *io, int count, struct e
 /* ---- its layers: for running the chain in pieces (frozen_walk.h), and for tests ---- */
 
 int frozen_layers(const struct frozen *f);
-/* Multiplications and additions (each pair once) that layer i makes for a sample; for tests, as
- * whoever plans measures them. */
+/* Multiply-adds of layer i for a sample.  For tests: plans use measured times. */
 uint64_t frozen_layer_cost(const struct frozen *f, int i);
-/* Bytes of its weights. */
+/* Bytes of layer i's weights. */
 uint64_t frozen_layer_bytes(const struct frozen *f, int i);
 
 #endif

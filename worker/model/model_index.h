@@ -1,5 +1,5 @@
-/* Where each tensor stands in the table of struct model (its file order).  For the
- * code that computes; others look tensors up by name. */
+/* The index of each tensor in the table of struct model, which has the order of the files.
+ * For code that computes; other code looks tensors up by name. */
 #ifndef WORKER_MODEL_INDEX_H
 #define WORKER_MODEL_INDEX_H
 
@@ -38,8 +38,8 @@ enum model_final_index {
     T_PER_FINAL,
 };
 
-/* With captions there is one modulation for all blocks, each of which adds its own table to it;
- * the enumerations above then name what both kinds have, through the functions below. */
+/* With captions all blocks share one modulation, to which each adds its own table.  The
+ * enumerations above then name the tensors that both kinds have, through the functions below. */
 enum model_caption_head_index {
     X_MOD_W = T_LABELS, /* (6C,C) */
     X_MOD_B,
@@ -51,7 +51,7 @@ enum model_caption_head_index {
 };
 
 enum model_caption_block_index {
-    X_Q_W, /* (C,C): T_QKV_W, with those of k and v behind it, between which there is no gap */
+    X_Q_W, /* (C,C): T_QKV_W, with the tensors of k and v after it without gaps */
     X_Q_B,
     X_K_W,
     X_K_B,
@@ -65,7 +65,7 @@ enum model_caption_block_index {
     X_FC2_B,
     X_CROSS_Q_W, /* (C,C) */
     X_CROSS_Q_B,
-    X_CROSS_K_W, /* (C,C), and no gap before that of v */
+    X_CROSS_K_W, /* (C,C), with no gap before v's */
     X_CROSS_K_B,
     X_CROSS_V_W,
     X_CROSS_V_B,
@@ -81,8 +81,8 @@ enum model_llama_head_index {
     L_BLOCKS,
 };
 
-/* q, k, v lie one after the other, and so do gate and up: one product each.  No gap
- * is between them, because D and M are multiples of 4. */
+/* q, k, v lie one after the other, and so do gate and up: one product each.  There are no
+ * gaps between them, because D and M are multiples of 4. */
 enum model_llama_block_index {
     L_NORM1, /* (C) input_layernorm */
     L_Q,     /* (H D,C) */
@@ -102,7 +102,7 @@ enum model_llama_final_index {
     L_PER_FINAL,
 };
 
-/* The tensors of block `block` and of what follows the last one, in the whole table. */
+/* Indices in the whole table: of a tensor of block `block`, and of one after the last block. */
 static inline int model_llama_block(int block, enum model_llama_block_index i)
 {
     return L_BLOCKS + block * L_PER_BLOCK + (int)i;

@@ -1,11 +1,11 @@
-/* The table of tensors as a family of models fills it, in the order of model_index.h.  For
+/* How a family of models fills its table of tensors, in the order of model_index.h.  For
  * model_dit.c and model_llama.c. */
 #ifndef WORKER_MODEL_TABLE_H
 #define WORKER_MODEL_TABLE_H
 
 #include "worker/model/model.h"
 
-/* The next tensor of the table, in a level. */
+/* Adds the next tensor to the table, in a level. */
 void model_table_add(struct model *m, int level, bool decay, unsigned rank, const int shape[4],
                      const char *name);
 /* A linear layer: NAME.weight (out,in) and NAME.bias (out). */

@@ -1,11 +1,11 @@
 /* A network's parameters on a device: the f32 flat vector of worker/model/model.h, the
- * bf16 copy that computes, the gradients, and the stream that the network's work
- * is queued on.  Used by every kind of network; what differs (activations,
- * operations) is in worker/net/dit.h and worker/net/llama.h.
+ * bf16 copy for products, the gradients, and the stream on which the network's work
+ * is queued.  Used by every kind of network; their differences (activations,
+ * operations) are in worker/net/dit.h and worker/net/llama.h.
  *
  * Failures: the operations below only queue work and remember the first failure
- * (weights_note); those after it run on garbage, harmlessly.  weights_check
- * reports and forgets it, weights_sync waits too.
+ * (weights_note); later ones run on garbage, harmlessly.  weights_check
+ * reports and forgets the failure; weights_sync waits for the stream first.
  *
  * All calls on the compute thread of the device. */
 #ifndef WORKER_WEIGHTS_H
@@ -15,14 +15,14 @@
 #include "kernels/kernels.h"
 #include "worker/model/model.h"
 
-/* Is told when gradients are final: see weights_ready. */
+/* A callback for gradients that are final: see weights_ready. */
 struct weights_watch {
     void (*ready)(void *arg, uint64_t offset, uint64_t count);
     void *arg;
 };
 
-/* Products that gradients of weights are made by, and announcements of weights_ready, which a
- * backward has put off.  {0} is empty. */
+/* Work that a backward has put off: products that make gradients of weights, and announcements of
+ * weights_ready.  {0} is empty. */
 struct weights_later {
     struct weights_put_off *items;
     int n, room;
@@ -33,19 +33,19 @@ struct weights {
     struct device *dev;
     const struct kernel_ops *ops;
     struct stream *stream;
-    const struct model *m; /* borrowed */
-    enum dtype dt;         /* type of the copy that computes */
-    float *w;              /* (flat) master values */
-    bf16 *w16;             /* (flat) or NULL in f32 */
-    float *g;              /* (flat) gradients, or NULL when made without */
-    int rc;                /* first failure since the last check */
-    const char *failed;
+    const struct model *m;             /* borrowed */
+    enum dtype dt;                     /* type that products read */
+    float *w;                          /* (flat) master values */
+    bf16 *w16;                         /* (flat) or NULL in f32 */
+    float *g;                          /* (flat) gradients; NULL: made without */
+    int rc;                            /* first failure since the last check */
+    const char *failed;                /* the operation that failed */
     const struct weights_watch *watch; /* during the last micro-batch of a step, or NULL */
-    struct weights_later *later;       /* where what can wait is put; NULL: nothing waits */
+    struct weights_later *later;       /* where work is put off to; NULL: nothing is put off */
 };
 
 /* Values are undefined until weights_set; gradients are zero.  release accepts
- * what init left on failure, and { 0 }. */
+ * the state after a failed init, and { 0 }. */
 int weights_init(struct weights *w, struct device *dev, const struct model *m, enum dtype dt,
                  bool gradients, struct err *err);
 void weights_release(struct weights *w);
@@ -55,13 +55,13 @@ uint64_t weights_bytes(const struct model *m, enum dtype dt, bool gradients);
 
 /* All values, from a host flat vector. */
 int weights_set(struct weights *w, const float *flat, struct err *err);
-/* Those of a part, from a flat vector of the whole model. */
+/* The values of a part, from a host flat vector of the whole model. */
 int weights_set_part(struct weights *w, const struct model *whole, const float *flat,
                      struct err *err);
-/* After writing w->w on the device: refresh the copy that computes. */
+/* After w->w was written on the device: refreshes the bf16 copy. */
 int weights_changed(struct weights *w, struct err *err);
 
-/* dst, of one network's device, = src, of another's, by way of the host.  Waits for both. */
+/* dst, on the device of `to`, = src, on that of `from`, through the host.  Waits for both. */
 int weights_bring(struct weights *to, void *dst, struct weights *from, const void *src,
                   uint64_t bytes, struct err *err);
 
@@ -75,8 +75,8 @@ static inline void weights_note(struct weights *w, int rc, const char *what)
     }
 }
 
-/* Tensors by their index in the model's table: as stored, as matmuls read them, and
- * their gradients. */
+/* A tensor by its index in the model's table: its master values, those that products read, and
+ * its gradients. */
 static inline const float *weights_f32(const struct weights *w, int i)
 {
     return w->w + w->m->tensors[i].offset;
@@ -91,11 +91,11 @@ static inline float *weights_g(const struct weights *w, int i)
     return w->g + w->m->tensors[i].offset;
 }
 
-/* A backward says so, at most once for each value: the gradients [offset, offset+count) of the
- * flat vector will not change any more, once what is queued on the stream by now is done. */
+/* A backward announces, at most once for each value, that the gradients [offset, offset+count) of
+ * the flat vector are final once the work that is queued on the stream by now is done. */
 void weights_ready(struct weights *w, uint64_t offset, uint64_t count);
 
-/* The same of the matrices among tensors first..last of the table, which lie together. */
+/* The same for the matrices among tensors first..last of the table, which lie together. */
 void weights_ready_matrices(struct weights *w, int first, int last);
 
 /* A linear layer over `rows` rows: tensor w (out,in), whose bias (out), if it has
@@ -105,7 +105,7 @@ struct weights_linear {
     int64_t rows, in, out;
     bool no_bias;
     enum mm_epilogue epilogue; /* forward: MM_GELU; gradient of the input: MM_DGELU */
-    void *aux;                 /* with it, of the result's shape */
+    void *aux;                 /* the epilogue's, of the result's shape */
 };
 /* y (rows,out) (y_dt) ld ldy = x (rows,in) (dt) ld ldx Wᵀ + bias; 0: dense. */
 void weights_forward(struct weights *w, const struct weights_linear *l, void *y, enum dtype y_dt,
@@ -113,19 +113,19 @@ void weights_forward(struct weights *w, const struct weights_linear *l, void *y,
 /* dW = (first) or += dyᵀ x, db += column sums of dy; dy and x (dt). */
 void weights_grad(struct weights *w, const struct weights_linear *l, const void *dy, int64_t ld_dy,
                   const void *x, int64_t ldx, bool first);
-/* The same, put off where w->later says so: dy and x stay as they are until it runs. */
+/* The same, put off if w->later is set: dy and x must stay as they are until it runs. */
 void weights_grad_later(struct weights *w, const struct weights_linear *l, const void *dy,
                         int64_t ld_dy, const void *x, int64_t ldx, bool first);
-/* Queues all that was put off, in its order; it is empty then. */
+/* Queues all the work that was put off, in its order, and empties `later`. */
 void weights_run_later(struct weights *w, struct weights_later *later);
 /* dx (rows,in) (dx_dt) ld ldx = or += dy (rows,out) (dt) W. */
 void weights_input_grad(struct weights *w, const struct weights_linear *l, void *dx,
                         enum dtype dx_dt, int64_t ldx, const void *dy, int64_t ld_dy,
                         bool accumulate);
-/* Before the first micro-batch of a step: what is not overwritten by it (all that
- * is not decayed: biases, norms, embeddings) starts at zero. */
+/* Before the first micro-batch of a step: zeroes the gradients that it does not overwrite
+ * (those without decay: biases, norms, embeddings). */
 void weights_zero_grads(struct weights *w);
-/* An f32 buffer of n as matmuls read it: rounded into copy, or itself in f32. */
+/* n values of f32 as products read them: rounded into copy, or x itself in f32. */
 const void *weights_as_dt(struct weights *w, const float *x, void *copy, int64_t n);
 
 #endif

@@ -1,16 +1,16 @@
-/* One block of device memory for everything that a step needs, planned before
+/* One block of device memory for everything that a step needs; it is planned before
  * it is allocated.
  *
  *     struct arena a = { 0 };
- *     arena_add(&a, &p->qkv, bytes);      // once per buffer: remembers where to put it
+ *     arena_add(&a, &p->qkv, bytes);      // once per buffer: remembers its place
  *     arena_add(&a, &p->dx, bytes);
  *     arena_bytes(&a)                      // the size, before anything is allocated
  *     arena_alloc(&a, dev, err)            // one allocation; sets all pointers
  *     arena_free(&a, dev)
  *
  * Buffers that live at different times share memory through arena_mark and
- * arena_reset: after a reset the next buffers overlay what was added since the
- * mark; the size is the highest point reached. */
+ * arena_reset: after a reset the next buffers overlay those added since the
+ * mark.  The size is the highest point reached. */
 #ifndef WORKER_ARENA_H
 #define WORKER_ARENA_H
 
@@ -33,23 +33,23 @@ struct arena {
     void *base;        /* NULL until allocated */
 };
 
-/* target is the address of a pointer: it is set by arena_alloc
- * and must stay where it is until then. */
+/* target is the address of a pointer that arena_alloc sets; the pointer must not move until
+ * then. */
 void arena_add(struct arena *a, void *target, uint64_t bytes);
 uint64_t arena_mark(const struct arena *a);
 void arena_reset(struct arena *a, uint64_t mark);
 uint64_t arena_bytes(const struct arena *a);
-/* arena_bytes of a plan that will not be carried out; frees it. */
+/* The same for a plan that will not be allocated; frees the plan. */
 uint64_t arena_measure(struct arena *a);
 
-/* -ENOMEM with a sentence that names the size. */
+/* -ENOMEM: err names the size. */
 int arena_alloc(struct arena *a, struct device *dev, struct err *err);
 void arena_free(struct arena *a, struct device *dev); /* { 0 } is fine */
 
 /* ---- inputs ----
  *
- * What the host gives a step: several arrays in one block, in memory that the device copies
- * from without staging, and sent to it at once.
+ * The arrays that the host gives a step: they lie in one block of memory that the device copies
+ * from without staging, and go there in one copy.
  *
  *     inputs_add(&in, &f->t, &f->d_t, bytes);   // an array on the host and on the device
  *     inputs_add(&in, &f->labels, &f->d_labels, bytes);
@@ -57,8 +57,8 @@ void arena_free(struct arena *a, struct device *dev); /* { 0 } is fine */
  *     f->t[i] = ...;
  *     inputs_send(&in, stream);                 // queued
  *
- * The host's arrays may be written again when the stream was waited for.  Where device memory
- * is host memory both pointers of an array are the same and nothing is copied. */
+ * The host's arrays may be written again once the stream was waited for.  Where device memory
+ * is host memory, both pointers of an array are the same and nothing is copied. */
 
 struct inputs {
     struct device *dev;
@@ -68,9 +68,9 @@ struct inputs {
 
 /* host and device are the addresses of pointers; see arena_add. */
 void inputs_add(struct inputs *in, void *host, void *device, uint64_t bytes);
-uint64_t inputs_measure(struct inputs *in); /* as arena_measure, on the device */
+uint64_t inputs_measure(struct inputs *in); /* arena_measure of the device's block */
 
-/* Starts as zeros on the host.  -ENOMEM.  free accepts { 0 } and what a failure left. */
+/* The host's arrays start as zeros.  -ENOMEM.  free accepts { 0 } and the state after a failure. */
 int inputs_alloc(struct inputs *in, struct device *dev, struct err *err);
 void inputs_free(struct inputs *in);
 int inputs_send(struct inputs *in, struct stream *s);

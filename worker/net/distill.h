@@ -1,11 +1,11 @@
-/* Learning from experts (McAllister et al., 2025, distillation): a DiT regresses, in place
- * of the data's velocity, that of the expert of the sample's partition,
+/* Learning from experts (distillation in McAllister et al., 2025): in place of the data's velocity
+ * a DiT regresses the velocity of the expert of the sample's partition,
  *
  *    loss of an image = mean over its values of (student(x_t, t, c) - expert_k(x_t, t, c))²
  *
  * with x_t, t and c (label dropout included) drawn as for flow matching.  A struct net like
- * any other (net_options.distill); its teachers are told before the first loss and can
- * change: a phase brings its own.
+ * any other (net_options.distill); its teachers are set before the first loss and may be
+ * changed: each phase sets its own.
  *
  * Compute thread. */
 #ifndef WORKER_DISTILL_H
@@ -17,7 +17,7 @@
 
 extern const struct net_ops distill_net_ops;
 
-/* teachers (by partition) is copied, its arg kept until the next call; NULL: none, then
+/* teachers (by partition) is copied and its arg kept until the next call; NULL: none, and then
  * net_loss fails.  -EINVAL for a net of another kind. */
 int distill_teach(struct net *n, const struct mix_experts *teachers, struct err *err);
 

@@ -1,4 +1,4 @@
-/* What a DiT on a device is made of, for its own pieces: dit.c (memory), dit_forward.c,
+/* The inside of a DiT on a device, for its own files: dit.c (memory), dit_forward.c,
  * dit_backward.c.
  *
  * B samples, T tokens, C channels, M hidden width of the MLP, P values of a patch; "(dt)" is
@@ -8,17 +8,17 @@
  *    └────────────────────── + gate·y1 ──► x2 ─LN,mod─► h2 ─► pre ─gelu─► act ─► y2
  *                                           └────────── + gate·y2 ──► x1 of the next
  *
- * Its backward finds x1, qkv, o, y1, pre, act and y2: 32 C bytes of a row in bf16 (M = 4C), or 24
- * without act (NET_LEAN), which is then made again from pre.  x2 is added up again, and h1 and h2
- * come again out of the backward of their LayerNorm; the products that read them are queued after
- * it.
+ * The backward finds x1, qkv, o, y1, pre, act and y2 kept: 32 C bytes per row in bf16 (M = 4C), or
+ * 24 C without act (NET_LEAN), which is then made again from pre.  It adds x2 up again, and the
+ * backward of each LayerNorm makes h1 or h2 again; the products that read them are queued after it.
  *
- * The addition that ends a block is fused with the LayerNorm that begins the next one, but where
- * a part ends: from there x1 crosses, with what conditions the blocks, and the gradients of these
- * come back (dit_crossing).
+ * The addition that ends a block is fused with the LayerNorm that begins the next one, except at
+ * the end of a part: there x1 and the conditioning of the blocks cross to the next part, and their
+ * gradients come back (dit_crossing).
  *
- * With captions (L tokens) each block attends to them between the two; and where the modulation of
- * all blocks is one, to which each adds a table, those of a block are dense:
+ * With captions (L tokens) each block attends to them between its self-attention and its MLP.  All
+ * blocks then share one modulation, to which each adds a table, and a block's modulations of all
+ * samples lie together:
  *
  *    x1 + gate·y1 ──► xc ─► q ──► co (attention to the captions) ─► cy
  *                      └──────────── + cy ──► x2 ─LN,mod─► h2 ...
@@ -30,9 +30,9 @@
 #include "worker/model/model_index.h"
 
 struct dit_norm {
-    float *x;     /* (B,T,C) residual stream at a LayerNorm */
+    float *x;     /* (B,T,C) residual stream at the LayerNorm */
     float *stats; /* (B,T,2) */
-    void *h;      /* (B,T,C) (dt); of blocks, unless the backward is split: dh, until the product
+    void *h;      /* (B,T,C) (dt); in blocks, unless the backward is split: dh, until the product
                    * that reads it */
 };
 
@@ -45,10 +45,10 @@ struct dit_cross {
     void *y;    /* (B,T,C) (dt) */
 };
 
-/* (dt) Gradients of what a block's products made, from which those of its weights are.  They last
- * as long as the slot where the backward is split: there they lie in what the block above does not
- * need any more, and those of the last block of the part by themselves; and h1 and h2 are kept.
- * Else all blocks share them. */
+/* (dt) Gradients of the outputs of a block's products, from which the gradients of its weights are
+ * made.  With a split backward they last as long as the slot, in memory that the block above does
+ * not need any more (those of the part's last block have memory of their own), and h1 and h2 are
+ * kept.  Otherwise all blocks share them. */
 struct dit_block_grads {
     void *y2;       /* (B,T,C) */
     void *pre;      /* (B,T,M) */
@@ -65,12 +65,13 @@ struct dit_block {
     float *lse;               /* (B,H,T); NULL in NET_FORWARD */
     void *y1;                 /* (B,T,C) (dt) */
     void *pre;                /* (B,T,M) (dt) before the GELU; NULL in NET_FORWARD */
-    void *act;                /* (B,T,M) (dt); but in NET_TRAIN: dwide, until the product */
+    void *act;                /* (B,T,M) (dt); except in NET_TRAIN: dwide, until the product */
     void *y2;                 /* (B,T,C) (dt) */
     struct dit_block_grads d; /* backward only */
 };
 
-/* Everything that a micro-batch leaves for its backward, and what crosses between parts. */
+/* Everything that a micro-batch leaves for its backward, and the buffers that cross between parts.
+ */
 struct dit_slot {
     struct dit_block *blocks; /* (depth) */
 
@@ -83,7 +84,7 @@ struct dit_slot {
     float *cond;              /* (B,C) time + label */
     void *scond;              /* (B,C) (dt) silu of it */
     float *mod;               /* (B,mod_ld), or with captions (blocks,B,6C) and then (2,B,C) */
-    struct dit_io io;         /* of the last call, */
+    struct dit_io io;         /* the last call's arguments, */
     int T;                    /* its tokens, */
     struct model_shape shape; /* and its shape */
 
@@ -99,7 +100,7 @@ struct dit_slot {
     float *dx;      /* (B,T,C) */
     float *dmod;    /* as mod */
     void *dmod16;   /* (B,mod_ld), or with captions (B,6C) (dt), bf16 only */
-    float *dscond;  /* (B,C) of what modulates: sums over blocks, from the last to the first */
+    float *dscond;  /* (B,C) gradient of scond: summed over blocks, from the last to the first */
     float *dcond;   /* (B,C) */
     float *dshared; /* (B,6C) */
     float *dtext;   /* (B,L,C) */
@@ -107,29 +108,29 @@ struct dit_slot {
 
 struct dit {
     struct weights w;
-    bool borrowed;                /* they are another's */
+    bool borrowed;                /* the weights are the caller's */
     const struct kernel_ops *ops; /* these four as in w */
     struct device *dev;
     struct stream *stream;
     enum dtype dt;
     const struct model *m;
     struct net_options opt;
-    struct model_part part; /* that it is: it has no memory for other blocks */
+    struct model_part part; /* the part that it is: it has no memory for other blocks */
     int T, C, M, P, L;      /* T: most tokens of a sample; L 0: no captions */
-    int In;                 /* values of a patch that is read: P, with an estimate twice that */
+    int In;                 /* values of an input patch: P, or 2P with an estimate */
     int64_t mod_ld; /* 6*C for each block, 2*C for the final layer: a sample's modulations */
 
     struct arena arena;
     struct dit_slot *slots;
     struct dit_block *blocks; /* (slots,depth) */
-    float *pos;               /* (shapes,T,C), each with its own T from the beginning */
-    float *out;               /* (B,T,P) the final layer's; a router has none */
-    float *x2;                /* (B,T,C) of the block at hand; NULL with captions, in NET_FORWARD */
-    void *dh;                 /* (B,T,C) (dt) h of the block at hand; in its backward first dh */
-    void *dwide;              /* (B,T,max(M,3C)) (dt) act, and the backward's dpre and dqkv; NULL
-                               * where that is split, as dy */
-    float *both;              /* (B,2Ch,S,S) x and the estimate; NULL: none is read */
-    float *ones;              /* (B,6C) with captions: the gate of what has none, */
+    float *pos;               /* (shapes,T,C) positions, at the beginning of each shape's place */
+    float *out;               /* (B,T,P) the final layer's result; a router has none */
+    float *x2;                /* (B,T,C) of the current block; NULL with captions, in NET_FORWARD */
+    void *dh;                 /* (B,T,C) (dt) h of the current block; in its backward first dh */
+    void *dwide;              /* (B,T,max(M,3C)) (dt) act, and the backward's dpre and dqkv; NULL,
+                               * like dy, if the backward is split */
+    float *both;              /* (B,2Ch,S,S) x and the estimate; NULL: no estimate is read */
+    float *ones;              /* (B,6C) with captions: the gate of the ungated cross-attention, */
     float *dones;             /* (B,6C) and its gradient */
 
     /* Backward only. */
@@ -146,13 +147,13 @@ static inline void dit_op(struct dit *d, int rc, const char *what)
     weights_note(&d->w, rc, what);
 }
 
-/* Has it a classification token, and logits in place of a velocity? */
+/* Does it have a classification token, and logits in place of a velocity? */
 static inline bool dit_is_router(const struct dit *d)
 {
     return d->m->spec.kind == MODEL_ROUTER;
 }
 
-/* Has it the embedders, and the final layer? */
+/* Does its part have the embedders, or the final layer? */
 static inline bool dit_is_first(const struct dit *d)
 {
     return d->part.from == 0;
@@ -162,14 +163,14 @@ static inline bool dit_is_last(const struct dit *d)
     return d->part.to == d->m->spec.depth;
 }
 
-/* Is it told labels, rather than captions or nothing? */
+/* Does it read labels, rather than captions or neither? */
 static inline bool dit_has_labels(const struct dit *d)
 {
     return !dit_is_router(d) && d->L == 0;
 }
 
-/* Where modulations begin: shift, scale, gate of the attention (0..2) and the MLP (3..5) of a
- * block; shift, scale (0..1) of the final layer. */
+/* Offset in mod and dmod of modulation `which`: shift, scale, gate of a block's attention (0..2)
+ * and MLP (3..5); shift, scale (0..1) of the final layer. */
 static inline int64_t dit_mod_at(const struct dit *d, int block, int which)
 {
     const int64_t C = d->C, rows = d->opt.batch;
@@ -179,7 +180,7 @@ static inline int64_t dit_mod_at(const struct dit *d, int block, int which)
     return at * rows * 6 * C + which * (block == d->m->spec.depth ? rows * C : C);
 }
 
-/* From one sample's to the next. */
+/* The distance from one sample's modulations to the next one's. */
 static inline int64_t dit_mod_ld(const struct dit *d, int block)
 {
     if (d->L == 0)
@@ -192,22 +193,22 @@ struct dit_mod {
     int block, which;
 };
 
-/* That of block b (or the final layer, b == depth). */
+/* The first LayerNorm of block b, or the final layer's (b == depth). */
 static inline const struct dit_norm *dit_norm_of(const struct dit *d, const struct dit_slot *s,
                                                  int b)
 {
     return b == d->m->spec.depth ? &s->nf : &s->blocks[b].n1;
 }
 
-/* The final layer's modulations lie otherwise than the blocks', where these share one: then the
- * addition before it is by itself. */
+/* With captions the final layer's modulations are laid out otherwise than the blocks': then the
+ * addition before it is not fused. */
 static inline bool dit_is_apart(const struct dit *d, int b)
 {
     return d->L > 0 && b == d->m->spec.depth;
 }
 
-/* The layer that makes the result: a DiT's on all tokens, a router's on the first of each
- * sample, a row in T. */
+/* The layer that makes the result: a DiT's runs on all tokens, a router's on the first token of
+ * each sample, one row in T. */
 static inline struct weights_linear dit_head_of(const struct dit *d, const struct dit_slot *s,
                                                 int B, int64_t *ret_ld)
 {
@@ -233,9 +234,9 @@ static inline void dit_copy_rows(struct dit *d, float *dst, const float *src, in
            "copying tokens");
 }
 
-/* dit_forward.c, for the backward too: a batch that the DiT was made for; its shape;
- * NET_RECOMPUTE's block b again from x of n1 up to what the backward needs. */
+/* In dit_forward.c, for the backward too.  Was the DiT made for such a batch? */
 int dit_check_batch(const struct dit *d, const struct dit_io *io, struct err *err);
+/* NET_RECOMPUTE: computes block b anew from n1.x, up to what its backward needs. */
 void dit_block_again(struct dit *d, const struct dit_slot *s, int b, int B);
 
 #endif

@@ -1,6 +1,6 @@
-/* Several networks of one shape on a device, within a bound on memory: activations once,
- * weights of as many as fit.  When a batch wants more of them, those that are loaded run
- * first; then each of the others takes the place of the one used longest ago.
+/* Several networks of one shape on a device, within a bound on memory: one set of activations,
+ * and the weights of as many networks as fit.  If a batch needs more of them, the loaded ones run
+ * first; then each of the others takes the place of the least recently used one.
  *
  * Compute thread. */
 #ifndef WORKER_EXPERTS_H
@@ -16,13 +16,13 @@ struct experts;
 
 struct experts_options {
     int count; /* 1..MIX_EXPERTS_MAX */
-    int batch; /* rows of one forward; larger calls are cut, DIT_ROWS_MIN are always possible */
+    int batch; /* rows of one forward, raised to DIT_ROWS_MIN; larger calls are cut */
     enum net_precision precision;
-    uint64_t memory_bytes; /* for weights; at least one network is loaded */
+    uint64_t memory_bytes; /* bound on the weights; one network is loaded in any case */
     void *arg;
-    /* flat = the weights of an expert. */
+    /* Writes the weights of an expert to flat. */
     int (*load)(void *arg, int expert, float *flat, struct err *err);
-    /* Before an expert runs: tells, and stops the run when negative.  May be NULL. */
+    /* Called before an expert runs; a negative code stops the run.  May be NULL. */
     int (*begin)(void *arg, int expert, struct err *err);
 };
 
@@ -30,13 +30,13 @@ struct experts_options {
 int experts_new(struct device *dev, const struct model *m, const struct experts_options *opt,
                 struct experts **ret, struct err *err);
 void experts_free(struct experts *x); /* accepts NULL */
-/* Bytes on the device with the weights of one network loaded, at least. */
+/* Device bytes with the weights of one network loaded, which is the least. */
 uint64_t experts_bytes(const struct model *m, int batch, enum dtype dt);
 
-/* For mix_new.  Results depend neither on the cut into forwards nor on the order. */
+/* The experts for mix_new.  Results depend neither on the cut into forwards nor on the order. */
 struct mix_experts experts_mix(struct experts *x);
 
-/* How often weights were loaded; how many fit at once (for tests). */
+/* For tests: how often weights were loaded, and how many networks fit at once. */
 unsigned experts_loads(const struct experts *x);
 int experts_room(const struct experts *x);
 

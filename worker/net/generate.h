@@ -3,8 +3,8 @@
  *
  * The next token is drawn from softmax(logits / temperature) over the fewest
  * tokens whose probabilities reach top_p; temperature 0 takes the likeliest.  Draw
- * i is a function of (seed, i).  When the model's context is full its last half is
- * read again from position 0, so that texts may grow beyond it.
+ * i is a function of (seed, i).  When the model's context is full, its last half is
+ * read again from position 0, so texts may grow beyond the context.
  *
  * Compute thread. */
 #ifndef WORKER_GENERATE_H
@@ -22,26 +22,26 @@ struct generate_options {
     uint64_t seed;
 };
 
-/* Called after every token, `done` of them made so far: 0 goes on, a positive number
+/* Called after every token, when `done` of them are made: 0 goes on, a positive number
  * ends the text here, a negative one is the run's error. */
 typedef int (*generate_token_fn)(void *arg, uint32_t id, unsigned done);
-/* The same with the whole UTF-8 characters that the token completed; len may be 0. */
+/* The same, with the whole UTF-8 characters that the token completed; len may be 0. */
 typedef int (*generate_text_fn)(void *arg, const char *text, size_t len, unsigned done);
 
-/* From ids to ids, until `tokens` are made or eos (-1: none) is drawn, which is not given
- * out.  prompt: at least one id; of more than the context has room for the last ones
- * count.  net must be made for a batch of 1 at least.  fn may not be NULL. */
+/* From ids to ids, until `tokens` are made or eos (-1: none) is drawn, which fn does not
+ * get.  prompt: at least one id; only the last ones that the context has room for are
+ * read.  l must be made for a batch of 1 at least.  fn may not be NULL. */
 int generate_tokens(struct llama *l, const uint32_t *prompt, size_t n, int32_t eos,
                     const struct generate_options *opt, generate_token_fn fn, void *arg,
                     struct err *err);
 
-/* From text: the start token and the prompt, special tokens in it recognised, then what
- * comes until the end token.  Gives out the new text only. */
+/* From text to text: reads the start token and the prompt, in which special tokens are
+ * recognised, and generates until the end token.  fn gets only the new text. */
 int generate_text(struct llama *l, const struct tokenizer *t, const char *prompt,
                   const struct generate_options *opt, generate_text_fn fn, void *arg,
                   struct err *err);
 
-/* One draw from finite logits (n).  scratch (n) is written. */
+/* One draw from finite logits (n): the id.  scratch (n) is overwritten. */
 struct generate_candidate {
     double p;
     uint32_t id;

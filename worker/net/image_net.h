@@ -1,5 +1,5 @@
-/* What the networks of images have in common: a DiT or router, the noised batch it sees,
- * and room for its result.  An objective is one function of the result; those of flow matching
+/* The common part of the networks of images: a DiT or router, the noised batch that it reads,
+ * and memory for its result.  An objective is one function of the result; those of flow matching
  * and of a router are in image_net.c, that of a student in worker/net/distill.c. */
 #ifndef WORKER_IMAGE_NET_H
 #define WORKER_IMAGE_NET_H
@@ -14,38 +14,38 @@ struct image_net {
     struct dit *dit;
     struct flow_matching flow; /* the current batch */
     struct arena arena;
-    int64_t values; /* a sample's result at most: 3*S*S, or the router's classes */
+    int64_t values; /* most values of a sample's result: Ch*S*S, or the router's classes */
     float *d_pred;  /* (B,values) */
     float *d_dpred; /* (slots,B,values), NULL in NET_FORWARD */
-    /* Where there are several slots, or parts: (slots,B,3*S*S) of each micro-batch, which crosses
-     * to the last part. */
+    /* (slots,B,Ch*S*S) targets of the micro-batches, which cross to the last part; only with
+     * several slots or parts. */
     float *d_targets;
-    const float *target; /* (B,3*S*S) of the micro-batch that has its objective now */
-    float *d_estimate;   /* (B,3*S*S) of a model that reads one */
-    float *d_velocities; /* (load,3*S*S) that it is made of, where there are several parts */
+    const float *target; /* (B,Ch*S*S) target of the micro-batch whose objective runs */
+    float *d_estimate;   /* (B,Ch*S*S) if the model reads an estimate */
+    float *d_velocities; /* (load,Ch*S*S) velocities of estimates, if there are several parts */
     float *logits;       /* a router: (B,classes) host */
 
     /* A chain of a model: the weights of the whole that it works on; else NULL. */
     const struct weights *whole;
-    /* NULL, or makes what the network reads beside the noised samples of a micro-batch, in place
-     * of an estimate, in d_estimate, on the first part.  d_x0 and d_eps of flow are free. */
+    /* NULL, or makes in d_estimate, on the first part, what the network reads in place of an
+     * estimate beside a micro-batch's noised samples.  It may overwrite flow's d_x0 and d_eps. */
     int (*beside)(struct image_net *n, const struct net_micro *micro, struct err *err);
     /* NULL, or refuses a batch that the objective cannot use. */
     int (*admit)(const struct image_net *n, const struct batch *b, struct err *err);
-    /* From d_pred of a micro-batch to its losses and, unless dpred is NULL, to dpred =
-     * grad_scale times the derivative; queued on flow.stream. */
+    /* Makes the losses of a micro-batch from its d_pred and, unless dpred is NULL, dpred =
+     * grad_scale times their derivative; queued on flow.stream. */
     int (*objective)(struct image_net *n, const struct net_micro *micro, float *dpred,
                      struct err *err);
 };
 
-/* Makes the rest of n, which is zeroed but for net.ops, whole and the functions, and takes it over,
- * also on failure. */
+/* Takes n, also on failure, and makes the rest of it: n is zeroed except for net.ops, whole and the
+ * functions. */
 int image_net_make(struct image_net *n, struct device *dev, const struct model *m,
                    const struct net_options *opt, struct net **ret, struct err *err);
 
 /* For tables of net_ops. */
 uint64_t image_net_bytes(const struct model *m, const struct net_options *opt, enum dtype dt);
-/* Of one with `beside`. */
+/* The same for a network with `beside`. */
 uint64_t image_net_bytes_beside(const struct model *m, const struct net_options *opt,
                                 enum dtype dt);
 int image_net_load(struct net *net, const struct batch *b, struct err *err);
@@ -63,7 +63,7 @@ void image_net_free(struct net *net);
 int image_net_error(struct image_net *n, const struct net_micro *micro, float *dpred,
                     struct err *err);
 
-/* The DiT or router behind a net of images; NULL: a net of texts, or of two chains. */
+/* The DiT or router of a net of images; NULL: a net of texts, or of two chains. */
 struct dit *net_dit(struct net *n);
 
 #endif

@@ -9,9 +9,9 @@
  *   x  = x + down(silu(gate) * up)                       of RMSNorm(x)
  *   logits = head(RMSNorm(x))
  *
- * q, k, v (and gate, up) lie next to each other in the flat vector, so that one product
+ * q, k, v (and gate, up) lie next to each other in the flat vector, so one product
  * computes them.  The head runs over slices of rows, forward and backward at once, so
- * that memory does not grow with rows times vocabulary.
+ * memory does not grow with rows times vocabulary.
  *
  * loss of a target = -log p, in nats.
  *
@@ -32,25 +32,25 @@ extern const struct net_ops llama_net_ops;
 /* The decoder behind a net; NULL: a net of another kind. */
 struct llama *llama_of(struct net *net);
 const struct model *llama_model(const struct llama *l);
-/* Two parts of one model, for looking only: what reads tokens of the first goes on with the second.
- * Nets of other kinds stay as they are. */
+/* Links two parts of one model, made with NET_FORWARD: llama_read of the first goes on with the
+ * second.  Does nothing to nets of other kinds. */
 void llama_link(struct net *part, struct net *next);
 
-/* Losses of a batch are net_loss (log-probabilities with the sign turned), states
- * net_hidden.  For tests and tools: logits (rows, seq, vocab). */
+/* For tests and tools: logits (rows, seq, vocab) of a batch.  (Its losses, which are negative
+ * log-probabilities, come from net_loss, its states from net_hidden.) */
 int llama_logits(struct llama *l, const struct batch *b, float *logits, struct err *err);
 
 /* ---- one text at a time, token by token ---- */
 
-/* The keys and values of a text so far, up to the seq that the net was made for. */
+/* The keys and values of a text so far, at most the model's context. */
 struct llama_cache;
 int llama_cache_new(struct llama *l, struct llama_cache **ret, struct err *err);
 void llama_cache_free(struct llama_cache *c); /* accepts NULL; before the net */
 void llama_cache_clear(struct llama_cache *c);
 int llama_cache_room(const struct llama_cache *c); /* tokens that still fit */
 
-/* Reads n ids after what is in the cache; logits (vocab) on the host: of the token that
- * follows.  -EINVAL when they do not fit or an id is not below the vocabulary. */
+/* Appends n ids to the text in the cache; logits (vocab) on the host = those of the next
+ * token.  -EINVAL: they do not fit, or an id is not below the vocabulary. */
 int llama_read(struct llama_cache *c, const uint32_t *ids, int n, float *logits, struct err *err);
 
 #endif

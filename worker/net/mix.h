@@ -12,7 +12,7 @@
  *    mix_run(m, x, t, labels, selected, rows, err);    each expert on the rows that want it
  *    mix_combine(m, v, selected, rows, err);           v = sum; again with other weights
  *
- * What an expert is lies behind struct mix_experts: networks of this process, workers
+ * struct mix_experts hides what an expert is: a network of this process, a worker
  * elsewhere, a closed form.  Results do not depend on the grouping, as long as an
  * expert's velocity of a row does not depend on the rows beside it.
  *
@@ -32,11 +32,11 @@ struct net_captions;
 struct mix_rule {
     enum job_strategy strategy;
     int top;         /* topk: experts kept, 1..K */
-    float nucleus;   /* the fewest experts that together are at least this probable */
-    float threshold; /* those at least this probable; none: the most probable one */
+    float nucleus;   /* keeps the fewest experts that together are at least this probable */
+    float threshold; /* keeps experts at least this probable; if none is, the most probable one */
 };
 
-/* Experts that a sample may need at most, of K. */
+/* The most experts, out of K, that a sample may need. */
 int mix_most(const struct mix_rule *rule, int K);
 
 /* weights (B,K) = softmax of each row of logits (B,K); may alias. */
@@ -45,10 +45,10 @@ void mix_softmax(float *weights, const float *logits, int B, int K);
 /* Index of the largest of a row; the first of equal ones. */
 int mix_argmax(const float *weights, int K);
 
-/* selected (B,K) = the kept weights of each row, renormalised, others 0; may alias.  Of
- * equal weights those of lower index go first.  truth (B): the partition of each row,
- * which the oracle takes; else NULL.  A row whose kept weights are all 0 (or not
- * finite) is not renormalised but gives its first kept expert 1. */
+/* selected (B,K) = the kept weights of each row, renormalised, and 0 for the others; may
+ * alias.  Of equal weights the lower index goes first.  truth (B): the partition of each
+ * row, which the oracle takes; else NULL.  In a row whose kept weights are all 0 (or not
+ * finite) the first kept expert gets weight 1. */
 void mix_select(const struct mix_rule *rule, float *selected, const float *weights,
                 const int32_t *truth, int B, int K);
 
@@ -56,28 +56,28 @@ void mix_select(const struct mix_rule *rule, float *selected, const float *weigh
 struct mix_call {
     int expert;
     int rows;
-    int shape;                           /* of all rows (model_shape) */
+    int shape;                           /* the shape of all rows (model_shape) */
     const float *x;                      /* (rows,n) on the device */
     const float *t;                      /* (rows) on the host */
     const int32_t *labels;               /* (rows) on the host */
-    const struct net_captions *captions; /* that labels are numbers of; NULL: of classes */
+    const struct net_captions *captions; /* labels are their numbers; NULL: labels are classes */
     float *v;                            /* (rows,n) = on the device */
 };
 
 struct mix_experts {
     int count; /* K */
     void *arg;
-    /* Carries out all of the calls, in any order: experts ascending, none twice, no call
-     * empty. */
+    /* Carries out all of the calls, in any order.  They are sorted by expert, with one call
+     * for each, and none is empty. */
     int (*run)(void *arg, const struct mix_call *calls, int n, struct err *err);
 };
 
 struct mix_options {
     struct device *dev;
-    struct stream *stream; /* that x and v live on; kept */
-    int64_t values;        /* n: of a sample, at most */
+    struct stream *stream; /* the stream of x and v; kept */
+    int64_t values;        /* n: most values of a sample */
     int rows;              /* largest batch */
-    int most;              /* experts of a row, at most (mix_most) */
+    int most;              /* most experts of a row (mix_most) */
 };
 
 /* experts is copied; its arg is kept until mix_free. */
@@ -86,19 +86,19 @@ int mix_new(const struct mix_options *opt, const struct mix_experts *experts, st
 void mix_free(struct mix *m);                      /* accepts NULL */
 uint64_t mix_bytes(const struct mix_options *opt); /* on the device */
 
-/* What the labels of the next runs are numbers of (borrowed); NULL: of classes. */
+/* Sets the captions (borrowed) whose numbers the labels of the next runs are; NULL: labels are
+ * classes. */
 void mix_captions(struct mix *m, const struct net_captions *captions);
 
-/* Of what shape (model_shape) the samples of the next runs are, and their n; 0 and values before.
- */
+/* Sets the shape (model_shape) and n of the next runs' samples; at first 0 and opt->values. */
 void mix_shape(struct mix *m, int shape, int64_t n);
 
-/* Runs each expert on the rows of x (rows,n; device) where want (rows,K) is above 0. */
+/* Runs each expert on those rows of x (rows,n; device) whose want (rows,K) is above 0. */
 int mix_run(struct mix *m, const float *x, const float *t, const int32_t *labels, const float *want,
             int rows, struct err *err);
 
-/* v (rows,n; device) = sum over experts of selected * velocity, of the rows of the last
- * mix_run; selected is above 0 only where want was. */
+/* v (rows,n; device) = the sum over experts of selected * velocity for the rows of the last
+ * mix_run; selected (rows,K) may be above 0 only where want was. */
 int mix_combine(struct mix *m, float *v, const float *selected, int rows, struct err *err);
 
 #endif

@@ -1,22 +1,21 @@
-/* Frozen layers in a pipeline's bubbles: what the next step's samples need runs while this step's
- * devices wait.
+/* Frozen layers in a pipeline's bubbles: they run over the next step's samples while this step's
+ * devices would wait.
  *
  *     fill_schedule(&p, &plan, &opt, &schedule, &report, err);
  *
- * STICKY SAMPLES.  A device takes samples of its own through all frozen networks, and keeps what
- * they leave between layers.  In a bubble it runs the deepest layer that samples wait for, with as
- * many of them as fit into what is left of the bubble; if not even one fits, the next deepest.  So
+ * STICKY SAMPLES.  A device takes its own samples through all frozen networks, and keeps their
+ * states between layers.  In a bubble it runs the deepest layer for which samples wait, with as
+ * many of them as fit into the rest of the bubble; if not even one fits, the next deepest.  So
  * a group is cut where a bubble ends, and goes on in the next one.  At most `scratch` samples are
- * on their way at a time.  What does not fit in bubbles runs behind STEP.
+ * on their way at a time.  Work that does not fit in bubbles runs after STEP.
  *
- * Samples are divided by what each device gets through until a common end, and the end is the
- * earliest at which all are through: so what runs behind STEP is balanced.  Behind
- * all of that, and so behind CLIP, which goes over the same links, it sends what its samples became
- * to the stages that want it.
+ * The devices get samples in proportion to their progress until a common end, the earliest at which
+ * all samples are done: so the work after STEP is balanced.  After all of that, and so after CLIP,
+ * which uses the same links, each device sends the encoded samples to the stages that read them.
  *
- * All of it fits in the bubbles if rho M <= S - 1, where rho is the frozen over the trained time;
- * with more the devices are never idle but for what is left of bubbles.  A device without the
- * memory for the frozen weights takes no samples, nor does one that the plan says has none of them.
+ * All work fits in the bubbles if rho M <= S - 1, where rho is the frozen over the trained time;
+ * with more, devices are idle only in the rests of bubbles.  A device without memory for the frozen
+ * weights takes no samples, nor does one that has no frozen network by the plan (pipe_plan.bare).
  * Pure. */
 #ifndef WORKER_FILL_H
 #define WORKER_FILL_H
@@ -26,36 +25,36 @@
 /* A pipeline may become slower by this share. */
 #define FILL_DELAY_MAX 0.02
 
-/* What an island fills with: samples that a device has on their way, and of one instruction. */
+/* An island's options: samples that a device has on their way, and samples of one instruction. */
 #define FILL_UNDERWAY 16
 #define FILL_GROUP 8
 
 struct fill_options {
-    int samples;  /* of the next step, of this copy */
-    int scratch;  /* of a device, on their way; fewer where memory is short */
-    int group;    /* of one instruction, at most */
-    double share; /* of a bubble's time that may be used; 0: all frozen work behind STEP */
+    int samples;  /* samples of the next step in this copy */
+    int scratch;  /* samples that a device has on their way; fewer where memory is short */
+    int group;    /* most samples of one instruction */
+    double share; /* share of a bubble's time that may be used; 0: all frozen work after STEP */
 };
 
 struct fill_report {
-    double before, seconds; /* of the step without frozen work, and with it */
-    double idle;            /* share of all devices' time, with it */
+    double before, seconds; /* seconds of the step without frozen work, and with it */
+    double idle;            /* idle share of all devices' time, with it */
     double inside;          /* share of the frozen time that lies in bubbles */
-    double prologue;        /* seconds of the frozen work alone, as it is before the first step */
+    double prologue;        /* seconds of the frozen work alone, as it runs before the first step */
 };
 
-/* schedule: of plan, without frozen work; becomes the filled one (p without frozen networks: it
- * stays).  Measured by the simulator: a pipeline that becomes slower than FILL_DELAY_MAX allows is
- * filled again with a smaller share.  -ENOSPC: no device has room for the frozen weights; the
- * sentence says how much they need.  -ENOMEM: the host.  The schedule is then as it was. */
+/* schedule is the plan's, without frozen work, and becomes the filled one (without frozen networks
+ * in p it stays as it is).  If by the simulator the pipeline becomes slower than FILL_DELAY_MAX
+ * allows, it is filled again with a smaller share.  -ENOSPC: no device has room for the frozen
+ * weights, and err says how much they need.  -ENOMEM: the host.  On an error the schedule stays. */
 int fill_schedule(const struct costs *p, const struct pipe_plan *plan,
                   const struct fill_options *opt, struct pipe_schedule *schedule,
                   struct fill_report *ret, struct err *err);
 
-/* Could one sample at least be on its way on device d? */
+/* Does device d have room for the frozen networks and at least one sample? */
 bool fill_has_room(const struct costs *p, const struct pipe_plan *plan, int d);
 
-/* The frozen work of a filled schedule alone: encodes the first step's samples.  -ENOMEM. */
+/* Only the frozen work of a filled schedule: encodes the first step's samples.  -ENOMEM. */
 int fill_prologue(const struct pipe_schedule *filled, struct pipe_schedule *ret, struct err *err);
 
 #endif

@@ -1,27 +1,26 @@
-/* When each instruction of a schedule runs, by a profile: the events of one step, nothing drawn.
+/* When each instruction of a schedule runs by a profile: the events of one step, without chance.
  *
  *     simulate(&p, &plan, &schedule, &run, err);
  *     run.seconds                       // of the step
  *     run.traces[d].rows[i]             // of item i of device d's list
  *     simulation_release(&run);
  *
- * A device computes one instruction at a time, in the list's order.  A transfer begins when it is
- * sent, and its RECV was reached, and the one before it between the same two stages has ended;
+ * A device computes one instruction at a time, in the list's order.  A transfer begins once it is
+ * sent, its RECV is reached, and the one before it between the same two stages has ended;
  * transfers of different chains or directions do not disturb each other.  A REDUCE is over
  * when all ranks of its stage have reached it and the last layer is summed: the others are summed
- * beside the last backward, as an island does it (docs/island.md).  CLIP
+ * beside the last backward, as on an island (docs/island.md).  CLIP
  * begins everywhere at once and takes two messages over the slowest link.
  *
- * A row is of the form that an executor's measurement has, too. */
+ * An executor's measurement has rows of the same form. */
 #ifndef WORKER_SIMULATE_H
 #define WORKER_SIMULATE_H
 
 #include "worker/pipe/schedule.h"
 
-/* Seconds since the step's begin.  Of SEND, RECV and REDUCE: from when it is queued to when it is
- * done, which is beside what the device computes.  Of what is computed, ready: when what it waits
- * for is there.  Here that is its start; of a measured F, E or B the start is when waiting began.
- */
+/* Seconds since the beginning of the step.  SEND, RECV and REDUCE last from being queued to being
+ * done, beside the device's computing.  ready, of an instruction that computes: when its inputs are
+ * there.  In a simulation that is its start; a measured F, E or B starts when waiting begins. */
 struct trace_row {
     double start, end;
     double ready;
@@ -40,12 +39,12 @@ struct simulation {
     struct trace traces[COSTS_DEVICES_MAX];
 };
 
-/* -EDEADLK: no device can go on; the sentence names one and its instruction.  -ENOMEM. */
+/* -EDEADLK: no device can go on; err names one and its instruction.  -ENOMEM. */
 int simulate(const struct costs *p, const struct pipe_plan *plan,
              const struct pipe_schedule *schedule, struct simulation *ret, struct err *err);
 void simulation_release(struct simulation *s);
 
-/* Whether a device computes it, so that nothing else runs there meanwhile. */
+/* Does the device compute it, so that nothing else runs there meanwhile? */
 bool pipe_computes(enum pipe_op op);
 
 /* Seconds of layers [from, to) of a frozen network over `count` samples, on device d. */
