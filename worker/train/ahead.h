@@ -5,17 +5,17 @@
  *     ahead_new(dev, &opt, &a, err);
  *     ahead_empty(a, &piece, err);     the states of the empty caption, once
  *     ahead_begin(a, &next, err);      the next step's samples of this copy, on each of its ranks
- *     ahead_run(a, &instr, s, err);    FROZEN: queued
- *     ahead_piece(a, &instr)           of SEND and RECV: where the samples are
- *     ahead_end(a);                    all of it is done
+ *     ahead_run(a, &instr, s, err);    queues a FROZEN
+ *     ahead_piece(a, &instr)           where the samples of a SEND or RECV are
+ *     ahead_end(a);                    the work is done
  *
- * The frozen networks are numbered as instructions number them: ahead_networks().
+ * ahead_networks() numbers the frozen networks as instructions do.
  *
- * On the first stage, of two chains that of either, ahead_table() replaces the encoders in front of
- * the network.  It returns the samples encoded ahead, and for a dropped caption the states of the
+ * On the first stage (of either chain, if there are two) ahead_table() replaces the encoders before
+ * the network.  It gives the samples encoded ahead, and for a dropped caption the states of the
  * empty one, which are encoded once.  A step uses them if ahead_has() all of its samples; else
- * these are encoded before it.  So results do not depend on what was encoded ahead, nor on which
- * device.
+ * these are encoded before it.  So results do not depend on which samples were encoded ahead, nor
+ * on which device.
  *
  * The networks need not be on every device (`far`), nor on those of the first stage: a device
  * without them receives the others' results.
@@ -34,22 +34,23 @@ struct ahead;
 struct ahead_options {
     const struct net_encoders *encoders; /* the rank's; borrowed */
     const struct model *m;               /* the whole model or a part of it; borrowed */
-    int batch;                           /* samples of a copy's step, at most */
+    int batch;                           /* most samples in a copy's step */
     bool first;                          /* a first stage */
     bool far;                            /* the networks are on other devices */
 };
 
-/* Which frozen networks run in each step, by number; how many.  0: none can be run in pieces. */
+/* The frozen networks that run in each step, by number; returns how many.  0: none can be run in
+ * pieces. */
 int ahead_networks(const struct net_encoders *e, enum net_encoder ret[NET_ENCODERS]);
 
 /* Bytes of a network's output for a sample. */
 uint64_t ahead_out_bytes(const struct ahead_options *opt, enum net_encoder which);
 
-/* The encoders as a device without the networks has them, for counting bytes. */
+/* The encoders of a device without the networks, for counting bytes. */
 struct net_encoders ahead_far(const struct net_encoders *e);
 
-/* Bytes on the device, those of the networks included (but on the first stage, where net_bytes has
- * them). */
+/* Device bytes, those of the networks included, except on the first stage, where net_bytes counts
+ * them. */
 uint64_t ahead_bytes(const struct ahead_options *opt);
 
 /* Opens the networks, unless they are far.  free accepts NULL. */
@@ -57,22 +58,22 @@ int ahead_new(struct device *dev, const struct ahead_options *opt, struct ahead 
               struct err *err);
 void ahead_free(struct ahead *a);
 
-/* Where the states of the empty caption lie, of no bytes where there are no captions: encoded where
- * the networks lie; else whoever asks brings them there before the first step. */
+/* The place of the empty caption's states, of no bytes if there are no captions.  A device with the
+ * networks has them encoded; elsewhere the caller must bring them before the first step. */
 int ahead_empty(struct ahead *a, struct comm_piece *ret, struct err *err);
 
-/* First stage: whether all samples of b were encoded ahead. */
+/* First stage: were all samples of b encoded ahead? */
 bool ahead_has(const struct ahead *a, const struct batch *b);
 
-/* next stays valid until ahead_end; what was encoded before is gone.  A network whose inputs the
- * batch does not bring runs on nothing. */
+/* next must stay valid until ahead_end; samples encoded before are gone.  A network whose inputs
+ * the batch lacks does not run. */
 int ahead_begin(struct ahead *a, const struct batch *next, struct err *err);
 int ahead_run(struct ahead *a, const struct pipe_instr *in, struct stream *s, struct err *err);
 struct comm_piece ahead_piece(const struct ahead *a, const struct pipe_instr *in);
 void ahead_end(struct ahead *a);
 
-/* Of what the network loads until the next call, sample i is sample at[i] of the copy's; borrowed.
- * NULL, as at first: they are all of the copy's. */
+/* Until the next call, sample i that the network loads is sample at[i] of the copy's; borrowed.
+ * NULL, as at first: the network loads all samples of the copy. */
 void ahead_rows(struct ahead *a, const unsigned *at);
 
 const struct net_encoders *ahead_table(const struct ahead *a);

@@ -1,7 +1,7 @@
-/* The local checkpoint of a trainer: weights, moments, inner EMA, position of the
- * schedule and of the random streams, and what the caller adds (data cursor, task).
+/* The local checkpoint of a trainer: weights, moments, inner EMA, the position in the
+ * schedule and the random streams, and the caller's pairs (data cursor, task).
  * Loading it and continuing gives the same bits as never having stopped; on another number
- * of devices the usual differences between such numbers.
+ * of devices it differs as results on such numbers usually do.
  *
  * One safetensors file, replaced atomically: a crash leaves the old one or the new
  * one.  Tensors "weights.NAME", "adam_m.NAME", "adam_v.NAME" and, when on, "ema.NAME"
@@ -17,16 +17,16 @@
 
 #define CHECKPOINT_PAIRS_MAX 64
 
-/* pairs are borrowed.  local: not flushed, so a loss of power may lose it, but a killed process
- * does not. */
+/* pairs are borrowed.  local: the file is not flushed, so it may be lost with power, but not with
+ * the process. */
 int checkpoint_save(struct trainer *t, const char *path, const struct st_meta *pairs, size_t n,
                     bool local, struct err *err);
 
 /* The trainer must have been made with the same model and options; batch and accumulate may
  * differ.  -ENOENT: there is no file; -ERR_FORMAT: it is broken; -ERR_CONFIG: it belongs to
- * another job or replica.  The trainer is then unchanged, except after a payload that is not
- * finite or cannot be read: start it afresh (trainer_set, trainer_reset_moments).  ret_meta
- * (may be NULL) receives the header: read your pairs with checkpoint_pair; st_release it. */
+ * another job or replica.  After an error the trainer is unchanged, unless the payload is not
+ * finite or cannot be read: then start afresh (trainer_set, trainer_reset_moments).  ret_meta
+ * (may be NULL) receives the header, for checkpoint_pair; release it by st_release. */
 int checkpoint_load(struct trainer *t, const char *path, struct st *ret_meta, struct err *err);
 
 /* The value of a caller's pair, or NULL. */

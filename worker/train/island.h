@@ -6,8 +6,8 @@
  *
  * An island of one is just its device: no thread, no communicator.  In a larger one every
  * rank has a device and communicators (kernels/comm.h), rank 0 works on the caller's
- * thread and each of the others on a thread of its own.  What the coordinator sees is one
- * worker; all work but training uses the device of rank 0.
+ * thread and each of the others on a thread of its own.  The coordinator sees one worker;
+ * all work except training uses the device of rank 0.
  *
  * Training on it: worker/train/island_train.h; overview: docs/island.md.
  *
@@ -21,41 +21,41 @@
 
 struct island;
 
-/* Devices of an island, at most. */
+/* The most devices of an island. */
 enum { ISLAND_MAX = COMM_RANKS_MAX };
 
-/* names: one of device_open's, or several with commas between ("cpu,cpu",
- * "cuda:0, cuda:1"; spaces beside them are fine), or "cuda:all".  Several must be of one kind, and
- * cards different ones. threads: of all CPU ranks together, 0 for one per core; each gets its
- * share, at least one, but for a cpu:N. */
+/* names: one of device_open's, or several separated by commas ("cpu,cpu", "cuda:0, cuda:1";
+ * spaces are allowed), or "cuda:all".  Several must be of one kind, and different cards.  threads:
+ * for all CPU ranks together, 0: one per core; each rank gets its share, at least one, except a
+ * cpu:N, which names its number. */
 int island_open(const char *names, int threads, struct island **ret, struct err *err);
 /* The same after a restart: devices that do not open are left out, as long as one does. */
 int island_reopen(const char *names, int threads, struct island **ret, struct err *err);
 void island_close(struct island *is); /* accepts NULL */
 
-/* Its devices: how many, one, all of them. */
+/* The number of its devices, one of them, and all of them. */
 int island_size(const struct island *is);
 struct device *island_device(const struct island *is, int rank);
 struct device *const *island_devices(const struct island *is);
 
-/* PIPELINES.  A copy of a pipeline has d ranks, which divide the size: ranks [k*d, (k+1)*d) are
- * copy k.  Each stage has a run of them, of which width[stage] says how many.  With one stage of
- * one rank every rank is a copy, which is how an island is opened.  Before each island_run the
- * caller sets the cut; setting the present one costs nothing. */
+/* PIPELINES.  A copy of a pipeline has d ranks, where d divides the size: ranks [k*d, (k+1)*d) are
+ * copy k.  Each stage has a run of width[stage] ranks.  An island is opened with one stage of
+ * one rank, so that every rank is a copy.  Before each island_run the caller sets the cut; setting
+ * the present one costs nothing. */
 struct island_shape {
-    int stages, chains; /* chains: two of a model with an upscaler, each on all of these devices */
+    int stages, chains; /* chains: 2 with an upscaler, each on all of these devices */
     int width[ISLAND_MAX];
 };
 int island_cut(struct island *is, const struct island_shape *shape, struct err *err);
 
-/* A rank's communicators, NULL where it would be alone: the ranks of its stage, copy by copy, and
- * those of its copy.  Others after a failure, or a cut: ask again in each job. */
+/* A rank's communicators, NULL if it would be alone: with the ranks of its stage, copy by copy, and
+ * with those of its copy.  They change after a failure or a cut: ask again in each job. */
 struct comm *island_comm(const struct island *is, int rank);
 struct comm *island_pipe(const struct island *is, int rank);
-/* Those of a rank and one of a neighbouring stage of its copy, each way: the lower one is rank 0
- * there, the other rank 1.  NULL for any others, and where shares of a micro-batch that is divided
- * by position (pipe_share) have no sample in common.  Each chain has its own, so that what crosses
- * of one waits for nothing of the other. */
+/* The communicator, in each direction, of a rank and a rank of a neighbouring stage of its copy:
+ * the lower one is rank 0 there, the other is rank 1.  NULL for other pairs, and if their shares of
+ * a micro-batch (pipe_share) have no sample in common.  Each chain has its own, so that its
+ * transfers do not wait for the other chain's. */
 enum island_way { ISLAND_UP, ISLAND_DOWN, ISLAND_WAYS };
 struct comm *island_link(const struct island *is, int rank, int peer, int chain,
                          enum island_way way);
@@ -63,13 +63,13 @@ struct comm *island_link(const struct island *is, int rank, int peer, int chain,
 /* "cuda:0: NVIDIA H200, ...", "cuda:0,cuda:1: 2 x NVIDIA H200, ..." */
 void island_text(const struct island *is, char *out, size_t size);
 
-/* Runs job(arg, rank, err) on every rank at once and waits for all of them.  When one
+/* Runs job(arg, rank, err) on every rank at once and waits for all of them.  If one
  * fails, its communicator wakes the others; the error is that of the rank that failed
- * first, with its device's name in front.  The next island_run works again. */
+ * first, preceded by its device's name.  The next island_run works again. */
 typedef int island_job(void *arg, int rank, struct err *err);
 int island_run(struct island *is, island_job *job, void *arg, struct err *err);
 
-/* A barrier for all ranks in a job of an island of several.  -ECONNABORTED: one has failed. */
+/* A barrier for all ranks in a job of an island of several.  -ECONNABORTED: a rank has failed. */
 int island_meet(struct island *is);
 
 #endif

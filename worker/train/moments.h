@@ -10,7 +10,7 @@
  * rounded up, so that a small v never becomes a division by zero: a step after the transfer
  * is at most as long as one before it.
  *
- * Same moments, same bytes.  Compute thread. */
+ * Equal moments give equal bytes.  Compute thread. */
 #ifndef WORKER_MOMENTS_H
 #define WORKER_MOMENTS_H
 

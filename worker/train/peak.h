@@ -1,8 +1,8 @@
 /* The peak rate at which devices multiply matrices, as a reference for model FLOP/s.
  *
- * It is not a data sheet's number but measured: square products of random values (zeros would
- * draw less power, and a card would run faster than it ever does in training) on these devices,
- * all of an island at once, while they are otherwise idle. */
+ * It is measured, not a data sheet's number: square products of random values (zeros draw less
+ * power, so a card would run faster than it ever does in training) on all devices of an island at
+ * once, while they are otherwise idle. */
 #ifndef WORKER_PEAK_H
 #define WORKER_PEAK_H
 
@@ -17,7 +17,7 @@ struct island;
 int peak_measure(struct device *dev, enum dtype dt, double seconds, double *ret, struct err *err);
 
 /* The same for all devices of the island together.  Measured once, for a third of a second on cards
- * and a twentieth on CPUs, and kept in state_dir/peak-TYPE for the same devices. */
+ * and a twentieth on CPUs, and kept in state_dir/peak-TYPE for these devices. */
 int peak_get(struct island *is, enum dtype dt, const char *state_dir, double *ret, struct err *err);
 
 #endif

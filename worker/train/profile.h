@@ -8,33 +8,33 @@
  * For each chain three parts of one block each are made on every device at once: the first with the
  * embedders, one from the middle, and the last with the head.  Their forward and backward are timed
  * at two sizes of micro-batch, on inputs of zeros and without encoders.  Blocks in between get the
- * middle one's times.  The optimiser's update is timed per element, a link by messages there and
- * back.
+ * middle one's times.  The optimiser's update is timed per element, a link by round trips of
+ * messages.
  *
- * Kept as a file of the state directory, by model, options and devices; people may read it, and
- * `workerd --plan` does.  All calls on the compute thread; the island is cut anew. */
+ * A profile is kept in a file in the state directory, named by model, options and devices; people
+ * and `workerd --plan` may read it.  All calls on the compute thread; the island is cut anew. */
 #ifndef WORKER_TRAIN_PROFILE_H
 #define WORKER_TRAIN_PROFILE_H
 
 #include "worker/pipe/costs.h"
 #include "worker/train/island_train.h"
 
-/* Frozen networks that could run in the bubbles of a pipeline (opt->fill) are opened and timed,
- * layer by layer, on all devices at once, too.
+/* Reads the file if there is one, else measures.  Frozen networks that could run in the bubbles of
+ * a pipeline (opt->fill) are opened and timed, layer by layer, on all devices at once, too.
  *
- * opt: of the whole step.  memory: bytes of each device that training may take.  From the file if
- * there is one.  -EINVAL: a model of one block, or one that cannot be cut. */
+ * opt: for the whole step.  memory: bytes on each device that training may take.  -EINVAL: a model
+ * of one block, or one that cannot be cut. */
 int profile_get(struct island *is, const struct model *m, const struct train_options *opt,
                 uint64_t memory, const char *state_dir, struct costs *ret, struct err *err);
 /* Plans whose predictions are within this factor are tried. */
 #define PROFILE_CLOSE 1.35
-/* Seconds of a step: `least`, of the quickest, to compare plans; `mean`, over all, which other
- * programs on the machine prolong as they will a job's steps. */
+/* Seconds of a step: `least`, the fastest one's, to compare plans; `mean`, over all steps, which
+ * other programs on the machine prolong just as they will prolong a job's steps. */
 struct profile_time {
     double least, mean;
 };
-/* A step of a plan, tried: a trainer is made, takes a few steps on zeros, and is freed.
- * opt, plan and costs as island_trainer_new takes them.  -ENOMEM where it does not fit just now. */
+/* Times a plan: makes a trainer, takes a few steps on zeros, and frees it.  opt, plan and costs are
+ * island_trainer_new's.  -ENOMEM: it does not fit at present. */
 int profile_try(struct island *is, const struct model *m, const struct train_options *opt,
                 const struct pipe_plan *plan, const struct costs *costs, struct profile_time *ret,
                 struct err *err);

@@ -1,9 +1,9 @@
-/* Training of one replica of any network: AdamW on the network's objective.
+/* Trains one replica of any network: AdamW on the network's objective.
  *
  * Master weights, moments and gradients are f32; matrices and activations bf16
  * or f32.  The random numbers for the sample at position i of step s are a function of
- * (seed, replica, s, i): they depend neither on threads nor on the split into
- * micro-batches.  Whether step s has an estimate is a function of (seed, s), equal for all
+ * (seed, replica, s, i): they depend neither on threads nor on the division into
+ * micro-batches.  Whether step s has an estimate is a function of (seed, s), the same for all
  * replicas.
  *
  *     trainer_make(dev, model, &opt, &tr, err);
@@ -28,119 +28,119 @@
 
 struct trainer;
 
-/* Takes the net over, also on failure.  Fresh moments; weights undefined until trainer_set.
- * -ENOMEM with the sizes when the device is too small. */
+/* Takes the net, also on failure.  Moments are zero; weights are undefined until trainer_set.
+ * -ENOMEM: the device is too small; err has the sizes. */
 int trainer_new(struct net *net, const struct train_options *opt, struct trainer **ret,
                 struct err *err);
-/* The same with the network of m's kind, made for it. */
+/* The same, and makes the network of m's kind. */
 int trainer_make(struct device *dev, const struct model *m, const struct train_options *opt,
                  struct trainer **ret, struct err *err);
 void trainer_free(struct trainer *t); /* accepts NULL */
 
-/* Bytes on the device, in all, with the network of m's kind. */
+/* Total device bytes, those of the network of m's kind included. */
 uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, enum dtype dt);
 
 struct step_result {
     double loss;      /* mean over the units of the step: images, or tokens */
     double grad_norm; /* before clipping */
     double lr;
-    uint64_t step; /* the step done, counted from 0 at the start of the job */
+    uint64_t step; /* number of the step, from 0 at the start of the job */
 };
 
-/* One optimiser step on b->count (1..batch) samples; seed and keys are the trainer's.  With
- * peers b->whole is set and count may be 0; ret is then of the whole step.  A trainer of a stage of
- * several takes its share of each micro-batch out of b, as the plan says (pipe_share).
- * -EDOM when loss or gradient is not finite: weights, moments and the step
- * number are then as they were before. */
+/* One optimiser step on b->count (1..batch) samples; the trainer sets seed and keys.  With
+ * peers, b->whole is set, count may be 0, and ret is that of the whole step.  If a stage has
+ * several trainers, each takes its share of each micro-batch out of b (pipe_share). -EDOM: loss or
+ * gradient is not finite; weights, moments and the step number are then as they were before. */
 int trainer_step(struct trainer *t, const struct batch *b, struct step_result *ret,
                  struct err *err);
 
-/* THE STEP is a static list of instructions (worker/pipe/schedule.h) for the device of a plan that
- * the trainer is; by itself it is the one stage of a plan of one device.  In a pipeline its model
- * is a part (model_part_new), and F and B of a micro-batch wait for what a neighbour sends.  Of two
- * chains a trainer in a pipeline has a part of each, and F and B are of one of them.
+/* THE STEP is a static list of instructions (worker/pipe/schedule.h) for the trainer's device of a
+ * plan; a trainer alone is the only stage of a plan of one device.  In a pipeline its model is a
+ * part (model_part_new), and F and B of a micro-batch wait for data from a neighbour.  With two
+ * chains a trainer in a pipeline has a part of each, and each F and B belongs to one of them.
  *
- * A trainer that is one of several, each with its part of every step (worker/train/island.h). */
+ * PEERS: the trainers that each do a part of every step (worker/train/island.h). */
 struct train_peers {
-    unsigned batch; /* samples of a whole step, at most */
-    /* Called while the last micro-batch is queued; all values were named once when join is
-     * called.  A trainer without samples names everything at once, as zeros. */
+    unsigned batch; /* most samples of a whole step */
+    /* Called while the last micro-batch is queued; by the time of join it has named each value
+     * once.  A trainer without samples names everything at once, as zeros. */
     struct weights_watch watch;
-    /* Queues: what follows on the trainer's stream sees gradients and losses (n) (device)
-     * summed over the peers.  Each has its own losses at their places of the whole step
+    /* Queues the sum: later work on the trainer's stream sees gradients and losses (n) (device)
+     * summed over the peers.  Each peer has its own losses at their places in the whole step
      * and 0 elsewhere. */
     int (*join)(void *arg, float *losses, int64_t n, struct err *err);
-    /* A pipeline's; NULL where there is one stage.  SEND and RECV of an instruction, queued behind
-     * the trainer's work; and that what follows on the trainer's stream sees what was received
-     * for a micro-batch. */
+    /* For a pipeline; NULL with one stage.  cross queues a SEND or RECV behind the trainer's work;
+     * after arrive, later work on the trainer's stream sees the data received for a
+     * micro-batch. */
     int (*cross)(void *arg, const struct pipe_instr *in, const struct net_piece *pieces, int n);
     int (*arrive)(void *arg, int chain, enum pipe_what what, int micro);
-    /* SEND and RECV of velocities, from the last stage to the first, queued; what follows on the
-     * trainer's stream sees those that were received. */
+    /* Queues a SEND or RECV of velocities, from the last stage to the first; later work on the
+     * trainer's stream sees received ones. */
     int (*feed)(void *arg, const struct pipe_instr *in, const struct net_piece *piece);
-    /* Before a micro-batch takes a slot again: what was sent from there has gone; -1: from all. */
+    /* Before a micro-batch uses a slot again: later work waits until the sends from the slot have
+     * ended; -1: those from all slots. */
     int (*sent)(void *arg, int chain, int micro);
-    /* x (n) of a type (device) becomes the sum over the devices of the copy; of each value one or
+    /* x (n) of a type (device) becomes the sum over the devices of the copy; for each value one or
      * two of them have something, the others 0. */
     int (*gather)(void *arg, void *x, int64_t n, enum comm_type type);
-    /* Of trainers that share their state out: each one's share of the updated weights goes to the
+    /* For trainers that divide their state: sends each one's share of the updated weights to the
      * others. */
     int (*spread)(void *arg);
-    /* In place of ops->sync at the end of a step, which waits for ever when a peer has failed. */
+    /* Replaces ops->sync at the end of a step, which would wait for ever if a peer has failed. */
     int (*wait)(void *arg, struct stream *s, struct err *err);
-    /* A filled pipeline's.  The step's samples are loaded: what the next ones are may be taken. */
+    /* For a filled pipeline.  The step's samples are loaded: the next step's may be taken up. */
     int (*look_ahead)(void *arg, struct err *err);
-    /* Of its copy's samples the trainer loads those at[], which stay until the next step. */
+    /* The trainer loads samples at[] of its copy's; at stays valid until the next step. */
     void (*takes)(void *arg, const unsigned *at);
-    /* FROZEN, and SEND and RECV of what was encoded, queued on the trainer's stream. */
+    /* Queues FROZEN, or SEND and RECV of encoded samples, on the trainer's stream. */
     int (*encode)(void *arg, const struct pipe_instr *in, struct err *err);
     void *arg;   /* passed to all of these */
     bool graphs; /* they may be called while a graph is recorded */
-    /* The plan, of which the trainer is this device of a copy; NULL: one stage. */
+    /* The plan, and the device of a copy that the trainer is; NULL: one stage. */
     const struct pipe_plan *plan;
     int device;
-    /* Of one copy: what the plan's lists were made by, and with frozen networks its bubbles are
-     * filled (worker/pipe/fill.h).  NULL: neither. */
+    /* The costs of one copy, by which the plan's lists were made; with frozen networks the bubbles
+     * are filled (worker/pipe/fill.h).  NULL: neither. */
     const struct costs *costs;
 };
 /* Before the first step; peers and its plan are copied, costs are borrowed.  -ENOMEM. */
 int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct err *err);
 
-/* In a filled pipeline: encodes the trainer's share of a step's samples, of which its copy has
- * `count`, before that step, as nobody did in the step before.  Waits. */
+/* In a filled pipeline, before a step whose `count` samples (in this copy) were not encoded in the
+ * step before: encodes the trainer's share of them.  Waits. */
 int trainer_encode(struct trainer *t, unsigned count, struct err *err);
 
-/* In a filled pipeline: lists are made anew, by what the costs say now, and of each bubble so large
- * a share is filled (fill_options); 1 until then.  Between steps, of all trainers alike. */
+/* In a filled pipeline: makes the lists anew, by the costs as they are now, and fills this share of
+ * each bubble (fill_options), which is 1 at first.  Between steps, the same for all trainers. */
 void trainer_refill(struct trainer *t, double share);
 
-/* A part of a pipeline: the trainers that share its moments and averages out, one or several, of
- * which the first has the weights that are read and written. */
+/* A part of a pipeline: the one or more trainers that divide its moments and averages.  Weights are
+ * read from and written to the first. */
 struct train_part {
     struct trainer *of[COMM_RANKS_MAX];
     int n;
 };
-/* t, the first of an island's trainers, stands for the whole model m from now on: what is read and
- * written below by tensor, level or as a flat vector is that of the trainer which has it, of n
- * parts.  All are borrowed. */
+/* t, the first of an island's trainers, stands for the whole model m from now on: reads and writes
+ * below, by tensor, level or as a flat vector, go to the trainers that have the values, in n parts.
+ * All are borrowed. */
 void trainer_stand_for(struct trainer *t, const struct model *m, const struct train_part *parts,
                        int n);
 
 /* The next step notes when each instruction of its list begins and ends, in seconds since begun_ns;
- * a card is waited for after each.  The row of an F, E or B has its waiting for what it receives,
- * and says when that was there. */
+ * a card is waited for after each.  The row of an F, E or B includes its wait for received data,
+ * and `ready` is when they were there. */
 void trainer_trace(struct trainer *t, uint64_t begun_ns);
-/* The last one's, with its list: valid until the next step. */
+/* The last traced step, with its list: valid until the next step. */
 void trainer_traced(const struct trainer *t, const struct trace **ret,
                     const struct pipe_list **list);
 
-/* After an instruction of a step, with when what it waited for was there. */
+/* Called after each instruction of a step; ready_ns: when its inputs were there. */
 typedef void trainer_pace_fn(void *arg, const struct pipe_instr *in, uint64_t ready_ns);
 /* For tests.  NULL: none. */
 void trainer_set_pace(struct trainer *t, trainer_pace_fn *pace, void *arg);
 
-/* Where the schedule and the random streams stand: the next step's number and the
- * job's total (0: not known).  Adam's own count is not changed by it. */
+/* Sets the position in the schedule and the random streams: the next step's number and the
+ * job's total (0: unknown).  Adam's own count stays. */
 void trainer_position(struct trainer *t, uint64_t step, uint64_t total_steps);
 uint64_t trainer_next_step(const struct trainer *t);
 uint64_t trainer_total_steps(const struct trainer *t);
@@ -149,20 +149,20 @@ uint64_t trainer_total_steps(const struct trainer *t);
 int trainer_set(struct trainer *t, const float *flat, struct err *err);
 int trainer_get(struct trainer *t, float *flat, struct err *err);
 
-/* Those of one level, the rest stays: what a merged fragment brings. */
+/* The same for one level, as for a merged fragment; the other levels stay. */
 int trainer_set_level(struct trainer *t, int level, const float *flat, struct err *err);
 int trainer_get_level(struct trainer *t, int level, float *flat, struct err *err);
 
-/* Moments to zero, Adam's count to 0, EMA to the weights: as a new replica starts. */
+/* Moments and Adam's count become 0, the EMA becomes the weights: the state of a new replica. */
 int trainer_reset_moments(struct trainer *t, struct err *err);
 
-/* One tensor of one vector, dense, from or to the host.  Gradients are those of the
+/* Read or write one tensor of one vector, dense, on the host.  Gradients are those of the
  * last step, before clipping.  After writing weights call trainer_written. */
 enum trainer_vector {
     TRAINER_WEIGHTS,
     TRAINER_ADAM_M,
     TRAINER_ADAM_V,
-    TRAINER_EMA, /* only when on, else -ENOENT */
+    TRAINER_EMA, /* -ENOENT if it is off */
     TRAINER_GRADIENT,
 };
 int trainer_read(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
@@ -170,15 +170,15 @@ int trainer_read(struct trainer *t, enum trainer_vector which, const struct mode
 int trainer_write(struct trainer *t, enum trainer_vector which, const struct model_tensor *tensor,
                   const float *values, struct err *err);
 int trainer_written(struct trainer *t, struct err *err);
-/* The same vectors, as this trainer's device has them, moments and EMA of its share; NULL: an EMA
- * that is off. */
+/* The same vectors on this trainer's device, moments and EMA of its share only; NULL: an EMA that
+ * is off. */
 float *trainer_device(struct trainer *t, enum trainer_vector which);
 
-/* Updates behind the moments: what the bias correction counts. */
+/* The number of updates in the moments, for the bias correction. */
 uint64_t trainer_adam_step(const struct trainer *t);
 void trainer_set_adam_step(struct trainer *t, uint64_t step);
 
-/* What the trainer was made from, or stands for, and its network. */
+/* The model that the trainer was made for, or stands for; its options; its network. */
 const struct model *trainer_model(const struct trainer *t);
 const struct train_options *trainer_options(const struct trainer *t);
 struct net *trainer_net(const struct trainer *t);

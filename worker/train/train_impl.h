@@ -1,36 +1,35 @@
-/* A trainer, between the two files of it: train.c makes its steps, train_vectors.c reads and writes
- * its vectors. */
+/* The inside of a trainer, for its two files: train.c makes steps, train_vectors.c reads and writes
+ * the vectors. */
 #ifndef WORKER_TRAIN_IMPL_H
 #define WORKER_TRAIN_IMPL_H
 
 #include "worker/net/arena.h"
 #include "worker/train/train.h"
 
-/* What a step finds out on the device, and of which the host reads the first two. */
+/* Results of a step on the device; the host reads the first two. */
 enum {
-    FOUND_SQUARES, /* the gradient's: the sum of all below */
-    FOUND_LOSS,    /* sum */
+    FOUND_SQUARES, /* squares of the whole gradient: the sum of those below */
+    FOUND_LOSS,    /* sum of the losses */
     FOUND_TENSORS, /* squares of each tensor's gradient, in table order */
 };
 
-/* The step as one graph.  The first step of a shape runs operation by operation, which settles
- * everything that is made at first use; the second is recorded; later ones are launches. */
+/* The step as one graph.  The first step of a shape runs operation by operation, which makes
+ * everything that is made at first use; the second is recorded; later steps launch the graph. */
 struct recording {
     struct graph *graph;
-    bool known, off;   /* last is there; nothing can be recorded */
-    struct batch last; /* step's; what it points to may be gone */
+    bool known, off;   /* `last` is set; nothing can be recorded */
+    struct batch last; /* the last step's; its pointers may dangle */
 };
 
-/* The lists of a step: of so many micro-batches, filled with the frozen work of so many samples of
- * the next step. */
+/* The lists of a step. */
 struct step_lists {
     struct pipe_schedule schedule;
-    int micros; /* 0: there are none yet */
-    int *sizes; /* (batch) of each micro-batch */
-    unsigned filled;
+    int micros;      /* micro-batches; 0: there are no lists yet */
+    int *sizes;      /* (batch) samples of each micro-batch */
+    unsigned filled; /* samples of the next step whose frozen work fills the bubbles */
 };
 
-/* What F, B and W of a chain work on. */
+/* The network on which F, B and W of a chain work. */
 struct trainer_chain {
     struct net *net; /* NULL: the trainer has no part of it */
     struct model_part part;
@@ -49,40 +48,40 @@ struct trainer {
 
     bool with_peers;
     struct train_peers peers;
-    void *losses; /* (peers.batch, losses of a sample) device: of the whole step */
-    const struct train_part *parts; /* that it stands for: (n_parts) */
-    int n_parts;                    /* 0: itself alone */
-    const struct model *whole;      /* m, or that of the pipeline */
-    struct train_share share;       /* of m's flat vector: adam_m, adam_v, ema */
+    void *losses; /* (peers.batch, losses of a sample) device: those of the whole step */
+    const struct train_part *parts; /* (n_parts) the parts that it stands for */
+    int n_parts;                    /* 0: it stands for itself only */
+    const struct model *whole;      /* m, or the model of the pipeline */
+    struct train_share share;       /* of m's flat vector, in adam_m, adam_v, ema */
 
     struct pipe_plan plan;                         /* micro-batches and estimate: this step's */
-    struct step_lists lists[2];                    /* of steps without an estimate, and with one */
-    double fill_share;                             /* of bubbles */
-    int device;                                    /* which of the plan it is */
-    struct trainer_chain chains[COSTS_CHAINS_MAX]; /* of the plan; net NULL: it has no part of it */
-    int n_chains, reduced;    /* chains that it has a part of; that have this step's gradients */
-    struct net_micro *micros; /* (batch) of the step: this trainer's share of each micro-batch */
+    struct step_lists lists[2];                    /* for steps without and with an estimate */
+    double fill_share;                             /* share of bubbles to fill */
+    int device;                                    /* number of its device in the plan */
+    struct trainer_chain chains[COSTS_CHAINS_MAX]; /* the plan's */
+    int n_chains, reduced;    /* chains in which it has a part; whose gradients are summed */
+    struct net_micro *micros; /* (batch) this trainer's share of each micro-batch of the step */
     int *sizes;               /* (batch) samples of each micro-batch */
-    struct vec_span *spans;   /* (tensors) of the gradient, as sumsq has them */
-    unsigned *at;             /* (batch) where each of the trainer's samples stands in its copy's */
-    unsigned count;           /* of them */
-    struct batch_held own;    /* they, where others have the rest */
-    struct trace trace;       /* of the last step that had one */
-    bool tracing;             /* the next step has one */
+    struct vec_span *spans;   /* (tensors) of the gradient, for sumsq */
+    unsigned *at;             /* (batch) place of each of the trainer's samples in its copy's */
+    unsigned count;           /* number of the trainer's samples */
+    struct batch_held own;    /* those samples, if other trainers have the rest */
+    struct trace trace;       /* of the last traced step */
+    bool tracing;             /* the next step is traced */
     uint64_t traced_from;     /* ns */
     trainer_pace_fn *pace;    /* NULL: none */
     void *pace_arg;
-    uint64_t ready_ns; /* what the instruction waited for was there */
+    uint64_t ready_ns; /* when the instruction's inputs were there */
 
-    uint64_t *keys;           /* (batch) host: of the step's samples */
-    struct recording recs[2]; /* of steps without an estimate, and with one */
+    uint64_t *keys;           /* (batch) host: keys of the step's samples */
+    struct recording recs[2]; /* of steps without and with an estimate */
 
     struct inputs inputs;
     struct adamw_now *now, *d_now;
     void *found; /* host, (FOUND_TENSORS) doubles */
 
     struct arena arena;           /* device memory of the fields below */
-    float *adam_m, *adam_v, *ema; /* of the share; ema NULL when off */
+    float *adam_m, *adam_v, *ema; /* the share's; ema NULL if it is off */
     double *d_found;              /* (FOUND_TENSORS + tensors) */
     float *clip;                  /* scale of the gradient; NaN: it must not be used */
 };
