@@ -1,5 +1,5 @@
-/* Which arguments an operation accepts, for ops.inc: shapes and pointers on every device; and
- * what lies in device memory (ids, positions, first keys) where the host may read it. */
+/* Checks of an operation's arguments, for ops.inc: shapes and pointers on every device; and
+ * values in device memory (ids, positions, first keys) where the host may read it. */
 #ifndef KERNELS_CHECK_H
 #define KERNELS_CHECK_H
 
@@ -8,7 +8,7 @@
 
 #include "kernels/kernels.h"
 
-/* A type that there is. */
+/* A known type. */
 static inline bool dt_ok(enum dtype dt)
 {
     return dt == DT_F32 || dt == DT_BF16;
@@ -92,7 +92,7 @@ static inline int attention_bwd_keys(const struct attention_bwd *p)
     return p->q && p->Tk ? p->Tk : p->T;
 }
 
-/* Which masks go together, so that no query is without keys. */
+/* Masks that may be combined, so that no query is without keys. */
 static inline bool attention_mask_ok(int T, int Tk, bool causal, const int32_t *start,
                                      const int32_t *klen)
 {
@@ -130,7 +130,7 @@ static inline bool layernorm_fwd_ok(const struct layernorm_fwd *p)
            (!p->h || (p->w && p->b)) && (!p->y || p->x);
 }
 
-/* Pads below k: no output sees zeros alone, as some libraries refuse. */
+/* Pads must be below k: some libraries refuse an output that sees only zeros. */
 static inline bool conv2d_ok(const struct conv2d *p)
 {
     const int most = 65536; /* pixels of a side, channels */
@@ -178,7 +178,7 @@ static inline bool embed_ok(int B, int C, int rows)
 
 /* ---- values in device memory ---- */
 
-/* Beyond 2^20 an angle in f32 has no digits left. */
+/* Beyond 2^20 an angle in f32 has no digits after the point. */
 static inline bool positions_ok(const struct rope *p)
 {
     for (int64_t r = 0; r < p->rows; r++)
@@ -187,7 +187,7 @@ static inline bool positions_ok(const struct rope *p)
     return true;
 }
 
-/* Each start is a key that the query may see: no row is without keys. */
+/* Each start must be a key that the query may see, so that no row is without keys. */
 static inline bool start_ok(const int32_t *start, int B, int T, int Tk)
 {
     for (int64_t i = 0; start && i < (int64_t)B * T; i++)

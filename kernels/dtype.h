@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Numbers are those of a profile's kind. */
+/* A profile's kind holds these numbers (matmul_kind). */
 enum dtype {
     DT_F32 = 0,
     DT_BF16 = 1,
@@ -20,7 +20,7 @@ enum dtype {
 /* Storage of one bf16 element. */
 typedef uint16_t bf16;
 
-/* Of one element. */
+/* Bytes of one element. */
 static inline size_t dtype_bytes(enum dtype dt)
 {
     return dt == DT_BF16 ? 2 : 4;

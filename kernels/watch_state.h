@@ -1,4 +1,4 @@
-/* How a device is at one moment, as kernels/device/watch.h tells it. */
+/* The condition of a device at one moment, as kernels/device/watch.h reads it. */
 #ifndef KERNELS_WATCH_STATE_H
 #define KERNELS_WATCH_STATE_H
 
@@ -9,7 +9,7 @@
 struct watch_state {
     char name[33];                  /* "cuda:0", "cpu" */
     char model[97];                 /* "NVIDIA H200", "AMD EPYC 7B13, 2 threads" */
-    uint64_t memory_used;           /* bytes, of all processes; a CPU's: of this one */
+    uint64_t memory_used;           /* bytes of all processes; on a CPU: of this process */
     uint64_t memory_total;          /* bytes; 0: unknown */
     int utilization;                /* %, 0 to 100; -1: unknown */
     unsigned temperature;           /* degrees Celsius; 0: unknown */

@@ -1,4 +1,4 @@
-/* A communicator between CPU devices: ranks are threads over memory that all of them reach. */
+/* A communicator between CPU devices: ranks are threads that share their memory. */
 #ifndef KERNELS_CPU_COMM_LOCAL_H
 #define KERNELS_CPU_COMM_LOCAL_H
 

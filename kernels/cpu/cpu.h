@@ -7,7 +7,7 @@
 struct device;
 struct err;
 
-/* Of a device; more are not made. */
+/* The most threads of a device. */
 enum { CPU_THREADS_MAX = 256 };
 
 /* Opens "cpu" (fast) or "cpu-ref". */

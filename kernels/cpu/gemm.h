@@ -8,8 +8,8 @@
  *   packed B: panels of NR columns, each [units][NR]      (zeros beyond n)
  *   packed A: panels of MR rows,    each [units][MR]      (zeros beyond m)
  *
- * Panels follow each other at a stride that is no multiple of a page, so that
- * writing one unit of all panels does not fall on one set of the first cache.
+ * The stride between panels is no multiple of a page, so that
+ * writing one unit of all panels does not hit a single set of the first-level cache.
  *
  * Every sum runs over k in ascending order in chunks fixed by the shapes and the instruction
  * set, so the result depends on neither the number of threads nor the blocking. */
@@ -18,16 +18,16 @@
 
 #include "kernels/cpu/state.h"
 
-/* Rows and columns of a tile.  The columns are two vectors, those of the instruction set in files
- * that are built once per set; gemm.c takes them from the kernel. */
+/* Rows and columns of a tile.  The columns are two vectors of the instruction set in files that are
+ * built once per set; gemm.c takes their number from the kernel. */
 enum { GEMM_MR = 12 };
 #if defined(ISA_BITS)
 enum { GEMM_NR = ISA_BITS / 16 };
 #endif
 enum { GEMM_NR_MAX = 32 };
 
-/* Where the sums of a tile go, NR wide: to rows of c that are ld floats apart, with the rows of
- * `plus` added, unless that is NULL; they may be those of c, or with plus_ld 0 one row for all. */
+/* The destination of a tile's sums, NR wide: rows of c that are ld floats apart, with the rows of
+ * `plus` added unless it is NULL.  plus may be c, or with plus_ld 0 one row for all. */
 struct gemm_out {
     float *c;
     int64_t ld;
@@ -35,33 +35,33 @@ struct gemm_out {
     int64_t plus_ld;
 };
 
-/* A tile of the function's number of rows: A B over `units`.  A is packed, or lies in rows
+/* Computes a tile with the function's number of rows: A B over `units`.  A is packed, or in rows
  * `row_bytes` apart (units contiguous). */
 typedef void gemm_micro_fn(const struct gemm_out *out, const void *a, int64_t row_bytes,
                            const float *b, int64_t units);
 
-/* Panels of `cols` columns, `stride` floats apart, from src (k, ld); or for NT one panel (cols
- * <= NR) from rows of length k.  dst is the first unit to write of the first panel. */
+/* Packs `cols` columns of src (k, ld) into panels `stride` floats apart; or for NT one panel (cols
+ * <= NR) from rows of length k.  dst is the first unit to write in the first panel. */
 typedef void gemm_pack_b_fn(float *dst, int64_t stride, const void *src, int64_t ld, int64_t cols,
                             int64_t k);
 
-/* Panels of `rows` rows of the product: the columns of src (k, ld), whose sums over k are
- * added to sums (rows) when given; or for NT rows of length k. */
+/* Packs `rows` rows of the product into panels: columns of src (k, ld), whose sums over k are
+ * added to sums (rows) unless that is NULL; or for NT rows of length k. */
 typedef void gemm_pack_a_fn(float *dst, int64_t stride, const void *src, int64_t ld, int64_t rows,
                             int64_t k, float *sums);
 
-/* Some rows as they lie, `ld` elements apart. */
+/* Rows that are not packed, `ld` elements apart. */
 struct gemm_rows {
     const void *p;
     int64_t ld;
     int n;
 };
 
-/* tile = A Bᵀ of rows of length k: at most MR of A and NR of B. */
+/* tile = A Bᵀ for rows of length k: at most MR of A and NR of B. */
 typedef void gemm_direct_fn(float *tile, const struct gemm_rows *a, const struct gemm_rows *b,
                             int64_t k);
 
-/* A finished tile, NR wide, to rows i.. and columns j.. of C. */
+/* A finished tile, NR wide, for rows i.. and columns j.. of C. */
 struct gemm_tile {
     const float *v;
     int64_t i, j;
@@ -104,13 +104,13 @@ static inline int64_t gemm_units(enum dtype dt, int64_t k)
     return dt == DT_BF16 ? (k + 1) / 2 : k;
 }
 
-/* Has A so few rows that B, whose rows are contiguous, is not worth packing? */
+/* Does A have so few rows that packing B, whose rows are contiguous, does not pay? */
 static inline bool gemm_is_direct(const struct matmul *mm)
 {
     return mm->layout == MM_NT && mm->m <= 3;
 }
 
-/* Entry for the table.  Without a kernel for bf16 the inputs are widened to f32 first. */
+/* The table's entry.  Without a kernel for bf16 the inputs are first widened to f32. */
 int gemm_matmul(struct device *dev, const struct matmul *mm, struct stream *s);
 
 #endif

@@ -1,25 +1,26 @@
 /* The product of f32 matrices on the tiles of AMX, which multiply bf16 sixteen times as fast as
  * AVX-512 multiplies f32.
  *
- * An f32 has 24 significant bits, a bf16 has 8: x = h + m + l, three bf16 of which each holds what
- * the ones before left (Henry, Tang and Heinecke 2019, 1904.06376).  A product is the sum of six,
+ * An f32 has 24 significant bits, a bf16 has 8: x = h + m + l, three bf16 of which each holds the
+ * rest that the ones before leave (Henry, Tang and Heinecke 2019, 1904.06376).  A product is the
+ * sum of six,
  *
  *     hh + hm + hl + lh + mh + mm
  *
- * each exact in f32; what is left out is below 2^-24 of it.  So the error is that of sums in f32,
- * and the rate up to 16/6 of that of AVX-512.
+ * each exact in f32; the terms left out are below 2^-24 of it.  So the error is that of sums in
+ * f32, and the rate is up to 16/6 of AVX-512's.
  *
  * Every element's sum runs over k in ascending order in steps that the shape fixes, whatever rows
  * and columns stand beside it and however many threads there are.
  *
- * Not as f32: parts below 2^-126 count as zero, and where a value is infinite, or above the largest
- * bf16, the result is NaN. */
+ * Unlike f32, parts below 2^-126 count as zero, and a value that is infinite, or above the largest
+ * bf16, gives NaN. */
 #ifndef KERNELS_CPU_GEMM_AMX_H
 #define KERNELS_CPU_GEMM_AMX_H
 
 #include "kernels/kernels.h"
 
-/* Entry for the table, for f32; products of few columns or a short k go to gemm_matmul. */
+/* The table's entry for f32; products with few columns or a short k go to gemm_matmul. */
 int gemm_amx_matmul(struct device *dev, const struct matmul *mm, struct stream *s);
 
 #endif

@@ -4,8 +4,8 @@
  *   ref.c            products, activations, images, vectors; the table
  *   ref_adaln.c      LayerNorm with modulation
  *   ref_attention.c
- *   ref_decoder.c    what a Llama decoder needs besides attention
- *   ref_frozen.c     what frozen encoders of images and texts need besides */
+ *   ref_decoder.c    a Llama decoder's operations except attention
+ *   ref_frozen.c     other operations of frozen encoders of images and texts */
 #ifndef KERNELS_CPU_REF_H
 #define KERNELS_CPU_REF_H
 

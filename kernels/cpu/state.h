@@ -1,8 +1,8 @@
-/* Inside of the CPU backend; not for other layers.
+/* The inside of the CPU backend; not for other layers.
  *
  *   device->ops      = the front (front.c): memory, checked and profiled operations
- *   cpu_state->inner = the operations that do the work: the reference's, with fast ones
- *                      put over them according to the CPU (cpu.c); no memory, no streams
+ *   cpu_state->inner = the operations that do the work: the reference's, replaced by fast
+ *                      ones as the CPU allows (cpu.c); no memory, no streams
  *
  * Inner entries may assume valid arguments. */
 #ifndef KERNELS_CPU_STATE_H
@@ -17,8 +17,8 @@ struct onednn;
 struct cpu_state {
     struct kernel_ops inner;
     struct cpu_team *team;             /* NULL for the reference */
-    const struct gemm_kernel *gemm[2]; /* by dtype; NULL where we have no product of our own */
-    struct onednn *onednn;             /* NULL unless the products go there */
+    const struct gemm_kernel *gemm[2]; /* by dtype; NULL: no product of our own */
+    struct onednn *onednn;             /* NULL unless products go there */
 
     /* Working memory of the operation in progress; grows to the largest ever asked
      * for, which the shapes bound. */
@@ -26,7 +26,7 @@ struct cpu_state {
     size_t scratch_bytes[2];
 };
 
-/* The two that an operation may need at once. */
+/* The two kinds of working memory that an operation may need at once. */
 enum cpu_scratch_use {
     SCRATCH_PACKED,
     SCRATCH_WIDE,
@@ -35,14 +35,14 @@ enum cpu_scratch_use {
 /* 64-byte aligned working memory until the next call for the same use, or NULL. */
 void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes);
 
-/* Reads what is to fail, before there are threads. */
+/* Reads which faults a test wants, before there are threads. */
 int cpu_fault_open(struct err *err);
-/* 0, or -ERR_DEVICE where a test lets a wait for the device fail. */
+/* 0, or -ERR_DEVICE if a test makes a wait for the device fail. */
 int cpu_fault(struct device *dev, struct err *err);
-/* The free memory that a test lets us see. */
+/* The free memory, or what a test sets in its place. */
 uint64_t cpu_fault_memory(uint64_t free_bytes);
 
-/* Each *_vec.c: puts its entries for an instruction set over those of the table. */
+/* In each *_vec.c: replaces entries of the table by its own for an instruction set. */
 #define CPU_INSTALLERS(isa)                                                                        \
     void adaln_install_##isa(struct kernel_ops *ops);                                              \
     void attention_install_##isa(struct kernel_ops *ops);                                          \

@@ -3,14 +3,14 @@
  *     cpu_team_run(team, fn, arg, tasks);   fn(arg, task, thread) for each task 0..tasks-1
  *
  * The caller works too.  Tasks are claimed one by one, so a thread that the
- * machine slows down takes fewer; which thread runs a task says nothing about
- * its result, as long as fn writes only what belongs to its task (and to the
- * scratch of its thread index, below cpu_team_threads()).
+ * machine slows down takes fewer.  A task's result does not depend on the thread
+ * that runs it, as long as fn writes only data of its task (and the scratch of
+ * its thread index, below cpu_team_threads()).
  *
- * Between two calls the helpers spin for some tens of microseconds, as
+ * Between two calls the helpers spin for some tens of microseconds, since
  * operations follow each other closely inside a step, and then sleep.  With
- * OMP_WAIT_POLICY=passive in the environment, OpenMP's own word, they sleep at
- * once: where others want the cores, a spinning helper takes one from them. */
+ * OMP_WAIT_POLICY=passive in the environment, OpenMP's own variable, they sleep
+ * at once: a spinning helper takes a core that other programs may want. */
 #ifndef KERNELS_CPU_TEAM_H
 #define KERNELS_CPU_TEAM_H
 

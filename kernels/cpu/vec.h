@@ -17,7 +17,7 @@
 #include "kernels/cpu/vec_avx2.h"
 #endif
 
-/* FOR_ISA(name) is the name with that of the set behind it: one per build. */
+/* FOR_ISA(name) is the name followed by that of the instruction set: one per build. */
 #define FOR_ISA(name) ISA_NAME(name, ISA)
 #define ISA_NAME(name, isa) ISA_JOIN(name, isa)
 #define ISA_JOIN(name, isa) name##_##isa

@@ -15,7 +15,7 @@ typedef __m256 vf;
 
 /* All lanes when n >= VL, none when n <= 0. */
 typedef int vmask;
-/* Of the first n lanes; loads give 0 and stores leave memory as it is elsewhere. */
+/* The first n lanes; in the others loads give 0 and stores leave memory as it is. */
 static inline vmask v_mask(int64_t n)
 {
     return n >= VL ? VL : n > 0 ? (int)n : 0;
@@ -137,7 +137,7 @@ static inline vf v_round(vf x)
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* y * 2^n for integral n, where y and the result are normal; a NaN stays one. */
+/* y * 2^n for integral n, where y and the result are normal; NaN stays NaN. */
 static inline vf v_scale2(vf y, vf n)
 {
     __m256i up = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);

@@ -1,4 +1,4 @@
-/* 16 lanes of f32 and what the elementwise code needs of them; only for files
+/* 16 lanes of f32, with the operations of the elementwise code; only for files
  * compiled for AVX-512. */
 #ifndef KERNELS_CPU_VEC_AVX512_H
 #define KERNELS_CPU_VEC_AVX512_H
@@ -16,7 +16,7 @@ typedef __m512 vf;
 
 /* All lanes when n >= VL, none when n <= 0. */
 typedef __mmask16 vmask;
-/* Of the first n lanes; loads give 0 and stores leave memory as it is elsewhere. */
+/* The first n lanes; in the others loads give 0 and stores leave memory as it is. */
 static inline vmask v_mask(int64_t n)
 {
     return n >= VL ? (vmask)0xffff : n > 0 ? (vmask)((1u << n) - 1u) : (vmask)0;

@@ -12,7 +12,7 @@ extern "C" {
 
 /* Does the kernel take it? */
 bool hopper_attention_fits(const struct attention_bwd *p, const struct stream *s);
-/* For what fits.  The same bits every time. */
+/* Only if it fits.  The same bits every time. */
 int hopper_attention_bwd(const struct attention_bwd *p, struct stream *s);
 
 #ifdef __cplusplus

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/lib/dnn_graph.h"
 
-/* What makes two convolutions the same graph. */
+/* Two convolutions with equal shapes have the same graph. */
 struct conv_shape {
     int B, H, W, Cin, Cout, Ho, Wo;
     int k, stride, pad_low, pad_high;
@@ -21,7 +21,7 @@ enum conv_id {
     CONV_Y,
 };
 
-/* Makes a plan, for one card or none: 0, or -ERR_DEVICE with a sentence when cuDNN has none. */
+/* Makes a plan, for one card or none.  -ERR_DEVICE: cuDNN has none. */
 int conv_plan_make(const struct dnn_target *to, const struct conv_shape *shape,
                    struct dnn_plan *ret, struct err *err);
 

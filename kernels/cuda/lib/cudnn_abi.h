@@ -1,5 +1,5 @@
-/* The part of cuDNN 9's backend API that attention and convolution need, as its binary interface
- * has it, so that a machine without cuDNN's headers builds the same program.
+/* The part of cuDNN 9's backend API that attention and convolution need, declared by its binary
+ * interface, so that a machine without cuDNN's headers builds the same program.
  * tests/gpu/emulate/test_sdpa.c compares the numbers with the headers where they are installed. */
 #ifndef KERNELS_CUDA_LIB_CUDNN_ABI_H
 #define KERNELS_CUDA_LIB_CUDNN_ABI_H
@@ -87,7 +87,7 @@ enum cudnn_attribute {
     DNN_DEVICEPROP_JSON = 2702,
 };
 
-/* What an attribute's elements are. */
+/* Types of an attribute's elements. */
 enum cudnn_element {
     DNN_TYPE_HANDLE = 0,
     DNN_TYPE_DATA_TYPE = 1,

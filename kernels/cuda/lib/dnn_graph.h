@@ -5,7 +5,7 @@
  *     ... tensors and operations ...
  *     dnn_graph_plan(&g, err)
  *
- * The first refusal stays in the graph; all that follows does nothing, and dnn_graph_plan tells
+ * The first refusal stays in the graph; later calls do nothing, and dnn_graph_plan returns
  * it.  Tensors have four dimensions and any strides. */
 #ifndef KERNELS_CUDA_LIB_DNN_GRAPH_H
 #define KERNELS_CUDA_LIB_DNN_GRAPH_H
@@ -17,8 +17,8 @@
 struct err;
 
 enum {
-    DNN_PARTS = 128,     /* descriptors of one plan, more than any graph has */
-    DNN_OPERATIONS = 40, /* of a graph */
+    DNN_PARTS = 128,     /* most descriptors of a plan, more than any graph has */
+    DNN_OPERATIONS = 40, /* most operations of a graph */
     DNN_VALUES = 12,     /* ids of tensors: from 1 in device memory, from here on host f32 */
     DNN_IDS = 15,
 };
@@ -27,12 +27,12 @@ struct dnn_plan {
     void *parts[DNN_PARTS];
     int count;
     void *plan;
-    int64_t work_bytes;    /* cuDNN's own */
+    int64_t work_bytes;    /* cuDNN's working memory */
     bool used[DNN_IDS];    /* tensors of this graph */
-    float values[DNN_IDS]; /* of those on the host */
+    float values[DNN_IDS]; /* values of tensors on the host */
 };
 
-/* What a plan is made for: a handle of the current device, or a description of a device that
+/* The device of a plan: a handle of the current device, or a description of a device that
  * need not be there (a finalised DNN_DEVICEPROP). */
 struct dnn_target {
     const struct cudnn_api *api;
@@ -46,10 +46,10 @@ struct dnn_graph {
     void *operations[DNN_OPERATIONS];
     int operation_count, next_id;
     int status;
-    const char *what; /* was refused */
+    const char *what; /* the call that was refused */
 };
 
-/* Where a tensor lies, in elements. */
+/* A tensor's layout, in elements. */
 struct dnn_layout {
     int64_t dims[4], strides[4];
 };
@@ -70,13 +70,13 @@ struct dnn_pointwise {
 /* Opens libcudnn.so.9: -ERR_DEVICE. */
 int dnn_open(struct cudnn_api *ret, struct err *err);
 
-/* A tensor in memory of the caller; a number on the host, f32; what passes from one operation
- * to the next. */
+/* Add a tensor: in memory of the caller; a number on the host, f32; between one operation and the
+ * next. */
 struct dnn_tensor dnn_graph_memory(struct dnn_graph *g, int id, struct dnn_layout l, int type);
 struct dnn_tensor dnn_graph_value(struct dnn_graph *g, int id, float v);
 struct dnn_tensor dnn_graph_between(struct dnn_graph *g, struct dnn_layout l, int type);
 
-/* A descriptor that lives as long as the plan: made, filled, finished. */
+/* A descriptor that lives as long as the plan: make it, fill it, finish it. */
 void *dnn_graph_desc(struct dnn_graph *g, int kind, const char *what);
 void dnn_graph_set(struct dnn_graph *g, void *desc, int attribute, int element, int64_t count,
                    const void *values, const char *what);
@@ -90,15 +90,15 @@ void dnn_graph_add(struct dnn_graph *g, void *op, const char *what);
 void dnn_graph_pointwise(struct dnn_graph *g, struct dnn_pointwise p, struct dnn_tensor x,
                          struct dnn_tensor y);
 
-/* Makes the plan, for one card or none: 0, or -ERR_DEVICE with a sentence when cuDNN has none. */
+/* Makes the plan, for one card or none.  -ERR_DEVICE: cuDNN has none. */
 int dnn_graph_plan(struct dnn_graph *g, struct err *err);
 
 /* Starts it on the handle's stream.  at[id] is the memory of each device tensor used; work has
- * work_bytes.  cuDNN's status. */
+ * work_bytes.  Returns cuDNN's status. */
 int dnn_plan_run(const struct cudnn_api *api, void *handle, const struct dnn_plan *plan,
                  void *const at[DNN_IDS], void *work);
 
-/* Frees what making a plan left in it. */
+/* Frees the descriptors of a plan. */
 void dnn_plan_drop(const struct cudnn_api *api, struct dnn_plan *plan);
 
 #endif

@@ -1,9 +1,9 @@
 /* One attention as a graph of cuDNN's backend operations.
  *
- * The operations are those that cuDNN's fused engines know attention by (softmax taken apart
- * into maximum, exponential and sum; the backward from the forward's log-sum-exp): another
+ * The operations are those by which cuDNN's fused engines recognise attention (softmax as
+ * maximum, exponential and sum; the backward from the forward's log-sum-exp): another
  * composition of the same mathematics finds no engine.  Tensors are (B,H,T,D) with strides, so
- * packed qkv is read where it lies. */
+ * packed qkv is read in place. */
 #ifndef KERNELS_CUDA_LIB_SDPA_GRAPH_H
 #define KERNELS_CUDA_LIB_SDPA_GRAPH_H
 
@@ -32,7 +32,7 @@ enum sdpa_id {
     SDPA_LOW,
 };
 
-/* Makes a plan, for one card or none: 0, or -ERR_DEVICE with a sentence when cuDNN has none. */
+/* Makes a plan, for one card or none.  -ERR_DEVICE: cuDNN has none. */
 int sdpa_plan_make(const struct dnn_target *to, const struct sdpa_shape *shape,
                    struct dnn_plan *ret, struct err *err);
 
