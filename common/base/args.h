@@ -24,7 +24,7 @@
 #define ARGS_LIST_MAX 64
 #define ARGS_EXIT_USAGE 2 /* exit status of a wrong command line */
 
-/* The first are those of str.h. */
+/* The first ones are str.h's types. */
 enum args_type {
     ARGS_BOOL = STR_BOOL,
     ARGS_INT = STR_INT,
@@ -45,17 +45,17 @@ struct args_flag {
     const char *name; /* without dashes; NULL ends the table */
     char letter;      /* or 0 */
     enum args_type type;
-    void *out; /* holds the default before */
+    void *out; /* holds the default beforehand */
     const char *metavar;
     const char *doc;
     bool required;
     double min, max; /* numbers; both 0: any */
-    bool *given;     /* set to true when the flag was there; may be NULL */
+    bool *given;     /* set to true if the flag is given; may be NULL */
 };
 
 struct args {
     const char *program; /* "skerry submit" */
-    const char *usage;   /* what follows the program's name */
+    const char *usage;   /* the usage line after the program's name */
     const char *about;   /* a sentence or paragraphs */
     const char *after;   /* shown after the flags: exit codes, examples; may be NULL */
     const struct args_flag *flags;
@@ -64,13 +64,14 @@ struct args {
     size_t n_rest;
 };
 
-#define ARGS_HELP 1    /* --help or -h was there */
+#define ARGS_HELP 1    /* --help or -h was given */
 #define ARGS_VERSION 2 /* --version */
 
-/* argv[0] is skipped.  0, ARGS_HELP, ARGS_VERSION, or -EINVAL with a sentence. */
+/* argv[0] is skipped.  Returns 0, ARGS_HELP, ARGS_VERSION, or -EINVAL. */
 int args_parse(struct args *a, int argc, char **argv, struct err *err);
 void args_help(const struct args *a, FILE *out);
-/* Prints what rc calls for; the exit status: 0, or ARGS_EXIT_USAGE. */
+/* Prints the help, version or error that rc stands for; returns the exit status, 0 or
+ * ARGS_EXIT_USAGE. */
 int args_exit(const struct args *a, int rc, const struct err *err);
 
 #endif

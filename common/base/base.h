@@ -1,6 +1,6 @@
-/* What every file may use without saying so: the plain parts of the C library, error values,
- * memory, strings.  A file of ours that needs any of them includes this and none of them by
- * itself; a .c whose own header has it need not repeat it. */
+/* The basics that every file may use: the plain parts of the C library, error values, memory,
+ * strings.  A file of ours that needs any of them includes this header, not the single ones; a .c
+ * whose own header includes it need not repeat it. */
 #ifndef COMMON_BASE_BASE_H
 #define COMMON_BASE_BASE_H
 

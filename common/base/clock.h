@@ -1,5 +1,5 @@
 /* Time.  Decisions use monotonic nanoseconds, read once per event; wall time is
- * for display and for files' names only and is never compared between hosts. */
+ * only for display and for names of files, and is never compared between hosts. */
 #ifndef COMMON_BASE_CLOCK_H
 #define COMMON_BASE_CLOCK_H
 
@@ -18,16 +18,17 @@ uint64_t clock_now_ms(void);
 /* Milliseconds since 1970, for display. */
 uint64_t clock_wall_ms(void);
 
-/* A condition whose timed waits go by CLOCK_MONOTONIC: a clock that is set back prolongs none. */
+/* A condition whose timed waits use CLOCK_MONOTONIC: setting the clock back does not prolong them.
+ */
 void clock_cond_init(pthread_cond_t *cond);
 
 #define CLOCK_ISO_MAX 32
 /* "2026-11-21T12:53:15.042Z" of wall milliseconds into out; returns out. */
 char *clock_iso(uint64_t wall_ms, char out[CLOCK_ISO_MAX]);
 
-/* A fake for tests: after set, clock_now_* and clock_wall_ms stand still until
- * advanced (the wall clock shows the same count).  clock_fake_clear() goes back
- * to the real one. */
+/* A fake for tests: after clock_fake_set, clock_now_* and clock_wall_ms stand
+ * still until advanced (the wall clock shows the same count).
+ * clock_fake_clear() goes back to the real clock. */
 void clock_fake_set(uint64_t now_ns);
 void clock_fake_advance(uint64_t by_ns);
 void clock_fake_clear(void);

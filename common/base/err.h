@@ -27,7 +27,7 @@
     X(1012, UNIMPLEMENTED, "not known to this version")                                            \
     X(1013, TRAINER, "the job's own trainer failed")
 
-/* ERR_FORMAT and so on; code is their negative. */
+/* ERR_FORMAT and so on; codes are their negatives. */
 enum err_code {
 #define X(num, name, text) ERR_##name = num,
     ERR_MAP(X)
@@ -35,7 +35,7 @@ enum err_code {
 };
 
 struct err {
-    int code;       /* negative, 0 when empty */
+    int code;       /* negative; 0: empty */
     char msg[1024]; /* one sentence, outermost context first; always terminated */
 };
 
@@ -43,7 +43,7 @@ struct err {
  * Control bytes are escaped, overlong text is cut with "...". */
 int err_set(struct err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Same, from errno: appends ": <strerror>" and returns -errno. */
+/* The same from errno: appends ": <strerror>" and returns -errno. */
 int err_errno(struct err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Prefixes "<context>: " and returns the code already in err. */

@@ -17,20 +17,20 @@ void hash_update(struct hash *h, const void *data, size_t len);
 void hash_final(struct hash *h, uint8_t out[HASH_BYTES]);
 void hash_release(struct hash *h); /* after final: harmless */
 
-/* In one call; of memory, of a whole file (read in pieces; ret_size may be NULL), keyed. */
+/* In one call: of memory; of a whole file (read in pieces; ret_size may be NULL); keyed. */
 void hash_sha256(const void *data, size_t len, uint8_t out[HASH_BYTES]);
 int hash_file(const char *path, uint8_t out[HASH_BYTES], uint64_t *ret_size, struct err *err);
 void hash_hmac(const void *key, size_t key_len, const void *data, size_t len,
                uint8_t out[HASH_BYTES]);
 
-/* From the system's generator; aborts if there is none. */
+/* Random bytes from the system's generator; aborts if there is none. */
 void hash_random(void *out, size_t len);
 
-/* Constant time. */
+/* Compares in constant time. */
 bool hash_equal(const void *a, const void *b, size_t len);
 
-/* Lower-case hex; out has 2*len+1 bytes.  unhex wants exactly 2*len digits:
- * 0 or -EINVAL. */
+/* Lower-case hex; out has 2*len+1 bytes.  unhex expects exactly 2*len digits,
+ * else -EINVAL. */
 char *hash_hex(const void *data, size_t len, char *out);
 int hash_unhex(const char *hex, void *out, size_t len);
 

@@ -29,7 +29,7 @@ static inline bool list_empty(const struct list *l)
     return l->next == l;
 }
 
-/* Before the head: the last place. */
+/* Adds a node at the end. */
 static inline void list_push(struct list *head, struct list *node)
 {
     node->prev = head->prev;
@@ -43,7 +43,7 @@ static inline void list_push_front(struct list *head, struct list *node)
     list_push(head->next, node);
 }
 
-/* The node is left as an empty list, so removing twice is harmless. */
+/* Leaves the node as an empty list, so removing it twice is harmless. */
 static inline void list_remove(struct list *node)
 {
     node->prev->next = node->next;
@@ -51,7 +51,7 @@ static inline void list_remove(struct list *node)
     list_init(node);
 }
 
-/* Removes and returns the first node, NULL when empty. */
+/* Removes and returns the first node; NULL: the list is empty. */
 static inline struct list *list_pop(struct list *head)
 {
     if (list_empty(head))
@@ -61,7 +61,7 @@ static inline struct list *list_pop(struct list *head)
     return first;
 }
 
-/* All nodes of `from`, in order, behind those of `to`. */
+/* Moves all nodes of `from`, in order, to the end of `to`. */
 static inline void list_append(struct list *to, struct list *from)
 {
     if (list_empty(from))

@@ -15,7 +15,7 @@
 
 #include "common/base/base.h"
 
-/* How grave a line is. */
+/* The severity of a line. */
 enum log_level {
     LOG_LEVEL_DEBUG,
     LOG_LEVEL_INFO,
@@ -43,9 +43,9 @@ void log_at(enum log_level level, const char *area, const char *fmt, ...)
 #define log_warn(area, ...) log_at(LOG_LEVEL_WARN, area, __VA_ARGS__)
 #define log_error(area, ...) log_at(LOG_LEVEL_ERROR, area, __VA_ARGS__)
 
-/* Logs only when the text differs from the last one logged through the same
- * struct (start it as { 0 }; one thread at a time).  Returns whether it did.
- * For reasons of deciders, which are the same a thousand times. */
+/* Logs only if the text differs from the last one logged through the same
+ * struct (start it as { 0 }; one thread at a time).  Returns whether it logged.
+ * For the reasons of deciders, which repeat thousands of times. */
 struct log_change {
     uint64_t hash;
 };

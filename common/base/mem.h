@@ -1,6 +1,6 @@
-/* Memory.  mem_alloc and its kin are for small things of the control plane:
- * they print a line and abort when memory is out.  Any size that a peer, a file
- * or a model configuration chose goes through mem_try_*, which return NULL (the
+/* Memory.  mem_alloc and its kin are for small allocations of the control plane:
+ * without memory they print a line and abort.  Any size that a peer, a file or a
+ * model configuration chooses goes through mem_try_*, which return NULL (the
  * caller returns -ENOMEM).  Everything is freed with mem_free, or free(3).
  *
  * Builds with SKERRY_FAULTS can fail the n-th mem_try_* call. */
@@ -23,8 +23,7 @@ void *mem_try_aligned(size_t align, size_t size); /* align: a power of two; not 
 
 void mem_free(void *p); /* NULL is fine */
 
-/* Arrays that live and die together: add all, look at `failed` once, free all.  { 0 } at the start.
- */
+/* Arrays that live and die together: start with { 0 }, add all, check `failed` once, free all. */
 #define MEM_ARRAYS_MAX 24
 struct mem_arrays {
     void *items[MEM_ARRAYS_MAX];
@@ -34,13 +33,13 @@ struct mem_arrays {
 void *mem_arrays_add(struct mem_arrays *a, size_t n, size_t size); /* as mem_try_array */
 void mem_arrays_free(struct mem_arrays *a);
 
-/* a+b with overflow check: false, and *ret untouched, when it does not fit. */
+/* *ret = a+b; false, with *ret untouched, if it overflows. */
 bool mem_add(size_t a, size_t b, size_t *ret);
 
-/* Makes the n-th mem_try_* from now (1 = the next one) of this process fail,
- * once; 0 disarms.  Returns false where the build has no fault injection. */
+/* Makes the n-th mem_try_* of this process from now (1 = the next one) fail,
+ * once; 0 disarms.  Returns false if the build has no fault injection. */
 bool mem_fault_set(long n);
-/* Whether the armed fault has fired. */
+/* Has the armed fault fired? */
 bool mem_fault_fired(void);
 
 #endif

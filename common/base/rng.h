@@ -1,8 +1,8 @@
 /* Random numbers that do not depend on threads or machines: Philox4x32-10
  * (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11) keyed by
  * (seed, stream).  Element i of a stream is a pure function of (seed, stream, i),
- * so any split of a fill over threads gives the same values.  The normal
- * transform uses only IEEE + - * / sqrt in a fixed order: same bits everywhere.
+ * so any division of a fill over threads gives the same values.  The normal
+ * transform uses only IEEE + - * / sqrt in a fixed order: the same bits everywhere.
  *
  * Streams: give every use its own number, e.g. rng_mix(job_id, rng_mix(round, 7)). */
 #ifndef COMMON_BASE_RNG_H
@@ -35,12 +35,12 @@ uint32_t rng_at_u32(uint64_t seed, uint64_t stream, uint64_t i);
 float rng_at_uniform(uint64_t seed, uint64_t stream, uint64_t i);
 float rng_at_normal(uint64_t seed, uint64_t stream, uint64_t i);
 
-/* out[j] = element first+j; of normals mean + std * z. */
+/* out[j] = element first+j; normals are mean + std * z. */
 void rng_fill_uniform(uint64_t seed, uint64_t stream, uint64_t first, float *out, size_t n);
 void rng_fill_normal(uint64_t seed, uint64_t stream, uint64_t first, float *out, size_t n,
                      float mean, float std);
 
-/* 0..n-1 in an order by Fisher and Yates. */
+/* out (n) = a permutation of 0..n-1, by Fisher and Yates. */
 void rng_permutation(uint64_t seed, uint64_t stream, uint32_t *out, size_t n);
 
 #endif

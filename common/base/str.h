@@ -11,10 +11,10 @@ char *str_dup(const char *s); /* mem_free; NULL gives NULL; aborts without memor
 char *str_ndup(const char *s, size_t n);
 char *str_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* mem_free */
 
-/* Copies with a terminator, cut to fit; true when all of it fitted. */
+/* Copies with a terminator, cut to fit; true: all of it fitted. */
 bool str_copy(char *dst, size_t dst_size, const char *src);
 
-/* Whether the text begins, or ends, with the other. */
+/* Does the text begin, or end, with the other? */
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
 
@@ -22,14 +22,14 @@ bool str_ends(const char *s, const char *suffix);
 bool str_is_name(const char *s, size_t max);
 bool str_is_utf8(const char *s, size_t len);
 void str_make_utf8(char *s); /* '?' for each byte that belongs to no character */
-/* Bytes of the control character at p, which a terminal may obey: of ASCII, or of Latin-1 in UTF-8;
- * 0: it is none. */
+/* Bytes of the control character at p (of ASCII, or of Latin-1 in UTF-8), which a terminal may
+ * obey; 0: it is none. */
 size_t str_control(const char *p);
-/* As str_make_utf8(), and '?' for each byte of a control character but ends of lines and tabs. */
+/* As str_make_utf8(), and '?' for each byte of a control character except line ends and tabs. */
 void str_make_plain(char *s);
-void str_make_line(char *s); /* besides, ' ' for ends of lines and tabs */
+void str_make_line(char *s); /* the same, and ' ' for line ends and tabs */
 
-/* 0, or -EINVAL (not such a value), -ERANGE (does not fit).  No white space, no
+/* Return 0, -EINVAL (no such value) or -ERANGE (it does not fit).  No white space, no
  * trailing text.  *ret is untouched on failure. */
 int str_parse_u64(const char *s, uint64_t *ret); /* decimal, or 0x hex */
 int str_parse_i64(const char *s, int64_t *ret);
@@ -40,7 +40,7 @@ int str_parse_bytes(const char *s,
 int str_parse_duration_ms(const char *s,
                           uint64_t *ret); /* "250ms" "2s" "1.5m" "3h" "1d"; bare = s */
 
-/* A value by its type, as flags and keys of a file have it. */
+/* The types of flags and of keys of a file. */
 enum str_type {
     STR_BOOL,        /* bool */
     STR_INT,         /* int */
@@ -50,7 +50,7 @@ enum str_type {
     STR_DURATION_MS, /* uint64_t */
     STR_TYPES,
 };
-/* -EINVAL when the text is no such value, or a number outside of min..max (both 0: any). */
+/* -EINVAL: the text is no such value, or a number outside min..max (both 0: any). */
 int str_parse(enum str_type type, const char *s, double min, double max, void *ret);
 const char *str_type_words(enum str_type type); /* "a whole number", "a size such as 64MiB" */
 
@@ -61,15 +61,15 @@ char *str_human_bytes(uint64_t bytes, char out[STR_HUMAN_MAX]); /* "1.5 MiB" */
 char *str_human_duration(uint64_t ms, char out[STR_HUMAN_MAX]); /* "1m05s", "3d04h" */
 char *str_human_number(double x, char out[STR_HUMAN_MAX]);      /* "0.125", "98.7", "1300" */
 
-const char *str_plural(uint64_t n); /* "", of other than one "s" */
+const char *str_plural(uint64_t n); /* "" for 1, else "s" */
 
-/* Levenshtein with transposition; of at most 64 bytes each, else the longer length. */
+/* Levenshtein distance with transpositions; if a text has more than 64 bytes, the longer length. */
 unsigned str_distance(const char *a, const char *b);
 
-/* The name nearest to `word` when near enough to be a typing mistake, or one of
- * few that contain it; else NULL.  names may hold NULLs. */
+/* The name nearest to `word` if it is near enough for a typing mistake, or one of few
+ * that contain it; else NULL.  names may hold NULLs. */
 const char *str_suggest(const char *word, const char *const *names, size_t n);
-/* The same as the end of a sentence, "; did you mean '--port'?" with dashes before the name, or
+/* The same as the end of a sentence, "; did you mean '--port'?" with `dashes` before the name, or
  * ""; returns out. */
 #define STR_HINT_MAX 96
 char *str_hint(const char *word, const char *const *names, size_t n, const char *dashes,
