@@ -1,13 +1,13 @@
-/* What the files of a dataset share.
+/* Shared by the files of a dataset.
  *
  *   dataset.c            opens and cuts, through the table of sources
  *   dataset_folder.c     class folders with images     \
  *   dataset_tar.c        WebDataset tars                | sources: a row each
  *   dataset_text.c       documents                     /
- *   dataset_cut.c        samples to shards: what sources call while they are cut
- *   dataset_column.c     names of images, and the column that comes with one
- *   dataset_left.c       what lies there and is left out
- *   dataset_captions.c   the captions that come with one
+ *   dataset_cut.c        samples to shards: called by sources while they are cut
+ *   dataset_column.c     names of images, and an image's column
+ *   dataset_left.c       files that are left out
+ *   dataset_captions.c   an image's captions
  *   dataset_metadata.c   metadata.jsonl: the captions of a folder
  *
  * Calls go down this list only. */
@@ -31,12 +31,12 @@ struct shard_writer;
 
 #define DATASET_LEFT_KINDS 11
 
-/* What is left out. */
+/* Counts of what is left out. */
 struct dataset_left {
     uint64_t files[DATASET_LEFT_KINDS]; /* images that we do not read, by ending */
-    uint64_t folders;                   /* inside class folders */
+    uint64_t folders;                   /* folders inside class folders */
     uint64_t beside;                    /* images beside class folders */
-    uint64_t others;                    /* what lies beside texts */
+    uint64_t others;                    /* other files beside texts */
 };
 
 struct dataset {
@@ -44,20 +44,20 @@ struct dataset {
     char *path;
     char *name;                /* for people: the options', or the path */
     char *column;              /* NULL: none */
-    bool captions;             /* are wanted */
-    bool any_captions;         /* there is one at least, as far as names tell */
+    bool captions;             /* captions are read */
+    bool any_captions;         /* there is at least one, judging by names */
     struct file_names classes; /* text: none */
     uint64_t samples;          /* text: 0 */
     struct dataset_left left;  /* counted while it is opened */
-    char *left_out;            /* NULL: nothing is */
-    void *own;                 /* the source's */
+    char *left_out;            /* NULL: nothing */
+    void *own;                 /* the source's state */
 };
 
 /* A kind of dataset. */
 struct dataset_source {
-    /* Whether the path is of this kind: 1, 0, or an error. */
+    /* 1 if the path is of this kind, else 0, or an error. */
     int (*matches)(const struct dataset_options *opt, struct err *err);
-    /* Sets own, classes and samples; what it set before it failed is left to close. */
+    /* Sets own, classes and samples; after a failure close releases them. */
     int (*open)(struct dataset *ds, const struct dataset_options *opt, struct err *err);
     void (*close)(struct dataset *ds); /* own may be NULL */
     int (*cut)(struct cutter *c, struct dataset *ds);
@@ -70,7 +70,7 @@ bool dataset_is_image(const char *name);   /* .jpg .jpeg .png .webp, in any case
 bool dataset_is_tar(const char *name);     /* .tar .tar.gz .tgz .tar.zst */
 size_t dataset_tar_stem(const char *name); /* bytes before that ending, or all */
 
-/* Counts a file that is an image by its ending, of a kind that we do not read: true. */
+/* Counts a file if its ending is that of an image of a kind that we do not read: true. */
 bool dataset_left_note(struct dataset_left *left, const char *name);
 void dataset_left_add(struct dataset_left *left, const struct dataset_left *more);
 /* "2 .gif files, 1 folder inside class folders"; NULL: nothing; mem_free. */
@@ -79,19 +79,19 @@ char *dataset_left_say(const struct dataset_left *left);
 /* The column of one sample. */
 struct dataset_column {
     struct feature feature; /* n 0: none yet */
-    bool named;             /* it came under the column's name: goes before KEY.npy */
+    bool named;             /* found under the column's name: preferred to KEY.npy */
 };
 void dataset_column_clear(struct dataset_column *c);
 /* The array of the column's name, if the JSON of sample `key` has one. */
 int dataset_column_json(const struct dataset *ds, struct dataset_column *c, const json_t *root,
                         const char *key, struct err *err);
-/* Whether KEY.suffix holds the column: ".NAME.npy", or ".npy" if nothing has the name. */
+/* Does KEY.suffix hold the column?  ".NAME.npy" does, and ".npy" if nothing has the name. */
 bool dataset_column_is_npy(const struct dataset *ds, const struct dataset_column *c,
                            const char *suffix);
 /* Takes KEY.suffix if it holds the column. */
 int dataset_column_npy(const struct dataset *ds, struct dataset_column *c, const struct buf *npy,
                        const char *key, const char *suffix, struct err *err);
-/* -ERR_FORMAT when a column was asked for and sample `key` at `where` has none. */
+/* -ERR_FORMAT: a column was asked for and sample `key` at `where` has none. */
 int dataset_column_check(const struct dataset *ds, const struct dataset_column *c,
                          const char *where, const char *key, struct err *err);
 /* From KEY.json, KEY.NAME.npy or KEY.npy beside the image file at `path`. */
@@ -100,21 +100,21 @@ int dataset_column_beside(const struct dataset *ds, struct dataset_column *c, co
 
 /* The captions of one sample. */
 struct dataset_captions {
-    struct buf text; /* as captions.h has them */
+    struct buf text; /* in the form of captions.h */
     bool cut;        /* some did not fit */
-    bool from_txt;   /* KEY.txt goes before KEY.json */
+    bool from_txt;   /* they are KEY.txt's, which goes before KEY.json */
 };
 void dataset_captions_init(struct dataset_captions *c);
 void dataset_captions_clear(struct dataset_captions *c);
-/* Adds what a JSON value says: a text, a list of texts, null or NULL.  NULL, or why not. */
+/* Adds the captions in a JSON value: a text, a list of texts, null or NULL.  NULL, or why not. */
 const char *dataset_captions_value(struct dataset_captions *c, const json_t *value);
-/* Takes what the JSON of sample `key` says, unless there was a KEY.txt. */
+/* Takes the captions in the JSON of sample `key`, unless there was a KEY.txt. */
 int dataset_captions_json(struct dataset_captions *c, const json_t *root, const char *key,
                           struct err *err);
-/* Takes KEY.txt in place of what came before. */
+/* Takes KEY.txt in place of earlier captions. */
 int dataset_captions_txt(struct dataset_captions *c, const struct buf *txt, const char *key,
                          struct err *err);
-/* From KEY.txt beside the image file at `path`, if it is there. */
+/* Takes KEY.txt beside the image file at `path`, if it exists. */
 int dataset_captions_beside(struct dataset_captions *c, const char *path, struct err *err);
 /* The name of that file; mem_free. */
 char *dataset_captions_path(const char *path);
@@ -126,10 +126,10 @@ struct dataset_metadata {
     size_t n, cap;
 };
 struct dataset_line {
-    char *name;     /* of the image, below the folder */
+    char *name;     /* the image's, below the folder */
     char *captions; /* NULL: none */
     size_t len;
-    size_t number; /* of the line, from 1 */
+    size_t number; /* the line's, from 1 */
     bool cut, used;
 };
 /* DIR/metadata.jsonl if there is one; a metadata.csv in its place is an error. */
@@ -137,22 +137,22 @@ int dataset_metadata_open(struct dataset_metadata *m, const char *dir, struct er
 /* Lines of JSON with "file_name" and "text"; `name` is for messages.  m is { 0 }.  For tests. */
 int dataset_metadata_parse(struct dataset_metadata *m, const void *data, size_t len,
                            const char *name, struct err *err);
-/* The line of an image, which counts as used from now on; NULL: none. */
+/* The line of an image, which then counts as used; NULL: none. */
 const struct dataset_line *dataset_metadata_use(struct dataset_metadata *m, const char *name);
-/* Whether all lines were used: else an error that names the first. */
+/* An error that names the first line that was not used; 0: all were. */
 int dataset_metadata_check(const struct dataset_metadata *m, const char *dir, struct err *err);
 void dataset_metadata_release(struct dataset_metadata *m); /* { 0 } is fine */
 
 #define DATASET_TOO_LARGE "larger than 64 MiB"
 _Static_assert(DATASET_IMAGE_MAX == 64u << 20, "told in words");
 
-/* An image as its source has it. */
+/* An image from a source. */
 struct dataset_image {
     char *key; /* "cat/0001.jpg" or "part-000/000123" */
     uint32_t cls;
     uint8_t *data;
     size_t len;
-    const char *fault; /* static: why it has no data; NULL: look at them */
+    const char *fault; /* static: why it has no data; NULL: it has */
     float *feature;    /* the column; NULL: none asked for */
     uint32_t dim;
     char *captions; /* NULL: none */
@@ -176,7 +176,7 @@ struct cutter {
     const struct dataset_cut *opt;
     struct dataset_report report;
     struct output train, holdout;
-    uint64_t holdout_below; /* a sample is held out when its 64-bit hash is below */
+    uint64_t holdout_below; /* a sample is held out if its 64-bit hash is below this */
     uint64_t seen, total;
     bool any; /* a sample came already: its column's length is report.dim */
     struct rng rng;
@@ -185,25 +185,26 @@ struct cutter {
 
 int cut_open(struct cutter *c, const struct dataset *ds, const struct dataset_cut *opt,
              struct err *err);
-/* Finishes the last shards unless rc is negative; gives the report away, or frees it when it
- * fails.  Returns rc, or what failed. */
+/* Finishes the last shards unless rc is negative; gives the report to the caller, or frees it on
+ * failure.  Returns rc, or the failure. */
 int cut_close(struct cutter *c, int rc, struct dataset_report *ret);
 
-/* The files of a source in the order of the shuffle, n of them; NULL: no memory. */
+/* The shuffled order of a source's n files; NULL: no memory. */
 uint32_t *cut_order(const struct cutter *c, size_t n);
-/* All images of `next` to their splits; through a window when they do not come shuffled. */
+/* Adds all images of `next` to their splits, through a window if they do not come shuffled. */
 int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool through_window);
-/* A sample to its split; closes a shard when it is full. */
+/* Adds a sample to its split; closes a full shard. */
 int cut_add(struct cutter *c, const struct shard_sample *s, uint32_t dim, bool holdout);
-/* Whether the sample of that name is held out, by its hash. */
+/* Is the sample of that name held out, by its hash? */
 bool cut_is_holdout(const struct cutter *c, const char *key);
 /* A hash of a name: the same on every machine. */
 uint64_t cut_hash(const char *key);
-/* The key for the report (mem_free): it may be of somebody's archive, and reaches a terminal. */
+/* The key made safe for the report, since a stranger may have chosen it and it reaches a terminal;
+ * mem_free. */
 char *cut_name(const char *key);
-/* Every sample's column must be as long as the first's. */
+/* An error unless the sample's column is as long as the first one's. */
 int cut_check_dim(struct cutter *c, const struct dataset *ds, const char *key, uint32_t dim);
-/* Tells how much is done; negative when the cut is to stop. */
+/* Reports how much is done; negative: the cut must stop. */
 int cut_progress(struct cutter *c, uint64_t done);
 
 #endif

@@ -1,4 +1,4 @@
-/* A row of numbers that a data set brings with a sample: from JSON, or from NumPy's
+/* A row of numbers that a dataset has for a sample: from JSON, or from NumPy's
  * .npy (one array of f2, f4 or f8, little-endian, of shape (n), (1, n) or (n, 1)).
  * Strict and bounded: anything else is refused with a reason that completes
  * "the column of sample x ...".  One thread at a time. */
@@ -9,7 +9,7 @@
 
 #include "common/base/base.h"
 
-#define FEATURE_MAX 65536 /* numbers */
+#define FEATURE_MAX 65536 /* most numbers */
 
 /* The numbers of one sample; { 0 } at the start. */
 struct feature {
@@ -17,7 +17,7 @@ struct feature {
     uint32_t n, cap;
 };
 
-/* Both replace what *out held.  NULL, or why not: a constant, "is not ...". */
+/* Both replace the content of *out.  Return NULL, or why not: a constant, "is not ...". */
 const char *feature_from_json(const json_t *array, struct feature *out);
 const char *feature_from_npy(const void *data, size_t len, struct feature *out);
 

@@ -1,21 +1,21 @@
-/* A shard: a ustar of samples, opened for random access by sample number, and the
- * one writer of them.  All samples of a shard are of one kind.  Images lie in a plain
- * ustar, which is mapped; texts in one compressed by zstd, a seventh of it, whose pieces
- * are unpacked when it is opened.  Reading takes either for both.
+/* A shard: a ustar of samples, opened for random access by sample number, and its
+ * writer.  All samples of a shard are of one kind.  Images lie in a plain ustar, which
+ * is mapped; texts lie in one compressed by zstd to about a seventh, which is unpacked
+ * when it is opened.  The reader accepts both forms for both.
  *
- *   images   KEY.jpg|png|webp   the file as it was
+ *   images   KEY.jpg|png|webp   the original file
  *            KEY.cls            class index, decimal
- *            KEY.txt            optional: the captions, a line each (captions.h)
- *   latents  KEY.lat            what an encoder made of an image (moments.h)
+ *            KEY.txt            optional: the captions, one per line (captions.h)
+ *   latents  KEY.lat            an encoder's moments of an image (moments.h)
  *            KEY.cls, KEY.txt   as the image's
- *   text     KEY.tok            a byte that says the width of an id (1, 2 or 4),
- *                               then the ids of one piece, little-endian
- *   all      KEY.f32            optional, all samples or none: a feature of the data
- *                               set, little-endian floats, the same number in each
+ *   text     KEY.tok            a byte with the width of an id (1, 2 or 4), then the
+ *                               ids of one piece, little-endian
+ *   all      KEY.f32            optional, for all samples or none: a feature of the
+ *                               dataset, little-endian floats, as many in each
  *
  * KEY is "NNNNNN-NAME" with the number in the shard.  Strict: anything else is
- * refused.  A pure parser over the bytes; the file variant maps it.  Read-only
- * after open: any number of threads. */
+ * refused.  shard_parse is a pure parser over bytes; shard_open maps a file.
+ * Read-only after open: any number of threads. */
 #ifndef COMMON_DATA_SHARD_H
 #define COMMON_DATA_SHARD_H
 
@@ -27,19 +27,19 @@
 #define SHARD_KEY_MAX 100
 #define SHARD_TOKENS_MAX (1u << 20)   /* tokens of a piece */
 #define SHARD_FEATURE_MAX 65536       /* numbers of a feature */
-#define SHARD_UNPACKED_MAX (1u << 30) /* bytes of what zstd makes a shard of */
+#define SHARD_UNPACKED_MAX (1u << 30) /* bytes of an unpacked shard */
 
-/* What all samples of a shard are. */
+/* The kind of all samples of a shard. */
 enum shard_kind { SHARD_IMAGES, SHARD_TEXT, SHARD_LATENTS };
 
 struct shard_sample {
     char key[SHARD_KEY_MAX]; /* unique in the shard: names a bad sample */
     char ext[8];             /* "jpg" "png" "webp" "tok" "lat" */
     uint32_t cls;            /* class of an image */
-    const uint8_t *data;     /* member KEY.ext, inside the mapping or what was unpacked */
+    const uint8_t *data;     /* member KEY.ext, in the mapping or in `unpacked` */
     size_t len;
     uint32_t tokens;      /* tokens of a piece of text, 0 for an image */
-    const char *captions; /* of an image, as captions.h has them; NULL: none */
+    const char *captions; /* of an image, in the form of captions.h; NULL: none */
     size_t captions_len;
     const uint8_t *feature; /* `dim` floats, little-endian, not aligned; NULL: none */
 };
@@ -61,28 +61,28 @@ void shard_close(struct shard *s); /* { 0 } is fine */
 
 /* The ids of a piece: s->tokens of them. */
 void shard_tokens(const struct shard_sample *s, int32_t *out);
-/* The name that the sample had before it came into a shard (and has in every other one), inside
- * s->key: without the number, with '_' for odd characters, the end of a long one. */
+/* The sample's name in its dataset, which is the same in every shard, inside s->key: without the
+ * number, with '_' for odd characters, only the end of a long one. */
 const char *shard_name(const struct shard_sample *s);
 /* The feature of a sample: shard->dim floats. */
 void shard_feature(const struct shard *shard, const struct shard_sample *s, float *out);
 
-/* Encodes ids as KEY.tok has them, in the narrowest width; appends to out. */
+/* Appends ids to out in the form of KEY.tok, in the narrowest width. */
 int shard_encode_tokens(const uint32_t *ids, size_t n, struct buf *out);
 
-/* Writing.  Same samples in the same order: same bytes.  One thread at a time. */
+/* Writing.  Equal samples in equal order give equal bytes.  One thread at a time. */
 struct shard_info {
     uint8_t sha256[HASH_BYTES];
     uint64_t bytes, tokens;
     uint32_t samples;
 };
 struct shard_writer;
-/* The file is begun with the first sample; path appears when finished, by a rename. */
+/* The file is begun with the first sample; finishing renames it to path. */
 struct shard_writer *shard_writer_new(const char *path);
 /* Adds a sample, of a shard or of a dataset.  The number before s->key is
- * replaced by the one in this shard; other characters than [A-Za-z0-9_#-] become
- * '_', long names keep their end.  `dim` numbers at s->feature (0: no feature).
- * -EINVAL when kinds or dims mix or captions are none, -ERR_LIMIT when the shard is full. */
+ * replaced by that in this shard; characters other than [A-Za-z0-9_#-] become
+ * '_', and long names keep their end.  s->feature has `dim` numbers (0: no feature).
+ * -EINVAL: kinds or dims differ, or captions are invalid; -ERR_LIMIT: the shard is full. */
 int shard_writer_add(struct shard_writer *w, const struct shard_sample *s, uint32_t dim,
                      struct err *err);
 uint32_t shard_writer_samples(const struct shard_writer *w);

@@ -1,7 +1,7 @@
-/* Tar archives: reading any that libarchive knows (ustar, pax, GNU; plain, gz,
- * zst), and writing deterministic ustar (mode 0644, owner 0, time 0), plain or
- * zst (deterministic for a version of libzstd).  All is
- * bounded; a cut archive is an error that names the file and the entry.
+/* Tar archives: reads those that libarchive knows (ustar, pax, GNU; plain, gz,
+ * zst), and writes deterministic ustar (mode 0644, owner 0, time 0), plain or
+ * zst (deterministic for one version of libzstd).  Everything is bounded; a
+ * truncated archive is an error that names the file and the entry.
  *
  * Links to libarchive: users pull it into their program. */
 #ifndef COMMON_DATA_TAR_H
@@ -23,34 +23,34 @@ int tar_open(const char *path, struct tar **ret, struct err *err);
 /* From memory, borrowed until close; `name` is for messages.  For tests. */
 int tar_open_memory(const void *data, size_t len, const char *name, struct tar **ret,
                     struct err *err);
-/* Next regular file (others are passed over): 1, or 0 at the end. */
+/* The next regular file (other entries are skipped): 1, or 0 at the end. */
 int tar_next(struct tar *t, struct tar_entry *ret, struct err *err);
-/* The current entry's bytes, appended to out; -ERR_LIMIT when beyond out->max. */
+/* Appends the current entry's bytes to out.  -ERR_LIMIT: they exceed out->max. */
 int tar_read(struct tar *t, struct buf *out, struct err *err);
-/* Of a folder that travels as one tar. */
+/* Limits of a folder that is sent as one tar. */
 #define TAR_FOLDER_FILES 4096
 #define TAR_FOLDER_BYTES (64u << 20)
-/* What is unpacked: the files of which wanted() (NULL: all) is true, with this mode, up to
- * TAR_FOLDER_FILES and `max` bytes together. */
+/* What to unpack: files for which wanted() is true (NULL: all), with this mode, up to
+ * TAR_FOLDER_FILES and `max` bytes in all. */
 struct tar_unpack {
     unsigned mode;
     size_t max;
-    bool (*wanted)(const char *name, const char *path); /* in the archive; where it would go */
+    bool (*wanted)(const char *name, const char *path); /* name in the archive; target path */
 };
 
-/* The files of an archive below a folder, which is made where it is not there.  -ERR_FORMAT: a name
- * that is not below it; -ERR_LIMIT: too many or too large files. */
+/* Unpacks an archive into a folder, which is made if need be.  -ERR_FORMAT: a name leads out of it;
+ * -ERR_LIMIT: too many or too large files. */
 int tar_unpack(const char *path, const char *folder, const struct tar_unpack *how, struct err *err);
 void tar_close(struct tar *t); /* NULL is fine */
 
 struct tar_writer;
-/* Plain, or compressed; then add*, commit, free. */
+/* Plain, or compressed by zstd; then add*, commit, free. */
 int tar_writer_open(const char *path, struct tar_writer **ret, struct err *err);
 int tar_writer_open_zstd(const char *path, struct tar_writer **ret, struct err *err);
-/* A file of these bytes. */
+/* Adds a file with these bytes. */
 int tar_writer_add(struct tar_writer *w, const char *name, const void *data, size_t len,
                    struct err *err);
-/* fsync + rename; sha256 and size of the file (either may be NULL). */
+/* fsync + rename; gives sha256 and size of the file (either may be NULL). */
 int tar_writer_commit(struct tar_writer *w, uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes,
                       struct err *err);
 void tar_writer_free(struct tar_writer *w); /* uncommitted: leaves no file; NULL is fine */

@@ -1,6 +1,6 @@
-/* Text as users have it, a document at a time.
+/* Reads users' text, one document at a time.
  *
- *   x.jsonl  x.jsonl.zst  x.jsonl.gz   an object a line; the text is a string field
+ *   x.jsonl  x.jsonl.zst  x.jsonl.gz   one object per line; the text is a string field
  *   x.txt (.zst .gz)                   one document
  *   x.bin                              token ids: uint16, as nanoGPT writes them, or
  *                                      with llm.c's header of 1024 bytes (magic
@@ -9,8 +9,8 @@
  *                                      else the file is one document
  *   DIR                                all of these in it, sorted by name
  *
- * Reads each source once, in bounded memory: a document at most TEXT_DOCUMENT_MAX
- * bytes.  Broken lines are errors that say file and line.  One thread at a time.
+ * Reads each source once, in bounded memory: a document has at most TEXT_DOCUMENT_MAX
+ * bytes.  Broken lines are errors that name file and line.  One thread at a time.
  *
  * Links to libarchive. */
 #ifndef COMMON_DATA_TEXT_SOURCE_H
@@ -30,9 +30,9 @@ struct text_source_options {
     const char *column; /* field of a .jsonl with an array of numbers; NULL: none */
 };
 
-/* Borrowed until the next call.  Either text or ids. */
+/* A document, borrowed until the next call: text, or ids. */
 struct text_document {
-    const char *key; /* "train-00000/17": file, below the folder of all, and line from 0 */
+    const char *key; /* "train-00000/17": file, below the source's folder, and line from 0 */
     const char *text;
     size_t len;          /* bytes */
     const uint16_t *ids; /* the document of a token file; NULL for text */
@@ -41,16 +41,16 @@ struct text_document {
     size_t dim;
 };
 
-/* Lists the files and refuses what is none; reads nothing yet. */
+/* Lists the files and refuses a path without any; reads nothing yet. */
 int text_source_open(const struct text_source_options *opt, struct text_source **ret,
                      struct err *err);
 /* 1 with the next document, 0 at the end of all. */
 int text_source_next(struct text_source *s, struct text_document *ret, struct err *err);
 void text_source_close(struct text_source *s); /* NULL is fine */
 
-/* Files and folders beside those that are read. */
+/* The number of files and folders that are left out. */
 size_t text_source_left(const struct text_source *s);
-/* Bytes of the files as they lie there, and how many were read so far. */
+/* Bytes of the files on disk, and how many of them were read so far. */
 uint64_t text_source_bytes(const struct text_source *s);
 uint64_t text_source_done(const struct text_source *s);
 

@@ -1,22 +1,22 @@
 /* Text to token ids and back.
  *
- *   bytes            the default: ids 0..255 are the bytes, 256 stands at both ends
- *                    of a document (bos and eos are one); vocabulary 257
- *   tokenizer.json   Hugging Face's: byte-level BPE, as of GPT-2, GPT-4, Llama 3 and CLIP
- *                    (split patterns of GPT-2, of cl100k, also with single digits as Qwen 2
- *                    has it, of CLIP); BPE over characters with U+2581 for spaces, as of
- *                    Llama 2; Unigram, as of T5.  Normalizers NFC, Lowercase, Replace (of
+ *   bytes            the default: ids 0..255 are the bytes, 256 is both bos and eos;
+ *                    vocabulary 257
+ *   tokenizer.json   Hugging Face's: byte-level BPE, as in GPT-2, GPT-4, Llama 3 and CLIP
+ *                    (split patterns of GPT-2, of cl100k, of Qwen 2, which is cl100k's with
+ *                    single digits, and of CLIP); BPE over characters with U+2581 for spaces,
+ *                    as in Llama 2; Unigram, as in T5.  Normalizers NFC, Lowercase, Replace (of
  *                    white space), Strip, Prepend, Precompiled; pre-tokenizers ByteLevel,
  *                    Split, Metaspace, WhitespaceSplit; added tokens.  Anything else is
- *                    refused with a sentence that names it.
- *   tokenizer.model  SentencePiece's: BPE as it encodes itself, with its byte fallback and
- *                    dummy prefix; Unigram as transformers' T5 encodes.
+ *                    refused by its name.
+ *   tokenizer.model  SentencePiece's: BPE as in SentencePiece itself, with byte fallback and
+ *                    dummy prefix; Unigram as in transformers' T5.
  *
  * Without normalizers, unknown tokens and U+2581 bytes survive: decode(encode(x)) == x for any
- * bytes, valid UTF-8 or not.  With U+2581 or add_prefix_space the first space of a text does not.
+ * bytes, valid UTF-8 or not.  With U+2581 or add_prefix_space the first space of a text is lost.
  * Files are hostile input: everything in them is bounded and checked.
  *
- * A tokenizer is read-only once made: any number of threads. */
+ * A tokenizer is read-only once it is made: any number of threads. */
 #ifndef COMMON_DATA_TOKENIZER_H
 #define COMMON_DATA_TOKENIZER_H
 
@@ -32,31 +32,31 @@ struct tokenizer;
 #define TOKENIZER_BYTES_VOCAB 257
 #define TOKENIZER_BYTES_END 256
 
-/* Byte tokens.  Never fails. */
+/* The tokenizer of bytes.  Never fails. */
 struct tokenizer *tokenizer_bytes(void);
-/* A tokenizer.json or tokenizer.model, which its first bytes tell; `name` is for messages. */
+/* A tokenizer.json or tokenizer.model, told apart by the first bytes; `name` is for messages. */
 int tokenizer_parse(const void *data, size_t len, const char *name, struct tokenizer **ret,
                     struct err *err);
 int tokenizer_open(const char *path, struct tokenizer **ret, struct err *err);
 void tokenizer_free(struct tokenizer *t); /* NULL is fine */
-/* Whether it came from a SentencePiece model, which is no tokenizer.json. */
+/* Was it read from a SentencePiece model, not from a tokenizer.json? */
 bool tokenizer_is_sentencepiece(const struct tokenizer *t);
 
-/* Every id is below this; not every id below it need be a token. */
+/* Every id is below this; not every id below it is a token. */
 uint32_t tokenizer_vocab(const struct tokenizer *t);
-/* The tokens before and after a document, -1: none.  Of a tokenizer.json: what
- * its post-processor puts first, else <|begin_of_text|>, <s>, <|startoftext|> or
- * <|endoftext|>; and <|end_of_text|>, </s> or <|endoftext|>. */
+/* The tokens before and after a document, -1: none.  With a tokenizer.json, bos is
+ * the token that its post-processor puts first, else <|begin_of_text|>, <s>,
+ * <|startoftext|> or <|endoftext|>; eos is <|end_of_text|>, </s> or <|endoftext|>. */
 int32_t tokenizer_bos(const struct tokenizer *t);
 int32_t tokenizer_eos(const struct tokenizer *t);
-/* The bytes of a token, borrowed; *ret_len 0 for ids that are none.  Special
- * tokens give their text ("<|endoftext|>"), the 256 of byte tokens nothing. */
+/* The bytes of a token, borrowed; *ret_len is 0 for ids that are no token.  Special
+ * tokens give their text ("<|endoftext|>"), id 256 of the byte tokenizer nothing. */
 const uint8_t *tokenizer_piece(const struct tokenizer *t, uint32_t id, size_t *ret_len);
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
-/* Bytes of text that a token stands for; special ones for none. */
+/* The number of bytes of text that a token stands for; 0 for special tokens. */
 size_t tokenizer_token_bytes(const struct tokenizer *t, uint32_t id);
 
-/* Ids, growing. */
+/* A growing list of ids. */
 struct tokens {
     uint32_t *ids;
     size_t n, cap;
@@ -65,11 +65,11 @@ void tokens_release(struct tokens *t); /* { 0 } is fine */
 int tokens_add(struct tokens *t, uint32_t id, struct err *err);
 
 enum tokenizer_flags {
-    TOKENIZER_PLAIN = 0,   /* "<|endoftext|>" in the text is text: data of strangers */
-    TOKENIZER_SPECIAL = 1, /* special tokens in the text are recognised: prompts */
-    TOKENIZER_ENDS = 2,    /* bos before and eos after, as documents are cut */
+    TOKENIZER_PLAIN = 0,   /* "<|endoftext|>" in the text is plain text, for strangers' data */
+    TOKENIZER_SPECIAL = 1, /* special tokens in the text are recognised, for prompts */
+    TOKENIZER_ENDS = 2,    /* bos before and eos after, for documents */
 };
-/* Appends the tokens of a text to *out.  -ERR_FORMAT when the vocabulary lacks a byte. */
+/* Appends the tokens of a text to *out.  -ERR_FORMAT: the vocabulary lacks a byte. */
 int tokenizer_encode(const struct tokenizer *t, const void *text, size_t len, unsigned flags,
                      struct tokens *out, struct err *err);
 
@@ -77,9 +77,9 @@ int tokenizer_encode(const struct tokenizer *t, const void *text, size_t len, un
  * program decodes with a stream. */
 int tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n, struct buf *out);
 
-/* Decoding as the tokens come, for printing: only whole UTF-8 characters are
- * given out, the rest waits for the next token; what can never become valid is
- * U+FFFD.  { 0 } at the start. */
+/* Decodes tokens as they come, for printing: only whole UTF-8 characters are
+ * appended to out, the rest waits for the next token; bytes that can never become
+ * valid are U+FFFD.  Start with { 0 }. */
 struct tokenizer_stream {
     uint8_t held[4];
     unsigned n;

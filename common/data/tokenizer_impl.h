@@ -1,9 +1,9 @@
-/* What the files of the tokenizer share: tokenizer.c has the tables and decodes,
+/* Shared by the files of the tokenizer: tokenizer.c has the tables and decodes,
  * tokenizer_encode.c encodes; tokenizer_normal.c rewrites texts first, tokenizer_split.c finds the
  * words, tokenizer_unigram.c the best pieces; tokenizer_build.h fills the tables.
  *
- * Where spaces are written as U+2581 (Metaspace, SentencePiece) both are ' ' here, in the tables
- * and in the texts, so that a piece is the text that it stands for. */
+ * If a file writes spaces as U+2581 (Metaspace, SentencePiece), they are ' ' in the tables and in
+ * the texts, so that a piece is the text that it stands for. */
 #ifndef COMMON_DATA_TOKENIZER_IMPL_H
 #define COMMON_DATA_TOKENIZER_IMPL_H
 
@@ -13,25 +13,25 @@
 
 /* How text is cut into words before merging. */
 enum split {
-    SPLIT_NONE,   /* bytes */
+    SPLIT_NONE,   /* single bytes */
     SPLIT_GPT2,   /* 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
     SPLIT_CL100K, /* GPT-4, Llama 3: up to three digits */
     SPLIT_DIGIT,  /* Qwen 2: single digits */
     SPLIT_CLIP,   /* <\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|
-                     [^\s\p{L}\p{N}]+, spaces dropped; what it finds is cut as GPT-2 does */
-    SPLIT_WHOLE,  /* no pattern: all of the text is one word */
+                     [^\s\p{L}\p{N}]+, spaces dropped; the results are cut as in GPT-2 */
+    SPLIT_WHOLE,  /* no pattern: the whole text is one word */
     SPLIT_SPACES, /* at white space, which is dropped */
 };
 
-/* Metaspace's space before a word that does not begin with one; or, all or none, ByteLevel's before
- * what lies between added tokens. */
+/* Where Metaspace puts a space before a word that does not begin with one; or (NONE or ALL) whether
+ * ByteLevel does before each text between added tokens. */
 enum prefix {
     PREFIX_NONE,
-    PREFIX_FIRST, /* of the text only */
+    PREFIX_FIRST, /* only before the text's first word */
     PREFIX_ALL,
 };
 
-/* What is done to a text first, in this order. */
+/* Rewrites of a text before it is split. */
 enum rewrite {
     REWRITE_NFC,
     REWRITE_LOWER,
@@ -51,19 +51,19 @@ struct token {
     bool used, special;
 };
 
-/* left + right -> id, the lower rank first.  In a hash table, open addressing;
- * empty: id UINT32_MAX. */
+/* left + right -> id, the lower rank first; an entry of a hash table with open
+ * addressing.  Empty: id UINT32_MAX. */
 struct merge {
     uint32_t left, right, rank, id;
 };
 
 /* An added token: recognised in the text before splitting if asked for. */
 struct added {
-    uint32_t id, at, len; /* what is looked for: bytes in the pool */
+    uint32_t id, at, len; /* its text: bytes in the pool */
     bool special;
-    bool normalized;     /* looked for after the text was rewritten */
+    bool normalized;     /* recognised after the text was rewritten */
     bool single_word;    /* not within a word */
-    bool lstrip, rstrip; /* takes the white space beside it along */
+    bool lstrip, rstrip; /* includes the white space before it, after it */
 };
 
 struct tokenizer {
@@ -71,9 +71,9 @@ struct tokenizer {
     struct token *tokens; /* by id */
     uint32_t vocab;
     struct buf pool;        /* the bytes of all tokens */
-    uint32_t byte_ids[256]; /* UINT32_MAX: the vocabulary lacks it */
+    uint32_t byte_ids[256]; /* UINT32_MAX: the vocabulary lacks the byte */
     struct merge *merges;
-    uint32_t merge_mask; /* size of the table less one; 0: no merges */
+    uint32_t merge_mask; /* size of the table minus one; 0: no merges */
     uint32_t n_merges;
     bool whole_words;  /* a word that is a token is not merged (ignore_merges) */
     uint32_t *by_text; /* hash table of ids, for whole words; UINT32_MAX: empty */
@@ -82,14 +82,14 @@ struct tokenizer {
     size_t n_added;
     uint8_t added_starts[2][256]; /* by `normalized` and first byte: 1 plain, 2 special ones */
     int32_t bos, eos;
-    int32_t put_first, put_last; /* what the post-processor puts around a text, -1: nothing */
+    int32_t put_first, put_last; /* the post-processor's tokens around a text, -1: none */
 
     enum rewrite rewrites[TOKENIZER_REWRITES_MAX];
     size_t n_rewrites;
     bool meta;      /* the vocabulary writes spaces as U+2581 */
-    bool metaspace; /* words are rewritten so, too, with a space before them ... */
+    bool metaspace; /* texts are, too, with a space before words as `prefix` says */
     enum prefix prefix;
-    bool cut_at_space; /* ... and cut again before each ' ' */
+    bool cut_at_space; /* and words are cut again before each ' ' */
 
     bool characters;    /* BPE begins with characters, not with bytes */
     bool suffix;        /* the last symbol of a word ends in "</w>" */
@@ -108,35 +108,36 @@ struct tokenizer {
     struct buf charsmap;
 };
 
-/* Room for n more ids. */
+/* Makes room for n more ids. */
 int tokens_room(struct tokens *t, size_t n, struct err *err);
 
-/* Where a token's text, and a pair of tokens, begin in the tables. */
+/* Hashes of a token's text, and of a pair of tokens, for the tables. */
 uint32_t tokenizer_hash(const void *text, size_t len);
 static inline uint32_t tokenizer_pair_hash(uint32_t left, uint32_t right)
 {
     return (uint32_t)(((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u >> 32);
 }
-/* Id of a token by its bytes; -1: none. */
+/* The id of the token with these bytes; -1: none. */
 int64_t tokenizer_find(const struct tokenizer *t, const void *text, size_t len);
 
-/* Bytes of the first word of the text, at least 1 (len > 0); *ret_drop: it is no word. */
+/* Bytes of the first word of the text, at least 1 (len > 0); *ret_drop: it is to be dropped. */
 size_t tokenizer_word(enum split split, const uint8_t *text, size_t len, bool *ret_drop);
 
-/* The text after all rewrites, in *out; `spare` is used in between.  The three are distinct. */
+/* *out = the text after all rewrites; `spare` is working memory.  The three must be distinct. */
 int tokenizer_rewrite(const struct tokenizer *t, const uint8_t *text, size_t len, struct buf *out,
                       struct buf *spare);
 /* Appends the text with ' ' for each U+2581. */
 int tokenizer_meta(const uint8_t *text, size_t len, struct buf *out);
 
-/* Appends the likeliest pieces of a word.  Without TOKENIZER_SPECIAL special ones are no pieces. */
+/* Appends the likeliest pieces of a word.  Without TOKENIZER_SPECIAL special tokens are no pieces.
+ */
 int tokenizer_unigram(const struct tokenizer *t, const uint8_t *text, size_t len, unsigned flags,
                       struct tokens *out, struct err *err);
-/* Orders the pieces once all scores are there. */
+/* Sorts the pieces once all scores are there. */
 int tokenizer_unigram_sort(struct tokenizer *t);
 
-/* Appends what stands for a text that the vocabulary lacks: its bytes' tokens or the unknown one.
- * -ERR_FORMAT when it has neither. */
+/* Appends the tokens for a text that the vocabulary lacks: those of its bytes, or the unknown
+ * token. -ERR_FORMAT: the vocabulary has neither. */
 int tokenizer_unknown(const struct tokenizer *t, const uint8_t *text, size_t len,
                       struct tokens *out, struct err *err);
 

@@ -1,13 +1,13 @@
-/* Characters as the tokenizers of Hugging Face see them, which is what models were trained with.
+/* Characters as in Hugging Face's tokenizers, with which models were trained.
  *
- * UTF-8 is read strictly; a byte that is none is a character of its own, of no class. */
+ * UTF-8 is read strictly; a byte that is not UTF-8 is a character of its own, in no class. */
 #ifndef COMMON_DATA_UNICODE_H
 #define COMMON_DATA_UNICODE_H
 
 #include "common/base/base.h"
 #include "common/base/buf.h"
 
-#define UNICODE_NONE UINT32_MAX /* not a character: a byte that is no UTF-8 */
+#define UNICODE_NONE UINT32_MAX /* not a character: a byte that is not UTF-8 */
 
 /* The first character of the text (len > 0) and its bytes, 1 to 4. */
 uint32_t unicode_decode(const uint8_t *text, size_t len, size_t *ret_len);
@@ -19,8 +19,8 @@ bool unicode_is_space(uint32_t c);
 /* \w : a letter, a mark, a number or a connector such as '_'. */
 bool unicode_is_word(uint32_t c);
 
-/* Appends the text in NFC (of Unicode 9), in lower case (character by character, as of Unicode
- * 17; no final sigma).  0, -ERR_LIMIT or -ENOMEM. */
+/* Append the text in NFC (Unicode 9), or in lower case (Unicode 17, character by character,
+ * without final sigma).  0, -ERR_LIMIT or -ENOMEM. */
 int unicode_nfc(const uint8_t *text, size_t len, struct buf *out);
 int unicode_lower(const uint8_t *text, size_t len, struct buf *out);
 
