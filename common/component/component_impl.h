@@ -1,5 +1,5 @@
-/* Between the files of this room: config.json becomes numbers, numbers become a list of tensors,
- * the tensors are looked for in the weights' files. */
+/* Shared by the files of this room: config.json becomes numbers, the numbers become a list of
+ * tensors, and the tensors are looked up in the weights' files. */
 #ifndef COMMON_COMPONENT_COMPONENT_IMPL_H
 #define COMMON_COMPONENT_COMPONENT_IMPL_H
 
@@ -9,21 +9,21 @@
 int component_config(const char *path, const char *text, size_t len, enum component_kind kind,
                      struct component *c, struct err *err);
 
-/* What a tensor may be called, and what it must be. */
+/* An expected tensor: its possible names, and its shape. */
 struct component_want {
     const char *name;
     const char *other; /* an older name, or NULL */
     unsigned rank;
     uint64_t shape[4];
 };
-/* Told of every tensor of c in turn; an error ends it. */
+/* Calls fn for every expected tensor of c in turn; an error ends it. */
 typedef int component_want_fn(void *arg, const struct component_want *want);
 int component_wants(const struct component *c, component_want_fn *fn, void *arg);
 
-/* A name in the files that the network has no use for, and that is no mistake. */
+/* Is it the name of a tensor that the network does not use, and that is no mistake? */
 bool component_passes_over(const struct component *c, const char *name);
 
-/* Fills files and tensors; kind and vae or text are there. */
+/* Fills files and tensors, after kind and vae or text. */
 int component_weights(struct component *c, struct err *err);
 
 #endif

@@ -16,7 +16,7 @@
 #include "common/base/buf.h"
 #include "common/job/yaml.h"
 
-/* What a key fills; the first are those of str.h. */
+/* The type of a key's value; the first ones are str.h's. */
 enum conf_type {
     CONF_BOOL = STR_BOOL,
     CONF_INT = STR_INT,
@@ -26,7 +26,7 @@ enum conf_type {
     CONF_DURATION_MS = STR_DURATION_MS,
     CONF_STR = STR_TYPES, /* char *, owned; NULL when absent without default */
     CONF_STRS,            /* struct conf_strs: a list of strings, or one string */
-    CONF_INTS,            /* struct conf_ints: a list of whole numbers, or one; range of each */
+    CONF_INTS,            /* struct conf_ints: a list of whole numbers, or one; each in the range */
     CONF_ENUM,            /* int: index into names */
     CONF_SECTION,         /* an embedded struct with its own table */
 };
@@ -49,8 +49,8 @@ struct conf_key {
     size_t offset;
     double min, max;          /* range of a number, inclusive; both 0: any */
     const char *const *names; /* CONF_ENUM: NULL-terminated */
-    const char *def;          /* as one would type it; NULL: zero */
-    const char *zero;         /* CONF_INT: the word that stands for 0, beside the range */
+    const char *def;          /* default, in the form of a file; NULL: zero */
+    const char *zero;         /* CONF_INT: a word for 0, besides the range */
     bool required;
     const char *doc;
     const struct conf_key *sub; /* CONF_SECTION */
@@ -66,32 +66,32 @@ struct conf_key {
     }
 
 /* Fills *out (must be zeroed) from the map (NULL: all absent) and the defaults.
- * On failure the strings in out are released.  -ERR_CONFIG with file:line. */
+ * On failure the strings in out are released.  -ERR_CONFIG: err has file:line. */
 int conf_bind(const struct yaml_doc *doc, const struct yaml_node *map, const struct conf_key *keys,
               void *out, struct err *err);
-/* As conf_bind, of a text that was accepted once: a key whose value is refused today keeps its
- * default, and one that is not known is left out, unless it or its section is among the firm
- * ones (NULL-terminated).  1: something was passed over; err has the first sentence. */
+/* As conf_bind, for a text that was accepted once: a key whose value is now refused gets its
+ * default, and an unknown key is skipped, unless the key or its section is one of `firm`
+ * (NULL-terminated).  1: something was skipped; err has the first sentence. */
 int conf_bind_saved(const struct yaml_doc *doc, const struct yaml_node *map,
                     const struct conf_key *keys, const char *const *firm, void *out,
                     struct err *err);
-/* Defaults only (required keys stay zero); out must be zeroed. */
+/* Fills in only defaults (required keys stay zero); out must be zeroed. */
 void conf_defaults(const struct conf_key *keys, void *out);
 /* Frees the strings in out. */
 void conf_release(const struct conf_key *keys, void *out);
 
 /* Was this key written in the file?  path: "train.lr". */
 const struct yaml_node *conf_find(const struct yaml_doc *doc, const char *path);
-/* "FILE:LINE: PATH <sentence>" at the key, or at its section when absent;
- * -ERR_CONFIG. */
+/* "FILE:LINE: PATH <sentence>" with the line of the key, or of its section if it is
+ * absent; -ERR_CONFIG. */
 int conf_error(const struct yaml_doc *doc, const char *path, struct err *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* The name of a number of a CONF_ENUM, "?" outside the table; and back, -EINVAL. */
+/* The name of a CONF_ENUM's number, "?" outside the table; and the number of a name, or -EINVAL. */
 const char *conf_name(const char *const *names, int value);
 int conf_number(const char *const *names, const char *name, int *ret);
 
-/* All keys: a Markdown table per section, or lines for a terminal. */
+/* Documents all keys: a Markdown table per section, or lines for a terminal. */
 enum conf_format { CONF_MARKDOWN, CONF_TEXT };
 int conf_document(const struct conf_key *keys, enum conf_format format, struct buf *out);
 

@@ -1,7 +1,7 @@
-/* The job file: what a person asks for.  job_parse checks everything that can be
- * checked without the data or a worker; afterwards every field is in range and
- * the fields agree with each other.  docs/job.md is generated from the same
- * tables.  Plain data: read-only after parsing, any thread. */
+/* The job file, by which a person asks for a job.  job_parse checks everything that
+ * can be checked without the data or a worker; afterwards every field is in range
+ * and the fields agree with each other.  docs/job.md is generated from the same
+ * tables, which explain every key.  Plain data: read-only after parsing, any thread. */
 #ifndef COMMON_JOB_JOB_H
 #define COMMON_JOB_JOB_H
 
@@ -19,7 +19,7 @@
 #define JOB_CHANNELS 3     /* pixels scaled to [-1, 1] */
 
 enum job_model_type { JOB_MODEL_DIT, JOB_MODEL_LLAMA, JOB_MODEL_EXTERNAL };
-/* What the samples are; AUTO: what the model's family has. */
+/* The kind of the samples; AUTO: that of the model's family. */
 enum job_data_kind { JOB_KIND_AUTO, JOB_KIND_IMAGES, JOB_KIND_TEXTS, JOB_KIND_NONE };
 enum job_schedule { JOB_SCHEDULE_CONSTANT, JOB_SCHEDULE_COSINE, JOB_SCHEDULE_DECAY };
 enum job_precision { JOB_PRECISION_AUTO, JOB_PRECISION_BF16, JOB_PRECISION_F32 };
@@ -29,7 +29,7 @@ enum job_where { JOB_WHERE_AUTO, JOB_WHERE_COORDINATOR, JOB_WHERE_WORKER };
 enum job_sampler { JOB_SAMPLER_EULER, JOB_SAMPLER_HEUN };
 enum job_moments { JOB_MOMENTS_RESTART, JOB_MOMENTS_TRAVEL };
 enum job_features {
-    JOB_FEATURES_AUTO, /* model with a warm start, else latents, pixels or n-grams */
+    JOB_FEATURES_AUTO, /* the model with a warm start, else latents, pixels or n-grams */
     JOB_FEATURES_PIXELS,
     JOB_FEATURES_NGRAMS,
     JOB_FEATURES_MODEL,
@@ -37,7 +37,7 @@ enum job_features {
     JOB_FEATURES_LATENTS,
 };
 enum job_method {
-    JOB_METHOD_AUTO, /* product with more than one level, else two_level */
+    JOB_METHOD_AUTO, /* product if there are several levels, else two_level */
     JOB_METHOD_KMEANS,
     JOB_METHOD_TWO_LEVEL,
     JOB_METHOD_PRODUCT,
@@ -70,49 +70,49 @@ struct job_shape {
 #define JOB_BUCKETS_MAX 16
 #define JOB_HEAD_WIDTH_MAX 128 /* limit of the attention kernels */
 
-/* What an island's devices share out of a model's state: nothing; the optimiser's; AUTO: that where
- * it would not fit otherwise. */
+/* The part of a model's state that an island's devices divide: nothing; the optimiser's state;
+ * AUTO: the latter if it would not fit otherwise. */
 enum job_shard { JOB_SHARD_AUTO, JOB_SHARD_NONE, JOB_SHARD_OPTIMIZER };
 /* How the devices of a worker divide a step. */
 enum job_parallel { JOB_PARALLEL_AUTO, JOB_PARALLEL_DATA, JOB_PARALLEL_PIPELINE };
-/* In which order a pipeline's devices work. */
+/* The order of work in a pipeline. */
 enum job_pipeline {
     JOB_PIPELINE_AUTO,
-    JOB_PIPELINE_1F1B, /* of two chains: joined, one after the other */
+    JOB_PIPELINE_1F1B, /* with two chains: joined, one after the other */
     JOB_PIPELINE_SPLIT,
-    /* From here on: for two chains alone. */
+    /* From here on: only for two chains. */
     JOB_PIPELINE_DIVIDED, /* each on devices of its own */
     JOB_PIPELINE_BIDIRECTIONAL,
 };
 enum job_crop { JOB_CROP_CENTER, JOB_CROP_RANDOM };
 
 struct job_data {
-    int kind;                 /* enum job_data_kind; external */
+    int kind;                 /* enum job_data_kind; only for external models */
     char *path;               /* exactly one of path and url; relative to the CLI's directory */
     struct conf_strs url;     /* http(s) tars */
     int image_size;           /* pixels, square */
     struct conf_strs buckets; /* "WIDTHxHEIGHT" each; none: all are image_size square */
-    int crop;                 /* enum job_crop: of what is not as wide and high as it shall be */
+    int crop;                 /* enum job_crop: where images of another aspect are cropped */
     bool flip;
     double holdout; /* fraction */
     int shard_samples;
-    int max_bad;        /* samples that may be broken */
-    char *text_field;   /* the field of a JSON line */
+    int max_bad;        /* most broken samples */
+    char *text_field;   /* the field of a JSON line with the text */
     char *tokenizer;    /* a tokenizer.json; NULL: bytes */
     char *holdout_path; /* a second source, all held out; NULL: none */
 };
 
-/* Frozen networks in front of the model, as folders of diffusers and transformers; relative to
- * the CLI's directory.  All NULL: the model sees pixels and classes. */
+/* Frozen networks before the model, as folders of diffusers and transformers; paths are relative
+ * to the CLI's directory.  All NULL: the model reads pixels and classes. */
 struct job_encoders {
-    char *path; /* a pipeline with vae/, text_encoder/ and tokenizer/: in place of the others */
-    char *vae;  /* an AutoencoderKL: the model sees latents */
-    char *text; /* a CLIPTextModel or T5EncoderModel: the model is told captions */
+    char *path; /* a pipeline with vae/, text_encoder/ and tokenizer/, in place of the others */
+    char *vae;  /* an AutoencoderKL: the model reads latents */
+    char *text; /* a CLIPTextModel or T5EncoderModel: the model reads captions */
     char *tokenizer; /* NULL: beside text, or in it */
-    int tokens;      /* of a caption, at most; 0: as the tokenizer says, at most 120 */
+    int tokens;      /* most tokens of a caption; 0: the tokenizer's length, at most 120 */
     int layer;       /* CLIP: -1, or -2 for the last but one */
     int run;         /* enum job_encode */
-    int cache;       /* MiB of latents on a worker's disk; run: worker */
+    int cache;       /* MiB of latents on a worker's disk, with run: worker */
 };
 
 struct job_model {
@@ -130,32 +130,32 @@ struct job_model {
     char *warm_start; /* a folder with model.safetensors and config.json; NULL: from the seed */
 };
 
-/* A second chain of blocks, which draws the images in full from those of the model
- * (docs/cascades.md).  Zeros in the file: as the model has it; always set here where low_side is.
+/* A second chain of blocks, which draws large images from the small ones of the model
+ * (docs/cascades.md).  A zero in the file means the model's value; here all are set if low_side is.
  */
 struct job_upscaler {
-    int low_side; /* pixels of a side that the model draws; 0: there is none */
+    int low_side; /* side in pixels of the model's images; 0: there is no upscaler */
     int patch, dim, depth, heads;
-    double noise; /* of what it is told, in [0,1) */
+    double noise; /* share of noise in the small image that it reads, in [0,1) */
 };
 
-/* What becomes of a trainer's buffers: they are its own, or synchronised as means or as the first
+/* How a trainer's buffers are synchronised: not at all, by their mean, or by taking the first
  * replica's. */
 enum job_buffers { JOB_BUFFERS_OWN, JOB_BUFFERS_MEAN, JOB_BUFFERS_FIRST };
 
-/* A program of the user's that trains in place of our own networks (docs/trainers.md). */
+/* A user's program that trains in place of our own networks (docs/trainers.md). */
 struct job_trainer {
-    char *command; /* as a shell reads it; in the folder of files */
+    char *command; /* a shell's command line, run in the folder of files */
     char *files;   /* a folder, relative to the CLI's directory; NULL: none */
     struct conf_strs env;
     char *setup;              /* run once per state of files and setup; NULL: nothing */
     struct conf_strs tensors; /* patterns of names; none: all */
     enum job_buffers buffers;
-    struct conf_strs levels; /* of each the patterns, apart by blanks: a block of the model */
+    struct conf_strs levels; /* patterns of each level, separated by blanks: a block of the model */
 };
 
-/* The classifier that mixes experts: a small DiT.  Zeros in the file: as the model
- * or the training has it; always set here. */
+/* The classifier that mixes experts: a small DiT.  A zero in the file means the
+ * model's or the training's value; here all are set. */
 struct job_router {
     int patch, dim, depth, heads;
     double mlp_ratio;
@@ -181,10 +181,10 @@ struct job_train {
     int parallel; /* enum job_parallel */
     int pipeline; /* enum job_pipeline */
     int shard;    /* enum job_shard */
-    int stages;   /* of a pipeline; 0: auto, by prediction */
+    int stages;   /* stages of a pipeline; 0: auto, by prediction */
 };
 
-/* What the name means is common/job/recipe.c's business alone. */
+/* Only common/job/recipe.c knows what the name means. */
 struct job_recipe {
     char *name;
     int replicas; /* 0: auto, composition.elastic */
@@ -192,46 +192,46 @@ struct job_recipe {
     struct conf_ints levels;         /* modules of each level */
     struct conf_ints private_blocks; /* blocks that each path has for itself */
     bool private_embeddings;
-    bool divide_batch;        /* train.batch is that of all experts together */
-    int top;                  /* partitions a training sample belongs to */
+    bool divide_batch;        /* train.batch is the batch of all experts together */
+    int top;                  /* partitions to which a training sample belongs */
     struct conf_ints reshard; /* rounds before which paths are routed anew */
     bool early_stop;
     int moments;        /* enum job_moments: when a path moves to another worker */
-    int moments_warmup; /* steps, after a restart */
-    int teacher;        /* job to learn from; 0: none */
+    int moments_warmup; /* steps after a restart of the moments */
+    int teacher;        /* id of the job to learn from; 0: none */
 };
 
-/* How the data are cut into partitions. */
+/* How the data are divided into partitions. */
 struct job_partition {
     int features;           /* enum job_features */
     char *column;           /* name of a feature column of the dataset */
-    int dims;               /* kept by PCA; 0: all */
+    int dims;               /* dimensions that PCA keeps; 0: all */
     int method;             /* enum job_method */
-    int fine;               /* clusters of the first level; two_level */
-    double balance;         /* largest partition over the mean; 0: as it comes */
+    int fine;               /* clusters of the first level, with two_level */
+    double balance;         /* most of the largest partition over the mean; 0: no bound */
     int chunk;              /* tokens between re-routings at evaluation; 0: once per sample */
     double router_fraction; /* share of the samples that is kept for fitting routers */
 };
 
 struct job_outer {
     int rounds;
-    int steps;   /* inner steps of a phase; 0 when bounded by seconds */
-    int seconds; /* 0 when bounded by steps */
+    int steps;   /* inner steps of a phase; 0: it is bounded by seconds */
+    int seconds; /* seconds of a phase; 0: it is bounded by steps */
     double lr, momentum;
     int warmup;         /* rounds over which the momentum grows from 0; 0: none */
     double ema;         /* decay of the outer weights' average, per round */
     double quorum;      /* fraction of the expected contributions */
     double grace;       /* seconds after the quorum; 0: wait for all that make progress */
-    double share_cap;   /* of what one worker's contributions weigh in a step; 1: any */
-    bool spot_check;    /* phases of new workers are done once more elsewhere */
-    int late;           /* enum job_late: what comes when its round is closed */
-    int where;          /* enum job_where: what makes the outer steps */
+    double share_cap;   /* most that one worker's contributions weigh in a step; 1: no cap */
+    bool spot_check;    /* first phases of new workers are repeated by others */
+    int late;           /* enum job_late: for contributions after their round is closed */
+    int where;          /* enum job_where: who makes the outer steps */
     double snapshot;    /* least seconds between two snapshots of a phase; 0: none */
     int fragments;      /* parts of a module, synchronised one after the other; 0: auto, as 1 */
     int delay;          /* inner steps between a fragment's contribution and its merge */
     double mix;         /* share of the local weights that a merge keeps */
     bool async;         /* fold each contribution when it comes */
-    bool plain_alone;   /* no key: lr 1 and momentum 0 in a round with one contribution */
+    bool plain_alone;   /* not a key: lr 1 and momentum 0 in a round with one contribution */
     int nesterov_delay; /* contributions between two momentum steps; async */
 };
 
@@ -240,7 +240,7 @@ struct job_wire {
 };
 
 struct job_sample {
-    int every; /* rounds; 0: at the end only */
+    int every; /* rounds; 0: only at the end */
     int count, steps;
     int sampler;     /* enum job_sampler */
     double guidance; /* 1: off */
@@ -250,30 +250,30 @@ struct job_sample {
     int top;                  /* strategy topk */
     double nucleus;           /* strategy nucleus: smallest set with this much probability */
     double threshold;         /* strategy threshold: experts at least this probable */
-    bool remote;              /* experts stay on their workers, only x_t and v travel */
+    bool remote;              /* experts stay on their workers, and only x_t and v travel */
     char *prompt;             /* llama */
     struct conf_strs prompts; /* captions that are drawn, in turn; none: the empty one */
-    int tokens;               /* llama: to generate */
+    int tokens;               /* llama: tokens to generate */
     double temperature;
     double top_p;
 };
 
 struct job_eval {
-    int every; /* rounds; 0: at the end only, if there is a holdout */
+    int every; /* rounds; 0: only at the end, if there is a holdout */
     int samples;
-    double guard; /* held-out loss over the best of the last that is too much; 0: none is */
+    double guard; /* most of the held-out loss over the best recent one; 0: no bound */
 };
 
-/* What the job may have of the workers, and of money (docs/sharing.md). */
+/* The job's share of workers and money (docs/sharing.md). */
 struct job_swarm {
-    int priority;  /* among the jobs of a coordinator; the higher goes first */
-    double share;  /* of the workers, among jobs of its priority */
-    double budget; /* dollars; 0: any */
+    int priority;  /* among the jobs of a coordinator; the highest goes first */
+    double share;  /* weight in dividing the workers among jobs of its priority */
+    double budget; /* dollars; 0: no bound */
 };
 
 /* A job file, read and checked. */
 struct job_spec {
-    bool taken; /* by a coordinator: it was not read from a file of now (job_parse_taken) */
+    bool taken; /* read from a coordinator's record (job_parse_taken), not from a new file */
     char *name;
     uint64_t seed;
     struct job_data data;
@@ -293,35 +293,35 @@ struct job_spec {
 };
 
 /* text need not be terminated; `file` names it in messages.  On failure *ret is
- * zeroed and the sentence says file:line, key, what was expected. */
+ * zeroed, and err says file:line, the key, and what was expected. */
 int job_parse(const char *text, size_t len, const char *file, struct job_spec *ret,
               struct err *err);
-/* As job_parse, of the text that a coordinator has of a job.  Defaults that may change from release
- * to release are written into it (job_keep_defaults); where one is not, the job was taken by a
- * release that did not write it, and has that one's. */
+/* As job_parse, for a coordinator's text of a job.  Defaults that may change between releases are
+ * written into it (job_keep_defaults); if one is missing, the job was taken by a release that did
+ * not write it, and gets that release's default. */
 int job_parse_taken(const char *text, size_t len, const char *file, struct job_spec *ret,
                     struct err *err);
-/* As job_parse_taken, of a job that was accepted once.  1: a rule that came since refuses it, which
- * err says; *ret is complete where it tells the model and its composition, and no more than that is
- * to be relied on.  Negative: not even that can be read. */
+/* As job_parse_taken, for a job that was accepted once.  1: a newer rule refuses it, and err says
+ * which; only those fields of *ret that define the model and its composition are reliable.
+ * Negative: not even those can be read. */
 int job_parse_saved(const char *text, size_t len, const char *file, struct job_spec *ret,
                     struct err *err);
 void job_release(struct job_spec *spec); /* { 0 } is fine */
-/* For a new job, beside job_parse: -ERR_CONFIG on a key that is written but does nothing for
- * a job of this kind, such as model.tied of a dit.  Saved jobs are not asked. */
+/* For a new job, besides job_parse: -ERR_CONFIG for a key that has no effect in a job of this
+ * kind, such as model.tied of a dit.  Saved jobs are not checked. */
 int job_check_scope(const char *text, size_t len, const char *file, const struct job_spec *spec,
                     struct err *err);
 
-/* The text of a job file with the keys whose defaults are a release's choice (train.lr,
- * train.schedule, outer.warmup) as spec has them, where it leaves them out: another release reads
- * the same job.  *ret is allocated.  -ERR_CONFIG: there is no room for them, or no place. */
+/* The text of a job file, with the missing ones of the keys whose defaults are a release's choice
+ * (train.lr, train.schedule, outer.warmup) added from spec, so that another release reads the same
+ * job.  *ret is allocated.  -ERR_CONFIG: there is no room or place for them. */
 int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret, struct err *err);
-/* The text of a job file whose outer.fragments is auto, with these in place of it, and a comment
- * that says why at its end.  *ret is allocated.  -ERR_CONFIG as above. */
+/* The text of a job file whose outer.fragments is auto, with these values in its place and a
+ * comment `why` at its end.  *ret is allocated.  -ERR_CONFIG as above. */
 int job_write_fragments(const char *text, int fragments, int delay, double mix, const char *why,
                         char **ret, struct err *err);
 
-/* Does the model see latents; is it told captions?  Else pixels; classes, or none. */
+/* Does the model read latents, rather than pixels?  Captions, rather than classes or neither? */
 static inline bool job_has_latents(const struct job_spec *s)
 {
     return s->encoders.path != NULL || s->encoders.vae != NULL;
@@ -331,13 +331,13 @@ static inline bool job_has_captions(const struct job_spec *s)
     return s->encoders.path != NULL || s->encoders.text != NULL;
 }
 
-/* Do modules, or parts of them, travel while their phase goes on? */
+/* Do modules, or parts of them, travel during a phase? */
 static inline bool job_streams(const struct job_spec *s)
 {
     return s->outer.fragments > 1 || s->outer.delay > 0 || s->outer.mix > 0;
 }
 
-/* Is the model two chains?  Its blocks then are the model's and after them the upscaler's. */
+/* Does the model have two chains?  Its blocks are then the model's followed by the upscaler's. */
 static inline bool job_has_upscaler(const struct job_spec *s)
 {
     return s->upscaler.low_side > 0;
@@ -347,26 +347,27 @@ static inline int job_blocks(const struct job_spec *s)
     return s->model.depth + (job_has_upscaler(s) ? s->upscaler.depth : 0);
 }
 
-/* Shape i of data.buckets; width 0: it is not written as one. */
+/* Shape i of data.buckets; width 0: its text is no shape. */
 struct job_shape job_bucket(const struct job_spec *s, size_t i);
 
-/* Tokens of a sample: (image_size/patch)^2, or model.context; 0 with latents, whose side the
- * job file does not tell.  For tests. */
+/* Tokens of a sample: (image_size/patch)^2, or model.context; 0 with latents, whose side is not in
+ * the job file.  For tests. */
 int job_tokens(const struct job_spec *spec);
 
-/* The names of choices as a job file has them, "?" for other numbers; and back, -EINVAL. */
+/* The names of choices in a job file, "?" for other numbers; and the numbers of names, or -EINVAL.
+ */
 const char *job_features_name(int features);
 const char *job_strategy_name(int strategy);
 int job_strategy_parse(const char *name, int *ret);
 int job_sampler_parse(const char *name, int *ret);
 
-/* A grid of samples is one picture, whose sides have at most so many pixels. */
+/* A grid of samples is one picture, whose sides have at most this many pixels. */
 #define JOB_GRID_SIDE_MAX 16384
 #define JOB_GRID_GAP 1 /* pixels between samples, and around them */
-/* -ERR_LIMIT: so many samples in so many columns are none; how many columns would do. */
+/* -ERR_LIMIT: the grid would be too large; err says how many columns would do. */
 int job_check_grid(const struct job_spec *spec, uint32_t count, uint32_t columns, struct err *err);
 
-/* Documentation of every key. */
+/* Documents every key. */
 int job_document(enum conf_format format, struct buf *out);
 
 #endif

@@ -1,6 +1,6 @@
-/* What a recipe's name means.  The only file that knows such names: it turns
- * them into networks, levels, modules, paths and partitions, and all other code
- * knows nothing but those (docs/architecture.md, section 1).
+/* The meaning of a recipe's name.  Only this file knows such names: it turns them
+ * into networks, levels, modules, paths and partitions, and all other code knows
+ * only those (docs/architecture.md).
  *
  *   diloco   DiLoCo (Douillard et al., 2023): one level with one module, one
  *            path, k replicas of it, one i.i.d. partition; with an upscaler a
@@ -14,8 +14,8 @@
  *   distill  one path that learns from the experts of another job
  *
  * Fragments (Streaming DiLoCo) cut every level into levels with the same modules,
- * strided over the blocks: a fragment is a module like any other, that
- * contributes at an earlier step of the phase.
+ * strided over the blocks: a fragment is a module like any other, which
+ * contributes at a step of its own in the phase.
  *
  * Pure; any thread. */
 #ifndef COMMON_JOB_RECIPE_H
@@ -26,14 +26,14 @@
 struct job_spec;
 
 #define COMPOSITION_LEVELS_MAX 64 /* levels of a network, fragments counted */
-#define COMPOSITION_DIGITS_MAX 16 /* levels of dipaco, as ClusterTask.levels */
+#define COMPOSITION_DIGITS_MAX 16 /* levels of dipaco, see ClusterTask.levels */
 #define COMPOSITION_BLOCKS_MAX 256
 #define COMPOSITION_MODULES_MAX 4096
 #define COMPOSITION_PATHS_MAX 1024
 #define COMPOSITION_REPLICAS_MAX 1024 /* sum over all paths */
-#define COMPOSITION_ELASTIC_MAX 32    /* replicas of all paths, where workers decide */
+#define COMPOSITION_ELASTIC_MAX 32    /* replicas of all paths, if elastic */
 #define COMPOSITION_FOLD_MAX 256      /* contributions of a round to one module */
-#define COMPOSITION_NETWORKS 2        /* main and router, as enum Network of skerry.proto */
+#define COMPOSITION_NETWORKS 2        /* main and router, see enum Network of skerry.proto */
 
 /* All partitions of the data together. */
 #define PARTITION_ALL UINT32_MAX
@@ -42,7 +42,7 @@ struct composition_level {
     uint8_t blocks[COMPOSITION_BLOCKS_MAX]; /* ascending */
     uint32_t n_blocks;
     bool embedders, head;
-    uint32_t modules;  /* interchangeable ones */
+    uint32_t modules;  /* number of interchangeable modules */
     uint32_t whole;    /* the level before it was cut into fragments */
     uint32_t fragment; /* 0..fragments-1 */
 };
@@ -54,13 +54,13 @@ struct composition_network {
 
 struct composition_module {
     uint32_t network, level, index;
-    uint32_t paths; /* that cross it */
+    uint32_t paths; /* number of paths that cross it */
 };
 
 struct composition_path {
     uint32_t network;
     uint32_t modules[COMPOSITION_LEVELS_MAX]; /* number in composition.modules, by level */
-    uint32_t replicas;                        /* elastic: at most */
+    uint32_t replicas;                        /* elastic: the most */
     uint32_t partition;                       /* or PARTITION_ALL */
     uint32_t batch;                           /* samples of an inner step */
 };
@@ -68,8 +68,8 @@ struct composition_path {
 struct composition {
     struct composition_network networks[COMPOSITION_NETWORKS];
     uint32_t n_modules, n_paths;
-    uint32_t n_partitions;                             /* 1: the data stay as they were cut */
-    uint32_t digits[COMPOSITION_DIGITS_MAX], n_digits; /* product of them: n_partitions */
+    uint32_t n_partitions;                             /* 1: the data stay whole */
+    uint32_t digits[COMPOSITION_DIGITS_MAX], n_digits; /* their product is n_partitions */
     uint32_t fragments;
     bool elastic; /* each round has as many replicas as there are workers for them */
     struct composition_module *modules;
@@ -86,23 +86,23 @@ struct composition {
     uint32_t teacher_job;
 };
 
-/* -ERR_CONFIG with a sentence for an unknown name or figures of which nothing can be composed. */
+/* -ERR_CONFIG: an unknown name, or numbers of which nothing can be composed. */
 int recipe_compose(const struct job_spec *spec, struct composition *ret, struct err *err);
-/* What a job with this composition must keep to run: -ERR_CONFIG with a sentence.  A job on
- * record that does not, since a limit is new, still has its modules. */
+/* The limits of a job that runs; -ERR_CONFIG: it breaks one.  A job on record that breaks a newer
+ * limit keeps its modules. */
 int recipe_limits(const struct job_spec *spec, const struct composition *c, struct err *err);
-/* All of that, and refuses keys without effect: for a job that a person submits.  What is on
- * record runs without the last, so that such rules may be added. */
+/* Both, and refuses keys without effect: for a job that a person submits.  Jobs on record are not
+ * checked for such keys, so that rules may be added. */
 int recipe_check(const struct job_spec *spec, struct composition *ret, struct err *err);
 /* Is a job of this recipe a mixture of experts, from which samples are drawn by a strategy? */
 bool recipe_mixes(const char *name);
 
 void composition_release(struct composition *c); /* { 0 } is fine */
 
-/* Does a module get more than one contribution a round? */
+/* Does any module get more than one contribution per round? */
 bool composition_shares(const struct composition *c);
 
-/* Levels of a path's network. */
+/* The number of levels of a path's network. */
 static inline uint32_t composition_levels(const struct composition *c, uint32_t path)
 {
     return c->networks[c->paths[path].network].n_levels;

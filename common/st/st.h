@@ -1,14 +1,13 @@
 /* safetensors: u64 LE header length | JSON header | payload.
  *
- * The reader is strict: the header is at most 16 MiB and holds no more than
- * ST_TENSORS_MAX tensors do, names are unique, shapes and offsets agree, the
- * tensors tile the payload without overlap or gap and the file ends with them.
- * It only reads the header: callers read payloads by file offset, so nothing
- * here grows with the model beyond names and shapes.
+ * The reader is strict: the header has at most 16 MiB and ST_TENSORS_MAX tensors,
+ * names are unique, shapes and offsets agree, the tensors tile the payload without
+ * overlap or gap, and the file ends with them.  It reads only the header: callers
+ * read payloads by file offset, so memory grows only with names and shapes.
  *
  * The writer is deterministic: the same declarations and payload give the same
- * bytes.  Metadata first (in the order added), tensors in the order added, the
- * header padded with spaces to a multiple of 8. */
+ * bytes.  Metadata comes first, then the tensors, each in the order added; the
+ * header is padded with spaces to a multiple of 8. */
 #ifndef COMMON_ST_ST_H
 #define COMMON_ST_ST_H
 
@@ -22,7 +21,7 @@
 #define ST_META_MAX 256
 #define ST_HEADER_MAX (16u << 20)
 
-/* Types of elements, as safetensors has them. */
+/* Types of elements in safetensors. */
 enum st_dtype {
     ST_UNSPECIFIED,
     ST_BOOL,
@@ -40,7 +39,7 @@ enum st_dtype {
     ST_F64,
 };
 const char *st_dtype_name(enum st_dtype dtype); /* "BF16" */
-size_t st_dtype_bytes(enum st_dtype dtype);     /* what one element takes */
+size_t st_dtype_bytes(enum st_dtype dtype);     /* bytes of one element */
 
 struct st_tensor {
     char *name;
@@ -65,7 +64,7 @@ struct st {
     struct st_meta *meta;
     size_t n_meta;
     uint64_t payload;    /* file offset of the first payload byte */
-    uint64_t file_bytes; /* whole file */
+    uint64_t file_bytes; /* size of the whole file */
 };
 
 /* From memory: data holds at least the header (`len` bytes of a file of
@@ -79,10 +78,10 @@ void st_release(struct st *st); /* { 0 } and NULL are fine */
 
 const struct st_tensor *st_find(const struct st *st, const char *name); /* NULL if absent */
 const char *st_meta_get(const struct st *st, const char *key);          /* NULL if absent */
-/* A number in plain decimals; -ERR_FORMAT with a sentence that names path. */
+/* A number in plain decimals; -ERR_FORMAT: there is none; err names path. */
 int st_meta_number(const struct st *st, const char *path, const char *key, uint64_t *ret,
                    struct err *err);
-/* The tensor, which must exist with this dtype and shape; else a sentence. */
+/* The tensor, which must exist with this dtype and shape; else an error. */
 int st_expect(const struct st *st, const char *name, enum st_dtype dtype, unsigned rank,
               const uint64_t *shape, const struct st_tensor **ret, struct err *err);
 
@@ -90,18 +89,18 @@ int st_expect(const struct st *st, const char *name, enum st_dtype dtype, unsign
 #define ST_SHAPE_TEXT 192
 const char *st_shape_text(unsigned rank, const uint64_t *shape, char out[ST_SHAPE_TEXT]);
 
-/* Values of a tensor as f32, whatever it is of F32, BF16 and F16: `count` of them.  Another type
- * and a value that is not finite are -ERR_CONFIG; path is for messages. */
+/* The `count` values of a tensor of F32, BF16 or F16, as f32.  -ERR_CONFIG: another type, or a
+ * value that is not finite; path is for messages. */
 int st_read_f32(int fd, const char *path, const struct st_tensor *t, float *out, struct err *err);
 
-/* n values of type F32, BF16, F16, I64 or I32 as f32, integers to the nearest beyond ST_EXACT_MAX;
- * and back, to the nearest with ties to even, integers at most ST_EXACT_MAX from 0. */
+/* Convert n values of type F32, BF16, F16, I64 or I32 to f32, where integers beyond ST_EXACT_MAX
+ * are rounded; and back, to the nearest with ties to even, integers at most ST_EXACT_MAX from 0. */
 #define ST_EXACT_MAX 16777216 /* f32 has every integer up to here */
 void st_to_f32(enum st_dtype dtype, const void *in, size_t n, float *out);
 void st_from_f32(enum st_dtype dtype, const float *in, size_t n, void *out);
 
-/* The type that the tensor has where it is used, if the file keeps it as F32 and says so in its
- * metadata ("skerry.BF16", F16, I64, I32: names, a line each); else its own. */
+/* The type of the tensor where it is used, if the file keeps it as F32 and names it in its metadata
+ * ("skerry.BF16", F16, I64, I32: one name per line); else its own type. */
 enum st_dtype st_dtype_at_home(const struct st *st, const struct st_tensor *t);
 
 /* Writing: new -> meta* -> add* -> [local] -> open -> write* -> commit -> free.
@@ -111,23 +110,23 @@ enum st_dtype st_dtype_at_home(const struct st *st, const struct st_tensor *t);
 struct st_writer;
 struct st_writer *st_writer_new(void);
 void st_writer_free(struct st_writer *w);
-/* An entry of __metadata__; one that cannot be is an error of open. */
+/* Adds an entry of __metadata__; an impossible one makes open fail. */
 void st_writer_meta(struct st_writer *w, const char *key, const char *value);
 void st_writer_number(struct st_writer *w, const char *key, uint64_t value);
-/* shape is copied; -EINVAL with a sentence on a duplicate or impossible tensor. */
+/* shape is copied.  -EINVAL: a duplicate or impossible tensor. */
 int st_writer_add(struct st_writer *w, const char *name, enum st_dtype dtype, unsigned rank,
                   const uint64_t *shape, struct err *err);
-/* The header's bytes (with the length word) and the size of the whole file; for
- * callers that write the file themselves.  out is appended to. */
+/* Appends the header's bytes (with the length word) to out, and gives the size of the
+ * whole file; for callers that write the file themselves. */
 int st_writer_header(struct st_writer *w, struct buf *out, uint64_t *ret_file_bytes,
                      struct err *err);
-/* The file is for this machine alone, which may lose it with the power, and made again and again
+/* The file is only for this machine, may be lost with power, and is replaced again and again
  * (file_out_open_again): it is neither hashed nor flushed, and commit's sha256 must be NULL. */
 void st_writer_local(struct st_writer *w);
 int st_writer_open(struct st_writer *w, const char *path, struct err *err);
 int st_writer_write(struct st_writer *w, const void *data, size_t len, struct err *err);
-/* Fails unless every payload byte came.  fsync + rename.  sha256 (may be NULL)
- * is of the whole file, ret_bytes (may be NULL) its size. */
+/* fsync + rename; fails unless every payload byte was written.  sha256 (may be
+ * NULL) is the whole file's, ret_bytes (may be NULL) its size. */
 int st_writer_commit(struct st_writer *w, uint8_t sha256[HASH_BYTES], uint64_t *ret_bytes,
                      struct err *err);
 
