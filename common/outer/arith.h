@@ -1,13 +1,13 @@
-/* The loops behind coding.h and fold.h, in one variant per instruction set.
+/* The loops of coding.h and fold.h, in one variant per instruction set.
  *
  * arith_impl.h is the specification: plain loops.  It is compiled three times (arith.c,
- * arith_avx2.c, arith_avx512.c); two decoders and encoders are written by hand in the wide ones.
- * All variants give the same bits, which the tests hold them to; arith_best() picks by what the
- * CPU can do.
+ * arith_avx2.c, arith_avx512.c); some loops for e3m0 are written by hand in the wide variants.
+ * All variants give the same bits, which tests check; arith_best() picks the best one that the CPU
+ * can run.
  *
  * n is any number; arrays of a codec start at a block.  Payload arrays are
- * aligned to their element only.  "may be" says which arrays may be the same;
- * all others do not overlap. */
+ * aligned only to their element.  "may be" names arrays that may be the same;
+ * others must not overlap. */
 #ifndef COMMON_OUTER_ARITH_H
 #define COMMON_OUTER_ARITH_H
 
@@ -21,7 +21,7 @@
 struct arith_inputs {
     size_t k; /* at most ARITH_INPUTS_MAX */
     const void *const *payload;
-    const uint16_t *const *scales; /* NULL entries where the codec has none */
+    const uint16_t *const *scales; /* entries are NULL if the codec has none */
     const double *weight;
 };
 
@@ -29,9 +29,9 @@ struct arith_inputs {
 struct arith_nesterov {
     double lr, mu;
     double total; /* sum of the weights */
-    double scale; /* of the weighted mean */
-    double parts; /* N: contributions that one momentum step is spread over */
-    bool due;     /* delayed: this one completes them */
+    double scale; /* factor of the weighted mean */
+    double parts; /* N: contributions over which one momentum step is spread */
+    bool due;     /* delayed: this contribution completes them */
 };
 
 struct arith {
@@ -58,8 +58,8 @@ struct arith {
     void (*delayed)(size_t n, const struct arith_nesterov *p, const double *acc, const float *theta,
                     float *mom, float *buf, float *target, float *diff);
 
-    /* out = theta + q, which may be theta; adds the squares of q and of diff - q to partial sums,
-     * as square_f32 does: element i to sum i % ARITH_LANES.  arith_sum() ends them. */
+    /* out = theta + q; out may be theta.  Adds the squares of q and of diff - q to partial sums, as
+     * square_f32 does: element i to sum i % ARITH_LANES.  arith_sum() adds those up. */
     void (*settle)(size_t n, const float *theta, const float *diff, const float *q, float *out,
                    double step[ARITH_LANES], double residual[ARITH_LANES]);
 
@@ -77,10 +77,10 @@ struct arith {
 
 const struct arith *arith_best(void);
 
-/* Of partial sums, which are lost by it. */
+/* The sum of partial sums, which it destroys. */
 double arith_sum(double lanes[ARITH_LANES]);
 
-/* For tests: all variants this CPU can run, the specification first; NULL behind the last. */
+/* For tests: the variants that this CPU can run, the specification first; NULL after the last. */
 const struct arith *arith_variant(size_t i);
 
 #ifdef __x86_64__

@@ -37,7 +37,7 @@ static inline float bf16_value(uint16_t h)
     return float_of((uint32_t)h << 16);
 }
 
-/* Nearest even; the argument is finite and far from overflow. */
+/* Rounds to nearest even; the argument is finite and far from overflow. */
 static inline uint32_t bf16_bits(uint32_t u)
 {
     return (u + 0x7fffu + (u >> 16 & 1)) & 0xffff0000u;
@@ -123,7 +123,7 @@ static void accumulate_bf16(size_t n, const struct arith_inputs *in, const float
 
 /* ---- int8 ---- */
 
-/* Nearest even integer of |t| < 2^22: the sum has no bits left for a fraction. */
+/* Rounds |t| < 2^22 to the nearest even integer: the sum has no bits left for a fraction. */
 static inline float round_even(float t)
 {
     const float big = 12582912.0f; /* 1.5 * 2^23 */
@@ -189,10 +189,10 @@ static void accumulate_int8(size_t n, const struct arith_inputs *in, const float
 
 /* ---- e3m0 ---- */
 
-/* Codes of a block with scale s > 0.  Thresholds between values are 3/4 of the
- * upper one, which is a factor of 2 apart: in the bits of a float, a multiple of
- * EXP_ONE apart.  So counting the thresholds passed is a subtraction and a shift,
- * and exact.  Below the lowest value the threshold is its half. */
+/* Codes of a block with scale s > 0.  The threshold between two values is 3/4 of
+ * the upper one; thresholds are factors of 2 apart, which in the bits of a float
+ * are multiples of EXP_ONE.  So a subtraction and a shift count the thresholds
+ * passed, exactly.  The threshold below the lowest value is half of it. */
 static inline void encode_e3m0_block(size_t n, const float *x, uint32_t s, uint8_t *out, float *q)
 {
     uint8_t code[CODEC_BLOCK + 1];
@@ -219,7 +219,7 @@ static inline void encode_e3m0_block(size_t n, const float *x, uint32_t s, uint8
 static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t *out, float *q);
 #endif
 
-/* As int8, with the codes of coding.h. */
+/* As for int8, with the codes of coding.h. */
 static bool encode_e3m0(size_t n, const float *x, void *payload, uint16_t *scales, float *q)
 {
     uint8_t *out = payload;
@@ -256,7 +256,7 @@ static inline uint8_t e3m0_code(const uint8_t *in, size_t i)
 static inline size_t decode_e3m0_own(size_t n, const uint8_t *in, float s, float *x);
 #endif
 
-/* What the codes stand for. */
+/* The values of the codes. */
 static void decode_e3m0(size_t n, const void *payload, const uint16_t *scales, float *x)
 {
     for (size_t b = 0; b < n; b += CODEC_BLOCK) {
@@ -309,11 +309,11 @@ static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float
 
 /* ---- the step ---- */
 
-/* acc / total: a multiplication by the reciprocal in two parts and one rounding, which gives the
- * bits of the division (Brisebarre, Muller and Raina 2004, IEEE TC 53(8)).  What is rounded is off
- * by at most 2^-105 of itself; no quotient by a total of 50 bits lies so near to the middle of two
- * doubles, as that is a multiple of 2^-54 / 2^50 away unless it is the middle, which takes a 54th
- * bit of acc.  acc is 0 or far from underflow. */
+/* acc / total: a multiplication by the reciprocal in two parts, with one rounding, gives the bits
+ * of the division (Brisebarre, Muller and Raina 2004, IEEE TC 53(8)).  The value before rounding
+ * has a relative error of at most 2^-105.  No quotient by a total of 50 bits is so near to the
+ * middle of two doubles: its distance is a multiple of 2^-54 / 2^50 unless it is the middle, for
+ * which acc would need a 54th bit.  acc is 0 or far from underflow. */
 struct quotient {
     double total, high, low;
 };

@@ -1,23 +1,22 @@
-/* The worker's side of the wire: a phase's outer gradient becomes a blob.
+/* The worker's side of the wire: makes a blob of a phase's outer gradient.
  *
  *   u = (theta_start - theta_end) + residual        f32, one rounding per operation
  *   sent = Q(u)                                     codec.h
  *   residual' = u - sent                            exact
  *
- * Error feedback (Seide et al. 2014; Karimireddy et al. 2019): what the codec
+ * Error feedback (Seide et al. 2014; Karimireddy et al. 2019): the rest that the codec
  * did not send is added to the next contribution.  sent + residual' == u to the
  * bit; over rounds the sum sent plus the residual equals the sum of the deltas
  * up to the one rounding of each `+ residual` (at most half an ulp of u).
- * Buffers (layout.h) are sent as theta_end is, and leave no residual.
+ * Buffers (layout.h) are sent as their values in theta_end, and leave no residual.
  *
- * residual' is PENDING until the coordinator says the contribution was applied:
+ * residual' is PENDING until the coordinator says that the contribution was applied:
  * it is written to a file of its own; residual_commit() makes it the current
- * one, residual_drop() removes it.  The one that was current stays as CURRENT.spare,
- * over which the next pending one is written: pages that are there already cost a
- * fraction of new ones.  With codec f32 there is nothing left
- * over, and no residual is read or written.
+ * one, residual_drop() removes it.  The old current one stays as CURRENT.spare, and
+ * the next pending one is written over it: existing pages cost a fraction of new
+ * ones.  Codec f32 leaves no rest, and no residual is read or written.
  *
- * The arithmetic is done by a coder: the CPU's own, or one that has theta_end elsewhere and
+ * A coder does the arithmetic: the CPU's own, or one that has theta_end elsewhere and
  * writes the same bits (worker/engine/contribute_card.h).
  *
  * Memory: a few MiB, whatever the size of the module. */
@@ -35,25 +34,25 @@ struct layout;
 typedef int (*contribution_read_fn)(void *arg, const struct layout *layout, size_t t,
                                     uint64_t first, size_t n, float *out, struct err *err);
 
-/* Elements [first, first+n) of tensor t on their way through a coder. */
+/* Elements [first, first+n) of tensor t in a coder. */
 struct contribution_chunk {
     const struct layout *layout;
     size_t t, n;
     uint64_t first;
-    enum codec codec; /* of this tensor */
+    enum codec codec; /* codec of this tensor */
     bool carried;     /* `residual` holds that of earlier rounds; else there is none */
     bool feedback;    /* residual' is wanted */
 
-    /* The coder's, with room for its `size` elements. */
-    float *base;      /* in: theta_start, but for f32 */
+    /* The coder's memory, with room for its `size` elements. */
+    float *base;      /* in: theta_start, except with f32 */
     float *residual;  /* in, and out: residual' */
-    void *payload;    /* out, see codec.h */
+    void *payload;    /* out, see coding.h */
     uint16_t *scales; /* out */
 };
 
-/* Codes chunks, several at a time: each is filled, begun and ended, in order, and its place is
- * used again after that.  What has begun is ended also after a failure.  -EDOM: a value is not
- * finite or above CODEC_ABS_MAX; other failures fill err. */
+/* Codes chunks, several at a time: each is filled, begun and ended, in order, and then its place is
+ * used again.  A chunk that was begun is ended also after a failure.  -EDOM: a value is not
+ * finite or is above CODEC_ABS_MAX; other failures fill err. */
 struct contribution_coder {
     size_t size; /* most elements of a chunk, a multiple of CODEC_BLOCK */
     size_t n;    /* places */
@@ -65,10 +64,10 @@ struct contribution_coder {
 
 struct contribution_job {
     const char *base_path;     /* full file of the base version: theta_start */
-    contribution_read_fn read; /* theta_end, where there is no coder */
+    contribution_read_fn read; /* reads theta_end, if there is no coder */
     void *read_arg;
-    int threads; /* where there is no coder: read() is called by so many at a time; 0: by one */
-    const struct contribution_coder *coder; /* NULL: this CPU */
+    int threads; /* without a coder: threads that call read() at once; 0: one */
+    const struct contribution_coder *coder; /* NULL: this CPU's */
     enum codec codec;
     uint64_t module_id, base, samples;
     const char *residual_path;    /* current residual; NULL or a missing file: zero */
@@ -77,12 +76,12 @@ struct contribution_job {
 };
 
 struct contribution_result {
-    uint8_t sha256[HASH_BYTES]; /* of the blob */
+    uint8_t sha256[HASH_BYTES]; /* hash of the blob */
     uint64_t bytes;
 };
 
-/* Blocking; call it off the loop thread.  -ERR_FORMAT names the tensor that holds
- * a non-finite value.  On failure neither file exists. */
+/* Blocking: not for the loop thread.  -ERR_FORMAT: a value is not finite; err names
+ * its tensor.  On failure neither file exists. */
 int contribution_write(const struct contribution_job *job, struct contribution_result *ret,
                        struct err *err);
 

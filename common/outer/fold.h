@@ -2,16 +2,16 @@
  *
  *   Delta   = scale (sum_i weight_i Delta_i) / sum_i weight_i, in the order given
  *             Delta_i = decoded contribution, or theta_b - value_i for codec f32, with
- *             b the version that input i starts from: v, or an older one
+ *             b the version from which input i starts: v, or an older one
  *   mom'    = mu mom + Delta                                  Nesterov, PyTorch form
  *   target' = target - lr (Delta + mu mom')                   (DiLoCo, 2311.08105)
- *   theta'  = theta + Q(target' - theta)                      what everybody holds
+ *   theta'  = theta + Q(target' - theta)                      the version of all holders
  *   ema'    = d ema + (1 - d) theta'
  *
- * scale is 1, or what keeps the norm (keep_norm): the mean of P nearly orthogonal
- * differences is P^(1/2) shorter, for which DiPaCo (2403.10616) multiplies it by that
+ * scale is 1, or the factor that keeps the norm (keep_norm): the mean of P nearly orthogonal
+ * differences is P^(1/2) shorter, so DiPaCo (2403.10616) multiplies it by that
  * root.  Differences of unequal weight, and those of a young model, which all point the
- * same way, shrink less; so the root is the most, and the factor is
+ * same way, shrink less; so the root is an upper bound, and the factor is
  *   (sum_i weight_i |Delta_i| / sum_i weight_i) / |sum_i weight_i Delta_i / sum_i weight_i|
  *
  * Delayed Nesterov (Liu et al. 2024, 2401.09135, algorithm 3 with c = 0): steps of
@@ -21,11 +21,11 @@
  *   else:               target' = target - lr g
  * so N contributions to one version move as far as one step with all of them.
  *
- * The residual of the way down is target' - theta': it stays in `target` and is
- * part of the next difference.  With down = f32, theta' = target' exactly.
+ * The downlink's residual is target' - theta': it stays in `target` and is part of
+ * the next difference.  With down = f32, theta' = target' exactly.
  *
- * Buffers (layout.h) are not stepped: theta' = target' = ema' = the mean of the values, weighted by
- * weight_i alone (of a delayed step theta + (mean - theta)/N), or the first input's; mom' = 0.
+ * Buffers (layout.h) are not stepped: theta' = target' = ema' = the mean of the values, weighted
+ * only by weight_i (in a delayed step theta + (mean - theta)/N), or the first input's; mom' = 0.
  *
  * Arithmetic.  Delta stays a double; mom', target' and ema' are computed in
  * double and each is rounded to f32 once when stored; Q and theta + Q are f32.
@@ -38,15 +38,15 @@
  *     theta_end to the bit (theta_v - theta_end and theta_v - (theta_v -
  *     theta_end) are exact in double while |theta_v| < 2^29 |theta_end|, or
  *     theta_end is 0; beyond that the error is below 2^-53 |theta_v|).
- * Inputs of another codec, and values that start from another version, are summed by themselves,
- * and the sums added in the order in which each kind first comes: where all are alike, as in most
- * steps, that is the order given.
+ * Inputs of different codecs, and values that start from different versions, are summed
+ * separately, and the sums are added in the order in which each kind first comes: if all are of one
+ * kind, as in most steps, that is the order given.
  * No operation depends on a thread count, a chunk size or the instruction set:
  * the same inputs give the same files everywhere.
  *
  * Files of a module at version v (layout.h; each header is a copy):
  *   full, ema         blobs
- *   target, mom, buf  the executor's state; buf only where the momentum is delayed
+ *   target, mom, buf  the executor's state; buf only if the momentum is delayed
  *
  * Memory: fixed (FOLD_CHUNK elements in about fifteen arrays, under 8 MiB)
  * plus names and shapes; files are read and written with pread and pwrite. */
@@ -62,24 +62,24 @@ struct layout_cell;
 #define FOLD_CHUNK 65536    /* elements */
 #define FOLD_INPUTS_MAX 256 /* contributions of one step */
 
-#define FOLD_STARTS_MAX 32 /* versions that the values of one step start from */
+#define FOLD_STARTS_MAX 32 /* versions from which the values of one step start */
 
-/* How a contribution travelled, and from where. */
+/* The codec of a contribution, and the version from which it starts. */
 struct fold_origin {
     enum codec codec;
-    uint64_t from;         /* the version that it starts from: at most base */
-    const char *from_full; /* the full file of that, which codec f32 reads; else of any version */
+    uint64_t from;         /* version, at most base */
+    const char *from_full; /* its full file, which codec f32 reads; other codecs: any version's */
 };
 
 struct fold_input {
     const char *path; /* contribution blob */
     double weight;    /* > 0; only the ratio to the others matters */
-    double norm;      /* of its Delta as it came, see fold_check.h; for keep_norm */
-    double shrink;    /* its Delta is made so much shorter; 0 and 1: not, no bit changes */
+    double norm;      /* norm of its Delta before shrink, see fold_check.h; for keep_norm */
+    double shrink;    /* factor of its Delta; 0 and 1: none, no bit changes */
     struct fold_origin origin;
 };
 
-/* Where the squares of cells (layout.h) go, doubles of this machine, one after another. */
+/* The destination of cells' squares (layout.h): doubles of this machine, one after another. */
 struct fold_cells {
     int fd;
     uint64_t at;
@@ -98,53 +98,52 @@ struct fold_step {
     size_t n_inputs;
     enum codec down;
     double lr, momentum;
-    double scale; /* > 0; with keep_norm the most */
+    double scale; /* > 0; with keep_norm its upper bound */
     bool keep_norm;
-    const struct fold_cells *mean; /* with keep_norm: those of sum_i weight_i Delta_i; or NULL */
+    const struct fold_cells *mean; /* with keep_norm: for sum_i weight_i Delta_i; or NULL */
     unsigned delay;                /* N; 0 and 1: momentum in every step */
-    double ema_decay;              /* as it is used: see fold_ema_decay() */
-    /* results, each replaced atomically; ema_out may be NULL: no EMA is kept; buf_out
-     * is used with delay > 1 only */
+    double ema_decay;              /* the decay of this step: see fold_ema_decay() */
+    /* Results, each replaced atomically; ema_out may be NULL: no EMA is kept; buf_out
+     * is used only with delay > 1. */
     const char *full_out, *delta_out, *ema_out, *target_out, *mom_out, *buf_out;
-    /* polled between chunks; NULL: never.  true stops with -ERR_CANCELLED */
+    /* Polled between chunks; NULL: never.  true stops with -ERR_CANCELLED. */
     bool (*stop)(void *arg);
     void *stop_arg;
 };
 
-/* A file that a step made. */
+/* A result file. */
 struct fold_file {
     uint8_t sha256[HASH_BYTES];
     uint64_t bytes;
 };
 
 struct fold_result {
-    struct fold_file full, delta, ema; /* ema all zero when none was asked for */
-    struct fold_file target, mom, buf; /* the state at v+1; buf all zero without a delay */
-    double scale;                      /* as it was used */
+    struct fold_file full, delta, ema; /* ema is all zero if none was asked for */
+    struct fold_file target, mom, buf; /* the state at v+1; buf is all zero without a delay */
+    double scale;                      /* the factor that was used */
     double delta_norm;                 /* |Delta| */
     double step_norm;                  /* |theta' - theta| */
     double residual_norm;              /* |target' - theta'| */
     uint64_t params;
 };
 
-/* -ERANGE: the inputs are finite, and what they add up to is not.
- * Blocking, three threads: the caller folds, two helpers hash and write.  On any
- * failure nothing under the _out names has changed, except that a failure of the
- * last renames may leave some of them: all belong to v+1, a redo replaces them
- * by the same bytes, and the files of v are never touched. */
+/* Makes a step.  Blocking, three threads: the caller folds, two helpers hash and write.
+ * -ERANGE: the inputs are finite, but their sum is not.  After a failure the files under
+ * the _out names are unchanged, except that a failure of the last renames may leave some
+ * new ones: those belong to v+1, and a redo replaces them by the same bytes.  The files
+ * of v are never touched. */
 int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *err);
 
-/* Some of a step that somebody else made: makes it again in n cells (layout.h), and compares with
- * them the files under the _out names, which it only reads.  Where keep_norm is set, scale must be
- * the one that was used.  -ERR_HASH: the files have other bits; -ERR_FORMAT: one of them is no such
- * file. */
+/* Checks a step that somebody else made: makes it again in n cells (layout.h), and compares them
+ * with the files under the _out names, which it only reads.  With keep_norm, scale must be the one
+ * that was used.  -ERR_HASH: the files have other bits; -ERR_FORMAT: one is no such file. */
 int fold_compare(const struct fold_step *step, const struct layout_cell *cells, size_t n,
                  struct err *err);
 
-/* What keeps the norm: of a step whose inputs have theirs, and the sum, cell by cell in order, of
- * the squares of sum_i weight_i Delta_i. */
+/* The scale that keeps the norm, for a step whose inputs have their norms.  squares: the sum, cell
+ * by cell in order, of the squares of sum_i weight_i Delta_i. */
 double fold_kept_scale(const struct fold_step *step, double squares);
-/* Of one cell those squares alone: the bits that fold_run() writes. */
+/* The part of one cell in those squares: the bits that fold_run() writes. */
 int fold_mean_cell(const struct fold_step *step, const struct layout_cell *cell, double *ret,
                    struct err *err);
 
@@ -152,7 +151,7 @@ int fold_mean_cell(const struct fold_step *step, const struct layout_cell *cell,
 double fold_ema_decay(double d, uint64_t base);
 
 /* mu min(1, v/warmup): the first differences of a fresh model all point the same way,
- * and a full momentum would add them up to steps of lr/(1-mu) of their length. */
+ * and full momentum would add them up to steps of lr/(1-mu) times their length. */
 double fold_momentum(double mu, uint64_t base, uint64_t warmup);
 
 #endif

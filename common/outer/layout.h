@@ -1,7 +1,7 @@
-/* What a module looks like: the tensors of its full file.
+/* The layout of a module: the tensors of its full file.
  *
  * A full version of a module is a plain safetensors file of f32 tensors; they
- * tile its payload, so behind the header lies one flat array of `count` floats:
+ * tile its payload, so after the header comes one flat array of `count` floats:
  *
  *   | u64 length | JSON header | tensor 0 | tensor 1 | ...        |
  *   0                          payload                            file_bytes
@@ -12,9 +12,9 @@
  * SHA-256 of a full file names the bits of a version.
  *
  * BUFFERS.  Tensors that are not trained, such as running means: the metadata "skerry.mean" and
- * "skerry.first" name them, a line each.  Contributions and deltas carry their values as f32,
- * whatever the codec; an outer step takes their mean, or that of the first contribution, as it is;
- * norms and residuals leave them out.
+ * "skerry.first" name them, one per line.  Contributions and deltas carry their values as f32,
+ * whatever the codec; an outer step takes the mean of the values, or that of the first
+ * contribution; norms and residuals leave them out.
  *
  * Immutable after opening; may be read by any thread. */
 #ifndef COMMON_OUTER_LAYOUT_H
@@ -36,8 +36,8 @@ struct layout {
     bool buffers;    /* there are some */
 };
 
-/* Reads the header of a full file; a tensor that is not F32, an empty module and a buffer that is
- * not there are refused.  layout_release it ({ 0 } is fine). */
+/* Reads the header of a full file; refuses a tensor that is not F32, an empty module and a named
+ * buffer that does not exist.  layout_release it ({ 0 } is fine). */
 int layout_open(const char *path, struct layout *ret, struct err *err);
 int layout_read(int fd, const char *path, struct layout *ret, struct err *err);
 void layout_release(struct layout *l);
@@ -47,12 +47,12 @@ uint64_t layout_first(const struct layout *l, size_t t);
 
 /* Is tensor t not trained? */
 bool layout_is_buffer(const struct layout *l, size_t t);
-/* How tensor t travels in a blob of codec c. */
+/* The codec of tensor t in a blob of codec c. */
 enum codec layout_codec(const struct layout *l, size_t t, enum codec c);
 
-/* A stretch of a tensor.  Those of all tensors are numbered in order: what somebody says of a whole
- * module can be looked at in some of them. */
-#define LAYOUT_CELL 4096u /* elements at most: a multiple of FOLD_STRIP that divides FOLD_CHUNK */
+/* A cell is a stretch of a tensor.  The cells of all tensors are numbered in order, so that a claim
+ * about a whole module can be checked in a few of them. */
+#define LAYOUT_CELL 4096u /* most elements: a multiple of FOLD_STRIP that divides FOLD_CHUNK */
 struct layout_cell {
     uint64_t number;
     size_t tensor;
@@ -62,7 +62,7 @@ struct layout_cell {
 uint64_t layout_cells(const struct layout *l);
 void layout_cell_at(const struct layout *l, uint64_t number, struct layout_cell *ret);
 
-/* A sentence that names the first difference in names, shapes or order, else 0. */
+/* An error that names the first difference in names, shapes or order; else 0. */
 int layout_same(const struct layout *a, const struct layout *b, const char *name, struct err *err);
 
 #endif

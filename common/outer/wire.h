@@ -3,22 +3,22 @@
  *   __metadata__  skerry.kind     contribution | delta
  *                 skerry.codec    f32 | bf16 | int8 | e3m0
  *                 skerry.module   module id
- *                 skerry.base     version it starts from
- *                 skerry.version  (delta) version it leads to
- *                 skerry.samples  (contribution) samples behind it
+ *                 skerry.base     version from which it starts
+ *                 skerry.version  (delta) version to which it leads
+ *                 skerry.samples  (contribution) samples of its phase
  *                 skerry.encoding value | difference   (value: f32 only)
  *   NAME.scale    BF16 [blocks]   int8 and e3m0; all scales come first
  *   NAME          the payload: F32/BF16/I8 in the tensor's shape, U8 [(n+1)/2]
  *
- * f32 blobs carry VALUES, not differences (theta_end going up, theta_{v+1} going
- * down): the same size, and nothing is lost to a subtraction.  All other codecs
- * carry differences: up theta_start - theta_end + residual, down
- * theta_target - theta_v.  Both are folded by fold.h and applied by version.h.
- * Buffers (layout.h) travel as f32 values in blobs of every codec.
+ * f32 blobs carry VALUES, not differences (theta_end up, theta_{v+1} down): the
+ * same size, and no subtraction loses anything.  All other codecs carry
+ * differences: theta_start - theta_end + residual up, theta_target - theta_v down.
+ * fold.h folds both and version.h applies both.  Buffers (layout.h) are f32 values
+ * in blobs of every codec.
  *
- * The reader checks everything against the layout that is expected and touches
- * payloads only through wire_read, a piece at a time: memory does not grow with
- * the module. */
+ * The reader checks everything against the expected layout and reads payloads
+ * only through wire_read, one piece at a time: memory does not grow with the
+ * module. */
 #ifndef COMMON_OUTER_WIRE_H
 #define COMMON_OUTER_WIRE_H
 
@@ -41,7 +41,7 @@ struct wire_info {
     uint64_t samples; /* WIRE_CONTRIBUTION */
 };
 
-/* Where a tensor lies in a blob, and how it is coded there. */
+/* A tensor's place and codec in a blob. */
 struct wire_place {
     enum codec codec;
     uint64_t payload, scale; /* file offsets; scale 0: it has none */
@@ -53,12 +53,12 @@ struct wire {
     char *path;
     struct wire_info info;
     size_t n_tensors;
-    struct wire_place *at; /* of each tensor, in the layout's order */
+    struct wire_place *at; /* place of each tensor, in the layout's order */
 };
 
-/* Opens and checks: kind, codec, module and base version as in `want` (samples
- * is taken from the file), every tensor of the layout there with the right dtype
- * and shape, nothing else there.  `layout` is borrowed for the call. */
+/* Opens and checks: kind, codec, module and base version are those in `want`
+ * (samples is taken from the file), and the tensors are exactly the layout's, with
+ * the right dtype and shape.  `layout` is borrowed for the call. */
 int wire_open(const char *path, const struct wire_info *want, const struct layout *layout,
               struct wire *ret, struct err *err);
 void wire_close(struct wire *b); /* { .fd = -1 } and closed ones are fine */
@@ -68,11 +68,11 @@ void wire_close(struct wire *b); /* { .fd = -1 } and closed ones are fine */
 int wire_read(const struct wire *b, size_t t, uint64_t first, size_t n, void *payload,
               uint16_t *scales, struct err *err);
 
-/* Only the metadata of any blob file, for tools. */
+/* Reads only the metadata of any blob file, for tools. */
 int wire_info_read(const char *path, struct wire_info *ret, struct err *err);
 
-/* The header of a blob as wire_out_open() writes it, appended to `ret`; *ret_bytes: of the whole
- * file. */
+/* Appends the header of a blob, as wire_out_open() writes it, to `ret`; *ret_bytes: size of the
+ * whole file. */
 int wire_header(const struct wire_info *info, const struct layout *layout, struct buf *ret,
                 uint64_t *ret_bytes, struct err *err);
 
@@ -80,7 +80,7 @@ int wire_header(const struct wire_info *info, const struct layout *layout, struc
  * the caller commits or aborts `out` (common/base/file.h). */
 struct wire_out {
     struct file_out *out;  /* borrowed */
-    uint64_t bytes;        /* of the whole file */
+    uint64_t bytes;        /* size of the whole file */
     struct wire_place *at; /* as in struct wire */
 };
 int wire_out_open(struct wire_out *b, struct file_out *out, const struct wire_info *info,
