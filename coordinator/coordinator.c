@@ -36,7 +36,7 @@
 
 #define SWEEP_MS (10 * 60 * 1000)
 #define DISK_THREADS 2
-#define FAR_THREADS 16 /* that wait for a store far away; of a pool of their own */
+#define FAR_THREADS 16 /* threads of their own pool that wait for a store far away */
 #define DISK_JOBS 1024
 
 /* ---- timers -------------------------------------------------------------- */
@@ -147,7 +147,7 @@ static char *in_dir(const struct coordinator *co, const char *name)
     return file_join(co->opt.data_dir, name);
 }
 
-/* Without the database nothing names the blobs: a day later the sweep would take them all. */
+/* Without the database nothing names the blobs: a day later the sweep would delete them all. */
 static int check_new(const struct coordinator *co, const char *database, struct err *err)
 {
     if (co->blobs->count == 0)
@@ -189,9 +189,9 @@ static int open_ship(struct coordinator *co, struct err *err)
     return rc;
 }
 
-/* A process that was killed may have left what it had not flushed yet: it is read as if it were on
- * the disk, and acknowledged again without another commit.  State that is in the store already is
- * ours before the blobs are listed, which may take minutes: from then on there is a sign of life.
+/* A killed process may have left writes that it had not flushed: they are read as if they were on
+ * the disk, and acknowledged without another commit, so they are flushed first.  State in the store
+ * becomes ours before the blobs are listed, which may take minutes: then signs of life begin.
  */
 static int open_store(struct coordinator *co, struct err *err)
 {
@@ -217,7 +217,7 @@ static int open_store(struct coordinator *co, struct err *err)
 }
 
 /* Leases come back with a grace: their workers may join again and go on.
- * Whoever does not is lost like any silent worker. */
+ * A worker that does not is lost like any silent one. */
 static void resume(struct coordinator *co)
 {
     uint64_t now = core_now(co);
@@ -227,7 +227,7 @@ static void resume(struct coordinator *co)
         w->loss = w->grad_norm = 0;
         if (w->task_id != 0 && state_task(&co->state, w->task_id) == NULL)
             w->task_id = 0;          /* its job cannot be read */
-        if (w->state == WORKER_HERE) /* silence counts from when it should be back */
+        if (w->state == WORKER_HERE) /* its silence counts from when it should be back */
             w->heard_ms = w->closed_ms = now + CORE_REDIAL_MS;
     }
     for (size_t i = 0; i < co->state.n_tasks; i++) {
@@ -358,8 +358,8 @@ bool coordinator_guesses_host(const struct coordinator *co)
     return co->opt.host == NULL && (strcmp(listen, "0.0.0.0") == 0 || strcmp(listen, "::") == 0);
 }
 
-/* What others can reach us by: as told, else the address we listen on, else
- * the host's name. */
+/* The name or address under which others reach us: the option's, else the one
+ * on which we listen, else the host's name. */
 static void fill_host(struct coordinator *co, char host[TOKEN_HOST_MAX + 1])
 {
     if (!coordinator_guesses_host(co))
@@ -432,7 +432,7 @@ static void start_timers(struct coordinator *co)
     co->gather = loop_timer_new(co->loop, turn, co);
     loop_timer_start(co->tick, CORE_TICK_MS, CORE_TICK_MS);
     loop_timer_start(co->sweep, SWEEP_MS, SWEEP_MS);
-    co->scrub_part = (uint8_t)(clock_wall_ms() / SWEEP_MS); /* about where the last start left */
+    co->scrub_part = (uint8_t)(clock_wall_ms() / SWEEP_MS); /* about where the last one stopped */
 }
 
 int coordinator_open(struct loop *loop, const struct coordinator_options *o,
@@ -499,7 +499,7 @@ void coordinator_close(struct coordinator *co)
         member_unpark(co, state_edit_worker(&co->state, co->state.workers[i]),
                       "the coordinator stops");
     poll_stop(co);
-    if (co->api != NULL) /* else opening failed: what was half read must not be saved */
+    if (co->api != NULL) /* else opening failed: a half-read state must not be saved */
         persist_changes(co->store, &co->state);
     if (co->store != NULL && store_commit(co->store, &err) < 0)
         log_error("store", "%s; what was not acknowledged is lost", err.msg);

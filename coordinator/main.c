@@ -209,7 +209,7 @@ static int load_config(const char *path, struct settings *s, struct err *err)
         return 0;
     }
     int rc = file_read(path, YAML_BYTES_MAX, &text, &why);
-    if (rc < 0) /* to start again would not help */
+    if (rc < 0) /* a restart would not help */
         return err_set(err, -ERR_CONFIG, "--config: %s", why.msg);
     rc = yaml_parse(buf_str(&text), text.len, path, &doc, err);
     buf_release(&text);
@@ -252,7 +252,7 @@ static void apply_flags(struct settings *s, const struct flags *f)
     s->outer_threads = f->has_threads ? f->outer_threads : s->outer_threads;
 }
 
-/* A restore names its store itself. */
+/* A restore names its own store. */
 static int check_store(const struct settings *s, const struct flags *f, struct err *err)
 {
     const char *of = s->store_endpoint       ? "--store-endpoint"
@@ -298,9 +298,9 @@ static void on_signal(void *arg, int signo)
     loop_stop(arg);
 }
 
-/* To a person at a terminal, commands to paste.  To a file or a journal, which
- * others may read, only where the tokens are: they are passwords.  Those that were
- * revoked have no file. */
+/* Prints commands to paste for a person at a terminal; in a file or a journal, which
+ * others may read, only the paths of the tokens, since they are passwords.  Revoked
+ * tokens have no file. */
 static void greet(const struct coordinator *co, const char *dir)
 {
     const char *user = coordinator_user_token(co);
@@ -411,7 +411,7 @@ static int restore_from(const char *store, const struct flags *f, const struct s
     return rc;
 }
 
-/* Serves whenever nobody else goes on with the state, and waits meanwhile. */
+/* Waits while another coordinator has the state, and serves whenever none has. */
 static int stand_by(const struct flags *f, const struct settings *s, struct err *err)
 {
     const struct coordinator_options o = options_of(f, s);
@@ -523,12 +523,12 @@ static void allow_many_files(void)
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &files); /* with fewer it works as far as they go */
+        (void)setrlimit(RLIMIT_NOFILE, &files); /* with fewer it serves fewer workers */
     }
 }
 
-/* Few threads share few arenas, and what was large goes back at once.  Without fixed bounds glibc
- * raises them with each large block that is freed, and the heap is left with holes as large. */
+/* Few arenas for few threads, and large blocks go back to the system at once.  Without fixed bounds
+ * glibc raises them with each large block that is freed, and the heap keeps holes of that size. */
 static void stay_small(void)
 {
     (void)mallopt(M_ARENA_MAX, 2);

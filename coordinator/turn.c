@@ -22,8 +22,8 @@
 #include "coordinator/state/poll.h"
 #include "coordinator/state/core.h"
 
-/* What waits for the commit that is handed over is made of what it has: the state as it is now.
- * What making it changes or waits for is of the next one. */
+/* Makes the answers that wait for the commit just handed over, from its contents: the present
+ * state. Changes and waits that come from making them belong to the next commit. */
 static void make_answers(struct coordinator *co)
 {
     struct list *l;
@@ -57,8 +57,7 @@ static void release(struct coordinator *co)
     }
 }
 
-/* What was made for a commit that has failed is made anew for the next; whoever was to be shown
- * something hears of it. */
+/* Answers made for a failed commit are made anew for the next one; readers get an error. */
 static void take_back(struct coordinator *co)
 {
     struct list *l, shown;
@@ -94,11 +93,11 @@ static void failed(struct coordinator *co)
     loop_timer_start(co->retry, CORE_COMMIT_RETRY_MS, 0);
 }
 
-/* What the commit has may be known. */
+/* The commit is durable: its answers leave. */
 static void tell(struct coordinator *co)
 {
     folds_told(co);
-    gc_after_commit(co); /* before the replies: they may drop what only the next commit drops */
+    gc_after_commit(co); /* before the replies, whose garbage belongs to the next commit */
     release(co);
 }
 
@@ -111,10 +110,10 @@ static void succeeded(struct coordinator *co)
     if (!again)
         return;
     log_info("store", "the state can be written again, going on");
-    core_touch(co); /* requests that have waited are answered with the next commit */
+    core_touch(co); /* waiting requests are answered with the next commit */
 }
 
-/* The commit is done, or not. */
+/* The commit has succeeded or failed. */
 static void written(void *arg, int rc)
 {
     struct coordinator *co = arg;
@@ -124,7 +123,7 @@ static void written(void *arg, int rc)
         if (rc == 0)
             tell(co);
         else
-            take_back(co); /* it is committed once more, and what waits is refused */
+            take_back(co); /* the rows are committed again, and waiting readers are refused */
         return;
     }
     if (core_now(co) - co->writing_ms > CORE_SLOW_MS)
@@ -153,7 +152,7 @@ static void commit(struct coordinator *co)
     folds_hand(co);
     gc_hand(co);
     const bool rows = store_hand(co->store);
-    if (co->store_ok) /* else it is a trial, for which nobody's answer is made */
+    if (co->store_ok) /* else it is a trial, for which no answers are made */
         make_answers(co);
     if (!rows) {
         succeeded(co);
@@ -162,7 +161,7 @@ static void commit(struct coordinator *co)
     co->writing = true;
     co->writing_ms = core_now(co);
     co->write_err = (struct err){0};
-    (void)pool_submit(co->writer, write_rows, written, co); /* it has none else to do */
+    (void)pool_submit(co->writer, write_rows, written, co); /* it is idle, so it accepts */
 }
 
 void turn(void *arg)

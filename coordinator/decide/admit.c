@@ -45,7 +45,7 @@ static bool release_of(const char *version, unsigned *ret_major, unsigned *ret_m
     return sscanf(version, "%9u.%9u", ret_major, ret_minor) == 2;
 }
 
-/* How many releases a worker is ahead of us, within [-2, 2]; 2: no release at all. */
+/* How many releases a worker is ahead of us, within [-2, 2]; 2 also if it is not a release. */
 static int releases_ahead(const char *version, const char *ours)
 {
     unsigned a[2], b[2];

@@ -12,7 +12,7 @@ static void say(struct encode_decision *d, bool once, const char *fmt, ...)
     d->once = once;
 }
 
-/* The share of the encoder's work that a pipeline's bubbles hold, by the job's numbers; where they
+/* The share of the encoder's work that fits in a pipeline's bubbles, by the job's numbers; if they
  * are automatic, by the fewest stages and the micro-batches that a worker takes unmeasured. */
 static double in_bubbles(const struct encode_in *in, int *ret_stages, int *ret_micros)
 {

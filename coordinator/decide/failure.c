@@ -1,7 +1,7 @@
 #include "coordinator/decide/failure.h"
 
 #define FIRST_MS 1000u
-#define OTHERS_MS 10000u /* with others here the task is kept for them */
+#define OTHERS_MS 10000u /* for so long the task is kept for other workers, if any are here */
 #define WORKER_MAX_MS 300000u
 #define ALL_MAX_MS 30000u
 
@@ -46,7 +46,7 @@ static bool is_confirmed(const struct failure_list *l, const struct failure *own
     return in->only && own->lasting_ms != 0 && in->now_ms - own->lasting_ms >= FAILURE_ALONE_MS;
 }
 
-/* So many have failed it that it may be the task. */
+/* So many workers have failed the task that it may be the task's fault. */
 static void note_all(struct failure_list *l, const struct failure_in *in)
 {
     if (l->n >= FAILURES_MAX) {

@@ -17,7 +17,7 @@ static uint64_t at_least(uint64_t ms, uint64_t least)
     return ms > least ? ms : least;
 }
 
-/* How long it may make no progress. */
+/* How long a worker may make no progress. */
 static uint64_t patience(const struct lease_in *in, const struct lease_options *o)
 {
     const uint64_t most = at_least(5 * in->median_gap_ms, o->progress_min_ms);
@@ -66,7 +66,7 @@ void lease_decide(const struct lease_in *in, const struct lease_options *o,
                        in->unbegun ? " while another worker idles" : "");
         return;
     }
-    /* Of shorter tasks nothing is known before a heartbeat could have told of it. */
+    /* The progress of a shorter task is unknown until a heartbeat could have reported it. */
     const uint64_t limit = in->limit_ms > o->heartbeat_ms ? in->limit_ms : o->heartbeat_ms;
     if (in->idle && in->limit_ms != 0 && in->held_ms > limit) {
         conclude(ret, LEASE_LOST, 0);

@@ -1,6 +1,6 @@
 #include "coordinator/decide/schedule.h"
 
-#define HELPER_MS 1000 /* until it is looked at again */
+#define HELPER_MS 1000 /* until a task that needs a helper is looked at again */
 
 uint64_t schedule_small_until(uint64_t now_ms, const struct schedule_task *t,
                               const struct schedule_small *small, unsigned n)
@@ -12,7 +12,7 @@ uint64_t schedule_small_until(uint64_t now_ms, const struct schedule_task *t,
     return 0;
 }
 
-/* 0: may be taken now; else when, and *ret_why says what it waits for. */
+/* 0: the task may be taken now; else the time when it may, and *ret_why says what it waits for. */
 static uint64_t held_back(const struct schedule *s, uint64_t worker, const struct schedule_task *t,
                           const struct schedule_options *o, const char **ret_why)
 {
@@ -64,7 +64,7 @@ static uint64_t held_back(const struct schedule *s, uint64_t worker, const struc
     return 0;
 }
 
-/* Of tasks of two jobs: -1 the first, 1 the second, 0: their jobs do not matter. */
+/* Which of two tasks goes first by its job: -1 the first, 1 the second, 0: neither. */
 static int by_job(const struct schedule *s, const struct schedule_task *a,
                   const struct schedule_task *b)
 {
@@ -92,7 +92,7 @@ static bool before(const struct schedule *s, uint64_t worker, const struct sched
     bool warm_a = a->owner == worker, warm_b = b->owner == worker;
     if (warm_a != warm_b)
         return warm_a;
-    /* A replica without an owner costs no worker its moments. */
+    /* To take a replica without an owner costs no worker its moments. */
     if ((a->owner == 0) != (b->owner == 0))
         return a->owner == 0;
     return a->id < b->id;
@@ -100,13 +100,13 @@ static bool before(const struct schedule *s, uint64_t worker, const struct sched
 
 /* ---- groups --------------------------------------------------------------- */
 
-#define GROUPS_BACK 64 /* groups that are asked whether a task is like them: others are rare */
+#define GROUPS_BACK 64 /* most groups with which a task is compared: older ones rarely match */
 #define NONE UINT32_MAX
 
 struct schedule_group {
     uint32_t first, last; /* first: may have been taken */
-    uint64_t kept_ms;     /* for their owners until then; 0: for nobody */
-    bool alone;           /* by what only some may have had to do with it */
+    uint64_t kept_ms;     /* kept for their owners until then; 0: for nobody */
+    bool alone;           /* workers may differ in their right to it, so nothing else joins it */
 };
 
 struct schedule_owned {
@@ -120,7 +120,7 @@ static uint64_t kept_until(uint64_t now, const struct schedule_task *t)
     return t->owner != 0 && t->owner_here && !t->owner_training && now < until ? until : 0;
 }
 
-/* Can no worker tell them apart, but the last owner of one? */
+/* Are they the same to every worker, except the last owner of one? */
 static bool alike(const struct schedule_task *a, const struct schedule_task *b)
 {
     return a->job_id == b->job_id && a->kind == b->kind && a->rank == b->rank &&
@@ -132,7 +132,7 @@ static bool alike(const struct schedule_task *a, const struct schedule_task *b)
 static void add(struct schedule *s, uint32_t at)
 {
     const struct schedule_task *t = &s->tasks[at];
-    /* Of those that all workers wait for, the first to be ready stands for them. */
+    /* Tasks that no worker may take yet are represented by the one that is ready first. */
     if (t->not_before_ms > s->now_ms && s->jobs[t->job].held == NULL) {
         if (s->later == NONE || t->not_before_ms < s->tasks[s->later].not_before_ms)
             s->later = at;
@@ -288,6 +288,6 @@ uint32_t schedule_part(uint32_t workers, const struct schedule_claim *claims, si
         else if (c->priority == claims[mine].priority)
             shares += c->share;
     }
-    /* As many as there are where the shares say so, whatever their sum is rounded to. */
+    /* Shares that add up to all workers give all of them, in spite of rounding. */
     return (uint32_t)(workers * (claims[mine].share / shares) + 1e-9);
 }

@@ -10,14 +10,14 @@ enum {
     ROW = 38,
     BAR = 28,
     BOTTOM = 64,
-    LETTER = 8, /* about as wide, at most */
+    LETTER = 8, /* about the most width of a letter */
     ROWS_MAX = 64
 };
 #define SPAN (WIDTH - LEFT - RIGHT)
-#define END_MIN 1e-9 /* ms: what is shorter has no scale */
+#define END_MIN 1e-9 /* ms: a shorter step cannot be scaled */
 
-/* Bars by the first word of their names, in the order of the legend; the rest is not drawn. Colours
- * of Okabe and Ito, which are told apart by eyes that lack a kind of cone. */
+/* Bars by the first word of their names, in the order of the legend; others are not drawn.  The
+ * colours are Okabe and Ito's, which colour-blind people can tell apart. */
 static const struct kind {
     const char *word, *colour, *ink, *what;
 } kinds[] = {
@@ -35,7 +35,7 @@ struct bar {
     double start, length; /* ms */
 };
 
-/* False: it is none, or none that is drawn. */
+/* False: it is not a bar, or not one that is drawn. */
 static bool read_bar(const json_t *e, struct bar *ret)
 {
     const char *name = json_string_value(json_object_get(e, "name"));
@@ -54,7 +54,7 @@ static bool read_bar(const json_t *e, struct bar *ret)
     return isfinite(ret->start) && isfinite(ret->length) && ret->start >= 0 && ret->length >= 0;
 }
 
-/* As text of XML; other than printable ASCII becomes '?'. */
+/* Appends text to XML; characters other than printable ASCII become '?'. */
 static void escaped(struct buf *out, const char *text)
 {
     for (const char *p = text; *p; p++)
@@ -111,8 +111,8 @@ static void put_legend(struct buf *out, int rows, double end)
 
 struct rows {
     int n;
-    double end;            /* of the step, ms */
-    double busy[ROWS_MAX]; /* ms in bars that are drawn */
+    double end;            /* end of the step, ms */
+    double busy[ROWS_MAX]; /* ms in drawn bars */
 };
 
 static void measure(const json_t *events, struct rows *ret)

@@ -6,24 +6,24 @@
 #include "coordinator/view/view.h"
 
 #define KEPT_BYTES_MAX (16u << 20)
-#define SHOWN_MAX 64 /* that wait for the disk: places for connections are few */
+#define SHOWN_MAX 64 /* most reads that wait for the disk: there are few connections */
 
 /* ---- answers that wait for the disk -------------------------------------- */
 
 struct pending {
-    struct list link; /* in api->pending; alone once it was answered */
+    struct list link; /* in api->pending; in no list once it is answered */
     struct http_api *api;
-    struct http_request *req; /* NULL: answered by another, the callback only frees */
+    struct http_request *req; /* NULL: already answered, and the callback only frees */
     unsigned status;
     const char *type;
     char *text;
     size_t len;
-    http_handler again; /* makes the answer anew when the commit has failed; NULL: 503 */
-    bool keep;          /* it is the status */
-    bool shows;         /* it waits and acknowledges nothing: counted */
+    http_handler again; /* makes the answer anew if the commit has failed; NULL: 503 */
+    bool keep;          /* it is the status, which is kept */
+    bool shows;         /* it shows state and acknowledges nothing: counted in SHOWN_MAX */
 };
 
-/* It holds no place of those that are shown something any more. */
+/* Gives back its place among SHOWN_MAX. */
 static void give_place_back(struct pending *p)
 {
     if (p->shows)
@@ -45,7 +45,7 @@ static void send_pending(struct pending *p)
     http_reply_bytes(p->req, p->status, p->type, p->text, p->len);
     if (!p->keep)
         return;
-    mem_free(p->api->kept); /* an old one would be shown as if it were of now */
+    mem_free(p->api->kept); /* an old one would be shown as the present status */
     p->api->kept = NULL;
     if (p->len > KEPT_BYTES_MAX)
         return;
@@ -81,7 +81,7 @@ static struct pending *pending_new(struct http_api *api, struct http_request *r,
     return p;
 }
 
-/* NULL: it is answered. */
+/* NULL: the request is answered. */
 static struct pending *pending_json(struct http_api *api, struct http_request *r, unsigned status,
                                     json_t *takes)
 {
@@ -102,7 +102,7 @@ void http_answer_when_durable(struct http_api *api, struct http_request *r, unsi
         view_when_durable(api->o.co, durable, p);
 }
 
-/* The status as it was before the commit that takes so long, but for what says that. */
+/* Answers with the status from before the slow commit, plus the note that the disk is slow. */
 static void answer_kept(struct http_api *api, struct http_request *r)
 {
     json_t *o = api->kept ? json_loads(api->kept, 0, NULL) : NULL;
@@ -131,7 +131,7 @@ static void refuse_to_wait(struct pending *p)
     pending_free(p);
 }
 
-/* Answers once what it shows is durable. */
+/* Answers once the state that it shows is durable. */
 static void show(struct pending *p, uint64_t job, http_handler again)
 {
     struct http_api *api = p->api;

@@ -17,8 +17,8 @@
 
 #define BODY_SMALL (16u << 10)
 #define BODY_SUBMIT (8u << 20)
-#define PAGE_MAX 1000     /* items */
-#define METRICS_MAX 10000 /* records in one answer */
+#define PAGE_MAX 1000     /* most items of a page */
+#define METRICS_MAX 10000 /* most records in an answer */
 #define LINES_BYTES_MAX (4u << 20)
 #define PROMETHEUS_BYTES_MAX (8u << 20)
 #define SVG_BYTES_MAX (4u << 20)
@@ -59,13 +59,13 @@ static void get_job(void *arg, struct http_request *r)
         http_answer_text(api, r, id, "application/json", &job, get_job);
 }
 
-/* What is known of the rounds by now: an evaluation ends after its round was recorded. */
+/* The rounds recorded so far: an evaluation ends after its round was recorded. */
 struct rounds {
     struct round {
         uint32_t path, round;
         double eval_loss, step;
     } * items;
-    size_t n, cap, at; /* at: where the last look-up ended; they come in order */
+    size_t n, cap, at; /* at: where the last look-up ended, since look-ups come in order */
 };
 
 struct lines {
@@ -89,7 +89,7 @@ static void add_known_round(void *arg, const struct round_rec *r)
     k->items[k->n++] = (struct round){r->path, r->round, (double)r->eval_loss, before + steps};
 }
 
-/* The round of the record, or the one that made what was evaluated. */
+/* The round of the record, or the round that made the evaluated version. */
 static const struct round *known_round(struct rounds *k, const struct metric_rec *m)
 {
     const uint32_t round = m->round - (m->kind == METRIC_EVAL);
@@ -114,12 +114,12 @@ static void add_line(void *arg, const struct metric_rec *m)
         const bool at_begin = m->kind == METRIC_EVAL && m->round == 0;
         if (m->kind == METRIC_ROUND)
             http_json_put(o, "eval_loss", r ? http_json_real(r->eval_loss) : json_null());
-        if (m->step == 0 && !at_begin) /* of a release that did not note it */
+        if (m->step == 0 && !at_begin) /* an older release did not note it */
             http_json_put(o, "step", r ? json_integer((json_int_t)(r->step + 0.5)) : json_null());
     }
     const size_t digits = m->n_numbers > 0 ? 17 : 9; /* ours were floats */
     char *line = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(digits));
-    /* Whole lines only: the reader asks again from the last one it got. */
+    /* Only whole lines: the reader asks again from its last one. */
     l->full = l->full || line == NULL || buf_printf(&l->out, "%s\n", line) < 0;
     mem_free(line);
     json_decref(o);
@@ -145,7 +145,7 @@ static void get_job_metrics(void *arg, struct http_request *r)
     mem_free(l.rounds.items);
 }
 
-/* Nothing from elsewhere, no inline script or style, no frame around us. */
+/* No content from other sites, no inline script or style, no frame around our pages. */
 static void add_headers(struct http_request *r)
 {
     http_reply_header(r, "Content-Security-Policy",
@@ -156,7 +156,7 @@ static void add_headers(struct http_request *r)
     http_reply_header(r, "Cache-Control", "no-cache");
 }
 
-/* The trace as JSON, as far as it is that (json_decref); NULL: the request is answered. */
+/* The trace as JSON, if it is JSON (json_decref); NULL: the request is answered. */
 static json_t *read_trace(struct http_api *api, struct http_request *r, struct view_trace *ret)
 {
     struct err err = {0};
@@ -167,7 +167,7 @@ static json_t *read_trace(struct http_api *api, struct http_request *r, struct v
         http_answer_refused(api, r, &err);
         return NULL;
     }
-    json_t *json = json_loadb(ret->trace->text, ret->trace->len, 0, NULL); /* anything may come */
+    json_t *json = json_loadb(ret->trace->text, ret->trace->len, 0, NULL); /* it is untrusted */
     if (!json)
         http_reply_error(r, 404, "not_found",
                          "what a worker sent as the trace of a step is no JSON");
@@ -204,7 +204,7 @@ static void get_job_trace_svg(void *arg, struct http_request *r)
     json_decref(json);
 }
 
-/* The cursor and size of a page; false: answered. */
+/* The cursor and size of a page; false: the request is answered. */
 static bool take_page(struct http_request *r, const char *cursor, uint64_t *ret_cursor,
                       uint64_t *ret_limit)
 {
@@ -276,7 +276,7 @@ static void get_modules(void *arg, struct http_request *r)
 static void get_log(void *arg, struct http_request *r)
 {
     struct http_api *api = arg;
-    http_reply_json(r, 200, http_json_items(http_events_log(api->events))); /* told already */
+    http_reply_json(r, 200, http_json_items(http_events_log(api->events))); /* they are public */
 }
 
 static void get_events(void *arg, struct http_request *r)
@@ -300,7 +300,7 @@ static void get_prometheus(void *arg, struct http_request *r)
     buf_release(&out);
 }
 
-/* ---- the dashboard: the files hold no secrets, so everybody may fetch them --- */
+/* ---- the dashboard: its files hold no secrets, so everybody may fetch them --- */
 
 static const struct web_asset *find_asset(const char *name)
 {
@@ -336,7 +336,7 @@ static void reply_asset(struct http_request *r, unsigned status, const char *nam
 static void get_web_file(void *arg, struct http_request *r)
 {
     const char *name = http_request_param(r, "name");
-    /* The pages themselves are served at / only. */
+    /* The pages themselves are served only at /. */
     reply_asset(r, 200, str_ends(name, ".html") ? "" : name);
 }
 
@@ -367,7 +367,7 @@ static void get_page(void *arg, struct http_request *r)
     struct http_api *api = arg;
     const char *secret = http_request_query(r, "token");
     if (secret != NULL)
-        log_in(api, r, secret); /* and out of the address bar */
+        log_in(api, r, secret); /* which also clears the address bar */
     else if (http_request_role(r) & VIEWER)
         reply_asset(r, 200, "index.html");
     else
@@ -405,7 +405,7 @@ static void post_login(void *arg, struct http_request *r)
     memcpy(form, body, len);
     form[len] = '\0';
     (void)form_value(form, len, "token", secret, sizeof secret);
-    /* Pasted from a terminal: white space at the ends is not meant. */
+    /* White space at the ends comes from pasting. */
     const char *start = secret + strspn(secret, " \t\r\n");
     for (size_t n = strlen(start); n > 0 && strchr(" \t\r\n", start[n - 1]); n--)
         secret[(size_t)(start - secret) + n - 1] = '\0';

@@ -26,7 +26,7 @@ static const char *expected(const struct http_field *f, char *out, size_t size)
     return out;
 }
 
-/* What a person sees of the value they sent: short, never the whole of it. */
+/* A short form of a value, for messages to the person who sent it. */
 static const char *shown(const json_t *v, char *out, size_t size)
 {
     switch (json_typeof(v)) {

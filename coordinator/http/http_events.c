@@ -7,11 +7,11 @@
 #include "coordinator/view/view.h"
 
 struct listener {
-    struct list link; /* in ev->listeners, alone once ev is gone */
+    struct list link; /* in ev->listeners; in no list once ev is gone */
     struct http_stream *stream;
 };
 
-/* What a commit has and is told after it. */
+/* News of a commit, which are published after it. */
 struct news {
     struct list link;
     uint64_t commit;
@@ -23,12 +23,12 @@ struct http_events {
     struct coordinator *co;
     int handle;
     struct list listeners;
-    struct list waiting; /* news; the oldest make room */
+    struct list waiting; /* struct news; the oldest are dropped if there are too many */
     size_t n_waiting;
-    uint64_t n_let_go;                /* of those, since others were told */
-    bool asked;                       /* the commit comes back here */
+    uint64_t n_let_go;                /* news dropped since the last publication */
+    bool asked;                       /* a callback is waiting for the commit */
     uint64_t n;                       /* sentences so far */
-    json_t *log[HTTP_EVENTS_LOG_MAX]; /* ring: sentence n lies at (n - 1) % max */
+    json_t *log[HTTP_EVENTS_LOG_MAX]; /* ring: sentence n is at (n - 1) % max */
 };
 
 static void send_all(struct http_events *ev, const char *event, json_t *takes)
@@ -86,7 +86,7 @@ static json_t *said(const char *text, const struct event *e)
     return o;
 }
 
-/* How many made room for those that were told now; last, for the log keeps the newest. */
+/* Says how many were dropped; after the others, since the log keeps the newest. */
 static void tell_let_go(struct http_events *ev)
 {
     char text[160];
@@ -102,7 +102,7 @@ static void tell_let_go(struct http_events *ev)
     json_decref(n.json);
 }
 
-/* What came while that commit was under way is of the next one. */
+/* News that came during that commit belong to the next one. */
 static void tell_news(void *arg, int rc)
 {
     struct http_events *ev = arg;
@@ -119,7 +119,7 @@ static void tell_news(void *arg, int rc)
         view_when_durable(ev->co, tell_news, ev);
 }
 
-/* Tells it after the next commit: nobody hears of what a crash could take back. */
+/* Publishes it after the next commit, so that no published event is lost in a crash. */
 static void tell_later(struct http_events *ev, const char *event, json_t *takes)
 {
     struct news *n = mem_alloc(sizeof *n);
@@ -157,7 +157,7 @@ static void drawn(const struct view_job *job, const struct grid_rec *s, char *ou
                        of_path(job, s->path, of), s->round);
 }
 
-/* What a person is told of the event; false: nothing (a worker's events come
+/* The sentence for people about an event; false: none (a worker's events come
  * with a LOG event of their own). */
 static bool sentence(struct http_events *ev, const struct event *e, char *out, size_t size)
 {
@@ -180,7 +180,7 @@ static bool sentence(struct http_events *ev, const struct event *e, char *out, s
                        of_path(&job, e->metric->path, of), e->metric->round);
     else if (strcmp(job.state, "done") == 0 || strcmp(job.state, "failed") == 0 ||
              strcmp(job.state, "cancelled") == 0)
-        return false; /* a LOG event tells the end */
+        return false; /* its end has a LOG event */
     else
         (void)snprintf(rest, left, " is %s%s%s", job.state, e->text[0] ? ": " : "", e->text);
     return true;
@@ -200,7 +200,7 @@ static json_t *with_job(json_t *o, uint64_t job_id)
     return o;
 }
 
-/* A piece of a text as it is generated, and where it belongs. */
+/* A piece of generated text, and its place. */
 static json_t *text_event(const struct event *e)
 {
     json_t *o = json_object();
@@ -278,7 +278,7 @@ void http_events_free(struct http_events *ev)
     mem_free(ev);
 }
 
-/* Also after http_events_free(): touches the listener only. */
+/* May run after http_events_free(): touches only the listener. */
 static void on_close(void *arg, struct http_stream *s)
 {
     struct listener *l = arg;
@@ -291,7 +291,7 @@ void http_events_open(struct http_events *ev, struct http_request *r)
     struct listener *l = mem_alloc(sizeof *l);
     list_init(&l->link);
     if (http_stream_open(r, "text/event-stream", on_close, l, &l->stream) < 0) {
-        mem_free(l); /* answered with 503 */
+        mem_free(l); /* it was answered with 503 */
         return;
     }
     list_push(&ev->listeners, &l->link);

@@ -164,7 +164,7 @@ void http_json_status_slow(struct coordinator *co, json_t *status)
     put(status, "waiting_for", lines);
 }
 
-/* null: they are in a folder of the data dir. */
+/* null: the blobs are in a folder of the data directory. */
 static json_t *status_blobs(const struct view_status *s)
 {
     const struct blob_health *h = &s->blobs;
@@ -194,7 +194,7 @@ static void add_worker(void *arg, const struct view_worker *w)
     http_json_push(arg, http_json_worker(w));
 }
 
-/* Of how many they are; speed: all together. */
+/* Counts of workers by state; speed: that of all together. */
 static json_t *status_workers_count(const struct view_status *s)
 {
     json_t *o = must(json_object());
@@ -305,7 +305,7 @@ static void add_phase(void *arg, const struct view_replica *r)
     http_json_push(arg, o);
 }
 
-/* UINT32_MAX stands for none of them: all the data, or the mixture. */
+/* null for UINT32_MAX, which stands for all the data, or the mixture. */
 static json_t *number_or_null(uint32_t n)
 {
     return n == UINT32_MAX ? json_null() : count(n);
@@ -357,7 +357,7 @@ static void add_path(void *arg, const struct view_path *p)
     http_json_push(arg, o);
 }
 
-/* Into the path's entry of the list, which has all paths in order. */
+/* Adds it to the path's entry in the list, which has all paths in order. */
 static void add_best(void *arg, const struct view_best *b)
 {
     json_t *path = json_array_get(arg, b->path);
@@ -606,7 +606,7 @@ json_t *http_json_metric(const struct metric_rec *m)
                          : m->kind == METRIC_ROUND ? "round"
                                                    : "eval")));
     put(o, "path", count(m->path));
-    /* An evaluation looks at the version that the rounds before it made. */
+    /* An evaluation's round counts the rounds before its version. */
     put(o, "round", count(m->kind == METRIC_EVAL ? m->round : m->round + 1u));
     put(o, "step", count(m->step));
     if (m->kind == METRIC_EVAL) {
@@ -663,7 +663,7 @@ json_t *http_json_task(const struct view_task *v)
     return o;
 }
 
-/* {"items": takes list, "next": the id that its last one has, or null} */
+/* {"items": list, "next": the id of its last item, or null}; takes list. */
 static json_t *page(json_t *list, bool more)
 {
     json_t *o = http_json_items(list);

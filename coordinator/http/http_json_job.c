@@ -1,5 +1,5 @@
 /* A job as text.  Its rounds, up to HTTP_JSON_ROUNDS_MAX, would be megabytes of small JSON values,
- * so only one at a time is made. */
+ * so they are made one at a time. */
 #include "coordinator/http/http_json.h"
 
 #define ROUND_BYTES_MAX 512 /* with a comma */
@@ -35,7 +35,7 @@ static void write_round(void *arg, const struct round_rec *r)
 static int write_job(struct coordinator *co, uint64_t id, size_t rounds, const char *rest,
                      struct buf *out)
 {
-    const size_t n = strlen(rest) - 1; /* its } comes in the end */
+    const size_t n = strlen(rest) - 1; /* without its }, which comes at the end */
     struct history h = {.out = out};
     buf_init(out, n + (rounds + 1) * ROUND_BYTES_MAX);
     view_each_round(co, id, count_round, &h);

@@ -9,15 +9,15 @@
 #define STATES_MAX 16
 _Static_assert(JOB_STATES - 1 <= STATES_MAX, "each has a count");
 
-/* A family must be written in one run, so the view is walked once per family:
- * cheap, as it is all in memory. */
+/* A family must be written in one run, so the view is walked once per family,
+ * which is cheap, since it is all in memory. */
 struct writer {
     struct coordinator *co;
     struct buf *out;
     int rc;                       /* the first append that failed */
-    const struct job_family *job; /* the family of the walk that runs */
+    const struct job_family *job; /* the family of the present walk */
     const struct view_job *of;    /* the job whose numbers are walked */
-    bool held_out;                /* those of evaluations */
+    bool held_out;                /* numbers of evaluations */
     const struct worker_family *worker;
     const struct device_family *device;
 };
@@ -41,8 +41,8 @@ static void value(struct writer *w, double x)
         w->rc = buf_printf(w->out, " %.17g\n", x);
 }
 
-/* A label's value may hold anything: \ " and newline are escaped, and what is
- * not UTF-8 is shown as '?'. */
+/* A label's value may hold any bytes: \ " and newline are escaped, and bytes that
+ * are not UTF-8 are shown as '?'. */
 static void label(struct writer *w, const char *name, const char *s)
 {
     bool utf8 = str_is_utf8(s, strlen(s));
@@ -82,7 +82,7 @@ static void four_bytes(struct writer *w, const char *name, const struct traffic 
     plain(w, name, "{plane=\"data\",direction=\"down\"}", (double)b->data_down);
 }
 
-/* How many are in which state. */
+/* Counts by state. */
 struct states {
     const char *names[STATES_MAX];
     unsigned counts[STATES_MAX];
@@ -235,7 +235,7 @@ static double job_eta(const struct view_job *j)
     return j->eta_ms < 0 ? (double)NAN : (double)j->eta_ms / 1000;
 }
 
-/* A NULL help goes on with the family of the row before. */
+/* A NULL help continues the family of the row before. */
 static const struct job_family job_families[] = {
     {"job_round", "gauge", "Finished rounds.", job_round, NULL},
     {"job_rounds", "gauge", "Planned rounds.", job_rounds, NULL},
@@ -357,7 +357,7 @@ static bool is_there(const struct view_worker *v)
     return strcmp(v->state, "lost") != 0 && strcmp(v->state, "left") != 0;
 }
 
-/* What one that has gone once reached would count in sums. */
+/* A rate counts only while its worker is here: an old one would count in sums. */
 static double while_there(const struct view_worker *v, double rate)
 {
     return rate > 0 && is_there(v) ? rate : (double)NAN;
@@ -379,7 +379,7 @@ GET_WORKER(worker_flops, while_there(v, v->worker->devices.flops))
 GET_WORKER(worker_peak, while_there(v, v->worker->devices.peak_flops))
 GET_WORKER(worker_mfu, while_there(v, devices_mfu(&v->worker->devices)))
 
-/* Of a worker of several devices, while it is there; what is not known is no line. */
+/* For a worker with several devices, while it is here; unknown numbers have no line. */
 #define GET_PLAN(fn, expression)                                                                   \
     static double fn(const struct view_worker *v)                                                  \
     {                                                                                              \

@@ -7,9 +7,9 @@
 #include "common/base/log.h"
 
 struct session {
-    uint8_t hash[HASH_BYTES]; /* of its id */
+    uint8_t hash[HASH_BYTES]; /* hash of its id */
     uint64_t used_ms;
-    int64_t opened_ms; /* before 0: earlier than the machine was started */
+    int64_t opened_ms; /* below 0: before the machine was started */
     uint64_t holder;   /* 0: free */
 };
 
@@ -55,7 +55,7 @@ static void save(const struct http_sessions *s)
             (void)buf_printf(&text, "%s t%llu %llu\n", hash_hex(e->hash, HASH_BYTES, hex),
                              (unsigned long long)e->holder, (unsigned long long)(opened_ms / 1000));
     }
-    /* Not flushed, as the loop waits for no disk: a loss of power ends logins. */
+    /* Not flushed, since the loop waits for no disk: a loss of power may end logins. */
     if (file_write_put(s->path, buf_str(&text), text.len, 0600, &err) < 0)
         log_warn("http", "logins of browsers end with this process: %s", err.msg);
     buf_release(&text);
@@ -87,7 +87,7 @@ void http_session_open(struct http_sessions *s, uint64_t holder, char ret_id[SES
     uint8_t random[HASH_BYTES];
     const uint64_t now = clock_now_ms();
     struct session *e = &s->at[0];
-    for (size_t i = 1; i < SESSIONS_MAX; i++) /* a free one, else the one that was used first */
+    for (size_t i = 1; i < SESSIONS_MAX; i++) /* a free one, else the least recently used */
         if (e->holder != 0 && (s->at[i].holder == 0 || s->at[i].used_ms < e->used_ms))
             e = &s->at[i];
     hash_random(random, sizeof(random));

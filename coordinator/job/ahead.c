@@ -3,8 +3,8 @@
 #include "common/base/rng.h"
 #include "coordinator/job/query.h"
 
-#define DELTAS_MAX 16 /* as ModuleRef.deltas */
-#define NEAR_PART 4   /* of the versions that are kept */
+#define DELTAS_MAX 16 /* see ModuleRef.deltas */
+#define NEAR_PART 4   /* near: behind by at most this part of the kept versions */
 
 bool ahead_base(const struct worker *w, const struct module_rec *m, uint64_t version, uint64_t *ret)
 {
@@ -41,7 +41,7 @@ static const struct module_rec *module_at(const struct job *j, uint32_t path, ui
     return &j->modules[j->comp.paths[path].modules[level]];
 }
 
-/* Could it begin a phase as soon as those who had the last one? */
+/* Could the worker begin a phase as soon as those that did the last one? */
 static bool is_near(const struct worker *w, const struct job *j, uint32_t path)
 {
     bool near = true;
@@ -102,14 +102,14 @@ uint32_t *ahead_rooms(const struct state *s)
     return rooms;
 }
 
-/* Would w get the job's phases? */
+/* Could w get the job's phases? */
 static bool fits(const struct coordinator *co, const struct worker *w, const struct job *j)
 {
     return j->state == JOB_RUNNING && query_withheld(&co->state, j) == NULL &&
            query_fits(j, TASK_TRAIN, 0, w, core_now(co));
 }
 
-/* Is somebody here who had the replica, or has it now? */
+/* Is a worker here that had the replica last, or has it now? */
 static bool is_taken(const struct state *s, const struct job *j, uint32_t p, uint32_t r)
 {
     const struct task *t = query_phase(s, j, p, r);
@@ -117,7 +117,7 @@ static bool is_taken(const struct state *s, const struct job *j, uint32_t p, uin
     return (t != NULL && t->state == TASK_LEASED) || (w != NULL && w->state == WORKER_HERE);
 }
 
-/* Its own; else the first with a replica that nobody here has; else the first. */
+/* The worker's own path; else the first with a replica that nobody here has; else the first. */
 static uint32_t path_for(const struct state *s, const struct worker *w, const struct job *j)
 {
     const uint32_t n = query_main_paths(j);
@@ -132,7 +132,7 @@ static uint32_t path_for(const struct state *s, const struct worker *w, const st
     return 0;
 }
 
-/* Marks what leads to the newest versions of the path; 0: they are here, or are the first ones. */
+/* A mark of the path's newest versions; 0: the worker has them, or they are the first ones. */
 static uint64_t mark(const struct worker *w, const struct job *j, uint32_t path)
 {
     uint64_t sum = rng_mix(j->id, path), missing = 0;
@@ -149,8 +149,8 @@ static uint64_t mark(const struct worker *w, const struct job *j, uint32_t path)
     return missing > 0 ? sum | 1 : 0;
 }
 
-/* The running job of the highest priority that could use it; the one that it is told of already,
- * if that is such a one. */
+/* The running job of the highest priority that could use the worker; if several could, the one of
+ * which it was already told. */
 static const struct job *job_for(const struct coordinator *co, const struct worker *w,
                                  const uint32_t *rooms, size_t *ret_at)
 {
@@ -176,7 +176,7 @@ bool ahead_news(struct coordinator *co, struct worker *w, bool may_work, uint32_
     const bool had = j != NULL && w->ahead.due && w->ahead.job_id == j->id;
     const uint32_t path = had ? w->ahead.path : j != NULL ? path_for(&co->state, w, j) : 0;
     if (j != NULL && (w->ahead.job_id != j->id || w->ahead.path != path))
-        w->ahead.version = 0; /* it has no part of a file of these modules */
+        w->ahead.version = 0; /* it has no part of these modules' files */
     const uint64_t told = j != NULL ? mark(w, j, path) : 0;
     const bool news = told != 0 ? told != w->ahead.told : j == NULL && w->ahead.told != 0;
     w->ahead.due = told != 0 && (news || w->ahead.due);

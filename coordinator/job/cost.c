@@ -5,8 +5,8 @@
 
 #define HOUR_MS 3600000.0
 
-/* Since its time was reckoned with last, in ms.  Of a worker that was loaded only the wall clock
- * tells. */
+/* Milliseconds since the worker's time was last charged.  For a worker that was loaded only the
+ * wall clock knows. */
 static double elapsed(const struct coordinator *co, const struct worker *w)
 {
     const int64_t wall = (int64_t)clock_wall_ms() - w->since_unix_ms;
@@ -20,7 +20,7 @@ static double dollars(const struct coordinator *co, const struct worker *w)
     return w->price * elapsed(co, w) / HOUR_MS;
 }
 
-/* Whether somebody may wait for it: it goes on, and gives tasks out. */
+/* May a worker wait for the job: does it go on, and give out tasks? */
 static bool is_waited_for(const struct coordinator *co, const struct job *j)
 {
     return !job_is_ended(j) && query_withheld(&co->state, j) == NULL;
@@ -37,7 +37,7 @@ static struct job *works_for(const struct coordinator *co, const struct worker *
     return t != NULL ? state_job(&co->state, t->job_id) : NULL;
 }
 
-/* The worker's time begins anew; what it has cost until now. */
+/* What the worker's time has cost since it was last charged; the time begins anew. */
 static double take_dollars(const struct coordinator *co, struct worker *w)
 {
     const double cost = dollars(co, w);
@@ -46,8 +46,8 @@ static double take_dollars(const struct coordinator *co, struct worker *w)
     return cost;
 }
 
-/* Adds to *sum of the job.  Where that spends a budget nobody waits for it any more: what they have
- * waited is kept. */
+/* Adds to *sum of the job.  If that spends its budget, nobody waits for the job any more, and the
+ * time waited so far is noted. */
 static void charge(struct coordinator *co, struct job *j, double *sum, double cost)
 {
     const bool waited_for = is_waited_for(co, j);

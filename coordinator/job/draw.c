@@ -9,9 +9,9 @@
 
 /* ---- evaluations --------------------------------------------------------- */
 
-/* Held-out samples of a partition that an evaluation looks at.  Of a job's budget
- * (eval.samples) each partition gets its share, so that the sum over the paths weighs the
- * data as they are. */
+/* The number of a partition's held-out samples in an evaluation.  Each partition gets its
+ * share of the job's budget (eval.samples), so that the sum over the paths weighs the
+ * data by their size. */
 static uint64_t budget(const struct job *j, uint32_t partition, uint64_t there)
 {
     uint64_t most = (uint64_t)j->spec.eval.samples;
@@ -21,8 +21,8 @@ static uint64_t budget(const struct job *j, uint32_t partition, uint64_t there)
     return there < most ? there : most;
 }
 
-/* Ranges over the held-out shards.  Data in one piece are read from the front; what is in
- * partitions evenly from all their shards. */
+/* Ranges over the held-out shards.  Unpartitioned data are read from the front; partitions
+ * evenly from all their shards. */
 static void pick_ranges(const struct job *j, uint32_t partition, struct task *t)
 {
     uint64_t there = shards_sum(j, partition, true).samples, left = budget(j, partition, there);
@@ -69,7 +69,7 @@ struct task *draw_eval(struct coordinator *co, struct job *j, uint32_t path, uin
     return make_eval(co, j, path, round, false);
 }
 
-/* All main paths with the router: the losses of every strategy. */
+/* All main paths with the router: it gives the losses of every strategy. */
 static struct task *eval_mixture(struct coordinator *co, struct job *j, uint32_t round)
 {
     return make_eval(co, j, (uint32_t)j->comp.router_path, round, true);
@@ -92,7 +92,7 @@ static void fill_draw(const struct job *j, struct task_draw *d)
     d->nucleus = (float)s->nucleus;
     d->threshold = (float)s->threshold;
     d->remote = s->remote;
-    for (size_t i = 0; i < s->prompts.n; i++) { /* one a line */
+    for (size_t i = 0; i < s->prompts.n; i++) { /* one per line */
         char *more = i == 0 ? str_dup(s->prompts.items[0])
                             : str_printf("%s\n%s", d->prompt, s->prompts.items[i]);
         mem_free(d->prompt);
@@ -104,10 +104,10 @@ static void fill_draw(const struct job *j, struct task_draw *d)
     d->tokens = (uint32_t)s->tokens;
     d->temperature = (float)s->temperature;
     d->top_p = (float)s->top_p;
-    d->count = 0; /* pictures */
+    d->count = 0; /* no pictures */
 }
 
-/* Zero and NAN (which no comparison likes) mean: as the job says. */
+/* Zero and NAN (for which every comparison is false) mean the job's values. */
 static void fill_asked(const struct draw_request *ask, struct task_draw *d)
 {
     d->asked = true;
@@ -151,7 +151,7 @@ static void fill_asked(const struct draw_request *ask, struct task_draw *d)
         d->top_p = (float)ask->top_p;
 }
 
-/* What the labels of a grid number: the captions, or the classes. */
+/* The number of labels of a grid: captions, or classes. */
 static uint32_t drawable(const struct job *j, const struct task_draw *d)
 {
     uint32_t n = 1;
@@ -196,7 +196,7 @@ static bool due(int every, uint32_t done)
     return every > 0 && done % (uint32_t)every == 0;
 }
 
-/* This path was the last one to come so far. */
+/* Have all paths now reached the round? */
 static bool all_at(const struct job *j, uint32_t round)
 {
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
@@ -209,7 +209,7 @@ void draw_after_round(struct coordinator *co, struct job *j, uint32_t path)
 {
     uint32_t done = j->paths[path].round;
     if (done >= (uint32_t)j->spec.outer.rounds)
-        return; /* that is the end's business */
+        return; /* the end of the job does it */
     bool all = all_at(j, done);
     if (due(j->spec.eval.every, done)) {
         (void)draw_eval(co, j, path, done);

@@ -91,7 +91,7 @@ static void add_range(struct task *t, const struct job *j, size_t shard)
 
 /* ---- features and clusters ----------------------------------------------- */
 
-/* Tried again at the next turn when there is no room for the tasks; so are the others. */
+/* If there is no room for the tasks, it is tried again at the next turn, like the others. */
 static void begin_features(struct coordinator *co, struct job *j)
 {
     size_t n = shards_cut(j);
@@ -152,7 +152,7 @@ static void drop_scores(struct coordinator *co, struct job *j)
     job_drop_scores(j);
 }
 
-/* What was best on other data says nothing about the new ones. */
+/* Versions that were best on other data say nothing about the new data. */
 static void drop_bests(struct coordinator *co, struct job *j)
 {
     for (uint32_t p = 0; p < j->comp.n_paths; p++) {
@@ -166,7 +166,7 @@ static void drop_bests(struct coordinator *co, struct job *j)
     }
 }
 
-/* The last two generations change their numbers. */
+/* Swaps the numbers of the last two generations. */
 static void swap_generations(struct job *j)
 {
     for (size_t i = shards_cut(j); i < j->n_shards; i++) {
@@ -178,7 +178,7 @@ static void swap_generations(struct job *j)
     }
 }
 
-/* The new shards and their partitioner go; those that were trained on get the number of the
+/* Drops the new shards and their partitioner; the present shards get the number of the
  * new generation, so that a generation is never made twice. */
 static void keep_routing(struct coordinator *co, struct job *j)
 {
@@ -188,8 +188,8 @@ static void keep_routing(struct coordinator *co, struct job *j)
     j->partitioner_before = (struct blob_ref){0};
 }
 
-/* Ledgers over the new shards.  A re-sharding that leaves a path without data is dropped: the
- * job goes on as its data were routed before. */
+/* Makes ledgers over the new shards.  A re-sharding that leaves a path without data is dropped: the
+ * job goes on with the old routing. */
 static int make_ledgers(struct coordinator *co, struct job *j, struct err *err)
 {
     struct err why = {0};
@@ -203,7 +203,7 @@ static int make_ledgers(struct coordinator *co, struct job *j, struct err *err)
              why.msg);
     keep_routing(co, j);
     if ((rc = shards_make_ledgers(j, err)) < 0)
-        swap_generations(j); /* as the ledgers on record have them */
+        swap_generations(j); /* to agree with the ledgers on record */
     return rc;
 }
 
@@ -218,7 +218,7 @@ static void next_generation(struct coordinator *co, struct job *j)
         j->resharded++;
     drop_scores(co, j);
     if (make_ledgers(co, j, &err) < 0) {
-        j->generation--; /* what is on record of the ledgers is of the one before */
+        j->generation--; /* the ledgers on record are those of the one before */
         flow_end(co, j, JOB_FAILED, "the data cannot be partitioned like this: %s", err.msg);
         return;
     }
@@ -227,7 +227,7 @@ static void next_generation(struct coordinator *co, struct job *j)
 
 /* ---- scores -------------------------------------------------------------- */
 
-/* Every path on every listed shard. */
+/* Makes a SCORE task of every path for every listed shard. */
 static void make_scores(struct coordinator *co, struct job *j, const uint32_t *shards, size_t n,
                         bool evaluate)
 {
@@ -240,7 +240,7 @@ static void make_scores(struct coordinator *co, struct job *j, const uint32_t *s
         }
 }
 
-/* Up to `most` shards of the dataset as it was cut: kept for routers, or held out. */
+/* Up to `most` of the dataset's original shards: kept for routers, or held out. */
 static size_t pick(const struct job *j, bool holdout, size_t most, uint32_t *out)
 {
     size_t n = 0, cut = shards_cut(j);
@@ -250,7 +250,7 @@ static size_t pick(const struct job *j, bool holdout, size_t most, uint32_t *out
     return n;
 }
 
-/* Shards of which every path's scores fit a CLUSTER task. */
+/* The number of shards whose scores by every path fit in a CLUSTER task. */
 static size_t scores_room(const struct job *j)
 {
     return (CLUSTER_BLOBS_MAX - shards_cut(j)) / query_main_paths(j);
@@ -284,7 +284,7 @@ static void evaluate_routing(struct coordinator *co, struct job *j)
     size_t n = 0;
     uint32_t *scored = query_scored(j, &n);
     mem_free(scored);
-    /* Scores that could not be had leave the others without a use. */
+    /* If some scores could not be made, the others are of no use. */
     struct task *t =
         n > 0 && n * query_main_paths(j) == j->n_scores ? task_make(co, j, TASK_CLUSTER) : NULL;
     if (t == NULL)
@@ -295,7 +295,7 @@ static void evaluate_routing(struct coordinator *co, struct job *j)
 
 /* ---- from the data to the end --------------------------------------------- */
 
-/* The shards are all there: one INIT task per network. */
+/* All shards are there: makes one INIT task per network. */
 static void begin_init(struct coordinator *co, struct job *j)
 {
     struct err err = {0};
@@ -322,7 +322,7 @@ static void begin_init(struct coordinator *co, struct job *j)
     enter(co, j, JOB_INITIALISING, "");
 }
 
-/* Pictures that all phases together see; 0 where phases are bounded by time. */
+/* The number of pictures that all phases together see; 0 if phases are bounded by time. */
 static uint64_t pictures_seen(const struct job *j)
 {
     uint64_t sum = 0;
@@ -331,7 +331,7 @@ static uint64_t pictures_seen(const struct job *j)
     return sum * (uint64_t)j->spec.outer.steps * (uint64_t)j->spec.outer.rounds;
 }
 
-/* Moments in bf16 of all pictures; shards pack them a little. */
+/* Bytes of the moments of all pictures in bf16; shards compress them a little. */
 static uint64_t latents_bytes(const struct job *j)
 {
     uint64_t pictures = 0;
@@ -341,7 +341,7 @@ static uint64_t latents_bytes(const struct job *j)
            j->input.side;
 }
 
-/* The shards are all there.  A teacher's are what its job left. */
+/* All shards are there.  A teacher's are those that its job left. */
 static void begin_encoding(struct coordinator *co, struct job *j)
 {
     struct encode_decision d;
@@ -350,7 +350,7 @@ static void begin_encoding(struct coordinator *co, struct job *j)
     const bool fills =
         train->fill && j->spec.data.buckets.n == 0 && train->parallel != JOB_PARALLEL_DATA;
     uint64_t disk_free = UINT64_MAX;
-    (void)file_disk_free(co->opt.data_dir, &disk_free, NULL); /* else it is not counted */
+    (void)file_disk_free(co->opt.data_dir, &disk_free, NULL); /* on failure the disk is ignored */
     const struct encode_in in = {.asked_once = run == JOB_ENCODE_JOB,
                                  .asked_step = run == JOB_ENCODE_FLY || run == JOB_ENCODE_WORKER,
                                  .pictures = shards_sum(j, PARTITION_ALL, false).samples,
@@ -411,7 +411,7 @@ static void finish(struct coordinator *co, struct job *j)
         (void)draw_eval(co, j, p, (uint32_t)j->spec.outer.rounds);
 }
 
-/* What is drawn at the end may depend on the last evaluations. */
+/* The last evaluations go first: which versions are drawn at the end may depend on them. */
 static void advance_finishing(struct coordinator *co, struct job *j)
 {
     bool evals = query_open_tasks(&co->state, j, TASK_EVAL) > 0;
@@ -451,7 +451,7 @@ static void advance_running(struct coordinator *co, struct job *j)
         finish(co, j);
 }
 
-/* One step of the state that the job is in. */
+/* Advances the job in its present state. */
 static void step(struct coordinator *co, struct job *j)
 {
     switch (j->state) {

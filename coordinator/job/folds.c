@@ -22,8 +22,8 @@
 #include "common/job/family.h"
 #include "common/outer/fold.h"
 
-#define PATIENCE_MS 10000u /* with a step that waits for a worker */
-#define LOSSES_MAX 3       /* workers that a step was lost with; and one that took too long */
+#define PATIENCE_MS 10000u /* for which a step waits for a worker */
+#define LOSSES_MAX 3 /* lost workers of a step before it is made here; one late one is enough */
 #define RETRY_MS 1000u
 #define RETRY_MAX_MS 60000u
 #define LENIENT_AFTER 3 /* steps that failed in a row */
@@ -33,7 +33,7 @@
 struct outer_run {
     struct coordinator *co;
     uint64_t job_id, module_id, task_id;
-    uint64_t worker_id; /* that has made it; 0: nobody has */
+    uint64_t worker_id; /* the worker that has made it; 0: none */
 };
 
 static void step_done(struct outer_step *step);
@@ -52,7 +52,7 @@ static struct blob_ref from_outer(const struct outer_blob *o)
     return b;
 }
 
-/* Training samples of a path's partition; 0: the data are not cut. */
+/* Training samples of a path's partition; 0: the data are not partitioned. */
 static uint64_t partition_size(const struct job *j, uint32_t path)
 {
     uint32_t part = j->comp.paths[path].partition;
@@ -70,12 +70,12 @@ static double weight_of(const struct state *s, const struct job *j, uint32_t pat
     return size ? (double)size / query_replicas(s, j, path) : (double)c->samples;
 }
 
-/* The norm that the steps of a phase can have, per root of a parameter. */
+/* The most norm that the steps of a phase can have, for a module of one parameter. */
 static double most_of(const struct job *j, uint32_t path, const struct contribution *c)
 {
     const struct job_train *o = &j->spec.train;
     if (job_family(&j->spec)->external)
-        return 0; /* its optimiser is the trainer's affair */
+        return 0; /* we do not know a trainer's optimiser */
     const double lr = j->spec.router.lr > o->lr ? j->spec.router.lr : o->lr;
     const double batches = (double)c->samples / j->comp.paths[path].batch + 1;
     const double steps = j->spec.outer.steps > 0 ? j->spec.outer.steps : batches;
@@ -101,7 +101,7 @@ static void add_contribution(const struct state *s, struct outer_step *step, con
     oc->most = most_of(j, t->path, c);
 }
 
-/* What the phase has given to the module and is in no version; one that is late weighs less
+/* Adds the phase's contributions to the module that are in no version yet; a late one weighs less
  * (Nguyen et al. 2022, 2106.06639). */
 static void gather_phase(const struct state *s, struct outer_step *step, const struct job *j,
                          const struct module_rec *m, const struct task *t, size_t room)
@@ -114,8 +114,8 @@ static void gather_phase(const struct state *s, struct outer_step *step, const s
         sqrt(1 + (double)(m->version - c->base_version));
 }
 
-/* Contributions in order of (path, replica), then those of rounds before: the sum does not depend
- * on when they came. */
+/* Takes contributions in order of (path, replica), then those of earlier rounds, so that the sum
+ * does not depend on the order of arrival. */
 static void gather(struct coordinator *co, const struct job *j, const struct module_rec *m,
                    struct outer_step *step)
 {
@@ -157,7 +157,8 @@ static void add_past(struct outer_step *s, const json_t *list, double allowance)
     }
 }
 
-/* Norms of the last versions: of a warm-up as what they may grow to, in fragments not at all. */
+/* Gives the step the norms of the last versions; those of a warm-up are raised to what they may
+ * grow to, and in fragments they do not count. */
 static void look_back(const struct job *j, const struct module_rec *m, struct outer_step *s)
 {
     const uint64_t each = j->spec.outer.async ? replicas_through(j, m) : 1;
@@ -165,7 +166,7 @@ static void look_back(const struct job *j, const struct module_rec *m, struct ou
     const int most = j->spec.train.warmup > j->spec.recipe.moments_warmup
                          ? j->spec.train.warmup
                          : j->spec.recipe.moments_warmup;
-    /* In a phase of twice the warm-up the norm is at most a third short. */
+    /* A phase of twice the warm-up is at most a third shorter by norm. */
     const uint64_t warm = steps < 2 * (uint64_t)most ? ((uint64_t)most + steps - 1) / steps : 0;
     const uint64_t young = each * (warm + query_streams(j)); /* first fragments: fewer steps */
     const uint64_t from = query_streams(j) ? young : 0;
@@ -189,8 +190,7 @@ static struct outer_blob recorded(const json_t *state, const char *name)
     return blob_ref_read(json_object_get(state, name), &b) ? to_outer(&b) : (struct outer_blob){0};
 }
 
-/* What the files that the step reads must be: of versions of older releases the state has no
- * hashes. */
+/* Sets the hashes of the files that the step reads; older releases recorded none for the state. */
 static void set_inputs(const struct module_rec *m, const struct version_rec *v,
                        struct outer_step *s)
 {
@@ -210,7 +210,7 @@ static void set_inputs(const struct module_rec *m, const struct version_rec *v,
     json_decref(doc);
 }
 
-/* Do workers make the job's steps, where one can? */
+/* Do workers make the job's steps, if one can? */
 static bool is_for_workers(const struct coordinator *co, const struct job *j)
 {
     struct blob_health far = {.sums = false};
@@ -238,7 +238,7 @@ static struct outer_step *make_step(struct coordinator *co, const struct job *j,
     s->momentum = fold_momentum(j->spec.outer.momentum, m->version, (uint64_t)j->spec.outer.warmup);
     s->ema_decay = j->spec.outer.ema;
     s->scale = j->comp.root_rescale ? sqrt(j->comp.modules[m - j->modules].paths) : 1;
-    s->keep_norm = s->scale > 1 && !j->spec.outer.async; /* one by one there is no mean */
+    s->keep_norm = s->scale > 1 && !j->spec.outer.async; /* async steps have no mean */
     s->share_cap = j->spec.outer.share_cap;
     s->delay = s->min_accepted = 1;
     s->to_store = is_for_workers(co, j);
@@ -265,7 +265,7 @@ static void free_step(struct outer_step *step)
     mem_free(step);
 }
 
-/* To the executor, with the task t, which is ours or has ended. */
+/* Gives the step to the executor, with the task t, which is ours or has ended. */
 static void submit(struct coordinator *co, struct job *j, struct module_rec *m, struct task *t,
                    struct outer_step *step)
 {
@@ -288,7 +288,7 @@ static void make_here(struct coordinator *co, struct job *j, struct module_rec *
     submit(co, j, m, t, step);
 }
 
-/* A new task for the step; NULL: there is no room, and the step is gone. */
+/* Makes a task for the step; NULL: there is no room, and the step is freed. */
 static struct task *task_for(struct coordinator *co, struct job *j, struct module_rec *m,
                              struct outer_step *step)
 {
@@ -304,7 +304,7 @@ static struct task *task_for(struct coordinator *co, struct job *j, struct modul
     return t;
 }
 
-/* Takes the step: it is made here, or waits for a worker. */
+/* Takes the step, which is made here, or waits for a worker. */
 static void fire(struct coordinator *co, struct job *j, struct module_rec *m,
                  struct outer_step *step)
 {
@@ -325,7 +325,7 @@ static void fire(struct coordinator *co, struct job *j, struct module_rec *m,
     }
 }
 
-/* Its step is for a worker; when nobody takes it, or none comes to an end, it is made here. */
+/* The module's step is for a worker; if none takes it or finishes it, it is made here. */
 static void consider_worker(struct coordinator *co, struct job *j, struct module_rec *m)
 {
     struct outer_step *step = m->at_worker;
@@ -367,7 +367,7 @@ int folds_claim(struct coordinator *co, struct job *j, struct task *t,
 
 /* ---- when ---------------------------------------------------------------- */
 
-/* The grace has passed: of phases that nobody has the last snapshot counts. */
+/* The grace has passed: the last snapshots of phases that no worker has are folded. */
 static void take_parts(struct coordinator *co, const struct job *j, const struct module_rec *m)
 {
     for (uint32_t p = 0; p < j->comp.n_paths; p++)
@@ -385,9 +385,8 @@ static void consider_sync(struct coordinator *co, struct job *j, struct module_r
     if (m->version >= (uint64_t)j->spec.outer.rounds)
         return;
     query_outer_count(&co->state, j, m, &count);
-    /* The grace stands still while workers could not have told us: one that lost its connection,
-     * to a coordinator that was started again, say, may be ready; and nobody works on a job that is
-     * withheld. */
+    /* The grace stands still while workers cannot report: one that lost its connection (because
+     * the coordinator was restarted, say) may be ready; and nobody works on a withheld job. */
     if ((count.away > 0 || query_withheld(&co->state, j) != NULL) && m->quorum_ms != 0)
         m->quorum_ms += core_now(co) - m->asked_ms;
     m->asked_ms = core_now(co);
@@ -415,13 +414,13 @@ static void consider_sync(struct coordinator *co, struct job *j, struct module_r
     step->min_accepted = quorum_need(count.expected, j->spec.outer.quorum);
     gather(co, j, m, step);
     if (j->spec.outer.plain_alone && step->n_contributions == 1) {
-        step->lr = 1; /* momentum averages what several have found */
+        step->lr = 1; /* momentum is for means of several contributions */
         step->momentum = 0;
     }
     fire(co, j, m, step);
 }
 
-/* Of the contributions that wait to be folded, but for that of a task, the one that came first. */
+/* The oldest contribution that waits to be folded, except the given task's. */
 static const struct contribution *first_waiting(struct coordinator *co, const struct job *j,
                                                 const struct module_rec *m, const struct task *but,
                                                 const struct task **ret)
@@ -445,7 +444,7 @@ static const struct contribution *first_waiting(struct coordinator *co, const st
     return found;
 }
 
-/* What the mean would have weighed this contribution with, times their number. */
+/* This contribution's weight in a mean of all, times their number. */
 static double relative_weight(const struct state *s, const struct job *j,
                               const struct module_rec *m, const struct task *t,
                               const struct contribution *c)
@@ -456,7 +455,8 @@ static double relative_weight(const struct state *s, const struct job *j,
     return weight_of(s, j, t->path, c) * replicas_through(j, m) / total;
 }
 
-/* Whole values whose version went while they waited: others wait behind them. */
+/* Leaves out whole values whose start version was dropped while they waited, since others wait
+ * behind them. */
 static void leave_out(struct coordinator *co, const struct job *j, struct task *t,
                       const struct contribution *c)
 {
@@ -469,8 +469,9 @@ static void leave_out(struct coordinator *co, const struct job *j, struct task *
     core_touch(co);
 }
 
-/* The first step of several replicas has no past to be judged by: it waits for a second
- * contribution, no longer than the first one took.  The next one has the first. */
+/* The first step of several replicas has no past by which to judge: it waits for a second
+ * contribution, at most as long as the first one took.  The second step has the first as its past.
+ */
 static bool find_word(struct coordinator *co, const struct job *j, struct module_rec *m,
                       const struct task *first, struct outer_contribution *ret)
 {
@@ -491,7 +492,7 @@ static bool find_word(struct coordinator *co, const struct job *j, struct module
            core_now(co) >= 2 * first->ended_ms - first->leased_ms;
 }
 
-/* Each contribution is folded when it comes, by itself (Liu et al. 2024). */
+/* Folds each contribution by itself when it comes (Liu et al. 2024). */
 static void consider_async(struct coordinator *co, struct job *j, struct module_rec *m)
 {
     const struct task *t = NULL;
@@ -542,7 +543,7 @@ void folds_consider(struct coordinator *co, struct job *j, struct module_rec *m)
 
 /* ---- results ------------------------------------------------------------- */
 
-/* What went into a version that is no longer kept may go as well. */
+/* Drops the contributions of a version that is no longer kept. */
 static void drop_contributions(struct coordinator *co, const struct job *j,
                                const struct module_rec *m)
 {
@@ -567,7 +568,7 @@ void folds_adopt(struct coordinator *co, struct job *j, struct module_rec *m,
     }
     module_add_version(m, v);
     const struct version_rec *before = v->version > 1 ? module_version(m, v->version - 2) : NULL;
-    if (before != NULL) { /* the newest step can be made again, older ones cannot */
+    if (before != NULL) { /* only the newest step can be made again */
         gc_drop(co, &before->target);
         gc_drop(co, &before->momentum);
     }
@@ -620,8 +621,8 @@ void folds_take_back(struct coordinator *co)
     co->told_next = false;
 }
 
-/* The n-th contribution to the step and its task, for writing; NULL: it is gone, or the check has
- * decided otherwise. */
+/* The n-th contribution to the step and its task, for writing; NULL: it is gone, or the check's
+ * result is another. */
 static const struct contribution *checked(struct coordinator *co, const struct outer_step *step,
                                           size_t n, bool refused, struct task **ret)
 {
@@ -631,8 +632,8 @@ static const struct contribution *checked(struct coordinator *co, const struct o
     return *ret ? query_contribution(*ret, step->module_id, oc->from) : NULL;
 }
 
-/* Notes what the check refused; its worker gets a strike, unless our disk has lost it or another
- * worker had begun the phase. */
+/* Notes refused contributions; their workers get a strike, unless our disk has lost the file or
+ * another worker had begun the phase. */
 static void note_refused(struct coordinator *co, const struct outer_step *step)
 {
     for (size_t i = 0; i < step->n_contributions; i++) {
@@ -651,7 +652,7 @@ static void note_refused(struct coordinator *co, const struct outer_step *step)
     }
 }
 
-/* Notes what the new version is made of. */
+/* Notes which contributions are in the new version. */
 static void note_folded(struct coordinator *co, struct module_rec *m, const struct outer_step *step)
 {
     for (size_t i = 0; i < step->n_contributions; i++) {
@@ -670,8 +671,8 @@ static void note_folded(struct coordinator *co, struct module_rec *m, const stru
     }
 }
 
-/* What came while the step ran (after the grace) is not in the version: where no later one takes
- * it, its sender must not take it for applied. */
+/* A contribution that came while the step ran (after the grace) is not in the version: if no later
+ * version takes it, its sender must not take it for applied. */
 static void note_late(struct coordinator *co, const struct job *j, const struct module_rec *m,
                       const struct outer_step *step)
 {
@@ -687,8 +688,8 @@ static void note_late(struct coordinator *co, const struct job *j, const struct 
         }
 }
 
-/* A refused contribution is forgotten, so that it can be made again; what the task
- * has given to other modules stays. */
+/* Forgets a refused contribution, so that it can be made again; the task's contributions
+ * to other modules stay. */
 static void forget(struct coordinator *co, struct task *t, const struct contribution *c)
 {
     struct verdict v = {.task_id = t->id, .module_id = c->module_id};
@@ -698,7 +699,7 @@ static void forget(struct coordinator *co, struct task *t, const struct contribu
     task_drop_contribution(t, c);
 }
 
-/* Too few good ones: the refused phases are done again, by somebody. */
+/* There are too few good contributions: the refused phases are done again, by any worker. */
 static void redo_refused(struct coordinator *co, struct job *j, const struct outer_step *step)
 {
     for (size_t i = 0; i < step->n_contributions; i++) {
@@ -706,7 +707,7 @@ static void redo_refused(struct coordinator *co, struct job *j, const struct out
         char reason[REASON_MAX];
         const struct contribution *c = checked(co, step, i, true, &t);
         if (c == NULL || j->doom != NULL || c->base_version != step->base)
-            continue; /* what is late is not made again */
+            continue; /* late phases are not done again */
         forget(co, t, c);
         if (t->state == TASK_PENDING)
             continue;
@@ -748,14 +749,15 @@ static void adopt_step(struct coordinator *co, struct job *j, struct module_rec 
 static void apply_step(struct coordinator *co, struct job *j, struct module_rec *m,
                        struct outer_step *step)
 {
-    /* A fault of ours says nothing about the contributions: they are looked at again. */
+    /* After a fault of ours the contributions are checked again. */
     if (step->rc == 0 || step->rc == -ERR_LIMIT)
         note_refused(co, step);
     if (step->rc == 0) {
         adopt_step(co, j, m, step);
         if (!j->spec.outer.async)
             note_late(co, j, m, step);
-        /* Only when the new version is on record; what its step began with stays (audit.h). */
+        /* Only when the new version is on record; the state with which its step began stays
+         * (audit.h). */
         const struct version_rec *v = step->base > 0 ? module_version(m, step->base - 1) : NULL;
         if (v != NULL && !(step->stored && blob_ref_is_set(&v->target)))
             leftover_drop(co, str_dup(step->state_dir), step->base);
@@ -764,8 +766,8 @@ static void apply_step(struct coordinator *co, struct job *j, struct module_rec 
     outer_failed(co, j, m, step->reason);
     m->outer_broken = step->rc == -ERR_HASH;
     if (step->rc == -ERR_LIMIT && step->accepted < step->n_contributions) {
-        m->retry_ms = 0;          /* new contributions decide, not time */
-        if (!j->spec.outer.async) /* there the replica's next phase makes up for it */
+        m->retry_ms = 0;          /* it waits for new contributions, not for a time */
+        if (!j->spec.outer.async) /* with async the replica's next phase makes up for it */
             redo_refused(co, j, step);
     }
 }
@@ -787,13 +789,13 @@ void folds_clean_up(struct coordinator *co, const struct job *j)
     folds_release(j);
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
         if (j->modules[i].outer_task != 0)
-            return; /* the end of the last step comes back here */
+            return; /* the end of the running step calls this again */
     char *dir = outer_state_dir(j->id, 0);
-    leftover_drop(co, file_join(co->opt.data_dir, dir), 0); /* when its end is on record */
+    leftover_drop(co, file_join(co->opt.data_dir, dir), 0); /* once its end is on record */
     mem_free(dir);
 }
 
-/* What the step says of the worker that has made it. */
+/* Judges the worker that has made the step by its result. */
 static void judge_worker(struct coordinator *co, uint64_t worker_id, const struct outer_step *step)
 {
     struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, worker_id));
@@ -813,8 +815,8 @@ static void judge_worker(struct coordinator *co, uint64_t worker_id, const struc
     member_doubt_fold(co, w, step->false_claim, step->doubt);
 }
 
-/* Of the files that a worker has brought only those of the version are still needed, if the version
- * is its own: whatever a record names is spared. */
+/* Drops the files that a worker has uploaded for a step, except those of the version if it was
+ * taken: blobs that a record names are spared. */
 static void drop_claim(struct coordinator *co, const struct outer_claim *c)
 {
     const struct outer_blob *const files[] = {&c->full,   &c->delta, &c->ema,
@@ -825,7 +827,7 @@ static void drop_claim(struct coordinator *co, const struct outer_claim *c)
     }
 }
 
-/* What was made for a version that nobody takes. */
+/* Drops the files of a version that was not taken. */
 static void drop_made(struct coordinator *co, const struct outer_step *s)
 {
     const struct outer_blob *const files[] = {&s->new_full, &s->new_delta, &s->new_ema};
@@ -840,7 +842,8 @@ static void drop_made(struct coordinator *co, const struct outer_step *s)
     }
 }
 
-/* Until now no record names the files of a step: what dropped the same bytes may have taken one. */
+/* No record has named the files of a step until now: one may be gone, if equal bytes were dropped.
+ */
 static void look_for_made(struct coordinator *co, struct outer_step *s)
 {
     static const char *const names[] = {"version", "delta", "EMA", "target", "momentum"};
@@ -881,7 +884,7 @@ static void step_done(struct outer_step *step)
         drop_claim(co, &step->claim);
     }
     if (j != NULL && !co->closing && job_is_ended(j))
-        folds_clean_up(co, j); /* it could not while the step ran */
+        folds_clean_up(co, j); /* which waited for the end of the step */
     free_step(step);
     core_touch(co);
 }

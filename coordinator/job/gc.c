@@ -6,8 +6,8 @@
 #include "common/net/blobstore.h"
 
 #define GARBAGE_MAX 65536
-#define GARBAGE_TURN 1024    /* leave in one turn: each is a rename */
-#define ORPHAN_S (24 * 3600) /* a dataset is named only when the last of its shards is up */
+#define GARBAGE_TURN 1024    /* most blobs hidden in one turn: each is a rename */
+#define ORPHAN_S (24 * 3600) /* a dataset is named only once its last shard is uploaded */
 
 struct names {
     struct blob_id *ids;
@@ -41,7 +41,7 @@ static bool is_orphan(const struct blob_stat *st, int64_t now_s)
     return now_s - st->touched_s >= ORPHAN_S;
 }
 
-/* All names, sorted. */
+/* Collects all names, sorted. */
 static void collect(const struct coordinator *co, struct names *s)
 {
     memset(s, 0, sizeof(*s));
@@ -58,7 +58,7 @@ static bool named(const struct names *s, const struct blob_id *id)
 void gc_drop(struct coordinator *co, const struct blob_ref *b)
 {
     if (!blob_ref_is_set(b) || co->n_garbage == GARBAGE_MAX)
-        return; /* the sweep finds what is not remembered here */
+        return; /* the sweep finds blobs that are not noted here */
     if (co->n_garbage == co->cap_garbage) {
         co->cap_garbage = co->cap_garbage ? co->cap_garbage * 2 : 16;
         co->garbage = mem_realloc(co->garbage, co->cap_garbage * sizeof(*co->garbage));
@@ -95,9 +95,9 @@ void gc_job_ended(struct coordinator *co, const struct job *j)
 struct sweep {
     struct coordinator *co;
     struct blobstore *store;
-    struct names keep, found; /* found: old, and without a name when the sweep began */
+    struct names keep, found; /* found: old blobs that had no name when the sweep began */
     int64_t now_s;
-    bool all; /* else only what was hidden */
+    bool all; /* else only hidden blobs */
 };
 
 static int find_orphan(void *arg, const struct blob_id *id, const struct blob_stat *st)
@@ -120,8 +120,8 @@ static int sweep_work(void *arg)
     return w->store->ops->tidy(w->store, w->now_s - ORPHAN_S, NULL);
 }
 
-/* Meanwhile an orphan may have been promised to somebody, who touched it, or have got a name: it
- * is looked at again here, and once more after the next commit. */
+/* Meanwhile an orphan may have been promised to a worker, which touches it, or have got a name: it
+ * is checked again here, and once more after the next commit. */
 static void sweep_done(void *arg, int rc)
 {
     struct sweep *w = arg;
@@ -171,7 +171,7 @@ static void spare(void *arg, enum blob_role role, const struct blob_ref *b, bool
         at->size = 0;
 }
 
-/* Those that the state names are spared. */
+/* Spares the doomed blobs that the state names. */
 static void spare_named(struct coordinator *co)
 {
     size_t n = 0;
@@ -199,7 +199,7 @@ void gc_hand(struct coordinator *co)
     spare_named(co);
 }
 
-/* The decision and its effect are one: what is hidden here nobody can be told to be here. */
+/* Decides and hides in one step, so that nobody is promised a blob that goes. */
 void gc_after_commit(struct coordinator *co)
 {
     size_t hidden = 0;

@@ -27,7 +27,7 @@ static void name_of_job(const struct state *s, const struct job *j)
             name(s, j->paths[p].replicas[r].owner);
 }
 
-/* Marks those that jobs which go on name. */
+/* Marks the blobs named by jobs that go on. */
 static void name_all(const struct state *s)
 {
     for (size_t i = 0; i < s->n_workers; i++)

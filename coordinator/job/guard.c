@@ -12,7 +12,7 @@ static const struct module_rec *first_module(const struct job *j, uint32_t path)
     return &j->modules[j->comp.paths[path].modules[0]];
 }
 
-/* Has the path gone back since that version? */
+/* Was the path rolled back since that version? */
 static bool is_undone(const struct job *j, uint32_t path, uint32_t version)
 {
     const struct module_rec *m = first_module(j, path);
@@ -30,14 +30,13 @@ static bool is_kept(const struct job *j, uint32_t path, uint32_t version)
     return true;
 }
 
-/* The first round on the data as they are cut now: losses before it are of others. */
+/* The first round on the present partitions of the data: earlier losses are on other data. */
 static uint32_t first_round(const struct job *j)
 {
     return j->resharded > 0 ? (uint32_t)j->spec.recipe.reshard.items[j->resharded - 1] : 0;
 }
 
-/* The round that made the best of the versions before this one that are kept; NULL: none was
- * evaluated. */
+/* The round that made the best kept version before this one; NULL: none was evaluated. */
 static const struct round_rec *best_before(const struct job *j, uint32_t path, uint32_t version)
 {
     const struct round_rec *best = NULL;
@@ -51,7 +50,7 @@ static const struct round_rec *best_before(const struct job *j, uint32_t path, u
     return best;
 }
 
-/* Is a worker here that could do t, from elsewhere than the doubt? */
+/* Is a worker here that could do t, from another address than the doubt's? */
 static bool elsewhere(const struct coordinator *co, const struct eval_doubt *d,
                       const struct task *t)
 {
@@ -66,7 +65,7 @@ static bool elsewhere(const struct coordinator *co, const struct eval_doubt *d,
     return false;
 }
 
-/* Is what t's worker says another's word than the doubt's? */
+/* Is t's worker another one than the doubt's? */
 static bool confirms(const struct coordinator *co, const struct eval_doubt *d, const struct task *t)
 {
     const struct worker *w = state_worker(&co->state, t->worker_id);
@@ -92,7 +91,7 @@ void guard_not_for(const struct coordinator *co, const struct task *t, uint64_t 
     *ret_from = d->origin;
 }
 
-/* Has somebody else look at the same version. */
+/* Has another worker evaluate the same version. */
 static void ask_again(struct coordinator *co, struct job *j, const struct task *t)
 {
     const struct worker *w = state_worker(&co->state, t->worker_id);
@@ -106,7 +105,7 @@ static void ask_again(struct coordinator *co, struct job *j, const struct task *
         failure_bar(&again->failed, t->worker_id, core_now(co) + GUARD_PATIENCE_MS);
 }
 
-/* Nobody needs to know how bad it was. */
+/* Cancels the other evaluations of the version: their results are not needed. */
 static void cancel_others(struct coordinator *co, const struct task *told)
 {
     for (size_t i = 0; i < co->state.n_tasks; i++) {
@@ -122,7 +121,7 @@ static void go_back(struct coordinator *co, struct job *j, const struct task *t,
 {
     char who[REASON_MAX];
     struct err err = {0};
-    const uint32_t to = best->round + 1; /* best moves when a round ends */
+    const uint32_t to = best->round + 1; /* a copy: *best moves when a round ends */
     (void)snprintf(who, sizeof(who),
                    "by eval.guard: held-out loss %.4g of version %u, and that of version %u was "
                    "%.4g",
@@ -135,7 +134,7 @@ static void go_back(struct coordinator *co, struct job *j, const struct task *t,
     cancel_others(co, t);
 }
 
-/* It is no worse than the last ones. */
+/* The loss is no worse than the last ones. */
 static void is_well(struct coordinator *co, struct job *j, const struct task *t, float loss)
 {
     const struct eval_doubt *d = &j->paths[t->path].doubt;

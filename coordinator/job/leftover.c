@@ -7,10 +7,10 @@
 struct removal {
     struct coordinator *co;
     char *dir;
-    uint64_t keep; /* what makes this version stays; 0: nothing */
+    uint64_t keep; /* the version whose files stay; 0: none */
 };
 
-/* The same of the copies in a store far away.  What stays by a fault goes with the job. */
+/* The same for the copies in a store far away.  Copies that a fault leaves go with the job. */
 static void remove_copies(const struct removal *r)
 {
     static const char *const kinds[] = {"target", "momentum", "buffer"};
@@ -47,7 +47,7 @@ static void removal_begin(void *arg, int rc)
 {
     struct removal *r = arg;
     if (rc < 0 || pool_submit(r->co->disk, removal_work, removal_free, r) < 0)
-        removal_free(r, 0); /* nothing depends on it, and the next pruning takes these as well */
+        removal_free(r, 0); /* nothing depends on it, and the next pruning removes these as well */
 }
 
 void leftover_drop(struct coordinator *co, char *dir, uint64_t keep)

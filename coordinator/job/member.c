@@ -11,9 +11,9 @@
 #include "common/base/log.h"
 #include "common/net/http/http_server.h"
 
-/* For a reconnect: a process that was killed is not back.  One that comes later gets its task again
- * if nobody has it by then. */
-#define DOUBTS_MAX 3 /* outer steps of a worker; one that was wrong is as many */
+/* Time for a reconnect, in which a killed process does not come back.  A worker that comes later
+ * gets its task again if nobody has it by then. */
+#define DOUBTS_MAX 3 /* doubted outer steps of a worker; a wrong one counts as so many */
 #define CLOSED_MS 700
 #define PROGRESS_MIN_MS 60000
 #define BEGIN_MIN_MS 2000
@@ -28,7 +28,7 @@ void member_heard(struct coordinator *co, struct worker *w)
     w->heard_ms = core_now(co);
 }
 
-/* Could another worker, no worse than this one, have it at once? */
+/* Could another worker, no worse than this one, take the task at once? */
 static bool others_idle(const struct coordinator *co, const struct worker *w, const struct task *t)
 {
     const struct job *j = state_job(&co->state, t->job_id);
@@ -46,7 +46,7 @@ static bool others_idle(const struct coordinator *co, const struct worker *w, co
     return false;
 }
 
-/* Has it made no progress, and nothing before that would speak for it? */
+/* Has the worker made no progress with the task, without an earlier result in its favour? */
 static bool is_unbegun(const struct coordinator *co, const struct worker *w, const struct task *t)
 {
     return !t->begun && worker_standing(w) != STANDING_PROVEN &&
@@ -58,10 +58,10 @@ static uint64_t longer(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* How long a task may take: a phase by what was seen of all, and of the worker itself, and before
- * any was seen by the time that its job gives it, if it does; others longer by the time in which
- * their data passed.  Twice as long each time that it was taken from a worker, so that two slow
- * ones do not take it from each other for ever. */
+/* How long a task may take: for a phase by the times of earlier phases, of all workers and of this
+ * one, or before there are any by the job's own bound, if it has one; for other tasks also by the
+ * time in which their data passed.  Twice as long each time that it was taken from a worker, so
+ * that two slow ones do not take it from each other for ever. */
 static uint64_t limit_ms(struct job *j, const struct worker *w, const struct task *t)
 {
     const bool phase = t->kind == TASK_TRAIN;
@@ -72,8 +72,8 @@ static uint64_t limit_ms(struct job *j, const struct worker *w, const struct tas
     return (most << (t->slow < SLOW_MAX ? t->slow : SLOW_MAX)) + t->moved.ms;
 }
 
-/* A phase has its own measure, and an outer step can be made here.  Only what has taken a quarter
- * of its time is looked at: a look goes through all connections. */
+/* Phases have their own measure, and outer steps can be made here.  Only a task that has used a
+ * quarter of its time is looked at: a look goes through all connections. */
 static void look_at_data(struct coordinator *co, const struct worker *w)
 {
     struct task *t = task_memory(state_task(&co->state, w->task_id));
@@ -106,7 +106,7 @@ void member_lease(const struct coordinator *co, const struct worker *w, struct l
     if (t != NULL && j != NULL) {
         in.held_ms = core_now(co) - t->leased_ms;
         in.limit_ms = limit_ms(j, w, t);
-        /* An outer step is made here when no worker makes it. */
+        /* An outer step can be made here if no worker makes it. */
         in.idle = in.held_ms > in.limit_ms && (t->kind == TASK_OUTER || others_idle(co, w, t));
     }
     const struct lease_options o = {co->opt.heartbeat_ms, co->opt.lease_ms, CLOSED_MS,
@@ -123,7 +123,7 @@ void member_unpark(struct coordinator *co, struct worker *w, const char *why)
     rpc_fail(req, -ERR_CANCELLED, true, 0, "%s", why);
 }
 
-/* A stuck worker keeps its place, only its task goes; the others are gone. */
+/* Takes a lease away: a stuck worker stays and loses only its task; another is lost. */
 static void take_lease(struct coordinator *co, struct worker *w, const char *reason)
 {
     struct task *t = state_edit_task(&co->state, state_task(&co->state, w->task_id));
@@ -178,17 +178,17 @@ static void forward(uint64_t *then_ms, uint64_t by_ms, uint64_t now_ms)
         *then_ms = now_ms - *then_ms < by_ms ? now_ms : *then_ms + by_ms;
 }
 
-/* The clocks of the leases and of the grace of rounds stand still while nobody is listened to:
- * between two looks that are further apart than a tick the loop was stopped, and while nothing can
- * be written, or a commit takes long, no worker can join and no report is answered.  The silence is
- * ours. */
+/* The clocks of leases and of rounds' grace stand still while the coordinator does not listen:
+ * between two looks further apart than a tick the loop was stopped, and while nothing can be
+ * written, or a commit takes long, no worker can join and no report is answered.  The silence is
+ * then ours. */
 static void stand_still(struct coordinator *co)
 {
     uint64_t now = core_now(co), ms = now - co->checked_ms;
     co->checked_ms = now;
     if (co->store_ok && !core_stalls(co))
         ms = ms > CORE_TICK_MS ? ms - CORE_TICK_MS : 0;
-    if (ms > CLOSED_MS) /* they may have hung up meanwhile, and dial again when they do */
+    if (ms > CLOSED_MS) /* workers may have hung up meanwhile, and need time to dial again */
         co->awaited_ms = now + CORE_REDIAL_MS;
     for (size_t i = 0; ms > 0 && i < co->state.n_workers; i++) {
         struct worker *w = worker_memory(co->state.workers[i]);
@@ -213,7 +213,7 @@ static bool is_silent(const struct coordinator *co, const struct worker *w)
            core_now(co) - w->heard_ms > co->opt.lease_ms && core_now(co) >= w->heard_ms;
 }
 
-/* Are so many silent at once that it is more likely us?  Says so once. */
+/* Are so many workers silent at once that the fault is more likely ours?  Says so once. */
 static bool hold(struct coordinator *co)
 {
     size_t silent = 0, here = 0;
@@ -234,8 +234,8 @@ static bool hold(struct coordinator *co)
     return holds;
 }
 
-/* It answers, and does not get on: only its task goes.  A worker that has not begun at all has
- * failed, and so has one that was at anything but a phase for so long. */
+/* The worker answers but makes no progress: only its task goes.  If it has not begun at all it has
+ * failed, and also if it was at anything other than a phase for so long. */
 static void take_from(struct coordinator *co, struct worker *w, const struct lease_decision *d)
 {
     struct task *t = task_memory(state_task(&co->state, w->task_id));
@@ -286,7 +286,7 @@ void member_closed(struct coordinator *co, struct worker *w)
 {
     w->peer = NULL;
     w->closed_ms = core_now(co);
-    if (w->closed_ms < co->awaited_ms) /* silence counts from when it should be back */
+    if (w->closed_ms < co->awaited_ms) /* its silence counts from when it should be back */
         w->heard_ms = w->closed_ms = co->awaited_ms;
     if (w->state == WORKER_HERE && w->task_id == 0)
         log_debug("member", "connection of worker %llu is gone", (unsigned long long)w->id);
@@ -360,7 +360,7 @@ bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *r
 
 bool member_may_fold(const struct worker *w)
 {
-    /* Another release may write other bits, or not know all that a step says. */
+    /* Another release may write other bits, or not know every field of a step. */
     return strcmp(w->version, SKERRY_VERSION) == 0 && w->tasks_done > 0 && w->strikes == 0 &&
            w->doubted_folds < DOUBTS_MAX;
 }
@@ -384,7 +384,7 @@ uint64_t member_first_through(const struct coordinator *co, uint64_t folded_by)
     double least = INFINITY;
     for (size_t i = 0; i < co->state.n_workers; i++) {
         const struct worker *w = co->state.workers[i];
-        const double bytes = w->id == folded_by ? 1 : 2; /* in parts of those that go up */
+        const double bytes = w->id == folded_by ? 1 : 2; /* relative to those that go up */
         if (w->sends_bytes_per_s > 0 && may_fold(w) && bytes / w->sends_bytes_per_s < least) {
             least = bytes / w->sends_bytes_per_s;
             best = w->id;
@@ -395,7 +395,7 @@ uint64_t member_first_through(const struct coordinator *co, uint64_t folded_by)
 
 void member_doubt_fold(struct coordinator *co, struct worker *w, bool wrong, int why)
 {
-    /* A long contribution is not its fault, nor is what our store does. */
+    /* A long contribution is not its fault, nor is a failure of our store. */
     w->doubted_folds += wrong ? DOUBTS_MAX : why == -ERR_HASH || why == -ERR_FORMAT;
     if (wrong)
         member_failed(co, w);

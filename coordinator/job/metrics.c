@@ -5,8 +5,8 @@
 #include "common/base/clock.h"
 #include "proto/skerry.pb-c.h"
 
-#define POINTS_MAX 1024u  /* as ReportRequest.points */
-#define POINTS_A_BEAT 256 /* as Progress.points */
+#define POINTS_MAX 1024u  /* see ReportRequest.points */
+#define POINTS_A_BEAT 256 /* see Progress.points */
 #define POINTS_AHEAD 4    /* heartbeats whose points may come at once */
 
 /* The job's loss: the mean of its replicas' newest; a router's is of another kind. */
@@ -24,7 +24,7 @@ static void refresh_loss(struct job *j)
         j->loss = (float)(sum / n);
 }
 
-/* Held-out loss of the whole: the newest of every main path, by what was summed. */
+/* Held-out loss of the whole job: the newest of every main path, weighted by their units. */
 static void refresh_eval(struct job *j)
 {
     double sum = 0, units = 0;
@@ -44,7 +44,7 @@ static void add_metric(struct coordinator *co, struct job *j, struct metric_rec 
     save_metric(co->store, j->id, m);
 }
 
-/* Where the job keeps each of the names; NULL: it does not. */
+/* Finds the job's entry for each of the names; NULL: it keeps none. */
 static size_t find_numbers(struct coordinator *co, struct job *j, const struct metrics_heard *heard,
                            struct metric_number *out[METRIC_NUMBERS_MAX])
 {
@@ -62,7 +62,7 @@ static size_t find_numbers(struct coordinator *co, struct job *j, const struct m
     return n;
 }
 
-/* Those that have a finite value; each becomes the newest of its name. */
+/* Takes the finite values; each becomes the newest of its name. */
 static size_t take_numbers(struct metric_number *const *kept, size_t n, const double *values,
                            size_t n_values, bool held_out, struct metric_number *out)
 {
@@ -76,8 +76,8 @@ static size_t take_numbers(struct metric_number *const *kept, size_t n, const do
     return taken;
 }
 
-/* As many as a full heartbeat in the time of one, and some at once: a worker that sends without an
- * end would have the store write nothing else. */
+/* Is there room for the points?  A worker may send as many as full heartbeats have, and some at
+ * once: one that sends without end would have the store write nothing else. */
 static bool points_fit(struct coordinator *co, struct worker *w, size_t n)
 {
     const uint64_t now = core_now(co), beat = co->opt.heartbeat_ms;
@@ -160,8 +160,8 @@ void metrics_turn(struct coordinator *co)
     }
 }
 
-/* Inner steps of a replica of the path after this version: the average, and where workers come and
- * go the steps of those that have made all. */
+/* Inner steps of a replica of the path after this version: the average, or if the number of
+ * replicas varies, the steps of a replica that has done all phases. */
 static uint64_t step_after(const struct job *j, uint32_t path, uint64_t version)
 {
     const uint32_t n = j->comp.paths[path].replicas;
@@ -195,7 +195,7 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t,
     m.n_numbers = take_numbers(kept, n_kept, heard->numbers, heard->n_numbers, true, numbers);
     refresh_eval(j);
     add_metric(co, j, &m);
-    /* Round r made version r + 1, which is what was looked at. */
+    /* Round r made version r + 1, which was evaluated. */
     for (size_t i = j->n_rounds; i-- > 0;) {
         const struct round_rec *r = &j->rounds[i];
         if (r->path != t->path || r->round + 1 != t->draw.version)
@@ -235,7 +235,7 @@ static bool same(const struct blob_ref *b, const struct blob_id *id)
     return b->size != 0 && memcmp(b->sha256, id->sha256, 32) == 0;
 }
 
-/* What replicas exchange travelled: counts it for the second that runs. */
+/* Counts bytes that replicas exchanged, in the present second. */
 static void count_second(struct coordinator *co, struct job *j, uint64_t bytes)
 {
     uint64_t second = core_now(co) / 1000;
@@ -245,8 +245,8 @@ static void count_second(struct coordinator *co, struct job *j, uint64_t bytes)
         j->peak_bytes = j->second_bytes;
 }
 
-/* Down: what is served of the modules' full files and deltas counts for the
- * round that runs on the paths that cross them; shards count apart. */
+/* Down: served bytes of the modules' full files and deltas count for the running
+ * round of the paths that cross them; shards count separately. */
 static bool served_module(struct coordinator *co, struct job *j, const struct blob_id *id,
                           uint64_t bytes)
 {
@@ -256,7 +256,7 @@ static bool served_module(struct coordinator *co, struct job *j, const struct bl
             if (!same(&m->versions[v].full, id) && !same(&m->versions[v].delta, id))
                 continue;
             j->bytes_down += bytes;
-            if (same(&m->versions[v].delta, id)) /* whole ones go to workers that join */
+            if (same(&m->versions[v].delta, id)) /* full files go to workers that join */
                 count_second(co, j, bytes);
             for (uint32_t p = 0; p < j->comp.n_paths; p++)
                 if (query_crosses(j, p, m)) {
@@ -290,7 +290,7 @@ void metrics_served(struct coordinator *co, const struct blob_id *id, uint64_t b
     }
 }
 
-/* The module has it from another path than the first that crosses it. */
+/* Is it a contribution to the module from another path than the first that crosses it? */
 static bool from_another(const struct job *j, const struct module_rec *m, uint32_t path)
 {
     uint32_t first = 0;
@@ -299,7 +299,7 @@ static bool from_another(const struct job *j, const struct module_rec *m, uint32
     return first != path;
 }
 
-/* Up: a contribution that a report brought, the whole file. */
+/* Up: the whole file of a reported contribution. */
 void metrics_uploaded(struct coordinator *co, struct job *j, const struct task *t,
                       const struct contribution *c)
 {

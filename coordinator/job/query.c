@@ -6,7 +6,7 @@
 #include "common/base/clock.h"
 #include "common/job/family.h"
 
-#define SPLIT_GROUP_MAX 64 /* shards that one SPLIT task reads */
+#define SPLIT_GROUP_MAX 64 /* most shards of one SPLIT task */
 
 /* ---- the composition ----------------------------------------------------- */
 
@@ -95,7 +95,7 @@ bool query_streams(const struct job *j)
     return job_streams(&j->spec);
 }
 
-/* ---- how far ------------------------------------------------------------- */
+/* ---- progress ------------------------------------------------------------ */
 
 size_t query_open_tasks(const struct state *s, const struct job *j, enum task_kind kind)
 {
@@ -298,7 +298,7 @@ bool query_rests(const struct state *s, const struct job *j, uint32_t path, uint
 {
     if (!j->comp.elastic || query_phase(s, j, path, replica) != NULL)
         return false;
-    return j->paths[path].ready || replica > 0; /* before a round there is one to be waited for */
+    return j->paths[path].ready || replica > 0; /* before a round only one phase is waited for */
 }
 
 double query_phase_end(const struct task *t)
@@ -378,7 +378,7 @@ const struct contribution *query_waits(const struct task *t, const struct module
     return NULL;
 }
 
-/* Were the data cut anew between that version of the module and its newest? */
+/* Were the data partitioned anew between that version of the module and its newest? */
 static bool cut_since(const struct job *j, const struct module_rec *m, uint64_t base)
 {
     bool cut = false;

@@ -33,7 +33,7 @@ static bool is_marked(const struct job *j, uint32_t path, const bool *marked)
     return false;
 }
 
-/* By module, in a new array: does it go back with the path? */
+/* A new array: does each module go back with the path? */
 static bool *modules_with(const struct job *j, uint32_t path)
 {
     bool *marked = mem_alloc_array(j->comp.n_modules + 1, sizeof(*marked));
@@ -62,8 +62,8 @@ static int check_module(const struct module_rec *m, uint64_t to, struct err *err
     return 0;
 }
 
-/* The number that all of them get: a module that has its next version before the others of its path
- * would else begin the next phase with that one. */
+/* The version number that all of them get: otherwise a module that already has its next version,
+ * before the others of its path, would begin the next phase with that one. */
 static uint64_t next_version(const struct job *j, const bool *back)
 {
     uint64_t newest = 0;
@@ -100,7 +100,7 @@ static int check(const struct job *j, uint32_t path, uint64_t to, const bool *ba
     return rc;
 }
 
-/* Is it a job that can go back at all, with such a path? */
+/* Can the job go back at all, and does it have the path? */
 static int check_kind(const struct job *j, uint32_t path, struct err *err)
 {
     if (j->spec.outer.async || query_streams(j))
@@ -124,7 +124,7 @@ static char *provenance(const struct version_rec *now, const struct version_rec 
                       (unsigned long long)old->full.size, (unsigned long long)old->version);
 }
 
-/* As one version, and the same again up to `next`. */
+/* Repeats version `to` as new versions up to `next`. */
 static void restore(struct coordinator *co, struct job *j, struct module_rec *m, uint64_t to,
                     uint64_t next)
 {
@@ -142,7 +142,7 @@ static void restore(struct coordinator *co, struct job *j, struct module_rec *m,
         restore(co, j, m, m->version, next);
 }
 
-/* Nobody has moments for the step that comes. */
+/* No worker has moments for the next step: forgets their owners. */
 static void forget_moments(struct coordinator *co, struct job *j, uint32_t path)
 {
     for (uint32_t r = 0; r < j->comp.paths[path].replicas; r++) {
@@ -154,8 +154,8 @@ static void forget_moments(struct coordinator *co, struct job *j, uint32_t path)
     }
 }
 
-/* Ends the path's rounds before that of the version `next`; those that had not begun are in the
- * schedule, too. */
+/* Ends the path's rounds before that of version `next`; the schedule counts also those that had not
+ * begun. */
 static void close_rounds(struct coordinator *co, struct job *j, uint32_t p, uint64_t next)
 {
     rounds_close(co, j, p);

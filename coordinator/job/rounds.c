@@ -13,12 +13,12 @@
 
 #include "common/base/clock.h"
 
-/* The grace of phases bounded by time, where the job names none: an eighth of a phase. */
+/* The grace of phases bounded by time, if the job has none: an eighth of a phase. */
 #define ASYNC_GRACE_SHARE 8
 
 /* ---- beginning ----------------------------------------------------------- */
 
-/* The samples of a task depend on nothing but the order in which tasks are made. */
+/* The samples of a task depend only on the order in which tasks are made. */
 static bool make_task(struct coordinator *co, struct job *j, uint32_t p, uint32_t r)
 {
     struct replica_rec *rr = job_edit_replica(j, p, r);
@@ -47,7 +47,7 @@ static void begin_round(struct coordinator *co, struct job *j, uint32_t p)
     core_touch(co);
 }
 
-/* Does a worker that takes tasks have the replica's moments? */
+/* Is a worker here that has the replica's moments and takes tasks? */
 static bool owner_here(const struct coordinator *co, const struct job *j, uint32_t p, uint32_t r)
 {
     const uint64_t id = j->paths[p].replicas[r].owner;
@@ -60,7 +60,7 @@ static bool only_fails(const struct worker *w)
     return w->tasks_done == 0 && worker_standing(w) == STANDING_FAILING;
 }
 
-/* Is it at a phase that is no round's? */
+/* Is the worker at a phase outside the rounds (a CHECK)? */
 static bool checks(const struct coordinator *co, const struct worker *w)
 {
     const struct task *t = w->task_id != 0 ? state_task(&co->state, w->task_id) : NULL;
@@ -75,8 +75,8 @@ static bool takes_phases(const struct coordinator *co, const struct job *j, uint
            query_fits(j, TASK_TRAIN, j->comp.paths[p].network, w, core_now(co));
 }
 
-/* Jobs share the workers that are here, and so do a job's paths; what is left over goes to the
- * first paths. */
+/* The path's number of workers: jobs divide the workers that are here, and so do a job's paths; the
+ * remainder goes to the first paths. */
 static uint32_t workers_for(const struct coordinator *co, const struct job *j, uint32_t p)
 {
     struct schedule_claim claims[JOBS_ACTIVE_MAX];
@@ -98,15 +98,15 @@ static uint32_t workers_for(const struct coordinator *co, const struct job *j, u
     return k < 1 ? 1 : k < most ? k : most;
 }
 
-/* Which replicas have a phase in the round that begins?  Where workers decide: as many as there are
- * workers, first those whose moments are somewhere here. */
+/* Chooses the replicas with a phase in the round that begins.  If their number is elastic, there
+ * are as many as workers, and those whose moments are here come first. */
 static void choose(const struct coordinator *co, const struct job *j, uint32_t p, bool *ret_on)
 {
     const uint32_t most = j->comp.paths[p].replicas;
     const uint32_t k = j->comp.elastic ? workers_for(co, j, p) : most;
     uint32_t n = 0;
     for (uint32_t r = 0; r < most; r++) {
-        ret_on[r] = j->paths[p].replicas[r].task_id != 0; /* a late one, which goes on */
+        ret_on[r] = j->paths[p].replicas[r].task_id != 0; /* a late phase goes on */
         n += ret_on[r];
     }
     for (int owned = 1; owned >= 0; owned--)
@@ -117,7 +117,8 @@ static void choose(const struct coordinator *co, const struct job *j, uint32_t p
         }
 }
 
-/* A replica that has rested, or was late, goes on where the path is: the schedule is the job's. */
+/* A replica that has rested, or was late, continues at the path's step: the schedule is the job's.
+ */
 static void catch_up(struct job *j, uint32_t p, uint32_t r)
 {
     uint64_t step = 0;
@@ -127,9 +128,9 @@ static void catch_up(struct job *j, uint32_t p, uint32_t r)
         job_edit_replica(j, p, r)->step = step;
 }
 
-/* Makes the tasks of the path's phase, in the order of replicas.  What phases that are late hold
- * may be too much of little data: where workers decide there are as many phases as there are
- * samples for.  False: the round is to begin when there are some. */
+/* Makes the tasks of the path's phase, in the order of replicas.  Late phases may hold too much of
+ * little data: then an elastic round has only as many phases as there are samples for.  False:
+ * there are none, and the round must begin later. */
 static bool make_tasks(struct coordinator *co, struct job *j, uint32_t p, const bool *on)
 {
     const uint32_t most = j->comp.paths[p].replicas;
@@ -170,9 +171,9 @@ static void make_phase(struct coordinator *co, struct job *j, uint32_t p)
     begin_round(co, j, p);
 }
 
-/* ---- what became of a phase ---------------------------------------------- */
+/* ---- the result of a phase ----------------------------------------------- */
 
-/* Has the task given something to every module of its path? */
+/* Has the task contributed to every module of its path? */
 static bool complete(const struct job *j, const struct task *t)
 {
     for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++) {
@@ -183,7 +184,7 @@ static bool complete(const struct job *j, const struct task *t)
     return true;
 }
 
-/* Waits something of it for a version of its module? */
+/* Does a contribution of the task wait for a version of its module? */
 static bool waits(const struct task *t)
 {
     for (size_t i = 0; i < t->train.n_contributions; i++)
@@ -192,7 +193,7 @@ static bool waits(const struct task *t)
     return false;
 }
 
-/* What no version will take is refused. */
+/* Refuses contributions that no version will take. */
 static void refuse_old(const struct job *j, struct task *t)
 {
     for (size_t i = 0; i < t->train.n_contributions; i++) {
@@ -209,7 +210,7 @@ static void refuse_old(const struct job *j, struct task *t)
     }
 }
 
-/* Has its holder given something of it? */
+/* Has the task's holder made a contribution? */
 static bool holder_gave(const struct task *t)
 {
     for (size_t i = 0; i < t->train.n_contributions; i++)
@@ -218,7 +219,7 @@ static bool holder_gave(const struct task *t)
     return false;
 }
 
-/* Its worker was lost when all had been contributed: nothing is left to be done. */
+/* Ends a task whose worker was lost when everything had been contributed. */
 static void end_lost(struct coordinator *co, const struct job *j, struct task *t)
 {
     uint64_t held = query_held(t);
@@ -272,8 +273,8 @@ static bool all_applied(const struct task *t)
     return true;
 }
 
-/* Samples of a whole phase: one that was bounded by time may have run out of
- * them before, or was given another time (query_phase_seconds()). */
+/* Samples of a full phase: one bounded by time may have had too few, or was
+ * given another time (query_phase_seconds()). */
 static uint64_t full_phase(const struct job *j, const struct task *t)
 {
     double budget = j->spec.outer.seconds, took = (double)t->seconds;
@@ -283,7 +284,7 @@ static uint64_t full_phase(const struct job *j, const struct task *t)
     return full < 1e9 ? (uint64_t)full : 1000000000;
 }
 
-/* Of the job at once, of the round when that is over. */
+/* Adds a phase to the job's figures at once, and to sum, which joins them at the round's end. */
 static void add_phase(struct job *j, struct phase_sum *sum, const struct task *t)
 {
     const uint64_t trained_ms = t->seconds > 0 ? (uint64_t)((double)t->seconds * 1e3) : 0;
@@ -301,7 +302,7 @@ static void add_phase(struct job *j, struct phase_sum *sum, const struct task *t
     }
 }
 
-/* What was not folded by now will not be. */
+/* Cancels a phase: contributions that are not folded by now will not be. */
 static void cancel_phase(struct coordinator *co, const struct job *j, struct replica_rec *rr,
                          struct task *t)
 {
@@ -316,7 +317,7 @@ static void cancel_phase(struct coordinator *co, const struct job *j, struct rep
     task_end(co, t, TASK_CANCELLED, reason);
 }
 
-/* The replica's phase is over; applied ones are added to the sum. */
+/* The replica's phase is over; if it was applied, it is added to the sum. */
 static void settle_replica(struct coordinator *co, struct job *j, struct task *t,
                            struct phase_sum *sum)
 {
@@ -350,8 +351,8 @@ static void settle_replica(struct coordinator *co, struct job *j, struct task *t
 
 /* ---- phases of rounds that are closed -------------------------------------- */
 
-/* May the phase, which its round is closed without, go on for a later version?  One in fragments
- * has mostly given what it has. */
+/* May a phase whose round was closed without it go on for a later version?  One in fragments has
+ * mostly contributed already. */
 static bool goes_on(const struct job *j, const struct task *t)
 {
     bool takes = t->state == TASK_LEASED && !query_streams(j);
@@ -360,8 +361,8 @@ static bool goes_on(const struct job *j, const struct task *t)
     return takes;
 }
 
-/* A phase of an earlier round has ended: what it gave waits for the next version, and its replica
- * is in the round from here on, unless its worker was lost and others do without it. */
+/* A phase of an earlier round has ended: its contributions wait for the next version, and its
+ * replica joins the round, unless its worker was lost and the others do without it. */
 static void end_late(struct coordinator *co, struct job *j, uint32_t p, uint32_t r, struct task *t)
 {
     const bool lost = t->state != TASK_DONE;
@@ -377,7 +378,7 @@ static void end_late(struct coordinator *co, struct job *j, uint32_t p, uint32_t
     core_touch(co);
 }
 
-/* Could the replica have its next phase, or do others of the path do without it? */
+/* Could the replica have its next phase, or do the others of the path do without it? */
 static bool may_end(const struct job *j, uint32_t p, uint32_t r)
 {
     bool others = false;
@@ -396,7 +397,7 @@ static void take_late(struct coordinator *co, struct job *j, uint32_t p)
     }
 }
 
-/* Waits a worker that could begin with the phase, or go on with it? */
+/* Does an idle worker wait that could begin the phase, or go on with it? */
 static bool somebody_idles(const struct state *s, const struct job *j, const struct task *t,
                            uint64_t now_ms)
 {
@@ -428,9 +429,8 @@ bool rounds_coming(const struct state *s, const struct job *j, const struct modu
     return true;
 }
 
-/* Where the number of workers decides how many phases there are: a worker that is through with its
- * own phase does not do the rest of a lost one, while others wait, if the last snapshot of that can
- * be folded instead. */
+/* With elastic replicas a worker that has finished its phase does not do the rest of a lost one,
+ * for which others would wait, if the last snapshot of that can be folded instead. */
 static void take_parts(struct coordinator *co, struct job *j, uint32_t p)
 {
     bool done = false;
@@ -448,13 +448,13 @@ static void take_parts(struct coordinator *co, struct job *j, uint32_t p)
     }
 }
 
-/* What the ended phases have given is in a version by now, or never will be. */
+/* Settles ended phases whose contributions are in a version by now, or never will be. */
 static void settle_late(struct coordinator *co, struct job *j)
 {
     for (size_t i = j->n_late; i-- > 0;) {
         struct task *t = state_edit_task(&co->state, state_task(&co->state, j->late[i]));
         char reason[REASON_MAX];
-        if (t == NULL) { /* tasks that wait are kept: a row that was lost must not end us */
+        if (t == NULL) { /* waiting tasks are kept, but a lost row must not end us */
             job_drop_late(j, j->late[i]);
             core_touch(co);
             continue;
@@ -501,7 +501,7 @@ static void end_round(struct coordinator *co, struct job *j, uint32_t p,
 
 void rounds_close(struct coordinator *co, struct job *j, uint32_t p)
 {
-    struct phase_sum sum = j->paths[p].sum; /* of phases that were late for an earlier one */
+    struct phase_sum sum = j->paths[p].sum; /* phases that were late for an earlier round */
     uint32_t expected = sum.phases;
     job_edit_path(j, p)->sum = (struct phase_sum){0};
     for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
@@ -517,8 +517,8 @@ void rounds_close(struct coordinator *co, struct job *j, uint32_t p)
     end_round(co, j, p, &sum, expected);
 }
 
-/* Everything is contributed, but the last steps of somebody's phase are still made.  Who only has
- * the phase of a lost one, of which nothing is missing, is not waited for. */
+/* Is everything contributed while a worker still makes the last steps of its phase?  One that has
+ * only taken over a lost worker's phase, of which nothing is missing, is not waited for. */
 static bool tail_runs(struct coordinator *co, const struct job *j, uint32_t p)
 {
     for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++) {
@@ -550,18 +550,18 @@ static bool settled(const struct task *t)
     return !waits(t) && !task_is_open(t);
 }
 
-/* Ends the task's phase within `window` of now, or waits its contribution to be folded? */
+/* Does the task's phase end within `window` from now, or does its contribution wait for a fold? */
 static bool ends_now(struct coordinator *co, const struct task *t, double window)
 {
     return t->state == TASK_DONE ||
            (t->state == TASK_LEASED && fabs((double)core_now(co) - query_phase_end(t)) <= window);
 }
 
-/* Phases bounded by time that begin together end together, but for a step and an upload.
- * The first that ends would begin its next one without what the others are about to
- * give, and all would train a whole phase behind each other: so it waits for those that
- * end within the grace (Liu et al. 2024 batch near-simultaneous arrivals, too).  A
- * replica that is later than that is not waited for. */
+/* Phases bounded by time that begin together end together, up to a step and an upload.
+ * The first to end would begin its next one without the others' contributions, and all
+ * would train a whole phase behind each other: so it waits for phases that end within
+ * the grace (Liu et al. 2024 batch near-simultaneous arrivals, too).  Replicas that are
+ * later than that are not waited for. */
 static bool others_end_now(struct coordinator *co, struct job *j, uint32_t p)
 {
     double phase = j->spec.outer.seconds, grace = j->spec.outer.grace;
@@ -581,9 +581,9 @@ static bool others_end_now(struct coordinator *co, struct job *j, uint32_t p)
     return false;
 }
 
-/* Each replica has its next phase when its last one is folded, whatever the others do;
- * the path has rounds x replicas of them.  A round is as many
- * phases as there are replicas, whichever workers make them. */
+/* Each replica gets its next phase when its last one is folded, whatever the others do;
+ * the path has rounds x replicas phases.  A round is as many phases as there are
+ * replicas, whichever workers make them. */
 static void advance_async(struct coordinator *co, struct job *j, uint32_t p)
 {
     const struct path_rec *path = &j->paths[p];

@@ -4,7 +4,7 @@
 #include "common/base/hash.h"
 #include "common/net/pool.h"
 
-#define DAMAGED_MAX 64 /* of one part */
+#define DAMAGED_MAX 64 /* most damaged blobs noted in one part */
 
 struct scrub {
     struct coordinator *co;
@@ -20,9 +20,9 @@ static int scrub_one(void *arg, const struct blob_id *id, const struct blob_stat
     uint8_t got[HASH_BYTES];
     char *path = NULL;
     if (id->sha256[0] != w->part)
-        return id->sha256[0] > w->part; /* they come in the order of their parts */
+        return id->sha256[0] > w->part; /* blobs come in the order of their parts */
     if (w->store->ops->local(w->store, id, false, &path, NULL) < 0)
-        return 0; /* it has just been removed */
+        return 0; /* the blob has just been removed */
     const int rc = hash_file(path, got, NULL, NULL);
     const bool bad = rc == 0 ? !hash_equal(got, id->sha256, sizeof(got)) : rc == -EIO;
     if (bad && w->n < DAMAGED_MAX)
@@ -35,7 +35,7 @@ static int scrub_one(void *arg, const struct blob_id *id, const struct blob_stat
 static int scrub_work(void *arg)
 {
     struct scrub *w = arg;
-    (void)w->store->ops->list(w->store, scrub_one, w, NULL); /* what cannot be listed waits */
+    (void)w->store->ops->list(w->store, scrub_one, w, NULL); /* if it cannot be listed, it waits */
     return 0;
 }
 

@@ -5,7 +5,7 @@
 
 #include "common/job/family.h"
 
-#define TEXT_SPARE 1.02 /* rows do not fill quite as the mean says */
+#define TEXT_SPARE 1.02 /* rows fill a little less than the mean predicts */
 
 struct shards_sum shards_sum(const struct job *j, uint32_t partition, bool holdout)
 {
@@ -76,7 +76,7 @@ static bool fits_routers(const struct job_spec *spec)
     return spec->recipe.reshard.n > 0 || spec->partition.chunk > 0;
 }
 
-/* What partitioning asks of the dataset as it was cut. */
+/* The requirements of partitioning on the original dataset. */
 static int check_partitioning(const struct job *j, const struct shards_sum *all, struct err *err)
 {
     uint32_t k = j->comp.n_partitions;
@@ -145,7 +145,7 @@ void shards_keep_for_routers(struct coordinator *co, struct job *j)
         }
 }
 
-/* Has no path before p this partition? */
+/* Is p the first path with its partition? */
 static bool first_of_partition(const struct job *j, uint32_t p)
 {
     for (uint32_t q = 0; q < p; q++)
@@ -183,7 +183,7 @@ int shards_make_ledgers(struct job *j, struct err *err)
     return rc;
 }
 
-/* Open tasks still read some of the older shards. */
+/* Marks older shards that open tasks still read. */
 static void mark_needed(const struct coordinator *co, const struct job *j, bool *needed)
 {
     for (size_t i = 0; i < co->state.n_tasks; i++) {

@@ -9,8 +9,8 @@
 #include "common/base/log.h"
 #include "common/job/family.h"
 
-#define LOOKS_MAX 64 /* at proven workers */
-#define OPEN_MAX 64  /* checks that are under way, of all jobs */
+#define LOOKS_MAX 64 /* most proven workers looked at for a checker */
+#define OPEN_MAX 64  /* most open checks, of all jobs */
 
 /* ---- which workers, and which phases -------------------------------------------------------- */
 
@@ -20,7 +20,7 @@ static uint64_t origin_of(const struct state *s, uint64_t worker)
     return w != NULL ? worker_origin(w) : 0;
 }
 
-/* Of thousands from one place not all are looked at. */
+/* Could a proven worker check w's phase?  Of thousands from one address only some are looked at. */
 static bool somebody_checks(const struct state *s, const struct worker *w)
 {
     const uint64_t origin = worker_origin(w);
@@ -49,7 +49,7 @@ static bool is_undecided(const struct state *s, const struct task *check)
            (check->train.n_contributions > 0 && j != NULL && !job_is_ended(j));
 }
 
-/* Is a phase of the worker's looked at already, or of too many others? */
+/* Is a phase of the worker being checked already, or phases of too many others? */
 static bool has_to_wait(const struct state *s, uint64_t worker)
 {
     unsigned n = 0;
@@ -78,7 +78,7 @@ bool spot_check_wants(const struct coordinator *co, const struct job *j, const s
            somebody_checks(&co->state, w) && !has_to_wait(&co->state, w->id);
 }
 
-/* The CHECK before this one of the same phase, which came to something else than the phase. */
+/* An earlier CHECK of the same phase, whose result differed from the phase's. */
 static const struct task *other_check(const struct state *s, const struct task *check)
 {
     const struct task *c = check->train.after != 0 ? state_task(s, check->train.after) : NULL;
@@ -94,7 +94,7 @@ void spot_check_not_for(const struct state *s, const struct task *t, uint64_t re
     *ret_from = origin_of(s, ret_workers[0]);
 }
 
-/* Of the phase; the samples are those of `like`, the phase itself or a CHECK of it. */
+/* Makes a CHECK of the phase, with the samples of `like`: the phase itself or a CHECK of it. */
 static void ask(struct coordinator *co, struct job *j, const struct task *phase,
                 const struct task *like)
 {
@@ -118,9 +118,9 @@ void spot_check_consider(struct coordinator *co, struct job *j, const struct tas
         ask(co, j, t, t);
 }
 
-/* ---- what they say --------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------- */
 
-/* Nothing of the CHECK is needed any more; c may be NULL. */
+/* The CHECK is not needed any more; c may be NULL. */
 static void forget(struct coordinator *co, const struct task *c)
 {
     struct task *t = state_edit_task(&co->state, c);
@@ -143,8 +143,8 @@ static void give_up(struct coordinator *co, const struct job *j, const struct ta
     forget(co, c);
 }
 
-/* Two others agree on something else.  What it trains next it begins anew, so that it is checked
- * again. */
+/* Two other workers agree on another result.  The worker's next phase begins anew, so that it is
+ * checked again. */
 static void was_wrong(struct coordinator *co, struct job *j, uint64_t worker)
 {
     struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, worker));
@@ -179,7 +179,7 @@ static void is_alike(struct coordinator *co, struct job *j, const struct task *c
     forget(co, c);
 }
 
-/* One word against another. */
+/* The worker's result and one CHECK differ: which is wrong is unknown. */
 static void is_doubted(struct coordinator *co, struct job *j, const struct task *c,
                        const struct task *phase, double apart)
 {
@@ -269,7 +269,7 @@ static const struct contribution *given(const struct task *t, const struct contr
     return NULL;
 }
 
-/* False: something of it is gone. */
+/* False: a file is gone. */
 static bool pair_of(const struct job *j, const struct contribution *a, const struct contribution *b,
                     struct outer_pair *ret)
 {
@@ -289,7 +289,7 @@ static bool pair_of(const struct job *j, const struct contribution *a, const str
     return true;
 }
 
-/* Equal bits need no look. */
+/* Compares the results; equal bits need no comparison. */
 static void compare(struct coordinator *co, struct job *j, const struct task *c,
                     const struct task *with)
 {
@@ -364,7 +364,7 @@ void spot_check_prune(struct coordinator *co, struct job *j)
     }
 }
 
-/* Is it the last one that was asked about its phase? */
+/* Is it the newest CHECK of its phase? */
 static bool is_newest(const struct state *s, const struct task *check)
 {
     for (size_t i = 0; i < s->n_tasks; i++)

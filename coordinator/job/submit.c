@@ -9,7 +9,7 @@
 #define N(a) (sizeof(a) / sizeof(*(a)))
 #define VOCAB_MAX 16777216
 
-/* ---- what was uploaded --------------------------------------------------- */
+/* ---- uploads ------------------------------------------------------------- */
 
 static int check_blob(struct coordinator *co, const uint8_t sha256[32], uint64_t size,
                       const char *what, struct err *err)
@@ -38,7 +38,7 @@ static int check_file(struct coordinator *co, const struct blob_ref *b, bool wan
     return b != NULL ? check_blob(co, b->sha256, b->size, what, err) : 0;
 }
 
-/* The files of each frozen network that the job names, and of no other. */
+/* The uploads must have the files of each frozen network that the job names, and of no other. */
 static int check_encoders(struct coordinator *co, const struct job_spec *spec,
                           const struct submit *s, struct err *err)
 {
@@ -173,7 +173,7 @@ static bool same_shapes(const struct conf_strs *a, const struct conf_strs *b)
     return a->n == b->n;
 }
 
-/* Latents that were made once are of one VAE, of these shapes, and mirrored or not. */
+/* Latents that are made once fit only one VAE, the same shapes, and the same data.flip. */
 static int check_same_latents(const struct job_spec *spec, const struct job *t, struct err *err)
 {
     const uint32_t id = (uint32_t)t->id;
@@ -195,7 +195,7 @@ static int check_same_latents(const struct job_spec *spec, const struct job *t, 
     return 0;
 }
 
-/* Experts know what these very networks make, of other weights they have learnt nothing. */
+/* Experts must have learnt from the same frozen networks, with equal weights. */
 static int check_same_encoders(const struct job_spec *spec, const struct submit *s,
                                const struct job *t, struct err *err)
 {
@@ -260,7 +260,7 @@ static int check_teacher(struct coordinator *co, const struct job_spec *spec,
     return check_same_model(&spec->model, &t->spec.model, id, err);
 }
 
-/* Its shards, each with the number of the teacher that knows it. */
+/* Takes the teacher job's shards, each with the number of its teacher. */
 static void take_teacher(struct job *j, const struct job *t)
 {
     for (size_t i = 0; i < t->n_classes; i++)
@@ -268,7 +268,7 @@ static void take_teacher(struct job *j, const struct job *t)
     for (size_t i = 0; i < t->n_shards; i++) {
         if (t->shards[i].generation != t->generation || t->shards[i].router)
             continue;
-        struct shard_rec *s = job_add_shard(j); /* never more than the other has */
+        struct shard_rec *s = job_add_shard(j); /* there are as many as in the other job */
         s->blob = t->shards[i].blob;
         s->samples = t->shards[i].samples;
         s->tokens = t->shards[i].tokens;
@@ -317,7 +317,7 @@ static bool is_teacher(const struct state *s, const struct job *j)
     return false;
 }
 
-/* The oldest ended job makes room. */
+/* Makes room by dropping the oldest ended job. */
 static void make_room(struct coordinator *co, uint64_t but)
 {
     for (size_t i = 0; co->state.n_jobs >= JOBS_MAX && i < co->state.n_jobs; i++) {
@@ -360,7 +360,7 @@ static int check_quota(const struct coordinator *co, const struct submit *s, str
                    t->name, t->jobs_max, str_plural(t->jobs_max), n, n == 1 ? "goes" : "go");
 }
 
-/* A job that is complete in memory and nowhere else; takes spec. */
+/* Makes a job, complete in memory and not on record yet; takes spec. */
 static int make_job(struct coordinator *co, const struct submit *s, struct job_spec *spec,
                     struct job **ret, struct err *err)
 {

@@ -9,9 +9,9 @@
 #include "common/base/log.h"
 #include "common/job/family.h"
 
-#define ATTEMPTS_MAX 100 /* of what is aside */
-#define FIRST_BATCHES 64 /* a first phase bounded by time: no speed is known yet */
-#define ROOM_PARTS_MAX 8 /* and what it takes at most of a ledger's room */
+#define ATTEMPTS_MAX 100 /* most attempts of a side task (sample, evaluation) */
+#define FIRST_BATCHES 64 /* batches of a first phase bounded by time: no speed is known yet */
+#define ROOM_PARTS_MAX 8 /* most parts of a ledger's room, of which such a phase takes one */
 
 struct task *task_make(struct coordinator *co, struct job *j, enum task_kind kind)
 {
@@ -43,7 +43,7 @@ void task_keep_snapshot(struct coordinator *co, struct task *t, struct snapshot 
         task_set_snapshot(t, s);
 }
 
-/* Can a phase go on from its snapshot?  Without rounds the version that it began with may be gone
+/* Can a phase go on from its snapshot?  Without rounds the version with which it began may be gone
  * meanwhile. */
 static bool snapshot_holds(const struct job *j, const struct task *t)
 {
@@ -101,13 +101,13 @@ void task_lease_again(struct coordinator *co, const struct task *t, struct worke
         w->task_id != 0)
         return;
     struct task *mine = state_edit_task(&co->state, t);
-    mine->attempt = attempt; /* the next one was nobody's */
+    mine->attempt = attempt; /* nobody had the next attempt */
     task_lease(co, mine, state_edit_worker(&co->state, w));
     mine->older = true;
     core_touch(co);
 }
 
-/* The holder, if it still holds t, holds nothing. */
+/* If t still has its holder, that holds nothing from now on. */
 static void release_holder(struct coordinator *co, const struct task *t)
 {
     struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, t->worker_id));
@@ -153,8 +153,8 @@ void task_settle(struct coordinator *co, struct task *t, uint64_t done)
     t->n_ranges = 0;
 }
 
-/* In so many parts a ledger gives its room to phases bounded by time: half of it stays, and where
- * they are many each takes no less than an eighth of what is left. */
+/* The number of parts into which a ledger's room is divided among phases bounded by time: half of
+ * it stays, and if there are many phases each takes no less than an eighth of the rest. */
 static uint64_t room_parts(const struct job *j, uint32_t ledger)
 {
     uint64_t n = 0;
@@ -164,8 +164,8 @@ static uint64_t room_parts(const struct job *j, uint32_t ledger)
     return n < ROOM_PARTS_MAX ? n : ROOM_PARTS_MAX;
 }
 
-/* Of a phase bounded by time: half as much again as it would need.  A worker that told too short a
- * time, or little data, must leave some to the others: at most a part of what may still be held. */
+/* Samples of a phase bounded by time: 1.5 times its expected need.  A worker that claims too high a
+ * speed, or little data, must leave some to the others: at most a part of the ledger's room. */
 static uint64_t timed_samples(const struct job *j, const struct task *t, uint32_t batch,
                               const struct shards_sum *sum)
 {
@@ -227,7 +227,7 @@ void task_end(struct coordinator *co, struct task *t, enum task_state state, con
     co->velocities_old |= task_is_remote(t);
 }
 
-/* Would the modules' next versions take what the snapshot has? */
+/* Would the modules' next versions take the snapshot's contributions? */
 static bool is_taken(const struct job *j, const struct snapshot *s)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -260,7 +260,7 @@ bool task_end_in_part(struct coordinator *co, const struct job *j, struct task *
     t->seconds = (float)s->seconds;
     t->worker_id = s->worker_id;
     task_settle(co, t, s->used);
-    task_set_snapshot(t, NULL); /* its blobs are the contributions' */
+    task_set_snapshot(t, NULL); /* its blobs belong to the contributions now */
     task_end(co, t, TASK_DONE, "its worker was lost, and its last snapshot counts");
     return true;
 }
@@ -274,13 +274,13 @@ uint64_t task_folded(const struct task *t)
     return n;
 }
 
-/* Does w run what the task takes? */
+/* Can w run the task? */
 static bool may_try(const struct coordinator *co, const struct task *t, const struct worker *w)
 {
     return w->allows_trainers || !query_needs_trainers(state_job(&co->state, t->job_id), t);
 }
 
-/* Could w say whether anybody can do the task, other than one from `origin` that says so? */
+/* Could w, which is not from `origin`, confirm that nobody can do the task? */
 static bool may_tell(const struct coordinator *co, const struct task *t, const struct worker *w,
                      uint64_t origin)
 {
@@ -288,8 +288,8 @@ static bool may_tell(const struct coordinator *co, const struct task *t, const s
            !failure_says(&t->failed, w->id) && w->n_small == 0 && may_try(co, t, w);
 }
 
-/* Notes on the task that its holder could not do it.  True: others are here that may have it now.
- */
+/* Notes on the task that its holder could not do it.  True: other workers are here that may have it
+ * now. */
 static bool note_failure(struct coordinator *co, struct task *t, enum task_fault fault,
                          struct failure_decision *ret)
 {
@@ -320,7 +320,7 @@ static bool note_failure(struct coordinator *co, struct task *t, enum task_fault
     return in.others;
 }
 
-/* Which workers are asked when the holder of a task says that nobody can do it: in few words where
+/* Which workers are asked after the holder of a task says that nobody can do it; in few words if
  * the reason, which says what to do, is long. */
 static const char *who_is_asked(const struct coordinator *co, const struct task *t, bool brief)
 {
@@ -341,7 +341,7 @@ static const char *who_is_asked(const struct coordinator *co, const struct task 
                    "when it is asked again";
 }
 
-/* Without another worker here a task that is aside ends: the rest of the job does not wait for it
+/* Without another worker a failed side task ends, so that the rest of the job does not wait for it
  * for ever. */
 static bool ends_aside(const struct task *t, enum task_fault fault, bool others)
 {
@@ -383,7 +383,7 @@ void task_passed_on(struct coordinator *co, struct task *t, const char *reason)
     task_requeue(co, t, reason);
 }
 
-/* Is what it gave still compared, or to be (spot_check.h)? */
+/* Is a comparison of its contributions pending or running (spot_check.h)? */
 static bool is_compared(const struct state *s, const struct task *t)
 {
     for (size_t i = 0; i < s->n_tasks && task_has_phase(t); i++) {

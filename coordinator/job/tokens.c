@@ -24,8 +24,8 @@ static void name_by_number(const struct coordinator *co, struct token_rec *t)
 
 /* ---- the first two ------------------------------------------------------- */
 
-/* Its file is gone, and another has its name.  An operator's counts for nothing any more; workers
- * that joined with one of theirs go on. */
+/* Its file is gone, and another token has its name.  An operator's token is no longer valid;
+ * workers that joined with a worker token go on. */
 static void let_go(const struct coordinator *co, struct token_rec *t)
 {
     if (t->role == TOKEN_ROLE_WORKER)
@@ -44,7 +44,7 @@ static uint64_t of_file(struct coordinator *co, const struct token *file, const 
         let_go(co, access_edit(&co->state, lost->id));
     struct token_rec *t = access_add(&co->state, 0, file->role, file->secret);
     if (t == NULL)
-        return 0; /* all places are taken by live ones: those go on */
+        return 0; /* live tokens take all places, and stay valid */
     (void)str_copy(t->name, sizeof(t->name), name);
     t->made_unix_ms = now_unix_ms();
     return t->id;
@@ -54,7 +54,7 @@ void tokens_of_files(struct coordinator *co)
 {
     const uint64_t worker = of_file(co, &co->worker_token, "worker.token");
     (void)of_file(co, &co->user_token, "user.token");
-    for (size_t i = 0; i < co->state.n_tokens; i++) /* those are old news */
+    for (size_t i = 0; i < co->state.n_tokens; i++) /* these revocations are not news */
         co->state.tokens[i].told = !access_is_live(&co->state.tokens[i], now_unix_ms());
     for (size_t i = 0; i < co->state.n_workers; i++)
         if (co->state.workers[i]->token_id == 0)
@@ -66,7 +66,7 @@ void tokens_of_files(struct coordinator *co)
 int tokens_make(struct coordinator *co, const struct token_order *o, uint64_t *ret_id,
                 char ret_text[TOKEN_STRING_MAX], struct err *err)
 {
-    struct token text = co->user_token; /* where we are, and our key */
+    struct token text = co->user_token; /* our address and key */
     if (o->name != NULL && access_by_name(&co->state, o->name) != NULL)
         return err_set(err, -EEXIST,
                        "there is a token '%s' already: revoke it, or take another "
@@ -122,7 +122,7 @@ int tokens_adjust(struct coordinator *co, uint64_t id, uint64_t asker, const str
         return err_set(err, -EINVAL,
                        "jobs and budget bound an operator's token, and '%s' is a %s's", t->name,
                        token_role_name(t->role));
-    for (size_t i = 0; i < co->state.n_jobs; i++) /* as long as a spent budget is one */
+    for (size_t i = 0; i < co->state.n_jobs; i++) /* as long as a budget is spent */
         if (co->state.jobs[i]->token_id == id && !job_is_ended(co->state.jobs[i]))
             cost_settle(co, co->state.jobs[i]);
     set_count(b->uses, &t->uses_max);
@@ -138,7 +138,7 @@ int tokens_adjust(struct coordinator *co, uint64_t id, uint64_t asker, const str
 
 /* ---- ending -------------------------------------------------------------- */
 
-/* A file that names a secret which counts for nothing would only mislead. */
+/* Removes the file of an invalid secret, which would only mislead. */
 static void remove_file(const struct coordinator *co, const char *name)
 {
     char *path = file_join(co->opt.data_dir, name);
@@ -195,7 +195,7 @@ void tokens_check(struct coordinator *co)
     }
 }
 
-/* ---- who may what -------------------------------------------------------- */
+/* ---- rights -------------------------------------------------------------- */
 
 static enum token_role role_of(const struct token_rec *t)
 {

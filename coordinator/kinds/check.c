@@ -4,7 +4,7 @@
 #include "coordinator/kinds/result.h"
 #include "coordinator/kinds/train.h"
 
-/* As the phase's own, which began with nothing but its versions, and leaves nothing behind. */
+/* As the phase's own message: the phase began with only its versions, and leaves nothing behind. */
 static void check_message(struct message *b, Skerry__V1__Task *msg)
 {
     kind_train.message(b, msg);

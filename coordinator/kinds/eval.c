@@ -21,7 +21,7 @@ static void eval_message(struct message *b, Skerry__V1__Task *msg)
     message_networks(b, msg);
 }
 
-/* The weights that were evaluated, if they are the path's best and still there. */
+/* Keeps the evaluated weights if they are the path's best and still there. */
 static void keep_best(struct coordinator *co, struct job *j, const struct task *t)
 {
     struct path_rec *path = job_edit_path(j, t->path);
@@ -49,7 +49,7 @@ static void keep_best(struct coordinator *co, struct job *j, const struct task *
     path->best_loss = t->loss_mean;
 }
 
-/* What the path's newest evaluation says. */
+/* Takes the results of the path's newest evaluation. */
 static void take_newest(struct coordinator *co, struct job *j, const struct task *t,
                         const Skerry__V1__ReportRequest *r)
 {
@@ -89,7 +89,7 @@ static int eval_apply(struct coordinator *co, struct job *j, struct task *t,
     }
     result_rows(co, j, t, r);
     if (t->draw.mixture)
-        return 0; /* its rows say it all */
+        return 0; /* its rows are its whole result */
     const struct eval_rec *newest = &j->paths[t->path].eval;
     if (isnan(newest->loss) || t->draw.version >= newest->round)
         take_newest(co, j, t, r);

@@ -13,11 +13,11 @@ static void ingest_message(struct message *b, Skerry__V1__Task *msg)
     msg->ingest = m;
 }
 
-/* Archives of one job must agree: the shorter list begins the longer one. */
+/* Archives of one job must agree: the shorter list of classes is a beginning of the longer one. */
 static int merge_classes(struct job *j, const Skerry__V1__ReportRequest *r, struct err *err)
 {
     if (job_is_text(&j->spec))
-        return 0; /* texts have none */
+        return 0; /* texts have no classes */
     if (r->n_classes > JOB_CLASSES_MAX || r->n_classes == 0)
         return err_set(err, -EINVAL, "an archive with %zu classes, expected 1 to %d", r->n_classes,
                        JOB_CLASSES_MAX);
@@ -72,9 +72,9 @@ static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
     for (size_t i = 0; i < r->n_shards && rc == 0; i++)
         *job_add_shard(j) = made[i]; /* the number was checked */
     if (rc == 0)
-        job_order_shards(j, 0); /* by URL: it must not matter which archive was cut first */
+        job_order_shards(j, 0); /* by URL, so that it does not matter which archive was cut first */
     if (rc == 0 && r->uncaptioned > 0)
-        (void)job_put_row(j, &row); /* the first ones of a job: there is room */
+        (void)job_put_row(j, &row); /* the job's first rows: there is room */
     mem_free(made);
     return rc;
 }

@@ -7,7 +7,7 @@
 #include "coordinator/job/folds.h"
 #include "coordinator/kinds/result.h"
 
-/* Of each level the module of index 0: the others begin as it does. */
+/* Asks for the module of index 0 of each level: the others begin with the same values. */
 static void init_message(struct message *b, Skerry__V1__Task *msg)
 {
     const struct job *j = b->job;
@@ -52,8 +52,8 @@ static int check_full(struct coordinator *co, const struct blob_ref *ref, uint64
     return rc;
 }
 
-/* Everyone starts from the same values: what was made for one module of a level is
- * version 0 of all of them. */
+/* All modules of a level start from the same values: the one that was made is version 0
+ * of all of them. */
 static void adopt_level(struct coordinator *co, struct job *j, const struct task *t,
                         const struct module_rec *like, const struct blob_ref *full, uint64_t params)
 {

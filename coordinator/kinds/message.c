@@ -6,7 +6,7 @@
 
 void *message_need(struct message *b, size_t size)
 {
-    static uint64_t nowhere[512]; /* lets the builders go on; the result is thrown away */
+    static uint64_t nowhere[512]; /* lets the builders go on; the message is thrown away */
     ProtobufCAllocator *a = pbmem_allocator(b->mem);
     void *p = a->alloc(a->allocator_data, size ? size : 1);
     if (p != NULL)
@@ -67,7 +67,7 @@ static void add_deltas(struct message *b, const struct module_rec *m, Skerry__V1
     }
 }
 
-/* Whole EMA weights for drawing; version 0 has none and is its own mean. */
+/* Full EMA weights for drawing; version 0 has none and is its own mean. */
 static void add_weights(struct message *b, const struct module_rec *m, const struct version_rec *v,
                         bool mean, Skerry__V1__ModuleRef *ref)
 {
@@ -83,12 +83,12 @@ static void add_weights(struct message *b, const struct module_rec *m, const str
         ref->full = message_blob(b, full);
 }
 
-/* Phases begin at the version of their round; evaluations of one that is gone take the
- * newest.  Where versions are no rounds, or come within them, all begin at the newest. */
+/* Phases begin at the version of their round; evaluations of a version that is gone take the
+ * newest.  If versions are no rounds, or come within them, all begin at the newest. */
 static const struct version_rec *wanted_version(const struct message *b, const struct module_rec *m)
 {
     const struct snapshot *s = b->phase ? b->task->train.snapshot : NULL;
-    for (size_t i = 0; s != NULL && i < s->n; i++) /* what is gone on with has begun with this */
+    for (size_t i = 0; s != NULL && i < s->n; i++) /* a continued phase began with this */
         if (s->modules[i].module_id == m->id)
             return module_version(m, s->modules[i].base_version);
     if (b->job->spec.outer.async || (b->phase && query_streams(b->job)))
@@ -117,7 +117,7 @@ static void add_best(struct message *b, const struct best_module *best, Skerry__
     ref->full = message_blob(b, &best->full);
 }
 
-/* How to get the modules of a path, by level; j may be another job than the task's. */
+/* References to the modules of a path, by level; j may be another job than the task's. */
 static Skerry__V1__ModuleRef **path_modules(struct message *b, const struct job *j, uint32_t path,
                                             size_t *ret_n)
 {
@@ -241,7 +241,7 @@ void message_networks(struct message *b, Skerry__V1__Task *msg)
         msg->modules = path_modules(b, b->job, b->task->path, &msg->n_modules);
 }
 
-/* ---- what all kinds have -------------------------------------------------- */
+/* ---- fields of all kinds -------------------------------------------------- */
 
 Skerry__V1__Range **message_ranges(struct message *b, size_t *ret_n)
 {
@@ -257,7 +257,7 @@ Skerry__V1__Range **message_ranges(struct message *b, size_t *ret_n)
         r->start = t->ranges[i].start;
         r->count = t->ranges[i].count;
         r->partition = s->partition;
-        /* A shard that repeats shares one ticket. */
+        /* Ranges of the same shard share one ticket. */
         for (size_t k = i; k-- > 0 && i - k < 8;)
             if (t->ranges[k].shard == t->ranges[i].shard)
                 r->shard = list[k]->shard;
@@ -286,7 +286,7 @@ static Skerry__V1__EncoderFile **encoders(struct message *b, size_t *ret_n)
     return list;
 }
 
-/* The data's partitions are those of the teachers, where there are some. */
+/* The number of the data's partitions; with teachers it is theirs. */
 static uint32_t partitions(const struct message *b)
 {
     const struct job *teacher = state_job(&b->co->state, b->job->comp.teacher_job);
@@ -317,7 +317,7 @@ void message_job(struct message *b, Skerry__V1__Task *m)
     m->input->caption_tokens = j->input.caption_tokens;
 }
 
-/* ---- what a worker fetches ahead ------------------------------------------ */
+/* ---- fetching ahead -------------------------------------------------------- */
 
 int message_ahead(struct coordinator *co, const struct worker *w, struct pbmem *mem,
                   Skerry__V1__Ahead **ret, struct err *err)

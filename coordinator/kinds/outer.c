@@ -6,7 +6,7 @@
 #include "common/outer/fold.h"
 #include "coordinator/outer/outer_exec.h"
 
-/* As ReportRequest.contributions. */
+/* The order in ReportRequest.contributions. */
 enum { FULL, DELTA, AVERAGE, TARGET, MOMENTUM, SQUARES, FILES };
 
 static Skerry__V1__Blob *blob_of(struct message *b, const struct outer_blob *o)

@@ -16,7 +16,7 @@ static bool features_of_model(const struct job *j)
            (kind == JOB_FEATURES_AUTO && blob_ref_is_set(&j->warm_start));
 }
 
-/* Chunks are many times as large as the features: only samples that are scored need them. */
+/* Chunks are many times as large as the features: only scored samples need them. */
 static bool needs_chunks(const struct job *j, const struct task *t)
 {
     const struct shard_rec *s = &j->shards[t->ranges[0].shard];
@@ -62,7 +62,7 @@ static void add_features(struct message *b, Skerry__V1__ClusterTask *m)
     m->n_features = m->n_counts = m->n_holdout = n;
 }
 
-/* scores[p * n_scored + i]: path p on shard scored[i]. */
+/* scores[p * n_scored + i]: the scores of path p on shard scored[i]. */
 static void add_scores(struct message *b, Skerry__V1__ClusterTask *m)
 {
     const struct job *j = b->job;
@@ -126,7 +126,7 @@ static int cluster_apply(struct coordinator *co, struct job *j, struct task *t,
                          const Skerry__V1__ReportRequest *r, struct err *err)
 {
     struct blob_ref partitioner = {0}, assignment = {0};
-    if (t->cluster.evaluate) { /* only its rows count */
+    if (t->cluster.evaluate) { /* its rows are its only result */
         result_rows(co, j, t, r);
         return 0;
     }
@@ -164,7 +164,7 @@ static void split_message(struct message *b, Skerry__V1__Task *msg)
     msg->split = m;
 }
 
-/* Every sample must have come out: `top` times, or once when held out. */
+/* Every sample must be in the result `top` times, or once if it is held out. */
 static int check_count(const struct job *j, const struct task *t, uint64_t samples, bool holdout,
                        struct err *err)
 {

@@ -1,4 +1,4 @@
-/* What results of several kinds have in common. */
+/* The common part of several kinds' results. */
 #include "coordinator/kinds/result.h"
 
 #include "common/base/clock.h"

@@ -91,7 +91,7 @@ int sample_stream(struct coordinator *co, struct worker *w, const Skerry__V1__St
                        "text of %zu bytes at %llu, but %zu bytes have come and at most %d are kept",
                        len, (unsigned long long)m->offset, t->draw.text_len, TASK_TEXT_MAX);
     size_t end = (size_t)m->offset + len;
-    if (end > t->draw.text_len) { /* what comes again changes nothing */
+    if (end > t->draw.text_len) { /* a repeated piece changes nothing */
         t->draw.text = mem_realloc(t->draw.text, end + 1);
         memcpy(t->draw.text + m->offset, m->text, len + 1);
         t->draw.text_len = end;
@@ -159,8 +159,8 @@ static const struct task *find(struct coordinator *co, uint64_t parent, uint32_t
     return NULL;
 }
 
-/* The sampler has gone on: answers to its earlier questions are of no use.  Those that are open
- * end, or one that asks for ever new ones would have all workers at them. */
+/* The sampler has gone on and does not need answers to its earlier questions.  Open ones end, since
+ * a sampler that keeps asking new ones would otherwise occupy all workers. */
 static void forget_older(struct coordinator *co, uint64_t parent, uint32_t path)
 {
     for (size_t i = co->state.n_tasks; i-- > 0;) {
@@ -263,7 +263,7 @@ void sample_turn(struct coordinator *co)
     }
 }
 
-/* The worker that looked at the path for a sampler last has it loaded. */
+/* The worker that last evaluated the path for a sampler has it loaded. */
 static uint64_t velocity_owner(const struct job *j, const struct task *t)
 {
     return j->paths[t->path].velocity_worker;

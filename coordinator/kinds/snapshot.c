@@ -5,7 +5,7 @@
 #include "coordinator/job/tasks.h"
 #include "coordinator/kinds/result.h"
 
-/* Fragments contribute within their phases instead. */
+/* Does the job want snapshots?  Fragments contribute within their phases instead. */
 static bool is_wanted(const struct job *j)
 {
     return j->spec.outer.snapshot > 0 && !query_streams(j);
@@ -13,7 +13,8 @@ static bool is_wanted(const struct job *j)
 
 /* ---- report --------------------------------------------------------------- */
 
-/* A phase begins with the version of its round; without rounds with one that is still kept. */
+/* Can it be the phase's base?  That is the version of its round; without rounds any kept version.
+ */
 static bool is_base(const struct job *j, const struct task *t, const struct module_rec *m,
                     uint64_t base)
 {

@@ -14,7 +14,7 @@
 #include "coordinator/kinds/snapshot.h"
 #include "coordinator/state/poll.h"
 
-#define AHEAD_MAX 64 /* as TrainTask.ahead */
+#define AHEAD_MAX 64 /* see TrainTask.ahead */
 #define CONTRIBUTIONS_MAX 64
 #define NO_VERSION UINT64_MAX
 #define WAITED_MS_MAX 1000000000000u /* no phase waits longer */
@@ -25,7 +25,7 @@ static uint64_t total_steps(const struct job *j, const struct task *t)
 {
     const struct composition_path *path = &j->comp.paths[t->path];
     uint64_t rounds = (uint64_t)j->spec.outer.rounds, left = rounds - t->train.round;
-    if (j->spec.outer.async) { /* its share of the phases to come */
+    if (j->spec.outer.async) { /* its share of the coming phases */
         uint64_t k = path->replicas;
         left = (rounds * k - j->paths[t->path].phases + k - 1) / k;
     } else if (j->spec.outer.steps > 0) {
@@ -33,7 +33,7 @@ static uint64_t total_steps(const struct job *j, const struct task *t)
     }
     if (j->spec.outer.steps > 0)
         return t->train.first_step + left * (uint64_t)j->spec.outer.steps;
-    /* Bounded by time: as many in each phase to come as the last one would have done in full. */
+    /* Bounded by time: each coming phase is expected to take as many as a full last one. */
     struct shards_sum sum = shards_sum(j, path->partition, false);
     uint64_t samples = j->paths[t->path].replicas[t->train.replica].samples_last;
     uint64_t phase = samples * 1000 / shards_of_steps(&j->spec, path->batch, 1000, &sum);
@@ -48,7 +48,7 @@ static int by_step(const void *a, const void *b)
 }
 
 /* Fragment f of F contributes after ceil((f+1)(H-delay)/F) of the H steps, so that
- * what is sent is spread evenly over the phase and the last merge is at its end. */
+ * uploads are spread evenly over the phase and the last merge is at its end. */
 static void add_fragments(struct message *b, Skerry__V1__TrainTask *m)
 {
     const struct job *j = b->job;
@@ -76,7 +76,7 @@ static void add_fragments(struct message *b, Skerry__V1__TrainTask *m)
         qsort(m->fragments, m->n_fragments, sizeof(*m->fragments), by_step);
 }
 
-/* Moments go with the replica, unless it stays where they are. */
+/* Moments are sent with the replica, unless it stays at the worker that has them. */
 static void add_moments(struct message *b, Skerry__V1__TrainTask *m)
 {
     const struct replica_rec *r = &b->job->paths[b->task->path].replicas[b->task->train.replica];
@@ -87,7 +87,8 @@ static void add_moments(struct message *b, Skerry__V1__TrainTask *m)
         m->moments = message_blob_or_null(b, &r->moments);
 }
 
-/* A tiny dataset does not fill the phase; rows of text are filled by repeating it. */
+/* The most steps that the samples allow: a tiny dataset does not fill the phase; rows of text are
+ * filled by repeating it. */
 static uint32_t steps_that_fit(const struct job *j, const struct task *t)
 {
     uint64_t steps = (uint64_t)j->spec.outer.steps;
@@ -99,8 +100,8 @@ static uint32_t steps_that_fit(const struct job *j, const struct task *t)
     return (uint32_t)steps;
 }
 
-/* The worker fetches them while it computes this phase.  That the next one comes to it, and
- * takes as many samples, is likely and no more. */
+/* Shards that the worker fetches while it computes this phase.  It is only likely that the next
+ * phase comes to it, and takes as many samples. */
 static void add_ahead(struct message *b, Skerry__V1__TrainTask *m)
 {
     const struct job *j = b->job;
@@ -162,8 +163,8 @@ static void train_message(struct message *b, Skerry__V1__Task *msg)
 
 /* ---- report --------------------------------------------------------------- */
 
-/* Does the contribution fit the task, of which the report counts so many samples?  *ret_late: it
- * does, but too late to be folded. */
+/* Does the contribution fit the task, with the number of samples in the report?  *ret_late: it
+ * does, but comes too late to be folded. */
 static int check_contribution(const struct state *s, const struct job *j, const struct task *t,
                               const Skerry__V1__Contribution *c, uint64_t counted, bool *ret_late,
                               struct err *err)
@@ -182,8 +183,8 @@ static int check_contribution(const struct state *s, const struct job *j, const 
     if (c->samples > counted)
         return err_set(err, -EINVAL, "the contribution is of %llu samples, the report counts %llu",
                        (unsigned long long)c->samples, (unsigned long long)counted);
-    /* Whole values can only be compared with the version that they began with, which must be kept
-     * still when all that waits before them has become versions. */
+    /* Whole values can only be compared with the version at which they began, which must still be
+     * kept when all contributions that wait before them have become versions. */
     const uint64_t then = m->version + (async ? query_waiting(s, j, m) : 0);
     *ret_late = async ? j->spec.wire.up == CODEC_F32 && then - c->base_version >= m->kept
                       : m->version != c->base_version && !query_takes_late(j, m, c->base_version);
@@ -244,7 +245,7 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
     return 0;
 }
 
-/* Every module of the path has something from this phase, or does without. */
+/* Every module of the path must have a contribution of this phase, or do without. */
 static int check_complete(const struct job *j, const struct task *t, struct err *err)
 {
     for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++) {
@@ -259,8 +260,8 @@ static int check_complete(const struct job *j, const struct task *t, struct err 
     return 0;
 }
 
-/* How long it took, for the leases of others; one that was only gone on with says nothing, nor does
- * one whose beginning we have not seen: short times would have all others taken for slow. */
+/* Notes how long the phase took, for the leases of others.  A continued phase does not count, nor
+ * one whose beginning we have not seen: short times would make all others seem slow. */
 static void note_took(struct coordinator *co, struct job *j, const struct task *t)
 {
     struct worker *w = worker_memory(state_worker(&co->state, t->worker_id));
@@ -272,14 +273,15 @@ static void note_took(struct coordinator *co, struct job *j, const struct task *
         w->phase_ms = ms;
 }
 
-/* That a phase may count.  What a trainer reads by itself is as much as the job asks for. */
+/* The most samples that a phase may claim.  A trainer that reads its own data may claim as many as
+ * the job asks for. */
 static uint64_t most_samples(const struct job *j, const struct task *t)
 {
     const uint64_t steps = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : UINT32_MAX;
     return job_has_data(&j->spec) ? query_held(t) : steps * j->comp.paths[t->path].batch;
 }
 
-/* Without rounds a phase of which nothing is folded is not repeated: its samples go back. */
+/* Without rounds a phase of which nothing is folded is not repeated, and its samples go back. */
 static uint64_t samples_of(struct coordinator *co, const struct job *j, const struct task *t,
                            uint64_t samples)
 {
@@ -331,7 +333,7 @@ static int train_apply(struct coordinator *co, struct job *j, struct task *t,
 
 /* ---- versions while it runs ----------------------------------------------- */
 
-/* What the worker says that it holds is better than what we think that it does. */
+/* The worker knows better than we do which version it holds. */
 static void note_held(struct worker *w, uint64_t module, uint64_t version)
 {
     unsigned kept = 0;
@@ -374,7 +376,7 @@ static bool answer_version(struct coordinator *co, struct poll *p, bool last)
         rpc_fail(p->req, -ERR_NOTFOUND, false, 0, "there is no such module");
         return true;
     }
-    task_memory(t)->progress_ms = core_now(co); /* waiting for others is not being stuck */
+    task_memory(t)->progress_ms = core_now(co); /* a worker that waits for others is not stuck */
     if (m->version >= p->version) {
         send_version(co, p, t, w, m);
         return true;

@@ -13,23 +13,23 @@
 
 #define SQUARES_AT_ONCE 4096
 #define ASK_AT_ONCE 8
-#define HEADER_GUESS 8192 /* bytes that are asked for first, of the version */
-#define HEADER_SLACK 4096 /* bytes that another writer's header may have more than ours */
-/* Files of one step: what it begins with, the claim, contributions and what they start from. */
+#define HEADER_GUESS 8192 /* bytes of a version's first read */
+#define HEADER_SLACK 4096 /* most bytes by which another writer's header may exceed ours */
+/* Files of one step: its initial state, the claim, contributions and their start versions. */
 #define PARTS_MAX (4 + 5 + 2 * FOLD_INPUTS_MAX)
 
-/* Where the norm is kept, one wrong cell would change the whole step, so as many again are drawn
- * where the squares are told to be. */
-#define HEAVY_CELLS 2 /* of the mean, and of contributions */
+/* If the norm is kept, one wrong cell would change the whole step, so more cells are drawn in
+ * proportion to their claimed squares. */
+#define HEAVY_CELLS 2 /* such cells of the mean, and of each contribution */
 #define CELLS_MAX (OUTER_CLAIM_CELLS + 2 * HEAVY_CELLS)
 
 enum whose {
-    OURS,        /* of a version that was made or looked at here: its header is the layout's */
-    CONTRIBUTED, /* its length says where all is, for the order of tensors is given */
-    CLAIMED,     /* a file that the step gives */
+    OURS,        /* a version that was made or checked here: its header is the layout's */
+    CONTRIBUTED, /* a contribution, whose layout follows from the order of tensors */
+    CLAIMED,     /* a result file of the step */
 };
 
-/* A file with holes: of a blob what is looked at, where it is in the blob. */
+/* A file with holes: the pieces of a blob that are checked, at their offsets in the blob. */
 struct part {
     const struct outer_blob *blob;
     enum whose whose;
@@ -44,34 +44,34 @@ struct piece {
     size_t len;
 };
 
-/* What is told of a contribution, or of the mean of all: the squares of its cells. */
+/* The claimed squares of a contribution's cells, or of the mean's. */
 struct row {
     double sum;
-    double said[CELLS_MAX];      /* in the cells that are looked at */
-    uint64_t heavy[HEAVY_CELLS]; /* cells, drawn by what is told of them */
+    double said[CELLS_MAX];      /* claimed squares of the checked cells */
+    uint64_t heavy[HEAVY_CELLS]; /* cells drawn in proportion to their claimed squares */
 };
 
 struct look {
     struct blobstore *store;
     const struct outer_step *s;
-    struct fold_step step; /* as the worker made it */
+    struct fold_step step; /* the step that the worker made */
     char *dir;
     struct part parts[PARTS_MAX];
     size_t n_parts;
     struct piece *pieces;
     size_t n_pieces;
     struct layout layout;
-    struct layout_cell cells[CELLS_MAX];  /* of contributions: their squares are told */
-    struct layout_cell blocks[CELLS_MAX]; /* one in each, of all other files */
+    struct layout_cell cells[CELLS_MAX];  /* checked in contributions: their squares are claimed */
+    struct layout_cell blocks[CELLS_MAX]; /* one block in each cell, checked in all other files */
     size_t n_cells;
     struct row
-        rows[FOLD_INPUTS_MAX + 1]; /* of each contribution; where the norm is kept, the mean */
+        rows[FOLD_INPUTS_MAX + 1]; /* of each contribution; if the norm is kept, also of the mean */
     size_t n_rows;
-    bool values; /* some contribution has values: its squares take those of a version, too */
+    bool values; /* a contribution has values: its squares need a version's cells, too */
     struct fold_input inputs[FOLD_INPUTS_MAX];
 };
 
-/* ---- many questions at once: a store far away takes a while for each ---- */
+/* ---- many requests at once: each takes a while with a store far away ---- */
 
 typedef int (*ask_fn)(struct look *l, size_t i, struct err *err);
 
@@ -81,7 +81,7 @@ struct asking {
     size_t n;
     _Atomic size_t next;
     pthread_mutex_t lock;
-    int rc; /* of the first that failed, under the lock */
+    int rc; /* the first failure, under the lock */
     struct err err;
 };
 
@@ -114,7 +114,7 @@ static int ask_all(struct look *l, ask_fn fn, size_t n, struct err *err)
     while (began < ASK_AT_ONCE - 1 && began + 1 < n &&
            pthread_create(&threads[began], NULL, ask_main, &a) == 0)
         began++;
-    (void)ask_main(&a); /* whatever could not be begun */
+    (void)ask_main(&a); /* also if no thread could be begun */
     while (began > 0)
         (void)pthread_join(threads[--began], NULL); /* ours, and joined once */
     (void)pthread_mutex_destroy(&a.lock);
@@ -144,8 +144,8 @@ static int put(const struct part *p, const void *data, size_t len, uint64_t at, 
     return rc;
 }
 
-/* The header of a blob, mem_free it: most often in one question, of the first `guess` bytes.  One
- * of more than `most` is refused. */
+/* The header of a blob, mem_free it: usually in one request, for the first `guess` bytes.  A header
+ * of more than `most` bytes is refused. */
 static int read_header(struct look *l, const struct outer_blob *b, size_t guess, size_t most,
                        uint8_t **ret, size_t *ret_len, struct err *err)
 {
@@ -177,7 +177,7 @@ static int read_header(struct look *l, const struct outer_blob *b, size_t guess,
     return 0;
 }
 
-/* The header of a version, which says what all others have to be. */
+/* Reads the header of the version, which determines all others. */
 static int begin_version(struct look *l, struct err *err)
 {
     const struct part *p = &l->parts[0];
@@ -190,19 +190,19 @@ static int begin_version(struct look *l, struct err *err)
     return rc == 0 ? layout_open(p->path, &l->layout, err) : rc;
 }
 
-/* What we would write, and how long the whole file would be. */
+/* The header that we would write, and the size of the whole file. */
 static int our_header(struct look *l, const struct part *p, struct buf *ret, uint64_t *ret_bytes,
                       struct err *err)
 {
     if (p->coded)
         return wire_header(&p->want, &l->layout, ret, ret_bytes, err);
-    *ret_bytes = p->blob->bytes; /* add_flat() has looked */
+    *ret_bytes = p->blob->bytes; /* add_flat() has checked it */
     return buf_append(ret, l->layout.header, (size_t)l->layout.st.payload) < 0
                ? err_set(err, -ENOMEM, "no memory for a header")
                : 0;
 }
 
-/* The header that is in the store. */
+/* The header in the store. */
 static int their_header(struct look *l, const struct part *p, const struct buf *ours,
                         struct err *err)
 {
@@ -215,7 +215,7 @@ static int their_header(struct look *l, const struct part *p, const struct buf *
     return rc;
 }
 
-/* A file as long as its blob, with the header. */
+/* Begins a file as long as its blob, with the header. */
 static int begin_part(struct look *l, size_t i, struct err *err)
 {
     const struct part *p = &l->parts[i];
@@ -257,7 +257,7 @@ static struct part *add(struct look *l, enum whose whose, const struct outer_blo
     return p;
 }
 
-/* A file of one float per parameter; bytes 0: none, *at stays. */
+/* Adds a file of one float per parameter; bytes 0: there is none, and *at stays. */
 static int add_flat(struct look *l, enum whose whose, const struct outer_blob *b, const char **at,
                     struct err *err)
 {
@@ -283,7 +283,7 @@ static void add_piece(struct look *l, const struct part *p, uint64_t from, size_
     l->pieces[l->n_pieces++] = (struct piece){p, from, len};
 }
 
-/* Where the cells or blocks are in a file whose header is there. */
+/* Adds the places of the cells or blocks in a file whose header is there. */
 static int add_pieces(struct look *l, const struct part *p, struct err *err)
 {
     struct wire w = {.fd = -1};
@@ -329,7 +329,7 @@ static void add_cell(struct look *l, uint64_t number)
     b->n = c->n - skip < CODEC_BLOCK ? c->n - skip : CODEC_BLOCK;
 }
 
-/* Cells of the layout; some twice where there are few. */
+/* Draws cells of the layout; if there are few, some twice. */
 static int choose(struct look *l, struct err *err)
 {
     const uint64_t all = layout_cells(&l->layout);
@@ -344,7 +344,7 @@ static int choose(struct look *l, struct err *err)
 
 /* ---- squares ---- */
 
-/* Draws again, now that so many cells from `first` on are in the sum. */
+/* Draws again, after n cells from `first` on were added to the sum. */
 static void draw_heavy(struct row *row, const double *some, size_t n, uint64_t first)
 {
     double all = 0;
@@ -368,7 +368,7 @@ static int read_squares(struct look *l, size_t row, uint64_t first, double *some
     int rc = read_blob(l, &l->s->claim.squares, (row * all + first) * sizeof(*some), some,
                        n * sizeof(*some), err);
     for (size_t k = 0; k < n && rc == 0; k++)
-        if (!(some[k] >= 0)) /* one below 0 would hide what is large elsewhere */
+        if (!(some[k] >= 0)) /* a negative square would hide a large one elsewhere */
             rc = err_set(err, -ERR_FORMAT, "a square of contribution %zu is told as %g", row,
                          some[k]);
     return rc;
@@ -403,7 +403,7 @@ static int read_heavy(struct look *l, size_t i, struct err *err)
     return read_squares(l, row, l->cells[k].number, &l->rows[row].said[k], 1, err);
 }
 
-/* Norms, and what the norm is kept by. */
+/* Reads the rows: norms, and the factor that keeps the norm. */
 static int take_rows(struct look *l, struct err *err)
 {
     int rc = ask_all(l, read_row, l->n_rows, err);
@@ -420,7 +420,7 @@ static int take_rows(struct look *l, struct err *err)
     return ask_all(l, read_heavy, l->n_rows * 2 * HEAVY_CELLS, err);
 }
 
-/* In the cells that are looked at the squares must be what the contributions say. */
+/* In the checked cells the claimed squares must be those of the contributions. */
 static int check_row(struct look *l, size_t i, struct err *err)
 {
     int rc = 0;
@@ -440,7 +440,7 @@ static int check_row(struct look *l, size_t i, struct err *err)
     return rc;
 }
 
-/* ---- what is in them ---- */
+/* ---- contents ---- */
 
 static int add_inputs(struct look *l, const char *full, struct err *err)
 {
@@ -527,7 +527,7 @@ int outer_claim_look(struct blobstore *store, const struct outer_step *s,
         rc = look(l, err);
     if (rc == 0)
         *ret = (struct outer_look){l->layout.count, l->step.scale};
-    (void)file_remove_tree(l->dir, NULL); /* or the next look does */
+    (void)file_remove_tree(l->dir, NULL); /* after a failure the next check removes it */
     layout_release(&l->layout);
     for (size_t i = 0; i < l->n_parts; i++)
         mem_free(l->parts[i].path);

@@ -30,14 +30,14 @@ struct run {
     char *full, *ema, *target, *mom, *buf; /* inputs; NULL: none */
     char *full_out, *delta_out, *ema_out, *target_out, *mom_out, *buf_out;
     char *blobs[OUTER_CONTRIBUTIONS_MAX]; /* paths; NULL: not in the store */
-    char *froms[OUTER_CONTRIBUTIONS_MAX]; /* of the older versions that they start from; NULL */
-    uint64_t params;                      /* of the module */
+    char *froms[OUTER_CONTRIBUTIONS_MAX]; /* paths of older versions from which they start; NULL */
+    uint64_t params;                      /* parameters of the module */
 };
 
 /* ---- paths ---- */
 
-/* The local file of a blob, held until run_free; NULL: nobody has it, or other bytes.  Negative:
- * the store cannot say now, which is no fault of the blob's. */
+/* The local file of a blob, held until run_free; NULL: nobody has it, or its bytes differ.
+ * Negative: the store cannot say now, which is not the blob's fault. */
 static int blob_path(const struct outer_exec *e, const struct outer_blob *blob, char **ret_path,
                      struct err *err)
 {
@@ -79,7 +79,7 @@ static int find_blobs(struct run *r, struct err *err)
     return rc;
 }
 
-/* ---- state that a store far away keeps, too ---- */
+/* ---- state that is also in a store far away ---- */
 
 static char *name_of(const struct outer_step *s, const char *what, uint64_t version)
 {
@@ -89,7 +89,7 @@ static char *name_of(const struct outer_step *s, const char *what, uint64_t vers
     return name;
 }
 
-/* Our disk is not the one that it was written to, or has damaged it. */
+/* Fetches a file if our disk is not the one to which it was written, or has damaged it. */
 static int bring(const struct run *r, const char *what, const char *path,
                  const struct outer_blob *blob, struct err *err)
 {
@@ -105,7 +105,7 @@ static int bring(const struct run *r, const char *what, const char *path,
                  "the outer optimiser's %s was damaged on the coordinator's disk and is fetched "
                  "again",
                  what);
-    return rc == -ERR_NOTFOUND ? 0 : rc; /* then it is missed when it is hashed */
+    return rc == -ERR_NOTFOUND ? 0 : rc; /* a missing file is found when it is hashed */
 }
 
 static int save(const struct run *r, const char *what, const char *path,
@@ -167,7 +167,7 @@ static int make_paths(struct run *r, struct err *err)
     return rc == 0 && !s->stored ? bring_state(r, err) : rc;
 }
 
-/* Before the step is answered, which is the caller's after that. */
+/* Called before the step is answered: then it belongs to the caller. */
 static void run_free(struct run *r)
 {
     const struct outer_step *s = r->step;
@@ -191,7 +191,7 @@ static void run_free(struct run *r)
 
 /* ---- checks of contributions (executor thread) ---- */
 
-/* Whether a failed check is the sender's fault; else it is our disk or memory. */
+/* Is a failed check the sender's fault, not our disk's or memory's? */
 static bool senders_fault(int rc)
 {
     switch (-rc) {
@@ -211,15 +211,15 @@ static void refuse(struct outer_contribution *c, const char *reason)
     (void)str_copy(c->reason, sizeof c->reason, reason); /* cut to fit: it is for people */
 }
 
-/* The layout is that of any version. */
+/* The origin of contribution i; codecs of differences take the layout of any version. */
 static struct fold_origin origin_of(const struct run *r, size_t i)
 {
     const struct outer_contribution *c = &r->step->contributions[i];
     return (struct fold_origin){c->codec, c->from, r->froms[i] ? r->froms[i] : r->full};
 }
 
-/* Our disk has lost it, or the version that its values are subtracted from.  It is removed: the
- * same bytes may come once more. */
+/* Has our disk damaged the contribution, or the version at which its values began?  A damaged one
+ * is removed, so that the same bytes may be sent again. */
 static int check_intact(struct run *r, size_t i, struct err *err)
 {
     struct outer_step *s = r->step;
@@ -253,7 +253,7 @@ static int check_one(struct run *r, size_t i, struct err *err)
     if (rc == 0) {
         c->norm = norm.norm;
         r->params = norm.params;
-        return 0; /* what weighs is the caller's business, not what the blob says */
+        return 0; /* the caller decides its weight, not the blob */
     }
     if (!senders_fault(rc))
         return err_set(err, rc, "checking a contribution: %s", why.msg);
@@ -266,8 +266,8 @@ static int check_one(struct run *r, size_t i, struct err *err)
     return 0;
 }
 
-/* The weighted mean of a contribution's cosines with its peers that are large, or not; *ret_any
- * says that there is one. */
+/* The weighted mean of a contribution's cosines with its large peers, or with the others; *ret_any:
+ * there is such a peer. */
 static int cos_peers(struct run *r, const struct fold_judged *judged, size_t i, bool large,
                      double *ret, bool *ret_any, struct err *err)
 {
@@ -288,7 +288,7 @@ static int cos_peers(struct run *r, const struct fold_judged *judged, size_t i, 
     return rc;
 }
 
-/* The same with the momentum, unless that is zero. */
+/* The cosine with the momentum, unless that is zero. */
 static int cos_momentum(struct run *r, const struct fold_judged *judged, size_t i, double *ret,
                         bool *ret_any, struct err *err)
 {
@@ -302,10 +302,10 @@ static int cos_momentum(struct run *r, const struct fold_judged *judged, size_t 
     return rc;
 }
 
-/* Does a large contribution not point where the others say: this step's peers that are not large,
- * else the momentum?  Where all are large and point the same way, they have turned together.  While
- * only one other says what is usual, and where a module's norms have changed, it may point anywhere
- * but against them. */
+/* Does a large contribution point away from the others: from this step's peers that are not large,
+ * else from the momentum?  If all are large and point the same way, they have turned together.  If
+ * only one other defines what is usual, or a module's norms have changed, it must only not point
+ * against them. */
 static int find_astray(struct run *r, const struct fold_judged *judged, size_t i, bool *ret,
                        struct err *err)
 {
@@ -350,8 +350,8 @@ static int apply_verdict(struct run *r, const struct fold_judged *judged, size_t
     return 0;
 }
 
-/* What the other one that waits would say; if it cannot be read, nothing: its own step judges it.
- */
+/* The norm of the other waiting contribution, as a past; if it cannot be read, none: its own step
+ * judges it. */
 static struct fold_past word_of(struct run *r)
 {
     const struct outer_step *s = r->step;
@@ -369,7 +369,8 @@ static struct fold_past word_of(struct run *r)
     return is_read ? (struct fold_past){norm.norm, (double)s->word.samples} : (struct fold_past){0};
 }
 
-/* What is not refused yet, by its norm alone; all: of each contribution. */
+/* Judges the contributions that are not refused yet only by their norms; all has one entry for each
+ * contribution. */
 static void judge_norms(struct run *r, struct fold_judged *all)
 {
     const struct outer_step *s = r->step;
@@ -406,7 +407,7 @@ static int judge_all(struct run *r, struct err *err)
     return rc;
 }
 
-/* A version or a state of ours that cannot be read is nobody else's fault. */
+/* Our version and state must be readable; if not, it is our fault alone. */
 static int check_ours(const struct run *r, struct err *err)
 {
     const struct outer_step *s = r->step;
@@ -429,7 +430,7 @@ static int check_ours(const struct run *r, struct err *err)
     return rc < 0 ? err_wrap(err, "the version to start from") : 0;
 }
 
-/* The parts of those that are not refused. */
+/* Bounds the weights of contributions that are not refused (fold_share.h). */
 static int share_out(struct outer_step *s, struct err *err)
 {
     double total = 0.0;
@@ -542,8 +543,8 @@ static int fold(struct run *r, struct fold_result *result, struct err *err)
     return fold_run(&step, result, err);
 }
 
-/* Finite contributions may add up to what is not: then the largest is to blame, and the others are
- * folded without it. */
+/* Finite contributions may have a sum that is not finite: then the largest one is refused, and the
+ * others are folded without it. */
 static int fold_finite(struct run *r, struct fold_result *result, struct err *err)
 {
     struct outer_step *s = r->step;
@@ -563,7 +564,7 @@ static int fold_finite(struct run *r, struct fold_result *result, struct err *er
     return rc;
 }
 
-/* They were hashed as they were written; the next step reads them. */
+/* Notes the hashes of the written files for the next step, which reads them. */
 static void note_written(const struct run *r, const struct fold_result *f)
 {
     struct seen *seen = r->exec->seen;
@@ -582,7 +583,7 @@ static struct outer_blob on_record(const struct fold_file *f)
     return b;
 }
 
-/* What did not become a blob goes; what did is unreferenced. */
+/* Removes result files that did not become blobs; blobs without a name are garbage. */
 static void remove_made(const struct run *r)
 {
     const char *const made[] = {r->full_out, r->delta_out, r->ema_out};
@@ -592,7 +593,7 @@ static void remove_made(const struct run *r)
         (void)file_remove(i == 0 ? r->target_out : r->mom_out, NULL);
 }
 
-/* The files of the next version, where they are to be. */
+/* Puts the files of the next version in their places. */
 static int keep(struct run *r, const struct fold_result *f, struct err *err)
 {
     struct outer_step *s = r->step;
@@ -644,7 +645,7 @@ static int run_step(struct run *r, struct err *err)
 
 /* ---- a step that a worker has made (executor thread) ---- */
 
-/* Would all be folded as they are? */
+/* A worker's step is acceptable only if all contributions would be folded as they are. */
 static int judge_claim(struct run *r, struct err *err)
 {
     struct fold_judged all[OUTER_CONTRIBUTIONS_MAX] = {0};

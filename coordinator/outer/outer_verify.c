@@ -35,7 +35,7 @@ int outer_verify_blob(struct seen *seen, struct blobstore *store, const char *pa
     memcpy(id.sha256, want->sha256, sizeof id.sha256);
     const int renewed = store->ops->renew(store, &id, err);
     if (renewed == -ERR_NOTFOUND || renewed == -ERR_HASH)
-        return outer_verify(seen, path, want, what, err); /* which says where the file is */
+        return outer_verify(seen, path, want, what, err); /* whose error names the file */
     if (renewed < 0)
         return renewed;
     log_warn("outer", "%s was damaged on the coordinator's disk and is fetched again", what);
@@ -58,7 +58,7 @@ void outer_let_go(struct blobstore *store, const struct outer_blob *blob, char *
     mem_free(path);
 }
 
-/* Version v once more, from v - 1 and the delta; the hash says whether they are what they were. */
+/* Makes version v again, from v - 1 and the delta; the hash shows whether they are intact. */
 static int make_again(struct blobstore *store, const struct outer_step *s, struct err *err)
 {
     struct blob_id id;

@@ -12,9 +12,9 @@
 #include "coordinator/kinds/message.h"
 
 #define OWNER_PATIENCE_MS 2000 /* a replica waits for the worker with its moments */
-#define BUSY_PATIENCE_MS 10000 /* and, while that evaluates or draws, half a round: */
+#define BUSY_PATIENCE_MS 10000 /* and longer while that evaluates or draws: see patience_ms() */
 #define BUSY_PATIENCE_MAX_MS 300000
-#define ASKS_AGAIN_MS 500 /* a worker that has told a result asks within them */
+#define ASKS_AGAIN_MS 500 /* within which a worker that has reported asks again */
 
 /* An owner that evaluates or draws will be back: a phase without its moments
  * costs more than a wait of a part of a phase. */
@@ -40,7 +40,7 @@ static void fill_owner(struct coordinator *co, const struct job *j, const struct
     out->patience_ms = now == NULL ? OWNER_PATIENCE_MS : t->kind == TASK_TRAIN ? patience_ms(j) : 0;
 }
 
-/* The round of the path that has come least far. */
+/* The round of the slowest path. */
 static uint32_t last_round(const struct job *j)
 {
     uint32_t last = UINT32_MAX;
@@ -49,7 +49,7 @@ static uint32_t last_round(const struct job *j)
     return last;
 }
 
-/* All jobs, as the schedule wants them, into a new array. */
+/* A new array of all jobs, for the schedule. */
 static struct schedule_job *contenders(const struct coordinator *co)
 {
     const struct state *s = &co->state;
@@ -67,7 +67,7 @@ static struct schedule_job *contenders(const struct coordinator *co)
     return list;
 }
 
-/* Where the job is among contenders(). */
+/* The job's index among contenders(). */
 static uint32_t place_of(const struct state *s, const struct job *j)
 {
     size_t lo = 0, hi = s->n_jobs;
@@ -81,7 +81,7 @@ static uint32_t place_of(const struct state *s, const struct job *j)
     return (uint32_t)lo;
 }
 
-/* The tasks that a worker may be given, into a new array. */
+/* A new array of the tasks that workers may get. */
 static struct schedule_task *candidates(struct coordinator *co)
 {
     const struct state *s = &co->state;
@@ -120,14 +120,14 @@ static struct schedule_task *candidates(struct coordinator *co)
     return list;
 }
 
-/* Does the worker not wait for others itself? */
+/* Could the worker help others, rather than wait for them itself? */
 static bool helps(const struct state *s, const struct worker *w)
 {
     const struct task *t = w->task_id ? state_task(s, w->task_id) : NULL;
     return w->state == WORKER_HERE && !worker_goes(w) && (t == NULL || !task_is_remote(t));
 }
 
-/* How many do, where some task takes one. */
+/* The number of helpers, if some task needs one. */
 static size_t helpers(const struct state *s, const struct schedule_task *list, size_t n)
 {
     size_t found = 0, at = 0;
@@ -153,14 +153,14 @@ static void give(struct coordinator *co, struct worker *w, struct task *t)
     r->attempt = t->attempt;
 }
 
-/* The job whose phases the worker gets none of for now, as others do them; 0: there is none. */
+/* The job whose phases the worker does not get for now, since others do them; 0: none. */
 static uint64_t behind(const struct state *s, const struct worker *w)
 {
     const struct job *j = w->ahead.due ? state_job(s, w->ahead.job_id) : NULL;
     return j != NULL && ahead_is_behind(w, j) && ahead_others(s) ? j->id : 0;
 }
 
-/* A worker's turn: true when it got a task, by its place in the schedule. */
+/* A worker's turn; true: it got a task. */
 static bool serve(struct coordinator *co, struct worker *w, struct schedule *list, size_t helpers,
                   size_t *ret_index)
 {
@@ -173,7 +173,7 @@ static bool serve(struct coordinator *co, struct worker *w, struct schedule *lis
     const struct schedule_options o = {
         .standing = worker_standing(w),
         .behind = behind(&co->state, w),
-        .helper = helpers > helps(&co->state, w), /* somebody else */
+        .helper = helpers > helps(&co->state, w), /* another worker could help */
         .trainers = w->allows_trainers,
         .known = member_may_fold(w),
         .origin = list->from_matters ? worker_origin(w) : 0,
@@ -190,11 +190,11 @@ static bool serve(struct coordinator *co, struct worker *w, struct schedule *lis
     return true;
 }
 
-/* A worker that waits. */
+/* A waiting worker. */
 struct asker {
     struct worker *w;
     enum failure_standing standing;
-    uint64_t place; /* among those of its standing */
+    uint64_t place; /* its place among workers of its standing */
 };
 
 static int by_standing(const void *a, const void *b)
@@ -205,7 +205,7 @@ static int by_standing(const void *a, const void *b)
     return x->place < y->place ? -1 : x->place > y->place;
 }
 
-/* Those that wait, in the order in which they are served: proven ones as they came, then new ones
+/* The waiting workers in the order in which they are served: proven ones by arrival, then new ones
  * by age, so that many new names are no better than one. */
 static struct asker *askers(const struct state *s, size_t *ret_n)
 {
@@ -224,8 +224,8 @@ static struct asker *askers(const struct state *s, size_t *ret_n)
     return all;
 }
 
-/* How many proven workers have just told a result and are about to ask: as many tasks are kept for
- * them, or a worker that asks a moment earlier would get what they train next. */
+/* The number of proven workers that have just reported and are about to ask: as many tasks are kept
+ * for them, or a worker that asks a moment earlier would get their next phases. */
 static size_t coming(struct coordinator *co)
 {
     const struct state *s = &co->state;
@@ -242,7 +242,7 @@ static size_t coming(struct coordinator *co)
     return n;
 }
 
-/* Is the worker to be told of something else to fetch meanwhile? */
+/* Must the worker be told of other files to fetch meanwhile? */
 static bool told_else(struct coordinator *co, struct worker *w, uint32_t *rooms)
 {
     char reason[REASON_MAX];
@@ -265,7 +265,7 @@ static void offer(struct coordinator *co, struct schedule *list, bool tell)
             kept = coming(co);
             counted = true;
         }
-        /* With nothing to give only the reason could be another one. */
+        /* Without tasks to give, only the reason could be new. */
         if ((list->n_left > kept || tell) && serve(co, w, list, helping, &at) &&
             list->n_left > kept) {
             struct task *t = state_edit_task(s, state_task(s, list->tasks[at].id));
@@ -334,7 +334,7 @@ void assign_send(struct coordinator *co, struct reply *r)
     struct err err = {0};
     struct pbmem mem;
     pbmem_init(&mem, MESSAGE_BYTES_MAX);
-    /* While a commit was failing the lease may have gone again. */
+    /* While a commit was failing the lease may have ended again. */
     if (t != NULL &&
         (t->state != TASK_LEASED || t->attempt != r->attempt || t->worker_id != r->worker_id))
         t = NULL;

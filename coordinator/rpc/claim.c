@@ -49,7 +49,7 @@ unsigned claim_check(void *arg, const struct rpc_claim *c, uint64_t *ret_token, 
         if (t->role != TOKEN_ROLE_WORKER || !rpc_claim_proves(c, t->verifier))
             continue;
         *ret_token = t->id;
-        /* One without a key may be known by its identity: its join tells. */
+        /* A worker without a key may be known by its identity, which its join tells. */
         return check_token(s, t, NULL, key != NULL, 0, err) == 0 ? TOKEN_ROLE_WORKER
                                                                  : TOKEN_ROLE_NONE;
     }
@@ -63,7 +63,7 @@ int claim_join(struct coordinator *co, const struct rpc_peer *peer, const struct
 {
     const struct token_rec *t = access_token(&co->state, w ? w->token_id : rpc_peer_token(peer));
     int rc = w ? check_worker(&co->state, w, err) : 0;
-    if (rc < 0 || t == NULL) /* of a known worker it may have made room for others */
+    if (rc < 0 || t == NULL) /* a known worker's token may have made room for others */
         return rc;
     return check_token(&co->state, t, w, w == NULL, t->workers_max, err);
 }

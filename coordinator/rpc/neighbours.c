@@ -13,7 +13,7 @@
 #define SLOTS 8192u /* a power of two */
 #define LIFE_S 900
 
-/* The worker of a site that was sent a blob last. */
+/* The last worker of a site to which a blob was sent. */
 struct slot {
     struct blob_id id;
     uint64_t worker_id; /* 0: nobody */
@@ -44,7 +44,7 @@ void neighbours_take(struct worker *w, const Skerry__V1__JoinRequest *m)
     memcpy(w->share.key, m->share_key.data, sizeof(w->share.key));
 }
 
-/* The place of a blob at a site: another blob may take it. */
+/* The slot of a blob at a site, which another blob may take over. */
 static struct slot *slot_of(struct neighbours *n, const struct blob_id *id, const char *site)
 {
     uint64_t at;

@@ -16,8 +16,8 @@
 #define SMALL_MS 300000
 #define SMALL_ALONE_MS 10000
 
-/* A part of a phase that goes on.  What is wrong with it is no failure of the phase:
- * its sender is told, and it can still be made good at the end. */
+/* A report of a part of a running phase.  A fault in it does not fail the phase: its
+ * sender is told, and the end of the phase can still make up for it. */
 static int apply_snapshot(struct coordinator *co, struct job *j, struct task *t,
                           const Skerry__V1__ReportRequest *r, struct err *err)
 {
@@ -52,9 +52,9 @@ static uint64_t unnamed(const Skerry__V1__ReportRequest *r, uint64_t held)
     return n < held ? n : held;
 }
 
-/* How many more bad samples the job has with this report.  A broken image is met again in every
- * epoch: what has a name counts once.  Of those without one the most that one phase met count;
- * archives are cut once.  A task has no more bad samples than it has samples. */
+/* The number of bad samples that this report adds to the job's.  A broken image is met again in
+ * every epoch, so named ones count once.  Of unnamed ones the most in any one phase count; archives
+ * are cut only once.  A task has no more bad samples than samples. */
 static uint32_t fresh_bad(const struct job *j, const struct task *t,
                           const Skerry__V1__ReportRequest *r, uint64_t held)
 {
@@ -70,7 +70,7 @@ static uint32_t fresh_bad(const struct job *j, const struct task *t,
     return (uint32_t)(fresh < held ? fresh : held);
 }
 
-/* Are these more than the job takes?  Another worker has to say so, too. */
+/* Are these more than the job allows?  Another worker has to confirm it. */
 static int check_bad(const struct job *j, const struct task *t, const Skerry__V1__ReportRequest *r,
                      uint64_t held, struct err *err)
 {
@@ -106,7 +106,7 @@ static void take_bad(struct job *j, const struct task *t, const Skerry__V1__Repo
     }
 }
 
-/* ---- all ----------------------------------------------------------------- */
+/* ---- the report ---------------------------------------------------------- */
 
 static int find_lease(struct coordinator *co, const struct worker *w,
                       const Skerry__V1__ReportRequest *r, struct task **ret, bool *ret_repeated,
@@ -130,8 +130,8 @@ static int find_lease(struct coordinator *co, const struct worker *w,
 
 static void take_figures(const struct job *j, struct task *t, const Skerry__V1__ReportRequest *r)
 {
-    /* A step takes at least one sample, and a phase no more steps than it was asked for: the
-     * schedule goes on from this count. */
+    /* A step takes at least one sample, and a phase at most the requested steps: the schedule
+     * continues from this count. */
     const uint64_t asked = j->spec.outer.steps > 0 ? (uint64_t)j->spec.outer.steps : r->samples;
     const uint64_t most = asked < r->samples ? asked : r->samples;
     t->steps = r->steps < most ? r->steps : (uint32_t)most;
@@ -145,7 +145,7 @@ static void take_figures(const struct job *j, struct task *t, const Skerry__V1__
     t->samples_done = r->samples;
 }
 
-/* What it says is for people: it is kept as it came. */
+/* Keeps the trace as it is: only people read it. */
 static void take_trace(struct job *j, const struct task *t, const Skerry__V1__ReportRequest *r)
 {
     if (r->trace.len == 0 || r->trace.len > JOB_TRACE_MAX)
@@ -169,7 +169,7 @@ static bool is_gone(const struct coordinator *co, const struct blob_ref *b)
     return blob_ref_is_set(b) && !blobstore_has(co->blobs, &id, NULL);
 }
 
-/* Is something that t needs no longer in our store?  Then its worker is not to blame. */
+/* Is an input of t no longer in our store?  Then its worker is not to blame. */
 static bool input_gone(const struct coordinator *co, const struct task *t, char reason[REASON_MAX])
 {
     static const char advice[] = "is gone from the coordinator's blobs: put its file back from a "
@@ -209,8 +209,8 @@ static bool snapshot_gone(const struct coordinator *co, const struct task *t)
     return false;
 }
 
-/* Its worker has no memory for it: to others.  Where no other worker is known and no phase of its
- * path was ever done, nobody could begin it. */
+/* Its worker has no memory for the task: it goes to others.  If no other worker is known and no
+ * phase of its path was ever done, nobody could begin it. */
 static void too_large(struct coordinator *co, struct task *t, const char *reason)
 {
     struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, t->worker_id));
@@ -229,7 +229,8 @@ static void too_large(struct coordinator *co, struct task *t, const char *reason
     task_requeue(co, t, reason);
 }
 
-/* Its worker's device broke: to another at once, not counted as a failure. */
+/* Its worker's device broke: the task goes to another at once, and it does not count as a failure.
+ */
 static void lost_device(struct coordinator *co, struct task *t, const char *reason)
 {
     struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, t->worker_id));
@@ -276,8 +277,8 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
     }
 }
 
-/* How fast the files came that it names; of fragments that says little, which go up as it trains.
- */
+/* Notes the speed at which the reported files came; it means little for fragments, which are
+ * uploaded during training. */
 static void note_rate(const struct coordinator *co, struct worker *w, const struct job *j,
                       const Skerry__V1__ReportRequest *r)
 {
@@ -314,9 +315,10 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     if (rc == 0)
         rc = kinds_apply(co, j, t, r, err);
     if (rc == -EAGAIN || rc == -ERR_NOTFOUND)
-        return rc; /* what it names is far away, or not here: the worker sends it, reports again */
+        return rc; /* a named file is far away, or not here: the worker sends it and reports again
+                    */
     if (rc < 0) {
-        /* A result that does not fit is a failure of its maker, or tells of a fault of the data. */
+        /* An invalid result is a failure of its maker, or shows a fault of the data. */
         (void)snprintf(reason, sizeof(reason), "its result was refused: %.200s", err->msg);
         distrust(co, t);
         task_failed(co, t, rc == -ERR_CONFIG ? FAULT_LASTING : FAULT_TASK, reason);

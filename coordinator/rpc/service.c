@@ -25,9 +25,9 @@
 #define WAIT_MAX_MS 30000u
 #define BLOB_MAX_BYTES (1ull << 40)
 #define RETRY_AFTER_MS 1000
-#define JOIN_AGAIN_MS 10000 /* others have the places, or a release is too far from ours */
-/* Heartbeats a second that are answered to all newcomers together, and of a lease the part that an
- * answer waits at most. */
+#define JOIN_AGAIN_MS 10000 /* when no place is free, or the releases are too far apart */
+/* Heartbeats per second answered to all newcomers together, and the most part of a lease that an
+ * answer waits. */
 #define NEWCOMERS_BEATS 2000u
 #define LEASE_PARTS 4u
 
@@ -46,8 +46,8 @@ static void refuse_send(struct coordinator *co, struct reply *r)
     rpc_fail(r->req, r->code, r->flag, r->attempt, "%s", r->text);
 }
 
-/* Refuses for what the state says, once that is durable; while nothing can be made durable, at
- * once.  While too much waits it is to be asked again. */
+/* Refuses because of the state, once that is durable, or at once if nothing can be made durable. If
+ * too many requests wait, the worker has to ask again. */
 static void refuse_durably(struct coordinator *co, struct rpc_request *req, int code,
                            bool retryable, uint32_t retry_after_ms, const char *why)
 {
@@ -69,7 +69,7 @@ static void refuse_durably(struct coordinator *co, struct rpc_request *req, int 
     core_gather(co);
 }
 
-/* The same for good; for now at once. */
+/* The same for a final refusal; a temporary one is sent at once. */
 static void refuse_later(struct coordinator *co, struct rpc_request *req, const struct err *err,
                          uint32_t retry_after_ms)
 {
@@ -79,7 +79,7 @@ static void refuse_later(struct coordinator *co, struct rpc_request *req, const 
         refuse_durably(co, req, err->code, false, retry_after_ms, err->msg);
 }
 
-/* The worker that has joined on this connection; 0: none. */
+/* The id of the worker that has joined on this connection; 0: none. */
 static uint64_t joined_on(struct rpc_request *req)
 {
     struct rpc_peer *peer = rpc_request_peer(req);
@@ -93,7 +93,7 @@ static const struct worker *worker_of(struct coordinator *co, struct rpc_request
     return w != NULL && w->state == WORKER_HERE && w->peer == rpc_request_peer(req) ? w : NULL;
 }
 
-/* Is it durable that the worker of this connection, which worker_of() does not find, is gone? */
+/* Is it durable that the connection's worker, which worker_of() does not find, is gone? */
 static bool gone_durably(const struct coordinator *co, struct rpc_request *req)
 {
     const uint64_t id = joined_on(req);
@@ -103,7 +103,7 @@ static bool gone_durably(const struct coordinator *co, struct rpc_request *req)
     return id == 0 || core_gone_durable(co);
 }
 
-/* The same, or the request is answered: JOIN first. */
+/* As worker_of(); NULL: the request is answered (JOIN must come first). */
 static struct worker *need_worker(struct coordinator *co, struct rpc_request *req)
 {
     static const char why[] = "this worker is not known here (any more): join again";
@@ -117,7 +117,7 @@ static struct worker *need_worker(struct coordinator *co, struct rpc_request *re
     return w;
 }
 
-/* The same, while what it brings can be written. */
+/* The same, and the request's data can be written now. */
 static struct worker *need_writer(struct coordinator *co, struct rpc_request *req)
 {
     struct err err = {0};
@@ -156,7 +156,7 @@ static int admit(struct coordinator *co, const Skerry__V1__JoinRequest *m,
     return rc < 0 ? err_set(err, rc, "%s", reason) : claim_join(co, peer, known, err);
 }
 
-/* Known by its key, or by its identity while it has none on record. */
+/* Finds a known worker by its key, or by its identity if no key is on record. */
 static const struct worker *find_worker(const struct coordinator *co, const struct rpc_peer *peer,
                                         const Skerry__V1__JoinRequest *m)
 {
@@ -184,7 +184,7 @@ static void enrol(struct coordinator *co, struct worker *w, const struct rpc_pee
     w->has_key = true;
 }
 
-/* A process that is new has nothing of what the old one held. */
+/* A new process has nothing of what the old one held. */
 static void new_instance(struct coordinator *co, struct worker *w, const Skerry__V1__JoinRequest *m)
 {
     struct task *t = state_edit_task(&co->state, state_task(&co->state, w->task_id));
@@ -197,10 +197,10 @@ static void new_instance(struct coordinator *co, struct worker *w, const Skerry_
     w->n_held = 0;
     memset(&w->ahead, 0, sizeof(w->ahead));
     w->lost_job = 0;
-    w->n_small = 0; /* on another device, perhaps */
+    w->n_small = 0; /* it may have another device now */
 }
 
-/* What is shown in a line, or a row of a table. */
+/* Takes a text that is shown in a line, or in a row of a table. */
 static void take_line(char *to, size_t size, const char *from)
 {
     (void)str_copy(to, size, from);
@@ -315,7 +315,7 @@ static void note_progress(struct coordinator *co, struct task *t, const struct w
     const struct lease_reach now = {p->steps_done, p->samples_done, worker_data_bytes(w), signs};
     if (!lease_progress(&t->reached, &now))
         return;
-    if (j != NULL && t->reached.signs == 0) /* the time between two signs is no step's */
+    if (j != NULL && t->reached.signs == 0) /* the time between two signs is not that of a step */
         job_note_time(t->begun ? &j->phase_gaps : &j->begin_ms, core_now(co) - t->progress_ms);
     t->progress_ms = core_now(co);
     t->begun = true;
@@ -340,20 +340,20 @@ static void take_progress(struct coordinator *co, struct worker *w, struct task 
         if (t->kind == TASK_TRAIN && j != NULL)
             job_replica_memory(j, t->path, t->train.replica)->loss = p->loss;
     }
-    /* On a full disk the points of the curve are let go: they would pile up. */
+    /* With a full disk the points of the curve are dropped: they would pile up. */
     if (j != NULL && t->kind == TASK_TRAIN && core_writable(co, NULL) == 0)
         metrics_points(
             co, j, t,
             &(struct metrics_heard){p->points, p->n_points, p->number_names, p->n_number_names});
 }
 
-/* Is it durable that the worker has to stop what it says that it is doing? */
+/* Is it durable that the worker must stop the task that it reports? */
 static bool revoked(const struct coordinator *co, const struct worker *w, const struct task *t,
                     const Skerry__V1__Progress *p)
 {
     if (p == NULL)
         return false;
-    if (t == NULL) /* or its end is on its way to the disk */
+    if (t == NULL) /* or its end is being written */
         return core_gone_durable(co);
     const bool mine = t->state == TASK_LEASED && t->worker_id == w->id && t->attempt == p->attempt;
     /* A finished task that is still being tidied up is no reason to stop. */
@@ -361,7 +361,7 @@ static bool revoked(const struct coordinator *co, const struct worker *w, const 
     return !mine && !done && core_row_durable(co, &t->row);
 }
 
-/* Is what a worker makes ready for the task that it lost of use for the next one? */
+/* Can a worker use its preparations for a lost task in its next one? */
 static bool job_goes_on(const struct coordinator *co, const struct worker *w)
 {
     const struct job *j = state_job(&co->state, w->lost_job);
@@ -369,8 +369,8 @@ static bool job_goes_on(const struct coordinator *co, const struct worker *w)
            query_withheld(&co->state, j) == NULL;
 }
 
-/* Answers at once, whatever the disk does, with what is durable: the rest comes with the next one.
- * A heartbeat is lost like a datagram, so nothing that it brings is acknowledged. */
+/* Answers at once, whatever the disk does, with durable news only: the rest comes with the next
+ * one. A heartbeat may be lost like a datagram, so nothing in it is acknowledged. */
 static void heartbeat_answer(const struct coordinator *co, struct rpc_request *req,
                              struct worker *w, const struct task *t, const Skerry__V1__Progress *p)
 {
@@ -389,11 +389,11 @@ static void heartbeat_answer(const struct coordinator *co, struct rpc_request *r
         msg.applied = assign_verdicts(w, &msg.n_applied);
     rpc_reply(req, &msg.base);
     for (unsigned i = 0; i < msg.n_applied; i++)
-        w->verdicts[i].told = true; /* its connection is the one that this went to */
+        w->verdicts[i].told = true; /* this went to its connection */
     mem_free(msg.applied);
 }
 
-/* From a worker that is not known (any more). */
+/* Answers a worker that is unknown, or not known any more. */
 static void heartbeat_lost(const struct coordinator *co, struct rpc_request *req)
 {
     Skerry__V1__HeartbeatReply msg = SKERRY__V1__HEARTBEAT_REPLY__INIT;
@@ -401,8 +401,8 @@ static void heartbeat_lost(const struct coordinator *co, struct rpc_request *req
     rpc_reply(req, &msg.base);
 }
 
-/* What the worker says of itself.  Its row has the bytes alone of that, which go along with what
- * else changes. */
+/* Takes the worker's figures about itself.  Only its bytes are in its row, and they are written
+ * along with other changes. */
 static void take_vitals(struct worker *w, const Skerry__V1__HeartbeatRequest *m)
 {
     count_bytes(w, m);
@@ -426,8 +426,8 @@ static void beat_gone(void *arg, struct rpc_request *req)
     rpc_fail(req, -ERR_CANCELLED, true, 0, "the connection is gone");
 }
 
-/* A newcomer without a task has nothing to tell, and a thousand of them have it ten times a second:
- * each sends its next heartbeat when this one is answered. */
+/* Must the answer wait?  A newcomer without a task has nothing to report, and a thousand of them
+ * would do so ten times a second: each sends its next heartbeat when this one is answered. */
 static bool beat_waits(struct coordinator *co, struct rpc_request *req, const struct worker *w)
 {
     if (co->beat_ms == 0 || w->tasks_done > 0 || w->task_id != 0)
@@ -503,7 +503,7 @@ static void on_heartbeat(void *arg, struct rpc_request *req, const ProtobufCMess
         take_progress(co, w, t, p);
     else
         take_line(w->activity, sizeof(w->activity), p && w->lost_job ? p->activity : "");
-    if (mine && p->n_points > 0) /* points of a curve share a commit with those of others */
+    if (mine && p->n_points > 0) /* points of several workers share a commit */
         core_gather(co);
     if (p != NULL || !beat_waits(co, req, w))
         heartbeat_answer(co, req, w, t, p);
@@ -533,7 +533,7 @@ static void on_assign(void *arg, struct rpc_request *req, const ProtobufCMessage
     member_unpark(co, w, "asked again");
     const struct task *t = state_task(&co->state, w->task_id);
     if (t != NULL && t->state == TASK_LEASED && t->worker_id == w->id) {
-        /* The answer that named it was lost on the way. */
+        /* The answer that assigned it was lost on the way. */
         struct reply *r = core_reply(co, req, assign_send);
         r->worker_id = w->id;
         r->task_id = t->id;

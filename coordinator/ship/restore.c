@@ -9,7 +9,7 @@
 #include "coordinator/state/place.h"
 #include "coordinator/state/store.h"
 
-#define TRIES 8 /* the owner goes on meanwhile, and removes what we were about to read */
+#define TRIES 8 /* the owner may go on meanwhile, and remove what we are about to read */
 #define SNAPSHOTS_MAX 16
 
 struct restore {
@@ -18,7 +18,7 @@ struct restore {
     char *prefix;
     struct s3_log log;
     struct buf raw;
-    char *path; /* of the database, until it is whole */
+    char *path; /* the database's, until it is whole */
     struct store *store;
     struct store_noted noted;
     struct restore_result *result;
@@ -47,7 +47,7 @@ static int download(struct restore *r, const struct s3_log_snapshot *s, struct e
     return rc;
 }
 
-/* The newest that counts; a damaged one gives way to the one before. */
+/* Fetches the newest valid snapshot; if it is damaged, the one before. */
 static int fetch_snapshot(struct restore *r, struct err *err)
 {
     struct s3_log_snapshot *all = NULL;
@@ -92,7 +92,7 @@ static int read_all(struct restore *r, struct err *err)
     return rc == -ERR_NOTFOUND ? 0 : rc;
 }
 
-/* The next entry is ours, whoever has owned the log. */
+/* Takes the log over: the next entry is ours, whoever owned the log. */
 static int take_over(struct restore *r, struct err *err)
 {
     char who[SHIP_WHO_MAX];
@@ -136,7 +136,7 @@ static int make_database(struct restore *r, struct err *err)
         rc = fetch_snapshot(r, err);
         if (rc == 0)
             rc = store_open(r->path, NULL, &r->store, err);
-        if (rc == 0) /* an older release deposes nobody that it cannot follow */
+        if (rc == 0) /* an older release must not depose one whose state it cannot read */
             rc = store_check(r->store, &persist_schema, err);
         if (rc == 0)
             rc = take_over(r, err);
@@ -164,7 +164,7 @@ int restore_state(const struct coordinator_options *o, struct restore_result *re
     struct buf keys;
     char *whole = file_join(o->data_dir, "coordinator.db");
     int rc = place_check_new(o->data_dir, err);
-    const bool ours = rc == 0; /* what is there from here on */
+    const bool ours = rc == 0; /* files from here on are ours to remove */
     if (rc == 0)
         rc = place_open_state(o, &(struct s3_options){0}, &r.c, &r.prefix, err);
     r.path = str_printf("%s.restored", whole);
@@ -173,7 +173,7 @@ int restore_state(const struct coordinator_options *o, struct restore_result *re
     if (rc == 0)
         rc = s3_log_probe(&r.log, err);
     buf_init(&keys, SHIP_KEYS_MAX);
-    if (rc == 0) /* before the owner is deposed: without them nobody could go on */
+    if (rc == 0) /* before the owner is deposed, since nobody could go on without them */
         rc = fetch_keys(&r, &keys, err);
     if (rc == 0)
         rc = ship_keys_write(o->data_dir, buf_str(&keys), err);
@@ -183,7 +183,7 @@ int restore_state(const struct coordinator_options *o, struct restore_result *re
         rc = make_database(&r, err);
     if (rc == 0)
         rc = file_rename(r.path, whole, err);
-    if (rc < 0 && ours) { /* so that the next try finds the directory as this one has */
+    if (rc < 0 && ours) { /* so that the next try finds the directory unchanged */
         drop_database(&r);
         ship_keys_remove(o->data_dir);
         place_forget(o->data_dir);

@@ -11,7 +11,7 @@
 #include "coordinator/ship/ship_keys.h"
 #include "coordinator/state/place.h"
 
-#define FIRST_STALL_S 1 /* an answer waits for this: a write is small, and may be sent twice */
+#define FIRST_STALL_S 1 /* short, since an answer waits, and a small write may be sent twice */
 #define STALL_S 4
 #define PAUSE_MS 100u
 #define PAUSE_MAX_MS 2000u
@@ -19,30 +19,31 @@
 #define SIGN_MS 3000u
 #define OWN_TRIES 8
 #define ENTRIES_MAX                                                                                \
-    256u /* after the newest snapshot, before another is made: a restore reads them */
+    256u /* most entries after the newest snapshot, all of which a restore reads                   \
+          */
 #define ENTRIES_BYTES_MAX ((uint64_t)16 << 20)
 
 struct ship {
     struct s3 *entries, *bulk;
     char *prefix, *data_dir;
-    struct s3_log log;  /* of whoever sends: ship_own(), then the writer thread */
+    struct s3_log log;  /* of the sender: ship_own(), then the writer thread */
     struct s3_log look; /* of our thread */
     struct store_away away;
     uint64_t since, since_bytes; /* entries after the newest snapshot; writer thread */
     char who[SHIP_WHO_MAX];
     pthread_t thread, sign;
     bool started, signs;
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t changed;
     bool stopping, ending, lost;
-    bool begun;    /* the loop turns; until then the coordinator opens */
-    bool turned;   /* since the last sign of life */
-    bool given_up; /* an entry may be written, or not: no other may take its number */
-    uint64_t seq;  /* of log */
+    bool begun;    /* the loop turns; before that the coordinator is opening */
+    bool turned;   /* the loop has turned since the last sign of life */
+    bool given_up; /* it is unknown whether an entry was written: no other may take its number */
+    uint64_t seq;  /* log's */
     bool sending;
-    char why[512];                      /* that it is lost, or what the store said last */
-    struct s3_log_snapshot made;        /* waits to be sent, seq 0: none does */
-    struct s3_log_snapshot sent_before; /* what is below the one before the newest may go */
+    char why[512];                      /* why the log is lost, or the store's last error */
+    struct s3_log_snapshot made;        /* waits to be sent; seq 0: none */
+    struct s3_log_snapshot sent_before; /* the one before the newest: older entries may go */
 };
 
 /* ---- one entry ---- */
@@ -65,7 +66,7 @@ static void lose(struct ship *s, const char *why)
     s->lost = true;
 }
 
-/* Until it is there, is another's, or tries (0: for ever) are used up. */
+/* Sends an entry until it is there, or is another's, or the tries (0: for ever) are used up. */
 static int send_entry(struct ship *s, unsigned tries, struct err *err)
 {
     struct err why = {0};
@@ -151,7 +152,7 @@ static int send_copy(struct ship *s, const struct s3_log_snapshot *made, struct 
     return rc;
 }
 
-/* On the writer thread, between two commits.  What fails is tried again after the next one. */
+/* On the writer thread, between two commits.  A failure is tried again after the next commit. */
 static void perhaps_snapshot(struct ship *s)
 {
     struct s3_log_snapshot made = {.seq = s->log.seq};
@@ -203,7 +204,7 @@ char *ship_sign_key(const char *prefix)
 static void send_sign(struct ship *s, const char *key, unsigned n)
 {
     char *text = str_printf("%u %s", n, s->who);
-    (void)s3_put_text(s->bulk, key, text, NULL); /* what fails is made good by the next one */
+    (void)s3_put_text(s->bulk, key, text, NULL); /* the next one makes up for a failure */
     mem_free(text);
 }
 
@@ -213,7 +214,7 @@ static void send_made(struct ship *s)
     const struct s3_log_snapshot made = s->made, before = s->sent_before;
     pthread_mutex_unlock(&s->lock);
     int rc = send_copy(s, &made, &err);
-    if (rc == 0 && before.seq != 0) /* one stays behind the newest */
+    if (rc == 0 && before.seq != 0) /* one snapshot stays besides the newest */
         rc = s3_log_clean(&s->look, before.seq, &err);
     if (rc < 0 && rc != -ERR_CANCELLED)
         log_warn("ship", "a snapshot for the store: %s", err.msg);
@@ -223,7 +224,7 @@ static void send_made(struct ship *s)
         s->sent_before = made;
 }
 
-/* Nobody commits: is the log still ours? */
+/* Checks that the log is still ours, in case nobody commits. */
 static void look(struct ship *s, struct buf *raw)
 {
     struct s3_log_entry e;
@@ -258,7 +259,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* The thread of the sign of life, so that no snapshot on a slow link is taken for silence. */
+/* The thread of the sign of life, so that a snapshot on a slow link is not taken for silence. */
 static void *show(void *arg)
 {
     struct ship *s = arg;
@@ -291,7 +292,7 @@ static int moved(struct err *err, const struct ship *s, const char *what)
         s->data_dir, what);
 }
 
-/* The entry seq is there, and was written by this data directory. */
+/* Does entry seq exist, and did this data directory write it? */
 static int is_ours(struct ship *s, uint64_t seq, const struct store_noted *n, bool *ret_there,
                    struct s3_log_entry *e, struct err *err)
 {
@@ -305,7 +306,7 @@ static int is_ours(struct ship *s, uint64_t seq, const struct store_noted *n, bo
     return rc == -ERR_NOTFOUND ? 0 : rc;
 }
 
-/* Finds the newest entry that the database has. */
+/* Finds the newest entry whose changes the database has. */
 static int find_place(struct ship *s, struct store_noted *n, struct err *err)
 {
     struct s3_log_entry e;
@@ -373,8 +374,8 @@ static int announce(struct ship *s, struct store *store, struct store_noted *n, 
     return rc;
 }
 
-/* The entry that the database had noted, and that was not there when we looked: the store was slow
- * to do what the last process had asked for. */
+/* Did an entry that the database had noted, and that was missing when we looked, come late?  The
+ * store was then slow to carry out the last process's request. */
 static bool came_late(struct ship *s, const struct store_noted *noted)
 {
     struct s3_log_entry e;
@@ -399,7 +400,7 @@ int ship_own(struct ship *s, struct store *store, struct err *err)
     if (rc < 0)
         return rc;
     const struct store_noted noted = n;
-    ship_who(s->who); /* the log is ours already, or nobody's, and a snapshot may take minutes */
+    ship_who(s->who); /* the log is already ours, or nobody's, and a snapshot may take minutes */
     s->signs = pthread_create(&s->sign, NULL, show, s) == 0;
     rc = send_keys(s, err);
     if (rc == 0)

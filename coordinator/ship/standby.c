@@ -20,7 +20,7 @@ bool standby_look(struct standby *s, uint64_t now_ms, const char *sign, uint64_t
         (void)str_copy(s->sign, sizeof(s->sign), sign);
         s->silent_ms = 0;
     } else if (*sign) {
-        /* A pause of ours is no silence of the owner's. */
+        /* A pause of ours is not the owner's silence. */
         s->silent_ms += since < 2 * STANDBY_POLL_MS ? since : 2 * STANDBY_POLL_MS;
     }
     return s->silent_ms >= after_ms;
@@ -32,7 +32,7 @@ static void pause_ms(uint32_t ms)
     (void)nanosleep(&t, NULL);
 }
 
-/* What people are told of a change, once each. */
+/* Logs each change once. */
 static void tell(const char *sign, const char *why, struct log_change *told, uint64_t after_ms)
 {
     if (!sign)

@@ -59,7 +59,8 @@ struct token_rec *access_edit(struct state *s, uint64_t id)
     return t;
 }
 
-/* Below 0: nobody misses it.  A worker that came in by a revoked one is revoked itself. */
+/* The worth of keeping a token; below 0: it may go.  A worker that joined by a revoked one is
+ * itself revoked. */
 static int64_t worth(const struct token_rec *t)
 {
     if (t->revoked_unix_ms != 0)
@@ -106,7 +107,7 @@ uint32_t access_workers_here(const struct state *s, uint64_t id, const struct wo
     return n;
 }
 
-/* ---- workers by their faces ----------------------------------------------- */
+/* ---- workers by their keys and identities ("faces") ------------------------ */
 
 typedef bool (*is_face_fn)(const struct worker *w, const uint8_t *face);
 
@@ -120,7 +121,7 @@ static bool is_identity(const struct worker *w, const uint8_t *face)
     return memcmp(w->identity, face, sizeof(w->identity)) == 0;
 }
 
-/* Keys are hashes, identities are drawn at random. */
+/* The first bytes are random enough: keys are hashes, identities are drawn at random. */
 static size_t place_of(const struct access_faces *f, const uint8_t *face)
 {
     uint64_t h;
@@ -128,7 +129,7 @@ static size_t place_of(const struct access_faces *f, const uint8_t *face)
     return (size_t)(h ^ h >> 32) & (f->cap - 1);
 }
 
-/* The worker, or NULL; *ret_at: where it is, or belongs. */
+/* The worker, or NULL; *ret_at: its place, or the place for it. */
 static const struct worker *find_face(const struct state *s, const uint8_t *face, is_face_fn is,
                                       size_t *ret_at)
 {
@@ -167,7 +168,7 @@ void access_know(struct state *s, const struct worker *w)
         mem_free(f->ids);
         f->n = 0;
         f->cap = 64;
-        while (f->cap < 8 * s->n_workers) /* two each, and as many that are old */
+        while (f->cap < 8 * s->n_workers) /* two per worker, as many old ones, and as many free */
             f->cap *= 2;
         f->ids = mem_alloc_array(f->cap, sizeof(f->ids[0]));
         for (size_t i = 0; i < s->n_workers; i++)

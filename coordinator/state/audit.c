@@ -63,7 +63,7 @@ static bool same(const struct blob_ref *a, const struct blob_ref *b)
     return a->size == b->size && memcmp(a->sha256, b->sha256, 32) == 0;
 }
 
-/* v's provenance speaks of v, and of before. */
+/* v's provenance must name v and the version before it. */
 static void check_chain(struct audit *a, const struct module_rec *m,
                         const struct version_rec *before, const struct version_rec *v,
                         const json_t *doc)
@@ -86,7 +86,7 @@ static void check_chain(struct audit *a, const struct module_rec *m,
               (unsigned long long)old->version);
 }
 
-/* ---- made again ---------------------------------------------------------- */
+/* ---- steps made again ---------------------------------------------------- */
 
 static void apply_delta(struct audit *a, const struct module_rec *m,
                         const struct version_rec *before, const struct version_rec *v)
@@ -135,8 +135,8 @@ static double real_of(const json_t *doc, const char *key)
     return json_number_value(json_object_get(doc, key));
 }
 
-/* How the contribution travelled, and from which version: in records of older releases that stands
- * beside the list, for all of it. */
+/* The contribution's codec and start version: in records of older releases these are beside the
+ * list, for all contributions. */
 static bool take_origin(struct audit *a, const struct module_rec *m, uint64_t base,
                         const json_t *doc, const json_t *c, struct fold_origin *ret)
 {
@@ -144,7 +144,7 @@ static bool take_origin(struct audit *a, const struct module_rec *m, uint64_t ba
     const char *codec = json_string_value(json_object_get(of, of == c ? "codec" : "up"));
     const uint64_t stale = (uint64_t)json_integer_value(json_object_get(of, "staleness"));
     const struct version_rec *from = stale <= base ? module_version(m, base - stale) : NULL;
-    if (from == NULL && stale <= base) /* differences need it no more */
+    if (from == NULL && stale <= base) /* differences do not need it any more */
         from = module_version(m, base);
     if (codec == NULL || from == NULL || codec_parse(codec, &ret->codec) < 0 ||
         (ret->codec == CODEC_F32 && from->version != base - stale))
@@ -178,7 +178,7 @@ static bool take_inputs(struct audit *a, const struct module_rec *m, uint64_t ba
     return f->n_inputs > 0;
 }
 
-/* The state that the step began with: none at version 0, or at one that was restored. */
+/* The state with which the step began: none at version 0, or at a restored version. */
 static bool take_state(struct audit *a, const struct module_rec *m,
                        const struct version_rec *before, bool delayed, struct refold *f)
 {
@@ -263,7 +263,7 @@ static void compare(struct audit *a, const struct module_rec *m, const struct ve
     }
 }
 
-/* True: it could be done, whatever it gave. */
+/* True: the step could be made again, whatever its result. */
 static bool fold_again(struct audit *a, const struct module_rec *m,
                        const struct version_rec *before, const struct version_rec *v,
                        const json_t *doc)
@@ -312,7 +312,7 @@ static void check_module(struct audit *a, const struct module_rec *m)
 
 /* ---- samples ------------------------------------------------------------- */
 
-/* Leases are the tasks': a ledger that comes from the database has ranges and holders alone. */
+/* Sets the leases, which are the tasks': a ledger from the database has only ranges and holders. */
 static void set_leased(const struct state *s, const struct job *j)
 {
     for (size_t i = 0; i < s->n_tasks && j->ledgers != NULL; i++) {

@@ -17,7 +17,7 @@
 #define COPY_BYTES ((size_t)1 << 20)
 #define ENDING ".manifest"
 #define ID_GAP 1000000u
-#define LOOK_S (7 * 24 * 3600) /* what was not looked at for so long is read again */
+#define LOOK_S (7 * 24 * 3600) /* files that were not checked for so long are read again */
 
 struct backup {
     const char *folder;
@@ -52,7 +52,7 @@ static int pump(int fd, const char *from, struct file_out *out, struct hash *h, 
     return rc;
 }
 
-/* The bytes must be those of sha256. */
+/* Copies a file; its bytes must have this hash. */
 static int copy(const char *from, const char *to, const uint8_t sha256[32], uint64_t size,
                 struct err *err)
 {
@@ -93,8 +93,8 @@ static bool is_zero(const uint8_t sha256[32])
     return memcmp(sha256, none, 32) == 0;
 }
 
-/* Is it in the folder already, undamaged as far as a look a week can tell?  Its time is that of the
- * last one. */
+/* Is the file in the folder already, undamaged as far as a check per week can tell?  Its
+ * modification time is that of the last check. */
 static bool is_kept(const char *path, const struct manifest_file *f)
 {
     uint8_t got[HASH_BYTES];
@@ -189,8 +189,8 @@ static int list_backups(const char *folder, struct file_names *ret, struct err *
     return rc;
 }
 
-/* Names are times, and the last one counts: what was made by a clock that ran ahead would be taken
- * for newer than all that follow, and these be dropped at once. */
+/* Names are times, and the last one counts: a backup made by a clock that ran ahead would seem
+ * newer than all that follow, which would be dropped at once. */
 static int check_clock(const char *folder, struct err *err)
 {
     struct file_names all;
@@ -231,7 +231,7 @@ static int add_hashes(const char *folder, const char *file, struct hashes *h, st
     return rc;
 }
 
-/* Removes what no backup names any more from one folder of objects. */
+/* Removes objects that no backup names any more from one folder. */
 static int tidy(const char *dir, const struct hashes *keep, uint64_t *freed, struct err *err)
 {
     struct file_names names = {0};
@@ -252,7 +252,7 @@ static int tidy(const char *dir, const struct hashes *keep, uint64_t *freed, str
     return rc;
 }
 
-/* Removes what none of the n manifests names. */
+/* Removes objects that none of the n manifests names. */
 static int drop_unnamed(const char *folder, char *const *manifests, size_t n, uint64_t *ret_freed,
                         struct err *err)
 {
@@ -292,7 +292,7 @@ static int drop_older(const char *folder, unsigned keep, unsigned *ret_dropped, 
     return rc;
 }
 
-/* What a backup that was killed has left; the lock is held. */
+/* Removes the leftovers of a killed backup; the lock is held. */
 static int sweep(const char *folder, struct err *err)
 {
     int rc = file_remove_temps(folder, err);
@@ -320,8 +320,8 @@ static int make(struct backup *b, const char *data_dir, struct err *err)
     return rc;
 }
 
-/* On a full disk: what no backup names goes, this one's beginning and what a person's removing of a
- * manifest has freed, and where that was some the backup is tried again. */
+/* On a full disk: removes what no backup names (the beginning of this one, and objects of manifests
+ * that a person has removed) and, if that freed any room, tries again. */
 static int make_with_room(struct backup *b, const char *data_dir, struct err *err)
 {
     struct file_names all;
@@ -426,7 +426,7 @@ static int newest_backup(const char *folder, char **ret, struct err *err)
     return rc;
 }
 
-/* So that the next try finds the directory as this one has. */
+/* Removes restored files, so that the next try finds the directory unchanged. */
 static void take_away(const char *data_dir, const struct manifest *m)
 {
     for (size_t i = 0; i < m->n; i++) {

@@ -3,7 +3,7 @@
 
 #include "common/base/hash.h"
 
-#define SHARDS_KEEP_MS (3600ll * 1000) /* after a job's end: perhaps it is submitted again */
+#define SHARDS_KEEP_MS (3600ll * 1000) /* after a job's end, since it may be submitted again */
 
 bool blob_ref_read(const json_t *record, struct blob_ref *ret)
 {
@@ -102,7 +102,7 @@ static void of_job(const struct walk *w, const struct job *j)
 static void of_task(const struct walk *w, const struct job *j, const struct task *t)
 {
     const bool runs = j != NULL && !job_is_ended(j);
-    /* What these found is in the job's record, for as long as that needs it. */
+    /* The results of these kinds are in the job's record, for as long as it needs them. */
     const bool passed_on =
         t->kind == TASK_FEATURE || t->kind == TASK_CLUSTER || t->kind == TASK_SCORE;
     tell(w, BLOB_OUTPUT, &t->output, !passed_on);

@@ -16,7 +16,7 @@
 #define LOCK "capture.lock"
 #define TRIES 8
 
-/* What the coordinator's first start makes. */
+/* Files that the coordinator's first start makes. */
 static const char *const identity[] = {"tls-key.pem",   "tls-cert.pem", "cluster.secret",
                                        "worker.secret", "user.secret",  "ticket.secret"};
 static const char *const outer_files[] = {"target", "momentum", "buffer"};
@@ -26,15 +26,15 @@ struct taking {
     struct capture *s;
     const char *data_dir;
     struct s3 *far; /* NULL: the blobs are in the folder */
-    char *prefix;   /* of all that is there */
-    bool again;     /* something was gone: a newer capture */
-    bool missed;    /* what the newest step began with was: a newer one has perhaps more luck */
+    char *prefix;   /* prefix of all names there */
+    bool again;     /* a file was gone: take a newer capture */
+    bool missed;    /* the newest step's initial state was gone: a newer capture may have it */
     struct err err;
 };
 
 /* ---- links --------------------------------------------------------------- */
 
-/* 1: it is there already, by another name that the records have for it. */
+/* 1: it is already there, since the records also name it otherwise. */
 static int link_file(const char *from, const char *to)
 {
     if (link(from, to) == 0)
@@ -56,8 +56,8 @@ static int fetch(const struct taking *t, const char *key, uint64_t size, const c
     return rc < 0 ? err_wrap(err, "%s of %s", key, s3_where(t->far)) : 0;
 }
 
-/* What a coordinator with --store-state keeps there of what is not a blob.  -ENOENT: it does not.
- */
+/* Fetches a file that is not a blob, which a coordinator with --store-state keeps in the store.
+ * -ENOENT: it is not there. */
 static int fetch_kept(struct taking *t, const char *path, const uint8_t sha256[32], uint64_t size,
                       const char *to)
 {
@@ -71,7 +71,7 @@ static int fetch_kept(struct taking *t, const char *path, const uint8_t sha256[3
     return rc == -ERR_NOTFOUND ? -ENOENT : rc;
 }
 
-/* sha256 NULL: none is on record.  True: the capture has it. */
+/* Adds a file to the capture; true: it has it.  sha256 NULL: no hash is on record. */
 static bool pin(struct taking *t, const char *path, const uint8_t *sha256, uint64_t size,
                 bool optional)
 {
@@ -91,15 +91,15 @@ static bool pin(struct taking *t, const char *path, const uint8_t *sha256, uint6
     return rc >= 0;
 }
 
-/* Of those of modules: nobody else looks at what they say. */
+/* Are the contents of such blobs checked by an audit?  Those of modules are: nobody else does it.
+ */
 static bool is_judged(enum blob_role role)
 {
     return role == BLOB_FULL || role == BLOB_DELTA || role == BLOB_EMA ||
            role == BLOB_CONTRIBUTION || role == BLOB_OUTER_STATE || role == BLOB_BEST;
 }
 
-/* From the cache, or else from the store.  One that is there under another name has been brought.
- */
+/* Brings a blob from the cache, or else from the store, unless it is already there. */
 static void bring(struct taking *t, const struct blob_ref *ref)
 {
     char *path = blob_dir_file(CAPTURE_BLOBS, ref->sha256), *to = file_join(t->s->dir, path);
@@ -134,8 +134,8 @@ static void pin_blob(void *arg, enum blob_role role, const struct blob_ref *ref,
     mem_free(path);
 }
 
-/* age 0: the state that the next step starts from must be there.  1: that of the step before it is
- * there, unless a step ended since the records were read.  Older ones may be. */
+/* age 0: the state from which the next step starts must be there.  1: that of the step before is
+ * there, unless a step has ended since the records were read.  Older ones may be there. */
 static void pin_outer(struct taking *t, const struct job *j, const struct module_rec *m,
                       const struct version_rec *v, unsigned age)
 {
@@ -175,7 +175,7 @@ static int load(struct capture *s, const char *live, struct err *err)
         rc = store_open(db, &persist_schema, &store, err);
     if (rc == 0)
         rc = persist_load(store, &s->state, err);
-    store_close(store); /* it has no -wal from here on */
+    store_close(store); /* which removes its -wal */
     mem_free(db);
     return rc;
 }
@@ -217,7 +217,7 @@ void capture_tidy(const char *data_dir)
     struct file_lock lock;
     char *dir = file_join(data_dir, FOLDER);
     if (file_is_dir(dir) && file_lock_dir(data_dir, LOCK, &lock, NULL) == 0) {
-        (void)file_remove_tree(dir, NULL); /* or the next time */
+        (void)file_remove_tree(dir, NULL); /* after a failure the next capture removes it */
         file_unlock(&lock);
     }
     mem_free(dir);
@@ -229,7 +229,7 @@ static int reach(struct taking *t, const struct coordinator_options *o, uint64_t
     char *live = file_join(o->data_dir, CAPTURE_DATABASE);
     const bool there = file_exists(live);
     mem_free(live);
-    if (!there) /* nothing is left there, which would be in the way of one that stands by */
+    if (!there) /* leave nothing there that would hinder a standby */
         return err_set(err, -ENOENT,
                        "there is no coordinator's database in %s: say with --data-dir where it is "
                        "(one that stands by has none)",
@@ -286,7 +286,7 @@ int capture_take(const struct coordinator_options *o, uint64_t job_id, struct ca
 
 void capture_release(struct capture *s)
 {
-    (void)file_remove_tree(s->dir, NULL); /* or the next one does */
+    (void)file_remove_tree(s->dir, NULL); /* after a failure the next capture removes it */
     manifest_release(&s->manifest);
     state_release(&s->state);
     file_unlock(&s->lock);

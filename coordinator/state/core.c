@@ -5,7 +5,7 @@
 #include "common/base/log.h"
 #include "common/net/pool.h"
 
-#define FULL_DISK_BYTES (4u << 20) /* with less than this uploads are bound to fail */
+#define FULL_DISK_BYTES (4u << 20) /* with less room than this uploads must fail */
 
 int64_t core_unix_ms(const struct coordinator *co)
 {
@@ -67,7 +67,7 @@ void core_bring(struct coordinator *co, const struct blob_id *id)
     struct bringing *b = mem_alloc(sizeof(*b));
     *b = (struct bringing){co->blobs, *id};
     if (pool_submit(co->far, bring, brought, b) < 0)
-        mem_free(b); /* whoever asks again brings it */
+        mem_free(b); /* another request will bring it again */
 }
 
 void core_touch(struct coordinator *co)
@@ -139,7 +139,7 @@ bool core_gone_durable(const struct coordinator *co)
     return s->workers_gone.n == 0 && s->tasks_gone.n == 0 && store_has(co->store, s->gone_commit);
 }
 
-/* The commit that has what the state says of this job, or of all. */
+/* The commit that contains the present state of this job, or of all. */
 static uint64_t commit_of(const struct coordinator *co, const struct job *j)
 {
     return j ? j->row.commit : store_newest(co->store);

@@ -10,8 +10,8 @@ const char *job_state_name(enum job_state s)
     return names[s < JOB_STATES ? s : JOB_UNSPECIFIED];
 }
 
-/* Asynchronous contributions start from versions that the others have left behind:
- * about as many as there are replicas, twice that when some are slow. */
+/* The number of kept versions.  Asynchronous contributions start from older versions:
+ * about as many as there are replicas, twice that if some are slow. */
 static unsigned versions_kept(const struct job *j, uint32_t module)
 {
     const struct composition *c = &j->comp;

@@ -9,7 +9,7 @@
 /* A run of samples of one shard in one state.  Segments are sorted by (pos,
  * start) and tile the epoch. */
 struct seg {
-    uint32_t pos; /* the shard's place in the epoch's order */
+    uint32_t pos; /* the shard's position in the epoch's order */
     uint32_t start, count;
     uint64_t holder; /* FREE, DONE or a task */
 };
@@ -17,7 +17,7 @@ struct seg {
 struct epoch {
     uint32_t number;
     uint32_t *shard_at; /* position -> index in ledger.shards */
-    uint32_t *pos_of;   /* and back */
+    uint32_t *pos_of;   /* index -> position */
     struct seg *segs;
     size_t n, cap;
     uint64_t done;
@@ -190,7 +190,7 @@ static void take_seg(struct ledger *l, struct epoch *e, struct taking *t, size_t
         (struct ledger_range){e->number, l->shards[e->shard_at[s->pos]].shard, s->start, mine};
 }
 
-/* At most `n` samples from all shards of an epoch, from each its share of them. */
+/* Takes at most `n` samples from all shards of an epoch, in proportion to their sizes. */
 static void take_turn(struct ledger *l, struct epoch *e, struct taking *t, uint64_t n)
 {
     uint64_t all = 0, seen = 0, taken = 0;
@@ -210,13 +210,13 @@ static void take_turn(struct ledger *l, struct epoch *e, struct taking *t, uint6
         bool cut = mine < e->segs[i].count;
         take_seg(l, e, t, i, (uint32_t)mine);
         taken += mine;
-        i += cut; /* the rest is seen already */
+        i += cut; /* skip the rest */
     }
 }
 
-#define TURN_SAMPLES 64 /* aimed at */
+#define TURN_SAMPLES 64 /* target */
 
-/* All that is wanted of an epoch, as far as it goes. */
+/* Takes the wanted samples from an epoch, as far as it has them. */
 static void take_even(struct ledger *l, struct epoch *e, struct taking *t)
 {
     uint64_t turns = t->left / TURN_SAMPLES, most = t->max / (l->n_shards + 1);
@@ -279,7 +279,7 @@ struct looking {
     size_t n, max;
 };
 
-/* As take_pass, but what is free stays so. */
+/* As take_pass, but only counts: free samples stay free. */
 static void look_pass(const struct ledger *l, const struct epoch *e, struct looking *t, bool own)
 {
     for (size_t i = 0; i < e->n && t->left > 0; i++) {

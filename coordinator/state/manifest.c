@@ -96,7 +96,7 @@ static int take_head(struct manifest *m, unsigned n, const char *line)
     return ok ? 0 : -ERR_FORMAT;
 }
 
-/* The last line, behind `len` bytes of others. */
+/* Checks the last line, after `len` bytes of others. */
 static int take_end(const struct manifest *m, const char *text, size_t len, char *line)
 {
     uint8_t sha256[HASH_BYTES], said[HASH_BYTES];

@@ -127,7 +127,7 @@ static const char schema_4[] =
     " size INTEGER, PRIMARY KEY(job, n)) STRICT, WITHOUT ROWID;"
     "ALTER TABLE jobs ADD COLUMN input TEXT;";
 
-/* Phases that another worker can go on with; the cursor is the same in each row of a task. */
+/* Phases that another worker can continue; the cursor is the same in each row of a task. */
 static const char schema_5[] =
     "CREATE TABLE snapshots(task INTEGER, n INTEGER, module INTEGER, base INTEGER, sha256 BLOB,"
     " size INTEGER, worker INTEGER, cursor TEXT, PRIMARY KEY(task, n)) STRICT, WITHOUT ROWID;";
@@ -141,16 +141,16 @@ static const char schema_6[] =
     "ALTER TABLE workers ADD COLUMN token INTEGER;"
     "ALTER TABLE workers ADD COLUMN revoked_unix_ms INTEGER;";
 
-/* A job's row is written with every point of its curve, what it was submitted as once. */
+/* A job's row is written with every point of its curve, its text only once. */
 static const char schema_7[] = "CREATE TABLE specs(job INTEGER PRIMARY KEY, yaml TEXT) STRICT;"
                                "INSERT INTO specs SELECT id, yaml FROM jobs;"
                                "UPDATE jobs SET yaml=NULL;";
 
-/* Numbers that trainers name: "NAME VALUE NAME VALUE" of a point, the names of a job. */
+/* Trainers' named numbers: "NAME VALUE NAME VALUE" in a point, the names in a job. */
 static const char schema_8[] = "ALTER TABLE metrics ADD COLUMN numbers TEXT;"
                                "ALTER TABLE jobs ADD COLUMN numbers TEXT;";
 
-/* What jobs may have beside others, and what they cost. */
+/* Jobs' shares and budgets, and their costs. */
 static const char schema_9[] = "ALTER TABLE jobs ADD COLUMN token INTEGER;"
                                "ALTER TABLE jobs ADD COLUMN priority INTEGER;"
                                "ALTER TABLE jobs ADD COLUMN share REAL;"
@@ -173,7 +173,7 @@ static const char schema_12[] = "ALTER TABLE jobs ADD COLUMN paused INTEGER;";
 
 static const char schema_13[] = "ALTER TABLE jobs ADD COLUMN bytes_near INTEGER;";
 
-/* Workers of which a phase was done again. */
+/* Workers one of whose phases was checked by another. */
 static const char schema_14[] = "ALTER TABLE workers ADD COLUMN checked INTEGER;";
 
 /* Verdicts on single modules; 0: on the rest of a task. */
@@ -290,7 +290,7 @@ static const char *const statements[STATEMENTS] = {
     [PUT_METRIC] = "INSERT OR REPLACE INTO metrics VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [THIN_POINTS] = "DELETE FROM metrics WHERE job=? AND kind=1 AND n<=? AND (n&?)!=0",
     [THIN_ROUNDS] = "DELETE FROM metrics WHERE job=? AND kind!=1 AND round<=? AND (round&?)!=0",
-    /* What hangs on modules and tasks goes before them. */
+    /* Rows that depend on modules and tasks go before them. */
     [DEL_JOB_FIRST] = "DELETE FROM versions WHERE module IN (SELECT id FROM modules WHERE job=?)",
     [DEL_JOB_FIRST + 1] =
         "DELETE FROM contributions WHERE task IN (SELECT id FROM tasks WHERE job=?)",
@@ -361,7 +361,7 @@ static void put_token(struct store *s, struct token_rec *t)
     t->edited = false;
 }
 
-/* The bytes go along: they change with every heartbeat. */
+/* The bytes are written along with other changes: they change with every heartbeat. */
 static void put_worker(struct store *s, struct worker *w)
 {
     (void)store_put_changed(
@@ -417,7 +417,7 @@ static void put_task(struct store *s, struct task *t)
     const bool train = task_has_phase(t), velocity = t->kind == TASK_VELOCITY;
     const uint64_t about = t->kind == TASK_OUTER ? t->outer.module_id : train ? t->train.after : 0;
     const uint64_t parent = velocity ? t->velocity.parent : train ? t->train.checks : 0;
-    const bool evaluate = train ? t->train.fresh : task_evaluates(t); /* one column has both */
+    const bool evaluate = train ? t->train.fresh : task_evaluates(t); /* they share a column */
     const struct task_draw other = {.ema = task_wants_ema(t)};
     const struct task_draw *d = task_drawing(t) ? task_drawing(t) : &other;
     (void)snprintf(draw, sizeof(draw), "%u %u %u %d %d %d %a %llu", d->steps, d->columns, d->count,
@@ -552,7 +552,7 @@ static void put_rounds(struct store *s, struct job *j)
     j->rounds_gone.n = 0;
 }
 
-/* Those that are not saved are the newest. */
+/* The newest grids are the ones not saved yet. */
 static void put_grids(struct store *s, struct job *j)
 {
     for (size_t i = 0; i < j->grids_gone.n; i++)
@@ -570,8 +570,8 @@ static void put_ledger(struct store *s, const struct job *j, uint32_t partition)
 {
     struct buf b;
     buf_init(&b, LEDGER_BYTES_MAX);
-    /* 20 bytes a segment, at most the shards of the open epochs and the splits
-     * of open tasks: far below the buffer's maximum. */
+    /* 20 bytes per segment; there are at most the shards of the open epochs and the
+     * splits of open tasks: far below the buffer's maximum. */
     if (ledger_save(j->ledgers[partition], &b) == 0)
         store_put(s, PUT_LEDGER, "iib", I(j->id), I(partition), b.data, b.len);
     else
@@ -581,7 +581,7 @@ static void put_ledger(struct store *s, const struct job *j, uint32_t partition)
 
 #define NUMBER_TEXT_MAX (METRIC_NAME_MAX + 52) /* "NAME=value,held-out " */
 
-/* The bytes go along: they change with every file that is served. */
+/* The bytes are written along with other changes: they change with every served file. */
 static void put_job(struct store *s, struct job *j)
 {
     char input[64], names[JOB_NUMBERS_MAX * NUMBER_TEXT_MAX + 1] = "";
@@ -650,7 +650,7 @@ static void put_gone(struct store *s, struct state *st)
     st->workers_gone.n = st->tasks_gone.n = st->jobs_gone.n = 0;
 }
 
-/* What was queued since there were so many rows is of this record, and of its job. */
+/* The rows queued after the first `before` belong to this record, and to its job. */
 static void note_commit(struct store *s, size_t before, struct row_mark *row, struct job *j)
 {
     if (s == NULL || store_queued(s) == before)
@@ -712,8 +712,8 @@ void save_metric(struct store *s, uint64_t job_id, const struct metric_rec *m)
               I(m->bytes_up), I(m->bytes_down), I(m->at_unix_ms), len > 0 ? numbers : NULL);
 }
 
-/* Of n all but the newest half a maximum are older; every 2nd, 4th, 8th ... of them is kept as n
- * grows, so that those fit into the other half. */
+/* Of n points the newest `half` are kept; of the older ones every 2nd, 4th, 8th ... is kept as n
+ * grows, so that those fit into the other half of the maximum. */
 static void thin(struct store *s, int stmt, const struct job *j, uint64_t n, uint64_t half)
 {
     uint64_t mask = 1;
@@ -731,7 +731,7 @@ void save_points_thinned(struct store *s, const struct job *j)
 
 void save_rounds_thinned(struct store *s, const struct job *j, uint32_t rounds)
 {
-    /* Each round of a path has a line, and perhaps one of its evaluation. */
+    /* Each round of a path has a row, and perhaps one for its evaluation. */
     const uint32_t each = METRIC_ROUNDS_MAX / 4 / j->comp.n_paths, half = each > 32 ? each : 32;
     if (rounds % (half / 2) == 0)
         thin(s, THIN_ROUNDS, j, rounds, half);

@@ -1,5 +1,5 @@
 /* Loading: the stored rows become the state.  Jobs that the present rules refuse stay on record,
- * and nothing of theirs is lost. */
+ * and keep all their rows and blobs. */
 #include "coordinator/state/persist.h"
 #include "coordinator/state/persist_names.h"
 
@@ -140,7 +140,7 @@ static int load_verdict(struct state *st, sqlite3_stmt *q, struct err *err)
 
 /* ---- jobs ---------------------------------------------------------------- */
 
-/* A job of one module, in the place of one that cannot be read. */
+/* A job of one module, in place of one that cannot be read. */
 #define BLANK                                                                                      \
     "name: unread\ndata: {path: unread, image_size: 8}\nmodel: {dim: 4, depth: 1, heads: 1}\n"     \
     "train: {batch: 1}\nouter: {rounds: 1, steps: 1}\n"
@@ -153,7 +153,7 @@ static int prepare(sqlite3 *db, const char *sql, uint64_t job, sqlite3_stmt **re
     return 0;
 }
 
-/* Its own name, if that much can be read. */
+/* Gives it its own name, if that can be read. */
 static void name_it(struct job *j)
 {
     struct yaml_doc doc;
@@ -175,13 +175,13 @@ static int make_unread(sqlite3 *db, struct job *j, struct err *err)
     int rc = job_parse(BLANK, sizeof(BLANK) - 1, "job.yaml", &j->spec, NULL);
     if (rc == 0)
         rc = recipe_compose(&j->spec, &j->comp, NULL);
-    assert(rc == 0); /* as any test that comes here shows */
+    assert(rc == 0); /* the text is constant: any test that comes here checks it */
     name_it(j);
     j->unread = true;
     return persist_names(db, j, err);
 }
 
-/* Has the composition the modules, paths and replicas that are on record? */
+/* Does the composition have the modules, paths and replicas on record? */
 static int fits(sqlite3 *db, const struct job *j, bool *ret, struct err *err)
 {
     sqlite3_stmt *q = NULL;
@@ -208,10 +208,10 @@ static int fits(sqlite3 *db, const struct job *j, bool *ret, struct err *err)
     return 0;
 }
 
-/* Fills j->spec and j->comp from j->yaml; j->state is as it was saved.  A job that a newer rule
- * refuses gets j->refused, and is else as it was.  If not even its composition can be told, it is
- * unread besides: one module without a version stands in for all, its rows are not loaded but
- * stay for the release that wrote them, and j->unread_blobs are what they name. */
+/* Fills j->spec and j->comp from j->yaml; j->state is the saved one.  A job that a newer rule
+ * refuses gets j->refused, and is otherwise as it was.  If not even its composition can be found,
+ * it is also unread: one module without a version stands in for all, its rows are not loaded but
+ * stay for the release that wrote them, and j->unread_blobs are the blobs that they name. */
 static int read_job(sqlite3 *db, struct job *j, struct err *err)
 {
     struct err why = {0};
@@ -231,7 +231,7 @@ static int read_job(sqlite3 *db, struct job *j, struct err *err)
     return rc < 0 || !whole ? make_unread(db, j, err) : 0;
 }
 
-/* In memory alone: in the store the job stays as the release that wrote it left it. */
+/* Only in memory: in the store the job stays as its release left it. */
 static void stand_in(struct job *j)
 {
     job_edit_module(j, &j->modules[0])->id = 0; /* no module has it */
@@ -242,7 +242,7 @@ static void stand_in(struct job *j)
     (void)str_copy(j->reason, sizeof(j->reason), j->refused);
 }
 
-/* The names with the newest values; earlier releases kept names alone. */
+/* The names with the newest values; earlier releases kept only names. */
 static void load_numbers(struct job *j, const char *text)
 {
     char name[METRIC_NAME_MAX];
@@ -258,14 +258,14 @@ static void load_numbers(struct job *j, const char *text)
     }
 }
 
-/* A job of a release before quotas has what its spec says. */
+/* A job of a release before quotas gets its spec's values. */
 static int load_quota(struct job *j, sqlite3_stmt *q, struct err *err)
 {
     j->token_id = u64(q, 36);
     j->cost.work = sqlite3_column_double(q, 40);
     j->cost.waiting = sqlite3_column_double(q, 41);
     j->samples_done = u64(q, 42);
-    j->paused = sqlite3_column_int(q, 43) != 0; /* NULL: of a release before it */
+    j->paused = sqlite3_column_int(q, 43) != 0; /* NULL: an older release wrote it */
     j->bytes_near = u64(q, 44);
     if (sqlite3_column_type(q, 38) == SQLITE_NULL)
         return 0;
@@ -321,7 +321,7 @@ static int load_job(struct state *st, sqlite3_stmt *q, struct err *err)
     load_numbers(j, store_text(q, 35));
     if ((rc = load_quota(j, q, err)) < 0)
         return rc;
-    j->old_shards = true; /* looked through once */
+    j->old_shards = true; /* they are looked through once */
     if (j->unread)
         stand_in(j);
     return 0;
@@ -379,7 +379,7 @@ static int load_encoder_file(struct state *st, sqlite3_stmt *q, struct err *err)
 static int load_bad(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = state_job(st, u64(q, 0));
-    if (j != NULL) /* beyond the maximum only the count is kept */
+    if (j != NULL) /* beyond the maximum only their number is kept */
         (void)job_add_bad(j, store_text(q, 2), store_text(q, 3), store_text(q, 4));
     return 0;
 }
@@ -416,7 +416,7 @@ static int load_module(struct state *st, sqlite3_stmt *q, struct err *err)
     return 0;
 }
 
-/* Oldest first; only the last ones are taken. */
+/* Rows come oldest first; only the last ones are kept. */
 static int load_version(struct state *st, sqlite3_stmt *q, struct err *err)
 {
     struct job *j = NULL;
@@ -526,7 +526,7 @@ static int load_ranges(struct task *t, sqlite3_stmt *q, struct err *err)
     return 0;
 }
 
-/* Of what is drawn SCORE and VELOCITY have but this. */
+/* Of the fields of drawing SCORE and VELOCITY have only this one. */
 static int load_ema(bool *ret, sqlite3_stmt *q, struct err *err)
 {
     struct task_draw d = {0};
@@ -537,7 +537,7 @@ static int load_ema(bool *ret, sqlite3_stmt *q, struct err *err)
     return rc;
 }
 
-/* What is particular to the task's kind. */
+/* The fields of the task's kind. */
 static int load_part(const struct job *j, struct task *t, sqlite3_stmt *q, struct err *err)
 {
     task_set_round(t, u32(q, 8));
@@ -662,7 +662,7 @@ static int load_round(struct state *st, sqlite3_stmt *q, struct err *err)
     struct job *j = state_job(st, u64(q, 0));
     if (j == NULL)
         return 0;
-    if (j->n_rounds == job_rounds_max(j)) /* the newest stay: half at once, so that this is rare */
+    if (j->n_rounds == job_rounds_max(j)) /* the oldest half goes at once, so that this is rare */
         job_keep_rounds(j, job_rounds_max(j) / 2);
     job_add_round(j, &(struct round_rec){u32(q, 1), u32(q, 2), u32(q, 3), u32(q, 4), real(q, 5),
                                          real(q, 6), real(q, 7), u64(q, 8), u64(q, 9), u64(q, 10),
@@ -716,12 +716,12 @@ static int load_row(struct state *st, sqlite3_stmt *q, struct err *err)
     return job_put_row(j, &r) ? 0 : bad_row(err, "its number");
 }
 
-/* Rows with a job column are passed over when the job is unread.  Grids need no more than they
- * hold themselves. */
+/* Rows with a job column are skipped if the job is unread, except grids, which need only their own
+ * fields. */
 static const struct loading {
     const char *what, *sql;
     row_fn fn;
-    int job; /* column; -1: none, or as said above */
+    int job; /* the job's column; -1: none, or not to be skipped */
 } loadings[] = {
     {"counters", "SELECT * FROM counters", load_counter, -1},
     {"tokens", "SELECT * FROM tokens ORDER BY id", load_token, -1},

@@ -4,7 +4,7 @@
 
 #define OF_MODULES " FROM versions WHERE module IN (SELECT id FROM modules WHERE job=?1)"
 
-/* Where the rows of a job have its blobs; NULL: in what is loaded of it all the same. */
+/* Queries for the blobs that a job's rows name, by role; NULL: those rows are loaded anyway. */
 static const char *const named_sql[BLOB_ROLES] = {
     [BLOB_SHARD] = "SELECT sha256, size FROM shards WHERE job=?1",
     [BLOB_FEATURES] = "SELECT features, features_size FROM shards WHERE job=?1",
@@ -25,8 +25,8 @@ static const char *const named_sql[BLOB_ROLES] = {
     [BLOB_INPUT] = "SELECT input, input_size FROM tasks WHERE job=?1",
 };
 
-/* The release that wrote the job may want it: whether it goes on, or others learn from it, only
- * that release knows. */
+/* May the release that wrote the job need the blob?  Only that release knows whether the job goes
+ * on, or others learn from it. */
 static bool wanted(const struct job *j, enum blob_role role)
 {
     return named_sql[role] != NULL && (!job_is_ended(j) || blob_role_stays(role) ||
@@ -45,7 +45,7 @@ static void keep(struct job *j, enum blob_role role, const void *sha256, uint64_
     b->blob.size = size;
 }
 
-/* What a row names. */
+/* Adds the blobs that a row names. */
 typedef void (*names_fn)(struct job *j, enum blob_role role, sqlite3_stmt *q);
 
 static void names_one(struct job *j, enum blob_role role, sqlite3_stmt *q)
@@ -54,7 +54,7 @@ static void names_one(struct job *j, enum blob_role role, sqlite3_stmt *q)
         keep(j, role, sqlite3_column_blob(q, 0), (uint64_t)sqlite3_column_int64(q, 1));
 }
 
-/* The best of each path lies in one column, as records. */
+/* The best versions of all paths are records in one column. */
 static void names_best(struct job *j, enum blob_role role, sqlite3_stmt *q)
 {
     const uint8_t *p = sqlite3_column_blob(q, 0);
@@ -66,7 +66,7 @@ static void names_best(struct job *j, enum blob_role role, sqlite3_stmt *q)
     }
 }
 
-/* The outer optimiser's state lies in the records of versions. */
+/* The outer optimiser's state is in the records of versions. */
 static void names_outer_state(struct job *j, enum blob_role role, sqlite3_stmt *q)
 {
     struct blob_ref target, momentum;

@@ -16,7 +16,7 @@
 #define URL_BYTES_MAX 1024
 #define ENTRIES_MAX 65536
 
-/* What a data dir may have that nobody's state is in. */
+/* Names in a data directory that belong to no state. */
 static bool is_of_any(const char *name)
 {
     return strcmp(name, "lock") == 0 || strcmp(name, "lost+found") == 0 || strcmp(name, ASIDE) == 0;
@@ -125,7 +125,7 @@ static const char *environment(const char *first, const char *second)
     return value && *value ? value : NULL;
 }
 
-/* Blobs that the folder has would be lost from sight. */
+/* Blobs in the folder would not be found any more. */
 static int check_folder(const struct coordinator_options *o, const char *folder, struct err *err)
 {
     struct blobstore *dir;
@@ -160,7 +160,8 @@ void place_forget(const char *data_dir)
     mem_free(path);
 }
 
-/* How the store is reached, but for its bucket; strings of the options and the environment. */
+/* How the store is reached, without its bucket; strings are borrowed from the options and the
+ * environment. */
 static void reach(const struct coordinator_options *o, struct s3_options *ret)
 {
     ret->endpoint = o->store_endpoint;
@@ -171,7 +172,7 @@ static void reach(const struct coordinator_options *o, struct s3_options *ret)
     ret->virtual_host = o->store_virtual_host;
 }
 
-/* part: of what is below the store's prefix. */
+/* part: a subfolder of the store's prefix. */
 static int open_part(const struct coordinator_options *o, const char *part,
                      const struct s3_options *like, struct s3 **ret, char **ret_prefix,
                      struct err *err)

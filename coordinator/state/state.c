@@ -157,7 +157,7 @@ static bool is_ready(const struct task *t)
     return t->state == TASK_PENDING;
 }
 
-/* What is given back is older than others that wait. */
+/* A task that is given back is older than other waiting ones. */
 static void add_ready(struct state *s, const struct task *t)
 {
     if (!is_ready(t))
@@ -213,7 +213,7 @@ void state_drop_job(struct state *s, struct job *j)
     job_free(j);
 }
 
-/* In all counts and indexes, or out of them. */
+/* Adds the task to all counts and indexes, or removes it. */
 static void count_task(struct state *s, const struct task *t, bool in)
 {
     struct job *j = t->state == TASK_LEASED ? state_job(s, t->job_id) : NULL;

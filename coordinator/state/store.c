@@ -13,7 +13,7 @@
 
 struct value {
     char type;
-    size_t len; /* t and b, which follow the row in memory; SIZE_MAX: NULL */
+    size_t len; /* of types t and b, whose bytes follow the row in memory; SIZE_MAX: NULL */
     union {
         int64_t i;
         double d;
@@ -28,7 +28,7 @@ struct row {
     struct value values[];
 };
 
-/* What a database in WAL mode consists of; all are there from its first read on, and stay. */
+/* The files of a database in WAL mode; all exist from its first read on, and stay. */
 static const char *const file_ends[] = {"", "-wal", "-shm"};
 
 #define FILES ((int)(sizeof(file_ends) / sizeof(file_ends[0])))
@@ -40,21 +40,20 @@ struct rows {
 };
 
 struct store {
-    sqlite3 *db;     /* of whoever writes */
-    sqlite3 *reader; /* of the loop thread; NULL while opening */
+    sqlite3 *db;     /* the writer's */
+    sqlite3 *reader; /* the loop thread's; NULL while opening */
     char *paths[FILES];
     struct stat files[FILES]; /* as they were opened */
     const struct store_schema *schema;
     sqlite3_stmt **prepared;
-    struct rows queue, group; /* group: of the commit that is under way */
+    struct rows queue, group; /* group: rows of the running commit */
     uint64_t commits;
     uint64_t handed, done; /* numbers of the newest commits */
     const struct store_away *away;
-    struct buf rows_away; /* what it is given */
+    struct buf rows_away; /* the packed rows for it */
 };
 
-/* What the system said when the disk failed; 0: nothing.  A COMMIT leaves it with the file alone.
- */
+/* The system's error after a failure of the disk; 0: none.  After a COMMIT only the file has it. */
 static int cause_of(sqlite3 *db)
 {
     int cause = sqlite3_system_errno(db);
@@ -68,7 +67,7 @@ static int cause_of(sqlite3 *db)
     return cause;
 }
 
-/* SQLite's code as ours: the disk's faults keep their meaning. */
+/* SQLite's error as one of ours, so that the disk's faults keep their meaning. */
 static int db_error(sqlite3 *db, struct err *err, const char *what)
 {
     int code = sqlite3_errcode(db), rc = -EIO;
@@ -200,10 +199,9 @@ static int open_reader(struct store *s, const char *path, struct err *err)
     return 0;
 }
 
-/* A database has the secrets of join tokens, so it is nobody else's to read, whatever the directory
- * lets through.  SQLite gives its other files the mode of the first; one that was made by an older
- * release, or is left of a crash, is changed.  It is not opened: to close it would end the locks
- * that this process has on it. */
+/* A database holds the secrets of join tokens, so nobody else may read it, whatever the directory
+ * permits.  SQLite gives its other files the mode of the first; files of an older release or of a
+ * crash are changed.  The file is not opened here: closing it would end this process's locks. */
 static int make_private(const char *path, struct err *err)
 {
     int rc = 0;
@@ -265,7 +263,7 @@ static void rows_clear(struct rows *r)
     r->n = r->bytes = 0;
 }
 
-/* What `from` has goes behind what `to` has. */
+/* Appends the rows of `from` to `to`. */
 static void rows_move(struct rows *to, struct rows *from)
 {
     list_append(&to->list, &from->list);
@@ -296,7 +294,7 @@ struct params {
     struct value v[PARAMS_MAX];
     const void *data[PARAMS_MAX]; /* t and b */
     size_t n, bytes;              /* bytes of texts and blobs */
-    uint64_t hash;                /* what stands before a '|' */
+    uint64_t hash;                /* of the values before a '|' */
 };
 
 static uint64_t mix(uint64_t h, const void *data, size_t len)
@@ -448,7 +446,7 @@ static int write_row(struct store *s, const struct row *r, struct err *err)
             rc = store_error(s, err, s->schema->statements[r->stmt]);
     if (rc == 0 && sqlite3_step(q) != SQLITE_DONE)
         rc = store_error(s, err, s->schema->statements[r->stmt]);
-    (void)sqlite3_reset(q); /* repeats the error of step */
+    (void)sqlite3_reset(q); /* it returns step's error again */
     (void)sqlite3_clear_bindings(q);
     return rc;
 }
@@ -463,8 +461,9 @@ static void fault_stalls(void)
 #endif
 }
 
-/* SQLite would go on writing to a file that nobody will ever find.  What was acknowledged may
- * stand in a -wal that is gone: it goes into the database while that is where it was. */
+/* If the files were replaced, SQLite would go on writing to files that nobody can find.  A lost
+ * -wal may hold acknowledged changes: they are copied into the database while that is still there.
+ */
 static int check_place(struct store *s, struct err *err)
 {
     for (int i = 0; i < FILES; i++) {
@@ -492,11 +491,11 @@ bool store_hand(struct store *s)
     return false;
 }
 
-/* ---- rows that go elsewhere, too ----
+/* ---- rows that are also sent away ----
  *
- * The statements that are used, each as length (u32) and SQL, behind their number (u32); then the
- * rows, each as the statement's place (u32), how many values (u32), and each of these: its type
- * (u8), its length (u64; SIZE_MAX: NULL) where it is a text or a blob, its bytes.  Little-endian.
+ * The number of used statements (u32), and each of them as length (u32) and SQL; then the rows,
+ * each as the statement's index (u32), the number of values (u32), and for each value its type
+ * (u8), its length (u64; SIZE_MAX: NULL) if it is a text or a blob, and its bytes.  Little-endian.
  */
 
 static void put_u32(struct buf *b, uint32_t n)
@@ -561,7 +560,7 @@ static int note(struct store *s, const struct store_noted *n, struct err *err)
     return rc;
 }
 
-/* The entry of the commit, noted with its rows. */
+/* Notes the commit's entry in the log, together with its rows. */
 static int note_next(struct store *s, struct err *err)
 {
     struct store_noted n = {0};
@@ -582,7 +581,7 @@ int store_noted(struct store *s, struct store_noted *ret, struct err *err)
     sqlite3_stmt *q = NULL;
     *ret = (struct store_noted){0};
     if (sqlite3_prepare_v2(s->db, "SELECT owner, seq, hash FROM away", -1, &q, NULL) != SQLITE_OK)
-        return 0; /* nothing went away so far */
+        return 0; /* nothing was sent so far */
     int rc = sqlite3_step(q);
     if (rc == SQLITE_ROW && sqlite3_column_bytes(q, 0) == sizeof(ret->owner) &&
         sqlite3_column_bytes(q, 2) == sizeof(ret->hash)) {
@@ -702,7 +701,7 @@ static int end(struct store *s, int rc, struct err *err)
 {
     if (rc == 0)
         rc = run(s, "COMMIT", err);
-    /* Some faults have rolled back already; then this one fails, rightly. */
+    /* Some faults have already rolled back; another rollback would then fail. */
     if (rc < 0 && !sqlite3_get_autocommit(s->db))
         (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
     return rc;

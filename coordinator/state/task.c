@@ -1,8 +1,8 @@
 #include "coordinator/state/task.h"
 
-/* What a sampler elsewhere waits for goes first, then what a person looks at, then what the job
- * needs before it can train, at last what is only compared.  Data from elsewhere come as slowly as
- * they come, and a phase takes what its job asks for. */
+/* Tasks for which a sampler elsewhere waits go first, then those for which a person waits, then
+ * those that the job needs before it can train, and last those that are only compared.  Downloads
+ * of data may be slow, and a phase's time is its job's choice, so neither has a fixed limit. */
 const struct task_trait task_traits[TASK_KINDS] = {
     [TASK_UNSPECIFIED] = {"NONE", 2, false, 30}, [TASK_INIT] = {"INIT", 2, false, 5},
     [TASK_INGEST] = {"INGEST", 2, false, 240},   [TASK_TRAIN] = {"TRAIN", 3, false, 120},
@@ -44,7 +44,7 @@ bool task_evaluates(const struct task *t)
            (t->kind == TASK_SCORE && t->score.evaluate);
 }
 
-/* Where the number of a task lies, by its kind; NULL: it has none. */
+/* The field with the task's number, by its kind; NULL: it has none. */
 static uint32_t *number_of(struct task *t)
 {
     switch (t->kind) {

@@ -85,7 +85,7 @@ void worker_confirm_verdicts(struct worker *w)
 
 /* ---- devices ------------------------------------------------------------- */
 
-/* Cut to what fits. */
+/* Copies a text, cut to fit. */
 #define TEXT(to, from) (void)str_copy((to), sizeof(to), (from))
 
 static void take_one(struct device_state *d, const Skerry__V1__DeviceState *m)

@@ -1,4 +1,4 @@
-/* The cluster's side of view.h: status, workers, tasks, and what waits. */
+/* The cluster's side of view.h: status, workers, tasks, and waits. */
 #include "common/base/base.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
@@ -124,7 +124,7 @@ static const char *worker_state(const struct coordinator *co, const struct worke
     return w->task_id ? "busy" : "idle";
 }
 
-/* The reasons of deciders are made here; the text lives until the next call. */
+/* Makes the reasons of deciders; the text is valid until the next call. */
 static void fill_worker(struct coordinator *co, const struct worker *w, struct view_worker *v)
 {
     static char reason[REASON_MAX]; /* loop thread only */
@@ -202,7 +202,7 @@ int view_worker(struct coordinator *co, uint64_t worker_id, struct view_worker *
 
 /* ---- tasks --------------------------------------------------------------- */
 
-/* The whole text is with the job's samples once it is done. */
+/* The text so far; once the task is done, the job's samples have it. */
 static const char *task_text(const struct coordinator *co, const struct task *t)
 {
     const struct job *j = state_job(&co->state, t->job_id);
@@ -254,21 +254,21 @@ int view_task(struct coordinator *co, uint64_t task_id, struct view_task *ret, s
     return 0;
 }
 
-/* ---- what is waited for --------------------------------------------------- */
+/* ---- waits ----------------------------------------------------------------- */
 
 struct waiting {
     struct coordinator *co;
     view_waiting_fn fn;
     void *arg;
-    unsigned told, untold; /* untold: no room was left for them */
+    unsigned told, untold; /* untold: there was no room for them */
     unsigned looks;        /* at all workers */
     const struct path_rec *path;
-    bool path_late; /* its round */
+    bool path_late; /* its round is late */
 };
 
 static bool is_full(const struct waiting *w)
 {
-    return w->told >= VIEW_WAITING_MAX - 1; /* room for how many more there are */
+    return w->told >= VIEW_WAITING_MAX - 1; /* the last place is for the number of others */
 }
 
 static int64_t from_now(const struct coordinator *co, uint64_t until_ms)
@@ -290,7 +290,7 @@ static void tell(struct waiting *w, uint64_t job, uint64_t task, uint64_t worker
     w->fn(w->arg, &(struct view_waiting){job, task, worker, what, why, until_ms, late});
 }
 
-/* Does the path's round last much longer than the last ones did? */
+/* Has the path's round lasted much longer than the last ones? */
 static bool path_is_late(const struct coordinator *co, const struct job *j, uint32_t path)
 {
     double seconds = 0;
@@ -306,7 +306,8 @@ static bool path_is_late(const struct coordinator *co, const struct job *j, uint
     return n > 0 && passed > LATE_FACTOR * seconds / n + LATE_LEAST_S;
 }
 
-/* The phases of a round are neighbours: they are asked once. */
+/* Is the round of the task late?  The phases of a round are neighbours, so the last result is kept.
+ */
 static bool round_is_late(struct waiting *ctx, const struct task *t)
 {
     const struct job *j = t->kind == TASK_TRAIN ? state_job(&ctx->co->state, t->job_id) : NULL;
@@ -318,7 +319,7 @@ static bool round_is_late(struct waiting *ctx, const struct task *t)
     return ctx->path_late;
 }
 
-/* The holder of a leased task, if it is as late as is asked for. */
+/* Adds the holder of a leased task if its lateness is `late`. */
 static void wait_for_worker(struct waiting *ctx, const struct task *t, bool late)
 {
     const struct worker *w = state_worker(&ctx->co->state, t->worker_id);
@@ -353,22 +354,22 @@ static bool lacks_helper(const struct task *t, unsigned helpers)
     return (t->kind == TASK_VELOCITY && helpers == 0) || (task_is_remote(t) && helpers < 2);
 }
 
-/* A look at all workers is dear: so many for neighbours of one job and kind, so that they leave
- * some to others, of VIEW_WAITING_MAX for all. */
+/* Looking at all workers is expensive: this many times for neighbours of one job and kind, out of
+ * VIEW_WAITING_MAX for all, so that some are left for others. */
 enum { LOOKS_OF_RUN = 12 };
 
-/* Tasks of one job and kind that wait for the same are one line: a stage may have thousands. */
+/* Tasks of one job and kind with the same reason are one line: a stage may have thousands. */
 struct untaken {
     const struct task *first; /* NULL: none */
     unsigned n;
-    unsigned looks; /* at all workers, for neighbours of one job and kind */
+    unsigned looks; /* looks at all workers, for neighbours of one job and kind */
     char why[REASON_MAX];
-    uint64_t again; /* when it is tried again; 0: it did not fail */
+    uint64_t again; /* time of the next try; 0: it did not fail */
     bool late;
 };
 
-/* Why a task that anybody might have is nobody's.  idle, if there is one, was told why it has none;
- * that counts if it is of this task. */
+/* Why nobody has a task that any worker may take.  An idle worker, if there is one, was told why it
+ * has none, which is the reason if it is about this task. */
 static void why_open(const struct task *t, const struct worker *idle, unsigned here,
                      char why[REASON_MAX])
 {
@@ -388,14 +389,14 @@ static void why_untaken(struct waiting *ctx, struct untaken *u)
 {
     const struct task *t = u->first;
     char *why = u->why;
-    bool blocked = true; /* it is not just that everybody has something to do */
+    bool blocked = true; /* the reason is not just that all workers are busy */
     unsigned here = 0, helpers = 0, small = 0, failed = 0, quarantined = 0, able = 0;
     const struct job *j = state_job(&ctx->co->state, t->job_id);
     const bool external = j != NULL && query_needs_trainers(j, t);
     const char *spent = j != NULL ? query_withheld(&ctx->co->state, j) : NULL;
-    const struct worker *idle = NULL; /* the first that is */
+    const struct worker *idle = NULL; /* the first idle one */
     const uint64_t present = core_now(ctx->co);
-    uint64_t again = 0; /* when the first of those that failed it tries again */
+    uint64_t again = 0; /* when the first of the workers that failed it tries again */
     for (size_t i = 0; i < ctx->co->state.n_workers; i++) {
         const struct worker *w = ctx->co->state.workers[i];
         const struct task *now = w->task_id ? state_task(&ctx->co->state, w->task_id) : NULL;
@@ -461,7 +462,7 @@ static void tell_untaken(struct waiting *ctx, struct untaken *u)
     u->first = NULL;
 }
 
-/* Nothing that why_untaken() asks tells them apart. */
+/* Does why_untaken() have the same answer for both? */
 static bool waits_alike(const struct task *a, const struct task *b)
 {
     return a->job_id == b->job_id && a->kind == b->kind && a->path == b->path && a->failed.n == 0 &&
@@ -493,7 +494,7 @@ static void wait_for_taker(struct waiting *ctx, const struct task *t, struct unt
     *u = now;
 }
 
-/* If its outer step is as late as is asked for: one that failed is. */
+/* Adds the module if its outer step's lateness is `late`; a failed step is late. */
 static void wait_for_module(struct waiting *ctx, const struct job *j, const struct module_rec *m,
                             bool late)
 {
@@ -515,7 +516,7 @@ static void wait_for_module(struct waiting *ctx, const struct job *j, const stru
     tell(ctx, j->id, m->outer_task, 0, what, why, from_now(ctx->co, until), late);
 }
 
-/* "k of n done" of a stage whose tasks the job waits for. */
+/* Adds "k of n done" of a stage for whose tasks the job waits. */
 static void wait_for_stage(struct waiting *ctx, const struct job *j)
 {
     struct view_job v;
@@ -554,7 +555,7 @@ static void wait_for_store(struct waiting *ctx)
     tell(ctx, 0, 0, 0, what, why, -1, true);
 }
 
-/* Their modules that are as late as is asked for; before the late ones, each job's stage. */
+/* Adds the jobs' modules whose lateness is `late`; before the late ones, each job's stage. */
 static void wait_for_jobs(struct waiting *ctx, uint64_t job_id, bool late)
 {
     for (size_t i = 0; i < ctx->co->state.n_jobs; i++) {
@@ -568,7 +569,7 @@ static void wait_for_jobs(struct waiting *ctx, uint64_t job_id, bool late)
     }
 }
 
-/* Those that a worker has and that are as late as is asked for, or those that nobody has. */
+/* Adds tasks that workers have and whose lateness is `late`, or tasks that nobody has. */
 static void wait_for_tasks(struct waiting *ctx, uint64_t job_id, enum task_state state, bool late)
 {
     const struct state *s = &ctx->co->state;
@@ -608,7 +609,7 @@ void view_each_waiting(struct coordinator *co, uint64_t job_id, view_waiting_fn 
     wait_for_jobs(&ctx, job_id, true);
     wait_for_tasks(&ctx, job_id, TASK_LEASED, true);
     wait_for_tasks(&ctx, job_id, TASK_PENDING, false);
-    wait_for_jobs(&ctx, job_id, false); /* before workers: a module's line tells of all of its */
+    wait_for_jobs(&ctx, job_id, false); /* before workers: a module's line covers all of its own */
     wait_for_tasks(&ctx, job_id, TASK_LEASED, false);
     tell_untold(&ctx);
 }

@@ -15,8 +15,8 @@
 #include "common/base/file.h"
 #include "common/job/family.h"
 
-#define PROMPT_MAX 8192           /* as SampleTask.prompt */
-#define SPARE_BYTES (64ull << 20) /* left on the disk for the database */
+#define PROMPT_MAX 8192           /* see SampleTask.prompt */
+#define SPARE_BYTES (64ull << 20) /* room left on the disk for the database */
 
 int view_job_submit(struct coordinator *co, const struct submit *s, uint64_t *ret_id,
                     struct err *err)
@@ -24,7 +24,7 @@ int view_job_submit(struct coordinator *co, const struct submit *s, uint64_t *re
     return submit_job(co, s, ret_id, err);
 }
 
-/* A job that goes on, for a change. */
+/* The job, to be changed; an error if it has ended. */
 static int live_job(struct coordinator *co, uint64_t id, struct job **ret, struct err *err)
 {
     int rc = core_writable(co, err);
@@ -123,7 +123,7 @@ static uint32_t main_paths(const struct job *j)
     return n;
 }
 
-/* Version 0 of all modules is there, and what to draw is known. */
+/* Is version 0 of all modules there, and is it known what to draw? */
 static bool has_model(const struct job *j)
 {
     for (uint32_t i = 0; i < j->comp.n_modules; i++)
@@ -132,7 +132,7 @@ static bool has_model(const struct job *j)
     return j->n_classes > 0 || job_is_text(&j->spec) || !job_has_data(&j->spec);
 }
 
-/* Our networks draw into one picture, a trainer of the user's as it likes. */
+/* Our networks draw into one picture, whose size is bounded; a user's trainer draws as it likes. */
 static int check_grid(const struct job *j, const struct draw_request *r, struct err *err)
 {
     const struct job_sample *own = &j->spec.sample;
@@ -145,7 +145,7 @@ static int check_grid(const struct job *j, const struct draw_request *r, struct 
     return err_set(err, -EINVAL, "%s", why.msg);
 }
 
-/* What is asked for is what such a job draws; one whose trainer reads data of its own may write. */
+/* The request must fit the job's kind; a trainer that reads its own data may draw or write. */
 static int check_kind(const struct job *j, const struct draw_request *r, bool captions,
                       struct err *err)
 {
@@ -273,7 +273,7 @@ int view_worker_drain(struct coordinator *co, uint64_t worker_id, struct err *er
         return err_set(err, -ERR_STALE, "worker %llu is not here any more",
                        (unsigned long long)worker_id);
     w->drain = true;
-    w->parked_until_ms = 0; /* its long poll is answered now, with the news */
+    w->parked_until_ms = 0; /* its long poll is answered now, with this change */
     core_say(co, 0, w->id, "worker %llu (%s) is to finish and leave", (unsigned long long)w->id,
              w->name);
     core_touch(co);
@@ -290,7 +290,7 @@ int view_upload_expect(struct coordinator *co, const uint8_t sha256[VIEW_SHA256_
     if (rc < 0)
         return rc;
     memcpy(id.sha256, sha256, 32);
-    /* The sweep takes orphans by their age: what is there becomes young again. */
+    /* The sweep takes orphans by their age: a blob that is here becomes young again. */
     gc_keep(co, sha256);
     if (blobstore_has(co->blobs, &id, NULL))
         return co->blobs->ops->touch(co->blobs, &id, err);

@@ -70,8 +70,8 @@ static uint32_t rounds_done(const struct job *j)
     return slowest;
 }
 
-/* From the median of the last rounds, of which one may have been paused or stalled, less what the
- * running one has done. */
+/* By the median of the last rounds, of which one may have been paused or stalled, minus the time of
+ * the running one. */
 static int64_t eta_ms(struct coordinator *co, const struct job *j, uint32_t done)
 {
     uint64_t ms[8];
@@ -89,7 +89,7 @@ static int64_t eta_ms(struct coordinator *co, const struct job *j, uint32_t done
     return left > 0 ? (int64_t)left : 0;
 }
 
-/* The newest round that has its bytes: all of it, by parameter and replica. */
+/* Bytes per parameter and replica of the newest round that has them. */
 static void wire_figures(const struct job *j, struct view_job *v)
 {
     v->per_param_up = v->per_param_down = v->ratio = NAN;
@@ -146,7 +146,7 @@ static void fill_dataset(const struct job *j, struct view_job *v)
     }
 }
 
-/* What its downloads have cost: those that left us or our store. */
+/* The cost of its downloads: those that left us or our store. */
 static double egress(const struct coordinator *co, const struct job *j)
 {
     return (double)(j->bytes_down + j->shard_bytes_down - j->bytes_near) / 1e9 *

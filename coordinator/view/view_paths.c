@@ -29,7 +29,7 @@ double view_job_bits_per_byte(const struct job *j)
     return bits_per_byte(&all);
 }
 
-/* The newest loss, mean over the replicas that have one. */
+/* The mean of the newest losses of the replicas that have one. */
 static double path_loss(const struct job *j, uint32_t p)
 {
     double sum = 0;
