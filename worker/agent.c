@@ -24,7 +24,7 @@
 #define RETRY_MS 1000
 #define REPORT_MS 30000
 #define LEAVE_BYE_MS 1500
-#define NOTICE_KEEP_MS 30000 /* of the time that is left: for saving, sending, leaving */
+#define NOTICE_KEEP_MS 30000 /* kept of the remaining time for saving, sending and leaving */
 #define JOBS_MAX 256
 #define SENDS_AGAIN_MAX 3
 
@@ -36,18 +36,18 @@ struct agent {
     struct vitals *vitals;
     struct early *early;
     struct pool *compute;
-    struct agent_core core; /* moved on by happened() alone */
+    struct agent_core core; /* changed only by happened() */
 
-    /* The task in hand, from ASSIGN to the answer to its report. */
+    /* The present task, from ASSIGN to the answer to its report. */
     uint64_t task_id;
     uint32_t attempt;
-    struct work *w;        /* NULL when the task could not even be read */
-    struct job *preparing; /* the compute thread's, while it makes what the task will need */
+    struct work *w;        /* NULL: the task could not even be read */
+    struct job *preparing; /* the compute thread's job that prepares the task's needs */
     struct fetch *fetch;
     struct upload *upload;
     struct outcome_failure failure;
-    unsigned sent_again;   /* its result, because files of it were missing */
-    uint64_t moving_ms;    /* since when the task has waited for its blobs to travel */
+    unsigned sent_again;   /* times that its result was sent again, because files were missing */
+    uint64_t moving_ms;    /* since when the task has waited for transfers of its blobs */
     uint64_t ended_before; /* jobs with smaller numbers are over */
     uint64_t free_ns;      /* since when there was no task; 0: there was none yet */
 
@@ -56,16 +56,16 @@ struct agent {
     uint32_t retry_ms; /* the next AGENT_DO_TIMER's */
     struct loop_timer *retry, *late, *notice;
     struct log_change waiting;
-    struct err fatal; /* why this process cannot go on; code 0: it can */
+    struct err fatal; /* why this process cannot go on; code 0: it can go on */
     char leave_reason[256], notice_reason[256];
-    uint32_t send_ms;  /* for what is sent when we leave */
-    uint64_t leave_ms; /* by when we must be gone, as far as a notice said; 0: none came */
+    uint32_t send_ms;  /* time for sending when we leave */
+    uint64_t leave_ms; /* by when a notice says that we must be gone; 0: no notice came */
 
-    /* What the news at hand are about. */
+    /* Details of the present news. */
     const Skerry__V1__Task *given;
-    int code; /* how it failed */
+    int code; /* the failure */
     const char *detail;
-    bool sending; /* it was the upload that failed */
+    bool sending; /* the upload failed */
 
     struct progress_view view; /* what heartbeat and report point to */
     uint64_t points_next; /* smaller steps have theirs in the heartbeat that waits for its answer */
@@ -84,7 +84,7 @@ struct job {
     bool last; /* prepare: the task was over before, its work goes with this */
 };
 
-/* Decides what the news mean and does it. */
+/* Decides what the news mean, and acts on it. */
 static void happened(struct agent *a, const struct agent_event *ev);
 
 static void news(struct agent *a, enum agent_news what)
@@ -101,7 +101,7 @@ static void bad_news(struct agent *a, enum agent_news what, int code, const char
 
 /* ---- jobs of the compute thread ---- */
 
-/* NULL: too many wait. */
+/* NULL: too many jobs wait. */
 static struct job *submit(struct agent *a, pool_work_fn work, pool_done_fn done)
 {
     struct job *j = mem_alloc(sizeof(*j));
@@ -187,7 +187,7 @@ static void prepare_done(void *arg, int rc)
     mem_free(j);
 }
 
-/* What is fetched is waited for with something to do. */
+/* Has the compute thread prepare the task while its files are fetched. */
 static void prepare(struct agent *a)
 {
     bool missing = false;
@@ -238,7 +238,7 @@ static int save_work(void *arg)
 static void save_done(void *arg, int rc)
 {
     struct agent *a = ((struct job *)arg)->a;
-    (void)rc; /* engine_after reports what it could not do */
+    (void)rc; /* engine_after reports its own failures */
     mem_free(arg);
     news(a, AGENT_SAVED);
 }
@@ -259,7 +259,7 @@ static void forget_jobs(struct agent *a, uint64_t before)
 static void on_assign_reply(void *arg, const struct rpc_result *r)
 {
     struct agent *a = arg;
-    if (a->call == 0) /* do_cancel: it is asked again */
+    if (a->call == 0) /* do_cancel has dropped the call, which is made again */
         return;
     a->call = 0;
     if (r->code == -ERR_CANCELLED) {
@@ -281,7 +281,7 @@ static void on_assign_reply(void *arg, const struct rpc_result *r)
         settle_verdict(a, reply->applied[i]);
     if (reply->ended_before > a->ended_before)
         forget_jobs(a, reply->ended_before);
-    /* The coordinator answers with news of these at once, whatever it was asked to wait. */
+    /* The coordinator answers at once if it has files to announce, however long the poll. */
     const bool hinted =
         early_take(a->early, heard && !reply->task && !reply->drain ? reply->ahead : NULL);
     if (reply->task)
@@ -353,7 +353,7 @@ static void do_start(struct agent *a)
     do_plan(a);
 }
 
-/* What travels while nothing is computed counts as waiting. */
+/* Transfers while nothing is computed count as waiting. */
 static void moves(struct agent *a)
 {
     a->moving_ms = loop_now_ms(a->loop);
@@ -406,10 +406,10 @@ static void do_whole(struct agent *a)
 static void do_save(struct agent *a)
 {
     if (!submit(a, save_work, save_done))
-        news(a, AGENT_SAVED); /* there is none, that is all */
+        news(a, AGENT_SAVED); /* there is nothing to save */
 }
 
-/* The coordinator is told at once. */
+/* Tells the coordinator at once. */
 static void on_early(void *arg)
 {
     news(arg, AGENT_HAS_MORE);
@@ -458,7 +458,7 @@ static void do_drop(struct agent *a)
 
 /* ---- report ---- */
 
-/* A small file, there and gone again: 0, or why the work dir does not take it. */
+/* Writes and removes a small file: 0, or why the work directory does not take it. */
 static int try_disk(const struct agent *a, struct err *err)
 {
     char *path = file_join(a->opt.tmp_dir, "probe");
@@ -487,7 +487,8 @@ static void do_fail(struct agent *a)
     a->core.broken |= a->fatal.code < 0;
 }
 
-/* The coordinator lacks a file that it has got: another one goes on, or its disk is another. */
+/* The coordinator lacks a file that it had received: another coordinator, or another disk, has
+ * taken over. */
 static void send_again(struct agent *a, const char *why)
 {
     log_warn("agent", "the result of task=%" PRIu64 " is sent again: %s", a->task_id, why);
@@ -505,7 +506,7 @@ static void on_report_reply(void *arg, const struct rpc_result *r)
         return;
     if (r->code < 0 && (!r->remote || r->retryable)) {
         if (r->remote && r->code == -ERR_STALE)
-            session_rejoin(a->session); /* it has forgotten us, not the task */
+            session_rejoin(a->session); /* it has forgotten this worker, not the task */
         if (r->remote && r->code == -ERR_NOTFOUND && a->failure.code == 0) {
             send_again(a, r->detail);
             return;
@@ -547,7 +548,7 @@ static void do_report(struct agent *a)
 static void do_cancel(struct agent *a)
 {
     const uint64_t call = a->call;
-    a->call = 0; /* the answer is of no interest */
+    a->call = 0; /* its answer is not needed */
     if (call)
         session_cancel(a->session, call);
 }
@@ -605,7 +606,7 @@ static void say_times(struct agent *a)
 static void do_finish(struct agent *a)
 {
     if (a->w) {
-        take_progress(a); /* a phase may be over before any heartbeat has told of it */
+        take_progress(a); /* a phase may end before any heartbeat has reported it */
         say_times(a);
     }
     if (a->preparing && a->preparing->w == a->w)
@@ -629,7 +630,7 @@ static void on_bye(void *arg)
 
 static void on_late(void *arg)
 {
-    stop_work(arg, WORK_LEAVING); /* what is not sent by now stays here */
+    stop_work(arg, WORK_LEAVING); /* files that are not sent by now stay here */
     news(arg, AGENT_LATE);
 }
 
@@ -705,7 +706,7 @@ static void happened(struct agent *a, const struct agent_event *ev)
             acts[i].act(a);
 }
 
-/* ---- what the session tells ---- */
+/* ---- news of the session ---- */
 
 static void on_retry(void *arg)
 {
@@ -726,7 +727,7 @@ static void on_joined(void *arg, bool again)
     const uint64_t now = loop_now_ms(a->loop);
     if (again) /* the heartbeat carries the lease that is still held */
         xfer_hurry(a->opt.env.xfer);
-    if (a->leave_ms > now) /* who comes back has forgotten it */
+    if (a->leave_ms > now) /* a restarted coordinator has forgotten the notice */
         session_notice(a->session, a->notice_reason, (uint32_t)(a->leave_ms - now));
     uplink_resume(a->uplink);
     news(a, AGENT_JOINED);
@@ -854,7 +855,7 @@ void agent_free(struct agent *a)
     if (a->early)
         (void)early_take(a->early, NULL);
     if (a->compute)
-        pool_free(a->compute); /* its last answers find that and end the task */
+        pool_free(a->compute); /* its last answers see this and end the task */
     early_free(a->early);
     uplink_close(a->uplink);
     session_close(a->session);

@@ -3,7 +3,7 @@
 #define IN(state) (1u << AGENT_##state)
 #define COMPUTES (IN(PLANNING) | IN(RUNNING) | IN(STOPPING))
 
-/* Where a move may lead beside the states. */
+/* Targets of a move besides the states. */
 enum { OVER = AGENT_STATES, FREE }; /* the task is over; there is none */
 
 #define DROP_IT                                                                                    \
@@ -75,7 +75,7 @@ static void end_if_done(struct agent_core *c, struct agent_decision *d)
     d->actions |= AGENT_DO_END;
 }
 
-/* With nothing to send. */
+/* Leaves with nothing to send. */
 static void leave_now(struct agent_core *c, struct agent_decision *d, const char *reason)
 {
     d->reason = reason;
@@ -85,7 +85,7 @@ static void leave_now(struct agent_core *c, struct agent_decision *d, const char
 
 static void go(struct agent_core *c, struct agent_decision *d, int to)
 {
-    if (to == OVER && c->saving) /* SAVED comes back */
+    if (to == OVER && c->saving) /* AGENT_SAVED will come */
         to = AGENT_SAVING;
     c->state = to < AGENT_STATES ? (enum agent_state)to : AGENT_IDLE;
     if (to == OVER) {
@@ -106,7 +106,7 @@ static void go(struct agent_core *c, struct agent_decision *d, int to)
     }
 }
 
-/* One that leaves begins nothing: what is not a result on its way ends here. */
+/* A leaving worker begins nothing: everything except a result being sent ends here. */
 static void move(struct agent_core *c, const struct move *m, struct agent_decision *d)
 {
     const bool result = c->leave == AGENT_SENDS && m->news == AGENT_RAN;
@@ -133,7 +133,7 @@ static void on_leave(struct agent_core *c, const struct agent_event *ev, struct 
     go(c, d, OVER);
 }
 
-/* News that mean something whatever the task is at. */
+/* News that matter in every state. */
 static void on_any(struct agent_core *c, const struct agent_event *ev, struct agent_decision *d)
 {
     const bool stays = c->leave == AGENT_STAYS;
@@ -179,7 +179,7 @@ struct agent_decision decide_agent(struct agent_core *c, const struct agent_even
 {
     struct agent_decision d = {0};
     if (c->state == AGENT_FETCHING && ev->news == AGENT_UNFETCHED && (c->cut || !ev->joined)) {
-        /* No fault of the task: it is planned again as soon as the coordinator is there. */
+        /* Not the task's fault: it is planned again as soon as the coordinator is back. */
         c->state = AGENT_AWAITING;
         if (!ev->joined)
             return d;

@@ -8,23 +8,23 @@
 #include "worker/order/task_check.h"
 #include "worker/order/work.h"
 
-#define BLOBS_MAX 257 /* as Ahead.blobs */
+#define BLOBS_MAX 257 /* see Ahead.blobs */
 
-/* One word of the coordinator's. */
+/* One announcement of the coordinator. */
 struct told {
     struct early *a;
     struct work *w; /* holds m and the needs */
     const Skerry__V1__Ahead *m;
     struct fetch *fetch;
     bool computing; /* the compute thread has it */
-    bool dropped;   /* nobody wants it any more: the compute thread's answer frees it */
+    bool dropped;   /* not wanted any more: the compute thread's answer frees it */
     struct err err;
 };
 
 struct early {
     struct early_options opt;
     struct told *now; /* NULL: nothing is fetched */
-    uint64_t mark;    /* of what is fetched, or was last */
+    uint64_t mark;    /* mark of the present or last fetch */
     unsigned n_begun;
 };
 
@@ -56,7 +56,7 @@ static void stop(struct early *a)
     fetch_cancel(t->fetch);
     t->fetch = NULL;
     t->dropped = true;
-    atomic_store(&t->w->stop, WORK_REVOKED); /* the task that comes waits for the compute thread */
+    atomic_store(&t->w->stop, WORK_REVOKED); /* the next task waits for the compute thread */
     if (!t->computing)
         told_free(t);
 }
@@ -71,7 +71,7 @@ void early_free(struct early *a)
 
 /* ---- its steps ---- */
 
-/* Its end; `mark` stays where all is here, so that it is not begun again. */
+/* Ends it; `mark` stays if everything is here, so that it is not begun again. */
 static void end(struct told *t, int rc)
 {
     struct early *a = t->a;
@@ -160,7 +160,7 @@ static void plan_done(void *arg, int rc)
     t->fetch = fetch_start(t->a->opt.env, &what, on_fetched, t);
 }
 
-/* ---- what is told ---- */
+/* ---- announcements ---- */
 
 static int check(const Skerry__V1__Ahead *m, struct err *err)
 {
@@ -174,7 +174,7 @@ static int check(const Skerry__V1__Ahead *m, struct err *err)
     return rc;
 }
 
-/* Not of the tickets, which are others each time. */
+/* A hash of the message without its tickets, which differ each time. */
 static uint64_t mark(const Skerry__V1__Ahead *m)
 {
     uint64_t sum = m->n_blobs;

@@ -1,5 +1,5 @@
-/* workerd: joins a coordinator and computes what it is asked to.  Opens the work dir, the devices
- * and the connection, runs the loop, and says by its exit code why it ended (see --help).
+/* workerd: joins a coordinator and does its tasks.  Opens the work directory, the devices and the
+ * connection, runs the loop, and says by its exit code why it ended (see --help).
  *
  * A device that fails is tried again by a new process in this one's place (restart.h). */
 #include <signal.h>
@@ -33,8 +33,8 @@
 #define THREADS_MAX 1024
 #define IMAGE_CACHE_BYTES (256u << 20)
 #define CACHE_MIN_BYTES (256u << 20)
-#define PRICE_MAX 1e6      /* as JoinRequest.price_per_hour */
-#define LEAVE_SEND_MS 8000 /* before others lose their patience with us and kill */
+#define PRICE_MAX 1e6      /* see JoinRequest.price_per_hour */
+#define LEAVE_SEND_MS 8000 /* less than the usual time between SIGTERM and SIGKILL */
 
 enum exit_code { EXIT_LEFT = 0, EXIT_HERE = 1, EXIT_REFUSED = 3, EXIT_DEVICE = 4 };
 
@@ -50,7 +50,7 @@ struct options {
     const char *share, *share_at;
     uint64_t max_source;
     const char *price;
-    double dollars; /* an hour */
+    double dollars; /* per hour */
     bool private_sources;
 };
 
@@ -71,9 +71,9 @@ struct daemon {
     char name[65], device[129];
     char opened[32]; /* the name of its (first) device */
     int exit_code;
-    bool asked;  /* to leave, by a signal */
-    bool images; /* the image library is up */
-    bool broken; /* the device is: only another process can use it */
+    bool asked;  /* a signal has asked it to leave */
+    bool images; /* the image library is initialised */
+    bool broken; /* the device is broken: only another process can use it */
 };
 
 /* ---- command line ---- */
@@ -214,8 +214,8 @@ static bool is_file(const char *join)
     return join[0] == '@' || file_exists(join);
 }
 
-/* What has been read or wiped is not there a second time: the next process finds the token on its
- * standard input.  A file it reads again. */
+/* A token that was read or wiped cannot be read again: the next process gets it on its standard
+ * input.  A token file is read again. */
 static int pass_token(const struct daemon *d, char **args, int argc, struct err *err)
 {
     char text[TOKEN_STRING_MAX];
@@ -242,8 +242,8 @@ static int pass_token(const struct daemon *d, char **args, int argc, struct err 
     return 0;
 }
 
-/* This program again in its place, with the device that it had: `auto` may not settle for the
- * CPU when the card does not come back.  Returns only when that is not possible. */
+/* Replaces this process by a new one with the same device: `auto` must not fall back to the CPU if
+ * the card does not come back.  Returns only on failure. */
 static void start_again(const struct daemon *d, int argc, char **argv)
 {
     struct err err = {0};
@@ -266,7 +266,7 @@ static void describe_host(struct daemon *d)
     d->memory_bytes = device_host_memory();
     d->threads = d->opt.threads ? (unsigned)d->opt.threads : (unsigned)cores_usable();
     char host[65] = "worker";
-    (void)gethostname(host, sizeof(host) - 1); /* "worker" will do */
+    (void)gethostname(host, sizeof(host) - 1); /* on failure it stays "worker" */
     str_copy(d->name, sizeof(d->name), d->opt.name ? d->opt.name : host);
 }
 
@@ -278,7 +278,7 @@ static int open_disk(struct daemon *d, struct err *err)
     uint64_t limit = d->opt.cache_limit, free_bytes;
     if ((rc = cache_open(d->dir.blobs, limit, &d->cache, err)) < 0)
         return rc;
-    if (limit == 0) { /* what is cached already counts as free: a restart must not shrink it */
+    if (limit == 0) { /* cached bytes count as free, so that a restart does not shrink the cache */
         if ((rc = file_disk_free(d->dir.dir, &free_bytes, err)) < 0)
             return rc;
         limit = (free_bytes + cache_used_bytes(d->cache)) / 10 * 9;
@@ -332,11 +332,11 @@ static void on_signal(void *arg, int signo)
     struct daemon *d = arg;
     if (signo == SIGHUP)
         return;
-    if (d->asked) { /* schedulers say SIGTERM more than once */
+    if (d->asked) { /* schedulers may send SIGTERM more than once */
         if (signo == SIGINT && !d->opt.allow_trainers)
             _exit(EXIT_LEFT); /* a step and its checkpoint may take minutes */
         if (signo == SIGINT)
-            loop_stop(d->loop); /* what a trainer has started ends with it */
+            loop_stop(d->loop); /* which also ends a trainer's processes */
         return;
     }
     d->asked = true;
@@ -455,7 +455,7 @@ static void stop(struct daemon *d)
     xfer_free(d->xfer);
     if (d->loop)
         loop_free(d->loop);
-    if (!d->broken) /* else closing may take for ever, and the process ends anyway */
+    if (!d->broken) /* closing a broken device may take for ever, and the process ends anyway */
         engine_close(d->engine);
     modules_close(d->modules);
     cache_close(d->cache);
@@ -464,8 +464,8 @@ static void stop(struct daemon *d)
         image_exit();
 }
 
-/* Before the loop sees to signals nothing is lost by an end at once, and the first process of a
- * container would not even be ended by one. */
+/* Ends the process at once: nothing is lost before the loop handles signals, and by default a
+ * signal would not even end the first process of a container. */
 static void on_early_signal(int signo)
 {
     _exit(EXIT_LEFT);
@@ -494,8 +494,8 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "measure") == 0)
         return measure_main(argc - 1, argv + 1);
     d.started_ns = clock_now_ns();
-    /* A card's streams that share one of its queues wait for each other: it has 8, unless more are
-     * asked for, and a pipeline's courier has up to 10. */
+    /* Streams that share one of a card's queues wait for each other: it has 8 queues unless more
+     * are asked for, and a pipeline's courier has up to 10 streams. */
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     int code = parse(&d.opt, argc, argv, &err);
     if (code >= 0)
@@ -509,7 +509,7 @@ int main(int argc, char **argv)
     (void)signal(SIGTERM, on_early_signal);
     (void)signal(SIGINT, on_early_signal);
     int rc = start(&d, &err);
-    if (d.opt.allow_trainers) /* they run as the same user: they neither trace nor read this one */
+    if (d.opt.allow_trainers) /* as the same user they could otherwise trace or read this process */
         (void)prctl(PR_SET_DUMPABLE, 0);
     if (rc < 0)
         log_error("workerd", "%s", err.msg);

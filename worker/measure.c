@@ -17,7 +17,7 @@
 #include "worker/train/plan.h"
 #include "worker/train/profile.h"
 
-/* A device, and bytes of a caption's states on it. */
+/* A stub's device, and the bytes of a caption's states on it. */
 struct stub {
     struct device *dev;
     size_t state_bytes;
@@ -32,17 +32,17 @@ struct measure {
     struct island *island;
     struct model *model;
     struct train_options opt;
-    struct net_encoders encoders[ISLAND_MAX]; /* stubs */
-    struct stub stubs[ISLAND_MAX];            /* theirs */
+    struct net_encoders encoders[ISLAND_MAX]; /* stubs in place of encoders */
+    struct stub stubs[ISLAND_MAX];            /* their args */
     float *zeros;                             /* shift and scale of latents */
     int32_t null_tokens[MODEL_CAPTION_TOKENS_MAX];
     struct plan plan;
     bool refused;
     struct profile_time step;
-    double forward_s; /* of a batch */
+    double forward_s; /* seconds for a batch */
 };
 
-/* -: standard input, which has a name in few containers' /dev. */
+/* path "-": standard input, which has no name in many containers' /dev. */
 static int read_job(const char *path, struct job_spec *ret, struct err *err)
 {
     struct buf text;
@@ -62,7 +62,7 @@ static int read_job(const char *path, struct job_spec *ret, struct err *err)
                    path);
 }
 
-/* Samples of a step of the first path of this network. */
+/* The samples of a step of this network's first path. */
 static int batch_of(const struct measure *m, int *ret, struct err *err)
 {
     struct composition c;
@@ -101,9 +101,9 @@ static int make_model(struct measure *m, struct err *err)
     return rc < 0 ? rc : model_new(&spec, &m->model, err);
 }
 
-/* ---- what stands for encoders ---- */
+/* ---- stubs in place of encoders ---- */
 
-/* Zeros: what lies there may be no number, and no step is taken from that. */
+/* Gives zeros: the memory may hold NaNs, from which no step is made. */
 static int no_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
                        void *d_states, struct err *err)
 {
@@ -136,7 +136,7 @@ static void stub_encoders(struct measure *m)
     m->opt.encoders = m->encoders;
 }
 
-/* As many micro-batches as memory asks for. */
+/* Plans as many micro-batches as memory requires. */
 static int plan(struct measure *m, struct err *err)
 {
     struct train_options share;
@@ -151,7 +151,7 @@ static int plan(struct measure *m, struct err *err)
     return rc;
 }
 
-/* Of m->spec, with an island to train it on. */
+/* Makes the model of m->spec, and an island on which to train it. */
 static int open_model(struct measure *m, struct err *err)
 {
     int batch = 0, rc = batch_of(m, &batch, err);
@@ -173,7 +173,7 @@ static int measure(struct measure *m, struct err *err)
         rc = profile_try(m->island, m->model, &m->opt, NULL, NULL, &m->step, err);
     m->refused = rc == -ENOMEM;
     if (rc == 0 && profile_forward(m->island, m->model, &m->opt, &m->forward_s, err) < 0)
-        m->forward_s = m->step.mean / 3; /* such as the whole batch at once, which does not fit */
+        m->forward_s = m->step.mean / 3; /* the whole batch at once does not fit */
     return m->refused ? 0 : rc;
 }
 
@@ -191,9 +191,9 @@ static void train_beside(struct measure *m, pid_t parent, int began)
     _exit(0);
 }
 
-/* More workers that train on this machine until this one has measured: each a process, made before
- * anything has threads.  Returns when all of them train; one that cannot leaves the machine to
- * the others. */
+/* Starts other workers that train on this machine until this one has measured: each is a process,
+ * made before there are threads.  Returns when all of them train; one that cannot leaves the
+ * machine to the others. */
 static int join_others(struct measure *m, struct err *err)
 {
     const pid_t parent = getpid();
@@ -244,7 +244,7 @@ static void release(struct measure *m)
     job_release(&m->spec);
 }
 
-/* In a folder that is gone afterwards. */
+/* Measures in a temporary folder. */
 static int profile(struct measure *m, struct costs *ret, struct err *err)
 {
     char dir[] = "/tmp/skerry-plan-XXXXXX";
@@ -274,7 +274,7 @@ int measure_costs(const char *job, const char *device, int threads, struct costs
     if (rc == 0)
         rc = open_model(m, err);
     if (rc == -ENOMEM && m->island)
-        rc = 0; /* as a whole on each device: that is for the plan to find */
+        rc = 0; /* without costs it is whole on each device; the plan will see whether that fits */
     if (rc == 0 && island_size(m->island) == 1)
         rc = err_set(err, -ERR_CONFIG,
                      "--device %s is one device, and there is nothing to plan: give several, as in "

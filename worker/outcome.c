@@ -45,7 +45,7 @@ static void add_shard(Skerry__V1__ReportRequest *r, const struct work_output *o)
     r->shards[r->n_shards++] = s;
 }
 
-/* Every file that the task made, where its role puts it. */
+/* Adds every file that the task made, in the field of its role. */
 static void add_outputs(Skerry__V1__ReportRequest *r, const struct work_result *res)
 {
     r->contributions = mem_alloc_array(res->n_outputs + 1, sizeof(*r->contributions));
@@ -117,7 +117,7 @@ static Skerry__V1__Failure fault_of(int code)
     case -EPIPE:
     case -EHOSTUNREACH:
     case -ENETUNREACH:
-    case -ENOSPC:   /* the coordinator's: our own counts as memory */
+    case -ENOSPC:   /* the coordinator's disk is full; our own counts as memory */
     case -ERR_AUTH: /* tickets expire */
     case -ERR_REMOTE:
         return SKERRY__V1__FAILURE__FAILURE_NETWORK;
@@ -139,7 +139,7 @@ Skerry__V1__ReportRequest *outcome_new(uint64_t task_id, uint32_t attempt, struc
         r->retryable = failure->retryable;
         r->failure = fault_of(failure->code);
         if (r->failure == SKERRY__V1__FAILURE__FAILURE_TASK && w && w->kind->external)
-            r->failure = SKERRY__V1__FAILURE__FAILURE_TRAINER; /* what is wrong is the job's own */
+            r->failure = SKERRY__V1__FAILURE__FAILURE_TRAINER; /* the fault is in the job */
         r->reason = text(failure->reason);
         return r;
     }

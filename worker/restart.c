@@ -41,12 +41,12 @@ bool restart_happened(void)
     return getenv(VARIABLE) != NULL;
 }
 
-/* A driver's file that stays open would keep the broken context alive. */
+/* An open file of the driver would keep the broken context alive. */
 static void close_on_exec(void)
 {
     DIR *dir = opendir("/proc/self/fd");
     if (!dir)
-        return; /* ours are closed on exec as they are */
+        return; /* our own files are closed on exec anyway */
     for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
         const int fd = atoi(e->d_name);
         if (fd > STDERR_FILENO)

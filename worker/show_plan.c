@@ -5,7 +5,7 @@
 #include "common/job/job.h"
 #include "worker/pipe/planner.h"
 
-/* What of a job counts. */
+/* The job's fields that matter. */
 struct asked {
     struct job_train train;
     double estimate;
@@ -41,7 +41,7 @@ static int read_asked(const char *path, struct asked *ret, struct err *err)
     return 0;
 }
 
-/* A profile has a layer for each block. */
+/* The profile must have a layer for each block. */
 static int check_model(const struct asked *a, const struct costs *p, const char *path,
                        struct err *err)
 {
@@ -73,7 +73,7 @@ static unsigned orders_of(const struct job_train *t)
     return orders;
 }
 
-/* train.accumulate, or what may be tried where that is automatic. */
+/* The planner's options: train.accumulate, or powers of two if it is automatic. */
 static struct planner_options options(const struct costs *p, const struct job_train *t)
 {
     const bool repeats = t->stages > 0 && p->n_devices % t->stages == 0;
@@ -121,7 +121,7 @@ static void show_stages(const struct costs *p, const struct planner_candidate *c
         }
 }
 
-/* What a device of the first copy holds. */
+/* Prints what a device of the first copy holds. */
 static void show_device(const struct costs *share, const struct planner_candidate *c, int d,
                         FILE *out)
 {

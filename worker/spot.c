@@ -14,21 +14,21 @@
 #include "common/net/http/http_curl.h"
 #include "common/net/loop.h"
 
-#define PAUSE_MS 2000 /* between two rounds of questions */
-#define LOOK_MS 1000  /* at a file, or with a program */
+#define PAUSE_MS 2000 /* between two rounds of requests */
+#define LOOK_MS 1000  /* between two looks at a file, or runs of a program */
 #define ANSWER_MAX (256u << 10)
 #define CONNECT_MS 2000L
 #define ANSWER_MS 10000L
 #define AZURE_MS 130000L /* the first answer may take two minutes */
-#define WAIT_S 5         /* GCP: for a change */
+#define WAIT_S 5         /* GCP: how long a request waits for a change */
 #define PROGRAM_MS 10000
 #define TOKEN_S 21600
-#define TOKEN_AGAIN_S 18000 /* the token is asked for anew */
+#define TOKEN_AGAIN_S 18000 /* after which a new token is requested */
 
 /* A request and its answer. */
 struct asked {
     const char *method, *path;
-    const char *headers[2]; /* or NULL */
+    const char *headers[2]; /* NULL: none */
     long ms;
     long status;
     struct buf body;
@@ -43,17 +43,17 @@ struct spot {
     pthread_t thread;
     bool running;
     atomic_bool stop;
-    atomic_int refs; /* the owner and posts on their way to the loop */
+    atomic_int refs; /* the owner, and posts that the loop has not handled yet */
     CURLM *multi;
     CURL *easy;
     struct log_change trouble;
-    bool advised; /* that it may go soon */
-    /* What services want to be told again. */
+    bool advised; /* a recommendation to leave was logged */
+    /* Values that services want back. */
     char token[512], vm[SPOT_NAME_MAX], etag[128];
     int64_t token_s;
 };
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
 struct told {
     struct spot *s;
@@ -80,7 +80,7 @@ static void tell(void *arg)
     told_free(t);
 }
 
-/* True: the machine goes, nothing is left to be asked. */
+/* True: the machine goes, and no more requests are needed. */
 static bool notice(struct spot *s, const struct spot_notice *n)
 {
     if (!n->leave && s->advised)
@@ -89,7 +89,7 @@ static bool notice(struct spot *s, const struct spot_notice *n)
     *t = (struct told){s, *n};
     atomic_fetch_add(&s->refs, 1);
     if (loop_post(s->loop, tell, t) < 0) {
-        told_free(t); /* so many posts wait: again in a moment */
+        told_free(t); /* too many posts wait: try again soon */
         return false;
     }
     s->advised |= !n->leave;
@@ -101,14 +101,14 @@ static void complain(struct spot *s, const struct err *err)
     log_on_change(&s->trouble, LOG_LEVEL_WARN, "spot", "%s; asking again", err->msg);
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 static size_t collect(char *data, size_t one, size_t len, void *arg)
 {
     return buf_append(arg, data, len) < 0 ? 0 : len;
 }
 
-/* Until the transfer is through, or somebody wants us to stop. */
+/* Runs the transfer until it ends, or we must stop. */
 static CURLcode perform(struct spot *s)
 {
     CURLcode code = CURLE_ABORTED_BY_CALLBACK;
@@ -168,7 +168,7 @@ static int ask(struct spot *s, struct asked *a, struct err *err)
     return rc;
 }
 
-/* A question whose answer, when it is 200, is a text; 404 is none: then *ret is NULL. */
+/* A request with a text as its answer (200), or none (404: *ret is NULL). */
 static int ask_text(struct spot *s, struct asked *a, const char **ret, struct err *err)
 {
     int rc = ask(s, a, err);
@@ -178,7 +178,7 @@ static int ask_text(struct spot *s, struct asked *a, const char **ret, struct er
     return err_set(err, -ERR_REMOTE, "%s%s answered HTTP %ld", s->at, a->path, a->status);
 }
 
-/* A question that has an answer: 404 is another service's. */
+/* A request that must have an answer: 404 means that it is another service. */
 static int need_text(struct spot *s, struct asked *a, const char **ret, struct err *err)
 {
     int rc = ask_text(s, a, ret, err);
@@ -363,13 +363,13 @@ static int watch_program(struct spot *s, struct spot_notice *ret, struct err *er
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? say_local(s, SPOT_MS, ret) : 0;
 }
 
-/* ---- which ---- */
+/* ---- the services ---- */
 
 struct watcher {
     const char *name; /* NULL: a path */
     /* As spot_notice.h: 1, 0 or an error that is logged and tried again. */
     int (*watch)(struct spot *s, struct spot_notice *ret, struct err *err);
-    /* Is it the service that answers? */
+    /* Does this service answer? */
     int (*probe)(struct spot *s, struct err *err);
     int pause_ms;
 };
@@ -378,7 +378,7 @@ static int probe_gcp(struct spot *s, struct err *err)
 {
     struct spot_notice n;
     const int rc = gcp_preempted(s, &n, err);
-    s->etag[0] = '\0'; /* what it said is asked again */
+    s->etag[0] = '\0'; /* ask for its state again */
     return rc < 0 ? rc : 0;
 }
 

@@ -17,7 +17,7 @@ static int say(struct spot_notice *ret, bool leave, uint32_t ms, const char *fmt
     return 1;
 }
 
-/* From now to then; what is over leaves 0. */
+/* From now to then; 0 if it is past. */
 static uint32_t left_ms(int64_t then_s, int64_t now_s)
 {
     if (then_s <= now_s)
@@ -79,7 +79,7 @@ int spot_aws_rebalance(const char *body, struct spot_notice *ret, struct err *er
     return say(ret, false, 0, "AWS may take this instance back soon");
 }
 
-/* The word that the answer is, which may end in white space. */
+/* Is the answer this word, perhaps followed by white space? */
 static bool is_word(const char *body, const char *word)
 {
     const size_t n = strlen(word);
@@ -117,7 +117,7 @@ static bool concerns(const json_t *event, const char *vm)
     return false;
 }
 
-/* Does the machine go? A freeze of some seconds is none of our business. */
+/* Does the machine go?  A freeze of some seconds does not matter. */
 static bool ends_machine(const char *type)
 {
     static const char *const types[] = {"Preempt", "Terminate", "Redeploy", "Reboot"};
@@ -145,7 +145,7 @@ int spot_azure_events(const char *body, const char *vm, int64_t now_s, struct sp
         const char *when = json_string_value(json_object_get(event, "NotBefore"));
         if (!ends_machine(type) || !concerns(event, vm))
             continue;
-        /* An event that has started has no time any more. */
+        /* A started event has no time any more. */
         const time_t then = when != NULL && when[0] ? curl_getdate(when, NULL) : -1;
         const uint32_t ms = left_ms(then, now_s);
         if (ms >= least)

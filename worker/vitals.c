@@ -16,7 +16,7 @@ struct vitals {
     bool reading, known;
     uint64_t asked_ms, patience_ms;
 
-    /* What vitals_put hands out. */
+    /* The states for vitals_put. */
     struct watch_state told[ISLAND_MAX];
     Skerry__V1__DeviceState messages[ISLAND_MAX];
     Skerry__V1__DeviceState *list[ISLAND_MAX];
@@ -35,7 +35,7 @@ static void on_read(void *arg, int rc)
     struct vitals *v = arg;
     v->reading = false;
     if (rc < 0)
-        return; /* it was cancelled */
+        return; /* the read was cancelled */
     v->known = true;
     memcpy(v->now, v->next, sizeof v->now);
 }
@@ -88,7 +88,8 @@ void vitals_close(struct vitals *v)
     mem_free(v);
 }
 
-/* What was read before says nothing about a device that has stopped to answer. */
+/* Marks the state of a device that has stopped answering: its last values are not valid any more.
+ */
 static void say_late(struct watch_state *s, uint64_t ms)
 {
     s->utilization = -1;

@@ -43,7 +43,7 @@ static int lock_default(struct workdir *w, struct err *err)
     return rc;
 }
 
-/* The identity file; made when absent, made anew when it is broken. */
+/* Reads the identity file, or makes it if it is missing or broken. */
 static int read_identity(struct workdir *w, struct err *err)
 {
     char *path = file_join(w->dir, "identity");
@@ -68,7 +68,7 @@ static int read_identity(struct workdir *w, struct err *err)
     return rc;
 }
 
-/* UINT64_MAX: the file is of no job. */
+/* The job of a file; UINT64_MAX: none. */
 static uint64_t job_of(const char *name)
 {
     static const char *const kinds[] = {"replica-", "residual-", "external-"};
@@ -86,14 +86,13 @@ void workdir_forget(const char *state, uint64_t before)
     for (size_t i = 0; i < names.n; i++) {
         char *path = file_join(state, names.items[i]);
         if (job_of(names.items[i]) < before)
-            (void)file_remove(path, NULL); /* tried again when the next job ends */
+            (void)file_remove(path, NULL); /* it is tried again when the next job ends */
         mem_free(path);
     }
     file_names_release(&names);
 }
 
-/* Whoever is not here when a job ends is not told; what nobody touched for long is of such a one.
- */
+/* Removes files of jobs whose end this worker missed: those that were not touched for long. */
 static void prune_state(const struct workdir *w)
 {
     struct file_names names;
@@ -104,15 +103,15 @@ static void prune_state(const struct workdir *w)
         char *path = file_join(w->state, names.items[i]);
         struct stat st;
         if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_mtime < oldest)
-            (void)file_remove(path, NULL); /* tried again at the next start */
+            (void)file_remove(path, NULL); /* it is tried again at the next start */
         mem_free(path);
     }
     file_names_release(&names);
 }
 
-/* ---- what was not flushed ---- */
+/* ---- files that are not flushed ---- */
 
-/* A short file's text, without its end of line; "" where there is none. */
+/* A short file's text, without its line end; "": there is none. */
 static void read_line(const char *path, char out[BOOT_MAX])
 {
     struct buf text;
@@ -152,11 +151,11 @@ static int drop_unflushed(const struct workdir *w, struct err *err)
     return rc;
 }
 
-/* From here to settle() files may lie in the state that a loss of power takes. */
+/* From here to settle() the state may have files that a loss of power destroys. */
 static int begin_boot(const struct workdir *w, struct err *err)
 {
     char *path = file_join(w->state, "boot"), now[BOOT_MAX], before[BOOT_MAX];
-    const bool left = file_exists(path); /* nobody closed it */
+    const bool left = file_exists(path); /* the last process did not settle */
     read_line(BOOT_ID, now);
     read_line(path, before);
     int rc = left && (!now[0] || strcmp(before, now) != 0) ? drop_unflushed(w, err) : 0;
@@ -166,7 +165,7 @@ static int begin_boot(const struct workdir *w, struct err *err)
     return rc;
 }
 
-/* All is on the disk, so the next boot trusts it. */
+/* Everything is on the disk, so the next boot trusts it. */
 static void settle(const struct workdir *w)
 {
     struct err err = {0};
@@ -179,7 +178,7 @@ static void settle(const struct workdir *w)
     mem_free(path);
 }
 
-/* On a full disk some of what can be fetched again goes, for the small files of a start. */
+/* On a full disk drops some blobs, which can be fetched again, for the small files of a start. */
 static void make_room(const struct workdir *w)
 {
     struct cache *c;
@@ -204,11 +203,11 @@ int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *
     w.state = str_printf("%s/state-%.16s", w.dir, hash_hex(cluster_id, 16, hex));
     w.held = file_join(w.state, "held");
     make_room(&w);
-    rc = file_mkdirs(w.state, 0700, err); /* first: it says whose the directory is */
+    rc = file_mkdirs(w.state, 0700, err); /* first, since it marks the directory as ours */
     if (rc == 0)
         rc = file_remove_temps(w.state, err);
     if (rc == 0)
-        (void)file_remove_tree(w.tmp, NULL); /* what is left makes the next line fail */
+        (void)file_remove_tree(w.tmp, NULL); /* leftovers make the next line fail */
     if (rc < 0 || (rc = file_mkdirs(w.tmp, 0700, err)) < 0 ||
         (rc = file_mkdirs(w.blobs, 0700, err)) < 0 || (rc = read_identity(&w, err)) < 0 ||
         (rc = keys_open(w.dir, &w.keys, err)) < 0 || (rc = begin_boot(&w, err)) < 0) {

@@ -34,7 +34,7 @@ unsigned caption_draw(uint64_t seed, const char *name, uint64_t pass, unsigned n
     return (unsigned)rng_below(&r, n);
 }
 
-/* The shard of a range: opened already, or now. */
+/* The shard of a range, which is opened if it is not open yet. */
 static int find_shard(struct data *d, const struct data_range *r, size_t *ret, struct err *err)
 {
     size_t s = 0;
@@ -122,7 +122,8 @@ struct data_place data_at(struct data *d, uint64_t position)
     return d->places[d->order[position % d->total]];
 }
 
-/* In tiny data a phase has the same sample in several of its ranges. */
+/* Was the bad sample named already?  With tiny data several ranges of a phase have the same sample.
+ */
 static bool is_named(const struct data *d, const struct data_place *p)
 {
     const char *key = d->shards[p->shard].samples[p->index].key;
@@ -137,7 +138,7 @@ int data_found_bad(struct data *d, const struct data_place *p, const char *what,
                    struct err *err)
 {
     d->bad_run++;
-    if (d->head < d->total && !is_named(d, p)) { /* counted in the first pass, and once */
+    if (d->head < d->total && !is_named(d, p)) { /* counted once, in the first pass */
         if (d->bad_named < DATA_BAD_MAX) {
             struct data_bad *b = &d->bad[d->bad_named++];
             memcpy(b->shard_sha256, d->hashes[p->shard], 32);

@@ -25,7 +25,7 @@ struct image_cache {
     pthread_mutex_t lock;
     size_t max_bytes, bytes;
     size_t image_bytes; /* size of every entry; 0: none yet */
-    uint64_t shapes;    /* that images have, as one number */
+    uint64_t shapes;    /* hash of the images' shapes */
     struct entry *table;
     size_t cap, used; /* cap is 0 or a power of two */
 };
@@ -67,7 +67,7 @@ size_t image_cache_bytes(struct image_cache *c)
     return bytes;
 }
 
-/* From now on images are of this size and these shapes; those of others are dropped. */
+/* Sets the size and shapes of images from now on; images of other sizes or shapes are dropped. */
 static void cache_use(struct image_cache *c, size_t image_bytes, uint64_t shapes)
 {
     pthread_mutex_lock(&c->lock);
@@ -142,33 +142,33 @@ static void cache_put(struct image_cache *c, uint64_t id, const uint8_t *pixels,
 
 enum slot_state { SLOT_FREE, SLOT_TAKEN, SLOT_GOOD, SLOT_BAD };
 
-/* A sample on its way.  TAKEN: owned by a decode thread; GOOD and BAD: by the
- * consumer; FREE: by whoever holds the lock. */
+/* A sample in the ring.  TAKEN: owned by a decode thread; GOOD and BAD: by the
+ * consumer; FREE: by the holder of the lock. */
 struct slot {
     enum slot_state state;
     struct data_place place;
     uint64_t pass, id, key;
     int32_t label;
     bool mirror;
-    uint8_t shape; /* its number */
+    uint8_t shape; /* number of its shape */
     uint8_t *pixels;
     uint16_t *moments;
-    bool encoded; /* moments are there, pixels are not */
+    bool encoded; /* it has moments, no pixels */
     int32_t *caption, caption_length;
     char reason[257];
 };
 
 struct images {
-    struct data base; /* head is under the lock, but for the consumer's own reading */
+    struct data base; /* head is under the lock, except that the consumer may read it */
     struct images_options opt;
     struct image_shape shapes[1 + IMAGES_SHAPES_MAX]; /* by number: the square, the options' */
-    size_t image_bytes;                               /* of the square */
+    size_t image_bytes;                               /* bytes of a square image */
     struct mem_arrays arrays;
 
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t ready, room;
-    uint64_t next; /* position to be decoded next; samples before base.head are consumed */
+    uint64_t next; /* next position to decode; samples before base.head are consumed */
     struct slot *ring;
     uint64_t ring_size;
     bool stop;
@@ -183,10 +183,11 @@ struct images {
     uint64_t *ids, *keys;
     uint16_t *ring_moments, *moments;
     uint8_t *batch_shapes;
-    /* With shapes, to put a batch in their order. */
+    /* With shapes: for sorting a batch by them. */
     unsigned *order, *left;
     uint8_t *row;
-    /* With latents, of a batch: samples that were not kept, their pixels first in `images`. */
+    /* With latents: the batch's samples without kept moments, whose pixels come first in `images`.
+     */
     uint16_t *fresh;
     uint8_t *fresh_shapes;
     struct fresh {
@@ -204,7 +205,7 @@ static size_t moments_bytes(const struct images *d)
     return d->opt.moments * sizeof(*d->moments);
 }
 
-/* Room for moments, likewise. */
+/* Makes room for moments, in the same way. */
 static void make_moments(struct images *d)
 {
     const size_t row = moments_bytes(d);
@@ -217,7 +218,7 @@ static void make_moments(struct images *d)
     d->fresh_of = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->fresh_of));
 }
 
-/* Room for the captions of the ring and of a batch. */
+/* Makes room for the captions of the ring and of a batch. */
 static void make_captions(struct images *d)
 {
     const size_t row = d->opt.caption_tokens * sizeof(*d->captions);
@@ -226,7 +227,7 @@ static void make_captions(struct images *d)
     d->caption_lengths = mem_arrays_add(&d->arrays, d->opt.batch, sizeof(*d->caption_lengths));
 }
 
-/* Room to put batches in the order of their shapes. */
+/* Makes room for sorting batches by their shapes. */
 static void make_order(struct images *d)
 {
     const size_t captions = d->opt.caption_tokens * sizeof(*d->captions);
@@ -360,7 +361,7 @@ static bool take_caption(const struct images_options *o, struct slot *s,
     return false;
 }
 
-/* Is the sample seen in the mirror? */
+/* Is the sample mirrored? */
 static bool draw_mirror(const struct images_options *o, const struct slot *s,
                         const struct shard_sample *sample)
 {
@@ -375,7 +376,7 @@ static bool bad(struct slot *s, const char *reason)
     return false;
 }
 
-/* The number of the shape that latents have; -1: of none. */
+/* The number of the latents' shape; -1: they have none of the shapes. */
 static int find_shape(const struct images *d, const struct moments *m)
 {
     const struct images_options *o = &d->opt;
@@ -397,7 +398,7 @@ static bool take_latents(const struct images *d, struct slot *s, const struct sh
     if (!o->moments)
         return bad(s, "latents, not an image");
     const bool whole = moments_parse(sample->data, sample->len, &m);
-    if (whole && m.sides == 0) { /* of no shape */
+    if (whole && m.sides == 0) { /* a picture that could not be read */
         moments_why(sample->data, &m, s->reason, sizeof(s->reason));
         return *s->reason ? false : bad(s, "an image that could not be encoded");
     }
@@ -413,15 +414,15 @@ static bool take_latents(const struct images *d, struct slot *s, const struct sh
     return moments_decode(sample->data, &m, s->mirror, s->moments) || bad(s, "latents are damaged");
 }
 
-/* How far apart the aspects of two shapes are: 1 where they are the same.  A quotient of whole
- * numbers, which every machine rounds alike. */
+/* How far apart the aspects of two shapes are; 1: equal.  A quotient of whole numbers, which every
+ * machine rounds alike. */
 static double unlikeness(struct image_shape a, struct image_shape b)
 {
     const double p = (double)a.width * b.height, q = (double)a.height * b.width;
     return p > q ? p / q : q / p;
 }
 
-/* The number of the shape whose aspect is nearest to that of the image, of equal ones the first. */
+/* Chooses the shape whose aspect is nearest to the image's, the first of equal ones. */
 static bool choose_shape(const struct images *d, struct slot *s, const struct shard_sample *sample)
 {
     struct image_shape is;
@@ -529,7 +530,7 @@ static int start(struct images *d, struct err *err)
         if (rc != 0 && d->n_threads == 0)
             return err_set(err, -rc, "cannot start a thread to decode images: %s", err_text(-rc));
         if (rc != 0) {
-            d->opt.threads = d->n_threads; /* fewer will do */
+            d->opt.threads = d->n_threads; /* fewer threads are enough */
             break;
         }
         pthread_setname_np(d->threads[d->n_threads], "decode");
@@ -566,7 +567,7 @@ static void take_caption_row(struct images *d, unsigned i, const struct slot *s)
     d->caption_lengths[i] = s->caption_length;
 }
 
-/* Pixels or moments of sample n of a batch. */
+/* Takes the pixels or moments of sample n of a batch. */
 static void take_picture(struct images *d, unsigned n, const struct slot *s)
 {
     const unsigned row = d->opt.latents ? d->n_fresh : n;
@@ -582,7 +583,7 @@ static void take_picture(struct images *d, unsigned n, const struct slot *s)
     }
 }
 
-/* Encodes what was not kept, and keeps it. */
+/* Encodes the samples without kept moments, and keeps theirs. */
 static int encode_fresh(struct images *d, struct err *err)
 {
     const size_t values = d->opt.moments;
@@ -612,7 +613,7 @@ static void take_good(struct images *d, unsigned n, const struct slot *s)
     take_caption_row(d, n, s);
 }
 
-/* rows (n) of `bytes`: the i-th becomes that which was the order[i]-th. */
+/* Permutes rows (n) of `bytes`: row i becomes the old row order[i]. */
 static void move_rows(struct images *d, void *rows, size_t bytes, unsigned n)
 {
     uint8_t *p = rows;
@@ -635,7 +636,7 @@ static void move_rows(struct images *d, void *rows, size_t bytes, unsigned n)
     }
 }
 
-/* Puts the batch in the order of its shapes, those of one shape as they came. */
+/* Sorts the batch by shape; samples of one shape keep their order. */
 static void sort_batch(struct images *d, unsigned n, bool moments)
 {
     unsigned k = 0;
@@ -662,7 +663,7 @@ static int images_next(struct data *base, struct batch *ret, struct err *err)
     while (rc == 0 && n < d->opt.batch && data_has(base, base->head)) {
         struct slot *s = await(d);
         if (s->state == SLOT_GOOD && !d->opt.latents && n > 0 && s->encoded != (encoded > 0))
-            break; /* a batch has either; only where shards of both kinds meet */
+            break; /* a batch has pixels or moments, and shards of both kinds meet here */
         if (s->state == SLOT_GOOD) {
             take_good(d, n++, s);
             encoded += s->encoded;

@@ -16,12 +16,12 @@
 struct latents {
     struct latents_options opt;
     char *dir;
-    size_t record; /* bytes, the checksum among them */
+    size_t record; /* bytes of a record, with its checksum */
     pthread_mutex_t lock;
     uint8_t refused[HASH_BYTES]; /* the last shard without room, if there was one */
     bool any_refused;
-    bool failed, full;     /* were logged */
-    struct timespec since; /* opened: files written from then on stay */
+    bool failed, full;     /* these conditions were logged */
+    struct timespec since; /* time of opening: files written since then stay */
 };
 
 static bool before(const struct timespec *a, const struct timespec *b)
@@ -34,7 +34,7 @@ static uint64_t file_bytes(const struct latents *l, const struct latents_place *
     return (uint64_t)at->samples * (l->opt.mirrored ? 2 : 1) * l->record;
 }
 
-/* What the clock of the directory's files says now, which need not be any of ours. */
+/* The present time by the directory's file system, whose clock may not be ours. */
 static int file_clock(const char *dir, struct timespec *ret, struct err *err)
 {
     char *path = file_join(dir, "clock");
@@ -79,7 +79,7 @@ void latents_close(struct latents *l)
     mem_free(l);
 }
 
-/* The file of a shard: its name tells all that its bytes depend on. */
+/* The file of a shard: its name is a hash of all that its bytes depend on. */
 static char *path_of(const struct latents *l, const uint8_t shard[HASH_BYTES])
 {
     uint8_t sum[HASH_BYTES];
@@ -100,7 +100,7 @@ static uint64_t offset_of(const struct latents *l, const struct latents_place *a
     return n * l->record;
 }
 
-/* Never that of a hole, which is 0. */
+/* Never 0, which is a hole's. */
 static uint64_t checksum(const struct latents *l, const struct latents_place *at,
                          const uint16_t *values)
 {
@@ -124,9 +124,9 @@ bool latents_get(struct latents *l, const struct latents_place *at, uint16_t *ou
     return found && sum == checksum(l, at, out);
 }
 
-/* Bytes of all files, as long as they may become, and in *oldest the path of the one that was
- * written longest ago, or NULL where none is from before this set: shards come round in turn, and
- * one that drove another out would be driven out before it is read again. */
+/* Bytes of all files at their full lengths, and in *oldest the path of the file that was written
+ * longest ago, or NULL if none is from before this set: shards come round in turn, so within one
+ * set a file that displaced another would itself be displaced before it is read again. */
 static uint64_t bytes_held(const struct latents *l, char **oldest)
 {
     struct file_names names;
@@ -192,7 +192,7 @@ static int write_record(struct latents *l, const struct latents_place *at, const
     if (fd < 0)
         return err_errno(err, "opening %s", path);
     int rc = ftruncate(fd, (off_t)file_bytes(l, at)) < 0 ? err_errno(err, "sizing %s", path) : 0;
-    if (rc == 0) /* the checksum comes last: what a crash leaves is a hole, or damaged */
+    if (rc == 0) /* the checksum comes last: a crash leaves a hole, or a damaged record */
         rc = file_pwrite_all(fd, values, l->opt.values * sizeof *values, offset + sizeof sum, path,
                              err);
     if (rc == 0)

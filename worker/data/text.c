@@ -29,7 +29,7 @@ static int check_options(const struct text_options *o, struct err *err)
     return 0;
 }
 
-/* All shards hold text; is there a column? */
+/* Checks that all shards hold text; finds whether there is a column. */
 static int survey(struct text *t, const struct data_range *ranges, struct err *err)
 {
     const struct data *o = &t->base;
@@ -116,7 +116,7 @@ static bool is_good(const struct text *t, const struct shard_sample *s, char *re
     return true;
 }
 
-/* The good piece at the head, which stays there: 1; 0 at the end of all. */
+/* Finds the good piece at the head, and leaves it there: 1; 0 at the end. */
 static int next_piece(struct text *t, struct data_place *ret, struct err *err)
 {
     char reason[128];

@@ -10,7 +10,7 @@
 #include "worker/engine/residual.h"
 #include "worker/order/work.h"
 
-/* theta_end, out of the flat vector. */
+/* Reads theta_end from the flat vector. */
 static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t first, size_t n,
                     float *out, struct err *err)
 {
@@ -47,7 +47,7 @@ static int write_blob(const struct contribute *c, struct contribution_job *job,
     return rc;
 }
 
-/* Has it nothing to do with what this worker sent before, or will send? */
+/* Is it unrelated to what this worker sent before, or will send (a CHECK)? */
 static bool is_alone(const struct contribute *c)
 {
     return c->snapshot || c->w->task->kind == SKERRY__V1__TASK_KIND__TASK_KIND_CHECK;
@@ -68,8 +68,8 @@ int contribute(const struct contribute *c, struct work_output *ret, struct err *
     const bool alone = is_alone(c);
     uint64_t bytes;
     int rc = alone ? 0 : residual_prepare(c->state_dir, &key, task->id, current, pending, err);
-    /* Of a first phase it is another job's, which had this number before the coordinator's state
-     * was restored. */
+    /* A residual before a first phase is another job's, which had this number before the
+     * coordinator's state was restored. */
     if (rc == 0 && !alone && (task->train->fresh || task->train->first_step == 0))
         rc = file_remove(current, err);
     if (rc < 0)
@@ -78,7 +78,7 @@ int contribute(const struct contribute *c, struct work_output *ret, struct err *
              c->base->module_id);
     work_temp_path(c->w, name, ret->path);
     work_blob_path(c->w, c->base->sha256.data, base);
-    if (file_size(base, &bytes, NULL) == 0) /* else writing it fails, with a sentence */
+    if (file_size(base, &bytes, NULL) == 0) /* else writing fails, with a message */
         cache_make_room(c->w->cache, 2 * bytes);
     struct contribution_job job = {
         .base_path = base,

@@ -6,8 +6,8 @@
 
 _Static_assert(CARD_CHUNK % CODEC_BLOCK == 0, "chunks begin at a block");
 
-/* Offsets in the memory of a place, the same on both sides: what goes up, what stays a
- * residual, then what comes down in one copy. */
+/* Offsets in a place's memory, the same on both sides: inputs, the residual, then the results,
+ * which come down in one copy. */
 enum { REFUSED_BYTES = 256 };
 struct parts {
     size_t residual, refused, scales, payload, bytes;

@@ -14,8 +14,8 @@
 #include "worker/order/work.h"
 #include "worker/train/train.h"
 
-/* Samples that run at a time: on a card enough to fill it, on a CPU one, whose layers then stay in
- * the caches. */
+/* Samples that run at a time: enough to fill a card; one on a CPU, whose layers then stay in the
+ * caches. */
 #define CARD_IMAGES 8
 #define CARD_TEXTS 32
 #define HOST_TEXTS 4
@@ -23,7 +23,7 @@
 
 /* ---- files ---- */
 
-/* A file that lies in the owner's folder need not be fetched: a link to it goes into the cache. */
+/* A file in the owner's folder need not be fetched: the cache gets a link to it. */
 static void take_local(const struct engine *e, struct work *w, const Skerry__V1__EncoderFile *f)
 {
     char path[CACHE_PATH_MAX];
@@ -52,7 +52,7 @@ int encoders_plan(struct engine *e, struct work *w, struct err *err)
     return rc;
 }
 
-/* The files of a part under their names, in a folder of the task: *ret NULL when it has none. */
+/* Puts the files of a part under their names into a folder of the task; *ret NULL: it has none. */
 static int lay_out(const struct work *w, Skerry__V1__EncoderPart part, const char *name, char **ret,
                    struct err *err)
 {
@@ -70,7 +70,7 @@ static int lay_out(const struct work *w, Skerry__V1__EncoderPart part, const cha
         }
         char *link = file_join(folder, f->name);
         work_blob_path(w, f->blob->sha256.data, blob);
-        char *whole = realpath(blob, NULL); /* a link is read from where it lies */
+        char *whole = realpath(blob, NULL); /* a relative link is relative to its own folder */
         if (rc == 0 && (!whole || (symlink(whole, link) < 0 && errno != EEXIST)))
             rc = err_errno(err, "linking %s to %s", link, blob);
         free(whole);
@@ -91,7 +91,7 @@ static void hash_files(struct hash *h, const struct work *w, bool vae)
     }
 }
 
-/* Of all that a picture's moments depend on but the picture. */
+/* A hash of everything on which a picture's moments depend, except the picture. */
 static void vae_digest(const struct work *w, enum dtype dt, uint8_t out[HASH_BYTES])
 {
     const struct job_data *data = &w->spec.data;
@@ -105,7 +105,7 @@ static void vae_digest(const struct work *w, enum dtype dt, uint8_t out[HASH_BYT
     hash_final(&h, out);
 }
 
-/* Of all that a set is made of. */
+/* A hash of everything of which a set is made. */
 static void set_digest(const struct work *w, enum dtype dt, uint8_t out[HASH_BYTES])
 {
     const struct job_spec *s = &w->spec;
@@ -279,7 +279,7 @@ static int open_text(struct encoders *enc, const struct work *w, struct err *err
     return work_own_file(rc, err);
 }
 
-/* Those of the job's VAE, on the disk that the engine's other state is on. */
+/* Opens the kept latents of the job's VAE, beside the engine's other state. */
 static int open_kept(struct encoders *enc, struct engine *e, const struct work *w, struct err *err)
 {
     if (!enc->vae || w->spec.encoders.run != JOB_ENCODE_WORKER ||
@@ -353,7 +353,7 @@ static int open_set(struct engine *e, const struct work *w, const uint8_t hash[H
     return 0;
 }
 
-/* The folders of an earlier task are gone. */
+/* Follows to this task's folders, since those of an earlier task are gone. */
 static int follow(struct encoders *enc, const struct work *w, struct err *err)
 {
     mem_free(enc->vae_folder);
@@ -383,7 +383,7 @@ int encoders_get(struct engine *e, struct work *w, struct encoders **ret, struct
     int at = 0, rc;
     while (at < ENGINE_ENCODERS - 1 && !is_set(e->encoders[at], hash))
         at++;
-    struct encoders *enc = e->encoders[at]; /* it, or the oldest */
+    struct encoders *enc = e->encoders[at]; /* the set, or the oldest one */
     if (is_set(enc, hash)) {
         rc = follow(enc, w, err);
     } else {
@@ -489,7 +489,7 @@ unsigned encoders_moments(const struct encoders *enc)
 
 /* ---- host to host ---- */
 
-/* Room on the first device for what a part makes of count samples. */
+/* Makes room on the first device for a part's output. */
 static int room(struct encoders *enc, size_t bytes, void **ret, struct err *err)
 {
     struct device *dev = enc->ranks[0].dev;
@@ -505,7 +505,7 @@ static int bring(struct encoders *enc, void *host, void *d, size_t bytes, struct
     return dev->ops->sync(dev, NULL, err);
 }
 
-/* Moments that lie densely in runs, each to its own place. */
+/* Moves moments that lie densely in runs to their own places. */
 static void spread(const struct encoders *enc, const struct batch *b, uint16_t *moments)
 {
     const size_t most = encoders_moments(enc);
@@ -559,8 +559,8 @@ static int count_lines(const char *text)
     return n;
 }
 
-/* ids (n,L) and lengths (n) of the lines, n - 1 of them, and of the null caption; *cut: tokens of
- * the lines that have no place. */
+/* ids (n,L) and lengths (n) of n - 1 lines and of the null caption; *cut: number of tokens that are
+ * cut off. */
 static int tokenize(struct encoders *enc, const char *lines, int n, int32_t *ids, int32_t *lengths,
                     int *cut, struct err *err)
 {

@@ -84,7 +84,7 @@ int engine_run(struct engine *e, struct work *w, struct err *err)
     if (rc == 0)
         rc = w->kind->run(e, w, err);
     times_take(&w->times, TIMES_MADE);
-    if (w->result.seconds == 0) /* a phase says itself what it computed */
+    if (w->result.seconds == 0) /* a phase measures its own computing time */
         w->result.seconds = (float)(clock_now_ns() - begun) / 1e9f;
     return rc;
 }

@@ -9,7 +9,7 @@
 #include "worker/data/data_samples.h"
 
 #define PORTION_SAMPLES 4096
-#define PORTION_BYTES (32u << 20) /* of a portion, but for its last batch */
+#define PORTION_BYTES (32u << 20) /* most bytes of a portion without its last batch */
 
 struct external_feed {
     struct data data; /* the shards and the order; nothing is decoded */
@@ -18,7 +18,7 @@ struct external_feed {
     uint64_t *ends;
     uint32_t *classes;
     size_t cap;
-    int32_t *tokens; /* of a piece */
+    int32_t *tokens; /* tokens of a piece */
 };
 
 Skerry__Trainer__V1__SampleKind external_feed_kind(const struct work *w)
@@ -97,7 +97,7 @@ static uint64_t bytes_of(const struct shard_sample *s)
     return is_text(s) ? (uint64_t)s->tokens * sizeof(int32_t) : s->len;
 }
 
-/* How many samples the next portion has: whole batches, as far as they fit. */
+/* The number of samples in the next portion: whole batches, as many as fit. */
 static size_t measure(struct external_feed *f)
 {
     uint64_t end = 0;

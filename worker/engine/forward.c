@@ -10,7 +10,7 @@
 #include "worker/train/plan.h"
 #include "worker/train/train.h"
 
-/* encoders: NULL: the job has none. */
+/* encoders NULL: the job has none. */
 static int make(struct engine *e, const struct model *m, const struct encoders *encoders,
                 struct net_options *opt, struct net **ret, struct err *err)
 {

@@ -11,16 +11,16 @@
 #define CALL_MS 30000
 #define ASK_WAIT_MS 20000
 #define ASK_DEADLINE_MS (ASK_WAIT_MS + 10000)
-#define ASK_AGAIN_NS CLOCK_NS_PER_S /* where nobody works on the version */
+#define ASK_AGAIN_NS CLOCK_NS_PER_S /* if nobody works on the version */
 #define BLOBS_MAX 17                /* an older version, its deltas */
 
 enum stage {
     PART_TRAINS,  /* not contributed yet */
     PART_SENDS,   /* the blob is uploaded */
     PART_REPORTS, /* the coordinator is told */
-    PART_ASKS,    /* for the next version */
-    PART_FETCHES, /* what it is made of */
-    PART_READY,   /* to be merged */
+    PART_ASKS,    /* asks for the next version */
+    PART_FETCHES, /* fetches the blobs of which it is made */
+    PART_READY,   /* ready to be merged */
     PART_MERGED,
 };
 
@@ -30,14 +30,14 @@ struct part {
     uint32_t step, merge;
     enum stage stage;
     bool made, told; /* the contribution exists; the coordinator has it */
-    bool whole;      /* deltas failed: the full version is wanted */
-    bool failed;     /* it could not be told: it goes with the report at the end */
-    bool later;      /* nobody works on the version: do not wait */
+    bool whole;      /* deltas failed: fetch the full version */
+    bool failed;     /* its report failed: it goes with the report at the end */
+    bool later;      /* nobody works on the version: do not wait for it */
     uint64_t asked_ns;
     struct work_output out;
-    uint32_t steps;         /* that the contribution is of, whenever its report leaves */
-    struct uplink_job *job; /* what the stage waits for; ASKS and later: holds the answer */
-    struct uplink_job *ask; /* REPORTS: the question after the next version, sent behind it */
+    uint32_t steps;         /* steps of the contribution, whenever its report leaves */
+    struct uplink_job *job; /* the job for which the stage waits; from ASKS on with its answer */
+    struct uplink_job *ask; /* REPORTS: the request for the next version, sent after the report */
     struct uplink_job *blobs[BLOBS_MAX];
     size_t n_blobs;
 };
@@ -282,7 +282,7 @@ static int on_fetched(struct part *p, struct err *err)
     return rc;
 }
 
-/* The stage is through: rc of its job. */
+/* The stage is over; rc is its job's. */
 static int next_stage(struct fragments *f, struct part *p, struct err *err)
 {
     int rc = p->job ? uplink_wait(p->job, err) : 0;
@@ -310,8 +310,8 @@ static int next_stage(struct fragments *f, struct part *p, struct err *err)
     }
 }
 
-/* Goes as far as it goes without waiting.  Trouble on the line puts a part back, it
- * does not end the phase. */
+/* Advances a part as far as possible without waiting.  Trouble on the line puts a part
+ * back, and does not end the phase. */
 static int advance(struct fragments *f, struct part *p, struct err *err)
 {
     while (p->stage > PART_TRAINS && p->stage < PART_READY) {
@@ -330,14 +330,14 @@ static int advance(struct fragments *f, struct part *p, struct err *err)
             log_warn("fragment", "module %" PRIu64 ": %s", p->base->module_id, why.msg);
             p->failed |= !p->told;
             start_over(p, p->stage == PART_FETCHES);
-            p->later = true; /* it is asked for again, in a while */
+            p->later = true; /* it will be asked for again */
             p->asked_ns = clock_now_ns();
         }
     }
     return 0;
 }
 
-/* Until the version is there, or not to be had. */
+/* Waits until the version is there, or cannot be had. */
 static int wait_for(struct fragments *f, struct part *p, struct err *err)
 {
     uint64_t begun = clock_now_ns();
@@ -384,7 +384,7 @@ static int step_part(struct fragments *f, uint32_t level, struct err *err)
 {
     struct part *p = &f->parts[level];
     bool due = f->steps >= p->merge;
-    bool waits = f->steps < f->t->steps && !p->failed; /* else fragments_finish() sees to it */
+    bool waits = f->steps < f->t->steps && !p->failed; /* else fragments_finish() does it */
     if (f->opt.met[level] > f->t->round)
         p->stage = PART_MERGED; /* it began with the new version */
     int rc = advance(f, p, err);
@@ -403,7 +403,7 @@ int fragments_step(struct fragments *f, uint32_t steps, uint64_t samples, struct
     int rc = 0;
     f->steps = steps;
     f->samples = samples;
-    /* All that is due leaves before anybody waits. */
+    /* All due contributions leave before any wait. */
     for (uint32_t l = 0; l < f->n && rc == 0; l++)
         if (f->parts[l].stage == PART_TRAINS && steps >= f->parts[l].step && steps < f->t->steps)
             rc = begin_sending(f, l, err);

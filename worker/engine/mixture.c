@@ -14,7 +14,7 @@
 #include "worker/net/image_net.h"
 
 #define STREAM_ORACLE 0x6f7261636c65ULL
-#define GROUPS_BYTES (256u << 20) /* all groups of an evaluation together */
+#define GROUPS_BYTES (256u << 20) /* most bytes of all groups of an evaluation */
 #define EXPERT_BATCH_MAX 64       /* rows of one forward: activations, not results, depend on it */
 #define EVALUATE_WAIT_MS 25000
 #define EVALUATE_DEADLINE_MS (EVALUATE_WAIT_MS + 10000)
@@ -25,13 +25,13 @@ struct mixture {
     struct work *w;
     struct device *dev;
     struct mix_rule rule;
-    struct task_experts experts;   /* remote: their order alone */
+    struct task_experts experts;   /* remote: only their order */
     struct forward forward;        /* the router */
     struct dit *router;            /* its network, */
     struct dit_rows rows;          /* rows for it, */
     const struct model_spec *spec; /* its model, */
     int classes;                   /* and its classes, at least as many as experts */
-    int labels;                    /* that experts know beside the null label */
+    int labels;                    /* the experts' labels besides the null label */
     struct mix *mix;
 
     struct arena arena;
@@ -44,9 +44,9 @@ struct mixture {
     int32_t *truth;  /* (rows) the oracle's partitions */
 };
 
-/* ---- experts that stay where they are: points go out as blobs, velocities come back ---- */
+/* ---- remote experts: points are sent as blobs, velocities come back ---- */
 
-/* One call on its way: put, evaluate (again until there is an answer), get. */
+/* One remote call: put, evaluate (again until there is an answer), get. */
 struct trip {
     const struct mix_call *call;
     const Skerry__V1__Expert *expert;
@@ -160,7 +160,7 @@ static int take_result(struct mixture *m, struct trip *t, struct err *err)
     return rc;
 }
 
-/* All groups travel at the same time. */
+/* Sends all groups at the same time. */
 static int run_remote(void *arg, const struct mix_call *calls, int n, struct err *err)
 {
     struct mixture *m = arg;
@@ -188,7 +188,7 @@ static int run_remote(void *arg, const struct mix_call *calls, int n, struct err
     for (int i = 0; i < n && rc == 0; i++)
         rc = take_result(m, &trips[i], err);
     for (int i = 0; i < n && rc == 0; i++)
-        cache_remove(m->w->cache, trips[i].result); /* experts that are alike have the same one */
+        cache_remove(m->w->cache, trips[i].result); /* equal experts may have given the same blob */
     for (int i = 0; i < n; i++)
         uplink_free(trips[i].job);
     mem_free(trips);
@@ -324,8 +324,8 @@ unsigned mixture_loads(const struct mixture *m)
     return m->experts.experts ? experts_loads(m->experts.experts) : 0;
 }
 
-/* weights (rows,K) on the host = the router's probabilities at x (device), t (host).  It may know
- * more classes than there are experts: the others are left out. */
+/* weights (rows,K) on the host = the router's probabilities at x (device), t (host).  If it has
+ * more classes than there are experts, the others are left out. */
 static int weigh(struct mixture *m, float *weights, const float *x, const float *t, int rows,
                  struct err *err)
 {
@@ -346,7 +346,7 @@ static int weigh(struct mixture *m, float *weights, const float *x, const float 
     return rc;
 }
 
-/* One expert for each sample of the run, drawn from its weights. */
+/* Draws one expert for each sample of the run, from its weights. */
 static void draw_partitions(struct mixture *m, const struct sample_call *c)
 {
     const int K = m->experts.count;
@@ -413,7 +413,7 @@ struct mixture_eval {
     struct flow_matching flow;
     struct net_captions captions; /* of a batch */
     struct strategy strategies[STRATEGIES];
-    int n_strategies, own; /* own: which is the mixture's */
+    int n_strategies, own; /* own: index of the mixture's strategy */
     uint64_t samples, hits, routed[MIX_EXPERTS_MAX];
 
     struct arena arena;
@@ -441,7 +441,7 @@ static void choose_strategies(struct mixture_eval *v)
             v->own = v->n_strategies;
         v->strategies[v->n_strategies++] = fixed[i];
     }
-    if (v->own < 0) { /* another one: a row of its own */
+    if (v->own < 0) { /* another strategy gets a row of its own */
         v->own = v->n_strategies;
         v->strategies[v->n_strategies++] =
             (struct strategy){.name = job_strategy_name((int)own->strategy), .rule = *own};
@@ -500,7 +500,7 @@ static int note_routing(struct mixture_eval *v, const struct batch *b, struct er
     return 0;
 }
 
-/* Adds the losses of one way to combine what the experts said. */
+/* Adds the losses of one strategy for combining the experts' velocities. */
 static int add_losses(struct mixture_eval *v, struct strategy *s, const struct batch *b,
                       struct err *err)
 {
@@ -524,7 +524,7 @@ static int add_losses(struct mixture_eval *v, struct strategy *s, const struct b
     return rc;
 }
 
-/* A batch of one shape. */
+/* Adds a batch of one shape. */
 static int add_run(struct mixture_eval *v, const struct batch *b, struct err *err)
 {
     struct mixture *m = v->m;

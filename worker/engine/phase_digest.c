@@ -18,7 +18,7 @@ void phase_digest(const struct work *w, char ret_hex[HASH_HEX_MAX])
     hash_update(&h, head, sizeof(head));
     hash_update(&h, &t->mix, sizeof(t->mix));
     hash_update(&h, w->task->spec, strlen(w->task->spec));
-    /* With fragments modules move on within the phase; met[] knows how far. */
+    /* With fragments modules advance during the phase, as noted in met[]. */
     if (t->n_fragments == 0)
         digest_modules(&h, w->task->modules, w->task->n_modules);
     if (t->fresh) /* an earlier attempt may have begun with moments */

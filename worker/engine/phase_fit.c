@@ -3,8 +3,8 @@
 #include "worker/train/ahead.h"
 #include "worker/train/train.h"
 
-/* A place of a plan.  Its devices have the frozen networks, unless these are *far, or *far becomes
- * true since there is no room for them. */
+/* Plans the memory of a place.  Its devices have the frozen networks, unless *far says that others
+ * have them; *far becomes true if there is no room for them. */
 static int plan_place(const struct phase_room *r, const struct model *part,
                       const struct train_options *opt, bool *far, struct plan *ret, struct err *err)
 {
@@ -13,7 +13,7 @@ static int plan_place(const struct phase_room *r, const struct model *part,
     struct net_encoders none;
     if (!far)
         return plan_train(part, opt, dt, &r->each, ret, err);
-    o.accumulate_auto = false; /* rather than smaller micro-batches of all stages */
+    o.accumulate_auto = false; /* it would make the micro-batches of all stages smaller */
     if (!*far && plan_train(part, &o, dt, &r->each, ret, NULL) == 0)
         return 0;
     *far = true;
@@ -30,7 +30,7 @@ static void set_bare(struct pipe_plan *plan, int place, bool bare)
         plan->bare[d] = bare;
 }
 
-/* Place i of plan->pipe.  share: what a copy has, with the plan's numbers. */
+/* Fits place i of plan->pipe.  share: a copy's options, with the plan's numbers. */
 static int fit_place(const struct phase_room *r, const struct model *m, struct train_options *share,
                      const struct phase_plan *plan, int i, bool *far, struct plan *ret,
                      struct err *err)
@@ -79,9 +79,9 @@ static int refuse_stages(const struct phase_room *r, const struct model *m,
                    str_human_bytes(plan_room_bytes(&r->each), one));
 }
 
-/* Can the devices hold their parts of ret->pipe?  spread: the frozen networks lie where there is
- * room for them, on the devices of one stage at least; else on all where bubbles are filled, else
- * on the first stage's. */
+/* Can the devices hold their parts of ret->pipe?  spread: the frozen networks lie wherever there is
+ * room, at least on the devices of one stage; else on all devices if bubbles are filled, else on
+ * the first stage's. */
 static int fit_parts(const struct phase_room *r, const struct model *m,
                      const struct train_options *opt, bool spread, struct phase_plan *ret,
                      struct err *err)
@@ -101,7 +101,7 @@ static int fit_parts(const struct phase_room *r, const struct model *m,
         set_bare(&ret->pipe, i, far);
         have = i == 0 ? !far : have + !far;
         if (rc == 0 && (plan.accumulate > ret->accumulate || plan.lean != ret->lean)) {
-            ret->accumulate = plan.accumulate; /* of all stages alike: once more */
+            ret->accumulate = plan.accumulate; /* it is the same for all stages, so begin again */
             ret->lean = plan.lean;
             i = -1;
         } else if (rc == 0 && plan.need > ret->memory.need) {
@@ -142,7 +142,7 @@ static int plan_stages(const struct phase_room *r, const struct model *m,
     return rc < 0 ? rc : phase_fit_parts(r, m, opt, ret, err);
 }
 
-/* With the optimiser's state shared out where that is asked for, or nothing fits otherwise. */
+/* With a sharded optimiser's state if the job asks for it, or nothing fits otherwise. */
 static int plan_shared(const struct phase_room *r, const struct model *m,
                        const struct train_options *opt, int stages, bool spread,
                        struct phase_plan *ret, struct err *err)
@@ -169,9 +169,9 @@ void phase_take(struct train_options *opt, const struct phase_plan *plan)
     opt->lean = plan->lean;
 }
 
-/* Data parallelism where it fits and nothing else is asked for, else the fewest stages that do;
- * such that do not divide the devices where none that does will do, of one chain.  Sets
- * opt->accumulate where that is for us to choose. */
+/* Data parallelism if it fits and the job asks for nothing else, else the fewest stages that fit;
+ * with one chain also numbers that do not divide the devices, if none that does fits.  Sets
+ * opt->accumulate if it is automatic. */
 static int plan_so(const struct phase_room *r, const struct model *m, struct train_options *opt,
                    bool spread, struct phase_plan *ret, struct err *err)
 {
@@ -204,7 +204,7 @@ static int plan_so(const struct phase_room *r, const struct model *m, struct tra
     return rc;
 }
 
-/* Such that the first stage has no room for the frozen encoders, where nothing else is, too. */
+/* Also plans whose first stage has no room for the frozen encoders, if nothing else fits. */
 static int fit_any(const struct phase_room *r, const struct model *m, struct train_options *opt,
                    struct phase_plan *ret, struct err *err)
 {
@@ -220,17 +220,17 @@ static int fit_any(const struct phase_room *r, const struct model *m, struct tra
 
 /* ---- what would fit ---- */
 
-/* Keys that a job may set otherwise. */
+/* Keys that a job could change. */
 enum {
     OTHER_STAGES = 1,
     OTHER_MICROS = 2,
     OTHER_SHARD = 4,
     OTHER_RECOMPUTE = 8,
     OTHER_ALL = 15,
-    OTHER_PARALLEL = 16, /* of OTHER_STAGES: data parallelism was asked for */
+    OTHER_PARALLEL = 16, /* with OTHER_STAGES: data parallelism was asked for */
 };
 
-/* opt with some of them as they need least; those that changed. */
+/* Sets some of these keys in opt to what needs the least memory; returns those that changed. */
 static unsigned ease(struct train_options *opt, unsigned keys)
 {
     unsigned changed = 0;
@@ -276,7 +276,7 @@ static void say_eased(unsigned changed, const struct phase_plan *p, char *out, s
                    str_human_bytes(p->memory.need, human));
 }
 
-/* The first key, or all of them, that would do; false: none. */
+/* Finds the first key, or all of them, with which it would fit; false: none. */
 static bool what_would(const struct phase_room *r, const struct model *m,
                        const struct train_options *opt, char *out, size_t size)
 {

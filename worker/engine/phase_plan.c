@@ -8,7 +8,7 @@ bool phase_plan_fills(const struct phase_plan *plan)
     return plan->costs && plan->costs->n_frozen > 0;
 }
 
-/* The devices of a copy on which the frozen encoders lie; all: their number. */
+/* The number of a copy's devices on which the frozen encoders lie. */
 static int with_encoders(const struct phase_plan *plan)
 {
     int n = 0;
@@ -91,7 +91,7 @@ void phase_plan_say(const struct phase_plan *plan, const struct train_options *o
 
 static void put(char *out, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Appends what there is room for. */
+/* Appends text, as far as there is room. */
 static void put(char *out, size_t size, const char *fmt, ...)
 {
     const size_t n = strlen(out);

@@ -8,7 +8,7 @@
 static void take_outcome(struct prefetch *p)
 {
     struct err err = {0};
-    if (uplink_wait(p->job, &err) < 0) { /* as a full cache would, the others fail alike */
+    if (uplink_wait(p->job, &err) < 0) { /* the others would fail alike, as with a full cache */
         log_debug("prefetch", "%s", err.msg);
         p->next = p->w->task->train->n_ahead;
     }

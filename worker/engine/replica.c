@@ -18,7 +18,7 @@
 #define SMALLER_MAX 16
 #define TRIED_MAX 16
 
-/* Seconds of a step, by plans that were tried since their predictions were close. */
+/* Seconds of a step, by plans that were tried because their predictions were close. */
 struct tried {
     uint64_t job_id; /* 0: none */
     uint32_t network;
@@ -78,7 +78,7 @@ void replicas_free(struct replicas *rs)
     mem_free(rs);
 }
 
-#define INDEX_CHECK 0x80000000u /* no job has so many replicas */
+#define INDEX_CHECK 0x80000000u /* marks a CHECK: no job has so many replicas */
 
 static bool is_check(const struct work *w)
 {
@@ -123,7 +123,7 @@ static uint64_t bytes_kept(const struct replicas *rs)
     return used;
 }
 
-/* The ranks that the tightest device's memory is shared by. */
+/* The number of ranks that share the tightest device's memory. */
 static uint64_t sharers(const struct replicas *rs)
 {
     return island_device(rs->is, 0)->unified ? (uint64_t)island_size(rs->is) : 1;
@@ -139,7 +139,7 @@ static void room_of(const struct replicas *rs, uint64_t kept, struct plan_room *
     ret->kept = kept / sharers(rs);
 }
 
-/* For a phase: what is kept can be given back. */
+/* The room for a phase: memory of kept replicas can be given back. */
 static struct phase_room phase_room_of(const struct replicas *rs)
 {
     struct phase_room r = {.is = rs->is};
@@ -156,7 +156,7 @@ static bool fits(const struct replicas *rs, uint64_t bytes, uint64_t need)
            need <= plan_room_bytes(&room);
 }
 
-/* A free slot, after letting go what is longest unused until there is room. */
+/* A free slot, after dropping the least recently used replicas until there is room. */
 static struct replica *make_room(struct replicas *rs, uint64_t bytes, uint64_t need)
 {
     for (;;) {
@@ -196,11 +196,11 @@ static void options_of(const struct replicas *rs, const struct work *w,
 
 #define PREDICTED_OFF 0.1 /* a profile that is off by more is measured again */
 
-/* What the job asks of a plan, but for the numbers of micro-batches. */
+/* The planner's options for the job, without the numbers of micro-batches. */
 static struct planner_options planner_asked(const struct costs *costs,
                                             const struct train_options *opt, bool pipeline)
 {
-    /* Copies of so many stages as are asked for have one order of sums, whatever was measured. */
+    /* With a fixed number of stages all copies have one order of sums, whatever was measured. */
     const bool repeats = opt->stages > 0 && costs->n_devices % opt->stages == 0;
     const unsigned split = opt->recompute ? PLANNER_BIT(PIPE_SPLIT) : 0;
     return (struct planner_options){.samples = opt->batch,
@@ -215,8 +215,8 @@ static struct planner_options planner_asked(const struct costs *costs,
                                     .estimate = opt->self_condition};
 }
 
-/* The fastest plan by what blocks cost here: data parallelism, or a pipeline of an order that the
- * job allows. */
+/* The fastest plan by the measured costs of blocks: data parallelism, or a pipeline in an order
+ * that the job allows. */
 static int fastest(const struct costs *costs, const struct train_options *opt, bool pipeline,
                    struct planner_candidate *ret, struct err *err)
 {
@@ -247,7 +247,8 @@ static void take_figures(struct phase_plan *plan, const struct planner_candidate
     plan->inside = c->inside;
 }
 
-/* Memory may have put the frozen networks elsewhere than the planner had: what that costs. */
+/* Predicts the plan again, since for lack of memory the frozen networks may lie elsewhere than the
+ * planner had put them. */
 static int predict_again(const struct train_options *opt, struct planner_candidate *pipe,
                          struct phase_plan *plan, struct err *err)
 {
@@ -279,7 +280,7 @@ static bool are_close(double a, double b)
     return isfinite(a) && a < PROFILE_CLOSE * b && b < PROFILE_CLOSE * a;
 }
 
-/* Of all ranks together, that a replica keeps. */
+/* The bytes that a replica keeps, in all ranks together. */
 static uint64_t bytes_of(const struct replicas *rs, const struct model *m, const struct plan *p)
 {
     const uint64_t flat = island_device(rs->is, 0)->unified ? m->flat * sizeof(float) : 0;
@@ -300,7 +301,7 @@ static int try_plan(struct replicas *rs, const struct model *m, const struct tra
     return rc;
 }
 
-/* Both plans, once a job: their seconds become what is expected. */
+/* Times both plans, once per job; their seconds replace the predictions. */
 static void try_both(struct replicas *rs, const struct work *w, const struct model *m,
                      const struct train_options *opt, struct phase_plan *data,
                      struct phase_plan *pipe)
@@ -323,7 +324,7 @@ static void try_both(struct replicas *rs, const struct work *w, const struct mod
     pipe->seconds = pipe->least = t->pipe.least;
 }
 
-/* A plan does not fit: is there one that needs less? */
+/* A plan does not fit: is there one that needs less memory? */
 static bool give_way(struct train_options *opt, const struct phase_plan *plan,
                      const struct err *why)
 {
@@ -340,8 +341,8 @@ static bool give_way(struct train_options *opt, const struct phase_plan *plan,
     return true;
 }
 
-/* To be timed, frozen networks are opened on every device, beside what is kept; which goes where
- * the plan depends on them. */
+/* May frozen networks be timed?  They are opened on every device, beside kept replicas, which are
+ * dropped if the plan depends on the times. */
 static bool may_time_frozen(struct replicas *rs, const struct train_options *opt, bool spread)
 {
     struct plan_room room;
@@ -353,9 +354,8 @@ static bool may_time_frozen(struct replicas *rs, const struct train_options *opt
     return opt->encoders->bytes <= plan_room_bytes(&room);
 }
 
-/* With what was measured: a pipeline where it is faster, or cut so that it is as fast as it can be.
- * Whatever fails here leaves the plan that there is.  Returns < 0 and says why where nothing could
- * be measured. */
+/* Plans by measurements: a pipeline if it is faster, with the fastest cut.  A failure leaves the
+ * present plan.  Returns < 0, with the reason, if nothing could be measured. */
 static int plan_by_profile(struct replicas *rs, const struct work *w, const struct model *m,
                            struct train_options *opt, struct phase_plan *ret, struct err *why)
 {
@@ -395,7 +395,7 @@ static int plan_by_profile(struct replicas *rs, const struct work *w, const stru
     if (rc == 0 && other.seconds < (1 - PLANNER_SAME) * beaten)
         *ret = other;
     if (ret->spread && costs->n_frozen > 0)
-        ret->costs = costs; /* such as it is, with bubbles filled */
+        ret->costs = costs; /* the present plan, with bubbles filled by these costs */
     phase_take(opt, ret);
     if (ret->costs != costs)
         costs_free(costs);
@@ -452,7 +452,7 @@ static int try_trainer(struct replicas *rs, struct replica *r, const struct trai
     return rc;
 }
 
-/* What the plan says is tried; memory may be in pieces, or taken by others meanwhile. */
+/* Tries the plan; memory may be fragmented, or taken by others meanwhile. */
 static int make_trainer(struct replicas *rs, struct replica *r, struct train_options *opt,
                         const struct phase_plan *plan, struct err *err)
 {
@@ -468,7 +468,8 @@ static int make_trainer(struct replicas *rs, struct replica *r, struct train_opt
     }
 }
 
-/* What the plan leaves free, with the replicas that stay, and the one teacher that it counts. */
+/* The memory for teachers: what the plan and the kept replicas leave free, and the one teacher in
+ * the plan. */
 static uint64_t room_for_teachers(const struct replicas *rs, const struct model *m,
                                   const struct plan *p, enum dtype dt)
 {
@@ -606,7 +607,7 @@ int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *
 {
     char path[CACHE_PATH_MAX], digest[HASH_HEX_MAX], cursor[256], met[MET_MAX];
     if (is_check(w))
-        return 0; /* cut, it begins anew */
+        return 0; /* a phase that is cut begins anew */
     file_of(rs, r, "mid", path);
     phase_digest(w, digest);
     write_met(r, met);
@@ -625,7 +626,7 @@ int replica_save_end(struct replicas *rs, struct replica *r, struct err *err)
     file_of(rs, r, "end", end);
     file_of(rs, r, "mid", mid);
     write_met(r, met);
-    /* Each phase makes one, and others wait for the next: it is not worth the disk's time. */
+    /* Every phase makes one, and the next phase waits for it: flushing is not worth the time. */
     int rc = checkpoint_save(r->trainer, end, &pair, 1, true, err);
     return rc < 0 ? rc : file_remove(mid, err);
 }
@@ -645,7 +646,7 @@ static bool load_mid(struct replicas *rs, struct replica *r, const struct work *
     if (!file_exists(path))
         return false;
     phase_digest(w, digest);
-    /* The header first: loading what belongs to another phase would be in vain. */
+    /* The header first, since the file may belong to another phase. */
     struct st meta = {0};
     struct err err = {0};
     bool ours = false;
@@ -681,7 +682,7 @@ static bool load_end(struct replicas *rs, struct replica *r, uint64_t step)
     return trainer_next_step(r->trainer) == step;
 }
 
-/* The moments that came with the task, from the worker that had the replica before. */
+/* Loads the moments that came with the task, from the replica's last worker. */
 static bool load_moments(struct replica *r, const struct work *w)
 {
     const Skerry__V1__Blob *blob = w->task->train->moments;
@@ -720,7 +721,7 @@ int replica_get(struct replicas *rs, const struct work *w, struct encoders *enco
 {
     const Skerry__V1__TrainTask *t = w->task->train;
     struct replica *r = replica_peek(rs, w);
-    if (r && r->encoders != encoders) { /* its own were let go meanwhile: made anew */
+    if (r && r->encoders != encoders) { /* its encoders were freed meanwhile: make it anew */
         replica_release(r);
         r = NULL;
     }

@@ -5,7 +5,7 @@
 #define IMAGES_OF_CALL 64
 #define TOKENS_OF_CALL 8192
 #define TEXTS_MAX 64
-#define FIND_BACK 1024 /* rows: more than a batch goes back */
+#define FIND_BACK 1024 /* rows: more than a batch may go back */
 
 int rows_open(struct rows *r, struct work *w, Skerry__V1__Range *const *ranges, size_t n_ranges,
               struct err *err)
@@ -38,11 +38,11 @@ int rows_each(struct rows *r, struct engine *e, const struct feed_options *opt, 
     uint64_t samples;
     o.batch = rows_of_call(r->w);
     o.pieces = true;
-    o.may_be_empty = true; /* the rows of bad samples stay as they are */
+    o.may_be_empty = true; /* bad samples leave their rows as they are */
     return feed_each(e, r->w, r->ranges, r->n_ranges, &o, take, arg, &samples, err);
 }
 
-/* The row of id among [from, to); r->n: none. */
+/* The row of id in [from, to); r->n: none. */
 static uint64_t seek(const struct rows *r, uint64_t from, uint64_t to, uint64_t id)
 {
     while (from < to && (r->ids[from] != id || r->taken[from]))
@@ -52,7 +52,7 @@ static uint64_t seek(const struct rows *r, uint64_t from, uint64_t to, uint64_t 
 
 int rows_find(struct rows *r, uint64_t id, uint64_t *ret, struct err *err)
 {
-    /* The next one, else of the same batch, which may be in another order, else of a later one. */
+    /* The next row, else one of the same batch, which may have another order, else a later one. */
     const uint64_t back = r->at > FIND_BACK ? r->at - FIND_BACK : 0;
     uint64_t row = seek(r, r->at, r->at < r->n ? r->at + 1 : r->n, id);
     if (row == r->n)

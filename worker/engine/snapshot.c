@@ -9,8 +9,8 @@
 #include "worker/order/work.h"
 
 #define CALL_MS 30000
-#define MADE_SHARE 50 /* at most 1/50 of the time goes into making them */
-#define SENT_SHARE 4  /* and the link has 3/4 of it for others */
+#define MADE_SHARE 50 /* at most 1/50 of the time is spent on making them */
+#define SENT_SHARE 4  /* and at most 1/4 of it on sending them */
 
 enum stage { IDLE, SENDS, REPORTS };
 
@@ -19,13 +19,13 @@ struct snapshots {
     struct work *w;
     const Skerry__V1__TrainTask *t;
     enum stage stage;
-    struct replica_cursor at; /* what travels */
-    uint32_t saved;           /* steps that the coordinator has */
+    struct replica_cursor at; /* the position of the snapshot being sent */
+    uint32_t saved;           /* steps in the coordinator's snapshot */
     size_t n;
     struct work_output outs[MODEL_LEVELS_MAX];
     struct uplink_job *puts[MODEL_LEVELS_MAX];
     struct uplink_job *call;
-    uint64_t begun_ns, made_ns, sent_ns; /* when the last one began, and what it took */
+    uint64_t begun_ns, made_ns, sent_ns; /* when the last one began; its times to make and send */
     struct log_change trouble;
 };
 
@@ -162,7 +162,7 @@ static bool all_sent(const struct snapshots *s)
     return done;
 }
 
-/* The stage that travels is over: what comes of it. */
+/* The running stage is over: takes its result, and begins the next one. */
 static int next(struct snapshots *s, struct err *err)
 {
     int rc = 0;
@@ -188,7 +188,7 @@ static int next(struct snapshots *s, struct err *err)
     return 0;
 }
 
-/* Takes the next stage when this one is over; `wait`: and waits for it. */
+/* Goes to the next stage if this one is over; with `wait` waits for the end of all. */
 static void pump(struct snapshots *s, bool wait)
 {
     struct err err = {0};

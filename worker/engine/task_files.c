@@ -3,7 +3,7 @@
 #include "common/st/st.h"
 #include "worker/model/model.h"
 
-/* ---- writing: tensors of one file, each from one place ----------------------------- */
+/* ---- writing: the tensors of a file ------------------------------------------------ */
 
 struct part {
     const char *name;
@@ -106,7 +106,7 @@ static int open_map(const char *path, struct file_map *map, struct st *st, struc
     return rc < 0 ? rc : st_parse(map->data, map->len, map->len, path, st, err);
 }
 
-/* Where a tensor's values lie; shape as it must be. */
+/* Finds a tensor's values; its shape must be the part's. */
 static int find(const struct file_map *map, const struct st *st, const struct part *p,
                 const uint8_t **ret, struct err *err)
 {

@@ -9,18 +9,18 @@
 #include "common/data/tar.h"
 #include "worker/engine/engine.h"
 
-#define HELLO_MS 300000 /* importing a framework on a slow disk */
+#define HELLO_MS 300000 /* enough to import a framework from a slow disk */
 #define STATE_FILES_MAX 65536
 
 struct trainers {
     struct external *running;
-    uint8_t digest[HASH_BYTES]; /* of all that it was started with */
+    uint8_t digest[HASH_BYTES]; /* hash of all with which it was started */
     struct trainer_stand stand;
     bool stands;
-    bool handed; /* the weights are those that it handed over, and sealed */
+    bool handed; /* the weights are those that it handed over, and are sealed */
 };
 
-/* ---- what it is made of ---- */
+/* ---- its digest ---- */
 
 static const Skerry__V1__EncoderFile *files_of(const struct work *w)
 {
@@ -48,7 +48,7 @@ static void hash_list(struct hash *h, const struct conf_strs *list)
     hash_text(h, "");
 }
 
-/* Of what the folder holds. */
+/* A hash of the folder's contents. */
 static void folder_digest(const struct work *w, uint8_t out[HASH_BYTES])
 {
     const Skerry__V1__EncoderFile *f = files_of(w);
@@ -102,7 +102,7 @@ static int unpack(const struct work *w, const char *folder, struct err *err)
     return work_own_file(tar_unpack(path, folder, &how, err), err);
 }
 
-/* Those that were never made whole: a setup that failed may leave gigabytes. */
+/* Removes unfinished folders: a failed setup may leave gigabytes. */
 static void forget_halves(const char *state_dir, const struct file_names *names, const char *but)
 {
     for (size_t i = 0; i < names->n; i++) {
@@ -115,7 +115,7 @@ static void forget_halves(const char *state_dir, const struct file_names *names,
     }
 }
 
-/* Beside them folders that were made longest ago go; `but` stays. */
+/* Also removes the oldest folders; `but` stays. */
 static void forget_old(const char *state_dir, const char *but)
 {
     struct file_names names = {0};
@@ -160,8 +160,8 @@ void trainers_goes_on(void *arg)
     progress_sign(&w->progress);
 }
 
-/* A trainer that is made ready: signs that it goes on, as a setup may take its time, are the
- * task's progress.  A task that is taken by the clock meanwhile leaves it to the next one. */
+/* A trainer that is being made ready: a setup may be long, so its signs of life count as the task's
+ * progress.  If the task is taken away meanwhile for its time, the next task finds the trainer. */
 struct making {
     struct work *w;
     uint32_t signs;
@@ -213,7 +213,7 @@ static int prepare(struct engine *e, struct making *m, const char *folder, struc
             progress_activity(&w->progress, "setting the trainer up");
             fill_options(e, m, folder, NULL, &opt);
             rc = external_setup(&opt, w->spec.trainer.setup, err);
-            if (rc == 0) /* what it wrote is there whenever `ready` is */
+            if (rc == 0) /* its files are on the disk before `ready` is */
                 rc = file_sync_all(folder, err);
         }
         if (rc == 0)
@@ -223,7 +223,7 @@ static int prepare(struct engine *e, struct making *m, const char *folder, struc
     return rc;
 }
 
-/* ---- the one that runs ---- */
+/* ---- the running trainer ---- */
 
 void trainers_drop(struct engine *e)
 {
@@ -299,7 +299,7 @@ int trainers_ask(struct engine *e, struct work *w, const Skerry__Trainer__V1__Fr
     bool alive = false;
     int rc = external_ask(e->trainers->running, order, passed, ev, ret, &alive, err);
     if (order->what_case == SKERRY__TRAINER__V1__FROM_WORKER__WHAT_PHASE)
-        e->trainers->stands = false; /* what else it does leaves its optimiser alone */
+        e->trainers->stands = false; /* other orders do not touch its optimiser */
     if (!alive)
         trainers_drop(e);
     return rc;
@@ -333,10 +333,10 @@ static int load_file(struct loading *l, const char *path, bool kept, struct err 
                         &l->loaded, err);
 }
 
-/* All is there, and nobody has written meanwhile. */
+/* Ends loading: all values are there, and the trainer has not written meanwhile. */
 static int end_loading(const struct loading *l, int rc, const char *what, struct err *err)
 {
-    if (rc == -ERR_TRAINER) /* from its hand-over to the next order it is the worker's memory */
+    if (rc == -ERR_TRAINER) /* between hand-over and the next order the memory is the worker's */
         trainers_drop(l->e);
     if (rc < 0)
         return rc;

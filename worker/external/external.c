@@ -12,22 +12,22 @@
 #include "worker/external/process.h"
 
 #define LOOK_MS 50       /* between looks at whether the task is stopped */
-#define ANSWER_MS 10000  /* a frame that has begun is whole, and one of ours is read */
-#define STARTING_MS 5000 /* between two words that a trainer is being set up, or started */
-#define STOP_S 5         /* a trainer has after a stop */
-#define GIVE_MS 60000    /* it copies weights that are asked for in mid-phase */
+#define ANSWER_MS 10000  /* to complete a frame that has begun, and to read one of ours */
+#define STARTING_MS 5000 /* between two signs that a trainer is being set up, or started */
+#define STOP_S 5         /* that a trainer has after a stop */
+#define GIVE_MS 60000    /* to copy the weights that are asked for during a phase */
 #define USE_EVERY_MS 1000
-#define BUSY_PART 20               /* a trainer that uses this part of one core is at work */
-#define SILENT_MS (60 * 60 * 1000) /* between two words of a trainer that is at work */
-#define PROCESSES_MAX 4096         /* of a trainer, with those that it starts */
+#define BUSY_PART 20               /* a trainer that uses 1/20 of a core is at work */
+#define SILENT_MS (60 * 60 * 1000) /* longest silence of a trainer that is at work */
+#define PROCESSES_MAX 4096         /* most processes of a trainer, with those that it starts */
 #define MESSAGE_MEMORY (128u << 20)
 #define SETUP_MS (30 * 60 * 1000)
-#define REASON_TAIL 150 /* bytes of last lines in a reason */
+#define REASON_TAIL 150 /* bytes of a trainer's last lines in a reason */
 
-/* What a session was last seen to take. */
+/* The last measured use of a session. */
 struct watch {
     uint64_t looked_ms, cpu_ms;
-    bool busy; /* between the last two looks */
+    bool busy; /* it was busy between the last two looks */
 };
 
 struct external {
@@ -40,15 +40,15 @@ struct external {
     char library[65];
     uint64_t memory_bytes;
     struct watch watch;
-    uint64_t heard_ms;                    /* its last message */
-    bool wrote;                           /* since the last look at what it takes */
-    const struct external_events *events; /* of the order that runs */
-    struct pbmem mem;                     /* of the message at hand */
+    uint64_t heard_ms;                    /* time of its last message */
+    bool wrote;                           /* it has written since the last look at its use */
+    const struct external_events *events; /* of the running order */
+    struct pbmem mem;                     /* memory of the present message */
 };
 
-/* ---- what goes wrong ---- */
+/* ---- failures ---- */
 
-/* The sentence, and the last lines that it wrote. */
+/* Sets the sentence, followed by the trainer's last lines. */
 static int blame(struct process *p, int code, struct err *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -73,13 +73,13 @@ static int died(struct process *p, struct err *err)
 {
     char how[128];
     for (int i = 0; i < 20 && !process_is_over(p, how, sizeof(how)); i++)
-        (void)poll(NULL, 0, LOOK_MS); /* its socket is closed a moment before it is over */
+        (void)poll(NULL, 0, LOOK_MS); /* its socket closes a moment before the process ends */
     if (!process_is_over(p, how, sizeof(how)))
         return blame(p, -ERR_TRAINER, err, "the trainer closed its socket and goes on");
     return blame(p, -ERR_TRAINER, err, "the trainer %s", how);
 }
 
-/* most: bytes of memory; 0: any. */
+/* most: most bytes of memory; 0: no bound. */
 static int check_use(struct process *p, uint64_t most, struct watch *w, struct err *err)
 {
     char used[STR_HUMAN_MAX], may[STR_HUMAN_MAX];
@@ -104,8 +104,8 @@ static int check_use(struct process *p, uint64_t most, struct watch *w, struct e
 
 /* ---- listening ---- */
 
-/* The command has ended; what it has started may hold its socket, and its last message may be
- * there. */
+/* The command has ended; its children may hold the socket, and its last message may still be
+ * unread. */
 static int look_at_end(struct external *x, struct err *err)
 {
     struct pollfd message = {.fd = x->fd, .events = POLLIN};
@@ -121,7 +121,7 @@ static int look(struct external *x, size_t *ret_wrote, struct err *err)
 {
     struct pollfd fds[2] = {{.fd = x->fd, .events = POLLIN},
                             {.fd = process_output_fd(x->process), .events = POLLIN}};
-    (void)poll(fds, 2, LOOK_MS); /* an interrupted one found nothing */
+    (void)poll(fds, 2, LOOK_MS); /* if it is interrupted it has found nothing */
     *ret_wrote = 0;
     if (fds[1].revents & POLLIN)
         *ret_wrote = process_take_output(x->process);
@@ -133,7 +133,7 @@ static int look(struct external *x, size_t *ret_wrote, struct err *err)
     return fds[0].revents ? 1 : look_at_end(x, err);
 }
 
-/* The message that has come; *ret is valid until the next one. */
+/* Receives a message; *ret is valid until the next one. */
 static int hear(struct external *x, const Skerry__Trainer__V1__FromTrainer **ret, int *ret_passed,
                 struct err *err)
 {
@@ -440,12 +440,12 @@ static int serve(struct external *x, const struct external_events *ev, bool stop
         passed = -1;
     }
     if (stopping && m->what_case == SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_GIVEN)
-        return 0; /* it was asked before the stop */
+        return 0; /* the trainer asked before the stop */
     switch (m->what_case) {
     case SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_PROGRESS:
         return ev->progress && !stopping ? ev->progress(ev->arg, m->progress, err) : 0;
     case SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_SAMPLES_WANTED:
-        return stopping ? 0 : send_samples(x, ev, err); /* it has, or gets, the stop */
+        return stopping ? 0 : send_samples(x, ev, err); /* a stopped trainer needs none */
     case SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_DONE:
         take_done(m->done, passed, ret);
         *ret_over = true;
@@ -459,9 +459,9 @@ static int serve(struct external *x, const struct external_events *ev, bool stop
     }
 }
 
-/* ---- in mid-phase ---- */
+/* ---- during a phase ---- */
 
-/* The answer to Give; a task that is taken back does not wait for it. */
+/* Waits for the answer to Give, unless the task is taken back. */
 static int wait_given(struct external *x, struct err *err)
 {
     const Skerry__Trainer__V1__FromTrainer *m = NULL;
@@ -540,7 +540,7 @@ void external_done_release(struct external_done *d)
     *d = (struct external_done){.passed = -1};
 }
 
-/* After each look: what it says on the socket is told by its own message. */
+/* After each look: signs of work other than messages, which are reported by themselves. */
 static void tell_signs(struct external *x, const struct external_events *ev, uint64_t looked_ms,
                        size_t wrote)
 {
@@ -581,7 +581,7 @@ int external_ask(struct external *x, const Skerry__Trainer__V1__FromWorker *orde
         }
     }
     *ret_alive = rc == 0;
-    if (stopped_ms) { /* whatever it did: nobody wants it any more */
+    if (stopped_ms) { /* whatever its result, it is not wanted any more */
         external_done_release(&done);
         return err_set(err, -ERR_CANCELLED, "the task was taken back");
     }

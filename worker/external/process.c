@@ -12,39 +12,39 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-#define INHERITED 3 /* the number that the passed descriptor has there */
+#define INHERITED 3 /* the number of the passed descriptor in the child */
 #define LINE_MAX_BYTES 1024
-#define LINES_AT_ONCE 100   /* of what it writes are in the log, */
-#define LINE_EVERY_MS 10000 /* then one in so long */
+#define LINES_AT_ONCE 100   /* lines of its output that are logged at once; */
+#define LINE_EVERY_MS 10000 /* then one line per this time */
 #define FILES_MAX 4096
 #define FILE_BYTES_MAX (1ull << 40)
 #define ENV_MAX 256
-#define PIPE_BYTES 65536  /* that a pipe holds */
-#define KILLS_MAX 100     /* looks for what is left of a session, a millisecond apart */
-#define SHELL_SIGNALS 128 /* a shell tells by this and more that its command died of a signal */
+#define PIPE_BYTES 65536  /* capacity of a pipe */
+#define KILLS_MAX 100     /* searches for remaining processes of a session, a millisecond apart */
+#define SHELL_SIGNALS 128 /* a shell adds this to the signal of which its command died */
 
 struct process {
     pid_t pid;
-    int out; /* what it writes */
+    int out; /* its output */
     char what[32];
     char line[LINE_MAX_BYTES];
     size_t line_len;
-    bool redrawn;      /* what follows takes the place of the line */
-    unsigned room;     /* lines that the log has room for now */
-    uint64_t room_ms;  /* up to when they are reckoned */
-    uint64_t left_out; /* lines since the last one in the log */
+    bool redrawn;      /* the next bytes replace the line */
+    unsigned room;     /* lines that may be logged now */
+    uint64_t room_ms;  /* time up to which `room` is counted */
+    uint64_t left_out; /* lines dropped since the last logged one */
     char tail[PROCESS_TAIL_MAX];
-    bool over;         /* it is not reaped before process_end(): its number stays its session's */
-    int status, signo; /* how; signo 0: with that exit status */
+    bool over; /* it has ended; process_end() reaps it, so that its pid stays its session's */
+    int status, signo; /* exit status, or with signo not 0 the signal of which it died */
 };
 
 /* ---- starting ---- */
 
-/* Room in `env` is for ENV_MAX texts; they are mem_free'd by the caller. */
+/* env has room for ENV_MAX texts, which the caller frees (mem_free). */
 static size_t make_env(const struct process_options *opt, char **env)
 {
     const char *path = getenv("PATH"), *cuda = getenv("CUDA_VISIBLE_DEVICES");
-    char *real = realpath(opt->folder, NULL); /* a relative one leads nowhere from within */
+    char *real = realpath(opt->folder, NULL); /* a relative path is wrong inside the folder */
     const char *folder = real ? real : opt->folder;
     size_t n = 0;
     env[n++] = str_printf("PATH=%s", path ? path : "/usr/local/bin:/usr/bin:/bin");
@@ -68,10 +68,10 @@ static size_t make_env(const struct process_options *opt, char **env)
 static void limit(int what, uint64_t most)
 {
     const struct rlimit r = {(rlim_t)most, (rlim_t)most};
-    (void)setrlimit((__rlimit_resource_t)what, &r); /* a lower one of the machine's stays */
+    (void)setrlimit((__rlimit_resource_t)what, &r); /* a lower hard limit stays */
 }
 
-/* In the child: nothing but what is safe between fork and exec. */
+/* In the child: only calls that are safe between fork and exec. */
 static void become(const struct process_options *opt, char *command, char **env, int out)
 {
     static const char easy_prey[] = "1000";
@@ -79,7 +79,7 @@ static void become(const struct process_options *opt, char *command, char **env,
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int prey = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (prey >= 0 && write(prey, easy_prey, sizeof(easy_prey) - 1) < 0)
-        (void)close(prey); /* then it is the kernel's choice which process it ends */
+        (void)close(prey); /* on failure the kernel chooses which process it kills */
     const int nothing = open("/dev/null", O_RDWR);
     int passed = opt->passed;
     if (passed >= 0 && passed <= INHERITED)
@@ -103,7 +103,7 @@ static void become(const struct process_options *opt, char *command, char **env,
     _exit(127);
 }
 
-/* A plain command takes the shell's place, so that its end and its death are seen at once. */
+/* A plain command replaces the shell (exec), so that its end is seen at once. */
 static char *shell_text(const char *command)
 {
     const char *word = command + strspn(command, " ");
@@ -147,10 +147,10 @@ int process_start(const struct process_options *opt, struct process **ret, struc
 
 struct member {
     char state;
-    long session, rss, ticks[4]; /* ticks: user and system, of its own and of its dead children */
+    long session, rss, ticks[4]; /* ticks: user and system, its own and its dead children's */
 };
 
-/* What /proc says of a process; false: it is gone. */
+/* Reads a process's /proc entry; false: it is gone. */
 static bool read_member(const char *pid, struct member *ret)
 {
     char path[64], text[1024];
@@ -160,7 +160,7 @@ static bool read_member(const char *pid, struct member *ret)
     if (fd >= 0)
         (void)close(fd);
     text[n > 0 ? n : 0] = '\0';
-    const char *p = strrchr(text, ')'); /* behind the name */
+    const char *p = strrchr(text, ')'); /* the end of the name */
     /* state ppid pgrp session, then the 12th to the 15th and the 22nd from the state on */
     return p &&
            sscanf(p + 1,
@@ -170,7 +170,7 @@ static bool read_member(const char *pid, struct member *ret)
                   &ret->ticks[3], &ret->rss) == 7;
 }
 
-/* Calls fn for each process of the session that is not dead; how many there are. */
+/* Calls fn for each live process of the session; returns their number. */
 static size_t each_member(pid_t session, void (*fn)(void *arg, pid_t pid, const struct member *m),
                           void *arg)
 {
@@ -200,11 +200,11 @@ void process_end(struct process *p)
         return;
     (void)kill(p->pid, SIGKILL); /* it may not have a session yet */
     (void)kill(-p->pid, SIGKILL);
-    /* Those that have made groups of their own, and what they start meanwhile. */
+    /* Also processes with groups of their own, and those that they start meanwhile. */
     for (int i = 0; i < KILLS_MAX && each_member(p->pid, kill_member, NULL) > 0; i++)
         (void)poll(NULL, 0, 1);
     while (waitpid(-p->pid, NULL, WNOHANG) > 0)
-        ; /* processes that it left to us, as the first of a container: it may be among them */
+        ; /* reaps orphans, which are ours if we are a container's first process; it may be one */
     while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR)
         ;
     (void)close(p->out);
@@ -227,7 +227,7 @@ struct process_use process_use(const struct process *p)
     return use;
 }
 
-/* ---- what it writes ---- */
+/* ---- its output ---- */
 
 static void add_tail(struct process *p)
 {
@@ -243,7 +243,7 @@ static void add_tail(struct process *p)
     (void)snprintf(p->tail + at, sizeof(p->tail) - at, "%s%s", at ? " | " : "", p->line);
 }
 
-/* A loop that tells each step would leave no room in the log for anything else. */
+/* May a line be logged?  A loop that prints every step would fill the log. */
 static bool has_room(struct process *p)
 {
     const uint64_t more = (clock_now_ms() - p->room_ms) / LINE_EVERY_MS;
@@ -274,7 +274,7 @@ static void end_line(struct process *p)
 
 static void take_byte(struct process *p, char c)
 {
-    if (c == '\r') { /* of a progress bar, or before the end of a line */
+    if (c == '\r') { /* from a progress bar, or before the end of a line */
         p->redrawn = true;
         return;
     }
@@ -330,7 +330,7 @@ bool process_is_over(struct process *p, char *ret_how, size_t size)
     p->over = p->over || is_dead(p);
     if (!p->over)
         return false;
-    /* What it has left: what it has started may write for ever. */
+    /* The rest of its output, bounded: its children may write for ever. */
     for (size_t n, left = PIPE_BYTES; left > 0 && (n = process_take_output(p)) > 0;)
         left -= n < left ? n : left;
     if (p->line_len > 0)

@@ -11,8 +11,8 @@
 
 #define PIECES_MIN 4
 #define SUM_FACTOR 0x9e3779b97f4a7c15ULL
-#define SUM_LANES 8    /* products that do not wait for each other */
-#define SUM_AHEAD 8192 /* bytes, on pages that the CPU would not fetch by itself yet */
+#define SUM_LANES 8    /* independent products */
+#define SUM_AHEAD 8192 /* bytes to prefetch, beyond the CPU's own prefetching */
 #define ELEMENTS_MAX (1ull << 40)
 #define PATTERN_MAX 256
 
@@ -136,9 +136,9 @@ const struct tensors_item *tensors_find(const struct tensors *t, const char *nam
     return found ? *found : NULL;
 }
 
-/* ---- which are synchronised ---- */
+/* ---- synchronised tensors ---- */
 
-/* Does the name match one of the patterns, which stand apart by blanks? */
+/* Does the name match one of the patterns, which are separated by blanks? */
 static bool matches(const char *patterns, const char *name)
 {
     while (*(patterns += strspn(patterns, " "))) {
@@ -163,7 +163,7 @@ static bool is_wanted(const struct job_trainer *job, const struct tensors_item *
     return (!item->buffer || job->buffers != JOB_BUFFERS_OWN) && (named || job->tensors.n == 0);
 }
 
-/* Each pattern is there for something: one that is not was misspelt. */
+/* Each pattern must match a tensor: one that does not is misspelt. */
 static int check_patterns(const struct tensors *t, const char *key, const struct conf_strs *list,
                           struct err *err)
 {
@@ -201,14 +201,14 @@ static size_t pieces_of(const struct tensors_item *item)
     return (size_t)((item->count + TENSORS_PIECE - 1) / TENSORS_PIECE);
 }
 
-/* The header of the shared file, and with it where everything lies. */
+/* Makes the header of the shared file, which places all tensors. */
 static int place(struct tensors *t, struct err *err)
 {
     struct st_writer *w = st_writer_new();
     struct st st = {0};
     int rc = 0;
     st_writer_meta(w, "format", "pt");
-    for (size_t i = 0; i < 3 * t->n && rc == 0; i++) { /* the wide ones first: all are aligned */
+    for (size_t i = 0; i < 3 * t->n && rc == 0; i++) { /* wide types first, to align all */
         const struct tensors_item *item = &t->items[i % t->n];
         if (item->level >= 0 && st_dtype_bytes(item->dtype) == (size_t)8 >> i / t->n)
             rc = st_writer_add(w, item->name, item->dtype, item->rank, item->shape, err);
@@ -230,7 +230,7 @@ static int place(struct tensors *t, struct err *err)
     return rc;
 }
 
-/* The level of a tensor that is wanted, if it can be synchronised. */
+/* Chooses the level of a wanted tensor, which must be synchronisable. */
 static int choose_one(const struct job_trainer *job, const struct tensors_cut *cut, int block,
                       struct tensors_item *item, struct err *err)
 {
@@ -244,11 +244,11 @@ static int choose_one(const struct job_trainer *job, const struct tensors_cut *c
     return find_level(job, cut, block, item, err);
 }
 
-/* Tensors that are cut into blocks themselves, in their order. */
+/* The division of tensors into blocks, in their order. */
 struct portions {
-    int n, now; /* blocks; of the last tensor, -1: there was none */
+    int n, now; /* number of blocks; block of the last tensor, -1: none yet */
     uint64_t all, before;
-    size_t left; /* that are trained and have no block yet */
+    size_t left; /* trained tensors without a block yet */
 };
 
 static bool is_trained(const struct tensors_item *item)
@@ -256,8 +256,8 @@ static bool is_trained(const struct tensors_item *item)
     return !item->buffer && is_real(item->dtype);
 }
 
-/* The block in which the middle of the tensor lies, but none is left out while there are tensors
- * enough. */
+/* The block in which the middle of the tensor lies; no block is skipped while there are enough
+ * tensors. */
 static int portion_of(struct portions *p, const struct tensors_item *item)
 {
     const double middle = (double)p->before + (double)item->count / 2;
@@ -271,7 +271,7 @@ static int portion_of(struct portions *p, const struct tensors_item *item)
     return p->now = block > p->now + 1 ? p->now + 1 : block;
 }
 
-/* Of all that are wanted. */
+/* Chooses the levels of all wanted tensors. */
 static int choose_levels(struct tensors *t, const struct job_trainer *job,
                          const struct tensors_cut *cut, struct err *err)
 {
@@ -289,7 +289,7 @@ static int choose_levels(struct tensors *t, const struct job_trainer *job,
     return rc;
 }
 
-/* Each level learns something, and trainer.buffers is there for something. */
+/* Each level must have a trained tensor, and trainer.buffers must apply to a buffer. */
 static int check_choice(const struct tensors *t, struct err *err)
 {
     size_t trained[TENSORS_BLOCKS_MAX] = {0}, buffers = 0;
@@ -337,13 +337,13 @@ size_t tensors_chosen(const struct tensors *t, int level)
 
 /* ---- values ---- */
 
-/* Elements of the chunk that begins there. */
+/* The number of elements in the chunk that begins at `at`. */
 static size_t chunk_at(const struct tensors_item *item, uint64_t at)
 {
     return item->count - at < TENSORS_PIECE ? (size_t)(item->count - at) : TENSORS_PIECE;
 }
 
-/* -ERR_FORMAT: an integer that f32 does not have. */
+/* -ERR_FORMAT: an integer that f32 cannot hold exactly. */
 static int check_integers(const struct tensors_item *item, const uint8_t *from, size_t n,
                           struct err *err)
 {
@@ -378,13 +378,13 @@ static void write_values(const struct tensors_item *item, uint8_t *shared, uint6
     st_from_f32(item->dtype, in, n, shared + item->offset + first * st_dtype_bytes(item->dtype));
 }
 
-/* A thread has at least so many pieces, or it is not worth its start. */
+/* The number of threads: each has enough pieces to be worth its start. */
 static unsigned crew_for(int threads, size_t pieces)
 {
     return crew_size(threads, pieces / PIECES_MIN);
 }
 
-/* Of the piece that begins there. */
+/* The checksum of the piece that begins at `first`. */
 static uint64_t piece_sum(const struct tensors_item *item, const uint8_t *shared, uint64_t first)
 {
     const uint8_t *data = shared + item->offset + first * st_dtype_bytes(item->dtype);
@@ -414,7 +414,7 @@ static int check_seal(const struct tensors_item *item, const uint8_t *shared, co
                    "the trainer wrote its weights after it had handed them over (%s)", item->name);
 }
 
-/* out: the values of a tensor of 16 bits; adds what it lost of those that it began with. */
+/* out has the values of a 16-bit tensor: adds what rounding lost of those with which it began. */
 static int count_changes(const struct tensors_end *end, uint64_t first, size_t n, float *out,
                          struct err *err)
 {
@@ -441,7 +441,7 @@ int tensors_read_end(const struct tensors_end *end, uint64_t first, size_t n, fl
 {
     const struct tensors_item *item = end->item;
     int rc = read_values(item, end->shared, first, n, out, err);
-    if (rc == 0) /* what is written while it is read is found, too */
+    if (rc == 0) /* after reading, so that writes meanwhile are found, too */
         rc = check_seal(item, end->shared, end->seal, first, err);
     return rc < 0 || !is_half(item->dtype) ? rc : count_changes(end, first, n, out, err);
 }
@@ -471,17 +471,17 @@ void tensors_seal(const struct tensors *t, int level, const uint8_t *shared, int
     }
 }
 
-/* A tensor of a file on its way into the shared memory; f32 straight to its place. */
+/* A tensor that is loaded from a file into the shared memory; f32 goes straight to its place. */
 struct loading {
     const struct tensors_source *how;
     int fd;
     const struct st_tensor *from;
     const struct tensors_item *to;
     uint8_t *shared;
-    float *chunks; /* two for each thread */
+    float *chunks; /* two per thread */
 };
 
-/* Values of the file, mixed with those that are there. */
+/* Loads values of the file, mixed with the present ones. */
 static int load_values(struct loading *l, uint64_t at, size_t n, float *chunk, struct err *err)
 {
     const struct tensors_item *to = l->to;
@@ -491,7 +491,7 @@ static int load_values(struct loading *l, uint64_t at, size_t n, float *chunk, s
     part.bytes = n * st_dtype_bytes(l->from->dtype);
     const bool mixes = l->how->mix > 0, straight = to->dtype == ST_F32 && !mixes;
     float *place =
-        straight ? (float *)(void *)(l->shared + to->offset) + at /* aligned: they come first */
+        straight ? (float *)(void *)(l->shared + to->offset) + at /* aligned: wide types first */
                  : chunk;
     int rc = st_read_f32(l->fd, l->how->path, &part, place, err);
     if (rc == 0 && mixes) {
@@ -504,7 +504,7 @@ static int load_values(struct loading *l, uint64_t at, size_t n, float *chunk, s
     return rc;
 }
 
-/* What was there is looked at just before, which brings it into the cache for what comes. */
+/* Checks the old values just before they are overwritten, when they come into the cache anyway. */
 static int load_piece(void *arg, size_t piece, unsigned thread, struct err *err)
 {
     struct loading *l = arg;
@@ -594,7 +594,7 @@ int tensors_keep(const struct tensors *t, const uint8_t *shared, const struct st
     return rc;
 }
 
-/* The names of a level that are of a dtype or, without one, buffers, a line each. */
+/* Notes the names of a level's tensors of a dtype, or without one its buffers, one per line. */
 static int note_names(struct st_writer *w, const struct tensors *t, int level, enum st_dtype dtype,
                       const char *key)
 {
@@ -613,7 +613,7 @@ static int note_names(struct st_writer *w, const struct tensors *t, int level, e
     return rc;
 }
 
-/* "skerry.BF16" and so on, so that an export can give them back; and which are buffers. */
+/* Notes "skerry.BF16" and so on, so that an export can restore types; and the buffers. */
 static int note_tensors(struct st_writer *w, const struct tensors *t, int level)
 {
     static const enum st_dtype dtypes[] = {ST_BF16, ST_F16, ST_I64, ST_I32};

@@ -3,7 +3,7 @@
 #include "kernels/kernels.h"
 
 #define ROWS_MAX 4096
-#define BLOCK_VALUES (4u << 20) /* what a block of x or y may hold */
+#define BLOCK_VALUES (4u << 20) /* most values of a block of x or y */
 
 struct affine {
     struct device *dev;
@@ -82,7 +82,7 @@ int affine_set(struct affine *a, const float *w, const float *b, struct err *err
 
 int affine_set_centroids(struct affine *a, const float *c, const float *bias, struct err *err)
 {
-    float *b = a->host; /* rows >= 1 of k: room enough, and free between blocks */
+    float *b = a->host; /* it has at least k values, and is unused between blocks */
     for (uint32_t k = 0; k < a->k; k++) {
         double sum = 0;
         for (uint32_t j = 0; j < a->d; j++)

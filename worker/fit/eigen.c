@@ -2,7 +2,7 @@
 
 #include <float.h>
 
-#define QL_MAX 60 /* steps for one eigenvalue; 2 are usual */
+#define QL_MAX 60 /* most steps for one eigenvalue; 2 are usual */
 
 /* One Householder step: removes column `l` below its subdiagonal from the trailing part of a,
  * and leaves the unit reflector in row l, columns l+1.. */
@@ -95,7 +95,7 @@ static void ql_step(double *diag, double *off, double *z, uint32_t n, uint32_t l
         double f = s * off[i], b = c * off[i];
         r = hypot(f, g);
         off[i + 1] = r;
-        if (r == 0) { /* the rest has come apart */
+        if (r == 0) { /* the matrix has split */
             diag[i + 1] -= p;
             off[m] = 0;
             return;
@@ -114,7 +114,7 @@ static void ql_step(double *diag, double *off, double *z, uint32_t n, uint32_t l
     off[m] = 0;
 }
 
-/* An entry off the diagonal is zero when it is one against the whole matrix: compared with its
+/* An off-diagonal entry counts as zero if it is negligible against the whole matrix: against its
  * neighbours alone, the rounding errors of a null space would never be. */
 static int ql(double *diag, double *off, double *z, uint32_t n)
 {

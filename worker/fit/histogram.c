@@ -6,11 +6,11 @@
 #define SMOOTH_STEPS 120     /* steps of the smoothed fixed point; every third cools by a quarter */
 #define SMOOTH_SCORES 640000 /* scores of the rows that it looks at */
 #define WARS 4               /* steps of rivals in a round */
-#define WAR_CLASSES 1024     /* classes up to which their costs are looked at */
-#define FLOOR (-1e30f)       /* bias of a class that is to be empty */
+#define WAR_CLASSES 1024     /* most classes whose costs are computed */
+#define FLOOR (-1e30f)       /* bias of a class that must be empty */
 
-/* Work of one fit.  own is the class of each row under the present bias, best and second the
- * two highest values of it, so that the margin of any class is at hand. */
+/* The state of a fit.  own is the class of each row under the present bias, best and second are its
+ * two highest values, which give the margin of any class. */
 struct work {
     const struct histogram *h;
     struct mem_arrays arrays;
@@ -87,7 +87,7 @@ static bool met(const struct work *w)
     return true;
 }
 
-/* The loads that the bias gives once it is rounded to f32, as a user of it sees them. */
+/* The loads under the bias rounded to f32, as its users will have it. */
 static void measure(struct work *w, const float *bias, double *load)
 {
     const struct histogram *h = w->h;
@@ -130,7 +130,7 @@ static void swap_rows(struct work *w, uint64_t i, uint64_t j)
  * way between the last margin taken and the first one left.  Weighted quickselect. */
 static double select_load(struct work *w, double load)
 {
-    uint64_t lo = 0, hi = w->h->n; /* margins left of lo are taken, from hi on they are left */
+    uint64_t lo = 0, hi = w->h->n; /* margins before lo are taken, those from hi on are left */
     double taken = 0, last = -DBL_MAX, first = DBL_MAX;
     while (lo < hi) {
         double pivot = w->margin[lo + (hi - lo) / 2];
@@ -146,11 +146,11 @@ static double select_load(struct work *w, double load)
                 equal += w->weight[at++];
             }
         }
-        if (taken + under > load) { /* the margins below the pivot are too many */
+        if (taken + under > load) { /* there are too many margins below the pivot */
             first = pivot < first ? pivot : first;
             hi = less;
         } else if (taken + under + equal > load) {
-            /* Equal margins cannot be parted: on the nearer side. */
+            /* Equal margins cannot be separated: they go to the nearer side. */
             bool with = taken + under + equal - load < load - taken - under;
             double below = less > 0 ? -DBL_MAX : last, above = first;
             for (uint64_t i = 0; i < less; i++)
@@ -171,7 +171,7 @@ static double select_load(struct work *w, double load)
     return first == DBL_MAX ? last + 1 : last + (first - last) / 2;
 }
 
-/* margin_i: the bias of class k from which on row i belongs to it. */
+/* margin_i: the least bias of class k with which row i belongs to it. */
 static void find_margins(struct work *w, uint32_t k)
 {
     for (uint64_t i = 0; i < w->h->n; i++) {
@@ -240,8 +240,9 @@ static void find_costs(struct work *w)
     }
 }
 
-/* in = the classes nearer to `from`, by what rows lose on the way, than the nearest class that
- * has room (full) or rows to spare (short); false: there is none.  Dijkstra on k*k costs. */
+/* in = the classes that are nearer to `from`, by the loss of rows on the way, than the nearest
+ * class that has room (full) or rows to spare (short); false: there is none.  Dijkstra on k*k
+ * costs. */
 static bool find_rivals(struct work *w, uint32_t from, bool full)
 {
     const struct histogram *h = w->h;
@@ -292,9 +293,9 @@ static void step_together(struct work *w, bool full)
     keep(w);
 }
 
-/* Where two classes want the same rows, steps of one at a time undercut each other by a row's
- * worth for ever (a price war); together they fall to where a third one has room, and classes
- * that are short rise together.  The worst few of a round. */
+/* If two classes want the same rows, single steps undercut each other by a row's worth for ever
+ * (a price war).  Moved together they fall until a third one has room, and classes that are short
+ * rise together.  Only the worst few of a round. */
 static void end_wars(struct work *w)
 {
     const struct histogram *h = w->h;
@@ -346,7 +347,7 @@ static void smooth(struct work *w, double temperature, double *sum)
         lo = lo > 1e-12 ? lo : 1e-12;
         double up = w->bias[k] + temperature * log(lo / now);
         double down = w->bias[k] + temperature * log(hi / now);
-        /* between the two the dual is flat only at zero */
+        /* between the two bounds the dual is flat only at zero */
         w->bias[k] = up > 0 ? up : down < 0 ? down : 0;
         if (h->lo[k] == h->hi[k])
             w->bias[k] = down;

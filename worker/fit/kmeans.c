@@ -8,19 +8,19 @@
 #include "worker/fit/histogram.h"
 
 #define ITERATIONS 100
-#define PASSES 5 /* over the rows, in mini-batches */
+#define PASSES 5 /* passes over the rows, in mini-batches */
 #define TOLERANCE 1e-5
-#define EXTRA 10 /* steps beyond the last while empty clusters are being filled */
+#define EXTRA 10 /* further steps while empty clusters are being filled */
 #define STREAM_BATCH 0x6b6d626bULL
 #define STREAM_RESTART 0x6b6d7273ULL
 #define SAMPLE_ROWS 16384     /* rows looked at, and */
 #define SAMPLE_PER_CLUSTER 16 /* more of them per cluster */
-#define TRIES_BELOW 256       /* clusters up to which several rows are tried */
+#define TRIES_BELOW 256       /* most clusters for which several rows are tried */
 #define TRIES 4
 #define STREAM_START 0x6b2b2bULL
 #define TICK_EVERY 64
 #define BALANCE_ROUNDS 10
-#define BALANCE_SCORES (32u << 20) /* scores that the prices are fitted to */
+#define BALANCE_SCORES (32u << 20) /* scores to which prices are fitted */
 
 /* One fit under way. */
 struct run {
@@ -38,7 +38,7 @@ struct run {
     float *centroids; /* (k,d) */
     float *bias;      /* (k) */
     uint32_t *labels; /* (n) */
-    float *dist;      /* (n) squared distance to the own centroid */
+    float *dist;      /* (n) squared distance to the row's centroid */
     double *sums;     /* (k,d) weighted sum of the rows of each cluster */
     double *sizes;    /* (k) */
     double inertia;
@@ -102,7 +102,7 @@ static double with_centre(const struct start *s, const float *c, float *out)
     return sum;
 }
 
-/* A row by weight times dist (of which `sum` is the sum), or by weight alone. */
+/* Draws a row by weight times dist (whose sum is `sum`), or only by weight. */
 static uint64_t draw(struct start *s, double sum, bool by_distance)
 {
     double at = rng_uniform_double(&s->rng) * sum, reached = 0;
@@ -159,8 +159,8 @@ static int grow(struct start *s, struct run *r, struct err *err)
     return 0;
 }
 
-/* centroids = rows by k-means++: each new one is drawn in proportion to its squared distance to
- * the nearest one so far; of a few drawn the one that lowers the sum most. */
+/* centroids = rows by k-means++: a few candidates are drawn in proportion to their squared distance
+ * to the nearest centre so far, and the one that lowers the sum most is taken. */
 static int choose_first(struct run *r, struct err *err)
 {
     struct start s = {.r = r, .m = SAMPLE_ROWS + (uint64_t)SAMPLE_PER_CLUSTER * r->k};
@@ -213,7 +213,7 @@ static void update(struct run *r)
 
 /* ---- clusters that are empty ---- */
 
-/* The row of cluster c that is farthest from its centroid; n when all lie on it. */
+/* The row of cluster c that is farthest from its centroid; n: all lie on it. */
 static uint64_t farthest(const struct run *r, uint32_t c)
 {
     uint64_t best = r->n;
@@ -252,8 +252,8 @@ static void move(struct run *r, uint64_t row, uint32_t to)
     r->dist[row] = 0;
 }
 
-/* Each empty cluster takes a row; sizes, sums and labels follow.  Returns how many stay empty
- * for want of distinct rows, and adds what it did to repaired. */
+/* Each empty cluster takes a row; sizes, sums and labels follow.  Returns the number that stay
+ * empty for lack of distinct rows, and adds the others to repaired. */
 static uint32_t fill_empty(struct run *r)
 {
     uint32_t left = 0;
@@ -285,7 +285,7 @@ static uint32_t fill_empty(struct run *r)
 /* Rows the prices are fitted to, and what their scores need. */
 struct prices {
     uint64_t m;
-    float *rows;    /* (m,d); NULL: all rows, where they lie */
+    float *rows;    /* (m,d); NULL: all rows, in place */
     float *weights; /* (m); NULL: 1 each, or the run's */
     float *scores;  /* (m,k) */
     double *lo, *hi, *load;
@@ -386,7 +386,7 @@ static int balance(struct run *r, struct err *err)
 
 /* ---- the fit ---- */
 
-/* Takes the clusters without rows out. */
+/* Removes the clusters without rows. */
 static int shrink(struct run *r, struct err *err)
 {
     uint32_t kept = 0, *to = mem_alloc_array(r->k, sizeof(*to));
@@ -438,7 +438,7 @@ static int lloyd(struct run *r, unsigned iterations, struct err *err)
     }
 }
 
-/* Sculley's steps: a centre moves towards each row of a batch by 1 / rows it has seen. */
+/* Sculley's steps: a centre moves towards each row of a batch by 1 / (rows that it has seen). */
 static void learn(struct run *r, const float *rows, const uint64_t *which, const uint32_t *labels,
                   uint32_t count)
 {

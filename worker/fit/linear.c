@@ -91,7 +91,7 @@ static int evaluate(struct loss *f, const double *p, double *grad, double *ret, 
     return rc;
 }
 
-/* What L-BFGS holds: point, gradient, and the last PAIRS differences of both. */
+/* The state of L-BFGS: point, gradient, and the last PAIRS differences of both. */
 struct lbfgs {
     size_t size;
     struct mem_arrays arrays;
@@ -152,7 +152,7 @@ static void direction(struct lbfgs *o)
     }
 }
 
-/* Takes next as the point; the pair is remembered when it curves upwards. */
+/* Takes next as the point; remembers the pair if it curves upwards. */
 static void advance(struct lbfgs *o)
 {
     double *s = o->s + o->at * o->size, *y = o->y + o->at * o->size;
@@ -181,7 +181,7 @@ static int line_search(struct lbfgs *o, struct loss *f, double *value, bool *ret
     *ret_fell = false;
     if (slope >= 0)
         return 0;
-    if (o->held == 0) /* no scale known: a step of length one at most */
+    if (o->held == 0) /* the scale is unknown: a step of length one at most */
         step = 1 / fmax(1, sqrt(dot(o->g, o->g, o->size)));
     for (unsigned h = 0; h < HALVINGS; h++, step /= 2) {
         double now;

@@ -11,7 +11,7 @@ struct call {
     int32_t *len; /* (B), or NULL */
 };
 
-/* out: rows of `ld` values on the host, one of each sample. */
+/* out: rows of `ld` values on the host, one per sample. */
 static int take(const struct call *m, int begin, int end, float *out, size_t ld, float *row)
 {
     const struct weights *w = m->w;
@@ -42,7 +42,7 @@ static int take_all(const struct call *m, const struct means *f, float *row)
     return rc;
 }
 
-/* The first n tokens of each row: what comes later changes nothing in them. */
+/* A batch of the first n tokens of each row, whose states do not depend on later ones. */
 static int32_t *shorten(const struct batch *b, unsigned n, struct batch *ret)
 {
     const size_t cells = (size_t)b->count * n;

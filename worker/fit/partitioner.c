@@ -8,7 +8,7 @@
 #include "worker/fit/partitioner_impl.h"
 
 #define BLOCK_SCORES (4u << 20) /* scores of one block */
-#define CHUNK_ROWS 8192         /* projected at a time */
+#define CHUNK_ROWS 8192         /* rows projected at a time */
 #define STREAM_RANDOM 0x72616e64ULL
 #define FORMAT "skerry.partitioner.1"
 #define RADIX_TEXT (PARTITION_LEVELS_MAX * 6 + 1)
@@ -122,7 +122,7 @@ static const float *piece_of(struct scorer *s, const float *z, uint32_t rows, ui
     return s->piece;
 }
 
-/* A row's scores so far, one per prefix, times the digits of the next level: y (prefixes*k). */
+/* Combines a row's scores so far, one per prefix, with the next level's digits: y (prefixes*k). */
 static void expand(struct scorer *s, float *y, uint32_t prefixes, const float *digit, uint32_t k)
 {
     memcpy(s->spare, y, prefixes * sizeof(float));
@@ -173,7 +173,7 @@ int scorer_block(struct scorer *s, const float *z, uint32_t rows, bool priced, c
 
 /* ---- features in, partitions out ---- */
 
-/* A window of a source: what is projected at a time. */
+/* A window of a source: the rows projected at a time. */
 struct window {
     const struct fit_source *x;
     uint64_t at;
@@ -227,7 +227,7 @@ static void take_top(void *arg, uint64_t row, const float *y, uint32_t k)
     affine_top(y, k, t->top, t->index + row * t->top, NULL);
 }
 
-/* top distinct partitions from a hash of the id: as good as drawn without replacement. */
+/* `top` distinct partitions from a hash of the id: equivalent to drawing without replacement. */
 static void random_top(const struct partitioner *p, uint64_t id, uint32_t top, uint32_t *index)
 {
     struct rng r;
@@ -331,14 +331,14 @@ int partitioner_write(const struct partitioner *p, const char *path, uint8_t sha
     return rc;
 }
 
-/* ---- reading: nothing in the file is believed ---- */
+/* ---- reading: the file is untrusted ---- */
 
 struct reader {
     const char *name;
     const uint8_t *data;
     struct st st;
     struct partitioner *p;
-    size_t tensors; /* taken: at the end, all of them */
+    size_t tensors; /* tensors taken; at the end it must be all */
 };
 
 static int no_partitioner(const struct reader *r, struct err *err, const char *what)
@@ -426,7 +426,7 @@ static int read_input(struct reader *r, struct err *err)
                      : no_partitioner(r, err, "it has no basis, yet other dimensions than columns");
 }
 
-/* Level l, which has k rows, or as many as there are when k is 0. */
+/* Reads level l, which must have k rows; k 0: any number. */
 static int read_level(struct reader *r, uint32_t l, uint64_t k, uint32_t at, struct err *err)
 {
     struct partition_level *v = &r->p->level[l];

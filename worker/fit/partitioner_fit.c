@@ -12,15 +12,15 @@
 
 #define RESTARTS 4
 #define FINE 1024
-#define FULL_ROWS (1u << 20) /* rows up to which Lloyd sees all of them */
+#define FULL_ROWS (1u << 20) /* most rows for full Lloyd */
 #define BATCH 4096
-#define FINE_ROUNDS 25 /* steps of Lloyd on fine centroids, which need not be at rest */
+#define FINE_ROUNDS 25 /* steps of Lloyd on fine centroids, which need not converge */
 #define STREAM_PCA 0x70636131ULL
 #define STREAM_FINE 0x66696e65ULL
 #define STREAM_LEVEL 0x6c766c31ULL
 #define FOLD 5                   /* a row in five is kept to choose the penalty */
-#define FOLD_ROWS_MIN 50         /* fewer rows choose nothing: the middle one */
-#define PRICE_SCORES (32u << 20) /* scores of the rows that prices are fitted to */
+#define FOLD_ROWS_MIN 50         /* with fewer rows the middle penalty is taken */
+#define PRICE_SCORES (32u << 20) /* scores to which prices are fitted */
 
 /* A fit under way. */
 struct fitting {
@@ -82,7 +82,7 @@ static int open_fit(struct fitting *f, enum partition_kind kind, struct err *err
     return f->p->bias ? 0 : err_set(err, -ENOMEM, "no memory for %u partitions", k);
 }
 
-/* Frees what is left and gives p away, or frees it too when rc is negative.  Returns rc. */
+/* Frees the rest and gives p to the caller, or frees it, too, if rc is negative.  Returns rc. */
 static int close_fit(struct fitting *f, int rc, struct partitioner **ret)
 {
     mem_free(f->z);
@@ -124,7 +124,7 @@ static int interleave(struct pca *p, uint32_t pieces, struct err *err)
     return 0;
 }
 
-/* p->input from x, and z. */
+/* Fits p->input to x, and makes z. */
 static int project(struct fitting *f, const struct fit_source *x, bool standardise, struct err *err)
 {
     const struct partition_options *o = f->opt;
@@ -151,7 +151,7 @@ static int project(struct fitting *f, const struct fit_source *x, bool standardi
     return pca_apply(in, f->dev, x, f->z, err);
 }
 
-/* ---- prices, and the sizes that come of them ---- */
+/* ---- prices, and the resulting sizes ---- */
 
 /* scores (m,K) of a sample of m of the n rows, evenly spread. */
 static int sample_scores(const struct partitioner *p, struct device *dev, const float *z,
@@ -178,8 +178,8 @@ static int sample_scores(const struct partitioner *p, struct device *dev, const 
     return rc;
 }
 
-/* bias so that the sizes of n rows z (n,r) lie between lo and hi (K), which are loads of n rows;
- * on a sample of the rows when there are many. */
+/* Fits the bias so that the sizes of n rows z (n,r) are between lo and hi (K), which are loads of n
+ * rows; if there are many rows, on a sample of them. */
 static int set_prices(struct partitioner *p, struct device *dev, const float *z, uint64_t n,
                       const double *lo, const double *hi, struct err *err)
 {
@@ -221,7 +221,7 @@ static void summarise(struct partition_report *report)
     report->largest = report->n ? (double)most * report->k / (double)report->n : 0;
 }
 
-/* sizes, smallest, largest, empty of rows z by the nearest alone. */
+/* Counts sizes, smallest, largest and empty partitions of rows z, by their first choice. */
 static int count_sizes(const struct partitioner *p, struct device *dev, const float *z, uint64_t n,
                        struct partition_report *report, struct err *err)
 {
@@ -249,7 +249,7 @@ static int count_sizes(const struct partitioner *p, struct device *dev, const fl
     return rc;
 }
 
-/* report->met and gap: whether the sizes are as asked, and by how much they are not. */
+/* Sets report->met and gap: are the sizes as asked for, and if not by how much they are off. */
 static void judge(struct partition_report *r, const double *lo, const double *hi)
 {
     double out = 0;
@@ -371,7 +371,7 @@ static int fit_two_level(struct fitting *f, struct err *err)
                        count, f->p->k, PARTITION_FINE_MAX);
     struct kmeans fine;
     struct kmeans_options o = kmeans_of(f, (uint32_t)count, STREAM_FINE);
-    o.restarts = 1; /* of many, how they fall hardly matters */
+    o.restarts = 1; /* with many clusters the start hardly matters */
     o.iterations = o.iterations ? o.iterations : o.batch ? 0 : FINE_ROUNDS;
     o.shrink = true;
     int rc = kmeans_fit(f->dev, f->z, NULL, f->n, f->p->input.r, &o, f->watch, &fine, err);
@@ -395,7 +395,7 @@ static int fit_product(struct fitting *f, struct err *err)
     uint32_t at = 0;
     int rc = 0;
     for (uint32_t l = 0; rc == 0 && l < levels; l++) {
-        uint32_t d = r / levels + (l < r % levels); /* as interleave deals them */
+        uint32_t d = r / levels + (l < r % levels); /* see interleave() */
         float *piece = mem_try_array(f->n * d, sizeof(float));
         if (!piece)
             return err_set(err, -ENOMEM, "no memory for level %u", l);
@@ -416,7 +416,7 @@ static int fit_product(struct fitting *f, struct err *err)
     return rc;
 }
 
-/* Counts, prices where the sizes are not as asked, counts again. */
+/* Counts sizes, fits prices if they are not as asked for, and counts again. */
 static int settle(struct fitting *f, struct err *err)
 {
     const uint32_t k = f->p->k;
@@ -494,8 +494,8 @@ int partitioner_fit(struct device *dev, const struct fit_source *x, const uint64
     return close_fit(&f, rc, ret);
 }
 
-/* ---- the discriminative router: a classifier of which path did best, and prices that give each
- * path its share ---- */
+/* ---- the discriminative router: a classifier of the best path, and prices that give each path its
+ * share ---- */
 
 static const double penalties[] = {1e-3, 1e-2, 1e-1, 1};
 #define MIDDLE 1e-2
@@ -528,7 +528,7 @@ static int entropy_of(struct device *dev, const struct linear *m, const float *x
     return rc;
 }
 
-/* The rows with i % FOLD == 0 after all others, classes alike. */
+/* Moves the rows with i % FOLD == 0 after all others, and the classes likewise. */
 static void part(const float *z, const uint32_t *y, uint64_t n, uint32_t d, float *to,
                  uint32_t *to_y, uint64_t *ret_kept)
 {
@@ -545,7 +545,7 @@ static void part(const float *z, const uint32_t *y, uint64_t n, uint32_t d, floa
     }
 }
 
-/* The penalty that does best on rows it was not fitted to. */
+/* The penalty with the best result on rows that were not used in the fit. */
 static int choose_penalty(struct fitting *f, const struct linear_targets *t, double *ret,
                           struct err *err)
 {
@@ -603,7 +603,7 @@ static int fit_classifier(struct fitting *f, const struct linear_targets *t, str
     return rc;
 }
 
-/* Loads of n rows: as share says, or as often as the targets name each class. */
+/* Loads of n rows: by `share`, or by how often the targets name each class. */
 static int wanted(const struct fitting *f, const struct linear_targets *t, uint64_t n, double *load,
                   struct err *err)
 {
@@ -623,7 +623,7 @@ static int wanted(const struct fitting *f, const struct linear_targets *t, uint6
     return 0;
 }
 
-/* Prices for the rows z (n,r), and what comes of them. */
+/* Fits prices to the rows z (n,r), and reports the result. */
 static int settle_shares(struct fitting *f, const struct linear_targets *t, const float *z,
                          uint64_t n, struct err *err)
 {

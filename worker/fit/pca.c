@@ -6,14 +6,14 @@
 #include "worker/fit/fit.h"
 #include "worker/fit/gram.h"
 
-#define OVERSAMPLE 16 /* directions beyond those wanted, of the random start */
+#define OVERSAMPLE 16 /* additional directions of the random start */
 #define STREAM_START 0x70636173ULL
-#define RIDGE 1e-6 /* share of the largest variance, under the root of a whitening scale */
+#define RIDGE 1e-6 /* share of the largest variance added under the root of a whitening scale */
 
 /* A pass over centred rows. */
 struct pass {
     const struct fit_source *x;
-    const float *mean; /* (d), or NULL: as they are */
+    const float *mean; /* (d), or NULL: rows are not centred */
     float *rows;       /* (GRAM_ROWS,d): the block, */
     uint64_t at;       /* its first row, */
     uint32_t count;    /* and how many there are */
@@ -67,7 +67,7 @@ void pca_release(struct pca *p)
     *p = (struct pca){0};
 }
 
-/* Mean of each column in f64, rounded; refuses what is not finite. */
+/* Mean of each column in f64, rounded; refuses values that are not finite. */
 static int find_mean(const struct fit_source *x, float *mean, struct err *err)
 {
     struct pass pass;
@@ -143,7 +143,7 @@ int pca_columns(const struct fit_source *x, bool standardise, struct pca *ret, s
         return rc;
     }
     for (uint32_t j = 0; j < p.d; j++) {
-        /* Below what f32 resolves around such a mean the column is a constant. */
+        /* A column whose variance f32 cannot resolve around such a mean is constant. */
         bool constant = p.variance[j] <= 1e-13 * (double)p.mean[j] * (double)p.mean[j];
         p.total += p.variance[j];
         p.scale[j] = !standardise ? 1 : constant ? 0 : (float)(1 / sqrt(p.variance[j]));
@@ -318,7 +318,7 @@ static int fit_wide(struct device *dev, const struct fit_source *x, uint64_t see
     return rc;
 }
 
-/* Variance over all columns, of which the components keep a part. */
+/* The total variance over all columns. */
 static int find_total(const struct fit_source *x, struct pca *p, struct err *err)
 {
     double *variance = mem_try_array(x->d, sizeof(double));

@@ -13,7 +13,7 @@ static const struct {
     [FROZEN_TEXT] = {frozen_plan_text, "text encoder"},
 };
 
-/* Layers of any part of the component, and a few. */
+/* An upper bound on the layers of any part of the component. */
 static int most_layers(const struct component *c)
 {
     return c->kind == COMPONENT_VAE ? c->vae.blocks * (c->vae.layers + 2) + 8 : c->text.layers + 2;
@@ -46,7 +46,7 @@ static int plan(struct frozen *f, const struct component *c, const struct frozen
     return 0;
 }
 
-/* Inputs of a group, behind the scratch in its arena. */
+/* Plans the inputs of a group, after the scratch in its arena. */
 static void plan_inputs(struct frozen *f)
 {
     const uint64_t n = (uint64_t)f->opt.group;
@@ -101,7 +101,7 @@ int frozen_bytes(const struct component *c, const struct frozen_options *opt,
 
 /* ---- life ---- */
 
-/* values (count) to their place on the device; `narrow` has room for them as bf16. */
+/* Sends values (count) to their place on the device; `narrow` has room for them as bf16. */
 static int send(struct frozen *f, const struct frozen_load *l, const float *values, bf16 *narrow,
                 struct err *err)
 {
@@ -209,7 +209,7 @@ uint64_t frozen_layer_bytes(const struct frozen *f, int i)
 
 /* ---- running ---- */
 
-/* The shape that a run asks for: 0 stands for the options' side. */
+/* The shape of a run: 0 stands for the options' side. */
 static int take_shape(const struct frozen *f, int *height, int *width, struct err *err)
 {
     const int S = f->opt.side;
@@ -227,7 +227,7 @@ static int take_shape(const struct frozen *f, int *height, int *width, struct er
     return 0;
 }
 
-/* Bytes of a sample of another shape, of those of one of the options' side. */
+/* Scales the bytes of a sample of the options' side to another shape. */
 static uint64_t shaped(const struct frozen *f, uint64_t bytes, int height, int width)
 {
     const uint64_t S = (uint64_t)f->opt.side;
@@ -250,8 +250,8 @@ int frozen_run_layers(struct frozen *f, const struct frozen_group *g, int from, 
     return 0;
 }
 
-/* An array of a group on the device, (n) samples that lie `stride` bytes apart; without a buffer
- * it is there already. */
+/* An array of a group on the device: (n) samples, `stride` bytes apart in host memory; without a
+ * buffer they are already on the device. */
 static const void *sent(struct frozen_pass *p, void *to, const void *from, int n, uint64_t bytes,
                         uint64_t stride)
 {

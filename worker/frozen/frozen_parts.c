@@ -1,4 +1,4 @@
-/* What parts plan and run with. */
+/* Functions with which parts plan and run. */
 #include "worker/frozen/frozen_impl.h"
 
 struct frozen_layer *frozen_layer_add(struct frozen *f, frozen_layer_fn *run)

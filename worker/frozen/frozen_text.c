@@ -1,14 +1,15 @@
 #include "worker/frozen/frozen_impl.h"
 
-/* R rows are the tokens of a group, L each.  Between layers x (R,D) f32 is the residual stream and
- * y (R,D) (dt) what the last half of a layer is still to add to it: addition and norm are one pass.
+/* R rows are the tokens of a group, L each.  Between layers x (R,D) f32 is the residual stream, and
+ * y (R,D) (dt) the output of the last half layer, still to be added to it: addition and norm are
+ * one pass.
  *
  *     x += y, h = norm(x)  ->  qkv -> attention -> y = o
  *     x += y, h = norm(x)  ->  wide -> act -> y = down */
 enum buffer { X, Y, H, WIDE, ACT };
 
-/* Fewer rows than these are computed otherwise by some products: then a text alone would have
- * other bits than among others. */
+/* Some products compute fewer rows in another order: a text alone would have other bits than among
+ * others. */
 enum { LEAST_ROWS = 8 };
 
 static int64_t rows_of(const struct frozen_pass *p)
@@ -43,7 +44,7 @@ static void product(struct frozen_pass *p, const struct frozen_product *w, void 
     frozen_note(p, dev->ops->matmul(dev, &mm, p->s), "matmul");
 }
 
-/* x += y unless there is no y, h = norm(x) unless there is no h. */
+/* x += y unless y is NULL; h = norm(x) unless h is NULL. */
 static void norm(struct frozen_pass *p, const struct frozen_norm *n, void *h, const void *y)
 {
     const struct frozen *f = p->f;
@@ -95,7 +96,7 @@ static void attention(struct frozen_pass *p)
     frozen_note(p, f->dev->ops->attention_fwd(f->dev, &op, p->s), "attention");
 }
 
-/* What stands between the two products of an MLP; returns where it left its result. */
+/* The activation between the two products of an MLP; returns the place of its result. */
 static void *activate(struct frozen_pass *p)
 {
     static const enum activation acts[] = {[COMPONENT_QUICK_GELU] = ACT_QUICK_GELU,
@@ -172,7 +173,7 @@ static void run_states(struct frozen_pass *p, const struct frozen_layer *l)
 
 /* ---- weights ---- */
 
-/* l->count values of several tensors that follow each other at `step` in the component. */
+/* l->count values of several tensors, which are `step` apart in the component's list. */
 static int join(const struct frozen *f, const struct frozen_load *l, int step, float *out,
                 struct err *err)
 {
@@ -191,15 +192,15 @@ static int make_next(const struct frozen *f, const struct frozen_load *l, float 
     return join(f, l, 1, out, err);
 }
 
-/* Of layers with biases: every other tensor is one. */
+/* For layers with biases: every other tensor is one. */
 static int make_second(const struct frozen *f, const struct frozen_load *l, float *out,
                        struct err *err)
 {
     return join(f, l, 2, out, err);
 }
 
-/* The bucket of a distance from a query to a key (Raffel et al., both directions), in the f32 in
- * which the reference finds it. */
+/* The bucket of a distance from a query to a key (Raffel et al., both directions), computed in f32
+ * like the reference. */
 static int bucket(const struct component_text *t, int distance)
 {
     const int half = t->buckets / 2, exact = half / 2;
@@ -212,7 +213,7 @@ static int bucket(const struct component_text *t, int distance)
     return from + (at < half - 1 ? at : half - 1);
 }
 
-/* (H,L,L) of the table (buckets,H). */
+/* Makes the bias (H,L,L) of the table (buckets,H). */
 static int make_bias(const struct frozen *f, const struct frozen_load *l, float *out,
                      struct err *err)
 {
@@ -232,7 +233,7 @@ static int make_bias(const struct frozen *f, const struct frozen_load *l, float 
 
 /* ---- planning ---- */
 
-/* `n` layers of one input side by side, from the first on; `bias` is whether they have one. */
+/* Joins `n` consecutive layers with the same input in one product; bias: they have biases. */
 static void add_product(struct frozen *f, struct frozen_product *p, const char *prefix,
                         const char *leaf, int n, bool bias)
 {
@@ -309,7 +310,7 @@ static void plan_buffers(struct frozen *f)
     const uint64_t e = dtype_bytes(f->opt.dt), dim = (uint64_t)t->dim, mlp = (uint64_t)t->mlp;
     const uint64_t inner = (uint64_t)t->heads * (uint64_t)t->head_dim;
     const uint64_t up = mlp * (1 + t->gated), wide = up > 3 * inner ? up : 3 * inner;
-    /* Rows of one text, or so many that the group has LEAST_ROWS. */
+    /* Rows per text, at least so many that the group has LEAST_ROWS. */
     const uint64_t all = (uint64_t)f->opt.group * (uint64_t)f->opt.tokens;
     const uint64_t rows = all < LEAST_ROWS ? LEAST_ROWS : (uint64_t)f->opt.tokens;
     frozen_need(f, X, rows * dim * sizeof(float));
@@ -319,7 +320,7 @@ static void plan_buffers(struct frozen *f)
     frozen_need(f, ACT, t->gated ? rows * mlp * e : 0);
 }
 
-/* What a layer leaves of a text: the stream, and of a block what is still to be added to it. */
+/* Plans what a layer leaves of a text: the stream, and after a block also y. */
 static void leave(const struct frozen *f, struct frozen_layer *l, bool block)
 {
     const uint64_t values = (uint64_t)f->opt.tokens * (uint64_t)f->text.dim;

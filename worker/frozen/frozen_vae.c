@@ -1,14 +1,14 @@
 #include "worker/frozen/frozen_impl.h"
 
-/* Images lie as (B,side,side,C) (dt).  Three buffers take turns: x, what a layer reads and leaves;
- * h and t, what it has on its way.  A residual layer:
+/* Images are (B,side,side,C) (dt).  Three buffers take turns: x, a layer's input and output; h and
+ * t, its intermediate results.  A residual layer:
  *
  *     h = silu(norm(x)),  t = conv(h),  t = silu(norm(t)),  x = conv(t) + x
- *     where channels change: h = shortcut(x),  h = conv(t) + h,  and h is the next one's x */
+ *     if channels change: h = shortcut(x),  h = conv(t) + h,  and h is the next layer's x */
 
-#define EPS 1e-6f /* of every norm */
+#define EPS 1e-6f /* epsilon of every norm */
 
-/* How a convolution lies on its input. */
+/* How a convolution is applied to its input. */
 struct how {
     int stride, pad_low, pad_high;
     bool up2;
@@ -59,7 +59,7 @@ static void add_norm(struct frozen *f, struct frozen_norm *n, const char *prefix
 
 /* ---- running ---- */
 
-/* What a layer's input is of this group's pictures: those of the options' shape are side x side. */
+/* The height of a layer's input for this group's pictures, if it is side x side for square ones. */
 static int height(const struct frozen_pass *p, int side)
 {
     return (int)((int64_t)side * p->g->height / p->f->opt.side);
@@ -165,7 +165,7 @@ static void run_attention(struct frozen_pass *p, const struct frozen_layer *l)
 
 /* ---- planning ---- */
 
-/* A plan on its way through the image: what the last layer left. */
+/* The state of planning: the output of the last planned layer. */
 struct image {
     struct frozen *f;
     int side, channels;
@@ -177,7 +177,7 @@ static uint64_t pixels(const struct image *m)
     return (uint64_t)m->side * (uint64_t)m->side;
 }
 
-/* `channels` of the present side in a buffer. */
+/* Makes a buffer large enough for `channels` at the present side. */
 static void need(struct image *m, int buffer, int channels)
 {
     frozen_need(m->f, buffer, pixels(m) * (uint64_t)channels * dtype_bytes(m->f->opt.dt));
@@ -186,7 +186,7 @@ static void need(struct image *m, int buffer, int channels)
 static struct frozen_layer *add(struct image *m, frozen_layer_fn *run)
 {
     struct frozen_layer *l = frozen_layer_add(m->f, run);
-    if (l > m->f->layers) { /* what the one before has left */
+    if (l > m->f->layers) { /* what the layer before leaves */
         l[-1].left[0].buffer = m->x;
         l[-1].left[0].bytes = pixels(m) * (uint64_t)m->channels * dtype_bytes(m->f->opt.dt);
     }
@@ -198,7 +198,7 @@ static struct frozen_layer *add(struct image *m, frozen_layer_fn *run)
     return l;
 }
 
-/* What was h is x from now on. */
+/* Swaps the roles of h and x. */
 static void swap(struct image *m)
 {
     const int x = m->x;
@@ -247,7 +247,7 @@ static int make_qkv(const struct frozen *f, const struct frozen_load *l, float *
 {
     int rc = 0;
     const uint64_t one = l->count / 3;
-    for (int i = 0; i < 3 && rc == 0; i++) /* each a weight and a bias in the component's order */
+    for (int i = 0; i < 3 && rc == 0; i++) /* each: a weight and a bias in the component's order */
         rc = component_read(f->c, l->t + 2 * i, out + (uint64_t)i * one, err);
     return rc;
 }
@@ -310,7 +310,7 @@ static int begin(struct frozen *f, struct image *m, struct err *err)
     f->in_bytes = encode ? colours : latents * sizeof(float);
     f->out_bytes = encode ? 2 * latents * dtype_bytes(f->opt.moments)
                           : colours * (f->opt.planar ? sizeof(float) : 1);
-    /* What is not of the network's type yet, or any more. */
+    /* Buffers may also hold inputs and outputs of other types. */
     for (int i = 0; i < 3; i++)
         frozen_need(f, i, (encode ? 2 * latents : latents) * sizeof(float));
     return 0;
@@ -324,7 +324,7 @@ static void run_pixels(struct frozen_pass *p, const struct frozen_layer *l)
     void *h = p->buf[l->h], *t = p->buf[l->t];
     const bool narrow = p->f->opt.dt != DT_F32;
     const int64_t n = (int64_t)p->g->n * area(p, l->side) * 3;
-    /* Channels stay last: to this operation they are images of one channel. */
+    /* Channels stay last, so for this operation they are images of one channel. */
     frozen_note(p,
                 dev->ops->image_from_u8(dev, narrow ? t : h, p->g->in, 3 * p->g->n, 1,
                                         height(p, l->side), width(p, l->side), p->s),
@@ -389,7 +389,7 @@ int frozen_plan_encode(struct frozen *f, struct err *err)
 
 /* ---- the decoder ---- */
 
-/* The 1x1 convolution before the decoder, or one that changes nothing: (latent,latent). */
+/* The 1x1 convolution before the decoder, or the identity: (latent,latent). */
 static int read_post(const struct frozen *f, const struct frozen_load *l, float *w, struct err *err)
 {
     const uint64_t n = (uint64_t)f->vae.latent;
@@ -400,7 +400,7 @@ static int read_post(const struct frozen *f, const struct frozen_load *l, float 
     return 0;
 }
 
-/* z = y / scale + shift goes before it: columns are divided, and the bias takes the shifts. */
+/* Merges z = y / scale + shift into it: columns are divided, and the bias takes the shifts. */
 static int make_scale(const struct frozen *f, const struct frozen_load *l, float *out,
                       struct err *err)
 {
@@ -425,7 +425,7 @@ static int make_shift(const struct frozen *f, const struct frozen_load *l, float
     return rc;
 }
 
-/* In f32, whatever the decoder computes in: the scale of latents is not one of bf16. */
+/* In f32, whatever the decoder's type: bf16 is too coarse for latents. */
 static void run_latents(struct frozen_pass *p, const struct frozen_layer *l)
 {
     struct device *dev = p->f->dev;

@@ -6,9 +6,9 @@ struct frozen_walk {
     struct frozen *f;
     struct frozen_io io;
     int count, underway;
-    char *hold; /* (underway) places on the device; sample i has place i % underway */
+    char *hold; /* (underway) places on the device; that of sample i is i % underway */
     uint64_t place;
-    int first, n, layer; /* lie in f's scratch, and go on with this layer; n 0: none do */
+    int first, n, layer; /* samples in f's scratch, and their next layer; n 0: none */
 };
 
 int frozen_walk_new(struct frozen *f, int underway, struct frozen_walk **ret, struct err *err)
@@ -40,7 +40,7 @@ int frozen_walk_begin(struct frozen_walk *w, const struct frozen_io *io, int cou
     return frozen_check(w->f, io, count, err);
 }
 
-/* Sample `first + i` of the group in the scratch, before a layer: from its place, or to it. */
+/* Moves the group's samples before a layer between their places and the scratch. */
 static int move(struct frozen_walk *w, const struct frozen_group *g, int first, int layer, bool out,
                 struct stream *s)
 {
@@ -61,7 +61,7 @@ static int move(struct frozen_walk *w, const struct frozen_group *g, int first, 
     return rc;
 }
 
-/* What lies in the scratch goes to its places. */
+/* Moves the samples in the scratch to their places. */
 static int put_away(struct frozen_walk *w, struct stream *s, struct err *err)
 {
     struct frozen_group g;
@@ -78,7 +78,7 @@ static int put_away(struct frozen_walk *w, struct stream *s, struct err *err)
     return rc;
 }
 
-/* As many as a group has. */
+/* Runs at most a group of samples. */
 static int run_group(struct frozen_walk *w, int first, int n, int from, int to, struct stream *s,
                      struct err *err)
 {

@@ -1,5 +1,5 @@
-/* EVAL and SAMPLE by a trainer of the user's: losses of held-out samples, texts and pictures, as it
- * makes them. */
+/* EVAL and SAMPLE by a user's trainer: losses of held-out samples, and texts and pictures that it
+ * makes. */
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -100,7 +100,8 @@ static int take_loss(struct evaluation *ev, const struct external_done *done, st
     return 0;
 }
 
-/* A number that no task can have is left out, which is said once: the loss is good without it. */
+/* A number with an invalid name or value is left out, which is logged once: the loss counts without
+ * it. */
 static void take_numbers(struct work *w, const struct external_done *done)
 {
     struct work_result *r = &w->result;

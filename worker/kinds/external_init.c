@@ -1,5 +1,5 @@
-/* INIT of a model that a trainer of the user's has: version 0 is what the trainer begins with, or
- * the weights that the job came with, which the trainer must have room for. */
+/* INIT of the model of a user's trainer: version 0 is the weights with which the trainer begins, or
+ * the job's weights, for which the trainer must have tensors. */
 
 #include "common/base/base.h"
 #include "worker/engine/engine.h"
@@ -14,7 +14,7 @@ static int plan(struct engine *e, struct work *w, struct err *err)
     return rc == 0 && warm ? work_need_blob(w, warm, "the weights to start from", err) : rc;
 }
 
-/* -ERR_CONFIG, with the first tensor that is synchronised and is not there. */
+/* -ERR_CONFIG: names the first synchronised tensor that is missing. */
 static int say_missing(const struct tensors *t, const char *path, size_t loaded, struct err *err)
 {
     struct st st;
@@ -31,7 +31,7 @@ static int say_missing(const struct tensors *t, const char *path, size_t loaded,
     return rc;
 }
 
-/* Every tensor that is synchronised is in the user's file. */
+/* Loads the user's file, which must have every synchronised tensor. */
 static int load_users(const struct engine *e, struct work *w, struct external *x, struct err *err)
 {
     char path[CACHE_PATH_MAX];
@@ -83,7 +83,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
     int rc = trainers_get(e, w, &x, err);
     if (rc == 0)
         rc = t->warm_start ? load_users(e, w, x, err) : ask_begin(e, w, err);
-    if (rc == 0) { /* the coordinator asks it for nothing else */
+    if (rc == 0) { /* the coordinator needs nothing else */
         work_row(w, external_evaluates(x), "", "trainer evaluates");
         work_row(w, external_draws(x), "", "trainer draws");
     }

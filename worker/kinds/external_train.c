@@ -1,13 +1,13 @@
-/* TRAIN by a trainer of the user's: one phase of one replica, from module versions to
- * contributions, which are made as those of our own networks are.
+/* TRAIN by a user's trainer: one phase of one replica, from module versions to contributions,
+ * which are made like those of our own networks.
  *
  *    start    the trainer ─► the modules into the memory that it shares ─► its samples
- *    train    it works; what it tells is progress
- *    finish   every module's contribution out of the shared memory, the optimiser's state
+ *    train    it works; its reports are progress
+ *    finish   every module's contribution from the shared memory, the optimiser's state
  *
- * With fragments the trainer waits after some steps, hands the weights of a level over, or takes
+ * With fragments the trainer waits after some steps and hands the weights of a level over, or takes
  * newer ones (worker/engine/fragment.h).  Without, it waits now and then, and hands all of them
- * over where a snapshot is due (worker/engine/snapshot.h). */
+ * over if a snapshot is due (worker/engine/snapshot.h). */
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -34,8 +34,8 @@
 #define STREAM_PHASE 0x65787465726eULL
 #define STATE_MAX (1ull << 40) /* bytes of an optimiser's state */
 #define CHUNK (1u << 20)
-#define LOOK_NS CLOCK_NS_PER_S          /* at most, between waits at which a snapshot may be made */
-#define BEGINS_NS (60 * CLOCK_NS_PER_S) /* a first step without a sign of work */
+#define LOOK_NS CLOCK_NS_PER_S          /* most between waits at which a snapshot may be made */
+#define BEGINS_NS (60 * CLOCK_NS_PER_S) /* most of a first step without a sign of work */
 
 struct phase {
     struct engine *e;
@@ -49,18 +49,18 @@ struct phase {
     uint64_t samples;
     double loss_sum, seconds;
     float loss_first, loss_last;
-    struct fragments *fragments; /* NULL: all is contributed at the end */
+    struct fragments *fragments; /* NULL: everything is contributed at the end */
     uint64_t met[TENSORS_LEVELS_MAX];
     struct snapshots *snapshots; /* NULL: none are wanted, or none can be made */
-    uint32_t first;              /* steps that an earlier run of the phase has made */
+    uint32_t first;              /* steps made by an earlier run of the phase */
     double before;               /* seconds that they took */
-    uint64_t waited_ns;          /* when it waited last */
-    uint32_t waited;             /* and after which step */
-    bool saved;                  /* others can go on: nothing is left to wait for */
-    uint64_t sign_ns;            /* of work on its first step, the last one */
-    struct err failed;           /* what the trainer did wrong as a snapshot was made */
+    uint64_t waited_ns;          /* when the trainer waited last */
+    uint32_t waited;             /* the step after which it waited */
+    bool saved;                  /* others can go on from the snapshot: no need to wait */
+    uint64_t sign_ns;            /* last sign of work on its first step */
+    struct err failed;           /* the trainer's fault while a snapshot was made */
     uint32_t pause;              /* after this step the trainer waits; 0: never */
-    bool trains;                 /* the weights are the trainer's */
+    bool trains;                 /* the trainer has the weights */
 };
 
 static int plan(struct engine *e, struct work *w, struct err *err)
@@ -104,8 +104,8 @@ static struct replica_cursor cursor(const struct phase *p)
                                        p->before + (double)(clock_now_ns() - p->begun_ns) / 1e9};
 }
 
-/* The step after which the trainer is to wait for a look at whether a snapshot is due: about a
- * second on, or as long as there is between two; 0: none before the last one. */
+/* The step after which the trainer must wait for the next check whether a snapshot is due: about a
+ * second on, or the time between two snapshots; 0: none before the last step. */
 static uint32_t next_look(struct phase *p)
 {
     const uint64_t now = clock_now_ns(), least = (uint64_t)p->t->snapshot_ms * 1000000;
@@ -136,10 +136,10 @@ static int save(struct phase *p, struct err *err)
     p->saved = last;
     if (p->failed.code < 0)
         return err_set(err, p->failed.code, "%s", p->failed.msg);
-    return work_stopped(p->w, NULL) ? 0 : go_on(p, next_look(p), err); /* or a stop comes */
+    return work_stopped(p->w, NULL) ? 0 : go_on(p, next_look(p), err); /* or a stop will come */
 }
 
-/* What is due after a step but the last, behind which all weights are here. */
+/* The exchanges due after a step, except the last, after which all weights are here. */
 static int exchange(struct phase *p, struct err *err)
 {
     const bool paused = p->steps == p->pause;
@@ -152,7 +152,7 @@ static int exchange(struct phase *p, struct err *err)
         rc = paused ? fragments_step(p->fragments, p->steps, p->samples, err)
                     : fragments_travel(p->fragments, p->steps, err);
     if (rc == -ERR_CANCELLED)
-        return 0; /* the trainer is told to stop */
+        return 0; /* the trainer gets a stop */
     if (rc < 0 || !paused)
         return rc;
     return go_on(p, fragments_next(p->fragments), err);
@@ -204,14 +204,15 @@ static int on_samples(void *arg, Skerry__Trainer__V1__Samples *m, int *ret_fd, s
     return external_feed_next(p->feed, m, ret_fd, err);
 }
 
-/* A first step may compile the model: a trainer killed in it would compile anew in each phase. */
+/* Is it in its first step?  That may compile the model: a trainer killed there would compile anew
+ * in each phase. */
 static bool begins(const struct phase *p)
 {
     return p->steps == p->first && !work_abandoned(p->w) && clock_now_ns() - p->sign_ns < BEGINS_NS;
 }
 
-/* What others can go on with is sent first, at the next step at which the trainer waits; behind the
- * last one of these the phase ends soon. */
+/* Must the trainer stop?  First a snapshot is sent, at the next step at which the trainer waits;
+ * after the last such step the phase ends soon. */
 static bool stopped(void *arg)
 {
     const struct phase *p = arg;
@@ -229,7 +230,7 @@ static void goes_on(void *arg)
 
 /* ---- the order ---- */
 
-/* Of the replica's steps behind the first `step`. */
+/* The seed for the replica's steps after the first `step`. */
 static uint64_t seed_of(const struct phase *p, uint64_t step)
 {
     return rng_mix(rng_mix(p->w->spec.seed, STREAM_PHASE),
@@ -246,7 +247,7 @@ static int open_feed(struct phase *p, struct err *err)
     p->window = p->t->seconds ? phase_window(total, p->batch) : 0;
     const struct data_order order = {
         .shuffle = true, .seed = seed_of(p, p->t->first_step), .window = (uint32_t)p->window};
-    /* Of a phase bounded by steps: as many as its steps take. */
+    /* For a phase bounded by steps: as many samples as its steps take. */
     const uint64_t most = (uint64_t)p->t->steps * p->batch;
     const int rc = external_feed_open(p->w, p->t->ranges, p->t->n_ranges, &order, p->batch, most,
                                       &p->feed, err);
@@ -255,7 +256,7 @@ static int open_feed(struct phase *p, struct err *err)
     return rc;
 }
 
-/* What is kept here of this replica: its optimiser's state, the weights of its last phase. */
+/* The path of this replica's kept files: its optimiser's state, the weights of its last phase. */
 static void state_path(const struct phase *p, const char *what, char out[CACHE_PATH_MAX])
 {
     (void)snprintf(out, CACHE_PATH_MAX, "%s/external-%" PRIu64 "-%u-%u.%s", p->e->state_dir,
@@ -268,7 +269,7 @@ static bool stands(const struct phase *p, const struct trainer_stand *s)
            s->replica == p->t->replica && s->step == p->t->first_step;
 }
 
-/* What came with the task, or was kept here: a descriptor, -1: nothing. */
+/* Opens the state that came with the task, or was kept here: a descriptor; -1: there is none. */
 static int open_state(const struct phase *p)
 {
     char path[CACHE_PATH_MAX];
@@ -316,7 +317,7 @@ static void fill_order(const struct phase *p, Skerry__Trainer__V1__Phase *m)
 
 /* ---- contributions ---- */
 
-/* theta_end of a module, out of the shared memory: what is taken is what was handed over. */
+/* theta_end of a module, from the shared memory, checked to be what was handed over. */
 struct end {
     struct external *x;
     int base; /* the version's file */
@@ -340,7 +341,7 @@ static int read_end(void *arg, const struct layout *layout, size_t t, uint64_t f
     return tensors_read_end(&end, first, n, out, err);
 }
 
-/* What a module has gained; snapshot: so far. */
+/* Encodes a module's contribution; snapshot: that of the phase so far. */
 static int encode(struct phase *p, const Skerry__V1__ModuleRef *base, uint64_t samples,
                   bool snapshot, struct work_output *ret, struct err *err)
 {
@@ -362,14 +363,14 @@ static int encode(struct phase *p, const Skerry__V1__ModuleRef *base, uint64_t s
     return rc;
 }
 
-/* What is there is what was handed over: of a level, or of all (-1). */
+/* Seals the values that were handed over: of a level, or of all (-1). */
 static void seal(const struct phase *p, int level)
 {
     tensors_seal(external_tensors(p->x), level, external_shared(p->x), p->e->opt.threads,
                  external_seal(p->x));
 }
 
-/* Every module's. */
+/* Encodes the contributions of all modules. */
 static int contribute_all(struct phase *p, struct err *err)
 {
     const Skerry__V1__Task *task = p->w->task;
@@ -386,7 +387,7 @@ static int contribute_all(struct phase *p, struct err *err)
 
 /* ---- snapshots ---- */
 
-/* Failing to save is no failure of the phase, but what the trainer does wrong is. */
+/* A failure to save does not fail the phase, but a fault of the trainer does. */
 static int make_snapshot(void *arg, uint64_t samples, struct work_output *outs, struct err *err)
 {
     struct phase *p = arg;
@@ -403,7 +404,8 @@ static int make_snapshot(void *arg, uint64_t samples, struct work_output *outs, 
     return rc;
 }
 
-/* A trainer can hand its weights over in mid-phase, and what fragments contribute is safe. */
+/* Opens snapshots if the trainer can hand its weights over during a phase, without fragments, whose
+ * contributions are safe anyway. */
 static void open_snapshots(struct phase *p)
 {
     const struct snapshots_options opt = {
@@ -429,8 +431,7 @@ static int load_snapshot(struct phase *p, struct err *err)
     return rc;
 }
 
-/* Goes on where an earlier attempt was saved.  A snapshot that cannot be used costs what it has
- * saved. */
+/* Goes on from an earlier attempt's snapshot.  If it cannot be used, its steps are lost. */
 static int resume(struct phase *p, struct err *err)
 {
     if (!p->t->resume || (p->t->steps > 0 && p->t->resume->steps >= p->t->steps))
@@ -497,8 +498,8 @@ static int open_fragments(struct phase *p, struct err *err)
     return 0;
 }
 
-/* The weights of a file of keep_own(), if they are those that this phase begins with, and what each
- * level was last merged with.  -ERR_TRAINER: the trainer was dropped. */
+/* Loads the weights of a file of keep_own(), if they are those with which this phase begins, and
+ * the versions with which each level was last merged.  -ERR_TRAINER: the trainer was dropped. */
 static int load_kept(struct phase *p, const char *what, bool *ret, struct err *err)
 {
     char path[CACHE_PATH_MAX], key[32];
@@ -528,8 +529,8 @@ static int load_kept(struct phase *p, const char *what, bool *ret, struct err *e
     return 0;
 }
 
-/* What the replica's last phase ended with, if that was here; the spare has it when a later end was
- * kept, but not reported.  Without either, what was trained since the merges is lost. */
+/* Loads the weights at the end of the replica's last phase, if that was here; the spare has them if
+ * a later end was kept but not reported.  Without either, the training since the merges is lost. */
 static int load_own(struct phase *p, bool *ret, struct err *err)
 {
     const int rc = load_kept(p, "end", ret, err);
@@ -601,7 +602,7 @@ static int copy_state(int from, const char *path, uint64_t size, struct err *err
     return rc;
 }
 
-/* Kept here, and sent along. */
+/* Keeps the state here, and sends it with the result. */
 static int take_state(struct phase *p, int fd, struct err *err)
 {
     char path[CACHE_PATH_MAX];
@@ -709,7 +710,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
     if (rc == 0)
         rc = train(&p, &done, err);
     if (rc == 0 && (rc = finish(&p, &done, err)) < 0)
-        trainers_drop(e); /* what it gave cannot be trusted */
+        trainers_drop(e); /* its weights cannot be trusted */
     prefetch_end(&p.ahead);
     fragments_close(p.fragments);
     snapshots_close(p.snapshots);

@@ -1,11 +1,11 @@
 /* CLUSTER: the features of all samples become a partitioner and the partitions of all samples.
  *
- *   without scores   as partition.method says: k-means in one level or two, product, random
- *   with scores      discriminatively: a classifier of which path scored best on the samples
+ *   without scores   by partition.method: k-means in one level or two, product, random
+ *   with scores      discriminatively: a classifier of the best-scoring path on the samples
  *                    kept for routers; its bias gives each path its share of all samples
- *   evaluate         nothing new: figures on routing held-out samples
+ *   evaluate         no new partitions: figures on routing held-out samples
  *
- * Fitted on samples that are not held out; all are assigned. */
+ * Fits on samples that are not held out, and assigns all samples. */
 
 #include "common/base/base.h"
 #include "worker/engine/engine.h"
@@ -17,8 +17,8 @@
 
 _Static_assert(TASK_DIGITS_MAX <= PARTITION_LEVELS_MAX, "a task's levels fit");
 
-/* A partition has at least this part of the mean size.  Cells of a product are empty where the
- * digits go together, and what fills them is arbitrary: let it be enough to train on. */
+/* A partition has at least 1/LEAST_SHARE of the mean size.  Cells of a product are empty if its
+ * digits are correlated, and are filled arbitrarily, with enough samples for training. */
 #define LEAST_SHARE 20
 #define LEAST_SHARE_PRODUCT 4
 
@@ -37,9 +37,9 @@ static struct fit_watch watch_of(struct work *w)
 
 struct routing {
     const struct features *features; /* borrowed */
-    uint32_t *files;                 /* (n_files) of features that were scored, ascending */
+    uint32_t *files;                 /* (n_files) indices of scored feature files, ascending */
     size_t n_files;
-    uint64_t n; /* rows of them */
+    uint64_t n; /* their rows */
     uint32_t paths, columns;
     float *logp;     /* (n,paths,columns) */
     int32_t *tokens; /* (n,columns) */
@@ -96,13 +96,13 @@ static void routing_release(struct routing *r)
     *r = (struct routing){0};
 }
 
-/* The scores of the shards that are held out, or of the others.  No such shard: n is 0. */
+/* Reads the scores of the held-out shards, or of the others.  Without such shards n is 0. */
 static int routing_open(const struct work *w, const struct features *f, bool holdout,
                         struct routing *ret, struct err *err)
 {
     const Skerry__V1__ClusterTask *t = w->task->cluster;
     struct routing r = {.features = f};
-    size_t *at = mem_try_array(t->n_scored + 1, sizeof(*at)); /* among the scored */
+    size_t *at = mem_try_array(t->n_scored + 1, sizeof(*at)); /* indices among the scored ones */
     r.files = mem_try_array(t->n_scored + 1, sizeof(*r.files));
     int rc = at && r.files ? 0 : err_set(err, -ENOMEM, "no memory for %zu shards", t->n_scored);
     r.paths = t->n_scored ? (uint32_t)(t->n_scores / t->n_scored) : 0;
@@ -153,7 +153,7 @@ static uint32_t best_from(const struct routing *r, uint64_t row, uint32_t from)
     return best;
 }
 
-/* y (n): the path with the highest sum of a row, the lowest of equals. */
+/* y (n) = the path with the highest sum in each row, the lowest of equal ones. */
 static int routing_targets(const struct routing *r, uint32_t *y, struct err *err)
 {
     if (r->n == 0)
@@ -166,7 +166,7 @@ static int routing_targets(const struct routing *r, uint32_t *y, struct err *err
 /* ---- how well ways of routing would have done
  * -------------------------------------------------------------------- */
 
-/* What a sum of log-probabilities is shown as. */
+/* The unit in which a sum of log-probabilities is shown. */
 struct measure {
     double units;
     const char *unit;
@@ -203,10 +203,10 @@ static int route_once(const struct routing *r, struct device *dev, const struct 
     return rc;
 }
 
-/* Chunks of rows that something follows, as a matrix. */
+/* Chunks that are followed by others in their row, as a matrix. */
 struct chunks {
     float *x;      /* (n,d) */
-    uint64_t *row; /* (n) of the table */
+    uint64_t *row; /* (n) rows of the table */
     uint32_t *column;
     uint64_t n;
 };
@@ -259,8 +259,7 @@ static int chunks_open(const struct routing *r, struct chunks *ret, struct err *
     return 0;
 }
 
-/* A router from chunks of the rows that were kept for it: which path is best for all that
- * follows. */
+/* Fits a router from a chunk to the best path for the rest of the row, on the rows kept for it. */
 static int fit_chunks(struct work *w, struct device *dev, const struct routing *train,
                       struct partitioner **ret, double *ret_accuracy, struct err *err)
 {
@@ -293,7 +292,7 @@ static int fit_chunks(struct work *w, struct device *dev, const struct routing *
     return rc;
 }
 
-/* route (n,columns): the first column by once, each other by the chunk before it. */
+/* route (n,columns) = the first column from `once`, the others by the chunk before them. */
 static int route_chunks(const struct routing *r, struct device *dev, const struct partitioner *p,
                         const uint32_t *once, uint32_t *route, double *ret_right, struct err *err)
 {
@@ -378,9 +377,9 @@ static bool has_chunks(const struct routing *r)
     return all;
 }
 
-/* Rows of the task's result: bits per byte (nats per token where bytes are not known) of the
- * held-out samples routed once by p, by hindsight, by the best single path and, with chunks, anew
- * after each chunk by a router that is fitted to `train`. */
+/* Rows of the task's result: bits per byte (nats per token if bytes are unknown) of the held-out
+ * samples routed once by p, by hindsight, to the best single path and, with chunks, anew after each
+ * chunk by a router that is fitted to `train`. */
 static int routing_evaluate(struct work *w, struct device *dev, const struct partitioner *p,
                             const struct routing *train, const struct routing *held,
                             struct err *err)
@@ -409,7 +408,7 @@ struct run {
     uint32_t *all, *fitted; /* indices of files */
     size_t n_fitted;
     struct features_rows all_rows, fit_rows;
-    uint64_t *ids; /* all rows' ids; while fitting, those of the rows fitted on */
+    uint64_t *ids; /* ids of all rows; during the fit only of its rows */
     struct partitioner *p;
     struct partition_report report;
 };
@@ -493,7 +492,7 @@ static struct partition_options options_of(const struct run *r)
         .feature = job_features_name(rows_features(r->w)),
     };
     memcpy(o.radix, r->t->levels, r->t->n_levels * sizeof(uint32_t));
-    /* As many fine clusters as asked, where there are samples for four in each. */
+    /* As many fine clusters as asked for, if there are four samples for each. */
     uint64_t fine = (uint64_t)j->fine;
     fine = fine > n / 4 ? n / 4 : fine;
     o.fine = (uint32_t)(fine < 4 * k ? (4 * k < n ? 4 * k : n) : fine);
@@ -523,8 +522,8 @@ static int open_previous(const struct run *r, struct partitioner **ret, struct e
     return rc;
 }
 
-/* share (K): how often each path is a target, kept between the sizes that partitions may have, so
- * that a path which is behind for now still has something to learn from. */
+/* share (K) = how often each path is a target, within the bounds of partitions' sizes, so that a
+ * path that is behind for now still has samples to learn from. */
 static void shares_of(const struct partition_options *opt, const struct run *r, const uint32_t *y,
                       uint64_t n, double *share)
 {
@@ -533,7 +532,7 @@ static void shares_of(const struct partition_options *opt, const struct run *r, 
     const double high = opt->balance > 0 ? opt->balance / k : 1;
     for (uint64_t i = 0; i < n; i++)
         share[y[i]] += 1 / (double)n;
-    for (uint32_t round = 0; round < k; round++) { /* each round bounds one more at least */
+    for (uint32_t round = 0; round < k; round++) { /* each round bounds at least one more */
         double bound = 0, rest = 0;
         for (uint32_t p = 0; p < k; p++) {
             share[p] = fmin(fmax(share[p], low), high);
@@ -588,7 +587,7 @@ static int fit_scores(struct run *r, struct err *err)
     return rc;
 }
 
-/* Partitions of all samples, and how many each has of those that are trained on. */
+/* Assigns all samples, and counts the training samples of each partition. */
 static int assign(struct run *r, struct err *err)
 {
     const uint64_t n = r->features.n;
@@ -666,7 +665,7 @@ static int check_blobs(Skerry__V1__Blob *const *blobs, size_t n, size_t max, con
     return rc;
 }
 
-/* The levels multiply to the number of partitions. */
+/* The product of the levels must be the number of partitions. */
 static int check_radix(const Skerry__V1__ClusterTask *c, uint32_t partitions, struct err *err)
 {
     uint64_t product = 1;
@@ -679,7 +678,7 @@ static int check_radix(const Skerry__V1__ClusterTask *c, uint32_t partitions, st
     return rc;
 }
 
-/* Features of every shard. */
+/* There must be features of every shard. */
 static int check_features(const Skerry__V1__ClusterTask *c, struct err *err)
 {
     if (c->n_features == 0 || c->n_counts != c->n_features || c->n_holdout != c->n_features)
@@ -695,7 +694,7 @@ static int check_features(const Skerry__V1__ClusterTask *c, struct err *err)
     return check_blobs(c->features, c->n_features, TASK_RANGES_MAX, "cluster.features", err);
 }
 
-/* Scores of every partition's path on every scored shard. */
+/* There must be scores of every partition's path on every scored shard. */
 static int check_scores(const Skerry__V1__ClusterTask *c, uint32_t partitions, struct err *err)
 {
     int rc = task_check_count(c->n_scored, TASK_RANGES_MAX, "cluster.scored", err);

@@ -1,5 +1,5 @@
 /* ENCODE: a shard of images becomes a shard of their latents: the same samples in the same order,
- * with moments in place of pictures, of both sides where the job flips.  A picture that cannot be
+ * with moments in place of pictures, of both sides if the job flips.  A picture that cannot be
  * read stays as a sample without moments, with the reason. */
 
 #include "common/base/base.h"
@@ -20,7 +20,7 @@ struct run {
     struct encoders *enc;
     struct shard from;
     struct shard_writer *to;
-    uint32_t values, sides, next; /* numbers of a square; sides; first sample that is not written */
+    uint32_t values, sides, next; /* numbers of a square; sides; next sample to write */
     uint8_t *mirrored;            /* (BATCH,S,S,3) */
     uint16_t *moments;            /* (sides,BATCH,values) */
     uint16_t *sample;             /* (sides,values) */
@@ -32,7 +32,7 @@ static int latent_side(const struct run *r, int pixels)
     return (int)((int64_t)pixels * r->enc->side / r->enc->pixels);
 }
 
-/* Why a picture that was left out cannot be read, for those who meet the sample. */
+/* Notes why a picture cannot be read, for later readers of the sample. */
 static int say_why(struct run *r, const struct shard_sample *from)
 {
     struct err why = {0};
@@ -41,7 +41,7 @@ static int say_why(struct run *r, const struct shard_sample *from)
     return buf_append_str(&r->bytes, why.msg);
 }
 
-/* The next sample with these moments of a shape; NULL: none, its picture cannot be read. */
+/* Writes the next sample with moments of a shape; values NULL: its picture cannot be read. */
 static int write_sample(struct run *r, const uint16_t *values, int shape, struct err *err)
 {
     const struct shard_sample *from = &r->from.samples[r->next];
@@ -64,7 +64,7 @@ static int write_sample(struct run *r, const uint16_t *values, int shape, struct
     return shard_writer_add(r->to, &s, r->from.dim, err);
 }
 
-/* Samples before number `end` are bad: the pipeline has left them out. */
+/* Writes the samples before number `end`, which are bad: the pipeline has left them out. */
 static int write_bad(struct run *r, uint32_t end, struct err *err)
 {
     int rc = 0;
@@ -86,13 +86,14 @@ static int encode(struct run *r, const struct batch *b, struct err *err)
                            r->moments + (size_t)BATCH * r->values, err);
 }
 
-/* The place of sample i in its shard. */
+/* The index of sample i in its shard. */
 static uint32_t index_of(const struct batch *b, unsigned i)
 {
     return (uint32_t)(b->ids[i] & 0xffff);
 }
 
-/* A batch is in the order of shapes, the shard as it was: that which comes first from `next` on. */
+/* A batch is sorted by shape, the shard is not: the batch's first sample in the shard's order, from
+ * `next` on. */
 static unsigned earliest(const struct batch *b, uint32_t next)
 {
     unsigned best = b->count;

@@ -17,7 +17,7 @@
 struct evaluation {
     struct work *w;
     struct forward forward;
-    struct tokenizer *tokenizer; /* NULL: bytes of tokens are not known */
+    struct tokenizer *tokenizer; /* NULL: the bytes of tokens are unknown */
     struct eval_sum sum;
     uint64_t samples, bytes;
 };
@@ -69,7 +69,7 @@ static void report(const struct evaluation *ev)
     r->loss_sum = s->loss;
     r->units = s->units;
     r->bytes = ev->bytes;
-    /* Texts that end within the tokens that are not judged have no loss. */
+    /* Texts that end within the skipped tokens have no loss. */
     r->loss_mean = s->units ? (float)(s->loss / (double)s->units) : NAN;
     if (s->units && net_model(ev->forward.net)->spec.kind == MODEL_ROUTER)
         work_row(ev->w, (double)s->hits / (double)s->units, "", "accuracy");

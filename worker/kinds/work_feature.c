@@ -2,13 +2,13 @@
  *
  *   pixels   the image scaled to 16 x 16, in [-1,1]
  *   latents  the mean latents of the image, averaged over squares to a side of at most 8 (over
- *            rectangles, of an image of another shape)
+ *            rectangles for an image of another shape)
  *   ngrams   hashed byte n-grams of the first 32 tokens (worker/data/ngrams.h)
  *   model    texts: mean of the last hidden state over the first 32 tokens; images: over the
  *            patches of the image at t = 0.1, noise by sample id, no label
- *   column   what the dataset has for the sample
+ *   column   the dataset's column
  *
- * Texts also get one row per `chunk` tokens when the task asks for it.  A sample that cannot be
+ * Texts also get one row per `chunk` tokens if the task asks for it.  A sample that cannot be
  * read has the row of the one before it. */
 
 #include "common/base/base.h"
@@ -45,13 +45,13 @@ struct run {
     float *means, *chunk_means;
     uint16_t *moments; /* latents: (rows_of_call,2,Ch,s,s) */
     struct encoders *enc;
-    int side; /* latents: of a feature */
+    int side; /* latents: side of a feature */
     struct forward net;
     struct tokenizer *tokenizer;
     struct buf bytes;
 };
 
-/* Room for the rows, now that their width is known, all of zeros. */
+/* Allocates the rows, all zeros, once their width is known. */
 static int room(struct run *r, uint32_t d, uint32_t chunk, struct err *err)
 {
     r->d = d;
@@ -90,7 +90,7 @@ static int pixels(struct run *r, struct err *err)
 
 /* ---- latents ------------------------------------------------------------------- */
 
-/* The places that cell i of `to` covers, of `all`: at least one. */
+/* The places, at least one of `all`, that cell i of `to` covers. */
 struct span {
     int from, to;
 };
@@ -99,7 +99,7 @@ static struct span span_of(int i, int all, int to)
     return (struct span){i * all / to, ((i + 1) * all + to - 1) / to};
 }
 
-/* x (Ch,to,to) = means over rectangles of the means that moments (2,Ch,h,w) begin with. */
+/* x (Ch,to,to) = averages over rectangles of the means in moments (2,Ch,h,w). */
 static void shrink(float *x, const uint16_t *moments, int channels, int h, int w, int to)
 {
     for (int c = 0; c < channels * to; c++) {
@@ -154,7 +154,7 @@ static int latents(struct run *r, struct err *err)
 
 /* ---- n-grams ------------------------------------------------------------------- */
 
-/* The features of one text: of its prefix and of its chunks. */
+/* The features of one text: those of its prefix and of its chunks. */
 static int text_grams(struct run *r, const int32_t *ids, uint32_t len, uint64_t row,
                       struct err *err)
 {
@@ -192,7 +192,7 @@ static int grams(struct run *r, struct err *err)
 
 /* ---- states of the model ------------------------------------------------------- */
 
-/* An image's are those of a look at low noise, drawn by its number, without a label. */
+/* Images are evaluated at low noise, drawn by the sample's number, without a label. */
 static int means(struct run *r, struct batch *b, struct err *err)
 {
     const struct means m = {
@@ -204,7 +204,7 @@ static int means(struct run *r, struct batch *b, struct err *err)
         .chunks = r->chunk_means,
     };
     b->labels = NULL;
-    if (r->w->task->n_encoders == 0) /* else those of the pictures, which latents keep */
+    if (r->w->task->n_encoders == 0) /* else keys are the pictures', which latents keep */
         b->keys = b->ids;
     b->t = LOW_NOISE;
     return means_of(r->net.net, b, &m, err);
@@ -225,7 +225,7 @@ static int take_states_of(struct run *r, struct batch *b, struct err *err)
     return rc;
 }
 
-/* Those of images of one shape at a time. */
+/* Takes the states of a batch, for images one shape at a time. */
 static int take_states(void *arg, struct batch *b, struct err *err)
 {
     struct run *r = arg;
@@ -262,8 +262,8 @@ static int states(struct run *r, struct err *err)
 
 /* ---- all ----------------------------------------------------------------------- */
 
-/* Alike among themselves, samples that cannot be read would make a partition on which nobody can
- * train: they go where others go. */
+/* Samples that cannot be read get others' features: being alike they would otherwise make a
+ * partition of their own, on which nobody can train. */
 static void place_bad(struct run *r)
 {
     uint64_t good = 0;
@@ -316,7 +316,7 @@ static int compute(struct run *r, struct err *err)
 {
     const struct job_spec *s = &r->w->spec;
     if (s->partition.method == JOB_METHOD_RANDOM && s->recipe.reshard.n == 0 &&
-        s->partition.chunk == 0) /* nobody looks at them */
+        s->partition.chunk == 0) /* chunks are not used */
         return room(r, 1, 0, err);
     switch (rows_features(r->w)) {
     case JOB_FEATURES_PIXELS:

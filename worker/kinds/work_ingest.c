@@ -1,4 +1,4 @@
-/* INGEST: one source archive, fetched already, cut into shards. */
+/* INGEST: cuts one fetched source archive into shards. */
 
 #include "common/base/base.h"
 #include "common/base/file.h"
@@ -62,7 +62,7 @@ static void take_report(struct work *w, const struct dataset_report *report)
     }
 }
 
-/* The address without what follows the name: it says how the data are packed. */
+/* The address up to the end of the file's name, which says how the data are packed. */
 static char *source_name(const struct work *w)
 {
     const char *url = w->task->ingest->url;
@@ -78,7 +78,7 @@ static int open_tokenizer(const struct work *w, struct tokenizer **ret, struct e
     return tokenizer_open(path, ret, err);
 }
 
-/* Opens what was fetched and cuts it. */
+/* Opens the fetched archive and cuts it. */
 static int cut_source(struct work *w, const struct dataset_options *opt, struct err *err)
 {
     struct dataset *ds = NULL;
@@ -124,7 +124,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
     struct tokenizer *tokenizer = NULL;
     char *name = source_name(w);
     uint64_t bytes;
-    if (file_size(w->source_path, &bytes, NULL) == 0) /* else reading it fails, with a sentence */
+    if (file_size(w->source_path, &bytes, NULL) == 0) /* else reading fails, with a message */
         cache_make_room(w->cache, bytes);
     progress_activity(&w->progress, "cutting shards");
     int rc = open_tokenizer(w, &tokenizer, err);

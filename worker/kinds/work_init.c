@@ -1,6 +1,6 @@
-/* INIT: version 0 of a module of each level of a network, from the seed or from weights that
- * the job came with.  The one from the seed is drawn anew by whoever needs it: that takes less
- * time than to fetch it, and its hash says whether it is the same. */
+/* INIT: version 0 of a module of each level of a network, from the seed or from the job's weights.
+ * Workers that need a version from the seed draw it again: that takes less time than to fetch it,
+ * and its hash says whether it is the same. */
 
 #include "common/base/base.h"
 #include "common/base/file.h"
@@ -44,8 +44,8 @@ static int first_values(const struct work *w, const struct model *m, float *flat
                   : 0;
 }
 
-/* Interchangeable modules of a level start equal: what tells them apart is the
- * data that they will see. */
+/* Interchangeable modules of a level start equal: they will differ by the data that
+ * they see. */
 static int run(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;

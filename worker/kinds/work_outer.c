@@ -1,6 +1,6 @@
-/* OUTER: a module's next version of the contributions to it, by the code that the coordinator uses.
- * Judging is the coordinator's: each contribution is folded as it is, and the squares of its cells
- * tell the coordinator how long it is. */
+/* OUTER: makes a module's next version of the contributions to it, by the coordinator's own code.
+ * The coordinator judges: here each contribution is folded as it is, and the squares of its cells
+ * give the coordinator its norm. */
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -24,10 +24,10 @@ struct run {
     struct work *w;
     const Skerry__V1__OuterTask *t;
     struct fold_input inputs[FOLD_INPUTS_MAX];
-    char *paths[4 + 2 * FOLD_INPUTS_MAX]; /* of what is read */
+    char *paths[4 + 2 * FOLD_INPUTS_MAX]; /* paths of the inputs */
     size_t n_paths;
     struct work_output *out[FILES];
-    uint32_t chunks; /* that were folded */
+    uint32_t chunks; /* chunks folded so far */
 };
 
 static int check_input(const Skerry__V1__OuterInput *in, uint64_t version, struct err *err)
@@ -89,7 +89,7 @@ static int plan(struct engine *e, struct work *w, struct err *err)
     return rc;
 }
 
-/* Where a blob lies; NULL: there is none. */
+/* The path of a blob; NULL: there is none. */
 static const char *path_of(struct run *r, const Skerry__V1__Blob *blob)
 {
     char path[CACHE_PATH_MAX];
@@ -113,15 +113,16 @@ static void take_inputs(struct run *r, const char *full)
     }
 }
 
-/* What is wrong with a contribution is for the coordinator to see: no output says so. */
+/* Is it a fault of a contribution?  Then the result has no outputs, and the coordinator finds it.
+ */
 static bool is_of_a_contribution(int rc)
 {
     return rc == -ERR_FORMAT || rc == -ERR_STALE || rc == -ERR_LIMIT || rc == -ERR_VERSION ||
            rc == -ERANGE;
 }
 
-/* Fills the norm of each contribution.  The squares of their cells go into the file, behind which
- * those of the mean will be. */
+/* Fills in the norm of each contribution, and writes the squares of their cells to the file; those
+ * of the mean will follow. */
 static int measure(struct run *r, struct fold_cells *to, struct err *err)
 {
     int rc = 0;
@@ -140,8 +141,8 @@ static int measure(struct run *r, struct fold_cells *to, struct err *err)
     return rc;
 }
 
-/* Before each chunk: of a large module these are minutes, in which the coordinator must see that it
- * goes on. */
+/* Called before each chunk: a large module takes minutes, in which the coordinator must see
+ * progress. */
 static bool stopping(void *arg)
 {
     struct run *r = arg;
@@ -205,12 +206,12 @@ static int measure_and_fold(struct run *r, const char *full, struct err *err)
     int rc = measure(r, &cells, err);
     if (rc == 0)
         rc = fold(r, full, &cells, err);
-    (void)close(cells.fd); /* hashed before it is believed */
+    (void)close(cells.fd); /* it is hashed before it is used */
     return rc < 0 ? rc : hash_file(o->path, o->sha256, &o->size, err);
 }
 
-/* What the next step of the module begins with stays at hand: links, which take no room on the
- * disk. What the cache has no room for would be fetched again. */
+/* Keeps the initial state of the module's next step in the cache, by links, which take no room on
+ * the disk.  Files for which the cache has no room would be fetched again. */
 static void keep(struct run *r)
 {
     for (size_t i = FULL; i < SQUARES; i++) {
@@ -220,7 +221,7 @@ static void keep(struct run *r)
         if (o->size > 0 && link(o->path, to) == 0)
             (void)cache_added(r->w->cache, o->sha256, NULL);
     }
-    (void)cache_reserve(r->w->cache, 0, NULL); /* the limit holds */
+    (void)cache_reserve(r->w->cache, 0, NULL); /* enforces the limit */
 }
 
 static int outputs_new(struct run *r, struct err *err)
@@ -243,7 +244,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
     *r = (struct run){.w = w, .t = w->task->outer};
     const char *full = path_of(r, r->t->full);
     uint64_t bytes;
-    if (file_size(full, &bytes, NULL) == 0) /* else folding it fails, with a sentence */
+    if (file_size(full, &bytes, NULL) == 0) /* else folding fails, with a message */
         cache_make_room(w->cache, FILES * bytes);
     progress_activity(&w->progress, "folding contributions");
     take_inputs(r, full);

@@ -1,6 +1,6 @@
-/* SAMPLE: a grid of images drawn from a path's model or a mixture of paths, as a PNG; or, of a
- * language model, a prompt and the text that goes on from it, streamed while it is made
- * (METHOD_STREAM, shown but not acknowledged) and whole in the report. */
+/* SAMPLE: a grid of images drawn from a path's model or a mixture of paths, as a PNG; or, from a
+ * language model, a prompt and its continuation, streamed while it is made (METHOD_STREAM, shown
+ * but not acknowledged) and whole in the report. */
 
 #include "common/base/base.h"
 #include "common/base/hash.h"
@@ -20,8 +20,8 @@
 #include "worker/net/llama.h"
 #include "worker/net/net_parts.h"
 
-/* Points of one evaluation, two for a sample with guidance: so many that swapping experts
- * pays, so few that a small device has room. */
+/* Points of one evaluation, two per sample with guidance: enough to make swapping experts
+ * worth while, and few enough for a small device. */
 #define SAMPLE_ROWS_MAX 128
 _Static_assert(JOB_GRID_SIDE_MAX == IMAGE_SIDE_MAX, "a grid that a job may have can be written");
 #define STREAM_MS 10000
@@ -35,13 +35,13 @@ static int on_progress(void *arg, unsigned done, unsigned total)
     return work_stopped(w, NULL);
 }
 
-/* Latents into pictures. */
+/* Decodes latents to pictures. */
 static int decode(void *arg, const float *latents, int count, uint8_t *images, struct err *err)
 {
     return encoders_decode(arg, latents, (unsigned)count, images, err);
 }
 
-/* The captions that are drawn, encoded; nothing where classes are. */
+/* Encodes the captions to draw; none if the model reads classes. */
 static int read_prompts(struct encoders *enc, const struct work *w, struct encoder_prompts *ret,
                         struct err *err)
 {
@@ -50,16 +50,16 @@ static int read_prompts(struct encoders *enc, const struct work *w, struct encod
     return encoders_prompts(enc, w->task->sample->prompt, TASK_LABELS_MAX, ret, err);
 }
 
-/* What a grid is drawn with, besides a model. */
+/* The parameters of a grid, besides its model. */
 struct drawing {
-    struct encoders *enc; /* NULL where pixels are drawn of classes */
+    struct encoders *enc; /* NULL: pixels are drawn, from classes */
     struct encoder_prompts prompts;
     char doing[PROGRESS_ACTIVITY_MAX];
     int rows;        /* points of one evaluation */
     uint8_t *images; /* (n_labels,S,S,3) */
 };
 
-/* Whoever asked for it looks at this meanwhile: so it says, too, what is not drawn. */
+/* The progress shown to the person who asked, with the number of tokens that are cut off. */
 static void say_drawing(struct work *w, struct drawing *d, size_t n)
 {
     char cut[96] = "";
@@ -70,7 +70,7 @@ static void say_drawing(struct work *w, struct drawing *d, size_t n)
     progress_activity(&w->progress, "%s", d->doing);
 }
 
-/* From a source, or from a network of two chains. */
+/* Draws from a source, or from a network of two chains. */
 static int draw(struct work *w, const struct drawing *d, const struct sample_source *src,
                 struct net *cascade, struct err *err)
 {
@@ -178,10 +178,10 @@ struct speaker {
     struct work *w;
     struct buf text;        /* whole characters, no NUL */
     size_t sent;            /* bytes of it that were streamed */
-    struct uplink_job *job; /* the piece on its way */
+    struct uplink_job *job; /* the piece being sent */
 };
 
-/* Bytes of a string does not end in the middle of a character. */
+/* The most bytes, up to `most`, that do not end within a character. */
 static size_t whole_characters(const char *text, size_t len, size_t most)
 {
     if (len <= most)
@@ -191,8 +191,8 @@ static size_t whole_characters(const char *text, size_t len, size_t most)
     return most;
 }
 
-/* Sends what is new, unless the last piece is still on its way: it goes with the next
- * one then, and the report has it all. */
+/* Sends the new text, unless the last piece is still being sent: then it goes with the
+ * next one, and the report has all of it. */
 static void stream(struct speaker *s)
 {
     char piece[TASK_STREAM_MAX + 1];
@@ -213,7 +213,7 @@ static void stream(struct speaker *s)
     s->sent += n;
 }
 
-/* Strings of the wire end at a NUL: it is shown as what cannot be shown. */
+/* Strings of the wire end at a NUL, so a NUL becomes U+FFFD. */
 static int append(struct buf *out, const char *text, size_t len)
 {
     int rc = 0;

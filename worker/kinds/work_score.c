@@ -1,6 +1,6 @@
-/* SCORE: how well one path predicts each sample of the ranges, by which samples are routed to
- * paths (DiPaCo, discriminative routing): of texts the sum of the log-probabilities, in columns
- * of `chunk` tokens or in one; of images the loss on fixed draws, its sign turned. */
+/* SCORE: how well one path predicts each sample of the ranges, for routing samples to paths
+ * (DiPaCo, discriminative routing): for texts the sum of the log-probabilities, in columns of
+ * `chunk` tokens or in one; for images the negative loss on fixed draws. */
 
 #include "common/base/base.h"
 #include "common/data/tokenizer.h"
@@ -69,7 +69,7 @@ static int add(struct run *r, uint64_t row, uint32_t column, float loss, struct 
     return 0;
 }
 
-/* The losses of one text to the columns of the tokens that were predicted. */
+/* Adds the losses of one text to the columns of its predicted tokens. */
 static int add_text(struct run *r, const int32_t *target, const float *losses, uint64_t row,
                     struct err *err)
 {

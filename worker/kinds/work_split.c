@@ -1,5 +1,5 @@
-/* SPLIT: samples copied, as they are, into shards of one partition each, so that a worker
- * downloads only what its path sees. */
+/* SPLIT: copies samples unchanged into shards of one partition each, so that a worker
+ * downloads only its path's data. */
 
 #include "common/base/base.h"
 #include "common/data/shard.h"

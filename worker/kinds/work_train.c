@@ -39,16 +39,16 @@
 #define STREAM_DATA 0x7068617365ULL
 #define WINDOW_BATCHES 4
 #define WINDOW_SHARE 16
-#define SETTLED_STEPS 3 /* a step's time is told after so many */
-#define TRACED_STEP 2   /* of each phase: the first ones settle what is made at first use */
+#define SETTLED_STEPS 3 /* steps after which a step's time is reported */
+#define TRACED_STEP 2   /* the traced step of each phase: the first ones still allocate */
 #define NAP_NS 20000000 /* between looks at whether the task is stopped */
 
-/* Where frozen encoders run a step ahead: the batch that was looked at beyond the one in hand. */
+/* If frozen encoders run a step ahead: the batch after the present one. */
 struct upcoming {
     bool known;
-    struct batch batch; /* of count 0: there is none */
+    struct batch batch; /* count 0: there is none */
     uint64_t position;
-    struct batch_held held; /* the one in hand */
+    struct batch_held held; /* the present batch */
 };
 
 struct phase {
@@ -56,23 +56,23 @@ struct phase {
     struct work *w;
     const Skerry__V1__TrainTask *t;
     struct replica *r;             /* r->trainer; weights by trainer_net(r->trainer)->weights */
-    bool resumed;                  /* goes on in the middle: at says where */
-    struct task_experts *teachers; /* distillation: of each rank; else NULL */
+    bool resumed;                  /* goes on in the middle, at `at` */
+    struct task_experts *teachers; /* distillation: each rank's; else NULL */
     struct data *feed;
     struct upcoming upcoming;
-    uint64_t position; /* of the data behind the batch in hand */
+    uint64_t position; /* position in the data after the present batch */
     struct replica_cursor at;
     uint32_t first;    /* at.steps when this run of it began */
     uint64_t window;   /* phase_window(); 0: bounded by steps */
-    uint64_t begun_ns; /* minus what ran before a cut */
+    uint64_t begun_ns; /* time of the beginning, as if it had never been interrupted */
     uint64_t saved_ns, save_cost_ns;
     double flops; /* the model's, in the steps since counted_ns */
     uint64_t counted_ns;
-    uint64_t least_ns; /* that a step took */
-    bool traced;       /* a step of it left its trace */
-    double peak_flops; /* the devices'; 0: not known */
+    uint64_t least_ns; /* shortest time of a step */
+    bool traced;       /* a step of it was traced */
+    double peak_flops; /* the devices'; 0: unknown */
     struct prefetch ahead;
-    struct fragments *fragments; /* NULL: all is contributed at the end */
+    struct fragments *fragments; /* NULL: everything is contributed at the end */
     struct fragment_net parts;
     struct snapshots *snapshots; /* NULL: none are wanted */
     struct snapshot_net saves;
@@ -127,7 +127,7 @@ static int check(const Skerry__V1__Task *task, struct err *err)
         rc = snapshot_check(task, err);
     for (size_t i = 0; i < t->n_ahead && rc == 0; i++)
         rc = task_check_blob(t->ahead[i], "train.ahead", err);
-    if (rc < 0 || t->n_ranges == 0) /* a trainer may read its own data; our networks refuse none */
+    if (rc < 0 || t->n_ranges == 0) /* only a trainer may train without ranges */
         return rc;
     return task_check_ranges(t->ranges, t->n_ranges, "train.ranges", err);
 }
@@ -169,7 +169,7 @@ static int open_data(struct phase *p, struct err *err)
     const struct feed_options opt = {
         .batch = batch,
         .train = true,
-        .repeat = p->t->steps > 0, /* bad samples are made up for, so that all steps are done */
+        .repeat = p->t->steps > 0, /* good samples replace bad ones, so that all steps are done */
         .seed = rng_mix(rng_mix(spec->seed, STREAM_DATA),
                         rng_mix(rng_mix(p->t->path, p->t->replica), p->t->first_step)),
         .window = (uint32_t)p->window,
@@ -225,7 +225,7 @@ static void open_fragments(struct phase *p)
 }
 
 /* Without fragments a phase begins with the versions of its modules, whatever the
- * replica's own weights were.  Then all devices have what the first one has. */
+ * replica's own weights were.  Then all devices take over those of the first one. */
 static int load_weights(struct phase *p, struct err *err)
 {
     bool own = p->fragments && p->r->own;
@@ -240,7 +240,8 @@ static double seconds_so_far(const struct phase *p)
     return (double)(clock_now_ns() - p->begun_ns) / 1e9;
 }
 
-/* For weights, Adam's moments and an average.  Where there is not enough nothing is let go. */
+/* Makes room for weights, Adam's moments and an average.  If it cannot be enough, nothing is
+ * dropped. */
 static void make_room(struct engine *e, const struct replica *r)
 {
     const uint64_t vectors = island_trainer_options(r->ranks)->ema > 0 ? 4 : 3;
@@ -249,7 +250,7 @@ static void make_room(struct engine *e, const struct replica *r)
         cache_make_room(e->opt.cache, bytes);
 }
 
-/* A disk that is too small is said once, not each time. */
+/* Logs once that the disk is too small. */
 static void say_saved(struct log_change *trouble, int rc, const struct err *err)
 {
     if (rc < 0)
@@ -270,7 +271,7 @@ static void save_mid(struct phase *p)
     p->save_cost_ns = p->saved_ns - begun;
 }
 
-/* Stopped, but not for nothing. */
+/* Saves the steps of a stopped phase for other workers. */
 static void save_for_others(struct phase *p)
 {
     p->at.seconds = seconds_so_far(p);
@@ -285,8 +286,8 @@ static bool save_is_due(const struct phase *p)
     return since > CHECKPOINT_EVERY_NS && since > CHECKPOINT_SHARE * p->save_cost_ns;
 }
 
-/* What the devices can do at best, measured with the first phase.  A device that does not even
- * multiply fails the first step, with a better sentence. */
+/* The devices' peak rate, measured in the first phase.  A device that cannot even multiply will
+ * fail the first step, with a better message. */
 static double measure_peak(struct engine *e, struct work *w, const struct replica *r)
 {
     const struct train_options *opt = island_trainer_options(r->ranks);
@@ -304,8 +305,8 @@ static double measure_peak(struct engine *e, struct work *w, const struct replic
     return *peak;
 }
 
-/* A new replica has megabytes to wait for, and memory to fill and a device to measure meanwhile.
- * Frozen encoders come first, and out of blobs. */
+/* While a new replica waits for megabytes, memory can be filled and the device measured.  Frozen
+ * encoders would come first, but need blobs. */
 static void prepare(struct engine *e, struct work *w)
 {
     struct replica *r;
@@ -350,18 +351,18 @@ static bool over(const struct phase *p)
                            spent + spent / p->at.steps / 2, (double)p->t->seconds);
 }
 
-/* Makes a step that took `ns` as long as the throttle says. */
+/* Prolongs a step that took `ns` to the throttle's time. */
 static void slow_down(struct phase *p, uint64_t ns)
 {
     double factor = p->e->opt.throttle;
     uint64_t until = clock_now_ns() + (factor > 1 ? (uint64_t)((factor - 1) * (double)ns) : 0);
     for (uint64_t now; (now = clock_now_ns()) < until && !work_stopped(p->w, NULL);) {
         uint64_t nap = until - now < NAP_NS ? until - now : NAP_NS;
-        (void)nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL); /* shorter is fine */
+        (void)nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL); /* a shorter nap is fine */
     }
 }
 
-/* The newest one stays. */
+/* The path of the newest trace, which stays. */
 static char *trace_path(const struct phase *p)
 {
     return file_join(p->e->state_dir, "trace.json");
@@ -370,13 +371,13 @@ static char *trace_path(const struct phase *p)
 static void trace_next(struct phase *p)
 {
     char *path = trace_path(p);
-    (void)file_remove(path, NULL); /* an older one is not sent in its place */
+    (void)file_remove(path, NULL); /* so that an older one is not sent */
     island_trainer_trace(p->r->ranks, path);
     p->traced = true;
     mem_free(path);
 }
 
-/* Into the report; one that is too large stays here. */
+/* Adds the trace to the report; one that is too large stays here. */
 static void send_trace(const struct phase *p)
 {
     struct err err = {0};
@@ -386,7 +387,7 @@ static void send_trace(const struct phase *p)
     mem_free(path);
 }
 
-/* The next batch; *ret_next: the one after it, where somebody wants to know. */
+/* The next batch; *ret_next: the one after it, if it is wanted. */
 static int take_batch(struct phase *p, struct batch *ret, const struct batch **ret_next,
                       struct err *err)
 {
@@ -415,7 +416,7 @@ static int take_batch(struct phase *p, struct batch *ret, const struct batch **r
     return 0;
 }
 
-/* How the devices share a step, and how long one takes. */
+/* Logs how the devices divide a step, and how long one takes. */
 static void say_training(struct phase *p)
 {
     char took[48] = "", predicted[48] = "";
@@ -429,7 +430,7 @@ static void say_training(struct phase *p)
     progress_step_plan(&p->w->progress, &p->r->plan);
 }
 
-/* One step; *ret_ended: there was nothing left to make it of. */
+/* One step; *ret_ended: no samples were left. */
 static int step(struct phase *p, bool *ret_ended, struct err *err)
 {
     struct batch b;
@@ -440,7 +441,7 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
         return rc;
     *ret_ended = b.count == 0;
     if (*ret_ended)
-        return 0; /* bounded by time, and the samples are used up */
+        return 0; /* a phase bounded by time has used up its samples */
     if (p->at.steps == TRACED_STEP && island_size(p->e->island) > 1)
         trace_next(p);
     uint64_t begun = clock_now_ns();
@@ -448,7 +449,7 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
     if (rc < 0)
         return err_wrap(err, "step %" PRIu64, trainer_next_step(p->r->trainer));
     const uint64_t took = clock_now_ns() - begun;
-    if (next || !island_trainer_fills(p->r->ranks)) /* else it had less to do */
+    if (next || !island_trainer_fills(p->r->ranks)) /* else it was shorter, with empty bubbles */
         p->least_ns = p->least_ns == 0 || took < p->least_ns ? took : p->least_ns;
     if (p->at.steps == p->first + SETTLED_STEPS)
         say_training(p);
@@ -456,7 +457,7 @@ static int step(struct phase *p, bool *ret_ended, struct err *err)
     times_take(&p->w->times, TIMES_STEPS);
     note_step(p, &s, b.samples);
     note_rate(p, &b);
-    uint64_t all = data_total(p->feed); /* some may have been used twice */
+    uint64_t all = data_total(p->feed); /* some samples may have been used twice */
     uint64_t used = p->at.samples < all ? p->at.samples : all;
     return p->fragments ? fragments_step(p->fragments, p->at.steps, used, err) : 0;
 }
@@ -494,10 +495,10 @@ static uint64_t samples_used(const struct phase *p)
     uint64_t n = p->at.samples;
     if (!p->t->steps) {
         n = p->at.position;
-        if (n < data_total(p->feed)) /* what was begun of another window is used once more */
+        if (n < data_total(p->feed)) /* samples of a window that was begun are used once more */
             n -= n % p->window;
     }
-    /* Fewer than a batch: some were used twice. */
+    /* With fewer than a batch, some were used twice. */
     return n < data_total(p->feed) ? n : data_total(p->feed);
 }
 
@@ -505,11 +506,11 @@ static int send_moments(struct phase *p, struct err *err)
 {
     struct work_output *o;
     int rc = work_output_new(p->w, WORK_MOMENTS, "moments", &o, err);
-    cache_make_room(p->w->cache, sizeof(float) * p->r->model->params); /* a byte each */
+    cache_make_room(p->w->cache, sizeof(float) * p->r->model->params); /* more than it needs */
     return rc < 0 ? rc : moments_save(p->r->trainer, o->path, o->sha256, &o->size, err);
 }
 
-/* Every module's contribution and, if asked for, the moments. */
+/* Writes every module's contribution and, if asked for, the moments. */
 static int contribute_all(struct phase *p, struct err *err)
 {
     const Skerry__V1__Task *task = p->w->task;
@@ -562,7 +563,7 @@ static int finish(struct phase *p, struct err *err)
     return rc;
 }
 
-/* The experts that a rank learns from. */
+/* Sets the experts from which a rank learns. */
 static int teach_rank(void *arg, int rank, struct err *err)
 {
     struct phase *p = arg;
@@ -598,8 +599,8 @@ static void close_teachers(struct phase *p)
     mem_free(p->teachers);
 }
 
-/* Goes on where an earlier attempt was saved, if we do not know better.  A snapshot that cannot be
- * used costs what it has saved. */
+/* Goes on from an earlier attempt's snapshot, unless our own checkpoint is newer.  If the snapshot
+ * cannot be used, its steps are lost. */
 static int go_on(struct phase *p, struct err *err)
 {
     const Skerry__V1__Snapshot *s = p->t->resume;
@@ -678,14 +679,14 @@ static int run(struct engine *e, struct work *w, struct err *err)
 {
     struct phase p;
     int rc;
-    do { /* until the first step has room: what it needs beside the plan shows only then */
+    do { /* until the first step has room: only it shows all the memory that a step needs */
         p = (struct phase){.e = e, .w = w, .t = w->task->train};
         rc = run_once(&p, err);
     } while (rc == -ENOMEM && p.at.steps == p.first && replica_smaller(e->replicas, w));
     return rc;
 }
 
-/* The local checkpoint. */
+/* Writes the local checkpoint. */
 static void after(struct engine *e, struct work *w)
 {
     struct replica *r = replica_peek(e->replicas, w);
@@ -716,7 +717,7 @@ static void after_check(struct engine *e, struct work *w)
     replica_drop(e->replicas, w);
 }
 
-/* A phase of another worker once more: it uses nothing of what is kept here, and leaves nothing. */
+/* Repeats a phase of another worker: it uses no state that is kept here, and leaves none. */
 const struct kind kind_check = {
     .id = SKERRY__V1__TASK_KIND__TASK_KIND_CHECK,
     .name = "train",

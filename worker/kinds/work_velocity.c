@@ -18,10 +18,10 @@
 #define VELOCITY_BATCH 64
 
 struct kept {
-    struct experts *experts; /* one */
+    struct experts *experts; /* with one expert */
     struct model *model;
     uint8_t key[HASH_BYTES]; /* names the job and the modules */
-    const struct work *w;    /* only while weights are loaded */
+    const struct work *w;    /* set only while weights are loaded */
 };
 
 static void kept_free(void *arg)
@@ -32,7 +32,7 @@ static void kept_free(void *arg)
     mem_free(k);
 }
 
-/* The same job file and module versions: the same network. */
+/* Equal job files and module versions give equal networks. */
 static void key_of(const struct work *w, uint8_t key[HASH_BYTES])
 {
     const Skerry__V1__Task *t = w->task;
@@ -51,7 +51,7 @@ static int load(void *arg, int expert, float *flat, struct err *err)
     return task_load(k->w, k->model, t->modules, t->n_modules, flat, err);
 }
 
-/* The task's model, from now on what the engine keeps. */
+/* Gets the task's model, which the engine keeps from now on. */
 static int keep_model(struct engine *e, const struct work *w, struct kept **ret, struct err *err)
 {
     uint8_t key[HASH_BYTES];
@@ -118,7 +118,7 @@ static int compute(struct engine *e, struct kept *kept, const struct encoder_pro
     return rc;
 }
 
-/* What the labels are numbers of; nothing where they are classes. */
+/* Reads the captions whose numbers the labels are; none if labels are classes. */
 static int read_prompts(struct engine *e, struct work *w, struct encoder_prompts *ret,
                         struct err *err)
 {

@@ -13,7 +13,7 @@
 struct item {
     struct fetch *f;
     size_t need; /* index into the needs; SIZE_MAX: the archive */
-    uint64_t id; /* the transfer's; 0: none runs */
+    uint64_t id; /* the running transfer's; 0: none */
     bool again;  /* its content was wrong once */
 };
 
@@ -60,7 +60,7 @@ static void fetch_free(struct fetch *f)
     mem_free(f);
 }
 
-/* Tells the outcome in a turn of its own. */
+/* Reports the outcome in a turn of its own. */
 static void finish(void *arg)
 {
     struct fetch *f = arg;
@@ -189,7 +189,7 @@ static int launch(struct fetch *f, struct item *it, struct err *err)
     char url[FETCH_URL_MAX], path[CACHE_PATH_MAX];
     struct xfer_get get = {.url = url,
                            .path = path,
-                           .cached = true, /* an archive is not looked at after a restart */
+                           .cached = true, /* after a restart an archive is not used */
                            .progress = on_progress,
                            .done = on_done,
                            .arg = it};
@@ -226,7 +226,7 @@ static void pump(struct fetch *f)
                               f->started + 1, f->n);
         int rc = launch(f, it, &err);
         if (rc == -EAGAIN && f->running > 0)
-            return; /* the next completion goes on */
+            return; /* the next completion continues */
         if (rc < 0) {
             (void)err_wrap(&err, "fetching %s", item_name(f, it));
             fail(f, rc, err.msg);

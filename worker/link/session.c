@@ -14,8 +14,8 @@
 
 struct session {
     struct session_options opt;
-    struct token home; /* as it was given */
-    unsigned turn;     /* of opt.also: 0 is home */
+    struct token home; /* the given token */
+    unsigned turn;     /* address in opt.also; 0: home */
     struct rpc_client *rpc;
     struct loop_timer *beat, *retry, *bye;
     bool connected, joined, ever_joined, joining, beating, unheard, leaving;
@@ -121,7 +121,7 @@ static void move_to(struct session *s, const struct token *t)
     rpc_client_move(s->rpc, t);
 }
 
-/* The same coordinator, elsewhere. */
+/* Looks for a new address of the coordinator in the token file. */
 static bool look_for_new_address(struct session *s)
 {
     struct token t;
@@ -150,7 +150,7 @@ static bool read_port(const char **at, uint16_t *port)
     return good;
 }
 
-/* The address that `at` begins with; *at is then at the comma behind it, or at the end. */
+/* Reads the address at *at, and moves *at to the next comma, or to the end. */
 static bool read_address(const char **at, struct token *t)
 {
     const bool six = **at == '[';
@@ -179,7 +179,7 @@ static int check_addresses(const struct session *s, struct err *err)
     return 0;
 }
 
-/* Nobody answers here: the next of the list, behind which is home again. */
+/* Nobody answers here: tries the next address of the list; after the last comes home again. */
 static void try_next(struct session *s)
 {
     struct token t = s->home;
@@ -212,13 +212,13 @@ static void on_state(void *arg, enum rpc_state state, const struct err *why)
         s->joined = s->joining = false;
         loop_timer_stop(s->beat);
         loop_timer_stop(s->retry);
-        if (!s->leaving && (s->connected || s->turn == 0)) /* else each dial would be said */
+        if (!s->leaving && (s->connected || s->turn == 0)) /* else every dial would be logged */
             log_on_change(&s->waiting, LOG_LEVEL_WARN, "session",
                           "waiting for the coordinator at %s:%u: %s; dialling again",
                           s->opt.token->host, s->opt.token->rpc_port,
                           why ? why->msg : "connection lost");
         if (!look_for_new_address(s) && !s->connected)
-            try_next(s); /* else it may be back here in a moment */
+            try_next(s); /* otherwise it may come back here in a moment */
         s->connected = false;
         if (was_joined)
             s->opt.on_lost(s->opt.arg);

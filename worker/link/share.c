@@ -21,19 +21,19 @@
 
 #define CONNECTIONS_MAX 32
 #define WAITERS_MAX 64u
-#define WAIT_MS (XFER_AWAY_FLOOR_S * 600u) /* before the asking worker calls it silence */
-#define STALE_S 10 /* a transfer that has not moved for so long may have ended */
+#define WAIT_MS (XFER_AWAY_FLOOR_S * 600u) /* shorter than the asking worker's patience */
+#define STALE_S 10 /* a transfer without progress for so long may have ended */
 #define LOOK_MS 20u
 #define TIMES_MAX 4u
 #define DRAWN_SLOTS 1024u
 
-/* How often somebody was sent a blob. */
+/* How often a blob was sent to a holder of a ticket. */
 struct drawn {
     uint64_t key;
     unsigned times;
 };
 
-/* One request for what is on its way here. */
+/* A request for a blob that is still being downloaded here. */
 struct waiting {
     struct list link;
     struct http_request *req;
@@ -62,7 +62,7 @@ static uint64_t his_now_s(const struct share *s)
     return s->word.now_s + (clock_now_ms() - s->word.told_ms) / 1000;
 }
 
-/* How often the holder was sent it: what another was sent may have taken the place. */
+/* The count for a blob and holder; its slot may be taken over from another pair. */
 static struct drawn *drawn_by(struct share *s, const struct blob_id *id, uint64_t holder)
 {
     uint64_t key;
@@ -106,14 +106,14 @@ static void send_blob(struct share *s, struct http_request *r, const struct blob
     http_reply_file(r, fd, (uint64_t)st.st_size, "application/octet-stream", hex);
 }
 
-/* Is it on its way here, or here and not yet in the cache's book? */
+/* Is it being downloaded, or here but not yet in the cache's table? */
 static bool comes(const struct share *s, const struct blob_id *id)
 {
     char path[CACHE_PATH_MAX];
     struct stat st;
     cache_path(s->o.cache, id->sha256, path);
     char *part = str_printf("%s.part", path);
-    const bool there = stat(part, &st) == 0 || stat(path, &st) == 0; /* in this order: it moves */
+    const bool there = stat(part, &st) == 0 || stat(path, &st) == 0; /* in this order: a rename */
     mem_free(part);
     return there && time(NULL) - st.st_mtim.tv_sec <= STALE_S;
 }
@@ -183,9 +183,9 @@ static void on_get(void *arg, struct http_request *r)
         wait_for(s, r, &id, t.holder, until_ms);
 }
 
-/* ---- where ---- */
+/* ---- addresses ---- */
 
-/* The address that packets to a host leave from: nothing is sent. */
+/* The address from which packets to a host leave; nothing is sent. */
 static int find_address(const char *host, char ret[SHARE_HOST_MAX + 1], struct err *err)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM};

@@ -28,9 +28,9 @@ struct uplink_job {
     struct work_output out;
     struct work_need need;
     bool in_order;
-    struct pbmem mem; /* the loop thread's until done */
+    struct pbmem mem; /* the loop thread's, until the job is done */
 
-    /* The loop thread's. */
+    /* Of the loop thread. */
     struct upload *upload;
     struct fetch *fetch;
     uint64_t call; /* in flight; 0: none */
@@ -50,12 +50,12 @@ struct uplink {
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct uplink_job *jobs; /* not done, in the order in which they were made */
-    unsigned refs;           /* the owner and posts on their way to the loop */
+    struct uplink_job *jobs; /* open jobs, oldest first */
+    unsigned refs;           /* the owner, and posts that the loop has not handled yet */
     bool closed;
 };
 
-/* ---- what both threads use ---- */
+/* ---- both threads ---- */
 
 /* Drops a reference; the last one frees. */
 static void unref(struct uplink *u)
@@ -70,7 +70,7 @@ static void unref(struct uplink *u)
     mem_free(u);
 }
 
-/* Nobody knows the job any more. */
+/* Frees a job that nobody knows any more. */
 static void discard(struct uplink_job *j)
 {
     if (j->kind == GET)
@@ -91,7 +91,7 @@ static void take_out(struct uplink *u, struct uplink_job *j)
         *at = j->next;
 }
 
-/* The job's last word.  It is the compute thread's from here on. */
+/* The job's outcome; it is the compute thread's from here on. */
 static void finish(struct uplink_job *j, int code, const char *detail)
 {
     struct uplink *u = j->u;
@@ -137,7 +137,7 @@ static void on_answer(void *arg, const struct rpc_result *r)
     struct uplink_job *j = arg;
     j->call = 0;
     if (r->code == -ERR_CANCELLED)
-        return; /* whoever cancelled knows what becomes of the job */
+        return; /* whoever cancelled it handles the job */
     if (r->code == 0) {
         int rc = keep_answer(j, r->reply);
         finish(j, rc, rc < 0 ? "the coordinator's answer is too large" : "");
@@ -157,7 +157,7 @@ static void start_call(struct uplink_job *j)
                           on_answer, j, &j->call);
     if (rc == -ERR_LIMIT)
         finish(j, rc, "the request is larger than a message may be");
-    else if (rc < 0 && rc != -ENOTCONN) /* then uplink_resume comes */
+    else if (rc < 0 && rc != -ENOTCONN) /* without a connection it waits for uplink_resume */
         loop_timer_start(u->retry, RETRY_MS, 0);
 }
 
@@ -196,7 +196,7 @@ static void cancel_job(struct uplink_job *j)
     finish(j, -ERR_CANCELLED, "cancelled");
 }
 
-/* The first job after `seen` jobs, so that a walk survives what it does. */
+/* The job at index i, so that a walk survives changes of the list. */
 static struct uplink_job *job_at(struct uplink *u, size_t i, bool *ret_abandoned)
 {
     pthread_mutex_lock(&u->lock);
@@ -231,7 +231,7 @@ static void on_retry(void *arg)
     pump(arg);
 }
 
-/* Something changed on the compute thread. */
+/* Handles changes by the compute thread. */
 static void on_post(void *arg)
 {
     struct uplink *u = arg;
@@ -300,7 +300,7 @@ static void post(struct uplink *u)
     u->refs++;
     pthread_mutex_unlock(&u->lock);
     if (loop_post(u->env.loop, on_post, u) < 0)
-        unref(u); /* so many posts wait that one of them will find the job */
+        unref(u); /* the queue is full, and one of its posts will find the job */
 }
 
 static struct uplink_job *job_new(struct uplink *u, struct work *w, enum job_kind kind)

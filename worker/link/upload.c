@@ -9,17 +9,17 @@
 
 #define TICKET_MS 30000
 #define RETRY_MS 1000
-#define TICKETS_MAX 4 /* per output: a ticket may expire while a slow line is at it */
-#define LANES 2       /* the line is not idle while a ticket is asked for, or a store answers */
+#define TICKETS_MAX 4 /* per output: a ticket may expire during a slow upload */
+#define LANES 2       /* so that the line is busy while one waits for a ticket or a store */
 
-/* An output that is on its way, and then another one. */
+/* A lane sends one output after the other. */
 struct lane {
     struct upload *u;
     struct loop_timer *retry;
-    size_t at;          /* the output; upload.what.n: none is left */
-    unsigned tickets;   /* used for it */
+    size_t at;          /* its output; upload.what.n: none is left */
+    unsigned tickets;   /* tickets used for it */
     uint64_t call, put; /* in flight; 0: none */
-    uint64_t sent;      /* bytes of it */
+    uint64_t sent;      /* bytes of it sent */
 };
 
 struct upload {
@@ -92,7 +92,7 @@ static bool repeats(const struct upload *u, size_t n)
     return false;
 }
 
-/* The next output; the same bytes go once. */
+/* Takes the next output; equal bytes are sent once. */
 static void take(struct lane *l)
 {
     struct upload *u = l->u;

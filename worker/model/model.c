@@ -44,14 +44,14 @@ void model_chain_specs(const struct model_spec *s, struct model_spec ret[MODEL_C
     up->mlp = u->mlp;
     up->image = u->image;
     up->patch = u->patch;
-    up->self_condition = true; /* it reads as many channels beside the image */
+    up->self_condition = true; /* its small image takes the place of an estimate */
     memmove(up->cut.block_level, s->cut.block_level + s->depth, (size_t)u->depth);
     up->cut.embed_level = up->cut.block_level[0];
 }
 
 /* ---- sizes ---- */
 
-/* Every block, the embedders and the head in a level that exists, no level empty. */
+/* Every block, the embedders and the head must be in an existing level, and no level empty. */
 static int cut_check(const struct model_spec *s, struct err *err)
 {
     const struct model_cut *c = &s->cut;
@@ -184,8 +184,7 @@ static int one_chain(const struct model_spec *spec, struct model **ret, struct e
     return 0;
 }
 
-/* The tensors of m's chains in one flat vector; what each chain is made of is then said by the
- * whole. */
+/* Puts the tensors of m's chains in one flat vector; the chains then share the whole's tables. */
 static int join_chains(struct model *m, struct err *err)
 {
     for (int i = 0; i < MODEL_CHAINS; i++) {
@@ -243,7 +242,7 @@ int model_new(const struct model_spec *spec, struct model **ret, struct err *err
     return 0;
 }
 
-/* The block that tensor i is of; -1: the embedders, depth: the head. */
+/* The block of tensor i; -1: the embedders, depth: the head. */
 static int block_of(const struct model *m, size_t i)
 {
     int first, each;

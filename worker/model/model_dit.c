@@ -14,9 +14,8 @@ static int tokens(const struct model_spec *s)
     return model_patches(s) + (s->kind == MODEL_ROUTER ? 1 : 0);
 }
 
-/* Of PixArt's transformer: an MLP has four times the width of the model, which no
- * configuration says otherwise; and q, k, v are one product, so that a bias must fill whole units
- * of the flat vector. */
+/* PixArt's transformer: an MLP always has four times the width of the model; and q, k, v are one
+ * product, so a bias must fill whole units of the flat vector. */
 static int caption_check(const struct model_spec *s, struct err *err)
 {
     if (s->caption > MODEL_CAPTION_MAX || s->caption_tokens < 1 ||
@@ -71,7 +70,7 @@ static int image_check(const struct model_spec *s, struct err *err)
     return 0;
 }
 
-/* What the networks of a job read. */
+/* Sets the inputs of a job's networks. */
 static void image_sizes(const struct job_spec *job, const struct model_facts *f,
                         struct model_spec *s)
 {
@@ -81,7 +80,7 @@ static void image_sizes(const struct job_spec *job, const struct model_facts *f,
     s->n_shapes = n < MODEL_SHAPES_MAX ? n : MODEL_SHAPES_MAX;
     for (int i = 0; i < s->n_shapes; i++) {
         const struct job_shape b = job_bucket(job, (size_t)i);
-        /* Sides of latents are those of pixels over the same factor. */
+        /* All sides of latents are those of pixels divided by the same factor. */
         s->shapes[i].height = (int)((int64_t)b.height * s->image / job->data.image_size);
         s->shapes[i].width = (int)((int64_t)b.width * s->image / job->data.image_size);
     }
@@ -147,7 +146,7 @@ static void add_block(struct model *m, const char *prefix, int block, const stru
     }
 }
 
-/* With captions: names of diffusers. */
+/* With captions: the tensors have diffusers' names. */
 static void fill_captioned(struct model *m)
 {
     const struct model_spec *s = &m->spec;
@@ -277,7 +276,7 @@ void model_positions(const struct model_spec *s, int shape, float *out)
     }
 }
 
-/* Multiply-adds of a block per token, but for attention. */
+/* Multiply-adds of a block per token, without attention. */
 static double dit_block(double C, double M)
 {
     return C * 3 * C + C * C + 2 * C * M;
@@ -286,7 +285,7 @@ static double dit_block(double C, double M)
 /* One image. */
 static double macs(const struct model_spec *s, double length)
 {
-    (void)length; /* an image has its own */
+    (void)length; /* an image has its own length */
     const double C = s->dim, T = tokens(s), N = model_patches(s);
     const double P = model_patch_values(s);
     const double time = MODEL_FREQS * C + C * C;

@@ -45,7 +45,7 @@ static int load_tensor(int fd, const struct st *st, const struct model_tensor *t
         rc = file_pread_all(fd, out, src->bytes, src->offset, path, err);
     if (rc < 0)
         return rc;
-    bool finite = true; /* of all: a loop that ends early does not run in vectors */
+    bool finite = true; /* no early end, so that the loop is vectorised */
     for (uint64_t i = 0; i < t->count; i++)
         finite &= isfinite(out[i]) != 0;
     for (uint64_t i = 0; !finite && i < t->count; i++)
@@ -55,7 +55,7 @@ static int load_tensor(int fd, const struct st *st, const struct model_tensor *t
     return 0;
 }
 
-/* One file of several: each tensor in it is one of the model's, not seen before. */
+/* Loads one of several files: each of its tensors must be the model's, and not seen before. */
 static int load_part(const struct model *m, int level, const char *path, float *flat, bool *seen,
                      struct err *err)
 {
@@ -100,17 +100,17 @@ int model_load(const struct model *m, int level, const char *const *paths, size_
     return rc;
 }
 
-/* ---- weights that were not made here: other types, other people's files ---- */
+/* ---- other programs' weights, in other types ---- */
 
-/* What older releases of diffusers saved beside the parameters of a PixArt: the original's null
- * caption, which nothing reads, and the fixed positions. */
+/* Is it one of the tensors that older releases of diffusers saved besides the parameters of a
+ * PixArt: the original's null caption, which nothing reads, or the fixed positions? */
 static bool is_passed_over(const struct model *m, const char *name)
 {
     return model_captioned(&m->spec) && (strcmp(name, "caption_projection.y_embedding") == 0 ||
                                          strcmp(name, "pos_embed.pos_embed") == 0);
 }
 
-/* PixArt's released models also predict a variance: of each pixel's outputs the second half. */
+/* PixArt's released models also predict a variance: the second half of each pixel's outputs. */
 static bool has_variance(const struct model *m, const struct model_tensor *t,
                          const struct st_tensor *src)
 {
@@ -118,8 +118,8 @@ static bool has_variance(const struct model *m, const struct model_tensor *t,
            src->rank == t->rank && src->count == 2 * t->count && src->shape[0] == 2 * t->shape[0];
 }
 
-/* The patch embedding of a model that reads no estimate, which this one does: of each of its
- * outputs the first half of the inputs. */
+/* Is it the patch embedding of a model that reads no estimate, unlike this one?  It has the first
+ * half of the inputs of each output. */
 static bool has_no_estimate(const struct model *m, const struct model_tensor *t,
                             const struct st_tensor *src)
 {
@@ -140,7 +140,7 @@ static int read_without_estimate(int fd, const char *path, const struct st_tenso
     return rc;
 }
 
-/* The outputs without the variance. */
+/* Reads the outputs without the variance. */
 static int read_velocity(int fd, const char *path, const struct st_tensor *src,
                          const struct model *m, const struct model_tensor *t, float *out,
                          struct err *err)

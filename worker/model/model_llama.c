@@ -18,8 +18,8 @@ static int text_check(const struct model_spec *s, struct err *err)
     if (s->kv_heads < 1 || s->heads % s->kv_heads != 0)
         return err_set(err, -ERR_CONFIG, "model.kv_heads %d must divide model.heads %d",
                        s->kv_heads, s->heads);
-    /* Rotary positions turn pairs; and q, k, v (gate, up) are one product, so that they must
-     * fill whole units of the flat vector. */
+    /* Rotary positions turn pairs; and q, k, v (gate, up) are one product, so they must fill
+     * whole units of the flat vector. */
     if (s->dim / s->heads % 4 != 0 || s->mlp % 4 != 0)
         return err_set(err, -ERR_CONFIG,
                        "model.dim %d in %d heads is %d per head, and model.ffn is %d; both must be "

@@ -30,7 +30,7 @@ int weights_init(struct weights *w, struct device *dev, const struct model *m, e
     if (rc < 0)
         return err_set(err, rc, "no memory on %s for a model of %.1f M parameters", dev->name,
                        (double)m->params / 1e6);
-    /* What lies between two tensors is never written again. */
+    /* The gaps between tensors are never written again. */
     weights_note(w, w->ops->zero(dev, w->w, m->flat * sizeof *w->w, w->stream), "zero");
     if (w->g)
         weights_note(w, w->ops->zero(dev, w->g, m->flat * sizeof *w->g, w->stream), "zero");
@@ -72,7 +72,7 @@ static void copy(struct weights *w, void *dst, const void *src, uint64_t n, enum
                  "copying weights");
 }
 
-#define BRING_BYTES (UINT64_C(4) << 20) /* that are on the host at a time */
+#define BRING_BYTES (UINT64_C(4) << 20) /* most bytes on the host at a time */
 
 int weights_bring(struct weights *to, void *dst, struct weights *from, const void *src,
                   uint64_t bytes, struct err *err)
@@ -166,17 +166,17 @@ void weights_grad(struct weights *w, const struct weights_linear *l, const void 
     weights_note(w, w->ops->matmul(w->dev, &mm, w->stream), "matmul");
 }
 
-/* ---- what is put off ---- */
+/* ---- work that is put off ---- */
 
 struct weights_put_off {
     struct weights_linear linear;
     const void *dy, *x; /* NULL: an announcement */
     int64_t ld_dy, ldx;
     bool first;
-    uint64_t offset, count; /* that is announced */
+    uint64_t offset, count; /* of the announcement */
 };
 
-/* False: nothing waits, or there is no memory to note it in. */
+/* False: nothing is put off, or there is no memory for it. */
 static bool put_off(struct weights *w, const struct weights_put_off *p)
 {
     struct weights_later *l = w->later;
@@ -254,7 +254,7 @@ void weights_input_grad(struct weights *w, const struct weights_linear *l, void 
 void weights_zero_grads(struct weights *w)
 {
     const struct model *m = w->m;
-    uint64_t from = m->flat, to = m->decayed; /* a chain's lie together */
+    uint64_t from = m->flat, to = m->decayed; /* those of a chain lie together */
     for (size_t i = 0; i < m->n; i++) {
         const struct model_tensor *t = &m->tensors[i];
         if (t->decay)

@@ -45,12 +45,12 @@ void batch_slice(const struct batch *b, unsigned from, unsigned count,
     }
 }
 
-/* What a sample has in each array of a batch. */
+/* The part of a sample in an array of a batch. */
 struct column {
     size_t field, bytes;
 };
 
-/* Wide values first: all of them are aligned behind each other. */
+/* Wide values come first, so that all columns are aligned. */
 enum { COLUMNS = 14 };
 static void columns_of(const struct batch *b, const struct batch_sizes *sizes,
                        struct column ret[COLUMNS])
@@ -76,7 +76,7 @@ static void columns_of(const struct batch *b, const struct batch_sizes *sizes,
     memcpy(ret, columns, sizeof columns);
 }
 
-/* at NULL: all samples as they are. */
+/* at NULL: all samples, in order. */
 static void copy_samples(char *to, const char *from, const unsigned *at, unsigned n, size_t bytes)
 {
     if (!at)

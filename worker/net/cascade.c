@@ -7,19 +7,19 @@
 /* The second chain. */
 struct upscaler {
     struct image_net image; /* first */
-    int side, factor;       /* of the small images, and how much larger its own are */
+    int side, factor;       /* side of the small images; its own side over that */
     float noise;
     uint64_t seed;
-    struct image_net *base;       /* whose captions are its own; NULL: it encodes them */
-    struct net_encoders encoders; /* then: what base has, or else the encoders give */
-    struct inputs inputs;         /* of what was loaded: */
-    uint8_t *large, *d_large;     /* (load,S,S,3) small images made large */
+    struct image_net *base;       /* gives it encoded captions; NULL: it encodes them itself */
+    struct net_encoders encoders; /* with base: its captions, or else those of the encoders */
+    struct inputs inputs;         /* of the loaded batch: */
+    uint8_t *large, *d_large;     /* (load,S,S,3) small images enlarged */
     uint64_t *told, *d_told;      /* (load) random streams */
 };
 
 struct cascade {
     struct net net;   /* first */
-    struct weights w; /* of both */
+    struct weights w; /* of both chains */
     struct image_net *base;
     struct upscaler *up;
     uint8_t *low; /* host, (load,s,s,3) */
@@ -40,7 +40,7 @@ static size_t large_bytes(const struct model *m)
     return (size_t)model_image_values(&m->chains[1]->spec);
 }
 
-/* ---- what the upscaler is told ---- */
+/* ---- the upscaler's small image ---- */
 
 static void plan_told(struct upscaler *u, size_t bytes, unsigned load)
 {
@@ -77,10 +77,10 @@ static int beside(struct image_net *n, const struct net_micro *micro, struct err
     return cascade_tell(f->dev, f->stream, f->spec, &t, (int)micro->count, err);
 }
 
-/* ---- what both are told ---- */
+/* ---- captions of both chains ---- */
 
-/* The sample of the base that has been told the same; -1: none.  Each chain drops captions by
- * itself, so it may be another one that is told nothing. */
+/* The base's sample with the same caption; -1: none.  Each chain drops captions by itself, so for a
+ * dropped one it may be another sample. */
 static int told_alike(const struct flow_matching *f, const int32_t *tokens, int32_t length,
                       unsigned i)
 {
@@ -93,7 +93,7 @@ static int told_alike(const struct flow_matching *f, const int32_t *tokens, int3
     return -1;
 }
 
-/* Samples from i on that were told what those of the base from `from` on were; -1: nothing. */
+/* The number of samples from i on with the captions of the base's from `from` on; -1: none. */
 static unsigned run_of(const struct flow_matching *f, const int32_t *tokens, const int32_t *lengths,
                        unsigned i, unsigned count, int from)
 {
@@ -105,7 +105,7 @@ static unsigned run_of(const struct flow_matching *f, const int32_t *tokens, con
     return n;
 }
 
-/* In place of the encoders: a caption is encoded once for both chains. */
+/* Replaces the encoders: a caption is encoded once for both chains. */
 static int share_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
                           void *d_states, struct err *err)
 {
@@ -142,13 +142,13 @@ static const struct net_ops upscaler_ops = {
     .crossing = image_net_crossing,
 };
 
-/* Does it begin in this part? */
+/* Does the chain begin in this part? */
 static bool begins(const struct model *chain)
 {
     return net_part_of(chain).from == 0;
 }
 
-/* Is any of it in this part? */
+/* Is any of the chain in this part? */
 static bool is_here(const struct model *chain)
 {
     return !model_part_is_none(net_part_of(chain));
@@ -328,7 +328,7 @@ static int forward(struct net *net, const struct model_part *part, int slot,
     const struct kernel_ops *k = c->w.ops;
     const struct model_part base = whole_of(c->base), up = whole_of(&c->up->image);
     const float *d_up = c->up->image.net.d_losses;
-    (void)part; /* what is cut is used chain by chain */
+    (void)part; /* a network in parts is used chain by chain */
     int rc = image_net_forward(&c->base->net, &base, slot, micro, err);
     if (rc == 0)
         rc = image_net_forward(&c->up->image.net, &up, slot, micro, err);
@@ -339,7 +339,7 @@ static int forward(struct net *net, const struct model_part *part, int slot,
     return rc < 0 ? err_set(err, rc, "the loss failed on %s: %s", c->w.dev->name, err_text(rc)) : 0;
 }
 
-/* Each chain's gradients are announced to whoever waits for those of the whole. */
+/* Announces a chain's gradients to the watch of the whole. */
 static int chain_backward(const struct cascade *c, struct image_net *n, int slot,
                           const struct net_micro *micro, struct err *err)
 {

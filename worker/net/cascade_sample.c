@@ -5,10 +5,10 @@
 #include "worker/net/dit_rows.h"
 #include "worker/net/resize.h"
 
-/* The upscaler as a source of velocities: what it is told follows from the small images. */
+/* The upscaler as a source of velocities, given the small images. */
 struct enlarger {
     const struct model_upscaler *up;
-    int side, factor; /* of the small images, and how much larger its own are */
+    int side, factor; /* side of the small images; its own side over that */
     struct dit_rows rows;
     const struct weights *w;
     const uint8_t *low; /* (count,s,s,3) */
@@ -53,7 +53,7 @@ static void enlarger_close(struct enlarger *e)
     mem_arrays_free(&e->memory);
 }
 
-/* What the upscaler is told of samples [call->first, call->first + B), once for each copy. */
+/* Makes the upscaler's input for samples [call->first, call->first + B), once for each copy. */
 static int tell(struct enlarger *e, const struct sample_call *call, struct err *err)
 {
     const struct weights *w = e->w;
@@ -90,7 +90,7 @@ static int enlarge(void *arg, const struct sample_call *call, struct err *err)
     return rc < 0 ? rc : dit_rows_run(&e->rows, call->v, &in, call->copies * call->B, err);
 }
 
-/* What both chains are told, and their evaluations, one after the other. */
+/* Progress of both chains, which run one after the other. */
 struct both {
     const struct sample_options *opt;
     const struct net_captions *captions;

@@ -94,7 +94,7 @@ static int distill_make(struct device *dev, const struct model *m, const struct 
     return image_net_make(&d->image, dev, m, opt, ret, err);
 }
 
-/* What a mixture of one expert a row takes beside the network. */
+/* Bytes of a mixture with one expert per row, besides the network. */
 static uint64_t distill_bytes(const struct model *m, const struct net_options *opt, enum dtype dt)
 {
     const struct mix_options mix = {

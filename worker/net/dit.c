@@ -16,8 +16,8 @@ static void plan_cross(struct dit *d, struct dit_cross *c, uint64_t rows)
     arena_add(a, &c->y, rows * C * e);
 }
 
-/* What one block computes on its way.  In NET_FORWARD and NET_RECOMPUTE all blocks
- * share this memory. */
+/* Memory for one block's activations.  In NET_FORWARD and NET_RECOMPUTE all blocks share
+ * it. */
 static void plan_scratch(struct dit *d, struct dit_block *b, uint64_t rows)
 {
     const uint64_t e = dtype_bytes(d->dt), C = (uint64_t)d->C, M = (uint64_t)d->M;
@@ -46,8 +46,8 @@ static void plan_scratch(struct dit *d, struct dit_block *b, uint64_t rows)
     }
 }
 
-/* What a block computes and no backward reads: it lies where the backward of a block, which runs
- * at another time, has its gradients. */
+/* Memory for results of a block that no backward reads: it is shared with the gradients of a
+ * block's backward, which runs at another time. */
 static void plan_passing(struct dit *d, uint64_t rows)
 {
     const uint64_t e = dtype_bytes(d->dt), C = (uint64_t)d->C, M = (uint64_t)d->M;
@@ -79,7 +79,7 @@ static void plan_blocks(struct dit *d, const struct dit_slot *s, uint64_t rows)
     struct arena *a = &d->arena;
     const uint64_t start = arena_mark(a);
 
-    /* Shared scratch first, laid over itself for each block. */
+    /* Shared scratch comes first, the same for each block. */
     for (int i = d->part.from; i < d->part.to; i++) {
         if (net_shares_blocks(d->opt.mode))
             arena_reset(a, start);
@@ -262,7 +262,7 @@ static int fill_constants(struct dit *d, struct err *err)
     return rc;
 }
 
-/* Those of each block, when all memory has its place. */
+/* Places the gradients of each block, after all other memory. */
 static void place_grads(const struct dit *d, const struct dit_slot *s)
 {
     for (int i = d->part.from; i < d->part.to; i++) {
@@ -287,7 +287,7 @@ static void place_grads(const struct dit *d, const struct dit_slot *s)
     }
 }
 
-/* Its weights: of its own, or those of a whole that it is a chain of. */
+/* Its weights: its own, or those of the whole of which it is a chain. */
 static int init_weights(struct dit *d, const struct weights *whole, struct err *err)
 {
     if (!whole)

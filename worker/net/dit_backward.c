@@ -1,15 +1,15 @@
 #include "worker/net/dit_impl.h"
 
-/* The sum that a residual branch ends in. */
+/* The sum at the end of a residual branch. */
 struct dit_branch {
     const void *y; /* NULL: there is none */
     const float *gate;
     float *dgate;
     void *dy;  /* its gradient goes here */
-    bool open; /* what is normalised was not kept: the sum is made again */
+    bool open; /* the norm's input was not kept: the sum is made again */
 };
 
-/* The attention's (2) or the MLP's (5) of a block. */
+/* The branch of a block's attention (2) or MLP (5). */
 static struct dit_branch branch(const struct dit *d, const struct dit_slot *s, int b, int which)
 {
     const struct dit_block *p = &s->blocks[b];
@@ -20,8 +20,8 @@ static struct dit_branch branch(const struct dit *d, const struct dit_slot *s, i
                                .dy = which == 2 ? p->d.y1 : p->d.y2};
 }
 
-/* Through the same: from dh = gradient of n->h to dx, and where y is given to dy.  Of a block's
- * norms dh becomes h. */
+/* Backward of a norm and its sum: from dh = gradient of n->h to dx, and if y is given to dy.  In a
+ * block dh becomes h. */
 static void norm_backward(struct dit *d, const struct dit_slot *s, const struct dit_norm *n,
                           struct dit_mod m, struct dit_branch br, bool set, int B)
 {
@@ -50,7 +50,7 @@ static void norm_backward(struct dit *d, const struct dit_slot *s, const struct 
     dit_op(d, d->ops->adaln_bwd(d->dev, &ln, d->stream), "adaln_bwd");
 }
 
-/* Through an addition alone. */
+/* Backward of only an addition. */
 static void sum_backward(struct dit *d, const struct dit_slot *s, int b, int which, int B)
 {
     norm_backward(d, s, &(struct dit_norm){0}, (struct dit_mod){b, 0}, branch(d, s, b, which),
@@ -194,8 +194,8 @@ static void block_backward(struct dit *d, const struct dit_slot *s, int b, int B
     attention_backward(d, s, b, B, first);
 }
 
-/* The modulations of block b are complete: its table, and what all share, from the last block to
- * the first. */
+/* Once the gradients of block b's modulations are complete: those of its table and of the shared
+ * modulation, from the last block to the first. */
 static void table_backward(struct dit *d, const struct dit_slot *s, int b, int B)
 {
     const struct kernel_ops *k = d->ops;
@@ -214,7 +214,7 @@ static void table_backward(struct dit *d, const struct dit_slot *s, int b, int B
         dit_op(d, k->axpy(d->dev, s->dshared, 1.0f, dmod, B * n, d->stream), "axpy");
 }
 
-/* The final layer's table, and what it was added to. */
+/* The gradients of the final layer's table, and of the conditioning to which it was added. */
 static void final_table_backward(struct dit *d, const struct dit_slot *s, int B)
 {
     const struct kernel_ops *k = d->ops;
@@ -231,7 +231,7 @@ static void final_table_backward(struct dit *d, const struct dit_slot *s, int B)
     }
 }
 
-/* What condition_captioned made: its share of dcond, which has the final layer's. */
+/* Backward of condition_captioned: adds to dcond, which has the final layer's gradient. */
 static void condition_captioned_backward(struct dit *d, struct dit_slot *s, int B, bool first)
 {
     const struct kernel_ops *k = d->ops;
@@ -256,8 +256,8 @@ static void condition_captioned_backward(struct dit *d, struct dit_slot *s, int 
            "silu_bwd");
 }
 
-/* The modulations of a part, when all of them are done: dscond is summed from the last block to
- * the first. */
+/* Backward of a part's modulations, once all gradients are complete: dscond is summed from the last
+ * block to the first. */
 static void modulate_backward(struct dit *d, const struct dit_slot *s,
                               const struct model_part *part, int B, bool first)
 {
@@ -277,7 +277,7 @@ static void modulate_backward(struct dit *d, const struct dit_slot *s,
     }
 }
 
-/* What the blocks are conditioned by: the captions, the label table and the time MLP. */
+/* Backward of the conditioning: the captions, the label table and the time MLP. */
 static void condition_backward(struct dit *d, struct dit_slot *s, int B, bool first)
 {
     const struct kernel_ops *k = d->ops;

@@ -1,6 +1,6 @@
 #include "worker/net/dit_impl.h"
 
-/* The captions as the blocks read them; and the modulation that all blocks share. */
+/* The captions' input to the blocks, and the modulation that all blocks share. */
 static void condition_captioned(struct dit *d, struct dit_slot *s, const struct dit_io *io)
 {
     const int64_t rows = (int64_t)io->B * d->L, C = d->C, D = d->m->spec.caption;
@@ -13,7 +13,7 @@ static void condition_captioned(struct dit *d, struct dit_slot *s, const struct 
                     s->scond, 0);
 }
 
-/* freq -> MLP, plus the label -> cond; silu -> what modulates. */
+/* freq -> MLP, plus the label -> cond; silu of it -> scond. */
 static void condition(struct dit *d, struct dit_slot *s, const struct dit_io *io)
 {
     const struct kernel_ops *k = d->ops;
@@ -143,7 +143,7 @@ static void cross_forward(struct dit *d, const struct dit_slot *s, int b, int B)
     const struct weights_linear kv = {model_caption_tensor(b, X_CROSS_K_W), (int64_t)B * d->L, C,
                                       2 * C};
     const struct weights_linear proj = {model_caption_tensor(b, X_CROSS_PROJ_W), rows, C, C};
-    /* In f32 what queries are made of is the sum itself. */
+    /* In f32 the input of the queries is the sum itself. */
     const struct dit_norm sum = {.x = d->dt == DT_F32 ? (float *)c->x : p->n2.x};
 
     norm_forward(d, s, &sum, (struct dit_mod){b, 0}, p->n1.x, p->y1, gate_of(d, s, b, 2), B);
@@ -212,7 +212,7 @@ void dit_block_again(struct dit *d, const struct dit_slot *s, int b, int B)
     block_forward(d, s, b, B, false);
 }
 
-/* x and the estimate of each sample, or zeros in its place, behind each other. */
+/* For each sample x followed by the estimate, or by zeros in its place. */
 static const float *beside(struct dit *d, const struct dit_slot *s, const float *x, int B)
 {
     const int64_t n = model_shape_values(&d->m->spec, s->io.shape);
@@ -227,10 +227,10 @@ static const float *beside(struct dit *d, const struct dit_slot *s, const float 
     return d->both;
 }
 
-/* What stands before the first block and after the last differs between a DiT and a router:
+/* The layers before the first block and after the last differ between a DiT and a router:
  *
  *   DiT      patches ──► (B,T,C) ─ blocks ─► (B,T,P) ──► image
- *   router   patches ──► (B,T-1,C), behind cls_token ─ blocks ─► row 0 of each (B,C) ──► logits
+ *   router   patches ──► (B,T-1,C), after cls_token ─ blocks ─► row 0 of each (B,C) ──► logits
  */
 /* The patches are a product over dense rows; a router's go through xf, which is free before
  * the last block is done, to their places behind the token. */

@@ -86,7 +86,7 @@ int32_t dit_rows_null(const struct dit_rows *r)
     return model_captioned(spec) ? r->captions.n - 1 : spec->classes;
 }
 
-/* The captions of some rows side by side, neighbours in one copy; their lengths on the host. */
+/* Gathers the rows' captions densely, neighbours in one copy, and their lengths on the host. */
 static int gather(struct dit_rows *r, const int32_t *labels, int B, struct err *err)
 {
     const struct weights *w = dit_weights(r->dit);
@@ -139,7 +139,7 @@ static int run_batch(struct dit_rows *r, float *v, const struct dit_rows_in *in,
     return rc < 0 ? rc : weights_sync(dit_weights(r->dit), err);
 }
 
-/* Row `from` of x becomes row `to` of out. */
+/* Copies row `from` of x to row `to` of out. */
 static int copy_row(struct dit_rows *r, float *out, int to, const float *x, int from)
 {
     const struct weights *w = dit_weights(r->dit);
@@ -147,7 +147,7 @@ static int copy_row(struct dit_rows *r, float *out, int to, const float *x, int 
                         COPY_DEVICE, w->stream);
 }
 
-/* Fewer than DIT_ROWS_MIN rows: the first one fills up. */
+/* Runs fewer than DIT_ROWS_MIN rows, padded with the first one. */
 static int run_few(struct dit_rows *r, float *v, const struct dit_rows_in *in, int B,
                    struct err *err)
 {

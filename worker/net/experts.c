@@ -6,7 +6,7 @@ enum { NOBODY = -1 };
 
 /* Room for one network's weights. */
 struct place {
-    struct weights own; /* but the first: those of the DiT itself */
+    struct weights own; /* not in the first place, which has the DiT's own */
     float *w;
     bf16 *w16;
     int expert; /* or NOBODY */
@@ -45,7 +45,7 @@ static int make_places(struct experts *x, struct err *err)
         int rc = i ? weights_init(&p->own, x->dev, x->m, w->dt, false, err) : 0;
         if (rc < 0 && rc != -ENOMEM)
             return rc;
-        if (rc < 0) { /* less is only slower; what follows needs some room too */
+        if (rc < 0) { /* fewer places are only slower; later allocations need some room, too */
             weights_release(&p->own);
             if (x->room > 1)
                 weights_release(&x->places[--x->room].own);
@@ -119,7 +119,7 @@ static struct place *find(struct experts *x, int expert)
     return NULL;
 }
 
-/* An empty place, or the one used longest ago. */
+/* An empty place, or the least recently used one. */
 static struct place *make_room(struct experts *x)
 {
     struct place *best = &x->places[0];

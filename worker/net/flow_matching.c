@@ -79,7 +79,7 @@ static int check_encoders(const struct flow_matching *f, struct err *err)
     return 0;
 }
 
-/* How the latents of each channel are moved and scaled, to the device. */
+/* Sends the shift and scale of each channel of latents to the device. */
 static int send_scales(struct flow_matching *f, struct err *err)
 {
     const struct net_encoders *e = f->opt.encoders;
@@ -146,7 +146,7 @@ static float draw_time(uint64_t seed, uint64_t key, bool uniform_t)
                      : 1.0f / (1.0f + expf(-rng_at_normal(seed, stream, 0)));
 }
 
-/* Is what sample i is told dropped? */
+/* Is the label or caption of sample i dropped? */
 static bool is_dropped(const struct flow_matching *f, const struct batch *b, unsigned i)
 {
     const float u = rng_at_uniform(b->seed, rng_mix(b->keys[i], STREAM_DROPOUT), 0);
@@ -190,13 +190,13 @@ static int draw_caption(struct flow_matching *f, const struct batch *b, unsigned
     return 0;
 }
 
-/* Where sample i of the run that begins at `first` lies, in values of an image. */
+/* The offset, in values, of sample i of the run that begins at `first`. */
 static int64_t place_of(const struct flow_matching *f, unsigned first, unsigned i)
 {
     return first * f->most + (i - first) * model_shape_values(f->spec, f->shapes[i]);
 }
 
-/* The places of samples in a batch are all as large: those of a run move together. */
+/* All samples of a batch have places of equal size: packs those of a run densely. */
 static void pack(struct flow_matching *f, void *to, const void *from, unsigned count, size_t bytes)
 {
     for (unsigned i = 0, first = 0; i < count; i++) {
@@ -220,7 +220,7 @@ static int take_shapes(struct flow_matching *f, const struct batch *b, struct er
     return 0;
 }
 
-/* What the network reads of the images. */
+/* Loads the images, or their moments. */
 static int load_images(struct flow_matching *f, const struct batch *b, struct err *err)
 {
     const struct net_encoders *e = f->opt.encoders;
@@ -303,7 +303,7 @@ int flow_matching_mix(struct flow_matching *f, unsigned from, unsigned count, st
     const int64_t at = place_of(f, first, from);
     f->n = model_shape_values(f->spec, f->shapes[from]);
     if (f->latent) {
-        /* d_target is free until the last. */
+        /* d_target is unused until the end. */
         note(&rc, k->normal(dev, f->d_target, f->seed, f->d_posterior + from, B, f->n, s));
         note(&rc, k->posterior(dev, f->d_x0, f->d_moments + 2 * at, f->d_target, f->d_shift,
                                f->d_scale, B, f->channels, f->n / f->channels, DT_BF16, s));

@@ -38,8 +38,8 @@ uint32_t generate_draw(const float *logits, uint32_t n, const struct generate_op
         scratch[i].p = exp(((double)logits[i] - (double)logits[best]) / (double)opt->temperature);
         sum += scratch[i].p;
     }
-    /* All tokens below this are together less than what top_p leaves out: the sort need
-     * not see them. */
+    /* All tokens below this together have less probability than top_p leaves out, so they need
+     * no sorting. */
     const double least = (1.0 - (double)opt->top_p) * sum / n;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -65,7 +65,7 @@ uint32_t generate_draw(const float *logits, uint32_t n, const struct generate_op
 
 struct run {
     struct llama_cache *cache;
-    uint32_t *ids; /* what stands in the cache, room for a whole context */
+    uint32_t *ids; /* the cache's ids, with room for a whole context */
     size_t n, most;
     uint32_t vocab;
     float *logits;                      /* (vocab) */
@@ -92,7 +92,7 @@ static int prepare(struct llama *l, struct run *r, struct err *err)
     return llama_cache_new(l, &r->cache, err);
 }
 
-/* The token goes into the cache; the logits are then those of its successor. */
+/* Appends the token to the cache; the logits are then those of its successor. */
 static int push(struct run *r, uint32_t id, struct err *err)
 {
     if (r->n == r->most) {
@@ -198,7 +198,7 @@ int generate_text(struct llama *l, const struct tokenizer *t, const char *prompt
         if (rc < 0)
             (void)err_set(err, rc, "the text was not finished: %s", err_text(rc));
         else
-            rc = 0; /* nothing is left to be stopped */
+            rc = 0; /* the text is complete anyway */
     }
     buf_release(&p.text);
     tokens_release(&ids);

@@ -128,7 +128,7 @@ static float *targets_of(const struct image_net *n, int slot)
     return n->d_targets ? n->d_targets + slot * n->net.opt.batch * most : NULL;
 }
 
-/* Noises the samples, and where there are further parts keeps the target for the last one. */
+/* Noises the samples and, if there are further parts, keeps the target for the last one. */
 static int mix(struct image_net *n, int slot, const struct net_micro *micro, struct err *err)
 {
     struct flow_matching *f = &n->flow;
@@ -147,8 +147,8 @@ static float *velocities_of(const struct image_net *n, const struct net_micro *m
     return n->d_velocities + micro->from * n->values;
 }
 
-/* What velocities v, made without an estimate, say of the images: xt - t v.  What the images were
- * mixed of is free by now. */
+/* The estimate xt - t v by velocities v that were made without one.  d_x0 and d_eps are unused by
+ * now. */
 static int estimate(struct image_net *n, const struct net_micro *micro, const float *v,
                     struct dit_io *io, struct err *err)
 {
@@ -164,8 +164,8 @@ static int estimate(struct image_net *n, const struct net_micro *micro, const fl
                   : 0;
 }
 
-/* Tells the first part the estimate; where there is no other, of a forward of its own, of which no
- * gradient is taken. */
+/* Gives the first part its estimate; in a network without parts from a forward of its own, without
+ * gradients. */
 static int tell(struct image_net *n, const struct model_part *part, int slot,
                 const struct net_micro *micro, struct dit_io *io, struct err *err)
 {
@@ -174,7 +174,7 @@ static int tell(struct image_net *n, const struct model_part *part, int slot,
     return rc < 0 ? rc : estimate(n, micro, whole ? n->d_pred : velocities_of(n, micro), io, err);
 }
 
-/* The first part noises the samples; the last one has the objective. */
+/* The first part noises the samples; the last one computes the objective. */
 int image_net_forward(struct net *net, const struct model_part *part, int slot,
                       const struct net_micro *micro, struct err *err)
 {
@@ -295,13 +295,13 @@ const struct net_ops dit_net_ops = {
 
 /* ---- the router of a mixture ----
  *
- * Which partition a noised image is from (McAllister et al., "Decentralized Diffusion Models",
- * 2025, section 3).  The loss of an image is the cross-entropy
+ * It finds the partition that a noised image is from (McAllister et al., "Decentralized Diffusion
+ * Models", 2025, section 3).  The loss of an image is the cross-entropy
  *
  *    -log softmax(logits(x_t, t))[partition]
  *
- * whose optimum is the posterior p(k | x_t, t), when t and noise are drawn as the experts draw
- * them and images come in natural proportion.  There are no labels. */
+ * whose optimum is the posterior p(k | x_t, t) if t and noise are drawn as for the experts and
+ * images come in natural proportion.  There are no labels. */
 
 static int check_classes(const struct image_net *n, const struct batch *b, struct err *err)
 {
@@ -314,7 +314,7 @@ static int check_classes(const struct image_net *n, const struct batch *b, struc
     return 0;
 }
 
-/* The first of the largest logits of each image. */
+/* The first class with the largest logit, for each image. */
 static int find_best(struct net *net, unsigned count, int32_t *best, struct err *err)
 {
     const struct image_net *n = of(net);

@@ -3,28 +3,28 @@
 #include "worker/net/arena.h"
 #include "worker/model/model_index.h"
 
-#define SLICE_BYTES (64u << 20) /* logits at a time */
+#define SLICE_BYTES (64u << 20) /* bytes of logits at a time */
 #define SLICE_LEAST 64
 
 /* R rows of tokens (B texts of T), C channels, H query heads, K key heads, D = C/H, M
- * hidden width of the MLP, V vocabulary; "(dt)" is bf16 or f32.  One block, with what
- * is kept for its backward:
+ * hidden width of the MLP, V vocabulary; "(dt)" is bf16 or f32.  One block, with the
+ * activations kept for its backward:
  *
  *   x1 ─norm─► h1 ─► qkv (turned) ─► o (attention) ─► y
  *    └──────────────────── + y ──► x2 ─norm─► h2 ─► gu ─swiglu─► act ─► y
  *                                   └──────────────── + y ──► x1 of the next
  *
- * The addition that ends a half is fused with the norm that begins the next one, but where a
- * part ends: from there x1 crosses, and dx comes back. */
+ * The addition that ends a half is fused with the norm that begins the next one, except at the end
+ * of a part: there x1 crosses to the next part, and dx comes back. */
 struct llama_norm {
     float *x;    /* (R,C) residual stream at a norm */
     float *rstd; /* (R) */
     void *h;     /* (R,C) (dt) */
 };
 
-/* (dt) As dit_block_grads: what the gradients of a block's weights are made from. */
+/* (dt) As dit_block_grads: gradients from which those of a block's weights are made. */
 struct llama_block_grads {
-    void *down, *o; /* (R,C) of what these products made */
+    void *down, *o; /* (R,C) gradients of these products' outputs */
     void *gu;       /* (R,2M) */
     void *qkv;      /* (R,(H+2K)D) */
 };
@@ -45,13 +45,13 @@ struct llama_rows {
     float *weight; /* factor of its gradient */
 };
 
-/* A micro-batch, and everything that it leaves for its backward. */
+/* A micro-batch, and everything that it keeps for its backward. */
 struct llama_slot {
     int B, T;
     int64_t rows;
     struct llama_rows in;
     float *loss;                     /* (R) */
-    const struct llama_cache *cache; /* NULL: the texts stand alone */
+    const struct llama_cache *cache; /* NULL: texts do not continue a cache */
 
     struct llama_block *blocks; /* (depth) */
     void *y;                    /* (R,C) (dt) end of a half block */
@@ -69,14 +69,14 @@ struct llama {
     struct device *dev;
     struct stream *stream;
     enum dtype dt;
-    struct model_part part; /* that it is: it has no memory for other blocks */
-    struct llama *next;     /* part, on another device, where tokens are read; or NULL */
+    struct model_part part; /* the part that it is: it has no memory for other blocks */
+    struct llama *next;     /* next part, on another device, for llama_read; or NULL */
     int depth, C, H, K, D, M, V;
     int64_t slice; /* rows of the head at a time */
     int head;      /* tensor that makes logits */
 
     struct inputs inputs;
-    struct llama_rows host, loaded; /* what was loaded, on the host and on the device */
+    struct llama_rows host, loaded; /* the loaded batch, on the host and on the device */
 
     struct arena arena;
     struct llama_slot *slots;
@@ -85,12 +85,12 @@ struct llama {
 
     /* Backward only. */
     void *dlogits; /* (slice,V) (dt); in f32 the logits themselves */
-    void *dy;      /* (R,C) (dt); with a split backward NULL, as dwide */
+    void *dy;      /* (R,C) (dt); with a split backward NULL, like dwide */
     void *dwide;   /* (R,max(2M,(H+2K)D)) (dt) */
     void *dact;    /* (R,M) (dt) */
 };
 
-/* The keys and values of a text so far: of the blocks that l has, and of the part behind it. */
+/* The keys and values of a text so far: in the blocks of l, and in the next part. */
 struct llama_cache {
     struct llama *l;
     struct llama_cache *next;
@@ -115,8 +115,8 @@ static int qkv_width(const struct llama *l)
 
 /* ---- memory ---- */
 
-/* What one block computes on its way.  In NET_FORWARD and NET_RECOMPUTE all blocks
- * share this memory. */
+/* Memory for one block's activations.  In NET_FORWARD and NET_RECOMPUTE all blocks share
+ * it. */
 static void plan_scratch(struct llama *l, struct llama_block *b, uint64_t rows)
 {
     const uint64_t e = dtype_bytes(l->dt), C = (uint64_t)l->C, M = (uint64_t)l->M;
@@ -197,7 +197,7 @@ static void plan_backward(struct llama *l, uint64_t rows)
     arena_add(a, &l->dact, rows * M * e);
 }
 
-/* Where the gradients of each block's products are, when all memory has its place. */
+/* Places the gradients of each block's products, after all other memory. */
 static void place_grads(const struct llama *l, const struct llama_slot *s)
 {
     for (int i = l->part.from; i < l->part.to; i++) {
@@ -350,9 +350,9 @@ void llama_link(struct net *part, struct net *next)
 
 /* ---- batches ---- */
 
-#define POSITIONS (1 << 20) /* that rotary embeddings take */
+#define POSITIONS (1 << 20) /* limit of rotary embeddings */
 
-/* What the device would refuse only when it has come to it. */
+/* Checks values that the device would refuse only during its work. */
 static int check_row(const struct llama *l, const struct batch *b, size_t i, int32_t token,
                      struct err *err)
 {
@@ -398,7 +398,7 @@ static int llama_load(struct net *n, const struct batch *b, struct err *err)
     return load(of(n), b, n->grad_scale, err);
 }
 
-/* Puts the texts [from, from+count) of what was loaded into a slot. */
+/* Puts the loaded texts [from, from+count) into a slot. */
 static void take(struct llama *l, struct llama_slot *s, unsigned from, unsigned count, unsigned seq)
 {
     const struct llama_rows *all = &l->loaded;
@@ -458,7 +458,7 @@ static void turn(struct llama *l, const struct llama_slot *s, void *qkv, bool in
     op(l, l->ops->rope(l->dev, &p, l->stream), "rope");
 }
 
-/* Keys and values of the call's tokens go behind those that the cache holds. */
+/* Appends the keys and values of the call's tokens to those in the cache. */
 static void remember(struct llama *l, const struct llama_block *p, char *kv, int used, int64_t rows)
 {
     const size_t e = dtype_bytes(l->dt), row = (size_t)(2 * l->K * l->D) * e;
@@ -520,7 +520,7 @@ static void block_forward(struct llama *l, const struct llama_slot *s, int b, bo
         product(l, s->y, l->dt, p->act, model_llama_block(b, L_DOWN), rows, M, C);
 }
 
-/* From the tokens, or what the part before left, to y, or with the last part to hf. */
+/* From the tokens, or the output of the part before, to y, or with the last part to hf. */
 static void run(struct llama *l, const struct llama_slot *s, const struct model_part *part)
 {
     const struct model_spec *spec = &l->weights.m->spec;
@@ -596,7 +596,7 @@ static int llama_forward(struct net *n, const struct model_part *part, int slot,
     return weights_check(&l->weights, err);
 }
 
-/* All of a batch, without the head. */
+/* Runs a whole batch, without the head. */
 static int run_all(struct llama *l, const struct batch *b, struct err *err)
 {
     if (b->count > (unsigned)l->net.opt.batch)
@@ -644,8 +644,8 @@ static struct weights_linear linear(int w, int64_t rows, int64_t in, int64_t out
     return (struct weights_linear){.w = w, .rows = rows, .in = in, .out = out, .no_bias = true};
 }
 
-/* Through a norm and the addition before it: from dh to dx, and to dy, the gradient of what was
- * added; NULL: nothing was. */
+/* Backward of a norm and the addition before it: from dh to dx and dy, the gradient of the added
+ * branch; NULL: nothing was added. */
 static void norm_backward(struct llama *l, const struct llama_slot *s, const struct llama_norm *n,
                           int w, bool set, void *dy)
 {
@@ -822,7 +822,7 @@ int llama_cache_room(const struct llama_cache *c)
     return c->seq - c->used;
 }
 
-/* n ids through the blocks of a part; the first one's are checked. */
+/* Runs n ids through the blocks of a part; the first part's are checked. */
 static void read_part(struct llama_cache *c, const uint32_t *ids, int n)
 {
     struct llama *l = c->l;
@@ -836,7 +836,7 @@ static void read_part(struct llama_cache *c, const uint32_t *ids, int n)
     run(l, l->slots, &l->part);
 }
 
-/* The states after a part to where the next one begins. */
+/* Brings the states after a part to the beginning of the next one. */
 static int bring_states(struct llama *l, int n, struct err *err)
 {
     const int at = l->part.to;

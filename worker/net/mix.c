@@ -74,7 +74,7 @@ static int count_above(const struct mix_rule *rule, const int *order, const floa
     return n > 0 ? n : 1;
 }
 
-/* The experts kept of a row, in order (K); how many. */
+/* Puts the kept experts of a row in order (K); returns their number. */
 static int keep(const struct mix_rule *rule, const float *weights, int32_t truth, int K, int *order)
 {
     switch (rule->strategy) {
@@ -132,9 +132,9 @@ struct mix {
     struct mix_experts experts;
     const struct net_captions *captions;
     int shape;
-    int64_t n; /* values of a sample of it */
+    int64_t n; /* values of a sample of that run */
     const struct kernel_ops *ops;
-    int entries; /* at most */
+    int entries; /* most entries */
     int start[MIX_EXPERTS_MAX + 1];
     int *row;
     float *t;        /* host, (entries) */
@@ -219,7 +219,7 @@ static int failed(const struct mix *m, int rc, struct err *err)
     return err_set(err, rc, "combining experts failed on %s: %s", m->opt.dev->name, err_text(rc));
 }
 
-/* Which row goes where; -EINVAL when a row wants more experts than there is room for. */
+/* Assigns rows to entries; -EINVAL: a row wants more experts than there is room for. */
 static int group(struct mix *m, const float *t, const int32_t *labels, const float *want, int rows,
                  struct err *err)
 {
@@ -244,7 +244,7 @@ static int group(struct mix *m, const float *t, const int32_t *labels, const flo
     return 0;
 }
 
-/* The rows of all groups side by side; neighbours in one copy. */
+/* Gathers the rows of all groups densely, neighbours in one copy. */
 static int gather(struct mix *m, const float *x, struct err *err)
 {
     const int total = m->start[m->experts.count];
@@ -290,8 +290,8 @@ int mix_run(struct mix *m, const float *x, const float *t, const int32_t *labels
     return n_calls ? m->experts.run(m->experts.arg, calls, n_calls, err) : 0;
 }
 
-/* Entries from e on that one call may add: neighbours in v too, and of weight 1, where no
- * rounding can depend on how an operation splits its values. */
+/* The number of entries from e on that one call may add: they are neighbours in v, too, and have
+ * weight 1, with which no rounding can depend on how an operation splits its values. */
 static int run_length(const struct mix *m, int k, int e, const float *selected)
 {
     const int K = m->experts.count;

@@ -121,7 +121,7 @@ int net_forward(struct net *n, const struct model_part *part, int slot,
         return err_set(err, -EINVAL, "a backward in a network made for looking only");
     n->micro[slot] = *micro;
     if (p.from == net_part_of(net_model(n)).from)
-        n->later[slot].n = 0; /* of a step that failed */
+        n->later[slot].n = 0; /* leftovers of a failed step */
     if (micro->backward && micro->first && p.from == net_part_of(net_model(n)).from)
         weights_zero_grads(n->weights);
     return n->ops->forward(n, &p, slot, micro, err);

@@ -5,7 +5,7 @@
 
 struct net_parts {
     struct net net;         /* first */
-    struct weights weights; /* the last part's, as of the whole model and without values */
+    struct weights weights; /* a copy of the last part's, for the whole model and without values */
     int n;
     struct net *of[NET_PARTS_MAX];
     struct model *models[NET_PARTS_MAX];

@@ -24,7 +24,7 @@ struct between {
 
 static struct between between(int at, int side, int factor)
 {
-    const int place = 2 * at + 1 - factor; /* of the centre, from the first pixel's, in 1/2factor */
+    const int place = 2 * at + 1 - factor; /* distance of the centres, in units of 1/(2 factor) */
     if (place < 0)
         return (struct between){0, 0, 0};
     const int first = place / (2 * factor), second = first + 1 < side ? first + 1 : first;

@@ -20,7 +20,7 @@ struct sampler {
     int copies;           /* 2 with guidance */
     int most;             /* samples of one run */
     int64_t n;            /* values of an image */
-    size_t bytes;         /* of its pixels */
+    size_t bytes;         /* bytes of its pixels */
     unsigned done, total; /* evaluations */
     int first;            /* sample of the run */
     bool begun;           /* this run has had an evaluation */
@@ -29,9 +29,9 @@ struct sampler {
     float *x;        /* (B,n) the state */
     float *mid;      /* (B,n) Heun's predictor */
     float *v, *v2;   /* (B,n) velocities */
-    float *in, *out; /* (2B,n) of the source */
-    float *estimate; /* (copies*B,n) of the images, where the source reads one */
-    uint8_t *u8;     /* (B,S,S,3), of pixels */
+    float *in, *out; /* (2B,n) the source's inputs and outputs */
+    float *estimate; /* (copies*B,n) of the images, if the source reads one */
+    uint8_t *u8;     /* (B,S,S,3) pixels */
 
     float *noise;             /* host, (B,n) */
     float *t;                 /* host, (2B) */
@@ -94,7 +94,7 @@ static int sync(struct sampler *s, struct err *err)
     return s->ops->sync(s->dev, s->stream, err);
 }
 
-/* The source's velocities; and for its next call what they say of the images. */
+/* Asks the source for velocities; and makes the estimate for its next call. */
 static int ask(struct sampler *s, const struct sample_call *call, float t, struct err *err)
 {
     const int64_t values = call->copies * call->B * s->n;
@@ -154,7 +154,7 @@ static int progress(struct sampler *s, unsigned evaluations, struct err *err)
     return 0;
 }
 
-/* From t to t - dt. */
+/* A step from t to t - dt. */
 static int ode_step(struct sampler *s, float t, float dt, int B, struct err *err)
 {
     const struct kernel_ops *k = s->ops;
@@ -203,7 +203,7 @@ static int begin(struct sampler *s, const int32_t *labels, int first, int B, str
     return sync(s, err);
 }
 
-/* Results of one run to the host: pixels, or values when f32 is given. */
+/* Brings the results of one run to the host: pixels, or values if f32 is given. */
 static int finish(struct sampler *s, int B, uint8_t *u8, float *f32, struct err *err)
 {
     const size_t values = (size_t)(B * s->n);

@@ -6,19 +6,19 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 
-#define ENTRIES_FREE (CACHE_ENTRIES_MAX / 16) /* of the table, for what is reserved next */
+#define ENTRIES_FREE (CACHE_ENTRIES_MAX / 16) /* free entries for later reservations */
 
-/* What changes when somebody writes to a file. */
+/* Properties of a file that change when it is written. */
 struct stamp {
     int64_t mtime_ns;
     uint64_t size, inode;
-    uint64_t held; /* bytes that it takes here: a link to what lies elsewhere none */
+    uint64_t held; /* bytes that it takes here: none for a link to a file elsewhere */
 };
 
 struct entry {
     uint8_t sha256[32];
     bool present, verified;
-    bool part; /* not present, not pinned: its beginning is here */
+    bool part; /* not present, not pinned: only its beginning is here */
     unsigned pins, keeps;
     uint64_t used; /* tick of the last use */
     struct stamp stamp;
@@ -39,7 +39,7 @@ void cache_path(const struct cache *c, const uint8_t sha256[32], char ret_path[C
     snprintf(ret_path, CACHE_PATH_MAX, "%s/%s", c->dir, hash_hex(sha256, 32, hex));
 }
 
-/* Where what has come of it so far lies. */
+/* The path of the part of a blob that has come so far. */
 static void part_path(const struct cache *c, const uint8_t sha256[32], char ret[CACHE_PATH_MAX])
 {
     char hex[HASH_HEX_MAX];
@@ -66,7 +66,7 @@ static struct entry *find(struct cache *c, const uint8_t sha256[32])
     return i < c->n && memcmp(c->entries[i].sha256, sha256, 32) == 0 ? &c->entries[i] : NULL;
 }
 
-/* NULL when the table is full. */
+/* NULL: the table is full. */
 static struct entry *find_or_add(struct cache *c, const uint8_t sha256[32])
 {
     size_t i = lower_bound(c, sha256);
@@ -89,7 +89,7 @@ static struct entry *find_or_add(struct cache *c, const uint8_t sha256[32])
     return &c->entries[i];
 }
 
-/* Drops an entry that means nothing any more. */
+/* Drops an entry that is of no use any more. */
 static void forget_if_idle(struct cache *c, struct entry *e)
 {
     if (e->present || e->part || e->pins > 0 || e->keeps > 0)
@@ -158,7 +158,8 @@ static int by_hash(const void *a, const void *b)
     return memcmp(((const struct entry *)a)->sha256, ((const struct entry *)b)->sha256, 32);
 }
 
-/* A blob comes before its part, which is then of no use. */
+/* Is the blob here?  Names are sorted, so it comes just before its part, which is then of no use.
+ */
 static bool is_last(const struct cache *c, const uint8_t sha256[32])
 {
     return c->n > 0 && memcmp(c->entries[c->n - 1].sha256, sha256, 32) == 0;
@@ -185,7 +186,7 @@ static int load(struct cache *c, struct err *err)
             c->bytes += e.stamp.held;
             c->entries[c->n++] = e;
         } else {
-            (void)file_remove(path, NULL); /* half of a write of a process that is gone */
+            (void)file_remove(path, NULL); /* an unfinished write of an earlier process */
         }
         mem_free(path);
     }
@@ -244,7 +245,7 @@ void cache_pin(struct cache *c, const uint8_t sha256[32])
     pthread_mutex_lock(&c->lock);
     struct entry *e = find_or_add(c, sha256);
     if (e) {
-        c->bytes -= e->part ? e->stamp.held : 0; /* whoever wants it reserves all of it */
+        c->bytes -= e->part ? e->stamp.held : 0; /* a reservation is for the whole blob */
         e->part = false;
         e->pins++;
         e->used = ++c->tick;
@@ -284,8 +285,8 @@ void cache_unkeep(struct cache *c, const uint8_t sha256[32])
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Compares the entry with the file as it is now, without reading it.
- * 1: fine; 0: must be hashed, *ret_stamp taken; negative: not there. */
+/* Compares the entry with the present file, without reading it.
+ * 1: unchanged; 0: must be hashed, and *ret_stamp is set; negative: it is not there. */
 static int glance(struct cache *c, const uint8_t sha256[32], const char *path,
                   struct stamp *ret_stamp)
 {
@@ -371,7 +372,7 @@ static bool goes_before(const struct entry *a, const struct entry *b)
     return kept != other ? other : a->used < b->used;
 }
 
-/* What goes next; NULL: all that is here is pinned. */
+/* The next entry to drop; NULL: all are pinned. */
 static struct entry *first_to_go(struct cache *c)
 {
     struct entry *first = NULL;
@@ -419,7 +420,7 @@ uint64_t cache_room(struct cache *c)
 {
     uint64_t room = 0;
     pthread_mutex_lock(&c->lock);
-    (void)file_disk_free(c->dir, &room, NULL); /* 0 where nobody knows */
+    (void)file_disk_free(c->dir, &room, NULL); /* stays 0 if it is unknown */
     for (size_t i = 0; i < c->n; i++)
         if ((c->entries[i].present || c->entries[i].part) && c->entries[i].pins == 0)
             room += c->entries[i].stamp.size;

@@ -3,7 +3,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 
-#define ENTRIES_MAX 100000 /* of one folder */
+#define ENTRIES_MAX 100000 /* most entries of a folder */
 
 static bool is_it(const char *path, uint64_t size, const uint8_t sha256[HASH_BYTES])
 {

@@ -27,7 +27,7 @@ struct modules {
     size_t n;
 };
 
-/* ---- what is held ---- */
+/* ---- held versions ---- */
 
 /* Under the lock. */
 static void remove_at(struct modules *m, size_t i)
@@ -60,12 +60,12 @@ static void remember(struct modules *m, const struct held *h)
         remove_at(m, 0);
     cache_keep(m->cache, h->sha256);
     m->held[m->n++] = *h;
-    /* Versions of jobs that are over must not fill the cache: they go after all else. */
+    /* Versions of ended jobs must not fill the cache, since they would be dropped last. */
     while (m->n > 1 && held_bytes(m) > cache_limit_bytes(m->cache) / 2)
         remove_at(m, 0);
 }
 
-/* "MODULE VERSION SHA256" a line. */
+/* Lines of "MODULE VERSION SHA256". */
 static void parse(struct modules *m, const char *text)
 {
     char hex[HASH_HEX_MAX];
@@ -92,7 +92,7 @@ static void store(struct modules *m)
     }
     pthread_mutex_unlock(&m->lock);
     struct err err = {0};
-    /* Not flushed: after a loss of power versions are fetched. */
+    /* Not flushed: after a loss of power versions are fetched again. */
     if (file_write_put(m->path, buf_str(&text), text.len, 0600, &err) < 0)
         log_warn("modules", "what is held is not remembered: %s", err.msg);
     buf_release(&text);
@@ -182,7 +182,7 @@ static bool to_be_drawn(const struct work *w, const Skerry__V1__ModuleRef *ref)
     return ref->version == 0 && !cache_has(w->cache, ref->sha256.data);
 }
 
-/* Into the cache, if that is what the values are. */
+/* Puts the version into the cache if its hash is the expected one. */
 static int keep_if_same(struct work *w, const struct model *m, const float *flat,
                         const Skerry__V1__ModuleRef *ref, struct err *err)
 {
@@ -204,9 +204,9 @@ static int keep_if_same(struct work *w, const struct model *m, const float *flat
     return cache_added(w->cache, sha256, err);
 }
 
-/* Version 0 of the task's own modules, where the cache lacks it, drawn from the seed: that takes
- * less time than to fetch it, and its hash says whether it is the same.  What cannot be had so is
- * left to be fetched. */
+/* Draws version 0 of the task's own modules from the seed if the cache lacks it: that takes less
+ * time than to fetch it, and its hash says whether it is the same.  Otherwise it will be fetched.
+ */
 static void draw(struct work *w)
 {
     const Skerry__V1__Task *t = w->task;
@@ -240,8 +240,8 @@ static void draw(struct work *w)
 
 /* ---- plan ---- */
 
-/* Index of the delta to begin with: the latest whose start is here and sound.
- * n_deltas when there is none. */
+/* Index of the delta with which to begin: the latest whose start version is here and
+ * intact; n_deltas: there is none. */
 static size_t first_delta(struct modules *m, const Skerry__V1__ModuleRef *ref, struct held *ret)
 {
     for (size_t i = ref->n_deltas; i-- > 0;) {
@@ -384,13 +384,13 @@ static int rebuild_one(struct modules *m, struct work *w, const Skerry__V1__Modu
         if (rc < 0)
             return rc;
         if (i > first)
-            (void)file_remove(from, NULL); /* else it goes with the task */
+            (void)file_remove(from, NULL); /* after a failure it goes with the task */
         str_copy(from, sizeof(from), to);
     }
     return cache_added(m->cache, ref->sha256.data, err);
 }
 
-/* The version's file in the cache. */
+/* Makes the version's file in the cache. */
 static int make_file(struct modules *m, struct work *w, const Skerry__V1__ModuleRef *ref,
                      struct err *err)
 {
@@ -424,7 +424,7 @@ int modules_rebuild(struct modules *m, struct work *w, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
     int rc = each_ref(m, w, have_one, err);
-    /* Averages, bests and other jobs' modules are no versions to build on. */
+    /* Averages, best versions and other jobs' modules are no base for later versions. */
     for (size_t i = 0; rc == 0 && t->train && i < t->n_modules; i++)
         note(m, t->modules[i]);
     return rc;

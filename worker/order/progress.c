@@ -52,7 +52,7 @@ void progress_sign(struct progress *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Of those that are numbers. */
+/* The mean of those that are not NaN. */
 static double mean_of(double a, double b)
 {
     return isnan(a) ? b : isnan(b) ? a : (a + b) / 2;

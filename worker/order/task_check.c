@@ -28,7 +28,7 @@ static int check_hash(const ProtobufCBinaryData *hash, const char *field, struct
     return 0;
 }
 
-/* A ticket is a path: the coordinator that the worker knows anyway. */
+/* A ticket is only a path, at the coordinator that the worker knows. */
 static int check_path(const char *url, const char *field, struct err *err)
 {
     int rc = task_check_text(url, TASK_URL_MAX, field, err);
@@ -227,7 +227,7 @@ static int check_level(const Skerry__V1__Level *level, size_t l, struct err *err
     return rc;
 }
 
-/* Which network, how it is cut, how many partitions. */
+/* Checks the network, its cut, and the number of partitions. */
 static int check_network(const Skerry__V1__Task *t, bool makes, struct err *err)
 {
     const size_t levels = t->n_levels ? t->n_levels : 1;
@@ -253,7 +253,7 @@ static int check_network(const Skerry__V1__Task *t, bool makes, struct err *err)
     return 0;
 }
 
-/* Files that lie in one folder of this worker's later: their names are names. */
+/* Files that will be in one folder of this worker, so their names must be plain names. */
 static int check_encoders(const Skerry__V1__Task *t, struct err *err)
 {
     const Skerry__V1__NetworkInput *in = t->input;
@@ -277,7 +277,7 @@ static int check_encoders(const Skerry__V1__Task *t, struct err *err)
     return rc;
 }
 
-/* What every task has. */
+/* Checks the fields of every task. */
 static int check_head(const Skerry__V1__Task *t, struct err *err)
 {
     if (t->id == 0)
@@ -301,7 +301,7 @@ static int check_head(const Skerry__V1__Task *t, struct err *err)
     return rc < 0 ? rc : check_encoders(t, err);
 }
 
-/* What the row of its kind asks for. */
+/* Checks the requirements of its kind's row. */
 static int check_kind(const struct kind *k, const Skerry__V1__Task *t, struct err *err)
 {
     const bool makes = k->modules == KIND_MODULES_MADE;

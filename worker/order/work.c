@@ -31,10 +31,10 @@ static int check_labels(const struct work *w, struct err *err)
     return 0;
 }
 
-/* Its root was made at the start: where it is not there any more none is made. */
+/* Its root was made at the start; if it is gone, it is not made again. */
 static int make_temp_dir(struct work *w, struct err *err)
 {
-    (void)file_remove_tree(w->temp_dir, NULL); /* left by an attempt before a crash */
+    (void)file_remove_tree(w->temp_dir, NULL); /* the leftovers of an attempt before a crash */
     if (mkdir(w->temp_dir, 0700) < 0 && errno != EEXIST)
         return err_errno(err, "cannot create %s", w->temp_dir);
     return 0;
@@ -240,7 +240,7 @@ void work_temp_path(const struct work *w, const char *name, char ret[CACHE_PATH_
 int work_ranges(const struct work *w, Skerry__V1__Range *const *ranges, size_t n,
                 struct data_range **ret, struct err *err)
 {
-    /* The paths lie behind the table, in the same allocation. */
+    /* The paths follow the table, in the same allocation. */
     struct data_range *out = mem_try_zero(n * (sizeof(*out) + CACHE_PATH_MAX));
     if (!out)
         return err_set(err, -ENOMEM, "out of memory for %zu ranges", n);

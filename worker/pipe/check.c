@@ -99,7 +99,7 @@ static int check_memory(const struct checker *c)
     return 0;
 }
 
-/* ---- what a device computes ---- */
+/* ---- the work of a device ---- */
 
 static int wrong(const struct checker *c, int d, int i, const char *why)
 {
@@ -109,7 +109,7 @@ static int wrong(const struct checker *c, int d, int i, const char *why)
                    i, d, pipe_op_name(in->op), in->micro, in->stage, in->chain, why);
 }
 
-/* F, B, W and REDUCE of one stage on one device. */
+/* Checks F, B, W and REDUCE of one stage on one device. */
 static int check_stage(const struct checker *c, int d, int chain, int stage)
 {
     const struct pipe_list *l = &c->schedule->lists[d];
@@ -141,7 +141,7 @@ static int check_stage(const struct checker *c, int d, int chain, int stage)
     return 0;
 }
 
-/* No stage of others; the step's end once, and in its place. */
+/* A device must have no other device's stage, and the step's end once, in its place. */
 static int check_device(const struct checker *c, int d)
 {
     const struct pipe_list *l = &c->schedule->lists[d];
@@ -169,7 +169,7 @@ static int check_device(const struct checker *c, int d)
 
 /* ---- frozen layers ---- */
 
-/* at[s]: layers that sample s of the step has been through, on[s]: where. */
+/* at[s]: layers done for sample s of the step; on[s]: its device. */
 static int check_frozen_list(const struct checker *c, int d, int f, int samples, int *at, int *on)
 {
     const struct pipe_list *l = &c->schedule->lists[d];

@@ -11,14 +11,14 @@
 #define BYTES_MAX 1e15
 #define WHERE_MAX 64
 
-/* What is being read, for the messages; rc is the first failure. */
+/* The text being read, for messages; rc is the first failure. */
 struct reader {
     const char *name;
     struct err *err;
     int rc;
 };
 
-/* A JSON object of the file and where it stands in it. */
+/* A JSON object of the file, and its place there. */
 struct object {
     struct reader *r;
     const json_t *json;
@@ -43,8 +43,7 @@ static void refuse_unknown(const struct object *o, const char *const *known)
     }
 }
 
-/* A number from least to most; without the key `absent`, which must be given where it is negative.
- */
+/* A number from least to most, or `absent` without the key; absent < 0: the key is required. */
 static double get_number(const struct object *o, const char *key, double least, double most,
                          double absent)
 {
@@ -81,7 +80,7 @@ static void get_text(const struct object *o, const char *key, char out[COSTS_NAM
                            o->r->name, o->where, key, COSTS_NAME_MAX);
 }
 
-/* A list's length, from least to most; 0 where the key is missing and may be. */
+/* A list's length, from least to most; 0 if the key is missing and least is 0. */
 static int get_list(const struct object *o, const char *key, int least, int most,
                     const json_t **ret)
 {
@@ -142,7 +141,7 @@ static void get_time(const struct object *o, const char *key, const struct costs
 
 /* ---- chains, devices ---- */
 
-/* Room for `count` further ones of (*items), n of them there, in all at most `most`. */
+/* Makes room for `count` further items after n in *items, at most `most` in all. */
 static bool grow(const struct object *o, void *items, size_t size, int n, int count, int most)
 {
     void **array = items;
@@ -472,7 +471,7 @@ int costs_copy(const struct costs *p, struct costs *ret)
     return 0;
 }
 
-/* ---- what it says ---- */
+/* ---- its figures ---- */
 
 double costs_seconds(const struct costs_points *points, const struct costs_time *time, int samples)
 {

@@ -1,6 +1,6 @@
 #include "worker/pipe/cuts.h"
 
-/* Plans that are looked at on the way to the best ones: more would only be worse. */
+/* Most partial cuts in the search for the best ones: later ones would only be worse. */
 #define NODES_MAX 400000
 
 struct point {
@@ -12,12 +12,12 @@ struct points {
     int n, room;
 };
 
-/* What is asked for again and again. */
+/* Tables of values that are used again and again. */
 struct table {
     const struct cuts_problem *c;
     int layers, devices;
-    struct pipe_cost *sums; /* [r-1][l]: of layers 0..l-1, u/r samples */
-    double *speed;          /* [d][r-1] of devices d..d+r-1 */
+    struct pipe_cost *sums; /* [r-1][l]: costs of layers 0..l-1 for u/r samples */
+    double *speed;          /* [d][r-1] speed of devices d..d+r-1 */
     uint64_t *memory;
     struct points *points; /* [e][l][d-1] */
     bool failed;           /* no memory */
@@ -43,7 +43,8 @@ struct stage_time {
     double c, x, y;
 };
 
-/* Layers [from, to) on devices [d, d+r), with `behind` stages behind; false: does not fit. */
+/* The time of layers [from, to) on devices [d, d+r), with `behind` later stages; false: they do not
+ * fit. */
 static bool stage_time(const struct table *t, int from, int to, int d, int r, int behind,
                        struct stage_time *ret)
 {
@@ -115,11 +116,12 @@ static void table_close(struct table *t)
 
 /* ---- P ---- */
 
-/* Keeps those that no other beats in both, by ascending t0 and so by descending y. */
+/* Adds a point, and keeps those that no other beats in both, sorted by ascending t0 and so by
+ * descending y. */
 static void keep(struct table *t, struct points *s, struct point p)
 {
     int low = 0, high = s->n;
-    while (low < high) { /* the first behind p */
+    while (low < high) { /* find the first after p */
         const int mid = (low + high) / 2;
         if (s->items[mid].t0 <= p.t0)
             low = mid + 1;
@@ -146,8 +148,8 @@ static void keep(struct table *t, struct points *s, struct point p)
     s->n += 1 - (high - low);
 }
 
-/* A stage before all points of what is behind it.  Of those that it is slower than, only the last
- * counts, which has the least y; of those that its sum takes longer than, only the first. */
+/* Puts a stage before all points of the rest.  Of points faster than the stage only the last
+ * counts, which has the least y; of points with a shorter sum than the stage's only the first. */
 static void put_before(struct table *t, const struct stage_time *s, const struct points *rest,
                        struct points *here)
 {
@@ -162,7 +164,7 @@ static void put_before(struct table *t, const struct stage_time *s, const struct
     }
 }
 
-/* Most of `left` devices that a stage may have. */
+/* The most of `left` devices that a stage may have. */
 static int widest(const struct table *t, int left)
 {
     const int width = t->c->width;
@@ -196,13 +198,13 @@ static void solve(struct table *t, int stages)
 
 /* ---- the best of P, one after the other ---- */
 
-/* The first stages of a cut; the best way on is known from P. */
+/* The first stages of a cut, whose best continuation is known from P. */
 struct node {
     int before;                 /* the node without the last of its stages; -1: none */
-    int layer, devices, behind; /* what is left: layers from here, on the last devices, in stages */
+    int layer, devices, behind; /* the rest: first layer, number of last devices, stages */
     struct point p;
-    double bound; /* seconds of the best cut that begins so */
-    double way;   /* of a micro-batch through these stages, there and back */
+    double bound; /* seconds of the best cut with these first stages */
+    double way;   /* seconds of a micro-batch through these stages, there and back */
 };
 
 struct tree {
@@ -211,7 +213,7 @@ struct tree {
     struct node *nodes;
     int n, room;
     int *heap, n_heap;
-    double limit; /* of bounds worth looking at */
+    double limit; /* nodes with a larger bound are not looked at */
     bool failed;
 };
 
@@ -220,7 +222,7 @@ static double objective(const struct tree *q, struct point a, struct point b)
     return (q->t->c->micros + 2 * q->stages - 2) * fmax(a.t0, b.t0) + fmax(a.y, b.y);
 }
 
-/* Lower bounds first; of equal ones those that are nearer to their end, then the shorter way. */
+/* Lower bounds first; of equal ones those with fewer stages left, then the shorter way. */
 static bool sooner(const struct tree *q, int a, int b)
 {
     const struct node *x = &q->nodes[a], *y = &q->nodes[b];
@@ -282,7 +284,7 @@ static void push(struct tree *q, struct node n)
     sift_up(q, q->n_heap++);
 }
 
-/* All ways to add a stage to a node. */
+/* Adds all nodes with one more stage. */
 static void grow(struct tree *q, int from)
 {
     const struct table *t = q->t;
@@ -323,7 +325,7 @@ static void found(const struct tree *q, const struct node *end, struct cuts_foun
     }
 }
 
-/* The best cuts into so many stages: *ret was filled with their number. */
+/* Finds the best cuts into `stages` stages; false: out of memory. */
 static bool best_of(const struct table *t, int stages, int most, struct cuts_found *ret, int *n)
 {
     struct tree q = {.t = t, .stages = stages, .limit = INFINITY};
@@ -379,7 +381,7 @@ struct pair {
     struct table t[2];
     bool reversed;
     double *q;     /* [d][la][lb] */
-    uint16_t *way; /* the la and lb before, packed by two */
+    uint16_t *way; /* the la and lb before, packed */
 };
 
 static size_t pair_at(const struct pair *q, int d, int la, int lb)
@@ -388,7 +390,7 @@ static size_t pair_at(const struct pair *q, int d, int la, int lb)
     return ((size_t)d * na + (size_t)la) * nb + (size_t)lb;
 }
 
-/* The stage of chain c that device d gets when it counts from `from` to `to` layers. */
+/* The stage of chain c on device d for layers `from` to `to` in Q's counting. */
 static bool pair_stage(const struct pair *q, int c, int from, int to, int d, struct stage_time *ret)
 {
     const struct table *t = &q->t[c];
@@ -397,7 +399,7 @@ static bool pair_stage(const struct pair *q, int c, int from, int to, int d, str
     const int behind = turned ? d : t->devices - 1 - d;
     if (!stage_time(t, low, high, d, 1, behind, ret))
         return false;
-    if (turned && low > 0) /* its upper end lies at the device before, its lower at the next */
+    if (turned && low > 0) /* its upper neighbour is the device before, its lower one the next */
         ret->x =
             2 * costs_transfer(&t->c->p->links[d], t->c->p->chains[1].layers[low - 1].out_bytes *
                                                        (uint64_t)t->c->samples);
@@ -419,7 +421,7 @@ static uint64_t pair_bytes(const struct pair *q, int c, int from, int to, int d)
            (uint64_t)slots * cost.slot;
 }
 
-/* Device d takes the layers that lead to (la, lb): the best of all ways. */
+/* The best of all ways in which device d's layers lead to (la, lb). */
 static void pair_state(struct pair *q, int d, int la, int lb)
 {
     double best = INFINITY;

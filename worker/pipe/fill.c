@@ -1,9 +1,9 @@
 #include "worker/pipe/fill.h"
 
-#define END_TRIES 24    /* halvings of the time in which the end is sought */
-#define SMALLER_TRIES 8 /* smaller shares */
+#define END_TRIES 24    /* halvings in the search for the end */
+#define SMALLER_TRIES 8 /* most tries with smaller shares */
 #define SMALLER 0.9
-#define ROUNDING 1e-9 /* of a step's seconds: sums of its parts differ by that */
+#define ROUNDING 1e-9 /* share of a step's seconds that sums of its parts may be off */
 
 /* Idle time of a device, before an item of its list. */
 struct bubble {
@@ -12,9 +12,9 @@ struct bubble {
 };
 
 struct frozen_device {
-    struct bubble *bubbles; /* the last: behind STEP, of no length */
+    struct bubble *bubbles; /* the last one is after STEP, without length */
     int n;
-    double end; /* of STEP */
+    double end; /* end of STEP */
     int scratch;
     int quota, first; /* its samples */
 };
@@ -23,17 +23,17 @@ struct filler {
     const struct costs *p;
     const struct pipe_plan *plan;
     const struct fill_options *opt;
-    double share;    /* of bubbles, now */
+    double share;    /* share of bubbles in this try */
     double rounding; /* seconds */
-    int layers;      /* of all frozen networks, one behind the other */
+    int layers;      /* layers of all frozen networks, one after the other */
     struct {
         int frozen, layer;
     } * layer;
     int *waiting; /* samples that wait for each layer; [layers]: done */
     struct frozen_device devices[COSTS_DEVICES_MAX];
     int n_devices;
-    struct pipe_schedule *out; /* while instructions are made; else NULL */
-    int shift;                 /* of the items that were inserted before, on this device */
+    struct pipe_schedule *out; /* gets the instructions; NULL: only try */
+    int shift;                 /* number of items already inserted on this device */
     double inside;             /* seconds in bubbles */
     bool failed;               /* no memory */
 };
@@ -64,7 +64,7 @@ static void put(struct filler *f, int d, int at, int layer, int first, int count
     f->failed |= schedule_insert(f->out, d, at + f->shift++, &in) < 0;
 }
 
-/* The most samples, of those that wait for a layer, that get through it in the time; 0: none. */
+/* The most samples waiting for a layer that can pass it in the time; 0: none. */
 static int fits(const struct filler *f, int d, int layer, int underway, double seconds)
 {
     int count = f->waiting[layer];
@@ -76,12 +76,12 @@ static int fits(const struct filler *f, int d, int layer, int underway, double s
     return count;
 }
 
-/* Runs what fits in a bubble, the deepest layer first. */
+/* Runs the work that fits in a bubble, the deepest layer first. */
 static void fill_bubble(struct filler *f, int d, int at, double seconds, int *underway)
 {
     while (!f->failed) {
         int layer = f->layers, count = 0;
-        int ahead = f->waiting[f->layers]; /* samples that are deeper: they have lower numbers */
+        int ahead = f->waiting[f->layers]; /* deeper samples, which have lower numbers */
         while (count == 0 && --layer >= 0) {
             count = f->waiting[layer] > 0 ? fits(f, d, layer, *underway, seconds) : 0;
             ahead += count == 0 ? f->waiting[layer] : 0;
@@ -101,7 +101,7 @@ static void fill_bubble(struct filler *f, int d, int at, double seconds, int *un
     }
 }
 
-/* Whether `quota` samples of device d are through at `end`. */
+/* Are `quota` samples of device d done at `end`? */
 static bool through(struct filler *f, int d, int quota, double end)
 {
     const struct frozen_device *dev = &f->devices[d];
@@ -119,7 +119,7 @@ static bool through(struct filler *f, int d, int quota, double end)
 
 /* ---- all devices ---- */
 
-/* The most samples of device d that are through at `end`. */
+/* The most samples of device d that are done at `end`. */
 static int capacity(struct filler *f, int d, double end)
 {
     int low = 0, high = f->devices[d].scratch > 0 ? f->opt->samples : 0;
@@ -141,7 +141,7 @@ static bool divide(struct filler *f, double end)
         all += f->devices[d].quota = capacity(f, d, end);
     if (all < f->opt->samples)
         return false;
-    /* The surplus comes off where most is, one by one. */
+    /* The surplus is taken from the largest quotas, one by one. */
     for (; all > f->opt->samples; all--) {
         int most = 0;
         for (int d = 1; d < f->n_devices; d++)
@@ -155,7 +155,7 @@ static bool divide(struct filler *f, double end)
     return true;
 }
 
-/* The earliest end at which all samples are through; quotas are those of it. */
+/* The earliest end at which all samples are done; sets the quotas. */
 static double earliest(struct filler *f, double low, double work)
 {
     double high = low + work;
@@ -181,7 +181,7 @@ static bool wants(const struct filler *f, int d, int frozen)
     return f->p->frozen[frozen].all || pipe_begins(f->plan, d);
 }
 
-/* What device d made, to whoever wants it: at the ends of both lists. */
+/* Sends device d's results to the devices that read them, at the ends of both lists. */
 static void hand_over(struct filler *f, int d, int frozen)
 {
     for (int w = 0; w < f->n_devices && f->devices[d].quota > 0; w++) {
@@ -202,7 +202,7 @@ static void hand_over(struct filler *f, int d, int frozen)
 
 /* ---- the whole ---- */
 
-/* How many samples may be on their way on device d, at most `scratch`. */
+/* How many samples, at most `scratch`, may be in the networks on device d. */
 static int room_of(const struct costs *p, const struct pipe_plan *plan, int d, int scratch)
 {
     uint64_t weights = plan_bytes(p, plan, d), each = 0;
@@ -264,7 +264,7 @@ static bool open_filler(struct filler *f, const struct pipe_schedule *s,
     return good && f->layer && f->waiting;
 }
 
-/* The seconds of all frozen work on device d alone, in the groups that it would have. */
+/* The seconds of all frozen work on device d alone, in its usual groups. */
 static double work_of(const struct filler *f, int d)
 {
     const int group = f->opt->group < f->opt->samples ? f->opt->group : f->opt->samples;
@@ -274,7 +274,7 @@ static double work_of(const struct filler *f, int d)
     return sum * ((f->opt->samples + group - 1) / group);
 }
 
-/* The instructions of the quotas; what is left behind STEP runs in groups as large as can be. */
+/* Makes the instructions for the quotas; work after STEP runs in the largest possible groups. */
 static void emit(struct filler *f, struct pipe_schedule *out)
 {
     f->out = out;
@@ -314,7 +314,7 @@ static double step_end(const struct pipe_schedule *s, const struct simulation *r
     return end;
 }
 
-/* Fills a copy; *delayed: by what share the pipeline became slower. */
+/* Fills a copy of the schedule; *delayed: the share by which the pipeline became slower. */
 static int fill_once(struct filler *f, const struct pipe_schedule *s, struct pipe_schedule *ret,
                      struct fill_report *report, double *delayed, struct err *err)
 {

@@ -2,16 +2,16 @@
 
 #include "worker/pipe/cuts.h"
 
-#define BEST 8   /* plans of an order that are kept until they are filled */
-#define FILLED 4 /* and that are */
+#define BEST 8   /* plans of an order that are kept for filling */
+#define FILLED 4 /* plans of an order that are filled */
 
-/* A plan that was timed. */
+/* A timed plan. */
 struct timed {
     struct pipe_plan plan;
     double bound, plain;
 };
 
-/* The fastest of an order, fastest first. */
+/* The fastest plans of an order, fastest first. */
 struct best {
     struct timed items[BEST];
     int n;
@@ -46,7 +46,7 @@ static bool asked(const struct planner *s, enum pipe_order order)
     return s->opt->orders == 0 || (s->opt->orders & PLANNER_BIT(order)) != 0;
 }
 
-/* Split is made of the fastest plans of the others. */
+/* Is the order searched?  Split is made of the fastest plans of the others. */
 static bool seeks(const struct planner *s, enum pipe_order order)
 {
     return asked(s, order) || asked(s, PIPE_SPLIT);
@@ -54,7 +54,7 @@ static bool seeks(const struct planner *s, enum pipe_order order)
 
 /* ---- warm-ups ---- */
 
-/* Bytes of device d that are left for slots, and those of one slot of each of its stages. */
+/* Bytes on device d left for slots, and bytes of one slot of each of its stages. */
 static uint64_t slot_room(const struct planner *s, struct pipe_plan *plan, int d, uint64_t *slot)
 {
     struct pipe_plan none = *plan;
@@ -70,7 +70,7 @@ static uint64_t slot_room(const struct planner *s, struct pipe_plan *plan, int d
     return fixed <= all ? all - fixed : 0;
 }
 
-/* So many slots fit on every device of a stage. */
+/* The number of slots that fit on every device of a stage. */
 static int slots_of(const struct planner *s, struct pipe_plan *plan, const struct pipe_stage *st)
 {
     int least = PIPE_MICROS_MAX;
@@ -98,7 +98,7 @@ static bool set_warm(const struct planner *s, struct pipe_plan *plan, bool many)
                 st->warm = fit;
             if (i > 0 && cut->stages[i - 1].warm < st->warm)
                 st->warm = cut->stages[i - 1].warm;
-            /* Split needs slots for W's, at the last stages, too: as many as 1F1B's first one. */
+            /* Split needs slots for W at the last stages, too: as many as 1F1B's first stage. */
             st->slots = plan->order == PIPE_SPLIT ? cut->stages[0].warm : st->warm;
             st->slots = st->slots < cut->micros ? st->slots : cut->micros;
             st->slots = st->slots < fit ? st->slots : fit;
@@ -190,8 +190,8 @@ static int try_pipelines(struct planner *s, const struct pipe_plan *like, int mi
     return rc;
 }
 
-/* Joined, each chain is cut as it would be alone: one runs behind the other, so what counts is how
- * even the stages of each are, not the sum of both on a device. */
+/* Joined chains run one after the other, so each is cut as if it were alone: the balance of its own
+ * stages counts, not the sum of both on a device. */
 static int try_apart(struct planner *s, const struct cuts_problem problem[2],
                      const struct pipe_plan *like, double bound)
 {
@@ -234,7 +234,7 @@ static int try_pair(struct planner *s, const struct pipe_plan *like, int micros,
     return apart < 0 ? apart : time_plan(s, &plan, bound);
 }
 
-/* A chain on devices [from, from+n) alone, a stage on each: the cut that is best by its bound. */
+/* Cuts a chain that is alone on devices [from, from+n), with a stage on each: best by its bound. */
 static int cut_alone(struct planner *s, const struct cuts_problem *like, int from, int n,
                      struct cuts_found *best, bool *found)
 {
@@ -315,7 +315,7 @@ static int try_data(struct planner *s, const struct pipe_plan *like, int micros,
     return time_plan(s, &plan, bound);
 }
 
-/* The last stage has the fewest slots. */
+/* Leaves room for frozen networks on the last device, whose stage has the fewest slots. */
 static void leave_room(struct planner *s)
 {
     uint64_t *memory = &s->share.devices[s->share.n_devices - 1].memory;
@@ -325,7 +325,7 @@ static void leave_room(struct planner *s)
     }
 }
 
-/* All plans of so many copies and micro-batches. */
+/* Tries all plans with these numbers of copies and micro-batches. */
 static int try_all(struct planner *s, int copies, int micros, bool shard)
 {
     const int own = s->opt->samples / copies, samples = own / micros;
@@ -400,7 +400,7 @@ static uint64_t most_bytes(const struct planner *s, const struct pipe_plan *plan
     return most;
 }
 
-/* The candidate's frozen work placed; *schedule is kept where it is the fastest. */
+/* Takes a filled plan as the order's candidate if it is the fastest, and then keeps *schedule. */
 static void offer(struct planner *s, const struct timed *t, struct pipe_schedule *schedule,
                   const struct fill_report *report, struct planner_candidate *c)
 {
@@ -422,7 +422,7 @@ static void offer(struct planner *s, const struct timed *t, struct pipe_schedule
         c->plan.bare[d] = !fill_has_room(&s->share, &t->plan, d);
 }
 
-/* The lists of a plan, and its frozen work placed; on failure there are none. */
+/* Makes and fills the lists of a plan; on failure there are none. */
 static int make_filled(struct planner *s, const struct pipe_plan *plan, struct pipe_schedule *ret,
                        struct fill_report *report, struct err *err)
 {
@@ -467,7 +467,7 @@ static int fill_one(struct planner *s, const struct timed *t, struct planner_can
     return 0;
 }
 
-/* Lets gradients leave before W, and times that. */
+/* Sends gradients before W, and times that. */
 static int early(struct planner *s, const struct pipe_plan *plan, struct pipe_schedule *schedule,
                  double *seconds, double *idle)
 {
@@ -484,7 +484,7 @@ static int early(struct planner *s, const struct pipe_plan *plan, struct pipe_sc
     return 0;
 }
 
-/* A filled 1F1B whose gradients leave before W: no slower, and so no worse than it. */
+/* A filled 1F1B whose gradients leave before W: it is never slower. */
 static int split_filled(struct planner *s, const struct planner_candidate *from,
                         struct planner_candidate *c)
 {
@@ -523,8 +523,8 @@ static int idle_before(struct planner *s, struct planner_candidate *c)
     return schedule_check(&s->share, &c->plan, &c->schedule, s->err);
 }
 
-/* Of one stage it is all forwards, where a second chain waits for them; else as the simulator has
- * it, frozen layers in their place. */
+/* The time of an estimate.  With one stage it is all forwards, which a second chain waits for; else
+ * the simulator's time, with frozen layers in their places. */
 static int estimate_seconds(struct planner *s, const struct pipe_plan *plan, double *ret)
 {
     struct pipe_plan with = *plan;
@@ -566,7 +566,7 @@ static int fill_all(struct planner *s, struct planner_result *r)
         if (rc == 0 && c->possible)
             rc = add_estimate(s, c);
     }
-    for (enum pipe_order o = PIPE_1F1B; o < PIPE_ORDERS; o++) /* were needed for split's */
+    for (enum pipe_order o = PIPE_1F1B; o < PIPE_ORDERS; o++) /* they were needed for split */
         if (!asked(s, o)) {
             schedule_release(&r->of[o].schedule);
             r->of[o] = (struct planner_candidate){0};
@@ -576,7 +576,7 @@ static int fill_all(struct planner *s, struct planner_result *r)
 
 /* ---- the choice ---- */
 
-/* A chain of about as many layers a stage, on devices [from, from+devices). */
+/* Cuts a chain into stages of about equally many layers, on devices [from, from+devices). */
 static void cut_evenly(const struct planner *s, int chain, int n, int from, int devices,
                        struct pipe_cut *cut)
 {
@@ -593,8 +593,8 @@ static void cut_evenly(const struct planner *s, int chain, int n, int from, int 
     }
 }
 
-/* As many stages as are asked for, or can be, of about as many layers, in the smallest
- * micro-batches: what each device would need, of the first ones. */
+/* Says how much memory the first devices would need with as many stages as asked for, or possible,
+ * of about equally many layers, in the smallest micro-batches. */
 static void say_needs(const struct planner *s, bool divided, char out[PLANNER_WHY_MAX])
 {
     enum { SAID = 4 };
@@ -644,7 +644,7 @@ static void why_not(const struct planner *s, enum pipe_order o, struct planner_c
         say_needs(s, o == PIPE_DIVIDED, out);
 }
 
-/* Without the number of stages that is asked for. */
+/* Says what would fit without the requested number of stages. */
 static void say_would(const struct planner *s, char *out, size_t size)
 {
     struct planner_options any = *s->opt;
@@ -687,7 +687,7 @@ static int choose(const struct planner *s, struct planner_result *r)
             chosen = (int)simplest[i];
     }
     if (chosen < 0) {
-        int pipe = PIPE_1F1B; /* the simplest that was asked for */
+        int pipe = PIPE_1F1B; /* the simplest requested order */
         while (pipe + 1 < PIPE_ORDERS && !asked(s, (enum pipe_order)pipe))
             pipe++;
         char would[40] = "";
@@ -752,7 +752,7 @@ static bool none_possible(const struct planner_result *r)
     return none;
 }
 
-/* Beside no stage of the fastest cuts there is room for the frozen networks: cuts that leave it. */
+/* Searches cuts that leave room for the frozen networks, for which the fastest cuts have none. */
 static int search_apart(struct planner *s, struct planner_result *r)
 {
     int rc = 0;
@@ -822,7 +822,7 @@ int planner_time(const struct costs *p, const struct planner_options *opt,
     struct timed t = {.plan = *plan};
     int rc = s && r ? 0 : err_set(err, -ENOMEM, "no memory to time a plan");
     own.orders = PLANNER_BIT(plan->order);
-    if (t.plan.order == PIPE_SPLIT && t.plan.variant == SCHEDULE_EARLY) { /* is made of 1F1B */
+    if (t.plan.order == PIPE_SPLIT && t.plan.variant == SCHEDULE_EARLY) { /* it is made of 1F1B */
         t.plan.order = PIPE_1F1B;
         t.plan.variant = 0;
     }

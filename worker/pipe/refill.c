@@ -34,7 +34,7 @@ void refill_read(struct refill_times *t, const struct costs *p, int device,
             t->frozen[k] = fmax(t->frozen[k], frozen[k] / expected[k]);
 }
 
-/* ---- which share ---- */
+/* ---- the share ---- */
 
 static void note_least(struct refill_times *t, const struct refill_times *seen, bool first)
 {
@@ -59,7 +59,7 @@ static void fill_so(struct refill *r, enum refill_state state, double share)
     r->least = r->pipeline = INFINITY;
 }
 
-/* The steps of a share are over. */
+/* Judges a share after its steps. */
 static void judge(struct refill *r)
 {
     const double delay = r->pipeline / r->times.pipeline - 1;
@@ -101,7 +101,7 @@ bool refill_step(struct refill *r, const struct refill_times *seen, double secon
 
 /* ---- costs ---- */
 
-/* By what seconds are multiplied to be those that were seen. */
+/* The factor from expected to measured seconds. */
 static double ratio(double seen, double expected)
 {
     return seen > 0 && expected > 0 ? seen / expected : 1;
@@ -113,7 +113,7 @@ static void scale(struct costs_time *t, const struct costs_points *points, doubl
         t->s[i] *= by;
 }
 
-/* A stage takes as long as the slowest of its devices. */
+/* The measured times of a stage: those of the slowest of its devices. */
 static void stage_seen(const double passes[COSTS_DEVICES_MAX][PASSES], const struct pipe_stage *st,
                        double ret[PASSES], double *ret_both)
 {

@@ -1,12 +1,12 @@
 #include "worker/pipe/schedule.h"
 
-/* A unit is a run of devices that hold the same stages: they do the same, each with its share. */
+/* A unit is a run of devices with the same stages: they do the same work, each on its share. */
 struct unit {
     int stage[COSTS_CHAINS_MAX]; /* of each chain, -1: none */
     int device, devices;
     struct compute *order;
     int n, room;
-    double free; /* seconds: when its last instruction ends, while an order is sought */
+    double free; /* end of its last instruction in seconds, in the search for an order */
 };
 
 struct compute {
@@ -160,8 +160,8 @@ uint64_t pipe_fixed_bytes(const struct costs *p, int chain, int from, int to, in
     const uint64_t in = from > 0 ? c->layers[from - 1].out_bytes : 0;
     const uint64_t out = to < c->n ? c->layers[to - 1].out_bytes : 0;
     const uint64_t n = (uint64_t)sharers;
-    /* Received and sent over the stage's lower end, received over its upper one; what it sends
-     * upwards lies in the slot. */
+    /* Buffers for receiving and sending over the stage's lower end and for receiving over its upper
+     * one; the states that it sends upwards are in the slot. */
     return cost->weights + (cost->state + n - 1) / n + (uint64_t)samples * (4 * in + 2 * out);
 }
 
@@ -247,8 +247,8 @@ static void add(struct maker *m, int d, struct pipe_instr in)
     m->failed |= m->failed || schedule_insert(m->out, d, m->out->lists[d].n, &in) < 0;
 }
 
-/* What rank `rank` of a stage exchanges with another stage, one instruction per rank of that one
- * with which it shares samples. */
+/* Adds the transfers of rank `rank` of a stage with another stage: one instruction for each rank
+ * there with which it shares samples. */
 static void transfers(struct maker *m, const struct pipe_instr *like, int rank, int other)
 {
     const struct pipe_cut *cut = &m->plan->cuts[like->chain];
@@ -291,7 +291,8 @@ static void send(struct maker *m, const struct unit *u, int rank, const struct c
         transfers(m, &in, rank, to);
 }
 
-/* Velocities of a micro-batch, from the last stage of a pipeline to the first. */
+/* Adds the transfer of a micro-batch's velocities, from the last stage of a pipeline to the first.
+ */
 static void velocities(struct maker *m, const struct unit *u, int rank, enum pipe_op op, int micro)
 {
     const int last = m->plan->cuts[0].n - 1, stage = op == PIPE_SEND ? last : 0;
@@ -301,7 +302,7 @@ static void velocities(struct maker *m, const struct unit *u, int rank, enum pip
         transfers(m, &in, rank, last - stage);
 }
 
-/* An F, B, W or E over what the rank has of a micro-batch. */
+/* Adds an F, B, W or E over the rank's share of a micro-batch. */
 static void add_pass(struct maker *m, const struct unit *u, int rank, const struct compute *c,
                      enum pipe_op op)
 {
@@ -311,7 +312,8 @@ static void add_pass(struct maker *m, const struct unit *u, int rank, const stru
     add(m, u->device + rank, in);
 }
 
-/* All micro-batches once more, before the step; of one stage an F has it in itself. */
+/* Adds a pass of all micro-batches before the step; with one stage each F makes its own estimate.
+ */
 static void estimates(struct maker *m, const struct unit *u, int rank)
 {
     const struct pipe_cut *cut = &m->plan->cuts[0];
@@ -344,7 +346,7 @@ static void device_list(struct maker *m, const struct unit *u, int rank)
         if (o->op == PIPE_F && o->chain == 0)
             velocities(m, u, rank, PIPE_RECV, o->micro);
         add_pass(m, u, rank, o, o->op);
-        /* Where B and W are one, what B made leaves when both are done. */
+        /* If B and W are one, the result of B leaves when both are done. */
         sent.op = o->op == PIPE_W ? PIPE_B : o->op;
         if (o->op == PIPE_F || (split ? o->op == PIPE_B : o->op == PIPE_W))
             send(m, u, rank, &sent);
@@ -368,7 +370,7 @@ static void put(struct maker *m, struct unit *u, enum pipe_op op, int chain, int
     u->order[u->n++] = (struct compute){op, chain, micro};
 }
 
-/* Micro-batch g of all chains that the unit has, one chain after the other. */
+/* Adds the op for micro-batch g, counted through the unit's chains one after the other. */
 static void put_nth(struct maker *m, struct unit *u, enum pipe_op op, int g)
 {
     int chain = 0;
@@ -399,11 +401,11 @@ static void order_1f1b(struct maker *m, struct unit *u)
     }
 }
 
-/* What has been done of a stage while an order is sought, and when it ended. */
+/* The progress of a stage in the search for an order, with the times of its ends. */
 struct progress {
     int f, b, w;
     double seconds[PIPE_OPS]; /* of F, B, W */
-    double *f_end, *b_end;    /* of each micro-batch */
+    double *f_end, *b_end;    /* ends for each micro-batch */
     double in, out;           /* seconds of a transfer from the stage before, from the next one */
 };
 
@@ -412,8 +414,8 @@ struct search {
     struct progress *at[COSTS_CHAINS_MAX];
     double *ends;
     bool fused;    /* B and W are one */
-    double linger; /* by what share of its own time a W waits for something better to do */
-    bool forward;  /* of an F and a B that can begin together, F */
+    double linger; /* share of its own time that a W waits for better work */
+    bool forward;  /* F goes before a B that can begin at the same time */
     bool slower;   /* an F, too, waits for a B */
 };
 
@@ -499,7 +501,7 @@ static bool ready(const struct search *s, int chain, int stage, enum pipe_op op,
     return true;
 }
 
-/* The unit's and op's claim on being next, against the best so far. */
+/* Compares the unit's op with the best candidate for being next. */
 static void consider(const struct search *s, int unit, int chain, enum pipe_op op,
                      struct choice *best)
 {
@@ -515,7 +517,7 @@ static void consider(const struct search *s, int unit, int chain, enum pipe_op o
         c.key += s->linger * at->seconds[op];
     if (op == PIPE_F && s->slower)
         c.key += s->linger * at->seconds[op];
-    /* Ties: what others wait for first. */
+    /* Of equal ones, those for which others wait go first. */
     c.key += 1e-9 * at->seconds[PIPE_F] * (op == PIPE_W ? 3 : (op == PIPE_F) != s->forward ? 1 : 0);
     if (best->unit < 0 || c.key < best->key)
         *best = c;
@@ -547,7 +549,7 @@ static bool commit(struct search *s)
     return true;
 }
 
-/* All units at once, by what can begin first. */
+/* Orders all units' work by simulation, taking what can begin first. */
 static void order_search(struct maker *m)
 {
     const int variant = m->plan->variant;

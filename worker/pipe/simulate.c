@@ -9,7 +9,7 @@ struct machine {
     struct simulation *out;
     int at[COSTS_DEVICES_MAX];     /* the next item of each list */
     double now[COSTS_DEVICES_MAX]; /* when the device is free */
-    int *ends[COSTS_DEVICES_MAX];  /* of each SEND the matching RECV and the reverse; -1: none */
+    int *ends[COSTS_DEVICES_MAX];  /* for each SEND the matching RECV and vice versa; -1: none */
     double *seconds[COSTS_CHAINS_MAX]; /* F, B, W of each stage */
 };
 
@@ -39,7 +39,7 @@ static bool same_channel(const struct pipe_instr *a, const struct pipe_instr *b)
     return a->op == b->op && a->peer == b->peer && a->what == b->what && a->chain == b->chain;
 }
 
-/* For each SEND the next RECV of that channel in the peer's list. */
+/* Matches each SEND with the next RECV of that channel in the peer's list. */
 static void match(struct machine *m, int d)
 {
     const struct pipe_list *l = &m->schedule->lists[d];
@@ -48,7 +48,7 @@ static void match(struct machine *m, int d)
         m->ends[d][i] = -1;
         if (in->op != PIPE_SEND && in->op != PIPE_RECV)
             continue;
-        /* Behind the mate of this channel's last message, which mostly stands near. */
+        /* After the mate of this channel's last message, which is usually near. */
         int from = 0;
         for (int k = i - 1; k >= 0; k--)
             if (same_channel(&l->items[k], in)) {
@@ -74,15 +74,15 @@ static uint64_t message_bytes(const struct machine *m, const struct pipe_instr *
     const uint64_t n = (uint64_t)in->count;
     if (in->what == PIPE_ENCODED)
         return n * m->p->frozen[in->chain].out_bytes;
-    if (in->what == PIPE_VELOCITIES) /* an image is about as large as what crosses */
+    if (in->what == PIPE_VELOCITIES) /* an image is about as large as states */
         return n * m->p->chains[in->chain].layers[0].out_bytes;
-    /* Of a SEND: gradients go to the stage before, over that one's end. */
+    /* For a SEND: gradients go to the stage before, over its upper end. */
     const int below = in->what == PIPE_STATES ? in->stage : in->stage - 1;
     const struct pipe_cut *cut = &m->plan->cuts[in->chain];
     return n * m->p->chains[in->chain].layers[cut->stages[below].to - 1].out_bytes;
 }
 
-/* The end of the transfer of a SEND, whose RECV was reached; sets both rows. */
+/* Makes the transfer of a SEND whose RECV was reached; sets both rows. */
 static void transfer(struct machine *m, int d, int i)
 {
     const struct pipe_list *l = &m->schedule->lists[d];
@@ -113,7 +113,7 @@ static void queue(struct machine *m, int d, int i)
         transfer(m, in->peer, mate);
 }
 
-/* When the velocities that the first stage's F is told, if any, were received: right before it. */
+/* When the first stage received the velocities for its F, if any, just before it. */
 static bool told(const struct machine *m, int d, int i, double *ret)
 {
     const struct pipe_instr *items = m->schedule->lists[d].items;
@@ -127,7 +127,7 @@ static bool told(const struct machine *m, int d, int i, double *ret)
     return true;
 }
 
-/* When all that an F, E or B needs was received; false: not yet known. */
+/* When all inputs of an F, E or B were received; false: unknown yet. */
 static bool arrived(const struct machine *m, int d, int i, double *ret)
 {
     const struct pipe_list *l = &m->schedule->lists[d];
@@ -179,14 +179,14 @@ static double duration(const struct machine *m, int d, const struct pipe_instr *
     return sum / speed;
 }
 
-/* Behind a CLIP only all devices together go on. */
+/* Does the device wait at a CLIP, after which only all devices together go on? */
 static bool waits(const struct machine *m, int d)
 {
     const struct pipe_list *l = &m->schedule->lists[d];
     return m->at[d] < l->n && l->items[m->at[d]].op == PIPE_CLIP;
 }
 
-/* Runs what a device can run; whether it was anything. */
+/* Runs what a device can run; false: nothing. */
 static bool advance(struct machine *m, int d)
 {
     const struct pipe_list *l = &m->schedule->lists[d];
@@ -225,9 +225,9 @@ static struct trace_row *reduce_row(struct machine *m, int d, int chain, int sta
     return NULL;
 }
 
-/* The sums of a stage, behind those that its devices make before.  A layer's gradient is final when
- * its last W is over: those of all layers but one are summed beside the last backward, where that
- * can be. */
+/* Makes the sums of a stage, after earlier ones on its devices.  A layer's gradient is final when
+ * its last W is over: all layers but one are summed beside the last backward, where that is
+ * possible. */
 static void reduce(struct machine *m, int chain, int stage, double free[])
 {
     const struct pipe_stage *s = &m->plan->cuts[chain].stages[stage];
@@ -252,7 +252,7 @@ static void reduce(struct machine *m, int chain, int stage, double free[])
     }
 }
 
-/* All devices stand before CLIP: the sums, then the norm. */
+/* All devices are at CLIP: makes the sums, then the norm. */
 static void clip(struct machine *m)
 {
     double free[COSTS_DEVICES_MAX] = {0}, start = 0;

@@ -6,7 +6,7 @@
 
 #define NAME_MAX_BYTES 64
 
-/* Of two chains a pass is of one of them. */
+/* The chain of a pass, if there are two. */
 static const char *chain_of(const struct trace_device *d, const struct pipe_instr *in)
 {
     static const char *const names[COSTS_CHAINS_MAX] = {" base", " upscaler"};

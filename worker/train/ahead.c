@@ -3,11 +3,11 @@
 #include "worker/frozen/frozen_walk.h"
 #include "worker/net/arena.h"
 
-/* A frozen network, and what it makes of the next step's samples. */
+/* A frozen network, and its outputs for the next step's samples. */
 struct network {
     struct frozen_walk *walk;
     char *out;      /* (batch) of `bytes` each, on the device */
-    uint64_t bytes; /* of a sample */
+    uint64_t bytes; /* per sample */
     bool runs;      /* the batch brings its inputs */
 };
 
@@ -20,14 +20,14 @@ struct ahead {
     enum net_encoder which[NET_ENCODERS]; /* of each number */
     int n;
     struct network networks[NET_ENCODERS]; /* by number */
-    int opened;                            /* of them */
-    unsigned begun, ready;                 /* samples that are being encoded, that were */
+    int opened;                            /* number of open networks */
+    unsigned begun, ready;                 /* samples being encoded; samples encoded */
     const unsigned *at;                    /* ahead_rows */
 
-    /* First stage: the inputs of what was encoded, on the host. */
+    /* First stage: the inputs of the encoded samples, on the host. */
     uint8_t *images;           /* (batch,S,S,3) */
     int32_t *tokens, *lengths; /* (batch,L), (batch) */
-    char *null_states;         /* of the empty caption, on the device */
+    char *null_states;         /* states of the empty caption, on the device */
     int32_t *null_tokens;      /* (L) */
 };
 
@@ -103,13 +103,13 @@ static const struct network *network_of(const struct ahead *a, enum net_encoder 
     return NULL;
 }
 
-/* Which of the copy's samples the network loads as its i-th. */
+/* The copy's sample that the network loads as its i-th. */
 static unsigned row_of(const struct ahead *a, unsigned i)
 {
     return a->at ? a->at[i] : i;
 }
 
-/* Samples from i on that lie behind each other, of which all were encoded ahead, or none; known
+/* The number of samples from i on that are consecutive and alike: all encoded ahead, or none; known
  * NULL: all were. */
 static unsigned run_of(const struct ahead *a, const bool *known, unsigned i, unsigned count)
 {
@@ -120,7 +120,7 @@ static unsigned run_of(const struct ahead *a, const bool *known, unsigned i, uns
     return n;
 }
 
-/* Those of a network from row_of(i) on, to where the i-th goes. */
+/* Copies a network's outputs from row_of(i) on to the place of the i-th. */
 static int take_run(struct ahead *a, const struct network *n, void *to, unsigned i, unsigned count,
                     struct err *err)
 {
@@ -134,7 +134,7 @@ static int not_there(const struct ahead *a, unsigned i, struct err *err)
                    a->dev->name);
 }
 
-/* Is sample i of these the one that was encoded as the copy's `row`? */
+/* Is sample i the one that was encoded as the copy's `row`? */
 static bool is_image(const struct ahead *a, const uint8_t *images, unsigned i, unsigned row)
 {
     const uint64_t bytes = image_bytes(&a->opt);
@@ -209,7 +209,7 @@ static int keep_inputs(struct ahead *a, struct err *err)
     a->table = *a->e;
     a->table.arg = a;
     a->table.made = true;
-    a->table.images = images ? take_images : NULL; /* else they come as moments */
+    a->table.images = images ? take_images : NULL; /* else batches bring moments */
     a->table.captions = captions ? take_captions : NULL;
     if (images)
         a->images = mem_try_array(B, image_bytes(&a->opt));
@@ -222,7 +222,7 @@ static int keep_inputs(struct ahead *a, struct err *err)
     return 0;
 }
 
-/* The tokens of the empty caption. */
+/* Keeps the tokens of the empty caption. */
 static int keep_empty(struct ahead *a, struct err *err)
 {
     const size_t L = (size_t)a->opt.m->spec.caption_tokens, n = (size_t)a->e->null_length;
@@ -296,8 +296,8 @@ int ahead_empty(struct ahead *a, struct comm_piece *ret, struct err *err)
     *ret = (struct comm_piece){0};
     if (!n)
         return 0;
-    /* A rank that is not of the first stage hands it on: until the first step nothing else lies
-     * there. */
+    /* A rank outside the first stage passes it on through its outputs, which are unused until the
+     * first step. */
     *ret = (struct comm_piece){a->opt.first ? a->null_states : n->out, n->bytes};
     return a->opt.far
                ? 0

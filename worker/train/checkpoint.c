@@ -5,7 +5,7 @@
 
 #include "common/base/file.h"
 
-/* The vectors of a checkpoint in file order; the EMA only when it is on. */
+/* The vectors of a checkpoint in file order; the EMA only if it is on. */
 static const struct {
     enum trainer_vector which;
     const char *prefix;
@@ -26,10 +26,9 @@ static void tensor_name(char *out, size_t size, size_t vector, const struct mode
     (void)snprintf(out, size, "%s.%s", vectors[vector].prefix, t->name);
 }
 
-/* Digest of what the values mean and of everything that decides the next bits, except the
- * position and how a step is cut, over devices and into micro-batches: that decides only in
- * which order gradients are summed, and a worker may have other devices, or less memory, than
- * it had. */
+/* Digest of the meaning of the values and of everything that determines the next bits, except the
+ * position and how a step is divided into devices and micro-batches: that determines only the order
+ * of sums, and a worker may have other devices, or less memory, than before. */
 static void config_digest(struct trainer *t, char hex[HASH_HEX_MAX])
 {
     const struct model_spec *s = &trainer_model(t)->spec;

@@ -74,14 +74,14 @@ void courier_begin(struct courier *c)
         way_at(c, i)->n_held = 0;
 }
 
-/* To or from a device of the copy. */
+/* The communicator to or from a device of the copy. */
 static struct comm *link_of(const struct courier *c, int peer, int chain, enum pipe_what what)
 {
     return island_link(c->is, c->rank, c->first + peer, chain,
                        what == PIPE_STATES ? ISLAND_UP : ISLAND_DOWN);
 }
 
-/* Queues the oldest that is held. */
+/* Queues the oldest held RECV. */
 static int take_one(struct courier *c, int chain, enum pipe_what what)
 {
     struct courier_way *way = &c->ways[chain][what];
@@ -150,7 +150,7 @@ int courier_sent(void *arg, int chain, int micro)
     return rc;
 }
 
-/* Velocities go over what connects all stages of a copy: its sums come behind. */
+/* Velocities go over the communicator of all stages of a copy, before its sums. */
 int courier_feed(void *arg, const struct pipe_instr *in, const struct net_piece *piece)
 {
     struct courier *c = arg;

@@ -38,7 +38,7 @@ int eval_batch(struct net *net, const struct batch *b, struct eval_sum *sum, str
         struct batch part;
         n = batch_run(b, start, most);
         batch_slice(b, start, n, &sizes, &part);
-        part.estimate = spec->self_condition; /* as samplers have one */
+        part.estimate = spec->self_condition; /* since samplers have one, too */
         rc = net_loss(net, &part, false, 0.0f, false, &r, err);
         if (rc == 0)
             add(&part, &r, sum);

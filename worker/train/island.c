@@ -14,22 +14,22 @@ struct rank {
     struct island *is;
     int index;
     struct comm *stage, *pipe; /* in the island's circles, or NULL */
-    /* to each other rank */
+    /* Links to each other rank. */
     struct comm *links[ISLAND_MAX][COSTS_CHAINS_MAX][ISLAND_WAYS];
     pthread_t thread;
-    int rc; /* the last job's */
+    int rc; /* result of the last job */
     struct err err;
 };
 
-/* Ranks that speak to each other. */
+/* Ranks that communicate with each other. */
 struct circle {
     int n;
-    int to; /* of two: the rank that receives; NOBODY: they sum */
+    int to; /* of a link: the receiving rank; NOBODY: they sum */
     struct comm *comms[ISLAND_MAX];
 };
 
-/* Those of all stages, of all copies, and two for each pair of neighbours and each chain: of stages
- * of r and q ranks at most r + q - 1 pairs, and one pair where there are two chains. */
+/* Circles of all stages, of all copies, and two for each pair of neighbours and each chain: stages
+ * of r and q ranks have at most r + q - 1 pairs, and with two chains there is one pair. */
 enum { CIRCLES_MAX = 6 * ISLAND_MAX };
 
 struct island {
@@ -49,7 +49,7 @@ struct island {
     void *arg;
     unsigned round;
     int running; /* threads that have not finished it */
-    int first;   /* rank that failed first, or NOBODY */
+    int first;   /* the rank that failed first, or NOBODY */
     int here;    /* ranks that wait in island_meet */
     unsigned meetings;
     bool stop;
@@ -57,7 +57,7 @@ struct island {
 
 /* ---- jobs ---- */
 
-/* The rank that failed first is known before the others are woken. */
+/* Runs the job; the rank that failed first is noted before the others are woken. */
 static void do_job(struct rank *r)
 {
     struct island *is = r->is;
@@ -126,7 +126,7 @@ static int open_circle(struct island *is, const int *ranks, int n, int to, struc
     return 0;
 }
 
-/* Ranks of a copy. */
+/* The number of ranks of a copy. */
 static int depth_of(const struct island_shape *shape)
 {
     int n = 0;
@@ -150,8 +150,8 @@ static int open_pair(struct island *is, int lower, int upper, struct err *err)
     return rc;
 }
 
-/* A stage's r ranks from rank `first` on and the q of the next one: shares of k/r and of m/q of a
- * micro-batch. */
+/* Opens the links between a stage's r ranks from `first` on and the q of the next stage, whose
+ * shares of a micro-batch begin at k/r and at m/q. */
 static int open_links(struct island *is, int first, int r, int q, struct err *err)
 {
     int rc = 0;
@@ -162,7 +162,7 @@ static int open_links(struct island *is, int first, int r, int q, struct err *er
     return rc;
 }
 
-/* Of a stage that begins with rank `first` of each copy. */
+/* Opens the circles of a stage that begins with rank `first` of each copy. */
 static int open_stage(struct island *is, int first, int width, int copies, struct err *err)
 {
     const int n = width * copies, depth = is->n / copies;
@@ -203,7 +203,7 @@ static int open_circles(struct island *is, struct err *err)
     return rc;
 }
 
-/* Communicators that have failed are of no more use. */
+/* Opens new communicators in place of failed ones. */
 static int renew_comms(struct island *is, struct err *err)
 {
     bool failed = is->n_circles == 0;
@@ -233,7 +233,8 @@ int island_cut(struct island *is, const struct island_shape *shape, struct err *
     return 0;
 }
 
-/* A rank that was only woken says so (-ECONNABORTED); the cause is another's. */
+/* The job's result: a rank that was only woken returns -ECONNABORTED, and another's failure counts.
+ */
 static int verdict(struct island *is, struct err *err)
 {
     int at = is->first;
@@ -248,7 +249,7 @@ static int verdict(struct island *is, struct err *err)
                    r->err.msg[0] ? r->err.msg : err_text(rc));
 }
 
-/* The rank's own of a circle; NULL: it is not of it. */
+/* The rank's communicator in a circle; NULL: it does not belong to it. */
 static struct comm *comm_in(const struct island *is, const struct circle *c, int rank)
 {
     for (int i = 0; i < c->n; i++)
@@ -258,7 +259,7 @@ static struct comm *comm_in(const struct island *is, const struct circle *c, int
 }
 
 /* Uses each circle once, all ranks in one order: NCCL connects two cards in the first call of both,
- * and a rank that waits there for one that waits elsewhere would wait for ever. */
+ * and two ranks that wait for each other in different calls would wait for ever. */
 static int greet(void *arg, int rank, struct err *err)
 {
     struct island *is = arg;
@@ -332,7 +333,7 @@ int island_meet(struct island *is)
 
 /* ---- opening ---- */
 
-/* Without spaces around it, in place. */
+/* Removes spaces around a name, in place. */
 static char *trimmed(char *s)
 {
     s += strspn(s, " \t");
@@ -368,7 +369,7 @@ static int split(char *names, const char *all, char *ret[ISLAND_MAX], int *ret_n
     return 0;
 }
 
-/* "cuda:all" as the cards that there are; anything else as it is. */
+/* Replaces "cuda:all" by the existing cards; copies other names. */
 static void spell(const char *names, char out[NAMES_MAX])
 {
     snprintf(out, NAMES_MAX, "%s", names);
@@ -391,7 +392,7 @@ static int share(int threads, int rank, int n)
     return own > 0 ? own : 1;
 }
 
-/* The kind is the name up to a colon. */
+/* All devices must be of one kind, which is the name up to a colon. */
 static int check_kinds(const struct island *is, const char *names, struct err *err)
 {
     const char *first = is->devs[0]->name;
@@ -546,7 +547,7 @@ void island_text(const struct island *is, char *out, size_t size)
             a += (size_t)snprintf(about + a, sizeof about - a, "%s%s", i ? "; " : "",
                                   is->devs[i]->about);
         if (n >= sizeof names || a >= sizeof about)
-            break; /* enough to know them by */
+            break; /* the text is full */
     }
     if (is->n > 1 && alike)
         snprintf(out, size, "%s: %d x %s", names, is->n, about);

@@ -10,10 +10,11 @@ void island_share_options(const struct train_options *opt, int copies, struct tr
         ret->accumulate = ret->batch;
 }
 
-/* Where blocks lie of a chain: its stages are of about as many, or as many a device. */
+/* Cuts a chain into stages with about equally many blocks, per device if stages have unequal
+ * numbers of devices. */
 static void even_cut(struct pipe_cut *cut, int depth, int stages, int devices, int most)
 {
-    *cut = (struct pipe_cut){.n = stages, .samples = 1}; /* a stage has all of a micro-batch */
+    *cut = (struct pipe_cut){.n = stages, .samples = 1}; /* stages have whole micro-batches */
     for (int i = 0; i < stages; i++) {
         const int left = stages - i, warm = left < most ? left : most;
         const int device = devices * i / stages, next = devices * (i + 1) / stages;
@@ -26,7 +27,7 @@ static void even_cut(struct pipe_cut *cut, int depth, int stages, int devices, i
     }
 }
 
-/* The second chain's stages lie on the devices the other way round. */
+/* Puts the second chain's stages on the devices in reverse. */
 static void reverse(struct pipe_plan *plan)
 {
     struct pipe_cut *cut = &plan->cuts[1];
@@ -35,7 +36,7 @@ static void reverse(struct pipe_plan *plan)
         cut->stages[i].device = cut->n - 1 - i;
 }
 
-/* Of all devices of a copy the first chain has the first ones. */
+/* Divides the devices of a copy: the first chain has the first ones. */
 static void divide(struct pipe_plan *plan, const struct model *m, int micros)
 {
     const struct model *base = model_chain(m, 0), *up = model_chain(m, 1);
@@ -70,7 +71,7 @@ int island_most_stages(const struct model_spec *s, enum job_pipeline order)
     return may_divide ? model_blocks(s) : model_least_blocks(s);
 }
 
-/* Of two chains: asked for, or nothing else has so many stages. */
+/* Are two chains divided?  If asked for, or if only that can have so many stages. */
 static bool divides(const struct model_spec *s, int stages, enum job_pipeline order)
 {
     return order == JOB_PIPELINE_DIVIDED ||
@@ -120,7 +121,7 @@ int island_even_plan(const struct island *is, const struct model *m, int stages,
     return 0;
 }
 
-/* The stage of a chain that lies at a place; NULL: none. */
+/* The stage of a chain at a place; NULL: none. */
 static const struct pipe_stage *stage_at(const struct pipe_plan *plan, int chain, int place)
 {
     const struct pipe_cut *cut = &plan->cuts[chain];

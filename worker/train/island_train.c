@@ -8,23 +8,23 @@
 
 /* ---- the sum of the gradients ----
  *
- * Ranges gather until they are a bucket, which is then queued on a stream of its own behind what
- * has been queued on the trainer's, while the backward still runs.  After join the trainer's
- * stream has the sums.  All ranks run the same backward, so they name the same ranges in the same
- * order and their buckets meet; without overlap everything is summed at join.  Sums do not depend
- * on how the ranges are cut into buckets.
+ * Ranges are collected until they fill a bucket, which is queued on a stream of its own behind the
+ * work on the trainer's stream, while the backward still runs.  After join the trainer's stream has
+ * the sums.  All ranks run the same backward, so they name the same ranges in the same order and
+ * their buckets match; without overlap everything is summed at join.  Sums do not depend on how the
+ * ranges are cut into buckets.
  *
- * A step that may take or give back device memory, or load code, is REDUCER_MEETS: no sum is
- * queued before all ranks have come to join, and no rank goes on before all have queued theirs.
- * Freeing memory of a card (cudaFree) can wait for what runs on it and on its peers, and a sum
- * that runs there waits for the rank that frees. */
+ * A step that may allocate or free device memory, or load code, is REDUCER_MEETS: no sum is queued
+ * before all ranks have come to join, and no rank goes on before all have queued theirs.  Freeing
+ * memory of a card (cudaFree) can wait for the work on it and on its peers, and a sum that runs
+ * there waits for the rank that frees. */
 
 /* Elements of the flat vector. */
 struct range {
     uint64_t at, n;
 };
 
-/* Disjoint, ascending, none touches the next. */
+/* Disjoint ranges, ascending, with gaps between them. */
 struct ranges {
     struct range *v;
     size_t n, room;
@@ -33,25 +33,25 @@ struct ranges {
 enum reducer_how {
     REDUCER_OVERLAPS,
     REDUCER_WAITS, /* everything at join */
-    REDUCER_MEETS, /* the same, when all ranks are there */
+    REDUCER_MEETS, /* the same, once all ranks are there */
 };
 
 struct reducer {
     struct island *is;
     int rank;
     struct weights *w;     /* the trainer's */
-    struct stream *stream; /* sums */
+    struct stream *stream; /* for sums */
     uint64_t bucket;       /* elements */
     enum reducer_how how;
     struct ranges named;   /* in this step */
-    struct ranges waiting; /* those that no bucket has yet */
-    uint64_t waiting_n;    /* elements of it */
+    struct ranges waiting; /* ranges that are in no bucket yet */
+    uint64_t waiting_n;    /* their elements */
     struct comm_piece *pieces;
     int rc; /* first failure of the step */
     const char *failed;
 };
 
-/* The first that ends at or behind `at`. */
+/* The first range that ends at or after `at`. */
 static size_t find(const struct ranges *rs, uint64_t at)
 {
     size_t i = 0;
@@ -60,7 +60,7 @@ static size_t find(const struct ranges *rs, uint64_t at)
     return i;
 }
 
-/* False: part of it is there already, or there are too many. */
+/* False: part of it is already there, or there are too many ranges. */
 static bool add(struct ranges *rs, uint64_t at, uint64_t n)
 {
     const size_t i = find(rs, at);
@@ -92,18 +92,18 @@ static bool add(struct ranges *rs, uint64_t at, uint64_t n)
     return true;
 }
 
-/* What a trainer calls its peers by. */
+/* The arg of a trainer's calls to its peers. */
 struct peers {
     struct courier courier; /* first: its functions are called with this */
     struct reducer reducer;
-    struct ahead *ahead; /* NULL: nothing is filled */
-    struct batch next;   /* what it looks ahead to: this copy's part */
+    struct ahead *ahead; /* NULL: bubbles are not filled */
+    struct batch next;   /* this copy's part of the next step */
 };
 
 static int reducer_init(struct reducer *r, struct island *is, int rank, struct weights *w,
                         uint64_t bucket_bytes, struct err *err)
 {
-    const size_t room = w->m->n + 2; /* more ranges than tensors there are never */
+    const size_t room = w->m->n + 2; /* there are never more ranges than tensors */
     *r = (struct reducer){.is = is, .rank = rank, .bucket = bucket_bytes / sizeof *w->g};
     r->named = (struct ranges){mem_try_array(room, sizeof *r->named.v), 0, room};
     r->waiting = (struct ranges){mem_try_array(room, sizeof *r->waiting.v), 0, room};
@@ -142,7 +142,7 @@ static void note(struct reducer *r, int rc, const char *what)
     }
 }
 
-/* Queues the sum of what waits, and of the losses. */
+/* Queues the sum of the waiting ranges, and of the losses. */
 static void flush(struct reducer *r, float *losses, int64_t n)
 {
     struct weights *w = r->w;
@@ -177,7 +177,7 @@ static void reducer_ready(void *arg, uint64_t offset, uint64_t count)
         flush(r, NULL, 0);
 }
 
-/* Everything that was not named waits too. */
+/* Adds everything that was not named. */
 static void add_rest(struct reducer *r)
 {
     const uint64_t end = r->w->m->flat;
@@ -212,7 +212,7 @@ static int reducer_join(void *arg, float *losses, int64_t n, struct err *err)
     return 0;
 }
 
-/* Each copy has updated its share of the weights. */
+/* After each sharer has updated its share of the weights: sends it to the others. */
 static int spread(void *arg)
 {
     const struct reducer *r = &((struct peers *)arg)->reducer;
@@ -228,7 +228,7 @@ static int spread(void *arg)
     return rc;
 }
 
-/* ---- what is encoded ahead ---- */
+/* ---- encoding ahead ---- */
 
 static int look_ahead(void *arg, struct err *err)
 {
@@ -243,7 +243,8 @@ static void takes(void *arg, const unsigned *at)
         ahead_rows(p->ahead, at);
 }
 
-/* FROZEN; and what it left, over what connects all stages of a copy: on every rank in one order. */
+/* Runs a FROZEN, or sends its results over the communicator of all stages of a copy, which every
+ * rank uses in one order. */
 static int encode(void *arg, const struct pipe_instr *in, struct err *err)
 {
     struct peers *p = arg;
@@ -266,32 +267,32 @@ struct island_trainer {
     const struct model *m;
     struct pipe_plan plan;
     int places;
-    struct model *parts[ISLAND_MAX]; /* of each place; none where there is one */
+    struct model *parts[ISLAND_MAX]; /* of each place; none if there is only one */
     struct train_part owners[ISLAND_MAX];
     struct train_options opt, share;
     bool fills;
     bool measured;
-    struct costs costs; /* of one copy, where that was; its own */
+    struct costs costs; /* of one copy, if there are costs; its own */
     struct refill refill;
-    bool encoded; /* the next step's samples have been, if they are what was said */
+    bool encoded; /* the announced samples of the next step are encoded */
     int n;
     struct trainer *trainers[ISLAND_MAX];
     struct peers peers[ISLAND_MAX]; /* unused in an island of one */
 
-    /* The size of the last step: another of it needs no more memory than there is.  Teachers and
-     * pictures of several shapes may take some in any step. */
+    /* The size of the last step: another one of that size allocates no more memory.  Teachers and
+     * pictures of several shapes may allocate in any step. */
     unsigned settled_count, settled_seq;
 
-    /* What the ranks do now. */
-    struct batch batch, next; /* the whole step; the one after it, of count 0: not known */
+    /* The present step. */
+    struct batch batch, next; /* the whole step; the one after it, count 0: unknown */
     struct step_result results[ISLAND_MAX];
-    int rcs[ISLAND_MAX]; /* the step's */
+    int rcs[ISLAND_MAX]; /* results of the step */
     struct err err;      /* rank 0's in the step */
     enum island_what what;
-    char *trace; /* where the next step's goes; NULL: it has none */
+    char *trace; /* path of the next step's trace; NULL: none */
 };
 
-/* Ends with any communicator's failure: a failure of one is one of all. */
+/* Ends with the failure of any communicator, since they fail together. */
 static int wait_peers(void *arg, struct stream *s, struct err *err)
 {
     struct peers *p = arg;
@@ -301,7 +302,7 @@ static int wait_peers(void *arg, struct stream *s, struct err *err)
     return c->ops->wait(c, s, err);
 }
 
-/* A rank is a device of a copy, which has a place. */
+/* The copy of a rank. */
 static int copy_of(const struct island_trainer *t, int rank)
 {
     return rank / t->plan.devices;
@@ -317,7 +318,7 @@ static int place_of(const struct island_trainer *t, int rank)
     return pipe_place_of(&t->plan, device_of(t, rank));
 }
 
-/* Which rank it is of those of its place in all copies, and how many there are. */
+/* The rank's number among those of its place in all copies, and their number. */
 static int sharer_of(const struct island_trainer *t, int rank, int *ret_n)
 {
     const struct pipe_place p = pipe_place(&t->plan, place_of(t, rank));
@@ -349,7 +350,7 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
         .takes = takes,
         .encode = encode,
         .arg = p,
-        /* NCCL: several cards of one process that launch graphs with its calls may lock. */
+        /* Several cards of one process that launch graphs with NCCL calls may deadlock. */
         .graphs = false,
         .plan = &t->plan,
         .device = device_of(t, rank),
@@ -358,7 +359,7 @@ static int join_peers(struct island_trainer *t, int rank, struct err *err)
     return rc < 0 ? rc : trainer_set_peers(tr, &peers, err);
 }
 
-/* Where a chain begins it stands before the network. */
+/* Makes a rank's encoding ahead, which comes before the network if a chain begins there. */
 static int make_ahead(struct island_trainer *t, int rank, const struct model *m,
                       struct train_options *opt, struct err *err)
 {
@@ -389,8 +390,8 @@ static int make_job(void *arg, int rank, struct err *err)
     return rc < 0 || t->n == 1 ? rc : join_peers(t, rank, err);
 }
 
-/* The empty caption's states, from the first device that has the networks to those where a chain
- * begins and that have none. */
+/* Sends the empty caption's states from the first device with the networks to devices without them
+ * where a chain begins. */
 static int empty_job(void *arg, int rank, struct err *err)
 {
     struct island_trainer *t = arg;
@@ -432,7 +433,7 @@ static int take_costs(struct island_trainer *t, const struct costs *costs, struc
     struct costs share;
     costs_share(costs, t->plan.copies, &share);
     for (int d = 0; d < share.n_devices; d++)
-        share.devices[d].memory = UINT64_MAX; /* the plan says where the networks lie */
+        share.devices[d].memory = UINT64_MAX; /* the plan determines where the networks are */
     return costs_copy(&share, &t->costs) < 0 ? err_set(err, -ENOMEM, "no memory for a profile") : 0;
 }
 
@@ -471,7 +472,7 @@ int island_trainer_new(struct island *is, const struct model *m, const struct tr
         rc = island_even_plan(is, m, 1, opt->accumulate, opt->pipeline, &t->plan, err);
     t->refill.share = 1;
     t->places = pipe_places(&t->plan);
-    t->plan.estimate = m->spec.self_condition; /* some steps have one */
+    t->plan.estimate = m->spec.self_condition; /* some steps have an estimate */
     island_share_options(opt, t->plan.copies, &t->share);
     t->measured = costs && t->places > 1;
     t->fills = t->measured && costs->n_frozen > 0 &&
@@ -544,7 +545,7 @@ void island_trainer_set_bucket(struct island_trainer *t, uint64_t bytes)
         t->peers[i].reducer.bucket = bytes / sizeof(float);
 }
 
-/* ---- the first copy is followed ---- */
+/* ---- following the first copy ---- */
 
 static int take_over(struct island_trainer *t, int rank, enum trainer_vector which, struct err *err)
 {
@@ -590,20 +591,20 @@ int island_trainer_follow(struct island_trainer *t, enum island_what what, struc
 
 /* ---- steps ---- */
 
-/* Where a copy's part of `count` samples begins: the parts differ by one sample at most. */
+/* The first sample of a copy's part of `count`: parts differ by one sample at most. */
 static unsigned part_at(unsigned count, int copy, int n)
 {
     return (unsigned)((uint64_t)count * (uint64_t)copy / (uint64_t)n);
 }
 
-/* Does a device have two chains of which either may end first? */
+/* Does a device have two chains, either of which may end first? */
 static bool mixes_chains(const struct pipe_plan *plan)
 {
     return plan->chains > 1 && plan->order != PIPE_1F1B && !pipe_is_divided(plan);
 }
 
-/* Has every rank samples of its copy's last micro-batch, and of two chains of which either may end
- * first each copy as many micro-batches? */
+/* Does every rank have samples of its copy's last micro-batch and, if either of two chains may end
+ * first, each copy the same number of micro-batches? */
 static bool all_end_alike(const struct island_trainer *t)
 {
     const unsigned micro = (unsigned)train_micro_batch(&t->share);
@@ -616,9 +617,9 @@ static bool all_end_alike(const struct island_trainer *t)
     return !mixes_chains(&t->plan) || (least - 1) / micro == (most - 1) / micro;
 }
 
-/* A rank that has no samples of the last micro-batch names no gradients in it: then none does.
- * Which of two chains ends first at a device depends on how many micro-batches there are, but for
- * joined ones: copies of unlike numbers would name gradients in unlike orders. */
+/* A rank without samples of the last micro-batch cannot name gradients in it, so then no rank does.
+ * Except with joined chains, the number of micro-batches determines which of two chains ends first
+ * at a device: copies with different numbers would name gradients in different orders. */
 static enum reducer_how how_to_reduce(const struct island_trainer *t)
 {
     const struct batch *b = &t->batch;
@@ -628,7 +629,7 @@ static enum reducer_how how_to_reduce(const struct island_trainer *t)
     return all_end_alike(t) ? REDUCER_OVERLAPS : REDUCER_WAITS;
 }
 
-/* What a rank's copy has of a batch. */
+/* The part of a batch of a rank's copy. */
 static void slice(const struct island_trainer *t, int rank, const struct batch *b,
                   struct batch *ret)
 {
@@ -652,7 +653,7 @@ static bool is_encoded(const struct island_trainer *t)
     return has;
 }
 
-/* Of a step of which nobody knew in the one before. */
+/* Encodes the samples of a step that was not announced in the step before. */
 static int encode_now(struct island_trainer *t, int rank, const struct batch *mine, struct err *err)
 {
     struct peers *p = &t->peers[rank];
@@ -685,7 +686,7 @@ static int step_job(void *arg, int rank, struct err *err)
         ahead_end(p->ahead);
     if (rc != -EDOM)
         return rc;
-    /* All ranks see it alike, and are as before: no failure of one of them. */
+    /* All ranks see the same, and are as before: it is not a failure of one of them. */
     if (rank == 0)
         t->err = *err;
     return 0;
@@ -697,7 +698,7 @@ void island_trainer_trace(struct island_trainer *t, const char *path)
     t->trace = str_dup(path);
 }
 
-/* ", stage 1, upscaler's stage 0": which stages a rank has. */
+/* ", stage 1, upscaler's stage 0": the stages of a rank. */
 static const char *where_is(const struct island_trainer *t, int rank, char out[64])
 {
     const int d = device_of(t, rank), stage = pipe_stage_of(&t->plan.cuts[0], d);
@@ -731,8 +732,8 @@ static void write_trace(struct island_trainer *t)
     t->trace = NULL;
 }
 
-/* Whether the step is one that shows how bubbles should be filled: whole, the next one, too,
- * encoded by the step before, and of the faster kind where there are two. */
+/* Does the step show how to fill bubbles?  It and the next one must be whole, it must be encoded by
+ * the step before, and be of the faster kind if there are two. */
 static bool shows_filling(const struct island_trainer *t)
 {
     const uint64_t step = trainer_next_step(t->trainers[0]);

@@ -11,7 +11,7 @@ enum { BLOCK = 256 };
 
 #define FORMAT "skerry.moments.1"
 
-/* m is coded with its sign, v through its square root. */
+/* m is coded with its sign, v as its square root. */
 static const struct vector {
     enum trainer_vector which;
     const char *codes, *scales;
@@ -25,7 +25,7 @@ static uint64_t blocks_of(uint64_t count)
     return (count + BLOCK - 1) / BLOCK;
 }
 
-/* Everything of a blob, on the host. */
+/* A blob's contents, on the host. */
 struct coded {
     uint8_t *codes; /* (2, params): m of all tensors in table order, then v */
     float *scales;  /* (2, blocks) */
@@ -58,7 +58,7 @@ static float encode_m(const float *m, size_t n, uint8_t *code)
     return most;
 }
 
-/* Rounded up: a root that is too small would make too long a step. */
+/* Rounded up: too small a root would make too long a step. */
 static float encode_v(const float *v, size_t n, uint8_t *code)
 {
     float most = 0;
@@ -104,7 +104,7 @@ static void name_of(char out[ST_NAME_MAX], const struct model_tensor *t, const c
     (void)snprintf(out, ST_NAME_MAX, "%s.%s", t->name, suffix);
 }
 
-/* The scales of all tensors first, so that they are aligned. */
+/* The scales of all tensors come first, so that they are aligned. */
 static int declare(struct st_writer *w, const struct model *m, uint64_t adam_step, struct err *err)
 {
     char name[ST_NAME_MAX];

@@ -13,7 +13,7 @@ enum { SIDE_MIN = 256, SIDE_MAX = 8192, GROUPS = 6, TEXT_MAX = 512 };
 struct bench {
     struct device *dev;
     enum dtype dt;
-    int64_t side; /* rows and columns of the matrices now */
+    int64_t side; /* present rows and columns of the matrices */
     void *a, *b, *c;
 };
 
@@ -30,7 +30,7 @@ static void release(struct bench *x)
     x->a = x->b = x->c = NULL;
 }
 
-/* A block of random values, then what is there is doubled until it is full. */
+/* Fills memory with a block of random values, which is doubled until all is full. */
 static int fill(struct bench *x, void *dst, size_t bytes)
 {
     const size_t each = dtype_bytes(x->dt);
@@ -69,7 +69,7 @@ static int resize(struct bench *x, int64_t side, struct err *err)
     return 0;
 }
 
-/* n products, one after the other; *ret: seconds of one. */
+/* Makes n products, one after the other; *ret: seconds of one. */
 static int multiply(struct bench *x, int n, double *ret, struct err *err)
 {
     const struct matmul mm = {.layout = MM_NT,
@@ -92,7 +92,8 @@ static int multiply(struct bench *x, int n, double *ret, struct err *err)
     return rc;
 }
 
-/* The largest matrices of which some products fit into the time; the first of a size warms up. */
+/* Chooses the largest matrices of which several products fit into the time; the first product of a
+ * size warms up. */
 static int choose(struct bench *x, double seconds, double *ret_each, struct err *err)
 {
     int64_t side = SIDE_MIN;
@@ -144,7 +145,7 @@ static int measure_rank(void *arg, int rank, struct err *err)
     return peak_measure(dev, t->dt, seconds, &t->each[rank], err);
 }
 
-/* "cpu: CPU, 2 threads, AVX-512\n1.23e+11\n"; 0: nothing usable of these devices. */
+/* Reads "cpu: CPU, 2 threads, AVX-512\n1.23e+11\n"; 0: nothing valid for these devices. */
 static double read_kept(const char *path, const char *devices)
 {
     struct buf text;
@@ -173,7 +174,7 @@ int peak_get(struct island *is, enum dtype dt, const char *state_dir, double *re
         for (int i = 0; rc == 0 && i < island_size(is); i++)
             *ret += t.each[i];
         int n = snprintf(text, sizeof text, "%s\n%.6g\n", devices, *ret);
-        if (rc == 0) /* without it the next process measures again */
+        if (rc == 0) /* without the file the next process measures again */
             (void)file_write_atomic(path, text, (size_t)n, 0644, NULL);
     }
     mem_free(path);

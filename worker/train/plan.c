@@ -8,8 +8,8 @@
 #define RESERVE_SHARE 16
 #define RESERVE_MAX (UINT64_C(1) << 30)
 
-/* cuBLASLt's and cuDNN's working memory and what the first step makes the driver load; beside
- * it partial sums of a few kernels, which are small against the activations. */
+/* Working memory of cuBLASLt and cuDNN, and code that the driver loads in the first step; also
+ * partial sums of a few kernels, which are small against the activations. */
 #define CARD_WORKSPACE (192 * MIB)
 #define CARD_SUMS_SHARE 16
 /* Packed panels of the products, the image pipeline. */
@@ -61,7 +61,7 @@ static void fill(const struct model *m, const struct train_options *opt, enum dt
 }
 
 /* The fewest micro-batches from opt->accumulate on whose need is at most room; else the most
- * there are.  The need falls with their number. */
+ * possible.  The need falls with their number. */
 static void find(const struct model *m, const struct train_options *opt, enum dtype dt, bool host,
                  struct plan *p)
 {
@@ -79,8 +79,8 @@ static void find(const struct model *m, const struct train_options *opt, enum dt
     fill(m, &o, dt, host, p);
 }
 
-/* Bytes that a step moves for being short of memory: each micro-batch adds to all gradients, and
- * what a lean one does not keep is written once more. */
+/* Bytes that a step moves for lack of memory: each micro-batch adds to all gradients, and a lean
+ * one writes once more what it does not keep. */
 static double moved(const struct model *m, const struct train_options *opt, enum dtype dt,
                     bool host, const struct plan *p)
 {
@@ -92,7 +92,7 @@ static double moved(const struct model *m, const struct train_options *opt, enum
     return 2.0 * p->accumulate * (double)(p->gradients + full.activations - p->activations);
 }
 
-/* As find, and lean where that moves less, or nothing fits otherwise. */
+/* As find, and lean if that moves less, or nothing fits otherwise. */
 static void choose(const struct model *m, const struct train_options *opt, enum dtype dt, bool host,
                    struct plan *p)
 {
@@ -108,7 +108,8 @@ static void choose(const struct model *m, const struct train_options *opt, enum 
         *p = lean;
 }
 
-/* The same step on n of the devices that share this room: each has more of both. */
+/* The same step on n of the devices that share this room: each has more of the step and the room.
+ */
 static void fewer(const struct model *m, const struct train_options *opt, enum dtype dt,
                   const struct plan_room *room, int n, struct plan *p)
 {
@@ -125,7 +126,7 @@ static void fewer(const struct model *m, const struct train_options *opt, enum d
         fill(m, &o, dt, room->host, p);
 }
 
-/* "; train.recompute: true needs 6.1 GiB": what would fit, or what else can be done. */
+/* "; train.recompute: true needs 6.1 GiB": says what would fit, or what else can be done. */
 static void advise(const struct model *m, const struct train_options *opt, enum dtype dt,
                    const struct plan_room *room, const struct plan *p, char *out, size_t size)
 {

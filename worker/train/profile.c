@@ -16,17 +16,17 @@ enum {
     MESSAGES = 8,
     FROZEN_REPEATS = 2
 };
-#define TRIED_S 1.0             /* of steps that are quick: more of them are taken */
-#define FORWARD_S 0.3           /* the same of forwards */
-#define ELEMENTS_MAX (8u << 20) /* of a vector that is updated or summed: more than caches hold */
-#define COLD_MAX (64u << 20)    /* bytes that are written between timings, at most */
+#define TRIED_S 1.0             /* quick steps are repeated for this time */
+#define FORWARD_S 0.3           /* the same for forwards */
+#define ELEMENTS_MAX (8u << 20) /* most elements updated or summed: more than caches hold */
+#define COLD_MAX (64u << 20)    /* most bytes written between timings */
 #define LARGE (4u << 20)        /* bytes of a large message */
-#define MEMORY_MAX 1e15         /* of a profile */
+#define MEMORY_MAX 1e15         /* most memory in a profile */
 
-/* Of a part of one block, on one device. */
+/* Times of a part of one block, on one device. */
 struct part_times {
-    double f[SIZES], b[SIZES], w[SIZES]; /* seconds; recomputation has no w: it is in b */
-    double add;                          /* to gradients that are there, beyond b and w */
+    double f[SIZES], b[SIZES], w[SIZES]; /* seconds; with recomputation w is in b */
+    double add;                          /* extra for adding to earlier gradients */
 };
 
 enum { FIRST, MIDDLE, LAST, PARTS };
@@ -36,7 +36,7 @@ struct rank_times {
     double step;              /* seconds of an element's norm and update */
     double small, large;      /* seconds of a message to the next rank */
     double sum;               /* seconds of an element's sum over all ranks */
-    struct net_encoders stub; /* in place of the encoders */
+    struct net_encoders stub; /* replaces the encoders */
     struct costs_frozen frozen[NET_ENCODERS];
 };
 
@@ -60,10 +60,10 @@ static double seconds_since(uint64_t begun)
 static int no_captions(void *arg, const int32_t *tokens, const int32_t *lengths, unsigned count,
                        void *d_states, struct err *err)
 {
-    return 0; /* what lies there does for timing */
+    return 0; /* any values will do for timing */
 }
 
-/* Rows of zeros; of texts each token is to be predicted. */
+/* Rows of zeros; in texts each token is to be predicted. */
 struct zeros {
     struct batch batch;
     uint64_t *keys;
@@ -117,9 +117,9 @@ static void zeros_make(struct zeros *z, const struct model *m, const struct net_
     z->batch.pos = z->pos;
 }
 
-/* In a step other blocks are computed in between: what a block needs comes from memory, not from a
- * cache.  Of a small model much stays there, so no more is written than its weights, gradients and
- * moments. */
+/* In a step other blocks are computed in between, so a block's data come from memory, not from a
+ * cache.  Much of a small model stays in the cache, so no more is written than its weights,
+ * gradients and moments. */
 struct cold {
     void *x;
     uint64_t bytes;
@@ -140,7 +140,7 @@ static int forget_caches(struct net *net, const struct cold *cold, struct err *e
     return weights_sync(w, err);
 }
 
-/* Both backwards, the second right behind the first. */
+/* Times both backwards, the second right after the first. */
 static int time_backward(struct net *net, double *b, double *both, struct err *err)
 {
     const uint64_t begun = clock_now_ns();
@@ -156,7 +156,7 @@ static int time_backward(struct net *net, double *b, double *both, struct err *e
     return rc;
 }
 
-/* The least of some times, as others may have the machine meanwhile. */
+/* The least of some times, since other programs may use the machine meanwhile. */
 static int time_size(struct net *net, const struct model *m, int samples, bool first,
                      const struct cold *cold, double *f, double *b, double *w, struct err *err)
 {
@@ -224,7 +224,7 @@ static int time_part(const struct measuring *t, int rank, int chain, int which, 
 
 /* ---- frozen networks ---- */
 
-/* All layers of a network over `n` samples of zeros, one after the other. */
+/* Times all layers of a network over `n` samples of zeros, one after the other. */
 static int time_layers(struct device *dev, struct frozen_walk *walk, const struct frozen_io *io,
                        int n, int point, struct costs_frozen *ret, struct err *err)
 {
@@ -243,7 +243,7 @@ static int time_layers(struct device *dev, struct frozen_walk *walk, const struc
     return rc;
 }
 
-/* What lies in `io.out` afterwards is nothing. */
+/* Times a network; its output is meaningless. */
 static int time_network(const struct measuring *t, struct device *dev, struct frozen *f,
                         uint64_t out_bytes, struct costs_frozen *ret, struct err *err)
 {
@@ -293,7 +293,7 @@ static int time_frozen(const struct measuring *t, int rank, struct err *err)
         rc = time_network(t, island_device(t->is, rank), f, c->out_bytes, c, err);
         e->close(e->arg, t->frozen[k]);
     }
-    if (rc == 0) /* working buffers */
+    if (rc == 0) /* which allocates working buffers */
         mine->frozen[0].layers[0].weight_bytes += rest;
     return rc;
 }
@@ -305,7 +305,7 @@ static uint64_t elements_of(const struct measuring *t)
     return t->m->flat < ELEMENTS_MAX ? t->m->flat : ELEMENTS_MAX;
 }
 
-/* All ranks at once, as in a step, behind other work: devices may share a memory. */
+/* All ranks at once, as in a step, after other work: devices may share a memory. */
 static int time_update(const struct measuring *t, struct device *dev, double *ret, struct err *err)
 {
     const struct kernel_ops *k = dev->ops;
@@ -359,7 +359,7 @@ static int time_update(const struct measuring *t, struct device *dev, double *re
                   : 0;
 }
 
-/* Seconds of a message, from some there and back. */
+/* Seconds of a message, by round trips. */
 static int bounce(struct measuring *t, int rank, void *x, uint64_t bytes, double *ret,
                   struct err *err)
 {
@@ -410,7 +410,7 @@ static int time_sum(struct measuring *t, int rank, void *x, double *ret, struct 
     return rc;
 }
 
-/* One pair after the other. */
+/* Times one pair after the other. */
 static int time_links(void *arg, int rank, struct err *err)
 {
     struct measuring *t = arg;
@@ -532,7 +532,7 @@ int profile_forward(struct island *is, const struct model *m, const struct train
 
 /* ---- as costs ---- */
 
-/* What a sample takes in a slot of the part, and what it sends upwards. */
+/* Bytes of a sample in a slot of the part, and of its states that are sent upwards. */
 static void part_bytes(const struct measuring *t, const struct model *part, struct costs_layer *l)
 {
     struct train_options opt = *t->opt;
@@ -587,7 +587,7 @@ static int fill_layers(const struct measuring *t, int chain, struct costs_chain 
     return 0;
 }
 
-/* How fast a device is against the first, by what all of them timed at once. */
+/* The speed of a device relative to the first, by the times of all of them at once. */
 static double speed_of(const struct measuring *t, int rank)
 {
     const int last = t->sizes.n - 1;
@@ -605,7 +605,7 @@ static int fill(struct measuring *t, uint64_t memory, struct costs *p, struct er
 {
     *p = (struct costs){.sizes = t->sizes, .n_devices = island_size(t->is)};
     p->groups = t->groups;
-    for (; p->n_frozen < t->n_frozen; p->n_frozen++) { /* the first rank's are moved */
+    for (; p->n_frozen < t->n_frozen; p->n_frozen++) { /* moves those of the first rank */
         p->frozen[p->n_frozen] = t->ranks[0].frozen[p->n_frozen];
         t->ranks[0].frozen[p->n_frozen].layers = NULL;
     }
@@ -621,7 +621,7 @@ static int fill(struct measuring *t, uint64_t memory, struct costs *p, struct er
         const struct rank_times *r = &t->ranks[i];
         const int n = p->n_devices;
         p->links[i].alpha = r->small;
-        /* Of a message, or as a sum by a ring would have it: the slower of the two. */
+        /* The rate of messages, or of a ring sum: the slower of the two. */
         p->links[i].bytes_per_s = fmin((double)LARGE / fmax(r->large - r->small, 1e-9),
                                        2.0 * (n - 1) / n * sizeof(float) / fmax(r->sum, 1e-15));
     }
@@ -657,7 +657,7 @@ static char *path_of(const struct island *is, const struct model *m,
 {
     enum net_encoder which[NET_ENCODERS];
     const struct net_encoders *e = opt->encoders;
-    const int numbers[] = {4, /* what is measured: b, w and add apart, caches of a small model */
+    const int numbers[] = {4, /* version of the measurement */
                            (int)opt->precision,
                            opt->recompute,
                            opt->ema > 0,
@@ -684,7 +684,7 @@ static char *path_of(const struct island *is, const struct model *m,
     return str_printf("%s/profile-%s.json", state_dir, hex);
 }
 
-/* Of the first block of each chain, at the most samples. */
+/* Logs the times of each chain's first block, at the most samples. */
 static void say_measured(const struct costs *p, double seconds, int samples)
 {
     char blocks[96] = "";
@@ -754,7 +754,7 @@ int profile_get(struct island *is, const struct model *m, const struct train_opt
     if (rc == 0)
         say_measured(ret, seconds_since(begun), most);
     if (rc == 0 &&
-        costs_write(path, ret, &why) < 0) /* without it the next process measures again */
+        costs_write(path, ret, &why) < 0) /* without the file the next process measures again */
         log_warn("profile", "not kept: %s", why.msg);
     for (int i = 0; i < island_size(is); i++)
         for (int k = 0; k < t->n_frozen; k++)

@@ -29,7 +29,7 @@ uint64_t trainer_bytes(const struct model *m, const struct train_options *opt, e
            (opt->fill && opt->encoders ? ahead_bytes(&ahead) : 0);
 }
 
-/* Losses that a sample may have. */
+/* The most losses of a sample. */
 static size_t losses_of(const struct model *m)
 {
     return model_is_text(&m->spec) ? (size_t)m->spec.context : 1;
@@ -70,7 +70,7 @@ static int alloc_step(struct trainer *t, struct err *err)
     return rc < 0 ? rc : arena_alloc(&t->arena, t->dev, err);
 }
 
-/* Of one stage the network is all of the model, whatever that is made of. */
+/* With one stage the network is the whole model, with all its chains. */
 static void set_chains(struct trainer *t)
 {
     t->n_chains = 0;
@@ -180,8 +180,7 @@ int trainer_set_peers(struct trainer *t, const struct train_peers *peers, struct
 
 /* ---- a step, queued ---- */
 
-/* The lists of a plan, filled with the frozen work of so many samples of the next step: those that
- * were planned. */
+/* Makes the lists of a plan, filled with the frozen work of `next` samples of the next step. */
 static int make_schedule(const struct trainer *t, const struct pipe_plan *plan, unsigned next,
                          struct pipe_schedule *ret, struct err *err)
 {
@@ -208,21 +207,21 @@ static bool has_estimate(const struct trainer *t)
     return t->m->spec.self_condition && train_has_estimate(&t->opt, t->step);
 }
 
-/* Which rank of its stage the trainer is. */
+/* The trainer's rank in its stage. */
 static int rank_of(const struct trainer *t, int chain, int stage)
 {
     return t->device - t->plan.cuts[chain].stages[stage].device;
 }
 
-/* Of those that hold the same. */
+/* The trainer's rank among the devices with the same layers. */
 static int rank_in_place(const struct trainer *t)
 {
     return t->device - pipe_place(&t->plan, pipe_place_of(&t->plan, t->device)).device;
 }
 
 /* Cuts the copy's samples into micro-batches, each of one shape, and takes the trainer's share of
- * each.  Without samples there is one, of none.  Chains have the same ones: where there are two, a
- * stage is one device, whose share is all. */
+ * each.  Without samples there is one empty micro-batch.  Both of two chains have the same ones:
+ * then a stage is one device, whose share is the whole. */
 static void cut_samples(struct trainer *t, const struct batch *b)
 {
     const unsigned most = (unsigned)train_micro_batch(&t->opt);
@@ -251,7 +250,7 @@ static void cut_samples(struct trainer *t, const struct batch *b)
     }
 }
 
-/* The lists of the step; all ranks of a copy make the same. */
+/* Makes the lists of the step, which are the same on all ranks of a copy. */
 static int make_list(struct trainer *t, const struct batch *b, struct err *err)
 {
     struct step_lists *l = &t->lists[has_estimate(t)];
@@ -294,7 +293,7 @@ static int slot_of(const struct trainer *t, int chain, int micro)
     return micro % net_slots(&t->chains[chain].net->opt);
 }
 
-/* Was another micro-batch in its slot before? */
+/* Was its slot used by another micro-batch before? */
 static bool takes_again(const struct trainer *t, int chain, int micro)
 {
     return micro >= net_slots(&t->chains[chain].net->opt);
@@ -307,7 +306,7 @@ static int crossing_failed(const struct trainer *t, int rc, struct err *err)
                   : 0;
 }
 
-/* What has been queued, on a card. */
+/* Waits for queued work, on a card. */
 static int wait_queued(struct trainer *t, struct err *err)
 {
     if (t->dev->unified)
@@ -315,7 +314,7 @@ static int wait_queued(struct trainer *t, struct err *err)
     return t->with_peers ? t->peers.wait(t->peers.arg, t->w->stream, err) : weights_sync(t->w, err);
 }
 
-/* What an instruction waited for is there. */
+/* Notes that the inputs of an instruction are there. */
 static int note_ready(struct trainer *t, struct err *err)
 {
     const int rc = t->tracing ? wait_queued(t, err) : 0;
@@ -323,13 +322,13 @@ static int note_ready(struct trainer *t, struct err *err)
     return rc;
 }
 
-/* F, or E: a forward that makes what the estimate is made of. */
+/* F, or E: a forward that makes the velocities for the estimate. */
 static int forward(struct trainer *t, int chain, int micro, bool estimates, struct err *err)
 {
     const struct trainer_chain *c = &t->chains[chain];
     struct net_micro m = t->micros[micro];
     const bool again = takes_again(t, chain, micro);
-    /* What an E sent may be on its way yet: what arrives must not overwrite it. */
+    /* A send of an E may still be running: arriving data must not overwrite it. */
     const bool early = estimates ? again : t->plan.estimate && micro == 0;
     int rc = 0;
     if (early && t->plan.cuts[chain].n > 1)
@@ -346,7 +345,7 @@ static int forward(struct trainer *t, int chain, int micro, bool estimates, stru
     return rc < 0 ? rc : net_forward(c->net, NULL, slot_of(t, chain, micro), &m, err);
 }
 
-/* In the last micro-batch gradients become final. */
+/* The watch of gradients, which become final in the last micro-batch. */
 static const struct weights_watch *watch_of(const struct trainer *t, int micro)
 {
     return t->with_peers && micro == t->plan.cuts[0].micros - 1 ? &t->peers.watch : NULL;
@@ -378,7 +377,7 @@ static int weights(struct trainer *t, int chain, int micro, struct err *err)
     return rc;
 }
 
-/* Of what the trainer has of a micro-batch, the samples of an instruction. */
+/* Narrows the pieces of the trainer's share of a micro-batch to the samples of an instruction. */
 static void narrow(const struct trainer *t, const struct pipe_instr *in, struct net_piece *pieces,
                    int n)
 {
@@ -405,7 +404,7 @@ static int cross(struct trainer *t, const struct pipe_instr *in, struct err *err
     return crossing_failed(t, t->peers.cross(t->peers.arg, in, pieces, n), err);
 }
 
-/* What the last stage's E has made, to the first stage. */
+/* Sends velocities of the last stage's E to the first stage. */
 static int feed(struct trainer *t, const struct pipe_instr *in, struct err *err)
 {
     struct net_piece piece = net_velocities(t->chains[in->chain].net, &t->micros[in->micro]);
@@ -423,8 +422,8 @@ static int no_gradients(struct trainer *t, struct err *err)
     return weights_check(w, err);
 }
 
-/* Adds a chain's losses of the trainer's samples at their places in the whole step's; runs of them
- * at once. */
+/* Adds a chain's losses of the trainer's samples at their places in the whole step's, a run at a
+ * time. */
 static int place_losses(struct trainer *t, int chain, const struct batch *b, size_t each,
                         float *all)
 {
@@ -440,7 +439,8 @@ static int place_losses(struct trainer *t, int chain, const struct batch *b, siz
     return rc;
 }
 
-/* The losses of the whole step, in its order; gradients and losses are summed over the peers. */
+/* Queues the losses of the whole step, in its order, and the sums of gradients and losses over the
+ * peers. */
 static int queue_losses(struct trainer *t, const struct batch *b, struct err *err)
 {
     const size_t each = b->seq ? b->seq : 1;
@@ -470,8 +470,8 @@ static int queue_losses(struct trainer *t, const struct batch *b, struct err *er
     return rc < 0 ? err_set(err, rc, "the losses failed on %s: %s", t->dev->name, err_text(rc)) : 0;
 }
 
-/* The gradient's norm, of the whole model: tensor by tensor, so that it does not show which device
- * has which. */
+/* Queues the norm of the whole model's gradient: tensor by tensor, so that it does not depend on
+ * the division into devices. */
 static int queue_norm(struct trainer *t, struct err *err)
 {
     const struct kernel_ops *k = t->ops;
@@ -483,8 +483,8 @@ static int queue_norm(struct trainer *t, struct err *err)
         t->spans[i] =
             (struct vec_span){(int64_t)m->tensors[i].offset, (int64_t)m->tensors[i].count};
     int rc = k->sumsq(t->dev, f + FOUND_TENSORS, t->w->g, t->spans, (int)m->n, s);
-    /* Ranks of a stage have found the same: it counts once.  So does the loss of two chains, which
-     * all devices know. */
+    /* Ranks of a stage have found the same norm, which counts once.  So does the loss of two
+     * chains, which all devices know. */
     if (rc == 0 && cut && t->plan.chains > 1 && t->device > 0)
         rc = k->zero(t->dev, f + FOUND_LOSS, sizeof *f, s);
     if (rc == 0 && cut && rank_in_place(t) > 0)
@@ -501,7 +501,7 @@ static int queue_norm(struct trainer *t, struct err *err)
                   : 0;
 }
 
-/* Of the trainer's share. */
+/* Queues the update of a range of the trainer's share. */
 static int update_range(struct trainer *t, uint64_t from, uint64_t to, double decay)
 {
     bf16 *w16 = t->w->w16;
@@ -529,7 +529,7 @@ static int update_range(struct trainer *t, uint64_t from, uint64_t to, double de
     return t->ops->adamw(t->dev, &p, t->w->stream);
 }
 
-/* Does nothing where what was found is not finite. */
+/* Queues the update, which does nothing if loss or gradient is not finite. */
 static int queue_update(struct trainer *t, struct err *err)
 {
     const struct model *m = t->m;
@@ -554,7 +554,7 @@ static int queue_one(struct trainer *t, const struct batch *b, const struct pipe
     case PIPE_F:
     case PIPE_E:
         return any ? forward(t, in->chain, in->micro, in->op == PIPE_E, err) : 0;
-    case PIPE_B: /* with W, unless that is split off */
+    case PIPE_B: /* with W, unless W is split off */
         return any ? backward(t, in->chain, in->micro, err) : 0;
     case PIPE_W:
         return any && t->opt.split ? weights(t, in->chain, in->micro, err) : 0;
@@ -565,13 +565,13 @@ static int queue_one(struct trainer *t, const struct batch *b, const struct pipe
         return in->what == PIPE_VELOCITIES ? feed(t, in, err) : cross(t, in, err);
     case PIPE_FROZEN:
         return t->peers.encode(t->peers.arg, in, err);
-    case PIPE_REDUCE: /* of all chains at once, with the last one's */
+    case PIPE_REDUCE: /* all chains are summed at once, with the last one's REDUCE */
         return ++t->reduced == t->n_chains ? queue_losses(t, b, err) : 0;
     case PIPE_CLIP:
         return queue_norm(t, err);
     case PIPE_STEP:
         return queue_update(t, err);
-    case PIPE_LOAD: /* is behind us: it is not recorded */
+    case PIPE_LOAD: /* is done already: it is not recorded */
     case PIPE_OPS:
         break;
     }
@@ -613,7 +613,8 @@ static int begin_trace(struct trainer *t, int n, struct err *err)
     return t->trace.rows ? 0 : err_set(err, -ENOMEM, "no memory to trace a step");
 }
 
-/* All that can be recorded: what varies is in device memory or a number of the batch. */
+/* Queues all work that can be recorded: varying values are in device memory, or follow from the
+ * batch's numbers. */
 static int queue_step(struct trainer *t, const struct batch *b, struct err *err)
 {
     const struct pipe_list *list = list_of(t);
@@ -633,15 +634,15 @@ static struct recording *recording_of(struct trainer *t, const struct batch *b)
     return &t->recs[b->estimate];
 }
 
-/* Steps of several shapes are all different. */
+/* Can the step be recorded?  Steps with several shapes are all different. */
 static bool can_record(const struct trainer *t, const struct recording *r)
 {
     return t->dev->graphs && t->net->ops->graphs && !t->dev->profile && !r->off && !t->tracing &&
            (!t->with_peers || t->peers.graphs) && t->m->spec.n_shapes == 0;
 }
 
-/* Whether this step is the last one over again; remembers it.  The loss's scale is an
- * argument for images, and data for texts. */
+/* Is this step equal to the last one?  Remembers it.  The loss's scale is an argument for
+ * images, and data for texts. */
 static bool same_step(struct trainer *t, const struct batch *b)
 {
     struct recording *r = recording_of(t, b);
@@ -654,7 +655,7 @@ static bool same_step(struct trainer *t, const struct batch *b)
     return same;
 }
 
-/* 0 with the graph of the step, which has not run; else this trainer records no more. */
+/* Records the graph of the step, without running it; on failure this trainer records no more. */
 static int record(struct trainer *t, const struct batch *b)
 {
     struct recording *r = recording_of(t, b);
@@ -696,15 +697,15 @@ static int run_step(struct trainer *t, const struct batch *b, struct err *err)
 
 /* ---- the step ---- */
 
-/* Adam's estimates are poor while its moments are younger than the replica: they were lost
- * with the worker that had them. */
+/* The factor of the learning rate while moments are younger than the replica, since they were lost
+ * with a worker: Adam's estimates are then poor. */
 static double young(const struct trainer *t)
 {
     const double age = (double)t->adam_step + 1, warmup = (double)t->opt.moments_warmup;
     return t->adam_step < t->step && age < warmup ? age / warmup : 1.0;
 }
 
-/* Sends samples and this update's factors to the device. */
+/* Sends the samples and the factors of this update to the device. */
 static int send(struct trainer *t, struct batch *b, double lr, struct err *err)
 {
     for (unsigned i = 0; i < b->count; i++)

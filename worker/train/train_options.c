@@ -76,7 +76,7 @@ double train_lr(const struct train_options *o, uint64_t step, uint64_t total)
     return o->lr;
 }
 
-#define SHARE_VALUES 64 /* a share begins at a multiple of these */
+#define SHARE_VALUES 64 /* a share begins at a multiple of so many values */
 
 struct train_share train_share_of(uint64_t flat, int sharers, int sharer)
 {

@@ -15,13 +15,13 @@ static int n_parts(const struct trainer *t)
     return t->n_parts > 0 ? t->n_parts : 1;
 }
 
-/* Of part i. */
+/* The number of sharers of part i. */
 static int n_sharers(const struct trainer *t, int i)
 {
     return t->n_parts > 0 ? t->parts[i].n : 1;
 }
 
-/* Sharer k of part i; the first one's weights are those that are read and written. */
+/* Sharer k of part i; weights are read from and written to the first one. */
 static struct trainer *sharer(struct trainer *t, int i, int k)
 {
     return t->n_parts > 0 ? t->parts[i].of[k] : t;
@@ -51,7 +51,7 @@ static uint64_t share_values(const struct trainer *t)
     return t->share.to - t->share.from;
 }
 
-/* Of part i. */
+/* Sets the EMA of part i to its weights. */
 static int ema_from_weights(struct trainer *t, int i, struct err *err)
 {
     struct trainer *has = part(t, i);
@@ -168,7 +168,7 @@ static int owner(struct trainer *t, size_t tensor)
     return 0;
 }
 
-/* What trainer s has of a tensor's values in a vector: `values` is the tensor's. */
+/* Reads or writes trainer s's share of a tensor in a vector; `values` is the whole tensor's. */
 static int move_share(struct trainer *s, enum trainer_vector which, size_t tensor, float *values,
                       bool in, struct err *err)
 {
