@@ -177,8 +177,8 @@ static int open_ship(struct coordinator *co, struct err *err)
 {
     if (!co->opt.store_state) {
         if (is_shipped(co))
-            log_warn("ship", "without --store-state the state in the store stays as it was: "
-                             "--restore from there would lose what comes now");
+            log_warn("ship", "without --store-state the state in the store is not updated: a "
+                             "--restore from there would lose everything from now on");
         return 0;
     }
     int rc = ship_open(&co->opt, &co->ship, err);
@@ -502,7 +502,7 @@ void coordinator_close(struct coordinator *co)
     if (co->api != NULL) /* else opening failed: a half-read state must not be saved */
         persist_changes(co->store, &co->state);
     if (co->store != NULL && store_commit(co->store, &err) < 0)
-        log_error("store", "%s; what was not acknowledged is lost", err.msg);
+        log_error("store", "%s; changes that were not acknowledged are lost", err.msg);
     drop_replies(co);
     http_api_close(co->api);
     rpc_server_close(co->rpc);

@@ -189,13 +189,15 @@ static int parse_flags(int argc, char **argv, struct err *err, int *ret_status)
 static int check_modes(const struct flags *f, struct err *err)
 {
     if ((f->audit != 0) + (f->backup != NULL) + (f->restore != NULL) > 1)
-        return err_set(err, -EINVAL, "--audit, --backup and --restore are done one at a time");
+        return err_set(err, -EINVAL,
+                       "--audit, --backup and --restore exclude each other: give one of them");
     if (f->has_keep && f->backup == NULL)
-        return err_set(err, -EINVAL, "--keep is of --backup FOLDER");
+        return err_set(err, -EINVAL, "--keep goes only with --backup FOLDER");
     if (f->from != NULL && f->restore == NULL)
-        return err_set(err, -EINVAL, "--from is of --restore FOLDER");
+        return err_set(err, -EINVAL, "--from goes only with --restore FOLDER");
     if (f->from != NULL && str_starts(f->restore, "s3://"))
-        return err_set(err, -EINVAL, "--from is of --restore FOLDER: a store has the newest state");
+        return err_set(err, -EINVAL,
+                       "--from goes only with --restore FOLDER: a store has only the newest state");
     return 0;
 }
 
@@ -262,7 +264,8 @@ static int check_store(const struct settings *s, const struct flags *f, struct e
                      : f->has_store_cache    ? "--store-cache"
                                              : NULL;
     if (of && !s->store && !f->restore)
-        return err_set(err, -ERR_CONFIG, "%s is of an object store: name it, --store s3://...", of);
+        return err_set(err, -ERR_CONFIG,
+                       "%s is for an object store: name that with --store s3://...", of);
     return 0;
 }
 
@@ -275,7 +278,7 @@ static int check_settings(const struct settings *s, struct err *err)
     log_set_level(level);
     if (s->rpc_port != 0 && s->rpc_port == s->http_port)
         return err_set(err, -ERR_CONFIG,
-                       "both ports are %llu: --rpc-port and --http-port need one each",
+                       "both ports are %llu: give --rpc-port and --http-port different ones",
                        (unsigned long long)s->rpc_port);
     if (s->standby_ms && !s->store_state)
         return err_set(err, -ERR_CONFIG,

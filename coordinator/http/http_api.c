@@ -170,7 +170,7 @@ static json_t *read_trace(struct http_api *api, struct http_request *r, struct v
     json_t *json = json_loadb(ret->trace->text, ret->trace->len, 0, NULL); /* it is untrusted */
     if (!json)
         http_reply_error(r, 404, "not_found",
-                         "what a worker sent as the trace of a step is no JSON");
+                         "The trace of a step that a worker sent is not JSON.");
     return json;
 }
 

@@ -130,8 +130,8 @@ static void gather(struct coordinator *co, const struct job *j, const struct mod
         gather_phase(s, step, j, m, state_task(s, j->late[i]), room);
     if (outer_cap_shares(step))
         log_info("outer",
-                 "module %llu of job %llu: one worker's contributions would weigh more "
-                 "than outer.share_cap lets them, and weigh less",
+                 "module %llu of job %llu: the weight of one worker's contributions is reduced to "
+                 "outer.share_cap",
                  (unsigned long long)m->id, (unsigned long long)j->id);
 }
 
@@ -359,7 +359,7 @@ int folds_claim(struct coordinator *co, struct job *j, struct task *t,
     if (claim != NULL)
         step->claim = *claim;
     else
-        log_info("outer", "worker %llu says that the step of module %llu cannot be made: %s",
+        log_info("outer", "worker %llu reports that the step of module %llu cannot be made: %s",
                  (unsigned long long)t->worker_id, (unsigned long long)m->id, why);
     submit(co, j, m, t, step);
     return 0;

@@ -53,7 +53,7 @@ static int check_module(const struct module_rec *m, uint64_t to, struct err *err
 {
     if (m->version <= to)
         return err_set(err, -ERR_STALE,
-                       "module %llu is at version %llu: only an older one can be gone back to",
+                       "module %llu is at version %llu: give an older version to go back to",
                        (unsigned long long)m->id, (unsigned long long)m->version);
     if (module_version(m, to) == NULL)
         return err_set(err, -ERR_NOTFOUND, "module %llu keeps versions %llu to %llu, not %llu",
@@ -105,7 +105,7 @@ static int check_kind(const struct job *j, uint32_t path, struct err *err)
 {
     if (j->spec.outer.async || query_streams(j))
         return err_set(
-            err, -EINVAL, "job %llu trains %s: only what trains in rounds can be rolled back",
+            err, -EINVAL, "job %llu trains %s: only a job that trains in rounds can be rolled back",
             (unsigned long long)j->id, j->spec.outer.async ? "without rounds" : "in fragments");
     if (path != ROLLBACK_ALL && path >= query_main_paths(j) && query_main_paths(j) > 0)
         return err_set(err, -EINVAL, "job %llu has no path %u: its paths are 0 to %u",

@@ -92,8 +92,8 @@ static int check_partitioning(const struct job *j, const struct shards_sum *all,
                        shards_cut(j), CLUSTER_BLOBS_MAX);
     if (j->spec.recipe.reshard.n > 0 && j->spec.outer.async)
         return err_set(err, -ERR_CONFIG,
-                       "recipe.reshard needs rounds at which all paths meet, outer.async has none; "
-                       "leave one of them out");
+                       "recipe.reshard needs rounds at which all paths meet, but outer.async has "
+                       "none; leave one of the two out");
     if (!fits_routers(&j->spec))
         return 0;
     if (all->shards < 2)

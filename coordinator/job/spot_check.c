@@ -164,7 +164,7 @@ static void is_alike(struct coordinator *co, struct job *j, const struct task *c
     if (w != NULL)
         w->checked = true;
     log_info("check",
-             "the phase of worker %llu, task %llu, is what worker %llu makes of it (%.3g apart)",
+             "the phase of worker %llu, task %llu, is confirmed by worker %llu (%.3g apart)",
              (unsigned long long)phase->worker_id, (unsigned long long)phase->id,
              (unsigned long long)c->worker_id, apart);
     if (other != NULL) {
@@ -344,7 +344,7 @@ void spot_check_drop(struct coordinator *co, const struct task *phase)
         forget(co, c);
         if (task_is_open(c))
             task_end(co, state_edit_task(&co->state, c), TASK_CANCELLED,
-                     "the phase that it looks over is done anew");
+                     "the phase that it checks is done anew");
     }
 }
 
@@ -360,7 +360,7 @@ void spot_check_prune(struct coordinator *co, struct job *j)
             continue;
         give_up(co, j, c, "the version that it began with is not kept any more");
         task_end(co, state_edit_task(&co->state, c), TASK_CANCELLED,
-                 "the version that it begins with is not kept any more");
+                 "the version with which it begins is not kept any more");
     }
 }
 

@@ -52,10 +52,10 @@ static int check_encoders(struct coordinator *co, const struct job_spec *spec,
     for (size_t i = 0; i < s->n_encoders && rc == 0; i++) {
         const struct encoder_file *f = &s->encoders[i];
         if (f->part >= N(parts) || !wanted[f->part])
-            return err_set(err, -EINVAL,
-                           "%s was uploaded as the file of a part that the job file does not "
-                           "name",
-                           f->name);
+            return err_set(
+                err, -EINVAL,
+                "%s was uploaded, but the job file does not name its encoder; leave it out",
+                f->name);
         there[f->part] = true;
         rc = check_blob(co, f->blob.sha256, f->blob.size, f->name, err);
     }
@@ -64,7 +64,7 @@ static int check_encoders(struct coordinator *co, const struct job_spec *spec,
         (in->caption > 0 && in->caption_tokens > 0) != wanted[1])
         return err_set(err, -EINVAL,
                        "the job's input has %u channels of side %u and captions of %u tokens, "
-                       "which is not what its section encoders names",
+                       "which is not what the section encoders of its file names",
                        in->channels, in->side, in->caption_tokens);
     for (size_t p = 0; p < N(parts) && rc == 0; p++)
         if (parts[p] && wanted[p] && !there[p])
@@ -135,7 +135,8 @@ static int check_dataset(struct coordinator *co, const struct job_spec *spec,
     if (spec->data.path != NULL)
         return check_shards(co, spec, s, err);
     if (s->n_shards > 0)
-        return err_set(err, -EINVAL, "data.url is given and shards as well: expected one");
+        return err_set(err, -EINVAL,
+                       "data.url is given, but shards were uploaded, too: leave out one");
     return 0;
 }
 
@@ -182,16 +183,15 @@ static int check_same_latents(const struct job_spec *spec, const struct job *t, 
     if (!job_has_latents(spec) || run == JOB_ENCODE_FLY || run == JOB_ENCODE_WORKER)
         return 0;
     if (a->flip && !b->flip)
+        return err_set(err, -ERR_CONFIG,
+                       "data.flip is true, but the latents of job %u, which are used again, have "
+                       "no mirrored pictures; leave it out",
+                       id);
+    if (!same_shapes(&a->buckets, &b->buckets))
         return err_set(
             err, -ERR_CONFIG,
-            "data.flip is true, but the latents of job %u, which are used again, are not of "
-            "mirrored pictures; leave it out",
+            "data.buckets differ from those of job %u, whose latents are used again: give the same",
             id);
-    if (!same_shapes(&a->buckets, &b->buckets))
-        return err_set(err, -ERR_CONFIG,
-                       "data.buckets are not those of job %u, whose latents are used again: give "
-                       "the same",
-                       id);
     return 0;
 }
 
@@ -203,20 +203,21 @@ static int check_same_encoders(const struct job_spec *spec, const struct submit 
     const struct network_input none = {0}, *in = s->input ? s->input : &none;
     if (memcmp(&t->input, in, sizeof *in) != 0)
         return err_set(err, -ERR_CONFIG,
-                       "encoders are not those of job %u, whose experts see %u channels and "
+                       "encoders differ from those of job %u, whose experts read %u channels and "
                        "captions of %u numbers: give the same",
                        id, t->input.channels, t->input.caption);
     if (spec->encoders.layer != t->spec.encoders.layer)
-        return err_set(err, -ERR_CONFIG,
-                       "encoders.layer is %d, but the experts of job %u know layer %d",
-                       spec->encoders.layer, id, t->spec.encoders.layer);
+        return err_set(
+            err, -ERR_CONFIG,
+            "encoders.layer is %d, but the experts of job %u read layer %d: give the same",
+            spec->encoders.layer, id, t->spec.encoders.layer);
     for (size_t i = 0; i < s->n_encoders || i < t->n_encoders; i++) {
         const struct encoder_file *a = &s->encoders[i], *b = &t->encoders[i];
         if (s->n_encoders != t->n_encoders || a->part != b->part || strcmp(a->name, b->name) != 0 ||
             memcmp(a->blob.sha256, b->blob.sha256, sizeof a->blob.sha256) != 0)
             return err_set(err, -ERR_CONFIG,
-                           "encoders are not those of job %u, whose experts see what these make: "
-                           "%s is another file; give the same folders",
+                           "encoders differ from those of job %u, on whose outputs its experts "
+                           "were trained: %s is another file; give the same folders",
                            id, i < s->n_encoders ? a->name : b->name);
     }
     return check_same_latents(spec, t, err);
@@ -246,16 +247,16 @@ static int check_teacher(struct coordinator *co, const struct job_spec *spec,
         return rc;
     if (!same_data(&t->spec.data, &spec->data))
         return err_set(err, -ERR_CONFIG,
-                       "data is not that of job %u, whose shards are used again: give the same "
-                       "data.path or data.url",
+                       "data differs from that of job %u, whose shards are used again: give the "
+                       "same data.path or data.url",
                        id);
     for (size_t i = 0; i < t->n_shards; i++) {
         struct blob_id blob;
         memcpy(blob.sha256, t->shards[i].blob.sha256, 32);
         if (t->shards[i].generation == t->generation && !blobstore_has(co->blobs, &blob, NULL))
-            return err_set(err, -ERR_NOTFOUND,
-                           "the shards of job %u are no longer kept; run it again, then distill",
-                           id);
+            return err_set(
+                err, -ERR_NOTFOUND,
+                "the shards of job %u are not kept any more; run it again, then distill it", id);
     }
     return check_same_model(&spec->model, &t->spec.model, id, err);
 }
@@ -355,9 +356,9 @@ static int check_quota(const struct coordinator *co, const struct submit *s, str
     if (t == NULL || t->jobs_max == 0 || n < t->jobs_max)
         return 0;
     return err_set(err, -ERR_LIMIT,
-                   "the token '%s' may have %u job%s at once, and %zu %s on: wait for one to end, "
-                   "or cancel one",
-                   t->name, t->jobs_max, str_plural(t->jobs_max), n, n == 1 ? "goes" : "go");
+                   "the token '%s' may have %u job%s at once, and %zu %s active: wait until one "
+                   "ends, or cancel one",
+                   t->name, t->jobs_max, str_plural(t->jobs_max), n, n == 1 ? "is" : "are");
 }
 
 /* Makes a job, complete in memory and not on record yet; takes spec. */

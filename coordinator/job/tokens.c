@@ -69,9 +69,7 @@ int tokens_make(struct coordinator *co, const struct token_order *o, uint64_t *r
     struct token text = co->user_token; /* our address and key */
     if (o->name != NULL && access_by_name(&co->state, o->name) != NULL)
         return err_set(err, -EEXIST,
-                       "there is a token '%s' already: revoke it, or take another "
-                       "name",
-                       o->name);
+                       "there is already a token '%s': revoke it, or take another name", o->name);
     text.role = o->role;
     hash_random(text.secret, sizeof(text.secret));
     int rc = token_format(&text, ret_text, err);
@@ -113,8 +111,7 @@ int tokens_adjust(struct coordinator *co, uint64_t id, uint64_t asker, const str
         return err_set(err, -ERR_NOTFOUND, "token %llu does not exist", (unsigned long long)id);
     if (access_holder_token(id) == asker)
         return err_set(err, -EBUSY,
-                       "this is the token that you are asking with: its bounds are for another "
-                       "operator to change");
+                       "this is your own token: only another operator can change its bounds");
     if (t->role != TOKEN_ROLE_WORKER && !(isnan(b->uses) && isnan(b->workers)))
         return err_set(err, -EINVAL, "uses and workers bound a worker's token, and '%s' is %s's",
                        t->name, t->role == TOKEN_ROLE_OPERATOR ? "an operator" : "a viewer");
@@ -160,8 +157,8 @@ int tokens_revoke(struct coordinator *co, uint64_t id, uint64_t asker, struct er
         return err_set(err, -ERR_NOTFOUND, "token %llu does not exist", (unsigned long long)id);
     if (access_holder_token(id) == asker)
         return err_set(err, -EBUSY,
-                       "this is the token that you are asking with: ask with another operator's, "
-                       "so that nobody is locked out");
+                       "this is your own token: revoke it with another operator's, so that nobody "
+                       "is locked out");
     if (t->revoked_unix_ms != 0)
         return err_set(err, -ERR_STALE, "token %llu (%s) was revoked already",
                        (unsigned long long)id, t->name);

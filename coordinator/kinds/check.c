@@ -23,7 +23,7 @@ static int check_apply(struct coordinator *co, struct job *j, struct task *t,
     struct contribution *made = mem_alloc_array(levels, sizeof(*made));
     int rc = r->n_contributions == levels
                  ? 0
-                 : err_set(err, -EINVAL, "the phase brought %zu contributions, expected %u",
+                 : err_set(err, -EINVAL, "the report has %zu contributions, expected %u",
                            r->n_contributions, levels);
     for (uint32_t l = 0; l < levels && rc == 0; l++) {
         const Skerry__V1__Contribution *c = r->contributions[l];
@@ -33,8 +33,10 @@ static int check_apply(struct coordinator *co, struct job *j, struct task *t,
                                         .samples = r->samples,
                                         .worker_id = t->worker_id};
         if (c->module_id != m->id || c->base_version != t->train.round)
-            rc = err_set(err, -EINVAL, "contribution %u is to version %llu of module %llu", l,
-                         (unsigned long long)c->base_version, (unsigned long long)c->module_id);
+            rc = err_set(
+                err, -EINVAL,
+                "contribution %u starts from version %llu of module %llu, expected the phase's own",
+                l, (unsigned long long)c->base_version, (unsigned long long)c->module_id);
         if (rc == 0)
             rc = result_blob(co, c->blob, "the contribution", &made[l].blob, err);
     }

@@ -21,9 +21,11 @@ static int encode_apply(struct coordinator *co, struct job *j, struct task *t,
     const uint32_t shard = t->ranges[0].shard;
     struct blob_ref made;
     if (r->n_shards != 1 || r->shards[0]->samples != j->shards[shard].samples)
-        return err_set(
-            err, -EINVAL, "%zu shards of latents with %u samples in the first, expected one of %u",
-            r->n_shards, r->n_shards ? r->shards[0]->samples : 0, j->shards[shard].samples);
+        return err_set(err, -EINVAL,
+                       "the report has %zu shards of latents with %u samples in the first, "
+                       "expected one shard of %u",
+                       r->n_shards, r->n_shards ? r->shards[0]->samples : 0,
+                       j->shards[shard].samples);
     int rc = result_blob(co, r->shards[0]->blob, "a shard of latents", &made, err);
     if (rc < 0)
         return rc;

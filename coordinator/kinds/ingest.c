@@ -19,13 +19,13 @@ static int merge_classes(struct job *j, const Skerry__V1__ReportRequest *r, stru
     if (job_is_text(&j->spec))
         return 0; /* texts have no classes */
     if (r->n_classes > JOB_CLASSES_MAX || r->n_classes == 0)
-        return err_set(err, -EINVAL, "an archive with %zu classes, expected 1 to %d", r->n_classes,
+        return err_set(err, -EINVAL, "an archive has %zu classes, expected 1 to %d", r->n_classes,
                        JOB_CLASSES_MAX);
     for (size_t i = 0; i < r->n_classes && i < j->n_classes; i++)
         if (strcmp(r->classes[i], j->classes[i]) != 0)
             return err_set(err, -ERR_CONFIG,
-                           "the archives of data.url disagree about class %zu: "
-                           "'%.60s' and '%.60s'; number classes alike in all of them",
+                           "the archives of data.url have different names for class %zu, '%.60s' "
+                           "and '%.60s'; number the classes alike in all of them",
                            i, j->classes[i], r->classes[i]);
     for (size_t i = j->n_classes; i < r->n_classes; i++)
         job_add_class(j, r->classes[i], 0);
@@ -58,8 +58,8 @@ static int ingest_apply(struct coordinator *co, struct job *j, struct task *t,
                        row.value, j->spec.data.max_bad);
     if (r->n_shards == 0 || r->n_shards > 4096 || j->n_shards + r->n_shards > JOB_SHARDS_MAX)
         return err_set(err, -EINVAL,
-                       "an archive made %zu shards, expected 1 to 4096 and at most "
-                       "%d of the job; raise data.shard_samples",
+                       "an archive gave %zu shards, expected 1 to 4096 and at most %d in the whole "
+                       "job; raise data.shard_samples",
                        r->n_shards, JOB_SHARDS_MAX);
     struct shard_rec *made = mem_alloc_array(r->n_shards, sizeof(*made));
     for (size_t i = 0; i < r->n_shards && rc == 0; i++) {

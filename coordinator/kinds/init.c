@@ -82,13 +82,13 @@ static int init_apply(struct coordinator *co, struct job *j, struct task *t,
     uint64_t params[COMPOSITION_LEVELS_MAX];
     int rc = 0;
     if (r->n_contributions != n)
-        return err_set(err, -EINVAL, "INIT brought %zu modules, expected %u", r->n_contributions,
-                       n);
+        return err_set(err, -EINVAL, "the result of INIT has %zu modules, expected %u",
+                       r->n_contributions, n);
     for (size_t i = 0; i < n && rc == 0; i++) {
         const Skerry__V1__Contribution *c = r->contributions[i];
         const struct module_rec *m = job_module(j, c->module_id);
         if (m == NULL || m->network != network || m->index != 0 || of[m->level] != NULL)
-            return err_set(err, -EINVAL, "module %llu was not asked for, or came twice",
+            return err_set(err, -EINVAL, "module %llu was not asked for, or was reported twice",
                            (unsigned long long)c->module_id);
         of[m->level] = m;
         rc = result_blob(co, c->blob, "version 0 of a module", &made[m->level], err);

@@ -74,8 +74,8 @@ static int outer_apply(struct coordinator *co, struct job *j, struct task *t,
     if (r->n_contributions == 0)
         return folds_claim(co, j, t, NULL, r->text, err);
     if (r->n_contributions != FILES)
-        return err_set(err, -EINVAL, "OUTER brought %zu files, expected %d", r->n_contributions,
-                       FILES);
+        return err_set(err, -EINVAL, "the result of OUTER has %zu files, expected %d",
+                       r->n_contributions, FILES);
     for (size_t i = 0; i < FILES; i++) {
         int rc =
             result_blob(co, r->contributions[i]->blob, "a file of the version", &files[i], err);

@@ -112,12 +112,12 @@ static int check_sizes(const struct job *j, const Skerry__V1__ReportRequest *r, 
 {
     uint64_t sum = 0, most = trained_on(j) * (uint64_t)j->spec.recipe.top;
     if (r->n_sizes != j->comp.n_partitions)
-        return err_set(err, -EINVAL, "sizes of %zu partitions were reported, there are %u",
+        return err_set(err, -EINVAL, "sizes of %zu partitions were reported, expected %u",
                        r->n_sizes, j->comp.n_partitions);
     for (size_t i = 0; i < r->n_sizes; i++)
         sum += r->sizes[i] <= most ? r->sizes[i] : most + 1;
     if (sum > most)
-        return err_set(err, -EINVAL, "the partitions have more than the %llu samples there are",
+        return err_set(err, -EINVAL, "the partitions together have more than all %llu samples",
                        (unsigned long long)most);
     return 0;
 }
@@ -193,8 +193,8 @@ static int split_apply(struct coordinator *co, struct job *j, struct task *t,
     int rc = 0;
     if (r->n_shards == 0 || r->n_shards > 4096 || j->n_shards + r->n_shards > JOB_SHARDS_MAX)
         return err_set(err, -EINVAL,
-                       "a split made %zu shards, expected 1 to 4096 and at most %d of the job; "
-                       "raise data.shard_samples",
+                       "a split gave %zu shards, expected 1 to 4096 and at most %d in the whole "
+                       "job; raise data.shard_samples",
                        r->n_shards, JOB_SHARDS_MAX);
     struct shard_rec *made = mem_alloc_array(r->n_shards, sizeof(*made));
     for (size_t i = 0; i < r->n_shards && rc == 0; i++) {

@@ -88,7 +88,8 @@ int sample_stream(struct coordinator *co, struct worker *w, const Skerry__V1__St
         return -ERR_STALE;
     if (m->offset > t->draw.text_len || m->offset + len > TASK_TEXT_MAX)
         return err_set(err, -EINVAL,
-                       "text of %zu bytes at %llu, but %zu bytes have come and at most %d are kept",
+                       "a piece of %zu bytes of text begins at byte %llu, but %zu bytes are here "
+                       "and at most %d are kept",
                        len, (unsigned long long)m->offset, t->draw.text_len, TASK_TEXT_MAX);
     size_t end = (size_t)m->offset + len;
     if (end > t->draw.text_len) { /* a repeated piece changes nothing */
@@ -228,7 +229,8 @@ int sample_evaluate(struct coordinator *co, struct worker *w, struct rpc_request
         rc = err_set(err, -ERR_STALE, "the job of this task is not known any more");
     if (rc == 0 &&
         (m->path >= j->comp.n_paths || j->comp.paths[m->path].network != 0 || !parent->draw.remote))
-        rc = err_set(err, -EINVAL, "path %u is not of a mixture that is sampled remotely", m->path);
+        rc = err_set(err, -EINVAL, "path %u is not part of a mixture that is sampled remotely",
+                     m->path);
     if (rc == 0)
         rc = result_blob(co, m->input, "the input", &input, err);
     if (rc == 0) {

@@ -30,8 +30,10 @@ static int take_module(struct coordinator *co, const struct job *j, const struct
         return err_set(err, -EINVAL, "level %u of the snapshot is module %llu, expected %llu",
                        level, (unsigned long long)c->module_id, (unsigned long long)m->id);
     if (!is_base(j, t, m, c->base_version))
-        return err_set(err, -ERR_STALE, "the snapshot is of version %llu of module %llu",
-                       (unsigned long long)c->base_version, (unsigned long long)c->module_id);
+        return err_set(
+            err, -ERR_STALE,
+            "the snapshot starts from version %llu of module %llu, expected the phase's own",
+            (unsigned long long)c->base_version, (unsigned long long)c->module_id);
     ret->module_id = c->module_id;
     ret->base_version = c->base_version;
     return result_blob(co, c->blob, "the snapshot", &ret->blob, err);

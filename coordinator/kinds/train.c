@@ -175,13 +175,14 @@ static int check_contribution(const struct state *s, const struct job *j, const 
         return err_set(err, -EINVAL, "module %llu is not on path %u",
                        (unsigned long long)c->module_id, t->path);
     if (c->base_version > m->version || (!async && c->base_version != t->train.round))
-        return err_set(err, -ERR_STALE,
-                       "the contribution is to version %llu of module %llu, which "
-                       "is at %llu",
-                       (unsigned long long)c->base_version, (unsigned long long)c->module_id,
-                       (unsigned long long)m->version);
+        return err_set(
+            err, -ERR_STALE,
+            "the contribution starts from version %llu of module %llu, which is at version %llu",
+            (unsigned long long)c->base_version, (unsigned long long)c->module_id,
+            (unsigned long long)m->version);
     if (c->samples > counted)
-        return err_set(err, -EINVAL, "the contribution is of %llu samples, the report counts %llu",
+        return err_set(err, -EINVAL,
+                       "the contribution counts %llu samples, but the report only %llu",
                        (unsigned long long)c->samples, (unsigned long long)counted);
     /* Whole values can only be compared with the version at which they began, which must still be
      * kept when all contributions that wait before them have become versions. */
@@ -216,7 +217,7 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
         int rc = check_contribution(&co->state, j, t, c, r->samples, &late, err);
         for (size_t k = 0; rc == 0 && k < i; k++)
             if (r->contributions[k]->module_id == c->module_id)
-                rc = err_set(err, -EINVAL, "module %llu came twice",
+                rc = err_set(err, -EINVAL, "the report has two contributions to module %llu",
                              (unsigned long long)c->module_id);
         if (rc < 0)
             return rc;
@@ -254,7 +255,7 @@ static int check_complete(const struct job *j, const struct task *t, struct err 
         for (size_t i = 0; i < t->train.n_contributions && !found; i++)
             found = t->train.contributions[i].module_id == m->id;
         if (!found)
-            return err_set(err, -EINVAL, "the phase brought no contribution to module %llu",
+            return err_set(err, -EINVAL, "the report has no contribution to module %llu",
                            (unsigned long long)m->id);
     }
     return 0;
@@ -306,7 +307,7 @@ static int train_apply(struct coordinator *co, struct job *j, struct task *t,
     if (r->snapshot && !query_streams(j))
         return err_set(err, -EINVAL, "only a phase in fragments contributes before its end");
     if (r->n_contributions > CONTRIBUTIONS_MAX)
-        return err_set(err, -EINVAL, "the phase brought %zu contributions, at most %d are possible",
+        return err_set(err, -EINVAL, "the report has %zu contributions, at most %d are possible",
                        r->n_contributions, CONTRIBUTIONS_MAX);
     if (r->samples == 0 || r->samples > held)
         return err_set(err, -EINVAL, "the phase counts %llu samples, expected 1 to %llu",

@@ -156,7 +156,7 @@ static int read_header(struct look *l, const struct outer_blob *b, size_t guess,
     for (int i = 8; rc == 0 && i-- > 0;)
         length = length << 8 | data[i];
     if (rc == 0 && (length > most || length + sizeof(length) > b->bytes))
-        rc = err_set(err, -ERR_FORMAT, "a file of %llu bytes has a header of %llu",
+        rc = err_set(err, -ERR_FORMAT, "a file of %llu bytes has a header of %llu bytes",
                      (unsigned long long)b->bytes, (unsigned long long)length);
     length += sizeof(length);
     if (rc == 0 && length > got && !(more = mem_try((size_t)length)))
@@ -263,7 +263,8 @@ static int add_flat(struct look *l, enum whose whose, const struct outer_blob *b
 {
     const uint64_t want = l->s->full.bytes;
     if (b->bytes > 0 && b->bytes != want)
-        return err_set(err, -ERR_FORMAT, "a file of %llu bytes, expected %llu as a version has",
+        return err_set(err, -ERR_FORMAT,
+                       "a file has %llu bytes, expected %llu, the size of a version",
                        (unsigned long long)b->bytes, (unsigned long long)want);
     if (b->bytes > 0)
         (void)add(l, whose, b, at);
@@ -337,7 +338,8 @@ static int choose(struct look *l, struct err *err)
     while (all > 0 && l->n_cells < OUTER_CLAIM_CELLS)
         add_cell(l, draw(all));
     if (l->s->claim.squares.bytes != l->n_rows * all * sizeof(double))
-        return err_set(err, -ERR_FORMAT, "the norms are a file of %llu bytes",
+        return err_set(err, -ERR_FORMAT,
+                       "the file of norms has %llu bytes, which is not the right size",
                        (unsigned long long)l->s->claim.squares.bytes);
     return 0;
 }
@@ -369,7 +371,8 @@ static int read_squares(struct look *l, size_t row, uint64_t first, double *some
                        n * sizeof(*some), err);
     for (size_t k = 0; k < n && rc == 0; k++)
         if (!(some[k] >= 0)) /* a negative square would hide a large one elsewhere */
-            rc = err_set(err, -ERR_FORMAT, "a square of contribution %zu is told as %g", row,
+            rc = err_set(err, -ERR_FORMAT,
+                         "a square of contribution %zu is reported as %g, expected 0 or more", row,
                          some[k]);
     return rc;
 }
@@ -433,9 +436,9 @@ static int check_row(struct look *l, size_t i, struct err *err)
             rc = fold_mean_cell(&l->step, &l->cells[k], &is, err);
         if (rc == 0 && memcmp(&is, &l->rows[i].said[k], sizeof(is)) != 0)
             rc = i < l->s->n_contributions
-                     ? err_set(err, -ERR_HASH, "the norm of contribution %zu is not what was told",
-                               i)
-                     : err_set(err, -ERR_HASH, "the norm of the mean is not what was told");
+                     ? err_set(err, -ERR_HASH,
+                               "the norm of contribution %zu is not the reported one", i)
+                     : err_set(err, -ERR_HASH, "the norm of the mean is not the reported one");
     }
     return rc;
 }

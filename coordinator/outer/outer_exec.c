@@ -652,8 +652,9 @@ static int judge_claim(struct run *r, struct err *err)
     judge_norms(r, all);
     for (size_t i = 0; i < r->step->n_contributions; i++)
         if (all[i].large || all[i].refused)
-            return err_set(err, -ERR_LIMIT, "the norm of a contribution is %.4g, of the usual %.4g",
-                           all[i].norm, all[i].usual);
+            return err_set(err, -ERR_LIMIT,
+                           "the norm of a contribution is %.4g, the usual one %.4g", all[i].norm,
+                           all[i].usual);
     return share_out(r->step, err);
 }
 
@@ -774,7 +775,8 @@ static int check_contribution(const struct outer_step *s, size_t i, struct err *
         return err_set(err, -EINVAL, "contribution %zu has weight %g, expected more than 0", i,
                        c->weight);
     if (c->from > s->base || (unsigned)c->codec >= CODEC_COUNT)
-        return err_set(err, -EINVAL, "contribution %zu, from version %llu: out of range", i,
+        return err_set(err, -EINVAL,
+                       "contribution %zu starts from version %llu, which is out of range", i,
                        (unsigned long long)c->from);
     return 0;
 }

@@ -27,9 +27,9 @@ static int check_worker(const struct state *s, const struct worker *w, struct er
 {
     if (w->revoked_unix_ms != 0)
         return err_set(err, -ERR_AUTH,
-                       "worker %llu (%s) was revoked by an operator, and what its work directory "
-                       "holds of it counts for nothing: with a new one, and a live token, this "
-                       "machine is another worker",
+                       "worker %llu (%s) was revoked by an operator, and the identity in its work "
+                       "directory is not valid any more: with a new work directory and a live "
+                       "token this machine joins as a new worker",
                        (unsigned long long)w->id, w->name);
     return 0;
 }
@@ -54,7 +54,7 @@ unsigned claim_check(void *arg, const struct rpc_claim *c, uint64_t *ret_token, 
                                                                  : TOKEN_ROLE_NONE;
     }
     (void)err_set(err, -ERR_AUTH,
-                  "the token's secret is not one of this server: get a new token from it");
+                  "the token's secret is not known to this server: get a new token from it");
     return TOKEN_ROLE_NONE;
 }
 

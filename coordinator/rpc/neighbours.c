@@ -34,7 +34,8 @@ void neighbours_take(struct worker *w, const Skerry__V1__JoinRequest *m)
         m->share_key.len != sizeof(w->share.key) || m->share_port == 0 ||
         m->share_port > UINT16_MAX ||
         inet_pton(v6 ? AF_INET6 : AF_INET, m->share_host, address) != 1) {
-        log_warn("member", "worker %llu (%s) shares nothing: its site or address is no such thing",
+        log_warn("member",
+                 "worker %llu (%s) cannot share blobs: its site or its address is not valid",
                  (unsigned long long)w->id, w->name);
         return;
     }

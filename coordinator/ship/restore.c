@@ -27,8 +27,8 @@ struct restore {
 static int no_state(const struct restore *r, struct err *err)
 {
     return err_set(err, -ERR_NOTFOUND,
-                   "there is no coordinator's state below %s: it is there when a coordinator was "
-                   "started with --store-state on that store",
+                   "there is no coordinator's state below %s: only a coordinator that runs with "
+                   "--store-state on that store keeps one there",
                    r->o->store);
 }
 

@@ -164,7 +164,7 @@ static void perhaps_snapshot(struct ship *s)
         return;
     memcpy(made.hash, s->log.hash, sizeof(made.hash));
     if (make_copy(s, &made, &err) < 0) {
-        log_warn("ship", "no snapshot for the store: %s", err.msg);
+        log_warn("ship", "making a snapshot for the store failed: %s", err.msg);
         return;
     }
     s->since = s->since_bytes = 0;
@@ -217,7 +217,7 @@ static void send_made(struct ship *s)
     if (rc == 0 && before.seq != 0) /* one snapshot stays besides the newest */
         rc = s3_log_clean(&s->look, before.seq, &err);
     if (rc < 0 && rc != -ERR_CANCELLED)
-        log_warn("ship", "a snapshot for the store: %s", err.msg);
+        log_warn("ship", "sending a snapshot to the store failed: %s", err.msg);
     pthread_mutex_lock(&s->lock);
     s->made.seq = 0;
     if (rc == 0)

@@ -37,7 +37,7 @@ static void tell(const char *sign, const char *why, struct log_change *told, uin
 {
     if (!sign)
         (void)log_on_change(told, LOG_LEVEL_WARN, "standby",
-                            "the store does not say who is alive: %s; asking again", why);
+                            "the store cannot be asked for signs of life: %s; asking again", why);
     else if (!*sign)
         (void)log_on_change(told, LOG_LEVEL_WARN, "standby",
                             "nobody has kept a state there yet: the first coordinator starts with "

@@ -203,8 +203,8 @@ static int check_clock(const char *folder, struct err *err)
     const int n = (int)strcspn(last, ".");
     if (strncmp(last, now, (size_t)n) > 0)
         rc = err_set(err, -EEXIST,
-                     "%s has a backup of a later time, %.*s, than this machine's clock has (%s): "
-                     "set the clock right, or move that manifest away",
+                     "%s has a backup of %.*s, which is later than this machine's clock (%s): set "
+                     "the clock right, or move that manifest away",
                      folder, n, last, now);
     file_names_release(&all);
     return rc;
@@ -364,7 +364,7 @@ int backup_make(const char *data_dir, const char *folder, unsigned keep, struct 
     if ((rc = sweep(folder, err)) == 0 && (rc = check_clock(folder, err)) == 0)
         rc = make_with_room(&b, data_dir, err);
     if (rc == 0 && (rc = drop_older(folder, keep, &ret->dropped, err)) < 0)
-        (void)err_wrap(err, "backup %s is made, but what is older stays", ret->name);
+        (void)err_wrap(err, "backup %s is made, but older ones could not be removed", ret->name);
     file_unlock(&lock);
     return rc;
 }

@@ -26,7 +26,7 @@ int manifest_add(struct manifest *m, const uint8_t sha256[32], uint64_t size, co
                  struct err *err)
 {
     if (!path_ok(path))
-        return err_set(err, -EINVAL, "'%.80s' is no path of a backup", path);
+        return err_set(err, -EINVAL, "'%.80s' is not a valid path in a backup", path);
     if (m->n == MANIFEST_FILES_MAX)
         return err_set(err, -ERR_LIMIT, "a backup has at most %u files", MANIFEST_FILES_MAX);
     if (m->n == m->cap) {
@@ -134,7 +134,7 @@ int manifest_parse(const char *text, struct manifest *ret, struct err *err)
             return 0;
         if (rc == -ERR_HASH)
             return err_set(err, -ERR_FORMAT,
-                           "the manifest is damaged: its lines are not those that were written");
+                           "the manifest is damaged: its lines do not match its hash");
         if (rc < 0)
             return err_set(err, rc, "line %u of the manifest makes no sense", n);
     }

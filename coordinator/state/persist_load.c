@@ -45,7 +45,7 @@ static bool blob_ref(sqlite3_stmt *q, int c, struct blob_ref *ret)
 
 static int bad_row(struct err *err, const char *what)
 {
-    return err_set(err, -ERR_FORMAT, "%s makes no sense", what);
+    return err_set(err, -ERR_FORMAT, "%s is not valid", what);
 }
 
 static int load_counter(struct state *st, sqlite3_stmt *q, struct err *err)

@@ -53,7 +53,7 @@ int place_set_aside(const char *data_dir, struct err *err)
     for (size_t i = 0; i < names.n; i++)
         if (strcmp(names.items[i], "blobs") == 0)
             rc = err_set(err, -EEXIST,
-                         "%s has blobs of its own, not of a store: name another --data-dir",
+                         "%s has blobs of its own, outside a store: name another --data-dir",
                          data_dir);
     if (rc == 0)
         rc = set_aside(data_dir, aside, &names, err);

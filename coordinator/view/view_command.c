@@ -104,13 +104,14 @@ int view_task_cancel(struct coordinator *co, uint64_t task_id, struct err *err)
     if (t->kind != TASK_SAMPLE || !t->draw.asked)
         return err_set(err, -EINVAL,
                        "task %llu is part of job %llu: only a drawing that a person asked for can "
-                       "be cancelled alone",
+                       "be cancelled by itself",
                        (unsigned long long)task_id, (unsigned long long)t->job_id);
     if (!task_is_open(t))
         return err_set(err, -ERR_STALE, "task %llu has ended already, it is %s",
                        (unsigned long long)task_id, task_state_name(t->state));
-    task_end(co, state_edit_task(&co->state, t), TASK_CANCELLED, "cancelled by who asked for it");
-    core_say(co, t->job_id, 0, "SAMPLE task %llu was cancelled by who asked for it",
+    task_end(co, state_edit_task(&co->state, t), TASK_CANCELLED,
+             "cancelled by the person who asked for it");
+    core_say(co, t->job_id, 0, "SAMPLE task %llu was cancelled by the person who asked for it",
              (unsigned long long)task_id);
     return 0;
 }
@@ -194,10 +195,10 @@ static int check_ask(const struct job *j, const struct draw_request *r, struct e
                        main_paths(j));
     const bool captions = job_has_captions(&j->spec);
     if (captions && r->n_labels > 0)
-        return err_set(err, -EINVAL,
-                       "job %llu draws what captions say: give prompt, one caption a line, in "
-                       "place of labels",
-                       (unsigned long long)j->id);
+        return err_set(
+            err, -EINVAL,
+            "job %llu draws captions: give prompt, one caption per line, in place of labels",
+            (unsigned long long)j->id);
     const int rc = check_kind(j, r, captions, err);
     if (rc < 0)
         return rc;
@@ -246,8 +247,8 @@ int view_sample_request(struct coordinator *co, uint64_t job_id, const struct dr
                        (unsigned long long)job_id);
     if (job_is_text(&j->spec) && !query_has_text(j))
         return err_set(err, -EINVAL,
-                       "job %llu learns ids of a tokenizer that it does not name "
-                       "(data.tokenizer): they make no text",
+                       "job %llu learns ids of a tokenizer that it does not name (data.tokenizer), "
+                       "so they cannot be shown as text",
                        (unsigned long long)job_id);
     if ((rc = check_ask(j, r, err)) < 0 || (rc = check_grid(j, r, err)) < 0)
         return rc;

@@ -242,10 +242,10 @@ def test_ids_of_the_lost_time_are_not_given_out_again(swarm, other, tmp_path):
 
 
 @pytest.mark.parametrize("flags, words", [
-    (["--backup", "x", "--restore", "y"], "one at a time"),
-    (["--audit", "1", "--backup", "x"], "one at a time"),
-    (["--keep", "3"], "--keep is of --backup"),
-    (["--from", "x"], "--from is of --restore"),
+    (["--backup", "x", "--restore", "y"], "exclude each other"),
+    (["--audit", "1", "--backup", "x"], "exclude each other"),
+    (["--keep", "3"], "--keep goes only with --backup"),
+    (["--from", "x"], "--from goes only with --restore"),
 ])
 def test_orders_that_contradict_each_other_are_refused(tmp_path, flags, words):
     done = subprocess.run([f"{BIN}/coordinatord", "--data-dir", tmp_path / "d", *flags], capture_output=True, text=True, timeout=20)

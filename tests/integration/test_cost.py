@@ -77,7 +77,7 @@ def test_a_token_has_so_many_jobs(swarm):
     first = swarm.submit(rounds=1)
     folder = swarm.folder + "/job"
     refused = swarm.skerry("submit", f"{folder}/job.yaml")
-    assert refused.returncode == 1 and "the token 'ann' may have 1 job at once, and 1 goes on" in refused.stderr, refused.stderr
+    assert refused.returncode == 1 and "the token 'ann' may have 1 job at once, and 1 is active" in refused.stderr, refused.stderr
     assert swarm.skerry("cancel", first).returncode == 0
     swarm.submit(rounds=1)
     own = swarm.skerry("tokens", "--change", "ann", "--jobs", "2")

@@ -5,7 +5,7 @@ import re
 from common import wait_until
 from swarm import swarm  # noqa: F401  (fixture)
 
-ALIKE = r"the phase of worker (\d+), task \d+, is what worker (\d+) makes of it \((.*) apart\)"
+ALIKE = r"the phase of worker (\d+), task \d+, is confirmed by worker (\d+) \((.*) apart\)"
 
 
 def test_honest_workers_agree(swarm):

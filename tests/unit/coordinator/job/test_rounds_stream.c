@@ -362,7 +362,7 @@ static void test_nothing_contributed(void **state)
     struct fake *a = &r->workers[0];
     (void)begin_job(r, stream, 1);
     assert_false(send_end(r, a));
-    assert_non_null(strstr(a->detail, "brought no contribution"));
+    assert_non_null(strstr(a->detail, "has no contribution"));
     assert_int_equal(state_task(&r->co->state, a->task->id)->state, TASK_PENDING);
 }
 

@@ -169,7 +169,7 @@ static void test_teacher(void **state)
     refused(r, &g, "have another model (patch 4, dim 32, depth 2, heads 2)");
     t->spec.model.depth = 1;
     job_edit_shard(t, 1)->blob.sha256[0]++;
-    refused(r, &g, "are no longer kept");
+    refused(r, &g, "are not kept any more");
     job_edit_shard(t, 1)->generation = 1; /* of another generation: it is not asked for */
     const struct job *j = taken(r, &g);
     assert_int_equal(j->n_shards, 1);
@@ -188,7 +188,7 @@ static void test_teacher_on_latents(void **state)
     const struct network_input input = {.channels = 4, .side = 8};
     static const char *const ways[][3] = {
         {"flip: true", "vae: v", "data.flip is true, but the latents of job"},
-        {"buckets: [16x16]", "vae: v", "data.buckets are not those of job"},
+        {"buckets: [16x16]", "vae: v", "data.buckets differ from those of job"},
         {"flip: false", "vae: v, layer: -2", "encoders.layer is -2, but the experts of job"},
         {"flip: false", "vae: v", NULL},
     };

@@ -311,7 +311,7 @@ static void test_refused(void **state)
     make(r, a->task, -1, &told);
     told.x.m.n_contributions = FILES - 1;
     assert_false(report(r, a, &told.x));
-    assert_non_null(strstr(a->detail, "OUTER brought 5 files, expected 6"));
+    assert_non_null(strstr(a->detail, "the result of OUTER has 5 files, expected 6"));
     assert_int_equal(who(r, a)->failures_row, 1);
     assign(r, b, TASK_OUTER);
     make(r, b->task, -1, &told);
