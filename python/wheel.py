@@ -1,6 +1,6 @@
 """Makes the wheel of the Python package: wheel.py FOLDER VERSION OUT, where FOLDER holds skerry/ with its library.
 
-Needs nothing but the standard library; the same files give the same bytes."""
+Needs only the standard library; the same files give the same bytes."""
 import base64
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""The island: a model with its optimiser that does what a worker asks for."""
+"""The island: a model and its optimiser, which carry out the orders of a worker."""
 from __future__ import annotations
 
 import ctypes
@@ -16,10 +16,10 @@ import numpy as np
 from . import _lib, _model
 from ._lib import check, lib
 
-_END = 256  # of a text in bytes
-_PIECE_MIN = 33  # tokens of a rest that counts
-_BATCHES_MAX = 1000  # of one step: more were forgotten to be told
-_REASON_MAX = 240  # bytes of an exception; of it and its place a worker keeps 300
+_END = 256  # the token at both ends of a text in bytes
+_PIECE_MIN = 33  # the fewest tokens of the last piece of a text
+_BATCHES_MAX = 1000  # batches of one step; after more the script has forgotten phase.step()
+_REASON_MAX = 240  # bytes of an exception's text; a worker keeps 300 of it and its place
 
 
 class Sample:
@@ -32,13 +32,14 @@ class Sample:
 
     @property
     def tokens(self) -> np.ndarray:
-        """Of a text: int32."""
+        """The tokens of a text, as int32."""
         return np.frombuffer(self.data, "<i4")
 
 
 def read_texts(path: str, context: int = 256, field: str = "text") -> list[Sample]:
-    """The documents of a .jsonl or .txt as samples of bytes, as a job without a tokenizer has them: 256 before and after
-    each, and of a long one pieces, each from the last token of the one before; for Alone."""
+    """The documents of a .jsonl or .txt file as samples of bytes, like those of a job without a tokenizer, for Alone.
+    The token 256 is before and after each document; a long one is cut into pieces, each of which begins with the last
+    token of the piece before."""
     with open(path, encoding="utf-8", newline="\n") as f:
         texts = [json.loads(line)[field] for line in f if line.strip()] if path.endswith(".jsonl") else [f.read()]
     samples = []
@@ -50,19 +51,19 @@ def read_texts(path: str, context: int = 256, field: str = "text") -> list[Sampl
 
 
 class Alone:
-    """What a script that no worker has started trains on: samples over and over, for so many steps."""
+    """The data of a script that no worker has started: samples, repeated for `steps` steps of `batch` samples."""
 
     def __init__(self, samples: Sequence[Sample] = (), steps: int = 100, batch: int = 8, seed: int = 0):
         self.samples, self.steps, self.batch, self.seed = samples, steps, batch, seed
 
 
 class _Order:
-    """What phases and evaluations have in common: samples."""
+    """The common part of phases and evaluations: their samples."""
 
     def __init__(self, island: "Island", order: _lib.Order):
         self._island = island
         self.kind = {_lib.TEXTS: "texts", _lib.IMAGES: "images"}.get(order.samples_kind, "none")
-        self.samples: int = order.samples  # that there are
+        self.samples: int = order.samples  # their number
         self.batch: int = order.batch
 
     def _take(self, most: int) -> list[Sample]:
@@ -72,7 +73,7 @@ class _Order:
         return [Sample(ctypes.string_at(s.data, s.bytes) if s.bytes else b"", s.cls, text) for s in got[:n]]
 
     def batches(self, collate: Callable[[list[Sample]], Any] | None = None, batch: int | None = None) -> Iterator[Any]:
-        """All samples, each once, in batches of the job's size; collate makes one of a list of samples."""
+        """All samples, each once, in batches of the job's size; collate turns a list of samples into a batch."""
         while True:
             samples = self._next(batch or self.batch or 1)
             if not samples:
@@ -84,7 +85,7 @@ class _Order:
 
 
 class Phase(_Order):
-    """So many steps, or seconds, of one replica."""
+    """One replica's training between two exchanges of weights, bounded by steps or by seconds."""
 
     def __init__(self, island: "Island", order: _lib.Order):
         super().__init__(island, order)
@@ -92,12 +93,12 @@ class Phase(_Order):
         self.path: int = order.path
         self.replica: int = order.replica
         self.replicas: int = order.replicas
-        self.steps: int = order.steps  # its length; 0: bounded by seconds
+        self.steps: int = order.steps  # the length of the phase; 0: it is bounded by seconds
         self.seconds: int = order.seconds
-        self.first_step: int = order.first_step  # of this replica, since the job began
+        self.first_step: int = order.first_step  # the number of this replica's steps before the phase
         self.total_steps: int = order.total_steps
         self.seed: int = order.seed
-        self.goes_on: bool = order.goes_on  # the optimiser's state is that of this replica
+        self.goes_on: bool = order.goes_on  # the optimiser already has the state of this replica
         self.precision: str = (order.precision or b"auto").decode()
         self.done_steps = 0
         self.alone = island.alone
@@ -108,17 +109,17 @@ class Phase(_Order):
 
     @property
     def more(self) -> bool:
-        """Is another step to be made?"""
+        """True while the phase needs another step."""
         return self.done_steps < self.steps if self.alone else lib.skerry_more(self._island._handle)
 
     @property
     def lr_scale(self) -> float:
-        """What the job's schedule makes of the learning rate at the next step."""
+        """The factor of the learning rate at the next step, by the job's schedule."""
         return lib.skerry_lr_scale(self._island._handle)
 
     @property
     def fraction(self) -> float:
-        """How far the job is, 0 to 1; 0 where its length is not known."""
+        """The part of the job's steps that is done, 0 to 1; 0 if its length is not known."""
         return min(1.0, (self.first_step + self.done_steps) / self.total_steps) if self.total_steps else 0.0
 
     def _next(self, most: int) -> list[Sample]:
@@ -135,7 +136,7 @@ class Phase(_Order):
         return [samples[order[(at + i) % len(samples)]] for i in range(most)]
 
     def limit(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The batches of a loader of one's own (data: {kind: none}), over and over until the phase is over."""
+        """The batches of the script's own loader (data: {kind: none}), repeated until the phase ends."""
         since = 0  # batches since the last step
         while self.more:
             empty = True
@@ -146,14 +147,14 @@ class Phase(_Order):
                 yield batch
                 since = since + 1 if self.done_steps == steps else 0
                 if since == _BATCHES_MAX:
-                    raise _lib.Error(f"phase.step() was not called in {since} batches; call it behind each optimizer.step(), or "
+                    raise _lib.Error(f"phase.step() was not called in {since} batches; call it after each optimizer.step(), or "
                                      "the phase never ends")
             if empty:
                 raise _lib.Error("the loader has no batches")
 
     def step(self, loss: Any, samples: int, lr: float = 0.0, grad_norm: float = 0.0, **numbers: float) -> bool:
-        """One step is done.  numbers: up to 16 figures of one's own, which become series of the job by these names.
-        True: newer weights have come into the model (outer.fragments), which other processes of the script do not have."""
+        """Reports a step.  numbers: up to 16 further values, which become series of the job with these names.  Returns True
+        if newer weights have come into this process's model (outer.fragments); other processes of the script lack them."""
         handle = self._island._handle
         for name, value in numbers.items():
             check(lib.skerry_number(handle, name.encode(), float(value)))
@@ -171,16 +172,16 @@ class Phase(_Order):
 
 
 class Evaluation(_Order):
-    """Held-out samples whose loss is wanted."""
+    """An order to compute the loss of held-out samples."""
 
     def __init__(self, island: "Island", order: _lib.Order):
         super().__init__(island, order)
         self._loss, self._units = 0.0, 0
-        self._numbers: dict[str, tuple[float, int]] = {}  # the sum over samples, and how many
+        self._numbers: dict[str, tuple[float, int]] = {}  # the sum over samples, and their number
 
     def add(self, loss: Any, units: int, samples: int, **numbers: float) -> None:
-        """The sum of the losses of a batch, over so many units: samples, or tokens.  numbers: up to 16 figures of one's own,
-        each the mean over the batch; their means over all samples become series of the job by these names."""
+        """Adds a batch.  loss: the sum over its units, which are samples or tokens.  numbers: up to 16 further values, each
+        the mean over the batch; their means over all samples become series of the job with these names."""
         self._loss += float(loss)
         self._units += int(units)
         for name, value in numbers.items():
@@ -195,11 +196,11 @@ class Evaluation(_Order):
 
 
 class Drawing:
-    """What is to be drawn: a text that goes on from a prompt, or a grid of pictures of classes."""
+    """An order to draw: a text that continues a prompt, or a grid of pictures of classes."""
 
     def __init__(self, order: _lib.Order):
         self.prompt = (order.prompt or b"").decode("utf-8", "replace")
-        self.tokens: int = order.tokens  # of a text; 0: pictures
+        self.tokens: int = order.tokens  # the length of the text; 0: draw pictures
         self.temperature: float = order.temperature
         self.top_p: float = order.top_p
         self.seed: int = order.seed
@@ -208,7 +209,8 @@ class Drawing:
 
 
 def _reason(kind: Any, error: Any, trace: Any) -> bytes:
-    """A sentence, of PyTorch's lines, too; with the place in the script, as the log with the traceback is on the worker."""
+    """One line, made of several where PyTorch's text has them, with the place in the script: the traceback is only in the
+    worker's log."""
     main = getattr(sys.modules["__main__"], "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(trace) if frame.filename == main]
     place = f" ({os.path.basename(str(main))}, line {lines[-1]})" if lines else ""
@@ -226,13 +228,13 @@ def _memory(data: bytes) -> int:
 def _png(picture: Any) -> bytes:
     if isinstance(picture, (bytes, bytearray)):
         return bytes(picture)
-    out = io.BytesIO()  # a picture of Pillow's
+    out = io.BytesIO()  # an image of Pillow
     picture.save(out, format="PNG")
     return out.getvalue()
 
 
 class _Exchange:
-    """Weights that come and go in mid-phase, from within skerry_step()."""
+    """The exchange of weights in mid-phase, which happens inside skerry_step()."""
 
     def __init__(self, items: list[_model.Item]):
         self.items = items
@@ -243,7 +245,7 @@ class _Exchange:
     def _copy(self, copy: Callable[[list[_model.Item]], None], i: int) -> int:
         try:
             copy([self.items[i]])
-        except BaseException as e:  # for phase.step() to raise: nothing passes through C
+        except BaseException as e:  # phase.step() raises it: an exception cannot pass through C
             self.error = e
             return -1
         return 0
@@ -257,7 +259,7 @@ class _Exchange:
 
 
 class Island:
-    """Made by join()."""
+    """The connection of a model with a worker; made by join()."""
 
     def __init__(self, model: Any, optimizer: Any, alone: Alone | None, exchanges: bool | None):
         self._model, self._items = model, _model.items_of(model)
@@ -289,26 +291,26 @@ class Island:
                 optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         self._save, self._load = save, load
 
-    # ---- what else it can do ----
+    # ---- further abilities of a script ----
 
     def evaluate(self, function: Callable[[Evaluation], Any]) -> Callable[[Evaluation], Any]:
-        """Decorator: computes held-out losses; calls evaluation.add() for each batch."""
+        """Decorator of the function that computes held-out losses and calls evaluation.add() for each batch."""
         self._evaluate = function
         return function
 
     def sample(self, function: Callable[[Drawing], Any]) -> Callable[[Drawing], Any]:
-        """Decorator: draws; returns a text, or a picture (PNG bytes, or one of Pillow's)."""
+        """Decorator of the function that draws and returns a text or a picture (PNG bytes or an image of Pillow)."""
         self._sample = function
         return function
 
     def state(self, save: Callable[[], bytes], load: Callable[[bytes | None], None]) -> None:
-        """How the optimiser's state is kept: save() gives it, load() takes it back, or None to start afresh."""
+        """Sets the functions that keep the optimiser's state: save() returns it; load() restores it, or begins anew with None."""
         self._save, self._load = save, load
 
     # ---- the conversation ----
 
     def _join(self) -> None:
-        self._items = self._exchange.items = _model.items_of(self._model)  # as they are by now
+        self._items = self._exchange.items = _model.items_of(self._model)  # the script may have changed them since
         tensors = (_lib.Tensor * len(self._items))()
         names = [item.name.encode() for item in self._items]
         for tensor, item, name in zip(tensors, self._items, names):
@@ -351,7 +353,7 @@ class Island:
         self._load(data)
 
     def _serve(self, order: _lib.Order) -> None:
-        """Anything but a phase."""
+        """Carries out an order that is not a phase."""
         if order.kind == _lib.BEGIN:
             _model.store(self._items)
             self._done()
@@ -369,11 +371,11 @@ class Island:
             else:
                 self._done(picture_fd=_memory(_png(drawn)))
         else:
-            raise _lib.Error(f"the worker asked for something (order {order.kind}) that this script cannot do")
+            raise _lib.Error(f"the worker gave an order ({order.kind}) that this script cannot carry out")
 
     def phases(self) -> Iterator[Phase]:
-        """Waits for work, and yields a phase with its weights loaded; what the model is when the body of the loop
-        has ended is handed over."""
+        """Waits for work and yields phases, with their weights loaded.  When the body of the loop ends, the model's weights go
+        to the worker."""
         if not self._handle:
             self._join()
         if self.alone:
@@ -396,7 +398,7 @@ class Island:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self._handle and error is not None and os.getpid() == self._pid:  # a fork's end is not the script's
+        if self._handle and error is not None and os.getpid() == self._pid:  # a forked process ends by itself
             lib.skerry_fail(self._handle, _reason(kind, error, trace))
         for item in self._items:
             item.shared = None
@@ -405,7 +407,7 @@ class Island:
 
 
 def join(model: Any, optimizer: Any = None, alone: Alone | None = None, exchanges: bool | None = None) -> Island:
-    """An island of this model: a PyTorch module, or a dict of NumPy arrays.  With an optimizer of PyTorch's its state
-    is kept from phase to phase, and travels where the job says so.  alone: for a run without a worker.  exchanges: may
-    weights come and go in phase.step() (outer.fragments); None: if the script is one process, by WORLD_SIZE."""
+    """Makes an island of a model: a PyTorch module, or a dict of NumPy arrays.  The state of a PyTorch optimizer is kept from
+    phase to phase, and travels if the job says so.  alone: the data of a run without a worker.  exchanges: whether weights may
+    be exchanged in phase.step() (outer.fragments); None: yes if the script is one process (by WORLD_SIZE)."""
     return Island(model, optimizer, alone, exchanges)

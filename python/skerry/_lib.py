@@ -50,7 +50,7 @@ class Result(ctypes.Structure):
 
 
 class Error(RuntimeError):
-    """What the worker or the library refused, in one sentence."""
+    """A refusal or failure of the worker or the library, in one sentence."""
 
 
 def _load() -> ctypes.CDLL:
@@ -59,7 +59,7 @@ def _load() -> ctypes.CDLL:
 
 
 class _Live(ctypes.c_void_p):
-    """What an island that was left has no more."""
+    """The handle of an island, which is refused once the script has left it."""
 
     @classmethod
     def from_param(cls, handle: ctypes.c_void_p) -> ctypes.c_void_p:
@@ -90,7 +90,7 @@ for _name, _result, _arguments in (
 
 
 def check(code: int) -> int:
-    """A result of the library; a negative one is raised."""
+    """Returns a result of the library; raises Error for a negative one."""
     if code < 0:
         raise Error(lib.skerry_error().decode("utf-8", "replace"))
     return code

@@ -1,7 +1,7 @@
-"""A model as the library sees it: names, shapes, dtypes, and values that come and go in place.
+"""A model as the library sees it: tensors with names, shapes and dtypes, whose values are read and written in place.
 
-Either a mapping of names to NumPy arrays, or a module of PyTorch (whatever has state_dict() and modules()).  PyTorch is
-only imported when the model is of it."""
+A model is a mapping of names to NumPy arrays, or a PyTorch module (any object with state_dict() and modules()).  PyTorch
+is imported only for the latter."""
 from __future__ import annotations
 
 import ctypes
@@ -18,7 +18,7 @@ _NUMPY = {np.dtype(np.float32): _lib.F32, np.dtype(np.float16): _lib.F16, np.dty
 
 
 class Item:
-    """One tensor, by the mapping that has it: a script may put another in its place, as `w["a"] = w["a"] - step` does."""
+    """One tensor, found by its key in a mapping: a script may replace the tensor, as `w["a"] = w["a"] - step` does."""
 
     def __init__(self, name: str, place: tuple[Any, str], dtype: int, buffer: bool):
         self.name, self.dtype, self.buffer = name, dtype, buffer
@@ -28,7 +28,7 @@ class Item:
 
     @property
     def value(self) -> Any:
-        """The model's own, which is written in place."""
+        """The model's own tensor, which is written in place."""
         value = self._mapping.get(self._key)
         shape = tuple(getattr(value, "shape", ()))
         if value is None or shape != self.shape:
@@ -37,7 +37,7 @@ class Item:
         return value
 
     def replace(self, value: Any) -> None:
-        """With another of this shape."""
+        """Puts another tensor of this shape in its place."""
         self._mapping[self._key] = value
 
 
@@ -70,24 +70,24 @@ def _torch_items(model: Any) -> list[Item]:
             continue  # masks and the like stay where they are
         place = (value.data_ptr(), tuple(value.shape), value.dtype)
         if place in seen:
-            continue  # tied to one that is there already
+            continue  # tied to a tensor that is in the list
         seen.add(place)
-        name = name.replace("_orig_mod.", "")  # torch.compile's: weights are called what they were
+        name = name.replace("_orig_mod.", "")  # the prefix of torch.compile: weights keep the names from before it
         items.append(Item(name, places.get(id(value), ({name: value}, name)), kinds[value.dtype], not trained))
     return items
 
 
 def items_of(model: Any) -> list[Item]:
-    """The tensors of a model, tied ones once."""
+    """The tensors of a model; of tied ones only the first."""
     if isinstance(model, Mapping):
         return _numpy_items(model)
     if hasattr(model, "state_dict") and hasattr(model, "modules"):
         return _torch_items(model)
-    raise _lib.Error(f"a {type(model).__name__} is no model: expected a PyTorch module, or a dict of NumPy arrays")
+    raise _lib.Error(f"a {type(model).__name__} is not a model: expected a PyTorch module, or a dict of NumPy arrays")
 
 
 def share(item: Item, address: int) -> None:
-    """Lays the item's shared tensor over memory of the library."""
+    """Sets the item's shared tensor to memory of the library at this address."""
     value = item.value
     if isinstance(value, np.ndarray):
         memory = (ctypes.c_char * value.nbytes).from_address(address)
@@ -99,7 +99,7 @@ def share(item: Item, address: int) -> None:
 
 
 def load(items: list[Item]) -> None:
-    """The worker's weights into the model, in place."""
+    """Copies the worker's weights into the model, in place."""
     for item in items:
         if item.shared is None:
             continue
@@ -109,11 +109,11 @@ def load(items: list[Item]) -> None:
         elif isinstance(value, np.ndarray) and value.flags.writeable:
             value[...] = item.shared
         else:
-            item.replace(item.shared.copy())  # what the script has put there is JAX's, which stays as it is
+            item.replace(item.shared.copy())  # the script has put an array of JAX there, which cannot be written
 
 
 def store(items: list[Item]) -> None:
-    """The model's weights to where the worker takes them."""
+    """Copies the model's weights into the memory that the worker reads."""
     for item in items:
         if item.shared is None:
             continue

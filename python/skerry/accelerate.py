@@ -1,10 +1,10 @@
-"""One line for a loop of Hugging Face's accelerate: `for batch in loader:` becomes
+"""Makes a training loop of Hugging Face's accelerate an island, by one line: `for batch in loader:` becomes
 
     for batch in skerry.accelerate.Loop(accelerator, model, optimizer, loader):
 
-The rest of the loop stays, `accelerator.backward(loss)` and `accelerator.accumulate(model)` among it.  A loader reads
-data of its own (`data: {kind: none}` in the job file); with `collate=` in its place the batches are made of the samples
-that the phase was given, each once.  `Loop.phase` says which part is this island's."""
+The rest of the loop stays, with `accelerator.backward(loss)` and `accelerator.accumulate(model)`.  The loader reads its
+own data (`data: {kind: none}` in the job file); with `collate=` in its place the batches are made of the samples of the
+phase, each once.  `Loop.phase` says which part of the data belongs to this island."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,8 +17,8 @@ from ._lib import Error
 
 
 class Loop:
-    """The batches of one phase after the other.  A step is done when the gradients have been synchronised; its loss is
-    what accelerator.backward() was given, the mean where it was called several times."""
+    """The batches of all phases, one after the other.  A step ends when the gradients have been synchronised; its loss is the
+    mean of the losses that accelerator.backward() got in it."""
 
     def __init__(self, accelerator: Any, model: Any, optimizer: Any = None, loader: Iterable[Any] | None = None,
                  collate: Callable[[list[Sample]], Any] | None = None, alone: Alone | None = None):

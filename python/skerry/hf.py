@@ -1,12 +1,13 @@
-"""One line for the Trainer of Hugging Face's transformers:
+"""Makes the Trainer of Hugging Face's transformers an island, by one line:
 
     args = transformers.TrainingArguments(..., max_steps=skerry.hf.FOREVER)
     trainer = transformers.Trainer(model, args, train_dataset=..., callbacks=[skerry.hf.Callback(model)])
     trainer.train()
 
-It reads data of its own (`data: {kind: none}` in the job file); `callback.phase` says which part of it is this island's.  At the end of each phase the weights are handed
-over, and the next ones loaded in place; the Trainer's optimiser goes on.  When the worker wants nothing more, the
-training stops.  Losses are those that the Trainer logs, so it is made to log every step."""
+It reads its own data (`data: {kind: none}` in the job file); `callback.phase` says which part of the data belongs to
+this island.  At the end of each phase the weights go to the worker, and the next ones are loaded in place; the Trainer's
+optimiser goes on.  The training stops when the worker has no more work.  Losses are taken from the Trainer's log, so the
+callback makes it log every step."""
 from __future__ import annotations
 
 from typing import Any
@@ -17,7 +18,7 @@ from ._island import Island, Phase, join
 from ._lib import Error
 
 
-FOREVER = 1 << 40  # steps: the worker says when the training ends
+FOREVER = 1 << 40  # steps; the worker ends the training
 
 
 class Callback(transformers.TrainerCallback):
@@ -30,7 +31,7 @@ class Callback(transformers.TrainerCallback):
 
     @property
     def phase(self) -> Phase:
-        """The phase that is under way, from the first batch on."""
+        """The phase under way, from the first batch on."""
         if self._phase is None:
             raise Error("there is no phase before Trainer.train() has begun, nor after it has ended")
         return self._phase
@@ -38,7 +39,7 @@ class Callback(transformers.TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
         """Waits for the first phase."""
         args.logging_steps, args.logging_strategy = 1, "steps"
-        args.logging_nan_inf_filter = False  # it tells such a loss as 0
+        args.logging_nan_inf_filter = False  # else it reports such a loss as 0
         state.logging_steps = 1
         self._phases = self.island.phases()
         self._next(control)
@@ -49,7 +50,7 @@ class Callback(transformers.TrainerCallback):
             control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kw: Any) -> None:
-        """A step is done when its loss is logged."""
+        """Reports the step whose loss is logged."""
         if self._phase is None or not logs or "loss" not in logs:
             return
         samples = args.per_device_train_batch_size * args.gradient_accumulation_steps

@@ -1,8 +1,8 @@
 """torchrun for an island of several devices: `trainer.command: python3 -m skerry.torchrun --nproc-per-node 8 train.py`.
 
-What torchrun starts inherits no descriptor and has a session of its own.  This is torchrun, but that rank 0 gets the socket of
-the worker, and that all ranks stay in the worker's session, whose memory it counts, and end with torchrun, which it kills.  The
-other ranks join no island, and learn from rank 0 what is to be done (examples/trainer-ddp)."""
+Processes that torchrun starts inherit no descriptor and have sessions of their own.  This is torchrun with two changes: rank 0
+gets the worker's socket, and all ranks stay in the worker's session, whose memory the worker counts, and end with torchrun,
+which the worker kills.  The other ranks join no island, and get their work from rank 0 (examples/trainer-ddp)."""
 from __future__ import annotations
 
 import ctypes
@@ -17,7 +17,7 @@ _start = subprocess.Popen.__init__
 
 
 def _rank() -> None:
-    """In the child: a group, by which torchrun ends it, and the end of torchrun."""
+    """Gives the child a group of its own, by which torchrun ends it, and ends it with torchrun."""
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

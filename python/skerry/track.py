@@ -1,8 +1,8 @@
-"""A job in Weights & Biases or MLflow, while it is followed: `python3 -m skerry.track JOB DIR --wandb PROJECT`.
+"""Sends the series of a job to Weights & Biases or MLflow while the job runs: `python3 -m skerry.track JOB DIR --wandb PROJECT`.
 
 Starts `skerry watch JOB --tensorboard DIR`, reads the events that it writes with TensorBoard's own reader (which has to be
-installed, as W&B or MLflow has), and hands them on under the same names (docs/deploy.md).  It ends as the watching ends.  A file
-beside the events says how many of them were handed on, so that a second start goes on where the first one was."""
+installed, as W&B or MLflow has), and hands them on under the same names (docs/deploy.md).  It ends with `skerry watch`.  A file
+beside the events keeps the number of those handed on, so that a second start goes on behind the first."""
 from __future__ import annotations
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 from typing import Any, Callable, Iterator, Optional, Tuple
 
 POLL_S = 5
-END_S = 20  # until a `skerry watch` that was told to end is killed
+END_S = 20  # time for `skerry watch` to end by itself before it is killed
 Value = Tuple[str, str, int, float, Any]  # kind, tag, step, when (seconds), what
 
 
@@ -35,7 +35,7 @@ def _values(event: Any) -> Iterator[Value]:
 
 
 class _Run:
-    """The events of one job, each once."""
+    """Reads the events of one job, each once."""
 
     def __init__(self, folder: str, tracker: str, to: str) -> None:
         from tensorboard.backend.event_processing.directory_watcher import DirectoryWatcher
@@ -43,7 +43,7 @@ class _Run:
         with open(os.path.join(folder, ".skerry.json"), encoding="utf-8") as f:
             self.cluster = str(json.load(f)["cluster"])
         self.state = os.path.join(folder, f".{tracker}.json")
-        self.to = f"{to} {self.cluster}"  # another project or experiment gets all of them
+        self.to = f"{to} {self.cluster}"  # another project or experiment gets all events
         self.seen, self.done = 0, 0
         if os.path.exists(self.state):
             with open(self.state, encoding="utf-8") as f:
@@ -77,7 +77,7 @@ class _Wandb:
             if tag == "job":
                 self.run.config.update({"job": what}, allow_val_change=True)
                 continue
-            if tag not in self.known:  # Each series has steps of its own; W&B's would have to rise over all of them.
+            if tag not in self.known:  # Each series has its own steps; those of W&B would have to rise over all series.
                 self.known.add(tag)
                 self.run.define_metric(tag, step_metric=f"{tag}/step")
             if kind == "images":
@@ -91,7 +91,7 @@ class _Wandb:
 
 
 class _Mlflow:
-    BATCH = 1000  # of a request, by MLflow's API
+    BATCH = 1000  # the most metrics of a request, by MLflow's API
 
     def __init__(self, experiment: str, name: str, cluster: str) -> None:
         from mlflow.tracking import MlflowClient
@@ -124,7 +124,7 @@ class _Mlflow:
 
 
 class _Interrupt:
-    """SIGINT as KeyboardInterrupt, remembered: where a library's code swallows that one, the next look raises it again."""
+    """Turns SIGINT into KeyboardInterrupt and remembers it: if a library swallows that, the next look() raises it again."""
 
     def __init__(self) -> None:
         self.came = False
@@ -151,16 +151,16 @@ def _end(watching: "subprocess.Popen[bytes]") -> None:
 
 def track(job: int, folder: str, tracker: str, to: str, start: Callable[[str, str], Any], skerry: str,
           look: Callable[[], None]) -> int:
-    """Follows the job to its end, or until the watching ends; its exit code."""
+    """Follows the job until `skerry watch` ends; returns its exit code."""
     try:
         about = subprocess.run([skerry, "status", str(job), "--json"], stdout=subprocess.PIPE, check=False)
         if about.returncode != 0:
-            return about.returncode  # it has said why
+            return about.returncode  # the command has printed the reason
         watching = subprocess.Popen([skerry, "watch", str(job), "--tensorboard", folder])
     except OSError as e:
         print(f"skerry.track: {skerry}: {e.strerror}; name the command with --skerry PATH", file=sys.stderr)
         return 1
-    name = f"{json.loads(about.stdout)['name']}-{job}"  # the folder may have another coordinator's job of this number, too
+    name = f"{json.loads(about.stdout)['name']}-{job}"  # the folder may also hold a job of this number of another coordinator
     run: Optional[_Run] = None
     there = None
     try:
@@ -208,7 +208,7 @@ def main() -> int:
         return track(a.job, a.folder, "mlflow", to_mlflow, lambda *whose: _Mlflow(a.mlflow, *whose), a.skerry, look)
     except KeyboardInterrupt:
         return 130
-    except Exception as e:  # The tracker's: a wrong address, no account, a folder that cannot be written.
+    except Exception as e:  # from the tracker: a wrong address, no account, a folder that cannot be written
         print(f"skerry.track: {need}: {e}", file=sys.stderr)
         return 1
 
