@@ -674,7 +674,7 @@ int file_check_own(const char *dir, const char *const *ours, struct err *err)
     }
     if (other && !own)
         rc = err_set(err, -EEXIST,
-                     "it has %s, and nothing that this program leaves: give it an empty directory "
+                     "it has %s, but no file of this program: give this program an empty directory "
                      "of its own",
                      other);
     file_names_release(&names);

@@ -103,7 +103,8 @@ static int part_listed(const char *path, const char *part, struct err *err)
             rc = err_set(err, -ERR_CONFIG, "%s:%d: %s", path, why.line,
                          index ? "not a JSON object" : why.text);
         else if (json_array_size(row) != 2 || !json_is_string(json_array_get(row, 1)))
-            rc = err_set(err, -ERR_CONFIG, "%s lists no %s: this pipeline has none", path, part);
+            rc = err_set(err, -ERR_CONFIG, "%s lists no %s: this pipeline does not have one", path,
+                         part);
     }
     json_decref(index);
     buf_release(&text);

@@ -191,8 +191,9 @@ static void check_blocks(struct config *c, const char *key, const char *type, si
 {
     const json_t *list = get(c, key);
     if (c->rc == 0 && (list || n != 1) && json_array_size(list) != n)
-        c->rc = err_set(c->err, -ERR_CONFIG, "%s: %s must list %zu types, as block_out_channels",
-                        c->path, key, n);
+        c->rc = err_set(c->err, -ERR_CONFIG,
+                        "%s: %s must list %zu types, one for each of block_out_channels", c->path,
+                        key, n);
     for (size_t i = 0; i < json_array_size(list) && c->rc == 0; i++) {
         const char *got = json_string_value(json_array_get(list, i));
         if (!got || strcmp(got, type) != 0)
@@ -253,8 +254,8 @@ static void get_scale(struct config *c, struct component_vae *v)
     const bool std = get_latents(c, "latents_std", v->latent, deviation);
     if (c->rc == 0 && !(factor > 0))
         c->rc = err_set(c->err, -ERR_CONFIG,
-                        "%s: scaling_factor is %g, expected above 0: latents times it are what a "
-                        "model trains on",
+                        "%s: scaling_factor is %g, expected above 0: latents are multiplied by it "
+                        "before a model trains on them",
                         c->path, factor);
     if (c->rc == 0 && (mean != std || (mean && shift != 0)))
         c->rc = err_set(c->err, -ERR_CONFIG,
@@ -440,16 +441,17 @@ static int read_class(struct config *c, enum component_kind kind, struct compone
         if (strcmp(classes[i].name, name) != 0)
             continue;
         if (kind != COMPONENT_ANY && kind != classes[i].kind)
-            return err_set(c->err, -ERR_CONFIG, "%s is of a '%s', expected one of the kind %s",
-                           c->path, name, component_kind_name(kind));
+            return err_set(c->err, -ERR_CONFIG,
+                           "%s describes a '%s', expected a component of the kind %s", c->path,
+                           name, component_kind_name(kind));
         out->kind = classes[i].kind;
         classes[i].read(c, out);
         return c->rc;
     }
-    return err_set(c->err, -ERR_CONFIG,
-                   "%s is of the class '%s'; AutoencoderKL, CLIPTextModel and T5EncoderModel are "
-                   "known",
-                   c->path, name);
+    return err_set(
+        c->err, -ERR_CONFIG,
+        "%s describes the class '%s'; AutoencoderKL, CLIPTextModel and T5EncoderModel are known",
+        c->path, name);
 }
 
 int component_config(const char *path, const char *text, size_t len, enum component_kind kind,

@@ -251,8 +251,10 @@ int component_weights(struct component *c, struct err *err)
         rc = component_wants(c, take, s);
     for (size_t i = 0; i < s->n_found && rc == 0; i++)
         if (!s->found[i].used && !component_passes_over(c, s->found[i].t->name))
-            rc = err_set(err, -ERR_CONFIG, "%s/%s holds the tensor %s, which config.json has not",
-                         c->folder, c->files[s->found[i].file], s->found[i].t->name);
+            rc =
+                err_set(err, -ERR_CONFIG,
+                        "%s/%s holds the tensor %s, which a model of its config.json does not have",
+                        c->folder, c->files[s->found[i].file], s->found[i].t->name);
     for (size_t i = 0; i < s->n_st; i++)
         st_release(&s->st[i]);
     mem_free(s->found);

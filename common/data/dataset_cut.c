@@ -70,7 +70,7 @@ int cut_check_dim(struct cutter *c, const struct dataset *ds, const char *key, u
         return 0;
     return err_set(c->err, -ERR_FORMAT,
                    "%s: the column '%s' of sample '%s' has %u numbers, but the first sample's has "
-                   "%u; expected as many in each",
+                   "%u; expected the same number in each",
                    ds->name, ds->column, key, dim, c->report.dim);
 }
 
@@ -273,7 +273,7 @@ int cut_images(struct cutter *c, struct dataset *ds, dataset_next_fn *next, bool
     if (rc == 0 && c->report.samples == c->report.holdout_samples)
         rc = refuse_empty(c, ds);
     if (rc == 0 && c->report.uncaptioned == c->report.samples)
-        rc = err_set(c->err, -ERR_FORMAT, "%s has no captions: all that its images have are blank",
+        rc = err_set(c->err, -ERR_FORMAT, "%s has no captions: those of all its images are blank",
                      ds->name);
     return rc;
 }

@@ -255,7 +255,8 @@ int image_png(const uint8_t *rgb, int width, int height, struct buf *out, struct
         return fail(err);
     rc = buf_append(out, png, png_bytes);
     g_free(png);
-    return rc < 0 ? err_set(err, rc, "no room for a PNG of %zu bytes", png_bytes) : 0;
+    return rc < 0 ? err_set(err, rc, "the buffer is too small for a PNG of %zu bytes", png_bytes)
+                  : 0;
 }
 
 int image_write_png(const char *path, const uint8_t *rgb, int width, int height, struct err *err)

@@ -22,7 +22,7 @@ static int fail(struct tar *t, struct err *err)
 {
     const char *why = archive_error_string(t->archive);
     int code = archive_errno(t->archive) == ENOMEM ? -ENOMEM : -ERR_FORMAT;
-    return err_set(err, code, "%s is cut short or no tar archive, %s%s%s: %s", t->name,
+    return err_set(err, code, "%s is cut short or not a tar archive, %s%s%s: %s", t->name,
                    *t->entry ? "after entry '" : "at its start", t->entry, *t->entry ? "'" : "",
                    why ? why : "unreadable");
 }
@@ -177,7 +177,7 @@ int tar_next(struct tar *t, struct tar_entry *ret, struct err *err)
         *ret = (struct tar_entry){.name = t->entry, .size = t->entry_bytes};
         return 1;
     }
-    return err_set(err, -ERR_LIMIT, "%s has %d entries in a row that are no files", t->name,
+    return err_set(err, -ERR_LIMIT, "%s has %d entries in a row that are not files", t->name,
                    SKIPPED_MAX);
 }
 

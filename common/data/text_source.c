@@ -115,8 +115,8 @@ static int find_files(struct text_source *s, const struct text_source_options *o
     s->format = format_of(name);
     if (s->format == FORMAT_NONE)
         return err_set(err, -ERR_FORMAT,
-                       "%s is no text that we read: expected a folder, or a .jsonl or .txt (also "
-                       ".zst, .gz) or .bin file",
+                       "%s is not text in a known form: expected a folder, or a .jsonl or .txt "
+                       "(also .zst, .gz) or .bin file",
                        name);
     s->alias = str_dup(name);
     s->files.items = mem_alloc_array(1, sizeof(char *));
@@ -337,8 +337,9 @@ static int take_object(struct text_source *s, const char *line, size_t len,
     const json_t *text = json_object_get(s->object, s->field);
     if (!json_is_string(text))
         return err_set(err, -ERR_FORMAT,
-                       "%s, line %" PRIu64 ": expected an object with a text \"%s\"; "
-                       "data.text_field (of `skerry new`: --text-field) says how yours is called",
+                       "%s, line %" PRIu64
+                       ": expected an object with a text \"%s\"; data.text_field (of `skerry new`: "
+                       "--text-field) names the key of yours",
                        file_name(s), s->line, s->field);
     numbered_key(s, s->line - 1);
     *ret = (struct text_document){
@@ -414,8 +415,8 @@ static int open_tokens(struct text_source *s, struct err *err)
     if (header[1] != 1 || s->map.len < LLMC_HEADER || header[2] < 0 ||
         (uint64_t)header[2] != (s->map.len - LLMC_HEADER) / 2)
         return err_set(err, -ERR_FORMAT,
-                       "%s has llm.c's magic, but another version than 1 or another number of "
-                       "tokens than its header says",
+                       "%s begins as a file of llm.c does, but its version is not 1 or its number "
+                       "of tokens is not the one in its header",
                        file_name(s));
     s->token = LLMC_HEADER / 2;
     return 0;

@@ -141,7 +141,7 @@ int tokenizer_unknown(const struct tokenizer *t, const uint8_t *text, size_t len
     if (known < len)
         return err_set(err, -ERR_FORMAT,
                        "the tokenizer has no token for the byte 0x%02x, and none for unknown text: "
-                       "one that is trained with all bytes in its alphabet has",
+                       "use a tokenizer that was trained with all bytes in its alphabet",
                        text[known]);
     for (size_t i = 0; rc == 0 && i < len; i++)
         rc = tokens_add(out, t->byte_ids[text[i]], err);

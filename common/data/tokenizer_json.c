@@ -167,7 +167,7 @@ static int check_model(const struct build *b, const json_t *model)
         return build_refuse(b, "its model has continuing_subword_prefix, which is not supported");
     if (b->t->characters && !b->t->meta)
         return build_refuse(b, "its model neither has bytes for tokens (ByteLevel) nor U+2581 for "
-                               "spaces (Metaspace); other ones are not supported");
+                               "spaces (Metaspace); other kinds are not supported");
     if (unigram && !b->t->characters)
         return build_refuse(b, "its model is 'Unigram' over the pre-tokenizer ByteLevel");
     return 0;
@@ -204,7 +204,7 @@ static int take_unknown(struct build *b, const json_t *model)
         unk = json_integer_value(id);
     }
     if (unk < 0 && (is_set(token) || is_set(id)))
-        return build_refuse(b, "its model's token for unknown text is no token");
+        return build_refuse(b, "its model's token for unknown text is not in its vocabulary");
     b->t->unk = (int32_t)unk;
     return 0;
 }

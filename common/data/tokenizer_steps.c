@@ -175,7 +175,7 @@ static int take_split(struct build *b, const json_t *part)
                             *behavior ? behavior : "?");
     int rc = take_pattern(b, text_of(json_object_get(part, "pattern"), "Regex"));
     if (rc == 0 && b->t->split == SPLIT_CLIP && !invert)
-        rc = build_refuse(b, "CLIP's pattern leaves spaces over, expected invert");
+        rc = build_refuse(b, "CLIP's pattern does not cover spaces, so invert is expected");
     return rc;
 }
 
@@ -208,7 +208,8 @@ static int take_pre_tokenizer(struct build *b, const json_t *part, bool first)
 {
     struct tokenizer *t = b->t;
     if (t->metaspace || (!first && !t->characters))
-        return build_refuse(b, "the pre-tokenizer '%.64s' comes after the last one that can be",
+        return build_refuse(b,
+                            "the pre-tokenizer '%.64s' comes after the last one that is possible",
                             type_of(part));
     if (is_type(part, "ByteLevel"))
         return take_byte_level(b, part, !first);
@@ -245,8 +246,7 @@ int tokenizer_read_steps(struct build *b, const json_t *normalizer, const json_t
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = take_pre_tokenizer(b, list ? json_array_get(list, i) : pre_tokenizer, i == 0);
     if (rc == 0 && b->t->characters && b->t->split != SPLIT_WHOLE && b->t->split != SPLIT_SPACES)
-        rc =
-            build_refuse(b, "it has the pre-tokenizer 'Split' alone; expected Split and ByteLevel");
+        rc = build_refuse(b, "it has only the pre-tokenizer 'Split'; expected Split and ByteLevel");
     return rc;
 }
 
@@ -256,9 +256,10 @@ static int put(struct build *b, const char *text, int32_t *end)
 {
     int64_t id = tokenizer_find(b->t, text, strlen(text));
     if (id < 0)
-        return build_refuse(b, "its post-processor puts '%.64s', which is no token", text);
+        return build_refuse(b, "its post-processor adds '%.64s', which is not in the vocabulary",
+                            text);
     if (*end >= 0)
-        return build_refuse(b, "its post-processor puts more than one token at an end of a text");
+        return build_refuse(b, "its post-processor adds more than one token at an end of a text");
     *end = (int32_t)id;
     return 0;
 }

@@ -202,7 +202,7 @@ static int check_encoders(const struct yaml_doc *doc, const struct job_spec *s, 
     if (keeps && s->data.crop == JOB_CROP_RANDOM)
         return conf_error(
             doc, "encoders.run", err,
-            "keeps latents, but with data.crop: random no pass sees the same; use fly");
+            "keeps latents, but with data.crop: random each pass has other latents; use fly");
     size_t prompts = 0;
     for (size_t i = 0; i < s->sample.prompts.n; i++) {
         prompts += strlen(s->sample.prompts.items[i]) + 1;
@@ -271,13 +271,13 @@ static int check_beside_upscaler(const struct yaml_doc *doc, const struct job_sp
                                  struct err *err)
 {
     if (job_has_latents(s))
-        return conf_error(doc, "upscaler.low_side", err,
-                          "is given with a VAE among the encoders, but both chains read pixels; "
-                          "give encoders.text alone");
+        return conf_error(
+            doc, "upscaler.low_side", err,
+            "is given with encoders.vae, but both chains read pixels; give only encoders.text");
     if (s->data.buckets.n > 0)
-        return conf_error(doc, "upscaler.low_side", err,
-                          "is given with data.buckets, but an upscaler knows squares alone; leave "
-                          "out one");
+        return conf_error(
+            doc, "upscaler.low_side", err,
+            "is given with data.buckets, but an upscaler takes only square images; leave out one");
     return 0;
 }
 
@@ -424,8 +424,8 @@ static int check_external(const struct yaml_doc *doc, struct job_spec *s, struct
                           "`python3 train.py`");
     if (s->data.kind == JOB_KIND_AUTO)
         return conf_error(doc, "data.kind", err,
-                          "is missing; a trainer learns from images, texts or none, which is data "
-                          "of its own");
+                          "is missing; a trainer learns from images, texts or none (the trainer "
+                          "has its own data)");
     if (!f->data && (s->data.path || s->data.url.n))
         return conf_error(doc, "data.kind", err,
                           "is none, but data.path or data.url is given; leave out one");

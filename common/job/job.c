@@ -76,8 +76,9 @@ static int check_partition(const struct yaml_doc *doc, struct job_spec *s, struc
     if (s->recipe.early_stop && s->eval.every == 0)
         return conf_error(doc, "recipe.early_stop", err, "needs eval.every of at least 1");
     if (s->recipe.early_stop && s->outer.async)
-        return conf_error(doc, "recipe.early_stop", err,
-                          "keeps the best of the rounds, which outer.async has not; leave out one");
+        return conf_error(
+            doc, "recipe.early_stop", err,
+            "keeps the best of the rounds, which outer.async does not have; leave out one");
     return 0;
 }
 
@@ -133,18 +134,17 @@ static int check_parallel(const struct yaml_doc *doc, const struct job_spec *s, 
         return conf_error(doc, "train.stages", err, "is %d, but the model has %d block%s",
                           t->stages, s->model.depth, s->model.depth == 1 ? "" : "s");
     if ((t->stages > 0 || t->parallel == JOB_PARALLEL_PIPELINE) && s->model.tied)
-        return conf_error(
-            doc, t->stages > 0 ? "train.stages" : "train.parallel", err,
-            "asks for a pipeline, but with model.tied the head is the embedding: such "
-            "a model is not cut");
+        return conf_error(doc, t->stages > 0 ? "train.stages" : "train.parallel", err,
+                          "asks for a pipeline, but with model.tied the head is the embedding: "
+                          "such a model cannot be cut");
     if (job_has_upscaler(s) && t->stages > s->upscaler.depth && !divided)
         return conf_error(doc, "train.stages", err, "is %d, but the upscaler has %d block%s",
                           t->stages, s->upscaler.depth, s->upscaler.depth == 1 ? "" : "s");
     if (!job_has_upscaler(s) && t->pipeline >= JOB_PIPELINE_DIVIDED)
-        return conf_error(doc, "train.pipeline", err,
-                          "is %s, which is for two chains, and there is no upscaler; take 1f1b or "
-                          "split",
-                          t->pipeline == JOB_PIPELINE_DIVIDED ? "divided" : "bidirectional");
+        return conf_error(
+            doc, "train.pipeline", err,
+            "is %s, which is for two chains, but there is no upscaler; take 1f1b or split",
+            t->pipeline == JOB_PIPELINE_DIVIDED ? "divided" : "bidirectional");
     if (t->pipeline != JOB_PIPELINE_AUTO && t->parallel == JOB_PARALLEL_DATA)
         return conf_error(doc, "train.pipeline", err,
                           "is given, but train.parallel is data; leave out one");
@@ -206,7 +206,7 @@ int job_check_grid(const struct job_spec *spec, uint32_t count, uint32_t columns
                        (unsigned long long)(across > most ? most : (n + most - 1) / most));
     return err_set(err, -ERR_LIMIT,
                    "%u samples of %d pixels in %u column%s make a picture of %llu x %llu pixels, "
-                   "of which a side may have %d: take %s",
+                   "but a side has at most %d: take %s",
                    count, spec->data.image_size, columns, columns == 1 ? "" : "s",
                    (unsigned long long)(across * each + JOB_GRID_GAP),
                    (unsigned long long)(down * each + JOB_GRID_GAP), JOB_GRID_SIDE_MAX, would);
@@ -454,10 +454,10 @@ static int check_families(const struct yaml_doc *doc, const struct job_spec *s, 
     for (int n = 0; (f = job_family_at(n)) != NULL; n++)
         for (size_t i = 0; f != own && f->keys[i]; i++)
             if (conf_find(doc, f->keys[i]) && !is_among(f->keys[i], own->keys))
-                return conf_error(doc, f->keys[i], err,
-                                  "is of %s alone, but model.type is %s: it would do nothing; "
-                                  "leave it out",
-                                  f->external ? "model.type external" : f->what, own->name);
+                return conf_error(
+                    doc, f->keys[i], err,
+                    "goes only with %s, but model.type is %s: it would do nothing; leave it out",
+                    f->external ? "model.type external" : f->what, own->name);
     for (size_t i = 0; own->without && own->without[i]; i++)
         if (conf_find(doc, own->without[i]))
             return conf_error(doc, own->without[i], err,
@@ -471,11 +471,12 @@ static int check_families(const struct yaml_doc *doc, const struct job_spec *s, 
 static int check_schedule(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
     if (s->train.schedule != JOB_SCHEDULE_COSINE && conf_find(doc, "train.final_lr"))
-        return conf_error(doc, "train.final_lr", err,
-                          "is of train.schedule cosine alone: it would do nothing; leave it out");
+        return conf_error(
+            doc, "train.final_lr", err,
+            "goes only with train.schedule cosine: it would do nothing; leave it out");
     if (s->train.schedule != JOB_SCHEDULE_DECAY && conf_find(doc, "train.decay_fraction"))
         return conf_error(doc, "train.decay_fraction", err,
-                          "is of train.schedule decay alone: it would do nothing; leave it out");
+                          "goes only with train.schedule decay: it would do nothing; leave it out");
     return 0;
 }
 
@@ -484,8 +485,8 @@ static int check_mixture(const struct yaml_doc *doc, const struct job_spec *s, s
     for (size_t i = 0; i < sizeof(mixture_keys) / sizeof(*mixture_keys); i++)
         if (!recipe_mixes(s->recipe.name) && conf_find(doc, mixture_keys[i]))
             return conf_error(doc, mixture_keys[i], err,
-                              "is of mixtures of experts alone, and recipe.name is %.80s: it would "
-                              "do nothing; leave it out",
+                              "goes only with mixtures of experts, but recipe.name is %.80s: it "
+                              "would do nothing; leave it out",
                               s->recipe.name);
     return 0;
 }
@@ -505,8 +506,8 @@ static int check_scope(const struct yaml_doc *doc, const struct job_spec *s, str
                         "is for rounds, which outer.async has not; leave it out");
     if (rc == 0 && s->outer.async && conf_find(doc, "outer.share_cap"))
         rc = conf_error(doc, "outer.share_cap", err,
-                        "is for rounds, which outer.async has not: there each contribution makes a "
-                        "version; leave it out");
+                        "is for rounds, which outer.async does not have: there each contribution "
+                        "makes a version; leave it out");
     if (rc == 0 && s->outer.where == JOB_WHERE_WORKER && (s->outer.async || job_streams(s)))
         rc = conf_error(doc, "outer.where", err,
                         "is worker, but with %s contributions are folded at the coordinator; use "
@@ -514,7 +515,7 @@ static int check_scope(const struct yaml_doc *doc, const struct job_spec *s, str
                         s->outer.async ? "outer.async" : "outer.fragments, delay or mix");
     if (rc == 0 && s->outer.async && s->outer.seconds == 0 && conf_find(doc, "outer.grace"))
         rc = conf_error(doc, "outer.grace", err,
-                        "is with outer.async for phases of outer.seconds; leave it out");
+                        "with outer.async is only for phases of outer.seconds; leave it out");
     if (rc == 0 && !s->outer.async && conf_find(doc, "outer.nesterov_delay"))
         rc = conf_error(doc, "outer.nesterov_delay", err,
                         "is for outer.async, which is false: it would do nothing; leave it out");

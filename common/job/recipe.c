@@ -288,8 +288,8 @@ static int limit_dipaco(const struct job_spec *spec, const struct composition *c
                            "recipe.private_blocks holds %d, but the model has blocks 0 to %d",
                            r->private_blocks.items[i], depth - 1);
     if ((uint32_t)r->top > c->n_paths)
-        return err_set(err, -ERR_CONFIG, "recipe.top is %d, more than the %u paths there are",
-                       r->top, c->n_paths);
+        return err_set(err, -ERR_CONFIG, "recipe.top is %d, but there are only %u paths", r->top,
+                       c->n_paths);
     for (uint32_t l = 0, i = 0; l < r->levels.n; l++) {
         while (i < n->n_levels && n->levels[i].whole < l)
             i++;
@@ -428,7 +428,7 @@ int recipe_limits(const struct job_spec *spec, const struct composition *c, stru
             "or leave out outer.async, fragments, delay and mix");
     if (c->partitioned && !job_has_data(spec))
         return err_set(err, -ERR_CONFIG,
-                       "recipe.name is %s, whose paths learn from a part of the data each, but "
+                       "recipe.name is %s, whose paths each learn from a part of the data, but "
                        "data.kind is none; give images or texts",
                        recipe->name);
     int rc = recipe->limit ? recipe->limit(spec, c, err) : 0;
@@ -456,7 +456,7 @@ static int check_keys(const struct recipe *recipe, const struct job_recipe *r, s
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         if (keys[i].given && !keys[i].known)
             return err_set(err, -ERR_CONFIG,
-                           "recipe.%s is given, but recipe.name is %s: the key is of %s alone",
+                           "recipe.%s is given, but recipe.name is %s: the key is only for %s",
                            keys[i].key, recipe->name, keys[i].whose);
     return 0;
 }
@@ -470,19 +470,18 @@ int recipe_check(const struct job_spec *spec, struct composition *ret, struct er
         rc = check_keys(find_recipe(spec->recipe.name), &spec->recipe, err);
     if (rc == 0 && ret->mixture && spec->sample.strategy == JOB_STRATEGY_TOPK &&
         (uint32_t)spec->sample.top > ret->n_partitions)
-        rc = err_set(err, -ERR_CONFIG, "sample.top is %d, more than the %u experts there are",
+        rc = err_set(err, -ERR_CONFIG, "sample.top is %d, but there are only %u experts",
                      spec->sample.top, ret->n_partitions);
     if (rc == 0 && job_has_upscaler(spec) && !find_recipe(spec->recipe.name)->chains)
         rc = err_set(err, -ERR_CONFIG,
                      "upscaler.low_side is given, but recipe.name is %s: a model with an upscaler "
-                     "is trained by diloco alone",
+                     "is trained only by diloco",
                      spec->recipe.name);
     if (rc == 0 && spec->model.self_condition > 0 && (ret->mixture || ret->teacher_job))
-        rc =
-            err_set(err, -ERR_CONFIG,
-                    "model.self_condition is %g, but with recipe.name %s velocities are of several "
-                    "networks, and no estimate is any one's own; leave it out",
-                    spec->model.self_condition, spec->recipe.name);
+        rc = err_set(err, -ERR_CONFIG,
+                     "model.self_condition is %g, but with recipe.name %s velocities come from "
+                     "several networks, none of which made the estimate; leave it out",
+                     spec->model.self_condition, spec->recipe.name);
     if (rc < 0)
         composition_release(ret);
     return rc;

@@ -60,7 +60,8 @@ long frame_parse(const uint8_t *data, size_t len, const struct frame_limits *lim
     if (len < FRAME_HEADER_BYTES)
         return -EAGAIN;
     if (data[AT(major)] != FRAME_MAJOR)
-        return err_set(err, -ERR_VERSION, "the peer frames messages as version %u, we as %u",
+        return err_set(err, -ERR_VERSION,
+                       "the peer frames messages as version %u, this program as %u",
                        data[AT(major)], FRAME_MAJOR);
     struct frame f = {
         .flags = data[AT(flags)],

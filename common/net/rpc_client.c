@@ -247,7 +247,7 @@ static int greeted(struct rpc_client *c, const struct frame *f, struct err *err)
                        c->server_build_id, h->version, c->o.min_version, c->o.max_version);
     if (h->cluster_id.len != TOKEN_CLUSTER_BYTES ||
         memcmp(h->cluster_id.data, c->token.cluster_id, TOKEN_CLUSTER_BYTES) != 0)
-        return err_set(err, -ERR_AUTH, "the server is of another cluster than the token");
+        return err_set(err, -ERR_AUTH, "the server belongs to another cluster than the token");
     return 0;
 }
 

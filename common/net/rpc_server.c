@@ -207,7 +207,7 @@ static void make_room(struct stranger *out)
 {
     struct rpc_peer *p = list_entry(out, struct rpc_peer, stranger);
     struct err err = {0};
-    (void)err_set(&err, -ETIMEDOUT, "others took the places of those who are not known yet");
+    (void)err_set(&err, -ETIMEDOUT, "all places for connections without a Hello are taken");
     conn_close(p->conn, &err); /* its callback comes later */
 }
 

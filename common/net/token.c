@@ -75,7 +75,7 @@ int token_format(const struct token *t, char ret_text[TOKEN_STRING_MAX], struct 
 {
     size_t host_len = strnlen(t->host, sizeof(t->host));
     if (!host_ok(t->host, host_len))
-        return err_set(err, -EINVAL, "a token needs a host name or address alone, not \"%.80s\"",
+        return err_set(err, -EINVAL, "a token needs a plain host name or address, not \"%.80s\"",
                        t->host);
     if (!role_known(t->role))
         return err_set(err, -EINVAL, "a token cannot have the role %d", (int)t->role);

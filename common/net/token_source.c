@@ -41,7 +41,8 @@ int token_source_read(const char *given, struct token *ret, struct err *err)
     if (strstr(given, "://") != NULL && !file_exists(given))
         return err_set(
             err, -EINVAL,
-            "%.100s is an address, and a token holds that and more: give the file of one", given);
+            "%.100s is an address, but a token holds more than that: give the file of a token",
+            given);
     if (file_read(given, FILE_MAX, &text, err) < 0)
         return err_wrap(err, "reading the token");
     int rc = token_parse(buf_str(&text), ret, err);

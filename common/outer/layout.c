@@ -14,8 +14,9 @@ static int check_tensors(const struct st *st, const char *path, uint64_t *ret_co
     for (size_t t = 0; t < st->n_tensors; t++) {
         const struct st_tensor *tensor = &st->tensors[t];
         if (tensor->dtype != ST_F32)
-            return err_set(err, -ERR_FORMAT, "%s: tensor %s is %s, a full version holds F32 only",
-                           path, tensor->name, st_dtype_name(tensor->dtype));
+            return err_set(err, -ERR_FORMAT,
+                           "%s: tensor %s is %s, but a full version holds only F32", path,
+                           tensor->name, st_dtype_name(tensor->dtype));
         if (!tensor->count)
             return err_set(err, -ERR_FORMAT, "%s: tensor %s has no elements", path, tensor->name);
         count += tensor->count;
@@ -152,8 +153,8 @@ int layout_same(const struct layout *a, const struct layout *b, const char *name
             return err_set(err, -ERR_FORMAT, "%s: tensor %zu is %s, expected %s", name, t, y->name,
                            x->name);
         if (!same_shape(x, y))
-            return err_set(err, -ERR_FORMAT, "%s: tensor %s has another shape than the module",
-                           name, x->name);
+            return err_set(err, -ERR_FORMAT, "%s: tensor %s does not have the module's shape", name,
+                           x->name);
     }
     return 0;
 }

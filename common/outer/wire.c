@@ -45,8 +45,8 @@ static int meta_text(const struct st *st, const char *path, const char *key, con
 {
     const char *value = st_meta_get(st, key);
     if (!value)
-        return err_set(err, -ERR_FORMAT, "%s has no %s in its metadata: not a blob of Skerry", path,
-                       key);
+        return err_set(err, -ERR_FORMAT, "%s has no %s in its metadata: it is not a blob of Skerry",
+                       path, key);
     *ret = value;
     return 0;
 }
@@ -120,7 +120,7 @@ static int info_same(const struct wire_info *want, const struct wire_info *got, 
         return err_set(err, -ERR_FORMAT, "%s is a %s, expected a %s", path, kind_name(got->kind),
                        kind_name(want->kind));
     if (got->codec != want->codec)
-        return err_set(err, -ERR_FORMAT, "%s is coded as %s, the job says %s", path,
+        return err_set(err, -ERR_FORMAT, "%s is coded as %s, but the job file says %s", path,
                        codec_name(got->codec), codec_name(want->codec));
     if (got->module_id != want->module_id)
         return err_set(err, -ERR_FORMAT, "%s is of module %" PRIu64 ", expected module %" PRIu64,
@@ -154,13 +154,13 @@ static int tensor_expect(const struct st_tensor *got, const char *name, const ch
 {
     size_t len = strlen(name);
     if (strncmp(got->name, name, len) != 0 || strcmp(got->name + len, suffix) != 0)
-        return err_set(err, -ERR_FORMAT, "%s: tensor %s stands where %s%s belongs", path, got->name,
+        return err_set(err, -ERR_FORMAT, "%s: tensor %s is in the place of %s%s", path, got->name,
                        name, suffix);
     if (got->dtype != want->dtype)
         return err_set(err, -ERR_FORMAT, "%s: tensor %s is %s, expected %s", path, got->name,
                        st_dtype_name(got->dtype), st_dtype_name(want->dtype));
     if (got->rank != want->rank || memcmp(got->shape, want->dims, want->rank * sizeof *want->dims))
-        return err_set(err, -ERR_FORMAT, "%s: tensor %s has the wrong shape for the module", path,
+        return err_set(err, -ERR_FORMAT, "%s: tensor %s does not have the module's shape", path,
                        got->name);
     return 0;
 }

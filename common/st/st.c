@@ -209,12 +209,12 @@ static int check_length(const uint8_t *word, uint64_t file_bytes, const char *na
                         struct err *err)
 {
     if (file_bytes < 8)
-        return err_set(err, -ERR_FORMAT, "%s is no safetensors file: only %llu bytes", name,
-                       (unsigned long long)file_bytes);
+        return err_set(err, -ERR_FORMAT, "%s is not a safetensors file: it has only %llu bytes",
+                       name, (unsigned long long)file_bytes);
     uint64_t n = read_le64(word);
     if (n > ST_HEADER_MAX)
         return err_set(err, -ERR_FORMAT,
-                       "%s is no safetensors file: its header would have %llu bytes", name,
+                       "%s is not a safetensors file: its header would have %llu bytes", name,
                        (unsigned long long)n);
     if (n > file_bytes - 8)
         return err_set(err, -ERR_FORMAT, "%s is cut short: header of %llu bytes, file of %llu",

@@ -76,7 +76,9 @@ static int send_all(int fd, const uint8_t *data, size_t len, int passed, int64_t
         } else {
             const int rc = wait_for(fd, POLLOUT, deadline, err);
             if (rc <= 0)
-                return rc < 0 ? rc : err_set(err, -ETIMEDOUT, "the trainer's socket is not read");
+                return rc < 0 ? rc
+                              : err_set(err, -ETIMEDOUT,
+                                        "the other side does not read the trainer's socket");
         }
     }
     return 0;

@@ -184,8 +184,8 @@ static void is_doubted(struct coordinator *co, struct job *j, const struct task 
                        const struct task *phase, double apart)
 {
     core_say(co, j->id, phase->worker_id,
-             "the phase of worker %llu, task %llu, is not what worker %llu makes of it (%.3g "
-             "apart): a third one is asked",
+             "the phase of worker %llu, task %llu, is not confirmed by worker %llu (%.3g apart): a "
+             "third one is asked",
              (unsigned long long)phase->worker_id, (unsigned long long)phase->id,
              (unsigned long long)c->worker_id, apart);
     ask(co, j, phase, c);
@@ -195,8 +195,8 @@ static void is_false(struct coordinator *co, struct job *j, const struct task *c
                      const struct task *other, const struct task *phase)
 {
     core_say(co, j->id, phase->worker_id,
-             "the phase of worker %llu, task %llu, is not what workers %llu and %llu make of it; "
-             "what it gave is in version %u: `skerry rollback` undoes that",
+             "the phase of worker %llu, task %llu, is refuted by workers %llu and %llu; its "
+             "contributions are in version %u: `skerry rollback` undoes them",
              (unsigned long long)phase->worker_id, (unsigned long long)phase->id,
              (unsigned long long)other->worker_id, (unsigned long long)c->worker_id,
              phase->train.round + 1);

@@ -1,4 +1,4 @@
-"""Places on a disk that cannot be used, or not any more: one sentence, and no job is lost for them."""
+"""Places on a disk that cannot be used, or no longer: each gets one sentence, and no job is lost."""
 import contextlib
 import os
 import resource
@@ -20,7 +20,7 @@ def sentence(done, status, *words):
 
 
 def run(program, *args, limit=None):
-    """limit: the largest file that it can write."""
+    """Runs a program; limit: the largest file that it can write."""
     low = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))) if limit is not None else None
     return subprocess.run([f"{BIN}/{program}", *map(str, args)], capture_output=True, text=True, timeout=30, preexec_fn=low)
 
@@ -33,7 +33,7 @@ def test_data_dirs(tmp_path):
     (tmp_path / "file").write_text("")
     sentence(coordinatord(tmp_path / "file" / "x"), 1, "file is a file, expected a directory")
     sentence(coordinatord("/proc/skerry"), 1, "/proc/skerry")
-    sentence(coordinatord(tmp_path), 1, "--data-dir", "it has file, and nothing that this program leaves", "an empty directory of its own")
+    sentence(coordinatord(tmp_path), 1, "--data-dir", "it has file, but no file of this program", "an empty directory of its own")
     assert os.listdir(tmp_path) == ["file"], "what is somebody else's is left as it was"
     sentence(coordinatord(tmp_path / "none", limit=0), 1, "--data-dir", "none/lock", "too large")
     sentence(coordinatord(tmp_path / "few", limit=8192), 1, "few/coordinator.db", "too large", "make room")
@@ -52,7 +52,7 @@ def test_work_dirs(swarm, tmp_path):
 
 
 def test_a_disk_that_is_full_of_the_cache(swarm, tmp_path):
-    """Who starts there makes room, as nobody else does."""
+    """A worker that starts on such a disk makes room by itself."""
     full = ("mount -t tmpfs -o size=2m none $0 && cd $0 && mkdir blobs && echo 00112233445566778899aabbccddeeff >identity &&"
             f" head -c 1m /dev/zero >blobs/{'ab' * 32}; head -c 2m /dev/zero >others; cd / && exec \"$@\"")
     swarm._launch("full", ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", full, tmp_path, f"{BIN}/workerd", "--join", swarm.worker_token,
@@ -87,7 +87,7 @@ def test_a_database_that_is_gone_or_cut(swarm):
 
 
 def test_a_wal_that_is_removed(swarm):
-    """Nothing is acknowledged from then on, and after a kill all is there that was."""
+    """Nothing is acknowledged from then on, and after a kill everything acknowledged is there."""
     swarm.worker("a")
     job = swarm.submit(rounds=100000, replicas=1)
     swarm.wait_round(job, 2)
@@ -102,7 +102,7 @@ def test_a_wal_that_is_removed(swarm):
 
 
 def test_a_work_dir_that_goes_away(swarm):
-    """Its worker ends with a sentence; the task is another's, uncounted."""
+    """Its worker ends with a sentence; another worker gets the task, and no failure is counted."""
     a = swarm.worker("a")
     job = swarm.submit(rounds=100, replicas=1)
     swarm.wait_round(job, 1)
@@ -119,7 +119,7 @@ def test_a_work_dir_that_goes_away(swarm):
 
 
 def test_files_that_do_not_fit(swarm):
-    """As on a full disk: another worker takes it, nobody is blamed."""
+    """As on a full disk: another worker takes the task, and no worker is blamed."""
     whole = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, whole[1]))  # a model has more
     try:
@@ -135,7 +135,7 @@ def test_files_that_do_not_fit(swarm):
 
 
 def test_blobs_that_are_gone(swarm):
-    """Somebody has tidied up the coordinator's data dir: no worker is to blame, and the job waits for its files."""
+    """Blobs were removed from the coordinator's data dir: no worker is to blame, and the job waits for its files."""
     swarm.worker("a")
     job = swarm.submit(rounds=100000, replicas=1)
     swarm.wait_round(job, 1)
@@ -180,7 +180,7 @@ def test_job_files(tmp_path, content, status, words):
 
 
 def test_one_name_twice(swarm):
-    """Names are for people: each job is its own, also after one that was cancelled."""
+    """Names are only for people: jobs of one name are independent, also after one was cancelled."""
     first = swarm.submit(rounds=1)
     assert swarm.skerry("cancel", first).returncode == 0
     second, third = swarm.submit(rounds=1), swarm.submit(rounds=1)

@@ -77,8 +77,8 @@ def refused(swarm, url, words, *flags):
 
 
 def test_a_private_source_is_not_fetched(swarm, site):
-    """A name, or a redirect, may lead into the worker's own network: its cloud's secrets, its neighbours."""
-    refused(swarm, f"{site[0]}/part-0.tar", "127.0.0.1 is no public address")
+    """A name or a redirect may lead into the worker's own network, to its cloud's secrets or its neighbours."""
+    refused(swarm, f"{site[0]}/part-0.tar", "127.0.0.1 is not a public address")
 
 
 def test_a_source_has_a_limit(swarm, site):

@@ -1,5 +1,5 @@
-"""Jobs whose model sees the latents of a frozen VAE and is told captions, through the whole system:
-the ways of running the VAE give the same bits, every recipe runs, what does not fit is refused."""
+"""Jobs whose model reads the latents of a frozen VAE, and captions, through the whole system: the ways of
+running the VAE give the same bits, every recipe runs, job files that do not fit are refused."""
 import json
 import os
 import random
@@ -30,7 +30,7 @@ PROMPTS = ", prompts: [a red disc, the square]"
 
 
 def captioned(folder, images=96):
-    """Pictures with one caption or two, but one that has none."""
+    """Makes pictures with one or two captions, and one picture without."""
     dataset.make(os.path.join(folder, "data"), classes=2, images=images, size=32)
     for name in sorted(os.listdir(os.path.join(folder, "data"))):
         for file in sorted(os.listdir(os.path.join(folder, "data", name))):
@@ -84,7 +84,7 @@ def equal(a, b):
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 def test_cached_equals_computed(place, precision):
-    """Flips, several captions and dropout among them, weights and samples have the same bits."""
+    """Weights and samples have the same bits, also with flips, several captions and dropout."""
     made = {}
     for way in ("fly", "worker", "job"):
         # One worker: a replica that another one goes on with begins its moments again.
@@ -103,7 +103,7 @@ BUCKETS = ', buckets: ["32x32", "48x16", "16x48"]'
 
 @pytest.fixture(scope="module")
 def unlike(tmp_path_factory):
-    """Pictures of unlike shapes: some wide, some high."""
+    """Makes pictures of different shapes: some wide, some high."""
     folder = str(tmp_path_factory.mktemp("unlike"))
     frozen_models.pipeline(os.path.join(folder, "pipe"), WORDS)
     captioned(folder)
@@ -119,7 +119,7 @@ def unlike(tmp_path_factory):
 
 
 def test_buckets_have_the_same_bits(unlike):
-    """Pictures in several shapes, flipped: all ways of running the VAE, and other shapes than squares."""
+    """All ways of running the VAE, on flipped pictures of several shapes."""
     made = {}
     for way in ("fly", "worker", "job"):
         report, out = run(unlike, f"bucket-{way}", workers=1, encoders=f"path: pipe, run: {way}",
@@ -133,7 +133,7 @@ def test_buckets_have_the_same_bits(unlike):
 
 
 def test_buckets_of_every_kind(unlike):
-    """Classes on pixels; experts and their router, on latents and on pixels; a random crop."""
+    """Buckets with classes on pixels; with experts and their router, on latents and on pixels; with a random crop."""
     _, out = run(unlike, "bucket-pixels", encoders="", sample="", data=", shard_samples: 32, crop: random" + BUCKETS)
     assert "y_embedder.embedding_table.weight" in weights(out)
     more = "router: {dim: 16, depth: 1, heads: 1, patch: 4}\npartition: {dims: 8, fine: 16}\n"
@@ -176,7 +176,7 @@ def test_captions_on_pixels(place):
 
 
 def test_a_caption_that_is_too_long(place, swarm):
-    """Whoever asks for a picture sees that not all was read of what was said."""
+    """A person who asks for a picture sees that the caption was not read to its end."""
     swarm.worker("a")
     job = swarm.submit(write(place, "long", encoders="text: pipe/text_encoder, tokens: 8"))
     swarm.wait_job(job, "done")
@@ -188,7 +188,7 @@ def test_a_caption_that_is_too_long(place, swarm):
 
 
 def test_captions_with_two_chains(place):
-    """Both chains of a cascade are told what the caption says; an export is where the next job starts, to the bit, in a pipeline."""
+    """Both chains of a cascade read the caption; the next job, in a pipeline, starts with an export, to the bit."""
     keys = {"encoders": "text: pipe/text_encoder, tokens: 8", "model": ", self_condition: 0.5",
             "more": "upscaler: {low_side: 16, patch: 8, depth: 1}\n", "recipe": "diloco, replicas: 1", "rounds": 1}
     report, out = run(place, "chains", workers=1, **keys)
@@ -215,7 +215,7 @@ def test_captions_with_two_chains(place):
     other = {**more, "more": "upscaler: {low_side: 16, patch: 8, depth: 2}\n"}
     refused(place, "chains-other", ["upscaler", "model.depth"], **other)
     refused(place, "chains-none", ["is of a model with an upscaler"], **{**more, "more": ""})
-    refused(place, "chains-vae", ["upscaler.low_side is given with a VAE"], **{**keys, "encoders": "path: pipe"})
+    refused(place, "chains-vae", ["upscaler.low_side is given with encoders.vae"], **{**keys, "encoders": "path: pipe"})
     refused(place, "chains-dim", ["upscaler.dim is 24"], **{**keys, "more": "upscaler: {low_side: 16, patch: 8, dim: 24}\n"})
 
 
@@ -227,7 +227,7 @@ def test_paths_fragments_and_async(place):
 
 @pytest.mark.parametrize("encoders, sample", [("path: pipe", PROMPTS), ("vae: pipe/vae", "")])
 def test_warm_start(place, encoders, sample):
-    """An export is where the next job starts, to the bit; with captions or classes."""
+    """The next job starts with an export, to the bit; with captions or classes."""
     form = encoders[:4]
     _, out = run(place, "first-" + form, encoders=encoders, sample=sample)
     keys = {"encoders": encoders, "sample": sample, "outer": ", lr: 0, momentum: 0, ema: 0"}
@@ -245,7 +245,7 @@ def test_warm_start(place, encoders, sample):
 
 
 def test_drawing_a_prompt(place, tmp_path):
-    """On the worker that has the path, and from afar: what is asked for is drawn."""
+    """The worker with the path draws the prompt, and so do workers together from afar."""
     keys = {"recipe": "ddm, experts: 2",
             "more": "router: {dim: 16, depth: 1, heads: 1, patch: 4}\npartition: {dims: 8, fine: 16}\n"}
     with running(tmp_path) as swarm:
@@ -290,7 +290,7 @@ def test_weights_that_are_there_are_not_fetched(place, tmp_path):
 
 
 def test_kept_latents_are_those_of_the_vae(place, tmp_path):
-    """A job with another text encoder's settings, or another bound, finds what the last one kept."""
+    """A job with other settings of the text encoder, or another bound, uses the latents that the last job kept."""
     with running(tmp_path) as swarm:
         swarm.worker("a")
         kept = []
@@ -303,7 +303,7 @@ def test_kept_latents_are_those_of_the_vae(place, tmp_path):
 
 
 def test_encoders_run_in_bubbles(place, tmp_path):
-    """In a pipeline's bubbles, filled again by what steps took, or before each step: the same bits; the log and the trace say which."""
+    """Encoders in a pipeline's bubbles, refilled by measured times, or before each step: the same bits; log and trace show which."""
     keys = {"recipe": "diloco, replicas: 1", "encoders": "path: pipe, run: fly", "data": ", shard_samples: 32, flip: true",
             "outer": ", fragments: 2, delay: 1", "model": ", self_condition: 1", "steps": 25}
     ways = {"one": ("cpu", ""), "filled": ("cpu,cpu", ", stages: 2"), "empty": ("cpu,cpu", ", stages: 2, fill: false")}
@@ -330,8 +330,8 @@ def test_encoders_run_in_bubbles(place, tmp_path):
 
 
 def test_jobs_in_turn(place, tmp_path):
-    """A worker that goes from one job to others and back trains each as if it were alone, also
-    where the frozen networks of all do not stay."""
+    """A worker that goes from one job to others and back trains each as if it were the only one, also
+    if the frozen networks of all jobs do not fit its memory."""
     keys = {"recipe": "diloco, replicas: 1", "outer": ", fragments: 2, delay: 1", "rounds": 6}
     jobs = [write(place, "one", **keys), write(place, "two", encoders="text: pipe/text_encoder", **keys),
             write(place, "three", encoders="vae: pipe/vae", **{**keys, "sample": ""})]
@@ -350,7 +350,7 @@ def test_jobs_in_turn(place, tmp_path):
 
 
 def changed(place, name, part, file="config.json", **config):
-    """The pipeline with another config.json of a part, or another such file."""
+    """A copy of the pipeline with another config.json of a part, or another such file."""
     folder = os.path.join(place, name)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(os.path.join(place, "pipe"), folder)

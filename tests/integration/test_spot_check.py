@@ -1,5 +1,5 @@
-"""A new worker's first phase is done once more by one that is proven and from elsewhere, here by another token: honest workers
-come to the same bits, and nobody is doubted."""
+"""A new worker's first phase is repeated by a proven worker of another token: honest workers get the same bits, and none is
+doubted."""
 import re
 
 from common import wait_until
@@ -25,4 +25,4 @@ def test_honest_workers_agree(swarm):
     swarm.wait_round(job, round_then + 3)  # and everybody trains
     checks = [t for t in swarm.get("/v1/tasks").json()["items"] if t["kind"].upper() == "CHECK"]
     assert [t["state"] for t in checks] == ["done"], checks
-    assert "is not what worker" not in swarm.log("coordinatord")
+    assert "is not confirmed" not in swarm.log("coordinatord")

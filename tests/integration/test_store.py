@@ -57,7 +57,7 @@ def all_sent(swarm):
 
 
 def stand_still(swarm, *names):
-    """Workers that are stopped in the midst of a job, until the coordinator has made of what they sent what it can, and the store has it."""
+    """Stops workers in the middle of a job until the coordinator has folded all that it can, and the store has it."""
     for name in names:
         swarm.kill(name, signal.SIGSTOP)
     wait_until(lambda: not swarm.folds(), 30, "steps under way to be made")
@@ -70,7 +70,7 @@ def nobody_failed(swarm):
 
 
 def test_a_job(tmp_path, store):
-    """It trains as ever; what is on record is in the bucket, and goes on from there on a coordinator without a cache."""
+    """A job trains as without a store; its blobs are in the bucket, and a coordinator without a cache goes on from there."""
     with running(tmp_path, store, "job") as swarm:
         for name in "ab":
             swarm.worker(name)
@@ -101,13 +101,13 @@ def test_a_job(tmp_path, store):
 
 
 def data_bytes(swarm):
-    """Of blobs, between the coordinator and its clients."""
+    """Bytes of blobs between the coordinator and its clients."""
     here = swarm.get("/v1/status").json()["bytes_here"]
     return here["data"]
 
 
 def test_past_the_coordinator(tmp_path, store):
-    """Workers put and get blobs at the store themselves, by URLs that sign length and hash; the coordinator sends and gets none."""
+    """Workers put and get blobs directly at the store, by URLs that sign length and hash; none passes the coordinator."""
     with running(tmp_path, store, "past") as swarm:
         for name in "ab":
             swarm.worker(name)
@@ -126,7 +126,7 @@ def test_past_the_coordinator(tmp_path, store):
 
 @pytest.mark.parametrize("mode", ["busy", "denied", "cut"])
 def test_the_store_fails_workers(tmp_path, store, mode):
-    """A store that refuses workers (an URL that has ended), is busy or cuts: they ask again, then go through the coordinator."""
+    """A store that refuses workers (an expired URL), is busy or cuts: they try again, then go through the coordinator."""
     with running(tmp_path, store, "of" + mode) as swarm:
         for name in "ab":
             swarm.worker(name)
@@ -140,7 +140,7 @@ def test_the_store_fails_workers(tmp_path, store, mode):
 
 @pytest.mark.parametrize("mode", ["busy", "denied", "silent"])
 def test_out_of_reach(tmp_path, store, mode):
-    """While the store takes nothing the job goes on, nobody is blamed, and the status says it; then all is sent."""
+    """While the store takes nothing the job goes on, no worker is blamed, and the status tells; then everything is sent."""
     with running(tmp_path, store, mode) as swarm:
         for name in "ab":
             swarm.worker(name)
@@ -172,7 +172,7 @@ def test_out_of_reach(tmp_path, store, mode):
 
 
 def test_reading_is_cut_and_refused(tmp_path, store):
-    """A coordinator without a cache reads from a store that cuts, and then from none: the job waits, and ends well."""
+    """A coordinator without a cache reads from a store that cuts and then is gone: the job waits, and ends well."""
     with running(tmp_path, store, "cut", "--lease", "2s", "--heartbeat", "500ms") as swarm:
         swarm.worker("a")
         job = swarm.submit(rounds=60, steps=2, replicas=1)
@@ -222,8 +222,8 @@ def test_a_damaged_copy(tmp_path, store):
 
 @pytest.mark.parametrize("recipe", [folds.DILOCO, folds.SHARED])
 def test_workers_fold(tmp_path, store, recipe):
-    """At a store that tells checksums workers fold by themselves: of a version the coordinator reads some cells, and writes none of it;
-    what was at work when it lost its cache goes on, and all that is not needed any more leaves the bucket."""
+    """With a store that returns checksums workers make outer steps: the coordinator reads only some cells of a version, and writes none;
+    work under way when it lost its cache goes on, and blobs that are not needed any more leave the bucket."""
     store.relay.sums, prefix = {}, "folds" if recipe == folds.DILOCO else "shared"
     try:
         with running(tmp_path, store, prefix) as swarm:
@@ -258,7 +258,7 @@ def test_workers_fold(tmp_path, store, recipe):
 
 
 def test_an_audit_brings_what_it_looks_at(tmp_path, store):
-    """Workers fold, so that what a version came from was never here; the coordinator goes on meanwhile."""
+    """An audit fetches the files from which workers made a version, which were never here; the coordinator runs meanwhile."""
     with running(tmp_path, store, "audited") as swarm:
         for name in "ab":
             swarm.worker(name)
@@ -292,7 +292,7 @@ def test_an_audit_brings_what_it_looks_at(tmp_path, store):
 
 
 def test_small_cache(tmp_path, store):
-    """The coordinator's disk holds less than the blobs of a job."""
+    """The coordinator's cache holds less than the blobs of a job."""
     with running(tmp_path, store, "small", "--store-cache", "1MB") as swarm:
         for name in "ab":
             swarm.worker(name)
@@ -310,7 +310,7 @@ def test_small_cache(tmp_path, store):
 
 
 def test_too_small_a_cache(tmp_path, store):
-    """An outer step whose files do not fit is tried again, and the status says what to do; with more it goes on."""
+    """An outer step whose files do not fit the cache is tried again, and the status gives advice; with a larger cache it goes on."""
     with running(tmp_path, store, "toosmall", "--store-cache", "1MB") as swarm:
         swarm.worker("a")
         job = swarm.submit(rounds=2, replicas=1, dim=64)
@@ -337,7 +337,7 @@ def test_what_is_deleted_goes(tmp_path, store):
 
 
 def test_parts(tmp_path, store):
-    """A file in parts, at the real store; when one part was refused, the next try sends what is missing."""
+    """An upload in parts to the real store; after one part was refused, the next try sends only the missing parts."""
     path = str(tmp_path / "file")
     with open(path, "wb") as f:
         f.write(os.urandom(1000000))
@@ -356,7 +356,7 @@ def test_parts(tmp_path, store):
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):
-    """Amazon's metadata service, as far as it tells a role's key to who has asked for a token first."""
+    """Amazon's metadata service: gives the key of a role to clients that have asked for a token first."""
 
     def log_message(self, *args):
         pass
@@ -380,7 +380,7 @@ class Metadata(http.server.BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("busy", [2, 1000])
 def test_a_machine_whose_service_is_busy(tmp_path, store, busy):
-    """It is asked again; and when it stays so, that is no fault of the settings: the unit is to start it again."""
+    """The service is asked again; if it stays busy, the exit status tells the unit to start the daemon again."""
     class Busy(Metadata):
         left = busy
 
@@ -430,10 +430,10 @@ def start(folder, *flags, env=None, status=None):
 def test_refused_at_the_start(tmp_path, store):
     flags = store.flags("start")
     assert "there is no bucket nothere" in start(tmp_path / "a", *store.flags("start", "nothere"))
-    assert "AWS_SECRET_ACCESS_KEY is not that of" in start(tmp_path / "a", *flags, env={"AWS_SECRET_ACCESS_KEY": "wrong"})
+    assert "AWS_SECRET_ACCESS_KEY does not belong to" in start(tmp_path / "a", *flags, env={"AWS_SECRET_ACCESS_KEY": "wrong"})
     assert "AWS_SECRET_ACCESS_KEY is not: set both" in start(tmp_path / "a", *flags, env={"AWS_SECRET_ACCESS_KEY": ""})
-    assert "--store-plain says that this is meant" in start(tmp_path / "a", *flags[:-1])
-    assert "it is s3://BUCKET" in start(tmp_path / "a", "--store", "blobs", *flags[2:])
+    assert "--store-plain allows it" in start(tmp_path / "a", *flags[:-1])
+    assert "expected s3://BUCKET" in start(tmp_path / "a", "--store", "blobs", *flags[2:])
     assert "--store-endpoint is for an object store: name that" in start(tmp_path / "a", *flags[2:])
     assert "--store-cache is for an object store: name that" in start(tmp_path / "a", "--store-cache", "1GB")
     closed = socket.socket()

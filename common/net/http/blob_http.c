@@ -113,7 +113,8 @@ static int check_ticket(const struct blob_http *b, struct http_request *r,
 {
     int rc = blob_http_check(b->o.key, r, method, id, now_s(), ret, err);
     if (rc == 0 && b->o.holds && !b->o.holds(b->o.arg, ret->holder))
-        rc = err_set(err, -ERR_AUTH, "whom this ticket was given to has been revoked");
+        rc = err_set(err, -ERR_AUTH,
+                     "the worker or token that this ticket was given to has been revoked");
     if (rc == 0)
         http_request_trust(r, ret->holder);
     return rc;

@@ -123,8 +123,8 @@ int http_curl_error(CURLcode rc, const char *text, const char *url, struct err *
                        shown(url), url);
     case CURLE_PEER_FAILED_VERIFICATION:
         return err_set(err, -ERR_AUTH,
-                       "%.*s: %s; trusted are this machine's authorities: one of your own is added "
-                       "to them by update-ca-certificates",
+                       "%.*s: %s; only this machine's authorities are trusted: add one of your own "
+                       "with update-ca-certificates",
                        shown(url), url, why);
     case CURLE_URL_MALFORMAT:
     case CURLE_UNSUPPORTED_PROTOCOL:

@@ -169,8 +169,8 @@ int http_request_route(struct http_request *r)
     buf_init(&r->body, r->route->max_body);
     if (r->by_cookie && !only_reads(r) && !is_from_us(r)) {
         http_reply_error(r, 403, "forbidden",
-                         "this was not asked by a page of ours: a cookie changes nothing for "
-                         "others, use Authorization: Bearer ...");
+                         "this request did not come from a page of this server: only those may "
+                         "change things with a cookie, use Authorization: Bearer ...");
         return -ERR_AUTH;
     }
     if (!r->route->roles || (r->role & r->route->roles))

@@ -376,8 +376,8 @@ static int listen_on(struct http_server *s, int *ret_family, struct err *err)
     }
     if (!s->o.keys && strncmp(s->o.host, "127.", 4) != 0 && strcmp(s->o.host, "::1") != 0)
         return err_set(err, -ERR_CONFIG,
-                       "plain HTTP is served on a loopback address only, not %s: "
-                       "whoever listens on the way would learn the token",
+                       "plain HTTP is served on a loopback address only, not %s: somebody who "
+                       "listens on the way would learn the token",
                        s->o.host);
     s->listen_fd = socket(a.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (s->listen_fd < 0)

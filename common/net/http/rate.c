@@ -45,7 +45,7 @@ int rate_parse(const char *text, uint64_t *ret_bytes_per_s, struct err *err)
         }
     }
     return err_set(err, -EINVAL,
-                   "'%.40s' is no bandwidth; expected a number with kbit, Mbit or Gbit (at least "
-                   "8.2kbit), such as 20Mbit",
+                   "'%.40s' is not a bandwidth; expected a number with kbit, Mbit or Gbit (at "
+                   "least 8.2kbit), such as 20Mbit",
                    text);
 }

@@ -285,8 +285,10 @@ static int verify(void *arg)
         return 0;
     if (rc == 0 && v->has_sha256 && memcmp(got, v->sha256, sizeof(got)) != 0) {
         char hex[HASH_HEX_MAX];
-        rc = err_set(&v->err, -ERR_HASH, "what arrived for %s hashes to %s, not to what was asked",
-                     v->path, hash_hex(got, sizeof(got), hex));
+        rc = err_set(
+            &v->err, -ERR_HASH,
+            "the content that arrived for %s has the hash %s, not the one that was asked for",
+            v->path, hash_hex(got, sizeof(got), hex));
         (void)unlink(v->part); /* it is useless; the next attempt begins afresh */
     }
     if (rc == 0 && atomic_load(&v->cancelled))

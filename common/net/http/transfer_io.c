@@ -403,7 +403,8 @@ static const char *asked(const struct transfer *t)
 static enum transfer_next judge_get(struct transfer *t, struct err *err)
 {
     if (t->status == 416 && t->offset > 0 && ftruncate(t->fd, 0) == 0) {
-        (void)err_set(err, -ERR_REMOTE, "the file at the server is shorter than what we have");
+        (void)err_set(err, -ERR_REMOTE,
+                      "the file at the server is shorter than the part that is here");
         return TRANSFER_RETRY;
     }
     if (t->status != 200 && t->status != 206)
@@ -441,8 +442,8 @@ static enum transfer_next judge(struct transfer *t, CURLcode rc, struct err *err
     }
     if (rc != CURLE_OK && t->refused[0]) {
         (void)err_set(err, -EACCES,
-                      "%s is no public address: the source is there, or leads there, and this "
-                      "worker fetches from public ones only (workerd --allow-private-sources)",
+                      "%s is not a public address: the source is there, or leads there, and this "
+                      "worker fetches only from public addresses (workerd --allow-private-sources)",
                       t->refused);
         return TRANSFER_FAILED;
     }

@@ -24,8 +24,8 @@ static int clock_error(const struct s3_answer *a, struct err *err)
 {
     const int64_t skew = skew_of(a);
     return err_set(err, -ERR_AUTH,
-                   "the clock of this machine is %lld s %s that of the store %s, which takes no "
-                   "request that is more than %d s off: set it right (timedatectl set-ntp true)",
+                   "the clock of this machine is %lld s %s that of the store %s, which refuses "
+                   "requests that are more than %d s off: set it right (timedatectl set-ntp true)",
                    (long long)(skew < 0 ? -skew : skew), skew < 0 ? "behind" : "ahead of",
                    a->endpoint, S3_SKEW_S);
 }
@@ -51,7 +51,7 @@ static int auth_error(const struct s3_answer *a, const char *code, const char *m
                              "the session of the store's key has ended: start again with a new "
                              "AWS_SESSION_TOKEN");
     if (strstr(message, "has expired") || strstr(message, "Request expired"))
-        return err_set(err, -EAGAIN, "a signed request came to the store %s after its time",
+        return err_set(err, -EAGAIN, "a signed request reached the store %s after it had expired",
                        a->endpoint);
     if (is(code, "InvalidAccessKeyId"))
         return err_set(err, -ERR_AUTH,
@@ -60,13 +60,13 @@ static int auth_error(const struct s3_answer *a, const char *code, const char *m
                        a->endpoint);
     if (is(code, "InvalidToken"))
         return err_set(err, -ERR_AUTH,
-                       "the store %s refuses the session: AWS_SESSION_TOKEN is not that of "
-                       "AWS_ACCESS_KEY_ID, or cut off",
+                       "the store %s refuses the session: AWS_SESSION_TOKEN does not belong to "
+                       "AWS_ACCESS_KEY_ID, or is cut off",
                        a->endpoint);
     if (is(code, "SignatureDoesNotMatch"))
         return err_set(err, -ERR_AUTH,
-                       "the store %s refuses the signature: AWS_SECRET_ACCESS_KEY is not that of "
-                       "AWS_ACCESS_KEY_ID, or a proxy changes requests",
+                       "the store %s refuses the signature: AWS_SECRET_ACCESS_KEY does not belong "
+                       "to AWS_ACCESS_KEY_ID, or a proxy changes requests",
                        a->endpoint);
     return err_set(err, -ERR_AUTH,
                    "the key of the store may not %s the bucket %s (HTTP %ld%s%.200s): give it "
@@ -114,8 +114,8 @@ int s3_answer_error(const struct s3_answer *a, struct err *err)
         return err_set(err, -ERR_HASH,
                        "the store %s got other bytes than the hash that was sent with them",
                        a->endpoint);
-    return err_set(err, -ERR_REMOTE,
-                   "%s answered HTTP %ld %s%s%.200s, which is not what a store "
-                   "of this kind says: is it one?",
-                   a->endpoint, a->status, code, *message ? ": " : "", message);
+    return err_set(
+        err, -ERR_REMOTE,
+        "%s answered HTTP %ld %s%s%.200s, which is not the answer of an S3 store: is it one?",
+        a->endpoint, a->status, code, *message ? ": " : "", message);
 }

@@ -181,11 +181,10 @@ static int make_room(struct blob_s3 *s, uint64_t need, struct err *err)
         drop_given_up(s);
     if (s->cache->used_bytes + need <= s->cache_max)
         return 0;
-    return err_set(
-        err, -EAGAIN,
-        "the store's cache of %llu bytes is full of what is in use or not sent yet: raise "
-        "--store-cache, or see what the store says",
-        (unsigned long long)s->cache_max);
+    return err_set(err, -EAGAIN,
+                   "the store's cache of %llu bytes is full of blobs that are in use or not sent "
+                   "yet: raise --store-cache, or look at the store's errors",
+                   (unsigned long long)s->cache_max);
 }
 
 static int make_room_locking(struct blob_s3 *s, uint64_t need, struct err *err)
@@ -477,7 +476,7 @@ static int wait_for_fetch(struct blob_s3 *s, const struct blob_id *id, struct er
     pthread_cond_wait(&s->changed, &s->lock);
     const struct blob_s3_object *e = find_here(s, id);
     return e && !e->fetching && !e->cached
-               ? err_set(err, -EAGAIN, "the blob could not be brought from the store just now")
+               ? err_set(err, -EAGAIN, "the blob could not be fetched from the store just now")
                : 0;
 }
 
@@ -833,7 +832,7 @@ static int wait_until_sent(struct blob_s3 *s, struct err *err)
     char size[STR_HUMAN_MAX];
     lock(s);
     if (waiting(s, &bytes) > 0)
-        log_info("store", "what the data directory alone has goes to the store first: %s",
+        log_info("store", "blobs that only the data directory has go to the store first: %s",
                  str_human_bytes(bytes, size));
     while (rc == 0 && waiting(s, &bytes) > 0)
         if (s->failures > 0)

@@ -29,8 +29,8 @@ int s3_split(const char *url, char ret_bucket[64], char **ret_prefix, struct err
         len--;
     if (n == 0 || n > 63 || len > 512 || *prefix == '/' || strspn(prefix, IN_PREFIX) < len)
         return err_set(err, -ERR_CONFIG,
-                       "the store '%.200s' is none: it is s3://BUCKET or s3://BUCKET/PREFIX, the "
-                       "prefix of letters, digits and ._-/",
+                       "'%.200s' is not a store: expected s3://BUCKET or s3://BUCKET/PREFIX, with "
+                       "a prefix of letters, digits and ._-/",
                        url);
     (void)snprintf(ret_bucket, 64, "%.*s", (int)n, name);
     *ret_prefix = str_ndup(prefix, len);
@@ -41,8 +41,10 @@ static int set_bucket(struct s3 *c, const char *bucket, struct err *err)
 {
     const size_t n = strlen(bucket);
     if (n < 3 || n > 63 || strspn(bucket, "abcdefghijklmnopqrstuvwxyz0123456789.-") != n)
-        return err_set(err, -ERR_CONFIG,
-                       "'%.80s' is no name of a bucket: 3 to 63 of a-z, 0-9, '.' and '-'", bucket);
+        return err_set(
+            err, -ERR_CONFIG,
+            "'%.80s' is not a valid name of a bucket: expected 3 to 63 of a-z, 0-9, '.' and '-'",
+            bucket);
     (void)str_copy(c->bucket, sizeof(c->bucket), bucket);
     return 0;
 }
@@ -57,14 +59,14 @@ static int set_endpoint(struct s3 *c, const struct s3_options *o, struct err *er
     n -= n > 0 && url[strlen(url) - 1] == '/';
     if (n == 0 || n > 180 || strcspn(host + 3, "/?#@ ") < n ||
         (!str_starts(url, "https://") && !str_starts(url, "http://")))
-        return err_set(err, -ERR_CONFIG,
-                       "'%.200s' is no endpoint of a store: it is https://HOST or "
-                       "https://HOST:PORT",
-                       url);
+        return err_set(
+            err, -ERR_CONFIG,
+            "'%.200s' is not an endpoint of a store: expected https://HOST or https://HOST:PORT",
+            url);
     if (str_starts(url, "http://") && !o->plain)
         return err_set(err, -ERR_CONFIG,
-                       "the endpoint %.200s is without TLS: who listens can read and change all "
-                       "blobs (--store-plain says that this is meant)",
+                       "the endpoint %.200s is without TLS: somebody who listens can read and "
+                       "change all blobs (--store-plain allows it)",
                        url);
     (void)snprintf(c->scheme, sizeof(c->scheme), "%.*s", (int)(host - url), url);
     /* A name with dots matches no certificate of Amazon's as a part of a host. */
@@ -93,7 +95,7 @@ int s3_open(const struct s3_options *o, struct s3 **ret, struct err *err)
     const char *region = o->region && *o->region ? o->region : "us-east-1";
     int rc = 0;
     if (!str_copy(c->region, sizeof(c->region), region) || !str_is_name(region, 63))
-        rc = err_set(err, -ERR_CONFIG, "'%.80s' is no name of a region", region);
+        rc = err_set(err, -ERR_CONFIG, "'%.80s' is not a valid name of a region", region);
     if (rc == 0)
         rc = set_bucket(c, o->bucket, err);
     if (rc == 0)
@@ -154,8 +156,7 @@ static int run_put(struct s3 *c, struct s3_request *r, struct err *err)
     const int rc = s3_request_run(c, r, err);
     if (rc < 0 || *r->etag)
         return rc;
-    return err_set(err, -ERR_REMOTE, "%s took an object without an ETag, as no store does",
-                   c->where);
+    return err_set(err, -ERR_REMOTE, "%s took an object, but its answer has no ETag", c->where);
 }
 
 static int put_whole(struct s3 *c, const char *key, int fd, uint64_t size, const uint8_t sha256[32],
@@ -282,7 +283,7 @@ int s3_get_piece(struct s3 *c, const char *key, uint64_t from, uint64_t size, vo
     r.whole = size;
     int rc = len > 0 ? s3_request_run(c, &r, err) : 0;
     if (rc == -ERR_FORMAT || (rc == 0 && p.left > 0))
-        rc = err_set(err, -ERR_FORMAT, "the store gave other bytes of %s than were asked for", key);
+        rc = err_set(err, -ERR_FORMAT, "the store sent other bytes of %s than were asked for", key);
     s3_request_release(&r);
     return rc;
 }

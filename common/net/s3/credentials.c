@@ -20,13 +20,13 @@ static int from_environment(struct s3_credentials *ret, struct err *err)
     memset(ret, 0, sizeof(*ret));
     if (!secret || !*secret)
         return err_set(err, -ERR_CONFIG,
-                       "AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not: set both");
+                       "AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not: set both");
     if (!str_copy(ret->access_key, sizeof(ret->access_key), access) ||
         !str_copy(ret->secret_key, sizeof(ret->secret_key), secret) ||
         !str_copy(ret->token, sizeof(ret->token), token ? token : ""))
-        return err_set(err, -ERR_CONFIG,
-                       "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_SESSION_TOKEN is longer "
-                       "than keys are");
+        return err_set(
+            err, -ERR_CONFIG,
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_SESSION_TOKEN is too long to be one");
     return 0;
 }
 

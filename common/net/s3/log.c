@@ -293,7 +293,9 @@ static int compare(struct s3_log *log, struct err *err)
                      " of the log in the store is of another release",
                      log->seq + 1);
     } else if (rc == -ERR_NOTFOUND) {
-        rc = err_set(err, -EAGAIN, "the store has an object and has none: it is asked again");
+        rc = err_set(
+            err, -EAGAIN,
+            "the store says both that it has an object and that it has none: it is asked again");
     }
     buf_release(&raw);
     return rc;

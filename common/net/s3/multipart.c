@@ -119,7 +119,8 @@ static int begin(struct upload *u, struct err *err)
     r.query[0] = (struct s3_pair){"uploads", ""};
     int rc = s3_request_run(u->c, &r, err);
     if (rc == 0 && !s3_xml_find(buf_str(&r.answer), r.answer.len, "UploadId", u->id, sizeof(u->id)))
-        rc = err_set(err, -ERR_REMOTE, "%s begins an upload in parts in a form that is not S3's",
+        rc = err_set(err, -ERR_REMOTE,
+                     "%s answers the beginning of an upload in parts in a form that is not S3's",
                      u->c->where);
     s3_request_release(&r);
     return rc;
@@ -138,7 +139,8 @@ static int send_part(struct upload *u, int fd, unsigned part, struct err *err)
     r.size = size_of(u, part);
     int rc = s3_request_run(u->c, &r, err);
     if (rc == 0 && !*r.etag)
-        rc = err_set(err, -ERR_REMOTE, "%s took a part of an upload without an ETag", u->c->where);
+        rc = err_set(err, -ERR_REMOTE, "%s took a part of an upload, but its answer has no ETag",
+                     u->c->where);
     memcpy(u->etags[part], r.etag, sizeof(r.etag));
     s3_request_release(&r);
     return rc;
@@ -186,7 +188,7 @@ static int finish(struct upload *u, struct err *err)
     r.query[0] = (struct s3_pair){"uploadId", u->id};
     int rc = write_end(u, &text);
     if (rc < 0)
-        rc = err_set(err, -ERR_REMOTE, "%s names parts by ETags that are none", u->c->where);
+        rc = err_set(err, -ERR_REMOTE, "%s gave ETags of parts that are not valid", u->c->where);
     r.text = buf_str(&text);
     r.size = text.len;
     if (rc == 0)
@@ -231,7 +233,7 @@ int s3_put_parts(struct s3 *c, const char *key, int fd, uint64_t size, struct er
     if (rc == 0 && (rc = finish(u, err)) == -ERR_NOTFOUND && is_there(u))
         rc = 0;
     if (rc == -ERR_NOTFOUND)
-        rc = err_set(err, -EAGAIN, "%s has ended an upload in parts and has not what it brought",
+        rc = err_set(err, -EAGAIN, "%s has ended an upload in parts, but does not have the object",
                      c->where);
     mem_free(u->etags);
     mem_free(u);

@@ -314,8 +314,9 @@ static int judge(struct s3 *c, const struct s3_request *r, CURLcode rc, const ch
     if (c->stopping)
         return err_set(err, -ERR_CANCELLED, "the coordinator is stopping");
     if (r->silent)
-        return err_set(err, -ETIMEDOUT, "%s has a whole request and has not answered it for %.0f s",
-                       c->where, r->patience_ms / 1e3);
+        return err_set(err, -ETIMEDOUT,
+                       "%s has received a request and has not answered it for %.0f s", c->where,
+                       r->patience_ms / 1e3);
     if (r->sink_rc < 0) /* the sink has said why, or more came than was wanted */
         return r->sink_rc;
     if (r->status >= 300) /* also where it was refused before all was sent */

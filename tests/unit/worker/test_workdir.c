@@ -69,7 +69,7 @@ static void a_folder_of_others_is_refused(void **state)
     char *dir = in(top, "mine"), *kept = in(top, "mine/tmp/x"), *lock = in(top, "mine/lock");
     put(dir, "tmp/x", "precious", 8);
     assert_int_equal(workdir_open(dir, cluster, &w, &e), -EEXIST);
-    assert_non_null(strstr(e.msg, "it has tmp, and nothing that this program leaves"));
+    assert_non_null(strstr(e.msg, "it has tmp, but no file of this program"));
     assert_true(file_exists(kept) && !file_exists(lock));
     mem_free(dir);
     mem_free(kept);

@@ -234,11 +234,13 @@ static void folders_are_refused(void **state)
     refused(COMPONENT_ANY, "has no config.json: name a folder that save_pretrained");
     write_text("config.json", VAE(""));
     refused(COMPONENT_ANY, "has no model.safetensors or diffusion_pytorch_model.safetensors");
-    refused(COMPONENT_T5, "is of a 'AutoencoderKL', expected one of the kind T5EncoderModel");
+    refused(COMPONENT_T5,
+            "describes a 'AutoencoderKL', expected a component of the kind T5EncoderModel");
     write_text("config.json", "{\"_class_name\": \"VQModel\"}");
-    refused(COMPONENT_VAE, "is of the class 'VQModel'; AutoencoderKL, CLIPTextModel and T5Encoder");
+    refused(COMPONENT_VAE,
+            "describes the class 'VQModel'; AutoencoderKL, CLIPTextModel and T5Encoder");
     write_text("config.json", "{}");
-    refused(COMPONENT_VAE, "is of the class ''");
+    refused(COMPONENT_VAE, "describes the class ''");
     write_text("config.json", "[1]");
     refused(COMPONENT_VAE, "not a JSON object");
     write_text("config.json", "{\"a\": 1, \"a\": 2}");
@@ -297,7 +299,8 @@ static void tensors_are_refused(void **state)
     make(VAE(""), file, (struct made){.without = norm});
     refused(COMPONENT_VAE, "has no tensor encoder.conv_norm_out.bias");
     make(VAE(""), file, (struct made){.also = "encoder.extra"});
-    refused(COMPONENT_VAE, "holds the tensor encoder.extra, which config.json has not");
+    refused(COMPONENT_VAE,
+            "holds the tensor encoder.extra, which a model of its config.json does not have");
     make(VAE(""), file, (struct made){.wider = norm});
     refused(COMPONENT_VAE, "encoder.conv_norm_out.bias is (17), but config.json makes it (16)");
     make(VAE(""), file, (struct made){.nan = norm});

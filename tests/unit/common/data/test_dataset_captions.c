@@ -149,7 +149,7 @@ static void refuses_folders(void **state)
     image("mixed/thumbs/1.jpg"); /* by a program that shows pictures */
     FAILS(cut_all("mixed", 9, err), "left out (1 image): move the folders away");
     text("none/1.txt", "\n  \n");
-    FAILS(cut_all("none", 9, err), "none has no captions: all that its images have are blank");
+    FAILS(cut_all("none", 9, err), "none has no captions: those of all its images are blank");
     memset(much, 'x', sizeof(much));
     put(dir, "none/1.txt", much, sizeof(much));
     FAILS(cut_all("none", 9, err), "1.txt is larger than");

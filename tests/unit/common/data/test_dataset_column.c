@@ -95,7 +95,7 @@ static void beside_images_in_folders(void **state)
     assert_int_equal(n, 4);
 
     put_npy(dir, "cat/n3.npy", 3, 4);
-    FAILS(cut(dir, &n, err), "expected as many in each");
+    FAILS(cut(dir, &n, err), "expected the same number in each");
     put(dir, "cat/n3.npy", "junk", 4);
     FAILS(cut(dir, &n, err), "n3.npy is no .npy file");
     put(dir, "cat/n3.json", "{\"dino\": \"three\"}", 17);

@@ -50,7 +50,7 @@ static void columns_are_of_one_length(void **state)
     assert_int_equal(cut_check_dim(&c, &ds, "b", 3), 0);
     assert_int_equal(cut_check_dim(&c, &ds, "c", 4), -ERR_FORMAT);
     assert_string_equal(e.msg, "d: the column 'dino' of sample 'c' has 4 numbers, but the first "
-                               "sample's has 3; expected as many in each");
+                               "sample's has 3; expected the same number in each");
 }
 
 static int count_calls(void *ctx, uint64_t done, uint64_t total)

@@ -257,7 +257,7 @@ static void writes_png(void **state)
     buf_release(&b);
     FAILS(image_png(rgb, 0, 4, &b, err), "cannot write a PNG");
     buf_init(&b, 10);
-    FAILS(image_png(rgb, 4, 4, &b, err), "no room for a PNG");
+    FAILS(image_png(rgb, 4, 4, &b, err), "too small for a PNG");
     buf_release(&b);
     mem_free(path);
     scratch_free(dir);

@@ -137,11 +137,12 @@ static void names_the_cut(void **state)
     struct buf b;
     OK(file_read(path, 1u << 20, &b, err));
     assert_int_equal(read_all(b.data, b.len, NULL), 6);
-    FAILS(read_all(b.data, 2048 + 512 + 700, err), "cut.tar is cut short or no tar archive, after "
-                                                   "entry '001.jpg'");
+    FAILS(read_all(b.data, 2048 + 512 + 700, err),
+          "cut.tar is cut short or not a tar archive, after "
+          "entry '001.jpg'");
     FAILS(read_all(b.data, 2048 + 100, err), "after entry '000.cls'");
     FAILS(read_all("this is no tar at all, not even close", 37, err),
-          "no tar archive, at its start");
+          "not a tar archive, at its start");
     put(dir, "empty.tar", "", 0);
     char *empty = in(dir, "empty.tar");
     struct tar *t;

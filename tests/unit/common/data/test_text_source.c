@@ -232,7 +232,7 @@ static void says_what_is_wrong(void **state)
         {"x.txt", "a", "v", "only .jsonl can have a column"},
         {"x.bin", "abc", NULL, "odd number of bytes"},
         {"x.bin", "\x88\xd8\x34\x01\1\0\0\0\0\0\0\0", NULL, "llm.c's magic"},
-        {"x.md", "a", NULL, "is no text that we read"},
+        {"x.md", "a", NULL, "is not text in a known form"},
         {"x.jsonl.zst", "\x28\xb5\x2f\xfd garbage", NULL, "x.jsonl.zst is broken or cut short"},
         {"x.txt", "\xff\xfeh\1", NULL, "x.txt is UTF-16 by its first bytes, expected UTF-8"},
         {"x.jsonl", "\xfe\xff", NULL, "iconv -f UTF-16 -t UTF-8"},

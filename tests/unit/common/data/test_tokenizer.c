@@ -285,7 +285,7 @@ static void refuses_by_name(void **state)
         {HEAD
          "{\"vocab\":{\"a\":0},\"merges\":[]},\"post_processor\":{\"type\":\"TemplateProcessing\","
          "\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}}]}}",
-         "puts '<s>', which is no token"},
+         "adds '<s>', which is not in the vocabulary"},
         {"{\"pre_tokenizer\":" SPLIT("\\\\w+") ",\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
          "by the pattern \\w+; only those of GPT-2, cl100k and CLIP"},
         {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","

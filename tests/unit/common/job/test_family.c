@@ -136,7 +136,7 @@ static const struct {
     {"data: {path: x, image_size: 32}\n", "train.pipeline is divided, which is for two chains", "",
      ", pipeline: divided"},
     {"data: {path: x, image_size: 32}\n",
-     "train.pipeline is bidirectional, which is for two chains, and there is no upscaler; take "
+     "train.pipeline is bidirectional, which is for two chains, but there is no upscaler; take "
      "1f1b or split",
      "", ", pipeline: bidirectional"},
     {"data: {path: x, image_size: 32}\nupscaler: {low_side: 12}\n",
@@ -155,14 +155,14 @@ static const struct {
     {"data: {path: x, image_size: 32}\nupscaler: {low_side: 8, depth: 254}\n",
      "upscaler.depth is 254, which makes 257 blocks"},
     {"data: {path: x, image_size: 32}\nencoders: {vae: v}\nupscaler: {low_side: 8}\n",
-     "with a VAE among the encoders, but both chains read pixels"},
+     "with encoders.vae, but both chains read pixels"},
     {"data: {path: x, image_size: 32}\nencoders: {text: t}\nupscaler: {low_side: 8, patch: 4}\n",
      NULL},
     {"data: {path: x, image_size: 32}\nencoders: {text: t}\n"
      "upscaler: {low_side: 8, patch: 4, dim: 20, heads: 1}\n",
      "upscaler.dim is 20, expected a multiple of 16 for a model that is told captions"},
     {"data: {path: x, image_size: 32, buckets: [16x32]}\nupscaler: {low_side: 8}\n",
-     "squares alone"},
+     "takes only square images"},
 };
 
 static void test_upscaler(void **state)

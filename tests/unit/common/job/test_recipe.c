@@ -276,7 +276,7 @@ static void test_refused(void **state)
         {"type: llama", "}\nrecipe: {name: dipaco, levels: [2, 2, 2, 2, 2]}", "divide"},
         {"type: llama", "}\nrecipe: {name: dipaco, levels: [2, 2], private_blocks: [12]}",
          "0 to 11"},
-        {"type: llama", "}\nrecipe: {name: dipaco, levels: [2], top: 3}", "more than the 2 paths"},
+        {"type: llama", "}\nrecipe: {name: dipaco, levels: [2], top: 3}", "there are only 2 paths"},
         {"type: llama", "}\nrecipe: {name: dipaco, levels: [2], reshard: [10]}", "below"},
         {"type: dit", "}\nrecipe: {name: dipaco, levels: [2], reshard: [2]}", "llama"},
         {"type: llama", ", fragments: 13}", "more than the 12 blocks"},

@@ -253,7 +253,8 @@ static void test_reader_refuses(void **state)
         int rc;
     } rows[] = {
         {"\"contribution\"", "\"contributioN\"", "skerry.kind", -ERR_FORMAT},
-        {"\"skerry.codec\":\"e3m0\"", "\"skerry.codec\":\"int8\"", "the job says", -ERR_FORMAT},
+        {"\"skerry.codec\":\"e3m0\"", "\"skerry.codec\":\"int8\"", "the job file says",
+         -ERR_FORMAT},
         {"\"skerry.codec\":\"e3m0\"", "\"skerry.codec\":\"fp04\"", "skerry.codec", -ERR_FORMAT},
         {"\"skerry.module\":\"7\"", "\"skerry.module\":\"8\"", "module 8", -ERR_FORMAT},
         {"\"skerry.base\":\"0\"", "\"skerry.base\":\"3\"", "version 3", -ERR_STALE},

@@ -97,7 +97,7 @@ static void what_does_not_fit_is_refused(void **state)
     } cases[] = {
         {MODULE + 1, 0, CODEC_BF16, -ERR_FORMAT, "is of module 7, expected module 8"},
         {MODULE, 1, CODEC_BF16, -ERR_STALE, "starts from version 0, expected version 1"},
-        {MODULE, 0, CODEC_INT8, -ERR_FORMAT, "is coded as bf16, the job says int8"},
+        {MODULE, 0, CODEC_INT8, -ERR_FORMAT, "is coded as bf16, but the job file says int8"},
     };
     struct fixture f;
     fx_begin(&f);

@@ -77,7 +77,7 @@ static void what_is_no_module_is_refused(void **state)
         {{{"", ST_F32, 0, {0}}}, 0, "holds no tensors, expected a module"},
         {{{"a", ST_F32, 1, {3}}, {"b", ST_BF16, 1, {2}}},
          2,
-         "tensor b is BF16, a full version holds F32 only"},
+         "tensor b is BF16, but a full version holds only F32"},
         {{{"a", ST_F32, 2, {3, 0}}, {"b", ST_F32, 1, {2}}}, 2, "tensor a has no elements"},
     };
     struct fixture f;
@@ -118,10 +118,10 @@ static void the_first_difference_is_named(void **state)
         {{{"b", ST_F32, 1, {4}}, {"a", ST_F32, 2, {3, 2}}}, 2, "ema: tensor 0 is b, expected a"},
         {{{"a", ST_F32, 2, {2, 3}}, {"b", ST_F32, 1, {4}}},
          2,
-         "ema: tensor a has another shape than the module"},
+         "ema: tensor a does not have the module's shape"},
         {{{"a", ST_F32, 2, {3, 2}}, {"b", ST_F32, 2, {4, 1}}},
          2,
-         "ema: tensor b has another shape than the module"},
+         "ema: tensor b does not have the module's shape"},
     };
     struct fixture f;
     fx_begin(&f);

@@ -82,7 +82,7 @@ static void a_delta_of_something_else_is_refused(void **state)
     refused(&s, full, full, MODULE, 0, -ERR_FORMAT, "not a blob of Skerry");
     refused(&s, absent, delta, MODULE, 0, -ENOENT, "opening ");
     refused(&s, full, absent, MODULE, 0, -ENOENT, absent);
-    refused(&s, delta, delta, MODULE, 0, -ERR_FORMAT, "a full version holds F32 only");
+    refused(&s, delta, delta, MODULE, 0, -ERR_FORMAT, "a full version holds only F32");
     mem_free(absent);
     mem_free(up);
     stepped_end(&s);

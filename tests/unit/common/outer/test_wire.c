@@ -164,7 +164,7 @@ static void another_blob_than_the_wanted_one_is_refused(void **state)
     want.kind = WIRE_DELTA;
     refused(s.blob, &want, &s.layout, -ERR_FORMAT, "is a contribution, expected a delta");
     want = expected(CODEC_E3M0);
-    refused(s.blob, &want, &s.layout, -ERR_FORMAT, "is coded as bf16, the job says e3m0");
+    refused(s.blob, &want, &s.layout, -ERR_FORMAT, "is coded as bf16, but the job file says e3m0");
     want = expected(CODEC_BF16);
     want.module_id = 8;
     refused(s.blob, &want, &s.layout, -ERR_FORMAT, "is of module 7, expected module 8");
@@ -194,17 +194,18 @@ static void metadata_must_make_sense(void **state)
     static const struct {
         const char *from, *to, *why;
     } cases[] = {
-        {"skerry.kind", "skerry.kimd", "has no skerry.kind in its metadata: not a blob of Skerry"},
+        {"skerry.kind", "skerry.kimd",
+         "has no skerry.kind in its metadata: it is not a blob of Skerry"},
         {"\"contribution\"", "\"contributiom\"",
          "skerry.kind is \"contributiom\", expected contribution or delta"},
         {"\"bf16\"", "\"bf17\"", "skerry.codec is \"bf17\", expected f32, bf16, int8 or e3m0"},
-        {"\"bf16\"", "\"int8\"", "is coded as int8, the job says bf16"},
+        {"\"bf16\"", "\"int8\"", "is coded as int8, but the job file says bf16"},
         {"\"difference\"", "\"difierence\"",
          "skerry.encoding is \"difierence\", bf16 has \"difference\""},
         {"\"41\"", "\"4x\"", "skerry.samples is \"4x\", expected a number"},
         {"\"41\"", "\"-1\"", "skerry.samples is \"-1\", expected a number"},
         {"skerry.base", "skerry.bare", "has no skerry.base in its metadata"},
-        {"\"y.table\"", "\"y.tabla\"", "tensor y.tabla stands where y.table belongs"},
+        {"\"y.table\"", "\"y.tabla\"", "tensor y.tabla is in the place of y.table"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct sent s;
@@ -229,7 +230,7 @@ static void tensors_must_be_those_of_the_module(void **state)
     tensor->shape[0] = 3;
     tensor->shape[1] = 257;
     refused(s.blob, &want, &s.layout, -ERR_FORMAT,
-            "tensor blocks.0.weight has the wrong shape for the module");
+            "tensor blocks.0.weight does not have the module's shape");
     char *absent = fx_path(&s.f, "absent");
     refused(absent, &want, &s.layout, -ENOENT, absent);
     struct wire_info info;

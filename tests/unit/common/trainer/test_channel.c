@@ -72,7 +72,7 @@ static void gives_up_on_deaf_ones(void **state)
     char *long_text = mem_alloc(1 << 20);
     memset(long_text, 'x', (1 << 20) - 1);
     Skerry__Trainer__V1__Failed m = message(long_text);
-    FAILS(channel_send(fds[0], &m.base, -1, 1, err), "is not read");
+    FAILS(channel_send(fds[0], &m.base, -1, 1, err), "does not read");
     mem_free(long_text);
     (void)close(fds[0]);
     (void)close(fds[1]);

@@ -190,7 +190,7 @@ static void test_login(void **state)
     }
     (void)snprintf(ours, sizeof ours, "%sOrigin: http://x:8080\r\n", cookie);
     ask(&a, "POST", "/v1/workers/3/drain", ours, "");
-    expect(&a, 403, "not asked by a page of ours");
+    expect(&a, 403, "not come from a page of this server");
     ask(&a, "POST", "/logout", ours, "");
     expect(&a, 403, NULL);
     (void)snprintf(ours, sizeof ours, "%sOrigin: http://x\r\n", cookie);

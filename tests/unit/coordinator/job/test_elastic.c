@@ -247,7 +247,7 @@ static void what_does_not_go_together(void **state)
     struct err err = {0};
     uint64_t id;
     assert_true(try_submit(r, SPEC("replicas: auto", ", async: true"), &id, &err) < 0);
-    assert_non_null(strstr(err.msg, "recipe.replicas is auto, which goes with whole rounds alone"));
+    assert_non_null(strstr(err.msg, "recipe.replicas is auto, which goes only with whole rounds"));
     const struct job *j =
         state_job(&r->co->state, submit_spec(r, SPEC("replicas: auto", ", lr: 0.5")));
     assert_false(j->spec.outer.plain_alone);

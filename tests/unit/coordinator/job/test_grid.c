@@ -488,7 +488,7 @@ static void test_remote(void **state)
     grid_begin(&g, r, ddm, false);
     grid_run(&g);
     assert_int_equal(view_sample_request(r->co, g.job, &tall, &sample, &err), -EINVAL);
-    assert_non_null(strstr(err.msg, "18 x 17001 pixels, of which a side may have 16384: take 2"));
+    assert_non_null(strstr(err.msg, "18 x 17001 pixels, but a side has at most 16384: take 2"));
     assert_int_equal(view_sample_request(r->co, g.job, &ask_for, &sample, &err), 0);
     /* Alone nobody would evaluate its experts. */
     ask(r, a, 300);

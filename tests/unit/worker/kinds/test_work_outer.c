@@ -209,7 +209,7 @@ static void a_bad_contribution_is_told(void **state)
     o.in[1].codec = (char *)"int8";
     struct work *w = run(&o, WORK_GO);
     assert_int_equal(w->result.n_outputs, 0);
-    assert_non_null(strstr(w->result.text, "is coded as bf16, the job says int8"));
+    assert_non_null(strstr(w->result.text, "is coded as bf16, but the job file says int8"));
     work_free(w);
     order_end(&o);
 }

@@ -212,7 +212,7 @@ static void test_trust(void **state)
     /* Without a pin the authorities decide, and none knows this key. */
     assert_int_equal(http_client_new(w->url, NULL, w->bearer, &c, &err), 0);
     rc = http_call(c, "GET", "/healthz", NULL, 0, &r, &err);
-    expect_failure(rc, &err, -ERR_AUTH, "is added to them by update-ca-certificates");
+    expect_failure(rc, &err, -ERR_AUTH, "add one of your own with update-ca-certificates");
     assert_true(http_call(c, "GET", "/healthz", NULL, 0, &r, NULL) < 0);
     http_client_free(c);
     unserve(w);
@@ -311,7 +311,7 @@ static void test_files(void **state)
     assert_memory_equal(sum, id.sha256, sizeof(sum));
     assert_int_equal(file_remove(b, NULL), 0);
     rc = http_get_file(c, get, b, other.sha256, NULL, NULL, &err);
-    expect_failure(rc, &err, -ERR_HASH, "not to what was asked");
+    expect_failure(rc, &err, -ERR_HASH, "not the one that was asked for");
     assert_false(file_exists(b));
     struct rlimit before;
     (void)signal(SIGXFSZ, SIG_IGN);

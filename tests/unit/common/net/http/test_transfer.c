@@ -540,7 +540,7 @@ static void test_public_only(void **state)
     assert_int_equal(w->size, 2);
     public_get(w, &s, "127.0.0.1");
     assert_int_equal(w->code, -EACCES);
-    assert_non_null(strstr(w->detail, "127.0.0.2 is no public address"));
+    assert_non_null(strstr(w->detail, "127.0.0.2 is not a public address"));
     assert_int_equal(s.next, 3); /* and not tried again */
     public_get(w, &s, "127.0.0.2");
     assert_int_equal(w->code, -EACCES);

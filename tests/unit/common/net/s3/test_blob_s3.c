@@ -194,7 +194,7 @@ static void test_cache(void **state)
     assert_int_equal(local(r, &b, true), 0);
     assert_int_equal(local(r, &c, true), 0); /* two are held */
     assert_int_equal(local(r, &a, true), -EAGAIN);
-    assert_non_null(strstr(r->err.msg, "is full of what is in use"));
+    assert_non_null(strstr(r->err.msg, "is full of blobs that are in use"));
     let_go(r, &b);
     assert_int_equal(local(r, &a, true), 0);
     assert_true(is_far(r, &b));
@@ -387,9 +387,9 @@ static void test_refused(void **state)
     r->known = true;
     expect(r, "s3://blobs/x", "me", -ERR_CONFIG, "does not know this cluster");
     r->known = false;
-    expect(r, "blobs/p", "me", -ERR_CONFIG, "it is s3://BUCKET or s3://BUCKET/PREFIX");
-    expect(r, "s3://blobs/a b", "me", -ERR_CONFIG, "it is s3://BUCKET");
-    expect(r, "s3://", "me", -ERR_CONFIG, "it is s3://BUCKET");
+    expect(r, "blobs/p", "me", -ERR_CONFIG, "expected s3://BUCKET or s3://BUCKET/PREFIX");
+    expect(r, "s3://blobs/a b", "me", -ERR_CONFIG, "expected s3://BUCKET");
+    expect(r, "s3://", "me", -ERR_CONFIG, "expected s3://BUCKET");
     fake_store_next(&r->f, "PUT", FAKE_REPLY,
                     "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
     expect(r, "s3://blobs/p/q", "me", -ERR_AUTH, "may not write into the bucket blobs");

@@ -102,7 +102,7 @@ static void written_once(void **state)
     buf_release(&got);
 }
 
-/* Whoever says 200 without an ETag is no store, and has nothing. */
+/* Whoever says 200 has no ETag is no store, and has nothing. */
 static void test_taken_without_etag(void **state)
 {
     static const char *const taken =
@@ -113,7 +113,7 @@ static void test_taken_without_etag(void **state)
     assert_int_equal(s3_put_new(r->c, "k", "one", 3, &r->err), -ERR_REMOTE);
     assert_int_equal(s3_put_text(r->c, "k", "one", &r->err), -ERR_REMOTE);
     assert_int_equal(s3_put(r->c, "k", r->path, 40000, r->sha256, &r->err), -ERR_REMOTE);
-    assert_non_null(strstr(r->err.msg, "without an ETag"));
+    assert_non_null(strstr(r->err.msg, "has no ETag"));
     assert_int_equal(s3_put_new(r->c, "k", "one", 3, &r->err), 0);
 }
 
@@ -422,7 +422,7 @@ static void test_parts_resumed(void **state)
 #define CLOSES "Connection: close\r\nContent-Length: 0\r\n\r\n" /* as the fake does */
     fake_store_next(&r->f, "PUT", FAKE_REPLY, "HTTP/1.1 200 OK\r\n" CLOSES);
     assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), -ERR_REMOTE);
-    assert_non_null(strstr(r->err.msg, "without an ETag"));
+    assert_non_null(strstr(r->err.msg, "has no ETag"));
     assert_int_equal(s3_put(r->c, "small", r->path, 40000, r->sha256, &r->err), 0);
     r->f.puts = 0;
     fake_set(r->f.parts, "1", r->data, 40000);
@@ -471,7 +471,7 @@ static void test_parts_end_unsaid(void **state)
     for (size_t i = 0; i < 2; i++) {
         fake_store_next(&r->f, "POST", FAKE_REPLY, ends[i]);
         assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), -EAGAIN);
-        assert_non_null(strstr(r->err.msg, "has not what it brought"));
+        assert_non_null(strstr(r->err.msg, "does not have the object"));
     }
     put(r, "big");
     fake_store_next(&r->f, "POST", FAKE_REPLY, ends[0]);
@@ -494,7 +494,7 @@ static void test_parts_in_a_circle(void **state)
     assert_int_equal(r->f.gets, 3);
 }
 
-/* A part that is listed without an ETag has not that of the one before it: it is sent again. */
+/* A part that is listed has no ETag has not that of the one before it: it is sent again. */
 static void test_parts_without_etags(void **state)
 {
     struct rig *r = *state;
@@ -524,10 +524,12 @@ static void test_options(void **state)
 {
     struct rig *r = *state;
     struct s3 *c = NULL;
-    expect_refused(&(struct s3_options){.bucket = "A"}, "is no name of a bucket");
-    expect_refused(&(struct s3_options){.bucket = "abc", .region = "a b"}, "no name of a region");
-    expect_refused(&(struct s3_options){.bucket = "abc", .endpoint = "ftp://x"}, "no endpoint");
-    expect_refused(&(struct s3_options){.bucket = "abc", .endpoint = "https://x/y"}, "no endpoint");
+    expect_refused(&(struct s3_options){.bucket = "A"}, "is not a valid name of a bucket");
+    expect_refused(&(struct s3_options){.bucket = "abc", .region = "a b"},
+                   "not a valid name of a region");
+    expect_refused(&(struct s3_options){.bucket = "abc", .endpoint = "ftp://x"}, "not an endpoint");
+    expect_refused(&(struct s3_options){.bucket = "abc", .endpoint = "https://x/y"},
+                   "not an endpoint");
     expect_refused(&(struct s3_options){.bucket = "abc", .endpoint = "http://x"}, "--store-plain");
     assert_int_equal(
         s3_open(&(struct s3_options){.bucket = "abc", .region = "eu-west-1"}, &c, &r->err), 0);
