@@ -1,4 +1,4 @@
-"""What evil workers and strangers can do to a swarm: figures of fault.py, on real daemons."""
+"""The harm that malicious workers and strangers can do to a swarm: figures of fault.py, on real daemons."""
 import contextlib
 import hashlib
 import os
@@ -14,7 +14,7 @@ HONEST = ("w0", "w1", "w2")
 
 @contextlib.contextmanager
 def players(swarm, build, n, manner, seconds=600):
-    """So many workers of tests/load/fleet.c, once they are here."""
+    """Starts n workers of tests/load/fleet.c and waits until they have joined."""
     keys = os.path.join(swarm.folder, f"keys-{manner}")
     os.makedirs(keys)
     process = subprocess.Popen([f"{build}/release/tests/load/fleet", "@" + os.path.join(swarm.data, "worker.token"), str(n), str(seconds),
@@ -39,7 +39,7 @@ def submit(swarm, common, outer="", seed=None, **keys):
 # ---- one evil worker of four ------------------------------------------------
 
 def evil_one(swarm_of, common, build, manner, n):
-    """Seconds of a job of three phases a round on three honest workers, and n others who behave in some manner."""
+    """Seconds of a job of three phases a round on three honest workers and n that misbehave in a given manner."""
     with swarm_of(*BEAT) as swarm, contextlib.ExitStack() as others:
         for name in HONEST:
             swarm.worker(name, "--throttle", "9")
@@ -69,7 +69,7 @@ SEEDS = (1, 2, 3)  # what one order of the samples says moves by a percent
 
 
 def poisoned(swarm_of, common, build, replicas, how, outer, rounds, seed):
-    """Held-out loss of a job on one honest worker less than it has replicas; `how`: and one that spoils what it contributes."""
+    """Held-out loss of a job on one honest worker fewer than replicas; with `how` another worker spoils its contributions."""
     with swarm_of(*BEAT) as swarm:
         for i in range(replicas - 1):
             swarm.worker(f"w{i}")
@@ -104,7 +104,7 @@ STRANGERS, STRANGE_S = 5000, 30
 
 @contextlib.contextmanager
 def crowd_at(ports):
-    """STRANGERS at these ports; what it gives says how many were dialled, when it is over."""
+    """Connects STRANGERS at these ports; at the end the list that it yields holds the numbers of connections that were made."""
     here, dialled = os.path.dirname(os.path.abspath(__file__)), []
     crowd = [subprocess.Popen([sys.executable, os.path.join(here, "..", "fault", "strangers.py"), str(port), str(STRANGERS // len(ports))],
                               stdout=subprocess.PIPE, text=True) for port in ports]
@@ -117,7 +117,7 @@ def crowd_at(ports):
 
 
 def put(swarm, session, size):
-    """Seconds of a PUT of a new blob, as a worker's."""
+    """Seconds of a PUT of a new blob, made as a worker makes it."""
     body = os.urandom(size)
     begun = time.monotonic()
     what = {"sha256": hashlib.sha256(body).hexdigest(), "size": size}
@@ -139,7 +139,7 @@ def p99(values):
 
 
 def newcomer(swarm):
-    """(seconds until somebody new has put a blob, how often it was cut)."""
+    """(seconds until a new client has put a blob, the number of times that its connection was cut)."""
     begun, cut = time.monotonic(), 0
     while True:
         try:

@@ -33,12 +33,12 @@ READY_S, GO_S = 240, 120  # a program that takes longer, until it is ready or fo
 
 
 class OverLimit(TimeoutError):
-    """A part's time is used up.  As an OSError it is a reason like any other why something is not measured."""
+    """The time of a part is used up.  It is an OSError, so that a figure fails with it as with any other reason."""
 
 
 @contextlib.contextmanager
 def limit(seconds):
-    """What is in the middle of something after so long is interrupted; whoever made processes ends them."""
+    """Interrupts its body after so many seconds; the code that started processes ends them."""
     def over(*_):
         raise OverLimit(f"not measured within its {seconds} s")
     before = signal.signal(signal.SIGALRM, over)
@@ -70,7 +70,7 @@ class Figures:
               flush=True)
 
     def write(self, path, keep=False):
-        """keep: rows of the file that were not measured this time stay."""
+        """Writes the rows to the file; with keep its rows that were not measured this time stay."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if keep and os.path.exists(path):
             with open(path, encoding="utf-8") as f:
@@ -82,7 +82,7 @@ class Figures:
 
 
 class Peer:
-    """A program that answers `go N` with the seconds it took."""
+    """A program that answers `go N` with the seconds that N steps took."""
 
     def __init__(self, argv, env=None):
         self.p = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -96,7 +96,7 @@ class Peer:
         self.p.kill()
 
     def answer(self, seconds, what):
-        """The next line; who does not say it in time is ended."""
+        """The program's next line; a program that does not print it in time is ended."""
         timer = threading.Timer(seconds, self.end)
         timer.start()
         try:
@@ -133,7 +133,7 @@ def json_lines(argv, timeout=300):
 
 
 def has_bf16():
-    """Does the CPU multiply bf16?  Without it PyTorch takes minutes a step, and auto is f32 on both sides."""
+    """True if the CPU multiplies bf16: else a step of PyTorch takes minutes, and auto is f32 on both sides."""
     if os.environ.get("SKERRY_CPU_ISA", "native") in ("avx2", "generic"):
         return False
     with open("/proc/cpuinfo", encoding="utf-8") as f:
@@ -141,7 +141,7 @@ def has_bf16():
 
 
 def torch_peer(argv):
-    """PyTorch's step, the faster of eager and compiled; eager where the compiled one takes the process with it."""
+    """PyTorch's step, the faster of eager and compiled; eager if the process of the compiled one dies."""
     try:
         return Peer([*argv, "--mode", "best"]), ""
     except RuntimeError as e:
@@ -216,7 +216,7 @@ def write_job(folder, **keys):
 
 
 def run_job(args, job, folder, workers, watch):
-    """skerry run --json; the last state of the job.  watch(pid) is called while it runs."""
+    """Runs skerry run --json and returns the job's last state; calls watch(pid) while it runs."""
     said, errors = os.path.join(folder, "run.json"), os.path.join(folder, "run.err")
     with open(said, "w", encoding="utf-8") as out, open(errors, "w", encoding="utf-8") as err:
         p = subprocess.Popen([f"{args.build}/bin/skerry", "run", job, "--workers", str(workers), "--out",
@@ -234,7 +234,7 @@ def run_job(args, job, folder, workers, watch):
 
 
 def socket_bytes(args, folder, codec, rounds):
-    """Bytes that two workers moved on the data plane for a whole job, at their sockets."""
+    """Bytes that two workers moved on the data plane for a whole job, counted at their sockets."""
     daemons = []
     os.makedirs(folder)
     try:
@@ -269,8 +269,8 @@ def socket_bytes(args, folder, codec, rounds):
 
 
 def wire_bytes(fig, args):
-    """What a round costs: the difference of a long and a short job, so that version 0, shards and
-    samples, which a job pays once, cancel."""
+    """The cost of a round: the difference of a long and a short job, in which version 0, shards and
+    samples cancel, because a job needs them once."""
     short, long, replicas = 2, 10, 2
     for codec, up, down in (("int8", "<=1.02", None), ("e3m0", "<=0.52", "<=0.52")):
         rates, why = (None, None), ""
@@ -359,7 +359,7 @@ def rss_idle(fig, args):
 
 
 def rss_fold(fig, args):
-    """Eight contributions to one module of 100 M parameters, through real daemons."""
+    """The outer step of eight contributions to one module of 100 M parameters, through real daemons."""
     peak = {"kib": 0, "pid": None}
 
     def watch(pid):
@@ -382,7 +382,7 @@ def rss_fold(fig, args):
 
 
 def start_to_step(fig, args):
-    """A worker is started again on its warm cache; its log says when it first stepped."""
+    """The time to the first step of a worker that is started again on its warm cache, by its log."""
     with tempfile.TemporaryDirectory() as folder:
         data = dataset.make(os.path.join(folder, "data"), classes=2, images=256, size=16)
         job = write_job(folder, data=data, replicas=1, rounds=1000, steps=50, batch=8)

@@ -1,4 +1,4 @@
-"""What an object store takes off the coordinator, and what its faults cost: prints a table, writes build/figures/beyond.json.
+"""The traffic that an object store takes off the coordinator, and the cost of its faults: prints a table, writes build/figures/beyond.json.
 
     beyond.py --build build [--only NAME ...]
 
@@ -26,7 +26,7 @@ SITE, SCALES, SCALE_ROUNDS = 4, (4, 16, 64), 20
 
 
 def each_way():
-    """Bytes that have passed the network interface `out` of this thread's namespace, (in, out)."""
+    """Bytes that have passed the network interface `out` of this thread's namespace: (received, sent)."""
     with open("/proc/thread-self/net/dev", encoding="utf-8") as f:
         (line,) = [x for x in f if x.strip().startswith("out:")]
     fields = line.split(":")[1].split()
@@ -38,7 +38,7 @@ def counted():
 
 
 def own_link(net, rate_less=("c", "s")):
-    """A cable between coordinator and store alone, so that what passes between those two is not counted as the workers'."""
+    """A cable only between coordinator and store, so that their traffic is not counted as the workers'."""
     c, s = (f"{net.tag}-{n}" for n in rate_less)
     net._in(c, f"ip link add name store type veth peer name hub netns {s}")
     for space, dev, address in ((c, "store", "10.213.78.1/30"), (s, "hub", "10.213.78.2/30")):
@@ -48,7 +48,7 @@ def own_link(net, rate_less=("c", "s")):
 
 
 def bytes_of_rounds(common, folder, size):
-    """(bytes a round and worker at the coordinator's ports, the same between it and the store)."""
+    """(bytes per round and worker at the coordinator's ports, the same between coordinator and store)."""
     import relay
     from swarm import Swarm
     names = [f"w{i}" for i in range(BEYOND)]
@@ -89,7 +89,7 @@ def coordinator_bytes(fig, common, folder):
 
 
 def over_slow_links(fig, common, folder):
-    """Rounds where the store and each worker have 100 Mbit/s, and the coordinator 1: what they take beyond their steps, over what the bytes need."""
+    """The time of rounds beyond their steps over the time that their bytes need: store and workers have 100 Mbit/s, the coordinator 1."""
     import relay
     from swarm import Swarm
     names = [f"w{i}" for i in range(rounds.WORKERS)]
@@ -138,7 +138,7 @@ def over_slow_links(fig, common, folder):
 
 
 def passed_of(common, folder, workers):
-    """Blob bytes through the coordinator's link over the least that must pass, the worse of both ways, for workers on sites of four."""
+    """Blob bytes through the coordinator's link over the least possible, in the worse direction, for workers on sites of four."""
     from swarm import Swarm
     swarm = Swarm(folder)
     data = lambda: swarm.get("/v1/status").json()["bytes_here"]["data"]  # noqa: E731
@@ -168,7 +168,7 @@ def scale(fig, common, folder):
 
 
 def job_seconds(common, folder, mode, *flags):
-    """(seconds of a job's rounds but the first ones, requests that went wrong, tasks that failed)."""
+    """(seconds of a job's rounds without the first ones, requests that failed, tasks that failed)."""
     import relay
     from swarm import Swarm
     store, swarm = relay.Store(os.path.join(folder, "store"), conditional=True), Swarm(folder)
@@ -201,12 +201,12 @@ def store_faults(fig, common, folder):
 
 
 def store_faults_state(fig, common, folder):
-    """The same where the state goes there, too: each acknowledgement waits for the store."""
+    """The same with the state in the store, too: each acknowledgement waits for the store."""
     faults(fig, common, folder, "store_faults_state", "--store-state")
 
 
 def moves(common, folder, store, old, new, job):
-    """Kills a coordinator, removes its disk, and has another one go on: (seconds to the next lease, samples of acknowledged phases that are lost)."""
+    """Kills a coordinator, removes its disk and starts another one: (seconds to the next lease, samples of acknowledged phases that are lost)."""
     from relay import KEY
     url, *rest = store.flags("bench")[1:]
     leased = lambda swarm: {int(w["task"]) for w in swarm.get("/v1/workers").json()["items"] if w["task"]}  # noqa: E731

@@ -1,4 +1,4 @@
-"""Figures of the card that need none: print a table, write build/figures/card.json.
+"""Figures about a GPU that need none: prints a table, writes build/figures/card.json.
 
     card.py --build build --torch PYTHON [--emulator FILE --bundle FILE] --out build/figures/card.json
 
@@ -24,7 +24,7 @@ def run(argv, seconds, **env):
 
 
 def memory(fig, build, python):
-    """What the planner counts, and what PyTorch keeps."""
+    """Compares the memory that the planner predicts with the memory that PyTorch keeps."""
     ours = json.loads(run([f"{build}/release/tests/bench/worker/bench_card"], 60) or "null")
     theirs = json.loads(run([python, f"{HERE}/torch_saved.py"], 900) or "null")
     for name, key, bound in (("xl_bytes_per_row", "bytes_per_row", "<=32"), ("xl_bytes_per_row_lean", "lean_bytes_per_row", "<=24")):

@@ -1,4 +1,4 @@
-"""What many workers, and many requests, do to a coordinator: figures of fault.py.  The crowd is tests/load's."""
+"""The load of many workers and many requests on a coordinator: figures of fault.py.  The workers are those of tests/load."""
 import json
 import os
 import re
@@ -17,7 +17,7 @@ SLOW = ("--heartbeat", "5s", "--lease", "30s")
 
 
 def open_tasks(fig, swarm_of, common, build, workers):
-    """kill -9 of a coordinator that has given a task to each of so many workers."""
+    """kill -9 of a coordinator that has given a task to each of many workers."""
     import load  # with SKERRY_BIN set
     workers = load.fit(workers)
     with swarm_of(*SLOW) as swarm:
@@ -41,7 +41,7 @@ def open_tasks(fig, swarm_of, common, build, workers):
 
 
 class Asking(threading.Thread):
-    """Asks again and again for what is said, until it is told to stop."""
+    """Sends the given requests again and again until it is told to stop."""
 
     def __init__(self, ask):
         super().__init__(daemon=True)
@@ -59,7 +59,7 @@ class Asking(threading.Thread):
 
 
 def at_share(turns, share):
-    """How long, in ms, the turn is that so large a share of all is not longer than."""
+    """The quantile of the durations of the loop's turns at this share, in ms."""
     left = share * sum(turns)
     for ms, n in enumerate(turns):
         left -= n
@@ -69,7 +69,7 @@ def at_share(turns, share):
 
 
 def turns(fig, swarm_of, common, build):
-    """How long the loop is at one thing: 1,000 busy workers with points, uploads, and pages of all that there is."""
+    """The duration of the loop's turns under 1,000 busy workers with points, uploads, and requests for whole lists."""
     import load  # with SKERRY_BIN set
     from attack import client, put
     with tempfile.TemporaryDirectory() as folder, swarm_of("--heartbeat", "1s", "--lease", "30s", env=(shim := Shim(build, f"{folder}/shim")).env) as swarm:
@@ -93,7 +93,7 @@ MIB = 1 << 20
 
 
 def churn(fig, swarm_of, common):
-    """Two workers, one or the other killed all the time, for as many rounds as a day has: what the coordinator keeps of them."""
+    """The growth of a coordinator's memory and database over a day's number of rounds, with two workers that are killed in turns."""
     import load  # with SKERRY_BIN set
     with swarm_of("--heartbeat", "100ms") as swarm:
         names, kills, seen = ("w0", "w1"), 0, []
@@ -115,7 +115,7 @@ def churn(fig, swarm_of, common):
 
 
 def failing(fig, build):
-    """A phase that three workers fail a thousand times: the coordinator's memory; the job is stalled, and goes on when one does it."""
+    """The coordinator's memory after three workers have failed a phase a thousand times: the job stalls, and goes on when a worker does it."""
     done = subprocess.run([f"{build}/release/tests/unit/coordinator/rpc/test_report"], capture_output=True, text=True, timeout=150, check=False)
     said = re.search(r"900 failures more hold (-?\d+) bytes more", done.stdout + done.stderr)
     fig.add("failing_memory", int(said.group(1)) / MIB if said and done.returncode == 0 else None, "MiB", "<=1",
@@ -123,7 +123,7 @@ def failing(fig, build):
 
 
 def joining(fig, build):
-    """A machine that comes in the middle, on a link of 100 Mbit/s."""
+    """The start of a machine that joins in the middle of a job, on a link of 100 Mbit/s."""
     done = subprocess.run([sys.executable, os.path.join(HERE, "..", "fault", "joining.py"), "--build", build], capture_output=True, text=True,
                           timeout=400, check=False)
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""What machines that vanish cost, with real daemons on loopback: prints a table, writes build/figures/fault.json.
+"""The cost of machines that vanish, with real daemons on loopback: prints a table, writes build/figures/fault.json.
 
     fault.py --build build [--only NAME ...] [--kills 50]
 
@@ -36,12 +36,12 @@ def job(swarm, common, outer="", **keys):
 
 
 def training(swarm):
-    """The phases that somebody is at."""
+    """The phases that are under way."""
     return [t for t in swarm.get("/v1/tasks?state=leased").json()["items"] if t["kind"] == "train"]
 
 
 class Watched:
-    """A phase as it is seen from outside: where it was, and how fast."""
+    """A phase as seen from outside: its position over time, and its speed."""
 
     def __init__(self, swarm):
         self.swarm, self.seen, self.saved, self.task = swarm, [], [], None
@@ -68,7 +68,7 @@ class Watched:
 
 
 def lost_work(fig, swarm_of, common, kills):
-    """SIGKILL at a random moment: what its worker had done since its last snapshot, in intervals of snapshots."""
+    """SIGKILL at a random moment: the worker's steps since its last snapshot, in intervals of snapshots."""
     rng, interval, steps = random.Random(7), 0.5, 100
     lost, broken, gaps = [], 0, []
     with swarm_of(*BEAT) as swarm:
@@ -110,7 +110,7 @@ def lost_work(fig, swarm_of, common, kills):
 
 
 def released(fig, swarm_of, common):
-    """SIGKILL to the next lease, and the round in which it happened over the calm ones."""
+    """The time from SIGKILL to the next lease, and the duration of that round over that of calm ones."""
     free, calm, cut = [], [], []
     with swarm_of(*BEAT) as swarm:
         for name in ("w0", "w1", "w2"):
@@ -141,7 +141,7 @@ def released(fig, swarm_of, common):
 
 
 def notice(fig, swarm_of, common):
-    """A notice of 30 s on a link of 20 Mbit/s, 10 M parameters: steps that are made twice."""
+    """Steps that are made twice after a notice of 30 s, on a link of 20 Mbit/s with 10 M parameters."""
     with swarm_of(*BEAT) as swarm:
         flag = swarm.folder + "/preempted"
         swarm.worker("a", "--spot", flag, "--max-bandwidth", "20Mbit")
@@ -160,7 +160,7 @@ def notice(fig, swarm_of, common):
 
 
 def stopped(fig, swarm_of, common):
-    """SIGSTOP with a lease of 5 s, and a worker that crawls: until another one has the task."""
+    """The time until another worker has the task of one that is stopped (with a lease of 5 s), and of one that crawls."""
     with swarm_of("--lease", "5s", *BEAT) as swarm:
         for name in ("w0", "w1", "w2"):
             swarm.worker(name, "--throttle", "9")
@@ -189,7 +189,7 @@ def stopped(fig, swarm_of, common):
 
 
 def coordinator(fig, swarm_of, common):
-    """Killed and back after 5 s: how much later the round ends."""
+    """The delay of a round whose worker is killed and comes back after 5 s."""
     calm, cut = [], []
     with swarm_of(*BEAT) as swarm:
         for name in ("w0", "w1"):
@@ -209,7 +209,7 @@ def coordinator(fig, swarm_of, common):
 
 
 def killed_often(fig, swarm_of, common, kills):
-    """The coordinator killed again and again under workers that report ten times a second: what they were told is taken and is not on record."""
+    """Results that were acknowledged and are not on record, after many kills of a coordinator under workers that report ten times a second."""
     rng, taken, lost, twice, took = random.Random(3), 0, set(), set(), []
     with swarm_of(*BEAT) as swarm:
         for name in ("w0", "w1"):
@@ -234,7 +234,7 @@ def killed_often(fig, swarm_of, common, kills):
 
 
 def stalled(fig, swarm_of, common, build):
-    """A flush takes a minute: leases lost."""
+    """Leases that are lost while a flush takes a minute."""
     with tempfile.TemporaryDirectory() as folder, swarm_of("--lease", "5s", *BEAT, env=(shim := Shim(build, f"{folder}/shim")).env) as swarm:
         for name in ("w0", "w1"):
             swarm.worker(name, "--throttle", "9")
@@ -253,7 +253,7 @@ def stalled(fig, swarm_of, common, build):
 
 
 def paused(fig, swarm_of, common):
-    """The coordinator stands still for a minute: leases lost."""
+    """Leases that are lost while the coordinator is stopped for a minute."""
     with swarm_of("--lease", "5s", *BEAT) as swarm:
         for name in ("w0", "w1"):
             swarm.worker(name, "--throttle", "9")
@@ -271,7 +271,7 @@ def paused(fig, swarm_of, common):
 
 
 def figures(args):
-    """name: (what measures it, seconds that it may take)."""
+    """{name: (the function that measures it, its time limit in seconds)}."""
     return {
         "lost_by_sigkill": (lambda *a: lost_work(*a, args.kills), 600), "kill_to_lease": (released, 300), "lost_with_notice": (notice, 300),
         "stopped_to_lease": (stopped, 300), "coordinator_back_after_5s": (coordinator, 300), "leases_lost_in_pause": (paused, 200),

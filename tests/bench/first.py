@@ -67,7 +67,7 @@ def collect(args, folder):
 
 
 class Lab:
-    """A coordinator and two workers, and jobs one after the other."""
+    """A coordinator and two workers, which run jobs one after the other."""
 
     def __init__(self, swarm, data):
         self.swarm, self.data = swarm, data
@@ -92,7 +92,7 @@ class Lab:
 
 
 def largest_rise(rows, routers):
-    """Of the held-out loss between two rounds of a path that is no router's, as a share; with the path and the round."""
+    """The largest rise of the held-out loss between two rounds of a path other than a router, as a share; with the path and the round."""
     worst, before = (-1.0, 0, 0), {}
     for r in rows:
         if r["kind"] == "eval" and r["path"] not in routers:
@@ -103,7 +103,7 @@ def largest_rise(rows, routers):
 
 
 def jumps(fig, lab, args):
-    """What is judged is what the outer steps make (ema: 0), not their average, which would hide a jump."""
+    """Judges the outer weights themselves (ema: 0), not their average, which would hide a jump."""
     found, teacher = {}, None
     for name, (what, recipe, outer) in JUMPS.items():
         if args.jobs and name not in args.jobs:
@@ -122,7 +122,7 @@ def jumps(fig, lab, args):
 
 
 def gaps(fig, lab, args):
-    """The held-out loss of a job that says nothing of how to train, over the best of those that do."""
+    """The held-out loss of a job without keys about training, over the best of the jobs with them."""
     found = {}
     for what in ("emoji", "shapes", "code", "prose"):
         tried = ["", *(f", lr: {lr}{more}" for lr in SWEEP for more in ("", ", schedule: decay"))]
@@ -163,7 +163,7 @@ def predictions(fig, lab, args):
 
 
 def overheads(fig, lab, args):
-    """In swarms of their own, so that nobody else has work."""
+    """Runs jobs in swarms of their own, so that no other job has work for the machine."""
     rounds.measure(fig, lambda name: type(lab.swarm)(os.path.join(lab.swarm.folder, name)))
 
 

@@ -39,7 +39,7 @@ HELD_OUT, DRAWS = 20, 8  # one picture of so many; (t, noise) for each of them
 # ---- what the comparisons of tests/latents say ----
 
 def lines_of(args, *argv, timeout=3600):
-    """The lines that a Python program says, in this environment."""
+    """The lines that a Python program prints, in this environment."""
     out = subprocess.run([sys.executable, *map(str, argv)], stdout=subprocess.PIPE, text=True, timeout=timeout, check=False,
                          env={**os.environ, "SKERRY_BUILD": args.build})
     return out.stdout.splitlines()
@@ -82,7 +82,7 @@ sample: {{count: 1, steps: 1, columns: 1}}
 
 
 def captioned(folder, images, side, noise=False):
-    """Coloured shapes; or noise, whose latents hold as much as latents can."""
+    """Makes pictures of coloured shapes, or of noise, whose latents compress least."""
     dataset.make(folder, classes=2, images=images, size=side)
     rng = np.random.default_rng(3)
     for path in pathlib.Path(folder).glob("*/*.png"):
@@ -100,7 +100,7 @@ def write(folder, text):
 
 
 def exported(args, job, out, workers=2, seconds=3600):
-    """Runs a job; the weights that it leaves."""
+    """Runs a job and returns its weights."""
     done = subprocess.run([f"{args.build}/bin/skerry", "run", job, "--workers", str(workers), "--out", out],
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=seconds, check=False)
     if done.returncode:
@@ -123,7 +123,7 @@ def cache_equal(fig, args):
 
 
 def fetched(args, folder, pictures):
-    """Bytes that a worker fetches who comes when another has encoded all pictures."""
+    """Bytes that a worker fetches that joins after another one has encoded all pictures."""
     daemons = []
     data = captioned(os.path.join(folder, "data"), pictures, 256, noise=True)
     job = write(folder, JOB.format(data=data, side=256, encoders=os.path.join(folder, "pipe"), run="job", replicas=1,
@@ -161,7 +161,7 @@ def fetched(args, folder, pictures):
 
 
 def job_bytes(fig, args):
-    """The difference of many pictures and few, so that weights and the text encoder cancel."""
+    """The difference between many pictures and few, in which weights and the text encoder cancel."""
     few, many = 64, 192
     with tempfile.TemporaryDirectory() as folder:
         found = {}
@@ -237,7 +237,7 @@ class Judge:
         return self.text(t.input_ids).last_hidden_state, t.attention_mask
 
     def losses(self, x0, states, mask, order):
-        """Of each sample with the captions `order`, at t and noise that do not depend on them."""
+        """The loss of each sample with the captions of `order`, at t and noise that do not depend on the captions."""
         g = torch.Generator().manual_seed(9)
         total = torch.zeros(len(x0))
         for _ in range(DRAWS):

@@ -57,7 +57,7 @@ def exact(fig, build):
 
 
 def weights_after(swarm, common, workerd, device_fails):
-    """What a job of a two-stage pipeline ends with, and how long its lost device kept it from the next step."""
+    """The weights of a job of a two-stage pipeline, and the time from the loss of a device to its next step."""
     swarm.worker("a", "--throttle", "19", device="cpu,cpu", bin=workerd,
                  env={"SKERRY_FAULT_DEVICE": f"{WAITS},lost"} if device_fails else None)
     path = common.write_job(swarm.folder, steps=500, rounds=1, replicas=1, images=800)
@@ -82,7 +82,7 @@ def weights_after(swarm, common, workerd, device_fails):
 
 
 def lost(fig, swarm_of, common, workerd):
-    """One of two devices does not come back, in the middle of a phase; the other has the bits of a calm run."""
+    """One of two devices is lost in the middle of a phase; the other one ends with the bits of a calm run."""
     import numpy as np
     ended = []
     for device_fails in (True, False):
@@ -95,7 +95,7 @@ def lost(fig, swarm_of, common, workerd):
 
 
 def one_stage(fig, build):
-    """A step of one device over that of before there were lists."""
+    """The time of a step of one device over that of the commit before lists of instructions."""
     old, worst = speed.build_commit(BEFORE, bench=True), 0
     for name in ("train_step_f32", "llama_step_f32"):
         wall, cpu = speed.compare(speed.program(old, name), speed.program(build, name))

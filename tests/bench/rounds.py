@@ -1,4 +1,4 @@
-"""What a round costs beyond its steps: four workers and a coordinator in network namespaces, on links of any rate.
+"""The cost of a round beyond its steps: four workers and a coordinator in network namespaces, on links of any rate.
 
 The steps' own time of a round is that of the slowest of its four phases, as its worker measured it step by step: the round
 waits for that one alone, whatever the others do meanwhile on the same cores."""
@@ -32,13 +32,13 @@ def job_file(folder, outer):
 
 
 def steps_of(swarm, names):
-    """{task: seconds of its steps alone}, as the workers say."""
+    """{task: seconds of only its steps}, by the workers' logs."""
     said = r"times of task=(\d+):.* steps ([0-9.]+)"
     return {int(task): float(s) for n in names for task, s in re.findall(said, swarm.log(n))}
 
 
 def run(swarm, net, names, outer):
-    """(seconds, seconds of the slowest phase's steps) of each round but the first ones."""
+    """(seconds, seconds of the slowest phase's steps) of each round after the first ones."""
     with net.inside("c"):
         swarm.coordinator("--listen", "0.0.0.0", "--host", net.address["c"])
         for n in names:
@@ -54,7 +54,7 @@ def run(swarm, net, names, outer):
 
 
 def measure(fig, make_swarm):
-    """A row for each way; make_swarm(name) gives a swarm in a folder of its own."""
+    """A row of the table for each direction; make_swarm(name) makes a swarm in a folder of its own."""
     names = [f"w{i}" for i in range(WORKERS)]
     for name, (rate, outer, bound) in WAYS.items():
         net = swarm = None

@@ -84,7 +84,7 @@ class DiT(nn.Module):
 
 
 class Captioned(nn.Module):
-    """diffusers' PixArt, called as DiT is."""
+    """diffusers' PixArt, with the arguments of DiT."""
 
     def __init__(self, args):
         super().__init__()
@@ -143,7 +143,7 @@ class Run:
 
 
 def variants(args):
-    """The runs asked for, warmed up; torch.compile is left out with a message when it fails."""
+    """The variants that were asked for, warmed up; torch.compile is left out with a message if it fails."""
     out = []
     if args.mode in ("eager", "best"):
         out.append(Run(args, False))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What PyTorch keeps of DiT-XL/2's training step, as one object of JSON: {"bytes": {batch: bytes}}.
+"""The memory that PyTorch keeps in a training step of DiT-XL/2, as one object of JSON: {"bytes": {batch: bytes}}.
 
 The tensors that autograd saves are counted by hooks, on the CPU under autocast to bf16, with fused attention;
 storage that several share is counted once, parameters are not.  They grow with depth, with the batch and with
@@ -17,7 +17,7 @@ SIZE, PATCH, DIM, HEADS, CLASSES, DEPTH = 32, 2, 1152, 16, 1000, 28
 
 
 def saved(depth, batch):
-    """Bytes, and parameters."""
+    """(bytes that are kept, number of parameters)."""
     torch.manual_seed(0)
     model = DiT(SIZE, PATCH, DIM, depth, HEADS, CLASSES)
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}

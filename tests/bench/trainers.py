@@ -37,7 +37,7 @@ class Bench:
         self.build, self.scratch, self.n = os.path.abspath(build), pathlib.Path(scratch), 0
 
     def folder(self, source, **keys):
-        """A job's folder, and where its trainer logs."""
+        """The folder of a job, and the folder of its trainer's logs."""
         from test_external import write_tales
         self.n += 1
         folder = self.scratch / f"job-{self.n}"
@@ -51,7 +51,7 @@ class Bench:
         return folder
 
     def run(self, folder, workers=1, during=None):
-        """The job from submission to its end: (its JSON, its exported weights, the swarm's logs)."""
+        """Runs a job from submission to end: (its JSON, its exported weights, the swarm's logs)."""
         from common import read_safetensors
         from swarm import running
         with running(folder / "swarm") as s:
@@ -90,7 +90,7 @@ def plain(bench, fig):
 
 
 def diloco(bench, fig):
-    """DiLoCo written out: the mean of the differences, Nesterov as PyTorch has it."""
+    """DiLoCo written out: the mean of the differences, and Nesterov's momentum as PyTorch computes it."""
     from trainer_programs.logged import learn
     lr, momentum, rounds = 0.7, 0.9, 3
     folder = bench.folder(f"{HERE}/trainer_programs/logged.py", replicas=4, lr=lr, momentum=momentum, rounds=rounds)
@@ -124,7 +124,7 @@ def stamp(line):
 
 
 def restart(bench, fig):
-    """SIGKILL of a trainer to its next step on the same worker, beside what its start takes."""
+    """The time from SIGKILL of a trainer to its next step on the same worker, beside the time of its start."""
     folder = bench.folder(f"{HERE}/trainer_programs/logged.py", rounds=2, steps=60)
 
     def kill(s, told):
@@ -154,7 +154,7 @@ def first_step(bench, fig):
 
 
 def exact(bench, fig):
-    """Three workers, one of which is killed every 10 s and started again at once, for a minute at most."""
+    """Trains on three workers, one of which is killed every 10 s and started again at once, for a minute at most."""
     from swarm import running
     from test_external import count_samples, miscounted
     names, killed = ("w0", "w1", "w2"), []

@@ -1,4 +1,4 @@
-"""Files for machines that are not here, held to their schemas and to the programs that they start."""
+"""Checks the deployment files against their schemas and against the programs that they start."""
 import copy
 import glob
 import os
@@ -30,14 +30,14 @@ def flags_of(program):
 
 
 def starts(argv):
-    """A command line of one of our programs has its flags."""
+    """A command line of one of our programs uses only flags that it has."""
     assert argv[0] in ("coordinatord", "workerd")
     wrong = {a for a in argv[1:] if a.startswith("--")} - flags_of(argv[0])
     assert not wrong, f"{argv[0]} has no {wrong}"
 
 
 def keeps_below(container):
-    """A cache that knows no limit is one of the node's disk, and its pod is evicted again and again."""
+    """A cache without a limit may take the node's whole disk, and its pod is evicted again and again."""
     storage = container["resources"]["limits"].get("ephemeral-storage")
     command = container["command"]
     if storage is None:
@@ -174,7 +174,7 @@ def test_skypilot_takes_the_task(tmp_path, monkeypatch):
 
 
 def test_skypilot_sees_a_machine_go_before_its_job_ends(tmp_path):
-    """A job that ends with 0 is over for it, and so is one of any other status; only one that is cut off begins elsewhere."""
+    """A job is over once its process has ended, with any status; only a job that is cut off begins elsewhere."""
     for name, text in (("workerd", "exit $STATUS"), ("sleep", "echo slept $1")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -195,7 +195,7 @@ REPLACED = re.compile(r'"((?:[^"\\]|\\.)+)", (?:"((?:[^"\\]|\\.)+)"|\w[\w.]+)\)'
 
 
 def bare(tree):
-    """What hcl2 read, without the quotes that it keeps around strings."""
+    """A value that hcl2 read, without the quotes that it keeps around strings."""
     if isinstance(tree, dict):
         return {bare(k): bare(v) for k, v in tree.items() if k not in ("__is_block__", "__comments__")}
     if isinstance(tree, list):
@@ -204,7 +204,7 @@ def bare(tree):
 
 
 def undeclared(text):
-    """Names that a configuration uses and does not declare, and the other way round."""
+    """Names that a configuration uses but does not declare, and names that it declares but does not use."""
     tree = bare(hcl2.loads(text))
     there = {f"var.{name}" for block in tree.get("variable", []) for name in block}
     there |= {f"local.{name}" for block in tree.get("locals", []) for name in block}
@@ -230,13 +230,13 @@ def resource(cloud, what, name):
 
 @pytest.mark.parametrize("cloud, what", [("aws", "aws_launch_template"), ("gcp", "google_compute_instance_template")])
 def test_terraform_makes_no_worker_without_a_token(cloud, what):
-    """Whoever scales the group in another shell would give the next machines a token that is none."""
+    """Else a person who scales the group in another shell would give new machines a token that is not valid."""
     (lifecycle,) = resource(cloud, what, "worker")["lifecycle"]
     assert lifecycle["precondition"][0]["condition"] == '${var.workers == 0 || var.token != "none"}'
 
 
 def test_terraform_takes_machines_from_any_zone():
-    """An even spread, the default, waits for zones that have no such cards; any other wants no redistribution."""
+    """An even spread, the default, waits for zones that have no such GPUs; any other shape needs redistribution to be off."""
     group = resource("gcp", "google_compute_region_instance_group_manager", "workers")
     assert group["distribution_policy_target_shape"] == "ANY"
     assert group["update_policy"][0]["instance_redistribution_type"] == "NONE"

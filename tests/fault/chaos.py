@@ -1,4 +1,4 @@
-"""A swarm through an hour of what happens to machines: prints what was done to whom, and what did not hold.
+"""Runs a swarm through an hour of machine faults: prints each fault, and each requirement that did not hold.
 
     chaos.py --build build [--minutes 60] [--seed 1] [--show]
 
@@ -37,7 +37,7 @@ TINY = dict(dim=64, depth=2, batch=BATCH, images=2000, steps=STEPS, rounds=10000
 
 
 def schedule(seed, seconds):
-    """[(when, how long, kind, whom)], the same for the same seed: one thing at a time for each machine, and several machines at once."""
+    """[(time, duration, kind, machine)], the same for the same seed: one fault at a time for each machine, several machines at once."""
     rng, happens = random.Random(seed), []
     for whom in ("c", *WORKERS):
         kinds = {k: v for k, v in (OF_COORDINATOR if whom == "c" else OF_WORKERS).items() if k != "full" or whom in DISK_BYTES}
@@ -53,7 +53,7 @@ def schedule(seed, seconds):
 
 
 class Disk:
-    """A small one at `path`, that can be filled."""
+    """A small disk at `path`, which can be filled."""
 
     def __init__(self, path, size):
         self.ballast = os.path.join(path, "ballast")
@@ -73,7 +73,7 @@ class Disk:
 
 
 class Chaos:
-    """A swarm, and what can be done to it: `begin_KIND` and `end_KIND` for each kind."""
+    """A swarm and the faults that can happen to it: `begin_KIND` and `end_KIND` for each kind."""
 
     FLAGS = ("--heartbeat", "200ms", "--lease", "2s")
 
@@ -180,7 +180,7 @@ class Chaos:
 
 
 def go(chaos, oracle, happens):
-    """Does what happens, and undoes what lasts."""
+    """Makes the scheduled faults happen, and ends those that last."""
     begun, todo = time.monotonic(), []
     for n, (at, lasts, kind, whom) in enumerate(happens):
         heapq.heappush(todo, (at, n, "begin", kind, whom, lasts))
@@ -199,7 +199,7 @@ def go(chaos, oracle, happens):
 
 
 def settle(swarm, oracle, job, other):
-    """Nothing happens any more: the job goes on, and the other one is done."""
+    """Waits, without further faults, until the long job makes progress and the other one is done."""
     deadline, until = time.monotonic() + AFTER_S, oracle.round + AFTER_ROUNDS
     while oracle.round < until or swarm.job(other)["state"] != "done":
         oracle.look()
@@ -210,7 +210,7 @@ def settle(swarm, oracle, job, other):
 
 
 def rest(chaos):
-    """All workers leave, and what they have brought is folded."""
+    """Stops all workers and waits until their contributions are folded."""
     import common  # with SKERRY_BIN set
     for w in WORKERS:
         chaos.begin_leave(w)
@@ -218,7 +218,7 @@ def rest(chaos):
 
 
 def calm(chaos, path, samples):
-    """The same job where nothing happens, on workers that are not held back, until it has used so many samples: its record."""
+    """Runs the same job without faults and throttling until it has used so many samples; returns its record."""
     import common  # with SKERRY_BIN set
     for w in WORKERS:
         chaos.start(w, 1)
@@ -228,7 +228,7 @@ def calm(chaos, path, samples):
 
 
 def write_jobs(common, folder):
-    """The one that goes on, and one that ends and goes first."""
+    """Writes the job that goes on for the whole run, and one that ends and has priority."""
     path = common.write_job(folder, **TINY)
     other = os.path.join(folder, "ends.yaml")
     with open(path, encoding="utf-8") as f, open(other, "w", encoding="utf-8") as to:

@@ -1,6 +1,6 @@
-"""Joining in the middle of a job, on links of 100 Mbit/s: prints a line of JSON for tests/bench/fault.py.
+"""A worker joins in the middle of a job, on links of 100 Mbit/s: prints a line of JSON for tests/bench/fault.py.
 
-Two workers train three phases a round, so that a third one gets a phase at once when it comes; the version that it needs has 64 MB."""
+Two workers train three phases a round, so that a third one gets a phase as soon as it joins; the version that it needs has 64 MB."""
 import argparse
 import json
 import os
@@ -20,12 +20,12 @@ THROTTLE = "2"
 
 
 def phases(swarm, names, since):
-    """Seconds of the phases that ended after so many lines of each worker's log."""
+    """Seconds of the phases that ended behind these line numbers of the workers' logs."""
     return [float(s) for n in names for s in re.findall(r"done task=\d+ train .* seconds=([0-9.]+)", "\n".join(swarm.log(n).splitlines()[since[n]:]))]
 
 
 def a_phase_waits(swarm):
-    """In the middle of a round, so that whoever comes waits for no fold, and shares the coordinator's link with no delta."""
+    """True in the middle of a round, when a new worker need not wait for a fold, and no delta uses the coordinator's link."""
     tasks = [t for t in swarm.get("/v1/tasks").json()["items"] if t["kind"] == "train" and t["state"] in ("pending", "leased")]
     return sorted((t["state"], 0 < t["steps_done"] <= SIZE["steps"] // 2) for t in tasks) == [("leased", True)] * 2 + [("pending", False)]
 

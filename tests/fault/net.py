@@ -1,4 +1,4 @@
-"""Machines on a bridge, each in a network namespace: what a test starts `inside` one has that one's cable, and no other way out."""
+"""Machines on a bridge, each in a network namespace: a process that a test starts `inside` one has only the cable of that machine."""
 import contextlib
 import ctypes
 import os
@@ -12,8 +12,8 @@ APART = "SKERRY_APART"
 
 
 def apart():
-    """Goes on in namespaces of this program's own (user, mounts, network, processes): nothing that it makes is seen elsewhere, and all
-    that it started ends with it.  Where the kernel says no it ends with a sentence, and status 1: nothing was tested."""
+    """Continues this program in namespaces of its own (user, mounts, network, processes): nothing in them is visible outside, and all
+    processes in them end with it.  If the kernel refuses, the program ends with a sentence and status 1, and has tested nothing."""
     if os.environ.get(APART):
         subprocess.run("mount -t tmpfs none /run && ip link set lo up", shell=True, check=True)
         return
@@ -27,7 +27,7 @@ def apart():
 
 
 class Net:
-    """A bridge in a namespace, `hub`, with a cable to a namespace for each name; `rates` says what a cable carries, for those that are shaped."""
+    """A bridge in a namespace, `hub`, with a cable to one namespace for each name; `rates` limits the cables that it names."""
 
     def __init__(self, names, rates=None):
         self.made = []
@@ -68,17 +68,17 @@ class Net:
             self.shape(name, rate)
 
     def shape(self, name, rate):
-        """Both ways: what leaves each end of the cable."""
+        """Limits the rate of a cable in both directions."""
         for where, end in ((f"{self.tag}-{name}", "out"), (self.hub, f"to-{name}")):
             self._in(where, f"tc qdisc add dev {end} root tbf rate {rate} burst 128kb latency 100ms")
 
     def plug(self, name, there):
-        """The cable of a machine is there, or not."""
+        """Plugs or unplugs the cable of a machine."""
         self._in(self.hub, f"ip link set dev to-{name} {'up' if there else 'down'}")
 
     @contextlib.contextmanager
     def inside(self, name):
-        """What this thread opens and starts meanwhile is in the namespace."""
+        """Context: sockets and processes that this thread makes are in the namespace."""
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         space = os.open(f"/run/netns/{self.tag}-{name}", os.O_RDONLY)
         try:

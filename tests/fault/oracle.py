@@ -1,11 +1,11 @@
-"""What must hold of a swarm, whatever happens to it.
+"""The requirements that a swarm must meet under any faults.
 
-    shown       rounds, versions and samples that were shown never fall, and a version that was shown has the same bits for ever
-    results     one that a worker was told is taken is on record as done, once
-    daemons     end when they are told to, and by nothing else
+    shown       rounds, versions and samples never go back once they were shown, and a version that was shown keeps its bits
+    results     a result that was acknowledged to its worker is on record as done, once
+    daemons     end only when they are told to
     ledger      each sample is used once: `skerry audit` finds the balance, and every version as recorded
-    memory      of the coordinator and of each worker is at the end what it was in the first half
-    learning    the held-out loss is that of a calm run, which has used as many samples"""
+    memory      the coordinator and each worker need as much at the end as in the first half
+    learning    the held-out loss is that of a calm run after the same number of samples"""
 import os
 import re
 import time
@@ -21,7 +21,7 @@ BALANCE = re.compile(r"(\d+) done, (\d+) leased, (\d+) pending; folded in \d+ ro
 
 
 def acknowledged(log):
-    """Tasks of which a worker was told that its results are taken."""
+    """Tasks whose results were acknowledged to their workers."""
     refused, taken = set(), []
     for line in log.splitlines():
         if found := re.search(r"task=(\d+) (?:failed:|was refused|was not taken|was taken back)", line):
@@ -34,12 +34,12 @@ def acknowledged(log):
 
 
 def undone(task):
-    """Is what was acknowledged not on record?  What was refused when it was folded is done again, and is counted as a failure."""
+    """True if an acknowledged result is not on record.  One that was refused when it was folded is done again and counts as a failure."""
     return task["state"] != "done" and "refused" not in task["reason"]
 
 
 def judged(record):
-    """[(samples in the version, its held-out loss)]; of the newest rounds where there are more than are shown."""
+    """[(samples in the version, its held-out loss)] of the rounds that are shown, which are the newest."""
     rows, n = [], 0
     for r in record["history"]:
         n += r["samples"]
@@ -48,19 +48,20 @@ def judged(record):
 
 
 def samples_judged(record):
-    """In the newest version that has a held-out loss."""
+    """The number of samples in the newest version that has a held-out loss."""
     return [n for n, loss in judged(record) if loss is not None][-1]
 
 
 def mean_loss(record, samples):
-    """Held-out loss of the versions with so many samples or as few as half of them: one alone may be some percent off.  None: not all have one yet."""
+    """Mean held-out loss of the versions that have between half of so many samples and all: a single one may be some percent off.
+    None: not all of them have a loss yet."""
     rows = judged(record)
     losses = [loss for n, loss in rows if samples / 2 < n <= samples]
     return sum(losses) / len(losses) if rows and rows[-1][0] >= samples and None not in losses else None
 
 
 class Oracle:
-    """Looks at the swarm beside what happens to it."""
+    """Watches the swarm while the faults happen."""
 
     def __init__(self, swarm, workers):
         self.swarm, self.workers = swarm, workers
@@ -76,7 +77,7 @@ class Oracle:
         (self.gone.add if is_away else self.gone.discard)(worker)
 
     def rest(self, is_resting):
-        """Nobody answers for the coordinator."""
+        """Says whether the coordinator need not answer for now."""
         self.resting = is_resting
 
     def look(self):
@@ -117,22 +118,22 @@ class Oracle:
     # ---- at the end ----
 
     def judge(self):
-        """While workers are at the job."""
+        """Checks the requirements that hold while workers train."""
         self._judge_results(self.swarm.job(self.job))
         self._judge_memory()
 
     def judge_ledger(self, record):
-        """Nobody is at the job."""
+        """Checks the ledger; no worker may be training."""
         settled, leased, folded, left = self._balance(record)
         assert (settled, leased, folded) == (folded + left, 0, judged(record)[-1][0]), self.told
 
     def judge_end(self, record, samples):
-        """Of a job that was to use so many, and is done."""
+        """Checks the ledger of a finished job that had to use so many samples."""
         assert record["state"] == "done" and record["round"] == record["rounds"], record["reason"]
         assert self._balance(record) == (samples, 0, samples, 0), f"{samples} samples were to be used: {self.told}"
 
     def _balance(self, record):
-        """Samples settled, leased, folded, and reported but not folded, once the audit finds nothing."""
+        """Numbers of samples that are settled, leased, folded, and reported but not folded; first the audit must find no fault."""
         for e in record["epochs"]:
             assert e["done"] + e["leased"] + e["pending"] == e["total"], e
         done = self.swarm.skerry("audit", record["id"], "--data-dir", self.swarm.data)
@@ -142,7 +143,7 @@ class Oracle:
         return settled, leased, folded, left
 
     def judge_loss(self, record, calm):
-        """Once both have used as many samples."""
+        """Compares the losses after the same number of samples in both runs."""
         n = samples_judged(record)
         loss, of_calm = mean_loss(record, n), mean_loss(calm, n)
         off = loss / of_calm - 1

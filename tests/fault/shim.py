@@ -1,4 +1,4 @@
-"""What shim.c is told, and what it has seen."""
+"""Sends orders to shim.c and reads its counters."""
 import os
 import struct
 
@@ -6,7 +6,7 @@ TURNS = 4096
 
 
 class Shim:
-    """Daemons that are started with `env` have the disk and the clock that tell() says."""
+    """Daemons that are started with `env` have a disk and a clock that behave as tell() orders."""
 
     def __init__(self, build, path):
         self.path, self.flush_ms, self.clock_s = path, 0, 0
@@ -20,6 +20,6 @@ class Shim:
             f.write(struct.pack("qq", self.flush_ms, self.clock_s))
 
     def turns(self):
-        """How many turns of the loop took 0, 1, 2 ... milliseconds."""
+        """The numbers of turns of the loop that took 0, 1, 2 ... milliseconds."""
         with open(self.path, "rb") as f:
             return struct.unpack(f"{TURNS}q", f.read()[16:])

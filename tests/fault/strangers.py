@@ -1,6 +1,7 @@
-"""Connections of somebody who has no token: strangers.py PORT HOW-MANY, until it is ended.
+"""Connections of a client without a token: strangers.py PORT HOW-MANY, until it is ended.
 
-Each eighth begins a handshake, the others say nothing; who is cut dials again after 3 s.  Prints how many were dialled, once a second."""
+Every eighth begins a handshake, the others send nothing; a connection that is cut is dialled again after 3 s.  Prints the number of
+dials once a second."""
 import collections
 import contextlib
 import select
@@ -14,7 +15,7 @@ PACE = 100  # dials, at most, between two looks
 
 
 def hello():
-    """The first bytes that a client says in a handshake."""
+    """The first bytes of a client in a handshake."""
     out = ssl.MemoryBIO()
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE

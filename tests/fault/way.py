@@ -1,4 +1,4 @@
-"""What lies between workers and their coordinator: a TCP proxy that delays, loses, holds back and cuts, for each machine as it is told."""
+"""The network between workers and their coordinator: a TCP proxy that delays, loses, holds back and cuts, as set for each machine."""
 import asyncio
 import random
 import threading
@@ -8,7 +8,7 @@ CHUNK, CHUNKS = 1 << 16, 64  # bytes under way in one direction: at most their p
 
 
 class Way:
-    """One machine's way.  Its attributes may be changed at any time, from any thread."""
+    """The connections of one machine.  Its attributes may be changed at any time, from any thread."""
 
     def __init__(self):
         self.delay = 0.0  # seconds, each way
@@ -18,7 +18,7 @@ class Way:
 
 
 class Proxy:
-    """Listens on `host` at the ports that it is given and connects to the same ports of `target`; runs in the namespace that `inside()` enters."""
+    """Listens on given ports of `host` and connects to the same ports of `target`; runs in the namespace that `inside()` enters."""
 
     def __init__(self, inside, host, target, machines, seed):
         self.inside, self.host, self.target = inside, host, target
@@ -39,7 +39,7 @@ class Proxy:
         asyncio.run_coroutine_threadsafe(begin(), self.loop).result(10)
 
     def cut(self, machine):
-        """All of its connections are reset."""
+        """Resets all connections."""
         def reset():
             for writer in list(self.ways[machine].open):
                 writer.transport.abort()

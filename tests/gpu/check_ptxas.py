@@ -59,7 +59,7 @@ def narrow(name):
 
 
 def check_reports(folder):
-    """The architectures that were compiled for."""
+    """The architectures for which kernels were compiled."""
     count, most, archs = 0, (0, ""), set()
     for log in sorted(glob.glob(f"{folder}/*.cu.log")):
         for arch, name, stack, spilled, registers in kernels(log):
@@ -85,7 +85,7 @@ def disassembler():
 
 
 def functions(made, tool):
-    """Architecture, name and SASS of each function of an object."""
+    """(architecture, name, SASS) of each function of an object."""
     text = subprocess.run([tool, "-sass", made], check=True, capture_output=True, text=True).stdout
     for code in re.split(r"^arch = ", text, flags=re.M)[1:]:
         for part in code.split("Function : ")[1:]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of what tests/gpu/run.sh found, and build/figures/gpu.json.
+"""Makes the table of the results of tests/gpu/run.sh, and build/figures/gpu.json.
 
     figures.py --records build/figures/gpu --records DIR [--out build/figures/gpu.json] [--dry-run]
 
@@ -23,7 +23,7 @@ SWARM = "a swarm of a card and two CPUs; start to first step"
 
 
 class Step:
-    """One run of a step: the objects of JSON among its lines, and how it ended."""
+    """One run of a step: the objects of JSON among its lines, and its end."""
 
     def __init__(self, name, record):
         self.name, self.record = name, record
@@ -45,7 +45,7 @@ class Step:
 
 
 def read_record(path):
-    """What it says about the machine, and its steps."""
+    """(the record's lines about the machine, its steps)."""
     about, steps = [], []
     with open(path, encoding="utf-8", errors="replace") as f:
         for line in f:
@@ -76,7 +76,7 @@ class Records:
         return [row for name in names if name in self.steps for row in self.steps[name].rows]
 
     def why(self, *names):
-        """Why there is no figure of these steps; None: none began."""
+        """The reason why these steps have no figure; None: none of them began."""
         found = [self.steps[n] for n in names if n in self.steps]
         return "; ".join(dict.fromkeys(s.result for s in found)) if found else None
 
@@ -86,7 +86,7 @@ class Figures:
         self.dry, self.rows, self.notes = dry, [], []
 
     def add(self, name, value, unit, bound=None, note=""):
-        """bound: ">=0.85" or "<=1.2"; note None: no step that could have measured it began."""
+        """Adds a figure.  bound: such as ">=0.85" or "<=1.2"; note None: no step that measures the figure began."""
         if self.dry:
             note = "dry run" if value is None else f"dry run: {value:.4g}"
             value = None
@@ -122,7 +122,7 @@ class Side:
         return max(fit, key=lambda r: r["images_per_s"], default=None)
 
     def plain(self):
-        """Without replaying CUDA graphs: torch.compile as it is by default."""
+        """The measurements without replayed CUDA graphs, so with torch.compile's defaults."""
         side = Side.__new__(Side)
         side.__dict__.update(self.__dict__, rows=[r for r in self.rows if r.get("mode") != "graphs"])
         return side

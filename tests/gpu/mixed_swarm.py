@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A swarm of one worker on the card and two on the CPU, from end to end.
+"""A swarm of one worker on the GPU and two on the CPU, from end to end.
 
     mixed_swarm.py --build build --device cuda:0
 
@@ -30,7 +30,7 @@ def arguments():
 
 
 def held(swarm, name):
-    """Names of the blobs that a worker holds whose content has that name."""
+    """Names of the worker's blobs whose content has the hash in the name."""
     found = set()
     for folder, _, files in os.walk(os.path.join(swarm.folder, f"work-{name}")):
         for file in files:
@@ -56,7 +56,7 @@ def check_versions(swarm, job, names):
 
 
 def show(worker):
-    """What it says of itself, for the log."""
+    """Prints the state of a worker, for the log."""
     assert worker["flops"] and worker["peak_flops"], f"{worker['name']} does not say how fast it was"
     print(f"{worker['name']}: {worker['flops'] / 1e12:.3g} of {worker['peak_flops'] / 1e12:.3g} TFLOP/s")
     for device in worker["devices"]:
@@ -64,7 +64,7 @@ def show(worker):
 
 
 def submit(swarm, args, common, **keys):
-    """The job of the integration tests; on a card with heads as wide as those of real models."""
+    """Submits the job of the integration tests; on a GPU with heads as wide as those of real models."""
     path = common.write_job(os.path.join(swarm.folder, "job"), data=False, up="e3m0", down="e3m0", precision="auto", **keys)
     with open(path, encoding="utf-8") as f:
         text = f.read()
@@ -98,7 +98,7 @@ def mixed(swarm, args, common):
 
 
 def starts(swarm, args, common):
-    """Seconds from the start of workerd to its first step: the first fills the cache, the others count."""
+    """Seconds from the start of workerd to its first step; the first start only fills the cache."""
     size = {} if args.small else {"dim": 384, "depth": 12, "batch": 64}
     job = submit(swarm, args, common, replicas=1, rounds=1000, steps=50, **size)
     found = []

@@ -80,7 +80,7 @@ def flatten(prefix, value, into):
 
 
 def flatten_keyed(prefix, records, into):
-    """Records by what they are about, so that one more of them does not move the others."""
+    """Leaves of records, keyed by the object of each record, so that an additional record does not shift the others."""
     seen = {}
     for r in records:
         key = " ".join(f"{k} {r[k]}" for k in ORDER if k in r)
@@ -144,14 +144,14 @@ def train(d, texts, seed):
 
 
 def lasting(items):
-    """What a restart does not change.  Steps since the checkpoint are made again, and must have the same loss."""
+    """The items that a restart must not change.  Steps since the checkpoint are made again, and must have the same loss."""
     again = {k for k, v in items.items() if " again " in k and items[re.sub(r" again \d+", "", k)] == v}
     return {k: v for k, v in items.items() if k not in again and not k.endswith(NOT_OVER_A_RESTART)}
 
 
 def reopen(d, new):
-    """Stops the coordinator, opens a copy of what it left with its own programs and the original with others; what
-    each shows.  (What was only in memory is gone on both sides: how far tasks are, as heartbeats tell it.)"""
+    """Stops the coordinator, opens a copy of its directory with its own programs and the original with others, and returns
+    the items that each shows.  (Items that were only in memory are gone on both sides, such as the progress of tasks.)"""
     d.stop("coordinatord")
     shutil.copytree(d.data, d.path("copy/data"))
     with Daemons(d.bin, d.path("copy")) as same:

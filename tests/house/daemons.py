@@ -31,7 +31,7 @@ def wait_for(done, seconds, what):
 
 
 class Daemons:
-    """A coordinator with its workers; `bin` may change between a stop and a start."""
+    """A coordinator and its workers; `bin` may change between a stop and a start."""
 
     def __init__(self, bin, folder):
         self.bin, self.folder = os.path.abspath(bin), folder
@@ -93,7 +93,7 @@ class Daemons:
                           "--device", "cpu", "--threads", str(threads), "--work-dir", self.path("work-" + name))
 
     def get(self, path):
-        """The body of an answer."""
+        """The body of the answer to a GET."""
         link = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=START_S, context=self.tls)
         try:
             link.request("GET", path, headers={"Authorization": f"Bearer {self.token}"})
@@ -119,7 +119,7 @@ class Daemons:
         return json.loads(self.skerry("submit", job, "--json").splitlines()[-1])["id"]
 
     def wait_job(self, job, reached, seconds=180):
-        """The job as soon as reached(it), or at its end."""
+        """The job as soon as reached(job) is true, or at its end."""
         def look():
             got = self.json(f"/v1/jobs/{job}")
             if got["state"] in ("failed", "cancelled"):

@@ -1,6 +1,6 @@
-"""Print the figures of the house, and write them to build/figures/house.json.
+"""Print the figures about the source code, and write them to build/figures/house.json.
 
-    house.py [--root ROOT] [--why NAME]     --why: what a figure is made of, a line each
+    house.py [--root ROOT] [--why NAME]     --why: the parts of a figure, one per line
 
 Rows of house.json: name, value, unit, bound, holds.  Outside tests unless said otherwise."""
 import argparse
@@ -63,7 +63,7 @@ def codec_files(code, codec):
 
 
 def most(found):
-    """The one that is named in most files: (how many, [its name: file])."""
+    """The name that occurs in most files: (their number, [name: file])."""
     name = max(found, key=lambda n: len(found[n]))
     return len(found[name]), [f"{name}: {f}" for f in found[name]]
 
@@ -81,7 +81,7 @@ def upward_includes(root):
 
 
 def figures(root):
-    """{name: (value, unit, bound, [what it is made of])}; a value of None: not measured."""
+    """{name: (value, unit, bound, [its parts])}; a value of None: not measured."""
     tree = files(root)
     own = [f for f in tree if not in_tests(f)]
     folders = collections.Counter(os.path.dirname(f) for f in tree)

@@ -1,7 +1,7 @@
-"""Six tiny jobs that between them take every recipe and every way of folding, on images and on text.
+"""Six tiny jobs that together use every recipe and every way of folding, on images and on text.
 
-The order in which workers come would decide who learns from what, so there is one worker; where more than one replica
-would race against the executor (fragments, async) there is one replica, too."""
+With several workers the order of their arrival would decide which shards each gets, so there is one worker; there is also
+only one replica where several would race against the executor (fragments, async)."""
 import json
 import os
 import random

@@ -1,4 +1,4 @@
-"""Is a build as fast as another?
+"""Compares the speeds of two builds.
 
     speed.py --old build/house/COMMIT/build --new build [--only NAME ...] [--out build/figures/speed.json]
     speed.py --commit a1f3d3e --new build     builds the old side itself, under build/house/
@@ -49,7 +49,7 @@ PROGRAMS = {
 
 
 def find(build, name):
-    """A program of tests/bench, in whichever folder."""
+    """The path of a program of tests/bench, in any of its folders."""
     for folder, _, files in os.walk(os.path.join(build, "release/tests/bench")):
         if name in files:
             return os.path.join(folder, name)
@@ -62,7 +62,7 @@ def cpu_s():
 
 
 def program(build, name):
-    """A function that gives (wall, processor time) of one turn."""
+    """Returns a function that measures (wall-clock time, processor time) of one turn."""
     binary, flags, runs, cost = PROGRAMS[name]
     argv = [find(build, binary), *flags.split()]
 
@@ -78,7 +78,7 @@ def program(build, name):
 
 
 def first_step(build, folder, closing):
-    """A worker starts on its warm cache; its log says when it first stepped."""
+    """The time to the first step of a worker that starts on its warm cache, by its log."""
     d = closing.enter_context(Daemons(os.path.join(build, "bin"), folder))
     d.coordinator()
     d.submit(jobs.write(d.path("job"), [START], 1)[0])
@@ -95,7 +95,7 @@ def first_step(build, folder, closing):
 
 
 def compare(old, new):
-    """Ratios of the two clocks over all turns."""
+    """The ratios of the new build's times to the old one's, by both clocks, over all turns."""
     wall, cpu = [], []
     for i in range(TURNS):
         sides = [old, new] if i % 2 else [new, old]

@@ -1,5 +1,5 @@
-"""A made-up coordinator for the page: the real files of coordinator/http/web, and answers as
-docs/openapi.yaml has them for jobs that would take long to train.
+"""A made-up coordinator for the status page: the real files of coordinator/http/web, and made-up answers that follow
+docs/openapi.yaml, for jobs that would take long to train.
 
     with canned.Server(canned.experts()) as s: ...  s.url, s.job"""
 import http.server
@@ -20,7 +20,7 @@ TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".s
 
 
 def png(seed, cells=4, size=16):
-    """A grid of smooth blobs in colours that go by the seed."""
+    """A grid of smooth blobs, in colours that depend on the seed."""
     rng = random.Random(seed)
     hues = [[rng.random() * 6.3 for _ in range(3)] for _ in range(cells * cells)]
     side, rows = cells * size, bytearray()
@@ -39,7 +39,7 @@ def png(seed, cells=4, size=16):
 
 
 def plan(devices):
-    """How an island's devices share a step, as a pipeline whose bubbles are filled."""
+    """The plan of an island's step: a pipeline whose bubbles are filled."""
     return {"schedule": "1f1b", "devices": devices, "copies": 1, "stages": devices, "widest_stage": 1, "micro_batches": 4, "predicted_s": 0.28, "measured_s": 0.27,
             "idle_before": 0.27, "idle": 0.04, "inside": 0.93, "filled_with": "images"}
 
@@ -49,7 +49,7 @@ def sha(n):
 
 
 class Job:
-    """The answer to GET /v1/jobs/1 and what belongs to it, in self.job, .workers, .metrics."""
+    """The answer to GET /v1/jobs/1 in self.job, and those that belong to it in .workers and .metrics."""
 
     def __init__(self, name, recipe, sizes, levels, router=False, text=False, round=4, rounds=10, workers=5, private=False, numbers=False):
         self.numbers = numbers
@@ -229,13 +229,13 @@ class Server:
         self.log, self.uptime, self.life, self.news = [], 999000, 0, threading.Condition()
 
     def say(self, text):
-        """A sentence, to all who listen."""
+        """Sends a sentence to all event streams."""
         with self.news:
             self.log.append({"n": len(self.log) + 1, "at": AT, "job": 1, "task": None, "worker": None, "text": text})
             self.news.notify_all()
 
     def restart(self):
-        """The streams end, and sentences are counted anew."""
+        """Ends the streams and counts sentences from the start again."""
         with self.news:
             self.log, self.uptime, self.life = [], 1000, self.life + 1
             self.news.notify_all()
@@ -252,7 +252,7 @@ class Server:
                 "store": {"ok": True, "error": "", "commits": 77, "queue": 0, "queue_max": 2, "writing_ms": 0}, "blob_store": None}
 
     def answer(self, path, query):
-        """(type, bytes) or None."""
+        """(type, bytes) of the answer, or None."""
         def text(value):
             return "application/json", json.dumps(value).encode()
 

@@ -1,4 +1,4 @@
-"""What the integration tests share: the programs, tiny jobs, waiting for conditions."""
+"""The common parts of the integration tests: the programs, tiny jobs, waiting for conditions."""
 import contextlib
 import itertools
 import json
@@ -57,7 +57,7 @@ def skerry(*args, timeout=180 * PATIENCE, env=None, **kw):
 
 
 def wait_until(done, seconds, what, patience=PATIENCE):
-    """The first true value of done(); fails after the deadline, naming what did not come.  patience=1: being so fast is promised."""
+    """The first true value of done(); fails after the deadline, and names `what`.  patience=1: the deadline itself is a promise."""
     seconds *= patience
     began = time.monotonic()
     while True:
@@ -70,7 +70,7 @@ def wait_until(done, seconds, what, patience=PATIENCE):
 
 
 def free_ports(n, host="127.0.0.1"):
-    """Ports for who listens later, or again: of a block that this process has for itself, as what the kernel gives is soon another's."""
+    """Ports to listen on later, or again.  They are from a block of this process's own, because the kernel soon gives others its free ports again."""
     first, found = PORTS[os.getpid() % (len(PORTS) // PORTS_EACH) * PORTS_EACH], []
     while len(found) < n:
         with contextlib.suppress(OSError), socket.socket() as s:
@@ -81,13 +81,13 @@ def free_ports(n, host="127.0.0.1"):
 
 
 def children_of(pid):
-    """Of all of its threads."""
+    """The children of all threads of a process."""
     return [int(p) for thread in os.listdir(f"/proc/{pid}/task")
             for p in open(f"/proc/{pid}/task/{thread}/children").read().split()]
 
 
 def read_safetensors(path):
-    """The format in a few lines: u64 length, JSON header, raw little-endian tensors."""
+    """The tensors of a file: a u64 length, a JSON header, raw little-endian values."""
     raw = open(path, "rb").read()
     n = struct.unpack("<Q", raw[:8])[0]
     header = json.loads(raw[8:8 + n])

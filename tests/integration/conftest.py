@@ -1,5 +1,5 @@
-"""The order of files: `make check-int` hands whole files to a few processes, and a long one that came last would keep the others
-waiting at the end."""
+"""Sets the order of files: `make check-int` hands whole files to a few processes, and at the end all would wait for a long file
+that comes last."""
 LONGEST_FIRST = ["failover", "store", "gpu_run", "latents", "faults", "snapshots", "first_hour", "spot", "elastic", "island",
                  "page", "folds_at_workers", "slow_disk", "cascade", "slurm", "bad_paths", "ingest"]
 

@@ -28,7 +28,7 @@ class Service:
 
 
 class Aws(Service):
-    """IMDSv2: what there is only with a token, 404 as long as there is nothing to say, and for what other clouds have."""
+    """IMDSv2: answers only with a token; 404 while there is no notice, and for the paths of other clouds."""
 
     def __init__(self):
         super().__init__()
@@ -53,7 +53,7 @@ class Aws(Service):
 
 
 class Gcp(Service):
-    """Nothing without Metadata-Flavor; wait_for_change holds the answer until the value has another ETag."""
+    """Answers only with Metadata-Flavor; wait_for_change holds the answer until the value has another ETag."""
 
     def answer(self, method, path, query, headers):
         if method != "GET" or headers.get("Metadata-Flavor") != "Google":
@@ -73,7 +73,7 @@ class Gcp(Service):
 
 
 class Azure(Service):
-    """Nothing without Metadata: true and a version; events name the machines that they concern."""
+    """Answers only with Metadata: true and a version; events name the machines that they concern."""
     VM = "trainer-3"
 
     def answer(self, method, path, query, headers):

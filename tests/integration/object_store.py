@@ -42,14 +42,14 @@ use = egg:swift#slo
 
 
 def log(_conf, _name, _to_console, _route, _format, logger, _adapted):
-    """Warnings and errors go to stderr, not to a syslog."""
+    """Sends warnings and errors to stderr instead of a syslog."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     logger.addHandler(handler)
 
 
 class Tokens:
-    """Swift wants a cache: this one remembers tokens, and nothing that could be old."""
+    """A cache for Swift, which needs one: it remembers only tokens, so that nothing else can be out of date."""
 
     def __init__(self):
         self.kept = {}

@@ -1,4 +1,4 @@
-"""Holds answers of a real server to docs/openapi.yaml."""
+"""Checks answers of a real server against docs/openapi.yaml."""
 import json
 import os
 import re
@@ -23,7 +23,7 @@ class OpenApi:
                 for method, op in item.items() if method in METHODS}
 
     def deref(self, node):
-        """What a $ref points at."""
+        """The object that a $ref points to."""
         if "$ref" not in node:
             return node
         at = self.doc
@@ -42,7 +42,7 @@ class OpenApi:
         self.validate(value, {"$ref": f"#/components/schemas/{name}"})
 
     def call(self, operation, status=200, params=None, **kw):
-        """Calls an operation and holds the answer to what is documented for that status."""
+        """Calls an operation and checks the answer against the documentation of its status."""
         method, path, op = self.operations()[operation]
         for name, value in (params or {}).items():
             path = path.replace("{%s}" % name, str(value))

@@ -1,4 +1,4 @@
-"""A store for tests that can misbehave: Swift (object_store.py) behind a relay, in a process and threads of their own."""
+"""An object store for tests that can misbehave: Swift (object_store.py), a process, behind a relay in threads of this one."""
 import base64
 import hashlib
 import http.server
@@ -19,7 +19,7 @@ BUSY = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce
 
 
 class Relay(http.server.ThreadingHTTPServer):
-    """Hands requests on as they are, or not: `mode` is ok, busy, denied, cut, silent or chance.  `seen` has (who, method, status, bytes)."""
+    """Passes requests on or spoils them: `mode` is ok, busy, denied, cut, silent or chance.  `seen` lists (client, method, status, bytes)."""
     daemon_threads = True
 
     def __init__(self, port, host):
@@ -95,7 +95,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(got.status_code, [*headers, ("Content-Length", length)], content)
 
     def sum_of(self, body):
-        """What is kept at a PUT, and told at a HEAD."""
+        """The checksum that is kept at a PUT, and returned by a HEAD."""
         sums, key = self.server.sums, self.path.partition("?")[0]
         if sums is not None and self.command == "PUT":
             sums[key] = base64.b64encode(hashlib.sha256(body).digest()).decode()
@@ -103,7 +103,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return [("x-amz-checksum-sha256", told)] if told else []
 
     def write_once(self, body):
-        """If-None-Match, as Swift itself has it; the signature is not looked at."""
+        """A PUT with If-None-Match through Swift's own interface, without a check of the signature."""
         url, session = self.server.native
         got = session.put(url + self.path.partition("?")[0], data=body, headers={"If-None-Match": "*"}, timeout=60)
         if got.status_code == 201:
@@ -134,7 +134,7 @@ class Store:
         threading.Thread(target=self.relay.serve_forever, daemon=True).start()
 
     def names(self):
-        """Of all objects, through Swift's own interface."""
+        """The names of all objects, through Swift's own interface."""
         return self.session.get(self.native + "/v1/AUTH_test/blobs", timeout=20).text.split()
 
     def blobs(self, prefix):
@@ -144,7 +144,7 @@ class Store:
         return ["--store", f"s3://{bucket}/{prefix}", "--store-endpoint", self.relay.url, "--store-workers", "yes", "--store-plain"]
 
     def print_log(self):
-        """What Swift complained of."""
+        """Prints the errors that Swift logged."""
         with open(self.log.name, encoding="utf-8", errors="replace") as f:
             print(f"---- {f.name} ----\n{f.read()[-4000:]}")
 

@@ -35,7 +35,7 @@ def die_with_us():
 
 
 class AnyName(requests.adapters.HTTPAdapter):
-    """Trusts a certificate whatever host it names, as a pinned key is trusted."""
+    """Trusts a certificate with any host name, as programs do that know the server's key."""
 
     def init_poolmanager(self, *args, **kw):
         super().init_poolmanager(*args, assert_hostname=False, **kw)
@@ -64,7 +64,7 @@ class Swarm:
         return self.processes[name]
 
     def coordinator(self, *flags, env=None, bin=BIN, serves=True):
-        """Starts coordinatord, or starts it again on the ports that it had; `serves`: at once, else see coordinator_serves()."""
+        """Starts coordinatord, or starts it again on the same ports; with `serves` waits until it serves, else see coordinator_serves()."""
         ports_file = os.path.join(self.data, "ports.json")
         if os.path.exists(ports_file):
             os.remove(ports_file)
@@ -78,7 +78,7 @@ class Swarm:
         return process
 
     def coordinator_serves(self, seconds=20):
-        """Waits until it does, and logs in."""
+        """Waits until the coordinator serves, and logs in."""
         process, ports_file = self.processes["coordinatord"], os.path.join(self.data, "ports.json")
 
         def up():
@@ -94,13 +94,13 @@ class Swarm:
         self.session.headers["Authorization"] = f"Bearer {self.token}"
 
     def worker(self, name="worker", *flags, shown=None, device="cpu", threads=1, env=None, bin=BIN, program=None):
-        """Starts a worker, or starts it again on the same work directory; `shown` is the name that people see."""
+        """Starts a worker, or starts it again on the same work directory; `shown` is its name in the swarm."""
         return self._launch(name, [
             program or f"{bin}/workerd", "--join", self.worker_token, "--name", shown or name, "--device", device, "--threads", str(threads),
             "--work-dir", os.path.join(self.folder, f"work-{name}"), *flags], env)
 
     def joined(self, *names):
-        """Waits until these workers have, each as often as it was started: a job that begins with one of them alone is another one."""
+        """Waits until these workers have joined, each as often as it was started: a job takes another course if only some have."""
         def all_have():
             log = self.log("coordinatord")
             return all(len(re.findall(rf"worker \d+ \({name}\) has joined", log)) >= self.launched[name] for name in names)
@@ -136,7 +136,7 @@ class Swarm:
     # ---- HTTP and jobs ----
 
     def stranger(self):
-        """A client without a secret.  The environment may name proxies and other authorities: not ours."""
+        """A client without a secret, which ignores proxies and authorities of the environment."""
         session = requests.Session()
         session.trust_env = False
         session.verify = os.path.join(self.data, "tls-cert.pem")
@@ -166,12 +166,12 @@ class Swarm:
         return self.get(f"/v1/jobs/{job_id}").json()
 
     def folds(self):
-        """Outer steps that are made now, or about to be, here and by workers: without one, and without workers, what is on record stays."""
+        """The number of outer steps under way or about to begin, here or on workers: at 0, and without workers, the record does not change."""
         outer, tasks = self.get("/v1/status").json()["outer"], self.get("/v1/tasks").json()["items"]
         return outer["busy"] + outer["queue"] + sum(t["kind"] == "outer" and t["state"] == "leased" for t in tasks)
 
     def wait_lost(self):
-        """Until all workers, which were killed, are known to be, and the last steps of what they sent are made."""
+        """Waits until the coordinator knows that all (killed) workers are lost, and has made the last outer steps of their contributions."""
         wait_until(lambda: {w["state"] for w in self.get("/v1/workers").json()["items"]} == {"lost"} and not self.folds(), 20, "nobody to be here")
 
     def wait_job(self, job_id, state, seconds=300):
@@ -219,7 +219,7 @@ class Events(threading.Thread):
 
 @contextlib.contextmanager
 def running(folder, *flags, **how):
-    """A swarm with a coordinator, ended whatever happens."""
+    """A swarm with a coordinator, which ends in any case."""
     s = Swarm(folder)
     try:
         s.coordinator(*flags, **how)

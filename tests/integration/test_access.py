@@ -1,4 +1,4 @@
-"""Who may come in: tokens with their ends and limits, workers' own keys, and what revoking cuts, with real daemons."""
+"""Access to a swarm, with real daemons: tokens with ends and limits, the keys of workers, and revoked tokens and workers."""
 import os
 import select
 import shutil

@@ -1,4 +1,4 @@
-"""Audits of real jobs: what is as recorded is found to be so, to the bit, and what is not is named."""
+"""Audits of real jobs: they confirm records that are true, to the bit, and name those that are not."""
 import json
 import os
 import re
@@ -23,7 +23,7 @@ def audit(swarm, job):
 
 
 def audit_until(swarm, job, steps):
-    """A step can be made again while what it began with is there: an audit that was slow finds none left."""
+    """Audits until so many steps were made again: a slow audit may find that the versions before them are gone."""
     def found():
         told, n = audit(swarm, job)
         assert n["faults"] == 0, told

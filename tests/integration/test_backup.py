@@ -1,4 +1,4 @@
-"""Backups of a coordinator at work, and the way back on another machine: real daemons, real files."""
+"""Backups of a coordinator at work, and their restore on another machine: real daemons, real files."""
 import fcntl
 import glob
 import hashlib
@@ -141,7 +141,7 @@ def damage(path):
 
 
 def test_a_damaged_manifest_is_refused(swarm, tmp_path):
-    """Also where it makes sense as it is: a file under another name is missing, or made anew, such as a secret."""
+    """Also one that is well formed: a file under another name would be missing, or made anew, such as a secret."""
     folder = tmp_path / "backup"
     back_up(swarm, folder)
     path = manifests(folder)[0]
@@ -153,7 +153,7 @@ def test_a_damaged_manifest_is_refused(swarm, tmp_path):
 
 
 def test_what_rots_in_the_folder_is_made_anew(swarm, tmp_path):
-    """What all backups name is there once: each is read again a week after it was last."""
+    """Backups share their files: each is read again a week after its last check, and written again if it is damaged."""
     folder = tmp_path / "backup"
     back_up(swarm, folder)
     key = hashlib.sha256(open(os.path.join(swarm.data, "tls-key.pem"), "rb").read()).hexdigest()
@@ -179,7 +179,7 @@ fill other
 
 
 def test_a_full_disk(swarm, tmp_path):
-    """What no backup names makes room for one; where there is none nothing of it stays, and what to do is said."""
+    """Files that no backup names are removed for room; if that does not suffice, nothing of the backup stays, and a sentence gives advice."""
     swarm.submit(rounds=1)
     (tmp_path / "disk").mkdir()
     done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", FULL_DISK, "sh", BIN, tmp_path / "disk", swarm.data],
@@ -191,7 +191,7 @@ def test_a_full_disk(swarm, tmp_path):
 
 
 def test_a_backup_that_could_not_count_is_refused(swarm, tmp_path):
-    """One in the data dir goes with it; one beside a manifest of next year is older than that, so --keep would drop it at once."""
+    """A backup in the data dir would be lost with it; one beside a manifest of next year is older than that, so --keep would drop it at once."""
     inside = skerry("backup", os.path.join(swarm.data, "backups"), "--data-dir", swarm.data)
     assert inside.returncode == 2 and "would be lost with it" in inside.stderr, inside.stderr
     assert not os.path.exists(os.path.join(swarm.data, "backups"))
@@ -210,7 +210,7 @@ def test_a_backup_that_could_not_count_is_refused(swarm, tmp_path):
 
 
 def test_two_backups_at_once(swarm, tmp_path):
-    """The second does not say that the coordinator should be stopped."""
+    """The second is refused, without the advice to stop the coordinator."""
     with open(os.path.join(swarm.data, "capture.lock"), "w", encoding="utf-8") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         done = skerry("backup", tmp_path / "x", "--data-dir", swarm.data)

@@ -1,4 +1,4 @@
-"""What a person can get wrong: one clear sentence, a non-zero exit, nothing lost."""
+"""Mistakes of users: each gets one clear sentence and a non-zero exit, and loses nothing."""
 import os
 import socket
 import subprocess

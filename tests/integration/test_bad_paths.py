@@ -36,7 +36,7 @@ WARM = ("context: 64", "context: 64, warm_start: start")
 
 
 def shown(value):
-    """The name of a case: what is changed."""
+    """The name of a case: its changes."""
     return value[1] if isinstance(value, tuple) else ""
 
 
@@ -52,7 +52,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def coordinator(tmp_path_factory):
-    """Without workers: what is refused needs none."""
+    """A swarm without workers: refusals need none."""
     with running(tmp_path_factory.mktemp("coordinator")) as s:
         yield s
 
@@ -81,7 +81,7 @@ def refused(done, words):
 
 
 def refused_everywhere(job, coordinator, words, tmp_path):
-    """By `check` and `submit`: no job, no temporary file."""
+    """Checks that `check` and `submit` refuse the job, and leave neither a job nor a temporary file."""
     there = os.path.join(tmp_path, "tmp")
     os.makedirs(there)
     jobs = coordinator.get("/v1/jobs").json()["items"]
@@ -194,7 +194,7 @@ def test_files(tmp_path, data, coordinator, name, content, words):
 
 
 def warm_start(folder, dim=32, vocab=257, **config):
-    """A folder as save_pretrained writes it; its weights are looked at when all else fits."""
+    """A folder as save_pretrained writes it; its weights are checked after everything else."""
     os.makedirs(folder)
     values = dict(model_type="llama", hidden_size=dim, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
                   intermediate_size=96, rms_norm_eps=1e-5, vocab_size=vocab, tie_word_embeddings=False)
@@ -224,7 +224,7 @@ def test_run_refuses_before_it_starts_anything(tmp_path, data):
 
 
 def test_what_only_the_coordinator_knows(tmp_path, data, coordinator):
-    """Another job's experts, shards kept for routers: `check` cannot say, `submit` does."""
+    """Another job's experts, shards kept for routers: `check` cannot know, `submit` refuses."""
     distill = write(tmp_path, data, IMAGES, ("name: ddm, experts: 3", "name: distill, teacher: 9"))
     refused(coordinator.skerry("submit", distill), ["recipe.teacher is 9", "no such job"])
     (tmp_path / "job.yaml").write_text(TEXT.replace("shard_samples: 32", "shard_samples: 4096"))
@@ -234,7 +234,7 @@ def test_what_only_the_coordinator_knows(tmp_path, data, coordinator):
 
 @pytest.mark.parametrize("change, key", [(TOKENIZER, "tokenizer"), (WARM, "warm_start")])
 def test_files_that_only_workers_read(tmp_path, change, key):
-    """A client that does not look before it sends: the job fails when the only worker has said so twice, which is not put into quarantine."""
+    """A client that does not check before it sends: the job fails after two reports of the only worker, which is not quarantined."""
     junk = os.urandom(2048)
     blob = {"sha256": hashlib.sha256(junk).hexdigest(), "size": len(junk)}
     with running(tmp_path) as s:

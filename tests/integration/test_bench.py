@@ -1,4 +1,4 @@
-"""What `make bench` does when its time is used up: figures that have no end are given up with the reason, and their processes end."""
+"""`make bench` when its time is used up: it gives up figures that do not end, with the reason, and ends their processes."""
 import os
 import signal
 import sys
@@ -39,12 +39,12 @@ def fig(monkeypatch):
 
 
 def nobody_is_slow(monkeypatch):
-    """Whose time is used up is said by the programs."""
+    """Switches off the alarm, so that only the test's programs decide when time is used up."""
     monkeypatch.setattr(signal, "alarm", lambda s: None)
 
 
 def race(fig, tmp_path, steps):
-    """A race with a PyTorch that answers so many times and then works for ever; the row."""
+    """The row of a race against a PyTorch that answers so many times and then works for ever."""
     answers = PEER.format(python=sys.executable, seconds=1.5, steps="steps").replace("for line", f"steps = {steps}\nfor line")
     theirs = program(tmp_path / "torch", answers)
     ours = tmp_path / "release" / "tests" / "bench" / "worker" / "bench_train"

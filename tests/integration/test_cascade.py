@@ -1,5 +1,5 @@
-"""A model of two chains through the whole system: the example learns in both chains, runs repeat to the bit, what it
-exports is a start, and what does not fit is refused."""
+"""A model of two chains through the whole system: the example learns in both chains, runs repeat to the bit, its export
+is a warm start, and job files that do not fit are refused."""
 import json
 import os
 import re
@@ -42,7 +42,7 @@ def run(place, name, *changes, workers=1, more=()):
 
 
 def losses(report):
-    """Of each chain, on the held-out pictures."""
+    """The loss of each chain on the held-out pictures."""
     found = {f["name"]: f["value"] for f in report["job"]["figures"]}
     assert sum(found[c] for c in CHAINS) == pytest.approx(report["job"]["eval_loss"], rel=1e-5)
     return [found[c] for c in CHAINS]
@@ -90,7 +90,7 @@ def test_runs_repeat_to_the_bit(place):
 
 
 def test_two_devices_train_it(place):
-    """By data parallelism or as a pipeline, whichever is faster there; fragments cut each chain."""
+    """By data parallelism or as a pipeline, whichever is faster there; each chain is cut into fragments."""
     report, out = run(place, "two", rounds(2, 4), (r"momentum: 0\.6", "momentum: 0.6, fragments: 3"),
                       more=("--device", "cpu,cpu"))
     assert len(report["modules"]) == 6

@@ -1,4 +1,4 @@
-"""What a job costs, held against the coordinator's log, and what its budget and a token's quota do."""
+"""The cost of a job, compared with the coordinator's log, and the effects of its budget and of a token's quota."""
 import datetime
 import json
 import re
@@ -11,7 +11,7 @@ PRICES = {"dear": 36.0, "cheap": 9.0}  # dollars an hour: a cent, a quarter of o
 
 
 def at(log, what):
-    """When the log says so first, in s."""
+    """The time of the first line of the log that has this pattern, in s."""
     for line in log.splitlines():
         if re.search(what, line):
             return datetime.datetime.fromisoformat(line[:23]).timestamp()

@@ -1,4 +1,4 @@
-"""What is deployed: the units' sandboxes, the package, the user data of virtual machines."""
+"""The deployment: the units' sandboxes, the package, the user data of virtual machines."""
 import glob
 import os
 import re
@@ -32,14 +32,14 @@ def test_units_are_sandboxed(unit):
 
 @pytest.mark.parametrize("unit", ["coordinatord", "workerd"])
 def test_units_start_again_however_often_they_fail(unit):
-    """Five starts within ten seconds are the most, unless a unit says otherwise: what passes in a minute would end it for good."""
+    """systemd allows five starts within ten seconds unless a unit says otherwise: a fault of a minute would end it for good."""
     text = open(f"{DEPLOY}/systemd/{unit}.service", encoding="utf-8").read()
     before_service, _, service = text.partition("[Service]")
     assert re.search(r"^StartLimitIntervalSec=0$", before_service, re.M) or 5 * int(re.search(r"^RestartSec=(\d+)$", service, re.M).group(1)) > 10
 
 
 def test_cards_are_there_before_the_worker():
-    """The unit that may open nvidia-uvm starts after the one that loads it, as root and outside of the sandbox."""
+    """The unit that may open nvidia-uvm starts after the one that loads the module, as root and outside the sandbox."""
     def read(unit):
         return open(f"{DEPLOY}/systemd/{unit}", encoding="utf-8").read()
     worker = read("workerd.service")
@@ -54,7 +54,7 @@ def test_cards_are_there_before_the_worker():
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """The package's file, and a folder with what is in it."""
+    """The package's file, and a folder with its content."""
     out = tmp_path_factory.mktemp("deb")
     deb = run(f"{DEPLOY}/make-deb.sh", BIN, str(out)).splitlines()[-1]
     run("dpkg-deb", "-R", deb, str(out / "tree"))
@@ -87,7 +87,7 @@ def test_the_same_programs_make_the_same_package(package, tmp_path):
 
 
 def test_a_later_commit_is_a_newer_package(package, tmp_path):
-    """apt installs nothing of a version that is there."""
+    """apt would not install a package of a version that is already there."""
     def version(deb):
         return run("dpkg-deb", "-f", deb, "Version").strip()
     later = run(f"{DEPLOY}/make-deb.sh", BIN, str(tmp_path), env={**os.environ, "SOURCE_DATE_EPOCH": str(int(time.time()) + 1)}).splitlines()[-1]
@@ -120,7 +120,7 @@ def test_user_data_starts_the_daemon(name, unit):
 
 
 def test_a_worker_of_user_data_joins(swarm, tmp_path):
-    """The unit's command line with the file that user data writes."""
+    """The unit's command line works with the file that the user data writes."""
     config = yaml.safe_load(open(f"{DEPLOY}/cloud-init/worker.yaml", encoding="utf-8").read().replace("TOKEN", swarm.worker_token))
     written = {f["path"]: f["content"] for f in config["write_files"]}
     (tmp_path / "join.token").write_text(written["/etc/skerry/join.token"])

@@ -1,7 +1,7 @@
-"""Devices that break and devices that are too small: what becomes of the work, the worker and the job.
+"""Devices that break and devices that are too small: the fate of the work, the worker and the job.
 
 workerd of these tests can fail on purpose (a build with sanitizers, `make faulty`): SKERRY_FAULT_DEVICE="30,5" breaks its CPU at
-the 30th wait for it, and that of the process that takes its place at the 5th; SKERRY_FAULT_MEMORY is all that is free."""
+the 30th wait for it, and that of its successor process at the 5th; SKERRY_FAULT_MEMORY is the free memory that it sees."""
 import os
 import re
 
@@ -18,7 +18,7 @@ def worker_of(swarm, name):
 
 
 def broken(swarm, name, waits, *flags):
-    """A worker whose devices break after so many waits each."""
+    """Starts a worker whose devices break after so many waits each."""
     return swarm.worker(name, *flags, bin=FAULTY, env={"SKERRY_FAULT_DEVICE": waits})
 
 
@@ -50,7 +50,7 @@ def test_a_worker_whose_device_breaks_starts_again_in_its_place(swarm):
 
 
 def test_a_phase_goes_on_where_it_was_when_the_device_broke(swarm):
-    """Alone: the same worker takes its task again after it has started anew, with the token that it was given on its command line."""
+    """The only worker starts anew, with the token of its command line, and takes its task again."""
     process = broken(swarm, "a", "30,20", "--device", "auto", "--allow-trainers")
     done = swarm.wait_job(swarm.submit(**{**JOB, "replicas": 1}), "done")
     assert samples_seen(done) == SAMPLES / 2
@@ -61,7 +61,7 @@ def test_a_phase_goes_on_where_it_was_when_the_device_broke(swarm):
 
 
 def test_a_device_that_does_not_come_back_is_left_out(swarm):
-    """One of two: the worker goes on with the other, in the middle of its phase, and counts every sample once."""
+    """The worker goes on with the other device, in the middle of its phase, and counts every sample once."""
     broken(swarm, "a", "900,lost", "--device", "cpu,cpu")
     job = swarm.submit(**{**JOB, "replicas": 1})
     wait_until(lambda: "cpu did not come back and is left out" in swarm.log("a"), 60, "the second device to be missed")
@@ -71,7 +71,7 @@ def test_a_device_that_does_not_come_back_is_left_out(swarm):
 
 
 def test_a_pipeline_of_two_chains_goes_on_without_a_device(swarm, tmp_path):
-    """Both chains lay on both devices: the checkpoint has all of them, and one device goes on."""
+    """Both chains were on both devices: the checkpoint has all stages, and one device goes on."""
     path = write_job(tmp_path / "job", **{**JOB, "replicas": 1})
     with open(path, encoding="utf-8") as f:
         text = f.read().replace("train: {", "upscaler: {low_side: 8}\n"

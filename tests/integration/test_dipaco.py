@@ -82,7 +82,7 @@ def test_texts_are_routed(paths):
 
 
 def test_one_dense_model_is_plain_diloco(tmp_path):
-    """1 x 1 paths without a re-sharding and DiLoCo are the same computation (one partition, one module)."""
+    """1 x 1 paths without a re-sharding are the same computation as DiLoCo (one partition, one module)."""
     models = []
     for name, keys in (("a", dict(more=", levels: [1]")), ("b", dict(recipe="diloco", more=""))):
         os.makedirs(tmp_path / name)

@@ -1,4 +1,4 @@
-"""skerry doctor: this machine and the way to the coordinator, with a verdict on each thing."""
+"""skerry doctor: it checks this machine and the way to the coordinator, with a verdict on each item."""
 import json
 import os
 import shutil
@@ -10,7 +10,7 @@ from swarm import swarm  # noqa: F401  (fixture)
 
 
 def doctor(tmp_path, *args, bin=BIN, **env):
-    """Its findings as {name: [(verdict, found, advice)]}, and its exit status.  No coordinator is known but by args and env."""
+    """Its findings as {name: [(verdict, found, advice)]}, and its exit status.  It knows a coordinator only by args and env."""
     done = subprocess.run([f"{bin}/skerry", "doctor", "--json", *args], capture_output=True, text=True, check=False, timeout=120,
                           env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), **env})
     found = {}
@@ -20,7 +20,7 @@ def doctor(tmp_path, *args, bin=BIN, **env):
 
 
 def listen(at, port):
-    """False: it is taken."""
+    """Listens on a port; False: the port is taken."""
     at.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         at.bind(("0.0.0.0", port))

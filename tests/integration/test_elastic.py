@@ -1,4 +1,4 @@
-"""Rounds have as many phases as there are workers, whoever comes and goes (recipe.replicas: auto)."""
+"""Rounds have as many phases as there are workers, while workers join and leave (recipe.replicas: auto)."""
 from common import wait_until, write_job
 from swarm import running, swarm  # noqa: F401  (fixture)
 from test_faults import SLOW, epochs_add_up, samples_seen, task_of
@@ -26,7 +26,7 @@ def test_workers_come_and_go(swarm):
 
 
 def test_little_data_is_few_phases(swarm):
-    """Two phases hold nearly all passes over the data that may be open: the others have none, and the job goes on."""
+    """Two phases take nearly all samples of the passes that may be open: the others have none, and the job goes on."""
     for name in "abcd":
         swarm.worker(name)
     swarm.joined(*"abcd")
@@ -39,7 +39,7 @@ def test_little_data_is_few_phases(swarm):
 
 
 def test_who_comes_slowly_is_not_waited_for(tmp_path):
-    """A version takes the newcomer three rounds to fetch: it gets through beside the others, who do not wait for it."""
+    """A new worker needs three rounds to fetch a version: it catches up, and the others do not wait for it."""
     with running(tmp_path, "--heartbeat", "200ms") as swarm:  # who has lost a phase goes on fetching until it hears of that
         for name in "ab":
             swarm.worker(name)

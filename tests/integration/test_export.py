@@ -20,7 +20,7 @@ STREAM_SAMPLE, STREAM_UPSCALER, STREAM_TOLD, GAP, SIZE, LOW = 0x736D706C, 0x7570
 
 
 def noise(seed, count, side=SIZE, stream=STREAM_SAMPLE):
-    """What worker/net/sample.h starts from: image i is a stream of its own."""
+    """The noise from which worker/net/sample.h starts: each image has its own random stream."""
     one = [subprocess.run([NOISE, str(seed), str(stream), str(i), str(3 * side * side)],
                           stdout=subprocess.PIPE, check=True).stdout for i in range(count)]
     return torch.from_numpy(np.stack([np.frombuffer(raw, np.float32) for raw in one]).reshape(count, 3, side, side))
@@ -43,7 +43,7 @@ def tiles(path, count, columns):
 
 
 def told(path, keys):
-    """The job with more keys of its model."""
+    """The job file with more keys for its model."""
     with open(path, encoding="utf-8") as f:
         text = f.read().replace("model: {", f"model: {{{keys}, ", 1)
     with open(path, "w", encoding="utf-8") as f:
@@ -79,7 +79,7 @@ def pixels(x):
 
 
 def test_pytorch_draws_the_same_pictures_with_two_chains(swarm, tmp_path):
-    """The base's small ones, in whole numbers, by a base that reads its estimates, then the upscaler's, told these."""
+    """A base that reads its estimates draws small pictures, in whole numbers, and the upscaler large ones from them."""
     swarm.worker("a", threads=2)
     path = write_job(tmp_path / "job", rounds=3, steps=20, replicas=1, ema=0.5)
     with open(path, "a", encoding="utf-8") as f:
@@ -108,7 +108,7 @@ def test_pytorch_draws_the_same_pictures_with_two_chains(swarm, tmp_path):
 
 
 def test_a_model_learns_to_read_its_estimate(swarm, tmp_path):
-    """Begun with weights of a model that reads none, on two devices, and begun again with its own."""
+    """A job that starts with weights of a model without estimates, on two devices, and another that starts with its export."""
     swarm.worker("isle", device="cpu,cpu", threads=2)
     path = write_job(tmp_path / "job", rounds=1, steps=6, replicas=1, eval_every=1)
     losses = []

@@ -1,4 +1,4 @@
-"""Trainers of the user's through real daemons: one in C on libskerry, and what they do wrong."""
+"""Trainers of the user's through real daemons, in C on libskerry and in Python."""
 import json
 import os
 import random
@@ -146,7 +146,7 @@ outer: {{rounds: 2, steps: 5}}
 
 
 def test_pytorch_trainer(tmp_path):
-    """A GPT: the optimiser's state goes with its replica, and the exported weights have the model's own names."""
+    """A GPT: the optimiser's state travels with its replica, and the exported weights have the model's own names."""
     job = write_program(tmp_path, f"{HERE}/../../examples/trainer-gpt/train.py", GPT, more="")
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
@@ -172,7 +172,7 @@ sample: {{prompt: once}}
 
 
 def write_pieces(folder):
-    """Weights in two files with an index, as save_pretrained leaves them, and what lies beside them."""
+    """Weights in two files with an index, as save_pretrained writes them, and their companions."""
     (folder / "tokens").mkdir(parents=True)
     pieces = {"mean": "model-00001-of-00002.safetensors", "other": "model-00002-of-00002.safetensors"}
     values = {"mean": np.full(4, 7, np.float32), "other": np.ones(2, np.float32)}
@@ -187,7 +187,7 @@ def write_pieces(folder):
 
 def test_data_of_its_own(tmp_path):
     """Without shards: each replica reads its part; version 0 is the user's folder, whose other files come back with the
-    export; buffers stay; the coordinator may end in the middle; what it writes is asked for, too."""
+    export; buffers stay; the coordinator may end in the middle; the trainer also writes texts."""
     job = write_program(tmp_path, f"{HERE}/trainers/own_data.py", OWN)
     write_pieces(tmp_path / "begin")
     with running(tmp_path / "swarm") as s:
@@ -226,8 +226,8 @@ eval: {{every: 0, samples: 8}}
 
 @pytest.mark.parametrize("more, phases", [("", 2), (", fragments: 2", 1)])  # that versions know the end of
 def test_paths(tmp_path, more, phases):
-    """DiPaCo with a trainer: four paths share the modules of two levels, what is in no level is private, and each learns
-    from its part of the texts."""
+    """DiPaCo with a trainer: four paths share the modules of two levels, tensors outside the levels are private, and each
+    path learns from its part of the texts."""
     job = write_program(tmp_path, f"{HERE}/trainers/paths.py", PATHS, log=str(tmp_path), more=more)
     weights = []
     with running(tmp_path / "swarm") as s:
@@ -292,7 +292,7 @@ outer: {{rounds: 2, steps: 3}}
 
 def test_buffers(tmp_path):
     """BatchNorm's running mean, variance and count: each round begins with their mean, or those of the first replica, to
-    the bit over 4-bit wires, whatever momentum moves the weights; an export has them with their own types."""
+    the bit over 4-bit wires, whatever momentum the weights have; an export has them with their own types."""
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
         for buffers in ("mean", "first"):
@@ -330,9 +330,9 @@ wire: {{up: f32, down: f32}}
 
 
 def count_samples(s, folder, texts, rounds, steps, step_s, disturb, kills="", outer=""):
-    """Trains a job of four replicas whose weights count the samples, while disturb(told) does what it likes: how often
-    each text was seen by the phases that were applied, and the ledger's epochs.  Every round adds a quarter of what its
-    replicas have counted, which f32 has exactly."""
+    """Trains a job of four replicas whose weights count the samples, while disturb(told) causes faults.  Returns how often
+    the applied phases have seen each text, and the ledger's epochs.  Every round adds a quarter of its replicas' counts,
+    which is exact in f32."""
     folder.mkdir()
     job = write_program(folder, f"{HERE}/trainers/counted.py", COUNTED, texts=texts, rounds=rounds, steps=steps, step_s=step_s,
                         kills=kills, outer=outer)
@@ -347,8 +347,8 @@ def count_samples(s, folder, texts, rounds, steps, step_s, disturb, kills="", ou
 
 
 def miscounted(seen, epochs):
-    """By how many samples the trainers' count and the ledger's differ: each sample once for each epoch that is closed, and
-    as many of the open one as it says."""
+    """The difference between the trainers' count of samples and the ledger's: each sample once for each closed epoch, and
+    as many of the open one as the ledger says."""
     closed = sum(e["done"] == e["total"] for e in epochs)
     begun = sum(e["done"] for e in epochs if e["done"] < e["total"])
     extra = seen - closed
@@ -356,8 +356,8 @@ def miscounted(seen, epochs):
 
 
 def test_exact_samples(tmp_path):
-    """Three workers, of which each round kills one in mid-phase: what the applied phases have seen is what the ledger says,
-    each sample as often as it should be.  make bench-trainers does it for longer."""
+    """Three workers, one of which is killed in mid-phase in each round: the applied phases have seen each sample as often
+    as the ledger says.  make bench-trainers runs this for longer."""
     kills, again = tmp_path / "kills", []
     kills.mkdir()
     with running(tmp_path / "swarm") as s:
@@ -390,8 +390,8 @@ outer: {{rounds: 1000, steps: 20}}
 
 @pytest.mark.parametrize("start, first", [("8", "0"), ("0", "15")], ids=["to start", "for its first step"])
 def test_takes_longer_than_a_phase(tmp_path, start, first):
-    """Phases take a fifth of a second, and the second worker's trainer far longer to make its first step: the phase goes
-    to the other worker, the trainer stays, and has its part of the next ones."""
+    """Phases take a fifth of a second, and the second worker's trainer needs far longer for its first step: the phase goes
+    to the other worker, but the trainer stays, and does its part of the next ones."""
     (tmp_path / "marks").mkdir()
     job = write_program(tmp_path, f"{HERE}/trainers/slow.py", SLOW, marks=str(tmp_path / "marks"), start=start, first=first)
     with running(tmp_path / "swarm") as s:
@@ -406,8 +406,8 @@ def test_takes_longer_than_a_phase(tmp_path, start, first):
 
 
 def test_async(tmp_path):
-    """Without rounds: three workers do the phases of four replicas, each is applied by itself, a quarter of what it has
-    counted, or came too late and is repeated, and every sample counts as often as the ledger says."""
+    """Without rounds: three workers do the phases of four replicas.  A quarter of each phase's count is applied by itself, or
+    the phase is too late and repeated, and every sample counts as often as the ledger says."""
     with running(tmp_path / "swarm") as s:
         for name in ("one", "two", "three"):
             s.worker(name, "--allow-trainers")

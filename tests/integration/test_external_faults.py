@@ -1,4 +1,4 @@
-"""What trainers do wrong costs their lease, with the reason in the status, and never the worker."""
+"""Faults of trainers: they cost the lease, with the reason in the status, and never the worker."""
 import os
 import pathlib
 import threading
@@ -14,7 +14,7 @@ FAULTY_PY = f"{HERE}/trainers/faulty.py"
 
 @pytest.fixture(scope="module")
 def lair(tmp_path_factory):
-    """A swarm with one worker, which outlives everything that its trainers do."""
+    """A swarm with one worker, which outlives all faults of its trainers."""
     with running(tmp_path_factory.mktemp("lair") / "swarm") as s:
         process = s.worker("one", "--allow-trainers", "--trainer-memory", "512MiB")
         s.one = process
@@ -23,7 +23,7 @@ def lair(tmp_path_factory):
 
 
 def reasons(s, told):
-    """What the status of a job says."""
+    """The sentences of a job's status."""
     job = s.job(told)
     tasks = s.get(f"/v1/tasks?job={told}").json()["items"]
     return " ".join([job["reason"], *(w["why"] for w in job["waiting_for"]), *(t["reason"] for t in tasks)])
@@ -40,7 +40,7 @@ def reasons(s, told):
     ("memory", "of memory, more than the 512.0 MiB"),
 ])
 def test_goes_wrong_once(lair, tmp_path, mode, said):
-    """The next attempt, with a new process, does it."""
+    """The next attempt, with a new process, does the phase."""
     seen = tmp_path / "seen"
     job = write_program(tmp_path, FAULTY_PY, FAULTY, mode=mode, once=str(seen), command="PYTHON train.py", more="")
     told = lair.submit(job)
@@ -53,7 +53,7 @@ STEPS = 100
 
 
 def saves(lair, tmp_path, mode):
-    """A job that is saved every tenth of a second."""
+    """The job file of a job with a snapshot every tenth of a second."""
     text = FAULTY.replace("rounds: 2, steps: 4", f"rounds: 1, steps: {STEPS}, snapshot: 0.1")
     return lair.submit(write_program(tmp_path, FAULTY_PY, text, mode=mode, once=str(tmp_path / "seen"), command="PYTHON train.py", more=""))
 
@@ -63,7 +63,7 @@ def steps_of(lair, mode, how):
 
 
 def test_writes_while_it_is_saved(lair, tmp_path):
-    """That costs this attempt before its end; the next one does the phase."""
+    """The fault costs this attempt before its end; the next one does the phase."""
     told = saves(lair, tmp_path, "saved_writes")
     said = "wrote its weights after it had handed them over"
     wait_until(lambda: said in reasons(lair, told), 15, said)
@@ -73,7 +73,7 @@ def test_writes_while_it_is_saved(lair, tmp_path):
 
 
 def test_is_not_saved_with_bad_weights(lair, tmp_path):
-    """Weights that are no numbers just while a snapshot is made are not sent, which is no failure of the phase."""
+    """Weights that are not finite while a snapshot is made are not sent, and the phase does not fail."""
     told = saves(lair, tmp_path, "saved_nan")
     lair.wait_job(told, "done", 20)
     assert steps_of(lair, "saved_nan", "spoilt") == STEPS
@@ -91,7 +91,7 @@ def test_is_not_saved_with_bad_weights(lair, tmp_path):
     ("", "PYTHON train.py", ", setup: 'echo no such package; exit 7'", "trainer.setup ended with exit status 7"),
 ])
 def test_cannot_begin(lair, tmp_path, mode, command, more, said):
-    """What can never work is told in a sentence."""
+    """A trainer that can never work fails the job with a sentence."""
     job = write_program(tmp_path, FAULTY_PY, FAULTY, mode=mode, once="", command=command, more=more)
     told = lair.submit(job)
     wait_until(lambda: said in reasons(lair, told), 15, said)
@@ -113,7 +113,7 @@ def test_needs_a_worker_that_allows_it(tmp_path):
 
 
 def test_the_token_is_out_of_reach(lair, tmp_path):
-    """Neither in the trainer's environment nor in what it can read of the worker's process; a session of its own."""
+    """The token is neither in the trainer's environment nor in anything it can read of the worker's process; it has its own session."""
     job = write_program(tmp_path, f"{HERE}/trainers/spy.py", FAULTY, mode="", once="", command="PYTHON train.py", more="")
     told = lair.submit(job)
     wait_until(lambda: "found [] of" in reasons(lair, told) and "in session True" in reasons(lair, told), 15, "the spy")
@@ -126,8 +126,8 @@ def test_the_token_is_out_of_reach(lair, tmp_path):
     ("hangs", ""),
 ])
 def test_says_nothing(lair, tmp_path, mode, more):
-    """A trainer whose setup has no end, that never says hello, or stops in mid-phase: who takes its task back (a person here, the coordinator
-    after a minute) has it killed, and the worker goes on."""
+    """A trainer whose setup does not end, that never says hello, or stops in mid-phase: it is killed when its task is taken back (here by
+    a person, else by the coordinator after a minute), and the worker goes on."""
     job = write_program(tmp_path, FAULTY_PY, FAULTY, mode=mode, once=1, command="PYTHON train.py", more=more)
     told = lair.submit(job)
     wait_until(lambda: f"about to fall silent ({mode})" in lair.log("one"), 20, "the trainer to fall silent")
@@ -142,7 +142,7 @@ def test_says_nothing(lair, tmp_path, mode, more):
 
 
 def test_files_that_change(lair, tmp_path):
-    """What is half the old and half the new is not taken."""
+    """A file that is half old and half new is refused."""
     job = write_program(tmp_path, FAULTY_PY, FAULTY, mode="", once="", command="PYTHON train.py", more="")
     large = tmp_path / "program" / "large"
     large.write_bytes(bytes(32 << 20))

@@ -1,4 +1,4 @@
-"""Fragments of a trainer's model: weights that are exchanged while a phase goes on, as those of our own networks are."""
+"""Fragments of a trainer's model: weights are exchanged while a phase goes on, as with the built-in networks."""
 import math
 
 import numpy as np
@@ -24,7 +24,7 @@ ROUNDS, STEPS, DELAY, MIX, LR, MOMENTUM = 3, 6, 1, 0.5, 0.7, 0.9
 
 
 def train_plainly():
-    """What two replicas make of it in one process: {(replica, step, kind): weights}, and the last versions."""
+    """Trains two replicas in one process: {(replica, step, kind): weights}, and the last versions."""
     seen, replicas = {}, [{n: np.zeros(8, np.float32) for n in "abcd"} for _ in range(2)]
     theta, momentum = ({n: np.zeros(8, np.float32) for n in "abcd"} for _ in range(2))
     due = {math.ceil((f + 1) * (STEPS - DELAY) / len(FRAGMENTS)): f for f in range(len(FRAGMENTS))}
@@ -52,7 +52,7 @@ def train_plainly():
 
 
 def test_as_in_one_process(tmp_path):
-    """Two replicas with a delay and mixing, Nesterov: the weights behind every step and the last versions, to the bit."""
+    """Two replicas with a delay, mixing and Nesterov's momentum: the weights after every step and the last versions are equal to the bit."""
     job = write_program(tmp_path, PROGRAM, JOB, data=NONE, context="", log=str(tmp_path), mode="noise", env="", replicas=2, steps=STEPS, delay=DELAY, mix=MIX, lr=LR, momentum=MOMENTUM)
     with running(tmp_path / "swarm") as s:
         for name in ("one", "two"):
@@ -70,7 +70,7 @@ def test_as_in_one_process(tmp_path):
 
 
 def lose_end(folder):
-    """As a worker leaves it that is killed when a later end is kept already, but not reported."""
+    """Leaves the directory of a worker that was killed after it kept a later end and before it reported it."""
     end, = folder.glob("**/external-*.end")
     end.rename(f"{end}.spare")
     end.write_bytes(b"no safetensors file")
@@ -78,10 +78,10 @@ def lose_end(folder):
 
 @pytest.mark.parametrize("kill, at, first", [("nobody", 0, 10), ("trainer", 7, 12), ("worker", 7, 12), ("worker", 5, 10)])
 def test_replicas_keep_their_weights(tmp_path, kill, at, first):
-    """A step adds one, a merge gives back what was sent: between phases, whatever is evaluated there, a fragment keeps what it
-    was trained since, and the optimiser goes on.  The phase of a trainer or a worker that is killed behind its step 3 of 4 begins anew, with what the
-    first fragment had at step 2 of it, contributed and merged already: two steps more, of which the job's end sees both.  Killed
-    behind step 1 it begins with the end of the phase before, also where what was kept last is no such end."""
+    """A step adds one, and a merge returns the weights that were sent: between phases, also with evaluations, a fragment keeps its training
+    since then, and the optimiser goes on.  If a trainer or a worker is killed after step 3 of 4, the phase begins anew with the first fragment
+    as it was at step 2, where it was contributed and merged already: it has two more steps, both visible at the job's end.  Killed after
+    step 1 the phase begins with the end of the phase before, also if the last kept state is not such an end."""
     job = write_program(tmp_path, PROGRAM, JOB + "eval: {{every: 1, samples: 8}}\n", data=TEXTS, context=", context: 64", log=str(tmp_path), mode="count", env=f", KILL={kill}, KILL_AT={at}", replicas=1, steps=4, delay=0, mix=0, lr=1, momentum=0)
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
@@ -102,7 +102,7 @@ def test_replicas_keep_their_weights(tmp_path, kill, at, first):
 
 
 def test_who_cannot_is_refused(tmp_path):
-    """A trainer whose hello does not say that it exchanges weights: one sentence, before anything begins."""
+    """A trainer whose hello does not offer to exchange weights is refused with one sentence, before anything begins."""
     job = write_program(tmp_path, PROGRAM, JOB, data=NONE, context="", log=str(tmp_path), mode="count", env=", ALONE=1", replicas=1, steps=4, delay=0, mix=0, lr=1, momentum=0)
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
@@ -113,7 +113,7 @@ def test_who_cannot_is_refused(tmp_path):
 
 
 def test_writes_what_was_handed_over(tmp_path):
-    """A trainer that does so between phases costs the attempt, with the reason, and neither the worker nor the job."""
+    """A trainer that does so between phases loses the attempt, with the reason, but neither the worker nor the job."""
     job = write_program(tmp_path, PROGRAM, JOB, data=NONE, context="", log=str(tmp_path), mode="count", env=f", WRITES={tmp_path}/seen", replicas=1, steps=4, delay=0, mix=0, lr=1, momentum=0)
     with running(tmp_path / "swarm") as s:
         worker = s.worker("one", "--allow-trainers")

@@ -1,4 +1,4 @@
-"""Numbers that a trainer names become series of its job: on record, in event files, in the metrics."""
+"""Numbers that a trainer reports become series of its job: on record, in event files, in the metrics."""
 import glob
 import json
 import os
@@ -23,7 +23,7 @@ PROGRAM = f"{HERE}/trainers/numbers.py"
 
 
 def series(s, told):
-    """{(name, replica): {step: value}} of what the coordinator has on record."""
+    """{(name, replica): {step: value}} of the coordinator's record."""
     out = {}
     for line in s.get(f"/v1/jobs/{told}/metrics").text.splitlines():
         record = json.loads(line)
@@ -35,7 +35,7 @@ def series(s, told):
 
 
 def event_values(run, tag):
-    """The (step, value) of a tag in the event files of a run."""
+    """The (step, value) pairs of a tag in the event files of a run."""
     out = []
     for path in glob.glob(str(run / "events*")):
         raw = pathlib.Path(path).read_bytes()
@@ -50,7 +50,7 @@ def event_values(run, tag):
 
 
 def test_numbers_become_series(tmp_path):
-    """Each step of each replica as it was told, also after the coordinator is started again; what is not finite is left out."""
+    """Each step of each replica as it was reported, also after a restart of the coordinator; values that are not finite are left out."""
     job = write_program(tmp_path, PROGRAM, JOB, env="")
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
@@ -76,7 +76,7 @@ def test_numbers_become_series(tmp_path):
 
 
 def test_numbers_of_evaluations(tmp_path):
-    """They are means over the held-out samples, one for each evaluation, and apart from those of steps by the same name."""
+    """They are means over the held-out samples, one for each evaluation, and separate from numbers of steps with the same name."""
     job = write_program(tmp_path, PROGRAM, JOB.replace("holdout: 0,", "holdout: 0.1,") + "eval: {{every: 1, samples: 10}}\n", env="")
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
@@ -95,7 +95,7 @@ def test_numbers_of_evaluations(tmp_path):
 
 
 def test_an_evaluation_of_too_many(tmp_path):
-    """Its task says which number was one too many."""
+    """Its task names the first number over the limit."""
     extra = ":".join(f"n{i}" for i in range(15))
     job = write_program(tmp_path, PROGRAM, JOB.replace("holdout: 0,", "holdout: 0.1,").replace("rounds: 2, steps: 6", "rounds: 1, steps: 1") + "eval: {{every: 1, samples: 10}}\n", env=f", 'EXTRA={extra}'")
     with running(tmp_path / "swarm") as s:
@@ -106,7 +106,7 @@ def test_an_evaluation_of_too_many(tmp_path):
 
 
 def test_an_evaluation_by_a_library_that_checks_nothing(tmp_path):
-    """Numbers that no task can have are left out, with one warning: the loss counts."""
+    """Numbers that are not valid are left out, with one warning; the loss counts."""
     text = JOB.replace("holdout: 0,", "holdout: 0.1,").replace("rounds: 2, steps: 6", "rounds: 1, steps: 1")
     job = write_program(tmp_path, PROGRAM, text + "eval: {{every: 1, samples: 10}}\n", env=", RAW=1")
     with running(tmp_path / "swarm") as s:
@@ -125,7 +125,7 @@ def test_an_evaluation_by_a_library_that_checks_nothing(tmp_path):
     (":".join(f"n{i}" for i in range(14)), "a number 'once.only' beside 16 others, which is one more than a task can have"),
 ])
 def test_what_is_no_name(tmp_path, extra, said):
-    """The task says which name it was."""
+    """The task quotes a name that is not valid."""
     job = write_program(tmp_path, PROGRAM, JOB, env=f", 'EXTRA={extra}'")
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")

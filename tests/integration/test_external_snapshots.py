@@ -1,4 +1,4 @@
-"""Another worker goes on in the middle of a phase of a trainer's, where the one before was saved."""
+"""Another worker continues a phase of a trainer at the last snapshot of the worker before."""
 import signal
 
 import numpy as np
@@ -21,7 +21,7 @@ wire: {{up: f32, down: f32}}
 
 
 def saved(s, told):
-    """Steps that the coordinator has of each phase, by worker."""
+    """The steps of each phase in the coordinator's snapshots, by worker."""
     return {t["worker"]: t["saved_steps"] for t in s.get(f"/v1/tasks?job={told}").json()["items"] if t["kind"] == "train"}
 
 
@@ -31,7 +31,7 @@ def lines_of(path):
 
 @pytest.mark.parametrize("how, every", [(signal.SIGKILL, 0.1), (signal.SIGTERM, 3600)], ids=["killed", "told"])
 def test_goes_on(tmp_path, how, every):
-    """Killed: from a snapshot that was sent as it trained.  Told to go: it saves what it has at once, and nothing is made twice."""
+    """After a kill: from a snapshot that was sent during the training.  After a notice: the worker saves at once, and no step is made twice."""
     job = write_program(tmp_path, f"{HERE}/trainers/saved.py", JOB, log=str(tmp_path), replicas=1, length=f"steps: {STEPS}", every=every, step_s=0.01)
     write_tales(tmp_path, 2 * STEPS)
     with running(tmp_path / "swarm") as s:
@@ -57,7 +57,7 @@ def test_goes_on(tmp_path, how, every):
 
 
 def test_the_last_one_counts(tmp_path):
-    """Where phases are bounded by time and there are as many as workers, nobody goes on for one that is lost: what it saved is folded."""
+    """If phases are bounded by time and each worker has one, no worker continues a lost one: its last snapshot is folded."""
     job = write_program(tmp_path, f"{HERE}/trainers/saved.py", JOB, log=str(tmp_path), replicas="auto", length="seconds: 6", every=0.1, step_s=0.1)
     write_tales(tmp_path, 2 * STEPS)
     with running(tmp_path / "swarm") as s:

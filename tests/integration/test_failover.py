@@ -1,4 +1,4 @@
-"""A coordinator whose state is in the store: its machine is lost with its disk, and another one goes on."""
+"""A coordinator with its state in the store: its machine is lost with the disk, and another one goes on."""
 import os
 import shutil
 import signal
@@ -33,7 +33,7 @@ def store(one):
 
 @pytest.fixture
 def machines(tmp_path):
-    """Machines that a coordinator may be on; all have the same workers."""
+    """Machines for a coordinator; all have the same workers."""
     made = [Swarm(tmp_path / str(n)) for n in range(3)]
     yield made
     for s in made:
@@ -58,7 +58,7 @@ def refused(machine, store, prefix):
 
 
 def go_on(machine, old, store, prefix):
-    """On another machine, at the address that the old one had."""
+    """Starts the coordinator on another machine, at the address of the old one."""
     done = restore(machine, store, prefix)
     assert done.returncode == 0, done.stderr
     machine.ports = old.ports
@@ -66,8 +66,8 @@ def go_on(machine, old, store, prefix):
 
 
 def test_a_lost_machine(machines, store):
-    """Nothing that was acknowledged is lost with the disk; workers, tokens and the outer state go on; so it does twice.  An audit has all
-    of it, before anything of it was on that machine."""
+    """Nothing acknowledged is lost with the disk; workers, tokens and the outer state go on; the same a second time.  An audit finds
+    everything, although nothing of it was on that machine before."""
     first, second, third = machines
     start(first, store, "lost")
     for name in "ab":
@@ -100,7 +100,7 @@ def test_a_lost_machine(machines, store):
 
 
 def test_the_old_one_is_deposed(machines, store):
-    """It goes on beside the new one, with workers and jobs: it ends at its next commit, tells nobody anything, and does not start again."""
+    """The old coordinator runs on, with workers and jobs: it ends at its next commit, acknowledges nothing, and does not start again."""
     first, second, _ = machines
     start(first, store, "deposed")
     first.worker("a")
@@ -127,7 +127,7 @@ def test_the_old_one_is_deposed(machines, store):
 
 
 def test_an_idle_one_finds_out(machines, store):
-    """One that commits nothing looks for itself whether the state is still its own."""
+    """A coordinator that commits nothing checks by itself whether the state is still its own."""
     first, second, _ = machines
     start(first, store, "idle")
     assert restore(second, store, "idle").returncode == 0
@@ -135,7 +135,7 @@ def test_an_idle_one_finds_out(machines, store):
 
 
 def test_a_store_that_is_out_of_reach(machines, store):
-    """Nothing is acknowledged meanwhile, nobody fails for it; a clean stop and a start on the same disk go on."""
+    """Nothing is acknowledged meanwhile, and nothing fails; after a clean stop and a start on the same disk it goes on."""
     first, second, _ = machines
     start(first, store, "out")
     first.worker("a")
@@ -166,7 +166,7 @@ def test_a_store_that_is_out_of_reach(machines, store):
 
 
 def test_what_is_refused(machines, store, tmp_path):
-    """No conditional writes, no state, a folder that is not empty, a state that is there already: a sentence each."""
+    """No conditional writes, no state, a folder that is not empty, a state that is already there: each gets a sentence."""
     first, second, third = machines
     none = restore(first, store, "nowhere")
     assert none.returncode == 1 and "there is no coordinator's state below" in none.stderr, none.stderr
@@ -197,7 +197,7 @@ def test_what_is_refused(machines, store, tmp_path):
 
 
 def test_a_restore_that_cannot_be_deposes_nobody(machines, store):
-    """The keys in the store are damaged: that is found before the owner is deposed, and the next try has an empty directory."""
+    """Damaged keys in the store are found before the owner is deposed, and the next try finds an empty directory."""
     first, second, _ = machines
     start(first, store, "damaged")
     url = f"{store.native}/v1/AUTH_test/blobs/damaged/state/keys"
@@ -212,7 +212,7 @@ def test_a_restore_that_cannot_be_deposes_nobody(machines, store):
 
 
 def test_workers_follow_a_list(machines, store):
-    """The new machine has another address; a worker that was told of it finds it, and gets and puts blobs there."""
+    """The new machine has another address: a worker with a list of addresses finds it, and gets and puts blobs there."""
     first, second, _ = machines
     start(first, store, "list")
     second.ports = {k: v for k, v in zip(("rpc_port", "http_port"), free_ports(2))}
@@ -228,7 +228,7 @@ def test_workers_follow_a_list(machines, store):
 
 
 def test_a_standby(machines, store):
-    """It goes on by itself when the owner is lost, and the owner stands by when it comes back, with the disk that it had."""
+    """A standby goes on by itself when the owner is lost; the owner becomes the standby when it comes back with its disk."""
     first, second, third = machines
     first.ports, second.ports, third.ports = (dict(zip(("rpc_port", "http_port"), free_ports(2))) for _ in range(3))
     flags = (*store.flags("pair"), "--store-state", "--standby", "10s")
@@ -267,7 +267,7 @@ def test_a_standby(machines, store):
 
 
 def test_one_that_opens_is_alive(machines, store):
-    """A snapshot, or the list of all blobs, may take minutes: whoever stands by must not take that for silence."""
+    """Opening a snapshot or the list of all blobs may take minutes: a standby must not take that for silence."""
     first = machines[0]
 
     def signs():

@@ -76,7 +76,7 @@ def test_a_stopped_coordinator_takes_no_lease(tmp_path):
 
 
 def test_strangers_keep_nobody_out(swarm):
-    """More connections of strangers than either port has places, some with a handshake, none with a word."""
+    """Strangers make more connections than either port has places: some with a handshake, none with a message."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     held, since = [], time.monotonic()

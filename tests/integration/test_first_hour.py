@@ -1,4 +1,4 @@
-"""What a new user meets first: what a job will take, said before it runs."""
+"""The first hour of a new user: commands that estimate a job's needs before it runs, and clear refusals."""
 import json
 import os
 import shutil
@@ -186,7 +186,7 @@ def test_new_says_what_is_wrong(tmp_path):
 
 
 def test_results_do_not_go_among_the_data(tmp_path):
-    """The name of the job is often that of the folder, and the file that `new` writes must not say so."""
+    """A job often has the name of its data folder: the job file of `new` must not put results there."""
     make_dataset(tmp_path / "pics", classes=2, images=8)
     assert new(tmp_path, "pics", "--images", "pics", "--minutes", "1", "--image-size", "16").returncode == 0
     said = next(line for line in (tmp_path / "pics.yaml").read_text(encoding="utf-8").splitlines() if "skerry run" in line)
@@ -207,7 +207,7 @@ def test_results_do_not_go_among_the_data(tmp_path):
     ["env", "SKERRY_CPU_ISA=generic"],
 ], ids=["one core", "2 GiB and 64 files", "no terminal", "no /dev and no input", "nobody", "slow CPU"])
 def test_run_in_narrow_places(tmp_path, prefix):
-    """What a container, a small machine or ssh without a terminal leaves; `nobody` is a user without a name, home or rights."""
+    """In a container, on a small machine, over ssh without a terminal; `nobody` is a user without a name, home or rights."""
     out = tmp_path / "out"
     done = subprocess.run([*prefix, f"{BIN}/skerry", "run", write_job(tmp_path), "--workers", "2", "--out", out],
                           stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=180)

@@ -1,4 +1,4 @@
-"""Outer steps that workers make: the same bits as the coordinator's, whoever is lost."""
+"""Outer steps that workers make: they have the bits of the coordinator's, also when workers are lost."""
 import os
 import re
 import signal
@@ -30,7 +30,7 @@ def submit(swarm, where, recipe=DILOCO, **keys):
 
 
 def given(swarm):
-    """(task, worker, attempt) of the outer steps that workers were given."""
+    """(task, worker, attempt) of the outer steps that workers got."""
     return [tuple(map(int, m)) for m in GIVEN.findall(swarm.log("coordinatord"))]
 
 
@@ -50,7 +50,7 @@ def nobody_failed(swarm):
     dict(up="e3m0", down="e3m0", momentum=0.9, ema=0.5, recipe=SHARED),
 ])
 def test_same_bits(swarm, keys):
-    """Versions, and all that the next ones come of, are those that the coordinator makes; an audit makes such a step again."""
+    """Versions and the state for the next ones are those that the coordinator makes; an audit can make such a step again."""
     for name in "ab":
         swarm.worker(name)
     swarm.joined("a", "b")
@@ -70,8 +70,8 @@ def test_same_bits(swarm, keys):
 
 
 def test_at_work(swarm):
-    """What steps that workers make leave behind is what the next needs: audits make them again, a new coordinator goes on with it, and
-    none is made any more when the job has ended."""
+    """Steps of workers leave everything that the next step needs: audits make them again, a new coordinator goes on, and no step is
+    made after the job's end."""
     for name in "ab":
         swarm.worker(name)
     job = submit(swarm, "worker", rounds=100000, steps=20)
@@ -89,7 +89,7 @@ def test_at_work(swarm):
 
 
 def test_the_worker_is_lost(swarm):
-    """A worker that is killed while it folds: another one makes the same step, and the bits are those of a calm job."""
+    """A worker is killed while it folds: another one makes the same step, and the bits are those of a calm job."""
     for name in "ab":
         swarm.worker(name)
     swarm.joined("a", "b")
@@ -116,7 +116,7 @@ def test_the_worker_is_lost(swarm):
 
 
 def test_nobody_can(swarm):
-    """Where nobody is left to fold, the coordinator does."""
+    """If no worker is left to fold, the coordinator does."""
     swarm.worker("a", "--max-bandwidth", "4Mbit")
     job = submit(swarm, "worker", rounds=1, dim=64, replicas=1)
     wait_until(lambda: given(swarm), 60, "an outer step to be given")

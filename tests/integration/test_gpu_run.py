@@ -1,5 +1,5 @@
-"""tests/gpu/run.sh on a machine without a card: the calls that a session with one makes, with toy sizes; and that
-nothing is lost of what it found, whenever it is killed."""
+"""tests/gpu/run.sh on a machine without a GPU: the calls of a session on a GPU, with toy sizes; no result is lost
+whenever it is killed."""
 import json
 import os
 import random
@@ -26,7 +26,7 @@ def start(out, *arguments, **kw):
 
 
 def kill_all(process):
-    """With all that it started, in whatever groups: they are of its session."""
+    """Kills a process with all processes that it started, in any groups: they are in its session."""
     kill = ["pkill", "-KILL", "--runstates", "R,S,D", "--session", str(process.pid)]
     wait_until(lambda: subprocess.run(kill, check=False).returncode == 1, 60, "all of it to end")
 
@@ -36,7 +36,7 @@ def records(out):
 
 
 def steps(record):
-    """What a record says of its steps: name -> result, None where it was cut off."""
+    """The steps of a record: name -> result, None if the record was cut off in it."""
     found = {}
     for line in record.decode(errors="replace").splitlines():
         if line.startswith("# step "):
@@ -49,7 +49,7 @@ def steps(record):
 
 
 def check_group(group, found):
-    """Every step of the group passed, in its record among those."""
+    """Every step of the group passed, by its record."""
     (name,) = [n for n in found if re.fullmatch(group + r"-\d{8}T\d{6}\.log", n)]
     ran = steps(found[name])
     assert ran, f"{name} has no step"

@@ -1,4 +1,4 @@
-"""A model that gets worse is taken back by itself, by workers that evaluate it for real."""
+"""A job whose model gets worse is rolled back automatically, by evaluations of real workers."""
 from common import wait_until
 from swarm import swarm  # noqa: F401  (fixture)
 

@@ -26,7 +26,7 @@ def api(swarm):  # noqa: F811
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory):
-    """The API of a coordinator without workers and jobs, for tests that change nothing."""
+    """The API of a coordinator without workers and jobs, for tests without changes."""
     with running(tmp_path_factory.mktemp("quiet")) as s:
         yield OpenApi(s)
 
@@ -43,14 +43,14 @@ def train(api):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The API of a swarm in which a job with samples and evaluations has ended; change nothing."""
+    """The API of a swarm in which a job with samples and evaluations has ended; tests must not change it."""
     with running(tmp_path_factory.mktemp("trained")) as s:
         yield train(OpenApi(s))
 
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
-    """The API of a swarm in which experts and their router were trained; .states: what was seen."""
+    """The API of a swarm in which experts and their router were trained; .states: the states that the job went through."""
     with running(tmp_path_factory.mktemp("mixed")) as s:
         api = OpenApi(s)
         for name in ("one", "two"):
@@ -169,7 +169,7 @@ def test_every_documented_operation_answers_as_documented(api):
 
 
 def submit_again(api):
-    """Over HTTP by hand, with the shards of the job before: submitJob."""
+    """submitJob as a plain HTTP request, with the shards of the job before."""
     spec = api.swarm.job(api.job)["spec"].replace("rounds: 3", "rounds: 1000")
     classes = [c["name"] for c in api.swarm.job(api.job)["classes"]]
     content = os.urandom(64)
@@ -468,15 +468,15 @@ def test_prometheus_text(trained):
 
 
 def asked_for(expression):
-    """(name, labels, {label: value}) of each series that an expression of the board reads."""
+    """(name, labels, {label: value}) of each series that an expression of the dashboard reads."""
     for name, matchers in re.findall(r"(skerry_[a-z0-9_]+)(?:\{([^}]*)\})?", expression):
         pairs = re.findall(r'([a-z_]+)(=~?)"([^"]*)"', matchers)
         yield name, {k for k, _, _ in pairs}, {k: v for k, how, v in pairs if how == "="}
 
 
 def test_the_grafana_board_reads_what_there_is(trained):
-    """Every name of the board is exported with the labels that it is asked by; what a finished job on a CPU has no value of
-    (its speed, a temperature) is known by name alone."""
+    """Every name on the dashboard is exported with the labels that it uses; names without a value for a finished job on a
+    CPU (its speed, a temperature) need only exist."""
     text, exported = trained.swarm.get("/metrics").text, {}
     for name, labels in re.findall(r"^(skerry_[a-z0-9_]+)(?:\{(.*)\})? ", text, re.M):
         exported.setdefault(name, []).append(dict(re.findall(r'([a-z_]+)="((?:[^"\\]|\\.)*)"', labels)))

@@ -1,7 +1,7 @@
 """Identities of DiLoCo that hold to the bit, with real daemons.
 
-One replica, f32 both ways, outer lr 1 and momentum 0: an outer step hands on what the replica ended with, Adam's
-moments stay at the worker, and the noise of step s depends on s alone.  So 12 rounds of 1 step are 1 round of 12 steps:
+One replica, f32 both ways, outer lr 1 and momentum 0: an outer step passes on the replica's last weights, Adam's
+moments stay at the worker, and the noise of step s depends only on s.  So 12 rounds of 1 step are 1 round of 12 steps:
 plain training.  Only the order of the images differs, because a phase shuffles all its samples; with equal images
 under one label every order is the same."""
 import os

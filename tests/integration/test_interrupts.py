@@ -1,4 +1,4 @@
-"""Ctrl-C, and pipes that close: what a command started for its asker ends with its asker."""
+"""Ctrl-C, and pipes that close: work that a command started for its user ends with the command."""
 import json
 import os
 import re
@@ -18,7 +18,7 @@ def asks(swarm, *args, stdout=subprocess.DEVNULL):
 
 
 def catches(pid, signo):
-    """Whether the process has a handler for the signal by now."""
+    """True once the process has a handler for the signal."""
     with open(f"/proc/{pid}/status", encoding="utf-8") as f:
         return int(re.search(r"^SigCgt:\s*(\w+)", f.read(), re.M)[1], 16) >> signo - 1 & 1
 
@@ -28,7 +28,7 @@ def connects(pid):
 
 
 def drawing(swarm, job, state):
-    """The newest drawing, once it is in this state."""
+    """The task of the newest drawing, once it is in this state."""
     def there():
         tasks = swarm.get(f"/v1/tasks?job={job}&state={state}").json()["items"]
         return next((t for t in tasks if t["kind"] == "sample"), None)
@@ -64,7 +64,7 @@ def test_a_drawing_ends_with_its_asker(swarm, signo):
 
 @pytest.mark.parametrize("args", [("check", "job.yaml"), ("new", "other", "--images", "data")], ids=lambda args: args[0])
 def test_measuring_is_broken_off(tmp_path, args):
-    """With the program that measures, which a signal to this one alone does not reach."""
+    """A signal to the command alone also ends the program that measures, which does not get the signal."""
     write_job(tmp_path, dim=512, depth=12, batch=64)
     process = subprocess.Popen([f"{BIN}/skerry", *args], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     children = f"/proc/{process.pid}/task/{process.pid}/children"
@@ -75,7 +75,7 @@ def test_measuring_is_broken_off(tmp_path, args):
 
 
 def test_a_reader_that_goes_away(swarm):
-    """Text comes through a pipe; `skerry sample | head -c 1` wants no more."""
+    """Text goes through a pipe whose reader leaves early, as in `skerry sample | head -c 1`."""
     docs, path = swarm.folder + "/train.jsonl", swarm.folder + "/job.yaml"
     line = json.dumps({"text": "so it goes, on and on " * 20}) + "\n"  # long: an end of a text is rare
     open(docs, "w", encoding="utf-8").write(line * 80)
@@ -96,7 +96,7 @@ def test_a_reader_that_goes_away(swarm):
 
 
 def test_watching_is_not_holding(swarm):
-    """Nobody works on it: the job waits, whoever looks on."""
+    """A job without workers waits; the end of `skerry watch` does not change it."""
     job = swarm.submit(rounds=1, steps=2)
     for command in (["watch", job], ["watch"]):
         process = asks(swarm, *command, "--json", stdout=subprocess.PIPE)
@@ -137,7 +137,7 @@ def test_watching_says_once_that_the_coordinator_is_away(swarm):
 
 
 def test_a_worker_that_has_not_begun_ends_at_once(tmp_path):
-    """The first process of a container is ended by no signal that it does not catch."""
+    """The first process of a container ignores all signals that it does not catch."""
     worker = subprocess.Popen([f"{BIN}/workerd", "--join", "-", "--device", "cpu", "--work-dir", str(tmp_path)], stdin=subprocess.PIPE)
     try:
         wait_until(lambda: catches(worker.pid, signal.SIGTERM), 10, "it to wait for its token")

@@ -1,4 +1,4 @@
-"""A worker of two devices: one worker to the coordinator, and the same training but for the order of sums."""
+"""A worker with two devices: the coordinator sees one worker, and the training differs only in the order of sums."""
 import json
 import os
 import re
@@ -97,8 +97,8 @@ def test_a_pipeline_has_the_bits_of_one_device(swarm, tmp_path):
 
 
 def test_two_chains_have_the_bits_of_one_device(swarm, tmp_path):
-    """A stage of each chain on both devices, joined and bidirectional, with W apart, and a chain on each, against one device with
-    the same micro-batches; the base reads its estimates."""
+    """Each chain in two stages on two devices (joined, bidirectional, with separate weight gradients), and one chain per device, against
+    one device with the same micro-batches; the base reads its estimates."""
     path = write_job(tmp_path / "job", **JOB)
     with open(path, encoding="utf-8") as f:
         plain = f.read()
@@ -136,7 +136,7 @@ def test_two_chains_have_the_bits_of_one_device(swarm, tmp_path):
 
 
 def test_stages_that_do_not_divide(swarm, tmp_path):
-    """Two stages on three devices: one of them has two."""
+    """Two stages on three devices: one stage has two devices."""
     path = write_job(tmp_path / "job", **JOB)
     with open(path, encoding="utf-8") as f:
         text = f.read().replace("train: {", "train: {stages: 2, ", 1)
@@ -162,7 +162,7 @@ def test_stages_that_do_not_divide(swarm, tmp_path):
 
 
 def test_a_plan_of_what_is_here(tmp_path):
-    """--plan measures the devices that it is given, or says why it cannot."""
+    """--plan measures the given devices, or says why it cannot."""
     path = write_job(tmp_path / "job", depth=3, **JOB)
 
     def plan(*args, job=path):
@@ -180,7 +180,7 @@ def test_a_plan_of_what_is_here(tmp_path):
 
 
 def test_stages_that_no_worker_has(swarm, tmp_path):
-    """A worker with fewer devices than stages says so; one that has enough takes the job."""
+    """A worker with fewer devices than stages says so; a worker with enough takes the job."""
     path = write_job(tmp_path / "job", depth=3, **JOB)
     with open(path, encoding="utf-8") as f:
         text = f.read().replace("train: {", "train: {stages: 3, ", 1)

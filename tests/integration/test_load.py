@@ -1,4 +1,4 @@
-"""Many workers at once, in the small: `make load` takes thousands."""
+"""A load test with few workers: `make load` takes thousands."""
 import json
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Experts that are trained together are used together: mixed where they are or from afar, and distilled into one."""
+"""Experts that were trained together draw together: on one worker or from afar, and distilled into one model."""
 import hashlib
 import os
 import signal
@@ -61,7 +61,7 @@ def test_from_afar_or_here_the_same_grid(swarm, experts, tmp_path):
 
 
 def test_from_afar_takes_two(swarm, experts):
-    """A worker that draws cannot evaluate experts as well: what is missing is said, and waited for."""
+    """A worker that draws cannot evaluate experts as well: the status names the missing worker, and the drawing waits."""
     swarm.kill("b", signal.SIGTERM)
     task = swarm.post(f"/v1/jobs/{experts}/sample", {"remote": True, "steps": 3}).json()["task"]
 

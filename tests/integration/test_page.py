@@ -49,7 +49,7 @@ class Page:
         self.wait(lambda: words in self.text(css), f"{words!r} in {css}, which has {self.text(css)!r}", seconds)
 
     def look(self, name, width=1360, scheme="light"):
-        """The whole page in a picture; it must not scroll sideways."""
+        """Takes a picture of the whole page, which must not scroll sideways."""
         cdp = self.driver.execute_cdp_cmd
         cdp("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
@@ -359,7 +359,7 @@ def test_logging_out(page):
 
 @pytest.fixture
 def show(chromium):
-    """Opens the page on a made-up job; no error on the console is forgiven."""
+    """Opens the page on a made-up job; any error on the console fails the test."""
     opened = []
 
     def open_page(made):
@@ -412,8 +412,8 @@ def focused(page):
 
 
 def test_no_sentence_is_lost_with_the_stream(show):
-    """Another coordinator counts its sentences anew, and those that come while nobody listens come with the next read.
-    A page that nobody sees keeps no stream: a browser has six connections for all of them."""
+    """A restarted coordinator numbers its sentences from 1, and sentences that came without a stream come with the next read.
+    A hidden page keeps no stream open: a browser has only six connections for all of its pages."""
     page = show(canned.plain())
     hide = "Object.defineProperty(document, 'hidden', {configurable: true, value: arguments[0]}); document.dispatchEvent(new Event('visibilitychange'))"
     page.wait_text("#link-text", "live")
@@ -575,7 +575,7 @@ def test_one_path_needs_no_grid(show):
 
 
 def test_numbers_of_a_trainer(show):
-    """Another series in place of the loss; a job without any has no choice."""
+    """The page shows another series in place of the loss; a job without any offers no choice."""
     page = show(canned.plain())
     page.wait(lambda: page.count("#chart .mean"), "the curves")
     assert not page.visible("#shown")

@@ -1,4 +1,4 @@
-"""A coordinator behind nginx, with the files of deploy/nginx: passed through for workers and commands, under another certificate for browsers."""
+"""A coordinator behind nginx, with the files of deploy/nginx: workers and commands pass through, browsers see another certificate."""
 import hashlib
 import os
 import re
@@ -33,7 +33,7 @@ def free_port():
 
 
 def replaced(text, **what):
-    """Each pattern is in the text."""
+    """The text with its patterns replaced; each must occur."""
     for old, new in what.values():
         assert re.search(old, text), old
         text = re.sub(old, new, text)
@@ -96,7 +96,7 @@ def behind(tmp_path_factory):
 
 
 def test_workers_and_commands_pass_through(behind):
-    """Nothing but nginx listens where the tokens lead, and it is started anew in the middle of the job."""
+    """Only nginx listens at the tokens' address, and it is restarted in the middle of the job."""
     s = behind
     without = s.skerry("status")
     assert without.returncode == 3, "the coordinator is not to be reached without the proxy"
@@ -149,7 +149,7 @@ def test_the_page_under_another_certificate(behind):
 
 
 def test_a_certificate_in_between_is_refused_by_commands(behind):
-    """The page's port is no way in for who pins the coordinator's key."""
+    """Commands pin the coordinator's key, so that they refuse the port of the page."""
     s = behind
     if "nginx" not in s.processes:
         s.proxy.start()

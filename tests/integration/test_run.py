@@ -1,4 +1,4 @@
-"""`skerry run`: from a job file to results, and what it leaves behind when it is stopped."""
+"""`skerry run`: from a job file to results, and the files that it leaves when it is stopped."""
 import json
 import os
 import re
@@ -90,7 +90,7 @@ exec {bin}/workerd "$@"
 
 
 def test_a_job_begins_when_all_workers_are_here(tmp_path):
-    """One alone would train the replicas of both, and the result would be another one."""
+    """A single worker would train the replicas of both, with another result."""
     os.mkdir(tmp_path / "bin")
     for name in ("skerry", "coordinatord"):
         shutil.copy(f"{BIN}/{name}", tmp_path / "bin")

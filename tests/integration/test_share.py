@@ -1,4 +1,4 @@
-"""Workers of one site fetch what they need once, and serve each other."""
+"""Workers of one site fetch each blob once from the coordinator, and then serve each other."""
 from swarm import swarm  # noqa: F401  (fixture)
 from test_faults import epochs_add_up
 
@@ -10,7 +10,7 @@ def down(swarm):
 
 
 def train(swarm, names, *flags, **keys):
-    """A job by new workers of these names: what passed the coordinator for it, and the last version."""
+    """Runs a job with new workers of these names: (bytes that passed the coordinator, the last version)."""
     before = down(swarm)
     for name in names:
         swarm.worker(name, *flags)
@@ -24,7 +24,7 @@ def train(swarm, names, *flags, **keys):
 
 
 def test_down_once(swarm):
-    """Three workers cost the coordinator little more than one of them would, and train the same bits; without the flag nothing changes."""
+    """Three workers cost the coordinator little more than one, and train the same bits; without the flag nothing changes."""
     swarm.coordinator() if swarm.ports is None else None
     alone, bits = train(swarm, "abc")
     shared, same = train(swarm, "def", *SHARE)
@@ -35,7 +35,7 @@ def test_down_once(swarm):
 
 
 def test_the_sharer_is_lost(swarm):
-    """Who serves the others is killed again and again: they go on by the coordinator, and nobody is to blame."""
+    """The worker that serves the others is killed again and again: they go on with the coordinator, and no worker is blamed."""
     for name in "abc":
         swarm.worker(name, *SHARE)
     swarm.joined(*"abc")

@@ -1,4 +1,4 @@
-"""A disk that takes seconds for a commit: who has nothing to commit goes on, and nobody is told what is not durable.
+"""A disk that takes seconds for a commit: requests without a commit go on, and no answer is sent before it is durable.
 
 coordinatord of these tests can stall on purpose (a build with sanitizers, `make faulty`): a commit ends when the file SKERRY_FAULT_COMMIT is gone."""
 import os
@@ -18,7 +18,7 @@ STALL_S = 4  # several leases
 
 
 class Gate:
-    """The disk: commits wait while it is shut."""
+    """Opens and shuts the disk: commits wait while it is shut."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -34,7 +34,7 @@ class Gate:
 
 @pytest.fixture
 def stalling(tmp_path):
-    """A swarm with short leases, and its disk."""
+    """A swarm with short leases, and the gate of its disk."""
     gate = Gate(tmp_path / "no-commits")
     with running(tmp_path, "--heartbeat", "200ms", "--lease", "1s", bin=FAULTY, env={"SKERRY_FAULT_COMMIT": gate.path}) as s:
         yield s, gate
@@ -42,7 +42,7 @@ def stalling(tmp_path):
 
 
 def fast(swarm, path):
-    """What is read must not wait for the disk."""
+    """Gets a path, which must not wait for the disk."""
     begun = time.monotonic()
     answer = swarm.get(path)
     assert time.monotonic() - begun < 2, path
@@ -51,7 +51,7 @@ def fast(swarm, path):
 
 
 def slow_status(swarm, seconds):
-    """The status, once it says that a commit has been under way for so long."""
+    """The status, once it reports a commit that has been under way for so long."""
     def says():
         status = fast(swarm, "/v1/status").json()
         return status if status["store"]["writing_ms"] >= 1000 * seconds else None

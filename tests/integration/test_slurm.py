@@ -54,7 +54,7 @@ def free_ports(n):
 
 
 class Slurm:
-    """Its daemons end with the swarm's."""
+    """The daemons of Slurm, which end with the swarm's."""
 
     def __init__(self, swarm, grace):
         self.folder = os.path.join(swarm.folder, "slurm")
@@ -90,7 +90,7 @@ def log_of(folder, element):
 
 
 def lost_beyond_snapshots(folder):
-    """Steps that were made and not saved when a worker left, by the logs of all of them."""
+    """The number of steps that were made but not saved when workers left, by all logs."""
     left = [re.findall(r"is saved at step (\d+) of (\d+) steps made", log_of(folder, i)) for i in range(1, WORKERS + 1)]
     return [int(made) - int(saved) for log in left for saved, made in log]
 

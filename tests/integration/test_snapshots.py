@@ -1,4 +1,4 @@
-"""A phase goes on where its lost worker was saved: another worker trains what is left of it."""
+"""A phase goes on from the last snapshot of its lost worker: another worker trains the rest."""
 import glob
 import os
 import re
@@ -15,7 +15,7 @@ LONG = dict(SLOW, steps=STEPS, images=2700, replicas=1)
 
 
 def submit(swarm, snapshot, more="", **keys):
-    """A job whose snapshots may come so many seconds after each other."""
+    """Submits a job with at least so many seconds between snapshots."""
     path = write_job(swarm.folder, **{**LONG, "rounds": 1, **keys})
     text = open(path, encoding="utf-8").read().replace("outer: {", f"outer: {{snapshot: {snapshot}, ")
     open(path, "w", encoding="utf-8").write(text + more)
@@ -23,7 +23,7 @@ def submit(swarm, snapshot, more="", **keys):
 
 
 def phase(swarm):
-    """The training task, once it has one."""
+    """The training task, once the job has one."""
     tasks = [t for t in swarm.get("/v1/tasks").json()["items"] if t["kind"] == "train"]
     return tasks[0] if tasks else None
 
@@ -94,7 +94,7 @@ def test_without_snapshots_a_phase_begins_anew(swarm, how):
 
 
 def test_without_rounds_a_phase_goes_on_from_its_own_version(swarm):
-    """Others make versions meanwhile: the successor begins with the one that the snapshot is a difference to."""
+    """Other workers make versions meanwhile: the successor begins with the version that the snapshot is a difference from."""
     swarm.worker("a")
     swarm.worker("b")
     path = write_job(swarm.folder, **{**LONG, "rounds": 3, "steps": 100, "replicas": 2})
@@ -114,7 +114,7 @@ def test_without_rounds_a_phase_goes_on_from_its_own_version(swarm):
 
 
 def test_what_is_kept_of_an_ended_job_goes(swarm):
-    """A worker that serves one job after the other keeps the state of those alone that go on."""
+    """A worker that serves one job after the other keeps only the state of jobs that go on."""
     swarm.worker("a")
     kept = lambda job: glob.glob(os.path.join(swarm.folder, "work-a", "state-*", f"re*-{job}-*"))  # noqa: E731
     path = write_job(swarm.folder, **{**LONG, "rounds": 2, "steps": 5})

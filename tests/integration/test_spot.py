@@ -1,4 +1,4 @@
-"""A machine that is about to be taken back leaves in time, whoever says so."""
+"""A machine that is about to be taken back leaves in time, for each source of the notice."""
 import os
 import stat
 import time
@@ -12,7 +12,7 @@ from test_faults import SLOW, task_of, worker_state
 
 
 def leaves(swarm, name, seconds):
-    """The worker's exit status, within so many seconds, and what the coordinator then knows of it."""
+    """(the worker's exit status, within so many seconds; the coordinator's record of the worker after it)."""
     status = swarm.processes[name].wait(seconds)
     return status, worker_state(swarm, name)
 
@@ -35,8 +35,8 @@ def test_a_notice_of_the_cloud(swarm, name, service):
 
 
 def test_long_before_its_end_a_machine_goes_on(swarm):
-    """Only the last half minute is kept for leaving: two minutes before, the phase goes on, and no other is taken; a coordinator
-    that is started again hears of it, too."""
+    """A worker leaves only in the last half minute: two minutes before, its phase goes on, and it takes no other; it also tells a
+    coordinator that was started again."""
     with serving(Aws()) as cloud:
         swarm.worker("a", "--spot", "aws", "--spot-metadata", cloud.url)
         job = swarm.submit(**{**SLOW, "rounds": 200, "replicas": 1})
@@ -76,7 +76,7 @@ def test_wrong_names_and_no_cloud_yet(swarm):
 
 
 def test_a_drain_survives_restarts(swarm):
-    """Of the worker and of the coordinator; it ends when the worker has left."""
+    """A drain survives restarts of the worker and of the coordinator, and ends when the worker has left."""
     swarm.worker("a")
     job = swarm.submit(**{**SLOW, "rounds": 200, "replicas": 1, "steps": 600})
     wait_until(lambda: task_of(swarm, "a"), 30, "worker a to hold a lease")

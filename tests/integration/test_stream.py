@@ -25,7 +25,7 @@ def equal_images(folder, n=24):
 
 
 def stream_job(folder, outer="", **keys):
-    """A job file with more keys in its outer section."""
+    """Writes a job file with more keys in its outer section."""
     path = write_job(folder, **keys)
     text = open(path, encoding="utf-8").read().replace("outer: {", f"outer: {{{outer}", 1)
     text = text.replace("train: {", "train: {schedule: constant, ", 1)  # jobs of unlike lengths are compared
@@ -89,7 +89,7 @@ def test_workers_come_and_go(swarm, tmp_path):
 
 
 def test_fewer_workers_than_replicas(swarm, tmp_path):
-    """A fragment that waits for a replica that has no worker does not keep the only one."""
+    """A fragment that waits for a replica without a worker does not hold up the only worker."""
     swarm.worker("a")
     job = swarm.submit(stream_job(tmp_path / "job", "fragments: 2, delay: 1, ", rounds=2, steps=6, replicas=3))
     done = swarm.wait_job(job, "done", 120)
@@ -97,7 +97,7 @@ def test_fewer_workers_than_replicas(swarm, tmp_path):
 
 
 def test_auto_takes_what_hides_the_link(swarm, tmp_path):
-    """Where a model has learned something and the link would be waited for; what was chosen, and why, is on record."""
+    """auto chooses fragments where training would wait for the link; the choice and its reason are on record."""
     for name in "ab":
         swarm.worker(name)
     first = swarm.submit(stream_job(tmp_path / "job", rounds=1, steps=2, dim=64))
@@ -126,7 +126,7 @@ def test_auto_takes_what_hides_the_link(swarm, tmp_path):
     steps = [float(re.search(r"a step of (\S+) s", said["why"])[1])]
 
     def as_fast():
-        """By a link that takes 600 of 4,000 steps for both replicas, both ways; beside others the next step may be another one."""
+        """Submits with a link that needs 600 of 4,000 steps for both replicas, both ways; False if a step took another time than the last."""
         link = f"{8 * 4 * up / (600 * steps[-1]) / 1e6:.4f}Mbit"
         said, job, _ = submit(True, "--link", link)
         steps.append(float(re.search(r"a step of (\S+) s", said["why"])[1]))
@@ -154,7 +154,7 @@ def test_async(swarm, tmp_path):
 
 
 def test_unlike_workers(swarm, tmp_path):
-    """Phases bounded by time: who is slower does fewer steps, and nobody waits."""
+    """Phases bounded by time: a slower worker makes fewer steps, and no worker waits."""
     swarm.worker("fast")
     swarm.worker("slow", "--throttle", "100")
     swarm.joined("fast", "slow")
@@ -176,7 +176,7 @@ def test_unlike_workers(swarm, tmp_path):
 
 
 def test_a_narrow_link(swarm, tmp_path):
-    """500 kB/s: the link is what training waits for, and that is told."""
+    """At 500 kB/s training waits for the link, and the status tells."""
     swarm.worker("a", "--max-bandwidth", "4Mbit")
     job = swarm.submit(stream_job(tmp_path / "job", rounds=2, steps=2, replicas=1, dim=64))
     done = swarm.wait_job(job, "done", 120)

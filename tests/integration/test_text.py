@@ -1,4 +1,4 @@
-"""A language model through real daemons: trained, asked for texts, which come as they are written."""
+"""A language model through real daemons: it is trained and writes texts, which arrive as they are written."""
 import json
 import os
 import random
@@ -43,7 +43,7 @@ def told(tmp_path_factory):
 
 
 def ask(s, **keys):
-    """The finished task of a text, and the events of its pieces."""
+    """Asks for a text: its finished task, and the events of its pieces."""
     answer = s.post(f"/v1/jobs/{s.told}/sample", keys)
     assert answer.status_code == 202, answer.text
     task = answer.json()["task"]
@@ -127,7 +127,7 @@ def test_exported(told, tmp_path):
 
 
 def test_a_log_has_what_was_said_in_its_order(told):
-    """In a file both outputs are one, and what is printed may not wait for the end."""
+    """If both outputs go to one file, printed lines must not wait for the end."""
     done = subprocess.run([f"{BIN}/skerry", "submit", f"{told.folder}/../job.yaml", "--watch"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, check=False, timeout=180, env={**os.environ, "SKERRY_TOKEN": told.token})
     assert done.returncode == 0 and 0 < done.stdout.index("is submitted") < done.stdout.index("done after round"), done.stdout
@@ -140,7 +140,7 @@ def test_a_text_goes_into_a_file_too(told, tmp_path):
 
 
 def test_each_path_is_exported(told, tmp_path):
-    """Two paths share the first level and have a second one each; a third one is not there."""
+    """Two paths share the first level and each have their own second one; there is no third path."""
     job = (tmp_path / "job.yaml")
     tales = os.path.join(os.path.dirname(told.folder), "tales.jsonl")
     job.write_text(JOB.replace("tales.jsonl", tales).replace("{name: diloco, replicas: 2}", "{name: dipaco, levels: [1, 2]}"))

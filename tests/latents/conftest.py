@@ -1,4 +1,4 @@
-"""What the comparisons with diffusers and transformers share."""
+"""The common parts of the comparisons with diffusers and transformers."""
 import json
 import os
 
@@ -7,8 +7,8 @@ import pytest
 
 @pytest.fixture(scope="module")
 def worst():
-    """worst(name, difference, bound) keeps the largest of each name; a line of JSON each at the end, into the file
-    SKERRY_FIGURES if that is set."""
+    """worst(name, difference, bound) keeps the largest difference of each name; at the end each becomes a line of JSON, in the
+    file SKERRY_FIGURES if that is set."""
     found = {}
 
     def note(name, value, bound):

@@ -1,5 +1,5 @@
-"""Frozen networks in f32 on two threads of the CPU against PyTorch: samples a second, the fastest of several runs of
-each, side by side.
+"""Frozen networks in f32 on two threads of the CPU against PyTorch: samples per second, of the fastest of several runs
+of each, taken in turns.
 
     python speed_frozen.py [NAME ...]      a line of JSON for each: what is measured, and the ratio (ours to theirs)
 """

@@ -1,7 +1,7 @@
 """Frozen networks against diffusers and transformers: random small configurations, drawn anew each run.
 
 Each is saved by save_pretrained, run by the probe (tests/tools/worker/frozen_probe.c) in f32 and in bf16, and compared
-with what the reference says in f32, relative to its largest value.
+with the reference in f32, relative to its largest value.
 """
 import os
 import pathlib
@@ -23,7 +23,7 @@ torch.set_num_threads(2)
 
 
 def shake(model, rng):
-    """No bias is zero and no norm is one."""
+    """Adds noise, so that no bias is zero and no norm is one."""
     torch.manual_seed(rng.getrandbits(30))
     with torch.no_grad():
         for p in model.parameters():
@@ -53,13 +53,13 @@ def compare(worst, name, folder, size, layer, inputs, want, what):
 
 
 def rename(folder, mapping):
-    """Tensors by older names, as folders of years ago have them."""
+    """Renames tensors to the older names of old folders."""
     path, = (folder / "model").glob("*.safetensors")
     save_file({mapping(k): v for k, v in load_file(path).items()}, path)
 
 
 def save(model, folder, rng):
-    """In one file, several, or as the variant fp16 (of values that f16 holds exactly)."""
+    """Saves in one file, in several, or as the variant fp16 (with values that are exact in f16)."""
     form = rng.choice(["one", "pieces", "variant"])
     if form == "variant":
         model.half().float()

@@ -23,7 +23,7 @@ BOUNDS = {"f32": (2e-5, 1e-4), "bf16": (0.04, 0.08)}
 
 
 def draw(i):
-    """A configuration that PixArt allows and we promise: dim a multiple of 16."""
+    """A random configuration that PixArt allows and Skerry supports: dim is a multiple of 16."""
     r = random.Random(SEED * 1000 + i)
     heads, head_dim = r.choice([(1, 16), (2, 16), (2, 24), (4, 16), (3, 32), (2, 72), (6, 64), (1, 128)])
     patch = r.choice([1, 2, 2, 4])
@@ -106,7 +106,7 @@ def test_outputs_and_gradients(i, tmp_path, worst):
 
 @pytest.mark.parametrize("i", range(N // 4))
 def test_rectangles(i, tmp_path, worst):
-    """Images of another shape than the sample size, no larger; positions follow, scaled ones too."""
+    """Images that are not of the sample size, but no larger: their positions are right, also scaled ones."""
     case = draw(i)
     c = case["config"]
     patch, side = c["patch_size"], c["sample_size"] // c["patch_size"]
@@ -127,7 +127,7 @@ def test_rectangles(i, tmp_path, worst):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_reads_what_was_released(dtype, tmp_path):
-    """PixArt's own models predict a variance too, come in any type and hold the original's null caption."""
+    """The released PixArt models also predict a variance, come in any dtype and hold the original's null caption."""
     make(draw(3)["config"], learned_variance=True).to(dtype).save_pretrained(tmp_path / "model")
     weights = tmp_path / "model/diffusion_pytorch_model.safetensors"
     save_file({**load_file(weights), "caption_projection.y_embedding": torch.randn(7, 4).to(dtype)}, weights)
@@ -140,7 +140,7 @@ def test_reads_what_was_released(dtype, tmp_path):
 
 
 def folder_tool(what, model, tokens, folder):
-    """write or check: None, or what it says."""
+    """Runs write or check: None, or its error."""
     c = model.config
     job = folder.parent / "job.yaml"
     job.write_text(f"""name: drawn

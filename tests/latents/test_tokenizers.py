@@ -77,7 +77,7 @@ def probe(arguments, texts):
 
 
 def compare_captions(folder, theirs, texts, most=77):
-    """Differing strings of a folder against a tokenizer of transformers."""
+    """The strings for which the tokenizer of a folder and that of transformers differ."""
     head, *ours = probe(["captions", folder, most], texts)
     assert head[1] == len(theirs) and head[3] == theirs.pad_token_id
     assert len(ours) == len(texts)
@@ -98,7 +98,7 @@ PATTERN = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[
 
 
 def clip_files(folder):
-    """vocab.json and merges.txt out of open-clip-torch's list of merges."""
+    """Makes vocab.json and merges.txt from open-clip-torch's list of merges."""
     import importlib.util
     package = pathlib.Path(importlib.util.find_spec("open_clip").submodule_search_locations[0])
     lines = gzip.open(package / "bpe_simple_vocab_16e6.txt.gz").read().decode().split("\n")
@@ -136,7 +136,7 @@ def test_clip_json(clip, tmp_path):
 
 @pytest.mark.parametrize("pad", ["!", "<|endoftext|>"])
 def test_clip_config_of_pipelines(clip, tmp_path, pad):
-    """As Stable Diffusion's folders have it: special tokens that are looked for in lower case; another padding."""
+    """The configuration of Stable Diffusion's folders: special tokens are matched in lower case; another padding token."""
     token = {"lstrip": False, "normalized": True, "rstrip": False, "single_word": False, "__type": "AddedToken"}
     folder = tmp_path / "sd"
     folder.mkdir()
@@ -152,7 +152,7 @@ def test_clip_config_of_pipelines(clip, tmp_path, pad):
 
 
 def test_clip_small_vocabulary(tmp_path):
-    """Trained here, without the whole alphabet: what it lacks is the unknown token."""
+    """A vocabulary trained here, without the whole alphabet: missing characters become the unknown token."""
     t = Tokenizer(models.BPE(end_of_word_suffix="</w>", unk_token="<|endoftext|>"))
     t.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "),
                                          normalizers.Lowercase()])
@@ -204,7 +204,7 @@ def test_t5_json(t5, tmp_path):
 
 
 def test_t5_extra_ids_take_spaces(t5, tmp_path):
-    """As the folders of older releases have it."""
+    """The setting of folders of older releases."""
     token = {"lstrip": True, "normalized": False, "rstrip": True, "single_word": False, "special": True}
     plain = token | {"lstrip": False, "rstrip": False}
     n = sentencepiece.SentencePieceProcessor(model_file=str(t5 / "spiece.model")).get_piece_size()
@@ -224,7 +224,7 @@ def test_t5_extra_ids_take_spaces(t5, tmp_path):
 
 @pytest.mark.parametrize("tidy", [False, True])
 def test_sentencepiece_bpe(tmp_path, tidy):
-    """tokenizer.model as Llama 2 has it, and with SentencePiece's own normalization."""
+    """tokenizer.model as in Llama 2, and with SentencePiece's own normalization."""
     name = "nmt_nfkc" if tidy else "identity"
     model = train(tmp_path, "bpe", vocab_size=700, byte_fallback=True, normalization_rule_name=name,
                   remove_extra_whitespaces=tidy, split_digits=True)

@@ -1,10 +1,10 @@
-"""What a coordinator costs that thousands of workers are connected to: prints a table, writes build/figures/load.json.
+"""The cost of a coordinator with thousands of connected workers: prints a table, writes build/figures/load.json.
 
     load.py --build build --workers 2000 [--seconds 30]
 
 A real coordinatord on loopback, over TLS.  The workers are one process (fleet.c): idle at first, then each with a phase
-and points of its curve, while somebody asks for the status once a second.  The machine's cores carry both sides, so
-that times of answers have the fleet's own turn in them; the share of a core is the coordinator's alone."""
+and points of its loss curve, while a thread asks for the status once a second.  Both sides share the machine's cores, so
+that times of answers include the fleet's work; the share of a core counts only the coordinator."""
 import argparse
 import contextlib
 import json
@@ -36,7 +36,7 @@ def resident(pid):
 
 
 def fit(workers):
-    """As many as this process's limit of open files carries; both sides need one for each."""
+    """The number of workers that the limit of open files allows; both sides need a file for each."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     most = workers if hard == resource.RLIM_INFINITY else min(workers, hard - 512)
     if most < workers:
@@ -45,7 +45,7 @@ def fit(workers):
 
 
 def give_work(swarm, common, workers):
-    """Jobs that have a phase for each of so many workers.  A real one makes the models, then goes."""
+    """Submits jobs with a phase for each of so many workers.  A real worker makes the models, then leaves."""
     left, jobs = workers, []
     while left > 0:
         replicas = min(left, REPLICAS_MAX)
@@ -62,7 +62,7 @@ def give_work(swarm, common, workers):
 
 
 class Asker(threading.Thread):
-    """Asks for the status once a second until it is told to stop; ms holds how long each answer took."""
+    """Asks for the status once a second until it is told to stop; ms holds the time of each answer."""
 
     def __init__(self, swarm):
         super().__init__(daemon=True)
@@ -82,7 +82,7 @@ class Asker(threading.Thread):
 
 @contextlib.contextmanager
 def fleet(swarm, build, workers, seconds):
-    """The fleet's process once all have joined, and the line in which it says so."""
+    """The fleet's process once all workers have joined, and the line that reports it."""
     keys = os.path.join(swarm.folder, "keys")
     os.makedirs(keys, exist_ok=True)
     process = subprocess.Popen([f"{build}/release/tests/load/fleet", "@" + os.path.join(swarm.data, "worker.token"),
@@ -98,7 +98,7 @@ def fleet(swarm, build, workers, seconds):
 
 
 def measure(swarm, build, workers, seconds):
-    """What so many workers cost for so long: a dict of the fleet's figures and the coordinator's."""
+    """Runs so many workers for so long: a dict of the fleet's figures and the coordinator's."""
     pid = swarm.processes["coordinatord"].pid
     empty = resident(pid)
     begun = time.monotonic()

@@ -2,7 +2,7 @@
 
 Held-out flow-matching loss on fixed (t, noise), and Fréchet distance in the features of
 a small classifier that this script trains on the real images.  K experts share the
-monolith's batch, so all rows cost the same but for the router; a random partition is
+monolith's batch, so all rows have the same cost except the router; a random partition is
 the control.  DATA is a folder of class folders, or of WebDataset tars."""
 import os
 

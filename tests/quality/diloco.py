@@ -9,7 +9,7 @@ import lab
 
 
 def baseline(text):
-    """One worker, four times the batch, plain AdamW: an outer step that copies."""
+    """One worker with four times the batch, plain AdamW: the outer step only copies."""
     text = re.sub(r"batch: (\d+)", lambda m: f"batch: {4 * int(m.group(1))}", text)
     text = text.replace("replicas: 4", "replicas: 1").replace("cifar10-diloco", "cifar10-baseline")
     text = re.sub(r"outer: \{rounds: (\d+), steps: (\d+).*\}",

@@ -15,7 +15,7 @@ SEED = 5
 
 
 def read(data, side):
-    """All images (n, side, side, 3) u8 and labels of a folder of class folders, or tars."""
+    """All images (n, side, side, 3) u8 and all labels of a folder of class folders, or of tars."""
     images, labels = [], []
 
     def add(raw, label):
@@ -105,7 +105,7 @@ class Real:
         return f.mean(0), np.cov(f, rowvar=False)
 
     def distance(self, grid, columns, side, gap=1):
-        """To the tiles of a grid of samples."""
+        """The distance between the real images and the tiles of a grid of samples."""
         mean, cov = self.moments(tiles(grid, columns, side, gap))
         return frechet(self.mean, self.cov, mean, cov)
 

@@ -1,9 +1,9 @@
-"""Unlike workers: speeds 1:2:3:6 with phases bounded by time and delayed Nesterov.
+"""Workers of different speeds, 1:2:3:6, with phases bounded by time and delayed Nesterov momentum.
 
-All begin with the same briefly trained model.  First the unlike workers; then four equal ones with the same sum of speeds make as many
-steps in rounds of plain DiLoCo.  The wall clock is compared with the sum of speeds: what
-the samples would take at the rate of the equal workers' rounds.  Throttled by n a worker has
-1/n of a core; all four have one core together, so two cores are enough."""
+All runs begin with the same briefly trained model.  Four equal workers with the same sum of speeds make as
+many steps in rounds of plain DiLoCo.  The wall-clock time is compared with the time of the same
+samples at the rate of the equal workers' rounds.  A worker throttled by n has 1/n of a core; all
+four have one core together, so two cores are enough."""
 import os
 
 import lab
@@ -18,7 +18,7 @@ def seconds(report):
 
 
 def samples(report):
-    """Rows trained on; the ledger's count leaves out what a phase had begun at its end."""
+    """The rows that were trained on; the ledger leaves out those that a phase had only begun."""
     return BATCH * len(EQUAL) * [m["step"] for m in report.metrics if m["kind"] == "round"][-1]
 
 

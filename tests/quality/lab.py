@@ -1,8 +1,8 @@
-"""What the experiments share: resumable runs, figures, a table, a plot.
+"""The common parts of the experiments: resumable runs, figures, a table, a plot.
 
 An experiment is a set of runs of `skerry run`, each in a folder of its own below
 build/quality/NAME.  A run that has ended with the same job file and options is not
-run again, so an experiment that was cut goes on where it was."""
+run again, so an experiment that was interrupted goes on where it was."""
 import argparse
 import hashlib
 import html
@@ -36,7 +36,7 @@ class Lab:
         return max(2, round(n * self.args.scale))
 
     def run(self, name, job, workers, *options):
-        """Trains; returns the run's report, or None when --only leaves it out."""
+        """Trains; returns the run's report, or None if --only leaves it out."""
         folder = os.path.join(self.out, name)
         mark = os.path.join(folder, "ended.json")
         key = hashlib.sha256(json.dumps([job, workers, options]).encode()).hexdigest()
@@ -88,13 +88,13 @@ class Lab:
             f.write(done + f"\n\n{self.hours:.2f} h of runs, commit {commit()}\n")
 
     def plot(self, curves, x, y):
-        """curves: {name: [(x, y), ...]} into plot.svg; one of a single point is a dot."""
+        """Draws curves, {name: [(x, y), ...]}, into plot.svg; a curve of a single point is a dot."""
         with open(os.path.join(self.out, "plot.svg"), "w", encoding="utf-8") as f:
             f.write(svg(curves, x, y))
 
 
 class Report:
-    """What a run left behind."""
+    """The results of a run."""
 
     def __init__(self, folder, ended):
         self.folder, self.ended = folder, ended
@@ -119,7 +119,7 @@ class Report:
         return self.json["job"]["bits_per_byte"]
 
     def curve(self):
-        """(samples, held-out loss) as training went on."""
+        """The points (samples, held-out loss) over the training."""
         samples, points = 0, {}
         for r in self.metrics:
             if r["kind"] == "round":

@@ -4,7 +4,7 @@ The pictures are emoji, the captions their names; the VAE and the text encoder a
 examples/latents_data.py makes.  Held-out flow-matching loss on fixed (t, noise), and Fréchet
 distance in the features of a small classifier trained on the real images (frechet.py), of samples
 drawn from the captions of real emoji.  Four experts share the monolith's batch, so all rows cost
-the same but for the router; a random partition is the control."""
+the same except the router; a random partition is the control."""
 import os
 import sys
 

@@ -1,7 +1,8 @@
 """Streaming DiLoCo: equal loss at a fraction of the peak bandwidth.
 
 The same text job, from the same briefly trained model: plain DiLoCo; with six fragments that
-travel while training goes on; that on links of 20 Mbit/s; and without mixing.  Peak: the most bytes that all workers moved in one second."""
+travel during training; the same on links of 20 Mbit/s; and without mixing.  Peak: the most
+bytes that all workers together moved in one second."""
 import os
 
 import lab
@@ -17,7 +18,7 @@ def network(report, key):
 
 
 def learning(report):
-    """(samples, loss of a round in training)."""
+    """The points (samples, training loss of a round)."""
     samples, points = 0, []
     for m in report.metrics:
         if m["kind"] == "round":

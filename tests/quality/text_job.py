@@ -1,6 +1,6 @@
 """The text job that several experiments vary, on a part of the documents: three of the eight
-files to train on, more than any run uses up, and each fourth held-out document, so that
-every model is judged by the same two thousand pieces in seconds."""
+training files, more than any run needs, and each fourth held-out document, so that every
+model is judged by the same two thousand pieces, within seconds."""
 import os
 import subprocess
 import sys
@@ -20,7 +20,7 @@ eval: {{every: {every}, samples: 4000}}
 
 
 def held_out(here, data):
-    """Each fourth document of valid.jsonl.zst, in a file of its own."""
+    """Writes each fourth document of valid.jsonl.zst into a file."""
     path = os.path.abspath(os.path.join(here.out, "held-out.jsonl"))
     if not os.path.exists(path):
         try:
@@ -43,11 +43,11 @@ def text_job(here, name, data, **over):
 
 
 def dense(here, name, data, steps, **over):
-    """A run of plain AdamW: one replica and an outer step that copies."""
+    """A run of plain AdamW: one replica, and an outer step that only copies."""
     job = text_job(here, name, data, recipe="name: diloco", **{**dict(rounds=4, steps=steps // 4, every=1, outer_lr=1.0, momentum=0, wire="f32"), **over})
     return here.run(name, job, 1)
 
 
 def warm_start(report):
-    """Of text_job(): begin with the weights of this run."""
+    """Arguments of text_job() for a job that begins with the weights of this run."""
     return f", warm_start: \"{os.path.join(os.path.abspath(report.folder), 'model')}\""

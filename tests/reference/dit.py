@@ -17,7 +17,7 @@ UPSCALER = "upscaler."  # begins the names of a cascade's second chain
 
 
 def read_safetensors(path):
-    """Tensors by name, and the metadata; the `safetensors` package does the same."""
+    """The tensors of a file by name, and its metadata; the `safetensors` package does the same."""
     with open(path, "rb") as f:
         header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
         data = bytearray(f.read())
@@ -35,7 +35,7 @@ def modulate(x, shift, scale):
 
 
 def positions(dim, side):
-    """(side*side, dim): sines and cosines of the column, then of the row."""
+    """Position embeddings, (side*side, dim): sines and cosines of the column, then of the row."""
     rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     omega = 10000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
     angles = [p.reshape(-1, 1) * omega for p in (columns, rows)]
@@ -43,7 +43,7 @@ def positions(dim, side):
 
 
 class Embedder(nn.Module):
-    """Holds one layer under the name that the original gives it."""
+    """Holds one layer, under its name in the original code."""
 
     def __init__(self, **layers):
         super().__init__()
@@ -114,7 +114,7 @@ def load(folder):
 
 
 def load_upscaler(folder):
-    """The second chain of a cascade: what it is told is read as an estimate."""
+    """The second chain of a cascade, which reads its low-resolution image like an estimate."""
     config = json.load(open(f"{folder}/config.json"))
     model = DiT(num_classes=config["num_classes"], **config["upscaler"])
     tensors, _ = read_safetensors(f"{folder}/model.safetensors")
@@ -124,14 +124,14 @@ def load_upscaler(folder):
 
 
 def enlarge(low, side):
-    """(B,3,side,side) of whole numbers 0..255, bilinear, of small ones."""
+    """Enlarges small images to (B,3,side,side), bilinearly, with values rounded to whole numbers 0..255."""
     return (nn.functional.interpolate(low.float(), (side, side), mode="bilinear") + 0.5).floor()
 
 
 @torch.no_grad()
 def sample(model, labels, steps=30, guidance=1.5, noise=None, told=None):
-    """Euler from noise at t = 1 to images at t = 0, with classifier-free guidance.  With self_condition each of the
-    two velocities is told what the one before said of the image; an upscaler is told the same each time."""
+    """Euler steps from noise at t = 1 to images at t = 0, with classifier-free guidance.  With self_condition each of the
+    two velocities reads the image that it estimated a step before; an upscaler reads the same image in each step."""
     x = noise if noise is not None else torch.randn(len(labels), model.channels, model.image, model.image)
     null = torch.full_like(labels, model.null_label)
     estimate = estimate0 = told

@@ -1,4 +1,4 @@
-"""Language models as `skerry run` leaves them, and what our decoder says with them."""
+"""Language models that `skerry run` exports, and the output of our decoder with them."""
 import json
 import os
 import pathlib
@@ -37,7 +37,7 @@ def write_tales(path, documents=120):
 
 
 def train(folder, tied, steps=12, more="", data=""):
-    """folder/out/model of a job on made-up tales."""
+    """Trains a job on made-up tales; returns folder/out/model."""
     write_tales(folder / "tales.jsonl")
     job = folder / "job.yaml"
     job.write_text(JOB.format(tied=str(tied).lower(), steps=steps, more=more, data=data))
@@ -47,7 +47,7 @@ def train(folder, tied, steps=12, more="", data=""):
 
 
 def ours(model, out, dtype="f32"):
-    """tokens, logits and greedy text of our decoder with an exported folder's weights."""
+    """(tokens, logits, greedy text) of our decoder with the weights of an exported folder."""
     c = json.load(open(model / "config.json"))
     sizes = [c["hidden_size"], c["num_hidden_layers"], c["num_attention_heads"], c["num_key_value_heads"],
              c["intermediate_size"], c["vocab_size"], c["max_position_embeddings"], int(c["tie_word_embeddings"]),

@@ -23,7 +23,7 @@ class RMSNorm(nn.Module):
 
 
 def turn(x, pos, theta):
-    """Rotary positions of x (B,H,T,D) at pos (B,T): halves, not pairs of neighbours."""
+    """Rotary embedding of x (B,H,T,D) at positions pos (B,T); it rotates halves, not pairs of neighbours."""
     half = x.shape[-1] // 2
     angles = pos[:, None, :, None] * theta ** (-torch.arange(half, dtype=torch.float64) / half)
     cos, sin = angles.cos().float(), angles.sin().float()
@@ -77,7 +77,7 @@ class Layer(nn.Module):
 
 
 class Inner(nn.Module):
-    """What the names call `model`."""
+    """The decoder without its head: `model` in tensor names."""
 
     def __init__(self, vocab, dim, layers, eps):
         super().__init__()
@@ -96,7 +96,7 @@ class Llama(nn.Module):
         self.lm_head = None if tie_word_embeddings else nn.Linear(hidden_size, vocab_size, bias=False)
 
     def forward(self, tokens, start=None, pos=None):
-        """Token i sees start[i]..i and stands at pos[i] of its document."""
+        """Token i attends to start[i]..i and has position pos[i] in its document."""
         B, T = tokens.shape
         i = torch.arange(T)
         start = torch.zeros(B, T, dtype=torch.long) if start is None else start
@@ -117,7 +117,7 @@ def load(folder):
 
 @torch.no_grad()
 def generate(model, prompt, n):
-    """The likeliest n tokens after the prompt."""
+    """The n tokens after the prompt, each the most likely one."""
     ids = list(prompt)
     for _ in range(n):
         ids.append(model(torch.tensor([ids]))[0, -1].argmax().item())

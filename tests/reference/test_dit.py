@@ -27,7 +27,7 @@ LARGER = [("", "f32", 144, 2, 2, 2, 32, 0), ("", "bf16", 144, 2, 2, 2, 32, 0), (
 
 
 class Run:
-    """What the probe wrote, and the same start in PyTorch."""
+    """The probe's output, and the same model in PyTorch with its first weights."""
 
     def __init__(self, case, folder):
         device, dtype, dim, depth, heads, patch, image, self_condition = case
@@ -50,7 +50,7 @@ class Run:
         return (1 - s) * x0 + s * eps, eps - x0, t, self.probe[f"{step}.labels"].long()
 
     def loss(self, step):
-        """Its loss, with the estimate that the step has; and what is predicted without one."""
+        """The loss with the step's estimate, and the prediction without one."""
         x, target, t, labels = self.batch(step)
         alone = pred = self.model(x, t, labels)
         if self.probe["estimates"][step] == 1:
@@ -66,13 +66,13 @@ def run(request, tmp_path_factory):
 
 
 def close(got, want, rtol, what):
-    """Largest error against the tensor's own scale."""
+    """The largest error, relative to the tensor's own scale."""
     error = ((got - want).abs().max() / want.abs().max().clamp_min(1e-8)).item()
     assert error <= rtol, f"{what}: relative error {error:.2g}, allowed {rtol:.2g}"
 
 
 def test_draws(run):
-    """The probe's draws are what the trainer used, and look as they should."""
+    """The probe's draws are those of the trainer, and have the right distribution."""
     t = torch.cat([run.probe[f"{k}.t"] for k in range(STEPS)])
     assert 0 < t.min() and t.max() < 1 and 0.1 < t.std() < 0.35
     eps = torch.cat([run.probe[f"{k}.eps"].flatten() for k in range(STEPS)])

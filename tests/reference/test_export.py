@@ -1,4 +1,4 @@
-"""What `skerry run` leaves in model/ is loaded by PyTorch and says the same, to bf16 accuracy."""
+"""PyTorch loads the model/ of `skerry run`, and its output is the same to bf16 accuracy."""
 import json
 import os
 import pathlib

@@ -39,7 +39,7 @@ def probe(mode, case, what, out):
 
 
 class Run:
-    """What the probe wrote, and the same start in PyTorch."""
+    """The probe's output, and the same model in PyTorch with its first weights."""
 
     def __init__(self, case, folder):
         self.case, self.folder = case, folder
@@ -64,13 +64,13 @@ def run(request, tmp_path_factory):
 
 
 def close(got, want, rtol, what):
-    """Largest error against the tensor's own scale."""
+    """The largest error, relative to the tensor's own scale."""
     error = ((got - want).abs().max() / want.abs().max().clamp_min(1e-8)).item()
     assert error <= rtol, f"{what}: relative error {error:.2g}, allowed {rtol:.2g}"
 
 
 def test_rows(run):
-    """The made-up rows hold what the decoder must get right: several documents and padding."""
+    """The made-up rows hold the difficult cases: several documents, and padding."""
     start, target = run.probe["0.start"], run.probe["0.target"]
     assert len(start.unique()) > 2 and (start[:, 0] == 0).all()
     assert (target == -1).any() and (target >= 0).float().mean() > 0.4
@@ -124,7 +124,7 @@ def test_ten_adamw_steps(run):
 
 
 def test_what_was_learnt_is_read_again(run):
-    """The last weights from a file: whole rows, and token by token from the cache."""
+    """The last weights, read from a file: the logits of whole rows, and token by token with the cache."""
     weights = run.weights("wN")
     path = run.folder / "model.safetensors"
     write_safetensors(path, weights)

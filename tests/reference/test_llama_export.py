@@ -1,5 +1,5 @@
-"""A language model that `skerry run` leaves in model/ is loaded by PyTorch and says the same; and a
-job starts from it."""
+"""PyTorch loads a language model from the model/ of `skerry run` with the same output, and a job
+starts from it."""
 import json
 
 import pytest
@@ -29,7 +29,7 @@ def test_pytorch_says_the_same(exported, tmp_path, dtype, rtol):
 
 
 def test_it_was_trained(exported):
-    """Text of the kind that it learnt is likelier than without training."""
+    """Text of the kind that was trained is more likely than without training."""
     model = llama.load(exported)
     tokens = torch.tensor([[256, *"the sea of the rock".encode()]])
     with torch.no_grad():
@@ -38,7 +38,7 @@ def test_it_was_trained(exported):
 
 
 def test_a_job_starts_from_it(exported, tmp_path):
-    """Version 0 is the folder: with a rate of almost nothing the weights stay what they were."""
+    """Version 0 has the folder's weights: with a tiny learning rate they hardly change."""
     tied = json.load(open(exported / "config.json"))["tie_word_embeddings"]
     again = train(tmp_path, tied, steps=1, more=f', warm_start: "{exported}"')
     start, end = (read_safetensors(m / "model.safetensors")[0] for m in (exported, again))

@@ -41,7 +41,7 @@ def check(folder, tmp):
 
 
 def start_from(model, tied, tmp):
-    """What save_pretrained writes, in bf16, is a warm start: two steps leave it near what it was."""
+    """A bf16 folder of save_pretrained is a warm start: two steps hardly change the weights."""
     folder = tmp / "saved"
     model.to(torch.bfloat16).save_pretrained(folder)
     (tmp / "again").mkdir()
@@ -53,7 +53,7 @@ def start_from(model, tied, tmp):
 
 
 def write_tokenizer(path):
-    """Byte-level BPE as GPT-2 has it."""
+    """A byte-level BPE tokenizer like that of GPT-2."""
     t = Tokenizer(models.BPE())
     t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<|endoftext|>"],

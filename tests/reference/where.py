@@ -1,5 +1,5 @@
-"""Where the comparisons compute.  By default each case names its own device of Skerry's, and PyTorch computes on
-the CPU.  tests/gpu/run.sh moves both:
+"""The devices of the comparisons.  By default each case names its own device for Skerry, and PyTorch computes on
+the CPU.  tests/gpu/run.sh changes both:
 
     SKERRY_DEVICE=cuda:0 SKERRY_TORCH_DEVICE=cuda pytest tests/reference/test_dit.py tests/reference/test_llama.py
 """
@@ -18,7 +18,7 @@ if TORCH != "cpu":
 
 
 def cases(named, larger):
-    """The cases, all on SKERRY_DEVICE if that is set, and then the larger ones too."""
+    """The cases; if SKERRY_DEVICE is set, all on that device and with the larger ones."""
     if DEVICE is None:
         return named
     return list(dict.fromkeys((DEVICE, *case[1:]) for case in named + larger))

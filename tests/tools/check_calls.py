@@ -24,7 +24,7 @@ PIECES = {}
 
 
 class Calls:
-    """uses[a][b]: the names that file a uses of file b."""
+    """uses[a][b]: the names of file b that file a uses."""
 
     def __init__(self, root, objects):
         self.root, self.uses = root, collections.defaultdict(lambda: collections.defaultdict(set))
@@ -41,7 +41,7 @@ class Calls:
                 self.uses[path][to].add(name)
 
     def definer(self, path, name):
-        """Two programs may each have a function of that name: then the caller's own."""
+        """The file that defines a name; of two programs with a function of that name the caller's own."""
         found = self.defined.get(name, [])
         program = path.split("/")[0]
         own = [f for f in found if f.split("/")[0] == program]
@@ -49,7 +49,7 @@ class Calls:
 
 
 def built(root, objects):
-    """{object: source} of each object whose source is still there; CUDA's lie in a folder beside."""
+    """{object: source} of each object whose source still exists; objects of CUDA are in a folder beside."""
     out = {}
     for top, under, end in ((objects, "", ".c"),
                             (os.path.join(os.path.dirname(objects), "cuda"), "kernels/cuda", "")):
@@ -78,7 +78,7 @@ def symbols(root, objects):
 
 
 def where(root, path, name):
-    """path:line of the first use."""
+    """path:line of the first use of a name."""
     for n, line in enumerate(read(root, path).split("\n"), 1):
         if re.search(rf"\b{re.escape(name)}\b", re.sub(r"/\*.*?(\*/|$)|//.*", "", line)):
             return f"{path}:{n}"

@@ -54,7 +54,7 @@ PROGRAMS = {  # a folder, with its rooms: the folders beside its own that it may
 
 
 def rooms_below(folder):
-    """The rooms of its own program that a folder may include from, itself among them."""
+    """The folders of its own program from which a folder may include headers, with itself."""
     for lines in ROOMS:
         for n, line in enumerate(lines):
             if folder in line:
@@ -63,14 +63,14 @@ def rooms_below(folder):
 
 
 def program_of(folder):
-    """The row of PROGRAMS for a folder; None: not a folder of ours."""
+    """The row of PROGRAMS for a folder; None: the table does not have it."""
     while folder and folder not in PROGRAMS:
         folder = os.path.dirname(folder)
     return folder or None
 
 
 def allowed(folder):
-    """All folders that a file of this folder may include from."""
+    """All folders from which a file of this folder may include headers."""
     return rooms_below(folder) | PROGRAMS[program_of(folder)]
 
 

@@ -11,7 +11,7 @@ from sources import files, read
 
 
 def anchors(text):
-    """Of the headings outside code; equal ones are numbered."""
+    """The anchors of the headings outside code; equal ones get numbers."""
     found = []
     for heading in re.findall(r"^#+ +(.*)$", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M), re.M):
         shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)

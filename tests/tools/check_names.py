@@ -40,7 +40,7 @@ DECLARED = re.compile(
 
 
 class Header:
-    """Its declarations: (first line, last line, kind, name), lines counted from 1."""
+    """The declarations of a header: (first line, last line, kind, name), lines counted from 1."""
 
     def __init__(self, text):
         self.code, self.comments, _ = split(text)
@@ -63,7 +63,7 @@ class Header:
 
     @staticmethod
     def end(text, at):
-        """Behind the `;` or the closing brace of the declaration at `at`."""
+        """The offset behind the `;` or the closing brace of the declaration at `at`."""
         depth = 0
         for m in re.compile(r"[{};()]").finditer(text, at):
             depth += {"{": 1, "(": 1, "}": -1, ")": -1}.get(m.group(0), 0)
@@ -94,7 +94,7 @@ class Header:
         return self.raw[0].startswith(("/*", "//"))
 
     def said(self, first):
-        """The comment of a declaration, or of the run that it stands in; else empty."""
+        """The comment of a declaration, or of the run of declarations around it; else empty."""
         here = [c for n, c in self.begins.items() if n == first]
         while first > 1 and self.raw[first - 2].strip() and first - 1 not in self.ends:
             first -= 1
@@ -104,7 +104,7 @@ class Header:
         return not self.lines[line - 1].strip()
 
     def joined(self, last, first):
-        """No empty line between, or one between two functions with a body."""
+        """True if no empty line is between two declarations, or one between two functions with a body."""
         if self.raw[last - 1].startswith("}") and self.lines[last - 1].rstrip() == "}":
             last += not self.raw[last].strip()
         return all(self.raw[n - 1].strip() for n in range(last + 1, first))
@@ -142,7 +142,7 @@ def vocabulary(root, tree):
 
 
 def missing(text, names, paths):
-    """(offset, name) of each name in a comment, or in a code span, that is nowhere."""
+    """(offset, name) of each name in a comment, or in a code span, that does not exist."""
     for m in FILE.finditer(text):
         if m.group(1) not in paths and len(m.group(1)) > 3:
             yield m.start(), m.group(1)
@@ -156,7 +156,7 @@ def missing(text, names, paths):
 
 
 def gone(root, tree):
-    """Metrics are written with the prefix skerry_, which stands in one place of the code only."""
+    """True for the name of a metric: the code has its prefix, skerry_, in only one place."""
     names, paths = vocabulary(root, tree)
     out = []
     for path, text in tree.items():
@@ -214,7 +214,7 @@ def unused(tree):
 
 
 def defines(code, name):
-    """By its body, or by a macro that a body is written with."""
+    """True if a function is defined, by its body or by a macro with which bodies are written."""
     return re.search(rf"^[A-Za-z_][^;={{}}()]*\b{name}\((?:[^;{{}}]*)\)\s*\{{|"
                      rf"^#define \w+ {name}$", code, re.M)
 
@@ -224,7 +224,7 @@ CHECKS = {"undocumented": lambda root, tree: undocumented(tree), "gone": gone,
 
 
 def findings(root, which=tuple(CHECKS)):
-    """{check: [a sentence each]}"""
+    """{check: [a sentence for each fault]}"""
     tree = {f: read(root, f) for f in files(root, CODE)}
     return {name: CHECKS[name](root, tree) for name in which}
 

@@ -126,7 +126,7 @@ def byte_alphabet():
 
 
 def clip_tokenizer(folder, words=(), length=24):
-    """CLIP's: bytes, bytes that end a word, and words.  Returns how many tokens it has."""
+    """Writes CLIP's vocabulary: bytes, bytes that end a word, and words.  Returns the number of tokens."""
     os.makedirs(folder, exist_ok=True)
     letters = byte_alphabet()
     tokens, merges = letters + [c + "</w>" for c in letters], []
@@ -152,7 +152,7 @@ def clip_tokenizer(folder, words=(), length=24):
 
 
 def pipeline(folder, words=()):
-    """A pipeline's root with all three."""
+    """Writes the root folder of a pipeline with all three."""
     n = clip_tokenizer(os.path.join(folder, "tokenizer"), words)
     vae(os.path.join(folder, "vae"))
     clip(os.path.join(folder, "text_encoder"), n)

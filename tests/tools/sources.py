@@ -1,4 +1,4 @@
-"""What the checks share: the tree's C files, its table of folders, circles in a graph."""
+"""The common parts of the checks: the tree's C files, its table of folders, circles in a graph."""
 import collections
 import functools
 import os
@@ -9,7 +9,7 @@ SUFFIXES = (".c", ".h", ".cu", ".cuh")
 
 
 def files(root, suffixes=SUFFIXES):
-    """Paths relative to root: what git knows, or all there is without git; never build/."""
+    """Paths relative to root: the files that git tracks, or without git all files; never build/."""
     if os.path.exists(os.path.join(root, ".git")):
         out = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard"],
                              capture_output=True, text=True, check=True).stdout.split("\n")
@@ -39,7 +39,7 @@ def includes(root, path):
 
 
 def layers(root):
-    """The table of check_layers.py in the tree at root, else of the one beside this file."""
+    """The table of check_layers.py in the tree at root, else in the folder of this file."""
     space = {"__name__": "check_layers"}
     for folder in (os.path.join(root, "tests/tools"), os.path.dirname(os.path.abspath(__file__))):
         path = os.path.join(folder, "check_layers.py")
@@ -59,7 +59,7 @@ def layers(root):
 
 
 def upward(table, source, target):
-    """Whether a file of the folder source may not know the folder target."""
+    """True if a file of the folder source may not include from the folder target."""
     if source == target:
         return False
     if "allowed" in table:

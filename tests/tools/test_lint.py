@@ -1,4 +1,4 @@
-"""The checks of `make lint` see what they are for: a small clean tree passes, and each fault fails."""
+"""The checks of `make lint` find their faults: a small clean tree passes, and each fault fails."""
 import os
 import shlex
 import subprocess

@@ -1,5 +1,5 @@
-"""A loop of accelerate's, with accumulated gradients: the bytes of texts, one from the one before.  Without a worker it
-trains on a loader of its own."""
+"""A training loop of accelerate with accumulated gradients: it predicts each byte of a text from the one before.  Without
+a worker it trains on its own loader."""
 import os
 
 import accelerate
@@ -16,7 +16,7 @@ model, optimizer = accelerator.prepare(model, optimizer)
 
 
 def collate(samples):
-    """Tokens, and 0 behind each text."""
+    """A batch of tokens, with 0 as padding after each text."""
     return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(s.tokens.copy()).long() for s in samples], batch_first=True)
 
 

@@ -1,4 +1,4 @@
-"""A loop of accelerate's becomes an island by one line."""
+"""A training loop of accelerate becomes an island by one line."""
 import pathlib
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ outer: {{rounds: 3, steps: 10}}
 
 
 def test_loop_of_accelerate(tmp_path):
-    """Two micro-batches make a step of the job's batch; the optimiser's state is kept; the loss falls."""
+    """A step of the job's batch has two micro-batches; the optimiser's state is kept; the loss falls."""
     (tmp_path / "program").mkdir()
     shutil.copy(HERE / "accelerated.py", tmp_path / "program")
     write_tales(tmp_path)

@@ -28,7 +28,7 @@ wire: {{up: f32, down: f32}}
 
 
 class Alone:
-    """As much of a phase as the example's data() asks for."""
+    """The part of a phase's interface that the example's data() uses."""
 
     def __init__(self, first_step, steps):
         self.first_step, self.batch, self.left = first_step, 8, steps
@@ -44,7 +44,7 @@ def name_of(example):
 
 
 def one_process(source, rounds, steps, after=lambda at, weights: None):
-    """What a single process makes of the same batches; `after` sees the weights behind each step."""
+    """Trains a single process on the same batches; `after` gets the weights after each step."""
     spec = importlib.util.spec_from_file_location("example", source)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
@@ -62,8 +62,8 @@ def one_process(source, rounds, steps, after=lambda at, weights: None):
 
 
 def in_fragments(rounds, steps):
-    """The same with the first layer's weight (128 of 178 parameters) given at step 2 of 6 and the others at step 4; two steps
-    later each keeps half of what it is, and takes half of what it was."""
+    """The same with fragments: the first layer's weight (128 of 178 parameters) is sent at step 2 of 6, the others at step 4;
+    two steps later each becomes the mean of its value then and the value that was sent."""
     given = {}
 
     def after(at, weights):
@@ -79,7 +79,7 @@ def in_fragments(rounds, steps):
 
 @pytest.mark.parametrize("source", EXAMPLES, ids=name_of)
 def test_torchrun(tmp_path, monkeypatch, source):
-    """Two processes of half a batch each are one of a whole batch, over rounds, with the optimiser's state."""
+    """Two processes with half a batch each train as one process with the whole batch, over rounds, with the optimiser's state."""
     monkeypatch.syspath_prepend(os.path.abspath(os.environ.get("SKERRY_BUILD", "build")) + "/python")
     job = write_program(tmp_path, source, JOB, steps="5", outer="")
     with running(tmp_path / "swarm") as s:
@@ -95,8 +95,8 @@ def test_torchrun(tmp_path, monkeypatch, source):
 
 
 def test_fragments_of_ranks(tmp_path):
-    """With DistributedDataParallel what comes in mid-phase comes to all ranks: of one replica, which gets back what it sent
-    and begins a phase with half of it, a loop in one process."""
+    """With DistributedDataParallel all ranks get the weights that come in mid-phase: one replica, which gets back the weights
+    that it sent, equals a loop in one process."""
     job = write_program(tmp_path, EXAMPLE, JOB, steps="6", outer=", fragments: 2, delay: 2, mix: 0.5")
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
@@ -109,7 +109,7 @@ def test_fragments_of_ranks(tmp_path):
 
 
 def test_fsdp_refuses_fragments(tmp_path):
-    """No rank has the whole model: nothing can be exchanged in mid-phase."""
+    """With FSDP no rank has the whole model, so weights cannot be exchanged in mid-phase."""
     job = write_program(tmp_path, EXAMPLES[1], JOB, steps="6", outer=", fragments: 2")
     with running(tmp_path / "swarm") as s:
         s.worker("one", "--allow-trainers")
@@ -120,7 +120,7 @@ def test_fsdp_refuses_fragments(tmp_path):
 
 @pytest.mark.parametrize("source", EXAMPLES, ids=name_of)
 def test_all_ranks_end(tmp_path, source):
-    """Rank 0 hears in mid-phase that nobody wants it any more, and the others with it; with the worker all of them go."""
+    """Rank 0 learns in mid-phase that the phase was taken back, and so do the others; all ranks end with the worker."""
     job = write_program(tmp_path, source, JOB, steps="100000", outer="")
     with running(tmp_path / "swarm") as s:
         worker = s.worker("one", "--allow-trainers")

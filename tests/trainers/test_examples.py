@@ -1,4 +1,4 @@
-"""The examples of trainers that want packages of PyPI, as examples/README.md has them, on real daemons."""
+"""The examples of trainers that need packages of PyPI, run as in examples/README.md, on real daemons."""
 import pathlib
 import sys
 
@@ -15,7 +15,7 @@ ENV = [f"PYTHONPATH={PACKAGE}", "OMP_NUM_THREADS=1"]
 
 
 def job_of(name, folder, env=(), **sections):
-    """The example's job file, with its trainer run by this Python and some keys changed."""
+    """Writes the example's job file with this Python for its trainer and some keys changed."""
     job = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
     for section, keys in sections.items():
         job[section].update(keys)
@@ -27,7 +27,7 @@ def job_of(name, folder, env=(), **sections):
 
 
 def run(folder, job, during=None):
-    """The job's JSON at its end, and what `during` makes of the swarm."""
+    """Runs the job: (its JSON at the end, the result of `during` on the swarm)."""
     with running(folder / "swarm") as s:
         for name in ("one", "two"):
             s.worker(name, "--allow-trainers")
@@ -45,7 +45,7 @@ def export(folder, *flags):
 
 
 def test_llama_of_transformers(tmp_path):
-    """Trainer with the callback, two replicas: the loss falls, and the weights have transformers' names."""
+    """transformers' Trainer with the callback, two replicas: the loss falls, and the weights have transformers' names."""
     write_tales(tmp_path)
     job = job_of("trainer-llama", tmp_path, [f"TEXTS={tmp_path}/tales.jsonl"], outer={"rounds": 3, "steps": 20})
     done, weights = run(tmp_path, job, export(tmp_path))
@@ -61,8 +61,8 @@ def small_llama():
 
 
 def test_from_pretrained_and_back(tmp_path):
-    """A folder of save_pretrained, in pieces, is version 0; what an export makes of it is such a folder again: the same
-    names, shapes and types, and from_pretrained opens it without a word.  An outer rate of 0 leaves the values as they were."""
+    """A folder of save_pretrained, in pieces, is version 0, and an export makes such a folder again: with the same names,
+    shapes and dtypes, and from_pretrained opens it without a warning.  With an outer rate of 0 the values do not change."""
     import torch
     import transformers
     write_tales(tmp_path)
@@ -82,7 +82,7 @@ def test_from_pretrained_and_back(tmp_path):
 
 
 def test_lora_of_it(tmp_path):
-    """Only the LoRA travels: half a byte for each of its parameters."""
+    """Only the LoRA weights travel, in half a byte per parameter."""
     write_tales(tmp_path)
     job = job_of("trainer-lora", tmp_path, [f"TEXTS={tmp_path}/tales.jsonl"], outer={"rounds": 3, "steps": 20})
     done, weights = run(tmp_path, job, export(tmp_path))

@@ -1,4 +1,4 @@
-"""skerry watch --tensorboard: TensorBoard's own reader finds each point once, however often the watching was broken off."""
+"""skerry watch --tensorboard: TensorBoard's own reader finds each point once, however often `skerry watch` was interrupted."""
 import glob
 import io
 import json
@@ -26,7 +26,7 @@ def read(run):
 
 
 def records_of(raw):
-    """The records of an event file with their frames."""
+    """The records of an event file, each with its frame."""
     while raw:
         n = 16 + struct.unpack("<Q", raw[:8])[0]
         yield raw[:n]
@@ -42,7 +42,7 @@ def points(events, tag):
 
 
 def expected(records, value, tag_of):
-    """{tag: [(step, value)]} of records with this value, in f32 as events have it."""
+    """{tag: [(step, value)]} of the records that have this value, in f32 as in events."""
     out = {}
     for r in records:
         if r[value] is not None:
@@ -51,7 +51,7 @@ def expected(records, value, tag_of):
 
 
 def check_all(s, job, run):
-    """Everything that the coordinator has on record is in the events, once."""
+    """Every point on the coordinator's record is in the events, once."""
     events, records, about = read(run), metrics(s, job), s.job(job)
     kinds = {k: [r for r in records if r["kind"] == k] for k in ("loss", "round", "eval")}
     end = {(r["path"], r["round"]): r["step"] for r in kinds["round"]}

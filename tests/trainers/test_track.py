@@ -1,4 +1,4 @@
-"""python -m skerry.track: what MLflow and Weights & Biases have on record in the end is what the coordinator has, each point once."""
+"""python -m skerry.track: in the end MLflow and Weights & Biases have every point on the coordinator's record, once."""
 import glob
 import io
 import json
@@ -36,7 +36,7 @@ def handed_on(board):
 
 
 def records_of(raw):
-    """The records of W&B's file: LevelDB's log format (blocks of 32 KiB; checksum, length, type) behind seven bytes of its own."""
+    """The records of W&B's file: LevelDB's log format (blocks of 32 KiB; checksum, length, type) after a header of seven bytes."""
     whole, at = b"", 7
     while at + 7 <= len(raw):
         if 32768 - at % 32768 < 7:
@@ -85,7 +85,7 @@ def test_mlflow_over_two_starts(tmp_path):
 
 
 def test_another_coordinators_job_is_another_run(tmp_path, monkeypatch):
-    """It may have the same name and number."""
+    """A job of another coordinator, which may have the same name and number, gets a run of its own."""
     monkeypatch.syspath_prepend(str(PACKAGE))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -151,7 +151,7 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupt_ends_it_whoever_swallows_it(tmp_path):
-    """The tracker's code does, and the watching does not heed SIGTERM.  Other coordinators' first jobs are there, too."""
+    """The tracker's code swallows Ctrl-C, and `skerry watch` ignores SIGTERM.  Jobs 1 of other coordinators are there, too."""
     for name in ("old-1", "tiny-1", "zoo-1"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "tfevents").touch()

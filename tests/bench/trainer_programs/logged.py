@@ -1,4 +1,4 @@
-"""A trainer for figures: a matrix that is fitted to pairs of bytes, and a log of all that it was given.
+"""A trainer for figures: fits a matrix to pairs of bytes, and logs everything that it was given.
 
 LOG is a folder; with IDLE nothing is learned."""
 import json
@@ -14,7 +14,7 @@ model = {"weight": np.zeros((SIDE, SIDE), np.float32)}
 
 
 def learn(weight, samples):
-    """One step of gradient descent, the same for whoever runs it."""
+    """One step of gradient descent, the same in the trainer and in the script that checks it."""
     for tokens in samples:
         now, following = tokens[:-1], tokens[1:]
         for a, b in zip(now, following):

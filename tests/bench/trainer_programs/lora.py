@@ -1,4 +1,4 @@
-"""A trainer whose small tensors alone travel: 400,000 parameters beside ten times as many that stay."""
+"""A trainer of which only the small tensors travel: 400,000 parameters beside ten times as many that stay."""
 import numpy as np
 
 import skerry

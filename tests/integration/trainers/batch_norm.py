@@ -1,4 +1,4 @@
-"""A trainer with BatchNorm, whose replicas see other numbers; it notes the buffers that each phase begins and ends with."""
+"""A trainer with BatchNorm, whose replicas read different numbers; it writes down the buffers at begin and end of each phase."""
 import json
 import os
 

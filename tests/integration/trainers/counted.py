@@ -1,5 +1,5 @@
-"""A trainer whose weights count how often it has seen each text; a text begins with its number.  A step takes STEP_S; with
-KILLS, a folder, the first phase of each round kills its worker on the way."""
+"""A trainer whose weights count how often it has read each text; a text begins with its number.  A step takes STEP_S; with
+KILLS, a folder, the first phase of each round kills its worker in the middle."""
 import os
 import signal
 import time

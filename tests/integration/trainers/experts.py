@@ -1,4 +1,4 @@
-"""A trainer of pictures that notes which it was given; its weight counts them."""
+"""A trainer of pictures that writes down which it got; its weight counts them."""
 import hashlib
 import json
 import os

@@ -1,5 +1,5 @@
-"""A trainer that goes wrong as MODE says, on its first attempt (a file marks it) with ONCE, else always.  Where ONCE is a path, the next
-attempt begins when that file is there: until then the status says what went wrong."""
+"""A trainer with the fault MODE, with ONCE only on its first attempt (a file marks it), else always.  If ONCE is a path, the next
+attempt begins when that file exists: until then the status shows the fault."""
 import mmap
 import os
 import signal
@@ -26,7 +26,7 @@ def goes_wrong(what):
 
 
 def keep_writing(shared):
-    """Also what was handed over: the end of it, which is looked at last."""
+    """Keeps writing into weights that were handed over: at their end, which the worker reads last."""
     end = shared.reshape(-1)[-8:]
     if os.fork() == 0:
         until = time.monotonic() + 5

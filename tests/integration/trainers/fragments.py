@@ -1,7 +1,7 @@
-"""A trainer whose weights are exchanged in mid-phase.  MODE says what a step is: `count` adds one, `noise` is a function of the
-weights, so that it matters when newer ones come.  LOG, a folder, gets the weights that each phase begins with and those behind
-each step.  KILL, `trainer` or `worker`, ends that one once, behind step KILL_AT of replica 0.  WRITES, a path: once the first phase's
-weights are kept on the disk, and so handed over, it goes on writing where they were; the next attempt begins when that file is there."""
+"""A trainer whose weights are exchanged in mid-phase.  A step of MODE `count` adds one, of `noise` a function of the weights, so
+that the time of an exchange matters.  LOG, a folder, gets the weights at the begin of each phase and after each step.  KILL,
+`trainer` or `worker`, kills that process once, after step KILL_AT of replica 0.  WRITES, a path: once the first phase's weights
+are on the disk, and so handed over, the trainer keeps writing into them; the next attempt begins when that file exists."""
 import glob
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A trainer that tells numbers of its own: what they are at a step is known, and one is not told at every step."""
+"""A trainer that reports numbers of its own: their values at each step are known, and one is not reported at every step."""
 import math
 import os
 import signal
@@ -11,7 +11,7 @@ import skerry
 model = {"weight": np.zeros(4, np.float32)}
 extra = {name: 1.0 for name in os.environ.get("EXTRA", "").split(":") if name}
 def end_raw(names):
-    """Ends an evaluation as a library that checks nothing would; there is no going on after it."""
+    """Ends an evaluation as a library without checks would; the connection cannot be used after it."""
     numbers = b"".join(struct.pack("<BBBB", 0x22, len(n) + 11, 0x0A, len(n)) + n.encode() + struct.pack("<Bd", 0x11, 0.25) for n in names)
     done = struct.pack("<BdBB", 0x11, 20.0, 0x18, 10) + numbers  # loss_sum, units
     message = b"\x22" + bytes([len(done) & 127 | 128, len(done) >> 7]) + done

@@ -1,5 +1,5 @@
-"""A trainer that reads data of its own: each replica its part, by number; the weights, new arrays each step, move towards the
-mean of all.  A fork ends in the first phase."""
+"""A trainer that reads its own data: each replica a part, by its number.  The weights, new arrays each step, move towards the
+mean of all data.  A forked process ends in the first phase."""
 import os
 
 import numpy as np

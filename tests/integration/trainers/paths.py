@@ -1,5 +1,5 @@
-"""A trainer of two blocks and an embedding, each of which a phase moves by one more than the number of its path; it
-notes whose samples it was given."""
+"""A trainer of two blocks and an embedding; a phase adds the number of its path plus one to each.  It writes down whose
+samples it got."""
 import json
 import os
 

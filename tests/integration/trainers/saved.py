@@ -1,5 +1,5 @@
-"""Adds one to its weights with each step and notes its samples: a line each of LOG/seen-FIRST_STEP, behind the step's end.
-What each phase began with is LOG/began-FIRST_STEP.npz."""
+"""Adds one to its weights in each step and writes down its samples: a line of LOG/seen-FIRST_STEP at the end of each step.
+LOG/began-FIRST_STEP.npz has the weights at the begin of each phase."""
 import os
 import time
 

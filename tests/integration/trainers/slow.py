@@ -1,5 +1,5 @@
-"""A trainer that takes START_S to start and FIRST_S for its first step, at work all the while, but where it is the first of all:
-each leaves a file in MARKS."""
+"""A trainer that needs START_S to start and FIRST_S for its first step, and computes all the while; the first of all trainers (by
+the files that they leave in MARKS) is fast."""
 import os
 import time
 

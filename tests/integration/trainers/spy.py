@@ -1,4 +1,4 @@
-"""A trainer that looks for its worker's token, and says what it found as its reason to give up."""
+"""A trainer that looks for its worker's token, and gives up with its findings as the reason."""
 import os
 
 import numpy as np

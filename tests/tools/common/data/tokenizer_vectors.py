@@ -1,4 +1,4 @@
-"""Prints tests/unit/common/data/tokenizer_vectors.h: what Hugging Face's `tokenizers` (PyPI) says.
+"""Prints tests/unit/common/data/tokenizer_vectors.h: the output of Hugging Face's `tokenizers` (PyPI).
 
     python3 -m venv v && v/bin/pip install tokenizers && v/bin/python THIS > THAT
 
@@ -36,7 +36,7 @@ def train(pattern):
 
 
 def c_string(text):
-    """A C literal; every byte beyond printable ASCII in octal, which cannot run on."""
+    """A C literal; every byte that is not printable ASCII is three octal digits, which end by themselves."""
     lines = [""]
     for b in text.encode():
         lines[-1] += chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}"

@@ -2,8 +2,8 @@
 
     deploy/test-venv.sh build/venv && build/venv/bin/python THIS > THAT
 
-Its parts have Unicode of unlike age: the classes of patterns are new, NFC is of Unicode 9.  What a C library says (of
-Unicode 15) is corrected by what is listed here."""
+Its parts use different versions of Unicode: the classes of patterns are new, NFC is that of Unicode 9.  The tables
+of the C library (Unicode 15) are corrected by the lists here."""
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
@@ -15,7 +15,7 @@ def matching(pattern):
 
 
 def young_marks():
-    """Marks of Unicode 15 that NFC of the reference leaves where they are."""
+    """Marks of Unicode 15 that the reference's NFC does not reorder."""
     nfc, young = normalizers.NFC(), [0x11930]  # the second half of U+11938
     for line in open("/usr/share/unicode/UnicodeData.txt", encoding="ascii"):
         c, ccc = int(line.split(";")[0], 16), int(line.split(";")[3])
