@@ -102,11 +102,11 @@ def refused_everywhere(job, coordinator, words, tmp_path):
     (IMAGES, ("depth: 2, heads: 2}", "depth: 2, heads: 2, self_condition: 0.5}"), ["model.self_condition is 0.5", "recipe.name ddm"]),
     (IMAGES, ("depth: 2, heads: 2}", "depth: 2, heads: 2, self_condition: 1.5}"), ["job.yaml:3", "model.self_condition", "from 0 to 1"]),
     (TEXT, ("context: 64", "context: 64, self_condition: 0.5"), ["model.self_condition", "model.type is llama"]),
-    (IMAGES, ("columns: 2}", "columns: 2, prompt: hello}"), ["sample.prompt", "of texts alone"]),
+    (IMAGES, ("columns: 2}", "columns: 2, prompt: hello}"), ["sample.prompt", "only with texts"]),
     (IMAGES, ("steps: 4}", "steps: 4, nesterov_delay: 2}"), ["outer.nesterov_delay", "outer.async"]),
     (IMAGES, ("steps: 4}", "steps: 4, async: true, share_cap: 0.3}"), ["outer.share_cap", "outer.async"]),
     (IMAGES, ("steps: 4}", "steps: 4, async: true, grace: 2}"), ["outer.grace", "outer.seconds"]),
-    (TEXT, ("eval: {every: 1}", "eval: {every: 1}\nsample: {strategy: top1}"), ["sample.strategy", "of images alone"]),
+    (TEXT, ("eval: {every: 1}", "eval: {every: 1}\nsample: {strategy: top1}"), ["sample.strategy", "only with images"]),
     (IMAGES, ("name: ddm, experts: 3", "name: dipaco, levels: [2], reshard: [1]"), ["recipe.reshard", "llama"]),
     (IMAGES, ("name: ddm, experts: 3", "name: distill"), ["recipe.teacher is missing"]),
     (IMAGES, ("name: ddm", "name: dmm"), ["dmm", "dipaco"]),
@@ -164,7 +164,7 @@ def columns(folder, value):
 @pytest.mark.parametrize("value, words", [
     (lambda i: None, ["no column 'dino'"]),
     (lambda i: [1.0, 2.0] if i != 30 else None, ["00030", "no column 'dino'"]),
-    (lambda i: [1.0, 2.0] if i % 2 else [1.0], ["column 'dino'", "expected as many"]),
+    (lambda i: [1.0, 2.0] if i % 2 else [1.0], ["column 'dino'", "expected the same number"]),
     (lambda i: "near", ["column 'dino'", "not an array of numbers"]),
     (lambda i: [1e300], ["column 'dino'", "not finite"]),
 ])

@@ -231,7 +231,7 @@ static void says_what_is_wrong(void **state)
         {"x.jsonl", "{\"text\":\"a\",\"v\":[1e300]}\n", "v", "not finite"},
         {"x.txt", "a", "v", "only .jsonl can have a column"},
         {"x.bin", "abc", NULL, "odd number of bytes"},
-        {"x.bin", "\x88\xd8\x34\x01\1\0\0\0\0\0\0\0", NULL, "llm.c's magic"},
+        {"x.bin", "\x88\xd8\x34\x01\1\0\0\0\0\0\0\0", NULL, "a file of llm.c"},
         {"x.md", "a", NULL, "is not text in a known form"},
         {"x.jsonl.zst", "\x28\xb5\x2f\xfd garbage", NULL, "x.jsonl.zst is broken or cut short"},
         {"x.txt", "\xff\xfeh\1", NULL, "x.txt is UTF-16 by its first bytes, expected UTF-8"},

@@ -205,7 +205,7 @@ static void test_no_estimate(void **state)
     (void)state;
     assert_int_equal(job_parse(text, strlen(text), "job", &s, &err), 0);
     assert_int_equal(job_check_scope(text, strlen(text), "job", &s, &err), -ERR_CONFIG);
-    assert_string_equal(err.msg, "job:5: model.self_condition is of images alone, but model.type "
+    assert_string_equal(err.msg, "job:5: model.self_condition goes only with images, but model.type "
                                  "is llama: it would do nothing; leave it out");
     job_release(&s);
 }
@@ -292,7 +292,7 @@ static void test_external(void **state)
         {"kind: none", "trainer: {command: ./t, levels: [' ']}\n", "an empty pattern"},
         {"kind: none", TRAINER "eval: {every: 1}\n", "there is nothing to evaluate on"},
         {"kind: none", TRAINER "router: {dim: 8}\n", "router would do nothing"},
-        {"kind: images, path: x, image_size: 8", TRAINER, "data.image_size is of images alone"},
+        {"kind: images, path: x, image_size: 8", TRAINER, "data.image_size goes only with images"},
     };
     static const char rate[] = "name: x\ndata: {kind: none}\nmodel: {type: external}\n" TRAINER
                                "train: {batch: 4, lr: 1e-3}\nouter: {rounds: 3, steps: 6}\n";

@@ -266,7 +266,7 @@ static void test_refused(void **state)
         {"type: dit", "}\nrecipe: {name: ddm, experts: 4}\nrouter: {classes: 3}", "3 classes"},
         {"type: llama", "}\nrecipe: {name: ddm, experts: 4}", "type dit or external"},
         {"type: dit", "}\nrecipe: {name: ddm, experts: 4, top: 2}", "recipe.top is given"},
-        {"type: dit", "}\nrecipe: {name: ddm, experts: 4, teacher: 1}", "of distill alone"},
+        {"type: dit", "}\nrecipe: {name: ddm, experts: 4, teacher: 1}", "only for distill"},
         {"type: dit", "}\nrecipe: {name: ddm, experts: 4}\nsample: {strategy: topk, top: 5}",
          "sample.top is 5"},
         {"type: llama", "}\nrecipe: {levels: [2, 2]}", "recipe.levels is given"},

@@ -56,7 +56,7 @@ static void test_files(void **state)
     assert_true(submit_with(r, NULL, 0, &id, &err) < 0);
     assert_non_null(strstr(err.msg, "names a VAE, but its files were not uploaded with it"));
     assert_true(submit_with(r, &text, 1, &id, &err) < 0);
-    assert_non_null(strstr(err.msg, "config.json was uploaded as the file of a part"));
+    assert_non_null(strstr(err.msg, "config.json was uploaded, but the job file does not name"));
     assert_true(submit_with(r, &gone, 1, &id, &err) < 0);
     assert_non_null(strstr(err.msg, "config.json"));
 }

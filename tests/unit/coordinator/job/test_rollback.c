@@ -115,7 +115,7 @@ static void what_cannot_go_back(void **state)
     const struct job *j = start_job(r, SPEC(""));
     for (int i = 0; i < 5; i++)
         round_of_two(r, j);
-    refused(r, j->id, UINT32_MAX, 5, "only an older one");
+    refused(r, j->id, UINT32_MAX, 5, "give an older version");
     refused(r, j->id, 0, 1, "keeps versions 2 to 5, not 1");
     refused(r, j->id, 1, 3, "has no path 1");
     refused(r, 99, UINT32_MAX, 1, "does not exist");

@@ -342,7 +342,7 @@ static void test_refused_parts(void **state)
     x.blob.size--;
     x.c.samples = x.m.samples + 1;
     assert_false(report(r, a, &x));
-    assert_non_null(strstr(a->detail, "the contribution is of 9 samples, the report counts 8"));
+    assert_non_null(strstr(a->detail, "the contribution counts 9 samples, but the report only 8"));
     x.c.samples = 0;
     assert_true(report(r, a, &x));
     Skerry__V1__VersionRequest m = SKERRY__V1__VERSION_REQUEST__INIT;

@@ -144,7 +144,7 @@ static void test_revoked(void **state)
         assert_false(access_holds(&r->co->state, access_holder_worker(w->id), 0));
     }
     assert_int_not_equal(state_task(&r->co->state, task)->state, TASK_LEASED);
-    expect_refused(r, a, "with a new one, and a live token, this machine is another worker");
+    expect_refused(r, a, "with a new work directory and a live token this machine joins");
     expect_refused(r, b, "'spot' was revoked");
     assign(r, c, TASK_INIT); /* another token's worker goes on with it */
     assert_int_equal(c->task->id, task);

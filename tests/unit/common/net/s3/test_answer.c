@@ -49,7 +49,7 @@ static void test_sentences(void **state)
          "set AWS_REGION=eu-west-1"},
         {403, ERROR("InvalidAccessKeyId", ""), -ERR_AUTH, "does not know the key"},
         {400, ERROR("InvalidToken", ""), -ERR_AUTH, "AWS_SESSION_TOKEN does not belong to"},
-        {403, ERROR("SignatureDoesNotMatch", ""), -ERR_AUTH, "AWS_SECRET_ACCESS_KEY is not"},
+        {403, ERROR("SignatureDoesNotMatch", ""), -ERR_AUTH, "AWS_SECRET_ACCESS_KEY does not"},
         {403, ERROR("AccessDenied", "<Message>Access Denied</Message>"), -ERR_AUTH,
          "may not read the bucket b (HTTP 403, Access Denied)"},
         {403, ERROR("AccessDenied", "<Message>Request has expired</Message>"), -EAGAIN,
