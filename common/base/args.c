@@ -116,7 +116,7 @@ static int add_rest(struct args *a, const char *arg, struct err *err)
     return 0;
 }
 
-/* Flags that must be given, and enough arguments. */
+/* Checks that all required flags and enough arguments were given. */
 static int check_required(const struct args *a, const bool *seen, struct err *err)
 {
     size_t n = 0;
@@ -129,7 +129,7 @@ static int check_required(const struct args *a, const bool *seen, struct err *er
     return 0;
 }
 
-/* Which flag an argument names, by position in the table; -1 if none. */
+/* The position in the table of the flag that an argument names; -1: none. */
 static int position(const struct args *a, const char *arg)
 {
     int n = 0;
@@ -169,7 +169,7 @@ int args_parse(struct args *a, int argc, char **argv, struct err *err)
     return check_required(a, seen, err);
 }
 
-/* The default as it stands in the storage; "" for 0 and none, which stand for
+/* The text of the default in the storage; "" for 0 and none, which mean
  * "not given". */
 static void default_text(const struct args_flag *f, char *out, size_t size)
 {

@@ -18,7 +18,7 @@ void buf_clear(struct buf *b)
         b->data[0] = '\0';
 }
 
-/* Room for `more` bytes and the terminator. */
+/* Makes room for `more` bytes and the terminator. */
 static int grow(struct buf *b, size_t more)
 {
     size_t need;

@@ -2,7 +2,7 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* The group and all above it, up to the mount point. */
+/* Calls fn for the group and all above it, up to the mount point. */
 static void groups(const char *mount, const char *group, bool v2, cgroup_fn fn, void *arg)
 {
     char dir[PATH_BYTES];
@@ -18,7 +18,7 @@ static void groups(const char *mount, const char *group, bool v2, cgroup_fn fn, 
     }
 }
 
-/* Is the word in a list apart by commas? */
+/* True if the word is in a list that is separated by commas. */
 static bool among(const char *list, const char *word)
 {
     const size_t len = strlen(word);

@@ -6,7 +6,7 @@
 
 enum { LINE_BYTES = 128, PATH_BYTES = 4096 };
 
-/* The first n numbers of a file; "max" and -1 are none. */
+/* Reads the first n numbers of a file; "max" and -1 are not numbers here. */
 static bool numbers(const char *dir, const char *name, uint64_t *ret, size_t n)
 {
     char path[PATH_BYTES], line[LINE_BYTES];

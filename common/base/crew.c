@@ -6,8 +6,8 @@ struct crew {
     crew_fn fn;
     void *arg;
     size_t n;
-    pthread_mutex_t lock; /* over what follows */
-    size_t next, failed;  /* failed: the first piece that did; n: none */
+    pthread_mutex_t lock; /* guards the fields below */
+    size_t next, failed;  /* failed: the first failed piece; n: none */
     int rc;
     struct err err;
 };
@@ -18,7 +18,7 @@ struct member {
     unsigned thread;
 };
 
-/* A piece that nobody has begun; n: there is none, or one has failed. */
+/* A piece that has not begun; n: there is none, or a piece has failed. */
 static size_t claim(struct crew *c)
 {
     (void)pthread_mutex_lock(&c->lock); /* a default mutex, never held twice: cannot fail */
@@ -70,7 +70,7 @@ int crew_run(unsigned threads, size_t n, crew_fn fn, void *arg, struct err *err)
         struct member *m = &members[others];
         *m = (struct member){.crew = &c, .thread = i};
         if (pthread_create(&m->id, NULL, work, m) != 0)
-            break; /* the rest do it */
+            break; /* the other threads do the work */
         others++;
     }
     (void)work(&(struct member){.crew = &c});

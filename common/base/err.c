@@ -5,7 +5,7 @@
 static void copy_clean(char *dst, size_t size, const char *src)
 {
     static const char hex[] = "0123456789abcdef";
-    size_t n = 0, left = 0; /* of a control character */
+    size_t n = 0, left = 0; /* hex digits of a control character */
     for (; *src; src++) {
         unsigned char c = (unsigned char)*src;
         if (left == 0)

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define TEMP ".tmp."          /* behind the name of what is not committed */
-#define OWN_ENTRIES_MAX 65536 /* of a directory that may be somebody else's */
+#define OWN_ENTRIES_MAX 65536 /* entries of a directory that may belong to another program */
 
 #ifdef SKERRY_FAULTS
 #define ENOSPC_OFF INT64_MAX
@@ -26,7 +26,7 @@ bool file_fault_enospc(long long bytes)
     return true;
 }
 
-/* How many of len bytes may be written: 0 is a full disk. */
+/* The number of the len bytes that may be written: 0 is a full disk. */
 static size_t fault_budget(size_t len)
 {
     int64_t left = atomic_load(&enospc_left);
@@ -228,7 +228,7 @@ static int out_open(struct file_out *f, const char *path, char *temp, int fd, st
     return 0;
 }
 
-/* With the mode that the umask leaves: whoever asks for that sets it for a moment. */
+/* Opens with the mode that the umask leaves: a caller that needs a mode sets the umask for it. */
 static int open_temp(const char *path, mode_t mode, char **ret)
 {
     static _Atomic unsigned next;
@@ -269,7 +269,7 @@ int file_out_open_again(struct file_out *f, const char *path, const char *spare,
     char *temp, *old = spare ? str_dup(spare) : str_printf("%s.spare", path);
     int fd = open_temp(path, mode, &temp);
     if (fd >= 0 && rename(old, temp) == 0) {
-        (void)close(fd); /* of what was just made and is empty */
+        (void)close(fd); /* just made and empty */
         fd = open(temp, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     }
     const int rc = out_open(f, path, temp, fd, err);
@@ -298,7 +298,7 @@ int file_out_pwrite(struct file_out *f, const void *data, size_t len, uint64_t o
     return rc;
 }
 
-/* Forgets everything but the files. */
+/* Forgets everything except the files. */
 static void out_reset(struct file_out *f)
 {
     mem_free(f->path);
@@ -312,12 +312,13 @@ void file_out_begin_sync(struct file_out *f)
     (void)sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE); /* no more than a hint */
 }
 
-/* The finished file gets its name, and where it is made again, the one that had it the spare's. */
+/* Gives the finished file its name; the file that had the name becomes the spare if there is one.
+ */
 static int take_name(const struct file_out *f)
 {
     if (f->spare && renameat2(AT_FDCWD, f->temp, AT_FDCWD, f->path, RENAME_EXCHANGE) == 0)
         return rename(f->temp, f->spare);
-    return rename(f->temp, f->path); /* the first one, or a file system that cannot */
+    return rename(f->temp, f->path); /* there is no old file, or the file system cannot exchange */
 }
 
 int file_out_put(struct file_out *f, struct err *err)
@@ -398,7 +399,7 @@ void file_first(void)
     (void)signal(SIGXFSZ, SIG_IGN);
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) >= 0 || pipe(ends) < 0)
-            continue; /* pipe() takes the lowest number that is free, which is this */
+            continue; /* pipe() takes the lowest free number, which is this */
         (void)close(ends[1]);
     }
 }
@@ -415,7 +416,7 @@ bool file_is_dir(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Of what is there already of the path, without links; free().  NULL: not known. */
+/* The real path of the part of a path that exists, without links; free().  NULL: not known. */
 static char *real_place(const char *path)
 {
     char *at = str_dup(path), *real;
@@ -517,7 +518,7 @@ static bool is_dots(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-/* Removes what is in the open directory (takes fd), following no links. */
+/* Removes the content of the open directory (takes fd), following no links. */
 static int remove_inside(int fd, const char *path, int depth, struct err *err)
 {
     DIR *dir = fdopendir(fd);
@@ -571,7 +572,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Takes item over; -ERR_LIMIT beyond `max`, or without memory. */
+/* Takes item; -ERR_LIMIT beyond `max`, or without memory. */
 static int names_push(struct file_names *names, size_t max, char *item)
 {
     /* Doubling at powers of two, so there is no capacity to keep. */
@@ -681,7 +682,7 @@ int file_check_own(const char *dir, const char *const *ours, struct err *err)
     return rc;
 }
 
-/* Who holds it, from the file's own words. */
+/* Names the process that holds the lock, as the file says. */
 static int held_elsewhere(int fd, const char *dir, struct err *err)
 {
     char pid[32] = "";
@@ -711,7 +712,8 @@ int file_lock_dir(const char *dir, const char *name, struct file_lock *ret, stru
         rc = err_errno(err, "cannot write %s", path);
     else
         rc = file_pwrite_all(fd, pid, (size_t)n, 0, path, err);
-    if (rc < 0 && rc != -ENOSPC) /* it is held without its number, too, and may make room */
+    if (rc < 0 &&
+        rc != -ENOSPC) /* the lock holds without its number, too, and its owner may make room */
         goto out;
     *ret = (struct file_lock){.fd = fd, .path = path};
     return 0;
@@ -764,7 +766,7 @@ void file_map_close(struct file_map *map)
 
 /* ---- patterns ---- */
 
-/* part-{000..011}.tar into names; -EINVAL when it is no such pattern. */
+/* Expands part-{000..011}.tar into names; -EINVAL if it is not such a pattern. */
 static int expand_braces(const char *pattern, size_t max, struct file_names *out, struct err *err)
 {
     const char *open = strchr(pattern, '{'), *dots = open ? strstr(open, "..") : NULL;

@@ -32,7 +32,8 @@ int log_level_parse(const char *name, enum log_level *ret)
     return -EINVAL;
 }
 
-/* Whatever a unit or a desktop's terminal starts inherits the variable, wherever its errors go. */
+/* True if stderr is the journal: the variable alone is inherited by all programs of a unit or
+ * a desktop's terminal, wherever their errors go. */
 static bool to_journal(void)
 {
     const char *stream = getenv("JOURNAL_STREAM");

@@ -5,7 +5,7 @@
 #include "common/base/base.h"
 
 #ifdef SKERRY_FAULTS
-static _Atomic long fault_in; /* calls until the failing one; 0 disarmed */
+static _Atomic long fault_in; /* calls until the failing one; 0: none fails */
 static _Atomic bool fault_hit;
 
 static bool fault(void)

@@ -157,7 +157,7 @@ double rng_uniform_double(struct rng *r)
     return (double)(rng_u64(r) >> 11) * 0x1p-53;
 }
 
-/* Rejects the values of the last, incomplete stretch of n. */
+/* Rejects values of the last, incomplete range of n, so that all results are equally likely. */
 uint64_t rng_below(struct rng *r, uint64_t n)
 {
     uint64_t reject = (0 - n) % n; /* 2^64 mod n */

@@ -2,11 +2,11 @@
 
 #include "common/component/component_impl.h"
 
-/* What is being read, for the messages; rc is the first failure. */
+/* The config.json that is being read; rc is the first failure. */
 struct config {
     const char *path;
     const json_t *json;
-    const char *const *known[2]; /* lists of keys that have no say here; NULL ends each */
+    const char *const *known[2]; /* lists of keys that are ignored here; NULL ends each */
     struct err *err;
     int rc;
 };
@@ -94,14 +94,14 @@ static bool listed(const char *const *names, const char *key)
     return false;
 }
 
-/* A key's value and its end: every key that is asked for is known. */
+/* The value of a key, NULL if it is not there. */
 static const json_t *get(struct config *c, const char *key)
 {
     const json_t *value = json_object_get(c->json, key);
     return json_is_null(value) ? NULL : value;
 }
 
-/* A whole number; without the key it is `absent`, or a failure where that is negative. */
+/* A whole number; without the key it is `absent`, or a failure if that is negative. */
 static int get_int(struct config *c, const char *key, int least, int most, int absent)
 {
     const json_t *value = get(c, key);
@@ -154,7 +154,7 @@ static const char *get_text(struct config *c, const char *key, const char *absen
     return json_is_string(value) ? json_string_value(value) : absent;
 }
 
-/* One of the names, which end with NULL; its index. */
+/* The index of the value among the names, which end with NULL. */
 static int get_choice(struct config *c, const char *key, const char *const *names,
                       const char *absent)
 {
@@ -168,7 +168,7 @@ static int get_choice(struct config *c, const char *key, const char *const *name
     return 0;
 }
 
-/* Every key is in one of the lists, or `own` (NULL ends each), or private. */
+/* Refuses keys that are neither in a list nor in `own` (NULL ends each), nor private. */
 static void refuse_unknown(struct config *c, const char *const *own)
 {
     const char *key;
@@ -186,7 +186,7 @@ static void refuse_unknown(struct config *c, const char *const *own)
 
 /* ---- AutoencoderKL ---- */
 
-/* All blocks are of the one type that is known. */
+/* Checks that all blocks have the one type that is supported. */
 static void check_blocks(struct config *c, const char *key, const char *type, size_t n)
 {
     const json_t *list = get(c, key);
@@ -227,7 +227,7 @@ static void get_channels(struct config *c, struct component_vae *v)
     }
 }
 
-/* latents_mean or latents_std: as many numbers as channels; false: not there. */
+/* Reads latents_mean or latents_std, one number for each channel; false: not there. */
 static bool get_latents(struct config *c, const char *key, int n, float *out)
 {
     const json_t *list = get(c, key);
@@ -422,7 +422,7 @@ static const struct {
 };
 enum { CLASSES = sizeof classes / sizeof *classes };
 
-/* The name of the class that config.json is of, "" for none. */
+/* The name of the class in config.json, "" for none. */
 static const char *class_of(const json_t *json)
 {
     const char *name = json_string_value(json_object_get(json, "_class_name"));

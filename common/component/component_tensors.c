@@ -1,10 +1,10 @@
 #include "common/component/component_impl.h"
 
-/* The list of a network's tensors, told one by one. */
+/* A visit of a network's tensors, one by one. */
 struct teller {
     component_want_fn *fn;
     void *arg;
-    const char *former; /* of the whole network's names: "text_model.", or NULL */
+    const char *former; /* prefix of names of the whole network: "text_model.", or NULL */
     int rc;
 };
 
@@ -24,7 +24,7 @@ static void tell(struct teller *t, const char *name, const char *other, unsigned
     t->rc = t->fn(t->arg, &want);
 }
 
-/* prefix, layer, ".weight" and ".bias", which has the weight's first dimension. */
+/* Tells a layer's weight and bias; the bias has the weight's first dimension. */
 static void tell_layer(struct teller *t, const char *prefix, const char *layer, const char *older,
                        unsigned rank, const uint64_t shape[4], bool bias)
 {
@@ -83,7 +83,7 @@ static void tell_middle(struct teller *t, const char *half, int width, bool atte
     tell_resnet(t, prefix, width, width);
 }
 
-/* Block i of a half: its residual layers, and `last` of the layer that changes the size. */
+/* Block i of a half: its residual layers, and `last`, the layer that changes the size. */
 static void tell_block(struct teller *t, const char *block, int layers, const int width[2],
                        const char *last)
 {

@@ -7,21 +7,21 @@
 
 #define INDEX_MAX (16u << 20)
 
-/* A tensor of the files. */
+/* A tensor that the files have. */
 struct found {
     const struct st_tensor *t;
-    size_t file; /* of component.files */
+    size_t file; /* index in component.files */
     bool used;
 };
 
 struct search {
     struct component *c;
     struct st st[COMPONENT_FILES_MAX]; /* headers, by file of the weights */
-    size_t first;                      /* the first of component.files that has weights */
+    size_t first;                      /* index of the first file with weights in component.files */
     size_t n_st;
     struct found *found; /* sorted by name */
     size_t n_found;
-    size_t cap; /* of component.tensors */
+    size_t cap; /* room of component.tensors */
     struct err *err;
 };
 
@@ -33,7 +33,7 @@ static void add_file(struct component *c, const char *name)
 
 /* ---- which files ---- */
 
-/* Whole files and indices, in the order in which they are looked for. */
+/* The names of whole files and indices, in the order in which they are tried. */
 static const char *const names[] = {
     "diffusion_pytorch_model.safetensors",
     "diffusion_pytorch_model.safetensors.index.json",
@@ -65,7 +65,7 @@ int component_find_weights(const char *folder, const char **ret, struct err *err
         folder);
 }
 
-/* A file that an index names lies in the same folder. */
+/* Adds a file that an index names, which must be in the same folder. */
 static int add_piece(struct file_names *pieces, const char *path, const char *name, struct err *err)
 {
     for (size_t i = 0; i < pieces->n; i++)

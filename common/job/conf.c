@@ -4,18 +4,18 @@
 #define KEYS_MAX 64
 #define STRS_MAX 4096
 
-/* Refusals that are passed over: of all keys but the firm ones. */
+/* Refusals that are ignored: those of all keys except the firm ones. */
 struct lenient {
     const char *const *firm;
     struct err first;
 };
 
-/* The section being bound: its name, and where to look. */
+/* The section that is being bound: its name, and its node. */
 struct bind {
     const struct yaml_doc *doc;
     const char *section; /* "" at the root, else "train" */
     struct err *err;
-    struct lenient *lenient; /* NULL: nothing is passed over */
+    struct lenient *lenient; /* NULL: no refusal is ignored */
 };
 
 static void join_path(char out[PATH_MAX_BYTES], const char *section, const char *key)
@@ -28,7 +28,7 @@ static bool has_range(const struct conf_key *k)
     return k->min != 0 || k->max != 0;
 }
 
-/* What a value of this key looks like, in words. */
+/* Describes the values of this key in words. */
 static void expected(const struct conf_key *k, char *out, size_t size)
 {
     static const char *const words[] = {
@@ -73,7 +73,7 @@ int conf_number(const char *const *names, const char *name, int *ret)
     return -EINVAL;
 }
 
-/* A scalar's text into its field; -EINVAL when it is not such a value. */
+/* Sets the field to a scalar's text; -EINVAL if that is not a value of the key. */
 static int set_text(const struct conf_key *k, const char *text, void *out)
 {
     if (k->zero && strcmp(text, k->zero) == 0) {
@@ -207,7 +207,7 @@ static int unknown_key(const struct bind *b, const struct yaml_node *node,
                    near ? hint : "; known are ", near ? "" : known);
 }
 
-/* Is the key's refusal, which b->err holds, passed over?  The first one is kept. */
+/* True if the key's refusal, in b->err, is ignored; keeps the first one. */
 static bool passes_over(const struct bind *b, const char *key)
 {
     char path[PATH_MAX_BYTES];
@@ -238,12 +238,12 @@ static int bind_map(const struct bind *b, const struct yaml_node *map, int line,
     for (const struct conf_key *k = keys; k->key != NULL; k++) {
         const struct yaml_node *node = yaml_get(map, k->key);
         int rc = bind_key(b, k, node, line, out);
-        /* What is not there cannot be passed over, and within a section it was decided. */
+        /* A missing key cannot be ignored, and within a section that was decided already. */
         if (rc < 0 && (!node || k->type == CONF_SECTION || !passes_over(b, k->key)))
             return rc;
         if (rc < 0) {
             release_key(k, out);
-            (void)bind_key(b, k, NULL, line, out); /* its default; a required one stays zero */
+            (void)bind_key(b, k, NULL, line, out); /* the default; a required key stays zero */
         }
     }
     return 0;
@@ -313,7 +313,7 @@ void conf_release(const struct conf_key *keys, void *out)
 }
 
 /* The node at a dotted path; *ret_line is its line or that of the deepest
- * section that is there. */
+ * section that exists. */
 static const struct yaml_node *walk(const struct yaml_doc *doc, const char *path, int *ret_line)
 {
     const struct yaml_node *node = doc->root;

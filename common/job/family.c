@@ -4,8 +4,8 @@
 #include "common/job/recipe.h"
 
 #define TOKENS_MAX 4096
-#define PROMPTS_MAX 8192  /* bytes of a prompt, of all captions together, as SampleTask.prompt */
-#define CAPTIONS_MAX 1024 /* of a grid, as of its samples */
+#define PROMPTS_MAX 8192  /* bytes of a prompt, or of all captions together (SampleTask.prompt) */
+#define CAPTIONS_MAX 1024 /* captions of a grid, as many as samples */
 
 /* Peebles & Xie, "Scalable diffusion models with transformers", table 1. */
 static const struct preset {
@@ -82,8 +82,8 @@ double job_lr(bool texts, int dim)
     return fmax((texts ? 0.1 : 0.5) / dim, 1e-4);
 }
 
-/* A dit that is no longer fresh takes half of the rate.  So did all jobs that were taken before
- * defaults were written into them, and without decay. */
+/* A dit that starts from trained weights takes half of the rate.  So did all jobs from before
+ * defaults were written into job files, and these had no decay. */
 static void complete_train(const struct yaml_doc *doc, struct job_spec *s)
 {
     const bool texts = job_is_text(s), half = !texts && (s->taken || s->model.warm_start);
@@ -93,7 +93,7 @@ static void complete_train(const struct yaml_doc *doc, struct job_spec *s)
         s->train.schedule = JOB_SCHEDULE_DECAY;
 }
 
-/* Longer ones are drawn by no worker; a job that was taken with one trains on. */
+/* Workers refuse to draw longer prompts; an old job with one goes on training. */
 static int check_prompt(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
     const size_t n = s->sample.prompt ? strlen(s->sample.prompt) : 0;
@@ -132,7 +132,7 @@ static int check_llama(const struct yaml_doc *doc, struct job_spec *s, struct er
     return 0;
 }
 
-/* Sides of all shapes. */
+/* True if the patch divides the sides of all shapes. */
 static bool divides_all(const struct job_spec *s, int patch)
 {
     bool all = s->data.image_size % patch == 0;
@@ -143,7 +143,7 @@ static bool divides_all(const struct job_spec *s, int patch)
     return all;
 }
 
-/* The router is as the model, but smaller. */
+/* Sets the router's sizes that the file leaves out: a smaller version of the model. */
 static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     const struct job_model *m = &s->model;
@@ -179,7 +179,7 @@ static int complete_router(const struct yaml_doc *doc, struct job_spec *s, struc
     return 0;
 }
 
-/* Which keys of `encoders` go together, and with the model. */
+/* Checks which keys of `encoders` go together, and with the model. */
 static int check_encoders(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
     const struct job_encoders *e = &s->encoders;
@@ -222,7 +222,7 @@ static int check_encoders(const struct yaml_doc *doc, const struct job_spec *s, 
     return 0;
 }
 
-/* What can be said of shapes without the VAE. */
+/* Checks the shapes, as far as possible without the VAE. */
 static int check_buckets(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
     const int patch = s->model.patch, size = s->data.image_size;
@@ -254,7 +254,7 @@ static int check_buckets(const struct yaml_doc *doc, const struct job_spec *s, s
     return 0;
 }
 
-/* Pixels of a side that the model sees. */
+/* The side of the model's images in pixels. */
 static int side_of(const struct job_spec *s)
 {
     return job_has_upscaler(s) ? s->upscaler.low_side : s->data.image_size;
@@ -266,7 +266,7 @@ static int patches(const struct job_spec *s)
     return job_has_latents(s) ? 0 : side * side;
 }
 
-/* What an upscaler cannot stand beside. */
+/* Checks for keys that an upscaler excludes. */
 static int check_beside_upscaler(const struct yaml_doc *doc, const struct job_spec *s,
                                  struct err *err)
 {
@@ -315,7 +315,7 @@ static int check_upscaler_sizes(const struct yaml_doc *doc, const struct job_spe
     return 0;
 }
 
-/* The upscaler is as the model where the file does not say otherwise. */
+/* Sets the upscaler's sizes that the file leaves out: those of the model. */
 static int complete_upscaler(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     const struct job_model *m = &s->model;
@@ -388,7 +388,7 @@ static int no_tokens(const struct job_spec *s)
     return 0;
 }
 
-/* "NAME=VALUE", and not a name by which the worker speaks. */
+/* Checks for NAME=VALUE, with a name that the worker does not use itself. */
 static int check_env(const struct yaml_doc *doc, const struct conf_strs *env, struct err *err)
 {
     for (size_t i = 0; i < env->n; i++) {
@@ -412,8 +412,8 @@ static int check_patterns(const struct yaml_doc *doc, const char *key, const str
     return 0;
 }
 
-/* The blocks are those of trainer.levels; without it the tensors are cut into as many as there are
- * fragments. */
+/* The blocks are those of trainer.levels; without that key the tensors are cut into as many blocks
+ * as there are fragments. */
 static int check_external(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     const struct job_trainer *t = &s->trainer;
@@ -442,7 +442,7 @@ static int check_external(const struct yaml_doc *doc, struct job_spec *s, struct
                                               : 1;
     s->model.tied = false;
     if (t->levels.n > 0 && !conf_find(doc, "recipe.private_embeddings") && s->recipe.levels.n > 0)
-        s->recipe.private_embeddings = true; /* what is in no block */
+        s->recipe.private_embeddings = true; /* the tensors outside all blocks */
     return rc;
 }
 
@@ -475,7 +475,7 @@ static const char *const dit_keys[] = {
     NULL,
 };
 
-/* What a trainer decides itself. */
+/* Keys for things that a trainer decides itself. */
 static const char *const external_without[] = {
     "encoders",
     "router",
@@ -532,7 +532,7 @@ static const struct job_family families[] = {
                          .keys = llama_keys,
                          .tokens = context,
                          .complete = check_llama},
-    /* By data.kind. */
+    /* One for each data.kind. */
     [JOB_MODEL_EXTERNAL] = {.name = "external",
                             .external = true,
                             .data = true,

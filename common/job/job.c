@@ -11,7 +11,7 @@ static int check_model(const struct yaml_doc *doc, struct job_spec *s, struct er
     return job_family(s)->complete(doc, s, err);
 }
 
-/* Of a job that is new: others go on as they are. */
+/* Checks of new jobs only: older ones go on as they are. */
 static int check_widths(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     const struct {
@@ -196,7 +196,8 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
 int job_check_grid(const struct job_spec *spec, uint32_t count, uint32_t columns, struct err *err)
 {
     const uint64_t n = count, each = (uint64_t)spec->data.image_size + JOB_GRID_GAP;
-    const uint64_t most = (JOB_GRID_SIDE_MAX - JOB_GRID_GAP) / each; /* in a row or a column */
+    const uint64_t most =
+        (JOB_GRID_SIDE_MAX - JOB_GRID_GAP) / each; /* samples in a row or a column */
     const uint64_t across = columns < n ? columns : n, down = (n + across - 1) / across;
     char would[48] = "fewer samples";
     if (across <= most && down <= most)
@@ -222,16 +223,16 @@ static int check_sample(const struct yaml_doc *doc, struct job_spec *s, struct e
     return conf_error(doc, "sample.columns", err, "does not do: %s", why.msg);
 }
 
-/* Nesterov's momentum averages what several replicas found.  On the contributions of one alone it
- * makes the loss jump after the first rounds: such a job trains plainly unless it says otherwise.
- * What is no longer fresh needs no warm-up of the momentum. */
+/* Nesterov's momentum averages the contributions of several replicas.  With those of only one
+ * it makes the loss jump after the first rounds, so such a job gets plain steps by default.
+ * Trained weights need no warm-up of the momentum. */
 static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct err *err)
 {
     struct composition c;
     if (recipe_compose(s, &c, NULL) < 0)
-        return 0; /* recipe_check says why, where the job is taken */
+        return 0; /* recipe_check gives the reason when the job is submitted */
     const bool alone = !composition_shares(&c);
-    /* There an honest worker may well have most of the weight: it is faster, or has more data. */
+    /* Here an honest worker may well have most of the weight: it is faster, or has more data. */
     if ((s->outer.seconds > 0 || c.weigh_partitions) && !conf_find(doc, "outer.share_cap"))
         s->outer.share_cap = 1;
     s->outer.plain_alone =
@@ -246,7 +247,7 @@ static int complete_outer(const struct yaml_doc *doc, struct job_spec *s, struct
     return 0;
 }
 
-/* What says which model it is, and how it is composed. */
+/* The keys that decide on the model and its composition. */
 static const char *const shape_keys[] = {"name",        "model",          "upscaler",
                                          "router",      "recipe",         "data.path",
                                          "data.url",    "data.tokenizer", "data.image_size",
@@ -263,7 +264,7 @@ static const struct {
     {check_sample, false}, {complete_outer, false},
 };
 
-/* Of now; as a coordinator has it; and as it was accepted once. */
+/* A new job; one of the coordinator's; one that an older release accepted. */
 enum origin { FRESH, TAKEN, SAVED };
 
 static int parse(const char *text, size_t len, const char *file, enum origin origin,
@@ -282,7 +283,8 @@ static int parse(const char *text, size_t len, const char *file, enum origin ori
     rc = saved ? conf_bind_saved(&doc, doc.root, job_spec_keys, shape_keys, &spec, err)
                : conf_bind(&doc, doc.root, job_spec_keys, &spec, err);
     for (size_t i = 0; rc >= 0 && i < sizeof(checks) / sizeof(checks[0]); i++) {
-        int refused = checks[i].check(&doc, &spec, rc ? NULL : err); /* the first is told */
+        int refused =
+            checks[i].check(&doc, &spec, rc ? NULL : err); /* the first failure is reported */
         if (refused < 0)
             rc = saved && !checks[i].shape ? 1 : refused;
     }
@@ -312,7 +314,7 @@ int job_parse_saved(const char *text, size_t len, const char *file, struct job_s
 
 /* ---- defaults that a job keeps ---- */
 
-/* Of a node; columns count characters. */
+/* The offset of a node; columns count characters. */
 static size_t place_of(const char *text, int line, int column)
 {
     size_t at = 0;
@@ -323,7 +325,7 @@ static size_t place_of(const char *text, int line, int column)
     return at;
 }
 
-/* The text with the key at the beginning of its section, if it is not there; takes text. */
+/* Adds the key at the beginning of its section, if the text does not have it; takes text. */
 static char *write_in(char *text, const char *section, const char *key, const char *value)
 {
     struct yaml_doc doc;
@@ -343,7 +345,7 @@ static char *write_in(char *text, const char *section, const char *key, const ch
     return whole ? whole : text;
 }
 
-/* Does the text parse to the same spec? */
+/* True if the text parses to the same spec. */
 static bool keeps(const char *text, const struct job_spec *spec)
 {
     struct job_spec got;
@@ -362,7 +364,7 @@ int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret,
     (void)snprintf(lr, sizeof lr, "%.17g", spec->train.lr);
     (void)snprintf(warmup, sizeof warmup, "%d", spec->outer.warmup);
     whole = write_in(whole, "outer", "warmup", warmup);
-    if (!job_family(spec)->external) { /* a trainer of the user's has its own */
+    if (!job_family(spec)->external) { /* the user's trainer has its own defaults */
         const bool decay = spec->train.schedule == JOB_SCHEDULE_DECAY;
         whole = write_in(whole, "train", "schedule", decay ? "decay" : "constant");
         whole = write_in(whole, "train", "lr", lr);
@@ -378,7 +380,7 @@ int job_keep_defaults(const char *text, const struct job_spec *spec, char **ret,
                    strlen(text), JOB_SPEC_MAX);
 }
 
-/* The text with the key where the file says auto, or does not have it; takes text. */
+/* Replaces the key's auto, or adds the key if the text does not have it; takes text. */
 static char *write_over(char *text, const char *section, const char *key, const char *value)
 {
     struct yaml_doc doc;
@@ -434,10 +436,10 @@ int job_tokens(const struct job_spec *spec)
     return job_family(spec)->tokens(spec);
 }
 
-/* ---- keys that are written and would be without effect ---- */
+/* ---- keys that would have no effect ---- */
 
-/* The sections `router` and `partition` are not among them: one file with either may be run with
- * each recipe in turn. */
+/* Keys only for mixtures.  The sections `router` and `partition` are not among them: a file with
+ * either may be run with each recipe in turn. */
 static const char *const mixture_keys[] = {"sample.strategy", "sample.remote",
                                            "recipe.divide_batch"};
 
@@ -467,7 +469,7 @@ static int check_families(const struct yaml_doc *doc, const struct job_spec *s, 
     return 0;
 }
 
-/* The schedule that a key shapes, if the job has another. */
+/* Refuses keys of a schedule that the job does not have. */
 static int check_schedule(const struct yaml_doc *doc, const struct job_spec *s, struct err *err)
 {
     if (s->train.schedule != JOB_SCHEDULE_COSINE && conf_find(doc, "train.final_lr"))

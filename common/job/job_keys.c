@@ -1,10 +1,10 @@
 /* The tables of a job file: the names of choices; the keys with their types, ranges, defaults and
- * meanings.  What ties keys together is in job.c. */
+ * meanings.  Checks of several keys are in job.c. */
 #include "common/job/job_keys.h"
 
 #include "common/job/job.h"
 
-#define SIDE_MAX 4096 /* of a shape */
+#define SIDE_MAX 4096 /* pixels of a side of a shape */
 
 /* In the order of the enums of job.h. */
 static const char *const model_names[] = {"dit", "llama", "external", NULL};
@@ -523,9 +523,9 @@ int job_document(enum conf_format format, struct buf *out)
     return conf_document(job_spec_keys, format, out);
 }
 
-/* ---- values that are a form of their own ---- */
+/* ---- values with a form of their own ---- */
 
-/* The number that p begins with, 0: none, or out of range; *ret_end: behind it. */
+/* The number at the beginning of p; 0: none, or out of range.  *ret_end points behind it. */
 static int read_side(const char *p, const char **ret_end)
 {
     int n = 0;

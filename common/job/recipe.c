@@ -19,7 +19,7 @@ static void add_block(struct composition_level *l, int block)
     l->blocks[l->n_blocks++] = (uint8_t)block;
 }
 
-/* One level with everything. */
+/* A network of one level, which has all parts. */
 static void whole_network(struct composition_network *n, int depth, uint32_t modules)
 {
     struct composition_level *l = add_level(n, modules);
@@ -28,8 +28,8 @@ static void whole_network(struct composition_network *n, int depth, uint32_t mod
     l->embedders = l->head = true;
 }
 
-/* With an upscaler a level of each chain: what stands before the first block and behind the last
- * goes with them, and so does what lies between the chains. */
+/* With an upscaler each chain is a level: the parts before its first block and after its last
+ * go with it, and so do the parts between the chains. */
 static void chains(struct composition_network *n, const struct job_spec *spec)
 {
     if (!job_has_upscaler(spec)) {
@@ -47,7 +47,7 @@ static void chains(struct composition_network *n, const struct job_spec *spec)
 }
 
 /* Every level becomes `fragments` levels with strided blocks; embedders go with the
- * first, the head with the last; a trainer's model has no head.  Fragments without anything are
+ * first, the head with the last; a trainer's model has no head.  Empty fragments are
  * left out. */
 static void cut_fragments(struct composition_network *n, const struct job_spec *spec,
                           uint32_t fragments)
@@ -74,7 +74,7 @@ static void cut_fragments(struct composition_network *n, const struct job_spec *
     *n = cut;
 }
 
-/* The modules of the networks; their numbers by (network, level, index). */
+/* Adds the modules of the networks, numbered by (network, level, index). */
 static int add_modules(struct composition *c, struct err *err)
 {
     uint64_t n = 0;
@@ -189,7 +189,7 @@ static int compose_ddm(const struct job_spec *spec, struct composition *c, struc
 {
     uint32_t index[COMPOSITION_LEVELS_MAX], k = (uint32_t)spec->recipe.experts;
     int rc;
-    const bool mixes = job_family(spec)->mixes; /* else experts without a router */
+    const bool mixes = job_family(spec)->mixes; /* else experts train without a router */
     if (!mixes && !job_family(spec)->external)
         return err_set(err, -ERR_CONFIG,
                        "recipe.name is ddm, which needs model.type dit or external");
@@ -226,7 +226,7 @@ static bool is_private(const struct job_recipe *r, int block)
     return false;
 }
 
-/* The key that says how many blocks there are. */
+/* The key with the number of blocks. */
 static const char *depth_key(const struct job_spec *spec)
 {
     if (!job_family(spec)->external)
@@ -293,7 +293,7 @@ static int limit_dipaco(const struct job_spec *spec, const struct composition *c
     for (uint32_t l = 0, i = 0; l < r->levels.n; l++) {
         while (i < n->n_levels && n->levels[i].whole < l)
             i++;
-        if (i == n->n_levels || n->levels[i].whole != l) /* one without anything is not there */
+        if (i == n->n_levels || n->levels[i].whole != l) /* an empty one was left out */
             return err_set(err, -ERR_CONFIG,
                            "recipe.private_blocks takes all blocks of level %u; a level needs at "
                            "least one that is shared",
@@ -302,7 +302,7 @@ static int limit_dipaco(const struct job_spec *spec, const struct composition *c
     return limit_reshard(spec, err);
 }
 
-/* The shared levels, then one for what is private: as many modules as paths. */
+/* The shared levels, then one for the private parts, with one module for each path. */
 static void dipaco_levels(const struct job_spec *spec, struct composition_network *n,
                           uint32_t paths)
 {
@@ -362,10 +362,10 @@ static int compose_dipaco(const struct job_spec *spec, struct composition *c, st
 static const struct recipe {
     const char *name;
     int (*compose)(const struct job_spec *spec, struct composition *c, struct err *err);
-    /* What does not decide how it is composed; NULL: nothing. */
+    /* Further checks, which do not affect the composition; NULL: none. */
     int (*limit)(const struct job_spec *spec, const struct composition *c, struct err *err);
-    bool experts, levels, teacher; /* it has the keys that only some have */
-    bool chains;                   /* a model with an upscaler can be trained so */
+    bool experts, levels, teacher; /* it knows these optional keys */
+    bool chains;                   /* it can train a model with an upscaler */
 } recipes[] = {
     {"diloco", compose_one, NULL, false, false, false, true},
     {"ddm", compose_ddm, limit_ddm, true, false, false, false},
@@ -381,7 +381,7 @@ static const struct recipe *find_recipe(const char *name)
     return NULL;
 }
 
-/* Each fold of a module takes the contributions of a whole round. */
+/* Checks the number of contributions: a fold of a module takes those of a whole round. */
 static int limit_folds(const struct job_spec *spec, const struct composition *c, struct err *err)
 {
     for (uint32_t m = 0; m < c->n_modules && !spec->outer.async; m++)
@@ -435,9 +435,9 @@ int recipe_limits(const struct job_spec *spec, const struct composition *c, stru
     return rc < 0 ? rc : limit_folds(spec, c, err);
 }
 
-#define EXPERTS_DEFAULT 8 /* as job_keys.c has it */
+#define EXPERTS_DEFAULT 8 /* as in job_keys.c */
 
-/* A key of another recipe would be without effect. */
+/* Refuses keys of other recipes, which would have no effect. */
 static int check_keys(const struct recipe *recipe, const struct job_recipe *r, struct err *err)
 {
     const struct {

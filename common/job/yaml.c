@@ -15,7 +15,7 @@ static int fail(const struct loader *l, int line, const char *what)
     return err_set(l->err, -ERR_CONFIG, "%s:%d: %s", l->file, line, what);
 }
 
-/* For bytes that are no text libyaml gives the offset alone. */
+/* The line of a problem: for bytes that are not text libyaml gives only the offset. */
 static int problem_line(const struct loader *l)
 {
     const yaml_parser_t *p = &l->parser;
@@ -37,7 +37,7 @@ static bool begins_with_tab(const struct loader *l, int line)
     return i < l->len && l->text[i] == '\t';
 }
 
-/* libyaml's own complaint, with the place it gives. */
+/* Reports libyaml's own message, with its place. */
 static int fail_syntax(const struct loader *l)
 {
     const yaml_parser_t *p = &l->parser;
@@ -81,7 +81,7 @@ static int scalar_text(struct loader *l, const yaml_event_t *event, char **ret)
     return 0;
 }
 
-/* Of a scalar, list or map: nothing stands before it. */
+/* Checks that no anchor or tag is before a scalar, list or map. */
 static int check_bare(const struct loader *l, const yaml_event_t *event)
 {
     const int line = (int)event->start_mark.line + 1;
@@ -118,7 +118,7 @@ static int load_key(struct loader *l, const yaml_event_t *event, const struct ya
     return rc;
 }
 
-/* Children up to the end event; `node` already stands in the tree. */
+/* Loads children up to the end event; `node` is already in the tree. */
 static int load_children(struct loader *l, struct yaml_node *node, int depth)
 {
     struct yaml_node **tail = &node->first;
@@ -189,7 +189,7 @@ static int load_node(struct loader *l, const yaml_event_t *event, int depth, str
     return rc;
 }
 
-/* One document, whose root is a map. */
+/* Loads one document, whose root is a map. */
 static int load_stream(struct loader *l, struct yaml_node **root)
 {
     for (;;) {

@@ -11,14 +11,14 @@ struct range6 {
     uint8_t net[4], bits; /* at most 32 */
 };
 
-/* Of the IANA's registries of special addresses, but for one. */
+/* From the IANA's registries of special addresses, except Azure's. */
 static const struct range4 special4[] = {
     {0x00000000, 8},  /* this network */
     {0x0a000000, 8},  /* private */
     {0x64400000, 10}, /* shared by a carrier */
     {0x7f000000, 8},  /* loopback */
-    {0xa83f8110, 32}, /* Azure's own, of each of its machines */
-    {0xa9fe0000, 16}, /* link: the metadata of clouds */
+    {0xa83f8110, 32}, /* Azure's services, on each of its machines */
+    {0xa9fe0000, 16}, /* link-local: the metadata of clouds */
     {0xac100000, 12}, /* private */
     {0xc0000000, 24}, /* protocols */
     {0xc0000200, 24}, /* documentation */
@@ -26,11 +26,11 @@ static const struct range4 special4[] = {
     {0xc6120000, 15}, /* benchmarks */
     {0xc6336400, 24}, /* documentation */
     {0xcb007100, 24}, /* documentation */
-    {0xe0000000, 4},  /* groups */
+    {0xe0000000, 4},  /* multicast */
     {0xf0000000, 4},  /* reserved, broadcast */
 };
 
-/* Within 2000::/3; what lies outside it is not public. */
+/* Special ranges within 2000::/3; addresses outside that are not public. */
 static const struct range6 special6[] = {
     {{0x20, 0x01, 0x00, 0x00}, 23}, /* protocols, Teredo */
     {{0x20, 0x01, 0x0d, 0xb8}, 32}, /* documentation */

@@ -56,7 +56,7 @@ static char *file_of(const struct dir *d, const struct blob_id *id)
 
 /* ---- accounting ---- */
 
-/* Bytes against the quota: -ENOSPC.  And back. */
+/* Counts bytes against the quota; -ENOSPC if it is used up.  credit() gives them back. */
 static int charge(struct dir *d, uint64_t bytes, struct err *err)
 {
     uint64_t used = atomic_fetch_add(&d->base.used_bytes, bytes) + bytes;
@@ -77,7 +77,7 @@ static void credit(struct dir *d, uint64_t bytes)
 
 /* ---- reading ---- */
 
-/* What the system said of a blob's path, as an error. */
+/* The error for a failed call on a blob's path. */
 static int not_there(const struct blob_id *id, const char *what, const char *path, struct err *err)
 {
     char hex[BLOB_HEX_MAX];
@@ -250,7 +250,7 @@ static int writer_open(struct writer *w, struct err *err)
     if (w->fd < 0 || fstat(w->fd, &st) < 0)
         return err_errno(err, "cannot open %s", w->path);
     w->base.size = (uint64_t)st.st_size;
-    if (w->base.size > w->max_bytes) { /* cannot become the blob that is announced now */
+    if (w->base.size > w->max_bytes) { /* larger than the blob that is announced now */
         if (ftruncate(w->fd, 0) < 0)
             return err_errno(err, "cannot empty %s", w->path);
         credit(w->dir, w->base.size);
@@ -283,7 +283,7 @@ static int writer_write(struct blob_writer *base, const void *data, size_t len, 
 static void writer_abort(struct blob_writer *base, bool keep)
 {
     struct writer *w = writer_of(base);
-    /* Cutting drops the tail of a failed write; what is left over is swept at the next open. */
+    /* Truncating drops the tail of a failed write; leftovers are removed at the next open. */
     if (!keep || w->base.size == 0 || ftruncate(w->fd, (off_t)w->base.size) < 0) {
         (void)unlink(w->path);
         credit(w->dir, w->base.size);
@@ -313,7 +313,7 @@ static int verify(struct writer *w, uint64_t expect_size, struct err *err)
                    want, got);
 }
 
-/* The temporary file becomes the blob, unless the blob is there. */
+/* Makes the temporary file the blob, unless the blob is there. */
 static int publish(struct dir *d, const char *from, uint64_t size, const struct blob_id *id,
                    struct err *err)
 {
@@ -322,11 +322,11 @@ static int publish(struct dir *d, const char *from, uint64_t size, const struct 
     if (link(from, path) == 0)
         atomic_fetch_add(&d->base.count, 1);
     else if (errno == EEXIST)
-        credit(d, size); /* somebody was first: same bytes */
+        credit(d, size); /* another upload was first, with the same bytes */
     else
         rc = err_errno(err, "cannot make %s", path);
     if (rc == 0) {
-        (void)unlink(from); /* a leftover is swept at the next open */
+        (void)unlink(from); /* a leftover is removed at the next open */
         rc = file_sync_dir(dir, err);
     }
     mem_free(path);
@@ -414,7 +414,7 @@ static int each_tmp(struct dir *dir, tmp_fn *fn, int64_t before_s, struct err *e
     return rc;
 }
 
-/* Uploads may be continued, and count against the quota; the rest are leftovers. */
+/* Counts unfinished uploads, which may be continued, against the quota; removes other leftovers. */
 static void count_tmp(struct dir *d, const char *name, const char *path, int64_t before_s)
 {
     struct stat st;
@@ -454,7 +454,8 @@ static int dir_tidy(struct blobstore *s, int64_t before_s, struct err *err)
     return each_tmp(dir_of(s), tidy_tmp, before_s, err);
 }
 
-/* All parts at once: what is published into one must not wait for its name to be durable. */
+/* Makes all folders at once, so that publishing a blob never waits for a new folder to be durable.
+ */
 static int make_parts(const struct dir *d, struct err *err)
 {
     bool made = false;

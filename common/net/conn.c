@@ -15,14 +15,14 @@
 
 #define READ_BYTES (64 * 1024)
 #define RECORD_BYTES (16 * 1024)
-#define HANDSHAKE_BYTES (16 * 1024) /* a certificate of ours has half a KiB */
-#define FLUSH_BYTES (256 * 1024)    /* encrypted at most at once */
+#define HANDSHAKE_BYTES (16 * 1024) /* limit; Skerry's certificates have half a KiB */
+#define FLUSH_BYTES (256 * 1024)    /* the most bytes that are encrypted at once */
 #define CUT_FACTOR 8
 #define FINISH_MS 5000
 #define KEEPALIVE_S 15
 #define USER_TIMEOUT_MS 20000
 
-/* AES-128 first: every machine we run on has its instructions. */
+/* AES-128 first: every supported machine has its instructions. */
 #define PRIORITIES                                                                                 \
     "NONE:+VERS-TLS1.3:+AES-128-GCM:+AES-256-GCM:+CHACHA20-POLY1305:+AEAD:+ECDHE-ECDSA:"           \
     "+GROUP-X25519:+GROUP-SECP256R1:+SIGN-ECDSA-SECP256R1-SHA256:+SIGN-ECDSA-SHA256:"              \
@@ -80,7 +80,8 @@ int conn_tls_server(const struct keys *keys, struct conn_tls **ret, struct err *
 
 int conn_tls_client(const struct keys *keys, struct conn_tls **ret, struct err *err)
 {
-    /* The server names no authorities, for it knows none: ours is sent all the same. */
+    /* The server names no authorities, because it has none: the client sends its certificate
+     * anyway. */
     return tls_with(GNUTLS_CLIENT | GNUTLS_FORCE_CLIENT_CERT, keys, ret, err);
 }
 
@@ -95,7 +96,7 @@ void conn_tls_free(struct conn_tls *tls)
     mem_free(tls);
 }
 
-/* A session of TLS 1.3 and nothing else, for a non-blocking transport. */
+/* A session that speaks only TLS 1.3, for a non-blocking transport. */
 static int tls_session(const struct conn_tls *tls, gnutls_session_t *ret, struct err *err)
 {
     gnutls_session_t s = NULL;
@@ -110,15 +111,16 @@ static int tls_session(const struct conn_tls *tls, gnutls_session_t *ret, struct
         return err_set(err, -ENOMEM, "cannot make a TLS session: %s", gnutls_strerror(rc));
     }
     gnutls_handshake_set_max_packet_length(s, HANDSHAKE_BYTES);
-    if (tls->flags & GNUTLS_SERVER) /* a client without a key is one of an older release */
+    if (tls->flags & GNUTLS_SERVER) /* a client of an older release has no key */
         gnutls_certificate_server_set_request(s, GNUTLS_CERT_REQUEST);
-    /* Our own deadline guards the handshake; GnuTLS's would need a clock. */
+    /* The connection's own deadline guards the handshake; GnuTLS's would need a clock. */
     gnutls_handshake_set_timeout(s, GNUTLS_INDEFINITE_TIMEOUT);
     *ret = s;
     return 0;
 }
 
-/* The fingerprint of the key that the other side has proved to have: 1, or 0: it has shown none. */
+/* Gets the fingerprint of the key whose possession the other side has proved: 1; 0: it has shown no
+ * key. */
 static int tls_peer_key(gnutls_session_t session, uint8_t ret[32], struct err *err)
 {
     unsigned count = 0;
@@ -166,11 +168,11 @@ struct conn {
     struct loop *loop;
     struct loop_timer *deadline, *delay;
     const struct conn_tls *tls;
-    gnutls_session_t session;         /* NULL: it waits */
-    const struct conn_events *events; /* NULL: discarded */
+    gnutls_session_t session;         /* NULL: the connection waits for its turn */
+    const struct conn_events *events; /* NULL: the owner has discarded the connection */
     void *arg;
     enum state state;
-    unsigned refs; /* the socket, a look-up, a deferred flush */
+    unsigned refs; /* held by the socket, a look-up, a deferred flush */
     bool is_client, in_read, wire_busy, flush_due, was_full, paused;
     uint8_t pin[32];
     uint8_t peer_key[32]; /* of a client */
@@ -191,7 +193,7 @@ struct conn {
     struct err why;
 };
 
-/* One per thread: libuv fills it and on_read empties it before it returns. */
+/* Read buffer of a thread: libuv fills it, and on_read empties it before it returns. */
 static _Thread_local char read_space[READ_BYTES];
 
 static void flush(struct conn *c);
@@ -229,7 +231,7 @@ void conn_close(struct conn *c, const struct err *why)
     loop_timer_free(c->delay);
     c->deadline = c->delay = NULL;
     if (c->resolving.loop)
-        (void)uv_cancel((uv_req_t *)&c->resolving); /* when it fails, its callback comes anyway */
+        (void)uv_cancel((uv_req_t *)&c->resolving); /* if this fails, the callback comes anyway */
     uv_close((uv_handle_t *)&c->tcp, on_closed);
 }
 
@@ -385,7 +387,7 @@ static int encrypt(struct conn *c)
     return 0;
 }
 
-/* Writes what `wire` holds; the rest waits for the socket. */
+/* Writes the content of `wire`; the rest waits for the socket. */
 static void write_wire(struct conn *c)
 {
     size_t left = c->wire.len - c->wire_sent;
@@ -533,7 +535,7 @@ static void handshake(struct conn *c)
         return;
     }
     if (rc < 0) {
-        flush(c); /* the alert tells the other side what was wrong */
+        flush(c); /* the alert tells the other side the reason */
         if (c->state != CLOSED)
             close_with(c, -ERR_FORMAT, "the TLS handshake failed", gnutls_strerror(rc));
         return;
@@ -664,7 +666,7 @@ static void read_on(struct conn *c)
         handshake(c);
 }
 
-/* Socket options are wishes: a kernel that refuses one still gives a connection. */
+/* Failures of socket options are ignored: the connection works without them. */
 static void start(struct conn *c)
 {
     uv_os_fd_t fd;

@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-/* The layout, for the compiler to check; bytes are moved by hand so that the
+/* The compiler checks the layout here; bytes are moved one by one, so that the
  * wire does not depend on the host's byte order. */
 struct wire_header {
     uint32_t magic;

@@ -10,7 +10,7 @@
 #include <time.h>
 
 #define PEM_MAX_BYTES (16 * 1024)
-#define LIFETIME_S (100LL * 365 * 24 * 3600) /* the dates are not checked by anybody */
+#define LIFETIME_S (100LL * 365 * 24 * 3600) /* no program checks the dates */
 
 struct keys {
     uint8_t pin[KEYS_PIN_BYTES];
@@ -22,7 +22,7 @@ static int tls_error(struct err *err, int rc, const char *what)
     return err_set(err, -ERR_CONFIG, "cannot %s: %s", what, gnutls_strerror(rc));
 }
 
-/* A private file that others may read is as good as published. */
+/* Reads a private file; refuses one that others may read. */
 static int read_private(const char *path, struct buf *out, struct err *err)
 {
     struct stat st;
@@ -126,8 +126,8 @@ static int load_cert(const char *path, gnutls_x509_crt_t crt, struct keys *k, st
     return rc;
 }
 
-/* The key comes first: a certificate can be made for it at any time, and one without its key says
- * that the key was lost. */
+/* The key comes first: a certificate can be made for it at any time, and a certificate without its
+ * key means that the key was lost. */
 static int load_or_make(const char *key_path, const char *cert_path, gnutls_x509_privkey_t key,
                         gnutls_x509_crt_t crt, struct keys *k, struct err *err)
 {
@@ -145,8 +145,8 @@ static int load_or_make(const char *key_path, const char *cert_path, gnutls_x509
     return rc;
 }
 
-/* SHA-256 of the public key, of the certificate and of the key: they must be
- * one pair, or every client would refuse us with a riddle. */
+/* SHA-256 of the public key, checked in both files: if they were not a pair, every
+ * client would refuse the server with an error that is hard to understand. */
 static int fingerprint(gnutls_x509_privkey_t key, gnutls_x509_crt_t crt, const char *cert_path,
                        struct keys *k, struct err *err)
 {

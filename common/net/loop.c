@@ -16,14 +16,14 @@ struct deferred {
 
 struct loop {
     uv_loop_t uv;
-    uv_idle_t idle; /* active while deferred calls wait, so that the poll returns at once */
+    uv_idle_t idle; /* active while deferred calls wait, so that polling returns at once */
     uv_async_t wake;
     uv_signal_t signals[SIGNALS];
     loop_signal_fn signal_fn;
     void *signal_arg;
     struct list deferred; /* loop thread only */
     pthread_t thread;
-    pthread_mutex_t lock; /* guards what follows; nothing is called under it */
+    pthread_mutex_t lock; /* guards the fields below; no callback runs under it */
     struct list posted;
     unsigned posted_count;
     bool stopping;
@@ -48,7 +48,7 @@ static void run_list(struct list *calls)
     }
 }
 
-/* Takes what is in `from` now; calls made meanwhile run in the next turn. */
+/* Moves the calls that are in `from` now; later ones run in the next turn. */
 static void move_calls(struct list *from, struct list *to)
 {
     list_init(to);
@@ -119,7 +119,7 @@ void loop_free(struct loop *loop)
     for (int i = 0; i < SIGNALS && loop->signal_fn; i++)
         uv_close((uv_handle_t *)&loop->signals[i], NULL);
     loop->stopping = false;
-    /* Deferred calls free what was closed in this turn, so they run first. */
+    /* Deferred calls free objects that were closed in this turn, so they run first. */
     do {
         (void)uv_run(&loop->uv, UV_RUN_NOWAIT);
         on_wake(&loop->wake);
@@ -127,7 +127,7 @@ void loop_free(struct loop *loop)
     uv_close((uv_handle_t *)&loop->idle, NULL);
     uv_close((uv_handle_t *)&loop->wake, NULL);
     while (uv_run(&loop->uv, UV_RUN_DEFAULT) != 0)
-        ; /* a stop that was asked before ends a run early */
+        ; /* an earlier stop may end a run at once */
     int rc = uv_loop_close(&loop->uv);
     if (rc < 0) {
         log_error("loop", "a handle was left open when the loop was freed: %s", uv_strerror(rc));
@@ -235,7 +235,7 @@ int loop_on_signals(struct loop *loop, loop_signal_fn fn, void *arg, struct err 
     for (int i = 0; i < SIGNALS; i++) {
         struct sigaction now;
         if (numbers[i] == SIGHUP && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
-            continue; /* as nohup has it */
+            continue; /* as under nohup */
         int rc = uv_signal_start(&loop->signals[i], on_signal, numbers[i]);
         if (rc < 0)
             return err_set(err, rc, "cannot watch signal %d: %s", numbers[i], uv_strerror(rc));

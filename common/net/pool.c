@@ -21,7 +21,7 @@ struct pool {
     unsigned max_jobs, pending; /* loop thread only */
     unsigned threads;
     atomic_bool stopping;
-    pthread_mutex_t lock; /* guards the two lists; nothing is called under it */
+    pthread_mutex_t lock; /* guards the two lists; no callback runs under it */
     pthread_cond_t work;
     struct list waiting, finished;
     pthread_t ids[];

@@ -11,7 +11,7 @@
 #include "common/net/token.h"
 
 #define BUCKETS_MIN 64
-#define CROWDED_MAX 4 /* times that the shortest wait doubles */
+#define CROWDED_MAX 4 /* the most times that the shortest wait doubles */
 
 typedef Skerry__Envelope__V1__Hello Hello;
 typedef Skerry__Envelope__V1__Error Error;
@@ -20,7 +20,7 @@ struct call {
     struct call *next_in_bucket;
     struct list link;
     uint64_t id;
-    uint64_t deadline_ms; /* of the loop's clock; UINT64_MAX: none */
+    uint64_t deadline_ms; /* by the loop's clock; UINT64_MAX: none */
     const ProtobufCMessageDescriptor *reply;
     rpc_done_fn done;
     void *arg;
@@ -29,24 +29,25 @@ struct call {
 struct rpc_client {
     struct loop *loop;
     struct conn_tls *tls;
-    struct conn *conn; /* NULL: waiting to dial */
+    struct conn *conn; /* NULL: it waits to dial */
     struct rpc_client_options o;
     struct token token;
     char server_build_id[RPC_BUILD_ID_MAX];
     enum rpc_state state;
     struct loop_timer *redial, *deadlines;
-    uint64_t next_deadline_ms; /* at or before the earliest of calls */
+    uint64_t next_deadline_ms; /* at or before the earliest deadline of the calls */
     uint64_t next_id, hello_id;
     struct list calls;
-    struct list due;       /* calls past their deadline, about to be told */
+    struct list due;       /* calls past their deadline, about to be ended */
     struct call **buckets; /* by id */
     unsigned bucket_count, in_flight;
     unsigned attempt;         /* dials since the last success */
-    uint64_t lost_ms;         /* when the first of them failed */
-    unsigned crowded;         /* of these, in a row: cut in the middle of the handshake */
-    struct pbmem mem;         /* of the message being handled */
-    struct rpc_counters gone; /* of earlier connections, frames of all */
-    bool met, opened; /* was connected once; this connection's server has shown the right key */
+    uint64_t lost_ms;         /* when the first of those dials failed */
+    unsigned crowded;         /* dials in a row that were cut in the middle of the handshake */
+    struct pbmem mem;         /* memory of the message being handled */
+    struct rpc_counters gone; /* bytes of earlier connections, frames of all */
+    bool met, opened; /* met: it was connected once; opened: this connection's server has shown the
+                         right key */
     bool permanent, closed;
 };
 
@@ -85,7 +86,7 @@ static void insert(struct rpc_client *c, struct call *k)
     c->in_flight++;
 }
 
-/* Out of the table and answered, in this order: done may do anything. */
+/* Takes the call out of the table, then calls done, which may do anything. */
 static void complete(struct rpc_client *c, struct call *k, const struct rpc_result *r)
 {
     *slot(c, k->id) = k->next_in_bucket;
@@ -109,7 +110,7 @@ static void complete_with(struct rpc_client *c, struct call *k, int code, const 
 
 static void complete_all(struct rpc_client *c, int code, const char *detail)
 {
-    /* Only those that are there now: a callback may call again. */
+    /* Only the present calls: a callback may call again. */
     unsigned n = c->in_flight;
     while (n-- > 0 && !list_empty(&c->calls))
         complete_with(c, list_entry(c->calls.next, struct call, link), code, detail);
@@ -156,7 +157,7 @@ static void report(struct rpc_client *c, enum rpc_state state, const struct err 
         c->o.on_state(c->o.arg, state, why);
 }
 
-/* A dial has failed, or the connection is gone: the next one. */
+/* Plans the next dial after one failed or the connection ended. */
 static void dial_later(struct rpc_client *c)
 {
     uint64_t now = loop_now_ms(c->loop);
@@ -172,7 +173,7 @@ static void dial_later(struct rpc_client *c)
 static void lost(struct rpc_client *c, const struct err *why)
 {
     struct err copy = *why;
-    /* A server that takes up and cuts has others at its door. */
+    /* A server that accepts and cuts has no place for now. */
     if (c->state == RPC_CONNECTED || conn_bytes_out(c->conn) == 0)
         c->crowded = 0;
     else if (c->crowded < CROWDED_MAX)
@@ -181,7 +182,7 @@ static void lost(struct rpc_client *c, const struct err *why)
     c->gone.bytes_out += conn_bytes_out(c->conn);
     c->conn = NULL;
     if (copy.code == -ERR_VERSION || (copy.code == -ERR_AUTH && (c->opened || !c->met)))
-        c->permanent = true; /* else: whoever answers there for now is somebody else */
+        c->permanent = true; /* else another program may answer there for now */
     c->state = RPC_DISCONNECTED;
     complete_all(c, -ECONNRESET, copy.msg);
     if (c->closed)
@@ -222,7 +223,7 @@ static void on_open(void *arg)
                    true); /* fails only with the connection */
 }
 
-/* The server's answer to our Hello, or why it is none. */
+/* Takes the server's answer to the Hello, or fails with the reason. */
 static int greeted(struct rpc_client *c, const struct frame *f, struct err *err)
 {
     if (f->method != RPC_METHOD_HELLO || !(f->flags & FRAME_REPLY) || f->request_id != c->hello_id)
@@ -274,7 +275,7 @@ static void answer(struct rpc_client *c, const struct frame *f, struct call *k)
     complete(c, k, &r);
 }
 
-/* Negative: the connection cannot go on. */
+/* Takes a frame; negative: the connection cannot go on. */
 static int take(struct rpc_client *c, const struct frame *f, struct err *err)
 {
     c->gone.frames_in++;
@@ -392,8 +393,8 @@ int rpc_client_open(struct loop *loop, const struct rpc_client_options *o, struc
     c->bucket_count = BUCKETS_MIN;
     c->buckets = mem_alloc_array(c->bucket_count, sizeof(c->buckets[0]));
     c->next_deadline_ms = UINT64_MAX;
-    /* Starts anywhere, so that an answer to an earlier connection's request
-     * can never be taken for one of ours. */
+    /* A random first id, so that an answer to a request of an earlier connection
+     * is never taken for an answer to one of this client. */
     hash_random(&c->next_id, sizeof(c->next_id));
     c->redial = loop_timer_new(loop, dial, c);
     c->deadlines = loop_timer_new(loop, on_deadlines, c);
@@ -422,7 +423,7 @@ void rpc_client_close(struct rpc_client *c)
     loop_timer_free(c->redial);
     loop_timer_free(c->deadlines);
     conn_discard(c->conn);
-    /* Callers further up the stack may be ours. */
+    /* Functions of this client may be further up the stack. */
     loop_defer(c->loop, client_free, c);
 }
 

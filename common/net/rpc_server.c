@@ -16,14 +16,14 @@
 
 #define BACKLOG 1024
 #define HANDSHAKE_MS 3000
-#define BUSY_MS 500     /* of a handshake, in which it is not pushed out */
-#define CALLED_MS 50    /* a client that was called in says something within them */
-#define ADDRESS_SHARE 2 /* one address has at most this part of the strangers' places */
-#define DOOR_MAX 8192   /* wait for a place, */
-#define DOOR_FILES 8    /* and have this part of the files that we may open */
-#define DOOR_MS 10000   /* so long: then a client of ours gives up */
-#define DOOR_TICK_MS 50 /* between looks whether a place is free again */
-#define DOOR_LOOKS 16   /* at those that wait, for a free place */
+#define BUSY_MS 500     /* time in which a handshake under way keeps its place */
+#define CALLED_MS 50    /* time for the first bytes of a client that got a place after waiting */
+#define ADDRESS_SHARE 2 /* one address has at most 1/2 of the strangers' places */
+#define DOOR_MAX 8192   /* the most connections that wait for a place, */
+#define DOOR_FILES 8    /* and at most 1/8 of the process's limit of open files */
+#define DOOR_MS 10000   /* the longest wait, after which clients give up */
+#define DOOR_TICK_MS 50 /* between checks for free places */
+#define DOOR_LOOKS 16   /* the most waiting connections that are tried for a free place */
 
 typedef Skerry__Envelope__V1__Hello Hello;
 typedef Skerry__Envelope__V1__Error Error;
@@ -35,14 +35,14 @@ struct rpc_server {
     struct rpc_server_options o;
     struct list peers;
     unsigned peer_count, ready_count;
-    struct strangers strangers; /* those that are not ready */
-    struct list door;           /* those that have no place yet: nothing is read of them */
+    struct strangers strangers; /* peers that are not ready */
+    struct list door;           /* peers without a place: nothing is read from them */
     unsigned door_count;
-    struct loop_timer *calls; /* while there are such */
-    struct pbmem mem;         /* of the message being handled */
-    struct rpc_counters gone; /* of peers that are no more */
+    struct loop_timer *calls; /* runs while peers wait at the door */
+    struct pbmem mem;         /* memory of the message being handled */
+    struct rpc_counters gone; /* counters of peers that are gone */
     struct loop_timer *tick;
-    uint64_t tick_ms; /* the last one */
+    uint64_t tick_ms; /* the time of the last tick */
     unsigned fault_seen;
     bool closing;
 };
@@ -57,8 +57,8 @@ struct rpc_peer {
     uint64_t heard_ms;
     unsigned role, in_flight;
     uint64_t token;
-    bool ready; /* authenticated */
-    bool waits; /* at the door */
+    bool ready; /* its Hello was accepted */
+    bool waits; /* it waits for a place */
     bool called;
     bool kicked;
     void *user;
@@ -72,14 +72,14 @@ struct rpc_request {
     void (*on_gone)(void *arg, struct rpc_request *req);
     void *gone_arg;
     bool held;      /* an answer is kept */
-    uint8_t *frame; /* that answer; NULL: none yet, or the connection was gone */
+    uint8_t *frame; /* the kept answer; NULL: none yet, or the connection was gone */
     size_t frame_len;
 };
 
 struct rpc_claim {
     const uint8_t *key;
     const ProtobufCBinaryData *proof;
-    uint8_t material[CONN_EXPORT_BYTES]; /* of this TLS session */
+    uint8_t material[CONN_EXPORT_BYTES]; /* keying material of this TLS session */
 };
 
 /* ---- answers ---- */
@@ -195,7 +195,8 @@ void rpc_request_on_gone(struct rpc_request *r, void (*fn)(void *arg, struct rpc
 
 /* ---- strangers ---- */
 
-/* Has it said something, and not come long ago?  heard_ms: before it is known, when it came. */
+/* True if the stranger has sent bytes and came a short time ago.  Before the Hello heard_ms is the
+ * time when it came. */
 static bool is_busy(const struct stranger *n)
 {
     const struct rpc_peer *p = list_entry(n, const struct rpc_peer, stranger);
@@ -211,7 +212,7 @@ static void make_room(struct stranger *out)
     conn_close(p->conn, &err); /* its callback comes later */
 }
 
-/* It has a place, where `out` was. */
+/* Gives the peer a place, that of `out` if not NULL. */
 static void enter(struct rpc_peer *p, struct stranger *out)
 {
     p->heard_ms = loop_now_ms(p->server->loop);
@@ -220,7 +221,7 @@ static void enter(struct rpc_peer *p, struct stranger *out)
     conn_begin(p->conn, p->server->o.handshake_ms);
 }
 
-/* Before that one. */
+/* Puts the peer into the door's list before that one. */
 static void wait_at_door(struct rpc_peer *p, struct list *before)
 {
     struct rpc_server *s = p->server;
@@ -238,8 +239,8 @@ static void leave_door(struct rpc_peer *p)
         loop_timer_stop(p->server->calls);
 }
 
-/* Lets in those at the door that have a place, the oldest first; where an address has its share of
- * the places others pass it. */
+/* Gives free places to peers at the door, the oldest first; peers of an address that has its share
+ * of the places are passed over. */
 static void call_in(struct rpc_server *s)
 {
     const struct rpc_peer *full = NULL;
@@ -266,7 +267,7 @@ static void on_calls(void *arg)
     call_in(arg);
 }
 
-/* A newcomer has a place, or waits for one, or there is no room for it. */
+/* Gives a new peer a place, lets it wait for one, or refuses it. */
 static void receive(struct rpc_peer *p)
 {
     struct rpc_server *s = p->server;
@@ -385,13 +386,13 @@ static bool fault_drops(struct rpc_server *s, uint16_t method)
     return f->drop_every && f->drop_method == method && ++s->fault_seen % f->drop_every == 0;
 }
 
-/* Negative: the connection cannot go on. */
+/* Takes a request; negative: the connection cannot go on. */
 static int request(struct rpc_peer *p, const struct frame *f)
 {
     struct rpc_server *s = p->server;
     const struct rpc_method *m = find_method(s, f->method);
     if (f->flags != 0)
-        return -ERR_FORMAT; /* we asked nothing */
+        return -ERR_FORMAT; /* an answer, but the server has asked nothing */
     if (fault_drops(s, f->method))
         return 0;
     if (!m) {
@@ -444,7 +445,7 @@ static size_t on_data(void *arg, const uint8_t *data, size_t len)
                 n = request(p, &f);
             else
                 hello(p, &f);
-            if (s->closing) /* a handler closed us: p is gone, conn knows */
+            if (s->closing) /* a handler closed the server: p is gone, conn knows */
                 return 0;
             pbmem_clear(&s->mem);
             if (n < 0)
@@ -561,13 +562,14 @@ static void on_tick(void *arg)
     bool late = now - s->tick_ms > s->o.idle_ms / 2;
     s->tick_ms = now;
     if (late)
-        return; /* we were stopped and heard nobody: the next one judges */
+        return; /* the process was stopped and could hear no peer: judge at the next tick */
     for (struct list *l = s->peers.next; l != &s->peers; l = l->next) {
         struct rpc_peer *p = list_entry(l, struct rpc_peer, link);
         if (p->ready && now - p->heard_ms > s->o.idle_ms) {
             struct err err = {0};
             (void)err_set(&err, -ETIMEDOUT, "silent for more than %u ms", s->o.idle_ms);
-            conn_close(p->conn, &err); /* its callback comes later: the list stands */
+            conn_close(p->conn,
+                       &err); /* its callback comes later, so the list does not change here */
         }
     }
 }

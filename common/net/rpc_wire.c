@@ -58,7 +58,7 @@ void rpc_build_id_copy(char ret[RPC_BUILD_ID_MAX], const char *build_id)
     (void)str_copy(ret, RPC_BUILD_ID_MAX, build_id);
     for (char *p = ret; *p; p++)
         if ((unsigned char)*p < 0x20 || (unsigned char)*p >= 0x7f)
-            *p = '?'; /* it is shown to people */
+            *p = '?'; /* the text is shown to people */
 }
 
 int rpc_proof(struct conn *c, const uint8_t secret[KEYS_SECRET_BYTES], uint8_t ret_proof[32],

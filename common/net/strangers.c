@@ -3,9 +3,10 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#define PREFIX_BYTES 8 /* of IPv6: what one customer gets */
+#define PREFIX_BYTES 8 /* of an IPv6 address: the network of one customer */
 
-/* IPv4 as IPv6 writes it, so that both kinds of socket agree; anything else is one address. */
+/* IPv4 addresses are mapped to IPv6, so that both kinds of socket agree; all others count as one
+ * address. */
 static void address_key(const struct sockaddr *a, uint8_t ret[16])
 {
     memset(ret, 0, 16);
@@ -34,7 +35,7 @@ static bool is_same(const struct stranger *a, const struct stranger *b)
     return memcmp(a->address, b->address, sizeof(a->address)) == 0;
 }
 
-/* The oldest that may be pushed out, of n's address or of all; n: none may. */
+/* The oldest stranger that may be pushed out, of n's address or of all; n: none may. */
 static struct stranger *oldest(struct strangers *s, struct stranger *n, bool same)
 {
     for (struct list *l = s->all.next; l != &s->all; l = l->next) {

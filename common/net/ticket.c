@@ -29,7 +29,7 @@ void ticket_path(const uint8_t key[TICKET_KEY_BYTES], const struct ticket *t,
              (unsigned long long)t->holder, hash_hex(sig, sizeof(sig), sig_hex));
 }
 
-/* Value of `name` in the query, copied to out; false when absent, twice there
+/* Copies the value of `name` in the query to out; false if it is absent, there twice
  * or longer than out. */
 static bool query_value(const char *query, const char *name, char *out, size_t cap)
 {

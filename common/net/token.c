@@ -6,7 +6,7 @@
 
 #define VERSION 1
 #define FLAG_HTTP_PLAIN 1
-#define CHECK_BYTES 4 /* of the SHA-256 of what precedes: finds typing mistakes */
+#define CHECK_BYTES 4 /* of the SHA-256 of all bytes before; finds typing mistakes */
 
 /* version, role, flags, rpc port, http port, cluster, pin, secret, host length */
 #define FIXED_BYTES (3 + 2 + 2 + TOKEN_CLUSTER_BYTES + KEYS_PIN_BYTES + KEYS_SECRET_BYTES + 1)

@@ -10,7 +10,7 @@ static const struct arith *variants[4]; /* NULL behind the last */
 static const struct arith *best;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* SKERRY_CPU_ISA, as kernels have it: generic and avx2 allow so many. */
+/* The number of variants that SKERRY_CPU_ISA allows, which is the variable of the kernels, too. */
 static size_t most_allowed(void)
 {
     const char *max = getenv("SKERRY_CPU_ISA");

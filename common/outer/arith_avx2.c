@@ -13,9 +13,9 @@
 #define GROUP 32
 #define WHOLE 64 /* elements of two groups: four vectors of sums of either kind */
 
-/* The values of the codes 0..7 times w s, as doubles cut into their halves: a look-up of 32-bit
- * lanes reads the low three bits of a code.  The fourth is the sign, and comes to the top with all
- * four, the lower three of which the upper halves have been turned by beforehand. */
+/* The values of the codes 0..7 times w s, as doubles cut into halves: a look-up of 32-bit
+ * lanes reads the low three bits of a code.  The fourth is the sign: it is shifted to the top with
+ * all four bits, and the upper halves are xored beforehand with the lower three. */
 struct values {
     __m256i high, low;
 };
@@ -34,8 +34,8 @@ static inline struct values values_of(double ws)
         _mm256_permute4x64_epi64(low, _MM_SHUFFLE(3, 1, 2, 0))};
 }
 
-/* Adds the values of eight codes, in the low bits of 32-bit lanes: those of lanes 0, 1, 4, 5 to
- * sums[0], those of 2, 3, 6, 7 to sums[1]. */
+/* Adds the values of eight codes, in the low bits of 32-bit lanes: lanes 0, 1, 4, 5 go to
+ * sums[0], lanes 2, 3, 6, 7 to sums[1]. */
 static inline void add_eight(const struct values *v, __m256i codes, __m256d sums[2])
 {
     const __m256i low = _mm256_permutevar8x32_epi32(v->low, codes);
@@ -45,7 +45,7 @@ static inline void add_eight(const struct values *v, __m256i codes, __m256d sums
     sums[1] = _mm256_add_pd(sums[1], _mm256_castsi256_pd(_mm256_unpackhi_epi32(low, high)));
 }
 
-/* Even and odd elements, as add_eight leaves them, in their order. */
+/* Stores the even and odd elements of add_eight() in their order. */
 static inline void store_sixteen(const __m256d even[2], const __m256d odd[2], double *out)
 {
     for (int k = 0; k < 2; k++) {
@@ -74,7 +74,7 @@ static inline void accumulate_e3m0_group(const struct arith_inputs *in, const st
         store_sixteen(even[j], odd[j], acc + i + 16 * j);
 }
 
-/* What the lowest bit of x stands for; x is positive and normal, far from both ends. */
+/* The value of the lowest bit of x; x is positive and normal, far from both ends. */
 static inline double lowest_bit(double x)
 {
     uint64_t u;
@@ -84,8 +84,8 @@ static inline double lowest_bit(double x)
     return x;
 }
 
-/* A number that all values of a block's inputs (ws: their weights times scales) are multiples of,
- * if the magnitudes add up to less than 2^31 of it: then no addition of doubles rounds, and sums of
+/* A unit of which all values of a block's inputs (ws: their weights times scales) are multiples,
+ * if the magnitudes add up to less than 2^31 units: then no addition of doubles rounds, and sums of
  * 32-bit integers have the same bits.  Else 0. */
 static inline double e3m0_unit(size_t k, const double *ws)
 {
@@ -102,8 +102,8 @@ static inline double e3m0_unit(size_t k, const double *ws)
     return all < least * 0x1p25 ? least * 0x1p-6 : 0.0; /* the least value is ws / 64 */
 }
 
-/* The same in whole units (e3m0_unit): table has the values of the codes 0..7.  What a sign turns
- * of code 8 is 0. */
+/* The same in whole units (e3m0_unit): table has the values of the codes 0..7.  Code 8 is a
+ * negative zero, so 0. */
 static inline void accumulate_whole_group(const struct arith_inputs *in, const __m256i *table,
                                           double unit, size_t i, double *acc)
 {
@@ -153,7 +153,7 @@ static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float
         for (size_t c = 0; c < in->k; c++)
             ws[c] = e3m0_weight(in, c, block);
         const double unit = e3m0_unit(in->k, ws);
-        const double per = unit > 0.0 ? 0x1p-6 / unit : 0.0; /* of the least value */
+        const double per = unit > 0.0 ? 0x1p-6 / unit : 0.0; /* units of the least value */
         for (size_t c = 0; c < in->k; c++)
             if (unit > 0.0)
                 values.whole[c] = whole_values(ws[c] * per);
@@ -167,13 +167,13 @@ static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float
     }
 }
 
-/* Eight elements by the arithmetic of encode_e3m0_block(); returns their codes. */
+/* Codes eight elements with the arithmetic of encode_e3m0_block(); returns their codes. */
 static inline __m256i encode_eight(const float *x, __m256i lowest, __m256i half, float *q)
 {
     const __m256i u = _mm256_castps_si256(_mm256_loadu_ps(x));
     const __m256i a = _mm256_and_si256(u, _mm256_set1_epi32(INT32_MAX));
     const __m256i sign = _mm256_and_si256(u, _mm256_set1_epi32(INT32_MIN));
-    const __m256i less = _mm256_cmpgt_epi32(half, a); /* than half of the lowest value: 0 */
+    const __m256i less = _mm256_cmpgt_epi32(half, a); /* below half of the lowest value: code 0 */
     __m256i m = _mm256_srai_epi32(_mm256_sub_epi32(a, lowest), 23);
     m = _mm256_max_epi32(m, _mm256_set1_epi32(1));
     m = _mm256_min_epi32(m, _mm256_set1_epi32(7));
@@ -183,13 +183,13 @@ static inline __m256i encode_eight(const float *x, __m256i lowest, __m256i half,
     return _mm256_andnot_si256(less, _mm256_or_si256(m, _mm256_srli_epi32(sign, 28)));
 }
 
-/* Thirty-two at a time.  Packing goes by halves of vectors, so the bytes of both halves are
- * shuffled into each other by pairs at the end. */
+/* Codes 32 elements at a time.  Packing works on halves of vectors, so at the end the bytes of
+ * both halves are interleaved in pairs. */
 static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t *out, float *q)
 {
     const __m256i lowest = _mm256_set1_epi32((int)(bits_of(0.75f * float_of(s)) - 7 * EXP_ONE));
     const __m256i half = _mm256_set1_epi32((int)(s - 7 * EXP_ONE));
-    const __m256i neighbours = _mm256_set1_epi32(16 << 16 | 1); /* times (even, odd) */
+    const __m256i neighbours = _mm256_set1_epi32(16 << 16 | 1); /* factors of (even, odd) */
     size_t i = 0;
     for (; i + GROUP <= n; i += GROUP) {
         __m256i code[4];
@@ -213,8 +213,9 @@ static inline __m256 values_at(const double *table)
                                 _mm256_cvtpd_ps(_mm256_loadu_pd(table + 4)), 1);
 }
 
-/* Eight at a time, as many as that goes: each byte goes to a 64-bit lane, whose halves have one
- * code each in their low four bits.  Three pick one of eight floats, the fourth of which eight. */
+/* Decodes groups of eight, and returns their number of elements: each byte goes to a 64-bit lane,
+ * whose halves have one code each in their low four bits.  Three bits pick one of eight floats,
+ * the fourth picks the table. */
 static inline size_t decode_e3m0_own(size_t n, const uint8_t *in, float s, float *x)
 {
     const __m256 plus = values_at(e3m0_value), minus = values_at(e3m0_value + 8);

@@ -11,7 +11,7 @@
 
 /* 32 bytes hold 64 elements: even ones in the low nibbles, odd ones in the high.
  * Each byte goes to a 64-bit lane, whose low four bits pick one of 16 doubles:
- * the values of the codes, times w s.  So an addition is all that is left. */
+ * the values of the codes, times w s.  So only an addition is left to do. */
 #define GROUP 64
 
 static inline void accumulate_e3m0_group(const struct arith_inputs *in, const double *ws, size_t i,
@@ -41,8 +41,8 @@ static inline void accumulate_e3m0_group(const struct arith_inputs *in, const do
     }
 }
 
-/* A number that all values of a block's inputs (ws: their weights times scales) are multiples of,
- * if the magnitudes add up to less than 2^31 of it: then no addition of doubles rounds, and sums of
+/* A unit of which all values of a block's inputs (ws: their weights times scales) are multiples,
+ * if the magnitudes add up to less than 2^31 units: then no addition of doubles rounds, and sums of
  * 32-bit integers have the same bits.  Else 0. */
 static inline double e3m0_unit(size_t k, const double *ws)
 {
@@ -118,7 +118,7 @@ static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float
         for (size_t c = 0; c < in->k; c++)
             ws[c] = e3m0_weight(in, c, block);
         const double unit = e3m0_unit(in->k, ws);
-        const double per = unit > 0.0 ? 0x1p-6 / unit : 0.0; /* of the least value */
+        const double per = unit > 0.0 ? 0x1p-6 / unit : 0.0; /* units of the least value */
         for (size_t c = 0; unit > 0.0 && c < in->k; c++)
             whole[c] = whole_values(ws[c] * per);
         for (; unit > 0.0 && i + GROUP <= end; i += GROUP)
@@ -129,7 +129,7 @@ static void accumulate_e3m0(size_t n, const struct arith_inputs *in, const float
     }
 }
 
-/* Sixteen at a time, by the arithmetic of encode_e3m0_block().  The codes of two
+/* Codes 16 elements at a time, with the arithmetic of encode_e3m0_block().  The codes of two
  * neighbours meet in a 64-bit lane, whose low byte is then the byte of both. */
 static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t *out, float *q)
 {
@@ -155,8 +155,8 @@ static inline void encode_e3m0_own(size_t n, const float *x, uint32_t s, uint8_t
         encode_e3m0_block(n - i, x + i, s, out + i / 2, q + i);
 }
 
-/* Sixteen at a time, as many as that goes: each byte goes to a 64-bit lane, whose halves have one
- * code each in their low four bits, which pick one of 16 floats. */
+/* Decodes groups of 16, and returns their number of elements: each byte goes to a 64-bit lane,
+ * whose halves have one code each in their low four bits, which pick one of 16 floats. */
 static inline size_t decode_e3m0_own(size_t n, const uint8_t *in, float s, float *x)
 {
     const __m512 values =

@@ -12,10 +12,10 @@ void coding_decode(enum codec c, size_t n, const void *payload, const uint16_t *
     arith_best()->decode[c](n, payload, scales, x);
 }
 
-/* Bits of the smallest scale an encoder makes (int8 of CODEC_TINY), with room. */
+/* The bits of the smallest scale that an encoder makes (int8 of CODEC_TINY), with a margin. */
 #define SCALE_MIN 0x0e80u      /* 2^-98 */
 #define SCALE_MAX 0x7e80u      /* CODEC_ABS_MAX, 2^126 */
-#define SCALE_MAX_INT8 0x7b02u /* a 127th of it, rounded up */
+#define SCALE_MAX_INT8 0x7b02u /* CODEC_ABS_MAX / 127, rounded up */
 
 static bool scales_ok(enum codec c, size_t n, const uint16_t *scales)
 {
@@ -53,7 +53,7 @@ static bool f32_ok(size_t n, const void *payload)
     return ok;
 }
 
-/* An odd last element has padding beside it. */
+/* True if the payload is valid: an odd last element has padding in its byte. */
 static bool e3m0_ok(size_t n, const void *payload)
 {
     return n % 2 == 0 || ((const uint8_t *)payload)[n / 2] >> 4 == 0;

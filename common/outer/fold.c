@@ -9,7 +9,7 @@
 #include "common/outer/fold_sink.h"
 #include "common/outer/wire.h"
 
-/* All payloads of a chunk lie in memory at once: with many contributions of a
+/* Memory for all payloads of a chunk together: with many contributions of a
  * wide codec the chunk gets shorter, not the memory larger. */
 #define INPUT_BYTES (2u << 20)
 
@@ -21,13 +21,13 @@ struct flat { /* a file of one float per parameter */
     uint64_t payload;
 };
 
-/* What is read: the state at v. */
+/* The files that are read: the state at version v. */
 enum { FULL, EMA, TARGET, MOM, BUF, INS };
-/* What is written, in the order in which it takes its name: the state first and full last, so
- * that a version whose full file is there is complete. */
+/* The files that are written, in the order in which they get their names: the state first and full
+ * last, so that a version with a full file is complete. */
 enum { MOM_OUT, BUF_OUT, TARGET_OUT, EMA_OUT, DELTA_OUT, FULL_OUT, OUTS };
 
-/* An older version that the values of a group are subtracted from. */
+/* An older version, from which the values of a group are subtracted. */
 struct start {
     struct flat file;
     float *buf;
@@ -38,29 +38,30 @@ struct fold {
     struct layout layout;
     struct fold_math math;
     struct flat in[INS];
-    /* The inputs group by group: order[0 .. n_inputs) are their numbers in the step. */
+    /* The inputs by group: order[0 .. n_inputs) are their numbers in the step. */
     size_t order[FOLD_INPUTS_MAX];
     struct fold_group groups[FOLD_STARTS_MAX];
-    struct start starts[FOLD_STARTS_MAX]; /* of the group of the same number; fd -1: it has none */
+    struct start starts[FOLD_STARTS_MAX]; /* by group; fd -1: the group needs none */
     size_t n_groups;
     enum codec widest;
     struct wire inputs[FOLD_INPUTS_MAX];
-    double weight[FOLD_INPUTS_MAX], plain[FOLD_INPUTS_MAX]; /* plain: not shrunk, for buffers */
-    size_t chunk;                                           /* elements */
+    double weight[FOLD_INPUTS_MAX],
+        plain[FOLD_INPUTS_MAX]; /* plain: without shrinking, for buffers */
+    size_t chunk;               /* elements */
     /* buffers of one chunk */
     uint8_t *in_payload[FOLD_INPUTS_MAX]; /* into in_block */
     uint16_t *in_scales[FOLD_INPUTS_MAX];
     uint8_t *in_block, *delta_payload;
     uint16_t *delta_scales;
-    float *full; /* the other inputs are read into slots of the sinks */
+    float *full; /* other inputs are read into slots of the sinks */
     /* outputs */
     const char *out_path[OUTS]; /* NULL: not made */
     struct file_out out[OUTS];
     struct wire_out delta;
     struct fold_sink *version, *state;
     struct fold_squares squares;
-    double cell;         /* of the mean, so far */
-    uint64_t cells_done; /* that were written */
+    double cell;         /* the square of the mean's cell so far */
+    uint64_t cells_done; /* cells written */
 };
 
 /* ---- opening ---- */
@@ -117,7 +118,8 @@ static bool is_alike(const struct fold_origin *a, const struct fold_origin *b)
     return a->codec == b->codec && (a->codec != CODEC_F32 || a->from == b->from);
 }
 
-/* Puts the inputs into order: those that are alike stand together, in the order given. */
+/* Groups the inputs by codec, those in f32 also by version; within a group they keep their order.
+ */
 static int group_inputs(struct fold *f, struct err *err)
 {
     const struct fold_step *s = f->step;
@@ -168,7 +170,7 @@ static int open_input(struct fold *f, size_t at, struct err *err)
     return wire_open(in->path, &want, &f->layout, &f->inputs[at], err);
 }
 
-/* Values of the groups that begin with an older version are subtracted from that. */
+/* Opens the older versions from which the values of groups are subtracted. */
 static int open_starts(struct fold *f, struct err *err)
 {
     int rc = 0;
@@ -220,7 +222,7 @@ static int alloc_buffers(struct fold *f, struct err *err)
     if (rc < 0)
         return rc;
     size_t bytes = f->chunk * sizeof(float);
-    f->delta_payload = mem_try_aligned(64, bytes); /* of the widest codec */
+    f->delta_payload = mem_try_aligned(64, bytes); /* room for the widest codec */
     f->delta_scales = mem_try_array(f->chunk / CODEC_BLOCK, sizeof(uint16_t));
     bool all = f->delta_payload && f->delta_scales;
     all = all && (f->full = mem_try_aligned(64, bytes)) != NULL;
@@ -274,7 +276,7 @@ static int flat_read(const struct flat *flat, uint64_t first, size_t n, float *o
                           flat->path, err);
 }
 
-/* The same elements of each older version, and of each input. */
+/* Reads the same elements of each older version and of each input. */
 static int read_inputs(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
 {
     const uint64_t at = layout_first(&f->layout, t) + first;
@@ -305,7 +307,7 @@ static void weigh(struct fold *f, const double *weight)
         f->groups[g].in.weight = weight + at;
 }
 
-/* The step of n elements of tensor t that were read: at[] are updated, theta_new is made. */
+/* Makes the step of n elements of tensor t that were read: updates at[], makes theta_new. */
 static int make_span(struct fold *f, size_t t, size_t n, float *const at[INS], float *theta_new,
                      struct err *err)
 {
@@ -359,8 +361,8 @@ static int write_cells(struct fold *f, const double *cells, size_t n, struct err
     return to ? file_pwrite_all(to->fd, cells, n * sizeof(*cells), to->at + at, "squares", err) : 0;
 }
 
-/* Adds the squares of total * (weighted mean) of a chunk.  A cell (layout.h) is summed up strip by
- * strip, and what is summed up are cells: chunks end where they like. */
+/* Adds the squares of total * (weighted mean) of a chunk.  The sum goes over the strips of a cell
+ * (layout.h), and then over cells, so that it does not depend on the ends of chunks. */
 static int norm_chunk(struct fold *f, size_t t, uint64_t first, size_t n, struct err *err)
 {
     const uint64_t at = layout_first(&f->layout, t) + first, count = f->layout.st.tensors[t].count;
@@ -410,10 +412,10 @@ double fold_kept_scale(const struct fold_step *s, double squares)
         parts += weight_of(&s->inputs[i]) * s->inputs[i].norm;
     if (parts >= s->scale * mean)
         return s->scale;
-    return parts > mean ? parts / mean : 1; /* it is never longer than its parts but by rounding */
+    return parts > mean ? parts / mean : 1; /* only rounding makes the mean longer than its parts */
 }
 
-/* The factor that gives the mean the norm of its parts. */
+/* Sets the factor that gives the mean the norm of its parts. */
 static int keep_norm(struct fold *f, struct err *err)
 {
     const int rc = each_chunk(f, norm_chunk, err);
@@ -424,7 +426,7 @@ static int keep_norm(struct fold *f, struct err *err)
 
 /* ---- the end ---- */
 
-/* Each file is on the disk before any takes its name; they are written beside each other. */
+/* All files are on the disk before the first gets its name; they are written next to each other. */
 static int commit_all(struct fold *f, struct err *err)
 {
     int rc = 0;
@@ -437,7 +439,7 @@ static int commit_all(struct fold *f, struct err *err)
     for (int i = 0; rc == 0 && i < OUTS; i++)
         if (f->out_path[i])
             rc = file_out_put(&f->out[i], err);
-    for (int i = 0; rc == 0 && i < OUTS; i++) /* mostly one folder: then one flush does it */
+    for (int i = 0; rc == 0 && i < OUTS; i++) /* mostly one folder, which one flush covers */
         if (f->out_path[i])
             rc = file_sync_parent(f->out_path[i], err);
     return rc;
@@ -564,9 +566,9 @@ int fold_run(const struct fold_step *step, struct fold_result *ret, struct err *
     return rc;
 }
 
-/* ---- a step that somebody else made ---- */
+/* ---- a step that another process made ---- */
 
-/* The files of the other, and what they should be for a piece. */
+/* The other process's files, and their expected content for a piece. */
 struct again {
     struct flat flat[OUTS]; /* not DELTA_OUT */
     struct wire delta;
@@ -615,7 +617,7 @@ static int other_bits(const struct fold *f, const char *what, struct err *err)
                    (unsigned long long)f->step->module_id, what);
 }
 
-/* The header of each file is a copy. */
+/* Checks that the header of each file is the expected one. */
 static int same_headers(const struct fold *f, struct again *a, struct err *err)
 {
     const size_t n = (size_t)f->layout.st.payload;
@@ -670,7 +672,7 @@ static int again_piece(struct fold *f, struct again *a, size_t t, uint64_t first
     return rc == 0 ? compare(f, a, t, first, n, err) : rc;
 }
 
-/* A cell may be longer than a chunk, where inputs are many. */
+/* Makes a cell again; with many inputs a cell may be longer than a chunk. */
 static int again_cell(struct fold *f, struct again *a, const struct layout_cell *c, struct err *err)
 {
     int rc = 0;

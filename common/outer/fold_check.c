@@ -14,7 +14,7 @@ struct check {
     uint64_t cells_at;
     struct layout layout;
     struct wire wire;
-    int full_fd; /* of theta_v, for values; -1: not needed */
+    int full_fd; /* file of theta_v, for values; -1: not needed */
     const char *full_path;
     void *payload;
     uint16_t *scales;
@@ -41,7 +41,7 @@ static double block_square_int8(const int8_t *in, size_t n)
     return (double)sum;
 }
 
-/* Of the elements from `first`, a block's, to `end`. */
+/* The sum of squares of the elements from `first`, the start of a block, to `end`. */
 static double square_scaled(const struct check *c, size_t first, size_t end)
 {
     double total = 0.0;
@@ -59,7 +59,7 @@ static double square_scaled(const struct check *c, size_t first, size_t end)
     return total;
 }
 
-/* The differences of a chunk that carries no scales, into c->x. */
+/* Reads the differences of a chunk without scales into c->x. */
 static int read_plain(struct check *c, size_t t, uint64_t first, size_t n, struct err *err)
 {
     const enum codec codec = c->wire.at[t].codec;
@@ -113,7 +113,7 @@ static int check_chunk(struct check *c, size_t t, uint64_t first, size_t n, stru
 
 static int check_alloc(struct check *c, struct err *err)
 {
-    c->payload = mem_try_aligned(64, FOLD_CHUNK * sizeof(float)); /* of the widest codec */
+    c->payload = mem_try_aligned(64, FOLD_CHUNK * sizeof(float)); /* room for the widest codec */
     c->scales = mem_try_array(FOLD_CHUNK / CODEC_BLOCK, sizeof *c->scales);
     c->x = mem_try_aligned(64, FOLD_CHUNK * sizeof *c->x);
     c->theta = mem_try_aligned(64, FOLD_CHUNK * sizeof *c->theta);
@@ -122,7 +122,7 @@ static int check_alloc(struct check *c, struct err *err)
     return 0;
 }
 
-/* path NULL: only the layout of the full file, and memory. */
+/* path NULL: only takes the layout of the full file, and memory. */
 static int check_open(struct check *c, const char *path, const struct wire_info *want,
                       struct err *err)
 {
@@ -221,8 +221,7 @@ int fold_check_cell(const char *path, const struct fold_origin *origin, uint64_t
 
 /* ---- the direction ---- */
 
-/* What a file says of n elements, as floats: a contribution's differences, or those of a flat file.
- */
+/* Reads n elements as floats: the differences of a contribution, or the values of a flat file. */
 static int dot_read(struct check *c, size_t t, uint64_t first, size_t n, bool flat, struct err *err)
 {
     const struct st_tensor *tensor = &c->layout.st.tensors[t];
@@ -265,7 +264,7 @@ static int dot_all(struct check *a, struct check *b, bool flat, double *ret, dou
     return 0;
 }
 
-/* Opens one side of the product; origin NULL: a flat file. */
+/* Opens one factor of the product; origin NULL: a flat file. */
 static int dot_open(struct check *c, const char *path, const struct fold_origin *origin,
                     uint64_t module_id, struct err *err)
 {

@@ -8,13 +8,13 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A norm behind other samples, as one behind these may be. */
+/* A norm after one number of samples, scaled to another number. */
 static double scaled(double norm, double samples, double to)
 {
     return samples > 0 && to > samples ? norm * (to / samples) : norm;
 }
 
-/* 0: there are too few. */
+/* The usual norm by earlier rounds; 0: there are too few. */
 static double usual_of_past(const struct fold_past *past, size_t n, double samples)
 {
     double norms[FOLD_HISTORY_MAX];
@@ -28,7 +28,7 @@ static double usual_of_past(const struct fold_past *past, size_t n, double sampl
     return norms[(m - 1) / 2];
 }
 
-/* The median of the others; of one: it. */
+/* The median of the other norms; without any the norm in word; 0: neither is known. */
 static double usual_of_peers(const struct fold_past *word, const struct fold_judged *c, size_t n,
                              size_t own)
 {

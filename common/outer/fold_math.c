@@ -3,7 +3,7 @@
 #define FOLD_PIECE CODEC_BLOCK
 
 struct strip {
-    double acc[FOLD_STRIP], more[FOLD_STRIP]; /* more: of a further group */
+    double acc[FOLD_STRIP], more[FOLD_STRIP]; /* more: sums of a further group */
     float diff[FOLD_STRIP], q[FOLD_STRIP];
     double step[ARITH_LANES], residual[ARITH_LANES]; /* partial sums of squares */
     const void *payload[ARITH_INPUTS_MAX];
@@ -42,7 +42,7 @@ double fold_math_square(const struct fold_math *m, const struct fold_group *grou
     return m->arith->square_f64(n, strip.acc);
 }
 
-/* mom, target (and buf) after the step; diff = target - theta. */
+/* Makes the step: mom, target (and buf) after it; diff = target - theta. */
 static void outer_step(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
                        const double *acc, float *diff)
 {
@@ -55,7 +55,7 @@ static void outer_step(const struct fold_math *m, const struct fold_span *s, siz
         k->nesterov(n, &m->nesterov, acc, theta, mom, target, diff);
 }
 
-/* Codes the way down: payload, scales; q is what they stand for. */
+/* Codes the delta: payload and scales; q gets the values that they mean. */
 static bool encode(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
                    const float *diff, float *q)
 {
@@ -65,7 +65,7 @@ static bool encode(const struct fold_math *m, const struct fold_span *s, size_t 
     return m->arith->encode[m->down](n, values ? s->target + first : diff, payload, scales, q);
 }
 
-/* theta_new and ema, by what was coded. */
+/* Updates theta_new and ema by the coded values. */
 static void settle(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
                    const float *diff, const float *q, struct strip *strip)
 {
@@ -79,8 +79,8 @@ static void settle(const struct fold_math *m, const struct fold_span *s, size_t 
         k->ema(n, m->ema_decay, new, s->ema + first);
 }
 
-/* By pieces: each pass over one leaves the processor something to compute while it waits for what
- * the next reads. */
+/* Works in pieces: during each pass the processor has computations left while it waits for the
+ * reads of the next. */
 static bool fold_strip(const struct fold_math *m, const struct fold_span *s, size_t first, size_t n,
                        struct strip *strip)
 {
@@ -115,7 +115,7 @@ bool fold_math_span(const struct fold_math *m, const struct fold_span *s,
     return true;
 }
 
-/* The mean of value i of the inputs. */
+/* The weighted mean of value i of the inputs. */
 static double mean_at(const struct fold_math *m, const struct fold_span *s, size_t i)
 {
     double sum = 0;

@@ -2,11 +2,11 @@
 
 #include "common/outer/fold.h"
 
-#define SLACK 1e-9 /* the cap itself, rounded, is not above it */
+#define SLACK 1e-9 /* so that rounding does not put a share above the cap */
 
 struct sender {
     uint64_t id;
-    double weight; /* of all that it has sent */
+    double weight; /* the sum of its contributions' weights */
     bool capped;
 };
 
@@ -20,7 +20,7 @@ static struct sender *find(struct sender *all, size_t *n, uint64_t id)
     return &all[i];
 }
 
-/* What the whole weighs when each that is capped has its share of it. */
+/* The total weight if each capped sender has its share of it. */
 static double whole(const struct sender *all, size_t n, double cap)
 {
     double rest = 0, left = 1;
@@ -42,7 +42,7 @@ bool fold_share(double cap, const uint64_t *senders, double *weights, size_t n)
     if (k == 0)
         return false;
     cap = cap > 2.0 / (double)k ? cap : 2.0 / (double)k;
-    while (more) { /* what one has less is a larger share for others */
+    while (more) { /* one sender's smaller weight makes the others' shares larger */
         const double most = cap * whole(all, k, cap);
         more = false;
         for (size_t i = 0; i < k; i++)

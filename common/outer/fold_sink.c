@@ -16,8 +16,8 @@ struct sink_file {
 
 struct fold_sink {
     struct sink_file
-        files[FOLD_SINK_FILES]; /* the helper's, but for data[] of a slot being filled */
-    uint64_t offset;            /* of the next byte in all files; the helper's */
+        files[FOLD_SINK_FILES]; /* the helper's, except data[] of the slot being filled */
+    uint64_t offset;            /* offset of the next byte in all files; the helper's */
     pthread_t thread;
     bool started;
     pthread_mutex_t lock;
@@ -44,7 +44,7 @@ static int file_begin(struct sink_file *f, const struct layout *layout, struct e
     return file_out_pwrite(f->out, layout->header, (size_t)layout->st.payload, 0, err);
 }
 
-/* The slot of all files; on the helper. */
+/* Writes the slot of all files; runs on the helper. */
 static int slot_put(struct fold_sink *s, uint64_t number, size_t n, struct err *err)
 {
     const size_t slot = number % SINK_SLOTS, bytes = n * sizeof(float);

@@ -33,7 +33,7 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-/* One line of the metadata; *at moves behind it. */
+/* Takes one line of the metadata; *at moves behind it. */
 static int take_line(struct layout *l, const struct st_tensor **sorted, const char **at,
                      enum layout_role role, const char *path, struct err *err)
 {

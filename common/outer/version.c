@@ -39,7 +39,7 @@ static int apply_open(struct apply *a, const char *path, struct wire_info want, 
 
 static int apply_alloc(struct apply *a, struct err *err)
 {
-    a->payload = mem_try_aligned(64, FOLD_CHUNK * sizeof(float)); /* of the widest codec */
+    a->payload = mem_try_aligned(64, FOLD_CHUNK * sizeof(float)); /* room for the widest codec */
     a->scales = mem_try_array(FOLD_CHUNK / CODEC_BLOCK, sizeof *a->scales);
     a->theta = mem_try_aligned(64, FOLD_CHUNK * sizeof *a->theta);
     a->q = mem_try_aligned(64, FOLD_CHUNK * sizeof *a->q);
@@ -104,7 +104,7 @@ static void apply_release(struct apply *a)
     mem_free(a->q);
 }
 
-/* What the full file at full_path becomes by the blob at path. */
+/* The hash of the full file at full_path after the blob at path is applied. */
 static int apply(const char *full_path, const char *path, struct wire_info want,
                  const char *out_path, const uint8_t sha256[HASH_BYTES],
                  uint8_t ret_sha256[HASH_BYTES], struct err *err)

@@ -13,7 +13,7 @@ static const char *kind_name(enum wire_kind kind)
     return kind == WIRE_DELTA ? "delta" : "contribution";
 }
 
-/* What tensor t of the layout looks like inside a blob. */
+/* The dtype and shape that tensor t of the layout has in a blob. */
 struct shape {
     enum st_dtype dtype;
     unsigned rank;
@@ -165,7 +165,7 @@ static int tensor_expect(const struct st_tensor *got, const char *name, const ch
     return 0;
 }
 
-/* How many tensors of the layout have scales. */
+/* The number of tensors of the layout that have scales. */
 static size_t count_scaled(const struct layout *layout, enum codec codec)
 {
     size_t n = 0;
@@ -174,7 +174,7 @@ static size_t count_scaled(const struct layout *layout, enum codec codec)
     return n;
 }
 
-/* The scales of tensors that have some come first. */
+/* The scales of all tensors with scales come first. */
 static int match_layout(const struct st *st, const struct layout *layout, struct wire *w,
                         struct err *err)
 {

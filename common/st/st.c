@@ -37,7 +37,7 @@ static enum st_dtype dtype_parse(const char *name)
     return ST_UNSPECIFIED;
 }
 
-/* What is being parsed, for the messages. */
+/* The file that is being parsed, for the messages. */
 struct parse {
     const char *name;
     uint64_t payload_bytes;
@@ -204,7 +204,7 @@ static uint64_t read_le64(const uint8_t *p)
     return v;
 }
 
-/* The length word against the limits and the file's size. */
+/* Checks the length word against the limits and the file's size. */
 static int check_length(const uint8_t *word, uint64_t file_bytes, const char *name, uint64_t *ret,
                         struct err *err)
 {
@@ -223,8 +223,8 @@ static int check_length(const uint8_t *word, uint64_t file_bytes, const char *na
     return 0;
 }
 
-/* What is made of JSON takes memory by the number of its values, not by its bytes: they are no more
- * than so many tensors have. */
+/* The memory of parsed JSON depends on the number of its values, not on its bytes: these limits
+ * allow as many values as the most tensors need. */
 #define LISTS_MAX (3u * ST_TENSORS_MAX + 2u)             /* lists and maps */
 #define VALUES_MAX ((ST_RANK_MAX + 8u) * ST_TENSORS_MAX) /* commas and colons */
 
@@ -450,7 +450,7 @@ void st_to_f32(enum st_dtype dtype, const void *in, size_t n, float *out)
     }
 }
 
-/* To the nearest, ties to even; what is too large becomes infinite. */
+/* Rounds to the nearest value, ties to even; values too large become infinite. */
 static uint16_t to_f16(float f)
 {
     uint32_t u;
@@ -461,7 +461,7 @@ static uint16_t to_f16(float f)
         return (uint16_t)(sign | 0x7e00);
     if (u >= 0x477ff000u)
         return (uint16_t)(sign | 0x7c00);
-    if (u < 0x38800000u) /* below the normal ones: multiples of 2^-24 */
+    if (u < 0x38800000u) /* subnormal: multiples of 2^-24 */
         return (uint16_t)(sign | (uint16_t)lrintf(from_bits(u) * 16777216.0f));
     return (uint16_t)(sign | (u - 0x38000000u + 0xfff + (u >> 13 & 1)) >> 13);
 }
@@ -478,7 +478,7 @@ static uint16_t to_bf16(float f)
 static void integers_from_f32(enum st_dtype dtype, const float *in, size_t n, uint8_t *out)
 {
     for (size_t i = 0; i < n; i++) {
-        const float most = ST_EXACT_MAX, low = in[i] > -most ? in[i] : -most; /* also of a NaN */
+        const float most = ST_EXACT_MAX, low = in[i] > -most ? in[i] : -most; /* also for a NaN */
         const int64_t wide = llrintf(low < most ? low : most);
         const int32_t narrow = (int32_t)wide;
         if (dtype == ST_I64)
@@ -505,7 +505,7 @@ void st_from_f32(enum st_dtype dtype, const float *in, size_t n, void *out)
     }
 }
 
-/* Is the name a line of the text? */
+/* True if the name is a line of the text. */
 static bool has_line(const char *text, const char *name)
 {
     const size_t len = strlen(name);
@@ -527,7 +527,7 @@ enum st_dtype st_dtype_at_home(const struct st *st, const struct st_tensor *t)
     return t->dtype;
 }
 
-/* Without a branch a value, and in lanes: this is read for every weight. */
+/* Without branches and in lanes, because it runs over every weight. */
 static bool all_finite(const float *values, uint64_t n)
 {
     uint32_t odd[16] = {0}, bits[16], any = 0;
@@ -571,7 +571,7 @@ int st_read_f32(int fd, const char *path, const struct st_tensor *t, float *out,
 struct st_writer {
     struct st_tensor *tensors;
     size_t n, cap;
-    uint32_t *places; /* (2 cap) of the tensors by their names, counted from 1; 0: free */
+    uint32_t *places; /* (2 cap) hash table of tensor numbers from 1, by name; 0: free */
     struct st_meta meta[ST_META_MAX];
     size_t n_meta;
     uint64_t payload; /* bytes declared */
@@ -626,7 +626,7 @@ void st_writer_number(struct st_writer *w, const char *key, uint64_t value)
     st_writer_meta(w, key, text);
 }
 
-/* Where the tensor of that name is, or would be. */
+/* The place of the tensor of that name, or the free place for it. */
 static uint32_t *place_of(const struct st_writer *w, const char *name)
 {
     uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
@@ -638,7 +638,7 @@ static uint32_t *place_of(const struct st_writer *w, const char *name)
     return &w->places[at];
 }
 
-/* Room for one more tensor. */
+/* Makes room for one more tensor. */
 static int make_room(struct st_writer *w, struct err *err)
 {
     if (w->n == ST_TENSORS_MAX)

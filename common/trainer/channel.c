@@ -16,7 +16,7 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* 1: ready; 0: not until the deadline (negative: there is none). */
+/* Waits until fd is ready: 1; 0: not before the deadline (negative: there is none). */
 static int wait_for(int fd, short events, int64_t deadline, struct err *err)
 {
     for (;;) {
@@ -37,7 +37,7 @@ static int64_t deadline_of(int wait_ms)
     return wait_ms < 0 ? -1 : now_ms() + wait_ms;
 }
 
-/* The control message of one descriptor. */
+/* The control message that carries one descriptor. */
 union control {
     struct cmsghdr align;
     char space[CMSG_SPACE(sizeof(int))];
@@ -104,7 +104,7 @@ int channel_send(int fd, const ProtobufCMessage *m, int passed, int wait_ms, str
     return rc;
 }
 
-/* Takes the first descriptor that came along and closes all others. */
+/* Takes the first descriptor that came with the message and closes all others. */
 static void take_passed(struct msghdr *m, int *passed)
 {
     for (struct cmsghdr *h = CMSG_FIRSTHDR(m); h; h = CMSG_NXTHDR(m, h)) {
@@ -122,7 +122,7 @@ static void take_passed(struct msghdr *m, int *passed)
     }
 }
 
-/* 1: all of it; 0: nothing has come until `begin`. */
+/* Reads size bytes: 1; 0: nothing came before `begin`. */
 static int receive_all(int fd, uint8_t *data, size_t len, int64_t begin, int64_t deadline,
                        int *passed, struct err *err)
 {

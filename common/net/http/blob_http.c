@@ -8,10 +8,10 @@
 #include "common/net/pool.h"
 #include "common/net/token.h"
 
-#define AWAY_WAIT_MS 10000u /* until the store has what it is about to have */
+#define AWAY_WAIT_MS 10000u /* the longest wait for a blob that is on its way to the store */
 #define AWAY_LOOK_MS 20u
-#define AWAY_WAITERS_MAX 64u /* others are told to ask again: places for requests are few */
-#define LOOKS_MAX 8u /* fewer than the pool has threads: whoever waits in its queue is silent */
+#define AWAY_WAITERS_MAX 64u /* further requests must come again: places for requests are few */
+#define LOOKS_MAX 8u /* fewer than the pool's threads: a request in its queue sends nothing */
 #define BODY_MAX ((size_t)1 << 40) /* the ticket sets the real limit */
 
 struct blob_http {
@@ -20,7 +20,7 @@ struct blob_http {
     struct blob_http_counters counters;
     struct list waiting; /* struct waiting */
     unsigned n_waiting;
-    unsigned n_looks; /* at the store, for blobs that were put there */
+    unsigned n_looks; /* checks of the store for blobs that were put there */
     struct loop_timer *look;
 };
 
@@ -30,10 +30,10 @@ struct upload {
     struct http_request *req;
     struct blob_id id;
     struct blob_writer *writer; /* NULL: nothing to store */
-    uint64_t total;             /* of the blob; UINT64_MAX: unknown */
+    uint64_t total;             /* bytes of the blob; UINT64_MAX: unknown */
     uint64_t expect_end;        /* where this piece must end; UINT64_MAX: unknown */
     bool exists, asks, follows,
-        done; /* follows: may go to the store; done: says that it was there */
+        done; /* follows: the client may go to the store; done: it says that it was there */
     struct err err;
 };
 
@@ -43,7 +43,7 @@ static void reject(struct blob_http *b, struct http_request *r, const struct err
     http_reply_err(r, err);
 }
 
-/* What is asked for comes: it is asked for again, and not given up. */
+/* Tells the client that the blob is on its way: it is to ask again, and not to give up. */
 static void ask_again(struct blob_http *b, struct http_request *r, struct err *err)
 {
     err->code = -EAGAIN;
@@ -51,7 +51,7 @@ static void ask_again(struct blob_http *b, struct http_request *r, struct err *e
     reject(b, r, err);
 }
 
-/* One GET of a blob that is far away. */
+/* A GET of a blob that must be fetched from the store. */
 struct bringing {
     struct blob_http *owner;
     struct http_request *req;
@@ -59,7 +59,7 @@ struct bringing {
     struct err err;
 };
 
-/* One GET of a blob that the store is about to have. */
+/* A GET of a blob that is on its way to the store. */
 struct waiting {
     struct list link;
     struct http_request *req;
@@ -169,7 +169,7 @@ static void brought(void *arg, int rc)
         rc = serve(g->owner, g->req, &g->id, &g->err);
     else if (!g->err.code)
         (void)err_set(&g->err, rc, "the server is stopping");
-    /* To a client all is one: it can be had, or not now. */
+    /* All other failures are the same to a client: the blob cannot be had now. */
     if (rc < 0 && rc != -ERR_NOTFOUND && rc != -ERR_CANCELLED)
         g->err.code = -EAGAIN;
     if (rc < 0)
@@ -190,7 +190,7 @@ static void get_far(struct blob_http *b, struct http_request *r, const struct bl
     mem_free(g);
 }
 
-/* From here: out of the directory, or brought first. */
+/* Serves the blob from the directory, or fetches it first. */
 static void get_here(struct blob_http *b, struct http_request *r, const struct blob_id *id)
 {
     struct err err = {0};
@@ -217,7 +217,7 @@ static int send_away(struct blob_http *b, struct http_request *r, const struct b
     return 0;
 }
 
-/* To a neighbour of the worker that asks; false: there is none. */
+/* Sends the worker to a neighbour; false: there is none. */
 static bool send_near(struct blob_http *b, struct http_request *r, const struct blob_id *id,
                       uint64_t holder)
 {
@@ -294,7 +294,7 @@ static void wait_for_store(struct blob_http *b, struct http_request *r, const st
         loop_timer_start(b->look, AWAY_LOOK_MS, AWAY_LOOK_MS);
 }
 
-/* May this client be sent to the store?  done: and has it been there? */
+/* True if this client may be sent to the store; *ret_done: it was there. */
 static bool follows(const struct blob_http *b, const struct http_request *r, bool *ret_done)
 {
     const char *h = b->o.store->ops->away ? http_request_header(r, "Skerry-Store") : NULL;
@@ -387,7 +387,7 @@ static int open_writer(struct upload *u, uint64_t max, uint64_t from, struct err
         return rc;
     uint64_t have = u->writer->size;
     if (from == 0 && have > 0) {
-        /* From the start again: what came before is not trusted. */
+        /* From the start again: earlier bytes are not trusted. */
         drop_writer(u, false);
         return store->ops->put(store, &u->id, max, &u->writer, err);
     }
@@ -473,7 +473,7 @@ static void committed(void *arg, int rc)
         reject(b, u->req, &u->err);
     } else {
         uint64_t size = 0;
-        (void)blobstore_has(b->o.store, &u->id, &size); /* it was just put there */
+        (void)blobstore_has(b->o.store, &u->id, &size); /* the blob was just put there */
         b->counters.puts++;
         answer_stored(u->req, 201, &u->id, size);
         if (b->o.on_stored)
@@ -482,7 +482,8 @@ static void committed(void *arg, int rc)
     mem_free(u);
 }
 
-/* To the store, or (through_us, or where it must not be led there) as others do. */
+/* Sends the client to the store, or (through_us, or if it must not go there) takes the bytes here.
+ */
 static void offer(struct upload *u, bool through_us)
 {
     struct err err = {0};
@@ -518,7 +519,7 @@ static void looked(void *arg, int rc)
         ask_again(b, u->req, &u->err);
     } else if (rc == -ERR_HASH || rc == -ENOSPC) {
         reject(b, u->req, &u->err);
-    } else if (rc < 0) { /* that the store does not say it is nobody's failure */
+    } else if (rc < 0) { /* the store does not answer, which is not the client's failure */
         offer(u, rc != -ERR_NOTFOUND);
         return;
     } else {

@@ -21,8 +21,8 @@ struct http_client {
     void (*tell_slow)(void *arg, bool command); /* NULL: nobody is told */
     void *slow_arg;
     unsigned slow_ms;
-    uint64_t begun_ms;  /* the call */
-    bool command, told; /* it is no GET; somebody was told */
+    uint64_t begun_ms;  /* start of the call */
+    bool command, told; /* command: not a GET; told: tell_slow was called */
     char error[CURL_ERROR_SIZE];
 };
 
@@ -78,7 +78,7 @@ static int on_pulse(void *arg, curl_off_t down, curl_off_t of_down, curl_off_t u
     return !c->command && c->flag && *c->flag;
 }
 
-/* Everything but the connection is forgotten between requests. */
+/* Sets up a request; only the connection is kept from the one before. */
 static void prepare(struct http_client *c, const char *url, unsigned idle_s)
 {
     curl_easy_reset(c->easy);
@@ -187,7 +187,7 @@ static void on_done(void *arg, const struct xfer_result *r)
         (void)err_set(w->err, r->code, "%s", r->detail);
 }
 
-/* The loop turns, and so the flag is seen. */
+/* Makes the loop turn, so that the flag is seen. */
 static void wake(void *arg)
 {
 }
@@ -243,7 +243,7 @@ int http_get_file(struct http_client *c, const char *path, const char *file, con
     struct err local = {0};
     struct waiter w = {.progress = progress, .arg = arg, .err = err ? err : &local};
     const int rc = run_file(c, path, file, false, sha256, &w);
-    if (rc < 0) { /* nobody comes back for it */
+    if (rc < 0) { /* nothing will ever go on with it */
         char *part = str_printf("%s.part", file);
         (void)unlink(part);
         mem_free(part);

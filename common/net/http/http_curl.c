@@ -32,11 +32,11 @@ void http_curl_base64(const uint8_t in[32], char out[45])
     out[44] = '\0';
 }
 
-/* A peer whose machine or network is gone acknowledges nothing. */
+/* Ends connections whose peer acknowledges nothing: its machine or network is gone. */
 static int on_socket_made(void *arg, curl_socket_t fd, curlsocktype purpose)
 {
     const unsigned ms = HTTP_CURL_USER_TIMEOUT_MS;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms)); /* only a wish */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms)); /* a failure is ignored */
     return CURL_SOCKOPT_OK;
 }
 
@@ -53,7 +53,7 @@ void http_curl_tls(CURL *easy, const char *url, const uint8_t *pin)
     /* The pin replaces authorities, names and dates. */
     http_curl_base64(pin, text + strlen(text));
     curl_easy_setopt(easy, CURLOPT_PINNEDPUBLICKEY, text);
-    curl_easy_setopt(easy, CURLOPT_CAINFO, NULL); /* or all authorities are read each time */
+    curl_easy_setopt(easy, CURLOPT_CAINFO, NULL); /* else all authorities are read each time */
     curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);
     curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L);
     curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 0L);
@@ -73,7 +73,8 @@ struct curl_slist *http_curl_headers(struct curl_slist *list, const char *bearer
     return grown ? grown : list;
 }
 
-/* URLs carry tickets and tokens: what is shown ends at the query. */
+/* The length of a URL for messages: the query is left out, because it may hold a ticket or token.
+ */
 static int shown(const char *url)
 {
     size_t n = strcspn(url, "?");

@@ -1,4 +1,4 @@
-/* A request of the HTTP server: what was asked and by whom, its answer, and streams. */
+/* A request of the HTTP server: its route, its client, its answer, and streams. */
 #include "common/net/http/http_impl.h"
 
 #include <sys/socket.h>
@@ -110,8 +110,8 @@ static void learn_role(struct http_request *r)
     }
 }
 
-/* Did a page of ours ask?  A browser sends the cookie for pages of other ports of this host, too:
- * it says so itself, or names the page's origin. */
+/* True if a page of this server sent the request.  A browser also sends the cookie for pages of
+ * other ports of this host, but it marks such requests or names the page's origin. */
 static bool is_from_us(const struct http_request *r)
 {
     const char *site = http_request_header(r, "Sec-Fetch-Site");
@@ -128,7 +128,7 @@ static bool only_reads(const struct http_request *r)
     return strcmp(r->method, "GET") == 0 || strcmp(r->method, "HEAD") == 0;
 }
 
-/* 403: which roles the route takes, and which one came. */
+/* Answers 403 with the roles of the route and the client's role. */
 static void reply_wrong_role(struct http_request *r)
 {
     char wanted[64] = "";
@@ -398,7 +398,7 @@ void http_reply_error(struct http_request *r, unsigned status, const char *code,
     va_start(ap, fmt);
     (void)vsnprintf(message, sizeof(message), fmt, ap); /* cut is fine */
     va_end(ap);
-    str_make_utf8(message); /* a cut character or a client's rubbish */
+    str_make_utf8(message); /* it may hold a cut character, or bad bytes of a client */
     http_reply_json(r, status,
                     json_pack("{s:{s:s,s:s}}", "error", "code", code, "message", message));
 }
@@ -441,7 +441,7 @@ void http_reply_err(struct http_request *r, const struct err *err)
 
 enum range { RANGE_NONE, RANGE_OK, RANGE_BAD };
 
-/* One range of bytes; several, or another unit, are answered with the whole. */
+/* Parses one range of bytes; several, or another unit, are answered with the whole file. */
 static enum range parse_range(const char *h, uint64_t size, uint64_t *ret_from, uint64_t *ret_len)
 {
     char *end;
@@ -501,8 +501,8 @@ static void free_part(void *cls)
     mem_free(p);
 }
 
-/* Takes fd.  libmicrohttpd sends with sendfile where there is no TLS; through TLS it would read a
- * file in pieces of 4 KiB and send each by itself. */
+/* Takes fd.  Without TLS libmicrohttpd sends with sendfile; with TLS it would read the file
+ * in pieces of 4 KiB and send each by itself. */
 static struct MHD_Response *file_response(const struct http_request *r, int fd, uint64_t from,
                                           uint64_t len)
 {

@@ -18,7 +18,7 @@
 #define ARGUMENTS_MAX 64    /* of a query */
 #define BODY_FLOOR_MS 30000 /* after that a body must have come at ... */
 #define BODY_FLOOR_BYTES_PER_S 256
-#define ADDRESS_SHARE 2 /* one address has at most this part of the strangers' places */
+#define ADDRESS_SHARE 2 /* one address has at most 1/2 of the strangers' places */
 #define IDLE_RUN_MS 2
 #define SPINS_MAX 1000
 #define PRIORITIES "SECURE128:-VERS-ALL:+VERS-TLS1.3"
@@ -39,7 +39,7 @@ static enum MHD_Result queue_answer(struct http_request *r)
     return rc;
 }
 
-/* After any of our callbacks: the answer if there is one, else sleep. */
+/* Ends each callback: queues the answer if there is one, else suspends the request. */
 static enum MHD_Result settle(struct http_request *r)
 {
     if (r->response)
@@ -200,7 +200,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **req_cls,
 
 static void kick(struct http_server *s);
 
-/* Whoever makes room for c is shut down: libmicrohttpd sees it and closes. */
+/* Shuts down the connection that makes room for c: libmicrohttpd sees that and closes it. */
 static void greet(struct http_server *s, struct MHD_Connection *c, struct http_conn *n)
 {
     const union MHD_ConnectionInfo *info =
@@ -226,11 +226,12 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
             MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
         struct http_conn *n = mem_alloc(sizeof(*n));
         int one = 1;
-        unsigned idle_ms = s->o.idle_ms; /* also for bytes that nobody acknowledges */
+        unsigned idle_ms = s->o.idle_ms; /* also for bytes that the peer does not acknowledge */
         n->fd = info->connect_fd;
         n->waiting_since_ms = loop_now_ms(s->loop);
         greet(s, c, n);
-        (void)setsockopt(n->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* only wishes */
+        (void)setsockopt(n->fd, IPPROTO_TCP, TCP_NODELAY, &one,
+                         sizeof(one)); /* failures are ignored */
         (void)setsockopt(n->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &idle_ms, sizeof(idle_ms));
         list_push(&s->conns, &n->link);
         s->counters.connections++;
@@ -244,13 +245,13 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
         s->counters.connections--;
         mem_free(n);
         *socket_context = NULL;
-        kick(s); /* at its limit libmicrohttpd left the listener, and takes it up when it runs */
+        kick(s); /* at its limit libmicrohttpd stops listening, and begins again when it runs */
     }
 }
 
 /* ---- time ---- */
 
-/* libmicrohttpd closes the silent; this cuts those that drip. */
+/* libmicrohttpd closes silent connections; this cuts those that send too slowly. */
 static void on_tick(void *arg)
 {
     struct http_server *s = arg;
@@ -275,7 +276,7 @@ static void on_tick(void *arg)
     http_stream_tick(s);
 }
 
-/* Whether somebody is being served right now. */
+/* True while a request is being served. */
 static bool is_busy(const struct http_server *s)
 {
     for (const struct list *l = s->requests.next; l != &s->requests; l = l->next) {
@@ -314,9 +315,9 @@ static void run(struct http_server *s)
         loop_timer_stop(s->timer);
         return;
     }
-    /* libmicrohttpd says "at once" for a transfer under way, which is right, and
-     * for as long as a TLS handshake waits for the client, which would burn a
-     * core: its descriptor wakes us for that. */
+    /* libmicrohttpd asks to run at once for a transfer under way, which is right, and
+     * also while a TLS handshake waits for the client, which would use a whole
+     * core: there its descriptor wakes the loop. */
     if (ms == 0 && s->spins < SPINS_MAX && is_busy(s)) {
         s->spins++;
         kick(s);
@@ -382,7 +383,8 @@ static int listen_on(struct http_server *s, int *ret_family, struct err *err)
     s->listen_fd = socket(a.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (s->listen_fd < 0)
         return err_errno(err, "cannot make a socket for HTTP");
-    (void)setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)); /* only a wish */
+    (void)setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one,
+                     sizeof(one)); /* a failure is ignored */
     if (bind(s->listen_fd, (struct sockaddr *)&a, len) < 0 || listen(s->listen_fd, BACKLOG) < 0) {
         if (errno == EADDRINUSE)
             return err_set(err, -EADDRINUSE,
@@ -549,7 +551,7 @@ void http_server_close(struct http_server *s)
         close(s->listen_fd);
     loop_timer_free(s->timer);
     loop_timer_free(s->tick);
-    /* Requests that handlers still hold point here. */
+    /* Requests that handlers still hold point to the server. */
     for (struct list *l; (l = list_pop(&s->requests));)
         list_entry(l, struct http_request, link)->server = NULL;
     loop_defer(s->loop, server_free, s);

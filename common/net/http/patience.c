@@ -4,7 +4,7 @@
 
 #define MEAN_SHARE 8.0
 #define DEV_SHARE 4.0
-/* Twice RFC 6298's: asking twice for nothing makes a busy store busier. */
+/* Twice that of RFC 6298: a needless second request makes a busy store busier. */
 #define DEVIATIONS 8.0
 #define LOOKED_OVER_PER_S 67108864.0 /* bytes */
 

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* What an older kernel does not tell is 0. */
+/* Asks for the counters; those that an older kernel lacks are 0. */
 static struct tcp_info ask(int fd)
 {
     struct tcp_info info;

@@ -10,9 +10,10 @@
 #include <unistd.h>
 
 #define TICK_MS 200
-#define NEAR_CONNECT_MS 2000          /* a neighbour is near */
-#define NEAR_BYTES_PER_S (128 * 1024) /* a slower one is sick; 32 such are a third of 100 Mb/s */
-#define WAIT_TRIES 3u /* as if so many had failed: how long to wait where the server says so */
+#define NEAR_CONNECT_MS 2000 /* short, because a neighbour is near */
+#define NEAR_BYTES_PER_S                                                                           \
+    (128 * 1024)      /* a slower one is given up; 32 such transfers are a third of 100 Mb/s */
+#define WAIT_TRIES 3u /* a server's "ask again" waits as long as after so many failures */
 #define ERROR_BODY_MAX 4096
 #define SIZE_MAX_DEFAULT ((uint64_t)1 << 40)
 
@@ -37,10 +38,10 @@ struct watch {
     curl_socket_t fd;
 };
 
-/* Moved to the pool: hash, fsync, rename. */
+/* The work on a file that the pool does: hash, fsync, rename. */
 struct transfer_verify {
-    struct transfer *transfer; /* NULL: cancelled meanwhile */
-    atomic_bool cancelled;     /* says the same to the thread: the part stays one */
+    struct transfer *transfer; /* NULL: it was cancelled meanwhile */
+    atomic_bool cancelled;     /* the same for the thread: the file stays a part */
     char *part, *path;
     uint8_t sha256[32];
     bool has_sha256, cached;
@@ -68,7 +69,7 @@ static void act(struct xfer *x, curl_socket_t fd, int what)
 {
     int running;
     (void)curl_multi_socket_action(x->multi, fd, what,
-                                   &running); /* check_finished finds the results */
+                                   &running); /* check_finished() takes the results */
     check_finished(x);
 }
 
@@ -144,9 +145,9 @@ static int start_curl(struct xfer *x, struct err *err)
     return 0;
 }
 
-/* ---- a link that is not to be filled ---- */
+/* ---- the limit of bandwidth ---- */
 
-/* Lets all paused ones try: those for which there is no room yet pause again. */
+/* Lets all paused transfers try; those without room pause again. */
 static void on_pace(void *arg)
 {
     struct xfer *x = arg;
@@ -193,7 +194,7 @@ static void end_attempt(struct transfer *t)
     x->running--;
 }
 
-/* Out of the tables, answered, freed. */
+/* Takes the transfer out of the tables, reports its result, frees it. */
 static void finish(struct transfer *t, int code, const char *detail)
 {
     struct xfer *x = t->owner;
@@ -269,7 +270,7 @@ static void retry_later(struct transfer *t, const struct err *err)
 
 /* ---- verification ---- */
 
-/* Another transfer to the same place was through first, with the same bytes. */
+/* True if another transfer to the same path ended first, with the same bytes. */
 static bool is_there(const struct transfer_verify *v)
 {
     uint8_t got[HASH_BYTES];
@@ -292,7 +293,7 @@ static int verify(void *arg)
         (void)unlink(v->part); /* it is useless; the next attempt begins afresh */
     }
     if (rc == 0 && atomic_load(&v->cancelled))
-        rc = -ERR_CANCELLED; /* whoever asks for it again has begun with the part */
+        rc = -ERR_CANCELLED; /* a new transfer of it may already use the part */
     if (rc == 0)
         rc = (v->cached ? file_move : file_rename)(v->part, v->path, &v->err);
     return rc;
@@ -311,7 +312,7 @@ static void verified(void *arg, int rc)
     struct xfer *x = t->owner;
     t->verifying = NULL;
     if (rc == -ERR_HASH && !t->refetched) {
-        /* Once more from the start: an old piece may have been damaged here. */
+        /* Once more from the start: a part from earlier may have been damaged here. */
         t->refetched = true;
         t->follow = t->near = false; /* the server looks at what its store has */
         t->tries = 0;
@@ -350,17 +351,18 @@ static void start_verify(struct transfer *t)
 
 /* ---- running ---- */
 
-/* A store has many machines: what is silent there for long is asked for elsewhere sooner. */
+/* Seconds of patience with a silent server; fewer for a store, of which another machine may answer.
+ */
 static long floor_of(const struct transfer *t)
 {
     const uint32_t s = XFER_AWAY_FLOOR_S << (t->away_failures < 8 ? t->away_failures : 8);
-    /* Of a PUT much is in the kernel's buffers, and moves unseen. */
+    /* The progress of a PUT is not visible while its bytes are in the kernel's buffers. */
     return (long)(t->away && t->kind == TRANSFER_GET && s < t->owner->o.floor_s
                       ? s
                       : t->owner->o.floor_s);
 }
 
-/* Of a neighbour more is expected, unless we let no more in. */
+/* The least speed; that of a neighbour is higher, unless the own link is limited. */
 static uint64_t least_of(const struct transfer *t)
 {
     const struct xfer_options *o = &t->owner->o;
@@ -384,7 +386,7 @@ static void run(struct transfer *t)
         return;
     }
     if (t->kind == TRANSFER_GET && t->size && t->offset == t->size) {
-        start_verify(t); /* all of it came before we were stopped */
+        start_verify(t); /* all bytes came before the stop */
         return;
     }
     curl_easy_setopt(t->easy, CURLOPT_USERAGENT, x->o.user_agent);
@@ -456,8 +458,8 @@ static void check_finished(struct xfer *x)
     pump(x);
 }
 
-/* Progress is told from here, outside libcurl's callbacks, so that it may
- * cancel; and a silent server is given up. */
+/* Reports progress, outside libcurl's callbacks, so that the owner may
+ * cancel; gives up silent servers. */
 static void on_tick(void *arg)
 {
     struct xfer *x = arg;
@@ -541,7 +543,7 @@ void xfer_free(struct xfer *x)
     loop_timer_free(x->timer);
     loop_timer_free(x->tick);
     loop_timer_free(x->link.pace);
-    loop_defer(x->loop, engine_free, x); /* callers further up the stack may be ours */
+    loop_defer(x->loop, engine_free, x); /* functions of this engine may be further up the stack */
 }
 
 static int enqueue(struct xfer *x, struct transfer *t, const char *url, uint64_t *ret_id,

@@ -1,5 +1,5 @@
-/* One attempt of a transfer: what is asked, where the bytes go, how the outcome
- * is judged. */
+/* One attempt of a transfer: its request, the way of its bytes, the judgement of
+ * its outcome. */
 #include "common/base/base.h"
 #include "common/base/file.h"
 #include "common/net/http/http_curl.h"
@@ -19,10 +19,10 @@
 #define LOCATION_MAX 16384
 #define PIN_HEADER "Skerry-Pin: "
 #define NEAR_FAILURES_MAX 2
-#define NEAR_WAITS_MAX 45u /* of 3 s each at our neighbours, and a pause: three minutes */
-#define SHUN_MS 60000u     /* a neighbour that has failed */
-#define HOME_MS 300000u    /* where the store could not be dialled */
-#define PACE_MS 5          /* between looks at a link that is full */
+#define NEAR_WAITS_MAX 45u /* waits of 3 s each at neighbours, and pauses: three minutes */
+#define SHUN_MS 60000u     /* time without a neighbour that has failed */
+#define HOME_MS 300000u    /* time without a store that could not be dialled */
+#define PACE_MS 5          /* between tries while the bandwidth is used up */
 
 void transfer_close_file(struct transfer *t)
 {
@@ -38,9 +38,9 @@ static long status_of(struct transfer *t)
     return status;
 }
 
-/* ---- a link that is not to be filled ---- */
+/* ---- the limit of bandwidth ---- */
 
-/* How many bytes may move now; 0: the transfer is paused, and goes on when there is room. */
+/* The number of bytes that may move now; 0: the transfer is paused until there is room. */
 static size_t allowance(struct transfer *t, bool up, size_t want)
 {
     struct transfer_link *link = t->shared;
@@ -55,7 +55,7 @@ static size_t allowance(struct transfer *t, bool up, size_t want)
 
 /* ---- bytes in ---- */
 
-/* A server that ignores our range sends the whole: begin again. */
+/* If the server ignores the range and sends the whole file, begins again. */
 static int on_first_bytes(struct transfer *t, long status)
 {
     if (status == 200 && t->offset > 0 && t->resumed) {
@@ -72,7 +72,7 @@ static size_t on_body(char *data, size_t one, size_t len, void *arg)
     struct transfer *t = arg;
     long status = status_of(t);
     if (t->kind != TRANSFER_GET || status >= 300) {
-        /* The start of an error page is enough; of an answer all is wanted. */
+        /* The start of an error page is enough, but an answer must be whole. */
         if (buf_append(&t->answer, data, len) < 0 && t->kind == TRANSFER_CALL) {
             t->over_limit = true;
             return 0;
@@ -81,7 +81,7 @@ static size_t on_body(char *data, size_t one, size_t len, void *arg)
         return len;
     }
     if (len > 0 && allowance(t, false, len) == 0)
-        return CURL_WRITEFUNC_PAUSE; /* it comes again */
+        return CURL_WRITEFUNC_PAUSE; /* libcurl repeats the data */
     rate_take(&t->shared->down, len);
     int rc = on_first_bytes(t, status);
     if (rc == 0 && len > t->max_bytes - t->offset) {
@@ -141,7 +141,7 @@ static size_t on_read(char *out, size_t one, size_t len, void *arg)
     len = room < len ? room : len;
     ssize_t n = pread(t->fd, out, len, (off_t)t->offset);
     if (n < 0 || (n == 0 && len > 0)) {
-        t->io_error = n < 0 ? errno : EIO; /* shorter than it was */
+        t->io_error = n < 0 ? errno : EIO; /* the file has become shorter */
         return CURL_READFUNC_ABORT;
     }
     t->offset += (uint64_t)n;
@@ -161,7 +161,7 @@ static int on_seek(void *arg, curl_off_t offset, int origin)
 
 /* ---- where to ---- */
 
-/* libcurl is about to connect, to what a name resolved to or a redirect named. */
+/* Checks the address, from a name or a redirect, to which libcurl is about to connect. */
 static curl_socket_t on_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *a)
 {
     struct transfer *t = arg;
@@ -174,7 +174,7 @@ static curl_socket_t on_socket(void *arg, curlsocktype purpose, struct curl_sock
     return socket_bytes_open(&t->shared->bytes, a);
 }
 
-/* And this is a request on a connection that another transfer may have opened. */
+/* Checks the address of a request on a connection that another transfer may have opened. */
 static int on_request(void *arg, char *to, char *from, int to_port, int from_port)
 {
     struct transfer *t = arg;
@@ -228,7 +228,7 @@ static int prepare_get(struct transfer *t, struct err *err)
     return 0;
 }
 
-/* What the store wants to know of a blob that comes to it. */
+/* Adds the checksum that the store needs with a blob. */
 static void add_sum(struct transfer *t)
 {
     char line[80] = "x-amz-checksum-sha256: ";
@@ -258,7 +258,7 @@ static int prepare_put(struct transfer *t, struct err *err)
                  (unsigned long long)t->offset, size - 1, size);
     if (t->away)
         add_sum(t);
-    else if (t->size) /* an empty file has no range: its PUT says all */
+    else if (t->size) /* an empty file has no range, and needs none */
         t->headers = curl_slist_append(t->headers, range);
     t->have = 0;
     curl_easy_setopt(t->easy, CURLOPT_UPLOAD, 1L);
@@ -286,15 +286,15 @@ static void prepare_call(struct transfer *t)
     curl_easy_setopt(t->easy, CURLOPT_TIMEOUT_MS, (long)t->deadline_ms);
 }
 
-/* May it be led to the store, or has it been there? */
+/* True if the request must say that it may go to the store, or was there. */
 static bool asks_away(const struct transfer *t)
 {
     return t->follow && !t->away && t->away_failures < AWAY_FAILURES_MAX &&
            (t->was_away || loop_now_ms(t->shared->loop) >= t->shared->home_until_ms);
 }
 
-/* May it be led to a neighbour?  Whoever asks so says which one has failed, or that it was told to
- * wait there. */
+/* Says that the request may go to a neighbour, and which one has failed, or that it was told to
+ * wait for one. */
 static void ask_near(struct transfer *t)
 {
     const struct transfer_link *link = t->shared;
@@ -310,7 +310,7 @@ static void ask_near(struct transfer *t)
     t->headers = curl_slist_append(t->headers, line);
 }
 
-/* The attempt at the store did not come as far as a request. */
+/* True if the attempt at the store failed before its request. */
 static bool was_shut_out(const struct transfer *t, CURLcode rc)
 {
     curl_off_t us = 0;
@@ -341,7 +341,8 @@ int transfer_prepare(struct transfer *t, struct err *err)
     buf_clear(&t->answer);
     const char *url = t->away ? t->away : t->url;
     curl_easy_setopt(t->easy, CURLOPT_URL, url);
-    curl_easy_setopt(t->easy, CURLOPT_PATH_AS_IS, t->away ? 1L : 0L); /* it is signed so */
+    curl_easy_setopt(t->easy, CURLOPT_PATH_AS_IS,
+                     t->away ? 1L : 0L); /* the signature covers the path as it is */
     curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t);
     curl_easy_setopt(t->easy, CURLOPT_ERRORBUFFER, t->curl_error);
     curl_easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, on_body);
@@ -463,15 +464,15 @@ static enum transfer_next judge(struct transfer *t, CURLcode rc, struct err *err
     return TRANSFER_DONE;
 }
 
-/* Whatever a neighbour has failed in, the server is asked at once; what is on its way to the
- * neighbour is waited for, for some minutes. */
+/* After any failure of a neighbour the server is asked at once; a blob on its way to the neighbour
+ * is waited for, for some minutes. */
 static enum transfer_next judge_near(struct transfer *t)
 {
     struct transfer_link *link = t->shared;
     if (t->told_to_wait && t->near_waits++ < NEAR_WAITS_MAX)
         return TRANSFER_RETRY;
     t->told_to_wait = false;
-    if (t->status != 404) { /* else it does not have this one */
+    if (t->status != 404) { /* 404: it only lacks this blob */
         (void)hash_hex(t->neighbour, sizeof(t->neighbour), link->shunned);
         link->shunned_until_ms = loop_now_ms(link->loop) + SHUN_MS;
     }
@@ -480,7 +481,7 @@ static enum transfer_next judge_near(struct transfer *t)
     return TRANSFER_AGAIN;
 }
 
-/* The next attempt asks the server again: for another URL, or whether the blob is there now. */
+/* The next attempt asks the server again, for another URL or for the blob itself. */
 static enum transfer_next judge_away(struct transfer *t, CURLcode rc, struct err *err)
 {
     const enum transfer_next next = judge(t, rc, err);
@@ -491,16 +492,16 @@ static enum transfer_next judge_away(struct transfer *t, CURLcode rc, struct err
     t->was_away = t->kind == TRANSFER_PUT;
     if (next == TRANSFER_VERIFY || t->io_error)
         return next;
-    if (t->over_limit || rc == CURLE_FILESIZE_EXCEEDED) { /* other bytes: the server has the word */
+    if (t->over_limit || rc == CURLE_FILESIZE_EXCEEDED) { /* other bytes: the server decides */
         t->over_limit = t->follow = false;
         t->tries = 0;
         return ftruncate(t->fd, 0) < 0 ? TRANSFER_FAILED : TRANSFER_RETRY;
     }
-    /* Also a store that takes a blob, and then has it not, is not gone to for ever. */
+    /* Ends the tries also with a store that takes a blob, but then does not have it. */
     t->away_failures = t->kind == TRANSFER_GET && t->offset > t->best ? 0 : t->away_failures + 1;
     if (t->away_failures >= AWAY_FAILURES_MAX && was_shut_out(t, rc))
         t->shared->home_until_ms = loop_now_ms(t->shared->loop) + HOME_MS;
-    t->tries = 0; /* what was tried there is none of the server's tries */
+    t->tries = 0; /* tries at the store do not count as the server's */
     if (next != TRANSFER_DONE)
         return TRANSFER_RETRY;
     t->asking = true;

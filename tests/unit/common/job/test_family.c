@@ -205,8 +205,8 @@ static void test_no_estimate(void **state)
     (void)state;
     assert_int_equal(job_parse(text, strlen(text), "job", &s, &err), 0);
     assert_int_equal(job_check_scope(text, strlen(text), "job", &s, &err), -ERR_CONFIG);
-    assert_string_equal(err.msg, "job:5: model.self_condition goes only with images, but model.type "
-                                 "is llama: it would do nothing; leave it out");
+    assert_string_equal(err.msg, "job:5: model.self_condition goes only with images, but model."
+                                 "type is llama: it would do nothing; leave it out");
     job_release(&s);
 }
 
