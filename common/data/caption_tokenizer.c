@@ -14,7 +14,7 @@ struct caption_tokenizer {
     int32_t pad;
 };
 
-/* A folder while it is read. */
+/* The folder that is being read. */
 struct folder {
     const char *dir;
     json_t *config, *map; /* NULL: not there */
@@ -35,7 +35,7 @@ static bool has_file(const struct folder *f, const char *name)
     return there;
 }
 
-/* *ret NULL when the file is not there. */
+/* Loads a JSON file; *ret is NULL if it is not there. */
 static int read_object(const struct folder *f, const char *name, size_t max, size_t flags,
                        json_t **ret)
 {
@@ -59,7 +59,7 @@ static int read_object(const struct folder *f, const char *name, size_t max, siz
     return rc;
 }
 
-/* ---- what the configuration says ---- */
+/* ---- the configuration ---- */
 
 static int find_kind(struct folder *f)
 {
@@ -88,7 +88,7 @@ static int find_kind(struct folder *f)
     return 0;
 }
 
-/* A named special token as the folder has it, a text or an object; NULL: not said. */
+/* A named special token of the folder, a text or an object; NULL: it has none. */
 static const json_t *named(const struct folder *f, const char *name)
 {
     const json_t *token = json_object_get(f->map, name);
@@ -104,7 +104,7 @@ static const char *content_of(const json_t *token)
     return text ? text : "";
 }
 
-/* The text of a named special token, or what the kind is known to have. */
+/* The text of a named special token, by default that of the kind. */
 static const char *special_text(const struct folder *f, enum caption_kind kind, const char *name)
 {
     const json_t *token = named(f, name);
@@ -126,8 +126,8 @@ static int64_t find_text(struct build *b, const char *text)
     return id;
 }
 
-/* A token that texts are searched for, as an object says, or plainly.  Of those that the file or
- * added_tokens_decoder has (the first n_kept) a mere name changes nothing. */
+/* Adds a token for which texts are searched, with an object's flags or without.  A mere name does
+ * not change tokens of the file or of added_tokens_decoder (the first n_kept). */
 static int add_token(struct build *b, const json_t *token, const char *text, bool is_named,
                      size_t n_kept)
 {
@@ -148,7 +148,8 @@ static int add_token(struct build *b, const json_t *token, const char *text, boo
     return build_added(b, text, strlen(text), flags);
 }
 
-/* added_tokens_decoder says how, then come the named ones, of which the last says how. */
+/* Adds the tokens of added_tokens_decoder, then the named ones, of which the last decides on flags.
+ */
 static int add_tokens(const struct folder *f, struct build *b, enum caption_kind kind)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "pad_token"};
@@ -180,7 +181,7 @@ static int add_tokens(const struct folder *f, struct build *b, enum caption_kind
 
 /* ---- the files ---- */
 
-/* "a b" a line, after an optional "#version". */
+/* Takes merges, "a b" in each line after an optional "#version". */
 static int take_merges(struct build *b, const char *text, size_t n_lines)
 {
     uint32_t rank = 0;
@@ -218,7 +219,7 @@ static int read_merges(const struct folder *f, struct build *b)
     return rc;
 }
 
-/* CLIP from vocab.json and merges.txt: what its class does is known. */
+/* Reads CLIP from vocab.json and merges.txt, with the known steps of its class. */
 static int read_clip(const struct folder *f, struct build *b)
 {
     json_t *vocab = NULL;
@@ -284,7 +285,7 @@ static int check_kind(const struct folder *f, struct build *b, enum caption_kind
     return 0;
 }
 
-/* The special tokens around a text, unless a post-processor said them. */
+/* Sets the special tokens around a text, unless a post-processor has set them. */
 static int take_ends(const struct folder *f, struct build *b, enum caption_kind kind)
 {
     struct tokenizer *t = b->t;
@@ -325,7 +326,7 @@ int caption_tokenizer_open(const char *dir, struct caption_tokenizer **ret, stru
     struct folder f = {.dir = dir, .err = err};
     struct caption_tokenizer *c = mem_alloc(sizeof(*c));
     struct build b;
-    /* A length of 1e30, which stands for none, is written as an integer. */
+    /* A length of 1e30, which means no limit, is written as an integer. */
     const size_t flags = JSON_DECODE_INT_AS_REAL;
     int rc = read_object(&f, "tokenizer_config.json", CONFIG_MAX, flags, &f.config);
     if (rc == 0)
@@ -373,7 +374,7 @@ int32_t caption_tokenizer_pad(const struct caption_tokenizer *c)
     return c->pad;
 }
 
-/* For the tokens between the special ones. */
+/* The room for tokens between the special ones. */
 static size_t room_of(const struct tokenizer *t, int most)
 {
     return (size_t)(most - (t->put_first >= 0) - (t->put_last >= 0));

@@ -3,7 +3,8 @@
 #include "common/data/dataset_impl.h"
 #include "common/data/shard.h"
 
-/* The first that matches opens it; the last takes what is left, or says what is wrong with it. */
+/* The kinds of dataset: the first that matches opens it; the last takes all others, or reports why
+ * it cannot. */
 static const struct dataset_source *const sources[] = {
     &dataset_text,
     &dataset_folder,
@@ -35,7 +36,7 @@ static int no_captions(const struct dataset *ds, struct err *err)
                    ds->name, beside);
 }
 
-/* They travel as JSON. */
+/* Class names must be UTF-8, because they travel as JSON. */
 static int check_classes(const struct dataset *ds, struct err *err)
 {
     for (size_t i = 0; i < ds->classes.n; i++) {

@@ -1,4 +1,4 @@
-/* The captions that come with an image: in a tar, or in a file beside it in a folder. */
+/* The captions of an image: in a tar, or in a file beside it in a folder. */
 #include "common/base/base.h"
 #include "common/data/captions.h"
 #include "common/data/dataset_impl.h"
@@ -72,7 +72,7 @@ int dataset_captions_beside(struct dataset_captions *c, const char *path, struct
         rc = dataset_captions_txt(c, &text, key, err);
         buf_release(&text);
     }
-    if (rc == -ERR_LIMIT) /* which would pass for an image that is too large */
+    if (rc == -ERR_LIMIT) /* the code would mean an image that is too large */
         rc = err_set(err, -ERR_FORMAT, "%s is larger than %u bytes", txt, DATASET_JSON_MAX);
     mem_free(key);
     mem_free(txt);

@@ -1,4 +1,4 @@
-/* What the sources of images share: how files are named, and the column that comes with an
+/* The common parts of the sources of images: file names, and the column of an
  * image, in a tar or beside it in a folder. */
 #include <strings.h>
 
@@ -74,7 +74,7 @@ int dataset_column_npy(const struct dataset *ds, struct dataset_column *c, const
                : 0;
 }
 
-/* BASE.json beside an image, if it is there. */
+/* Reads the column from BASE.json beside an image, if that is there. */
 static int json_beside(const struct dataset *ds, struct dataset_column *c, const char *base,
                        struct err *err)
 {
@@ -93,7 +93,7 @@ static int json_beside(const struct dataset *ds, struct dataset_column *c, const
     return rc;
 }
 
-/* BASE.NAME.npy or BASE.npy beside an image, if it is there. */
+/* Reads the column from BASE.NAME.npy or BASE.npy beside an image, if that is there. */
 static int npy_beside(const struct dataset *ds, struct dataset_column *c, const char *base,
                       const char *suffix, struct err *err)
 {
@@ -118,7 +118,7 @@ static int find_beside(const struct dataset *ds, struct dataset_column *c, const
     if (rc == 0)
         rc = npy_beside(ds, c, base, ".npy", err);
     mem_free(named);
-    if (rc == -ERR_LIMIT) /* which would pass for an image that is too large */
+    if (rc == -ERR_LIMIT) /* the code would mean an image that is too large */
         rc = err_set(err, -ERR_FORMAT, "the column '%s' of %s is larger than %u bytes", ds->column,
                      base, DATASET_NPY_MAX);
     return rc;

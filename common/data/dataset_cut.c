@@ -1,4 +1,4 @@
-/* Samples to shards: the split, the shuffle of what does not come shuffled, the count. */
+/* Cuts samples into shards: the split, the shuffle of sources in order, the counts. */
 
 #include "common/base/base.h"
 #include "common/data/dataset_impl.h"
@@ -115,10 +115,10 @@ static const char *sniff(const uint8_t *data, size_t len)
     return NULL;
 }
 
-/* A good image to its split. */
+/* Writes a good image to its split. */
 static int emit(struct cutter *c, const struct dataset_image *m)
 {
-    /* The very first sample is held out when any is asked for: never zero. */
+    /* The very first sample is held out if any are asked for, so that there is at least one. */
     bool first = c->report.samples == 0 && c->opt->holdout > 0;
     size_t n = strlen(m->key);
     struct shard_sample s = {
@@ -174,7 +174,7 @@ static int note_captions(struct cutter *c, const struct dataset_image *m)
                    m->key, r->uncaptioned - 1, c->opt->max_bad);
 }
 
-/* A good image on its way: it fits to the others, and is counted. */
+/* Checks that a good image is like the others, and counts it. */
 static int check_image(struct cutter *c, const struct dataset *ds, const struct dataset_image *m)
 {
     int rc = cut_check_dim(c, ds, m->key, m->dim);
@@ -211,7 +211,7 @@ static int emit_random(struct cutter *c, struct window *w)
     return rc;
 }
 
-/* A copy into the window, which makes room first. */
+/* Copies an image into the window, after making room there. */
 static int hold(struct cutter *c, struct window *w, const struct dataset_image *m)
 {
     struct dataset_image copy = *m;

@@ -8,7 +8,7 @@
 struct image_file {
     char *name; /* inside the class folder */
     uint32_t cls;
-    const struct dataset_line *line; /* of metadata.jsonl; NULL: none */
+    const struct dataset_line *line; /* its line of metadata.jsonl; NULL: none */
 };
 
 struct folder {
@@ -18,7 +18,7 @@ struct folder {
     bool listed; /* there is a metadata.jsonl */
     struct dataset_metadata metadata;
 
-    /* While it is cut. */
+    /* Only during a cut. */
     uint32_t *order;
     size_t at;
     struct buf image;
@@ -78,7 +78,7 @@ static int no_images(const char *dir, const struct dataset_left *left, struct er
     return rc;
 }
 
-/* The images of one class folder; none is an error that names it. */
+/* Adds the images of one class folder; having none is an error that names the folder. */
 static int add_class(struct dataset *ds, const char *dir, const char *name, struct err *err)
 {
     const struct folder *f = ds->own;
@@ -150,7 +150,8 @@ static char *file_name(const struct dataset *ds, const struct image_file *file)
     return f->flat ? str_dup(file->name) : file_join(ds->classes.items[file->cls], file->name);
 }
 
-/* Images to the lines of metadata.jsonl; without it, whether any has a text beside it. */
+/* Assigns the lines of metadata.jsonl to images; without that file looks for texts beside images.
+ */
 static int find_captions(struct dataset *ds, struct err *err)
 {
     struct folder *f = ds->own;
@@ -200,7 +201,7 @@ static void folder_close(struct dataset *ds)
     mem_free(f);
 }
 
-/* What an image is captioned with. */
+/* Reads the captions of an image. */
 static int take_captions(struct dataset *ds, const struct image_file *file, const char *path,
                          struct dataset_image *m, struct err *err)
 {
@@ -219,7 +220,7 @@ static int take_captions(struct dataset *ds, const struct image_file *file, cons
     return rc;
 }
 
-/* Neither a pipe, which would be waited for, nor a folder, whatever it is called. */
+/* True for a regular file: neither a folder nor a pipe, which would block. */
 static bool is_file(const char *path)
 {
     struct stat st;
@@ -256,7 +257,7 @@ static int next_file(struct dataset *ds, struct dataset_image *ret, struct err *
     return 1;
 }
 
-/* A class without a picture, and the first of its files that was to be one. */
+/* The error for a class without a readable image; names the first of its files. */
 static int refuse_class(const struct cutter *c, const struct dataset *ds, size_t cls)
 {
     const struct dataset_report *r = &c->report;
@@ -272,7 +273,7 @@ static int refuse_class(const struct cutter *c, const struct dataset *ds, size_t
                    known ? ": " : "", known ? r->bad_why[i] : "");
 }
 
-/* Every file once, in a global shuffle. */
+/* Cuts every file once, in a global shuffle. */
 static int folder_cut(struct cutter *c, struct dataset *ds)
 {
     struct folder *f = ds->own;

@@ -1,4 +1,4 @@
-/* What lies in a dataset and is left out. */
+/* Counts files in a dataset that are left out. */
 #include <strings.h>
 
 #include "common/base/base.h"

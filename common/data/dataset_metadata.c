@@ -1,4 +1,4 @@
-/* metadata.jsonl: the captions of a folder of images, as Hugging Face's imagefolder has them. */
+/* metadata.jsonl: the captions of a folder of images, in the form of Hugging Face's imagefolder. */
 #include <jansson.h>
 
 #include "common/base/base.h"

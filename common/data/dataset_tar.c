@@ -1,4 +1,4 @@
-/* WebDataset tars: the members of a key make a sample. */
+/* WebDataset tars: the members with one key make a sample. */
 #include <jansson.h>
 
 #include "common/base/base.h"
@@ -8,15 +8,15 @@
 #define TARS_MAX 65536
 #define CLASS_NAME_MAX 256
 
-/* How tars say their class. */
+/* The form of classes in tars. */
 enum class_kind { CLASS_UNKNOWN, CLASS_NUMBER, CLASS_TEXT, CLASS_NONE };
 
-/* What is gathered under one key. */
+/* The members of one key. */
 struct gather {
     char key[1024];
     struct buf image;
     char label[CLASS_NAME_MAX]; /* "": none yet */
-    bool has_image, too_large;  /* too_large: it is passed over */
+    bool has_image, too_large;  /* too_large: the sample is skipped */
     enum class_kind kind;
     struct dataset_column column;
     struct dataset_captions captions;
@@ -39,7 +39,7 @@ static int tars_matches(const struct dataset_options *opt, struct err *err)
     return 1; /* the last of the table */
 }
 
-/* The tar that is read, as people know it: of a copy the name of what it is of. */
+/* The name of the tar for messages; for a downloaded copy that of its source. */
 static const char *tar_name(const struct dataset *ds)
 {
     const struct tars *t = ds->own;
@@ -65,7 +65,7 @@ static void gather_release(struct gather *g)
     buf_release(&g->captions.text);
 }
 
-/* A class as text: trimmed; a number if it reads as one. */
+/* Takes a class as text, trimmed; it becomes a number if it is one. */
 static void set_label(struct gather *g, const char *text)
 {
     uint64_t number;
@@ -88,7 +88,7 @@ static int take_json(const struct dataset *ds, struct gather *g, const struct bu
                      struct err *err)
 {
     json_error_t fault;
-    /* A whole number beyond 64 bits, such as a hash, is no fault of what is read here. */
+    /* Other keys may hold whole numbers beyond 64 bits, such as a hash. */
     json_t *root = json_loadb(buf_str(text), text->len, JSON_DECODE_INT_AS_REAL, &fault);
     if (!root)
         return err_set(err, -ERR_FORMAT, "%s.json, line %d: %s", g->key, fault.line, fault.text);
@@ -108,7 +108,7 @@ static int take_json(const struct dataset *ds, struct gather *g, const struct bu
     return rc;
 }
 
-/* A member of the current key; members of other kinds are passed over. */
+/* Takes a member of the current key; ignores members of other kinds. */
 static int take_member(struct dataset *ds, struct gather *g, const char *suffix, uint64_t bytes,
                        struct err *err)
 {
@@ -144,7 +144,7 @@ static int take_member(struct dataset *ds, struct gather *g, const char *suffix,
     return read && rc < 0 ? err_wrap(err, "%s", tar_name(ds)) : rc;
 }
 
-/* WebDataset: the key ends at the first dot of the last component.  Returns the
+/* Splits off the key, which ends at the first dot of the last component.  Returns the
  * rest, from that dot. */
 static const char *split_key(const char *name, char *key, size_t size)
 {
@@ -157,7 +157,7 @@ static const char *split_key(const char *name, char *key, size_t size)
     return dot;
 }
 
-/* Next member into `now`, or into `next` when it starts another key.  1: `now`
+/* Reads the next member into `now`, or into `next` if it starts another key.  1: `now`
  * is complete; 0: go on; -ENODATA: end of this tar. */
 static int next_member(struct dataset *ds, struct err *err)
 {
@@ -254,7 +254,7 @@ static long find_class(const struct dataset *ds, const struct gather *g)
     return hit ? (long)(hit - ds->classes.items) : -1;
 }
 
-/* Takes note of the class of a sample while scanning. */
+/* Adds the class of a sample during the scan. */
 static int note_class(struct dataset *ds, const struct gather *g, struct err *err)
 {
     struct tars *t = ds->own;
@@ -288,7 +288,7 @@ static int note_class(struct dataset *ds, const struct gather *g, struct err *er
     return rc;
 }
 
-/* classes.txt beside the first tar, a name a line; absent is fine. */
+/* Reads classes.txt beside the first tar, one name per line, if it is there. */
 static int read_class_names(const struct tars *t, struct file_names *out, struct err *err)
 {
     const char *tar = t->names.items[0], *slash = strrchr(tar, '/');
@@ -328,8 +328,8 @@ static int name_numbers(struct dataset *ds, struct err *err)
 
 /* ---- opening ---- */
 
-/* One pass over all tars: are they whole, what classes are there, how many
- * samples. */
+/* One pass over all tars: checks that they are whole, and finds the classes and the number
+ * of samples. */
 static int scan_tars(struct dataset *ds, const struct dataset_options *opt, struct err *err)
 {
     struct tars *t = ds->own;
@@ -371,7 +371,7 @@ static int tars_of_dir(struct dataset *ds, struct err *err)
     return rc;
 }
 
-/* A directory, one tar, or a pattern. */
+/* Finds the tars of a directory or a pattern, or the one tar. */
 static int find_tars(struct dataset *ds, struct err *err)
 {
     struct tars *t = ds->own;
@@ -451,7 +451,7 @@ static int next_image(struct dataset *ds, struct dataset_image *ret, struct err 
     return 1;
 }
 
-/* Through a window, so that memory is bounded and each tar is read once. */
+/* Shuffles in a window, so that memory is bounded and each tar is read once. */
 static int tars_cut(struct cutter *c, struct dataset *ds)
 {
     rewind_tars(ds->own);

@@ -4,8 +4,8 @@
  *    documents ──tokens──► pieces ──by hash of (seed, piece)──► buckets on disk
  *    buckets in order, each sorted by hash in memory ──► shards
  *
- * The order is that of the hashes, however many buckets there are.  Nothing is
- * handed out before all was read, so a fault in the data costs no upload. */
+ * The order is that of the hashes, for any number of buckets.  No shard is
+ * given out before everything was read, so a fault in the data costs no upload. */
 
 #include "common/base/base.h"
 #include "common/base/rng.h"
@@ -20,10 +20,11 @@
 #define BUCKET_SOURCE_BYTES (32u << 20) /* bytes of the source for each bucket */
 #define PENDING_BYTES (256u << 10)
 #define RECORD_MAX (16u << 20)
-#define KEPT_BYTES (512u << 20) /* most of a document that is not long, with its columns */
+#define KEPT_BYTES                                                                                 \
+    (512u << 20) /* the most bytes of a document that is not long, with its columns */
 #define PROGRESS_EVERY 256
 
-/* A piece in a bucket: this, the key, the payload, the feature. */
+/* The head of a piece in a bucket; the key, the payload and the feature follow. */
 struct record {
     uint64_t hash;
     uint32_t key_len, len, tokens, dim;
@@ -47,14 +48,14 @@ struct text_dataset {
     uint32_t context;
 };
 
-/* Spans are counted through all long documents, and one in 1/holdout is held out. */
+/* Spans of long documents, counted over all of them; one in 1/holdout is held out. */
 struct spans {
-    uint32_t pieces; /* of a span */
+    uint32_t pieces; /* pieces of a span */
     uint64_t n;      /* pieces of long documents so far */
-    uint64_t first;  /* span that is held out, in the first long document */
+    uint64_t first;  /* number of the first span that is held out */
 };
 
-/* The document that is held out if no other is: the one of a size nearest to what was asked for. */
+/* The document that is held out if no other is: the one whose size is nearest to the holdout. */
 struct kept {
     struct buf records;
     double off; /* from that size, bytes */
@@ -207,7 +208,7 @@ static int release_kept(struct text_cut *t, struct spool *to)
     return rc;
 }
 
-/* Is a document a better one to keep?  Not once others are held out. */
+/* True if a document is a better one to keep; never once others are held out. */
 static bool is_nearer(struct text_cut *t, const struct text_document *doc)
 {
     const double size = (double)(doc->ids ? doc->n_ids * sizeof(*doc->ids) : doc->len);
@@ -219,7 +220,7 @@ static bool is_nearer(struct text_cut *t, const struct text_document *doc)
     return true;
 }
 
-/* At the end of all. */
+/* Decides on the kept document at the end. */
 static int settle_kept(struct text_cut *t)
 {
     const bool holds = spool_records(&t->holdout) > 0;
@@ -229,7 +230,8 @@ static int settle_kept(struct text_cut *t)
 
 /* ---- documents to pieces ---- */
 
-/* Ids of a token file are below the tokenizer's vocabulary, or make their own. */
+/* Checks that the ids of a token file are below the tokenizer's vocabulary; without one they set
+ * the vocabulary. */
 static int check_vocab(const struct text_cut *t, const char *key, const uint32_t *ids, size_t n)
 {
     uint32_t *vocab = &t->c->report.vocab;
@@ -246,7 +248,7 @@ static int check_vocab(const struct text_cut *t, const char *key, const uint32_t
     return 0;
 }
 
-/* Which way a document, or a piece of it, goes. */
+/* The destination of a document, or of a piece. */
 enum split { SPLIT_TRAIN, SPLIT_HOLDOUT, SPLIT_SPANS, SPLIT_KEEP };
 
 static int add_piece(struct text_cut *t, const struct text_document *doc, enum split split,
@@ -284,7 +286,7 @@ static int add_piece(struct text_cut *t, const struct text_document *doc, enum s
                : spool_add(t, split == SPLIT_HOLDOUT ? &t->holdout : &t->train, t->record.data);
 }
 
-/* Ids at..at+n of the document. */
+/* Adds the piece of the ids at..at+n of the document. */
 static const uint32_t *ids_at(struct text_cut *t, const struct text_document *doc, size_t at,
                               size_t n)
 {
@@ -307,12 +309,12 @@ static enum split split_of(struct text_cut *t, const struct text_document *doc, 
     return total >= 2 && is_nearer(t, doc) ? SPLIT_KEEP : SPLIT_TRAIN;
 }
 
-/* Is the next piece of a long document of `total` tokens held out? */
+/* True if the next piece of a long document of `total` tokens is held out. */
 static bool in_held_span(struct text_cut *t, const struct text_document *doc, size_t total)
 {
     struct spans *s = &t->spans;
     const double share = t->c->opt->holdout;
-    if (s->n == 0) { /* as far into the text as the seed says */
+    if (s->n == 0) { /* the seed decides how far into the text */
         uint64_t every = (uint64_t)(1 / share), there = total / t->own->context / s->pieces;
         s->first = rng_mix(rng_mix(t->c->opt->seed, STREAM_SPANS), cut_hash(doc->key)) %
                    (every < there ? every : there);
@@ -346,7 +348,7 @@ static int cut_document(struct text_cut *t, const struct text_document *doc, siz
     return rc;
 }
 
-/* Such a text is trained on as it is: whoever has one in Latin-1 may not know it. */
+/* Counts documents that are not UTF-8: they are used as they are, but the user may not know. */
 static void note_bytes(struct dataset_report *r, const struct text_document *doc)
 {
     r->text_bytes += doc->len;
@@ -395,7 +397,7 @@ struct item {
     const uint8_t *record;
 };
 
-/* By hash; what is equal stays in the order of the source. */
+/* Compares by hash; equal ones keep the order of the source. */
 static int by_hash(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;
@@ -448,7 +450,7 @@ static int emit_bucket(struct text_cut *t, const struct spool *s, struct bucket 
     }
     mem_free(items);
     mem_free(data);
-    file_out_abort(&b->file); /* its room is needed for shards */
+    file_out_abort(&b->file); /* the shards need its space on the disk */
     return rc;
 }
 

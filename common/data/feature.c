@@ -69,7 +69,7 @@ static float element(const uint8_t *p, unsigned width)
     return f;
 }
 
-/* The value after 'name': in the header, a Python dict; NULL: not there. */
+/* The value after 'name': in the header, which is a Python dict; NULL: not there. */
 static const char *header_value(const char *header, const char *name)
 {
     const char *at = strstr(header, name);
@@ -77,7 +77,8 @@ static const char *header_value(const char *header, const char *name)
     return at ? at + 1 + strspn(at + 1, " ") : NULL;
 }
 
-/* "(4,)" "(1, 4)": the product of at most two, one of them 1; 0: something else. */
+/* The length of a row, from "(4,)" or "(1, 4)": two dimensions at most, one of them 1; 0: neither.
+ */
 static uint64_t shape_row(const char *s)
 {
     uint64_t sides[2] = {1, 1};
@@ -98,7 +99,7 @@ static uint64_t shape_row(const char *s)
     return *s == ')' && n > 0 && (sides[0] == 1 || sides[1] == 1) ? sides[0] * sides[1] : 0;
 }
 
-/* Width of a number by the dtype; 0: none that we read. */
+/* The bytes of a number of the dtype; 0: not supported. */
 static unsigned type_width(const char *descr)
 {
     static const char *const types[] = {"'<f2'", "'<f4'", "'<f8'"};

@@ -7,7 +7,7 @@
 
 #include "common/base/file.h"
 
-#define SIZE_MAX_PIXELS 4096 /* largest side that we decode to */
+#define SIZE_MAX_PIXELS 4096 /* the largest side of a decoded image */
 
 #ifdef SKERRY_TSAN
 /* The image libraries are not built with tsan and GLib's locks are futexes that
@@ -29,7 +29,7 @@ const char *__tsan_default_options(void)
 }
 #endif
 
-/* Warnings about odd metadata of an image are not ours to print. */
+/* Swallows warnings about odd metadata of an image. */
 static void be_silent(const char *domain, GLogLevelFlags level, const char *text, void *ctx)
 {
     (void)domain;
@@ -90,7 +90,7 @@ static enum kind sniff(const void *data, size_t len)
     return KIND_NONE;
 }
 
-/* Opens with one of our three loaders, `shrink` (1, 2, 4, 8) times smaller where
+/* Opens with one of the three loaders, `shrink` (1, 2, 4, 8) times smaller if
  * the format can do that while loading. */
 static int load(const void *data, size_t len, int shrink, VipsImage **ret, struct err *err)
 {
@@ -146,7 +146,7 @@ static int load_pixels(const void *data, size_t len, struct image_shape to, Vips
     int rc = image_info(data, len, &width, &height, err);
     if (rc < 0)
         return rc;
-    /* A factor of two is left to the better filter that follows. */
+    /* A factor of two is left for the better filter that follows. */
     while (shrink < 8 && width / (shrink * 4) >= to.width && height / (shrink * 4) >= to.height)
         shrink *= 2;
     rc = load(data, len, shrink, &image, err);
@@ -157,7 +157,7 @@ static int load_pixels(const void *data, size_t len, struct image_shape to, Vips
     return *ret ? 0 : fail(err);
 }
 
-/* Replaces *image by what a vips call with result rc made of it. */
+/* Replaces *image by the result of a vips call that returned rc. */
 static int replace(VipsImage **image, VipsImage *made, int rc)
 {
     g_object_unref(*image);
@@ -175,7 +175,7 @@ static int flatten(VipsImage **image)
     return replace(image, made, rc);
 }
 
-/* Whatever came: three bands of 8-bit sRGB. */
+/* Converts any image to three bands of 8-bit sRGB. */
 static int to_rgb(VipsImage **image)
 {
     VipsImage *made = NULL;
@@ -193,7 +193,7 @@ static int to_rgb(VipsImage **image)
     return rc;
 }
 
-/* The part at `crop` of the way along what is there to move. */
+/* Cuts out the part at the fraction `crop` of the free movement. */
 static int cut(VipsImage **image, struct image_shape to, uint32_t crop)
 {
     VipsImage *made = NULL;

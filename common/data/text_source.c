@@ -23,17 +23,17 @@ struct text_source {
     char *alias; /* name of the only file, if its own says nothing */
     enum format format;
     size_t folder;          /* bytes of the files' names, of the folder that all are below */
-    size_t left;            /* files and folders that are none */
-    uint64_t bytes, before; /* size of all files, and of those that are done */
+    size_t left;            /* files and folders that were left out */
+    uint64_t bytes, before; /* size of all files, and of those already read */
 
     /* The file that is being read. */
     size_t at;
     struct archive *archive;
     struct file_map map;
-    struct buf data;      /* text that was read and not given out */
-    size_t used;          /* bytes of data that were given out */
+    struct buf data;      /* text that was read, but is not used up */
+    size_t used;          /* bytes of data that are used up */
     uint64_t line;        /* from 0 */
-    size_t token, tokens; /* next, and all, in a token file */
+    size_t token, tokens; /* the next one, and their number, in a token file */
     bool ended, split;
 
     json_t *object; /* holds the document that was given out */
@@ -43,7 +43,7 @@ struct text_source {
 
 /* ---- the files ---- */
 
-/* The format by the name, and how long this is without the endings that say it (may be NULL). */
+/* The format by the name, and the length of the name without these endings (may be NULL). */
 static enum format format_by(const char *name, size_t *ret_bare)
 {
     static const struct {
@@ -69,13 +69,13 @@ static enum format format_of(const char *name)
     return format_by(name, NULL);
 }
 
-/* What the current file is called. */
+/* The name of the current file. */
 static const char *file_name(const struct text_source *s)
 {
     return s->alias ? s->alias : s->files.items[s->at];
 }
 
-/* A folder, or a pattern: its files of text. */
+/* Takes the text files of a folder or a pattern. */
 static int take_names(struct text_source *s, const char *path, bool folder, struct err *err)
 {
     struct file_names names = {0};
@@ -238,7 +238,7 @@ static int open_text(struct text_source *s, struct err *err)
     return rc == ARCHIVE_OK || rc == ARCHIVE_EOF ? 0 : unreadable(s, err);
 }
 
-/* More of the file into s->data; sets s->ended when there is none. */
+/* Reads more of the file into s->data; sets s->ended at its end. */
 static int read_more(struct text_source *s, struct err *err)
 {
     uint8_t *p;
@@ -261,8 +261,8 @@ static int read_more(struct text_source *s, struct err *err)
     return 0;
 }
 
-/* The byte order mark that some editors begin a file with: of UTF-8 it is left out, of others it
- * says that this is no text as we read it. */
+/* Skips the byte order mark of UTF-8, with which some editors begin a file; refuses other
+ * encodings by theirs. */
 static int skip_mark(struct text_source *s, struct err *err)
 {
     static const uint8_t utf8[] = {0xef, 0xbb, 0xbf};
@@ -282,7 +282,8 @@ static int skip_mark(struct text_source *s, struct err *err)
     return 0;
 }
 
-/* "train-00000": the file below the folder of all, without endings, of a long name the end. */
+/* The stem for keys, such as "train-00000": the path below the common folder, without endings; of a
+ * long one the end. */
 static int stem(const struct text_source *s, const char **ret)
 {
     size_t end = 0;
@@ -302,7 +303,7 @@ static void numbered_key(struct text_source *s, uint64_t number)
 /* The next line into *ret, without its end: 1, or 0 at the end of the file. */
 static int next_line(struct text_source *s, const char **ret, size_t *ret_len, struct err *err)
 {
-    size_t seen = 0; /* bytes of the rest that hold no line end */
+    size_t seen = 0; /* bytes of the rest without a line end */
     for (;;) {
         const char *from = buf_str(&s->data) + s->used;
         size_t rest = s->data.len - s->used;
@@ -329,7 +330,7 @@ static int take_object(struct text_source *s, const char *line, size_t len,
 {
     json_error_t fault;
     json_decref(s->object);
-    /* Numbers are of no interest, however large: those of a column are floats. */
+    /* Large numbers do no harm: those of a column are floats, others are not read. */
     s->object = json_loadb(line, len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &fault);
     if (!s->object)
         return err_set(err, -ERR_FORMAT, "%s, line %" PRIu64 ", column %d: %s", file_name(s),
@@ -422,10 +423,11 @@ static int open_tokens(struct text_source *s, struct err *err)
     return 0;
 }
 
-/* From here to the next end-of-text token, which begins a document. */
+/* Takes the tokens up to the next end-of-text token, which begins a document. */
 static int next_tokens(struct text_source *s, struct text_document *ret)
 {
-    const uint16_t *ids = (const uint16_t *)(const void *)s->map.data; /* a page boundary */
+    const uint16_t *ids =
+        (const uint16_t *)(const void *)s->map.data; /* aligned, at a page boundary */
     size_t from = s->token, to = s->tokens;
     if (from >= to)
         return 0;

@@ -152,7 +152,7 @@ int tokenizer_unknown(const struct tokenizer *t, const uint8_t *text, size_t len
 
 int tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n, struct buf *out)
 {
-    bool prefix = t->prefix != PREFIX_NONE; /* the first space is not the text's */
+    bool prefix = t->prefix != PREFIX_NONE; /* the first space does not belong to the text */
     int rc = 0;
     for (size_t i = 0; i < t->n_rewrites; i++)
         prefix = prefix || t->rewrites[i] == REWRITE_PREPEND;
@@ -179,7 +179,7 @@ static int utf8_state(const uint8_t *p, unsigned n)
     for (unsigned i = 1; i < n; i++)
         if ((p[i] & 0xc0) != 0x80)
             return -1;
-    /* Too long for what they say, surrogates, beyond U+10FFFF. */
+    /* Overlong forms, surrogates, characters beyond U+10FFFF. */
     if (n > 1 && ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
                   (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f)))
         return -1;
@@ -196,7 +196,7 @@ static int push_byte(struct tokenizer_stream *s, uint8_t byte, struct buf *out)
     int rc = 0;
     s->held[s->n++] = byte;
     int state = utf8_state(s->held, s->n);
-    if (state < 0 && s->n > 1) { /* what was held stays broken; the byte may begin another */
+    if (state < 0 && s->n > 1) { /* the held bytes are broken; this byte may begin a character */
         rc = put_replacement(out);
         s->held[0] = byte;
         s->n = 1;

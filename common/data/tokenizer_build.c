@@ -94,7 +94,8 @@ int build_room(struct build *b, size_t vocab, size_t merges)
     return build_merge_room(b, merges);
 }
 
-/* Text of the alphabet as bytes.  Text with other characters (added tokens) is what it is. */
+/* Turns text of the alphabet into bytes.  Text with other characters (added tokens) is not changed.
+ */
 static int from_alphabet(struct build *b, const char *text, size_t len)
 {
     const uint8_t *p = (const uint8_t *)text, *end = p + len;
@@ -138,7 +139,7 @@ static void index_text(struct tokenizer *t, uint32_t id)
     t->by_text[i & t->text_mask] = id;
 }
 
-/* The bytes in scratch as the text of an id. */
+/* Sets the text of an id to the bytes in scratch. */
 static int set_token(struct build *b, uint32_t id)
 {
     struct tokenizer *t = b->t;
@@ -153,7 +154,7 @@ static int set_token(struct build *b, uint32_t id)
     return 0;
 }
 
-/* <0x41> : its byte; -1: something else. */
+/* The byte of a name such as <0x41>; -1: it is not such a name. */
 static int named_byte(const char *text, size_t len)
 {
     unsigned byte;
@@ -197,7 +198,7 @@ void build_merge(struct build *b, uint32_t left, uint32_t right, uint32_t rank, 
     for (; t->merges[i & t->merge_mask].id != NONE; i++) {
         struct merge *m = &t->merges[i & t->merge_mask];
         if (m->left == left && m->right == right) {
-            m->rank = rank; /* as a map that is filled in order has it */
+            m->rank = rank; /* as in a map that is filled in order, the last one wins */
             m->id = id;
             return;
         }
@@ -244,7 +245,7 @@ static int added_room(struct build *b)
     return 0;
 }
 
-/* The text of a token is this, or is written like this. */
+/* True if the text of a token is this, or is written like this. */
 static bool has_text(struct build *b, const struct token *k, const char *text, size_t len)
 {
     const uint8_t *own = b->t->pool.data + k->at;
@@ -332,7 +333,7 @@ static int longest_first(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* What is looked for in rewritten text is rewritten, too. */
+/* Rewrites the added tokens that are searched for in rewritten text. */
 static int rewrite_added(struct build *b, struct buf *out, struct buf *spare)
 {
     struct tokenizer *t = b->t;

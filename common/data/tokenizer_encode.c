@@ -1,5 +1,5 @@
-/* Texts to ids: added tokens are found, what lies between them is rewritten, cut into words, and
- * each word merged (BPE) or cut into pieces (Unigram). */
+/* Encodes texts: finds added tokens, rewrites the text between them, cuts it into words, and
+ * merges each word (BPE) or cuts it into pieces (Unigram). */
 #include "common/base/base.h"
 #include "common/data/tokenizer_impl.h"
 #include "common/data/unicode.h"
@@ -27,7 +27,7 @@ struct symbol {
     uint32_t before, after; /* NONE at the ends */
 };
 
-/* Two neighbours that could merge.  Stale when the symbols have changed. */
+/* Two neighbours that could merge.  It is stale if the symbols have changed. */
 struct candidate {
     uint32_t rank, at, left, right, id;
 };
@@ -245,7 +245,7 @@ static int encode_words(struct word *w, enum split split, const uint8_t *text, s
     return rc;
 }
 
-/* What lies between added tokens. */
+/* Encodes the text between two added tokens. */
 static int encode_part(struct word *w, const uint8_t *text, size_t len, bool first)
 {
     const struct tokenizer *t = w->t;
@@ -261,13 +261,13 @@ static int encode_part(struct word *w, const uint8_t *text, size_t len, bool fir
 
 /* ---- added tokens in a text ---- */
 
-/* Where one is; `to` SIZE_MAX: there is none. */
+/* The place of an added token; `to` SIZE_MAX: there is none. */
 struct hit {
     size_t from, to;
     uint32_t id;
 };
 
-/* Whether a word goes on at a place of the text. */
+/* True if a word goes on at a place of the text. */
 static bool word_at(const uint8_t *text, size_t len, size_t at, bool before)
 {
     size_t n, from = at;
@@ -277,7 +277,7 @@ static bool word_at(const uint8_t *text, size_t len, size_t at, bool before)
            unicode_is_word(unicode_decode(text + from, len - from, &n));
 }
 
-/* The white space that the token takes along. */
+/* Extends the place by the white space that the token includes. */
 static void widen(const struct added *a, const uint8_t *text, size_t len, size_t low,
                   struct hit *hit)
 {
@@ -325,8 +325,8 @@ static struct hit find_added(const struct word *w, const uint8_t *text, size_t l
     return hit;
 }
 
-/* Added tokens are looked for twice: in the text as it came, and in what lies between them
- * once that is rewritten. */
+/* Added tokens are searched for twice: in the original text, and in the text between them after
+ * that is rewritten. */
 static int encode_around(struct word *w, const uint8_t *text, size_t len, bool first,
                          bool normalized)
 {

@@ -1,8 +1,8 @@
-/* A tokenizer from a file, whose first byte says which kind it is. */
+/* Opens a tokenizer's file, whose first byte tells its kind. */
 #include "common/base/file.h"
 #include "common/data/tokenizer_build.h"
 
-/* A SentencePiece model begins with field 1, bytes: which looks like an empty line. */
+/* A SentencePiece model begins with field 1 of type bytes, which looks like an empty line. */
 static bool is_spm(const char *text, size_t len)
 {
     size_t n = 0;

@@ -1,7 +1,7 @@
 /* Reading a Hugging Face tokenizer.json: its model, vocabulary and added tokens. */
 #include "common/data/tokenizer_build.h"
 
-/* An id of the file. */
+/* Reads an id of the file. */
 static int read_id(const struct build *b, const json_t *value, const char *what, uint32_t *ret)
 {
     json_int_t id = json_integer_value(value);
@@ -57,7 +57,7 @@ static int take_vocab(struct build *b, json_t *vocab)
     return 0;
 }
 
-/* [["piece", score], ...] of Unigram: ids are places. */
+/* Takes [["piece", score], ...] of Unigram: ids are the positions. */
 static int take_pieces(struct build *b, const json_t *vocab)
 {
     struct tokenizer *t = b->t;
@@ -67,7 +67,7 @@ static int take_pieces(struct build *b, const json_t *vocab)
     if (!t->scores)
         return build_no_memory(b);
     for (i = 0; i < t->vocab; i++)
-        t->scores[i] = NAN; /* added tokens are no pieces */
+        t->scores[i] = NAN; /* added tokens are not pieces */
     json_array_foreach(vocab, i, item)
     {
         const json_t *text = json_array_get(item, 0), *score = json_array_get(item, 1);
@@ -152,7 +152,7 @@ static bool is_set(const json_t *value)
            !(json_is_string(value) && json_string_length(value) == 0);
 }
 
-/* What would change the ids in ways that we do not know. */
+/* Refuses settings that would change the ids in ways that are not supported. */
 static int check_model(const struct build *b, const json_t *model)
 {
     const json_t *type = json_object_get(model, "type"), *vocab = json_object_get(model, "vocab");
@@ -189,7 +189,7 @@ static int take_options(struct build *b, const json_t *model)
     return 0;
 }
 
-/* The token for what the vocabulary lacks. */
+/* Takes the token for text that the vocabulary lacks. */
 static int take_unknown(struct build *b, const json_t *model)
 {
     const json_t *token = json_object_get(model, "unk_token"),

@@ -1,4 +1,4 @@
-/* Texts rewritten before they are cut, as the normalizers of Hugging Face's tokenizers do it. */
+/* Rewrites texts before they are cut, like the normalizers of Hugging Face's tokenizers. */
 #include "common/base/base.h"
 #include "common/data/tokenizer_impl.h"
 #include "common/data/unicode.h"
@@ -84,8 +84,8 @@ static const char *mapped(const struct tokenizer *t, const uint8_t *text, size_t
     return NULL;
 }
 
-/* A grapheme cluster of fewer than 6 bytes is replaced as a whole by what is found for its
- * beginning, else each character for itself: that is how the models were trained. */
+/* A grapheme cluster of fewer than 6 bytes is replaced as a whole by the entry for its
+ * beginning, else each character by itself: the models were trained with this. */
 static int charsmap(const struct tokenizer *t, const uint8_t *text, size_t len, struct buf *out)
 {
     int rc = 0;

@@ -1,5 +1,5 @@
-/* Cutting text into words, as the regular expressions of byte-level BPE do it, by
- * hand: a library would bring its own Unicode tables and its own pathologies.
+/* Cuts text into words like the regular expressions of byte-level BPE, but by
+ * hand: a library would have its own Unicode tables and its own slow cases.
  * Linear time. */
 
 #include "common/base/base.h"
@@ -27,7 +27,7 @@ static inline struct glyph glyph_at(const uint8_t *text, size_t len, size_t at)
     struct glyph g = {.class = END};
     if (at >= len)
         return g;
-    if (text[at] < 0x80) /* most of all texts */
+    if (text[at] < 0x80) /* the most frequent case */
         return (struct glyph){class_of_ascii(text[at]), text[at], 1};
     g.code = unicode_decode(text + at, len - at, &g.len);
     g.class = unicode_is_letter(g.code)   ? LETTER

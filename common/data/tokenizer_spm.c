@@ -1,17 +1,17 @@
-/* Reading a SentencePiece model: the fields of its protobuf message that change ids. */
+/* Reads a SentencePiece model: the fields of its protobuf message that affect ids. */
 #include "common/data/tokenizer_build.h"
 
 enum piece_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 enum model_type { UNIGRAM = 1, BPE };
 
-/* Bytes of a message that are still to be read. */
+/* The rest of a message. */
 struct wire {
     const uint8_t *at, *end;
 };
 
 /* One field: a number (also the bits of a float), or bytes. */
 struct field {
-    uint64_t number; /* which one it is */
+    uint64_t number; /* the field's number */
     uint64_t value;
     struct wire bytes;
 };
@@ -23,7 +23,7 @@ struct piece {
     uint64_t type;
 };
 
-/* What the specs of trainer and normalizer say. */
+/* Settings from the specs of trainer and normalizer. */
 struct spec {
     uint64_t model_type;
     bool byte_fallback, suffix, dummy_prefix, extra_spaces_go, escape;
@@ -129,7 +129,7 @@ static bool read_normalizer(struct wire w, struct spec *s)
     return true;
 }
 
-/* The specs, and how many pieces there are. */
+/* Reads the specs and counts the pieces. */
 static int read_specs(const struct build *b, struct wire w, struct spec *s, size_t *ret_pieces)
 {
     struct field f;
@@ -166,7 +166,8 @@ static int read_specs(const struct build *b, struct wire w, struct spec *s, size
     return 0;
 }
 
-/* How texts are rewritten and cut.  Unigram as transformers' T5 has it, BPE as SentencePiece. */
+/* Sets the rewriting and cutting of texts: for Unigram as in transformers' T5, for BPE as in
+ * SentencePiece. */
 static int take_steps(struct build *b, const struct spec *s)
 {
     static const enum rewrite tidy[] = {REWRITE_RUNS, REWRITE_STRIP_LEFT, REWRITE_STRIP_RIGHT};
@@ -207,7 +208,7 @@ static int take_piece(struct build *b, uint32_t id, const struct piece *p)
                        (struct added){.id = id, .special = p->type != USER_DEFINED});
 }
 
-/* T5's: they come after the pieces, the last one first. */
+/* Adds T5's extra ids, which follow the pieces, the last one first. */
 static int take_extra_ids(struct build *b, uint32_t n_pieces)
 {
     char text[32];
@@ -250,7 +251,7 @@ static int by_score(const void *a, const void *b, void *arg)
     return x != y ? (x > y ? -1 : 1) : 0;
 }
 
-/* Merges into a piece; with `count` they are only counted. */
+/* Adds the merges that make a piece; with `count` only counts them. */
 static void merge_into(struct build *b, uint32_t id, uint32_t rank, size_t *count)
 {
     const struct tokenizer *t = b->t;
@@ -287,7 +288,7 @@ static int take_merges(struct build *b)
     }
     mem_free(order);
     mem_free(t->scores);
-    t->scores = NULL; /* what says that it is Unigram */
+    t->scores = NULL; /* scores would mean Unigram */
     return rc;
 }
 

@@ -1,5 +1,5 @@
-/* What a tokenizer.json has around its model: normalizer, pre-tokenizer, post-processor.  What is
- * not known is refused by its name. */
+/* The parts of a tokenizer.json around its model: normalizer, pre-tokenizer, post-processor.
+ * Unknown ones are refused by name. */
 #include "common/data/tokenizer_build.h"
 
 #define META "\xe2\x96\x81" /* U+2581 */
@@ -128,7 +128,7 @@ static int take_pattern(struct build *b, const char *pattern)
         {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
          "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
          SPLIT_DIGIT},
-        /* Older files; their class cuts as the newer ones. */
+        /* Older files have this pattern, but their class cuts like newer ones. */
         {"'s|'t|'re|'ve|'m|'ll|'d|[\\p{L}]+|[\\p{N}]|[^\\s\\p{L}\\p{N}]+", SPLIT_CLIP},
         {"<\\|startoftext\\|>|<\\|endoftext\\|>|'s|'t|'re|'ve|'m|'ll|'d|[\\p{L}]+|[\\p{N}]|"
          "[^\\s\\p{L}\\p{N}]+",
@@ -146,8 +146,8 @@ static int take_pattern(struct build *b, const char *pattern)
                         pattern ? pattern : "(none)");
 }
 
-/* Cuts by what is known of the pattern; a ByteLevel after a pattern must not cut again, but for
- * CLIP, whose words it leaves whole. */
+/* A ByteLevel after a known pattern must not cut again, except with CLIP, whose words it leaves
+ * whole. */
 static int take_byte_level(struct build *b, const json_t *part, bool cut)
 {
     const json_t *use_regex = json_object_get(part, "use_regex");

@@ -14,7 +14,7 @@ struct node {
     bool reached;
 };
 
-/* The pieces that have the same first bytes as the text: sorted[low..high). */
+/* The pieces that begin with the same bytes as the text: sorted[low..high). */
 struct prefix_range {
     uint32_t low, high;
 };
@@ -72,7 +72,7 @@ static void extend(const struct tokenizer *t, const uint8_t *text, size_t len, u
         offer(&nodes[at + character], score + t->unk_score, UNKNOWN, at);
 }
 
-/* The way back, into out in the order of the text. */
+/* Walks the best way back, and puts its ids into out in the order of the text. */
 static int collect(const struct tokenizer *t, const uint8_t *text, size_t len,
                    const struct node *nodes, uint32_t *ends, struct tokens *out, struct err *err)
 {

@@ -73,7 +73,7 @@ bool unicode_is_word(uint32_t c)
            (c >= 0x24b6 && c <= 0x24e9) || c == 0x200c || c == 0x200d;
 }
 
-/* NFC of text without young marks and without bytes that are no UTF-8. */
+/* NFC of UTF-8 text without recent marks. */
 static int compose(const uint8_t *text, size_t len, struct buf *out)
 {
     utf8proc_uint8_t *composed = NULL;
@@ -97,7 +97,7 @@ int unicode_nfc(const uint8_t *text, size_t len, struct buf *out)
         if (c != UNICODE_NONE &&
             !is_in(young_marks, sizeof(young_marks) / sizeof(young_marks[0]), c))
             continue;
-        /* It stays where it is, and nothing moves or is composed across it. */
+        /* The mark stays in place, and nothing moves or is composed across it. */
         rc = compose(text + from, at - from, out);
         rc = rc < 0 ? rc : buf_append(out, text + at, n);
         from = at + n;
@@ -109,7 +109,7 @@ int unicode_nfc(const uint8_t *text, size_t len, struct buf *out)
 
 static uint32_t lower(uint32_t c)
 {
-    /* Capitals that came after Unicode 15. */
+    /* Capitals from after Unicode 15. */
     static const struct {
         uint32_t from, to, step, lower;
     } young[] = {

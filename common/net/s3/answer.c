@@ -37,7 +37,7 @@ static int region_error(const struct s3_answer *a, const char *region, struct er
                    region, a->region, region);
 }
 
-/* Refused for who we are. */
+/* The error of a request that was refused because of the key or its rights. */
 static int auth_error(const struct s3_answer *a, const char *code, const char *message,
                       struct err *err)
 {

@@ -10,7 +10,7 @@
 #define PAUSE_MS 1000u
 #define PAUSE_MAX_MS 30000u
 #define TIDY_EACH_MS 60000u
-#define GIVEN_UP_S 900 /* a piece of an upload that nobody wrote to for so long */
+#define GIVEN_UP_S 900 /* an upload without writes for so long is given up */
 
 struct writer {
     struct blob_writer base; /* first */
@@ -48,7 +48,7 @@ struct blob_s3_object *blob_s3_find(struct blob_s3 *s, const struct blob_id *id)
     return found ? *found : NULL;
 }
 
-/* The same, or NULL where nobody is to see it. */
+/* The same, or NULL if the object is hidden. */
 static struct blob_s3_object *find_here(struct blob_s3 *s, const struct blob_id *id)
 {
     struct blob_s3_object *e = blob_s3_find(s, id);
@@ -95,7 +95,7 @@ void blob_s3_used_now(struct blob_s3 *s, struct blob_s3_object *e)
     list_push(&s->used, &e->used);
 }
 
-/* One of the threads frees what was hidden, and uploads that nobody wrote to since before_s. */
+/* Lets a thread free hidden blobs, and uploads without writes since before_s. */
 static void tidy_soon(struct blob_s3 *s, int64_t before_s)
 {
     s->to_tidy = true;
@@ -107,7 +107,8 @@ static void tidy_soon(struct blob_s3 *s, int64_t before_s)
 void blob_s3_uncache(struct blob_s3 *s, struct blob_s3_object *e)
 {
     if (e->cached) {
-        (void)s->cache->ops->hide(s->cache, &e->id, NULL); /* a leftover is found at the start */
+        (void)s->cache->ops->hide(s->cache, &e->id,
+                                  NULL); /* a leftover is found at the next start */
         tidy_soon(s, 0);
     }
     e->cached = false;
@@ -142,7 +143,7 @@ int blob_s3_nothing(const struct blob_id *id, struct err *err)
     return err_set(err, -ERR_NOTFOUND, "there is no blob %s", hex);
 }
 
-/* The directory has it. */
+/* Counts a blob that the directory has. */
 static void take_in(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
 {
     lock(s);
@@ -156,8 +157,8 @@ static void take_in(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
 
 /* ---- room in the directory ---- */
 
-/* What is left of uploads that were given up.  Whoever is refused asks again and again: it is
- * looked for once in a while. */
+/* Drops uploads that were given up, but only once in a while: clients that are refused ask
+ * again and again. */
 static void drop_given_up(struct blob_s3 *s)
 {
     const uint64_t now = clock_now_ms();
@@ -175,7 +176,7 @@ static int make_room(struct blob_s3 *s, uint64_t need, struct err *err)
         l = l->next;
         if (e->pins > 0 || e->busy || e->fetching || is_to_be_sent(e))
             continue;
-        blob_s3_uncache(s, e); /* it counts no more, and its bytes are freed on another thread */
+        blob_s3_uncache(s, e); /* it no longer counts, and another thread frees its bytes */
     }
     if (s->cache->used_bytes + need > s->cache_max)
         drop_given_up(s);
@@ -213,7 +214,7 @@ char *blob_s3_key(const struct blob_s3 *s, const struct blob_id *id)
     return str_printf("%s%s", s->prefix, hex);
 }
 
-/* The lock is given up meanwhile. */
+/* Releases the lock meanwhile. */
 static int send_up(struct blob_s3 *s, const struct blob_id *id, uint64_t size, bool stale,
                    struct err *err)
 {
@@ -230,8 +231,8 @@ static int send_up(struct blob_s3 *s, const struct blob_id *id, uint64_t size, b
     return rc;
 }
 
-/* The store says that what it got is not what its name says.  Is it so here, too?  Then nobody has
- * the blob; else it was damaged on its way.  The lock is given up meanwhile. */
+/* The store got bytes that do not match the name of the blob.  True if the file here is damaged,
+ * too, so that the blob is lost; else it was damaged on its way.  Releases the lock meanwhile. */
 static bool is_damaged(struct blob_s3 *s, const struct blob_id *id)
 {
     uint8_t got[HASH_BYTES];
@@ -277,14 +278,15 @@ void blob_s3_note(struct blob_s3 *s, int rc, const struct err *err)
 static void do_one(struct blob_s3 *s, struct blob_s3_object *e)
 {
     struct err err = {0};
-    int rc = -ERR_CANCELLED; /* there was nothing to do */
+    int rc = -ERR_CANCELLED; /* nothing to do */
     e->busy = true;
     if (is_to_be_sent(e)) {
         const bool stale = e->stale;
-        e->stored = e->stale = false; /* nobody is led there, and it waits, until it is sent */
+        e->stored = e->stale =
+            false; /* until it is sent no client goes there, and it counts as waiting */
         rc = send_up(s, &e->id, e->size, stale, &err);
         if (rc == -ERR_NOTFOUND && !blobstore_has(s->cache, &e->id, NULL)) {
-            /* Somebody has emptied the directory: nobody has it. */
+            /* The directory was emptied from outside: the blob is lost. */
             log_warn("store", "a blob that waited to be sent is gone from the cache: %s", err.msg);
             vanish(s, e);
         }
@@ -293,11 +295,11 @@ static void do_one(struct blob_s3 *s, struct blob_s3_object *e)
             vanish(s, e);
             blob_s3_uncache(s, e);
         }
-        e->stored = rc == 0 || stale; /* what was there may be there still */
+        e->stored = rc == 0 || stale; /* the old object may still be there */
         e->stale |= rc < 0 && stale;
     } else if (!e->here && e->stored) {
         rc = take_away(s, &e->id, &err);
-        e->stored = e->stale = rc < 0; /* it may be done all the same: then it is sent again */
+        e->stored = e->stale = rc < 0; /* it may be deleted all the same: then it is sent again */
     }
     e->busy = false;
     pthread_cond_broadcast(&s->changed);
@@ -320,7 +322,7 @@ static void wait_for_work(struct blob_s3 *s)
     (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
 }
 
-/* The lock is given up meanwhile. */
+/* Releases the lock meanwhile. */
 static void tidy_now(struct blob_s3 *s)
 {
     const int64_t before_s = s->tidy_before_s;
@@ -372,7 +374,7 @@ static int s3_touch(struct blobstore *base, const struct blob_id *id, struct err
     return e ? 0 : blob_s3_nothing(id, err);
 }
 
-/* Whether the directory still has what it is thought to have. */
+/* True if the directory still has the blob. */
 static bool is_cached(struct blob_s3 *s, struct blob_s3_object *e)
 {
     if (e->cached && !blobstore_has(s->cache, &e->id, NULL)) {
@@ -443,12 +445,12 @@ static int download(struct blob_s3 *s, const struct blob_id *id, uint64_t size, 
 int blob_s3_download(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
 {
     int rc = download(s, id, size, err);
-    if (rc == -ERR_HASH || rc == -ERR_FORMAT) /* on its way, or there? */
+    if (rc == -ERR_HASH || rc == -ERR_FORMAT) /* damaged on its way, or in the store */
         rc = download(s, id, size, err);
-    return rc == -ERR_FORMAT ? -ERR_HASH : rc; /* shorter, longer: others */
+    return rc == -ERR_FORMAT ? -ERR_HASH : rc; /* another length: other bytes */
 }
 
-/* The lock is given up meanwhile. */
+/* Releases the lock meanwhile. */
 static int bring(struct blob_s3 *s, struct blob_s3_object *e, struct err *err)
 {
     const uint64_t size = e->size;
@@ -460,17 +462,18 @@ static int bring(struct blob_s3 *s, struct blob_s3_object *e, struct err *err)
     if (rc == 0) {
         e->cached = true;
         blob_s3_used_now(s, e);
-        if (!e->here) /* it was hidden meanwhile */
+        if (!e->here) /* the blob was hidden meanwhile */
             blob_s3_uncache(s, e);
     } else if ((rc == -ERR_NOTFOUND || rc == -ERR_HASH) && e->stored && !e->busy && !e->cached) {
-        e->stored = e->stale = rc == -ERR_HASH; /* others took it out of the bucket, or wrote it */
+        e->stored = e->stale =
+            rc == -ERR_HASH; /* another program removed it from the bucket, or wrote it */
         vanish(s, e);
     }
     pthread_cond_broadcast(&s->changed);
     return rc;
 }
 
-/* Another thread brings the blob: its failure is the failure of all that wait. */
+/* Waits for another thread that fetches the blob, whose failure is that of all waiting threads. */
 static int wait_for_fetch(struct blob_s3 *s, const struct blob_id *id, struct err *err)
 {
     pthread_cond_wait(&s->changed, &s->lock);
@@ -580,7 +583,7 @@ static int s3_hide(struct blobstore *base, const struct blob_id *id, struct err 
     return e ? 0 : blob_s3_nothing(id, err);
 }
 
-/* Also what the store has of it is not believed any more. */
+/* Removes the blob; an object in the store is no longer trusted. */
 static int s3_remove(struct blobstore *base, const struct blob_id *id, struct err *err)
 {
     struct blob_s3 *s = store_of(base);
@@ -603,7 +606,7 @@ static int s3_tidy(struct blobstore *base, int64_t before_s, struct err *err)
     lock(s);
     while (promises_take_old(&s->promises, before_s, &id)) {
         struct blob_s3_object *e = blob_s3_make(s, &id);
-        e->stored |= !e->here; /* it may be, and is nobody's */
+        e->stored |= !e->here; /* it may be in the store, uncounted */
         blob_s3_settle(s, e);
     }
     unlock(s);
@@ -645,7 +648,7 @@ static int s3_each(struct blobstore *base, blob_list_fn *fn, void *arg, struct e
 
 /* ---- writing ---- */
 
-/* The directory has it, and it is to be here. */
+/* Enters a blob of the directory as present. */
 static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
 {
     if (s->enter)
@@ -736,7 +739,7 @@ static int s3_adopt(struct blobstore *base, const char *path, const struct blob_
 
 /* ---- the whole ---- */
 
-/* What the store has yet to take; under the lock. */
+/* The number and bytes of blobs that are not sent yet; under the lock. */
 static uint64_t waiting(const struct blob_s3 *s, uint64_t *ret_bytes)
 {
     uint64_t n = 0;
@@ -815,16 +818,17 @@ void blob_s3_add_stored(struct blob_s3 *s, const struct blob_id *id, uint64_t si
 void blob_s3_add_cached(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
 {
     struct blob_s3_object *e = blob_s3_make(s, id);
-    e->stale = e->here && e->size != size; /* the directory's was verified */
+    e->stale = e->here && e->size != size; /* the directory's copy was verified */
     if (e->stale)
-        vanish(s, e); /* it counts as what it is */
+        vanish(s, e); /* it counts with its true size */
     blob_s3_appear(s, e, size);
     e->cached = true;
     blob_s3_used_now(s, e);
     blob_s3_settle(s, e);
 }
 
-/* What was on its way when the last process ended: nobody is to be told of it before. */
+/* Waits for blobs that the last process did not finish sending: no client may learn of them before.
+ */
 static int wait_until_sent(struct blob_s3 *s, struct err *err)
 {
     int rc = 0;

@@ -1,13 +1,14 @@
-/* Blobs that others get from the store, or put there, past us. */
+/* Blobs that clients get from the store, or put there, without passing this process. */
 #include "common/net/s3/blob_s3_impl.h"
 
 #include "common/base/hash.h"
 #include "common/net/http/http_curl.h"
 
-#define AWAY_MAX (5ull << 30) /* of one PUT, by the manual of S3 */
-#define AWAY_LIFE_S 900       /* a request that has begun goes on */
+#define AWAY_MAX (5ull << 30) /* bytes of one PUT, by the manual of S3 */
+#define AWAY_LIFE_S 900       /* life of a URL; requests that have begun may take longer */
 
-/* What is promised may be there: it counts as what is here.  More than fits is sent through us. */
+/* Counts a promised blob against the quota, as it may come to the store; false: it does not fit,
+ * and must be sent through this process. */
 static bool promise(struct blob_s3 *s, const struct blob_id *id, uint64_t size)
 {
     const uint64_t used = s->base.used_bytes;
@@ -26,7 +27,7 @@ int blob_s3_away(struct blobstore *base, const struct blob_id *id, bool put, uin
         rc = -ERR_UNIMPLEMENTED; /* also while its DELETE is under way */
     else if (!put && (!e || !e->here || e->stale || (s->failures > 0 && (e->cached || !e->stored))))
         rc = -ERR_UNIMPLEMENTED;
-    else if (!put && !e->stored) /* soon, if the store answers */
+    else if (!put && !e->stored) /* the store will have it soon, if it answers */
         rc = s3_health(s->c).failing_since_unix_ms != 0 ? -ERR_UNIMPLEMENTED : -EAGAIN;
     pthread_mutex_unlock(&s->lock);
     if (rc < 0)
@@ -37,8 +38,8 @@ int blob_s3_away(struct blobstore *base, const struct blob_id *id, bool put, uin
     return rc < 0 ? -ERR_UNIMPLEMENTED : 0;
 }
 
-/* Without the lock.  -ERR_HASH: other bytes are there.  Where the store tells no hash, its length
- * means nothing: the blob is brought here, which compares it. */
+/* Without the lock.  -ERR_HASH: the store has other bytes.  If the store tells no hash, the
+ * length proves nothing: the blob is fetched, which compares it. */
 static int look(struct blob_s3 *s, const struct blob_id *id, uint64_t size, bool *ret_brought,
                 struct err *err)
 {
@@ -53,8 +54,8 @@ static int look(struct blob_s3 *s, const struct blob_id *id, uint64_t size, bool
     return *ret_brought ? blob_s3_download(s, id, size, err) : rc;
 }
 
-/* The object is busy meanwhile, and nobody's yet: a blob that comes through us now is sent after
- * this, and none is deleted under our eyes. */
+/* The object is busy meanwhile, and not counted yet: a blob that comes through this process now is
+ * sent after this, and none is deleted meanwhile. */
 int blob_s3_found(struct blobstore *base, const struct blob_id *id, uint64_t size, struct err *err)
 {
     struct blob_s3 *s = (struct blob_s3 *)(void *)base;
@@ -66,7 +67,7 @@ int blob_s3_found(struct blobstore *base, const struct blob_id *id, uint64_t siz
     if (e && e->looking)
         rc = err_set(err, -EBUSY, "the store is being asked for this blob: ask again");
     else if (e && !here)
-        rc = blob_s3_nothing(id, err); /* it is about to be deleted there */
+        rc = blob_s3_nothing(id, err); /* the store is about to delete it */
     else if (!here)
         rc = blob_s3_check_quota(s, size, err);
     if (rc < 0 || here) {
@@ -80,7 +81,7 @@ int blob_s3_found(struct blobstore *base, const struct blob_id *id, uint64_t siz
     pthread_mutex_lock(&s->lock);
     e->busy = e->looking = false;
     pthread_cond_broadcast(&s->changed);
-    if (!brought) /* where it does not answer, nobody is led there until it takes blobs */
+    if (!brought) /* if it does not answer, no client is sent there until it takes blobs */
         blob_s3_note(s, rc, err);
     if (rc == 0)
         s->sums = !brought;
@@ -93,8 +94,8 @@ int blob_s3_found(struct blobstore *base, const struct blob_id *id, uint64_t siz
     if (rc == 0)
         blob_s3_appear(s, e, size);
     e->stored |= rc == 0 || rc == -ERR_HASH;
-    e->stale |= rc == -ERR_HASH;  /* and so it is deleted there */
-    if (!e->here && e->pins == 0) /* else whoever lets it go does */
+    e->stale |= rc == -ERR_HASH;  /* so that the store deletes it */
+    if (!e->here && e->pins == 0) /* else the last holder drops it */
         blob_s3_uncache(s, e);
     blob_s3_settle(s, e);
     pthread_mutex_unlock(&s->lock);

@@ -22,7 +22,7 @@ static int set_lead(struct blob_s3 *s, const struct blob_s3_options *o, struct e
     return 0;
 }
 
-/* Says whose the prefix is, or finds it said. */
+/* Writes down which cluster owns the prefix, or checks that. */
 static int claim(const struct blob_s3 *s, const struct blob_s3_options *o, const char *prefix,
                  struct err *err)
 {
@@ -50,7 +50,7 @@ static int add_stored(void *arg, const char *key, uint64_t size)
     struct blob_s3 *s = arg;
     struct blob_id id;
     if (str_starts(key, s->prefix) && blob_id_parse(key + strlen(s->prefix), &id) == 0)
-        blob_s3_add_stored(s, &id, size); /* else it is somebody else's */
+        blob_s3_add_stored(s, &id, size); /* other names belong to other programs */
     return 0;
 }
 

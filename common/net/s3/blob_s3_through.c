@@ -1,4 +1,4 @@
-/* A store whose blobs are nowhere else (blob_s3_options.through). */
+/* Operations of a store that alone has the blobs (blob_s3_options.through). */
 #include "common/base/hash.h"
 #include "common/net/s3/blob_s3_impl.h"
 
@@ -13,7 +13,7 @@ static int put(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struc
     return rc;
 }
 
-/* Nobody else is at it: another's put or the delete of the same bytes. */
+/* Holds the object, after any other put or delete of the same bytes has ended. */
 static struct blob_s3_object *hold(struct blob_s3 *s, const struct blob_id *id)
 {
     struct blob_s3_object *e = blob_s3_make(s, id);
@@ -26,7 +26,8 @@ static struct blob_s3_object *hold(struct blob_s3 *s, const struct blob_id *id)
     return e;
 }
 
-/* Here once the store has it, too.  -EAGAIN: it has not, and the directory neither. */
+/* Enters a blob, which counts once the store has it, too.  -EAGAIN: neither the store nor the
+ * directory has it. */
 static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, struct err *err)
 {
     struct err why = {0};
@@ -47,7 +48,7 @@ static int enter(struct blob_s3 *s, const struct blob_id *id, uint64_t size, str
         blob_s3_appear(s, e, size);
         blob_s3_used_now(s, e);
     } else if (!e->here) {
-        e->stored = true; /* perhaps: then it is deleted there */
+        e->stored = true; /* the store may have it: then it is deleted there */
         blob_s3_uncache(s, e);
     }
     blob_s3_note(s, rc, &why);
@@ -64,9 +65,9 @@ static struct blob_s3 *store_of(struct blobstore *s)
     return (struct blob_s3 *)(void *)s;
 }
 
-/* The key names the bytes: a step that is made again may make others, and so may a coordinator
- * that was deposed and does not know.  They neither go on with an upload that was cut nor replace
- * what somebody's record names. */
+/* The key names the bytes, because a repeated step may make others, and so may a coordinator that
+ * was deposed and does not know it.  These neither continue an interrupted upload nor replace an
+ * object that is on record. */
 static char *key_of(const struct blob_s3 *s, const char *name, const uint8_t sha256[32])
 {
     char hex[HASH_HEX_MAX];
@@ -90,7 +91,7 @@ static int fetch(struct blobstore *base, const char *name, const char *path,
     char *key = key_of(s, name, sha256);
     int rc = s3_get_file(s->c, key, path, size, err);
     mem_free(key);
-    if (rc == -ERR_NOTFOUND) { /* as it was called before keys named the bytes */
+    if (rc == -ERR_NOTFOUND) { /* the name from before keys named the bytes */
         key = str_printf("%s%s", s->beside, name);
         rc = s3_get_file(s->c, key, path, size, err);
         mem_free(key);

@@ -14,7 +14,7 @@
 #define FIRST_WAIT_MS 200
 #define STALL_S 30
 #define STALL_FIRST_S 5
-#define PRESIGNED_LEAST_S 60 /* by then a role has had its new key for minutes (request.c) */
+#define PRESIGNED_LEAST_S 60 /* a role gets its new key minutes earlier (request.c) */
 #define IN_PREFIX "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
 
 /* ---- opening ---- */
@@ -263,7 +263,7 @@ static int into_piece(void *arg, const void *data, size_t len)
 {
     struct piece *p = arg;
     if (len > p->left)
-        return -ERR_FORMAT; /* the store knows no ranges */
+        return -ERR_FORMAT; /* the store does not support ranges */
     memcpy(p->at, data, len);
     p->at += len;
     p->left -= len;
@@ -407,7 +407,7 @@ static int on_listed(void *arg, const char *parent, const char *name, const char
     return 0;
 }
 
-/* seen: a token that was asked with before. */
+/* seen: a token of an earlier request. */
 static int list_page(struct s3 *c, const char *prefix, const char *token, const char *seen,
                      struct page *p, struct err *err)
 {
@@ -421,7 +421,7 @@ static int list_page(struct s3 *c, const char *prefix, const char *token, const 
     if (rc == 0) {
         rc = s3_xml_read(buf_str(&r.answer), r.answer.len, on_listed, p);
         const bool stuck = p->more && (!*p->next || strcmp(p->next, seen) == 0);
-        if (rc == -ERR_FORMAT || (rc == 0 && stuck)) /* it would never end */
+        if (rc == -ERR_FORMAT || (rc == 0 && stuck)) /* the listing would never end */
             rc = err_set(err, -ERR_REMOTE, "%s lists its objects in a form that is not S3's",
                          c->where);
     }
@@ -435,7 +435,7 @@ int s3_list(struct s3 *c, const char *prefix, s3_list_fn *fn, void *arg, struct 
     char *token = str_dup(""), *seen = NULL;
     int rc;
     for (uint64_t n = 0;; n++) {
-        if ((n & (n - 1)) == 0) { /* a power of two: a circle of any length is found */
+        if ((n & (n - 1)) == 0) { /* at powers of two, so that a circle of any length is found */
             mem_free(seen);
             seen = str_dup(token);
         }

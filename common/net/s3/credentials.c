@@ -35,8 +35,8 @@ static size_t on_body(char *data, size_t one, size_t len, void *arg)
     return buf_append(arg, data, len) < 0 ? 0 : len;
 }
 
-/* One request to the metadata service.  -ERR_NOTFOUND: nobody is there, or there is nothing by that
- * name; -EAGAIN: it is there, and does not answer now. */
+/* One request to the metadata service.  -ERR_NOTFOUND: there is no such service, or no such path;
+ * -EAGAIN: there is one, but it does not answer now. */
 static int ask_once(const char *path, const char *header, bool put, struct buf *answer)
 {
     const char *base = getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT");

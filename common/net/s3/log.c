@@ -5,7 +5,7 @@
 #define MAGIC "SKERRY-LOG 1\n"
 #define MAGIC_BYTES 16
 #define HEAD_BYTES 96
-#define SMALL_BYTES 1024 /* an OWNER entry is no larger */
+#define SMALL_BYTES 1024 /* the most bytes of an OWNER entry */
 #define LISTED_MAX 1000000
 
 struct head {
@@ -57,7 +57,7 @@ int s3_log_probe(struct s3_log *log, struct err *err)
 {
     char *key = str_printf("%s/probe", log->prefix);
     int rc = log->ops->put_new(log->arg, key, "probe", 5, err);
-    if (rc == 0) /* now it is there */
+    if (rc == 0) /* now the object exists */
         rc = log->ops->put_new(log->arg, key, "probe", 5, err);
     mem_free(key);
     if (rc == 0 || rc == -ERR_UNIMPLEMENTED)
@@ -174,7 +174,7 @@ static int on_name(void *arg, const char *key, uint64_t size)
     struct names *names = arg;
     struct s3_log_snapshot s = {.size = size};
     if (!read_name(key, names->folder, strlen(names->log->prefix), &s))
-        return 0; /* somebody else's */
+        return 0; /* another program's */
     if (names->n == LISTED_MAX)
         return -ERR_LIMIT;
     if (names->n == names->cap) {
@@ -272,7 +272,8 @@ int s3_log_next(struct s3_log *log, enum s3_log_kind kind, const void *body, siz
     return 0;
 }
 
-/* Somebody has this number: we, by a try whose answer was lost? */
+/* The number is taken: compares the entry, which may be this one, from a try whose answer was lost.
+ */
 static int compare(struct s3_log *log, struct err *err)
 {
     struct buf raw;
@@ -287,7 +288,7 @@ static int compare(struct s3_log *log, struct err *err)
                      "another coordinator%s%s goes on with this state: entry %" PRIu64
                      " of the log in the store is its own",
                      *who ? ", " : "", who, e.seq);
-    } else if (rc == -ERR_VERSION) { /* not ours in any case */
+    } else if (rc == -ERR_VERSION) { /* in no case this one */
         rc = err_set(err, -ERR_STALE,
                      "another coordinator goes on with this state: entry %" PRIu64
                      " of the log in the store is of another release",
@@ -349,7 +350,7 @@ static int remove_snapshot(struct s3_log *log, const struct s3_log_snapshot *s, 
     return rc == -ERR_NOTFOUND ? 0 : rc;
 }
 
-/* Snapshots first: one without the entries after it must not be left. */
+/* Snapshots go first: none may be left without the entries after it. */
 int s3_log_clean(struct s3_log *log, uint64_t seq, struct err *err)
 {
     struct names names;

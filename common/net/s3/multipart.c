@@ -1,4 +1,5 @@
-/* Uploads in parts: what is larger than one PUT may be, and what a cut must not begin anew. */
+/* Uploads in parts, for objects that are too large for one PUT or too large to begin anew after a
+ * cut. */
 #include "common/net/s3/client_impl.h"
 
 #include "common/net/s3/xml.h"
@@ -12,8 +13,8 @@ struct upload {
     char id[ID_MAX];
     uint64_t size, part_bytes;
     unsigned n;         /* parts */
-    char (*etags)[128]; /* of the parts that the store has; "": it has not */
-    /* of a listing */
+    char (*etags)[128]; /* by part; "": the store does not have it */
+    /* results of a listing */
     char found[ID_MAX], name[S3_KEY_MAX + 1], etag[128];
     uint64_t number, bytes, next;
     bool more;
@@ -44,16 +45,16 @@ static int on_part(void *arg, const char *parent, const char *name, const char *
     struct upload *u = arg;
     if (strcmp(parent, "Part") == 0 && text) {
         if (strcmp(name, "PartNumber") == 0)
-            (void)str_parse_u64(text, &u->number); /* 0 stays: no part of ours */
+            (void)str_parse_u64(text, &u->number); /* on failure 0 stays, which is no part */
         else if (strcmp(name, "Size") == 0)
             (void)str_parse_u64(text, &u->bytes);
         else if (strcmp(name, "ETag") == 0 && !str_copy(u->etag, sizeof(u->etag), text))
-            u->etag[0] = '\0'; /* as good as none: the part is sent again */
+            u->etag[0] = '\0'; /* as if there were none: the part is sent again */
     } else if (strcmp(name, "Part") == 0) {
         if (u->number >= 1 && u->number <= u->n && u->bytes == size_of(u, (unsigned)u->number - 1))
             memcpy(u->etags[u->number - 1], u->etag, sizeof(u->etag));
         u->number = u->bytes = 0;
-        u->etag[0] = '\0'; /* one that names none does not have this one's */
+        u->etag[0] = '\0'; /* it must not keep that of the part before */
     } else if (strcmp(name, "IsTruncated") == 0 && text) {
         u->more = strcmp(text, "true") == 0;
     } else if (strcmp(name, "NextPartNumberMarker") == 0 && text) {
@@ -62,7 +63,7 @@ static int on_part(void *arg, const char *parent, const char *name, const char *
     return 0;
 }
 
-/* The parts of u->id that the store has. */
+/* Lists the parts of u->id that the store has. */
 static int list_parts(struct upload *u, struct err *err)
 {
     uint64_t from = 0;
@@ -87,7 +88,7 @@ static int list_parts(struct upload *u, struct err *err)
                          "S3's",
                          u->c->where);
         s3_request_release(&r);
-        u->more = u->more && u->next > from; /* or it would never end */
+        u->more = u->more && u->next > from; /* else it would never end */
         from = u->next;
     } while (rc == 0 && u->more);
     return rc;
@@ -101,10 +102,11 @@ static int find(struct upload *u, struct err *err)
     r.query[1] = (struct s3_pair){"prefix", u->key};
     int rc = s3_request_run(u->c, &r, err);
     if (rc == 0)
-        (void)s3_xml_read(buf_str(&r.answer), r.answer.len, on_upload, u); /* or a new one */
+        (void)s3_xml_read(buf_str(&r.answer), r.answer.len, on_upload,
+                          u); /* on failure a new upload begins */
     s3_request_release(&r);
     if (rc == 0 && *u->id && (rc = list_parts(u, err)) == -ERR_NOTFOUND) {
-        u->id[0] = '\0'; /* it has just ended */
+        u->id[0] = '\0'; /* the upload has just ended */
         rc = 0;
     }
     return rc;
@@ -146,7 +148,7 @@ static int send_part(struct upload *u, int fd, unsigned part, struct err *err)
     return rc;
 }
 
-/* XML of our own: ETags are hexadecimal in quotes; what is not is no ETag. */
+/* Writes the XML of the end; fails for ETags that are not hexadecimal in quotes. */
 static int write_end(const struct upload *u, struct buf *text)
 {
     int rc = buf_append_str(text, "<CompleteMultipartUpload>");
@@ -159,7 +161,8 @@ static int write_end(const struct upload *u, struct buf *text)
     return rc < 0 ? rc : buf_append_str(text, "</CompleteMultipartUpload>");
 }
 
-/* The next try is to begin anew.  A key that may not do this leaves it to the bucket's rules. */
+/* Aborts the upload, so that the next try begins anew.  If the key may not do that, the bucket's
+ * rules remove it. */
 static void give_up(const struct upload *u)
 {
     struct s3_request r;
@@ -169,15 +172,15 @@ static void give_up(const struct upload *u)
     s3_request_release(&r);
 }
 
-/* An end that the store refuses would be refused each time: the parts that it has are not those
- * that it names. */
+/* True if the store refuses the end, as it always would: its parts are not those that were
+ * named. */
 static bool is_refused(int rc, const char *code)
 {
     return rc == -ERR_REMOTE || str_starts(code, "InvalidPart") ||
            strcmp(code, "EntityTooSmall") == 0;
 }
 
-/* -ERR_NOTFOUND: there is no such upload, or nobody says what became of it. */
+/* Ends the upload.  -ERR_NOTFOUND: there is no such upload, or its outcome is unknown. */
 static int finish(struct upload *u, struct err *err)
 {
     struct s3_request r;
@@ -197,7 +200,7 @@ static int finish(struct upload *u, struct err *err)
     if (rc == 0 && s3_xml_find(buf_str(&r.answer), r.answer.len, "Code", code, sizeof(code)))
         rc = err_set(err, -EAGAIN, "%s could not put an upload together: %s", u->c->where, code);
     else if (rc == 0 && !s3_xml_find(buf_str(&r.answer), r.answer.len, "ETag", etag, sizeof(etag)))
-        rc = -ERR_NOTFOUND; /* it says neither: it is looked at */
+        rc = -ERR_NOTFOUND; /* the answer says neither, so the object is checked */
     if (rc < 0 && is_refused(rc, code))
         give_up(u);
     s3_request_release(&r);
@@ -205,7 +208,7 @@ static int finish(struct upload *u, struct err *err)
     return rc;
 }
 
-/* Does the store have it whole?  An end whose answer was lost leaves no upload behind. */
+/* True if the store has the whole object: after an end whose answer was lost there is no upload. */
 static bool is_there(const struct upload *u)
 {
     struct s3_request r;

@@ -28,7 +28,7 @@ void s3_request_release(struct s3_request *r)
 
 /* ---- bytes ---- */
 
-/* The first byte that is not wanted, where the object's size is known. */
+/* The end of the wanted bytes, if the object's size is known. */
 static uint64_t end_of(const struct s3_request *r)
 {
     return r->until ? r->until : r->whole;
@@ -41,7 +41,8 @@ static size_t on_body(char *data, size_t one, size_t len, void *arg)
     atomic_fetch_add(&r->c->bytes_in, len);
     if (!r->sink || r->status >= 300)
         return buf_append(&r->answer, data, len) < 0 ? 0 : len;
-    const size_t drop = r->skip < len ? (size_t)r->skip : len; /* the store sends it all again */
+    const size_t drop =
+        r->skip < len ? (size_t)r->skip : len; /* the store sends everything again */
     r->skip -= drop;
     if (len > drop) {
         const bool more = r->whole && len - drop > end_of(r) - r->from - r->got;
@@ -61,7 +62,7 @@ static bool header_is(const char *line, const char *name, char *ret, size_t cap)
     const char *from = line + n + 1;
     from += strspn(from, " \t");
     char *value = str_ndup(from, strcspn(from, "\r\n"));
-    (void)str_copy(ret, cap, value); /* cut: what is longer is none of ours */
+    (void)str_copy(ret, cap, value); /* cut: longer values are never needed */
     mem_free(value);
     return true;
 }
@@ -83,7 +84,7 @@ static size_t on_header(char *data, size_t one, size_t len, void *arg)
     long status = 0;
     curl_easy_getinfo(r->handle->easy, CURLINFO_RESPONSE_CODE, &status);
     if (status == 206)
-        r->skip = 0; /* it begins where we asked it to */
+        r->skip = 0; /* it begins at the requested byte */
     return len;
 }
 
@@ -152,7 +153,7 @@ static void give_handle(struct s3 *c, struct s3_handle *h)
     s3_handle_free(h);
 }
 
-/* A copy of who we are; a role's credentials are asked for again before they end. */
+/* Copies the credentials; those of a role are fetched again before they end. */
 static int sign_in(struct s3 *c, bool again, struct s3_credentials *ret, struct err *err)
 {
     const int64_t now_s = (int64_t)(clock_wall_ms() / 1000);
@@ -165,7 +166,7 @@ static int sign_in(struct s3 *c, bool again, struct s3_credentials *ret, struct 
     int rc = s3_credentials_read(&fresh, err);
     if (rc < 0 && !again && now_s < ret->ends_s)
         return 0;
-    if (rc < 0) /* it had one: the service is busy, the settings are right */
+    if (rc < 0) /* there was a key before: the service is busy, the settings are right */
         return err_set(err, -EAGAIN, "the machine's role gives no new key of the store just now");
     pthread_mutex_lock(&c->lock);
     *ret = c->who = fresh;
@@ -234,7 +235,7 @@ static void set_method(CURL *easy, struct s3_request *r)
     }
 }
 
-/* A store has many machines: what is silent is soon asked for again, and then with more patience.
+/* Patience with silence: a store has many machines, so the first try is short, later ones longer.
  */
 static long stall_of(const struct s3 *c, const struct s3_request *r)
 {
@@ -256,7 +257,7 @@ static void begin_waiting(struct s3 *c, struct s3_request *r)
     };
     r->silent = false;
     pthread_mutex_lock(&c->lock);
-    /* Whoever asks only once goes a long way instead. */
+    /* A request with only one try gets more patience instead. */
     r->patience_ms = patience_ms(patience_of(c, r), r->tried + r->once, r->size);
     pthread_mutex_unlock(&c->lock);
     if (r->patience_ms > 1e3 * c->stall_s)
@@ -317,12 +318,12 @@ static int judge(struct s3 *c, const struct s3_request *r, CURLcode rc, const ch
         return err_set(err, -ETIMEDOUT,
                        "%s has received a request and has not answered it for %.0f s", c->where,
                        r->patience_ms / 1e3);
-    if (r->sink_rc < 0) /* the sink has said why, or more came than was wanted */
+    if (r->sink_rc < 0) /* the sink has given the reason, or too many bytes came */
         return r->sink_rc;
-    if (r->status >= 300) /* also where it was refused before all was sent */
+    if (r->status >= 300) /* also if it was refused before everything was sent */
         return refused(c, r, err);
     if (rc == CURLE_OK || (r->whole && r->from + r->got == end_of(r)))
-        return 0; /* all came, perhaps then a cut */
+        return 0; /* everything came, perhaps with a cut after it */
     return http_curl_error(rc, text, c->where, err);
 }
 
@@ -415,7 +416,7 @@ static void remember(struct s3 *c, int rc, const struct err *err)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Half to one and a half of what is said, so that many do not come back together. */
+/* Waits for 0.5 to 1.5 times ms, so that many clients do not come back together. */
 static void wait_ms(struct s3 *c, uint32_t ms)
 {
     struct timespec until;
@@ -439,7 +440,8 @@ int s3_request_run(struct s3 *c, struct s3_request *r, struct err *err)
     for (;;) {
         const uint64_t before = r->got;
         int rc = try_once(c, r, renewed, &why);
-        renewed = rc == -ERR_STALE && !renewed; /* a role's key: once more with another */
+        renewed =
+            rc == -ERR_STALE && !renewed; /* the key of a role expired: once more with a new one */
         if (rc == -ERR_STALE)
             rc = -EAGAIN;
         if (rc != r->sink_rc || rc == 0)

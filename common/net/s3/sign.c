@@ -15,7 +15,7 @@ struct params {
     size_t n;
 };
 
-/* RFC 3986: all but the unreserved, and '/' where it stays. */
+/* Percent-encodes by RFC 3986: all characters except the unreserved, and '/' with keep_slash. */
 static char *encoded(const char *text, bool keep_slash)
 {
     char *out = mem_alloc(3 * strlen(text) + 1), *p = out;
@@ -29,7 +29,7 @@ static char *encoded(const char *text, bool keep_slash)
     return out;
 }
 
-/* In its place: sorted by name. */
+/* Adds a parameter in the order of names. */
 static void add(struct params *p, const char *name, const char *value)
 {
     size_t i = p->n++;

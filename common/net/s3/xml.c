@@ -11,7 +11,7 @@ struct reading {
     int rc;
     unsigned depth;
     char names[S3_XML_DEPTH][NAME_MAX_BYTES];
-    bool leaf; /* nothing has begun within the element that is open */
+    bool leaf; /* the open element has no children so far */
     char text[S3_XML_TEXT_MAX];
     size_t len;
 };
@@ -51,7 +51,8 @@ static void on_end(void *arg, const char *name)
 {
     struct reading *r = arg;
     if (r->rc != 0)
-        return; /* an empty element's end comes although its beginning has stopped the reading */
+        return; /* the end of an empty element comes even after its beginning has stopped the
+                   reading */
     r->depth--;
     r->text[r->len] = '\0';
     const int rc = r->fn(r->arg, r->depth > 0 ? r->names[r->depth - 1] : "", r->names[r->depth],
