@@ -1,5 +1,5 @@
-/* skerry backup, restore, audit: on the coordinator's machine.  coordinatord knows its data, so it
- * does the work; this finds it and names what a person means. */
+/* skerry backup, restore, audit: on the coordinator's machine.  coordinatord does the work, because
+ * it knows its data; this finds the program and completes the arguments. */
 
 #include <unistd.h>
 

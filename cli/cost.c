@@ -1,4 +1,4 @@
-/* skerry cost, adjust: what jobs cost, and what they may have of the workers beside each other. */
+/* skerry cost, adjust: the cost of jobs, and their shares of the workers. */
 #include "cli/command.h"
 #include "cli/base/table.h"
 #include "cli/show/show.h"

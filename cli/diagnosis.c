@@ -2,15 +2,15 @@
 
 #include "cli/base/cli.h"
 
-#define DISK_FAIL ((uint64_t)1 << 30) /* a worker keeps at least a quarter of it as a cache */
+#define DISK_FAIL ((uint64_t)1 << 30) /* a worker needs at least a quarter of it for its cache */
 #define DISK_WARN ((uint64_t)8 << 30) /* a few versions of a model of 500 M parameters */
-#define CLOCK_WARN_MS 60000           /* further away, people compare logs in vain */
+#define CLOCK_WARN_MS 60000           /* with more, people cannot compare logs */
 #define LINK_WARN (10e6 / 8)          /* bytes per second */
 #define ROUND_TRIP_WARN_S 0.5
 
 static const char *const words[] = {"ok", "warn", "fail"};
 
-/* The finding is complete but for its text, which follows the format. */
+/* Adds a finding, whose text follows the format. */
 __attribute__((format(printf, 5, 6))) static void add(struct diagnosis *d, const char *name,
                                                       enum verdict verdict, const char *advice,
                                                       const char *format, ...)
@@ -23,7 +23,7 @@ __attribute__((format(printf, 5, 6))) static void add(struct diagnosis *d, const
     va_end(ap);
 }
 
-/* The version behind the program's name. */
+/* The version, which follows the program's name. */
 static const char *version_of(const struct doctor_program *p)
 {
     const size_t n = strlen(p->name);
@@ -80,7 +80,7 @@ static void judge_instructions(const struct doctor_facts *f, struct diagnosis *d
         add(d, "instructions", VERDICT_FAIL, "see that the CPU is an x86-64 one", "%s",
             f->cpu.wrong);
     else if (!last)
-        return; /* nothing could be tried, which is said already */
+        return; /* the test failed, which another finding reports */
     else if (strstr(last, "AVX"))
         add(d, "instructions", VERDICT_OK, "", "%s", last + 2);
     else
@@ -169,7 +169,7 @@ static void judge_ports(const struct doctor_facts *f, struct diagnosis *d)
             p[1].number);
 }
 
-/* Whether the first two numbers of two versions are the same. */
+/* True if the first two numbers of two versions are the same. */
 static bool same_release(const char *a, const char *b)
 {
     for (int dots = 0; *a == *b && *a; a++, b++)
@@ -192,7 +192,7 @@ static void judge_coordinator(const struct doctor_facts *f, struct diagnosis *d)
         add(d, "coordinator", VERDICT_OK, "",
             "not checked, because a worker's token can only join");
     else if (!c->version[0])
-        return; /* out of reach, which is said already */
+        return; /* out of reach, which another finding reports */
     else if (same_release(c->version, f->version))
         add(d, "coordinator", VERDICT_OK, "", "version %s; the token is one of role %s", c->version,
             c->role);

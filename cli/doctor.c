@@ -1,5 +1,5 @@
-/* skerry doctor: looks at this machine, and at the way to the coordinator if one is known, and says
- * what is wrong and what to do (diagnosis.h). */
+/* skerry doctor: checks this machine, and the way to the coordinator if one is known, and reports
+ * faults with advice (diagnosis.h). */
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/timex.h>
@@ -80,7 +80,7 @@ static void look_at_devices(struct doctor_facts *f)
     struct doctor_device card = {0};
     f->card = file_exists("/dev/nvidiactl");
     if (!f->programs[0].here || f->programs[0].wrong[0])
-        return; /* which is said already */
+        return; /* which another finding reports */
     try_device(&f->device, "auto");
     if (str_starts(f->device.text, "cuda")) {
         try_device(&f->cpu, "cpu");
@@ -198,7 +198,7 @@ static void look_at_coordinator(struct cli *cli, const struct token *token, stru
     try_to_reach(&f->ports[0], token, false);
     try_to_reach(&f->ports[1], token, token->http_plain);
     if (f->ports[1].wrong[0])
-        return; /* which is said already */
+        return; /* which another finding reports */
     token_http_url(token, url);
     token_bearer(token->secret, bearer);
     if (http_client_new(url, token->pin, bearer, &cli->http, &err) < 0) {

@@ -1,5 +1,5 @@
-/* skerry: the command that a person types.  Finds the subcommand, parses its flags, connects it
- * where it needs that, and makes the exit status of what came of it. */
+/* skerry: the command that a person types.  Finds the subcommand, parses its flags, connects to the
+ * coordinator if needed, and turns the result into the exit status. */
 #include <signal.h>
 
 #include "common/base/base.h"
@@ -33,7 +33,7 @@ static void help(FILE *out)
           out);
 }
 
-/* The flags of a command: --server and --json where it has them, then its own. */
+/* Collects the flags of a command: --server and --json if it takes them, then its own. */
 static void collect_flags(const struct command *c, struct cli *cli, struct args_flag *out)
 {
     size_t n = 0;
@@ -108,8 +108,8 @@ static int dispatch(int argc, char **argv)
     return CLI_USAGE;
 }
 
-/* Whoever goes by the exit status has to know of a full disk.  Where standard output is closed
- * nobody asked for what is printed. */
+/* Output that cannot be written, as on a full disk, changes the exit status, but not if standard
+ * output was closed from the start. */
 int main(int argc, char **argv)
 {
     file_first();

@@ -26,7 +26,7 @@ static int check_path(const char *path, struct err *err)
                          path);
 }
 
-/* "flowers.yaml" is the file of "flowers". */
+/* The name of the job: "flowers" for "flowers.yaml". */
 static const char *job_name(const char *given)
 {
     static char name[80];
@@ -36,7 +36,7 @@ static const char *job_name(const char *given)
     return name;
 }
 
-/* The file at `path` is gone again: what is wrong with it is said of the flags. */
+/* Makes an error about the file at `path`, which is removed again, name the flags. */
 static void say_flags(const char *path, struct err *err)
 {
     const struct {
@@ -62,7 +62,7 @@ static void say_flags(const char *path, struct err *err)
     }
 }
 
-/* What the command line says. */
+/* Reads the command line. */
 static int wanted(const struct args *args, struct new_job *ret, struct err *err)
 {
     const int kinds = !!new_images + !!new_text + !!new_captions;
@@ -129,7 +129,7 @@ static int write_file(const struct new_job *job, const char *path, struct err *e
     return rc;
 }
 
-/* Of the samples of the first shard the first captions, each once. */
+/* Takes the first captions of the first shard's samples, each once. */
 static int take_prompts(void *arg, const struct dataset_shard *cut, struct err *err)
 {
     struct new_job *job = arg;
@@ -155,7 +155,7 @@ static int take_prompts(void *arg, const struct dataset_shard *cut, struct err *
     return rc == 0 && n > 0 ? -ERR_CANCELLED : rc; /* enough */
 }
 
-/* What to draw on the way: what the data have.  Where none is short enough, nothing is said. */
+/* Takes prompts for samples from the data's captions; without short ones sets none. */
 static void find_prompts(const struct job_file *file, struct new_job *job)
 {
     struct dataset_report report = {0};
@@ -173,7 +173,7 @@ static void find_prompts(const struct job_file *file, struct new_job *job)
     mem_free(dir);
 }
 
-/* How much there is; reads all texts. */
+/* Finds the amount of data; reads all texts. */
 static int look_at_data(struct job_file *file, struct new_job *job, struct err *err)
 {
     struct job_file_size size = {0};
@@ -201,7 +201,7 @@ static int look_at_data(struct job_file *file, struct new_job *job, struct err *
     return rc;
 }
 
-/* A step of the model of this size, as the file at `path` has it then. */
+/* Measures a step of a model of this size, for which it writes the file at `path`. */
 static int measure(struct new_job *job, const char *path, struct measured *at, struct err *err)
 {
     struct job_file file;
@@ -224,14 +224,14 @@ static int measure(struct new_job *job, const char *path, struct measured *at, s
     return rc;
 }
 
-/* The largest model that data and time allow, at least the smallest; its file is at `path`. */
+/* Chooses the largest model that data and time allow; its file is at `path`. */
 static int choose(struct new_job *job, const char *path, struct err *err)
 {
     struct new_job best = *job;
     struct measured at;
     static char device[sizeof at.device];
     double step_s = 0;
-    int rc = measure(job, path, &at, err); /* batches of one, until it is known what there is */
+    int rc = measure(job, path, &at, err); /* batches of one, until the amount of data is known */
     for (job->size = 0; rc == 0 && job->size < new_job_sizes(); job->size++) {
         rc = measure(job, path, &at, err);
         const double s = at.networks[0].step_s;

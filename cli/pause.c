@@ -1,4 +1,5 @@
-/* skerry pause, resume, rollback: a job stands still, goes on, or goes back to what it was. */
+/* skerry pause, resume, rollback: stop a job for a while, let it go on, or take it back to an older
+ * version. */
 #include "cli/command.h"
 
 static int set_paused(struct cli *cli, const struct args *args, bool paused, struct err *err)

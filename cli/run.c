@@ -13,7 +13,7 @@
 #include "common/base/rng.h"
 #include "common/job/family.h"
 
-#define JOIN_MS 30000 /* for the workers to come; `follow` says it then */
+#define JOIN_MS 30000 /* time for the workers to join; after it `follow` reports missing ones */
 #define JOIN_LOOK_MS 50
 #define DRILL_SEED 0x6472696c6cULL
 
@@ -30,8 +30,8 @@ struct run {
 
 static const char *out_dir = "out";
 
-/* A new sample is there to be looked at while the job goes on.  Whatever fails is tried again with
- * the next one, and at the end. */
+/* Fetches a new sample, to be seen while the job goes on.  A failure is made good with the next
+ * sample, or at the end. */
 static void take_new_samples(struct run *run, const json_t *job)
 {
     const json_t *list = json_object_get(job, "samples");
@@ -41,7 +41,7 @@ static void take_new_samples(struct run *run, const json_t *job)
     run->drawn = newest;
 }
 
-/* A job that could not begin yet and for which no worker has the memory: others never come. */
+/* Fails for a job that cannot begin because no worker has the memory: no others will join. */
 static int check_fits(const struct run *run, const json_t *job, struct err *err)
 {
     static const char small[] = "no worker here has the memory";
@@ -56,15 +56,15 @@ static int check_fits(const struct run *run, const json_t *job, struct err *err)
     if (!misfit || cli_int(job, "round", 0) > 0)
         return 0;
     if (cli_pages(run->cli, "/v1/workers", "after", &workers, NULL) < 0)
-        return 0; /* whoever follows sees that, too */
+        return 0; /* the next poll of the job fails, too */
     const size_t n = json_array_size(json_object_get(workers, "items"));
     json_decref(workers);
-    return n < (size_t)run->swarm.n_workers /* some are still to come */
+    return n < (size_t)run->swarm.n_workers /* some have not joined yet */
                ? 0
                : err_set(err, -ENOMEM, "the job cannot begin: %s", cli_str(misfit, "why", ""));
 }
 
-/* The drill's moment? */
+/* Kills a worker if the drill's time has come. */
 static int drill(struct run *run, const json_t *job, struct err *err)
 {
     const uint64_t now = clock_now_ms();
@@ -83,7 +83,7 @@ static int drill(struct run *run, const json_t *job, struct err *err)
     return rc;
 }
 
-/* Every poll: new samples?  Does it fit?  Children alive, as they are not if nobody answers? */
+/* At every poll: fetches new samples, checks that the job fits and that the daemons live. */
 static int on_poll(void *arg, const json_t *job)
 {
     struct run *run = arg;
@@ -104,8 +104,8 @@ static int on_poll(void *arg, const json_t *job)
     return 0;
 }
 
-/* The workers are on their way.  A job that began with some of them would give the others' replicas
- * to these, and have another result than the run before. */
+/* Waits for the workers to join.  A job that began with only some of them would give them the
+ * others' replicas, and have another result than other runs. */
 static int wait_for_workers(struct run *run, struct err *err)
 {
     const uint64_t deadline = clock_now_ms() + JOIN_MS;
@@ -127,7 +127,7 @@ static int wait_for_workers(struct run *run, struct err *err)
     return rc;
 }
 
-/* Before anything is trained: they are drawn at the very end. */
+/* Checks the strategies before the training, because they are used only at the end. */
 static int check_strategies(const char *names, const struct job_spec *spec, struct err *err)
 {
     if (!names)
@@ -149,7 +149,7 @@ static int check_strategies(const char *names, const struct job_spec *spec, stru
     return rc;
 }
 
-/* One more grid for each strategy of mixing, as samples-NAME.png. */
+/* Draws one more grid for each mixing strategy, as samples-NAME.png. */
 static int draw_strategies(struct run *run, uint64_t id, const char *out, struct err *err)
 {
     char *list = str_dup(run->strategies), *save = NULL;
@@ -165,8 +165,8 @@ static int draw_strategies(struct run *run, uint64_t id, const char *out, struct
     return rc;
 }
 
-/* Results among the data would be taken for data by whoever reads them next; texts are not looked
- * for in folders inside. */
+/* Refuses to put results among the data, because the next run would read them as data; texts are
+ * not searched for in subfolders. */
 static int check_apart(const struct job_file *job, const char *out, struct err *err)
 {
     const enum file_place at = job->data_path ? file_place(out, job->data_path) : FILE_APART;
@@ -183,7 +183,7 @@ static int collect(struct run *run, uint64_t id, const char *out, struct err *er
     struct cli *cli = run->cli;
     char *model = file_join(out, "model");
 
-    int rc = artifacts_model(cli, id, 0, true, model, err); /* what nothing else may cost */
+    int rc = artifacts_model(cli, id, 0, true, model, err); /* first: no failure may cost it */
     if (rc == 0)
         rc = artifacts_metrics(cli, id, out, err);
     if (rc == 0)
@@ -191,7 +191,7 @@ static int collect(struct run *run, uint64_t id, const char *out, struct err *er
     if (rc == -ERR_NOTFOUND) {
         if (!run->swarm.trainers)
             fprintf(stderr, "skerry: %s\n", err->msg);
-        rc = 0; /* the rest is as good without; not all trainers draw */
+        rc = 0; /* the other results do not need it; not all trainers draw */
     }
     if (rc == 0 && run->strategies)
         rc = draw_strategies(run, id, out, err);
@@ -226,7 +226,7 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
 static void print_results(const struct job_spec *spec, const char *out)
 {
     char *samples = file_join(out, job_family(spec)->drawn);
-    if (file_exists(samples)) /* not every program of a user's draws */
+    if (file_exists(samples)) /* not every trainer draws */
         printf("samples   %s\n", samples);
     printf("loss      %s/loss.svg\nmetrics   %s/metrics.jsonl\nmodel     %s/model/%s.safetensors\n",
            out, out, out, job_has_captions(spec) ? "diffusion_pytorch_model" : "model");
@@ -246,7 +246,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
     int rc = job_file_open(args->rest[0], &job, err);
     if (rc < 0)
         return rc;
-    run->swarm.trainers = job_family(&job.spec)->external; /* the person who runs it brings it */
+    run->swarm.trainers = job_family(&job.spec)->external; /* the user brings the trainer */
     if ((rc = check_strategies(run->strategies, &job.spec, err)) < 0 ||
         (rc = check_apart(&job, out_dir, err)) < 0) {
         job_file_close(&job);
@@ -255,7 +255,7 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
     char *model = file_join(out_dir, "model");
     rc = file_mkdirs(out_dir, 0777, err);
     if (rc == 0)
-        rc = artifacts_check_folder(&job.spec, model, err); /* not after all the work */
+        rc = artifacts_check_folder(&job.spec, model, err); /* now, and not after all the work */
     mem_free(model);
     if (rc == 0) {
         rc = run_job(run, &job, n_workers, out_dir, err);

@@ -1,4 +1,4 @@
-/* skerry sample, export: what a model draws, and the model itself. */
+/* skerry sample, export: draw with a model, and save the model itself. */
 #include <libgen.h>
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 #include "common/base/file.h"
 #include "common/job/job.h"
 
-#define PENDING_POLLS 10 /* between two questions why nobody draws */
+#define PENDING_POLLS 10 /* polls between two requests for the reason of a wait */
 
 struct sample_options {
     uint64_t count, steps, seed, columns;
@@ -23,7 +23,7 @@ struct sample_options {
     struct args_list prompts;
 };
 
-/* Names that the job or the coordinator would refuse in words of their own. */
+/* Checks names here, because the job's or the coordinator's messages would not name the flags. */
 static int check_names(const struct sample_options *o, struct err *err)
 {
     int number;
@@ -37,7 +37,7 @@ static int check_names(const struct sample_options *o, struct err *err)
     return 0;
 }
 
-/* "3,1,4" to an array; NULL with a sentence when it is none. */
+/* Turns "3,1,4" into an array; NULL with an error if it is not a list of numbers. */
 static json_t *label_list(const char *text, struct err *err)
 {
     json_t *list = json_array();
@@ -76,7 +76,7 @@ static void set(json_t *object, const char *key, json_t *value)
         json_object_set_new(object, key, value);
 }
 
-/* A line for each time that --prompt was given. */
+/* A line for each --prompt. */
 static json_t *prompt_text(const struct args_list *prompts)
 {
     struct buf text;
@@ -125,7 +125,7 @@ static json_t *sample_body(const struct sample_options *o, struct err *err)
     return body;
 }
 
-/* Text that came since the last look, to stdout as it is. */
+/* Writes the text that came since the last poll to stdout, unchanged. */
 static void show_text(struct cli *cli, const json_t *task, size_t *shown)
 {
     const char *text = cli_str(task, "text", "");
@@ -137,13 +137,13 @@ static void show_text(struct cli *cli, const json_t *task, size_t *shown)
     *shown = len;
 }
 
-/* Nobody reads the answer any more: a closed pipe is as good as Ctrl-C. */
+/* True if the answer is no longer wanted: after Ctrl-C, or if the pipe was closed. */
 static bool unwanted(void)
 {
     return cli_interrupted || ferror(stdout);
 }
 
-/* Nobody waits for the task any more: it must not go on. */
+/* Cancels the task, because its result is no longer wanted. */
 static int give_up(struct cli *cli, uint64_t task, struct err *err)
 {
     struct err why = {0};
@@ -156,7 +156,7 @@ static int give_up(struct cli *cli, uint64_t task, struct err *err)
                    (unsigned long long)task);
 }
 
-/* Why nobody has begun with it, "" where that is not known. */
+/* The reason why no worker has begun with the task, "" if not known. */
 static void why_pending(struct cli *cli, const json_t *task, char out[256])
 {
     json_t *job = NULL;
@@ -165,7 +165,7 @@ static void why_pending(struct cli *cli, const json_t *task, char out[256])
     out[0] = '\0';
     if (cli_call(cli, "GET", NULL, &job, NULL, "/v1/jobs/%lld?history=0", cli_int(task, "job", 0)) <
         0)
-        return; /* whoever follows the task sees that, too */
+        return; /* the next poll of the task fails, too */
     json_array_foreach(json_object_get(job, "waiting_for"), i, item)
     {
         if (cli_int(item, "task", 0) == cli_int(task, "id", 0))
@@ -222,7 +222,7 @@ static int wait_for_task(struct cli *cli, uint64_t task, json_t **ret_task, stru
     }
 }
 
-/* Asks for samples and waits; the task's last state is the caller's. */
+/* Asks for samples and waits; the caller owns the task's last state. */
 static int draw(struct cli *cli, uint64_t job, const json_t *ask, json_t **ret_task,
                 struct err *err)
 {
@@ -246,7 +246,7 @@ int sample_to_file(struct cli *cli, uint64_t job, const json_t *ask, const char 
     return rc;
 }
 
-/* A picture is a blob; a text is in the task itself. */
+/* Saves the result: a picture is a blob, a text is in the task itself. */
 static int keep(struct cli *cli, const json_t *task, const char *out, struct err *err)
 {
     const char *blob = cli_str(task, "output", "");
@@ -272,8 +272,8 @@ static void print_sample(struct cli *cli, const json_t *task, bool text, const c
                                   "file", cli_text(file)));
 }
 
-/* Before anything is drawn for it: can the file be written, and is it not called what it will not
- * be? */
+/* Checks before anything is drawn that the file can be written, and that its ending fits the
+ * result. */
 static int check_out(const char *file, struct err *err)
 {
     static const char *const others[] = {".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"};
@@ -305,7 +305,7 @@ static int run_sample(struct cli *cli, const struct args *args, struct err *err)
     json_t *task = NULL;
     uint64_t job = 0;
 
-    (void)signal(SIGPIPE, SIG_IGN); /* text goes to a pipe as it comes: see unwanted() */
+    (void)signal(SIGPIPE, SIG_IGN); /* text is written to a pipe as it comes: see unwanted() */
     int rc = check_names(o, err);
     if (rc < 0)
         return args_exit(args, rc, err);

@@ -1,5 +1,5 @@
-/* skerry status, workers, tasks, watch, cancel, drain, login: what a person asks of a running
- * coordinator, in one or two calls each.  Objects are put into words by show.c. */
+/* skerry status, workers, tasks, watch, cancel, drain, login: requests to a running coordinator, of
+ * one or two calls each.  show.c describes objects in words. */
 
 #include "common/base/base.h"
 #include "cli/command.h"
@@ -12,7 +12,7 @@
 
 #define ID(id) ((unsigned long long)(id))
 
-/* GET path: printed as it is with --json, else by print. */
+/* Gets a path and prints the answer: unchanged with --json, else by print. */
 __attribute__((format(printf, 4, 5))) static int get(struct cli *cli, void (*print)(const json_t *),
                                                      struct err *err, const char *format, ...)
 {
@@ -153,7 +153,7 @@ const struct command command_workers = {
     .run = run_workers,
 };
 
-/* What a task is about: a round of a replica, a path, or the whole mixture. */
+/* The subject of a task: a round of a replica, a path, or the whole mixture. */
 static void task_subject(const json_t *t, char *out, size_t cap)
 {
     const char *kind = cli_str(t, "kind", "");
@@ -174,7 +174,7 @@ static void add_task(struct table *table, const json_t *t)
 {
     char age[STR_HUMAN_MAX], subject[96];
     const char *reason = cli_str(t, "reason", ""), *doing = cli_str(t, "activity", "");
-    const bool again = *reason && *doing; /* why the attempt before this one ended */
+    const bool again = *reason && *doing; /* the reason is that of the attempt before */
     task_subject(t, subject, sizeof subject);
     table_cell(table, "%lld", cli_int(t, "id", 0));
     table_cell(table, "%lld", cli_int(t, "job", 0));
@@ -213,12 +213,12 @@ static int run_tasks(struct cli *cli, const struct args *args, struct err *err)
 {
     char job[32] = "", state[48] = "", path[128];
     json_t *answer = NULL;
-    uint64_t id = 0; /* of every job */
+    uint64_t id = 0; /* tasks of every job */
     int rc = args->n_rest > 0 ? cli_job_id(cli, args, &id, err) : 0;
     if (rc < 0)
         return rc;
     if (id && (rc = cli_call(cli, "GET", NULL, NULL, err, "/v1/jobs/%llu", ID(id))) < 0)
-        return rc; /* there is none, so it has no tasks either */
+        return rc; /* there is no such job, and so no tasks */
     if (id)
         (void)snprintf(job, sizeof job, "?job=%llu", ID(id));
     if (tasks_state && !str_is_name(tasks_state, 31))
@@ -287,7 +287,7 @@ const struct command command_watch = {
     .run = run_watch,
 };
 
-/* POST to /v1/WHATs/ID/VERB, and the state that it is in then. */
+/* POST to /v1/WHATs/ID/VERB; prints the state after it. */
 static int post(struct cli *cli, const char *what, uint64_t id, const char *verb, struct err *err)
 {
     json_t *answer = NULL;
@@ -356,7 +356,7 @@ const struct command command_drain = {
     .run = run_drain,
 };
 
-/* Saves the token where cli_connect() looks for it, readable by the user only. */
+/* Saves the token where cli_connect() finds it, readable only by the user. */
 static int save_token(const char *text, struct err *err)
 {
     char *path = cli_token_path();

@@ -13,7 +13,7 @@
 static bool submit_watch;
 static const char *submit_link;
 
-/* What became of outer.fragments: auto. */
+/* The choice for outer.fragments: auto. */
 static json_t *settled_json(const struct settled *s)
 {
     const struct fragments_choice *c = &s->choice;
@@ -22,7 +22,8 @@ static json_t *settled_json(const struct settled *s)
                     : json_pack("{s:i,s:s}", "fragments", 1, "why", s->why);
 }
 
-/* Settles what the file leaves to its submission, and says what and why, where that was asked. */
+/* Settles the keys that the file leaves to its submission, and prints choice and reason if it
+ * has such keys. */
 static int submit(struct cli *cli, struct job_file *job, uint64_t bytes_per_s, uint64_t *ret_id,
                   struct err *err)
 {
@@ -36,7 +37,7 @@ static int submit(struct cli *cli, struct job_file *job, uint64_t bytes_per_s, u
     if (!cli->json) {
         printf("job %llu (%s) is submitted; follow it with `skerry watch %llu`\n",
                (unsigned long long)*ret_id, job->spec.name, (unsigned long long)*ret_id);
-        (void)fflush(stdout); /* before what --watch says on stderr */
+        (void)fflush(stdout); /* before the output of --watch on stderr */
         return 0;
     }
     json_t *o = json_pack("{s:I}", "id", (json_int_t)*ret_id);
@@ -57,7 +58,7 @@ static int run_submit(struct cli *cli, const struct args *args, struct err *err)
     if (rc < 0)
         return rc;
     rc = cli_connect(cli, err);
-    if (rc == 0 && cli->role == TOKEN_ROLE_VIEWER) /* before its data is cut into shards */
+    if (rc == 0 && cli->role == TOKEN_ROLE_VIEWER) /* refused before the data are cut into shards */
         rc = err_set(err, -ERR_AUTH,
                      "submitting needs a token of role operator; yours has the role viewer");
     if (rc == 0)
@@ -115,7 +116,7 @@ static json_t *prediction_json(const struct measured *at, const struct predictio
     return o;
 }
 
-/* A job that is fine stays so when nothing can be predicted here. */
+/* Predicts the job's needs; a prediction that fails does not make the job wrong. */
 static int say_prediction(const struct cli *cli, const struct job_file *job,
                           const struct job_file_size *size, struct predict_options opt,
                           struct err *err)
@@ -127,7 +128,7 @@ static int say_prediction(const struct cli *cli, const struct job_file *job,
     int rc = recipe_compose(&job->spec, &c, err);
     if (rc < 0)
         return rc;
-    int phases = 0; /* of a round: no more workers train at a time */
+    int phases = 0; /* phases of a round: no more workers train at a time */
     for (uint32_t i = 0; i < c.n_paths; i++)
         phases += (int)c.paths[i].replicas;
     if (check_workers == 0 && !opt.here)
@@ -138,7 +139,7 @@ static int say_prediction(const struct cli *cli, const struct job_file *job,
     if (rc == -ERR_CANCELLED) {
         *err = why;
     } else if (rc < 0) {
-        rc = 0; /* the job may be as good as it can */
+        rc = 0; /* the job may still be right */
         (void)fprintf(stderr, "nothing is predicted: %s\n", why.msg);
     } else {
         if (!at.refused[0])

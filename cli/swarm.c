@@ -17,7 +17,7 @@
 #define LOGS_MAX 65536
 #define DEATHS_MAX 16 /* workers that die more often than this do not die by chance */
 
-/* The end of a pipe that nobody writes to: an input without a byte, also where /dev has nothing. */
+/* The read end of a pipe without a writer: an empty input, also if there is no /dev/null. */
 static int no_input(void)
 {
     int ends[2];
@@ -43,7 +43,7 @@ static pid_t launch(const struct swarm *s, const char *program, const char *name
     } else if (access(path, X_OK) != 0) {
         err_errno(err, "%s is not beside this program", path);
     } else if ((pid = fork()) == 0) {
-        /* Its own group, so that Ctrl-C reaches us alone and we end it in order. */
+        /* Its own group: Ctrl-C reaches only this program, which ends the daemons in order. */
         setpgid(0, 0);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
@@ -51,7 +51,7 @@ static pid_t launch(const struct swarm *s, const char *program, const char *name
         dup2(input, 0);
         dup2(fd, 1);
         dup2(fd, 2);
-        execv(path, (char *const *)argv); /* exec writes nothing there */
+        execv(path, (char *const *)argv); /* exec does not change them */
         _exit(127);
     } else if (pid < 0) {
         err_errno(err, "starting %s", path);
@@ -65,7 +65,7 @@ static pid_t launch(const struct swarm *s, const char *program, const char *name
     return pid;
 }
 
-/* The last line of a log, which usually says why a daemon ended; a full disk takes none. */
+/* The last line of a log, usually the reason why a daemon ended, or that the disk is full. */
 static void last_line(const struct swarm *s, const char *name, char *out, size_t cap)
 {
     char *log = str_printf("%s/%s.log", s->logs, name), line[400], free_text[STR_HUMAN_MAX];
@@ -116,7 +116,7 @@ static int wait_for_token(struct swarm *s, struct err *err)
     return rc;
 }
 
-/* Held until the end: whoever begins here removes what a run before has left. */
+/* Locks the directory until the end: a new run there removes the leftovers of the one before. */
 static int hold(struct swarm *s, const char *dir, struct err *err)
 {
     const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -133,7 +133,7 @@ static int hold(struct swarm *s, const char *dir, struct err *err)
     return 0;
 }
 
-/* Those of a run before; a folder may be called logs and be somebody else's. */
+/* Removes the logs of an earlier run, but no other files in a folder named logs. */
 static int remove_logs(const char *dir, struct err *err)
 {
     struct file_names names = {0};
@@ -164,7 +164,7 @@ int swarm_start(struct swarm *s, const char *dir, struct err *err)
     s->user_token = file_join(s->state, "coordinator/user.token");
     char *data = file_join(s->state, "coordinator");
 
-    rc = file_remove_tree(s->state, err); /* of a run that was killed */
+    rc = file_remove_tree(s->state, err); /* the state of a run that was killed */
     if (rc == 0)
         rc = remove_logs(s->logs, err);
     if (rc == 0)
@@ -182,9 +182,9 @@ int swarm_start(struct swarm *s, const char *dir, struct err *err)
     return rc;
 }
 
-#define WORDS_MAX 64 /* of a worker's command line */
+#define WORDS_MAX 64 /* words of a worker's command line */
 
-/* The words of text, which owns them, behind the n of argv. */
+/* Appends the words of text, which owns them, to the n words of argv. */
 static int add_words(char *text, const char *argv[WORDS_MAX + 1], int n, struct err *err)
 {
     char *save = NULL;
@@ -206,7 +206,7 @@ static int add_worker(struct swarm *s, int place, struct err *err)
         return err_set(err, -ERR_LIMIT, "at most %d workers", SWARM_WORKERS_MAX);
     snprintf(name, sizeof name, "worker-%d", ++s->next_name);
     snprintf(threads, sizeof threads, "%d", s->threads);
-    /* The token goes by file: a command line is there for all to read. */
+    /* The token is passed in a file, because every user can read command lines. */
     char *token = str_printf("@%s/coordinator/worker.token", s->state);
     char *work = file_join(s->state, name);
     size_t at = (size_t)place < s->extra.n ? (size_t)place : s->extra.n - 1;
@@ -241,7 +241,7 @@ int swarm_add_worker(struct swarm *s, struct err *err)
     return add_worker(s, s->n_workers, err);
 }
 
-/* What takes the place of the progress that stands on a terminal. */
+/* The start of a line that replaces the progress on a terminal. */
 static const char *line_start(void)
 {
     return isatty(STDERR_FILENO) ? "\r\033[K" : "";
@@ -267,7 +267,7 @@ static int replace_worker(struct swarm *s, int i, int wait_status, struct err *e
     return rc;
 }
 
-/* The death is waited for, so that whoever reads on sees the replacement at work. */
+/* Waits for the death, so that the next poll sees the replacement at work. */
 int swarm_kill_worker(struct swarm *s, unsigned i, struct err *err)
 {
     int wait_status;
@@ -278,7 +278,7 @@ int swarm_kill_worker(struct swarm *s, unsigned i, struct err *err)
     kill(s->workers[i], SIGKILL);
     while (waitpid(s->workers[i], &wait_status, 0) < 0 && errno == EINTR)
         ;
-    s->deaths--; /* we did it: it says nothing about the workers */
+    s->deaths--; /* this kill is no fault of the worker */
     return replace_worker(s, (int)i, wait_status, err);
 }
 

@@ -1,4 +1,4 @@
-/* skerry tokens, revoke: who may come in, and for how much. */
+/* skerry tokens, revoke: access to the swarm, and its limits. */
 
 #include "cli/command.h"
 #include "cli/base/table.h"
@@ -20,7 +20,7 @@ static void put_limit(struct table *t, const json_t *token, const char *used, co
         table_cell(t, "%lld", cli_int(token, used, 0));
 }
 
-/* What an operator's token has spent, and of how much. */
+/* Writes the dollars that an operator's token has spent, and its budget. */
 static void put_budget(struct table *t, const json_t *token)
 {
     char spent[STR_HUMAN_MAX], of[STR_HUMAN_MAX];
@@ -101,7 +101,7 @@ static int make(struct cli *cli, struct err *err)
     return rc;
 }
 
-/* By name, else by id; of live ones first, for a name may have had others. */
+/* Finds a token by name, else by id; live ones first, because older ones may have had the name. */
 static int find_token(struct cli *cli, const char *given, bool revoked_too, uint64_t *ret,
                       struct err *err)
 {

@@ -1,4 +1,4 @@
-/* skerry trace: what each device of an island did in a step. */
+/* skerry trace: the activity of each device of an island in one step. */
 #include "common/base/base.h"
 #include "cli/command.h"
 #include "common/base/file.h"
@@ -15,7 +15,7 @@ static const struct args_flag flags[] = {
     {0},
 };
 
-/* An answer of the coordinator as it is, into a file; NULL: to stdout. */
+/* Saves an answer of the coordinator unchanged in a file; NULL: writes to stdout. */
 static int save(struct cli *cli, uint64_t job, const char *what, const char *file, struct err *err)
 {
     struct http_response answer = {0};

@@ -14,28 +14,28 @@
 typedef Skerry__Trainer__V1__FromWorker from_worker;
 typedef Skerry__Trainer__V1__FromTrainer from_trainer;
 
-/* Samples that the worker passed on. */
+/* Samples that the worker sent. */
 struct portion {
     uint8_t *data;
     size_t bytes;
     from_worker *message;
-    size_t next; /* that has not been given out */
+    size_t next; /* the next one for the program */
 };
 
 struct skerry {
     int fd; /* -1: alone */
     uint8_t *shared;
     uint64_t shared_bytes;
-    uint64_t *offset; /* of each tensor in shared; 0: it is not there */
-    uint32_t *level;  /* of each tensor that is there */
+    uint64_t *offset; /* by tensor, in shared; 0: not synchronised */
+    uint32_t *level;  /* by synchronised tensor */
     size_t n;
     struct skerry_options opt; /* its callbacks */
 
-    from_worker *order; /* that is done, or NULL */
+    from_worker *order; /* the order being carried out, or NULL */
     enum skerry_order_kind kind;
     bool busy, stopping, ended, ran_alone;
     uint32_t steps; /* done in this phase */
-    uint32_t pause; /* after which the worker is waited for; 0: none */
+    uint32_t pause; /* step after which it waits for the worker; 0: none */
     uint64_t begun_ms;
     int state_fd;
     struct portion portion;
@@ -69,11 +69,11 @@ static int tell(struct skerry *s, Skerry__Trainer__V1__FromTrainer__WhatCase wha
 {
     from_trainer f = SKERRY__TRAINER__V1__FROM_TRAINER__INIT;
     f.what_case = what;
-    f.hello = m; /* one member of the union stands for all of them */
+    f.hello = m; /* all members of the union are pointers */
     return channel_send(s->fd, &f.base, passed, CHANNEL_FOREVER, &last);
 }
 
-/* 1: a message, 0: none within wait_ms. */
+/* Receives a message: 1; 0: none came within wait_ms. */
 static int hear(struct skerry *s, int wait_ms, from_worker **ret, int *ret_passed)
 {
     struct channel_frame f;
@@ -174,7 +174,7 @@ static int say_hello(struct skerry *s, const struct skerry_options *opt,
     return rc;
 }
 
-/* The worker's answer: where the weights lie. */
+/* Takes the worker's answer: the places of the weights. */
 static int take_weights(struct skerry *s, const from_worker *m, int passed,
                         const struct skerry_tensor *tensors)
 {
@@ -274,7 +274,7 @@ void *skerry_weights(const struct skerry *s, size_t i)
     return i < s->n && s->offset[i] > 0 ? s->shared + s->offset[i] : NULL;
 }
 
-/* Keeps m, which brings samples. */
+/* Takes m, a message with samples. */
 static int take_samples(struct skerry *s, from_worker *m, int passed)
 {
     const Skerry__Trainer__V1__Samples *p = m->samples;
@@ -428,7 +428,7 @@ static void end(struct skerry *s)
     s->n_numbers = 0;
 }
 
-/* One phase, and no worker. */
+/* The orders without a worker: one phase. */
 static int next_alone(struct skerry *s, struct skerry_order *o)
 {
     if (s->ran_alone)
@@ -457,7 +457,7 @@ int skerry_next(struct skerry *s, struct skerry_order *ret)
             return rc;
         if (m->what_case != SKERRY__TRAINER__V1__FROM_WORKER__WHAT_STOP)
             return begin(s, m, passed, ret);
-        take_stop(s, m); /* of what is done already */
+        take_stop(s, m); /* a stop of an earlier order */
         forget(m);
     }
     return SKERRY_END;
@@ -508,7 +508,7 @@ int skerry_number(struct skerry *s, const char *name, double value)
     return 0;
 }
 
-/* In the storage of the caller: NUMBERS_MAX each. */
+/* Fills the storage of the caller, NUMBERS_MAX items each. */
 static size_t put_numbers(struct skerry *s, Skerry__Trainer__V1__Number *items,
                           Skerry__Trainer__V1__Number **list)
 {
@@ -523,7 +523,7 @@ static size_t put_numbers(struct skerry *s, Skerry__Trainer__V1__Number *items,
     return n;
 }
 
-/* The tensors of a level by the program's callback. */
+/* Exchanges the tensors of a level by the program's callback. */
 static int exchange(struct skerry *s, int (*one)(void *arg, size_t i), uint32_t level)
 {
     if (!one)
@@ -534,7 +534,7 @@ static int exchange(struct skerry *s, int (*one)(void *arg, size_t i), uint32_t 
     return 0;
 }
 
-/* What the worker says at the end of a step. */
+/* Follows a message of the worker at the end of a step. */
 static int obey(struct skerry *s, const from_worker *m)
 {
     Skerry__Trainer__V1__Given given = SKERRY__TRAINER__V1__GIVEN__INIT;
@@ -557,7 +557,7 @@ static int obey(struct skerry *s, const from_worker *m)
     }
 }
 
-/* Listens to the worker, and waits for it where it wants that. */
+/* Reads messages of the worker, and waits for one if the worker asked for it. */
 static int listen_to(struct skerry *s)
 {
     const bool waits = s->pause > 0 && s->steps == s->pause && !s->stopping;
@@ -583,7 +583,7 @@ int skerry_step(struct skerry *s, const struct skerry_progress *p)
     if (!s->busy || s->kind == SKERRY_BEGIN)
         return err_set(&last, -EINVAL, "skerry_step is called outside of a phase");
     s->steps++;
-    if (s->kind != SKERRY_EVALUATE) { /* whose numbers go with skerry_done() */
+    if (s->kind != SKERRY_EVALUATE) { /* its numbers go with skerry_done() */
         m.numbers = list;
         m.n_numbers = put_numbers(s, items, list);
     }

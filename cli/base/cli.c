@@ -8,9 +8,9 @@
 #include "common/net/token_source.h"
 #include "common/net/http/http_client.h"
 
-#define PATH_BYTES 256 /* of a call: ours are short */
-#define SLOW_MS 3000   /* without an answer */
-#define GONE_MS 60000  /* a coordinator that is away for longer does not come back */
+#define PATH_BYTES 256 /* bytes of a call's path, which is short */
+#define SLOW_MS 3000   /* a call without an answer for so long shows a message */
+#define GONE_MS 60000  /* a coordinator that is away for longer is given up */
 
 volatile sig_atomic_t cli_interrupted;
 
@@ -126,7 +126,7 @@ int cli_call(struct cli *cli, const char *method, const json_t *body, json_t **r
     if (rc < 0)
         return rc;
     rc = http_response_check(&response, err);
-    if (response.status == 401) /* what the server says of it is of headers */
+    if (response.status == 401) /* the server's message speaks of headers */
         rc = err_set(err, rc,
                      "the coordinator refuses this token: it was revoked, has expired, or "
                      "belongs to another coordinator; run `skerry login @FILE` with one that"
@@ -173,7 +173,7 @@ int cli_fail(const struct err *err)
 {
     fprintf(stderr, "skerry: %s\n", err->msg[0] ? err->msg : err_text(err->code));
     if (cli_interrupted)
-        return CLI_INTERRUPTED; /* whatever it broke off */
+        return CLI_INTERRUPTED; /* whatever was interrupted */
     switch (-err->code) {
     case ERR_AUTH:
     case ECONNREFUSED:

@@ -23,7 +23,7 @@ static int declare(struct st_writer *w, const char *part, struct err *err)
     return rc;
 }
 
-/* A tensor as it is, or as the type that it has at home. */
+/* Writes a tensor unchanged, or in the dtype that it has in the user's model. */
 static int copy_tensor(struct st_writer *w, const struct st *st, const struct st_tensor *t, int fd,
                        const char *part, void *piece, struct err *err)
 {
@@ -63,7 +63,7 @@ static int copy_payload(struct st_writer *w, const char *part, void *piece, stru
 int merge_safetensors(char *const *parts, size_t n, const char *path, struct err *err)
 {
     struct st_writer *w = st_writer_new();
-    void *piece = mem_alloc(3 * PIECE); /* one that is read, and its values twice as wide */
+    void *piece = mem_alloc(3 * PIECE); /* a piece, and its values, twice as wide */
     int rc = 0;
 
     st_writer_meta(w, "format", "pt");

@@ -9,9 +9,9 @@
 #include "common/data/tokenizer.h"
 
 #define CONFIG_MAX (1u << 20)
-#define FREQUENCIES 256 /* of a dit's time embedding */
+#define FREQUENCIES 256 /* width of a dit's time embedding */
 
-/* The folder that has config.json itself. */
+/* The folder with config.json. */
 static char *folder_of(const char *dir, const struct job_spec *spec)
 {
     char *index = file_join(dir, "model_index.json");
@@ -53,12 +53,12 @@ char *model_folder_weights(const char *dir, const struct job_spec *spec)
 
 /* ---- config.json ---- */
 
-/* One number of config.json against the job's. */
+/* A number of config.json that must be equal to the job's. */
 struct wanted {
     const char *key;  /* in config.json */
     const char *ours; /* in the job file */
     double value;
-    double absent; /* what config.json means when it does not say; NAN: must be there */
+    double absent; /* the default of a config.json without the key; NAN: it must be there */
 };
 
 static int check_number(const char *dir, const json_t *config, const struct wanted *w,
@@ -83,7 +83,7 @@ static int check_numbers(const char *dir, const json_t *config, const struct wan
     return rc;
 }
 
-/* What the folder's model is, as transformers says it, or as diffusers does. */
+/* The class of the folder's model, by the key of transformers or of diffusers. */
 static const char *kind_of(const json_t *config)
 {
     return cli_str(config, "model_type", cli_str(config, "_class_name", "(not said)"));
@@ -99,13 +99,13 @@ static int check_kind(const char *dir, const json_t *config, const char *want, s
     return 0;
 }
 
-/* What the network reads: pixels, or latents. */
+/* The channels of the network's images: pixels or latents. */
 static uint32_t channels_of(const struct model_folder_facts *facts)
 {
     return facts->channels ? facts->channels : JOB_CHANNELS;
 }
 
-/* Channels of the images, and as many of the estimate where the model reads one. */
+/* The channels of the images, and as many for the estimate if the model reads one. */
 static int input_channels(const struct job_model *m, int channels)
 {
     return m->self_condition > 0 ? 2 * channels : channels;
@@ -132,7 +132,7 @@ static struct job_spec second_chain(const struct job_spec *spec)
     return s;
 }
 
-/* Has it a second chain where the job's model has one, and none else? */
+/* Checks that the folder has a second chain if and only if the job's model has one. */
 static int check_chains(const char *dir, const json_t *config, const struct job_spec *spec,
                         struct err *err)
 {
@@ -144,7 +144,7 @@ static int check_chains(const char *dir, const json_t *config, const struct job_
                          theirs ? "none" : "one");
 }
 
-/* What config.json says of the second chain. */
+/* Checks the keys of the second chain in config.json. */
 static int check_upscaler(const char *dir, const json_t *config, const struct job_spec *spec,
                           struct err *err)
 {
@@ -187,13 +187,13 @@ static int check_dit(const char *dir, const json_t *config, const struct job_spe
 
 /* ---- PixArtTransformer2DModel ---- */
 
-/* What positions are divided by where config.json does not say; as worker/model/model.h. */
+/* The default divisor of positions; as in worker/model/model.h. */
 static int interpolation(uint32_t side)
 {
     return side >= 128 ? (int)(side / 64) : 1;
 }
 
-/* What a PixArtTransformer2DModel may have and our DiT has not. */
+/* Refuses options of a PixArtTransformer2DModel that the DiT does not have. */
 static int check_pixart_variants(const char *dir, const json_t *config, struct err *err)
 {
     const struct {
@@ -236,7 +236,7 @@ static int check_pixart_chain(const char *dir, const json_t *config, const struc
         {"num_layers", "model.depth", m->depth, 28},
         {"norm_eps", "norms' epsilon", 1e-6, 1e-6},
     };
-    /* What the weights are of; from one that reads no estimate a job may begin. */
+    /* The weights' input channels; a job may also start from weights without an estimate. */
     const int theirs = (int)cli_int(config, "in_channels", 4),
               wide = input_channels(m, (int)channels);
     const struct wanted seen[] = {
@@ -308,14 +308,14 @@ json_t *model_folder_pixart(const struct job_spec *spec, const struct model_fold
 
 /* ---- LlamaForCausalLM ---- */
 
-/* The base of the rotary positions, where old and new configurations have it. */
+/* The base of the rotary positions, from the place of old or of new configurations. */
 static double rope_theta(const json_t *config)
 {
     const json_t *rope = json_object_get(config, "rope_parameters");
     return cli_num(rope, "rope_theta", cli_num(config, "rope_theta", 10000));
 }
 
-/* What a LlamaForCausalLM may have and our decoder has not. */
+/* Refuses options of a LlamaForCausalLM that the decoder does not have. */
 static int check_llama_variants(const char *dir, const json_t *config, struct err *err)
 {
     const char *act = cli_str(config, "hidden_act", "silu");
@@ -359,7 +359,7 @@ static bool same_token(const struct tokenizer *a, const struct tokenizer *b, uin
     size_t n, k;
     const uint8_t *p = tokenizer_piece(a, id, &n), *q = tokenizer_piece(b, id, &k);
     if (tokenizer_is_special(a, id) && tokenizer_is_special(b, id))
-        return true; /* byte tokens give no text to their end */
+        return true; /* that of byte tokens has no text */
     return n == k && (n == 0 || memcmp(p, q, n) == 0);
 }
 
@@ -429,15 +429,15 @@ static int check_llama(const char *dir, const json_t *config, const struct job_s
 
 struct tensors {
     const char *path;
-    bool variance;     /* PixArt's is predicted too, and passed over */
-    const char *chain; /* begins the names of the chain that is looked at; NULL: of the first */
+    bool variance;     /* PixArt also predicts the variance, which is ignored */
+    const char *chain; /* prefix of the names of the chain being checked; NULL: the first chain */
     const struct st *st;
     size_t seen;
     struct err *err;
-    int rc; /* of the first that does not fit */
+    int rc; /* failure of the first tensor that does not fit */
 };
 
-/* Of the chain that is looked at; NULL: there is none. */
+/* A tensor of the chain being checked; NULL: there is none. */
 static const struct st_tensor *find(const struct tensors *t, const char *tensor)
 {
     char name[ST_NAME_MAX];
@@ -514,7 +514,8 @@ static void expect_llama(struct tensors *t, const struct job_spec *spec,
         expect(t, "lm_head.weight", 2, (int64_t[4]){vocab, C});
 }
 
-/* The patch embedding: also that of a model without an estimate where the job's reads one. */
+/* Checks the patch embedding, which may lack the estimate's channels even if the job's model has
+ * them. */
 static void expect_patches(struct tensors *t, const struct job_model *m, const char *name,
                            int64_t channels)
 {
@@ -565,7 +566,7 @@ static void expect_dit(struct tensors *t, const struct job_spec *spec,
     t->chain = NULL;
 }
 
-/* Of channels that are not known yet, those of the file. */
+/* The number of channels; if it is not known yet, that of the file. */
 static void expect_pixart_ends(struct tensors *t, const struct job_model *m,
                                const struct model_folder_facts *facts)
 {
@@ -619,7 +620,7 @@ static void expect_pixart(struct tensors *t, const struct job_spec *spec,
 {
     const struct job_spec second = second_chain(spec);
     expect_pixart_chain(t, &spec->model, facts);
-    /* What older releases saved beside the parameters. */
+    /* Older releases saved this beside the parameters. */
     t->seen += st_find(t->st, "caption_projection.y_embedding") != NULL;
     t->seen += st_find(t->st, "pos_embed.pos_embed") != NULL;
     if (!job_has_upscaler(spec))
@@ -646,7 +647,7 @@ static const struct folder_family *family_of(const struct job_spec *spec)
     return job_has_captions(spec) ? &pixart : &families[spec->model.type];
 }
 
-/* All weights are numbers: what is not is refused here, not by the first worker. */
+/* Checks that all weights are finite, so that bad ones are not refused only by the first worker. */
 static int check_values(const char *path, const struct st *st, struct err *err)
 {
     uint64_t most = 1;

@@ -56,8 +56,8 @@ static void read_back(FILE *f, char *out, size_t size)
     out[fread(out, 1, size - 1, f)] = '\0';
 }
 
-/* Waits for its end; a program that takes longer (limit_ms 0: any time) is killed, and one that
- * nobody waits for any more. */
+/* Waits for the program's end; kills it after limit_ms (0: no limit), or if the command is
+ * interrupted. */
 static int wait_for(pid_t pid, const char *path, int limit_ms, int *ret_status, struct err *err)
 {
     struct pollfd end = {.fd = pidfd_open(pid, 0), .events = POLLIN};

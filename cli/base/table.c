@@ -26,7 +26,7 @@ void table_real(struct table *t, double x, int digits)
         table_cell(t, TABLE_NONE);
 }
 
-/* Characters, not bytes: names may be in any script. */
+/* The width in characters, not bytes: names may be in any script. */
 static size_t width(const char *s)
 {
     size_t n = 0;
@@ -40,7 +40,7 @@ static bool is_right(const struct table *t, size_t column)
     return t->names[column][0] == '>';
 }
 
-/* 0: no row has a value. */
+/* The width of a column; 0: no row has a value. */
 static size_t column_width(const struct table *t, size_t column)
 {
     size_t widest = width(t->names[column] + is_right(t, column));

@@ -7,7 +7,7 @@
 #include "common/data/caption_tokenizer.h"
 #include "common/job/recipe.h"
 
-#define TOKENS_AUTO_MAX 120 /* as PixArt has it */
+#define TOKENS_AUTO_MAX 120 /* as in PixArt */
 
 /* As EncoderPart of skerry.proto. */
 enum part { PART_VAE, PART_TEXT, PART_TOKENIZER };
@@ -29,7 +29,7 @@ static int check_values(const struct component *c, struct err *err)
     return rc;
 }
 
-/* Shapes other than the square: whole latents, and whole patches of them. */
+/* Checks that all shapes make whole latents, and whole patches of them. */
 static int check_buckets(const struct job_spec *spec, const char *folder, int factor,
                          struct err *err)
 {
@@ -113,7 +113,7 @@ static int check_tokens(const struct job_spec *spec, struct encoders *e, struct 
         e->caption_tokens = (int)says;
     if (asked == 0 && positions > 0 && positions < e->caption_tokens)
         e->caption_tokens = positions;
-    if (e->caption_tokens < 2) /* what begins and ends a caption */
+    if (e->caption_tokens < 2) /* a caption has two special tokens */
         return err_set(
             err, -ERR_CONFIG,
             "captions would have %d token by the tokenizer in %s and the text encoder in "
@@ -144,7 +144,7 @@ static int open_text(const struct job_spec *spec, const char *folder, char *toke
     return check_tokens(spec, e, err);
 }
 
-/* The folder of a text encoder's tokenizer: what was named, else beside it, else it. */
+/* The folder of a text encoder's tokenizer: the named one, else one beside it, else its own. */
 static char *tokenizer_of(const char *named, const char *text)
 {
     if (named)
@@ -218,7 +218,7 @@ void encoders_say_cut(const struct encoders *e, const struct job_spec *spec)
 
 /* ---- files ---- */
 
-/* Where files go, and the list that names them. */
+/* The destination of files, and their list. */
 struct sending {
     struct cli *cli;
     bool progress;
@@ -250,7 +250,7 @@ static int send_component(const struct sending *to, enum part part, const struct
     return rc;
 }
 
-/* What caption_tokenizer_open reads. */
+/* The files that caption_tokenizer_open() reads. */
 static const char *const tokenizer_files[] = {
     "tokenizer.json",          "vocab.json", "merges.txt", "spiece.model", "tokenizer_config.json",
     "special_tokens_map.json", NULL};

@@ -9,13 +9,13 @@
 #include "common/base/file.h"
 #include "common/data/tar.h"
 
-#define NAME_MAX_BYTES 200 /* of a path in the folder, for ustar */
+#define NAME_MAX_BYTES 200 /* bytes of a path in the folder, for ustar */
 #define DEPTH_MAX 16
 
 struct row {
     int part; /* EncoderPart of skerry.proto */
     const char *name, *what, *key, *advice;
-    const char *otherwise; /* what else an older coordinator takes; NULL: nothing */
+    const char *otherwise; /* advice for an older coordinator; NULL: none */
 };
 
 static const struct row rows[] = {
@@ -77,7 +77,7 @@ static bool is_wanted(const struct walk *w, const char *name)
     return w->kind != FOLDER_COMPANIONS || !model_folder_is_weights(name);
 }
 
-/* A link to a file is that file beside weights, as in the cache of Hugging Face's hub; other links
+/* A link beside weights stands for its file, as in the cache of Hugging Face's hub; other links
  * are left out. */
 static int look_at(const struct walk *w, const char *path, struct stat *ret)
 {

@@ -2,26 +2,26 @@
 
 #include "common/job/family.h"
 
-/* They are worth it where exchanges take so much of a round, and where that much is hidden by a
- * delay of at most this share of the steps: what is trained meanwhile is half lost (mix). */
+/* Fragments are worth it if exchanges take this share of a round, and a delay of at most this share
+ * of the steps hides as much: half of the training in the delay is lost (mix). */
 #define WORTH 0.05
 #define HIDDEN 0.5
 #define DELAY_SHARE 8
 #define FRAGMENTS_MOST 8
-/* A phase in fragments has no snapshots: auto takes none where one would have had more of them. */
+/* A phase in fragments has no snapshots: auto avoids fragments for a phase with more than these. */
 #define SNAPSHOTS_MOST 2
 
 struct exchange fragments_exchange(const struct fragments_round *r, int fragments, int delay)
 {
     const struct exchange *whole = &r->whole;
     const double way_s =
-        (whole->link_s + whole->fold_s) / fragments; /* of a fragment, there and back */
+        (whole->link_s + whole->fold_s) / fragments; /* time of a fragment, both ways */
     const double waits = fragments * fmax(0, way_s - delay * r->step_s);
     const double busy = fmax(0, whole->link_s / 2 - r->train_s);
     return (struct exchange){.link_s = fmax(waits, busy)};
 }
 
-/* Can a job of this kind have them? */
+/* Why a job of this kind cannot have fragments; NULL: it can. */
 static const char *excluded(const struct job_spec *s)
 {
     if (job_streams(s) || s->outer.fragments == 1)

@@ -14,7 +14,7 @@
 #include "common/data/captions.h"
 #include "common/data/tokenizer.h"
 
-#define GAIN_MAX 2 /* times that an outer step may be as long as what was trained */
+#define GAIN_MAX 2 /* longest outer step, in lengths of the training before it */
 
 /* A path of the job file as the user means it: absolute, beside the job file, or from here. */
 static char *find_path(const char *job_path, const char *given)
@@ -26,12 +26,12 @@ static char *find_path(const char *job_path, const char *given)
     char *beside = file_join(dir, given);
     mem_free(dir);
     if (file_exists(beside) || strpbrk(given, "*?{") || !file_exists(given))
-        return beside; /* what is nowhere is said to lack there */
+        return beside; /* the error for a missing file names this path */
     mem_free(beside);
     return str_dup(given);
 }
 
-/* What is written on the way and at the end needs something to begin with. */
+/* Checks that a job which writes texts has a prompt to begin with. */
 static int check_prompt(const struct job_file *job, struct err *err)
 {
     const struct tokenizer *t = job->tokenizer;
@@ -63,7 +63,7 @@ static int open_tokenizer(const char *job_path, struct job_file *job, struct err
     int rc = tokenizer_open(job->tokenizer_path, &job->tokenizer, err);
     if (rc < 0)
         return err_wrap(err, "%s: data.tokenizer", job_path);
-    if (!job_family(&job->spec)->external) /* a trainer takes a prompt as it likes */
+    if (!job_family(&job->spec)->external) /* a trainer may use a prompt in any way */
         rc = check_prompt(job, err);
     return rc < 0 ? err_wrap(err, "%s: sample.prompt", job_path) : 0;
 }
@@ -164,8 +164,8 @@ static int open_encoders(const char *job_path, struct job_file *job, struct err 
     return rc < 0 ? err_wrap(err, "%s", job_path) : 0;
 }
 
-/* Momentum adds up what one replica alone finds, as nothing that others found stands against it,
- * and what all find in the first rounds of a fresh model. */
+/* Warns of momentum that only adds up: with a single replica, because no other contributions oppose
+ * its own, and in the first rounds of a fresh model, where all agree. */
 static void warn_of_momentum(const char *job_path, const struct job_spec *s, bool alone)
 {
     const struct job_outer *o = &s->outer;
@@ -248,10 +248,10 @@ void job_file_close(struct job_file *job)
 }
 
 struct upload {
-    struct cli *cli; /* NULL: nothing is sent, the data are only looked at */
+    struct cli *cli; /* NULL: nothing is sent, the data are only checked */
     json_t *shards;
     bool text;
-    bool failed; /* to send a shard, which is not the data's fault */
+    bool failed; /* sending a shard failed, so the data are not at fault */
     bool progress;
     bool to_terminal;
     uint64_t shown_ms;
@@ -300,7 +300,7 @@ static int take_shard(void *ctx, const struct dataset_shard *shard, struct err *
                        DATASET_SHARDS_MAX);
     if (up->cli)
         rc = upload_blob(up->cli, shard->path, shard->sha256, shard->bytes, "a shard", &sent, err);
-    (void)unlink(shard->path); /* in a temporary directory that goes anyway */
+    (void)unlink(shard->path); /* its temporary directory is removed later anyway */
     if (rc < 0) {
         up->failed = true;
         return rc;
@@ -396,7 +396,7 @@ static void say_report(const struct job_file *job, const struct upload *up,
     say_bad(job, report);
 }
 
-/* Every row of a batch is to hold another piece, and every partition something. */
+/* Checks that all rows of a batch can hold different pieces, and that no partition is empty. */
 static int check_report(const struct job_file *job, const struct dataset_report *report,
                         struct err *err)
 {
@@ -416,7 +416,7 @@ static int check_report(const struct job_file *job, const struct dataset_report 
     return 0;
 }
 
-/* What went wrong while cutting is the data's fault, or this machine's, or the network's. */
+/* Sets the error of a failed cut by its origin: the data, this machine, or the network. */
 static int blame(const struct upload *up, int rc, struct err *err)
 {
     if (cli_interrupted)
@@ -452,7 +452,7 @@ static int cut(struct job_file *job, struct upload *up, struct dataset_report *r
     if (rc == 0)
         rc = check_report(job, ret, err);
     if (rc < 0 && !up->failed && !cli_interrupted)
-        job_file_say_left(job);        /* it may be what is missed */
+        job_file_say_left(job);        /* the user may miss them */
     (void)file_remove_tree(dir, NULL); /* leftovers in a temporary directory */
     mem_free(dir);
     return rc < 0 ? blame(up, rc, err) : 0;
@@ -553,7 +553,7 @@ int job_file_submit(struct cli *cli, struct job_file *job, bool progress, uint64
     }
     rc = folder_refused(cli_call(cli, "POST", body, &answer, err, "/v1/jobs"), err);
     json_decref(body);
-    /* The coordinator's own word about the job. */
+    /* The coordinator refuses the job itself. */
     if (rc == -EINVAL || rc == -EBUSY || rc == -ERR_LIMIT || rc == -ERR_NOTFOUND)
         err->code = -ERR_CONFIG;
     if (rc < 0)

@@ -41,7 +41,7 @@ static int there_and_back(struct cli *cli, const char *file, size_t size, double
     return rc;
 }
 
-/* What connecting and asking costs is in both files' times, and so not in the difference. */
+/* The time to connect and ask is in both files' times, and so not in the difference. */
 static double speed(double small_s, double large_s)
 {
     return large_s > small_s ? (LINK_LARGE_BYTES - SMALL_BYTES) / (large_s - small_s)

@@ -7,13 +7,13 @@
 
 #define CONTEXT 256
 #define SIDE_TOKENS_MAX 64
-#define ROUNDS 30  /* of a job that is long enough */
-#define PHASE_S 10 /* of a shorter one; what a round costs beyond its steps is small beside it */
+#define ROUNDS 30  /* rounds of a job that is long enough */
+#define PHASE_S 10 /* seconds of a shorter job's phase, long beside a round's other costs */
 #define IMAGES_A_PARAMETER 0.1
 #define TOKENS_A_PARAMETER 20
 #define IMAGE_PASSES 100
 #define TEXT_PASSES 10
-#define ROOM 0.85 /* of the time, for what is not steps */
+#define ROOM 0.85 /* the steps' share of the time */
 
 static const struct {
     int dim, depth, heads;
@@ -34,7 +34,7 @@ int new_job_batch(const struct new_job *job)
     return (int)(there / 2 > wanted ? wanted : there > 2 ? there / 2 : 1);
 }
 
-/* What a sample counts as: an image, or the tokens of a row. */
+/* The units of a sample: one for an image, or the tokens of a row. */
 static double units(const struct new_job *job)
 {
     return job->kind == NEW_TEXT ? CONTEXT : 1;
@@ -46,7 +46,7 @@ static double most_units(const struct new_job *job)
                                  : IMAGE_PASSES * (double)job->samples;
 }
 
-/* Units that all workers train on in the time. */
+/* The units that all workers together train on in the time. */
 static double units_in_time(const struct new_job *job, double step_s)
 {
     return ROOM * 60 * job->minutes / step_s * job->workers * new_job_batch(job) * units(job);
@@ -77,7 +77,7 @@ int new_job_patch(int side)
     return side / patch <= SIDE_TOKENS_MAX ? patch : 0;
 }
 
-/* A key with its comment. */
+/* Writes a key with its comment. */
 __attribute__((format(printf, 3, 4))) static void line(FILE *out, const char *comment,
                                                        const char *format, ...)
 {
@@ -89,7 +89,7 @@ __attribute__((format(printf, 3, 4))) static void line(FILE *out, const char *co
     (void)fprintf(out, "  %-24s # %s\n", text, comment);
 }
 
-/* UTF-8 as YAML has it in quotes; free(). */
+/* A text as a quoted YAML string; free(). */
 static char *yaml_text(const char *utf8)
 {
     json_t *text = json_string(utf8);

@@ -7,16 +7,16 @@
 #include "common/job/family.h"
 
 #define FLAGS_MAX 24
-/* What no step of a job takes, as measured on one machine of two cores: programs that start, the
- * first step and the end; and between two phases what is coded, sent, folded and fetched, with
- * what a parameter adds to that. */
+/* The times of a job beyond its steps, measured on one machine of two cores: for the start of
+ * programs, the first step and the end; and between two phases for coding, sending, folding and
+ * fetching, with the part per parameter. */
 #define START_S 1.8
 #define FOLD_S 0.15
 #define FOLD_PARAMETER_S 2e-8
 
 /* ---- workerd measure ---- */
 
-/* Arguments with what the data and encoders say of the model. */
+/* Adds arguments with the model's sizes that depend on data and encoders. */
 struct flags {
     char *items[FLAGS_MAX + 1];
     size_t n;
@@ -60,7 +60,7 @@ static void flags_release(struct flags *f)
         mem_free(f->items[i]);
 }
 
-/* Its answer; what it warns of is passed on. */
+/* Takes the program's answer, and passes on its warnings. */
 static int ask(const struct flags *f, const struct buf *text, struct program_said *said,
                struct err *err)
 {
@@ -128,7 +128,7 @@ static uint64_t coded_bytes(int codec, uint64_t n)
            (codec_has_scale((enum codec)codec) ? 2 * codec_scales((enum codec)codec, n) : 0);
 }
 
-/* Phases one after the other to whoever is free first; when the last one ends. */
+/* Gives phases in order to the worker that is free first; returns the end of the last one. */
 static double makespan(const struct job_spec *s, const struct composition *c,
                        const struct measured *at, int workers)
 {
@@ -146,7 +146,7 @@ static double makespan(const struct job_spec *s, const struct composition *c,
     return last;
 }
 
-/* Rounds of a job after which something is done that is done every so many, and at the end. */
+/* The number of times that something is done in a job: every so many rounds, and at the end. */
 static int times(const struct job_spec *s, int every)
 {
     return every ? (s->outer.rounds + every - 1) / every : 1;

@@ -11,7 +11,7 @@
 
 #define WORKERS_MOST 4096
 
-/* Does the file have the key, with auto? */
+/* True if the file has the key with the value auto. */
 static bool is_asked(const struct job_file *job)
 {
     struct yaml_doc doc;
@@ -30,7 +30,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Workers that are there, and the median of the FLOP/s that they have told; 0: none has. */
+/* The number of present workers, and the median of the FLOP/s that they report; 0: none does. */
 static int ask_workers(struct cli *cli, double *ret_flops)
 {
     json_t *list = NULL, *worker;
@@ -144,7 +144,7 @@ void settle_fragments(struct cli *cli, struct job_file *job, uint64_t bytes_per_
     struct err err = {0};
     *ret = (struct settled){.asked = is_asked(job)};
     if (recipe_compose(&job->spec, &c, &err) < 0)
-        return; /* which the coordinator says */
+        return; /* the coordinator refuses it */
     const char *refused = fragments_refused(&job->spec, &c);
     ret->asked |= !refused;
     if (refused) {

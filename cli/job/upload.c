@@ -5,7 +5,7 @@
 #include "common/base/file.h"
 #include "common/net/http/http_client.h"
 
-#define LARGE_BYTES (16u << 20) /* files that are told of */
+#define LARGE_BYTES (16u << 20) /* uploads from this size on show their progress */
 
 static int send(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYTES], uint64_t size,
                 const char *what, struct moving *show, uint64_t *ret_sent, struct err *err)

@@ -8,7 +8,7 @@
 #include "common/component/component.h"
 #include "common/st/st.h"
 
-/* The files that the weights are in. */
+/* Finds the files with the weights. */
 static int find_files(const char *given, struct file_names *ret, struct err *err)
 {
     const char *name = NULL;

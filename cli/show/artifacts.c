@@ -19,7 +19,7 @@
 #define POINTS_MAX (4u << 20)
 #define SVG_MAX (8u << 20)
 #define LEVELS_MAX 64
-#define MODEL_TRIES 5 /* while the job replaces what is fetched */
+#define MODEL_TRIES 5 /* tries while the job replaces the version being fetched */
 #define END_OF_TEXT "<|endoftext|>"
 #define OBJECTIVE "rectified flow: the model predicts velocity eps - x0 at x_t = (1 - t) x0 + t eps"
 
@@ -95,7 +95,7 @@ static int take_point(struct points *p, const json_t *record)
     return isnan(point.loss) ? 0 : points_add(p, point);
 }
 
-/* A line of metrics.jsonl, and perhaps a point of the curve. */
+/* Writes a line of metrics.jsonl, and perhaps adds a point to the curve. */
 static int take_record(void *arg, const json_t *record, const char *line, size_t len,
                        struct err *err)
 {
@@ -194,7 +194,7 @@ static const json_t *newest_of(const json_t *list, const json_t *path)
     return NULL;
 }
 
-/* The mixture's grid, and beside it one of each of its experts. */
+/* Fetches the mixture's grid, and the grids of its experts. */
 static int take_mixture(struct cli *cli, const json_t *list, const json_t *mixture, const char *dir,
                         struct err *err)
 {
@@ -272,7 +272,7 @@ static json_t *upscaler_config(const struct job_spec *spec)
                      spec->model.mlp_ratio, "noise", u->noise);
 }
 
-/* Of what the model draws; with an upscaler, what its own weights draw. */
+/* The side of the drawn images; with an upscaler that of the first chain. */
 static int drawn_side(const json_t *input, const struct job_spec *spec)
 {
     if (job_has_upscaler(spec))
@@ -283,7 +283,7 @@ static int drawn_side(const json_t *input, const struct job_spec *spec)
 static int write_dit(struct cli *cli, const json_t *job, const struct job_spec *spec,
                      const char *dir, bool ema, struct err *err)
 {
-    (void)cli; /* all is in the job */
+    (void)cli; /* the job has everything */
     const json_t *input = json_object_get(job, "input");
     const int channels = (int)cli_int(input, "channels", 0);
     if (job_has_captions(spec))
@@ -306,7 +306,7 @@ static int write_dit(struct cli *cli, const json_t *job, const struct job_spec *
 
 /* ---- and texts ---- */
 
-/* Ids at the ends of a text, -1: none. */
+/* The ids at both ends of a text, -1: none. */
 struct ends {
     int32_t bos, eos;
 };
@@ -347,8 +347,8 @@ static json_t *generation_config(const struct job_spec *spec, const struct ends 
     return config;
 }
 
-/* The character that stands for a byte in byte-level BPE: itself where it can be printed,
- * the others from U+0100 on. */
+/* The character of a byte in byte-level BPE: itself if it is printable, the others from
+ * U+0100 on. */
 static unsigned byte_character(unsigned byte, unsigned *shifted)
 {
     bool plain = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
@@ -410,7 +410,7 @@ static json_t *token_text(const struct tokenizer *t, int32_t id)
     return len > 0 ? json_stringn((const char *)text, len) : json_null();
 }
 
-/* A SentencePiece model goes under the name that its class looks for. */
+/* Gives a SentencePiece model the file name that its class expects. */
 static int rename_model(const char *dir, const char *path, struct err *err)
 {
     char *model = file_join(dir, "tokenizer.model");
@@ -419,7 +419,7 @@ static int rename_model(const char *dir, const char *path, struct err *err)
     return rc;
 }
 
-/* tokenizer.json or .model: the job's blob, or byte tokens; what it says of the ends of a text. */
+/* Writes tokenizer.json or .model, of the job's blob or byte tokens; gets its ends of a text. */
 static int write_tokenizer(struct cli *cli, const json_t *job, const struct job_spec *spec,
                            const char *dir, struct ends *ret, struct err *err)
 {
@@ -465,7 +465,7 @@ static int write_tokenizer(struct cli *cli, const json_t *job, const struct job_
     return rc;
 }
 
-/* Ids beyond those of bytes are of a tokenizer that the job does not name. */
+/* False if the ids belong to a tokenizer that the job does not name. */
 static bool has_tokenizer(const json_t *job)
 {
     return json_is_object(json_object_get(job, "tokenizer")) ||
@@ -475,7 +475,7 @@ static bool has_tokenizer(const json_t *job)
 static int write_llama(struct cli *cli, const json_t *job, const struct job_spec *spec,
                        const char *dir, bool ema, struct err *err)
 {
-    (void)ema; /* transformers' configuration has no word for it */
+    (void)ema; /* transformers' configuration has no key for it */
     struct ends ends = {-1, -1};
     int rc = has_tokenizer(job) ? write_tokenizer(cli, job, spec, dir, &ends, err) : 0;
     json_t *config = llama_config(job, spec, &ends), *generation = generation_config(spec, &ends);
@@ -488,13 +488,14 @@ static int write_llama(struct cli *cli, const json_t *job, const struct job_spec
     return rc;
 }
 
-/* Of the job's, whoever submitted it: neither weights, nor in place of anything. */
+/* True for a companion that may be written: it comes from the job's submitter, so it must neither
+ * be weights nor replace a file. */
 static bool is_companion(const char *name, const char *path)
 {
     return !model_folder_is_weights(name) && !file_exists(path);
 }
 
-/* What lay beside the weights that the job began with, such as config.json. */
+/* Writes the companions of the warm start's weights, such as config.json. */
 static int write_companions(struct cli *cli, const json_t *job, const struct job_spec *spec,
                             const char *dir, bool ema, struct err *err)
 {
@@ -573,7 +574,7 @@ static const char *newest_blob(const json_t *module, bool ema)
     json_array_foreach(json_object_get(module, "versions"), i, version)
     {
         const json_t *blob = json_object_get(version, ema ? "ema" : "full");
-        if (!json_is_object(blob)) /* version 0 has no average: it is its own */
+        if (!json_is_object(blob)) /* version 0 is its own average */
             blob = json_object_get(version, "full");
         if (json_is_object(blob))
             return cli_str(blob, "sha256", "");
@@ -602,7 +603,7 @@ static int no_model(const json_t *job, struct err *err)
     return err_set(err, -ERR_NOTFOUND, "the job has no model yet: version 0 is still to be made");
 }
 
-/* The path's blobs by level: those it stopped at early, else the newest. */
+/* The path's blobs by level: those of its early stop, else the newest. */
 static int choose_blobs(const json_t *job, const json_t *path, const json_t *modules, bool ema,
                         const char *blobs[LEVELS_MAX], size_t *ret, struct err *err)
 {
@@ -728,7 +729,7 @@ int artifacts_model(struct cli *cli, uint64_t job, uint32_t number, bool ema, co
 
 /* ---- report.json ---- */
 
-/* GET path: of a list its items, under a name of the report. */
+/* Adds the answer to a GET (of a list its items) to the report under a name. */
 static int add(struct cli *cli, json_t *report, const char *name, const char *path, struct err *err)
 {
     json_t *answer = NULL;

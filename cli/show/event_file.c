@@ -46,7 +46,7 @@ static void put(uint8_t *out, uint64_t value, int bytes)
         out[i] = (uint8_t)(value >> 8 * i);
 }
 
-/* The CRC of data that has CRCs in it would be no good one: it is rotated and shifted. */
+/* Writes a masked CRC, rotated and shifted: the CRC of data with CRCs in it would be weak. */
 static void put_crc(uint8_t out[4], const void *data, size_t len)
 {
     const uint32_t c = event_crc32c(data, len);
@@ -107,7 +107,7 @@ void event_file_close(struct event_file *f)
 
 /* ---- events ---- */
 
-/* An event with this one value, which is complete but for its tag. */
+/* An event with one value, which lacks only its tag. */
 static int append_value(struct event_file *f, const char *tag, int64_t step,
                         Tensorboard__SummaryValue *value, struct err *err)
 {

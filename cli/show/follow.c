@@ -9,7 +9,7 @@
 
 #define POLL_MS 400
 #define BAR 20
-#define SPEED_POLLS 32 /* speeds are averaged over about so many looks */
+#define SPEED_POLLS 32 /* speeds are averaged over about so many polls */
 
 struct follow {
     struct cli *cli;
@@ -17,17 +17,17 @@ struct follow {
     struct cli_away away;
     int64_t round;  /* last one printed where there is no terminal */
     char state[32]; /* last seen, of show_state() */
-    char late[128]; /* who was late when the last line was printed; "": nobody */
+    char late[128]; /* the late worker of the last printed line; "": none */
     double speed;   /* averaged, as workers report theirs one after the other; 0: not known */
 };
 
-/* Progress in words, and how much is done; no bar where that is not known. */
+/* Progress in words, and as a share; without that there is no bar. */
 struct progress {
     char words[512];
     double share; /* negative: not known */
 };
 
-/* Who is late, or keeps the job from going on; NULL: nobody. */
+/* The wait of a late worker, or one that holds up the job; NULL: there is none. */
 static const json_t *late_one(const json_t *job)
 {
     const json_t *item;
@@ -45,7 +45,7 @@ static void add_trouble(const json_t *job, struct progress *p)
     const json_t *late = late_one(job);
     size_t n = strlen(p->words), room = sizeof p->words - n;
     char trouble[SHOW_TROUBLE_MAX];
-    if (*show_trouble(job, trouble)) /* what keeps it has a reason already */
+    if (*show_trouble(job, trouble)) /* the trouble already names the reason */
         snprintf(p->words + n, room, "  %s", trouble);
     else if (late && cli_has(late, "worker"))
         snprintf(p->words + n, room, "  waits for %s: %s", cli_str(late, "what", "?"),
@@ -72,7 +72,7 @@ static void describe_round(const struct follow *f, const json_t *job, struct pro
                         : 0.0;
 }
 
-/* A state before or between the rounds: its tasks are the progress. */
+/* Describes a state before or between the rounds, whose progress is that of its tasks. */
 static void describe_stage(const json_t *job, struct progress *p)
 {
     const json_t *stage = json_object_get(job, "stage");
@@ -80,7 +80,7 @@ static void describe_stage(const json_t *job, struct progress *p)
     const char *reason = cli_str(job, "reason", "");
     char name[96], begun[64] = "";
     (void)show_stage(job, name, sizeof name);
-    if (round > 0) /* the data are cut anew in mid-run */
+    if (round > 0) /* a re-sharding in mid-run */
         snprintf(begun, sizeof begun, "  round %lld/%lld", round, cli_int(job, "rounds", 0));
     if (total > 1) {
         p->share = (double)cli_int(stage, "done", 0) / (double)total;
@@ -117,7 +117,7 @@ static unsigned columns(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
 }
 
-/* As many characters as fit, on one line whatever a reason has in it. */
+/* Writes as many characters as fit, on one line, also if a reason has line breaks. */
 static void put_line(const char *s, unsigned width)
 {
     for (; *s; s++) {
@@ -128,7 +128,7 @@ static void put_line(const char *s, unsigned width)
     }
 }
 
-/* Redraws the line in place: the bar where there is room beside the words, which are cut. */
+/* Redraws the line in place: the words, cut to the width, and a bar if there is room. */
 static void draw(const struct progress *p)
 {
     const unsigned width = columns() - 1;
@@ -168,7 +168,7 @@ static bool goes_on(const struct follow *f, const json_t *job)
     return cli_int(job, "round", 0) == f->round && !strcmp(show_state(job), f->state);
 }
 
-/* Without a terminal: a line a round, a change of state, and when somebody else is late. */
+/* Without a terminal: prints a line for each round, change of state, and newly late worker. */
 static void print(struct follow *f, const json_t *job, const struct progress *p)
 {
     const json_t *late = late_one(job);

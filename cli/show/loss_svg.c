@@ -16,7 +16,7 @@ enum {
 
 struct plot {
     double x_max, y_min, y_max; /* y in log10 */
-    int lines;                  /* drawn: paths, or the replicas of the only one */
+    int lines;                  /* curves: paths, or the replicas of the only path */
     bool by_path;
     struct buf *out;
 };
@@ -26,7 +26,7 @@ static int line_of(const struct plot *p, const struct loss_point *a)
     return p->by_path ? a->path : a->replica;
 }
 
-/* Far apart for neighbours (the golden angle). */
+/* Hues of neighbours are far apart (by the golden angle). */
 static double hue(int line)
 {
     return fmod(210 + line * 137.508, 360);
@@ -130,7 +130,7 @@ static void count_lines(struct plot *p, const struct loss_point *points, size_t 
     p->lines = last < LINES_MAX ? last + 1 : LINES_MAX;
 }
 
-/* The first paths by name, in a row under the title. */
+/* Writes the names of the first paths in a row under the title. */
 static void legend(const struct plot *p)
 {
     for (int line = 0; p->by_path && line < p->lines && line < NAMES_MAX; line++)

@@ -3,7 +3,7 @@
 #include "cli/base/cli.h"
 #include "common/net/http/http_client.h"
 
-/* A page of JSON lines; *ret_records: how many it had. */
+/* Reads a page of JSON lines; *ret_records: their number. */
 static int each_line(const char *text, uint64_t *after, metrics_fn fn, void *arg,
                      size_t *ret_records, struct err *err)
 {

@@ -110,7 +110,7 @@ const char *show_dollars(double x, char out[STR_HUMAN_MAX])
     return out;
 }
 
-/* Nothing where no worker has a price. */
+/* Prints the cost; nothing if no worker has a price. */
 static void print_cost(const json_t *job, FILE *out)
 {
     const json_t *cost = json_object_get(job, "cost");
@@ -127,7 +127,7 @@ static void print_cost(const json_t *job, FILE *out)
 
 /* ---- paths --------------------------------------------------------------- */
 
-/* Who trains the path now, "isle-a 12/50, isle-b 9/50"; else what it waits for. */
+/* The workers that train the path, "isle-a 12/50, isle-b 9/50"; else the reason why it waits. */
 static void trainers(const json_t *job, const json_t *path, char *out, size_t cap)
 {
     const json_t *phase;
@@ -161,7 +161,7 @@ static long long index_of_module(const json_t *job, long long id)
     return -1;
 }
 
-/* The indices of its modules by level, "0.3.1". */
+/* The indices of the path's modules by level, "0.3.1". */
 static void route(const json_t *job, const json_t *path, char *out, size_t cap)
 {
     const json_t *id;

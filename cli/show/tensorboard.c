@@ -13,9 +13,9 @@
 #define STATE ".skerry.json"
 #define STATE_MAX ((size_t)1 << 20)
 #define PICTURE_MAX (EVENT_BYTES_MAX - 1024) /* the event has a few more bytes */
-#define FILES_MAX 4096                       /* of a run: one for each start that had news */
+#define FILES_MAX 4096                       /* files of a run: one for each start with news */
 #define TAG_MAX 160
-#define STEPS_MAX 4096 /* of a path, whose rounds may have no end */
+#define STEPS_MAX 4096 /* rounds of a path whose steps are kept */
 
 struct tensorboard {
     struct cli *cli;
@@ -23,12 +23,12 @@ struct tensorboard {
     char *dir; /* of the run */
     struct file_lock lock;
     struct event_file file; /* closed until there is news */
-    /* These are as the events are, also where the state on the disk is not yet. */
-    bool job_file;    /* it is written */
-    uint64_t records; /* n of the newest one that is written */
-    json_t *samples;  /* ids of the tasks of those that are written */
+    /* These describe the events that are written, also before the state on the disk does. */
+    bool job_file;    /* the job file is written */
+    uint64_t records; /* n of the newest written record */
+    json_t *samples;  /* task ids of the written samples */
     char file_name[64];
-    uint64_t opened_s;  /* when, which is in its name; later files have larger ones */
+    uint64_t opened_s;  /* time in the file's name; later files have larger ones */
     uint64_t seen;      /* n of the newest record that was read */
     json_t *steps;      /* "PATH/ROUND": the inner step at its end */
     json_t *cluster;    /* the coordinator's id */
@@ -44,7 +44,7 @@ static char *state_path(const struct tensorboard *tb)
     return file_join(tb->dir, STATE);
 }
 
-/* All that was written up to here counts. */
+/* Saves the state: everything written so far counts. */
 static int save(struct tensorboard *tb, struct err *err)
 {
     char *path = state_path(tb);
@@ -63,14 +63,14 @@ static int save(struct tensorboard *tb, struct err *err)
     return rc;
 }
 
-/* What was written behind the saved state is cut off: it will come again. */
+/* Cuts off events that were written after the saved state: they will come again. */
 static int cut(const struct tensorboard *tb, const json_t *state, struct err *err)
 {
     const long long bytes = cli_int(state, "bytes", -1);
     char *path = file_join(tb->dir, tb->file_name);
     uint64_t size = 0;
     int rc = 0;
-    if (file_exists(path)) /* people may remove what they no longer want to see */
+    if (file_exists(path)) /* people may remove files that they no longer need */
         rc = file_size(path, &size, err);
     if (rc == 0 && bytes >= 0 && size > (uint64_t)bytes && truncate(path, bytes) < 0)
         rc = err_errno(err, "cutting %s", path);
@@ -128,8 +128,8 @@ static int load(struct tensorboard *tb, struct err *err)
 
 /* ---- events ---- */
 
-/* The file, made with the first event: a job without news leaves none.  The state names it before
- * it is there, so that there is never one of unknown origin. */
+/* The file, made with the first event: a job without news leaves none.  The state names the file
+ * before it exists, so that none is ever of unknown origin. */
 static struct event_file *file_of(struct tensorboard *tb, struct err *err)
 {
     if (tb->file.fd >= 0)
@@ -169,7 +169,7 @@ static int scalar(struct tensorboard *tb, const char *tag, int64_t step, double 
     return rc;
 }
 
-/* What a trainer names, of whom: a replica, or "held_out". */
+/* Writes a trainer's numbers, under the replica or "held_out". */
 static int write_numbers(struct tensorboard *tb, const json_t *record, const char *whose,
                          int64_t step, struct err *err)
 {
@@ -224,8 +224,8 @@ static int write_round(struct tensorboard *tb, const json_t *record, struct err 
     return rc;
 }
 
-/* Where a round of a path ended; 0 for the model that nothing has trained, and for a mixture the
- * end of its first path's. */
+/* The step at the end of a path's round; 0 for an untrained model, and for a mixture the step of
+ * its first path. */
 static int64_t step_of(const struct tensorboard *tb, const json_t *path, long long round)
 {
     char key[64];
@@ -233,7 +233,7 @@ static int64_t step_of(const struct tensorboard *tb, const json_t *path, long lo
     return cli_int(tb->steps, key, 0);
 }
 
-/* A record that was read before is looked at again after a restart: later ones need its step. */
+/* After a restart takes the steps of records that were read before: later ones need them. */
 static int take_record(void *arg, const json_t *record, const char *line, size_t len,
                        struct err *err)
 {
@@ -319,7 +319,7 @@ static int write_sample(struct tensorboard *tb, const json_t *sample, struct err
     return 0;
 }
 
-/* Those that are new; those that the coordinator has forgotten are forgotten here, too. */
+/* Writes new samples; forgets those that the coordinator has forgotten. */
 static int take_samples(struct tensorboard *tb, const json_t *job, struct err *err)
 {
     const json_t *sample, *list = json_object_get(job, "samples");
@@ -341,7 +341,7 @@ static int take_samples(struct tensorboard *tb, const json_t *job, struct err *e
 
 /* ---- following ---- */
 
-/* The job file, as a block of code. */
+/* Writes the job file as a block of code. */
 static int write_job(struct tensorboard *tb, const json_t *job, struct err *err)
 {
     char *text = str_printf("```\n%s\n```\n", cli_str(job, "spec", ""));
