@@ -312,8 +312,7 @@ void file_out_begin_sync(struct file_out *f)
     (void)sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE); /* no more than a hint */
 }
 
-/* Gives the finished file its name; the file that had the name becomes the spare if there is one.
- */
+/* Gives the finished file its name; a file that had the name becomes the spare. */
 static int take_name(const struct file_out *f)
 {
     if (f->spare && renameat2(AT_FDCWD, f->temp, AT_FDCWD, f->path, RENAME_EXCHANGE) == 0)
@@ -712,8 +711,7 @@ int file_lock_dir(const char *dir, const char *name, struct file_lock *ret, stru
         rc = err_errno(err, "cannot write %s", path);
     else
         rc = file_pwrite_all(fd, pid, (size_t)n, 0, path, err);
-    if (rc < 0 &&
-        rc != -ENOSPC) /* the lock holds without its number, too, and its owner may make room */
+    if (rc < 0 && rc != -ENOSPC) /* it holds without its number, too, and may make room */
         goto out;
     *ret = (struct file_lock){.fd = fd, .path = path};
     return 0;

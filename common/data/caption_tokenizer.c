@@ -148,8 +148,7 @@ static int add_token(struct build *b, const json_t *token, const char *text, boo
     return build_added(b, text, strlen(text), flags);
 }
 
-/* Adds the tokens of added_tokens_decoder, then the named ones, of which the last decides on flags.
- */
+/* Adds the tokens of added_tokens_decoder, then the named ones; of equal ones the last decides. */
 static int add_tokens(const struct folder *f, struct build *b, enum caption_kind kind)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "pad_token"};

@@ -150,8 +150,7 @@ static char *file_name(const struct dataset *ds, const struct image_file *file)
     return f->flat ? str_dup(file->name) : file_join(ds->classes.items[file->cls], file->name);
 }
 
-/* Assigns the lines of metadata.jsonl to images; without that file looks for texts beside images.
- */
+/* Assigns the lines of metadata.jsonl to images; without it looks for texts beside images. */
 static int find_captions(struct dataset *ds, struct err *err)
 {
     struct folder *f = ds->own;

@@ -20,8 +20,7 @@
 #define BUCKET_SOURCE_BYTES (32u << 20) /* bytes of the source for each bucket */
 #define PENDING_BYTES (256u << 10)
 #define RECORD_MAX (16u << 20)
-#define KEPT_BYTES                                                                                 \
-    (512u << 20) /* the most bytes of a document that is not long, with its columns */
+#define KEPT_BYTES (512u << 20) /* most bytes of a kept document, with its columns */
 #define PROGRESS_EVERY 256
 
 /* The head of a piece in a bucket; the key, the payload and the feature follow. */

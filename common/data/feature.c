@@ -77,8 +77,7 @@ static const char *header_value(const char *header, const char *name)
     return at ? at + 1 + strspn(at + 1, " ") : NULL;
 }
 
-/* The length of a row, from "(4,)" or "(1, 4)": two dimensions at most, one of them 1; 0: neither.
- */
+/* The length of a row, from "(4,)" or "(1, 4)": at most two dimensions, one of them 1; else 0. */
 static uint64_t shape_row(const char *s)
 {
     uint64_t sides[2] = {1, 1};

@@ -426,8 +426,7 @@ static int open_tokens(struct text_source *s, struct err *err)
 /* Takes the tokens up to the next end-of-text token, which begins a document. */
 static int next_tokens(struct text_source *s, struct text_document *ret)
 {
-    const uint16_t *ids =
-        (const uint16_t *)(const void *)s->map.data; /* aligned, at a page boundary */
+    const uint16_t *ids = (const uint16_t *)(const void *)s->map.data; /* page-aligned */
     size_t from = s->token, to = s->tokens;
     if (from >= to)
         return 0;

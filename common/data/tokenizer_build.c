@@ -94,8 +94,7 @@ int build_room(struct build *b, size_t vocab, size_t merges)
     return build_merge_room(b, merges);
 }
 
-/* Turns text of the alphabet into bytes.  Text with other characters (added tokens) is not changed.
- */
+/* Turns text of the alphabet into bytes.  Text with other characters (added tokens) stays. */
 static int from_alphabet(struct build *b, const char *text, size_t len)
 {
     const uint8_t *p = (const uint8_t *)text, *end = p + len;

@@ -196,8 +196,7 @@ static int check_training(const struct yaml_doc *doc, struct job_spec *s, struct
 int job_check_grid(const struct job_spec *spec, uint32_t count, uint32_t columns, struct err *err)
 {
     const uint64_t n = count, each = (uint64_t)spec->data.image_size + JOB_GRID_GAP;
-    const uint64_t most =
-        (JOB_GRID_SIDE_MAX - JOB_GRID_GAP) / each; /* samples in a row or a column */
+    const uint64_t most = (JOB_GRID_SIDE_MAX - JOB_GRID_GAP) / each; /* in a row or column */
     const uint64_t across = columns < n ? columns : n, down = (n + across - 1) / across;
     char would[48] = "fewer samples";
     if (across <= most && down <= most)
@@ -283,8 +282,7 @@ static int parse(const char *text, size_t len, const char *file, enum origin ori
     rc = saved ? conf_bind_saved(&doc, doc.root, job_spec_keys, shape_keys, &spec, err)
                : conf_bind(&doc, doc.root, job_spec_keys, &spec, err);
     for (size_t i = 0; rc >= 0 && i < sizeof(checks) / sizeof(checks[0]); i++) {
-        int refused =
-            checks[i].check(&doc, &spec, rc ? NULL : err); /* the first failure is reported */
+        int refused = checks[i].check(&doc, &spec, rc ? NULL : err); /* the first is reported */
         if (refused < 0)
             rc = saved && !checks[i].shape ? 1 : refused;
     }

@@ -454,8 +454,7 @@ static int dir_tidy(struct blobstore *s, int64_t before_s, struct err *err)
     return each_tmp(dir_of(s), tidy_tmp, before_s, err);
 }
 
-/* Makes all folders at once, so that publishing a blob never waits for a new folder to be durable.
- */
+/* Makes all folders at once: publishing a blob must not wait for a new folder to be durable. */
 static int make_parts(const struct dir *d, struct err *err)
 {
     bool made = false;

@@ -568,8 +568,7 @@ static void on_tick(void *arg)
         if (p->ready && now - p->heard_ms > s->o.idle_ms) {
             struct err err = {0};
             (void)err_set(&err, -ETIMEDOUT, "silent for more than %u ms", s->o.idle_ms);
-            conn_close(p->conn,
-                       &err); /* its callback comes later, so the list does not change here */
+            conn_close(p->conn, &err); /* its callback comes later: the list stays as it is */
         }
     }
 }

@@ -17,8 +17,7 @@ static int read_line(char line[TOKEN_STRING_MAX + 2], struct err *err)
         quiet = was;
         quiet.c_lflag &= ~(tcflag_t)(ECHO | ISIG);
         quiet.c_cc[VEOF] = 3; /* Ctrl-C ends the input, and the echo is restored */
-        (void)tcsetattr(STDIN_FILENO, TCSAFLUSH,
-                        &quiet); /* if this fails, the token is only visible */
+        (void)tcsetattr(STDIN_FILENO, TCSAFLUSH, &quiet); /* on failure it is visible */
     }
     const bool got = fgets(line, TOKEN_STRING_MAX + 2, stdin) != NULL;
     if (tty) {

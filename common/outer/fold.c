@@ -45,9 +45,8 @@ struct fold {
     size_t n_groups;
     enum codec widest;
     struct wire inputs[FOLD_INPUTS_MAX];
-    double weight[FOLD_INPUTS_MAX],
-        plain[FOLD_INPUTS_MAX]; /* plain: without shrinking, for buffers */
-    size_t chunk;               /* elements */
+    double weight[FOLD_INPUTS_MAX], plain[FOLD_INPUTS_MAX]; /* plain: not shrunk, for buffers */
+    size_t chunk;                                           /* elements */
     /* buffers of one chunk */
     uint8_t *in_payload[FOLD_INPUTS_MAX]; /* into in_block */
     uint16_t *in_scales[FOLD_INPUTS_MAX];
@@ -118,8 +117,7 @@ static bool is_alike(const struct fold_origin *a, const struct fold_origin *b)
     return a->codec == b->codec && (a->codec != CODEC_F32 || a->from == b->from);
 }
 
-/* Groups the inputs by codec, those in f32 also by version; within a group they keep their order.
- */
+/* Groups the inputs by codec, those in f32 also by version; a group keeps their order. */
 static int group_inputs(struct fold *f, struct err *err)
 {
     const struct fold_step *s = f->step;

@@ -482,8 +482,7 @@ static void committed(void *arg, int rc)
     mem_free(u);
 }
 
-/* Sends the client to the store, or (through_us, or if it must not go there) takes the bytes here.
- */
+/* Sends the client to the store, or takes the bytes here (through_us, or it must not go there). */
 static void offer(struct upload *u, bool through_us)
 {
     struct err err = {0};

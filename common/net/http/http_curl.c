@@ -73,8 +73,7 @@ struct curl_slist *http_curl_headers(struct curl_slist *list, const char *bearer
     return grown ? grown : list;
 }
 
-/* The length of a URL for messages: the query is left out, because it may hold a ticket or token.
- */
+/* The length of a URL for messages: without the query, which may hold a ticket or token. */
 static int shown(const char *url)
 {
     size_t n = strcspn(url, "?");

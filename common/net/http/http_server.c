@@ -230,8 +230,7 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
         n->fd = info->connect_fd;
         n->waiting_since_ms = loop_now_ms(s->loop);
         greet(s, c, n);
-        (void)setsockopt(n->fd, IPPROTO_TCP, TCP_NODELAY, &one,
-                         sizeof(one)); /* failures are ignored */
+        (void)setsockopt(n->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* may fail */
         (void)setsockopt(n->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &idle_ms, sizeof(idle_ms));
         list_push(&s->conns, &n->link);
         s->counters.connections++;
@@ -383,8 +382,7 @@ static int listen_on(struct http_server *s, int *ret_family, struct err *err)
     s->listen_fd = socket(a.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (s->listen_fd < 0)
         return err_errno(err, "cannot make a socket for HTTP");
-    (void)setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one,
-                     sizeof(one)); /* a failure is ignored */
+    (void)setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)); /* may fail */
     if (bind(s->listen_fd, (struct sockaddr *)&a, len) < 0 || listen(s->listen_fd, BACKLOG) < 0) {
         if (errno == EADDRINUSE)
             return err_set(err, -EADDRINUSE,

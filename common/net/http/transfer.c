@@ -10,9 +10,8 @@
 #include <unistd.h>
 
 #define TICK_MS 200
-#define NEAR_CONNECT_MS 2000 /* short, because a neighbour is near */
-#define NEAR_BYTES_PER_S                                                                           \
-    (128 * 1024)      /* a slower one is given up; 32 such transfers are a third of 100 Mb/s */
+#define NEAR_CONNECT_MS 2000          /* short, because a neighbour is near */
+#define NEAR_BYTES_PER_S (128 * 1024) /* a slower one is given up; 32 fill a third of 100 Mb/s */
 #define WAIT_TRIES 3u /* a server's "ask again" waits as long as after so many failures */
 #define ERROR_BODY_MAX 4096
 #define SIZE_MAX_DEFAULT ((uint64_t)1 << 40)
@@ -351,8 +350,7 @@ static void start_verify(struct transfer *t)
 
 /* ---- running ---- */
 
-/* Seconds of patience with a silent server; fewer for a store, of which another machine may answer.
- */
+/* Seconds of patience with a silent server; fewer for a store, which has many machines. */
 static long floor_of(const struct transfer *t)
 {
     const uint32_t s = XFER_AWAY_FLOOR_S << (t->away_failures < 8 ? t->away_failures : 8);

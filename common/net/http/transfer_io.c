@@ -341,8 +341,7 @@ int transfer_prepare(struct transfer *t, struct err *err)
     buf_clear(&t->answer);
     const char *url = t->away ? t->away : t->url;
     curl_easy_setopt(t->easy, CURLOPT_URL, url);
-    curl_easy_setopt(t->easy, CURLOPT_PATH_AS_IS,
-                     t->away ? 1L : 0L); /* the signature covers the path as it is */
+    curl_easy_setopt(t->easy, CURLOPT_PATH_AS_IS, t->away ? 1L : 0L); /* signed like this */
     curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t);
     curl_easy_setopt(t->easy, CURLOPT_ERRORBUFFER, t->curl_error);
     curl_easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, on_body);

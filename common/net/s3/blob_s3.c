@@ -107,8 +107,7 @@ static void tidy_soon(struct blob_s3 *s, int64_t before_s)
 void blob_s3_uncache(struct blob_s3 *s, struct blob_s3_object *e)
 {
     if (e->cached) {
-        (void)s->cache->ops->hide(s->cache, &e->id,
-                                  NULL); /* a leftover is found at the next start */
+        (void)s->cache->ops->hide(s->cache, &e->id, NULL); /* the next start finds leftovers */
         tidy_soon(s, 0);
     }
     e->cached = false;
@@ -282,8 +281,7 @@ static void do_one(struct blob_s3 *s, struct blob_s3_object *e)
     e->busy = true;
     if (is_to_be_sent(e)) {
         const bool stale = e->stale;
-        e->stored = e->stale =
-            false; /* until it is sent no client goes there, and it counts as waiting */
+        e->stored = e->stale = false; /* no client goes there until it is sent */
         rc = send_up(s, &e->id, e->size, stale, &err);
         if (rc == -ERR_NOTFOUND && !blobstore_has(s->cache, &e->id, NULL)) {
             /* The directory was emptied from outside: the blob is lost. */
@@ -465,8 +463,7 @@ static int bring(struct blob_s3 *s, struct blob_s3_object *e, struct err *err)
         if (!e->here) /* the blob was hidden meanwhile */
             blob_s3_uncache(s, e);
     } else if ((rc == -ERR_NOTFOUND || rc == -ERR_HASH) && e->stored && !e->busy && !e->cached) {
-        e->stored = e->stale =
-            rc == -ERR_HASH; /* another program removed it from the bucket, or wrote it */
+        e->stored = e->stale = rc == -ERR_HASH; /* another program changed the bucket */
         vanish(s, e);
     }
     pthread_cond_broadcast(&s->changed);
@@ -827,8 +824,7 @@ void blob_s3_add_cached(struct blob_s3 *s, const struct blob_id *id, uint64_t si
     blob_s3_settle(s, e);
 }
 
-/* Waits for blobs that the last process did not finish sending: no client may learn of them before.
- */
+/* Waits for blobs that the last process was still sending: no client may learn of them before. */
 static int wait_until_sent(struct blob_s3 *s, struct err *err)
 {
     int rc = 0;

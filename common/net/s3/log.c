@@ -272,8 +272,7 @@ int s3_log_next(struct s3_log *log, enum s3_log_kind kind, const void *body, siz
     return 0;
 }
 
-/* The number is taken: compares the entry, which may be this one, from a try whose answer was lost.
- */
+/* The number is taken: compares the entry, which may be from a try whose answer was lost. */
 static int compare(struct s3_log *log, struct err *err)
 {
     struct buf raw;

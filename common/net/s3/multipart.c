@@ -102,8 +102,7 @@ static int find(struct upload *u, struct err *err)
     r.query[1] = (struct s3_pair){"prefix", u->key};
     int rc = s3_request_run(u->c, &r, err);
     if (rc == 0)
-        (void)s3_xml_read(buf_str(&r.answer), r.answer.len, on_upload,
-                          u); /* on failure a new upload begins */
+        (void)s3_xml_read(buf_str(&r.answer), r.answer.len, on_upload, u); /* or begin anew */
     s3_request_release(&r);
     if (rc == 0 && *u->id && (rc = list_parts(u, err)) == -ERR_NOTFOUND) {
         u->id[0] = '\0'; /* the upload has just ended */

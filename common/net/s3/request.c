@@ -41,8 +41,7 @@ static size_t on_body(char *data, size_t one, size_t len, void *arg)
     atomic_fetch_add(&r->c->bytes_in, len);
     if (!r->sink || r->status >= 300)
         return buf_append(&r->answer, data, len) < 0 ? 0 : len;
-    const size_t drop =
-        r->skip < len ? (size_t)r->skip : len; /* the store sends everything again */
+    const size_t drop = r->skip < len ? (size_t)r->skip : len; /* it is sent again */
     r->skip -= drop;
     if (len > drop) {
         const bool more = r->whole && len - drop > end_of(r) - r->from - r->got;
@@ -440,8 +439,7 @@ int s3_request_run(struct s3 *c, struct s3_request *r, struct err *err)
     for (;;) {
         const uint64_t before = r->got;
         int rc = try_once(c, r, renewed, &why);
-        renewed =
-            rc == -ERR_STALE && !renewed; /* the key of a role expired: once more with a new one */
+        renewed = rc == -ERR_STALE && !renewed; /* a role's key: once more with a new one */
         if (rc == -ERR_STALE)
             rc = -EAGAIN;
         if (rc != r->sink_rc || rc == 0)
