@@ -28,8 +28,8 @@ struct place {
     int64_t first, stride, ld; /* elements */
 };
 
-/* What a task needs of its shapes; the same for every task, `keys` and what follows from it
- * excepted. */
+/* The shapes and layout of a task; all tasks have the same, except `keys` and the values that
+ * follow from it. */
 struct plan {
     const struct gemm_kernel *kern;
     int B, T, Tk, H, D;
@@ -49,7 +49,7 @@ struct plan {
     int64_t key_panels, key_units; /* panels and units over them */
 };
 
-/* Keys begin <= j < end: what a row sees, or whole panels that hold all that a block sees. */
+/* Keys begin <= j < end: those that a row sees, or whole panels with all that a block sees. */
 struct span {
     int64_t begin, end;
 };
@@ -68,7 +68,7 @@ static void *carve(struct carve *c, int64_t count, size_t size)
     return p;
 }
 
-/* Of a head that is widened: of keys or of queries. */
+/* Elements of a head that is widened, of keys or of queries. */
 static int64_t wide_elements(const struct plan *p, bool keys)
 {
     return p->widen ? (int64_t)(keys ? p->Tk : p->T) * p->D : 0;
@@ -125,7 +125,7 @@ static size_t bwd_carve(struct bwd_scratch *s, const struct plan *p, char *base)
     return c.used;
 }
 
-/* A number of keys, and what follows from it. */
+/* Sets the number of keys, and the values that follow from it. */
 static void set_keys(struct plan *p, int keys)
 {
     p->keys = keys;
@@ -142,7 +142,7 @@ static struct plan plan_of(const struct plan *all, int b)
     return p;
 }
 
-/* Where queries, keys and values lie: in qkv, in q and kv, or in both. */
+/* Sets the places of queries, keys and values: in qkv, in q and kv, or in both. */
 static void set_places(struct plan *p, const void *qkv, const void *q, const void *kv,
                        int64_t kv_stride)
 {
@@ -189,7 +189,7 @@ static const char *mat_row(const struct plan *p, const struct mat *m, int64_t ro
     return (const char *)m->p + row * m->ld * (int64_t)dtype_bytes(p->work);
 }
 
-/* Rows of one head, the first at element `at`: as they lie, or widened. */
+/* Rows of one head, the first at element `at`: in place, or widened. */
 static struct mat load_head(const struct plan *p, const void *x, int64_t at, int64_t ld, int rows,
                             float *wide)
 {
@@ -203,8 +203,8 @@ static struct mat load_head(const struct plan *p, const void *x, int64_t at, int
     return (struct mat){wide, p->D};
 }
 
-/* Asks for rows of heads that will be needed while others are computed: they lie too far apart
- * for the hardware to guess. */
+/* Prefetches rows of heads that are needed next: they are too far apart for the hardware to
+ * predict. */
 static void prefetch_heads(const struct plan *p, const void *x, int64_t at, int64_t ld, int rows,
                            int heads)
 {
@@ -227,7 +227,7 @@ static int64_t value_step(const struct plan *p)
     return (int64_t)p->Hkv * p->D;
 }
 
-/* Asks for the query heads and keys that come after those of head hk. */
+/* Prefetches the query heads and keys after those of head hk. */
 static void prefetch_next(const struct plan *p, int b, int hk)
 {
     const int64_t next = key_at(p, b, hk + 1), width = (int64_t)p->share * p->D;

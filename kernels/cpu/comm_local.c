@@ -1,6 +1,6 @@
-/* Sums over the memory of threads.  All ranks come together, each shows its pieces, then
+/* Sums over the memory of threads.  All ranks meet, each publishes its pieces, then
  * each sums its share of every piece over the ranks, rank 0 first, and stores the sum at all
- * of them; they part when the last has finished.
+ * of them; no rank leaves before the last has finished.
  *
  * What one rank sends to another is copied into a letter, and from there when it is taken. */
 #include "kernels/cpu/comm_local.h"
@@ -21,7 +21,7 @@ struct letter {
     unsigned char data[];
 };
 
-/* From one rank to another. */
+/* Messages from one rank to another. */
 struct box {
     struct letter *first, *last;
     struct letter *spare; /* one to use again */
@@ -48,7 +48,7 @@ static struct hall *hall_of(struct comm *c)
     return ((struct local *)(void *)c)->hall;
 }
 
-/* Until all ranks are here. */
+/* Waits until all ranks are here. */
 static int meet(struct hall *h)
 {
     pthread_mutex_lock(&h->lock);
@@ -66,8 +66,8 @@ static int meet(struct hall *h)
     return rc;
 }
 
-/* All ranks have met and go on: none leaves while another may still look at what it has shown, nor
- * when somebody fails meanwhile. */
+/* Waits until all ranks have finished: none leaves while another may still read its pieces, not
+ * even after a failure. */
 static void part(struct hall *h)
 {
     pthread_mutex_lock(&h->lock);
@@ -122,7 +122,7 @@ static void sum_f64(const struct hall *h, size_t piece, uint64_t from, uint64_t 
     }
 }
 
-/* Where rank r's share of n elements begins; shares begin on cache lines. */
+/* The begin of rank r's share of n elements; shares begin on cache lines. */
 static uint64_t share(uint64_t n, int r, int size)
 {
     return r == size ? n : n / 16 * (uint64_t)r / (uint64_t)size * 16;

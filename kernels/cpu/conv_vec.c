@@ -96,7 +96,7 @@ static void put_row(const struct conv_job *job, char *dst, const char *sample, i
     memset(dst + W * pixel, 0, (size_t)(p->pad_high * pixel));
 }
 
-/* What the tiles of a block are read from: the pixel of its first output. */
+/* The pixel of a block's first output, from which its tiles are read. */
 static const char *source(struct conv_job *job, int block, int thread, const char *sample)
 {
     const struct conv2d *p = job->p;
@@ -117,7 +117,7 @@ static const char *source(struct conv_job *job, int block, int thread, const cha
 
 /* ---- sums ---- */
 
-/* The lines of y and add that a tile will touch, asked for while its last sums are made. */
+/* Prefetches the lines of y and add that a tile will touch, while its last sums are made. */
 static void prefetch_tile(const struct conv2d *p, int64_t at, int rows)
 {
     const int64_t size = (int64_t)dtype_bytes(p->dt);
@@ -250,7 +250,7 @@ static int plan_type(struct device *dev, struct conv_job *job)
     return wide ? st->inner.cast(dev, wide, DT_F32, p->w, DT_BF16, n, NULL) : -ENOMEM;
 }
 
-/* Where everything lies in the scratch: weights, then what each thread has.  -ENOMEM. */
+/* Places everything in the scratch: weights, then the memory of each thread.  -ENOMEM. */
 static int plan_memory(struct device *dev, struct conv_job *job)
 {
     const struct conv2d *p = job->p;

@@ -17,7 +17,7 @@
 #include "kernels/cpu/ref.h"
 #include "kernels/cpu/state.h"
 
-/* What this CPU and its operating system can run. */
+/* The instructions that this CPU and its operating system can run. */
 struct isa {
     bool avx2;        /* AVX2, FMA and F16C */
     bool avx512;      /* F, BW, VL, DQ */

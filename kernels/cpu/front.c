@@ -1,5 +1,5 @@
-/* The table a CPU device shows: its memory, and entries that check the arguments, run the inner
- * entry and record its time.  The only place that validates, so that the reference and the fast
+/* The table of a CPU device: its memory, and entries that check the arguments, run the inner
+ * entry and record its time.  Only this file validates, so that the reference and the fast
  * code refuse the same calls. */
 
 #include "common/base/base.h"
@@ -64,7 +64,7 @@ static int stream_pass(struct device *dev, struct stream *s, struct mark *m)
     return 0;
 }
 
-/* What runs has finished when it returns. */
+/* There is nothing to begin: an operation has finished when it returns. */
 static int front_begin(struct device *dev, struct stream **s)
 {
     return 0;

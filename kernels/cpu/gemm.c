@@ -79,8 +79,8 @@ static void pack_a_slab(void *arg, int task, int thread)
                          gemm_min(slab_of(mm), job->kn - k), sums);
 }
 
-/* The lines of C and aux that a tile will touch: asked for before its sums are made, they are
- * there when these are done. */
+/* Prefetches the lines of C and aux that a tile will touch, so that they are there when its sums
+ * are done. */
 static void prefetch_tile(const struct matmul *mm, int64_t i, int64_t j, int rows, int cols)
 {
     int64_t size = (int64_t)dtype_bytes(mm->c_dt), ldc = mm->ldc ? mm->ldc : mm->n;
@@ -93,8 +93,8 @@ static void prefetch_tile(const struct matmul *mm, int64_t i, int64_t j, int row
     }
 }
 
-/* Whether the sums of a tile can go to C from the registers: whole rows of f32, to which at most
- * one thing is added. */
+/* True if the sums of a tile can go to C from the registers: whole rows of f32, with at most one
+ * addition. */
 static bool goes_straight(const struct job *job, const struct gemm_tile *t)
 {
     const struct matmul *mm = job->mm;
@@ -199,7 +199,7 @@ static void run_chunk(struct job *job, struct cpu_team *team)
     cpu_team_run(team, product_task, job, row_tasks * (int)job->col_tasks);
 }
 
-/* Where the packed panels lie in the scratch, if there are any; false without memory. */
+/* Places the packed panels in the scratch, if there are any; false without memory. */
 static bool plan_memory(struct job *job, struct cpu_state *st, int64_t units)
 {
     const struct matmul *mm = job->mm;

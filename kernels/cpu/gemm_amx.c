@@ -266,7 +266,7 @@ static void product_task(void *arg, int task, int thread)
     _tile_release();
 }
 
-/* Rows of a task by what a cache holds, columns so that there are tasks for all threads. */
+/* Sets the rows of a task by the size of a cache, its columns so that all threads have tasks. */
 static void plan(struct job *job, int threads)
 {
     const struct matmul *mm = job->mm;

@@ -10,7 +10,7 @@
 
 enum { SLAB_ROWS = 512, CACHE = 128 };
 
-/* What makes two products the same primitive. */
+/* The key of a primitive: products with equal keys share one. */
 struct key {
     int64_t m, n, k, lda; /* lda: of MM_TN that of all slabs */
     int layout, dt, c_dt, bias, accumulate;
@@ -213,7 +213,7 @@ static void slab_task(void *arg, int task, int thread)
         atomic_store(&job->failed, (int)st);
 }
 
-/* What oneDNN does not do: activations and column sums, as passes of their own. */
+/* Does in separate passes what oneDNN cannot: activations and column sums. */
 static int finish(struct device *dev, const struct matmul *mm)
 {
     const struct kernel_ops *ops = cpu_inner(dev);

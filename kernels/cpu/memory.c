@@ -10,7 +10,7 @@ struct room {
     uint64_t free, total;
 };
 
-/* The number behind `key` at the start of a line, in the file's unit; false: not there. */
+/* Reads the number after `key` at the start of a line, in the file's unit; false: not there. */
 static bool field(const char *path, const char *key, uint64_t *ret)
 {
     char line[LINE_MAX_BYTES];
@@ -30,7 +30,7 @@ static bool field(const char *path, const char *key, uint64_t *ret)
     return found;
 }
 
-/* A file of one number; "max" and what is not there are none. */
+/* Reads a file of one number; false for "max" and for a missing file. */
 static bool number(const char *dir, const char *name, uint64_t *ret)
 {
     char path[PATH_BYTES];

@@ -2,7 +2,7 @@
 #include "common/base/base.h"
 #include "kernels/cpu/ref.h"
 
-/* What forward and backward have in common. */
+/* The shapes and places that forward and backward share. */
 struct shape {
     int T, Tk, H, Hkv, D;
     bool causal;
@@ -15,7 +15,7 @@ struct shape {
     size_t q_ld, kv_first, kv_stride, kv_ld;
 };
 
-/* Where the heads lie, of a shape whose other members are set: in qkv, in q and kv, or both. */
+/* Sets the places of the heads, after the other members: in qkv, in q and kv, or both. */
 static struct shape place(struct shape s, const void *qkv, const void *q, const void *kv,
                           int64_t kv_stride, float scale)
 {

@@ -1,4 +1,4 @@
-/* What a CPU device works with: its working memory, and faults that tests ask for. */
+/* The state of a CPU device: its working memory, and faults for tests. */
 #include "kernels/cpu/state.h"
 
 #include <stdatomic.h>
@@ -16,7 +16,7 @@ void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes)
 
 /* ---- faults ----
  *
- * A CPU that breaks as a card does, on purpose, in builds with SKERRY_FAULTS (debug, asan,
+ * A CPU that breaks like a GPU, on purpose, in builds with SKERRY_FAULTS (debug, asan,
  * tsan); nothing in release builds.
  *
  *     SKERRY_FAULT_DEVICE="40,7"
@@ -27,7 +27,7 @@ void *cpu_scratch(struct cpu_state *st, enum cpu_scratch_use use, size_t bytes)
  *
  * "lost" in place of a number: of the next process's CPUs the second one is not there.
  *
- *     SKERRY_FAULT_MEMORY=20000000       at most so many bytes are said to be free */
+ *     SKERRY_FAULT_MEMORY=20000000       the device reports at most so many free bytes */
 #ifdef SKERRY_FAULTS
 
 static atomic_long left; /* waits until it breaks; 0: never */

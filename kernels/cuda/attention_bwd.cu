@@ -102,7 +102,8 @@ __global__ void __launch_bounds__(THREADS) attention_dq_kernel(struct bwd p)
                          q + warp * 16 * LD, dq, a.T - t0 - warp * 16, a.D);
 }
 
-/* What a tile of queries says to a warp's 16 keys from `u` on; the lane has keys u and u + 8. */
+/* Adds a tile of queries to the gradients of a warp's 16 keys from `u` on; the lane has keys u and
+ * u + 8. */
 template <int DP, int N>
 static __device__ __forceinline__ void
 keys_step(float dk[DP / 8][4], float dv[DP / 8][4], const struct heads<bf16> &a, const bf16 *k,

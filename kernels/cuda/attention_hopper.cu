@@ -54,7 +54,7 @@ struct hopper {
     float scale;
 };
 
-/* Where a row of a head lies in q, k or v, or in their gradients; and in o. */
+/* The place of a row of a head in q, k or v, or in their gradients; and in o. */
 template <typename X>
 static __device__ __forceinline__ X *row_of(X *x, const struct hopper &p, int head, int row)
 {
@@ -216,7 +216,8 @@ score_grads(float (&s)[TILE / 8][4], float (&dp)[TILE / 8][4], uint32_t (&prob)[
     }
 }
 
-/* What a tile of queries says to a tile of keys.  rows: of score gradients, of the warp's keys. */
+/* Adds a tile of queries to the gradients of a tile of keys.  rows: score gradients of the warp's
+ * keys. */
 static __device__ __forceinline__ void keys_step(float (&dk)[CHUNKS][4], float (&dv)[CHUNKS][4],
                                                  const unsigned char *k, const unsigned char *v,
                                                  const unsigned char *q, const unsigned char *d_o,
@@ -252,7 +253,7 @@ queries_step(float (&dq)[CHUNKS][4], const unsigned char *grads, const unsigned 
     wgmma_done(dq);
 }
 
-/* Starts the copies of what comes after tile t: the next one, and at a head's first two tiles the
+/* Starts the copies for the time after tile t: the next tile, and at a head's first two tiles the
  * keys and values of the head `after`. */
 static __device__ __forceinline__ void fetch_ahead(unsigned char *room, const struct hopper &p,
                                                    int head, int after, int t, int turn, int pair)

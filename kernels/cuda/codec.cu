@@ -54,12 +54,12 @@ static __device__ __forceinline__ void store_codes(void *payload, int64_t i, uin
     }
 }
 
-/* What an element becomes: its code, and the bits of the value that it decodes to. */
+/* The code of an element, and the bits of the value that it decodes to. */
 struct coded {
     uint32_t code, value;
 };
 
-/* What a block's values are coded against. */
+/* The scale and thresholds of a block. */
 struct block_scale {
     float s, divisor;     /* int8; the divisor of a block that sends nothing is 1 */
     uint32_t bottom;      /* e3m0: the lowest value's bits, one step down */

@@ -133,7 +133,7 @@ static int look(struct nccl_rank *r, struct err *err)
                    r->set->api.text(rc == NCCL_OK ? state : rc));
 }
 
-/* Until the calls of this rank are queued on their streams. */
+/* Waits until the calls of this rank are queued on their streams. */
 static int settle(struct nccl_rank *r, struct err *err)
 {
     int rc;
@@ -149,7 +149,7 @@ static cudaStream_t stream_of(struct comm *c, struct stream *s)
     return s ? s->handle : cuda_state(c->dev)->main.handle;
 }
 
-/* What a group of calls returned: started, or an error of which the rest learns too. */
+/* Takes the result of a group of calls: started, or an error, which aborts the other ranks, too. */
 static int started(struct nccl_rank *r, bool aborted, int result)
 {
     if (aborted)
@@ -233,7 +233,7 @@ static int broadcast(struct comm *c, void *x, uint64_t bytes, int root, struct s
     return started(r, aborted, rc);
 }
 
-/* The stream ends by itself, or because a failure aborted what it waits for. */
+/* Waits for the stream, which ends by itself, or because a failure aborted its operations. */
 static int wait(struct comm *c, struct stream *s, struct err *err)
 {
     struct nccl_rank *r = rank_of(c);

@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/dnn.h"
 
-/* NULL: cuDNN may have it. */
+/* Why cuDNN cannot do it; NULL: it may. */
 static const char *unfit(const struct conv2d *p)
 {
     const uintptr_t all = (uintptr_t)p->x | (uintptr_t)p->w | (uintptr_t)p->y | (uintptr_t)p->add |
@@ -35,7 +35,7 @@ int conv_dnn_fwd(const struct conv2d *p, struct stream *s)
     call.at[CONV_BIAS] = (void *)p->bias;
     call.at[CONV_ADD] = (void *)p->add;
     call.at[CONV_Y] = p->y;
-    /* Whether its engines read all of a residual before they write there, cuDNN does not say. */
+    /* cuDNN does not promise that its engines read the whole residual before they write there. */
     const size_t bytes = (size_t)p->B * (size_t)call.shape.conv.Ho * (size_t)call.shape.conv.Wo *
                          (size_t)p->Cout * sizeof(bf16);
     call.room[CONV_Y] = p->add == p->y ? bytes : 0;

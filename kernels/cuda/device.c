@@ -1,5 +1,5 @@
-/* A card: opening, memory, streams, graphs, and the table it shows.  Stands on top of the
- * backend: nothing else of it calls in here. */
+/* A GPU: opening, memory, streams, graphs, and its table of operations.  It is the top of the
+ * backend: no other file of it calls functions of this one. */
 #include <unistd.h>
 
 #include "common/base/base.h"

@@ -29,7 +29,7 @@ struct dnn {
     struct entry *entries[PLANS];
 };
 
-/* The library and a handle, or a reason for none. */
+/* Opens the library and a handle, or keeps the reason for having none. */
 static void start(struct dnn *a)
 {
     struct err err = {0};
@@ -78,7 +78,7 @@ void cuda_dnn_use(const struct device *dev, struct dnn_use *ret)
     ret->why = a->why;
 }
 
-/* Not what the user wants of cuDNN. */
+/* Why the user does not want cuDNN for this kind; NULL: the user does. */
 static const char *unwanted(enum dnn_kind kind)
 {
     const char *wish = getenv(kind == DNN_SDPA ? "SKERRY_SDPA" : "SKERRY_CONV");

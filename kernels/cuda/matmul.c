@@ -4,11 +4,11 @@
  * matrix is our B, its bias runs along our n, and its sum over the columns of its second
  * matrix is our a_colsum.
  *
- * A plan is what was decided for a shape: the way, the algorithm and the descriptors.  When a
- * shape first comes all its ways are timed, each with the library's best guesses, and the fastest
- * stays, in this program and on disk (ways.h).  SKERRY_TUNE=0: the first guess of the first way
- * that is accepted; SKERRY_TUNE=say: what was timed goes to stderr.  While a graph is recorded
- * nothing is decided, since cuBLASLt of CUDA 13.3 has no guesses then: a new shape cannot be
+ * A plan is the decision for a shape: the way, the algorithm and the descriptors.  For a new
+ * shape all ways are timed, each with the library's best guesses, and the fastest is kept, in
+ * this program and on disk (ways.h).  SKERRY_TUNE=0: the first guess of the first way that is
+ * accepted; SKERRY_TUNE=say: the timings go to stderr.  No plan is made while a graph is
+ * recorded, since cuBLASLt of CUDA 13.3 has no guesses then: a new shape cannot be
  * recorded. */
 #include <cublasLt.h>
 
@@ -209,7 +209,7 @@ static bool sums_fused(const struct key *k, enum way way)
     return k->colsum && (way == WAY_FUSED || way == WAY_ROUND_BIAS);
 }
 
-/* Does this way fit the product, as far as can be said without asking cuBLASLt? */
+/* True if this way may fit the product; cuBLASLt may still refuse it. */
 static bool applies(const struct key *k, enum way way)
 {
     if (way == WAY_OWN)
@@ -367,7 +367,7 @@ static void decide(struct lt *lt, struct plan *p, enum way way)
         way++;
 }
 
-/* Settles on what was found to be fastest before, if that is kept. */
+/* Settles on the way that an earlier process found to be fastest, if that is on disk. */
 static bool recall(struct lt *lt, struct plan *p)
 {
     const struct ways_entry *e = ways_find(lt->ways, &p->key, sizeof p->key);
@@ -377,7 +377,7 @@ static bool recall(struct lt *lt, struct plan *p)
     return true;
 }
 
-/* NULL: it is new, and none is to be made. */
+/* The plan of a product; NULL: there is none, and none may be made. */
 static struct plan *find_plan(struct lt *lt, const struct matmul *mm, bool make)
 {
     const struct key key = make_key(mm);
@@ -412,7 +412,7 @@ struct room {
     char *colsum; /* (m) f32 */
 };
 
-/* May the product write its sums where they belong? */
+/* True if the product may write its sums to their place. */
 static bool sums_in_place(const struct matmul *mm)
 {
     return mm->a_colsum_zero && alignment(mm->a_colsum) >= 16;
@@ -458,7 +458,7 @@ static cublasStatus_t multiply(struct lt *lt, struct plan *p, int algo, const st
                           p->out, out, p->out, &p->algos[algo], s->lt_work, WORK_BYTES, s->handle);
 }
 
-/* What the product leaves to do: bias and epilogue, and the sums over the columns. */
+/* Does the work that the product leaves: bias and epilogue, and the sums over the columns. */
 static int finish(struct device *dev, const struct plan *p, const struct matmul *mm,
                   const struct room *r, struct stream *s)
 {
@@ -497,7 +497,7 @@ static int run_way(struct device *dev, struct lt *lt, struct plan *p, int algo,
 
 /* ---- which is fastest? ---- */
 
-/* A product that may be repeated: what adds to C or to the sums adds to memory for trials. */
+/* A product that may be repeated: additions to C or to the sums go to memory for trials. */
 struct trial {
     struct matmul mm;
     void *memory;

@@ -5,8 +5,8 @@
 #include "kernels/cuda/lib/lib.h"
 #include "kernels/watch_state.h"
 
-/* What of nvml.h is used here: its numbers and layouts are frozen, and toolkits come without
- * the header. */
+/* The part of nvml.h that is used here: its numbers and layouts are frozen, and toolkits lack the
+ * header. */
 typedef void *card_t;
 enum { OK = 0, NOT_SUPPORTED = 3, NO_PERMISSION = 4 };
 enum { SENSOR_GPU = 0, UNCORRECTED = 1, SINCE_LOADED = 0, MIG_ON = 1 };
@@ -136,7 +136,7 @@ static int open_library(struct nvml *n)
     return 0;
 }
 
-/* A part of a card that CUDA shows as a device: NVML knows it by its UUID. */
+/* Finds a part of a card (MIG) that CUDA shows as a device: NVML knows it by its UUID. */
 static void find_part(struct nvml *n)
 {
     unsigned now = 0, pending = 0;
@@ -171,7 +171,7 @@ static void put_reasons(unsigned long long mask, char *out, size_t size)
                 (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", words[i].word);
 }
 
-/* Each may be something that this card or this user is not told. */
+/* Reads the other values, each of which this card or this user may lack. */
 static void read_rest(struct nvml *n, struct watch_state *ret)
 {
     struct rates rates;

@@ -6,7 +6,7 @@
 
 enum { MAX_HEADS = 65535 }; /* B H: engines count them along a dimension of the grid */
 
-/* NULL: cuDNN may have it. */
+/* Why cuDNN cannot do it; NULL: it may. */
 static const char *unfit(const struct sdpa_shape *s)
 {
     if (s->B < 1 || s->D % 8 || s->T < SDPA_LEAST)
@@ -20,7 +20,7 @@ static const char *unfit(const struct sdpa_shape *s)
     return NULL;
 }
 
-/* What cuDNN is asked for, without its memory. */
+/* The call of cuDNN, without its memory. */
 static struct dnn_call call_of(const struct sdpa_shape *p, bool plain)
 {
     const size_t rows = (size_t)p->B * (size_t)p->H * (size_t)p->T;
@@ -37,7 +37,7 @@ static bool aligned(const void *a, const void *b, const void *c, const void *d, 
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e) & 15) == 0;
 }
 
-/* Does our own kernel take less time, and may it? */
+/* True if the own kernel is allowed and takes less time. */
 static bool own_is_faster(const struct attention_bwd *p, const struct stream *s)
 {
     const char *wish = getenv("SKERRY_SDPA");

@@ -1,5 +1,5 @@
-/* What every operation of a card needs: its errors, its working memory, copies.  Calls nothing
- * else of the backend. */
+/* The state that every operation of a GPU needs: errors, working memory, copies.  Calls no other
+ * file of the backend. */
 #include "common/base/base.h"
 #include "kernels/cuda/cuda.h"
 

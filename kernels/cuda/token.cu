@@ -1,4 +1,4 @@
-/* What a decoder adds to the blocks: rotary positions, rows of a table, cross entropy. */
+/* Operations for decoders: rotary positions, rows of a table, cross entropy. */
 #include <errno.h>
 #include <math.h>
 

@@ -8,7 +8,7 @@
 #include "kernels/cuda/cuda.h"
 #endif
 
-/* cpu:N, of so many threads. */
+/* Opens cpu:N, with N threads. */
 static int open_cpu(const char *name, struct device **ret_dev, struct err *err)
 {
     char *end;
@@ -48,7 +48,7 @@ static int open_cuda(const char *name, struct device **ret_dev, struct err *err)
 #endif
 }
 
-/* The first card that can be used, else the CPU. */
+/* Opens the first usable GPU, else the CPU. */
 static int open_auto(int threads, struct device **ret_dev, struct err *err)
 {
 #if HAVE_CUDA
