@@ -36,7 +36,8 @@ static int port_of(int fd)
 
 bool socket_bytes_delivered(const struct socket_bytes *b, CURL *easy)
 {
-    /* During a transfer CURLINFO_ACTIVESOCKET is the connection before, but the port is right. */
+    /* During a transfer libcurl names as the active socket that of the transfer before; the port is
+     * that of the present one. */
     long port = 0;
     curl_easy_getinfo(easy, CURLINFO_LOCAL_PORT, &port);
     for (unsigned i = 0; i < b->n_open && port > 0; i++) {
