@@ -114,11 +114,6 @@ static int decode(const char *text, size_t len, uint8_t bytes[BYTES_MAX], size_t
     size_t n = 0;
     if (hash_unb64url(copy, bytes, BYTES_MAX, &n) < 0)
         return err_set(err, -ERR_FORMAT, "%s", damaged);
-    if (n > 0 && bytes[0] != VERSION)
-        return err_set(err, -ERR_VERSION,
-                       "the token is of format %u, this program reads format %u: install the "
-                       "release that made it",
-                       bytes[0], VERSION);
     if (n < FIXED_BYTES + 1 + CHECK_BYTES)
         return err_set(err, -ERR_FORMAT,
                        "the token is cut short: copy the whole line of the "
@@ -127,6 +122,11 @@ static int decode(const char *text, size_t len, uint8_t bytes[BYTES_MAX], size_t
     hash_sha256(bytes, n - CHECK_BYTES, sum);
     if (memcmp(sum, bytes + n - CHECK_BYTES, CHECK_BYTES) != 0)
         return err_set(err, -ERR_FORMAT, "%s", damaged);
+    if (bytes[0] != VERSION)
+        return err_set(err, -ERR_VERSION,
+                       "the token is of format %u, this program reads format %u: install the "
+                       "release that made it",
+                       bytes[0], VERSION);
     *ret_n = n - CHECK_BYTES;
     return 0;
 }

@@ -61,6 +61,7 @@ static void test_bad_tokens(void **state)
     expect_bad_token("hello", "not a Skerry token");
     expect_bad_token("skerry1.", "cut short");
     expect_bad_token("skerry1.!!!!", "damaged");
+    expect_bad_token("skerry1.abc", "cut short");
     for (size_t n = 9; n < strlen(text); n++) {
         memcpy(cut, text, n);
         cut[n] = '\0';
@@ -72,6 +73,8 @@ static void test_bad_tokens(void **state)
         memcpy(cut, text, sizeof(cut));
         cut[i] = cut[i] == 'A' ? 'B' : 'A';
         assert_true(token_parse(cut, &got, NULL) < 0);
+        if (i < strlen(text) - 1) /* whose last bits may be none */
+            expect_bad_token(cut, "damaged");
     }
     snprintf(twice, sizeof(twice), "%s%s", text, text);
     expect_bad_token(twice, "twice");
