@@ -424,7 +424,7 @@ int recipe_limits(const struct job_spec *spec, const struct composition *c, stru
     if (c->elastic && (spec->outer.async || job_streams(spec)))
         return err_set(
             err, -ERR_CONFIG,
-            "recipe.replicas is auto, which goes with whole rounds alone; give a number, "
+            "recipe.replicas is auto, which goes only with whole rounds; give a number, "
             "or leave out outer.async, fragments, delay and mix");
     if (c->partitioned && !job_has_data(spec))
         return err_set(err, -ERR_CONFIG,

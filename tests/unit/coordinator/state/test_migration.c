@@ -42,8 +42,8 @@ static const char *const rows[] = {
     " '30 3 1 1 0 1 0x1.cp+0 7', x'00000000', " H ", 0, 0, 0, NULL, NULL, NULL, NULL, 1, 0)",
     "INSERT INTO contributions VALUES(5, 0, 7, 1, " H ", 11, 0)",
     "INSERT INTO grids VALUES(4, 1, 1, 4, 2, " H ", 12, 5)",
-    "INSERT INTO workers VALUES(3, zeroblob(16), zeroblob(16), 'w', 'd', 'v', 'a', 1, 1, 2, '',"
-    " 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)",
+    ("INSERT INTO workers VALUES(3, zeroblob(16), zeroblob(16), 'w', 'd', 'v', 'a', 1, 1, 2, '',"
+     " 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)"),
     "INSERT INTO verdicts VALUES(3, 5, 1, '')",
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
