@@ -422,10 +422,9 @@ int recipe_limits(const struct job_spec *spec, const struct composition *c, stru
         return err_set(err, -ERR_CONFIG, "outer.fragments is %d, more than the %d blocks of %s",
                        spec->outer.fragments, spec->model.depth, depth_key(spec));
     if (c->elastic && (spec->outer.async || job_streams(spec)))
-        return err_set(
-            err, -ERR_CONFIG,
-            "recipe.replicas is auto, which goes only with whole rounds; give a number, "
-            "or leave out outer.async, fragments, delay and mix");
+        return err_set(err, -ERR_CONFIG,
+                       "recipe.replicas is auto, which goes only with whole rounds; give a number, "
+                       "or leave out outer.async, fragments, delay and mix");
     if (c->partitioned && !job_has_data(spec))
         return err_set(err, -ERR_CONFIG,
                        "recipe.name is %s, whose paths each learn from a part of the data, but "

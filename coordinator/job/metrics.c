@@ -119,10 +119,10 @@ void metrics_points(struct coordinator *co, struct job *j, struct task *t,
     const size_t n_kept = find_numbers(co, j, heard, kept);
     const size_t all = heard->n < POINTS_MAX ? heard->n : POINTS_MAX;
     const size_t n = fresh_points(t, heard->points, all);
-    Skerry__V1__LossPoint *const *points = heard->points + (all - n);
     size_t taken = 0;
-    if (!points_fit(co, worker_memory(state_worker(&co->state, t->worker_id)), n))
+    if (n == 0 || !points_fit(co, worker_memory(state_worker(&co->state, t->worker_id)), n))
         return;
+    Skerry__V1__LossPoint *const *points = heard->points + (all - n);
     for (size_t i = 0; i < n; i++) {
         if (!isfinite(points[i]->loss) || !isfinite(points[i]->lr))
             continue;
