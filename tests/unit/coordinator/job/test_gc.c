@@ -44,7 +44,8 @@ static const struct column {
     {"moments of a phase", "UPDATE tasks SET moments=?1, moments_size=?2 WHERE id=2", ENDS},
     {"contribution", "UPDATE contributions SET sha256=?1, size=?2 WHERE task=2", DOUBT},
     {"folded contribution",
-     "INSERT INTO contributions SELECT 2, 1, module, 0, ?1, ?2, 0, 8, 1, 1, 0 FROM contributions",
+     "INSERT INTO contributions SELECT 2, 1, module, 0, ?1, ?2, 0, 8, 1, 1, 0, 0 FROM "
+     "contributions",
      STAYS},
     {"grid", "INSERT INTO grids VALUES(21, 1, 1, 4, 2, ?1, ?2, 0, 0, NULL)", STAYS},
     {"picture",
