@@ -34,14 +34,17 @@ def test_a_notice_of_the_cloud(swarm, name, service):
     swarm.wait_round(job, swarm.job(job)["round"] + 1)
 
 
+def has_begun_a_phase(swarm):
+    return any(t["state"] == "leased" and 0 < t["steps_done"] <= SLOW["steps"] // 4 for t in swarm.get("/v1/tasks").json()["items"])
+
+
 def test_long_before_its_end_a_machine_goes_on(swarm):
     """A worker leaves only in the last half minute: two minutes before, its phase goes on, and it takes no other; it also tells a
     coordinator that was started again."""
     with serving(Aws()) as cloud:
-        swarm.worker("a", "--spot", "aws", "--spot-metadata", cloud.url)
-        job = swarm.submit(**{**SLOW, "rounds": 200, "replicas": 1})
-        wait_until(lambda: task_of(swarm, "a"), 30, "worker a to hold a lease")
-        swarm.wait_round(job, 1)
+        swarm.worker("a", "--spot", "aws", "--spot-metadata", cloud.url, "--throttle", "8")
+        swarm.submit(**{**SLOW, "rounds": 200, "replicas": 1})
+        wait_until(lambda: has_begun_a_phase(swarm), 30, "worker a to be at the beginning of a phase")
         cloud.take_back(seconds=120)
         wait_until(lambda: "leaves in" in swarm.log("coordinatord"), 20, "the notice to be told")
         swarm.kill("coordinatord")
