@@ -25,8 +25,7 @@ enum worker_state {
 /* The fate of a phase's contributions, for their sender. */
 struct verdict {
     uint64_t task_id;
-    uint64_t
-        module_id; /* the contribution to this module; 0: those without a verdict of their own */
+    uint64_t module_id; /* of the contribution; 0: those without a verdict of their own */
     bool accepted;
     bool told; /* (m) sent in an answer that the worker has not confirmed yet */
     char reason[REASON_MAX];

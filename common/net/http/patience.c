@@ -24,15 +24,20 @@ void patience_silent(struct patience *p)
     p->silences++;
 }
 
+static double doubled(unsigned times)
+{
+    return (double)(1u << (times < 8 ? times : 8));
+}
+
 double patience_ms(const struct patience *p, unsigned failures, uint64_t bytes)
 {
-    const unsigned doubled = failures > p->silences ? failures : p->silences;
     const double usual = p->mean_ms + DEVIATIONS * p->dev_ms;
     const double ms = !p->known || usual > PATIENCE_MOST_MS ? PATIENCE_MOST_MS
                       : usual < PATIENCE_LEAST_MS           ? PATIENCE_LEAST_MS
                                                             : usual;
-    return ms * (double)(1u << (doubled < 8 ? doubled : 8)) +
-           1e3 * (double)bytes / LOOKED_OVER_PER_S;
+    const double own = ms * doubled(failures), all = ms * doubled(p->silences);
+    const double after = all < PATIENCE_MOST_MS ? all : PATIENCE_MOST_MS;
+    return (own > after ? own : after) + 1e3 * (double)bytes / LOOKED_OVER_PER_S;
 }
 
 uint64_t patience_waited_ms(struct patience_wait *w, CURL *easy, bool given, uint64_t now_ms)

@@ -29,7 +29,8 @@ void patience_note(struct patience *p, double ms);
  * patient. */
 void patience_silent(struct patience *p);
 /* How long to wait; doubled for each failure of this request, or for each silence since the last
- * answer, whichever are more.  bytes: of the body, which a store may check before it answers. */
+ * answer, of whichever request, but for those not over PATIENCE_MOST_MS.  bytes: of the body, which
+ * a store may check before it answers. */
 double patience_ms(const struct patience *p, unsigned failures, uint64_t bytes);
 
 /* One attempt of a libcurl handle. */

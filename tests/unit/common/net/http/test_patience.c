@@ -46,6 +46,10 @@ static void test_silence(void **state)
     patience_silent(&p);
     patience_silent(&p);
     assert_true(patience_ms(&p, 0, 0) == 8 * PATIENCE_LEAST_MS);
+    for (int i = 0; i < 16; i++) /* of as many requests at once */
+        patience_silent(&p);
+    assert_true(patience_ms(&p, 0, 0) == PATIENCE_MOST_MS);
+    assert_true(patience_ms(&p, 4, 0) == 16 * PATIENCE_LEAST_MS);
     patience_note(&p, 20);
     assert_true(patience_ms(&p, 0, 0) == PATIENCE_LEAST_MS);
 }
