@@ -1,4 +1,5 @@
-/* Files of one float per parameter, hashed and written by a thread of their own.
+/* Files of one float per parameter, hashed and written by a thread of their own: those of an outer
+ * step (fold.h) and the version that is rebuilt from a delta (version.h).
  *
  *   folding thread                          helper of the sink
  *   fold_sink_slot()  waits for a free slot <--  frees it
@@ -6,7 +7,7 @@
  *   fold_sink_push(n) -------------------------> hash + pwrite, in order
  *   fold_sink_finish() joins
  *
- * Only one lock and two slots are shared.  A step (fold.h) has one sink for the files that holders
+ * Only one lock and two slots are shared.  A step has one sink for the files that holders
  * get and another for the optimiser's state: hashing is most of a fold, and so the two halves do
  * not wait for each other.  All calls except the helper's come from one thread. */
 #ifndef COMMON_OUTER_FOLD_SINK_H

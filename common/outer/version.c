@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
-#include "common/outer/fold.h"
 #include "common/outer/arith.h"
+#include "common/outer/fold.h"
+#include "common/outer/fold_sink.h"
 #include "common/outer/layout.h"
 #include "common/outer/wire.h"
 
@@ -15,11 +16,11 @@ struct apply {
     struct layout layout;
     struct wire diff; /* a delta or a contribution */
     struct file_out out;
-    struct hash hash;
+    struct fold_sink *sink; /* of out */
     const struct arith *arith;
     void *payload;
     uint16_t *scales;
-    float *theta, *q;
+    float *theta;
 };
 
 static int apply_open(struct apply *a, const char *path, struct wire_info want, struct err *err)
@@ -42,17 +43,17 @@ static int apply_alloc(struct apply *a, struct err *err)
     a->payload = mem_try_aligned(64, FOLD_CHUNK * sizeof(float)); /* room for the widest codec */
     a->scales = mem_try_array(FOLD_CHUNK / CODEC_BLOCK, sizeof *a->scales);
     a->theta = mem_try_aligned(64, FOLD_CHUNK * sizeof *a->theta);
-    a->q = mem_try_aligned(64, FOLD_CHUNK * sizeof *a->q);
-    if (!a->payload || !a->scales || !a->theta || !a->q)
+    if (!a->payload || !a->scales || !a->theta)
         return err_set(err, -ENOMEM, "no memory for applying a delta");
     return 0;
 }
 
-static int apply_chunk(struct apply *a, size_t t, uint64_t first, size_t n, struct err *err)
+/* Makes n elements of tensor t in q. */
+static int apply_chunk(struct apply *a, size_t t, uint64_t first, size_t n, float *q,
+                       struct err *err)
 {
     const struct st_tensor *tensor = &a->layout.st.tensors[t];
     const enum codec codec = a->diff.at[t].codec;
-    uint64_t at = tensor->offset + first * sizeof(float);
     int rc = wire_read(&a->diff, t, first, n, a->payload, a->scales, err);
     if (rc < 0)
         return rc;
@@ -61,30 +62,31 @@ static int apply_chunk(struct apply *a, size_t t, uint64_t first, size_t n, stru
                        "%s: tensor %s holds a value that is not finite or out "
                        "of range",
                        a->diff.path, tensor->name);
-    coding_decode(codec, n, a->payload, a->scales, a->q);
-    if (codec != CODEC_F32) {
-        rc = file_pread_all(a->fd, a->theta, n * sizeof(float), at, a->full_path, err);
-        if (rc < 0)
-            return rc;
-        if (a->diff.info.kind == WIRE_DELTA)
-            a->arith->add(n, a->theta, a->q, a->q);
-        else
-            a->arith->sub(n, a->theta, a->q, a->q);
-    }
-    hash_update(&a->hash, a->q, n * sizeof(float));
-    return file_out_pwrite(&a->out, a->q, n * sizeof(float), at, err);
+    coding_decode(codec, n, a->payload, a->scales, q);
+    if (codec == CODEC_F32)
+        return 0;
+    rc = file_pread_all(a->fd, a->theta, n * sizeof(float), tensor->offset + first * sizeof(float),
+                        a->full_path, err);
+    if (rc < 0)
+        return rc;
+    (a->diff.info.kind == WIRE_DELTA ? a->arith->add : a->arith->sub)(n, a->theta, q, q);
+    return 0;
 }
 
 static int apply_all(struct apply *a, struct err *err)
 {
     const struct layout *l = &a->layout;
-    hash_update(&a->hash, l->header, (size_t)l->st.payload);
-    int rc = file_out_pwrite(&a->out, l->header, (size_t)l->st.payload, 0, err);
-    for (size_t t = 0; rc == 0 && t < l->st.n_tensors; t++) {
+    float *slot[FOLD_SINK_FILES];
+    int rc = 0;
+    for (size_t t = 0; t < l->st.n_tensors; t++) {
         uint64_t count = l->st.tensors[t].count;
         for (uint64_t first = 0; rc == 0 && first < count; first += FOLD_CHUNK) {
             size_t n = count - first < FOLD_CHUNK ? (size_t)(count - first) : FOLD_CHUNK;
-            rc = apply_chunk(a, t, first, n, err);
+            rc = fold_sink_slot(a->sink, slot, err);
+            if (rc == 0)
+                rc = apply_chunk(a, t, first, n, slot[0], err);
+            if (rc == 0)
+                fold_sink_push(a->sink, n);
         }
     }
     return rc;
@@ -92,19 +94,18 @@ static int apply_all(struct apply *a, struct err *err)
 
 static void apply_release(struct apply *a)
 {
+    fold_sink_free(a->sink);
     file_out_abort(&a->out);
     wire_close(&a->diff);
     layout_release(&a->layout);
-    hash_release(&a->hash);
     if (a->fd >= 0)
         (void)close(a->fd); /* read only: nothing to lose */
     mem_free(a->payload);
     mem_free(a->scales);
     mem_free(a->theta);
-    mem_free(a->q);
 }
 
-/* The hash of the full file at full_path after the blob at path is applied. */
+/* Applies the blob at path to the full file at full_path. */
 static int apply(const char *full_path, const char *path, struct wire_info want,
                  const char *out_path, const uint8_t sha256[HASH_BYTES],
                  uint8_t ret_sha256[HASH_BYTES], struct err *err)
@@ -114,25 +115,26 @@ static int apply(const char *full_path, const char *path, struct wire_info want,
                       .diff = {.fd = -1},
                       .out = {.fd = -1},
                       .arith = arith_best()};
-    uint8_t got[HASH_BYTES];
-    hash_init(&a.hash);
+    struct fold_file made = {0};
     int rc = apply_open(&a, path, want, err);
     if (rc == 0)
         rc = apply_alloc(&a, err);
     if (rc == 0)
         rc = file_out_open(&a.out, out_path, 0600, err);
     if (rc == 0)
+        rc = fold_sink_new(&a.layout, (struct file_out *const[FOLD_SINK_FILES]){&a.out}, &a.sink,
+                           err);
+    if (rc == 0)
         rc = apply_all(&a, err);
-    if (rc == 0) {
-        hash_final(&a.hash, got);
-        if (sha256 && !hash_equal(got, sha256, HASH_BYTES))
-            rc = err_set(err, -ERR_HASH, "%s with %s does not give version %llu: the hash differs",
-                         full_path, path, (unsigned long long)want.base + 1);
-    }
+    if (rc == 0)
+        rc = fold_sink_finish(a.sink, (struct fold_file *const[FOLD_SINK_FILES]){&made}, err);
+    if (rc == 0 && sha256 && !hash_equal(made.sha256, sha256, HASH_BYTES))
+        rc = err_set(err, -ERR_HASH, "%s with %s does not give version %llu: the hash differs",
+                     full_path, path, (unsigned long long)want.base + 1);
     if (rc == 0)
         rc = file_out_put(&a.out, err);
     if (rc == 0 && ret_sha256)
-        memcpy(ret_sha256, got, HASH_BYTES);
+        memcpy(ret_sha256, made.sha256, HASH_BYTES);
     apply_release(&a);
     return rc;
 }

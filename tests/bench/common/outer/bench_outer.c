@@ -18,6 +18,7 @@
  *
  * outer_fold_s: fold_run() on files, whole: reads, arithmetic, SHA-256 of five
  * files, writes, fsync.  outer_check_s: fold_check() of K contributions.
+ * outer_apply_s: what a worker does with the delta that comes back.
  * fold_rss_mib: peak resident memory of a process that does both and nothing
  * else, above what it had before.
  *
@@ -43,6 +44,7 @@
 #include "common/outer/fold_check.h"
 #include "common/outer/fold_math.h"
 #include "common/outer/layout.h"
+#include "common/outer/version.h"
 
 #define ROUNDS 9
 #define K_MAX 64
@@ -326,6 +328,10 @@ static void fold_files(const struct options *o, char **in)
         die("fold", &err);
     report("outer_fold_s", seconds_since(t), "s");
     report("fold_rss_mib", status_mib("VmHWM:") - before, "MiB");
+    t = clock_now_ns();
+    if (version_apply_delta(full, out[1], 1, 1, out[0], r.full.sha256, NULL, &err) < 0)
+        die("apply", &err);
+    report("outer_apply_s", seconds_since(t), "s");
     report("delta_bytes_per_param", (double)r.delta.bytes / (double)o->params, "B/param");
     for (size_t i = 0; i < 5; i++)
         mem_free(out[i]);
