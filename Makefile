@@ -265,8 +265,8 @@ python: $(BUILD_DIR)/python/.made ## the Python package of trainers, as a wheel 
 libskerry: $(SKERRY_LIBS) ## the library of trainers, static and shared
 all: libskerry
 
-.PHONY: deps install deb check-deb clean
-deps: ## install what building, the demo and the tests need (Debian 12)
+.PHONY: deps install deb check-deb check-systems clean
+deps: ## install what building, the demo and the tests need (Debian 12; others: deploy/install-deps.sh demo)
 	deploy/install-deps.sh test
 
 install: $(BINS) $(SKERRY_LIBS) ## install programs, libskerry and its header under PREFIX (default /usr/local)
@@ -280,6 +280,9 @@ deb: $(BINS) ## a Debian package of the three programs and their units, in build
 
 check-deb: deb ## install the package in a fresh Debian (root, debootstrap, network) and train there
 	deploy/check-deb.sh $(BUILD_DIR)/skerry_$(VERSION)_$$(dpkg --print-architecture).deb $(BUILD_DIR)/debian-system
+
+check-systems: ## build the package on Debian 13 and Ubuntu 24.04, install it there, and train (root, debootstrap, network)
+	for s in trixie noble; do deploy/check-deb.sh . $(BUILD_DIR)/system-$$s $$s || exit 1; done
 
 clean: ## remove build/
 	rm -rf $(BUILD_DIR)

@@ -1,25 +1,53 @@
 #!/bin/sh
-# Installs the package in a fresh Debian and trains with it there.  Needs root, debootstrap and a
-# mirror of Debian.
+# Installs the package in a fresh system and trains with it there.  Needs root, debootstrap and a
+# mirror.
 #
-#   deploy/check-deb.sh PACKAGE.deb FOLDER [MIRROR]      (make check-deb)
+#   deploy/check-deb.sh PACKAGE.deb FOLDER [SUITE [MIRROR]]      (make check-deb)
+#   deploy/check-deb.sh CHECKOUT    FOLDER [SUITE [MIRROR]]      (make check-systems)
 #
-# FOLDER is made, holds the system, and is reused by the next run when it is complete.
+# Of a checkout, the package is made in that system, of what is committed.  SUITE is bookworm (the
+# default), trixie or noble.  FOLDER is made, holds the system, and is reused by the next run when it
+# is complete.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-deb=$1
+from=$1
 system=$2
-mirror=${3:-http://deb.debian.org/debian}
+suite=${3:-bookworm}
 inside() { chroot "$system" "$@"; }
+
+debian() { debootstrap --variant=minbase "$suite" "$system" "${1:-http://deb.debian.org/debian}"; }
+
+# Debian has neither Ubuntu's keys nor, for its newest suites, debootstrap's script, which is the same for all.
+ubuntu() {
+    keys=/usr/share/keyrings/ubuntu-archive-keyring.gpg
+    [ -e "$keys" ] || echo "check-deb: without $keys the packages of $suite are not verified" >&2
+    debootstrap --variant=minbase --components=main,universe \
+        "$([ -e "$keys" ] && echo "--keyring=$keys" || echo --no-check-gpg)" \
+        "$suite" "$system" "${1:-http://archive.ubuntu.com/ubuntu}" /usr/share/debootstrap/scripts/gutsy
+}
 
 if [ ! -e "$system/.complete" ]; then
     rm -rf "$system"
-    debootstrap --variant=minbase bookworm "$system" "$mirror" >/dev/null
+    case $suite in
+    noble) ubuntu "${4:-}" >/dev/null ;;
+    *) debian "${4:-}" >/dev/null ;;
+    esac
     touch "$system/.complete"
 fi
 cp /etc/resolv.conf "$system/etc/resolv.conf"
-cp "$deb" "$system/root/skerry.deb"
 inside apt-get -qq update
+if [ -d "$from" ]; then
+    rm -rf "$system/root/skerry"
+    mkdir "$system/root/skerry"
+    git -C "$from" archive HEAD | tar -x -C "$system/root/skerry"
+    inside sh -ec 'cd /root/skerry
+        deploy/install-deps.sh build
+        apt-get -qq --yes --no-install-recommends install dpkg-dev >/dev/null
+        make -s -j"$(nproc)" CUDA=0 WERROR=1 deb
+        mv build/skerry_*.deb /root/skerry.deb'
+else
+    cp "$from" "$system/root/skerry.deb"
+fi
 inside apt-get -qq --yes purge skerry >/dev/null 2>&1 || true
 inside apt-get -qq --yes --no-install-recommends install /root/skerry.deb >/dev/null
 inside dpkg -s skerry | grep -E '^(Status|Version)'

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Installs what Skerry needs on Debian 12 and says what it did.
+# Installs what Skerry needs and says what it did.
 #
 #   deploy/install-deps.sh build     compile the three programs and run a swarm
 #   deploy/install-deps.sh demo      build + what `make demo` needs (emoji font, names)
 #   deploy/install-deps.sh test      demo + what `make test` and `make lint` need
+#                                    (Debian 12 alone: compilers of other versions warn of other things)
 #   deploy/install-deps.sh --check   print what is missing, install nothing (exit 1 if any)
 #
 # Why each package is here: docs/dependencies.md.  CUDA is not installed by this
@@ -28,7 +29,7 @@ for arg in "$@"; do
     case $arg in
     --check) check=1 ;;
     build | demo | test) set_name=$arg ;;
-    -h | --help) sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -h | --help) sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) echo "install-deps: unknown argument '$arg'; expected build, demo, test or --check" >&2; exit 2 ;;
     esac
 done
@@ -36,6 +37,14 @@ case $set_name in
 build) want=$BUILD ;;
 demo) want="$BUILD $DEMO" ;;
 test) want="$BUILD $DEMO $TEST" ;;
+esac
+
+system=$(. /etc/os-release 2>/dev/null && echo "$ID ${VERSION_ID:-}") || system=""
+case $system in
+"debian 11" | "debian 10" | "ubuntu 18."* | "ubuntu 20."* | "ubuntu 22."* | "ubuntu 23."*)
+    echo "install-deps: $system is too old: its libvips, jansson and C library lack what Skerry uses; expected Debian 12 or" \
+        "Ubuntu 24.04, or newer; deploy/container makes an image that runs here" >&2
+    exit 1 ;;
 esac
 
 missing=""

@@ -4,12 +4,11 @@
 #define COORDINATOR_METRICS_H
 
 #include "coordinator/state/core.h"
-
-struct Skerry__V1__LossPoint;
+#include "proto/skerry.pb-c.h"
 
 /* Points as a worker sent them, or the numbers of an evaluation, with the numbers' names. */
 struct metrics_heard {
-    struct Skerry__V1__LossPoint *const *points;
+    Skerry__V1__LossPoint *const *points;
     size_t n;
     char *const *names;
     size_t n_names;

@@ -3,20 +3,17 @@
 #define COORDINATOR_KINDS_RESULT_H
 
 #include "coordinator/state/core.h"
-
-struct Skerry__V1__Blob;
-struct Skerry__V1__ReportRequest;
-struct Skerry__V1__ShardInfo;
+#include "proto/skerry.pb-c.h"
 
 /* A blob that a report names: it must be in the store and have the size it names. */
-int result_blob(struct coordinator *co, const struct Skerry__V1__Blob *b, const char *what,
+int result_blob(struct coordinator *co, const Skerry__V1__Blob *b, const char *what,
                 struct blob_ref *ret, struct err *err);
 /* Records the figures that came with a result. */
 void result_rows(struct coordinator *co, struct job *j, const struct task *t,
-                 const struct Skerry__V1__ReportRequest *r);
+                 const Skerry__V1__ReportRequest *r);
 
 /* The shard of job j that a report names; the numbers that are added up are within their bounds. */
-int result_shard(struct coordinator *co, const struct job *j, const struct Skerry__V1__ShardInfo *s,
+int result_shard(struct coordinator *co, const struct job *j, const Skerry__V1__ShardInfo *s,
                  struct shard_rec *ret, struct err *err);
 
 #endif

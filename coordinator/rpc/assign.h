@@ -4,8 +4,7 @@
 #define COORDINATOR_ASSIGN_H
 
 #include "coordinator/state/core.h"
-
-struct Skerry__V1__Applied;
+#include "proto/skerry.pb-c.h"
 
 /* Gives tasks to parked workers.  Called once in each turn. */
 void assign_parked(struct coordinator *co);
@@ -13,6 +12,6 @@ void assign_parked(struct coordinator *co);
 void assign_send(struct coordinator *co, struct reply *r);
 /* The worker's verdicts as messages in one block, which the caller frees.  They borrow their texts
  * from w. */
-struct Skerry__V1__Applied **assign_verdicts(const struct worker *w, size_t *ret_n);
+Skerry__V1__Applied **assign_verdicts(const struct worker *w, size_t *ret_n);
 
 #endif

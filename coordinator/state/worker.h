@@ -6,10 +6,10 @@
 #include "coordinator/decide/schedule.h"
 #include "coordinator/state/mark.h"
 #include "coordinator/state/record.h"
+#include "proto/skerry.pb-c.h"
 
 struct rpc_peer;
 struct rpc_request;
-struct Skerry__V1__HeartbeatRequest;
 
 #define APPLIED_MAX 64 /* verdicts waiting for one worker */
 #define WORKER_SMALL_MAX 8
@@ -178,7 +178,7 @@ bool worker_was_told(const struct worker *w);
 void worker_confirm_verdicts(struct worker *w);
 
 /* Fields missing in m stay unchanged; invalid values count as unknown. */
-void devices_take(struct devices *d, const struct Skerry__V1__HeartbeatRequest *m);
+void devices_take(struct devices *d, const Skerry__V1__HeartbeatRequest *m);
 /* The worker is gone: forgets its devices, but keeps the speed that it reached. */
 void devices_gone(struct devices *d);
 /* flops / peak_flops, or NAN. */

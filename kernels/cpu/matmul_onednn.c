@@ -1,11 +1,11 @@
 #include "kernels/cpu/matmul_onednn.h"
 
-#include <dnnl.h>
 #include <omp.h>
 #include <stdatomic.h>
 
 #include "kernels/cpu/state.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/team.h"
 
 enum { SLAB_ROWS = 512, CACHE = 128 };
@@ -75,29 +75,26 @@ struct onednn *onednn_new(int threads)
     return dn;
 }
 
-static dnnl_status_t matrix(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t ld,
-                            bool transposed, int dt)
+static struct onednn_matrix matrix(int64_t rows, int64_t cols, int64_t ld, bool transposed, int dt)
 {
-    const dnnl_dims_t dims = {rows, cols};
-    const dnnl_dims_t strides = {transposed ? 1 : ld, transposed ? ld : 1};
-    return dnnl_memory_desc_init_by_strides(md, 2, dims, dt == DT_BF16 ? dnnl_bf16 : dnnl_f32,
-                                            strides);
+    return (struct onednn_matrix){
+        .dims = {rows, cols},
+        .strides = {transposed ? 1 : ld, transposed ? ld : 1},
+        .type = dt == DT_BF16 ? dnnl_bf16 : dnnl_f32,
+    };
 }
 
 static dnnl_status_t make_desc(struct onednn *dn, const struct key *k, dnnl_primitive_attr_t attr,
                                dnnl_primitive_desc_t *ret)
 {
-    dnnl_memory_desc_t a, b, bias, c;
-    dnnl_matmul_desc_t desc;
-    dnnl_status_t st;
     const bool nt = k->layout == MM_NT;
-    if ((st = matrix(&a, k->m, k->k, k->lda, k->layout == MM_TN, k->dt)) != dnnl_success ||
-        (st = matrix(&b, k->k, k->n, nt ? k->k : k->n, nt, k->dt)) != dnnl_success ||
-        (st = matrix(&bias, 1, k->n, k->n, false, DT_F32)) != dnnl_success ||
-        (st = matrix(&c, k->m, k->n, k->n, false, k->c_dt)) != dnnl_success ||
-        (st = dnnl_matmul_desc_init(&desc, &a, &b, k->bias ? &bias : NULL, &c)) != dnnl_success)
-        return st;
-    return dnnl_primitive_desc_create(ret, &desc, attr, dn->engine, NULL);
+    const struct onednn_matrix m[] = {
+        matrix(k->m, k->k, k->lda, k->layout == MM_TN, k->dt),
+        matrix(k->k, k->n, nt ? k->k : k->n, nt, k->dt),
+        matrix(k->m, k->n, k->n, false, k->c_dt),
+        matrix(1, k->n, k->n, false, DT_F32),
+    };
+    return onednn_matmul_desc(dn->engine, m, k->bias, attr, ret);
 }
 
 /* A primitive for one thread, with the scratchpad given by us. */
@@ -112,7 +109,7 @@ static dnnl_status_t build(struct onednn *dn, struct entry *e)
     if (st == dnnl_success && e->key.accumulate) {
         st = dnnl_post_ops_create(&ops);
         if (st == dnnl_success)
-            st = dnnl_post_ops_append_sum(ops, 1.0f);
+            st = onednn_append_sum(ops);
         if (st == dnnl_success)
             st = dnnl_primitive_attr_set_post_ops(attr, ops);
     }

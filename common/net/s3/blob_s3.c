@@ -515,7 +515,7 @@ static int s3_read(struct blobstore *base, const struct blob_id *id, uint64_t fr
                    size_t len, struct err *err)
 {
     struct blob_s3 *s = store_of(base);
-    struct blob_stat st;
+    struct blob_stat st = {0};
     int rc = blobstore_read_here(base, id, from, data, len, err);
     if (rc != -EAGAIN || (rc = s3_stat(base, id, &st, err)) < 0)
         return rc;
