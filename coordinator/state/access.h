@@ -19,7 +19,7 @@ struct worker;
 
 struct token_rec {
     uint64_t id;
-    char name[NAME_MAX_BYTES]; /* unique among live tokens */
+    char name[NAME_MAX_BYTES]; /* unique among those that are not revoked */
     enum token_role role;
     uint8_t verifier[32];                 /* the secret, or its SHA-256 */
     int64_t made_unix_ms, ends_unix_ms;   /* ends 0: never */
@@ -32,7 +32,8 @@ struct token_rec {
 
 /* NULL when there is none. */
 const struct token_rec *access_token(const struct state *s, uint64_t id);
-const struct token_rec *access_by_name(const struct state *s, const char *name); /* live ones */
+/* The one that is not revoked: an ended one keeps its name, since its workers are still here. */
+const struct token_rec *access_by_name(const struct state *s, const char *name);
 /* The token that has this secret, live or not. */
 const struct token_rec *access_by_secret(const struct state *s, enum token_role role,
                                          const uint8_t secret[KEYS_SECRET_BYTES]);
