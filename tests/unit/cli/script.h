@@ -19,6 +19,7 @@ struct script {
     const char *const *answers;
     pthread_t thread;
     char asked[256]; /* the first line of the first request */
+    char last[256];  /* and that of the newest one */
 };
 
 static inline void answer(struct script *s, const char *job)
@@ -36,8 +37,10 @@ static inline void answer(struct script *s, const char *job)
             break;
     }
     request[len] = '\0';
+    if (request[0])
+        (void)snprintf(s->last, sizeof s->last, "%.*s", (int)strcspn(request, "\r"), request);
     if (!s->asked[0])
-        (void)snprintf(s->asked, sizeof s->asked, "%.*s", (int)strcspn(request, "\r"), request);
+        (void)snprintf(s->asked, sizeof s->asked, "%s", s->last);
     bool error = !strncmp(job, "{\"error\"", 8);
     int n = snprintf(text, sizeof text,
                      "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"

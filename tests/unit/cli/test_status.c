@@ -1,0 +1,264 @@
+/* What status, tasks, cancel, drain and login ask for, and what they say. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cli/command.h"
+#include "common/base/file.h"
+#include "tests/unit/cli/script.h"
+
+#define MAX 8192
+
+/* Runs a command against these answers, its output in `said`. */
+struct ran {
+    int status;
+    struct err err;
+    char said[MAX], asked[256], last[256];
+};
+
+static void run(const struct command *c, struct cli *cli, const char *word,
+                const char *const *answers, struct ran *ret)
+{
+    struct script s;
+    struct args args = {.n_rest = word != NULL, .rest = {word}};
+    char path[] = "/tmp/skerry-status.XXXXXX";
+    const int file = mkstemp(path), out = dup(STDOUT_FILENO), error = dup(STDERR_FILENO);
+    memset(ret, 0, sizeof *ret);
+    assert_true(file >= 0 && out >= 0 && error >= 0);
+    connect_to(&s, cli, answers);
+    fflush(stdout);
+    fflush(stderr);
+    assert_true(dup2(file, STDOUT_FILENO) >= 0 && dup2(file, STDERR_FILENO) >= 0);
+    ret->status = c->run(cli, &args, &ret->err);
+    fflush(stdout);
+    fflush(stderr);
+    assert_true(dup2(out, STDOUT_FILENO) >= 0 && dup2(error, STDERR_FILENO) >= 0);
+    disconnect(&s, cli);
+    assert_true(pread(file, ret->said, MAX - 1, 0) >= 0);
+    (void)snprintf(ret->asked, sizeof ret->asked, "%s", s.asked);
+    (void)snprintf(ret->last, sizeof ret->last, "%s", s.last);
+    close(file);
+    close(out);
+    close(error);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void says(const struct ran *r, const char *text)
+{
+    if (!strstr(r->said, text))
+        fail_msg("'%s' is not in: %s", text, r->said);
+}
+
+static void says_no(const struct ran *r, const char *text)
+{
+    if (strstr(r->said, text))
+        fail_msg("'%s' is in: %s", text, r->said);
+}
+
+/* A flag of a command. */
+static void *flag(const struct command *c, const char *name)
+{
+    for (const struct args_flag *f = c->flags; f && f->name; f++)
+        if (strcmp(f->name, name) == 0)
+            return f->out;
+    fail_msg("%s has no flag --%s", c->name, name);
+    return NULL;
+}
+
+/* ---- */
+
+/* Nothing yet: each list says what would put something there. */
+static void an_empty_swarm_says_what_to_do(void **state)
+{
+    static const char *const answers[] = {"{\"version\": \"1\", \"uptime_ms\": 1000}", NULL};
+    struct cli cli = {0};
+    struct ran r;
+    run(&command_status, &cli, NULL, answers, &r);
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.asked, "GET /v1/status HTTP/1.1");
+    says(&r, "`skerry submit job.yaml` starts one");
+    says(&r, "workerd --join");
+    says(&r, "waiting for\n      nothing\n");
+    says_no(&r, "more;");
+    says_no(&r, "fp32");
+}
+
+static void a_swarm_is_listed(void **state)
+{
+    static const char *const answers[] = {
+        "{\"jobs\": [{\"id\": 3, \"name\": \"a\", \"state\": \"running\", \"loss\": 0.25,"
+        " \"eta_ms\": 60000, \"stalled\": \"nobody can do it\"},"
+        " {\"id\": 4, \"name\": \"b\", \"state\": \"running\", \"paused\": true, \"text\": true,"
+        " \"stalled\": \"a person has paused it\"},"
+        " {\"id\": 5, \"name\": \"c\", \"state\": \"failed\", \"reason\": \"no samples\"}],"
+        " \"workers\": [{\"id\": 1, \"name\": \"isle\", \"state\": \"idle\"}],"
+        " \"workers_count\": {\"known\": 4},"
+        " \"waiting_for\": [{\"what\": \"worker 1\", \"why\": \"training\"},"
+        " {\"what\": \"task 2\", \"why\": \"a failure\", \"until_ms\": 5000}]}",
+        NULL};
+    struct cli cli = {0};
+    struct ran r;
+    run(&command_status, &cli, NULL, answers, &r);
+    says(&r, "loss 0.2500  0 images/s  ETA 1m");
+    says(&r, "      stalled: nobody can do it\n");
+    says(&r, "paused");
+    says(&r, "      a person has paused it\n");
+    says_no(&r, "stalled: a person");
+    says(&r, "loss -  0 rows/s  ETA -");
+    says(&r, "      no samples\n");
+    says(&r, "      and 3 more; `skerry workers` lists them\n");
+    says(&r, "      worker 1: training\n");
+    says(&r, "      task 2: a failure (at most 5.0s more)\n");
+}
+
+/* What a task is about goes by its kind; a reason beside what it does now is an older one. */
+static void a_task_is_described(void **state)
+{
+    static const char *const answers[] = {
+        "{\"items\": ["
+        "{\"id\": 9, \"kind\": \"train\", \"round\": 2, \"path\": 1, \"replica\": 4,"
+        " \"activity\": \"training\", \"reason\": \"lost\", \"steps_total\": 8, \"steps_done\": 3},"
+        "{\"id\": 8, \"kind\": \"eval\", \"round\": 7, \"path\": 6},"
+        "{\"id\": 7, \"kind\": \"sample\", \"round\": 5, \"path\": 6, \"mixture\": true},"
+        "{\"id\": 6, \"kind\": \"velocity\", \"round\": 4, \"path\": 3},"
+        "{\"id\": 5, \"kind\": \"init\", \"round\": 4, \"path\": 3, \"reason\": \"busy\"},"
+        "{\"id\": 4, \"kind\": \"score\", \"round\": 1, \"path\": 2}], \"next\": 4}",
+        "{\"items\": [{\"id\": 3, \"kind\": \"split\"}], \"next\": 0}", NULL};
+    static const char *const none[] = {"{\"items\": []}", NULL};
+    struct cli cli = {0};
+    struct ran r;
+    run(&command_tasks, &cli, NULL, answers, &r);
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.asked, "GET /v1/tasks?before=0 HTTP/1.1");
+    assert_string_equal(r.last, "GET /v1/tasks?before=4 HTTP/1.1");
+    says(&r, "round 2, path 1, replica 4");
+    says(&r, "3/8");
+    says(&r, "training (before: lost)");
+    says(&r, "path 6 after round 7");
+    says(&r, "the mixture after round 5");
+    says(&r, "path 3 after round 4");
+    says(&r, "path 2 after round 1");
+    says(&r, "busy");
+    says_no(&r, "before: busy");
+    says(&r, "split");
+    run(&command_tasks, &cli, NULL, none, &r);
+    assert_string_equal(r.said, "no tasks\n");
+    cli.json = true; /* programs get what there is, and nothing else */
+    run(&command_tasks, &cli, NULL, none, &r);
+    assert_string_equal(r.said, "{\"items\":[]}\n");
+}
+
+/* Tasks of a job that does not exist are an error, not an empty list. */
+static void tasks_are_asked_for(void **state)
+{
+    static const char *const some[] = {"{\"items\": []}", "{\"items\": []}", NULL};
+    static const char *const no_job[] = {"{\"error\": \"job 7 does not exist\"}", NULL};
+    const char **wanted = flag(&command_tasks, "state");
+    struct cli cli = {0};
+    struct ran r;
+    run(&command_tasks, &cli, "7", no_job, &r);
+    assert_true(r.status < 0);
+    run(&command_tasks, &cli, "7", some, &r);
+    assert_string_equal(r.asked, "GET /v1/jobs/7 HTTP/1.1");
+    assert_string_equal(r.last, "GET /v1/tasks?job=7&before=0 HTTP/1.1");
+    *wanted = "done";
+    run(&command_tasks, &cli, "7", some, &r);
+    assert_string_equal(r.last, "GET /v1/tasks?job=7&state=done&before=0 HTTP/1.1");
+    run(&command_tasks, &cli, NULL, some + 1, &r);
+    assert_string_equal(r.last, "GET /v1/tasks?state=done&before=0 HTTP/1.1");
+    *wanted = "do&ne";
+    run(&command_tasks, &cli, NULL, some + 1, &r);
+    assert_int_equal(r.status, -EINVAL);
+    assert_string_equal(r.asked, "");
+    *wanted = NULL;
+}
+
+/* A job or a drawing, but exactly one of them. */
+static void what_is_cancelled_is_named(void **state)
+{
+    static const char *const job[] = {"{\"id\": 7, \"state\": \"cancelled\"}", NULL};
+    uint64_t *task = flag(&command_cancel, "task");
+    struct cli cli = {0};
+    struct ran r;
+    run(&command_cancel, &cli, NULL, job, &r);
+    assert_int_equal(r.status, CLI_USAGE);
+    assert_string_equal(r.asked, "");
+    run(&command_cancel, &cli, "7", job, &r);
+    assert_string_equal(r.asked, "POST /v1/jobs/7/cancel HTTP/1.1");
+    assert_string_equal(r.said, "job 7 is now cancelled\n");
+    *task = 5;
+    run(&command_cancel, &cli, "7", job, &r);
+    assert_int_equal(r.status, CLI_USAGE);
+    run(&command_cancel, &cli, NULL, job, &r);
+    assert_string_equal(r.asked, "POST /v1/tasks/5/cancel HTTP/1.1");
+    *task = 0;
+    run(&command_drain, &cli, "0", job, &r);
+    assert_int_equal(r.status, CLI_USAGE);
+    run(&command_drain, &cli, "isle", job, &r);
+    assert_int_equal(r.status, CLI_USAGE);
+    says(&r, "'isle' is not a worker's id");
+    run(&command_drain, &cli, "12", job, &r);
+    assert_string_equal(r.asked, "POST /v1/workers/12/drain HTTP/1.1");
+}
+
+/* A token is saved for its user alone, and only once its coordinator has taken it. */
+static void a_token_is_saved_when_it_works(void **state)
+{
+    static const char *const taken[] = {"{}", NULL};
+    static const char *const refused[] = {"{\"error\": \"this token was revoked\"}", NULL};
+    struct token t = {.host = "127.0.0.1", .rpc_port = 1, .http_plain = true};
+    char dir[] = "/tmp/skerry-login.XXXXXX", text[TOKEN_STRING_MAX];
+    struct sockaddr_in a;
+    socklen_t len = sizeof a;
+    assert_non_null(mkdtemp(dir));
+    setenv("XDG_CONFIG_HOME", dir, 1);
+    char *path = cli_token_path();
+    for (int i = 0; i < 2; i++) {
+        struct script s;
+        struct cli cli = {0}, other = {0};
+        struct err err = {0};
+        connect_to(&s, &other, i == 0 ? refused : taken);
+        assert_int_equal(getsockname(s.listener, (struct sockaddr *)&a, &len), 0);
+        t.http_port = ntohs(a.sin_port);
+        t.role = TOKEN_ROLE_OPERATOR;
+        assert_int_equal(token_format(&t, text, &err), 0);
+        struct args args = {.n_rest = 1, .rest = {text}};
+        const int rc = command_login.run(&cli, &args, &err);
+        disconnect(&s, &other);
+        cli_close(&cli);
+        assert_int_equal(rc == 0, i == 1);
+        assert_null(strstr(text, TOKEN_PREFIX)); /* `ps` does not show it any more */
+        assert_int_equal(file_exists(path), i == 1);
+    }
+    struct stat st;
+    struct buf saved;
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_int_equal(token_format(&t, text, NULL), 0);
+    assert_int_equal(file_read(path, 4096, &saved, NULL), 0);
+    assert_memory_equal(buf_str(&saved), text, strlen(text));
+    buf_release(&saved);
+    mem_free(path);
+    assert_int_equal(file_remove_tree(dir, NULL), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_empty_swarm_says_what_to_do),
+        cmocka_unit_test(a_swarm_is_listed),
+        cmocka_unit_test(a_task_is_described),
+        cmocka_unit_test(tasks_are_asked_for),
+        cmocka_unit_test(what_is_cancelled_is_named),
+        cmocka_unit_test(a_token_is_saved_when_it_works),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
