@@ -135,7 +135,7 @@ static void steps_are_those_of_the_workers(void **state)
     } cases[] = {
         /* 0.1 s a step */
         {"{\"items\": [" W("idle", "1e13") "," W("busy", "1e13") "]}", "FLOP/s", true},
-        {"{\"items\": [" W("busy", "1e10") "," W("idle", "1e13") "," W("idle", "2e13") "]}",
+        {"{\"items\": [" W("busy", "2e13") "," W("idle", "1e10") "," W("idle", "1e13") "]}",
          "a step of 0.1 s by the workers' FLOP/s", true},
         /* those that are gone do not count, nor those that say nothing */
         {"{\"items\": [" W("lost", "1e9") "," W("left", "1e9") "," W("busy", "1e13") "," W(
