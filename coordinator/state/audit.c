@@ -63,7 +63,36 @@ static bool same(const struct blob_ref *a, const struct blob_ref *b)
     return a->size == b->size && memcmp(a->sha256, b->sha256, 32) == 0;
 }
 
-/* v's provenance must name v and the version before it. */
+/* Contributions have their codec, or in records of older releases the one beside their list. */
+static const char *codec_of(const json_t *doc, const json_t *c)
+{
+    const bool own = json_object_get(c, "staleness") != NULL;
+    return json_string_value(json_object_get(own ? c : doc, own ? "codec" : "up"));
+}
+
+/* Does the record say of an outer step what went into it?  A step that is left out cannot be made
+ * again, and must not pass for one whose files are gone. */
+static bool says_step(const json_t *doc)
+{
+    const char *down = json_string_value(json_object_get(doc, "down"));
+    const json_t *c;
+    size_t i, n = 0;
+    enum codec codec;
+    bool good = down != NULL && codec_parse(down, &codec) == 0;
+    json_array_foreach(json_object_get(doc, "contributions"), i, c)
+    {
+        struct blob_ref blob;
+        const char *up = codec_of(doc, c);
+        if (json_is_true(json_object_get(c, "refused")))
+            continue;
+        good = good && blob_ref_read(c, &blob) && up != NULL && codec_parse(up, &codec) == 0 &&
+               json_number_value(json_object_get(c, "weight")) > 0;
+        n++;
+    }
+    return good && n > 0;
+}
+
+/* v's provenance must name v and the version before it, and how the one came from the other. */
 static void check_chain(struct audit *a, const struct module_rec *m,
                         const struct version_rec *before, const struct version_rec *v,
                         const json_t *doc)
@@ -81,6 +110,9 @@ static void check_chain(struct audit *a, const struct module_rec *m,
     const json_t *restored = json_object_get(doc, "restored");
     const struct version_rec *old =
         restored ? module_version(m, (uint64_t)json_integer_value(restored)) : NULL;
+    if (restored == NULL && !says_step(doc))
+        fault(a, "module %llu version %llu has a provenance that says nothing of an outer step", id,
+              n);
     if (old != NULL && (!same(&old->full, &v->full) || !same(&old->ema, &v->ema)))
         fault(a, "module %llu version %llu is not version %llu, as its provenance says", id, n,
               (unsigned long long)old->version);
@@ -136,12 +168,12 @@ static double real_of(const json_t *doc, const char *key)
 }
 
 /* The contribution's codec and start version: in records of older releases these are beside the
- * list, for all contributions. */
+ * list, for all contributions (codec_of()). */
 static bool take_origin(struct audit *a, const struct module_rec *m, uint64_t base,
                         const json_t *doc, const json_t *c, struct fold_origin *ret)
 {
     const json_t *of = json_object_get(c, "staleness") ? c : doc;
-    const char *codec = json_string_value(json_object_get(of, of == c ? "codec" : "up"));
+    const char *codec = codec_of(doc, c);
     const uint64_t stale = (uint64_t)json_integer_value(json_object_get(of, "staleness"));
     const struct version_rec *from = stale <= base ? module_version(m, base - stale) : NULL;
     if (from == NULL && stale <= base) /* differences do not need it any more */

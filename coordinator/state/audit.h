@@ -2,8 +2,8 @@
  *
  *   - files: each one that the job's record names has the recorded hash (of blobs in an object
  *     store only those of modules, which are fetched);
- *   - versions: each kept one came from the one before it, as its provenance says, and equals that
- *     one plus its delta, to the bit;
+ *   - versions: each kept one came from the one before it by a step or was restored, as its
+ *     provenance says, and equals that one plus its delta, to the bit;
  *   - the outer step, where the optimiser's state before it still exists (that of the newest
  *     version, while the job runs): its contributions are folded again, and version, delta,
  *     average and state must have the recorded hashes;

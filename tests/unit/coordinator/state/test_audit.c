@@ -1,0 +1,209 @@
+/* An audit confirms what a coordinator has recorded (rig.h), and names what somebody has changed
+ * since: in the database, or in a file. */
+#include "coordinator/state/audit.h"
+
+#include <jansson.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+
+#include "common/net/blob_dir.h"
+#include "tests/unit/coordinator/rig.h"
+
+#define JOB                                                                                        \
+    "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"                                       \
+    "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"                                  \
+    "train: {batch: 4, lr: 0.1}\nrecipe: {name: diloco, replicas: 2}\n"                            \
+    "outer: {rounds: 9, steps: 2}\n"
+
+static void wait_round(struct rig *r, const struct job *j, uint32_t round)
+{
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    while (j->paths[0].round < round) {
+        assert_true(clock_now_ms() < until);
+        loop_turn(r->loop, true);
+    }
+}
+
+/* A job that was stopped after three rounds; its coordinator is gone until it_goes_on(). */
+static uint64_t three_rounds(struct rig *r)
+{
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    const uint64_t job = submit_spec(r, JOB);
+    do_init(r, &r->workers[0]);
+    for (uint32_t round = 0; round < 3; round++) {
+        for (int i = 0; i < 2; i++)
+            (void)assign(r, &r->workers[i], TASK_TRAIN);
+        for (int i = 0; i < 2; i++)
+            finish_train(r, &r->workers[i]);
+        wait_round(r, state_job(&r->co->state, job), round + 1);
+    }
+    settle(r);
+    stop(r);
+    return job;
+}
+
+/* What an audit writes, in `told`. */
+static struct audit_result audit(struct rig *r, uint64_t job, char told[8192])
+{
+    const struct coordinator_options o = {.data_dir = r->f.dir};
+    struct audit_result got;
+    struct err err = {0};
+    FILE *out = fmemopen(told, 8192, "w");
+    memset(told, 0, 8192);
+    if (audit_job(&o, job, out, &got, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(fclose(out), 0);
+    return got;
+}
+
+static sqlite3 *database(struct rig *r)
+{
+    sqlite3 *db = NULL;
+    char *path = fx_path(&r->f, "coordinator.db");
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    mem_free(path);
+    return db;
+}
+
+static void change(struct rig *r, const char *sql)
+{
+    sqlite3 *db = database(r);
+    char *why = NULL;
+    if (sqlite3_exec(db, sql, NULL, NULL, &why) != SQLITE_OK)
+        fail_msg("%s: %s", sql, why);
+    assert_true(sqlite3_changes(db) > 0);
+    sqlite3_close(db);
+}
+
+static void expect(struct rig *r, uint64_t job, const char *fault)
+{
+    char told[8192];
+    const struct audit_result got = audit(r, job, told);
+    if (got.faults == 0 || !strstr(told, fault))
+        fail_msg("%u faults, without '%s': %s", got.faults, fault, told);
+}
+
+/* ---- */
+
+static void what_is_true_has_no_faults(void **state)
+{
+    struct rig *r = *state;
+    char told[8192];
+    const uint64_t job = three_rounds(r);
+    const struct audit_result got = audit(r, job, told);
+    assert_string_equal(strstr(told, "FAULT") ? told : "", "");
+    assert_true(got.faults == 0 && got.versions == 4 && got.deltas == 3);
+    assert_true(got.steps >= 1 && got.files > 6 && got.bytes > 1000);
+    /* 3 rounds of 2 phases of 8 images, and two phases that wait. */
+    assert_non_null(strstr(told, "48 done, 0 leased"));
+    assert_non_null(strstr(told, "folded in 3 rounds: 48, reported and not folded yet: 0"));
+    start(r);
+}
+
+/* Sets the JSON at `path` (a path of SQLite's) in the newest version's provenance. */
+#define FORGE(how) "UPDATE versions SET provenance = " how " WHERE version = 3"
+
+static void a_forged_record_is_named(void **state)
+{
+    static const char zeros[] =
+        "'0000000000000000000000000000000000000000000000000000000000000000'";
+    static const struct {
+        const char *path, *value, *fault; /* value NULL: zeros */
+    } cases[] = {
+        {"$.full.sha256", NULL, "version 3 is not what its provenance says"},
+        {"$.full.size", "7", "version 3 is not what its provenance says"},
+        {"$.delta.sha256", NULL, "version 3 has another delta than its provenance says"},
+        {"$.base_full.sha256", NULL, "version 3 did not come from version 2"},
+        {"$.restored", "1", "version 3 is not version 1, as its provenance says"},
+        {"$.lr", "0.3", "version 3 gives the version other bytes"},
+        {"$.momentum", "0.25", "version 3 gives the momentum other bytes"},
+        {"$.down", "'bf16'", "version 3 gives the delta other bytes"},
+        {"$.contributions[1].weight", "77", "version 3 gives the version other bytes"},
+        {"$.contributions[0].shrink", "0.5", "version 3 gives the version other bytes"},
+        {"$.contributions[0].refused", "json('true')", "version 3 gives the version other bytes"},
+        {"$.state.target.sha256", NULL, "version 3 gives the target other bytes"},
+        {"$.state.momentum.sha256", NULL, "version 3 gives the momentum other bytes"},
+        {"$.ema.sha256", NULL, "version 3 gives the average other bytes"},
+        /* What says nothing of the step cannot be what made the version. */
+        {"$.down", "'x'", "says nothing of an outer step"},
+        {"$.contributions", "json('[]')", "says nothing of an outer step"},
+        {"$.contributions", "5", "says nothing of an outer step"},
+        {"$.contributions[0].sha256", "'x'", "says nothing of an outer step"},
+        {"$.contributions[0].codec", "'x'", "says nothing of an outer step"},
+        {"$.contributions[0].weight", "0", "says nothing of an outer step"},
+    };
+    struct rig *r = *state;
+    const uint64_t job = three_rounds(r);
+    change(r, "CREATE TABLE kept AS SELECT provenance FROM versions WHERE version = 3;"
+              "UPDATE kept SET provenance = provenance");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char *sql = str_printf(FORGE("json_set(provenance, '%s', %s)"), cases[i].path,
+                               cases[i].value ? cases[i].value : zeros);
+        change(r, sql);
+        mem_free(sql);
+        expect(r, job, cases[i].fault);
+        change(r, FORGE("(SELECT provenance FROM kept)"));
+    }
+    change(r, FORGE("NULL"));
+    expect(r, job, "version 3 has no provenance");
+    change(r, FORGE("'{'"));
+    expect(r, job, "version 3 has no provenance");
+    change(r, FORGE("(SELECT provenance FROM kept)"));
+    change(r, "UPDATE versions SET delta = (SELECT delta FROM versions WHERE version = 2) "
+              "WHERE version = 3");
+    expect(r, job, "version 2 and the delta do not make version 3");
+    start(r);
+}
+
+/* One file of every sort is damaged in turn: a byte of it, or its end. */
+static void a_damaged_file_is_named(void **state)
+{
+    struct rig *r = *state;
+    char told[8192], *blobs = fx_path(&r->f, "blobs");
+    const uint64_t job = three_rounds(r);
+    sqlite3 *db = database(r);
+    sqlite3_stmt *q = NULL;
+    assert_int_equal(sqlite3_prepare_v2(db,
+                                        "SELECT full FROM versions WHERE version = 3 UNION ALL "
+                                        "SELECT delta FROM versions WHERE version = 2 UNION ALL "
+                                        "SELECT sha256 FROM shards",
+                                        -1, &q, NULL),
+                     SQLITE_OK);
+    int n = 0;
+    for (; sqlite3_step(q) == SQLITE_ROW; n++) {
+        char hex[HASH_HEX_MAX], *path = blob_dir_file(blobs, sqlite3_column_blob(q, 0));
+        struct buf was;
+        (void)hash_hex(sqlite3_column_blob(q, 0), HASH_BYTES, hex);
+        assert_int_equal(file_read(path, 1 << 20, &was, NULL), 0);
+        assert_int_equal(chmod(path, 0600), 0);
+        was.data[was.len / 2] ^= 1;
+        assert_int_equal(file_write_atomic(path, was.data, was.len, 0600, NULL), 0);
+        expect(r, job, hex);
+        was.data[was.len / 2] ^= 1;
+        assert_int_equal(file_write_atomic(path, was.data, was.len - 1, 0600, NULL), 0);
+        expect(r, job, hex);
+        assert_int_equal(file_write_atomic(path, was.data, was.len, 0600, NULL), 0);
+        buf_release(&was);
+        mem_free(path);
+    }
+    assert_int_equal(n, 4);
+    sqlite3_finalize(q);
+    sqlite3_close(db);
+    assert_int_equal(audit(r, job, told).faults, 0);
+    mem_free(blobs);
+    start(r);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        TEST(what_is_true_has_no_faults),
+        TEST(a_forged_record_is_named),
+        TEST(a_damaged_file_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
