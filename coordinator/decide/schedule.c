@@ -280,14 +280,24 @@ void schedule_pick(struct schedule *s, uint64_t worker, const struct schedule_op
 
 uint32_t schedule_part(uint32_t workers, const struct schedule_claim *claims, size_t n, size_t mine)
 {
-    double shares = 0;
-    for (size_t i = 0; i < n; i++) {
-        const struct schedule_claim *c = &claims[i];
-        if (c->priority > claims[mine].priority)
-            workers -= c->most < workers ? c->most : workers;
-        else if (c->priority == claims[mine].priority)
-            shares += c->share;
+    double each = -1, next = 0; /* workers for a share of 1 */
+    for (size_t i = 0; i < n; i++)
+        if (claims[i].priority > claims[mine].priority)
+            workers -= claims[i].most < workers ? claims[i].most : workers;
+    while (next > each) { /* what full claims leave lets the others grow, and perhaps be full */
+        double left = workers, shares = 0;
+        each = next;
+        for (size_t i = 0; i < n; i++) {
+            const struct schedule_claim *c = &claims[i];
+            if (c->priority != claims[mine].priority)
+                continue;
+            if (i != mine && c->most <= each * c->share)
+                left -= c->most;
+            else
+                shares += c->share;
+        }
+        next = left / shares;
     }
     /* Shares that add up to all workers give all of them, in spite of rounding. */
-    return (uint32_t)(workers * (claims[mine].share / shares) + 1e-9);
+    return (uint32_t)(each * claims[mine].share + 1e-9);
 }

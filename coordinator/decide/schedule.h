@@ -115,7 +115,8 @@ struct schedule_claim {
 };
 
 /* How many of `workers` the claim at `mine` may expect: those that jobs of higher priority cannot
- * use, divided by share among the claims of its own priority. */
+ * use, divided by share among the claims of its own priority; what one of these cannot use, the
+ * others divide. */
 uint32_t schedule_part(uint32_t workers, const struct schedule_claim *claims, size_t n,
                        size_t mine);
 

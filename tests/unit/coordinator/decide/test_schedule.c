@@ -449,6 +449,14 @@ static void test_schedule_part(void **state)
     assert_int_equal(schedule_part(10, three, 3, 1), 4);
     assert_int_equal(schedule_part(10, three, 3, 2), 10);
     assert_int_equal(schedule_part(3, three, 3, 1), 0);
+    /* A job that can use 2 leaves the others the rest of its share: with it another one is full. */
+    const struct schedule_claim full[] = {{0, 1, 2}, {0, 1, 99}, {0, 2, 9}, {-1, 1, 99}};
+    assert_int_equal(schedule_part(100, full, 2, 1), 98);
+    assert_int_equal(schedule_part(20, full, 3, 1), 9);
+    assert_int_equal(schedule_part(14, full, 3, 1), 4);
+    assert_int_equal(schedule_part(14, full, 3, 2), 8);
+    assert_int_equal(schedule_part(4, full, 3, 0), 1);
+    assert_int_equal(schedule_part(120, full, 4, 3), 10);
 }
 
 int main(void)
