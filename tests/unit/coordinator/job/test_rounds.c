@@ -1,0 +1,354 @@
+/* When a round begins and with which phases, and when those without rounds get their next one.  A
+ * state without a coordinator (bare.h). */
+#include "coordinator/job/rounds.h"
+
+#include "coordinator/job/query.h"
+#include "coordinator/job/tasks.h"
+#include "tests/unit/coordinator/bare.h"
+
+#define ELASTIC(more)                                                                              \
+    HEAD "recipe: {name: diloco, replicas: auto}\nouter: {rounds: 3, steps: 2" more "}\n"
+
+static void make_ledger(struct job *j, uint32_t p)
+{
+    struct err err = {0};
+    if (job_make_ledger(j, j->comp.paths[p].partition, &err) < 0)
+        fail_msg("%s", err.msg);
+}
+
+/* A running job whose modules have version 0, over shards of 10 samples each. */
+static struct job *job_of(struct coordinator *co, const char *yaml, int shards)
+{
+    struct job *j = add(&co->state, yaml);
+    for (int i = 0; i < shards; i++)
+        cut(j, "t");
+    for (uint32_t p = 0; p < j->comp.n_paths && shards > 0; p++)
+        make_ledger(j, p);
+    for (uint32_t m = 0; m < j->comp.n_modules; m++)
+        module_add_version(module_memory(&j->modules[m]), &(struct version_rec){.full.size = 1});
+    return j;
+}
+
+/* Its data are divided. */
+static void in_partitions(struct job *j)
+{
+    for (uint32_t i = 0; i < 9 * j->comp.n_partitions; i++)
+        *job_add_shard(j) = (struct shard_rec){.blob.size = 1,
+                                               .samples = 10,
+                                               .tokens = 1000,
+                                               .generation = 1,
+                                               .partition = i % j->comp.n_partitions};
+    j->generation = 1;
+    for (uint32_t p = 0; p < j->comp.n_paths; p++)
+        make_ledger(j, p);
+}
+
+static struct worker *here(struct coordinator *co)
+{
+    struct worker *w = state_add_worker(&co->state, 0);
+    w->tasks_done = 1;
+    state_set_worker_state(&co->state, w, WORKER_HERE);
+    return w;
+}
+
+static struct task *phase_of(struct coordinator *co, const struct job *j, uint32_t p, uint32_t r)
+{
+    return state_edit_task(&co->state, query_phase(&co->state, j, p, r));
+}
+
+static uint32_t phases(struct coordinator *co, const struct job *j, uint32_t p)
+{
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
+        n += query_phase(&co->state, j, p, r) != NULL;
+    return n;
+}
+
+static void expect_phases(struct coordinator *co, struct job *j, uint32_t p, uint32_t n)
+{
+    rounds_advance(co, j);
+    if (phases(co, j, p) != n)
+        fail_msg("%u phases of path %u, not %u", phases(co, j, p), p, n);
+    assert_int_equal(j->paths[p].ready, n > 0);
+}
+
+/* ---- how many phases ----------------------------------------------------- */
+
+static void all_replicas_have_a_phase(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co, diloco, 9);
+    module_memory(&j->modules[0])->quorum_ms = 5;
+    expect_phases(co, j, 0, 2); /* whoever is here */
+    for (uint32_t r = 0; r < 2; r++) {
+        const struct task *t = phase_of(co, j, 0, r);
+        assert_true(t->train.replica == r && t->train.round == 0 && t->path == 0);
+        assert_int_equal(query_held(t), 12); /* 2 steps of 6 */
+    }
+    assert_int_equal(j->modules[0].quorum_ms, 0); /* no grace runs yet */
+    assert_true(j->paths[0].ready_ms >= core_now(co) - 10000 && j->paths[0].ready_ms > 0);
+    assert_true(j->paths[0].ready_unix_ms > 0);
+    rounds_advance(co, j);
+    assert_int_equal(co->state.n_tasks, 2); /* once */
+}
+
+/* One that could not take a phase now is no reason for one. */
+static void elastic_rounds_count_who_can_train(void **state)
+{
+    enum { QUARANTINED, DRAINED, LEAVING, LOST, FAILING, SMALL, CHECKING, RETURNED, CASES };
+    for (int i = 0; i < CASES; i++) {
+        if (i > 0 && (bare_end(state), bare_begin(state)) != 0)
+            fail();
+        struct coordinator *co = *state;
+        struct job *j = job_of(co, ELASTIC(""), 99);
+        (void)here(co);
+        (void)here(co);
+        struct worker *w = here(co);
+        switch (i) {
+        case QUARANTINED:
+            w->quarantined_until_ms = core_now(co) + 100000;
+            break;
+        case DRAINED:
+            w->drain = true;
+            break;
+        case LEAVING:
+            w->leaving = true;
+            break;
+        case LOST:
+            state_set_worker_state(&co->state, w, WORKER_LOST);
+            break;
+        case FAILING:
+            w->tasks_done = 0;
+            w->failures_row = 1;
+            break;
+        case SMALL:
+            w->n_small = 1;
+            w->small[0] = (struct schedule_small){
+                .job_id = j->id, .kind = TASK_TRAIN, .until_ms = UINT64_MAX, .times = 1};
+            break;
+        case CHECKING:
+            w->task_id = state_add_task(&co->state, 0, j->id, TASK_CHECK)->id;
+            break;
+        default: /* its quarantine is over, and it is at another task */
+            w->quarantined_until_ms = core_now(co);
+            w->task_id = state_add_task(&co->state, 0, j->id, TASK_EVAL)->id;
+        }
+        expect_phases(co, j, 0, i == RETURNED ? 3 : 2);
+    }
+}
+
+static void nobody_is_here_and_one_phase_waits(void **state)
+{
+    struct coordinator *co = *state;
+    expect_phases(co, job_of(co, ELASTIC(""), 99), 0, 1);
+}
+
+/* Jobs divide the workers, by priority and share; those that are not given out want none. */
+static void elastic_jobs_divide_the_workers(void **state)
+{
+    static const struct {
+        int priority; /* of the other, which could use 2 */
+        bool paused, ended;
+        uint32_t n;
+    } cases[] = {
+        {.priority = 0, .n = 4},  {.priority = 1, .n = 4}, {.priority = -1, .n = 6},
+        {.paused = true, .n = 6}, {.ended = true, .n = 6},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        if (i > 0 && (bare_end(state), bare_begin(state)) != 0)
+            fail();
+        struct coordinator *co = *state;
+        struct job *other = job_of(co, diloco, 99), *j = job_of(co, ELASTIC(""), 99);
+        for (int w = 0; w < 6; w++)
+            (void)here(co);
+        other->quota.priority = cases[i].priority;
+        other->paused = cases[i].paused;
+        other->state = cases[i].ended ? JOB_DONE : JOB_RUNNING;
+        expect_phases(co, j, 0, cases[i].n);
+    }
+}
+
+/* And so do a job's paths; the first ones get the rest. */
+static void elastic_paths_divide_the_workers(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co,
+                           HEAD "recipe: {name: ddm, experts: 3, replicas: auto}\n"
+                                "outer: {rounds: 3, steps: 2}\n",
+                           0);
+    in_partitions(j);
+    for (int w = 0; w < 7; w++)
+        (void)here(co);
+    rounds_advance(co, j);
+    assert_int_equal(j->comp.n_paths, 4);
+    assert_int_equal(phases(co, j, 0), 2);
+    assert_int_equal(phases(co, j, 1), 2);
+    assert_int_equal(phases(co, j, 2), 2);
+    assert_int_equal(phases(co, j, 3), 1);
+}
+
+/* ---- which phases -------------------------------------------------------- */
+
+/* Those whose moments somebody here has come first, then the others in order. */
+static void moments_that_are_here_come_first(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co, ELASTIC(""), 99);
+    struct worker *w = here(co), *goes = here(co), *gone = here(co);
+    (void)here(co);
+    goes->drain = true;
+    state_set_worker_state(&co->state, gone, WORKER_LEFT);
+    job_edit_replica(j, 0, 0)->owner = gone->id;
+    job_edit_replica(j, 0, 1)->owner = goes->id;
+    job_edit_replica(j, 0, 2)->owner = 99; /* forgotten */
+    job_edit_replica(j, 0, 3)->owner = w->id;
+    job_edit_replica(j, 0, 3)->step = 6;
+    expect_phases(co, j, 0, 2);
+    assert_non_null(phase_of(co, j, 0, 3));
+    const struct task *t = phase_of(co, j, 0, 0);
+    assert_non_null(t);
+    assert_int_equal(t->train.first_step, 6); /* it goes on where the path is */
+}
+
+/* A phase that is late for an earlier round is one of those that there are workers for. */
+static void a_late_phase_is_one_of_them(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co, ELASTIC(""), 99);
+    (void)here(co);
+    (void)here(co);
+    (void)here(co);
+    struct task *t = task_make(co, j, TASK_TRAIN);
+    t->train.replica = 5;
+    task_lease(co, t, here(co));
+    job_edit_replica(j, 0, 5)->task_id = t->id;
+    expect_phases(co, j, 0, 4);
+    assert_ptr_equal(phase_of(co, j, 0, 5), t);
+    assert_int_equal(co->state.n_tasks, 4);
+}
+
+/* ---- samples and tasks --------------------------------------------------- */
+
+/* A fixed number of replicas needs samples for all: with one phase of another round still open over
+ * little data, the round begins later.  An elastic one begins with those that there are for. */
+static void there_are_samples_for_what_begins(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *fixed = job_of(co, diloco, 9), *elastic = job_of(co, ELASTIC(""), 9);
+    for (int i = 0; i < 40; i++)
+        (void)here(co);
+    fixed->quota.priority = -1;
+    rounds_advance(co, elastic);
+    const uint32_t n = phases(co, elastic, 0);
+    assert_true(n > 1 && n < 40);
+    for (uint32_t r = 0; r < elastic->comp.paths[0].replicas; r++)
+        assert_true(phase_of(co, elastic, 0, r) == NULL ||
+                    query_held(phase_of(co, elastic, 0, r)) == 12);
+    assert_null(elastic->doom);
+    expect_phases(co, fixed, 0, 2);
+}
+
+static void too_many_tasks_are_open(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co, diloco, 9);
+    co->state.n_open = TASKS_OPEN_MAX - 1;
+    expect_phases(co, j, 0, 0); /* both or none */
+    co->state.n_open = TASKS_OPEN_MAX - 2;
+    expect_phases(co, j, 0, 2);
+    co->state.n_open = 2;
+}
+
+/* ---- what a round waits for ---------------------------------------------- */
+
+/* A path needs its own modules only, but all of these; and at a barrier all paths wait. */
+static void a_path_waits_for_its_modules(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = add(&co->state, dipaco);
+    in_partitions(j);
+    for (uint32_t m = 0; m < j->comp.n_modules; m++)
+        if (m != j->comp.paths[3].modules[1])
+            module_add_version(module_memory(&j->modules[m]), &(struct version_rec){0});
+    rounds_advance(co, j);
+    for (uint32_t p = 0; p < 4; p++) {
+        const bool crosses = j->comp.paths[p].modules[1] == j->comp.paths[3].modules[1];
+        assert_int_equal(j->paths[p].ready, !crosses);
+    }
+    struct job *again = job_of(co, dipaco, 0);
+    for (uint32_t p = 0; p < 4; p++)
+        job_edit_path(again, p)->round = 1;
+    for (uint32_t m = 0; m < again->comp.n_modules; m++)
+        module_add_version(module_memory(&again->modules[m]), &(struct version_rec){.version = 1});
+    rounds_advance(co, again);
+    for (uint32_t p = 0; p < 4; p++) /* they are to be assigned again */
+        assert_false(again->paths[p].ready);
+    struct job *over = job_of(co, diloco, 9);
+    job_edit_path(over, 0)->round = 3;
+    module_memory(&over->modules[0])->version = 3;
+    expect_phases(co, over, 0, 0); /* no more rounds */
+}
+
+/* ---- without rounds ------------------------------------------------------ */
+
+/* A replica's next phase begins when its last one is folded, but not just before the others end
+ * theirs: a window of an eighth of a phase, or of outer.grace. */
+static void the_next_phases_begin_together(void **state)
+{
+    static const struct {
+        const char *grace;
+        double ends_s; /* of another replica's phase, from now */
+        bool waits;
+    } cases[] = {
+        {"", 10, true},   {"", 15, false},           {"", -10, true},
+        {"", -15, false}, {", grace: 30", 25, true}, {", grace: 5", 10, false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        if (i > 0 && (bare_end(state), bare_begin(state)) != 0)
+            fail();
+        struct coordinator *co = *state;
+        char *yaml = str_printf(HEAD "recipe: {name: diloco, replicas: 2}\n"
+                                     "outer: {rounds: 3, seconds: 100, async: true%s}\n",
+                                cases[i].grace);
+        struct job *j = job_of(co, yaml, 99);
+        mem_free(yaml);
+        expect_phases(co, j, 0, 2);
+        for (uint32_t r = 0; r < 2; r++)
+            task_lease(co, phase_of(co, j, 0, r), here(co));
+        struct task *mine = phase_of(co, j, 0, 0), *other = phase_of(co, j, 0, 1);
+        other->train.phase_s = 100;
+        other->leased_ms = core_now(co) + (uint64_t)(int64_t)(1000 * (cases[i].ends_s - 100));
+        task_add_contribution(mine, &(struct contribution){.module_id = j->modules[0].id,
+                                                           .version = 1,
+                                                           .samples = 6,
+                                                           .worker_id = mine->worker_id});
+        task_settle(co, mine, query_held(mine));
+        task_end(co, mine, TASK_DONE, "");
+        rounds_advance(co, j);
+        assert_int_equal(j->paths[0].phases, 1);
+        const bool waits = query_phase(&co->state, j, 0, 0) == NULL;
+        if (waits != cases[i].waits)
+            fail_msg("case %zu: it %s", i, waits ? "waits" : "does not wait");
+    }
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        TEST(all_replicas_have_a_phase),
+        TEST(elastic_rounds_count_who_can_train),
+        TEST(nobody_is_here_and_one_phase_waits),
+        TEST(elastic_jobs_divide_the_workers),
+        TEST(elastic_paths_divide_the_workers),
+        TEST(moments_that_are_here_come_first),
+        TEST(a_late_phase_is_one_of_them),
+        TEST(there_are_samples_for_what_begins),
+        TEST(too_many_tasks_are_open),
+        TEST(a_path_waits_for_its_modules),
+        TEST(the_next_phases_begin_together),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
