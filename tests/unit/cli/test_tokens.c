@@ -1,0 +1,152 @@
+/* Which token a name or a number means, and which flags of `skerry tokens` go together. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/cli/ran.h"
+
+#define T(id, name, state)                                                                         \
+    "{\"id\": " id ", \"name\": \"" name "\", \"state\": \"" state "\", \"role\": \"worker\"}"
+#define ALL                                                                                        \
+    "{\"items\": [" T("1", "worker.token", "live") "," T("2", "spot", "revoked") "," T(            \
+        "3", "4", "live") "," T("4", "old",                                                        \
+                                "revoked") "," T("5", "spot",                                      \
+                                                 "live") "," T("6", "6",                           \
+                                                               "revoked") "," T("7", "ended",      \
+                                                                                "ended") "]}"
+
+static void what_is_revoked(void **state)
+{
+    static const struct {
+        const char *given, *asked; /* asked: what is revoked; NULL: nothing */
+    } cases[] = {
+        {"worker.token", "tokens/1"},
+        {"spot", "tokens/5"}, /* an earlier one had the name */
+        {"2", "tokens/2"},    /* which the coordinator refuses: it is revoked */
+        {"4", "tokens/3"},    /* a name is a name, also of digits */
+        {"5", "tokens/5"},
+        {"6", "tokens/6"},
+        {"ended", "tokens/7"}, /* its workers are still here */
+        {"worker:12", "workers/12"},
+        {"old", NULL},
+        {"nobody", NULL},
+        {"9", NULL},
+        {"0", NULL},
+        {"worker:x", NULL},
+    };
+    static const char *const answers[] = {ALL, "{}", NULL};
+    struct cli cli = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ran r;
+        char wanted[64];
+        const bool worker = cases[i].asked && cases[i].asked[0] == 'w';
+        run(&command_revoke, &cli, cases[i].given, answers + worker, &r);
+        (void)snprintf(wanted, sizeof wanted, "POST /v1/%s/revoke HTTP/1.1",
+                       cases[i].asked ? cases[i].asked : "");
+        if (!cases[i].asked && (r.status >= 0 || strncmp(r.last, "POST", 4) == 0))
+            fail_msg("'%s' is revoked", cases[i].given);
+        if (cases[i].asked && (r.status != 0 || strcmp(r.last, wanted) != 0))
+            fail_msg("'%s': %s, not %s", cases[i].given, r.last, wanted);
+    }
+}
+
+/* One that was revoked can be changed: its jobs go on. */
+static void what_is_changed(void **state)
+{
+    static const char *const answers[] = {ALL, "{\"jobs_max\": 1, \"budget\": 5}", NULL};
+    static const char *const counts[] = {ALL, "{\"uses_max\": 2, \"workers_max\": 1}", NULL};
+    static const char *const none[] = {ALL, "{}", NULL};
+    const char **change = flag(&command_tokens, "change");
+    bool *has_jobs = NULL;
+    struct cli cli = {0};
+    struct ran r;
+    for (const struct args_flag *f = command_tokens.flags; f->name; f++)
+        if (strcmp(f->name, "jobs") == 0)
+            has_jobs = f->given;
+    *has_jobs = true;
+    *change = "old";
+    run(&command_tokens, &cli, NULL, answers, &r);
+    assert_string_equal(r.last, "POST /v1/tokens/4/adjust HTTP/1.1");
+    says(&r, "the token old allows 1 job at once, a budget of $5");
+    *change = "spot";
+    run(&command_tokens, &cli, NULL, counts, &r);
+    assert_string_equal(r.last, "POST /v1/tokens/5/adjust HTTP/1.1");
+    assert_string_equal(r.said, "the token spot allows 2 first joins, 1 worker at once now\n");
+    run(&command_tokens, &cli, NULL, none, &r);
+    assert_string_equal(r.said, "the token spot has no bounds now\n");
+    *change = NULL;
+    *has_jobs = false;
+}
+
+/* What makes no sense is asked of nobody. */
+static void flags_that_go_together(void **state)
+{
+    static const struct {
+        const char *role, *change, *name;
+        uint64_t life_ms;
+        const char *said; /* NULL: it is asked */
+    } cases[] = {
+        {NULL, NULL, NULL, 0, NULL},
+        {"worker", NULL, NULL, 0, NULL},
+        {"viewer", NULL, "v", 5000, NULL},
+        {"worker", "spot", NULL, 0, "give only one of them"},
+        {NULL, "spot", "v", 0, "belong to a new token"},
+        {NULL, "spot", NULL, 5000, "belong to a new token"},
+        {NULL, "spot", NULL, 0, "say what to change"},
+        {NULL, NULL, "v", 0, "need --new"},
+        {NULL, NULL, NULL, 5000, "need --new"},
+    };
+    static const char *const answers[] = {"{\"token\": \"skerry1.secret\"}", NULL};
+    const char **role = flag(&command_tokens, "new"), **change = flag(&command_tokens, "change"),
+               **name = flag(&command_tokens, "name");
+    uint64_t *life_ms = flag(&command_tokens, "expires");
+    struct cli cli = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ran r;
+        *role = cases[i].role;
+        *change = cases[i].change;
+        *name = cases[i].name;
+        *life_ms = cases[i].life_ms;
+        run(&command_tokens, &cli, NULL, answers, &r);
+        assert_int_equal(r.status, cases[i].said ? CLI_USAGE : 0);
+        says(&r, cases[i].said ? cases[i].said : "");
+        assert_int_equal(r.asked[0] == '\0', cases[i].said != NULL);
+        if (cases[i].role && !cases[i].said) /* alone: it goes into a file */
+            assert_string_equal(r.said, "skerry1.secret\n");
+    }
+    *role = *change = *name = NULL;
+    *life_ms = 0;
+}
+
+static void tokens_are_listed(void **state)
+{
+    static const char *const answers[] = {
+        "{\"items\": [{\"name\": \"a\", \"role\": \"worker\", \"state\": \"live\", \"left_ms\": "
+        "60000,"
+        " \"uses\": 3, \"uses_max\": 4, \"workers_here\": 2},"
+        " {\"name\": \"b\", \"role\": \"operator\", \"state\": \"ended\", \"left_ms\": 9000,"
+        " \"uses\": 7, \"cost\": 1.5, \"budget\": 20}]}",
+        NULL};
+    struct cli cli = {0};
+    struct ran r;
+    run(&command_tokens, &cli, NULL, answers, &r);
+    says(&r, "in 1m");
+    says(&r, "3 of 4");
+    says(&r, "$1.50 of $20");
+    says_no(&r, "in 9");
+    says_no(&r, "7");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_revoked),
+        cmocka_unit_test(what_is_changed),
+        cmocka_unit_test(flags_that_go_together),
+        cmocka_unit_test(tokens_are_listed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
