@@ -2,8 +2,6 @@
 #ifndef TESTS_UNIT_CLI_RAN_H
 #define TESTS_UNIT_CLI_RAN_H
 
-#include <stdlib.h>
-
 #include "cli/command.h"
 #include "tests/unit/cli/script.h"
 
@@ -11,7 +9,7 @@
 struct ran {
     int status;
     struct err err;
-    char said[8192], asked[256], last[256];
+    char said[8192], asked[256], last[256], body[1024];
 };
 
 static inline void run(const struct command *c, struct cli *cli, const char *word,
@@ -35,6 +33,7 @@ static inline void run(const struct command *c, struct cli *cli, const char *wor
     assert_true(pread(file, ret->said, sizeof ret->said - 1, 0) >= 0);
     (void)snprintf(ret->asked, sizeof ret->asked, "%s", s.asked);
     (void)snprintf(ret->last, sizeof ret->last, "%s", s.last);
+    (void)snprintf(ret->body, sizeof ret->body, "%s", s.body);
     close(file);
     close(out);
     close(error);

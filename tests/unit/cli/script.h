@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,23 +21,29 @@ struct script {
     pthread_t thread;
     char asked[256]; /* the first line of the first request */
     char last[256];  /* and that of the newest one */
+    char body[1024]; /* and its body */
 };
 
 static inline void answer(struct script *s, const char *job)
 {
     char request[4096], text[4096];
-    size_t len = 0;
+    const char *body = NULL;
+    size_t len = 0, need = sizeof request - 1;
     int fd = accept(s->listener, NULL, NULL);
-    while (fd >= 0 && len < sizeof request - 1) {
+    while (fd >= 0 && len < need) {
         ssize_t n = recv(fd, request + len, sizeof request - 1 - len, 0);
         if (n <= 0)
             break;
         len += (size_t)n;
         request[len] = '\0';
-        if (strstr(request, "\r\n\r\n"))
-            break;
+        if ((body = strstr(request, "\r\n\r\n")) != NULL) {
+            const char *more = strcasestr(request, "\r\nContent-Length: ");
+            body += 4;
+            need = (size_t)(body - request) + (more ? strtoul(more + 18, NULL, 10) : 0);
+        }
     }
     request[len] = '\0';
+    (void)snprintf(s->body, sizeof s->body, "%s", body ? body : "");
     if (request[0])
         (void)snprintf(s->last, sizeof s->last, "%.*s", (int)strcspn(request, "\r"), request);
     if (!s->asked[0])

@@ -53,6 +53,15 @@ static void what_is_revoked(void **state)
     }
 }
 
+/* The variable that says whether a flag was given. */
+static bool *given(const struct command *c, const char *name)
+{
+    for (const struct args_flag *f = c->flags; f->name; f++)
+        if (strcmp(f->name, name) == 0)
+            return f->given;
+    return NULL;
+}
+
 /* One that was revoked can be changed: its jobs go on. */
 static void what_is_changed(void **state)
 {
@@ -60,16 +69,19 @@ static void what_is_changed(void **state)
     static const char *const counts[] = {ALL, "{\"uses_max\": 2, \"workers_max\": 1}", NULL};
     static const char *const none[] = {ALL, "{}", NULL};
     const char **change = flag(&command_tokens, "change");
-    bool *has_jobs = NULL;
+    bool *has_jobs = given(&command_tokens, "jobs"), *has_budget = given(&command_tokens, "budget");
     struct cli cli = {0};
     struct ran r;
-    for (const struct args_flag *f = command_tokens.flags; f->name; f++)
-        if (strcmp(f->name, "jobs") == 0)
-            has_jobs = f->given;
-    *has_jobs = true;
+    *has_jobs = true; /* 0: no bound */
     *change = "old";
     run(&command_tokens, &cli, NULL, answers, &r);
     assert_string_equal(r.last, "POST /v1/tokens/4/adjust HTTP/1.1");
+    assert_string_equal(r.body, "{\"jobs\":0}");
+    *has_jobs = false;
+    *has_budget = true;
+    *(double *)flag(&command_tokens, "budget") = 2.5;
+    run(&command_tokens, &cli, NULL, answers, &r);
+    assert_string_equal(r.body, "{\"budget\":2.5}");
     says(&r, "the token old allows 1 job at once, a budget of $5");
     *change = "spot";
     run(&command_tokens, &cli, NULL, counts, &r);
@@ -78,7 +90,8 @@ static void what_is_changed(void **state)
     run(&command_tokens, &cli, NULL, none, &r);
     assert_string_equal(r.said, "the token spot has no bounds now\n");
     *change = NULL;
-    *has_jobs = false;
+    *has_budget = false;
+    *(double *)flag(&command_tokens, "budget") = 0;
 }
 
 /* What makes no sense is asked of nobody. */
@@ -88,10 +101,11 @@ static void flags_that_go_together(void **state)
         const char *role, *change, *name;
         uint64_t life_ms;
         const char *said; /* NULL: it is asked */
+        const char *body;
     } cases[] = {
-        {NULL, NULL, NULL, 0, NULL},
-        {"worker", NULL, NULL, 0, NULL},
-        {"viewer", NULL, "v", 5000, NULL},
+        {NULL, NULL, NULL, 0, NULL, ""},
+        {"worker", NULL, NULL, 0, NULL, "{\"role\":\"worker\"}"},
+        {"viewer", NULL, "v", 5001, NULL, "{\"role\":\"viewer\",\"name\":\"v\",\"life_s\":6}"},
         {"worker", "spot", NULL, 0, "give only one of them"},
         {NULL, "spot", "v", 0, "belong to a new token"},
         {NULL, "spot", NULL, 5000, "belong to a new token"},
@@ -114,6 +128,8 @@ static void flags_that_go_together(void **state)
         assert_int_equal(r.status, cases[i].said ? CLI_USAGE : 0);
         says(&r, cases[i].said ? cases[i].said : "");
         assert_int_equal(r.asked[0] == '\0', cases[i].said != NULL);
+        if (!cases[i].said)
+            assert_string_equal(r.body, cases[i].body);
         if (cases[i].role && !cases[i].said) /* alone: it goes into a file */
             assert_string_equal(r.said, "skerry1.secret\n");
     }
