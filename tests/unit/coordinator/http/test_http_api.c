@@ -129,6 +129,16 @@ static void test_tokens(void **state)
     assert_int_equal(fake.order.life_ms, 60000);
     assert_int_equal(fake.order.uses_max, 2);
     assert_int_equal(fake.order.workers_max, 1);
+    assert_non_null(strstr(a.text, "no-store")); /* it is a secret */
+    fake.durable = NULL;
+    send_request(&a, "POST", "/v1/tokens", BEARER,
+                 "{\"role\":\"operator\",\"jobs\":3,\"budget\":2.5}");
+    while (fake.durable == NULL)
+        pump(&a);
+    fake.durable(fake.durable_arg, 0);
+    wait_for(&a, NULL);
+    assert_int_equal(fake.order.role, TOKEN_ROLE_OPERATOR);
+    assert_true(fake.order.jobs_max == 3 && fake.order.budget == 2.5);
     fake.durable = NULL;
     send_request(&a, "POST", "/v1/tokens/2/adjust", BEARER, "{\"uses\":0,\"budget\":0.5}");
     while (fake.durable == NULL)
