@@ -1,0 +1,321 @@
+/* Who of the waiting workers gets which task, and who waits for whom.  A state without a
+ * coordinator (bare.h); answers are counted, not sent. */
+#include "coordinator/rpc/assign.h"
+
+#include "coordinator/job/query.h"
+#include "coordinator/job/rounds.h"
+#include "coordinator/job/tasks.h"
+#include "tests/unit/coordinator/over_data.h"
+
+#define WORKERS 8
+
+/* In place of requests that wait. */
+static max_align_t requests[WORKERS][16];
+
+static int assign_begin(void **state)
+{
+    const int rc = bare_begin(state);
+    struct coordinator *co = *state;
+    list_init(&co->next.replies);
+    return rc;
+}
+
+static int assign_end(void **state)
+{
+    struct coordinator *co = *state;
+    for (struct list *l; (l = list_pop(&co->next.replies)) != NULL;)
+        mem_free(list_entry(l, struct reply, link));
+    return bare_end(state);
+}
+
+/* Between two cases of one test. */
+static struct coordinator *anew(void **state)
+{
+    assert_int_equal(assign_end(state), 0);
+    assert_int_equal(assign_begin(state), 0);
+    return *state;
+}
+
+/* Asks for a task; is answered without one after an hour. */
+static struct worker *asks(struct coordinator *co, struct worker *w)
+{
+    assert_true(w->id <= WORKERS);
+    state_park(&co->state, w, (struct rpc_request *)(void *)requests[w->id - 1],
+               core_now(co) + 3600000);
+    return w;
+}
+
+static struct worker *newcomer(struct coordinator *co)
+{
+    struct worker *w = here(co);
+    w->tasks_done = 0;
+    return w;
+}
+
+static const struct task *task_of(const struct coordinator *co, const struct worker *w)
+{
+    return w->task_id ? state_task(&co->state, w->task_id) : NULL;
+}
+
+/* A task that every worker could do; it has been ready for a while. */
+static struct task *some_task(struct coordinator *co, const struct job *j, enum task_kind kind)
+{
+    struct task *t = task_make(co, (struct job *)(uintptr_t)j, kind);
+    t->ready_ms -= 10;
+    return t;
+}
+
+/* ---- moments ------------------------------------------------------------- */
+
+/* Each its own replica, whoever asks first. */
+static void owners_get_their_replicas(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co, diloco, 9);
+    struct worker *a = here(co), *b = here(co);
+    rounds_advance(co, j);
+    job_edit_replica(j, 0, 0)->owner = a->id;
+    job_edit_replica(j, 0, 1)->owner = b->id;
+    (void)asks(co, b);
+    (void)asks(co, a);
+    assign_parked(co);
+    assert_int_equal(task_of(co, b)->train.replica, 1);
+    assert_int_equal(task_of(co, a)->train.replica, 0);
+    assert_true(a->parked == NULL && b->parked == NULL && co->n_replies == 2);
+}
+
+/* Another worker gets a phase when its owner has been waited for: not at all if that is gone, may
+ * not work or trains; for two seconds if it is about to ask; and longer if it evaluates or draws,
+ * half of the last round at most. */
+static void owners_are_waited_for(void **state)
+{
+    enum doing { ASKS_SOON, LEFT, QUARANTINED, TRAINS, EVALUATES };
+    static const struct {
+        enum doing owner;
+        uint32_t ready_ms; /* since when the phase waits */
+        float round_s;     /* that the last round took; 0: there was none */
+        bool given;
+    } cases[] = {
+        {ASKS_SOON, 1000, 0, false},     {ASKS_SOON, 2500, 0, true},
+        {ASKS_SOON, 2500, 1000, true},   {LEFT, 0, 0, true},
+        {QUARANTINED, 0, 0, true},       {TRAINS, 0, 0, true},
+        {TRAINS, 0, 1000, true},         {EVALUATES, 9000, 0, false},
+        {EVALUATES, 11000, 0, true},     {EVALUATES, 9000, 2, false},
+        {EVALUATES, 11000, 2, true},     {EVALUATES, 45000, 100, false},
+        {EVALUATES, 51000, 100, true},   {EVALUATES, 299000, 9000, false},
+        {EVALUATES, 301000, 9000, true},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct coordinator *co = anew(state);
+        struct job *j = job_of(co, diloco, 9), *other = job_of(co, async, 9);
+        struct worker *owner = here(co), *w = here(co);
+        other->quota.priority = -1;
+        rounds_advance(co, j);
+        if (cases[i].round_s > 0)
+            job_add_round(j, &(struct round_rec){.seconds = cases[i].round_s});
+        for (uint32_t r = 0; r < 2; r++) {
+            job_edit_replica(j, 0, r)->owner = owner->id;
+            state_edit_task(&co->state, query_phase(&co->state, j, 0, r))->ready_ms -=
+                cases[i].ready_ms;
+        }
+        if (cases[i].owner == LEFT)
+            state_set_worker_state(&co->state, owner, WORKER_LEFT);
+        if (cases[i].owner == QUARANTINED)
+            owner->quarantined_until_ms = UINT64_MAX;
+        if (cases[i].owner == TRAINS || cases[i].owner == EVALUATES)
+            task_lease(co, some_task(co, other, cases[i].owner == TRAINS ? TASK_TRAIN : TASK_EVAL),
+                       owner);
+        (void)asks(co, w);
+        assign_parked(co);
+        if ((w->task_id != 0) != cases[i].given)
+            fail_msg("case %zu: it is %s (%s)", i, w->task_id ? "given" : "kept", w->waiting_for);
+    }
+}
+
+/* ---- which task ---------------------------------------------------------- */
+
+/* By priority and share of the job that a task is of, wherever that stands among the jobs. */
+static void jobs_are_served_by_priority_and_share(void **state)
+{
+    for (int best = 0; best < 5; best++) {
+        struct coordinator *co = anew(state);
+        struct job *j[5];
+        for (int i = 0; i < 5; i++) {
+            j[i] = add(&co->state, diloco);
+            (void)some_task(co, j[i], TASK_INIT);
+        }
+        j[best]->quota.priority = 1;
+        struct worker *w = asks(co, here(co)), *next = asks(co, here(co));
+        assign_parked(co);
+        assert_int_equal(task_of(co, w)->job_id, j[best]->id);
+        assert_int_equal(task_of(co, next)->job_id, j[best == 0 ? 1 : 0]->id);
+
+        co = anew(state); /* the others have leases */
+        for (int i = 0; i < 5; i++) {
+            j[i] = add(&co->state, diloco);
+            (void)some_task(co, j[i], TASK_FEATURE);
+            j[i]->leases = i != best;
+        }
+        w = asks(co, here(co));
+        assign_parked(co);
+        assert_int_equal(task_of(co, w)->job_id, j[best]->id);
+
+        co = anew(state); /* the others are paused */
+        for (int i = 0; i < 5; i++) {
+            j[i] = add(&co->state, diloco);
+            (void)some_task(co, j[i], TASK_INIT);
+            j[i]->paused = i != best;
+        }
+        w = asks(co, here(co));
+        next = asks(co, here(co));
+        assign_parked(co);
+        assert_int_equal(task_of(co, w)->job_id, j[best]->id);
+        assert_int_equal(next->task_id, 0);
+        assert_non_null(strstr(next->waiting_for, "paused"));
+    }
+}
+
+/* Paths that are behind go first, so that more paths than workers advance together. */
+static void paths_that_are_behind_go_first(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = add(&co->state, dipaco);
+    in_partitions(j);
+    for (uint32_t p = 0; p < 4; p++) {
+        struct task *t = some_task(co, j, TASK_TRAIN);
+        t->path = p;
+        t->train.round = p == 2 ? 1 : 2;
+        job_edit_path(j, p)->round = t->train.round;
+    }
+    struct worker *w = asks(co, here(co));
+    assign_parked(co);
+    assert_int_equal(task_of(co, w)->path, 2);
+}
+
+/* A phase may go to anybody, but what is folded or checked only to who has done tasks well. */
+static void some_tasks_are_for_known_workers(void **state)
+{
+    static const enum task_kind kinds[] = {TASK_OUTER, TASK_CHECK};
+    for (int i = 0; i < 2; i++) {
+        struct coordinator *co = anew(state);
+        struct job *j = add(&co->state, diloco);
+        (void)some_task(co, j, kinds[i]);
+        struct worker *w = asks(co, newcomer(co));
+        assign_parked(co);
+        assert_int_equal(w->task_id, 0);
+    }
+}
+
+/* ---- which worker -------------------------------------------------------- */
+
+/* Proven workers by arrival, then new ones by age, then those that only fail. */
+static void who_is_served_first(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = add(&co->state, diloco);
+    struct worker *fails = newcomer(co), *older = newcomer(co), *newer = newcomer(co),
+                  *second = here(co), *first = here(co);
+    struct worker *const order[] = {first, second, older, newer, fails};
+    fails->failures_row = fails->strikes = 1;
+    (void)asks(co, fails);
+    (void)asks(co, newer);
+    (void)asks(co, older);
+    (void)asks(co, first);
+    (void)asks(co, second);
+    for (int i = 0; i < 5; i++) {
+        (void)some_task(co, j, TASK_INIT);
+        assign_parked(co);
+        for (int k = 0; k < 5; k++)
+            assert_int_equal(order[k]->task_id != 0, k <= i);
+    }
+}
+
+/* Who has just reported is about to ask, and does so before somebody new gets its next task; who is
+ * known is served at once. */
+static void who_reports_is_waited_for(void **state)
+{
+    enum { REPORTED, LONG_AGO, NEW, GOES, ASKED, AWAY, CASES };
+    for (int i = 0; i < CASES; i++) {
+        struct coordinator *co = anew(state);
+        struct worker *a = here(co), *b = newcomer(co);
+        (void)some_task(co, add(&co->state, diloco), TASK_INIT);
+        a->peer = (struct rpc_peer *)(void *)requests[0];
+        a->reported_ms = core_now(co) - (i == LONG_AGO ? 600 : 100);
+        a->tasks_done = i != NEW;
+        a->drain = i == GOES;
+        if (i == AWAY)
+            a->peer = NULL;
+        (void)asks(co, b);
+        if (i == ASKED)
+            (void)asks(co, a);
+        assign_parked(co);
+        assert_int_equal(b->task_id != 0, i != REPORTED && i != ASKED);
+        assert_int_equal(a->task_id != 0, i == ASKED);
+    }
+    struct coordinator *co = anew(state);
+    struct worker *a = here(co), *b = here(co);
+    (void)some_task(co, add(&co->state, diloco), TASK_INIT);
+    a->peer = (struct rpc_peer *)(void *)requests[0];
+    a->reported_ms = core_now(co);
+    (void)asks(co, b);
+    assign_parked(co);
+    assert_true(b->task_id != 0);
+}
+
+/* A drawing whose experts others have is for a worker beside which somebody can answer. */
+static void a_remote_drawing_needs_another_worker(void **state)
+{
+    enum { ALONE, OTHER_IDLES, OTHER_DRAWS_SO, OTHER_GOES, OTHER_TRAINS, CASES };
+    for (int i = 0; i < CASES; i++) {
+        struct coordinator *co = anew(state);
+        struct job *j = add(&co->state, ddm);
+        struct task *t = some_task(co, j, TASK_SAMPLE);
+        t->draw.remote = true;
+        struct worker *w = asks(co, here(co)), *other = i != ALONE ? here(co) : NULL;
+        if (i == OTHER_GOES)
+            other->drain = true;
+        if (i == OTHER_TRAINS)
+            other->task_id = state_add_task(&co->state, 0, j->id, TASK_FEATURE)->id;
+        if (i == OTHER_DRAWS_SO) {
+            struct task *so = some_task(co, j, TASK_SAMPLE);
+            so->draw.remote = true;
+            task_lease(co, so, other);
+        }
+        assert_true(task_is_remote(t));
+        assign_parked(co);
+        const bool given = w->task_id == t->id;
+        if (given != (i == OTHER_IDLES || i == OTHER_TRAINS))
+            fail_msg("case %d: %s", i, w->waiting_for);
+    }
+}
+
+/* Who has waited for as long as it wanted to is answered, and the others go on waiting. */
+static void a_wait_ends(void **state)
+{
+    struct coordinator *co = *state;
+    struct worker *a = asks(co, here(co)), *b = asks(co, here(co));
+    a->parked_until_ms = core_now(co);
+    assign_parked(co);
+    assert_true(a->parked == NULL && b->parked != NULL);
+    assert_int_equal(co->n_replies, 1);
+    assert_string_equal(b->waiting_for, "no task is ready");
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, assign_begin, assign_end)
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        TEST(owners_get_their_replicas),
+        TEST(owners_are_waited_for),
+        TEST(jobs_are_served_by_priority_and_share),
+        TEST(paths_that_are_behind_go_first),
+        TEST(some_tasks_are_for_known_workers),
+        TEST(who_is_served_first),
+        TEST(who_reports_is_waited_for),
+        TEST(a_remote_drawing_needs_another_worker),
+        TEST(a_wait_ends),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
