@@ -82,6 +82,8 @@ static void owners_get_their_replicas(void **state)
     assert_int_equal(task_of(co, b)->train.replica, 1);
     assert_int_equal(task_of(co, a)->train.replica, 0);
     assert_true(a->parked == NULL && b->parked == NULL && co->n_replies == 2);
+    const struct reply *r = list_entry(co->next.replies.next, struct reply, link);
+    assert_true(r->worker_id == b->id && r->task_id == b->task_id && r->attempt == 1);
 }
 
 /* Another worker gets a phase when its owner has been waited for: not at all if that is gone, may
@@ -289,6 +291,44 @@ static void a_remote_drawing_needs_another_worker(void **state)
     }
 }
 
+/* Two that need each other do not get both. */
+static void two_remote_drawings_for_two_workers(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = add(&co->state, ddm);
+    struct worker *a = asks(co, here(co)), *b = asks(co, here(co));
+    for (int i = 0; i < 2; i++)
+        some_task(co, j, TASK_SAMPLE)->draw.remote = true;
+    assign_parked(co);
+    assert_true(a->task_id != 0 && b->task_id == 0);
+    (void)asks(co, here(co));
+    assign_parked(co);
+    assert_true(b->task_id != 0);
+}
+
+/* Who still fetches what phases begin with gets none while others are here that have it, but other
+ * tasks, and phases of other jobs. */
+static void who_fetches_gets_no_phase(void **state)
+{
+    enum { BEHIND, NO_OTHERS, OTHER_JOB, OTHER_TASK, CASES };
+    for (int i = 0; i < CASES; i++) {
+        struct coordinator *co = anew(state);
+        struct job *j = job_of(co, diloco, 9);
+        struct worker *w = here(co), *other = here(co);
+        w->ahead.due = true;
+        w->ahead.job_id = i == OTHER_JOB ? 99 : j->id;
+        if (i == NO_OTHERS)
+            state_set_worker_state(&co->state, other, WORKER_LEFT);
+        if (i == OTHER_TASK)
+            (void)some_task(co, j, TASK_EVAL);
+        else
+            rounds_advance(co, j);
+        (void)asks(co, w);
+        assign_parked(co);
+        assert_int_equal(w->task_id != 0, i != BEHIND);
+    }
+}
+
 /* Who has waited for as long as it wanted to is answered, and the others go on waiting. */
 static void a_wait_ends(void **state)
 {
@@ -315,6 +355,8 @@ int main(void)
         TEST(who_is_served_first),
         TEST(who_reports_is_waited_for),
         TEST(a_remote_drawing_needs_another_worker),
+        TEST(two_remote_drawings_for_two_workers),
+        TEST(who_fetches_gets_no_phase),
         TEST(a_wait_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
