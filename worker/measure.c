@@ -171,7 +171,7 @@ static int measure(struct measure *m, struct err *err)
     int rc = open_model(m, err);
     if (rc == 0)
         rc = profile_try(m->island, m->model, &m->opt, NULL, NULL, &m->step, err);
-    m->refused = rc == -ENOMEM;
+    m->refused = rc == -ENOMEM && m->island; /* else there is nothing to tell of */
     if (rc == 0 && profile_forward(m->island, m->model, &m->opt, &m->forward_s, err) < 0)
         m->forward_s = m->step.mean / 3; /* the whole batch at once does not fit */
     return m->refused ? 0 : rc;
