@@ -1,5 +1,5 @@
-/* When a round begins and with which phases, and when those without rounds get their next one.  A
- * state without a coordinator (bare.h). */
+/* When a round begins and with which phases, what it adds up to at its end, and when those without
+ * rounds get their next one.  A state without a coordinator (bare.h). */
 #include "coordinator/job/rounds.h"
 
 #include "coordinator/job/query.h"
@@ -290,6 +290,290 @@ static void the_next_phases_begin_together(void **state)
     }
 }
 
+/* ---- the end of a round -------------------------------------------------- */
+
+/* A replica's phase of the round is done; its contribution is in a version (0: in none yet). */
+static struct task *done(struct coordinator *co, struct job *j, uint32_t r, uint64_t version,
+                         struct worker *w)
+{
+    struct task *t = phase_of(co, j, 0, r);
+    task_lease(co, t, w);
+    t->samples = 12;
+    t->steps = 2;
+    t->seconds = 0.5f;
+    t->loss_mean = 0.5f;
+    t->train.waited_ms = 30;
+    t->train.moments = (struct blob_ref){{(uint8_t)(r + 1)}, 5};
+    task_add_contribution(t, &(struct contribution){.module_id = j->modules[0].id,
+                                                    .version = version,
+                                                    .samples = 12,
+                                                    .worker_id = w->id});
+    task_settle(co, t, 12);
+    task_end(co, t, TASK_DONE, "");
+    return t;
+}
+
+static void new_version(struct job *j, uint64_t version)
+{
+    module_add_version(module_memory(&j->modules[0]),
+                       &(struct version_rec){.version = version, .full.size = 1});
+}
+
+/* What the phases of a round have done is the job's and the round's; each replica's worker has its
+ * moments, and its next phase begins where this one ended. */
+static void a_round_adds_up(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co, diloco, 9);
+    struct worker *a = here(co), *b = here(co);
+    rounds_advance(co, j);
+    struct task *t = done(co, j, 0, 1, a), *u = done(co, j, 1, 1, b);
+    u->samples = 4;
+    u->loss_mean = 2;
+    u->steps = 1;
+    new_version(j, 1);
+    rounds_close(co, j, 0);
+    assert_true(j->paths[0].round == 1 && !j->paths[0].ready);
+    assert_true(j->phases_done == 2 && j->samples_done == 16 && j->steps_done == 3);
+    assert_true(j->waited_ms == 60 && j->trained_ms == 1000);
+    const struct round_rec *r = &j->rounds[0];
+    assert_true(r->contributions == 2 && r->expected == 2 && r->samples == 16 && r->steps == 3);
+    assert_float_equal(r->loss, (0.5 * 12 + 2 * 4) / 16, 1e-6);
+    const struct replica_rec *first = &j->paths[0].replicas[0], *second = first + 1;
+    assert_true(first->owner == a->id && second->owner == b->id);
+    assert_true(first->step == 2 && second->step == 1);
+    assert_true(first->samples_last == 12 && second->samples_last == 4);
+    assert_true(first->moments.sha256[0] == 1 && second->moments.sha256[0] == 2);
+    assert_true(t->train.moments.size == 0); /* they are the replica's now */
+    assert_true(a->n_verdicts == 1 && a->verdicts[0].accepted && a->verdicts[0].task_id == t->id);
+    rounds_advance(co, j); /* the next one */
+    assert_int_equal(phase_of(co, j, 0, 0)->train.first_step, 2);
+    done(co, j, 0, 2, a)->loss_mean = NAN; /* nothing is known of it */
+    done(co, j, 1, 2, b)->loss_mean = 3;
+    rounds_close(co, j, 0);
+    assert_true(j->rounds[1].loss == 3 && j->rounds[1].samples == 24);
+}
+
+/* A phase that nobody has is closed without: who has contributed hears of it, and the replica goes
+ * on where it would have been. */
+static void a_round_is_closed_without_a_phase(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co, diloco, 9);
+    struct worker *a = here(co), *b = here(co);
+    rounds_advance(co, j);
+    (void)done(co, j, 0, 1, a);
+    struct task *t = phase_of(co, j, 0, 1);
+    task_add_contribution(t, &(struct contribution){.module_id = j->modules[0].id,
+                                                    .base_version = 7, /* not what is wanted */
+                                                    .worker_id = b->id});
+    new_version(j, 1);
+    rounds_close(co, j, 0);
+    assert_int_equal(t->state, TASK_CANCELLED);
+    assert_string_equal(t->reason, "round 0 of path 0 was closed without it");
+    assert_true(t->train.contributions[0].refused);
+    assert_true(b->n_verdicts == 1 && !b->verdicts[0].accepted);
+    assert_string_equal(b->verdicts[0].reason, t->reason);
+    assert_int_equal(j->paths[0].replicas[1].step, 2);
+    assert_true(j->rounds[0].contributions == 1 && j->rounds[0].expected == 2);
+    assert_int_equal(j->phases_done, 1);
+}
+
+/* Its worker is lost, but all that it was to contribute is in the version: then it counts. */
+static void a_lost_phase_that_gave_all_counts(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co, diloco, 9);
+    struct worker *a = here(co), *b = here(co);
+    rounds_advance(co, j);
+    (void)done(co, j, 0, 1, a);
+    struct task *t = phase_of(co, j, 0, 1);
+    task_add_contribution(
+        t, &(struct contribution){.module_id = j->modules[0].id, .version = 1, .worker_id = b->id});
+    new_version(j, 1);
+    rounds_close(co, j, 0);
+    assert_int_equal(t->state, TASK_DONE);
+    assert_true(t->samples == 12 && t->steps == 2 && isnan(t->loss_mean));
+    assert_true(b->n_verdicts == 1 && b->verdicts[0].accepted);
+    assert_true(j->rounds[0].contributions == 2 && j->rounds[0].samples == 24);
+    assert_true(j->rounds[0].loss == 0.5f && j->paths[0].replicas[1].step == 2);
+}
+
+/* Late for a job that takes nothing late: it is in no version, keeps no moments and counts for
+ * nothing. */
+static void what_is_too_late_is_refused(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co,
+                           HEAD "recipe: {name: diloco, replicas: 2}\n"
+                                "outer: {rounds: 3, steps: 2, late: drop}\n",
+                           9);
+    struct worker *a = here(co), *b = here(co);
+    rounds_advance(co, j);
+    (void)done(co, j, 0, 1, a);
+    const struct task *t = done(co, j, 1, 0, b);
+    new_version(j, 1);
+    rounds_close(co, j, 0);
+    assert_true(t->train.contributions[0].refused);
+    assert_non_null(strstr(t->reason, "it came too late: module"));
+    assert_true(!b->verdicts[0].accepted && strcmp(b->verdicts[0].reason, t->reason) == 0);
+    assert_true(j->phases_done == 1 && j->rounds[0].contributions == 1);
+    assert_int_equal(j->paths[0].replicas[1].moments.size, 0);
+    assert_int_equal(j->n_late, 0);
+}
+
+/* A job at round 1, whose first replicas train for that; the last one's phase is still of round 0.
+ */
+static struct job *with_a_late_phase(struct coordinator *co, const char *yaml, uint32_t others)
+{
+    struct job *j = job_of(co, yaml, 99);
+    new_version(j, 1);
+    job_edit_path(j, 0)->round = 1;
+    job_edit_path(j, 0)->ready = true;
+    for (uint32_t r = 0; r <= others; r++) {
+        struct task *t = task_make(co, j, TASK_TRAIN);
+        t->train.replica = r;
+        t->train.round = r < others;
+        t->train.first_step = r < others ? 20 : 0;
+        job_edit_replica(j, 0, r)->task_id = t->id;
+        job_edit_replica(j, 0, r)->step = t->train.first_step;
+        assert_true(task_take_samples(co, j, t));
+        if (r < others)
+            task_lease(co, t, here(co));
+    }
+    return j;
+}
+
+/* A late phase that ends waits for the next version, and its replica joins the round, at the step
+ * of the others. */
+static void who_was_late_joins_the_round(void **state)
+{
+    static const char *const yaml[] = {diloco, ELASTIC("")};
+    for (int i = 0; i < 2; i++) {
+        if (i > 0 && (bare_end(state), bare_begin(state)) != 0)
+            fail();
+        struct coordinator *co = *state;
+        struct job *j = with_a_late_phase(co, yaml[i], 1);
+        const struct task *t = done(co, j, 1, 0, here(co));
+        rounds_advance(co, j);
+        assert_true(j->n_late == 1 && j->late[0] == t->id);
+        const struct task *next = phase_of(co, j, 0, 1);
+        assert_true(next != NULL && next != t && next->train.round == 1);
+        assert_int_equal(next->train.first_step, 20);
+        assert_int_equal(j->phases_done, 0); /* it is in no version yet */
+        task_edit_contribution(state_edit_task(&co->state, t), &t->train.contributions[0])
+            ->version = 2;
+        rounds_advance(co, j);
+        assert_true(j->n_late == 0 && j->phases_done == 1 && j->paths[0].sum.phases == 1);
+    }
+}
+
+/* One whose worker is lost is begun anew in a round of all replicas; in an elastic one the others
+ * do without it, if there are any. */
+static void a_late_phase_is_lost(void **state)
+{
+    static const struct {
+        const char *yaml;
+        uint32_t others;
+        bool anew;
+    } cases[] = {{diloco, 1, true}, {ELASTIC(""), 1, false}, {ELASTIC(""), 0, true}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        if (i > 0 && (bare_end(state), bare_begin(state)) != 0)
+            fail();
+        struct coordinator *co = *state;
+        struct job *j = with_a_late_phase(co, cases[i].yaml, cases[i].others);
+        const struct task *t = phase_of(co, j, 0, cases[i].others);
+        rounds_advance(co, j);
+        assert_int_equal(t->state, TASK_CANCELLED);
+        const struct task *next = phase_of(co, j, 0, cases[i].others);
+        assert_int_equal(next != NULL, cases[i].anew);
+        assert_true(next == NULL || next->train.round == 1);
+    }
+}
+
+/* After a restart: ended phases that are in no version, of jobs with rounds that go on, and only
+ * those that are not their replica's present one. */
+static void what_waits_is_found_again(void **state)
+{
+    enum { WAITS, IN_A_VERSION, PRESENT, AT_WORK, ENDED, ASYNC, CASES };
+    for (int i = 0; i < CASES; i++) {
+        if (i > 0 && (bare_end(state), bare_begin(state)) != 0)
+            fail();
+        struct coordinator *co = *state;
+        struct job *j = job_of(co, i == ASYNC ? async : diloco, 9);
+        rounds_advance(co, j);
+        struct task *t = phase_of(co, j, 0, 1);
+        if (i == AT_WORK)
+            task_lease(co, t, here(co));
+        else
+            (void)done(co, j, 1, i == IN_A_VERSION, here(co));
+        if (i != PRESENT)
+            job_edit_replica(j, 0, 1)->task_id = 0;
+        if (i == ENDED)
+            j->state = JOB_CANCELLED;
+        rounds_resume(co);
+        assert_int_equal(j->n_late, i == WAITS);
+    }
+}
+
+/* Samples of a full phase tell how many the next one needs. */
+static void timed_phases_are_scaled(void **state)
+{
+    static const struct {
+        float seconds;
+        uint64_t samples_last;
+    } cases[] = {{50, 24}, {200, 6}, {0.005f, 12}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        if (i > 0 && (bare_end(state), bare_begin(state)) != 0)
+            fail();
+        struct coordinator *co = *state;
+        struct job *j = job_of(co,
+                               HEAD "recipe: {name: diloco, replicas: 1}\n"
+                                    "outer: {rounds: 3, seconds: 100}\n",
+                               9);
+        rounds_advance(co, j);
+        done(co, j, 0, 1, here(co))->seconds = cases[i].seconds;
+        new_version(j, 1);
+        rounds_close(co, j, 0);
+        assert_int_equal(j->paths[0].replicas[0].samples_last, cases[i].samples_last);
+    }
+}
+
+/* Without rounds a path has rounds x replicas phases, whoever makes them, and no more. */
+static void phases_without_rounds_are_counted(void **state)
+{
+    static const struct {
+        uint64_t phases; /* applied before; of 6 */
+        uint32_t made;
+    } cases[] = {{0, 2}, {4, 2}, {5, 1}, {6, 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        if (i > 0 && (bare_end(state), bare_begin(state)) != 0)
+            fail();
+        struct coordinator *co = *state;
+        struct job *j = job_of(co,
+                               HEAD "recipe: {name: diloco, replicas: 2}\n"
+                                    "outer: {rounds: 3, seconds: 100, async: true}\n",
+                               9);
+        struct path_rec *path = job_edit_path(j, 0);
+        path->phases = cases[i].phases;
+        path->round = (uint32_t)(cases[i].phases / 2);
+        rounds_advance(co, j);
+        assert_int_equal(phases(co, j, 0), cases[i].made);
+        rounds_advance(co, j);
+        assert_int_equal(phases(co, j, 0), cases[i].made);
+        if (cases[i].phases != 4)
+            continue;
+        (void)done(co, j, 0, 5, here(co)); /* the fifth: the sixth is under way */
+        rounds_advance(co, j);
+        assert_true(phases(co, j, 0) == 1 && j->n_rounds == 0);
+        (void)done(co, j, 1, 6, here(co));
+        rounds_advance(co, j);
+        assert_true(phases(co, j, 0) == 0 && j->n_rounds == 1 && path->round == 3);
+        assert_true(j->rounds[0].samples == 24 && j->rounds[0].contributions == 2);
+        assert_int_equal(j->paths[0].sum.phases, 0);
+    }
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, bare_begin, bare_end)
 
 int main(void)
@@ -307,6 +591,15 @@ int main(void)
         TEST(too_many_tasks_are_open),
         TEST(a_path_waits_for_its_modules),
         TEST(the_next_phases_begin_together),
+        TEST(a_round_adds_up),
+        TEST(a_round_is_closed_without_a_phase),
+        TEST(a_lost_phase_that_gave_all_counts),
+        TEST(what_is_too_late_is_refused),
+        TEST(who_was_late_joins_the_round),
+        TEST(a_late_phase_is_lost),
+        TEST(what_waits_is_found_again),
+        TEST(timed_phases_are_scaled),
+        TEST(phases_without_rounds_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
