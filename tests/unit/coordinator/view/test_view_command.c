@@ -1,0 +1,158 @@
+/* What people may ask for: drawings, other quotas, a cancelled task, a worker that goes, room for
+ * an upload.  A whole coordinator (rig.h). */
+#include "coordinator/job/query.h"
+#include "tests/unit/coordinator/rig.h"
+
+static const struct draw_request nothing = {.guidance = NAN, .temperature = NAN, .ema = -1};
+
+static void refused(struct rig *r, uint64_t job, const struct draw_request *d, int code,
+                    const char *why)
+{
+    struct err err = {0};
+    uint64_t task = 0;
+    const int rc = view_sample_request(r->co, job, d, &task, &err);
+    if (rc != code || !strstr(err.msg, why))
+        fail_msg("%d '%s', expected %d '%s'", rc, err.msg, code, why);
+    assert_int_equal(task, 0);
+}
+
+static void drawings_that_make_no_sense(void **state)
+{
+    static const uint32_t labels[] = {0, 1, 2};
+#define D(...)                                                                                     \
+    {                                                                                              \
+        .guidance = NAN, .temperature = NAN, .ema = -1, __VA_ARGS__                                \
+    }
+    static const struct {
+        struct draw_request d;
+        const char *why; /* NULL: it is drawn */
+    } cases[] = {
+        {D(.count = VIEW_LABELS_MAX), NULL},
+        {D(.count = VIEW_LABELS_MAX + 1), "at most 1024 samples"},
+        {D(.n_labels = VIEW_LABELS_MAX + 1, .labels = labels), "at most 1024 samples"},
+        {D(.steps = 1000), NULL},
+        {D(.steps = 1001), "steps is 1001"},
+        {D(.columns = VIEW_LABELS_MAX + 1), "columns 1025"},
+        {D(.sampler = "euler"), NULL},
+        {D(.sampler = "heun"), NULL},
+        {D(.sampler = "ddim"), "sampler is 'ddim'"},
+        {D(.has_path = true, .path = 0), NULL},
+        {D(.has_path = true, .path = 1), "path 1 cannot be drawn from, the job has paths 0 to 0"},
+        {D(.strategy = "best"), "strategy is 'best'"},
+        {D(.strategy = "full"), "are for the mixture of a ddm job"},
+        {D(.remote = true), "are for the mixture of a ddm job"},
+        {D(.top = 1), "are for the mixture of a ddm job"},
+        {D(.prompt = "a cat"), "draws images of classes: prompt"},
+        {D(.tokens = 5), "are for texts"},
+        {D(.top_p = 0.5), "are for texts"},
+        {D(.labels = labels, .n_labels = 2), NULL},
+        {D(.labels = labels, .n_labels = 3), "label 2 does not exist, the job has 2 classes"},
+    };
+    struct rig *r = *state;
+    struct err err = {0};
+    struct draw_request hot = nothing, guided = nothing;
+    refused(r, 1, &nothing, -ERR_NOTFOUND, "job 1 does not exist");
+    assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
+    const uint64_t job = submit(r);
+    refused(r, job, &nothing, -ERR_STALE, "has no model yet");
+    do_init(r, &r->workers[0]);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        uint64_t task = 0;
+        if (cases[i].why != NULL)
+            refused(r, job, &cases[i].d, -EINVAL, cases[i].why);
+        else if (view_sample_request(r->co, job, &cases[i].d, &task, &err) < 0 || task == 0)
+            fail_msg("case %zu: %s", i, err.msg);
+    }
+    hot.temperature = 1;
+    refused(r, job, &hot, -EINVAL, "are for texts");
+    guided.guidance = 101;
+    refused(r, job, &guided, -EINVAL, "guidance is 101");
+    assert_int_equal(view_job_pause(r->co, job, true, &err), 0);
+    refused(r, job, &nothing, -ERR_STALE, "is paused, and no worker draws for it");
+}
+
+/* What is not given stays, and what has ended does. */
+static void quotas_are_adjusted(void **state)
+{
+    struct rig *r = *state;
+    struct err err = {0};
+    struct job_swarm q;
+    const struct view_adjust share = {.priority = NAN, .share = 2.5, .budget = NAN},
+                             others = {.priority = -3, .share = NAN, .budget = 0.5};
+    assert_int_equal(view_job_adjust(r->co, 1, &share, &q, &err), -ERR_NOTFOUND);
+    const uint64_t job = submit(r);
+    const struct job_swarm was = state_job(&r->co->state, job)->quota;
+    assert_int_equal(view_job_adjust(r->co, job, &share, &q, &err), 0);
+    assert_true(q.share == 2.5 && q.priority == was.priority && q.budget == was.budget);
+    assert_int_equal(view_job_adjust(r->co, job, &others, &q, &err), 0);
+    assert_true(q.share == 2.5 && q.priority == -3 && q.budget == 0.5);
+    assert_true(state_job(&r->co->state, job)->quota.budget == 0.5);
+    assert_int_equal(view_job_cancel(r->co, job, &err), 0);
+    assert_int_equal(view_job_adjust(r->co, job, &share, &q, &err), -ERR_STALE);
+    assert_non_null(strstr(err.msg, "has ended, it is cancelled"));
+    assert_int_equal(view_job_cancel(r->co, job, &err), -ERR_STALE);
+}
+
+/* A drawing that a person asked for, while it is open; no part of a job. */
+static void tasks_are_cancelled(void **state)
+{
+    struct rig *r = *state;
+    struct err err = {0};
+    uint64_t task = 0;
+    assert_int_equal(join(r, &r->workers[0], SKERRY_VERSION), 0);
+    const uint64_t job = submit(r);
+    assert_int_equal(view_task_cancel(r->co, 77, &err), -ERR_NOTFOUND);
+    const struct task *init = state_task(&r->co->state, assign(r, &r->workers[0], TASK_INIT)->id);
+    assert_int_equal(view_task_cancel(r->co, init->id, &err), -EINVAL);
+    assert_int_equal(init->state, TASK_LEASED);
+    finish_init(r, &r->workers[0]);
+    assert_int_equal(view_sample_request(r->co, job, &nothing, &task, &err), 0);
+    assert_int_equal(view_task_cancel(r->co, task, &err), 0);
+    assert_int_equal(state_task(&r->co->state, task)->state, TASK_CANCELLED);
+    assert_int_equal(view_task_cancel(r->co, task, &err), -ERR_STALE);
+    struct task *own = state_add_task(&r->co->state, 0, job, TASK_SAMPLE); /* sample.every */
+    assert_int_equal(view_task_cancel(r->co, own->id, &err), -EINVAL);
+}
+
+/* A worker that waits for a task hears at once that it shall go. */
+static void workers_are_drained(void **state)
+{
+    struct rig *r = *state;
+    struct fake *w = &r->workers[0];
+    struct err err = {0};
+    assert_int_equal(view_worker_drain(r->co, 1, &err), -ERR_NOTFOUND);
+    assert_int_equal(join(r, w, SKERRY_VERSION), 0);
+    ask(r, w, 15000);
+    settle(r);
+    assert_false(w->done);
+    assert_int_equal(view_worker_drain(r->co, w->id, &err), 0);
+    assert_null(got(r, w));
+    assert_true(w->assigned->drain);
+    state_set_worker_state(&r->co->state, edit_worker(r, w->id), WORKER_LEFT);
+    assert_int_equal(view_worker_drain(r->co, w->id, &err), -ERR_STALE);
+}
+
+/* What is here needs no room. */
+static void uploads_need_room(void **state)
+{
+    struct rig *r = *state;
+    struct err err = {0};
+    const uint8_t unknown[32] = {1};
+    const struct blob_ref have = put_text(r, "a blob");
+    assert_int_equal(view_upload_expect(r->co, unknown, 1000, &err), 0);
+    assert_int_equal(view_upload_expect(r->co, unknown, UINT64_MAX / 2, &err), -ENOSPC);
+    assert_non_null(strstr(err.msg, "make room there"));
+    assert_int_equal(view_upload_expect(r->co, have.sha256, UINT64_MAX / 2, &err), 0);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
+
+int main(void)
+{
+    log_set_level(LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        TEST(drawings_that_make_no_sense), TEST(quotas_are_adjusted), TEST(tasks_are_cancelled),
+        TEST(workers_are_drained),         TEST(uploads_need_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
