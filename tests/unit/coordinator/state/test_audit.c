@@ -24,7 +24,7 @@ static void wait_round(struct rig *r, const struct job *j, uint32_t round)
     }
 }
 
-/* A job that was stopped after three rounds; its coordinator is gone until it_goes_on(). */
+/* A job that was stopped after three rounds; its coordinator is gone until start(). */
 static uint64_t three_rounds(struct rig *r)
 {
     for (int i = 0; i < 2; i++)
