@@ -29,6 +29,21 @@ static int check_values(const struct component *c, struct err *err)
     return rc;
 }
 
+/* Checks that the latents of a picture make whole patches, of the model and of its router, whose
+ * patch may be a default that goes by the picture. */
+static int check_side(const struct job_spec *spec, int side, struct err *err)
+{
+    const bool router = side % spec->model.patch == 0;
+    const int patch = router ? spec->router.patch : spec->model.patch;
+    if (router && (!recipe_mixes(spec->recipe.name) || side % patch == 0))
+        return 0;
+    return err_set(err, -ERR_CONFIG,
+                   "%s.patch is %d, which does not divide the %d x %d latents of a picture of %d: "
+                   "change %s.patch or data.image_size",
+                   router ? "router" : "model", patch, side, side, spec->data.image_size,
+                   router ? "router" : "model");
+}
+
 /* Checks that all shapes make whole latents, and whole patches of them. */
 static int check_buckets(const struct job_spec *spec, const char *folder, int factor,
                          struct err *err)
@@ -80,12 +95,8 @@ static int open_vae(const struct job_spec *spec, const char *folder, struct enco
                        "encoders.cache is %d MiB, but the latents of one shard of %d pictures take "
                        "%.0f; raise it, or lower data.shard_samples",
                        spec->encoders.cache, spec->data.shard_samples, ceil(shard));
-    if (e->side % spec->model.patch)
-        return err_set(err, -ERR_CONFIG,
-                       "model.patch is %d, which does not divide the %d x %d latents of a picture "
-                       "of %d: change model.patch or data.image_size",
-                       spec->model.patch, e->side, e->side, spec->data.image_size);
-    return check_buckets(spec, folder, factor, err);
+    rc = check_side(spec, e->side, err);
+    return rc < 0 ? rc : check_buckets(spec, folder, factor, err);
 }
 
 static int check_tokens(const struct job_spec *spec, struct encoders *e, struct err *err)
