@@ -27,6 +27,13 @@ static int read_line(char line[TOKEN_STRING_MAX + 2], struct err *err)
     return got ? 0 : err_set(err, -ERR_FORMAT, "no token came from standard input");
 }
 
+/* The token that is given itself, perhaps behind an @; NULL: a file is, or none. */
+static const char *itself(const char *given)
+{
+    given += given[0] == '@';
+    return str_starts(given, TOKEN_PREFIX) && !file_exists(given) ? given : NULL;
+}
+
 int token_source_read(const char *given, struct token *ret, struct err *err)
 {
     char line[TOKEN_STRING_MAX + 2];
@@ -35,9 +42,9 @@ int token_source_read(const char *given, struct token *ret, struct err *err)
         int rc = read_line(line, err);
         return rc < 0 ? rc : token_parse(line, ret, err);
     }
+    if (itself(given))
+        return token_parse(itself(given), ret, err);
     given += given[0] == '@';
-    if (str_starts(given, TOKEN_PREFIX) && !file_exists(given))
-        return token_parse(given, ret, err);
     if (strstr(given, "://") != NULL && !file_exists(given))
         return err_set(
             err, -EINVAL,
@@ -52,6 +59,6 @@ int token_source_read(const char *given, struct token *ret, struct err *err)
 
 void token_source_wipe(const char *given)
 {
-    if (given != NULL && str_starts(given, TOKEN_PREFIX))
+    if (given != NULL && itself(given)) /* with its @, so that nobody takes it for a file */
         memset((char *)(uintptr_t)given, 'x', strlen(given));
 }
