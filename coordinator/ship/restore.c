@@ -47,6 +47,24 @@ static int download(struct restore *r, const struct s3_log_snapshot *s, struct e
     return rc;
 }
 
+/* None of the snapshots up to `newest` was there or counted.  If there is a newer one by now, the
+ * owner has replaced them while we looked: -EAGAIN. */
+static int none_found(struct restore *r, uint64_t newest, struct err *err)
+{
+    struct s3_log_snapshot *all = NULL;
+    size_t n = 0;
+    int rc = s3_log_snapshots(&r->log, SNAPSHOTS_MAX, &all, &n, err);
+    if (rc == 0 && n > 0 && all[0].seq > newest)
+        rc = err_set(err, -EAGAIN,
+                     "the owner of the state below %s has replaced its snapshots while they were "
+                     "read",
+                     r->o->store);
+    else if (rc == 0)
+        rc = no_state(r, err);
+    mem_free(all);
+    return rc;
+}
+
 /* Fetches the newest valid snapshot; if it is damaged, the one before. */
 static int fetch_snapshot(struct restore *r, struct err *err)
 {
@@ -65,9 +83,10 @@ static int fetch_snapshot(struct restore *r, struct err *err)
             rc = found;
         }
     }
+    const uint64_t newest = n > 0 ? all[0].seq : 0;
     mem_free(all);
     if (rc == 0 && found == -ERR_NOTFOUND)
-        return no_state(r, err);
+        return none_found(r, newest, err);
     return rc == 0 ? found : rc;
 }
 

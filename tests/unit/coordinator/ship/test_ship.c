@@ -143,6 +143,33 @@ static void a_state_of_a_newer_release(void **state)
     mem_free(dir);
 }
 
+#define ZEROS "0000000000000000"
+#define HASH ZEROS ZEROS ZEROS ZEROS
+
+/* The owner goes on while somebody restores: the snapshots that were listed are gone, and newer
+ * ones are there.  That is tried again, and is no store without a state. */
+static void snapshots_are_replaced_meanwhile(void **state)
+{
+    static const char list[] =
+        "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<ListBucketResult><Contents><Key>"
+        "p/state/snapshot/" ZEROS "-" HASH "-" HASH "</Key><Size>5</Size></Contents>"
+        "<IsTruncated>false</IsTruncated></ListBucketResult>";
+    struct rig *r = *state;
+    struct coordinator_options elsewhere = r->o;
+    struct restore_result result;
+    char *dir = in_dir(r, "elsewhere");
+    elsewhere.data_dir = dir;
+    assert_int_equal(own(r), 0);
+    commit(r, 1);
+    leave(r);
+    fake_store_next(&r->f, "GET", FAKE_LATER, NULL); /* the keys */
+    fake_store_next(&r->f, "GET", FAKE_REPLY, list);
+    if (restore_state(&elsewhere, &result, &r->err) < 0)
+        fail_msg("%s", r->err.msg);
+    assert_true(result.snapshot > 0);
+    mem_free(dir);
+}
+
 #define ENDED                                                                                      \
     "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 40\r\n\r\n"                  \
     "<Error><Code>ExpiredToken</Code></Error>"
@@ -198,6 +225,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(goes_on, begin, end),
         cmocka_unit_test_setup_teardown(an_entry_that_comes_late, begin, end),
         cmocka_unit_test_setup_teardown(a_state_of_a_newer_release, begin, end),
+        cmocka_unit_test_setup_teardown(snapshots_are_replaced_meanwhile, begin, end),
         cmocka_unit_test_setup_teardown(what_a_store_refuses_is_not_anothers, begin, end),
         cmocka_unit_test_setup_teardown(a_copy_that_came_second, begin, end),
     };

@@ -342,7 +342,7 @@ static inline bool fake_do(struct fake_store *f, int fd, char *head, const uint8
     else if (strcmp(method, "DELETE") == 0)
         fake_drop(o), fake_text(fd, "204 No Content", "");
     else
-        return fake_get(f, fd, o, head, now.method ? &now : NULL, is_head);
+        return fake_get(f, fd, o, head, now.method && now.how != FAKE_LATER ? &now : NULL, is_head);
     return false;
 }
 
