@@ -1,0 +1,115 @@
+/* What `skerry new` refuses before it measures anything. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "cli/swarm.h"
+#include "common/base/file.h"
+#include "tests/unit/cli/ran.h"
+
+static void flags_that_go_together(void **state)
+{
+    static const struct {
+        const char *name;
+        struct {
+            const char *flag, *value;
+        } given[2];
+        const char *said;
+    } cases[] = {
+        {"a", {{0}}, "expected one of --images DIR, --text FILE, --captions DIR"},
+        {"a", {{"images", "x"}, {"text", "y"}}, "expected one of --images DIR"},
+        {"a", {{"images", "x"}, {"text-field", "f"}}, "--text-field goes with --text"},
+        {"a", {{"text", "x"}, {"text-field", "\xff"}}, "--text-field goes with --text"},
+        {"a b", {{"images", "x"}}, "'a b' is not a name for a job"},
+        {"a/b", {{"images", "x"}}, "'a/b' is not a name for a job"},
+        {".yaml", {{"images", "x"}}, "'.yaml' is not a name for a job"},
+        {"a", {{"captions", "x"}}, "--captions needs --encoders DIR"},
+        {"a", {{"images", "x"}, {"encoders", "y"}}, "--encoders is for --captions"},
+        {"a", {{"images", "\xff"}}, "is not UTF-8"},
+        {"a", {{"captions", "x"}, {"encoders", "\xff"}}, "is not UTF-8"},
+    };
+    static const char *const none[] = {NULL};
+    struct cli cli = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ran r;
+        for (int k = 0; k < 2 && cases[i].given[k].flag; k++)
+            *(const char **)flag(&command_new, cases[i].given[k].flag) = cases[i].given[k].value;
+        run(&command_new, &cli, cases[i].name, none, &r);
+        for (int k = 0; k < 2 && cases[i].given[k].flag; k++)
+            *(const char **)flag(&command_new, cases[i].given[k].flag) = NULL;
+        assert_int_equal(r.status, CLI_USAGE);
+        says(&r, cases[i].said);
+    }
+}
+
+static void numbers_that_make_no_sense(void **state)
+{
+    static const char *const none[] = {NULL};
+    const char **images = flag(&command_new, "images");
+    int *side = flag(&command_new, "image-size"), *workers = flag(&command_new, "workers");
+    bool *here = flag(&command_new, "here");
+    const int usual = *side;
+    struct cli cli = {0};
+    struct ran r;
+    *images = "x";
+    *side = 1021;
+    run(&command_new, &cli, "a", none, &r);
+    assert_int_equal(r.status, CLI_USAGE);
+    says(&r, "--image-size is 1021");
+    *side = usual;
+    *workers = SWARM_WORKERS_MAX + 1;
+    *here = true;
+    run(&command_new, &cli, "a", none, &r);
+    assert_int_equal(r.status, CLI_USAGE);
+    says(&r, "--here with");
+    *workers = 2;
+    *here = false;
+    *images = NULL;
+}
+
+/* What is there stays, under the name with or without its ending; what fails leaves no file, and
+ * the sentence names the flag. */
+static void files_are_not_overwritten(void **state)
+{
+    static const char *const none[] = {NULL};
+    const char **images = flag(&command_new, "images");
+    char dir[] = "/tmp/skerry-new.XXXXXX", *before = getcwd(NULL, 0);
+    struct cli cli = {0};
+    struct ran r;
+    struct buf b;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(chdir(dir), 0);
+    *images = "nowhere";
+    assert_int_equal(file_write_atomic("a.yaml", "mine", 4, 0600, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        run(&command_new, &cli, i == 0 ? "a" : "a.yaml", none, &r);
+        assert_int_equal(r.status, -EEXIST);
+        assert_non_null(strstr(r.err.msg, "a.yaml is there already"));
+    }
+    assert_int_equal(file_read("a.yaml", 100, &b, NULL), 0);
+    assert_string_equal(buf_str(&b), "mine");
+    buf_release(&b);
+    run(&command_new, &cli, "b", none, &r);
+    assert_true(r.status < 0);
+    assert_false(file_exists("b.yaml"));
+    if (!str_starts(r.err.msg, "--images: "))
+        fail_msg("%s", r.err.msg);
+    *images = NULL;
+    assert_int_equal(chdir(before), 0);
+    free(before);
+    assert_int_equal(file_remove_tree(dir, NULL), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(flags_that_go_together),
+        cmocka_unit_test(numbers_that_make_no_sense),
+        cmocka_unit_test(files_are_not_overwritten),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
