@@ -39,7 +39,7 @@ struct agent {
     struct agent_core core; /* changed only by happened() */
 
     /* The present task, from ASSIGN to the answer to its report. */
-    uint64_t task_id;
+    uint64_t task_id, refused_task; /* the latter: the newest whose result was not taken */
     uint32_t attempt;
     struct work *w;        /* NULL: the task could not even be read */
     struct job *preparing; /* the compute thread's job that prepares the task's needs */
@@ -348,6 +348,7 @@ static void do_start(struct agent *a)
         return;
     }
     a->w->uplink = a->uplink;
+    a->w->anew = task->id == a->refused_task;
     times_begin(&a->w->times, a->free_ns ? a->free_ns : clock_now_ns());
     times_take(&a->w->times, TIMES_ASKED);
     do_plan(a);
@@ -518,12 +519,12 @@ static void on_report_reply(void *arg, const struct rpc_result *r)
     const Skerry__V1__ReportReply *reply = (const Skerry__V1__ReportReply *)(const void *)r->reply;
     if (a->w)
         times_take(&a->w->times, TIMES_TOLD);
-    if (r->code < 0)
-        log_warn("agent", "the report of task=%" PRIu64 " was refused: %s", a->task_id, r->detail);
-    else if (!reply->accepted)
-        log_warn("agent", "the result of task=%" PRIu64 " was not taken: %s", a->task_id,
-                 reply->reason);
-    news(a, r->code == 0 && reply->accepted ? AGENT_ACCEPTED : AGENT_REJECTED);
+    const char *why = r->code < 0 ? r->detail : reply->accepted ? NULL : reply->reason;
+    if (why) {
+        log_warn("agent", "the result of task=%" PRIu64 " was not taken: %s", a->task_id, why);
+        a->refused_task = a->task_id;
+    }
+    news(a, why ? AGENT_REJECTED : AGENT_ACCEPTED);
 }
 
 static void do_report(struct agent *a)

@@ -261,13 +261,14 @@ static int check_complete(const struct job *j, const struct task *t, struct err 
     return 0;
 }
 
-/* Notes how long the phase took, for the leases of others.  A continued phase does not count, nor
- * one whose beginning we have not seen: short times would make all others seem slow. */
+/* Notes how long the phase took, for the leases of others.  A continued phase does not count, as a
+ * later attempt may be, nor one whose beginning we have not seen: short times would make all others
+ * seem slow. */
 static void note_took(struct coordinator *co, struct job *j, const struct task *t)
 {
     struct worker *w = worker_memory(state_worker(&co->state, t->worker_id));
     const uint64_t ms = core_now(co) - t->leased_ms;
-    if (t->older || (t->train.snapshot != NULL && t->train.snapshot->worker_id != t->worker_id))
+    if (t->older || t->attempt > 1)
         return;
     job_note_time(&j->phase_ms, ms);
     if (w != NULL)

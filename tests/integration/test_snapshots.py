@@ -57,6 +57,20 @@ def test_another_worker_goes_on(swarm, signo):
     assert samples_seen(swarm.job(job)) == STEPS * 8, "each sample is counted once"
 
 
+def test_a_worker_that_is_killed_while_it_sends_makes_no_step_again(swarm):
+    swarm.worker("a")
+    job = submit(swarm, 0, steps=100)
+    wait_until(lambda: (phase(swarm) or {}).get("steps_done", 0) > 10, 60, "some steps")
+    swarm.kill("coordinatord", signal.SIGSTOP)  # so that nobody takes the result
+    wait_until(lambda: glob.glob(os.path.join(swarm.folder, "work-a", "state-*", "replica-*.end")), 60, "the end of the phase")
+    swarm.kill("a")
+    swarm.kill("coordinatord", signal.SIGCONT)
+    swarm.worker("a")
+    swarm.wait_job(job, "done")
+    assert resumed_at(swarm, "a") == 100
+    assert samples_seen(swarm.job(job)) == 100 * 8, "each sample is counted once"
+
+
 def test_snapshots_outlive_the_coordinator(tmp_path):
     with running(tmp_path, "--lease", "2s", "--heartbeat", "500ms") as swarm:
         outlive(swarm)

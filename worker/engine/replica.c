@@ -602,13 +602,12 @@ static bool read_cursor(const char *text, struct replica_cursor *c)
     return true;
 }
 
-int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *w,
-                     const struct replica_cursor *c, struct err *err)
+/* Where the replica stands: at c in the phase of w. */
+static int save(struct replicas *rs, struct replica *r, const struct work *w, const char *suffix,
+                const struct replica_cursor *c, bool local, struct err *err)
 {
     char path[CACHE_PATH_MAX], digest[HASH_HEX_MAX], cursor[256], met[MET_MAX];
-    if (is_check(w))
-        return 0; /* a phase that is cut begins anew */
-    file_of(rs, r, "mid", path);
+    file_of(rs, r, suffix, path);
     phase_digest(w, digest);
     write_met(r, met);
     snprintf(cursor, sizeof(cursor), CURSOR_FORMAT, c->steps, c->samples, c->position, c->loss_sum,
@@ -616,19 +615,21 @@ int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *
     struct st_meta pairs[] = {{(char *)(uintptr_t) "phase", digest},
                               {(char *)(uintptr_t) "cursor", cursor},
                               {(char *)(uintptr_t) "met", met}};
-    return checkpoint_save(r->trainer, path, pairs, 3, false, err);
+    return checkpoint_save(r->trainer, path, pairs, 3, local, err);
 }
 
-int replica_save_end(struct replicas *rs, struct replica *r, struct err *err)
+int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *w,
+                     const struct replica_cursor *c, struct err *err)
 {
-    char end[CACHE_PATH_MAX], mid[CACHE_PATH_MAX], met[MET_MAX];
-    struct st_meta pair = {(char *)(uintptr_t) "met", met};
-    file_of(rs, r, "end", end);
-    file_of(rs, r, "mid", mid);
-    write_met(r, met);
+    /* A CHECK that is cut begins anew. */
+    return is_check(w) ? 0 : save(rs, r, w, "mid", c, false, err);
+}
+
+int replica_save_end(struct replicas *rs, struct replica *r, const struct work *w, struct err *err)
+{
     /* Every phase makes one, and the next phase waits for it: flushing is not worth the time. */
-    int rc = checkpoint_save(r->trainer, end, &pair, 1, true, err);
-    return rc < 0 ? rc : file_remove(mid, err);
+    int rc = save(rs, r, w, "end", &r->end, true, err);
+    return rc < 0 ? rc : replica_drop_mid(rs, r, err);
 }
 
 int replica_drop_mid(struct replicas *rs, const struct replica *r, struct err *err)
@@ -638,11 +639,12 @@ int replica_drop_mid(struct replicas *rs, const struct replica *r, struct err *e
     return file_remove(path, err);
 }
 
-static bool load_mid(struct replicas *rs, struct replica *r, const struct work *w,
-                     struct replica_cursor *cursor)
+/* Goes on in this very phase, where the file has saved it. */
+static bool load_cut(struct replicas *rs, struct replica *r, const struct work *w,
+                     const char *suffix, struct replica_cursor *cursor)
 {
     char path[CACHE_PATH_MAX], digest[HASH_HEX_MAX];
-    file_of(rs, r, "mid", path);
+    file_of(rs, r, suffix, path);
     if (!file_exists(path))
         return false;
     phase_digest(w, digest);
@@ -697,6 +699,17 @@ static bool load_moments(struct replica *r, const struct work *w)
     return false;
 }
 
+/* A phase that was cut, at its end or in the middle. */
+static bool resume(struct replicas *rs, struct replica *r, const struct work *w,
+                   struct replica_cursor *cursor)
+{
+    if (is_check(w))
+        return false;
+    /* In fragments most of it is in versions by then. */
+    const bool end = w->task->train->n_fragments == 0 && !w->anew;
+    return (end && load_cut(rs, r, w, "end", cursor)) || load_cut(rs, r, w, "mid", cursor);
+}
+
 bool replica_stands(struct replicas *rs, const struct work *w)
 {
     const struct replica *r = replica_peek(rs, w);
@@ -734,7 +747,7 @@ int replica_get(struct replicas *rs, const struct work *w, struct encoders *enco
     *ret_resumed = false;
     r->own = goes_on;
     if (!goes_on) {
-        *ret_resumed = !is_check(w) && load_mid(rs, r, w, cursor);
+        *ret_resumed = resume(rs, r, w, cursor);
         r->own = !*ret_resumed && !is_check(w) && !t->fresh && load_end(rs, r, t->first_step);
         if (!*ret_resumed && !r->own && !load_moments(r, w))
             rc = trainer_reset_moments(r->trainer, err);

@@ -2,7 +2,8 @@
  * (job, path, replica), in memory, with a local checkpoint on disk.
  *
  *   wanted at step s:  in memory and standing at s     ─► goes on
- *                      the phase itself was cut here   ─► DIR/replica-J-P-R.mid   (bit-exact)
+ *                      the phase itself was cut here   ─► DIR/replica-J-P-R.mid   (bit-exact),
+ *                                                         or .end, if only its report is missing
  *                      checkpoint of the last phase at s ─► DIR/replica-J-P-R.end  (bit-exact)
  *                      moments came with the task      ─► those (worker/train/moments.h)
  *                      otherwise                       ─► fresh moments
@@ -25,15 +26,25 @@ struct replicas;
 
 #define REPLICAS_MAX 64
 
+/* Where a phase that was cut goes on. */
+struct replica_cursor {
+    uint32_t steps;
+    uint64_t samples, position;
+    double loss_sum;
+    float loss_first, loss_last;
+    double seconds;
+};
+
 struct replica {
     uint64_t job_id;
     uint32_t path, index;
     struct model *model;
     struct encoders *encoders; /* in front of the networks; NULL: none */
     struct island_trainer *ranks;
-    struct trainer *trainer; /* the first of them */
-    float *flat;             /* host copy, scratch of a phase */
-    bool whole;              /* stands at the end of a phase: its moments may go on */
+    struct trainer *trainer;   /* the first of them */
+    float *flat;               /* host copy, scratch of a phase */
+    bool whole;                /* stands at the end of a phase: its moments may go on */
+    struct replica_cursor end; /* whole: there */
     bool own; /* after replica_get: its weights are those that its last phase ended with */
     /* By level: the version that the weights were last merged with (worker/engine/fragment.h);
      * NO_VERSION: none. */
@@ -46,15 +57,6 @@ struct replica {
     double predicted; /* seconds of a step; 0: nothing was measured */
     struct progress_plan plan; /* the same for the coordinator; devices 0: there is one */
     bool compared;             /* with what a step took */
-};
-
-/* Where a phase that was cut goes on. */
-struct replica_cursor {
-    uint32_t steps;
-    uint64_t samples, position;
-    double loss_sum;
-    float loss_first, loss_last;
-    double seconds;
 };
 
 struct replicas *replicas_new(struct island *is, const char *dir, uint64_t max_bytes);
@@ -95,10 +97,12 @@ struct replica *replica_peek(struct replicas *rs, const struct work *w);
 /* Lets go of the one that a CHECK task made. */
 void replica_drop(struct replicas *rs, const struct work *w);
 
-/* Writes the .mid file (in the phase) or the .end file (after it; .mid goes). */
+/* Writes the .mid file (in the phase) or the .end file (after it; .mid goes).  A worker that is
+ * killed before the coordinator has the result goes on from .end when it is given the phase again,
+ * and only contributes. */
 int replica_save_mid(struct replicas *rs, struct replica *r, const struct work *w,
                      const struct replica_cursor *cursor, struct err *err);
-int replica_save_end(struct replicas *rs, struct replica *r, struct err *err);
+int replica_save_end(struct replicas *rs, struct replica *r, const struct work *w, struct err *err);
 /* Removes the .mid file: nobody goes on with what the phase has come to. */
 int replica_drop_mid(struct replicas *rs, const struct replica *r, struct err *err);
 

@@ -466,10 +466,10 @@ static int train(struct phase *p, struct err *err)
 {
     p->begun_ns = clock_now_ns() - (uint64_t)(p->at.seconds * 1e9);
     p->saved_ns = p->counted_ns = clock_now_ns();
-    bool ended = false;
+    bool ended = p->at.steps > 0 && over(p); /* cut at its end: only the report is missing */
     p->ahead.w = p->w;
     times_take(&p->w->times, TIMES_LOADED);
-    while (!ended && (!p->t->steps || p->at.steps < p->t->steps)) {
+    while (!ended) {
         prefetch_step(&p->ahead);
         int rc = work_stopped(p->w, err) ? -ERR_CANCELLED : step(p, &ended, err);
         if (rc == -ERR_CANCELLED && atomic_load(&p->w->stop) != WORK_REVOKED)
@@ -546,7 +546,8 @@ static int finish(struct phase *p, struct err *err)
 {
     struct work_result *res = &p->w->result;
     const uint64_t waited_ms = p->fragments ? fragments_waited_ms(p->fragments) : 0;
-    res->seconds = phase_computed(seconds_so_far(p), waited_ms);
+    p->at.seconds = seconds_so_far(p);
+    res->seconds = phase_computed(p->at.seconds, waited_ms);
     res->steps = p->at.steps;
     res->samples = samples_used(p);
     res->loss_first = p->at.loss_first;
@@ -558,8 +559,10 @@ static int finish(struct phase *p, struct err *err)
         replica_stepped(p->e->replicas, p->r, (double)p->least_ns / 1e9);
     send_trace(p);
     int rc = contribute_all(p, err);
-    if (rc == 0)
+    if (rc == 0) {
         p->r->whole = true;
+        p->r->end = p->at;
+    }
     return rc;
 }
 
@@ -694,7 +697,7 @@ static void after(struct engine *e, struct work *w)
     if (!r || !r->whole)
         return;
     make_room(e, r);
-    say_saved(&e->no_end, replica_save_end(e->replicas, r, &err), &err);
+    say_saved(&e->no_end, replica_save_end(e->replicas, r, w, &err), &err);
 }
 
 const struct kind kind_train = {

@@ -113,6 +113,7 @@ struct work {
     struct work_need *needs;
     size_t n_needs;
     bool full_only; /* deltas failed: take the full blobs */
+    bool anew;      /* the coordinator has refused what was made of it: that is not sent again */
 
     atomic_int stop;         /* enum work_stop */
     atomic_bool job_goes_on; /* when revoked: the job's next task will use what this one prepares */

@@ -464,16 +464,35 @@ static void test_older(void **state)
     assert_int_equal(state_job(&r->co->state, job)->phase_ms.n, 1);
 }
 
+/* Nor does one that a restarted worker may have had on its disk up to the last step. */
+static void test_later_attempt(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    (void)here(r, 0);
+    const uint64_t job = submit(r);
+    do_init(r, a);
+    (void)assign(r, a, TASK_TRAIN);
+    hang_up(a);
+    a->instance[0]++;
+    (void)here(r, 0);
+    assert_int_equal(assign(r, a, TASK_TRAIN)->attempt, 2);
+    finish_train(r, a);
+    assert_int_equal(state_job(&r->co->state, job)->phase_ms.n, 0);
+    assert_int_equal(edit_worker(r, a->id)->phase_ms, 0);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_quarantine), LIVE(test_small),      LIVE(test_verdicts),
-        LIVE(test_lost),       LIVE(test_unparked),   LIVE(test_silent_together),
-        LIVE(test_crawling),   LIVE(test_pretending), LIVE(test_holding),
-        LIVE(test_older),      LIVE(test_unbegun),    LIVE(test_served_first),
-        LIVE(test_origin),     LIVE(test_long_phase), LIVE(test_cut_again),
+        LIVE(test_quarantine),   LIVE(test_small),         LIVE(test_verdicts),
+        LIVE(test_lost),         LIVE(test_unparked),      LIVE(test_silent_together),
+        LIVE(test_crawling),     LIVE(test_pretending),    LIVE(test_holding),
+        LIVE(test_older),        LIVE(test_later_attempt), LIVE(test_unbegun),
+        LIVE(test_served_first), LIVE(test_origin),        LIVE(test_long_phase),
+        LIVE(test_cut_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -310,6 +310,66 @@ static void cut_phase_ends_the_same(void **state)
     host_free(&cut);
 }
 
+static unsigned steps_made(struct work *w)
+{
+    struct progress_view view;
+    progress_take(&w->progress, &view);
+    return view.told.steps_done;
+}
+
+/* A worker is killed while its contribution is sent, and has the same phase again: it makes no step
+ * twice, and what it sends has the bits that it had.  If the coordinator has refused those, the
+ * phase begins anew. */
+static void killed_while_it_sends(void **state)
+{
+    (void)state;
+    struct host whole, killed;
+    struct order o;
+    uint8_t sent[32], next[32];
+    host_new(&whole, "sends");
+    host_new(&killed, "killed");
+    order_init(&o, SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN);
+    for (int phase = 0; phase < 2; phase++) {
+        o.task.id = 11 + (uint64_t)phase;
+        o.train.first_step = (uint64_t)phase * STEPS;
+        work_free(run(&whole, &o));
+        struct work *w = run(&killed, &o);
+        memcpy(sent, w->result.outputs[0].sha256, 32);
+        work_free(w);
+        const struct residual_word word = {o.task.id, 0, RESIDUAL_APPLIED, false};
+        OK(residual_hear(whole.state, &word, err));
+        if (phase == 0)
+            OK(residual_hear(killed.state, &word, err));
+    }
+    host_restart(&killed);
+    o.task.attempt = 2;
+    struct work *b = run(&killed, &o);
+    assert_memory_equal(b->result.outputs[0].sha256, sent, 32);
+    assert_int_equal(steps_made(b), 0);
+    assert_int_equal(b->result.steps, STEPS);
+    assert_int_equal(b->result.samples, 40);
+    work_free(b);
+    OK(residual_hear(killed.state, &(struct residual_word){12, 0, RESIDUAL_APPLIED, false}, err));
+
+    o.task.id = 13;
+    o.task.attempt = 1;
+    o.train.first_step = 2 * STEPS;
+    struct work *a = run(&whole, &o);
+    b = run(&killed, &o);
+    memcpy(next, a->result.outputs[0].sha256, 32);
+    assert_memory_equal(b->result.outputs[0].sha256, next, 32);
+    work_free(a);
+    work_free(b);
+
+    a = begin(&killed, &o);
+    a->anew = true;
+    OK(engine_run(killed.engine, a, err));
+    assert_int_equal(steps_made(a), STEPS);
+    work_free(a);
+    host_free(&whole);
+    host_free(&killed);
+}
+
 static char *mid_of(const struct host *h)
 {
     return file_join(h->state, "replica-1-0-0.mid");
@@ -621,6 +681,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cut_phase_ends_the_same),
+        cmocka_unit_test(killed_while_it_sends),
         cmocka_unit_test(diverged_phase_begins_anew),
         cmocka_unit_test(repeated_phase_is_the_same),
         cmocka_unit_test(time_bounds_a_phase),
