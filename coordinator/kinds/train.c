@@ -378,7 +378,9 @@ static bool answer_version(struct coordinator *co, struct poll *p, bool last)
         rpc_fail(p->req, -ERR_NOTFOUND, false, 0, "there is no such module");
         return true;
     }
-    task_memory(t)->progress_ms = core_now(co); /* a worker that waits for others is not stuck */
+    /* Who has contributed and waits for the others is not stuck. */
+    if (m->version < p->version && query_given(t, m) != NULL)
+        task_memory(t)->progress_ms = core_now(co);
     if (m->version >= p->version) {
         send_version(co, p, t, w, m);
         return true;

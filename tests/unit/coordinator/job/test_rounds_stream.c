@@ -195,6 +195,35 @@ static void test_within_a_phase(void **state)
     assert_int_equal(j->modules[0].stale_max, 0);
 }
 
+/* When the worker was last seen to get on, if that was a while ago, after some turns. */
+static uint64_t got_on(struct rig *r, struct fake *w, uint64_t then_ms)
+{
+    task_memory(state_task(&r->co->state, w->task->id))->progress_ms = then_ms;
+    for (int i = 0; i < 3; i++) {
+        core_touch(r->co);
+        settle(r);
+    }
+    return state_task(&r->co->state, w->task->id)->progress_ms;
+}
+
+/* Who has contributed is not stuck while it waits for the others; who has not waits for itself, and
+ * who asks for what is there, or for ever, does not get on either. */
+static void test_waiting_is_progress(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    (void)begin_job(r, stream, 2);
+    const uint64_t then = core_now(r->co);
+    ask_version(r, a, UINT64_MAX);
+    assert_int_equal(got_on(r, a, then), then);
+    assert_true(send_part(r, a));
+    assert_true(got_on(r, a, then - 1) > then - 1);
+    assert_true(send_part(r, b));
+    while (state_job(&r->co->state, a->task->job_id)->modules[0].version == 0)
+        loop_turn(r->loop, true);
+    assert_int_equal(got_on(r, a, then), then);
+}
+
 /* Its worker is lost after it has contributed: the next attempt does without. */
 static void test_new_attempt(void **state)
 {
@@ -573,6 +602,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_told_after_the_commit),
         TEST(test_within_a_phase),
+        TEST(test_waiting_is_progress),
         TEST(test_new_attempt),
         TEST(test_lost_at_the_end),
         TEST(test_taken_at_the_end),
