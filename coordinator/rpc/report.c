@@ -4,6 +4,7 @@
 #include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/kinds/kinds.h"
+#include "coordinator/kinds/result.h"
 
 #include "common/base/hash.h"
 #include "proto/skerry.pb-c.h"
@@ -277,14 +278,15 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
     }
 }
 
-/* Notes the speed at which the reported files came; it means little for fragments, which are
- * uploaded during training. */
-static void note_rate(const struct coordinator *co, struct worker *w, const struct job *j,
+/* Notes the speed at which the files of a result came, by their sizes in the store; it means little
+ * for fragments, which are uploaded during training. */
+static void note_rate(struct coordinator *co, struct worker *w, const struct job *j,
                       const Skerry__V1__ReportRequest *r)
 {
+    struct blob_ref b;
     double bytes = 0;
     for (size_t i = 0; !query_streams(j) && i < r->n_contributions; i++)
-        bytes += r->contributions[i]->blob ? (double)r->contributions[i]->blob->size : 0;
+        bytes += result_blob(co, r->contributions[i]->blob, "", &b, NULL) == 0 ? (double)b.size : 0;
     if (w->sends_ms != 0 && bytes >= RATE_BYTES_MIN) {
         const double rate = bytes * 1e3 / (double)(core_now(co) - w->sends_ms + 1);
         const double had = w->sends_bytes_per_s;
@@ -303,9 +305,10 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     if (rc < 0 || repeated)
         return rc;
     struct job *j = state_job(&co->state, t->job_id);
-    note_rate(co, w, j, r);
-    if (r->snapshot)
+    if (r->snapshot) {
+        w->sends_ms = 0;
         return apply_snapshot(co, j, t, r, err);
+    }
     if (r->failed) {
         take_failure(co, w, t, r);
         return 0;
@@ -325,10 +328,13 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
         member_failed(co, w);
         return rc;
     }
+    const bool judged = task_has_phase(t) || t->kind == TASK_OUTER;
+    if (judged) /* other kinds do not look at what they have no use for */
+        note_rate(co, w, j, r);
     take_figures(j, t, r);
     take_trace(j, t, r);
     task_end(co, t, TASK_DONE, "");
-    member_succeeded(co, w, task_has_phase(t) || t->kind == TASK_OUTER);
+    member_succeeded(co, w, judged);
     w->reported_ms = core_now(co);
     take_bad(j, t, r, held);
     return 0;

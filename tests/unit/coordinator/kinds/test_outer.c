@@ -424,6 +424,20 @@ static void sends_in_a_second(struct rig *r, struct fake *a, struct told *told)
     assert_true(rate < (double)bytes && rate > (double)bytes / 10);
 }
 
+/* What a report says of a file that is not so in the store makes no link fast. */
+static void test_claimed_rate(void **state)
+{
+    struct rig *r = *state;
+    (void)begin_job(r, spec);
+    struct fake *b, *a = train_round(r, &b);
+    struct told told;
+    make(r, a->task, -1, &told);
+    told.blobs[0].size *= 1000000;
+    edit_worker(r, a->id)->sends_ms = core_now(r->co) - 1000;
+    assert_false(report(r, a, &told.x));
+    assert_true(who(r, a)->sends_bytes_per_s == 0);
+}
+
 /* Who made a version has what the next step begins with, so a link must be twice as fast to be
  * through with it sooner. */
 static void test_first_through(void **state)
@@ -641,14 +655,14 @@ static void test_cancelled(void **state)
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
-    const struct CMUnitTest tests[] = {CASE(test_believed),      CASE(test_lies),
-                                       CASE(test_refused),       CASE(test_cannot),
-                                       CASE(test_pretending),    CASE(test_first_through),
-                                       CASE(test_poisoned),      CASE(test_lost),
-                                       CASE(test_nobody),        CASE(test_restart),
-                                       CASE(test_goes_over),     CASE(test_cancelled),
-                                       CASE(test_lost_again),    CASE(test_another_release),
-                                       CASE(test_gone_meanwhile)};
+    const struct CMUnitTest tests[] = {CASE(test_believed),       CASE(test_lies),
+                                       CASE(test_refused),        CASE(test_cannot),
+                                       CASE(test_pretending),     CASE(test_first_through),
+                                       CASE(test_poisoned),       CASE(test_lost),
+                                       CASE(test_nobody),         CASE(test_restart),
+                                       CASE(test_goes_over),      CASE(test_cancelled),
+                                       CASE(test_lost_again),     CASE(test_another_release),
+                                       CASE(test_gone_meanwhile), CASE(test_claimed_rate)};
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
