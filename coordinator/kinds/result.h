@@ -5,6 +5,8 @@
 #include "coordinator/state/core.h"
 #include "proto/skerry.pb-c.h"
 
+#define RESULT_SECONDS_MAX 1e9f /* no task takes longer, and their sums in ms are numbers */
+
 /* A blob that a report names: it must be in the store and have the size it names. */
 int result_blob(struct coordinator *co, const Skerry__V1__Blob *b, const char *what,
                 struct blob_ref *ret, struct err *err);

@@ -53,7 +53,7 @@ static int check_cursor(const struct job *j, const Skerry__V1__Snapshot *m, uint
                        (unsigned long long)held);
     if (m->steps == 0 || m->steps > most || m->samples == 0 || !isfinite(m->loss_sum) ||
         !isfinite(m->loss_first) || !isfinite(m->loss_last) ||
-        !(m->seconds >= 0 && m->seconds < 1e9f))
+        !(m->seconds >= 0 && m->seconds < RESULT_SECONDS_MAX))
         return err_set(err, -EINVAL,
                        "the snapshot counts %u steps, %llu samples, %g s: out of range", m->steps,
                        (unsigned long long)m->samples, (double)m->seconds);

@@ -10,7 +10,6 @@
 #include "proto/skerry.pb-c.h"
 
 #define FULL_DISK_WAIT_MS 5000
-#define SECONDS_MAX 1e9f     /* no task takes longer, and their sums in ms are numbers */
 #define BAD_NAMED_MAX 64     /* as ReportRequest.bad: each is looked for among those of the job */
 #define RATE_BYTES_MIN 65536 /* less tells of waits, not of a link */
 /* Until a worker is asked again for what it had no memory for: others could do it, or not. */
@@ -140,7 +139,7 @@ static void take_figures(const struct job *j, struct task *t, const Skerry__V1__
     t->loss_first = r->loss_first;
     t->loss_last = r->loss_last;
     t->loss_mean = isfinite(r->loss_mean) ? r->loss_mean : NAN;
-    t->seconds = r->seconds > 0 && r->seconds < SECONDS_MAX ? r->seconds : 0;
+    t->seconds = r->seconds > 0 && r->seconds < RESULT_SECONDS_MAX ? r->seconds : 0;
     /* Units of other kinds are known from heartbeats alone, of which the last may come too late. */
     t->steps_done = t->kind == TASK_TRAIN ? t->steps : t->steps_total;
     t->samples_done = r->samples;

@@ -84,12 +84,12 @@ static char too_many; /* its address is the mark of such a request */
 
 static void *on_uri(void *cls, const char *uri, struct MHD_Connection *c)
 {
-    const char *at = strchr(uri, '?');
+    char *at = strchr(uri, '?'); /* in its buffer, which is its own to change */
     for (int n = 0; at && n < ARGUMENTS_MAX; n++)
         at = strchr(at + 1, '&');
     if (!at)
         return NULL;
-    *(char *)(uintptr_t)at = '\0'; /* in its buffer */
+    *at = '\0';
     return &too_many;
 }
 
