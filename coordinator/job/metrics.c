@@ -3,6 +3,7 @@
 #include "coordinator/job/query.h"
 
 #include "common/base/clock.h"
+#include "common/job/family.h"
 #include "proto/skerry.pb-c.h"
 
 #define POINTS_MAX 1024u  /* see ReportRequest.points */
@@ -44,20 +45,24 @@ static void add_metric(struct coordinator *co, struct job *j, struct metric_rec 
     save_metric(co->store, j->id, m);
 }
 
-/* Finds the job's entry for each of the names; NULL: it keeps none. */
-static size_t find_numbers(struct coordinator *co, struct job *j, const struct metrics_heard *heard,
+/* Finds the job's entry for each of the names that the task's worker has sent; NULL: it keeps none.
+ * A job without a trainer has no such numbers, whoever says so. */
+static size_t find_numbers(struct coordinator *co, struct job *j, const struct task *t,
+                           const struct metrics_heard *heard,
                            struct metric_number *out[METRIC_NUMBERS_MAX])
 {
+    const size_t names = job_family(&j->spec)->external ? heard->n_names : 0;
     size_t n = 0;
-    for (; n < heard->n_names && n < METRIC_NUMBERS_MAX; n++) {
+    for (; n < names && n < METRIC_NUMBERS_MAX; n++) {
         out[n] = job_number(j, heard->names[n]);
         if (out[n] != NULL || j->numbers_refused)
             continue;
         j->numbers_refused = true;
-        core_say(co, j->id, 0,
-                 "the trainer's number '%.80s' is left out, as a name has 1 to %d of A-Z a-z 0-9 . "
-                 "_ - and a job at most %d names; so are further ones",
-                 heard->names[n], METRIC_NAME_MAX - 1, JOB_NUMBERS_MAX);
+        core_say(co, j->id, t->worker_id,
+                 "the number '%.80s' of the trainer at worker %llu is left out, as a name has 1 to "
+                 "%d of A-Z a-z 0-9 . _ - and a job at most %d names; so are further ones",
+                 heard->names[n], (unsigned long long)t->worker_id, METRIC_NAME_MAX - 1,
+                 JOB_NUMBERS_MAX);
     }
     return n;
 }
@@ -116,7 +121,7 @@ void metrics_points(struct coordinator *co, struct job *j, struct task *t,
                            .replica = t->train.replica,
                            .round = t->train.round,
                            .numbers = numbers};
-    const size_t n_kept = find_numbers(co, j, heard, kept);
+    const size_t n_kept = find_numbers(co, j, t, heard, kept);
     const size_t all = heard->n < POINTS_MAX ? heard->n : POINTS_MAX;
     const size_t n = fresh_points(t, heard->points, all);
     size_t taken = 0;
@@ -184,7 +189,7 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t,
                   const struct metrics_heard *heard)
 {
     struct metric_number *kept[METRIC_NUMBERS_MAX], numbers[METRIC_NUMBERS_MAX];
-    const size_t n_kept = find_numbers(co, j, heard, kept);
+    const size_t n_kept = find_numbers(co, j, t, heard, kept);
     struct metric_rec m = {.kind = METRIC_EVAL,
                            .path = t->path,
                            .round = t->draw.version,

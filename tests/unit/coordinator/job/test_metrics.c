@@ -8,6 +8,11 @@ static const char experts[] = "name: m\ndata: {path: x, image_size: 16}\n"
                               "train: {batch: 4, lr: 0.1}\nrecipe: {name: ddm, experts: 2}\n"
                               "outer: {rounds: 2, steps: 2}\n";
 
+static const char own[] = "name: own\ndata: {kind: images, path: x}\n"
+                          "model: {type: external}\n"
+                          "trainer: {command: ./t}\ntrain: {batch: 4}\n"
+                          "outer: {rounds: 2, steps: 2}\n";
+
 /* A job that no turn has looked at. */
 static struct job *put(struct rig *r, const char *spec)
 {
@@ -44,8 +49,12 @@ static void numbers(struct rig *r, struct job *j, const char *const *names, size
 static void test_numbers(void **state)
 {
     struct rig *r = *state;
-    struct job *j = put(r, yaml);
+    struct job *j = put(r, own), *without = put(r, yaml);
     static const char *const names[] = {"accuracy", "two words", "top-5"};
+    numbers(r, without, names, 3, (double[]){0.5, 1, NAN}, 3);
+    assert_int_equal(without->n_numbers, 0); /* it has no trainer that could name one */
+    assert_int_equal(without->metric_points, 1);
+    assert_false(without->numbers_refused);
     numbers(r, j, names, 3, (double[]){0.5, 1, NAN}, 3);
     assert_int_equal(j->n_numbers, 2);
     assert_true(j->numbers[0].value == 0.5 && isnan(j->numbers[1].value));
