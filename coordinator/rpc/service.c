@@ -370,7 +370,8 @@ static bool job_goes_on(const struct coordinator *co, const struct worker *w)
 }
 
 /* Answers at once, whatever the disk does, with durable news only: the rest comes with the next
- * one. A heartbeat may be lost like a datagram, so nothing in it is acknowledged. */
+ * one.  The answer acknowledges nothing but the points of the curve, of which the last are missing
+ * if we are killed now: leases must not wait for the disk. */
 static void heartbeat_answer(const struct coordinator *co, struct rpc_request *req,
                              struct worker *w, const struct task *t, const Skerry__V1__Progress *p)
 {
