@@ -307,11 +307,11 @@ static int is_ours(struct ship *s, uint64_t seq, const struct store_noted *n, bo
 }
 
 /* Finds the newest entry whose changes the database has. */
-static int find_place(struct ship *s, struct store_noted *n, struct err *err)
+static int find_place(struct ship *s, struct store *store, struct store_noted *n, struct err *err)
 {
     struct s3_log_entry e;
     uint64_t top = 0;
-    bool there = false, beyond = false;
+    bool there = false, beyond = false, noted = false;
     if (n->seq == 0) {
         int rc = s3_log_top(&s->log, &top, err);
         if (rc == 0 && top > 0)
@@ -321,7 +321,9 @@ static int find_place(struct ship *s, struct store_noted *n, struct err *err)
     }
     int rc = is_ours(s, n->seq, n, &there, &e, err);
     uint64_t seq = n->seq;
-    if (rc == 0 && there && !hash_equal(e.hash, n->hash, sizeof(e.hash)))
+    if (rc == 0 && there) /* or the one before a start that failed, which came late */
+        rc = store_was_noted(store, seq, e.hash, &noted, err);
+    if (rc == 0 && there && !noted)
         return moved(err, s, "the log in the store has another entry in the place of its newest");
     if (rc == 0 && !there && --seq > 0)
         rc = is_ours(s, seq, n, &there, &e, err);
@@ -396,7 +398,7 @@ int ship_own(struct ship *s, struct store *store, struct err *err)
     struct store_noted n;
     int rc = store_noted(store, &n, err);
     if (rc == 0)
-        rc = find_place(s, &n, err);
+        rc = find_place(s, store, &n, err);
     if (rc < 0)
         return rc;
     const struct store_noted noted = n;

@@ -595,13 +595,39 @@ int store_noted(struct store *s, struct store_noted *ret, struct err *err)
     return rc;
 }
 
+/* Row 1 is the newest entry; the others are those noted for its number before. */
 int store_note(struct store *s, const struct store_noted *noted, struct err *err)
 {
+    char keep[160];
     int rc = run(s,
                  "CREATE TABLE IF NOT EXISTS away(one INTEGER PRIMARY KEY, owner BLOB NOT NULL,"
                  " seq INTEGER NOT NULL, hash BLOB NOT NULL) STRICT",
                  err);
+    (void)snprintf(keep, sizeof(keep),
+                   "DELETE FROM away WHERE seq <> %" PRIu64 " AND one > 1;"
+                   "INSERT INTO away(owner, seq, hash) SELECT owner, seq, hash FROM away"
+                   " WHERE one = 1 AND seq = %" PRIu64,
+                   noted->seq, noted->seq);
+    if (rc == 0)
+        rc = run(s, keep, err);
     return rc == 0 ? note(s, noted, err) : rc;
+}
+
+int store_was_noted(struct store *s, uint64_t seq, const uint8_t hash[32], bool *ret,
+                    struct err *err)
+{
+    sqlite3_stmt *q = NULL;
+    int rc = SQLITE_ERROR;
+    if (sqlite3_prepare_v2(s->db, "SELECT 1 FROM away WHERE seq = ? AND hash = ?", -1, &q, NULL) ==
+            SQLITE_OK &&
+        sqlite3_bind_int64(q, 1, (int64_t)seq) == SQLITE_OK &&
+        sqlite3_bind_blob(q, 2, hash, 32, SQLITE_STATIC) == SQLITE_OK)
+        rc = sqlite3_step(q);
+    *ret = rc == SQLITE_ROW;
+    rc = rc == SQLITE_ROW || rc == SQLITE_DONE ? 0
+                                               : store_error(s, err, "reading entries of the log");
+    sqlite3_finalize(q);
+    return rc;
 }
 
 struct reading {

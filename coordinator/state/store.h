@@ -94,8 +94,12 @@ int store_commit(struct store *s, struct err *err);
 /* Ships rows from the next commit on.  Keeps away; call it between commits. */
 void store_send_away(struct store *s, const struct store_away *away);
 int store_noted(struct store *s, struct store_noted *ret, struct err *err);
-/* Notes an entry that belongs to no commit; makes the table for it if needed. */
+/* Notes an entry that belongs to no commit; makes the table for it if needed.  What was noted for
+ * the same number is kept beside it: whichever the store writes is ours. */
 int store_note(struct store *s, const struct store_noted *noted, struct err *err);
+/* Whether that entry was noted, as the newest or for the newest's number. */
+int store_was_noted(struct store *s, uint64_t seq, const uint8_t hash[32], bool *ret,
+                    struct err *err);
 /* Applies rows, as passed to store_away, to the database, and notes the entry. */
 int store_replay(struct store *s, const void *rows, size_t len, const struct store_noted *noted,
                  struct err *err);

@@ -120,6 +120,28 @@ static void an_entry_that_comes_late(void **state)
         fail_msg("%s", r->err.msg);
 }
 
+/* The same, and that start failed before its own entry was written, which it had noted already. */
+static void an_entry_that_comes_after_a_failed_start(void **state)
+{
+    struct rig *r = *state;
+    struct store_noted noted;
+    char *path = in_dir(r, "coordinator.db");
+    assert_int_equal(own(r), 0);
+    commit(r, 1);
+    leave(r);
+    assert_int_equal(store_open(path, r->schema, &r->store, &r->err), 0);
+    assert_int_equal(store_noted(r->store, &noted, &r->err), 0);
+    for (int starts = 0; starts < 2; starts++) {
+        noted.hash[0]++;
+        assert_int_equal(store_note(r->store, &noted, &r->err), 0);
+    }
+    store_close(r->store);
+    if (own(r) < 0)
+        fail_msg("%s", r->err.msg);
+    commit(r, 2);
+    mem_free(path);
+}
+
 /* An older release that is to go on with it could not: it deposes nobody. */
 static void a_state_of_a_newer_release(void **state)
 {
@@ -224,6 +246,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(goes_on, begin, end),
         cmocka_unit_test_setup_teardown(an_entry_that_comes_late, begin, end),
+        cmocka_unit_test_setup_teardown(an_entry_that_comes_after_a_failed_start, begin, end),
         cmocka_unit_test_setup_teardown(a_state_of_a_newer_release, begin, end),
         cmocka_unit_test_setup_teardown(snapshots_are_replaced_meanwhile, begin, end),
         cmocka_unit_test_setup_teardown(what_a_store_refuses_is_not_anothers, begin, end),
