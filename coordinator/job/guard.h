@@ -3,9 +3,11 @@
  * above eval.guard times the loss of that version is too much.
  *
  * One worker's evaluation undoes nothing: another worker repeats it, one of another origin if one
- * is here.  Only if no other comes within GUARD_PATIENCE_MS may the same worker repeat it.  While a
- * version is in question, and kept, no evaluation of a later one is repeated.  A repetition that a
- * restart forgets is asked for again.  Each rollback costs the job a round, so the job still ends.
+ * is here, and one repeats that of the best version, or a single loss that is too small would undo
+ * all that follows; of two losses the larger counts as that of the best.  Only if no other comes
+ * within GUARD_PATIENCE_MS may the same worker repeat it.  While a version is in question, and
+ * kept, no evaluation of a later one is repeated.  A repetition that a restart forgets is asked for
+ * again.  Each rollback costs the job a round, so the job still ends.
  */
 #ifndef COORDINATOR_GUARD_H
 #define COORDINATOR_GUARD_H

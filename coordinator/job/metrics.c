@@ -205,7 +205,10 @@ void metrics_eval(struct coordinator *co, struct job *j, const struct task *t,
         const struct round_rec *r = &j->rounds[i];
         if (r->path != t->path || r->round + 1 != t->draw.version)
             continue;
-        job_edit_round(j, i)->eval_loss = t->loss_mean;
+        struct round_rec *edit = job_edit_round(j, i);
+        edit->eval_loss = t->loss_mean;
+        edit->eval_by = t->worker_id;
+        edit->eval_sure = false;
         break;
     }
     core_event(

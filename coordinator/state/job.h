@@ -130,6 +130,8 @@ struct phase_sum {
 struct eval_doubt {
     uint64_t worker, origin; /* the worker that reported it; 0: none */
     uint32_t version;
+    float confirmed;    /* what another one said of that version; 0: nothing yet */
+    uint64_t best_task; /* measures again what it was compared with; 0: none */
 };
 
 struct path_rec {

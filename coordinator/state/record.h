@@ -29,6 +29,9 @@ struct round_rec {
     uint64_t bytes_up, bytes_down;
     int64_t at_unix_ms;
     bool edited; /* only in memory: its row must be queued */
+    /* Only in memory: who told eval_loss (0: unknown), and whether two have. */
+    bool eval_sure;
+    uint64_t eval_by;
 };
 
 /* The result of a SAMPLE task. */
