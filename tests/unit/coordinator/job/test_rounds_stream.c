@@ -224,6 +224,23 @@ static void test_waiting_is_progress(void **state)
     assert_int_equal(got_on(r, a, then), then);
 }
 
+/* However often a worker asks for a version, one of its questions waits. */
+static void test_asked_again(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    (void)begin_job(r, stream, 2);
+    ask_version(r, a, 1);
+    settle(r);
+    assert_false(a->done);
+    ask_version(r, a, 1);
+    wait_for(r, &a->done);
+    assert_int_equal(a->code, -ERR_CANCELLED);
+    a->done = false;
+    settle(r);
+    assert_false(a->done);
+}
+
 /* Its worker is lost after it has contributed: the next attempt does without. */
 static void test_new_attempt(void **state)
 {
@@ -603,6 +620,7 @@ int main(void)
         TEST(test_told_after_the_commit),
         TEST(test_within_a_phase),
         TEST(test_waiting_is_progress),
+        TEST(test_asked_again),
         TEST(test_new_attempt),
         TEST(test_lost_at_the_end),
         TEST(test_taken_at_the_end),
