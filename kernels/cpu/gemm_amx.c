@@ -15,7 +15,7 @@ enum {
     ROWS_BYTES = 1 << 20, /* of A, packed for one task: half of a second cache */
     ROWS_MOST = 256,
     TN_STEPS = 32,  /* packed at once, where C is plain f32 */
-    TASKS_EACH = 4, /* of a thread, at least, where there are enough columns */
+    TASKS_EACH = 2, /* of a thread, at least, where there are enough columns */
     LEAST = 32,     /* columns and k that are worth it */
 };
 
@@ -27,26 +27,27 @@ struct job {
     int64_t lda, ldb;
     int64_t k0, kn, steps; /* this chunk of k */
     const float *a, *b;    /* at k0 */
-    char *packed_b;
-    char *packed_a; /* of a task, for each thread */
+    char *packed_b;        /* all panels; with `once` one for each thread */
+    char *packed_a;        /* of a task, for each thread */
     int64_t rows, cols, col_tasks;
+    bool once; /* one task needs a panel of B, and packs it */
 };
 
 /* ---- three bf16 for an f32 ---- */
 
-static inline __m512 to_bf16(__m512 x)
+/* Stores 16 pairs along k as parts, PART_BYTES apart. */
+static inline void put_pairs(char *to, __m512 even, __m512 odd)
 {
-    const __m256i half = (__m256i)_mm512_cvtneps_pbh(x);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-}
-
-/* Each in the upper half of its lane. */
-static inline void split(__m512 x, __m512i part[PARTS])
-{
-    const __m512 h = to_bf16(x), rest = _mm512_sub_ps(x, h), m = to_bf16(rest);
-    part[0] = _mm512_castps_si512(h);
-    part[1] = _mm512_castps_si512(m);
-    part[2] = _mm512_castps_si512(to_bf16(_mm512_sub_ps(rest, m)));
+    static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i order = _mm512_loadu_si512(zip), upper = _mm512_set1_epi32((int)0xffff0000);
+    for (int p = 0; p < PARTS; p++, to += PART_BYTES) {
+        const __m512i part = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+        const __m512i pairs = _mm512_permutexvar_epi16(order, part);
+        _mm512_store_si512(to, pairs);
+        even = _mm512_sub_ps(even, _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)));
+        odd = _mm512_sub_ps(odd, _mm512_castsi512_ps(_mm512_and_si512(pairs, upper)));
+    }
 }
 
 /* At most 16 rows of at most 16 elements, `ld` apart; zeros beyond. */
@@ -61,15 +62,10 @@ static inline void load_block(__m512i r[16], const float *p, int64_t ld, int64_t
 /* Row i of a block, elements k of one step in two vectors. */
 static inline void put_a(char *step, int i, __m512 first, __m512 second)
 {
-    static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
-                                       23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
-                                       45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
-    __m512i lo[PARTS], hi[PARTS];
-    split(first, lo);
-    split(second, hi);
-    for (int p = 0; p < PARTS; p++)
-        _mm512_store_si512(step + p * PART_BYTES + i * 64,
-                           _mm512_permutex2var_epi16(lo[p], _mm512_loadu_si512(upper), hi[p]));
+    static const uint32_t even[16] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+    const __m512i at = _mm512_loadu_si512(even), next = _mm512_add_epi32(at, _mm512_set1_epi32(1));
+    put_pairs(step + i * 64, _mm512_permutex2var_ps(first, at, second),
+              _mm512_permutex2var_ps(first, next, second));
 }
 
 /* From (m,k): rows i.. of A, at most SIDE. */
@@ -77,7 +73,7 @@ static void pack_a_rows(const struct job *job, char *to, int64_t i, int64_t rows
 {
     for (int64_t s = 0; s < job->steps; s++, to += STEP_BYTES) {
         const int64_t k = s * STEP;
-        for (int r = 0; r < SIDE; r++) {
+        for (int r = 0; r < (rows > 16 ? SIDE : 16); r++) {
             const float *p = job->a + (i + r) * job->lda + k;
             const int64_t n = r < rows ? job->kn - k : 0;
             put_a(to, r, v_load(p, v_mask(n)), v_load(p + 16, v_mask(n - 16)));
@@ -113,53 +109,56 @@ static void pack_a_cols(const struct job *job, char *to, int64_t i, int64_t rows
 
 /* ---- packing B: pairs along k of 16 columns ---- */
 
-/* Pair u of a step: the elements of 16 columns at an even k and behind it. */
-static inline void put_b(char *step, int half, int u, __m512 even, __m512 odd)
+/* A step of SIDE columns, from (k,n). */
+static void pack_b_cols(const struct job *job, char *to, int64_t k, int64_t j)
 {
-    __m512i lo[PARTS], hi[PARTS];
-    split(even, lo);
-    split(odd, hi);
-    for (int p = 0; p < PARTS; p++)
-        _mm512_store_si512(step + p * PART_BYTES + half * TILE_BYTES + u * 64,
-                           _mm512_or_si512(_mm512_srli_epi32(lo[p], 16), hi[p]));
+    for (int u = 0; u < STEP / 2; u++) {
+        const float *even = job->b + (k + 2 * u) * job->ldb + j, *odd = even + job->ldb;
+        for (int half = 0; half < 2; half++) {
+            const int64_t cols = job->mm->n - j - 16 * half, left = job->kn - k - 2 * u;
+            put_pairs(to + half * TILE_BYTES + u * 64,
+                      v_load(even + 16 * half, v_mask(left > 0 ? cols : 0)),
+                      v_load(odd + 16 * half, v_mask(left > 1 ? cols : 0)));
+        }
+    }
 }
 
-/* From (k,n): one step of all columns. */
-static void pack_b_step(void *arg, int task, int thread)
+/* The same, from (n,k). */
+static void pack_b_rows(const struct job *job, char *to, int64_t k, int64_t j)
 {
-    const struct job *job = arg;
-    const int64_t k = (int64_t)task * STEP, n = job->mm->n;
-    char *to = job->packed_b + (int64_t)task * STEP_BYTES;
-    for (int64_t j = 0; j < n; j += SIDE, to += job->steps * STEP_BYTES)
-        for (int u = 0; u < STEP / 2; u++) {
-            const float *even = job->b + (k + 2 * u) * job->ldb + j, *odd = even + job->ldb;
-            for (int half = 0; half < 2; half++) {
-                const int64_t cols = n - j - 16 * half;
-                const int64_t left = job->kn - k - 2 * u;
-                put_b(to, half, u, v_load(even + 16 * half, v_mask(left > 0 ? cols : 0)),
-                      v_load(odd + 16 * half, v_mask(left > 1 ? cols : 0)));
-            }
+    for (int half = 0; half < 2; half++)
+        for (int part = 0; part < 2; part++) {
+            __m512i r[16];
+            const int64_t at = k + 16 * part, first = j + 16 * half;
+            load_block(r, job->b + first * job->ldb + at, job->ldb, job->mm->n - first,
+                       job->kn - at);
+            transpose16(r);
+            for (int u = 0; u < 8; u++)
+                put_pairs(to + half * TILE_BYTES + (8 * part + u) * 64,
+                          _mm512_castsi512_ps(r[2 * u]), _mm512_castsi512_ps(r[2 * u + 1]));
         }
 }
 
-/* From (n,k): all steps of SIDE columns. */
-static void pack_b_rows(void *arg, int task, int thread)
+/* SIDE columns of B, all steps. */
+static void pack_b_panel(const struct job *job, char *to, int64_t j)
+{
+    for (int64_t s = 0; s < job->steps; s++, to += STEP_BYTES)
+        (job->mm->layout == MM_NT ? pack_b_rows : pack_b_cols)(job, to, s * STEP, j);
+}
+
+static void pack_b_panels(void *arg, int task, int thread)
 {
     const struct job *job = arg;
-    const int64_t j = (int64_t)task * SIDE;
-    char *to = job->packed_b + task * job->steps * STEP_BYTES;
-    for (int64_t s = 0; s < job->steps; s++, to += STEP_BYTES)
-        for (int half = 0; half < 2; half++)
-            for (int part = 0; part < 2; part++) {
-                __m512i r[16];
-                const int64_t k = s * STEP + 16 * part, first = j + 16 * half;
-                load_block(r, job->b + first * job->ldb + k, job->ldb, job->mm->n - first,
-                           job->kn - k);
-                transpose16(r);
-                for (int u = 0; u < 8; u++)
-                    put_b(to, half, 8 * part + u, _mm512_castsi512_ps(r[2 * u]),
-                          _mm512_castsi512_ps(r[2 * u + 1]));
-            }
+    pack_b_panel(job, job->packed_b + task * job->steps * STEP_BYTES, (int64_t)task * SIDE);
+}
+
+/* From (k,n): one step of all columns, which reads whole rows of memory. */
+static void pack_b_step(void *arg, int task, int thread)
+{
+    const struct job *job = arg;
+    char *to = job->packed_b + (int64_t)task * STEP_BYTES;
+    for (int64_t j = 0; j < job->mm->n; j += SIDE, to += job->steps * STEP_BYTES)
+        pack_b_cols(job, to, (int64_t)task * STEP, j);
 }
 
 /* ---- the product ---- */
@@ -178,45 +177,56 @@ static void configure(void)
     _tile_loadconfig(&config);
 }
 
-/* Tiles 4 and 5: a part of A; 6 and 7: of B. */
-#define LOAD(first, second, p)                                                                     \
+/* Tiles 4 and 5: a part of A; 6 and 7: of B.  Those of the lower rows only where there are any. */
+#define LOAD_A(p)                                                                                  \
     do {                                                                                           \
-        _tile_loadd(first, p, 64);                                                                 \
-        _tile_loadd(second, (p) + TILE_BYTES, 64);                                                 \
+        _tile_loadd(4, p, 64);                                                                     \
+        if (tall)                                                                                  \
+            _tile_loadd(5, (p) + TILE_BYTES, 64);                                                  \
+    } while (0)
+#define LOAD_B(p)                                                                                  \
+    do {                                                                                           \
+        _tile_loadd(6, p, 64);                                                                     \
+        _tile_loadd(7, (p) + TILE_BYTES, 64);                                                      \
     } while (0)
 #define MULTIPLY()                                                                                 \
     do {                                                                                           \
         _tile_dpbf16ps(0, 4, 6);                                                                   \
         _tile_dpbf16ps(1, 4, 7);                                                                   \
-        _tile_dpbf16ps(2, 5, 6);                                                                   \
-        _tile_dpbf16ps(3, 5, 7);                                                                   \
+        if (tall) {                                                                                \
+            _tile_dpbf16ps(2, 5, 6);                                                               \
+            _tile_dpbf16ps(3, 5, 7);                                                               \
+        }                                                                                          \
     } while (0)
 
-/* c (SIDE,SIDE) = the block's product. */
-static void multiply_block(float *c, const char *a, const char *b, int64_t steps)
+/* c (SIDE,SIDE) = the block's product; tall: of more than 16 rows. */
+static inline __attribute__((always_inline)) void
+multiply_block(float *c, const char *a, const char *b, int64_t steps, const bool tall)
 {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (int64_t s = 0; s < steps; s++, a += STEP_BYTES, b += STEP_BYTES) {
-        LOAD(4, 5, a);
-        LOAD(6, 7, b);
+        LOAD_A(a);
+        LOAD_B(b);
         MULTIPLY(); /* hh */
-        LOAD(6, 7, b + PART_BYTES);
+        LOAD_B(b + PART_BYTES);
         MULTIPLY(); /* hm */
-        LOAD(6, 7, b + 2 * PART_BYTES);
+        LOAD_B(b + 2 * PART_BYTES);
         MULTIPLY(); /* hl */
-        LOAD(4, 5, a + 2 * PART_BYTES);
-        LOAD(6, 7, b);
+        LOAD_A(a + 2 * PART_BYTES);
+        LOAD_B(b);
         MULTIPLY(); /* lh */
-        LOAD(4, 5, a + PART_BYTES);
+        LOAD_A(a + PART_BYTES);
         MULTIPLY(); /* mh */
-        LOAD(6, 7, b + PART_BYTES);
+        LOAD_B(b + PART_BYTES);
         MULTIPLY(); /* mm */
     }
     _tile_stored(0, c, SIDE * sizeof(float));
     _tile_stored(1, c + 16, SIDE * sizeof(float));
+    if (!tall)
+        return;
     _tile_stored(2, c + 16 * SIDE, SIDE * sizeof(float));
     _tile_stored(3, c + 16 * SIDE + 16, SIDE * sizeof(float));
 }
@@ -249,10 +259,16 @@ static void product_task(void *arg, int task, int thread)
     _Alignas(64) float block[SIDE * SIDE];
     pack_a(job, a, row0, row1 - row0, mm->a_colsum && col0 == 0);
     configure();
-    for (int64_t j = col0; j < col1; j += SIDE)
+    for (int64_t j = col0; j < col1; j += SIDE) {
+        char *b = job->packed_b + (job->once ? thread : j / SIDE) * panel;
+        if (job->once)
+            pack_b_panel(job, b, j);
         for (int64_t i = row0; i < row1; i += SIDE) {
-            multiply_block(block, a + (i - row0) / SIDE * panel, job->packed_b + j / SIDE * panel,
-                           job->steps);
+            const char *rows = a + (i - row0) / SIDE * panel;
+            if (row1 - i > 16)
+                multiply_block(block, rows, b, job->steps, true);
+            else
+                multiply_block(block, rows, b, job->steps, false);
             job->store(mm, &(struct gemm_tile){
                                .v = block,
                                .i = i,
@@ -263,6 +279,7 @@ static void product_task(void *arg, int task, int thread)
                                .bias = job->k0 == 0,
                            });
         }
+    }
     _tile_release();
 }
 
@@ -277,15 +294,16 @@ static void plan(struct job *job, int threads)
     const int64_t want = threads > 1 ? gemm_div_up(TASKS_EACH * (int64_t)threads, row_tasks) : 1;
     job->cols = gemm_div_up(panels, gemm_min(want, panels)) * SIDE;
     job->col_tasks = gemm_div_up(mm->n, job->cols);
+    job->once = row_tasks == 1;
 }
 
 static void run_chunk(struct job *job, struct cpu_team *team)
 {
     const struct matmul *mm = job->mm;
     job->steps = gemm_div_up(job->kn, STEP);
-    if (mm->layout == MM_NT)
-        cpu_team_run(team, pack_b_rows, job, (int)gemm_div_up(mm->n, SIDE));
-    else
+    if (mm->layout == MM_NT && !job->once)
+        cpu_team_run(team, pack_b_panels, job, (int)gemm_div_up(mm->n, SIDE));
+    else if (!job->once)
         cpu_team_run(team, pack_b_step, job, (int)job->steps);
     cpu_team_run(team, product_task, job, (int)(gemm_div_up(mm->m, job->rows) * job->col_tasks));
 }
@@ -307,7 +325,8 @@ int gemm_amx_matmul(struct device *dev, const struct matmul *mm, struct stream *
     job.kn = chunk;
     plan(&job, dev->threads);
     const int64_t panel = gemm_div_up(chunk, STEP) * STEP_BYTES;
-    const int64_t b_bytes = gemm_div_up(mm->n, SIDE) * panel, a_bytes = job.rows / SIDE * panel;
+    const int64_t b_panels = job.once ? dev->threads : gemm_div_up(mm->n, SIDE);
+    const int64_t b_bytes = b_panels * panel, a_bytes = job.rows / SIDE * panel;
     job.packed_b = cpu_scratch(st, SCRATCH_PACKED, (size_t)(b_bytes + dev->threads * a_bytes));
     if (!job.packed_b)
         return -ENOMEM;

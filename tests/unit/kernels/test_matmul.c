@@ -182,19 +182,20 @@ static void refuses_impossible(void **state)
 static void threads_do_not_matter(void **state)
 {
     const int counts[] = {1, 2, 5};
-    struct shape s = {201, 130, 1100};
-    for (int layout = MM_NN; layout <= MM_TN; layout++) {
-        struct matmul mm = {.layout = (enum mm_layout)layout};
-        fill_case(&mm, &s, DT_BF16, DT_F32);
-        size_t bytes = 4 * (size_t)((s.m - 1) * mm.ldc + s.n);
+    static const struct shape few[] = {{201, 130, 1100}, {600, 70, 130}, {9, 130, 200}};
+    for (int i = 0; i < 3 * 3 * 2; i++) {
+        const struct shape *s = &few[i % 3];
+        struct matmul mm = {.layout = (enum mm_layout)(i / 3 % 3)};
+        fill_case(&mm, s, i / 9 ? DT_BF16 : DT_F32, DT_F32);
+        size_t bytes = 4 * (size_t)((s->m - 1) * mm.ldc + s->n);
         void *c[3];
-        for (int i = 0; i < 3; i++) {
+        for (int t = 0; t < 3; t++) {
             struct device *dev;
-            assert_int_equal(device_open("cpu", counts[i], &dev, NULL), 0);
-            mm.c = c[i] = guard_new(bytes);
+            assert_int_equal(device_open("cpu", counts[t], &dev, NULL), 0);
+            mm.c = c[t] = guard_new(bytes);
             assert_int_equal(dev->ops->matmul(dev, &mm, NULL), 0);
             device_close(dev);
-            assert_memory_equal(c[i], c[0], bytes);
+            assert_memory_equal(c[t], c[0], bytes);
         }
         guard_check_all();
     }
