@@ -8,6 +8,7 @@
 
 #include "cli/command.h"
 #include "cli/diagnosis.h"
+#include "cli/base/moving.h"
 #include "cli/base/program.h"
 #include "cli/job/link.h"
 #include "common/base/clock.h"
@@ -229,11 +230,13 @@ static int run(struct cli *cli, const struct args *args, struct err *err)
     f->coordinator.known = rc == 0;
     f->ports[0] = (struct doctor_port){.what = "workers", .number = RPC_PORT};
     f->ports[1] = (struct doctor_port){.what = "people and files", .number = HTTP_PORT};
+    moving_now("looking at this machine, and training a small model for a moment");
     look_at_program(&f->programs[0], "workerd");
     look_at_program(&f->programs[1], "coordinatord");
     look_at_devices(f);
     look_at_places(f);
     look_at_clock(f);
+    moving_clear();
     if (rc == 0)
         look_at_coordinator(cli, &token, f);
     for (int i = 0; rc < 0 && i < DOCTOR_PORTS; i++)

@@ -1,6 +1,7 @@
 /* skerry run: a private swarm from start to results. */
 
 #include "common/base/base.h"
+#include "cli/base/moving.h"
 #include "cli/show/artifacts.h"
 #include "cli/command.h"
 #include "cli/show/follow.h"
@@ -97,7 +98,7 @@ static int on_poll(void *arg, const json_t *job)
     if (job && rc == 0)
         rc = check_fits(run, job, &err);
     if (rc < 0 || swarm_check(&run->swarm, &err) < 0) {
-        fputc('\n', stderr);
+        moving_keep();
         (void)cli_fail(&err);
         return 1;
     }
@@ -207,6 +208,7 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
     struct follow_hook hook = {on_poll, run};
     uint64_t id;
 
+    moving_now("starting a coordinator and %d worker%s", workers, str_plural((uint64_t)workers));
     int rc = swarm_start(&run->swarm, out, err);
     for (int i = 0; i < workers && rc == 0; i++)
         rc = swarm_add_worker(&run->swarm, err);
@@ -216,6 +218,7 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
     rc = cli_connect(run->cli, err);
     if (rc == 0)
         rc = wait_for_workers(run, err);
+    moving_clear();
     if (rc == 0)
         rc = job_file_submit(run->cli, job, !run->cli->json, &id, err);
     if (rc == 0)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/base/cli.h"
+#include "cli/base/moving.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 
@@ -241,12 +242,6 @@ int swarm_add_worker(struct swarm *s, struct err *err)
     return add_worker(s, s->n_workers, err);
 }
 
-/* The start of a line that replaces the progress on a terminal. */
-static const char *line_start(void)
-{
-    return isatty(STDERR_FILENO) ? "\r\033[K" : "";
-}
-
 static int replace_worker(struct swarm *s, int i, int wait_status, struct err *err)
 {
     char why[600], name[32];
@@ -261,8 +256,9 @@ static int replace_worker(struct swarm *s, int i, int wait_status, struct err *e
     if (++s->deaths > DEATHS_MAX || WIFEXITED(wait_status))
         return err_set(err, -ECHILD, "%s ended by itself: %s", name, why);
     int rc = add_worker(s, place, err);
+    moving_clear();
     if (rc == 0)
-        fprintf(stderr, "%s%s died (%s); worker-%d takes its place\n", line_start(), name,
+        fprintf(stderr, "%s died (%s); worker-%d takes its place\n", name,
                 strsignal(WTERMSIG(wait_status)), s->next_name);
     return rc;
 }
@@ -274,7 +270,8 @@ int swarm_kill_worker(struct swarm *s, unsigned i, struct err *err)
     if (s->n_workers == 0)
         return 0;
     i %= (unsigned)s->n_workers;
-    fprintf(stderr, "%sdrill: SIGKILL for worker-%d\n", line_start(), s->names[i]);
+    moving_clear();
+    fprintf(stderr, "drill: SIGKILL for worker-%d\n", s->names[i]);
     kill(s->workers[i], SIGKILL);
     while (waitpid(s->workers[i], &wait_status, 0) < 0 && errno == EINTR)
         ;

@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "cli/base/moving.h"
 #include "common/base/clock.h"
 #include "common/base/cores.h"
 #include "common/base/file.h"
@@ -58,6 +59,7 @@ int cli_find_token(const struct cli *cli, struct token *ret, struct err *err)
 
 static void say_slow(void *arg, bool command)
 {
+    moving_clear();
     fputs(command ? "waiting for the coordinator, which answers once its disk or object "
                     "store has the data\n"
                   : "waiting for the coordinator, which has not answered for 3 s\n",
@@ -171,6 +173,7 @@ void cli_say_back(struct cli_away *away)
 
 int cli_fail(const struct err *err)
 {
+    moving_clear();
     fprintf(stderr, "skerry: %s\n", err->msg[0] ? err->msg : err_text(err->code));
     if (cli_interrupted)
         return CLI_INTERRUPTED; /* whatever was interrupted */

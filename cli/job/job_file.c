@@ -4,11 +4,11 @@
 
 #include "cli/base/cli.h"
 #include "cli/base/model_folder.h"
+#include "cli/base/moving.h"
 #include "cli/job/folders.h"
 #include "cli/job/upload.h"
 #include "cli/job/users_weights.h"
 #include "common/job/family.h"
-#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/job/recipe.h"
 #include "common/data/captions.h"
@@ -253,36 +253,29 @@ struct upload {
     bool text;
     bool failed; /* sending a shard failed, so the data are not at fault */
     bool progress;
-    bool to_terminal;
-    uint64_t shown_ms;
+    struct moving moving;
     uint64_t bytes_sent, bytes_there;
 };
 
-/* At most five times a second on a terminal, every five seconds elsewhere. */
 static int show_cut(void *ctx, uint64_t done, uint64_t total)
 {
     struct upload *up = ctx;
-    char sent[STR_HUMAN_MAX];
-    uint64_t now = clock_now_ms();
+    char sent[STR_HUMAN_MAX], uploaded[STR_HUMAN_MAX + 16] = "", line[128];
 
     if (cli_interrupted)
         return -ERR_CANCELLED;
-    bool last = up->cli && done == total && !up->text; /* texts are read before the first upload */
-    if (!up->progress || (!last && now - up->shown_ms < (up->to_terminal ? 200 : 5000)))
+    if (!up->progress || !moving_due(&up->moving))
         return 0;
-    up->shown_ms = now;
-    const char *begin = up->to_terminal ? "\r\033[K" : "", *end = up->to_terminal ? "" : "\n";
-    str_human_bytes(up->bytes_sent, sent);
-    if (!up->cli)
-        fprintf(stderr, "%sreading the data: %llu %%%s", begin,
-                (unsigned long long)(total ? done * 100 / total : 100), end);
-    else if (up->text)
-        fprintf(stderr, "%scutting the text into shards: %llu %% read, %s uploaded%s", begin,
-                (unsigned long long)(total ? done * 100 / total : 100), sent, end);
+    if (up->cli)
+        (void)snprintf(uploaded, sizeof uploaded, ", %s uploaded",
+                       str_human_bytes(up->bytes_sent, sent));
+    if (up->text)
+        (void)snprintf(line, sizeof line, "%s: %llu %%%s", up->moving.what,
+                       (unsigned long long)(total ? done * 100 / total : 100), uploaded);
     else
-        fprintf(stderr, "%scutting the data into shards: %llu of %llu images, %s uploaded%s", begin,
-                (unsigned long long)done, (unsigned long long)total, sent, end);
-    fflush(stderr);
+        (void)snprintf(line, sizeof line, "%s: %llu of %llu images%s", up->moving.what,
+                       (unsigned long long)done, (unsigned long long)total, uploaded);
+    moving_say(line);
     return 0;
 }
 
@@ -299,7 +292,8 @@ static int take_shard(void *ctx, const struct dataset_shard *shard, struct err *
                        "the data make more than %d shards; raise data.shard_samples",
                        DATASET_SHARDS_MAX);
     if (up->cli)
-        rc = upload_blob(up->cli, shard->path, shard->sha256, shard->bytes, "a shard", &sent, err);
+        rc = upload_blob(up->cli, shard->path, shard->sha256, shard->bytes, "a shard", up->progress,
+                         &sent, err);
     (void)unlink(shard->path); /* its temporary directory is removed later anyway */
     if (rc < 0) {
         up->failed = true;
@@ -388,7 +382,6 @@ static void say_report(const struct job_file *job, const struct upload *up,
                        const struct dataset_report *report)
 {
     char sent[STR_HUMAN_MAX], there[STR_HUMAN_MAX];
-    fputs(up->to_terminal ? "\r\033[K" : "", stderr);
     say_size(stderr, job, report);
     fprintf(stderr, ", %zu shard%s: %s uploaded, %s were there\n", json_array_size(up->shards),
             str_plural(json_array_size(up->shards)), str_human_bytes(up->bytes_sent, sent),
@@ -448,7 +441,10 @@ static int cut(struct job_file *job, struct upload *up, struct dataset_report *r
         .on_progress = show_cut,
         .ctx = up,
     };
+    if (up->progress)
+        moving_now("%s", up->moving.what);
     rc = dataset_cut(job->dataset, &how, ret, err);
+    moving_clear();
     if (rc == 0)
         rc = check_report(job, ret, err);
     if (rc < 0 && !up->failed && !cli_interrupted)
@@ -467,7 +463,7 @@ static int upload_dataset(struct cli *cli, struct job_file *job, bool progress, 
                         .shards = json_array(),
                         .text = job_is_text(&job->spec),
                         .progress = progress,
-                        .to_terminal = isatty(STDERR_FILENO)};
+                        .moving = moving_begin("reading and uploading the data")};
     int rc = cut(job, &up, &report, err);
     if (rc == 0) {
         if (progress)
@@ -488,12 +484,9 @@ int job_file_read_all(struct job_file *job, bool progress, FILE *out, struct job
     struct upload up = {.shards = json_array(),
                         .text = job_is_text(&job->spec),
                         .progress = progress,
-                        .to_terminal = isatty(STDERR_FILENO),
-                        .shown_ms = clock_now_ms()};
+                        .moving = moving_begin("reading the data")};
     encoders_say_cut(&job->encoders, &job->spec);
     int rc = job->dataset ? cut(job, &up, &report, err) : 0;
-    if (progress && up.to_terminal)
-        fputs("\r\033[K", stderr);
     if (rc == 0 && job->dataset) {
         say_size(out, job, &report);
         say_bad(job, &report);

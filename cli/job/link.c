@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "cli/base/cli.h"
+#include "cli/base/moving.h"
 #include "cli/job/upload.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -28,7 +29,7 @@ static int there_and_back(struct cli *cli, const char *file, size_t size, double
     mem_free(bytes);
     const double begun = now_s();
     if (rc == 0)
-        rc = upload_blob(cli, file, sha256, size, "a file that times the link", NULL, err);
+        rc = upload_blob(cli, file, sha256, size, "a file that times the link", false, NULL, err);
     const double sent = now_s();
     (void)snprintf(path, sizeof path, "/v1/blobs/%s", hash_hex(sha256, sizeof sha256, hex));
     if (rc == 0)
@@ -52,6 +53,7 @@ int link_time(struct cli *cli, const char *folder, double *ret_up, double *ret_d
               struct err *err)
 {
     double small[2], large[2];
+    moving_now("measuring the link to the coordinator: files there and back");
     char *file = str_printf("%s/skerry-link.%ld", folder, (long)getpid());
     int rc = there_and_back(cli, file, SMALL_BYTES, small, err);
     if (rc == 0) {
@@ -65,6 +67,7 @@ int link_time(struct cli *cli, const char *folder, double *ret_up, double *ret_d
             }
         }
     }
+    moving_clear();
     mem_free(file);
     return rc;
 }

@@ -3,6 +3,7 @@
 #include <jansson.h>
 
 #include "cli/base/cli.h"
+#include "cli/base/moving.h"
 #include "cli/base/program.h"
 #include "common/job/family.h"
 
@@ -71,6 +72,8 @@ static int ask(const struct flags *f, const struct buf *text, struct program_sai
     if (said->status != 0)
         return err_set(err, -ECHILD, "`workerd measure` failed: %s",
                        program_reason(said, "workerd", why, sizeof why));
+    if (said->errors[0])
+        moving_clear();
     (void)fputs(said->errors, stderr);
     return 0;
 }
@@ -110,11 +113,14 @@ int predict_measure(const struct job_file *job, const struct composition *c, uin
         if (c->networks[i].n_levels == 0)
             continue;
         flags_make(&f, job, vocab, together, threads, i > 0);
+        moving_now("measuring training steps on this machine: %s of width %d and %d blocks",
+                   i > 0 ? "a router" : "a model", job->spec.model.dim, job->spec.model.depth);
         rc = ask(&f, &job->text, &said, err);
         if (rc == 0)
             rc = read_answer(said.out, &at.networks[i], &at, err);
         flags_release(&f);
     }
+    moving_clear();
     if (rc == 0)
         *ret = at;
     return rc;

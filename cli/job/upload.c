@@ -34,9 +34,13 @@ static int send(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYT
 }
 
 int upload_blob(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYTES], uint64_t size,
-                const char *what, uint64_t *ret_sent, struct err *err)
+                const char *what, bool progress, uint64_t *ret_sent, struct err *err)
 {
-    return send(cli, path, sha256, size, what, NULL, ret_sent, err);
+    char *does = str_printf("uploading %s", what);
+    struct moving show = moving_begin(does);
+    int rc = send(cli, path, sha256, size, what, progress ? &show : NULL, ret_sent, err);
+    mem_free(does);
+    return rc;
 }
 
 int upload_file(struct cli *cli, const char *path, const char *what, bool progress, json_t **ret,
@@ -44,18 +48,15 @@ int upload_file(struct cli *cli, const char *path, const char *what, bool progre
 {
     uint8_t sha256[HASH_BYTES];
     char hex[HASH_HEX_MAX], human[STR_HUMAN_MAX];
-    char *does = str_printf("uploading %s", what);
     uint64_t size = 0;
 
     const bool large = progress && file_size(path, &size, NULL) == 0 && size >= LARGE_BYTES;
     if (large)
         fprintf(stderr, "reading %s (%s)\n", what, str_human_bytes(size, human));
     int rc = hash_file(path, sha256, &size, err);
-    struct moving show = moving_begin(does);
     if (rc == 0)
-        rc = send(cli, path, sha256, size, what, large ? &show : NULL, NULL, err);
-    moving_end(&show);
-    mem_free(does);
+        rc = upload_blob(cli, path, sha256, size, what, large, NULL, err);
+    moving_clear();
     if (rc < 0)
         return rc;
     hash_hex(sha256, HASH_BYTES, hex);

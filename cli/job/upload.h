@@ -10,12 +10,13 @@
 struct cli;
 
 /* Sends the file unless a blob with this hash is there already; *ret_sent (may be NULL)
- * is the bytes that travelled.  `what` ("a shard") is for messages. */
+ * is the bytes that travelled.  `what` ("a shard") is for messages.  With `progress` stderr says
+ * how far it is. */
 int upload_blob(struct cli *cli, const char *path, const uint8_t sha256[HASH_BYTES], uint64_t size,
-                const char *what, uint64_t *ret_sent, struct err *err);
+                const char *what, bool progress, uint64_t *ret_sent, struct err *err);
 
-/* Hashes and sends a file; *ret = {"sha256", "size"}, owned by the caller.  With `progress` a
- * large one says on stderr how far it is. */
+/* Hashes and sends a file; *ret = {"sha256", "size"}, owned by the caller.  With `progress` stderr
+ * says how far a large one is. */
 int upload_file(struct cli *cli, const char *path, const char *what, bool progress, json_t **ret,
                 struct err *err);
 

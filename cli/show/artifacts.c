@@ -659,7 +659,7 @@ static int download_levels(struct cli *cli, const json_t *job, const json_t *rou
         struct moving show = moving_begin("downloading the model");
         parts[i] = str_printf("%s.level%zu", path, i);
         rc = get_blob(cli, blobs[i], parts[i], cli->json ? NULL : &show, err);
-        moving_end(&show);
+        moving_clear();
         if (rc == -ERR_NOTFOUND) /* it was there when it was chosen */
             rc = err->code = -ERR_STALE;
     }

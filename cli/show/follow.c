@@ -1,9 +1,7 @@
 #include "cli/show/follow.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include "cli/base/cli.h"
+#include "cli/base/moving.h"
 #include "cli/show/show.h"
 #include "common/base/clock.h"
 
@@ -111,38 +109,14 @@ static void describe(const struct follow *f, const json_t *job, struct progress 
     add_trouble(job, p);
 }
 
-static unsigned columns(void)
-{
-    struct winsize size;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
-}
-
-/* Writes as many characters as fit, on one line, also if a reason has line breaks. */
-static void put_line(const char *s, unsigned width)
-{
-    for (; *s; s++) {
-        const bool begins = ((unsigned char)*s & 0xc0) != 0x80;
-        if (begins && width-- == 0)
-            return;
-        fputc((unsigned char)*s < ' ' ? ' ' : *s, stderr);
-    }
-}
-
-/* Redraws the line in place: the words, cut to the width, and a bar if there is room. */
+/* Redraws the line: the words, and before them a bar if there is room. */
 static void draw(const struct progress *p)
 {
-    const unsigned width = columns() - 1;
-    const size_t full = strlen("[] ") + BAR + strlen(p->words);
-
-    fputs("\r\033[K", stderr);
-    if (p->share >= 0 && full <= width) {
-        char bar[BAR + 1] = "";
-        for (int i = 0; i < BAR; i++)
-            bar[i] = i < p->share * BAR ? '#' : '.';
-        fprintf(stderr, "[%s] ", bar);
-    }
-    put_line(p->words, width);
-    fflush(stderr);
+    char line[sizeof "[] " + BAR + sizeof p->words], bar[BAR + 1] = "";
+    for (int i = 0; i < BAR; i++)
+        bar[i] = i < p->share * BAR ? '#' : '.';
+    (void)snprintf(line, sizeof line, "[%s] %s", bar, p->words);
+    moving_draw(p->share >= 0 && strlen(line) <= moving_columns() ? line : p->words);
 }
 
 static void tell_silence(struct follow *f, const char *why)
@@ -205,7 +179,7 @@ static void show(struct follow *f, const json_t *job)
 int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
 {
     struct follow f = {.cli = cli,
-                       .redraws = !cli->json && isatty(STDERR_FILENO),
+                       .redraws = !cli->json && moving_redraws(),
                        .away.seen_ms = clock_now_ms(),
                        .round = -1};
     int status = -1;
@@ -243,8 +217,7 @@ int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
             cli_sleep_ms(POLL_MS);
     }
     cli_on_slow(cli, NULL, NULL);
-    if (f.redraws)
-        fputs("\n", stderr);
+    moving_keep();
     return status;
 }
 

@@ -1,8 +1,14 @@
 """The first hour of a new user: commands that estimate a job's needs before it runs, and clear refusals."""
+import contextlib
+import fcntl
 import json
 import os
+import pty
+import re
 import shutil
+import struct
 import subprocess
+import termios
 
 import pytest
 import yaml
@@ -170,6 +176,32 @@ def test_new_for_captions(tmp_path):
     assert len(checked.stderr.splitlines()) == 1, "the other is short enough"
     odd = new(tmp_path, "odd", "--captions", "pics", "--encoders", words, "--image-size", "34")
     assert odd.returncode == 4 and "skerry: --image-size: model.patch is 2, which does not divide the 17 x 17" in odd.stderr, odd.stderr
+
+
+def on_terminal(columns, *args, cwd):
+    """What a command draws on a terminal of this width: its lines in turn, each in place of the one before."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    done = subprocess.Popen([os.path.join(BIN, "skerry"), *map(str, args)], cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=slave, text=True,
+                            env={**os.environ, "TERM": "xterm"})
+    os.close(slave)
+    drawn = b""
+    with contextlib.suppress(OSError):  # of Linux, once nobody writes any more
+        while part := os.read(master, 4096):
+            drawn += part
+    os.close(master)
+    assert done.wait(60) == 0, drawn
+    return done.stdout.read(), re.split("\r\x1b\\[K|\r\n", drawn.decode())
+
+
+def test_what_takes_seconds_is_said_on_a_terminal(tmp_path):
+    make_dataset(tmp_path / "pics", classes=2, images=48)
+    said, drawn = on_terminal(40, "new", "first", "--images", "pics", "--minutes", "1", "--image-size", "16", cwd=tmp_path)
+    assert said.startswith("first.yaml: a model of ") and len(said.splitlines()) == 1
+    assert "measuring training steps on this machin" in drawn and not drawn[-1] and max(map(len, drawn)) < 40, drawn
+    said, drawn = on_terminal(100, "check", "first.yaml", cwd=tmp_path)
+    assert "reading the data" in drawn and not drawn[-1], drawn
+    assert any(re.fullmatch("measuring training steps on this machine: a model of width [0-9]+ and [0-9]+ blocks", line) for line in drawn), drawn
 
 
 def test_new_says_what_is_wrong(tmp_path):

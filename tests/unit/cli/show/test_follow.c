@@ -1,7 +1,6 @@
 /* Following a job: a line for each round, the exit status of how it ended, and what ends the
  * following sooner. */
 #include <errno.h>
-#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -17,6 +15,7 @@
 #include "cli/show/follow.h"
 #include "common/base/file.h"
 #include "tests/unit/cli/script.h"
+#include "tests/unit/cli/terminal.h"
 
 /* Follows job 7 through the answers, with stderr as given. */
 static int follow_into(int file, struct cli *cli, const char *const *answers,
@@ -54,20 +53,11 @@ static int follow(struct cli *cli, const char *const *answers, const struct foll
 /* The same on a terminal that is so many columns wide. */
 static void follow_on_terminal(unsigned short width, const char *const *answers, char said[4096])
 {
-    struct winsize size = {.ws_row = 24, .ws_col = width};
     struct cli cli = {0};
     char asked[256];
-    int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-    assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
-    int slave = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
-    assert_int_equal(ioctl(slave, TIOCSWINSZ, &size), 0);
+    int master, slave = terminal_open(width, &master);
     (void)follow_into(slave, &cli, answers, NULL, asked);
-    close(slave);
-    size_t len = 0;
-    for (ssize_t n; len < 4095 && (n = read(master, said + len, 4095 - len)) > 0;)
-        len += (size_t)n;
-    said[len] = '\0';
-    close(master);
+    terminal_close(slave, master, said, 4096);
 }
 
 static void the_end_of_a_job_is_the_status(void **state)
