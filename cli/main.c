@@ -83,11 +83,17 @@ static int run(const struct command *c, int argc, char **argv)
 
 static int dispatch(int argc, char **argv)
 {
+    static char flag[] = "--help";
     const char *names[N_COMMANDS];
+    char *asked[] = {argv[0], argc > 2 ? argv[2] : NULL, flag, NULL};
 
     if (argc < 2) {
         help(stderr);
         return CLI_USAGE;
+    }
+    if (!strcmp(argv[1], "help") && argc > 2) { /* as `skerry COMMAND --help` */
+        argv = asked;
+        argc = 3;
     }
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         help(stdout);
@@ -103,7 +109,14 @@ static int dispatch(int argc, char **argv)
         names[i] = commands[i]->name;
     }
     char hint[STR_HINT_MAX];
-    fprintf(stderr, "skerry: there is no command '%s'%s; `skerry --help` lists them\n", argv[1],
+    if (argv[1][0] == '-') {
+        fprintf(stderr,
+                "skerry: the command comes before its flags, as in `skerry status --json`, but the "
+                "first word is '%s'\n",
+                argv[1]);
+        return CLI_USAGE;
+    }
+    fprintf(stderr, "skerry: there is no command '%s'%s (`skerry --help` lists them)\n", argv[1],
             str_hint(argv[1], names, N_COMMANDS, "", hint));
     return CLI_USAGE;
 }

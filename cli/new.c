@@ -12,8 +12,8 @@
 #include "common/data/shard.h"
 
 static const char *new_images, *new_text, *new_text_field, *new_captions, *new_encoders;
-static int new_image_size = 32, new_workers = SWARM_WORKERS, new_minutes = 40;
-static bool new_here, new_workers_given;
+static int new_image_size = 32, new_workers, new_minutes = 40;
+static bool new_here;
 
 /* A job file is UTF-8, and so are the paths in it. */
 static int check_path(const char *path, struct err *err)
@@ -105,8 +105,8 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
                 : new_text ? NEW_TEXT
                            : NEW_CAPTIONS,
         .image_size = new_image_size,
-        .workers = new_workers,
-        .here = new_here || !new_workers_given,
+        .workers = new_workers ? new_workers : SWARM_WORKERS,
+        .here = new_here || !new_workers,
         .minutes = new_minutes,
         .rounds = 1,
         .steps = 1,
@@ -298,7 +298,7 @@ const struct command command_new = {
              .min = 8, .max = 1024},
             {"workers", 'w', ARGS_INT, &new_workers, "N",
              "number of machines like this one (default: two that share this one)", .min = 1,
-             .max = 256, .given = &new_workers_given},
+             .max = 256},
             {"here", 0, ARGS_BOOL, &new_here, NULL,
              "the workers share this machine, as those of `skerry run` do"},
             {"minutes", 0, ARGS_INT, &new_minutes, "N", "minutes that training may take", .min = 1,

@@ -5,6 +5,7 @@
 #endif
 
 #define FLAGS_MAX 64
+#define DOC_COLUMN 31 /* where the sentence about a flag begins */
 
 static int set_value(const struct args_flag *f, const char *text)
 {
@@ -55,7 +56,7 @@ static int unknown(const struct args *a, const char *arg, size_t len, struct err
     for (const struct args_flag *f = a->flags; f && f->name && n < FLAGS_MAX; f++)
         names[n++] = f->name;
     (void)snprintf(word, sizeof(word), "%.*s", (int)(len < 60 ? len : 60), arg);
-    return err_set(err, -EINVAL, "unknown flag '--%s'%s; see '%s --help'", word,
+    return err_set(err, -EINVAL, "unknown flag '--%s'%s (`%s --help` lists them)", word,
                    str_hint(word, names, n, "--", hint), a->program);
 }
 
@@ -103,7 +104,7 @@ static int short_flag(const struct args *a, int argc, char **argv, int *i, struc
             return err_set(err, -EINVAL, "-%c needs a value: %s", f->letter, f->doc);
         return assign(f, argv[++*i], err);
     }
-    return err_set(err, -EINVAL, "unknown flag '%.60s'; see '%s --help'", arg, a->program);
+    return err_set(err, -EINVAL, "unknown flag '%.60s' (`%s --help` lists them)", arg, a->program);
 }
 
 static int add_rest(struct args *a, const char *arg, struct err *err)
@@ -192,22 +193,33 @@ static void default_text(const struct args_flag *f, char *out, size_t size)
     }
 }
 
+/* Ends a line that has this many columns. */
+static void put_wrapped(FILE *out, const char *text, int columns, size_t indent)
+{
+    char *lines = str_wrapped(text, (size_t)columns, indent);
+    fprintf(out, "%s\n", lines);
+    mem_free(lines);
+}
+
 static void help_line(FILE *out, char letter, const char *name, const char *metavar,
                       const char *doc, const char *more)
 {
-    char left[64], dash[8] = "    ";
+    char left[64], dash[8] = "    ", *text = str_printf("%s%s", doc, more);
     if (letter)
         (void)snprintf(dash, sizeof(dash), "-%c, ", letter);
     (void)snprintf(left, sizeof(left), "%s--%s%s%s", dash, name, metavar ? " " : "",
                    metavar ? metavar : "");
-    fprintf(out, "  %-28s %s%s\n", left, doc, more);
+    put_wrapped(out, text, fprintf(out, "  %-*s ", DOC_COLUMN - 3, left), DOC_COLUMN);
+    mem_free(text);
 }
 
 void args_help(const struct args *a, FILE *out)
 {
-    fprintf(out, "usage: %s %s\n", a->program, a->usage);
-    if (a->about)
-        fprintf(out, "\n%s\n", a->about);
+    put_wrapped(out, a->usage, fprintf(out, "usage: %s ", a->program), strlen("usage: "));
+    if (a->about) {
+        fputc('\n', out);
+        put_wrapped(out, a->about, 0, 0);
+    }
     fprintf(out, "\nflags:\n");
     for (const struct args_flag *f = a->flags; f && f->name; f++) {
         char more[256];

@@ -4,6 +4,8 @@
 
 #include "common/base/base.h"
 
+#define WRAP_COLUMNS 80
+
 char *str_ndup(const char *s, size_t n)
 {
     n = strnlen(s, n);
@@ -381,6 +383,27 @@ char *str_human_number(double x, char out[STR_HUMAN_MAX])
 const char *str_plural(uint64_t n)
 {
     return n == 1 ? "" : "s";
+}
+
+char *str_wrapped(const char *text, size_t column, size_t indent)
+{
+    size_t room = strlen(text) + indent + 2;
+    for (const char *s = text; *s; s++)
+        room += *s == ' ' ? indent : 0;
+    char *out = mem_alloc(room), *to = out;
+    while (*text) {
+        const size_t spaces = strspn(text, " "), word = strcspn(text + spaces, " ");
+        const bool breaks = column > indent && column + spaces + word >= WRAP_COLUMNS && word > 0;
+        if (breaks)
+            to += snprintf(to, room - (size_t)(to - out), "\n%*s", (int)indent, "");
+        const size_t from = breaks ? spaces : 0, n = spaces - from + word;
+        memcpy(to, text + from, n);
+        to += n;
+        column = breaks ? indent + word : column + n;
+        text += spaces + word;
+    }
+    *to = '\0';
+    return out;
 }
 
 static unsigned min3(unsigned a, unsigned b, unsigned c)

@@ -63,6 +63,10 @@ char *str_human_number(double x, char out[STR_HUMAN_MAX]);      /* "0.125", "98.
 
 const char *str_plural(uint64_t n); /* "" for 1, else "s" */
 
+/* The text in lines of less than 80 columns, as terminals have them, broken at spaces (mem_free).
+ * The first line begins at this column, the others are indented. */
+char *str_wrapped(const char *text, size_t column, size_t indent);
+
 /* Levenshtein distance with transpositions; if a text has more than 64 bytes, the longer length. */
 unsigned str_distance(const char *a, const char *b);
 

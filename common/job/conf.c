@@ -3,6 +3,7 @@
 #define PATH_MAX_BYTES 128
 #define KEYS_MAX 64
 #define STRS_MAX 4096
+#define DOC_COLUMN 27 /* of what is said about a key, in plain text */
 
 /* Refusals that are ignored: those of all keys except the firm ones. */
 struct lenient {
@@ -363,17 +364,27 @@ static int document_line(const struct conf_key *k, const char *section, enum con
         return buf_printf(out, "| `%s` | %s | %s%s%s | %s |\n", k->key, wants,
                           k->required || !k->def ? "" : "`", default_text(k),
                           k->required || !k->def ? "" : "`", k->doc);
-    return buf_printf(out, "  %-24s %s\n  %-24s %s; %s%s\n", path, k->doc, "", wants,
-                      k->def ? "default " : "", default_text(k));
+    char *value = str_printf("%s; %s%s", wants, k->def ? "default " : "", default_text(k));
+    char *doc = str_wrapped(k->doc, DOC_COLUMN, DOC_COLUMN);
+    char *wrapped = str_wrapped(value, DOC_COLUMN, DOC_COLUMN);
+    const int rc = buf_printf(out, "  %-24s %s\n%*s%s\n", path, doc, DOC_COLUMN, "", wrapped);
+    mem_free(wrapped);
+    mem_free(doc);
+    mem_free(value);
+    return rc;
 }
 
 static int document(const struct conf_key *keys, const char *section, const char *doc,
                     enum conf_format format, struct buf *out)
 {
     int rc = 0;
-    if (*section)
-        rc = format == CONF_MARKDOWN ? buf_printf(out, "\n## %s\n\n%s\n", section, doc)
-                                     : buf_printf(out, "\n%s: %s\n", section, doc);
+    if (*section && format == CONF_MARKDOWN) {
+        rc = buf_printf(out, "\n## %s\n\n%s\n", section, doc);
+    } else if (*section) {
+        char *wrapped = str_wrapped(doc, strlen(section) + strlen(": "), 0);
+        rc = buf_printf(out, "\n%s: %s\n", section, wrapped);
+        mem_free(wrapped);
+    }
     if (rc == 0 && format == CONF_MARKDOWN)
         rc = buf_append_str(out, "\n| key | value | default | meaning |\n"
                                  "| --- | --- | --- | --- |\n");

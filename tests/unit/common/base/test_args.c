@@ -21,7 +21,8 @@ static const struct args_flag flags[] = {
     {"verbose", 'v', ARGS_BOOL, &o.verbose, NULL, "say more"},
     {"count", 'n', ARGS_INT, &o.n, "N", "how many", .min = 1, .max = 9},
     {"rate", 0, ARGS_DOUBLE, &o.rate, "X", "how fast"},
-    {"tag", 't', ARGS_LIST, &o.tags, "TAG", "label"},
+    {"tag", 't', ARGS_LIST, &o.tags, "TAG",
+     "label, of which a thing has as many as there is any use for; each is kept as it was given"},
     {0},
 };
 static struct args a = {.program = "prog",
@@ -99,6 +100,11 @@ static void helps(void **state)
     assert_non_null(strstr(text, "port (default 7710)"));
     assert_non_null(strstr(text, "(required)"));
     assert_non_null(strstr(text, "--version"));
+    assert_non_null(strstr(text,
+                           "  -t, --tag TAG                label, of which a thing has as many as"
+                           " there is\n                               any use for; each"));
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+        assert_true(strlen(line) < 80);
     free(text);
 }
 

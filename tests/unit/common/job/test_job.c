@@ -314,6 +314,9 @@ static void documents_itself(void **state)
     buf_clear(&doc);
     assert_int_equal(job_document(CONF_TEXT, &doc), 0);
     assert_non_null(strstr(buf_str(&doc), "train.batch"));
+    for (char *line = strtok((char *)doc.data, "\n"); line; line = strtok(NULL, "\n"))
+        if (strlen(line) >= 80)
+            fail_msg("wider than a terminal: %s", line);
     buf_release(&doc);
 }
 
