@@ -106,7 +106,7 @@ static void look_at_places(struct doctor_facts *f)
 {
     const char *tmp = getenv("TMPDIR");
     char *work = file_cache_dir();
-    look_at_place(&f->places[0], "work directories", work ? work : "/.cache/skerry");
+    look_at_place(&f->places[0], "work directories", work ? work : "~/.cache/skerry");
     look_at_place(&f->places[1], "temporary files", tmp && tmp[0] ? tmp : "/tmp");
     mem_free(work);
 }

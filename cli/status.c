@@ -360,6 +360,10 @@ const struct command command_drain = {
 static int save_token(const char *text, struct err *err)
 {
     char *path = cli_token_path();
+    if (!path)
+        return err_set(err, -ENOENT,
+                       "neither XDG_CONFIG_HOME nor HOME is set to a folder to save the token in; "
+                       "set one of them, or give the token to each command with --server");
     char *line = str_printf("%s\n", text);
     int rc = file_mkdirs_for(path, 0700, err);
     if (rc == 0)

@@ -186,11 +186,21 @@ static int parse_flags(int argc, char **argv, struct err *err, int *ret_status)
     return rc;
 }
 
+static int check_named(const char *flag, const char *folder, struct err *err)
+{
+    return folder && !folder[0] ? err_set(err, -EINVAL, "%s: " FILE_NAMELESS, flag, "directory")
+                                : 0;
+}
+
 static int check_modes(const struct flags *f, struct err *err)
 {
     if ((f->audit != 0) + (f->backup != NULL) + (f->restore != NULL) > 1)
         return err_set(err, -EINVAL,
                        "--audit, --backup and --restore exclude each other: give one of them");
+    if (check_named("--data-dir", f->data_dir, err) < 0 ||
+        check_named("--backup", f->backup, err) < 0 ||
+        check_named("--restore", f->restore, err) < 0)
+        return err->code;
     if (f->has_keep && f->backup == NULL)
         return err_set(err, -EINVAL, "--keep goes only with --backup FOLDER");
     if (f->from != NULL && f->restore == NULL)
@@ -327,7 +337,7 @@ static void greet(const struct coordinator *co, const char *dir)
         if (*user)
             (void)printf("On your machine, with a copy of %s/user.token:\n"
                          "    skerry login @user.token\n\n"
-                         "Dashboard:\n    %s/?token=%s\n\n"
+                         "Status page:\n    %s/?token=%s\n\n"
                          "Tokens are passwords. `skerry tokens --help` makes others, with an "
                          "end.\n",
                          dir, coordinator_http_url(co), user);

@@ -31,20 +31,21 @@ int cli_temporary(char **ret, struct err *err)
 
 char *cli_token_path(void)
 {
-    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-    if (config && config[0])
-        return str_printf("%s/skerry/token", config);
-    return str_printf("%s/.config/skerry/token", home && home[0] ? home : ".");
+    char *dir = file_config_dir(), *path = dir ? file_join(dir, "token") : NULL;
+    mem_free(dir);
+    return path;
 }
 
 int cli_find_token(const struct cli *cli, struct token *ret, struct err *err)
 {
-    const char *given = cli->token ? cli->token : getenv("SKERRY_TOKEN");
+    const char *set = getenv("SKERRY_TOKEN"), *given = cli->token ? cli->token : set;
     char *saved = NULL;
 
+    if (cli->token && !given[0]) /* the saved one may be that of another coordinator */
+        return err_set(err, -EINVAL, "--server is empty, expected a token or a file that holds it");
     if (!given || !given[0]) {
         saved = cli_token_path();
-        if (!file_exists(saved)) {
+        if (!saved || !file_exists(saved)) {
             mem_free(saved);
             return -ERR_NOTFOUND;
         }
@@ -54,7 +55,7 @@ int cli_find_token(const struct cli *cli, struct token *ret, struct err *err)
     mem_free(saved);
     if (rc == 0)
         token_source_wipe(cli->token);
-    return rc;
+    return rc < 0 && given == set ? err_wrap(err, "SKERRY_TOKEN") : rc;
 }
 
 static void say_slow(void *arg, bool command)

@@ -46,7 +46,8 @@ char *cli_own_folder(void);
 int cli_threads_each(int workers);
 /* A folder of one's own in TMPDIR; *ret is the caller's to remove (file_remove_tree, mem_free). */
 int cli_temporary(char **ret, struct err *err);
-/* Where `skerry login` saves the token (mem_free). */
+/* Where `skerry login` saves the token (mem_free); NULL: nowhere, file_config_dir() has no folder.
+ */
 char *cli_token_path(void);
 
 /* A call with JSON both ways: body may be NULL, *ret (may be NULL) is the caller's; the path is

@@ -155,6 +155,8 @@ int file_read_fd(int fd, const char *name, size_t max, struct buf *out, struct e
 int file_read(const char *path, size_t max, struct buf *out, struct err *err)
 {
     buf_init(out, max);
+    if (!path[0])
+        return err_set(err, -ENOENT, FILE_NAMELESS, "file");
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_errno(err, "cannot open %s", path);
@@ -384,12 +386,23 @@ int file_write_put(const char *path, const void *data, size_t len, mode_t mode, 
     return write_whole(path, data, len, mode, file_out_put, err);
 }
 
+/* A relative path there would mean another folder in each place: it counts as none. */
+static char *user_dir(const char *variable, const char *in_home)
+{
+    const char *given = getenv(variable), *home = getenv("HOME");
+    if (given && given[0] == '/')
+        return str_printf("%s/skerry", given);
+    return home && home[0] == '/' ? str_printf("%s/%s/skerry", home, in_home) : NULL;
+}
+
 char *file_cache_dir(void)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (cache && cache[0] == '/')
-        return str_printf("%s/skerry", cache);
-    return home && home[0] == '/' ? str_printf("%s/.cache/skerry", home) : NULL;
+    return user_dir("XDG_CACHE_HOME", ".cache");
+}
+
+char *file_config_dir(void)
+{
+    return user_dir("XDG_CONFIG_HOME", ".config");
 }
 
 void file_first(void)
@@ -451,9 +464,7 @@ int file_size(const char *path, uint64_t *ret, struct err *err)
 int file_mkdirs(const char *path, mode_t mode, struct err *err)
 {
     if (!path[0]) /* what is made in it would lie in the root directory */
-        return err_set(err, -EINVAL,
-                       "the name of the directory is empty, as that of a variable that is not "
-                       "set: give one, such as out");
+        return err_set(err, -EINVAL, FILE_NAMELESS, "directory");
     char *part = str_dup(path);
     int rc = 0;
     for (char *p = part; rc == 0; p++) {

@@ -74,6 +74,12 @@ int file_sync_all(const char *dir, struct err *err);
 /* The folder for files that this user's programs can make again: $XDG_CACHE_HOME/skerry, else
  * ~/.cache/skerry; it may not exist.  mem_free; NULL: neither variable names a folder. */
 char *file_cache_dir(void);
+/* The same for files that a user would miss: $XDG_CONFIG_HOME/skerry, else ~/.config/skerry. */
+char *file_config_dir(void);
+
+/* The sentence for a path that is "", with "file" or "directory". */
+#define FILE_NAMELESS                                                                              \
+    "the name of the %s is empty, as that of a variable that is not set: give its name"
 
 /* To be called first in a program.  A write beyond `ulimit -f` then fails, as on a full disk; and
  * if standard input, output or error is closed, no file that is opened later takes its place: the

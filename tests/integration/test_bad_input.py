@@ -166,7 +166,9 @@ def test_settings_that_no_restart_mends(tmp_path, flags, words):
 
 
 @pytest.mark.parametrize("command", [
-    ["coordinatord", "--data-dir", "", "--listen", "127.0.0.1"], ["skerry", "run", "job.yaml", "--out", ""]])
+    ["coordinatord", "--data-dir", "", "--listen", "127.0.0.1"], ["skerry", "run", "job.yaml", "--out", ""], ["skerry", "check", ""],
+    ["skerry", "login", ""], ["skerry", "status", "--server", ""], ["skerry", "backup", ""], ["skerry", "restore", ""],
+    ["skerry", "backup", "b", "--data-dir", ""]])
 def test_a_directory_without_a_name(tmp_path, command):
     """Of a variable that is not set: nothing is made in the root directory, or half of it."""
     write_job(tmp_path)

@@ -269,3 +269,6 @@ def test_login_keeps_the_token_of_a_file(tmp_path, coordinator):
     for given in ("user.token", "@user.token"):
         assert skerry("login", given, env=env, cwd=coordinator.data).returncode == 0
         assert skerry("status", env=env, cwd=tmp_path).returncode == 0, "from another folder too"
+    unset = skerry("login", "user.token", env={"XDG_CONFIG_HOME": "", "HOME": ""}, cwd=coordinator.data)
+    assert unset.returncode == 1 and "neither XDG_CONFIG_HOME nor HOME is set" in unset.stderr, unset.stderr
+    assert not os.path.exists(os.path.join(coordinator.data, ".config"))

@@ -78,6 +78,8 @@ def test_programs_that_do_not_start(tmp_path):
 def test_a_folder_that_cannot_be_written_to(tmp_path):
     found, status = doctor(tmp_path, XDG_CACHE_HOME="/proc/none")
     assert status == 1 and found["disk"][0][0] == "fail" and "--work-dir" in found["disk"][0][2]
+    found, status = doctor(tmp_path, XDG_CACHE_HOME="", HOME="")  # workerd takes no other folder then
+    assert status == 1 and found["disk"][0][0] == "fail" and found["disk"][0][1].startswith("~/.cache/skerry "), found
 
 
 def test_a_wrong_token_is_a_wrong_command(tmp_path):

@@ -122,11 +122,12 @@ static void the_token_lies_in_the_configuration(void **state)
     path = cli_token_path();
     assert_string_equal(path, "/h/.config/skerry/token");
     mem_free(path);
-    unsetenv("XDG_CONFIG_HOME");
-    unsetenv("HOME");
+    setenv("XDG_CONFIG_HOME", "here", 1); /* where this is depends on the working directory */
     path = cli_token_path();
-    assert_string_equal(path, "./.config/skerry/token");
+    assert_string_equal(path, "/h/.config/skerry/token");
     mem_free(path);
+    unsetenv("HOME");
+    assert_null(cli_token_path());
     setenv("XDG_CONFIG_HOME", dir, 1);
     if (home)
         setenv("HOME", home, 1);
@@ -186,8 +187,14 @@ static void only_a_users_token_connects(void **state)
     assert_int_equal(cli_connect(&cli, &err), 0);
     cli_close(&cli);
     assert_null(cli.http);
+    cli.token = ""; /* of a variable that is not set: no other token takes its place */
+    assert_int_equal(cli_connect(&cli, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "--server is empty"));
     cli.token = NULL;
     assert_int_equal(cli_connect(&cli, &err), -ERR_AUTH);
+    setenv("SKERRY_TOKEN", "/nowhere", 1);
+    assert_int_equal(cli_connect(&cli, &err), -ENOENT);
+    assert_int_equal(strncmp(err.msg, "SKERRY_TOKEN: reading the token", 31), 0);
     make_token(TOKEN_ROLE_OPERATOR, user);
     setenv("SKERRY_TOKEN", user, 1);
     assert_int_equal(cli_connect(&cli, &err), 0);
