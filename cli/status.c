@@ -261,6 +261,8 @@ static int run_watch(struct cli *cli, const struct args *args, struct err *err)
     if (watch_tensorboard && !watch_tensorboard[0])
         return err_set(err, -EINVAL, "--tensorboard is empty, expected a directory");
     int rc = cli_job_id(cli, args, &id, err);
+    if (rc == 0) /* a coordinator is waited for only once it is known to have the job */
+        rc = cli_call(cli, "GET", NULL, NULL, err, "/v1/jobs/%llu?history=0", ID(id));
     if (rc == 0 && watch_tensorboard)
         rc = tensorboard_open(cli, id, watch_tensorboard, &tb, err);
     if (rc == 0)

@@ -13,6 +13,7 @@ struct follow {
     struct cli *cli;
     bool redraws; /* one line on a terminal; else each has its own */
     struct cli_away away;
+    bool answers;   /* the coordinator, so that the job is known to go on */
     int64_t round;  /* last one printed where there is no terminal */
     char state[32]; /* last seen, of show_state() */
     char late[128]; /* the late worker of the last printed line; "": none */
@@ -123,6 +124,7 @@ static void tell_silence(struct follow *f, const char *why)
 {
     char gone[STR_HUMAN_MAX];
     struct progress p = {.share = -1};
+    f->answers = false;
     if (!f->redraws) {
         cli_say_away(&f->away, why);
         return;
@@ -176,11 +178,12 @@ static void show(struct follow *f, const json_t *job)
     str_copy(f->state, sizeof f->state, show_state(job));
 }
 
-int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
+static int follow(struct cli *cli, uint64_t id, const struct follow_hook *hook, bool *ret_answers)
 {
     struct follow f = {.cli = cli,
                        .redraws = !cli->json && moving_redraws(),
                        .away.seen_ms = clock_now_ms(),
+                       .answers = true,
                        .round = -1};
     int status = -1;
 
@@ -205,6 +208,7 @@ int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
             else
                 tell_silence(&f, err.msg);
         } else {
+            f.answers = true;
             cli_say_back(&f.away);
             show(&f, job);
             if (hook && hook->poll(hook->arg, job))
@@ -218,15 +222,28 @@ int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
     }
     cli_on_slow(cli, NULL, NULL);
     moving_keep();
+    *ret_answers = f.answers;
     return status;
+}
+
+int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
+{
+    bool answers;
+    return follow(cli, id, hook, &answers);
 }
 
 int follow_apart(struct cli *cli, uint64_t id, const struct follow_hook *hook)
 {
-    int status = follow_job(cli, id, hook);
-    if (status == CLI_INTERRUPTED)
+    bool answers;
+    int status = follow(cli, id, hook, &answers);
+    if (status == CLI_INTERRUPTED && answers)
         fprintf(stderr,
                 "skerry: interrupted; job %llu goes on, `skerry cancel %llu` would stop it\n",
                 (unsigned long long)id, (unsigned long long)id);
+    else if (status == CLI_INTERRUPTED)
+        fprintf(stderr,
+                "skerry: interrupted; the coordinator does not answer, so it is not known whether "
+                "job %llu goes on\n",
+                (unsigned long long)id);
     return status;
 }

@@ -20,7 +20,7 @@ struct follow_hook {
  * (CLI_INTERRUPTED; the job goes on) or the coordinator stays away for a minute.
  * Returns the exit status.  With cli->json, each change is a JSON line. */
 int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook);
-/* As follow_job; when it is interrupted, a sentence says that the job goes on. */
+/* As follow_job; when it is interrupted, a sentence says that the job goes on, if that is known. */
 int follow_apart(struct cli *cli, uint64_t id, const struct follow_hook *hook);
 
 #endif

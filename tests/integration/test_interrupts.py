@@ -104,6 +104,8 @@ def test_watching_is_not_holding(swarm):
         process.send_signal(signal.SIGINT)
         ended(process, f"job {job} goes on, `skerry cancel {job}` would stop it")
     assert swarm.job(job)["state"] == "initialising"
+    unknown = swarm.skerry("watch", job + 1)
+    assert unknown.returncode == 1 and f"job {job + 1} does not exist" in unknown.stderr, unknown.stderr
     swarm.kill("coordinatord", signal.SIGSTOP)  # it takes connections, and says nothing
     process = asks(swarm, "export", job, "--out", swarm.folder + "/m")
     wait_until(lambda: catches(process.pid, signal.SIGINT) and connects(process.pid), 20, "it to ask")
@@ -134,6 +136,14 @@ def test_watching_says_once_that_the_coordinator_is_away(swarm):
     says("the coordinator is back after ")
     process.send_signal(signal.SIGINT)
     ended(process, f"job {job} goes on")
+    process = asks(swarm, "watch", job)
+    says("initialising")
+    swarm.kill("coordinatord")
+    says("no answer from the coordinator since ")
+    process.send_signal(signal.SIGINT)
+    ended(process, f"it is not known whether job {job} goes on")
+    never = swarm.skerry("watch", job)
+    assert never.returncode == 3 and "check that coordinatord runs there" in never.stderr, never.stderr
 
 
 def test_a_worker_that_has_not_begun_ends_at_once(tmp_path):
