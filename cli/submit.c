@@ -140,7 +140,10 @@ static int say_prediction(const struct cli *cli, const struct job_file *job,
         *err = why;
     } else if (rc < 0) {
         rc = 0; /* the job may still be right */
-        (void)fprintf(stderr, "nothing is predicted: %s\n", why.msg);
+        if (cli->json)
+            cli_print_taken(json_pack("{s:o}", "refused", cli_text(why.msg)));
+        else
+            (void)fprintf(stderr, "nothing is predicted: %s\n", why.msg);
     } else {
         if (!at.refused[0])
             predict(&job->spec, &c, &at, &opt, &p);

@@ -37,7 +37,7 @@ static int files_open(struct files *f, const char *input, struct err *err)
     *f = (struct files){file_new(), file_new(), file_new()};
     if (!f->in || !f->out || !f->errors || (input && fputs(input, f->in) == EOF) ||
         fflush(f->in) != 0)
-        return err_errno(err, "a file in memory for what a program says");
+        return err_errno(err, "making a file in memory for the output of a program");
     rewind(f->in);
     return 0;
 }

@@ -342,11 +342,11 @@ void job_file_say_left(const struct job_file *job)
 {
     const char *left = job->dataset ? dataset_left_out(job->dataset) : NULL;
     if (left)
-        fprintf(stderr, "left out: %s; read are %s\n", left,
+        fprintf(stderr, "left out: %s; %s\n", left,
                 job_is_text(&job->spec)
-                    ? ".txt .jsonl (.zst .gz) and .bin, in the folder itself; a "
-                      "pattern such as DIR/*/*.txt reads folders inside"
-                    : ".jpg .jpeg .png .webp, in one folder for each class");
+                    ? "only files .txt .jsonl (.zst .gz) .bin in the folder itself are read, and "
+                      "those in folders inside by a pattern such as DIR/*/*.txt"
+                    : "only files .jpg .jpeg .png .webp are read, in one folder for each class");
 }
 
 static void say_bad(const struct job_file *job, const struct dataset_report *report)

@@ -600,7 +600,10 @@ static int no_model(const json_t *job, struct err *err)
     if (cli_job_ended(state))
         return err_set(err, -ERR_NOTFOUND, "the job has no model to export, it is %s: %s", state,
                        cli_str(job, "reason", "it ended before version 0 was made"));
-    return err_set(err, -ERR_NOTFOUND, "the job has no model yet: version 0 is still to be made");
+    return err_set(
+        err, -ERR_NOTFOUND,
+        "the job has no model yet, because version 0 is still to be made: try again in a "
+        "moment, or see `skerry status` for what it waits for");
 }
 
 /* The path's blobs by level: those of its early stop, else the newest. */
@@ -632,8 +635,8 @@ static int find_path(const json_t *job, uint32_t number, const json_t **ret, str
 {
     const json_t *list = json_object_get(job, "path_list"), *path = json_array_get(list, number);
     if (!path)
-        return err_set(err, -EINVAL, "the job has the paths 0 to %zu; there is no %u",
-                       json_array_size(list) - 1, number);
+        return err_set(err, -EINVAL, "there is no path %u: the job has the paths 0 to %zu", number,
+                       json_array_size(list) - 1);
     if (strcmp(cli_str(path, "network", "main"), "main") != 0)
         return err_set(err, -EINVAL,
                        "path %u is the router, which is no model by itself: export another path",

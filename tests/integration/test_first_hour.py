@@ -71,6 +71,8 @@ def test_check_without_workerd_still_checks(tmp_path):
     done = subprocess.run([alone / "skerry", "check", job], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0 and done.stdout == f"{job}: fine; 96 images in 2 classes\n", done.stderr
     assert done.stderr.startswith("nothing is predicted: ") and len(done.stderr.splitlines()) == 1
+    done = subprocess.run([alone / "skerry", "check", job, "--json"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0 and "workerd" in json.loads(done.stdout)["refused"] and not done.stderr, done.stderr
 
 
 def test_a_temporary_directory_elsewhere(tmp_path):

@@ -425,13 +425,16 @@ static int lloyd(struct run *r, unsigned iterations, struct err *err)
             return shrink(r, err);
         if (left > 0 && calm)
             return err_set(err, -ERR_CONFIG,
-                           "%u clusters of rows of which only %u are distinct: ask for fewer", r->k,
-                           r->k - left);
+                           "%u clusters cannot be made of rows of which only %u are distinct: ask "
+                           "for fewer clusters",
+                           r->k, r->k - left);
         if ((over && calm) || r->converged)
             return 0;
         if (i >= iterations + EXTRA)
             return err_set(err, -ERR_CONFIG,
-                           "%u clusters cannot all be filled: the rows are too much alike", r->k);
+                           "%u clusters cannot all be filled, because the rows are too much alike: "
+                           "ask for fewer clusters",
+                           r->k);
         before = r->inertia;
         r->iterations++;
         update(r);
@@ -529,14 +532,20 @@ static int check(const struct run *r, struct err *err)
         return err_set(err, -ERR_CONFIG, "%u clusters of %" PRIu64 " rows of %u columns", o->k,
                        r->n, r->d);
     if (o->k > r->n && !o->shrink)
-        return err_set(err, -ERR_CONFIG, "%u clusters of only %" PRIu64 " rows: ask for fewer",
+        return err_set(err, -ERR_CONFIG,
+                       "%u clusters cannot be made of only %" PRIu64
+                       " rows: ask for fewer clusters",
                        o->k, r->n);
     if (o->balance != 0 && !(o->balance >= 1))
-        return err_set(err, -ERR_CONFIG, "a balance of %g: the largest over the mean is at least 1",
+        return err_set(err, -ERR_CONFIG,
+                       "the balance of the clusters, the largest size over the mean size, is %g, "
+                       "expected at least 1",
                        o->balance);
     if (o->least * o->k > r->total)
-        return err_set(err, -ERR_CONFIG, "%u clusters of at least %g rows each of only %g", o->k,
-                       o->least, r->total);
+        return err_set(err, -ERR_CONFIG,
+                       "%u clusters of at least %g rows each cannot be made of only %g rows: ask "
+                       "for fewer or smaller clusters",
+                       o->k, o->least, r->total);
     uint64_t values = r->n * r->d, bad = fit_not_finite(r->x, values);
     if (bad < values)
         return err_set(err, -ERR_FORMAT, "row %" PRIu64 ", column %" PRIu64 " is not a number",

@@ -37,25 +37,31 @@ static int check(const struct partition_options *o, uint64_t n, uint32_t *ret_k,
 {
     uint64_t k = 1;
     if (o->n_levels == 0 || o->n_levels > PARTITION_LEVELS_MAX)
-        return err_set(err, -ERR_CONFIG, "%u levels: 1 to %d are possible", o->n_levels,
-                       PARTITION_LEVELS_MAX);
+        return err_set(err, -ERR_CONFIG, "the partitions have %u levels, expected 1 to %d",
+                       o->n_levels, PARTITION_LEVELS_MAX);
     for (uint32_t l = 0; l < o->n_levels; l++) {
         k *= o->radix[l];
         if (k == 0 || k > PARTITION_K_MAX)
-            return err_set(err, -ERR_CONFIG, "level %u has %u parts: 1 to %d partitions in all", l,
-                           o->radix[l], PARTITION_K_MAX);
+            return err_set(err, -ERR_CONFIG,
+                           "with the %u parts of level %u there would be %" PRIu64
+                           " partitions, expected 1 to %d",
+                           o->radix[l], l, k, PARTITION_K_MAX);
     }
     if (k > n)
         return err_set(err, -ERR_CONFIG,
-                       "%" PRIu64 " partitions of only %" PRIu64 " samples: ask for fewer", k, n);
+                       "the job asks for %" PRIu64 " partitions of only %" PRIu64
+                       " samples: ask for fewer partitions, or add samples",
+                       k, n);
     if (o->min_samples > n / k)
         return err_set(err, -ERR_CONFIG,
                        "%" PRIu64 " partitions of at least %" PRIu64 " samples each need %" PRIu64
-                       ", there are %" PRIu64,
+                       " samples, but there are %" PRIu64
+                       ": ask for fewer partitions, or add samples",
                        k, o->min_samples, k * o->min_samples, n);
     if (o->balance != 0 && !(o->balance >= 1))
         return err_set(err, -ERR_CONFIG,
-                       "a balance of %g: the largest partition over the mean is at least 1",
+                       "partition.balance, the largest partition over the mean, is %g, expected at "
+                       "least 1",
                        o->balance);
     if (o->feature && strlen(o->feature) > PARTITION_FEATURE_MAX)
         return err_set(err, -ERR_LIMIT, "the name of the feature is longer than %d bytes",

@@ -45,7 +45,7 @@ static void a_version_that_is_gone_is_not_the_newest(void **state)
     static const char *const always[] = {TRY, TRY, TRY, TRY, TRY, NULL};
     struct err err = {0};
     assert_int_equal(take(once, &err), -ERR_NOTFOUND);
-    assert_string_equal(err.msg, "the job has no model yet: version 0 is still to be made");
+    assert_non_null(strstr(err.msg, "the job has no model yet, because version 0 is still to be"));
     assert_int_equal(take(always, &err), -ERR_STALE);
     assert_non_null(strstr(err.msg, "`skerry pause 7` lets it rest meanwhile: it is gone"));
 }
