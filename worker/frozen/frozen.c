@@ -38,27 +38,34 @@ static int plan(struct frozen *f, const struct component *c, const struct frozen
     f->layers = mem_try_array((size_t)f->cap, sizeof *f->layers);
     if (!f->layers)
         return err_set(err, -ENOMEM, "no memory for a chain of %d layers", f->cap);
+    if (opt->pass && opt->pass < opt->group)
+        return err_set(err, -EINVAL, "a pass of %d samples, expected at least a group of %d",
+                       opt->pass, opt->group);
     int rc = parts[opt->part].plan(f, err);
     if (rc < 0)
         return rc;
+    frozen_stream_plan(f);
     for (int i = 0; i < FROZEN_BUFFERS; i++)
         arena_add(&f->scratch, &f->scratch_base[i], f->buffers[i]);
     return 0;
 }
 
-/* Plans the inputs of a group, after the scratch in its arena. */
+/* Plans what a group or a pass needs besides, after the scratch in its arena. */
 static void plan_inputs(struct frozen *f)
 {
-    const uint64_t n = (uint64_t)f->opt.group;
+    const uint64_t n = (uint64_t)f->opt.group, pass = (uint64_t)f->opt.pass;
     if (f->opt.part != FROZEN_DECODE)
         arena_add(&f->scratch, &f->in, n * f->in_bytes);
     if (f->opt.part == FROZEN_TEXT)
-        arena_add(&f->scratch, &f->lengths, n * sizeof *f->lengths);
+        arena_add(&f->scratch, &f->lengths, (pass ? pass : n) * sizeof *f->lengths);
+    if (pass > n)
+        arena_add(&f->scratch, &f->hold, pass * frozen_hold(f));
 }
 
 static void drop(struct frozen *f)
 {
     if (f->dev) {
+        frozen_stream_close(f);
         arena_free(&f->weights, f->dev);
         arena_free(&f->scratch, f->dev);
         if (f->stream)
@@ -92,6 +99,8 @@ int frozen_bytes(const struct component *c, const struct frozen_options *opt,
         .scratch = arena_measure(&f.scratch),
         .hold = frozen_hold(&f),
         .out = f.out_bytes,
+        .all = f.all,
+        .streamed = opt->pass ? f.all - f.common : 0,
     };
     if (rc == 0)
         *ret = sizes;
@@ -101,24 +110,34 @@ int frozen_bytes(const struct component *c, const struct frozen_options *opt,
 
 /* ---- life ---- */
 
-/* Sends values (count) to their place on the device; `narrow` has room for them as bf16. */
-static int send(struct frozen *f, const struct frozen_load *l, const float *values, bf16 *narrow,
-                struct err *err)
+/* Copies bytes of weights to the device, and waits. */
+static int send(struct frozen *f, void *to, const void *from, uint64_t bytes, struct err *err)
 {
+    int rc = f->dev->ops->copy(f->dev, to, from, bytes, COPY_TO_DEVICE, f->stream);
+    return rc < 0 ? err_set(err, rc, "copying weights to %s failed: %s", f->dev->name, err_text(rc))
+                  : f->dev->ops->sync(f->dev, f->stream, err);
+}
+
+/* Stores values (count) at their place in all weights, which lie in the block in host memory, or,
+ * if it is NULL, on the device; `narrow` has room for them as bf16. */
+static int store(struct frozen *f, const struct frozen_load *l, const float *values, bf16 *narrow,
+                 char *block, struct err *err)
+{
+    const uint64_t bytes = l->count * dtype_bytes(l->dt);
     const void *from = values;
-    char *to = (char *)f->weights.base + l->at;
     if (l->dt == DT_BF16) {
         for (uint64_t i = 0; i < l->count; i++)
             narrow[i] = bf16_from_f32(values[i]);
         from = narrow;
     }
-    int rc = f->dev->ops->copy(f->dev, to, from, l->count * dtype_bytes(l->dt), COPY_TO_DEVICE,
-                               f->stream);
-    return rc < 0 ? err_set(err, rc, "copying weights to %s failed: %s", f->dev->name, err_text(rc))
-                  : f->dev->ops->sync(f->dev, f->stream, err);
+    if (!block)
+        return send(f, (char *)f->weights.base + l->at, from, bytes, err);
+    memcpy(block + l->at, from, bytes);
+    return 0;
 }
 
-static int load(struct frozen *f, struct err *err)
+/* Makes all weights; block as in store. */
+static int load(struct frozen *f, char *block, struct err *err)
 {
     uint64_t most = 0;
     for (size_t i = 0; i < f->n_loads; i++)
@@ -132,7 +151,7 @@ static int load(struct frozen *f, struct err *err)
     for (size_t i = 0; i < f->n_loads && rc == 0; i++) {
         rc = f->loads[i].make(f, &f->loads[i], values, err);
         if (rc == 0)
-            rc = send(f, &f->loads[i], values, narrow, err);
+            rc = store(f, &f->loads[i], values, narrow, block, err);
     }
     mem_free(narrow);
     mem_free(values);
@@ -163,8 +182,11 @@ int frozen_open(struct device *dev, const struct component *c, const struct froz
         plan_inputs(f);
         rc = allocate(f, err);
     }
+    if (rc == 0 && opt->pass)
+        rc = frozen_stream_open(f, err);
     if (rc == 0)
-        rc = load(f, err);
+        rc = opt->pass ? send(f, f->weights.base, opt->host->block, f->common, err)
+                       : load(f, NULL, err);
     f->c = NULL;
     if (rc < 0) {
         frozen_close(f);
@@ -180,6 +202,40 @@ void frozen_close(struct frozen *f)
         return;
     drop(f);
     mem_free(f);
+}
+
+int frozen_host_new(struct device *dev, const struct component *c, const struct frozen_options *opt,
+                    struct frozen_host **ret, struct err *err)
+{
+    struct frozen f = {0};
+    struct frozen_host *h = mem_alloc(sizeof *h);
+    *h = (struct frozen_host){.dev = dev};
+    int rc = plan(&f, c, opt, err);
+    if (rc == 0) {
+        h->bytes = f.all;
+        rc = dev->ops->alloc_host(dev, h->bytes, &h->block, err);
+        if (rc < 0)
+            h->block = NULL;
+    }
+    if (rc == 0)
+        rc = load(&f, h->block, err);
+    (void)arena_measure(&f.weights);
+    (void)arena_measure(&f.scratch);
+    drop(&f);
+    if (rc < 0) {
+        frozen_host_free(h);
+        return rc;
+    }
+    *ret = h;
+    return 0;
+}
+
+void frozen_host_free(struct frozen_host *h)
+{
+    if (!h)
+        return;
+    h->dev->ops->free_host(h->dev, h->block);
+    mem_free(h);
 }
 
 uint64_t frozen_in_bytes(const struct frozen *f)
@@ -243,8 +299,11 @@ int frozen_run_layers(struct frozen *f, const struct frozen_group *g, int from, 
                        to, g->n, f->n_layers, f->opt.group);
     for (int i = 0; i < FROZEN_BUFFERS; i++)
         p.buf[i] = f->scratch_base[i];
-    for (int i = from; i < to && p.rc == 0 && g->n > 0; i++)
+    for (int i = from; i < to && p.rc == 0 && g->n > 0; i++) {
+        frozen_note(&p, frozen_stream_begin(f, i, s), "bringing weights");
         f->layers[i].run(&p, &f->layers[i]);
+        frozen_note(&p, frozen_stream_end(f, i, s), "bringing weights");
+    }
     if (p.rc < 0)
         return err_set(err, p.rc, "%s failed on %s: %s", p.failed, f->dev->name, err_text(p.rc));
     return 0;
@@ -278,11 +337,16 @@ int frozen_group_of(struct frozen *f, const struct frozen_io *io, int first, int
         return rc;
     const uint64_t bytes = shaped(f, f->in_bytes, g.height, g.width);
     const uint64_t stride = io->in_stride ? io->in_stride : bytes;
+    const int place = f->opt.pass ? first % f->opt.pass : 0;
+    int32_t *lengths = f->lengths ? f->lengths + place : NULL;
     g.out = (char *)io->out + (uint64_t)first * shaped(f, f->out_bytes, g.height, g.width);
     g.host_lengths = io->lengths ? io->lengths + first : NULL;
     if (inputs)
         g.in = sent(&p, f->in, (const char *)io->in + (uint64_t)first * stride, n, bytes, stride);
-    g.lengths = sent(&p, f->lengths, g.host_lengths, n, sizeof *g.lengths, sizeof *g.lengths);
+    /* Later layers of a pass find them there: this small copy would wait for those of weights. */
+    g.lengths = inputs || !f->opt.pass
+                    ? sent(&p, lengths, g.host_lengths, n, sizeof *g.lengths, sizeof *g.lengths)
+                    : lengths;
     if (p.rc < 0)
         return err_set(err, p.rc, "copying inputs to %s failed: %s", f->dev->name, err_text(p.rc));
     *ret = g;
@@ -301,21 +365,4 @@ int frozen_check(const struct frozen *f, const struct frozen_io *io, int count, 
             return err_set(err, -EINVAL, "text %d has %d tokens, expected 1 to %d", i,
                            io->lengths[i], f->opt.tokens);
     return 0;
-}
-
-int frozen_run(struct frozen *f, const struct frozen_io *io, int count, struct err *err)
-{
-    const int group = f->opt.group;
-    int rc = frozen_check(f, io, count, err);
-    if (rc < 0)
-        return rc;
-    for (int i = 0; i < count && rc == 0; i += group) {
-        struct frozen_group g;
-        rc = frozen_group_of(f, io, i, count - i < group ? count - i : group, true, f->stream, &g,
-                             err);
-        if (rc == 0)
-            rc = frozen_run_layers(f, &g, 0, f->n_layers, f->stream, err);
-    }
-    int done = f->dev->ops->sync(f->dev, f->stream, rc < 0 ? NULL : err);
-    return rc < 0 ? rc : done;
 }

@@ -17,6 +17,13 @@
  * Layers compute in (dt), bf16 or f32, and moments are rounded to bf16 unless `moments` says f32.
  * On the CPU a sample's output has the same bits beside any other samples, in any group.
  *
+ * WHERE THE WEIGHTS ARE.  On the device, or, if they have no room there, in the host's memory
+ * (struct frozen_host).  Then a layer's weights are copied to the device ahead of its use, beside
+ * the computation of the layer before it, into one of FROZEN_SLOTS places that layers take in
+ * turns. A pass of opt.pass samples shares these copies: all of its groups take a layer before any
+ * takes the next one.  The groups and their operations are those of a network on the device, and so
+ * are the bits.
+ *
  * All calls on the compute thread of the device. */
 #ifndef WORKER_FROZEN_H
 #define WORKER_FROZEN_H
@@ -29,6 +36,7 @@ enum frozen_part {
     FROZEN_ENCODE, /* of a COMPONENT_VAE */
     FROZEN_DECODE, /* of a COMPONENT_VAE */
     FROZEN_TEXT,   /* a COMPONENT_CLIP or COMPONENT_T5 */
+    FROZEN_PARTS,
 };
 
 struct frozen_options {
@@ -40,14 +48,22 @@ struct frozen_options {
     bool planar;        /* FROZEN_DECODE */
     int tokens;         /* L: at most the component's positions */
     int layer;          /* CLIP: -1 or -2; T5: -1 */
+    int pass;           /* 0: the weights lie on the device; else they are in the host's memory, and
+                         * so many samples, at least a group, share their copies */
+    const struct frozen_host *host; /* with pass, for frozen_open: the weights */
 };
+
+/* The places for the weights of layers on a device that does not hold all of them: one is read
+ * while the other is written. */
+enum { FROZEN_SLOTS = 2 };
 
 struct frozen;
 
 /* Bytes that frozen_open would take on the device (weights, scratch), and bytes per sample: held
- * between two layers, and its output. */
+ * between two layers, and its output; and all weights, wherever they are: with opt.pass those in
+ * the host's memory, of which `streamed` are copied for each pass. */
 struct frozen_sizes {
-    uint64_t weights, scratch, hold, out;
+    uint64_t weights, scratch, hold, out, all, streamed;
 };
 /* Both fail with a sentence if the component cannot do what is asked (-ERR_CONFIG). */
 int frozen_bytes(const struct component *c, const struct frozen_options *opt,
@@ -57,6 +73,14 @@ int frozen_bytes(const struct component *c, const struct frozen_options *opt,
 int frozen_open(struct device *dev, const struct component *c, const struct frozen_options *opt,
                 struct frozen **ret, struct err *err);
 void frozen_close(struct frozen *f);
+
+/* All weights of a component as frozen_open with the same options needs them, in host memory from
+ * which dev copies without staging.  Networks on several devices of one kind, each on a thread of
+ * its own, may read the same.  c is not needed afterwards.  free, after the networks are closed,
+ * accepts NULL; no other thread may use dev meanwhile. */
+int frozen_host_new(struct device *dev, const struct component *c, const struct frozen_options *opt,
+                    struct frozen_host **ret, struct err *err);
+void frozen_host_free(struct frozen_host *h);
 
 /* Bytes of a sample's input and output.  For tests, and for code that knows no shapes. */
 uint64_t frozen_in_bytes(const struct frozen *f);

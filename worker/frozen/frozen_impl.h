@@ -49,10 +49,11 @@ typedef void frozen_layer_fn(struct frozen_pass *p, const struct frozen_layer *l
 struct frozen_layer {
     frozen_layer_fn *run;
     uint64_t cost, bytes;
-    int side;    /* VAE: side of its input */
-    int in, out; /* VAE: channels */
-    int x, h, t; /* VAE: buffers of the input, and of intermediate results */
-    bool first;  /* text: there is nothing to add to x yet */
+    uint64_t at, span; /* its weights' run in all weights */
+    int side;          /* VAE: side of its input */
+    int in, out;       /* VAE: channels */
+    int x, h, t;       /* VAE: buffers of the input, and of intermediate results */
+    bool first;        /* text: there is nothing to add to x yet */
     struct {
         int buffer;
         uint64_t bytes;  /* per sample; 0: nothing */
@@ -61,16 +62,32 @@ struct frozen_layer {
     struct frozen_product p[4];
 };
 
-/* A run of weights: `count` values that make() gives as f32, stored as (dt) at a place in the
- * weights' arena. */
+/* A run of weights: `count` values that make() gives as f32, stored as (dt), `at` bytes from the
+ * beginning of all weights.  *target becomes its place on the device. */
 struct frozen_load;
 typedef int frozen_make_fn(const struct frozen *f, const struct frozen_load *l, float *out,
                            struct err *err);
 struct frozen_load {
     frozen_make_fn *make;
     const struct component_tensor *t; /* the tensor that it is made of; may be NULL */
+    void *target;
     uint64_t at, count;
     enum dtype dt;
+    int layer; /* -1: of the whole chain */
+};
+
+/* All weights, as the list of loads lays them out. */
+struct frozen_host {
+    struct device *dev;
+    void *block;
+    uint64_t bytes;
+};
+
+/* A place on the device in which the weights of a layer are, or are going to be. */
+struct frozen_slot {
+    char *place;
+    int layer;                 /* -1: none */
+    struct mark *ready, *used; /* they are there; the last work that reads them */
 };
 
 struct frozen {
@@ -81,16 +98,20 @@ struct frozen {
     struct component_text text;
     enum component_kind kind;
     struct stream *stream;
+    struct stream *copies; /* of streamed weights */
+    struct frozen_slot slots[FROZEN_SLOTS];
 
     struct frozen_layer *layers; /* (cap) does not move: the arena sets pointers in it */
     int n_layers, cap;
     struct frozen_load *loads;
     size_t n_loads, loads_cap;
+    uint64_t common, all; /* bytes of the weights before the first layer's; of all */
     struct arena weights, scratch;
     uint64_t buffers[FROZEN_BUFFERS];   /* bytes of each buffer for a group */
     void *scratch_base[FROZEN_BUFFERS]; /* their places in f's own scratch */
     void *in;                           /* a group's input; NULL: the caller's is on the device */
-    int32_t *lengths;                   /* a group's lengths */
+    int32_t *lengths;                   /* a group's lengths, or a pass's */
+    char *hold;                         /* (pass) what layers leave of samples of a pass */
     uint64_t in_bytes, out_bytes;       /* per sample */
 
     const float *positions;      /* CLIP: (positions,D) */
@@ -110,7 +131,8 @@ int frozen_plan_text(struct frozen *f, struct err *err);
 /* Adds a layer; it does not move. */
 struct frozen_layer *frozen_layer_add(struct frozen *f, frozen_layer_fn *run);
 /* Plans weights that make() fills, sets *target to them, and counts them for the layer that was
- * added last.  t may be NULL if make needs none. */
+ * added last.  Before the first layer: several layers read them, and they always lie on the device;
+ * they are counted for the first one.  t may be NULL if make needs none. */
 void frozen_weight(struct frozen *f, void *target, frozen_make_fn *make,
                    const struct component_tensor *t, uint64_t count, enum dtype dt);
 /* Plans a norm of PREFIX.weight and, with `bias`, PREFIX.bias, as f32. */
@@ -123,6 +145,16 @@ frozen_make_fn frozen_as_is;
 /* The component's tensor PREFIXleaf; NULL: it has none. */
 const struct component_tensor *frozen_tensor(const struct frozen *f, const char *prefix,
                                              const char *leaf);
+
+/* ---- weights in the host's memory ---- */
+
+/* Gives all planned weights their places on the device: with opt.pass slots for layers. */
+void frozen_stream_plan(struct frozen *f);
+int frozen_stream_open(struct frozen *f, struct err *err);
+void frozen_stream_close(struct frozen *f);
+/* Around the work of layer i on s: its weights are there, and the next layer's on the way. */
+int frozen_stream_begin(struct frozen *f, int i, struct stream *s);
+int frozen_stream_end(struct frozen *f, int i, struct stream *s);
 
 /* ---- running ---- */
 

@@ -5,6 +5,7 @@ struct frozen_layer *frozen_layer_add(struct frozen *f, frozen_layer_fn *run)
 {
     struct frozen_layer *l = &f->layers[f->n_layers++];
     l->run = run;
+    l->at = f->all;
     return l;
 }
 
@@ -15,10 +16,22 @@ void frozen_weight(struct frozen *f, void *target, frozen_make_fn *make,
         f->loads_cap = f->loads_cap ? 2 * f->loads_cap : 256;
         f->loads = mem_realloc(f->loads, f->loads_cap * sizeof *f->loads);
     }
-    f->loads[f->n_loads++] = (struct frozen_load){
-        .make = make, .t = t, .at = arena_mark(&f->weights), .count = count, .dt = dt};
-    arena_add(&f->weights, target, count * dtype_bytes(dt));
-    f->layers[f->n_layers - 1].bytes += count * dtype_bytes(dt);
+    const uint64_t bytes = count * dtype_bytes(dt);
+    const uint64_t span = (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    const int layer = f->n_layers - 1;
+    f->loads[f->n_loads++] = (struct frozen_load){.make = make,
+                                                  .t = t,
+                                                  .target = target,
+                                                  .at = f->all,
+                                                  .count = count,
+                                                  .dt = dt,
+                                                  .layer = layer};
+    f->layers[layer < 0 ? 0 : layer].bytes += bytes;
+    if (layer < 0)
+        f->common += span;
+    else
+        f->layers[layer].span += span;
+    f->all += span;
 }
 
 const struct component_tensor *frozen_tensor(const struct frozen *f, const char *prefix,

@@ -274,12 +274,6 @@ static void plan_t5_block(struct frozen *f, struct frozen_layer *l, int i)
     add_norm(f, &l->norm[0], prefix, "layer_norm", false);
     add_product(f, &l->p[0], prefix, "SelfAttention.q.weight", 3, false);
     add_product(f, &l->p[1], prefix, "SelfAttention.o.weight", 1, false);
-    if (i == 0) {
-        const uint64_t L = (uint64_t)f->opt.tokens;
-        frozen_weight(f, &f->bias, make_bias,
-                      frozen_tensor(f, prefix, "SelfAttention.relative_attention_bias.weight"),
-                      (uint64_t)f->text.heads * L * L, DT_F32);
-    }
     (void)snprintf(prefix, sizeof prefix, "encoder.block.%d.layer.1.", i);
     add_norm(f, &l->norm[1], prefix, "layer_norm", false);
     add_product(f, &l->p[2], prefix,
@@ -334,7 +328,12 @@ static void plan_embedding(struct frozen *f)
 {
     const struct component_text *t = &f->text;
     const bool clip = is_clip(f);
-    const uint64_t dim = (uint64_t)t->dim;
+    const uint64_t dim = (uint64_t)t->dim, L = (uint64_t)f->opt.tokens;
+    if (!clip) /* all blocks read it */
+        frozen_weight(f, &f->bias, make_bias,
+                      frozen_tensor(f, "encoder.block.0.layer.0.",
+                                    "SelfAttention.relative_attention_bias.weight"),
+                      (uint64_t)t->heads * L * L, DT_F32);
     leave(f, frozen_layer_add(f, run_embedding), false);
     frozen_weight(
         f, &f->table, frozen_as_is,

@@ -13,6 +13,9 @@ struct frozen_walk {
 
 int frozen_walk_new(struct frozen *f, int underway, struct frozen_walk **ret, struct err *err)
 {
+    if (f->opt.pass)
+        return err_set(err, -EINVAL, "a frozen network in pieces needs its weights on %s",
+                       f->dev->name);
     struct frozen_walk *w = mem_alloc(sizeof *w);
     *w = (struct frozen_walk){.f = f, .underway = underway, .place = frozen_hold(f)};
     int rc = f->dev->ops->alloc(f->dev, (uint64_t)underway * w->place, (void **)&w->hold, err);
@@ -116,4 +119,48 @@ int frozen_walk_run(struct frozen_walk *w, int first, int count, int from, int t
     for (int i = 0; i < count && rc == 0; i += group)
         rc = run_group(w, first + i, count - i < group ? count - i : group, from, to, s, err);
     return rc;
+}
+
+/* ---- the whole chain ---- */
+
+static int run_resident(struct frozen *f, const struct frozen_io *io, int count, struct err *err)
+{
+    const int group = f->opt.group;
+    int rc = 0;
+    for (int i = 0; i < count && rc == 0; i += group) {
+        struct frozen_group g;
+        rc = frozen_group_of(f, io, i, count - i < group ? count - i : group, true, f->stream, &g,
+                             err);
+        if (rc == 0)
+            rc = frozen_run_layers(f, &g, 0, f->n_layers, f->stream, err);
+    }
+    return rc;
+}
+
+/* All groups of a pass take a layer, then the next one. */
+static int run_streamed(struct frozen *f, const struct frozen_io *io, int count, struct err *err)
+{
+    const int pass = f->opt.pass;
+    struct frozen_walk w = {.f = f,
+                            .io = *io,
+                            .count = count,
+                            .underway = pass,
+                            .hold = f->hold,
+                            .place = frozen_hold(f)};
+    int rc = 0;
+    for (int first = 0; first < count; first += pass)
+        for (int i = 0; i < f->n_layers && rc == 0; i++)
+            rc = frozen_walk_run(&w, first, count - first < pass ? count - first : pass, i, i + 1,
+                                 f->stream, err);
+    return rc;
+}
+
+int frozen_run(struct frozen *f, const struct frozen_io *io, int count, struct err *err)
+{
+    int rc = frozen_check(f, io, count, err);
+    if (rc < 0)
+        return rc;
+    rc = f->opt.pass ? run_streamed(f, io, count, err) : run_resident(f, io, count, err);
+    int done = f->dev->ops->sync(f->dev, f->stream, rc < 0 ? NULL : err);
+    return rc < 0 ? rc : done;
 }

@@ -12,6 +12,9 @@
  * samples between two layers are saved, unless the next run continues with the same samples.
  * Outputs have the bits of frozen_run.
  *
+ * A network whose weights are in the host's memory is not walked but run whole: each piece would
+ * copy them anew.
+ *
  * A walk uses the network's own scratch: between begin and the last sample's last layer f may not
  * be run otherwise.  All calls on the compute thread of the device. */
 #ifndef WORKER_FROZEN_WALK_H
@@ -22,7 +25,7 @@
 struct frozen_walk;
 
 /* A walk with at most `underway` samples between the first layer and the last at a time.  f is
- * borrowed.  -ENOMEM.  free accepts NULL. */
+ * borrowed.  -ENOMEM; -EINVAL: its weights are not on the device.  free accepts NULL. */
 int frozen_walk_new(struct frozen *f, int underway, struct frozen_walk **ret, struct err *err);
 void frozen_walk_free(struct frozen_walk *w);
 

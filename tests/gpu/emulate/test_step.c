@@ -1,7 +1,10 @@
 /* Whole training steps on the emulated card: near those of the reference, and of the same bits
  * whether they run operation by operation or as graphs. */
 #include "kernels/device/device.h"
+#include "tests/unit/components.h"
+#undef OK /* that of tiny.h is meant from here on */
 #include "tests/unit/worker/tiny_encoders.h"
+#include "worker/frozen/frozen.h"
 
 #include <errno.h>
 #include <math.h>
@@ -220,12 +223,68 @@ static void test_new_product(void **state)
     device_close(dev);
 }
 
+/* States of texts by a CLIP; pass: as in frozen_options. */
+static void encode(struct device *dev, const struct component *c, enum dtype dt, int pass,
+                   float out[MAX * 5 * 24])
+{
+    static const int32_t ids[MAX * 5] = {1, 4, 2, 8, 5, 7, 1, 4, 2, 8, 5, 7, 0, 9, 3};
+    static const int32_t lengths[MAX] = {5, 2, 3};
+    struct frozen_options opt = {
+        .part = FROZEN_TEXT, .dt = dt, .group = 2, .tokens = 5, .layer = -1, .pass = pass};
+    struct frozen_io io = {.in = ids, .lengths = lengths};
+    struct frozen_host *host = NULL;
+    struct frozen *f;
+    struct err err = {0};
+    if (pass)
+        OK(frozen_host_new(dev, c, &opt, &host, &err));
+    opt.host = host;
+    OK(frozen_open(dev, c, &opt, &f, &err));
+    const size_t bytes = MAX * frozen_out_bytes(f);
+    OK(dev->ops->alloc(dev, bytes, &io.out, &err));
+    for (int i = 0; i < 2; i++)
+        OK(frozen_run(f, &io, MAX, &err));
+    OK(dev->ops->copy(dev, out, io.out, bytes, COPY_FROM_DEVICE, NULL));
+    OK(dev->ops->sync(dev, NULL, &err));
+    dev->ops->free(dev, io.out);
+    frozen_close(f);
+    frozen_host_free(host);
+}
+
+/* Weights that stay in the host's memory give the bits of those on the card. */
+static void test_streamed(void **state)
+{
+    static const char config[] =
+        "{\"architectures\": [\"CLIPTextModel\"], \"vocab_size\": 50, \"hidden_size\": 24,"
+        " \"num_hidden_layers\": 3, \"num_attention_heads\": 2, \"intermediate_size\": 40,"
+        " \"max_position_embeddings\": 9}";
+    float card[MAX * 5 * 24] = {0}, streamed[MAX * 5 * 24];
+    struct err err = {0};
+    struct component *c;
+    struct device *dev;
+    char *folder = scratch_new();
+    component_write_text(folder, "config.json", config);
+    component_write_weights(folder, config, "model.safetensors", (struct made){0});
+    OK(component_open(folder, COMPONENT_ANY, &c, &err));
+    OK(device_open("cuda:0", 1, &dev, &err));
+    for (int i = 0; i < 4; i++) {
+        const enum dtype dt = i % 2 ? DT_BF16 : DT_F32;
+        memset(streamed, 0, sizeof streamed);
+        encode(dev, c, dt, 0, card);
+        encode(dev, c, dt, i < 2 ? 2 : MAX, streamed);
+        assert_memory_equal(streamed, card, MAX * 5 * 24 * dtype_bytes(dt));
+    }
+    component_close(c);
+    device_close(dev);
+    scratch_free(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_new_product), cmocka_unit_test(test_images),
         cmocka_unit_test(test_captions),    cmocka_unit_test(test_router),
         cmocka_unit_test(test_texts),       cmocka_unit_test(test_works_per_block),
+        cmocka_unit_test(test_streamed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
