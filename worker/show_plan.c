@@ -3,6 +3,7 @@
 #include "common/base/buf.h"
 #include "common/base/file.h"
 #include "common/job/job.h"
+#include "worker/frozen/frozen.h"
 #include "worker/pipe/planner.h"
 
 /* The job's fields that matter. */
@@ -165,6 +166,78 @@ static void show(const struct costs *p, const struct planner_options *opt,
     show_devices(p, &r->of[r->chosen], out);
 }
 
+/* ---- streamed frozen networks ---- */
+
+/* The slowest way from the host's memory to a device; 0: a device has none. */
+static double host_rate(const struct costs *p)
+{
+    double least = INFINITY;
+    for (int d = 0; d < p->n_devices; d++)
+        least = fmin(least, p->devices[d].from_host);
+    return least;
+}
+
+/* Bytes of the frozen networks on a device that streams them over so many samples: two layers of
+ * each, and what layers leave. */
+static uint64_t streamed_bytes(const struct costs *p, int samples)
+{
+    uint64_t sum = 0;
+    for (int k = 0; k < p->n_frozen; k++) {
+        const struct costs_frozen *f = &p->frozen[k];
+        uint64_t slots[FROZEN_SLOTS] = {0}, scratch = 0;
+        for (int i = 0; i < f->n; i++) {
+            const struct costs_frozen_layer *l = &f->layers[i];
+            uint64_t *slot = &slots[i % FROZEN_SLOTS];
+            *slot = l->weight_bytes > *slot ? l->weight_bytes : *slot;
+            scratch = l->scratch_bytes > scratch ? l->scratch_bytes : scratch;
+        }
+        for (int i = 0; i < FROZEN_SLOTS; i++)
+            sum += slots[i];
+        sum += scratch * (uint64_t)samples;
+    }
+    return sum;
+}
+
+/* The plan without the frozen networks, on devices that leave room for streaming them. */
+static int search_streamed(const struct costs *p, const struct planner_options *opt,
+                           struct costs *ret, struct planner_result *result, struct err *err)
+{
+    const int each = (opt->samples + p->n_devices - 1) / p->n_devices;
+    const uint64_t need = streamed_bytes(p, each);
+    *ret = *p;
+    ret->n_frozen = 0;
+    for (int d = 0; d < p->n_devices; d++)
+        ret->devices[d].memory -= need < ret->devices[d].memory ? need : ret->devices[d].memory;
+    return planner_search(ret, opt, result, err);
+}
+
+static void show_streamed(const struct costs *p, const struct planner_options *opt,
+                          const struct pipe_plan *plan, FILE *out)
+{
+    char all[STR_HUMAN_MAX], need[STR_HUMAN_MAX];
+    const int sharers = plan->copies * pipe_place(plan, 0).devices;
+    const int samples = (opt->samples + sharers - 1) / sharers;
+    const double rate = host_rate(p);
+    double copies = 0, seconds = 0;
+    uint64_t bytes = 0;
+    for (int k = 0; k < p->n_frozen; k++)
+        for (int i = 0; i < p->frozen[k].n; i++) {
+            const struct costs_frozen_layer *l = &p->frozen[k].layers[i];
+            const double copy = (double)l->weight_bytes / rate;
+            bytes += l->weight_bytes;
+            copies += copy;
+            seconds += fmax(copy, costs_seconds(&p->groups, &l->t, samples));
+        }
+    (void)fprintf(
+        out,
+        "No device has room for the frozen networks (%s): they stay in the host's memory, "
+        "and the first stage's devices stream them, in %s, before each step. For %d "
+        "samples each that takes %.4g s, of which copies alone take %.4g s; it is not "
+        "counted above.\n",
+        str_human_bytes(bytes, all), str_human_bytes(streamed_bytes(p, samples), need), samples,
+        seconds, copies);
+}
+
 int show_plan_check(const char *job_path, struct err *err)
 {
     struct asked asked;
@@ -187,10 +260,15 @@ int show_plan_of(const char *job_path, const char *name, const struct costs *p, 
     struct planner_options opt = options(&costs, &asked.train);
     opt.estimate = asked.estimate;
     rc = planner_search(&costs, &opt, &result, err);
+    const bool streams = rc == -ENOMEM && costs.n_frozen > 0 && host_rate(p) > 0;
+    if (streams)
+        rc = search_streamed(p, &opt, &costs, &result, err);
     if (rc < 0)
         return rc;
     show(&costs, &opt, &result, out);
-    if (costs.n_frozen < p->n_frozen)
+    if (streams)
+        show_streamed(p, &opt, &result.of[result.chosen].plan, out);
+    else if (costs.n_frozen < p->n_frozen)
         (void)fprintf(out,
                       "%s stage runs the frozen networks before each step%s; what they take is "
                       "not counted here.\n",

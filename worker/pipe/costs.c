@@ -253,14 +253,16 @@ static void get_frozen(const struct object *o, struct costs *p)
 
 static void get_devices(const struct object *o, struct costs *p)
 {
-    static const char *const known[] = {"name", "speed", "memory", "sums_apart", "count", NULL};
+    static const char *const known[] = {"name",      "speed", "memory", "sums_apart",
+                                        "from_host", "count", NULL};
     const json_t *list;
     const int n = get_list(o, "devices", 1, COSTS_DEVICES_MAX, &list);
     for (int i = 0; i < n && o->r->rc == 0; i++) {
         const struct object it = item(o, "devices", list, i, known);
         struct costs_device d = {.speed = get_number(&it, "speed", 1e-3, 1e6, 1),
                                  .memory = (uint64_t)get_number(&it, "memory", 0, BYTES_MAX, -1),
-                                 .sums_apart = get_int(&it, "sums_apart", 0, 1, 0)};
+                                 .sums_apart = get_int(&it, "sums_apart", 0, 1, 0),
+                                 .from_host = get_number(&it, "from_host", 0, 1e15, 0)};
         int count = get_int(&it, "count", 1, COSTS_DEVICES_MAX - p->n_devices, 1);
         get_text(&it, "name", d.name);
         while (o->r->rc == 0 && count-- > 0 && p->n_devices < COSTS_DEVICES_MAX)
@@ -417,9 +419,10 @@ int costs_write(const char *path, const struct costs *p, struct err *err)
     json_t *devices = json_array(), *links = json_array();
     for (int i = 0; i < p->n_devices; i++) {
         const struct costs_device *d = &p->devices[i];
-        (void)json_array_append_new(
-            devices, json_pack("{s:s, s:f, s:f, s:i}", "name", d->name, "speed", d->speed, "memory",
-                               (double)d->memory, "sums_apart", d->sums_apart));
+        (void)json_array_append_new(devices,
+                                    json_pack("{s:s, s:f, s:f, s:i, s:f}", "name", d->name, "speed",
+                                              d->speed, "memory", (double)d->memory, "sums_apart",
+                                              d->sums_apart, "from_host", d->from_host));
         if (i + 1 < p->n_devices)
             (void)json_array_append_new(links, json_pack("{s:f, s:f}", "alpha", p->links[i].alpha,
                                                          "bytes_per_s", p->links[i].bytes_per_s));

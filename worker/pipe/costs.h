@@ -16,7 +16,9 @@
  *      "frozen": [{"name": "vae", "out_bytes": 16384, "wanted": "first", "layers": [
  *        {"t": [1e-3, 7e-3], "weight_bytes": 0, "scratch_bytes": 0, "count": 1}]}],
  *      "devices": [{"name": "cuda:0", "speed": 1, "memory": 85899345920,
- *                   "sums_apart": 0, "count": 8}],  1: sums do not overlap with its passes
+ *                   "sums_apart": 0,         1: sums do not overlap with its passes
+ *                   "from_host": 2.5e10,     bytes a second from the host's memory (0: its memory)
+ *                   "count": 8}],
  *      "links": [{"alpha": 1e-5, "bytes_per_s": 2e10, "count": 7}]}
  *
  * Seconds are those of a device of speed 1.  Link i lies between devices i and i+1, both ways at
@@ -82,7 +84,8 @@ struct costs_device {
     char name[COSTS_NAME_MAX + 1];
     double speed;
     uint64_t memory;
-    bool sums_apart; /* gradients are not summed beside its passes: a CPU has one core for both */
+    bool sums_apart;  /* gradients are not summed beside its passes: a CPU has one core for both */
+    double from_host; /* bytes a second from the host's memory; 0: that is the device's, too */
 };
 
 struct costs_link {

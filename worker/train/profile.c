@@ -11,6 +11,7 @@ enum {
     TRIES = 4,
     TRIES_MAX = 20,
     REPEATS = 5,
+    RATE_TRIES = 3,
     SIZES = 2,
     SIZE_MOST = 4,
     MESSAGES = 8,
@@ -21,6 +22,7 @@ enum {
 #define ELEMENTS_MAX (8u << 20) /* most elements updated or summed: more than caches hold */
 #define COLD_MAX (64u << 20)    /* most bytes written between timings */
 #define LARGE (4u << 20)        /* bytes of a large message */
+#define RATE_BYTES (64u << 20)  /* copied to time the way from the host's memory */
 #define MEMORY_MAX 1e15         /* most memory in a profile */
 
 /* Times of a part of one block, on one device. */
@@ -36,6 +38,7 @@ struct rank_times {
     double step;              /* seconds of an element's norm and update */
     double small, large;      /* seconds of a message to the next rank */
     double sum;               /* seconds of an element's sum over all ranks */
+    double from_host;         /* bytes a second; 0: the device's memory is the host's */
     struct net_encoders stub; /* replaces the encoders */
     struct costs_frozen frozen[NET_ENCODERS];
 };
@@ -300,6 +303,27 @@ static int time_frozen(const struct measuring *t, int rank, struct err *err)
 
 /* ---- the update, and links ---- */
 
+double profile_host_rate(struct device *dev)
+{
+    void *from = NULL, *to = NULL;
+    double least = INFINITY;
+    int rc = dev->ops->alloc_host(dev, RATE_BYTES, &from, NULL);
+    if (rc == 0)
+        rc = dev->ops->alloc(dev, RATE_BYTES, &to, NULL);
+    if (rc == 0)
+        memset(from, 0, RATE_BYTES);
+    for (int i = 0; i < RATE_TRIES && rc == 0; i++) {
+        const uint64_t begun = clock_now_ns();
+        rc = dev->ops->copy(dev, to, from, RATE_BYTES, COPY_TO_DEVICE, NULL);
+        if (rc == 0)
+            rc = dev->ops->sync(dev, NULL, NULL);
+        least = fmin(least, seconds_since(begun));
+    }
+    dev->ops->free(dev, to);
+    dev->ops->free_host(dev, from);
+    return rc == 0 ? RATE_BYTES / fmax(least, 1e-9) : 0;
+}
+
 static uint64_t elements_of(const struct measuring *t)
 {
     return t->m->flat < ELEMENTS_MAX ? t->m->flat : ELEMENTS_MAX;
@@ -444,14 +468,16 @@ static int time_links(void *arg, int rank, struct err *err)
 static int time_rank(void *arg, int rank, struct err *err)
 {
     struct measuring *t = arg;
+    struct device *dev = island_device(t->is, rank);
     int rc = 0;
+    t->ranks[rank].from_host = dev->unified ? 0 : profile_host_rate(dev);
     for (int c = 0; c < model_n_chains(&t->m->spec); c++)
         for (int i = 0; i < PARTS && rc == 0; i++)
             if (i != MIDDLE || model_chain(t->m, c)->spec.depth > 2)
                 rc = time_part(t, rank, c, i, err);
     if (rc == 0 && t->n_frozen > 0)
         rc = time_frozen(t, rank, err);
-    return rc < 0 ? rc : time_update(t, island_device(t->is, rank), &t->ranks[rank].step, err);
+    return rc < 0 ? rc : time_update(t, dev, &t->ranks[rank].step, err);
 }
 
 /* ---- a plan, tried ---- */
@@ -616,6 +642,7 @@ static int fill(struct measuring *t, uint64_t memory, struct costs *p, struct er
         d->speed = speed_of(t, i);
         d->memory = memory;
         d->sums_apart = island_device(t->is, i)->threads > 0;
+        d->from_host = t->ranks[i].from_host;
         if (i + 1 == p->n_devices)
             break;
         const struct rank_times *r = &t->ranks[i];

@@ -41,6 +41,8 @@ int profile_try(struct island *is, const struct model *m, const struct train_opt
 /* Seconds of a forward of opt->batch samples without gradients, on the first device. */
 int profile_forward(struct island *is, const struct model *m, const struct train_options *opt,
                     double *ret, struct err *err);
+/* Bytes a second that the device copies from the host's memory; 0: it cannot be measured. */
+double profile_host_rate(struct device *dev);
 /* The next profile_get measures again. */
 void profile_forget(const struct island *is, const struct model *m, const struct train_options *opt,
                     const char *state_dir);

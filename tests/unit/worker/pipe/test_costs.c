@@ -12,7 +12,7 @@ static const char whole[] =
     "  \"layers\": [{\"t\": [0.25], \"weight_bytes\": 5, \"scratch_bytes\": 6, \"count\": 2}]}],"
     " \"devices\": [{\"name\": \"a\", \"speed\": 2, \"memory\": 1000, \"sums_apart\": 1, "
     "\"count\": 2},"
-    "  {\"name\": \"b\", \"memory\": 500, \"count\": 2}],"
+    "  {\"name\": \"b\", \"memory\": 500, \"from_host\": 9, \"count\": 2}],"
     " \"links\": [{\"alpha\": 0.1, \"bytes_per_s\": 100, \"count\": 2},"
     "  {\"alpha\": 0.5, \"bytes_per_s\": 50}]}";
 
@@ -27,6 +27,7 @@ static void test_whole(void **state)
     assert_int_equal(p.chains[0].layers[0].state_bytes, 40);
     assert_true(p.chains[0].layers[0].add == 0.25 && p.chains[0].layers[1].add == 0);
     assert_true(p.devices[1].sums_apart && !p.devices[2].sums_apart);
+    assert_true(p.devices[1].from_host == 0 && p.devices[2].from_host == 9);
     assert_true(p.chains[0].layers[3].f.s[1] == 1);
     assert_int_equal(p.frozen[0].n, 2);
     assert_true(p.frozen[0].all && p.frozen[0].layers[1].scratch_bytes == 6);
