@@ -92,6 +92,12 @@ void device_close(struct device *dev)
     cpu_device_close(dev);
 }
 
+uint64_t device_host_free(void)
+{
+    uint64_t left;
+    return cpu_memory_read("", &left, NULL) < 0 ? 0 : left;
+}
+
 uint64_t device_host_memory(void)
 {
     uint64_t total = 0;

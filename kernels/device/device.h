@@ -20,6 +20,8 @@ void device_close(struct device *dev);
 /* Bytes of the host's memory that this process may have: the least of the machine's, its control
  * groups' and its own limits'; 0: unknown. */
 uint64_t device_host_memory(void);
+/* Those that it may still take; 0: unknown. */
+uint64_t device_host_free(void);
 
 /* The number of cards that "cuda:N" can name, from N = 0 on; 0 without CUDA. */
 int device_cards(void);

@@ -14,6 +14,7 @@ from common import dataset, read_safetensors, skerry, wait_until
 from swarm import running, swarm  # noqa: F401  (fixture)
 import frozen_models
 
+FAULTY = os.path.abspath(os.path.join(os.environ.get("SKERRY_BUILD", "build"), "clang/asan/bin"))
 WORDS = ["a", "red", "blue", "disc", "square", "the"]
 JOB = """name: latents
 seed: 5
@@ -327,6 +328,36 @@ def test_encoders_run_in_bubbles(place, tmp_path):
                 assert ("FROZEN" in bars) == (name == "filled") and "F" in bars
     assert equal(found["one"], found["filled"])
     assert equal(found["one"], found["empty"])
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_encoders_stay_in_the_hosts_memory(place, tmp_path, devices):
+    """A text encoder that a device cannot hold beside the model is streamed, which the log says: the same bits.  Devices share its weights."""
+    folder = os.path.join(place, "deep")
+    tokens = frozen_models.clip_tokenizer(os.path.join(folder, "tokenizer"), WORDS)
+    frozen_models.clip(os.path.join(folder, "text"), tokens, dim=128, layers=48)
+    keys = {"recipe": "diloco, replicas: 1", "encoders": "text: deep/text, tokenizer: deep/tokenizer"}
+    found = {}
+    with running(tmp_path) as swarm:
+        for name, memory in (("whole", 0), ("streamed", 56000000), ("none", 44000000)):
+            swarm.worker(name, bin=FAULTY, device=",".join(["cpu"] * devices), threads=devices,
+                         env={"SKERRY_FAULT_MEMORY": str(devices * memory)} if memory else {})
+            job = swarm.submit(write(place, "deep-job", train=", parallel: data", **keys))
+            if name == "none":
+                why = wait_until(lambda: next((w["why"] for w in swarm.job(job)["waiting_for"] if " needs " in w["why"]), None), 60, "a refusal")
+                assert "with the frozen encoders' weights in the host's memory: training " in why, why
+                break
+            swarm.wait_job(job, "done")
+            swarm.kill(name)
+            out = tmp_path / f"out-{name}"
+            exported = swarm.skerry("export", job, "--out", out, "--raw")
+            assert exported.returncode == 0, exported.stderr
+            found[name] = only_weights(out)
+            said = re.search(r"their weights \((\S+ MiB)\) stay in the host's memory.*a step of %d samples copies (\S+ MiB), which takes \S+ s at "
+                             r"the measured \S+ \S+/s" % (8 // devices), swarm.log(name))
+            assert bool(said) == (name == "streamed"), swarm.log(name)
+            assert not said or said.group(1) == said.group(2)
+    assert equal(found["whole"], found["streamed"])
 
 
 def test_jobs_in_turn(place, tmp_path):

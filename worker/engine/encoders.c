@@ -8,10 +8,11 @@
 #include "common/data/caption_tokenizer.h"
 #include "common/data/shard.h"
 #include "worker/data/latents.h"
-#include "worker/frozen/frozen.h"
+#include "kernels/device/device.h"
 #include "worker/engine/engine.h"
 #include "worker/order/local_models.h"
 #include "worker/order/work.h"
+#include "worker/train/profile.h"
 #include "worker/train/train.h"
 
 /* Samples that run at a time: enough to fill a card; one on a CPU, whose layers then stay in the
@@ -19,6 +20,11 @@
 #define CARD_IMAGES 8
 #define CARD_TEXTS 32
 #define HOST_TEXTS 4
+/* Tokens that share a copy of streamed weights: a card computes on them for about as long as a copy
+ * of bf16 weights takes (its operations a second over the bytes a second of its bus). */
+#define STREAM_TOKENS 8192
+/* The share of the host's free memory that streamed weights leave to others. */
+#define HOST_SPARE 8
 #define MIB (UINT64_C(1) << 20)
 
 /* ---- files ---- */
@@ -122,26 +128,50 @@ static void set_digest(const struct work *w, enum dtype dt, uint8_t out[HASH_BYT
 
 /* ---- networks on devices ---- */
 
-static int open_part(struct encoder_rank *r, const char *folder, enum frozen_part part,
-                     struct frozen **f, struct err *err)
+static struct frozen_options part_options(const struct encoders *enc, const struct device *dev,
+                                          enum frozen_part part, bool streamed)
 {
-    const struct encoders *enc = r->set;
-    const bool host = r->dev->unified, text = part == FROZEN_TEXT;
-    const struct frozen_options opt = {
+    const bool text = part == FROZEN_TEXT;
+    const int group = dev->unified ? (text ? HOST_TEXTS : 1) : text ? CARD_TEXTS : CARD_IMAGES;
+    const int share = text ? STREAM_TOKENS / enc->caption_tokens : 0;
+    return (struct frozen_options){
         .part = part,
         .dt = enc->tables[0].dt,
         .moments = DT_BF16,
-        .group = host   ? (text ? HOST_TEXTS : 1)
-                 : text ? CARD_TEXTS
-                        : CARD_IMAGES,
+        .group = group,
         .side = enc->pixels,
         .tokens = enc->caption_tokens,
         .layer = enc->layer,
+        .pass = !streamed       ? 0
+                : share > group ? share
+                                : group,
     };
+}
+
+/* The weights of a part in the host's memory, read by the rank that comes first. */
+static int host_weights(struct encoder_rank *r, const struct component *c,
+                        struct frozen_options *opt, struct err *err)
+{
+    struct frozen_host **h = &r->set->host[opt->part];
+    int rc = 0;
+    pthread_mutex_lock(&r->set->lock);
+    if (!*h)
+        rc = frozen_host_new(r->dev, c, opt, h, err);
+    opt->host = *h;
+    pthread_mutex_unlock(&r->set->lock);
+    return rc;
+}
+
+static int open_part(struct encoder_rank *r, const char *folder, enum frozen_part part,
+                     struct frozen **f, struct err *err)
+{
+    struct frozen_options opt = part_options(r->set, r->dev, part, r->set->streamed);
     struct component *c = NULL;
     if (*f)
         return 0;
-    int rc = component_open(folder, text ? COMPONENT_ANY : COMPONENT_VAE, &c, err);
+    int rc = component_open(folder, part == FROZEN_TEXT ? COMPONENT_ANY : COMPONENT_VAE, &c, err);
+    if (rc == 0 && opt.pass)
+        rc = host_weights(r, c, &opt, err);
     if (rc == 0)
         rc = frozen_open(r->dev, c, &opt, f, err);
     component_close(c);
@@ -203,28 +233,46 @@ static void close_network(void *arg, enum net_encoder which)
     *f = NULL;
 }
 
-/* Bytes of both encoders on a device. */
-static int add_bytes(struct encoders *enc, const struct device *dev, struct net_encoders *ret,
-                     struct err *err)
+/* The bytes of an encoder, on devices that are all of one kind; c NULL: there is none. */
+static int size_part(struct encoders *enc, const struct component *c, enum net_encoder which,
+                     bool streamed, struct err *err)
 {
-    struct frozen_options opt = {.part = FROZEN_ENCODE,
-                                 .dt = enc->tables[0].dt,
-                                 .moments = DT_BF16,
-                                 .group = dev->unified ? 1 : CARD_IMAGES,
-                                 .side = enc->pixels,
-                                 .tokens = enc->caption_tokens,
-                                 .layer = enc->layer};
-    struct frozen_sizes vae = {0}, text = {0};
-    int rc = enc->vae ? frozen_bytes(enc->vae, &opt, &vae, err) : 0;
-    opt.part = FROZEN_TEXT;
-    opt.group = dev->unified ? HOST_TEXTS : CARD_TEXTS;
-    if (rc == 0 && enc->text)
-        rc = frozen_bytes(enc->text, &opt, &text, err);
-    enc->bytes[NET_IMAGES] = vae.weights + vae.scratch;
-    enc->bytes[NET_CAPTIONS] = text.weights + text.scratch;
-    ret->bytes = enc->bytes[NET_IMAGES] + enc->bytes[NET_CAPTIONS];
-    ret->hold_bytes = vae.hold + text.hold;
+    struct frozen_sizes sizes = {0};
+    if (!c)
+        return 0;
+    const struct frozen_options opt = part_options(
+        enc, enc->ranks[0].dev, which == NET_CAPTIONS ? FROZEN_TEXT : FROZEN_ENCODE, streamed);
+    int rc = frozen_bytes(c, &opt, &sizes, err);
+    enc->sizes[streamed][which] = (struct encoder_sizes){.device = sizes.weights + sizes.scratch,
+                                                         .hold = sizes.hold,
+                                                         .host = streamed ? sizes.all : 0,
+                                                         .streamed = sizes.streamed,
+                                                         .pass = opt.pass};
     return rc;
+}
+
+static int size_all(struct encoders *enc, struct err *err)
+{
+    int rc = 0;
+    for (int streamed = 0; streamed < 2 && rc == 0; streamed++) {
+        rc = size_part(enc, enc->vae, NET_IMAGES, streamed, err);
+        if (rc == 0)
+            rc = size_part(enc, enc->text, NET_CAPTIONS, streamed, err);
+    }
+    return rc;
+}
+
+static void set_streamed(struct encoders *enc, bool streamed)
+{
+    const struct encoder_sizes *s = enc->sizes[streamed];
+    enc->streamed = streamed;
+    for (int k = 0; k < NET_ENCODERS; k++)
+        enc->bytes[k] = s[k].device;
+    for (int i = 0; i < enc->ranks_n; i++) {
+        enc->tables[i].bytes = s[NET_IMAGES].device + s[NET_CAPTIONS].device;
+        enc->tables[i].hold_bytes = s[NET_IMAGES].hold + s[NET_CAPTIONS].hold;
+        enc->tables[i].open = streamed ? NULL : open_network;
+    }
 }
 
 /* ---- a set ---- */
@@ -299,9 +347,8 @@ static int open_kept(struct encoders *enc, struct engine *e, const struct work *
 static int fill_tables(struct encoders *enc, struct engine *e, struct err *err)
 {
     const struct net_encoders first = enc->tables[0];
-    int rc = 0;
     enc->ranks_n = island_size(e->island);
-    for (int i = 0; i < enc->ranks_n && rc == 0; i++) {
+    for (int i = 0; i < enc->ranks_n; i++) {
         struct device *dev = island_device(e->island, i);
         struct net_encoders *t = &enc->tables[i];
         enc->ranks[i] = (struct encoder_rank){.set = enc, .dev = dev};
@@ -316,11 +363,11 @@ static int fill_tables(struct encoders *enc, struct engine *e, struct err *err)
             .null_length = first.null_length,
             .null_pad = enc->text ? caption_tokenizer_pad(enc->tokenizer) : 0,
             .dt = first.dt,
-            .open = open_network,
             .close = close_network,
         };
-        rc = add_bytes(enc, dev, t, err);
     }
+    const int rc = size_all(enc, err);
+    set_streamed(enc, false);
     return rc;
 }
 
@@ -329,6 +376,7 @@ static int open_set(struct engine *e, const struct work *w, const uint8_t hash[H
 {
     struct encoders *enc = mem_alloc(sizeof *enc);
     enc->users = 1;
+    pthread_mutex_init(&enc->lock, NULL);
     memcpy(enc->hash, hash, HASH_BYTES);
     enc->pixels = w->spec.data.image_size;
     enc->shapes[0] = image_square(enc->pixels);
@@ -424,6 +472,15 @@ struct encoders *encoders_take(struct encoders *enc)
     return enc;
 }
 
+/* After the networks that read them. */
+static void drop_host(struct encoders *enc)
+{
+    for (int i = 0; i < FROZEN_PARTS; i++) {
+        frozen_host_free(enc->host[i]);
+        enc->host[i] = NULL;
+    }
+}
+
 static void close_networks(struct encoders *enc)
 {
     for (int i = 0; i < enc->ranks_n; i++) {
@@ -433,13 +490,96 @@ static void close_networks(struct encoders *enc)
         frozen_close(r->decoder);
         *r = (struct encoder_rank){.set = r->set, .dev = r->dev};
     }
+    drop_host(enc);
 }
 
 void encoders_rest(struct engine *e)
 {
     for (int i = 0; i < ENGINE_ENCODERS; i++)
-        if (e->encoders[i] && e->encoders[i]->users == 1)
+        if (e->encoders[i] && e->encoders[i]->users == 1) {
             close_networks(e->encoders[i]);
+            encoders_stream(e->encoders[i], false);
+        }
+}
+
+/* ---- weights in the host's memory ---- */
+
+/* Is the device's memory another than the host's?  In builds with faults a CPU that says how little
+ * memory it has (kernels/cpu/state.c) stands for a card. */
+static bool is_apart(const struct device *dev)
+{
+#ifdef SKERRY_FAULTS
+    if (getenv("SKERRY_FAULT_MEMORY"))
+        return true;
+#endif
+    return !dev->unified;
+}
+
+bool encoders_can_stream(const struct encoders *enc)
+{
+    char need[STR_HUMAN_MAX], have[STR_HUMAN_MAX];
+    uint64_t before = 0, after = 0, host = 0;
+    for (int k = 0; enc && k < NET_ENCODERS; k++) {
+        before += enc->sizes[false][k].device;
+        after += enc->sizes[true][k].device;
+        host += enc->sizes[true][k].host;
+    }
+    if (after >= before || enc->streamed || !is_apart(enc->ranks[0].dev))
+        return false;
+    const uint64_t left = device_host_free();
+    if (host <= left - left / HOST_SPARE || left == 0)
+        return true;
+    log_info("encoders",
+             "the weights of the frozen encoders (%s) have no room on the devices, nor in the "
+             "host's memory, of which %s are free",
+             str_human_bytes(host, need), str_human_bytes(left, have));
+    return false;
+}
+
+void encoders_stream(struct encoders *enc, bool streamed)
+{
+    if (enc->streamed == streamed)
+        return;
+    for (int i = 0; i < enc->ranks_n; i++) {
+        struct encoder_rank *r = &enc->ranks[i];
+        struct frozen **f[NET_ENCODERS] = {[NET_IMAGES] = &r->vae, [NET_CAPTIONS] = &r->text};
+        for (int k = 0; k < NET_ENCODERS; k++) {
+            r->stays[k] = false;
+            if (r->opened[k] > 0)
+                continue;
+            frozen_close(*f[k]);
+            *f[k] = NULL;
+        }
+        frozen_close(r->decoder);
+        r->decoder = NULL;
+    }
+    drop_host(enc);
+    set_streamed(enc, streamed);
+}
+
+void encoders_say_streamed(const struct encoders *enc, unsigned samples)
+{
+    char host[STR_HUMAN_MAX], device[STR_HUMAN_MAX], copied[STR_HUMAN_MAX], rate[STR_HUMAN_MAX];
+    char time[STR_HUMAN_MAX + 96] = "";
+    const struct net_encoders *t = &enc->tables[0];
+    uint64_t all = 0, bytes = 0;
+    for (int k = 0; k < NET_ENCODERS; k++) {
+        const struct encoder_sizes *s = &enc->sizes[true][k];
+        const unsigned pass = (unsigned)s->pass;
+        all += s->host;
+        if (pass > 0 && (k == NET_CAPTIONS || t->fly))
+            bytes += s->streamed * ((samples + pass - 1) / pass);
+    }
+    const double per_s = profile_host_rate(enc->ranks[0].dev);
+    if (per_s > 0)
+        (void)snprintf(time, sizeof time, ", which takes %.2g s at the measured %s/s",
+                       (double)bytes / per_s, str_human_bytes((uint64_t)per_s, rate));
+    log_info("encoders",
+             "the frozen encoders do not fit beside the model: their weights (%s) stay in the "
+             "host's memory, and each layer's are copied ahead of its use (encoders on a device: "
+             "%s); a step of %u samples copies %s%s, beside the layers' computation",
+             str_human_bytes(all, host), str_human_bytes(t->bytes, device), samples,
+             str_human_bytes(bytes, copied), time);
 }
 
 uint64_t encoders_there(const struct encoders *enc)
@@ -461,6 +601,7 @@ void encoders_drop(struct encoders *enc)
     mem_free(enc->null_tokens);
     mem_free(enc->vae_folder);
     mem_free(enc->text_folder);
+    pthread_mutex_destroy(&enc->lock);
     mem_free(enc);
 }
 

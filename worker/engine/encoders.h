@@ -6,21 +6,25 @@
  *     enc->tables[rank]               for the networks of that rank (worker/net/net.h)
  *
  * A network is loaded onto a device when it is first used there: training on a shard of latents
- * never loads the VAE.  Compute thread, except the tables' functions, which run on their rank's
- * thread, and encoders_caption. */
+ * never loads the VAE.  Where the devices have no room for all weights beside a model, those of the
+ * set may stay in the host's memory (encoders_stream), once for all ranks: then networks run whole,
+ * before a step, until no replica has the set.  Compute thread, except the tables' functions, which
+ * run on their rank's thread, and encoders_caption. */
 #ifndef WORKER_ENCODERS_H
 #define WORKER_ENCODERS_H
+
+#include <pthread.h>
 
 #include "common/base/base.h"
 #include "common/base/hash.h"
 #include "worker/data/images.h"
+#include "worker/frozen/frozen.h"
 #include "worker/net/net.h"
 #include "worker/train/island.h"
 
 struct caption_tokenizer;
 struct component;
 struct engine;
-struct frozen;
 struct latents;
 struct work;
 
@@ -32,6 +36,13 @@ struct encoder_rank {
     bool stays[NET_ENCODERS];            /* somebody runs them whole */
 };
 
+/* Bytes of a network: on a device; per sample between two layers; of all weights, if they are in
+ * the host's memory, and of those that a pass of so many samples copies from there. */
+struct encoder_sizes {
+    uint64_t device, hold, host, streamed;
+    int pass;
+};
+
 struct encoders {
     unsigned users;
     uint8_t hash[HASH_BYTES]; /* of the files and of what is made of them */
@@ -41,8 +52,12 @@ struct encoders {
     int pixels, channels, side, caption_tokens;
     struct image_shape shapes[1 + IMAGES_SHAPES_MAX]; /* by number: the square, data.buckets */
     int layer;
-    struct latents *kept;         /* encoders.run: worker */
-    uint64_t bytes[NET_ENCODERS]; /* of each network on a device */
+    struct latents *kept;                        /* encoders.run: worker */
+    uint64_t bytes[NET_ENCODERS];                /* of each network on a device */
+    bool streamed;                               /* the weights are in the host's memory */
+    struct encoder_sizes sizes[2][NET_ENCODERS]; /* not streamed, streamed */
+    pthread_mutex_t lock;                        /* of `host` while ranks open networks */
+    struct frozen_host *host[FROZEN_PARTS];
     int32_t *null_tokens;
     int ranks_n;
     struct encoder_rank ranks[ISLAND_MAX];
@@ -68,6 +83,17 @@ void encoders_drop(struct encoders *enc);             /* accepts NULL */
 void encoders_rest(struct engine *e);
 /* Bytes of tables[0].bytes that lie on the first device already. */
 uint64_t encoders_there(const struct encoders *enc); /* accepts NULL */
+
+/* Would the devices need less memory for a set whose weights are in the host's, which has room for
+ * them and some more?  False if they are there already, and on devices whose memory is the host's.
+ * Accepts NULL. */
+bool encoders_can_stream(const struct encoders *enc);
+/* Puts the weights into the host's memory, or back: tables[] have the bytes of that.  Networks that
+ * are open on the devices are closed, unless a trainer has them in pieces. */
+void encoders_stream(struct encoders *enc, bool streamed);
+/* Logs what a step that encodes so many samples on a device copies, and the time that this takes at
+ * the rate measured now. */
+void encoders_say_streamed(const struct encoders *enc, unsigned samples);
 
 /* The shapes of data.buckets; how many. */
 unsigned encoders_shapes(const struct job_spec *job, struct image_shape ret[IMAGES_SHAPES_MAX]);

@@ -11,16 +11,22 @@
 #include "worker/train/train.h"
 
 /* encoders NULL: the job has none. */
-static int make(struct engine *e, const struct model *m, const struct encoders *encoders,
+static int make(struct engine *e, const struct model *m, struct encoders *encoders,
                 struct net_options *opt, struct net **ret, struct err *err)
 {
     const int n = island_size(e->island);
     struct plan_room room;
     opt->encoders = encoders ? encoders->tables : NULL;
-    const uint64_t all = net_bytes(m, opt, net_dtype(e->dev, opt->precision));
-    const uint64_t need = all - encoders_there(encoders);
+    const enum dtype dt = net_dtype(e->dev, opt->precision);
+    uint64_t need = net_bytes(m, opt, dt) - encoders_there(encoders);
     replicas_yield(e->replicas, need);
     plan_room(&e->dev, 1, &room);
+    if (need > plan_room_bytes(&room) && encoders_can_stream(encoders)) {
+        encoders_stream(encoders, true);
+        need = net_bytes(m, opt, dt) - encoders_there(encoders);
+        plan_room(&e->dev, 1, &room);
+        log_info("forward", "the weights of the frozen encoders stay in the host's memory");
+    }
     if (n == 1 || need <= plan_room_bytes(&room) || !net_has_parts(m, opt) ||
         m->spec.self_condition || model_has_upscaler(&m->spec))
         return net_new(e->dev, m, opt, ret, err);

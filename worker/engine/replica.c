@@ -421,6 +421,34 @@ static int plan_all(struct replicas *rs, const struct work *w, const struct mode
     return rc < 0 ? err_set(err, rc, "%s", tight.msg) : 0;
 }
 
+/* Plans with the frozen encoders on the devices, and where they do not fit there, with their
+ * weights in the host's memory. */
+static int plan_encoded(struct replicas *rs, const struct work *w, const struct model *m,
+                        struct encoders *encoders, struct train_options *opt,
+                        struct phase_plan *ret, struct err *err)
+{
+    struct train_options again;
+    struct err why = {0};
+    opt->fill &= encoders && !encoders->streamed && m->spec.n_shapes == 0;
+    again = *opt;
+    int rc = plan_all(rs, w, m, opt, ret, &why);
+    if (rc == -ENOMEM && encoders_can_stream(encoders)) {
+        encoders_stream(encoders, true);
+        again.fill = false;
+        *opt = again;
+        rc = plan_all(rs, w, m, opt, ret, &why);
+        if (rc < 0) {
+            encoders_stream(encoders, false);
+            (void)err_wrap(&why, "with the frozen encoders' weights in the host's memory");
+        }
+    }
+    if (rc == 0 && encoders && encoders->streamed) {
+        const int sharers = ret->pipe.copies * pipe_place(&ret->pipe, 0).devices;
+        encoders_say_streamed(encoders, (unsigned)((opt->batch + sharers - 1) / sharers));
+    }
+    return rc < 0 ? err_set(err, rc, "%s", why.msg) : 0;
+}
+
 int replica_plan(struct replicas *rs, const struct work *w, struct err *err)
 {
     struct train_options opt;
@@ -491,10 +519,9 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     if (rc < 0)
         return rc;
     options_of(rs, w, encoders, &opt);
-    opt.fill &= encoders && model->spec.n_shapes == 0;
     rc = encoders ? encoders_look(encoders, w, err) : 0;
     if (rc == 0)
-        rc = plan_all(rs, w, model, &opt, &phase, err);
+        rc = plan_encoded(rs, w, model, encoders, &opt, &phase, err);
     if (rc < 0) {
         model_free(model);
         return rc;

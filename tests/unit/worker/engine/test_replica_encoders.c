@@ -139,9 +139,111 @@ static void test_little(void **state)
     assert_non_null(strstr(t.err.msg, "in 2 stages the model needs "));
 }
 
+/* ---- weights in the host's memory ---- */
+
+static int card_memory(struct device *dev, uint64_t *ret_free, uint64_t *ret_total)
+{
+    (void)dev;
+    (void)ret_total;
+    *ret_free = says;
+    return 0;
+}
+
+/* Of a replica that was asked for on one device. */
+struct choice {
+    int rc;
+    bool streamed, pieces;
+    uint64_t bytes; /* of encoders, that plans count */
+    struct err err;
+};
+
+/* apart: the device's memory is not the host's; host: bytes that the weights take there. */
+static struct choice choose(uint64_t memory, bool apart, uint64_t host)
+{
+    struct choice got = {0};
+    struct work w = {0};
+    Skerry__V1__Task task = SKERRY__V1__TASK__INIT;
+    Skerry__V1__TrainTask train = SKERRY__V1__TRAIN_TASK__INIT;
+    Skerry__V1__NetworkInput input = SKERRY__V1__NETWORK_INPUT__INIT;
+    struct real_encoders *real = mem_alloc(sizeof *real);
+    struct replica *replica = NULL;
+    struct replica_cursor at;
+    struct island *is;
+    struct err err = {0};
+    bool resumed;
+    char *dir = scratch_new();
+    says = memory;
+    fill_task(&w, &task, &train, &input, JOB("pipeline: auto"));
+    OK(island_open("cpu", 1, &is, &err));
+    struct device *dev = island_device(is, 0);
+    const struct kernel_ops *cpu = dev->ops;
+    struct kernel_ops ops = *cpu;
+    ops.memory = card_memory;
+    dev->ops = &ops;
+    dev->unified = !apart;
+    real_encoders_open(real, is);
+    struct encoders *enc = encoders_of(real, 96 * MIB);
+    enc->ranks_n = 1;
+    enc->ranks[0] = (struct encoder_rank){.set = enc, .dev = dev};
+    enc->sizes[false][NET_CAPTIONS] = (struct encoder_sizes){.device = 96 * MIB};
+    enc->sizes[true][NET_CAPTIONS] =
+        (struct encoder_sizes){.device = 8 * MIB, .host = host, .streamed = host, .pass = 4};
+    struct replicas *rs = replicas_new(is, dir, UINT64_C(1) << 40);
+    got.rc = replica_get(rs, &w, enc, &replica, &resumed, &at, &got.err);
+    got.streamed = enc->streamed;
+    got.pieces = enc->tables[0].open != NULL;
+    got.bytes = enc->tables[0].bytes;
+    replicas_free(rs);
+    real_encoders_close(real);
+    encoders_drop(enc);
+    dev->unified = true;
+    dev->ops = cpu;
+    island_close(is);
+    job_release(&w.spec);
+    mem_free(real);
+    scratch_free(dir);
+    return got;
+}
+
+/* With plenty of memory the weights are on the device, with less in the host's memory, if that is
+ * another one and has room; with still less the job is refused, and the sentence says so. */
+static void test_streamed(void **state)
+{
+    bool streamed = false;
+    uint64_t memory = 1024 * MIB;
+    (void)state;
+    struct choice c = choose(memory, true, 90 * MIB);
+    assert_true(c.rc == 0 && !c.streamed && c.pieces && c.bytes == 96 * MIB);
+    for (; c.rc == 0; memory -= 32 * MIB) {
+        c = choose(memory, true, 90 * MIB);
+        assert_false(c.rc == 0 && streamed && !c.streamed); /* not again with less memory */
+        if (c.rc < 0 || !c.streamed)
+            continue;
+        streamed = true;
+        assert_true(!c.pieces && c.bytes == 8 * MIB);
+    }
+    assert_true(streamed);
+    assert_int_equal(c.rc, -ENOMEM);
+    assert_false(c.streamed);
+    assert_non_null(
+        strstr(c.err.msg, "with the frozen encoders' weights in the host's memory: training "));
+    memory += 64 * MIB; /* the least with which they were streamed */
+    assert_true(choose(memory, true, 90 * MIB).streamed);
+    c = choose(memory, true, UINT64_C(1) << 50);
+    assert_int_equal(c.rc, -ENOMEM);
+    assert_null(strstr(c.err.msg, "host's memory"));
+    for (memory = 512 * MIB, c.rc = 0; c.rc == 0; memory -= 32 * MIB) {
+        c = choose(memory, false, 90 * MIB);
+        assert_false(c.streamed);
+    }
+    assert_int_equal(c.rc, -ENOMEM);
+    assert_null(strstr(c.err.msg, "host's memory"));
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_little)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_little),
+                                       cmocka_unit_test(test_streamed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
