@@ -75,8 +75,20 @@ static bool takes_phases(const struct coordinator *co, const struct job *j, uint
            query_fits(j, TASK_TRAIN, j->comp.paths[p].network, w, core_now(co));
 }
 
-/* The path's number of workers: jobs divide the workers that are here, and so do a job's paths; the
- * remainder goes to the first paths. */
+/* The path's part of a job's workers: paths that have rounds left divide them, and the remainder
+ * goes to the first of these. */
+static uint32_t path_part(const struct job *j, uint32_t p, uint32_t workers)
+{
+    uint32_t paths = 0, before = 0;
+    for (uint32_t q = 0; q < j->comp.n_paths; q++)
+        if (q == p || j->paths[q].round < (uint32_t)j->spec.outer.rounds) {
+            paths++;
+            before += q < p;
+        }
+    return (workers + paths - 1 - before) / paths;
+}
+
+/* The path's number of workers: jobs divide the workers that are here, and so do a job's paths. */
 static uint32_t workers_for(const struct coordinator *co, const struct job *j, uint32_t p)
 {
     struct schedule_claim claims[JOBS_ACTIVE_MAX];
@@ -93,7 +105,7 @@ static uint32_t workers_for(const struct coordinator *co, const struct job *j, u
             (struct schedule_claim){o->quota.priority, o->quota.share, query_phases_at_once(o)};
     }
     workers = n > 0 ? schedule_part(workers, claims, n, mine) : workers;
-    const uint32_t k = (workers + j->comp.n_paths - 1 - p) / j->comp.n_paths;
+    const uint32_t k = path_part(j, p, workers);
     const uint32_t most = j->comp.paths[p].replicas;
     return k < 1 ? 1 : k < most ? k : most;
 }

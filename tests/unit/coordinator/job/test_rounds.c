@@ -145,6 +145,24 @@ static void elastic_paths_divide_the_workers(void **state)
     assert_int_equal(phases(co, j, 3), 1);
 }
 
+/* Paths that have closed their last round want no workers. */
+static void paths_that_are_done_leave_theirs(void **state)
+{
+    struct coordinator *co = *state;
+    struct job *j = job_of(co,
+                           HEAD "recipe: {name: ddm, experts: 3, replicas: auto}\n"
+                                "outer: {rounds: 3, steps: 2}\n",
+                           0);
+    in_partitions(j);
+    for (int w = 0; w < 7; w++)
+        (void)here(co);
+    job_edit_path(j, 0)->round = job_edit_path(j, 2)->round = 3;
+    rounds_advance(co, j);
+    assert_true(phases(co, j, 0) == 0 && phases(co, j, 2) == 0);
+    assert_int_equal(phases(co, j, 1), 4);
+    assert_int_equal(phases(co, j, 3), 3);
+}
+
 /* ---- which phases -------------------------------------------------------- */
 
 /* Those whose moments somebody here has come first, then the others in order. */
@@ -585,6 +603,7 @@ int main(void)
         TEST(nobody_is_here_and_one_phase_waits),
         TEST(elastic_jobs_divide_the_workers),
         TEST(elastic_paths_divide_the_workers),
+        TEST(paths_that_are_done_leave_theirs),
         TEST(moments_that_are_here_come_first),
         TEST(a_late_phase_is_one_of_them),
         TEST(there_are_samples_for_what_begins),
