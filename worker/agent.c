@@ -520,10 +520,9 @@ static void on_report_reply(void *arg, const struct rpc_result *r)
     if (a->w)
         times_take(&a->w->times, TIMES_TOLD);
     const char *why = r->code < 0 ? r->detail : reply->accepted ? NULL : reply->reason;
-    if (why) {
+    if (why)
         log_warn("agent", "the result of task=%" PRIu64 " was not taken: %s", a->task_id, why);
-        a->refused_task = a->task_id;
-    }
+    a->refused_task = why ? a->task_id : a->refused_task;
     news(a, why ? AGENT_REJECTED : AGENT_ACCEPTED);
 }
 

@@ -246,6 +246,7 @@ int sample_evaluate(struct coordinator *co, struct worker *w, struct rpc_request
     p->task_id = parent->id;
     p->attempt = parent->attempt;
     p->velocity = t->id;
+    poll_replace(co, p);
     return 0;
 }
 

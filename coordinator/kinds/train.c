@@ -411,6 +411,7 @@ int train_version(struct coordinator *co, struct worker *w, struct rpc_request *
     p->module_id = m->module_id;
     p->version = m->version;
     p->held = m->held;
+    poll_replace(co, p);
     return 0;
 }
 

@@ -36,6 +36,20 @@ struct poll *poll_add(struct coordinator *co, struct rpc_request *req, uint32_t 
     return p;
 }
 
+void poll_replace(struct coordinator *co, const struct poll *p)
+{
+    for (struct list *l = co->next.polls.next, *next; l != &co->next.polls; l = next) {
+        struct poll *o = list_entry(l, struct poll, link);
+        next = l->next;
+        if (o == p || o->worker_id != p->worker_id || o->task_id != p->task_id ||
+            o->module_id != p->module_id || o->velocity != p->velocity)
+            continue;
+        rpc_request_on_gone(o->req, NULL, NULL);
+        rpc_fail(o->req, -ERR_CANCELLED, true, 0, "the same was asked again");
+        drop(o);
+    }
+}
+
 const struct task *poll_task(const struct coordinator *co, const struct poll *p)
 {
     const struct task *t = state_task(&co->state, p->task_id);

@@ -28,6 +28,8 @@ struct poll {
 /* Parks req for at most wait_ms (30 s): answer is called at every turn. */
 struct poll *poll_add(struct coordinator *co, struct rpc_request *req, uint32_t wait_ms,
                       poll_fn answer);
+/* Answers earlier polls of the same worker for the same: each turn considers all that wait. */
+void poll_replace(struct coordinator *co, const struct poll *p);
 /* poll_hand() makes the answers that the commit handed over allows.  They leave with
  * poll_release(), when it is done; after a failure poll_take_back() lets the requests wait on. */
 void poll_hand(struct coordinator *co);
