@@ -69,6 +69,16 @@ def test_c_trainer(tmp_path):
         assert drawn.returncode != 0 and "has not said that it can draw" in drawn.stderr, drawn.stderr
 
 
+def test_another_job_begins_anew(tmp_path):
+    """A job with the trainer of the job before: it begins with what the trainer starts from, not with what that job has left there."""
+    job = write_job(tmp_path)
+    with running(tmp_path / "swarm") as s:
+        s.worker("one", "--allow-trainers")
+        first, again = (s.wait_job(s.submit(job), "done", 40)["history"] for _ in range(2))
+        assert first[-1]["loss"] < first[0]["loss"] - 0.3, first
+        assert again[0]["loss"] == pytest.approx(first[0]["loss"], abs=0.01), (first, again)
+
+
 PACKAGE = f"{BUILD}/python"
 NUMPY = """name: numpy
 seed: 5

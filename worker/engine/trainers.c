@@ -74,12 +74,15 @@ static void take_cut(const struct work *w, struct tensors_cut *cut)
     }
 }
 
+/* The job is in it: another job would begin with the weights, and whatever else, that this one's
+ * phases have left in the trainer. */
 static void digest_of(const struct work *w, const struct tensors_cut *cut, uint8_t out[HASH_BYTES])
 {
     const struct job_trainer *t = &w->spec.trainer;
     struct hash h;
     folder_digest(w, out);
     hash_init(&h);
+    hash_update(&h, &w->task->job_id, sizeof(w->task->job_id));
     hash_update(&h, out, HASH_BYTES);
     hash_text(&h, t->command);
     hash_list(&h, &t->tensors);

@@ -1,5 +1,5 @@
 /* The trainer of a job on this worker (worker/external/external.h): its files unpacked, its setup
- * run once, its process started and kept from task to task.
+ * run once, its process started and kept from task to task of the job.
  *
  *    STATE/trainer-HASH/         a copy of trainer.files, where it runs; HASH is of files and setup
  *    STATE/trainer-HASH.ready    they are whole, and trainer.setup has been run
