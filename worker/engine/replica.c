@@ -1,6 +1,7 @@
 #include "worker/engine/replica.h"
 
 #include "common/base/file.h"
+#include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/rng.h"
 #include "common/st/st.h"
@@ -90,12 +91,22 @@ static uint32_t index_of(const struct work *w)
     return w->task->train->replica | (is_check(w) ? INDEX_CHECK : 0);
 }
 
+static uint64_t spec_of(const struct work *w)
+{
+    uint8_t sum[HASH_BYTES];
+    uint64_t ret;
+    hash_sha256(w->task->spec, strlen(w->task->spec), sum);
+    memcpy(&ret, sum, sizeof(ret));
+    return ret;
+}
+
 struct replica *replica_peek(struct replicas *rs, const struct work *w)
 {
     const Skerry__V1__TrainTask *t = w->task->train;
+    const uint64_t spec = spec_of(w);
     for (size_t i = 0; i < REPLICAS_MAX; i++) {
         struct replica *r = &rs->slots[i];
-        if (r->trainer && r->job_id == w->task->job_id && r->path == t->path &&
+        if (r->trainer && r->job_id == w->task->job_id && r->spec == spec && r->path == t->path &&
             r->index == index_of(w))
             return r;
     }
@@ -531,6 +542,7 @@ static int create(struct replicas *rs, const struct work *w, struct encoders *en
     const uint64_t bytes = bytes_of(rs, model, &plan);
     struct replica *r = make_room(rs, bytes, plan.need);
     *r = (struct replica){.job_id = task->job_id,
+                          .spec = spec_of(w),
                           .path = task->train->path,
                           .index = index_of(w),
                           .encoders = encoders_take(encoders),

@@ -37,6 +37,7 @@ struct replica_cursor {
 
 struct replica {
     uint64_t job_id;
+    uint64_t spec; /* hash of the job's text: after a restore another job may have this number */
     uint32_t path, index;
     struct model *model;
     struct encoders *encoders; /* in front of the networks; NULL: none */

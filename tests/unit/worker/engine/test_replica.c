@@ -510,6 +510,27 @@ static void other_encoders(void **state)
     encoders_drop(second);
 }
 
+/* After the coordinator's state was restored, another job may have the number of one that was
+ * trained here. */
+static void another_job_of_the_number(void **state)
+{
+    struct rig r;
+    struct replica *replica = NULL;
+    static const char other[] = JOB("batch: 8, lr: 2e-3");
+    begin(&r, JOB("batch: 16, lr: 1e-3"), PLENTY);
+    OK(get(&r, 0, &replica, err));
+    assert_int_equal(island_trainer_options(replica->ranks)->batch, 16);
+    replica->whole = true;
+    job_release(&r.work.spec);
+    r.task.spec = (char *)(uintptr_t)other;
+    OK(job_parse(other, strlen(other), "job.yaml", &r.work.spec, err));
+    assert_false(replica_stands(r.rs, &r.work));
+    OK(get(&r, 0, &replica, err));
+    assert_int_equal(island_trainer_options(replica->ranks)->batch, 8);
+    assert_true(island_trainer_options(replica->ranks)->lr == 2e-3);
+    end(&r);
+}
+
 int main(void)
 {
     log_set_level(LOG_LEVEL_ERROR);
@@ -530,6 +551,7 @@ int main(void)
         cmocka_unit_test(two_chains_that_do_not_fit),
         cmocka_unit_test(teachers_are_planned),
         cmocka_unit_test(other_encoders),
+        cmocka_unit_test(another_job_of_the_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
