@@ -11,6 +11,8 @@
 #define CALL_MS 30000
 #define MADE_SHARE 50 /* at most 1/50 of the time is spent on making them */
 #define SENT_SHARE 4  /* and at most 1/4 of it on sending them */
+/* In a snapshot, as the coordinator bounds them. */
+#define SECONDS_MAX 1e9f
 
 enum stage { IDLE, SENDS, REPORTS };
 
@@ -236,10 +238,11 @@ int snapshot_check(const Skerry__V1__Task *task, struct err *err)
     if (s->n_modules != task->n_modules || s->n_modules > MODEL_LEVELS_MAX)
         return err_set(err, -ERR_FORMAT, "task: train.resume has %zu modules, expected %zu",
                        s->n_modules, task->n_modules);
-    if (s->steps == 0 || s->samples == 0 || !isfinite(s->loss_sum) || !(s->seconds >= 0) ||
+    if (s->steps == 0 || s->samples == 0 || !isfinite(s->loss_sum) ||
+        !(s->seconds >= 0 && s->seconds < SECONDS_MAX) ||
         (task->train->steps > 0 && s->steps > task->train->steps))
-        return err_set(err, -ERR_FORMAT, "task: train.resume is at step %u of %u", s->steps,
-                       task->train->steps);
+        return err_set(err, -ERR_FORMAT, "task: train.resume is at step %u of %u after %g s",
+                       s->steps, task->train->steps, (double)s->seconds);
     for (size_t i = 0; i < s->n_modules; i++) {
         const Skerry__V1__Contribution *c = s->modules[i];
         const Skerry__V1__ModuleRef *m = task->modules[i];

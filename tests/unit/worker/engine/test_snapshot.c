@@ -376,7 +376,7 @@ static void check_says_what_is_wrong(void **state)
     task.train = &train;
     task.modules = modules;
     task.n_modules = 1;
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 11; i++) {
         struct err e = {0};
         s.n_modules = i == 1 ? 2 : 1;
         s.steps = i == 2 ? 10 : i == 3 ? 0 : 9;
@@ -385,6 +385,7 @@ static void check_says_what_is_wrong(void **state)
         c.base_version = i == 6 ? 4 : 3;
         c.blob = i == 7 ? NULL : &blob;
         blob.size = i == 8 ? 0 : 10;
+        s.seconds = i == 9 ? INFINITY : i == 10 ? -1 : 60; /* nanoseconds are made of them */
         const int rc = snapshot_check(&task, &e);
         if ((rc == 0) != (i == 0) || (rc < 0 && !strstr(e.msg, "resume")))
             fail_msg("case %d: %d %s", i, rc, e.msg);
