@@ -36,7 +36,7 @@ struct s3_options {
     uint32_t first_wait_ms; /* before the second try [200] */
     /* How long to wait for an answer: see patience.h; at most stall_s. */
     uint32_t stall_s;       /* a try ends after this time without a byte [30] */
-    uint32_t first_stall_s; /* for downloads the first try's; doubled with each further one [5] */
+    uint32_t first_stall_s; /* the first try's; doubled with each further one [5] */
 };
 
 /* Splits "s3://BUCKET/PREFIX"; the prefix (mem_free it) has no slashes at its ends and may be "".
