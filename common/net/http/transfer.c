@@ -456,6 +456,17 @@ static void check_finished(struct xfer *x)
     pump(x);
 }
 
+/* The size of the file, which only the answer says where the caller does not know it; 0: not known,
+ * also when the answer is a rest of the file. */
+static uint64_t size_of(const struct transfer *t)
+{
+    curl_off_t said = 0;
+    if (t->size || t->resumed || !t->easy ||
+        curl_easy_getinfo(t->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &said) != CURLE_OK)
+        return t->size;
+    return said > 0 ? (uint64_t)said : 0;
+}
+
 /* Reports progress, outside libcurl's callbacks, so that the owner may
  * cancel; gives up silent servers. */
 static void on_tick(void *arg)
@@ -471,7 +482,7 @@ static void on_tick(void *arg)
             settle(t, CURLE_OPERATION_TIMEDOUT);
         } else if (news) {
             t->progress_shown = t->offset;
-            t->progress(t->arg, t->offset, t->size);
+            t->progress(t->arg, t->offset, size_of(t));
         } else {
             continue;
         }

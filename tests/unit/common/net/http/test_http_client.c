@@ -3,9 +3,13 @@
 #include "common/net/http/http_impl.h"
 #include "tests/unit/common/net/http/http_test.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #define ANSWER_MAX ((size_t)64 << 20) /* of http_call() */
 
@@ -375,13 +379,70 @@ static void test_file_progress(void **state)
     stop_apart(w, c);
 }
 
+/* A server that says how long a file is, and sends its second half once it is told of the first. */
+struct lengthy {
+    int listener, fd;
+    uint64_t total;
+};
+
+static void *send_first_half(void *arg)
+{
+    static const char head[] = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf, ";
+    struct lengthy *s = arg;
+    char request[4096];
+    s->fd = accept(s->listener, NULL, NULL);
+    if (recv(s->fd, request, sizeof request, 0) > 0)
+        (void)send(s->fd, head, sizeof head - 1, MSG_NOSIGNAL); /* without it there is no call */
+    return NULL;
+}
+
+static void send_second_half(void *arg, uint64_t done, uint64_t total)
+{
+    struct lengthy *s = arg;
+    if (s->total == 0)
+        (void)send(s->fd, "half", 4, MSG_NOSIGNAL);
+    s->total = total ? total : UINT64_MAX;
+}
+
+static void test_file_of_known_length(void **state)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct lengthy s = {.listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), .fd = -1};
+    char url[64], dir[] = "/tmp/skerry-http.XXXXXX", path[64];
+    struct http_client *c;
+    struct err err = {0};
+    pthread_t thread;
+    socklen_t len = sizeof at;
+    assert_int_equal(bind(s.listener, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(s.listener, 1), 0);
+    assert_int_equal(getsockname(s.listener, (struct sockaddr *)&at, &len), 0);
+    assert_int_equal(pthread_create(&thread, NULL, send_first_half, &s), 0);
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(url, sizeof url, "http://127.0.0.1:%u", ntohs(at.sin_port));
+    (void)snprintf(path, sizeof path, "%s/file", dir);
+    assert_int_equal(http_client_new(url, NULL, NULL, &c, &err), 0);
+    if (http_get_file(c, "/file", path, NULL, send_second_half, &s, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(s.total, 10);
+    http_client_free(c);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    close(s.fd);
+    close(s.listener);
+    assert_int_equal(file_remove_tree(dir, &err), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_call),           cmocka_unit_test(test_answer_limit),
-        cmocka_unit_test(test_trust),          cmocka_unit_test(test_nobody_there),
-        cmocka_unit_test(test_response_check), cmocka_unit_test(test_files),
-        cmocka_unit_test(test_file_progress),  cmocka_unit_test(test_slow_answer),
+        cmocka_unit_test(test_file_of_known_length),
+        cmocka_unit_test(test_call),
+        cmocka_unit_test(test_answer_limit),
+        cmocka_unit_test(test_trust),
+        cmocka_unit_test(test_nobody_there),
+        cmocka_unit_test(test_response_check),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_file_progress),
+        cmocka_unit_test(test_slow_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
