@@ -229,7 +229,7 @@ static void get_tasks(void *arg, struct http_request *r)
         known = strcmp(states[i], state) == 0;
     if (!known) {
         http_reply_error(r, 400, "invalid",
-                         "state must be pending, leased, done, failed or cancelled.");
+                         "state is not one of pending, leased, done, failed and cancelled");
         return;
     }
     http_answer_shown(api, r, 0, http_json_tasks(api->o.co, job, state, before, limit), get_tasks);

@@ -217,8 +217,9 @@ static int check_ask(const struct job *j, const struct draw_request *r, struct e
                        TASK_LABELS_MAX);
     for (size_t i = 0; i < r->n_labels; i++)
         if (r->labels[i] >= j->n_classes)
-            return err_set(err, -EINVAL, "label %u does not exist, the job has %zu classes",
-                           r->labels[i], j->n_classes);
+            return err_set(err, -EINVAL,
+                           "label %u does not exist: the job has %zu class%s, numbered from 0",
+                           r->labels[i], j->n_classes, j->n_classes == 1 ? "" : "es");
     return 0;
 }
 
