@@ -13,10 +13,10 @@ set -eu
 
 BUILD="gcc make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler
  libcurl4-gnutls-dev libgnutls28-dev libmicrohttpd-dev libsqlite3-dev
- libjansson-dev libyaml-dev libdnnl-dev libvips-dev libarchive-dev libzstd-dev
+ libjansson-dev libyaml-dev libvips-dev libarchive-dev libzstd-dev
  libutf8proc-dev libexpat1-dev"
 DEMO="fonts-noto-color-emoji unicode-data ca-certificates"
-TEST="libcmocka-dev clang clang-format lld libclang-rt-14-dev python3
+TEST="libcmocka-dev libdnnl-dev clang clang-format lld libclang-rt-14-dev python3
  python3-venv python3-pytest python3-pytest-xdist python3-numpy python3-torch python3-yaml
  python3-jsonschema python3-pil python3-requests
  chromium chromium-driver python3-selenium curl zstd systemd dpkg-dev

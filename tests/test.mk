@@ -92,10 +92,8 @@ KERNEL_TESTS := $(filter $(O)/tests/unit/kernels/%,$(UNIT))
 
 .PHONY: check-kernels
 check-kernels: $(KERNEL_TESTS) ## kernel tests with each narrower instruction set
-	@for isa in generic avx2 avx512 native; do for t in $(KERNEL_TESTS); do \
+	@for isa in generic avx2 avx512 avx512bf16 native; do for t in $(KERNEL_TESTS); do \
 	  echo "== $$t ($$isa)"; SKERRY_CPU_ISA=$$isa $$t || exit 1; done; done
-	@for way in own onednn; do for t in $(filter %test_matmul,$(KERNEL_TESTS)); do \
-	  echo "== $$t ($$way)"; SKERRY_CPU_MATMUL=$$way $$t || exit 1; done; done
 
 # A stand-in for NVIDIA's management library, beside the test that opens it.
 $(O)/tests/unit/kernels/test_watch: | $(O)/tests/unit/kernels/libnvidia-ml.so.1

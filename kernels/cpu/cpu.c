@@ -12,7 +12,6 @@
 #include "common/base/cores.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_amx.h"
-#include "kernels/cpu/matmul_onednn.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/ref.h"
 #include "kernels/cpu/state.h"
@@ -55,14 +54,15 @@ static void isa_detect(struct isa *isa)
                   __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                   __builtin_cpu_supports("avx512dq");
     isa->avx512_bf16 = isa->avx512 && cpuid_avx512_bf16();
-    const char *max = getenv("SKERRY_CPU_ISA"); /* for tests: generic, avx2, avx512 */
+    const char *max = getenv("SKERRY_CPU_ISA"); /* for tests: generic, avx2, avx512, avx512bf16 */
+    const bool no_tiles = max && strcmp(max, "avx512bf16") == 0;
     if (max && strcmp(max, "avx512") == 0)
         isa->avx512_bf16 = false;
     if (max && strcmp(max, "avx2") == 0)
         isa->avx512 = isa->avx512_bf16 = false;
     if (max && strcmp(max, "generic") == 0)
         *isa = (struct isa){0};
-    isa->amx = isa->avx512_bf16 && amx_granted();
+    isa->amx = isa->avx512_bf16 && !no_tiles && amx_granted();
 }
 #else
 static void isa_detect(struct isa *isa)
@@ -83,20 +83,14 @@ static void isa_detect(struct isa *isa)
         sample_install_##isa(&st->inner);                                                          \
         attention_install_##isa(&st->inner);                                                       \
     } while (0)
-
-/* bf16 goes to oneDNN where that has tiles. */
-static int tiles_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
-{
-    return (mm->dt == DT_BF16 ? onednn_matmul : gemm_amx_matmul)(dev, mm, s);
-}
 #endif
 
-/* Puts the fast entries that `isa` allows over the reference ones.  -ENOMEM. */
-static int fast_ops(struct cpu_state *st, const struct isa *isa, int threads)
+/* Puts the fast entries that `isa` allows over the reference ones. */
+static void fast_ops(struct cpu_state *st, const struct isa *isa)
 {
 #if defined(__x86_64__)
     if (!isa->avx2)
-        return 0;
+        return;
     INSTALL(avx2);
     st->gemm[DT_F32] = &gemm_kernel_avx2;
     st->inner.matmul = gemm_matmul;
@@ -108,25 +102,20 @@ static int fast_ops(struct cpu_state *st, const struct isa *isa, int threads)
         INSTALL(avx512bf16);
         st->gemm[DT_BF16] = &gemm_kernel_avx512bf16;
     }
-    const char *forced = getenv("SKERRY_CPU_MATMUL"); /* for tests: own, onednn */
-    if (forced ? strcmp(forced, "onednn") != 0 : !isa->amx || !onednn_has_tiles())
-        return 0;
-    st->onednn = onednn_new(threads);
-    if (!st->onednn)
-        return -ENOMEM;
-    st->inner.matmul = forced ? onednn_matmul : tiles_matmul;
+    if (isa->amx)
+        st->inner.matmul = gemm_amx_matmul;
 #endif
-    return 0;
 }
 
 /* ---- the device ---- */
 
 static void describe(struct device *dev, const struct isa *isa, bool reference)
 {
-    const char *what = isa->avx512_bf16 ? "AVX-512 with bf16"
-                       : isa->avx512    ? "AVX-512"
-                       : isa->avx2      ? "AVX2"
-                                        : "no vector extension in use";
+    const char *what = isa->amx           ? "AVX-512 with AMX"
+                       : isa->avx512_bf16 ? "AVX-512 with bf16"
+                       : isa->avx512      ? "AVX-512"
+                       : isa->avx2        ? "AVX2"
+                                          : "no vector extension in use";
     snprintf(dev->name, sizeof dev->name, "%s", reference ? "cpu-ref" : "cpu");
     snprintf(dev->about, sizeof dev->about, "CPU, %d thread%s, %s", dev->threads,
              dev->threads == 1 ? "" : "s", reference ? "reference code" : what);
@@ -158,11 +147,8 @@ int cpu_device_open(bool reference, int threads, struct device **ret_dev, struct
     st->inner = cpu_ref_ops;
     if (!reference) {
         dev->fast_bf16 = isa.avx512_bf16;
-        int r = fast_ops(st, &isa, dev->threads);
-        if (r < 0)
-            err_set(err, r, "cannot set up oneDNN");
-        else
-            r = cpu_team_new(dev->threads, &st->team, err);
+        fast_ops(st, &isa);
+        int r = cpu_team_new(dev->threads, &st->team, err);
         if (r < 0) {
             cpu_device_close(dev);
             return r;
@@ -177,7 +163,6 @@ void cpu_device_close(struct device *dev)
 {
     struct cpu_state *st = cpu_state(dev);
     cpu_team_free(st->team);
-    onednn_free(st->onednn);
     free(st->scratch[SCRATCH_PACKED]);
     free(st->scratch[SCRATCH_WIDE]);
     free(st);

@@ -1,5 +1,5 @@
-/* The product of f32 matrices on the tiles of AMX, which multiply bf16 sixteen times as fast as
- * AVX-512 multiplies f32.
+/* The product of matrices on the tiles of AMX, which multiply bf16 sixteen times as fast as AVX-512
+ * multiplies f32.  Products of bf16 are exact in f32, in which they are added up.
  *
  * An f32 has 24 significant bits, a bf16 has 8: x = h + m + l, three bf16 of which each holds the
  * rest that the ones before leave (Henry, Tang and Heinecke 2019, 1904.06376).  A product is the
@@ -20,7 +20,8 @@
 
 #include "kernels/kernels.h"
 
-/* The table's entry for f32; products with few columns or a short k go to gemm_matmul. */
+/* The table's entry; products with few columns, a short k, or few rows of which B's are contiguous
+ * go to gemm_matmul. */
 int gemm_amx_matmul(struct device *dev, const struct matmul *mm, struct stream *s);
 
 #endif

@@ -12,13 +12,11 @@
 
 struct cpu_team;
 struct gemm_kernel;
-struct onednn;
 
 struct cpu_state {
     struct kernel_ops inner;
     struct cpu_team *team;             /* NULL for the reference */
     const struct gemm_kernel *gemm[2]; /* by dtype; NULL: no product of our own */
-    struct onednn *onednn;             /* NULL unless products go there */
 
     /* Working memory of the operation in progress; grows to the largest ever asked
      * for, which the shapes bound. */

@@ -76,17 +76,17 @@ def allowed(folder):
 
 UV = r"<(uv|protobuf-c|curl|microhttpd)"
 NO_SYSTEM = {  # folder: system headers it may not see
-    BASE: UV + r"|<cuda|<dnnl|<vips",
-    ST: UV + r"|<cuda|<dnnl|<vips",
-    COMPONENT: UV + r"|<cuda|<dnnl|<vips",
-    JOB: UV + r"|<cuda|<dnnl|<vips",
-    DATA: UV + r"|<cuda|<dnnl",
-    OUTER: UV + r"|<cuda|<dnnl",
-    NET: r"<cuda|<dnnl|<vips",
+    BASE: UV + r"|<cuda|<vips",
+    ST: UV + r"|<cuda|<vips",
+    COMPONENT: UV + r"|<cuda|<vips",
+    JOB: UV + r"|<cuda|<vips",
+    DATA: UV + r"|<cuda",
+    OUTER: UV + r"|<cuda",
+    NET: r"<cuda|<vips",
     "kernels": UV,
-    "coordinator": r"<cuda|<dnnl|<vips",
-    "worker": r"<microhttpd|<sqlite3|<cuda|<dnnl",
-    "cli": r"<cuda|<dnnl|<sqlite3",
+    "coordinator": r"<cuda|<vips",
+    "worker": r"<microhttpd|<sqlite3|<cuda",
+    "cli": r"<cuda|<sqlite3",
 }
 # common/job/recipe.c is the only file that may know what a recipe's name means;
 # the table of a job file's keys holds the default.

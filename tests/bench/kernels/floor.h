@@ -6,13 +6,13 @@
 #ifndef TESTS_BENCH_KERNELS_FLOOR_H
 #define TESTS_BENCH_KERNELS_FLOOR_H
 
+#include <dnnl.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/err.h"
-#include "kernels/cpu/onednn.h"
 #include "kernels/profile.h"
 
 /* ---- the floor: oneDNN with its own threads, and all layouts it may wish for ---- */
@@ -37,7 +37,7 @@ static inline int floor_check(dnnl_status_t st, const char *what, struct err *er
 
 static inline dnnl_status_t floor_add_memory(struct floor_product *p, int i, dnnl_query_t which)
 {
-    const onednn_memory_desc md = dnnl_primitive_desc_query_md(p->pd, which, 0);
+    const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(p->pd, which, 0);
     dnnl_status_t st = dnnl_memory_create(&p->mem[i], md, p->engine, DNNL_MEMORY_ALLOCATE);
     void *data;
     if (st != dnnl_success || (st = dnnl_memory_get_data_handle(p->mem[i], &data)) != dnnl_success)
@@ -46,30 +46,27 @@ static inline dnnl_status_t floor_add_memory(struct floor_product *p, int i, dnn
     return dnnl_success;
 }
 
-static inline struct onednn_matrix floor_matrix(int64_t rows, int64_t cols, bool transposed,
-                                                enum dtype dt, bool any)
-{
-    struct onednn_matrix m = {.dims = {rows, cols}, .type = dt == DT_BF16 ? dnnl_bf16 : dnnl_f32};
-    if (!any) {
-        m.strides[0] = transposed ? 1 : cols;
-        m.strides[1] = transposed ? rows : 1;
-    }
-    return m;
-}
-
 static inline dnnl_status_t floor_build(struct floor_product *p, enum mm_layout layout,
                                         const int64_t mnk[3], const enum dtype dts[2], bool plain)
 {
-    const struct onednn_matrix m[] = {
-        floor_matrix(mnk[0], mnk[2], layout == MM_TN, dts[0], !plain),
-        floor_matrix(mnk[2], mnk[1], layout == MM_NT, dts[0], !plain),
-        floor_matrix(mnk[0], mnk[1], false, dts[1], false),
-    };
+    dnnl_data_type_t in = dts[0] == DT_BF16 ? dnnl_bf16 : dnnl_f32;
+    dnnl_data_type_t out = dts[1] == DT_BF16 ? dnnl_bf16 : dnnl_f32;
+    const dnnl_dims_t da = {mnk[0], mnk[2]}, db = {mnk[2], mnk[1]}, dc = {mnk[0], mnk[1]};
+    dnnl_memory_desc_t a, b, c;
+    dnnl_matmul_desc_t desc;
     dnnl_status_t st;
-    if ((st = dnnl_engine_create(&p->engine, dnnl_cpu, 0)) != dnnl_success ||
+    dnnl_format_tag_t ta = layout == MM_TN ? dnnl_ba : dnnl_ab;
+    dnnl_format_tag_t tb = layout == MM_NT ? dnnl_ba : dnnl_ab;
+    if (!plain)
+        ta = tb = dnnl_format_tag_any;
+    if ((st = dnnl_memory_desc_init_by_tag(&a, 2, da, in, ta)) != dnnl_success ||
+        (st = dnnl_memory_desc_init_by_tag(&b, 2, db, in, tb)) != dnnl_success ||
+        (st = dnnl_memory_desc_init_by_tag(&c, 2, dc, out, dnnl_ab)) != dnnl_success ||
+        (st = dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c)) != dnnl_success ||
+        (st = dnnl_engine_create(&p->engine, dnnl_cpu, 0)) != dnnl_success ||
         (st = dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags)) !=
             dnnl_success ||
-        (st = onednn_matmul_desc(p->engine, m, false, NULL, &p->pd)) != dnnl_success ||
+        (st = dnnl_primitive_desc_create(&p->pd, &desc, NULL, p->engine, NULL)) != dnnl_success ||
         (st = dnnl_primitive_create(&p->prim, p->pd)) != dnnl_success ||
         (st = floor_add_memory(p, 0, dnnl_query_src_md)) != dnnl_success ||
         (st = floor_add_memory(p, 1, dnnl_query_weights_md)) != dnnl_success)
