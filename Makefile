@@ -212,15 +212,16 @@ LIBS_$(1) := $$(call lib,$(1)) $$(foreach d,$$(DEPS_$(1)),$$(call lib,$$d))
 $$(O)/tests/unit/$(1)/%: $$(O)/tests/unit/$(1)/%.o $$(LIBS_$(1))
 	$$(call say,LD)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(1)) $$(TESTLINK) $$(ALL_LDLIBS)
 $$(O)/tests/bench/$(1)/%: $$(O)/tests/bench/$(1)/%.o $$(LIBS_$(1))
-	$$(call say,LD)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(1)) $$(TESTLINK) -ldnnl -lgomp $$(ALL_LDLIBS)
+	$$(call say,LD)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(1)) $$(TESTLINK) $$(ALL_LDLIBS)
 $$(O)/tests/tools/$(1)/%: $$(O)/tests/tools/$(1)/%.o $$(LIBS_$(1))
 	$$(call say,LD)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(1)) $$(ALL_LDLIBS)
 $$(O)/fuzz/$(1)/%: tests/fuzz/$(1)/%.c $$(LIBS_$(1))
 	$$(call say,FUZZ)mkdir -p $$(@D) && $$(CC) $$(ALL_CPPFLAGS) $$(ALL_CFLAGS) -fsanitize=fuzzer \
 	  $$(ALL_LDFLAGS) -o $$@ $$^ $$(LINK_$(1)) $$(ALL_LDLIBS)
 endef
-# Unit tests are hundreds of programs: lld links them in a fifth of the time.
-TESTLINK = -fuse-ld=lld $(call pkg,cmocka)
+# Unit tests are hundreds of programs: lld links them in a fifth of the time.  What compares with oneDNN
+# (tests/bench/kernels/floor.h) links it.
+TESTLINK = -fuse-ld=lld $(call pkg,cmocka) -ldnnl -lgomp
 $(foreach l,$(LAYERS),$(eval $(call layer,$(l))))
 
 define program

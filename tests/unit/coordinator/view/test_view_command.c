@@ -46,7 +46,8 @@ static void drawings_that_make_no_sense(void **state)
         {D(.tokens = 5), "are for texts"},
         {D(.top_p = 0.5), "are for texts"},
         {D(.labels = labels, .n_labels = 2), NULL},
-        {D(.labels = labels, .n_labels = 3), "label 2 does not exist, the job has 2 classes"},
+        {D(.labels = labels, .n_labels = 3),
+         "label 2 does not exist: the job has 2 classes, numbered from 0"},
     };
     struct rig *r = *state;
     struct err err = {0};
