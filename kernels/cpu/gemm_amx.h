@@ -20,8 +20,8 @@
 
 #include "kernels/kernels.h"
 
-/* The table's entry; products with few columns, a short k, or few rows of which B's are contiguous
- * go to gemm_matmul. */
+/* The table's entry; products with few columns, a short k, or up to three rows where B's rows are
+ * contiguous go to gemm_matmul. */
 int gemm_amx_matmul(struct device *dev, const struct matmul *mm, struct stream *s);
 
 #endif
