@@ -156,4 +156,4 @@ def test_each_path_is_exported(told, tmp_path):
     same = {k for k in models[0] if (models[0][k] == models[1][k]).all()}
     assert "model.layers.0.mlp.up_proj.weight" in same and "model.layers.1.mlp.up_proj.weight" not in same
     done = told.skerry("export", number, "--path", 2, "--out", tmp_path / "2")
-    assert done.returncode == 1 and "paths 0 to 1; there is no 2" in done.stderr
+    assert done.returncode == 1 and "there is no path 2: the job has the paths 0 to 1" in done.stderr
