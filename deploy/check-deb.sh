@@ -40,6 +40,7 @@ if [ -d "$from" ]; then
     rm -rf "$system/root/skerry"
     mkdir "$system/root/skerry"
     git -C "$from" archive HEAD | tar -x -C "$system/root/skerry"
+    # shellcheck disable=SC2016
     inside sh -ec 'cd /root/skerry
         deploy/install-deps.sh build
         apt-get -qq --yes --no-install-recommends install dpkg-dev >/dev/null
