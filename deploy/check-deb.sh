@@ -28,6 +28,7 @@ ubuntu() {
 
 if [ ! -e "$system/.complete" ]; then
     rm -rf "$system"
+    mkdir -p "$system"
     case $suite in
     noble) ubuntu "${4:-}" >/dev/null ;;
     *) debian "${4:-}" >/dev/null ;;
