@@ -13,8 +13,8 @@
  * Every element's sum runs over k in ascending order in steps that the shape fixes, whatever rows
  * and columns stand beside it and however many threads there are.
  *
- * Unlike f32, parts below 2^-126 count as zero, and a value that is infinite, or above the largest
- * bf16, gives NaN. */
+ * Values and parts of them below 2^-126 count as zero.  An f32 that is infinite, or above the
+ * largest bf16, gives NaN. */
 #ifndef KERNELS_CPU_GEMM_AMX_H
 #define KERNELS_CPU_GEMM_AMX_H
 
