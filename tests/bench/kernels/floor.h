@@ -17,6 +17,10 @@
 
 /* ---- the floor: oneDNN with its own threads, and all layouts it may wish for ---- */
 
+#if DNNL_VERSION_MAJOR < 3
+typedef const dnnl_memory_desc_t *const_dnnl_memory_desc_t;
+#endif
+
 enum { FLOOR_RUNS_MIN = 6, FLOOR_RUNS_MAX = 60 };
 #define FLOOR_S 0.06
 
@@ -37,7 +41,7 @@ static inline int floor_check(dnnl_status_t st, const char *what, struct err *er
 
 static inline dnnl_status_t floor_add_memory(struct floor_product *p, int i, dnnl_query_t which)
 {
-    const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(p->pd, which, 0);
+    const_dnnl_memory_desc_t md = dnnl_primitive_desc_query_md(p->pd, which, 0);
     dnnl_status_t st = dnnl_memory_create(&p->mem[i], md, p->engine, DNNL_MEMORY_ALLOCATE);
     void *data;
     if (st != dnnl_success || (st = dnnl_memory_get_data_handle(p->mem[i], &data)) != dnnl_success)
@@ -46,27 +50,56 @@ static inline dnnl_status_t floor_add_memory(struct floor_product *p, int i, dnn
     return dnnl_success;
 }
 
+/* Describes C = A B; `md` are the matrices' descriptions, A, B, C. */
+#if DNNL_VERSION_MAJOR >= 3
+static inline dnnl_status_t floor_describe(struct floor_product *p, dnnl_dims_t dims[3],
+                                           const dnnl_data_type_t dt[3],
+                                           const dnnl_format_tag_t tag[3])
+{
+    dnnl_memory_desc_t md[3] = {0};
+    dnnl_status_t st = dnnl_success;
+    for (int i = 0; i < 3 && st == dnnl_success; i++)
+        st = dnnl_memory_desc_create_with_tag(&md[i], 2, dims[i], dt[i], tag[i]);
+    if (st == dnnl_success)
+        st = dnnl_matmul_primitive_desc_create(&p->pd, p->engine, md[0], md[1], NULL, md[2], NULL);
+    for (int i = 0; i < 3; i++)
+        if (md[i])
+            dnnl_memory_desc_destroy(md[i]);
+    return st;
+}
+#else
+static inline dnnl_status_t floor_describe(struct floor_product *p, dnnl_dims_t dims[3],
+                                           const dnnl_data_type_t dt[3],
+                                           const dnnl_format_tag_t tag[3])
+{
+    dnnl_memory_desc_t md[3];
+    dnnl_matmul_desc_t desc;
+    dnnl_status_t st = dnnl_success;
+    for (int i = 0; i < 3 && st == dnnl_success; i++)
+        st = dnnl_memory_desc_init_by_tag(&md[i], 2, dims[i], dt[i], tag[i]);
+    if (st != dnnl_success ||
+        (st = dnnl_matmul_desc_init(&desc, &md[0], &md[1], NULL, &md[2])) != dnnl_success)
+        return st;
+    return dnnl_primitive_desc_create(&p->pd, &desc, NULL, p->engine, NULL);
+}
+#endif
+
 static inline dnnl_status_t floor_build(struct floor_product *p, enum mm_layout layout,
                                         const int64_t mnk[3], const enum dtype dts[2], bool plain)
 {
-    dnnl_data_type_t in = dts[0] == DT_BF16 ? dnnl_bf16 : dnnl_f32;
-    dnnl_data_type_t out = dts[1] == DT_BF16 ? dnnl_bf16 : dnnl_f32;
-    const dnnl_dims_t da = {mnk[0], mnk[2]}, db = {mnk[2], mnk[1]}, dc = {mnk[0], mnk[1]};
-    dnnl_memory_desc_t a, b, c;
-    dnnl_matmul_desc_t desc;
+    const dnnl_data_type_t in = dts[0] == DT_BF16 ? dnnl_bf16 : dnnl_f32;
+    const dnnl_data_type_t dt[3] = {in, in, dts[1] == DT_BF16 ? dnnl_bf16 : dnnl_f32};
+    dnnl_dims_t dims[3] = {{mnk[0], mnk[2]}, {mnk[2], mnk[1]}, {mnk[0], mnk[1]}};
+    dnnl_format_tag_t tag[3] = {dnnl_format_tag_any, dnnl_format_tag_any, dnnl_ab};
     dnnl_status_t st;
-    dnnl_format_tag_t ta = layout == MM_TN ? dnnl_ba : dnnl_ab;
-    dnnl_format_tag_t tb = layout == MM_NT ? dnnl_ba : dnnl_ab;
-    if (!plain)
-        ta = tb = dnnl_format_tag_any;
-    if ((st = dnnl_memory_desc_init_by_tag(&a, 2, da, in, ta)) != dnnl_success ||
-        (st = dnnl_memory_desc_init_by_tag(&b, 2, db, in, tb)) != dnnl_success ||
-        (st = dnnl_memory_desc_init_by_tag(&c, 2, dc, out, dnnl_ab)) != dnnl_success ||
-        (st = dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c)) != dnnl_success ||
-        (st = dnnl_engine_create(&p->engine, dnnl_cpu, 0)) != dnnl_success ||
+    if (plain) {
+        tag[0] = layout == MM_TN ? dnnl_ba : dnnl_ab;
+        tag[1] = layout == MM_NT ? dnnl_ba : dnnl_ab;
+    }
+    if ((st = dnnl_engine_create(&p->engine, dnnl_cpu, 0)) != dnnl_success ||
         (st = dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags)) !=
             dnnl_success ||
-        (st = dnnl_primitive_desc_create(&p->pd, &desc, NULL, p->engine, NULL)) != dnnl_success ||
+        (st = floor_describe(p, dims, dt, tag)) != dnnl_success ||
         (st = dnnl_primitive_create(&p->prim, p->pd)) != dnnl_success ||
         (st = floor_add_memory(p, 0, dnnl_query_src_md)) != dnnl_success ||
         (st = floor_add_memory(p, 1, dnnl_query_weights_md)) != dnnl_success)
