@@ -24,7 +24,10 @@ uint64_t worker_origin(const struct worker *w)
         memcpy(host, w->address, n);
     if (inet_pton(AF_INET6, host, &ip) == 1) {
         memset(host, 0, sizeof(host));
-        memcpy(host, &ip, sizeof(ip) / 2);
+        if (IN6_IS_ADDR_V4MAPPED(&ip)) /* as a socket for both families shows an IPv4 peer */
+            (void)inet_ntop(AF_INET, &ip.s6_addr[12], host, sizeof(host));
+        else
+            memcpy(host, &ip, sizeof(ip) / 2);
     }
     uint64_t mixed = w->token_id;
     for (size_t i = 0; i < sizeof(host); i += sizeof(uint64_t)) {

@@ -44,30 +44,6 @@ static void test_quarantine(void **state)
     assert_int_equal(w->tasks_failed, 2 * ADMIT_FAILURES_ROW - 1);
 }
 
-/* Ports and the lower half of IPv6 are of one place; tokens and other addresses are not. */
-static void test_origin(void **state)
-{
-    static const struct {
-        const char *a, *b;
-        bool same;
-    } cases[] = {
-        {"192.0.2.1:5", "192.0.2.1:66", true},
-        {"192.0.2.1:5", "192.0.2.2:5", false},
-        {"[2001:db8:1:2::7]:5", "[2001:db8:1:2:3:4:5:6]:7", true},
-        {"[2001:db8:1:2::7]:5", "[2001:db8:1:3::7]:5", false},
-        {"unknown", "unknown", true},
-        {"", "192.0.2.1:5", false},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        struct worker a = {.token_id = 1}, b = {.token_id = 1};
-        (void)str_copy(a.address, sizeof(a.address), cases[i].a);
-        (void)str_copy(b.address, sizeof(b.address), cases[i].b);
-        assert_int_equal(worker_origin(&a) == worker_origin(&b), cases[i].same);
-        b.token_id = 2;
-        assert_true(worker_origin(&a) != worker_origin(&b));
-    }
-}
-
 static bool is_small(struct rig *r, const struct worker *w, const struct task *t)
 {
     return query_is_small(state_job(&r->co->state, t->job_id), t->kind, 0, w, core_now(r->co));
@@ -491,8 +467,7 @@ int main(void)
         LIVE(test_lost),         LIVE(test_unparked),      LIVE(test_silent_together),
         LIVE(test_crawling),     LIVE(test_pretending),    LIVE(test_holding),
         LIVE(test_older),        LIVE(test_later_attempt), LIVE(test_unbegun),
-        LIVE(test_served_first), LIVE(test_origin),        LIVE(test_long_phase),
-        LIVE(test_cut_again),
+        LIVE(test_served_first), LIVE(test_long_phase),    LIVE(test_cut_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
