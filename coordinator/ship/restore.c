@@ -20,6 +20,7 @@ struct restore {
     struct buf raw;
     char *path; /* the database's, until it is whole */
     struct store *store;
+    bool stuck; /* it did not take an entry: none after that may follow */
     struct store_noted noted;
     struct restore_result *result;
 };
@@ -106,8 +107,10 @@ static int read_all(struct restore *r, struct err *err)
     struct s3_log_entry e;
     int rc;
     while ((rc = s3_log_read(&r->log, &r->raw, &e, err)) == 0)
-        if ((rc = replay(r, &e, err)) < 0)
+        if ((rc = replay(r, &e, err)) < 0) {
+            r->stuck = true;
             return rc;
+        }
     return rc == -ERR_NOTFOUND ? 0 : rc;
 }
 
@@ -125,7 +128,7 @@ static int take_over(struct restore *r, struct err *err)
         if (rc == 0)
             rc = s3_log_send(&r->log, err);
         passing += rc < 0 && rc != -ERR_STALE;
-    } while (rc == -ERR_STALE || (rc < 0 && s3_may_pass(rc) && passing < TRIES));
+    } while (!r->stuck && (rc == -ERR_STALE || (rc < 0 && s3_may_pass(rc) && passing < TRIES)));
     if (rc < 0)
         return rc;
     memcpy(r->noted.owner, r->log.owner, sizeof(r->log.owner));

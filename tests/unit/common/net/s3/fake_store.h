@@ -53,7 +53,8 @@ struct fake_store {
     _Atomic bool down;     /* all requests are answered with 503 */
     _Atomic bool no_etags; /* of the parts but the first, in their list */
     _Atomic unsigned gets, puts, posts, deletes;
-    pthread_mutex_t lock; /* guards what follows */
+    void (*look)(const char *method, const char *key); /* called before each answer; NULL: nobody */
+    pthread_mutex_t lock;                              /* guards what follows */
     struct fake_object objects[FAKE_OBJECTS], parts[FAKE_OBJECTS];
     char upload[256]; /* the key of the one in parts; "": none */
     struct fake_mishap mishaps[FAKE_MISHAPS];
@@ -306,6 +307,8 @@ static inline bool fake_do(struct fake_store *f, int fd, char *head, const uint8
         *query++ = '\0';
     if (str_starts(path, "/blobs/"))
         (void)str_copy(key, sizeof(key), path + 7);
+    if (f->look)
+        f->look(method, key);
     f->gets += strcmp(method, "GET") == 0;
     f->puts += strcmp(method, "PUT") == 0;
     f->posts += strcmp(method, "POST") == 0;
