@@ -153,8 +153,9 @@ static void drawn(const struct view_job *job, const struct grid_rec *s, char *ou
         (void)snprintf(out, size, ": a text%s was written after round %u",
                        of_path(job, s->path, of), s->round);
     else
-        (void)snprintf(out, size, ": %u samples%s were drawn after round %u", s->count,
-                       of_path(job, s->path, of), s->round);
+        (void)snprintf(out, size, ": %u sample%s%s %s drawn after round %u", s->count,
+                       str_plural(s->count), of_path(job, s->path, of),
+                       s->count == 1 ? "was" : "were", s->round);
 }
 
 /* The sentence for people about an event; false: none (a worker's events come

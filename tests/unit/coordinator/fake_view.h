@@ -41,7 +41,7 @@ static struct {
     int fail; /* commands return this, if negative */
 } fake;
 
-static const struct view_job job = {
+static struct view_job job = {
     .id = 7,
     .name = "a\"b\\c\nd",
     .state = "running",

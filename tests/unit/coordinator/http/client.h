@@ -33,8 +33,8 @@ struct answer {
     bool ended;
 };
 
-static void send_request(struct answer *a, const char *method, const char *path,
-                         const char *headers, const char *body)
+static inline void send_request(struct answer *a, const char *method, const char *path,
+                                const char *headers, const char *body)
 {
     struct sockaddr_in to = {.sin_family = AF_INET,
                              .sin_port = htons(http_server_port(server)),
@@ -50,7 +50,7 @@ static void send_request(struct answer *a, const char *method, const char *path,
     assert_int_equal(send(a->fd, request, (size_t)len, 0), len);
 }
 
-static void pump(struct answer *a)
+static inline void pump(struct answer *a)
 {
     loop_turn(loop, false);
     ssize_t n = recv(a->fd, a->text + a->len, sizeof a->text - 1 - a->len, MSG_DONTWAIT);
@@ -63,7 +63,7 @@ static void pump(struct answer *a)
 }
 
 /* Until the text is there; NULL: until the connection ended. */
-static void wait_for(struct answer *a, const char *text)
+static inline void wait_for(struct answer *a, const char *text)
 {
     uint64_t deadline = clock_now_ms() + DEADLINE_MS;
     while (text ? strstr(a->text, text) == NULL : !a->ended) {
@@ -73,15 +73,15 @@ static void wait_for(struct answer *a, const char *text)
     }
 }
 
-static void ask(struct answer *a, const char *method, const char *path, const char *headers,
-                const char *body)
+static inline void ask(struct answer *a, const char *method, const char *path, const char *headers,
+                       const char *body)
 {
     send_request(a, method, path, headers, body);
     wait_for(a, NULL);
     close(a->fd);
 }
 
-static void expect(struct answer *a, int status, const char *text)
+static inline void expect(struct answer *a, int status, const char *text)
 {
     if (a->status != status || (text && strstr(a->text, text) == NULL))
         fail_msg("not %d with \"%s\" but %s", status, text ? text : "", a->text);
