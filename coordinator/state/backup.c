@@ -123,8 +123,8 @@ static int keep_file(struct backup *b, size_t i, struct err *err)
             rc = file_mkdirs_for(to, 0700, err);
             if (rc == 0)
                 rc = copy(from, to, f->sha256, f->size, err);
-            b->result->new_files++;
-            b->result->new_bytes += f->size;
+            b->result->new_files += rc == 0;
+            b->result->new_bytes += rc == 0 ? f->size : 0;
         }
     }
     if (rc < 0)
@@ -240,7 +240,7 @@ static int tidy(const char *dir, const struct hashes *keep, uint64_t *freed, str
     for (size_t i = 0; rc == 0 && i < names.n; i++) {
         uint8_t sha256[32];
         if (strlen(names.items[i]) != 64 || hash_unhex(names.items[i], sha256, 32) < 0 ||
-            bsearch(sha256, keep->at, keep->n, 32, by_hash) != NULL)
+            (keep->n > 0 && bsearch(sha256, keep->at, keep->n, 32, by_hash) != NULL))
             continue;
         char *path = file_join(dir, names.items[i]);
         uint64_t size = 0;

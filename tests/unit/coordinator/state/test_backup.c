@@ -1,8 +1,10 @@
-/* Backups of a coordinator at work (rig.h): what is copied, dropped and refused, and what a restore
- * leaves. */
+/* Backups of a coordinator at work (rig.h): what is copied, dropped and refused, on a disk that may
+ * be full; and what a restore leaves. */
 #include "coordinator/state/backup.h"
 
+#include <ftw.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "common/base/hash.h"
 #include "common/net/blob_dir.h"
@@ -12,8 +14,38 @@
 
 #define LARGE_BYTES 200000
 
+/* ---- a disk of so many bytes ---- */
+
 static char top[64]; /* the folder of backups and restored directories are here */
 static char folder[80], other[80];
+static uint64_t room; /* of the folder; 0: any */
+static uint64_t used;
+
+static int add_size(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    used += type == FTW_F ? (uint64_t)st->st_size : 0;
+    return 0;
+}
+
+static bool is_full(int fd, size_t more)
+{
+    char link[64], path[256] = "";
+    (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    if (readlink(link, path, sizeof(path) - 1) < 0 || !str_starts(path, folder))
+        return false;
+    used = 0;
+    (void)nftw(folder, add_size, 8, FTW_PHYS);
+    return used + more > room;
+}
+
+ssize_t write(int fd, const void *data, size_t n)
+{
+    if (room > 0 && is_full(fd, n)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return syscall(SYS_write, fd, data, n);
+}
 
 /* ---- */
 
@@ -28,6 +60,7 @@ static int begin_backup(void **state)
 
 static int end_backup(void **state)
 {
+    room = 0;
     assert_int_equal(file_remove_tree(top, NULL), 0);
     return end(state);
 }
@@ -373,12 +406,69 @@ static void test_nothing_is_left(void **state)
     mem_free(blob);
 }
 
+/* ---- a full disk ---- */
+
+static void leave_garbage(size_t n)
+{
+    uint8_t sha256[32] = {0};
+    char *path = object(sha256), *bytes = mem_alloc(n);
+    assert_int_equal(file_mkdirs_for(path, 0700, NULL), 0);
+    assert_int_equal(file_write_put(path, bytes, n, 0600, NULL), 0);
+    mem_free(bytes);
+    mem_free(path);
+}
+
+/* What no backup names goes, also where that is less than the file that found no room; what a
+ * backup names stays. */
+static void test_full_disk(void **state)
+{
+    static const uint8_t garbage[32];
+    struct rig *r = *state;
+    struct backup_result got;
+    struct err err = {0};
+    char names[1024];
+    (void)submit_large(r, 'a');
+    const uint64_t whole = back_up(r, 0).bytes;
+    assert_int_equal(file_remove_tree(folder, NULL), 0);
+    leave_garbage(10000);
+    room = whole + 9000;
+    got = back_up(r, 0);
+    assert_int_equal(got.new_bytes, whole);
+    assert_false(has_object(garbage));
+    rename_to(got.name, "20200101T000000Z");
+    const struct blob_ref b = submit_large(r, 'b');
+    assert_int_equal(backup_make(r->f.dir, folder, 1, &got, &err), -ENOSPC);
+    assert_non_null(strstr(err.msg, "; to make room, remove the manifest of an old backup"));
+    assert_false(has_object(b.sha256));
+    assert_string_equal(names_in(folder, names), "20200101T000000Z.manifest lock objects ");
+    room = 0;
+    (void)restore("20200101T000000Z");
+}
+
+/* Nothing to drop, and no backup yet. */
+static void test_no_room_at_all(void **state)
+{
+    struct rig *r = *state;
+    struct backup_result got;
+    struct err err = {0};
+    const struct blob_ref a = submit_large(r, 'a');
+    room = LARGE_BYTES;
+    assert_int_equal(backup_make(r->f.dir, folder, 1, &got, &err), -ENOSPC);
+    assert_false(has_object(a.sha256));
+    char *objects = file_join(folder, "objects");
+    used = 0;
+    (void)nftw(objects, add_size, 8, FTW_PHYS);
+    assert_int_equal(used, 0);
+    mem_free(objects);
+}
+
 int main(void)
 {
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin_backup, end_backup)
     const struct CMUnitTest tests[] = {
-        LIVE(test_there_and_back), LIVE(test_older_go),     LIVE(test_read_again),
-        LIVE(test_refused),        LIVE(test_not_restored), LIVE(test_nothing_is_left),
+        LIVE(test_there_and_back), LIVE(test_older_go),       LIVE(test_read_again),
+        LIVE(test_refused),        LIVE(test_not_restored),   LIVE(test_nothing_is_left),
+        LIVE(test_full_disk),      LIVE(test_no_room_at_all),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
