@@ -345,6 +345,8 @@ static void collect(const char *types, va_list ap, struct params *p)
         if (counts)
             p->hash = *data ? mix(p->hash, *data, v->len) : mix(p->hash, &v->u, sizeof(v->u));
     }
+    if (p->hash == 0) /* which stands for no row */
+        p->hash = 1;
 }
 
 static void queue(struct store *s, int stmt, const struct params *p)

@@ -457,6 +457,11 @@ static void test_changed(void **state)
     seen = 0;
     assert_true(store_put_changed(NULL, &seen, 0, "i", (int64_t)3));
     assert_false(store_put_changed(NULL, &seen, 0, "i", (int64_t)3));
+    seen = 0; /* a first row of zeros is a row */
+    assert_true(
+        store_put_changed(NULL, &seen, 0, "iidb", (int64_t)1, (int64_t)0, 0.0, NULL, (size_t)0));
+    assert_false(
+        store_put_changed(NULL, &seen, 0, "iidb", (int64_t)1, (int64_t)0, 0.0, NULL, (size_t)0));
     assert_int_equal(store_commit(s, NULL), 0);
     assert_int_equal(count(s), 2);
     store_close(s);
