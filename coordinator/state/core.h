@@ -161,7 +161,7 @@ struct reply *core_reply_later(struct coordinator *co, struct rpc_request *req,
 struct reply *core_reply(struct coordinator *co, struct rpc_request *req,
                          void (*send)(struct coordinator *co, struct reply *r));
 
-/* 0, or -ENOSPC / -EIO with a sentence while no commit succeeds. */
+/* 0, or a sentence: -ENOSPC while no commit succeeds, -EAGAIN while too much waits for one. */
 int core_writable(struct coordinator *co, struct err *err);
 
 /* Checks the disk of the data directory, and stores the result in disk_full. */

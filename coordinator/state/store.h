@@ -70,7 +70,7 @@ void store_put(struct store *s, int stmt, const char *types, ...);
 bool store_put_changed(struct store *s, uint64_t *seen, int stmt, const char *types, ...);
 
 bool store_full(const struct store *s);
-size_t store_queued(const struct store *s); /* rows that are in no commit yet */
+size_t store_queued(const struct store *s); /* rows that are in no finished commit */
 uint64_t store_commits(const struct store *s);
 
 /* The next commit's number: a row put now is durable once store_has() that. */
