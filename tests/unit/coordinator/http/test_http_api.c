@@ -115,7 +115,9 @@ static void test_tokens(void **state)
     static struct answer a;
     ask(&a, "GET", "/v1/tokens", BEARER, "");
     expect(&a, 200, "\"name\":\"spot\",\"role\":\"worker\",\"state\":\"ended\"");
-    expect(&a, 200, "\"uses\":3,\"workers_here\":2,\"cost\":0.0,\"uses_max\":null");
+    expect(&a, 200,
+           "\"left_ms\":null,\"uses\":3,\"workers_here\":2,\"cost\":0.0,\"uses_max\":null");
+    expect(&a, 200, "\"left_ms\":0,\"uses\":0");
     send_request(&a, "POST", "/v1/tokens", BEARER,
                  "{\"role\":\"worker\",\"name\":\"spot-2\",\"life_s\":60,\"uses\":2,"
                  "\"workers\":1}");
@@ -155,6 +157,8 @@ static void test_tokens(void **state)
     expect(&a, 404, "no such token");
     assert_int_equal(fake.revoked, 9);
     assert_int_equal(fake.holder, HOLDER); /* who must not cut himself off */
+    ask(&a, "POST", "/v1/workers/9/revoke", BEARER, "");
+    expect(&a, 404, "no such worker");
 }
 
 /* The header that a browser sends from now on. */
@@ -300,9 +304,13 @@ static void test_codes_of_refusals(void **state)
     static const struct {
         int code, status;
     } map[] = {
-        {-EINVAL, 400}, {-ERR_CONFIG, 400}, {-ERR_FORMAT, 400}, {-ERR_NOTFOUND, 404},
-        {-EEXIST, 409}, {-EBUSY, 409},      {-ERR_STALE, 409},  {-ERR_LIMIT, 429},
-        {-ENOSPC, 507}, {-EIO, 503},        {-EAGAIN, 503},     {-EPERM, 500},
+        {-EINVAL, 400},       {-ERR_CONFIG, 400},    {-ERR_FORMAT, 400},
+        {-ERR_NOTFOUND, 404}, {-EEXIST, 409},        {-EBUSY, 409},
+        {-ERR_STALE, 409},    {-ERR_LIMIT, 429},     {-ENOSPC, 507},
+        {-EIO, 503},          {-EAGAIN, 503},        {-EPERM, 500},
+        {-ENOENT, 404},       {-ERR_CANCELLED, 503}, {-ERR_HASH, 422},
+        {-ERANGE, 400},       {-ENOMEM, 503},        {-ERR_UNIMPLEMENTED, 400},
+        {-ERR_VERSION, 400},
     };
     static struct answer a;
     for (size_t i = 0; i < sizeof map / sizeof map[0]; i++) {
@@ -586,10 +594,27 @@ static void test_refusals_at_once(void **state)
     expect(&a, 200, "store_writing_seconds");
 }
 
+/* What the state forbids is said once that is durable: also that there are too many. */
+static void test_refusals_wait(void **state)
+{
+    static const int codes[][2] = {{-ERR_NOTFOUND, 404}, {-ERR_STALE, 409}, {-ERR_LIMIT, 429}};
+    static struct answer a;
+    for (size_t i = 0; i < 3; i++) {
+        fake.behind = true;
+        fake.fail = codes[i][0];
+        send_request(&a, "POST", "/v1/jobs", BEARER, submission);
+        until_shown(&a);
+        shown(0);
+        wait_for(&a, NULL);
+        close(a.fd);
+        expect(&a, codes[i][1], "the fake refuses");
+    }
+}
+
 /* A slow commit: the status is as it was, and says so, also to whom it kept waiting. */
 static void test_status_of_a_slow_commit(void **state)
 {
-    static struct answer a;
+    static struct answer a, other;
     fake.behind = true;
     fake.writing_ms = 3000;
     ask(&a, "GET", "/v1/status", BEARER, "");
@@ -601,6 +626,9 @@ static void test_status_of_a_slow_commit(void **state)
     fake.behind = true;
     send_request(&a, "GET", "/v1/status", BEARER, "");
     until_shown(&a);
+    send_request(&other, "GET", "/v1/jobs", BEARER, "");
+    while (fake.n_shown_before == 0)
+        pump(&other);
     fake.writing_ms = 4000;
     http_api_slow(api);
     wait_for(&a, NULL);
@@ -608,7 +636,13 @@ static void test_status_of_a_slow_commit(void **state)
     expect(&a, 200, "\"writing_ms\":4000");
     expect(&a, 200, "\"cluster\":\"c0\"");
     expect(&a, 200, "the disk of the data dir");
-    shown(0); /* asan: it is answered already */
+    for (int i = 0; i < 50; i++)
+        pump(&other);
+    assert_int_equal(other.len, 0); /* it waits on */
+    shown(0);                       /* asan: the status is answered already */
+    wait_for(&other, NULL);
+    close(other.fd);
+    expect(&other, 200, "\"id\":7");
     fake.behind = true;
     ask(&a, "GET", "/v1/status", BEARER, "");
     expect(&a, 200, "\"writing_ms\":4000");
@@ -646,6 +680,7 @@ int main(void)
         TEST(test_reading_waits),
         TEST(test_reading_after_a_failure),
         TEST(test_refusals_at_once),
+        TEST(test_refusals_wait),
         TEST(test_status_of_a_slow_commit),
         TEST(test_events_that_made_room),
         TEST(test_places_for_reading),

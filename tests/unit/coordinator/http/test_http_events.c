@@ -134,6 +134,7 @@ static void test_ends(void **state)
         says(&(struct event){.kind = EVENT_JOB, .job_id = 7, .metric = &eval, .text = ""},
              JOB ": held-out loss 0.2500 after round 3");
     }
+    job.state = "running";
     says(&(struct event){.kind = EVENT_WORKER, .job_id = 7, .worker_id = 3, .text = "joined"},
          NULL);
     says(&(struct event){.kind = EVENT_LOSS, .job_id = 7, .metric = &eval, .text = ""}, NULL);
