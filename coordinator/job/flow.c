@@ -23,6 +23,7 @@
 #include "coordinator/job/flow.h"
 
 #include "coordinator/decide/encode.h"
+#include "coordinator/job/best.h"
 #include "coordinator/job/cost.h"
 #include "coordinator/job/draw.h"
 #include "coordinator/job/folds.h"
@@ -152,20 +153,6 @@ static void drop_scores(struct coordinator *co, struct job *j)
     job_drop_scores(j);
 }
 
-/* Versions that were best on other data say nothing about the new data. */
-static void drop_bests(struct coordinator *co, struct job *j)
-{
-    for (uint32_t p = 0; p < j->comp.n_paths; p++) {
-        if (j->paths[p].best == NULL)
-            continue;
-        struct path_rec *path = job_edit_path(j, p);
-        for (uint32_t l = 0; l < composition_levels(&j->comp, p); l++)
-            gc_drop(co, &path->best[l].full);
-        mem_free(path->best);
-        path->best = NULL;
-    }
-}
-
 /* Swaps the numbers of the last two generations. */
 static void swap_generations(struct job *j)
 {
@@ -210,7 +197,7 @@ static int make_ledgers(struct coordinator *co, struct job *j, struct err *err)
 static void next_generation(struct coordinator *co, struct job *j)
 {
     struct err err = {0};
-    drop_bests(co, j);
+    best_forget(co, j);
     j->generation++;
     j->old_shards = true;
     order_new(j);
@@ -454,6 +441,7 @@ static void advance_running(struct coordinator *co, struct job *j)
 /* Advances the job in its present state. */
 static void step(struct coordinator *co, struct job *j)
 {
+    best_settle(co, j);
     switch (j->state) {
     case JOB_PENDING:
         begin(co, j);

@@ -50,34 +50,6 @@ static const struct round_rec *best_before(const struct job *j, uint32_t path, u
     return best;
 }
 
-/* Is a worker here that could do t, from another address than that origin? */
-static bool elsewhere(const struct coordinator *co, uint64_t origin, const struct task *t)
-{
-    const struct job *j = state_job(&co->state, t->job_id);
-    for (size_t i = 0; i < co->state.n_workers; i++) {
-        const struct worker *o = co->state.workers[i];
-        if (o->state == WORKER_HERE && !worker_goes(o) && o->quarantined_until_ms <= core_now(co) &&
-            query_fits(j, t->kind, query_network(j, t), o, core_now(co)) &&
-            worker_origin(o) != origin)
-            return true;
-    }
-    return false;
-}
-
-/* Is t's worker another one than the doubt's? */
-static bool confirms(const struct coordinator *co, const struct eval_doubt *d, const struct task *t)
-{
-    const struct worker *w = state_worker(&co->state, t->worker_id);
-    bool others = false;
-    if (w == NULL || d->version != t->draw.version)
-        return false;
-    for (size_t i = 0; i < co->state.n_workers; i++)
-        others |=
-            co->state.workers[i]->state == WORKER_HERE && co->state.workers[i]->id != d->worker;
-    return worker_origin(w) != d->origin ||
-           (!elsewhere(co, d->origin, t) && (w->id != d->worker || !others));
-}
-
 /* The index of the round that made the version; n_rounds: it is not on record. */
 static size_t round_of(const struct job *j, uint32_t path, uint32_t version)
 {
@@ -106,7 +78,7 @@ void guard_not_for(const struct coordinator *co, const struct task *t, uint64_t 
     const bool again = d->version == t->draw.version && is_kept(j, t->path, d->version);
     const uint64_t worker = by != NULL ? by->id : again ? d->worker : 0;
     const uint64_t origin = by != NULL ? worker_origin(by) : d->origin;
-    if (worker == 0 || !elsewhere(co, origin, t))
+    if (worker == 0 || !member_elsewhere(co, origin, t))
         return;
     *ret_worker = worker;
     *ret_from = origin;
@@ -244,7 +216,8 @@ bool guard_hear(struct coordinator *co, struct job *j, const struct task *t, flo
         return false;
     if ((double)loss <= most * (double)best->eval_loss) {
         is_well(co, j, t, loss);
-    } else if (doubt->worker != 0 && confirms(co, doubt, t)) {
+    } else if (doubt->worker != 0 && doubt->version == version &&
+               member_confirms(co, doubt->worker, doubt->origin, t)) {
         if (measures_best(co, doubt))
             job_edit_path(j, path)->doubt.confirmed = loss;
         else

@@ -350,6 +350,40 @@ bool member_others_fit(const struct coordinator *co, const struct worker *w, con
     return false;
 }
 
+/* Could the worker do t, as far as we know? */
+static bool could_do(const struct coordinator *co, const struct worker *w, const struct task *t)
+{
+    const struct job *j = state_job(&co->state, t->job_id);
+    return w->state == WORKER_HERE && !worker_goes(w) && w->quarantined_until_ms <= core_now(co) &&
+           query_fits(j, t->kind, query_network(j, t), w, core_now(co));
+}
+
+bool member_elsewhere(const struct coordinator *co, uint64_t origin, const struct task *t)
+{
+    for (size_t i = 0; i < co->state.n_workers; i++)
+        if (worker_origin(co->state.workers[i]) != origin && could_do(co, co->state.workers[i], t))
+            return true;
+    return false;
+}
+
+bool member_another(const struct coordinator *co, uint64_t worker, const struct task *t)
+{
+    for (size_t i = 0; i < co->state.n_workers; i++)
+        if (co->state.workers[i]->id != worker && could_do(co, co->state.workers[i], t))
+            return true;
+    return false;
+}
+
+bool member_confirms(const struct coordinator *co, uint64_t worker, uint64_t origin,
+                     const struct task *t)
+{
+    const struct worker *w = state_worker(&co->state, t->worker_id);
+    if (w == NULL)
+        return false;
+    return worker_origin(w) != origin || (!member_elsewhere(co, origin, t) &&
+                                          (w->id != worker || !member_another(co, worker, t)));
+}
+
 bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,
                      char reason[REASON_MAX])
 {

@@ -31,6 +31,15 @@ void member_note_small(struct coordinator *co, struct worker *w, const struct ta
                        uint64_t wait_ms);
 /* Whether another worker is here that has not reported so. */
 bool member_others_fit(const struct coordinator *co, const struct worker *w, const struct task *t);
+/* Whether a worker is here that could do t and is not of that origin (worker_origin()). */
+bool member_elsewhere(const struct coordinator *co, uint64_t origin, const struct task *t);
+/* Whether a worker other than that one is here that could do t. */
+bool member_another(const struct coordinator *co, uint64_t worker, const struct task *t);
+/* Whether the worker of t, which repeats what `worker` of `origin` did, is another witness: it is
+ * from elsewhere; or, if nobody from elsewhere is here, it is another worker; or nobody else is
+ * here. */
+bool member_confirms(const struct coordinator *co, uint64_t worker, uint64_t origin,
+                     const struct task *t);
 /* Whether w may make outer steps: it has done tasks, was never in quarantine, and its earlier outer
  * steps were right. */
 bool member_may_fold(const struct worker *w);

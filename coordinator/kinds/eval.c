@@ -2,7 +2,7 @@
 #include "coordinator/kinds/eval.h"
 
 #include "common/job/family.h"
-#include "coordinator/job/gc.h"
+#include "coordinator/job/best.h"
 #include "coordinator/job/guard.h"
 #include "coordinator/job/metrics.h"
 #include "coordinator/kinds/result.h"
@@ -21,34 +21,6 @@ static void eval_message(struct message *b, Skerry__V1__Task *msg)
     message_networks(b, msg);
 }
 
-/* Keeps the evaluated weights if they are the path's best and still there. */
-static void keep_best(struct coordinator *co, struct job *j, const struct task *t)
-{
-    struct path_rec *path = job_edit_path(j, t->path);
-    uint32_t n = composition_levels(&j->comp, t->path);
-    bool old = t->n_ranges > 0 && j->shards[t->ranges[0].shard].generation != j->generation;
-    if (!j->spec.recipe.early_stop || old ||
-        (path->best != NULL && path->best_loss <= t->loss_mean))
-        return;
-    struct best_module *best = mem_alloc_array(n, sizeof(*best));
-    for (uint32_t l = 0; l < n; l++) {
-        const struct version_rec *v =
-            module_version(&j->modules[j->comp.paths[t->path].modules[l]], t->draw.version);
-        if (v == NULL) {
-            mem_free(best);
-            return;
-        }
-        best[l].version = v->version;
-        best[l].full = t->draw.ema && blob_ref_is_set(&v->ema) ? v->ema : v->full;
-    }
-    for (uint32_t l = 0; l < n && path->best != NULL; l++)
-        gc_drop(co, &path->best[l].full);
-    mem_free(path->best);
-    path->best = best;
-    path->best_round = t->draw.version;
-    path->best_loss = t->loss_mean;
-}
-
 /* Takes the results of the path's newest evaluation. */
 static void take_newest(struct coordinator *co, struct job *j, const struct task *t,
                         const Skerry__V1__ReportRequest *r)
@@ -61,7 +33,7 @@ static void take_newest(struct coordinator *co, struct job *j, const struct task
         .units = sums ? r->units : t->draw.count,
         .bytes = r->bytes,
     };
-    keep_best(co, j, t);
+    best_hear(co, j, t, r->loss_mean);
     metrics_eval(co, j, t,
                  &(struct metrics_heard){.names = r->number_names,
                                          .n_names = r->n_number_names,
@@ -73,6 +45,8 @@ static int eval_apply(struct coordinator *co, struct job *j, struct task *t,
                       const Skerry__V1__ReportRequest *r, struct err *err)
 {
     bool none = r->units == 0 && r->samples > 0 && isnan(r->loss_mean);
+    if (best_hear_again(co, j, t, isfinite(r->loss_mean) ? r->loss_mean : INFINITY))
+        return 0;
     if (!none && (!isfinite(r->loss_mean) || !isfinite(r->loss_sum))) {
         if (!t->draw.mixture && guard_hear(co, j, t, INFINITY))
             return 0;

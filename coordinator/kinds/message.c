@@ -117,11 +117,25 @@ static void add_best(struct message *b, const struct best_module *best, Skerry__
     ref->full = message_blob(b, &best->full);
 }
 
+/* The path's best version where the task wants that; a version that is measured again for it may be
+ * kept nowhere else. */
+static const struct best_module *best_of(const struct message *b, const struct job *j,
+                                         uint32_t path)
+{
+    const struct module_rec *m = &j->modules[j->comp.paths[path].modules[0]];
+    if (b->best || j != b->job)
+        return j->paths[path].best;
+    if (b->task->kind != TASK_EVAL || b->task->id != j->paths[path].hope.task ||
+        module_version(m, b->task->draw.version) != NULL)
+        return NULL;
+    return j->paths[path].hope.best;
+}
+
 /* References to the modules of a path, by level; j may be another job than the task's. */
 static Skerry__V1__ModuleRef **path_modules(struct message *b, const struct job *j, uint32_t path,
                                             size_t *ret_n)
 {
-    const struct best_module *best = b->best || j != b->job ? j->paths[path].best : NULL;
+    const struct best_module *best = best_of(b, j, path);
     size_t n = composition_levels(&j->comp, path);
     Skerry__V1__ModuleRef **list = message_need(b, n * sizeof(*list));
     bool mean = j == b->job ? task_wants_ema(b->task) : j->spec.outer.ema > 0;

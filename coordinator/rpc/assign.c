@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "coordinator/job/ahead.h"
+#include "coordinator/job/best.h"
 #include "coordinator/job/guard.h"
 #include "coordinator/job/member.h"
 #include "coordinator/job/query.h"
@@ -114,7 +115,7 @@ static struct schedule_task *candidates(struct coordinator *co)
         fill_owner(co, j, t, &list[i]);
         if (t->kind == TASK_CHECK)
             spot_check_not_for(s, t, list[i].not_for, &list[i].not_from);
-        else if (t->kind == TASK_EVAL)
+        else if (t->kind == TASK_EVAL && !best_not_for(co, t, list[i].not_for, &list[i].not_from))
             guard_not_for(co, t, list[i].not_for, &list[i].not_from);
     }
     return list;

@@ -76,6 +76,8 @@ static void of_modules(const struct walk *w, const struct job *j, bool runs)
         const struct path_rec *path = &j->paths[p];
         for (uint32_t l = 0; path->best != NULL && l < composition_levels(&j->comp, p); l++)
             tell(w, BLOB_BEST, &path->best[l].full, true);
+        for (uint32_t l = 0; path->hope.best != NULL && l < composition_levels(&j->comp, p); l++)
+            tell(w, BLOB_BEST, &path->hope.best[l].full, runs);
         for (uint32_t r = 0; r < j->comp.paths[p].replicas; r++)
             tell(w, BLOB_MOMENTS, &path->replicas[r].moments, runs);
     }

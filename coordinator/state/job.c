@@ -62,6 +62,7 @@ static void free_modules(struct job *j)
     for (uint32_t i = 0; j->paths != NULL && i < j->comp.n_paths; i++) {
         mem_free((void *)j->paths[i].replicas);
         mem_free(j->paths[i].best);
+        mem_free(j->paths[i].hope.best);
     }
     mem_free((void *)j->paths);
     for (uint32_t i = 0; j->ledgers != NULL && i < job_ledgers(j); i++)

@@ -134,6 +134,15 @@ struct eval_doubt {
     uint64_t best_task; /* measures again what it was compared with; 0: none */
 };
 
+/* A version that by one worker's word is better than the path's best (job/best.h). */
+struct eval_hope {
+    struct best_module *best; /* by level; NULL: there is none */
+    uint32_t version;
+    float loss;
+    uint64_t worker, origin; /* the worker that reported it */
+    uint64_t task;           /* the EVAL task that measures it again */
+};
+
 struct path_rec {
     uint32_t round;    /* the round under way; == rounds planned: finished */
     bool ready;        /* its tasks exist */
@@ -148,6 +157,7 @@ struct path_rec {
     uint32_t best_round;
     float best_loss;
     struct eval_doubt doubt;  /* (m) */
+    struct eval_hope hope;    /* (m) */
     uint64_t velocity_worker; /* (m) the last to evaluate the path for a sampler elsewhere */
     struct row_mark row;
 };

@@ -1,0 +1,163 @@
+/* With early stopping a path keeps its best version, which no single worker's loss decides.  A
+ * whole coordinator (rig.h). */
+#include "tests/unit/coordinator/rig.h"
+
+static const char spec[] = "name: fake\nseed: 3\ndata: {path: x, image_size: 16}\n"
+                           "model: {type: dit, patch: 4, dim: 32, depth: 1, heads: 2}\n"
+                           "train: {batch: 4, lr: 0.1}\nrecipe: {replicas: 2, early_stop: true}\n"
+                           "outer: {rounds: 12, steps: 2}\n"
+                           "sample: {count: 4}\neval: {every: 1, guard: 0}\n";
+
+enum { LIE = 3, LAST = 6 };
+
+/* What a worker says of a version, by its place. */
+typedef float (*opinion)(int worker, uint32_t version);
+
+static unsigned n_evals;
+
+static float honest(int worker, uint32_t version)
+{
+    return 1.0f / (float)version + 0.001f * (float)worker;
+}
+
+/* The first loss of LIE that is told is far too small. */
+static float one_lies(int worker, uint32_t version)
+{
+    static bool told;
+    const bool lies = version == LIE && !told;
+    told |= lies;
+    return lies ? 0.0001f : honest(worker, version);
+}
+
+/* From LIE on the model gets worse, but that is found out only by the second who is asked. */
+static float first_overrates(int worker, uint32_t version)
+{
+    static uint32_t told;
+    const bool first = version > told;
+    told = first ? version : told;
+    return version < LIE || first ? honest(worker, version) : 2.0f;
+}
+
+static void say(struct rig *r, struct fake *w, float loss)
+{
+    struct result x;
+    begin_result(&x, w->task, NULL);
+    x.m.loss_mean = loss;
+    x.m.units = 4;
+    x.m.loss_sum = 4 * (double)loss;
+    n_evals++;
+    if (!report(r, w, &x))
+        fail_msg("%s", w->detail);
+}
+
+static void serve(struct rig *r, int i, opinion says)
+{
+    struct fake *w = &r->workers[i];
+    ask(r, w, 20);
+    const Skerry__V1__Task *t = got(r, w);
+    if (t == NULL)
+        return;
+    if (t->kind == SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN) {
+        finish_train(r, w);
+        return;
+    }
+    assert_int_equal(t->kind, TASK_EVAL);
+    say(r, w, says(i, t->eval->version_round));
+}
+
+static const struct job *begin_job(struct rig *r, int workers)
+{
+    n_evals = 0;
+    for (int i = 0; i < workers; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    const struct job *j = state_job(&r->co->state, submit_spec(r, spec));
+    do_init(r, &r->workers[0]);
+    return j;
+}
+
+/* Until the version LAST is evaluated, and none is in question. */
+static const struct job *play(struct rig *r, int workers, opinion says)
+{
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    const struct job *j = begin_job(r, workers);
+    while (j->paths[0].eval.round < LAST || j->paths[0].hope.best != NULL) {
+        assert_true(clock_now_ms() < until);
+        for (int i = 0; i < workers; i++)
+            serve(r, i, says);
+    }
+    return j;
+}
+
+static void one_word_too_small_stops_nothing(void **state)
+{
+    const struct path_rec *path = &play(*state, 2, one_lies)->paths[0];
+    assert_true(path->best_round >= LAST);
+    assert_true(path->best_loss >= honest(0, path->best_round));
+}
+
+static void what_two_say_does(void **state)
+{
+    const struct path_rec *path = &play(*state, 2, first_overrates)->paths[0];
+    assert_true(path->best != NULL && path->best_round == LIE - 1);
+    assert_true(path->best_loss == honest(1, LIE - 1)); /* the larger */
+}
+
+static void a_worker_alone_is_believed(void **state)
+{
+    const struct path_rec *path = &play(*state, 1, honest)->paths[0];
+    assert_int_equal(path->best_round, path->eval.round);
+    assert_int_equal(n_evals, path->eval.round); /* each version once */
+}
+
+/* Its files stay until another worker has measured it, which may be long after it was trained. */
+static void a_version_in_question_is_kept(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t until = clock_now_ms() + DEADLINE_MS;
+    const struct job *j = begin_job(r, 2);
+    const struct path_rec *path = &j->paths[0];
+    struct fake *told = NULL, *asked = NULL;
+    for (int i = 0; path->hope.best == NULL; i = !i) {
+        assert_true(clock_now_ms() < until);
+        serve(r, i, honest);
+    }
+    for (int i = 0; i < 2; i++)
+        *(r->workers[i].id == path->hope.worker ? &told : &asked) = &r->workers[i];
+    assert_true(told != NULL && asked != NULL);
+    const uint64_t again = path->hope.task;
+    const struct blob_ref full = path->hope.best[0].full;
+    struct task *t = edit_task(r, again);
+    t->not_before_ms = UINT64_MAX;
+    while (module_version(&j->modules[0], path->hope.version) != NULL) {
+        assert_true(clock_now_ms() < until);
+        ask(r, told, 20);
+        const Skerry__V1__Task *got_now = got(r, told);
+        if (got_now != NULL && got_now->kind == SKERRY__V1__TASK_KIND__TASK_KIND_TRAIN)
+            finish_train(r, told);
+        else if (got_now != NULL)
+            say(r, told, 9);
+    }
+    const uint32_t version = path->hope.version;
+    edit_task(r, again)->not_before_ms = 0;
+    const Skerry__V1__Task *e = assign(r, asked, TASK_EVAL);
+    assert_int_equal(e->id, again);
+    assert_int_equal(e->modules[0]->version, version);
+    assert_memory_equal(e->modules[0]->full->sha256.data, full.sha256, 32);
+    struct blob_id id;
+    memcpy(id.sha256, full.sha256, 32);
+    assert_true(blobstore_has(r->co->blobs, &id, NULL));
+    say(r, asked, 0.75f);
+    assert_true(path->best != NULL && path->best_round == version && path->hope.best == NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(one_word_too_small_stops_nothing, begin, end),
+        cmocka_unit_test_setup_teardown(what_two_say_does, begin, end),
+        cmocka_unit_test_setup_teardown(a_worker_alone_is_believed, begin, end),
+        cmocka_unit_test_setup_teardown(a_version_in_question_is_kept, begin, end),
+    };
+    log_set_level(LOG_LEVEL_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
