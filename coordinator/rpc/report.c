@@ -193,11 +193,66 @@ static bool input_gone(const struct coordinator *co, const struct task *t, char 
     return false;
 }
 
-/* A phase that fails begins anew: its snapshot may be worth nothing. */
+/* Does it take more than the word of t's worker to call another one's snapshot bad? */
+static bool is_first_doubt(const struct coordinator *co, const struct task *t)
+{
+    const uint64_t by = t->train.doubted_by;
+    const struct worker *first = by != 0 ? state_worker(&co->state, by) : NULL;
+    return by == 0 || (first != NULL && !member_confirms(co, by, worker_origin(first), t));
+}
+
+/* A phase has failed that may have begun with a snapshot.  If that is worth nothing the phase
+ * begins anew: its worker's own goes, another one's when a second worker fails with it, too.  Who
+ * said that it diverges may then have been right. */
 static void distrust(struct coordinator *co, struct task *t)
 {
-    if (t->kind == TASK_TRAIN)
+    const struct snapshot *s = t->kind == TASK_TRAIN ? t->train.snapshot : NULL;
+    if (s == NULL)
+        return;
+    if (s->worker_id == t->worker_id) {
         task_keep_snapshot(co, t, NULL);
+    } else if (is_first_doubt(co, t)) {
+        t->train.doubted_by = t->train.doubted_by != 0 ? t->train.doubted_by : t->worker_id;
+    } else {
+        task_keep_snapshot(co, t, NULL);
+        t->train.n_diverged = 0;
+    }
+}
+
+/* ---- phases that diverge -------------------------------------------------- */
+
+static void note_diverged(struct task *t)
+{
+    bool known = t->kind != TASK_TRAIN || t->train.n_diverged == TASK_DIVERGED_MAX;
+    for (unsigned i = 0; !known && i < t->train.n_diverged; i++)
+        known = t->train.diverged[i] == t->worker_id;
+    if (!known)
+        t->train.diverged[t->train.n_diverged++] = t->worker_id;
+}
+
+/* Worker `done` has done the phase.  Who alone said that it diverges, perhaps under several names
+ * of one place, was wrong: once may be chance, or its device, and from then on it is a failure. */
+static void judge_diverged(struct coordinator *co, struct task *t, const struct worker *done)
+{
+    const unsigned n = t->kind == TASK_TRAIN ? t->train.n_diverged : 0;
+    const struct worker *first = n > 0 ? state_worker(&co->state, t->train.diverged[0]) : NULL;
+    bool alone = first != NULL && (n == 1 || worker_origin(first) != worker_origin(done));
+    for (unsigned i = 0; alone && i < n; i++) {
+        const struct worker *w = state_worker(&co->state, t->train.diverged[i]);
+        alone = w != NULL && w != done && worker_origin(w) == worker_origin(first);
+    }
+    for (unsigned i = 0; alone && i < n; i++) {
+        struct worker *w =
+            state_edit_worker(&co->state, state_worker(&co->state, t->train.diverged[i]));
+        core_say(co, t->job_id, w->id,
+                 "worker %llu (%s) said that task %llu diverges, but worker %llu has done it",
+                 (unsigned long long)w->id, w->name, (unsigned long long)t->id,
+                 (unsigned long long)done->id);
+        if (w->diverged_alone++ > 0)
+            member_failed(co, w);
+    }
+    if (n > 0)
+        t->train.n_diverged = 0;
 }
 
 static bool snapshot_gone(const struct coordinator *co, const struct task *t)
@@ -258,14 +313,16 @@ static void take_failure(struct coordinator *co, struct worker *w, struct task *
         task_requeue(co, t, "the disk of the coordinator is full");
         t->not_before_ms = core_now(co) + FULL_DISK_WAIT_MS;
     } else if (snapshot_gone(co, t)) {
-        distrust(co, t);
+        task_keep_snapshot(co, t, NULL);
         task_requeue(co, t, "its snapshot is gone from the coordinator's blobs");
     } else if (r->failure == SKERRY__V1__FAILURE__FAILURE_NETWORK || input_gone(co, t, reason)) {
         task_failed(co, t, FAULT_PASSING, reason);
     } else {
         const bool program = r->failure == SKERRY__V1__FAILURE__FAILURE_TRAINER &&
                              query_needs_trainers(state_job(&co->state, t->job_id), t);
-        const bool diverged = r->failure == SKERRY__V1__FAILURE__FAILURE_DIVERGED;
+        const bool diverged = r->failure == SKERRY__V1__FAILURE__FAILURE_DIVERGED && r->retryable;
+        if (diverged)
+            note_diverged(t);
         distrust(co, t);
         task_failed(co, t,
                     !r->retryable ? FAULT_LASTING
@@ -334,6 +391,7 @@ int report_apply(struct coordinator *co, struct worker *w, const Skerry__V1__Rep
     take_trace(j, t, r);
     task_end(co, t, TASK_DONE, "");
     member_succeeded(co, w, judged);
+    judge_diverged(co, t, w);
     w->reported_ms = core_now(co);
     take_bad(j, t, r, held);
     return 0;

@@ -132,6 +132,7 @@ void task_set_snapshot(struct task *t, struct snapshot *s)
     mem_free((void *)t->train.snapshot);
     t->train.snapshot = s;
     t->train.snapshot_edited = true;
+    t->train.doubted_by = 0;
 }
 
 void task_free(struct task *t)

@@ -12,6 +12,7 @@
 #define TASK_RANGES_MAX 4096 /* as TrainTask.ranges */
 #define TASK_LABELS_MAX 1024
 #define TASK_FAILURES_MAX 5 /* then an aside task has failed; another one stalls its job */
+#define TASK_DIVERGED_MAX 4 /* workers remembered that call a phase diverged */
 #define TASK_TEXT_MAX 65536 /* bytes of a generated text, as ReportRequest.text */
 
 /* Same numbers as TaskKind of skerry.proto. */
@@ -98,6 +99,9 @@ struct task_train {
     uint32_t phase_s;                /* (m) length of a phase bounded by time */
     bool fresh;                      /* its worker begins with the versions alone */
     uint64_t checks, after; /* CHECK: the TRAIN task, and the CHECK that differs from it; 0: none */
+    uint64_t doubted_by;    /* (m) the first to fail with another worker's snapshot; 0: none */
+    uint64_t diverged[TASK_DIVERGED_MAX]; /* (m) workers that call it diverged */
+    unsigned n_diverged;                  /* (m) */
 };
 
 /* EVAL and SAMPLE. */

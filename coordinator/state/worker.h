@@ -101,6 +101,7 @@ struct worker {
     uint64_t joined_ms;
     bool allows_trainers; /* it runs programs that come with jobs */
     struct worker_share share;
+    uint32_t diverged_alone;       /* phases that only it called diverged, and others have done */
     uint64_t quarantined_until_ms; /* 0: not quarantined */
     uint64_t heard_ms;
     uint64_t reported_ms;       /* its last accepted result; 0: none */

@@ -164,6 +164,60 @@ static void a_failure_drops_it(void **state)
     assert_int_equal(needed_blobs(r), 0);
 }
 
+static void diverge(struct rig *r, struct fake *w)
+{
+    struct result x;
+    begin_result(&x, w->task, NULL);
+    x.m.failed = x.m.retryable = true;
+    x.m.failure = SKERRY__V1__FAILURE__FAILURE_DIVERGED;
+    x.m.reason = (char *)(uintptr_t) "step 2: loss nan";
+    assert_true(report(r, w, &x));
+}
+
+/* One worker's word takes nothing of another's: a second one must fail with it as well. */
+static void anothers_is_dropped_by_two(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1], *c = &r->workers[2];
+    const Skerry__V1__Task *t = begun(r, yaml);
+    const uint64_t id = t->id;
+    struct saving s;
+    assert_int_equal(join(r, c, SKERRY_VERSION), 0);
+    begin_saving(r, &s, t, 1);
+    assert_true(save(r, a, &s));
+    leave(r, a);
+    edit_task(r, id)->ready_ms = 0;
+    check_resume(r, b, id, &s);
+    diverge(r, b);
+    assert_non_null(snapshot_of(r, id));
+    check_resume(r, c, id, &s);
+    diverge(r, c);
+    assert_null(snapshot_of(r, id));
+    assert_int_equal(needed_blobs(r), 0);
+    assert_int_equal(state_task(&r->co->state, id)->train.n_diverged, 0);
+}
+
+/* Who is alone must be believed, or would fail for ever. */
+static void anothers_is_dropped_by_the_only_one(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0], *b = &r->workers[1];
+    const Skerry__V1__Task *t = begun(r, yaml);
+    const uint64_t id = t->id;
+    struct saving s;
+    begin_saving(r, &s, t, 1);
+    assert_true(save(r, a, &s));
+    leave(r, a);
+    for (int i = 0; i < 2; i++) {
+        assert_non_null(snapshot_of(r, id));
+        edit_task(r, id)->ready_ms = 0;
+        memset(&edit_task(r, id)->failed, 0, sizeof(struct failure_list));
+        check_resume(r, b, id, &s);
+        diverge(r, b);
+    }
+    assert_null(snapshot_of(r, id));
+}
+
 static void a_lost_blob_drops_it(void **state)
 {
     struct rig *r = *state;
@@ -281,6 +335,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(another_worker_goes_on, begin, end),
         cmocka_unit_test_setup_teardown(it_is_on_record, begin, end),
         cmocka_unit_test_setup_teardown(a_failure_drops_it, begin, end),
+        cmocka_unit_test_setup_teardown(anothers_is_dropped_by_two, begin, end),
+        cmocka_unit_test_setup_teardown(anothers_is_dropped_by_the_only_one, begin, end),
         cmocka_unit_test_setup_teardown(a_lost_blob_drops_it, begin, end),
         cmocka_unit_test_setup_teardown(nonsense_is_refused, begin, end),
         cmocka_unit_test_setup_teardown(samples_are_bounded, begin, end),

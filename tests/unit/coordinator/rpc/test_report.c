@@ -287,6 +287,69 @@ static void test_diverged(void **state)
     assert_true(stalled(r, j, "at last: it is broken"));
 }
 
+/* The other tasks wait until this one is done. */
+static void diverges_for(struct rig *r, struct fake *says, struct fake *does, Skerry__V1__Task *t)
+{
+    const uint64_t id = t->id;
+    assert_true(fail_task(r, says, true, SKERRY__V1__FAILURE__FAILURE_DIVERGED));
+    assert_int_equal(assign(r, does, TASK_TRAIN)->id, id);
+    finish_train(r, does);
+    assert_int_equal(state_task(&r->co->state, id)->state, TASK_DONE);
+}
+
+/* It is nobody's fault once, but not what one worker says again and again of phases that others do.
+ */
+static void test_diverged_for_one(void **state)
+{
+    struct rig *r = *state;
+    struct fake *evil = &r->workers[0], *good = &r->workers[1];
+    const struct job *j = begun(r);
+    const struct worker *w = state_worker(&r->co->state, evil->id);
+    for (unsigned i = 0; i < 3; i++) {
+        only_task(r, evil);
+        diverges_for(r, evil, good, evil->task);
+        assert_int_equal(w->failures_row, i);
+        for (size_t k = 0; k < r->co->state.n_tasks; k++)
+            edit_task(r, r->co->state.tasks[k]->id)->not_before_ms = 0;
+        if (i == 1) { /* the first round ends */
+            const uint64_t until = clock_now_ms() + DEADLINE_MS;
+            while (j->paths[0].round == 0) {
+                assert_true(clock_now_ms() < until);
+                loop_turn(r->loop, true);
+            }
+        }
+    }
+}
+
+/* Two say so, and a third one has done it: they are wrong if they are one place under two names,
+ * and that one is not another of its names. */
+static void test_diverged_for_two(void **state)
+{
+    static const struct {
+        const char *second, *third; /* where they are; the first is here */
+        unsigned failures;
+    } cases[] = {{"10.0.0.2:1", "10.0.0.3:1", 0},
+                 {"127.0.0.1:1", "10.0.0.3:1", 1},
+                 {"127.0.0.1:1", "127.0.0.1:1", 0}};
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        struct rig *r = *state;
+        begun(r);
+        (void)str_copy(edit_worker(r, r->workers[1].id)->address, 64, cases[c].second);
+        (void)str_copy(edit_worker(r, r->workers[2].id)->address, 64, cases[c].third);
+        const uint64_t id = only_task(r, &r->workers[0]);
+        for (int i = 0; i < 2; i++) {
+            edit_worker(r, r->workers[i].id)->diverged_alone = 1;
+            assert_true(fail_task(r, &r->workers[i], true, SKERRY__V1__FAILURE__FAILURE_DIVERGED));
+            assert_int_equal(assign(r, &r->workers[i + 1], TASK_TRAIN)->id, id);
+        }
+        finish_train(r, &r->workers[2]);
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(edit_worker(r, r->workers[i].id)->failures_row, cases[c].failures);
+        assert_int_equal(end(state), 0);
+        assert_int_equal(begin(state), 0);
+    }
+}
+
 /* The schedule of the replica goes on from its steps: a phase has no more of them than it was asked
  * for, whatever is said; and times that nothing takes are not added up. */
 static void test_too_many_steps(void **state)
@@ -358,6 +421,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_names, begin, end),
         cmocka_unit_test_setup_teardown(test_no_such_program, begin, end),
         cmocka_unit_test_setup_teardown(test_diverged, begin, end),
+        cmocka_unit_test_setup_teardown(test_diverged_for_one, begin, end),
+        cmocka_unit_test_setup_teardown(test_diverged_for_two, begin, end),
         cmocka_unit_test_setup_teardown(test_too_many_steps, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
