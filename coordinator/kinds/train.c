@@ -299,6 +299,17 @@ static uint64_t samples_of(struct coordinator *co, const struct job *j, const st
     return 0;
 }
 
+/* Our own training makes all steps of a phase.  A user's trainer may have too little data of its
+ * own; it weighs by its samples, as do phases bounded by time. */
+static int check_steps(const struct job *j, const struct task *t,
+                       const Skerry__V1__ReportRequest *r, struct err *err)
+{
+    const uint32_t asked = steps_that_fit(j, t);
+    if (job_family(&j->spec)->external || r->steps >= asked)
+        return 0;
+    return err_set(err, -EINVAL, "the phase made only %u of its %u steps", r->steps, asked);
+}
+
 static int train_apply(struct coordinator *co, struct job *j, struct task *t,
                        const Skerry__V1__ReportRequest *r, struct err *err)
 {
@@ -313,7 +324,9 @@ static int train_apply(struct coordinator *co, struct job *j, struct task *t,
     if (r->samples == 0 || r->samples > held)
         return err_set(err, -EINVAL, "the phase counts %llu samples, expected 1 to %llu",
                        (unsigned long long)r->samples, (unsigned long long)held);
-    int rc = take_contributions(co, j, t, r, err);
+    int rc = r->snapshot ? 0 : check_steps(j, t, r, err);
+    if (rc == 0)
+        rc = take_contributions(co, j, t, r, err);
     if (rc == 0 && !r->snapshot)
         rc = check_complete(j, t, err);
     if (rc < 0)

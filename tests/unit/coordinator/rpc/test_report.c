@@ -350,6 +350,26 @@ static void test_diverged_for_two(void **state)
     }
 }
 
+/* A phase of fewer steps than were asked for is none. */
+static void test_too_few_steps(void **state)
+{
+    struct rig *r = *state;
+    begun(r);
+    struct fake *lazy = &r->workers[0], *good = &r->workers[1];
+    const uint64_t id = only_task(r, lazy);
+    struct blob_ref blob = contribute(r, lazy->task, id, 0.01f);
+    struct result x;
+    begin_result(&x, lazy->task, &blob);
+    x.m.steps = 1;
+    x.m.samples = 4;
+    assert_false(report(r, lazy, &x));
+    assert_non_null(strstr(lazy->detail, "the phase made only 1 of its 2 steps"));
+    assert_int_equal(edit_worker(r, lazy->id)->failures_row, 1);
+    assert_int_equal(state_task(&r->co->state, id)->train.n_contributions, 0);
+    assert_int_equal(assign(r, good, TASK_TRAIN)->id, id);
+    finish_train(r, good);
+}
+
 /* The schedule of the replica goes on from its steps: a phase has no more of them than it was asked
  * for, whatever is said; and times that nothing takes are not added up. */
 static void test_too_many_steps(void **state)
@@ -424,6 +444,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_diverged_for_one, begin, end),
         cmocka_unit_test_setup_teardown(test_diverged_for_two, begin, end),
         cmocka_unit_test_setup_teardown(test_too_many_steps, begin, end),
+        cmocka_unit_test_setup_teardown(test_too_few_steps, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
