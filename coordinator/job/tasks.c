@@ -130,7 +130,7 @@ void task_requeue(struct coordinator *co, struct task *t, const char *reason)
     t->steps_done = 0;
     t->samples_done = 0;
     if (t->kind == TASK_SAMPLE)
-        t->draw.text_len = 0;
+        t->draw.text_len = t->draw.questions = 0;
     t->ready_ms = core_now(co);
     (void)str_copy(t->reason, sizeof(t->reason), reason);
     state_set_task_state(&co->state, t, TASK_PENDING);

@@ -7,6 +7,7 @@
 
 #include "common/base/clock.h"
 #include "coordinator/job/gc.h"
+#include "coordinator/job/query.h"
 #include "coordinator/job/tasks.h"
 #include "coordinator/kinds/result.h"
 #include "coordinator/state/poll.h"
@@ -178,10 +179,18 @@ static struct task *make(struct coordinator *co, struct job *j, const struct tas
     struct task *t = task_make(co, j, TASK_VELOCITY);
     if (t == NULL)
         return NULL;
+    task_memory(parent)->draw.questions++;
     t->path = path;
     t->velocity =
         (struct task_velocity){parent->draw.version, parent->draw.ema, parent->id, *input};
     return t;
+}
+
+/* The most questions that a sampler has: of each sample at each step, perhaps two of Heun's and two
+ * of guidance for each expert. */
+static uint64_t most_questions(const struct job *j, const struct task_draw *d)
+{
+    return (uint64_t)d->count * d->steps * 4 * query_main_paths(j);
 }
 
 static void send_velocity(struct coordinator *co, const struct poll *p, const struct task *t)
@@ -240,7 +249,9 @@ int sample_evaluate(struct coordinator *co, struct worker *w, struct rpc_request
     }
     if (rc < 0)
         return rc;
-    task_memory(parent)->progress_ms = core_now(co);
+    /* Who waits for others is not stuck; who asks for what it was told, or for ever, is. */
+    if (task_is_open(t) && parent->draw.questions <= most_questions(j, &parent->draw))
+        task_memory(parent)->progress_ms = core_now(co);
     struct poll *p = poll_add(co, req, m->wait_ms, answer_velocity);
     p->worker_id = w->id;
     p->task_id = parent->id;

@@ -122,6 +122,8 @@ struct task_draw {
     float temperature, top_p;
     char *text;      /* (m) received so far */
     size_t text_len; /* (m) at most TASK_TEXT_MAX */
+    /* (m) VELOCITY tasks that the attempt has asked for */
+    uint64_t questions;
 };
 
 struct task_outer {

@@ -475,6 +475,18 @@ static void ask_velocity(struct rig *r, struct fake *w, const Skerry__V1__Task *
                &skerry__v1__evaluate_reply__descriptor);
 }
 
+/* Asks, and says whether the sampler was seen to get on by that. */
+static bool gets_on(struct rig *r, struct fake *w, const Skerry__V1__Task *t, const char *input)
+{
+    struct grid_result x = {0};
+    const struct task *sample = state_task(&r->co->state, t->id);
+    task_memory(sample)->progress_ms = 1;
+    ask_velocity(r, w, t, &x, input, 0);
+    wait_for(r, &w->done);
+    assert_int_equal(w->code, 0);
+    return sample->progress_ms > 1;
+}
+
 static void test_remote(void **state)
 {
     struct rig *r = *state;
@@ -521,6 +533,7 @@ static void test_remote(void **state)
     wait_for(r, &a->done);
     assert_int_equal(a->code, 0);
     assert_int_equal(r->co->state.next_task, tasks);
+    assert_false(gets_on(r, a, t, "x_t of a step")); /* it is no progress, either */
     /* With the sampler its velocities go. */
     uint64_t velocity = v->id;
     grid_result(&g, t, &x);
@@ -557,6 +570,12 @@ static void test_remote_flood(void **state)
     }
     assert_int_equal(r->co->state.n_open, 2); /* with the sampler's own */
     assert_int_equal(state_worker(&r->co->state, b->id)->task_id, 0);
+    /* Nor does it get on for ever: no picture takes so many questions. */
+    assert_true(gets_on(r, a, t, "x_t of step 5"));
+    assert_true(gets_on(r, a, t, "x_t of step 5")); /* it waits for others */
+    task_memory(state_task(&r->co->state, t->id))->draw.questions = 1u << 20;
+    assert_false(gets_on(r, a, t, "x_t of step 5"));
+    assert_false(gets_on(r, a, t, "x_t of step 6"));
 }
 
 /* ---- texts --------------------------------------------------------------- */
