@@ -121,7 +121,7 @@ static int read_inputs(struct maker *m, struct contribution_chunk *c, struct err
 static int refused(const struct contribution_chunk *c, int rc, struct err *err)
 {
     return rc != -EDOM ? rc
-                       : err_set(err, -ERR_FORMAT,
+                       : err_set(err, -EDOM,
                                  "tensor %s holds a value that is not finite: training diverged",
                                  c->layout->st.tensors[c->t].name);
 }

@@ -80,7 +80,7 @@ struct contribution_result {
     uint64_t bytes;
 };
 
-/* Blocking: not for the loop thread.  -ERR_FORMAT: a value is not finite; err names
+/* Blocking: not for the loop thread.  -EDOM: a value is not finite; err names
  * its tensor.  On failure neither file exists. */
 int contribution_write(const struct contribution_job *job, struct contribution_result *ret,
                        struct err *err);

@@ -154,3 +154,36 @@ int version_apply_contribution(const char *full_path, const char *contribution_p
     const struct wire_info want = {.kind = WIRE_CONTRIBUTION, .module_id = module_id, .base = base};
     return apply(full_path, contribution_path, want, out_path, NULL, NULL, err);
 }
+
+static int check_tensor(int fd, const char *path, const struct st_tensor *t, float *x,
+                        struct err *err)
+{
+    for (uint64_t first = 0; first < t->count; first += FOLD_CHUNK) {
+        const size_t n = t->count - first < FOLD_CHUNK ? (size_t)(t->count - first) : FOLD_CHUNK;
+        const int rc =
+            file_pread_all(fd, x, n * sizeof *x, t->offset + first * sizeof *x, path, err);
+        if (rc < 0)
+            return rc;
+        if (!coding_check(CODEC_F32, n, x, NULL))
+            return err_set(err, -EDOM, "tensor %s has a value that is not finite", t->name);
+    }
+    return 0;
+}
+
+int version_check_finite(const char *path, struct err *err)
+{
+    struct layout l = {0};
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_errno(err, "opening %s", path);
+    float *x = mem_try_aligned(64, FOLD_CHUNK * sizeof *x);
+    int rc = layout_read(fd, path, &l, err);
+    if (rc == 0 && x == NULL)
+        rc = err_set(err, -ENOMEM, "no memory for the check of a version");
+    for (size_t t = 0; rc == 0 && t < l.st.n_tensors; t++)
+        rc = check_tensor(fd, path, &l.st.tensors[t], x, err);
+    layout_release(&l);
+    mem_free(x);
+    (void)close(fd); /* read only: nothing to lose */
+    return rc;
+}

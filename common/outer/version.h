@@ -29,4 +29,8 @@ int version_apply_contribution(const char *full_path, const char *contribution_p
                                uint64_t module_id, uint64_t base, const char *out_path,
                                struct err *err);
 
+/* Are all values of a file like a full version finite?  -EDOM: err names a tensor with one that is
+ * not.  Streams; blocking. */
+int version_check_finite(const char *path, struct err *err);
+
 #endif

@@ -257,6 +257,9 @@ static int check_one(struct run *r, size_t i, struct err *err)
     }
     if (!senders_fault(rc))
         return err_set(err, rc, "checking a contribution: %s", why.msg);
+    const char *const from[] = {origin.from_full};
+    if ((rc = outer_verify_finite(from, 1, err)) < 0)
+        return rc;
     /* The path is ours and means nothing to the sender. */
     char *p = why.msg;
     size_t n = strlen(r->blobs[i]);
@@ -549,6 +552,11 @@ static int fold_finite(struct run *r, struct fold_result *result, struct err *er
 {
     struct outer_step *s = r->step;
     int rc = fold(r, result, err);
+    if (rc == -ERANGE) {
+        const char *const from[] = {r->full, r->target, r->mom, r->buf};
+        const int ours = outer_verify_finite(from, 4, err);
+        rc = ours < 0 ? ours : rc;
+    }
     while (rc == -ERANGE) {
         struct outer_contribution *worst = NULL;
         for (size_t i = 0; i < s->n_contributions; i++) {

@@ -129,7 +129,7 @@ struct outer_step {
 /* Called on the loop thread, exactly once per submitted step, which then belongs to the caller
  * again.  rc: 0; -ERR_LIMIT when fewer than min_accepted contributions are good, or one is damaged;
  * -ERR_CANCELLED at shutdown; else a fault of ours (disk full, I/O, memory; -ERR_HASH: a file is
- * damaged): try again later. */
+ * damaged, or not finite): try again later. */
 typedef void (*outer_done_fn)(struct outer_step *step);
 
 /* `threads` steps run at a time. [loop] */

@@ -42,6 +42,23 @@ int outer_verify_blob(struct seen *seen, struct blobstore *store, const char *pa
     return outer_verify(seen, path, want, what, err);
 }
 
+int outer_verify_finite(const char *const *paths, size_t n, struct err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct err why = {0};
+        const int rc = paths[i] != NULL ? version_check_finite(paths[i], &why) : 0;
+        if (rc == -EDOM)
+            return err_set(err, -ERR_HASH,
+                           "what the step starts from is not finite, and no contribution is to "
+                           "blame: %s of %s; submit the job anew, with another warm start if it "
+                           "has one",
+                           why.msg, paths[i]);
+        if (rc < 0)
+            return err_set(err, rc, "%s", why.msg);
+    }
+    return 0;
+}
+
 int outer_hold(struct blobstore *store, const struct outer_blob *blob, char **ret, struct err *err)
 {
     struct blob_id id;

@@ -22,6 +22,11 @@ int outer_verify_blob(struct seen *seen, struct blobstore *store, const char *pa
 int outer_verify_base(struct seen *seen, struct blobstore *store, const struct outer_step *s,
                       const char *path, struct err *err);
 
+/* Are all values of these files of ours finite?  Else every contribution looks as if it were not,
+ * and none is to blame.  NULL: there is no such file.  -ERR_HASH, as for other files that must be
+ * replaced: one is not. */
+int outer_verify_finite(const char *const *paths, size_t n, struct err *err);
+
 /* outer_hold(): the path of the blob's file, which is kept until outer_let_go(); that also frees
  * the path, and accepts NULL. */
 int outer_hold(struct blobstore *store, const struct outer_blob *blob, char **ret, struct err *err);

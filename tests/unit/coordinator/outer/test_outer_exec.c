@@ -70,7 +70,8 @@ static void rig_end(struct rig *r)
 }
 
 /* A contribution of noise to the version at hand. */
-static struct outer_blob noise(struct rig *r, uint64_t seed, float size, uint64_t samples)
+static struct outer_blob noise_as(struct rig *r, uint64_t seed, float size, uint64_t samples,
+                                  enum codec codec)
 {
     char full[4096], *path = fx_path(&r->f, "c");
     float *theta = fx_array(), *end = fx_array();
@@ -79,12 +80,17 @@ static struct outer_blob noise(struct rig *r, uint64_t seed, float size, uint64_
     fx_normal(1000 * r->version + seed, size, end);
     for (size_t i = 0; i < PARAMS; i++)
         end[i] += theta[i];
-    fx_contribute(full, r->version, end, CODEC_E3M0, samples, path);
+    fx_contribute(full, r->version, end, codec, samples, path);
     const struct outer_blob blob = put(r, path);
     free(theta);
     free(end);
     mem_free(path);
     return blob;
+}
+
+static struct outer_blob noise(struct rig *r, uint64_t seed, float size, uint64_t samples)
+{
+    return noise_as(r, seed, size, samples, CODEC_E3M0);
 }
 
 /* A step of K contributions whose deltas have the given sizes. */
@@ -628,6 +634,37 @@ static void test_bad_base(void **state)
     rig_end(&r);
 }
 
+/* Nor where it is a module, but not finite: whatever is added to that is not, either. */
+static void test_base_is_not_finite(void **state)
+{
+    static const enum codec codecs[] = {CODEC_E3M0, CODEC_F32};
+    (void)state;
+    struct rig r;
+    rig_begin(&r);
+    char *path = fx_path(&r.f, "base");
+    float *x = fx_array();
+    fx_read_flat(r.f.full, x);
+    x[PARAMS / 2] = INFINITY;
+    fx_write_full(path, x);
+    for (size_t i = 0; i < sizeof codecs / sizeof codecs[0]; i++) {
+        struct outer_step *s = make_step(&r, alike);
+        for (size_t c = 0; c < K; c++) {
+            s->contributions[c].codec = codecs[i];
+            s->contributions[c].blob = noise_as(&r, c, alike[c], 100 + c, codecs[i]);
+        }
+        s->full = put(&r, path);
+        run(&r, s);
+        assert_int_equal(s->rc, -ERR_HASH);
+        assert_non_null(strstr(s->reason, "no contribution is to blame"));
+        for (size_t c = 0; c < K; c++)
+            assert_false(s->contributions[c].refused);
+        step_free(s);
+    }
+    free(x);
+    mem_free(path);
+    rig_end(&r);
+}
+
 static void test_bad_steps(void **state)
 {
     (void)state;
@@ -712,6 +749,7 @@ int main(void)
         cmocka_unit_test(test_disk_full),
         cmocka_unit_test(test_missing),
         cmocka_unit_test(test_bad_base),
+        cmocka_unit_test(test_base_is_not_finite),
         cmocka_unit_test(test_damaged_contribution),
         cmocka_unit_test(test_store_out_of_reach),
         cmocka_unit_test(test_damaged_state),
