@@ -110,6 +110,10 @@ bool admit_work(const struct admit_work *in, uint64_t *ret_until_ms,
                        ADMIT_FAILURES_ROW, in->strikes);
         return false;
     }
+    if (in->unheard > 0)
+        return (void)snprintf(ret_reason, ADMIT_REASON_MAX,
+                              "hears first what became of %u contributions", in->unheard),
+               false;
     return true;
 }
 

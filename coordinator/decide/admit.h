@@ -39,6 +39,7 @@ struct admit_work {
     uint64_t now_ms, quarantined_until_ms;
     bool drain, store_ok;
     uint32_t strikes;
+    uint32_t unheard; /* it must first hear what became of so many contributions */
 };
 
 /* Whether a worker may be given a task now.  If not, *ret_until_ms is when to ask again (0:

@@ -387,8 +387,14 @@ bool member_confirms(const struct coordinator *co, uint64_t worker, uint64_t ori
 bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,
                      char reason[REASON_MAX])
 {
-    const struct admit_work in = {core_now(co), w->quarantined_until_ms, worker_goes(w),
-                                  co->store_ok && !co->disk_full, w->strikes};
+    const struct admit_work in = {
+        .now_ms = core_now(co),
+        .quarantined_until_ms = w->quarantined_until_ms,
+        .drain = worker_goes(w),
+        .store_ok = co->store_ok && !co->disk_full,
+        .strikes = w->strikes,
+        .unheard = w->n_verdicts > APPLIED_MAX ? w->n_verdicts : 0,
+    };
     return admit_work(&in, ret_until_ms, reason);
 }
 
@@ -444,6 +450,9 @@ void member_was_wrong(struct coordinator *co, struct worker *w)
 void member_verdict(struct coordinator *co, uint64_t worker_id, const struct verdict *v)
 {
     struct worker *w = state_edit_worker(&co->state, state_worker(&co->state, worker_id));
-    if (w != NULL)
-        worker_add_verdict(w, v);
+    if (w != NULL && !worker_add_verdict(w, v))
+        core_say(co, 0, w->id,
+                 "worker %llu (%s) has not heard what became of %d contributions: the oldest is "
+                 "forgotten, and a residual of it may be sent twice",
+                 (unsigned long long)w->id, w->name, VERDICTS_MAX + 1);
 }

@@ -302,7 +302,7 @@ void assign_parked(struct coordinator *co)
 
 Skerry__V1__Applied **assign_verdicts(const struct worker *w, size_t *ret_n)
 {
-    size_t n = w->n_verdicts;
+    const size_t n = w->n_verdicts < APPLIED_MAX ? w->n_verdicts : APPLIED_MAX;
     *ret_n = n;
     if (n == 0)
         return NULL;

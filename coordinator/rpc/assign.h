@@ -10,8 +10,8 @@
 void assign_parked(struct coordinator *co);
 /* Sends an AssignReply: the task that r names, or none. */
 void assign_send(struct coordinator *co, struct reply *r);
-/* The worker's verdicts as messages in one block, which the caller frees.  They borrow their texts
- * from w. */
+/* The worker's first APPLIED_MAX verdicts as messages in one block, which the caller frees.  They
+ * borrow their texts from w. */
 Skerry__V1__Applied **assign_verdicts(const struct worker *w, size_t *ret_n);
 
 #endif

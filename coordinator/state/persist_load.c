@@ -133,8 +133,8 @@ static int load_verdict(struct state *st, sqlite3_stmt *q, struct err *err)
     struct worker *w = state_edit_worker(st, state_worker(st, u64(q, 0)));
     struct verdict v = {.task_id = u64(q, 1), .module_id = u64(q, 2), .accepted = u32(q, 3) != 0};
     (void)str_copy(v.reason, sizeof(v.reason), store_text(q, 4));
-    if (w != NULL && w->n_verdicts < APPLIED_MAX)
-        worker_add_verdict(w, &v);
+    if (w != NULL)
+        (void)worker_add_verdict(w, &v);
     return 0;
 }
 

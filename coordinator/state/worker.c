@@ -40,16 +40,16 @@ uint64_t worker_origin(const struct worker *w)
 
 /* ---- verdicts ------------------------------------------------------------ */
 
-void worker_add_verdict(struct worker *w, const struct verdict *v)
+bool worker_add_verdict(struct worker *w, const struct verdict *v)
 {
-    if (w->n_verdicts == APPLIED_MAX) {
-        memmove(&w->verdicts[0], &w->verdicts[1], (APPLIED_MAX - 1) * sizeof(*w->verdicts));
-        w->n_verdicts--;
-    }
+    const bool fits = w->n_verdicts < VERDICTS_MAX;
+    if (!fits)
+        memmove(&w->verdicts[0], &w->verdicts[1], --w->n_verdicts * sizeof(*w->verdicts));
     w->verdicts = mem_realloc(w->verdicts, (w->n_verdicts + 1) * sizeof(*w->verdicts));
     w->verdicts[w->n_verdicts] = *v;
     w->verdicts[w->n_verdicts++].told = false;
     w->verdicts_edited = true;
+    return fits;
 }
 
 void worker_drop_verdict(struct worker *w, uint64_t task_id, uint64_t module_id)

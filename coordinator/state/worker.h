@@ -11,7 +11,8 @@
 struct rpc_peer;
 struct rpc_request;
 
-#define APPLIED_MAX 64 /* verdicts waiting for one worker */
+#define APPLIED_MAX 64    /* verdicts in one answer; while more wait, their worker gets no task */
+#define VERDICTS_MAX 4096 /* verdicts that wait for one worker */
 #define WORKER_SMALL_MAX 8
 #define WORKER_DEVICES_MAX 64
 
@@ -92,7 +93,7 @@ struct worker {
     int64_t since_unix_ms;    /* the time up to which it is charged (job/cost.h) */
     uint64_t since_ms;        /* (m) the same; 0: it was loaded */
     uint64_t task_id;         /* the lease it holds; 0: none */
-    struct verdict *verdicts; /* not yet sent or confirmed; up to APPLIED_MAX */
+    struct verdict *verdicts; /* not yet sent or confirmed; up to VERDICTS_MAX */
     unsigned n_verdicts;
     struct row_mark row;
     bool verdicts_edited; /* (m) */
@@ -167,8 +168,8 @@ void worker_free(struct worker *w);
  * under two names. */
 uint64_t worker_origin(const struct worker *w);
 
-/* Adds v, without its `told`.  The oldest makes room at APPLIED_MAX. */
-void worker_add_verdict(struct worker *w, const struct verdict *v);
+/* Adds v, without its `told`.  False: there were VERDICTS_MAX, and the oldest has made room. */
+bool worker_add_verdict(struct worker *w, const struct verdict *v);
 /* Forgets what was said of an earlier contribution: another one has come in its place. */
 void worker_drop_verdict(struct worker *w, uint64_t task_id, uint64_t module_id);
 /* Those that were told, in an answer that may not have come, are to be told again. */

@@ -122,6 +122,7 @@ static void test_admit_work(void **state)
         {"quarantine", {1000, 3500, false, true, 2}, false, 3500, "3 s"},
         {"drain", {1000, 0, true, true, 0}, false, 0, "drain"},
         {"disk", {1000, 0, false, false, 0}, false, 0, "cannot write"},
+        {"verdicts", {1000, 0, false, true, 0, 65}, false, 0, "what became of 65"},
     };
     for (size_t i = 0; i < N(cases); i++) {
         char reason[ADMIT_REASON_MAX];

@@ -85,12 +85,12 @@ static void test_verdicts(void **state)
 {
     struct rig *r = *state;
     struct worker *w = here(r, 0);
-    for (uint64_t task = 1; task <= APPLIED_MAX + 1; task++)
+    for (uint64_t task = 1; task <= VERDICTS_MAX + 1; task++)
         member_verdict(r->co, w->id, &(struct verdict){.task_id = task, .accepted = task % 2});
-    assert_int_equal(w->n_verdicts, APPLIED_MAX);
+    assert_int_equal(w->n_verdicts, VERDICTS_MAX);
     assert_int_equal(w->verdicts[0].task_id, 2); /* the oldest made room */
     assert_false(w->verdicts[0].accepted);
-    assert_true(w->verdicts[APPLIED_MAX - 1].accepted);
+    assert_true(w->verdicts[VERDICTS_MAX - 1].accepted);
     member_verdict(r->co, 999, &(struct verdict){.task_id = 1}); /* a worker that is forgotten */
 }
 

@@ -2,6 +2,7 @@
  * coordinator (rig.h), a job of two modules. */
 #include "tests/unit/coordinator/rig.h"
 
+#include "coordinator/job/member.h"
 #include "coordinator/rpc/report.h"
 
 #define SPEC(outer)                                                                                \
@@ -242,14 +243,58 @@ static void one_module_is_made_in_vain(void **state)
     check(&state_worker(&r->co->state, a->id)->verdicts[0], task, 0, true);
 }
 
+static void beat(struct rig *r, struct fake *w)
+{
+    Skerry__V1__HeartbeatRequest m = SKERRY__V1__HEARTBEAT_REQUEST__INIT;
+    assert_int_equal(CALL(r, w, HEARTBEAT, heartbeat, &m), 0);
+}
+
+/* More than an answer holds wait for the next one, and no task makes still more of them meanwhile.
+ */
+static void many_are_told_in_turn(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    const unsigned n = APPLIED_MAX + 5;
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    (void)submit(r);
+    for (unsigned i = 0; i < n; i++)
+        member_verdict(r->co, a->id, &(struct verdict){.task_id = 1000 + i});
+    settle(r);
+    const struct worker *w = state_worker(&r->co->state, a->id);
+    assert_int_equal(w->n_verdicts, n);
+    ask(r, a, 20);
+    assert_null(got(r, a));
+    assert_int_equal(a->assigned->n_applied, APPLIED_MAX);
+    assert_int_equal(a->assigned->applied[0]->task_id, 1000);
+    assert_non_null(strstr(a->assigned->waiting_for, "what became of 69 contributions"));
+    beat(r, a);
+    beat(r, a); /* which confirms what the first was answered */
+    assert_int_equal(w->n_verdicts, n - APPLIED_MAX);
+    assert_int_equal(w->verdicts[0].task_id, 1000 + APPLIED_MAX);
+    (void)assign(r, a, TASK_INIT);
+}
+
+static void all_are_on_record(void **state)
+{
+    struct rig *r = *state;
+    struct fake *a = &r->workers[0];
+    assert_int_equal(join(r, a, SKERRY_VERSION), 0);
+    for (unsigned i = 0; i < 2 * APPLIED_MAX; i++)
+        member_verdict(r->co, a->id, &(struct verdict){.task_id = 1000 + i});
+    stop(r);
+    start(r);
+    assert_int_equal(state_worker(&r->co->state, a->id)->n_verdicts, 2 * APPLIED_MAX);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     log_set_level(LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(one_module_is_late),
-        TEST(one_module_is_made_again),
-        TEST(one_module_is_made_in_vain),
+        TEST(one_module_is_late),         TEST(one_module_is_made_again),
+        TEST(one_module_is_made_in_vain), TEST(many_are_told_in_turn),
+        TEST(all_are_on_record),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
