@@ -52,9 +52,10 @@ static size_t find_numbers(struct coordinator *co, struct job *j, const struct t
                            struct metric_number *out[METRIC_NUMBERS_MAX])
 {
     const size_t names = job_family(&j->spec)->external ? heard->n_names : 0;
+    const struct worker *w = state_worker(&co->state, t->worker_id);
     size_t n = 0;
     for (; n < names && n < METRIC_NUMBERS_MAX; n++) {
-        out[n] = job_number(j, heard->names[n]);
+        out[n] = job_number(j, heard->names[n], w != NULL ? worker_origin(w) : 0);
         if (out[n] != NULL || j->numbers_refused)
             continue;
         j->numbers_refused = true;
@@ -64,6 +65,9 @@ static size_t find_numbers(struct coordinator *co, struct job *j, const struct t
                  heard->names[n], (unsigned long long)t->worker_id, METRIC_NAME_MAX - 1,
                  JOB_NUMBERS_MAX);
     }
+    for (size_t i = 0; i < n; i++) /* one may have made room for a later one */
+        if (out[i] != NULL && strcmp(out[i]->name, heard->names[i]) != 0)
+            out[i] = NULL;
     return n;
 }
 

@@ -47,6 +47,7 @@ int result_shard(struct coordinator *co, const struct job *j, const Skerry__V1__
 void result_rows(struct coordinator *co, struct job *j, const struct task *t,
                  const Skerry__V1__ReportRequest *r)
 {
+    const struct worker *w = state_worker(&co->state, t->worker_id);
     for (size_t i = 0; i < r->n_rows && i < 256; i++) {
         struct row_rec row = {
             .kind = t->kind,
@@ -54,10 +55,16 @@ void result_rows(struct coordinator *co, struct job *j, const struct task *t,
             .round = task_round(t),
             .value = r->rows[i]->value,
             .at_unix_ms = (int64_t)clock_wall_ms(),
+            .by = w != NULL ? worker_origin(w) : 0,
         };
         (void)str_copy(row.name, sizeof(row.name), r->rows[i]->name);
         (void)str_copy(row.unit, sizeof(row.unit), r->rows[i]->unit);
-        if (row.name[0] != '\0' && isfinite(row.value))
-            (void)job_put_row(j, &row);
+        if (row.name[0] == '\0' || !isfinite(row.value) || job_put_row(j, &row) || j->rows_refused)
+            continue;
+        j->rows_refused = true;
+        core_say(co, j->id, t->worker_id,
+                 "the figure '%s' of worker %llu is left out, as a job has at most %d; so are "
+                 "further ones",
+                 row.name, (unsigned long long)t->worker_id, JOB_ROWS_MAX);
     }
 }

@@ -245,6 +245,46 @@ void job_drop_scores(struct job *j)
     j->scores_dropped = true;
 }
 
+static int by_value(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Whose things make room for another one of `mine`, if the n things there are come from these
+ * places, sorted here: of the place that has most, if that is at least two more than `mine` has.
+ * False: nobody's. */
+static bool crowd(uint64_t *places, size_t n, uint64_t mine, uint64_t *ret)
+{
+    size_t most = 0, own = 0;
+    qsort(places, n, sizeof(*places), by_value);
+    for (size_t i = 0, end = 0; i < n; i = end) {
+        while (end < n && places[end] == places[i])
+            end++;
+        if (places[i] == mine)
+            own = end - i;
+        if (end - i > most) {
+            most = end - i;
+            *ret = places[i];
+        }
+    }
+    return mine != 0 && most >= own + 2;
+}
+
+/* The row that makes room for r; JOB_ROWS_MAX: none. */
+static size_t row_to_replace(const struct job *j, const struct row_rec *r)
+{
+    uint64_t places[JOB_ROWS_MAX], from = 0;
+    size_t i = 0;
+    for (size_t k = 0; k < JOB_ROWS_MAX; k++)
+        places[k] = j->rows[k].by;
+    if (!crowd(places, JOB_ROWS_MAX, r->by, &from))
+        return JOB_ROWS_MAX;
+    while (j->rows[i].by != from)
+        i++;
+    return i;
+}
+
 static size_t row_place(const struct job *j, const struct row_rec *row)
 {
     size_t i = 0;
@@ -257,7 +297,7 @@ static size_t row_place(const struct job *j, const struct row_rec *row)
 bool job_put_row(struct job *j, const struct row_rec *r)
 {
     size_t at = row_place(j, r);
-    if (at == JOB_ROWS_MAX)
+    if (at == JOB_ROWS_MAX && (at = row_to_replace(j, r)) == JOB_ROWS_MAX)
         return false;
     if (at == j->n_rows)
         j->rows = mem_realloc((void *)j->rows, ++j->n_rows * sizeof(*j->rows));
@@ -296,18 +336,35 @@ void job_keep_rounds(struct job *j, size_t n)
     j->n_rounds = n;
 }
 
-struct metric_number *job_number(struct job *j, const char *name)
+/* The number that makes room for another one; NULL: none. */
+static struct metric_number *number_to_replace(const struct job *j, uint64_t by)
+{
+    uint64_t places[JOB_NUMBERS_MAX], from = 0;
+    struct metric_number *n = j->numbers;
+    for (size_t i = 0; i < JOB_NUMBERS_MAX; i++)
+        places[i] = j->numbers[i].by;
+    if (!crowd(places, JOB_NUMBERS_MAX, by, &from))
+        return NULL;
+    while (n->by != from)
+        n++;
+    return n;
+}
+
+struct metric_number *job_number(struct job *j, const char *name, uint64_t by)
 {
     for (size_t i = 0; i < j->n_numbers; i++)
         if (strcmp(j->numbers[i].name, name) == 0)
             return &j->numbers[i];
-    if (!str_is_name(name, METRIC_NAME_MAX - 1) || j->n_numbers == JOB_NUMBERS_MAX)
+    if (!str_is_name(name, METRIC_NAME_MAX - 1))
         return NULL;
     if (j->numbers == NULL)
         j->numbers = mem_alloc_array(JOB_NUMBERS_MAX, sizeof(*j->numbers));
-    struct metric_number *n = &j->numbers[j->n_numbers++];
+    struct metric_number *n =
+        j->n_numbers < JOB_NUMBERS_MAX ? &j->numbers[j->n_numbers++] : number_to_replace(j, by);
+    if (n == NULL)
+        return NULL;
+    *n = (struct metric_number){.value = (double)NAN, .held_out = (double)NAN, .by = by};
     (void)str_copy(n->name, sizeof(n->name), name);
-    n->value = n->held_out = (double)NAN;
     return n;
 }
 

@@ -93,6 +93,7 @@ struct row_rec {
     char name[ROW_NAME_MAX], unit[ROW_UNIT_MAX];
     double value;
     int64_t at_unix_ms;
+    uint64_t by; /* (m) worker_origin() of who told it last; 0: unknown */
 };
 
 struct replica_rec {
@@ -260,6 +261,7 @@ struct job {
     struct metric_number *numbers;
     size_t n_numbers;
     bool numbers_refused; /* (m) there were more, and that was logged */
+    bool rows_refused;    /* (m) the same of rows */
     uint64_t bytes_up, bytes_down, shard_bytes_down;
     uint64_t bytes_near;   /* of bytes down: sent by neighbours of the worker that asked */
     uint64_t steps_done;   /* inner steps of all accepted phases */
@@ -346,12 +348,13 @@ void job_add_encoder(struct job *j, const struct encoder_file *f);
 bool job_add_bad(struct job *j, const char *shard, const char *key, const char *reason);
 void job_add_score(struct job *j, const struct score_rec *r);
 void job_drop_scores(struct job *j);
-/* Adds r, or replaces the row of the same kind, path and name; false: there are JOB_ROWS_MAX
- * others. */
+/* Adds r, or replaces the row of the same kind, path and name.  If there are JOB_ROWS_MAX others, a
+ * row from the place that has most makes room; false: r's own place has about as many. */
 bool job_put_row(struct job *j, const struct row_rec *r);
-/* The trainer's number of this name, added if it is new; NULL: the name does not consist of A-Z a-z
- * 0-9 . _ -, or there are JOB_NUMBERS_MAX others. */
-struct metric_number *job_number(struct job *j, const char *name);
+/* The trainer's number of this name, added if it is new.  If there are JOB_NUMBERS_MAX others, one
+ * from the place that has most makes room for one from `by` (worker_origin(); 0: unknown).  NULL:
+ * the name does not consist of A-Z a-z 0-9 . _ -, or that place has about as many. */
+struct metric_number *job_number(struct job *j, const char *name, uint64_t by);
 /* How many round records are kept: 1,024, or 16 per path if that is more, up to JOB_ROUNDS_MAX. */
 size_t job_rounds_max(const struct job *j);
 /* The oldest makes room. */

@@ -247,7 +247,7 @@ static void load_numbers(struct job *j, const char *text)
 {
     char name[METRIC_NAME_MAX];
     for (int len, more; sscanf(text, " %64[^= ]%n", name, &len) == 1; text += len) {
-        struct metric_number *n = job_number(j, name);
+        struct metric_number *n = job_number(j, name, 0);
         struct metric_number newest = {.value = (double)NAN, .held_out = (double)NAN};
         if (sscanf(text + len, "=%lg,%lg%n", &newest.value, &newest.held_out, &more) == 2)
             len += more;

@@ -70,6 +70,7 @@ struct metric_number {
     char name[METRIC_NAME_MAX];
     double value;
     double held_out; /* in a job only: the newest of an evaluation; value is then of a step */
+    uint64_t by;     /* (m) in a job only: worker_origin() of who named it; 0: unknown */
 };
 
 typedef void (*metric_fn)(void *arg, const struct metric_rec *m);

@@ -80,6 +80,79 @@ static void test_numbers(void **state)
     assert_true(j->numbers[JOB_NUMBERS_MAX - 1].value == 61);
 }
 
+/* A number of the trainer at this worker. */
+static void number_of(struct rig *r, struct job *j, const struct fake *w, const char *name)
+{
+    double value = 1;
+    Skerry__V1__LossPoint p = SKERRY__V1__LOSS_POINT__INIT, *list[] = {&p};
+    struct task t = {.kind = TASK_TRAIN, .worker_id = w->id};
+    p.numbers = &value;
+    p.n_numbers = 1;
+    worker_memory(state_worker(&r->co->state, w->id))->points_ms = 0;
+    metrics_points(r->co, j, &t,
+                   &(struct metrics_heard){list, 1, (char *const *)(uintptr_t)&name, 1});
+}
+
+static bool has_number(const struct job *j, const char *name)
+{
+    for (size_t i = 0; i < j->n_numbers; i++)
+        if (strcmp(j->numbers[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Who fills all places with names leaves a part of them to workers from elsewhere. */
+static void test_numbers_of_two(void **state)
+{
+    struct rig *r = *state;
+    char name[16];
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(join(r, &r->workers[i], SKERRY_VERSION), 0);
+    (void)str_copy(edit_worker(r, r->workers[1].id)->address, 64, "10.0.0.2:1");
+    struct job *j = put(r, own);
+    for (int i = 0; i < 2 * JOB_NUMBERS_MAX; i++) {
+        (void)snprintf(name, sizeof(name), "junk%d", i);
+        number_of(r, j, &r->workers[0], name);
+    }
+    assert_true(has_number(j, "junk63") && !has_number(j, "junk64") && j->numbers_refused);
+    for (int i = 0; i < JOB_NUMBERS_MAX; i++) {
+        (void)snprintf(name, sizeof(name), "good%d", i);
+        number_of(r, j, &r->workers[1], name);
+    }
+    assert_int_equal(j->n_numbers, JOB_NUMBERS_MAX);
+    number_of(r, j, &r->workers[0], "junk");
+    assert_true(has_number(j, "good31") && !has_number(j, "good32") && !has_number(j, "junk"));
+}
+
+static bool put_row(struct job *j, uint64_t by, const char *name)
+{
+    struct row_rec row = {.kind = TASK_EVAL, .by = by, .value = 1};
+    (void)str_copy(row.name, sizeof(row.name), name);
+    return job_put_row(j, &row);
+}
+
+/* The same of figures. */
+static void test_rows_of_two(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = put(r, yaml);
+    char name[16];
+    for (int i = 0; i < JOB_ROWS_MAX; i++) {
+        (void)snprintf(name, sizeof(name), "junk%d", i);
+        assert_true(put_row(j, 1, name));
+    }
+    assert_false(put_row(j, 1, "more"));
+    assert_false(put_row(j, 0, "more")); /* from nowhere */
+    for (int i = 0; i < JOB_ROWS_MAX / 2; i++) {
+        (void)snprintf(name, sizeof(name), "good%d", i);
+        assert_true(put_row(j, 2, name));
+    }
+    assert_false(put_row(j, 2, "more"));
+    assert_false(put_row(j, 1, "more"));
+    assert_true(put_row(j, 2, "good0")); /* again */
+    assert_int_equal(j->n_rows, JOB_ROWS_MAX);
+}
+
 /* The mean of the replicas' newest; what is not a number is not taken. */
 static void test_points(void **state)
 {
@@ -289,9 +362,9 @@ static void test_totals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LIVE(test_points),   LIVE(test_numbers), LIVE(test_router),
-        LIVE(test_rounds),   LIVE(test_steps),   LIVE(test_served),
-        LIVE(test_uploaded), LIVE(test_totals),  LIVE(test_told_again),
+        LIVE(test_points),     LIVE(test_numbers),        LIVE(test_router),      LIVE(test_rounds),
+        LIVE(test_steps),      LIVE(test_served),         LIVE(test_uploaded),    LIVE(test_totals),
+        LIVE(test_told_again), LIVE(test_numbers_of_two), LIVE(test_rows_of_two),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -317,8 +317,8 @@ static void test_numbers(void **state)
                                      .n_numbers = i == 1 ? 2 : 0};
         save_metric(s, j->id, &m);
     }
-    job_number(j, "accuracy")->held_out = 0.1;
-    assert_non_null(job_number(j, "top-5"));
+    job_number(j, "accuracy", 0)->held_out = 0.1;
+    assert_non_null(job_number(j, "top-5", 0));
     persist_changes(s, &a);
     assert_int_equal(store_commit(s, NULL), 0);
     assert_int_equal(persist_metrics(s, j->id, 0, 9, check_numbers, &seen, NULL), 0);
