@@ -17,6 +17,7 @@ struct trainers {
     uint8_t digest[HASH_BYTES]; /* hash of all with which it was started */
     struct trainer_stand stand;
     bool stands;
+    bool used;   /* it may have other weights than those with which it began */
     bool handed; /* the weights are those that it handed over, and are sealed */
 };
 
@@ -295,6 +296,13 @@ int trainers_get(struct engine *e, struct work *w, struct external **ret, struct
     return 0;
 }
 
+int trainers_get_new(struct engine *e, struct work *w, struct external **ret, struct err *err)
+{
+    if (e->trainers && e->trainers->used)
+        trainers_drop(e);
+    return trainers_get(e, w, ret, err);
+}
+
 int trainers_ask(struct engine *e, struct work *w, const Skerry__Trainer__V1__FromWorker *order,
                  int passed, const struct external_events *ev, struct external_done *ret,
                  struct err *err)
@@ -303,6 +311,7 @@ int trainers_ask(struct engine *e, struct work *w, const Skerry__Trainer__V1__Fr
     int rc = external_ask(e->trainers->running, order, passed, ev, ret, &alive, err);
     if (order->what_case == SKERRY__TRAINER__V1__FROM_WORKER__WHAT_PHASE)
         e->trainers->stands = false; /* other orders do not touch its optimiser */
+    e->trainers->used |= order->what_case != SKERRY__TRAINER__V1__FROM_WORKER__WHAT_BEGIN;
     if (!alive)
         trainers_drop(e);
     return rc;

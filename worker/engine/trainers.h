@@ -31,6 +31,9 @@ int trainers_need(struct work *w, struct err *err);
 
 /* The trainer of w's job, started if it does not run.  -ERR_CONFIG: this worker runs none. */
 int trainers_get(struct engine *e, struct work *w, struct external **ret, struct err *err);
+/* The same, for version 0: one that nothing else was asked.  A restored coordinator may ask for
+ * version 0 again. */
+int trainers_get_new(struct engine *e, struct work *w, struct external **ret, struct err *err);
 /* It has failed: the next task gets another one. */
 void trainers_drop(struct engine *e);
 void trainers_free(struct trainers *t); /* accepts NULL */

@@ -80,7 +80,7 @@ static int run(struct engine *e, struct work *w, struct err *err)
 {
     const Skerry__V1__Task *t = w->task;
     struct external *x = NULL;
-    int rc = trainers_get(e, w, &x, err);
+    int rc = trainers_get_new(e, w, &x, err);
     if (rc == 0)
         rc = t->warm_start ? load_users(e, w, x, err) : ask_begin(e, w, err);
     if (rc == 0) { /* the coordinator needs nothing else */

@@ -1,0 +1,91 @@
+/* Version 0 is that of a trainer which nothing else was asked: a restored coordinator asks for it
+ * again, of the same job. */
+#include "tests/unit/common/base/util.h"
+#include "tests/unit/worker/external/puppet.h"
+
+#include "common/trainer/channel.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/trainers.h"
+
+typedef Skerry__Trainer__V1__FromTrainer from_trainer;
+
+static unsigned starts;
+
+static void say(int fd, from_trainer *m)
+{
+    OK(channel_send(fd, &m->base, -1, 0, err));
+}
+
+/* Hello, and that two orders are done. */
+static void speaks(int fd)
+{
+    uint64_t shape[] = {4};
+    Skerry__Trainer__V1__Tensor one = SKERRY__TRAINER__V1__TENSOR__INIT, *list[] = {&one};
+    Skerry__Trainer__V1__Hello hello = SKERRY__TRAINER__V1__HELLO__INIT;
+    Skerry__Trainer__V1__Done done = SKERRY__TRAINER__V1__DONE__INIT;
+    from_trainer m = SKERRY__TRAINER__V1__FROM_TRAINER__INIT;
+    one.name = (char *)(uintptr_t) "w";
+    one.dtype = SKERRY__TRAINER__V1__DTYPE__DTYPE_F32;
+    one.shape = shape;
+    one.n_shape = 1;
+    hello.protocol = CHANNEL_PROTOCOL;
+    hello.tensors = list;
+    hello.n_tensors = 1;
+    m.what_case = SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_HELLO;
+    m.hello = &hello;
+    say(fd, &m);
+    m.what_case = SKERRY__TRAINER__V1__FROM_TRAINER__WHAT_DONE;
+    m.done = &done;
+    for (int i = 0; i < 2; i++)
+        say(fd, &m);
+    starts++;
+}
+
+static void ask(struct engine *e, struct work *w, Skerry__Trainer__V1__FromWorker *m)
+{
+    const struct external_events ev = {.stopped = trainers_stopped, .arg = w};
+    struct external_done done = {.passed = -1};
+    OK(trainers_ask(e, w, m, -1, &ev, &done, err));
+    external_done_release(&done);
+}
+
+static void a_used_trainer_gives_no_version_0(void **state)
+{
+    (void)state;
+    char *top = scratch_new();
+    struct engine e = {.state_dir = top, .opt = {.allow_trainers = true}};
+    Skerry__V1__Task task = SKERRY__V1__TASK__INIT;
+    struct work w = {.task = &task};
+    struct external *x = NULL;
+    Skerry__Trainer__V1__Begin begin = SKERRY__TRAINER__V1__BEGIN__INIT;
+    Skerry__Trainer__V1__Evaluate evaluate = SKERRY__TRAINER__V1__EVALUATE__INIT;
+    Skerry__Trainer__V1__FromWorker m = SKERRY__TRAINER__V1__FROM_WORKER__INIT;
+    puppet_speaks = speaks;
+    puppet_stays = true;
+    w.spec.trainer.command = (char *)(uintptr_t) "puppet";
+    progress_init(&w.progress);
+    OK(trainers_get(&e, &w, &x, err));
+    m.what_case = SKERRY__TRAINER__V1__FROM_WORKER__WHAT_BEGIN;
+    m.begin = &begin;
+    ask(&e, &w, &m);
+    OK(trainers_get_new(&e, &w, &x, err));
+    assert_int_equal(starts, 1);
+    m.what_case = SKERRY__TRAINER__V1__FROM_WORKER__WHAT_EVALUATE;
+    m.evaluate = &evaluate;
+    ask(&e, &w, &m);
+    OK(trainers_get(&e, &w, &x, err));
+    assert_int_equal(starts, 1);
+    OK(trainers_get_new(&e, &w, &x, err));
+    assert_int_equal(starts, 2);
+    trainers_free(e.trainers);
+    progress_release(&w.progress);
+    scratch_free(top);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_used_trainer_gives_no_version_0),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
