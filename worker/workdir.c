@@ -92,17 +92,33 @@ void workdir_forget(const char *state, uint64_t before)
     file_names_release(&names);
 }
 
-/* Removes files of jobs whose end this worker missed: those that were not touched for long. */
+/* When the file was last touched; 0: it is no file. */
+static time_t touched(const struct workdir *w, const char *name)
+{
+    char *path = file_join(w->state, name);
+    struct stat st;
+    const bool is_file = stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    mem_free(path);
+    return is_file ? st.st_mtime : 0;
+}
+
+/* Removes files of jobs whose end this worker missed: those that were not touched for long before
+ * the last one was.  The clock alone says little: it may jump, or the worker may have been away. */
 static void prune_state(const struct workdir *w)
 {
     struct file_names names;
+    const time_t now = time(NULL);
+    time_t last = 0;
     if (file_list(w->state, STATE_FILES_MAX, &names, NULL) < 0)
         return;
-    time_t oldest = time(NULL) - WORKDIR_STATE_DAYS * 24 * 3600;
     for (size_t i = 0; i < names.n; i++) {
+        const time_t at = touched(w, names.items[i]);
+        last = at > last && at <= now ? at : last;
+    }
+    for (size_t i = 0; i < names.n; i++) {
+        const time_t at = touched(w, names.items[i]);
         char *path = file_join(w->state, names.items[i]);
-        struct stat st;
-        if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_mtime < oldest)
+        if (at != 0 && at < last - WORKDIR_STATE_DAYS * 24 * 3600)
             (void)file_remove(path, NULL); /* it is tried again at the next start */
         mem_free(path);
     }
@@ -210,12 +226,16 @@ int workdir_open(const char *dir, const uint8_t cluster_id[16], struct workdir *
         (void)file_remove_tree(w.tmp, NULL); /* leftovers make the next line fail */
     if (rc < 0 || (rc = file_mkdirs(w.tmp, 0700, err)) < 0 ||
         (rc = file_mkdirs(w.blobs, 0700, err)) < 0 || (rc = read_identity(&w, err)) < 0 ||
-        (rc = keys_open(w.dir, &w.keys, err)) < 0 || (rc = begin_boot(&w, err)) < 0) {
+        (rc = keys_open(w.dir, &w.keys, err)) < 0) {
+        workdir_close(&w);
+        return rc;
+    }
+    prune_state(&w); /* before anything is written there */
+    if ((rc = begin_boot(&w, err)) < 0) {
         workdir_close(&w);
         return rc;
     }
     w.opened = true;
-    prune_state(&w);
     *ret = w;
     return 0;
 }

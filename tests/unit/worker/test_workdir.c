@@ -92,24 +92,48 @@ static void a_broken_identity_is_made_anew(void **state)
     mem_free(dir);
 }
 
+static void touch(const char *path, time_t at)
+{
+    assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[]){{at, 0}, {at, 0}}, 0), 0);
+}
+
+/* Opens it with files that were touched so many days ago; returns whether the first is still there.
+ */
+static bool stays(const char *name, int first_days, int second_days)
+{
+    struct workdir w;
+    char *dir = in(top, name);
+    OK(workdir_open(dir, cluster, &w, err));
+    put(w.state, "first", "x", 1);
+    put(w.state, "second", "x", 1);
+    char *first = in(w.state, "first"), *second = in(w.state, "second");
+    workdir_close(&w);
+    touch(first, time(NULL) - first_days * 86400);
+    touch(second, time(NULL) - second_days * 86400);
+    OK(workdir_open(dir, cluster, &w, err));
+    const bool there = file_exists(first);
+    assert_true(file_exists(second));
+    workdir_close(&w);
+    mem_free(first);
+    mem_free(second);
+    mem_free(dir);
+    return there;
+}
+
 static void old_state_is_pruned(void **state)
 {
     (void)state;
-    struct workdir w;
-    char *dir = in(top, "old");
-    OK(workdir_open(dir, cluster, &w, err));
-    put(w.state, "old", "x", 1);
-    put(w.state, "new", "x", 1);
-    char *old = in(w.state, "old"), *new = in(w.state, "new");
-    workdir_close(&w);
-    const time_t then = time(NULL) - (WORKDIR_STATE_DAYS * 24 + 1) * 3600;
-    assert_int_equal(utimensat(AT_FDCWD, old, (struct timespec[]){{then, 0}, {then, 0}}, 0), 0);
-    OK(workdir_open(dir, cluster, &w, err));
-    assert_true(!file_exists(old) && file_exists(new));
-    mem_free(old);
-    mem_free(new);
-    workdir_close(&w);
-    mem_free(dir);
+    assert_false(stays("old", WORKDIR_STATE_DAYS + 1, 0));
+    assert_false(stays("longer", 1000, 980));
+    assert_true(stays("young", WORKDIR_STATE_DAYS - 1, 0));
+}
+
+/* Nor what seems old because the clock has jumped, or after a long time away. */
+static void the_last_state_stays(void **state)
+{
+    (void)state;
+    assert_true(stays("ahead", 1000, 999));
+    assert_true(stays("back", 1, -1000));
 }
 
 static void ended_jobs_leave_nothing(void **state)
@@ -241,6 +265,7 @@ int main(void)
         cmocka_unit_test(a_folder_of_others_is_refused),
         cmocka_unit_test(a_broken_identity_is_made_anew),
         cmocka_unit_test(old_state_is_pruned),
+        cmocka_unit_test(the_last_state_stays),
         cmocka_unit_test(ended_jobs_leave_nothing),
         cmocka_unit_test(a_loss_of_power_takes_what_was_not_flushed),
         cmocka_unit_test(a_killed_process_loses_nothing),
