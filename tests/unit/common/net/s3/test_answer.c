@@ -1,9 +1,7 @@
-/* What a store says when it refuses, as S3 documents it, becomes one sentence that says what to do;
- * and what it lists is read as XML, strictly. */
+/* What a store says when it refuses, as S3 documents it, becomes one sentence that says what to
+ * do. */
 #include "common/net/s3/answer.h"
 
-#include "common/net/s3/credentials.h"
-#include "common/net/s3/xml.h"
 #include "tests/unit/common/net/net_test.h"
 
 #define NOW 1700000000
@@ -99,95 +97,12 @@ static void test_writes_and_roles(void **state)
     expect(&a, -ERR_STALE, "has ended");
 }
 
-/* ---- XML ---- */
-
-static int tell(void *arg, const char *parent, const char *name, const char *text)
-{
-    char *out = arg, line[128];
-    (void)snprintf(line, sizeof(line), "%s/%s=%s;", parent, name, text ? text : "-");
-    (void)strcat(out, line);
-    return 0;
-}
-
-static int read_xml(const char *xml, char *out)
-{
-    *out = '\0';
-    return s3_xml_read(xml, strlen(xml), tell, out);
-}
-
-static void test_xml(void **state)
-{
-    char out[1024], key[8];
-    assert_int_equal(read_xml("<?xml version=\"1.0\"?>\n<L xmlns=\"http://x\"><C> <K>a&amp;b</K>\n"
-                              "<S>1</S></C><C><K/></C></L>",
-                              out),
-                     0);
-    assert_string_equal(out, "C/K=a&b;C/S=1;L/C=-;C/K=;L/C=-;/L=-;");
-    assert_int_equal(read_xml("<L><C></L>", out), -ERR_FORMAT);
-    assert_int_equal(read_xml("{}", out), -ERR_FORMAT);
-    assert_int_equal(read_xml("", out), -ERR_FORMAT);
-    assert_int_equal(read_xml("<!DOCTYPE x [<!ENTITY a \"b\">]><x>&a;</x>", out), -ERR_FORMAT);
-    assert_int_equal(read_xml("<a><a><a><a><a><a><a><a>x</a></a></a></a></a></a></a></a>", out), 0);
-    assert_int_equal(
-        read_xml("<a><a><a><a><a><a><a><a><a>x</a></a></a></a></a></a></a></a></a>", out),
-        -ERR_FORMAT);
-    char *longer = mem_alloc(S3_XML_TEXT_MAX + 16);
-    (void)sprintf(longer, "<a>%0*d</a>", S3_XML_TEXT_MAX, 1);
-    assert_int_equal(read_xml(longer, out), -ERR_FORMAT);
-    mem_free(longer);
-    assert_true(s3_xml_find("<a><Key>abc</Key></a>", 21, "Key", key, sizeof(key)));
-    assert_string_equal(key, "abc");
-    assert_false(s3_xml_find("<a><Key>abc</Key></a>", 21, "Key", key, 3));
-    assert_false(s3_xml_find("<a><Key>abc</Key></a>", 21, "Kei", key, sizeof(key)));
-}
-
-/* The parser tells the end of an empty element also where its beginning has stopped the reading. */
-static void test_xml_stopped_in_an_empty_element(void **state)
-{
-    char out[1024], xml[256], *name = mem_alloc(101);
-    memset(name, 'a', 100);
-    (void)sprintf(xml, "<%s/>", name);
-    assert_int_equal(read_xml(xml, out), -ERR_FORMAT);
-    assert_string_equal(out, "");
-    (void)sprintf(xml, "<L><%s/></L>", name);
-    assert_int_equal(read_xml(xml, out), -ERR_FORMAT);
-    assert_string_equal(out, "");
-    assert_int_equal(read_xml("<a><a><a><a><a><a><a><a><a/></a></a></a></a></a></a></a></a>", out),
-                     -ERR_FORMAT);
-    assert_string_equal(out, "");
-    mem_free(name);
-}
-
-/* ---- a role's key ---- */
-
-static void test_role(void **state)
-{
-    struct s3_credentials c = {0};
-    struct err err = {0};
-    assert_int_equal(s3_credentials_parse("{\"Code\": \"Success\", \"AccessKeyId\": \"A\","
-                                          "\"SecretAccessKey\": \"S\", \"Token\": \"T\","
-                                          "\"Expiration\": \"2023-11-14T22:13:20Z\"}",
-                                          &c, &err),
-                     0);
-    assert_string_equal(c.access_key, "A");
-    assert_string_equal(c.secret_key, "S");
-    assert_string_equal(c.token, "T");
-    assert_int_equal(c.ends_s, NOW);
-    assert_true(c.of_role);
-    assert_int_equal(s3_credentials_parse("{\"AccessKeyId\": \"A\"}", &c, &err), -ERR_FORMAT);
-    assert_non_null(strstr(err.msg, "no usable SecretAccessKey"));
-    assert_int_equal(s3_credentials_parse("nonsense", &c, &err), -ERR_FORMAT);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sentences),
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_writes_and_roles),
-        cmocka_unit_test(test_xml),
-        cmocka_unit_test(test_xml_stopped_in_an_empty_element),
-        cmocka_unit_test(test_role),
     };
     return cmocka_run_group_tests_name("s3_answer", tests, NULL, NULL);
 }

@@ -119,6 +119,25 @@ static void test_nowhere(void **state)
     assert_int_equal(f->puts, 3);
 }
 
+static void test_parse_whole(void **state)
+{
+    struct s3_credentials c = {0};
+    struct err err = {0};
+    assert_int_equal(s3_credentials_parse("{\"Code\": \"Success\", \"AccessKeyId\": \"A\","
+                                          "\"SecretAccessKey\": \"S\", \"Token\": \"T\","
+                                          "\"Expiration\": \"2023-11-14T22:13:20Z\"}",
+                                          &c, &err),
+                     0);
+    assert_string_equal(c.access_key, "A");
+    assert_string_equal(c.secret_key, "S");
+    assert_string_equal(c.token, "T");
+    assert_int_equal(c.ends_s, 1700000000);
+    assert_true(c.of_role);
+    assert_int_equal(s3_credentials_parse("{\"AccessKeyId\": \"A\"}", &c, &err), -ERR_FORMAT);
+    assert_non_null(strstr(err.msg, "no usable SecretAccessKey"));
+    assert_int_equal(s3_credentials_parse("nonsense", &c, &err), -ERR_FORMAT);
+}
+
 static void test_parse(void **state)
 {
     struct s3_credentials c;
@@ -141,8 +160,8 @@ static void test_parse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_environment), TEST(test_role),  TEST(test_busy),
-        TEST(test_nowhere),     TEST(test_parse),
+        TEST(test_environment), TEST(test_role),        TEST(test_busy),
+        TEST(test_nowhere),     TEST(test_parse_whole), TEST(test_parse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
