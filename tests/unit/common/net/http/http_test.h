@@ -304,6 +304,22 @@ static inline void send_text(int fd, const char *text)
     assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
 }
 
+/* Appends what comes until `words` are in it. */
+static inline void expect_text(struct world *w, int fd, char *got, size_t cap, const char *words)
+{
+    size_t len = strlen(got);
+    uint64_t until = clock_now_ms() + TEST_DEADLINE_MS;
+    while (!strstr(got, words)) {
+        loop_turn(w->t.loop, true);
+        ssize_t n = read(fd, got + len, cap - len - 1);
+        if (n > 0)
+            len += (size_t)n;
+        got[len] = '\0';
+        if (clock_now_ms() > until)
+            fail_msg("\"%s\" does not come; got: %s", words, got);
+    }
+}
+
 /* ---- files and blobs ---- */
 
 static inline char *path_in(struct world *w, const char *name)

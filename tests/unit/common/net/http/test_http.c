@@ -53,22 +53,6 @@ static void test_auth(void **state)
     stop(w);
 }
 
-/* Appends what comes until `words` are in it. */
-static void expect_text(struct world *w, int fd, char *got, size_t cap, const char *words)
-{
-    size_t len = strlen(got);
-    uint64_t until = clock_now_ms() + TEST_DEADLINE_MS;
-    while (!strstr(got, words)) {
-        loop_turn(w->t.loop, true);
-        ssize_t n = read(fd, got + len, cap - len - 1);
-        if (n > 0)
-            len += (size_t)n;
-        got[len] = '\0';
-        if (clock_now_ms() > until)
-            fail_msg("\"%s\" does not come; got: %s", words, got);
-    }
-}
-
 /* Sends a POST by hand; returns the status line. */
 static int post(struct world *w, const char *headers)
 {

@@ -1,4 +1,4 @@
-/* Blobs by ticket and transfers, against each other and against a bad world. */
+/* Transfers against the blob server and against a bad world. */
 #include "tests/unit/blobs.h"
 #include "tests/unit/common/net/http/http_test.h"
 
@@ -57,61 +57,6 @@ static void test_round_trips(void **state)
     round_trip(true, 0);
 }
 
-/* A blob that is far away is brought on a thread of the pool and then sent; where that fails, the
- * client is told to come back. */
-static struct blobstore_ops far_ops;
-static struct blobstore_ops near_ops;
-static _Atomic bool is_near, is_down;
-static _Atomic unsigned let_go;
-
-static int far_get(struct blobstore *s, const struct blob_id *id, int *ret_fd, uint64_t *ret_size,
-                   struct err *err)
-{
-    return is_near ? near_ops.get(s, id, ret_fd, ret_size, err)
-                   : err_set(err, -EAGAIN, "it is far away");
-}
-
-static int far_local(struct blobstore *s, const struct blob_id *id, bool wait, char **ret_path,
-                     struct err *err)
-{
-    assert_true(wait);
-    if (is_down)
-        return err_set(err, -ECONNREFUSED, "nobody answers");
-    is_near = true;
-    return near_ops.local(s, id, wait, ret_path, err);
-}
-
-static void far_let_go(struct blobstore *s, const struct blob_id *id)
-{
-    let_go++;
-}
-
-static void test_far(void **state)
-{
-    struct world *w = start(true);
-    struct blob_id id = make_file(w, "a", 3000), other = make_file(w, "c", 1000);
-    put_file(w, "a", &id, 3000);
-    near_ops = far_ops = *w->store->ops;
-    far_ops.get = far_get;
-    far_ops.local = far_local;
-    far_ops.let_go = far_let_go;
-    w->store->ops = &far_ops;
-    is_down = true;
-    get_file(w, "b", &id, 3000, id.sha256);
-    assert_int_equal(w->code, -EAGAIN);
-    assert_non_null(strstr(w->detail, "nobody answers"));
-    assert_int_equal(let_go, 0);
-    is_down = false;
-    get_file(w, "b", &id, 3000, id.sha256);
-    if (w->code < 0)
-        fail_msg("%s", w->detail);
-    assert_int_equal(let_go, 1);
-    is_near = false;
-    get_file(w, "d", &other, 1000, other.sha256);
-    assert_int_equal(w->code, -ERR_NOTFOUND);
-    stop(w);
-}
-
 static void test_put_resumes(void **state)
 {
     struct world *w = start(true);
@@ -154,148 +99,6 @@ static void test_put_under_way(void **state)
     assert_true(blobstore_has(w->store, &id, NULL));
     mem_free(url);
     mem_free(path);
-    stop(w);
-}
-
-/* Bytes arrive, then the client vanishes: they are kept, and the rest suffices. */
-static void test_put_cut(void **state)
-{
-    struct world *w = start(false);
-    const size_t len = 400000;
-    struct blob_id id = make_file(w, "a", len);
-    char *path = path_in(w, "a"), *url = ticket_url(w, TICKET_PUT, &id, len);
-    struct buf content;
-    assert_int_equal(file_read(path, len, &content, NULL), 0);
-    int fd = tcp(w);
-    char *head = str_printf("PUT %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n",
-                            url + strlen(w->url), len);
-    send_text(fd, head);
-    size_t sent = 0;
-    while (blob_http_counters(w->blobs).bytes_in < 100000) {
-        ssize_t n = write(fd, content.data + sent, 150000 - sent);
-        if (n > 0)
-            sent += (size_t)n;
-        loop_turn(w->t.loop, true);
-    }
-    close(fd);
-    WAIT_FOR(&w->t, http_server_counters(w->server).connections == 0);
-    assert_false(blobstore_has(w->store, &id, NULL));
-    uint64_t before = blob_http_counters(w->blobs).bytes_in;
-    put_file(w, "a", &id, len);
-    if (w->code < 0)
-        fail_msg("%s", w->detail);
-    assert_true(blobstore_has(w->store, &id, NULL));
-    assert_int_equal(blob_http_counters(w->blobs).bytes_in - before, len - before);
-    buf_release(&content);
-    mem_free(head);
-    mem_free(url);
-    mem_free(path);
-    stop(w);
-}
-
-static void test_put_refused(void **state)
-{
-    struct world *w = start(true);
-    struct blob_id id = make_file(w, "a", 100000), other = make_file(w, "b", 1000);
-    put_file(w, "a", &other, 100000); /* a's bytes under b's name */
-    assert_int_equal(w->code, -ERR_HASH);
-    assert_false(blobstore_has(w->store, &other, NULL));
-    assert_int_equal(w->store->used_bytes, 0);
-    put_file(w, "a", &id, 99999);
-    assert_int_equal(w->code, -ERR_LIMIT);
-    w->revoked = TICKET_HOLDER;
-    put_file(w, "a", &id, 100000);
-    assert_int_equal(w->code, -ERR_AUTH);
-    assert_non_null(strstr(w->detail, "has been revoked"));
-    assert_false(blobstore_has(w->store, &id, NULL));
-    w->revoked = 0;
-    char *url = ticket_url(w, TICKET_GET, &id, 0), *path = path_in(w, "a");
-    struct xfer_put p = {.url = url, .pin = w->user.pin, .path = path, .done = on_done, .arg = w};
-    unsigned before = w->done;
-    assert_int_equal(xfer_put(w->xfer, &p, NULL, NULL), 0);
-    WAIT_FOR(&w->t, w->done > before);
-    assert_int_equal(w->code, -ERR_AUTH);
-    assert_non_null(strstr(w->detail, "allows GET, not PUT"));
-    mem_free(url);
-    mem_free(path);
-    stop(w);
-}
-
-static void test_quota(void **state)
-{
-    struct world *w = start(true);
-    struct blob_id id = make_file(w, "a", (50 << 20) + 1);
-    put_file(w, "a", &id, (50 << 20) + 1);
-    assert_int_equal(w->code, -ENOSPC);
-    assert_non_null(strstr(w->detail, "full"));
-    stop(w);
-}
-
-static void test_ranges(void **state)
-{
-    struct world *w = start(false);
-    struct blob_id id;
-    char hex[BLOB_HEX_MAX], path[128];
-    assert_int_equal(blob_put(w->store, "0123456789", 10, &id, NULL), 0);
-    blob_id_hex(&id, hex);
-    snprintf(path, sizeof(path), "/v1/blobs/%s", hex);
-    static const struct {
-        const char *range;
-        long status;
-        const char *body;
-    } cases[] = {
-        {"Range: bytes=2-4", 206, "234"},        {"Range: bytes=7-", 206, "789"},
-        {"Range: bytes=-3", 206, "789"},         {"Range: bytes=0-99", 206, "0123456789"},
-        {"Range: bytes=0-0", 206, "0"},          {"Range: bytes=x", 200, "0123456789"},
-        {"Range: bytes=4-2", 200, "0123456789"}, {"Range: bytes=1-2,4-5", 200, "0123456789"},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        ask(w, "GET", path, w->bearer, NULL, cases[i].range);
-        expect(w, cases[i].status, cases[i].body);
-        assert_int_equal(w->body_len, strlen(cases[i].body));
-    }
-    ask(w, "GET", path, w->bearer, NULL, "Range: bytes=10-");
-    expect(w, 416, "there are 10 bytes");
-    char etag[100];
-    snprintf(etag, sizeof(etag), "If-None-Match: \"%s\"", hex);
-    ask(w, "GET", path, w->bearer, NULL, etag);
-    assert_int_equal(w->status, 304);
-    ask(w, "GET", path, NULL, NULL, NULL);
-    expect(w, 403, "no complete ticket");
-    path[20] = path[20] == 'a' ? 'b' : 'a';
-    ask(w, "GET", path, w->bearer, NULL, NULL);
-    expect(w, 404, "there is no blob");
-    ask(w, "GET", "/v1/blobs/xyz", w->bearer, NULL, NULL);
-    expect(w, 400, "64 lower-case hex");
-    stop(w);
-}
-
-/* No size is so large that the ticket's bound does not count: that of an int of 64 bits, or none.
- */
-static void test_too_much(void **state)
-{
-    static const struct {
-        const char *range;
-        long status;
-        const char *words;
-    } cases[] = {
-        {"Content-Range: bytes */100", 308, ""},
-        {"Content-Range: bytes */101", 413, "the ticket allows 100 bytes, not 101"},
-        {"Content-Range: bytes */18446744073709551614", 413, "the ticket allows 100 bytes"},
-        {"Content-Range: bytes */18446744073709551615", 413, "the ticket allows 100 bytes"},
-        {"Content-Range: bytes */18446744073709551616", 413, "the ticket allows 100 bytes"},
-        {"Content-Range: bytes */-1", 413, "the ticket allows 100 bytes"},
-        {"Content-Range: bytes 0-4/18446744073709551615", 413, "the ticket allows 100 bytes"},
-        {"Content-Range: bytes */", 400, "Content-Range must be"},
-    };
-    struct world *w = start(false);
-    const struct blob_id id = make_file(w, "a", 100);
-    char *url = ticket_url(w, TICKET_PUT, &id, 100);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        ask(w, "PUT", url + strlen(w->url), NULL, "", cases[i].range);
-        expect(w, cases[i].status, cases[i].words);
-    }
-    mem_free(url);
     stop(w);
 }
 
@@ -721,26 +524,13 @@ static void test_nobody_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_far),
-        cmocka_unit_test(test_round_trips),
-        cmocka_unit_test(test_put_resumes),
-        cmocka_unit_test(test_put_under_way),
-        cmocka_unit_test(test_put_cut),
-        cmocka_unit_test(test_put_refused),
-        cmocka_unit_test(test_quota),
-        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_too_much),
-        cmocka_unit_test(test_get_resumes),
-        cmocka_unit_test(test_get_wrong_hash),
-        cmocka_unit_test(test_scripted),
-        cmocka_unit_test(test_slow_floor),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_cancel_verifying),
-        cmocka_unit_test(test_get_twice),
-        cmocka_unit_test(test_nobody_there),
-        cmocka_unit_test(test_limited),
-        cmocka_unit_test(test_public_only),
-        cmocka_unit_test(test_hurry),
+        cmocka_unit_test(test_round_trips),      cmocka_unit_test(test_put_resumes),
+        cmocka_unit_test(test_put_under_way),    cmocka_unit_test(test_get_resumes),
+        cmocka_unit_test(test_get_wrong_hash),   cmocka_unit_test(test_scripted),
+        cmocka_unit_test(test_slow_floor),       cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_cancel_verifying), cmocka_unit_test(test_get_twice),
+        cmocka_unit_test(test_nobody_there),     cmocka_unit_test(test_limited),
+        cmocka_unit_test(test_public_only),      cmocka_unit_test(test_hurry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
