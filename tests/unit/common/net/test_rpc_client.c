@@ -1,0 +1,208 @@
+/* The client: whom it trusts, when it dials again, and what becomes of its calls. */
+#include "tests/unit/common/net/rpc_rig.h"
+
+static void test_wrong_pin(void **state)
+{
+    struct world *w = start(false);
+    w->token.pin[5] ^= 1;
+    expect_refusal(w, -ERR_AUTH, "key");
+    stop(w);
+}
+
+static void test_wrong_cluster(void **state)
+{
+    struct world *w = start(false);
+    w->token.cluster_id[0] = 1;
+    open_client(w);
+    WAIT_FOR(&w->t, w->state == RPC_FAILED);
+    assert_non_null(strstr(w->why.msg, "cluster"));
+    stop(w);
+}
+
+/* Who is cut in the middle of the handshake, as by a server with a crowd, waits twice as long each
+ * time. */
+static void test_crowd(void **state)
+{
+    struct world *w = mem_alloc(sizeof(*w));
+    net_test_init(&w->t);
+    struct rpc_server_options o = server_options(w);
+    o.max_connections = 1;
+    open_server(w, &o);
+    open_client(w);
+    WAIT_FOR(&w->t, w->opened == 1);
+    struct world second = {.t = w->t, .token = w->token};
+    struct rpc_client_options late = {.token = &w->token,
+                                      .build_id = "test-client",
+                                      .backoff_min_ms = 10,
+                                      .on_state = on_state,
+                                      .arg = &second};
+    const uint64_t begun = clock_now_ms();
+    assert_int_equal(rpc_client_open(w->t.loop, &late, &second.client, NULL), 0);
+    WAIT_FOR(&w->t, second.disconnected == 5);
+    assert_true(clock_now_ms() - begun >= 10 + 20 + 40 + 80); /* without doubling: 40 at most */
+    rpc_client_close(w->client);
+    w->client = NULL;
+    WAIT_FOR(&w->t, second.state == RPC_CONNECTED);
+    rpc_client_close(second.client);
+    stop(w);
+}
+
+static void test_deadline_and_late_reply(void **state)
+{
+    struct world *w = start(true);
+    assert_int_equal(call(w, METHOD_LATER, 1, 20, NULL), 0);
+    WAIT_FOR(&w->t, w->held_count == 1 && w->errors == 1);
+    assert_int_equal(w->last_code, -ETIMEDOUT);
+    Message m = SKERRY__ENVELOPE__V1__ERROR__INIT;
+    rpc_reply(w->held[0], &m.base); /* late: must be dropped */
+    w->held_count = 0;
+    assert_int_equal(call(w, METHOD_ECHO, 5, 5000, NULL), 0);
+    WAIT_FOR(&w->t, w->replies == 1);
+    assert_int_equal(w->errors, 1);
+    assert_int_equal(rpc_client_in_flight(w->client), 0);
+    stop(w);
+}
+
+static void test_cancel(void **state)
+{
+    struct world *w = start(true);
+    uint64_t id;
+    assert_int_equal(call(w, METHOD_LATER, 1, 0, &id), 0);
+    rpc_client_cancel(w->client, id);
+    assert_int_equal(w->errors, 1);
+    assert_int_equal(w->last_code, -ERR_CANCELLED);
+    rpc_client_cancel(w->client, id);
+    assert_int_equal(w->errors, 1);
+    WAIT_FOR(&w->t, w->held_count == 1);
+    stop(w);
+}
+
+static void test_pipelined(void **state)
+{
+    struct world *w = start(true);
+    unsigned sent = 0;
+    while (sent < 10000) {
+        int rc = call(w, METHOD_ECHO, sent, 20000, NULL);
+        if (rc == 0)
+            sent++;
+        else {
+            assert_int_equal(rc, -EAGAIN);
+            loop_turn(w->t.loop, true);
+        }
+    }
+    WAIT_FOR(&w->t, w->replies + w->errors == 10000);
+    assert_int_equal(w->errors, 0);
+    assert_int_equal(w->last_number, 9999); /* in order */
+    stop(w);
+}
+
+/* The queue of a client that is not drained fills up and says so. */
+static void test_backpressure(void **state)
+{
+    struct world *w = start(true);
+    rpc_client_close(w->client);
+    struct rpc_client_options o = {.token = &w->token,
+                                   .max_queue_bytes = 1000,
+                                   .max_in_flight = 100000,
+                                   .on_state = on_state,
+                                   .arg = w};
+    w->state = RPC_CONNECTING;
+    assert_int_equal(rpc_client_open(w->t.loop, &o, &w->client, NULL), 0);
+    WAIT_FOR(&w->t, w->state == RPC_CONNECTED);
+    unsigned sent = 0;
+    while (call(w, METHOD_ECHO, sent, 0, NULL) == 0)
+        sent++;
+    assert_in_range(sent, 10, 40);
+    assert_int_equal(call(w, METHOD_ECHO, sent, 0, NULL), -EAGAIN);
+    WAIT_FOR(&w->t, w->replies == sent);
+    assert_int_equal(call(w, METHOD_ECHO, sent, 0, NULL), 0);
+    stop(w);
+}
+
+static void test_lost_connection(void **state)
+{
+    struct world *w = start(true);
+    assert_int_equal(call(w, METHOD_LATER, 1, 0, NULL), 0);
+    WAIT_FOR(&w->t, w->held_count == 1);
+    rpc_client_reconnect(w->client);
+    WAIT_FOR(&w->t, w->errors == 1 && w->connected == 2 && w->opened == 2);
+    assert_int_equal(w->last_code, -ECONNRESET);
+    WAIT_FOR(&w->t, w->gone_count == 1);
+    assert_null(rpc_request_peer(w->held[0]));
+    assert_int_equal(w->closed, 1);
+    stop(w);
+}
+
+static void test_server_restart(void **state)
+{
+    struct world *w = start(true);
+    WAIT_FOR(&w->t, w->opened == 1);
+    struct rpc_server_options o = server_options(w);
+    o.port = rpc_server_port(w->server);
+    rpc_server_close(w->server);
+    assert_int_equal(w->closed, 1);
+    WAIT_FOR(&w->t, w->state == RPC_DISCONNECTED);
+    open_server(w, &o);
+    WAIT_FOR(&w->t, w->opened == 2);
+    stop(w);
+}
+
+/* A server with another key has taken the place, as a coordinator on the wrong data dir does: who
+ * was connected waits for the right one. */
+static void test_other_server(void **state)
+{
+    struct world *w = start(true);
+    WAIT_FOR(&w->t, w->opened == 1);
+    const struct rpc_server_options right = server_options(w);
+    struct rpc_server_options o = right;
+    struct keys *other;
+    struct err err = {0};
+    char *dir = file_join(w->t.dir, "other");
+    assert_int_equal(file_mkdirs(dir, 0700, &err), 0);
+    assert_int_equal(keys_open(dir, &other, &err), 0);
+    o.keys = other;
+    o.port = rpc_server_port(w->server);
+    rpc_server_close(w->server);
+    assert_int_equal(rpc_server_open(w->t.loop, &o, &w->server, &err), 0);
+    WAIT_FOR(&w->t, strstr(w->why.msg, "not the one this token was made for") != NULL);
+    assert_int_not_equal(w->state, RPC_FAILED);
+    rpc_server_close(w->server);
+    o.keys = right.keys;
+    open_server(w, &o);
+    WAIT_FOR(&w->t, w->opened == 2);
+    keys_free(other);
+    mem_free(dir);
+    stop(w);
+}
+
+/* With the back-off of a worker: a server that is away for seconds is looked for all the time. */
+static void test_dials_on(void **state)
+{
+    struct world *w = start(true);
+    WAIT_FOR(&w->t, w->state == RPC_CONNECTED && w->peer);
+    rpc_client_close(w->client);
+    struct rpc_client_options o = {
+        .token = &w->token, .build_id = "test-client", .on_state = on_state, .arg = w};
+    assert_int_equal(rpc_client_open(w->t.loop, &o, &w->client, NULL), 0);
+    WAIT_FOR(&w->t, w->connected == 2);
+    rpc_server_close(w->server);
+    w->server = NULL;
+    w->disconnected = 0;
+    uint64_t begun = clock_now_ms();
+    WAIT_FOR(&w->t, w->disconnected == 12); /* with a back-off that doubles: 36 s at least */
+    assert_true(clock_now_ms() - begun < 15000);
+    stop(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wrong_pin),      cmocka_unit_test(test_wrong_cluster),
+        cmocka_unit_test(test_crowd),          cmocka_unit_test(test_deadline_and_late_reply),
+        cmocka_unit_test(test_cancel),         cmocka_unit_test(test_pipelined),
+        cmocka_unit_test(test_backpressure),   cmocka_unit_test(test_lost_connection),
+        cmocka_unit_test(test_server_restart), cmocka_unit_test(test_other_server),
+        cmocka_unit_test(test_dials_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
