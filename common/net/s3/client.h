@@ -50,8 +50,8 @@ void s3_stop(struct s3 *c);
 void s3_close(struct s3 *c); /* accepts NULL; no call may be under way */
 
 /* Puts a file as an object.  sha256 is the hash of its bytes; a store that supports it compares it
- * (-ERR_HASH).  A key must always name the same bytes: an interrupted upload in parts resumes under
- * its key, and would use parts of other bytes as well. */
+ * (-ERR_HASH, as of a file that is shorter).  A key must always name the same bytes: an interrupted
+ * upload in parts resumes under its key, and would use parts of other bytes as well. */
 int s3_put(struct s3 *c, const char *key, const char *path, uint64_t size, const uint8_t sha256[32],
            struct err *err);
 /* Puts a small object. */

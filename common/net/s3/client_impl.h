@@ -75,8 +75,8 @@ struct s3_request {
     double patience_ms; /* how long to wait for its answer */
     bool silent;        /* the try ended because there was no answer */
     uint64_t sent, skip;
-    int sink_rc;
-    bool of_role; /* signed with a role's key */
+    int sink_rc, read_rc; /* why our own side broke it off */
+    bool of_role;         /* signed with a role's key */
     char its_region[64];
     int64_t date_s;
 };

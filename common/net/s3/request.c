@@ -98,8 +98,10 @@ static size_t on_read(char *out, size_t one, size_t len, void *arg)
         memcpy(out, r->text + r->sent, len);
     } else {
         const ssize_t n = pread(r->fd, out, len, (off_t)(r->offset + r->sent));
-        if (n <= 0)
+        if (n <= 0) {
+            r->read_rc = n < 0 ? -errno : -ERR_HASH;
             return CURL_READFUNC_ABORT;
+        }
         len = (size_t)n;
     }
     r->sent += len;
@@ -319,6 +321,14 @@ static int judge(struct s3 *c, const struct s3_request *r, CURLcode rc, const ch
                        r->patience_ms / 1e3);
     if (r->sink_rc < 0) /* the sink has given the reason, or too many bytes came */
         return r->sink_rc;
+    if (r->read_rc == -ERR_HASH)
+        return err_set(err, r->read_rc,
+                       "the file that is sent as %s ends after %" PRIu64
+                       " bytes, expected %" PRIu64,
+                       r->key, r->offset + r->sent, r->offset + r->size);
+    if (r->read_rc < 0)
+        return err_set(err, r->read_rc, "the file that is sent as %s cannot be read: %s", r->key,
+                       strerror(-r->read_rc));
     if (r->status >= 300) /* also if it was refused before everything was sent */
         return refused(c, r, err);
     if (rc == CURLE_OK || (r->whole && r->from + r->got == end_of(r)))
@@ -368,7 +378,7 @@ static int try_once(struct s3 *c, struct s3_request *r, bool sign_again, struct 
     r->status = 0;
     r->sent = r->length = 0;
     r->date_s = 0;
-    r->sink_rc = 0;
+    r->sink_rc = r->read_rc = 0;
     r->of_role = who.of_role;
     r->etag[0] = r->sum[0] = r->its_region[0] = '\0';
     buf_clear(&r->answer);
@@ -442,7 +452,7 @@ int s3_request_run(struct s3 *c, struct s3_request *r, struct err *err)
         renewed = rc == -ERR_STALE && !renewed; /* a role's key: once more with a new one */
         if (rc == -ERR_STALE)
             rc = -EAGAIN;
-        if (rc != r->sink_rc || rc == 0)
+        if (rc == 0 || (rc != r->sink_rc && rc != r->read_rc))
             remember(c, rc, &why);
         r->tried = r->got > before ? 0 : r->tried + 1;
         if (rc == 0 || !s3_may_pass(rc) || r->once || (r->tried >= c->tries && !renewed) ||

@@ -98,6 +98,21 @@ static void test_bad_digest(void **state)
     mem_free(path);
 }
 
+/* The same without the store's word where the file has become shorter. */
+static void test_cut_short(void **state)
+{
+    struct rig *r = *state;
+    r->f.down = true;
+    const struct blob_id id = put(r, 2);
+    char *path = cached_path(r, &id);
+    assert_int_equal(truncate(path, 10), 0);
+    let_go(r, &id);
+    UNTIL(!blobstore_has(r->s, &id, NULL));
+    assert_int_equal(health(r).waiting, 0);
+    assert_false(stored(r, &id));
+    mem_free(path);
+}
+
 /* A file that the disk has damaged is had from the store again, while it is held. */
 static void test_renew(void **state)
 {
@@ -573,6 +588,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_whole, begin, end),
         cmocka_unit_test_setup_teardown(test_bad_digest, begin, end),
+        cmocka_unit_test_setup_teardown(test_cut_short, begin, end),
         cmocka_unit_test_setup_teardown(test_renew, begin, end),
         cmocka_unit_test_setup_teardown(test_given_up, begin, end),
         cmocka_unit_test_setup_teardown(test_down, begin, end),

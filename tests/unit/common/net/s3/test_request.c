@@ -167,6 +167,23 @@ static void test_sink_fails(void **state)
     assert_int_equal(s3_health(r->c).failing_since_unix_ms, 0);
 }
 
+/* Nor is a file that cannot be read, or that has become shorter, which its hash would tell. */
+static void test_file_fails(void **state)
+{
+    struct rig *r = *state;
+    for (int i = 0; i < 2; i++) { /* in one piece, and in parts */
+        struct s3 *c = client(r, (struct s3_options){.part_bytes = i ? 60000 : LEN + 1});
+        assert_int_equal(s3_put(c, "k", r->path, LEN + 1, r->sha256, &r->err), -ERR_HASH);
+        assert_non_null(strstr(r->err.msg, "the file that is sent as k ends after 100000 bytes"));
+        assert_int_equal(s3_put(c, "k", "/tmp", LEN, r->sha256, &r->err), -EISDIR);
+        assert_non_null(strstr(r->err.msg, "the file that is sent as k cannot be read: Is a dir"));
+        assert_int_equal(s3_health(c).repeats, 0);
+        assert_int_equal(s3_health(c).failing_since_unix_ms, 0);
+        s3_close(c);
+    }
+    assert_null(fake_find(r->f.objects, "k", false));
+}
+
 /* ---- what is refused ---- */
 
 /* Answers without a body tell the region, and the time, in their header. */
@@ -279,6 +296,7 @@ int main(void)
         TEST(test_ranges_or_none),
         TEST(test_cut_behind_the_end),
         TEST(test_sink_fails),
+        TEST(test_file_fails),
         TEST(test_headers_of_refusals),
         TEST(test_reads_and_writes),
         TEST(test_key_of_a_role),
