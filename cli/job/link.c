@@ -52,20 +52,22 @@ static double speed(double small_s, double large_s)
 int link_time(struct cli *cli, const char *folder, double *ret_up, double *ret_down,
               struct err *err)
 {
-    double small[2], large[2];
+    double small[2], large[2], up = 0, down = 0;
     moving_now("measuring the link to the coordinator: files there and back");
     char *file = str_printf("%s/skerry-link.%ld", folder, (long)getpid());
     int rc = there_and_back(cli, file, SMALL_BYTES, small, err);
     if (rc == 0) {
-        *ret_up = SMALL_BYTES / small[0];
-        *ret_down = SMALL_BYTES / small[1];
-        if (LINK_LARGE_BYTES / fmin(*ret_up, *ret_down) < LARGE_MAX_S) {
-            rc = there_and_back(cli, file, LINK_LARGE_BYTES, large, err);
-            if (rc == 0) {
-                *ret_up = speed(small[0], large[0]);
-                *ret_down = speed(small[1], large[1]);
-            }
-        }
+        up = SMALL_BYTES / small[0];
+        down = SMALL_BYTES / small[1];
+    }
+    if (rc == 0 && LINK_LARGE_BYTES / fmin(up, down) < LARGE_MAX_S) {
+        rc = there_and_back(cli, file, LINK_LARGE_BYTES, large, err);
+        up = speed(small[0], large[0]);
+        down = speed(small[1], large[1]);
+    }
+    if (rc == 0) {
+        *ret_up = up;
+        *ret_down = down;
     }
     moving_clear();
     mem_free(file);
