@@ -264,6 +264,7 @@ static int take_record(void *arg, const json_t *record, const char *line, size_t
     return rc;
 }
 
+/* -ERR_FORMAT: it is no PNG. */
 static int write_picture(struct tensorboard *tb, const char *tag, int64_t step, const char *blob,
                          struct err *err)
 {
@@ -273,7 +274,7 @@ static int write_picture(struct tensorboard *tb, const char *tag, int64_t step, 
     if (rc == 0 && (rc = file_read(path, PICTURE_MAX, &png, err)) == 0) {
         struct event_file *f = file_of(tb, err);
         rc = f ? event_image(f, tag, step, png.data, png.len, err) : err->code;
-        tb->broken = rc < 0;
+        tb->broken = rc < 0 && rc != -ERR_FORMAT;
         buf_release(&png);
     }
     (void)file_remove(path, NULL);
@@ -311,11 +312,15 @@ static int write_sample(struct tensorboard *tb, const json_t *sample, struct err
     (void)tag_of(tb, "samples", path, NULL, tag);
     if (text)
         return write_text(tb, tag, step, text, err);
-    if (blob && cli_int(sample, "size", 0) <= (long long)PICTURE_MAX)
-        return write_picture(tb, tag, step, blob, err);
-    if (blob)
-        fprintf(stderr, "skerry: the picture of task %lld is left out, as it has %s\n",
-                cli_int(sample, "task", 0), cli_bytes(sample, "size", size));
+    if (!blob)
+        return 0;
+    const bool large = cli_int(sample, "size", 0) > (long long)PICTURE_MAX;
+    const int rc = large ? -ERR_FORMAT : write_picture(tb, tag, step, blob, err);
+    if (rc != -ERR_FORMAT)
+        return rc;
+    fprintf(stderr, "skerry: the picture of task %lld is left out, as it %s%s\n",
+            cli_int(sample, "task", 0), large ? "has " : "is no PNG",
+            large ? cli_bytes(sample, "size", size) : "");
     return 0;
 }
 
