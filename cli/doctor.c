@@ -91,23 +91,24 @@ static void look_at_devices(struct doctor_facts *f)
     }
 }
 
-/* The folder, or the nearest one above it that there is. */
-static void look_at_place(struct doctor_place *p, const char *what, const char *path)
+/* made: the folder is made when it is needed, so the nearest one above it that there is counts. */
+static void look_at_place(struct doctor_place *p, const char *what, const char *path, bool made)
 {
+    char *at = str_dup(path), *slash;
     p->what = what;
     str_copy(p->path, sizeof p->path, path);
-    while (!file_exists(p->path) && strrchr(p->path, '/') > p->path)
-        *strrchr(p->path, '/') = '\0';
-    p->writable = access(p->path, W_OK) == 0 && file_disk_free(p->path, &p->free_bytes, NULL) == 0;
-    str_copy(p->path, sizeof p->path, path);
+    while (made && !file_exists(at) && (slash = strrchr(at, '/')) && at[1])
+        slash[slash == at] = '\0';
+    p->writable = access(at, W_OK) == 0 && file_disk_free(at, &p->free_bytes, NULL) == 0;
+    mem_free(at);
 }
 
 static void look_at_places(struct doctor_facts *f)
 {
     const char *tmp = getenv("TMPDIR");
     char *work = file_cache_dir();
-    look_at_place(&f->places[0], "work directories", work ? work : "~/.cache/skerry");
-    look_at_place(&f->places[1], "temporary files", tmp && tmp[0] ? tmp : "/tmp");
+    look_at_place(&f->places[0], "work directories", work ? work : "~/.cache/skerry", true);
+    look_at_place(&f->places[1], "temporary files", tmp && tmp[0] ? tmp : "/tmp", false);
     mem_free(work);
 }
 
