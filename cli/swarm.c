@@ -185,14 +185,15 @@ int swarm_start(struct swarm *s, const char *dir, struct err *err)
 
 #define WORDS_MAX 64 /* words of a worker's command line */
 
-/* Appends the words of text, which owns them, to the n words of argv. */
-static int add_words(char *text, const char *argv[WORDS_MAX + 1], int n, struct err *err)
+/* Appends the words of text, which owns them, to the `own` words of argv. */
+static int add_words(char *text, const char *argv[WORDS_MAX + 1], int own, struct err *err)
 {
     char *save = NULL;
+    int n = own;
     for (char *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save)) {
         if (n == WORDS_MAX)
             return err_set(err, -ERR_LIMIT, "--workerd has too many words: at most %d are possible",
-                           WORDS_MAX);
+                           WORDS_MAX - own);
         argv[n++] = w;
     }
     argv[n] = NULL;
@@ -253,8 +254,11 @@ static int replace_worker(struct swarm *s, int i, int wait_status, struct err *e
     memmove(&s->places[i], &s->places[i + 1], (size_t)(s->n_workers - i - 1) * sizeof(int));
     memmove(&s->names[i], &s->names[i + 1], (size_t)(s->n_workers - i - 1) * sizeof(int));
     s->n_workers--;
-    if (++s->deaths > DEATHS_MAX || WIFEXITED(wait_status))
+    if (WIFEXITED(wait_status))
         return err_set(err, -ECHILD, "%s ended by itself: %s", name, why);
+    if (++s->deaths > DEATHS_MAX)
+        return err_set(err, -ECHILD, "%d workers have died, %s as the last one (%s): %s", s->deaths,
+                       name, strsignal(WTERMSIG(wait_status)), why);
     int rc = add_worker(s, place, err);
     moving_clear();
     if (rc == 0)
