@@ -60,6 +60,7 @@ struct fake_store {
     struct fake_mishap mishaps[FAKE_MISHAPS];
     unsigned n_mishaps;
     char last[FAKE_HEAD_MAX]; /* the newest request's head */
+    char body[4096];          /* and the beginning of its body, up to a NUL */
     int stalled[FAKE_MISHAPS];
     unsigned n_stalled;
 };
@@ -373,6 +374,7 @@ static inline bool fake_serve(struct fake_store *f, int fd)
         end[2] = '\0';
         pthread_mutex_lock(&f->lock);
         (void)str_copy(f->last, sizeof(f->last), (char *)all);
+        (void)str_copy(f->body, sizeof(f->body), (char *)all + at);
         stays = fake_do(f, fd, (char *)all, all + at, need - at);
         if (stays)
             f->stalled[f->n_stalled++] = fd;

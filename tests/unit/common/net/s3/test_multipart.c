@@ -108,6 +108,13 @@ static void test_parts_in_a_circle(void **state)
         fake_store_next(&r->f, "GET", FAKE_REPLY, i % 2 ? PARTS("1") : PARTS("2"));
     assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), 0);
     assert_int_equal(r->f.gets, 3);
+    r->f.n_mishaps = 0;
+    begun(r);
+    fake_store_next(&r->f, "GET", FAKE_LATER, NULL);
+    for (int i = 0; i < 10; i++) /* it stands still */
+        fake_store_next(&r->f, "GET", FAKE_REPLY, PARTS("1"));
+    assert_int_equal(s3_put(r->c, "big", r->path, LEN, r->sha256, &r->err), 0);
+    assert_int_equal(r->f.gets, 6);
 }
 
 /* A part that is listed has no ETag has not that of the one before it: it is sent again. */
@@ -222,6 +229,24 @@ static void test_others_uploads(void **state)
     }
 }
 
+/* Ours among others, wherever it stands. */
+static void test_own_upload(void **state)
+{
+    static const char *const lists[] = {
+        OK "<L><Upload><Key>big2</Key><UploadId>other</UploadId></Upload>"
+           "<Upload><Key>big</Key><UploadId>up&amp;1</UploadId></Upload></L>",
+        OK "<L><Upload><UploadId>up&amp;1</UploadId><Key>big</Key></Upload>"
+           "<Upload><Key>big2</Key><UploadId>other</UploadId></Upload></L>",
+    };
+    struct rig *r = *state;
+    for (size_t i = 0; i < 2; i++) {
+        begun(r);
+        fake_store_next(&r->f, "GET", FAKE_REPLY, lists[i]);
+        assert_int_equal(put_big(r), 0);
+        assert_int_equal(r->f.posts, i + 1); /* an end each, and no beginning */
+    }
+}
+
 /* It ended between the two lists, perhaps by a rule of the bucket: begun anew. */
 static void test_upload_gone(void **state)
 {
@@ -267,7 +292,7 @@ static void test_odd_lists(void **state)
         {OK "<P>" PART("1", "39999", TAG) PART("2", "40001", TAG) PART("3", "40000", TAG) "</P>",
          3},
         {OK "<P>" PART("1", "40000", "") PART("2", "40000", TAG) PART("3", "20000", TAG) "</P>", 1},
-        {OK "<P>" PART("3", "20000", TAG) "<Part><Size>20000</Size>" TAG "</Part></P>", 2},
+        {OK "<P>" PART("3", "20000", TAG) "<Part><Size>20000</Size></Part></P>", 2},
         {longer, 3},
     };
     struct rig *r = *state;
@@ -298,6 +323,26 @@ static void test_pages_of_parts(void **state)
     assert_int_equal(put_big(r), 0);
     assert_int_equal(r->f.gets, 3);
     assert_int_equal(r->f.puts, 1);
+    assert_string_equal(r->f.body, "<CompleteMultipartUpload>"
+                                   "<Part><PartNumber>1</PartNumber><ETag>\"e\"</ETag></Part>"
+                                   "<Part><PartNumber>2</PartNumber><ETag>\"e\"</ETag></Part>"
+                                   "<Part><PartNumber>3</PartNumber><ETag>\"e3\"</ETag></Part>"
+                                   "</CompleteMultipartUpload>");
+}
+
+/* Each page is asked for behind the last part of the one before. */
+static void test_next_page(void **state)
+{
+    struct rig *r = *state;
+    begun(r);
+    fake_store_next(&r->f, "GET", FAKE_LATER, NULL);
+    fake_store_next(
+        &r->f, "GET", FAKE_REPLY,
+        OK "<P>" PART("1", "40000", TAG) "<IsTruncated>true</IsTruncated>"
+                                         "<NextPartNumberMarker>17</NextPartNumberMarker></P>");
+    fake_store_next(&r->f, "GET", FAKE_REPLY, OK "no XML");
+    expect_error(r, -ERR_REMOTE, "lists the parts of an upload");
+    assert_non_null(strstr(r->f.last, "&part-number-marker=17&"));
 }
 
 static void test_list_is_no_xml(void **state)
@@ -308,6 +353,7 @@ static void test_list_is_no_xml(void **state)
     fake_store_next(&r->f, "GET", FAKE_REPLY, OK "<P><Part>");
     expect_error(r, -ERR_REMOTE, "lists the parts of an upload in a form that is not S3's");
     assert_int_equal(r->f.puts, 0);
+    assert_null(strstr(r->f.last, "part-number-marker")); /* it was the first page */
 }
 
 /* ---- beginnings and ends ---- */
@@ -378,6 +424,8 @@ int main(void)
         TEST(test_sizes),
         TEST(test_many_parts),
         TEST(test_others_uploads),
+        TEST(test_own_upload),
+        TEST(test_next_page),
         TEST(test_upload_gone),
         TEST(test_upload_gone_later),
         TEST(test_odd_lists),
