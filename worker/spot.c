@@ -22,7 +22,6 @@
 #define AZURE_MS 130000L /* the first answer may take two minutes */
 #define WAIT_S 5         /* GCP: how long a request waits for a change */
 #define PROGRAM_MS 10000
-#define TOKEN_S 21600
 #define TOKEN_AGAIN_S 18000 /* after which a new token is requested */
 
 /* A request and its answer. */
@@ -331,8 +330,7 @@ static int watch_file(struct spot *s, struct spot_notice *ret, struct err *err)
     const double seconds = rc == 0 ? strtod(buf_str(&text), NULL) : 0;
     if (rc == 0)
         buf_release(&text);
-    const bool said = seconds > 0 && seconds * 1e3 < SPOT_MS_MAX;
-    return say_local(s, said ? (uint32_t)(seconds * 1e3) : SPOT_MS, ret);
+    return say_local(s, seconds > 0 ? (uint32_t)fmin(seconds * 1e3, SPOT_MS_MAX) : SPOT_MS, ret);
 }
 
 static void pause_for(struct spot *s, int ms)
