@@ -86,11 +86,12 @@ int weights_bring(struct weights *to, void *dst, struct weights *from, const voi
                      from->ops->copy(from->dev, host, (const char *)src + at, n, COPY_FROM_DEVICE,
                                      from->stream),
                      "copying to another device");
-        rc = weights_sync(from, err);
+        if ((rc = weights_sync(from, err)) < 0)
+            break;
         weights_note(to,
                      to->ops->copy(to->dev, (char *)dst + at, host, n, COPY_TO_DEVICE, to->stream),
                      "copying from another device");
-        rc = rc < 0 ? rc : weights_sync(to, err);
+        rc = weights_sync(to, err);
     }
     mem_free(host);
     return rc;
