@@ -1,0 +1,87 @@
+/* A Llama: names, shapes, initial values. */
+#include "tests/unit/worker/model/tables.h"
+
+#include "common/job/job.h"
+#include "worker/model/model_index.h"
+
+static void test_from_job(void **state)
+{
+    static const char text[] = "name: x\ndata:\n  path: d\n"
+                               "model:\n  type: llama\n  dim: 64\n  depth: 2\n  heads: 4\n"
+                               "  kv_heads: 2\n  context: 128\n"
+                               "train:\n  batch: 8\nouter:\n  rounds: 2\n  steps: 4\n";
+    struct err err = {0};
+    struct job_spec job;
+    struct model_spec spec;
+    const struct model_facts facts = {.vocab = 257};
+    OK(job_parse(text, sizeof text - 1, "job.yaml", &job, &err));
+    OK(model_spec_from_job(&job, &facts, &spec, &err));
+    assert_int_equal(spec.kind, MODEL_LLAMA);
+    assert_int_equal(spec.vocab, 257);
+    assert_int_equal(spec.kv_heads, 2);
+    assert_int_equal(spec.mlp, job.model.ffn);
+    assert_int_equal(model_tokens(&spec), 128);
+    job_release(&job);
+}
+
+static void test_table(void **state)
+{
+    struct model_spec spec = tiny_llama();
+    spec.dim = 64;
+    spec.heads = 2;
+    spec.mlp = 96;
+    spec.cut = (struct model_cut){.n_levels = 2, .block_level = {0, 1}, .head_level = 1};
+    struct model *m = make(spec);
+    assert_int_equal(must_find(m, "model.embed_tokens.weight")->shape[0], spec.vocab);
+    assert_int_equal(must_find(m, "model.embed_tokens.weight")->level, 0);
+    assert_int_equal(must_find(m, "model.layers.1.self_attn.k_proj.weight")->shape[0], 32);
+    assert_int_equal(must_find(m, "model.layers.1.self_attn.k_proj.weight")->level, 1);
+    assert_int_equal(must_find(m, "model.norm.weight")->rank, 1);
+    assert_false(must_find(m, "model.norm.weight")->decay);
+    assert_int_equal(must_find(m, "lm_head.weight")->level, 1);
+    assert_int_equal(must_find(m, "lm_head.weight") - m->tensors, model_llama_head(&spec));
+    /* q, k, v are one matrix, gate and up another. */
+    const struct model_tensor *q = must_find(m, "model.layers.0.self_attn.q_proj.weight");
+    assert_int_equal(q - m->tensors, model_llama_block(0, L_Q));
+    assert_int_equal(q[1].offset, q->offset + q->count);
+    assert_int_equal(q[2].offset, q[1].offset + q[1].count);
+
+    float *flat = model_flat_new(m);
+    double std, most;
+    model_init(m, 3, flat);
+    moments(flat + q->offset, q->count, &std, &most);
+    assert_true(fabs(std / 0.02 - 1) < 0.05);
+    const struct model_tensor *down = must_find(m, "model.layers.1.mlp.down_proj.weight");
+    moments(flat + down->offset, down->count, &std, &most);
+    assert_true(fabs(std / 0.01 - 1) < 0.05); /* 0.02 / sqrt(2 * 2) */
+    assert_true(flat[must_find(m, "model.norm.weight")->offset + 5] == 1.0f);
+    mem_free(flat);
+    const size_t untied = m->n;
+    model_free(m);
+    spec.tied = true;
+    m = make(spec);
+    assert_null(model_find(m, "lm_head.weight"));
+    assert_int_equal(m->n, untied - 1);
+    assert_int_equal(model_llama_head(&spec), L_EMBED);
+    model_free(m);
+}
+
+static void test_bad_specs(void **state)
+{
+    BAD(tiny_llama, vocab = 1, "token ids");
+    BAD(tiny_llama, context = 1, "context");
+    BAD(tiny_llama, kv_heads = 4, "kv_heads");
+    BAD(tiny_llama, dim = 18, "multiples of 4");
+    BAD(tiny_llama, mlp = 22, "multiples of 4");
+    BAD(tiny_llama, norm_eps = 0, "norm_eps");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_from_job),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_bad_specs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
