@@ -504,18 +504,6 @@ static void test_devices(void **state)
             "at most 16");
 }
 
-static void test_shares(void **state)
-{
-    struct train_options o = options(), each;
-    island_share_options(&o, 3, &each);
-    assert_int_equal(each.batch, 3);
-    assert_int_equal(each.accumulate, 2);
-    o.accumulate = 7;
-    island_share_options(&o, 2, &each);
-    assert_int_equal(each.batch, 4);
-    assert_int_equal(each.accumulate, 4);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -523,8 +511,7 @@ int main(void)
         cmocka_unit_test(test_overlap),  cmocka_unit_test(test_one),
         cmocka_unit_test(test_failures), cmocka_unit_test(test_divergence),
         cmocka_unit_test(test_resume),   cmocka_unit_test(test_resume_on_others),
-        cmocka_unit_test(test_devices),  cmocka_unit_test(test_shares),
-        cmocka_unit_test(test_meetings),
+        cmocka_unit_test(test_devices),  cmocka_unit_test(test_meetings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
