@@ -285,59 +285,6 @@ static void test_evaluation(void **state)
     host_free(&h);
 }
 
-/* ---- for samplers elsewhere ---- */
-
-static struct work *ask_velocity(struct host *h, struct file *points, int k)
-{
-    static uint64_t asked;
-    struct order o;
-    order_path(&o, SKERRY__V1__TASK_KIND__TASK_KIND_VELOCITY, k);
-    blob_of(&o.input, points->sha256, points->size);
-    o.velocity.input = &o.input;
-    o.task.id = 20 + ++asked; /* each has its own temporary files */
-    o.task.velocity = &o.velocity;
-    return run(h, &o);
-}
-
-static void test_velocity(void **state)
-{
-    (void)state;
-    enum { ROWS = 70 }; /* more than one forward */
-    static float x[ROWS * VALUES], v[ROWS * VALUES], one[VALUES], t[ROWS];
-    static int32_t labels[ROWS];
-    struct velocity_points p = {ROWS, 3, 8, x, t, labels};
-    struct file points, last;
-    struct host h;
-    host_new(&h, "velocity", 2);
-    rng_fill_normal(1, 2, 0, x, ROWS * VALUES, 0.0f, 1.0f);
-    for (int i = 0; i < ROWS; i++) {
-        t[i] = (float)i / ROWS;
-        labels[i] = i % (CLASSES + 1);
-    }
-    points.path = in(top, "points");
-    OK(velocity_write(points.path, &p, points.sha256, &points.size, err));
-    host_put(&h, points.path, points.sha256);
-    last.path = in(top, "last point");
-    p = (struct velocity_points){1, 3, 8, x + 69 * VALUES, t + 69, labels + 69};
-    OK(velocity_write(last.path, &p, last.sha256, &last.size, err));
-    host_put(&h, last.path, last.sha256);
-
-    struct work *a = ask_velocity(&h, &points, 0), *other = ask_velocity(&h, &points, 1);
-    struct work *b = ask_velocity(&h, &points, 0), *c = ask_velocity(&h, &last, 0);
-    OK(velocity_read_result(a->result.outputs[0].path, v, ROWS, 3, 8, err));
-    OK(velocity_read_result(c->result.outputs[0].path, one, 1, 3, 8, err));
-    assert_memory_equal(a->result.outputs[0].sha256, b->result.outputs[0].sha256, 32);
-    assert_memory_not_equal(a->result.outputs[0].sha256, other->result.outputs[0].sha256, 32);
-    assert_memory_equal(v + 69 * VALUES, one, sizeof one);
-    work_free(a);
-    work_free(b);
-    work_free(c);
-    work_free(other);
-    mem_free(points.path);
-    mem_free(last.path);
-    host_free(&h);
-}
-
 /* ---- learning from experts ---- */
 
 /* A phase whose student is every teacher has nothing to learn; with their own it has. */
@@ -416,7 +363,6 @@ int main(void)
         cmocka_unit_test(test_equal_experts),
         cmocka_unit_test(test_equal_experts_elsewhere),
         cmocka_unit_test(test_evaluation),
-        cmocka_unit_test(test_velocity),
         cmocka_unit_test(test_distillation),
         cmocka_unit_test(test_refusals),
     };
