@@ -626,13 +626,16 @@ static int take_state(struct phase *p, int fd, struct err *err)
 
 /* ---- a phase ---- */
 
-/* Samples used, as the coordinator counts them: in the order of the ranges. */
+/* Samples used, as the coordinator counts them: in the order of the ranges.  Of a phase bounded by
+ * time a window that was begun is used once more; but where there is no other, as many of its
+ * samples count as were used, since a phase of none would be refused. */
 static uint64_t samples_used(const struct phase *p)
 {
-    if (!p->feed || p->t->steps)
-        return p->samples;
-    const uint64_t n = p->samples, total = external_feed_total(p->feed);
-    return n < total ? n - n % p->window : total; /* a window that was begun is used once more */
+    const uint64_t n = p->samples;
+    if (!p->feed || p->t->steps || n < p->window)
+        return n;
+    const uint64_t total = external_feed_total(p->feed);
+    return n < total ? n - n % p->window : total;
 }
 
 static int finish(struct phase *p, const struct external_done *done, struct err *err)
