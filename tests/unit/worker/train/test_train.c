@@ -291,30 +291,6 @@ static void test_young_moments(void **state)
     model_free(m);
 }
 
-static void test_lr(void **state)
-{
-    struct train_options o = {.lr = 2.0, .warmup = 4, .decay_fraction = 0.25, .final_lr = 0.1};
-    const struct {
-        enum job_schedule schedule;
-        uint64_t step, total;
-        double lr;
-    } cases[] = {
-        {JOB_SCHEDULE_CONSTANT, 0, 100, 0.5},  {JOB_SCHEDULE_CONSTANT, 3, 100, 2.0},
-        {JOB_SCHEDULE_CONSTANT, 99, 100, 2.0}, {JOB_SCHEDULE_COSINE, 4, 104, 2.0},
-        {JOB_SCHEDULE_COSINE, 54, 104, 1.1},   {JOB_SCHEDULE_COSINE, 104, 104, 0.2},
-        {JOB_SCHEDULE_COSINE, 500, 104, 0.2},  {JOB_SCHEDULE_COSINE, 50, 0, 2.0},
-        {JOB_SCHEDULE_DECAY, 74, 100, 2.0},    {JOB_SCHEDULE_DECAY, 75, 100, 2.0},
-        {JOB_SCHEDULE_DECAY, 90, 100, 0.8},    {JOB_SCHEDULE_DECAY, 100, 100, 0.0},
-        {JOB_SCHEDULE_DECAY, 120, 100, 0.0},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        o.schedule = cases[i].schedule;
-        double lr = train_lr(&o, cases[i].step, cases[i].total);
-        if (fabs(lr - cases[i].lr) > 1e-12)
-            fail_msg("case %zu: %g, expected %g", i, lr, cases[i].lr);
-    }
-}
-
 /* trainer_set between steps keeps moments and position: get and set are no-ops. */
 static void test_set_keeps_moments(void **state)
 {
@@ -351,11 +327,11 @@ static void test_set_keeps_moments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),          cmocka_unit_test(test_accumulate),
-        cmocka_unit_test(test_recompute),        cmocka_unit_test(test_estimates),
-        cmocka_unit_test(test_seed_and_replica), cmocka_unit_test(test_learns),
-        cmocka_unit_test(test_divergence),       cmocka_unit_test(test_lr),
-        cmocka_unit_test(test_young_moments),    cmocka_unit_test(test_set_keeps_moments),
+        cmocka_unit_test(test_threads),           cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_recompute),         cmocka_unit_test(test_estimates),
+        cmocka_unit_test(test_seed_and_replica),  cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_divergence),        cmocka_unit_test(test_young_moments),
+        cmocka_unit_test(test_set_keeps_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
