@@ -1,0 +1,183 @@
+/* ENCODE: a shard of pictures becomes one of latents, sample by sample. */
+#include "tests/unit/components.h"
+#include "tests/unit/worker/partition_task.h"
+
+#include "common/base/hash.h"
+#include "common/data/moments.h"
+
+#define ENCODE SKERRY__V1__TASK_KIND__TASK_KIND_ENCODE
+#define VAE                                                                                        \
+    "{\"_class_name\": \"AutoencoderKL\", \"block_out_channels\": [8, 16], \"norm_num_groups\": "  \
+    "4, \"layers_per_block\": 1,"                                                                  \
+    " \"down_block_types\": [\"DownEncoderBlock2D\", \"DownEncoderBlock2D\"],"                     \
+    " \"up_block_types\": [\"UpDecoderBlock2D\", \"UpDecoderBlock2D\"]}"
+#define SPEC_OF(flip)                                                                              \
+    HEAD "data: {path: x, image_size: 8, shard_samples: 16, flip: " flip "}\n"                     \
+         "encoders: {path: x}\nmodel: {type: dit, patch: 2, dim: 16, depth: 1, heads: 2}\n"        \
+         "train: {batch: 4, precision: f32}\n"
+
+enum { PICTURES = 40, BAD = 33, VALUES = 2 * 4 * 4 * 4 }; /* more than one batch */
+
+static struct test_shard pictures;
+static const char *const names[] = {"config.json", "diffusion_pytorch_model.safetensors"};
+static uint8_t hashes[2][32];
+static uint64_t sizes[2];
+
+struct encode_order {
+    struct order o;
+    Skerry__V1__EncodeTask encode;
+    Skerry__V1__NetworkInput input;
+    Skerry__V1__EncoderFile file[2], *files[2];
+    Skerry__V1__Blob blob[2];
+};
+
+static void encode_init(struct encode_order *e, const char *spec)
+{
+    order_init(&e->o, ENCODE, spec, &pictures, 1);
+    skerry__v1__encode_task__init(&e->encode);
+    skerry__v1__network_input__init(&e->input);
+    e->o.range[0].count = PICTURES;
+    e->encode.range = &e->o.range[0];
+    e->input.channels = 4;
+    e->input.side = 4;
+    for (int i = 0; i < 2; i++) {
+        skerry__v1__encoder_file__init(&e->file[i]);
+        skerry__v1__blob__init(&e->blob[i]);
+        e->blob[i].sha256 = (ProtobufCBinaryData){32, hashes[i]};
+        e->blob[i].size = sizes[i];
+        e->blob[i].url = (char *)(uintptr_t) "/v1/blobs/x";
+        e->file[i].part = SKERRY__V1__ENCODER_PART__ENCODER_PART_VAE;
+        e->file[i].name = (char *)(uintptr_t)names[i];
+        e->file[i].blob = &e->blob[i];
+        e->files[i] = &e->file[i];
+    }
+    e->o.task.encode = &e->encode;
+    e->o.task.input = &e->input;
+    e->o.task.encoders = e->files;
+    e->o.task.n_encoders = 2;
+}
+
+/* Sample i of the result: it is the picture's, with moments or with why it has none. */
+static void check_sample(const struct shard *from, const struct shard *to, unsigned i,
+                         uint32_t sides, uint16_t values[2][VALUES])
+{
+    const struct shard_sample *was = &from->samples[i], *s = &to->samples[i];
+    struct moments m;
+    char key[SHARD_KEY_MAX + 8];
+    (void)snprintf(key, sizeof(key), "%06u-%s", i, was->key);
+    assert_string_equal(s->key, key);
+    assert_string_equal(s->ext, "lat");
+    assert_int_equal(s->cls, was->cls);
+    assert_int_equal(s->captions_len, was->captions_len);
+    if (s->captions_len > 0)
+        assert_memory_equal(s->captions, was->captions, s->captions_len);
+    assert_true(moments_parse(s->data, s->len, &m));
+    assert_true(m.key == data_content_key(was->data, was->len));
+    assert_int_equal(m.sides, i == BAD ? 0 : sides);
+    if (i == BAD) {
+        char why[257];
+        moments_why(s->data, &m, why, sizeof(why));
+        assert_true(why[0] != '\0');
+        return;
+    }
+    assert_true(m.values == VALUES && m.height == 4 && m.width == 4);
+    for (uint32_t side = 0; side < sides; side++)
+        assert_true(moments_decode(s->data, &m, side, values[side]));
+}
+
+/* With mirrored sides the first ones are those without. */
+static void every_sample_in_its_place(void **state)
+{
+    static uint16_t plain[PICTURES][2][VALUES], both[PICTURES][2][VALUES];
+    struct shard from;
+    OK(shard_open(pictures.path, &from, err));
+    for (int flip = 0; flip < 2; flip++) {
+        struct encode_order e;
+        struct shard to;
+        encode_init(&e, flip ? SPEC_OF("true") : SPEC_OF("false"));
+        struct work *w = run(&e.o);
+        const struct work_output *o = output_of(w, WORK_SHARD);
+        uint8_t sha256[32];
+        uint64_t size;
+        OK(hash_file(o->path, sha256, &size, err));
+        assert_memory_equal(o->sha256, sha256, 32);
+        assert_true(o->size == size && o->samples == PICTURES);
+        assert_int_equal(w->result.samples, PICTURES - 1);
+        OK(shard_open(o->path, &to, err));
+        assert_true(to.n == PICTURES && to.kind == SHARD_LATENTS);
+        for (unsigned i = 0; i < PICTURES; i++)
+            check_sample(&from, &to, i, 1 + (uint32_t)flip, flip ? both[i] : plain[i]);
+        shard_close(&to);
+        work_free(w);
+    }
+    for (unsigned i = 0; i < PICTURES; i++) {
+        if (i == BAD)
+            continue;
+        assert_memory_equal(both[i][0], plain[i][0], sizeof(plain[i][0]));
+        assert_memory_not_equal(both[i][1], both[i][0], sizeof(plain[i][0]));
+        if (i > 0 && i - 1 != BAD)
+            assert_memory_not_equal(both[i][0], both[i - 1][0], sizeof(plain[i][0]));
+    }
+    shard_close(&from);
+}
+
+static void what_it_cannot_encode(void **state)
+{
+    struct encode_order e;
+    struct work *w = NULL;
+    encode_init(&e, SPEC_OF("false"));
+    e.o.range[0].count = PICTURES - 1;
+    fails(&e.o, -ERR_FORMAT, "encode.range is not the whole shard of 40 samples");
+    encode_init(&e, SPEC_OF("false"));
+    e.o.range[0].start = 1;
+    e.o.range[0].count = PICTURES - 1;
+    fails(&e.o, -ERR_FORMAT, "is not the whole shard");
+    e.o.task.n_encoders = 0;
+    fails(&e.o, -ERR_FORMAT, "encode without a VAE");
+    e.encode.range = NULL;
+    FAILS(work_new(kinds_all, &e.o.task, cache, top, &w, err), "encode.range is missing");
+    /* Latents are encoded already. */
+    struct encode_order first;
+    encode_init(&first, SPEC_OF("false"));
+    w = run(&first.o);
+    const struct work_output *o = output_of(w, WORK_SHARD);
+    uint8_t latents[32];
+    memcpy(latents, o->sha256, 32);
+    to_cache(o->path, latents);
+    encode_init(&e, SPEC_OF("false"));
+    e.o.shard[0].sha256.data = latents;
+    e.o.shard[0].size = o->size;
+    work_free(w);
+    fails(&e.o, -ERR_FORMAT, "encode.range is of latents already");
+}
+
+static int begin(void **state)
+{
+    (void)setup(state);
+    pictures = shard_make(top, 9, PICTURES, 5, BAD);
+    to_cache(pictures.path, pictures.sha256);
+    component_write_text(top, names[0], VAE);
+    component_write_weights(top, VAE, names[1], (struct made){0});
+    for (int i = 0; i < 2; i++) {
+        char *path = in(top, names[i]);
+        OK(hash_file(path, hashes[i], &sizes[i], err));
+        to_cache(path, hashes[i]);
+        mem_free(path);
+    }
+    return 0;
+}
+
+static int end(void **state)
+{
+    mem_free(pictures.path);
+    return teardown(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_sample_in_its_place),
+        cmocka_unit_test(what_it_cannot_encode),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}
