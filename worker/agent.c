@@ -15,6 +15,7 @@
 #include "worker/order/modules.h"
 #include "worker/order/work.h"
 #include "worker/outcome.h"
+#include "worker/pulse.h"
 #include "worker/vitals.h"
 #include "worker/workdir.h"
 
@@ -67,12 +68,7 @@ struct agent {
     const char *detail;
     bool sending; /* the upload failed */
 
-    struct progress_view view; /* what heartbeat and report point to */
-    uint64_t points_next; /* smaller steps have theirs in the heartbeat that waits for its answer */
-    float throughput;
-    double flops, peak_flops; /* the newest phase's */
-    struct progress_plan plan;
-    bool told_flops;
+    struct pulse pulse;
 };
 
 /* A job of the compute thread. */
@@ -531,7 +527,7 @@ static void do_report(struct agent *a)
     if (a->call)
         return;
     Skerry__V1__ReportRequest *req =
-        outcome_new(a->task_id, a->attempt, a->w, &a->failure, &a->view);
+        outcome_new(a->task_id, a->attempt, a->w, &a->failure, &a->pulse.view);
     int rc = session_call(a->session, SKERRY__V1__METHOD__METHOD_REPORT, &req->base,
                           &skerry__v1__report_reply__descriptor, REPORT_MS, on_report_reply, a,
                           &a->call);
@@ -580,20 +576,6 @@ static void do_revoke(struct agent *a)
     stop_work(a, WORK_REVOKED);
 }
 
-static void take_progress(struct agent *a)
-{
-    const struct progress_view *v = &a->view;
-    progress_take(&a->w->progress, &a->view);
-    if (v->told.samples_per_second > 0)
-        a->throughput = v->told.samples_per_second;
-    if (v->flops > 0) {
-        a->flops = v->flops;
-        a->peak_flops = v->peak_flops;
-    }
-    if (v->plan.told.devices > 0)
-        a->plan = v->plan;
-}
-
 /* A trace of the task: where each moment went. */
 static void say_times(struct agent *a)
 {
@@ -606,7 +588,8 @@ static void say_times(struct agent *a)
 static void do_finish(struct agent *a)
 {
     if (a->w) {
-        take_progress(a); /* a phase may end before any heartbeat has reported it */
+        /* A phase may end before any heartbeat has reported it. */
+        pulse_take(&a->pulse, &a->w->progress);
         say_times(a);
     }
     if (a->preparing && a->preparing->w == a->w)
@@ -615,9 +598,8 @@ static void do_finish(struct agent *a)
         work_free(a->w);
     a->w = NULL;
     a->task_id = 0;
-    a->points_next = 0;
     a->failure.code = 0;
-    if (a->flops > 0 && !a->told_flops)
+    if (pulse_over(&a->pulse))
         session_heartbeat(a->session);
 }
 
@@ -782,26 +764,14 @@ static void fill_heartbeat(void *arg, Skerry__V1__HeartbeatRequest *req)
     req->bytes_up = data.bytes_out;
     req->bytes_down = data.bytes_in;
     vitals_put(a->vitals, req);
-    if (told)
-        take_progress(a);
-    req->throughput = a->throughput;
-    req->flops = a->flops;
-    req->peak_flops = a->peak_flops;
-    a->told_flops |= a->flops > 0;
-    a->plan.told.filled_with = a->plan.filled_with;
-    req->plan = a->plan.told.devices > 0 ? &a->plan.told : NULL;
-    a->view.told.task_id = a->task_id;
-    a->view.told.attempt = a->attempt;
-    req->progress = told ? &a->view.told : NULL;
-    const size_t n = told ? a->view.told.n_points : 0;
-    a->points_next = n > 0 ? a->view.points[n - 1].step + 1 : 0;
+    pulse_put(&a->pulse, told ? &a->w->progress : NULL, a->task_id, a->attempt, req);
 }
 
 static void on_heard(void *arg)
 {
     const struct agent *a = arg;
     if (a->w)
-        progress_heard(&a->w->progress, a->points_next);
+        pulse_heard(&a->pulse, &a->w->progress);
 }
 
 /* ---- life ---- */
