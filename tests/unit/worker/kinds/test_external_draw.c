@@ -85,6 +85,15 @@ static void expect_order(uint64_t samples)
     skerry__trainer__v1__from_worker__free_unpacked(m, NULL);
 }
 
+/* The trainer has the task's weights. */
+static void expect_weights(struct work *w)
+{
+    struct external *x = NULL;
+    OK(trainers_get(&engine, w, &x, err));
+    const struct tensors_item *item = tensors_find(external_tensors(x), "w");
+    assert_memory_equal(external_shared(x) + item->offset, version0, sizeof(version0));
+}
+
 static void a_loss(void **state)
 {
     struct progress_view v;
@@ -92,7 +101,11 @@ static void a_loss(void **state)
     for (uint32_t most = 0; most <= 5; most += 5) {
         struct work *w = eval(most);
         const struct work_result *r = &w->result;
+        OK(w->kind->plan(&engine, w, err));
+        assert_int_equal(w->n_needs, 1);
+        assert_memory_equal(w->needs[0].sha256, shard.sha256, 32);
         OK(w->kind->run(&engine, w, err));
+        expect_weights(w);
         assert_true(r->loss_sum == 6 && r->units == 4 && r->loss_mean == 1.5f);
         assert_int_equal(r->samples, most ? most : SAMPLES);
         expect_order(most ? most : SAMPLES);

@@ -16,9 +16,10 @@ static struct kernel_ops ops;
 static struct {
     uint64_t bytes; /* allocated */
     int live;
-    int allocs_left, from_left, syncs_left; /* until one fails; -1: none does */
-    int to;                                 /* copies to the device */
+    int allocs_left, from_left, to_left, syncs_left; /* until one fails; -1: none does */
+    int to;                                          /* copies to the device */
     int products, casts;
+    struct matmul last; /* product */
 } seen;
 
 static bool fails(int *left)
@@ -47,7 +48,7 @@ static int do_copy(struct device *d, void *dst, const void *src, size_t bytes, e
                    struct stream *s)
 {
     seen.to += kind == COPY_TO_DEVICE;
-    if (kind == COPY_FROM_DEVICE && fails(&seen.from_left))
+    if (fails(kind == COPY_FROM_DEVICE ? &seen.from_left : &seen.to_left))
         return -ERR_DEVICE;
     return plain->copy(d, dst, src, bytes, kind, s);
 }
@@ -61,6 +62,7 @@ static int do_sync(struct device *d, struct stream *s, struct err *err)
 static int do_matmul(struct device *d, const struct matmul *mm, struct stream *s)
 {
     seen.products++;
+    seen.last = *mm;
     return plain->matmul(d, mm, s);
 }
 
@@ -85,7 +87,7 @@ static int setup(void **state)
     ops.cast = do_cast;
     dev->ops = &ops;
     memset(&seen, 0, sizeof seen);
-    seen.allocs_left = seen.from_left = seen.syncs_left = -1;
+    seen.allocs_left = seen.from_left = seen.to_left = seen.syncs_left = -1;
     return 0;
 }
 
@@ -146,7 +148,7 @@ static void test_set(void **state)
 {
     struct err err = {0};
     struct model *m = make_model(tiny_spec()), *part = NULL;
-    const struct model_part middle = {1, 2};
+    const struct model_part first = {0, 2};
     struct weights w;
     float *flat = tiny_weights(m, 3);
     OK(weights_init(&w, dev, m, DT_BF16, false, &err));
@@ -163,7 +165,7 @@ static void test_set(void **state)
     weights_release(&w);
 
     /* A device of a pipeline takes its own tensors out of the whole model's vector. */
-    OK(model_part_new(m, &middle, &part, &err));
+    OK(model_part_new(m, &first, &part, &err));
     OK(weights_init(&w, dev, part, DT_F32, true, &err));
     OK(weights_set_part(&w, m, flat, &err));
     size_t own = 0;
@@ -296,6 +298,11 @@ static void test_bf16_products(void **state)
                 (double)rounded(flat[m->tensors[at].offset + (uint64_t)(o * C + i)]) * (i % 3 - 1);
         assert_true(fabs((double)y[o] - sum) < 1e-6);
     }
+    const struct weights_linear biased = {.w = at, .rows = 1, .in = C, .out = C};
+    weights_forward(&w, &biased, y, DT_F32, 0, x, 0);
+    assert_ptr_equal(seen.last.bias, weights_f32(&w, at + 1));
+    assert_ptr_equal(seen.last.bias16, weights_mm(&w, at + 1));
+    assert_true(seen.last.bias16 != (const void *)seen.last.bias);
     weights_release(&w);
     mem_free(flat);
     model_free(m);
@@ -464,6 +471,9 @@ static void test_bring(void **state)
     assert_non_null(strstr(err.msg, "copying to another device failed"));
     assert_int_equal(seen.to, 1);
     OK(weights_check(&to, &err));
+    seen.to_left = 0;
+    assert_int_equal(weights_bring(&to, dst, &from, src, MANY, &err), -ERR_DEVICE);
+    assert_non_null(strstr(err.msg, "copying from another device failed"));
     weights_release(&from);
     weights_release(&to);
     mem_free(src);

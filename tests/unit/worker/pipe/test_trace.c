@@ -46,6 +46,7 @@ static void expect_row(const json_t *event, int device, const char *name)
     const json_t *args = json_object_get(event, "args");
     assert_string_equal(json_string_value(json_object_get(event, "name")), "thread_name");
     assert_string_equal(json_string_value(json_object_get(event, "ph")), "M");
+    assert_int_equal(json_integer_value(json_object_get(event, "pid")), 0);
     assert_int_equal(json_integer_value(json_object_get(event, "tid")), device);
     assert_string_equal(json_string_value(json_object_get(args, "name")), name);
 }
