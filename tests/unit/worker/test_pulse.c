@@ -67,24 +67,27 @@ static void points(void **state)
 static void rates_stay(void **state)
 {
     struct progress_plan plan = {.told = SKERRY__V1__STEP_PLAN__INIT, .filled_with = "frozen"};
-    plan.told.devices = 2;
-    progress_rates(&progress, 5e12, 9e12);
+    plan.told.devices = 1;
+    progress_rates(&progress, 0.5, 9);
     progress_step_plan(&progress, &plan);
+    progress.view.told.samples_per_second = 0.25f;
+    (void)beat(NULL); /* which had no rates to tell */
     pulse_take(&pulse, &progress);
     assert_true(pulse_over(&pulse)); /* the phase was too short for a heartbeat */
     Skerry__V1__HeartbeatRequest req = beat(NULL);
-    assert_true(req.flops == 5e12 && req.peak_flops == 9e12);
-    assert_int_equal(req.plan->devices, 2);
+    assert_true(req.flops == 0.5 && req.peak_flops == 9 && req.throughput == 0.25f);
+    assert_int_equal(req.plan->devices, 1);
     assert_string_equal(req.plan->filled_with, "frozen");
     assert_false(pulse_over(&pulse));
 
     struct progress other;
     progress_init(&other); /* a task without rates */
     req = beat(&other);
-    assert_true(req.flops == 5e12 && req.peak_flops == 9e12 && req.plan->devices == 2);
-    progress_rates(&other, 6e12, 0);
+    assert_true(req.flops == 0.5 && req.peak_flops == 9 && req.throughput == 0.25f);
+    assert_int_equal(req.plan->devices, 1);
+    progress_rates(&other, 0.75, 0);
     req = beat(&other);
-    assert_true(req.flops == 6e12 && req.peak_flops == 0);
+    assert_true(req.flops == 0.75 && req.peak_flops == 0);
     progress_release(&other);
 }
 

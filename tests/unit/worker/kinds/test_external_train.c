@@ -192,7 +192,68 @@ static void without_data(void **state)
     assert_true(m->phase->samples == 0);
     assert_int_equal(m->phase->kind, SKERRY__TRAINER__V1__SAMPLE_KIND__SAMPLE_KIND_NONE);
     skerry__trainer__v1__from_worker__free_unpacked(m, NULL);
+    m = heard(SKERRY__TRAINER__V1__FROM_WORKER__WHAT_SAMPLES);
+    assert_true(m->samples->last && m->samples->n_ends == 0);
+    skerry__trainer__v1__from_worker__free_unpacked(m, NULL);
     end(w);
+}
+
+static void what_it_needs(void **state)
+{
+    static uint8_t moments[32] = {9};
+    Skerry__V1__Blob blob = SKERRY__V1__BLOB__INIT;
+    part_init();
+    struct work *w = train();
+    OK(w->kind->plan(&engine, w, err));
+    assert_int_equal(w->n_needs, 1);
+    assert_memory_equal(w->needs[0].sha256, shard.sha256, 32);
+    end(w);
+    blob.sha256 = (ProtobufCBinaryData){32, moments};
+    blob.size = 1;
+    blob.url = (char *)(uintptr_t) "/v1/blobs/x";
+    part.moments = &blob;
+    w = train();
+    OK(w->kind->plan(&engine, w, err));
+    assert_int_equal(w->n_needs, 2);
+    assert_memory_equal(w->needs[1].sha256, moments, 32);
+    end(w);
+}
+
+/* Its own numbers are told with each step. */
+static void numbers(void **state)
+{
+    struct progress_view v;
+    part_init();
+    script.number = "entropy";
+    struct work *w = train();
+    OK(w->kind->run(&engine, w, err));
+    progress_take(&w->progress, &v);
+    assert_int_equal(v.told.n_number_names, 1);
+    assert_string_equal(v.told.number_names[0], "entropy");
+    for (unsigned i = 0; i < STEPS; i++)
+        assert_true(v.points[i].numbers[0] == i);
+    end(w);
+}
+
+/* A task that is taken back is left at once, but for the first step of a trainer that the job will
+ * need again: it may be compiling. */
+static void taken_back(void **state)
+{
+    for (int goes_on = 0; goes_on < 2; goes_on++) {
+        struct progress_view v;
+        struct err e = {0};
+        part_init();
+        struct work *w = train();
+        struct external *x = NULL;
+        OK(trainers_get(&engine, w, &x, err));
+        atomic_store(&w->job_goes_on, goes_on);
+        atomic_store(&w->stop, WORK_REVOKED);
+        assert_int_equal(w->kind->run(&engine, w, &e), -ERR_CANCELLED);
+        progress_take(&w->progress, &v);
+        assert_int_equal(v.told.n_points, goes_on);
+        assert_int_equal(w->result.n_outputs, 0);
+        end(w);
+    }
 }
 
 /* A phase bounded by time has used whole windows: one that was begun is used once more. */
@@ -305,6 +366,8 @@ int main(void)
         cmocka_unit_test(a_phase),      cmocka_unit_test(the_schedule),
         cmocka_unit_test(without_data), cmocka_unit_test(its_word_is_checked),
         cmocka_unit_test(its_state),    cmocka_unit_test(bounded_by_time),
+        cmocka_unit_test(numbers),      cmocka_unit_test(what_it_needs),
+        cmocka_unit_test(taken_back),
     };
     return cmocka_run_group_tests(tests, begin_all, teardown);
 }

@@ -116,7 +116,8 @@ static void every_sample_in_its_place(void **state)
         assert_memory_equal(both[i][0], plain[i][0], sizeof(plain[i][0]));
         assert_memory_not_equal(both[i][1], both[i][0], sizeof(plain[i][0]));
         if (i > 0 && i - 1 != BAD)
-            assert_memory_not_equal(both[i][0], both[i - 1][0], sizeof(plain[i][0]));
+            for (int side = 0; side < 2; side++)
+                assert_memory_not_equal(both[i][side], both[i - 1][side], sizeof(plain[i][0]));
     }
     shard_close(&from);
 }
