@@ -523,7 +523,36 @@ static void refused_for_ever(void **state)
     assert_string_equal(me.why, "the token was revoked");
 }
 
-/* ---- heartbeats, verdicts ---- */
+static bool is_there(const char *name)
+{
+    char *path = in(top, name);
+    const bool there = file_exists(path);
+    mem_free(path);
+    return there;
+}
+
+/* What becomes of a contribution is said with work or with a heartbeat; the residual follows. */
+static void verdicts(void **state)
+{
+    Skerry__V1__Applied v = SKERRY__V1__APPLIED__INIT, *list[] = {&v};
+    Skerry__V1__AssignReply reply = SKERRY__V1__ASSIGN_REPLY__INIT;
+    put(top, "residual-1-7-0-0.sent-9", "x", 1);
+    put(top, "residual-1-8-0-0.sent-10", "x", 1);
+    v.task_id = 9;
+    v.module_id = 7;
+    v.accepted = true;
+    reply.applied = list;
+    reply.n_applied = 1;
+    answer(&reply);
+    UNTIL(!is_there("residual-1-7-0-0.sent-9"));
+    assert_true(is_there("residual-1-7-0-0"));
+    v.task_id = 10;
+    v.module_id = 8;
+    v.accepted = false;
+    line.opt.on_applied(line.opt.arg, &v);
+    UNTIL(!is_there("residual-1-8-0-0.sent-10"));
+    assert_false(is_there("residual-1-8-0-0"));
+}
 
 /* A process that ends with a task in hand leaves nothing behind. */
 static void ends_in_mid_task(void **state)
@@ -536,23 +565,15 @@ static void ends_in_mid_task(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(asks_and_waits),
-        TEST(asks_again),
-        TEST(a_task),
-        TEST(reports_again),
-        TEST(sends_again),
-        TEST(a_failure),
-        TEST(revoked),
-        TEST(leaves),
-        TEST(sends_and_leaves),
-        TEST(leaves_when_it_is_late),
-        TEST(drained),
-        TEST(a_notice),
-        TEST(a_late_notice),
-        TEST(a_notice_in_a_task),
-        TEST(refused_for_ever),
-        TEST(ends_in_mid_task),
-        cmocka_unit_test_teardown(a_lost_disk, end),
+        TEST(asks_and_waits),   TEST(asks_again),
+        TEST(a_task),           TEST(reports_again),
+        TEST(sends_again),      TEST(a_failure),
+        TEST(revoked),          TEST(leaves),
+        TEST(sends_and_leaves), TEST(leaves_when_it_is_late),
+        TEST(drained),          TEST(a_notice),
+        TEST(a_late_notice),    TEST(a_notice_in_a_task),
+        TEST(refused_for_ever), TEST(ends_in_mid_task),
+        TEST(verdicts),         cmocka_unit_test_teardown(a_lost_disk, end),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
