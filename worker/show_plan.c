@@ -2,7 +2,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/file.h"
-#include "common/job/job.h"
+#include "common/job/recipe.h"
 #include "worker/frozen/frozen.h"
 #include "worker/pipe/planner.h"
 
@@ -10,36 +10,55 @@
 struct asked {
     struct job_train train;
     double estimate;
+    int batch; /* samples of a worker's step */
     int chains, blocks[COSTS_CHAINS_MAX];
 };
+
+/* What is never cut trains whole on each device, and there is nothing to plan. */
+static int check_cut(const struct job_spec *spec, const struct composition *c, const char *path,
+                     struct err *err)
+{
+    if (spec->model.tied)
+        return err_set(
+            err, -ERR_CONFIG,
+            "%s: with model.tied the head is the embedding: such a model is not cut, and "
+            "there is nothing to plan",
+            path);
+    return c->teacher_job == 0
+               ? 0
+               : err_set(err, -ERR_CONFIG,
+                         "%s: a student of other models is not cut, and there is nothing to plan",
+                         path);
+}
 
 static int read_asked(const char *path, struct asked *ret, struct err *err)
 {
     struct job_spec spec;
+    struct composition c = {0};
     struct buf text;
     int rc = file_read(path, JOB_SPEC_MAX, &text, err);
     if (rc < 0)
         return err_wrap(err, "reading the job file");
     rc = job_parse(buf_str(&text), text.len, path, &spec, err);
-    if (rc == 0 && (rc = job_check_scope(buf_str(&text), text.len, path, &spec, err)) < 0)
-        job_release(&spec);
-    buf_release(&text);
-    if (rc == 0 && spec.model.tied) {
-        rc = err_set(err, -ERR_CONFIG,
-                     "%s: with model.tied the head is the embedding: such a model is not cut, and "
-                     "there is nothing to plan",
-                     path);
-        job_release(&spec);
-    }
-    if (rc < 0)
+    if (rc < 0) {
+        buf_release(&text);
         return rc;
-    *ret = (struct asked){.train = spec.train,
-                          .estimate = spec.model.self_condition,
-                          .chains = job_has_upscaler(&spec) ? 2 : 1,
-                          .blocks = {spec.model.depth, spec.upscaler.depth}};
-    ret->train.fill &= ret->chains == 1;
+    }
+    rc = job_check_scope(buf_str(&text), text.len, path, &spec, err);
+    buf_release(&text);
+    if (rc == 0 && (rc = recipe_check(&spec, &c, err)) < 0)
+        rc = err_wrap(err, "%s", path);
+    if (rc == 0)
+        rc = check_cut(&spec, &c, path, err);
+    if (rc == 0)
+        *ret = (struct asked){.train = spec.train,
+                              .estimate = spec.model.self_condition,
+                              .batch = (int)c.paths[0].batch,
+                              .chains = job_has_upscaler(&spec) ? 2 : 1,
+                              .blocks = {spec.model.depth, spec.upscaler.depth}};
+    composition_release(&c);
     job_release(&spec);
-    return 0;
+    return rc;
 }
 
 /* The profile must have a layer for each block. */
@@ -75,20 +94,22 @@ static unsigned orders_of(const struct job_train *t)
 }
 
 /* The planner's options: train.accumulate, or powers of two if it is automatic. */
-static struct planner_options options(const struct costs *p, const struct job_train *t)
+static struct planner_options options(const struct costs *p, const struct asked *a)
 {
+    const struct job_train *t = &a->train;
     const bool repeats = t->stages > 0 && p->n_devices % t->stages == 0;
-    struct planner_options o = {.samples = t->batch,
+    struct planner_options o = {.samples = a->batch,
                                 .orders = orders_of(t),
                                 .stages = t->stages,
                                 .width = repeats ? 1 : 0,
                                 .shard = t->shard != JOB_SHARD_NONE,
                                 .fill = t->fill,
                                 .scratch = FILL_UNDERWAY,
-                                .group = FILL_GROUP};
+                                .group = FILL_GROUP,
+                                .estimate = a->estimate};
     if (t->accumulate > 0)
         o.micros[o.n_micros++] = t->accumulate;
-    for (int m = 1; t->accumulate == 0 && m <= t->batch && m <= 64; m *= 2)
+    for (int m = 1; t->accumulate == 0 && m <= a->batch && m <= 64; m *= 2)
         o.micros[o.n_micros++] = m;
     return o;
 }
@@ -257,23 +278,24 @@ int show_plan_of(const char *job_path, const char *name, const struct costs *p, 
         return rc;
     if (!asked.train.fill)
         costs.n_frozen = 0; /* the first stage encodes before the step */
-    struct planner_options opt = options(&costs, &asked.train);
-    opt.estimate = asked.estimate;
+    const struct planner_options opt = options(&costs, &asked);
     rc = planner_search(&costs, &opt, &result, err);
     const bool streams = rc == -ENOMEM && costs.n_frozen > 0 && host_rate(p) > 0;
     if (streams)
         rc = search_streamed(p, &opt, &costs, &result, err);
     if (rc < 0)
         return rc;
+    if (asked.batch != asked.train.batch)
+        (void)fprintf(out, "The experts share train.batch (%d): each has %d samples a step.\n",
+                      asked.train.batch, asked.batch);
     show(&costs, &opt, &result, out);
     if (streams)
         show_streamed(p, &opt, &result.of[result.chosen].plan, out);
     else if (costs.n_frozen < p->n_frozen)
         (void)fprintf(out,
-                      "%s stage runs the frozen networks before each step%s; what they take is "
-                      "not counted here.\n",
-                      asked.chains > 1 ? "Each chain's first" : "The first",
-                      asked.chains > 1 ? "" : " (train.fill: false)");
+                      "%s stage runs the frozen networks before each step (train.fill: false); "
+                      "what they take is not counted here.\n",
+                      asked.chains > 1 ? "Each chain's first" : "The first");
     planner_release(&result);
     return 0;
 }

@@ -10,10 +10,13 @@
 #include "common/base/file.h"
 #include "worker/show_plan.h"
 
-static const char job[] = "name: t\nseed: 1\ndata: {path: /nowhere, image_size: 16}\n"
-                          "model: {patch: 4, dim: 64, depth: 4, heads: 2}\n"
-                          "train: {batch: 32, accumulate: 4, lr: 1e-3}\n"
-                          "recipe: {name: diloco, replicas: 1}\nouter: {rounds: 1, steps: 1}\n";
+/* A job of this recipe. */
+#define RECIPE(recipe)                                                                             \
+    "name: t\nseed: 1\ndata: {path: /nowhere, image_size: 16}\n"                                   \
+    "model: {patch: 4, dim: 64, depth: 4, heads: 2}\n"                                             \
+    "train: {batch: 32, accumulate: 4, lr: 1e-3}\n"                                                \
+    "recipe: " recipe "\nouter: {rounds: 1, steps: 1}\n"
+static const char job[] = RECIPE("{name: diloco, replicas: 1}");
 static const char tied[] = "name: t\nseed: 1\ndata: {path: /nowhere}\n"
                            "model: {type: llama, dim: 64, depth: 4, heads: 2, tied: true}\n"
                            "train: {batch: 32, accumulate: 4, lr: 1e-3}\n"
@@ -181,6 +184,18 @@ static void test_text(void **state)
     free(text);
 }
 
+/* A worker trains one expert, whose step has its share of the batch. */
+static void test_experts(void **state)
+{
+    const struct folder *f = *state;
+    const char *experts = RECIPE("{name: ddm, experts: 4}");
+    assert_int_equal(file_write_atomic(f->job, experts, strlen(experts), 0600, NULL), 0);
+    char *text = shown(f);
+    assert_non_null(strstr(text, "The experts share train.batch (32): each has 8 samples a step."));
+    says(text, "toy: 8 samples a step on 2 devices;");
+    assert_int_equal(file_write_atomic(f->job, job, strlen(job), 0600, NULL), 0);
+}
+
 /* Both chains' stages are said, and one order alone where the job asks for it. */
 static void test_chains(void **state)
 {
@@ -196,15 +211,18 @@ static void test_chains(void **state)
     assert_int_equal(file_write_atomic(f->profile, profile, strlen(profile), 0600, NULL), 0);
 }
 
-/* Of two chains the frozen networks are in no bubble. */
-static void test_unfilled_chains(void **state)
+/* Of two chains, too, the frozen networks are in bubbles, unless the job keeps them out. */
+static void test_filled_chains(void **state)
 {
     char *with = str_printf("%.*s, \"groups\": [1], \"frozen\": [{\"name\": \"captions\", "
-                            "\"layers\": [{\"t\": [1]}]}]}",
+                            "\"layers\": [{\"t\": [0.1]}]}]}",
                             (int)strlen(cascade) - 1, cascade);
-    says(shown_with(*state, "parallel: auto", with),
-         "Each chain's first stage runs the frozen networks before each step; what they take is "
-         "not counted here.\n");
+    char *text = shown_with(*state, "pipeline: bidirectional", with);
+    assert_null(strstr(text, "not counted"));
+    says(text, " frozen weights, ");
+    says(shown_with(*state, "pipeline: bidirectional, fill: false", with),
+         "Each chain's first stage runs the frozen networks before each step (train.fill: false); "
+         "what they take is not counted here.\n");
     mem_free(with);
 }
 
@@ -225,6 +243,12 @@ static void test_refusals(void **state)
     refused(f->profile, f->profile, "profile.json");
     assert_int_equal(file_write_atomic(f->job, tied, strlen(tied), 0600, NULL), 0);
     refused(f->job, f->profile, "with model.tied the head is the embedding");
+    const char *student = RECIPE("{name: distill, teacher: 1}");
+    assert_int_equal(file_write_atomic(f->job, student, strlen(student), 0600, NULL), 0);
+    refused(f->job, f->profile, "job.yaml: a student of other models is not cut");
+    const char *unknown = RECIPE("{name: dipacco}");
+    assert_int_equal(file_write_atomic(f->job, unknown, strlen(unknown), 0600, NULL), 0);
+    refused(f->job, f->profile, "job.yaml: recipe.name is 'dipacco'");
     assert_int_equal(file_write_atomic(f->job, job, strlen(job), 0600, NULL), 0);
     assert_int_equal(file_write_atomic(f->profile, cascade, strlen(cascade), 0600, NULL), 0);
     refused(f->job, f->profile, "is of another model: it has 2 chains, but the job's model has 1");
@@ -242,7 +266,8 @@ int main(void)
         cmocka_unit_test(test_text),     cmocka_unit_test(test_keys),
         cmocka_unit_test(test_devices),  cmocka_unit_test(test_streamed),
         cmocka_unit_test(test_chains),   cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_unfilled), cmocka_unit_test(test_unfilled_chains),
+        cmocka_unit_test(test_unfilled), cmocka_unit_test(test_filled_chains),
+        cmocka_unit_test(test_experts),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }
