@@ -1,33 +1,8 @@
 #include "worker/pipe/planner.h"
 
-#include "worker/pipe/cuts.h"
+#include "worker/pipe/planner_impl.h"
 
-#define BEST 8   /* plans of an order that are kept for filling */
 #define FILLED 4 /* plans of an order that are filled */
-
-/* A timed plan. */
-struct timed {
-    struct pipe_plan plan;
-    double bound, plain;
-};
-
-/* The fastest plans of an order, fastest first. */
-struct best {
-    struct timed items[BEST];
-    int n;
-};
-
-struct planner {
-    const struct costs *p;
-    const struct planner_options *opt;
-    struct err *err;
-    struct costs share; /* of one copy */
-    struct best best[PIPE_ORDERS];
-    struct cuts_found *cuts;
-    bool apart; /* cuts leave the frozen networks room on a copy's last device */
-    int fits;   /* numbers of copies and micro-batches that divide the samples */
-    char data_why[PLANNER_WHY_MAX];
-};
 
 unsigned planner_orders(enum job_pipeline asked)
 {
@@ -41,15 +16,10 @@ unsigned planner_orders(enum job_pipeline asked)
     return orders[asked];
 }
 
-static bool asked(const struct planner *s, enum pipe_order order)
-{
-    return s->opt->orders == 0 || (s->opt->orders & PLANNER_BIT(order)) != 0;
-}
-
 /* Is the order searched?  Split is made of the fastest plans of the others. */
 static bool seeks(const struct planner *s, enum pipe_order order)
 {
-    return asked(s, order) || asked(s, PIPE_SPLIT);
+    return planner_asks(s, order) || planner_asks(s, PIPE_SPLIT);
 }
 
 /* ---- warm-ups ---- */
@@ -285,10 +255,17 @@ static int try_divided(struct planner *s, const struct pipe_plan *like, int micr
     return rc;
 }
 
-static int try_data(struct planner *s, const struct pipe_plan *like, int micros, int samples)
+/* A device has no more micro-batches than samples. */
+static int try_data(struct planner *s, const struct pipe_plan *like, int micros)
 {
     struct pipe_plan plan = *like;
     char need[STR_HUMAN_MAX], have[STR_HUMAN_MAX];
+    const int each = pipe_most(s->opt->samples, plan.devices);
+    micros = micros < each ? micros : each;
+    const int samples = pipe_most(s->opt->samples, micros);
+    if (micros == s->data_micros)
+        return 0;
+    s->data_micros = micros;
     plan.order = PIPE_DATA;
     double bound = 0;
     for (int c = 0; c < plan.chains; c++) {
@@ -325,6 +302,28 @@ static void leave_room(struct planner *s)
     }
 }
 
+/* The orders for which a copy's devices can be divided: each has a layer, and a sample of each
+ * micro-batch. */
+static unsigned divides(const struct planner *s, int samples)
+{
+    const int devices = s->share.n_devices, stages = s->opt->stages, layers = s->p->chains[0].n;
+    if (s->p->n_chains == 1) {
+        const int most = devices < layers ? devices : layers, n = stages > 0 ? stages : most;
+        const int width = s->opt->width > 0 && s->opt->width < samples ? s->opt->width : samples;
+        return n > 1 && n <= most && n * width >= devices
+                   ? PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_SPLIT)
+                   : 0;
+    }
+    const int up = s->p->chains[1].n;
+    if (stages > 0 && stages != devices)
+        return 0;
+    return (layers < devices || up < devices
+                ? 0
+                : PLANNER_BIT(PIPE_1F1B) | PLANNER_BIT(PIPE_BIDIRECTIONAL) |
+                      PLANNER_BIT(PIPE_SPLIT)) |
+           (layers + up < devices ? 0 : PLANNER_BIT(PIPE_DIVIDED) | PLANNER_BIT(PIPE_SPLIT));
+}
+
 /* Tries all plans with these numbers of copies and micro-batches. */
 static int try_all(struct planner *s, int copies, int micros, bool shard)
 {
@@ -336,10 +335,11 @@ static int try_all(struct planner *s, int copies, int micros, bool shard)
     int rc = 0;
     costs_share(s->p, copies, &s->share);
     leave_room(s);
-    if (copies == 1 && samples >= like.devices && asked(s, PIPE_DATA) && s->opt->stages < 2)
-        rc = try_data(s, &like, micros, samples);
+    if (copies == 1 && planner_asks(s, PIPE_DATA) && s->opt->stages < 2)
+        rc = try_data(s, &like, micros);
     if (like.devices < 2 || rc < 0 || s->opt->orders == PLANNER_BIT(PIPE_DATA))
         return rc;
+    s->divides |= divides(s, samples);
     if (s->p->n_chains == 1)
         return try_pipelines(s, &like, micros, samples);
     rc = try_pair(s, &like, micros, samples, false);
@@ -348,17 +348,23 @@ static int try_all(struct planner *s, int copies, int micros, bool shard)
     return rc < 0 ? rc : try_pair(s, &like, micros, samples, true);
 }
 
+/* A copy with fewer samples than micro-batches has as many of these as samples. */
 static int search(struct planner *s, bool shard)
 {
+    const struct planner_options *o = s->opt;
     int rc = 0;
+    s->data_micros = 0;
     for (int copies = s->p->n_devices; copies >= 1 && rc == 0; copies--) {
-        if (s->p->n_devices % copies != 0 || s->opt->samples % copies != 0)
+        if (s->p->n_devices % copies != 0 || o->samples % copies != 0)
             continue;
-        for (int i = 0; i < s->opt->n_micros && rc == 0; i++) {
-            if (s->opt->samples / copies % s->opt->micros[i] != 0)
+        const int own = o->samples / copies;
+        for (int i = 0, last = 0; i < o->n_micros && rc == 0; i++) {
+            const int micros = o->micros[i] < own ? o->micros[i] : own;
+            if (own % micros != 0 || micros == last)
                 continue;
+            last = micros;
             s->fits++;
-            rc = try_all(s, copies, s->opt->micros[i], shard);
+            rc = try_all(s, copies, micros, shard);
         }
     }
     return rc;
@@ -381,7 +387,8 @@ static int split_of(struct planner *s, const struct best *from)
 static int search_split(struct planner *s)
 {
     int rc = 0;
-    for (enum pipe_order o = PIPE_1F1B; o < PIPE_ORDERS && asked(s, PIPE_SPLIT) && rc == 0; o++)
+    for (enum pipe_order o = PIPE_1F1B; o < PIPE_ORDERS && planner_asks(s, PIPE_SPLIT) && rc == 0;
+         o++)
         if (o != PIPE_SPLIT)
             rc = split_of(s, &s->best[o]);
     return rc;
@@ -491,7 +498,7 @@ static int split_filled(struct planner *s, const struct planner_candidate *from,
     struct timed t = {.plan = from->plan, .bound = from->bound};
     struct pipe_schedule plain, filled;
     struct fill_report report = {.inside = from->inside};
-    if (!from->possible || s->p->n_chains > 1 || !asked(s, PIPE_SPLIT))
+    if (!from->possible || s->p->n_chains > 1 || !planner_asks(s, PIPE_SPLIT))
         return 0;
     t.plan.order = PIPE_SPLIT;
     t.plan.variant = SCHEDULE_EARLY;
@@ -567,7 +574,7 @@ static int fill_all(struct planner *s, struct planner_result *r)
             rc = add_estimate(s, c);
     }
     for (enum pipe_order o = PIPE_1F1B; o < PIPE_ORDERS; o++) /* they were needed for split */
-        if (!asked(s, o)) {
+        if (!planner_asks(s, o)) {
             schedule_release(&r->of[o].schedule);
             r->of[o] = (struct planner_candidate){0};
         }
@@ -575,74 +582,6 @@ static int fill_all(struct planner *s, struct planner_result *r)
 }
 
 /* ---- the choice ---- */
-
-/* Cuts a chain into stages of about equally many layers, on devices [from, from+devices). */
-static void cut_evenly(const struct planner *s, int chain, int n, int from, int devices,
-                       struct pipe_cut *cut)
-{
-    const struct planner_options *o = s->opt;
-    const int micros = o->micros[o->n_micros - 1], layers = s->p->chains[chain].n;
-    *cut = (struct pipe_cut){.n = n, .micros = micros, .samples = pipe_most(o->samples, micros)};
-    for (int i = 0; i < n; i++) {
-        const int d = devices * i / n, slots = n - i < micros ? n - i : micros;
-        cut->stages[i] = (struct pipe_stage){.from = layers * i / n,
-                                             .to = layers * (i + 1) / n,
-                                             .device = from + d,
-                                             .devices = devices * (i + 1) / n - d,
-                                             .slots = slots};
-    }
-}
-
-/* Says how much memory the first devices would need with as many stages as asked for, or possible,
- * of about equally many layers, in the smallest micro-batches. */
-static void say_needs(const struct planner *s, bool divided, char out[PLANNER_WHY_MAX])
-{
-    enum { SAID = 4 };
-    const int devices = s->p->n_devices;
-    const int layers[] = {s->p->chains[0].n, s->p->chains[s->p->n_chains - 1].n};
-    const int first = divided ? pipe_divide(devices, (double[]){layers[0], layers[1]}, layers) : 0;
-    struct pipe_plan plan = {.chains = s->p->n_chains, .devices = devices, .copies = 1};
-    char need[STR_HUMAN_MAX], have[STR_HUMAN_MAX];
-    int n = s->opt->stages > 0 && plan.chains == 1 ? s->opt->stages : devices;
-    n = n < layers[0] || divided ? n : layers[0];
-    n = n < layers[1] || divided ? n : layers[1];
-    plan.order = divided ? PIPE_DIVIDED : PIPE_1F1B;
-    for (int c = 0; c < plan.chains; c++) {
-        const int own = !divided ? devices : c == 0 ? first : devices - first;
-        cut_evenly(s, c, divided ? own : n, c * first, own, &plan.cuts[c]);
-    }
-    (void)snprintf(out, PLANNER_WHY_MAX, "no cut into stages fits; evenly cut into %d,", n);
-    for (int d = 0; d < devices && d < SAID; d++) {
-        const size_t at = strlen(out);
-        (void)snprintf(out + at, PLANNER_WHY_MAX - at, "%s %s needs %s of %s", d > 0 ? "," : "",
-                       s->p->devices[d].name, str_human_bytes(plan_bytes(s->p, &plan, d), need),
-                       str_human_bytes(s->p->devices[d].memory, have));
-    }
-}
-
-static void why_not(const struct planner *s, enum pipe_order o, struct planner_candidate *c)
-{
-    const int devices = s->p->n_devices;
-    char *out = c->why;
-    if (c->possible || *out)
-        return;
-    if (!asked(s, o))
-        snprintf(out, PLANNER_WHY_MAX, "not asked for");
-    else if (o == PIPE_DATA && s->opt->stages > 1)
-        snprintf(out, PLANNER_WHY_MAX, "it has one stage");
-    else if (o == PIPE_DATA && s->data_why[0] != '\0')
-        snprintf(out, PLANNER_WHY_MAX, "%s", s->data_why);
-    else if (o == PIPE_DATA)
-        snprintf(out, PLANNER_WHY_MAX, "a micro-batch has fewer samples than there are devices");
-    else if (devices == 1)
-        snprintf(out, PLANNER_WHY_MAX, "one device has one stage");
-    else if (o >= PIPE_DIVIDED && s->p->n_chains == 1)
-        snprintf(out, PLANNER_WHY_MAX, "it is for two chains");
-    else if (o == PIPE_DIVIDED && s->p->chains[0].n + s->p->chains[1].n < devices)
-        snprintf(out, PLANNER_WHY_MAX, "both chains have fewer layers than there are devices");
-    else
-        say_needs(s, o == PIPE_DIVIDED, out);
-}
 
 /* Says what would fit without the requested number of stages. */
 static void say_would(const struct planner *s, char *out, size_t size)
@@ -688,12 +627,14 @@ static int choose(const struct planner *s, struct planner_result *r)
     }
     if (chosen < 0) {
         int pipe = PIPE_1F1B; /* the simplest requested order */
-        while (pipe + 1 < PIPE_ORDERS && !asked(s, (enum pipe_order)pipe))
+        while (pipe + 1 < PIPE_ORDERS && !planner_asks(s, (enum pipe_order)pipe))
             pipe++;
         char would[40] = "";
         say_would(s, would, sizeof would);
-        return err_set(s->err, -ENOMEM, "no plan: %s; as a pipeline: %s%s", r->of[PIPE_DATA].why,
-                       r->of[pipe].why, would);
+        const unsigned wanted = s->opt->orders == 0 ? UINT_MAX : s->opt->orders;
+        return err_set(s->err, s->data_micros > 0 || (s->divides & wanted) ? -ENOMEM : -ERR_CONFIG,
+                       "no plan: %s; as a pipeline: %s%s", r->of[PIPE_DATA].why, r->of[pipe].why,
+                       would);
     }
     char name[64], other[64];
     const struct planner_candidate *c = &r->of[chosen], *f = &r->of[fastest];
@@ -723,17 +664,19 @@ static int check_options(const struct planner *s)
 {
     const struct planner_options *o = s->opt;
     const int devices = s->p->n_devices;
-    if (devices == 1 && (o->stages > 1 || !asked(s, PIPE_DATA)))
+    if (devices == 1 && (o->stages > 1 || !planner_asks(s, PIPE_DATA)))
         return err_set(s->err, -ERR_CONFIG, "a pipeline needs two devices, and there is one");
     if (o->stages > devices)
         return err_set(s->err, -ERR_CONFIG, "%d stages are more than %d devices: ask for fewer",
                        o->stages, devices);
-    const bool divided = s->p->n_chains == 2 && asked(s, PIPE_DIVIDED);
-    for (int c = 0; c < s->p->n_chains; c++)
-        if (o->stages > s->p->chains[c].n + (divided ? s->p->chains[1 - c].n : 0))
-            return err_set(s->err, -ERR_CONFIG, "%d stages are more than the %d layers of %s",
-                           o->stages, s->p->chains[c].n, s->p->chains[c].name);
-    return 0;
+    const bool divided = s->p->n_chains == 2 && planner_asks(s, PIPE_DIVIDED);
+    const struct costs_chain *c = s->p->chains;
+    const int least = s->p->n_chains == 2 && c[1].n < c[0].n;
+    const int layers = divided ? c[0].n + c[1].n : c[least].n;
+    return o->stages <= layers
+               ? 0
+               : err_set(s->err, -ERR_CONFIG, "%d stages are more than the %d layers of %s",
+                         o->stages, layers, divided ? "both chains" : c[least].name);
 }
 
 static bool nothing_found(const struct planner *s)
@@ -772,10 +715,11 @@ static int plan_all(struct planner *s, struct planner_result *r)
         rc = search(s, false);
     if (rc == 0 && s->fits == 0)
         rc = err_set(s->err, -ERR_CONFIG,
-                     "%d samples a step cannot be divided into any of the numbers of micro-batches",
-                     s->opt->samples);
+                     "%d samples a step cannot be divided into %d equal micro-batches: take a "
+                     "train.accumulate that divides them, or auto",
+                     s->opt->samples, s->opt->micros[0]);
     if (rc == 0 && s->opt->shard &&
-        (nothing_found(s) || (s->best[PIPE_DATA].n == 0 && asked(s, PIPE_DATA))))
+        (nothing_found(s) || (s->best[PIPE_DATA].n == 0 && planner_asks(s, PIPE_DATA))))
         rc = search(s, true);
     if (rc == 0)
         rc = search_split(s);
@@ -784,7 +728,7 @@ static int plan_all(struct planner *s, struct planner_result *r)
     if (rc == 0 && s->p->n_frozen > 0 && none_possible(r))
         rc = search_apart(s, r);
     for (enum pipe_order o = 0; o < PIPE_ORDERS && rc == 0; o++)
-        why_not(s, o, &r->of[o]);
+        planner_why_not(s, o, &r->of[o]);
     return rc < 0 ? rc : choose(s, r);
 }
 

@@ -158,9 +158,78 @@ static void test_refusals(void **state)
     opt.orders = PLANNER_BIT(PIPE_SPLIT);
     refused(&one, &opt, -ERR_CONFIG, "a pipeline needs two devices");
     opt = options(64, 5);
-    refused(&p, &opt, -ERR_CONFIG, "64 samples a step cannot be divided");
+    refused(&p, &opt, -ERR_CONFIG,
+            "64 samples a step cannot be divided into 5 equal micro-batches: take a ");
     costs_release(&p);
     costs_release(&one);
+}
+
+/* Data parallelism is one of the plans, however few samples a micro-batch has: a device then has
+ * fewer micro-batches. */
+static void test_few_samples(void **state)
+{
+    static const struct {
+        int samples, micros, its, of;
+        double seconds; /* 3 a sample of the device that has most */
+    } tries[] = {{8, 4, 2, 4, 6}, {2, 1, 1, 2, 3}, {10, 10, 3, 4, 9}, {1, 1, 1, 1, 3}};
+    struct costs p = pipes_profile(1, 8, 4, 8);
+    (void)state;
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        const struct planner_options opt = options(tries[i].samples, tries[i].micros);
+        struct planner_result r;
+        OK(planner_search(&p, &opt, &r, err));
+        const struct planner_candidate *c = &r.of[PIPE_DATA];
+        assert_int_equal(c->plan.cuts[0].micros, tries[i].its);
+        assert_int_equal(c->plan.cuts[0].samples, tries[i].of);
+        assert_true(fabs(c->seconds - tries[i].seconds) < 1e-9);
+        planner_release(&r);
+    }
+    /* A copy of a pipeline likewise. */
+    struct costs eight = pipes_profile(1, 2, 8, 8);
+    struct planner_options opt = options(8, 4);
+    struct planner_result r;
+    opt.stages = 2;
+    opt.width = 1;
+    opt.orders = PLANNER_BIT(PIPE_1F1B);
+    OK(planner_search(&eight, &opt, &r, err));
+    assert_int_equal(r.of[PIPE_1F1B].plan.copies, 4);
+    assert_int_equal(r.of[PIPE_1F1B].plan.cuts[0].micros, 2);
+    planner_release(&r);
+    costs_release(&eight);
+    costs_release(&p);
+}
+
+/* Where numbers do not go together, it is not memory that lacks. */
+static void test_numbers(void **state)
+{
+    struct costs p = pipes_profile(1, 4, 4, 8), eight = pipes_profile(1, 4, 8, 8);
+    struct costs two = pipes_profile(2, 3, 4, 8);
+    struct planner_options opt = options(3, 1);
+    struct planner_result r;
+    (void)state;
+    opt.stages = 2; /* two copies, of a sample and a half */
+    opt.width = 1;
+    refused(&p, &opt, -ERR_CONFIG,
+            "as a pipeline: a step of 3 cannot be divided among 4 devices so that copies and "
+            "micro-batches are equal and each device has a sample of each: change train.batch, ");
+    opt = options(1, 1); /* four layers: a stage has two devices */
+    OK(planner_search(&eight, &opt, &r, err));
+    assert_non_null(strstr(r.of[PIPE_1F1B].why, "a step of 1 cannot be divided among 8 devices"));
+    assert_string_equal(r.of[PIPE_SPLIT].why, r.of[PIPE_1F1B].why);
+    planner_release(&r);
+    opt = options(15, 1); /* no two copies either */
+    OK(planner_search(&two, &opt, &r, err));
+    assert_string_equal(r.of[PIPE_1F1B].why, "a chain has fewer layers than there are devices");
+    assert_string_equal(r.of[PIPE_BIDIRECTIONAL].why, r.of[PIPE_1F1B].why);
+    assert_true(r.of[PIPE_DIVIDED].possible);
+    planner_release(&r);
+    costs_release(&two);
+    two = pipes_profile(2, 1, 4, 8);
+    opt.stages = 3;
+    refused(&two, &opt, -ERR_CONFIG, "3 stages are more than the 2 layers of both chains");
+    costs_release(&two);
+    costs_release(&eight);
+    costs_release(&p);
 }
 
 /* Frozen layers are counted in every order; split, filled, is never worse than 1F1B, filled. */
@@ -274,7 +343,7 @@ static void test_divided_small(void **state)
     costs_release(&p);
     p = pipes_profile(2, 1, 3, 8);
     opt.orders = PLANNER_BIT(PIPE_DIVIDED);
-    refused(&p, &opt, -ENOMEM, "both chains have fewer layers than there are devices");
+    refused(&p, &opt, -ERR_CONFIG, "both chains have fewer layers than there are devices");
     costs_release(&p);
 }
 
@@ -389,6 +458,7 @@ int main(void)
         cmocka_unit_test(test_simplest),      cmocka_unit_test(test_estimate),
         cmocka_unit_test(test_links),         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_refusals),      cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_few_samples),   cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_cascade),       cmocka_unit_test(test_divided),
         cmocka_unit_test(test_divided_small), cmocka_unit_test(test_copies),
         cmocka_unit_test(test_bare),          cmocka_unit_test(test_random),
