@@ -156,6 +156,27 @@ static bool arrived(const struct machine *m, int d, int i, double *ret)
 
 /* ---- computing ---- */
 
+/* Ranks that share the optimiser's state give each other the new weights, which is half of what
+ * the sum of the gradients moves. */
+static double step_seconds(const struct machine *m, int d)
+{
+    double update = 0, gather = 0;
+    for (int c = 0; c < m->plan->chains; c++)
+        for (int s = 0; s < m->plan->cuts[c].n; s++) {
+            const struct pipe_stage *st = &m->plan->cuts[c].stages[s];
+            const int sharers = m->plan->shard ? st->devices * m->plan->copies : 1;
+            if (d < st->device || d >= st->device + st->devices)
+                continue;
+            const struct pipe_cost cost = pipe_stage_cost(m->p, m->plan, c, s);
+            update += cost.step / sharers;
+            if (sharers > 1)
+                gather += pipe_reduce_seconds(m->p, st->device, st->devices, m->plan->copies,
+                                              cost.gradients) /
+                          2;
+        }
+    return update / m->p->devices[d].speed + gather;
+}
+
 static double duration(const struct machine *m, int d, const struct pipe_instr *in)
 {
     const double speed = m->p->devices[d].speed;
@@ -165,18 +186,7 @@ static double duration(const struct machine *m, int d, const struct pipe_instr *
         return m->seconds[in->chain][3 * in->stage] / speed;
     if (in->op == PIPE_F || in->op == PIPE_B || in->op == PIPE_W)
         return m->seconds[in->chain][3 * in->stage + (int)(in->op - PIPE_F)] / speed;
-    if (in->op != PIPE_STEP)
-        return 0;
-    double sum = 0;
-    for (int c = 0; c < m->plan->chains; c++)
-        for (int s = 0; s < m->plan->cuts[c].n; s++) {
-            const struct pipe_stage *st = &m->plan->cuts[c].stages[s];
-            const int sharers = m->plan->shard ? st->devices * m->plan->copies : 1;
-            for (int l = st->from; l < st->to && d >= st->device && d < st->device + st->devices;
-                 l++)
-                sum += m->p->chains[c].layers[l].step / sharers;
-        }
-    return sum / speed;
+    return in->op == PIPE_STEP ? step_seconds(m, d) : 0;
 }
 
 /* Does the device wait at a CLIP, after which only all devices together go on? */

@@ -10,7 +10,8 @@
  * transfers of different chains or directions do not disturb each other.  A REDUCE is over
  * when all ranks of its stage have reached it and the last layer is summed: the others are summed
  * beside the last backward, as on an island (docs/island.md).  CLIP
- * begins everywhere at once and takes two messages over the slowest link.
+ * begins everywhere at once and takes two messages over the slowest link.  STEP is the update and,
+ * if the optimiser's state is shared, the new weights' way to the others.
  *
  * An executor's measurement has rows of the same form. */
 #ifndef WORKER_SIMULATE_H
