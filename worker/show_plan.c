@@ -102,7 +102,7 @@ static struct planner_options options(const struct costs *p, const struct asked 
                                 .orders = orders_of(t),
                                 .stages = t->stages,
                                 .width = repeats ? 1 : 0,
-                                .shard = t->shard != JOB_SHARD_NONE,
+                                .shard = t->shard,
                                 .fill = t->fill,
                                 .scratch = FILL_UNDERWAY,
                                 .group = FILL_GROUP,

@@ -219,7 +219,7 @@ static struct planner_options planner_asked(const struct costs *costs,
                                     .width = repeats ? 1 : 0,
                                     .orders = pipeline ? planner_orders(opt->pipeline) & ~split
                                                        : PLANNER_BIT(PIPE_DATA),
-                                    .shard = opt->shard != JOB_SHARD_NONE,
+                                    .shard = opt->shard,
                                     .fill = true,
                                     .scratch = FILL_UNDERWAY,
                                     .group = FILL_GROUP,
@@ -245,7 +245,6 @@ static int fastest(const struct costs *costs, const struct train_options *opt, b
     *ret = found.of[found.chosen];
     ret->schedule = (struct pipe_schedule){0};
     planner_release(&found);
-    ret->plan.shard |= opt->shard == JOB_SHARD_OPTIMIZER && pipe_shares(&ret->plan);
     return 0;
 }
 

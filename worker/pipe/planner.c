@@ -113,6 +113,9 @@ static int time_plan(struct planner *s, const struct pipe_plan *plan, double bou
     const bool sought = plan->order == PIPE_SPLIT || plan->order == PIPE_BIDIRECTIONAL;
     struct timed t = {.plan = *plan, .bound = bound}, best = {.plain = INFINITY};
     int *variant = &t.plan.variant;
+    t.plan.shard &= pipe_shares(plan);
+    if (plan->shard && !t.plan.shard && s->opt->shard == JOB_SHARD_AUTO)
+        return 0; /* it was tried before those that share */
     for (int many = 0; many < (plan->order == PIPE_DATA ? 1 : 2); many++) {
         if (!set_warm(s, &t.plan, many))
             continue;
@@ -696,14 +699,22 @@ static bool none_possible(const struct planner_result *r)
     return none;
 }
 
+/* Searches with shared state where that is asked for, or what is whole does not fit. */
+static int search_shared(struct planner *s)
+{
+    int rc = search(s, s->opt->shard == JOB_SHARD_OPTIMIZER);
+    if (rc == 0 && s->opt->shard == JOB_SHARD_AUTO &&
+        (nothing_found(s) || (s->best[PIPE_DATA].n == 0 && planner_asks(s, PIPE_DATA))))
+        rc = search(s, true);
+    return rc;
+}
+
 /* Searches cuts that leave room for the frozen networks, for which the fastest cuts have none. */
 static int search_apart(struct planner *s, struct planner_result *r)
 {
-    int rc = 0;
     s->apart = true;
     memset(s->best, 0, sizeof s->best);
-    for (int shard = 0; shard < (s->opt->shard ? 2 : 1) && rc == 0 && nothing_found(s); shard++)
-        rc = search(s, shard);
+    int rc = search_shared(s);
     if (rc == 0)
         rc = search_split(s);
     return rc < 0 ? rc : fill_all(s, r);
@@ -713,15 +724,12 @@ static int plan_all(struct planner *s, struct planner_result *r)
 {
     int rc = check_options(s);
     if (rc == 0)
-        rc = search(s, false);
+        rc = search_shared(s);
     if (rc == 0 && s->fits == 0)
         rc = err_set(s->err, -ERR_CONFIG,
                      "%d samples a step cannot be divided into %d equal micro-batches: take a "
                      "train.accumulate that divides them, or auto",
                      s->opt->samples, s->opt->micros[0]);
-    if (rc == 0 && s->opt->shard &&
-        (nothing_found(s) || (s->best[PIPE_DATA].n == 0 && planner_asks(s, PIPE_DATA))))
-        rc = search(s, true);
     if (rc == 0)
         rc = search_split(s);
     if (rc == 0)

@@ -13,8 +13,8 @@
  * of the devices is tried, with the best cut of each chain on its own devices.
  *
  * `auto` takes the fastest, and of those within PLANNER_SAME of it the simplest: data parallelism,
- * 1F1B, divided, bidirectional, split.  Data parallelism shards its optimiser's state if it would
- * not fit otherwise; so do copies of pipelines.
+ * 1F1B, divided, bidirectional, split.  Devices with the same layers share the optimiser's state if
+ * that is asked for, or the model would not fit otherwise.
  *
  * Pure: the same profile and options give the same plan. */
 #ifndef WORKER_PLANNER_H
@@ -40,13 +40,13 @@ unsigned planner_orders(enum job_pipeline asked);
 struct planner_options {
     int samples;                              /* samples of a step, in all copies together */
     int n_micros, micros[PLANNER_MICROS_MAX]; /* numbers to try per copy, if they divide its step */
-    int stages;         /* only this many, if divided in both chains together; 0: any */
-    int width;          /* most devices of a pipeline's stage; 0: any */
-    unsigned orders;    /* bits of allowed orders; 0: any */
-    bool shard;         /* moments and master weights may be sharded if they do not fit */
-    bool fill;          /* else frozen layers run after STEP */
-    int scratch, group; /* as in fill_options */
-    double estimate;    /* share of the steps that begin with an estimate (pipe_plan) */
+    int stages;           /* only this many, if divided in both chains together; 0: any */
+    int width;            /* most devices of a pipeline's stage; 0: any */
+    unsigned orders;      /* bits of allowed orders; 0: any */
+    enum job_shard shard; /* auto: moments and master weights are shared if they do not fit */
+    bool fill;            /* else frozen layers run after STEP */
+    int scratch, group;   /* as in fill_options */
+    double estimate;      /* share of the steps that begin with an estimate (pipe_plan) */
 };
 
 struct planner_candidate {

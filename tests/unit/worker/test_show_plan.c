@@ -115,6 +115,7 @@ static void test_keys(void **state)
     says(shown_with(f, "parallel: pipeline", profile), "\ndata           not asked for\n");
     says(shown_with(f, "stages: 2", profile), "\ndata           not asked for\n");
     says(shown_with(f, "recompute: true", profile), "\nsplit          not asked for\n");
+    says(shown_with(f, "shard: optimizer", profile), "  shared state\n");
     says(shown_with(f, "pipeline: bidirectional", cascade), "\njoined         not asked for\n");
 }
 

@@ -7,7 +7,6 @@ static struct planner_options options(int samples, int micros)
     return (struct planner_options){.samples = samples,
                                     .n_micros = 1,
                                     .micros = {micros},
-                                    .shard = true,
                                     .fill = true,
                                     .scratch = 16,
                                     .group = 8};
@@ -122,7 +121,7 @@ static void test_memory(void **state)
     assert_true(r.of[PIPE_DATA].possible && r.of[PIPE_DATA].plan.shard);
     assert_false(r.of[PIPE_1F1B].plan.shard && r.of[PIPE_1F1B].plan.copies == 1);
     planner_release(&r);
-    opt.shard = false;
+    opt.shard = JOB_SHARD_NONE;
     OK(planner_search(&p, &opt, &r, err));
     assert_false(r.of[PIPE_DATA].possible);
     planner_release(&r);
@@ -140,6 +139,29 @@ static void test_memory(void **state)
     refused(&p, &opt, -ENOMEM,
             "as a pipeline: no cut into stages fits; evenly cut into 4, cpu:0 "
             "needs 3.9 MiB of 976.6 KiB, cpu:1 needs 3.9 MiB of 976.6 KiB, ");
+    costs_release(&p);
+}
+
+/* State is shared where the job asks for it, by whatever can, and else only for lack of memory. */
+static void test_shared(void **state)
+{
+    struct costs p = pipes_profile(1, 8, 4, 8);
+    struct planner_options opt = options(64, 8);
+    (void)state;
+    for (enum job_shard shard = JOB_SHARD_AUTO; shard <= JOB_SHARD_OPTIMIZER; shard++) {
+        struct planner_result r;
+        opt.shard = shard;
+        OK(planner_search(&p, &opt, &r, err));
+        assert_int_equal(r.of[PIPE_DATA].plan.shard, shard == JOB_SHARD_OPTIMIZER);
+        assert_int_equal(r.of[PIPE_1F1B].plan.shard,
+                         shard == JOB_SHARD_OPTIMIZER && pipe_shares(&r.of[PIPE_1F1B].plan));
+        planner_release(&r);
+    }
+    opt.stages = 4; /* nothing is held twice */
+    struct planner_result r;
+    OK(planner_search(&p, &opt, &r, err));
+    assert_false(r.of[PIPE_1F1B].plan.shard || r.of[PIPE_SPLIT].plan.shard);
+    planner_release(&r);
     costs_release(&p);
 }
 
@@ -455,13 +477,14 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_simplest),      cmocka_unit_test(test_estimate),
-        cmocka_unit_test(test_links),         cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_few_samples),   cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_cascade),       cmocka_unit_test(test_divided),
-        cmocka_unit_test(test_divided_small), cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_bare),          cmocka_unit_test(test_random),
+        cmocka_unit_test(test_simplest),    cmocka_unit_test(test_estimate),
+        cmocka_unit_test(test_links),       cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_few_samples), cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_shared),      cmocka_unit_test(test_cascade),
+        cmocka_unit_test(test_divided),     cmocka_unit_test(test_divided_small),
+        cmocka_unit_test(test_copies),      cmocka_unit_test(test_bare),
+        cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
