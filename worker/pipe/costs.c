@@ -141,14 +141,20 @@ static void get_time(const struct object *o, const char *key, const struct costs
 
 /* ---- chains, devices ---- */
 
-/* Makes room for `count` further items after n in *items, at most `most` in all. */
-static bool grow(const struct object *o, void *items, size_t size, int n, int count, int most)
+/* Are there at most `most` items with `count` further ones? */
+static bool allowed(const struct object *o, int n, int count, int most)
 {
-    void **array = items;
     if (o->r->rc == 0 && n + count > most)
         o->r->rc = err_set(o->r->err, -ERR_CONFIG, "%s: %s: more than %d in all", o->r->name,
                            o->where, most);
-    if (o->r->rc < 0)
+    return o->r->rc == 0;
+}
+
+/* Makes room for `count` further layers after n in *items. */
+static bool grow(const struct object *o, void *items, size_t size, int n, int count)
+{
+    void **array = items;
+    if (!allowed(o, n, count, COSTS_LAYERS_MAX))
         return false;
     void *more = mem_try_realloc_array(*array, (size_t)(n + count), size);
     if (!more) {
@@ -184,7 +190,7 @@ static void get_layers(const struct object *o, const struct costs_points *sizes,
         get_time(&it, "f", sizes, &l.f);
         get_time(&it, "b", sizes, &l.b);
         get_time(&it, "w", sizes, &l.w);
-        if (!grow(&it, &c->layers, sizeof l, c->n, count, COSTS_LAYERS_MAX))
+        if (!grow(&it, &c->layers, sizeof l, c->n, count))
             return;
         while (count-- > 0)
             c->layers[c->n++] = l;
@@ -203,7 +209,7 @@ static void get_frozen_layers(const struct object *o, const struct costs_points 
                                        .scratch_bytes = get_bytes(&it, "scratch_bytes")};
         int count = get_int(&it, "count", 1, COSTS_LAYERS_MAX, 1);
         get_time(&it, "t", groups, &l.t);
-        if (!grow(&it, &c->layers, sizeof l, c->n, count, COSTS_LAYERS_MAX))
+        if (!grow(&it, &c->layers, sizeof l, c->n, count))
             return;
         while (count-- > 0)
             c->layers[c->n++] = l;
@@ -263,9 +269,9 @@ static void get_devices(const struct object *o, struct costs *p)
                                  .memory = (uint64_t)get_number(&it, "memory", 0, BYTES_MAX, -1),
                                  .sums_apart = get_int(&it, "sums_apart", 0, 1, 0),
                                  .from_host = get_number(&it, "from_host", 0, 1e15, 0)};
-        int count = get_int(&it, "count", 1, COSTS_DEVICES_MAX - p->n_devices, 1);
+        int count = get_int(&it, "count", 1, COSTS_DEVICES_MAX, 1);
         get_text(&it, "name", d.name);
-        while (o->r->rc == 0 && count-- > 0 && p->n_devices < COSTS_DEVICES_MAX)
+        for (; allowed(&it, p->n_devices, count, COSTS_DEVICES_MAX) && count > 0; count--)
             p->devices[p->n_devices++] = d;
     }
 }
@@ -516,6 +522,7 @@ void costs_share(const struct costs *p, int copies, struct costs *ret)
         struct costs_device *d = &ret->devices[i % n];
         d->speed = fmin(d->speed, p->devices[i].speed);
         d->memory = d->memory < p->devices[i].memory ? d->memory : p->devices[i].memory;
+        d->sums_apart |= p->devices[i].sums_apart;
     }
     for (int i = n; i < p->n_devices - 1; i++)
         if (i % n < n - 1)

@@ -60,6 +60,11 @@ static void test_links(void **state)
     costs_share(&p, 2, &half);
     assert_int_equal(half.n_devices, 2);
     assert_true(half.devices[0].speed == 1 && half.devices[1].memory == 500);
+    assert_true(half.devices[0].sums_apart && half.devices[1].sums_apart);
+    p.devices[0].sums_apart = p.devices[1].sums_apart = false;
+    p.devices[3].sums_apart = true;
+    costs_share(&p, 2, &half);
+    assert_true(!half.devices[0].sums_apart && half.devices[1].sums_apart);
     assert_true(half.links[0].alpha == 0.5); /* the second pair's, not the link between the pairs */
     costs_release(&p);
 }
@@ -94,6 +99,8 @@ static void test_refusals(void **state)
     refused("\"count\": 3", "\"count\": 1.5", "whole number");
     refused("\"speed\": 2", "\"speed\": 0", "speed must be");
     refused("\"memory\": 500, ", "", "memory must be");
+    refused("\"count\": 2},  {\"name\": \"b\"", "\"count\": 63},  {\"name\": \"b\"",
+            "devices 1: more than 64 in all");
     refused("\"speed\": 2", "\"sped\": 2", "the key 'sped', which is not known");
     refused("\"count\": 2},  {\"alpha\"", "\"count\": 3},  {\"alpha\"",
             "4 links between 4 devices");
