@@ -189,9 +189,9 @@ static int time_size(struct net *net, const struct model *m, int samples, bool f
     return rc;
 }
 
-static int time_part(const struct measuring *t, int rank, int chain, int which, struct err *err)
+static int time_part(struct measuring *t, int rank, int chain, int which, struct err *err)
 {
-    struct rank_times *mine = (struct rank_times *)(uintptr_t)&t->ranks[rank];
+    struct rank_times *mine = &t->ranks[rank];
     const struct model *m = model_chain(t->m, chain);
     const int depth = m->spec.depth, from = which == FIRST ? 0 : which == LAST ? depth - 1 : 1;
     struct part_times *times = &mine->parts[chain][which];
@@ -269,9 +269,9 @@ static int time_network(const struct measuring *t, struct device *dev, struct fr
     return rc;
 }
 
-static int time_frozen(const struct measuring *t, int rank, struct err *err)
+static int time_frozen(struct measuring *t, int rank, struct err *err)
 {
-    struct rank_times *mine = (struct rank_times *)(uintptr_t)&t->ranks[rank];
+    struct rank_times *mine = &t->ranks[rank];
     const struct net_encoders *e = &t->opt->encoders[rank];
     const struct ahead_options opt = {.encoders = e, .m = t->m};
     uint64_t rest = e->bytes;
@@ -660,6 +660,8 @@ static int fill(struct measuring *t, uint64_t memory, struct costs *p, struct er
         (void)snprintf(c->name, sizeof c->name, "%s", chains == 1 ? "model" : names[i]);
         rc = fill_layers(t, i, c, err);
     }
+    if (rc < 0)
+        costs_release(p);
     return rc;
 }
 
@@ -679,25 +681,35 @@ static int measure(struct measuring *t, struct err *err)
 
 /* ---- the file ---- */
 
+/* The larger of both sizes of micro-batch. */
+static int most_samples(const struct train_options *opt)
+{
+    return opt->batch < SIZE_MOST ? opt->batch : SIZE_MOST;
+}
+
 static char *path_of(const struct island *is, const struct model *m,
                      const struct train_options *opt, const char *state_dir)
 {
     enum net_encoder which[NET_ENCODERS];
     const struct net_encoders *e = opt->encoders;
     const int numbers[] = {4, /* version of the measurement */
+                           most_samples(opt),
                            (int)opt->precision,
                            opt->recompute,
                            opt->ema > 0,
                            e != NULL,
                            opt->fill ? ahead_networks(e, which) : 0,
                            e ? (int)(e->bytes >> 10) : 0};
-    char devices[256], hex[HASH_HEX_MAX];
+    char hex[HASH_HEX_MAX];
     uint8_t sum[HASH_BYTES];
     struct hash h;
-    island_text(is, devices, sizeof devices);
     hash_init(&h);
     hash_update(&h, numbers, sizeof numbers);
-    hash_update(&h, devices, strlen(devices));
+    for (int i = 0; i < island_size(is); i++) {
+        const struct device *dev = island_device(is, i);
+        hash_update(&h, dev->name, strlen(dev->name) + 1);
+        hash_update(&h, dev->about, strlen(dev->about) + 1);
+    }
     for (size_t i = 0; i < m->n; i++) {
         hash_update(&h, m->tensors[i].name, strlen(m->tensors[i].name) + 1);
         hash_update(&h, m->tensors[i].shape, sizeof m->tensors[i].shape);
@@ -735,47 +747,43 @@ void profile_forget(const struct island *is, const struct model *m, const struct
     mem_free(path);
 }
 
-int profile_get(struct island *is, const struct model *m, const struct train_options *opt,
-                uint64_t memory, const char *state_dir, struct costs *ret, struct err *err)
+/* Reads what was kept; false: nothing was, or nothing of use. */
+static bool read_kept(const struct measuring *t, const char *path, struct costs *ret)
 {
-    const int most = opt->batch < SIZE_MOST ? opt->batch : SIZE_MOST;
     struct err why = {0};
-    memory = memory < (uint64_t)MEMORY_MAX ? memory : (uint64_t)MEMORY_MAX;
-    if (model_blocks(&m->spec) < 2)
-        return err_set(err, -EINVAL, "a model of one block is not cut");
-    char *path = path_of(is, m, opt, state_dir);
-    int rc = file_exists(path) ? costs_read(path, ret, &why) : -ENOENT;
-    struct measuring *t = mem_alloc(sizeof *t);
-    *t = (struct measuring){.is = is, .m = m, .opt = opt};
-    t->n_frozen = opt->fill ? ahead_networks(opt->encoders, t->frozen) : 0;
-    bool ours = rc == 0 && ret->n_chains == model_n_chains(&m->spec) &&
-                ret->n_devices == island_size(is) && ret->n_frozen == t->n_frozen;
+    if (!file_exists(path))
+        return false;
+    const int rc = costs_read(path, ret, &why);
+    bool ours = rc == 0 && ret->n_chains == model_n_chains(&t->m->spec) &&
+                ret->n_devices == island_size(t->is) && ret->n_frozen == t->n_frozen;
     for (int i = 0; ours && i < ret->n_chains; i++)
-        ours = ret->chains[i].n == model_chain(m, i)->spec.depth;
-    if (rc == 0 && !ours)
+        ours = ret->chains[i].n == model_chain(t->m, i)->spec.depth;
+    if (ours)
+        return true;
+    if (rc == 0)
         costs_release(ret);
-    if (!ours && file_exists(path))
-        log_warn("profile", "measured again, since it cannot be used: %s",
-                 rc < 0 ? why.msg : "it is of another model");
-    if (ours) {
-        for (int i = 0; i < ret->n_devices; i++)
-            ret->devices[i].memory = memory;
-        mem_free(t);
-        mem_free(path);
-        return 0;
-    }
+    log_warn("profile", "measured again, since it cannot be used: %s",
+             rc < 0 ? why.msg : "it is of another model");
+    return false;
+}
+
+static int measure_anew(struct measuring *t, uint64_t memory, const char *path, struct costs *ret,
+                        struct err *err)
+{
+    const int most = most_samples(t->opt);
+    struct err why = {0};
     t->sizes.samples[t->sizes.n++] = 1;
     if (most > 1)
         t->sizes.samples[t->sizes.n++] = most;
     if (t->n_frozen > 0)
         t->groups = (struct costs_points){2, {1, FILL_GROUP}};
-    for (int i = 0; i < island_size(is) && opt->encoders; i++) {
-        t->ranks[i].stub = opt->encoders[i];
+    for (int i = 0; i < island_size(t->is) && t->opt->encoders; i++) {
+        t->ranks[i].stub = t->opt->encoders[i];
         t->ranks[i].stub.captions = no_captions;
         t->ranks[i].stub.fly = false;
     }
     const uint64_t begun = clock_now_ns();
-    rc = measure(t, err);
+    int rc = measure(t, err);
     if (rc == 0)
         rc = fill(t, memory, ret, err);
     if (rc == 0)
@@ -783,9 +791,26 @@ int profile_get(struct island *is, const struct model *m, const struct train_opt
     if (rc == 0 &&
         costs_write(path, ret, &why) < 0) /* without the file the next process measures again */
         log_warn("profile", "not kept: %s", why.msg);
-    for (int i = 0; i < island_size(is); i++)
+    for (int i = 0; i < island_size(t->is); i++)
         for (int k = 0; k < t->n_frozen; k++)
             mem_free(t->ranks[i].frozen[k].layers);
+    return rc;
+}
+
+int profile_get(struct island *is, const struct model *m, const struct train_options *opt,
+                uint64_t memory, const char *state_dir, struct costs *ret, struct err *err)
+{
+    memory = memory < (uint64_t)MEMORY_MAX ? memory : (uint64_t)MEMORY_MAX;
+    if (model_blocks(&m->spec) < 2)
+        return err_set(err, -EINVAL, "a model of one block is not cut");
+    char *path = path_of(is, m, opt, state_dir);
+    struct measuring *t = mem_alloc(sizeof *t);
+    *t = (struct measuring){.is = is, .m = m, .opt = opt};
+    t->n_frozen = opt->fill ? ahead_networks(opt->encoders, t->frozen) : 0;
+    const bool kept = read_kept(t, path, ret);
+    for (int i = 0; kept && i < ret->n_devices; i++)
+        ret->devices[i].memory = memory;
+    const int rc = kept ? 0 : measure_anew(t, memory, path, ret, err);
     mem_free(t);
     mem_free(path);
     return rc;

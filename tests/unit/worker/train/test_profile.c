@@ -220,6 +220,29 @@ static void test_frozen(void **state)
     model_free(m);
 }
 
+/* One of fewer samples than a batch of now has is not of use for it. */
+static void test_sizes(void **state)
+{
+    char folder[] = "/tmp/skerry-profile-XXXXXX";
+    const struct model_spec spec = tiny_llama();
+    struct train_options o = options();
+    struct island *is = NULL;
+    struct err err = {0};
+    struct model *m = make_model(&spec);
+    assert_non_null(mkdtemp(folder));
+    OK(island_open("cpu,cpu", 2, &is, &err));
+    for (int batch = 1; batch <= 5; batch += 2) {
+        struct costs p;
+        o.batch = batch;
+        OK(profile_get(is, m, &o, 1 << 30, folder, &p, &err));
+        assert_int_equal(p.sizes.samples[p.sizes.n - 1], batch < 4 ? batch : 4);
+        costs_release(&p);
+    }
+    OK(file_remove_tree(folder, &err));
+    island_close(is);
+    model_free(m);
+}
+
 static void test_refused(void **state)
 {
     struct model_spec spec = tiny_spec();
@@ -240,7 +263,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_measured),        cmocka_unit_test(test_chains),
         cmocka_unit_test(test_larger_upscaler), cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_sizes),           cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
