@@ -42,11 +42,14 @@ bool phase_plan_idles(const struct phase_plan *plan, const struct train_options 
     const int micros = share.accumulate * chains;
     if (micros >= stages)
         return false;
+    int enough = PHASE_MICROS_PER_STAGE * stages / chains; /* and the next that a job may ask for */
+    while (enough < share.batch && opt->batch % enough != 0)
+        enough++;
     (void)snprintf(out, size,
                    "train.accumulate is %d with %d stages: %d %% of the devices' time is idle; %d "
-                   "would leave a fifth",
-                   share.accumulate, stages, 100 * (stages - 1) / (micros + stages - 1),
-                   PHASE_MICROS_PER_STAGE * stages / chains);
+                   "would leave a fifth%s",
+                   share.accumulate, stages, 100 * (stages - 1) / (micros + stages - 1), enough,
+                   enough > share.batch ? ", of a larger train.batch" : "");
     return true;
 }
 

@@ -96,12 +96,23 @@ static void test_idles(void **state)
     static const int ones[] = {1, 1, 1, 1};
     const struct phase_plan four = plan_of(PIPE_1F1B, 1, 4, ones);
     const struct phase_plan both = plan_of(PIPE_1F1B, 2, 4, ones);
-    struct train_options o = {.batch = 8, .accumulate = 2};
-    char out[160];
+    static const struct {
+        int batch;
+        const char *advice; /* a number that divides the batch, if there is one */
+    } tries[] = {{32, "16 would leave a fifth"},
+                 {24, "24 would leave a fifth"},
+                 {8, "16 would leave a fifth, of a larger train.batch"}};
+    struct train_options o = {.accumulate = 2};
+    char out[160], expected[160];
     (void)state;
-    assert_true(phase_plan_idles(&four, &o, out, sizeof out));
-    assert_string_equal(out, "train.accumulate is 2 with 4 stages: 60 % of the devices' time is "
-                             "idle; 16 would leave a fifth");
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        o.batch = tries[i].batch;
+        assert_true(phase_plan_idles(&four, &o, out, sizeof out));
+        snprintf(expected, sizeof expected,
+                 "train.accumulate is 2 with 4 stages: 60 %% of the devices' time is idle; %s",
+                 tries[i].advice);
+        assert_string_equal(out, expected);
+    }
     assert_false(phase_plan_idles(&both, &o, out, sizeof out)); /* of two chains */
     o.accumulate = 4;
     assert_false(phase_plan_idles(&four, &o, out, sizeof out));
