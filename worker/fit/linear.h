@@ -1,5 +1,5 @@
 /* Multinomial logistic regression z -> K classes: full-batch L-BFGS with Armijo steps on
- *     mean_i w(-log softmax(W z_i + b)[y_i]) + l2/2 |W|²      from zero.
+ *     mean_i -log softmax(W z_i + b)[y_i] + l2/2 |W|²      from zero.
  * Inputs should be standardised.  The bias is not decayed. */
 #ifndef WORKER_FIT_LINEAR_H
 #define WORKER_FIT_LINEAR_H

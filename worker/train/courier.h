@@ -2,9 +2,10 @@
  * (worker/pipe/schedule.h), over the communicators of its island.
  *
  *     courier_init(&c, is, rank, first, net, plan, err);
- *     courier_begin(&c);                         before each step: forgets a failed step's
- * leftovers courier_cross(&c, &instr, pieces, n);      states and gradients courier_arrive(&c, 0,
- * PIPE_STATES, micro);   before they are read courier_release(&c);
+ *     courier_begin(&c);                          before each step: forgets a failed one's rest
+ *     courier_cross(&c, &instr, pieces, n);       states and gradients
+ *     courier_arrive(&c, 0, PIPE_STATES, micro);  before they are read
+ *     courier_release(&c);
  *
  * A SEND is queued on a stream of its own, behind the work on the trainer's stream.  A RECV is held
  * in a list.  It is queued when its micro-batch asks for it, and the trainer's stream then waits
