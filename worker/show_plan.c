@@ -10,7 +10,8 @@
 struct asked {
     struct job_train train;
     double estimate;
-    int batch; /* samples of a worker's step */
+    int batch;            /* samples of a worker's step */
+    const char *unfilled; /* the key that keeps frozen networks out of bubbles; NULL: none */
     int chains, blocks[COSTS_CHAINS_MAX];
 };
 
@@ -54,6 +55,9 @@ static int read_asked(const char *path, struct asked *ret, struct err *err)
         *ret = (struct asked){.train = spec.train,
                               .estimate = spec.model.self_condition,
                               .batch = (int)c.paths[0].batch,
+                              .unfilled = !spec.train.fill          ? "train.fill: false"
+                                          : spec.data.buckets.n > 0 ? "data.buckets"
+                                                                    : NULL,
                               .chains = job_has_upscaler(&spec) ? 2 : 1,
                               .blocks = {spec.model.depth, spec.upscaler.depth}};
     composition_release(&c);
@@ -103,7 +107,7 @@ static struct planner_options options(const struct costs *p, const struct asked 
                                 .stages = t->stages,
                                 .width = repeats ? 1 : 0,
                                 .shard = t->shard,
-                                .fill = t->fill,
+                                .fill = !a->unfilled,
                                 .scratch = FILL_UNDERWAY,
                                 .group = FILL_GROUP,
                                 .estimate = a->estimate};
@@ -276,7 +280,7 @@ int show_plan_of(const char *job_path, const char *name, const struct costs *p, 
         rc = check_model(&asked, p, name, err);
     if (rc < 0)
         return rc;
-    if (!asked.train.fill)
+    if (asked.unfilled)
         costs.n_frozen = 0; /* the first stage encodes before the step */
     const struct planner_options opt = options(&costs, &asked);
     rc = planner_search(&costs, &opt, &result, err);
@@ -293,9 +297,9 @@ int show_plan_of(const char *job_path, const char *name, const struct costs *p, 
         show_streamed(p, &opt, &result.of[result.chosen].plan, out);
     else if (costs.n_frozen < p->n_frozen)
         (void)fprintf(out,
-                      "%s stage runs the frozen networks before each step (train.fill: false); "
-                      "what they take is not counted here.\n",
-                      asked.chains > 1 ? "Each chain's first" : "The first");
+                      "%s stage runs the frozen networks before each step (%s); what they take is "
+                      "not counted here.\n",
+                      asked.chains > 1 ? "Each chain's first" : "The first", asked.unfilled);
     planner_release(&result);
     return 0;
 }

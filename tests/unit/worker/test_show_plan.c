@@ -171,6 +171,18 @@ static void test_unfilled(void **state)
     char *text = shown_deep(*state, "parallel: pipeline, pipeline: 1f1b, fill: false", tight, 32);
     assert_null(strstr(text, "others encode"));
     says(text, "\nThe first stage runs the frozen networks before each step (train.fill: false);");
+    /* Pictures of several shapes, too, are encoded before the step. */
+    const struct folder *f = *state;
+    const char *shapes = "name: t\nseed: 1\ndata: {path: /nowhere, image_size: 16, "
+                         "buckets: [16x16, 32x8]}\n"
+                         "model: {patch: 4, dim: 64, depth: 32, heads: 2}\n"
+                         "train: {batch: 32, accumulate: 4, lr: 1e-3}\n"
+                         "recipe: {name: diloco}\nouter: {rounds: 1, steps: 1}\n";
+    assert_int_equal(file_write_atomic(f->job, shapes, strlen(shapes), 0600, NULL), 0);
+    assert_int_equal(file_write_atomic(f->profile, tight, strlen(tight), 0600, NULL), 0);
+    says(shown(f), "\nThe first stage runs the frozen networks before each step (data.buckets);");
+    assert_int_equal(file_write_atomic(f->job, job, strlen(job), 0600, NULL), 0);
+    assert_int_equal(file_write_atomic(f->profile, profile, strlen(profile), 0600, NULL), 0);
 }
 
 static void test_text(void **state)
