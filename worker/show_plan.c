@@ -113,8 +113,8 @@ static struct planner_options options(const struct costs *p, const struct asked 
                                 .estimate = a->estimate};
     if (t->accumulate > 0)
         o.micros[o.n_micros++] = t->accumulate;
-    for (int m = 1; t->accumulate == 0 && m <= a->batch && m <= 64; m *= 2)
-        o.micros[o.n_micros++] = m;
+    else
+        planner_powers(&o, 1, a->batch);
     return o;
 }
 

@@ -233,12 +233,10 @@ static int fastest(const struct costs *costs, const struct train_options *opt, b
 {
     struct planner_options o = planner_asked(costs, opt, pipeline);
     struct planner_result found;
-    const bool any = opt->accumulate_auto && pipeline;
-    if (!any)
+    if (opt->accumulate_auto && pipeline)
+        planner_powers(&o, opt->accumulate, opt->batch);
+    else
         o.micros[o.n_micros++] = opt->accumulate;
-    for (int i = 1; any && i <= opt->batch && o.n_micros < PLANNER_MICROS_MAX; i *= 2)
-        if (i >= opt->accumulate)
-            o.micros[o.n_micros++] = i;
     int rc = planner_search(costs, &o, &found, err);
     if (rc < 0)
         return rc;

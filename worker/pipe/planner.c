@@ -2,7 +2,9 @@
 
 #include "worker/pipe/planner_impl.h"
 
-#define FILLED 4 /* plans of an order that are filled */
+#define FILLED 4      /* plans of an order that are filled */
+#define ENOUGH 64     /* micro-batches a stage: with more, less than PLANNER_SAME could be gained */
+#define ROUNDING 1e-9 /* share of a step's seconds that sums of its parts may be off */
 
 unsigned planner_orders(enum job_pipeline asked)
 {
@@ -14,6 +16,13 @@ unsigned planner_orders(enum job_pipeline asked)
         [JOB_PIPELINE_DIVIDED] = PLANNER_BIT(PIPE_DIVIDED),
         [JOB_PIPELINE_BIDIRECTIONAL] = PLANNER_BIT(PIPE_BIDIRECTIONAL)};
     return orders[asked];
+}
+
+void planner_powers(struct planner_options *opt, int least, int most)
+{
+    for (int i = 1; i <= most && opt->n_micros < PLANNER_MICROS_MAX; i *= 2)
+        if (i >= least)
+            opt->micros[opt->n_micros++] = i;
 }
 
 /* Is the order searched?  Split is made of the fastest plans of the others. */
@@ -43,7 +52,7 @@ static uint64_t slot_room(const struct planner *s, struct pipe_plan *plan, int d
 /* The number of slots that fit on every device of a stage. */
 static int slots_of(const struct planner *s, struct pipe_plan *plan, const struct pipe_stage *st)
 {
-    int least = PIPE_MICROS_MAX;
+    int least = INT_MAX;
     for (int d = st->device; d < st->device + st->devices; d++) {
         uint64_t slot;
         const uint64_t room = slot_room(s, plan, d, &slot), n = slot > 0 ? room / slot : UINT64_MAX;
@@ -107,6 +116,23 @@ static int time_one(struct planner *s, struct timed *t)
     return 0;
 }
 
+/* Seconds that no schedule of a plan undercuts: those of all passes on its busiest device. */
+static double least_seconds(const struct planner *s, const struct pipe_plan *plan)
+{
+    double busy[COSTS_DEVICES_MAX] = {0}, most = 0;
+    for (int c = 0; c < plan->chains; c++)
+        for (int i = 0; i < plan->cuts[c].n; i++) {
+            const struct pipe_stage *st = &plan->cuts[c].stages[i];
+            const struct pipe_cost cost = pipe_stage_cost(&s->share, plan, c, i);
+            for (int d = st->device; d < st->device + st->devices; d++) {
+                busy[d] +=
+                    plan->cuts[c].micros * (cost.f + cost.b + cost.w) / s->share.devices[d].speed;
+                most = fmax(most, busy[d]);
+            }
+        }
+    return most * (1 - ROUNDING);
+}
+
 /* Times a plan's orders and warm-ups, and keeps the fastest of them if it is among the best. */
 static int time_plan(struct planner *s, const struct pipe_plan *plan, double bound)
 {
@@ -116,6 +142,11 @@ static int time_plan(struct planner *s, const struct pipe_plan *plan, double bou
     t.plan.shard &= pipe_shares(plan);
     if (plan->shard && !t.plan.shard && s->opt->shard == JOB_SHARD_AUTO)
         return 0; /* it was tried before those that share */
+    const struct best *b = &s->best[plan->order];
+    if (b->n == BEST && least_seconds(s, plan) >= b->items[BEST - 1].plain) {
+        s->fitted |= plan->order != PIPE_DATA;
+        return 0;
+    }
     for (int many = 0; many < (plan->order == PIPE_DATA ? 1 : 2); many++) {
         if (!set_warm(s, &t.plan, many))
             continue;
@@ -127,6 +158,7 @@ static int time_plan(struct planner *s, const struct pipe_plan *plan, double bou
                 best = t;
         }
     }
+    s->fitted |= isfinite(best.plain) && plan->order != PIPE_DATA;
     if (isfinite(best.plain))
         keep(&s->best[plan->order], &best);
     return 0;
@@ -341,7 +373,8 @@ static int try_all(struct planner *s, int copies, int micros, bool shard)
     leave_room(s);
     if (copies == 1 && planner_asks(s, PIPE_DATA) && s->opt->stages < 2)
         rc = try_data(s, &like, micros);
-    if (like.devices < 2 || rc < 0 || s->opt->orders == PLANNER_BIT(PIPE_DATA))
+    if (like.devices < 2 || rc < 0 || s->opt->orders == PLANNER_BIT(PIPE_DATA) ||
+        (s->fitted && micros > ENOUGH * like.devices))
         return rc;
     s->divides |= divides(s, samples);
     if (s->p->n_chains == 1)
@@ -362,6 +395,7 @@ static int search(struct planner *s, bool shard)
         if (s->p->n_devices % copies != 0 || o->samples % copies != 0)
             continue;
         const int own = o->samples / copies;
+        s->fitted = false;
         for (int i = 0, last = 0; i < o->n_micros && rc == 0; i++) {
             const int micros = o->micros[i] < own ? o->micros[i] : own;
             if (own % micros != 0 || micros == last)

@@ -23,7 +23,7 @@
 #include "common/job/job.h"
 #include "worker/pipe/fill.h"
 
-#define PLANNER_MICROS_MAX 16
+#define PLANNER_MICROS_MAX 17 /* powers of two up to the largest batch of a job */
 #define PLANNER_WHY_MAX 320
 /* Plans whose steps differ by less than this share count as equally fast. */
 #define PLANNER_SAME 0.02
@@ -48,6 +48,9 @@ struct planner_options {
     int scratch, group;   /* as in fill_options */
     double estimate;      /* share of the steps that begin with an estimate (pipe_plan) */
 };
+
+/* Adds the numbers of micro-batches to try if they are automatic: powers of two. */
+void planner_powers(struct planner_options *opt, int least, int most);
 
 struct planner_candidate {
     bool possible;

@@ -30,6 +30,7 @@ struct planner {
     bool apart;       /* cuts leave the frozen networks room on a copy's last device */
     int fits;         /* numbers of copies and micro-batches that divide the samples */
     int data_micros;  /* those of the last data parallelism tried */
+    bool fitted;      /* pipelines with these copies fit, in some number of micro-batches */
     unsigned divides; /* bits of orders for which layers, devices and samples can be divided */
     char data_why[PLANNER_WHY_MAX];
 };

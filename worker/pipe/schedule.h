@@ -35,7 +35,6 @@
 #include "worker/pipe/costs.h"
 
 #define PIPE_STAGES_MAX COSTS_DEVICES_MAX
-#define PIPE_MICROS_MAX 1024
 
 enum pipe_order {
     PIPE_DATA, /* one stage */

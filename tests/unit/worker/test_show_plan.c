@@ -197,6 +197,26 @@ static void test_text(void **state)
     free(text);
 }
 
+/* However many micro-batches memory asks for. */
+static void test_automatic(void **state)
+{
+    const struct folder *f = *state;
+    const char *many = "name: t\nseed: 1\ndata: {path: /nowhere, image_size: 16}\n"
+                       "model: {patch: 4, dim: 64, depth: 4, heads: 2}\n"
+                       "train: {batch: 4096, lr: 1e-3}\n"
+                       "recipe: {name: diloco}\nouter: {rounds: 1, steps: 1}\n";
+    const char *slots =
+        "{\"format\": \"skerry-pipeline-profile\", \"version\": 1, \"model\": \"toy\","
+        " \"sizes\": [8], \"chains\": [{\"name\": \"dit\", \"layers\": [{\"f\": [1], \"b\": [1],"
+        " \"w\": [1], \"slot_bytes\": 9, \"count\": 4}]}],"
+        " \"devices\": [{\"name\": \"card\", \"memory\": 1000, \"count\": 2}]}";
+    assert_int_equal(file_write_atomic(f->job, many, strlen(many), 0600, NULL), 0);
+    assert_int_equal(file_write_atomic(f->profile, slots, strlen(slots), 0600, NULL), 0);
+    says(shown(f), "\ndata                1      1    128 ");
+    assert_int_equal(file_write_atomic(f->job, job, strlen(job), 0600, NULL), 0);
+    assert_int_equal(file_write_atomic(f->profile, profile, strlen(profile), 0600, NULL), 0);
+}
+
 /* A worker trains one expert, whose step has its share of the batch. */
 static void test_experts(void **state)
 {
@@ -280,7 +300,7 @@ int main(void)
         cmocka_unit_test(test_devices),  cmocka_unit_test(test_streamed),
         cmocka_unit_test(test_chains),   cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_unfilled), cmocka_unit_test(test_filled_chains),
-        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_experts),  cmocka_unit_test(test_automatic),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }

@@ -221,6 +221,34 @@ static void test_few_samples(void **state)
     costs_release(&p);
 }
 
+/* Automatic numbers of micro-batches: as many as memory asks for, but no more of a pipeline's than
+ * could matter. */
+static void test_automatic(void **state)
+{
+    struct costs p = pipes_profile(1, 8, 4, 8);
+    struct planner_options opt = options(65536, 1);
+    struct planner_result r;
+    (void)state;
+    opt.n_micros = 0;
+    planner_powers(&opt, 3, 10);
+    assert_true(opt.n_micros == 2 && opt.micros[0] == 4 && opt.micros[1] == 8);
+    opt.n_micros = 0;
+    planner_powers(&opt, 1, 65536);
+    assert_true(opt.n_micros == 17 && opt.micros[16] == 65536);
+    OK(planner_search(&p, &opt, &r, err));
+    assert_true(r.of[PIPE_1F1B].idle_before < PLANNER_SAME);
+    assert_in_range(r.of[PIPE_1F1B].plan.cuts[0].micros, 64, 256);
+    planner_release(&r);
+    for (int d = 0; d < 4; d++)
+        p.devices[d].memory = 40000; /* 5 samples of the whole model, or 2 in four stages */
+    opt.samples = 512;
+    OK(planner_search(&p, &opt, &r, err));
+    assert_int_equal(r.of[PIPE_DATA].plan.cuts[0].micros, 32);
+    assert_true(r.of[PIPE_1F1B].possible);
+    planner_release(&r);
+    costs_release(&p);
+}
+
 /* Where numbers do not go together, it is not memory that lacks. */
 static void test_numbers(void **state)
 {
@@ -477,14 +505,14 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_simplest),    cmocka_unit_test(test_estimate),
-        cmocka_unit_test(test_links),       cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_few_samples), cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_shared),      cmocka_unit_test(test_cascade),
-        cmocka_unit_test(test_divided),     cmocka_unit_test(test_divided_small),
-        cmocka_unit_test(test_copies),      cmocka_unit_test(test_bare),
-        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_simplest),      cmocka_unit_test(test_estimate),
+        cmocka_unit_test(test_links),         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_few_samples),   cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_shared),        cmocka_unit_test(test_automatic),
+        cmocka_unit_test(test_cascade),       cmocka_unit_test(test_divided),
+        cmocka_unit_test(test_divided_small), cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_bare),          cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
