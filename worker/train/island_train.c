@@ -428,9 +428,14 @@ static int make_parts(struct island_trainer *t, struct err *err)
     return rc;
 }
 
+/* Takes the costs, by which lists are made; a plan that was made without has no sizes. */
 static int take_costs(struct island_trainer *t, const struct costs *costs, struct err *err)
 {
     struct costs share;
+    for (int c = 0; c < t->plan.chains; c++) {
+        t->plan.cuts[c].samples = train_micro_batch(&t->share);
+        t->plan.cuts[c].micros = pipe_most(t->share.batch, t->plan.cuts[c].samples);
+    }
     costs_share(costs, t->plan.copies, &share);
     for (int d = 0; d < share.n_devices; d++)
         share.devices[d].memory = UINT64_MAX; /* the plan determines where the networks are */

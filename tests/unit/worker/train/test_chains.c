@@ -474,6 +474,23 @@ static void test_refilled(void **state)
     model_free(m);
 }
 
+/* A plan that was made without costs says nothing of how large micro-batches are: bubbles are those
+ * of the samples that they have.  The first device waits for 10 ms a sample, of which there are
+ * seven; a frozen layer takes 30 ms for one. */
+static void test_even_filled(void **state)
+{
+    const struct model_spec spec = captioned_cascade();
+    const struct cut c = {2, 1, (int[]){1, 5}, (int[]){2, 3}, JOB_PIPELINE_1F1B};
+    struct model *m = make_model(&spec);
+    struct train_options o = options();
+    o.accumulate = 1;
+    struct told *cut = told_open(m, o, &c, 2, 30e-3, 0);
+    (void)told_step(cut, m, 0, BATCH, BATCH);
+    assert_true(fills_bubbles(cut, 0));
+    told_close(cut);
+    model_free(m);
+}
+
 static void test_precisions(void **state)
 {
     static const enum job_pipeline orders[] = {JOB_PIPELINE_1F1B, JOB_PIPELINE_BIDIRECTIONAL,
@@ -686,7 +703,7 @@ int main(void)
         cmocka_unit_test(test_memory),         cmocka_unit_test(test_checkpoint),
         cmocka_unit_test(test_trace),          cmocka_unit_test(test_diverged),
         cmocka_unit_test(test_refused),        cmocka_unit_test(test_filled),
-        cmocka_unit_test(test_refilled),
+        cmocka_unit_test(test_refilled),       cmocka_unit_test(test_even_filled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
