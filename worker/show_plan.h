@@ -9,10 +9,10 @@
 
 /* Prints a line per order of the planner (planner.h): its time, its bubbles before and after, what
  * fills them, memory, or why not; then the chosen one's stages, the reason, and what each device
- * holds.  What a worker of such devices reads of the job counts: train.batch, accumulate, parallel,
- * stages, pipeline, fill, shard, recompute, and model.self_condition.  Devices named cuda:N are
- * cards.  Negative: a file cannot be read, the profile is of another model, the model is one that
- * is not cut, or there is no plan. */
+ * holds.  What a worker of such devices reads of the job counts: train.batch (an expert's share),
+ * accumulate, parallel, stages, pipeline, fill, shard, recompute, and model.self_condition.
+ * Negative: a file cannot be read, submit would refuse the job, the profile is of another model,
+ * the model is one that is not cut, or there is no plan. */
 int show_plan(const char *job_path, const char *profile_path, FILE *out, struct err *err);
 /* Is that a job that can be planned?  Before its costs are measured. */
 int show_plan_check(const char *job_path, struct err *err);
