@@ -142,8 +142,9 @@ static void show_stages(const struct costs *p, const struct planner_candidate *c
                           p->devices[s->device].name);
             if (s->devices > 1)
                 (void)fprintf(out, " and %d more", s->devices - 1);
-            (void)fprintf(out, ": %d micro-batches of %d, %d in flight\n", c->plan.cuts[k].micros,
-                          c->plan.cuts[k].samples, s->slots);
+            (void)fprintf(out, ": %d micro-batch%s of %d, %d in flight\n", c->plan.cuts[k].micros,
+                          c->plan.cuts[k].micros == 1 ? "" : "es", c->plan.cuts[k].samples,
+                          s->slots);
         }
 }
 
@@ -180,8 +181,9 @@ static void show_devices(const struct costs *p, const struct planner_candidate *
 static void show(const struct costs *p, const struct planner_options *opt,
                  const struct planner_result *r, FILE *out)
 {
-    (void)fprintf(out, "%s: %d samples a step on %d devices; simulated from the profile\n\n",
-                  p->model, opt->samples, p->n_devices);
+    (void)fprintf(out, "%s: %d sample%s a step on %d device%s; simulated from the profile\n\n",
+                  p->model, opt->samples, opt->samples == 1 ? "" : "s", p->n_devices,
+                  p->n_devices == 1 ? "" : "s");
     (void)fprintf(out, "%-14s %6s %6s %6s %10s %10s %8s %8s %8s %10s\n", "", "stages", "copies",
                   "micro", "s trained", "s a step", "bubbles", "left", "filled", "memory");
     for (enum pipe_order o = 0; o < PIPE_ORDERS; o++)

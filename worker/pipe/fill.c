@@ -395,7 +395,8 @@ int fill_schedule(const struct costs *p, const struct pipe_plan *plan,
     int rc = simulate(p, plan, schedule, &run, err), scratch = 0;
     if (rc < 0)
         return rc;
-    report = (struct fill_report){.before = run.seconds, .seconds = run.seconds, .idle = run.idle};
+    report = (struct fill_report){
+        .before = run.seconds, .seconds = run.seconds, .idle_before = run.idle, .idle = run.idle};
     f.rounding = ROUNDING * run.seconds;
     if (p->n_frozen > 0) {
         rc = open_filler(&f, schedule, &run) ? 0 : err_set(err, -ENOMEM, "no memory for filling");

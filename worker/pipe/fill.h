@@ -37,10 +37,10 @@ struct fill_options {
 };
 
 struct fill_report {
-    double before, seconds; /* seconds of the step without frozen work, and with it */
-    double idle;            /* idle share of all devices' time, with it */
-    double inside;          /* share of the frozen time that lies in bubbles */
-    double prologue;        /* seconds of the frozen work alone, as it runs before the first step */
+    double before, seconds;   /* seconds of the step without frozen work, and with it */
+    double idle_before, idle; /* idle shares of all devices' time, likewise */
+    double inside;            /* share of the frozen time that lies in bubbles */
+    double prologue; /* seconds of the frozen work alone, as it runs before the first step */
 };
 
 /* schedule is the plan's, without frozen work, and becomes the filled one (without frozen networks

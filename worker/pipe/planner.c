@@ -459,6 +459,7 @@ static void offer(struct planner *s, const struct timed *t, struct pipe_schedule
                                     .bound = t->bound,
                                     .plain = report->before,
                                     .seconds = report->seconds,
+                                    .idle_before = report->idle_before,
                                     .idle = report->idle,
                                     .inside = report->inside,
                                     .memory = most_bytes(s, &t->plan, schedule),
@@ -542,7 +543,7 @@ static int split_filled(struct planner *s, const struct planner_candidate *from,
     t.plan.variant = SCHEDULE_EARLY;
     costs_share(s->p, t.plan.copies, &s->share);
     int rc = schedule_make(&s->share, &t.plan, &plain, s->err);
-    if (rc < 0 || (rc = early(s, &t.plan, &plain, &report.before, &report.idle)) < 0)
+    if (rc < 0 || (rc = early(s, &t.plan, &plain, &report.before, &report.idle_before)) < 0)
         return rc;
     schedule_release(&plain);
     if (schedule_copy(&from->schedule, &filled) < 0)
@@ -551,21 +552,6 @@ static int split_filled(struct planner *s, const struct planner_candidate *from,
         return rc;
     offer(s, &t, &filled, &report, c);
     return 0;
-}
-
-static int idle_before(struct planner *s, struct planner_candidate *c)
-{
-    double work = 0;
-    for (int k = 0; k < c->plan.chains; k++)
-        for (int i = 0; i < c->plan.cuts[k].n; i++) {
-            const struct pipe_cut *cut = &c->plan.cuts[k];
-            const struct pipe_cost cost = pipe_stage_cost(&s->share, &c->plan, k, i);
-            for (int d = cut->stages[i].device; d < cut->stages[i].device + cut->stages[i].devices;
-                 d++)
-                work += cut->micros * (cost.f + cost.b + cost.w) / s->share.devices[d].speed;
-        }
-    c->idle_before = c->plain > 0 ? fmax(0, 1 - work / (c->plain * c->plan.devices)) : 0;
-    return schedule_check(&s->share, &c->plan, &c->schedule, s->err);
 }
 
 /* The time of an estimate.  With one stage it is all forwards, which a second chain waits for; else
@@ -607,7 +593,7 @@ static int fill_all(struct planner *s, struct planner_result *r)
             rc = split_filled(s, &r->of[PIPE_1F1B], c);
         costs_share(s->p, c->possible ? c->plan.copies : 1, &s->share);
         if (rc == 0 && c->possible)
-            rc = idle_before(s, c);
+            rc = schedule_check(&s->share, &c->plan, &c->schedule, s->err);
         if (rc == 0 && c->possible)
             rc = add_estimate(s, c);
     }
@@ -647,6 +633,24 @@ static void describe(const struct planner_candidate *c, char out[64])
                  c->plan.copies > 1 ? " in copies" : "");
 }
 
+/* Says why neither data parallelism nor the simplest requested order is possible. */
+static int refuse(const struct planner *s, const struct planner_result *r)
+{
+    const unsigned wanted = s->opt->orders == 0 ? UINT_MAX : s->opt->orders;
+    const int code = s->data_micros > 0 || (s->divides & wanted) ? -ENOMEM : -ERR_CONFIG;
+    const char *data = planner_asks(s, PIPE_DATA) ? r->of[PIPE_DATA].why : "";
+    enum pipe_order pipe = PIPE_1F1B;
+    char would[40] = "";
+    while (pipe < PIPE_ORDERS && !planner_asks(s, pipe))
+        pipe++;
+    say_would(s, would, sizeof would);
+    return err_set(s->err, code, "no plan: %s%s%s%s", data,
+                   pipe == PIPE_ORDERS ? ""
+                   : *data             ? "; as a pipeline: "
+                                       : "",
+                   pipe == PIPE_ORDERS ? "" : r->of[pipe].why, would);
+}
+
 static int choose(const struct planner *s, struct planner_result *r)
 {
     static const enum pipe_order simplest[PIPE_ORDERS] = {PIPE_DATA, PIPE_1F1B, PIPE_DIVIDED,
@@ -663,17 +667,8 @@ static int choose(const struct planner *s, struct planner_result *r)
         if (c->possible && c->seconds <= least * (1 + PLANNER_SAME))
             chosen = (int)simplest[i];
     }
-    if (chosen < 0) {
-        int pipe = PIPE_1F1B; /* the simplest requested order */
-        while (pipe + 1 < PIPE_ORDERS && !planner_asks(s, (enum pipe_order)pipe))
-            pipe++;
-        char would[40] = "";
-        say_would(s, would, sizeof would);
-        const unsigned wanted = s->opt->orders == 0 ? UINT_MAX : s->opt->orders;
-        return err_set(s->err, s->data_micros > 0 || (s->divides & wanted) ? -ENOMEM : -ERR_CONFIG,
-                       "no plan: %s; as a pipeline: %s%s", r->of[PIPE_DATA].why, r->of[pipe].why,
-                       would);
-    }
+    if (chosen < 0)
+        return refuse(s, r);
     char name[64], other[64];
     const struct planner_candidate *c = &r->of[chosen], *f = &r->of[fastest];
     describe(c, name);

@@ -40,6 +40,23 @@ static void test_simplest(void **state)
     costs_release(&p);
 }
 
+/* The update is work: without frozen layers a device idles as much after filling as before. */
+static void test_idle(void **state)
+{
+    struct costs p = pipes_profile(1, 8, 4, 8);
+    const struct planner_options opt = options(64, 8);
+    struct planner_result r;
+    (void)state;
+    for (int l = 0; l < 8; l++)
+        p.chains[0].layers[l].step = 0.5;
+    OK(planner_search(&p, &opt, &r, err));
+    assert_true(fabs(r.of[PIPE_DATA].idle_before) < 1e-9);
+    for (enum pipe_order o = PIPE_DATA; o <= PIPE_SPLIT; o++)
+        assert_true(r.of[o].possible && r.of[o].idle_before == r.of[o].idle);
+    planner_release(&r);
+    costs_release(&p);
+}
+
 /* Of a step with an estimate: a forward more, in the share of the steps that have one. */
 static void test_estimate(void **state)
 {
@@ -260,8 +277,11 @@ static void test_numbers(void **state)
     opt.stages = 2; /* two copies, of a sample and a half */
     opt.width = 1;
     refused(&p, &opt, -ERR_CONFIG,
-            "as a pipeline: a step of 3 cannot be divided among 4 devices so that copies and "
+            "no plan: it has one stage; as a pipeline: a step of 3 cannot be divided among 4 "
+            "devices so that copies and "
             "micro-batches are equal and each device has a sample of each: change train.batch, ");
+    opt.orders = PLANNER_BIT(PIPE_1F1B);
+    refused(&p, &opt, -ERR_CONFIG, "no plan: a step of 3 cannot be divided");
     opt = options(1, 1); /* four layers: a stage has two devices */
     OK(planner_search(&eight, &opt, &r, err));
     assert_non_null(strstr(r.of[PIPE_1F1B].why, "a step of 1 cannot be divided among 8 devices"));
@@ -342,7 +362,7 @@ static void test_cascade(void **state)
     for (int l = 0; l < p.chains[0].n; l++)
         p.chains[0].layers[l].weight_bytes = UINT64_C(1) << 45;
     assert_int_equal(planner_search(&p, &opt, &r, &err), -ENOMEM);
-    assert_non_null(strstr(err.msg, "as a pipeline: no cut into stages fits; evenly cut into 4, "));
+    assert_non_null(strstr(err.msg, "no plan: no cut into stages fits; evenly cut into 4, "));
     opt.orders = PLANNER_BIT(PIPE_DIVIDED);
     assert_int_equal(planner_search(&p, &opt, &r, &err), -ENOMEM);
     assert_non_null(strstr(err.msg, "evenly cut into 4, cpu:0 needs 64.0 TiB of 1.0 TiB"));
@@ -505,14 +525,15 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_simplest),      cmocka_unit_test(test_estimate),
-        cmocka_unit_test(test_links),         cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_few_samples),   cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_shared),        cmocka_unit_test(test_automatic),
-        cmocka_unit_test(test_cascade),       cmocka_unit_test(test_divided),
-        cmocka_unit_test(test_divided_small), cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_bare),          cmocka_unit_test(test_random),
+        cmocka_unit_test(test_simplest),  cmocka_unit_test(test_estimate),
+        cmocka_unit_test(test_idle),      cmocka_unit_test(test_links),
+        cmocka_unit_test(test_memory),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_frozen),    cmocka_unit_test(test_few_samples),
+        cmocka_unit_test(test_numbers),   cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_automatic), cmocka_unit_test(test_cascade),
+        cmocka_unit_test(test_divided),   cmocka_unit_test(test_divided_small),
+        cmocka_unit_test(test_copies),    cmocka_unit_test(test_bare),
+        cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
