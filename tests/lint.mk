@@ -1,7 +1,7 @@
 # Everything that is checked without running the code.
 ##@ Check without running
-.PHONY: lint layers calls names size links lint-test headers format format-fix proto-check proto-baseline
-lint: layers calls names size links lint-test proto-check headers format docs-check ## layers, calls, names, sizes, links, headers alone, schema rules, formatting
+.PHONY: lint layers calls names size links tested lint-test headers format format-fix proto-check proto-baseline
+lint: layers calls names size links tested lint-test proto-check headers format docs-check ## layers, calls, names, sizes, links, tests, headers alone, schema rules, formatting
 
 layers:
 	@$(PYTHON) tests/tools/check_layers.py
@@ -13,6 +13,8 @@ size:
 	@$(PYTHON) tests/tools/check_size.py
 links: ## no link between documents leads nowhere
 	@$(PYTHON) tests/tools/check_links.py
+tested: ## no file that nothing tests
+	@$(PYTHON) tests/tools/check_tests.py
 lint-test:
 	@CC='$(CC)' $(PYTHON) tests/tools/test_lint.py -q
 proto-check:

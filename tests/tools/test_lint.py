@@ -9,6 +9,7 @@ import unittest
 TOOLS = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, TOOLS)
 import check_calls  # noqa: E402
+import check_tests  # noqa: E402
 
 CLEAN = {
     "worker/net/low.h": "/* Sums.  low_add() is all there is. */\nint low_add(int a, int b);\n",
@@ -159,6 +160,14 @@ class Lint(unittest.TestCase):
         self.fails("links", "docs/a.md:3: b.md#two-words: docs/b.md has no such heading")
         self.change("docs/a.md", "b.md#", "c.md#")
         self.fails("links", "c.md#two-words: there is no such file")
+
+    def test_file_without_a_test(self):
+        rows = {"worker/main.c": "daemons", "worker/kinds/": "daemons"}
+        self.assertIn("worker/net/low.c: no test", check_tests.findings(self.root, rows)[0])
+        self.write({"tests/unit/worker/net/test_low.c": "", "worker/net/low_piece.c": ""})
+        self.assertEqual(check_tests.findings(self.root, rows), [])
+        self.write({"tests/unit/worker/test_high.c": ""})
+        self.assertIn("needs no row 'worker/kinds/'", check_tests.findings(self.root, rows)[0])
 
     def test_large_folder(self):
         self.write({f"worker/net/n{i}.h": "\n" for i in range(45)})
