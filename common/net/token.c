@@ -6,7 +6,8 @@
 
 #define VERSION 1
 #define FLAG_HTTP_PLAIN 1
-#define CHECK_BYTES 4 /* of the SHA-256 of all bytes before; finds typing mistakes */
+#define UTF8_MARK "\xef\xbb\xbf" /* before the text of some editors */
+#define CHECK_BYTES 4            /* of the SHA-256 of all bytes before; finds typing mistakes */
 
 /* version, role, flags, rpc port, http port, cluster, pin, secret, host length */
 #define FIXED_BYTES (3 + 2 + 2 + TOKEN_CLUSTER_BYTES + KEYS_PIN_BYTES + KEYS_SECRET_BYTES + 1)
@@ -133,6 +134,8 @@ static int decode(const char *text, size_t len, uint8_t bytes[BYTES_MAX], size_t
 
 int token_parse(const char *text, struct token *ret, struct err *err)
 {
+    if (str_starts(text, UTF8_MARK))
+        text += strlen(UTF8_MARK);
     while (isspace((unsigned char)*text))
         text++;
     size_t len = strlen(text);

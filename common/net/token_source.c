@@ -34,6 +34,11 @@ static const char *itself(const char *given)
     return str_starts(given, TOKEN_PREFIX) && !file_exists(given) ? given : NULL;
 }
 
+static bool is_utf16(const struct buf *text)
+{
+    return str_starts(buf_str(text), "\xff\xfe") || str_starts(buf_str(text), "\xfe\xff");
+}
+
 int token_source_read(const char *given, struct token *ret, struct err *err)
 {
     char line[TOKEN_STRING_MAX + 2];
@@ -52,7 +57,11 @@ int token_source_read(const char *given, struct token *ret, struct err *err)
             given);
     if (file_read(given, FILE_MAX, &text, err) < 0)
         return err_wrap(err, "reading the token");
-    int rc = token_parse(buf_str(&text), ret, err);
+    int rc = is_utf16(&text)
+                 ? err_set(err, -ERR_FORMAT,
+                           "this is UTF-16, as PowerShell's > writes it: copy the token file as it "
+                           "is, or write the line with `Out-File -Encoding ascii`")
+                 : token_parse(buf_str(&text), ret, err);
     buf_release(&text);
     return rc < 0 ? err_wrap(err, "%s", given) : 0;
 }

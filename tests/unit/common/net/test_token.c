@@ -33,6 +33,10 @@ static void test_token(void **state)
     assert_memory_equal(got.cluster_id, t.cluster_id, 16);
     token_http_url(&got, url);
     assert_string_equal(url, "https://coordinator.example.org:7711");
+    snprintf(padded, sizeof(padded), "\xef\xbb\xbf%s\r\n",
+             text); /* as an editor of Windows saves it */
+    assert_int_equal(token_parse(padded, &got, NULL), 0);
+    assert_memory_equal(got.secret, t.secret, 32);
     (void)str_copy(t.host, sizeof(t.host), "::1");
     t.http_plain = true;
     token_http_url(&t, url);

@@ -44,6 +44,18 @@ static int read_from(const char *how, const char *name, struct err *err)
     return rc;
 }
 
+/* As PowerShell's > writes text. */
+static void put_utf16(const char *name, const char *ascii)
+{
+    uint8_t wide[2 + 2 * TOKEN_STRING_MAX] = {0xff, 0xfe};
+    char *path = file_join(dir, name);
+    size_t n = 2;
+    for (const char *s = ascii; *s; s++, n += 2)
+        wide[n] = (uint8_t)*s;
+    assert_int_equal(file_write_atomic(path, wide, n, 0600, NULL), 0);
+    mem_free(path);
+}
+
 static void test_places(void **state)
 {
     struct err err = {0};
@@ -54,6 +66,9 @@ static void test_places(void **state)
     assert_int_equal(read_from("@", NULL, &err), 0);
     assert_true(read_from("@", "cut", &err) < 0);
     assert_non_null(strstr(err.msg, "/cut: ")); /* which file it was */
+    put_utf16("wide", text);
+    assert_true(read_from("@", "wide", &err) < 0);
+    assert_non_null(strstr(err.msg, "/wide: this is UTF-16, as PowerShell's > writes it: "));
     assert_int_equal(read_from("@", "none", &err), -ENOENT);
     assert_non_null(strstr(err.msg, "reading the token: "));
     assert_int_equal(token_source_read("https://swarm.example:7711", &t, &err), -EINVAL);
