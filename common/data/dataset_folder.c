@@ -138,7 +138,8 @@ static int add_classes(struct dataset *ds, const struct file_names *entries, str
     if (ds->classes.n == 0 && images)
         return err_set(err, -ERR_FORMAT,
                        "%s has images but no class folders: put them into one folder per class, "
-                       "such as %s/all, or give captions beside them and encoders.text",
+                       "such as %s/all, or train on captions beside them (`skerry new` with "
+                       "--captions and --encoders; in a job file, `encoders`)",
                        ds->path, ds->path);
     return ds->classes.n == 0 ? no_dataset(ds, entries, err) : 0;
 }

@@ -140,6 +140,9 @@ static void refuses_folders(void **state)
     FAILS(images_open(empty, &ds, err), "holds no dataset: expected a folder per class");
     put(dir, "flat/a.png", png, sizeof(png));
     FAILS(images_open(flat, &ds, err), "has images but no class folders");
+    FAILS(images_open(flat, &ds, err),
+          "(`skerry new` with --captions and --encoders; in a job file, "
+          "`encoders`)");
     put(dir, "holes/full/a.png", png, sizeof(png));
     put(dir, "holes/void/readme.txt", "x", 1);
     FAILS(images_open(holes, &ds, err), "holes/void has no images");
