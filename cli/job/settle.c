@@ -105,11 +105,13 @@ static int choose(struct cli *cli, struct job_file *job, const struct compositio
     if (rc < 0)
         return rc;
     opt.workers = ask_workers(cli, &flops);
-    for (int i = 0; i < COMPOSITION_NETWORKS && flops > 0; i++)
-        if (at.networks[i].flops > 0)
-            at.networks[i].step_s = at.networks[i].flops / flops;
-    if (at.networks[0].step_s <= 0)
-        return err_set(err, -ENOMEM, "it does not fit here: %s", at.refused);
+    for (int i = 0; i < COMPOSITION_NETWORKS; i++) {
+        struct measured_network *n = &at.networks[i];
+        if (flops > 0 && n->flops > 0)
+            n->step_s = n->flops / flops;
+        if (c->networks[i].n_levels > 0 && n->step_s <= 0)
+            return err_set(err, -ENOMEM, "it does not fit here: %s", at.refused);
+    }
     for (uint32_t i = 0; opt.workers == 0 && i < c->n_paths; i++)
         opt.workers += (int)c->paths[i].replicas;
     rc = opt.bytes_per_s ? 0 : ask_link(cli, &opt.bytes_per_s, err);

@@ -204,6 +204,26 @@ static void what_cannot_be_measured_makes_none(void **state)
     }
 }
 
+/* A mixture's router is a network of its own, which takes more than its experts. */
+static void a_router_must_fit_too(void **state)
+{
+#define MIXTURE                                                                                    \
+    "name: a\ndata: {path: x, image_size: 16, holdout: 0.1}\n"                                     \
+    "model: {warm_start: w, patch: 4, dim: 32, depth: 2, heads: 2}\ntrain: {batch: 8}\n"           \
+    "recipe: {name: ddm, experts: 2, replicas: 2}\nouter: {rounds: 3, steps: 200}\n"
+    struct job_file job;
+    struct settled s;
+    settle(MIXTURE, MEASURED("0.1"), "{\"items\": []}", FAR, &job, &s);
+    expect(s.why, "a step of 0.1 s as measured here"); /* both fit */
+    release(&job);
+    setenv("SETTLE_ROUTER", "{\"step_s\": 0, \"refused\": \"it needs 9 GiB\"}", 1);
+    settle(MIXTURE, MEASURED("0.1"), "{\"items\": []}", FAR, &job, &s);
+    unsetenv("SETTLE_ROUTER");
+    expect(s.why, "none, as nothing is predicted: it does not fit here: it needs 9 GiB");
+    assert_true(!s.choice.taken);
+    release(&job);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -212,9 +232,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(steps_are_those_of_the_workers),
         cmocka_unit_test(workers_share_the_link),
         cmocka_unit_test(what_cannot_be_measured_makes_none),
+        cmocka_unit_test(a_router_must_fit_too),
     };
     if (argc > 1) { /* workerd measure - ... */
-        const char *answer = getenv("SETTLE_MEASURED");
+        const bool router = argc > 3 && !strcmp(argv[3], "--router") && getenv("SETTLE_ROUTER");
+        const char *answer = getenv(router ? "SETTLE_ROUTER" : "SETTLE_MEASURED");
         return answer && *answer && puts(answer) >= 0 ? 0 : 1;
     }
     return cmocka_run_group_tests(tests, link_here, unlink_here);
