@@ -1,7 +1,9 @@
 #include "common/net/http/socket_bytes.h"
 
 #include <linux/tcp.h> /* not netinet/tcp.h, whose tcp_info is older and shorter */
+#include <linux/sockios.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -34,19 +36,29 @@ static int port_of(int fd)
                      : ((struct sockaddr_in *)&a)->sin_port);
 }
 
-bool socket_bytes_delivered(const struct socket_bytes *b, CURL *easy)
+/* The connection on which the handle's present request travels; -1: none that counts here. */
+static int socket_of(const struct socket_bytes *b, CURL *easy)
 {
     /* During a transfer libcurl names as the active socket that of the transfer before; the port is
      * that of the present one. */
     long port = 0;
     curl_easy_getinfo(easy, CURLINFO_LOCAL_PORT, &port);
-    for (unsigned i = 0; i < b->n_open && port > 0; i++) {
-        if (port_of(b->open[i]) != port)
-            continue;
-        const struct tcp_info info = ask(b->open[i]);
-        return info.tcpi_bytes_sent > 0 && info.tcpi_unacked == 0 && info.tcpi_notsent_bytes == 0;
-    }
-    return false;
+    for (unsigned i = 0; i < b->n_open && port > 0; i++)
+        if (port_of(b->open[i]) == port)
+            return b->open[i];
+    return -1;
+}
+
+bool socket_bytes_delivered(const struct socket_bytes *b, CURL *easy)
+{
+    const struct tcp_info info = ask(socket_of(b, easy));
+    return info.tcpi_bytes_sent > 0 && info.tcpi_unacked == 0 && info.tcpi_notsent_bytes == 0;
+}
+
+uint64_t socket_bytes_queued(const struct socket_bytes *b, CURL *easy)
+{
+    int n = 0;
+    return ioctl(socket_of(b, easy), SIOCOUTQ, &n) == 0 && n > 0 ? (uint64_t)n : 0;
 }
 
 curl_socket_t socket_bytes_open(struct socket_bytes *b, const struct curl_sockaddr *address)

@@ -30,6 +30,10 @@ void socket_bytes_add(int fd, uint64_t *in, uint64_t *out);
  * present request travels.  False also where that is none that counts here. */
 bool socket_bytes_delivered(const struct socket_bytes *b, CURL *easy);
 
+/* Bytes written to that connection that the other end has not acknowledged; 0 also where that is
+ * none that counts here. */
+uint64_t socket_bytes_queued(const struct socket_bytes *b, CURL *easy);
+
 /* The bytes up to now, of closed and open sockets. */
 void socket_bytes_read(const struct socket_bytes *b, uint64_t *ret_in, uint64_t *ret_out);
 

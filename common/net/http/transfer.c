@@ -472,17 +472,21 @@ static uint64_t size_of(const struct transfer *t)
 static void on_tick(void *arg)
 {
     struct xfer *x = arg;
+    const uint64_t now = loop_now_ms(x->loop);
     if (x->running == 0)
         loop_timer_stop(x->tick);
     for (struct list *l = x->active.next; !x->closed && l != &x->active;) {
         struct transfer *t = list_entry(l, struct transfer, link);
         l = l->next;
-        const bool news = t->progress && t->progress_shown != t->offset && !t->asking;
+        const uint64_t reached = transfer_reached(t);
+        const bool news = t->progress && t->progress_shown != reached && !t->asking &&
+                          t->told_ms != now; /* more may have been acknowledged since */
         if (transfer_is_unanswered(t)) {
             settle(t, CURLE_OPERATION_TIMEDOUT);
         } else if (news) {
-            t->progress_shown = t->offset;
-            t->progress(t->arg, t->offset, size_of(t));
+            t->progress_shown = reached;
+            t->told_ms = now;
+            t->progress(t->arg, reached, size_of(t));
         } else {
             continue;
         }

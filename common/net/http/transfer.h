@@ -65,7 +65,7 @@ struct xfer_result {
 };
 
 typedef void (*xfer_done_fn)(void *arg, const struct xfer_result *r);
-/* done bytes of total (0: unknown yet). */
+/* done bytes of total (0: unknown yet); of a put those that the other end's system has. */
 typedef void (*xfer_progress_fn)(void *arg, uint64_t done, uint64_t total);
 
 int xfer_new(struct loop *loop, const struct xfer_options *o, struct xfer **ret, struct err *err);

@@ -78,8 +78,8 @@ struct transfer {
     struct buf answer; /* call: the body; else the body of an error */
     uint64_t have;     /* put: bytes that the server said it has */
     long status;
-    uint64_t moved, progress_shown;
-    bool follow;           /* follows redirects to the store */
+    uint64_t moved, progress_shown, told_ms; /* told_ms: when that was shown */
+    bool follow;                             /* follows redirects to the store */
     char *away;            /* URL for the next attempt; NULL: the server is asked */
     char *location;        /* the redirect of the present answer */
     bool near;             /* follows redirects to a neighbour */
@@ -104,5 +104,8 @@ enum transfer_next transfer_judge(struct transfer *t, CURLcode rc, struct err *e
  * while an attempt runs; true: judge the attempt as CURLE_OPERATION_TIMEDOUT. */
 bool transfer_is_unanswered(struct transfer *t);
 void transfer_close_file(struct transfer *t);
+/* How far the file is: a put has come as far as the other end has acknowledged, since a slow link's
+ * buffers hold megabytes. */
+uint64_t transfer_reached(const struct transfer *t);
 
 #endif

@@ -159,6 +159,16 @@ static int on_seek(void *arg, curl_off_t offset, int origin)
     return CURL_SEEKFUNC_OK;
 }
 
+uint64_t transfer_reached(const struct transfer *t)
+{
+    curl_off_t sent = 0;
+    if (t->kind != TRANSFER_PUT || !t->easy)
+        return t->offset;
+    curl_easy_getinfo(t->easy, CURLINFO_SIZE_UPLOAD_T, &sent);
+    const uint64_t queued = socket_bytes_queued(&t->shared->bytes, t->easy);
+    return t->sent_from + ((uint64_t)sent > queued ? (uint64_t)sent - queued : 0);
+}
+
 /* ---- where to ---- */
 
 /* Checks the address, from a name or a redirect, to which libcurl is about to connect. */

@@ -7,6 +7,7 @@
 #include "common/net/http/http_curl.h"
 
 #include <netdb.h>
+#include <sys/ioctl.h>
 
 /* In place of common/net's: tests have loopback alone, and one of its addresses stands for the
  * public ones. */
@@ -509,6 +510,92 @@ static void test_limited(void **state)
     stop(w);
 }
 
+static bool put_ended;
+
+static void on_put_done(void *arg, const struct xfer_result *r)
+{
+    assert_int_equal(r->code, 0);
+    put_ended = true;
+}
+
+struct progress {
+    unsigned calls;
+    uint64_t done, total;
+};
+
+static void on_progress(void *arg, uint64_t done, uint64_t total)
+{
+    struct progress *p = arg;
+    p->calls++;
+    p->done = done;
+    p->total = total;
+}
+
+/* Waits for a request's headers, and leaves what is behind them in the socket. */
+static void take_headers(struct world *w, int fd)
+{
+    char got[2048] = "";
+    for (size_t n = 0; !strstr(got, "\r\n\r\n") && n < sizeof(got) - 1;) {
+        WAIT_FOR(&w->t, recv(fd, got + n, 1, 0) == 1);
+        n++;
+    }
+}
+
+static int waiting_bytes(int fd)
+{
+    int n = 0;
+    assert_int_equal(ioctl(fd, FIONREAD, &n), 0);
+    return n;
+}
+
+/* What lies in this machine's buffers is not there yet: a server that does not read sees no less
+ * than what is told, and reading makes progress, also when all has left the file. */
+static void test_put_progress(void **state)
+{
+    struct world *w = start(false);
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(a);
+    const uint64_t size = 300000;
+    const struct xfer_options o = {.floor_s = 600};
+    const int small = 4096, listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct progress p = {0};
+    static char body[65536];
+    (void)make_file(w, "a", size);
+    assert_int_equal(setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&a, sizeof(a)), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&a, &len), 0);
+    xfer_free(w->xfer);
+    assert_int_equal(xfer_new(w->t.loop, &o, &w->xfer, NULL), 0);
+    char *url = str_printf("http://127.0.0.1:%u/x", ntohs(a.sin_port)), *path = path_in(w, "a");
+    const struct xfer_put put = {
+        .url = url, .path = path, .progress = on_progress, .done = on_put_done, .arg = &p};
+    assert_int_equal(xfer_put(w->xfer, &put, NULL, NULL), 0);
+    int fd = -1;
+    assert_int_equal(fcntl(listener, F_SETFL, O_NONBLOCK), 0);
+    WAIT_FOR(&w->t, (fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0);
+    take_headers(w, fd); /* it asks how much is there */
+    send_text(fd, "HTTP/1.1 308 Go On\r\nContent-Length: 0\r\n\r\n");
+    take_headers(w, fd);
+    WAIT_FOR(&w->t, p.calls > 0);
+    assert_in_range(p.done, 1, waiting_bytes(fd));
+    assert_int_equal(p.total, size);
+    for (uint64_t n = 0, was = p.done; n < size; was = p.done) {
+        ssize_t got = 0;
+        WAIT_FOR(&w->t, (got = recv(fd, body, sizeof(body), 0)) > 0);
+        n += (uint64_t)got;
+        assert_in_range(p.done, was, n + (uint64_t)waiting_bytes(fd));
+    }
+    WAIT_FOR(&w->t, p.done == size);
+    send_text(fd, "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n");
+    WAIT_FOR(&w->t, put_ended);
+    close(fd);
+    close(listener);
+    mem_free(url);
+    mem_free(path);
+    stop(w);
+}
+
 static void test_nobody_there(void **state)
 {
     struct world *w = start(true);
@@ -524,13 +611,21 @@ static void test_nobody_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips),      cmocka_unit_test(test_put_resumes),
-        cmocka_unit_test(test_put_under_way),    cmocka_unit_test(test_get_resumes),
-        cmocka_unit_test(test_get_wrong_hash),   cmocka_unit_test(test_scripted),
-        cmocka_unit_test(test_slow_floor),       cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_cancel_verifying), cmocka_unit_test(test_get_twice),
-        cmocka_unit_test(test_nobody_there),     cmocka_unit_test(test_limited),
-        cmocka_unit_test(test_public_only),      cmocka_unit_test(test_hurry),
+        cmocka_unit_test(test_round_trips),
+        cmocka_unit_test(test_put_resumes),
+        cmocka_unit_test(test_put_under_way),
+        cmocka_unit_test(test_get_resumes),
+        cmocka_unit_test(test_get_wrong_hash),
+        cmocka_unit_test(test_scripted),
+        cmocka_unit_test(test_slow_floor),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_cancel_verifying),
+        cmocka_unit_test(test_get_twice),
+        cmocka_unit_test(test_nobody_there),
+        cmocka_unit_test(test_limited),
+        cmocka_unit_test(test_put_progress),
+        cmocka_unit_test(test_public_only),
+        cmocka_unit_test(test_hurry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
