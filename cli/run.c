@@ -1,4 +1,5 @@
 /* skerry run: a private swarm from start to results. */
+#include <sys/stat.h>
 
 #include "common/base/base.h"
 #include "cli/base/moving.h"
@@ -18,6 +19,11 @@
 #define JOIN_LOOK_MS 50
 #define DRILL_SEED 0x6472696c6cULL
 
+/* What a run leaves beside its logs. */
+static const char *const results[] = {"model",    "samples.png",   "sample.txt",
+                                      "loss.svg", "metrics.jsonl", "report.json"};
+#define RESULTS (sizeof results / sizeof *results)
+
 struct run {
     struct swarm swarm;
     struct cli *cli;
@@ -27,6 +33,7 @@ struct run {
     unsigned drills;
     long long drawn; /* task of the newest sample in out_dir; 0: none */
     const char *strategies;
+    struct timespec earlier[RESULTS]; /* times of an earlier run's results; 0: there is none */
 };
 
 static const char *out_dir = "out";
@@ -202,6 +209,30 @@ static int collect(struct run *run, uint64_t id, const char *out, struct err *er
     return rc;
 }
 
+/* When the i-th result changed last; 0: it is not there. */
+static struct timespec changed(const char *out, size_t i)
+{
+    struct stat st = {0};
+    char *path = file_join(out, results[i]);
+    (void)stat(path, &st);
+    mem_free(path);
+    return st.st_mtim;
+}
+
+/* Whoever finds them beside this run's logs would take them for its results. */
+static void say_earlier(const struct run *run, const char *out)
+{
+    unsigned n = 0;
+    for (size_t i = 0; i < RESULTS; i++) {
+        const struct timespec was = run->earlier[i], now = changed(out, i);
+        if (was.tv_sec == 0 || was.tv_sec != now.tv_sec || was.tv_nsec != now.tv_nsec)
+            continue;
+        fprintf(stderr, "%s%s", n++ > 0 ? ", " : "skerry: still of an earlier run: ", results[i]);
+    }
+    if (n > 0)
+        fprintf(stderr, " in %s\n", out);
+}
+
 static int run_job(struct run *run, struct job_file *job, int workers, const char *out,
                    struct err *err)
 {
@@ -210,6 +241,8 @@ static int run_job(struct run *run, struct job_file *job, int workers, const cha
 
     moving_now("starting a coordinator and %d worker%s", workers, str_plural((uint64_t)workers));
     int rc = swarm_start(&run->swarm, out, err);
+    for (size_t i = 0; i < RESULTS && rc == 0; i++)
+        run->earlier[i] = changed(out, i);
     for (int i = 0; i < workers && rc == 0; i++)
         rc = swarm_add_worker(&run->swarm, err);
     if (rc < 0)
@@ -271,6 +304,8 @@ static int run_run(struct cli *cli, const struct args *args, struct err *err)
         rc = cli_interrupted ? CLI_INTERRUPTED : cli_fail(err);
     if (rc == CLI_INTERRUPTED)
         fprintf(stderr, "skerry: interrupted; the swarm is stopped and its state removed\n");
+    if (rc != CLI_OK)
+        say_earlier(run, out_dir);
     job_file_close(&job);
     return rc;
 }
@@ -283,7 +318,8 @@ const struct command command_run = {
              "job to its end.  DIR then has samples.png (or sample.txt), which is "
              "updated during training, loss.svg, metrics.jsonl, report.json and "
              "model/.  Cleans up after itself, also on Ctrl-C and on errors; the "
-             "logs stay in DIR/logs.",
+             "logs stay in DIR/logs, and what is there of an earlier run stays until "
+             "it is replaced.",
     .flags =
         (const struct args_flag[]){
             {"workers", 'w', ARGS_INT, &n_workers, "N", "workers to start", .min = 1,

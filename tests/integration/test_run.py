@@ -149,6 +149,19 @@ def test_a_signal_ends_it_cleanly(tmp_path, signo):
     assert "interrupted" in open(tmp_path / "err").read()
 
 
+def test_results_of_an_earlier_run_are_named(tmp_path):
+    """A run that is stopped leaves an older model beside new logs and samples."""
+    out = tmp_path / "out"
+    assert skerry("run", write_job(tmp_path, rounds=1, steps=1), "--workers", "1", "--out", out).returncode == 0
+    model, grid = (out / "model" / "model.safetensors").read_bytes(), (out / "samples.png").stat().st_mtime_ns
+    run, _ = start_long_run(tmp_path, sample_every=1)
+    wait_until(lambda: (out / "samples.png").stat().st_mtime_ns != grid or run.poll() is not None, 60, "a new grid")
+    run.send_signal(signal.SIGINT)
+    assert run.wait(20) == 130
+    assert open(tmp_path / "err").read().splitlines()[-1] == f"skerry: still of an earlier run: model, loss.svg, metrics.jsonl, report.json in {out}"
+    assert (out / "model" / "model.safetensors").read_bytes() == model, "which nobody asked to remove"
+
+
 def test_its_own_death_takes_the_swarm_along(tmp_path):
     run, kids = start_long_run(tmp_path)
     run.kill()
