@@ -275,8 +275,9 @@ const struct command command_watch = {
     .name = "watch",
     .what = "follow a job to its end",
     .usage = "[JOB] [--tensorboard DIR]",
-    .about = "Follows a job (by default the newest) to its end.  Ctrl-C stops "
-             "watching, not the job.",
+    .about = "Follows a job (by default the newest) to its end: in one line on a "
+             "terminal, and in a line for each round in a pipe or a file.  Ctrl-C "
+             "stops watching, not the job.",
     .flags =
         (const struct args_flag[]){
             {"tensorboard", 0, ARGS_STR, &watch_tensorboard, "DIR",

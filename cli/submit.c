@@ -37,7 +37,7 @@ static int submit(struct cli *cli, struct job_file *job, uint64_t bytes_per_s, u
     if (!cli->json) {
         printf("job %llu (%s) is submitted; follow it with `skerry watch %llu`\n",
                (unsigned long long)*ret_id, job->spec.name, (unsigned long long)*ret_id);
-        (void)fflush(stdout); /* before the output of --watch on stderr */
+        (void)fflush(stdout); /* before the output of --watch, which may be on stderr */
         return 0;
     }
     json_t *o = json_pack("{s:I}", "id", (json_int_t)*ret_id);

@@ -1,5 +1,8 @@
 #include "cli/show/follow.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "cli/base/cli.h"
 #include "cli/base/moving.h"
 #include "cli/show/show.h"
@@ -12,6 +15,7 @@
 struct follow {
     struct cli *cli;
     bool redraws; /* one line on a terminal; else each has its own */
+    FILE *lines;  /* where those go */
     struct cli_away away;
     bool answers;   /* the coordinator, so that the job is known to go on */
     int64_t round;  /* last one printed where there is no terminal */
@@ -151,7 +155,8 @@ static void print(struct follow *f, const json_t *job, const struct progress *p)
     const char *who = late ? cli_str(late, "what", "") : "";
     if (goes_on(f, job) && (!*who || !strcmp(who, f->late)))
         return;
-    fprintf(stderr, "%s\n", p->words);
+    fprintf(f->lines, "%s\n", p->words);
+    (void)fflush(f->lines); /* follow() sees a failure */
     str_copy(f->late, sizeof f->late, who);
 }
 
@@ -178,10 +183,13 @@ static void show(struct follow *f, const json_t *job)
     str_copy(f->state, sizeof f->state, show_state(job));
 }
 
-static int follow(struct cli *cli, uint64_t id, const struct follow_hook *hook, bool *ret_answers)
+/* lines: where they go if they are not redrawn, as only those on stderr are. */
+static int follow(struct cli *cli, uint64_t id, const struct follow_hook *hook, FILE *lines,
+                  bool *ret_answers)
 {
     struct follow f = {.cli = cli,
-                       .redraws = !cli->json && moving_redraws(),
+                       .redraws = !cli->json && lines == stderr && moving_redraws(),
+                       .lines = lines,
                        .away.seen_ms = clock_now_ms(),
                        .answers = true,
                        .round = -1};
@@ -215,6 +223,8 @@ static int follow(struct cli *cli, uint64_t id, const struct follow_hook *hook, 
                 status = CLI_FAILED;
             if (status < 0 && cli_job_ended(f.state))
                 status = cli_job_exit(f.state);
+            if (status < 0 && lines == stdout && ferror(stdout))
+                status = CLI_OK; /* main() says that nothing can be written */
             json_decref(job);
         }
         if (status < 0)
@@ -229,13 +239,21 @@ static int follow(struct cli *cli, uint64_t id, const struct follow_hook *hook, 
 int follow_job(struct cli *cli, uint64_t id, const struct follow_hook *hook)
 {
     bool answers;
-    return follow(cli, id, hook, &answers);
+    return follow(cli, id, hook, stderr, &answers);
+}
+
+/* Standard output, unless that is a terminal, or was closed from the start (file_first()). */
+static FILE *lines_apart(void)
+{
+    const int flags = fcntl(STDOUT_FILENO, F_GETFL);
+    const bool writable = flags >= 0 && (flags & O_ACCMODE) != O_RDONLY;
+    return writable && !isatty(STDOUT_FILENO) ? stdout : stderr;
 }
 
 int follow_apart(struct cli *cli, uint64_t id, const struct follow_hook *hook)
 {
     bool answers;
-    int status = follow(cli, id, hook, &answers);
+    int status = follow(cli, id, hook, lines_apart(), &answers);
     if (status == CLI_INTERRUPTED && answers)
         fprintf(stderr,
                 "skerry: interrupted; job %llu goes on, `skerry cancel %llu` would stop it\n",

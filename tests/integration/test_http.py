@@ -58,7 +58,7 @@ def mixed(tmp_path_factory):
         folder = os.path.join(s.folder, "experts")
         os.makedirs(folder)
         api.job, api.states = s.submit(test_ddm.write(folder)), []
-        watch = subprocess.Popen([f"{BIN}/skerry", "watch", str(api.job)], stderr=subprocess.PIPE, text=True,
+        watch = subprocess.Popen([f"{BIN}/skerry", "watch", str(api.job)], stdout=subprocess.PIPE, text=True,
                                  env={**os.environ, "SKERRY_TOKEN": s.token})
 
         def over():
@@ -69,7 +69,7 @@ def mixed(tmp_path_factory):
             return job["state"] in ("done", "failed", "cancelled")
 
         wait_until(over, 120, "the experts")
-        api.watched = watch.communicate(timeout=20)[1]
+        api.watched = watch.communicate(timeout=20)[0]
         yield api
 
 

@@ -116,15 +116,16 @@ def test_watching_is_not_holding(swarm):
 
 def test_watching_says_once_that_the_coordinator_is_away(swarm):
     """Into a file or a pipe, where no line is redrawn: whether it is gone, or there and says nothing."""
-    def says(words):
-        assert select.select([process.stderr], [], [], 60)[0], words
-        line = process.stderr.readline()
+    def says(words, pipe="stderr"):
+        said = getattr(process, pipe)
+        assert select.select([said], [], [], 60)[0], words
+        line = said.readline()
         assert line.startswith(words), line
         return line
 
     job = swarm.submit(rounds=1, steps=2)
-    process = asks(swarm, "watch", job)
-    says("initialising")
+    process = asks(swarm, "watch", job, stdout=subprocess.PIPE)
+    says("initialising", "stdout")
     swarm.kill("coordinatord")
     away = says("no answer from the coordinator since ")
     assert re.search(r"since \d\d:\d\d:\d\d, waiting for it for a minute: .*127.0.0.1", away), away
@@ -136,8 +137,8 @@ def test_watching_says_once_that_the_coordinator_is_away(swarm):
     says("the coordinator is back after ")
     process.send_signal(signal.SIGINT)
     ended(process, f"job {job} goes on")
-    process = asks(swarm, "watch", job)
-    says("initialising")
+    process = asks(swarm, "watch", job, stdout=subprocess.PIPE)
+    says("initialising", "stdout")
     swarm.kill("coordinatord")
     says("no answer from the coordinator since ")
     process.send_signal(signal.SIGINT)

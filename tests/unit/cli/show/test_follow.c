@@ -1,5 +1,5 @@
-/* Following a job: a line for each round, the exit status of how it ended, and what ends the
- * following sooner. */
+/* Following a job: a line for each round and where it goes, the exit status of how it ended, and
+ * what ends the following sooner. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -17,19 +18,31 @@
 #include "tests/unit/cli/script.h"
 #include "tests/unit/cli/terminal.h"
 
-/* Follows job 7 through the answers, with stderr as given. */
-static int follow_into(int file, struct cli *cli, const char *const *answers,
+#define HURRY 40 /* naps are so many times shorter: canned answers come at once */
+
+/* In place of the C library's, which polls sleep by. */
+int nanosleep(const struct timespec *nap, struct timespec *left)
+{
+    const long ns = (nap->tv_sec * 1000000000 + nap->tv_nsec) / HURRY;
+    return clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){ns / 1000000000, ns % 1000000000},
+                           left);
+}
+
+/* Follows job 7 through the answers, with stdout and stderr as given. */
+static int follow_into(int out, int errors, struct cli *cli, const char *const *answers,
                        const struct follow_hook *hook, char asked[256])
 {
     struct script s;
-    int kept = dup(STDERR_FILENO);
-    assert_true(file >= 0 && kept >= 0);
+    int kept_out = dup(STDOUT_FILENO), kept = dup(STDERR_FILENO);
+    assert_true(out >= 0 && errors >= 0 && kept >= 0 && kept_out >= 0);
     connect_to(&s, cli, answers);
+    fflush(stdout);
     fflush(stderr);
-    assert_true(dup2(file, STDERR_FILENO) >= 0);
+    assert_true(dup2(out, STDOUT_FILENO) >= 0 && dup2(errors, STDERR_FILENO) >= 0);
     int status = hook ? follow_job(cli, 7, hook) : follow_apart(cli, 7, NULL);
     fflush(stderr);
-    assert_true(dup2(kept, STDERR_FILENO) >= 0);
+    assert_true(dup2(kept_out, STDOUT_FILENO) >= 0 && dup2(kept, STDERR_FILENO) >= 0);
+    close(kept_out);
     close(kept);
     disconnect(&s, cli);
     (void)snprintf(asked, 256, "%s", s.asked);
@@ -41,7 +54,7 @@ static int follow(struct cli *cli, const char *const *answers, const struct foll
                   char said[4096], char asked[256])
 {
     char path[] = "/tmp/skerry-follow.XXXXXX";
-    int file = mkstemp(path), status = follow_into(file, cli, answers, hook, asked);
+    int file = mkstemp(path), status = follow_into(file, file, cli, answers, hook, asked);
     ssize_t n = pread(file, said, 4095, 0);
     assert_true(n >= 0);
     said[n] = '\0';
@@ -56,7 +69,7 @@ static void follow_on_terminal(unsigned short width, const char *const *answers,
     struct cli cli = {0};
     char asked[256];
     int master, slave = terminal_open(width, &master);
-    (void)follow_into(slave, &cli, answers, NULL, asked);
+    (void)follow_into(slave, slave, &cli, answers, NULL, asked);
     terminal_close(slave, master, said, 4096);
 }
 
@@ -100,6 +113,11 @@ static void the_end_of_a_job_is_the_status(void **state)
     "\"a person has paused it\",\"waiting_for\":[" NOBODY "]}"
 #define DONE "{\"state\":\"done\",\"round\":4,\"rounds\":4}"
 
+static int go_on(void *arg, const json_t *job)
+{
+    return 0;
+}
+
 static void a_line_is_said_for_each_round(void **state)
 {
     static const char *const answers[] = {
@@ -132,6 +150,56 @@ static void a_line_is_said_for_each_round(void **state)
                               "round 2/4  loss 0.5000  80 images/s  ETA 1m01s\n"
                               "round 3/4  loss 0.5000  80 images/s  ETA 1m01s\n"
                               "done after round 4/4\n");
+}
+
+/* Into a pipe or a file, as of `skerry watch > FILE`, also where stderr is a terminal; what the
+ * command of another purpose says of progress stays on stderr. */
+static void lines_go_to_a_file(void **state)
+{
+    static const char *const answers[] = {RUNNING("1", ""), RUNNING("2", ""), DONE, NULL};
+    static const char lines[] = "round 1/4  loss 0.5000  80 images/s  ETA 1m01s\n"
+                                "round 2/4  loss 0.5000  80 images/s  ETA 1m01s\n"
+                                "done after round 4/4\n";
+    const struct follow_hook goes_on = {go_on, NULL};
+    for (int apart = 0; apart < 2; apart++) {
+        char path[] = "/tmp/skerry-follow.XXXXXX", said[4096], drawn[4096], asked[256];
+        struct cli cli = {0};
+        int master, file = mkstemp(path), slave = terminal_open(80, &master);
+        assert_int_equal(follow_into(file, slave, &cli, answers, apart ? NULL : &goes_on, asked),
+                         CLI_OK);
+        terminal_close(slave, master, drawn, sizeof drawn);
+        ssize_t n = pread(file, said, sizeof said - 1, 0);
+        said[n > 0 ? n : 0] = '\0';
+        assert_string_equal(said, apart ? lines : "");
+        assert_int_equal(drawn[0], apart ? '\0' : '\r');
+        close(file);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
+/* Nobody has them: on a full disk the following ends, and main() says why; where there was no
+ * output from the start they go to stderr. */
+static void lines_that_cannot_be_written(void **state)
+{
+    static const char *const answers[] = {RUNNING("1", ""), NULL};
+    static const char *const done[] = {DONE, NULL};
+    char path[] = "/tmp/skerry-follow.XXXXXX", said[4096], asked[256];
+    struct cli cli = {0};
+    int ends[2], file = mkstemp(path), full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+    assert_int_equal(follow_into(full, file, &cli, answers, NULL, asked), CLI_OK);
+    assert_true(ferror(stdout));
+    clearerr(stdout);
+    close(full);
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(follow_into(ends[0], file, &cli, done, NULL, asked), CLI_OK);
+    assert_false(ferror(stdout));
+    ssize_t n = pread(file, said, sizeof said - 1, 0);
+    said[n > 0 ? n : 0] = '\0';
+    assert_string_equal(said, "done after round 4/4\n");
+    close(ends[0]);
+    close(ends[1]);
+    close(file);
+    assert_int_equal(unlink(path), 0);
 }
 
 /* The line is redrawn in place and never wider than the terminal: the bar goes first. */
@@ -253,6 +321,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_end_of_a_job_is_the_status),
         cmocka_unit_test(a_line_is_said_for_each_round),
+        cmocka_unit_test(lines_go_to_a_file),
+        cmocka_unit_test(lines_that_cannot_be_written),
         cmocka_unit_test(a_terminal_has_one_line),
         cmocka_unit_test(a_job_that_is_not_there_is_not_waited_for),
         cmocka_unit_test(a_line_is_cut_between_characters),
