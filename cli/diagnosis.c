@@ -9,6 +9,9 @@
 #define ROUND_TRIP_WARN_S 0.5
 
 static const char *const words[] = {"ok", "warn", "fail"};
+static const char advice_on_clock[] =
+    "switch NTP on (timedatectl set-ntp true): otherwise times in logs cannot be compared, and "
+    "certificates of servers with archives may be refused";
 
 /* Adds a finding, whose text follows the format. */
 __attribute__((format(printf, 5, 6))) static void add(struct diagnosis *d, const char *name,
@@ -111,23 +114,31 @@ static void judge_places(const struct doctor_facts *f, struct diagnosis *d)
     }
 }
 
+/* A clock that nobody compares with a coordinator's. */
+static void judge_own_clock(enum doctor_clock clock, struct diagnosis *d)
+{
+    if (clock == DOCTOR_CLOCK_FREE)
+        add(d, "clock", VERDICT_WARN, advice_on_clock,
+            "not synchronised, as far as the kernel knows");
+    else
+        add(d, "clock", VERDICT_OK, "",
+            clock == DOCTOR_CLOCK_NTP
+                ? "synchronised by NTP"
+                : "not known whether it is synchronised, because a container has its host's clock");
+}
+
 static void judge_clock(const struct doctor_facts *f, struct diagnosis *d)
 {
     const struct doctor_coordinator *c = &f->coordinator;
     const uint64_t away = (uint64_t)(c->ahead_ms < 0 ? -c->ahead_ms : c->ahead_ms);
     char text[STR_HUMAN_MAX];
     if (!c->version[0])
-        add(d, "clock", VERDICT_OK, "", "%s by NTP",
-            f->synchronised ? "synchronised" : "not synchronised");
+        judge_own_clock(f->clock, d);
     else if (away <= CLOCK_WARN_MS)
         add(d, "clock", VERDICT_OK, "", "less than a minute from the coordinator's");
     else
-        add(d, "clock", VERDICT_WARN,
-            "switch NTP on (timedatectl set-ntp true): otherwise times in logs "
-            "cannot be compared, and certificates of servers with archives may be "
-            "refused",
-            "%s %s the coordinator's", str_human_duration(away, text),
-            c->ahead_ms > 0 ? "ahead of" : "behind");
+        add(d, "clock", VERDICT_WARN, advice_on_clock, "%s %s the coordinator's",
+            str_human_duration(away, text), c->ahead_ms > 0 ? "ahead of" : "behind");
 }
 
 static const char *advice_on_port(const struct doctor_port *p)

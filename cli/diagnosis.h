@@ -57,6 +57,13 @@ struct doctor_coordinator {
     char link_wrong[DOCTOR_TEXT];
 };
 
+/* What the kernel knows of our clock. */
+enum doctor_clock {
+    DOCTOR_CLOCK_UNKNOWN, /* in a container: the clock is the host's */
+    DOCTOR_CLOCK_FREE,    /* nobody synchronises it */
+    DOCTOR_CLOCK_NTP,
+};
+
 struct doctor_facts {
     const char *version; /* ours */
     struct doctor_program programs[DOCTOR_PROGRAMS];
@@ -64,7 +71,7 @@ struct doctor_facts {
     bool card;                        /* the system has a card of NVIDIA */
     char card_wrong[DOCTOR_TEXT];     /* why it is not used */
     struct doctor_place places[DOCTOR_PLACES];
-    bool synchronised; /* our clock, by NTP */
+    enum doctor_clock clock;
     struct doctor_port ports[DOCTOR_PORTS];
     struct doctor_coordinator coordinator;
 };

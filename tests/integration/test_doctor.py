@@ -9,9 +9,9 @@ from common import BIN, skerry
 from swarm import swarm  # noqa: F401  (fixture)
 
 
-def doctor(tmp_path, *args, bin=BIN, **env):
+def doctor(tmp_path, *args, bin=BIN, within=(), **env):
     """Its findings as {name: [(verdict, found, advice)]}, and its exit status.  It knows a coordinator only by args and env."""
-    done = subprocess.run([f"{bin}/skerry", "doctor", "--json", *args], capture_output=True, text=True, check=False, timeout=120,
+    done = subprocess.run([*within, f"{bin}/skerry", "doctor", "--json", *args], capture_output=True, text=True, check=False, timeout=120,
                           env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), **env})
     found = {}
     for c in json.loads(done.stdout)["checks"]:
@@ -60,6 +60,11 @@ def test_the_way_to_a_coordinator(swarm, tmp_path):
     found, status = doctor(tmp_path, SKERRY_TOKEN=swarm.token)
     assert status == 1 and [f[0] for f in found["ports"]] == ["fail", "fail"] and "link" not in found and "coordinator" not in found
     assert "WARN" not in swarm.log("coordinatord") and "ERROR" not in swarm.log("coordinatord")
+
+
+def test_the_clock_of_a_container_is_not_judged(tmp_path):
+    found, status = doctor(tmp_path, within=("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"))
+    assert status == 0 and found["clock"][0][0] == "ok" and found["clock"][0][1].startswith("not known whether it is synchronised"), found
 
 
 def test_programs_that_do_not_start(tmp_path):

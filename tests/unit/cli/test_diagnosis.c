@@ -140,7 +140,12 @@ static void disks(void **state)
 static void clocks(void **state)
 {
     struct doctor_facts f = well();
-    expect(&f, "clock", VERDICT_OK, "not synchronised by NTP");
+    f.clock = DOCTOR_CLOCK_UNKNOWN;
+    expect(&f, "clock", VERDICT_OK, "not known whether it is synchronised, because a container");
+    f.clock = DOCTOR_CLOCK_FREE;
+    expect(&f, "clock", VERDICT_WARN, "not synchronised, as far as the kernel knows");
+    f.clock = DOCTOR_CLOCK_NTP;
+    expect(&f, "clock", VERDICT_OK, "synchronised by NTP");
     f = well_connected();
     f.coordinator.ahead_ms = -60000;
     expect(&f, "clock", VERDICT_OK, "less than a minute");
