@@ -36,7 +36,7 @@ static const char *job_name(const char *given)
     return name;
 }
 
-/* Makes an error about the file at `path`, which is removed again, name the flags. */
+/* Makes an error about the file at `path`, which is not there, name the flags. */
 static void say_flags(const char *path, struct err *err)
 {
     const struct {
@@ -115,17 +115,42 @@ static int wanted(const struct args *args, struct new_job *ret, struct err *err)
     return 0;
 }
 
-static int write_file(const struct new_job *job, const char *path, struct err *err)
+/* The text of the job file (buf_release, also on failure). */
+static int write_text(const struct new_job *job, struct buf *ret, struct err *err)
 {
     char *text = NULL;
     size_t len = 0;
+    buf_init(ret, JOB_SPEC_MAX);
     FILE *out = open_memstream(&text, &len);
     if (!out)
         return err_errno(err, "no memory");
     new_job_write(job, out);
     (void)fclose(out);
-    int rc = file_write_atomic(path, text, len, 0666, err);
+    int rc = buf_append(ret, text, len);
     free(text);
+    return rc < 0 ? err_set(err, rc, "no memory for a job file of %zu bytes", len) : 0;
+}
+
+/* Nobody's file is replaced; this is found before all the measuring, and once more after it. */
+static int check_place(const char *path, struct err *err)
+{
+    if (file_exists(path))
+        return err_set(err, -EEXIST, "%s is there already; choose another name", path);
+    return access(".", W_OK) == 0
+               ? 0
+               : err_errno(err, "writing %s in this folder (go to one that you may write to)",
+                           path);
+}
+
+static int write_file(const struct new_job *job, const char *path, struct err *err)
+{
+    struct buf text;
+    int rc = write_text(job, &text, err);
+    if (rc == 0)
+        rc = check_place(path, err);
+    if (rc == 0)
+        rc = file_write_atomic(path, text.data, text.len, 0666, err);
+    buf_release(&text);
     return rc;
 }
 
@@ -201,15 +226,18 @@ static int look_at_data(struct job_file *file, struct new_job *job, struct err *
     return rc;
 }
 
-/* Measures a step of a model of this size, for which it writes the file at `path`. */
+/* Measures a step of a model of this size, as the file at `path` would have it. */
 static int measure(struct new_job *job, const char *path, struct measured *at, struct err *err)
 {
     struct job_file file;
     struct composition c;
-    int rc = write_file(job, path, err);
-    if (rc == 0)
-        rc = job_file_open(path, &file, err);
-    if (rc < 0)
+    struct buf text;
+    int rc = write_text(job, &text, err);
+    if (rc < 0) {
+        buf_release(&text);
+        return rc;
+    }
+    if ((rc = job_file_take(path, &text, &file, err)) < 0)
         return rc;
     if (job->samples == 0)
         rc = look_at_data(&file, job, err);
@@ -224,7 +252,7 @@ static int measure(struct new_job *job, const char *path, struct measured *at, s
     return rc;
 }
 
-/* Chooses the largest model that data and time allow; its file is at `path`. */
+/* Chooses the largest model that data and time allow, and writes its file. */
 static int choose(struct new_job *job, const char *path, struct err *err)
 {
     struct new_job best = *job;
@@ -260,12 +288,10 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
     if (rc < 0)
         return args_exit(args, rc, err);
     char *path = str_printf("%s.yaml", job.name);
-    if (file_exists(path)) {
-        rc = err_set(err, -EEXIST, "%s is there already; choose another name", path);
-    } else if ((rc = choose(&job, path, err)) < 0) {
-        (void)unlink(path);
+    rc = check_place(path, err);
+    if (rc == 0 && (rc = choose(&job, path, err)) < 0)
         say_flags(path, err);
-    } else {
+    if (rc == 0)
         printf("%s: a model of %s M parameters, %d round%s of %d step%s, about %s on %d worker%s "
                "%s this machine; `skerry %s %s` starts it\n",
                path, str_human_number((double)job.parameters / 1e6, size), job.rounds,
@@ -273,7 +299,6 @@ static int run_new(struct cli *cli, const struct args *args, struct err *err)
                str_human_duration((uint64_t)(fmax(job.seconds, 1) * 1000), time), job.workers,
                str_plural((uint64_t)job.workers), job.here ? "on" : "like",
                job.here ? "run" : "submit", path);
-    }
     mem_free(path);
     return rc;
 }

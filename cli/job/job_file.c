@@ -199,16 +199,10 @@ static int check_recipe(const char *job_path, struct job_file *job, struct err *
     return 0;
 }
 
-int job_file_open(const char *path, struct job_file *ret, struct err *err)
+int job_file_take(const char *path, struct buf *text, struct job_file *ret, struct err *err)
 {
-    struct job_file job = {0};
-
-    int rc = file_read(path, JOB_SPEC_MAX, &job.text, err);
-    if (rc < 0) {
-        err_wrap(err, "reading the job file");
-        goto refused;
-    }
-    rc = job_parse(buf_str(&job.text), job.text.len, path, &job.spec, err);
+    struct job_file job = {.text = *text};
+    int rc = job_parse(buf_str(&job.text), job.text.len, path, &job.spec, err);
     if (rc == 0)
         rc = job_check_scope(buf_str(&job.text), job.text.len, path, &job.spec, err);
     if (rc == 0)
@@ -223,12 +217,21 @@ int job_file_open(const char *path, struct job_file *ret, struct err *err)
         rc = check_warm_start(path, &job, err);
     if (rc == 0)
         rc = check_trainer(path, &job, err);
-    if (rc < 0)
-        goto refused;
-    *ret = job;
-    return 0;
-refused:
+    if (rc == 0) {
+        *ret = job;
+        return 0;
+    }
     job_file_close(&job);
+    err->code = -ERR_CONFIG;
+    return -ERR_CONFIG;
+}
+
+int job_file_open(const char *path, struct job_file *ret, struct err *err)
+{
+    struct buf text = {0};
+    if (file_read(path, JOB_SPEC_MAX, &text, err) == 0)
+        return job_file_take(path, &text, ret, err);
+    err_wrap(err, "reading the job file");
     err->code = -ERR_CONFIG;
     return -ERR_CONFIG;
 }

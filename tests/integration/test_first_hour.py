@@ -219,6 +219,15 @@ def test_new_says_what_is_wrong(tmp_path):
         assert not list(tmp_path.iterdir())
 
 
+def test_new_measures_only_what_it_can_write_down(tmp_path):
+    make_dataset(tmp_path / "pics", classes=1, images=48)
+    done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+                           'mount -t tmpfs -o ro none /mnt && cd /mnt && exec "$@"', "sh", f"{BIN}/skerry", "new", "job", "--images", tmp_path / "pics"],
+                          capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1 and "job.yaml" in done.stderr and "Read-only file system" in done.stderr, done.stderr
+    assert "go to one that you may write to" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
 def test_results_do_not_go_among_the_data(tmp_path):
     """A job often has the name of its data folder: the job file of `new` must not put results there."""
     make_dataset(tmp_path / "pics", classes=2, images=8)

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from common import BIN, wait_until, write_job
+from common import BIN, children_of, make_dataset, wait_until, write_job
 from swarm import swarm  # noqa: F401  (fixture)
 
 
@@ -72,6 +72,15 @@ def test_measuring_is_broken_off(tmp_path, args):
     process.send_signal(signal.SIGINT)
     ended(process, "interrupted")
     assert not os.path.exists(f"/proc/{child}") and not (tmp_path / "other.yaml").exists()
+
+
+def test_a_killed_new_leaves_no_job_file(tmp_path):
+    make_dataset(tmp_path / "data", classes=1, images=96)
+    process = subprocess.Popen([f"{BIN}/skerry", "new", "other", "--images", "data"], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    wait_until(lambda: children_of(process.pid), 30, "it to measure")
+    process.kill()
+    process.wait()
+    assert os.listdir(tmp_path) == ["data"]
 
 
 def test_a_reader_that_goes_away(swarm):
