@@ -82,6 +82,7 @@ int data_open(struct data *d, const struct data_ops *ops, const struct data_orde
         for (uint32_t i = 0; i < r->count; i++)
             d->places[at++] = (struct data_place){(uint32_t)s, r->start + i, r->partition};
     }
+    d->mixed = d->total;
     return 0;
 }
 
@@ -101,9 +102,10 @@ static void make_order(struct data *d, uint64_t pass)
 {
     uint64_t window = d->opt.window ? d->opt.window : d->total;
     uint64_t stream = rng_mix(STREAM_ORDER, pass);
-    for (uint64_t at = 0; at < d->total; at += window) {
-        uint64_t n = d->total - at < window ? d->total - at : window;
-        if (d->opt.shuffle)
+    for (uint64_t at = 0, n; at < d->total; at += n) {
+        const uint64_t left = (at < d->mixed ? d->mixed : d->total) - at;
+        n = left < window ? left : window;
+        if (d->opt.shuffle && at < d->mixed)
             rng_permutation(d->opt.seed, rng_mix(stream, at), d->order + at, (size_t)n);
         else
             for (uint64_t i = 0; i < n; i++)
@@ -112,6 +114,12 @@ static void make_order(struct data *d, uint64_t pass)
             d->order[at + i] += (uint32_t)at;
     }
     d->pass = pass;
+}
+
+void data_mix(struct data *d, uint64_t mixed)
+{
+    d->mixed = mixed;
+    d->pass = UINT64_MAX; /* no order is made yet */
 }
 
 struct data_place data_at(struct data *d, uint64_t position)

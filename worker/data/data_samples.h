@@ -29,6 +29,8 @@ struct data {
     size_t n_shards;
     struct data_place *places; /* in the order of the ranges */
     uint64_t total;
+    uint64_t
+        mixed; /* leading positions that are shuffled, if any are; others lie as in the ranges */
     uint32_t *order; /* the order of `pass` */
     uint64_t pass;
 
@@ -43,6 +45,9 @@ struct data {
 int data_open(struct data *d, const struct data_ops *ops, const struct data_order *opt,
               const struct data_range *ranges, size_t n_ranges, struct err *err);
 void data_close(struct data *d); /* { 0 } is fine */
+
+/* Shuffles only so many leading positions.  Before the first batch. */
+void data_mix(struct data *d, uint64_t mixed);
 
 /* The sample at a position, which is counted over all passes.  One thread at a time. */
 struct data_place data_at(struct data *d, uint64_t position);

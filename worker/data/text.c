@@ -3,6 +3,8 @@
 #include "worker/data/data_samples.h"
 
 #define BATCH_BYTES_MAX (1u << 30)
+#define PLAIN_SHARE                                                                                \
+    16 /* of the pieces of a phase: what they fill depends a little on their order */
 
 struct text {
     struct data base;
@@ -96,9 +98,14 @@ static void place_piece(struct text *t, const struct shard_sample *s, unsigned r
     b->samples++;
 }
 
+static bool fits(const struct text *t, const struct shard_sample *s)
+{
+    return s->tokens >= 2 && s->tokens <= t->opt.seq + 1;
+}
+
 static bool is_good(const struct text *t, const struct shard_sample *s, char *reason, size_t size)
 {
-    if (s->tokens < 2 || s->tokens > t->opt.seq + 1) {
+    if (!fits(t, s)) {
         snprintf(reason, size, "a piece of %u tokens, expected 2 to %u", s->tokens, t->opt.seq + 1);
         return false;
     }
@@ -186,6 +193,39 @@ static int text_next(struct data *base, struct batch *ret, struct err *err)
     return 0;
 }
 
+/* ---- the order ---- */
+
+/* Positions of the first pass that all_rows take, as fill_row() fills them. */
+static uint64_t positions_taken(struct text *t)
+{
+    uint64_t rows = 0, at = 0;
+    uint32_t filled = 0;
+    for (; at < t->base.total; at++) {
+        const struct data_place place = data_at(&t->base, at);
+        const struct shard_sample *s = &t->base.shards[place.shard].samples[place.index];
+        if (!fits(t, s))
+            continue;
+        if (filled + s->tokens > t->opt.seq + 1) {
+            if (++rows == t->opt.all_rows)
+                break;
+            filled = 0;
+        }
+        filled += s->tokens;
+    }
+    return at;
+}
+
+/* Shuffles fewer and fewer of the leading pieces, until all of those are taken: of the rest, which
+ * lies as in the ranges, the rows then take the first ones. */
+static void mix_what_is_taken(struct text *t)
+{
+    uint64_t taken = positions_taken(t);
+    while (taken < t->base.mixed) {
+        data_mix(&t->base, taken - taken / PLAIN_SHARE);
+        taken = positions_taken(t);
+    }
+}
+
 static void text_free(struct data *base)
 {
     struct text *t = (struct text *)base;
@@ -210,9 +250,12 @@ int text_open(const struct text_options *opt, const struct data_range *ranges, s
         rc = survey(t, ranges, err);
     if (rc == 0)
         rc = make_batch(t, err);
-    if (rc < 0)
+    if (rc < 0) {
         text_free(&t->base);
-    else
-        *ret = &t->base;
-    return rc;
+        return rc;
+    }
+    if (opt->all_rows > 0)
+        mix_what_is_taken(t);
+    *ret = &t->base;
+    return 0;
 }

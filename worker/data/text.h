@@ -30,6 +30,9 @@ struct text_options {
      * evaluated: the prefix that routes). */
     unsigned skip;
     bool packed; /* else one piece per row */
+    /* Rows that are read in all, if those may end before the ranges do: the pieces that fill them
+     * are then the first ones of the ranges, and the last few are not shuffled.  0: not known. */
+    uint64_t all_rows;
     struct data_order order;
 };
 

@@ -57,6 +57,7 @@ static int open_texts(const struct work *w, const struct data_range *ranges, siz
         .vocab = w->task->vocab,
         .skip = o->skip,
         .packed = !o->pieces,
+        .all_rows = o->all_rows,
         .order = *order,
     };
     return text_open(&opt, ranges, n, ret, err);

@@ -21,6 +21,7 @@ struct feed_options {
     bool may_be_empty; /* as data_order.may_be_empty */
     uint64_t seed;     /* of the order of samples */
     uint32_t window;   /* as data_order.window */
+    uint64_t all_rows; /* texts: as text_options.all_rows */
     uint64_t most;     /* feed_each: samples, about; 0: all.  Images are cut, rows of texts not */
     bool tell_bad;     /* feed_each: adds the bad samples to w's result */
 };

@@ -173,6 +173,7 @@ static int open_data(struct phase *p, struct err *err)
         .seed = rng_mix(rng_mix(spec->seed, STREAM_DATA),
                         rng_mix(rng_mix(p->t->path, p->t->replica), p->t->first_step)),
         .window = (uint32_t)p->window,
+        .all_rows = (uint64_t)p->t->steps * batch,
     };
     int rc = feed_open(p->e, p->w, p->t->ranges, p->t->n_ranges, &opt, &p->feed, err);
     if (rc == 0 && p->at.position > 0)
@@ -489,17 +490,14 @@ static int train(struct phase *p, struct err *err)
     return 0;
 }
 
-/* Samples used, as the coordinator counts them: in the order of the ranges. */
+/* Samples used, as the coordinator counts them: the first ones of the ranges (data_order.window,
+ * text_options.all_rows).  Bad ones are used up, too. */
 static uint64_t samples_used(const struct phase *p)
 {
-    uint64_t n = p->at.samples;
-    if (!p->t->steps) {
-        n = p->at.position;
-        if (n < data_total(p->feed)) /* samples of a window that was begun are used once more */
-            n -= n % p->window;
-    }
-    /* With fewer than a batch, some were used twice. */
-    return n < data_total(p->feed) ? n : data_total(p->feed);
+    const uint64_t n = p->at.position;
+    if (n >= data_total(p->feed)) /* with little data some were used again */
+        return data_total(p->feed);
+    return p->window ? n - n % p->window : n; /* a window that was begun is used once more */
 }
 
 static int send_moments(struct phase *p, struct err *err)

@@ -249,6 +249,37 @@ static void every_pass_has_every_piece(void **state)
     scratch_free(dir);
 }
 
+/* Rows that end before the pieces do take the first ones of the ranges, in an order of their own;
+ * the coordinator counts those as done. */
+static void what_fills_the_rows_are_the_first_pieces(void **state)
+{
+    (void)state;
+    enum { ROWS = 4, BATCHES = 3 };
+    unsigned lengths[40];
+    char *dir = scratch_new();
+    for (unsigned i = 0; i < 40; i++)
+        lengths[i] = 2 + i * 7 % 13;
+    struct test_shard s = text_shard(dir, 1, lengths, 40, 0);
+    struct data_range r = range(&s, 0, 40);
+    struct text_options opt = in_order;
+    uint64_t at;
+    uint32_t before = 0;
+    opt.rows = ROWS;
+    opt.all_rows = ROWS * BATCHES;
+    opt.order.shuffle = opt.order.repeat = true;
+    for (opt.order.seed = 0; opt.order.seed < 50; opt.order.seed++) {
+        unsigned seen[40] = {0};
+        const uint32_t digest = run(&opt, &r, 0, BATCHES, seen, &at);
+        assert_in_range(at, 10, 38);
+        for (unsigned i = 0; i < 40; i++)
+            assert_int_equal(seen[i], i < at);
+        assert_int_not_equal(digest, before);
+        before = digest;
+    }
+    mem_free(s.path);
+    scratch_free(dir);
+}
+
 static void says_what_is_wrong(void **state)
 {
     (void)state;
@@ -284,8 +315,11 @@ static void says_what_is_wrong(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packs_without_leaking), cmocka_unit_test(last_column_is_a_target),
-        cmocka_unit_test(one_piece_a_row),       cmocka_unit_test(every_pass_has_every_piece),
+        cmocka_unit_test(packs_without_leaking),
+        cmocka_unit_test(last_column_is_a_target),
+        cmocka_unit_test(one_piece_a_row),
+        cmocka_unit_test(every_pass_has_every_piece),
+        cmocka_unit_test(what_fills_the_rows_are_the_first_pieces),
         cmocka_unit_test(says_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
