@@ -28,6 +28,23 @@ static int no_input(void)
     return ends[0];
 }
 
+/* A child takes our handlers along, which would swallow a signal until it is another program.  So
+ * it begins with these signals blocked, and ends by one that comes before that. */
+static pid_t fork_without_handlers(void)
+{
+    static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
+    sigset_t block, before;
+    sigemptyset(&block);
+    for (size_t i = 0; i < sizeof caught / sizeof *caught; i++)
+        sigaddset(&block, caught[i]);
+    sigprocmask(SIG_BLOCK, &block, &before);
+    const pid_t pid = fork();
+    for (size_t i = 0; pid == 0 && i < sizeof caught / sizeof *caught; i++)
+        (void)signal(caught[i], SIG_DFL);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return pid;
+}
+
 /* Starts bin/program with its output in logs/NAME.log. */
 static pid_t launch(const struct swarm *s, const char *program, const char *name,
                     const char *const *argv, struct err *err)
@@ -43,7 +60,7 @@ static pid_t launch(const struct swarm *s, const char *program, const char *name
         err_errno(err, "opening %s", log);
     } else if (access(path, X_OK) != 0) {
         err_errno(err, "%s is not beside this program", path);
-    } else if ((pid = fork()) == 0) {
+    } else if ((pid = fork_without_handlers()) == 0) {
         /* Its own group: Ctrl-C reaches only this program, which ends the daemons in order. */
         setpgid(0, 0);
         prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -67,6 +67,20 @@ static void be(const char *coordinator, const char *worker)
     setenv("SWARM_WORKER", worker, 1);
 }
 
+static int begun[2];
+static bool held;
+
+/* In place of the C library's: a child that is held says that it is here, and waits for a signal.
+ */
+int execv(const char *path, char *const argv[])
+{
+    if (!held)
+        return execve(path, argv, environ);
+    (void)!write(begun[1], "x", 1);
+    (void)pause();
+    _exit(99); /* the signal was swallowed */
+}
+
 /* ---- what the tests share ---- */
 
 static int make(void **state)
@@ -308,6 +322,28 @@ static void test_coordinator_ends(void **state)
     swarm_stop(&s);
 }
 
+/* A child that is told to end before it is another program does so, too. */
+static void test_ends_before_it_begins(void **state)
+{
+    struct swarm s = {0};
+    int status;
+    char said;
+    begin(&s);
+    assert_int_equal(pipe(begun), 0);
+    cli_catch_signals(); /* as `skerry run` does */
+    held = true;
+    add(&s);
+    held = false;
+    assert_int_equal(read(begun[0], &said, 1), 1);
+    assert_int_equal(kill(s.workers[0], SIGTERM), 0);
+    assert_int_equal(waitpid(s.workers[0], &status, 0), s.workers[0]);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    close(begun[0]);
+    close(begun[1]);
+    s.n_workers = 0;
+    swarm_stop(&s);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make, unmake)
 
 int main(int argc, char **argv)
@@ -317,8 +353,13 @@ int main(int argc, char **argv)
     if (beside_is(argv[0], "workerd"))
         return be_daemon(argc, argv, getenv("SWARM_WORKER"));
     const struct CMUnitTest tests[] = {
-        TEST(test_folder),   TEST(test_start_fails), TEST(test_words),
-        TEST(test_too_many), TEST(test_workers_end), TEST(test_coordinator_ends),
+        TEST(test_folder),
+        TEST(test_start_fails),
+        TEST(test_words),
+        TEST(test_too_many),
+        TEST(test_workers_end),
+        TEST(test_coordinator_ends),
+        TEST(test_ends_before_it_begins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
