@@ -16,7 +16,8 @@
 #define START_MS 30000
 #define STOP_MS 4000
 #define LOGS_MAX 65536
-#define DEATHS_MAX 16 /* workers that die more often than this do not die by chance */
+#define FULL_BYTES (1u << 20) /* with less left, that is why nothing was written */
+#define DEATHS_MAX 16         /* workers that die more often than this do not die by chance */
 
 /* The read end of a pipe without a writer: an empty input, also if there is no /dev/null. */
 static int no_input(void)
@@ -83,6 +84,14 @@ static pid_t launch(const struct swarm *s, const char *program, const char *name
     return pid;
 }
 
+/* Without the time, "error" and the area of the log, which people do not ask for. */
+static const char *sentence_of(const char *line)
+{
+    int end = 0;
+    (void)sscanf(line, "%*4d-%*2d-%*2d %*2d:%*2d:%*2d.%*3d error %*[a-z_]: %n", &end);
+    return line + end;
+}
+
 /* The last line of a log, usually the reason why a daemon ended, or that the disk is full. */
 static void last_line(const struct swarm *s, const char *name, char *out, size_t cap)
 {
@@ -90,12 +99,13 @@ static void last_line(const struct swarm *s, const char *name, char *out, size_t
     uint64_t disk_free = 0;
     FILE *f = fopen(log, "r");
     (void)file_disk_free(s->logs, &disk_free, NULL);
-    snprintf(out, cap, "nothing is in %s; its disk has %s left", log,
-             str_human_bytes(disk_free, free_text));
+    snprintf(out, cap, "nothing is in %s; its disk has %s left%s", log,
+             str_human_bytes(disk_free, free_text),
+             disk_free < FULL_BYTES ? ": make room there, or give another folder with --out" : "");
     while (f && fgets(line, sizeof line, f)) {
         line[strcspn(line, "\n")] = '\0';
         if (line[0])
-            snprintf(out, cap, "%s (%s)", line, log);
+            snprintf(out, cap, "%s (%s)", sentence_of(line), log);
     }
     if (f)
         fclose(f);

@@ -87,6 +87,17 @@ static int check_images(const char *job_path, const struct job_file *job, struct
     return 0;
 }
 
+/* Explains an error about a path that only a shell would have understood. */
+static void say_shell(const char *path, struct err *err)
+{
+    const struct err why = *err;
+    if (why.code == -ENOENT && (str_starts(path, "~/") || strchr(path, '$')))
+        (void)err_set(err, why.code,
+                      "%s: ~ and $ are a shell's, and mean nothing here; write the "
+                      "path out",
+                      why.msg);
+}
+
 static int open_dataset(const char *job_path, struct job_file *job, struct err *err)
 {
     const struct job_spec *s = &job->spec;
@@ -110,6 +121,8 @@ static int open_dataset(const char *job_path, struct job_file *job, struct err *
         .context = (uint32_t)s->model.context,
     };
     int rc = dataset_open(&opt, &job->dataset, err);
+    if (rc < 0)
+        say_shell(s->data.path, err);
     if (rc < 0)
         rc = err_wrap(err, "%s: %s", job_path, holdout ? "data" : "data.path");
     mem_free(holdout);
@@ -229,8 +242,15 @@ int job_file_take(const char *path, struct buf *text, struct job_file *ret, stru
 int job_file_open(const char *path, struct job_file *ret, struct err *err)
 {
     struct buf text = {0};
-    if (file_read(path, JOB_SPEC_MAX, &text, err) == 0)
+    const int rc = file_read(path, JOB_SPEC_MAX, &text, err);
+    if (rc == 0)
         return job_file_take(path, &text, ret, err);
+    char *longer = str_printf("%s.yaml", path);
+    if (rc == -EISDIR)
+        err_set(err, rc, "%s is a folder, expected a job file; `skerry new` writes one", path);
+    else if (rc == -ENOENT && file_exists(longer))
+        err_set(err, rc, "there is no file %s; did you mean %s?", path, longer);
+    mem_free(longer);
     err_wrap(err, "reading the job file");
     err->code = -ERR_CONFIG;
     return -ERR_CONFIG;

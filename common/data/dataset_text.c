@@ -465,7 +465,8 @@ static int check_documents(const struct text_cut *t)
 {
     const struct dataset_report *r = &t->c->report;
     if (text_source_bytes(t->own->text) == 0)
-        return err_set(t->c->err, -ERR_FORMAT, "%s is empty", t->ds->path);
+        return err_set(t->c->err, -ERR_FORMAT, "%s is empty, expected text to train on",
+                       t->ds->path);
     if (t->own->held_out && r->holdout_documents == 0)
         return err_set(t->c->err, -ERR_FORMAT, "the held-out text has no document of two tokens");
     if (r->documents > r->holdout_documents)

@@ -92,6 +92,11 @@ static int set_text(const struct conf_key *k, const char *text, void *out)
     return str_parse((enum str_type)k->type, text, k->min, k->max, at(k, out));
 }
 
+static bool is_texty(const struct conf_key *k)
+{
+    return k->type == CONF_STR || k->type == CONF_ENUM;
+}
+
 static int wrong(const struct bind *b, const struct conf_key *k, const struct yaml_node *node)
 {
     char path[PATH_MAX_BYTES], wants[512];
@@ -108,8 +113,9 @@ static int wrong(const struct bind *b, const struct conf_key *k, const struct ya
     size_t n = 0;
     while (k->type == CONF_ENUM && k->names[n])
         n++;
-    return err_set(b->err, -ERR_CONFIG, "%s:%d: %s is %s%.100s%s, expected %s%s", b->doc->file,
+    return err_set(b->err, -ERR_CONFIG, "%s:%d: %s is %s%.100s%s, expected %s%s%s", b->doc->file,
                    node->line, path, quote, node->text, quote, wants,
+                   node->quoted && !is_texty(k) ? " without quotes" : "",
                    str_hint(node->text, k->names, n, "", hint));
 }
 
@@ -183,8 +189,7 @@ static int bind_key(const struct bind *b, const struct conf_key *k, const struct
         return set_list(b, k, node, out);
     if (k->type == CONF_INTS)
         return set_ints(b, k, node, out);
-    bool texty = k->type == CONF_STR || k->type == CONF_ENUM;
-    if (node->kind != YAML_SCALAR || yaml_is_null(node) || (node->quoted && !texty) ||
+    if (node->kind != YAML_SCALAR || yaml_is_null(node) || (node->quoted && !is_texty(k)) ||
         set_text(k, node->text, out) < 0)
         return wrong(b, k, node);
     return 0;

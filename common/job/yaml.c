@@ -47,6 +47,9 @@ static int fail_syntax(const struct loader *l)
         return err_set(l->err, -ERR_CONFIG,
                        "%s:%d: not valid YAML: the line begins with a tab; indent it with spaces",
                        l->file, problem_line(l));
+    if (p->error == YAML_READER_ERROR && p->problem && strstr(p->problem, "UTF-8"))
+        return err_set(l->err, -ERR_CONFIG, "%s:%d: this is not UTF-8 (%s); save it as UTF-8",
+                       l->file, problem_line(l), p->problem);
     return err_set(l->err, -ERR_CONFIG, "%s:%d: not valid YAML: %s%s%s", l->file, problem_line(l),
                    p->problem ? p->problem : "unreadable text", p->context ? " " : "",
                    p->context ? p->context : "");

@@ -144,6 +144,17 @@ def test_zero_workers(tmp_path):
     assert "workers" in done.stderr
 
 
+def test_why_a_daemon_ended(tmp_path):
+    job = write_job(tmp_path)
+    done = skerry("run", job, "--workers", "1", "--device", "gpu", "--out", tmp_path / "out")
+    assert done.returncode == 1
+    one_sentence(done, 'skerry: worker-1 ended by itself: device "gpu" is unknown: expected auto', "out/logs/worker-1.log)")
+    done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs -o size=16k none /mnt && exec "$@"', "sh",
+                           f"{BIN}/skerry", "run", job, "--out", "/mnt/out"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    one_sentence(done, "coordinatord ended at its start: ", "its disk has 0 B left: make room there, or give another folder with --out")
+
+
 def test_port_in_use(tmp_path):
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))

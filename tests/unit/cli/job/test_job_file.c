@@ -150,6 +150,10 @@ static void what_a_job_names_must_be_there_and_fit(void **state)
     refused("name: a\ndata: {path: x, image_size: 16, holdout_path: t.jsonl}\n"
             "model: {dim: 32, depth: 1, heads: 2}\n" REST,
             "data.holdout");
+    refused(
+        "name: a\ndata: {path: ~/x, image_size: 16}\nmodel: {dim: 32, depth: 1, heads: 2}\n" REST,
+        "/~/x: ~ and $ are a shell's");
+    refused("name: a\ndata: {path: $HOME/t.txt}\n" TEXT_MODEL REST, "~ and $ are a shell's");
     refused("name: a\ndata: {path: t.jsonl}\n" TEXT_MODEL REST "nonsense: 1\n", "nonsense");
     struct job_file job;
     struct err err = {0};
@@ -157,6 +161,12 @@ static void what_a_job_names_must_be_there_and_fit(void **state)
     assert_int_equal(job_file_open(absent, &job, &err), -ERR_CONFIG);
     assert_non_null(strstr(err.msg, "reading the job file"));
     mem_free(absent);
+    assert_int_equal(job_file_open(dir, &job, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, " is a folder, expected a job file; `skerry new` writes one"));
+    char *short_name = file_join(dir, "job"); /* of job.yaml, as `skerry new` takes it */
+    assert_int_equal(job_file_open(short_name, &job, &err), -ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "/job.yaml?"));
+    mem_free(short_name);
 }
 
 /* One of two letters, whose texts begin with nothing. */

@@ -489,7 +489,7 @@ static void says_what_is_wrong(void **state)
     opt = (struct dataset_options){.text = true, .context = CONTEXT};
     opt.path = path = in(dir, "d.txt");
     put(dir, "d.txt", "", 0);
-    FAILS(cut(&opt, 1, 0, g, &r, err), "d.txt is empty");
+    FAILS(cut(&opt, 1, 0, g, &r, err), "d.txt is empty, expected text to train on");
     got_free(g);
     mem_free(path);
     scratch_free(dir);

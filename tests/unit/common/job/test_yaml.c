@@ -58,6 +58,7 @@ static void refuses(void **state)
         {"a: [1, 2\nb: 3\n", "not valid YAML"},
         {"a:\n\tb: 1\n",
          "f.yaml:2: not valid YAML: the line begins with a tab; indent it with spaces"},
+        {"a: 1\nb: caf\xe9\n", "f.yaml:2: this is not UTF-8 ("},
         {"? [x]\n: 1\n", "a key must be plain text"},
         {"a: \"x\\0y\"\n", "NUL"},
         {"a: [[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]\n", "nested too deeply"},

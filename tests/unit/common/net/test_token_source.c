@@ -73,6 +73,7 @@ static void test_places(void **state)
     assert_non_null(strstr(err.msg, "reading the token: "));
     assert_int_equal(token_source_read("https://swarm.example:7711", &t, &err), -EINVAL);
     assert_non_null(strstr(err.msg, "give the file of a token"));
+    assert_int_equal(token_source_read("localhost:7711", &t, &err), -EINVAL);
     assert_true(token_source_read("skerry1.nonsense", &t, &err) < 0);
 }
 
