@@ -246,14 +246,18 @@ static int take_contributions(struct coordinator *co, struct job *j, struct task
     return 0;
 }
 
-/* Every module of the path must have a contribution of this phase, or do without. */
-static int check_complete(const struct job *j, const struct task *t, struct err *err)
+/* With the report every module of the path must have a contribution of this phase, or do without.
+ */
+static int check_complete(const struct job *j, const struct task *t,
+                          const Skerry__V1__ReportRequest *r, struct err *err)
 {
     for (uint32_t l = 0; l < composition_levels(&j->comp, t->path); l++) {
         const struct module_rec *m = &j->modules[j->comp.paths[t->path].modules[l]];
         bool found = !j->spec.outer.async && m->version > t->train.round;
         for (size_t i = 0; i < t->train.n_contributions && !found; i++)
             found = t->train.contributions[i].module_id == m->id;
+        for (size_t i = 0; i < r->n_contributions && !found; i++)
+            found = r->contributions[i]->module_id == m->id;
         if (!found)
             return err_set(err, -EINVAL, "the report has no contribution to module %llu",
                            (unsigned long long)m->id);
@@ -324,16 +328,17 @@ static int train_apply(struct coordinator *co, struct job *j, struct task *t,
     if (r->samples == 0 || r->samples > held)
         return err_set(err, -EINVAL, "the phase counts %llu samples, expected 1 to %llu",
                        (unsigned long long)r->samples, (unsigned long long)held);
+    struct blob_ref moments = t->train.moments;
     int rc = r->snapshot ? 0 : check_steps(j, t, r, err);
-    if (rc == 0)
-        rc = take_contributions(co, j, t, r, err);
     if (rc == 0 && !r->snapshot)
-        rc = check_complete(j, t, err);
+        rc = check_complete(j, t, r, err);
+    if (rc == 0 && r->moments != NULL && j->spec.recipe.moments == JOB_MOMENTS_TRAVEL)
+        rc = result_blob(co, r->moments, "the file of moments", &moments, err);
+    if (rc == 0) /* the last one that may refuse: what it takes stays */
+        rc = take_contributions(co, j, t, r, err);
     if (rc < 0)
         return rc;
-    if (r->moments != NULL && j->spec.recipe.moments == JOB_MOMENTS_TRAVEL &&
-        (rc = result_blob(co, r->moments, "the file of moments", &t->train.moments, err)) < 0)
-        return rc;
+    t->train.moments = moments;
     t->train.waited_ms = r->waited_ms < WAITED_MS_MAX ? r->waited_ms : WAITED_MS_MAX;
     metrics_points(
         co, j, t,

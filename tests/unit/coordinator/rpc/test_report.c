@@ -370,6 +370,25 @@ static void test_too_few_steps(void **state)
     finish_train(r, good);
 }
 
+/* A report that is refused for its moments leaves its contribution out, too. */
+static void test_refused_whole(void **state)
+{
+    struct rig *r = *state;
+    struct job *j = begun(r);
+    const uint64_t id = only_task(r, &r->workers[0]);
+    struct blob_ref blob = contribute(r, r->workers[0].task, id, 0.01f);
+    Skerry__V1__Blob moments = SKERRY__V1__BLOB__INIT;
+    moments.sha256 = (ProtobufCBinaryData){sizeof blob.sha256, blob.sha256};
+    moments.size = blob.size + 1;
+    j->spec.recipe.moments = JOB_MOMENTS_TRAVEL;
+    struct result x;
+    begin_result(&x, r->workers[0].task, &blob);
+    x.m.moments = &moments;
+    assert_false(report(r, &r->workers[0], &x));
+    assert_non_null(strstr(r->workers[0].detail, "the file of moments has "));
+    assert_int_equal(state_task(&r->co->state, id)->train.n_contributions, 0);
+}
+
 /* The schedule of the replica goes on from its steps: a phase has no more of them than it was asked
  * for, whatever is said; and times that nothing takes are not added up. */
 static void test_too_many_steps(void **state)
@@ -445,6 +464,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_diverged_for_two, begin, end),
         cmocka_unit_test_setup_teardown(test_too_many_steps, begin, end),
         cmocka_unit_test_setup_teardown(test_too_few_steps, begin, end),
+        cmocka_unit_test_setup_teardown(test_refused_whole, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
