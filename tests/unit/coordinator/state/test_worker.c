@@ -53,16 +53,17 @@ static struct worker *with_verdicts(uint64_t n)
 
 static void test_the_oldest_makes_room(void **state)
 {
-    struct worker *w = with_verdicts(APPLIED_MAX);
-    assert_int_equal(w->n_verdicts, APPLIED_MAX);
+    struct worker *w = with_verdicts(VERDICTS_MAX);
+    assert_int_equal(w->n_verdicts, VERDICTS_MAX);
     assert_int_equal(w->verdicts[0].task_id, 1);
-    worker_add_verdict(w, &(struct verdict){.task_id = 99, .accepted = true, .reason = "why"});
+    worker_add_verdict(
+        w, &(struct verdict){.task_id = VERDICTS_MAX + 9, .accepted = true, .reason = "why"});
     assert_true(w->verdicts_edited);
-    assert_int_equal(w->n_verdicts, APPLIED_MAX);
-    for (unsigned i = 0; i + 1 < APPLIED_MAX; i++)
+    assert_int_equal(w->n_verdicts, VERDICTS_MAX);
+    for (unsigned i = 0; i + 1 < VERDICTS_MAX; i++)
         assert_int_equal(w->verdicts[i].task_id, i + 2);
-    const struct verdict *last = &w->verdicts[APPLIED_MAX - 1];
-    assert_true(last->task_id == 99 && last->accepted);
+    const struct verdict *last = &w->verdicts[VERDICTS_MAX - 1];
+    assert_true(last->task_id == VERDICTS_MAX + 9 && last->accepted);
     assert_string_equal(last->reason, "why");
     worker_free(w);
 }

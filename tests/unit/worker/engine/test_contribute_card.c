@@ -210,7 +210,7 @@ static void test_refused(void **state)
             *at = bad[i];
             to_card();
             *at = good;
-            assert_int_equal(write_by(1, (enum codec)c, true, &err), -ERR_FORMAT);
+            assert_int_equal(write_by(1, (enum codec)c, true, &err), -EDOM);
             assert_non_null(strstr(err.msg, t->name));
             assert_false(file_exists(f.blob[1]));
             assert_false(file_exists(f.pending[1]));
@@ -238,7 +238,7 @@ static void test_again(void **state)
     train(2);
     f.end[model_find(f.m, "head.weight")->offset + 5 * CARD_CHUNK / 2] = NAN;
     to_card();
-    assert_int_equal(contribution_write(&job, &r, &err), -ERR_FORMAT);
+    assert_int_equal(contribution_write(&job, &r, &err), -EDOM);
     train(2);
     to_card();
     OK(contribution_write(&job, &r, &err));

@@ -80,7 +80,7 @@ static struct work *train(void)
     o.range.count = SAMPLES;
     o.module.version = 9;
     part.ranges = o.ranges;
-    part.n_ranges = spec == (const char *)NO_DATA ? 0 : 1;
+    part.n_ranges = strcmp(spec, NO_DATA) == 0 ? 0 : 1;
     o.task.train = &part;
     return begin(&o, speaks);
 }
