@@ -213,6 +213,7 @@ static void ends_but_its_children_stay(void **state)
     OK(open_trainer(a_whole_phase, true, &x, err));
     asked = x;
     OK(external_ask(x, &m, -1, &ev, &done, &alive, err));
+    external_done_release(&done);
     external_close(x);
     gives = GIVES_NOT;
     OK(open_trainer(half_a_phase, true, &x, err));
