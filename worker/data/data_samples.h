@@ -29,8 +29,7 @@ struct data {
     size_t n_shards;
     struct data_place *places; /* in the order of the ranges */
     uint64_t total;
-    uint64_t
-        mixed; /* leading positions that are shuffled, if any are; others lie as in the ranges */
+    uint64_t mixed;  /* leading positions that are shuffled; others lie as in the ranges */
     uint32_t *order; /* the order of `pass` */
     uint64_t pass;
 

@@ -3,8 +3,7 @@
 #include "worker/data/data_samples.h"
 
 #define BATCH_BYTES_MAX (1u << 30)
-#define PLAIN_SHARE                                                                                \
-    16 /* of the pieces of a phase: what they fill depends a little on their order */
+#define PLAIN_SHARE 16 /* a 16th of a phase's pieces: what they fill depends on their order */
 
 struct text {
     struct data base;
