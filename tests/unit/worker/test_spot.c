@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -156,6 +157,18 @@ static int threads(void)
     return n;
 }
 
+static void *nothing(void *arg)
+{
+    return arg;
+}
+
+/* ThreadSanitizer has a thread of its own from the first one that is made. */
+static int make_a_thread(void **state)
+{
+    pthread_t t;
+    return pthread_create(&t, NULL, nothing, NULL) || pthread_join(t, NULL);
+}
+
 static int setup(void **state)
 {
     struct http_server_options o = {.host = "127.0.0.1"};
@@ -194,7 +207,7 @@ static void leave(void)
 static const struct spot_notice *goes(unsigned which)
 {
     WAIT_FOR(&m.t, m.n == which);
-    WAIT_FOR(&m.t, threads() == m.threads);
+    WAIT_FOR(&m.t, threads() <= m.threads);
     leave();
     assert_int_equal(m.n, which);
     assert_true(m.notices[which - 1].leave);
@@ -401,5 +414,5 @@ int main(void)
         WATCHES(a_program_is_left),
         WATCHES(nobody_listens),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_a_thread, NULL);
 }
