@@ -27,6 +27,7 @@ class Relay(http.server.ThreadingHTTPServer):
         self.port, self.mode, self.asked, self.over = port, "ok", 0, threading.Event()
         self.silence_s = 60
         self.native = None  # (URL, session) of Swift's own interface, to which conditional writes go, which its S3 layer refuses
+        self.one_by_one = threading.Lock()  # of two of those at once Swift takes both
         self.refuse, self.refuse_mode = None, "busy"  # how requests with this in their URL end
         self.of_workers = "ok"  # the mode of what a worker asks itself
         self.sums = None  # a dictionary: hashes of what was put are kept and told, as Amazon's store does and Swift does not
@@ -105,7 +106,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def write_once(self, body):
         """A PUT with If-None-Match through Swift's own interface, without a check of the signature."""
         url, session = self.server.native
-        got = session.put(url + self.path.partition("?")[0], data=body, headers={"If-None-Match": "*"}, timeout=60)
+        with self.server.one_by_one:
+            got = session.put(url + self.path.partition("?")[0], data=body, headers={"If-None-Match": "*"}, timeout=60)
         if got.status_code == 201:
             self.answer(200, [("Content-Length", 0), ("ETag", f'"{got.headers["Etag"]}"')], b"")
         else:

@@ -109,7 +109,7 @@ def test_the_old_one_is_deposed(machines, store):
     done = restore(second, store, "deposed")
     assert done.returncode == 0, done.stderr
     assert "this is the coordinator now" in done.stdout
-    assert first.processes["coordinatord"].wait(60) == STALE
+    assert first.processes["coordinatord"].wait(20) == STALE
     assert "another coordinator" in first.log("coordinatord") and "goes on with this state" in first.log("coordinatord")
     second.ports = first.ports
     start(second, store, "deposed")
@@ -131,7 +131,7 @@ def test_an_idle_one_finds_out(machines, store):
     first, second, _ = machines
     start(first, store, "idle")
     assert restore(second, store, "idle").returncode == 0
-    assert first.processes["coordinatord"].wait(60) == STALE
+    assert first.processes["coordinatord"].wait(20) == STALE
 
 
 def test_a_store_that_is_out_of_reach(machines, store):
@@ -262,7 +262,7 @@ def test_a_standby(machines, store):
     kept = os.path.join(third.data, "blobs")
     os.makedirs(kept)
     third.coordinator(*flags, env=KEY, serves=False)
-    assert third.processes["coordinatord"].wait(60) == 1 and "has blobs of its own" in third.log("coordinatord")
+    assert third.processes["coordinatord"].wait(20) == 1 and "has blobs of its own" in third.log("coordinatord")
     assert os.path.isdir(kept)
 
 
