@@ -122,10 +122,8 @@ bool best_hear_again(struct coordinator *co, struct job *j, const struct task *t
     const struct eval_hope *hope = &j->paths[t->path].hope;
     if (t->draw.mixture || hope->best == NULL || hope->task != t->id)
         return false;
-    if (member_confirms(co, hope->worker, hope->origin, t))
+    if (member_confirms(co, hope->worker, hope->origin, t) || !ask(co, j, t))
         decide(co, j, t, loss);
-    else if (!ask(co, j, t))
-        adopt(co, j, t->path);
     return true;
 }
 

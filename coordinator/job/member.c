@@ -378,10 +378,13 @@ bool member_confirms(const struct coordinator *co, uint64_t worker, uint64_t ori
                      const struct task *t)
 {
     const struct worker *w = state_worker(&co->state, t->worker_id);
+    bool others = false;
     if (w == NULL)
         return false;
-    return worker_origin(w) != origin || (!member_elsewhere(co, origin, t) &&
-                                          (w->id != worker || !member_another(co, worker, t)));
+    for (size_t i = 0; i < co->state.n_workers; i++)
+        others |= co->state.workers[i]->state == WORKER_HERE && co->state.workers[i]->id != worker;
+    return worker_origin(w) != origin ||
+           (!member_elsewhere(co, origin, t) && (w->id != worker || !others));
 }
 
 bool member_may_work(struct coordinator *co, const struct worker *w, uint64_t *ret_until_ms,

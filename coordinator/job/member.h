@@ -36,8 +36,8 @@ bool member_elsewhere(const struct coordinator *co, uint64_t origin, const struc
 /* Whether a worker other than that one is here that could do t. */
 bool member_another(const struct coordinator *co, uint64_t worker, const struct task *t);
 /* Whether the worker of t, which repeats what `worker` of `origin` did, is another witness: it is
- * from elsewhere; or, if nobody from elsewhere is here, it is another worker; or nobody else is
- * here. */
+ * from elsewhere; or, if nobody from elsewhere could do t, it is another worker; or nobody else is
+ * here, not even one that could not do t now. */
 bool member_confirms(const struct coordinator *co, uint64_t worker, uint64_t origin,
                      const struct task *t);
 /* Whether w may make outer steps: it has done tasks, was never in quarantine, and its earlier outer

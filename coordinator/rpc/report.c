@@ -193,12 +193,14 @@ static bool input_gone(const struct coordinator *co, const struct task *t, char 
     return false;
 }
 
-/* Does it take more than the word of t's worker to call another one's snapshot bad? */
+/* Does it take more than the word of t's worker to call another one's snapshot bad?  Where nobody
+ * else can continue the phase, its second word is enough. */
 static bool is_first_doubt(const struct coordinator *co, const struct task *t)
 {
     const uint64_t by = t->train.doubted_by;
     const struct worker *first = by != 0 ? state_worker(&co->state, by) : NULL;
-    return by == 0 || (first != NULL && !member_confirms(co, by, worker_origin(first), t));
+    return by == 0 || (first != NULL && member_another(co, by, t) &&
+                       !member_confirms(co, by, worker_origin(first), t));
 }
 
 /* A phase has failed that may have begun with a snapshot.  If that is worth nothing the phase

@@ -44,6 +44,25 @@ static void test_quarantine(void **state)
     assert_int_equal(w->tasks_failed, 2 * ADMIT_FAILURES_ROW - 1);
 }
 
+/* Who is alone with a task is a second witness of its own only while nobody else is here: one in
+ * quarantine will be back. */
+static void test_witness(void **state)
+{
+    struct rig *r = *state;
+    struct worker *a = here(r, 0), *b = here(r, 1);
+    const struct task t = {.job_id = submit(r), .kind = TASK_EVAL, .worker_id = a->id};
+    const uint64_t origin = worker_origin(a);
+    (void)str_copy(b->address, sizeof(b->address), "10.0.0.2:1");
+    assert_true(member_elsewhere(r->co, origin, &t) && member_another(r->co, a->id, &t));
+    assert_false(member_confirms(r->co, a->id, origin, &t));
+    assert_true(member_confirms(r->co, b->id, worker_origin(b), &t));
+    b->quarantined_until_ms = core_now(r->co) + 60000;
+    assert_false(member_elsewhere(r->co, origin, &t) || member_another(r->co, a->id, &t));
+    assert_false(member_confirms(r->co, a->id, origin, &t));
+    b->state = WORKER_LOST;
+    assert_true(member_confirms(r->co, a->id, origin, &t));
+}
+
 static bool is_small(struct rig *r, const struct worker *w, const struct task *t)
 {
     return query_is_small(state_job(&r->co->state, t->job_id), t->kind, 0, w, core_now(r->co));
@@ -463,11 +482,12 @@ int main(void)
     log_set_level(LOG_LEVEL_ERROR);
 #define LIVE(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
-        LIVE(test_quarantine),   LIVE(test_small),         LIVE(test_verdicts),
-        LIVE(test_lost),         LIVE(test_unparked),      LIVE(test_silent_together),
-        LIVE(test_crawling),     LIVE(test_pretending),    LIVE(test_holding),
-        LIVE(test_older),        LIVE(test_later_attempt), LIVE(test_unbegun),
-        LIVE(test_served_first), LIVE(test_long_phase),    LIVE(test_cut_again),
+        LIVE(test_witness),         LIVE(test_quarantine),   LIVE(test_small),
+        LIVE(test_verdicts),        LIVE(test_lost),         LIVE(test_unparked),
+        LIVE(test_silent_together), LIVE(test_crawling),     LIVE(test_pretending),
+        LIVE(test_holding),         LIVE(test_older),        LIVE(test_later_attempt),
+        LIVE(test_unbegun),         LIVE(test_served_first), LIVE(test_long_phase),
+        LIVE(test_cut_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
