@@ -50,7 +50,7 @@ int token_source_read(const char *given, struct token *ret, struct err *err)
     if (itself(given))
         return token_parse(itself(given), ret, err);
     given += given[0] == '@';
-    if (strchr(given, ':') != NULL && !file_exists(given))
+    if (given[strcspn(given, ":/")] == ':' && !file_exists(given)) /* of a path, / comes first */
         return err_set(
             err, -EINVAL,
             "%.100s is an address, but a token holds more than that: give the file of a token",

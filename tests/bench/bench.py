@@ -158,7 +158,7 @@ def torch_peer(argv):
 def train_vs_torch(fig, args, dtype, what="train", batch=64, model=(), bound=""):
     name, instead, cut = f"{what}_{dtype}_vs_torch", "", ""
     if dtype == "bf16" and not has_bf16():
-        print(f"{name}: skipped, as this CPU has no bf16; precision: auto takes f32, the figure after this")
+        print(f"{name}: skipped, as this CPU has no bf16; precision: auto takes f32, which {what}_f32_vs_torch compares")
         return
     model = [*model, "--batch", str(batch), "--dtype", dtype, "--threads", "2"]
     ours = theirs = None

@@ -158,6 +158,8 @@ static void a_token_is_a_word_or_a_file(void **state)
     mem_free(path);
     assert_int_equal(token_source_read("https://vm:7711", &t, &err), -EINVAL);
     assert_non_null(strstr(err.msg, "https://vm:7711 is an address"));
+    assert_int_equal(token_source_read("vm:7711", &t, &err), -EINVAL);
+    assert_int_equal(token_source_read("/no/where:7711", &t, &err), -ENOENT); /* a path */
     path = write_text("bad", "not a token at all");
     err = (struct err){0};
     assert_true(token_source_read(path, &t, &err) < 0);
