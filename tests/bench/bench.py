@@ -155,7 +155,7 @@ def torch_peer(argv):
         return Peer([*argv, "--mode", "eager"]), "torch.compile ended PyTorch, "
 
 
-def train_vs_torch(fig, args, dtype, what="train", batch=64, model=(), bound=""):
+def train_vs_torch(fig, args, dtype, bound, what="train", batch=64, model=()):
     name, instead, cut = f"{what}_{dtype}_vs_torch", "", ""
     if dtype == "bf16" and not has_bf16():
         print(f"{name}: skipped, as this CPU has no bf16; precision: auto takes f32, which {what}_f32_vs_torch compares")
@@ -426,8 +426,8 @@ def main():
     fig = Figures()
     wide = cpu_has("avx512f")
     parts = {  # name: (its limit in seconds, what measures it)
-        "train_bf16_vs_torch": (360, lambda: train_vs_torch(fig, args, "bf16", bound=">=1.5")),
-        "train_f32_vs_torch": (360, lambda: train_vs_torch(fig, args, "f32", bound=">=1.4" if wide else ">=1.2")),
+        "train_bf16_vs_torch": (360, lambda: train_vs_torch(fig, args, "bf16", ">=1.5")),
+        "train_f32_vs_torch": (360, lambda: train_vs_torch(fig, args, "f32", ">=1.4" if wide else ">=1.2")),
         "matmul_share": (200, lambda: measured_by(fig, [f"{bench}/worker/bench_train", "--matmul-share",
                                                         "--dtype", "bf16" if has_bf16() else "f32", "--threads", "2"],
                                                   {"matmul_share": ("of step time", ">=0.65")})),

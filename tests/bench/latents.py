@@ -191,7 +191,7 @@ def encode_vs_torch(fig, args):
 
 
 def train_text_dit(fig, args, dtype):
-    bench.train_vs_torch(fig, args, dtype, "train_text_dit", 8, ["--grid", "16", "--caption-tokens", "77"], ">=1.3")
+    bench.train_vs_torch(fig, args, dtype, ">=1.3", "train_text_dit", 8, ["--grid", "16", "--caption-tokens", "77"])
 
 
 # ---- a captioned model, judged by diffusers ----

@@ -50,7 +50,7 @@ def race(fig, tmp_path, steps):
     ours = tmp_path / "release" / "tests" / "bench" / "worker" / "bench_train"
     program(ours, PEER.format(python=sys.executable, seconds=1.0, steps=-1))
     with bench.limit(10):
-        bench.train_vs_torch(fig, types.SimpleNamespace(torch=theirs, build=str(tmp_path)), "f32")
+        bench.train_vs_torch(fig, types.SimpleNamespace(torch=theirs, build=str(tmp_path)), "f32", ">=1.4")
     (row,) = fig.rows
     return row
 

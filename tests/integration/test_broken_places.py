@@ -157,10 +157,10 @@ def test_blobs_that_are_gone(swarm):
     (lambda good: good.encode("utf-16"), 4, ["job.yaml:1", "UTF-16", "save it as UTF-8"]),
     (lambda good: good.encode("utf-16-be"), 4, ["job.yaml:1"]),
     (lambda good: b"\xef\xbb\xbf" + good.replace("\n", "\r\n").encode(), 0, []),
-    (lambda good: good.encode() + b"# caf\xe9 \n", 4, ["not valid YAML", "UTF-8"]),
+    (lambda good: good.encode() + b"# caf\xe9 \n", 4, ["is not UTF-8", "save it as UTF-8"]),
     (lambda good: good.replace("name:", "\tname:").encode(), 4, ["job.yaml:1", "not valid YAML"]),
     (lambda good: b"#" * 40000, 4, ["32768 bytes"]),
-    (lambda good: None, 4, ["job.yaml", "directory"]),
+    (lambda good: None, 4, ["job.yaml is a folder", "expected a job file"]),
 ])
 def test_job_files(tmp_path, content, status, words):
     path = write_job(tmp_path)
