@@ -45,7 +45,7 @@ OPT_tsan    := $(SANITIZE) -DSKERRY_TSAN=1 -fsanitize=thread
 # Under sanitizers only what computes, and what fuzzers enter most, is optimised: the rest compiles in a
 # third of the time, and is looked at as it is written.  Unit tests of the release need not be fast.
 OPTIMISED := kernels/% common/% $(patsubst %,worker/%/%,net model frozen fit train pipe)
-LEVEL_asan = $(if $(filter $(OPTIMISED),$<),-O1,-O0)
+LEVEL_asan = $(if $(filter $(OPTIMISED),$<),-O2,-O0)
 LEVEL_tsan = $(LEVEL_asan)
 LEVEL_release = $(if $(filter tests/unit/%,$<),-O1 -g1)
 OPT := $(OPT_$(BUILD))

@@ -131,18 +131,14 @@ int ref_timestep_embed(struct device *dev, void *out, const float *t, int B, int
 
 /* ---- products ---- */
 
-static float a_at(const struct matmul *mm, int64_t i, int64_t p)
-{
-    int64_t lda = mm->lda ? mm->lda : (mm->layout == MM_TN ? mm->m : mm->k);
-    int64_t at = mm->layout == MM_TN ? p * lda + i : i * lda + p;
-    return dtype_get(mm->a, mm->dt, (size_t)at);
-}
+/* Where the elements of op(A) or op(B) lie: those of one sum are `next` apart, sums `other`. */
+struct lie {
+    size_t other, next;
+};
 
-static float b_at(const struct matmul *mm, int64_t p, int64_t j)
+static struct lie lie_of(bool transposed, int64_t ld)
 {
-    int64_t ldb = mm->ldb ? mm->ldb : (mm->layout == MM_NT ? mm->k : mm->n);
-    int64_t at = mm->layout == MM_NT ? j * ldb + p : p * ldb + j;
-    return dtype_get(mm->b, mm->dt, (size_t)at);
+    return transposed ? (struct lie){1, (size_t)ld} : (struct lie){(size_t)ld, 1};
 }
 
 static void store(const struct matmul *mm, int64_t i, int64_t j, float v)
@@ -167,15 +163,21 @@ static void store(const struct matmul *mm, int64_t i, int64_t j, float v)
 
 int ref_matmul(struct device *dev, const struct matmul *mm, struct stream *s)
 {
+    const bool tn = mm->layout == MM_TN, nt = mm->layout == MM_NT;
+    const struct lie a = lie_of(tn, mm->lda ? mm->lda : (tn ? mm->m : mm->k));
+    const struct lie b = lie_of(!nt, mm->ldb ? mm->ldb : (nt ? mm->k : mm->n));
     for (int64_t i = 0; i < mm->m; i++) {
+        const size_t row = (size_t)i * a.other;
         for (int64_t j = 0; j < mm->n; j++) {
+            const size_t column = (size_t)j * b.other;
             float v = 0;
-            for (int64_t p = 0; p < mm->k; p++)
-                v += a_at(mm, i, p) * b_at(mm, p, j);
+            for (size_t p = 0; p < (size_t)mm->k; p++)
+                v += dtype_get(mm->a, mm->dt, row + p * a.next) *
+                     dtype_get(mm->b, mm->dt, column + p * b.next);
             store(mm, i, j, v + (mm->bias ? mm->bias[j] : 0));
         }
-        for (int64_t p = 0; mm->a_colsum && p < mm->k; p++)
-            mm->a_colsum[i] += a_at(mm, i, p);
+        for (size_t p = 0; mm->a_colsum && p < (size_t)mm->k; p++)
+            mm->a_colsum[i] += dtype_get(mm->a, mm->dt, row + p * a.next);
     }
     return 0;
 }

@@ -32,24 +32,25 @@ static struct shape place(struct shape s, const void *qkv, const void *q, const 
     return s;
 }
 
-static size_t q_at(const struct shape *s, int b, int t, int h, int d)
+/* The first of a query's D elements. */
+static size_t q_row(const struct shape *s, int b, int t, int h)
 {
     size_t row = (size_t)b * (size_t)s->T + (size_t)t;
-    return row * s->q_ld + (size_t)h * (size_t)s->D + (size_t)d;
+    return row * s->q_ld + (size_t)h * (size_t)s->D;
 }
 
-/* Element of the key (which 0) or value (1) that query head h reads. */
-static size_t kv_at(const struct shape *s, int which, int b, int u, int h, int d)
+/* The first element of the key (which 0) or value (1) that query head h reads. */
+static size_t kv_row(const struct shape *s, int which, int b, int u, int h)
 {
     int head = which * s->Hkv + h / (s->H / s->Hkv);
     return s->kv_first + (size_t)b * s->kv_stride + (size_t)u * s->kv_ld +
-           (size_t)head * (size_t)s->D + (size_t)d;
+           (size_t)head * (size_t)s->D;
 }
 
-static size_t o_at(const struct shape *s, int b, int t, int h, int d)
+static size_t o_row(const struct shape *s, int b, int t, int h)
 {
     size_t row = (size_t)b * (size_t)s->T + (size_t)t;
-    return (row * (size_t)s->H + (size_t)h) * (size_t)s->D + (size_t)d;
+    return (row * (size_t)s->H + (size_t)h) * (size_t)s->D;
 }
 
 static size_t lse_at(const struct shape *s, int b, int t, int h)
@@ -72,11 +73,12 @@ static int end_key(const struct shape *s, int b, int t)
 /* Scores of query t against the keys it sees. */
 static void scores(const struct shape *s, float *row, int b, int h, int t)
 {
+    const size_t q = q_row(s, b, t, h), D = (size_t)s->D;
     for (int u = first_key(s, b, t); u < end_key(s, b, t); u++) {
+        const size_t k = kv_row(s, 0, b, u, h);
         float v = 0;
-        for (int d = 0; d < s->D; d++)
-            v += dtype_get(s->q, s->dt, q_at(s, b, t, h, d)) *
-                 dtype_get(s->kv, s->dt, kv_at(s, 0, b, u, h, d));
+        for (size_t d = 0; d < D; d++)
+            v += dtype_get(s->q, s->dt, q + d) * dtype_get(s->kv, s->dt, k + d);
         row[u] = v / s->divisor;
         if (s->bias)
             row[u] += s->bias[((size_t)h * (size_t)s->T + (size_t)t) * (size_t)s->Tk + (size_t)u];
@@ -86,6 +88,7 @@ static void scores(const struct shape *s, float *row, int b, int h, int t)
 static void forward_row(const struct attention_fwd *p, const struct shape *s, float *row, int b,
                         int h, int t)
 {
+    const size_t o = o_row(s, b, t, h), next = s->kv_ld;
     int first = first_key(s, b, t), end = end_key(s, b, t);
     float max = -INFINITY, sum = 0;
     scores(s, row, b, h, t);
@@ -93,11 +96,12 @@ static void forward_row(const struct attention_fwd *p, const struct shape *s, fl
         max = fmaxf(max, row[u]);
     for (int u = first; u < end; u++)
         sum += row[u] = expf(row[u] - max);
-    for (int d = 0; d < s->D; d++) {
+    for (size_t d = 0; d < (size_t)s->D; d++) {
+        size_t value = kv_row(s, 1, b, first, h) + d;
         float v = 0;
-        for (int u = first; u < end; u++)
-            v += row[u] * dtype_get(s->kv, s->dt, kv_at(s, 1, b, u, h, d));
-        dtype_set(p->o, p->dt, o_at(s, b, t, h, d), v / sum);
+        for (int u = first; u < end; u++, value += next)
+            v += row[u] * dtype_get(s->kv, s->dt, value);
+        dtype_set(p->o, p->dt, o + d, v / sum);
     }
     if (p->lse)
         p->lse[lse_at(s, b, t, h)] = max + logf(sum);
@@ -134,24 +138,24 @@ int ref_attention_fwd(struct device *dev, const struct attention_fwd *p, struct 
 static void backward_row(const struct attention_bwd *p, const struct shape *s, float *row,
                          float *const acc[3], int b, int h, int t)
 {
-    const int D = s->D;
-    float *dq = acc[0] + t * D, delta = 0, lse = p->lse[lse_at(s, b, t, h)];
+    const size_t D = (size_t)s->D, q = q_row(s, b, t, h), o = o_row(s, b, t, h);
+    float *dq = acc[0] + (size_t)t * D, delta = 0, lse = p->lse[lse_at(s, b, t, h)];
     scores(s, row, b, h, t);
-    for (int d = 0; d < D; d++)
-        delta += dtype_get(p->d_o, p->dt, o_at(s, b, t, h, d)) *
-                 dtype_get(p->o, p->dt, o_at(s, b, t, h, d));
+    for (size_t d = 0; d < D; d++)
+        delta += dtype_get(p->d_o, p->dt, o + d) * dtype_get(p->o, p->dt, o + d);
     for (int u = first_key(s, b, t); u < end_key(s, b, t); u++) {
-        float *dk = acc[1] + u * D, *dv = acc[2] + u * D;
+        const size_t k = kv_row(s, 0, b, u, h), v = kv_row(s, 1, b, u, h);
+        float *dk = acc[1] + (size_t)u * D, *dv = acc[2] + (size_t)u * D;
         float prob = expf(row[u] - lse), dprob = 0;
-        for (int d = 0; d < D; d++) {
-            float g = dtype_get(p->d_o, p->dt, o_at(s, b, t, h, d));
-            dprob += g * dtype_get(s->kv, p->dt, kv_at(s, 1, b, u, h, d));
+        for (size_t d = 0; d < D; d++) {
+            float g = dtype_get(p->d_o, p->dt, o + d);
+            dprob += g * dtype_get(s->kv, p->dt, v + d);
             dv[d] += prob * g;
         }
         float ds = prob * (dprob - delta) / s->divisor;
-        for (int d = 0; d < D; d++) {
-            dq[d] += ds * dtype_get(s->kv, p->dt, kv_at(s, 0, b, u, h, d));
-            dk[d] += ds * dtype_get(s->q, p->dt, q_at(s, b, t, h, d));
+        for (size_t d = 0; d < D; d++) {
+            dq[d] += ds * dtype_get(s->kv, p->dt, k + d);
+            dk[d] += ds * dtype_get(s->q, p->dt, q + d);
         }
     }
 }
@@ -166,23 +170,24 @@ static void clear(float *x, size_t n)
 static void backward_heads(const struct attention_bwd *p, const struct shape *s, float *row,
                            float *const acc[3], int b, int hk)
 {
-    const int T = s->T, Tk = s->Tk, D = s->D, share = s->H / s->Hkv;
+    const int T = s->T, Tk = s->Tk, share = s->H / s->Hkv;
+    const size_t D = (size_t)s->D;
     void *dq = p->q ? p->dq : p->dqkv, *dkv = p->q ? p->dkv : p->dqkv;
-    clear(acc[1], (size_t)Tk * (size_t)D);
-    clear(acc[2], (size_t)Tk * (size_t)D);
+    clear(acc[1], (size_t)Tk * D);
+    clear(acc[2], (size_t)Tk * D);
     for (int h = hk * share; h < (hk + 1) * share; h++) {
-        clear(acc[0], (size_t)T * (size_t)D);
+        clear(acc[0], (size_t)T * D);
         for (int t = 0; t < T; t++)
             backward_row(p, s, row, acc, b, h, t);
         for (int t = 0; t < T; t++)
-            for (int d = 0; d < D; d++)
-                dtype_set(dq, p->dt, q_at(s, b, t, h, d), acc[0][t * D + d]);
+            for (size_t d = 0; d < D; d++)
+                dtype_set(dq, p->dt, q_row(s, b, t, h) + d, acc[0][(size_t)t * D + d]);
     }
     for (int which = 0; which < 2; which++)
         for (int u = 0; u < Tk; u++)
-            for (int d = 0; d < D; d++)
-                dtype_set(dkv, p->dt, kv_at(s, which, b, u, hk * share, d),
-                          acc[1 + which][u * D + d]);
+            for (size_t d = 0; d < D; d++)
+                dtype_set(dkv, p->dt, kv_row(s, which, b, u, hk * share) + d,
+                          acc[1 + which][(size_t)u * D + d]);
 }
 
 int ref_attention_bwd(struct device *dev, const struct attention_bwd *p, struct stream *stream)
