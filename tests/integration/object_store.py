@@ -48,8 +48,9 @@ def log(_conf, _name, _to_console, _route, _format, logger, _adapted):
     logger.addHandler(handler)
 
 
-class Tokens:
-    """A cache for Swift, which needs one: it remembers only tokens, so that nothing else can be out of date."""
+class Cache:
+    """A cache for Swift, which needs one, and removes from it what it changes: it remembers tokens, and the accounts and buckets
+    that are there (otherwise each request asks for both), but nothing that may be made later."""
 
     def __init__(self):
         self.kept = {}
@@ -58,7 +59,8 @@ class Tokens:
         return self.kept.get(key)
 
     def set(self, key, value, **_):
-        if "/token/" in key or "/user/" in key:
+        there = key.startswith(("account/", "container/")) and 200 <= value["status"] < 300
+        if there or "/token/" in key or "/user/" in key:
             self.kept[key] = value
 
     def delete(self, key, **_):
@@ -97,10 +99,10 @@ def main(folder):
     app = loadapp(path)
     print(listener.getsockname()[1], flush=True)
 
-    tokens = Tokens()
+    cache = Cache()
 
     def with_cache(env, start_response):
-        env["swift.cache"] = tokens
+        env["swift.cache"] = cache
         return app(env, start_response)
 
     eventlet.wsgi.server(listener, with_cache, log_output=False)
