@@ -626,18 +626,6 @@ static int take_state(struct phase *p, int fd, struct err *err)
 
 /* ---- a phase ---- */
 
-/* Samples used, as the coordinator counts them: in the order of the ranges.  Of a phase bounded by
- * time a window that was begun is used once more; but where there is no other, as many of its
- * samples count as were used, since a phase of none would be refused. */
-static uint64_t samples_used(const struct phase *p)
-{
-    const uint64_t n = p->samples;
-    if (!p->feed || p->t->steps || n < p->window)
-        return n;
-    const uint64_t total = external_feed_total(p->feed);
-    return n < total ? n - n % p->window : total;
-}
-
 static int finish(struct phase *p, const struct external_done *done, struct err *err)
 {
     struct work_result *res = &p->w->result;
@@ -650,7 +638,8 @@ static int finish(struct phase *p, const struct external_done *done, struct err 
     res->waited_ms += waited_ms;
     res->seconds = phase_computed(p->seconds, waited_ms);
     res->steps = p->steps;
-    res->samples = samples_used(p);
+    res->samples =
+        p->feed ? phase_used(p->samples, external_feed_total(p->feed), p->window) : p->samples;
     res->loss_first = p->loss_first;
     res->loss_last = p->loss_last;
     res->loss_mean = (float)(p->loss_sum / p->steps);

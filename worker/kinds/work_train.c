@@ -158,6 +158,13 @@ bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double 
     return position >= total || (middle >= seconds && position >= window);
 }
 
+uint64_t phase_used(uint64_t position, uint64_t total, uint64_t window)
+{
+    if (position >= total)
+        return total;
+    return window > 0 && position >= window ? position - position % window : position;
+}
+
 static int open_data(struct phase *p, struct err *err)
 {
     const struct job_spec *spec = &p->w->spec;
@@ -490,14 +497,9 @@ static int train(struct phase *p, struct err *err)
     return 0;
 }
 
-/* Samples used, as the coordinator counts them: the first ones of the ranges (data_order.window,
- * text_options.all_rows).  Bad ones are used up, too. */
 static uint64_t samples_used(const struct phase *p)
 {
-    const uint64_t n = p->at.position;
-    if (n >= data_total(p->feed)) /* with little data some were used again */
-        return data_total(p->feed);
-    return p->window ? n - n % p->window : n; /* a window that was begun is used once more */
+    return phase_used(p->at.position, data_total(p->feed), p->window);
 }
 
 static int send_moments(struct phase *p, struct err *err)

@@ -14,6 +14,12 @@ uint64_t phase_window(uint64_t total, uint64_t batch);
 bool phase_time_over(uint64_t position, uint64_t total, uint64_t window, double middle,
                      double seconds);
 
+/* Samples used, as the coordinator counts them: the first ones of the ranges (data_order.window,
+ * text_options.all_rows).  position: how many were read, bad ones too; with little data some were
+ * read again.  window 0: the phase is bounded by steps.  A window that was begun is used once more,
+ * but the first one counts as far as it was used, since a phase of no sample would be refused. */
+uint64_t phase_used(uint64_t position, uint64_t total, uint64_t window);
+
 /* Seconds that a phase computed: what it waited in between is reported beside them
  * (ReportRequest.waited_ms), and must not be counted twice. */
 float phase_computed(double took, uint64_t waited_ms);

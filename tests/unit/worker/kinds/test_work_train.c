@@ -847,6 +847,13 @@ static void bounded_by_time(void **state)
     assert_int_equal(phase_window(8 * 16 * 2, 8), 16);
     assert_int_equal(phase_window(30, 8), 8); /* a slow one's next phase */
     assert_int_equal(phase_window(3, 8), 8);
+    assert_int_equal(phase_used(31, 640, 0), 31);
+    assert_int_equal(phase_used(700, 640, 0), 640); /* some were read again */
+    assert_int_equal(phase_used(31, 640, 16), 16);
+    assert_int_equal(phase_used(32, 640, 16), 32);
+    assert_int_equal(phase_used(640, 640, 16), 640);
+    assert_int_equal(phase_used(639, 639, 16), 639);   /* the last window is shorter */
+    assert_int_equal(phase_used(5, 640, 16), 5);       /* less than one */
     assert_false(phase_time_over(8, 640, 16, 25, 24)); /* nothing would count as used */
     assert_true(phase_time_over(16, 640, 16, 24, 24));
     assert_true(phase_time_over(24, 640, 16, 24.5, 24)); /* within a window */
