@@ -309,8 +309,9 @@ static int try_data(struct planner *s, const struct pipe_plan *like, int micros)
             .to = s->p->chains[c].n, .devices = plan.devices, .warm = 1, .slots = 1};
         const struct pipe_cost cost = pipe_stage_cost(&s->share, &plan, c, 0);
         bound += micros * (cost.f + cost.b + cost.w) / pipe_speed(&s->share, 0, plan.devices) +
-                 (plan.shard ? 1.5 : 1) *
-                     pipe_reduce_seconds(&s->share, 0, plan.devices, 1, cost.gradients);
+                 pipe_reduce_seconds(&s->share, 0, plan.devices, 1, cost.gradients);
+        if (plan.shard)
+            bound += pipe_gather_seconds(&s->share, 0, plan.devices, 1, cost.gradients);
     }
     for (int d = 0; d < plan.devices; d++) {
         const uint64_t bytes = plan_bytes(&s->share, &plan, d);

@@ -186,6 +186,12 @@ double pipe_reduce_seconds(const struct costs *p, int device, int devices, int c
     return 2 * (n - 1) * l.alpha + 2.0 * (n - 1) / n * (double)bytes / l.bytes_per_s;
 }
 
+double pipe_gather_seconds(const struct costs *p, int device, int devices, int copies,
+                           uint64_t bytes)
+{
+    return pipe_reduce_seconds(p, device, devices, copies, bytes) / 2;
+}
+
 /* ---- lists ---- */
 
 int schedule_insert(struct pipe_schedule *s, int d, int at, const struct pipe_instr *in)

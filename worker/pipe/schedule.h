@@ -195,5 +195,9 @@ double pipe_speed(const struct costs *p, int device, int devices);
 /* Seconds of a ring sum over a stage's devices and all copies. */
 double pipe_reduce_seconds(const struct costs *p, int device, int devices, int copies,
                            uint64_t bytes);
+/* Seconds in which those that share the optimiser's state give each other the new weights: half of
+ * the sum's, which moves as much again. */
+double pipe_gather_seconds(const struct costs *p, int device, int devices, int copies,
+                           uint64_t bytes);
 
 #endif

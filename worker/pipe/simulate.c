@@ -156,8 +156,7 @@ static bool arrived(const struct machine *m, int d, int i, double *ret)
 
 /* ---- computing ---- */
 
-/* Ranks that share the optimiser's state give each other the new weights, which is half of what
- * the sum of the gradients moves. */
+/* The update, and where the optimiser's state is shared, the new weights' way. */
 static double step_seconds(const struct machine *m, int d)
 {
     double update = 0, gather = 0;
@@ -170,9 +169,8 @@ static double step_seconds(const struct machine *m, int d)
             const struct pipe_cost cost = pipe_stage_cost(m->p, m->plan, c, s);
             update += cost.step / sharers;
             if (sharers > 1)
-                gather += pipe_reduce_seconds(m->p, st->device, st->devices, m->plan->copies,
-                                              cost.gradients) /
-                          2;
+                gather += pipe_gather_seconds(m->p, st->device, st->devices, m->plan->copies,
+                                              cost.gradients);
         }
     return update / m->p->devices[d].speed + gather;
 }
